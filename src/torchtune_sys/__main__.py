@@ -1,0 +1,5 @@
+"""``python -m torchtune_sys``."""
+
+from torchtune_sys.cli.main import main
+
+main()

@@ -1,0 +1,32 @@
+"""What can go wrong for a user, one class each: what was seen, and what to do next."""
+
+from __future__ import annotations
+
+
+class UserError(Exception):
+    """A mistake that the user can mend. ``exit_code`` is the process's status."""
+
+    exit_code = 2
+
+    def __init__(self, seen: str, todo: str = "") -> None:
+        super().__init__(f"{seen}\n{todo}" if todo else seen)
+        self.seen = seen
+        self.todo = todo
+
+
+class UnreadableInput(UserError):
+    """A file given by the user cannot be read or is not what it should be."""
+
+
+class UnknownName(UserError):
+    """A rule, family, profile, parameter or format that does not exist."""
+
+
+class BadConfig(UserError):
+    """The configuration file does not say what it must."""
+
+
+class CannotWrite(UserError):
+    """The output cannot be written (full disk, no permission)."""
+
+    exit_code = 4

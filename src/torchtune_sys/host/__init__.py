@@ -1,0 +1,1 @@
+"""The only door to a host: files, commands, the environment, system calls, NVML."""

@@ -1,0 +1,33 @@
+"""Answers of the live machine to the questions of ``host/questions.py``. Each takes (argument, timeout_s)."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from torchtune_sys.host import questions
+from torchtune_sys.model.facts import Fact
+from torchtune_sys.model.values import Missing, Why
+
+_WHERE = {
+    questions.AFFINITY: "basic:affinity",
+    questions.RLIMITS: "basic:rlimits",
+    questions.UID: "basic:uid",
+    questions.UNAME: "basic:uname",
+    questions.CWD: "basic:cwd",
+    questions.GLIBC: "basic:glibc",
+    questions.INTERFACES: "network:interfaces",
+    questions.HOSTNAME_ADDRESSES: "network:hostname_addresses",
+    questions.NVML: "nvml:nvml",
+    questions.INTERPRETER: "python:interpreter",
+    questions.LIVE_TORCH: "python:live_torch",
+}
+
+
+def answer(question: str, timeout_s: float) -> Fact[Any]:
+    """Answer ``question`` or ``question:argument``; the module behind it is imported only now."""
+    name, _, argument = question.partition(":")
+    if name not in _WHERE:
+        return Missing(Why.NOT_SUPPORTED, question, "no such question")
+    module, _, function = _WHERE[name].partition(":")
+    return getattr(importlib.import_module(f"{__name__}.{module}"), function)(argument, timeout_s)

@@ -1,0 +1,68 @@
+"""Answers that one system call gives."""
+
+from __future__ import annotations
+
+import os
+import resource
+from typing import Any
+
+from torchtune_sys.host.base import missing_from
+from torchtune_sys.model.cpuset import CpuSet
+from torchtune_sys.model.facts import Fact
+from torchtune_sys.model.values import Missing, Why
+
+_RLIMITS = {
+    "as": resource.RLIMIT_AS,
+    "core": resource.RLIMIT_CORE,
+    "data": resource.RLIMIT_DATA,
+    "fsize": resource.RLIMIT_FSIZE,
+    "memlock": resource.RLIMIT_MEMLOCK,
+    "nofile": resource.RLIMIT_NOFILE,
+    "nproc": resource.RLIMIT_NPROC,
+    "rss": resource.RLIMIT_RSS,
+    "stack": resource.RLIMIT_STACK,
+}
+
+
+def affinity(_argument: str, _timeout_s: float) -> Fact[str]:
+    return str(CpuSet(os.sched_getaffinity(0)))
+
+
+def rlimits(_argument: str, _timeout_s: float) -> Fact[dict[str, list[int | None]]]:
+    found: dict[str, list[int | None]] = {}
+    for name, number in _RLIMITS.items():
+        found[name] = [None if value == resource.RLIM_INFINITY else value for value in resource.getrlimit(number)]
+    return found
+
+
+def uid(_argument: str, _timeout_s: float) -> Fact[dict[str, Any]]:
+    import pwd
+
+    number = os.getuid()
+    try:
+        name: str | None = pwd.getpwuid(number).pw_name
+    except KeyError:
+        name = None
+    return {"uid": number, "gid": os.getgid(), "groups": sorted(os.getgroups()), "user": name}
+
+
+def uname(_argument: str, _timeout_s: float) -> Fact[dict[str, str]]:
+    seen = os.uname()
+    return {"release": seen.release, "machine": seen.machine, "nodename": seen.nodename}
+
+
+def cwd(_argument: str, _timeout_s: float) -> Fact[str]:
+    try:
+        return os.getcwd()
+    except OSError as error:
+        return missing_from(error, "getcwd")
+
+
+def glibc(_argument: str, _timeout_s: float) -> Fact[str]:
+    try:
+        name = os.confstr("CS_GNU_LIBC_VERSION")
+    except (ValueError, OSError):
+        name = None
+    if not name:
+        return Missing(Why.ABSENT, "confstr(CS_GNU_LIBC_VERSION)", "this C library is not glibc")
+    return name.split()[-1]

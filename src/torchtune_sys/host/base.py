@@ -1,0 +1,129 @@
+"""What every kind of host answers: a value, or Missing with the reason."""
+
+from __future__ import annotations
+
+import abc
+import errno
+import os
+from typing import Any
+
+import msgspec
+
+from torchtune_sys.model.facts import Fact
+from torchtune_sys.model.values import Missing, Why
+
+TEXT_LIMIT = 4 << 20
+"""Bytes; no file that a probe reads is larger on a real host (/proc/cpuinfo of 1,000 CPUs is 1.5 MB)."""
+
+
+class Stat(msgspec.Struct, frozen=True, kw_only=True):
+    mode: int
+    """st_mode, type bits included."""
+    uid: int
+    gid: int
+    size: int
+    device: str = ""
+    """``major:minor`` of the file system (st_dev)."""
+    special: str = ""
+    """``major:minor`` of a device node (st_rdev); ``""`` for anything else."""
+
+
+class Space(msgspec.Struct, frozen=True, kw_only=True):
+    """statvfs of a mounted file system; sizes in bytes."""
+
+    size: int
+    free: int
+    """Available to an ordinary user (f_bavail)."""
+    inodes: int
+    inodes_free: int
+    read_only: bool = False
+
+
+class Output(msgspec.Struct, frozen=True, kw_only=True):
+    """How a command ended."""
+
+    rc: int
+    stdout: str
+    stderr: str = ""
+
+
+class Host(abc.ABC):
+    """A host that can be asked. Nothing here raises for what the host is like: absence and refusal are answers."""
+
+    origin: str
+    """What was asked, for the report's head: ``live``, ``root /mnt`` …"""
+
+    live: bool = False
+    """True for the machine that this process runs on."""
+
+    @abc.abstractmethod
+    def text(self, path: str) -> Fact[str]:
+        """The file's text, undecodable bytes replaced. ``path`` is absolute on that host."""
+
+    @abc.abstractmethod
+    def names(self, path: str) -> Fact[tuple[str, ...]]:
+        """The names in a directory, sorted."""
+
+    @abc.abstractmethod
+    def link(self, path: str) -> Fact[str]:
+        """The target of a symbolic link, as it is written."""
+
+    @abc.abstractmethod
+    def real(self, path: str) -> Fact[str]:
+        """The path with every symbolic link resolved, inside that host's root."""
+
+    @abc.abstractmethod
+    def stat(self, path: str) -> Fact[Stat]:
+        """stat(2), following links."""
+
+    @abc.abstractmethod
+    def space(self, path: str) -> Fact[Space]:
+        """statvfs(3) under a deadline, since a dead network file system never answers."""
+
+    @abc.abstractmethod
+    def run(self, argv: tuple[str, ...], timeout_s: float = 10.0) -> Fact[Output]:
+        """Run a command under a deadline, LC_ALL=C, no shell. Any exit status is an Output; NO_TOOL if it is not installed."""
+
+    @abc.abstractmethod
+    def env(self) -> Fact[dict[str, str]]:
+        """The environment of the session that is judged."""
+
+    @abc.abstractmethod
+    def ask(self, question: str, timeout_s: float = 10.0) -> Fact[Any]:
+        """The answer (plain JSON data) to one of the questions in ``host/questions.py``, which are asked of the system's calls."""
+
+    def exists(self, path: str) -> Fact[bool]:
+        """Whether the path is there; Missing only where that could not be seen."""
+        found = self.stat(path)
+        if isinstance(found, Missing):
+            return False if found.why is Why.ABSENT else found
+        return True
+
+    def word(self, path: str) -> Fact[str]:
+        """The text of a one-value file, stripped; an empty one is UNPARSED."""
+        content = self.text(path)
+        if isinstance(content, Missing):
+            return content
+        stripped = content.strip().strip("\0")
+        return stripped if stripped else Missing(Why.UNPARSED, path, "the file is empty")
+
+    def number(self, path: str) -> Fact[int]:
+        """The whole number in a one-value file (decimal, or 0x hexadecimal)."""
+        value = self.word(path)
+        if isinstance(value, Missing):
+            return value
+        try:
+            return int(value, 0) if value[:2].lower() == "0x" else int(value)
+        except ValueError:
+            return Missing(Why.UNPARSED, path, f"not a whole number: {value[:60]!r}")
+
+
+def missing_from(error: OSError, path: str) -> Missing:
+    """What an OSError says about the host."""
+    if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ESRCH, errno.ENODEV, errno.ENXIO):
+        return Missing(Why.ABSENT, path, "no such file")
+    if error.errno in (errno.EACCES, errno.EPERM):
+        return Missing(Why.DENIED, path, "permission denied", "" if os.geteuid() == 0 else "run as root")
+    if error.errno in (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL):
+        return Missing(Why.NOT_SUPPORTED, path, os.strerror(error.errno))
+    return Missing(Why.FAILED, path, os.strerror(error.errno or errno.EIO))

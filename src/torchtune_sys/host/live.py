@@ -1,0 +1,122 @@
+"""The machine that this process runs on."""
+
+from __future__ import annotations
+
+import os
+import stat as modes
+from typing import Any
+
+from torchtune_sys.host.base import TEXT_LIMIT, Host, Output, Space, Stat, missing_from
+from torchtune_sys.model.facts import Fact
+from torchtune_sys.model.values import Missing, Why
+
+
+class LiveHost(Host):
+    """Reads are remembered: one look at a file per run, so that probes agree with each other."""
+
+    origin = "live"
+    live = True
+
+    def __init__(self) -> None:
+        self._texts: dict[str, Fact[str]] = {}
+        self._answers: dict[str, Fact[Any]] = {}
+
+    def text(self, path: str) -> Fact[str]:
+        if path not in self._texts:
+            self._texts[path] = read_text(path, path)
+        return self._texts[path]
+
+    def names(self, path: str) -> Fact[tuple[str, ...]]:
+        try:
+            return tuple(sorted(os.listdir(path)))
+        except OSError as error:
+            return missing_from(error, path)
+
+    def link(self, path: str) -> Fact[str]:
+        try:
+            return os.readlink(path)
+        except OSError as error:
+            return missing_from(error, path)
+
+    def real(self, path: str) -> Fact[str]:
+        try:
+            return os.path.realpath(path, strict=True)
+        except OSError as error:
+            return missing_from(error, path)
+
+    def stat(self, path: str) -> Fact[Stat]:
+        try:
+            return as_stat(os.stat(path))
+        except OSError as error:
+            return missing_from(error, path)
+
+    def space(self, path: str) -> Fact[Space]:
+        try:
+            return as_space(os.statvfs(path))
+        except OSError as error:
+            return missing_from(error, path)
+
+    def run(self, argv: tuple[str, ...], timeout_s: float = 10.0) -> Fact[Output]:
+        from torchtune_sys.host import process
+
+        return process.run(argv, timeout_s=timeout_s, env={**os.environ, "LC_ALL": "C"})
+
+    def env(self) -> Fact[dict[str, str]]:
+        return dict(os.environ)
+
+    def ask(self, question: str, timeout_s: float = 10.0) -> Fact[Any]:
+        if question not in self._answers:
+            from torchtune_sys.host.answers import answer
+
+            self._answers[question] = answer(question, timeout_s)
+        return self._answers[question]
+
+
+def read_text(real_path: str, name: str) -> Fact[str]:
+    """Read a regular file of at most TEXT_LIMIT bytes; never blocks on a FIFO or a device."""
+    try:
+        handle = os.open(real_path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+    except OSError as error:
+        return missing_from(error, name)
+    try:
+        if not modes.S_ISREG(os.fstat(handle).st_mode):
+            return Missing(Why.FAILED, name, "not a regular file")
+        content = _read_all(handle)
+    except OSError as error:
+        return missing_from(error, name)
+    finally:
+        os.close(handle)
+    if len(content) > TEXT_LIMIT:
+        return Missing(Why.UNPARSED, name, f"larger than {TEXT_LIMIT >> 20} MiB")
+    return content.decode("utf-8", "replace")
+
+
+def _read_all(handle: int) -> bytes:
+    parts: list[bytes] = []
+    size = 0
+    while size <= TEXT_LIMIT and (part := os.read(handle, 1 << 16)):
+        parts.append(part)
+        size += len(part)
+    return b"".join(parts)
+
+
+def as_stat(found: os.stat_result) -> Stat:
+    node = modes.S_ISCHR(found.st_mode) or modes.S_ISBLK(found.st_mode)
+    return Stat(
+        mode=found.st_mode,
+        uid=found.st_uid,
+        gid=found.st_gid,
+        size=found.st_size,
+        device=f"{os.major(found.st_dev)}:{os.minor(found.st_dev)}",
+        special=f"{os.major(found.st_rdev)}:{os.minor(found.st_rdev)}" if node else "",
+    )
+
+
+def as_space(found: os.statvfs_result) -> Space:
+    return Space(
+        size=found.f_blocks * found.f_frsize,
+        free=found.f_bavail * found.f_frsize,
+        inodes=found.f_files,
+        inodes_free=found.f_favail,
+        read_only=bool(found.f_flag & os.ST_RDONLY),
+    )

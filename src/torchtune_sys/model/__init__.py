@@ -1,0 +1,1 @@
+"""Values: facts, rules, results, actions. Imports nothing of torchtune-sys above it."""

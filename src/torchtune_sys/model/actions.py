@@ -1,0 +1,161 @@
+"""The closed set of things that torchtune-sys may ask a person (or later itself) to change.
+
+An action is host-independent data: rules hold no bash and no YAML. ``text`` is the line a person reads.
+"""
+
+from __future__ import annotations
+
+import enum
+
+import msgspec
+
+from torchtune_sys.model.target import Target
+
+
+class Safety(str, enum.Enum):
+    """How much trust applying an action needs."""
+
+    SAFE = "safe"
+    UNSAFE = "unsafe"
+    DISPLAY_ONLY = "display-only"
+
+
+class Needs(str, enum.Enum):
+    """What must happen before the change takes effect."""
+
+    NOTHING = "nothing"
+    LOGIN = "next login"
+    SERVICE_RESTART = "service restart"
+    REBOOT = "reboot"
+    NEW_PROCESS = "restart of the job"
+
+
+class _Action(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    safety: Safety = Safety.DISPLAY_ONLY
+    needs: Needs = Needs.NOTHING
+
+
+class Sysctl(_Action, frozen=True, kw_only=True, tag="sysctl"):
+    key: str
+    target: Target
+    needs: Needs = Needs.NOTHING
+    safety: Safety = Safety.SAFE
+
+
+class SysfsWrite(_Action, frozen=True, kw_only=True, tag="sysfs-write"):
+    path: str
+    target: Target
+
+
+class OwnedFile(_Action, frozen=True, kw_only=True, tag="owned-file"):
+    path: str
+    content: str
+    mode: int = 0o644
+
+
+class KernelArgument(_Action, frozen=True, kw_only=True, tag="kernel-argument"):
+    argument: str
+    needs: Needs = Needs.REBOOT
+
+
+class Limit(_Action, frozen=True, kw_only=True, tag="limit"):
+    item: str
+    """The item name of limits.conf(5), e.g. ``memlock``."""
+    target: str
+    needs: Needs = Needs.LOGIN
+
+
+class Service(_Action, frozen=True, kw_only=True, tag="service"):
+    unit: str
+    state: str
+    """``enabled`` (and started), ``disabled`` (and stopped) or ``restarted``."""
+
+
+class ModuleOption(_Action, frozen=True, kw_only=True, tag="module-option"):
+    module: str
+    option: str
+    needs: Needs = Needs.REBOOT
+
+
+class Install(_Action, frozen=True, kw_only=True, tag="install"):
+    """A package or an install command, ``text`` being the command or what to install."""
+
+    text: str
+
+
+class NvmlSetting(_Action, frozen=True, kw_only=True, tag="nvml-setting"):
+    setting: str
+    value: str
+
+
+class Environment(_Action, frozen=True, kw_only=True, tag="environment"):
+    """Set (or, with ``value=None``, unset) a variable in the job's environment."""
+
+    name: str
+    value: str | None
+    needs: Needs = Needs.NEW_PROCESS
+
+
+class Advice(_Action, frozen=True, kw_only=True, tag="advice"):
+    """What only a person can do: move a card, change a script, ask the provider."""
+
+    text: str
+
+
+Action = (
+    Sysctl
+    | SysfsWrite
+    | OwnedFile
+    | KernelArgument
+    | Limit
+    | Service
+    | ModuleOption
+    | Install
+    | NvmlSetting
+    | Environment
+    | Advice
+)
+
+
+def text(action: Action) -> str:
+    """One line that says what to do."""
+    match action:
+        case Sysctl(key=key, target=target):
+            return f"set sysctl {key} {_as_wish(target)}"
+        case SysfsWrite(path=path, target=target):
+            return f"write {path} {_as_wish(target)}"
+        case OwnedFile(path=path):
+            return f"write the file {path}"
+        case KernelArgument(argument=argument):
+            return f"boot with the kernel argument {argument}"
+        case Limit(item=item, target=target):
+            return f"raise the {item} limit to {target} (limits.d for logins, Limit{item.upper()}= for services)"
+        case Service(unit=unit, state=state):
+            return f"systemctl {_VERBS.get(state, state)} {unit}"
+        case ModuleOption(module=module, option=option):
+            return f"options {module} {option} in /etc/modprobe.d/"
+        case Install(text=words) | Advice(text=words):
+            return words
+        case NvmlSetting(setting=setting, value=value):
+            return f"set the GPU's {setting} to {value}"
+        case Environment(name=name, value=None):
+            return f"unset {name}"
+        case Environment(name=name, value=value):
+            return f"export {name}={value}"
+
+
+_VERBS = {"enabled": "enable --now", "disabled": "disable --now", "restarted": "restart"}
+
+
+def _as_wish(target: Target) -> str:
+    words = str(target)
+    return (
+        f"to {words.removeprefix('>= ')} or more"
+        if words.startswith(">= ")
+        else (f"to {words.removeprefix('<= ')} or less" if words.startswith("<= ") else f"to {words}")
+    )
+
+
+def kind(action: Action) -> str:
+    """The action's tag in JSON, e.g. ``sysctl``."""
+    return str(action.__struct_config__.tag)

@@ -1,0 +1,48 @@
+"""Processors and how many of them this session may use."""
+
+from __future__ import annotations
+
+import msgspec
+
+from torchtune_sys.model.cpuset import CpuSet
+from torchtune_sys.model.facts import Fact
+
+
+class CpuPolicy(msgspec.Struct, frozen=True, kw_only=True):
+    """One cpufreq policy (``/sys/devices/system/cpu/cpufreq/policyN``)."""
+
+    cpus: CpuSet
+    driver: Fact[str]
+    governor: Fact[str]
+    epp: Fact[str]
+    """energy_performance_preference; ABSENT where the driver has none."""
+    max_khz: Fact[int]
+    """scaling_max_freq."""
+    hardware_max_khz: Fact[int]
+    """cpuinfo_max_freq."""
+
+
+class CpuFacts(msgspec.Struct, frozen=True, kw_only=True):
+    model: Fact[str]
+    online: Fact[CpuSet]
+    present: Fact[CpuSet]
+    sockets: Fact[int]
+    cores: Fact[int]
+    """Physical cores among the online CPUs."""
+    smt: Fact[bool]
+    """Whether any online core has more than one online thread."""
+    flags: Fact[frozenset[str]]
+    """ISA flags common to all processors (``flags`` or ``Features`` of /proc/cpuinfo)."""
+    policies: Fact[tuple[CpuPolicy, ...]]
+    affinity: Fact[CpuSet]
+    """sched_getaffinity of this session."""
+    cpuset: Fact[CpuSet]
+    """CPUs allowed by the cgroup's cpuset (the effective set)."""
+    quota: Fact[float]
+    """CPUs allowed by the cgroup's bandwidth limit, the minimum over all ancestors; ``inf`` if unlimited."""
+    quota_source: str
+    """The file that sets the tightest quota; ``""`` if none does."""
+    effective: Fact[float]
+    """CPUs that this session may use at once: min(len(affinity ∩ cpuset ∩ online), quota)."""
+    boost: Fact[bool]
+    """Whether frequency boost (turbo) is on."""

@@ -1,0 +1,37 @@
+"""Main memory, swap, huge pages and shared memory."""
+
+from __future__ import annotations
+
+import msgspec
+
+from torchtune_sys.model.facts import Fact
+
+
+class SwapDevice(msgspec.Struct, frozen=True, kw_only=True):
+    path: str
+    kind: str
+    """``partition``, ``file`` or ``zram``."""
+    size_bytes: int
+    used_bytes: int
+
+
+class MemoryFacts(msgspec.Struct, frozen=True, kw_only=True):
+    total_bytes: Fact[int]
+    available_bytes: Fact[int]
+    swap_total_bytes: Fact[int]
+    swap_free_bytes: Fact[int]
+    swaps: Fact[tuple[SwapDevice, ...]]
+    cgroup_limit_bytes: Fact[float]
+    """memory.max (v2) or memory.limit_in_bytes (v1), the minimum over all ancestors; ``inf`` if unlimited."""
+    cgroup_limit_source: str
+    thp: Fact[str]
+    """The bracketed choice of transparent_hugepage/enabled: always, madvise or never."""
+    thp_defrag: Fact[str]
+    hugepages_reserved_bytes: Fact[int]
+    shm_size_bytes: Fact[int]
+    """Size of the file system on /dev/shm."""
+    shm_free_bytes: Fact[int]
+    shm_filesystem: Fact[str]
+    """Type of the file system on /dev/shm (tmpfs); ABSENT if nothing is mounted there."""
+    oom_kills: Fact[int]
+    """oom_kill of /proc/vmstat since boot."""

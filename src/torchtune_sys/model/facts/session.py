@@ -1,0 +1,37 @@
+"""Whose session was judged: user, privilege, environment, and what the person asked about."""
+
+from __future__ import annotations
+
+import msgspec
+
+from torchtune_sys.model.facts import Fact
+
+
+class SessionFacts(msgspec.Struct, frozen=True, kw_only=True):
+    user: Fact[str]
+    uid: Fact[int]
+    sudo_user: Fact[str]
+    """Who called sudo; ``""`` if nobody did."""
+    passwd_entry: Fact[bool]
+    """Whether the UID has an entry in the user database."""
+    env: Fact[dict[str, str]]
+    """The environment variables that matter to training (never the whole environment)."""
+    virtual_env: Fact[str]
+    """The active virtual or conda environment, ``""`` if none."""
+    cwd: Fact[str]
+
+
+class Intent(msgspec.Struct, frozen=True, kw_only=True):
+    """What the person means to run here; everything optional, from the command line or the job's environment."""
+
+    ranks: int | None = None
+    """Training processes on this host (``--nproc-per-node``)."""
+    nodes: int | None = None
+    """Hosts in the job; None is unknown, 1 is this host alone."""
+    threads: int | None = None
+    """OMP threads per rank."""
+    workers: int | None = None
+    """DataLoader workers per rank."""
+    data: tuple[str, ...] = ()
+    """Paths of the training data."""
+    checkpoints: tuple[str, ...] = ()

@@ -1,0 +1,57 @@
+"""Where data and checkpoints lie, followed down to the disks."""
+
+from __future__ import annotations
+
+import msgspec
+
+from torchtune_sys.model.facts import Fact
+
+
+class Disk(msgspec.Struct, frozen=True, kw_only=True):
+    """A whole disk at the bottom of a stack of block devices."""
+
+    name: str
+    """Kernel name, e.g. ``nvme0n1``."""
+    kind: str
+    """``nvme``, ``ssd``, ``hdd``, ``virtual`` (medium unknown), ``ram``, ``zram``, ``optical`` or ``unknown``."""
+    rotational: Fact[bool]
+    model: Fact[str]
+    scheduler: Fact[str]
+    """The active I/O scheduler (``none``, ``mq-deadline`` …)."""
+    read_ahead_kib: Fact[int]
+    size_bytes: Fact[int]
+    transport: str = ""
+    """``nvme``, ``virtio``, ``sata``, ``usb``, ``nvme-tcp`` … as far as sysfs tells."""
+
+
+class Place(msgspec.Struct, frozen=True, kw_only=True):
+    """One path that training reads or writes, and what carries it."""
+
+    path: str
+    role: str
+    """``data``, ``checkpoints`` or ``working directory``."""
+    mount_point: Fact[str]
+    filesystem: Fact[str]
+    """Type as in mountinfo: ext4, xfs, nfs4, overlay, fuse.s3fs …"""
+    mount_source: Fact[str]
+    options: Fact[tuple[str, ...]]
+    network: Fact[bool]
+    """Whether the file system is served over a network (NFS, Lustre, CephFS, FUSE to an object store …)."""
+    layers: tuple[str, ...]
+    """From the file system down: ``dm-crypt luks-x``, ``lvm vg-data``, ``md0 raid0``, ``partition sda1`` …"""
+    disks: Fact[tuple[Disk, ...]]
+    read_ahead_kib: Fact[int]
+    """Read-ahead of the mount's own device (bdi), which is what reads through it get."""
+    size_bytes: Fact[int]
+    free_bytes: Fact[int]
+    """Available to a non-root user."""
+    inodes: Fact[int]
+    """0 where the file system has no fixed number."""
+    inodes_free: Fact[int]
+    writable: Fact[bool]
+
+
+class StorageFacts(msgspec.Struct, frozen=True, kw_only=True):
+    places: tuple[Place, ...]
+    disks: Fact[tuple[Disk, ...]]
+    """Every whole disk of the host."""

@@ -1,0 +1,140 @@
+"""Rules and what they say.
+
+A rule is a pure generator ``judge(snapshot, params) -> Evidence…`` under :func:`rule`. It reads facts with
+``need`` (which ends it as *unknown*), raises ``NotApplicable`` where there is nothing to judge, and yields one
+``Evidence`` per subject. Nothing yielded means *pass*.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from torchtune_sys.model.actions import Action
+from torchtune_sys.model.values import Missing
+
+if TYPE_CHECKING:
+    from torchtune_sys.model.snapshot import Snapshot
+
+
+class Severity(str, enum.Enum):
+    """How bad a finding is: training fails or is wrong; is slow or fragile; could be better."""
+
+    ERROR = "error"
+    WARNING = "warning"
+    ADVICE = "advice"
+
+    @property
+    def rank(self) -> int:
+        """0 for the worst."""
+        return tuple(Severity).index(self)
+
+
+class Verdict(str, enum.Enum):
+    PASS = "pass"
+    FAIL = "fail"
+    UNKNOWN = "unknown"
+    NA = "na"
+    CRASHED = "crashed"
+
+
+class Status(str, enum.Enum):
+    PREVIEW = "preview"
+    STABLE = "stable"
+
+
+class Evidence(msgspec.Struct, frozen=True, kw_only=True):
+    """What was found on one subject (``GPU 3``, ``eth0``, ``vm.swappiness``)."""
+
+    subject: str
+    seen: str
+    wanted: str = ""
+    verdict: Verdict = Verdict.FAIL
+    source: str = ""
+    """Where it was seen: a path, a command, an NVML call, a package's metadata."""
+    why: Missing | None = None
+    """Set where the verdict is unknown: what could not be seen, and why."""
+
+
+def unsure(subject: str, missing: Missing, wanted: str = "") -> Evidence:
+    """Evidence that one subject could not be judged."""
+    return Evidence(
+        subject=subject, seen=str(missing), wanted=wanted, verdict=Verdict.UNKNOWN, source=missing.source, why=missing
+    )
+
+
+class Param(msgspec.Struct, frozen=True):
+    """A number or text that a profile or a configuration file may override."""
+
+    name: str
+    default: int | float | str | bool
+    doc: str
+
+
+Params = Mapping[str, int | float | str | bool]
+Judge = Callable[["Snapshot", Params], Iterable[Evidence]]
+Gate = Callable[["Snapshot"], None]
+
+
+class Rule(msgspec.Struct, frozen=True, kw_only=True):
+    id: str
+    """Kebab-case, named for the defect, never reused."""
+    title: str
+    """One line that states the defect."""
+    severity: Severity
+    judge: Judge
+    family: str
+    doc: str
+    cause: str = ""
+    """The slug of the known cause that this rule stands for (the vocabulary shared with ``diagnose``)."""
+    fix: tuple[Action, ...] = ()
+    params: tuple[Param, ...] = ()
+    applies: Gate | None = None
+    """Raises NotApplicable (or Unknown, through need()) where the rule has nothing to judge."""
+    status: Status = Status.STABLE
+
+
+def rule(
+    *,
+    id: str,
+    title: str,
+    severity: Severity,
+    cause: str = "",
+    fix: tuple[Action, ...] = (),
+    params: tuple[Param, ...] = (),
+    applies: Gate | None = None,
+    status: Status = Status.STABLE,
+) -> Callable[[Judge], Rule]:
+    """Turn a judging function into a Rule value. Registers nothing: ``rules/__init__.py`` lists the families."""
+
+    def make(judge: Judge) -> Rule:
+        return Rule(
+            id=id,
+            title=title,
+            severity=severity,
+            judge=judge,
+            family=judge.__module__.rpartition(".")[2],
+            doc=judge.__doc__ or "",
+            cause=cause,
+            fix=fix,
+            params=params,
+            applies=applies,
+            status=status,
+        )
+
+    return make
+
+
+class Result(msgspec.Struct, frozen=True, kw_only=True):
+    """The verdict of one rule on one host."""
+
+    rule: Rule
+    verdict: Verdict
+    evidence: tuple[Evidence, ...] = ()
+    why_unknown: Missing | None = None
+    """Set where the verdict is unknown as a whole."""
+    note: str = ""
+    """Why the rule does not apply (na), or the first line of the traceback (crashed)."""

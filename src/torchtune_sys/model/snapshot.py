@@ -1,0 +1,44 @@
+"""One host, read once."""
+
+from __future__ import annotations
+
+import msgspec
+
+from torchtune_sys.model.facts import Fact
+from torchtune_sys.model.facts.cpu import CpuFacts
+from torchtune_sys.model.facts.driver import DriverFacts
+from torchtune_sys.model.facts.gpu import GpuFacts
+from torchtune_sys.model.facts.limits import LimitsFacts
+from torchtune_sys.model.facts.memory import MemoryFacts
+from torchtune_sys.model.facts.network import NetworkFacts
+from torchtune_sys.model.facts.numa import NumaFacts
+from torchtune_sys.model.facts.pci import PciFacts
+from torchtune_sys.model.facts.python import PythonFacts
+from torchtune_sys.model.facts.session import Intent, SessionFacts
+from torchtune_sys.model.facts.storage import StorageFacts
+from torchtune_sys.model.facts.sysctl import SysctlFacts
+from torchtune_sys.model.facts.system import SystemFacts
+
+
+class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """Facts by family; a family that could not be probed at all is Missing as a whole."""
+
+    system: Fact[SystemFacts]
+    session: Fact[SessionFacts]
+    cpu: Fact[CpuFacts]
+    numa: Fact[NumaFacts]
+    memory: Fact[MemoryFacts]
+    sysctl: Fact[SysctlFacts]
+    limits: Fact[LimitsFacts]
+    storage: Fact[StorageFacts]
+    network: Fact[NetworkFacts]
+    pci: Fact[PciFacts]
+    driver: Fact[DriverFacts]
+    gpu: Fact[GpuFacts]
+    python: Fact[PythonFacts]
+    intent: Intent
+    origin: str = "live"
+    """``live``, ``root /mnt``, ``recording x.json``, ``tree x.tar.bz2`` or ``report (collect_env)``."""
+
+
+FAMILIES = tuple(name for name in Snapshot.__struct_fields__ if name not in {"intent", "origin"})

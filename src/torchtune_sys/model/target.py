@@ -1,0 +1,56 @@
+"""What a value should be, with a direction: a tuner never lowers a better value."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Exactly(msgspec.Struct, frozen=True, tag=True):
+    value: str
+
+    def __str__(self) -> str:
+        return self.value
+
+
+class AtLeast(msgspec.Struct, frozen=True, tag=True):
+    value: int
+
+    def __str__(self) -> str:
+        return f">= {self.value}"
+
+
+class AtMost(msgspec.Struct, frozen=True, tag=True):
+    value: int
+
+    def __str__(self) -> str:
+        return f"<= {self.value}"
+
+
+class OneOf(msgspec.Struct, frozen=True, tag=True):
+    values: tuple[str, ...]
+    """Accepted values, the preferred one first."""
+
+    def __str__(self) -> str:
+        return " or ".join(self.values)
+
+
+Target = Exactly | AtLeast | AtMost | OneOf
+
+
+def met(target: Target, value: str) -> bool:
+    """Whether ``value`` (as the kernel prints it) satisfies the target.
+
+    Raises ValueError where a directed target meets a value that is no whole number.
+
+    >>> met(AtMost(10), "60"), met(AtLeast(2048), "4096"), met(OneOf(("0", "1")), "1")
+    (False, True, True)
+    """
+    match target:
+        case Exactly(value=wanted):
+            return value.split() == wanted.split()
+        case AtLeast(value=floor):
+            return int(value) >= floor
+        case AtMost(value=ceiling):
+            return int(value) <= ceiling
+        case OneOf(values=accepted):
+            return value in accepted

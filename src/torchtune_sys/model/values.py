@@ -1,0 +1,88 @@
+"""What a look at the host yields: a value, or the reason why there is none."""
+
+from __future__ import annotations
+
+import enum
+from typing import NoReturn, TypeVar
+
+import msgspec
+
+T = TypeVar("T")
+
+
+class Why(str, enum.Enum):
+    """Why a fact has no value."""
+
+    ABSENT = "absent"
+    """The host was looked at, and the thing is not there."""
+    DENIED = "denied"
+    """Permission was refused; a privilege would tell."""
+    NO_TOOL = "no-tool"
+    """A program or library needed for the look is not installed."""
+    TIMEOUT = "timeout"
+    """The look did not end before its deadline."""
+    FAILED = "failed"
+    """The look ended in an error of its own (I/O error, non-zero exit)."""
+    UNPARSED = "unparsed"
+    """Something was read that this version cannot interpret."""
+    NOT_SUPPORTED = "not-supported"
+    """This kernel, driver or device does not offer the reading."""
+    NOT_RECORDED = "not-recorded"
+    """The host is a recording or a report that does not hold this fact."""
+    CRASHED = "crashed"
+    """The probe raised: a bug of torchtune-sys, reported as such."""
+
+
+class Missing(msgspec.Struct, frozen=True, omit_defaults=True, rename={"why": "$missing"}):
+    """A fact without a value. It has no truth value on purpose: unknown is not False.
+
+    ``source`` names where was looked (a path, a command, an NVML call); ``detail`` what was
+    seen there; ``remedy`` the privilege or tool that would tell, where one is known.
+    """
+
+    why: Why
+    source: str
+    detail: str = ""
+    remedy: str = ""
+
+    def __bool__(self) -> NoReturn:
+        raise TypeError(f"a missing fact ({self.why.value}: {self.source}) has no truth value; use need()")
+
+    def __str__(self) -> str:
+        return f"{self.source}: {self.detail or self.why.value}"
+
+
+class Unknown(Exception):
+    """Stops a rule with the verdict *unknown*; raised by :func:`need`."""
+
+    def __init__(self, missing: Missing) -> None:
+        super().__init__(str(missing))
+        self.missing = missing
+
+
+class NotApplicable(Exception):
+    """Stops a rule with the verdict *na*: there is nothing here to judge (no GPU, no swap …)."""
+
+
+def need(fact: T | Missing) -> T:
+    """Return the value of a fact, or stop the rule with the verdict *unknown*.
+
+    >>> need(3)
+    3
+    """
+    if isinstance(fact, Missing):
+        raise Unknown(fact)
+    return fact
+
+
+def known(fact: T | Missing, default: T) -> T:
+    """Return the value of a fact, or ``default`` where not knowing must not stop the rule.
+
+    Only for evidence that adds to a verdict, never for the fact that decides it.
+    """
+    return default if isinstance(fact, Missing) else fact
+
+
+def absent(fact: object) -> bool:
+    """True if the host was looked at and the thing is not there (as opposed to: could not look)."""
+    return isinstance(fact, Missing) and fact.why is Why.ABSENT

@@ -1,0 +1,28 @@
+"""Dotted versions as tuples of numbers: drivers, CUDA, NCCL, kernels."""
+
+from __future__ import annotations
+
+import re
+
+Version = tuple[int, ...]
+
+_NUMBERS = re.compile(r"\d+(?:\.\d+)*")
+
+
+def version(text: str) -> Version:
+    """The leading dotted number in ``text``, as a tuple; ``()`` where there is none.
+
+    >>> version("580.65.06")
+    (580, 65, 6)
+    >>> version("2.15.0+cu132")
+    (2, 15, 0)
+    >>> version("6.8.0-45-generic")
+    (6, 8, 0)
+    """
+    found = _NUMBERS.search(text)
+    return tuple(int(part) for part in found.group().split(".")) if found else ()
+
+
+def show(numbers: Version) -> str:
+    """The version as people write it: ``show((12, 8)) == "12.8"``."""
+    return ".".join(str(number) for number in numbers)

@@ -1,0 +1,34 @@
+"""Shared by all tests: recorded hosts by name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from torchtune_sys import engine
+from torchtune_sys.host.recorded import RecordedHost, load_recording, merged
+from torchtune_sys.model.facts.session import Intent
+from torchtune_sys.model.rule import Result
+from torchtune_sys.model.snapshot import Snapshot
+from torchtune_sys.rules import CATALOGUE
+
+HOSTS = Path(__file__).parent / "hosts"
+
+
+def load(name: str, **overlay: Any) -> Snapshot:
+    """Snapshot of tests/hosts/<name>.json with sections laid over it (``files={"/proc/meminfo": None}``)."""
+    recording = merged(load_recording(str(HOSTS / f"{name}.json")), overlay)
+    intent = Intent(**{key: tuple(v) if isinstance(v, list) else v for key, v in recording.get("intent", {}).items()})
+    return engine.snapshot(RecordedHost(recording, f"recording {name}.json"), intent, timeout_s=20)
+
+
+def judge(seen: Snapshot) -> dict[str, Result]:
+    """Results of the whole catalogue, by rule id."""
+    return {result.rule.id: result for result in engine.judge(seen, CATALOGUE)}
+
+
+@pytest.fixture
+def healthy() -> Snapshot:
+    return load("healthy")
