@@ -1,0 +1,155 @@
+"""How long whole commands take, as ratios measured side by side in one run.
+
+Every round starts each command once, in turn, so that a machine that slows down slows all of them. Printed are
+medians of wall time, the ratio to a bare interpreter start pair by pair, and the largest resident set. Nothing is
+kept between runs. Exit status 1 if a stated limit is missed.
+
+    ./run bench                         this tool against a bare interpreter and an empty click group
+    ./run bench --torch-python PATH     also against ``python -m torch.utils.collect_env`` of that interpreter
+    ./run bench --rivals                also against other checkers, installed in a throw-away environment
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+RIVALS = {
+    "cuda-doctor 0.2.0": ("cuda-doctor==0.2.0", ["cuda-doctor", "diagnose"]),
+    "env-doctor 0.3.5": ("env-doctor==0.3.5", ["env-doctor", "check"]),
+    "ai-infradr 0.1.0": ("ai-infradr==0.1.0", ["ai-infradr"]),
+}
+EMPTY_GROUP = "import click\n@click.group()\ndef main(): pass\nmain()"
+LIMITS = {
+    ("check", "bare interpreter"): 15.0,
+    ("--help", "empty click group --help"): 1.5,
+    ("check", "torch collect_env"): 0.09,
+}
+GOALS = {("check", "bare interpreter"): 10.0, ("check", "torch collect_env"): 0.05}
+MEMORY_LIMIT_MB = 60
+
+
+def once(argv: list[str]) -> tuple[float, float, int]:
+    """Wall seconds, peak resident MB and exit status of one run of ``argv``."""
+    started = time.perf_counter()
+    child = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    _, status, usage = os.wait4(child.pid, 0)
+    child.returncode = os.waitstatus_to_exitcode(status)
+    return time.perf_counter() - started, usage.ru_maxrss / 1024, child.returncode
+
+
+def commands(args: argparse.Namespace, scratch: Path) -> dict[str, list[str]]:
+    tool = [str(Path(sys.executable).with_name("torchtune-sys"))]
+    found = {
+        "bare interpreter": [sys.executable, "-c", "pass"],
+        "empty click group --help": [sys.executable, "-c", EMPTY_GROUP, "--help"],
+        "--help": [*tool, "--help"],
+        "check": [*tool, "check"],
+    }
+    if args.torch_python:
+        found["torch collect_env"] = [args.torch_python, "-m", "torch.utils.collect_env"]
+    if args.rivals:
+        found.update(rivals(scratch))
+    return found
+
+
+def rivals(scratch: Path) -> dict[str, list[str]]:
+    """Install each rival in an environment of its own; one that cannot be installed is named and left out."""
+    found = {}
+    for name, (requirement, argv) in RIVALS.items():
+        venv = scratch / name.split()[0]
+        subprocess.run([sys.executable, "-m", "venv", str(venv)], check=True)
+        installed = subprocess.run([venv / "bin/python", "-m", "pip", "install", "-q", requirement], capture_output=True, text=True)
+        program = venv / "bin" / argv[0]
+        if installed.returncode or not program.exists():
+            scripts = sorted(path.name for path in (venv / "bin").iterdir())
+            print(f"left out: {name}: {installed.stderr.strip()[-200:] or scripts}")
+            continue
+        found[name] = [str(program), *argv[1:]]
+    return found
+
+
+def measure(argvs: dict[str, list[str]], rounds: int) -> dict[str, list[tuple[float, float, int]]]:
+    for argv in argvs.values():
+        once(argv)  # fills the page cache and writes .pyc files: not counted
+    runs: dict[str, list[tuple[float, float, int]]] = {name: [] for name in argvs}
+    for _ in range(rounds):
+        for name, argv in argvs.items():
+            runs[name].append(once(argv))
+    return runs
+
+
+def ratio(runs: dict[str, list[tuple[float, float, int]]], one: str, other: str) -> float:
+    """Median of the ratios of runs that stood next to each other."""
+    return statistics.median(a[0] / b[0] for a, b in zip(runs[one], runs[other], strict=True))
+
+
+def report(runs: dict[str, list[tuple[float, float, int]]]) -> bool:
+    print(f"{'command':28} {'median ms':>10} {'min':>8} {'max':>8} {'x bare':>8} {'peak MB':>8}  exit")
+    for name, found in runs.items():
+        times = [1000 * run[0] for run in found]
+        peak = max(run[1] for run in found)
+        print(
+            f"{name:28} {statistics.median(times):10.1f} {min(times):8.1f} {max(times):8.1f} "
+            f"{ratio(runs, name, 'bare interpreter'):8.1f} {peak:8.1f}  {found[-1][2]}"
+        )
+    print()
+    good = True
+    for (one, other), limit in LIMITS.items():
+        if one in runs and other in runs:
+            seen = ratio(runs, one, other)
+            good &= seen <= limit
+            goal = f", goal {GOALS[one, other]:g}" if (one, other) in GOALS else ""
+            print(f"{'ok  ' if seen <= limit else 'MISS'} {one} / {other} = {seen:.3f} (limit {limit:g}{goal})")
+    peak = max(run[1] for run in runs["check"])
+    good &= peak <= MEMORY_LIMIT_MB
+    print(f"{'ok  ' if peak <= MEMORY_LIMIT_MB else 'MISS'} peak memory of check = {peak:.1f} MB (limit {MEMORY_LIMIT_MB}, goal 40)")
+    for name in RIVALS:
+        if name in runs:
+            print(f"     check / {name} = {ratio(runs, 'check', name):.2f}")
+    return good
+
+
+def profile() -> None:
+    """Where one check spends its time: imports (own time), then families."""
+    tool = Path(sys.executable).with_name("torchtune-sys")
+    run = subprocess.run([sys.executable, "-X", "importtime", tool, "check"], capture_output=True, text=True)
+    rows = []
+    for line in run.stderr.splitlines():
+        own, _, rest = line.removeprefix("import time:").partition("|")
+        if line.startswith("import time:") and own.strip().isdigit():
+            rows.append((int(own), rest.partition("|")[2].strip()))
+    total = sum(own for own, _ in rows) / 1000
+    print(f"\nimports: {len(rows)} modules, {total:.1f} ms (with the tracing's own cost); the ten dearest by own time:")
+    for own, name in sorted(rows, reverse=True)[:10]:
+        print(f"  {own / 1000:6.1f} ms  {name}")
+    ours = sum(own for own, name in rows if name.startswith("torchtune_sys")) / 1000
+    print(f"  {ours:6.1f} ms  all of torchtune_sys")
+    timings = subprocess.run([tool, "snapshot", "--timings", "--output", os.devnull], capture_output=True, text=True)
+    print("\nfamilies (threads overlap):\n" + (timings.stdout + timings.stderr).rstrip())
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--torch-python", metavar="PATH")
+    parser.add_argument("--rivals", action="store_true")
+    args = parser.parse_args()
+    scratch = Path(tempfile.mkdtemp())
+    try:
+        good = report(measure(commands(args, scratch), args.rounds))
+        profile()
+    finally:
+        shutil.rmtree(scratch)
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,76 @@
+"""The layers hold, and the tools that guard them notice when they do not."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+REPO = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    """A copy of the sources and the contract, to plant things in."""
+    shutil.copytree(REPO / "src", tmp_path / "src", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(REPO / "pyproject.toml", tmp_path)
+    return tmp_path
+
+
+def tool(name: str) -> str:
+    found = Path(sys.executable).with_name(name)
+    if not found.exists():
+        pytest.skip(f"{name} is not installed beside {sys.executable}")
+    return str(found)
+
+
+def layers(copy: Path) -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, "PYTHONPATH": str(copy / "src")}
+    return subprocess.run([tool("lint-imports"), "--no-cache"], cwd=copy, env=env, capture_output=True, text=True, timeout=60)
+
+
+def test_layers_hold(copy: Path) -> None:
+    assert layers(copy).returncode == 0, layers(copy).stdout
+
+
+@pytest.mark.parametrize(
+    ("module", "forbidden"),
+    [
+        ("rules/memory.py", "import torchtune_sys.host.live"),
+        ("rules/memory.py", "import torchtune_sys.probes.memory"),
+        ("probes/memory.py", "import torchtune_sys.rules.memory"),
+        ("model/values.py", "import torchtune_sys.knowledge"),
+        ("model/values.py", "import torchtune_sys.engine"),
+        ("engine.py", "import torchtune_sys.render"),
+        ("rules/memory.py", "import time"),
+        ("host/live.py", "import click"),
+        ("cli/__init__.py", "import jinja2"),
+    ],
+)
+def test_a_forbidden_import_breaks_the_contract(copy: Path, module: str, forbidden: str) -> None:
+    place = copy / "src/torchtune_sys" / module
+    place.write_text(place.read_text() + f"\n{forbidden}\n")
+    found = layers(copy)
+    assert found.returncode != 0
+    assert "BROKEN" in found.stdout
+
+
+def test_a_package_that_no_layer_names_breaks_the_contract(copy: Path) -> None:
+    (copy / "src/torchtune_sys/stray").mkdir()
+    (copy / "src/torchtune_sys/stray/__init__.py").touch()
+    assert layers(copy).returncode != 0
+
+
+@pytest.mark.parametrize("line", ["import subprocess", "import os\nprint(os.environ)", "import socket", "import torch"])
+def test_a_rule_that_reaches_past_the_door_is_refused_by_the_linter(copy: Path, line: str) -> None:
+    place = copy / "src/torchtune_sys/rules/memory.py"
+    place.write_text(place.read_text() + f"\n{line}\n")
+    found = subprocess.run(
+        [tool("ruff"), "check", "--no-cache", "--select", "TID251", "src"], cwd=copy, capture_output=True, text=True, timeout=60
+    )
+    assert found.returncode == 1
+    assert "TID251" in found.stdout
