@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import posixpath
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from torchtune_sys.errors import UnreadableInput
@@ -104,25 +104,33 @@ class RecordedHost(Host):
         return Missing(Why.NOT_RECORDED, source, "not in the recording")
 
     def _resolve(self, path: str) -> str:
-        """Follow recorded links, component by component, at most 40 of them (as the kernel does)."""
-        links = self._sections["links"]
-        todo = [part for part in path.split("/") if part and part != "."]
-        done = ""
-        followed = 0
-        while todo:
-            part = todo.pop(0)
-            if part == "..":
-                done = posixpath.dirname(done)
-                continue
-            place = f"{done}/{part}"
-            target = links.get(place)
-            if not isinstance(target, str) or followed >= 40:
-                done = place
-                continue
-            followed += 1
-            done = "" if target.startswith("/") else done
-            todo = [piece for piece in target.split("/") if piece and piece != "."] + todo
-        return done.rstrip("/") or "/"
+        return follow(path, self._sections["links"].get)
+
+
+def follow(path: str, target_of: Callable[[str], object]) -> str:
+    """Where ``path`` leads, component by component, by at most 40 links (as the kernel does). ``target_of`` gives the target
+    of the link at a place, or anything but a str where there is none.
+
+    >>> follow("/sys/class/net/eth0/mtu", {"/sys/class/net/eth0": "../../devices/virtual/net/eth0"}.get)
+    '/sys/devices/virtual/net/eth0/mtu'
+    """
+    todo = [part for part in reversed(path.split("/")) if part and part != "."]
+    done = ""
+    followed = 0
+    while todo:
+        part = todo.pop()
+        if part == "..":
+            done = done.rpartition("/")[0]
+            continue
+        place = f"{done}/{part}"
+        target = target_of(place)
+        if not isinstance(target, str) or followed >= 40:
+            done = place
+            continue
+        followed += 1
+        done = "" if target.startswith("/") else done
+        todo.extend(piece for piece in reversed(target.split("/")) if piece and piece != ".")
+    return done or "/"
 
 
 def load_recording(path: str, depth: int = 0) -> dict[str, Any]:

@@ -1,0 +1,96 @@
+"""Which environment variables matter to training, and which are nobody's business."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+PREFIXES = (
+    "NCCL_",
+    "RCCL_",
+    "TORCH",  # TORCH_*, TORCHINDUCTOR_*, TORCHELASTIC_*, TORCHDYNAMO_*
+    "PYTORCH_",
+    "CUDA",  # CUDA_*, CUDART_*, CUDAHOSTCXX
+    "CUDNN_",
+    "CUBLAS",
+    "NVIDIA_",
+    "NVTE_",
+    "NVSHMEM_",
+    "NV_",
+    "HIP_",
+    "HSA_",
+    "ROCR_",
+    "ROCM_",
+    "OMP_",
+    "MKL_",
+    "KMP_",
+    "GOMP_",
+    "OPENBLAS_",
+    "BLIS_",
+    "NUMEXPR_",
+    "VECLIB_",
+    "GLOO_",
+    "TP_",
+    "SLURM_",
+    "OMPI_",
+    "PMI",
+    "PALS_",
+    "LSB_",
+    "PBS_",
+    "UCX_",
+    "UCC_",
+    "FI_",
+    "RDMAV_",
+    "MLX",
+    "IBV_",
+    "HF_",
+    "TRITON_",
+    "TRANSFORMERS_",
+    "DEEPSPEED_",
+    "ACCELERATE_",
+    "CONDA_",
+    "XDG_CACHE",
+    "XDG_SESSION",
+    "PYTHON",
+    "MALLOC_",
+    "GLIBC_",
+    "LD_",
+    "APPTAINER_",
+    "SINGULARITY_",
+    "JAX_",
+    "XLA_",
+    "KINETO_",
+)
+NAMES = frozenset(
+    (
+        "PATH", "HOME", "USER", "LOGNAME", "LNAME", "USERNAME", "SUDO_USER", "SUDO_UID", "SUDO_COMMAND", "HOSTNAME", "SHELL", "LANG",
+        "LC_ALL", "TERM", "TMPDIR", "TMP", "TEMP", "PWD", "VIRTUAL_ENV", "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK",
+        "GROUP_WORLD_SIZE", "ROLE_RANK", "NODE_RANK", "NPROC_PER_NODE", "MASTER_ADDR", "MASTER_PORT", "KUBERNETES_SERVICE_HOST", "container",
+        "WSL_DISTRO_NAME", "WSL_INTEROP", "JOB_COMPLETION_INDEX", "PIXI_ENVIRONMENT_NAME", "UV_PROJECT_ENVIRONMENT", "DISPLAY", "INVOCATION_ID",
+        "COLAB_GPU", "KAGGLE_KERNEL_RUN_TYPE",
+    )
+)  # fmt: skip
+_SECRET = re.compile(r"(?<!P)KEY|TOKEN|SECRET|PASSW|PASSPHRASE|CREDENTIAL|COOKIE|_AUTH|PRIVATE|JWT|_PAT$|PROXY")
+_CREDENTIALS_IN_URL = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*://[^/\s@]*:[^/\s@]*@")
+_HARMLESS = frozenset(("SLURM_TOPOLOGY_ADDR_PATTERN", "TOKENIZERS_PARALLELISM"))
+
+
+def relevant(env: Mapping[str, str]) -> dict[str, str]:
+    """The variables that training, its libraries and its launchers read; secrets are never among them."""
+    return {
+        name: value for name, value in env.items() if (name in NAMES or name.startswith(PREFIXES)) and not secret(name, value)
+    }
+
+
+recordable = relevant
+
+
+def secret(name: str, value: str) -> bool:
+    """Whether a variable looks like a secret, by its name or because its value holds a password.
+
+    >>> secret("HF_TOKEN", "x"), secret("https_proxy", "http://joe:pw@proxy:3128"), secret("NCCL_DEBUG", "INFO")
+    (True, True, False)
+    """
+    if name in _HARMLESS:
+        return False
+    return bool(_SECRET.search(name.upper()) or _CREDENTIALS_IN_URL.search(value))

@@ -1,0 +1,64 @@
+"""Files that the tool itself writes: whole or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+
+from torchtune_sys.errors import CannotWrite
+
+
+def write_atomically(path: str, text: str) -> None:
+    """Write ``text`` to ``path`` so that a reader sees the old file or the whole new one, never a part.
+
+    A device, FIFO or socket (``/dev/stdout``) is written to as it is, since it cannot be renamed over. An existing file
+    keeps its permission bits; a new one gets 0644 as far as the umask allows. Raises CannotWrite; then nothing is left behind.
+    """
+    try:
+        target = os.path.realpath(path)  # a symbolic link stays one: what it points to is replaced
+        if os.path.exists(target) and not os.path.isfile(target):
+            if os.path.isdir(target):
+                raise CannotWrite(f"{path}: is a directory", "name a file in it")
+            with open(target, "w", encoding="utf-8") as file:
+                file.write(text)
+            return
+        _replace(target, text)
+    except OSError as error:
+        raise CannotWrite(f"{path}: {error.strerror or error}", "write somewhere else or make room") from None
+
+
+def _replace(target: str, text: str) -> None:
+    folder, name = os.path.split(target)
+    handle, draft = tempfile.mkstemp(prefix=f".{name[:100]}.", dir=folder or ".")
+    try:
+        with open(handle, "w", encoding="utf-8", errors="surrogateescape", newline="") as file:
+            file.write(text)
+            file.flush()
+            os.fchmod(file.fileno(), _mode(target))
+            os.fsync(file.fileno())
+        os.replace(draft, target)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(draft)
+        raise
+    _sync_folder(folder)
+
+
+def _mode(target: str) -> int:
+    try:
+        return os.stat(target).st_mode & 0o777
+    except OSError:
+        mask = os.umask(0o077)
+        os.umask(mask)
+        return 0o644 & ~mask
+
+
+def _sync_folder(folder: str) -> None:
+    """The rename itself survives a power cut only once its directory is on the disk (fsync(2), NOTES)."""
+    with contextlib.suppress(OSError):
+        handle = os.open(folder or ".", os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
