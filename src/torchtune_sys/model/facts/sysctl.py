@@ -8,11 +8,12 @@ from torchtune_sys.model.facts import Fact
 
 
 class Assignment(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of a file that sets a key."""
+    """One line that sets a key."""
 
     value: str
+    """As written; tuned's ``>2048`` (only ever raise to) keeps its sign."""
     source: str
-    """``/etc/sysctl.d/10-x.conf:3``, ``tuned profile hpc-compute``, ``kernel command line``."""
+    """``/etc/sysctl.d/10-x.conf:3``, ``tuned profile hpc-compute (/usr/lib/tuned/…/tuned.conf:9)``, ``kernel command line``."""
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
@@ -20,7 +21,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     running: Fact[str]
     """What the kernel uses now (whitespace normalised to single blanks)."""
     assignments: tuple[Assignment, ...]
-    """Every configured value, in the order in which systemd-sysctl applies them: the last one wins at boot."""
+    """Every line of sysctl.d that names the key, patterns included, in the order in which systemd-sysctl reads them."""
     systemd: Fact[Assignment]
     """What systemd-sysctl would set at boot; ABSENT if no file names the key."""
     procps: Fact[Assignment]
@@ -28,11 +29,15 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     tuned: Fact[Assignment]
     """What the active tuned profile sets; ABSENT if none does."""
     cmdline: Fact[Assignment]
-    """A ``sysctl.<key>=`` boot argument."""
+    """A ``sysctl.<key>=`` boot argument (kernel 5.8 and later)."""
+    boot: Fact[Assignment]
+    """Which of them holds once the host is up: boot argument, then systemd-sysctl, then tuned, which by default lets the files
+    of /run/sysctl.d, /etc/sysctl.d and /etc/sysctl.conf have the last word (``reapply_sysctl``). ABSENT: the kernel's default stays.
+    """
 
 
 class SysctlFacts(msgspec.Struct, frozen=True, kw_only=True):
     settings: dict[str, Setting]
-    """By key, e.g. ``vm.swappiness``."""
+    """By key, e.g. ``vm.swappiness``; interface names with dots are written as sysctl(8) does: ``net.ipv4.conf.eth0/7.rp_filter``."""
     tuned_profile: Fact[str]
     """The active tuned profile; ABSENT where tuned is not active."""

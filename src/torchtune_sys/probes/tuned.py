@@ -1,0 +1,151 @@
+"""What the active tuned profile sets: profiles include others, and later sections override earlier ones.
+
+Source: tuned 2.2x, profiles/loader.py, plugins/plugin_sysctl.py and tuned-main.conf (``reapply_sysctl``, ``profile_dirs``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from torchtune_sys.host.base import Host
+from torchtune_sys.model.facts import Fact
+from torchtune_sys.model.facts.sysctl import Assignment
+from torchtune_sys.model.values import Missing, Why
+
+MAIN_CONF = "/etc/tuned/tuned-main.conf"
+ACTIVE = "/etc/tuned/active_profile"
+_RUNNING = ("/run/tuned/tuned.pid", "/etc/systemd/system/multi-user.target.wants/tuned.service")
+_PROFILE_DIRS = ("/etc/tuned/profiles", "/etc/tuned", "/usr/lib/tuned/profiles", "/usr/lib/tuned")
+"""Highest rank first; until 2.23 the profiles lay directly in /etc/tuned and /usr/lib/tuned."""
+_NOT_SYSCTLS = frozenset({"type", "enabled", "replace", "devices", "devices_udev_regex", "priority", "script_pre", "script_post"})
+
+
+class Tuned(msgspec.Struct, frozen=True, kw_only=True):
+    profile: Fact[str]
+    sysctls: dict[str, Fact[Assignment]]
+    """By path below /proc/sys."""
+    unread: Missing | None = None
+    """A profile that could not be read: any key may be set there."""
+    reapply: bool = True
+    """Whether the files of /run/sysctl.d, /etc/sysctl.d and /etc/sysctl.conf are applied again after the profile."""
+
+
+class Option(msgspec.Struct, frozen=True, kw_only=True):
+    section: str
+    name: str
+    value: str
+    number: int
+
+
+def parse_ini(text: str) -> Iterator[Option]:
+    r"""The options of an ini file with ``=`` only; text after " #" is a comment.
+
+    >>> [(o.section, o.name, o.value, o.number) for o in parse_ini("[main]\ninclude=balanced\n[sysctl]\nvm.swappiness = 10 # x\n")]
+    [('main', 'include', 'balanced', 2), ('sysctl', 'vm.swappiness', '10', 4)]
+    """
+    section = ""
+    for number, raw in enumerate(text.split("\n"), 1):
+        line = raw.strip()
+        if not line or line[0] in "#;":
+            continue
+        if line[0] == "[" and "]" in line:
+            section = line[1 : line.index("]")]
+            continue
+        name, equals, value = line.partition("=")
+        if equals and name.strip():
+            plain = f" {value}".replace("\t#", " #").partition(" #")[0].strip()
+            yield Option(section=section, name=name.strip(), value=plain, number=number)
+
+
+def read(host: Host) -> Tuned:
+    """The active profile's sysctls; ABSENT as profile where tuned neither runs nor is enabled."""
+    off = Missing(Why.ABSENT, "/run/tuned/tuned.pid", "tuned is not active")
+    active = host.word(ACTIVE)
+    if isinstance(active, Missing):
+        quiet = active.why in (Why.ABSENT, Why.UNPARSED)
+        return Tuned(profile=off if quiet else active, sysctls={}, unread=None if quiet else active)
+    seen = [host.exists(path) if place == 0 else not isinstance(host.link(path), Missing) for place, path in enumerate(_RUNNING)]
+    if True not in seen:
+        return Tuned(profile=off, sysctls={})
+    main = _main(host)
+    found = _Profiles(host, main.get("profile_dirs", ""))
+    for name in active.split():
+        found.load(name)
+    return Tuned(
+        profile=" ".join(active.split()),
+        sysctls=found.sysctls(" ".join(active.split())),
+        unread=found.unread,
+        reapply=main.get("reapply_sysctl", "1").lower() not in ("0", "false", "no", "off"),
+    )
+
+
+def _main(host: Host) -> dict[str, str]:
+    text = host.text(MAIN_CONF)
+    return {} if isinstance(text, Missing) else {option.name: option.value for option in parse_ini(text)}
+
+
+class _Profiles:
+    """Profiles laid over each other in tuned's order: what a profile includes comes before it."""
+
+    def __init__(self, host: Host, dirs: str) -> None:
+        listed = [place.strip() for place in dirs.replace(";", ",").split(",") if place.strip().startswith("/")]
+        self._host = host
+        self._dirs = (*reversed(listed), *_PROFILE_DIRS)
+        self._seen: set[str] = set()
+        self._sections: dict[str, dict[str, tuple[str, str]]] = {}
+        self.unread: Missing | None = None
+
+    def load(self, name: str) -> None:
+        name = name.removeprefix("-")  # "-name": no error if there is no such profile
+        if not name or "/" in name or "$" in name or len(self._seen) > 50:
+            return
+        path, text = self._find(name)
+        if isinstance(text, Missing):
+            self.unread = text if self.unread is None else self.unread
+            return
+        if path in self._seen:
+            return
+        self._seen.add(path)
+        options = tuple(parse_ini(text))
+        for option in options:
+            if option.section == "main" and option.name == "include":
+                for other in option.value.replace(";", ",").split(","):
+                    self.load(other.strip())
+        for option in options:
+            if option.name == "replace" and option.value.lower() in ("1", "true"):
+                self._sections.pop(option.section, None)
+        for option in options:
+            self._sections.setdefault(option.section, {})[option.name] = (option.value, f"{path}:{option.number}")
+
+    def _find(self, name: str) -> tuple[str, Fact[str]]:
+        text: Fact[str] = Missing(Why.ABSENT, f"/usr/lib/tuned/profiles/{name}/tuned.conf", "no such tuned profile")
+        for directory in self._dirs:
+            path = f"{directory}/{name}/tuned.conf"
+            found = self._host.text(path)
+            if not isinstance(found, Missing):
+                return path, found
+            if found.why not in (Why.ABSENT, Why.NOT_RECORDED):
+                return path, found
+            text = found if found.why is Why.NOT_RECORDED else text
+        return "", text
+
+    def sysctls(self, profile: str) -> dict[str, Fact[Assignment]]:
+        found: dict[str, Fact[Assignment]] = {}
+        for section, options in self._sections.items():
+            if options.get("type", (section, ""))[0] != "sysctl":
+                continue
+            if options.get("enabled", ("1", ""))[0].lower() in ("0", "false", "no"):
+                continue
+            for name, (value, where) in options.items():
+                if name not in _NOT_SYSCTLS:
+                    found[name.replace(".", "/")] = _assignment(value, f"tuned profile {profile} ({where})")
+        return found
+
+
+def _assignment(value: str, source: str) -> Fact[Assignment]:
+    plain = " ".join(value.strip("\"'").split())
+    if "${" in plain:
+        return Missing(Why.UNPARSED, source, f"tuned computes the value: {plain[:60]}")
+    return Assignment(value=plain, source=source)
