@@ -72,12 +72,14 @@ class LiveHost(Host):
         return self._answers[question]
 
 
-def read_text(real_path: str, name: str) -> Fact[str]:
+def read_text(real_path: str, name: str, flags: int = 0) -> Fact[str]:
     """Read a regular file of at most TEXT_LIMIT bytes; never blocks on a FIFO or a device."""
     try:
-        handle = os.open(real_path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+        handle = os.open(real_path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY | flags)
     except OSError as error:
         return missing_from(error, name)
+    except ValueError:
+        return Missing(Why.ABSENT, name, "no file can have this name")  # a NUL byte in it
     try:
         if not modes.S_ISREG(os.fstat(handle).st_mode):
             return Missing(Why.FAILED, name, "not a regular file")

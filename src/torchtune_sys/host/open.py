@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+
 import msgspec
 
 from torchtune_sys.errors import UnreadableInput
 from torchtune_sys.host.base import Host
+from torchtune_sys.host.input import PATIENCE_S
 
 
 class PastedText(msgspec.Struct, frozen=True, kw_only=True):
@@ -15,32 +18,64 @@ class PastedText(msgspec.Struct, frozen=True, kw_only=True):
     name: str
 
 
-def open_input(from_: str | None = None, root: str | None = None) -> Host | PastedText:
+_WANTED = "give a recording (torchtune-sys record), a directory or tarball with a copied /proc and /sys, or a report's text"
+
+
+def open_input(from_: str | None = None, root: str | None = None, patience_s: float = PATIENCE_S) -> Host | PastedText:
     """The host to judge: live without arguments, below the directory ``root``, or what the file ``from_`` holds (``-``: standard input).
 
     Raises UnreadableInput: what was seen, and what to do.
     """
     if from_ is not None and root is not None:
         raise UnreadableInput("--from and --root name two different hosts", "give one of them")
-    if from_ is None and root is None:
-        from torchtune_sys.host.live import LiveHost
-
-        return LiveHost()
     if root is not None:
         from torchtune_sys.host.tree import below
 
         return below(root)
-    from torchtune_sys.host.recorded import RecordedHost
+    if from_ is None:
+        from torchtune_sys.host.live import LiveHost
 
-    assert from_ is not None
-    return RecordedHost.load(from_)
+        return LiveHost()
+    if os.path.isdir(from_):
+        from torchtune_sys.host.tree import folder
+
+        return folder(from_)
+    return _opened(from_, patience_s)
 
 
 def open_host(from_: str | None = None, root: str | None = None) -> Host:
     """As :func:`open_input`, for commands that need a host: pasted text is refused."""
     found = open_input(from_, root)
     if isinstance(found, PastedText):
-        raise UnreadableInput(
-            f"{found.name}: is text, and this command needs a host", "give a recording (torchtune-sys record) or a tarball"
-        )
+        raise UnreadableInput(f"{found.name}: is text, and this needs a host", _WANTED)
     return found
+
+
+def _opened(path: str, patience_s: float) -> Host | PastedText:
+    from torchtune_sys.host.input import read_input
+    from torchtune_sys.host.tarball import is_tar
+
+    data = read_input(path, patience_s)
+    name = "standard input" if path == "-" else path
+    if is_tar(data[:512]):
+        from torchtune_sys.host.archive import archive
+
+        return archive(data, name)
+    if data.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] in (b"{", b"["):
+        from torchtune_sys.host.recorded import RecordedHost, parse_recording
+
+        folder_of = "" if path == "-" else os.path.dirname(path)
+        found = parse_recording(data, name, folder_of, (os.path.realpath(path),))
+        return RecordedHost(found, f"recording {os.path.basename(name)}")
+    return PastedText(text=_text(data, name), name=name)
+
+
+def _text(data: bytes, name: str) -> str:
+    if data[:2] in (b"\xff\xfe", b"\xfe\xff"):  # what PowerShell's > writes, on WSL too
+        return data.decode("utf-16", "replace").lstrip("\ufeff")
+    text = data.decode("utf-8-sig", "replace")
+    sample = text[: 1 << 16]
+    strange = sum(character == "\ufffd" or (character < " " and character not in "\t\n\r\f\v\b\x1b\a") for character in sample)
+    if strange > len(sample) // 20 or "\0" in sample:
+        raise UnreadableInput(f"{name}: is neither text nor a known archive", _WANTED)
+    return text

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import posixpath
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
+
+import msgspec
 
 from torchtune_sys.errors import UnreadableInput
 from torchtune_sys.host.base import Host, Output, Space, Stat
@@ -30,7 +32,10 @@ class RecordedHost(Host):
         self.origin = origin
         self._complete = bool(recording.get("complete", True))
         self._sections: dict[str, dict[str, Any]] = {name: dict(recording.get(name) or {}) for name in SECTIONS}
+        self._has_env = "env" in recording or self._complete
         self._children = _children(self._sections)
+        self.intent: dict[str, Any] = dict(recording.get("intent") or {})
+        """What the person said about the job when the host was recorded: the fields of Intent."""
 
     @classmethod
     def load(cls, path: str) -> RecordedHost:
@@ -40,6 +45,8 @@ class RecordedHost(Host):
         found = self._get("files", self._resolve(path), path)
         if isinstance(found, Missing):
             return found
+        if isinstance(found, dict):
+            return Missing(Why.UNPARSED, path, "the recording is wrong here: neither text nor an error")
         return "\n".join(found) + "\n" if isinstance(found, list) else str(found)
 
     def names(self, path: str) -> Fact[tuple[str, ...]]:
@@ -47,9 +54,9 @@ class RecordedHost(Host):
         if place in self._sections["dirs"]:
             found = self._get("dirs", place, path)
             return found if isinstance(found, Missing) else tuple(sorted(found))
-        if place in self._children:
+        if place in self._children and self._complete:
             return tuple(sorted(self._children[place]))
-        return self._nothing(path)
+        return self._nothing(path, place=place)
 
     def link(self, path: str) -> Fact[str]:
         parent, name = posixpath.split(path)
@@ -58,33 +65,36 @@ class RecordedHost(Host):
 
     def real(self, path: str) -> Fact[str]:
         place = self._resolve(path)
-        if any(place in self._sections[name] for name in ("files", "dirs", "stats")) or place in self._children:
-            return place
-        return self._nothing(path)
+        found = self.stat(path)
+        return found if isinstance(found, Missing) else place
 
     def stat(self, path: str) -> Fact[Stat]:
         place = self._resolve(path)
         if place in self._sections["stats"]:
             found = self._get("stats", place, path)
-            return found if isinstance(found, Missing) else Stat(**found)
-        if place in self._children or place in self._sections["dirs"]:
+            return _as(Stat, found, path)
+        listing = self._get("dirs", place, path) if place in self._sections["dirs"] else None
+        if isinstance(listing, Missing) and listing.why in (Why.ABSENT, Why.NOT_RECORDED):
+            return listing
+        if place in self._children or listing is not None:
             return Stat(mode=0o040755, uid=0, gid=0, size=0)
         if place in self._sections["files"]:
             content = self.text(place)
-            if isinstance(content, Missing) and content.why is Why.ABSENT:
+            if isinstance(content, Missing) and content.why in (Why.ABSENT, Why.NOT_RECORDED):
                 return content
             return Stat(mode=0o100644, uid=0, gid=0, size=0 if isinstance(content, Missing) else len(content))
-        return self._nothing(path)
+        return self._nothing(path, place=place)
 
     def space(self, path: str) -> Fact[Space]:
-        found = self._get("spaces", path, path)
-        return found if isinstance(found, Missing) else Space(**found)
+        return _as(Space, self._get("spaces", path, path), path)
 
     def run(self, argv: tuple[str, ...], timeout_s: float = 10.0) -> Fact[Output]:
         found = self._get("commands", " ".join(argv), argv[0], Why.NO_TOOL)
-        return found if isinstance(found, Missing) else Output(**found)
+        return _as(Output, found, argv[0])
 
     def env(self) -> Fact[dict[str, str]]:
+        if not self._has_env:
+            return self._nothing("environment")
         return {name: str(value) for name, value in self._sections["env"].items()}
 
     def ask(self, question: str, timeout_s: float = 10.0) -> Fact[Any]:
@@ -92,24 +102,43 @@ class RecordedHost(Host):
 
     def _get(self, section: str, key: str, source: str, nothing: Why = Why.ABSENT) -> Any:
         if key not in self._sections[section]:
-            return self._nothing(source, nothing)
+            return self._nothing(source, nothing, key if section in ("files", "links") else "")
         value = self._sections[section][key]
-        if isinstance(value, dict) and "error" in value:
-            return Missing(Why(value["error"]), source, value.get("detail", ""), value.get("remedy", ""))
+        if isinstance(value, dict) and value.get("error") in _WHYS and value.keys() <= _ERROR_KEYS:
+            return Missing(Why(value["error"]), value.get("source", source), value.get("detail", ""), value.get("remedy", ""))
         return value
 
-    def _nothing(self, source: str, why: Why = Why.ABSENT) -> Missing:
+    def _nothing(self, source: str, why: Why = Why.ABSENT, place: str = "") -> Missing:
+        """``place``: where a file would lie; it is absent if its directory was listed without it."""
         if self._complete:
             return Missing(why, source)
+        parent, _, name = place.rpartition("/")
+        listing = self._sections["dirs"].get(parent or "/") if name else None
+        if isinstance(listing, list) and name not in listing:
+            return Missing(Why.ABSENT, source)
         return Missing(Why.NOT_RECORDED, source, "not in the recording")
 
     def _resolve(self, path: str) -> str:
         return follow(path, self._sections["links"].get)
 
 
+_WHYS = frozenset(why.value for why in Why)
+_ERROR_KEYS = frozenset(("error", "source", "detail", "remedy"))
+_T = TypeVar("_T")
+
+
+def _as(kind: type[_T], found: Any, source: str) -> Fact[_T]:
+    if isinstance(found, Missing):
+        return found
+    try:
+        return msgspec.convert(found, kind)
+    except msgspec.ValidationError as error:
+        return Missing(Why.UNPARSED, source, f"the recording is wrong here: {error}")
+
+
 def follow(path: str, target_of: Callable[[str], object]) -> str:
-    """Where ``path`` leads, component by component, by at most 40 links (as the kernel does). ``target_of`` gives the target
-    of the link at a place, or anything but a str where there is none.
+    """Where ``path`` leads, component by component; ``""`` if by more than 40 links (ELOOP, as in the kernel). ``target_of``
+    gives the target of the link at a place, or anything but a str where there is none.
 
     >>> follow("/sys/class/net/eth0/mtu", {"/sys/class/net/eth0": "../../devices/virtual/net/eth0"}.get)
     '/sys/devices/virtual/net/eth0/mtu'
@@ -124,33 +153,88 @@ def follow(path: str, target_of: Callable[[str], object]) -> str:
             continue
         place = f"{done}/{part}"
         target = target_of(place)
-        if not isinstance(target, str) or followed >= 40:
+        if not isinstance(target, str):
             done = place
             continue
         followed += 1
+        if followed > 40:
+            return ""
         done = "" if target.startswith("/") else done
         todo.extend(piece for piece in reversed(target.split("/")) if piece and piece != ".")
     return done or "/"
 
 
-def load_recording(path: str, depth: int = 0) -> dict[str, Any]:
-    """Read a recording with what it extends. Raises UnreadableInput, naming the file."""
-    if depth > 8:
-        raise UnreadableInput(f"{path}: recordings extend each other in a circle", 'break the chain of "extends"')
-    try:
-        with open(path, "rb") as file:
-            found = codec.loads(file.read())
-    except OSError as error:
-        raise UnreadableInput(f"{path}: {error.strerror}") from None
-    except ValueError as error:
-        raise UnreadableInput(f"{path}: not valid JSON: {error}") from None
-    if not isinstance(found, dict):
-        raise UnreadableInput(f"{path}: a recording is a JSON object", "make one with: torchtune-sys record")
+def load_recording(path: str, above: tuple[str, ...] = ()) -> dict[str, Any]:
+    """Read a recording with what it extends. Raises UnreadableInput, naming the file. ``above``: the files that extend it."""
+    real = os.path.realpath(path)
+    if real in above:
+        chain = " -> ".join(os.path.basename(name) for name in (*above[above.index(real) :], real))
+        raise UnreadableInput(f"{path}: recordings extend each other in a circle: {chain}", 'break the chain of "extends"')
+    from torchtune_sys.host.input import read_input
+
+    return parse_recording(read_input(path), path, os.path.dirname(path), (*above, real))
+
+
+def parse_recording(data: bytes, name: str, folder: str, above: tuple[str, ...] = ()) -> dict[str, Any]:
+    """The recording in ``data`` with what it extends, relative to ``folder``. Raises UnreadableInput."""
+    found = _parsed(data, name)
     bases = found.pop("extends", None) or []
+    bases = [bases] if isinstance(bases, str) else bases
+    if not isinstance(bases, list) or not all(isinstance(base, str) for base in bases):
+        raise UnreadableInput(f'{name}: "extends" names no files', "give a file name or a list of them")
+    if len(above) <= 1 and not bases and not any(key in found for key in (*SECTIONS, "schema")):
+        raise UnreadableInput(f"{name}: this JSON is not a recording of a host", "make one with: torchtune-sys record")
+    _check(found, name)
     result: dict[str, Any] = {}
-    for base in [bases] if isinstance(bases, str) else bases:
-        result = merged(result, load_recording(os.path.join(os.path.dirname(path), base), depth + 1))
+    for base in bases:
+        result = merged(result, load_recording(os.path.join(folder, base), above))
     return merged(result, found)
+
+
+def _parsed(data: bytes, name: str) -> dict[str, Any]:
+    data = data.removeprefix(b"\xef\xbb\xbf")
+    try:
+        found = codec.loads(data)
+    except (ValueError, RecursionError) as error:
+        words = str(error)
+        number = words.rpartition("(byte ")[2].rstrip(")")
+        before = data[: int(number)] if number.isdigit() else data
+        where = f"line {before.count(10) + 1}, column {len(before) - before.rfind(10)}"
+        raise UnreadableInput(f"{name}: not valid JSON: {words}, {where}", "copy it again, or mend it there") from None
+    if not isinstance(found, dict):
+        raise UnreadableInput(f"{name}: a recording is a JSON object", "make one with: torchtune-sys record")
+    return found
+
+
+def _check(found: Mapping[str, Any], name: str) -> None:
+    """Refuse what is no recording of this version, before anything is concluded from it."""
+    schema = found.get("schema", SCHEMA)
+    kind, _, number = str(schema).rpartition("/")
+    if kind != SCHEMA.rpartition("/")[0]:
+        what = kind.rpartition("/")[2] or "something else"
+        raise UnreadableInput(
+            f"{name}: is a {what} ({schema}), not a recording", "make one on the host with: torchtune-sys record"
+        )
+    if number != SCHEMA.rpartition("/")[2]:
+        raise UnreadableInput(f"{name}: has the schema {schema}; this version reads {SCHEMA}", "upgrade torchtune-sys")
+    for section, shape in _SHAPES.items():
+        try:
+            msgspec.convert(found.get(section) or {}, shape)
+        except msgspec.ValidationError as error:
+            raise UnreadableInput(f"{name}: {section}: {error}", "mend it, or record the host again") from None
+
+
+_SHAPES: dict[str, Any] = {
+    "files": dict[str, str | list[str] | dict[str, Any] | None],
+    "links": dict[str, str | dict[str, Any] | None],
+    "dirs": dict[str, list[str] | dict[str, Any] | None],
+    "stats": dict[str, dict[str, Any] | None],
+    "spaces": dict[str, dict[str, Any] | None],
+    "commands": dict[str, dict[str, Any] | None],
+    "env": dict[str, str | int | float | bool | None],
+    "answers": dict[str, Any],
+    "intent": dict[str, Any],
+}
 
 
 def merged(base: Mapping[str, Any], overlay: Mapping[str, Any]) -> dict[str, Any]:

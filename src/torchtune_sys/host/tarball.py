@@ -1,0 +1,138 @@
+"""The members of a tar archive, by name. An own reader: tarfile takes half a second for a recorded /sys of 16,000 files, this a tenth.
+
+Formats: POSIX.1-1988 ustar and POSIX.1-2001 pax (IEEE Std 1003.1-2017, pax), and GNU's long names, long sizes and old sparse
+files (the GNU tar manual, appendix "Tar Internals").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+BLOCK = 512
+
+
+class Member(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    kind: str
+    """``file``, ``dir``, ``link``, ``hard`` (link), ``char``, ``block`` or ``other``."""
+    mode: int
+    uid: int
+    gid: int
+    size: int
+    target: str = ""
+    """Of a link or hard link."""
+    special: str = ""
+    """``major:minor`` of a device node."""
+    start: int = 0
+    """Where the content begins in the archive."""
+
+
+_KINDS = {"0": "file", "\0": "file", "7": "file", "S": "file", "1": "hard", "2": "link", "3": "char", "4": "block", "5": "dir"}
+
+
+def is_tar(head: bytes) -> bool:
+    """Whether a tar header begins here: its checksum is right."""
+    return len(head) >= BLOCK and any(head[:BLOCK]) and _checksum_holds(head[:BLOCK])
+
+
+def members(data: bytes) -> Iterator[Member]:
+    """Every member, in the archive's order. Raises ValueError where the archive is damaged or ends too early."""
+    at = 0
+    for_all: dict[str, str] = {}
+    for_next: dict[str, str] = {}
+    while True:
+        head = data[at : at + BLOCK]
+        if not any(head):
+            if not head:
+                raise ValueError(f"it ends at byte {at} without an end mark")
+            return
+        if len(head) < BLOCK or not _checksum_holds(head):
+            raise ValueError(f"no tar header at byte {at}")
+        kind = chr(head[156])
+        size = _number(head[124:136])
+        start = at + BLOCK
+        while kind == "S" and data[start - 30 : start - 29] == b"\x01" and start < len(data):  # more of the sparse map
+            start += BLOCK
+        if size < 0 or start + size > len(data):
+            raise ValueError(f"it ends inside the member at byte {at}")
+        at = start + (size + BLOCK - 1) // BLOCK * BLOCK
+        match kind:
+            case "L" | "K":
+                for_next["path" if kind == "L" else "linkpath"] = _string(data[start : start + size])
+            case "x" | "X":
+                for_next.update(_pax(data[start : start + size]))
+            case "g":
+                for_all.update(_pax(data[start : start + size]))
+            case _:
+                yield _member(head, kind, start, size, {**for_all, **for_next} if for_all or for_next else for_next)
+                for_next = {}
+
+
+def _member(head: bytes, kind: str, start: int, size: int, extra: dict[str, str]) -> Member:
+    name = _string(head[:100])
+    prefix = _string(head[345:500]) if head[257:263] == b"ustar\0" else ""
+    name = extra.get("path") or (f"{prefix}/{name}" if prefix else name)
+    what = _KINDS.get(kind, "other")
+    if what == "file" and name.endswith("/"):  # how tar wrote directories before 1988
+        what = "dir"
+    return Member(
+        name=name,
+        kind=what,
+        mode=_number(head[100:108]) & 0o7777,
+        uid=max(_number(head[108:116]), 0),
+        gid=max(_number(head[116:124]), 0),
+        size=size if what == "file" else 0,
+        target=extra.get("linkpath") or _string(head[157:257]) if what in ("link", "hard") else "",
+        special=f"{_number(head[329:337])}:{_number(head[337:345])}" if what in ("char", "block") else "",
+        start=start,
+    )
+
+
+def _checksum_holds(head: bytes) -> bool:
+    try:
+        wanted = int(head[148:156].rstrip(b" \0") or b"0", 8)
+    except ValueError:
+        return False
+    return wanted == sum(head) - sum(head[148:156]) + 8 * 32
+
+
+def _number(field: bytes) -> int:
+    """An octal number, or GNU's base 256 where the first bit is set; -1 for anything else."""
+    if field[0] & 0x80:
+        return int.from_bytes(bytes((field[0] & 0x7F,)) + field[1:], "big")
+    try:
+        return int(field.strip(b" \0") or b"0", 8)
+    except ValueError:
+        return -1
+
+
+def _string(field: bytes) -> str:
+    return field.split(b"\0", 1)[0].decode("utf-8", "replace")
+
+
+def _pax(data: bytes) -> dict[str, str]:
+    """The records ``"length key=value\\n"`` of a pax header, up to the first that is none.
+
+    >>> _pax(b"19 path=sys/class/x\\n"[:-1] + b"\\n")
+    {}
+    >>> _pax(b"20 path=sys/class/x\\n")
+    {'path': 'sys/class/x'}
+    """
+    found: dict[str, str] = {}
+    while data:
+        digits, _, _ = data.partition(b" ")
+        if (
+            not digits.isdigit()
+            or len(digits) > 9
+            or not 5 <= int(digits) <= len(data)
+            or data[int(digits) - 1 : int(digits)] != b"\n"
+        ):
+            return found
+        key, equals, value = data[len(digits) + 1 : int(digits) - 1].partition(b"=")
+        if not equals:
+            return found
+        found[key.decode("utf-8", "replace")] = value.decode("utf-8", "replace")
+        data = data[int(digits) :]
+    return found

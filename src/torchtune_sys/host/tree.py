@@ -1,0 +1,220 @@
+"""A host that is files only: a mounted system image, or a recorded /proc and /sys in a directory or a tarball.
+
+Every path and every symbolic link is resolved inside the tree, absolute links too: nothing outside is ever looked at.
+"""
+
+from __future__ import annotations
+
+import abc
+import errno
+import os
+import stat as modes
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from torchtune_sys.errors import UnreadableInput
+from torchtune_sys.host.base import Host, Output, Space, Stat, missing_from
+from torchtune_sys.host.live import as_space, as_stat, read_text
+from torchtune_sys.host.recorded import follow
+from torchtune_sys.model.facts import Fact
+from torchtune_sys.model.values import Missing, Why
+
+_T = TypeVar("_T")
+
+FAR_DOWN = 2
+"""How many directories deep a recorded /proc and /sys may lie in what was given (``sosreport-x/…``, ``tmp/hwloc/…``)."""
+
+
+class Store(abc.ABC):
+    """Where the files lie. Places are absolute in the tree and hold no symbolic link on the way."""
+
+    @abc.abstractmethod
+    def target(self, place: str) -> str | None:
+        """Target of the symbolic link at ``place``; None if there is none."""
+
+    @abc.abstractmethod
+    def text(self, place: str) -> Fact[str]: ...
+
+    @abc.abstractmethod
+    def names(self, place: str) -> Fact[tuple[str, ...]]: ...
+
+    @abc.abstractmethod
+    def stat(self, place: str) -> Fact[Stat]: ...
+
+    def space(self, place: str) -> Fact[Space]:
+        return Missing(Why.NOT_RECORDED, place, "a recorded tree holds no free space")
+
+
+class TreeHost(Host):
+    """Files answer; commands, the environment and system calls are not recorded. ``nothing`` says what it means that a path is not there."""
+
+    def __init__(self, store: Store, origin: str, nothing: Callable[[str], Why]) -> None:
+        self.origin = origin
+        self._store = store
+        self._nothing = nothing
+
+    def text(self, path: str) -> Fact[str]:
+        return self._at(path, self._store.text)
+
+    def names(self, path: str) -> Fact[tuple[str, ...]]:
+        return self._at(path, self._store.names)
+
+    def stat(self, path: str) -> Fact[Stat]:
+        return self._at(path, self._store.stat)
+
+    def space(self, path: str) -> Fact[Space]:
+        return self._at(path, self._store.space)
+
+    def real(self, path: str) -> Fact[str]:
+        place = follow(path, self._store.target)
+        found = self._at(path, self._store.stat)
+        return found if isinstance(found, Missing) else place
+
+    def link(self, path: str) -> Fact[str]:
+        parent, _, name = path.rstrip("/").rpartition("/")
+        place = follow(parent or "/", self._store.target)
+        target = self._store.target(f"{place.rstrip('/')}/{name}") if place and name else None
+        if target is not None:
+            return target
+        found = self.stat(path)
+        return found if isinstance(found, Missing) else Missing(Why.NOT_SUPPORTED, path, "not a symbolic link")
+
+    def run(self, argv: tuple[str, ...], timeout_s: float = 10.0) -> Fact[Output]:
+        return _not_recorded(argv[0], "a tree of files runs no commands")
+
+    def env(self) -> Fact[dict[str, str]]:
+        return _not_recorded("environment", "a tree of files has no session")
+
+    def ask(self, question: str, timeout_s: float = 10.0) -> Fact[Any]:
+        return _not_recorded(question, "a tree of files answers no system call")
+
+    def _at(self, path: str, look: Callable[[str], Fact[_T]]) -> Fact[_T]:
+        place = follow(path, self._store.target)
+        if not place:
+            return Missing(Why.FAILED, path, os.strerror(errno.ELOOP))
+        found = look(place)
+        if not isinstance(found, Missing):
+            return found
+        why, detail = found.why, found.detail
+        if why is Why.ABSENT:
+            why = self._nothing(place)
+            detail = "not in the recorded tree" if why is Why.NOT_RECORDED else detail
+        return Missing(why, path, detail, found.remedy)
+
+
+class FolderStore(Store):
+    """Files below a real directory."""
+
+    def __init__(self, root: str) -> None:
+        self._root = os.path.realpath(root).rstrip("/")
+        self._targets: dict[str, str | None] = {}
+
+    def target(self, place: str) -> str | None:
+        if place not in self._targets:
+            try:
+                self._targets[place] = os.readlink(self._root + place)
+            except (OSError, ValueError):
+                self._targets[place] = None
+        return self._targets[place]
+
+    def text(self, place: str) -> Fact[str]:
+        return read_text(self._root + place, place, flags=os.O_NOFOLLOW)
+
+    def names(self, place: str) -> Fact[tuple[str, ...]]:
+        try:
+            return tuple(sorted(os.listdir(self._root + place)))
+        except (OSError, ValueError) as error:
+            return _refusal(error, place)
+
+    def stat(self, place: str) -> Fact[Stat]:
+        try:
+            return as_stat(os.lstat(self._root + place))
+        except (OSError, ValueError) as error:
+            return _refusal(error, place)
+
+
+class MountedStore(FolderStore):
+    """As FolderStore, where the directory is a mounted system: its free space is the host's own."""
+
+    def space(self, place: str) -> Fact[Space]:
+        try:
+            return as_space(os.statvfs(self._root + place))
+        except (OSError, ValueError) as error:
+            return _refusal(error, place)
+
+
+def below(root: str) -> TreeHost:
+    """The system whose files are mounted at the directory ``root``. Raises UnreadableInput."""
+    names = _listed(root)
+    if not {"etc", "proc", "sys", "usr"} & set(names):
+        raise UnreadableInput(
+            f"{root}: holds none of etc, proc, sys, usr", "give --root the directory where a system's / is mounted"
+        )
+    store = MountedStore(root)
+    empty = tuple(f"/{name}/" for name in ("proc", "sys", "dev", "run") if not _filled(store, f"/{name}"))
+
+    def nothing(place: str) -> Why:
+        # An image that is not running has nothing in these: that says nothing about the machine it will run on.
+        return Why.NOT_RECORDED if f"{place}/".startswith(empty) else Why.ABSENT
+
+    return TreeHost(store, f"root {root}", nothing)
+
+
+def folder(path: str) -> TreeHost:
+    """The host whose /proc and /sys were copied to a directory. Raises UnreadableInput."""
+    _listed(path)
+    store = FolderStore(path)
+    prefix = find_prefix(store, path)
+    return TreeHost(
+        FolderStore(path + prefix), f"tree {os.path.basename(path.rstrip('/')) or path}", lambda _place: Why.NOT_RECORDED
+    )
+
+
+def find_prefix(store: Store, name: str) -> str:
+    """Where in the tree the recorded /proc and /sys lie: ``""`` or up to two directories. Raises UnreadableInput."""
+    level = [""]
+    for _ in range(FAR_DOWN + 1):
+        found = [top for top in level if _is_folder(store, f"{top}/proc") or _is_folder(store, f"{top}/sys")]
+        if len(found) == 1:
+            return found[0]
+        if found:
+            shown = ", ".join(top.lstrip("/") for top in found[:4])
+            raise UnreadableInput(f"{name}: holds {len(found)} recorded hosts ({shown} …)", "give one of them")
+        level = [f"{top}/{entry}" for top in level for entry in _some_names(store, top) if _is_folder(store, f"{top}/{entry}")]
+    raise UnreadableInput(
+        f"{name}: holds no recorded /proc or /sys (looked {FAR_DOWN} directories deep)",
+        "give a tree with proc/ and sys/ in it, or a recording made with: torchtune-sys record",
+    )
+
+
+def _some_names(store: Store, top: str) -> tuple[str, ...]:
+    names = store.names(top or "/")
+    return () if isinstance(names, Missing) else names[:1000]
+
+
+def _is_folder(store: Store, place: str) -> bool:
+    found = store.stat(place)
+    return not isinstance(found, Missing) and modes.S_ISDIR(found.mode)
+
+
+def _filled(store: Store, place: str) -> bool:
+    names = store.names(place)
+    return not isinstance(names, Missing) and bool(names)
+
+
+def _listed(path: str) -> list[str]:
+    try:
+        return os.listdir(path)
+    except OSError as error:
+        todo = "run as a user who may read it" if error.errno == errno.EACCES else ""
+        raise UnreadableInput(f"{path}: {error.strerror}", todo) from None
+
+
+def _not_recorded(source: str, detail: str) -> Missing:
+    return Missing(Why.NOT_RECORDED, source, detail)
+
+
+def _refusal(error: OSError | ValueError, place: str) -> Missing:
+    if isinstance(error, OSError):
+        return missing_from(error, place)
+    return Missing(Why.ABSENT, place, "no file can have this name")
