@@ -63,7 +63,7 @@ PREFIXES = (
 )
 NAMES = frozenset(
     (
-        "PATH", "HOME", "USER", "LOGNAME", "LNAME", "USERNAME", "SUDO_USER", "SUDO_UID", "SUDO_COMMAND", "HOSTNAME", "SHELL", "LANG",
+        "PATH", "HOME", "USER", "LOGNAME", "LNAME", "USERNAME", "SUDO_USER", "DOAS_USER", "SUDO_UID", "SUDO_COMMAND", "HOSTNAME", "SHELL", "LANG",
         "LC_ALL", "TERM", "TMPDIR", "TMP", "TEMP", "PWD", "VIRTUAL_ENV", "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK",
         "GROUP_WORLD_SIZE", "ROLE_RANK", "NODE_RANK", "NPROC_PER_NODE", "MASTER_ADDR", "MASTER_PORT", "KUBERNETES_SERVICE_HOST", "container",
         "WSL_DISTRO_NAME", "WSL_INTEROP", "JOB_COMPLETION_INDEX", "PIXI_ENVIRONMENT_NAME", "UV_PROJECT_ENVIRONMENT", "DISPLAY", "INVOCATION_ID",
@@ -80,9 +80,6 @@ def relevant(env: Mapping[str, str]) -> dict[str, str]:
     return {
         name: value for name, value in env.items() if (name in NAMES or name.startswith(PREFIXES)) and not secret(name, value)
     }
-
-
-recordable = relevant
 
 
 def secret(name: str, value: str) -> bool:

@@ -24,7 +24,7 @@ class RecordedHost(Host):
 
     ``files``: path → text, list of lines, or ``{"error": why}``; ``links``: path → target; ``dirs``: path → names (where not
     given, derived from files and links); ``stats``, ``spaces``: path → fields; ``commands``: "argv joined by blanks" → ``{"rc",
-    "stdout"}`` or error; ``env``: name → value; ``answers``: question → answer or ``{"error": why}``. With ``"complete": true``
+    "stdout"}`` or error; ``env``: name → value; ``answers``: question → answer or ``{"error": why}`` (so also ``environment``, for one that could not be read). With ``"complete": true``
     (the default) what is not listed is absent on that host; otherwise it was not recorded.
     """
 
@@ -93,6 +93,9 @@ class RecordedHost(Host):
         return _as(Output, found, argv[0])
 
     def env(self) -> Fact[dict[str, str]]:
+        refusal = self._get("answers", "environment", "environment") if "environment" in self._sections["answers"] else None
+        if isinstance(refusal, Missing):
+            return refusal
         if not self._has_env:
             return self._nothing("environment")
         return {name: str(value) for name, value in self._sections["env"].items()}

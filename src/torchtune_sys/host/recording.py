@@ -20,7 +20,7 @@ import msgspec
 
 from torchtune_sys import __version__
 from torchtune_sys.host.base import Host, Output, Space, Stat
-from torchtune_sys.host.environment import recordable
+from torchtune_sys.host.environment import relevant
 from torchtune_sys.host.recorded import SCHEMA, follow
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.session import Intent
@@ -97,8 +97,10 @@ class RecordingHost(Host):
             "commands": {argv: _or_error(found, argv.split(" ")[0], _fields) for argv, found in seen["run"].items()},
             "answers": {question: _or_error(found, question, _same) for question, found in seen["ask"].items()},
         }
-        if isinstance(env, dict):
-            recording["env"] = recordable(env)
+        if isinstance(env, Missing):
+            recording["answers"]["environment"] = _or_error(env, "environment", _same)
+        elif env is not None:
+            recording["env"] = relevant(env)
         if intent is not None:
             recording["intent"] = {
                 name: value for name, value in msgspec.to_builtins(intent).items() if value not in (None, (), [])

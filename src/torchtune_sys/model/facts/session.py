@@ -19,6 +19,8 @@ class SessionFacts(msgspec.Struct, frozen=True, kw_only=True):
     virtual_env: Fact[str]
     """The active virtual or conda environment, ``""`` if none."""
     cwd: Fact[str]
+    preloads: dict[str, Fact[bool]] = {}
+    """Libraries that LD_PRELOAD names by path (without the loader's ``$LIB`` …), and whether each is there."""
 
 
 class Intent(msgspec.Struct, frozen=True, kw_only=True):
