@@ -116,7 +116,7 @@ def rule(
             title=title,
             severity=severity,
             judge=judge,
-            family=judge.__module__.rpartition(".")[2],
+            family=judge.__module__.rpartition(".")[2].partition("_")[0],  # storage_space.py is family storage
             doc=judge.__doc__ or "",
             cause=cause,
             fix=fix,

@@ -16,6 +16,7 @@ _WHERE = {
     questions.UNAME: "basic:uname",
     questions.CWD: "basic:cwd",
     questions.GLIBC: "basic:glibc",
+    questions.ACCESS: "basic:access",
     questions.INTERFACES: "network:interfaces",
     questions.HOSTNAME_ADDRESSES: "network:hostname_addresses",
     questions.NVML: "nvml:nvml",

@@ -58,6 +58,14 @@ def cwd(_argument: str, _timeout_s: float) -> Fact[str]:
         return missing_from(error, "getcwd")
 
 
+def access(path: str, _timeout_s: float) -> Fact[dict[str, bool]]:
+    try:
+        os.stat(path)
+    except OSError as error:
+        return missing_from(error, path)
+    return {name: os.access(path, mode, effective_ids=True) for name, mode in (("read", os.R_OK), ("write", os.W_OK))}
+
+
 def glibc(_argument: str, _timeout_s: float) -> Fact[str]:
     try:
         name = os.confstr("CS_GNU_LIBC_VERSION")

@@ -13,7 +13,7 @@ class Disk(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     """Kernel name, e.g. ``nvme0n1``."""
     kind: str
-    """``nvme``, ``ssd``, ``hdd``, ``virtual`` (medium unknown), ``ram``, ``zram``, ``optical`` or ``unknown``."""
+    """``nvme``, ``ssd``, ``hdd``, ``pmem``, ``virtual`` (medium unknown), ``ram``, ``zram``, ``optical`` or ``unknown``."""
     rotational: Fact[bool]
     model: Fact[str]
     scheduler: Fact[str]
@@ -21,7 +21,18 @@ class Disk(msgspec.Struct, frozen=True, kw_only=True):
     read_ahead_kib: Fact[int]
     size_bytes: Fact[int]
     transport: str = ""
-    """``nvme``, ``virtio``, ``sata``, ``usb``, ``nvme-tcp`` … as far as sysfs tells."""
+    """``pcie``, ``nvme-tcp``, ``virtio``, ``sata``, ``sas``, ``usb``, ``iscsi`` … as far as sysfs tells."""
+    instance_store: bool = False
+    """A cloud's local disk, which is emptied when the instance stops."""
+
+
+class Array(msgspec.Struct, frozen=True, kw_only=True):
+    """One md array on the way down."""
+
+    name: str
+    level: Fact[str]
+    degraded: Fact[int]
+    """Members missing (``md/degraded``); NOT_SUPPORTED for levels without redundancy."""
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,17 +40,25 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
 
     path: str
     role: str
-    """``data``, ``checkpoints`` or ``working directory``."""
+    """``data``, ``checkpoints``, ``working directory``, ``temporary files``, ``home`` or ``cache``."""
+    real_path: Fact[str]
+    """With symbolic links resolved; of a path that is not there yet, the nearest parent that is."""
+    exists: Fact[bool]
     mount_point: Fact[str]
     filesystem: Fact[str]
     """Type as in mountinfo: ext4, xfs, nfs4, overlay, fuse.s3fs …"""
+    carrier: Fact[str]
+    """What the file system lives on: ``disk``, ``memory``, ``layers`` (overlay), ``nfs``, ``smb``, ``parallel`` (Lustre, GPFS,
+    CephFS …), ``object-store``, ``remote`` (sshfs, AFS …) or ``hypervisor`` (a folder of the machine above: 9p, virtiofs)."""
     mount_source: Fact[str]
     options: Fact[tuple[str, ...]]
+    """The mount's own options, then the file system's."""
     network: Fact[bool]
     """Whether the file system is served over a network (NFS, Lustre, CephFS, FUSE to an object store …)."""
     layers: tuple[str, ...]
     """From the file system down: ``dm-crypt luks-x``, ``lvm vg-data``, ``md0 raid0``, ``partition sda1`` …"""
     disks: Fact[tuple[Disk, ...]]
+    arrays: tuple[Array, ...]
     read_ahead_kib: Fact[int]
     """Read-ahead of the mount's own device (bdi), which is what reads through it get."""
     size_bytes: Fact[int]
@@ -48,6 +67,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     inodes: Fact[int]
     """0 where the file system has no fixed number."""
     inodes_free: Fact[int]
+    readable: Fact[bool]
     writable: Fact[bool]
 
 

@@ -1,0 +1,202 @@
+"""One whole disk: what sysfs tells of its medium, and when it tells nothing that can be believed."""
+
+from __future__ import annotations
+
+import posixpath
+
+from torchtune_sys.host.base import Host
+from torchtune_sys.model.facts import Fact
+from torchtune_sys.model.facts.storage import Disk
+from torchtune_sys.model.values import Missing, Why
+
+# Words in "vendor model" (lower case) of disks that a hypervisor or a storage service makes up: their rotational
+# flag is whatever the driver's default is, and tells nothing of the medium.
+_VIRTUAL = (
+    "virtual",
+    "qemu",
+    "vbox",
+    "vmware",
+    "persistentdisk",
+    "nvme_card-pd",
+    "amazon elastic block store",
+    "msft nvme accelerator",
+    "alibaba cloud elastic block",
+    "blockvolume",
+    "scsi_debug",
+    "bhyve",
+    "parallels",
+    "nutanix",
+    "lio-org",
+    "red hat",
+    "oracle vblock",
+)
+_INSTANCE_STORE = ("amazon ec2 nvme instance storage", "microsoft nvme direct disk", "ephemeraldisk", "nvme_card")
+_RAID_CONTROLLER = ("perc ", "megaraid", "raid", "logical volume", "smart array", "avago", "mr9", "adaptec", "areca", "arc-1")
+_VIRTUAL_TRANSPORTS = frozenset(("virtio", "hyper-v", "xen", "iscsi", "fc", "nbd", "rbd", "drbd", "dasd", "firecracker"))
+
+_BY_NAME = (  # kernel name prefix → kind and transport
+    ("zram", "zram", ""),
+    ("ram", "ram", ""),
+    ("nullb", "ram", ""),
+    ("pmem", "pmem", "nvdimm"),
+    ("mmcblk", "ssd", "mmc"),
+    ("sr", "optical", ""),
+    ("vd", "virtual", "virtio"),
+    ("xvd", "virtual", "xen"),
+    ("nbd", "virtual", "nbd"),
+    ("rbd", "virtual", "rbd"),
+    ("drbd", "virtual", "drbd"),
+    ("dasd", "virtual", "dasd"),
+)
+
+
+def read_disk(host: Host, directory: str) -> Disk:
+    """What sysfs tells of the disk whose directory (``/sys/devices/…/block/sda``, resolved) this is."""
+    name = posixpath.basename(directory).replace("!", "/")
+    found = host.number(f"{directory}/queue/rotational")
+    rotational = found if isinstance(found, Missing) else bool(found)
+    model = read_model(host, directory, name)
+    transport = read_transport(host, directory, name)
+    words = "" if isinstance(model, Missing) else model.lower()
+    return Disk(
+        name=name,
+        kind=classify(name, transport, words, rotational),
+        rotational=rotational,
+        model=model,
+        scheduler=read_scheduler(host, f"{directory}/queue/scheduler"),
+        read_ahead_kib=host.number(f"{directory}/queue/read_ahead_kb"),
+        size_bytes=read_size(host, directory),
+        transport=transport,
+        instance_store=any(word in words for word in _INSTANCE_STORE) and not _is_made_up(words),
+    )
+
+
+def read_size(host: Host, directory: str) -> Fact[int]:
+    """Bytes; ``size`` counts sectors of 512 bytes whatever the disk's own sectors are (block/genhd.c)."""
+    sectors = host.number(f"{directory}/size")
+    return sectors if isinstance(sectors, Missing) else sectors * 512
+
+
+def read_model(host: Host, directory: str, name: str) -> Fact[str]:
+    """``vendor model`` as the disk (or who plays it) calls itself; ABSENT for those without a name."""
+    if _by_name(name) is not None and not name.startswith("sr"):
+        return Missing(Why.ABSENT, f"{directory}/device/model", "this kind of device has no model")
+    model = host.word(f"{directory}/device/model")
+    if isinstance(model, Missing) or name.startswith("nvme"):
+        return model
+    vendor = host.word(f"{directory}/device/vendor")
+    # libata gives "ATA" as the vendor of every SATA disk; virtio gives a number.
+    return model if isinstance(vendor, Missing) or vendor == "ATA" or vendor[:2] == "0x" else f"{vendor} {model}"
+
+
+def read_transport(host: Host, directory: str, name: str) -> str:
+    """The way to the disk: the NVMe controllers' word, or the path of its device in sysfs."""
+    if name.startswith("nvme"):
+        return _nvme_transport(host, directory)
+    given = _by_name(name)
+    return given[2] if given is not None else transport_of(directory)
+
+
+def transport_of(directory: str) -> str:
+    """What the path of a SCSI disk in sysfs says of the way to it; ``""`` if nothing.
+
+    >>> transport_of("/sys/devices/pci0000:00/0000:00:1f.2/ata1/host0/target0:0:0/0:0:0:0/block/sda")
+    'sata'
+    >>> transport_of("/sys/devices/pci0000:00/0000:00:01.1/0000:02:00.0/virtio6/host0/target0:0:0/0:0:0:1/block/sda")
+    'virtio'
+    """
+    for part in reversed(directory.split("/")):
+        for prefix, transport in _BY_PATH:
+            rest = part[len(prefix) :]
+            if part.startswith(prefix) and (rest[:1].isdigit() or prefix[-1] in "-:"):
+                return transport
+    return ""
+
+
+_BY_PATH = (
+    ("usb", "usb"),
+    ("virtio", "virtio"),
+    ("VMBUS:", "hyper-v"),
+    ("vmbus_", "hyper-v"),
+    ("vbd-", "xen"),
+    ("session", "iscsi"),
+    ("rport-", "fc"),
+    ("end_device-", "sas"),
+    ("ata", "sata"),
+)
+
+
+def _nvme_transport(host: Host, directory: str) -> str:
+    """``pcie``, or ``nvme-tcp``, ``nvme-rdma``, ``nvme-fc`` for a namespace on another machine.
+
+    With native multipath the namespace belongs to a subsystem, whose directory links to its controllers
+    (drivers/nvme/host/multipath.c).
+    """
+    above = posixpath.dirname(directory)
+    found = host.word(f"{above}/transport")
+    if isinstance(found, Missing) and "/nvme-subsys" in above:
+        names = host.names(above)
+        for name in () if isinstance(names, Missing) else names:
+            if name[:4] == "nvme" and name[4:].isdigit():
+                found = host.word(f"{above}/{name}/transport")
+                break
+    if isinstance(found, Missing):  # kernels before 4.8 have no such file, and no fabrics either
+        return "pcie" if "/pci" in directory else ""
+    return found if found == "pcie" else f"nvme-{found}"
+
+
+def classify(name: str, transport: str, model: str, rotational: Fact[bool]) -> str:
+    """The medium as far as it can be known (see ``Disk.kind``). ``model`` in lower case.
+
+    >>> classify("sda", "sata", "mtfddak256mam-1k12", False), classify("sda", "virtio", "google persistentdisk", True)
+    ('ssd', 'virtual')
+    """
+    given = _by_name(name)
+    if given is not None:
+        return given[1]
+    if any(word in model for word in _INSTANCE_STORE) and not _is_made_up(model):
+        return "nvme" if name.startswith("nvme") else "ssd"
+    if transport in _VIRTUAL_TRANSPORTS or _is_made_up(model):
+        return "virtual"
+    if name.startswith("nvme"):
+        return "nvme"
+    if isinstance(rotational, Missing):
+        return "unknown"
+    if not rotational:
+        return "ssd"
+    # USB bridges and RAID controllers leave the kernel's default, 1, whatever is behind them.
+    uncertain = transport == "usb" or any(word in model for word in _RAID_CONTROLLER)
+    return "unknown" if uncertain or not name.startswith(("sd", "hd")) else "hdd"
+
+
+def _is_made_up(model: str) -> bool:
+    return any(word in model for word in _VIRTUAL)
+
+
+def _by_name(name: str) -> tuple[str, str, str] | None:
+    for entry in _BY_NAME:
+        rest = name[len(entry[0]) :]
+        if name.startswith(entry[0]) and rest and (rest[0].isdigit() or entry[0] in ("vd", "xvd", "dasd")):
+            return entry
+    return None
+
+
+def read_scheduler(host: Host, path: str) -> Fact[str]:
+    text = host.word(path)
+    if isinstance(text, Missing):
+        return text
+    return parse_scheduler(text) or Missing(Why.UNPARSED, path, f"no scheduler is marked: {text[:60]!r}")
+
+
+def parse_scheduler(text: str) -> str:
+    """The marked choice; a device without a choice shows one word without brackets. ``""`` if neither is there.
+
+    >>> parse_scheduler("none [mq-deadline] kyber bfq"), parse_scheduler("none"), parse_scheduler("none bfq")
+    ('mq-deadline', 'none', '')
+    """
+    _, opened, rest = text.partition("[")
+    marked, closed, _ = rest.partition("]")
+    if opened and closed:
+        return marked.strip()
+    words = text.split()
+    return words[0] if len(words) == 1 and not opened else ""
