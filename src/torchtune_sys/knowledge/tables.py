@@ -1,0 +1,18 @@
+"""Rows of the data tables that are shipped with the package."""
+
+from __future__ import annotations
+
+import functools
+import os
+
+Row = dict[str, str]
+
+
+@functools.cache
+def rows(name: str) -> tuple[Row, ...]:
+    """The rows of ``data/<name>.csv`` by column name; lines that start with # are comments."""
+    from csv import DictReader
+
+    path = os.path.join(os.path.dirname(__file__), "data", f"{name}.csv")
+    with open(path, encoding="utf-8", newline="") as file:
+        return tuple(DictReader(line for line in file if not line.startswith("#")))
