@@ -36,3 +36,34 @@ def cuda_torch(s: Snapshot) -> Torch:
     if absent(build.cuda):
         raise NotApplicable("torch is a ROCm build" if not isinstance(build.hip, Missing) else "torch is a CPU-only build")
     return build
+
+
+def gpu_count(s: Snapshot) -> int:
+    """GPUs in the machine, NVIDIA's and AMD's, as far as they are seen; 0 where there is none."""
+    if not isinstance(s.gpu, Missing) and not isinstance(s.gpu.devices, Missing) and s.gpu.devices:
+        return len(s.gpu.devices)
+    driver = need(s.driver)
+    amd = () if absent(driver.amd_devices) else need(driver.amd_devices)
+    nvidia = () if absent(driver.nvidia_devices) else need(driver.nvidia_devices)
+    return len(nvidia) + len(amd)
+
+
+def gpu_host(s: Snapshot) -> None:
+    """The machine has a GPU, whoever made it."""
+    if not gpu_count(s):
+        raise NotApplicable("no GPU on this host")
+
+
+def rdma_active(s: Snapshot) -> bool:
+    """Whether some RDMA port is up, so that NCCL would use it between hosts."""
+    devices = need(s.network).rdma
+    if absent(devices):
+        return False
+    states = [port.state for device in need(devices) for port in device.ports]
+    return "ACTIVE" in [state for state in states if not isinstance(state, Missing)] or any(need(state) == "ACTIVE" for state in states)
+
+
+def not_in_container(s: Snapshot) -> None:
+    """The settings of the host are made on the host; a container shows them and cannot change them."""
+    if not isinstance(s.system, Missing) and not isinstance(s.system.container, Missing) and s.system.container:
+        raise NotApplicable(f"inside a container ({s.system.container}), where the host's configuration cannot be seen")

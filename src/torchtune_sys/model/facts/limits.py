@@ -21,5 +21,11 @@ class LimitsFacts(msgspec.Struct, frozen=True, kw_only=True):
     """The cgroup's pids.max, the minimum over all ancestors; ``inf`` if unlimited."""
     pids_current: Fact[int]
     pids_source: str
+    ipc_lock: Fact[bool]
+    """Whether this session holds CAP_IPC_LOCK, which lifts the limit on locked memory."""
     remove_ipc: Fact[bool]
-    """logind's RemoveIPC in effect."""
+    """logind's RemoveIPC in effect; ABSENT where systemd-logind is not installed."""
+    remove_ipc_source: str
+    """The file and line that sets it, or that it is logind's built-in choice."""
+    slurm: Fact[bool]
+    """Whether Slurm is set up here: its jobs are no login sessions for logind."""

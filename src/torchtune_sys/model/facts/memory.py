@@ -27,7 +27,14 @@ class MemoryFacts(msgspec.Struct, frozen=True, kw_only=True):
     thp: Fact[str]
     """The bracketed choice of transparent_hugepage/enabled: always, madvise or never."""
     thp_defrag: Fact[str]
+    thp_shmem: Fact[str]
     hugepages_reserved_bytes: Fact[int]
+    """Memory set aside for hugetlbfs, all page sizes where the kernel sums them up (``Hugetlb:``, since 4.16)."""
+    hugepages_free_bytes: Fact[int]
+    """The part of the default-size pool that nobody uses."""
+    commit_limit_bytes: Fact[int]
+    """CommitLimit: what may be promised at most under vm.overcommit_memory=2."""
+    committed_bytes: Fact[int]
     shm_size_bytes: Fact[int]
     """Size of the file system on /dev/shm."""
     shm_free_bytes: Fact[int]

@@ -1,0 +1,203 @@
+"""Which kernel settings are judged, what they should be on this host, and how a value and its origin are told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from torchtune_sys.model.facts.sysctl import Assignment, Setting
+from torchtune_sys.model.rule import Evidence, Verdict
+from torchtune_sys.model.snapshot import Snapshot
+from torchtune_sys.model.target import AtLeast, AtMost, Exactly, OneOf, Target, met
+from torchtune_sys.model.values import Missing, NotApplicable, Unknown, Why, absent, need
+from torchtune_sys.rules.gates import gpu_count, rdma_active
+
+MAX_SWAPPINESS = 10
+TCP_MAX_FAST = 16 << 20
+"""tuned's network-throughput profile; wanted from 25 Gb/s on."""
+TCP_MAX_DEFAULT = {"net.ipv4.tcp_rmem": 6291456, "net.ipv4.tcp_wmem": 4194304}
+"""What the kernel chooses by itself on hosts with 1 GiB of memory or more (net/ipv4/tcp.c, tcp_init)."""
+
+
+class Wish(msgspec.Struct, frozen=True, kw_only=True):
+    key: str
+    target: Callable[[Snapshot], Target]
+    """Raises NotApplicable where the key does not matter."""
+    default: str
+    """What the kernel uses where nothing sets the key."""
+
+
+def swap_on_disk(s: Snapshot) -> None:
+    areas = need(need(s.memory).swaps)
+    if not areas:
+        raise NotApplicable("no swap: the setting has no effect")
+    if all(area.kind == "zram" for area in areas):
+        raise NotApplicable("swap is in compressed RAM only, where high values are right")
+
+
+def several_cpu_nodes(s: Snapshot) -> None:
+    nodes = need(s.numa).nodes
+    if absent(nodes) or sum(len(need(node.cpus)) > 0 for node in need(nodes)) < 2:
+        raise NotApplicable("one NUMA node")
+
+
+def tcp_between_hosts(s: Snapshot) -> None:
+    if (s.intent.nodes or 1) < 2:
+        raise NotApplicable("no job over several hosts was asked about (--nodes)")
+    if rdma_active(s):
+        raise NotApplicable("RDMA carries the traffic between hosts")
+
+
+def wish_swappiness(s: Snapshot) -> Target:
+    swap_on_disk(s)
+    return AtMost(MAX_SWAPPINESS)
+
+
+def wish_zone_reclaim(s: Snapshot) -> Target:
+    several_cpu_nodes(s)
+    return Exactly("0")
+
+
+def wish_numa_balancing(s: Snapshot) -> Target:
+    several_cpu_nodes(s)
+    if not gpu_count(s):
+        raise NotApplicable("no GPU on this host")
+    return Exactly("0")
+
+
+def wish_overcommit(s: Snapshot) -> Target:
+    return OneOf(("0", "1"))
+
+
+def wish_map_count(s: Snapshot) -> Target:
+    return AtLeast(65530)
+
+
+def wish_tasks(s: Snapshot) -> Target:
+    return AtLeast(32768)
+
+
+def wish_shmmax(s: Snapshot) -> Target:
+    return AtLeast(8 << 30)
+
+
+def wish_tcp_rmem(s: Snapshot) -> Target:
+    return _wish_tcp(s, "net.ipv4.tcp_rmem")
+
+
+def wish_tcp_wmem(s: Snapshot) -> Target:
+    return _wish_tcp(s, "net.ipv4.tcp_wmem")
+
+
+def _wish_tcp(s: Snapshot, key: str) -> Target:
+    tcp_between_hosts(s)
+    speeds = [need(i.speed_mbps) for i in need(need(s.network).interfaces) if not isinstance(i.speed_mbps, Missing)]
+    return AtLeast(TCP_MAX_FAST if max(speeds, default=0) >= 25000 else TCP_MAX_DEFAULT[key])
+
+
+def wish_slow_start(s: Snapshot) -> Target:
+    tcp_between_hosts(s)
+    return Exactly("0")
+
+
+def wish_somaxconn(s: Snapshot) -> Target:
+    hosts = s.intent.nodes or 1
+    world = hosts * (s.intent.ranks or max(gpu_count(s), 1))
+    if hosts < 2 or world < 256:
+        raise NotApplicable("fewer than 256 ranks over several hosts were asked about (--nodes, --ranks)")
+    return AtLeast(min(2048, world))
+
+
+WISHES: tuple[Wish, ...] = (
+    Wish(key="vm.swappiness", target=wish_swappiness, default="60"),
+    Wish(key="vm.zone_reclaim_mode", target=wish_zone_reclaim, default="0"),
+    Wish(key="kernel.numa_balancing", target=wish_numa_balancing, default="1"),
+    Wish(key="vm.overcommit_memory", target=wish_overcommit, default="0"),
+    Wish(key="vm.max_map_count", target=wish_map_count, default="65530"),
+    Wish(key="kernel.pid_max", target=wish_tasks, default="32768"),
+    Wish(key="kernel.shmmax", target=wish_shmmax, default="18446744073692774399"),
+    Wish(key="net.ipv4.tcp_rmem", target=wish_tcp_rmem, default="4096 131072 6291456"),
+    Wish(key="net.ipv4.tcp_wmem", target=wish_tcp_wmem, default="4096 16384 4194304"),
+    Wish(key="net.ipv4.tcp_slow_start_after_idle", target=wish_slow_start, default="1"),
+    Wish(key="net.core.somaxconn", target=wish_somaxconn, default="4096"),
+)
+
+
+def setting(s: Snapshot, key: str) -> Setting:
+    """The setting; NotApplicable where this kernel does not have it (or hides it from a network namespace)."""
+    found = need(s.sysctl).settings.get(key)
+    if found is None or absent(found.running):
+        raise NotApplicable(f"this kernel does not show {key} here")
+    return found
+
+
+def meets(target: Target, value: str) -> bool:
+    """Whether a value, as running or as written in a file, satisfies the target.
+
+    Of several numbers (tcp_rmem) the last is the ceiling. The kernel ignores what follows the last number that it expects.
+
+    >>> meets(AtLeast(5), "4096 131072 6291456"), meets(AtMost(10), "10 # a remark"), meets(Exactly("0"), "1")
+    (True, True, False)
+    """
+    words = value.lstrip("<>").split()
+    numbers = [word for word in words if word.isascii() and word.isdigit()]
+    if not numbers or not words[0].isdigit():
+        return False
+    leading = words[: next((place for place, word in enumerate(words) if word not in numbers), len(words))]
+    return met(target, leading[-1])
+
+
+def agree(written: str, running: str) -> bool:
+    """Whether the kernel, given what is written, would show what is running.
+
+    >>> agree("4096\\t16384 4194304", "4096 16384 4194304"), agree("10 # remark", "10"), agree("1", "10")
+    (True, True, False)
+    """
+    return written.lstrip("<>").split()[: len(running.split())] == running.split()
+
+
+def proc(key: str) -> str:
+    return "/proc/sys/" + key.translate({ord("."): "/", ord("/"): "."})
+
+
+def told(found: Setting, running: str) -> str:
+    """The running value, and what will be there after the next boot if that is another one."""
+    if not isinstance(found.boot, Missing) and not agree(found.boot.value, running):
+        return f"{running} now, {found.boot.value} after a reboot"
+    return running
+
+
+def origin(found: Setting) -> str:
+    """Where the value was seen, and which file and line set it."""
+    if isinstance(found.boot, Missing):
+        return proc(found.key) + (" (no file sets it)" if found.boot.why is Why.ABSENT else "")
+    return f"{proc(found.key)}; {_named(found.boot)}"
+
+
+def _named(made: Assignment) -> str:
+    return f"{made.source}: {made.value}"
+
+
+def judged(s: Snapshot, key: str, target: Target) -> Evidence:
+    """Evidence on one key's running value."""
+    found = setting(s, key)
+    running = need(found.running)
+    return Evidence(
+        subject=key,
+        seen=told(found, running),
+        wanted=str(target),
+        verdict=Verdict.PASS if meets(target, running) else Verdict.FAIL,
+        source=origin(found),
+    )
+
+
+def wished(s: Snapshot) -> list[tuple[Wish, Setting, Target]]:
+    """The settings that matter on this host and are readable."""
+    found = []
+    for wish in WISHES:
+        try:
+            found.append((wish, setting(s, wish.key), wish.target(s)))
+        except (NotApplicable, Unknown):
+            continue
+    return found
