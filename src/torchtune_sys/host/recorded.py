@@ -244,7 +244,7 @@ def merged(base: Mapping[str, Any], overlay: Mapping[str, Any]) -> dict[str, Any
     """``overlay`` laid over ``base``; ``null`` deletes an entry."""
     result = dict(base)
     for key, value in overlay.items():
-        if key in SECTIONS and isinstance(value, dict):
+        if key in (*SECTIONS, "intent") and isinstance(value, dict):
             entries = {**(base.get(key) or {}), **value}
             result[key] = {name: entry for name, entry in entries.items() if entry is not None}
         else:
