@@ -235,33 +235,36 @@ class Descent:
 
 def whole_disks(host: Host, descent: Descent) -> Fact[tuple[Disk, ...]]:
     """Every whole disk with a size, by name; loop, RAM, compressed-RAM and stacked devices left out."""
-    top = "/sys/block"
-    names = host.names(top)
-    if isinstance(names, Missing) or not names:
-        top = "/sys/class/block"
-        more = host.names(top)
-        if isinstance(more, Missing):
-            return names if isinstance(names, Missing) else more
-        names = more
-    found = []
-    for name in names:
-        if name.startswith(_STACKED) or _is_hidden_path(name):
+    found: dict[str, str] = {}
+    missing: Missing | None = None
+    for top in ("/sys/block", "/sys/class/block"):  # the second holds partitions too; a recording may hold either
+        names = host.names(top)
+        if isinstance(names, Missing):
+            missing = names if missing is None else missing
             continue
-        target = host.link(f"{top}/{name}")
-        directory = f"{top}/{name}" if isinstance(target, Missing) else posixpath.normpath(f"{top}/{target}")
-        if top == "/sys/class/block" and _is_partition(host, directory, name):
-            continue
-        size = read_size(host, directory)
-        if isinstance(size, Missing) or size > 0:
-            found.append(descent.disk(directory))
-    return tuple(found)
+        for name in names:
+            if name not in found and not name.startswith(_STACKED) and not _is_hidden_path(name):
+                target = host.link(f"{top}/{name}")
+                found[name] = f"{top}/{name}" if isinstance(target, Missing) else posixpath.normpath(f"{top}/{target}")
+    if missing is not None and not found:
+        return missing
+    whole = [path for name, path in sorted(found.items()) if not _is_partition(host, path, found)]
+    return tuple(descent.disk(path) for path in whole if _has_size(host, path))
+
+
+def _has_size(host: Host, directory: str) -> bool:
+    size = read_size(host, directory)
+    return isinstance(size, Missing) or size > 0
 
 
 _STACKED = ("loop", "ram", "zram", "dm-", "md", "bcache", "fd", "nullb")
 
 
-def _is_partition(host: Host, directory: str, name: str) -> bool:
-    return name[-1:].isdigit() and host.exists(f"{directory}/partition") is True
+def _is_partition(host: Host, directory: str, disks: dict[str, str]) -> bool:
+    if posixpath.basename(posixpath.dirname(directory)) in disks:
+        return True
+    unresolved = directory.startswith(("/sys/class/", "/sys/block/"))
+    return unresolved and host.exists(f"{directory}/partition") is True
 
 
 def _is_hidden_path(name: str) -> bool:

@@ -166,6 +166,7 @@ def classify(name: str, transport: str, model: str, rotational: Fact[bool]) -> s
         return "ssd"
     # USB bridges and RAID controllers leave the kernel's default, 1, whatever is behind them.
     uncertain = transport == "usb" or any(word in model for word in _RAID_CONTROLLER)
+    uncertain = uncertain or (not model and transport != "sata")
     return "unknown" if uncertain or not name.startswith(("sd", "hd")) else "hdd"
 
 

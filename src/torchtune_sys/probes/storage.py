@@ -63,13 +63,14 @@ class _Look:
         if isinstance(self._mounts, Missing):
             return _nowhere(path, role, self._mounts)
         real, dead = self._resolve(path)
-        exists: Fact[bool] = dead if dead is not None else self._host.exists(real)
-        there = real
-        while dead is None and there != "/" and self._host.exists(there) is False:
-            there = posixpath.dirname(there)
-        mount = carrying(self._mounts, there)
+        mount = carrying(self._mounts, real)
         if mount is None:
-            return _nowhere(path, role, Missing(Why.ABSENT, "/proc/self/mountinfo", f"no mount carries {there}"))
+            return _nowhere(path, role, Missing(Why.ABSENT, "/proc/self/mountinfo", f"no mount carries {real}"))
+        at_mount: Fact[bool] = True  # a mount point is there, whatever a recording lists
+        exists = dead if dead is not None else at_mount if real == mount.point else self._host.exists(real)
+        there = real
+        while dead is None and there not in ("/", mount.point) and self._host.exists(there) is False:
+            there = posixpath.dirname(there)
         return self._describe(path, role, there, exists, mount, dead)
 
     def _describe(self, path: str, role: str, there: str, exists: Fact[bool], mount: Mount, dead: Missing | None) -> Place:

@@ -1,0 +1,198 @@
+"""Boundaries of the storage rules."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from conftest import load
+from torchtune_sys import engine
+from torchtune_sys.model.rule import Result, Verdict
+from torchtune_sys.rules import storage
+
+GIB = 1 << 30
+MIB = 1 << 20
+BY_ID = {rule.id: rule for rule in storage.RULES}
+
+
+def result(rule_id: str, name: str = "healthy", **overlay: Any) -> Result:
+    return engine.judge(load(name, **overlay), (BY_ID[rule_id],))[0]
+
+
+def space(size: int, free: int, inodes: int = 1_000_000, inodes_free: int = 900_000) -> dict[str, Any]:
+    return {"spaces": {"/data/train": {"size": size, "free": free, "inodes": inodes, "inodes_free": inodes_free}}}
+
+
+@pytest.mark.parametrize(
+    ("size", "free", "full", "low"),
+    [
+        (100 * GIB, 1 * GIB - MIB, True, True),  # below 1 GiB
+        (100 * GIB, 1 * GIB, False, True),  # exactly 1 GiB, exactly 1 %
+        (1500 * GIB, 14 * GIB, True, True),  # 0.93 %
+        (100_000 * GIB, 900 * GIB, False, False),  # 0.9 % of 100 TB is plenty
+        (5000 * GIB, 30 * GIB, False, True),  # 0.6 %, but more than 20 GiB
+        (100 * GIB, 10 * GIB, False, False),
+        (100 * GIB, 10 * GIB - MIB, False, True),
+        (1900 * GIB, 99 * GIB, False, False),  # 5.2 %
+        (2100 * GIB, 99 * GIB, False, True),  # 4.7 %
+        (2100 * GIB, 101 * GIB, False, False),  # 4.8 %, but more than 100 GiB
+    ],
+)
+def test_room(size: int, free: int, full: bool, low: bool) -> None:
+    assert (result("disk-full", **space(size, free)).verdict is Verdict.FAIL) == full
+    assert (result("disk-space-low", **space(size, free)).verdict is Verdict.FAIL) == low
+
+
+@pytest.mark.parametrize(
+    ("inodes", "free", "exhausted", "low"),
+    [
+        (32_000_000, 99, True, True),
+        (32_000_000, 100, False, True),
+        (32_000_000, 319_999, False, True),
+        (32_000_000, 320_000, False, False),
+        (4_000_000_000, 2_000_000, False, False),  # a server's billions: two million are plenty
+        (0, 0, False, False),  # btrfs has no fixed number
+        (500, 450, False, False),  # a small tmpfs, hardly used
+        (60, 50, False, False),
+    ],
+)
+def test_inodes(inodes: int, free: int, exhausted: bool, low: bool) -> None:
+    seen = space(500 * GIB, 300 * GIB, inodes, free)
+    assert (result("inodes-exhausted", **seen).verdict is Verdict.FAIL) == exhausted
+    assert (result("inodes-low", **seen).verdict is Verdict.FAIL) == low
+
+
+def test_a_read_only_image_is_not_full() -> None:
+    line = "51 30 259:3 / /data ro,relatime - squashfs /dev/nvme1n1 ro"
+    seen = result("disk-full", **space(5 * GIB, 0), files=mounted(line))
+    assert seen.verdict is Verdict.NA
+
+
+def mounted(line: str, **files: Any) -> dict[str, Any]:
+    root = "30 1 259:2 / / rw,relatime - ext4 /dev/nvme0n1p2 rw"
+    return {"/proc/self/mountinfo": [root, line], **files}
+
+
+def test_virtual_disk_is_unknown_and_says_how_to_find_out() -> None:
+    seen = result("data-on-spinning-disk", "data-on-spinning-disk.unknown")
+    assert seen.why_unknown is not None
+    assert "virtual disk does not tell its medium" in seen.why_unknown.detail
+    assert seen.why_unknown.remedy.startswith("fio ")
+
+
+def test_spinning_disk_shows_the_way_down() -> None:
+    seen = result("data-on-spinning-disk", "data-on-spinning-disk.fail.lvm-on-luks-on-md").evidence[0]
+    assert seen.seen == "lvm vg0-data > dm-crypt luks-7c1d > md127 raid1 > sda (hdd), sdb (hdd)"
+
+
+def test_spinning_and_solid_disks_in_one_file_system_are_not_told_apart() -> None:
+    sda = "/sys/devices/pci0000:00/0000:00:17.0/ata1/host0/target0:0:0/0:0:0:0/block/sda"
+    files = mounted(
+        "51 30 0:40 / /data rw,noatime - btrfs /dev/nvme1n1 rw", **{f"{sda}/size": "99", f"{sda}/queue/rotational": "1"}
+    )
+    dirs = {"/sys/fs/btrfs": ["1-2"], "/sys/fs/btrfs/1-2/devices": ["nvme1n1", "sda"]}
+    links = {"/sys/class/block/sda": "../.." + sda.removeprefix("/sys")}
+    seen = result("data-on-spinning-disk", files=files, dirs=dirs, links=links)
+    assert seen.verdict is Verdict.UNKNOWN
+    assert seen.why_unknown is not None and "sda (hdd) spin" in seen.why_unknown.detail
+
+
+def test_tmpfs_is_no_spinning_disk() -> None:
+    seen = result("data-on-spinning-disk", files=mounted("51 30 0:71 / /data rw,relatime - tmpfs tmpfs rw"))
+    assert seen.verdict is Verdict.PASS
+
+
+@pytest.mark.parametrize(("kib", "verdict"), [("1023", Verdict.FAIL), ("1024", Verdict.PASS), ("15360", Verdict.PASS)])
+def test_read_ahead_of_nfs(kib: str, verdict: Verdict) -> None:
+    files = mounted("51 30 0:55 / /data rw,relatime - nfs4 f:/x rw,vers=4.2", **{"/sys/class/bdi/0:55/read_ahead_kb": kib})
+    assert result("read-ahead-small", files=files).verdict is verdict
+
+
+def test_read_ahead_of_nvme_is_not_judged() -> None:
+    assert result("read-ahead-small").verdict is Verdict.NA
+
+
+@pytest.mark.parametrize(
+    ("options", "faults"),
+    [
+        ("vers=3,rsize=1024,proto=udp", "rsize=1024, proto=udp"),
+        ("vers=4.1,rsize=131072,proto=tcp", ""),
+        ("vers=4.1,rsize=131071,proto=tcp", "rsize=131071"),
+        ("vers=4.1,rsize=1048576,proto=tcp,noac", "no attribute cache (noac)"),
+        ("vers=4.1,rsize=1048576,proto=rdma", ""),
+    ],
+)
+def test_nfs_options(options: str, faults: str) -> None:
+    seen = result("nfs-mount-untuned", files=mounted(f"51 30 0:55 / /data rw,relatime - nfs4 f:/x rw,{options}"))
+    assert seen.verdict is (Verdict.FAIL if faults else Verdict.PASS)
+    assert not faults or seen.evidence[0].seen == faults
+
+
+@pytest.mark.parametrize(
+    ("line", "verdict"),
+    [
+        ("51 30 259:3 / /data rw,relatime - ext4 /dev/nvme1n1 rw", Verdict.PASS),
+        ("51 30 259:3 / /data rw - ext4 /dev/nvme1n1 rw", Verdict.FAIL),
+        ("51 30 259:3 / /data rw - ext4 /dev/nvme1n1 rw,lazytime", Verdict.PASS),
+        ("51 30 259:3 / /data ro - ext4 /dev/nvme1n1 ro", Verdict.PASS),
+        ("51 30 0:55 / /data rw - lustre x@tcp:/d rw", Verdict.PASS),  # what others print is not known to mean strictatime
+        ("51 30 259:3 / /data rw,noatime,dirsync - ext4 /dev/nvme1n1 rw", Verdict.FAIL),
+    ],
+)
+def test_mount_options(line: str, verdict: Verdict) -> None:
+    assert result("mount-options-slow", files=mounted(line)).verdict is verdict
+
+
+def test_barriers() -> None:
+    for option, verdict in (("barrier=0", Verdict.FAIL), ("barrier=1", Verdict.PASS), ("nobarrier", Verdict.FAIL)):
+        line = f"51 30 259:3 / /data rw,noatime - ext4 /dev/nvme1n1 rw,{option}"
+        assert result("mount-without-barriers", files=mounted(line)).verdict is verdict
+
+
+@pytest.mark.parametrize(
+    ("mount", "nodes", "verdict"),
+    [
+        ("lustre f:/h rw,flock", 1, Verdict.PASS),
+        ("lustre f:/h rw,localflock", 1, Verdict.PASS),
+        ("lustre f:/h rw,noflock", 1, Verdict.FAIL),
+        ("nfs f:/h rw,vers=3,nolock,local_lock=all", 1, Verdict.PASS),  # local locks do for one host
+        ("nfs f:/h rw,vers=3,nolock,local_lock=all", 2, Verdict.FAIL),
+        ("nfs f:/h rw,vers=3,local_lock=none", 2, Verdict.PASS),
+        ("nfs f:/h rw,vers=3,local_lock=flock", 2, Verdict.FAIL),
+    ],
+)
+def test_locks(mount: str, nodes: int, verdict: Verdict) -> None:
+    files = mounted(f"51 30 0:55 / /home rw,relatime - {mount}")
+    seen = result("cache-without-file-locks", files=files, intent={"ranks": 8, "nodes": nodes, "workers": 4})
+    assert seen.verdict is verdict
+
+
+def test_cache_variable_moves_the_judgement() -> None:
+    files = mounted("51 30 0:55 / /scratch rw,relatime - lustre f:/s rw")
+    seen = result("cache-without-file-locks", files=files, env={"HF_HOME": "/scratch/hf"}, dirs={"/scratch": []})
+    assert seen.verdict is Verdict.FAIL
+    assert [item.subject for item in seen.evidence if item.verdict is Verdict.FAIL] == ["cache /scratch/hf"]
+
+
+@pytest.mark.parametrize(
+    ("source", "filesystem", "verdict"),
+    [("drvfs", "9p", Verdict.FAIL), ("D:\\134", "9p", Verdict.FAIL), ("share", "9p", Verdict.PASS), ("C:", "ext4", Verdict.PASS)],
+)
+def test_windows_drives(source: str, filesystem: str, verdict: Verdict) -> None:
+    files = mounted(f"51 30 0:70 / /data rw,noatime - {filesystem} {source} rw")
+    assert result("data-on-windows-drive", files=files).verdict is verdict
+
+
+def test_overlay_on_a_disk_that_is_seen_keeps_checkpoints() -> None:
+    files = mounted("51 30 0:80 / /data rw,relatime - overlay overlay rw,lowerdir=/l,upperdir=/srv/up,workdir=/srv/w")
+    seen = result(
+        "checkpoints-on-volatile-storage", files=files, dirs={"/srv/up": []}, intent={"checkpoints": ["/data/checkpoints"]}
+    )
+    assert seen.verdict is Verdict.PASS
+
+
+def test_every_place_of_a_job_gets_its_own_evidence() -> None:
+    intent = {"data": ["/data/train", "/home/ubuntu/set"], "ranks": 8, "nodes": 1, "workers": 4}
+    seen = result("data-on-spinning-disk", intent=intent)
+    assert [item.subject for item in seen.evidence] == ["data /data/train", "data /home/ubuntu/set"]
