@@ -130,7 +130,7 @@ def branch(host: Host, controller: str) -> Fact[Branch]:
     """The directories that bind the session for ``controller``, and the cgroup version that holds it."""
     text = host.text(OWN)
     if isinstance(text, Missing):
-        return text  # ABSENT: a kernel without cgroups
+        return _old_cpuset(host) if controller == "cpuset" else text  # ABSENT: a kernel without cgroups
     own = parse_own(text)
     version = 1 if controller in own else 2
     path = own.get(controller if version == 1 else "")
@@ -139,6 +139,21 @@ def branch(host: Host, controller: str) -> Fact[Branch]:
     mounts = _mounts(host)
     if isinstance(mounts, Missing):
         return mounts
+    return _branch(mounts, version, controller, path)
+
+
+def _old_cpuset(host: Host) -> Fact[Branch]:
+    """Kernels before 2.6.24, and recordings that lack /proc/self/cgroup, name the cpuset alone."""
+    path, mounts = host.word("/proc/self/cpuset"), _mounts(host)
+    if isinstance(path, Missing):
+        return path
+    if isinstance(mounts, Missing):
+        return mounts
+    first = _branch(mounts, 1, "cpuset", path)
+    return _branch(mounts, 2, "cpuset", path) if isinstance(first, Missing) else first
+
+
+def _branch(mounts: tuple[Mount, ...], version: int, controller: str, path: str) -> Fact[Branch]:
     suitable = [m for m in mounts if m.version == version and (version == 2 or controller in m.controllers)]
     if not suitable:
         return Missing(Why.NOT_SUPPORTED, MOUNTS, f"the cgroup file system with {controller} is not mounted here")

@@ -15,6 +15,7 @@ _WHERE = {
     questions.UID: "basic:uid",
     questions.UNAME: "basic:uname",
     questions.CWD: "basic:cwd",
+    questions.TODAY: "basic:today",
     questions.GLIBC: "basic:glibc",
     questions.ACCESS: "basic:access",
     questions.INTERFACES: "network:interfaces",

@@ -74,3 +74,9 @@ def glibc(_argument: str, _timeout_s: float) -> Fact[str]:
     if not name:
         return Missing(Why.ABSENT, "confstr(CS_GNU_LIBC_VERSION)", "this C library is not glibc")
     return name.split()[-1]
+
+
+def today(_argument: str, _timeout_s: float) -> Fact[str]:
+    import time
+
+    return time.strftime("%Y-%m-%d", time.gmtime())

@@ -31,7 +31,10 @@ class SystemFacts(msgspec.Struct, frozen=True, kw_only=True):
     container: Fact[str]
     """``""`` on no container, else ``docker``, ``podman``, ``kubernetes``, ``apptainer``, ``lxc``, ``nspawn`` or ``other``."""
     hypervisor: Fact[str]
-    """``""`` on bare metal, else ``kvm``, ``xen``, ``microsoft``, ``vmware``, ``amazon``, ``wsl2`` or ``other``."""
+    """``""`` on bare metal, else ``kvm``, ``xen``, ``microsoft``, ``vmware``, ``amazon``, ``google``, ``virtualbox``,
+    ``wsl1``, ``wsl2`` or ``other``."""
     uptime_s: Fact[float]
     init: Fact[str]
     """Name of process 1 (``systemd``, ``bash`` in a container …)."""
+    today: Fact[str]
+    """Date of the look by the host's own clock, ISO 8601; what rules with a calendar judge by."""

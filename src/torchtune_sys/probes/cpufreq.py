@@ -1,0 +1,87 @@
+"""Frequency scaling: governor, energy preference, caps and boost.
+
+Source: Documentation/admin-guide/pm/cpufreq.rst, intel_pstate.rst, amd-pstate.rst.
+"""
+
+from __future__ import annotations
+
+from torchtune_sys.host.base import Host
+from torchtune_sys.model.cpuset import CpuSet
+from torchtune_sys.model.facts import Fact
+from torchtune_sys.model.facts.cpu import CpuPolicy
+from torchtune_sys.model.values import Missing, Why
+from torchtune_sys.probes.topology import CPUS
+
+FREQ = f"{CPUS}/cpufreq"
+
+
+def policies(host: Host, online: Fact[CpuSet]) -> Fact[tuple[CpuPolicy, ...]]:
+    """Every policy; Missing(ABSENT) where the kernel scales no frequency, as in most virtual machines."""
+    names = host.names(FREQ)
+    numbers = () if isinstance(names, Missing) else tuple(sorted(int(n[6:]) for n in names if _is_policy(n)))
+    if not numbers:
+        return _per_cpu(host, online, names)
+    # With one policy per CPU (intel_pstate, CPPC) a policy has the number of its CPU: no need to read 256 affected_cpus.
+    alone = not isinstance(online, Missing) and set(numbers) == set(online)
+    driver = host.word(f"{FREQ}/policy{numbers[0]}/scaling_driver")  # a kernel has one cpufreq driver at a time
+    return tuple(_policy(host, f"{FREQ}/policy{number}", driver, number if alone else None) for number in numbers)
+
+
+def boost(host: Host) -> Fact[bool]:
+    """Whether turbo is allowed; ABSENT where the driver has no switch for it."""
+    off = host.word(f"{CPUS}/intel_pstate/no_turbo")
+    if not isinstance(off, Missing):
+        return {"0": True, "1": False}.get(off, Missing(Why.UNPARSED, f"{CPUS}/intel_pstate/no_turbo", off[:40]))
+    on = host.word(f"{FREQ}/boost")
+    if isinstance(on, Missing):
+        return on
+    return {"0": False, "1": True}.get(on, Missing(Why.UNPARSED, f"{FREQ}/boost", on[:40]))
+
+
+def _policy(host: Host, folder: str, driver: Fact[str], cpu: int | None) -> CpuPolicy:
+    cpus: Fact[CpuSet] = CpuSet((cpu,)) if cpu is not None else _affected(host, folder)
+    return CpuPolicy(
+        cpus=CpuSet() if isinstance(cpus, Missing) else cpus,
+        driver=driver,
+        governor=host.word(f"{folder}/scaling_governor"),
+        epp=host.word(f"{folder}/energy_performance_preference"),
+        max_khz=host.number(f"{folder}/scaling_max_freq"),
+        hardware_max_khz=host.number(f"{folder}/cpuinfo_max_freq"),
+    )
+
+
+def _affected(host: Host, folder: str) -> Fact[CpuSet]:
+    text = host.text(f"{folder}/affected_cpus")
+    if isinstance(text, Missing):
+        return text
+    if not text.strip():
+        return CpuSet()  # all CPUs of the policy are offline
+    found = text.split()
+    if all(word.isdecimal() and len(word) < 8 for word in found):
+        return CpuSet(int(word) for word in found)
+    return Missing(Why.UNPARSED, f"{folder}/affected_cpus", text[:60])
+
+
+def _per_cpu(host: Host, online: Fact[CpuSet], nothing: Fact[tuple[str, ...]]) -> Fact[tuple[CpuPolicy, ...]]:
+    """Kernels before 4.3 keep the policies in the directories of the CPUs."""
+    if isinstance(online, Missing):
+        return online
+    found: list[CpuPolicy] = []
+    seen: set[int] = set()
+    for cpu in online:
+        folder = f"{CPUS}/cpu{cpu}/cpufreq"
+        if cpu in seen:
+            continue
+        driver = host.word(f"{folder}/scaling_driver")
+        if isinstance(driver, Missing):
+            if found:
+                continue
+            return nothing if isinstance(nothing, Missing) else driver
+        policy = _policy(host, folder, driver, None)
+        seen.update(policy.cpus)
+        found.append(policy)
+    return tuple(found)
+
+
+def _is_policy(name: str) -> bool:
+    return name.startswith("policy") and name[6:].isdecimal() and len(name) < 14

@@ -1,0 +1,93 @@
+"""Sockets, cores and threads among the online CPUs.
+
+Only sets of siblings are compared, never ids: core ids repeat per socket, socket ids may be -1 or sparse, and on POWER and s390
+they mean other things. One file per set is read, not one per CPU.
+Source: Documentation/ABI/stable/sysfs-devices-system-cpu, Documentation/admin-guide/cputopology.rst.
+"""
+
+from __future__ import annotations
+
+from torchtune_sys.host.base import Host
+from torchtune_sys.model.cpuset import CpuSet
+from torchtune_sys.model.facts import Fact
+from torchtune_sys.model.values import Missing, Why
+from torchtune_sys.probes.cpumask import read_set
+
+CPUS = "/sys/devices/system/cpu"
+
+_PACKAGE = ("package_cpus_list", "core_siblings_list", "package_cpus", "core_siblings")
+"""The names of Linux 5.3 and later first; the masks are all that kernels before 2.6.26 have."""
+_CORE = ("core_cpus_list", "thread_siblings_list", "core_cpus", "thread_siblings")
+
+
+def online_cpus(host: Host) -> Fact[CpuSet]:
+    """CPUs that are online; before 2.6.26 each CPU tells it in a file of its own."""
+    found = read_set(host, f"{CPUS}/online")
+    if not isinstance(found, Missing) and len(found):
+        return found
+    numbers = _numbers(host)
+    if isinstance(numbers, Missing) or not numbers:
+        return found if isinstance(found, Missing) else Missing(Why.UNPARSED, f"{CPUS}/online", "no CPU is online")
+    # The boot CPU often has no such file, since it cannot be taken offline.
+    return CpuSet(number for number in numbers if host.word(f"{CPUS}/cpu{number}/online") != "0")
+
+
+def present_cpus(host: Host) -> Fact[CpuSet]:
+    """CPUs that are in the machine, online or not."""
+    found = read_set(host, f"{CPUS}/present")
+    if not isinstance(found, Missing):
+        return found
+    numbers = _numbers(host)
+    return found if isinstance(numbers, Missing) or not numbers else CpuSet(numbers)
+
+
+def sockets(host: Host, online: CpuSet) -> Fact[int]:
+    """Number of sockets with an online CPU."""
+    groups = _groups(host, online, _PACKAGE)
+    return groups if isinstance(groups, Missing) else len(groups)
+
+
+def cores(host: Host, online: CpuSet) -> tuple[Fact[int], Fact[bool]]:
+    """Physical cores among the online CPUs, and whether one of them runs more than one thread."""
+    if host.word(f"{CPUS}/smt/active") == "0":  # Linux 4.19: no core has two online threads
+        return len(online), False
+    groups = _groups(host, online, _CORE)
+    if isinstance(groups, Missing):
+        return groups, groups
+    return len(groups), any(len(group) > 1 for group in groups)
+
+
+def _groups(host: Host, online: CpuSet, names: tuple[str, ...]) -> Fact[list[frozenset[int]]]:
+    left = list(online)
+    if not left:
+        return Missing(Why.UNPARSED, f"{CPUS}/online", "no CPU is online")
+    folder = f"{CPUS}/cpu{left[0]}/topology"
+    offered = host.names(folder)
+    if isinstance(offered, Missing):
+        return offered
+    name = next((name for name in names if name in offered), None)
+    if name is None:
+        return Missing(Why.ABSENT, folder, f"none of {', '.join(names)}")
+    mask = not name.endswith("_list")
+    groups: list[frozenset[int]] = []
+    seen: set[int] = set()
+    for number in left:
+        if number in seen:
+            continue
+        path = f"{CPUS}/cpu{number}/topology/{name}"
+        siblings = read_set(host, path, mask=mask)
+        if isinstance(siblings, Missing):
+            return siblings
+        group = frozenset(sibling for sibling in siblings if sibling in online and sibling not in seen)
+        if number not in group:
+            return Missing(Why.UNPARSED, path, f"CPU {number} is not among its own siblings")
+        groups.append(group)
+        seen |= group
+    return groups
+
+
+def _numbers(host: Host) -> Fact[list[int]]:
+    names = host.names(CPUS)
+    if isinstance(names, Missing):
+        return names
+    return sorted(int(name[3:]) for name in names if name.startswith("cpu") and name[3:].isdecimal() and len(name) < 10)
