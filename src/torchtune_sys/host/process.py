@@ -20,6 +20,8 @@ from torchtune_sys.model.values import Missing, Why
 OUTPUT_LIMIT = 32 << 20
 _GRACE_S = 0.5
 _ABANDON_S = 1.0
+_running: set[subprocess.Popen[bytes]] = set()
+"""Children that a thread waits for; a set, since its add and discard are atomic."""
 
 
 def run(
@@ -44,6 +46,7 @@ def run(
             return Missing(Why.DENIED, name, f"{argv[0]} may not be executed")
         except (OSError, ValueError) as error:
             return Missing(Why.FAILED, name, str(error))
+        _running.add(child)
         try:
             rc = child.wait(timeout=max(timeout_s, 0.0))
         except subprocess.TimeoutExpired:
@@ -51,6 +54,8 @@ def run(
         except BaseException:
             end(child)
             raise
+        finally:
+            _running.discard(child)
         return Output(rc=rc, stdout=_read(out), stderr=_read(err))
 
 
@@ -69,6 +74,12 @@ def end(child: subprocess.Popen[bytes]) -> str:
                 return ""
             time.sleep(0.01)
     return f"; process {child.pid} could not be killed and was abandoned (uninterruptible sleep)"
+
+
+def end_all() -> None:
+    """End every child that is still waited for, when the process itself is to end (interrupted, or past its deadline)."""
+    for child in tuple(_running):
+        end(child)
 
 
 def _read(file: object) -> str:

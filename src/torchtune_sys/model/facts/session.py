@@ -37,3 +37,7 @@ class Intent(msgspec.Struct, frozen=True, kw_only=True):
     data: tuple[str, ...] = ()
     """Paths of the training data."""
     checkpoints: tuple[str, ...] = ()
+    python: str | None = None
+    """The interpreter to judge (``--python``); None is the one that the session's environment gives."""
+    live: bool = False
+    """Whether to import torch in a child process (``--live``)."""

@@ -1,0 +1,116 @@
+"""``torchtune-sys check``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from torchtune_sys import __version__
+from torchtune_sys.cli import options as shared
+from torchtune_sys.errors import UnreadableInput
+
+if TYPE_CHECKING:
+    from torchtune_sys.render.report import Report
+    from torchtune_sys.rules.profiles import Config
+
+FORMATS = ("text", "json", "junit", "markdown", "github", "prometheus", "nagios")
+_FAIL_ON = ("error", "warning", "advice", "never")
+_PROFILES = ("workstation", "single-node", "cluster", "container", "ci")
+
+
+@click.command(
+    "check",
+    epilog="""\b
+Examples:
+  torchtune-sys check --python ~/train/.venv/bin/python3 --nproc-per-node 8 --workers 4 --data /data
+  torchtune-sys check --live --fail-on warning
+  torchtune-sys check --select driver,torch --format json --output report.json
+  torchtune-sys check --from host.json
+  python -m torch.utils.collect_env | torchtune-sys check --from -
+
+\b
+Exit status: 0 no finding at or above --fail-on; 1 findings; 2 usage; 3 could
+not judge: a check of severity error failed to look or ran out of time (with
+--strict: for any reason); 4 internal error. --format nagios: 0, 1, 2 or 3 as
+monitoring expects.
+
+\b
+Counts that are not given are taken from the job's environment: LOCAL_WORLD_SIZE,
+WORLD_SIZE, SLURM_NTASKS_PER_NODE (if above 1), SLURM_JOB_NUM_NODES, OMP_NUM_THREADS.
+""",
+)
+@shared.intent_options
+@shared.host_options
+@shared.selection_options
+@click.option("--profile", type=click.Choice(_PROFILES), help="What kind of host this is.")
+@click.option("--config", metavar="FILE", help="Selections and parameters (TOML). [$TORCHTUNE_SYS_CONFIG]")
+@shared.format_option(*FORMATS)
+@shared.output_option
+@click.option("--fail-on", type=click.Choice(_FAIL_ON), help="The least severity that makes the exit status 1. [error]")
+@click.option("--strict", is_flag=True, help="Exit 3 if a check of severity error is unknown for any reason.")
+@click.option("-v", "--verbose", is_flag=True, help="Cut nothing, and show what passed.")
+@click.option("-q", "--quiet", is_flag=True, help="The verdict and the findings only.")
+@shared.color_option
+def command(**options: Any) -> int:
+    """Say what is wrong with this training host, why, and what to do about it."""
+    from torchtune_sys import engine
+    from torchtune_sys.cli.look import look, now
+    from torchtune_sys.cli.terminal import give
+    from torchtune_sys.render.report import Report
+    from torchtune_sys.rules import CATALOGUE
+    from torchtune_sys.rules.profiles import choose
+
+    config = _config(options["config"])
+    choice = choose(CATALOGUE, config, profile=options["profile"] or "", select=options["select"], ignore=options["ignore"])
+    seen = look(options)
+    results = engine.judge(seen, choice.rules, choice.overrides)
+    time, epoch_s = now()
+    report = Report(snapshot=seen, results=results, version=__version__, time=time, epoch_s=epoch_s)
+    give(_rendered(report, options), options["output"], machine=options["format_"] != "text")
+    return _status(report, options, options["fail_on"] or config.fail_on or "error")
+
+
+def _config(path: str | None) -> Config:
+    """The configuration file that is named by the option or the environment. Raises UnreadableInput, BadConfig, UnknownName."""
+    from torchtune_sys.cli.terminal import environment
+    from torchtune_sys.rules.profiles import Config, parse_config
+
+    place = path or environment().get("TORCHTUNE_SYS_CONFIG", "")
+    if not place:
+        return Config()
+    from torchtune_sys.host.live import read_text
+    from torchtune_sys.model.values import Missing
+    from torchtune_sys.rules import CATALOGUE
+
+    text = read_text(place, place)
+    if isinstance(text, Missing):
+        named = "" if path else " (named by TORCHTUNE_SYS_CONFIG)"
+        raise UnreadableInput(f"{place}{named}: {text.detail}", "give a TOML file that can be read")
+    return parse_config(text, place, CATALOGUE)
+
+
+def _rendered(report: Report, options: dict[str, Any]) -> str:
+    name: str = options["format_"]
+    if name == "text":
+        from torchtune_sys.cli.terminal import style
+        from torchtune_sys.render import text
+
+        return text.render(report, style(options["color"], options["output"]), verbose=options["verbose"], quiet=options["quiet"])
+    if name == "nagios":
+        from torchtune_sys.render import nagios
+
+        return nagios.render(report, strict=options["strict"])
+    from torchtune_sys.render import machine
+
+    return machine(name, report)
+
+
+def _status(report: Report, options: dict[str, Any], fail_on: str) -> int:
+    if options["format_"] == "nagios":
+        from torchtune_sys.render import nagios
+
+        return nagios.exit_code(report, strict=options["strict"])
+    from torchtune_sys.cli.status import status
+
+    return status(report.results, fail_on=fail_on, strict=options["strict"])

@@ -1,0 +1,29 @@
+"""``torchtune-sys completion SHELL``."""
+
+from __future__ import annotations
+
+import click
+
+
+@click.command(
+    "completion",
+    epilog="""\b
+Examples:
+  eval "$(torchtune-sys completion bash)"                     in ~/.bashrc
+  eval "$(torchtune-sys completion zsh)"                      in ~/.zshrc
+  torchtune-sys completion fish > ~/.config/fish/completions/torchtune-sys.fish
+""",
+)
+@click.argument("shell", type=click.Choice(("bash", "zsh", "fish")))
+def command(shell: str) -> None:
+    """Print the completion script for SHELL."""
+    from click.shell_completion import get_completion_class
+
+    from torchtune_sys.cli.main import NAME, cli
+    from torchtune_sys.cli.terminal import say
+
+    made = get_completion_class(shell)
+    assert made is not None
+    # click looks for this variable: the program's name in upper case (click.Command._main_shell_completion).
+    script = made(cli, {}, NAME, f"_{NAME.replace('-', '_').upper()}_COMPLETE")
+    say(script.source_template % script.source_vars() + "\n")

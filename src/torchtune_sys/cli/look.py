@@ -1,0 +1,64 @@
+"""One look at the host that the options name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torchtune_sys import engine
+from torchtune_sys.cli.intent import intent_of
+from torchtune_sys.cli.options import INTENT
+from torchtune_sys.cli.terminal import clear_progress, progress
+from torchtune_sys.errors import UnreadableInput
+from torchtune_sys.host.base import Host
+from torchtune_sys.host.open import PastedText, open_input
+from torchtune_sys.model.facts.session import Intent
+from torchtune_sys.model.snapshot import Snapshot
+
+PATIENCE_S, LIVE_PATIENCE_S = 30.0, 90.0
+
+
+def look(options: Mapping[str, Any], timings: dict[str, float] | None = None) -> Snapshot:
+    """The facts. Raises UnreadableInput."""
+    found = open_input(options["from_"], options["root"])
+    wishes = {name: options[name] for name in INTENT}
+    if isinstance(found, PastedText):
+        return _from_text(found, intent_of(wishes, None))
+    return snapshot(found, intent_of(wishes, found), options["timeout"], timings)
+
+
+def snapshot(host: Host, intent: Intent, timeout_s: float | None, timings: dict[str, float] | None = None) -> Snapshot:
+    """The facts of ``host``, with the families that take long shown on a terminal."""
+    show = progress()
+    try:
+        return engine.snapshot(
+            host,
+            intent,
+            timeout_s=timeout_s or (LIVE_PATIENCE_S if intent.live else PATIENCE_S),
+            timings=timings,
+            progress=show,
+        )
+    finally:
+        clear_progress(show)
+
+
+def _from_text(pasted: PastedText, intent: Intent) -> Snapshot:
+    import msgspec
+
+    from torchtune_sys import evidence
+
+    seen: Snapshot | None = evidence.read(pasted.text, pasted.name)
+    if seen is None:
+        raise UnreadableInput(
+            f"{pasted.name}: is neither a recording nor a report that can be read",
+            "known reports: the output of python -m torch.utils.collect_env, and of nvidia-smi",
+        )
+    return msgspec.structs.replace(seen, intent=intent)
+
+
+def now() -> tuple[str, float]:
+    """The time: RFC 3339 in UTC, and in seconds since 1970."""
+    import time
+
+    moment = time.time()
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(moment)), moment

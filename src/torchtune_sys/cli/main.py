@@ -1,0 +1,162 @@
+"""The command ``torchtune-sys``: finds the command that was asked for, and ends the process with the right status.
+
+Every command lives in its own module, imported only when it is called: ``--help`` costs click and nothing else.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from torchtune_sys import __version__
+from torchtune_sys.errors import UserError
+
+if TYPE_CHECKING:
+    from typing import NoReturn
+
+NAME = "torchtune-sys"
+COMMANDS = {
+    "check": ("torchtune_sys.cli.check", "Say what is wrong with this training host."),
+    "explain": ("torchtune_sys.cli.explain", "Say why a rule matters, when to leave it, and how to mend it."),
+    "rules": ("torchtune_sys.cli.rules", "List the rules."),
+    "snapshot": ("torchtune_sys.cli.snapshot", "Print the facts that the rules judge."),
+    "record": ("torchtune_sys.cli.record", "Write this host down, with names replaced, to judge it elsewhere."),
+    "completion": ("torchtune_sys.cli.completion", "Print the completion script for a shell."),
+}
+FINDINGS, USAGE, UNJUDGED, INTERNAL = 1, 2, 3, 4
+_NAGIOS_UNKNOWN = 3
+_TERMINATED, _INTERRUPTED = 143, 130
+
+
+class LazyGroup(click.Group):
+    """Names and short help from the table; a command's module is imported when the command is."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        found = __import__(COMMANDS[cmd_name][0], fromlist=["command"]).command
+        assert isinstance(found, click.Command)
+        return found
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+
+
+@click.group(
+    cls=LazyGroup,
+    name=NAME,
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Exit status: 0 no finding, 1 findings, 2 usage, 3 could not judge, 4 internal error.",
+)
+@click.version_option(__version__, prog_name=NAME)
+@click.option("--debug", is_flag=True, help="Show the traceback of an internal error.")
+@click.pass_context
+def cli(ctx: click.Context, debug: bool) -> None:
+    """Checks a Linux host before PyTorch trains on it.
+
+    \b
+      torchtune-sys check                 look at this machine
+      torchtune-sys explain RULE          why a finding matters
+      torchtune-sys check --from FILE     a recording, a tarball or a pasted report
+    """
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help())
+
+
+def main() -> NoReturn:
+    """The entry point."""
+    import gc
+
+    gc.disable()  # a run is over before a collection would pay for itself
+    _heed_termination()
+    _leave(run(sys.argv[1:]))
+
+
+def run(args: Sequence[str]) -> int:
+    """Run one command line and return its exit status; every error has been told on stderr."""
+    try:
+        found = cli.main(list(args), prog_name=NAME, standalone_mode=False)
+    except UserError as error:
+        return _failed(args, error.exit_code, error.seen, error.todo)
+    except click.ClickException as error:
+        return _misused(args, error)
+    except (click.Abort, KeyboardInterrupt):
+        return _failed(args, _INTERRUPTED, "interrupted")
+    except _Terminated:
+        return _failed(args, _TERMINATED, "terminated")
+    except Exception as error:
+        return _crashed(args, error)
+    return found if isinstance(found, int) else 0
+
+
+class _Terminated(BaseException):
+    """SIGTERM came: end the children, then ourselves."""
+
+
+def _heed_termination() -> None:
+    import signal
+
+    def stop(_number: int, _frame: object) -> None:
+        raise _Terminated
+
+    signal.signal(signal.SIGTERM, stop)
+
+
+def _misused(args: Sequence[str], error: click.ClickException) -> int:
+    if _for_nagios(args):
+        return _failed(args, USAGE, error.format_message())
+    error.show()
+    return USAGE
+
+
+def _crashed(args: Sequence[str], error: Exception) -> int:
+    from torchtune_sys.cli.terminal import environment
+
+    if "--debug" in args or environment().get("TORCHTUNE_SYS_DEBUG"):
+        import traceback
+
+        _tell("".join(traceback.format_exception(error)).rstrip())
+    words = f"internal error: {type(error).__name__}: {error} (a bug)"
+    return _failed(args, INTERNAL, " ".join(words.split()), "torchtune-sys --debug … shows where it happened")
+
+
+def _failed(args: Sequence[str], code: int, seen: str, todo: str = "") -> int:
+    from torchtune_sys.render.layout import clean
+
+    if _for_nagios(args):
+        # Monitoring reads standard output, and would take our 2 for CRITICAL.
+        from torchtune_sys.cli.terminal import say
+        from torchtune_sys.render.nagios import line
+
+        say(line(_NAGIOS_UNKNOWN, seen) + "\n")
+        return _NAGIOS_UNKNOWN
+    _tell(f"{NAME}: {clean(seen)}")
+    if todo:
+        _tell(f"  {clean(todo)}")
+    return code
+
+
+def _for_nagios(args: Sequence[str]) -> bool:
+    pairs = zip(args, [*args[1:], ""], strict=True)
+    return any(one == "--format=nagios" or (one == "--format" and other == "nagios") for one, other in pairs)
+
+
+def _tell(text: str) -> None:
+    from torchtune_sys.cli.terminal import tell
+
+    tell(text)
+
+
+def _leave(code: int) -> NoReturn:
+    """End the process now, whatever threads still hang in the kernel; children first, output flushed."""
+    from torchtune_sys.cli.terminal import leave
+
+    leave(code)

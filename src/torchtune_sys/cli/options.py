@@ -1,0 +1,124 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import click
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+Decorator = Callable[[_F], _F]
+
+INTENT = ("ranks", "nodes", "threads", "workers", "data", "checkpoints", "python", "live")
+COUNT = click.IntRange(min=1)
+
+
+def together(options: Sequence[Callable[[Any], Any]]) -> Callable[[_F], _F]:
+    def apply(function: _F) -> _F:
+        for option in reversed(options):
+            function = option(function)
+        return function
+
+    return apply
+
+
+def host_options(function: _F) -> _F:
+    """Which host is looked at, and for how long."""
+    return together(
+        (
+            click.option(
+                "--from",
+                "from_",
+                metavar="PATH",
+                help="Judge what PATH holds: a recording, a directory or tarball with a copied /proc and /sys, "
+                "a pasted report (collect_env, nvidia-smi); - is standard input.",
+            ),
+            click.option("--root", metavar="DIR", help="Judge the system that is mounted at DIR."),
+            click.option(
+                "--timeout", type=float, metavar="S", callback=_seconds, help="Stop looking after S seconds. [30; with --live 90]"
+            ),
+        )
+    )(function)
+
+
+def intent_options(function: _F) -> _F:
+    """What the person means to run."""
+    return together(
+        (
+            click.option("--python", metavar="PATH", help="The interpreter you train with. [python3 of the active environment]"),
+            click.option("--live", is_flag=True, help="Also import torch, in a child process."),
+            click.option(
+                "--nproc-per-node", "ranks", type=COUNT, metavar="N", help="Training processes on this host. [from the job]"
+            ),
+            click.option("--nnodes", "nodes", type=COUNT, metavar="N", help="Hosts in the job. [from the job]"),
+            click.option("--threads", type=COUNT, metavar="N", help="OpenMP threads per process. [OMP_NUM_THREADS]"),
+            click.option("--workers", type=click.IntRange(min=0), metavar="N", help="DataLoader workers per process."),
+            click.option(
+                "--data", multiple=True, metavar="PATH", help="Where training data lies; may be repeated. [working directory]"
+            ),
+            click.option("--checkpoints", multiple=True, metavar="PATH", help="Where checkpoints go; may be repeated."),
+        )
+    )(function)
+
+
+def selection_options(function: _F) -> _F:
+    """Which rules are asked."""
+    return together(
+        (
+            click.option(
+                "--select",
+                multiple=True,
+                metavar="NAMES",
+                shell_complete=_complete_selectors,
+                help="Ask only these: rule ids, families, severities or globs, separated by commas.",
+            ),
+            click.option(
+                "--ignore",
+                multiple=True,
+                metavar="NAMES",
+                shell_complete=_complete_selectors,
+                help="Leave these out; named as in --select.",
+            ),
+        )
+    )(function)
+
+
+def output_option(function: _F) -> _F:
+    return click.option("-o", "--output", metavar="FILE", help="Write to FILE, whole or not at all; - is standard output.")(
+        function
+    )
+
+
+def color_option(function: _F) -> _F:
+    return click.option(
+        "--color",
+        type=click.Choice(("auto", "always", "never")),
+        default="auto",
+        metavar="WHEN",
+        help="auto (on a terminal; NO_COLOR, FORCE_COLOR), always or never.",
+    )(function)
+
+
+def format_option(*formats: str) -> Callable[[_F], _F]:
+    return click.option("--format", "format_", type=click.Choice(formats), default=formats[0], help=f"[{formats[0]}]")
+
+
+def _seconds(_ctx: click.Context, _param: click.Parameter, value: float | None) -> float | None:
+    if value is not None and not 0 < value <= 86400:
+        raise click.BadParameter(f"{value:g} is not between 0 and 86400 seconds.")
+    return value
+
+
+def _complete_selectors(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
+    from torchtune_sys.rules import CATALOGUE
+
+    before, comma, last = incomplete.rpartition(",")
+    names = [*dict.fromkeys(rule.family for rule in CATALOGUE), "error", "warning", "advice", *(rule.id for rule in CATALOGUE)]
+    return [before + comma + name for name in names if name.startswith(last)]
+
+
+def complete_rules(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
+    from torchtune_sys.rules import CATALOGUE
+
+    return [rule.id for rule in CATALOGUE if rule.id.startswith(incomplete)]

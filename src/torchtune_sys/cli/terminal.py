@@ -1,0 +1,159 @@
+"""The process's own streams: what goes to standard output, what is said beside it, and how the process ends."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from torchtune_sys.errors import CannotWrite
+
+if TYPE_CHECKING:
+    from typing import NoReturn, TextIO
+
+    from torchtune_sys.render.layout import Style
+
+NARROW, USUAL, WIDE = 40, 80, 100
+_ASCII = {"→": "->", "–": "-", "…": "...", "×": "x", "≥": ">=", "≤": "<=", "µ": "u"}
+
+
+def environment() -> Mapping[str, str]:
+    """The environment of this process (not of the host that is judged)."""
+    from torchtune_sys.host.live import LiveHost
+
+    found = LiveHost().env()
+    return found if isinstance(found, dict) else {}
+
+
+def style(color: str, output: str | None = None) -> Style:
+    """How text for people is laid out where the result goes: ``color`` is auto, always or never."""
+    from torchtune_sys.render.layout import Style
+
+    to_terminal = output is None and _is_terminal(sys.stdout)
+    return Style(width=_width() if to_terminal else USUAL, color=colored(color, environment(), to_terminal))
+
+
+def colored(color: str, env: Mapping[str, str], to_terminal: bool) -> bool:
+    """Whether to use colour: the option, then NO_COLOR (no-color.org), FORCE_COLOR, then whether somebody looks."""
+    if color != "auto":
+        return color == "always"
+    if env.get("NO_COLOR"):
+        return False
+    if env.get("FORCE_COLOR", "0") != "0":
+        return True
+    return to_terminal and env.get("TERM") != "dumb"
+
+
+def _is_terminal(stream: TextIO | None) -> bool:
+    try:
+        return stream is not None and stream.isatty()
+    except ValueError:  # closed
+        return False
+
+
+def _width() -> int:
+    try:
+        columns = os.get_terminal_size(sys.stdout.fileno()).columns
+    except (OSError, ValueError):
+        columns = 0
+    return min(max(columns or USUAL, NARROW), WIDE)
+
+
+def give(text: str, output: str | None, *, machine: bool = False) -> None:
+    """Hand the result over: to the file ``output``, or to standard output (``None`` or ``-``). Raises CannotWrite."""
+    if output is None or output == "-":
+        say(text, machine=machine)
+    else:
+        from torchtune_sys.host.files import write_atomically
+
+        write_atomically(output, text)
+
+
+def say(text: str, *, machine: bool = False) -> None:
+    """Write to standard output. A reader that went away is no error; a full disk or a closed stream is CannotWrite."""
+    stream = sys.stdout
+    if stream is None or stream.closed:
+        raise CannotWrite("standard output is closed", "leave it open, or name a file with --output")
+    encoding = "utf-8" if machine else (stream.encoding or "utf-8")
+    try:
+        stream.flush()
+        stream.buffer.write(encoded(text, encoding))
+        stream.flush()
+    except BrokenPipeError:
+        _discard(stream)
+    except OSError as error:
+        _discard(stream)
+        raise CannotWrite(f"standard output: {error.strerror}", "make room, or name a file with --output") from None
+
+
+def encoded(text: str, encoding: str) -> bytes:
+    """``text`` for a stream that may not know all its characters: arrows and dashes in ASCII, escapes for the rest."""
+    try:
+        return text.encode(encoding)
+    except UnicodeEncodeError:
+        for sign, plain in _ASCII.items():
+            text = text.replace(sign, plain)
+        return text.encode(encoding, "backslashreplace")
+
+
+def tell(text: str) -> None:
+    """Say something beside the result, on standard error."""
+    stream = sys.stderr
+    if stream is None or stream.closed:
+        return
+    with contextlib.suppress(OSError):
+        stream.write(encoded(text + "\n", stream.encoding or "utf-8").decode(stream.encoding or "utf-8"))
+        stream.flush()
+
+
+def progress(patience_s: float = 2.0) -> Callable[[set[str]], None] | None:
+    """What shows the families that are still being read, once that takes long; None where nobody looks."""
+    if not _is_terminal(sys.stderr):
+        return None
+    import time
+
+    started = time.monotonic()
+
+    def show(families: set[str]) -> None:
+        if time.monotonic() - started > patience_s:
+            _status(f"still reading: {', '.join(sorted(families))} ({time.monotonic() - started:.0f} s)")
+
+    return show
+
+
+def _status(text: str) -> None:
+    with contextlib.suppress(OSError):
+        sys.stderr.write(f"\r\x1b[K{text}" if text else "\r\x1b[K")
+        sys.stderr.flush()
+
+
+def clear_progress(show: Callable[[set[str]], None] | None) -> None:
+    """Take the status line away, if there was one."""
+    if show is not None:
+        _status("")
+
+
+def _discard(stream: TextIO) -> None:
+    """Nothing more can be written: what is still buffered must not be tried again at exit."""
+    with contextlib.suppress(OSError, ValueError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stream.fileno())
+        os.close(nowhere)
+
+
+def leave(code: int) -> NoReturn:
+    """End the process without waiting for threads that hang in the kernel; children are ended first."""
+    process = sys.modules.get("torchtune_sys.host.process")
+    if process is not None:
+        process.end_all()
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:
+            try:
+                stream.flush()
+            except BrokenPipeError:
+                pass
+            except (OSError, ValueError):
+                code = code or 4
+    os._exit(code)

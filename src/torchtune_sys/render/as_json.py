@@ -1,0 +1,131 @@
+"""The JSON documents. Within ``/1`` keys may be added; none changes its meaning."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torchtune_sys.model import actions, codec
+from torchtune_sys.model.rule import Evidence, Result, Rule
+from torchtune_sys.model.snapshot import FAMILIES, Snapshot
+from torchtune_sys.model.values import Missing
+from torchtune_sys.render.report import Report, summary
+
+REPORT = "torchtune-sys/report/1"
+SNAPSHOT = "torchtune-sys/snapshot/1"
+RULES = "torchtune-sys/rules/1"
+
+
+def report(value: Report) -> str:
+    counts = summary(value.results)
+    return codec.dumps(
+        {
+            "schema": REPORT,
+            "tool": {"version": value.version},
+            "time": value.time,
+            "host": _host(value.snapshot),
+            "summary": {
+                "findings": counts.findings,
+                "pass": counts.passed,
+                "unknown": counts.unknown,
+                "na": counts.na,
+                "crashed": counts.crashed,
+            },
+            "results": [_result(result) for result in value.results],
+        }
+    )
+
+
+def snapshot(seen: Snapshot, *, version: str, time: str) -> str:
+    return codec.dumps(
+        {
+            "schema": SNAPSHOT,
+            "tool": {"version": version},
+            "time": time,
+            "origin": seen.origin,
+            "intent": seen.intent,
+            "facts": {family: getattr(seen, family) for family in FAMILIES},
+        }
+    )
+
+
+def rules(chosen: tuple[Rule, ...]) -> str:
+    return codec.dumps({"schema": RULES, "rules": [rule(item) for item in chosen]})
+
+
+def rule(item: Rule) -> dict[str, Any]:
+    return {
+        "rule": item.id,
+        "family": item.family,
+        "cause": item.cause,
+        "severity": item.severity,
+        "status": item.status,
+        "title": item.title,
+        "doc": item.doc,
+        "params": [{"name": param.name, "default": param.default, "doc": param.doc} for param in item.params],
+        "fix": [_fix(action) for action in item.fix],
+    }
+
+
+def _host(seen: Snapshot) -> dict[str, Any]:
+    system, session, python = seen.system, seen.session, seen.python
+    return {
+        "name": system if isinstance(system, Missing) else system.hostname,
+        "origin": seen.origin,
+        "session": session
+        if isinstance(session, Missing)
+        else {
+            "user": session.user,
+            "uid": session.uid,
+            "sudo_user": session.sudo_user,
+            "virtual_env": session.virtual_env,
+            "cwd": session.cwd,
+            "limits": seen.limits if isinstance(seen.limits, Missing) else seen.limits.limits,
+        },
+        "python": python
+        if isinstance(python, Missing)
+        else {
+            "executable": python.executable,
+            "version": python.version,
+            "torch": python.torch if isinstance(python.torch, Missing) else python.torch.version,
+        },
+        "intent": seen.intent,
+    }
+
+
+def _result(item: Result) -> dict[str, Any]:
+    return {
+        "rule": item.rule.id,
+        "family": item.rule.family,
+        "cause": item.rule.cause,
+        "verdict": item.verdict,
+        "severity": item.rule.severity,
+        "title": item.rule.title,
+        "evidence": [_evidence(found) for found in item.evidence],
+        "why_unknown": None if item.why_unknown is None else _why(item.why_unknown),
+        "fix": [_fix(action) for action in item.rule.fix],
+        "note": item.note,
+    }
+
+
+def _evidence(item: Evidence) -> dict[str, Any]:
+    return {
+        "subject": item.subject,
+        "verdict": item.verdict,
+        "seen": item.seen,
+        "wanted": item.wanted,
+        "source": item.source,
+        "why_unknown": None if item.why is None else _why(item.why),
+    }
+
+
+def _why(missing: Missing) -> dict[str, str]:
+    return {"$missing": missing.why.value, "source": missing.source, "detail": missing.detail, "remedy": missing.remedy}
+
+
+def _fix(action: actions.Action) -> dict[str, Any]:
+    return {
+        "action": actions.kind(action),
+        "text": actions.text(action),
+        "safety": action.safety,
+        "needs": action.needs,
+    }

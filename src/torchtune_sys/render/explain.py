@@ -1,0 +1,86 @@
+"""One rule in full, and the table of all rules."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator
+
+from torchtune_sys.model import actions
+from torchtune_sys.model.rule import Rule
+from torchtune_sys.render import layout
+from torchtune_sys.render.layout import Line, Style, line
+
+
+def render(rule: Rule, style: Style) -> str:
+    return layout.render(_lines(rule), style)
+
+
+def _lines(rule: Rule) -> Iterator[Line]:
+    yield line((rule.title, "bold"))
+    cause = f", cause {rule.cause}" if rule.cause else ""
+    yield line(f"{rule.id}: ", (rule.severity.value, rule.severity.value), f", family {rule.family}, {rule.status.value}{cause}")
+    for row in paragraphs(rule.doc):
+        yield line()
+        heading, text = row
+        if heading:
+            yield line((heading, "heading"))
+        for paragraph in text:
+            yield line(paragraph, indent=2 if heading else 0)
+    if rule.params:
+        yield line()
+        yield line(("Parameters", "heading"))
+    for param in rule.params:
+        yield line(f"{param.name} = {shown(param.default)}  {param.doc}", indent=2, hang=6)
+    if rule.fix:
+        yield line()
+        yield line(("Fix", "heading"))
+    for action in rule.fix:
+        after = "" if action.needs is actions.Needs.NOTHING else f"; takes effect after: {action.needs.value}"
+        yield line(f"{actions.text(action)} ", (f"[{actions.kind(action)}, {action.safety.value}{after}]", "dim"), indent=2)
+
+
+def shown(value: object) -> str:
+    """A default as a configuration file would write it (TOML)."""
+    return str(value).lower() if isinstance(value, bool) else (f'"{value}"' if isinstance(value, str) else str(value))
+
+
+HEADINGS = ("Why it matters", "When to leave it", "References")
+
+
+def paragraphs(doc: str) -> Iterator[tuple[str, list[str]]]:
+    """The summary (heading ``""``), then each section of a rule's docstring with its paragraphs.
+
+    An underline below a heading is no text; each line of the references stays a line of its own.
+    """
+    first, _, rest = doc.strip().partition("\n")
+    lines = [first, *textwrap.dedent(rest).splitlines()]
+    heading, rows = "", list[str]()
+    for row in lines:
+        if row.strip().rstrip(":") in HEADINGS:
+            yield heading, _joined(rows, keep=heading == HEADINGS[-1])
+            heading, rows = row.strip().rstrip(":"), []
+        elif set(row.strip()) != {"-"}:
+            rows.append(row)
+    yield heading, _joined(rows, keep=heading == HEADINGS[-1])
+
+
+def _joined(rows: list[str], *, keep: bool) -> list[str]:
+    if keep:
+        return [row.strip() for row in rows if row.strip()]
+    blocks = "\n".join(row.strip() for row in rows).strip().split("\n\n")
+    return [block.replace("\n", " ").strip() for block in blocks if block.strip()]
+
+
+def table(rules: tuple[Rule, ...], style: Style) -> str:
+    """Rules by family, with severity and title."""
+    width = max((len(rule.id) for rule in rules), default=0)
+    lines: list[Line] = []
+    family = ""
+    for rule in rules:
+        if rule.family != family:
+            family = rule.family
+            lines.extend([line(), line((family, "heading"))] if lines else [line((family, "heading"))])
+        severity = (rule.severity.value.ljust(8), rule.severity.value)
+        label = f"  {rule.id.ljust(width)}  "
+        lines.append(line(severity, " ", rule.title, label=label, hang=len(label)))
+    return layout.render(lines, style)

@@ -1,0 +1,113 @@
+"""Lines of styled words, wrapped to the terminal's width.
+
+Text of the host reaches the terminal only through here: control characters, bidirectional overrides and lone surrogates
+are shown as escapes, so that a file name or a GPU's answer cannot steer the terminal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+Span = tuple[str, str]
+"""Words and the name of their style (``""`` for plain)."""
+
+
+class Style(msgspec.Struct, frozen=True, kw_only=True):
+    width: int = 80
+    """Columns."""
+    color: bool = False
+
+
+class Line(msgspec.Struct, frozen=True, kw_only=True):
+    """One logical line: a label, then words that wrap below each other at ``hang``."""
+
+    spans: tuple[Span, ...] = ()
+    label: Span = ("", "")
+    indent: int = 0
+    """Columns before the label."""
+    hang: int = 0
+    """Columns before the words."""
+
+
+_CODES = {"bold": "1", "dim": "2", "error": "1;31", "warning": "33", "advice": "36", "good": "32", "heading": "1"}
+
+
+def line(*parts: str | Span, label: str | Span = "", indent: int = 0, hang: int | None = None) -> Line:
+    """A Line; parts without a style are plain."""
+    spans = tuple((part, "") if isinstance(part, str) else part for part in parts)
+    tag = (label, "") if isinstance(label, str) else label
+    return Line(spans=spans, label=tag, indent=indent, hang=indent + len(tag[0]) if hang is None else hang)
+
+
+def render(lines: Iterable[Line], style: Style) -> str:
+    """The text, ending in a newline."""
+    return "".join(row + "\n" for item in lines for row in _rows(item, style))
+
+
+def clean(text: str) -> str:
+    """``text`` with everything that a terminal would act upon shown as an escape; line breaks become blanks.
+
+    >>> clean("GPU\\x1b[2J\\r\\nok")
+    'GPU\\\\x1b[2J ok'
+    """
+    if text.isprintable():
+        return text
+    for blank in ("\r\n", "\n", "\r", "\t", "\u00a0"):
+        text = text.replace(blank, " ")
+    return "".join(sign if sign.isprintable() else _escape(sign) for sign in text)
+
+
+def _escape(sign: str) -> str:
+    number = ord(sign)
+    return f"\\x{number:02x}" if number < 256 else (f"\\u{number:04x}" if number < 65536 else f"\\U{number:08x}")
+
+
+def cut(text: str, limit: int) -> str:
+    """``text`` in at most ``limit`` characters, with an ellipsis where something is gone."""
+    flat = clean(text)
+    return flat if len(flat) <= limit else flat[: limit - 1] + "…"
+
+
+def _rows(item: Line, style: Style) -> list[str]:
+    label, label_style = item.label
+    head = " " * item.indent + _paint(clean(label), label_style, style)
+    head += " " * max(item.hang - item.indent - len(clean(label)), 0)
+    rows: list[str] = []
+    row, used = head, max(item.hang, item.indent + len(clean(label)))
+    start = True
+    for word in _words(item.spans):
+        length = sum(len(text) for text, _ in word)
+        if not start and used + 1 + length > style.width:
+            rows.append(row)
+            row, used, start = " " * item.hang, item.hang, True
+        if not start:
+            row, used = row + " ", used + 1
+        row += "".join(_paint(text, name, style) for text, name in word)
+        used += length
+        start = False
+    return [found.rstrip(" ") for found in [*rows, row]]
+
+
+def _words(spans: Iterable[Span]) -> list[list[Span]]:
+    """Words as lists of spans, since a style may change inside one."""
+    words: list[list[Span]] = []
+    glue = False
+    for text, name in spans:
+        pieces = clean(text).split(" ")
+        for place, piece in enumerate(pieces):
+            if place:
+                glue = False
+            if not piece:
+                continue
+            if glue:
+                words[-1].append((piece, name))
+            else:
+                words.append([(piece, name)])
+            glue = True
+    return words
+
+
+def _paint(text: str, name: str, style: Style) -> str:
+    return f"\x1b[{_CODES[name]}m{text}\x1b[0m" if style.color and name and text else text

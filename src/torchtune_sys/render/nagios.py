@@ -1,0 +1,45 @@
+"""One line and performance data, as monitoring plug-ins speak (Monitoring Plugins Development Guidelines)."""
+
+from __future__ import annotations
+
+from torchtune_sys.model.rule import Severity
+from torchtune_sys.render.layout import clean, cut
+from torchtune_sys.render.report import Report, findings, host_name, summary, unjudged
+
+OK, WARNING, CRITICAL, UNKNOWN = range(4)
+_NAMES = ("OK", "WARNING", "CRITICAL", "UNKNOWN")
+
+
+def render(report: Report, *, strict: bool = False) -> str:
+    counts = summary(report.results)
+    found = findings(report.results)
+    said = "; ".join(result.rule.title for result in found if result.rule.severity is not Severity.ADVICE)
+    if not said:
+        said = f"{counts.passed} passed, {counts.unknown} unknown"
+    if counts.crashed:
+        said += f"; {counts.crashed} crashed (a bug)"
+    numbers = " ".join(
+        (
+            f"errors={counts.findings['error']};;0;0",
+            f"warnings={counts.findings['warning']};0;;0",
+            f"advice={counts.findings['advice']};;;0",
+            f"passed={counts.passed};;;0",
+            f"unknown={counts.unknown};;;0",
+        )
+    )
+    return f"{line(exit_code(report, strict=strict), f'{host_name(report.snapshot)}: {said}')} | {numbers}\n"
+
+
+def line(state: int, text: str) -> str:
+    """``TORCHTUNE-SYS OK - …``; the bar would start the performance data."""
+    return f"TORCHTUNE-SYS {_NAMES[state]} - {cut(clean(text), 400).replace('|', '/')}"
+
+
+def exit_code(report: Report, *, strict: bool = False) -> int:
+    """A finding of severity error is critical, then comes what could not be judged, then warnings; advice is well."""
+    counts = summary(report.results)
+    if counts.findings["error"]:
+        return CRITICAL
+    if counts.crashed or any(unjudged(result, strict=strict) for result in report.results):
+        return UNKNOWN
+    return WARNING if counts.findings["warning"] else OK

@@ -1,0 +1,83 @@
+"""What every format is made from: one host's results, with the time and the version that a file should name."""
+
+from __future__ import annotations
+
+import msgspec
+
+from torchtune_sys.model.rule import Evidence, Result, Severity, Verdict
+from torchtune_sys.model.snapshot import Snapshot
+from torchtune_sys.model.values import Missing, Why
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    snapshot: Snapshot
+    results: tuple[Result, ...]
+    """In catalogue order."""
+    version: str
+    time: str
+    """RFC 3339, UTC, whole seconds."""
+    epoch_s: float
+    """The same moment in seconds since 1970."""
+
+
+class Summary(msgspec.Struct, frozen=True, kw_only=True):
+    findings: dict[str, int]
+    """By severity, the worst first."""
+    passed: int
+    unknown: int
+    na: int
+    crashed: int
+
+
+def summary(results: tuple[Result, ...]) -> Summary:
+    count = {verdict: sum(result.verdict is verdict for result in results) for verdict in Verdict}
+    failed = [result for result in results if result.verdict is Verdict.FAIL]
+    return Summary(
+        findings={level.value: sum(result.rule.severity is level for result in failed) for level in Severity},
+        passed=count[Verdict.PASS],
+        unknown=count[Verdict.UNKNOWN],
+        na=count[Verdict.NA],
+        crashed=count[Verdict.CRASHED],
+    )
+
+
+def findings(results: tuple[Result, ...]) -> list[Result]:
+    """Failed results, the worst severity first, else in catalogue order."""
+    return sorted((result for result in results if result.verdict is Verdict.FAIL), key=lambda result: result.rule.severity.rank)
+
+
+def failing(result: Result) -> tuple[Evidence, ...]:
+    return tuple(item for item in result.evidence if item.verdict is Verdict.FAIL)
+
+
+_LOOK_FAILED = frozenset({Why.FAILED, Why.TIMEOUT, Why.UNPARSED, Why.CRASHED})
+"""Reasons that lie in the look itself; a lack of privilege, tool or record is the person's to mend."""
+
+
+def unjudged(result: Result, *, strict: bool) -> bool:
+    """Whether an applicable rule of severity error got no verdict because the look failed (``strict``: for any reason)."""
+    if result.verdict is not Verdict.UNKNOWN or result.rule.severity is not Severity.ERROR:
+        return False
+    return strict or any(missing.why in _LOOK_FAILED for missing in reasons(result))
+
+
+def reasons(result: Result) -> tuple[Missing, ...]:
+    """Everything that could not be seen and kept this rule from judging, without repetition."""
+    found = [item.why for item in result.evidence if item.why is not None]
+    if result.why_unknown is not None:
+        found.insert(0, result.why_unknown)
+    return tuple(dict.fromkeys(found))
+
+
+def host_name(seen: Snapshot) -> str:
+    """The host's name for a headline; "this host" where it is not known."""
+    if isinstance(seen.system, Missing) or isinstance(seen.system.hostname, Missing):
+        return "this host" if seen.origin == "live" else "the host"
+    return seen.system.hostname
+
+
+def told(missing: Missing) -> str:
+    """Where was looked and what was seen, in one line; of a traceback the last line."""
+    if missing.why is Why.CRASHED:
+        return f"{missing.source} crashed, which is a bug: {missing.detail.strip().rpartition(chr(10))[2]}"
+    return str(missing)

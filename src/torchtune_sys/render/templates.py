@@ -1,0 +1,31 @@
+"""Where the templates lie: beside the package in a wheel, at the top of the repository in a checkout."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+_HERE = os.path.dirname(os.path.abspath(__file__))
+PLACES = (
+    os.path.normpath(os.path.join(_HERE, "..", "templates")),
+    os.path.normpath(os.path.join(_HERE, "..", "..", "..", "templates")),
+)
+
+
+def environment(filters: Mapping[str, Callable[[str], str]]) -> Environment:
+    """Strict about names. Nothing is escaped by itself: what a host says goes through one of ``filters``."""
+    import jinja2
+
+    made = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(PLACES),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    made.filters.update(filters)
+    return made

@@ -1,0 +1,223 @@
+"""The report for people: one screen, the verdict first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import msgspec
+
+from torchtune_sys.model import actions
+from torchtune_sys.model.cpuset import CpuSet
+from torchtune_sys.model.rule import Evidence, Result, Severity, Verdict
+from torchtune_sys.model.values import Missing, Why
+from torchtune_sys.render import head, layout
+from torchtune_sys.render.layout import Line, Style, cut, line
+from torchtune_sys.render.report import Report, Summary, failing, findings, host_name, reasons, summary, told
+
+_SHOWN = {Severity.ERROR: 8, Severity.WARNING: 6, Severity.ADVICE: 4}
+"""Findings of a severity that one screen has room for."""
+_SUBJECTS = {Severity.ERROR: 3, Severity.WARNING: 2, Severity.ADVICE: 1}
+_ROOM = {Severity.ERROR: 300, Severity.WARNING: 200, Severity.ADVICE: 140}
+"""Characters for one line of evidence."""
+_HANG = 8
+
+
+def render(report: Report, style: Style, *, verbose: bool = False, quiet: bool = False) -> str:
+    """The whole text. ``verbose`` cuts nothing and adds what passed; ``quiet`` leaves the headline and the findings."""
+    counts = summary(report.results)
+    lines = [headline(report, counts)]
+    if not quiet:
+        if report.snapshot.origin != "live":
+            lines.append(line(f"from {report.snapshot.origin}", label=("source", "bold"), hang=_HANG))
+        lines.extend(head.head(report.snapshot))
+    lines.extend(_findings(report.results, verbose))
+    lines.extend(_crashes(report.results))
+    if not quiet:
+        lines.extend(_unknowns(report.results, verbose))
+        if verbose:
+            lines.extend(_passes(report.results))
+        lines.extend(_closing(report.results, counts))
+    return layout.render(lines, style)
+
+
+def headline(report: Report, counts: Summary) -> Line:
+    """Host, what was found, and what it means for training."""
+    name = host_name(report.snapshot)
+    worst = next(iter(findings(report.results)), None)
+    style = worst.rule.severity.value if worst else ("good" if counts.passed and not counts.crashed else "warning")
+    return line((f"{name}: {verdict(report.results, counts)}", style))
+
+
+def verdict(results: tuple[Result, ...], counts: Summary) -> str:
+    """The verdict in one sentence."""
+    found = ", ".join(_count(number, level) for level, number in counts.findings.items() if number)
+    crashed = f"; {_count(counts.crashed, 'check')} crashed" if counts.crashed else ""
+    errors = [result for result in findings(results) if result.rule.severity is Severity.ERROR]
+    if errors:
+        more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
+        return f"{found} – training will fail or go wrong: {_lower(errors[0].rule.title)}{more}{crashed}"
+    if counts.findings[Severity.WARNING.value]:
+        return f"{found} – training may be slow or fragile{crashed}"
+    known = f"{_count(counts.passed, 'check')} passed"
+    unknown = f", {counts.unknown} could not be judged" if counts.unknown else ""
+    if not counts.passed and not found:
+        return f"nothing could be judged{unknown.replace(', ', ' (', 1)}{')' if unknown else ''}{crashed}"
+    good = "no problem found" if not counts.crashed else "no problem found by the checks that ran"
+    return f"{good}{', ' + found if found else ''}; {known}{unknown}{crashed}"
+
+
+def _lower(title: str) -> str:
+    """A title in the middle of a sentence: "The driver" → "the driver", but "NCCL picks" stays."""
+    return title[:1].lower() + title[1:] if title[1:2].islower() or title[1:2] == " " else title
+
+
+def _count(number: int, word: str) -> str:
+    return f"{number} {word}" if number == 1 or word == "advice" else f"{number} {word}s"
+
+
+def _findings(results: tuple[Result, ...], verbose: bool) -> Iterator[Line]:
+    found = findings(results)
+    for level in Severity:
+        of_level = [result for result in found if result.rule.severity is level]
+        shown = of_level if verbose else of_level[: _SHOWN[level]]
+        for result in shown:
+            if result is shown[0]:
+                yield line()
+            yield from _finding(result, verbose)
+        if len(of_level) > len(shown):
+            names = ", ".join(result.rule.id for result in of_level[len(shown) :])
+            yield line((f"+{len(of_level) - len(shown)} more (--verbose): {names}", "dim"), indent=_HANG)
+
+
+def _finding(result: Result, verbose: bool) -> Iterator[Line]:
+    rule = result.rule
+    yield line((rule.title, "bold"), " ", (f"[{rule.id}]", "dim"), label=(rule.severity.value, rule.severity.value), hang=_HANG)
+    groups = grouped(failing(result))
+    shown = groups if verbose else groups[: _SUBJECTS[rule.severity]]
+    for group in shown:
+        text = evidence_text(group)
+        yield line(text if verbose else cut(text, _ROOM[rule.severity]), indent=_HANG)
+    if len(groups) > len(shown):
+        yield line((f"+{len(groups) - len(shown)} more (--verbose)", "dim"), indent=_HANG)
+    yield from _fixes(rule.fix, verbose)
+
+
+def _fixes(fixes: tuple[actions.Action, ...], verbose: bool) -> Iterator[Line]:
+    for action in fixes if verbose else fixes[:1]:
+        words = actions.text(action)
+        after = "" if action.needs is actions.Needs.NOTHING else f" (takes effect after: {action.needs.value})"
+        more = f" (+{len(fixes) - 1} more: explain)" if len(fixes) > 1 and not verbose else ""
+        first = words if verbose else words.partition("\n")[0]
+        yield line(f"{first}{after}", (more, "dim"), label=("fix: ", "good"), indent=_HANG)
+
+
+def evidence_text(item: Evidence) -> str:
+    """``GPU 0-3: x4 → x16 (/sys/…)``; the arrow leads to what is wanted."""
+    wanted = f" → {item.wanted}" if item.wanted else ""
+    source = f" ({item.source})" if item.source and item.source != item.subject else ""
+    return f"{item.subject}: {item.seen}{wanted}{source}" if item.subject else f"{item.seen}{wanted}{source}"
+
+
+def grouped(items: Iterable[Evidence]) -> list[Evidence]:
+    """Evidence that differs only in its subject as one, its subjects joined: GPU 0, GPU 1, GPU 3 → ``GPU 0-1,3``."""
+    groups: dict[tuple[str, str, str], list[Evidence]] = {}
+    for item in items:
+        groups.setdefault((item.seen, item.wanted, item.source), []).append(item)
+    return [msgspec.structs.replace(group[0], subject=subjects([item.subject for item in group])) for group in groups.values()]
+
+
+def subjects(names: list[str]) -> str:
+    """Names joined, numbered ones of one kind as ranges.
+
+    >>> subjects(["GPU 0", "GPU 1", "GPU 3", "eth0"])
+    'GPU 0-1,3, eth0'
+    """
+    kinds: dict[str, list[int]] = {}
+    for name in dict.fromkeys(names):
+        stem = name.rstrip("0123456789")
+        digits = name[len(stem) :]
+        plain = digits and len(digits) < 7 and digits == str(int(digits)) and (stem[-1:].isalpha() or stem[-1:] in " _#")
+        kinds.setdefault(stem if plain else name, []).extend([int(digits)] if plain else [])
+    return ", ".join(stem + (str(CpuSet(numbers)) if numbers else "") for stem, numbers in kinds.items())
+
+
+def _crashes(results: tuple[Result, ...]) -> Iterator[Line]:
+    """What raised, with the rules that it kept from judging."""
+    groups: dict[str, list[str]] = {}
+    for result in results:
+        if result.verdict is Verdict.CRASHED:
+            missing = result.why_unknown
+            groups.setdefault(told(missing) if missing is not None else result.note, []).append(result.rule.id)
+    if groups:
+        yield line()
+    for reason, rules in groups.items():
+        listed = ", ".join(rules[:4]) + (f" +{len(rules) - 4} more" if len(rules) > 4 else "")
+        yield line(f"{cut(reason, 200)} ", (f"[{listed}]", "dim"), label=("bug", "error"), hang=_HANG)
+
+
+_PHRASES = {
+    Why.ABSENT: "not there on this host",
+    Why.DENIED: "permission denied",
+    Why.NO_TOOL: "a tool is missing",
+    Why.TIMEOUT: "no answer in time",
+    Why.FAILED: "the look failed",
+    Why.UNPARSED: "read, but not understood",
+    Why.NOT_SUPPORTED: "not offered by this kernel, driver or device",
+    Why.NOT_RECORDED: "not in what was given",
+    Why.CRASHED: "a probe crashed (a bug)",
+}
+
+
+def _unknowns(results: tuple[Result, ...], verbose: bool) -> Iterator[Line]:
+    """What could not be judged, by what would tell; the reasons that a person can mend first."""
+    groups: dict[tuple[str, Why], dict[str, Missing]] = {}
+    for result in results:
+        for missing in reasons(result) if result.verdict in (Verdict.UNKNOWN, Verdict.FAIL) else ():
+            groups.setdefault((missing.remedy, missing.why), {}).setdefault(result.rule.id, missing)
+    if not groups:
+        return
+    yield line()
+    yield line(("Could not be judged", "heading"))
+    ordered = sorted(groups.items(), key=lambda group: (not group[0][0], list(Why).index(group[0][1])))
+    for (remedy, why), rules in ordered if verbose else ordered[:5]:
+        yield from _unknown(remedy, why, rules, verbose)
+    if len(ordered) > 5 and not verbose:
+        yield line((f"+{len(ordered) - 5} more reasons (--verbose)", "dim"), indent=2)
+
+
+_SHORT = 40
+"""Characters up to which a remedy leads its line; a longer one (a command to run) gets a line of its own."""
+
+
+def _unknown(remedy: str, why: Why, rules: dict[str, Missing], verbose: bool) -> Iterator[Line]:
+    sources = list(dict.fromkeys(told(missing) for missing in rules.values()))
+    example = sources[0] if len(sources) == 1 or verbose else f"{sources[0]} and {len(sources) - 1} more"
+    names = list(rules)
+    listed = ", ".join(names if verbose else names[:4]) + (f" +{len(names) - 4} more" if len(names) > 4 and not verbose else "")
+    detail = "; ".join(sources) if verbose else cut(example, 110)
+    short = remedy if remedy and len(remedy) <= _SHORT else _PHRASES[why]
+    yield line(f"{short} – {detail}: ", (listed, "dim"), label=f"{len(names):3}  ", indent=1)
+    if remedy and short != remedy:
+        yield line(remedy, label=("would tell: ", "good"), indent=6)
+
+
+def _passes(results: tuple[Result, ...]) -> Iterator[Line]:
+    for title, wanted in (("Passed", Verdict.PASS), ("Not applicable", Verdict.NA)):
+        chosen = [result for result in results if result.verdict is wanted]
+        if chosen:
+            yield line()
+            yield line((title, "heading"))
+        for result in chosen:
+            shown = "; ".join(evidence_text(item) for item in grouped(result.evidence)) or result.note
+            yield line(f"{result.rule.id}{': ' + shown if shown else ''}", label="  ", hang=6)
+
+
+def _closing(results: tuple[Result, ...], counts: Summary) -> Iterator[Line]:
+    failed = sum(counts.findings.values())
+    numbers = f"{_count(len(results), 'check')}: {counts.passed} passed, {failed} failed, {counts.unknown} unknown, {counts.na} not applicable"
+    crashed = f", {counts.crashed} crashed" if counts.crashed else ""
+    yield line()
+    yield line((numbers + crashed, "dim"))
+    worst = next(iter(findings(results)), None)
+    if worst:
+        yield line((f"why, and when to leave it: torchtune-sys explain {worst.rule.id}", "dim"))
