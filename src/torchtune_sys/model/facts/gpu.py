@@ -2,57 +2,105 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import msgspec
 
 from torchtune_sys.model.facts import Fact
+from torchtune_sys.model.values import Missing, Why
+
+if TYPE_CHECKING:
+    from typing import Any
+
+NOT_READ = Missing(Why.NOT_RECORDED, "NVML", "not read")
+"""What a field holds that the recording or report at hand does not have."""
 
 
 class GpuProcess(msgspec.Struct, frozen=True, kw_only=True):
     pid: int
-    user: Fact[str]
-    name: Fact[str]
-    used_bytes: Fact[int]
+    user: Fact[str] = NOT_READ
+    name: Fact[str] = NOT_READ
+    used_bytes: Fact[int] = NOT_READ
 
 
 class Gpu(msgspec.Struct, frozen=True, kw_only=True):
+    """One GPU. In JSON this is the shape that the NVML child prints, a missing fact being ``{"$missing": why, …}``."""
+
     index: int
     """NVML's index (PCI order), not CUDA's."""
-    name: Fact[str]
-    uuid: Fact[str]
-    pci_address: Fact[str]
+    name: Fact[str] = NOT_READ
+    """As NVML prints it; tables of nvidia-smi cut it, and then it ends with an ellipsis."""
+    uuid: Fact[str] = NOT_READ
+    pci_address: Fact[str] = NOT_READ
     """Lower case, 4-digit domain: ``0000:18:00.0``."""
-    compute_capability: Fact[tuple[int, int]]
-    memory_total_bytes: Fact[int]
-    memory_used_bytes: Fact[int]
-    temperature_c: Fact[int]
-    power_limit_mw: Fact[int]
+    architecture: Fact[str] = NOT_READ
+    """``Turing`` …, as nvidia-smi prints it."""
+    compute_capability: Fact[tuple[int, int]] = NOT_READ
+    memory_total_bytes: Fact[int] = NOT_READ
+    memory_used_bytes: Fact[int] = NOT_READ
+    temperature_c: Fact[int] = NOT_READ
+    utilization_pct: Fact[int] = NOT_READ
+    """Share of the last second in which a kernel ran."""
+    power_limit_mw: Fact[int] = NOT_READ
     """Enforced limit."""
-    power_default_mw: Fact[int]
-    clock_event_reasons: Fact[int]
+    power_default_mw: Fact[int] = NOT_READ
+    clock_event_reasons: Fact[int] = NOT_READ
     """Bit mask, already masked by the supported reasons."""
-    pcie_gen: Fact[int]
-    pcie_gen_max: Fact[int]
+    pcie_gen: Fact[int] = NOT_READ
+    pcie_gen_max: Fact[int] = NOT_READ
     """The GPU's own maximum where the driver tells it (GpuMaxPcieLinkGeneration)."""
-    pcie_width: Fact[int]
-    pcie_width_max: Fact[int]
-    persistence: Fact[bool]
-    ecc: Fact[bool]
+    pcie_width: Fact[int] = NOT_READ
+    pcie_width_max: Fact[int] = NOT_READ
+    """Of GPU and slot together: an x16 card in an x8 slot says 8."""
+    persistence: Fact[bool] = NOT_READ
+    ecc: Fact[bool] = NOT_READ
     """ECC currently enabled; NOT_SUPPORTED on GeForce."""
-    ecc_uncorrected_volatile: Fact[int]
-    rows_remap_pending: Fact[bool]
-    rows_remap_failed: Fact[bool]
-    mig: Fact[bool]
-    compute_mode: Fact[str]
-    """``default``, ``exclusive-process`` or ``prohibited``."""
-    processes: Fact[tuple[GpuProcess, ...]]
+    ecc_uncorrected_volatile: Fact[int] = NOT_READ
+    """Uncorrected errors since the driver was loaded."""
+    rows_remap_pending: Fact[bool] = NOT_READ
+    rows_remap_failed: Fact[bool] = NOT_READ
+    pages_retire_pending: Fact[bool] = NOT_READ
+    """Page retirement (before Ampere) that waits for a reset."""
+    recovery_action: Fact[str] = NOT_READ
+    """``none``, ``gpu-reset``, ``reboot``, ``drain-p2p``, ``drain-and-reset`` or ``imex-domain`` (NVML field 230, R570 and later)."""
+    mig: Fact[bool] = NOT_READ
+    compute_mode: Fact[str] = NOT_READ
+    """``default``, ``exclusive-thread``, ``exclusive-process`` or ``prohibited``."""
+    fabric_state: Fact[str] = NOT_READ
+    """``not-supported``, ``not-started``, ``in-progress`` or ``completed`` (Hopper and later on NVSwitch hosts)."""
+    nvlinks_down: Fact[tuple[int, ...]] = NOT_READ
+    """Numbers of the NVLinks that are inactive; NOT_SUPPORTED without NVLink."""
+    nvlinks: Fact[int] = NOT_READ
+    """How many NVLinks the GPU reports at all."""
+    processes: Fact[tuple[GpuProcess, ...]] = NOT_READ
+    """Compute processes; GPUs in a container or with another user's processes may show fewer than there are."""
     lost: bool = False
     """NVML answered GPU_IS_LOST or RESET_REQUIRED for this GPU."""
 
 
 class GpuFacts(msgspec.Struct, frozen=True, kw_only=True):
-    driver_version: Fact[str]
-    cuda_driver_version: Fact[str]
+    driver_version: Fact[str] = NOT_READ
+    cuda_driver_version: Fact[str] = NOT_READ
     """Highest CUDA that the driver supports, e.g. ``13.0`` (nvidia-smi's "CUDA Version")."""
-    devices: Fact[tuple[Gpu, ...]]
+    library_version: Fact[str] = NOT_READ
+    """Version of the NVML library."""
+    devices: Fact[tuple[Gpu, ...]] = NOT_READ
     """Missing carries NVML's error: what the library said and why."""
     vendor: str = "nvidia"
+    error: str = ""
+    """NVML's name for what made it fail as a whole (``LIB_RM_VERSION_MISMATCH``, ``DRIVER_NOT_LOADED`` …); ``""`` if it did not."""
+    source: str = "NVML"
+    """``NVML``, ``nvidia-smi`` or ``report``."""
+
+
+def from_json(found: Any, source: str) -> Fact[GpuFacts]:
+    """The facts in plain JSON data, as the NVML child prints them."""
+    try:
+        return msgspec.convert(found, GpuFacts)
+    except (msgspec.ValidationError, RecursionError) as error:
+        return Missing(Why.UNPARSED, source, str(error))
+
+
+def without(missing: Missing, error: str = "") -> GpuFacts:
+    """What is known of the GPUs if ``missing`` is why they could not be asked."""
+    return GpuFacts(driver_version=missing, cuda_driver_version=missing, library_version=missing, devices=missing, error=error)

@@ -1,0 +1,184 @@
+"""Pasted output of nvidia-smi: the table, ``-q`` as XML or text, ``-L``, and its complaints."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from torchtune_sys.host import nvidia_smi as smi
+from torchtune_sys.model.facts.gpu import GpuFacts, from_json
+from torchtune_sys.model.values import Missing
+
+_SOURCE = "nvidia-smi"
+
+
+def parse_nvidia_smi(text: str) -> GpuFacts | None:
+    """What ``text`` says of the GPUs; None where nothing in it comes from nvidia-smi. Never raises.
+
+    A complaint counts over a table that stands before it: people paste the good output of the host and then the bad one of the
+    container.
+    """
+    text = text[: smi.SIZE_LIMIT]
+    found, place = _first_form(text)
+    complaint = smi.parse_failure(text)
+    if complaint is not None:
+        last = max(text.rfind(line) for _, _, line in smi.failures(text))
+        if found is None or not found["devices"] or last > place:
+            found = {**complaint, **_known(_header(text)), "devices": complaint["devices"], "error": complaint["error"]}
+    if found is None:
+        found = _header(text)
+    if not found:
+        return None
+    facts = from_json({**found, "source": "report"}, _SOURCE)
+    return None if isinstance(facts, Missing) else facts
+
+
+def _first_form(text: str) -> tuple[dict[str, Any] | None, int]:
+    """The most telling form that is there, and where it ends."""
+    for parse, marker in ((smi.parse_xml, "</nvidia_smi_log>"), (smi.parse_query, "NVSMI LOG==")):
+        found = parse(text)
+        if found is not None:
+            return found, text.rfind(marker)
+    devices, place = parse_table(text)
+    if not devices:
+        devices, place = parse_list(text)
+    return ({**_header(text), "devices": devices}, place) if devices else (None, -1)
+
+
+def _known(found: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in found.items() if isinstance(value, str)}
+
+
+def _header(text: str) -> dict[str, Any]:
+    """Versions in the table's first line; drivers from 595 on may call them KMD and CUDA UMD.
+
+    >>> _header("| NVIDIA-SMI 535.54.03   Driver Version: 535.54.03   CUDA Version: 12.2     |")
+    {'driver_version': '535.54.03', 'cuda_driver_version': '12.2', 'source': 'nvidia-smi'}
+    """
+    line = re.search(r"NVIDIA-SMI\s+(\d+(?:\.\d+)+)([^\n]*)", text)
+    if line is None:
+        return {}
+    driver = re.search(r"(?:Driver|KMD) Version:\s*(\d+(?:\.\d+)+)", line.group(2))
+    cuda = re.search(r"CUDA (?:UMD )?Version:\s*(\d+\.\d+)", line.group(2))
+    if driver is None:
+        return {}
+    found = {"driver_version": driver.group(1), "source": _SOURCE}
+    if cuda is not None:
+        found["cuda_driver_version"] = cuda.group(1)
+    return {key: found[key] for key in ("driver_version", "cuda_driver_version", "source") if key in found}
+
+
+_FIRST = re.compile(
+    r"\|\s*(?P<index>\d{1,3})\s+(?P<name>\S[^|\n]*?)\s*(?P<persistence>\bOn\b|\bOff\b|N/A|ERR!)\s*"
+    r"\|\s*(?P<id>(?:[0-9A-Fa-f]{4,8}:)?[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7])\s+\S+\s*\|\s*(?P<ecc>[^|\n]*?)\s*\|"
+)
+_SECOND = re.compile(
+    r"\|\s*\S+\s+(?P<temperature>\d+C|N/A|ERR!)\s+\S+\s+(?P<power>[^|\n]*?)\s*"
+    r"\|\s*(?P<memory>[^|\n]*?)\s*\|\s*(?P<utilization>\d+%|N/A|ERR!)\s+(?P<mode>[^|\n]*?)\s*\|"
+)
+_THIRD = re.compile(r"\|\s+\|\s+\|\s*(?P<mig>Enabled\*?|Disabled\*?|N/A)\s*\|")
+_PROCESS = re.compile(
+    r"\|\s*(?P<gpu>\d{1,3})\s+(?:\S{1,4}\s+\S{1,4}\s+)?(?P<pid>\d+)\s+(?P<type>[MCG+]{1,3})\s+(?P<name>[^|\n]*?)\s+(?P<used>\d+MiB|N/A)\s*\|"
+)
+
+
+def parse_table(text: str) -> tuple[list[dict[str, Any]], int]:
+    """The rows of the table that plain nvidia-smi prints, and where the last one ends. Columns moved over the years (R384 to R6xx), the order
+    of the cells did not.
+
+    >>> parse_table('''
+    ... |   0  NVIDIA GeForce ...  Off  | 00000000:09:00.0  On |                  N/A |
+    ... | 30%   45C    P0    58W / 170W |    490MiB / 12288MiB |     12%      Default |
+    ... ''')[0][0]["memory_total_bytes"] >> 20
+    12288
+    """
+    devices: list[dict[str, Any]] = []
+    place = -1
+    lines = text.splitlines(keepends=True)
+    at = 0
+    for number, line in enumerate(lines):
+        at += len(line)
+        first = _FIRST.search(line) if "|" in line and len(line) < 1000 else None
+        if first is None:
+            continue
+        if any(device["index"] == int(first["index"]) for device in devices):
+            break  # the table was printed again
+        second = _SECOND.search(lines[number + 1][:1000]) if number + 1 < len(lines) else None
+        third = _THIRD.search(lines[number + 2][:1000]) if second is not None and number + 2 < len(lines) else None
+        devices.append(_row(first, second, third))
+        place = at
+    if devices:
+        _add_processes(text, devices)
+    return devices, place
+
+
+def _row(first: re.Match[str], second: re.Match[str] | None, third: re.Match[str] | None) -> dict[str, Any]:
+    device: dict[str, Any] = {
+        "index": int(first["index"]),
+        "name": smi.convert(str, first["name"]),
+        "pci_address": smi.convert(smi.bus_id, first["id"]),
+        "persistence": smi.convert(lambda words: words == "On", first["persistence"]),
+        "ecc_uncorrected_volatile": smi.convert(_count, first["ecc"]),
+    }
+    if second is not None:
+        used, _, total = second["memory"].partition("/")
+        device["memory_used_bytes"] = smi.convert(_table_mebibytes, used)
+        device["memory_total_bytes"] = smi.convert(_table_mebibytes, total)
+        device["temperature_c"] = smi.convert(smi.leading_number, second["temperature"])
+        device["utilization_pct"] = smi.convert(smi.leading_number, second["utilization"])
+        device["power_limit_mw"] = smi.convert(smi.milliwatts, second["power"].partition("/")[2])
+        device["compute_mode"] = smi.convert(smi.compute_mode, second["mode"])
+        # A GPU that does not answer any more shows ERR! in every cell of this row.
+        device["lost"] = second["temperature"] == "ERR!" and "ERR!" in second["power"]
+    if third is not None:
+        device["mig"] = smi.convert(lambda words: words.startswith("Enabled"), third["mig"])
+    return device
+
+
+def _count(text: str) -> int:
+    """``Off`` stands where ECC is off."""
+    if text == "Off":
+        return 0
+    return int(text)
+
+
+def _table_mebibytes(text: str) -> int:
+    return smi.mebibytes(text.strip().replace("MiB", " MiB"))
+
+
+def _add_processes(text: str, devices: list[dict[str, Any]]) -> None:
+    _, header, rest = text.partition("Processes:")
+    if not header:
+        return
+    by_index: dict[int, list[dict[str, Any]]] = {device["index"]: [] for device in devices}
+    for line in rest.splitlines()[:2000]:
+        found = _PROCESS.search(line[:1000])
+        if found is not None and "C" in found["type"] and int(found["gpu"]) in by_index:
+            by_index[int(found["gpu"])].append(
+                {
+                    "pid": int(found["pid"]),
+                    "name": smi.convert(str, found["name"]),
+                    "used_bytes": smi.convert(_table_mebibytes, found["used"]),
+                }
+            )
+    for device in devices:
+        device["processes"] = by_index[device["index"]]
+
+
+_LISTED = re.compile(
+    r"^\s*GPU (?P<index>\d{1,3}): (?P<name>[^\n(]{1,200}?) \(UUID: (?P<uuid>[0-9A-Za-z-]{1,100})\)", re.MULTILINE
+)
+
+
+def parse_list(text: str) -> tuple[list[dict[str, Any]], int]:
+    """The lines of ``nvidia-smi -L``.
+
+    >>> parse_list("GPU 0: NVIDIA H200 (UUID: GPU-0000)")[0]
+    [{'index': 0, 'name': 'NVIDIA H200', 'uuid': 'GPU-0000'}]
+    """
+    devices: dict[int, dict[str, Any]] = {}
+    place = -1
+    for found in _LISTED.finditer(text):
+        devices.setdefault(int(found["index"]), {"index": int(found["index"]), "name": found["name"], "uuid": found["uuid"]})
+        place = found.end()
+    return list(devices.values()), place
