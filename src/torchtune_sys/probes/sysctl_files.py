@@ -210,9 +210,8 @@ def assignment(host: Host, line: Fact[Line]) -> Fact[Assignment]:
     """The line as evidence: a linked file is named by what it is."""
     if isinstance(line, Missing):
         return line
-    target = host.link(line.file)
-    file = line.file
-    if isinstance(target, str):
+    source = f"{line.file}:{line.number}"
+    if isinstance(host.link(line.file), str):
         real = host.real(line.file)
-        file = f"{line.file} -> {real}" if isinstance(real, str) else line.file
-    return Assignment(value=" ".join((line.value or "").split()), source=f"{file}:{line.number}")
+        source = f"{real}:{line.number} (read as {line.file})" if isinstance(real, str) else source
+    return Assignment(value=" ".join((line.value or "").split()), source=source)

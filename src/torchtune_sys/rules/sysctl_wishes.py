@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from torchtune_sys.model.facts.sysctl import Assignment, Setting
+from torchtune_sys.model.facts.sysctl import Setting
 from torchtune_sys.model.rule import Evidence, Verdict
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.target import AtLeast, AtMost, Exactly, OneOf, Target, met
@@ -172,11 +172,7 @@ def origin(found: Setting) -> str:
     """Where the value was seen, and which file and line set it."""
     if isinstance(found.boot, Missing):
         return proc(found.key) + (" (no file sets it)" if found.boot.why is Why.ABSENT else "")
-    return f"{proc(found.key)}; {_named(found.boot)}"
-
-
-def _named(made: Assignment) -> str:
-    return f"{made.source}: {made.value}"
+    return f"{proc(found.key)}; {found.boot.source} sets {found.boot.value}"
 
 
 def judged(s: Snapshot, key: str, target: Target) -> Evidence:
