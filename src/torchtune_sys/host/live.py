@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import os
 import stat as modes
-from typing import Any
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from torchtune_sys.host.base import TEXT_LIMIT, Host, Output, Space, Stat, missing_from
+from torchtune_sys.host.remote import Remotes
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.values import Missing, Why
+
+_T = TypeVar("_T")
 
 
 class LiveHost(Host):
@@ -17,59 +23,82 @@ class LiveHost(Host):
     origin = "live"
     live = True
 
-    def __init__(self) -> None:
+    def __init__(self, deadline: float | None = None) -> None:
+        """``deadline``: the time.monotonic() after which no command is waited for."""
+        self._deadline = deadline
         self._texts: dict[str, Fact[str]] = {}
         self._answers: dict[str, Fact[Any]] = {}
+        self._asking: dict[str, threading.Lock] = {}
+        self._remotes: Remotes | None = None
+        self._lock = threading.Lock()
 
     def text(self, path: str) -> Fact[str]:
         if path not in self._texts:
-            self._texts[path] = read_text(path, path)
+            found = self._look(path, lambda: read_text(path, path))
+            return self._texts.setdefault(path, found)
         return self._texts[path]
 
     def names(self, path: str) -> Fact[tuple[str, ...]]:
-        try:
-            return tuple(sorted(os.listdir(path)))
-        except OSError as error:
-            return missing_from(error, path)
+        return self._look(path, lambda: tuple(sorted(os.listdir(path))))
 
     def link(self, path: str) -> Fact[str]:
-        try:
-            return os.readlink(path)
-        except OSError as error:
-            return missing_from(error, path)
+        return self._look(path, lambda: os.readlink(path))
 
     def real(self, path: str) -> Fact[str]:
-        try:
-            return os.path.realpath(path, strict=True)
-        except OSError as error:
-            return missing_from(error, path)
+        return self._look(path, lambda: os.path.realpath(path, strict=True))
 
     def stat(self, path: str) -> Fact[Stat]:
-        try:
-            return as_stat(os.stat(path))
-        except OSError as error:
-            return missing_from(error, path)
+        return self._look(path, lambda: as_stat(os.stat(path)))
 
     def space(self, path: str) -> Fact[Space]:
-        try:
-            return as_space(os.statvfs(path))
-        except OSError as error:
-            return missing_from(error, path)
+        return self._look(path, lambda: as_space(os.statvfs(path)))
 
     def run(self, argv: tuple[str, ...], timeout_s: float = 10.0) -> Fact[Output]:
         from torchtune_sys.host import process
 
-        return process.run(argv, timeout_s=timeout_s, env={**os.environ, "LC_ALL": "C"})
+        left = self._left(timeout_s)
+        if left <= 0:
+            return Missing(Why.TIMEOUT, argv[0], "the time for the whole look was up", "a longer --timeout")
+        return process.run(argv, timeout_s=left, env={**os.environ, "LC_ALL": "C"})
 
     def env(self) -> Fact[dict[str, str]]:
         return dict(os.environ)
 
     def ask(self, question: str, timeout_s: float = 10.0) -> Fact[Any]:
-        if question not in self._answers:
-            from torchtune_sys.host.answers import answer
+        with self._lock:
+            turn = self._asking.setdefault(question, threading.Lock())
+        with turn:  # two probes that ask the same thing share one child process
+            if question not in self._answers:
+                self._answers[question] = self._answer(question, self._left(timeout_s))
+            return self._answers[question]
 
-            self._answers[question] = answer(question, timeout_s)
-        return self._answers[question]
+    def _answer(self, question: str, timeout_s: float) -> Fact[Any]:
+        if timeout_s <= 0:
+            return Missing(Why.TIMEOUT, question, "the time for the whole look was up", "a longer --timeout")
+        from torchtune_sys.host.answers import answer
+
+        return answer(question, timeout_s)
+
+    def _left(self, timeout_s: float) -> float:
+        return timeout_s if self._deadline is None else min(timeout_s, self._deadline - time.monotonic())
+
+    def _look(self, path: str, look: Callable[[], Fact[_T]]) -> Fact[_T]:
+        if not path.startswith(("/proc/", "/sys/", "/dev/")):
+            refusal = self._remote().refuse(path)
+            if refusal is not None:
+                return refusal
+        try:
+            return look()
+        except OSError as error:
+            return missing_from(error, path)
+        except ValueError:
+            return Missing(Why.ABSENT, path, "no file can have this name")  # a NUL byte in it
+
+    def _remote(self) -> Remotes:
+        if self._remotes is None:
+            found = self.text("/proc/self/mountinfo")
+            self._remotes = Remotes("" if isinstance(found, Missing) else found)
+        return self._remotes
 
 
 def read_text(real_path: str, name: str, flags: int = 0) -> Fact[str]:

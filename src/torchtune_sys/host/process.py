@@ -1,25 +1,33 @@
 """Child processes under a deadline: the one place that starts any.
 
-A child gets its own process group. When its time is up the group is asked to end (SIGTERM: a killed monitor has
-been seen to freeze a GPU, NVIDIA/dcgm-exporter#84), then killed; a child that cannot be reaped within a second
-after that (state D) is abandoned, because waiting for it would hang us too.
+A child gets its own session and process group. When its time is up the group is asked to end (SIGTERM: a killed monitor has
+been seen to freeze a GPU, NVIDIA/dcgm-exporter#84), then killed; a child that cannot be reaped within a second after that
+(state D) is abandoned, because waiting for it would hang us too. Output goes through pipes that are read as it comes: nothing
+is written to a disk that may be full, a child that prints without end is stopped, and a grandchild that keeps the pipe open
+does not hold us, since it is the child's end that counts.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
+import select
 import signal
 import subprocess
-import tempfile
 import time
+from collections.abc import Iterator
 
 from torchtune_sys.host.base import Output
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.values import Missing, Why
 
 OUTPUT_LIMIT = 32 << 20
+"""Bytes; ``nvidia-smi -q -x`` of 16 GPUs prints about 1 MiB."""
 _GRACE_S = 0.5
 _ABANDON_S = 1.0
+_POLL_S = 0.05
+"""How long a child's end may go unnoticed on a kernel without pidfd_open (before 5.3)."""
+
 _running: set[subprocess.Popen[bytes]] = set()
 """Children that a thread waits for; a set, since its add and discard are atomic."""
 
@@ -27,61 +35,162 @@ _running: set[subprocess.Popen[bytes]] = set()
 def run(
     argv: tuple[str, ...], *, timeout_s: float, env: dict[str, str] | None = None, cwd: str = "/", data: str | None = None
 ) -> Fact[Output]:
-    """Run ``argv`` and wait for it, at most ``timeout_s`` seconds (plus 1.5 s to end it).
-
-    Output goes through files, so a child that leaves a grandchild behind with the pipe open cannot hold us.
-    """
+    """Run ``argv`` and wait for it, at most ``timeout_s`` seconds (plus 1.5 s to end it). ``data`` is its standard input."""
     name = " ".join(argv[:3])
-    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err, tempfile.TemporaryFile() as into:
-        if data is not None:
-            into.write(data.encode())
-            into.seek(0)
-        try:
-            child = subprocess.Popen(
-                argv, stdin=into, stdout=out, stderr=err, cwd=cwd, env=env, start_new_session=True, close_fds=True
-            )
-        except FileNotFoundError:
-            return Missing(Why.NO_TOOL, name, f"{argv[0]} is not installed", f"install {os.path.basename(argv[0])}")
-        except PermissionError:
-            return Missing(Why.DENIED, name, f"{argv[0]} may not be executed")
-        except (OSError, ValueError) as error:
-            return Missing(Why.FAILED, name, str(error))
-        _running.add(child)
-        try:
-            rc = child.wait(timeout=max(timeout_s, 0.0))
-        except subprocess.TimeoutExpired:
+    with _input(data) as into:
+        child = _start(argv, name, into, env, cwd)
+    if isinstance(child, Missing):
+        return child
+    _running.add(child)
+    try:
+        output = _collect(child, time.monotonic() + max(timeout_s, 0.0))
+        if output is None:
             return Missing(Why.TIMEOUT, name, f"no answer within {timeout_s:g} s{end(child)}")
-        except BaseException:
-            end(child)
-            raise
-        finally:
-            _running.discard(child)
-        return Output(rc=rc, stdout=_read(out), stderr=_read(err))
+        if len(output[0]) + len(output[1]) > OUTPUT_LIMIT:
+            return Missing(Why.FAILED, name, f"printed more than {OUTPUT_LIMIT >> 20} MiB{end(child)}")
+        _kill_group(child)  # what it left behind must not outlive the look
+        return Output(rc=child.wait(), stdout=output[0].decode("utf-8", "replace"), stderr=output[1].decode("utf-8", "replace"))
+    except BaseException:
+        end(child)
+        raise
+    finally:
+        _running.discard(child)
+        for stream in (child.stdout, child.stderr):
+            if stream is not None:
+                stream.close()
+
+
+@contextlib.contextmanager
+def _input(data: str | None) -> Iterator[int]:
+    """A file with the data that needs no room on a disk: the child reads it at its own pace."""
+    if data is None:
+        yield subprocess.DEVNULL
+        return
+    handle = os.memfd_create("input")
+    try:
+        left = memoryview(data.encode("utf-8", "surrogateescape"))
+        while left:
+            left = left[os.write(handle, left) :]
+        os.lseek(handle, 0, os.SEEK_SET)
+        yield handle
+    finally:
+        os.close(handle)
+
+
+def _start(
+    argv: tuple[str, ...], name: str, into: int, env: dict[str, str] | None, cwd: str
+) -> subprocess.Popen[bytes] | Missing:
+    try:
+        return subprocess.Popen(
+            argv, stdin=into, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=cwd, env=env, start_new_session=True, bufsize=0
+        )
+    except FileNotFoundError as error:
+        if error.filename == cwd:
+            return Missing(Why.FAILED, name, f"the directory {cwd} is gone")
+        return Missing(Why.NO_TOOL, name, f"{argv[0]} is not installed", f"install {os.path.basename(argv[0])}")
+    except PermissionError:
+        return Missing(Why.DENIED, name, f"{argv[0]} may not be executed")
+    except BlockingIOError:
+        return Missing(
+            Why.FAILED, name, "no process could be started: the limit on processes is reached (nproc, or the cgroup's pids.max)"
+        )
+    except (OSError, ValueError, subprocess.SubprocessError) as error:
+        return Missing(Why.FAILED, name, str(error))
+
+
+def _collect(child: subprocess.Popen[bytes], deadline: float) -> tuple[bytes, bytes] | None:
+    """What the child prints until it ends; None if it has not ended by the deadline. More than OUTPUT_LIMIT is cut off."""
+    assert child.stdout is not None and child.stderr is not None
+    parts: dict[int, list[bytes]] = {}
+    poll = select.poll()
+    for stream in (child.stdout, child.stderr):
+        os.set_blocking(stream.fileno(), False)
+        parts[stream.fileno()] = []
+        poll.register(stream.fileno(), select.POLLIN)
+    with _death_notice(child, poll):
+        size = 0
+        while size <= OUTPUT_LIMIT:
+            ended = child.poll() is not None  # asked before the last reading, so that nothing is lost
+            read = _drain(poll, parts)
+            size += read
+            if ended and not read:
+                break
+            left = deadline - time.monotonic()
+            if not ended and left <= 0:
+                return None
+            if not read:
+                poll.poll(min(left, _POLL_S) * 1000)
+    return b"".join(parts[child.stdout.fileno()]), b"".join(parts[child.stderr.fileno()])
+
+
+@contextlib.contextmanager
+def _death_notice(child: subprocess.Popen[bytes], poll: select.poll) -> Iterator[None]:
+    """Wake the poll when the child ends."""
+    handle = -1
+    with contextlib.suppress(OSError, AttributeError):
+        handle = os.pidfd_open(child.pid)
+        poll.register(handle, select.POLLIN)
+    try:
+        yield
+    finally:
+        if handle >= 0:
+            os.close(handle)
+
+
+def _drain(poll: select.poll, parts: dict[int, list[bytes]]) -> int:
+    """Read what is there, at most 1 MiB of each stream; the number of bytes."""
+    size = 0
+    for handle, found in parts.items():
+        with contextlib.suppress(BlockingIOError):
+            part = os.read(handle, 1 << 20)
+            if part:
+                found.append(part)
+                size += len(part)
+            else:
+                with contextlib.suppress(KeyError):  # at its end it would wake the poll for ever
+                    poll.unregister(handle)
+    return size
 
 
 def end(child: subprocess.Popen[bytes]) -> str:
     """End a child's whole group; return a remark if it could not be reaped."""
-    for sig, patience in ((signal.SIGTERM, _GRACE_S), (signal.SIGKILL, _ABANDON_S)):
-        try:
-            os.killpg(child.pid, sig)
-            if sig is signal.SIGTERM:
-                os.killpg(child.pid, signal.SIGCONT)  # a stopped process sees SIGTERM only once it continues
-        except (ProcessLookupError, PermissionError):
-            pass
-        limit = time.monotonic() + patience
-        while time.monotonic() < limit:
-            if child.poll() is not None:
-                return ""
-            time.sleep(0.01)
-    return f"; process {child.pid} could not be killed and was abandoned (uninterruptible sleep)"
+    _signal(child, signal.SIGTERM)
+    _signal(child, signal.SIGCONT)  # a stopped process sees SIGTERM only once it continues
+    if not _reaped([child], _GRACE_S):
+        _kill_group(child)
+        if not _reaped([child], _ABANDON_S):
+            pid, child.returncode = child.pid, -signal.SIGKILL  # nobody is to wait for it at exit
+            return f"; process {pid} could not be killed and was abandoned (uninterruptible sleep)"
+    _kill_group(child)
+    return ""
 
 
 def end_all() -> None:
     """End every child that is still waited for, when the process itself is to end (interrupted, or past its deadline)."""
-    for child in tuple(_running):
-        end(child)
+    children = list(_running)
+    for sig in (signal.SIGTERM, signal.SIGCONT):
+        for child in children:
+            _signal(child, sig)
+    if not _reaped(children, _GRACE_S):
+        for child in children:
+            _kill_group(child)
+        _reaped(children, _ABANDON_S)
 
 
-def _read(file: object) -> str:
-    handle = file.fileno()  # type: ignore[attr-defined]
-    return os.pread(handle, OUTPUT_LIMIT, 0).decode("utf-8", "replace")
+def _reaped(children: list[subprocess.Popen[bytes]], patience_s: float) -> bool:
+    limit = time.monotonic() + patience_s
+    while any(child.poll() is None for child in children):
+        if time.monotonic() >= limit:
+            return False
+        time.sleep(0.005)
+    return True
+
+
+def _kill_group(child: subprocess.Popen[bytes]) -> None:
+    """The group outlives its leader as long as it has a member, and its number is not given to others before."""
+    _signal(child, signal.SIGKILL)
+
+
+def _signal(child: subprocess.Popen[bytes], sig: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(child.pid, sig)

@@ -1,0 +1,134 @@
+"""Paths on file systems that somebody else serves: a dead NFS server or FUSE daemon keeps whoever looks for ever.
+
+The first look at such a file system is made by a child process under a deadline. Once that child came back, we look ourselves;
+if it did not, nothing below that mount point is looked at again. (A thread would not do: one that waits in the kernel for a
+FUSE daemon cannot be killed, and neither can then its process.)
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+
+from torchtune_sys.model.values import Missing, Why
+
+PATIENCE_S = 3.0
+
+_REMOTE = frozenset(
+    [
+        "nfs",
+        "nfs4",
+        "cifs",
+        "smb3",
+        "smbfs",
+        "ncpfs",
+        "9p",
+        "afs",
+        "ceph",
+        "lustre",
+        "gpfs",
+        "beegfs",
+        "pvfs2",
+        "orangefs",
+        "glusterfs",
+        "ocfs2",
+        "gfs2",
+        "panfs",
+        "wekafs",
+        "virtiofs",
+        "autofs",
+        "coda",
+        "davfs",
+        "daos",
+        "yas3fs",
+        "vboxsf",
+        "prl_fs",
+        "drvfs",
+        "fuse",
+        "fuseblk",
+    ]
+)
+_LOCAL_FUSE = frozenset(
+    ("fuse.lxcfs", "fuse.fuse-overlayfs", "fusectl", "fuse.gvfsd-fuse", "fuse.portal", "fuse.snapfuse", "fuse.squashfuse")
+)
+_LOOK = "import os,sys; os.stat(sys.argv[1]); os.statvfs(sys.argv[1])"
+
+
+class Remotes:
+    """The remote mounts of this process's namespace, and which of them answer."""
+
+    def __init__(self, mountinfo: str) -> None:
+        self._mounts = remote_mounts(mountinfo)
+        self._answers: dict[str, bool] = {}
+        self._lock = threading.Lock()
+
+    def refuse(self, path: str) -> Missing | None:
+        """Missing(TIMEOUT) if a look at ``path`` would hang; None if one may look."""
+        if not self._mounts:
+            return None
+        for mount, kind in self._on_the_way(path):
+            place = path if kind == "autofs" else mount  # below an automounter each directory is another server's
+            with self._lock:
+                if place not in self._answers:
+                    self._answers[place] = _answers(place)
+            if not self._answers[place]:
+                return Missing(Why.TIMEOUT, path, f"the {kind} file system on {mount} does not answer")
+        return None
+
+    def _on_the_way(self, path: str) -> list[tuple[str, str]]:
+        """The remote mount that holds the path. A symbolic link is followed only as far as that needs no look at a remote one."""
+        found: list[tuple[str, str]] = []
+
+        def target_of(place: str) -> str | None:
+            mount = self._holding(place)
+            if mount is not None:
+                found.append(mount)
+                return None
+            try:
+                return os.readlink(place)
+            except OSError:
+                return None
+
+        from torchtune_sys.host.recorded import follow
+
+        follow(path, target_of)
+        return list(dict.fromkeys(found))
+
+    def _holding(self, place: str) -> tuple[str, str] | None:
+        while place != "/" and place:
+            if place in self._mounts:
+                kind = self._mounts[place]
+                return (place, kind) if kind else None
+            place = place.rpartition("/")[0]
+        return None
+
+
+def remote_mounts(mountinfo: str) -> dict[str, str]:
+    """Mount point → type for each remote file system, ``""`` for a local one; empty if there is no remote one.
+
+    What is mounted on ``/`` counts as local: if that hangs, nothing works at all.
+
+    >>> remote_mounts("36 35 0:44 / /data rw,noatime shared:1 - nfs4 10.0.0.5:/x rw\\n37 35 8:1 / / rw - ext4 /dev/sda1 rw")
+    {'/data': 'nfs4', '/': ''}
+    """
+    mounts: dict[str, str] = {}
+    for line in mountinfo.splitlines():
+        before, dash, after = line.partition(" - ")
+        cells = before.split()
+        if not dash or len(cells) < 5 or not after:
+            continue
+        place = cells[4].replace("\\040", " ").replace("\\011", "\t").replace("\\012", "\n").replace("\\134", "\\")
+        mounts[place] = after.split()[0] if place != "/" and _remote(after.split()[0]) else ""
+    return mounts if any(mounts.values()) else {}
+
+
+def _remote(kind: str) -> bool:
+    return kind not in _LOCAL_FUSE and (kind in _REMOTE or kind.startswith("fuse."))
+
+
+def _answers(place: str) -> bool:
+    from torchtune_sys.host import process
+
+    found = process.run((sys.executable, "-I", "-S", "-c", _LOOK, place), timeout_s=PATIENCE_S)
+    return not isinstance(found, Missing) or found.why is not Why.TIMEOUT
