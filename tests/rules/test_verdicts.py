@@ -1,0 +1,34 @@
+"""The verdict of each rule alone on its own overlays: what mutation testing of ``rules/`` runs (``scripts/mutate_rules.py``)."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import pytest
+from conftest import HOSTS, load
+
+from torchtune_sys import engine
+from torchtune_sys.model.rule import Rule, Verdict
+from torchtune_sys.model.snapshot import Snapshot
+from torchtune_sys.rules import CATALOGUE, by_id
+
+RULES = by_id()
+CASES = sorted(path.stem for path in HOSTS.glob("*.*.json") if path.stem.split(".")[0] in RULES)
+
+
+@lru_cache(maxsize=None)
+def seen(name: str) -> Snapshot:
+    return load(name)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_overlay(name: str) -> None:
+    rule_id, verdict = name.split(".")[:2]
+    (result,) = engine.judge(seen(name), [RULES[rule_id]])
+    assert result.verdict.value == verdict, result
+
+
+@pytest.mark.parametrize("rule", CATALOGUE, ids=lambda rule: rule.id)
+def test_healthy(rule: Rule) -> None:
+    (result,) = engine.judge(seen("healthy"), [rule])
+    assert result.verdict in (Verdict.PASS, Verdict.NA), result
