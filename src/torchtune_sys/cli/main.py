@@ -39,10 +39,18 @@ class LazyGroup(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
+            self._refuse(ctx, cmd_name)
             return None
         found = __import__(COMMANDS[cmd_name][0], fromlist=["command"]).command
         assert isinstance(found, click.Command)
         return found
+
+    def _refuse(self, ctx: click.Context, name: str) -> None:
+        if not ctx.resilient_parsing:
+            from difflib import get_close_matches
+
+            close = get_close_matches(name, COMMANDS, n=2)
+            ctx.fail(f"No such command {name!r}." + (f" Did you mean {' or '.join(close)}?" if close else ""))
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):

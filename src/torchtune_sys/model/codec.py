@@ -17,7 +17,7 @@ def to_builtins(value: object) -> Any:
     """Facts as dicts, lists and scalars.
 
     Missing facts become ``{"$missing": why, "source": …}``, CPU sets the kernel's list format, infinity ``null``,
-    integers above 2**53 strings.
+    integers above 2**53 strings, bytes that are no UTF-8 their escapes.
     """
     return _plain(msgspec.to_builtins(value, enc_hook=_encode, order="deterministic"))
 
@@ -43,9 +43,12 @@ def _encode(value: object) -> Any:
 
 def _plain(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
+        return {_plain(key): _plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [_plain(item) for item in value]
+    if isinstance(value, str):
+        # File names and variables may hold bytes that are no UTF-8 (surrogates, PEP 383), which JSON cannot.
+        return value if value.isascii() else value.encode("utf-8", "backslashreplace").decode()
     if isinstance(value, bool):
         return value
     if isinstance(value, int) and abs(value) > _EXACT:

@@ -30,7 +30,8 @@ def _lines(rule: Rule) -> Iterator[Line]:
         yield line()
         yield line(("Parameters", "heading"))
     for param in rule.params:
-        yield line(f"{param.name} = {shown(param.default)}  {param.doc}", indent=2, hang=6)
+        yield line(f"{param.name} = {shown(param.default)}", indent=2)
+        yield line(param.doc, indent=6)
     if rule.fix:
         yield line()
         yield line(("Fix", "heading"))
@@ -80,7 +81,6 @@ def table(rules: tuple[Rule, ...], style: Style) -> str:
         if rule.family != family:
             family = rule.family
             lines.extend([line(), line((family, "heading"))] if lines else [line((family, "heading"))])
-        severity = (rule.severity.value.ljust(8), rule.severity.value)
-        label = f"  {rule.id.ljust(width)}  "
-        lines.append(line(severity, " ", rule.title, label=label, hang=len(label)))
+        label = f"  {rule.severity.value.ljust(8)} {rule.id.ljust(width)}  "
+        lines.append(line(rule.title, label=(label, rule.severity.value), hang=len(label)))
     return layout.render(lines, style)

@@ -1,0 +1,90 @@
+"""The JSON Schema of snapshots, made from the facts' own types; those of reports and recordings are written by hand."""
+
+from __future__ import annotations
+
+import enum
+import os
+import types
+import typing
+from typing import Any
+
+import msgspec
+
+from torchtune_sys.model import codec
+from torchtune_sys.model.cpuset import CpuSet
+from torchtune_sys.model.facts.session import Intent
+from torchtune_sys.model.snapshot import FAMILIES, Snapshot
+from torchtune_sys.render.as_json import SNAPSHOT
+
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
+DATA = os.path.join(os.path.dirname(os.path.abspath(__file__)), "data")
+"""Where the schemas are shipped."""
+
+
+def snapshot_schema() -> str:
+    """The text of ``snapshot.schema.json``: every fact is its value or an object that says why there is none."""
+    parts: dict[str, Any] = {}
+    facts = {field.encode_name: _of(field.type, parts) for field in msgspec.structs.fields(Snapshot) if field.name in FAMILIES}
+    return codec.dumps(
+        {
+            "$schema": DIALECT,
+            "$id": SNAPSHOT,
+            "title": "torchtune-sys snapshot --format json",
+            "description": "The facts of one host. Keys may be added; none changes its meaning.",
+            "type": "object",
+            "required": ["schema", "facts"],
+            "properties": {
+                "schema": {"const": SNAPSHOT},
+                "tool": {"type": "object", "required": ["version"], "properties": {"version": {"type": "string"}}},
+                "time": {"type": "string", "format": "date-time"},
+                "origin": {"type": "string"},
+                "intent": _of(Intent, parts),
+                "facts": {"type": "object", "required": list(FAMILIES), "properties": facts},
+            },
+            "$defs": parts,
+        }
+    )
+
+
+_PLAIN: dict[object, dict[str, Any]] = {
+    str: {"type": "string"},
+    bool: {"type": "boolean"},
+    # The codec writes integers above 2**53 as strings, and infinity as null.
+    int: {"type": ["integer", "string"], "pattern": "^-?[0-9]+$"},
+    float: {"type": ["number", "null"]},
+    type(None): {"type": "null"},
+    CpuSet: {"type": "string", "pattern": "^([0-9]+(-[0-9]+)?(,[0-9]+(-[0-9]+)?)*)?$"},
+}
+
+
+def _of(kind: Any, parts: dict[str, Any]) -> dict[str, Any]:
+    """The schema of one type; structs go to ``parts`` under their names."""
+    if kind in _PLAIN:
+        return _PLAIN[kind]
+    if isinstance(kind, type) and issubclass(kind, enum.Enum):
+        return {"enum": [member.value for member in kind]}
+    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+        return _struct(kind, parts)
+    origin, inner = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (typing.Union, types.UnionType):
+        return {"anyOf": [_of(item, parts) for item in inner]}
+    if origin is dict:
+        return {"type": "object", "additionalProperties": _of(inner[1], parts)}
+    if origin is tuple and inner[-1] is not Ellipsis:
+        return {"type": "array", "prefixItems": [_of(item, parts) for item in inner], "items": False, "minItems": len(inner)}
+    if origin in (tuple, frozenset, list):
+        return {"type": "array", "items": _of(inner[0], parts)}
+    raise TypeError(f"no schema for {kind}")
+
+
+def _struct(kind: type[msgspec.Struct], parts: dict[str, Any]) -> dict[str, Any]:
+    name = kind.__name__
+    if name not in parts:
+        parts[name] = {}  # for types that hold themselves
+        fields = msgspec.structs.fields(kind)
+        parts[name] = {
+            "type": "object",
+            "required": [field.encode_name for field in fields if field.required],
+            "properties": {field.encode_name: _of(field.type, parts) for field in fields},
+        }
+    return {"$ref": f"#/$defs/{name}"}
