@@ -36,12 +36,18 @@ def space(size: int, free: int, inodes: int = 1_000_000, inodes_free: int = 900_
         (100 * GIB, 10 * GIB - MIB, False, True),
         (1900 * GIB, 99 * GIB, False, False),  # 5.2 %
         (2100 * GIB, 99 * GIB, False, True),  # 4.7 %
+        (GIB // 2, GIB // 2 - MIB, False, False),  # small, and nearly empty
         (2100 * GIB, 101 * GIB, False, False),  # 4.8 %, but more than 100 GiB
     ],
 )
 def test_room(size: int, free: int, full: bool, low: bool) -> None:
     assert (result("disk-full", **space(size, free)).verdict is Verdict.FAIL) == full
     assert (result("disk-space-low", **space(size, free)).verdict is Verdict.FAIL) == low
+
+
+def test_small_file_system_is_no_place_for_checkpoints_even_if_empty() -> None:
+    seen = {"/data/checkpoints": {"size": GIB // 2, "free": GIB // 2 - MIB, "inodes": 0, "inodes_free": 0}}
+    assert result("disk-full", spaces=seen, intent={"checkpoints": ["/data/checkpoints"]}).verdict is Verdict.FAIL
 
 
 @pytest.mark.parametrize(

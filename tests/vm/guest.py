@@ -1,0 +1,220 @@
+"""A virtual machine with two NUMA nodes and a slow PCIe link: Debian's kernel in QEMU without KVM, and our own process 1.
+
+Installs (apt) or downloads what it needs; ``Unavailable`` says what could not be had.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import shutil
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+HERE = Path(__file__).parent
+DEADLINE_S = 80
+PACKAGES = ("qemu-system-x86", "busybox-static", "e2fsprogs")
+
+
+class Unavailable(Exception):
+    """What keeps the machine from being made here."""
+
+
+class Failed(Exception):
+    """The machine was made and did not do what it should."""
+
+
+def boot(folder: Path) -> Path:
+    """Boot once in ``folder`` and return the tar file that the guest wrote. Raises Unavailable or Failed."""
+    if os.uname().machine != "x86_64":
+        raise Unavailable(f"the guest is x86-64, this machine {os.uname().machine}")
+    install()
+    kernel = find_kernel(folder)
+    out, data, initramfs = folder / "out.tar", folder / "data.img", folder / "initramfs"
+    for image, size in ((out, 256 << 20), (data, 4 << 30)):
+        with image.open("wb") as file:
+            file.truncate(size)
+    _run("mkfs.ext4", "-q", "-F", str(data))
+    initramfs.write_bytes(_archive())
+    console = folder / "console"
+    argv = _machine(kernel, initramfs, data, out)
+    try:
+        with console.open("wb") as log:
+            done = subprocess.run(
+                argv, stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, timeout=DEADLINE_S, check=False
+            )
+    except subprocess.TimeoutExpired:
+        raise Failed(f"not done within {DEADLINE_S} s:\n{_tail(console)}") from None
+    if b"GUEST-DONE" not in console.read_bytes():
+        raise Failed(f"qemu ended with {done.returncode}:\n{_tail(console)}")
+    return out
+
+
+def _machine(kernel: Path, initramfs: Path, data: Path, out: Path) -> tuple[str, ...]:
+    """Node 0 has CPUs 0-1 and 0.5 GiB, node 1 CPUs 2-3 and 1 GiB; the data disk hangs on node 1, below a port that could do
+    16 GT/s x16 and negotiates what QEMU's NVMe offers: 2.5 GT/s x1."""
+    return (
+        *("qemu-system-x86_64", "-machine", "q35", "-accel", "tcg,thread=multi", "-cpu", "max"),
+        *("-smp", "4,sockets=2,cores=2,threads=1", "-m", "1536M"),
+        *("-object", "memory-backend-ram,id=m0,size=512M", "-object", "memory-backend-ram,id=m1,size=1024M"),
+        *("-numa", "node,nodeid=0,cpus=0-1,memdev=m0", "-numa", "node,nodeid=1,cpus=2-3,memdev=m1"),
+        *("-numa", "dist,src=0,dst=1,val=21", "-numa", "dist,src=1,dst=0,val=21"),
+        *("-device", "pxb-pcie,id=pxb,bus=pcie.0,bus_nr=64,numa_node=1"),
+        *("-device", "pcie-root-port,id=slow,bus=pxb,chassis=1,slot=1,x-speed=16,x-width=16"),
+        *("-drive", f"file={data},format=raw,if=none,id=data", "-device", "nvme,drive=data,serial=data,bus=slow"),
+        *("-drive", f"file={out},format=raw,if=none,id=out", "-device", "nvme,drive=out,serial=out,bus=pcie.0"),
+        *("-kernel", str(kernel), "-initrd", str(initramfs), "-append", "console=ttyS0 quiet nokaslr panic=-1 rdinit=/init"),
+        *("-nic", "none", "-display", "none", "-serial", "stdio", "-monitor", "none", "-no-reboot"),
+    )
+
+
+# --- what it is made of -----------------------------------------------------------------------------------------------
+
+
+def install() -> None:
+    missing = [
+        name for name, tool in zip(PACKAGES, ("qemu-system-x86_64", "busybox", "mkfs.ext4"), strict=True) if not which(tool)
+    ]
+    if not missing:
+        return
+    if which("apt-get") is None or os.geteuid() != 0:
+        raise Unavailable(f"not installed: {', '.join(missing)} (needs root and apt-get)")
+    env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    for argv in (("update", "-q"), ("install", "-q", "-y", "--no-install-recommends", *missing)):
+        done = subprocess.run(("apt-get", *argv), env=env, capture_output=True, text=True, timeout=300, check=False)
+    if done.returncode:
+        raise Unavailable(f"apt-get could not install {', '.join(missing)}: {done.stderr.strip()[-300:]}")
+
+
+def find_kernel(folder: Path) -> Path:
+    """Debian's kernel for virtual machines, which has NVMe and ext4 built in; taken out of its package, not installed."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "torchtune-sys-tests"
+    found = sorted(cache.glob("vmlinuz-*-cloud-amd64"))
+    if found:
+        return found[-1]
+    if which("apt-get") is None or which("dpkg-deb") is None:
+        raise Unavailable("no Debian kernel: this needs apt-get and dpkg-deb")
+    depends = _run("apt-cache", "depends", "--important", "linux-image-cloud-amd64")
+    names = [word for word in depends.split() if word.startswith("linux-image-") and word[12:13].isdigit()]
+    if not names:
+        raise Unavailable("apt knows no linux-image-cloud-amd64")
+    _run("apt-get", "download", "-q", names[0], cwd=folder, timeout_s=300)
+    _run("dpkg-deb", "-x", glob.glob(f"{folder}/{names[0]}_*.deb")[0], str(folder / "kernel"))
+    image = next((folder / "kernel" / "boot").glob("vmlinuz-*"))
+    cache.mkdir(parents=True, exist_ok=True)
+    shutil.copy(image, cache / (image.name + ".new"))
+    (cache / (image.name + ".new")).rename(cache / image.name)
+    shutil.rmtree(folder / "kernel")
+    return cache / image.name
+
+
+def which(tool: str) -> str | None:
+    return shutil.which(tool, path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin")
+
+
+def _run(*argv: str, cwd: Path | None = None, timeout_s: float = 60) -> str:
+    try:
+        done = subprocess.run((which(argv[0]) or argv[0], *argv[1:]), cwd=cwd, capture_output=True, text=True, timeout=timeout_s)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise Unavailable(f"{' '.join(argv[:3])}: {error}") from None
+    if done.returncode:
+        raise Unavailable(f"{' '.join(argv[:3])}: {done.stderr.strip()[-300:]}")
+    return done.stdout
+
+
+def _tail(console: Path) -> str:
+    return console.read_bytes()[-3000:].decode("utf-8", "replace")
+
+
+# --- the guest's root file system, as a cpio archive ------------------------------------------------------------------
+
+
+def _archive() -> bytes:
+    busybox = which("busybox")
+    if busybox is None:
+        raise Unavailable("busybox-static is not installed")
+    files = {"/init": (HERE / "guest-init", 0o755), "/bin/busybox": (Path(busybox), 0o755), "/bin/sh": (Path(busybox), 0o755)}
+    start = _python(files)
+    parts = [_entry("/guest-python", start.encode(), stat.S_IFREG | 0o755, 0)]
+    parts += [_entry("/dev/console", b"", stat.S_IFCHR | 0o600, 0, device=(5, 1))]
+    folders = {str(parent) for name in (*files, "/dev/x") for parent in Path(name).parents if str(parent) != "/"}
+    made = [_entry(name, b"", stat.S_IFDIR | 0o755, 0) for name in sorted(folders)]
+    for name, (path, mode) in sorted(files.items()):
+        parts.append(_entry(name, path.read_bytes(), stat.S_IFREG | mode, int(path.stat().st_mtime)))
+    return b"".join((*made, *parts, _entry("TRAILER!!!", b"", 0, 0)))
+
+
+def _entry(name: str, content: bytes, mode: int, mtime: int, device: tuple[int, int] = (0, 0)) -> bytes:
+    """One member in the format "newc" (Documentation/driver-api/early-userspace/buffer-format.rst)."""
+    path = name.lstrip("/").encode() + b"\0"
+    numbers = (0, mode, 0, 0, 1, mtime, len(content), 0, 0, *device, len(path), 0)
+    head = b"070701" + b"".join(b"%08X" % number for number in numbers) + path
+    return head + b"\0" * (-len(head) % 4) + content + b"\0" * (-len(content) % 4)
+
+
+_LEFT_OUT = {
+    "test",
+    "tests",
+    "idlelib",
+    "tkinter",
+    "turtledemo",
+    "ensurepip",
+    "lib2to3",
+    "site-packages",
+    "pydoc_data",
+    "dist-packages",
+    "distutils",
+    "unittest",
+}
+_LEFT_OUT_FILES = (".a", ".exe", ".opt-1.pyc", ".opt-2.pyc", ".pyi")
+
+
+def _python(files: dict[str, tuple[Path, int]]) -> str:
+    """Add this interpreter, its library and our packages at the places where they are here; return how to start them."""
+    import torchtune_sys
+
+    executable = Path(sys.executable).resolve()
+    library = Path(os.__file__).parent
+    packages = Path(torchtune_sys.__file__).parent
+    roots = [library, packages]
+    for module in ("click", "msgspec", "distro", "psutil", "jinja2", "markupsafe"):
+        place = __import__(module).__file__
+        roots.append(Path(str(place)).parent)
+    wanted: list[Path] = [executable]
+    for root in roots:
+        for folder, names, found in os.walk(root):
+            names[:] = [name for name in names if name not in _LEFT_OUT and not name.startswith("config-")]
+            wanted += [
+                Path(folder) / name
+                for name in found
+                if not name.endswith(_LEFT_OUT_FILES) and not name.startswith(("_test", "_tkinter", "_ctypes_test"))
+            ]
+    for path in wanted:
+        files[str(path)] = (path, path.stat().st_mode & 0o777)
+    for path in _libraries(executable, [path for path in wanted if path.suffix == ".so" or ".so." in path.name]):
+        files.setdefault(path, (Path(path), 0o755))
+    search = ":".join(sorted({str(root.parent) for root in roots[1:]} | {str(library)}))
+    home = library.parent.parent
+    return (
+        f"export PYTHONHOME={home} PYTHONPATH={search} PYTHONDONTWRITEBYTECODE=1 LD_LIBRARY_PATH={home}/lib\n"
+        f'torchtune_sys() {{ {executable} -m torchtune_sys "$@" --python {executable}; }}\n'
+    )
+
+
+def _libraries(executable: Path, extensions: list[Path]) -> set[str]:
+    found: set[str] = set()
+    done = subprocess.run(
+        ("ldd", str(executable), *map(str, extensions)), capture_output=True, text=True, timeout=60, check=False
+    )
+    for line in done.stdout.splitlines():
+        words = line.split()
+        found.update(word for word in words if word.startswith("/") and not word.endswith(":"))
+    return {name for name in found if os.path.exists(name)}
+
+
+if __name__ == "__main__":
+    started = time.monotonic()
+    print(boot(Path(sys.argv[1])), f"{time.monotonic() - started:.1f} s")
