@@ -79,6 +79,15 @@ def _read(host: Host, name: str) -> PciDevice:
     )
 
 
+def class_and_vendor(host: Host, name: str) -> tuple[Fact[str], Fact[str]]:
+    """Class and vendor of one function, in sysfs' own form."""
+    text = host.text(f"{DEVICES}/{name}/uevent")
+    event = {} if isinstance(text, Missing) else parse_uevent(text)
+    class_ = event.get("PCI_CLASS", "")
+    known = f"0x{class_.zfill(6).lower()}" if _is_hex(class_) else host.word(f"{DEVICES}/{name}/class")
+    return known, _pair(event.get("PCI_ID", ""))[0] or host.word(f"{DEVICES}/{name}/vendor")
+
+
 def parse_uevent(text: str) -> dict[str, str]:
     """``KEY=value`` lines.
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 import msgspec
 
 from torchtune_sys.model.facts import Fact
+from torchtune_sys.model.values import Missing, Why
+
+_NOT_READ = Missing(Why.NOT_RECORDED, "driver", "not read")
 
 
 class DeviceNode(msgspec.Struct, frozen=True, kw_only=True):
@@ -13,36 +16,48 @@ class DeviceNode(msgspec.Struct, frozen=True, kw_only=True):
     uid: int
     gid: int
     accessible: Fact[bool]
-    """Whether this session may open it for reading and writing (as far as file permissions tell)."""
+    """Whether this session may open it for reading and writing (permission bits, then access lists; device cgroups do not show)."""
 
 
 class DriverFacts(msgspec.Struct, frozen=True, kw_only=True):
-    nvidia_devices: Fact[tuple[str, ...]]
+    nvidia_devices: Fact[tuple[str, ...]] = _NOT_READ
     """PCI addresses of NVIDIA GPUs (vendor 10de, class 03xx)."""
-    amd_devices: Fact[tuple[str, ...]]
+    amd_devices: Fact[tuple[str, ...]] = _NOT_READ
     """PCI addresses of AMD accelerators and GPUs bound to amdgpu."""
-    module_loaded: Fact[bool]
+    module_loaded: Fact[bool] = _NOT_READ
     """nvidia.ko in /proc/modules or /sys/module."""
-    module_version: Fact[str]
+    module_version: Fact[str] = _NOT_READ
     """Version of the loaded kernel module, e.g. ``580.65.06``."""
-    module_flavour: Fact[str]
+    module_flavour: Fact[str] = _NOT_READ
     """``open`` or ``proprietary``."""
-    nouveau_loaded: Fact[bool]
-    uvm_loaded: Fact[bool]
-    peermem_loaded: Fact[bool]
-    library_version: Fact[str]
-    """Version of the user-space driver (libcuda.so.N.N.N / libnvidia-ml.so.N.N.N on the loader's path)."""
-    libcuda: Fact[tuple[str, ...]]
-    """Every libcuda.so.1 the loader could take, in its order."""
-    device_nodes: Fact[tuple[DeviceNode, ...]]
-    persistenced: Fact[bool]
+    nouveau_loaded: Fact[bool] = _NOT_READ
+    """nouveau, or its successor nova_core."""
+    uvm_loaded: Fact[bool] = _NOT_READ
+    peermem_loaded: Fact[bool] = _NOT_READ
+    library_version: Fact[str] = _NOT_READ
+    """Version of the user-space driver that the loader takes first (libcuda.so.N.N.N / libnvidia-ml.so.N.N.N)."""
+    library_versions: Fact[tuple[str, ...]] = _NOT_READ
+    """Every version of libcuda or libnvidia-ml in the loader's directories."""
+    empty_libraries: Fact[tuple[str, ...]] = _NOT_READ
+    """Driver libraries of size 0: left in an image when a container with mounted libraries was saved."""
+    libcuda: Fact[tuple[str, ...]] = _NOT_READ
+    """Every libcuda.so.1 the loader could take, in its order; stubs among them."""
+    device_nodes: Fact[tuple[DeviceNode, ...]] = _NOT_READ
+    """/dev/nvidia*; empty where there is none."""
+    persistenced: Fact[bool] = _NOT_READ
     """Whether nvidia-persistenced runs."""
-    fabric_manager: Fact[bool]
+    fabric_manager: Fact[bool] = _NOT_READ
     """Whether nv-fabricmanager runs."""
-    nvswitches: Fact[int]
+    fabric_manager_version: Fact[str] = _NOT_READ
+    """As the last start in its log says."""
+    nvswitches: Fact[int] = _NOT_READ
     """Number of NVSwitch PCI functions (class 0680, vendor 10de)."""
-    module_params: Fact[dict[str, str]]
+    module_params: Fact[dict[str, str]] = _NOT_READ
     """/proc/driver/nvidia/params."""
-    modules_for_kernel: Fact[bool]
+    modules_for_kernel: Fact[bool] = _NOT_READ
     """Whether /lib/modules/<running kernel> holds an nvidia module."""
-    secure_boot: Fact[bool]
+    secure_boot: Fact[bool] = _NOT_READ
+    wsl: Fact[bool] = _NOT_READ
+    """Whether /dev/dxg is there: the GPU comes from Windows."""
+    wsl_libraries_on_path: Fact[bool] = _NOT_READ
+    """Whether the loader looks into /usr/lib/wsl/lib; ABSENT outside WSL."""
