@@ -5,21 +5,41 @@ from __future__ import annotations
 import msgspec
 
 from torchtune_sys.model.facts import Fact
+from torchtune_sys.model.values import Missing, Why
+
+NOT_READ = Missing(Why.NOT_RECORDED, "interpreter", "not read")
+"""What a field holds that the recording or report at hand does not have."""
+NOT_LIVE = Missing(Why.ABSENT, "torch", "torch was not imported", "--live")
+"""What PythonFacts.live holds unless ``--live`` was asked for."""
 
 
 class Distribution(msgspec.Struct, frozen=True, kw_only=True):
-    """One installed distribution (a ``*.dist-info`` or ``*.egg-info`` directory)."""
+    """One installed distribution (a ``*.dist-info`` or ``*.egg-info`` directory, or an entry of ``conda-meta``)."""
 
     name: str
     """Normalised: lower case, ``-`` for runs of ``-_.``."""
     version: str
     location: str
-    """The sys.path entry that holds it."""
+    """The sys.path entry that holds it, or the ``conda-meta`` directory; ``pip`` or ``conda`` in a report."""
     requires: tuple[str, ...] = ()
-    """Requires-Dist lines, for torch and torchvision only."""
+    """Requires-Dist lines, for torch, torchvision, torchaudio and cuda-toolkit only."""
     requires_python: str = ""
     tags: tuple[str, ...] = ()
     """Wheel tags, for torch only (``cp312-cp312-manylinux_2_28_x86_64``)."""
+    build: str = ""
+    """conda's build string (``py3.11_cuda12.1_cudnn8.9.2_0``); ``""`` for anything else."""
+
+
+class CudaLibrary(msgspec.Struct, frozen=True, kw_only=True):
+    """A CUDA library in a directory of LD_LIBRARY_PATH."""
+
+    name: str
+    """``libcudnn``"""
+    abi: str
+    """The number that the loader asks for, ``9`` of ``libcudnn.so.9``; ``""`` for a bare ``.so``."""
+    version: str
+    """The longest version among the file's names, ``9.5.1``; ``""`` where only the loader's name is there."""
+    path: str
 
 
 class Torch(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,12 +52,14 @@ class Torch(msgspec.Struct, frozen=True, kw_only=True):
     """ROCm version; ABSENT for others."""
     debug: Fact[bool]
     arch_list: Fact[tuple[str, ...]]
-    """``sm_90`` …, from the table of releases, from the wheel, or (``--live``) from torch itself."""
+    """``sm_90`` …, where torch itself told (``--live``); the table of releases is the rules' business."""
     nccl: Fact[str]
     """Version that this torch runs with: the installed nvidia-nccl wheel, or what torch says (--live)."""
     cudnn: Fact[str]
     source: str = "files"
     """``files`` (inferred), ``live`` (torch imported in a child) or ``report``."""
+    xpu: Fact[str] = NOT_READ
+    """oneAPI version of an Intel GPU build; ABSENT for others."""
 
 
 class LiveTorch(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,35 +78,47 @@ class LiveTorch(msgspec.Struct, frozen=True, kw_only=True):
     num_threads: Fact[int]
     cpu_capability: Fact[str]
     error: str = ""
-    """What cuda.init said, ``""`` if nothing."""
+    """What cuda.init (or the import) said, ``""`` if nothing."""
+    capabilities: Fact[tuple[tuple[int, int], ...]] = NOT_READ
+    """Compute capability of each device, in CUDA's order."""
 
 
 class PythonFacts(msgspec.Struct, frozen=True, kw_only=True):
-    executable: Fact[str]
-    version: Fact[str]
+    executable: Fact[str] = NOT_READ
+    version: Fact[str] = NOT_READ
     """``3.12.4``."""
-    implementation: Fact[str]
-    machine: Fact[str]
-    free_threaded: Fact[bool]
-    prefix: Fact[str]
-    base_prefix: Fact[str]
-    sys_path: Fact[tuple[str, ...]]
-    user_site: Fact[str]
+    implementation: Fact[str] = NOT_READ
+    """``cpython``, ``pypy`` …"""
+    machine: Fact[str] = NOT_READ
+    """``x86_64``, ``aarch64``; of a 32-bit interpreter ``x86_64 (32-bit)``."""
+    free_threaded: Fact[bool] = NOT_READ
+    prefix: Fact[str] = NOT_READ
+    base_prefix: Fact[str] = NOT_READ
+    sys_path: Fact[tuple[str, ...]] = NOT_READ
+    user_site: Fact[str] = NOT_READ
     """The user's site directory if it is on sys.path; ABSENT if it is not."""
-    glibc: Fact[str]
-    """The glibc that this interpreter runs on."""
-    distributions: Fact[tuple[Distribution, ...]]
+    glibc: Fact[str] = NOT_READ
+    """The glibc that this interpreter runs on; ABSENT on musl."""
+    distributions: Fact[tuple[Distribution, ...]] = NOT_READ
     """The distributions that training depends on (torch, nvidia-*, triton, numpy …), shadowed ones included, in sys.path order."""
-    torch: Fact[Torch]
+    leftovers: Fact[tuple[str, ...]] = NOT_READ
+    """Directories that an interrupted pip left behind (``~orch``): full paths."""
+    torch: Fact[Torch] = NOT_READ
     """ABSENT where no torch is installed."""
-    live: Fact[LiveTorch]
+    live: Fact[LiveTorch] = NOT_LIVE
     """ABSENT unless ``--live`` was asked for."""
-    toolkits: Fact[tuple[str, ...]]
+    toolkits: Fact[tuple[str, ...]] = NOT_READ
     """CUDA toolkits found: ``/usr/local/cuda-12.4 (12.4.131)``."""
-    nvcc: Fact[str]
-    """Version of the nvcc that PATH or CUDA_HOME gives."""
-    library_path: Fact[tuple[str, ...]]
+    nvcc: Fact[str] = NOT_READ
+    """Version of the nvcc that torch would use to build extensions (CUDA_HOME, CUDA_PATH, PATH, /usr/local/cuda)."""
+    nvcc_path: Fact[str] = NOT_READ
+    library_path: Fact[tuple[str, ...]] = NOT_READ
     """LD_LIBRARY_PATH, split."""
-    shadowing: Fact[tuple[str, ...]]
-    """CUDA libraries found in LD_LIBRARY_PATH directories: full paths."""
-    conda: Fact[bool]
+    shadowing: Fact[tuple[CudaLibrary, ...]] = NOT_READ
+    """CUDA libraries found in LD_LIBRARY_PATH directories, the first of each kind."""
+    headers: Fact[bool] = NOT_READ
+    """Whether Python.h of this interpreter is there."""
+    compiler: Fact[str] = NOT_READ
+    """The C compiler that Triton would take (CC, or gcc, clang or cc on PATH): its path."""
+    conda: Fact[bool] = NOT_READ
+    """Whether the interpreter belongs to a conda environment."""

@@ -1,0 +1,57 @@
+"""Say what an interpreter is and where it looks for packages. Runs inside it: Python 2.7 and 3.x, no import but what start-up loaded.
+
+Prints one JSON object. json, re, sysconfig and platform are left alone: they would double the start of a bare interpreter.
+"""
+
+# mypy: ignore-errors
+# ruff: noqa: UP031
+# Python 2.7 runs it too, so it has no annotations that the checker could use.
+
+import os
+import sys
+
+
+def look():
+    site = sys.modules.get("site")
+    user = getattr(site, "USER_SITE", None) if getattr(site, "ENABLE_USER_SITE", None) else None
+    path = [entry for entry in sys.path if entry]
+    try:
+        libc = os.confstr("CS_GNU_LIBC_VERSION")
+    except (AttributeError, ValueError, OSError):
+        libc = None
+    return {
+        "executable": sys.executable,
+        "version": ".".join(str(part) for part in sys.version_info[:3]),
+        "implementation": getattr(getattr(sys, "implementation", None), "name", "pypy" if "PyPy" in sys.version else "cpython"),
+        "machine": os.uname()[4] + ("" if sys.maxsize > 1 << 32 else " (32-bit)"),
+        "abiflags": getattr(sys, "abiflags", ""),
+        "free_threaded": "t" in getattr(sys, "abiflags", "") and sys.version_info[:2] >= (3, 13),
+        "prefix": sys.prefix,
+        "base_prefix": getattr(sys, "base_prefix", getattr(sys, "real_prefix", sys.prefix)),
+        "path": path,
+        "user_site": user if user in path else None,
+        "glibc": libc.split()[-1] if libc else None,
+    }
+
+
+def encoded(value):
+    if value is None or value is True or value is False:
+        return {None: "null", True: "true", False: "false"}[value]
+    if isinstance(value, dict):
+        return "{" + ",".join(encoded(key) + ":" + encoded(item) for key, item in sorted(value.items())) + "}"
+    if isinstance(value, (list, tuple)):
+        return "[" + ",".join(encoded(item) for item in value) + "]"
+    text = value.decode("utf-8", "replace") if isinstance(value, bytes) else value
+    return '"' + "".join(_character(ord(character)) for character in text) + '"'
+
+
+def _character(code):
+    if 31 < code < 127 and code not in (34, 92):
+        return chr(code)
+    if code > 0xFFFF:
+        return "\\u%04x\\u%04x" % (0xD800 + ((code - 0x10000) >> 10), 0xDC00 + ((code - 0x10000) & 0x3FF))
+    return "\\ufffd" if 0xD800 <= code < 0xE000 else "\\u%04x" % code
+
+
+if __name__ == "__main__":
+    sys.stdout.write(encoded(look()) + "\n")

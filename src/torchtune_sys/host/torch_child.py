@@ -1,0 +1,111 @@
+"""Import torch and say what it sees. Runs in the interpreter one trains with: standard library and torch only.
+
+Prints one JSON object on the last line of standard output, the shape of ``model.facts.python.LiveTorch``. Each look is
+guarded by itself: what one of them raises becomes ``{"$missing": …}`` in the place of that one fact.
+"""
+
+# mypy: ignore-errors
+# ruff: noqa: UP031
+# It must run on every Python that torch ever had, so it has no annotations that the checker could use.
+
+import importlib
+import json
+import sys
+import warnings
+
+
+def missing(error):
+    return {"$missing": "failed", "source": "torch", "detail": "%s: %s" % (type(error).__name__, str(error)[:400])}
+
+
+def guarded(look):
+    try:
+        return look()
+    except Exception as error:
+        return missing(error)
+
+
+def nothing(words):
+    return {"$missing": "absent", "source": "torch", "detail": words}
+
+
+def cuda_error(torch):
+    """What hinders CUDA, in CUDA's own words; is_available swallows it (or warns)."""
+    if torch.version.cuda is None:
+        return ""
+    try:
+        torch.cuda.init()
+        torch.cuda.current_device()
+    except Exception as error:
+        return str(error).strip().splitlines()[0][:400]
+    return ""
+
+
+def tf32_matmul(torch):
+    try:
+        return torch.backends.cuda.matmul.fp32_precision == "tf32"
+    except Exception:  # before 2.9, or both interfaces in use
+        return bool(torch.backends.cuda.matmul.allow_tf32)
+
+
+def dotted(number):
+    """cuDNN 8 counts 1000s and 100s, cuDNN 9 counts 10000s and 100s."""
+    if number >= 90000:
+        return "%d.%d.%d" % (number // 10000, number // 100 % 100, number % 100)
+    return "%d.%d.%d" % (number // 1000, number // 100 % 10, number % 100)
+
+
+def gpu_facts(torch):
+    cuda = torch.cuda
+    count = cuda.device_count()
+    return {
+        "device_count": count,
+        "arch_list": guarded(cuda.get_arch_list),
+        "cudnn": guarded(lambda: dotted(torch.backends.cudnn.version())),
+        "nccl": guarded(lambda: ".".join(str(part) for part in cuda.nccl.version())),
+        "tf32_matmul": guarded(lambda: tf32_matmul(torch)),
+        "tf32_cudnn": guarded(lambda: bool(torch.backends.cudnn.allow_tf32)),
+        "bf16_native": guarded(lambda: bf16(cuda)),
+        "capabilities": guarded(lambda: [list(cuda.get_device_capability(index)) for index in range(count)]),
+    }
+
+
+def bf16(cuda):
+    try:
+        return bool(cuda.is_bf16_supported(including_emulation=False))
+    except TypeError:  # before 2.2 there was no emulation to include
+        return bool(cuda.is_bf16_supported())
+
+
+def look(torch):
+    found = {
+        "version": str(torch.__version__),
+        "cuda_available": guarded(lambda: bool(torch.cuda.is_available())),
+        "num_threads": guarded(torch.get_num_threads),
+        "cpu_capability": guarded(torch.backends.cpu.get_cpu_capability),
+        "error": cuda_error(torch),
+    }
+    if found["cuda_available"] is True:
+        found.update(gpu_facts(torch))
+        return found
+    none = nothing("torch sees no GPU")
+    names = ("device_count", "cudnn", "nccl", "tf32_matmul", "tf32_cudnn", "bf16_native", "capabilities")
+    found.update(dict.fromkeys(names, none))
+    found["arch_list"] = guarded(torch._C._cuda_getArchFlags().split) if torch.version.cuda else none
+    return found
+
+
+def main():
+    warnings.simplefilter("ignore")
+    sys.path[:] = [entry for entry in sys.path if entry]
+    try:
+        torch = importlib.import_module("torch")  # not a statement: this file's package may not depend on torch
+    except Exception as error:
+        words = str(error).strip().splitlines() or [""]
+        sys.stdout.write(json.dumps({"import_error": "%s: %s" % (type(error).__name__, words[0][:400])}) + "\n")
+        return
+    sys.stdout.write("\n" + json.dumps(look(torch)) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,157 @@
+"""Installed distributions, from the names of directories on sys.path; nothing is imported."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from torchtune_sys.host.base import Host
+from torchtune_sys.model.facts import Fact
+from torchtune_sys.model.facts.python import Distribution
+from torchtune_sys.model.values import Missing, Why
+
+_NAMES = frozenset(
+    (
+        "numpy", "mkl", "intel-openmp", "scipy", "apex", "xformers", "flash-attn", "bitsandbytes", "deepspeed", "vllm", "accelerate",
+        "transformers", "nccl", "cudnn", "cpuonly", "cudatoolkit", "libcublas", "libnvjitlink", "pytorch", "pytorch-gpu", "pytorch-cpu",
+        "tensorflow", "jax", "jaxlib", "ninja", "lightning", "sglang", "onnxruntime-gpu", "transformer-engine", "vllm-nccl-cu11",
+        "vllm-nccl-cu12", "intel-extension-for-pytorch", "habana-torch-plugin", "cupy-cuda11x", "cupy-cuda12x", "cupy-cuda13x",
+    )
+)  # fmt: skip
+_PREFIXES = ("torch", "nvidia-", "cuda-", "triton", "pytorch-triton", "pytorch-cuda", "pytorch-lightning", "pytorch-mutex")
+_READ = frozenset(("torch", "torchvision", "torchaudio", "cuda-toolkit"))
+
+
+class Scan(msgspec.Struct, frozen=True, kw_only=True):
+    distributions: tuple[Distribution, ...]
+    leftovers: tuple[str, ...]
+    torch_entries: tuple[str, ...]
+    """sys.path entries that hold something called torch, in order."""
+    refused: tuple[Missing, ...]
+    """Entries that could not be listed."""
+
+
+def matters(name: str) -> bool:
+    return name in _NAMES or name.startswith(_PREFIXES)
+
+
+def normalised(name: str) -> str:
+    """PEP 503.
+
+    >>> normalised("nvidia_cublas_cu12"), normalised("Flash--Attn")
+    ('nvidia-cublas-cu12', 'flash-attn')
+    """
+    words = name.lower().replace("_", "-").replace(".", "-")
+    while "--" in words:
+        words = words.replace("--", "-")
+    return words
+
+
+def scan(host: Host, sys_path: Iterable[str], prefix: Fact[str]) -> Scan:
+    found: list[Distribution] = []
+    leftovers: list[str] = []
+    torch_entries: list[str] = []
+    refused: list[Missing] = []
+    for entry in _places(sys_path):
+        names = host.names(entry)
+        if isinstance(names, Missing):
+            refused += [names] if names.why not in (Why.ABSENT, Why.NOT_RECORDED) else []
+            continue
+        torch_entries += [entry] if "torch" in names else []
+        leftovers += [f"{entry}/{name}" for name in names if name[:1] == "~" and _is_leftover(name)]
+        found += _in_entry(host, entry, names)
+    return Scan(
+        distributions=(*found, *([] if isinstance(prefix, Missing) else in_conda(host, prefix))),
+        leftovers=tuple(leftovers),
+        torch_entries=tuple(torch_entries),
+        refused=tuple(refused),
+    )
+
+
+def _places(sys_path: Iterable[str]) -> list[str]:
+    """The standard library's own directories hold no distributions."""
+    entries = [entry.rstrip("/") for entry in sys_path if entry.startswith("/") and len(entry) < 4096]
+    return [
+        entry
+        for entry in dict.fromkeys(entries)
+        if not entry.endswith((".zip", "/lib-dynload")) and not entry.rpartition("/")[2].startswith("python3.")
+    ][:200]
+
+
+def _in_entry(host: Host, entry: str, names: Iterable[str]) -> list[Distribution]:
+    found = []
+    for folder in names:
+        if folder.endswith((".dist-info", ".egg-info")):
+            name, version = parse_folder(folder)
+            if matters(name):
+                found.append(_distribution(host, entry, folder, name, version))
+    return found
+
+
+def parse_folder(folder: str) -> tuple[str, str]:
+    """Normalised name and version in the name of a metadata directory; the version is ``""`` in a develop install.
+
+    >>> parse_folder("nvidia_cudnn_cu12-9.1.0.70.dist-info"), parse_folder("torch-1.9.0-py3.8.egg-info"), parse_folder("torch.egg-info")
+    (('nvidia-cudnn-cu12', '9.1.0.70'), ('torch', '1.9.0'), ('torch', ''))
+    """
+    stem = folder.rpartition(".")[0]
+    name, _, rest = stem.partition("-")
+    return normalised(name), rest.partition("-")[0]
+
+
+def _distribution(host: Host, entry: str, folder: str, name: str, version: str) -> Distribution:
+    place = f"{entry}/{folder}"
+    wheel = folder.endswith(".dist-info")
+    headers: dict[str, list[str]] = {}
+    if name in _READ or not version:
+        text = host.text(f"{place}/METADATA" if wheel else f"{place}/PKG-INFO")
+        headers = {} if isinstance(text, Missing) else parse_headers(text)
+    tags: list[str] = []
+    if name == "torch" and wheel:
+        text = host.text(f"{place}/WHEEL")
+        tags = [] if isinstance(text, Missing) else parse_headers(text).get("tag", [])
+    return Distribution(
+        name=name,
+        version=version or next(iter(headers.get("version", ())), ""),
+        location=entry,
+        requires=tuple(headers.get("requires-dist", ())),
+        requires_python=next(iter(headers.get("requires-python", ())), ""),
+        tags=tuple(tags),
+    )
+
+
+def parse_headers(text: str) -> dict[str, list[str]]:
+    """The headers of METADATA, PKG-INFO or WHEEL, by lower-case name; the description after the first empty line is not read.
+
+    >>> parse_headers("Name: torch\\nRequires-Dist: filelock\\nRequires-Dist: sympy>=1.13.3\\n\\nTag: no")
+    {'name': ['torch'], 'requires-dist': ['filelock', 'sympy>=1.13.3']}
+    """
+    found: dict[str, list[str]] = {}
+    for line in text.splitlines():
+        if not line.strip():
+            break
+        name, colon, value = line.partition(":")
+        if colon and not line[:1].isspace():
+            found.setdefault(name.lower(), []).append(value.strip())
+    return found
+
+
+def _is_leftover(name: str) -> bool:
+    """pip renames what it is about to remove by replacing its first characters: ``~orch``, ``~~rch``, ``~-rch``."""
+    stem = name.lstrip("~-").partition("-")[0].partition(".")[0]
+    rest = normalised(stem)
+    known = ("torch", "torchvision", "torchaudio", "numpy", "nvidia", "triton")
+    return (len(rest) > 2 and any(whole.endswith(rest) and whole != rest for whole in known)) or rest.startswith("vidia-")
+
+
+def in_conda(host: Host, prefix: str) -> list[Distribution]:
+    """What conda installed below ``prefix``: ``pytorch-2.1.0-py3.11_cuda12.1_cudnn8.9.2_0.json``."""
+    place = f"{prefix}/conda-meta"
+    names = host.names(place)
+    found = []
+    for file in () if isinstance(names, Missing) else names:
+        parts = file.removesuffix(".json").rsplit("-", 2)
+        if file.endswith(".json") and len(parts) == 3 and matters(normalised(parts[0])):
+            found.append(Distribution(name=normalised(parts[0]), version=parts[1], location=place, build=parts[2]))
+    return found
