@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import resource
 
@@ -85,10 +86,8 @@ def test_hostile_content_raises_nothing(path: str, content: str) -> None:
 def test_parsers_survive_any_text(text: str) -> None:
     limits.parse_limits(text)
     limits.parse_remove_ipc(text)
-    try:
+    with contextlib.suppress(ValueError):
         limits.parse_capability(text, 14)
-    except ValueError:
-        pass
 
 
 @given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(), lambda x: st.lists(x) | st.dictionaries(st.text(), x)))

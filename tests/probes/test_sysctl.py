@@ -151,10 +151,10 @@ def test_parsers_survive_any_text(text: str, pattern: str) -> None:
     ids=lambda x: repr(x)[:12],
 )
 def test_hostile_files_raise_nothing(content: str) -> None:
-    files = {path: content for path in ("/etc/sysctl.d/a.conf", "/etc/sysctl.conf", "/proc/cmdline", SITE, tuned.MAIN_CONF)}
+    files = dict.fromkeys(("/etc/sysctl.d/a.conf", "/etc/sysctl.conf", "/proc/cmdline", SITE, tuned.MAIN_CONF), content)
     assert value(swappiness({**ACTIVE, **files}).systemd) == "absent"
     assert isinstance(probe({**files, "/etc/tuned/active_profile": content}), SysctlFacts)
-    assert isinstance(probe({path: content for path in RUNNING}), SysctlFacts)
+    assert isinstance(probe(dict.fromkeys(RUNNING, content)), SysctlFacts)
 
 
 def test_a_directory_in_place_of_a_file_says_nothing() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torchtune_sys.model.facts.gpu import Gpu
 from torchtune_sys.model.facts.python import Torch
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import Missing, NotApplicable, absent, need
+from torchtune_sys.model.values import Missing, NotApplicable, Unknown, absent, need
 
 
 def nvidia_hardware(s: Snapshot) -> None:
@@ -46,6 +46,16 @@ def gpu_count(s: Snapshot) -> int:
     amd = () if absent(driver.amd_devices) else need(driver.amd_devices)
     nvidia = () if absent(driver.nvidia_devices) else need(driver.nvidia_devices)
     return len(nvidia) + len(amd)
+
+
+def ranks_here(s: Snapshot) -> int:
+    """Training processes on this host: what was asked about, else one per GPU that is seen, else one."""
+    if s.intent.ranks:
+        return s.intent.ranks
+    try:
+        return max(gpu_count(s), 1)
+    except Unknown:
+        return 1
 
 
 def gpu_host(s: Snapshot) -> None:

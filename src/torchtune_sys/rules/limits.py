@@ -10,7 +10,7 @@ from torchtune_sys.model.facts.limits import Limit as Seen
 from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, Verdict, rule
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, absent, known, need
-from torchtune_sys.rules.gates import gpu_count, gpu_host, not_in_container, rdma_active
+from torchtune_sys.rules.gates import gpu_host, not_in_container, ranks_here, rdma_active
 
 _GIB = 1 << 30
 _MIB = 1 << 20
@@ -199,7 +199,7 @@ def nofile_soft_limit_low(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 def tasks_needed(s: Snapshot) -> int:
     """Processes and threads that training takes here, by a cautious count: ranks × (threads + 32 of CUDA, NCCL and autograd + workers × 4)."""
-    ranks = s.intent.ranks or max(gpu_count(s), 1)
+    ranks = ranks_here(s)
     threads = s.intent.threads
     if threads is None:
         cores = None if isinstance(s.cpu, Missing) else s.cpu.cores

@@ -9,7 +9,7 @@ from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, Ve
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.target import Exactly, OneOf
 from torchtune_sys.model.values import NotApplicable, absent, known, need
-from torchtune_sys.rules.gates import gpu_count, gpu_host, not_in_container
+from torchtune_sys.rules.gates import gpu_count, gpu_host, not_in_container, ranks_here
 
 _GIB = 1 << 30
 _MIB = 1 << 20
@@ -27,11 +27,6 @@ def size(count: float) -> str:
         if count >= unit:
             return f"{count / unit:.1f} {name}".replace(".0 ", " ")
     return f"{count:.0f} bytes"
-
-
-def ranks_here(s: Snapshot) -> int:
-    """Training processes on this host: what was asked for, else one per GPU, else one."""
-    return s.intent.ranks or max(gpu_count(s), 1)
 
 
 def _shared_memory_is_used(s: Snapshot) -> None:

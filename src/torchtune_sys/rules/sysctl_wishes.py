@@ -11,7 +11,7 @@ from torchtune_sys.model.rule import Evidence, Verdict
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.target import AtLeast, AtMost, Exactly, OneOf, Target, met
 from torchtune_sys.model.values import Missing, NotApplicable, Unknown, Why, absent, need
-from torchtune_sys.rules.gates import gpu_count, rdma_active
+from torchtune_sys.rules.gates import gpu_count, ranks_here, rdma_active
 
 MAX_SWAPPINESS = 10
 TCP_MAX_FAST = 16 << 20
@@ -103,7 +103,7 @@ def wish_slow_start(s: Snapshot) -> Target:
 
 def wish_somaxconn(s: Snapshot) -> Target:
     hosts = s.intent.nodes or 1
-    world = hosts * (s.intent.ranks or max(gpu_count(s), 1))
+    world = hosts * ranks_here(s)
     if hosts < 2 or world < 256:
         raise NotApplicable("fewer than 256 ranks over several hosts were asked about (--nodes, --ranks)")
     return AtLeast(min(2048, world))
