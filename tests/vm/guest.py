@@ -6,6 +6,7 @@ Installs (apt) or downloads what it needs; ``Unavailable`` says what could not b
 from __future__ import annotations
 
 import glob
+import lzma
 import os
 import shutil
 import stat
@@ -16,7 +17,9 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 DEADLINE_S = 80
-PACKAGES = ("qemu-system-x86", "busybox-static", "e2fsprogs")
+PACKAGES = {"qemu-system-x86": "qemu-system-x86_64", "busybox-static": "busybox", "e2fsprogs": "mkfs.ext4", "dmsetup": "dmsetup"}
+MODULES = ("md-mod", "raid1", "dax", "dm-mod")
+"""In the order in which they need each other; what is built in is passed over."""
 
 
 class Unavailable(Exception):
@@ -32,15 +35,17 @@ def boot(folder: Path) -> Path:
     if os.uname().machine != "x86_64":
         raise Unavailable(f"the guest is x86-64, this machine {os.uname().machine}")
     install()
-    kernel = find_kernel(folder)
-    out, data, initramfs = folder / "out.tar", folder / "data.img", folder / "initramfs"
-    for image, size in ((out, 256 << 20), (data, 4 << 30)):
+    made_of = parts(folder)
+    out, initramfs = folder / "out.tar", folder / "initramfs"
+    images = {"out": out, "data": folder / "data.img", "half": folder / "half.img"}
+    for image, size in zip(images.values(), (256 << 20, 4 << 30, 64 << 20), strict=True):
         with image.open("wb") as file:
             file.truncate(size)
-    _run("mkfs.ext4", "-q", "-F", str(data))
-    initramfs.write_bytes(_archive())
+    _run("mkfs.ext4", "-q", "-F", str(images["data"]))
+    _run("mkfs.ext4", "-q", "-F", str(images["half"]), "48M")  # md's version 1.0 keeps its own data at the end
+    initramfs.write_bytes(_archive(made_of))
     console = folder / "console"
-    argv = _machine(kernel, initramfs, data, out)
+    argv = _machine(made_of / "vmlinuz", initramfs, images)
     try:
         with console.open("wb") as log:
             done = subprocess.run(
@@ -50,10 +55,12 @@ def boot(folder: Path) -> Path:
         raise Failed(f"not done within {DEADLINE_S} s:\n{_tail(console)}") from None
     if b"GUEST-DONE" not in console.read_bytes():
         raise Failed(f"qemu ended with {done.returncode}:\n{_tail(console)}")
+    for path in (initramfs, images["data"], images["half"]):
+        path.unlink()
     return out
 
 
-def _machine(kernel: Path, initramfs: Path, data: Path, out: Path) -> tuple[str, ...]:
+def _machine(kernel: Path, initramfs: Path, images: dict[str, Path]) -> tuple[str, ...]:
     """Node 0 has CPUs 0-1 and 0.5 GiB, node 1 CPUs 2-3 and 1 GiB; the data disk hangs on node 1, below a port that could do
     16 GT/s x16 and negotiates what QEMU's NVMe offers: 2.5 GT/s x1."""
     return (
@@ -64,8 +71,9 @@ def _machine(kernel: Path, initramfs: Path, data: Path, out: Path) -> tuple[str,
         *("-numa", "dist,src=0,dst=1,val=21", "-numa", "dist,src=1,dst=0,val=21"),
         *("-device", "pxb-pcie,id=pxb,bus=pcie.0,bus_nr=64,numa_node=1"),
         *("-device", "pcie-root-port,id=slow,bus=pxb,chassis=1,slot=1,x-speed=16,x-width=16"),
-        *("-drive", f"file={data},format=raw,if=none,id=data", "-device", "nvme,drive=data,serial=data,bus=slow"),
-        *("-drive", f"file={out},format=raw,if=none,id=out", "-device", "nvme,drive=out,serial=out,bus=pcie.0"),
+        *(word for name, image in images.items() for word in ("-drive", f"file={image},format=raw,if=none,id={name}")),
+        *("-device", "nvme,drive=data,serial=data,bus=slow"),
+        *("-device", "nvme,drive=out,serial=out,bus=pcie.0", "-device", "nvme,drive=half,serial=half,bus=pcie.0"),
         *("-kernel", str(kernel), "-initrd", str(initramfs), "-append", "console=ttyS0 quiet nokaslr panic=-1 rdinit=/init"),
         *("-nic", "none", "-display", "none", "-serial", "stdio", "-monitor", "none", "-no-reboot"),
     )
@@ -75,9 +83,7 @@ def _machine(kernel: Path, initramfs: Path, data: Path, out: Path) -> tuple[str,
 
 
 def install() -> None:
-    missing = [
-        name for name, tool in zip(PACKAGES, ("qemu-system-x86_64", "busybox", "mkfs.ext4"), strict=True) if not which(tool)
-    ]
+    missing = [package for package, tool in PACKAGES.items() if not which(tool)]
     if not missing:
         return
     if which("apt-get") is None or os.geteuid() != 0:
@@ -89,26 +95,33 @@ def install() -> None:
         raise Unavailable(f"apt-get could not install {', '.join(missing)}: {done.stderr.strip()[-300:]}")
 
 
-def find_kernel(folder: Path) -> Path:
-    """Debian's kernel for virtual machines, which has NVMe and ext4 built in; taken out of its package, not installed."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "torchtune-sys-tests"
-    found = sorted(cache.glob("vmlinuz-*-cloud-amd64"))
-    if found:
-        return found[-1]
+def parts(folder: Path) -> Path:
+    """A folder with Debian's kernel for virtual machines (NVMe and ext4 are built into it), its modules for md and
+    device-mapper, and mdadm: taken out of their packages, not installed, and kept for the next time."""
     if which("apt-get") is None or which("dpkg-deb") is None:
         raise Unavailable("no Debian kernel: this needs apt-get and dpkg-deb")
     depends = _run("apt-cache", "depends", "--important", "linux-image-cloud-amd64")
     names = [word for word in depends.split() if word.startswith("linux-image-") and word[12:13].isdigit()]
     if not names:
         raise Unavailable("apt knows no linux-image-cloud-amd64")
-    _run("apt-get", "download", "-q", names[0], cwd=folder, timeout_s=300)
-    _run("dpkg-deb", "-x", glob.glob(f"{folder}/{names[0]}_*.deb")[0], str(folder / "kernel"))
-    image = next((folder / "kernel" / "boot").glob("vmlinuz-*"))
-    cache.mkdir(parents=True, exist_ok=True)
-    shutil.copy(image, cache / (image.name + ".new"))
-    (cache / (image.name + ".new")).rename(cache / image.name)
-    shutil.rmtree(folder / "kernel")
-    return cache / image.name
+    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "torchtune-sys-tests" / names[0]
+    if cache.is_dir():
+        return cache
+    taken = folder / "parts"
+    taken.mkdir()
+    for package in (names[0], "mdadm"):
+        _run("apt-get", "download", "-q", package, cwd=folder, timeout_s=300)
+        _run("dpkg-deb", "-x", glob.glob(f"{folder}/{package}_*.deb")[0], str(folder / "unpacked"))
+    shutil.copy(next((folder / "unpacked" / "boot").glob("vmlinuz-*")), taken / "vmlinuz")
+    shutil.copy(next((folder / "unpacked").glob("**/sbin/mdadm")), taken / "mdadm")
+    for module in MODULES:
+        for path in (folder / "unpacked").glob(f"**/{module}.ko*"):
+            content = path.read_bytes()
+            (taken / f"{module}.ko").write_bytes(lzma.decompress(content) if path.suffix == ".xz" else content)
+    cache.parent.mkdir(parents=True, exist_ok=True)
+    shutil.move(taken, cache)
+    shutil.rmtree(folder / "unpacked")
+    return cache
 
 
 def which(tool: str) -> str | None:
@@ -132,19 +145,22 @@ def _tail(console: Path) -> str:
 # --- the guest's root file system, as a cpio archive ------------------------------------------------------------------
 
 
-def _archive() -> bytes:
+def _archive(made_of: Path) -> bytes:
     busybox = which("busybox")
     if busybox is None:
         raise Unavailable("busybox-static is not installed")
     files = {"/init": (HERE / "guest-init", 0o755), "/bin/busybox": (Path(busybox), 0o755), "/bin/sh": (Path(busybox), 0o755)}
-    start = _python(files)
-    parts = [_entry("/guest-python", start.encode(), stat.S_IFREG | 0o755, 0)]
-    parts += [_entry("/dev/console", b"", stat.S_IFCHR | 0o600, 0, device=(5, 1))]
+    programs = [made_of / "mdadm", Path(str(which("dmsetup")))]
+    files |= {f"/sbin/{program.name}": (program, 0o755) for program in programs}
+    files |= {f"/modules/{path.name}": (path, 0o644) for path in made_of.glob("*.ko")}
+    start = _python(files) + "".join(f"insmod /modules/{name}.ko\n" for name in MODULES if (made_of / f"{name}.ko").exists())
+    members = [_entry("/guest-parts", start.encode(), stat.S_IFREG | 0o755, 0)]
+    members += [_entry("/dev/console", b"", stat.S_IFCHR | 0o600, 0, device=(5, 1))]
     folders = {str(parent) for name in (*files, "/dev/x") for parent in Path(name).parents if str(parent) != "/"}
     made = [_entry(name, b"", stat.S_IFDIR | 0o755, 0) for name in sorted(folders)]
     for name, (path, mode) in sorted(files.items()):
-        parts.append(_entry(name, path.read_bytes(), stat.S_IFREG | mode, int(path.stat().st_mtime)))
-    return b"".join((*made, *parts, _entry("TRAILER!!!", b"", 0, 0)))
+        members.append(_entry(name, path.read_bytes(), stat.S_IFREG | mode, int(path.stat().st_mtime)))
+    return b"".join((*made, *members, _entry("TRAILER!!!", b"", 0, 0)))
 
 
 def _entry(name: str, content: bytes, mode: int, mtime: int, device: tuple[int, int] = (0, 0)) -> bytes:
@@ -194,7 +210,8 @@ def _python(files: dict[str, tuple[Path, int]]) -> str:
             ]
     for path in wanted:
         files[str(path)] = (path, path.stat().st_mode & 0o777)
-    for path in _libraries(executable, [path for path in wanted if path.suffix == ".so" or ".so." in path.name]):
+    programs = [path for name, (path, _) in files.items() if name.startswith("/sbin/")]
+    for path in _libraries(executable, programs + [path for path in wanted if path.suffix == ".so" or ".so." in path.name]):
         files.setdefault(path, (Path(path), 0o755))
     search = ":".join(sorted({str(root.parent) for root in roots[1:]} | {str(library)}))
     home = library.parent.parent

@@ -116,13 +116,20 @@ def test_limits_of_the_cgroup_above(source: str, request: pytest.FixtureRequest)
     assert found["memory"]["cgroup_limit_bytes"] == 512 << 20
 
 
-def test_storage_of_the_working_directory(facts: dict[str, Any]) -> None:
-    (place,) = (item for item in facts["storage"]["places"] if item["role"] == "working directory")
-    assert (place["path"], place["filesystem"], place["mount_point"], place["carrier"]) == ("/mnt", "ext4", "/mnt", "disk")
-    assert [(disk["kind"], disk["transport"], disk["model"]) for disk in place["disks"]] == [
+def test_storage_down_to_the_disks(facts: dict[str, Any]) -> None:
+    data, saves = (next(item for item in facts["storage"]["places"] if item["role"] == role) for role in ("data", "checkpoints"))
+    assert (saves["path"], saves["filesystem"], saves["mount_point"], saves["carrier"]) == ("/mnt", "ext4", "/mnt", "disk")
+    assert [(disk["kind"], disk["transport"], disk["model"]) for disk in saves["disks"]] == [
         ("virtual", "pcie", "QEMU NVMe Ctrl")
     ]
-    assert place["writable"] is True
+    assert saves["writable"] is True
+    assert data["layers"] == ["lvm vg0-data", "md0 raid1"]
+    assert [disk["size_bytes"] for disk in data["disks"]] == [64 << 20]
+
+
+def test_half_a_mirror_is_found(live: dict[str, Any]) -> None:
+    assert live["md-array-degraded"]["verdict"] == "fail"
+    assert seen(live["md-array-degraded"]) == "1 missing"
 
 
 def test_what_a_virtual_disk_is_made_of_is_unknown(live: dict[str, Any]) -> None:
