@@ -177,3 +177,9 @@ def test_absent_is_told_from_denied_in_running_values() -> None:
     assert isinstance(found, Missing)
     assert found.why is Why.DENIED
     assert found.remedy == "run as root"
+
+
+def test_the_plugin_vm_of_tuned_sets_dirty_limits() -> None:
+    found = probe({**ACTIVE, SITE: "[vm]\ndirty_ratio=40\ndirty_background_bytes=10%\ntransparent_hugepages=never\n"}).settings
+    assert value(found["vm.dirty_ratio"].tuned) == "40"
+    assert value(found["vm.dirty_background_bytes"].boot) == "unparsed"

@@ -219,3 +219,19 @@ class TestBoot:
 )
 def test_values_as_people_write_them(target: Target, value: str, good: bool) -> None:
     assert meets(target, value) is good
+
+
+def test_a_boot_argument_keeps_numa_balancing_off() -> None:
+    seen = load("sysctl-lost-at-reboot.fail")
+    assert not isinstance(seen.system, Missing)
+    booted = msgspec.structs.replace(seen, system=msgspec.structs.replace(seen.system, cmdline=("ro", "numa_balancing=disable")))
+    assert said(booted, "sysctl-lost-at-reboot").verdict is Verdict.PASS
+
+
+def test_in_a_container_the_host_is_named_and_its_files_are_not_guessed_at() -> None:
+    seen = load("overcommit-strict.fail")
+    assert not isinstance(seen.system, Missing)
+    boxed = msgspec.structs.replace(seen, system=msgspec.structs.replace(seen.system, container="docker"))
+    item = said(boxed, "overcommit-strict").evidence[0]
+    assert "on the host" in item.wanted
+    assert item.source == "/proc/sys/vm/overcommit_memory"

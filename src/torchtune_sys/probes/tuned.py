@@ -22,6 +22,10 @@ _PROFILE_DIRS = ("/etc/tuned/profiles", "/etc/tuned", "/usr/lib/tuned/profiles",
 _NOT_SYSCTLS = frozenset({"type", "enabled", "replace", "devices", "devices_udev_regex", "priority", "script_pre", "script_post"})
 
 
+_VM_OPTIONS = frozenset({"dirty_bytes", "dirty_ratio", "dirty_background_bytes", "dirty_background_ratio"})
+"""Options of the plug-in vm that are sysctls (since 2.22)."""
+
+
 class Tuned(msgspec.Struct, frozen=True, kw_only=True):
     profile: Fact[str]
     sysctls: dict[str, Fact[Assignment]]
@@ -134,18 +138,20 @@ class _Profiles:
     def sysctls(self, profile: str) -> dict[str, Fact[Assignment]]:
         found: dict[str, Fact[Assignment]] = {}
         for section, options in self._sections.items():
-            if options.get("type", (section, ""))[0] != "sysctl":
-                continue
-            if options.get("enabled", ("1", ""))[0].lower() in ("0", "false", "no"):
+            plugin = options.get("type", (section, ""))[0]
+            if plugin not in ("sysctl", "vm") or options.get("enabled", ("1", ""))[0].lower() in ("0", "false", "no"):
                 continue
             for name, (value, where) in options.items():
-                if name not in _NOT_SYSCTLS:
-                    found[name.replace(".", "/")] = _assignment(value, f"tuned profile {profile} ({where})")
+                source = f"tuned profile {profile} ({where})"
+                if plugin == "vm" and name in _VM_OPTIONS:
+                    found[f"vm/{name}"] = _assignment(value, source)
+                elif plugin == "sysctl" and name not in _NOT_SYSCTLS:
+                    found[name.replace(".", "/")] = _assignment(value, source)
         return found
 
 
 def _assignment(value: str, source: str) -> Fact[Assignment]:
     plain = " ".join(value.strip("\"'").split())
-    if "${" in plain:
+    if "${" in plain or plain.endswith("%"):  # a share of the memory, in bytes
         return Missing(Why.UNPARSED, source, f"tuned computes the value: {plain[:60]}")
     return Assignment(value=plain, source=source)

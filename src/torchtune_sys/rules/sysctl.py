@@ -17,6 +17,7 @@ from torchtune_sys.rules.sysctl_wishes import (
     setting,
     swap_on_disk,
     told,
+    wanted,
     wish_map_count,
     wish_numa_balancing,
     wish_overcommit,
@@ -100,7 +101,13 @@ def numa_balancing_enabled(s: Snapshot, p: Params) -> Iterator[Evidence]:
     running = need(found.running)
     on = not running.isdigit() or bool(int(running) & 1)  # 2 alone is memory tiering, which moves cold pages only
     verdict = Verdict.FAIL if on else Verdict.PASS
-    yield Evidence(subject=found.key, seen=told(found, running), wanted=str(target), verdict=verdict, source=origin(found))
+    yield Evidence(
+        subject=found.key,
+        seen=told(s, found, running),
+        wanted=wanted(s, found.key, target),
+        verdict=verdict,
+        source=origin(s, found),
+    )
 
 
 @rule(
@@ -183,10 +190,10 @@ def dirty_limit_huge(s: Snapshot, p: Params) -> Iterator[Evidence]:
     deciding = count if as_bytes else ratio
     yield Evidence(
         subject=deciding.key,
-        seen=f"{told(deciding, need(deciding.running))}: up to {allowed / _GIB:.0f} GiB of {total / _GIB:.0f} GiB",
+        seen=f"{told(s, deciding, need(deciding.running))}: up to {allowed / _GIB:.0f} GiB of {total / _GIB:.0f} GiB",
         wanted=f"{p['max_gib']} GiB or less",
         verdict=Verdict.FAIL if allowed > int(p["max_gib"]) * _GIB else Verdict.PASS,
-        source=origin(deciding),
+        source=origin(s, deciding),
     )
 
 
@@ -216,10 +223,10 @@ def task_table_small(s: Snapshot, p: Params) -> Iterator[Evidence]:
     References
     Linux Documentation/admin-guide/sysctl/kernel.rst, pid_max and threads-max; systemd sets pid_max to 4194304 on 64-bit hosts.
     """
-    wanted = AtLeast(max(32768, 2 * tasks_needed(s)))
+    target = AtLeast(max(32768, 2 * tasks_needed(s)))
     for key in ("kernel.pid_max", "kernel.threads-max"):
         try:
-            yield judged(s, key, wanted)
+            yield judged(s, key, target)
         except NotApplicable:
             continue
 

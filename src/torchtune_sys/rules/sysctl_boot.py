@@ -10,7 +10,7 @@ from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, 
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, Why, need
 from torchtune_sys.rules.gates import not_in_container
-from torchtune_sys.rules.sysctl_wishes import agree, meets, proc, wished
+from torchtune_sys.rules.sysctl_wishes import agree, default_at_boot, meets, proc, wished
 
 
 def systemd_host(s: Snapshot) -> None:
@@ -90,7 +90,7 @@ def sysctl_lost_at_reboot(s: Snapshot, p: Params) -> Iterator[Evidence]:
         if (why := _unreadable(found)) is not None:
             yield unsure(wish.key, why)
             continue
-        after = wish.default if isinstance(found.boot, Missing) else found.boot.value
+        after = default_at_boot(s, wish) if isinstance(found.boot, Missing) else found.boot.value
         where = "the kernel's default: no file sets it" if isinstance(found.boot, Missing) else found.boot.source
         yield Evidence(
             subject=wish.key,

@@ -236,7 +236,7 @@ def rp_filter_strict(s: Snapshot, p: Params) -> Iterator[Evidence]:
                 seen=f"{value}, with {', '.join(i.name for i in members if i is not interface)} in {net} too",
                 wanted="2 (loose) or 0",
                 verdict=Verdict.FAIL if value == 1 else Verdict.PASS,
-                source=origin(decides),
+                source=origin(s, decides),
             )
 
 
@@ -272,7 +272,7 @@ def arp_answers_on_any_interface(s: Snapshot, p: Params) -> Iterator[Evidence]:
                 seen=f"arp_ignore {value}, with {', '.join(i.name for i in members if i is not interface)} in {net} too",
                 wanted="1 or 2",
                 verdict=Verdict.FAIL if value == 0 else Verdict.PASS,
-                source=origin(decides),
+                source=origin(s, decides),
             )
 
 

@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 import msgspec
 
-from torchtune_sys.model.facts.sysctl import Setting
+from torchtune_sys.model.facts import Fact
+from torchtune_sys.model.facts.sysctl import Assignment, Setting
 from torchtune_sys.model.rule import Evidence, Verdict
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.target import AtLeast, AtMost, Exactly, OneOf, Target, met
@@ -161,18 +162,44 @@ def proc(key: str) -> str:
     return "/proc/sys/" + key.translate({ord("."): "/", ord("/"): "."})
 
 
-def told(found: Setting, running: str) -> str:
+def at_boot(s: Snapshot, found: Setting) -> Fact[Assignment]:
+    """What the next boot sets, where that can be told: not from inside a container, nor where systemd is not what boots."""
+    if not isinstance(s.system, Missing):
+        if not isinstance(s.system.container, Missing) and s.system.container:
+            return Missing(Why.NOT_SUPPORTED, "sysctl.d", "the host's files are not visible in a container")
+        if not isinstance(s.system.init, Missing) and s.system.init != "systemd":
+            return Missing(Why.NOT_SUPPORTED, "sysctl.d", f"process 1 is {s.system.init}")
+    return found.boot
+
+
+def default_at_boot(s: Snapshot, wish: Wish) -> str:
+    """The kernel's own value, as its boot arguments change it."""
+    arguments = () if isinstance(s.system, Missing) or isinstance(s.system.cmdline, Missing) else s.system.cmdline
+    if wish.key == "kernel.numa_balancing" and "numa_balancing=disable" in arguments:
+        return "0"
+    return wish.default
+
+
+def told(s: Snapshot, found: Setting, running: str) -> str:
     """The running value, and what will be there after the next boot if that is another one."""
-    if not isinstance(found.boot, Missing) and not agree(found.boot.value, running):
-        return f"{running} now, {found.boot.value} after a reboot"
+    boot = at_boot(s, found)
+    if not isinstance(boot, Missing) and not agree(boot.value, running):
+        return f"{running} now, {boot.value} after a reboot"
     return running
 
 
-def origin(found: Setting) -> str:
+def origin(s: Snapshot, found: Setting) -> str:
     """Where the value was seen, and which file and line set it."""
-    if isinstance(found.boot, Missing):
-        return proc(found.key) + (" (no file sets it)" if found.boot.why is Why.ABSENT else "")
-    return f"{proc(found.key)}; {found.boot.source} sets {found.boot.value}"
+    boot = at_boot(s, found)
+    if isinstance(boot, Missing):
+        return proc(found.key) + (" (no file sets it)" if boot.why is Why.ABSENT else "")
+    return f"{proc(found.key)}; {boot.source} sets {boot.value}"
+
+
+def wanted(s: Snapshot, key: str, target: Target) -> str:
+    """The target; for what a container shares with its host, that the host is the place to change it."""
+    boxed = not isinstance(s.system, Missing) and not isinstance(s.system.container, Missing) and bool(s.system.container)
+    return f"{target} (set on the host: the container shares it)" if boxed and not key.startswith("net.") else str(target)
 
 
 def judged(s: Snapshot, key: str, target: Target) -> Evidence:
@@ -181,10 +208,10 @@ def judged(s: Snapshot, key: str, target: Target) -> Evidence:
     running = need(found.running)
     return Evidence(
         subject=key,
-        seen=told(found, running),
-        wanted=str(target),
+        seen=told(s, found, running),
+        wanted=wanted(s, key, target),
         verdict=Verdict.PASS if meets(target, running) else Verdict.FAIL,
-        source=origin(found),
+        source=origin(s, found),
     )
 
 
