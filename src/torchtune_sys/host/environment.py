@@ -17,6 +17,7 @@ PREFIXES = (
     "NVTE_",
     "NVSHMEM_",
     "NV_",
+    "NVTX_",
     "HIP_",
     "HSA_",
     "ROCR_",
