@@ -78,3 +78,7 @@ def test_mount_table_of_a_kubernetes_node() -> None:
         "/dev/shm/x": ("tmpfs", "0:67"),
         "/var/lib/kubelet/x": ("/dev/mapper/vgroot-lvroot", "253:0"),
     }
+
+
+def test_a_tree_without_a_session_has_no_working_directory_to_judge() -> None:
+    assert recorded("ghw/linux-amd64-accel-nvidia.tar.gz").places == ()

@@ -34,7 +34,8 @@ def _wanted(host: Host, intent: Intent) -> Iterator[tuple[Fact[str], str]]:
     for paths, role in ((intent.data, "data"), (intent.checkpoints, "checkpoints")):
         for path in paths:
             yield (cwd if isinstance(cwd, Missing) and not path.startswith("/") else posixpath.join(base, path)), role
-    if not intent.data and not intent.checkpoints:
+    recorded = not isinstance(cwd, Missing) or cwd.why is not Why.NOT_RECORDED  # a tree of /proc and /sys has no session
+    if not intent.data and not intent.checkpoints and recorded:
         yield cwd if isinstance(cwd, Missing) else base, "working directory"
     env = host.env()
     if isinstance(env, Missing):
@@ -56,6 +57,8 @@ class _Look:
         self._descent = descent
         self._stacks: dict[int, Stack] = {}
         self._spaces: dict[str, Fact[Space]] = {}
+        table = () if isinstance(mounts, Missing) else mounts
+        self._remote_points = {mount.point for mount in table if carrier(mount.filesystem, mount.source) not in LOCAL}
 
     def place(self, path: Fact[str], role: str) -> Place:
         if isinstance(path, Missing):
@@ -137,8 +140,7 @@ class _Look:
         return done, None
 
     def _dead(self, path: str) -> Missing | None:
-        mount = None if isinstance(self._mounts, Missing) else carrying(self._mounts, path)
-        if mount is None or mount.point != path or carrier(mount.filesystem, mount.source) in LOCAL:
+        if path not in self._remote_points:
             return None
         space = self._space(path)
         return space if isinstance(space, Missing) and space.why is Why.TIMEOUT else None
