@@ -183,3 +183,40 @@ def test_the_plugin_vm_of_tuned_sets_dirty_limits() -> None:
     found = probe({**ACTIVE, SITE: "[vm]\ndirty_ratio=40\ndirty_background_bytes=10%\ntransparent_hugepages=never\n"}).settings
     assert value(found["vm.dirty_ratio"].tuned) == "40"
     assert value(found["vm.dirty_background_bytes"].boot) == "unparsed"
+
+
+THUNDERX = """[variables]
+thunderx_cpuinfo_regex=CPU part\\s+:\\s+(0x0?516)|(0x0?af)|(0x0?a[0-3])|(0x0?b8)\\b
+[sysctl]
+vm.swappiness=10
+[sysctl.thunderx]
+type=sysctl
+uname_regex=aarch64
+cpuinfo_regex=${thunderx_cpuinfo_regex}
+kernel.numa_balancing=0
+"""
+
+
+@pytest.mark.parametrize(
+    ("machine", "part", "expected"),
+    [
+        ("x86_64", "", "absent"),
+        ("aarch64", "CPU part\t: 0xd4f\n", "absent"),
+        ("aarch64", "CPU part\t: 0x516\n", "0"),
+        ("aarch64", None, "unparsed"),
+    ],
+)
+def test_a_section_of_tuned_for_other_machines_does_not_count(machine: str, part: str | None, expected: str) -> None:
+    files = {**RUNNING, **ACTIVE, SITE: THUNDERX, "/proc/cpuinfo": part}
+    answers = {"uname": {"release": "6.8.0", "machine": machine, "nodename": "n1"}}
+    host = RecordedHost({"files": {path: text for path, text in files.items() if text is not None}, "answers": answers}, "test")
+    found = sysctl.probe(host, Intent()).settings
+    assert value(found["kernel.numa_balancing"].tuned) == expected
+    assert value(found["vm.swappiness"].tuned) == "10"
+
+
+def test_a_computed_include_leaves_open_what_the_profile_itself_does_not_set() -> None:
+    files = {**ACTIVE, SITE: "[main]\ninclude=${f:virt_check:virtual-guest:throughput-performance}\n[sysctl]\nvm.swappiness=10\n"}
+    found = probe(files).settings
+    assert value(found["vm.swappiness"].tuned) == "10"
+    assert value(found["net.core.somaxconn"].tuned) == "unparsed"

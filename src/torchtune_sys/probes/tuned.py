@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import msgspec
 
+from torchtune_sys.host import questions
 from torchtune_sys.host.base import Host
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.sysctl import Assignment
@@ -19,7 +20,20 @@ ACTIVE = "/etc/tuned/active_profile"
 _RUNNING = ("/run/tuned/tuned.pid", "/etc/systemd/system/multi-user.target.wants/tuned.service")
 _PROFILE_DIRS = ("/etc/tuned/profiles", "/etc/tuned", "/usr/lib/tuned/profiles", "/usr/lib/tuned")
 """Highest rank first; until 2.23 the profiles lay directly in /etc/tuned and /usr/lib/tuned."""
-_NOT_SYSCTLS = frozenset({"type", "enabled", "replace", "devices", "devices_udev_regex", "priority", "script_pre", "script_post"})
+_NOT_SYSCTLS = frozenset(
+    {
+        "type",
+        "enabled",
+        "replace",
+        "devices",
+        "devices_udev_regex",
+        "priority",
+        "script_pre",
+        "script_post",
+        "uname_regex",
+        "cpuinfo_regex",
+    }
+)
 
 
 _VM_OPTIONS = frozenset({"dirty_bytes", "dirty_ratio", "dirty_background_bytes", "dirty_background_ratio"})
@@ -103,6 +117,8 @@ class _Profiles:
 
     def load(self, name: str) -> None:
         name = name.removeprefix("-")  # "-name": no error if there is no such profile
+        if "$" in name and self.unread is None:
+            self.unread = Missing(Why.UNPARSED, ACTIVE, f"tuned computes which profile is included: {name[:60]}")
         if not name or "/" in name or "$" in name or len(self._seen) > 50:
             return
         path, text = self._find(name)
@@ -141,17 +157,60 @@ class _Profiles:
             plugin = options.get("type", (section, ""))[0]
             if plugin not in ("sysctl", "vm") or options.get("enabled", ("1", ""))[0].lower() in ("0", "false", "no"):
                 continue
+            if (here := self._is_for_this_machine(options)) is False:
+                continue
             for name, (value, where) in options.items():
                 source = f"tuned profile {profile} ({where})"
                 if plugin == "vm" and name in _VM_OPTIONS:
-                    found[f"vm/{name}"] = _assignment(value, source)
+                    found[f"vm/{name}"] = _assignment(value, source, here)
                 elif plugin == "sysctl" and name not in _NOT_SYSCTLS:
-                    found[name.replace(".", "/")] = _assignment(value, source)
+                    found[name.replace(".", "/")] = _assignment(value, source, here)
         return found
 
+    def _is_for_this_machine(self, options: dict[str, tuple[str, str]]) -> bool | None:
+        """Sections may be for some machines only (throughput-performance has one for ThunderX); None: could not tell."""
+        verdicts: list[bool | None] = []
+        for name, look in (("uname_regex", self._uname), ("cpuinfo_regex", self._cpuinfo)):
+            if name in options and False not in verdicts:
+                verdicts.append(holds(self._expanded(options[name][0]), look()))
+        return False if False in verdicts else None if None in verdicts else True
 
-def _assignment(value: str, source: str) -> Fact[Assignment]:
+    def _expanded(self, text: str) -> str:
+        for name, (value, _) in self._sections.get("variables", {}).items():
+            text = text.replace(f"${{{name}}}", value)
+        return text
+
+    def _uname(self) -> str:
+        answer = self._host.ask(questions.UNAME)
+        if not isinstance(answer, dict):
+            return ""
+        return f"Linux {answer.get('nodename')} {answer.get('release')} {answer.get('machine')}"
+
+    def _cpuinfo(self) -> str:
+        text = self._host.text("/proc/cpuinfo")
+        return "" if isinstance(text, Missing) else text[:4096]
+
+
+def holds(pattern: str, text: str) -> bool | None:
+    r"""Whether a pattern is found; None where that cannot be told: nothing to look at, or a pattern that might take for ever.
+
+    >>> holds("aarch64", "Linux n1 6.8.0 x86_64"), holds(r"CPU part\s+:\s+(0x0?516)", "CPU part : 0x516"), holds("(a+)+b", "aaa")
+    (False, True, None)
+    """
+    import re
+
+    if not text or "$" in pattern or re.search(r"\)[*+{]", pattern):
+        return None
+    try:
+        return re.search(pattern, text, re.MULTILINE) is not None
+    except (re.error, RecursionError, OverflowError):
+        return None
+
+
+def _assignment(value: str, source: str, here: bool | None) -> Fact[Assignment]:
     plain = " ".join(value.strip("\"'").split())
+    if here is None:
+        return Missing(Why.UNPARSED, source, "the section is for some machines only, and whether for this one was not seen")
     if "${" in plain or plain.endswith("%"):  # a share of the memory, in bytes
         return Missing(Why.UNPARSED, source, f"tuned computes the value: {plain[:60]}")
     return Assignment(value=plain, source=source)
