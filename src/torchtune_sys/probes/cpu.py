@@ -39,6 +39,7 @@ def probe(host: Host, intent: Intent) -> CpuFacts:
         sockets=sockets,
         cores=cores,
         smt=smt,
+        smt_control=host.word(f"{topology.CPUS}/smt/control"),
         flags=info if isinstance(info, Missing) else cpuinfo.parse_flags(info),
         policies=cpufreq.policies(host, online),
         affinity=affinity,

@@ -35,7 +35,7 @@ def online_cpus(host: Host) -> Fact[CpuSet]:
 def present_cpus(host: Host) -> Fact[CpuSet]:
     """CPUs that are in the machine, online or not."""
     found = read_set(host, f"{CPUS}/present")
-    if not isinstance(found, Missing):
+    if not isinstance(found, Missing) or found.why not in (Why.ABSENT, Why.NOT_RECORDED):
         return found
     numbers = _numbers(host)
     return found if isinstance(numbers, Missing) or not numbers else CpuSet(numbers)

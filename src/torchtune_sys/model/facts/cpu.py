@@ -31,6 +31,8 @@ class CpuFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Physical cores among the online CPUs."""
     smt: Fact[bool]
     """Whether any online core has more than one online thread."""
+    smt_control: Fact[str]
+    """smt/control: ``on``, ``off``, ``forceoff``, ``notsupported`` or ``notimplemented``; ABSENT before Linux 4.19."""
     flags: Fact[frozenset[str]]
     """ISA flags common to all processors (``flags`` or ``Features`` of /proc/cpuinfo)."""
     policies: Fact[tuple[CpuPolicy, ...]]

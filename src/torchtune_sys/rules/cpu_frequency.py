@@ -1,0 +1,186 @@
+"""How fast the processors may run: governor, energy preference, caps, boost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torchtune_sys.model.actions import Advice, SysfsWrite
+from torchtune_sys.model.cpuset import CpuSet
+from torchtune_sys.model.facts.cpu import CpuPolicy
+from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, Verdict, rule, unsure
+from torchtune_sys.model.snapshot import Snapshot
+from torchtune_sys.model.target import Exactly, OneOf
+from torchtune_sys.model.values import Missing, NotApplicable, absent, known, need
+
+_GOVERNOR = "/sys/devices/system/cpu/cpufreq/policy*/scaling_governor"
+_EPP_DRIVERS = ("intel_pstate", "amd-pstate-epp", "amd_pstate_epp")
+"""In their active mode the hardware chooses the frequency, by the energy preference; "powersave" is then the ordinary governor."""
+
+
+def _policies(s: Snapshot) -> tuple[CpuPolicy, ...]:
+    found = need(s.cpu).policies
+    if absent(found):
+        raise NotApplicable("the kernel scales no frequency here (virtual machine, or left to the firmware)")
+    return tuple(policy for policy in need(found) if len(policy.cpus))
+
+
+def _by_setting(policies: tuple[CpuPolicy, ...]) -> dict[tuple[str, str, str], list[int]]:
+    """CPUs by driver, governor and preference: one line of evidence rather than 256."""
+    groups: dict[tuple[str, str, str], list[int]] = {}
+    for policy in policies:
+        key = (need(policy.driver), need(policy.governor), known(policy.epp, ""))
+        groups.setdefault(key, []).extend(policy.cpus)
+    return groups
+
+
+def _cpus(numbers: list[int]) -> str:
+    return f"CPU {CpuSet(numbers)}"
+
+
+@rule(
+    id="cpu-governor-powersave",
+    title="The governor holds the CPUs at their lowest frequency",
+    severity=Severity.WARNING,
+    fix=(SysfsWrite(path=_GOVERNOR, target=Exactly("performance")), Advice(text="tuned-adm profile throughput-performance")),
+)
+def governor_powersave(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """The governor is powersave (or userspace) under a driver where that means a fixed low frequency.
+
+    Why it matters
+    Under acpi-cpufreq, cppc_cpufreq, amd-pstate and intel_cpufreq, powersave asks for the lowest frequency at all times: kernel launches,
+    data loading and communication run at a half or a third of the speed. Under intel_pstate and amd-pstate-epp it does not mean that.
+
+    When to leave it
+    Never on a machine that trains.
+
+    References
+    Linux Documentation/admin-guide/pm/cpufreq.rst, generic scaling governors; intel_pstate.rst, active mode
+    """
+    for (driver, governor, _), numbers in _by_setting(_policies(s)).items():
+        slow = governor == "powersave" and driver not in _EPP_DRIVERS
+        yield Evidence(
+            subject=_cpus(numbers),
+            seen=f"{governor} ({driver})",
+            wanted="performance",
+            verdict=Verdict.FAIL if slow else Verdict.PASS,
+            source=_GOVERNOR,
+        )
+
+
+@rule(
+    id="cpu-governor-not-performance",
+    title="The CPUs' frequency follows the load or prefers saving energy",
+    severity=Severity.ADVICE,
+    fix=(
+        SysfsWrite(path=_GOVERNOR, target=Exactly("performance")),
+        SysfsWrite(
+            path="/sys/devices/system/cpu/cpufreq/policy*/energy_performance_preference",
+            target=OneOf(("performance", "balance_performance")),
+        ),
+        Advice(text="tuned-adm profile throughput-performance sets both and keeps them over a reboot"),
+    ),
+)
+def governor_not_performance(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """The governor is not performance and, where the hardware decides, the energy preference leans towards saving.
+
+    Why it matters
+    The thread that launches kernels sleeps and wakes thousands of times a second; a governor that waits for load answers late. No
+    published measurement shows what it costs GPU training, so this is advice. What is judged is the governor together with the
+    preference: powersave under intel_pstate with the preference performance or balance_performance is fine.
+
+    When to leave it
+    On laptops, on hosts with a power budget, and where GPUs are the whole of the load.
+
+    References
+    tuned 2.28, profiles throughput-performance and accelerator-performance
+    Linux Documentation/admin-guide/pm/intel_pstate.rst and amd-pstate.rst, energy_performance_preference
+    """
+    for (driver, governor, preference), numbers in _by_setting(_policies(s)).items():
+        if driver in _EPP_DRIVERS:
+            good = governor == "performance" or preference in ("performance", "balance_performance", "default", "")
+        else:
+            good = governor in ("performance", "powersave")  # the latter is cpu-governor-powersave's finding
+        yield Evidence(
+            subject=_cpus(numbers),
+            seen=f"{governor} ({driver}{', preference ' + preference if preference else ''})",
+            wanted="performance",
+            verdict=Verdict.PASS if good else Verdict.FAIL,
+            source=_GOVERNOR,
+        )
+
+
+@rule(
+    id="cpu-frequency-capped",
+    title="The CPUs' frequency is capped below what the hardware allows",
+    severity=Severity.WARNING,
+    params=(Param("share", 0.97, "least share of the hardware's maximum that is not called a cap"),),
+    fix=(
+        Advice(
+            text="write cpuinfo_max_freq into scaling_max_freq, and look who lowers it (tuned, TLP, cpupower, a power daemon)"
+        ),
+    ),
+)
+def frequency_capped(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """scaling_max_freq is lower than cpuinfo_max_freq.
+
+    Why it matters
+    All CPU-side work (data loading, kernel launches, communication over sockets) slows down with the clock.
+
+    When to leave it
+    Where the cap holds the machine within a power or heat budget.
+
+    References
+    Linux Documentation/admin-guide/pm/cpufreq.rst, scaling_max_freq
+    """
+    groups: dict[tuple[int, int], list[int]] = {}
+    for policy in _policies(s):
+        if isinstance(policy.max_khz, Missing) or isinstance(policy.hardware_max_khz, Missing):
+            missing = policy.max_khz if isinstance(policy.max_khz, Missing) else policy.hardware_max_khz
+            if isinstance(missing, Missing):
+                yield unsure(f"CPU {policy.cpus}", missing)
+            continue
+        groups.setdefault((policy.max_khz, policy.hardware_max_khz), []).extend(policy.cpus)
+    for (cap, hardware), numbers in groups.items():
+        if hardware <= 0 or cap <= 0:
+            continue
+        yield Evidence(
+            subject=_cpus(numbers),
+            seen=f"{cap / 1000:.0f} MHz of {hardware / 1000:.0f} MHz",
+            wanted=f"{hardware / 1000:.0f} MHz",
+            verdict=Verdict.FAIL if cap < hardware * float(p["share"]) else Verdict.PASS,
+            source="/sys/devices/system/cpu/cpufreq/policy*/scaling_max_freq",
+        )
+
+
+@rule(
+    id="cpu-boost-disabled",
+    title="The CPUs' boost frequencies (turbo) are switched off",
+    severity=Severity.ADVICE,
+    fix=(
+        SysfsWrite(path="/sys/devices/system/cpu/intel_pstate/no_turbo", target=Exactly("0")),
+        SysfsWrite(path="/sys/devices/system/cpu/cpufreq/boost", target=Exactly("1")),
+        Advice(text="or switch it on in the firmware's setup, if it is off there"),
+    ),
+)
+def boost_disabled(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """The kernel was told not to use the frequencies above the base clock.
+
+    Why it matters
+    The launching thread of each rank is single-threaded: it gains most from boost.
+
+    When to leave it
+    Where equal clocks matter more than speed (benchmarks), or power is short.
+
+    References
+    Linux Documentation/admin-guide/pm/cpufreq.rst, frequency boost support; intel_pstate.rst, no_turbo
+    """
+    found = need(s.cpu).boost
+    if absent(found):
+        raise NotApplicable("the frequency driver has no boost switch")
+    on = need(found)
+    yield Evidence(
+        subject="boost", seen="on" if on else "off", wanted="on", verdict=Verdict.PASS if on else Verdict.FAIL, source="cpufreq"
+    )
+
+
+RULES: tuple[Rule, ...] = (governor_powersave, governor_not_performance, frequency_capped, boost_disabled)
