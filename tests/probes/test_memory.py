@@ -115,3 +115,13 @@ def test_swap_areas_with_blanks_in_their_names() -> None:
         ("/my swap", "file", 512 << 10),
         ("/dev/sda2", "partition", 0),
     ]
+
+
+def test_idle_pages_of_other_sizes_are_looked_up() -> None:
+    files = {
+        "/proc/meminfo": "HugePages_Total: 0\nHugePages_Free: 0\nHugepagesize: 2048 kB\nHugetlb: 4194304 kB\n",
+        "/sys/kernel/mm/hugepages/hugepages-1048576kB/free_hugepages": "3\n",
+        "/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages": "0\n",
+    }
+    facts = seen(files=files)
+    assert (facts.hugepages_reserved_bytes, facts.hugepages_free_bytes) == (4 << 30, 3 << 30)

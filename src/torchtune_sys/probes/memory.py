@@ -15,6 +15,7 @@ from torchtune_sys.probes import cgroup
 _MEMINFO = "/proc/meminfo"
 _MOUNTINFO = "/proc/self/mountinfo"
 _SHM = "/dev/shm"
+_HUGEPAGES = "/sys/kernel/mm/hugepages"
 _THP = "/sys/kernel/mm/transparent_hugepage"
 
 
@@ -35,7 +36,7 @@ def probe(host: Host, intent: Intent) -> MemoryFacts:
         thp_defrag=choice(host, f"{_THP}/defrag"),
         thp_shmem=choice(host, f"{_THP}/shmem_enabled"),
         hugepages_reserved_bytes=_hugepages(meminfo, "Hugetlb", "HugePages_Total"),
-        hugepages_free_bytes=_hugepages(meminfo, "", "HugePages_Free"),
+        hugepages_free_bytes=_hugepages_free(host, meminfo),
         commit_limit_bytes=_field(meminfo, "CommitLimit"),
         committed_bytes=_field(meminfo, "Committed_AS"),
         shm_size_bytes=_shm_size(space.size if not isinstance(space, Missing) else space, mounted_size),
@@ -131,6 +132,27 @@ def _hugepages(meminfo: Fact[dict[str, int]], total: str, count: str) -> Fact[in
     if count not in meminfo:
         return Missing(Why.NOT_SUPPORTED, _MEMINFO, "this kernel has no hugetlbfs")
     return meminfo[count] * meminfo.get("Hugepagesize", 2 << 20)
+
+
+def _hugepages_free(host: Host, meminfo: Fact[dict[str, int]]) -> Fact[int]:
+    """/proc/meminfo tells it for the default size only; other sizes are looked up where there are any."""
+    if isinstance(meminfo, Missing) or meminfo.get("Hugetlb", 0) <= _default_pool(meminfo):
+        return _hugepages(meminfo, "", "HugePages_Free")
+    names = host.names(_HUGEPAGES)
+    if isinstance(names, Missing):
+        return names
+    free = 0
+    for name in names:
+        size = re.fullmatch(r"hugepages-(\d{1,9})kB", name)
+        count = host.number(f"{_HUGEPAGES}/{name}/free_hugepages")
+        if size and isinstance(count, Missing):
+            return count
+        free += int(size[1]) * 1024 * count if size and not isinstance(count, Missing) else 0
+    return free
+
+
+def _default_pool(meminfo: dict[str, int]) -> int:
+    return meminfo.get("HugePages_Total", 0) * meminfo.get("Hugepagesize", 2 << 20)
 
 
 def _swaps(host: Host) -> Fact[tuple[SwapDevice, ...]]:

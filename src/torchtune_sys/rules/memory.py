@@ -399,10 +399,11 @@ def hugepages_hoard_memory(s: Snapshot, p: Params) -> Iterator[Evidence]:
     """
     memory = need(s.memory)
     reserved, total = need(memory.hugepages_reserved_bytes), need(memory.total_bytes)
-    idle = min(known(memory.hugepages_free_bytes, reserved), reserved)
+    many = reserved > total * float(p["max_share"])
+    idle = min(need(memory.hugepages_free_bytes), reserved) if many else 0
     yield Evidence(
         subject="huge pages",
-        seen=f"{size(reserved)} reserved, {size(idle)} of it idle, of {size(total)}",
+        seen=f"{size(reserved)} of {size(total)} reserved" + (f", {size(idle)} of it idle" if many else ""),
         wanted=f"at most {float(p['max_share']):.0%} idle",
         verdict=Verdict.FAIL if idle > total * float(p["max_share"]) else Verdict.PASS,
         source="/proc/meminfo",

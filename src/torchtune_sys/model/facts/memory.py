@@ -31,7 +31,7 @@ class MemoryFacts(msgspec.Struct, frozen=True, kw_only=True):
     hugepages_reserved_bytes: Fact[int]
     """Memory set aside for hugetlbfs, all page sizes where the kernel sums them up (``Hugetlb:``, since 4.16)."""
     hugepages_free_bytes: Fact[int]
-    """The part of the default-size pool that nobody uses."""
+    """The part of the reserved pages that nobody uses."""
     commit_limit_bytes: Fact[int]
     """CommitLimit: what may be promised at most under vm.overcommit_memory=2."""
     committed_bytes: Fact[int]
