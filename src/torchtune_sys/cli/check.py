@@ -36,8 +36,9 @@ not judge: a check of severity error failed to look or ran out of time (with
 monitoring expects.
 
 \b
-Counts that are not given are taken from the job's environment: LOCAL_WORLD_SIZE,
-WORLD_SIZE, SLURM_NTASKS_PER_NODE (if above 1), SLURM_JOB_NUM_NODES, OMP_NUM_THREADS.
+Counts that are not given are taken from the job's environment:
+LOCAL_WORLD_SIZE, WORLD_SIZE, SLURM_NTASKS_PER_NODE (if above 1),
+SLURM_JOB_NUM_NODES, OMP_NUM_THREADS and Open MPI's OMPI_COMM_WORLD_….
 """,
 )
 @shared.intent_options

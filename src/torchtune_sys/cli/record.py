@@ -16,8 +16,9 @@ Examples:
   torchtune-sys record -o host.json
   torchtune-sys check --from host.json
 
-Names of users and hosts, addresses, UUIDs and serial numbers are replaced, equal ones by equal tokens. Read the file before
-you publish it.
+
+Names of users and hosts, addresses, UUIDs and serial numbers are replaced,
+equal ones by equal tokens. Read the file before you publish it.
 """,
 )
 @shared.intent_options

@@ -1,0 +1,204 @@
+"""Each command as a person calls it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from pathlib import Path
+
+import pytest
+from driven import HOSTS, judged_by, run
+
+from torchtune_sys import __version__
+from torchtune_sys.cli.main import COMMANDS, cli
+from torchtune_sys.rules import CATALOGUE
+
+SMALL = str(HOSTS / "base" / "system.json")
+
+
+def test_version() -> None:
+    found = run("--version")
+    assert (found.returncode, found.stdout) == (0, f"torchtune-sys, version {__version__}\n")
+
+
+def test_alone_it_prints_help() -> None:
+    found = run()
+    assert found.returncode == 0
+    assert found.stdout == run("--help").stdout
+    assert all(name in found.stdout for name in COMMANDS)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_table_says_what_the_command_says(name: str) -> None:
+    command = cli.get_command(cli.make_context("torchtune-sys", [], resilient_parsing=True), name)
+    assert command is not None and command.name == name
+    found = run(name, "-h")
+    assert found.returncode == 0
+    assert found.stdout.startswith(f"Usage: torchtune-sys {name} ")
+    assert all(len(row) <= 80 or "torchtune-sys" in row or "Example" in row for row in found.stdout.splitlines())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["chek"], "Did you mean check?"),
+        (["check", "--timeout", "0"], "0 is not between"),
+        (["check", "--timeout", "nan"], "is not between"),
+        (["check", "--format", "yaml"], "yaml"),
+        (["check", "--nproc-per-node", "0"], "--nproc-per-node"),
+        (["check", "--workers", "-1"], "--workers"),
+        (["explain"], "RULE"),
+        (["check", "--select", "no-such-rule"], "no rule, family or severity is called 'no-such-rule'"),
+        (["check", "--from", "/does/not/exist"], "/does/not/exist"),
+        (["check", "--from", "a", "--root", "b"], "--from and --root"),
+        (["check", "--root", "/does/not/exist"], "/does/not/exist"),
+        (["check", "--config", "/does/not/exist"], "/does/not/exist"),
+        (["completion", "tcsh"], "tcsh"),
+        (["record", "--from", "/etc/hostname"], "/etc/hostname"),
+    ],
+)
+def test_a_wrong_call_exits_2_says_what_and_prints_no_result(arguments: list[str], words: str) -> None:
+    found = run(*arguments)
+    assert found.returncode == 2
+    assert found.stdout == ""
+    assert words in found.stderr
+    assert "Traceback" not in found.stderr
+
+
+def test_an_unknown_rule_gets_a_suggestion() -> None:
+    name = CATALOGUE[0].id
+    found = run("explain", name[:-1] + "x")
+    assert found.returncode == 2
+    assert f"did you mean {name}" in found.stderr
+
+
+def test_explain_every_rule() -> None:
+    """All in one process: 100 starts would only measure the machine."""
+    from click.testing import CliRunner
+
+    for rule in CATALOGUE:
+        found = CliRunner().invoke(cli, ["explain", rule.id])
+        assert found.exit_code == 0, found.output
+        shown = " ".join(found.output.split())
+        assert rule.id in shown
+        for heading in ("Why it matters", "When to leave it", "References"):
+            assert re.search(rf"^{heading}$", found.output, re.M), rule.id
+        for param in rule.params:
+            assert f"{param.name} = " in shown
+
+
+def test_rules_lists_each_once_as_text_and_as_json() -> None:
+    text = run("rules").stdout
+    found = json.loads(run("rules", "--format", "json").stdout)
+    assert [item["rule"] for item in found["rules"]] == [rule.id for rule in CATALOGUE]
+    for rule in CATALOGUE:
+        assert len(re.findall(rf"^  \w+ +{re.escape(rule.id)}  ", text, re.M)) == 1
+
+
+def test_rules_can_be_selected() -> None:
+    found = json.loads(run("rules", "--select", "error", "--ignore", "memory", "--format", "json").stdout)
+    chosen = {item["rule"] for item in found["rules"]}
+    assert chosen == {rule.id for rule in CATALOGUE if rule.severity.value == "error" and rule.family != "memory"}
+
+
+def test_check_of_a_recording_names_it() -> None:
+    found = run("check", "--from", SMALL)
+    assert found.returncode in (0, 1, 3)
+    assert "recording system.json" in found.stdout
+    assert found.stderr == ""
+
+
+def test_check_reads_a_recording_from_standard_input() -> None:
+    found = run("check", "--from", "-", data=Path(SMALL).read_text())
+    assert found.returncode in (0, 1, 3)
+    assert "standard input" in found.stdout
+
+
+def test_json_goes_to_standard_output_alone() -> None:
+    found = run("check", "--from", SMALL, "--format", "json", "--color", "always")
+    report = json.loads(found.stdout)
+    assert report["schema"] == "torchtune-sys/report/1"
+    assert report["host"]["origin"] == "recording system.json"
+    assert len(report["results"]) == len(CATALOGUE)
+    assert found.stderr == ""
+
+
+def test_snapshot_as_json_and_as_text() -> None:
+    found = json.loads(run("snapshot", "--from", SMALL, "--format", "json").stdout)
+    assert found["schema"] == "torchtune-sys/snapshot/1"
+    assert found["origin"] == "recording system.json"
+    text = run("snapshot", "--from", SMALL).stdout
+    assert re.search(r"^system$", text, re.M) and re.search(r"^  kernel ", text, re.M)
+
+
+def test_snapshot_timings_go_to_standard_error() -> None:
+    found = run("snapshot", "--from", SMALL, "--timings", "--format", "json")
+    json.loads(found.stdout)
+    assert re.search(r"^ +\d+\.\d ms  system$", found.stderr, re.M)
+
+
+def test_record_makes_what_check_judges(tmp_path: Path) -> None:
+    place = tmp_path / "host.json"
+    found = run("record", "-o", str(place), "--nproc-per-node", "3")
+    assert found.returncode == 0, found.stderr
+    assert found.stdout == ""
+    assert re.match(r"recorded \d+ files?, .*; \d+ texts held names", found.stderr)
+    recording = json.loads(place.read_text())
+    assert recording["schema"] == "torchtune-sys/recording/1"
+    assert recording["intent"]["ranks"] == 3
+    report = json.loads(run("check", "--from", str(place), "--format", "json").stdout)
+    assert report["host"]["intent"]["ranks"] == 3
+    overridden = json.loads(run("check", "--from", str(place), "--nproc-per-node", "5", "--format", "json").stdout)
+    assert overridden["host"]["intent"]["ranks"] == 5
+
+
+def test_a_recording_is_judged_as_its_host_was(tmp_path: Path) -> None:
+    place = tmp_path / "host.json"
+    common = ["--python", sys.executable]
+    run("record", "-o", str(place), *common)
+    live = json.loads(run("check", "--format", "json", *common).stdout)
+    again = json.loads(run("check", "--format", "json", "--from", str(place)).stdout)
+    verdicts = [{item["rule"]: item["verdict"] for item in report["results"]} for report in (live, again)]
+    assert verdicts[0] == verdicts[1]
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_scripts_name_the_program(shell: str) -> None:
+    found = run("completion", shell)
+    assert found.returncode == 0
+    assert "_TORCHTUNE_SYS_COMPLETE" in found.stdout and "torchtune-sys" in found.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("torchtune-sys ch", "check"),
+        (f"torchtune-sys explain {CATALOGUE[0].id[:-2]}", CATALOGUE[0].id),
+        ("torchtune-sys check --select memory,sys", "memory,sysctl"),
+        ("torchtune-sys check --profile clu", "cluster"),
+    ],
+)
+def test_the_shell_completes(words: str, expected: str) -> None:
+    asked = {"_TORCHTUNE_SYS_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(len(words.split()) - 1)}
+    assert f"plain,{expected}" in run(env=asked).stdout.splitlines()
+
+
+@pytest.mark.parametrize("name", ["text", "json", "junit", "markdown", "github", "prometheus", "nagios"])
+def test_output_writes_the_same_bytes_to_a_file(name: str, tmp_path: Path) -> None:
+    place = tmp_path / "report"
+    to_file = judged_by("E-fails A-passes W-denied", "--format", name, "--output", str(place))
+    to_stdout = judged_by("E-fails A-passes W-denied", "--format", name, "--output", "-")
+    assert to_file.stdout == ""
+    assert to_file.returncode == to_stdout.returncode
+    timeless = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d|_seconds [\d.]+")
+    assert timeless.sub("", place.read_text()) == timeless.sub("", to_stdout.stdout)
+
+
+def test_output_replaces_a_file_whole_and_leaves_nothing_beside_it(tmp_path: Path) -> None:
+    place = tmp_path / "report.json"
+    place.write_text("old " * 100_000)
+    judged_by("A-passes", "--format", "json", "--output", str(place))
+    json.loads(place.read_text())
+    assert os.listdir(tmp_path) == ["report.json"]

@@ -1,0 +1,62 @@
+"""What the program loads before it knows what is wanted."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from driven import environment
+
+HEAVY = {
+    "torch", "jinja2", "psutil", "pynvml", "distro", "asyncio", "importlib.metadata", "subprocess", "dataclasses", "tomllib", "csv",
+    "xml.etree.ElementTree", "json", "argparse", "logging", "http", "urllib.request", "email", "ssl", "tempfile", "difflib", "pathlib",
+}  # fmt: skip
+OURS = {"torchtune_sys.engine", "torchtune_sys.probes", "torchtune_sys.rules", "torchtune_sys.knowledge", "torchtune_sys.render"}
+AND_PRINT = "\nimport sys; sys.stderr.write(' '.join(sys.modules))"
+
+
+def loaded(code: str) -> set[str]:
+    found = subprocess.run(
+        [sys.executable, "-c", code + AND_PRINT], env=environment(), capture_output=True, text=True, timeout=60
+    )
+    assert found.returncode == 0, found.stderr
+    return set(found.stderr.split())
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import torchtune_sys.cli.main",
+        "from torchtune_sys.cli.main import run; run(['--help'])",
+        "from torchtune_sys.cli.main import run; run(['--version'])",
+        "from torchtune_sys.cli.main import run; run(['check', '--help'])",
+    ],
+)
+def test_help_loads_nothing_but_click(code: str) -> None:
+    # pytest's own .pth files may load something at start-up: that is not ours.
+    found = loaded(code) - loaded("pass")
+    assert not found & HEAVY
+    assert not found & OURS
+
+
+def test_check_loads_no_heavy_module_where_none_is_needed() -> None:
+    """On a recording: live, children are started, and psutil may be asked."""
+    code = "from driven import HOSTS\nfrom torchtune_sys.cli.main import run\nrun(['check', '--from', str(HOSTS / 'base' / 'system.json')])"
+    path = f"import sys; sys.path.insert(0, {__file__.rpartition('/')[0]!r})\n"
+    found = loaded(path + code) - loaded(path + "import driven")
+    assert not found & {
+        "torch",
+        "jinja2",
+        "pynvml",
+        "asyncio",
+        "importlib.metadata",
+        "dataclasses",
+        "xml.etree.ElementTree",
+        "difflib",
+    }
+
+
+def test_no_command_is_imported_before_it_is_called() -> None:
+    found = loaded("from torchtune_sys.cli.main import run; run(['--help'])")
+    assert not [name for name in found if name.startswith("torchtune_sys.cli.") and name not in ("torchtune_sys.cli.main",)]

@@ -1,0 +1,70 @@
+"""Exit statuses, as the design has them."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from driven import judged_by, run
+
+
+@pytest.mark.parametrize(
+    ("rules", "arguments", "status"),
+    [
+        ("E-passes", [], 0),
+        ("W-fails A-fails E-passes", [], 0),
+        ("E-fails", [], 1),
+        ("W-fails", ["--fail-on", "warning"], 1),
+        ("A-fails", ["--fail-on", "warning"], 0),
+        ("A-fails", ["--fail-on", "advice"], 1),
+        ("E-fails", ["--fail-on", "never"], 0),
+        ("E-late", [], 3),
+        ("E-late", ["--fail-on", "never"], 3),
+        ("W-late", [], 0),
+        ("W-late", ["--strict"], 0),
+        ("E-denied", [], 0),
+        ("E-denied", ["--strict"], 3),
+        ("E-late E-fails", [], 1),
+        ("E-denied E-fails", ["--strict"], 1),
+        ("A-crashes E-passes", [], 4),
+        ("E-crashes E-fails", [], 4),
+        ("E-fails", ["--format", "nagios"], 2),
+        ("W-fails", ["--format", "nagios"], 1),
+        ("A-fails", ["--format", "nagios"], 0),
+        ("E-late", ["--format", "nagios"], 3),
+        ("E-denied", ["--format", "nagios"], 0),
+        ("E-denied", ["--format", "nagios", "--strict"], 3),
+        ("W-crashes", ["--format", "nagios"], 3),
+    ],
+)
+def test_status(rules: str, arguments: list[str], status: int) -> None:
+    found = judged_by(rules, *arguments)
+    assert found.returncode == status, found.stdout + found.stderr
+
+
+def test_a_rule_that_crashes_keeps_no_other_from_being_reported() -> None:
+    found = judged_by("E-crashes E-fails W-passes", "--format", "json")
+    assert found.returncode == 4
+    verdicts = {item["rule"]: item["verdict"] for item in json.loads(found.stdout)["results"]}
+    assert verdicts == {"made-e-crashes": "crashed", "made-e-fails": "fail", "made-w-passes": "pass"}
+
+
+def test_a_crash_is_told_to_people_too() -> None:
+    found = judged_by("E-crashes E-fails")
+    assert "ValueError: a rule's bug" in found.stdout and "[made-e-crashes]" in found.stdout
+    assert "Title of made-e-fails" in found.stdout
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--timeout", "x"], ["--select", "nonsense"], ["--from", "/no/such/file"], ["--config", "/"]]
+)
+def test_nagios_never_takes_a_wrong_call_for_critical(arguments: list[str]) -> None:
+    found = run("check", "--format", "nagios", *arguments)
+    assert found.returncode == 3
+    assert found.stdout.startswith("TORCHTUNE-SYS UNKNOWN - ") and found.stdout.count("\n") == 1
+
+
+@pytest.mark.parametrize("name", ["json", "junit", "markdown", "github", "prometheus", "text"])
+def test_the_format_does_not_change_the_status(name: str) -> None:
+    assert judged_by("E-fails", "--format", name).returncode == 1
+    assert judged_by("E-late", "--format", name).returncode == 3

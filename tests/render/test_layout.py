@@ -1,0 +1,59 @@
+"""What reaches a terminal: wrapped, and nothing in it that the terminal would act upon."""
+
+from __future__ import annotations
+
+import re
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from torchtune_sys.render.layout import Style, clean, cut, line, render
+
+ANY = st.text(st.characters(codec=None), max_size=60)
+
+
+@given(ANY)
+def test_cleaned_text_holds_nothing_that_a_terminal_acts_upon(text: str) -> None:
+    found = clean(text)
+    assert found.isprintable()
+    found.encode()  # no lone surrogate either
+
+
+def test_escape_sequences_and_overrides_are_shown_not_sent() -> None:
+    shown = render([line("a\x1b]0;title\x07b\u202ec\x9bd\ud800")], Style())
+    assert shown == "a\\x1b]0;title\\x07b\\u202ec\\x9bd\\ud800\n"
+
+
+def test_line_breaks_in_a_value_do_not_make_lines() -> None:
+    assert render([line("one\ntwo\r\nthree\u2028four")], Style()) == "one two three\\u2028four\n"
+
+
+@given(st.lists(st.text("abc/-", min_size=1, max_size=12), max_size=30), st.integers(40, 100))
+def test_lines_are_no_wider_than_asked_and_lose_no_word(words: list[str], width: int) -> None:
+    shown = render([line(" ".join(words), label="label", hang=8)], Style(width=width))
+    assert all(len(row) <= width for row in shown.splitlines())
+    assert shown.split() == ["label", *words]
+
+
+def test_a_word_longer_than_the_line_stays_whole_so_that_it_can_be_copied() -> None:
+    path = "/" + "x" * 90
+    assert path in render([line(f"see {path}")], Style(width=40)).splitlines()
+
+
+def test_following_rows_hang_below_the_words() -> None:
+    rows = render([line("aaaa " * 20, label="GPU", hang=8)], Style(width=40)).splitlines()
+    assert rows[0].startswith("GPU     aaaa")
+    assert all(row.startswith("        aaaa") for row in rows[1:])
+
+
+def test_colour_changes_nothing_but_codes() -> None:
+    lines = [line(("The driver is too old", "bold"), " for ", ("this torch", "error"), label=("error", "error"), hang=8)]
+    plain = render(lines, Style(width=30))
+    colored = render(lines, Style(width=30, color=True))
+    assert "\x1b[" in colored and "\x1b[" not in plain
+    assert re.sub(r"\x1b\[[0-9;]*m", "", colored) == plain
+
+
+@given(ANY, st.integers(2, 40))
+def test_cut_keeps_to_its_limit(text: str, limit: int) -> None:
+    assert len(cut(text, limit)) <= limit
