@@ -37,6 +37,11 @@ def space(size: int, free: int, inodes: int = 1_000_000, inodes_free: int = 900_
         (1900 * GIB, 99 * GIB, False, False),  # 5.2 %
         (2100 * GIB, 99 * GIB, False, True),  # 4.7 %
         (GIB // 2, GIB // 2 - MIB, False, False),  # small, and nearly empty
+        (3 * GIB // 2, 3 * GIB // 4, False, False),  # small, exactly half empty
+        (3 * GIB // 2, 3 * GIB // 4 - MIB, True, True),
+        (4000 * GIB, 20 * GIB, False, True),  # 0.5 %, exactly 20 GiB
+        (4000 * GIB, 20 * GIB - MIB, True, True),
+        (4000 * GIB, 100 * GIB, False, False),  # 2.5 %, exactly 100 GiB
         (2100 * GIB, 101 * GIB, False, False),  # 4.8 %, but more than 100 GiB
     ],
 )
@@ -57,8 +62,13 @@ def test_small_file_system_is_no_place_for_checkpoints_even_if_empty() -> None:
         (32_000_000, 100, False, True),
         (32_000_000, 319_999, False, True),
         (32_000_000, 320_000, False, False),
-        (4_000_000_000, 2_000_000, False, False),  # a server's billions: two million are plenty
+        (4_000_000_000, 1_000_000, False, False),  # a server's billions: a million are plenty
+        (4_000_000_000, 999_999, False, True),
         (0, 0, False, False),  # btrfs has no fixed number
+        (30_000, 10_000, False, False),
+        (30_000, 9_999, False, True),
+        (200, 100, False, False),  # half of few is left
+        (200, 99, True, True),
         (500, 450, False, False),  # a small tmpfs, hardly used
         (60, 50, False, False),
     ],
@@ -71,8 +81,29 @@ def test_inodes(inodes: int, free: int, exhausted: bool, low: bool) -> None:
 
 def test_a_read_only_image_is_not_full() -> None:
     line = "51 30 259:3 / /data ro,relatime - squashfs /dev/nvme1n1 ro"
-    seen = result("disk-full", **space(5 * GIB, 0), files=mounted(line))
-    assert seen.verdict is Verdict.NA
+    for rule_id in ("disk-full", "disk-space-low", "inodes-exhausted", "inodes-low"):
+        assert result(rule_id, **space(5 * GIB, 0, 30_000, 0), files=mounted(line)).verdict is Verdict.NA
+
+
+@pytest.mark.parametrize(
+    ("overlay", "wanted"),
+    [
+        ("checkpoints-not-writable.fail.read-only", "xfs on /data is mounted read-only"),
+        ("checkpoints-not-writable.fail", "this user may not write to /data/checkpoints"),
+        ("checkpoints-not-writable.fail.new-directory", "this user may not write to /data"),
+        ("data-path-unreadable.fail", "no such path below /data"),
+        ("data-path-unreadable.fail.denied", "this user may not read it"),
+        ("filesystem-not-answering.fail", "nfs4 10.0.0.5:/export/data on /data: no answer within 2 s"),
+    ],
+)
+def test_what_is_said(overlay: str, wanted: str) -> None:
+    assert [item.seen for item in result(overlay.partition(".")[0], overlay).evidence if item.verdict is Verdict.FAIL] == [wanted]
+
+
+@pytest.mark.parametrize(("free", "verdict"), [(4 * GIB, Verdict.PASS), (4 * GIB - 1, Verdict.FAIL)])
+def test_room_for_temporary_files(free: int, verdict: Verdict) -> None:
+    spaces = {"/tmp": {"size": 100 * GIB, "free": free, "inodes": 0, "inodes_free": 0}}
+    assert result("temporary-space-low", spaces=spaces).verdict is verdict
 
 
 def mounted(line: str, **files: Any) -> dict[str, Any]:
