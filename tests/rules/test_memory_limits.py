@@ -14,7 +14,7 @@ from torchtune_sys.model.facts.session import Intent
 from torchtune_sys.model.rule import Result, Verdict
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, Why
-from torchtune_sys.rules import limits, memory
+from torchtune_sys.rules import limits, limits_tasks, memory
 
 NOTHING = Missing(Why.ABSENT, "test")
 MIB, GIB = 1 << 20, 1 << 30
@@ -145,7 +145,7 @@ def test_root_is_not_bound_by_the_limit_on_processes(healthy: Snapshot) -> None:
 
 def test_processes_are_counted_over_ranks_threads_and_workers(healthy: Snapshot) -> None:
     seen = msgspec.structs.replace(healthy, intent=Intent(ranks=8, threads=64, workers=100))
-    assert limits.tasks_needed(seen) == 8 * (64 + 32 + 400)
+    assert limits_tasks.tasks_needed(seen) == 8 * (64 + 32 + 400)
     assert said(limited(seen, nproc=(3967, None)), "nproc-limit-too-low").verdict is Verdict.FAIL
     assert said(limited(seen, nproc=(3968, None)), "nproc-limit-too-low").verdict is Verdict.PASS
 

@@ -5,46 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from torchtune_sys.model.actions import Advice, Limit, Needs, OwnedFile
-from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.limits import Limit as Seen
-from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, Verdict, rule
+from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, rule
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import Missing, NotApplicable, absent, known, need
-from torchtune_sys.rules.gates import gpu_host, not_in_container, ranks_here, rdma_active
+from torchtune_sys.model.values import NotApplicable, absent, known, need
+from torchtune_sys.rules import limits_tasks
+from torchtune_sys.rules.amounts import size
+from torchtune_sys.rules.gates import gpu_host, not_in_container, rdma_active
+from torchtune_sys.rules.limits_seen import IN_CONTAINER, SOURCE, below, count, limit_of, verdict_on
 
 _GIB = 1 << 30
 _MIB = 1 << 20
-_SOURCE = "getrlimit"
-_IN_CONTAINER = "in a container: docker run --ulimit {0}; Slurm: LimitXXX= of slurmd.service and PropagateResourceLimits"
-
-
-def _limit(s: Snapshot, name: str) -> Seen:
-    limits = need(s.limits).limits
-    found: Fact[Seen] | None = limits.get(name)
-    if found is None:
-        raise NotApplicable(f"this system has no limit {name}")
-    return need(found)
-
-
-def _size(value: int | None) -> str:
-    if value is None:
-        return "unlimited"
-    for unit, name in ((1 << 40, "TiB"), (_GIB, "GiB"), (_MIB, "MiB"), (1 << 10, "KiB")):
-        if value >= unit:
-            return f"{value / unit:.1f} {name}".replace(".0 ", " ")
-    return f"{value} bytes"
-
-
-def _count(value: int | None) -> str:
-    return "unlimited" if value is None else str(value)
-
-
-def _below(value: int | None, floor: int) -> bool:
-    return value is not None and value < floor
-
-
-def _verdict(fails: bool) -> Verdict:
-    return Verdict.FAIL if fails else Verdict.PASS
 
 
 def _rdma(s: Snapshot) -> None:
@@ -56,7 +27,7 @@ def _pinning_is_limited(s: Snapshot) -> Seen:
     """The memlock limit, where it binds: CAP_IPC_LOCK lifts it (ib_umem_get in the kernel)."""
     if known(need(s.limits).ipc_lock, False):
         raise NotApplicable("this session holds CAP_IPC_LOCK, which lifts the limit (the job's user may not)")
-    return _limit(s, "memlock")
+    return limit_of(s, "memlock")
 
 
 @rule(
@@ -64,7 +35,7 @@ def _pinning_is_limited(s: Snapshot) -> Seen:
     title="The limit on locked memory is too low for RDMA",
     severity=Severity.ERROR,
     cause="memlock-limit-too-low",
-    fix=(Limit(item="memlock", target="unlimited"), Advice(text=_IN_CONTAINER.format("memlock=-1"))),
+    fix=(Limit(item="memlock", target="unlimited"), Advice(text=IN_CONTAINER.format("memlock=-1"))),
     params=(Param("min_mib", 128, "locked memory below which registering the first buffers fails, MiB"),),
     applies=_rdma,
 )
@@ -86,10 +57,10 @@ def memlock_limit_too_low(s: Snapshot, p: Params) -> Iterator[Evidence]:
     floor = int(p["min_mib"]) * _MIB
     yield Evidence(
         subject="memlock",
-        seen=f"soft {_size(limit.soft)}, hard {_size(limit.hard)}",
+        seen=f"soft {size(limit.soft)}, hard {size(limit.hard)}",
         wanted="unlimited",
-        verdict=_verdict(_below(limit.soft, floor)),
-        source=_SOURCE,
+        verdict=verdict_on(below(limit.soft, floor)),
+        source=SOURCE,
     )
 
 
@@ -98,7 +69,7 @@ def memlock_limit_too_low(s: Snapshot, p: Params) -> Iterator[Evidence]:
     title="The limit on locked memory may stop larger RDMA jobs",
     severity=Severity.WARNING,
     cause="memlock-limit-too-low",
-    fix=(Limit(item="memlock", target="unlimited"), Advice(text=_IN_CONTAINER.format("memlock=-1"))),
+    fix=(Limit(item="memlock", target="unlimited"), Advice(text=IN_CONTAINER.format("memlock=-1"))),
     params=(Param("min_gib", 16, "locked memory that has been seen to be enough, GiB"),),
     applies=_rdma,
 )
@@ -115,14 +86,14 @@ def memlock_limit_finite(s: Snapshot, p: Params) -> Iterator[Evidence]:
     awsome-distributed-training, EFA checks: a warning below 16 GiB. oci-hpc sets it to unlimited.
     """
     limit = _pinning_is_limited(s)
-    if _below(limit.soft, 128 * _MIB):
+    if below(limit.soft, 128 * _MIB):
         raise NotApplicable("lower still: see memlock-limit-too-low")
     yield Evidence(
         subject="memlock",
-        seen=f"soft {_size(limit.soft)}, hard {_size(limit.hard)}",
+        seen=f"soft {size(limit.soft)}, hard {size(limit.hard)}",
         wanted="unlimited",
-        verdict=_verdict(_below(limit.soft, int(p["min_gib"]) * _GIB)),
-        source=_SOURCE,
+        verdict=verdict_on(below(limit.soft, int(p["min_gib"]) * _GIB)),
+        source=SOURCE,
     )
 
 
@@ -131,7 +102,7 @@ def memlock_limit_finite(s: Snapshot, p: Params) -> Iterator[Evidence]:
     title="The hard limit on open files is low",
     severity=Severity.WARNING,
     cause="nofile-limit-too-low",
-    fix=(Limit(item="nofile", target="65536"), Advice(text=_IN_CONTAINER.format("nofile=65536:65536"))),
+    fix=(Limit(item="nofile", target="65536"), Advice(text=IN_CONTAINER.format("nofile=65536:65536"))),
     params=(Param("min_hard", 8192, "hard limit on open files of one process"),),
 )
 def nofile_limit_too_low(s: Snapshot, p: Params) -> Iterator[Evidence]:
@@ -148,14 +119,14 @@ def nofile_limit_too_low(s: Snapshot, p: Params) -> Iterator[Evidence]:
     NCCL, src/os/linux.cc: soft is raised to hard. torch.multiprocessing documentation, file_descriptor. systemd's default is 524288,
     the kernel's own 4096 (include/linux/fs.h, INR_OPEN_MAX).
     """
-    limit = _limit(s, "nofile")
+    limit = limit_of(s, "nofile")
     floor = int(p["min_hard"])
     yield Evidence(
         subject="nofile",
-        seen=f"soft {_count(limit.soft)}, hard {_count(limit.hard)}",
+        seen=f"soft {count(limit.soft)}, hard {count(limit.hard)}",
         wanted=f"hard {floor} or more",
-        verdict=_verdict(_below(limit.hard, floor)),
-        source=_SOURCE,
+        verdict=verdict_on(below(limit.hard, floor)),
+        source=SOURCE,
     )
 
 
@@ -186,100 +157,14 @@ def nofile_soft_limit_low(s: Snapshot, p: Params) -> Iterator[Evidence]:
     workers = s.intent.workers
     if not workers:
         raise NotApplicable("no number of DataLoader workers was given")
-    limit = _limit(s, "nofile")
+    limit = limit_of(s, "nofile")
     wanted = workers * int(p["files_per_worker"])
     yield Evidence(
         subject="nofile",
-        seen=f"soft {_count(limit.soft)}, hard {_count(limit.hard)}; {workers} workers per rank",
+        seen=f"soft {count(limit.soft)}, hard {count(limit.hard)}; {workers} workers per rank",
         wanted=f"soft {max(wanted, 4096)} or more",
-        verdict=_verdict(_below(limit.soft, wanted) and _below(limit.soft, 4096)),
-        source=_SOURCE,
-    )
-
-
-def tasks_needed(s: Snapshot) -> int:
-    """Processes and threads that training takes here, by a cautious count: ranks × (threads + 32 of CUDA, NCCL and autograd + workers × 4)."""
-    ranks = ranks_here(s)
-    threads = s.intent.threads
-    if threads is None:
-        cores = None if isinstance(s.cpu, Missing) else s.cpu.cores
-        # torchrun sets OMP_NUM_THREADS=1 with several ranks; a single process takes one thread per core
-        threads = 1 if ranks > 1 or cores is None or isinstance(cores, Missing) else cores
-    return ranks * (threads + 32 + 4 * (s.intent.workers or 0))
-
-
-@rule(
-    id="nproc-limit-too-low",
-    title="The user may not start enough processes and threads",
-    severity=Severity.WARNING,
-    cause="nproc-limit-too-low",
-    fix=(Limit(item="nproc", target="unlimited"), Advice(text=_IN_CONTAINER.format("nproc=-1"))),
-    params=(Param("min_soft", 1024, "soft limit below which even a small job is at risk"),),
-)
-def nproc_limit_too_low(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """The soft limit on the user's tasks is lower than what ranks, threads and workers of this job add up to.
-
-    Why it matters
-    The limit counts all threads of the user on the host, other jobs included. Past it, fork and pthread_create fail with EAGAIN:
-    "can't start new thread", "OpenBLAS blas_thread_init: pthread_create failed", "fork: Resource temporarily unavailable".
-
-    When to leave it
-    The job is smaller than was assumed (say so with --ranks, --workers and --threads).
-
-    References
-    setrlimit(2), RLIMIT_NPROC: not enforced for a process with CAP_SYS_RESOURCE or CAP_SYS_ADMIN. oci-hpc sets 40960 on GPU shapes.
-    """
-    session = need(s.session)
-    if need(session.uid) == 0:
-        raise NotApplicable("root is not bound by it (the job's user may be)")
-    limit = _limit(s, "nproc")
-    wanted = max(int(p["min_soft"]), tasks_needed(s))
-    yield Evidence(
-        subject="nproc",
-        seen=f"soft {_count(limit.soft)}, hard {_count(limit.hard)}",
-        wanted=f"soft {wanted} or more",
-        verdict=_verdict(_below(limit.soft, wanted)),
-        source=_SOURCE,
-    )
-
-
-@rule(
-    id="cgroup-pids-limit",
-    title="The cgroup allows too few processes and threads",
-    severity=Severity.WARNING,
-    cause="cgroup-pids-limit",
-    fix=(
-        Advice(
-            text="raise the limit: docker/podman run --pids-limit -1, podPidsLimit (kubelet), TasksMax=infinity (systemd unit or user-.slice)"
-        ),
-    ),
-)
-def cgroup_pids_limit(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """The tightest pids.max on the way to the root leaves fewer tasks than ranks, threads and workers add up to.
-
-    Why it matters
-    Threads count as tasks. At the limit fork and pthread_create fail with EAGAIN although ulimit -u is generous, and the kernel logs
-    "cgroup: fork rejected by pids controller".
-
-    When to leave it
-    The job is smaller than was assumed (say so with --ranks, --workers and --threads).
-
-    References
-    Linux Documentation/admin-guide/cgroup-v2.rst, pids.max. Podman's default is 2048; systemd's TasksMax for users is a third of the
-    system's tasks.
-    """
-    limits = need(s.limits)
-    most = need(limits.pids_max)
-    if most == float("inf"):
-        raise NotApplicable("no cgroup limits the number of tasks")
-    taken = known(limits.pids_current, 0)
-    wanted = tasks_needed(s)
-    yield Evidence(
-        subject="pids.max",
-        seen=f"{most:.0f}, {taken} of them taken",
-        wanted=f"room for {wanted} more",
-        verdict=_verdict(most - taken < wanted),
-        source=limits.pids_source,
+        verdict=verdict_on(below(limit.soft, wanted) and below(limit.soft, 4096)),
+        source=SOURCE,
     )
 
 
@@ -308,14 +193,14 @@ def address_space_limit(s: Snapshot, p: Params) -> Iterator[Evidence]:
     setrlimit(2), RLIMIT_AS. NVIDIA CUDA C programming guide, unified virtual address space. A reservation of 80 to 128 GiB per process
     was seen in microsoft/WSL#40401.
     """
-    limit = _limit(s, "as")
+    limit = limit_of(s, "as")
     floor = int(p["min_tib"]) << 40
     yield Evidence(
         subject="as",
-        seen=f"soft {_size(limit.soft)}, hard {_size(limit.hard)}",
+        seen=f"soft {size(limit.soft)}, hard {size(limit.hard)}",
         wanted="unlimited",
-        verdict=_verdict(_below(limit.soft, floor)),
-        source=_SOURCE,
+        verdict=verdict_on(below(limit.soft, floor)),
+        source=SOURCE,
     )
 
 
@@ -338,14 +223,14 @@ def data_segment_limit(s: Snapshot, p: Params) -> Iterator[Evidence]:
     References
     setrlimit(2), RLIMIT_DATA: since 4.7 also mmap(2).
     """
-    limit = _limit(s, "data")
+    limit = limit_of(s, "data")
     total = need(need(s.memory).total_bytes)
     yield Evidence(
         subject="data",
-        seen=f"soft {_size(limit.soft)}, hard {_size(limit.hard)}",
+        seen=f"soft {size(limit.soft)}, hard {size(limit.hard)}",
         wanted="unlimited",
-        verdict=_verdict(_below(limit.soft, total)),
-        source=_SOURCE,
+        verdict=verdict_on(below(limit.soft, total)),
+        source=SOURCE,
     )
 
 
@@ -368,13 +253,13 @@ def file_size_limit(s: Snapshot, p: Params) -> Iterator[Evidence]:
     References
     setrlimit(2), RLIMIT_FSIZE.
     """
-    limit = _limit(s, "fsize")
+    limit = limit_of(s, "fsize")
     yield Evidence(
         subject="fsize",
-        seen=f"soft {_size(limit.soft)}, hard {_size(limit.hard)}",
+        seen=f"soft {size(limit.soft)}, hard {size(limit.hard)}",
         wanted="unlimited",
-        verdict=_verdict(_below(limit.soft, int(p["min_gib"]) * _GIB)),
-        source=_SOURCE,
+        verdict=verdict_on(below(limit.soft, int(p["min_gib"]) * _GIB)),
+        source=SOURCE,
     )
 
 
@@ -414,7 +299,7 @@ def logind_removes_ipc(s: Snapshot, p: Params) -> Iterator[Evidence]:
         subject="RemoveIPC",
         seen="yes" if on else "no",
         wanted="no",
-        verdict=_verdict(on),
+        verdict=verdict_on(on),
         source=limits.remove_ipc_source,
     )
 
@@ -424,8 +309,7 @@ RULES: tuple[Rule, ...] = (
     memlock_limit_finite,
     nofile_limit_too_low,
     nofile_soft_limit_low,
-    nproc_limit_too_low,
-    cgroup_pids_limit,
+    *limits_tasks.RULES,
     address_space_limit,
     data_segment_limit,
     file_size_limit,

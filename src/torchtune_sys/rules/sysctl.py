@@ -10,7 +10,7 @@ from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.target import AtLeast, AtMost, Exactly, OneOf
 from torchtune_sys.model.values import Missing, NotApplicable, Unknown, need
 from torchtune_sys.rules import sysctl_boot, sysctl_network
-from torchtune_sys.rules.limits import tasks_needed
+from torchtune_sys.rules.limits_tasks import tasks_needed
 from torchtune_sys.rules.sysctl_wishes import (
     judged,
     origin,
