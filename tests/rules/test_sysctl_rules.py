@@ -235,3 +235,13 @@ def test_in_a_container_the_host_is_named_and_its_files_are_not_guessed_at() -> 
     item = said(boxed, "overcommit-strict").evidence[0]
     assert "on the host" in item.wanted
     assert item.source == "/proc/sys/vm/overcommit_memory"
+
+
+BOOT_RULES = ("sysctl-not-applied", "sysctl-lost-at-reboot", "sysctl-overridden", "sysctl-tools-disagree")
+
+
+@pytest.mark.parametrize("rule_id", BOOT_RULES)
+def test_what_was_not_looked_at_is_not_called_good(healthy: Snapshot, rule_id: str) -> None:
+    assert said(msgspec.structs.replace(healthy, sysctl=NOTHING), rule_id).verdict is Verdict.UNKNOWN
+    hidden = {f"/proc/sys/{key}": {"error": "denied"} for key in ("vm/overcommit_memory", "kernel/numa_balancing")}
+    assert said(load("healthy", files=hidden), rule_id).verdict is Verdict.UNKNOWN

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from torchtune_sys.model.actions import Advice, Sysctl, SysfsWrite
+from torchtune_sys.model.actions import Advice, Safety, Sysctl, SysfsWrite
 from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, Verdict, rule
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.target import Exactly, OneOf
@@ -239,7 +239,7 @@ def thp_never(s: Snapshot, p: Params) -> Iterator[Evidence]:
     title="Reserved huge pages hold memory that nobody uses",
     severity=Severity.WARNING,
     fix=(
-        Sysctl(key="vm.nr_hugepages", target=Exactly("0")),
+        Sysctl(key="vm.nr_hugepages", target=Exactly("0"), safety=Safety.DISPLAY_ONLY),
         Advice(text="remove vm.nr_hugepages from sysctl.d and hugepages= from the kernel command line"),
     ),
     params=(Param("max_share", 0.25, "share of the memory that idle reserved pages may hold"),),

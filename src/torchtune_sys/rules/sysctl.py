@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from torchtune_sys.model.actions import Advice, Sysctl
+from torchtune_sys.model.actions import Advice, Safety, Sysctl
 from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, Verdict, rule
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.target import AtLeast, AtMost, Exactly, OneOf
@@ -115,7 +115,7 @@ def numa_balancing_enabled(s: Snapshot, p: Params) -> Iterator[Evidence]:
     title="Memory may not be overcommitted",
     severity=Severity.WARNING,
     cause="host-memory-oom",
-    fix=(Sysctl(key="vm.overcommit_memory", target=OneOf(("0", "1"))),),
+    fix=(Sysctl(key="vm.overcommit_memory", target=OneOf(("0", "1")), safety=Safety.UNSAFE),),
 )
 def overcommit_strict(s: Snapshot, p: Params) -> Iterator[Evidence]:
     """vm.overcommit_memory=2: the kernel promises no more than swap plus a share of the RAM, and a fork counts in full.
@@ -164,8 +164,8 @@ def max_map_count_low(s: Snapshot, p: Params) -> Iterator[Evidence]:
     title="Hundreds of gigabytes may wait to be written",
     severity=Severity.ADVICE,
     fix=(
-        Sysctl(key="vm.dirty_bytes", target=AtMost(32 * _GIB)),
-        Sysctl(key="vm.dirty_background_bytes", target=AtMost(4 * _GIB)),
+        Sysctl(key="vm.dirty_bytes", target=Exactly(str(32 * _GIB))),
+        Sysctl(key="vm.dirty_background_bytes", target=Exactly(str(4 * _GIB))),
         Advice(text="set both *_bytes (the *_ratio of each then reads 0)"),
     ),
     params=(Param("max_gib", 128, "dirty data that may pile up before writers are held, GiB"),),

@@ -48,17 +48,17 @@ def sysctl_not_applied(s: Snapshot, p: Params) -> Iterator[Evidence]:
     References
     sysctl.d(5), sysctl(8).
     """
-    for wish, found, target in wished(s):
-        if isinstance(found.running, Missing) or isinstance(found.boot, Missing):
-            if isinstance(found.running, Missing) or (why := _unreadable(found)) is None:
-                continue
-            if not meets(target, found.running):
+    settings, unknown = wished(s)
+    yield from (unsure(key, missing) for key, missing in unknown)
+    for wish, found, running, target in settings:
+        if isinstance(found.boot, Missing):
+            if (why := _unreadable(found)) is not None and not meets(target, running):
                 yield unsure(wish.key, why)
             continue
-        pending = meets(target, found.boot.value) and not meets(target, found.running)
+        pending = meets(target, found.boot.value) and not meets(target, running)
         yield Evidence(
             subject=wish.key,
-            seen=f"{found.running} running, {found.boot.value} configured",
+            seen=f"{running} running, {found.boot.value} configured",
             wanted=str(target),
             verdict=Verdict.FAIL if pending else Verdict.PASS,
             source=found.boot.source,
@@ -84,8 +84,10 @@ def sysctl_lost_at_reboot(s: Snapshot, p: Params) -> Iterator[Evidence]:
     References
     sysctl.d(5), sysctl(8).
     """
-    for wish, found, target in wished(s):
-        if isinstance(found.running, Missing) or not meets(target, found.running):
+    settings, unknown = wished(s)
+    yield from (unsure(key, missing) for key, missing in unknown)
+    for wish, found, running, target in settings:
+        if not meets(target, running):
             continue
         if (why := _unreadable(found)) is not None:
             yield unsure(wish.key, why)
@@ -94,7 +96,7 @@ def sysctl_lost_at_reboot(s: Snapshot, p: Params) -> Iterator[Evidence]:
         where = "the kernel's default: no file sets it" if isinstance(found.boot, Missing) else found.boot.source
         yield Evidence(
             subject=wish.key,
-            seen=f"{found.running} now, {after} after a reboot",
+            seen=f"{running} now, {after} after a reboot",
             wanted=str(target),
             verdict=Verdict.PASS if meets(target, after) else Verdict.FAIL,
             source=where,
@@ -124,7 +126,9 @@ def sysctl_overridden(s: Snapshot, p: Params) -> Iterator[Evidence]:
     References
     sysctl.d(5): of all directories together, the file whose name sorts last wins. tuned-main.conf, reapply_sysctl.
     """
-    for wish, found, target in wished(s):
+    settings, unknown = wished(s)
+    yield from (unsure(key, missing) for key, missing in unknown)
+    for wish, found, _running, target in settings:
         if isinstance(found.boot, Missing):
             if (why := _unreadable(found)) is not None and found.assignments:
                 yield unsure(wish.key, why)
@@ -169,7 +173,9 @@ def sysctl_tools_disagree(s: Snapshot, p: Params) -> Iterator[Evidence]:
     References
     sysctl.d(5); sysctl(8) of procps-ng, "System file precedence".
     """
-    for wish, found, target in wished(s):
+    settings, unknown = wished(s)
+    yield from (unsure(key, missing) for key, missing in unknown)
+    for wish, found, _running, target in settings:
         first, second = found.systemd, found.procps
         blind = next((made for made in (first, second) if isinstance(made, Missing) and made.why is not Why.ABSENT), None)
         if blind is not None:

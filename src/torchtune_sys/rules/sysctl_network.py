@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from torchtune_sys.model.actions import Advice, Sysctl
+from torchtune_sys.model.actions import Advice, Safety, Sysctl
 from torchtune_sys.model.facts.network import Interface
 from torchtune_sys.model.facts.sysctl import Assignment, Setting
 from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, rule, unsure
@@ -206,7 +206,7 @@ def _effective(s: Snapshot, name: str, leaf: str) -> tuple[int, Setting]:
     id="rp-filter-strict",
     title="Strict reverse-path filtering with several interfaces in one subnet",
     severity=Severity.WARNING,
-    fix=(Sysctl(key="net.ipv4.conf.all.rp_filter", target=Exactly("2")),),
+    fix=(Sysctl(key="net.ipv4.conf.all.rp_filter", target=Exactly("2"), safety=Safety.UNSAFE),),
 )
 def rp_filter_strict(s: Snapshot, p: Params) -> Iterator[Evidence]:
     """Packets that arrive on one rail while the route back leads over another are dropped silently.
@@ -245,8 +245,8 @@ def rp_filter_strict(s: Snapshot, p: Params) -> Iterator[Evidence]:
     title="Any interface answers ARP for the addresses of the others",
     severity=Severity.ADVICE,
     fix=(
-        Sysctl(key="net.ipv4.conf.all.arp_ignore", target=Exactly("1")),
-        Sysctl(key="net.ipv4.conf.all.arp_announce", target=Exactly("2")),
+        Sysctl(key="net.ipv4.conf.all.arp_ignore", target=Exactly("1"), safety=Safety.UNSAFE),
+        Sysctl(key="net.ipv4.conf.all.arp_announce", target=Exactly("2"), safety=Safety.UNSAFE),
     ),
 )
 def arp_answers_on_any_interface(s: Snapshot, p: Params) -> Iterator[Evidence]:

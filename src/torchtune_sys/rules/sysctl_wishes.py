@@ -215,12 +215,18 @@ def judged(s: Snapshot, key: str, target: Target) -> Evidence:
     )
 
 
-def wished(s: Snapshot) -> list[tuple[Wish, Setting, Target]]:
-    """The settings that matter on this host and are readable."""
-    found = []
+def wished(s: Snapshot) -> tuple[list[tuple[Wish, Setting, str, Target]], list[tuple[str, Missing]]]:
+    """The settings that matter on this host, with their running values; and the ones of which that could not be told."""
+    need(s.sysctl)
+    found: list[tuple[Wish, Setting, str, Target]] = []
+    unknown: list[tuple[str, Missing]] = []
     for wish in WISHES:
         try:
-            found.append((wish, setting(s, wish.key), wish.target(s)))
-        except (NotApplicable, Unknown):
+            target = wish.target(s)
+            present = setting(s, wish.key)
+            found.append((wish, present, need(present.running), target))
+        except NotApplicable:
             continue
-    return found
+        except Unknown as reason:
+            unknown.append((wish.key, reason.missing))
+    return found, unknown
