@@ -245,3 +245,16 @@ def test_what_was_not_looked_at_is_not_called_good(healthy: Snapshot, rule_id: s
     assert said(msgspec.structs.replace(healthy, sysctl=NOTHING), rule_id).verdict is Verdict.UNKNOWN
     hidden = {f"/proc/sys/{key}": {"error": "denied"} for key in ("vm/overcommit_memory", "kernel/numa_balancing")}
     assert said(load("healthy", files=hidden), rule_id).verdict is Verdict.UNKNOWN
+
+
+def test_addresses_that_were_not_seen_leave_the_subnets_open(healthy: Snapshot) -> None:
+    assert not isinstance(healthy.network, Missing)
+    assert not isinstance(healthy.network.interfaces, Missing)
+    hidden = tuple(msgspec.structs.replace(item, addresses=Missing(Why.NOT_RECORDED, "x")) for item in healthy.network.interfaces)
+    seen = msgspec.structs.replace(healthy, network=msgspec.structs.replace(healthy.network, interfaces=hidden))
+    assert said(seen, "rp-filter-strict").verdict is Verdict.UNKNOWN
+
+
+def test_an_unreadable_file_may_hold_the_typing_error() -> None:
+    seen = load("healthy", files={"/etc/sysctl.d/95-secret.conf": {"error": "denied"}})
+    assert said(seen, "congestion-control-unknown").verdict is Verdict.UNKNOWN

@@ -48,12 +48,10 @@ KEYS = (
 PER_INTERFACE = ("arp_announce", "arp_ignore", "rp_filter")
 _CONF = "net/ipv4/conf"
 _NOT_RAILS = (
-    "lo",
     "veth",
     "cali",
     "lxc",
     "docker",
-    "br-",
     "virbr",
     "cni",
     "flannel",
@@ -122,7 +120,7 @@ def interface_keys(names: Fact[tuple[str, ...]]) -> tuple[str, ...]:
     """
     if isinstance(names, Missing):
         return ()
-    rails = [name for name in names if name not in ("all", "default") and not name.startswith(_NOT_RAILS)]
+    rails = [name for name in names if name not in ("all", "default", "lo") and not name.startswith(_NOT_RAILS)]
     if len(rails) < 2:
         return ()
     return tuple(f"{_CONF}/{name}/{leaf}" for name in rails[:_MOST_INTERFACES] for leaf in PER_INTERFACE)

@@ -10,7 +10,7 @@ from torchtune_sys.model.facts.sysctl import Assignment, Setting
 from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.target import AtLeast, Exactly
-from torchtune_sys.model.values import Missing, NotApplicable, need
+from torchtune_sys.model.values import Missing, NotApplicable, Unknown, Why, need
 from torchtune_sys.rules.sysctl_wishes import (
     judged,
     origin,
@@ -144,6 +144,11 @@ def congestion_control_unknown(s: Snapshot, p: Params) -> Iterator[Evidence]:
     """
     found = setting(s, "net.ipv4.tcp_congestion_control")
     offered = need(setting(s, "net.ipv4.tcp_available_congestion_control").running).split()
+    blind = next(
+        (made for made in (found.systemd, found.procps) if isinstance(made, Missing) and made.why is not Why.ABSENT), None
+    )
+    if blind is not None:
+        yield unsure(found.key, blind)
     for made in _distinct(found):
         name = made.value.split()[0] if made.value.split() else ""
         known_name = name in ALGORITHMS or name in offered
@@ -167,10 +172,12 @@ def _distinct(found: Setting) -> list[Assignment]:
 def shared_subnets(s: Snapshot) -> dict[str, tuple[Interface, ...]]:
     """Interfaces that are up, by IPv4 subnet, where two or more are in one; NotApplicable where none is."""
     found: dict[str, dict[str, Interface]] = {}
+    unseen: Missing | None = None
     for interface in need(need(s.network).interfaces):
-        if interface.kind == "loopback" or interface.master or isinstance(interface.addresses, Missing):
+        if interface.kind == "loopback" or interface.master or (not isinstance(interface.up, Missing) and not interface.up):
             continue
-        if not isinstance(interface.up, Missing) and not interface.up:
+        if isinstance(interface.addresses, Missing):
+            unseen = interface.addresses
             continue
         for address in interface.addresses:
             if address.family == "inet" and not isinstance(address.prefix_length, Missing) and 0 < address.prefix_length < 32:
@@ -178,6 +185,8 @@ def shared_subnets(s: Snapshot) -> dict[str, tuple[Interface, ...]]:
                 if net:
                     found.setdefault(net, {})[interface.name] = interface
     several = {net: tuple(members.values()) for net, members in found.items() if len(members) > 1}
+    if not several and unseen is not None:
+        raise Unknown(unseen)
     if not several:
         raise NotApplicable("no two interfaces are in one IPv4 subnet")
     return several
@@ -229,7 +238,8 @@ def rp_filter_strict(s: Snapshot, p: Params) -> Iterator[Evidence]:
                 continue
             try:
                 value, decides = _effective(s, interface.name, "rp_filter")
-            except NotApplicable:
+            except NotApplicable as reason:
+                yield unsure(interface.name, Missing(Why.NOT_RECORDED, "/proc/sys/net/ipv4/conf", str(reason)))
                 continue
             yield Evidence(
                 subject=interface.name,
@@ -265,7 +275,8 @@ def arp_answers_on_any_interface(s: Snapshot, p: Params) -> Iterator[Evidence]:
         for interface in members:
             try:
                 value, decides = _effective(s, interface.name, "arp_ignore")
-            except NotApplicable:
+            except NotApplicable as reason:
+                yield unsure(interface.name, Missing(Why.NOT_RECORDED, "/proc/sys/net/ipv4/conf", str(reason)))
                 continue
             yield Evidence(
                 subject=interface.name,
