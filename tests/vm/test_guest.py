@@ -101,6 +101,14 @@ def test_slow_link_below_the_port_of_node_1(source: str, request: pytest.Fixture
 
 
 @pytest.mark.parametrize("source", ["live", "recorded"])
+def test_slow_link_is_found(source: str, request: pytest.FixtureRequest) -> None:
+    result = request.getfixturevalue(source)["pcie-link-degraded"]
+    assert result["verdict"] == "fail"
+    (bad,) = (item for item in result["evidence"] if item["verdict"] == "fail")
+    assert (bad["seen"], bad["wanted"]) == ("x1 at 2.5 GT/s", "x16 at 16 GT/s")
+
+
+@pytest.mark.parametrize("source", ["live", "recorded"])
 def test_bad_settings_are_found(source: str, request: pytest.FixtureRequest) -> None:
     results = request.getfixturevalue(source)
     assert results["swappiness-high"]["verdict"] == "fail"
