@@ -43,10 +43,11 @@ def read_libraries(host: Host) -> Libraries:
             continue
         if "libcuda.so.1" in names:
             libcuda.append(f"{directory}/libcuda.so.1")
-        numbered = [name for name in names if _version(name)]
+        # cuda-compat's libcuda is newer than the driver on purpose (forward compatibility)
+        numbered = [name for name in names if _version(name)] if "/compat" not in directory else []
         versions += [_version(name) for name in numbered]
         empty += [f"{directory}/{name}" for name in numbered if _size(host, f"{directory}/{name}") == 0]
-        first = first or _first(host, directory, names)
+        first = first or (_first(host, directory, names) if numbered else "")
     nothing = Missing(Why.ABSENT, "libcuda.so.1", "no NVIDIA driver library where the loader looks") if unseen is None else unseen
     seen = bool(versions or libcuda)
     return Libraries(

@@ -12,7 +12,8 @@ def nvidia_hardware(s: Snapshot) -> None:
     """An NVIDIA GPU is in the machine, with or without a working driver."""
     if not isinstance(s.gpu, Missing) and not isinstance(s.gpu.devices, Missing) and s.gpu.vendor == "nvidia" and s.gpu.devices:
         return
-    if not need(need(s.driver).nvidia_devices):
+    found = need(s.driver).nvidia_devices
+    if absent(found) or not need(found):  # a kernel without PCI has none either
         raise NotApplicable("no NVIDIA GPU on this host")
 
 

@@ -1,7 +1,252 @@
-"""placeholder"""
+"""Whether GPUs, network cards and NVMe drives have the PCIe link that card and slot are made for."""
 
 from __future__ import annotations
 
-from torchtune_sys.model.rule import Rule
+from collections.abc import Iterator
 
-RULES: tuple[Rule, ...] = ()
+from torchtune_sys.model.actions import Advice
+from torchtune_sys.model.facts.gpu import Gpu
+from torchtune_sys.model.facts.pci import PciDevice
+from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, Verdict, rule, unsure
+from torchtune_sys.model.snapshot import Snapshot
+from torchtune_sys.model.values import Missing, NotApplicable, Why, absent, need
+from torchtune_sys.rules import gates
+from torchtune_sys.rules.gpu_facts import subject
+
+_GENERATION = {2.5: 1, 5.0: 2, 8.0: 3, 16.0: 4, 32.0: 5, 64.0: 6}
+_RESEAT = Advice(
+    text="reseat the card, its riser and cables; check the slot's lanes and speed in the firmware; update its firmware"
+)
+
+
+def _bare_metal(s: Snapshot) -> bool:
+    """In a virtual machine, links and slots are what the hypervisor makes up."""
+    return not isinstance(s.system, Missing) and s.system.hypervisor == ""
+
+
+def _functions(s: Snapshot) -> dict[str, PciDevice]:
+    found = need(s.pci).devices
+    if absent(found):
+        raise NotApplicable("this kernel has no PCI")
+    return {device.address: device for device in need(found)}
+
+
+def _is_gpu(device: PciDevice) -> bool:
+    return (
+        not isinstance(device.class_, Missing)
+        and (device.class_[2:4] == "03" or device.class_[2:6] == "1200")
+        and device.vendor in ("0x10de", "0x1002")
+    )
+
+
+def _reachable_width(device: PciDevice, above: PciDevice | None) -> int | None:
+    """Lanes that card and slot both have; None where the slot is not known."""
+    own = device.link.max_width
+    slot = above.link.max_width if above is not None else None
+    if isinstance(own, Missing) or slot is None or isinstance(slot, Missing):
+        return None
+    return min(own, slot)
+
+
+@rule(
+    id="gpu-pcie-link-degraded",
+    title="A GPU's PCIe link has fewer lanes or a lower speed than card and slot have",
+    severity=Severity.WARNING,
+    params=(Param("busy_pct", 50, "GPU utilisation from which on the link's speed is judged; an idle link is slow on purpose"),),
+    fix=(_RESEAT,),
+)
+def gpu_pcie_link_degraded(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """The link was trained with fewer lanes than the smaller of card and slot; or the GPU is busy and the link is slow all the same.
+
+    Why it matters
+        Half the lanes halve what is copied to and from the GPU, and on hosts without NVLink what GPUs exchange.
+
+    When to leave it
+        The firmware splits the slot's lanes between two cards. The generation of an idle GPU's link says nothing: it drops to save power.
+
+    References
+        https://docs.nvidia.com/deploy/nvml-api/group__nvmlDeviceQueries.html (PCIe link)
+        Linux Documentation/ABI/testing/sysfs-bus-pci (current_link_width, max_link_width)
+    """
+    if _bare_metal(s):
+        yield from _gpu_links(s, int(p["busy_pct"]))
+    else:
+        yield from _unlike_its_siblings(gates.nvidia_gpus(s))
+
+
+def _gpu_links(s: Snapshot, busy_pct: int) -> Iterator[Evidence]:
+    functions = _functions(s)
+    gpus = [device for device in functions.values() if _is_gpu(device)]
+    if not gpus:
+        raise NotApplicable("no GPU on this host")
+    known = () if isinstance(s.gpu, Missing) or isinstance(s.gpu.devices, Missing) else s.gpu.devices
+    judged = 0
+    for device in gpus:
+        width = device.link.current_width
+        if isinstance(width, Missing):
+            if width.why is not Why.NOT_SUPPORTED and width.why is not Why.ABSENT:
+                judged += 1
+                yield unsure(f"GPU {device.address}", width)
+            continue
+        above = functions.get(device.parent)
+        reachable = _reachable_width(device, above)
+        if reachable is None:
+            continue
+        judged += 1
+        gpu = next((gpu for gpu in known if gpu.pci_address == device.address), None)
+        slow = _slow_while_busy(device, above, gpu, busy_pct)
+        seen = f"x{width}" + (f", generation {slow[0]} while busy" if slow else "")
+        yield Evidence(
+            subject=f"GPU {device.address}",
+            seen=seen,
+            wanted=f"x{reachable}" + (f", generation {slow[1]}" if slow else ""),
+            verdict=Verdict.FAIL if width < reachable or slow else Verdict.PASS,
+            source=f"/sys/bus/pci/devices/{device.address}/current_link_width",
+        )
+    if not judged:
+        raise NotApplicable("no GPU has a PCIe link of its own")
+
+
+def _slow_while_busy(device: PciDevice, above: PciDevice | None, gpu: Gpu | None, busy_pct: int) -> tuple[int, int] | None:
+    """(generation now, generation that card and slot have) if the GPU is busy and the first is lower."""
+    if gpu is None or above is None or isinstance(gpu.utilization_pct, Missing) or gpu.utilization_pct < busy_pct:
+        return None
+    if isinstance(gpu.pcie_gen, Missing) or isinstance(device.link.max_gts, Missing) or isinstance(above.link.max_gts, Missing):
+        return None
+    wanted = _GENERATION.get(min(device.link.max_gts, above.link.max_gts), 0)
+    return (gpu.pcie_gen, wanted) if gpu.pcie_gen < wanted else None
+
+
+def _unlike_its_siblings(gpus: tuple[Gpu, ...]) -> Iterator[Evidence]:
+    """In a virtual machine or a report the slot is not seen; a GPU with fewer lanes than others of its model still stands out."""
+    widest: dict[str, int] = {}
+    for gpu in gpus:
+        if not isinstance(gpu.pcie_width, Missing) and not isinstance(gpu.name, Missing):
+            widest[gpu.name] = max(widest.get(gpu.name, 0), gpu.pcie_width)
+    judged = 0
+    for gpu in gpus:
+        if isinstance(gpu.pcie_width, Missing) or isinstance(gpu.name, Missing):
+            continue
+        judged += 1
+        yield Evidence(
+            subject=subject(gpu),
+            seen=f"x{gpu.pcie_width}",
+            wanted=f"x{widest[gpu.name]} as others of its model here",
+            verdict=Verdict.FAIL if gpu.pcie_width < widest[gpu.name] else Verdict.PASS,
+            source="nvmlDeviceGetCurrPcieLinkWidth",
+        )
+    if not judged:
+        raise NotApplicable("the PCIe slots cannot be seen here")
+
+
+@rule(
+    id="gpu-slot-narrower-than-card",
+    title="A GPU sits in a slot with fewer lanes than the card has",
+    severity=Severity.ADVICE,
+    fix=(
+        Advice(
+            text="move the card to a slot with all 16 lanes (the board's manual says which), or free the slot that shares its lanes"
+        ),
+    ),
+)
+def gpu_slot_narrower_than_card(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """The port above the GPU has fewer lanes than the card.
+
+    Why it matters
+        Copies between host and GPU run at the slot's speed; NVML's "maximum width" is that of card and slot together and hides it.
+
+    When to leave it
+        The board has no wider slot, or the job rarely copies.
+
+    References
+        Linux Documentation/ABI/testing/sysfs-bus-pci (max_link_width)
+    """
+    if not _bare_metal(s):
+        need(need(s.system).hypervisor)
+        raise NotApplicable("a virtual machine: its slots are made up")
+    functions = _functions(s)
+    judged = 0
+    for device in functions.values():
+        above = functions.get(device.parent)
+        if not _is_gpu(device) or above is None or isinstance(above.link.max_width, Missing):
+            continue
+        own = device.link.max_width
+        if isinstance(own, Missing):
+            if own.why is not Why.NOT_SUPPORTED:
+                judged += 1
+                yield unsure(f"GPU {device.address}", own)
+            continue
+        judged += 1
+        yield Evidence(
+            subject=f"GPU {device.address}",
+            seen=f"slot x{above.link.max_width}, card x{own}",
+            wanted=f"slot x{own}",
+            verdict=Verdict.FAIL if above.link.max_width < own else Verdict.PASS,
+            source=f"/sys/bus/pci/devices/{above.address}/max_link_width",
+        )
+    if not judged:
+        raise NotApplicable("no GPU below a PCIe port that tells its width")
+
+
+@rule(
+    id="pcie-link-degraded",
+    title="A network card or NVMe drive has a slower PCIe link than card and slot have",
+    severity=Severity.WARNING,
+    fix=(_RESEAT,),
+)
+def pcie_link_degraded(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """The link was trained with fewer lanes or at a lower speed than both ends can.
+
+    Why it matters
+        A 400 Gb/s card needs 16 lanes of generation 5, and a drive's throughput is that of its link. A bad contact shows first here.
+
+    When to leave it
+        The lower speed was set in the firmware on purpose, for a riser or a cable that does not carry more.
+
+    References
+        Linux Documentation/ABI/testing/sysfs-bus-pci (current_link_speed, current_link_width)
+    """
+    if not _bare_metal(s):
+        need(need(s.system).hypervisor)
+        raise NotApplicable("a virtual machine: its links are made up")
+    functions = _functions(s)
+    judged = 0
+    for device in functions.values():
+        if isinstance(device.class_, Missing) or device.class_[2:6] not in ("0200", "0207", "0108"):
+            continue
+        for item in _link(device, functions.get(device.parent)):
+            judged += 1
+            yield item
+    if not judged:
+        raise NotApplicable("no network card or NVMe drive with a PCIe link of its own")
+
+
+def _link(device: PciDevice, above: PciDevice | None) -> Iterator[Evidence]:
+    link = device.link
+    facts = (link.current_width, link.current_gts, link.max_width, link.max_gts)
+    refused = next((fact for fact in facts if isinstance(fact, Missing)), None)
+    if refused is not None:
+        if refused.why not in (Why.NOT_SUPPORTED, Why.ABSENT):  # virtual functions and integrated endpoints have no link
+            yield unsure(_name(device), refused)
+        return
+    width, speed = need(link.current_width), need(link.current_gts)
+    best_width, best_speed = need(link.max_width), need(link.max_gts)
+    if width < best_width or speed < best_speed:
+        if above is None or isinstance(above.link.max_width, Missing) or isinstance(above.link.max_gts, Missing):
+            return  # the slot is not known: it may be what limits the card
+        best_width, best_speed = min(best_width, above.link.max_width), min(best_speed, above.link.max_gts)
+    yield Evidence(
+        subject=_name(device),
+        seen=f"x{width} at {speed:g} GT/s",
+        wanted=f"x{best_width} at {best_speed:g} GT/s",
+        verdict=Verdict.FAIL if width < best_width or speed < best_speed else Verdict.PASS,
+        source=f"/sys/bus/pci/devices/{device.address}/current_link_speed",
+    )
+
+
+def _name(device: PciDevice) -> str:
+    kind = "NVMe drive" if str(device.class_)[2:6] == "0108" else "network card"
+    return f"{kind} {device.address}"
+
+
+RULES: tuple[Rule, ...] = (gpu_pcie_link_degraded, gpu_slot_narrower_than_card, pcie_link_degraded)

@@ -1,0 +1,101 @@
+"""NVIDIA GPUs by name and PCI device id."""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+from torchtune_sys.knowledge.cuda import Architecture, architecture, architecture_of
+from torchtune_sys.knowledge.tables import rows
+from torchtune_sys.model.version import Version, version
+
+
+class GpuModel(msgspec.Struct, frozen=True, kw_only=True):
+    """What a data sheet says of one model."""
+
+    name: str
+    names: tuple[str, ...]
+    """As NVML prints it."""
+    device_ids: tuple[str, ...]
+    """Four hex digits."""
+    architecture: str
+    compute_capability: Version
+    pcie_generation: int | None
+    data_centre: bool
+    """Has HBM or is sold for servers: its memory has ECC, and it runs without a display."""
+    nvswitch: bool
+    """An SXM part that sits on an NVSwitch board in hosts with eight of them."""
+    source: str
+    confidence: str
+
+
+def _model(row: dict[str, str]) -> GpuModel:
+    cc = version(row["cc"])
+    return GpuModel(
+        name=row["name"],
+        names=tuple(row["nvml_name_examples"].split("|")),
+        device_ids=tuple(row["pci_device_ids"].split()),
+        architecture=row["arch"].split()[0],
+        compute_capability=cc,
+        pcie_generation=int(row["pcie_gen"]) if row["pcie_gen"].isdigit() else None,
+        data_centre=not row["name"].startswith(("RTX", "GB10")),
+        nvswitch="SXM" in row["name"] or row["name"] in ("B200", "B300"),
+        source=row["source"],
+        confidence=row["confidence"],
+    )
+
+
+def by_name(name: str) -> GpuModel | None:
+    """The model that NVML calls ``name`` exactly.
+
+    >>> by_name("NVIDIA H100 80GB HBM3").name, by_name("NVIDIA GeForce ...")
+    ('H100 SXM5 80GB', None)
+    """
+    return next((_model(row) for row in rows("gpus") if name in row["nvml_name_examples"].split("|")), None)
+
+
+def compute_capability(name: str) -> Version | None:
+    """Compute capability by NVML's name; None where the name is cut or not known.
+
+    >>> compute_capability("NVIDIA GeForce RTX 3090"), compute_capability("Tesla P100-PCIE-16GB"), compute_capability("NVIDIA GeForce ...")
+    ((8, 6), (6, 0), None)
+    """
+    words = " ".join(name.lower().split())
+    if words.endswith(("...", "…")):
+        return None
+    exact = by_name(name)
+    if exact is not None:
+        return exact.compute_capability
+    for row in rows("gpu_names"):
+        pattern = row["pattern"]
+        # "h20" must not be found in "h200"; a series ("rtx 30") is the beginning of a number
+        if re.search(rf"(?<![a-z0-9]){re.escape(pattern)}{_END.get(pattern, '(?![0-9])')}", words):
+            return version(row["cc"])
+    return None
+
+
+_SERIES = ("rtx 50", "rtx 40", "rtx 30", "rtx 20", "gtx 16", "gtx 10", "gtx 9", "rtx a", "nvidia t1", "quadro p", "quadro m")
+_END = dict.fromkeys(_SERIES, "[0-9]")
+
+
+def architecture_by_device(device: str) -> Architecture | None:
+    """Generation by PCI device id (``0x2330`` or ``2330``); None for ids that no table knows.
+
+    >>> architecture_by_device("0x2330").name, architecture_by_device("15f8").name, architecture_by_device("0xffff")
+    ('Hopper', 'Pascal', None)
+    """
+    try:
+        number = int(device, 16)
+    except ValueError:
+        return None
+    for row in rows("gpu_device_ids"):
+        if int(row["first"], 16) <= number <= int(row["last"], 16):
+            return architecture(row["arch"])
+    return None
+
+
+def architecture_by_name(name: str) -> Architecture | None:
+    """Generation by NVML's name of a GPU."""
+    found = compute_capability(name)
+    return architecture_of(found) if found else None

@@ -1,0 +1,49 @@
+"""One fact of every GPU, judged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+from torchtune_sys.model.facts import Fact
+from torchtune_sys.model.facts.gpu import Gpu
+from torchtune_sys.model.rule import Evidence, Verdict, unsure
+from torchtune_sys.model.snapshot import Snapshot
+from torchtune_sys.model.values import Missing, NotApplicable, Why
+from torchtune_sys.rules import gates
+
+_T = TypeVar("_T")
+
+
+def subject(gpu: Gpu) -> str:
+    """``GPU 3 (0000:61:00.0)``"""
+    return f"GPU {gpu.index}" if isinstance(gpu.pci_address, Missing) else f"GPU {gpu.index} ({gpu.pci_address})"
+
+
+def each(
+    s: Snapshot,
+    fact: Callable[[Gpu], Fact[_T]],
+    bad: Callable[[Gpu, _T], bool],
+    seen: Callable[[_T], str],
+    wanted: str,
+    source: str,
+) -> Iterator[Evidence]:
+    """Evidence for each GPU that has the fact. GPUs that do not support the reading are left out, lost ones have a rule of their own."""
+    judged = 0
+    for gpu in gates.nvidia_gpus(s):
+        value = fact(gpu)
+        if isinstance(value, Missing):
+            if value.why is not Why.NOT_SUPPORTED and not gpu.lost:
+                judged += 1
+                yield unsure(subject(gpu), value, wanted)
+            continue
+        judged += 1
+        yield Evidence(
+            subject=subject(gpu),
+            seen=seen(value),
+            wanted=wanted,
+            verdict=Verdict.FAIL if bad(gpu, value) else Verdict.PASS,
+            source=source,
+        )
+    if not judged:
+        raise NotApplicable("no GPU here offers this reading")
