@@ -8,6 +8,7 @@ import pytest
 
 from conftest import load
 from torchtune_sys import engine
+from torchtune_sys.model.actions import text
 from torchtune_sys.model.rule import Result, Verdict
 from torchtune_sys.rules import storage
 
@@ -157,6 +158,9 @@ def test_read_ahead_of_nvme_is_not_judged() -> None:
         ("vers=4.1,rsize=131072,proto=tcp", ""),
         ("vers=4.1,rsize=131071,proto=tcp", "rsize=131071"),
         ("vers=4.1,rsize=1048576,proto=tcp,noac", "no attribute cache (noac)"),
+        ("vers=4.1,rsize=1048576,proto=tcp,actimeo=0", "no attribute cache (noac)"),
+        ("vers=4.1,rsize=1048576,proto=tcp,acregmax=0", "no attribute cache (noac)"),
+        ("vers=4.1,rsize=1048576,proto=tcp,actimeo=1", ""),
         ("vers=4.1,rsize=1048576,proto=rdma", ""),
     ],
 )
@@ -184,7 +188,9 @@ def test_mount_options(line: str, verdict: Verdict) -> None:
 def test_barriers() -> None:
     for option, verdict in (("barrier=0", Verdict.FAIL), ("barrier=1", Verdict.PASS), ("nobarrier", Verdict.FAIL)):
         line = f"51 30 259:3 / /data rw,noatime - ext4 /dev/nvme1n1 rw,{option}"
-        assert result("mount-without-barriers", files=mounted(line)).verdict is verdict
+        seen = result("mount-without-barriers", files=mounted(line))
+        assert seen.verdict is verdict
+        assert verdict is Verdict.PASS or seen.evidence[0].seen == f"{option} on /data"
 
 
 @pytest.mark.parametrize(
@@ -233,3 +239,30 @@ def test_every_place_of_a_job_gets_its_own_evidence() -> None:
     intent = {"data": ["/data/train", "/home/ubuntu/set"], "ranks": 8, "nodes": 1, "workers": 4}
     seen = result("data-on-spinning-disk", intent=intent)
     assert [item.subject for item in seen.evidence] == ["data /data/train", "data /home/ubuntu/set"]
+
+
+def test_a_disk_that_cannot_be_judged_does_not_hide_the_next() -> None:
+    first = "/sys/devices/pci0000:80/0000:80:01.0/0000:81:00.0/nvme/nvme0/nvme0n1/queue/scheduler"
+    second = "/sys/devices/pci0000:80/0000:80:03.0/0000:82:00.0/nvme/nvme1/nvme1n1/queue/scheduler"
+    seen = result("nvme-scheduler-not-none", files={first: {"error": "denied"}, second: "none [bfq]"})
+    assert [item.verdict for item in seen.evidence] == [Verdict.UNKNOWN, Verdict.FAIL]
+    assert result("nvme-scheduler-not-none", files={first: None, second: "none [bfq]"}).verdict is Verdict.FAIL
+
+
+def test_a_path_outside_every_mount_does_not_hide_the_next() -> None:
+    table = ["51 1 259:3 / /data rw - xfs /dev/nvme1n1 rw"]  # a chroot whose own root is not in the table
+    intent = {"data": ["/elsewhere", "/data/train"], "checkpoints": ["/elsewhere", "/data/checkpoints"]}
+    for rule_id in ("mount-options-slow", "data-on-spinning-disk", "checkpoints-on-volatile-storage", "md-array-degraded"):
+        seen = result(rule_id, files={"/proc/self/mountinfo": table}, intent=intent)
+        assert "/elsewhere" in seen.evidence[0].subject and seen.evidence[0].verdict is Verdict.UNKNOWN
+    assert result("mount-options-slow", files={"/proc/self/mountinfo": table}, intent=intent).verdict is Verdict.FAIL
+
+
+def test_a_home_outside_every_mount_does_not_hide_the_cache() -> None:
+    table = ["51 1 0:55 / /scratch rw - lustre f:/s rw", "52 1 259:3 / /data rw - xfs /dev/nvme1n1 rw"]
+    env = {"HOME": "/elsewhere", "HF_HOME": "/scratch/hf"}
+    assert result("cache-without-file-locks", files={"/proc/self/mountinfo": table}, env=env).verdict is Verdict.FAIL
+
+
+def test_read_ahead_asks_for_what_tuned_sets() -> None:
+    assert text(BY_ID["read-ahead-small"].fix[0]).endswith("read_ahead_kb to 4096 or more")
