@@ -76,6 +76,8 @@ def _online(host: Host) -> Fact[CpuSet]:
     listed = read_set(host, f"{NODES}/online")
     if not isinstance(listed, Missing) and len(listed):
         return listed
+    if isinstance(listed, Missing) and listed.why not in (Why.ABSENT, Why.NOT_RECORDED):
+        return listed
     names = host.names(NODES)
     if isinstance(names, Missing):
         return names

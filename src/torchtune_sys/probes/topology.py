@@ -25,6 +25,8 @@ def online_cpus(host: Host) -> Fact[CpuSet]:
     found = read_set(host, f"{CPUS}/online")
     if not isinstance(found, Missing) and len(found):
         return found
+    if isinstance(found, Missing) and found.why not in (Why.ABSENT, Why.NOT_RECORDED):
+        return found
     numbers = _numbers(host)
     if isinstance(numbers, Missing) or not numbers:
         return found if isinstance(found, Missing) else Missing(Why.UNPARSED, f"{CPUS}/online", "no CPU is online")

@@ -55,7 +55,6 @@ def workers_exceed_cpus(s: Snapshot, p: Params) -> Iterator[Evidence]:
     title="The training process loads its data itself, and the GPU waits meanwhile",
     severity=Severity.ADVICE,
     fix=(Advice(text="start with the values of no-cpu-for-dataloader-workers (torchtune-sys check -v), and measure"),),
-    applies=gpu_host,
 )
 def without_workers(s: Snapshot, p: Params) -> Iterator[Evidence]:
     """The job is to run with num_workers=0, DataLoader's default, although CPUs are free.
@@ -71,6 +70,7 @@ def without_workers(s: Snapshot, p: Params) -> Iterator[Evidence]:
     """
     if s.intent.workers is None:
         raise NotApplicable("--workers does not say how many workers each rank starts")
+    gpu_host(s)
     have, ranks = budget(s), ranks_here(s)
     if s.intent.workers == 0:
         have.settle()

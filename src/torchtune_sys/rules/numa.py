@@ -24,6 +24,12 @@ def cpu_nodes(s: Snapshot) -> tuple[NumaNode, ...]:
     return found
 
 
+def memory_apart(s: Snapshot) -> bool:
+    """Whether there are nodes of memory alone (HBM, CXL, NVDIMM): then a CPU's own node may hold less, or none, by design."""
+    nodes = need(need(s.numa).nodes)
+    return any(not len(need(node.cpus)) and known(node.memory_bytes, 0) and not node.gpu_memory for node in nodes)
+
+
 def _gpus(s: Snapshot) -> tuple[PciDevice, ...]:
     """GPUs and accelerators of NVIDIA and AMD among the PCI devices."""
     devices = need(s.pci).devices
@@ -98,9 +104,7 @@ def node_without_memory(s: Snapshot, p: Params) -> Iterator[Evidence]:
     Linux Documentation/admin-guide/mm/numaperf.rst; the board maker's guide to populating memory
     """
     nodes = cpu_nodes(s)
-    everything = need(need(s.numa).nodes)
-    # Memory that is near although it is a node of its own: HBM, CXL. Then the CPUs' node is empty by design.
-    apart = any(not len(need(node.cpus)) and known(node.memory_bytes, 0) and not node.gpu_memory for node in everything)
+    apart = memory_apart(s)
     for node in nodes:
         memory = node.memory_bytes
         if isinstance(memory, Missing):
@@ -138,6 +142,8 @@ def memory_imbalanced(s: Snapshot, p: Params) -> Iterator[Evidence]:
     Linux Documentation/admin-guide/mm/numaperf.rst; the board maker's guide to populating memory
     """
     sizes = {node.id: need(node.memory_bytes) for node in cpu_nodes(s)}
+    if memory_apart(s):
+        raise NotApplicable("memory of several kinds, in nodes of its own")
     largest = max(sizes.values())
     for number, size in sizes.items():
         if not size:

@@ -174,12 +174,13 @@ def wsl1(s: Snapshot, p: Params) -> Iterator[Evidence]:
     References
     Microsoft Learn, Comparing WSL versions; NVIDIA, CUDA on WSL user guide: WSL 2 is required
     """
-    kind = need(need(s.system).hypervisor)
+    kernel = need(need(s.system).kernel)
+    kind = need(need(s.system).hypervisor) if "microsoft" in kernel.lower() else ""
     if kind not in ("wsl1", "wsl2"):
         raise NotApplicable("not in WSL")
     yield Evidence(
         subject="WSL",
-        seen=f"{kind[-1]} ({known(need(s.system).kernel, '')})",
+        seen=f"{kind[-1]} ({kernel})",
         wanted="2",
         verdict=Verdict.FAIL if kind == "wsl1" else Verdict.PASS,
         source="uname",

@@ -1,0 +1,84 @@
+"""Boundaries of the rules on the system, and the table of ends of life."""
+
+from __future__ import annotations
+
+import datetime
+from typing import Any
+
+import pytest
+
+from conftest import judge, load
+from torchtune_sys.knowledge import eol, tables
+
+
+def verdict(rule_id: str, **overlay: Any) -> str:
+    return judge(load("healthy", **overlay))[rule_id].verdict.value
+
+
+def os_release(id_: str, version: str, name: str = "Some Linux") -> dict[str, Any]:
+    return {"/etc/os-release": [f"ID={id_}", f'VERSION_ID="{version}"', f'PRETTY_NAME="{name}"']}
+
+
+@pytest.mark.parametrize(("today", "expected"), [("2029-05-31", "pass"), ("2029-06-01", "fail")])
+def test_the_last_day_is_still_supported(today: str, expected: str) -> None:
+    assert verdict("operating-system-end-of-life", answers={"today": today}) == expected
+
+
+@pytest.mark.parametrize(
+    ("id_", "version", "name", "expected"),
+    [
+        ("centos", "7", "CentOS Linux 7 (Core)", "fail"),
+        ("centos", "8", "CentOS Linux 8", "fail"),
+        ("centos", "9", "CentOS Stream 9", "pass"),
+        ("rhel", "8.10", "Red Hat Enterprise Linux 8.10 (Ootpa)", "pass"),
+        ("rocky", "9.4", "Rocky Linux 9.4 (Blue Onyx)", "pass"),
+        ("amzn", "2", "Amazon Linux 2", "fail"),
+        ("amzn", "2023", "Amazon Linux 2023", "pass"),
+        ("debian", "12", "Debian GNU/Linux 12 (bookworm)", "pass"),
+        ("ubuntu", "18.04", "Ubuntu 18.04.6 LTS", "fail"),
+        ("opensuse-leap", "15.6", "openSUSE Leap 15.6", "fail"),
+        ("nixos", "24.11", "NixOS 24.11", "na"),
+        ("debian", "", "Debian GNU/Linux trixie/sid", "na"),
+    ],
+)
+def test_distributions(id_: str, version: str, name: str, expected: str) -> None:
+    assert verdict("operating-system-end-of-life", files=os_release(id_, version, name)) == expected
+
+
+def test_the_table_holds_dates_sources_and_no_row_twice() -> None:
+    rows = tables.rows("eol")
+    assert len({(row["id"], row["version"]) for row in rows}) == len(rows) > 50
+    for row in rows:
+        assert datetime.date.fromisoformat(row["eol"]) and row["source"].startswith("https://")
+        if row["extended"]:
+            assert row["extended"] > row["eol"] and row["extended_by"]
+    assert datetime.date.fromisoformat(eol.AS_OF)
+
+
+@pytest.mark.parametrize(("glibc", "expected"), [("2.28", "pass"), ("2.27", "fail"), ("2.9", "fail"), ("3.0", "pass")])
+def test_the_tag_says_2_28(glibc: str, expected: str) -> None:
+    assert verdict("glibc-below-current-wheels", answers={"glibc": glibc}) == expected
+
+
+@pytest.mark.parametrize(
+    ("release", "expected"),
+    [
+        ("5.5.0-1-generic", "pass"),
+        ("5.4.0-216-generic", "fail"),
+        ("5.15.0-1", "pass"),
+        ("4.14.355-275.572.amzn2.x86_64", "fail"),
+        ("4.18.0-553.el8_10.x86_64", "na"),
+        ("3.10.0-1160.el7.x86_64", "na"),
+        ("5.3.18-150300.59.93-default", "na"),
+        ("4.4.0-19041-Microsoft", "na"),
+        ("next", "na"),
+    ],
+)
+def test_kernels_with_backports_are_not_judged_by_number(release: str, expected: str) -> None:
+    answers = {"uname": {"release": release, "machine": "x86_64", "nodename": "n"}}
+    assert verdict("kernel-old", answers=answers) == expected
+
+
+@pytest.mark.parametrize(("today", "expected"), [(eol.AS_OF, "pass"), ("1970-01-01", "fail"), ("2099-01-01", "pass")])
+def test_a_clock_before_the_tables_is_wrong(today: str, expected: str) -> None:
+    assert verdict("system-clock-wrong", answers={"today": today}) == expected
