@@ -15,12 +15,15 @@ _NAMES = frozenset(
     (
         "numpy", "mkl", "intel-openmp", "scipy", "apex", "xformers", "flash-attn", "bitsandbytes", "deepspeed", "vllm", "accelerate",
         "transformers", "nccl", "cudnn", "cpuonly", "cudatoolkit", "libcublas", "libnvjitlink", "pytorch", "pytorch-gpu", "pytorch-cpu",
-        "tensorflow", "jax", "jaxlib", "ninja", "lightning", "sglang", "onnxruntime-gpu", "transformer-engine", "vllm-nccl-cu11",
+        "tensorflow", "jax", "jaxlib", "ninja", "lightning", "sglang", "sgl-kernel", "sglang-kernel", "onnxruntime-gpu", "transformer-engine", "vllm-nccl-cu11",
         "vllm-nccl-cu12", "intel-extension-for-pytorch", "habana-torch-plugin", "cupy-cuda11x", "cupy-cuda12x", "cupy-cuda13x",
     )
 )  # fmt: skip
 _PREFIXES = ("torch", "nvidia-", "cuda-", "triton", "pytorch-triton", "pytorch-cuda", "pytorch-lightning", "pytorch-mutex")
-_READ = frozenset(("torch", "torchvision", "torchaudio", "cuda-toolkit"))
+_READ = frozenset(
+    ("torch", "cuda-toolkit", "torchvision", "torchaudio", "torchtext", "vllm", "xformers", "sgl-kernel", "sglang-kernel")
+)
+"""Those of which the requirements are judged; reading metadata costs more than listing a directory."""
 
 
 class Scan(msgspec.Struct, frozen=True, kw_only=True):

@@ -22,7 +22,7 @@ class Distribution(msgspec.Struct, frozen=True, kw_only=True):
     location: str
     """The sys.path entry that holds it, or the ``conda-meta`` directory; ``pip`` or ``conda`` in a report."""
     requires: tuple[str, ...] = ()
-    """Requires-Dist lines, for torch, torchvision, torchaudio and cuda-toolkit only."""
+    """Requires-Dist lines, for torch, cuda-toolkit and what is built for one version of torch (torchvision, vllm …) only."""
     requires_python: str = ""
     tags: tuple[str, ...] = ()
     """Wheel tags, for torch only (``cp312-cp312-manylinux_2_28_x86_64``)."""
@@ -120,5 +120,7 @@ class PythonFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Whether Python.h of this interpreter is there."""
     compiler: Fact[str] = NOT_READ
     """The C compiler that Triton would take (CC, or gcc, clang or cc on PATH): its path."""
+    complaints: tuple[str, ...] = ()
+    """In a report: what the loader, or CUDA through torch, complained of, one line each."""
     conda: Fact[bool] = NOT_READ
     """Whether the interpreter belongs to a conda environment."""

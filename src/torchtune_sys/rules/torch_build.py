@@ -1,0 +1,107 @@
+"""What several torch rules ask: this build's CUDA, the driver's version, each GPU's compute capability."""
+
+from __future__ import annotations
+
+from torchtune_sys.knowledge import gpus
+from torchtune_sys.knowledge import torch as known
+from torchtune_sys.model.facts import Fact
+from torchtune_sys.model.facts.gpu import Gpu
+from torchtune_sys.model.facts.python import Distribution, LiveTorch, Torch
+from torchtune_sys.model.snapshot import Snapshot
+from torchtune_sys.model.values import Missing, NotApplicable, Why, absent, need
+from torchtune_sys.model.version import Version, version
+from torchtune_sys.rules.gates import cuda_torch
+
+OTHER_ACCELERATORS = (
+    "torch-npu",
+    "torch-xla",
+    "habana-torch-plugin",
+    "intel-extension-for-pytorch",
+    "torch-mlu",
+    "torch-musa",
+    "torch-neuronx",
+)
+"""Plug-ins that train on something else than a GPU; torch itself is a CPU build under them."""
+
+
+def live(s: Snapshot) -> LiveTorch | None:
+    """What torch said of itself, where it was asked."""
+    if isinstance(s.python, Missing) or isinstance(s.python.live, Missing):
+        return None
+    return s.python.live
+
+
+def cuda_works(s: Snapshot) -> bool:
+    """torch was asked, and CUDA is available to it: whatever the files suggest, driver, wheel and libraries fit."""
+    seen = live(s)
+    return seen is not None and seen.cuda_available is True
+
+
+def cuda_of(build: Torch) -> Fact[str]:
+    """CUDA of the build; of a report that names the version only, the PyPI build's."""
+    if not isinstance(build.cuda, Missing) or absent(build.cuda):
+        return build.cuda
+    local = known.local_cuda(build.version)
+    release = known.release(build.version)
+    if local or (release and "+" not in build.version):
+        return local or (release.cuda if release else "")
+    return build.cuda
+
+
+def cuda_build(s: Snapshot) -> tuple[Torch, Version]:
+    """The torch and its CUDA version; NotApplicable for CPU-only and ROCm builds."""
+    build = cuda_torch(s)
+    if "+cpu" in build.version or "+rocm" in build.version or "+xpu" in build.version:
+        raise NotApplicable(f"torch {build.version} is not a CUDA build")
+    return build, version(need(cuda_of(build)))
+
+
+def driver_version(s: Snapshot) -> Fact[str]:
+    """The driver's version: the loaded kernel module, which is what counts, else what NVML or its library says."""
+    looks: list[Fact[str]] = []
+    if not isinstance(s.driver, Missing):
+        looks.append(s.driver.module_version)
+    if not isinstance(s.gpu, Missing):
+        looks.append(s.gpu.driver_version)
+    if not isinstance(s.driver, Missing):
+        looks.append(s.driver.library_version)
+    found = next((look for look in looks if not isinstance(look, Missing) and version(look)), None)
+    if found is not None:
+        return found
+    return looks[0] if looks else Missing(Why.NOT_RECORDED, "driver", "the driver was not looked at")
+
+
+def capability(gpu: Gpu) -> Fact[tuple[int, int]]:
+    """Compute capability as the driver tells it, else by the model's name."""
+    if not isinstance(gpu.compute_capability, Missing) or isinstance(gpu.name, Missing):
+        return gpu.compute_capability
+    found = gpus.compute_capability(gpu.name)
+    return (found[0], found[1]) if found and len(found) > 1 else gpu.compute_capability
+
+
+def label(gpu: Gpu) -> str:
+    return f"GPU {gpu.index}"
+
+
+def named(gpu: Gpu) -> str:
+    return "a GPU" if isinstance(gpu.name, Missing) else gpu.name
+
+
+def installed(s: Snapshot) -> dict[str, Distribution]:
+    """The distributions that imports get: the first of each name on sys.path; conda's entries only where pip has none."""
+    found: dict[str, Distribution] = {}
+    for item in need(need(s.python).distributions):
+        if not item.build and item.location != "conda":
+            found.setdefault(item.name, item)
+    return found
+
+
+def machine(s: Snapshot) -> str:
+    """The interpreter's machine, ``x86_64`` or ``aarch64``; ``""`` where nobody told."""
+    for look in (
+        "" if isinstance(s.python, Missing) else s.python.machine,
+        "" if isinstance(s.system, Missing) else s.system.machine,
+    ):
+        if isinstance(look, str) and look:
+            return look
+    return ""

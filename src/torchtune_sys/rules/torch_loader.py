@@ -1,0 +1,308 @@
+"""What the dynamic loader and the compilers find beside torch's own libraries."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torchtune_sys.model.actions import Advice, Environment, Install
+from torchtune_sys.model.facts.python import CudaLibrary, Distribution
+from torchtune_sys.model.rule import Evidence, Params, Severity, Verdict, rule
+from torchtune_sys.model.snapshot import Snapshot
+from torchtune_sys.model.values import Missing, NotApplicable, absent, known, need
+from torchtune_sys.model.version import show, version
+from torchtune_sys.rules.gates import nvidia_hardware
+from torchtune_sys.rules.torch_build import cuda_build, cuda_works, driver_version, installed, label, named
+
+UNSET = Environment(name="LD_LIBRARY_PATH", value=None)
+REMOVE = Advice(text="or take the directory named above out of LD_LIBRARY_PATH: torch's wheels find their own libraries")
+
+
+def _wheel(s: Snapshot, names: tuple[str, ...]) -> Distribution:
+    found = next((item for name, item in installed(s).items() if name in names), None)
+    if found is None:
+        raise NotApplicable("torch's own copy is not in a wheel")
+    return found
+
+
+def _older(s: Snapshot, library: str, wheels: tuple[str, ...]) -> Iterator[Evidence]:
+    """The copy in LD_LIBRARY_PATH that the loader would take for the wheel's, where it is older.
+
+    Only the number that the loader asks for counts (libcudnn.so.9): a copy of another major version is never taken.
+    """
+    _build, cuda = cuda_build(s)
+    own = _wheel(s, tuple(name.replace("*", str(cuda[0])) for name in wheels))
+    if cuda_works(s):
+        raise NotApplicable("torch says that CUDA is available with the libraries as they are")
+    abi = _abi(library, own)
+    other = next((item for item in need(need(s.python).shadowing) if item.name == library and item.abi == abi), None)
+    if other is None or other.path.startswith(own.location):
+        return
+    seen = version(other.version)
+    digits = min(len(seen), len(version(own.version)))
+    older = len(seen) > 1 and seen[:digits] < version(own.version)[:digits]
+    yield Evidence(
+        subject=other.path,
+        seen=other.version or "a version that its name does not tell",
+        wanted=f"nothing older than the wheel's {own.version}",
+        verdict=Verdict.FAIL if older else Verdict.PASS,
+        source="LD_LIBRARY_PATH",
+    )
+
+
+def _abi(library: str, own: Distribution) -> str:
+    return "2" if library == "libnccl" else str(version(own.version)[0]) if version(own.version) else ""
+
+
+@rule(
+    id="cudnn-shadowed-by-ld-library-path",
+    title="LD_LIBRARY_PATH brings an older cuDNN than torch's own",
+    severity=Severity.ERROR,
+    cause="cudnn-shadowed-by-ld-library-path",
+    fix=(UNSET, REMOVE),
+)
+def cudnn_shadowed(s: Snapshot, _p: Params) -> Iterator[Evidence]:
+    """A directory of LD_LIBRARY_PATH holds a cuDNN of the same major version as the wheel's, and older.
+
+    The loader searches LD_LIBRARY_PATH before the place that the library itself names, and cuDNN opens its parts by name.
+
+    Why it matters
+        "cuDNN version incompatibility", or undefined symbols in libcudnn_*.so: parts of two versions do not fit.
+
+    When to leave it
+        Where torch was built from source against that cuDNN.
+
+    References
+        ld.so(8), order of search; torch/backends/cudnn/__init__.py, which says so in its error message.
+    """
+    yield from _older(s, "libcudnn", ("nvidia-cudnn-cu*",))
+
+
+@rule(
+    id="nvjitlink-shadowed-by-ld-library-path",
+    title="LD_LIBRARY_PATH brings an older nvJitLink than torch's own",
+    severity=Severity.ERROR,
+    cause="nvjitlink-shadowed-by-ld-library-path",
+    fix=(UNSET, REMOVE),
+)
+def nvjitlink_shadowed(s: Snapshot, _p: Params) -> Iterator[Evidence]:
+    """A toolkit in LD_LIBRARY_PATH holds a libnvJitLink of the same major version as the wheel's, and older.
+
+    Why it matters
+        import torch ends in "undefined symbol: __nvJitLinkComplete_12_4, version libnvJitLink.so.12": the wheel's cuSPARSE asks for
+        the symbol of its own CUDA minor version.
+
+    When to leave it
+        Where import torch works all the same (try it with --live).
+
+    References
+        https://github.com/pytorch/pytorch/issues/131312; ld.so(8).
+    """
+    yield from _older(s, "libnvJitLink", ("nvidia-nvjitlink-cu*", "nvidia-nvjitlink"))
+
+
+@rule(
+    id="cublas-shadowed-by-ld-library-path",
+    title="LD_LIBRARY_PATH brings an older cuBLAS than torch's own",
+    severity=Severity.WARNING,
+    cause="cublas-shadowed-by-ld-library-path",
+    fix=(UNSET, REMOVE),
+)
+def cublas_shadowed(s: Snapshot, _p: Params) -> Iterator[Evidence]:
+    """A directory of LD_LIBRARY_PATH holds a libcublasLt of the same major version as the wheel's, and older.
+
+    Why it matters
+        The wheel's libcublas binds to it and lacks a symbol ("cublasLtHSHMatmulAlgoInit"), in wheels whose libraries name
+        their place in a way that LD_LIBRARY_PATH overrides (torch 1.13 and 2.0 from PyPI).
+
+    When to leave it
+        Where import torch works.
+
+    References
+        https://github.com/pytorch/pytorch/issues/88882; ld.so(8), DT_RPATH and DT_RUNPATH.
+    """
+    yield from _older(s, "libcublasLt", ("nvidia-cublas-cu*", "nvidia-cublas"))
+
+
+@rule(
+    id="nccl-shadowed-by-system-library",
+    title="LD_LIBRARY_PATH brings an older NCCL than torch's own",
+    severity=Severity.WARNING,
+    cause="nccl-shadowed-by-system-library",
+    fix=(UNSET, REMOVE),
+)
+def nccl_shadowed(s: Snapshot, _p: Params) -> Iterator[Evidence]:
+    """A directory of LD_LIBRARY_PATH holds a libnccl.so.2 that is older than the wheel's.
+
+    Why it matters
+        torch may take it ("undefined symbol: ncclCommRegister"), and another package in the process (a plug-in, CuPy) may:
+        two NCCLs in one process, or another one than on the other nodes.
+
+    When to leave it
+        Where an own NCCL is built in on purpose.
+
+    References
+        https://github.com/pytorch/pytorch/issues/119932; ld.so(8).
+    """
+    yield from _older(s, "libnccl", ("nvidia-nccl-cu*", "nvidia-nccl"))
+
+
+@rule(
+    id="forward-compat-unsupported-gpu",
+    title="CUDA's forward-compatibility library is used on a GPU that does not support it",
+    severity=Severity.ERROR,
+    cause="forward-compat-unsupported-gpu",
+    fix=(
+        Advice(
+            text="remove the cuda-compat package or its directory from the loader's path (an image for an older CUDA has none)"
+        ),
+        Install(text="or install a driver that supports the image's CUDA on the host"),
+    ),
+    applies=None,
+)
+def forward_compat(s: Snapshot, _p: Params) -> Iterator[Evidence]:
+    """The loader takes libcuda from a cuda-compat directory, newer than the driver, and the GPU is a GeForce or TITAN.
+
+    Why it matters
+        CUDA does not start: error 804, "forward compatibility was attempted on non supported HW". Only data-centre GPUs (and
+        some RTX workstation cards) support it.
+
+    When to leave it
+        Never on these GPUs.
+
+    References
+        https://docs.nvidia.com/deploy/cuda-compatibility/forward-compatibility.html
+    """
+    python = need(s.python)
+    said = next((line for line in python.complaints if "forward compatibility was attempted" in line), None)
+    if said is not None and not isinstance(driver_version(s), Missing):
+        yield Evidence(subject="CUDA", seen=said, wanted="libcuda of the driver", source="report")
+        return
+    nvidia_hardware(s)
+    compat = next((item for item in need(python.shadowing) if _is_compat(item)), None)
+    if compat is None:
+        return
+    driver = need(driver_version(s))
+    if version(compat.version) and version(compat.version) <= version(driver):
+        return
+    for gpu in need(need(s.gpu).devices):
+        if any(word in named(gpu) for word in ("GeForce", "TITAN", "Titan")):
+            yield Evidence(
+                subject=label(gpu), seen=f"{compat.path} with driver {driver}", wanted="libcuda of the driver", source=named(gpu)
+            )
+
+
+def _is_compat(item: CudaLibrary) -> bool:
+    return item.name == "libcuda" and item.abi == "1" and "compat" in item.path.rpartition("/")[0].split("/")[-1]
+
+
+@rule(
+    id="nvcc-torch-cuda-mismatch",
+    title="nvcc belongs to another CUDA major version than torch",
+    severity=Severity.ADVICE,
+    cause="nvcc-torch-cuda-mismatch",
+    fix=(
+        Advice(text="set CUDA_HOME to a toolkit of torch's CUDA version before building extensions"),
+        Install(text="or install that toolkit; training itself needs none"),
+    ),
+)
+def nvcc_mismatch(s: Snapshot, _p: Params) -> Iterator[Evidence]:
+    """The nvcc that torch would call to build an extension has another major version than torch's CUDA.
+
+    Why it matters
+        Building flash-attn, apex or DeepSpeed's kernels stops with "The detected CUDA version mismatches the version that was
+        used to compile PyTorch". Training with ready-made wheels is not touched, and another minor version is no problem.
+
+    When to leave it
+        Where no extension is compiled on this host.
+
+    References
+        _check_cuda_version in torch/utils/cpp_extension.py
+    """
+    build, cuda = cuda_build(s)
+    python = need(s.python)
+    if absent(python.nvcc):
+        raise NotApplicable("no nvcc on this host")
+    found = need(python.nvcc)
+    yield Evidence(
+        subject=known(python.nvcc_path, "nvcc"),
+        seen=f"CUDA {found}",
+        wanted=f"CUDA {show(cuda)}, as torch {build.version}",
+        verdict=Verdict.PASS if version(found)[:1] == cuda[:1] else Verdict.FAIL,
+        source="version.json",
+    )
+
+
+def _triton_there(s: Snapshot) -> None:
+    nvidia_hardware(s)
+    if not any(name in installed(s) for name in ("triton", "pytorch-triton")):
+        raise NotApplicable("no Triton, so torch.compile builds nothing for the GPU")
+
+
+@rule(
+    id="python-headers-missing",
+    title="Triton has no Python.h to build with",
+    severity=Severity.ADVICE,
+    cause="python-headers-missing",
+    fix=(Install(text="install the development package of this Python (python3-dev, python3.12-dev, python3-devel)"),),
+    applies=_triton_there,
+)
+def python_headers_missing(s: Snapshot, _p: Params) -> Iterator[Evidence]:
+    """Triton compiles a small C module on first use, and that includes Python.h.
+
+    Why it matters
+        torch.compile and libraries with Triton kernels stop with "fatal error: Python.h: No such file or directory".
+
+    When to leave it
+        Where neither torch.compile nor Triton kernels are used.
+
+    References
+        triton/runtime/build.py
+    """
+    python = need(s.python)
+    if not need(python.headers):
+        minor = ".".join(need(python.version).split(".")[:2])
+        yield Evidence(
+            subject=f"Python {minor}",
+            seen="no Python.h",
+            wanted=f"include/python{minor}/Python.h",
+            source=known(python.base_prefix, ""),
+        )
+
+
+@rule(
+    id="c-compiler-missing",
+    title="Triton has no C compiler",
+    severity=Severity.ADVICE,
+    cause="build-tool-missing",
+    fix=(Install(text="install gcc (or clang), or set CC"),),
+    applies=_triton_there,
+)
+def c_compiler_missing(s: Snapshot, _p: Params) -> Iterator[Evidence]:
+    """Triton compiles a small C module on first use, with CC, gcc or clang.
+
+    Why it matters
+        torch.compile and libraries with Triton kernels stop with "Failed to find C compiler".
+
+    When to leave it
+        Where neither torch.compile nor Triton kernels are used.
+
+    References
+        triton/runtime/build.py
+    """
+    found = need(s.python).compiler
+    if absent(found):
+        yield Evidence(subject="C compiler", seen="none on PATH", wanted="gcc or clang", source="PATH")
+        return
+    yield Evidence(subject="C compiler", seen=need(found), verdict=Verdict.PASS, source="PATH")
+
+
+RULES = (
+    cudnn_shadowed,
+    nvjitlink_shadowed,
+    cublas_shadowed,
+    nccl_shadowed,
+    forward_compat,
+    nvcc_mismatch,
+    python_headers_missing,
+    c_compiler_missing,
+)

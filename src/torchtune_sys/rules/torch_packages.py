@@ -1,0 +1,535 @@
+"""Whether the packages around torch are the ones it was built with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from torchtune_sys.knowledge import torch as known
+from torchtune_sys.model.actions import Advice, Environment, Install
+from torchtune_sys.model.facts.python import Distribution, Torch
+from torchtune_sys.model.rule import Evidence, Params, Severity, Verdict, rule
+from torchtune_sys.model.snapshot import Snapshot
+from torchtune_sys.model.values import Missing, NotApplicable, absent, need
+from torchtune_sys.model.version import show, version
+from torchtune_sys.rules.gates import torch_build
+from torchtune_sys.rules.requirements import Requirement, asked_for, parse, satisfies
+from torchtune_sys.rules.torch_build import cuda_build, cuda_of, cuda_works, installed, machine
+
+REINSTALL = Install(
+    text="install torch and what it asks for together again: pip install --force-reinstall torch==<the version you want>"
+)
+_SHARED = ("nvidia-nccl", "nvidia-cudnn", "nvidia-nvshmem", "nvidia-cusparselt")
+"""Packages whose -cu12 and -cu13 variants write the same files (nvidia/nccl/lib/libnccl.so.2 …); the other libraries' file names differ."""
+
+
+def metadata(s: Snapshot, build: Torch) -> Distribution:
+    """The distribution that the imported torch belongs to."""
+    found = installed(s).get("torch")
+    if found is None or (build.source != "report" and not build.location.startswith(found.location)):
+        raise NotApplicable("the imported torch was not installed by pip")
+    return found
+
+
+def pins(s: Snapshot, build: Torch) -> list[Requirement]:
+    """What the installed torch asks for of NVIDIA's libraries and Triton; from the table where only its version is known."""
+    others = installed(s)
+    item = metadata(s, build)
+    if item.requires:
+        return [wanted for wanted in asked_for(item, _environment(s), others) if wanted.name.startswith(("nvidia-", "triton"))]
+    release = known.release(build.version)
+    cuda = cuda_of(build)
+    if release is None or isinstance(cuda, Missing) or release.cuda != cuda:
+        raise NotApplicable(f"what torch {build.version} asks for is not known")
+    suffix = f"-cu{release.cuda.partition('.')[0]}"
+    names = {"nccl": f"nvidia-nccl{suffix}", "cudnn": f"nvidia-cudnn{suffix}", "triton": "triton"}
+    return [parse(f"{names[name]}{_as_specifier(pin)}") for name, pin in release.pins.items() if name in names]
+
+
+def _as_specifier(pin: str) -> str:
+    return pin if pin[:1] in "<>=~!" else f"=={pin}"
+
+
+def _environment(s: Snapshot) -> Mapping[str, str]:
+    python = need(s.python)
+    full = need(python.version)
+    return {
+        "platform_system": "Linux",
+        "sys_platform": "linux",
+        "os_name": "posix",
+        "platform_machine": machine(s) or "x86_64",
+        "python_version": ".".join(full.split(".")[:2]),
+        "python_full_version": full,
+        "implementation_name": "cpython",
+        "platform_python_implementation": "CPython",
+    }
+
+
+@rule(
+    id="numpy2-with-old-torch",
+    title="NumPy 2 beside a torch that was built for NumPy 1",
+    severity=Severity.ERROR,
+    cause="numpy2-with-old-torch",
+    fix=(Install(text='pip install "numpy<2", or upgrade torch to 2.3 or later'),),
+)
+def numpy2_with_old_torch(s: Snapshot, _p: Params) -> Iterator[Evidence]:
+    """torch before 2.3 was compiled against NumPy 1 and cannot use NumPy 2.
+
+    Why it matters
+        "A module that was compiled using NumPy 1.x cannot be run in NumPy 2": tensor.numpy() and torch.from_numpy() raise
+        "Numpy is not available", so DataLoader workers that use NumPy fail.
+
+    When to leave it
+        Where nothing in the program exchanges arrays with NumPy; or torch was compiled from source against NumPy 2.
+
+    References
+        https://github.com/pytorch/pytorch/issues/107302 (NumPy 2.0 support in torch 2.3)
+    """
+    build = torch_build(s)
+    numpy = installed(s).get("numpy") or next((item for item in need(need(s.python).distributions) if item.name == "numpy"), None)
+    if numpy is None:
+        raise NotApplicable("no NumPy in the judged interpreter")
+    clash = version(numpy.version)[:1] >= (2,) and version(build.version)[:2] < (2, 3)
+    yield Evidence(
+        subject=f"numpy {numpy.version}",
+        seen=f"with torch {build.version}",
+        wanted="numpy < 2 for torch < 2.3",
+        verdict=Verdict.FAIL if clash else Verdict.PASS,
+        source=numpy.location,
+    )
+
+
+@rule(
+    id="torch-torchvision-mismatch",
+    title="torchvision was built for another torch",
+    severity=Severity.ERROR,
+    cause="torch-torchvision-mismatch",
+    fix=(Install(text="install the torchvision named above, from the same index as torch"),),
+)
+def torch_torchvision_mismatch(s: Snapshot, _p: Params) -> Iterator[Evidence]:
+    """torchvision's compiled operators fit one torch release and one CUDA; up to 0.29.0 each version names its torch exactly.
+
+    Why it matters
+        "operator torchvision::nms does not exist", undefined symbols, or "PyTorch and torchvision have different CUDA versions".
+
+    When to leave it
+        Where both were built from source together; such builds carry no plain version and are not judged.
+
+    References
+        Requires-Dist of torchvision's wheels; the table in README.md of pytorch/vision.
+    """
+    build = torch_build(s)
+    item = installed(s).get("torchvision")
+    if item is None:
+        raise NotApplicable("no torchvision in the judged interpreter")
+    if not known.is_release(build.version) or not known.is_release(item.version):
+        raise NotApplicable("a build from source, a nightly or a vendor's build: no table knows its partner")
+    wanted = _partner(build, item)
+    subject, seen = f"torchvision {item.version}", f"with torch {build.version}"
+    if wanted:
+        yield Evidence(subject=subject, seen=seen, wanted=wanted, source=item.location)
+    mixed = _mixed_builds(build, item.version)
+    if mixed:
+        yield Evidence(subject=subject, seen=f"{seen}: {mixed}", wanted="both from the same index", source=item.location)
+    if not wanted and not mixed:
+        yield Evidence(subject=subject, seen=seen, verdict=Verdict.PASS, source=item.location)
+
+
+def _partner(build: Torch, item: Distribution) -> str:
+    """What fits instead; ``""`` where the two fit, or nobody knows."""
+    asked = next((wanted for line in item.requires if (wanted := parse(line)).name == "torch"), None)
+    release = known.release(build.version)
+    fitting = "" if release is None or not release.torchvision else _as_specifier(release.torchvision)
+    if asked is not None:
+        fits = satisfies(build.version, asked.specifier)
+    else:
+        fits = satisfies(item.version, fitting) if fitting else None
+    if fits is not False:
+        return ""
+    return f"torchvision{fitting} for torch {build.version}" if fitting else f"torch{asked.specifier if asked else ''}"
+
+
+def _mixed_builds(build: Torch, torchvision: str) -> str:
+    """Builds for different accelerators. torchvision compares the CUDA versions itself: exactly before 0.16, their major from then on."""
+    mine, theirs = cuda_of(build), known.local_cuda(torchvision)
+    if isinstance(mine, Missing):
+        return "CUDA and CPU builds" if theirs and absent(mine) and "+cpu" in build.version else ""
+    if torchvision.endswith("+cpu"):
+        return "a CUDA build and a CPU build"
+    if not theirs:
+        return ""
+    digits = 1 if version(torchvision) >= (0, 16) else 2
+    return f"CUDA {mine} and CUDA {theirs}" if version(mine)[:digits] != version(theirs)[:digits] else ""
+
+
+@rule(
+    id="torch-torchaudio-mismatch",
+    title="torchaudio was built for another torch",
+    severity=Severity.WARNING,
+    fix=(Install(text="install the torchaudio named above, or remove it where nothing imports it"),),
+)
+def torch_torchaudio_mismatch(s: Snapshot, _p: Params) -> Iterator[Evidence]:
+    """Up to 2.10 each torchaudio belongs to one torch; 2.11.0 is the last release and goes with torch 2.11 and later.
+
+    Why it matters
+        Importing torchaudio ends in an undefined symbol.
+
+    When to leave it
+        Where nothing imports torchaudio: it does no harm then.
+
+    References
+        Requires-Dist of torchaudio's wheels on PyPI; https://github.com/pytorch/audio/issues/3902
+    """
+    build = torch_build(s)
+    item = installed(s).get("torchaudio")
+    release = known.release(build.version)
+    if item is None:
+        raise NotApplicable("no torchaudio in the judged interpreter")
+    if release is None or not known.is_release(build.version) or not known.is_release(item.version):
+        raise NotApplicable("no table knows the partner of this build")
+    seen = version(item.version)
+    fits = seen == version(release.torchaudio) or (version(release.torch) >= (2, 11) and seen >= (2, 11))
+    yield Evidence(
+        subject=f"torchaudio {item.version}",
+        seen=f"with torch {build.version}",
+        wanted=f"torchaudio {release.torchaudio}",
+        verdict=Verdict.PASS if fits else Verdict.FAIL,
+        source=item.location,
+    )
+
+
+@rule(
+    id="mixed-nvidia-cuda-wheels",
+    title="The same NVIDIA library is installed for two CUDA versions, in one directory",
+    severity=Severity.ERROR,
+    cause="mixed-nvidia-cuda-wheels",
+    fix=(
+        Install(
+            text="pip uninstall the packages named above, both of them, then pip install --force-reinstall --no-deps the one that torch asks for"
+        ),
+        Advice(text="removing only the stray one deletes the files that the other one needs"),
+    ),
+)
+def mixed_nvidia_cuda_wheels(s: Snapshot, _p: Params) -> Iterator[Evidence]:
+    """nvidia-nccl-cu12 and nvidia-nccl-cu13 (likewise cuDNN, NVSHMEM and cuSPARSELt) unpack to the same files: the one installed last stays.
+
+    It is a fault where the stray one is older than what torch needs. Packages for CUDA 11 and 12 side by side are common and
+    were seen working, so they are no finding.
+
+    Why it matters
+        "undefined symbol: ncclCommResume" at import torch, or cuDNN sublibraries that do not fit each other.
+
+    When to leave it
+        Where torch imports and trains: then the newer file happens to be there, until the next upgrade.
+
+    References
+        https://github.com/pytorch/pytorch/issues/186591
+    """
+    found = need(need(s.python).distributions)
+    mine = _cuda_major(s)
+    if cuda_works(s):
+        raise NotApplicable("torch says that CUDA is available: the libraries in place fit")
+    for name in _SHARED:
+        variants = {
+            item.name.rpartition("-cu")[2]: item for item in found if item.name.startswith(f"{name}-cu") and not item.build
+        }
+        own = variants.get(mine) if mine else variants.get(max(variants, key=version, default=""))
+        for suffix, other in sorted(variants.items()):
+            if own is None or other.name == own.name or {suffix, own.name.rpartition("-cu")[2]} == {"11", "12"}:
+                continue
+            if other.location == own.location and version(other.version) < version(own.version):
+                yield Evidence(
+                    subject=f"{own.name} {own.version}",
+                    seen=f"beside {other.name} {other.version}",
+                    wanted="one of them, for torch's CUDA",
+                    source=other.location,
+                )
+
+
+def _cuda_major(s: Snapshot) -> str:
+    python = need(s.python)
+    if isinstance(python.torch, Missing):
+        return ""
+    cuda = cuda_of(python.torch)
+    return "" if isinstance(cuda, Missing) else cuda.partition(".")[0]
+
+
+def _pinned(s: Snapshot) -> Iterator[tuple[Requirement, Distribution | None]]:
+    """What torch asks for, with what is there of it."""
+    build, _ = cuda_build(s)
+    there = installed(s)
+    for wanted in pins(s, build):
+        yield wanted, there.get(wanted.name)
+
+
+@rule(
+    id="nccl-wheel-version-overridden",
+    title="Another NCCL than the one torch was built with is installed",
+    severity=Severity.WARNING,
+    cause="nccl-wheel-version-overridden",
+    fix=(Install(text="pip install the NCCL version that torch asks for, named above"),),
+)
+def nccl_wheel_version_overridden(s: Snapshot, _p: Params) -> Iterator[Evidence]:
+    """The nvidia-nccl wheel has another version than torch's metadata pins: some other package, or a person, replaced it.
+
+    Why it matters
+        An older one lacks symbols that torch was linked against; a newer one usually works, and is not what torch was tested
+        with. Nodes of one job that differ in NCCL hang.
+
+    When to leave it
+        Where the newer NCCL was installed on purpose, on all nodes alike.
+
+    References
+        Requires-Dist of torch's wheels on PyPI.
+    """
+    for wanted, there in _pinned(s):
+        if wanted.name.startswith("nvidia-nccl") and there is not None:
+            fits = satisfies(there.version, wanted.specifier)
+            yield Evidence(
+                subject=there.name,
+                seen=there.version,
+                wanted=wanted.specifier,
+                verdict=Verdict.FAIL if fits is False else Verdict.PASS,
+                source=there.location,
+            )
+
+
+@rule(
+    id="nvidia-wheel-version-differs",
+    title="NVIDIA libraries have other versions than torch pins",
+    severity=Severity.WARNING,
+    fix=(REINSTALL,),
+)
+def nvidia_wheel_version_differs(s: Snapshot, _p: Params) -> Iterator[Evidence]:
+    """Wheels of cuBLAS, cuDNN, nvJitLink and the like that torch's metadata pins are there in another version.
+
+    Why it matters
+        The libraries are built to fit each other: an older nvJitLink or cuBLAS lacks symbols that its neighbours need
+        ("undefined symbol: __nvJitLinkComplete_12_4"), and another cuDNN was not tested with this torch.
+
+    When to leave it
+        Where a library was replaced on purpose by a newer one of the same major version.
+
+    References
+        Requires-Dist of torch's wheels on PyPI.
+    """
+    for wanted, there in _pinned(s):
+        if there is None or wanted.name.startswith(("nvidia-nccl", "triton")):
+            continue
+        if satisfies(there.version, wanted.specifier) is False:
+            yield Evidence(subject=there.name, seen=there.version, wanted=wanted.specifier, source=there.location)
+
+
+@rule(
+    id="wheel-libs-not-found",
+    title="NVIDIA libraries that torch needs are not installed",
+    severity=Severity.ERROR,
+    cause="wheel-libs-not-found",
+    fix=(Install(text="pip install the packages named above, or torch again with --force-reinstall"),),
+)
+def wheel_libs_not_found(s: Snapshot, _p: Params) -> Iterator[Evidence]:
+    """A package with NVIDIA libraries that torch's metadata asks for is not there.
+
+    Why it matters
+        import torch ends in "libcusparseLt.so.0: cannot open shared object file".
+
+    When to leave it
+        Where these libraries come from the system on purpose (pip install --no-deps in NVIDIA's containers).
+
+    References
+        Requires-Dist of torch's wheels on PyPI.
+    """
+    build, _ = cuda_build(s)
+    if not metadata(s, build).requires:
+        raise NotApplicable("what torch asks for is not known here")
+    if cuda_works(s):
+        raise NotApplicable("torch says that CUDA is available: it found its libraries")
+    missing = [wanted for wanted, there in _pinned(s) if there is None and not wanted.name.startswith("triton")]
+    for wanted in missing:
+        yield Evidence(subject=wanted.name, seen="not installed", wanted=wanted.specifier, source=build.location)
+
+
+@rule(
+    id="triton-version-differs",
+    title="Another Triton than the one torch was built with is installed",
+    severity=Severity.WARNING,
+    fix=(Install(text="pip install the triton version named above"),),
+)
+def triton_version_differs(s: Snapshot, _p: Params) -> Iterator[Evidence]:
+    """torch.compile talks to one Triton release; torch's metadata pins it.
+
+    Why it matters
+        torch.compile fails inside its generated code, or compiles wrong code, with a neighbouring Triton version.
+
+    When to leave it
+        Where torch.compile is not used.
+
+    References
+        Requires-Dist of torch's wheels on PyPI; docs/source/get-started of triton.
+    """
+    for wanted, there in _pinned(s):
+        if wanted.name == "triton" and there is not None:
+            fits = satisfies(there.version, wanted.specifier)
+            yield Evidence(
+                subject="triton",
+                seen=there.version,
+                wanted=wanted.specifier,
+                verdict=Verdict.FAIL if fits is False else Verdict.PASS,
+                source=there.location,
+            )
+
+
+@rule(
+    id="extension-torch-abi-mismatch",
+    title="A compiled package was built for another torch",
+    severity=Severity.ERROR,
+    cause="extension-torch-abi-mismatch",
+    fix=(Install(text="install the release of that package that was built for this torch, or the torch that it names"),),
+)
+def extension_torch_abi_mismatch(s: Snapshot, _p: Params) -> Iterator[Evidence]:
+    """vLLM, xFormers, torchtext and sgl-kernel hold code compiled against one torch release, which their metadata names exactly.
+
+    Why it matters
+        torch's C++ interface changes with each release: "undefined symbol: _ZN3c10…" at import.
+
+    When to leave it
+        Where the package was rebuilt from source against this torch without changing its metadata.
+
+    References
+        Requires-Dist of the packages' wheels on PyPI.
+    """
+    build = torch_build(s)
+    judged = [
+        item for name, item in installed(s).items() if name not in ("torchvision", "torchaudio", "cuda-toolkit") and item.requires
+    ]
+    for item in judged:
+        exact = [wanted for wanted in map(parse, item.requires) if wanted.name == "torch" and wanted.specifier.startswith("==")]
+        for wanted in exact:
+            if not wanted.marker and satisfies(build.version, wanted.specifier) is False:
+                seen = f"with torch {build.version}"
+                yield Evidence(
+                    subject=f"{item.name} {item.version}", seen=seen, wanted=f"torch{wanted.specifier}", source=item.location
+                )
+
+
+@rule(
+    id="extension-cuda-mismatch",
+    title="A compiled package was built for another CUDA than torch",
+    severity=Severity.ERROR,
+    cause="extension-cuda-mismatch",
+    fix=(Install(text="install the package's build for torch's CUDA, or torch for the package's CUDA"),),
+)
+def extension_cuda_mismatch(s: Snapshot, _p: Params) -> Iterator[Evidence]:
+    """A package looks for the CUDA runtime of another major version than the one torch brings.
+
+    Why it matters
+        "libcudart.so.12: cannot open shared object file" at import: the package's own kernels are not there.
+
+    When to leave it
+        Where the package falls back to something that is good enough.
+
+    References
+        https://github.com/vllm-project/vllm/issues/7112
+    """
+    python = need(s.python)
+    _build, cuda = cuda_build(s)
+    for line in python.complaints:
+        _, marker, rest = line.partition("libcudart.so.")
+        wanted = version(rest.partition(":")[0])
+        if marker and "cannot open shared object" in rest and wanted and wanted[0] != cuda[0]:
+            yield Evidence(subject="loader", seen=line, wanted=f"a build for CUDA {cuda[0]}", source="report")
+    for item in installed(s).values():
+        theirs = version(known.local_cuda(item.version))
+        if (
+            item.name.startswith(("vllm", "xformers", "flash-attn", "torchtext", "torchao", "sgl-kernel"))
+            and theirs
+            and theirs[0] != cuda[0]
+        ):
+            seen = f"built for CUDA {show(theirs)}"
+            yield Evidence(subject=f"{item.name} {item.version}", seen=seen, wanted=f"CUDA {cuda[0]}", source=item.location)
+
+
+@rule(
+    id="torch-installed-twice",
+    title="A package that training depends on is installed twice on the interpreter's path",
+    severity=Severity.WARNING,
+    fix=(
+        Advice(text="remove the copy that is not meant: pip uninstall it in its own place, or drop that place from PYTHONPATH"),
+    ),
+)
+def torch_installed_twice(s: Snapshot, _p: Params) -> Iterator[Evidence]:
+    """torch or one of its libraries is found in two entries of sys.path, in different versions: the first one is imported.
+
+    Why it matters
+        The version that pip shows need not be the one that runs, and torch may load libraries that belong to its double.
+
+    When to leave it
+        In environments that overlay a system installation on purpose (--system-site-packages), where the first one is the wanted one.
+
+    References
+        https://docs.python.org/3/library/site.html
+    """
+    torch_build(s)
+    places: dict[str, list[Distribution]] = {}
+    for item in need(need(s.python).distributions):
+        if not item.build and item.location not in ("pip", "conda"):
+            places.setdefault(item.name, []).append(item)
+    for name in ("torch", "torchvision", "torchaudio", "triton", "numpy"):
+        found = places.get(name, [])
+        if len({item.location for item in found}) > 1 and len({item.version for item in found}) > 1:
+            both = ", ".join(f"{item.version} in {item.location}" for item in found)
+            yield Evidence(subject=name, seen=both, wanted="one", source="sys.path")
+        elif len(found) > 1 and len({item.location for item in found}) == 1:
+            both = " and ".join(item.version for item in found)
+            yield Evidence(
+                subject=name, seen=f"metadata of {both} in {found[0].location}", wanted="one", source=found[0].location
+            )
+
+
+@rule(
+    id="user-site-shadows-environment",
+    title="Packages in the user's home come before those of the environment",
+    severity=Severity.WARNING,
+    fix=(Environment(name="PYTHONNOUSERSITE", value="1"),),
+)
+def user_site_shadows(s: Snapshot, _p: Params) -> Iterator[Evidence]:
+    """Packages that were once installed with pip --user (~/.local/lib) hide the environment's own.
+
+    Why it matters
+        conda environments and containers see the user's site directory, a virtual environment does not: the same command
+        trains with different libraries, depending on whose home it runs in.
+
+    When to leave it
+        Where the interpreter has no environment of its own and everything is installed with --user.
+
+    References
+        https://docs.python.org/3/using/cmdline.html#envvar-PYTHONNOUSERSITE
+    """
+    python = need(s.python)
+    if absent(python.user_site):
+        raise NotApplicable("no user site directory in use")
+    user = need(python.user_site)
+    found = need(python.distributions)
+    there = {item.name: item for item in found if item.location == user}
+    for name in ("torch", "torchvision", "torchaudio", "triton", "numpy"):
+        other = next(
+            (item for item in found if item.name == name and item.location not in (user, "pip", "conda") and not item.build), None
+        )
+        if name in there and other is not None:
+            seen = f"{there[name].version} in {user}, {other.version} in {other.location}"
+            yield Evidence(subject=name, seen=seen, wanted="one", source="sys.path")
+
+
+RULES = (
+    numpy2_with_old_torch,
+    torch_torchvision_mismatch,
+    torch_torchaudio_mismatch,
+    mixed_nvidia_cuda_wheels,
+    nccl_wheel_version_overridden,
+    nvidia_wheel_version_differs,
+    wheel_libs_not_found,
+    triton_version_differs,
+    extension_torch_abi_mismatch,
+    extension_cuda_mismatch,
+    torch_installed_twice,
+    user_site_shadows,
+)
