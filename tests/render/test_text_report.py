@@ -23,7 +23,7 @@ def headline(*results: Result) -> str:
 
 def test_headline_counts_findings_and_names_the_worst() -> None:
     found = headline(*EVERYTHING)
-    assert found.startswith("1 error, 1 warning, 1 advice – training will fail or go wrong: the driver is too old for this torch")
+    assert found.startswith("1 error, 1 warning, 1 advice – training will fail or go wrong: The driver is too old for this torch")
     assert "1 check crashed" in found
 
 
@@ -160,7 +160,7 @@ def test_the_healthy_host_in_three_lines() -> None:
         "Ubuntu 24.04" in rows
         and "64 CPUs" in rows
         and "2 NUMA nodes" in rows
-        and "1 TiB memory" in rows
+        and "1007 GiB memory" in rows
         and "bare metal" in rows
     )
     assert "3.12.3 /data/train/.venv/bin/python3, torch 2.11.0+cu130 (CUDA 13.0)" in rows

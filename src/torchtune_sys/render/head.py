@@ -26,7 +26,7 @@ _HANG = 8
 
 def head(seen: Snapshot) -> list[Line]:
     """Three lines: GPUs with their driver; the machine; the interpreter and the session that were judged."""
-    named = {"GPU": gpu_parts(seen), "host": host_parts(seen), "Python": [*python_parts(seen), *session_parts(seen)]}
+    named = {"GPU": gpu_parts(seen), "Host": host_parts(seen), "Python": [*python_parts(seen), *session_parts(seen)]}
     return [line(", ".join(parts), label=(name, "bold"), hang=_HANG) for name, parts in named.items()]
 
 

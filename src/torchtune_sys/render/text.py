@@ -28,7 +28,7 @@ def render(report: Report, style: Style, *, verbose: bool = False, quiet: bool =
     lines = [headline(report, counts)]
     if not quiet:
         if report.snapshot.origin != "live":
-            lines.append(line(f"from {report.snapshot.origin}", label=("source", "bold"), hang=_HANG))
+            lines.append(line(report.snapshot.origin, label=("From", "bold"), hang=_HANG))
         lines.extend(head.head(report.snapshot))
     lines.extend(_findings(report.results, verbose))
     lines.extend(_crashes(report.results))
@@ -55,7 +55,7 @@ def verdict(results: tuple[Result, ...], counts: Summary) -> str:
     errors = [result for result in findings(results) if result.rule.severity is Severity.ERROR]
     if errors:
         more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
-        return f"{found} – training will fail or go wrong: {_lower(errors[0].rule.title)}{more}{crashed}"
+        return f"{found} – training will fail or go wrong: {errors[0].rule.title}{more}{crashed}"
     if counts.findings[Severity.WARNING.value]:
         return f"{found} – training may be slow or fragile{crashed}"
     known = f"{_count(counts.passed, 'check')} passed"
@@ -64,11 +64,6 @@ def verdict(results: tuple[Result, ...], counts: Summary) -> str:
         return f"nothing could be judged{unknown.replace(', ', ' (', 1)}{')' if unknown else ''}{crashed}"
     good = "no problem found" if not counts.crashed else "no problem found by the checks that ran"
     return f"{good}{', ' + found if found else ''}; {known}{unknown}{crashed}"
-
-
-def _lower(title: str) -> str:
-    """A title in the middle of a sentence: "The driver" → "the driver", but "NCCL picks" stays."""
-    return title[:1].lower() + title[1:] if title[1:2].islower() or title[1:2] == " " else title
 
 
 def _count(number: int, word: str) -> str:
