@@ -139,13 +139,18 @@ def _as(kind: type[_T], found: Any, source: str) -> Fact[_T]:
         return Missing(Why.UNPARSED, source, f"the recording is wrong here: {error}")
 
 
+_PATH_MAX = 4096
+
+
 def follow(path: str, target_of: Callable[[str], object]) -> str:
-    """Where ``path`` leads, component by component; ``""`` if by more than 40 links (ELOOP, as in the kernel). ``target_of``
-    gives the target of the link at a place, or anything but a str where there is none.
+    """Where ``path`` leads, component by component; ``""`` if by more than 40 links, or too long for the kernel (ELOOP,
+    ENAMETOOLONG). ``target_of`` gives the target of the link at a place, or anything but a str where there is none.
 
     >>> follow("/sys/class/net/eth0/mtu", {"/sys/class/net/eth0": "../../devices/virtual/net/eth0"}.get)
     '/sys/devices/virtual/net/eth0/mtu'
     """
+    if len(path) > _PATH_MAX:
+        return ""
     todo = [part for part in reversed(path.split("/")) if part and part != "."]
     done = ""
     followed = 0

@@ -39,7 +39,7 @@ def preload_paths(value: str) -> tuple[str, ...]:
     ('/usr/lib/libjemalloc.so.2',)
     """
     words = value.replace(":", " ").split()
-    return tuple(dict.fromkeys(word for word in words if word.startswith("/") and "$" not in word))
+    return tuple(dict.fromkeys(word for word in words if word.startswith("/") and "$" not in word))[:64]
 
 
 def _field(who: Fact[Any], name: str) -> Fact[Any]:
