@@ -31,6 +31,9 @@ RESTRICTED = {
     "16amd64-8n2c-cpusets": "hwloc leaves out what the recording's cpuset forbids",
     "32amd64-4s2n4c-cgroup2": "hwloc leaves out what the recording's cpuset forbids",
     "16em64t-4s2ca2c-cpusetreorder": "hwloc leaves out what the recording's cpuset forbids",
+    "16amd64-4n4c-cgroup-distance-merge": "hwloc leaves out what the recording's cpuset forbids",
+    "4fake-4gr1nu1pu": "hwloc leaves out what the recording's cpuset forbids",
+    "40intel64-4n10c+pci-conflicts": "hwloc leaves out what the recording's cpuset forbids",
 }
 """Machines recorded inside a cpuset: the nodes agree with the kernel's files once cut by the cpuset that our own probe found."""
 

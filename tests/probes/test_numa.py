@@ -150,3 +150,16 @@ def test_missing_files_are_named() -> None:
     assert not isinstance(facts.nodes, Missing)
     distances = facts.nodes[0].distances
     assert isinstance(distances, Missing) and distances.why is Why.ABSENT and distances.source.endswith("node0/distance")
+
+
+def test_nodes_that_all_claim_the_same_cpus_are_one() -> None:
+    files = {f"{NODE}/online": "0-1\n", f"{CPUS}/online": "0-7\n", **node(0, "0-7", 10, "10 20"), **node(1, "0-7", 10, "20 10")}
+    facts = probe({**files, "/proc/meminfo": "MemTotal: 20480 kB\n"})
+    assert not isinstance(facts.nodes, Missing)
+    assert [(n.id, n.memory_bytes) for n in facts.nodes] == [(0, 20 << 20)]
+
+
+def test_one_node_without_meminfo_still_has_its_cpus() -> None:
+    facts = probe({f"{CPUS}/online": "0-1\n"})
+    assert not isinstance(facts.nodes, Missing)
+    assert facts.nodes[0].cpus == CpuSet((0, 1)) and isinstance(facts.nodes[0].memory_bytes, Missing)

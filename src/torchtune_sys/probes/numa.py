@@ -28,6 +28,8 @@ def probe(host: Host, intent: Intent) -> NumaFacts:
     else:
         cpus = online_cpus(host)
         nodes = _with_gpus(host, tuple(_node(host, number, cpus) for number in online_nodes))
+        if _all_alike(nodes):
+            nodes = _single(host, Missing(Why.ABSENT, NODES, "all nodes claim the same CPUs"))
     return NumaFacts(nodes=nodes, offline=_offline(host, online_nodes), allowed_mems=_allowed_mems(host))
 
 
@@ -109,6 +111,12 @@ def _cpus(host: Host, folder: str, online: Fact[CpuSet]) -> Fact[CpuSet]:
     return found if isinstance(online, Missing) else CpuSet(found & online)
 
 
+def _all_alike(nodes: tuple[NumaNode, ...]) -> bool:
+    """Whether each node claims the same CPUs: wrong firmware tables, or numa=fake. Then the nodes say nothing of nearness."""
+    sets = [frozenset(node.cpus) for node in nodes if not isinstance(node.cpus, Missing) and len(node.cpus)]
+    return len(sets) > 1 and len(set(sets)) == 1
+
+
 def _distances(host: Host, path: str) -> Fact[tuple[int, ...]]:
     text = host.text(path)
     if isinstance(text, Missing):
@@ -144,11 +152,11 @@ def _single(host: Host, nothing: Missing) -> Fact[tuple[NumaNode, ...]]:
     if nothing.why not in (Why.ABSENT, Why.NOT_RECORDED):
         return nothing
     cpus = online_cpus(host)
-    memory = host.text("/proc/meminfo")
-    if isinstance(cpus, Missing) or isinstance(memory, Missing):
+    if isinstance(cpus, Missing):
         return nothing
-    amounts = parse_meminfo(memory)
-    missing = Missing(Why.UNPARSED, "/proc/meminfo", "no such line")
+    memory = host.text("/proc/meminfo")
+    amounts = {} if isinstance(memory, Missing) else parse_meminfo(memory)
+    missing = memory if isinstance(memory, Missing) else Missing(Why.UNPARSED, "/proc/meminfo", "no such line")
     only = NumaNode(
         id=0,
         cpus=cpus,
