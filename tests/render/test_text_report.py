@@ -28,14 +28,15 @@ def test_headline_counts_findings_and_names_the_worst() -> None:
 
 
 def test_headline_of_a_good_host_says_how_much_was_judged() -> None:
-    assert (
-        headline(passed(), passed("two-well"), unknown("x-y", DENIED))
-        == "no problem found; 2 checks passed, 1 could not be judged"
-    )
+    good = (passed(), passed("two-well"))
+    assert headline(*good) == "no problem found; 2 checks passed"
+    assert headline(*good, unknown("x-y", DENIED)) == "no problem found; 2 checks passed, 1 could not be judged"
 
 
-def test_where_nothing_could_be_judged_nothing_is_called_good() -> None:
-    assert headline(unknown("x-y", DENIED), not_applicable()) == "nothing could be judged (1 could not be judged)"
+def test_a_host_of_which_little_was_seen_is_not_called_good() -> None:
+    found = headline(passed(), unknown("x-y", DENIED), unknown("x-z", DENIED))
+    assert found == "too little could be seen to judge this host: 1 check passed, 2 could not be judged"
+    assert "no problem" not in headline(unknown("x-y", DENIED), not_applicable())
     assert "no problem" not in headline(not_applicable())
 
 

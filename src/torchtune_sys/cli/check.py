@@ -30,6 +30,14 @@ Examples:
   python -m torch.utils.collect_env | torchtune-sys check --from -
 
 \b
+Profiles change parameters and leave rules out:
+  workstation   one person's machine with a desktop
+  single-node   nothing that matters only between several hosts
+  cluster       more ranks, files and checkpoints
+  container     nothing that only the container's host can change
+  ci            no advice
+
+\b
 Exit status: 0 no finding at or above --fail-on; 1 findings; 2 usage; 3 could
 not judge: a check of severity error failed to look or ran out of time (with
 --strict: for any reason); 4 internal error. --format nagios: 0, 1, 2 or 3 as

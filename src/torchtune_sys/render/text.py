@@ -44,7 +44,11 @@ def headline(report: Report, counts: Summary) -> Line:
     """Host, what was found, and what it means for training."""
     name = host_name(report.snapshot)
     worst = next(iter(findings(report.results)), None)
-    style = worst.rule.severity.value if worst else ("good" if counts.passed and not counts.crashed else "warning")
+    style = (
+        worst.rule.severity.value
+        if worst
+        else ("good" if counts.passed >= counts.unknown and counts.passed and not counts.crashed else "warning")
+    )
     return line((f"{name}: {verdict(report.results, counts)}", style))
 
 
@@ -60,10 +64,13 @@ def verdict(results: tuple[Result, ...], counts: Summary) -> str:
         return f"{found} – training may be slow or fragile{crashed}"
     known = f"{_count(counts.passed, 'check')} passed"
     unknown = f", {counts.unknown} could not be judged" if counts.unknown else ""
-    if not counts.passed and not found:
-        return f"nothing could be judged{unknown.replace(', ', ' (', 1)}{')' if unknown else ''}{crashed}"
+    advice = f", {found}" if found else ""
+    if not (counts.passed or counts.unknown or found):
+        return f"nothing to judge: no check applies{crashed}"
+    if counts.unknown > counts.passed:
+        return f"too little could be seen to judge this host{advice}: {known}{unknown}{crashed}"
     good = "no problem found" if not counts.crashed else "no problem found by the checks that ran"
-    return f"{good}{', ' + found if found else ''}; {known}{unknown}{crashed}"
+    return f"{good}{advice}; {known}{unknown}{crashed}"
 
 
 def _count(number: int, word: str) -> str:

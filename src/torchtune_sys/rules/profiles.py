@@ -26,12 +26,64 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     params: Mapping[str, Mapping[str, Value]] = {}
 
 
+_OTHER_HOSTS = (
+    "rdma",
+    "arp-answers-on-any-interface",
+    "ethernet-mtu-small",
+    "gloo-interface-doubtful",
+    "hostname-unresolvable",
+    "memlock-limit-finite",
+    "nccl-interface-doubtful",
+    "nccl-uneven-networks",
+    "rp-filter-strict",
+    "somaxconn-low",
+    "tcp-buffer-ceiling-low",
+    "tcp-slow-start-after-idle",
+)
+"""What matters only where several hosts train together."""
+_HOST_ONLY = (
+    "sysctl",
+    "cpu-boost-disabled",
+    "cpu-frequency-capped",
+    "cpu-governor-*",
+    "cpus-offline",
+    "gpu-persistence-mode-off",
+    "hdd-scheduler-none",
+    "hugepages-hoard-memory",
+    "kernel-old",
+    "logind-removes-ipc",
+    "numa-node-offline",
+    "nvme-scheduler-not-none",
+    "oom-kills-since-boot",
+    "read-ahead-small",
+    "thp-never",
+)
+"""What a container shows but cannot change."""
+
 PROFILES: dict[str, Profile] = {
-    "workstation": Profile(doc="one person's machine with a desktop"),
-    "single-node": Profile(doc="a server that trains alone"),
-    "cluster": Profile(doc="one of many hosts that train together"),
-    "container": Profile(doc="inside a container: what only its host can change is left out"),
-    "ci": Profile(doc="a build machine: findings that break training, no advice", ignore=("advice",)),
+    "workstation": Profile(
+        doc="one person's machine with a desktop: it shares its GPU with the screen, and saves power",
+        ignore=(
+            *_OTHER_HOSTS,
+            "cpu-governor-not-performance",
+            "gpu-models-mixed",
+            "gpu-persistence-mode-off",
+            "gpu-power-limit-lowered",
+        ),
+        params={"gpu-memory-in-use": {"threshold_mib": 4096}},
+    ),
+    "single-node": Profile(doc="a server that trains alone: nothing about other hosts", ignore=_OTHER_HOSTS),
+    "cluster": Profile(
+        doc="one of many hosts that train together: more ranks, files and checkpoints",
+        params={
+            "cpus-too-few-for-gpus": {"per_gpu": 8},
+            "dev-shm-small": {"min_mib": 8192},
+            "disk-space-low": {"minimum_gib": 100},
+            "nofile-limit-too-low": {"min_hard": 65536},
+        },
+    ),
+    "container": Profile(doc="inside a container: nothing that only its host can change", ignore=_HOST_ONLY),
+    "ci": Profile(doc="a build machine: what breaks or slows training, no advice", ignore=("advice",)),
 }
 
 
