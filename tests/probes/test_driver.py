@@ -1,0 +1,141 @@
+"""The driver's kernel side, its libraries and its device nodes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from conftest import HOSTS
+from torchtune_sys.host.recorded import RecordedHost, load_recording, merged
+from torchtune_sys.model.facts.driver import DriverFacts
+from torchtune_sys.model.facts.session import Intent
+from torchtune_sys.model.values import Missing, Why
+from torchtune_sys.probes import driver, driver_files, gpu
+
+HEALTHY = load_recording(str(HOSTS / "healthy.json"))
+
+
+def probe(**overlay: Any) -> DriverFacts:
+    return driver.probe(RecordedHost(merged(HEALTHY, overlay), "test"), Intent())
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("NVRM version: NVIDIA UNIX x86_64 Kernel Module  418.226.00  Wed Mar 16 2022", ("418.226.00", "proprietary")),
+        ("NVRM version: NVIDIA UNIX aarch64 Kernel Module  535.104.05  Sat Aug 19", ("535.104.05", "proprietary")),
+        ("NVRM version: NVIDIA UNIX Open Kernel Module for aarch64  570.133.20  Release Build", ("570.133.20", "open")),
+        ("GCC version:  gcc version 12.3.0", None),
+        ("NVRM version: NVIDIA UNIX x86_64 Kernel Module", None),
+        ("", None),
+    ],
+)
+def test_version_and_flavour(text: str, expected: tuple[str, str] | None) -> None:
+    assert driver.parse_version(text) == expected
+
+
+def test_the_last_start_in_the_fabric_managers_log_counts() -> None:
+    line = "[INFO] [tid 1] Fabric Manager version is : {} with build time: x\n"
+    assert (
+        driver.parse_fabric_manager_log(line.format("535.1.1") + "other\n" + line.format("550.163.01") + "more\n") == "550.163.01"
+    )
+
+
+def test_a_machine_without_gpu_looks_no_further() -> None:
+    host = RecordedHost({"dirs": {"/sys/bus/pci/devices": []}, "files": {"/proc/modules": "ext4 1 0 - Live 0x0\n"}}, "test")
+    found = driver.probe(host, Intent())
+    assert (found.nvidia_devices, found.module_loaded, found.nvswitches) == ((), False, 0)
+    sign = gpu.find_sign(host)
+    assert isinstance(sign, Missing) and sign.why is Why.ABSENT
+
+
+def test_absence_in_a_partial_recording_is_not_absence() -> None:
+    found = driver.probe(RecordedHost({"complete": False}, "test"), Intent())
+    for fact in (found.nvidia_devices, found.module_loaded, found.nouveau_loaded):
+        assert isinstance(fact, Missing) and fact.why is Why.NOT_RECORDED
+    sign = gpu.find_sign(RecordedHost({"complete": False}, "test"))
+    assert isinstance(sign, Missing) and sign.why is Why.NOT_RECORDED
+
+
+def test_libraries_in_the_loaders_order() -> None:
+    found = probe(
+        env={"LD_LIBRARY_PATH": "relative:/opt/new::/opt/new"},
+        links={"/opt/new/libcuda.so.1": "libcuda.so.590.48.01"},
+        stats={"/opt/new/libcuda.so.590.48.01": {"mode": 0o100644, "uid": 0, "gid": 0, "size": 9}},
+    )
+    assert found.libcuda == ("/opt/new/libcuda.so.1", "/usr/lib/x86_64-linux-gnu/libcuda.so.1")
+    assert (found.library_version, found.library_versions) == ("590.48.01", ("580.95.05", "590.48.01"))
+
+
+def test_cuda_compat_is_no_second_driver() -> None:
+    found = probe(
+        env={"LD_LIBRARY_PATH": "/usr/local/cuda-13.1/compat"},
+        links={"/usr/local/cuda-13.1/compat/libcuda.so.1": "libcuda.so.590.48.01"},
+        stats={"/usr/local/cuda-13.1/compat/libcuda.so.590.48.01": {"mode": 0o100644, "uid": 0, "gid": 0, "size": 9}},
+    )
+    assert (found.library_version, found.library_versions) == ("580.95.05", ("580.95.05",))
+
+
+@pytest.mark.parametrize(
+    ("mode", "gid", "allowed"), [(0o20666, 0, True), (0o20660, 44, True), (0o20660, 4000, False), (0o20640, 44, False)]
+)
+def test_access_to_a_device_node(mode: int, gid: int, allowed: bool) -> None:
+    nodes = probe(stats={"/dev/nvidia0": {"mode": mode, "uid": 0, "gid": gid, "size": 0}}).device_nodes
+    assert not isinstance(nodes, Missing)
+    assert next(node.accessible for node in nodes if node.path == "/dev/nvidia0") is allowed
+
+
+def test_an_access_list_may_permit_what_the_bits_do_not() -> None:
+    nodes = probe(
+        stats={"/dev/nvidia0": {"mode": 0o20660, "uid": 0, "gid": 4000, "size": 0}},
+        answers={"access:/dev/nvidia0": {"read": True, "write": True}},
+    ).device_nodes
+    assert not isinstance(nodes, Missing) and all(node.accessible for node in nodes)
+
+
+def test_a_daemon_is_not_absent_because_a_container_does_not_show_it() -> None:
+    gone = {"/run/nvidia-persistenced/nvidia-persistenced.pid": None}
+    assert probe(files=gone).persistenced is False
+    inside = probe(files={**gone, "/proc/1/comm": "bash\n"}).persistenced
+    assert isinstance(inside, Missing) and inside.why is Why.NOT_SUPPORTED
+
+
+@pytest.mark.parametrize(
+    "bad", ["", "\0", "x" * 70_000, "\ud800", {"error": "denied"}, {"error": "failed"}, {"error": "timeout"}]
+)
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/proc/driver/nvidia/version",
+        "/proc/driver/nvidia/params",
+        "/proc/modules",
+        "/var/log/fabricmanager.log",
+        "/etc/ld.so.conf.d/libc.conf",
+        "/sys/module/nvidia/version",
+        "/sys/devices/pci0000:17/0000:17:01.0/0000:1b:00.0/uevent",
+    ],
+)
+def test_hostile_files_do_not_raise(bad: Any, path: str) -> None:
+    assert isinstance(probe(files={path: bad}), DriverFacts)
+
+
+@pytest.mark.parametrize(
+    "answer", [[], "x", 3, {"devices": 3}, {"devices": [{"index": "x"}]}, {"error": 5}, None, {"error": "timeout"}]
+)
+def test_hostile_nvml_answers_are_missing_facts(answer: Any) -> None:
+    recording = {**HEALTHY, "answers": {**HEALTHY["answers"], "nvml": answer}}
+    found = gpu.probe(RecordedHost(recording, "test"), Intent())
+    assert isinstance(found.devices, Missing)
+    assert found.devices.why in (Why.UNPARSED, Why.TIMEOUT)
+
+
+@given(st.text())
+def test_parsers_survive_any_text(text: str) -> None:
+    driver.parse_version(text)
+    driver.parse_params(text)
+    driver.parse_fabric_manager_log(text)
+    driver_files.parse_ld_so_conf(text)
+    driver_files.is_gpu_node(text)
