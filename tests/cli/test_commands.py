@@ -37,6 +37,7 @@ def test_the_table_says_what_the_command_says(name: str) -> None:
     found = run(name, "-h")
     assert found.returncode == 0
     assert found.stdout.startswith(f"Usage: torchtune-sys {name} ")
+    assert found.stdout.isascii(), "click cannot write anything else in a plain C locale"
     assert all(len(row) <= 80 or "torchtune-sys" in row or "Example" in row for row in found.stdout.splitlines())
 
 

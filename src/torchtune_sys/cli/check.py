@@ -46,7 +46,7 @@ monitoring expects.
 \b
 Counts that are not given are taken from the job's environment:
 LOCAL_WORLD_SIZE, WORLD_SIZE, SLURM_NTASKS_PER_NODE (if above 1),
-SLURM_JOB_NUM_NODES, OMP_NUM_THREADS and Open MPI's OMPI_COMM_WORLD_….
+SLURM_JOB_NUM_NODES, OMP_NUM_THREADS, OMPI_COMM_WORLD_LOCAL_SIZE.
 """,
 )
 @shared.intent_options
