@@ -102,9 +102,7 @@ class RecordingHost(Host):
         elif env is not None:
             recording["env"] = relevant(env)
         if intent is not None:
-            recording["intent"] = {
-                name: value for name, value in msgspec.to_builtins(intent).items() if value not in (None, (), [])
-            }
+            recording["intent"] = {name: value for name, value in _fields(intent).items() if value}
         return {name: _sorted(value) for name, value in recording.items() if value != {} or name == "env"}
 
     def _stats(self, seen: Mapping[str, Mapping[str, Any]], places: _Places) -> dict[str, Any]:

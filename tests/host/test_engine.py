@@ -1,0 +1,111 @@
+"""Reading a host once: slow probes, probes that raise, a deadline that holds."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+from conftest import HOSTS
+from torchtune_sys import engine, probes
+from torchtune_sys.host.live import LiveHost
+from torchtune_sys.host.recorded import RecordedHost, load_recording
+from torchtune_sys.model.facts.session import Intent
+from torchtune_sys.model.rule import Evidence, Severity, Verdict, rule, unsure
+from torchtune_sys.model.snapshot import FAMILIES, Snapshot
+from torchtune_sys.model.values import Missing, NotApplicable, Why, need
+from torchtune_sys.rules import CATALOGUE
+
+
+def healthy() -> RecordedHost:
+    return RecordedHost(load_recording(str(HOSTS / "healthy.json")), "healthy")
+
+
+def test_every_family_has_a_probe() -> None:
+    assert set(probes.PROBES) == set(FAMILIES)
+
+
+def test_a_probe_that_raises_stops_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(_host: Any, _intent: Any) -> Any:
+        raise ZeroDivisionError("a bug")
+
+    monkeypatch.setitem(probes.PROBES, "cpu", broken)
+    seen = engine.snapshot(healthy(), Intent(), timeout_s=20)
+    assert isinstance(seen.cpu, Missing) and seen.cpu.why is Why.CRASHED and "a bug" in seen.cpu.detail
+    assert not isinstance(seen.session, Missing)
+
+
+def test_a_probe_that_hangs_costs_the_deadline_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(probes.PROBES, "gpu", lambda _host, _intent: time.sleep(3))
+    started = time.monotonic()
+    seen = engine.snapshot(healthy(), Intent(), timeout_s=0.7)
+    assert time.monotonic() - started < 2
+    assert isinstance(seen.gpu, Missing) and seen.gpu.why is Why.TIMEOUT
+    assert not isinstance(seen.session, Missing)
+    results = engine.judge(seen, CATALOGUE)
+    assert not [result for result in results if result.verdict is Verdict.CRASHED]
+
+
+def test_no_time_at_all_is_unknown_not_healthy() -> None:
+    class Slow(LiveHost):
+        def text(self, path: str) -> Any:
+            time.sleep(0.2)
+            return super().text(path)
+
+    seen = engine.snapshot(Slow(), Intent(), timeout_s=0.0)
+    late = [name for name in FAMILIES if isinstance(found := getattr(seen, name), Missing) and found.why is Why.TIMEOUT]
+    assert "cpu" in late and "memory" in late
+
+
+def test_progress_names_who_is_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(probes.PROBES, "gpu", lambda _host, _intent: time.sleep(0.5))
+    told: list[set[str]] = []
+    engine.snapshot(healthy(), Intent(), timeout_s=20, progress=told.append)
+    assert {"gpu"} in told
+
+
+def _rule(judge: Any) -> Any:
+    return rule(id="x-y", title="x", severity=Severity.ERROR)(judge)
+
+
+@pytest.fixture(scope="module")
+def seen() -> Snapshot:
+    return engine.snapshot(healthy(), Intent(), timeout_s=20)
+
+
+@pytest.mark.parametrize(
+    ("said", "wanted"),
+    [
+        ([], Verdict.PASS),
+        (["fail"], Verdict.FAIL),
+        (["pass", "fail"], Verdict.FAIL),
+        (["pass", "unsure"], Verdict.UNKNOWN),
+        (["fail", "unsure"], Verdict.FAIL),
+        (["fail", "need"], Verdict.FAIL),
+        (["pass", "need"], Verdict.UNKNOWN),
+        (["need"], Verdict.UNKNOWN),
+        (["crashed"], Verdict.CRASHED),
+        (["na"], Verdict.NA),
+        (["fail", "raise"], Verdict.CRASHED),
+    ],
+)
+def test_verdicts(seen: Snapshot, said: list[str], wanted: Verdict) -> None:
+    def judge(_s: Snapshot, _p: Any) -> Any:
+        for word in said:
+            if word in ("fail", "pass"):
+                yield Evidence(subject="x", seen="y", verdict=Verdict(word))
+            elif word == "unsure":
+                yield unsure("x", Missing(Why.DENIED, "/x"))
+            elif word == "na":
+                raise NotApplicable("nothing")
+            elif word == "raise":
+                raise RecursionError
+            else:
+                need(Missing(Why.CRASHED if word == "crashed" else Why.DENIED, "/x"))
+
+    (result,) = engine.judge(seen, [_rule(judge)])
+    assert result.verdict is wanted
+    assert (result.why_unknown is not None) == (
+        bool({"unsure", "need", "crashed", "raise"} & set(said)) and said != ["fail", "unsure"]
+    )

@@ -1,0 +1,76 @@
+"""Files that we write: whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from torchtune_sys.errors import CannotWrite
+from torchtune_sys.host.files import write_atomically
+
+
+def test_a_new_file_and_an_old_one(tmp_path: Path) -> None:
+    path = tmp_path / "out.json"
+    write_atomically(str(path), "one\n")
+    assert path.read_text() == "one\n"
+    path.chmod(0o600)
+    write_atomically(str(path), "two\n")
+    assert path.read_text() == "two\n" and stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert os.listdir(tmp_path) == ["out.json"]
+
+
+def test_the_umask_is_obeyed(tmp_path: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        write_atomically(str(tmp_path / "x"), "")
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "x").stat().st_mode) == 0o640
+
+
+def test_a_link_stays_one(tmp_path: Path) -> None:
+    (tmp_path / "real").write_text("old")
+    (tmp_path / "link").symlink_to("real")
+    write_atomically(str(tmp_path / "link"), "new")
+    assert (tmp_path / "link").is_symlink() and (tmp_path / "real").read_text() == "new"
+
+
+def test_a_relative_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_atomically("x", "y")
+    assert Path("x").read_text() == "y"
+
+
+def test_devices_are_written_to() -> None:
+    write_atomically("/dev/null", "x" * 100)
+
+
+def test_what_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for path in (tmp_path, tmp_path / "none" / "x", tmp_path / "file" / "x", tmp_path / ("x" * 300)):
+        with pytest.raises(CannotWrite) as caught:
+            write_atomically(str(path), "text")
+        assert caught.value.todo
+    with pytest.raises(CannotWrite):
+        write_atomically("/dev/full", "text")
+    assert os.listdir(tmp_path) == ["file"]
+
+
+def test_a_full_disk_leaves_the_old_file(tmp_path: Path) -> None:
+    """The limit on file sizes stands for the disk: write(2) fails in the middle of the text."""
+    (tmp_path / "x").write_text("old")
+    code = (
+        "import resource, signal, sys; from torchtune_sys.host.files import write_atomically\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN); resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))\n"
+        "write_atomically(sys.argv[1], 'x' * 5000)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "x")], capture_output=True, text=True, timeout=30, check=False
+    )
+    assert "CannotWrite" in done.stderr and "File too large" in done.stderr
+    assert os.listdir(tmp_path) == ["x"] and (tmp_path / "x").read_text() == "old"

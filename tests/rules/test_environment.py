@@ -1,0 +1,147 @@
+"""Where the rules of the environment begin and end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from conftest import judge, load
+from torchtune_sys.model.rule import Verdict
+from torchtune_sys.rules.environment_values import allocator_faults, unknown_allocator_names, visible_devices_fault
+
+UUIDS = ("GPU-aaaa1111-0000", "GPU-aaaa2222-0000", "GPU-bbbb3333-0000")
+
+
+@pytest.mark.parametrize(
+    "value", ["0", "2,1,0", " 0 , 2", "0,1,2", "GPU-aaaa1", "gpu-bbbb3333-0000", "GPU-aaaa1111-0000,GPU-bbbb", "MIG-123"]
+)
+def test_lists_of_devices_that_are_good(value: str) -> None:
+    assert visible_devices_fault(value, 3, UUIDS) == ""
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        ("", "is empty"),
+        (" ", "is empty"),
+        ("-1", "hides every GPU"),
+        ("NoDevFiles", "hides every GPU"),
+        ("3", "no GPU 3: every GPU is hidden"),
+        ("0,3,1", "no GPU 3: it and what follows is hidden"),
+        ("0,-1,1", "-1 is no number: it and what follows"),
+        ("0,,1", "an empty entry"),
+        ("cuda:0", "is no number: every GPU"),
+        ("all", "is no number"),
+        ("0,0", "named twice"),
+        ("00,0", "named twice"),
+        ("GPU-aaaa", "2 GPUs have a UUID that begins with"),
+        ("GPU-cccc", "no GPU has the UUID"),
+        ("GPU-aaaa1,0", "is no UUID"),
+        ("GPU-aaaa1,GPU-aaaa1", "named twice"),
+        ("MIG-1,MIG-1", "named twice"),
+    ],
+)
+def test_lists_of_devices_that_are_not(value: str, words: str) -> None:
+    assert words in visible_devices_fault(value, 3, UUIDS)
+
+
+def test_devices_under_mig_and_without_uuids() -> None:
+    assert visible_devices_fault("5", 3, UUIDS, sliced=True) == ""
+    assert visible_devices_fault("GPU-cccc", 3, None) == ""
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "",
+        "expandable_segments:True",
+        "max_split_size_mb:21",
+        "garbage_collection_threshold:0.8,max_split_size_mb:512",
+        "backend:cudaMallocAsync",
+        "roundup_power2_divisions:[256:1,512:2,1024:4,>:8]",
+        "expandable_segments: True , backend:native",
+        "some_new_option:1",
+    ],
+)
+def test_allocator_settings_that_are_good(value: str) -> None:
+    assert allocator_faults(value, "2.11.0") == []
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "expandable_segments=True",
+        "expandable_segments:true",
+        "expandable_segments:1",
+        "max_split_size_mb:20",
+        "max_split_size_mb:lots",
+        "max_split_size:512",
+        "garbage_collection_threshold:1.0",
+        "garbage_collection_threshold:0",
+        "backend:async",
+        "expandable_segments",
+    ],
+)
+def test_allocator_settings_that_are_not(value: str) -> None:
+    assert allocator_faults(value, "2.11.0")
+
+
+def test_allocator_settings_by_release() -> None:
+    assert allocator_faults("expandable_segments:True", "2.0.1") and not allocator_faults("expandable_segments:True", "2.1.0")
+    assert unknown_allocator_names("some_new_option:1,backend:native") == ["some_new_option"]
+
+
+@given(st.text())
+def test_any_value_is_judged(value: str) -> None:
+    allocator_faults(value, "2.11.0")
+    unknown_allocator_names(value)
+    visible_devices_fault(value, 8, UUIDS)
+
+
+def verdict(rule_id: str, **overlay: Any) -> Verdict:
+    return judge(load("healthy", **overlay))[rule_id].verdict
+
+
+@pytest.mark.parametrize(
+    ("rule_id", "env", "wanted"),
+    [
+        ("cuda-launch-blocking", {"CUDA_LAUNCH_BLOCKING": ""}, Verdict.PASS),
+        ("distributed-debug-detail", {"TORCH_DISTRIBUTED_DEBUG": "INFO"}, Verdict.PASS),
+        ("cuda-caching-allocator-disabled", {"PYTORCH_NO_CUDA_MEMORY_CACHING": ""}, Verdict.FAIL),
+        ("memory-debugging-on", {"PYTHONMALLOC": "pymalloc"}, Verdict.PASS),
+        ("memory-debugging-on", {"PYTHONDEVMODE": "1"}, Verdict.FAIL),
+        ("memory-debugging-on", {"PYTHONTRACEMALLOC": "0"}, Verdict.PASS),
+        ("memory-debugging-on", {"MALLOC_CHECK_": "3", "LD_PRELOAD": "libc_malloc_debug.so.0"}, Verdict.FAIL),
+        ("tool-injection-left", {"LD_PRELOAD": "/usr/lib/x86_64-linux-gnu/libasan.so.8"}, Verdict.FAIL),
+        ("tool-injection-left", {"LD_PRELOAD": "libjemalloc.so.2"}, Verdict.PASS),
+        ("tf32-override-off", {"NVIDIA_TF32_OVERRIDE": "1"}, Verdict.PASS),
+        ("nccl-debug-verbose", {"NCCL_DEBUG": "TRACE"}, Verdict.FAIL),
+        ("nccl-debug-verbose", {"NCCL_DEBUG": "WARN", "NCCL_DEBUG_SUBSYS": "ALL"}, Verdict.PASS),
+        ("nccl-p2p-disabled", {"NCCL_P2P_DISABLE": "0"}, Verdict.PASS),
+        ("nccl-p2p-disabled", {"NCCL_P2P_DISABLE": "true"}, Verdict.PASS),
+        ("nccl-ib-disabled", {"NCCL_IB_DISABLE": "1"}, Verdict.NA),
+        ("variable-renamed", {"NCCL_BLOCKING_WAIT": "1", "TORCH_NCCL_BLOCKING_WAIT": "1"}, Verdict.PASS),
+        ("session-under-sudo", {"SUDO_USER": "alice"}, Verdict.PASS),
+    ],
+)
+def test_boundaries(rule_id: str, env: dict[str, str], wanted: Verdict) -> None:
+    assert verdict(rule_id, env=env) is wanted
+
+
+def test_no_gpu_findings_without_an_nvidia_gpu() -> None:
+    env = {
+        "CUDA_LAUNCH_BLOCKING": "1",
+        "NCCL_P2P_DISABLE": "1",
+        "NVIDIA_TF32_OVERRIDE": "0",
+        "CUDA_VISIBLE_DEVICES": "",
+        "CUDA_MODULE_LOADING": "EAGER",
+    }
+    seen = judge(load("healthy", env=env, dirs={"/sys/bus/pci/devices": []}, answers={"nvml": {"error": "absent"}}))
+    found = {
+        rule_id: seen[rule_id].verdict.value
+        for rule_id in ("cuda-launch-blocking", "nccl-p2p-disabled", "cuda-visible-devices-wrong", "tf32-override-off")
+    }
+    assert set(found.values()) == {"na"}, found
