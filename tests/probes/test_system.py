@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from torchtune_sys.host.answers import distribution
 from torchtune_sys.host.recorded import RecordedHost
 from torchtune_sys.model.facts.session import Intent
 from torchtune_sys.model.facts.system import Os, SystemFacts
@@ -230,3 +231,19 @@ def test_a_directory_in_place_of_a_file(path: str) -> None:
 @pytest.mark.parametrize("answer", [None, [], {}, {"release": 7}, "x", {"error": "failed"}])
 def test_strange_answers(answer: Any) -> None:
     assert isinstance(probe(answers={"uname": answer, "glibc": "2.39"}), SystemFacts)
+
+
+def test_a_live_host_without_os_release_is_named_by_the_distro_library() -> None:
+    answer = {"id": "slackware", "like": "", "version": "14.2", "name": "Slackware 14.2", "codename": ""}
+    found = osrelease.read_os(host(answers={"distribution": answer}))
+    assert isinstance(found, Os) and (found.id, found.version, found.pretty_name) == ("slackware", "14.2", "Slackware 14.2")
+
+
+def test_the_distro_library_answers_here_or_says_that_nothing_is_named() -> None:
+    found = distribution.distribution("", 1.0)
+    assert isinstance(found, Missing) or (found["id"] and set(found) == {"id", "like", "version", "name", "codename"})
+
+
+def test_denied_is_not_another_distribution() -> None:
+    found = osrelease.read_os(host(files={"/etc/os-release": {"error": "denied"}, "/etc/debian_version": "12.1"}))
+    assert isinstance(found, Missing) and found.why is Why.DENIED

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from torchtune_sys.host import questions
 from torchtune_sys.host.base import Host
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.system import Os
@@ -27,7 +28,10 @@ def read_os(host: Host) -> Fact[Os]:
         if not isinstance(text, Missing):
             return parse_os_release(text, path)
         reasons.append(text)
-    older = _older(host)
+    if reasons[0].why not in (Why.ABSENT, Why.NOT_RECORDED):
+        return reasons[0]
+    answer = host.ask(questions.DISTRIBUTION)
+    older = _answered(answer) if isinstance(answer, dict) else _older(host)
     return reasons[0] if older is None else older
 
 
@@ -65,6 +69,17 @@ def unquoted(value: str) -> str:
     for character in ('"', "'", "$", "`", "\\"):
         value = value.replace(f"\\{character}", character)
     return value
+
+
+def _answered(answer: dict[str, object]) -> Os:
+    field = {name: str(answer.get(name, "")) for name in ("id", "like", "version", "name", "codename")}
+    return Os(
+        id=field["id"],
+        id_like=tuple(field["like"].split()),
+        version=field["version"],
+        pretty_name=field["name"],
+        codename=field["codename"],
+    )
 
 
 def _older(host: Host) -> Os | None:

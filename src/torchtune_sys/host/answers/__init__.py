@@ -16,6 +16,7 @@ _WHERE = {
     questions.UNAME: "basic:uname",
     questions.CWD: "basic:cwd",
     questions.TODAY: "basic:today",
+    questions.DISTRIBUTION: "distribution:distribution",
     questions.GLIBC: "basic:glibc",
     questions.ACCESS: "basic:access",
     questions.INTERFACES: "network:interfaces",
