@@ -1,1 +1,94 @@
-"""Pasted text (collect_env, nvidia-smi) as a snapshot whose other facts are Missing(NOT_RECORDED)."""
+"""Pasted text about a host: what torch's collect_env, vLLM's and SGLang's variants of it and nvidia-smi print."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from torchtune_sys.model.values import Missing, Why
+
+if TYPE_CHECKING:
+    from torchtune_sys.model.facts.driver import DriverFacts
+    from torchtune_sys.model.facts.gpu import GpuFacts
+    from torchtune_sys.model.facts.session import SessionFacts
+    from torchtune_sys.model.snapshot import Snapshot
+
+
+def read(text: str, name: str) -> Snapshot | None:
+    """The host that a report tells of, everything that it does not tell NOT_RECORDED; None where nothing in the text is known.
+
+    ``name`` says where the text comes from. Never raises for what the text is.
+    """
+    from torchtune_sys.evidence import collect_env
+    from torchtune_sys.evidence.nvidia_smi import parse_nvidia_smi
+    from torchtune_sys.model.facts.session import Intent
+    from torchtune_sys.model.snapshot import Snapshot
+
+    text = collect_env.clean(text)
+    lines = collect_env.parse_lines(text)
+    smi = parse_nvidia_smi(text)
+    module = _module_version(text)
+    useful = any(words in line for line in lines.complaints for words in _JUDGED)
+    if not lines.recognised and smi is None and not lines.packages and not module and not useful:
+        return None
+    gpu = _merged(smi, collect_env.gpu_facts(lines))
+    nothing = Missing(Why.NOT_RECORDED, name, "not in the report")
+    kinds = [kind for kind, there in (("collect_env", lines.recognised), ("nvidia-smi", smi is not None)) if there] or ["text"]
+    return Snapshot(
+        system=collect_env.system_facts(lines) if lines.recognised else nothing,
+        session=_session(lines.env) if lines.env else nothing,
+        cpu=collect_env.cpu_facts(lines) if lines.recognised else nothing,
+        numa=nothing,
+        memory=nothing,
+        sysctl=nothing,
+        limits=nothing,
+        storage=nothing,
+        network=nothing,
+        pci=nothing,
+        driver=_driver(gpu, module) or nothing,
+        gpu=gpu if gpu is not None else nothing,
+        python=collect_env.python_facts(lines) if lines.recognised or lines.packages or lines.complaints else nothing,
+        intent=Intent(),
+        origin=f"report ({', '.join(kinds)})",
+    )
+
+
+_JUDGED = ("driver on your system is too old", "forward compatibility was attempted", "GLIBC_2.", "libcudart.so.")
+"""Complaints that a rule understands without anything else of the report."""
+
+
+def _merged(smi: GpuFacts | None, listed: GpuFacts | None) -> GpuFacts | None:
+    """nvidia-smi tells more of the GPUs, collect_env fills what it lacks."""
+    import msgspec
+
+    if smi is None or listed is None:
+        return smi if listed is None else listed
+    gaps = ("driver_version", "cuda_driver_version", "devices")
+    fill = {name: getattr(listed, name) for name in gaps if isinstance(getattr(smi, name), Missing) and not smi.error}
+    return msgspec.structs.replace(smi, **fill)
+
+
+def _module_version(text: str) -> str:
+    """The kernel module's version in a pasted /proc/driver/nvidia/version.
+
+    >>> _module_version("NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.90.07  Fri May 31 09:35:42 UTC 2024")
+    '550.90.07'
+    """
+    import re
+
+    found = re.search(r"NVRM version: NVIDIA UNIX [\w ]{0,80}Kernel Module[\w ]{0,40}?  ?(\d+\.\d+(?:\.\d+)?)", text)
+    return found[1] if found else ""
+
+
+def _driver(gpu: GpuFacts | None, module: str) -> DriverFacts | None:
+    from torchtune_sys.model.facts.driver import DriverFacts
+
+    if gpu is not None and gpu.vendor == "amd":
+        return DriverFacts(nvidia_devices=())
+    return DriverFacts(module_loaded=True, module_version=module) if module else None
+
+
+def _session(env: dict[str, str]) -> SessionFacts:
+    from torchtune_sys.evidence.collect_env import partly
+    from torchtune_sys.model.facts.session import SessionFacts
+
+    return partly(SessionFacts, env=env)

@@ -8,7 +8,7 @@ import msgspec
 
 from torchtune_sys.host.base import Host
 from torchtune_sys.model.facts import Fact
-from torchtune_sys.model.facts.python import Distribution
+from torchtune_sys.model.facts.python import Distribution, normalised
 from torchtune_sys.model.values import Missing, Why
 
 _NAMES = frozenset(
@@ -37,18 +37,6 @@ class Scan(msgspec.Struct, frozen=True, kw_only=True):
 
 def matters(name: str) -> bool:
     return name in _NAMES or name.startswith(_PREFIXES)
-
-
-def normalised(name: str) -> str:
-    """PEP 503.
-
-    >>> normalised("nvidia_cublas_cu12"), normalised("Flash--Attn")
-    ('nvidia-cublas-cu12', 'flash-attn')
-    """
-    words = name.lower().replace("_", "-").replace(".", "-")
-    while "--" in words:
-        words = words.replace("--", "-")
-    return words
 
 
 def scan(host: Host, sys_path: Iterable[str], prefix: Fact[str]) -> Scan:

@@ -175,10 +175,18 @@ def parse_pyvenv(text: str) -> dict[str, str]:
 def facts(executable: Fact[str], answer: Fact[Answer]) -> PythonFacts:
     """The part of PythonFacts that the interpreter itself tells."""
     if isinstance(answer, Missing):
-        told = dict.fromkeys(
-            ("version", "implementation", "machine", "free_threaded", "prefix", "base_prefix", "sys_path"), answer
+        return PythonFacts(
+            executable=executable,
+            version=answer,
+            implementation=answer,
+            machine=answer,
+            free_threaded=answer,
+            prefix=answer,
+            base_prefix=answer,
+            sys_path=answer,
+            user_site=answer,
+            glibc=answer,
         )
-        return PythonFacts(executable=executable, **told, user_site=answer, glibc=answer)
     no_libc = Why.ABSENT if answer.version.startswith("3") and answer.machine else Why.NOT_RECORDED
     unsaid = Missing(Why.NOT_RECORDED, "interpreter", "derived from its files, not asked")
     return PythonFacts(

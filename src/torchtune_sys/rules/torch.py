@@ -390,7 +390,7 @@ def torch_import_fails(s: Snapshot, _p: Params) -> Iterator[Evidence]:
         What Python printed.
     """
     python = need(s.python)
-    if isinstance(python.torch, Missing) and python.torch.why is Why.FAILED:
+    if isinstance(python.torch, Missing) and python.torch.why is Why.FAILED and python.torch.source.endswith("/torch"):
         yield Evidence(
             subject="torch", seen=python.torch.detail, wanted="the package beside its metadata", source=python.torch.source
         )

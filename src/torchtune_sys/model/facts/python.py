@@ -13,6 +13,18 @@ NOT_LIVE = Missing(Why.ABSENT, "torch", "torch was not imported", "--live")
 """What PythonFacts.live holds unless ``--live`` was asked for."""
 
 
+def normalised(name: str) -> str:
+    """A distribution's name as PEP 503 compares it.
+
+    >>> normalised("nvidia_cublas_cu12"), normalised("Flash--Attn")
+    ('nvidia-cublas-cu12', 'flash-attn')
+    """
+    words = name.lower().replace("_", "-").replace(".", "-")
+    while "--" in words:
+        words = words.replace("--", "-")
+    return words
+
+
 class Distribution(msgspec.Struct, frozen=True, kw_only=True):
     """One installed distribution (a ``*.dist-info`` or ``*.egg-info`` directory, or an entry of ``conda-meta``)."""
 
