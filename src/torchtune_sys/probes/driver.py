@@ -79,7 +79,7 @@ def _devices(host: Host) -> tuple[Fact[tuple[str, ...]], Fact[tuple[str, ...]], 
             nvidia.append(name)
         elif vendor == "0x10de" and class_[2:6] == "0680":
             switches += 1
-        elif vendor == "0x1002" and class_[2:4] in ("03", "12"):
+        elif vendor == "0x1002" and class_[2:4] in ("03", "12") and pci.bound_driver(host, name) == "amdgpu":
             amd.append(name)
     return tuple(nvidia), tuple(amd), switches
 

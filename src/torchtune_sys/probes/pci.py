@@ -88,6 +88,12 @@ def class_and_vendor(host: Host, name: str) -> tuple[Fact[str], Fact[str]]:
     return known, _pair(event.get("PCI_ID", ""))[0] or host.word(f"{DEVICES}/{name}/vendor")
 
 
+def bound_driver(host: Host, name: str) -> Fact[str]:
+    """Kernel driver of one function; ABSENT if none is bound."""
+    text = host.text(f"{DEVICES}/{name}/uevent")
+    return _driver(host, f"{DEVICES}/{name}", None if isinstance(text, Missing) else parse_uevent(text))
+
+
 def parse_uevent(text: str) -> dict[str, str]:
     """``KEY=value`` lines.
 

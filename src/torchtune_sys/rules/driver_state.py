@@ -7,6 +7,7 @@ from torchtune_sys.knowledge.gpus import architecture_by_device
 from torchtune_sys.model.facts.driver import DriverFacts
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, absent, need
+from torchtune_sys.model.version import version
 
 
 def nvml_error(s: Snapshot) -> str:
@@ -84,6 +85,23 @@ def driver_version(s: Snapshot) -> str:
         if not isinstance(fact, Missing):
             return fact
     return need(driver.module_version)
+
+
+def not_served(s: Snapshot) -> frozenset[str]:
+    """Addresses of GPUs that this driver cannot serve by its version or flavour, as far as both are known."""
+    if isinstance(s.pci, Missing) or isinstance(s.pci.devices, Missing) or isinstance(s.driver, Missing):
+        return frozenset()
+    version_of = s.driver.module_version
+    branch = 0 if isinstance(version_of, Missing) else (version(version_of) or (0,))[0]
+    flavour = s.driver.module_flavour
+    return frozenset(
+        address
+        for address, arch in architectures(s).items()
+        if (branch and arch.last_branch is not None and branch > arch.last_branch)
+        or (branch and arch.first_branch is not None and branch < arch.first_branch)
+        or (flavour == "open" and arch.open_module == "no")
+        or (flavour == "proprietary" and arch.open_module == "only")
+    )
 
 
 def container(s: Snapshot) -> str:

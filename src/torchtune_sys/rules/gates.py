@@ -5,7 +5,9 @@ from __future__ import annotations
 from torchtune_sys.model.facts.gpu import Gpu
 from torchtune_sys.model.facts.python import Torch
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import Missing, NotApplicable, Unknown, absent, need
+from torchtune_sys.model.values import Missing, NotApplicable, Unknown, Why, absent, need
+
+_LOOK_FAILED = (Why.TIMEOUT, Why.FAILED, Why.UNPARSED)
 
 
 def nvidia_hardware(s: Snapshot) -> None:
@@ -14,6 +16,8 @@ def nvidia_hardware(s: Snapshot) -> None:
         return
     found = need(s.driver).nvidia_devices
     if absent(found) or not need(found):  # a kernel without PCI has none either
+        if not isinstance(s.gpu, Missing) and isinstance(s.gpu.devices, Missing) and s.gpu.devices.why in _LOOK_FAILED:
+            need(s.gpu.devices)  # a driver is here, and does not answer: who knows what it would show
         raise NotApplicable("no NVIDIA GPU on this host")
 
 

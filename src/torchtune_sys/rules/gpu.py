@@ -12,7 +12,7 @@ from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, 
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, Why, need
 from torchtune_sys.rules import gates, gpu_links, gpu_use
-from torchtune_sys.rules.driver_state import bound_driver, gpu_addresses, nvml_error, seen_by_nvml
+from torchtune_sys.rules.driver_state import bound_driver, gpu_addresses, not_served, nvml_error, seen_by_nvml
 from torchtune_sys.rules.gpu_facts import each, subject
 
 
@@ -77,7 +77,9 @@ def gpu_missing_from_driver(s: Snapshot, p: Params) -> Iterator[Evidence]:
         README of the driver: NVreg_ExcludedGpus
         https://docs.nvidia.com/deploy/xid-errors/ (Xid 143)
     """
-    addresses = gpu_addresses(s)
+    addresses = [address for address in gpu_addresses(s) if address not in not_served(s)]  # they have rules of their own
+    if not addresses:
+        raise NotApplicable("the driver serves none of these GPUs")
     if need(need(s.system).container):
         raise NotApplicable("a container sees the host's PCI bus, and only its own GPUs")
     devices = need(need(s.gpu).devices)

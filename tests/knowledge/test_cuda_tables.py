@@ -1,0 +1,117 @@
+"""The tables of drivers, CUDA versions and GPUs: complete, ordered, and true where the world is known."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from torchtune_sys.knowledge import cuda, gpus
+from torchtune_sys.knowledge.tables import rows
+from torchtune_sys.model.version import version
+
+
+@pytest.mark.parametrize(
+    ("build", "driver"),
+    [
+        ((13, 0), "580.65.06"),
+        ((13, 9), "580.65.06"),
+        ((12, 1), "525.60.13"),
+        ((11, 7), "450.80.02"),
+        ((10, 1), "418.39"),
+        ((9, 0), "384.81"),
+    ],
+)
+def test_the_series_floor_decides(build: tuple[int, int], driver: str) -> None:
+    floor = cuda.floor_for(build)
+    assert floor is not None and floor.driver == driver and floor.version == version(driver)
+
+
+def test_the_toolkits_own_driver_is_another_floor() -> None:
+    floor = cuda.toolkit_floor((12, 4))
+    assert floor is not None and floor.driver == "550.54.14"  # of its releases the first
+
+
+@pytest.mark.parametrize(
+    ("driver", "highest"),
+    [
+        ("450.51.06", (11, 0)),
+        ("470.256.02", (11, 4)),
+        ("525.147.05", (12, 0)),
+        ("570.86.10", (12, 8)),
+        ("580.95.05", (13, 0)),
+        ("610.43.02", (13, 3)),
+    ],
+)
+def test_highest_cuda_of_a_driver(driver: str, highest: tuple[int, int]) -> None:
+    assert cuda.max_cuda(version(driver)) == highest
+
+
+@pytest.mark.parametrize("driver", [(), (620, 1), (9999,)])
+def test_no_claim_about_unknown_drivers(driver: tuple[int, ...]) -> None:
+    assert cuda.max_cuda(driver) is None
+
+
+def test_no_newer_branch_supports_less() -> None:
+    highest = [version(row["max_cuda_reported"]) for row in rows("driver_branch_cuda") if version(row["max_cuda_reported"])]
+    assert highest == sorted(highest)
+
+
+@pytest.mark.parametrize(
+    "name", ["cuda_minor_compat", "cuda_toolkit_driver", "driver_branch_cuda", "gpus", "gpu_architectures", "gpu_names"]
+)
+def test_every_row_has_a_source(name: str) -> None:
+    assert all(row["source"] for row in rows(name))
+
+
+def test_names_and_device_ids_agree_on_every_model() -> None:
+    for row in rows("gpus"):
+        for name in row["nvml_name_examples"].split("|"):
+            if name == "?":
+                continue
+            assert gpus.compute_capability(name) == version(row["cc"]), name
+            pattern_only = gpus.compute_capability(f"{name} ")  # not the exact name: by pattern
+            assert pattern_only == version(row["cc"]), name
+        for device in row["pci_device_ids"].split():
+            if len(device) == 4:
+                found = gpus.architecture_by_device(device)
+                assert found is not None and found.name == row["arch"].split()[0], device
+                assert found.first_cc <= version(row["cc"]) <= found.last_cc
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("NVIDIA H20", (9, 0)),
+        ("NVIDIA L40S", (8, 9)),
+        ("NVIDIA RTX 4000 Ada Generation", (8, 9)),
+        ("NVIDIA RTX A4000", (8, 6)),
+        ("NVIDIA GeForce RTX 2050", (8, 6)),
+        ("NVIDIA GeForce RTX 5070 Ti Laptop GPU", (12, 0)),
+        ("NVIDIA A100-SXM4-40GB MIG 3g.20gb", (8, 0)),
+        ("Quadro RTX 6000", (7, 5)),
+        ("Tesla K80", (3, 7)),
+        ("NVIDIA GeForce ...", None),
+        ("AMD Instinct MI300X", None),
+        ("llvmpipe", None),
+        ("", None),
+    ],
+)
+def test_compute_capability_by_name(name: str, expected: tuple[int, int] | None) -> None:
+    assert gpus.compute_capability(name) == expected
+
+
+def test_device_id_ranges_do_not_overlap() -> None:
+    ranges = sorted((int(row["first"], 16), int(row["last"], 16)) for row in rows("gpu_device_ids"))
+    assert all(first <= last for first, last in ranges)
+    assert all(before[1] < after[0] for before, after in itertools.pairwise(ranges))
+
+
+@given(st.text())
+def test_any_name_is_survived(text: str) -> None:
+    gpus.compute_capability(text)
+    gpus.architecture_by_device(text)
+    cuda.floor_for(version(text))
+    cuda.max_cuda(version(text))

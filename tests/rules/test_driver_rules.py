@@ -1,0 +1,140 @@
+"""Boundaries of the rules on the driver: one fault gives one finding, and success overrides tables."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from conftest import load
+from torchtune_sys import engine
+from torchtune_sys.model.rule import Rule, Verdict
+from torchtune_sys.rules import driver, gpu
+
+RULES: dict[str, Rule] = {rule.id: rule for rule in (*driver.RULES, *gpu.RULES)}
+UEVENT = "/sys/devices/pci0000:17/0000:17:01.0/0000:1b:00.0/uevent"
+NO_MODULE = (
+    "no-nvidia-driver",
+    "nouveau-loaded",
+    "nvidia-module-not-built-for-kernel",
+    "secure-boot-blocks-module",
+    "nvidia-driver-not-loaded",
+)
+
+
+def verdicts(base: str = "base/single-gpu", **overlay: Any) -> dict[str, Verdict]:
+    return {result.rule.id: result.verdict for result in engine.judge(load(base, **overlay), RULES.values())}
+
+
+def failed(base: str = "base/single-gpu", **overlay: Any) -> set[str]:
+    return {name for name, verdict in verdicts(base, **overlay).items() if verdict is Verdict.FAIL}
+
+
+def uevent(device: str, bound: str = "nvidia") -> dict[str, str]:
+    return {UEVENT: f"DRIVER={bound}\nPCI_CLASS=30200\nPCI_ID=10DE:{device}\n"}
+
+
+def kernel_side(version: str, flavour: str = "open") -> dict[str, str]:
+    words = "Open Kernel Module for x86_64" if flavour == "open" else "x86_64 Kernel Module"
+    return {"/proc/driver/nvidia/version": f"NVRM version: NVIDIA UNIX {words}  {version}  Release Build\n"}
+
+
+def nvml(*addresses: str, version: str = "580.95.05") -> dict[str, Any]:
+    listed = [{"index": i, "name": "x", "pci_address": address} for i, address in enumerate(addresses)]
+    return {"nvml": {"driver_version": version, "devices": listed}}
+
+
+@pytest.mark.parametrize("name", NO_MODULE)
+def test_one_reason_for_one_missing_module(name: str) -> None:
+    assert set(failed(f"{name}.fail")) & set(NO_MODULE) == {name}
+
+
+def test_a_gpu_for_a_virtual_machine_needs_no_driver_here() -> None:
+    assert not failed("base/no-module", files=uevent("2330", "vfio-pci"))
+
+
+def test_in_a_container_the_missing_modules_directory_tells_nothing() -> None:
+    found = failed("base/no-module", files={"/lib/modules/6.8.0-45-generic/modules.dep": None})
+    assert found == {"nvidia-driver-not-loaded"}
+
+
+@pytest.mark.parametrize(
+    ("device", "version", "flavour", "expected"),
+    [
+        ("1DB1", "580.95.05", "proprietary", set()),  # Volta, last branch
+        ("1DB1", "590.44.01", "proprietary", {"driver-does-not-support-gpu"}),
+        ("1EB8", "595.58.03", "open", {"gpu-missing-from-driver"}),  # Turing is served, so this one is broken
+        ("102D", "470.256.02", "proprietary", {"gpu-missing-from-driver"}),  # Kepler
+        ("102D", "535.54.03", "proprietary", {"driver-does-not-support-gpu"}),
+        ("2B85", "565.57.01", "open", {"driver-does-not-support-gpu"}),
+        ("2B85", "570.124.06", "proprietary", {"proprietary-module-on-blackwell-gpu"}),
+        ("15F8", "580.95.05", "open", {"open-module-on-pre-turing-gpu"}),
+        ("FFFF", "610.43.02", "open", {"gpu-missing-from-driver"}),  # no table knows it: no claim
+    ],
+)
+def test_branch_and_flavour_against_generation(device: str, version: str, flavour: str, expected: set[str]) -> None:
+    files = {**uevent(device), **kernel_side(version, flavour)}
+    found = failed(files=files, answers=nvml(version=version))
+    assert found == expected | ({"gpu-missing-from-driver"} if (device, version) == ("1DB1", "580.95.05") else set())
+
+
+def test_a_gpu_that_works_is_served_whatever_the_tables_say() -> None:
+    files = {**uevent("1DB1"), **kernel_side("610.43.02")}
+    assert not failed(files=files, answers=nvml("0000:1b:00.0", version="610.43.02"))
+
+
+def test_versions_of_files_do_not_matter_where_nvml_works() -> None:
+    files = kernel_side("580.82.07")
+    assert verdicts(files=files)["nvml-driver-library-mismatch"] is Verdict.PASS
+
+
+@pytest.mark.parametrize(("nodes", "torch_cuda", "expected"), [(True, True, "pass"), (False, True, "fail")])
+def test_container_without_devices(nodes: bool, torch_cuda: bool, expected: str) -> None:
+    names = ("nvidia0", "nvidiactl", "nvidia-uvm", "nvidia-uvm-tools")
+    stats = {} if nodes else {f"/dev/{name}": None for name in names}
+    assert verdicts("base/gpu-container", stats=stats)["container-without-gpu-devices"].value == expected
+
+
+def test_a_stub_behind_the_drivers_library_is_harmless() -> None:
+    found = verdicts(
+        files={"/etc/ld.so.conf.d/zz-cuda.conf": "/usr/local/cuda/lib64/stubs\n"},
+        links={"/usr/local/cuda/lib64/stubs/libcuda.so.1": "libcuda.so"},
+        env={"LD_LIBRARY_PATH": "/usr/lib/x86_64-linux-gnu"},
+    )
+    assert found["cuda-stub-library-loaded"] is Verdict.PASS
+
+
+@pytest.mark.parametrize(
+    ("kernel", "flavour", "peermem", "expected"),
+    [
+        ("6.8.0-45-generic", "open", False, "pass"),  # DMA-BUF
+        ("5.12.0", "open", False, "pass"),
+        ("5.11.22", "open", False, "fail"),
+        ("6.8.0-45-generic", "proprietary", False, "fail"),
+        ("5.4.0-100-generic", "proprietary", True, "pass"),
+    ],
+)
+def test_ways_to_gpudirect_rdma(kernel: str, flavour: str, peermem: bool, expected: str) -> None:
+    modules = ["nvidia 1 0 - Live 0x0", *(["nvidia_peermem 1 0 - Live 0x0"] if peermem else [])]
+    found = verdicts(
+        files={**kernel_side("580.95.05", flavour), "/proc/modules": modules},
+        answers={"uname": {"release": kernel, "machine": "x86_64", "nodename": "trainer-01"}},
+        intent={"nodes": 2},
+    )
+    assert found["gpudirect-rdma-disabled"].value == expected
+
+
+def test_rocm_hosts_get_no_nvidia_findings() -> None:
+    found = verdicts("base/no-module", files={UEVENT: "DRIVER=amdgpu\nPCI_CLASS=120000\nPCI_ID=1002:74A1\n"})
+    assert {name for name, verdict in found.items() if verdict is not Verdict.NA} == set()
+
+
+@pytest.mark.parametrize("why", ["timeout", "failed"])
+def test_a_driver_that_does_not_answer_is_unknown_even_where_no_gpu_is_seen(why: str) -> None:
+    found = verdicts(
+        files={UEVENT: None, "/proc/1/comm": "bash\n"},
+        links={"/sys/bus/pci/devices/0000:1b:00.0": None},
+        answers={"nvml": {"error": why, "detail": "no answer within 20 s"}},
+    )
+    assert found["gpu-fallen-off-bus"] is Verdict.UNKNOWN
+    assert found["no-nvidia-driver"] is Verdict.NA
