@@ -81,11 +81,43 @@ CLEAR: dict[str, Any] = {
     },
     "intent": {"data": ["/scratch/bilbo/imagenet"]},
 }
-SECRETS = (
-    "gandalf middle-earth frodo samwise nfs01 corp pippin merry rohan hunter2 bilbo lobelia abc123 sesame hf_abc shire 10.1.2.3 10.1.2.200 10.9.9.9 "
-    "192.168.7.9 0102010A 0000010A a2369ffffe123456 20010db800010002 4f1e8f8f8a1e8f8b 0a1b2c3d 444455556666 e41d:2d03 0a01:0203 a0:36:9f 12:34:56 "
-    "5000c500a1b2c3d4 S64DNX0R123456 1654922003411 0123456789abcdef"
-).split()
+SECRETS = [
+    "gandalf",
+    "middle-earth",
+    "frodo",
+    "samwise",
+    "nfs01",
+    "corp",
+    "pippin",
+    "merry",
+    "rohan",
+    "hunter2",
+    "bilbo",
+    "lobelia",
+    "abc123",
+    "sesame",
+    "hf_abc",
+    "shire",
+    "10.1.2.3",
+    "10.1.2.200",
+    "10.9.9.9",
+    "192.168.7.9",
+    "0102010A",
+    "0000010A",
+    "a2369ffffe123456",
+    "20010db800010002",
+    "4f1e8f8f8a1e8f8b",
+    "0a1b2c3d",
+    "444455556666",
+    "e41d:2d03",
+    "0a01:0203",
+    "a0:36:9f",
+    "12:34:56",
+    "5000c500a1b2c3d4",
+    "S64DNX0R123456",
+    "1654922003411",
+    "0123456789abcdef",
+]
 
 
 @pytest.mark.parametrize("salt", ["one", "two", "three", None])
@@ -139,6 +171,38 @@ def test_equal_values_get_equal_tokens() -> None:
     assert mapped in network
 
 
+def test_versions_are_no_addresses() -> None:
+    texts = {
+        "/data/v/lib/python3.12/site-packages/torch-2.11.0.dist-info/METADATA": "Requires-Dist: nvidia-cublas==13.1.0.3.*\nVersion: 12.1.3.1\n",
+        "/usr/local/cuda/version.json": '{"cuda": {"version": "12.4.1.0"}}',
+        "/etc/x": "cudnn >= 9.1.0.70, nccl==2.18.3.1, release 10.2.3.4, V11.8.0.1, libx-1.2.3.4-5, lib.so.9.1.0.70",
+    }
+    assert pseudonymise({"files": texts}, "salt")["files"] == texts
+
+
+def test_a_name_of_two_letters_is_replaced_where_only_a_name_can_stand() -> None:
+    clear = {
+        "files": {
+            "/proc/sys/kernel/hostname": "vm\n",
+            "/proc/sys/vm/swappiness": "60\n",
+            "/etc/sysctl.conf": "vm.swappiness = 10\n",
+            "/home/ed/x": "",
+        },
+        "answers": {"uname": {"nodename": "vm"}, "uid": {"user": "ed", "uid": 7}},
+        "env": {"USER": "ed", "HOME": "/home/ed"},
+    }
+    found = pseudonymise(clear, "salt")
+    host, user = found["answers"]["uname"]["nodename"], found["answers"]["uid"]["user"]
+    assert host.startswith("host-") and user.startswith("user-")
+    assert found["files"] == {
+        "/proc/sys/kernel/hostname": f"{host}\n",
+        "/proc/sys/vm/swappiness": "60\n",
+        "/etc/sysctl.conf": "vm.swappiness = 10\n",
+        f"/home/{user}/x": "",
+    }
+    assert found["env"] == {"USER": user, "HOME": f"/home/{user}"}
+
+
 def test_two_salts_cannot_be_joined_and_one_salt_can() -> None:
     assert pseudonymise(CLEAR, "a") == pseudonymise(CLEAR, "a")
     assert pseudonymise(CLEAR, "a")["answers"]["uname"] != pseudonymise(CLEAR, "b")["answers"]["uname"]
@@ -158,6 +222,26 @@ def _class(number: int) -> tuple[bool, ...]:
         address.is_unspecified,
         address.is_global,
     )
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "192.0.2.2",
+        "192.0.0.8",
+        "198.51.100.7",
+        "203.0.113.9",
+        "192.168.3.4",
+        "172.31.1.2",
+        "172.32.1.2",
+        "100.64.1.1",
+        "169.254.3.4",
+    ],
+)
+def test_special_networks_stay_what_they_are(address: str) -> None:
+    for salt in "abcdefgh":
+        mapped = Tokens(salt).ipv4(address)
+        assert mapped != address and _class(int(ipaddress.IPv4Address(mapped))) == _class(int(ipaddress.IPv4Address(address)))
 
 
 @given(ipv4, st.integers(0, 32), ipv4, st.text(max_size=3))

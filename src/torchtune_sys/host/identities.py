@@ -8,6 +8,8 @@ from typing import Any
 
 import msgspec
 
+SHORT = 2
+"""Letters; a name of no more is replaced only where nothing but a name can stand."""
 GENERIC = frozenset(
     (
         # accounts and host names that images come with, and words that would mean something else elsewhere
@@ -22,8 +24,8 @@ GENERIC = frozenset(
 )  # fmt: skip
 """Never replaced: they identify nobody, and ``ubuntu`` is also the name of a distribution."""
 
-_USER_VARIABLES = ("USER", "LOGNAME", "LNAME", "USERNAME", "SUDO_USER", "DOAS_USER", "SLURM_JOB_USER", "SLURM_JOB_ACCOUNT")
-_HOST_VARIABLES = (
+USER_VARIABLES = ("USER", "LOGNAME", "LNAME", "USERNAME", "SUDO_USER", "DOAS_USER", "SLURM_JOB_USER", "SLURM_JOB_ACCOUNT")
+HOST_VARIABLES = (
     "HOSTNAME",
     "HOST",
     "SLURMD_NODENAME",
@@ -33,7 +35,7 @@ _HOST_VARIABLES = (
     "PBS_O_HOST",
     "LSB_SUB_HOST",
 )
-_HOST_FILES = ("/proc/sys/kernel/hostname", "/proc/sys/kernel/domainname", "/etc/hostname", "/etc/mailname")
+HOST_FILES = ("/proc/sys/kernel/hostname", "/proc/sys/kernel/domainname", "/etc/hostname", "/etc/mailname")
 _HOME = re.compile(r"/(?:home\d*|Users)/([^/\s:,;'\"()\[\]{}=]+)")
 _SERVER = re.compile(r"(?:^|\s)(?:([\w.-]+)@)?([A-Za-z][\w-]*(?:\.[\w-]+)*):/", re.MULTILINE)
 _LOGIN = re.compile(r"\b(?:user(?:name)?|login)=([^,\s]+)")
@@ -45,7 +47,8 @@ SERIAL_FILES = re.compile(r"/(?:serial|[a-z]+_serial|product_uuid|[a-z_]*asset_t
 
 
 class Identities(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of this host's people and machines; each set holds the names in clear."""
+    """What is known of this host's people and machines; each set holds the names in clear. Names of one or two letters, which
+    stand everywhere for something else, are given too: :data:`SHORT` tells them."""
 
     users: frozenset[str]
     hosts: frozenset[str]
@@ -57,8 +60,8 @@ def identities(recording: Mapping[str, Any]) -> Identities:
     hosts: set[str] = set()
     serials: set[str] = set()
     env = recording.get("env") or {}
-    users.update(str(env[name]) for name in _USER_VARIABLES if name in env)
-    hosts.update(str(env[name]) for name in _HOST_VARIABLES if name in env)
+    users.update(str(env[name]) for name in USER_VARIABLES if name in env)
+    hosts.update(str(env[name]) for name in HOST_VARIABLES if name in env)
     for key, text in strings(recording):
         users.update(_HOME.findall(key))
         users.update(_HOME.findall(text))
@@ -100,7 +103,7 @@ def _files(recording: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _from_file(path: str, text: str, users: set[str], hosts: set[str], serials: set[str]) -> None:
-    if path in _HOST_FILES:
+    if path in HOST_FILES:
         hosts.add(text.strip())
     elif path == "/etc/hosts":
         for line in text.splitlines():
@@ -134,7 +137,7 @@ def _from_answers(answers: Mapping[str, Any], users: set[str], hosts: set[str], 
 
 
 def _personal(name: str) -> bool:
-    return len(name) > 2 and not name.isdigit() and name.lower() not in GENERIC and "/" not in name
+    return bool(name) and not name.isdigit() and name.lower() not in GENERIC and "/" not in name
 
 
 def _host_name(name: str) -> bool:

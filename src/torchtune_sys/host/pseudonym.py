@@ -13,7 +13,7 @@ from typing import Any
 
 from torchtune_sys.host import questions
 from torchtune_sys.host.environment import secret
-from torchtune_sys.host.identities import Identities, identities
+from torchtune_sys.host.identities import HOST_FILES, HOST_VARIABLES, SHORT, USER_VARIABLES, Identities, identities
 from torchtune_sys.host.tokens import Tokens
 
 
@@ -35,6 +35,7 @@ _USER_WRITTEN = re.compile(
 """Files whose text people wrote, or that carry names people chose; the rest of /proc and /sys is the kernel's own words."""
 _NAMELESS = re.compile(r"os-release$|/[a-z]+-release$")
 """Names of distributions and versions, nothing else."""
+_PACKAGE_FILE = re.compile(r"\.(?:dist|egg)-info/|/site-packages/|/dist-packages/|/version\.(?:json|txt|py)$")
 _PACKAGES = (questions.INTERPRETER, questions.LIVE_TORCH, questions.NVML)
 """Answers full of version numbers, which have the form of addresses (nvidia-cublas-cu12 12.1.3.1)."""
 
@@ -56,7 +57,7 @@ _GUID = re.compile(r"(?<![0-9A-Za-z:])[0-9a-f]{4}(?::[0-9a-f]{4}){3}(?![0-9A-Za-
 _GID = re.compile(r"(?<![0-9A-Za-z:])[0-9a-f]{4}(?::[0-9a-f]{4}){7}(?![0-9A-Za-z:])")
 _IPV4 = re.compile(r"(?<![\w.-])(\d{1,3}(?:\.\d{1,3}){3})(?:/(\d{1,2}))?(?![\w.]*\d|[+~-](?!\d+\.\d+\.\d+\.\d)\w)")
 _IPV6 = re.compile(r"(?<![\w:.-])([0-9a-fA-F]{0,4}(?::[0-9a-fA-F]{0,4}){2,7}(?:\.\d{1,3}){0,3})(?:/(\d{1,3}))?(?![\w:.])")
-_VERSION_BEFORE = re.compile(r"(?:(?:version|release|revision|rev|v)[\s:=\"']*|(?<![/:])/)$", re.IGNORECASE)
+_VERSION_BEFORE = re.compile(r"(?:(?:version|release|revision|rev|v)[\s:=\"']*|(?<![/:])/|[=<>~!]=\s*|[<>]\s*)$", re.IGNORECASE)
 _NODES = re.compile(r"[A-Za-z][A-Za-z0-9._-]*[A-Za-z0-9._]|[A-Za-z]")
 _BY_ID = re.compile(r"(?<=/by-id/)[^/\s]+?(?=-part\d+$|$)")
 _WORLD_WIDE = re.compile(
@@ -71,8 +72,11 @@ class _Rewriter:
         self._words = {name: tokens.word("host", name) for name in known.hosts}
         self._words.update((name, tokens.word("user", name)) for name in known.users)
         self._serials = {text: tokens.word("serial", text) for text in known.serials}
-        self._word = _any_of(self._words)
-        self._serial = _any_of(self._serials)
+        self._word = _any_of([name for name in self._words if len(name) > SHORT])
+        self._home = re.compile(
+            rf"(?<=/home/)(?:{'|'.join(re.escape(name) for name in known.users) or '(?!)'})(?=/|$)", re.MULTILINE
+        )
+        self._serial = _any_of(list(self._serials))
 
     def recording(self, found: dict[str, Any]) -> dict[str, Any]:
         result = {name: value for name, value in found.items() if name not in _SECTIONS}
@@ -92,6 +96,8 @@ class _Rewriter:
     def _variable(self, name: str, value: str) -> str:
         if "NODELIST" in name or name in ("SLURM_NODE_ALIASES", "SLURM_TOPOLOGY_ADDR", "PBS_NODEFILE", "LSB_HOSTS"):
             return _NODES.sub(lambda found: self._tokens.word("host", found[0]), value)
+        if name in USER_VARIABLES + HOST_VARIABLES and value in self._words:
+            return self._words[value]
         return self._text(value, "", "written")
 
     def _commands(self, entries: dict[str, Any]) -> dict[str, Any]:
@@ -110,7 +116,7 @@ class _Rewriter:
             return [self._answer(item, question) for item in value]
         if not isinstance(value, str):
             return value
-        if value in self._words:
+        if value in self._words and (len(value) > SHORT or question in (questions.UNAME, questions.UID)):
             return self._words[value]
         kind = "written" if question not in _PACKAGES else "names" if "/" in value else "kernel"
         return self._text(value, "", kind)
@@ -131,13 +137,15 @@ class _Rewriter:
         table = _TABLES.get(path.rpartition("/net/")[2]) if path.startswith("/proc/") and text != path else None
         if table is not None:
             return table(text, self._tokens)
+        if path in HOST_FILES and text.strip() in self._words:
+            return text.replace(text.strip(), self._words[text.strip()])
         if kind == "written":
             text = _URL_LOGIN.sub("hidden:hidden", _TOKEN.sub("hidden", _KEYED.sub(r"\1hidden", text)))
             text = _MAIL.sub(lambda found: f"{self._tokens.word('mail', found[0])}@example.invalid", text)
             text = _IPV6.sub(self._ipv6, _IPV4.sub(self._ipv4, text))
         text = self._numbers(text, path, kind)
         if kind != "kernel":
-            text = self._word.sub(lambda found: self._words[found[0]], text)
+            text = self._word.sub(lambda found: self._words[found[0]], self._home.sub(lambda found: self._words[found[0]], text))
         return self._serial.sub(lambda found: self._serials[found[0]], text)
 
     def _numbers(self, text: str, path: str, kind: str) -> str:
@@ -194,10 +202,12 @@ _SECTIONS = ("files", "links", "dirs", "stats", "spaces", "commands", "env", "an
 
 
 def _kind(path: str) -> str:
+    if _PACKAGE_FILE.search(path):
+        return "names"
     return "kernel" if _NAMELESS.search(path) or (not _USER_WRITTEN.match(path) and not path.startswith("/dev/")) else "written"
 
 
-def _any_of(words: dict[str, str]) -> re.Pattern[str]:
+def _any_of(words: list[str]) -> re.Pattern[str]:
     if not words:
         return re.compile(r"(?!)")
     longest_first = sorted(words, key=lambda word: (-len(word), word))

@@ -57,6 +57,8 @@ class Tokens:
 
     def _ipv4(self, number: int) -> int:
         first, second = number >> 24, number >> 16 & 0xFF
+        if number >> 16 in _BY_24:
+            return self._flip("ipv4", number, 32, 24, 32)
         if first in (0, 127) or first >= 224 or number == 0xA9FEA9FE:  # this host, loopback, multicast, masks, cloud metadata
             return number
         if first == 172 and 16 <= second < 32:
@@ -110,4 +112,6 @@ class Tokens:
         return self._known[key]
 
 
+_BY_24 = (0xC000, 0xC633, 0xCB00)
+"""192.0/16, 198.51/16 and 203.0/16, where single /24 networks are for documentation or special (RFC 6890)."""
 _HEX = frozenset("0123456789abcdefABCDEF")
