@@ -85,7 +85,8 @@ def gone(pids: list[int]) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("number", "status", "words"), [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated")]
+    ("number", "status", "words"),
+    [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated"), (signal.SIGHUP, 129, "terminated")],
 )
 def test_a_signal_ends_the_program_and_its_children(tool: Path, number: int, status: int, words: str) -> None:
     child = start(tool)
@@ -108,6 +109,62 @@ def test_a_tool_that_hangs_costs_the_deadline_and_ends_as_unknown(tool: Path) ->
     assert "not read within 1 s: gpu-judged" in " ".join(out.split())
     assert "[memory-judged]" in out, "what was read is reported"
     assert gone(started(tool))
+
+
+def test_a_second_interrupt_does_not_leave_the_children(tool: Path) -> None:
+    tool.write_text(tool.read_text().replace("sleep 300 &", "trap '' TERM; sleep 300 &"))
+    child = start(tool)
+    pids = started(tool)
+    for _ in range(3):
+        child.send_signal(signal.SIGINT)
+        time.sleep(0.15)
+    out, err = child.communicate(timeout=20)
+    assert (child.returncode, out, err.strip()) == (130, "", "torchtune-sys: interrupted")
+    assert gone(pids)
+
+
+def test_nohup_is_respected(tool: Path) -> None:
+    child = subprocess.Popen(
+        ["nohup", sys.executable, "-c", HANGING, "check", "--timeout", "1"],
+        env=environment({"HANGING_TOOL": str(tool)}),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    started(tool)
+    child.send_signal(signal.SIGHUP)
+    child.communicate(timeout=20)
+    assert child.returncode == 3
+
+
+def test_a_person_sees_what_is_waited_for(tool: Path) -> None:
+    leader, follower = pty.openpty()
+    child = subprocess.Popen(
+        [sys.executable, "-c", HANGING, "check", "--timeout", "3"],
+        env=environment({"HANGING_TOOL": str(tool)}),
+        stdout=subprocess.PIPE,
+        stderr=follower,
+    )
+    os.close(follower)
+    out, _ = child.communicate(timeout=20)
+    told = os.read(leader, 65536).decode()
+    os.close(leader)
+    assert "still reading: gpu (2 s)" in told and told.endswith("\x1b[K")
+    assert b"still reading" not in out
+
+
+@pytest.mark.parametrize(("command", "status", "words"), [("snapshot", 3, ""), ("record", 1, "not recorded whole: gpu")])
+def test_a_look_that_did_not_end_is_told_in_the_status(tool: Path, command: str, status: int, words: str) -> None:
+    found = subprocess.run(
+        [sys.executable, "-c", HANGING, command, "--timeout", "1"],
+        env=environment({"HANGING_TOOL": str(tool)}),
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+    assert found.returncode == status
+    assert words in found.stderr and found.stdout
 
 
 def test_a_stopped_tool_is_ended_too(tool: Path) -> None:

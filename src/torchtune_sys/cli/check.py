@@ -38,6 +38,11 @@ Profiles change parameters and leave rules out:
   ci            no advice
 
 \b
+A configuration file (TOML) may hold: profile, select, ignore, fail-on, and
+for a rule  [rules.RULE]  enabled = false  or a parameter that
+"torchtune-sys explain RULE" names.
+
+\b
 Exit status: 0 no finding at or above --fail-on; 1 findings; 2 usage; 3 could
 not judge: a check of severity error failed to look or ran out of time (with
 --strict: for any reason); 4 internal error. --format nagios: 0, 1, 2 or 3 as

@@ -28,7 +28,8 @@ COMMANDS = {
 }
 FINDINGS, USAGE, UNJUDGED, INTERNAL = 1, 2, 3, 4
 _NAGIOS_UNKNOWN = 3
-_TERMINATED, _INTERRUPTED = 143, 130
+_SIGNALLED = 128
+_INTERRUPTED = 130
 
 
 class LazyGroup(click.Group):
@@ -98,24 +99,30 @@ def run(args: Sequence[str]) -> int:
         return _misused(args, error)
     except (click.Abort, KeyboardInterrupt):
         return _failed(args, _INTERRUPTED, "interrupted")
-    except _Terminated:
-        return _failed(args, _TERMINATED, "terminated")
+    except _Terminated as signal:
+        return _failed(args, _SIGNALLED + signal.number, "terminated")
     except Exception as error:
         return _crashed(args, error)
     return found if isinstance(found, int) else 0
 
 
 class _Terminated(BaseException):
-    """SIGTERM came: end the children, then ourselves."""
+    """A signal came that asks us to end: children first, since they have sessions of their own and do not hear it."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
 
 
 def _heed_termination() -> None:
     import signal
 
-    def stop(_number: int, _frame: object) -> None:
-        raise _Terminated
+    def stop(number: int, _frame: object) -> None:
+        raise _Terminated(number)
 
-    signal.signal(signal.SIGTERM, stop)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is signal.SIG_DFL:  # nohup has it ignored
+            signal.signal(number, stop)
 
 
 def _misused(args: Sequence[str], error: click.ClickException) -> int:

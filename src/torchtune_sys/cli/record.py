@@ -8,6 +8,8 @@ import click
 
 from torchtune_sys.cli import options as shared
 
+NOT_ALL_DONE = 1
+
 
 @click.command(
     "record",
@@ -25,24 +27,30 @@ equal ones by equal tokens. Read the file before you publish it.
 @shared.host_options
 @shared.output_option
 @click.option("--salt", metavar="TEXT", help="Makes recordings of several hosts comparable: equal names get equal tokens.")
-def command(**options: Any) -> None:
+def command(**options: Any) -> int:
     """Write this host down as JSON, with names replaced, so that it can be judged elsewhere."""
     from torchtune_sys.cli.intent import intent_of
     from torchtune_sys.cli.look import snapshot
+    from torchtune_sys.cli.status import missed, status_of_look
     from torchtune_sys.cli.terminal import give, tell
     from torchtune_sys.host.open import open_host
     from torchtune_sys.host.pseudonym import pseudonymise
     from torchtune_sys.host.recording import RecordingHost
     from torchtune_sys.model import codec
+    from torchtune_sys.model.values import Why
 
     host = open_host(options["from_"], options["root"])
     intent = intent_of({name: options[name] for name in shared.INTENT}, host)
     keeper = RecordingHost(host)
-    snapshot(keeper, intent, options["timeout"])
+    seen = snapshot(keeper, intent, options["timeout"])
     plain = keeper.to_recording(intent)
     found = pseudonymise(plain, options["salt"])
     give(codec.dumps(found, indent=1), options["output"], machine=True)
     tell(summary(found, _replaced(plain, found)))
+    incomplete = missed(seen, Why.TIMEOUT, Why.CRASHED)
+    if incomplete:
+        tell(f"not recorded whole: {', '.join(incomplete)} (a longer --timeout may help)")
+    return status_of_look(seen, late=NOT_ALL_DONE)
 
 
 def summary(recording: dict[str, Any], replaced: int) -> str:

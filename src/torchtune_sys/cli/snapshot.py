@@ -20,9 +20,11 @@ from torchtune_sys.cli import options as shared
 @shared.output_option
 @click.option("--timings", is_flag=True, help="Say on stderr where the time went, by family.")
 @shared.color_option
-def command(**options: Any) -> None:
+def command(**options: Any) -> int:
     """Print the facts that the rules judge. A fact that could not be read says why."""
     from torchtune_sys.cli.look import look, now
+    from torchtune_sys.cli.main import UNJUDGED
+    from torchtune_sys.cli.status import status_of_look
     from torchtune_sys.cli.terminal import give, style, tell
 
     timings: dict[str, float] | None = {} if options["timings"] else None
@@ -39,3 +41,4 @@ def command(**options: Any) -> None:
         from torchtune_sys.render.tree import timings_text
 
         tell(timings_text(timings).rstrip("\n"))
+    return status_of_look(seen, late=UNJUDGED)

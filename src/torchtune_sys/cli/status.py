@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from torchtune_sys.cli.main import FINDINGS, INTERNAL, UNJUDGED
 from torchtune_sys.model.rule import Result, Severity, Verdict
+from torchtune_sys.model.snapshot import FAMILIES, Snapshot
+from torchtune_sys.model.values import Missing, Why
 from torchtune_sys.render.report import unjudged
 
 
@@ -17,3 +19,16 @@ def status(results: tuple[Result, ...], *, fail_on: str, strict: bool) -> int:
     ):
         return FINDINGS
     return UNJUDGED if any(unjudged(result, strict=strict) for result in results) else 0
+
+
+def missed(seen: Snapshot, *whys: Why) -> list[str]:
+    """Families that could not be read at all, for one of these reasons."""
+    facts = {family: getattr(seen, family) for family in FAMILIES}
+    return [family for family, fact in facts.items() if isinstance(fact, Missing) and fact.why in whys]
+
+
+def status_of_look(seen: Snapshot, *, late: int) -> int:
+    """4 if a probe crashed, ``late`` if one did not end in time, else 0."""
+    if missed(seen, Why.CRASHED):
+        return INTERNAL
+    return late if missed(seen, Why.TIMEOUT) else 0

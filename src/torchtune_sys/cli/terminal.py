@@ -145,6 +145,10 @@ def _discard(stream: TextIO) -> None:
 
 def leave(code: int) -> NoReturn:
     """End the process without waiting for threads that hang in the kernel; children are ended first."""
+    import signal
+
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)  # a second Ctrl-C while the children are ended
     process = sys.modules.get("torchtune_sys.host.process")
     if process is not None:
         process.end_all()
