@@ -11,7 +11,7 @@ from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.target import AtLeast
 from torchtune_sys.model.values import Missing, NotApplicable, known, need
 from torchtune_sys.rules import cpu_frequency
-from torchtune_sys.rules.cpu_budget import asked_threads, budget, default_threads, ranks_here, show
+from torchtune_sys.rules.cpu_budget import asked_threads, budget, default_threads, ranks_here, some
 from torchtune_sys.rules.gates import gpu_count, gpu_host
 
 
@@ -45,8 +45,8 @@ def cpu_oversubscribed(s: Snapshot, p: Params) -> Iterator[Evidence]:
     if total <= have.cpus:
         have.settle()
     yield Evidence(
-        subject=f"{ranks} rank{'s' if ranks > 1 else ''}",
-        seen=f"{ranks} x {threads} threads ({where}) on {show(have.cpus)} CPUs",
+        subject=some(ranks, "rank"),
+        seen=f"{ranks} x {threads} threads ({where}) on {some(have.cpus, 'CPU')}",
         wanted=f"at most {max(int(have.cpus // ranks), 1)} per rank",
         verdict=Verdict.FAIL if total > have.cpus else Verdict.PASS,
         source=have.source,
@@ -90,7 +90,7 @@ def cpu_quota_ignored(s: Snapshot, p: Params) -> Iterator[Evidence]:
         judged = Verdict.FAIL if threads > math.ceil(quota) else Verdict.PASS
     yield Evidence(
         subject="CPU quota",
-        seen=f"{show(quota)} CPUs allowed, {len(need(cpu.affinity))} visible; {threads} threads per rank ({where}), {ranks} rank(s)",
+        seen=f"{some(quota, 'CPU')} allowed, {len(need(cpu.affinity))} visible; {some(threads, 'thread')} per rank ({where})",
         wanted=f"OMP_NUM_THREADS={max(int(quota // ranks), 1)}",
         verdict=judged,
         source=cpu.quota_source,
@@ -234,8 +234,8 @@ def cpus_too_few(s: Snapshot, p: Params) -> Iterator[Evidence]:
     if have.cpus >= floor:
         have.settle()
     yield Evidence(
-        subject=f"{gpus} GPU{'s' if gpus > 1 else ''}",
-        seen=f"{show(have.cpus)} CPUs for {gpus} GPU{'s' if gpus > 1 else ''}",
+        subject=some(gpus, "GPU"),
+        seen=f"{some(have.cpus, 'CPU')} for {some(gpus, 'GPU')}",
         wanted=str(AtLeast(floor)),
         verdict=Verdict.FAIL if have.cpus < floor else Verdict.PASS,
         source=have.source,

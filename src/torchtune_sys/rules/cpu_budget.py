@@ -45,6 +45,11 @@ def show(cpus: float) -> str:
     return f"{cpus:.2f}".rstrip("0").rstrip(".")
 
 
+def some(number: float, word: str) -> str:
+    """``some(1, "CPU") == "1 CPU"``, ``some(2.5, "CPU") == "2.5 CPUs"``"""
+    return f"{show(number)} {word}{'' if number == 1 else 's'}"
+
+
 def ranks_here(s: Snapshot) -> int:
     """Training processes on this host: what was asked for, else one per GPU as far as GPUs are seen, else one."""
     if s.intent.ranks is not None:

@@ -9,7 +9,7 @@ from torchtune_sys.model.actions import Advice
 from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, rule
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, known
-from torchtune_sys.rules.cpu_budget import budget, ranks_here, show
+from torchtune_sys.rules.cpu_budget import budget, ranks_here, some
 from torchtune_sys.rules.gates import gpu_count, gpu_host
 
 
@@ -43,8 +43,8 @@ def workers_exceed_cpus(s: Snapshot, p: Params) -> Iterator[Evidence]:
         have.settle()
     yield Evidence(
         subject="DataLoader workers",
-        seen=f"{ranks} rank{'s' if ranks > 1 else ''} x {workers} workers on {show(have.cpus)} CPUs",
-        wanted=f"at most {int(have.cpus // ranks)} workers per rank",
+        seen=f"{some(ranks, 'rank')} x {some(workers, 'worker')} on {some(have.cpus, 'CPU')}",
+        wanted=f"at most {some(int(have.cpus // ranks), 'worker')} per rank",
         verdict=Verdict.FAIL if total > have.cpus else Verdict.PASS,
         source=have.source,
     )
@@ -77,7 +77,7 @@ def without_workers(s: Snapshot, p: Params) -> Iterator[Evidence]:
     start = starting_values(have.cpus, ranks, gpu=True)
     yield Evidence(
         subject="DataLoader workers",
-        seen=f"{s.intent.workers} per rank, {show(have.cpus)} CPUs for {ranks} rank{'s' if ranks > 1 else ''}",
+        seen=f"{s.intent.workers} per rank, {some(have.cpus, 'CPU')} for {some(ranks, 'rank')}",
         wanted=f"{start.num_workers or 1} to start with",
         verdict=Verdict.FAIL if s.intent.workers == 0 and start.num_workers >= 1 else Verdict.PASS,
         source=have.source,
@@ -110,7 +110,7 @@ def no_cpu_left(s: Snapshot, p: Params) -> Iterator[Evidence]:
         have.settle()
     yield Evidence(
         subject="DataLoader",
-        seen=f"{show(have.cpus)} CPUs for {ranks} rank{'s' if ranks > 1 else ''}: start with {start}{_room(s, ranks, start.num_workers)}",
+        seen=f"{some(have.cpus, 'CPU')} for {some(ranks, 'rank')}: start with {start}{_room(s, ranks, start.num_workers)}",
         wanted="one CPU and more beside each rank",
         verdict=Verdict.PASS if start.num_workers else Verdict.FAIL,
         source=have.source,
