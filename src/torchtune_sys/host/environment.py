@@ -72,7 +72,7 @@ NAMES = frozenset(
     )
 )  # fmt: skip
 _SECRET = re.compile(r"(?<!P)KEY|TOKEN|SECRET|PASSW|PASSPHRASE|CREDENTIAL|COOKIE|_AUTH|PRIVATE|JWT|_PAT$|PROXY")
-_CREDENTIALS_IN_URL = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*://[^/\s@]*:[^/\s@]*@")
+_CREDENTIALS_IN_URL = re.compile(r"://[^/\s@]*:[^/\s@]*@")
 _HARMLESS = frozenset(("SLURM_TOPOLOGY_ADDR_PATTERN", "TOKENIZERS_PARALLELISM"))
 
 
@@ -91,4 +91,4 @@ def secret(name: str, value: str) -> bool:
     """
     if name in _HARMLESS:
         return False
-    return bool(_SECRET.search(name.upper()) or _CREDENTIALS_IN_URL.search(value))
+    return bool(_SECRET.search(name.upper()) or ("://" in value and "@" in value and _CREDENTIALS_IN_URL.search(value)))

@@ -141,7 +141,8 @@ class _Rewriter:
             return text.replace(text.strip(), self._words[text.strip()])
         if kind == "written":
             text = _URL_LOGIN.sub("hidden:hidden", _TOKEN.sub("hidden", _KEYED.sub(r"\1hidden", text)))
-            text = _MAIL.sub(lambda found: f"{self._tokens.word('mail', found[0])}@example.invalid", text)
+            if "@" in text:
+                text = _MAIL.sub(lambda found: f"{self._tokens.word('mail', found[0])}@example.invalid", text)
             text = _IPV6.sub(self._ipv6, _IPV4.sub(self._ipv4, text))
         text = self._numbers(text, path, kind)
         if kind != "kernel":
