@@ -34,7 +34,7 @@ def read(text: str, name: str) -> Snapshot | None:
     nothing = Missing(Why.NOT_RECORDED, name, "not in the report")
     kinds = [kind for kind, there in (("collect_env", lines.recognised), ("nvidia-smi", smi is not None)) if there] or ["text"]
     return Snapshot(
-        system=collect_env.system_facts(lines) if lines.recognised else nothing,
+        system=collect_env.system_facts(lines, text),
         session=_session(lines.env) if lines.env else nothing,
         cpu=collect_env.cpu_facts(lines) if lines.recognised else nothing,
         numa=nothing,
@@ -44,7 +44,7 @@ def read(text: str, name: str) -> Snapshot | None:
         storage=nothing,
         network=nothing,
         pci=nothing,
-        driver=_driver(gpu, module) or nothing,
+        driver=_driver(gpu, module, text) or nothing,
         gpu=gpu if gpu is not None else nothing,
         python=collect_env.python_facts(lines) if lines.recognised or lines.packages or lines.complaints else nothing,
         intent=Intent(),
@@ -52,7 +52,20 @@ def read(text: str, name: str) -> Snapshot | None:
     )
 
 
-_JUDGED = ("driver on your system is too old", "forward compatibility was attempted", "GLIBC_2.", "libcudart.so.")
+_JUDGED = (
+    "driver on your system is too old",
+    "requirement error: unsatisfied condition: cuda",
+    "forward compatibility was attempted",
+    "GLIBC_2.",
+    "libcudart.so.",
+    "nvJitLink",
+    "libcublasLt",
+    "cuDNN version incompatibility",
+    "version libcudnn_",
+    "is not compatible with the current PyTorch installation",
+    "no kernel image is available",
+    "compiled with an unsupported toolchain",
+)
 """Complaints that a rule understands without anything else of the report."""
 
 
@@ -79,12 +92,19 @@ def _module_version(text: str) -> str:
     return found[1] if found else ""
 
 
-def _driver(gpu: GpuFacts | None, module: str) -> DriverFacts | None:
+def _driver(gpu: GpuFacts | None, module: str, text: str) -> DriverFacts | None:
     from torchtune_sys.model.facts.driver import DriverFacts
 
     if gpu is not None and gpu.vendor == "amd":
         return DriverFacts(nvidia_devices=())
-    return DriverFacts(module_loaded=True, module_version=module) if module else None
+    if module:
+        return DriverFacts(module_loaded=True, module_version=module)
+    return DriverFacts(module_loaded=False, modules_for_kernel=False) if _not_built(text) else None
+
+
+def _not_built(text: str) -> bool:
+    """DKMS could not build the NVIDIA module, and nvidia-smi does not reach it."""
+    return "Bad return status for module build" in text and "couldn't communicate with the NVIDIA driver" in text
 
 
 def _session(env: dict[str, str]) -> SessionFacts:

@@ -147,6 +147,12 @@ _COMPLAINTS = (
     "forward compatibility was attempted",
     "cannot open shared object file",
     "undefined symbol",
+    "cuDNN version incompatibility",
+    "is not compatible with the current PyTorch installation",
+    "no kernel image is available",
+    "compiled with an unsupported toolchain",
+    "requirement error: unsatisfied condition: cuda",
+    "No matching distribution found for torch",
 )
 
 
@@ -186,7 +192,8 @@ def _first(pattern: str, value: Fact[str]) -> Fact[str]:
     return found[1] if found else missing(f"not understood: {value[:60]!r}")
 
 
-def system_facts(lines: Lines) -> SystemFacts:
+def system_facts(lines: Lines, text: str) -> SystemFacts:
+    """The first lines, and the kind of machine: docker names a container's host after its id, which shows in the prompt."""
     platform = told(lines, "Python platform")
     kernel = _first(r"Linux-(.+)-(?:x86_64|aarch64|ppc64le|arm64)-with-", platform)
     vendor = told(lines, "Hypervisor vendor")
@@ -202,6 +209,7 @@ def system_facts(lines: Lines) -> SystemFacts:
         machine=_first(r"-(x86_64|aarch64|ppc64le|arm64)-with-", platform),
         glibc=_first(r"glibc-?(\d+\.\d+)", told(lines, "Libc version")),
         hypervisor=hypervisor,
+        container="docker" if re.search(r"\b[a-z_][\w-]{0,30}@[0-9a-f]{12}:", text) else missing(),
     )
 
 

@@ -35,7 +35,7 @@ def cuda_error(torch):
         return ""
     try:
         torch.cuda.init()
-        torch.cuda.current_device()
+        torch.ones(1, device="cuda").add_(1).item()  # one kernel: a wheel without code for this GPU fails only here
     except Exception as error:
         return str(error).strip().splitlines()[0][:400]
     return ""

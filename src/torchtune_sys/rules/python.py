@@ -70,7 +70,7 @@ def no_wheel_for_python(s: Snapshot, _p: Params) -> Iterator[Evidence]:
         need(python.torch)
         raise NotApplicable("torch is installed")
     found = need(python.version)
-    reason = _unsuitable(python, found)
+    reason = _unsuitable(python, found) or _refused(python, found)
     yield Evidence(
         subject=f"Python {found}",
         seen=reason or "torch is not installed",
@@ -94,6 +94,13 @@ def _unsuitable(python: PythonFacts, found: str) -> str:
     if abi and abi + free not in offered and f"{abi}m" not in offered:
         return f"no release has wheels for {abi}{free}"
     return ""
+
+
+def _refused(python: PythonFacts, found: str) -> str:
+    """A report in which pip found nothing for the first patch releases of a Python, from a time when torch had no wheels for it yet."""
+    said = next((line for line in python.complaints if "No matching distribution found for torch" in line), "")
+    numbers = version(found)
+    return f"a new Python, and pip says: {said}" if said and len(numbers) > 2 and numbers[1] >= 8 and numbers[2] <= 2 else ""
 
 
 @rule(

@@ -29,7 +29,11 @@ from torchtune_sys.rules.torch_build import (
     named,
 )
 
-_TOO_OLD = "driver on your system is too old"
+_TOO_OLD = ("driver on your system is too old", "requirement error: unsatisfied condition: cuda")
+"""torch, and the container toolkit for an image that asks for a newer CUDA."""
+_NO_CODE = "is not compatible with the current PyTorch installation"
+_NO_KERNEL = "no kernel image is available"
+_PTX = "compiled with an unsupported toolchain"
 
 
 @rule(
@@ -104,10 +108,14 @@ def nvidia_hardware_or_driver(s: Snapshot) -> None:
 
 def _complaint(s: Snapshot) -> str | None:
     """The sentence in which torch itself refuses the driver."""
+    return _said(s, _TOO_OLD)
+
+
+def _said(s: Snapshot, words: tuple[str, ...]) -> str | None:
     seen = live(s)
-    words = [] if seen is None else [seen.error]
-    words += [] if isinstance(s.python, Missing) else list(s.python.complaints)
-    return next((line for line in words if _TOO_OLD in line), None)
+    lines = [] if seen is None else [seen.error]
+    lines += [] if isinstance(s.python, Missing) else list(s.python.complaints)
+    return next((line for line in lines if any(phrase in line for phrase in words)), None)
 
 
 def _build_or_none(s: Snapshot, complaint: str | None) -> tuple[Torch | None, Version]:
@@ -147,7 +155,6 @@ def _other_build(build: Torch, driver: Version) -> str:
     severity=Severity.ERROR,
     cause="gpu-arch-not-in-wheel",
     fix=(Install(text="install the build of torch that is named above"),),
-    applies=nvidia_hardware,
 )
 def gpu_arch_not_in_wheel(s: Snapshot, _p: Params) -> Iterator[Evidence]:
     """A wheel holds machine code for a list of GPU architectures; a GPU outside of that list cannot run a single kernel.
@@ -166,6 +173,11 @@ def gpu_arch_not_in_wheel(s: Snapshot, _p: Params) -> Iterator[Evidence]:
         .ci/manywheel/build_env_setup.py in pytorch/pytorch; RELEASE.md, "Release Compatibility Matrix".
         DEVICE_REQUIREMENT in torch/cuda/__init__.py.
     """
+    said = _said(s, (_NO_CODE,)) or (_said(s, (_NO_KERNEL,)) if _torch_unknown(s) else None)
+    if said is not None:
+        yield Evidence(subject="GPU", seen=said, wanted="a build of torch with code for this GPU", source="torch")
+        return
+    nvidia_hardware(s)
     build, cuda = cuda_build(s)
     told = build.arch_list if not isinstance(build.arch_list, Missing) else None
     seen = live(s)
@@ -177,6 +189,11 @@ def gpu_arch_not_in_wheel(s: Snapshot, _p: Params) -> Iterator[Evidence]:
             yield unsure(label(gpu), cc)
         else:
             yield from _fit(s, gpu, cc, build, cuda, told)
+
+
+def _torch_unknown(s: Snapshot) -> bool:
+    """Whether torch's own code cannot be judged; if it can, the missing kernel may be another package's."""
+    return isinstance(s.python, Missing) or isinstance(s.python.torch, Missing) or isinstance(s.gpu, Missing)
 
 
 def _fit(
@@ -221,6 +238,44 @@ def _better(cc: tuple[int, int], arch: str) -> str:
             if found and any(known.runs(code, cc, version(cuda)) for code in found.arches):
                 return f": torch {release.torch}+{variant} has it"
     return ""
+
+
+@rule(
+    id="ptx-newer-than-driver",
+    title="A program carries PTX that is newer than the driver can compile",
+    severity=Severity.ERROR,
+    cause="ptx-newer-than-driver",
+    fix=(
+        Install(text="install a driver of the CUDA version that the program was built with", needs=Needs.REBOOT),
+        Advice(
+            text="or rebuild it with machine code for this GPU (TORCH_CUDA_ARCH_LIST), which needs no compiling by the driver"
+        ),
+    ),
+)
+def ptx_newer_than_driver(s: Snapshot, _p: Params) -> Iterator[Evidence]:
+    """The driver refused to compile PTX. Within a major CUDA version machine code of a newer toolkit runs, PTX of a newer one does not.
+
+    It shows under --live, which runs one small kernel, and in reports; files cannot tell it.
+
+    Why it matters
+        The kernel cannot run: "the provided PTX was compiled with an unsupported toolchain" (error 222).
+
+    When to leave it
+        Never.
+
+    References
+        https://docs.nvidia.com/deploy/cuda-compatibility/minor-version-compatibility.html
+    """
+    said = _said(s, (_PTX,))
+    if said is not None:
+        yield Evidence(subject="driver", seen=said, wanted="a driver as new as the PTX", source="CUDA")
+        return
+    if absent(need(s.python).live):
+        raise NotApplicable("torch was not imported (--live)")
+    nvidia_hardware(s)
+    cuda_build(s)
+    need(need(s.python).live)
+    yield Evidence(subject="a kernel", seen="CUDA ran it, or does not complain of PTX", verdict=Verdict.PASS, source="torch")
 
 
 @rule(
@@ -443,6 +498,7 @@ def cuda_not_available(s: Snapshot, _p: Params) -> Iterator[Evidence]:
 RULES = (
     driver_too_old,
     gpu_arch_not_in_wheel,
+    ptx_newer_than_driver,
     cpu_only_build,
     cuda_build_on_amd_host,
     rocm_build_on_nvidia_host,

@@ -29,6 +29,10 @@ def _older(s: Snapshot, library: str, wheels: tuple[str, ...]) -> Iterator[Evide
 
     Only the number that the loader asks for counts (libcudnn.so.9): a copy of another major version is never taken.
     """
+    said = _said(s, library)
+    if said is not None:
+        yield Evidence(subject="loader", seen=said, wanted="the library that torch brings", source="report")
+        return
     _build, cuda = cuda_build(s)
     own = _wheel(s, tuple(name.replace("*", str(cuda[0])) for name in wheels))
     if cuda_works(s):
@@ -47,6 +51,27 @@ def _older(s: Snapshot, library: str, wheels: tuple[str, ...]) -> Iterator[Evide
         verdict=Verdict.FAIL if older else Verdict.PASS,
         source="LD_LIBRARY_PATH",
     )
+
+
+_SAYINGS = {
+    "libcudnn": ("cuDNN version incompatibility", "version libcudnn_"),
+    "libnvJitLink": ("undefined symbol: __nvJitLink",),
+    "libcublasLt": ("undefined symbol: cublasLt",),
+    "libnccl": (),
+}
+"""How the loader and torch complain of each."""
+
+
+def _said(s: Snapshot, library: str) -> str | None:
+    """A complaint in the report, or of the import under --live, that only this fault brings about."""
+    python = need(s.python)
+    lines = list(python.complaints)
+    if isinstance(python.live, Missing) and python.live.source == "import torch":
+        lines.append(python.live.detail)
+    for line in lines:
+        if any(words in line for words in _SAYINGS[library]) and "cannot open shared object" not in line:
+            return line
+    return None
 
 
 def _abi(library: str, own: Distribution) -> str:
@@ -174,7 +199,9 @@ def forward_compat(s: Snapshot, _p: Params) -> Iterator[Evidence]:
     """
     python = need(s.python)
     said = next((line for line in python.complaints if "forward compatibility was attempted" in line), None)
-    if said is not None and not isinstance(driver_version(s), Missing):
+    if said is not None and (
+        isinstance(s.gpu, Missing) or not s.gpu.error
+    ):  # a driver that was upgraded without a reboot says it too
         yield Evidence(subject="CUDA", seen=said, wanted="libcuda of the driver", source="report")
         return
     nvidia_hardware(s)
