@@ -47,7 +47,7 @@ def _from_text(pasted: PastedText, intent: Intent) -> Snapshot:
 
     from torchtune_sys import evidence
 
-    seen: Snapshot | None = evidence.read(pasted.text, pasted.name)
+    seen = evidence.read(pasted.text, pasted.name)
     if seen is None:
         raise UnreadableInput(
             f"{pasted.name}: is neither a recording nor a report that can be read",

@@ -72,7 +72,7 @@ def reasons(result: Result) -> tuple[Missing, ...]:
 def host_name(seen: Snapshot) -> str:
     """The host's name for a headline; "this host" where it is not known."""
     if isinstance(seen.system, Missing) or isinstance(seen.system.hostname, Missing):
-        return "this host" if seen.origin == "live" else "the host"
+        return "this host" if seen.origin == "live" else "the given host"
     return seen.system.hostname
 
 

@@ -67,10 +67,17 @@ def verdict(results: tuple[Result, ...], counts: Summary) -> str:
     advice = f", {found}" if found else ""
     if not (counts.passed or counts.unknown or found):
         return f"nothing to judge: no check applies{crashed}"
-    if counts.unknown > counts.passed:
+    if counts.unknown > counts.passed and not _given_little(results):
         return f"too little could be seen to judge this host{advice}: {known}{unknown}{crashed}"
-    good = "no problem found" if not counts.crashed else "no problem found by the checks that ran"
-    return f"{good}{advice}; {known}{unknown}{crashed}"
+    ran = " by the checks that ran" if counts.crashed else (" in what was given" if counts.unknown > counts.passed else "")
+    return f"no problem found{ran}{advice}; {known}{unknown}{crashed}"
+
+
+def _given_little(results: tuple[Result, ...]) -> bool:
+    """Whether most of what is unknown was not in the recording or the report, and nobody could expect it there."""
+    unknown = [result for result in results if result.verdict is Verdict.UNKNOWN]
+    given = [result for result in unknown if any(missing.why is Why.NOT_RECORDED for missing in reasons(result))]
+    return 2 * len(given) > len(unknown)
 
 
 def _count(number: int, word: str) -> str:
