@@ -21,8 +21,11 @@ class PastedText(msgspec.Struct, frozen=True, kw_only=True):
 _WANTED = "give a recording (torchtune-sys record), a directory or tarball with a copied /proc and /sys, or a report's text"
 
 
-def open_input(from_: str | None = None, root: str | None = None, patience_s: float = PATIENCE_S) -> Host | PastedText:
+def open_input(
+    from_: str | None = None, root: str | None = None, patience_s: float = PATIENCE_S, deadline: float | None = None
+) -> Host | PastedText:
     """The host to judge: live without arguments, below the directory ``root``, or what the file ``from_`` holds (``-``: standard input).
+    ``deadline``: the time.monotonic() after which a live host waits for no command.
 
     Raises UnreadableInput: what was seen, and what to do.
     """
@@ -35,7 +38,7 @@ def open_input(from_: str | None = None, root: str | None = None, patience_s: fl
     if from_ is None:
         from torchtune_sys.host.live import LiveHost
 
-        return LiveHost()
+        return LiveHost(deadline)
     if os.path.isdir(from_):
         from torchtune_sys.host.tree import folder
 
