@@ -52,6 +52,8 @@ class Lines(msgspec.Struct, frozen=True, kw_only=True):
     complaints: tuple[str, ...]
     env: dict[str, str]
     recognised: bool
+    driver: tuple[str, str] = ("", "")
+    """Driver version and its CUDA in a line copied out of nvidia-smi's head."""
 
 
 def missing(detail: str = "not in the report") -> Missing:
@@ -96,6 +98,7 @@ def parse_lines(text: str) -> Lines:
         complaints=tuple(dict.fromkeys(_complaints(lines)))[:50],
         env=_environment(lines),
         recognised=bool(_OF_ITS_OWN & values.keys()),
+        driver=_driver_line(text),
     )
 
 
@@ -163,6 +166,16 @@ def _complaints(lines: list[str]) -> Iterator[str]:
         line = line[:2000]
         if any(words in line for words in _COMPLAINTS) or glibc.search(line):
             yield re.sub(r"[`'\u2018](GLIBC_[\d.]+)['\u2019]", r"`\1'", line.strip())[:400]
+
+
+def _driver_line(text: str) -> tuple[str, str]:
+    """A line of nvidia-smi's head, without the table around it.
+
+    >>> _driver_line("Driver Version: 570.86.10     CUDA Version: 12.8")
+    ('570.86.10', '12.8')
+    """
+    found = re.search(r"Driver Version: *(\d{3}\.\d+(?:\.\d+)?)(?:[ |]+CUDA Version: *(\d+\.\d+))?", text)
+    return (found[1], found[2] or "") if found else ("", "")
 
 
 def _environment(lines: list[str]) -> dict[str, str]:
@@ -271,7 +284,9 @@ def gpu_facts(lines: Lines) -> GpuFacts | None:
     driver = _first(r"(\d+\.\d+(?:\.\d+)?)", told(lines, "Nvidia driver version"))
     if isinstance(driver, Missing):
         driver = _first(r"(\d+\.\d+(?:\.\d+)?)", told(lines, "NVIDIA driver version"))
-    supported = _found_version(lines.complaints)
+    if isinstance(driver, Missing) and lines.driver[0]:
+        driver = lines.driver[0]
+    supported = _found_version(lines.complaints) or lines.driver[1]
     if not lines.gpus and isinstance(driver, Missing) and not supported:
         return None
     amd = any("AMD" in name or "gfx" in name or "Radeon" in name for name in lines.gpus)
