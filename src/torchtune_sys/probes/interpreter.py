@@ -48,12 +48,15 @@ def chosen(host: Host, env: Fact[dict[str, str]], wanted: str | None) -> Fact[st
 def _named(host: Host, env: Fact[dict[str, str]], wanted: str) -> Fact[str]:
     if "/" not in wanted:
         found = None if isinstance(env, Missing) else next(which(host, env, (wanted,)), None)
-        return found or Missing(Why.ABSENT, "--python", f"no {wanted} on PATH")
+        if found is not None:
+            return found
     path = wanted
     if not path.startswith("/"):
         here = host.ask(questions.CWD)
         path = f"{here}/{wanted}" if isinstance(here, str) else wanted
     inside = next((f"{path.rstrip('/')}/bin/{name}" for name in NAMES if host.exists(f"{path}/bin/{name}") is True), None)
+    if inside is None and host.exists(path) is False:
+        return Missing(Why.ABSENT, "--python", f"there is no {wanted}" + ("" if "/" in wanted else ", here or on PATH"))
     return inside or path
 
 

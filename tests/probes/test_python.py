@@ -1,0 +1,308 @@
+"""The interpreter, its packages and its torch, from files: real interpreters where this machine has them, invented ones elsewhere."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from torchtune_sys.host import questions
+from torchtune_sys.host.answers import python as answers
+from torchtune_sys.host.live import LiveHost
+from torchtune_sys.host.recorded import RecordedHost
+from torchtune_sys.host.tree import below
+from torchtune_sys.model import codec
+from torchtune_sys.model.facts.python import PythonFacts
+from torchtune_sys.model.facts.session import Intent
+from torchtune_sys.model.values import Missing, Why, absent
+from torchtune_sys.probes import cuda_libraries, distributions, interpreter, python
+
+CHILD = Path(answers.__file__).parents[1] / "interpreter_child.py"
+PYENV = Path.home() / ".pyenv/versions"
+REAL = [sys.executable, "/usr/bin/python3", *(str(path) for path in sorted(PYENV.glob("*/bin/python")))]
+VENV = "/srv/env"
+SITE = f"{VENV}/lib/python3.12/site-packages"
+ANSWER: dict[str, Any] = {
+    "executable": f"{VENV}/bin/python3",
+    "version": "3.12.3",
+    "implementation": "cpython",
+    "machine": "x86_64",
+    "free_threaded": False,
+    "prefix": VENV,
+    "base_prefix": "/usr",
+    "path": ["/usr/lib/python3.12", SITE],
+    "user_site": None,
+    "glibc": "2.39",
+    "abiflags": "",
+}
+VERSION_PY = "from typing import Optional\n__version__ = '2.5.1+cu124'\ndebug = False\ncuda: Optional[str] = '12.4'\nhip: Optional[str] = None\n"
+
+
+def host(files: dict[str, Any] | None = None, env: dict[str, str] | None = None, **answer: Any) -> RecordedHost:
+    return RecordedHost(
+        {
+            "files": {f"{VENV}/bin/python3": "", **(files or {})},
+            "env": {"PATH": f"{VENV}/bin:/usr/bin", **(env or {})},
+            "answers": {f"interpreter:{VENV}/bin/python3": {**ANSWER, **answer}, "cwd": "/srv"},
+        },
+        "recording",
+    )
+
+
+def probe(files: dict[str, Any] | None = None, env: dict[str, str] | None = None, **answer: Any) -> PythonFacts:
+    return python.probe(host(files, env, **answer), Intent())
+
+
+@pytest.mark.parametrize("path", REAL)
+def test_the_child_runs_in_every_interpreter_of_this_machine(path: str) -> None:
+    if not os.access(path, os.X_OK):
+        pytest.skip(f"no {path}")
+    output = subprocess.run([path, "-c", CHILD.read_text()], capture_output=True, text=True, cwd="/", timeout=60)
+    assert output.returncode == 0, output.stderr
+    found = interpreter.parse_answer(codec.loads(output.stdout), path)
+    assert not isinstance(found, Missing)
+    told = subprocess.run([path, "-c", "import sys; print(sys.version.split()[0])"], capture_output=True, text=True, timeout=60)
+    assert found.version == told.stdout.strip().rstrip("+")
+    assert all(entry.startswith("/") for entry in found.path)
+
+
+def test_what_the_child_prints_is_ascii_whatever_the_paths() -> None:
+    source = CHILD.read_text().replace('__name__ == "__main__"', "False")
+    code = source + "\nsys.stdout.write(encoded({u'p': [u'/h\\xf6me/\\u4e2d', u'\\U0001f600', u'\\udc80', u'a\"\\\\\\n']}))"
+    output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert output.stdout.isascii()
+    assert codec.loads(output.stdout) == {"p": ["/höme/中", "😀", "\ufffd", 'a"\\\n']}
+
+
+def test_the_first_python_on_path_is_judged_not_ours(tmp_path: Path) -> None:
+    other = tmp_path / "python3"
+    other.symlink_to(sys.executable)
+    assert interpreter.chosen(LiveHost(), {"PATH": f"/nonexistent:{tmp_path}:/usr/bin"}, None) == str(other)
+
+
+def test_a_directory_called_python3_is_passed_over(tmp_path: Path) -> None:
+    (tmp_path / "a/python3").mkdir(parents=True)
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b/python3").touch()
+    assert interpreter.chosen(LiveHost(), {"PATH": f"{tmp_path}/a:{tmp_path}/b"}, None) == f"{tmp_path}/b/python3"
+
+
+def test_an_environment_may_be_named_by_its_directory() -> None:
+    assert interpreter.chosen(host(), {"PATH": ""}, "env") == f"{VENV}/bin/python3"
+    assert interpreter.chosen(host(), {"PATH": ""}, f"{VENV}/bin/python3") == f"{VENV}/bin/python3"
+
+
+@pytest.mark.parametrize(
+    ("files", "env", "wanted"),
+    [
+        ({"/p/version": "3.11.7\n"}, {}, "/p/versions/3.11.7/bin/python3"),
+        ({"/p/version": "3.11.7\n", "/srv/.python-version": "3.12\n"}, {}, "/p/versions/3.12.10/bin/python3"),
+        ({"/p/version": "3.11.7\n"}, {"PYENV_VERSION": "3.12.9"}, "/p/versions/3.12.9/bin/python3"),
+        ({"/p/version": "system\n"}, {}, "/usr/bin/python3"),
+        ({"/p/version": "3.13.0\n"}, {}, "/p/shims/python3"),
+        ({}, {}, "/p/shims/python3"),
+    ],
+)
+def test_pyenv_shims_are_seen_through(files: dict[str, str], env: dict[str, str], wanted: str) -> None:
+    there = [f"/p/versions/{version}/bin/python3" for version in ("3.11.7", "3.12.9", "3.12.10")]
+    everything = {**dict.fromkeys([*there, "/p/shims/python3", "/usr/bin/python3"], ""), **files}
+    shimmed = RecordedHost({"files": everything, "answers": {"cwd": "/srv/deep"}}, "recording")
+    assert interpreter.chosen(shimmed, {"PATH": "/p/shims:/usr/bin", **env}, None) == wanted
+
+
+def test_a_mounted_root_is_read_from_its_files(tmp_path: Path) -> None:
+    site = tmp_path / "srv/env/lib/python3.12/site-packages"
+    (site / "torch").mkdir(parents=True)
+    (tmp_path / "usr").mkdir()
+    (tmp_path / "srv/env/bin").mkdir()
+    (tmp_path / "srv/env/bin/python3").touch()
+    (tmp_path / "srv/env/pyvenv.cfg").write_text("home = /usr/bin\nversion = 3.12.3\n")
+    (site / "torch/version.py").write_text(VERSION_PY)
+    (site / "torch-2.5.1.dist-info").mkdir()
+    found = python.probe(below(str(tmp_path)), Intent(python="/srv/env"))
+    assert found.version == "3.12.3"
+    assert not isinstance(found.torch, Missing) and found.torch.cuda == "12.4"
+    assert isinstance(found.glibc, Missing) and found.glibc.why is Why.NOT_RECORDED
+
+
+def test_torch_and_its_libraries_are_found() -> None:
+    found = probe(
+        {
+            f"{SITE}/torch/version.py": VERSION_PY,
+            f"{SITE}/torch-2.5.1.dist-info/METADATA": "Name: torch\nRequires-Dist: numpy\n",
+            f"{SITE}/torch-2.5.1.dist-info/WHEEL": "Tag: cp312-cp312-manylinux1_x86_64\n",
+            f"{SITE}/nvidia_nccl_cu12-2.21.5.dist-info/INSTALLER": "pip",
+            f"{SITE}/nvidia_nccl_cu11-2.14.3.dist-info/INSTALLER": "pip",
+            f"{SITE}/requests-2.0.dist-info/INSTALLER": "pip",
+            f"{SITE}/~umpy-1.26.4.dist-info/INSTALLER": "pip",
+        }
+    )
+    assert not isinstance(found.torch, Missing) and not isinstance(found.distributions, Missing)
+    assert (found.torch.version, found.torch.cuda, found.torch.nccl) == ("2.5.1+cu124", "12.4", "2.21.5")
+    assert [item.name for item in found.distributions] == ["nvidia-nccl-cu11", "nvidia-nccl-cu12", "torch"]
+    assert found.distributions[-1].tags == ("cp312-cp312-manylinux1_x86_64",)
+    assert found.leftovers == (f"{SITE}/~umpy-1.26.4.dist-info",)
+
+
+def test_metadata_without_its_package_is_a_failure_not_an_absence() -> None:
+    found = probe({f"{SITE}/torch-2.5.1.dist-info/METADATA": "Name: torch\n"})
+    assert isinstance(found.torch, Missing) and found.torch.why is Why.FAILED
+
+
+def test_a_directory_that_an_uninstall_left_is_no_torch() -> None:
+    assert absent(probe({f"{SITE}/torch/lib/stray.so": ""}).torch)
+
+
+def test_an_unlistable_site_directory_is_not_an_empty_one() -> None:
+    recording = {"dirs": {SITE: {"error": "denied"}}, "files": {f"{VENV}/bin/python3": ""}, "env": {"PATH": f"{VENV}/bin"}}
+    found = python.probe(RecordedHost({**recording, "answers": {f"interpreter:{VENV}/bin/python3": ANSWER}}, "r"), Intent())
+    assert isinstance(found.torch, Missing) and found.torch.why is Why.DENIED
+    assert isinstance(found.distributions, Missing)
+
+
+def test_conda_packages() -> None:
+    found = probe({f"{VENV}/conda-meta/pytorch-2.1.0-py3.11_cuda12.1_cudnn8.9.2_0.json": "{}"})
+    assert found.conda is True and not isinstance(found.distributions, Missing)
+    assert [(item.name, item.version, item.build) for item in found.distributions] == [
+        ("pytorch", "2.1.0", "py3.11_cuda12.1_cudnn8.9.2_0")
+    ]
+
+
+def test_the_library_path_and_the_toolkits() -> None:
+    found = probe(
+        {
+            "/opt/cuda/lib64/libcudnn.so.9": "",
+            "/opt/cuda/lib64/libcudnn.so.9.1.0": "",
+            "/opt/cuda/lib64/libcudnn_graph.so.9": "",
+            "/other/libcudnn.so.9.5.1": "",
+            "/usr/local/cuda-12.4/version.json": '{"cuda": {"version": "12.4.1"}}',
+            "/usr/local/cuda-12.4/bin/nvcc": "",
+        },
+        {"LD_LIBRARY_PATH": "/opt/cuda/lib64:/other:relative", "CUDA_HOME": "/usr/local/cuda-12.4"},
+    )
+    assert not isinstance(found.shadowing, Missing)
+    assert [(item.path, item.version) for item in found.shadowing] == [("/opt/cuda/lib64/libcudnn.so.9", "9.1.0")]
+    assert found.toolkits == ("/usr/local/cuda-12.4 (12.4.1)",)
+    assert (found.nvcc, found.nvcc_path) == ("12.4.1", "/usr/local/cuda-12.4/bin/nvcc")
+
+
+@pytest.mark.parametrize("answer", [None, [], "x", {"version": 3}, {**ANSWER, "path": "x"}, {**ANSWER, "glibc": 2}])
+def test_an_answer_that_is_none_is_unparsed(answer: Any) -> None:
+    found = interpreter.parse_answer(answer, "python")
+    assert isinstance(found, Missing) and found.why is Why.UNPARSED
+
+
+@pytest.mark.parametrize("answer", [None, [], {"version": "2"}, {"version": "2.1", "cuda_available": "yes"}])
+def test_a_live_answer_that_is_none_is_unparsed(answer: Any) -> None:
+    assert isinstance(python.parse_live(answer), Missing)
+
+
+def test_an_interpreter_that_hangs_ends_at_its_deadline(tmp_path: Path) -> None:
+    hanging = tmp_path / "python3"
+    hanging.write_text("#!/bin/sh\nsleep 60\n")
+    hanging.chmod(0o755)
+    found = answers.interpreter(str(hanging), 0.3)
+    assert isinstance(found, Missing) and found.why is Why.TIMEOUT
+
+
+@pytest.mark.parametrize(
+    ("script", "why"),
+    [
+        ("exit 3", Why.FAILED),
+        ("kill -SEGV $$", Why.FAILED),
+        ("echo hello", Why.UNPARSED),
+        ("true", Why.UNPARSED),
+        ("echo '[1]'", Why.UNPARSED),
+    ],
+)
+def test_an_interpreter_that_is_none(tmp_path: Path, script: str, why: Why) -> None:
+    other = tmp_path / "python3"
+    other.write_text(f"#!/bin/sh\n{script}\n")
+    other.chmod(0o755)
+    found = answers.interpreter(str(other), 10)
+    assert isinstance(found, Missing) and found.why is why
+
+
+def test_what_sitecustomize_prints_does_not_matter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "sitecustomize.py").write_text("print('welcome')\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setattr(sys, "executable", "/nowhere")
+    found = answers.interpreter(os.path.realpath(f"/proc/{os.getpid()}/exe"), 60)
+    assert isinstance(found, dict) and str(tmp_path) in found["path"]
+
+
+HOSTILE = ("", "\0\0", "\ufffd" * 100, "=" * 10_000, "{" * 5000, "[[[", "-1", "9" * 5000)
+
+
+@pytest.mark.parametrize("content", [*HOSTILE, {"error": "denied"}, {"error": "failed"}])
+def test_hostile_files_give_missing_not_exceptions(content: Any) -> None:
+    names = (
+        "torch/version.py",
+        "torch-2.5.1.dist-info/METADATA",
+        "torch-2.5.1.dist-info/WHEEL",
+        "torch.egg-info/PKG-INFO",
+        "-.dist-info/METADATA",
+    )
+    files = {f"{SITE}/{name}": content for name in names}
+    files |= {"/usr/local/cuda-12/version.json": content, "/usr/local/cuda/version.txt": content, f"{VENV}/pyvenv.cfg": content}
+    facts = probe(files, {"LD_LIBRARY_PATH": SITE, "CC": "\0"})
+    assert isinstance(facts.torch, Missing)
+    python.probe(RecordedHost({"files": files, "env": {"PATH": f"{VENV}/bin"}}, "r"), Intent(python=VENV))
+
+
+def test_a_directory_in_place_of_each_file() -> None:
+    files = {
+        f"{SITE}/torch/version.py/x": "",
+        f"{SITE}/torch-2.5.1.dist-info/METADATA/x": "",
+        "/usr/local/cuda/version.json/x": "",
+    }
+    assert isinstance(probe(files).torch, Missing)
+
+
+def test_nothing_at_all() -> None:
+    found = python.probe(RecordedHost({"complete": False}, "r"), Intent(live=True))
+    assert isinstance(found.torch, Missing) and found.torch.why is Why.NOT_RECORDED
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.text(max_size=400))
+def test_parsers_survive_any_text(text: str) -> None:
+    python.parse_torch(text, "/x", ())
+    python.parse_version_py(text)
+    distributions.parse_headers(text)
+    distributions.parse_folder(text)
+    interpreter.parse_pyvenv(text)
+    cuda_libraries.parse_version_json(text)
+    cuda_libraries.parse_libraries("/x", (text, f"libcudnn.so.{text}", f"libcudnn{text}"))
+    cuda_libraries.library_path({"LD_LIBRARY_PATH": text})
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.text(max_size=8),
+        lambda x: st.lists(x, max_size=3) | st.dictionaries(st.text(max_size=8), x, max_size=3),
+    )
+)
+def test_answers_of_any_shape_are_survived(answer: Any) -> None:
+    interpreter.parse_answer(answer, "x")
+    python.parse_live(answer)
+
+
+@pytest.mark.slow
+def test_live_torch() -> None:
+    path = os.environ.get("TORCHTUNE_SYS_TEST_PYTHON", "")
+    if not path or subprocess.run([path, "-c", "import torch"], capture_output=True, timeout=120).returncode != 0:
+        pytest.skip("TORCHTUNE_SYS_TEST_PYTHON names no interpreter that can import torch")
+    told = subprocess.run([path, "-c", "import torch; print(torch.__version__)"], capture_output=True, text=True, timeout=120)
+    found = python.probe(LiveHost(), Intent(python=path, live=True))
+    assert not isinstance(found.live, Missing) and not isinstance(found.torch, Missing)
+    assert found.live.version == found.torch.version == told.stdout.strip()
+    assert found.torch.source == "live"
+    assert f"{questions.LIVE_TORCH}" == "live-torch"
