@@ -7,7 +7,7 @@ from torchtune_sys.model.facts.python import Torch
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, Unknown, Why, absent, need
 
-_LOOK_FAILED = (Why.TIMEOUT, Why.FAILED, Why.UNPARSED)
+_LOOK_FAILED = (Why.TIMEOUT, Why.FAILED, Why.UNPARSED, Why.CRASHED)
 
 
 def nvidia_hardware(s: Snapshot) -> None:
@@ -16,8 +16,9 @@ def nvidia_hardware(s: Snapshot) -> None:
         return
     found = need(s.driver).nvidia_devices
     if absent(found) or not need(found):  # a kernel without PCI has none either
-        if not isinstance(s.gpu, Missing) and isinstance(s.gpu.devices, Missing) and s.gpu.devices.why in _LOOK_FAILED:
-            need(s.gpu.devices)  # a driver is here, and does not answer: who knows what it would show
+        looked = s.gpu if isinstance(s.gpu, Missing) else s.gpu.devices
+        if isinstance(looked, Missing) and looked.why in _LOOK_FAILED:
+            raise Unknown(looked)  # a driver is here, and does not answer: who knows what it would show
         raise NotApplicable("no NVIDIA GPU on this host")
 
 
