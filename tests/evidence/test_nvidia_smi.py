@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from torchtune_sys.evidence.nvidia_smi import parse_nvidia_smi, parse_table
-from torchtune_sys.host import nvidia_smi
+from torchtune_sys.host import nvidia_smi, nvidia_smi_complaints
 from torchtune_sys.model.facts.gpu import Gpu, GpuFacts, from_json
 from torchtune_sys.model.values import Missing, Why
 
@@ -240,7 +240,7 @@ def test_torn_and_shuffled_output_is_survived(lines: list[str], cut: int) -> Non
     text = "\n".join(line[cut // 2 :] if cut % 2 else line for line in lines)
     found = parse_nvidia_smi(text)
     assert found is None or isinstance(found, GpuFacts)
-    for parse in (nvidia_smi.parse_query, nvidia_smi.parse_failure, nvidia_smi.parse_xml):
+    for parse in (nvidia_smi.parse_query, nvidia_smi_complaints.parse_failure, nvidia_smi.parse_xml):
         answer = parse(text)
         assert answer is None or isinstance(from_json(answer, "x"), GpuFacts)
     parse_table(text)

@@ -106,6 +106,12 @@ def test_memory_of_others(used_mib: int, owners: list[tuple[str, Any]], expected
     assert verdict("gpu-memory-in-use", gpu).verdict.value == expected
 
 
+def test_a_container_does_not_tell_whose_memory_it_is() -> None:
+    listed = [{"index": 0, "name": H100, "pci_address": "0000:1b:00.0", "memory_used_bytes": 70_000 << 20, "processes": []}]
+    seen = load("base/gpu-container", answers={"nvml": {"driver_version": "580.95.05", "devices": listed}})
+    assert engine.judge(seen, [RULES["gpu-memory-in-use"]])[0].verdict is Verdict.UNKNOWN
+
+
 def test_mig_matters_only_to_several_ranks() -> None:
     assert verdict("mig-mode-limits", {"mig": True}).verdict is Verdict.NA
     assert verdict("mig-mode-limits", {"mig": True}, intent={"ranks": 2}).verdict is Verdict.FAIL

@@ -6,6 +6,7 @@ import re
 from typing import Any
 
 from torchtune_sys.host import nvidia_smi as smi
+from torchtune_sys.host.nvidia_smi_complaints import failures, parse_failure
 from torchtune_sys.model.facts.gpu import GpuFacts, from_json
 from torchtune_sys.model.values import Missing
 
@@ -20,9 +21,9 @@ def parse_nvidia_smi(text: str) -> GpuFacts | None:
     """
     text = text[: smi.SIZE_LIMIT]
     found, place = _first_form(text)
-    complaint = smi.parse_failure(text)
+    complaint = parse_failure(text)
     if complaint is not None:
-        last = max(text.rfind(line) for _, _, line in smi.failures(text))
+        last = max(text.rfind(line) for _, _, line in failures(text))
         if found is None or not found["devices"] or last > place:
             found = {**complaint, **_known(_header(text)), "devices": complaint["devices"], "error": complaint["error"]}
     if found is None:

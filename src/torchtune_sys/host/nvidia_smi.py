@@ -6,12 +6,12 @@ places where it may stand. It lives in ``host`` because the tool itself falls ba
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 SIZE_LIMIT = 16 << 20
 """Characters; a node with 16 GPUs prints about 1 MB."""
-_SOURCE = "nvidia-smi"
+SOURCE = "nvidia-smi"
 Paths = dict[str, str]
 
 
@@ -112,10 +112,10 @@ _PROCESS_LABELS = {"process id": "pid", "type": "type", "name": "process_name", 
 
 def _log(driver: str | None, cuda: str | None, devices: list[dict[str, Any]]) -> dict[str, Any]:
     return {
-        "driver_version": driver.strip() if driver else _missing("not-recorded", "not in the output"),
+        "driver_version": driver.strip() if driver else missing("not-recorded", "not in the output"),
         "cuda_driver_version": _cuda(cuda),
         "devices": devices,
-        "source": _SOURCE,
+        "source": SOURCE,
     }
 
 
@@ -123,14 +123,14 @@ def _cuda(text: str | None) -> Any:
     words = (text or "").strip()
     if words.replace(".", "").isdigit():
         return words
-    return _missing("not-supported" if words else "not-recorded", words or "not in the output")
+    return missing("not-supported" if words else "not-recorded", words or "not in the output")
 
 
 def _device(index: int, paths: Paths, listed: list[Paths] | None) -> dict[str, Any]:
     found: dict[str, Any] = {"index": index}
     for fact, read, places in _FACTS:
         text = next((paths[place] for place in places if place in paths), None)
-        found[fact] = _missing("not-recorded", "not in the output") if text is None else convert(read, text)
+        found[fact] = missing("not-recorded", "not in the output") if text is None else convert(read, text)
     found["clock_event_reasons"] = _reasons(paths)
     found["ecc_uncorrected_volatile"] = _uncorrected(paths)
     if listed is not None:
@@ -148,19 +148,20 @@ def convert(read: Callable[[str], Any], text: str) -> Any:
     words = text.strip().strip("[]").strip()
     low = words.lower()
     if low in ("n/a", "not supported", "not available", "") or "deprecated" in low or "not found" in low:
-        return _missing("not-supported", words or "empty")
+        return missing("not-supported", words or "empty")
     if "permission" in low:
-        return _missing("denied", words, "run as root")
+        return missing("denied", words, "run as root")
     if "err!" in low or "unknown error" in low or "is lost" in low or "requires reset" in low:
-        return _missing("failed", words)
+        return missing("failed", words)
     try:
         return read(words)
     except (ValueError, KeyError, OverflowError) as error:
-        return _missing("unparsed", f"{words[:60]!r}: {error}")
+        return missing("unparsed", f"{words[:60]!r}: {error}")
 
 
-def _missing(why: str, detail: str, remedy: str = "") -> dict[str, str]:
-    found = {"$missing": why, "source": _SOURCE, "detail": detail}
+def missing(why: str, detail: str, remedy: str = "") -> dict[str, str]:
+    """A missing fact in JSON."""
+    found = {"$missing": why, "source": SOURCE, "detail": detail}
     return {**found, "remedy": remedy} if remedy else found
 
 
@@ -330,7 +331,7 @@ def _reasons(paths: Paths) -> Any:
                 mask |= bit if text == "Active" else 0
     if seen:
         return mask
-    return _missing("not-supported", "N/A") if refused else _missing("not-recorded", "not in the output")
+    return missing("not-supported", "N/A") if refused else missing("not-recorded", "not in the output")
 
 
 def _uncorrected(paths: Paths) -> Any:
@@ -346,7 +347,7 @@ def _uncorrected(paths: Paths) -> Any:
     counts = [number for number in numbers if isinstance(number, int)]
     if counts:
         return sum(counts)
-    return numbers[0] if numbers else _missing("not-recorded", "not in the output")
+    return numbers[0] if numbers else missing("not-recorded", "not in the output")
 
 
 def _process(item: Paths) -> dict[str, Any] | None:
@@ -360,49 +361,3 @@ def _process(item: Paths) -> dict[str, Any] | None:
         "name": convert(str, item.get("process_name", "")),
         "used_bytes": convert(mebibytes, item.get("used_memory", "")),
     }
-
-
-def failures(text: str) -> Iterator[tuple[str, str, str]]:
-    """(NVML's name, why, the line) for each line by which nvidia-smi says that it could not look, in order."""
-    for line in text[:SIZE_LIMIT].splitlines():
-        for words, name, why in _COMPLAINTS:
-            if words in line:
-                yield name, why, line.strip()[:300]
-                break
-
-
-_COMPLAINTS = (
-    ("Driver/library version mismatch", "LIB_RM_VERSION_MISMATCH", "failed"),
-    ("couldn't communicate with the NVIDIA driver", "DRIVER_NOT_LOADED", "absent"),
-    ("Failed to initialize NVML: Driver Not Loaded", "DRIVER_NOT_LOADED", "absent"),
-    ("Failed to initialize NVML: Insufficient Permissions", "NO_PERMISSION", "denied"),
-    ("Failed to initialize NVML: Unknown Error", "UNKNOWN", "failed"),
-    ("Failed to initialize NVML: GPU access blocked by the operating system", "OPERATING_SYSTEM", "denied"),
-    ("GPU access blocked by the operating system", "OPERATING_SYSTEM", "denied"),
-    ("Failed to initialize NVML: ", "UNKNOWN", "failed"),
-    ("couldn't find libnvidia-ml.so", "LIBRARY_NOT_FOUND", "no-tool"),
-    ("GPU is lost", "GPU_IS_LOST", "failed"),
-    ("Unable to determine the device handle for", "GPU_IS_LOST", "failed"),
-    ("No devices were found", "NO_DEVICES", "absent"),
-)
-"""Texts of nvidia-smi. The handle of a GPU that fell off the bus cannot be determined: "Unknown Error", "GPU is lost", "Not Found"."""
-
-
-def parse_failure(text: str) -> dict[str, Any] | None:
-    """The facts behind the first complaint of nvidia-smi; None if it does not complain.
-
-    >>> parse_failure("Failed to initialize NVML: Driver/library version mismatch\\nNVML library version: 580.178")["error"]
-    'LIB_RM_VERSION_MISMATCH'
-    """
-    for name, why, line in failures(text):
-        found = _missing(why, line, "run as root" if why == "denied" else "")
-        library = text.partition("NVML library version:")[2].strip().split("\n")[0].strip()
-        return {
-            "driver_version": found,
-            "cuda_driver_version": found,
-            "library_version": library or found,
-            "devices": found,
-            "error": name,
-            "source": _SOURCE,
-        }
-    return None

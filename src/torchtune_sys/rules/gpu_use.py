@@ -9,7 +9,7 @@ from torchtune_sys.model.actions import Advice, NvmlSetting
 from torchtune_sys.model.facts.gpu import Gpu
 from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import Missing, NotApplicable, need
+from torchtune_sys.model.values import Missing, NotApplicable, Why, need
 from torchtune_sys.rules import gates
 from torchtune_sys.rules.gpu_facts import each, subject
 
@@ -211,6 +211,10 @@ def gpu_memory_in_use(s: Snapshot, p: Params) -> Iterator[Evidence]:
                 yield unsure(subject(gpu), gpu.memory_used_bytes)
             continue
         others = gpu.memory_used_bytes - _own(gpu, user)
+        nobody = isinstance(gpu.processes, Missing) or not gpu.processes
+        if others >= threshold and nobody and _in_container(s):
+            yield unsure(subject(gpu), _HIDDEN, f"less than {threshold >> 20} MiB")
+            continue
         yield Evidence(
             subject=subject(gpu),
             seen=f"{others >> 20} MiB used by others{_owners(gpu, user)}",
@@ -218,6 +222,18 @@ def gpu_memory_in_use(s: Snapshot, p: Params) -> Iterator[Evidence]:
             verdict=Verdict.FAIL if others >= threshold else Verdict.PASS,
             source="nvmlDeviceGetMemoryInfo, nvmlDeviceGetComputeRunningProcesses",
         )
+
+
+_HIDDEN = Missing(
+    Why.NOT_SUPPORTED,
+    "nvmlDeviceGetComputeRunningProcesses",
+    "a container does not show whose processes use the GPU",
+    "look on the host",
+)
+
+
+def _in_container(s: Snapshot) -> bool:
+    return isinstance(s.system, Missing) or s.system.container != ""
 
 
 def _own(gpu: Gpu, user: str) -> int:

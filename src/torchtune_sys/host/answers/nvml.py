@@ -45,7 +45,7 @@ def _parsed(rc: int, stdout: str, stderr: str) -> Any:
 
 
 def _nvidia_smi(timeout_s: float, env: dict[str, str]) -> Fact[Any]:
-    from torchtune_sys.host import nvidia_smi
+    from torchtune_sys.host import nvidia_smi, nvidia_smi_complaints
 
     output = process.run(_SMI, timeout_s=timeout_s, env=env)
     if isinstance(output, Missing):
@@ -55,7 +55,7 @@ def _nvidia_smi(timeout_s: float, env: dict[str, str]) -> Fact[Any]:
     found = nvidia_smi.parse_xml(output.stdout)
     if found is not None:
         return found
-    complaint = nvidia_smi.parse_failure(output.stdout + output.stderr)
+    complaint = nvidia_smi_complaints.parse_failure(output.stdout + output.stderr)
     if complaint is not None:
         return complaint
     words = (output.stdout + output.stderr).strip().splitlines()[:1] or ["nothing"]
