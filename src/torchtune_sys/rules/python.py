@@ -38,6 +38,9 @@ def interpreter_does_not_start(s: Snapshot, _p: Params) -> Iterator[Evidence]:
         https://docs.python.org/3/library/venv.html
     """
     python = need(s.python)
+    if isinstance(python.executable, Missing) and python.executable.source == "--python":
+        yield Evidence(subject="--python", seen=python.executable.detail, wanted="an interpreter", source="--python")
+        return
     path = need(python.executable)
     found = python.version
     if isinstance(found, Missing) and found.why in (Why.NO_TOOL, Why.FAILED, Why.UNPARSED):

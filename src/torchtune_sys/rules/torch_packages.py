@@ -1,4 +1,4 @@
-"""Whether the packages around torch are the ones it was built with."""
+"""Whether NVIDIA's libraries and Triton are those that torch asks for, and each is there once."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torchtune_sys.model.facts.python import Distribution, Torch
 from torchtune_sys.model.rule import Evidence, Params, Severity, Verdict, rule
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, absent, need
-from torchtune_sys.model.version import show, version
+from torchtune_sys.model.version import version
 from torchtune_sys.rules.gates import torch_build
 from torchtune_sys.rules.requirements import Requirement, asked_for, parse, satisfies
 from torchtune_sys.rules.torch_build import cuda_build, cuda_of, cuda_works, installed, machine
@@ -42,10 +42,10 @@ def pins(s: Snapshot, build: Torch) -> list[Requirement]:
         raise NotApplicable(f"what torch {build.version} asks for is not known")
     suffix = f"-cu{release.cuda.partition('.')[0]}"
     names = {"nccl": f"nvidia-nccl{suffix}", "cudnn": f"nvidia-cudnn{suffix}", "triton": "triton"}
-    return [parse(f"{names[name]}{_as_specifier(pin)}") for name, pin in release.pins.items() if name in names]
+    return [parse(f"{names[name]}{as_specifier(pin)}") for name, pin in release.pins.items() if name in names]
 
 
-def _as_specifier(pin: str) -> str:
+def as_specifier(pin: str) -> str:
     return pin if pin[:1] in "<>=~!" else f"=={pin}"
 
 
@@ -62,139 +62,6 @@ def _environment(s: Snapshot) -> Mapping[str, str]:
         "implementation_name": "cpython",
         "platform_python_implementation": "CPython",
     }
-
-
-@rule(
-    id="numpy2-with-old-torch",
-    title="NumPy 2 beside a torch that was built for NumPy 1",
-    severity=Severity.ERROR,
-    cause="numpy2-with-old-torch",
-    fix=(Install(text='pip install "numpy<2", or upgrade torch to 2.3 or later'),),
-)
-def numpy2_with_old_torch(s: Snapshot, _p: Params) -> Iterator[Evidence]:
-    """torch before 2.3 was compiled against NumPy 1 and cannot use NumPy 2.
-
-    Why it matters
-        "A module that was compiled using NumPy 1.x cannot be run in NumPy 2": tensor.numpy() and torch.from_numpy() raise
-        "Numpy is not available", so DataLoader workers that use NumPy fail.
-
-    When to leave it
-        Where nothing in the program exchanges arrays with NumPy; or torch was compiled from source against NumPy 2.
-
-    References
-        https://github.com/pytorch/pytorch/issues/107302 (NumPy 2.0 support in torch 2.3)
-    """
-    build = torch_build(s)
-    numpy = installed(s).get("numpy") or next((item for item in need(need(s.python).distributions) if item.name == "numpy"), None)
-    if numpy is None:
-        raise NotApplicable("no NumPy in the judged interpreter")
-    clash = version(numpy.version)[:1] >= (2,) and version(build.version)[:2] < (2, 3)
-    yield Evidence(
-        subject=f"numpy {numpy.version}",
-        seen=f"with torch {build.version}",
-        wanted="numpy < 2 for torch < 2.3",
-        verdict=Verdict.FAIL if clash else Verdict.PASS,
-        source=numpy.location,
-    )
-
-
-@rule(
-    id="torch-torchvision-mismatch",
-    title="torchvision was built for another torch",
-    severity=Severity.ERROR,
-    cause="torch-torchvision-mismatch",
-    fix=(Install(text="install the torchvision named above, from the same index as torch"),),
-)
-def torch_torchvision_mismatch(s: Snapshot, _p: Params) -> Iterator[Evidence]:
-    """torchvision's compiled operators fit one torch release and one CUDA; up to 0.29.0 each version names its torch exactly.
-
-    Why it matters
-        "operator torchvision::nms does not exist", undefined symbols, or "PyTorch and torchvision have different CUDA versions".
-
-    When to leave it
-        Where both were built from source together; such builds carry no plain version and are not judged.
-
-    References
-        Requires-Dist of torchvision's wheels; the table in README.md of pytorch/vision.
-    """
-    build = torch_build(s)
-    item = installed(s).get("torchvision")
-    if item is None:
-        raise NotApplicable("no torchvision in the judged interpreter")
-    if not known.is_release(build.version) or not known.is_release(item.version):
-        raise NotApplicable("a build from source, a nightly or a vendor's build: no table knows its partner")
-    wanted = _partner(build, item)
-    subject, seen = f"torchvision {item.version}", f"with torch {build.version}"
-    if wanted:
-        yield Evidence(subject=subject, seen=seen, wanted=wanted, source=item.location)
-    mixed = _mixed_builds(build, item.version)
-    if mixed:
-        yield Evidence(subject=subject, seen=f"{seen}: {mixed}", wanted="both from the same index", source=item.location)
-    if not wanted and not mixed:
-        yield Evidence(subject=subject, seen=seen, verdict=Verdict.PASS, source=item.location)
-
-
-def _partner(build: Torch, item: Distribution) -> str:
-    """What fits instead; ``""`` where the two fit, or nobody knows."""
-    asked = next((wanted for line in item.requires if (wanted := parse(line)).name == "torch"), None)
-    release = known.release(build.version)
-    fitting = "" if release is None or not release.torchvision else _as_specifier(release.torchvision)
-    if asked is not None:
-        fits = satisfies(build.version, asked.specifier)
-    else:
-        fits = satisfies(item.version, fitting) if fitting else None
-    if fits is not False:
-        return ""
-    return f"torchvision{fitting} for torch {build.version}" if fitting else f"torch{asked.specifier if asked else ''}"
-
-
-def _mixed_builds(build: Torch, torchvision: str) -> str:
-    """Builds for different accelerators. torchvision compares the CUDA versions itself: exactly before 0.16, their major from then on."""
-    mine, theirs = cuda_of(build), known.local_cuda(torchvision)
-    if isinstance(mine, Missing):
-        return "CUDA and CPU builds" if theirs and absent(mine) and "+cpu" in build.version else ""
-    if torchvision.endswith("+cpu"):
-        return "a CUDA build and a CPU build"
-    if not theirs:
-        return ""
-    digits = 1 if version(torchvision) >= (0, 16) else 2
-    return f"CUDA {mine} and CUDA {theirs}" if version(mine)[:digits] != version(theirs)[:digits] else ""
-
-
-@rule(
-    id="torch-torchaudio-mismatch",
-    title="torchaudio was built for another torch",
-    severity=Severity.WARNING,
-    fix=(Install(text="install the torchaudio named above, or remove it where nothing imports it"),),
-)
-def torch_torchaudio_mismatch(s: Snapshot, _p: Params) -> Iterator[Evidence]:
-    """Up to 2.10 each torchaudio belongs to one torch; 2.11.0 is the last release and goes with torch 2.11 and later.
-
-    Why it matters
-        Importing torchaudio ends in an undefined symbol.
-
-    When to leave it
-        Where nothing imports torchaudio: it does no harm then.
-
-    References
-        Requires-Dist of torchaudio's wheels on PyPI; https://github.com/pytorch/audio/issues/3902
-    """
-    build = torch_build(s)
-    item = installed(s).get("torchaudio")
-    release = known.release(build.version)
-    if item is None:
-        raise NotApplicable("no torchaudio in the judged interpreter")
-    if release is None or not known.is_release(build.version) or not known.is_release(item.version):
-        raise NotApplicable("no table knows the partner of this build")
-    seen = version(item.version)
-    fits = seen == version(release.torchaudio) or (version(release.torch) >= (2, 11) and seen >= (2, 11))
-    yield Evidence(
-        subject=f"torchaudio {item.version}",
-        seen=f"with torch {build.version}",
-        wanted=f"torchaudio {release.torchaudio}",
-        verdict=Verdict.PASS if fits else Verdict.FAIL,
-        source=item.location,
-    )
 
 
 @rule(
@@ -379,76 +246,6 @@ def triton_version_differs(s: Snapshot, _p: Params) -> Iterator[Evidence]:
 
 
 @rule(
-    id="extension-torch-abi-mismatch",
-    title="A compiled package was built for another torch",
-    severity=Severity.ERROR,
-    cause="extension-torch-abi-mismatch",
-    fix=(Install(text="install the release of that package that was built for this torch, or the torch that it names"),),
-)
-def extension_torch_abi_mismatch(s: Snapshot, _p: Params) -> Iterator[Evidence]:
-    """vLLM, xFormers, torchtext and sgl-kernel hold code compiled against one torch release, which their metadata names exactly.
-
-    Why it matters
-        torch's C++ interface changes with each release: "undefined symbol: _ZN3c10…" at import.
-
-    When to leave it
-        Where the package was rebuilt from source against this torch without changing its metadata.
-
-    References
-        Requires-Dist of the packages' wheels on PyPI.
-    """
-    build = torch_build(s)
-    judged = [
-        item for name, item in installed(s).items() if name not in ("torchvision", "torchaudio", "cuda-toolkit") and item.requires
-    ]
-    for item in judged:
-        exact = [wanted for wanted in map(parse, item.requires) if wanted.name == "torch" and wanted.specifier.startswith("==")]
-        for wanted in exact:
-            if not wanted.marker and satisfies(build.version, wanted.specifier) is False:
-                seen = f"with torch {build.version}"
-                yield Evidence(
-                    subject=f"{item.name} {item.version}", seen=seen, wanted=f"torch{wanted.specifier}", source=item.location
-                )
-
-
-@rule(
-    id="extension-cuda-mismatch",
-    title="A compiled package was built for another CUDA than torch",
-    severity=Severity.ERROR,
-    cause="extension-cuda-mismatch",
-    fix=(Install(text="install the package's build for torch's CUDA, or torch for the package's CUDA"),),
-)
-def extension_cuda_mismatch(s: Snapshot, _p: Params) -> Iterator[Evidence]:
-    """A package looks for the CUDA runtime of another major version than the one torch brings.
-
-    Why it matters
-        "libcudart.so.12: cannot open shared object file" at import: the package's own kernels are not there.
-
-    When to leave it
-        Where the package falls back to something that is good enough.
-
-    References
-        https://github.com/vllm-project/vllm/issues/7112
-    """
-    python = need(s.python)
-    _build, cuda = cuda_build(s)
-    for line in python.complaints:
-        _, marker, rest = line.partition("libcudart.so.")
-        wanted = version(rest.partition(":")[0])
-        if marker and "cannot open shared object" in rest and wanted and wanted[0] != cuda[0]:
-            yield Evidence(subject="loader", seen=line, wanted=f"a build for CUDA {cuda[0]}", source="report")
-    for item in installed(s).values():
-        theirs = version(known.local_cuda(item.version))
-        if (
-            item.name.startswith(("vllm", "xformers", "flash-attn", "torchtext", "torchao", "sgl-kernel"))
-            and theirs
-            and theirs[0] != cuda[0]
-        ):
-            seen = f"built for CUDA {show(theirs)}"
-            yield Evidence(subject=f"{item.name} {item.version}", seen=seen, wanted=f"CUDA {cuda[0]}", source=item.location)
-
-
-@rule(
     id="torch-installed-twice",
     title="A package that training depends on is installed twice on the interpreter's path",
     severity=Severity.WARNING,
@@ -520,16 +317,11 @@ def user_site_shadows(s: Snapshot, _p: Params) -> Iterator[Evidence]:
 
 
 RULES = (
-    numpy2_with_old_torch,
-    torch_torchvision_mismatch,
-    torch_torchaudio_mismatch,
     mixed_nvidia_cuda_wheels,
     nccl_wheel_version_overridden,
     nvidia_wheel_version_differs,
     wheel_libs_not_found,
     triton_version_differs,
-    extension_torch_abi_mismatch,
-    extension_cuda_mismatch,
     torch_installed_twice,
     user_site_shadows,
 )

@@ -1,0 +1,246 @@
+"""Which kind of build torch is, whether it is whole, and whether it can use the GPUs at all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torchtune_sys.knowledge import torch as known
+from torchtune_sys.model.actions import Advice, Install
+from torchtune_sys.model.rule import Evidence, Params, Severity, Verdict, rule
+from torchtune_sys.model.snapshot import Snapshot
+from torchtune_sys.model.values import Missing, NotApplicable, Why, absent, need
+from torchtune_sys.rules.gates import nvidia_hardware, torch_build
+from torchtune_sys.rules.torch_build import (
+    OTHER_ACCELERATORS,
+    cuda_build,
+    cuda_of,
+    installed,
+    machine,
+)
+
+
+@rule(
+    id="cpu-only-build",
+    title="torch is a CPU-only build on a host with an NVIDIA GPU",
+    severity=Severity.ERROR,
+    cause="cpu-only-build",
+    fix=(
+        Install(
+            text="reinstall torch as a CUDA build: pip install --force-reinstall torch (or conda install with a cuda build string)"
+        ),
+    ),
+    applies=nvidia_hardware,
+)
+def cpu_only_build(s: Snapshot, _p: Params) -> Iterator[Evidence]:
+    """The installed torch holds no GPU code at all, and the machine has a GPU.
+
+    Why it matters
+        Training runs on the CPU, or fails at the first .cuda(). It comes from the cpu index, from a solver that chose a
+        cpu build string, or from PyPI on aarch64, where wheels up to 2.10 are CPU-only.
+
+    When to leave it
+        Where this interpreter is meant for data preparation, or another accelerator's plug-in does the work.
+
+    References
+        https://pytorch.org/get-started/locally/; the wheels' metadata on PyPI.
+    """
+    build = torch_build(s)
+    gpu_builds = (build.cuda, build.hip, build.xpu)
+    if any(not isinstance(kind, Missing) for kind in gpu_builds):
+        yield Evidence(subject=f"torch {build.version}", seen="a GPU build", verdict=Verdict.PASS, source=build.location)
+        return
+    plugin = next((name for name in OTHER_ACCELERATORS if name in installed(s)), None)
+    if plugin is not None:
+        raise NotApplicable(f"{plugin} serves another accelerator")
+    if not absent(build.cuda) and "+cpu" not in build.version:
+        yield Evidence(subject=f"torch {build.version}", seen=f"built for CUDA {need(cuda_of(build))}", verdict=Verdict.PASS)
+        return
+    release = known.release(build.version)
+    arm = machine(s) == "aarch64" and release is not None and not release.aarch64_has_cuda
+    why = ": the aarch64 wheels on PyPI are CPU-only up to torch 2.10" if arm else ""
+    yield Evidence(
+        subject=f"torch {build.version}", seen=f"built without CUDA{why}", wanted="a CUDA build", source=build.location
+    )
+
+
+def amd_only(s: Snapshot) -> None:
+    """AMD GPUs and no NVIDIA one."""
+    if not isinstance(s.gpu, Missing) and s.gpu.vendor == "amd":
+        return
+    driver = need(s.driver)
+    if absent(driver.amd_devices) or not need(driver.amd_devices):
+        raise NotApplicable("no AMD GPU on this host")
+    if not absent(driver.nvidia_devices) and need(driver.nvidia_devices):
+        raise NotApplicable("this host has NVIDIA GPUs too")
+
+
+@rule(
+    id="cuda-build-on-amd-host",
+    title="torch is a CUDA build on a host with AMD GPUs",
+    severity=Severity.ERROR,
+    cause="cuda-build-on-amd-host",
+    fix=(
+        Install(
+            text="reinstall torch from the ROCm index: pip install torch --index-url https://download.pytorch.org/whl/rocm<version>"
+        ),
+    ),
+    applies=amd_only,
+)
+def cuda_build_on_amd_host(s: Snapshot, _p: Params) -> Iterator[Evidence]:
+    """The machine's only GPUs are AMD's, and torch was built for CUDA.
+
+    Why it matters
+        torch.cuda.is_available() is False; pip's default wheel is the CUDA one, so any package that asks for torch
+        replaces a ROCm build by it.
+
+    When to leave it
+        Where the AMD GPU only drives a display and training runs on the CPU.
+
+    References
+        https://pytorch.org/get-started/locally/
+    """
+    build = torch_build(s)
+    if not isinstance(build.hip, Missing) or "+rocm" in build.version:
+        return
+    if absent(build.cuda):
+        raise NotApplicable(f"torch {build.version} is a CPU-only build")
+    cuda = need(cuda_of(build))
+    yield Evidence(subject=f"torch {build.version}", seen=f"built for CUDA {cuda}", wanted="a ROCm build", source=build.location)
+
+
+@rule(
+    id="rocm-build-on-nvidia-host",
+    title="torch is a ROCm build on a host with NVIDIA GPUs",
+    severity=Severity.ERROR,
+    fix=(Install(text="reinstall torch as a CUDA build: pip install --force-reinstall torch"),),
+    applies=nvidia_hardware,
+)
+def rocm_build_on_nvidia_host(s: Snapshot, _p: Params) -> Iterator[Evidence]:
+    """torch was built for AMD GPUs, and the machine has NVIDIA's.
+
+    Why it matters
+        torch.cuda.is_available() is False and training runs on the CPU.
+
+    When to leave it
+        On a machine that holds GPUs of both makers; the rule does not apply there.
+
+    References
+        https://pytorch.org/get-started/locally/
+    """
+    build = torch_build(s)
+    if isinstance(build.hip, Missing):
+        if absent(build.hip) or not isinstance(build.cuda, Missing) or absent(build.cuda):
+            return
+        need(build.hip)
+        return
+    if not isinstance(s.driver, Missing) and not isinstance(s.driver.amd_devices, Missing) and s.driver.amd_devices:
+        raise NotApplicable("this host has AMD GPUs too")
+    yield Evidence(
+        subject=f"torch {build.version}", seen=f"built for ROCm {build.hip}", wanted="a CUDA build", source=build.location
+    )
+
+
+@rule(
+    id="torch-debug-build",
+    title="torch is a debug build",
+    severity=Severity.WARNING,
+    fix=(Install(text="install a release build of torch (built without DEBUG=1)"),),
+)
+def torch_debug_build(s: Snapshot, _p: Params) -> Iterator[Evidence]:
+    """torch was compiled without optimisation, with all its internal checks.
+
+    Why it matters
+        The CPU side of training, launching kernels included, is several times slower.
+
+    When to leave it
+        While torch itself is being debugged.
+
+    References
+        CONTRIBUTING.md of pytorch/pytorch, "Build with debug symbols".
+    """
+    build = torch_build(s)
+    if need(build.debug):
+        yield Evidence(subject=f"torch {build.version}", seen="debug build", wanted="release build", source=build.location)
+
+
+@rule(
+    id="torch-import-fails",
+    title="torch cannot be imported",
+    severity=Severity.ERROR,
+    fix=(
+        Advice(
+            text="read the error above; a clean virtual environment with torch alone shows whether a package or the host is the cause"
+        ),
+    ),
+)
+def torch_import_fails(s: Snapshot, _p: Params) -> Iterator[Evidence]:
+    """pip lists torch and its package is gone; or, under --live, importing it in the judged interpreter ended in an error.
+
+    Why it matters
+        Nothing can train.
+
+    When to leave it
+        Never; but the error may come from the shell's environment rather than from torch.
+
+    References
+        What Python printed.
+    """
+    python = need(s.python)
+    if isinstance(python.torch, Missing) and python.torch.why is Why.FAILED and python.torch.source.endswith("/torch"):
+        yield Evidence(
+            subject="torch", seen=python.torch.detail, wanted="the package beside its metadata", source=python.torch.source
+        )
+        return
+    if absent(python.live):
+        raise NotApplicable("torch was not imported (--live)")
+    torch_build(s)
+    found = python.live
+    if isinstance(found, Missing) and found.source == "import torch":
+        yield Evidence(subject="import torch", seen=found.detail, wanted="an import without error", source=found.source)
+        return
+    seen = need(found)
+    yield Evidence(subject="import torch", seen=f"torch {seen.version}", verdict=Verdict.PASS, source="torch")
+
+
+@rule(
+    id="cuda-not-available-to-torch",
+    title="torch cannot use the GPUs that the driver shows",
+    severity=Severity.ERROR,
+    fix=(Advice(text="see what CUDA said, and the findings on driver, device nodes and CUDA_VISIBLE_DEVICES"),),
+    applies=nvidia_hardware,
+)
+def cuda_not_available(s: Snapshot, _p: Params) -> Iterator[Evidence]:
+    """Under --live: torch was imported, is a CUDA build, and torch.cuda.is_available() is False.
+
+    Why it matters
+        Training runs on the CPU or fails. Other findings usually name the cause; this one says that it is real.
+
+    When to leave it
+        Where CUDA_VISIBLE_DEVICES hides the GPUs on purpose.
+
+    References
+        https://pytorch.org/docs/stable/generated/torch.cuda.is_available.html
+    """
+    python = need(s.python)
+    if absent(python.live):
+        raise NotApplicable("torch was not imported (--live)")
+    cuda_build(s)
+    seen = need(python.live)
+    available = need(seen.cuda_available)
+    yield Evidence(
+        subject="torch.cuda.is_available()",
+        seen=f"{available}" + (f": {seen.error}" if seen.error else ""),
+        wanted="True",
+        verdict=Verdict.PASS if available else Verdict.FAIL,
+        source="torch",
+    )
+
+
+RULES = (
+    cpu_only_build,
+    cuda_build_on_amd_host,
+    rocm_build_on_nvidia_host,
+    torch_debug_build,
+    torch_import_fails,
+    cuda_not_available,
+)
