@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import threading
 import time
-import traceback
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -43,7 +42,7 @@ def snapshot(
         try:
             facts = PROBES[family](host, intent)
         except Exception:
-            facts = Missing(Why.CRASHED, f"probe {family}", traceback.format_exc(limit=-3).strip())
+            facts = Missing(Why.CRASHED, f"probe {family}", _where())
         if timings is not None:
             timings[family] = time.perf_counter() - begin
         found[family] = facts
@@ -86,7 +85,7 @@ def _judge_one(rule: Rule, seen: Snapshot, override: Mapping[str, Any]) -> Resul
             verdict=Verdict.CRASHED,
             evidence=tuple(evidence),
             note=f"{type(error).__name__}: {error}",
-            why_unknown=Missing(Why.CRASHED, f"rule {rule.id}", traceback.format_exc(limit=-3).strip()),
+            why_unknown=Missing(Why.CRASHED, f"rule {rule.id}", _where()),
         )
     verdict = _overall(evidence)
     why = next((item.why for item in evidence if item.why is not None), None) if verdict is Verdict.UNKNOWN else None
@@ -105,3 +104,10 @@ _WORST_FIRST = (Verdict.CRASHED, Verdict.FAIL, Verdict.UNKNOWN, Verdict.PASS, Ve
 def _overall(evidence: list[Evidence]) -> Verdict:
     found = {item.verdict for item in evidence}
     return next((verdict for verdict in _WORST_FIRST if verdict in found), Verdict.PASS)
+
+
+def _where() -> str:
+    """The last frames of the exception being handled."""
+    import traceback  # 2 ms that only a crash pays
+
+    return traceback.format_exc(limit=-3).strip()

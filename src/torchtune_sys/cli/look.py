@@ -20,11 +20,14 @@ PATIENCE_S, LIVE_PATIENCE_S = 30.0, 90.0
 
 def look(options: Mapping[str, Any], timings: dict[str, float] | None = None) -> Snapshot:
     """The facts. Raises UnreadableInput."""
-    found = open_input(options["from_"], options["root"])
+    import time
+
+    timeout_s = options["timeout"] or (LIVE_PATIENCE_S if options["live"] else PATIENCE_S)
+    found = open_input(options["from_"], options["root"], deadline=time.monotonic() + timeout_s)
     wishes = {name: options[name] for name in INTENT}
     if isinstance(found, PastedText):
         return _from_text(found, intent_of(wishes, None))
-    return snapshot(found, intent_of(wishes, found), options["timeout"], timings)
+    return snapshot(found, intent_of(wishes, found), timeout_s, timings)
 
 
 def snapshot(host: Host, intent: Intent, timeout_s: float | None, timings: dict[str, float] | None = None) -> Snapshot:
