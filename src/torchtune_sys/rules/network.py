@@ -1,7 +1,259 @@
-"""placeholder"""
+"""The host's own name and its links; the rules on RDMA devices are in the module beside this one."""
 
 from __future__ import annotations
 
-from torchtune_sys.model.rule import Rule
+from collections.abc import Iterator
 
-RULES: tuple[Rule, ...] = ()
+from torchtune_sys.knowledge import nccl
+from torchtune_sys.model.actions import Advice
+from torchtune_sys.model.facts.network import Interface
+from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, rule, unsure
+from torchtune_sys.model.snapshot import Snapshot
+from torchtune_sys.model.values import Missing, NotApplicable, absent, known, need
+from torchtune_sys.rules import rdma
+from torchtune_sys.rules.nccl_choice import better, doubt, interface_named, several_hosts, sockets_carry_data, values
+
+_NAME_IN_HOSTS = Advice(text="map the host name to this host's network address in /etc/hosts or DNS, or set GLOO_SOCKET_IFNAME")
+
+
+@rule(
+    id="hostname-resolves-to-loopback",
+    title="The host name resolves to a loopback address, and the job spans several hosts",
+    severity=Severity.ERROR,
+    cause="hostname-resolves-to-loopback",
+    fix=(_NAME_IN_HOSTS,),
+)
+def hostname_loopback(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """Gloo tells the other hosts the address that this host's name resolves to; 127.0.1.1 leads them back to themselves.
+
+    Why it matters
+    Debian and Ubuntu write "127.0.1.1 HOSTNAME" into /etc/hosts. On one host that is harmless. In a job over several hosts, Gloo (the
+    backend of CPU groups, of monitored barriers and of object collectives) publishes it, and the others get "Connection refused".
+
+    When to leave it
+    On a machine whose jobs never leave it. GLOO_SOCKET_IFNAME, where set, makes Gloo ignore the name.
+
+    References
+    facebookincubator/gloo transport/tcp/device.cc, pytorch torch/csrc/distributed/c10d/ProcessGroupGloo.cpp
+    https://github.com/pytorch/pytorch/issues/15592
+    """
+    if s.intent.nodes == 1:
+        raise NotApplicable("the job runs on this host alone")
+    network = need(s.network)
+    if need(network.gloo_interfaces):
+        raise NotApplicable("GLOO_SOCKET_IFNAME names the interface")
+    if absent(network.hostname_addresses):
+        raise NotApplicable("the host name resolves to nothing")
+    addresses = need(network.hostname_addresses)
+    chosen = nccl.predict_gloo(need(network.interfaces), addresses).choices[0]
+    loops = nccl.is_loopback(chosen.address) and any(nccl.is_loopback(address) for address in addresses)
+    several = (s.intent.nodes or 1) > 1
+    note = "; fine on one host, wrong for a job over several" if loops and not several else ""
+    yield Evidence(
+        subject=known_name(s),
+        seen=f"{', '.join(addresses)}; Gloo would use {chosen.address}{note}",
+        wanted="an address that the other hosts reach",
+        verdict=Verdict.FAIL if loops and several else Verdict.PASS,
+        source="getaddrinfo",
+    )
+
+
+def known_name(s: Snapshot) -> str:
+    return "the host name" if isinstance(s.system, Missing) else known(s.system.hostname, "the host name")
+
+
+@rule(
+    id="hostname-unresolvable",
+    title="The host cannot resolve its own name to an address of its own",
+    severity=Severity.WARNING,
+    cause="hostname-unresolvable",
+    fix=(_NAME_IN_HOSTS,),
+)
+def hostname_unresolvable(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """The name resolves to nothing, or only to addresses that no interface of this host has.
+
+    Why it matters
+    Gloo then falls back to 127.0.0.1 with a warning, which no other host can reach; torchrun and many logging and launching tools
+    look the name up, too, and fail or wait for a name server's timeout (seconds, at each look-up).
+
+    When to leave it
+    In containers that train on one host and print no such warning.
+
+    References
+    pytorch torch/csrc/distributed/c10d/ProcessGroupGloo.cpp (createDefaultDevice)
+    hosts(5), nss-myhostname(8)
+    """
+    network = need(s.network)
+    if absent(network.hostname_addresses):
+        yield Evidence(subject=known_name(s), seen="resolves to nothing", wanted="an address of this host", source="getaddrinfo")
+        return
+    addresses = need(network.hostname_addresses)
+    interfaces = need(network.interfaces)
+    if s.intent.nodes == 1 or (s.intent.nodes is None and not _foreign_matters(s)):
+        return
+    if "resolves to no address" in nccl.predict_gloo(interfaces, addresses).reason:
+        yield Evidence(
+            subject=known_name(s),
+            seen=f"resolves to {', '.join(addresses)}, no address of this host",
+            wanted="an address of this host",
+            source="getaddrinfo",
+        )
+
+
+def _foreign_matters(s: Snapshot) -> bool:
+    """A container behind its host's name, or a cloud machine behind its public one, works alone; with a live RDMA port it is no loner."""
+    devices = need(s.network).rdma
+    return not isinstance(devices, Missing) and bool(nccl.usable_ports(devices))
+
+
+@rule(
+    id="gloo-interface-missing",
+    title="GLOO_SOCKET_IFNAME names an interface that this host does not have",
+    severity=Severity.ERROR,
+    fix=(Advice(text="set GLOO_SOCKET_IFNAME to the exact name of an interface with an address, or unset it"),),
+)
+def gloo_interface_missing(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """Gloo takes the names exactly: no prefixes, no ^ and no =, unlike NCCL_SOCKET_IFNAME.
+
+    Why it matters
+    init_process_group stops with "Unable to find address for: NAME" as soon as a Gloo group is made.
+
+    When to leave it
+    When no Gloo group is ever made (backend nccl alone, no CPU collectives).
+
+    References
+    facebookincubator/gloo transport/tcp/device.cc (lookupAddrForIface)
+    https://pytorch.org/docs/stable/distributed.html#choosing-the-network-interface-to-use
+    """
+    network = need(s.network)
+    wanted = need(network.gloo_interfaces)
+    if not wanted:
+        raise NotApplicable("GLOO_SOCKET_IFNAME is not set")
+    interfaces = need(network.interfaces)
+    there = ", ".join(interface.name for interface in interfaces if known(interface.addresses, ()))
+    for name in nccl.predict_gloo(interfaces, (), wanted).missing:
+        yield Evidence(
+            subject="GLOO_SOCKET_IFNAME", seen=f"{name!r} has no address here", wanted=f"one of {there}", source="environment"
+        )
+
+
+@rule(
+    id="gloo-interface-doubtful",
+    title="Gloo would talk through an interface that other hosts hardly reach",
+    severity=Severity.WARNING,
+    applies=several_hosts,
+    fix=(_NAME_IN_HOSTS,),
+)
+def gloo_interface_doubtful(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """The address that Gloo would publish belongs to a bridge, tunnel, container cable or link-local network.
+
+    Why it matters
+    CPU groups, barriers and object collectives of the job then hang or are refused, although NCCL itself may work.
+
+    When to leave it
+    When that network is an overlay which all hosts of the job share on purpose.
+
+    References
+    facebookincubator/gloo transport/tcp/device.cc, pytorch torch/csrc/distributed/c10d/ProcessGroupGloo.cpp
+    """
+    network = need(s.network)
+    named = need(network.gloo_interfaces)
+    addresses = () if absent(network.hostname_addresses) else need(network.hostname_addresses)
+    choice = nccl.predict_gloo(need(network.interfaces), addresses, named)
+    good = better(network)
+    for item in choice.choices:
+        interface = interface_named(network, item.interface)
+        if interface is None or (nccl.is_loopback(item.address) and not named):
+            continue  # the rules on the host's name say so
+        if good and (why := doubt(network, interface, item.address)):
+            yield Evidence(subject=item.interface, seen=f"{item.address}: {why}; {choice.reason}", wanted=" or ".join(good[:3]))
+
+
+_ETHERNET = ("ethernet", "usb")
+_TOO_SLOW_MBPS = 100
+
+
+@rule(
+    id="ethernet-link-slow",
+    title="The network link came up at 100 Mb/s or less",
+    severity=Severity.WARNING,
+    fix=(Advice(text="change the cable or port, and let both ends negotiate the speed (ethtool IF)"),),
+)
+def ethernet_link_slow(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """The wired interface of the default route runs at 100 Mb/s or 10 Mb/s.
+
+    Why it matters
+    Every NIC of the last fifteen years does 1 Gb/s; less means a damaged cable, a bad port or a forced speed. Data sets, checkpoints
+    and package downloads then arrive at 12 MB/s.
+
+    When to leave it
+    When the provider sells this speed.
+
+    References
+    Linux Documentation/ABI/testing/sysfs-class-net (speed)
+    """
+    interface = _default_interface(s)
+    if interface.kind not in _ETHERNET or known(interface.driver, "") == "virtio_net":
+        raise NotApplicable("the default route leaves by no wired link")
+    if isinstance(interface.speed_mbps, Missing):
+        yield unsure(interface.name, interface.speed_mbps, f"more than {_TOO_SLOW_MBPS} Mb/s")
+        return
+    yield Evidence(
+        subject=interface.name,
+        seen=f"{interface.speed_mbps} Mb/s",
+        wanted=f"more than {_TOO_SLOW_MBPS} Mb/s",
+        verdict=Verdict.FAIL if interface.speed_mbps <= _TOO_SLOW_MBPS else Verdict.PASS,
+        source=f"/sys/class/net/{interface.name}/speed",
+    )
+
+
+def _default_interface(s: Snapshot) -> Interface:
+    network = need(s.network)
+    if absent(network.default_route_interface):
+        raise NotApplicable("there is no default route")
+    interface = interface_named(network, need(network.default_route_interface))
+    if interface is None:
+        raise NotApplicable("the default route's interface is not listed")
+    return interface
+
+
+@rule(
+    id="ethernet-mtu-small",
+    title="Fast Ethernet carries a job over several hosts in packets of 1500 bytes",
+    severity=Severity.ADVICE,
+    applies=several_hosts,
+    fix=(Advice(text="set MTU 9000 on the interface and on every switch port between the hosts"),),
+)
+def ethernet_mtu_small(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """NCCL's or Gloo's data goes over TCP on a link of 25 Gb/s or more whose MTU is 1500 or less.
+
+    Why it matters
+    A core handles a limited number of packets each second; with jumbo frames a sixth of them carries the same data.
+
+    When to leave it
+    When not all switches and hosts on the way take jumbo frames: a mismatch is worse than small packets.
+
+    References
+    https://fasterdata.es.net/network-tuning/mtu-issues/
+    """
+    if not sockets_carry_data(s):
+        raise NotApplicable("RDMA carries the data")
+    choice = nccl.predict_interfaces(need(need(s.network).interfaces), values(s))
+    for item in choice.choices:
+        interface = interface_named(need(s.network), item.interface)
+        if interface is None or known(interface.speed_mbps, 0) < 25_000 or interface.kind not in ("ethernet", "bond"):
+            continue
+        mtu = need(interface.mtu)
+        small = mtu <= 1500
+        yield Evidence(subject=item.interface, seen=f"MTU {mtu}", wanted="9000", verdict=Verdict.FAIL if small else Verdict.PASS)
+
+
+RULES: tuple[Rule, ...] = (
+    hostname_loopback,
+    hostname_unresolvable,
+    gloo_interface_missing,
+    gloo_interface_doubtful,
+    ethernet_link_slow,
+    ethernet_mtu_small,
+    *rdma.RULES,
+)

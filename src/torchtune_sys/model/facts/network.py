@@ -11,16 +11,22 @@ class Address(msgspec.Struct, frozen=True, kw_only=True):
     family: str
     """``inet`` or ``inet6``."""
     address: str
+    """Without a scope: ``fe80::1``, never ``fe80::1%eth0``."""
     prefix_length: Fact[int]
+    position: int = 0
+    """Rank in the one list that getifaddrs gives for all interfaces: IPv4 of all of them comes before IPv6 of any."""
 
 
 class Interface(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     index: int
     kind: str
-    """``ethernet``, ``infiniband``, ``loopback``, ``bridge``, ``veth``, ``bond``, ``vlan``, ``tun``, ``wireguard``, ``wifi``, ``dummy`` or ``other``."""
+    """``ethernet`` (a physical or virtual NIC with a device behind it), ``infiniband``, ``loopback``, ``bridge``, ``veth``, ``bond``,
+    ``vlan``, ``macvlan``, ``tun``, ``wireguard``, ``wifi``, ``usb``, ``wwan``, ``dummy`` or ``other``."""
     up: Fact[bool]
     """IFF_UP (administrative)."""
+    running: Fact[bool]
+    """IFF_RUNNING: up and with a carrier, as netdevice(7) has it. sysfs ``flags`` lacks the bit: there, up and operstate ``up`` or ``unknown``."""
     operstate: Fact[str]
     speed_mbps: Fact[int]
     mtu: Fact[int]
@@ -30,26 +36,45 @@ class Interface(msgspec.Struct, frozen=True, kw_only=True):
     pci_address: Fact[str]
     vendor: Fact[str]
     """PCI vendor id, e.g. ``0x15b3``."""
+    driver: Fact[str]
+    """Kernel driver of the device, e.g. ``mlx5_core``; ABSENT for virtual interfaces."""
     master: str = ""
     """The bridge or bond this interface belongs to."""
+
+
+class Gid(msgspec.Struct, frozen=True, kw_only=True):
+    """One entry of a RoCE port's GID table (``ports/1/gids/N``, ``gid_attrs/types/N``)."""
+
+    index: int
+    gid: str
+    """Eight groups of four hex digits; an IPv4 address is ``0000:…:ffff:0a00:000b``."""
+    type: Fact[str]
+    """``IB/RoCE v1`` or ``RoCE v2``."""
 
 
 class RdmaPort(msgspec.Struct, frozen=True, kw_only=True):
     port: int
     state: Fact[str]
-    """``ACTIVE``, ``DOWN``, ``INIT`` …"""
+    """``ACTIVE``, ``DOWN``, ``INIT``, ``ARMED``, ``ACTIVE_DEFER`` …"""
     physical_state: Fact[str]
+    """``LinkUp``, ``Polling``, ``Disabled`` …"""
     link_layer: Fact[str]
     """``InfiniBand`` or ``Ethernet`` (RoCE)."""
     rate_gbps: Fact[float]
+    gids: Fact[tuple[Gid, ...]]
+    """The filled entries among the first sixteen, for RoCE ports only (ABSENT on InfiniBand, where routing needs no choice)."""
 
 
 class RdmaDevice(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     ports: tuple[RdmaPort, ...]
     firmware: Fact[str]
+    board: Fact[str]
+    """``board_id``, which names the card's exact model (``MT_0000000838``), so that like is compared with like."""
     pci_address: Fact[str]
     numa_node: Fact[int]
+    interfaces: Fact[tuple[str, ...]]
+    """Network interfaces of the same PCI function (IPoIB or RoCE)."""
 
 
 class NcclSetting(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,17 +83,39 @@ class NcclSetting(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     value: str
     source: str
-    """``environment``, ``~/.nccl.conf`` or ``/etc/nccl.conf`` (with the line)."""
+    """``environment``, or a file with the line: ``/etc/nccl.conf:3``."""
+
+
+class IgnoredLine(msgspec.Struct, frozen=True, kw_only=True):
+    """A line of an nccl.conf that does not do what it says."""
+
+    source: str
+    """``/etc/nccl.conf:3``"""
+    text: str
+    why: str
+
+
+class NcclFiles(msgspec.Struct, frozen=True, kw_only=True):
+    """What nccl.conf files give, beside what is effective of it."""
+
+    ignored: tuple[IgnoredLine, ...]
+    missing_topology: Fact[str] = ""
+    """The value of NCCL_TOPO_FILE if there is no such file; ``""`` if there is, or the variable is not set."""
 
 
 class NetworkFacts(msgspec.Struct, frozen=True, kw_only=True):
     interfaces: Fact[tuple[Interface, ...]]
     """In getifaddrs order."""
     default_route_interface: Fact[str]
-    """Interface of the default route; ABSENT if there is none."""
+    """Interface of the default route (IPv4, else IPv6); ABSENT if there is none."""
     hostname_addresses: Fact[tuple[str, ...]]
     """What getaddrinfo gives for the host's own name; ABSENT if it resolves to nothing."""
     rdma: Fact[tuple[RdmaDevice, ...]]
     """ABSENT where the kernel has no /sys/class/infiniband."""
+    verbs_nodes: Fact[tuple[str, ...]]
+    """Names in /dev/infiniband (``uverbs0`` …), through which programs reach RDMA devices; ABSENT where there is no such directory."""
     nccl: Fact[tuple[NcclSetting, ...]]
     """Effective NCCL_* settings."""
+    nccl_files: Fact[NcclFiles]
+    gloo_interfaces: Fact[tuple[str, ...]]
+    """GLOO_SOCKET_IFNAME, split at commas as torch does; empty where it is unset, empty or one character long (torch ignores that)."""

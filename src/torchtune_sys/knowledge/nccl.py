@@ -1,0 +1,293 @@
+"""Which network NCCL and Gloo would take, by their own algorithms.
+
+Read in NVIDIA/nccl, tags 2.8 to 2.30.7: ``src/misc/socket.cc`` and ``src/os/linux.cc`` (interfaces), ``src/misc/utils.cc`` (lists),
+``src/bootstrap.cc``, ``src/transport/net_ib/init.cc`` (HCAs); in facebookincubator/gloo ``transport/tcp/device.cc``; in pytorch
+``ProcessGroupGloo.cpp``. What changed: 2.28.3 left out interfaces without IFF_RUNNING, and ``virbr*`` until last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import msgspec
+
+from torchtune_sys.model.facts.network import Address, Interface, RdmaDevice, RdmaPort
+from torchtune_sys.model.values import need
+from torchtune_sys.model.version import Version
+
+NEWEST: Version = (2, 30, 7)
+"""The newest NCCL whose sources were read; assumed where the version is not known."""
+RUNNING_ONLY_SINCE: Version = (2, 28, 3)
+GID_AUTOMATIC_SINCE: Version = (2, 21, 5)
+MAX_INTERFACES = 16
+MAX_HCAS = 32
+
+Settings = Mapping[str, str]
+"""Effective NCCL_* variables."""
+
+
+class Names(msgspec.Struct, frozen=True, kw_only=True):
+    """A value of NCCL_SOCKET_IFNAME or NCCL_IB_HCA, as NCCL takes it apart."""
+
+    exclude: bool
+    exact: bool
+    entries: tuple[tuple[str, int], ...]
+    """(name or prefix, port); port -1 stands for every port."""
+
+    def chosen(self, name: str, port: int = -1) -> bool:
+        """Whether NCCL would take ``name``. An empty list holds every name."""
+        listed = not self.entries or any(self.holds(entry, name, port) for entry in self.entries)
+        return listed != self.exclude
+
+    def holds(self, entry: tuple[str, int], name: str, port: int = -1) -> bool:
+        word, wanted = entry
+        return (name == word if self.exact else name.startswith(word)) and (port == wanted or -1 in (port, wanted))
+
+
+def parse_names(value: str, limit: int = MAX_INTERFACES) -> Names:
+    """``^`` and then ``=`` at the very start hold for the whole list; commas divide; ``:port`` may follow a name.
+
+    >>> parse_names("^=docker0,lo") == Names(exclude=True, exact=True, entries=(("docker0", -1), ("lo", -1)))
+    True
+    >>> parse_names("eth1").chosen("eth10"), parse_names("=eth1").chosen("eth10")
+    (True, False)
+    """
+    exclude = value.startswith("^")
+    value = value[1:] if exclude else value
+    exact = value.startswith("=")
+    value = value[1:] if exact else value
+    entries: list[tuple[str, int]] = []
+    for part in value.split(","):
+        name, _, port = part.partition(":")
+        if name and len(entries) < limit:
+            digits = port.partition(":")[0]
+            entries.append((name[:63], as_number(digits, 10) if digits else -1))
+    return Names(exclude=exclude, exact=exact, entries=tuple(entries))
+
+
+def as_number(text: str, base: int = 0) -> int:
+    """C's strtoll: blanks, a sign, digits; what follows is ignored, and a word is 0.
+
+    >>> as_number("1"), as_number("0x10"), as_number("true"), as_number(" -2x")
+    (1, 16, 0, -2)
+    """
+    text = text.lstrip(" \t\n\v\f\r")
+    sign = -1 if text.startswith("-") else 1
+    text = text[1:] if text[:1] in ("+", "-") else text
+    if base == 0:
+        base = 16 if text[:2].lower() == "0x" else 8 if text.startswith("0") else 10
+        text = text[2:] if base == 16 else text
+    digits = "0123456789abcdef"[:base]
+    length = 0
+    while length < len(text) and length < 20 and text[length].lower() in digits:
+        length += 1
+    return sign * int(text[:length], base) if length else 0
+
+
+class Choice(msgspec.Struct, frozen=True, kw_only=True):
+    interface: str
+    address: str
+
+
+class Step(msgspec.Struct, frozen=True, kw_only=True):
+    """One search in NCCL's order, and what it found."""
+
+    search: str
+    found: tuple[str, ...]
+
+
+class Prediction(msgspec.Struct, frozen=True, kw_only=True):
+    choices: tuple[Choice, ...]
+    """What NET/Socket would use, in NCCL's order; empty: NCCL fails with "no socket interface found"."""
+    bootstrap: Choice | None
+    """What the first contact between ranks uses: the first choice, unless NCCL_COMM_ID picks a subnet."""
+    reason: str
+    steps: tuple[Step, ...]
+    undecided: str = ""
+    """What could not be predicted: a host name in NCCL_COMM_ID."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(choice.interface for choice in self.choices)
+
+
+def predict_interfaces(interfaces: tuple[Interface, ...], settings: Settings, nccl: Version = NEWEST) -> Prediction:
+    """ncclFindInterfaces. Raises Unknown where an address or a carrier that decides was not read."""
+    family = {"AF_INET": "inet", "AF_INET6": "inet6"}.get(settings.get("NCCL_SOCKET_FAMILY", ""), "")
+    steps: list[Step] = []
+
+    def search(words: str) -> tuple[Choice, ...]:
+        found = _find(interfaces, parse_names(words), family, nccl)
+        steps.append(Step(search=words, found=tuple(choice.interface for choice in found)))
+        return found
+
+    wanted = settings.get("NCCL_SOCKET_IFNAME", "")
+    subnet, undecided = _in_comm_id_subnet(interfaces, settings.get("NCCL_COMM_ID", ""))
+    if len(wanted) > 1:
+        choices, reason = search(wanted), f"NCCL_SOCKET_IFNAME={wanted}"
+    else:
+        choices, reason = _automatic(search, subnet, nccl)
+    first = choices[0] if choices else None
+    return Prediction(choices=choices, bootstrap=subnet or first, reason=reason, steps=tuple(steps), undecided=undecided)
+
+
+def _automatic(
+    search: Callable[[str], tuple[Choice, ...]], subnet: Choice | None, nccl: Version
+) -> tuple[tuple[Choice, ...], str]:
+    if found := search("ib"):
+        return found, "names that start with ib come first"
+    if subnet is not None:
+        return (subnet,), "in the subnet of NCCL_COMM_ID"
+    virtual = nccl >= RUNNING_ONLY_SINCE
+    shunned = "^docker,lo,virbr" if virtual else "^docker,lo"
+    if found := search(shunned):
+        return found, f"every interface but {shunned[1:].replace(',', '*, ')}*"
+    for last in ("docker", "lo", "virbr") if virtual else ("docker", "lo"):
+        if found := search(last):
+            return found, f"nothing is left but {last}"
+    return (), "no interface has a usable address"
+
+
+def _find(interfaces: tuple[Interface, ...], names: Names, family: str, nccl: Version) -> tuple[Choice, ...]:
+    """The first usable address of each interface that ``names`` lets through, in the order of getifaddrs."""
+    found: list[tuple[int, Choice]] = []
+    for interface in interfaces:
+        if not names.chosen(interface.name) or (nccl >= RUNNING_ONLY_SINCE and not need(interface.running)):
+            continue
+        usable = [address for address in need(interface.addresses) if _usable(address, family)]
+        if usable:
+            first = min(usable, key=lambda address: address.position)
+            found.append((first.position, Choice(interface=interface.name, address=first.address)))
+    return tuple(choice for _, choice in sorted(found, key=lambda pair: pair[0]))[:MAX_INTERFACES]
+
+
+def _usable(address: Address, family: str) -> bool:
+    return family in ("", address.family) and not (address.family == "inet6" and address.address in ("::1", "0:0:0:0:0:0:0:1"))
+
+
+def _in_comm_id_subnet(interfaces: tuple[Interface, ...], comm_id: str) -> tuple[Choice | None, str]:
+    if len(comm_id) < 2:
+        return None, ""
+    text = (
+        comm_id[1:].partition("]")[0].partition("%")[0]
+        if comm_id.startswith("[")
+        else comm_id.partition(",")[0].partition(":")[0]
+    )
+    remote = number_of(text)
+    if remote is None:
+        return None, f"NCCL_COMM_ID names the host {text}, whose address decides"
+    bits, wanted = remote
+    candidates: list[tuple[int, Choice]] = []
+    for interface in interfaces:
+        for address in need(interface.addresses):
+            mine, length = number_of(address.address), need(address.prefix_length)
+            if mine is not None and mine[0] == bits and mine[1] >> (bits - length) == wanted >> (bits - length):
+                candidates.append((address.position, Choice(interface=interface.name, address=address.address)))
+    return min(candidates, key=lambda pair: pair[0])[1] if candidates else None, ""
+
+
+def number_of(text: str) -> tuple[int, int] | None:
+    """An address as (32 or 128, number); None for what is none.
+
+    >>> number_of("10.0.0.11"), number_of("::1"), number_of("trainer-01")
+    ((32, 167772171), (128, 1), None)
+    """
+    import ipaddress
+
+    try:
+        address = ipaddress.ip_address(text)
+    except ValueError:
+        return None
+    return address.max_prefixlen, int(address)
+
+
+class GlooPrediction(msgspec.Struct, frozen=True, kw_only=True):
+    choices: tuple[Choice, ...]
+    missing: tuple[str, ...]
+    """Entries of GLOO_SOCKET_IFNAME without such an interface or without an address on it: torch stops there."""
+    reason: str
+
+
+def predict_gloo(
+    interfaces: tuple[Interface, ...], hostname_addresses: tuple[str, ...], wanted: tuple[str, ...] = ()
+) -> GlooPrediction:
+    """The named interfaces, exactly; else the first of the host name's addresses that this host can bind; else loopback."""
+    if wanted:
+        found = {name: _first_address(interfaces, name) for name in wanted}
+        choices = tuple(Choice(interface=name, address=address) for name, address in found.items() if address)
+        missing = tuple(name for name, address in found.items() if not address)
+        return GlooPrediction(choices=choices, missing=missing, reason=f"GLOO_SOCKET_IFNAME={','.join(wanted)}")
+    for address in hostname_addresses:
+        owner = _owner(interfaces, address)
+        if owner:
+            choice = Choice(interface=owner, address=address)
+            return GlooPrediction(choices=(choice,), missing=(), reason="the host name resolves to it")
+    fallback = Choice(interface="lo", address="127.0.0.1")
+    return GlooPrediction(choices=(fallback,), missing=(), reason="the host name resolves to no address of this host")
+
+
+def _first_address(interfaces: tuple[Interface, ...], name: str) -> str:
+    addresses = [address for interface in interfaces if interface.name == name for address in need(interface.addresses)]
+    return min(addresses, key=lambda address: address.position).address if addresses else ""
+
+
+def _owner(interfaces: tuple[Interface, ...], address: str) -> str:
+    """The interface with that address; the whole of 127/8 is the host's own without being assigned."""
+    if is_loopback(address):
+        return "lo"
+    wanted = number_of(address)
+    for interface in interfaces:
+        if wanted is not None and any(number_of(mine.address) == wanted for mine in need(interface.addresses)):
+            return interface.name
+    return ""
+
+
+def is_loopback(address: str) -> bool:
+    return address.startswith("127.") or number_of(address) == (128, 1)
+
+
+def is_link_local(address: str) -> bool:
+    """169.254/16 or fe80::/10: reachable on one wire only."""
+    found = number_of(address)
+    return found is not None and ((found[0] == 32 and found[1] >> 16 == 0xA9FE) or (found[0] == 128 and found[1] >> 118 == 0x3FA))
+
+
+def ib_disabled(settings: Settings) -> bool:
+    return as_number(settings.get("NCCL_IB_DISABLE", "")) != 0
+
+
+def usable_ports(devices: tuple[RdmaDevice, ...], hca: str = "") -> tuple[tuple[RdmaDevice, RdmaPort], ...]:
+    """The ports that NET/IB would open: active, InfiniBand or Ethernet, and let through by NCCL_IB_HCA (``hca``)."""
+    names = parse_names(hca, MAX_HCAS)
+    found = [
+        (device, port)
+        for device in devices
+        for port in device.ports
+        if names.chosen(device.name, port.port)
+        and need(port.state) == "ACTIVE"
+        and need(port.link_layer) in ("InfiniBand", "Ethernet")
+    ]
+    return tuple(found[:MAX_HCAS])
+
+
+LEVELS = ("LOC", "NVL", "NVB", "C2C", "PIX", "PXB", "P2C", "PXN", "PHB", "SYS")
+"""Words of NCCL_P2P_LEVEL and NCCL_NET_GDR_LEVEL (topoPathTypeStr), nearest first; compared with their case."""
+DEBUG_LEVELS = ("VERSION", "WARN", "INFO", "ABORT", "TRACE")
+FAMILIES = ("AF_INET", "AF_INET6")
+
+
+def accepts(name: str, value: str) -> bool | None:
+    """Whether NCCL understands ``value``; None where this table does not know. An empty value counts as unset.
+
+    >>> accepts("NCCL_P2P_LEVEL", "NVL"), accepts("NCCL_P2P_LEVEL", "nvl"), accepts("NCCL_P2P_LEVEL", "5")
+    (True, False, True)
+    """
+    if not value:
+        return True
+    if name in ("NCCL_P2P_LEVEL", "NCCL_NET_GDR_LEVEL"):
+        return value in LEVELS or value[0] in "0123456789"
+    if name == "NCCL_SOCKET_FAMILY":
+        return value in FAMILIES
+    if name == "NCCL_DEBUG":
+        return value.upper() in DEBUG_LEVELS
+    return None

@@ -1,0 +1,83 @@
+"""The variables that NCCL reads, by release, and what is near to a name that it does not read."""
+
+from __future__ import annotations
+
+import functools
+import os
+
+import msgspec
+
+from torchtune_sys.model.version import Version, version
+
+
+class Variable(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    number: bool
+    """Read with strtoll: a word counts as 0."""
+    first: Version
+    last: Version
+    """The last release that read it; ``()`` if the newest known still does."""
+
+
+@functools.cache
+def variables() -> dict[str, Variable]:
+    """The table by name; read at the first call only, which most hosts never need."""
+    with open(os.path.join(os.path.dirname(__file__), "data", "nccl_variables.csv"), encoding="utf-8") as file:
+        rows = [line.rstrip("\n").split(",") for line in file if not line.startswith("#")][1:]
+    return {
+        name: Variable(name=name, number=kind == "int", first=version(first), last=version(last))
+        for name, kind, first, last in rows
+    }
+
+
+FOREIGN = (
+    *("NCCL_VERSION", "NCCL_ROOT", "NCCL_HOME", "NCCL_DIR", "NCCL_LIB", "NCCL_INCLUDE", "NCCL_STATIC", "NCCL_PATH"),
+    *("NCCL_TESTS_", "NCCL_OFI_", "NCCL_SHARP_", "NCCL_UCX_", "NCCL_PLUGIN_", "NCCL_GPUDIRECTTCPX_", "NCCL_FASTRAK_"),
+    *("NCCL_INSPECTOR_", "NCCL_PROFILE", "NCCL_TUNER_", "NCCL_RESHARD_", "NCCL_EP_", "NCCL_ENV_", "NCCL_ASYNC_ERROR_HANDLING"),
+    *("NCCL_BLOCKING_WAIT", "NCCL_DESYNC_DEBUG", "NCCL_ENABLE_TIMING", "NCCL_TRACE_BUFFER_SIZE", "NCCL_DUMP_ON_TIMEOUT"),
+    *("NCCL_IB_ROUTABLE", "NCCL_COLLNET_", "NCCL_LL_", "NCCL_RINGS"),
+)
+"""Beginnings of names that build systems, images, plug-ins and torch use beside NCCL itself."""
+
+_OFTEN_MEANT = {
+    "NCCL_IFNAME": "NCCL_SOCKET_IFNAME",
+    "NCCL_NET_IFNAME": "NCCL_SOCKET_IFNAME",
+    "NCCL_IB_IFNAME": "NCCL_IB_HCA",
+    "NCCL_DEBUG_LEVEL": "NCCL_DEBUG",
+    "NCCL_HCA": "NCCL_IB_HCA",
+    "NCCL_GDR_LEVEL": "NCCL_NET_GDR_LEVEL",
+}
+
+
+def suggestion(name: str) -> str:
+    """The variable that was probably meant by a name that NCCL does not read; ``""`` where nothing is near.
+
+    >>> suggestion("NCCL_SOCKET_IFNAMES"), suggestion("NCCL_P2P_DISBALE"), suggestion("NCCL_SITE_COMMENT")
+    ('NCCL_SOCKET_IFNAME', 'NCCL_P2P_DISABLE', '')
+    """
+    if name in variables() or name.startswith(FOREIGN):
+        return ""
+    if name in _OFTEN_MEANT:
+        return _OFTEN_MEANT[name]
+    most = 1 if len(name) < 14 else 2
+    current = [known for known, row in variables().items() if not row.last and abs(len(known) - len(name)) <= most]
+    ranked = sorted((distance(name, known), known) for known in current)
+    return ranked[0][1] if ranked and ranked[0][0] <= most else ""
+
+
+def distance(left: str, right: str) -> int:
+    """Edits (insert, delete, replace, swap neighbours) from one word to the other.
+
+    >>> distance("DISBALE", "DISABLE"), distance("IFNAMES", "IFNAME"), distance("", "ab")
+    (1, 1, 2)
+    """
+    before: list[int] = []
+    row = list(range(len(right) + 1))
+    for i, a in enumerate(left, 1):
+        older, before, row = before, row, [i]
+        for j, b in enumerate(right, 1):
+            cost = min(before[j] + 1, row[j - 1] + 1, before[j - 1] + (a != b))
+            if i > 1 and j > 1 and a == right[j - 2] and left[i - 2] == b:
+                cost = min(cost, older[j - 2] + 1)
+            row.append(cost)
+    return row[-1]

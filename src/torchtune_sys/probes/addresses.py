@@ -1,0 +1,166 @@
+"""Which interface has which addresses: from the system's answer, or from /proc/net of a recorded tree."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from torchtune_sys.host.base import Host
+from torchtune_sys.model.facts import Fact
+from torchtune_sys.model.facts.network import Address
+from torchtune_sys.model.values import Missing, Why
+
+
+class Named(msgspec.Struct, frozen=True, kw_only=True):
+    """An interface by name, its addresses, and what the kernel told of it in the same breath (``{}`` in a tree)."""
+
+    name: str
+    addresses: Fact[tuple[Address, ...]]
+    told: dict[str, Any]
+
+
+def from_answer(answer: Any) -> list[Named]:
+    """Interfaces in the order of their first address; raises TypeError, KeyError or ValueError for what is no such answer.
+
+    >>> run = {"family": "inet", "address": "10.0.0.11", "prefix_length": 24}
+    >>> [(item.name, len(item.addresses)) for item in from_answer([{"name": "eno1", "addresses": [run]}, {"name": "eno1", "addresses": [run]}])]
+    [('eno1', 2)]
+    """
+    addresses: dict[str, list[Address]] = {}
+    told: dict[str, dict[str, Any]] = {}
+    position = 0
+    for entry in answer:
+        name = str(entry["name"])
+        told.setdefault(
+            name, {key: value for key, value in entry.items() if key not in ("name", "addresses") and value is not None}
+        )
+        mine = addresses.setdefault(name, [])
+        for item in entry["addresses"]:
+            length = int(item["prefix_length"])
+            mine.append(
+                Address(family=str(item["family"]), address=str(item["address"]), prefix_length=length, position=position)
+            )
+            position += 1
+    return [Named(name=name, addresses=tuple(found), told=told[name]) for name, found in addresses.items()]
+
+
+def from_proc(host: Host, names: tuple[str, ...]) -> list[Named]:
+    """What /proc/net/{fib_trie,route,if_inet6} say of the named interfaces; in index order, as the kernel dumps them."""
+    trie, route, inet6 = (host.text(f"/proc/net/{name}") for name in ("fib_trie", "route", "if_inet6"))
+    if isinstance(trie, Missing) or isinstance(route, Missing):
+        why = trie if isinstance(trie, Missing) else route
+        unknown = (
+            why if isinstance(why, Missing) and why.why is not Why.ABSENT else Missing(Why.NOT_RECORDED, "/proc/net/fib_trie")
+        )
+        return [Named(name=name, addresses=unknown, told={}) for name in names]
+    pairs = [*_placed(parse_local(trie), parse_connected(route)), *parse_if_inet6("" if isinstance(inet6, Missing) else inet6)]
+    found: dict[str, list[Address]] = {name: [] for name in _by_index(host, names)}
+    for position, (name, family, address, length) in enumerate(pairs):
+        if name in found:
+            found[name].append(Address(family=family, address=address, prefix_length=length, position=position))
+    return [Named(name=name, addresses=tuple(mine), told={}) for name, mine in found.items()]
+
+
+def _by_index(host: Host, names: tuple[str, ...]) -> list[str]:
+    def index(name: str) -> tuple[int, str]:
+        number = host.number(f"/sys/class/net/{name}/ifindex")
+        return (1 << 31 if isinstance(number, Missing) else number, name)
+
+    return sorted(names, key=index)
+
+
+_Placed = tuple[str, str, str, int]
+"""Interface, family, address, prefix length."""
+
+
+def _placed(local: tuple[int, ...], connected: tuple[tuple[str, int, int], ...]) -> list[_Placed]:
+    """The local table names no interface: an address belongs to the narrowest connected network that holds it."""
+    found: list[_Placed] = []
+    for address in local:
+        if address >> 24 == 127:
+            found.append(("lo", "inet", _dotted(address), 8))
+            continue
+        fitting = [
+            (length, name)
+            for name, network, length in connected
+            if length and address >> (32 - length) == network >> (32 - length)
+        ]
+        if fitting:
+            length, name = max(fitting)
+            found.append((name, "inet", _dotted(address), length))
+    return found
+
+
+def _dotted(number: int) -> str:
+    return ".".join(str(number >> shift & 255) for shift in (24, 16, 8, 0))
+
+
+def parse_local(text: str) -> tuple[int, ...]:
+    """The host's own IPv4 addresses, as numbers, out of /proc/net/fib_trie.
+
+    >>> parse_local('''Local:
+    ...   +-- 0.0.0.0/0 3 0 5
+    ...      |-- 10.0.0.11
+    ...         /32 host LOCAL
+    ...      |-- 10.0.0.255
+    ...         /32 link BROADCAST
+    ... ''') == (0x0A00000B,)
+    True
+    """
+    found: dict[int, None] = {}
+    leaf = ""
+    for line in text.splitlines():
+        words = line.split()
+        if len(words) == 2 and words[0] == "|--":
+            leaf = words[1]
+        elif words[-2:] == ["host", "LOCAL"] and leaf:
+            number = _number(leaf)
+            if number is not None:
+                found.setdefault(number)
+    return tuple(found)
+
+
+def _number(dotted: str) -> int | None:
+    parts = dotted.split(".")
+    if len(parts) != 4 or not all(part.isascii() and part.isdigit() and int(part[:4]) < 256 for part in parts):
+        return None
+    return sum(int(part) << shift for part, shift in zip(parts, (24, 16, 8, 0), strict=True))
+
+
+def parse_connected(text: str) -> tuple[tuple[str, int, int], ...]:
+    """Networks without a gateway in /proc/net/route: (interface, network, prefix length). The file's numbers are in host order.
+
+    >>> parse_connected("Iface\\tDestination\\tGateway\\tFlags\\tRefCnt\\tUse\\tMetric\\tMask\\neno1\\t0000000A\\t00000000\\t0001\\t0\\t0\\t0\\t00FFFFFF\\t0\\t0\\t0")
+    (('eno1', 167772160, 24),)
+    """
+    found: list[tuple[str, int, int]] = []
+    for line in text.splitlines()[1:]:
+        parts = line.split()
+        if len(parts) < 8 or parts[2] != "00000000":
+            continue
+        try:
+            network, mask = (int.from_bytes(bytes.fromhex(part)[:4], "little") for part in (parts[1], parts[7]))
+        except ValueError:
+            continue
+        found.append((parts[0], network, mask.bit_count()))
+    return tuple(found)
+
+
+def parse_if_inet6(text: str) -> tuple[_Placed, ...]:
+    """/proc/net/if_inet6: address, index, prefix length, scope, flags (all hexadecimal), name.
+
+    >>> parse_if_inet6("fe800000000000000000000000000001 02 40 20 80     eth0")
+    (('eth0', 'inet6', 'fe80:0:0:0:0:0:0:1', 64),)
+    """
+    found: list[tuple[int, _Placed]] = []
+    for line in text.splitlines():
+        parts = line.split()
+        if len(parts) != 6 or len(parts[0]) != 32:
+            continue
+        try:
+            groups = [f"{int(parts[0][place : place + 4], 16):x}" for place in range(0, 32, 4)]
+            found.append((int(parts[1], 16), (parts[5], "inet6", ":".join(groups), int(parts[2], 16))))
+        except ValueError:
+            continue
+    return tuple(item for _, item in sorted(found, key=lambda pair: pair[0]))

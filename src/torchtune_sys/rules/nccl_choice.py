@@ -1,0 +1,103 @@
+"""What the rules on networks share: which NCCL, which choice it makes, and what speaks against an interface."""
+
+from __future__ import annotations
+
+from torchtune_sys.knowledge import nccl
+from torchtune_sys.model.facts.network import Interface, NcclSetting, NetworkFacts
+from torchtune_sys.model.snapshot import Snapshot
+from torchtune_sys.model.values import Missing, NotApplicable, absent, known, need
+from torchtune_sys.model.version import Version, show, version
+from torchtune_sys.rules.gates import cuda_torch, nvidia_hardware
+
+
+def uses_nccl(s: Snapshot) -> None:
+    """NVIDIA GPUs, and no torch that could not use them."""
+    nvidia_hardware(s)
+    if not isinstance(s.python, Missing) and not isinstance(s.python.torch, Missing):
+        cuda_torch(s)
+
+
+def several_hosts(s: Snapshot) -> None:
+    """The job is known to span hosts."""
+    if s.intent.nodes is None:
+        raise NotApplicable("whether the job spans several hosts is not known (--nodes)")
+    if s.intent.nodes < 2:
+        raise NotApplicable("the job runs on this host alone")
+
+
+def nccl_on_several_hosts(s: Snapshot) -> None:
+    several_hosts(s)
+    uses_nccl(s)
+
+
+def nccl_version(s: Snapshot) -> tuple[Version, str]:
+    """The NCCL that torch brings, and how to call it; the newest known where that cannot be seen."""
+    torch = None if isinstance(s.python, Missing) else s.python.torch
+    found = None if torch is None or isinstance(torch, Missing) else torch.nccl
+    if found is None or isinstance(found, Missing) or not version(found):
+        return nccl.NEWEST, f"NCCL {show(nccl.NEWEST)} (assumed: the installed one is not known)"
+    return version(found)[:3], f"NCCL {found}"
+
+
+def settings(s: Snapshot) -> dict[str, NcclSetting]:
+    return {setting.name: setting for setting in need(need(s.network).nccl)}
+
+
+def values(s: Snapshot) -> dict[str, str]:
+    return {name: setting.value for name, setting in settings(s).items()}
+
+
+def prediction(s: Snapshot) -> nccl.Prediction:
+    return nccl.predict_interfaces(need(need(s.network).interfaces), values(s), nccl_version(s)[0])
+
+
+def sockets_carry_data(s: Snapshot) -> bool:
+    """Whether the data of a job over several hosts goes through TCP: no RDMA port that NCCL would open."""
+    chosen = values(s)
+    devices = need(s.network).rdma
+    if nccl.ib_disabled(chosen) or absent(devices):
+        return True
+    return not nccl.usable_ports(need(devices), chosen.get("NCCL_IB_HCA", ""))
+
+
+_DOUBTS = {
+    "loopback": "the loopback interface",
+    "bridge": "a bridge of containers or virtual machines",
+    "veth": "one end of a container's cable",
+    "tun": "a tunnel",
+    "wireguard": "a VPN",
+    "dummy": "a dummy",
+    "usb": "a USB network (often the board controller's)",
+    "wwan": "a mobile network",
+}
+
+
+def doubt(network: NetworkFacts, interface: Interface, address: str) -> str:
+    """Why other hosts of a job will hardly reach this interface; ``""`` if nothing speaks against it.
+
+    The interface of the default route is never doubted: in a pod it is a veth, on a virtualisation host a bridge.
+    """
+    if nccl.is_loopback(address) or interface.kind == "loopback":
+        return _DOUBTS["loopback"]
+    if interface.name == known(network.default_route_interface, ""):
+        return ""
+    if interface.kind in _DOUBTS:
+        return _DOUBTS[interface.kind]
+    if nccl.is_link_local(address):
+        return "an address that is valid on one wire only"
+    return "" if known(interface.running, True) else "no carrier"
+
+
+def better(network: NetworkFacts) -> tuple[str, ...]:
+    """Interfaces with an address that nothing speaks against, that of the default route first."""
+    found = [
+        interface.name
+        for interface in need(network.interfaces)
+        for address in known(interface.addresses, ())[:1]
+        if not doubt(network, interface, address.address)
+    ]
+    return tuple(sorted(found, key=lambda name: name != known(network.default_route_interface, "")))
+
+
+def interface_named(network: NetworkFacts, name: str) -> Interface | None:
+    return next((interface for interface in need(network.interfaces) if interface.name == name), None)

@@ -1,0 +1,109 @@
+"""Comparing RDMA ports with their like, and the entries of a RoCE port's GID table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from torchtune_sys.knowledge import nccl
+from torchtune_sys.model.facts.network import RdmaDevice, RdmaPort
+from torchtune_sys.model.snapshot import Snapshot
+from torchtune_sys.model.values import Missing, known, need
+from torchtune_sys.rules.nccl_choice import nccl_version, values
+
+Pair = tuple[RdmaDevice, RdmaPort]
+
+
+def readable(device: RdmaDevice) -> bool:
+    return not any(isinstance(port.state, Missing) or isinstance(port.link_layer, Missing) for port in device.ports)
+
+
+def unreadable_ports(devices: Iterable[RdmaDevice]) -> Iterator[tuple[str, Missing]]:
+    for device in devices:
+        for port in device.ports:
+            for fact in (port.state, port.link_layer):
+                if isinstance(fact, Missing):
+                    yield f"{device.name}:{port.port}", fact
+                    break
+
+
+def by_board(pairs: Iterable[Pair]) -> dict[str, list[Pair]]:
+    """InfiniBand ports of the same card model; cards whose model is not known are left out."""
+    groups: dict[str, list[Pair]] = {}
+    for device, port in pairs:
+        if not isinstance(device.board, Missing) and known(port.link_layer, "") == "InfiniBand":
+            groups.setdefault(device.board, []).append((device, port))
+    return groups
+
+
+def inactive(devices: Iterable[RdmaDevice], hca: str, *, several: bool) -> Iterator[tuple[RdmaDevice, RdmaPort, str]]:
+    """Ports that are not active although something says they should be, with what says so."""
+    pairs = [(device, port) for device in devices if readable(device) for port in device.ports]
+    names = nccl.parse_names(hca, nccl.MAX_HCAS)
+    lost = _lost_cards(pairs, several)
+    any_active = any(port.state == "ACTIVE" for _, port in pairs)
+    for device, port in pairs:
+        if port.state == "ACTIVE":
+            continue
+        if port.state in ("INIT", "ARMED") and port.link_layer == "InfiniBand":
+            yield device, port, "the link is up, but no subnet manager has configured it"
+        elif not names.exclude and any(
+            names.holds(entry, device.name, port.port) and entry[0] == device.name for entry in names.entries
+        ):
+            yield device, port, f"NCCL_IB_HCA={hca} names it"
+        elif device.name in lost:
+            yield device, port, lost[device.name]
+        elif several and not any_active and port.link_layer == "InfiniBand":
+            yield device, port, "no RDMA port of this host is active, so the job falls back to TCP"
+
+
+def _lost_cards(pairs: Iterable[Pair], several: bool) -> dict[str, str]:
+    """Devices on cards without an active port, where most cards of the same model have one."""
+    models: dict[str, dict[str, list[Pair]]] = {}
+    for device, port in pairs:
+        model = f"{known(device.board, device.name)} {need(port.link_layer)}"
+        models.setdefault(model, {}).setdefault(_card(device), []).append((device, port))
+    lost: dict[str, str] = {}
+    for cards in models.values():
+        dead = [card for card in cards.values() if all(port.state != "ACTIVE" for _, port in card)]
+        alive = len(cards) - len(dead)
+        if alive > len(dead) and (alive > 1 or several):
+            lost.update(
+                {device.name: f"{alive} of {len(cards)} cards of this model are active" for card in dead for device, _ in card}
+            )
+    return lost
+
+
+def _card(device: RdmaDevice) -> str:
+    """The slot: both ports of a card are functions of one PCI device."""
+    return device.name if isinstance(device.pci_address, Missing) else device.pci_address.rpartition(".")[0]
+
+
+def gid_index(s: Snapshot) -> int:
+    """The entry that NCCL would take on RoCE; -1: it searches the table for a RoCE v2 address itself."""
+    value = values(s).get("NCCL_IB_GID_INDEX", "")
+    if value:
+        return nccl.as_number(value)
+    return -1 if nccl_version(s)[0] >= nccl.GID_AUTOMATIC_SINCE else 0
+
+
+_IPV4 = "0000:0000:0000:0000:0000:ffff:"
+
+
+def gid_fault(port: RdmaPort, index: int) -> tuple[str, str] | None:
+    """What is wrong with an entry, and what to take instead; None if nothing is, or the entry was not read."""
+    gids = need(port.gids)
+    chosen = next((gid for gid in gids if gid.index == index), None)
+    fit = [gid for gid in gids if known(gid.type, "").startswith("RoCE v2") and gid.gid.startswith(_IPV4)]
+    if not fit:
+        return None
+    wanted = f"entry {fit[0].index} (RoCE v2, {_dotted(fit[0].gid)})"
+    if chosen is None:
+        return ("it is empty", wanted) if index < 16 else None
+    if "RoCE v2" not in known(chosen.type, "RoCE v2"):
+        return f"{known(chosen.type, '')}, {chosen.gid}", wanted
+    return (f"link-local, {chosen.gid}", wanted) if chosen.gid.startswith("fe80:") else None
+
+
+def _dotted(gid: str) -> str:
+    high, low = (int(group, 16) for group in gid.split(":")[6:8])
+    return f"{high >> 8}.{high & 255}.{low >> 8}.{low & 255}"
