@@ -161,11 +161,11 @@ _COMPLAINTS = (
 
 def _complaints(lines: list[str]) -> Iterator[str]:
     """Sentences of the loader and of CUDA that name a fault of the environment."""
-    glibc = re.compile(r"version [`'\u2018]?GLIBC_[\d.]+['\u2019]? not found")
+    glibc = re.compile(r"version [`'\u2018]?(?:GLIBC|GLIBCXX|CXXABI)_[\d.]+['\u2019]? not found")
     for line in lines:
         line = line[:2000]
         if any(words in line for words in _COMPLAINTS) or glibc.search(line):
-            yield re.sub(r"[`'\u2018](GLIBC_[\d.]+)['\u2019]", r"`\1'", line.strip())[:400]
+            yield re.sub(r"[`'\u2018]((?:GLIBC|GLIBCXX|CXXABI)_[\d.]+)['\u2019]", r"`\1'", line.strip())[:400]
 
 
 def _driver_line(text: str) -> tuple[str, str]:

@@ -31,6 +31,14 @@ def live(s: Snapshot) -> LiveTorch | None:
     return s.python.live
 
 
+def complaints(s: Snapshot) -> list[str]:
+    """What the loader said: lines of a report, and why the import failed under --live."""
+    if isinstance(s.python, Missing):
+        return []
+    failed = s.python.live
+    return [*s.python.complaints, *([failed.detail] if isinstance(failed, Missing) and failed.source == "import torch" else [])]
+
+
 def cuda_works(s: Snapshot) -> bool:
     """torch was asked, and CUDA is available to it: whatever the files suggest, driver, wheel and libraries fit."""
     seen = live(s)

@@ -11,7 +11,7 @@ from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, absent, known, need
 from torchtune_sys.model.version import show, version
 from torchtune_sys.rules.gates import nvidia_hardware
-from torchtune_sys.rules.torch_build import cuda_build, cuda_works, driver_version, installed, label, named
+from torchtune_sys.rules.torch_build import complaints, cuda_build, cuda_works, driver_version, installed, label, named
 
 UNSET = Environment(name="LD_LIBRARY_PATH", value=None)
 REMOVE = Advice(text="or take the directory named above out of LD_LIBRARY_PATH: torch's wheels find their own libraries")
@@ -64,11 +64,8 @@ _SAYINGS = {
 
 def _said(s: Snapshot, library: str) -> str | None:
     """A complaint in the report, or of the import under --live, that only this fault brings about."""
-    python = need(s.python)
-    lines = list(python.complaints)
-    if isinstance(python.live, Missing) and python.live.source == "import torch":
-        lines.append(python.live.detail)
-    for line in lines:
+    need(s.python)
+    for line in complaints(s):
         if any(words in line for words in _SAYINGS[library]) and "cannot open shared object" not in line:
             return line
     return None
@@ -223,6 +220,43 @@ def _is_compat(item: CudaLibrary) -> bool:
 
 
 @rule(
+    id="libstdcxx-too-old",
+    title="The loader takes a C++ library that is older than torch needs",
+    severity=Severity.ERROR,
+    cause="libstdcxx-too-old",
+    fix=(
+        Advice(
+            text="in a conda environment: conda install -c conda-forge libstdcxx-ng, and take system directories out of LD_LIBRARY_PATH"
+        ),
+        Install(text="elsewhere: a newer libstdc++ of the distribution, or a container with one"),
+    ),
+)
+def libstdcxx_too_old(s: Snapshot, _p: Params) -> Iterator[Evidence]:
+    """The loader said that libstdc++.so.6 lacks a version (GLIBCXX_3.4.N) that a package was built with.
+
+    It shows in reports, and under --live when torch is imported.
+
+    Why it matters
+        The package, often torch itself, cannot be loaded: the system's library was found before the environment's newer one.
+
+    When to leave it
+        Never.
+
+    References
+        https://github.com/pytorch/pytorch/issues/157709; https://gcc.gnu.org/onlinedocs/libstdc++/manual/abi.html
+    """
+    said = [line for line in complaints(s) if ("GLIBCXX_" in line or "CXXABI_" in line) and "not found" in line]
+    for line in said:
+        yield Evidence(subject="loader", seen=line, wanted="a libstdc++.so.6 that has it", source="loader")
+    if said:
+        return
+    if absent(need(s.python).live):
+        raise NotApplicable("torch was not imported (--live)")
+    seen = need(need(s.python).live)
+    yield Evidence(subject="import torch", seen=f"torch {seen.version}", verdict=Verdict.PASS, source="torch")
+
+
+@rule(
     id="nvcc-torch-cuda-mismatch",
     title="nvcc belongs to another CUDA major version than torch",
     severity=Severity.ADVICE,
@@ -329,6 +363,7 @@ RULES = (
     cublas_shadowed,
     nccl_shadowed,
     forward_compat,
+    libstdcxx_too_old,
     nvcc_mismatch,
     python_headers_missing,
     c_compiler_missing,

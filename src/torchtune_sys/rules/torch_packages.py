@@ -13,13 +13,17 @@ from torchtune_sys.model.values import Missing, NotApplicable, absent, need
 from torchtune_sys.model.version import version
 from torchtune_sys.rules.gates import torch_build
 from torchtune_sys.rules.requirements import Requirement, asked_for, parse, satisfies
-from torchtune_sys.rules.torch_build import cuda_build, cuda_of, cuda_works, installed, machine
+from torchtune_sys.rules.torch_build import complaints, cuda_build, cuda_of, cuda_works, installed, machine
 
 REINSTALL = Install(
     text="install torch and what it asks for together again: pip install --force-reinstall torch==<the version you want>"
 )
 _SHARED = ("nvidia-nccl", "nvidia-cudnn", "nvidia-nvshmem", "nvidia-cusparselt")
 """Packages whose -cu12 and -cu13 variants write the same files (nvidia/nccl/lib/libnccl.so.2 …); the other libraries' file names differ."""
+
+
+_TORCH_ONLY = ("libcusparseLt.so", "libnvshmem_host.so", "libcufile.so")
+"""Libraries that nothing but torch looks for in a wheel."""
 
 
 def metadata(s: Snapshot, build: Torch) -> Distribution:
@@ -205,6 +209,13 @@ def wheel_libs_not_found(s: Snapshot, _p: Params) -> Iterator[Evidence]:
     References
         Requires-Dist of torch's wheels on PyPI.
     """
+    said = next(
+        (line for line in complaints(s) if "cannot open shared object" in line and any(name in line for name in _TORCH_ONLY)),
+        None,
+    )
+    if said is not None:
+        yield Evidence(subject="import torch", seen=said, wanted="the wheel that holds this library", source="loader")
+        return
     build, _ = cuda_build(s)
     if not metadata(s, build).requires:
         raise NotApplicable("what torch asks for is not known here")

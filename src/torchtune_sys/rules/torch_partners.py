@@ -54,7 +54,7 @@ def numpy2_with_old_torch(s: Snapshot, _p: Params) -> Iterator[Evidence]:
 @rule(
     id="torch-torchvision-mismatch",
     title="torchvision was built for another torch",
-    severity=Severity.ERROR,
+    severity=Severity.WARNING,
     cause="torch-torchvision-mismatch",
     fix=(Install(text="install the torchvision named above, from the same index as torch"),),
 )
