@@ -18,47 +18,55 @@ Overrides = Mapping[str, Mapping[str, Any]]
 """Rule id → parameter name → value."""
 
 
-def snapshot(
-    host: Host,
-    intent: Intent,
-    *,
-    timeout_s: float,
-    timings: dict[str, float] | None = None,
-    progress: Callable[[set[str]], None] | None = None,
-) -> Snapshot:
-    """Probe every family, each in its own thread, and stop waiting at the deadline.
+Progress = Callable[[set[str]], None]
 
-    A family whose probe did not end is Missing(TIMEOUT), one whose probe raised Missing(CRASHED). A thread that
-    hangs in the kernel is left behind as a daemon; the process can still exit. ``progress`` is called about ten
-    times a second with the families still under way.
+
+class Look:
+    """The probes of one host under way, each family in its own thread from the moment of construction.
+
+    A family whose probe did not end in time is Missing(TIMEOUT), one whose probe raised Missing(CRASHED). A thread that
+    hangs in the kernel is left behind as a daemon; the process can still exit.
     """
-    from torchtune_sys.probes import PROBES
 
-    found: dict[str, Any] = {}
-    started = time.monotonic()
+    def __init__(self, host: Host, intent: Intent, timings: dict[str, float] | None = None) -> None:
+        from torchtune_sys.probes import PROBES
 
-    def work(family: str) -> None:
+        self._host, self._intent, self._timings = host, intent, timings
+        self._started = time.monotonic()
+        self._found: dict[str, Any] = {}
+        self._threads = {
+            family: threading.Thread(target=self._work, args=(family, probe), daemon=True) for family, probe in PROBES.items()
+        }
+        for thread in self._threads.values():
+            thread.start()
+
+    def _work(self, family: str, probe: Callable[[Host, Intent], Any]) -> None:
         begin = time.perf_counter()
         try:
-            facts = PROBES[family](host, intent)
+            facts = probe(self._host, self._intent)
         except Exception:
             facts = Missing(Why.CRASHED, f"probe {family}", _where())
-        if timings is not None:
-            timings[family] = time.perf_counter() - begin
-        found[family] = facts
+        if self._timings is not None:
+            self._timings[family] = time.perf_counter() - begin
+        self._found[family] = facts
 
-    threads = {family: threading.Thread(target=work, args=(family,), daemon=True) for family in PROBES}
-    for thread in threads.values():
-        thread.start()
-    deadline = started + timeout_s
-    for thread in threads.values():
-        while thread.is_alive() and (left := deadline - time.monotonic()) > 0:
-            thread.join(min(left, 0.1) if progress else left)
-            if progress and thread.is_alive():
-                progress({name for name, other in threads.items() if other.is_alive()})
-    late = Missing(Why.TIMEOUT, "the whole look", f"not read within {timeout_s:g} s", "a longer --timeout")
-    facts = {family: found.get(family, late) for family in PROBES}
-    return Snapshot(**facts, intent=intent, origin=host.origin)
+    def end(self, timeout_s: float, progress: Progress | None = None) -> Snapshot:
+        """Wait until every probe ended, at most until ``timeout_s`` after the start. ``progress`` is called about ten times
+        a second with the families still under way."""
+        deadline = self._started + timeout_s
+        for thread in self._threads.values():
+            while thread.is_alive() and (left := deadline - time.monotonic()) > 0:
+                thread.join(min(left, 0.1) if progress else left)
+                if progress and thread.is_alive():
+                    progress({name for name, other in self._threads.items() if other.is_alive()})
+        late = Missing(Why.TIMEOUT, "the whole look", f"not read within {timeout_s:g} s", "a longer --timeout")
+        facts = {family: self._found.get(family, late) for family in self._threads}
+        return Snapshot(**facts, intent=self._intent, origin=self._host.origin)
+
+
+def snapshot(host: Host, intent: Intent, *, timeout_s: float, progress: Progress | None = None) -> Snapshot:
+    """Look at ``host`` and wait for the end of it."""
+    return Look(host, intent).end(timeout_s, progress)
 
 
 def judge(seen: Snapshot, rules: Iterable[Rule], overrides: Overrides | None = None) -> tuple[Result, ...]:

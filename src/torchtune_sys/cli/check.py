@@ -68,8 +68,10 @@ SLURM_JOB_NUM_NODES, OMP_NUM_THREADS, OMPI_COMM_WORLD_LOCAL_SIZE.
 @shared.color_option
 def command(**options: Any) -> int:
     """Say what is wrong with this training host, why, and what to do about it."""
+    from torchtune_sys.cli.look import begin, now
+
+    finish = begin(options)  # children and files are waited for while the rules are imported
     from torchtune_sys import engine
-    from torchtune_sys.cli.look import look, now
     from torchtune_sys.cli.terminal import give
     from torchtune_sys.render.report import Report
     from torchtune_sys.rules import CATALOGUE
@@ -77,7 +79,9 @@ def command(**options: Any) -> int:
 
     config = _config(options["config"])
     choice = choose(CATALOGUE, config, profile=options["profile"] or "", select=options["select"], ignore=options["ignore"])
-    seen = look(options)
+    if options["format_"] == "text":
+        from torchtune_sys.render import text as _loaded_meanwhile  # noqa: F401
+    seen = finish()
     results = engine.judge(seen, choice.rules, choice.overrides)
     time, epoch_s = now()
     report = Report(snapshot=seen, results=results, version=__version__, time=time, epoch_s=epoch_s)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from torchtune_sys import engine
@@ -10,7 +11,6 @@ from torchtune_sys.cli.intent import intent_of
 from torchtune_sys.cli.options import INTENT
 from torchtune_sys.cli.terminal import clear_progress, progress
 from torchtune_sys.errors import UnreadableInput
-from torchtune_sys.host.base import Host
 from torchtune_sys.host.open import PastedText, open_input
 from torchtune_sys.model.facts.session import Intent
 from torchtune_sys.model.snapshot import Snapshot
@@ -20,27 +20,31 @@ PATIENCE_S, LIVE_PATIENCE_S = 30.0, 90.0
 
 def look(options: Mapping[str, Any], timings: dict[str, float] | None = None) -> Snapshot:
     """The facts. Raises UnreadableInput."""
-    import time
+    return begin(options, timings)()
 
-    timeout_s = options["timeout"] or (LIVE_PATIENCE_S if options["live"] else PATIENCE_S)
-    found = open_input(options["from_"], options["root"], deadline=time.monotonic() + timeout_s)
+
+def begin(options: Mapping[str, Any], timings: dict[str, float] | None = None) -> Callable[[], Snapshot]:
+    """Start the look; the result waits for its end. Raises UnreadableInput."""
+    patience_s = patience(options)
+    found = open_input(options["from_"], options["root"], deadline=time.monotonic() + patience_s)
     wishes = {name: options[name] for name in INTENT}
     if isinstance(found, PastedText):
-        return _from_text(found, intent_of(wishes, None))
-    return snapshot(found, intent_of(wishes, found), timeout_s, timings)
+        seen = _from_text(found, intent_of(wishes, None))
+        return lambda: seen
+    under_way = engine.Look(found, intent_of(wishes, found), timings)
+    return lambda: ended(under_way, patience_s)
 
 
-def snapshot(host: Host, intent: Intent, timeout_s: float | None, timings: dict[str, float] | None = None) -> Snapshot:
-    """The facts of ``host``, with the families that take long shown on a terminal."""
+def patience(options: Mapping[str, Any]) -> float:
+    """Seconds for the whole look."""
+    return float(options["timeout"] or (LIVE_PATIENCE_S if options.get("live") else PATIENCE_S))
+
+
+def ended(under_way: engine.Look, timeout_s: float) -> Snapshot:
+    """The facts, with the families that take long shown on a terminal."""
     show = progress()
     try:
-        return engine.snapshot(
-            host,
-            intent,
-            timeout_s=timeout_s or (LIVE_PATIENCE_S if intent.live else PATIENCE_S),
-            timings=timings,
-            progress=show,
-        )
+        return under_way.end(timeout_s, show)
     finally:
         clear_progress(show)
 
@@ -61,7 +65,5 @@ def _from_text(pasted: PastedText, intent: Intent) -> Snapshot:
 
 def now() -> tuple[str, float]:
     """The time: RFC 3339 in UTC, and in seconds since 1970."""
-    import time
-
     moment = time.time()
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(moment)), moment

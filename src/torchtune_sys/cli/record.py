@@ -29,8 +29,9 @@ equal ones by equal tokens. Read the file before you publish it.
 @click.option("--salt", metavar="TEXT", help="Makes recordings of several hosts comparable: equal names get equal tokens.")
 def command(**options: Any) -> int:
     """Write this host down as JSON, with names replaced, so that it can be judged elsewhere."""
+    from torchtune_sys import engine
     from torchtune_sys.cli.intent import intent_of
-    from torchtune_sys.cli.look import snapshot
+    from torchtune_sys.cli.look import ended, patience
     from torchtune_sys.cli.status import missed, status_of_look
     from torchtune_sys.cli.terminal import give, tell
     from torchtune_sys.host.open import open_host
@@ -42,7 +43,7 @@ def command(**options: Any) -> int:
     host = open_host(options["from_"], options["root"])
     intent = intent_of({name: options[name] for name in shared.INTENT}, host)
     keeper = RecordingHost(host)
-    seen = snapshot(keeper, intent, options["timeout"])
+    seen = ended(engine.Look(keeper, intent), patience(options))
     plain = keeper.to_recording(intent)
     found = pseudonymise(plain, options["salt"])
     give(codec.dumps(found, indent=1), options["output"], machine=True)

@@ -2,42 +2,39 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from typing import Any
 
 from torchtune_sys.host.base import Host
 from torchtune_sys.model.facts.session import Intent
-from torchtune_sys.probes import (
-    cpu,
-    driver,
-    gpu,
-    limits,
-    memory,
-    network,
-    numa,
-    pci,
-    python,
-    session,
-    storage,
-    sysctl,
-    system,
-)
 
 Probe = Callable[[Host, Intent], Any]
 
-PROBES: dict[str, Probe] = {
-    "python": python.probe,
-    "gpu": gpu.probe,
-    "system": system.probe,
-    "session": session.probe,
-    "cpu": cpu.probe,
-    "numa": numa.probe,
-    "memory": memory.probe,
-    "sysctl": sysctl.probe,
-    "limits": limits.probe,
-    "storage": storage.probe,
-    "network": network.probe,
-    "pci": pci.probe,
-    "driver": driver.probe,
-}
-"""By family; the ones that wait for a child process come first, so that the others run meanwhile."""
+FAMILIES = (
+    "python",
+    "gpu",
+    "system",
+    "session",
+    "cpu",
+    "numa",
+    "memory",
+    "sysctl",
+    "limits",
+    "storage",
+    "network",
+    "pci",
+    "driver",
+)
+"""The ones that wait for a child process come first, so that the others run meanwhile."""
+
+
+def _probe(family: str) -> Probe:
+    def probe(host: Host, intent: Intent) -> Any:
+        return importlib.import_module(f"{__name__}.{family}").probe(host, intent)
+
+    return probe
+
+
+PROBES: dict[str, Probe] = {family: _probe(family) for family in FAMILIES}
+"""By family. A module is imported by the thread that probes with it: while a child is waited for, the others load."""
