@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache
 
 import pytest
-from conftest import HOSTS, load
 
+from conftest import HOSTS, load
 from torchtune_sys import engine
 from torchtune_sys.model.rule import Rule, Verdict
 from torchtune_sys.model.snapshot import Snapshot
@@ -16,7 +16,7 @@ RULES = by_id()
 CASES = sorted(path.stem for path in HOSTS.glob("*.*.json") if path.stem.split(".")[0] in RULES)
 
 
-@lru_cache(maxsize=None)
+@cache
 def seen(name: str) -> Snapshot:
     return load(name)
 
