@@ -66,7 +66,9 @@ def rivals(scratch: Path) -> dict[str, list[str]]:
     for name, (requirement, argv) in RIVALS.items():
         venv = scratch / name.split()[0]
         subprocess.run([sys.executable, "-m", "venv", str(venv)], check=True)
-        installed = subprocess.run([venv / "bin/python", "-m", "pip", "install", "-q", requirement], capture_output=True, text=True)
+        installed = subprocess.run(
+            [venv / "bin/python", "-m", "pip", "install", "-q", requirement], capture_output=True, text=True
+        )
         program = venv / "bin" / argv[0]
         if installed.returncode or not program.exists():
             scripts = sorted(path.name for path in (venv / "bin").iterdir())
@@ -110,7 +112,9 @@ def report(runs: dict[str, list[tuple[float, float, int]]]) -> bool:
             print(f"{'ok  ' if seen <= limit else 'MISS'} {one} / {other} = {seen:.3f} (limit {limit:g}{goal})")
     peak = max(run[1] for run in runs["check"])
     good &= peak <= MEMORY_LIMIT_MB
-    print(f"{'ok  ' if peak <= MEMORY_LIMIT_MB else 'MISS'} peak memory of check = {peak:.1f} MB (limit {MEMORY_LIMIT_MB}, goal 40)")
+    print(
+        f"{'ok  ' if peak <= MEMORY_LIMIT_MB else 'MISS'} peak memory of check = {peak:.1f} MB (limit {MEMORY_LIMIT_MB}, goal 40)"
+    )
     for name in RIVALS:
         if name in runs:
             print(f"     check / {name} = {ratio(runs, 'check', name):.2f}")
