@@ -63,6 +63,7 @@ def gpus(text: str) -> tuple[Gpu, ...]:
 def test_table_of_an_old_driver() -> None:
     first, second = gpus(OLD)
     assert (first.name, first.pci_address, first.persistence) == ("GeForce GTX 1080", "0000:01:00.0", False)
+    assert (first.display, second.display) == (True, False)  # Disp.A
     assert (first.memory_used_bytes, first.memory_total_bytes) == (361 << 20, 8110 << 20)
     assert isinstance(first.ecc_uncorrected_volatile, Missing) and first.ecc_uncorrected_volatile.why is Why.NOT_SUPPORTED
     assert (second.pci_address, second.ecc_uncorrected_volatile) == ("0000:06:00.0", 2)

@@ -97,6 +97,7 @@ NUMBER(nvmlDeviceGetCurrPcieLinkGeneration, 5)
 NUMBER(nvmlDeviceGetCurrPcieLinkWidth, 16)
 NUMBER(nvmlDeviceGetMaxPcieLinkWidth, 16)
 NUMBER(nvmlDeviceGetPersistenceMode, 1)
+NUMBER(nvmlDeviceGetDisplayActive, 0)
 NUMBER(nvmlDeviceGetComputeMode, 0)
 Return nvmlDeviceGetRetiredPagesPendingStatus(Device device, unsigned *out) { (void)out; ONE(NOT_SUPPORTED); return SUCCESS; }
 

@@ -69,6 +69,7 @@ def test_two_healthy_gpus(ask) -> None:
     assert (first.name, first.pci_address, second.pci_address) == ("NVIDIA H100 80GB HBM3", "0000:19:00.0", "0000:1a:00.0")
     assert (first.compute_capability, first.architecture, first.memory_total_bytes) == ((9, 0), "Hopper", 85520809984)
     assert (first.nvlinks, first.nvlinks_down, first.fabric_state) == (18, (4,), "completed")
+    assert (first.persistence, first.display) == (True, False)
     assert (first.ecc, first.ecc_uncorrected_volatile, first.rows_remap_failed, first.lost) == (True, 0, False, False)
     assert why(first.pages_retire_pending) is Why.NOT_SUPPORTED  # as on every GPU since Ampere
     assert why(first.recovery_action) is Why.NOT_SUPPORTED  # the stub has no field values, like drivers before R570

@@ -71,7 +71,7 @@ def _header(text: str) -> dict[str, Any]:
 
 _FIRST = re.compile(
     r"\|\s*(?P<index>\d{1,3})\s+(?P<name>\S[^|\n]*?)\s*(?P<persistence>\bOn\b|\bOff\b|N/A|ERR!)\s*"
-    r"\|\s*(?P<id>(?:[0-9A-Fa-f]{4,8}:)?[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7])\s+\S+\s*\|\s*(?P<ecc>[^|\n]*?)\s*\|"
+    r"\|\s*(?P<id>(?:[0-9A-Fa-f]{4,8}:)?[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7])\s+(?P<display>\S+)\s*\|\s*(?P<ecc>[^|\n]*?)\s*\|"
 )
 _SECOND = re.compile(
     r"\|\s*\S+\s+(?P<temperature>\d+C|N/A|ERR!)\s+\S+\s+(?P<power>[^|\n]*?)\s*"
@@ -119,6 +119,7 @@ def _row(first: re.Match[str], second: re.Match[str] | None, third: re.Match[str
         "name": smi.convert(str, first["name"]),
         "pci_address": smi.convert(smi.bus_id, first["id"]),
         "persistence": smi.convert(lambda words: words == "On", first["persistence"]),
+        "display": smi.convert(lambda words: words == "On", first["display"]),
         "ecc_uncorrected_volatile": smi.convert(_count, first["ecc"]),
     }
     if second is not None:

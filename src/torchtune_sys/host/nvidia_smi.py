@@ -270,6 +270,7 @@ _FACTS: tuple[tuple[str, Callable[[str], Any], tuple[str, ...]], ...] = (
         ("pci/pci_gpu_link_info/link_widths/max_link_width", "pci/gpu link info/link width/max"),
     ),
     ("persistence", _on, ("persistence_mode", "persistence mode")),
+    ("display", _on, ("display_active", "display active")),
     ("ecc", _on, ("ecc_mode/current_ecc", "ecc mode/current")),
     (
         "rows_remap_pending",

@@ -153,6 +153,7 @@ def state(reader: Reader, handle: Any) -> dict[str, Any]:
         "pcie_width": call("nvmlDeviceGetCurrPcieLinkWidth", handle),
         "pcie_width_max": call("nvmlDeviceGetMaxPcieLinkWidth", handle),
         "persistence": call("nvmlDeviceGetPersistenceMode", handle, then=bool),
+        "display": call("nvmlDeviceGetDisplayActive", handle, then=bool),
         "mig": call("nvmlDeviceGetMigMode", handle, then=lambda found: bool(found[0])),
         "compute_mode": call("nvmlDeviceGetComputeMode", handle, then=lambda found: _COMPUTE_MODES[found]),
     }

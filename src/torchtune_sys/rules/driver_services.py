@@ -8,7 +8,7 @@ from torchtune_sys.model.actions import Advice, Install, Needs, Service
 from torchtune_sys.model.facts.gpu import Gpu
 from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import Missing, NotApplicable, Why, absent, need
+from torchtune_sys.model.values import Missing, NotApplicable, Why, absent, known, need
 from torchtune_sys.model.version import version
 from torchtune_sys.rules import gates
 from torchtune_sys.rules.driver_state import gpu_addresses
@@ -158,7 +158,7 @@ def gpu_persistence_mode_off(s: Snapshot, p: Params) -> Iterator[Evidence]:
         counters restart.
 
     When to leave it
-        A desktop whose display keeps the GPU awake.
+        A GPU on which a display runs is kept awake by it, and is not reported.
 
     References
         https://docs.nvidia.com/deploy/driver-persistence/
@@ -171,13 +171,18 @@ def gpu_persistence_mode_off(s: Snapshot, p: Params) -> Iterator[Evidence]:
             if gpu.persistence.why is not Why.NOT_SUPPORTED and not gpu.lost:
                 yield unsure(f"GPU {gpu.index}", gpu.persistence, "on")
             continue
+        awake = gpu.persistence or known(gpu.display, False)
         yield Evidence(
             subject=f"GPU {gpu.index}",
-            seen="on" if gpu.persistence else "off",
-            wanted="on",
-            verdict=Verdict.PASS if gpu.persistence else Verdict.FAIL,
+            seen="on" if gpu.persistence else "off" + ", but a display keeps the GPU awake" * awake,
+            wanted="on (nvidia-persistenced runs on the host)" if _inside(s) else "on",
+            verdict=Verdict.PASS if awake else Verdict.FAIL,
             source="nvmlDeviceGetPersistenceMode",
         )
+
+
+def _inside(s: Snapshot) -> bool:
+    return not isinstance(s.system, Missing) and bool(known(s.system.container, ""))
 
 
 @rule(

@@ -53,6 +53,8 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     pcie_width_max: Fact[int] = NOT_READ
     """Of GPU and slot together: an x16 card in an x8 slot says 8."""
     persistence: Fact[bool] = NOT_READ
+    display: Fact[bool] = NOT_READ
+    """A display runs on this GPU (nvidia-smi's "Disp.A"), which keeps the driver's state alive."""
     ecc: Fact[bool] = NOT_READ
     """ECC currently enabled; NOT_SUPPORTED on GeForce."""
     ecc_uncorrected_volatile: Fact[int] = NOT_READ
