@@ -48,7 +48,7 @@ def space(size: int, free: int, inodes: int = 1_000_000, inodes_free: int = 900_
 )
 def test_room(size: int, free: int, full: bool, low: bool) -> None:
     assert (result("disk-full", **space(size, free)).verdict is Verdict.FAIL) == full
-    assert (result("disk-space-low", **space(size, free)).verdict is Verdict.FAIL) == low
+    assert (result("disk-space-low", **space(size, free)).verdict is Verdict.FAIL) == (low and not full)  # one finding is enough
 
 
 def test_small_file_system_is_no_place_for_checkpoints_even_if_empty() -> None:
@@ -77,7 +77,20 @@ def test_small_file_system_is_no_place_for_checkpoints_even_if_empty() -> None:
 def test_inodes(inodes: int, free: int, exhausted: bool, low: bool) -> None:
     seen = space(500 * GIB, 300 * GIB, inodes, free)
     assert (result("inodes-exhausted", **seen).verdict is Verdict.FAIL) == exhausted
-    assert (result("inodes-low", **seen).verdict is Verdict.FAIL) == low
+    assert (result("inodes-low", **seen).verdict is Verdict.FAIL) == (low and not exhausted)
+
+
+def test_what_is_wanted_is_the_room_that_would_do() -> None:
+    petabyte = result("disk-full", **space(50_000 * GIB, GIB // 2)).evidence[0]
+    assert petabyte.wanted == ">= 20 GiB"  # not a hundredth of it
+    assert result("disk-full", **space(50 * GIB, GIB // 2)).evidence[0].wanted == ">= 1 GiB"
+
+
+def test_a_full_disk_is_not_reported_again_for_temporary_files() -> None:
+    full = {"size": 500 * GIB, "free": GIB // 2, "inodes": 0, "inodes_free": 0}
+    assert result("temporary-space-low", spaces={"/tmp": full}).verdict is Verdict.FAIL
+    same = {"cwd": "/tmp"}
+    assert result("temporary-space-low", spaces={"/tmp": full}, answers=same).verdict is Verdict.NA
 
 
 def test_a_read_only_image_is_not_full() -> None:

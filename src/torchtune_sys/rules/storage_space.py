@@ -8,7 +8,7 @@ from torchtune_sys.model.actions import Advice, Environment
 from torchtune_sys.model.facts.storage import Place
 from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import Missing, Why
+from torchtune_sys.model.values import Missing, Why, need
 from torchtune_sys.rules.storage_places import GIB, SAVES, beside_the_point, fine, places, subject
 
 _ALL = ("data", "checkpoints", "working directory", "home", "cache", "temporary files")
@@ -159,10 +159,12 @@ def disk_space_low(s: Snapshot, p: Params) -> Iterator[Evidence]:
     References
         statvfs(3), f_bavail
     """
-    yield from _room(s, p)
+    full = {param.name: param.default for param in disk_full.params}
+    yield from _room(s, p, worse=("disk-full", full))
 
 
-def _room(s: Snapshot, p: Params) -> Iterator[Evidence]:
+def _room(s: Snapshot, p: Params, worse: tuple[str, Params] | None = None) -> Iterator[Evidence]:
+    """``worse``: the rule that says the same with its stricter limits, and is enough where it fails."""
     for place in places(s, SAVES):
         if isinstance(place.free_bytes, Missing):
             yield unsure(subject(place), place.free_bytes)
@@ -173,21 +175,31 @@ def _room(s: Snapshot, p: Params) -> Iterator[Evidence]:
             yield unsure(subject(place), nothing)
         elif not isinstance(place.options, Missing) and "ro" in place.options:
             yield beside_the_point(place, "mounted read-only")
+        elif worse is not None and _tight(place, place.free_bytes, place.size_bytes, worse[1]):
+            yield beside_the_point(place, f"lower still: see {worse[0]}")
         else:
             yield _room_at(place, place.free_bytes, place.size_bytes, p)
 
 
-def _room_at(place: Place, free: int, size: int, p: Params) -> Evidence:
+def _tight(place: Place, free: int, size: int, p: Params) -> bool:
     share = 100 * free / size
-    tight = share < float(p["percent"]) and free < float(p["percent_applies_below_gib"]) * GIB
     # A small file system that is mostly empty is no sign of anything, unless checkpoints are to go there.
     emptied = share < 50 or place.role == "checkpoints"
-    bad = tight or (emptied and free < float(p["minimum_gib"]) * GIB)
+    return emptied and free < _least(size, p)
+
+
+def _least(size: int, p: Params) -> float:
+    """Bytes that should be free. The share counts up to a number of GiB only: a hundredth of a petabyte is much room."""
+    share = min(size * float(p["percent"]) / 100, float(p["percent_applies_below_gib"]) * GIB)
+    return max(share, float(p["minimum_gib"]) * GIB)
+
+
+def _room_at(place: Place, free: int, size: int, p: Params) -> Evidence:
     return Evidence(
         subject=subject(place),
-        seen=f"{free / GIB:.1f} of {size / GIB:.1f} GiB free ({share:.1f} %) on {place.mount_point}",
-        wanted=f">= {p['minimum_gib']} GiB and >= {p['percent']} %",
-        verdict=Verdict.FAIL if bad else Verdict.PASS,
+        seen=f"{free / GIB:.1f} of {size / GIB:.1f} GiB free ({100 * free / size:.1f} %) on {place.mount_point}",
+        wanted=f">= {_least(size, p) / GIB:.3g} GiB",
+        verdict=Verdict.FAIL if _tight(place, free, size, p) else Verdict.PASS,
         source=f"statvfs {place.real_path}",
     )
 
@@ -252,6 +264,8 @@ def _inodes(s: Snapshot, minimum: int, percent: float) -> Iterator[Evidence]:
             yield fine(place, "no fixed number of inodes", f"statvfs {place.real_path}")
         elif not isinstance(place.options, Missing) and "ro" in place.options:
             yield beside_the_point(place, "mounted read-only")
+        elif percent and place.inodes_free < 100 and 2 * place.inodes_free < place.inodes:
+            yield beside_the_point(place, "fewer still: see inodes-exhausted")
         else:
             scarce = 100 * place.inodes_free < percent * place.inodes and place.inodes_free < 1_000_000
             # A small file system (tmpfs in a container) may have fewer than the minimum from the start.
@@ -287,9 +301,13 @@ def temporary_space_low(s: Snapshot, p: Params) -> Iterator[Evidence]:
         https://pip.pypa.io/en/stable/cli/pip/ (TMPDIR)
         https://github.com/pypa/pip/issues/7745 (torch does not fit into a small /tmp)
     """
+    saves = {place.mount_point for place in need(s.storage).places if place.role in SAVES}
     for place in places(s, ("temporary files",)):
         if isinstance(place.free_bytes, Missing):
             yield unsure(subject(place), place.free_bytes)
+            continue
+        if place.mount_point in saves and place.free_bytes < GIB:
+            yield beside_the_point(place, "the same file system as the checkpoints': see disk-full")
             continue
         yield Evidence(
             subject=subject(place),
