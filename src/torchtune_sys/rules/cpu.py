@@ -38,7 +38,7 @@ def cpu_oversubscribed(s: Snapshot, p: Params) -> Iterator[Evidence]:
     ranks = ranks_here(s)
     asked = asked_threads(s)
     if asked is None and s.intent.ranks is None:
-        raise NotApplicable("neither --ranks, --threads nor OMP_NUM_THREADS says how many threads will run")
+        raise NotApplicable("neither --nproc-per-node, --threads nor OMP_NUM_THREADS says how many threads will run")
     threads, where = asked or ((1, "torchrun's default") if ranks > 1 else (1, "one rank"))
     have = budget(s)
     total = ranks * threads

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from torchtune_sys.model.actions import Advice, Environment
+from torchtune_sys.model.facts.python import Torch
 from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, absent, need
+from torchtune_sys.model.version import version
 from torchtune_sys.rules import environment_debug, environment_nccl, environment_values
 from torchtune_sys.rules.environment_debug import environment
 from torchtune_sys.rules.gates import nvidia_hardware
@@ -29,8 +31,9 @@ def container_uid_without_passwd(s: Snapshot, p: Params) -> Iterator[Evidence]:
     """The process runs as a number that no name belongs to, and no variable names the user either.
 
     Why it matters
-    getpass.getuser() raises KeyError ("getpwuid(): uid not found"). PyTorch's compiler asks it for the name of its cache directory,
-    so torch.compile, and whatever imports torch._inductor, fails. It is usual with docker run --user 1234 and on OpenShift.
+    getpass.getuser() raises KeyError ("getpwuid(): uid not found"; OSError from Python 3.13 on). PyTorch's compiler asks it for the name
+    of its cache directory, so torch.compile, and whatever imports torch._inductor (torchvision, vLLM), fails; TORCHINDUCTOR_CACHE_DIR
+    helps in part only. It is usual with docker run --user 1234 and on OpenShift. torch 2.13 does without the name.
 
     When to leave it
     When the job sets USER or LOGNAME itself, where this command does not see it.
@@ -38,6 +41,7 @@ def container_uid_without_passwd(s: Snapshot, p: Params) -> Iterator[Evidence]:
     References
     https://docs.python.org/3/library/getpass.html (the order LOGNAME, USER, LNAME, USERNAME, then the user database)
     pytorch torch/_inductor/runtime/cache_dir_utils.py (default_cache_dir)
+    https://github.com/pytorch/pytorch/issues/140765, https://github.com/pytorch/pytorch/pull/184208
     """
     session = need(s.session)
     if need(session.passwd_entry):
@@ -47,6 +51,13 @@ def container_uid_without_passwd(s: Snapshot, p: Params) -> Iterator[Evidence]:
     if named:
         seen = f"uid {session.uid} has no entry, but {named} is set"
         yield Evidence(subject="user", seen=seen, verdict=Verdict.PASS, source="environment")
+        return
+    torch = None if isinstance(s.python, Missing) else s.python.torch
+    if absent(torch):
+        raise NotApplicable("no torch in the judged interpreter")
+    if isinstance(torch, Torch) and version(torch.version) >= (2, 13):
+        seen = f"uid {session.uid} has no entry, which torch {torch.version} does not mind"
+        yield Evidence(subject="user", seen=seen, verdict=Verdict.PASS, source="getpwuid")
         return
     yield Evidence(
         subject="user",

@@ -129,7 +129,7 @@ def nccl_ib_disabled(s: Snapshot, p: Params) -> Iterator[Evidence]:
     TCP carries a fraction of the bandwidth, with the CPU's help, and without GPUDirect: jobs over several hosts scale badly.
 
     When to leave it
-    For jobs on one host it does not matter, and with --nodes 1 it is not reported. Some clouds' own networks (EFA, TCPX) come with
+    For jobs on one host it does not matter, and with --nnodes 1 it is not reported. Some clouds' own networks (EFA, TCPX) come with
     a plugin that needs the variable.
 
     References

@@ -71,12 +71,22 @@ def gpu_host(s: Snapshot) -> None:
 
 
 def rdma_active(s: Snapshot) -> bool:
-    """Whether some RDMA port is up, so that NCCL would use it between hosts."""
+    """Whether some RDMA port is up that programs can open, so that NCCL would use it between hosts."""
     devices = need(s.network).rdma
-    if absent(devices):
+    if absent(devices) or not verbs_devices(s):
         return False
     states = [port.state for device in need(devices) for port in device.ports]
-    return "ACTIVE" in [state for state in states if not isinstance(state, Missing)] or any(need(state) == "ACTIVE" for state in states)
+    return "ACTIVE" in [state for state in states if not isinstance(state, Missing)] or any(
+        need(state) == "ACTIVE" for state in states
+    )
+
+
+def verbs_devices(s: Snapshot) -> bool:
+    """Whether there are device nodes to open RDMA devices by: /sys shows the host's adapters in a container that was given none."""
+    nodes = need(s.network).verbs_nodes
+    if isinstance(nodes, Missing):
+        return not absent(nodes)
+    return any(name.startswith("uverbs") for name in nodes)
 
 
 def not_in_container(s: Snapshot) -> None:

@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from torchtune_sys.knowledge.tables import rows
 from torchtune_sys.model.actions import Advice, NvmlSetting
 from torchtune_sys.model.facts.gpu import Gpu
+from torchtune_sys.model.facts.session import SessionFacts
 from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import Missing, NotApplicable, Why, need
+from torchtune_sys.model.values import Missing, NotApplicable, Why, absent, need
 from torchtune_sys.rules import gates
 from torchtune_sys.rules.gpu_facts import each, subject
 
@@ -201,7 +202,7 @@ def gpu_memory_in_use(s: Snapshot, p: Params) -> Iterator[Evidence]:
     gpus = gates.nvidia_gpus(s)
     if need(s.gpu).source == "report":
         raise NotApplicable("a report does not tell whose processes they are")
-    user = need(need(s.session).user)
+    user = _me(need(s.session))
     threshold = int(p["threshold_mib"]) << 20
     for gpu in gpus:
         if gpu.lost:
@@ -222,6 +223,11 @@ def gpu_memory_in_use(s: Snapshot, p: Params) -> Iterator[Evidence]:
             verdict=Verdict.FAIL if others >= threshold else Verdict.PASS,
             source="nvmlDeviceGetMemoryInfo, nvmlDeviceGetComputeRunningProcesses",
         )
+
+
+def _me(session: SessionFacts) -> str:
+    """The user as a process list names them: by number where the user database has no name."""
+    return str(need(session.uid)) if absent(session.user) else need(session.user)
 
 
 _HIDDEN = Missing(

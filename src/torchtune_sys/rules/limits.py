@@ -19,6 +19,7 @@ _MIB = 1 << 20
 
 
 def _rdma(s: Snapshot) -> None:
+    gpu_host(s)  # a login node has the fabric, too, and its limits are not those of a job
     if not rdma_active(s):
         raise NotApplicable("no active RDMA device: nothing registers memory with one")
 

@@ -39,7 +39,7 @@ def nproc_limit_too_low(s: Snapshot, p: Params) -> Iterator[Evidence]:
     "can't start new thread", "OpenBLAS blas_thread_init: pthread_create failed", "fork: Resource temporarily unavailable".
 
     When to leave it
-    The job is smaller than was assumed (say so with --ranks, --workers and --threads).
+    The job is smaller than was assumed (say so with --nproc-per-node, --workers and --threads).
 
     References
     setrlimit(2), RLIMIT_NPROC: not enforced for a process with CAP_SYS_RESOURCE or CAP_SYS_ADMIN. oci-hpc sets 40960 on GPU shapes.
@@ -77,7 +77,7 @@ def cgroup_pids_limit(s: Snapshot, p: Params) -> Iterator[Evidence]:
     "cgroup: fork rejected by pids controller".
 
     When to leave it
-    The job is smaller than was assumed (say so with --ranks, --workers and --threads).
+    The job is smaller than was assumed (say so with --nproc-per-node, --workers and --threads).
 
     References
     Linux Documentation/admin-guide/cgroup-v2.rst, pids.max. Podman's default is 2048; systemd's TasksMax for users is a third of the

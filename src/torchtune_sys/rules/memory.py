@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from torchtune_sys.model.actions import Advice, Safety, Sysctl, SysfsWrite
+from torchtune_sys.model.facts.gpu import Gpu
 from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, Verdict, rule
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.target import Exactly, OneOf
-from torchtune_sys.model.values import NotApplicable, absent, need
+from torchtune_sys.model.values import Missing, NotApplicable, absent, known, need
 from torchtune_sys.rules import memory_shm
 from torchtune_sys.rules.amounts import size
 from torchtune_sys.rules.gates import gpu_host, not_in_container, ranks_here
@@ -86,6 +87,14 @@ def memory_available_low(s: Snapshot, p: Params) -> Iterator[Evidence]:
     )
 
 
+def _gpus(s: Snapshot) -> tuple[Gpu, ...]:
+    devices = need(s.gpu).devices
+    on_bus = need(s.driver).nvidia_devices
+    if isinstance(devices, Missing) and (absent(on_bus) or not known(on_bus, ("unseen",))):
+        raise NotApplicable("the memory of other GPUs than NVIDIA's is not read")
+    return need(devices)
+
+
 @rule(
     id="host-memory-below-gpu-memory",
     title="The host has less memory than its GPUs",
@@ -112,7 +121,7 @@ def host_memory_below_gpu_memory(s: Snapshot, p: Params) -> Iterator[Evidence]:
     torch.load documentation, mmap; DeepSpeed ZeRO-Offload documentation on host memory.
     """
     memory = need(s.memory)
-    devices = need(need(s.gpu).devices)
+    devices = _gpus(s)
     on_gpus = sum(need(gpu.memory_total_bytes) for gpu in devices)
     if not on_gpus:
         raise NotApplicable("the GPUs have no memory of their own")
@@ -147,7 +156,7 @@ def cgroup_memory_tight(s: Snapshot, p: Params) -> Iterator[Evidence]:
     kills a process of the group ("oom-kill:constraint=CONSTRAINT_MEMCG"), and free(1) still shows plenty.
 
     When to leave it
-    Fewer ranks will run than were assumed (say how many with --ranks).
+    Fewer ranks will run than were assumed (say how many with --nproc-per-node).
 
     References
     Linux Documentation/admin-guide/cgroup-v2.rst, memory.max: the limits of all ancestors hold.

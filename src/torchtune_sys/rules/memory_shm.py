@@ -47,7 +47,7 @@ def dev_shm_too_small(s: Snapshot, p: Params) -> Iterator[Evidence]:
     with "Error while creating shared memory segment" or "unable to extend". One batch of 64 images of 224x224 in float32 takes 37 MiB.
 
     When to leave it
-    The job runs in one process with num_workers=0 (say so with --ranks 1 --workers 0), or workers use the sharing strategy file_system
+    The job runs in one process with num_workers=0 (say so with --nproc-per-node 1 --workers 0), or workers use the sharing strategy file_system
     on another directory.
 
     References

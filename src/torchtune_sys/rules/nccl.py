@@ -113,7 +113,7 @@ def interface_doubtful(s: Snapshot, p: Params) -> Iterator[Evidence]:
     on every host or no route between hosts: the job hangs at its first collective.
 
     When to leave it
-    When the job stays on this host (say so with --nodes 1), or the interface is an overlay network that all hosts share on purpose.
+    When the job stays on this host (say so with --nnodes 1), or the interface is an overlay network that all hosts share on purpose.
 
     References
     NVIDIA/nccl src/transport/net_socket.cc, src/misc/socket.cc

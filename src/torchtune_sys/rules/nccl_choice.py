@@ -7,7 +7,7 @@ from torchtune_sys.model.facts.network import Interface, NcclSetting, NetworkFac
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, absent, known, need
 from torchtune_sys.model.version import Version, show, version
-from torchtune_sys.rules.gates import cuda_torch, nvidia_hardware
+from torchtune_sys.rules.gates import cuda_torch, nvidia_hardware, verbs_devices
 
 
 def uses_nccl(s: Snapshot) -> None:
@@ -20,7 +20,7 @@ def uses_nccl(s: Snapshot) -> None:
 def several_hosts(s: Snapshot) -> None:
     """The job is known to span hosts."""
     if s.intent.nodes is None:
-        raise NotApplicable("whether the job spans several hosts is not known (--nodes)")
+        raise NotApplicable("whether the job spans several hosts is not known (--nnodes)")
     if s.intent.nodes < 2:
         raise NotApplicable("the job runs on this host alone")
 
@@ -55,7 +55,7 @@ def sockets_carry_data(s: Snapshot) -> bool:
     """Whether the data of a job over several hosts goes through TCP: no RDMA port that NCCL would open."""
     chosen = values(s)
     devices = need(s.network).rdma
-    if nccl.ib_disabled(chosen) or absent(devices):
+    if nccl.ib_disabled(chosen) or absent(devices) or not verbs_devices(s):
         return True
     return not nccl.usable_ports(need(devices), chosen.get("NCCL_IB_HCA", ""))
 

@@ -9,7 +9,7 @@ from torchtune_sys.model.actions import Advice
 from torchtune_sys.model.facts.network import Interface
 from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import Missing, NotApplicable, absent, known, need
+from torchtune_sys.model.values import Missing, NotApplicable, Why, absent, known, need
 from torchtune_sys.rules import rdma
 from torchtune_sys.rules.nccl_choice import better, doubt, interface_named, several_hosts, sockets_carry_data, values
 
@@ -196,6 +196,8 @@ def ethernet_link_slow(s: Snapshot, p: Params) -> Iterator[Evidence]:
     if interface.kind not in _ETHERNET or known(interface.driver, "") == "virtio_net":
         raise NotApplicable("the default route leaves by no wired link")
     if isinstance(interface.speed_mbps, Missing):
+        if interface.speed_mbps.why is Why.NOT_SUPPORTED:
+            raise NotApplicable("the driver names no speed, as those of virtual machines mostly do")
         yield unsure(interface.name, interface.speed_mbps, f"more than {_TOO_SLOW_MBPS} Mb/s")
         return
     yield Evidence(

@@ -10,6 +10,7 @@ from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.target import AtLeast, AtMost, Exactly, OneOf
 from torchtune_sys.model.values import Missing, NotApplicable, Unknown, need
 from torchtune_sys.rules import sysctl_boot, sysctl_network
+from torchtune_sys.rules.gates import not_in_container
 from torchtune_sys.rules.limits_tasks import tasks_needed
 from torchtune_sys.rules.sysctl_wishes import (
     judged,
@@ -168,6 +169,7 @@ def max_map_count_low(s: Snapshot, p: Params) -> Iterator[Evidence]:
         Sysctl(key="vm.dirty_background_bytes", target=Exactly(str(4 * _GIB))),
         Advice(text="set both *_bytes (the *_ratio of each then reads 0)"),
     ),
+    applies=not_in_container,  # its own memory limit bounds what it may leave unwritten
     params=(Param("max_gib", 128, "dirty data that may pile up before writers are held, GiB"),),
 )
 def dirty_limit_huge(s: Snapshot, p: Params) -> Iterator[Evidence]:

@@ -11,6 +11,7 @@ from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, 
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.target import AtLeast, Exactly
 from torchtune_sys.model.values import Missing, NotApplicable, Unknown, Why, need
+from torchtune_sys.rules.gates import rdma_active
 from torchtune_sys.rules.sysctl_wishes import (
     judged,
     origin,
@@ -173,8 +174,13 @@ def shared_subnets(s: Snapshot) -> dict[str, tuple[Interface, ...]]:
     """Interfaces that are up, by IPv4 subnet, where two or more are in one; NotApplicable where none is."""
     found: dict[str, dict[str, Interface]] = {}
     unseen: Missing | None = None
-    for interface in need(need(s.network).interfaces):
+    interfaces = need(need(s.network).interfaces)
+    # Over InfiniBand itself no data goes through IP: its interfaces carry the first contact only, and the first of them does for that.
+    native = any(interface.kind == "infiniband" for interface in interfaces) and rdma_active(s)
+    for interface in interfaces:
         if interface.kind == "loopback" or interface.master or (not isinstance(interface.up, Missing) and not interface.up):
+            continue
+        if native and interface.kind == "infiniband":
             continue
         if isinstance(interface.addresses, Missing):
             unseen = interface.addresses
@@ -202,6 +208,10 @@ def _network(address: str, prefix: int) -> str:
         number = number << 8 | int(part)
     number &= ~((1 << 32 - prefix) - 1)
     return ".".join(str(number >> shift & 255) for shift in (24, 16, 8, 0)) + f"/{prefix}"
+
+
+_ROUTED = ("amazon", "microsoft", "google")
+"""Clouds whose virtual networks have no Ethernet segment between machines."""
 
 
 def _effective(s: Snapshot, name: str, leaf: str) -> tuple[int, Setting]:
@@ -271,6 +281,8 @@ def arp_answers_on_any_interface(s: Snapshot, p: Params) -> Iterator[Evidence]:
     References
     Linux Documentation/networking/ip-sysctl.rst, arp_ignore and arp_announce; oci-hpc, update_arp_settings.sh.
     """
+    if not isinstance(s.system, Missing) and s.system.hypervisor in _ROUTED:
+        raise NotApplicable("the provider's network answers ARP itself, whatever a machine says")
     for net, members in shared_subnets(s).items():
         for interface in members:
             try:

@@ -45,7 +45,7 @@ def several_cpu_nodes(s: Snapshot) -> None:
 
 def tcp_between_hosts(s: Snapshot) -> None:
     if (s.intent.nodes or 1) < 2:
-        raise NotApplicable("no job over several hosts was asked about (--nodes)")
+        raise NotApplicable("no job over several hosts was asked about (--nnodes)")
     if rdma_active(s):
         raise NotApplicable("RDMA carries the traffic between hosts")
 
@@ -106,7 +106,7 @@ def wish_somaxconn(s: Snapshot) -> Target:
     hosts = s.intent.nodes or 1
     world = hosts * ranks_here(s)
     if hosts < 2 or world < 256:
-        raise NotApplicable("fewer than 256 ranks over several hosts were asked about (--nodes, --ranks)")
+        raise NotApplicable("fewer than 256 ranks over several hosts were asked about (--nnodes, --nproc-per-node)")
     return AtLeast(min(2048, world))
 
 
