@@ -321,6 +321,13 @@ def test_pasted_text(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    "line", ["[2026-07-09 00:57:25] host NCCL WARN no path", "[pip3] torch==2.11.0", "[    4.1] NVRM: loading", "[0] x"]
+)
+def test_a_log_may_begin_with_a_bracket(tmp_path: Path, line: str) -> None:
+    assert isinstance(open_input(str(put(tmp_path / "x.txt", line.encode()))), PastedText)
+
+
+@pytest.mark.parametrize(
     ("data", "words"),
     [
         (bytes(range(256)) * 20, "neither text nor"),

@@ -38,7 +38,7 @@ _OS_IDS = (
     ("Ubuntu", "ubuntu"), ("Debian", "debian"), ("Red Hat Enterprise Linux", "rhel"), ("CentOS", "centos"), ("Rocky Linux", "rocky"),
     ("AlmaLinux", "almalinux"), ("Fedora", "fedora"), ("Amazon Linux", "amzn"), ("openSUSE Leap", "opensuse-leap"), ("SUSE Linux Enterprise", "sles"),
     ("Oracle Linux", "ol"), ("Arch Linux", "arch"), ("Manjaro", "manjaro"), ("Pop!_OS", "pop"), ("Linux Mint", "linuxmint"), ("TencentOS", "tencentos"),
-    ("Alibaba Cloud Linux", "alinux"), ("Gentoo", "gentoo"),
+    ("Alibaba Cloud Linux", "alinux"), ("Gentoo", "gentoo"), ("Microsoft Windows", "windows"), ("macOS", "macos"), ("Mac OSX", "macos"),
 )  # fmt: skip
 
 
@@ -231,6 +231,8 @@ def parse_os(value: Fact[str]) -> Fact[Os]:
 
     >>> parse_os("Ubuntu 22.04.3 LTS (x86_64)").version
     '22.04'
+    >>> parse_os("Microsoft Windows 11 Pro (10.0.26100 64-bit)").pretty_name
+    'Microsoft Windows 11 Pro (not Linux)'
     """
     if isinstance(value, Missing):
         return value
@@ -238,6 +240,7 @@ def parse_os(value: Fact[str]) -> Fact[Os]:
     found = next((name for words, name in _OS_IDS if value.startswith(words)), "")
     if not found:
         return missing(f"an operating system of its own: {value[:60]}")
+    pretty += " (not Linux)" * (found in ("windows", "macos"))
     number = re.search(r"\d+(?:\.\d+)*", pretty)
     parts = number[0].split(".") if number else []
     kept = (

@@ -64,13 +64,33 @@ def _opened(path: str, patience_s: float) -> Host | PastedText:
         from torchtune_sys.host.archive import archive
 
         return archive(data, name)
-    if data.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] in (b"{", b"["):
+    if _is_json(data):
         from torchtune_sys.host.recorded import RecordedHost, parse_recording
 
         folder_of = "" if path == "-" else os.path.dirname(path)
         found = parse_recording(data, name, folder_of, (os.path.realpath(path),))
         return RecordedHost(found, f"recording {os.path.basename(name)}")
     return PastedText(text=_text(data, name), name=name)
+
+
+def _is_json(data: bytes) -> bool:
+    """Whether the file is meant as JSON. A log may begin with a bracket, too: ``[2026-07-09 00:57:25] …``, ``[pip3] torch==2.11.0``.
+
+    >>> _is_json(b' {"files": {}}'), _is_json(b"[1, 2]"), _is_json(b"[    1.5] NVRM: Xid"), _is_json(b"[0] NCCL INFO")
+    (True, True, False, False)
+    """
+    start = data.lstrip(b"\xef\xbb\xbf \t\r\n")
+    if start[:1] != b"[":
+        return start[:1] == b"{"
+    if start[1:64].lstrip()[:1] in (b"{", b"[", b'"', b"]"):
+        return True
+    from torchtune_sys.model import codec
+
+    try:
+        codec.loads(data)
+    except (ValueError, RecursionError):
+        return False
+    return True
 
 
 def _text(data: bytes, name: str) -> str:

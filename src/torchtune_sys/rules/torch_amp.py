@@ -44,6 +44,8 @@ def bf16_emulated(s: Snapshot, _p: Params) -> Iterator[Evidence]:
         cc = capability(gpu)
         if isinstance(cc, Missing):
             yield unsure(label(gpu), cc)
+        elif cc in _SLOW_HALF:
+            yield Evidence(subject=label(gpu), seen="no short format is fast here: see fp16-without-speed", verdict=Verdict.NA)
         else:
             verdict = Verdict.FAIL if cc < (8, 0) else Verdict.PASS
             seen = f"{named(gpu)}, compute capability {cc[0]}.{cc[1]}"
