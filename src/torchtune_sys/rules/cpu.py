@@ -175,7 +175,7 @@ _LAUNCHERS = (
         Param("share", 0.25, "greatest share of the allowed CPUs that counts as few"),
         Param("cpus", 4, "affinity masks with more CPUs than these are not called few"),
     ),
-    fix=(Advice(text="start the job from a session without taskset or numactl, or with: taskset -a -c 0-LAST"),),
+    fix=(Advice(text="start the job from a session without taskset or numactl, or with: taskset -c 0-LAST"),),
 )
 def session_pinned(s: Snapshot, p: Params) -> Iterator[Evidence]:
     """The affinity mask of this session is much smaller than its cgroup's cpuset, and no batch system or launcher made it so.

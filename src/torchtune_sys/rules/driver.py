@@ -122,7 +122,8 @@ def nvidia_module_not_built_for_kernel(s: Snapshot, p: Params) -> Iterator[Evide
     cause="secure-boot-blocks-module",
     fix=(
         Advice(
-            text="enrol the key with which DKMS signs: mokutil --import /var/lib/dkms/mok.pub, then reboot", needs=Needs.REBOOT
+            text="enrol the key with which DKMS signs: mokutil --import /var/lib/dkms/mok.pub (Ubuntu: /var/lib/shim-signed/mok/MOK.der)",
+            needs=Needs.REBOOT,
         ),
         Advice(text="or install a module that the distribution has signed, or turn Secure Boot off in the firmware"),
     ),

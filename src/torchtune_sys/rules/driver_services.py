@@ -22,9 +22,7 @@ _STATES = ("not-started", "in-progress", "completed")
     severity=Severity.ERROR,
     cause="fabric-manager-not-running",
     fix=(
-        Install(
-            text="install nvidia-fabricmanager in exactly the driver's version (from R590 on: nvlsm too, where the switches are NVLink 5)"
-        ),
+        Install(text="install nvidia-fabricmanager in exactly the driver's version (B200 and later: nvlsm too)"),
         Service(unit="nvidia-fabricmanager", state="enabled", needs=Needs.NOTHING),
     ),
 )

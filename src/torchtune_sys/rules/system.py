@@ -53,7 +53,9 @@ def end_of_life(s: Snapshot, p: Params) -> Iterator[Evidence]:
     title="The C library is too old for current PyTorch wheels",
     severity=Severity.ADVICE,
     fix=(
-        Advice(text="move to a distribution with glibc 2.28 or later (RHEL 8, Debian 10, Ubuntu 20.04), or train in a container"),
+        Advice(
+            text="move to a distribution with glibc 2.28 or later (RHEL 8 and later, Debian 12, Ubuntu 22.04 have it), or train in a container"
+        ),
         Advice(text="to stay: torch 2.6.0 for CUDA 12.4 (x86-64) is the last wheel for glibc 2.17"),
     ),
 )

@@ -18,17 +18,18 @@ from torchtune_sys.rules.torch_build import (
     machine,
 )
 
+_CUDA_BUILD = Install(
+    text="reinstall torch as a CUDA build that the driver serves (nvidia-smi names the highest CUDA): "
+    "pip install --force-reinstall torch --index-url https://download.pytorch.org/whl/cu<version>"
+)
+
 
 @rule(
     id="cpu-only-build",
     title="torch is a CPU-only build on a host with an NVIDIA GPU",
     severity=Severity.ERROR,
     cause="cpu-only-build",
-    fix=(
-        Install(
-            text="reinstall torch as a CUDA build: pip install --force-reinstall torch (or conda install with a cuda build string)"
-        ),
-    ),
+    fix=(_CUDA_BUILD,),
     applies=nvidia_hardware,
 )
 def cpu_only_build(s: Snapshot, _p: Params) -> Iterator[Evidence]:
@@ -81,7 +82,7 @@ def amd_only(s: Snapshot) -> None:
     cause="cuda-build-on-amd-host",
     fix=(
         Install(
-            text="reinstall torch from the ROCm index: pip install torch --index-url https://download.pytorch.org/whl/rocm<version>"
+            text="reinstall torch from the ROCm index: pip install --force-reinstall torch --index-url https://download.pytorch.org/whl/rocm<version>"
         ),
     ),
     applies=amd_only,
@@ -112,7 +113,7 @@ def cuda_build_on_amd_host(s: Snapshot, _p: Params) -> Iterator[Evidence]:
     id="rocm-build-on-nvidia-host",
     title="torch is a ROCm build on a host with NVIDIA GPUs",
     severity=Severity.ERROR,
-    fix=(Install(text="reinstall torch as a CUDA build: pip install --force-reinstall torch"),),
+    fix=(_CUDA_BUILD,),
     applies=nvidia_hardware,
 )
 def rocm_build_on_nvidia_host(s: Snapshot, _p: Params) -> Iterator[Evidence]:
