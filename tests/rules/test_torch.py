@@ -273,7 +273,13 @@ def test_python_without_torch(python: str, wanted: Verdict) -> None:
 
 @pytest.mark.parametrize(
     ("cc", "bf16", "fp16"),
-    [((8, 0), "pass", "pass"), ((7, 5), "fail", "pass"), ((6, 1), "na", "fail"), ((3, 7), "na", "fail"), ((6, 0), "fail", "pass")],
+    [
+        ((8, 0), "pass", "pass"),
+        ((7, 5), "fail", "pass"),
+        ((6, 1), "na", "fail"),
+        ((3, 7), "na", "fail"),
+        ((6, 0), "fail", "pass"),
+    ],
 )
 def test_number_formats(cc: tuple[int, int], bf16: str, fp16: str) -> None:
     found = judge(host(torch("2.10.0+cu126", "12.6"), cc=cc))
