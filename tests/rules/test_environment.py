@@ -94,6 +94,13 @@ def test_allocator_settings_by_release() -> None:
     assert unknown_allocator_names("some_new_option:1,backend:native") == ["some_new_option"]
 
 
+def test_numbers_are_read_as_strtol_reads_them() -> None:
+    """One sign, then digits, then whatever: what ends a number neither raises nor counts."""
+    assert visible_devices_fault("0+", 3, UUIDS) == visible_devices_fault("+1", 3, UUIDS) == ""
+    assert visible_devices_fault("++1", 3, UUIDS) == "++1 is no number: every GPU is hidden"
+    assert visible_devices_fault("9" * 5000, 3, UUIDS).startswith("there is no GPU 999")
+
+
 @given(st.text())
 def test_any_value_is_judged(value: str) -> None:
     allocator_faults(value, "2.11.0")

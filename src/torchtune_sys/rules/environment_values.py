@@ -56,7 +56,8 @@ def visible_devices_fault(value: str, count: int, uuids: tuple[str, ...] | None,
 def _index_fault(entries: list[str], count: int, sliced: bool) -> str:
     taken: list[str] = []
     for entry in entries:
-        digits = entry[: len(entry) - len(entry.lstrip("+0123456789"))].lstrip("+")
+        unsigned = entry.removeprefix("+")
+        digits = unsigned[: len(unsigned) - len(unsigned.lstrip("0123456789"))][:20]  # as strtol reads it
         if not digits:
             rest = "every GPU" if not taken else "it and what follows"
             return f"{entry or 'an empty entry'} is no number: {rest} is hidden"
