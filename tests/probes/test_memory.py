@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conftest import HOSTS
+from conftest import HOSTS, load
 from torchtune_sys.host.recorded import RecordedHost, load_recording, merged
 from torchtune_sys.model.facts.memory import MemoryFacts
 from torchtune_sys.model.facts.session import Intent
@@ -125,3 +125,10 @@ def test_idle_pages_of_other_sizes_are_looked_up() -> None:
     }
     facts = seen(files=files)
     assert (facts.hugepages_reserved_bytes, facts.hugepages_free_bytes) == (4 << 30, 3 << 30)
+
+
+def test_a_kernel_without_hugetlbfs_or_memavailable_says_so() -> None:
+    old = load("healthy", files={"/proc/meminfo": "MemTotal: 1048576 kB\nMemFree: 4096 kB\n"}).memory
+    assert not isinstance(old, Missing)
+    assert isinstance(old.hugepages_reserved_bytes, Missing) and old.hugepages_reserved_bytes.why is Why.ABSENT
+    assert isinstance(old.available_bytes, Missing) and old.available_bytes.why is Why.NOT_SUPPORTED

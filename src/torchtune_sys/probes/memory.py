@@ -26,7 +26,7 @@ def probe(host: Host, intent: Intent) -> MemoryFacts:
     space = host.space(_SHM) if not isinstance(filesystem, Missing) or filesystem.why is Why.NOT_RECORDED else filesystem
     return MemoryFacts(
         total_bytes=_field(meminfo, "MemTotal"),
-        available_bytes=_field(meminfo, "MemAvailable"),
+        available_bytes=_available(meminfo),
         swap_total_bytes=_field(meminfo, "SwapTotal"),
         swap_free_bytes=_field(meminfo, "SwapFree"),
         swaps=_swaps(host),
@@ -124,13 +124,20 @@ def _field(meminfo: Fact[dict[str, int]], name: str) -> Fact[int]:
     return meminfo[name] if name in meminfo else Missing(Why.UNPARSED, _MEMINFO, f"no line {name}")
 
 
+def _available(meminfo: Fact[dict[str, int]]) -> Fact[int]:
+    if not isinstance(meminfo, Missing) and "MemTotal" in meminfo and "MemAvailable" not in meminfo:
+        return Missing(Why.NOT_SUPPORTED, _MEMINFO, "Linux tells MemAvailable since 3.14")
+    return _field(meminfo, "MemAvailable")
+
+
 def _hugepages(meminfo: Fact[dict[str, int]], total: str, count: str) -> Fact[int]:
     if isinstance(meminfo, Missing):
         return meminfo
     if total in meminfo:
         return meminfo[total]
     if count not in meminfo:
-        return Missing(Why.NOT_SUPPORTED, _MEMINFO, "this kernel has no hugetlbfs")
+        why = Why.ABSENT if "MemTotal" in meminfo else Why.UNPARSED
+        return Missing(why, _MEMINFO, "this kernel has no hugetlbfs" if why is Why.ABSENT else f"no line {count}")
     return meminfo[count] * meminfo.get("Hugepagesize", 2 << 20)
 
 

@@ -266,6 +266,8 @@ def hugepages_hoard_memory(s: Snapshot, p: Params) -> Iterator[Evidence]:
     Linux Documentation/admin-guide/mm/hugetlbpage.rst: reserved pages cannot be used for other purposes.
     """
     memory = need(s.memory)
+    if absent(memory.hugepages_reserved_bytes):
+        raise NotApplicable("this kernel has no huge pages to reserve")
     reserved, total = need(memory.hugepages_reserved_bytes), need(memory.total_bytes)
     many = reserved > total * float(p["max_share"])
     idle = min(need(memory.hugepages_free_bytes), reserved) if many else 0
