@@ -66,9 +66,9 @@ def test_proc_mounts_serves_where_mountinfo_is_not_recorded() -> None:
     tree = scsi(Tree())
     tree.mounts = []
     tree.files["/proc/mounts"] = "rootfs / rootfs rw 0 0\n/dev/sda / ext3 rw 0 0\nfiler:/w /work nfs rw,vers=3 0 0\n"
-    tree.dirs["/work/a"] = []
+    tree.dirs["/srv/a"] = []
     tree.files["/proc/self/mountinfo"] = ""
-    places = tree.probe("/work/a", "/home/x").places
+    places = tree.probe("/srv/a", "/home/x").places
     assert [place.filesystem for place in places[:2]] == ["nfs", "ext3"]
     assert not isinstance(places[1].disks, Missing) and places[1].disks[0].name == "sda"
 
