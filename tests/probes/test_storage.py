@@ -65,7 +65,7 @@ def test_optional_fields_of_any_number() -> None:
 def test_proc_mounts_serves_where_mountinfo_is_not_recorded() -> None:
     tree = scsi(Tree())
     tree.mounts = []
-    tree.files["/proc/mounts"] = "rootfs / rootfs rw 0 0\n/dev/sda / ext3 rw 0 0\nfiler:/w /work nfs rw,vers=3 0 0\n"
+    tree.files["/proc/mounts"] = "rootfs / rootfs rw 0 0\n/dev/sda / ext3 rw 0 0\nfiler:/w /srv nfs rw,vers=3 0 0\n"
     tree.dirs["/srv/a"] = []
     tree.files["/proc/self/mountinfo"] = ""
     places = tree.probe("/srv/a", "/home/x").places
