@@ -100,9 +100,11 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
     choices: tuple[Choice, ...]
     """What NET/Socket would use, in NCCL's order; empty: NCCL fails with "no socket interface found"."""
     bootstrap: Choice | None
-    """What the first contact between ranks uses: the first choice, unless NCCL_COMM_ID picks a subnet."""
+    """What the first contact between ranks uses: the first choice, or what NCCL_COMM_ID decides where it is set; None: NCCL fails."""
     reason: str
     steps: tuple[Step, ...]
+    comm_id_fault: str = ""
+    """Why NCCL fails on NCCL_COMM_ID, whatever the interfaces are."""
     undecided: str = ""
     """What could not be predicted: a host name in NCCL_COMM_ID."""
 
@@ -122,13 +124,20 @@ def predict_interfaces(interfaces: tuple[Interface, ...], settings: Settings, nc
         return found
 
     wanted = settings.get("NCCL_SOCKET_IFNAME", "")
-    subnet, undecided = _in_comm_id_subnet(interfaces, settings.get("NCCL_COMM_ID", ""))
+    comm_id = CommId() if "NCCL_COMM_ID" not in settings else _in_comm_id_subnet(interfaces, settings["NCCL_COMM_ID"])
     if len(wanted) > 1:
         choices, reason = search(wanted), f"NCCL_SOCKET_IFNAME={wanted}"
     else:
-        choices, reason = _automatic(search, subnet, nccl)
-    first = choices[0] if choices else None
-    return Prediction(choices=choices, bootstrap=subnet or first, reason=reason, steps=tuple(steps), undecided=undecided)
+        choices, reason = _automatic(search, comm_id.choice, nccl)
+    first = choices[0] if choices and not comm_id.fault else None
+    return Prediction(
+        choices=choices,
+        bootstrap=comm_id.choice or first,
+        reason=reason,
+        steps=tuple(steps),
+        comm_id_fault=comm_id.fault,
+        undecided=comm_id.undecided,
+    )
 
 
 def _automatic(
@@ -162,28 +171,52 @@ def _find(interfaces: tuple[Interface, ...], names: Names, family: str, nccl: Ve
 
 
 def _usable(address: Address, family: str) -> bool:
-    return family in ("", address.family) and not (address.family == "inet6" and address.address in ("::1", "0:0:0:0:0:0:0:1"))
+    return family in ("", address.family) and address.address not in _IPV6_LOOPBACK
 
 
-def _in_comm_id_subnet(interfaces: tuple[Interface, ...], comm_id: str) -> tuple[Choice | None, str]:
-    if len(comm_id) < 2:
-        return None, ""
-    text = (
-        comm_id[1:].partition("]")[0].partition("%")[0]
-        if comm_id.startswith("[")
-        else comm_id.partition(",")[0].partition(":")[0]
-    )
+class CommId(msgspec.Struct, frozen=True, kw_only=True):
+    """What NCCL_COMM_ID decides; nothing where it is not set."""
+
+    choice: Choice | None = None
+    fault: str = ""
+    undecided: str = ""
+
+
+def _in_comm_id_subnet(interfaces: tuple[Interface, ...], comm_id: str) -> CommId:
+    """bootstrapNetInit: a variable that is set must hold an address, and an interface must be in its subnet, running or not."""
+    if len(comm_id) < 2:  # set, but empty: no address either
+        return CommId(fault="it holds no address")
+    text, zone = comm_id.lstrip(",").partition(",")[0].partition(":")[0], ""
+    if comm_id.startswith("["):
+        inside, closed, _ = comm_id[1:].partition("]")
+        if not closed:
+            return CommId(fault="it lacks the ] behind the address")
+        text, _, zone = inside.partition("%")
     remote = number_of(text)
     if remote is None:
-        return None, f"NCCL_COMM_ID names the host {text}, whose address decides"
-    bits, wanted = remote
-    candidates: list[tuple[int, Choice]] = []
-    for interface in interfaces:
-        for address in need(interface.addresses):
-            mine, length = number_of(address.address), need(address.prefix_length)
-            if mine is not None and mine[0] == bits and mine[1] >> (bits - length) == wanted >> (bits - length):
-                candidates.append((address.position, Choice(interface=interface.name, address=address.address)))
-    return min(candidates, key=lambda pair: pair[0])[1] if candidates else None, ""
+        return CommId(undecided=f"NCCL_COMM_ID names the host {text}, whose address decides")
+    matching = [
+        (address.position, Choice(interface=interface.name, address=address.address))
+        for interface in interfaces
+        for address in need(interface.addresses)
+        if _same_subnet(address, remote) and (zone or interface.name) == interface.name and _scope_agrees(address, zone)
+    ]
+    if not matching:
+        return CommId(fault=f"no interface is in the subnet of {text}")
+    return CommId(choice=min(matching, key=lambda pair: pair[0])[1])
+
+
+def _same_subnet(mine: Address, remote: tuple[int, int]) -> bool:
+    own, length = number_of(mine.address), need(mine.prefix_length)
+    bits = remote[0]
+    return (
+        own is not None and own[0] == bits and 0 <= length <= bits and own[1] >> (bits - length) == remote[1] >> (bits - length)
+    )
+
+
+def _scope_agrees(mine: Address, zone: str) -> bool:
+    """matchSubnet compares scope ids, too: a link-local address has that of its interface, every other has none."""
+    return mine.family != "inet6" or is_link_local(mine.address) == bool(zone)
 
 
 def number_of(text: str) -> tuple[int, int] | None:
@@ -235,21 +268,34 @@ def _owner(interfaces: tuple[Interface, ...], address: str) -> str:
     """The interface with that address; the whole of 127/8 is the host's own without being assigned."""
     if is_loopback(address):
         return "lo"
-    wanted = number_of(address)
     for interface in interfaces:
-        if wanted is not None and any(number_of(mine.address) == wanted for mine in need(interface.addresses)):
+        if any(_same_address(mine.address, address) for mine in need(interface.addresses)):
             return interface.name
     return ""
 
 
+def _same_address(left: str, right: str) -> bool:
+    if ":" not in left or ":" not in right:
+        return left == right
+    return left == right or number_of(left) == number_of(right) is not None
+
+
+_IPV6_LOOPBACK = ("::1", "0:0:0:0:0:0:0:1")
+"""As inet_ntop writes it, and as /proc/net/if_inet6 is read."""
+
+
 def is_loopback(address: str) -> bool:
-    return address.startswith("127.") or number_of(address) == (128, 1)
+    return address.startswith("127.") or address in _IPV6_LOOPBACK
 
 
 def is_link_local(address: str) -> bool:
-    """169.254/16 or fe80::/10: reachable on one wire only."""
-    found = number_of(address)
-    return found is not None and ((found[0] == 32 and found[1] >> 16 == 0xA9FE) or (found[0] == 128 and found[1] >> 118 == 0x3FA))
+    """169.254/16 or fe80::/10: reachable on one wire only.
+
+    >>> is_link_local("169.254.1.2"), is_link_local("febf::1"), is_link_local("fec0::1"), is_link_local("fe8::1")
+    (True, True, False, False)
+    """
+    head = address.partition(":")[0].lower()
+    return address.startswith("169.254.") or (":" in address and len(head) == 4 and head[:3] in ("fe8", "fe9", "fea", "feb"))
 
 
 def ib_disabled(settings: Settings) -> bool:
@@ -268,6 +314,19 @@ def usable_ports(devices: tuple[RdmaDevice, ...], hca: str = "") -> tuple[tuple[
         and need(port.link_layer) in ("InfiniBand", "Ethernet")
     ]
     return tuple(found[:MAX_HCAS])
+
+
+def plugin_ports(devices: tuple[RdmaDevice, ...]) -> tuple[RdmaPort, ...]:
+    """Active ports of fabrics that NCCL reaches by a plug-in alone (EFA by libfabric's): neither InfiniBand nor Ethernet.
+
+    NCCL_IB_DISABLE and NCCL_IB_HCA say nothing to a plug-in.
+    """
+    return tuple(
+        port
+        for device in devices
+        for port in device.ports
+        if need(port.link_layer) not in ("InfiniBand", "Ethernet") and need(port.state) == "ACTIVE"
+    )
 
 
 LEVELS = ("LOC", "NVL", "NVB", "C2C", "PIX", "PXB", "P2C", "PXN", "PHB", "SYS")

@@ -54,12 +54,22 @@ def from_proc(host: Host, names: tuple[str, ...]) -> list[Named]:
             why if isinstance(why, Missing) and why.why is not Why.ABSENT else Missing(Why.NOT_RECORDED, "/proc/net/fib_trie")
         )
         return [Named(name=name, addresses=unknown, told={}) for name in names]
-    pairs = [*_placed(parse_local(trie), parse_connected(route)), *parse_if_inet6("" if isinstance(inet6, Missing) else inet6)]
     found: dict[str, list[Address]] = {name: [] for name in _by_index(host, names)}
+    rank = {name: place for place, name in enumerate(found)}
+    ipv4, homeless = _placed(parse_local(trie), parse_connected(route))
+    ipv4.sort(key=lambda item: rank.get(item[0], len(rank)))
+    pairs = [*ipv4, *parse_if_inet6("" if isinstance(inet6, Missing) else inet6)]
     for position, (name, family, address, length) in enumerate(pairs):
         if name in found:
             found[name].append(Address(family=family, address=address, prefix_length=length, position=position))
-    return [Named(name=name, addresses=tuple(mine), told={}) for name, mine in found.items()]
+    return [Named(name=name, addresses=_or_unknown(tuple(mine), homeless), told={}) for name, mine in found.items()]
+
+
+def _or_unknown(found: tuple[Address, ...], homeless: tuple[str, ...]) -> Fact[tuple[Address, ...]]:
+    """A /32 of a cloud or a tunnel is in no connected network: an interface that seems to have no IPv4 address may hold it."""
+    if not homeless or any(address.family == "inet" for address in found):
+        return found
+    return Missing(Why.NOT_RECORDED, "/proc/net/fib_trie", f"which interface has {', '.join(homeless[:3])} is not told")
 
 
 def _by_index(host: Host, names: tuple[str, ...]) -> list[str]:
@@ -74,9 +84,10 @@ _Placed = tuple[str, str, str, int]
 """Interface, family, address, prefix length."""
 
 
-def _placed(local: tuple[int, ...], connected: tuple[tuple[str, int, int], ...]) -> list[_Placed]:
-    """The local table names no interface: an address belongs to the narrowest connected network that holds it."""
+def _placed(local: tuple[int, ...], connected: tuple[tuple[str, int, int], ...]) -> tuple[list[_Placed], tuple[str, ...]]:
+    """The local table names no interface: an address belongs to the narrowest connected network that holds it, if there is one."""
     found: list[_Placed] = []
+    homeless: list[str] = []
     for address in local:
         if address >> 24 == 127:
             found.append(("lo", "inet", _dotted(address), 8))
@@ -89,7 +100,9 @@ def _placed(local: tuple[int, ...], connected: tuple[tuple[str, int, int], ...])
         if fitting:
             length, name = max(fitting)
             found.append((name, "inet", _dotted(address), length))
-    return found
+        else:
+            homeless.append(_dotted(address))
+    return found, tuple(homeless)
 
 
 def _dotted(number: int) -> str:

@@ -81,10 +81,14 @@ def parse_conf(text: str, path: str) -> tuple[tuple[NcclSetting, ...], tuple[Ign
         name, equals, value = line.partition("=")
         why = _oddity(name, equals, value, raw)
         if why and "NCCL" in line:
-            odd.append(IgnoredLine(source=source, text=line.strip()[:200], why=why))
+            cured = _RETURN_CUT_IN if why == _RETURN else ""
+            odd.append(IgnoredLine(source=source, text=line.strip()[:200], why=why, cured_in=cured))
         if equals and _ours(name):
             settings.setdefault(name, NcclSetting(name=name, value=value[:1023], source=source))
     return tuple(settings.values()), tuple(odd)
+
+
+_RETURN, _RETURN_CUT_IN = "the carriage return becomes part of the value before NCCL 2.30.3", "2.30.3"
 
 
 def _oddity(name: str, equals: str, value: str, raw: str) -> str:
@@ -98,6 +102,4 @@ def _oddity(name: str, equals: str, value: str, raw: str) -> str:
         return "the blank becomes part of the value"
     if " #" in value or "\t#" in value:
         return "the comment becomes part of the value"
-    if raw.endswith("\r"):
-        return "the carriage return becomes part of the value before NCCL 2.30"
-    return ""
+    return _RETURN if raw.endswith("\r") else ""

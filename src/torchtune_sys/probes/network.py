@@ -48,7 +48,7 @@ def gloo_interfaces(host: Host) -> Fact[tuple[str, ...]]:
     if isinstance(env, Missing):
         return env
     value = env.get("GLOO_SOCKET_IFNAME", "")
-    return tuple(value.split(",")) if len(value) > 1 else ()
+    return tuple(value.removesuffix(",").split(",")) if len(value) > 1 else ()  # std::getline gives nothing behind a last comma
 
 
 def interfaces(host: Host) -> Fact[tuple[Interface, ...]]:

@@ -1,4 +1,4 @@
-"""NCCL's choice of networks, and settings that NCCL takes otherwise than they were meant."""
+"""NCCL's choice of networks; what it makes of its other settings is in the module beside this one."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from torchtune_sys.knowledge import nccl
 from torchtune_sys.model.actions import Advice, Environment
 from torchtune_sys.model.facts.network import NcclSetting
-from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, rule
+from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import NotApplicable, absent, known, need
-from torchtune_sys.model.version import show
+from torchtune_sys.model.values import Missing, NotApplicable, Why, absent, known, need
+from torchtune_sys.rules import nccl_settings
 from torchtune_sys.rules.nccl_choice import (
     better,
     doubt,
@@ -54,8 +54,11 @@ def wrong_interface(s: Snapshot, p: Params) -> Iterator[Evidence]:
     network = need(s.network)
     setting = settings(s).get("NCCL_SOCKET_IFNAME")
     _, name = nccl_version(s)
-    if choice.bootstrap is None:
+    if not choice.choices:
         yield _nothing_found(s, setting)
+        return
+    if choice.undecided or choice.bootstrap is None:
+        yield from _by_comm_id(s, choice)
         return
     chosen = interface_named(network, choice.bootstrap.interface)
     why = doubt(network, chosen, choice.bootstrap.address) if chosen else ""
@@ -68,6 +71,17 @@ def wrong_interface(s: Snapshot, p: Params) -> Iterator[Evidence]:
         verdict=Verdict.FAIL if bad else Verdict.PASS,
         source=setting.source if setting else "the interfaces",
     )
+
+
+def _by_comm_id(s: Snapshot, choice: nccl.Prediction) -> Iterator[Evidence]:
+    """Where NCCL_COMM_ID is set, its subnet alone decides the first contact, and there is no fallback."""
+    setting = settings(s)["NCCL_COMM_ID"]
+    wanted = "ADDRESS:PORT in a subnet of this host, or unset"
+    if choice.undecided:
+        yield unsure("NCCL_COMM_ID", Missing(Why.NOT_SUPPORTED, setting.source, choice.undecided), wanted)
+    else:
+        seen = f"{setting.value!r}: {choice.comm_id_fault}"
+        yield Evidence(subject="NCCL_COMM_ID", seen=seen, wanted=wanted, source=setting.source)
 
 
 def _nothing_found(s: Snapshot, setting: NcclSetting | None) -> Evidence:
@@ -197,7 +211,10 @@ def ifname_syntax(s: Snapshot, p: Params) -> Iterator[Evidence]:
     setting = settings(s).get("NCCL_SOCKET_IFNAME")
     if setting is None or not setting.value:
         raise NotApplicable("NCCL_SOCKET_IFNAME is not set")
-    names = tuple(interface.name for interface in need(need(s.network).interfaces))
+    names: tuple[str, ...] = ()
+    if s.intent.nodes != 1 and not nccl.parse_names(setting.value).exact:  # on one host every interface leads home
+        found = need(need(s.network).interfaces)
+        names = tuple(interface.name for interface in found if known(interface.addresses, None) != ())
     for why, wanted in _oddities(setting.value, names):
         yield Evidence(subject="NCCL_SOCKET_IFNAME", seen=f"{setting.value!r}: {why}", wanted=wanted, source=setting.source)
 
@@ -207,11 +224,11 @@ def _oddities(value: str, names: tuple[str, ...]) -> Iterator[tuple[str, str]]:
         yield "a value of one character is ignored", "a name, or nothing"
         return
     parsed = nccl.parse_names(value)
-    parts = [part for part in value.lstrip("^=").split(",") if part]
+    parts = [part for part in value.removeprefix("^").removeprefix("=").split(",") if part]
     if any(part.strip(" \t\"'\r\n") != part for part in parts):
         yield "blanks and quotes are part of the names", "the plain name"
-    if any(part[0] in "^=" for part in parts[1:]):
-        yield "a marker inside the list is part of a name", "one ^ or = in front of the whole list"
+    if any(part[0] in "^=" for part in parts):
+        yield "a further ^ or = is part of a name", "^, =, or ^= once, in front of the whole list"
     if len(parts) > nccl.MAX_INTERFACES:
         yield f"names after the sixteenth are ignored ({len(parts)} given)", "at most 16 names"
     if parsed.exact:
@@ -261,198 +278,11 @@ def ib_hca_unmatched(s: Snapshot, p: Params) -> Iterator[Evidence]:
         )
 
 
-@rule(
-    id="nccl-value-ignored",
-    title="An NCCL variable has a value that NCCL does not understand",
-    severity=Severity.WARNING,
-    applies=uses_nccl,
-    fix=(Advice(text="write the value as NCCL's documentation has it, or unset the variable"),),
-)
-def value_ignored(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """Words where NCCL reads a number, and words that are not among those it knows.
-
-    Why it matters
-    NCCL reads switches with strtoll: NCCL_IB_DISABLE=true is 0 and disables nothing. A level that is not in its list (the case counts), or
-    a socket family other than AF_INET and AF_INET6, is as good as unset. Nothing is reported.
-
-    When to leave it
-    Never: the setting has no effect, or not the one it names.
-
-    References
-    NVIDIA/nccl src/misc/param.cc (ncclLoadParam), src/graph/paths.cc (ncclGetLevel), src/misc/socket.cc
-    """
-    given = settings(s)
-    if not given:
-        raise NotApplicable("no NCCL variable is set")
-    for setting in given.values():
-        if nccl.accepts(setting.name, setting.value) is False:
-            yield Evidence(
-                subject=setting.name, seen=f"{setting.value!r} is ignored", wanted=_words(setting.name), source=setting.source
-            )
-        elif _word_for_number(setting):
-            yield Evidence(subject=setting.name, seen=f"{setting.value!r} counts as 0", wanted="a number", source=setting.source)
-
-
-def _words(name: str) -> str:
-    if name == "NCCL_SOCKET_FAMILY":
-        return " or ".join(nccl.FAMILIES)
-    return ", ".join(nccl.DEBUG_LEVELS if name == "NCCL_DEBUG" else nccl.LEVELS)
-
-
-def _word_for_number(setting: NcclSetting) -> bool:
-    if not setting.value.strip() or setting.value.strip().lstrip("+-")[:1].isdigit():
-        return False
-    from torchtune_sys.knowledge.nccl_variables import variables
-
-    row = variables().get(setting.name)
-    return row is not None and row.number and not row.last
-
-
-@rule(
-    id="nccl-variable-unknown",
-    title="A variable is named almost like one of NCCL's",
-    severity=Severity.ADVICE,
-    applies=uses_nccl,
-    fix=(Advice(text="correct the name, or unset the variable"),),
-)
-def variable_unknown(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """NCCL_* variables that no release reads, one or two letters away from one that NCCL does read; and ones it no longer reads.
-
-    Why it matters
-    NCCL never reports a name that it does not know; the setting that was meant is simply not made.
-
-    When to leave it
-    When another program reads the variable.
-
-    References
-    The names that NCCL 2.3.5 to 2.30.7 read (NVIDIA/nccl, src/)
-    """
-    given = settings(s)
-    if not given:
-        raise NotApplicable("no NCCL variable is set")
-    from torchtune_sys.knowledge.nccl_variables import suggestion, variables
-
-    installed, name = nccl_version(s)
-    for setting in given.values():
-        row = variables().get(setting.name)
-        if row is not None and row.last and row.last < installed:
-            yield Evidence(
-                subject=setting.name,
-                seen=f"read up to NCCL {show(row.last)}; this is {name}",
-                wanted="unset",
-                source=setting.source,
-            )
-        elif row is None and (meant := suggestion(setting.name)):
-            yield Evidence(
-                subject=setting.name, seen="no release of NCCL reads it", wanted=f"{meant}={setting.value}", source=setting.source
-            )
-
-
-@rule(
-    id="nccl-conf-line-ignored",
-    title="A line of an NCCL configuration file does not do what it says",
-    severity=Severity.WARNING,
-    applies=uses_nccl,
-    fix=(Advice(text="write NAME=value, without export, quotes, blanks or a comment behind it"),),
-)
-def conf_line_ignored(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """~/.nccl.conf and /etc/nccl.conf are no shell: NCCL splits each line at the first = and takes both halves as they are.
-
-    Why it matters
-    "export NCCL_DEBUG=INFO" sets a variable called "export NCCL_DEBUG"; quotes and comments behind the value become part of it.
-
-    When to leave it
-    Never: the line is not what its author meant.
-
-    References
-    NVIDIA/nccl src/misc/param.cc (setEnvFile)
-    """
-    files = need(need(s.network).nccl_files)
-    for line in files.ignored:
-        yield Evidence(subject=line.source, seen=f"{line.text}: {line.why}", wanted="NAME=value", source=line.source)
-
-
-_SWITCHED_OFF = {
-    "NCCL_P2P_DISABLE": "direct copies between GPUs",
-    "NCCL_SHM_DISABLE": "shared memory between processes",
-    "NCCL_IB_DISABLE": "InfiniBand and RoCE",
-}
-
-
-@rule(
-    id="nccl-conf-hides-setting",
-    title="A configuration file switches off one of NCCL's transports",
-    severity=Severity.WARNING,
-    applies=uses_nccl,
-    fix=(Advice(text="remove the line from the file, or override it in the job's environment with 0"),),
-)
-def conf_hides_setting(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """A transport is off for every job of this user or host, although the environment shows nothing of it.
-
-    Why it matters
-    The files are read at each start of NCCL and forgotten by people; without P2P or shared memory, traffic between GPUs of one host takes
-    the network's way, and without InfiniBand the traffic between hosts takes TCP.
-
-    When to leave it
-    When the hardware is known to be broken without it (GPUs without working P2P, for example), and the file says so.
-
-    References
-    NVIDIA/nccl src/misc/param.cc (initEnv)
-    https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html
-    """
-    hidden = [setting for setting in settings(s).values() if setting.source != "environment"]
-    if not hidden:
-        raise NotApplicable("no configuration file of NCCL sets anything")
-    for setting in hidden:
-        off = nccl.as_number(setting.value)
-        if setting.name in _SWITCHED_OFF and (off == 1 or (off != 0 and setting.name == "NCCL_IB_DISABLE")):
-            what = _SWITCHED_OFF[setting.name]
-            yield Evidence(
-                subject=setting.name, seen=f"{setting.value}: {what} switched off", wanted="unset or 0", source=setting.source
-            )
-
-
-@rule(
-    id="nccl-topo-file-missing",
-    title="NCCL_TOPO_FILE names a file that is not there",
-    severity=Severity.WARNING,
-    applies=uses_nccl,
-    fix=(Environment(name="NCCL_TOPO_FILE", value=None), Advice(text="or mount the file into the container, too")),
-)
-def topo_file_missing(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """The topology that the cloud provider or administrator wrote for this machine is not used.
-
-    Why it matters
-    NCCL only notes the failure at level INFO and goes by what the virtual machine shows of its PCI tree, which on cloud hosts often
-    hides which GPU is near which NIC; bandwidth between hosts suffers. Containers that lack the file are the usual cause.
-
-    When to leave it
-    When the machine is bare metal: NCCL then sees the true topology; unset the variable.
-
-    References
-    NVIDIA/nccl src/graph/topo.cc, src/graph/xml.cc (ncclTopoGetXmlFromFile)
-    """
-    if "NCCL_TOPO_FILE" not in settings(s):
-        raise NotApplicable("NCCL_TOPO_FILE is not set")
-    missing = need(need(need(s.network).nccl_files).missing_topology)
-    if missing:
-        yield Evidence(
-            subject="NCCL_TOPO_FILE",
-            seen=f"{missing} does not exist",
-            wanted="a readable file, or unset",
-            source=settings(s)["NCCL_TOPO_FILE"].source,
-        )
-
-
 RULES: tuple[Rule, ...] = (
     wrong_interface,
     interface_doubtful,
     uneven_networks,
     ifname_syntax,
     ib_hca_unmatched,
-    value_ignored,
-    variable_unknown,
-    conf_line_ignored,
-    conf_hides_setting,
-    topo_file_missing,
+    *nccl_settings.RULES,
 )

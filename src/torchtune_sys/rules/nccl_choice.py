@@ -52,12 +52,14 @@ def prediction(s: Snapshot) -> nccl.Prediction:
 
 
 def sockets_carry_data(s: Snapshot) -> bool:
-    """Whether the data of a job over several hosts goes through TCP: no RDMA port that NCCL would open."""
+    """Whether the data of a job over several hosts goes through TCP: no RDMA port that NCCL would open, itself or by a plug-in."""
     chosen = values(s)
     devices = need(s.network).rdma
-    if nccl.ib_disabled(chosen) or absent(devices) or not verbs_devices(s):
+    if absent(devices) or not verbs_devices(s):
         return True
-    return not nccl.usable_ports(need(devices), chosen.get("NCCL_IB_HCA", ""))
+    if nccl.plugin_ports(need(devices)):
+        return False
+    return nccl.ib_disabled(chosen) or not nccl.usable_ports(need(devices), chosen.get("NCCL_IB_HCA", ""))
 
 
 _DOUBTS = {

@@ -11,7 +11,7 @@ from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, 
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, Why, absent, known, need
 from torchtune_sys.rules import rdma
-from torchtune_sys.rules.nccl_choice import better, doubt, interface_named, several_hosts, sockets_carry_data, values
+from torchtune_sys.rules.nccl_choice import better, doubt, interface_named, prediction, several_hosts, sockets_carry_data
 
 _NAME_IN_HOSTS = Advice(text="map the host name to this host's network address in /etc/hosts or DNS, or set GLOO_SOCKET_IFNAME")
 
@@ -240,8 +240,7 @@ def ethernet_mtu_small(s: Snapshot, p: Params) -> Iterator[Evidence]:
     """
     if not sockets_carry_data(s):
         raise NotApplicable("RDMA carries the data")
-    choice = nccl.predict_interfaces(need(need(s.network).interfaces), values(s))
-    for item in choice.choices:
+    for item in prediction(s).choices:
         interface = interface_named(need(s.network), item.interface)
         if interface is None or known(interface.speed_mbps, 0) < 25_000 or interface.kind not in ("ethernet", "bond"):
             continue

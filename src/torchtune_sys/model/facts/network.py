@@ -93,6 +93,8 @@ class IgnoredLine(msgspec.Struct, frozen=True, kw_only=True):
     """``/etc/nccl.conf:3``"""
     text: str
     why: str
+    cured_in: str = ""
+    """The NCCL release that takes the line as it was meant; ``""`` if none does."""
 
 
 class NcclFiles(msgspec.Struct, frozen=True, kw_only=True):
