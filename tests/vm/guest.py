@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 
 HERE = Path(__file__).parent
-DEADLINE_S = 80
+DEADLINE_S = 240.0
 PACKAGES = {"qemu-system-x86": "qemu-system-x86_64", "busybox-static": "busybox", "e2fsprogs": "mkfs.ext4", "dmsetup": "dmsetup"}
 MODULES = ("md-mod", "raid1", "dax", "dm-mod")
 """In the order in which they need each other; what is built in is passed over."""
@@ -187,11 +187,15 @@ _LEFT_OUT = {
     "distutils",
     "unittest",
 }
+_PACKAGES = "/opt/packages"
 _LEFT_OUT_FILES = (".a", ".exe", ".opt-1.pyc", ".opt-2.pyc", ".pyi")
 
 
 def _python(files: dict[str, tuple[Path, int]]) -> str:
-    """Add this interpreter, its library and our packages at the places where they are here; return how to start them."""
+    """Add this interpreter and its library at their places, and our packages below /opt; return how to start them.
+
+    The packages' own place may be one that the guest mounts over (a checkout below /tmp).
+    """
     import torchtune_sys
 
     executable = Path(sys.executable).resolve()
@@ -199,26 +203,28 @@ def _python(files: dict[str, tuple[Path, int]]) -> str:
     packages = Path(torchtune_sys.__file__).parent
     roots = [library, packages]
     for module in ("click", "msgspec", "distro", "psutil", "jinja2", "markupsafe"):
-        place = __import__(module).__file__
-        roots.append(Path(str(place)).parent)
-    wanted: list[Path] = [executable]
+        origin = __import__(module).__file__
+        roots.append(Path(str(origin)).parent)
+    wanted: dict[str, Path] = {str(executable): executable}
     for root in roots:
+        target = library if root == library else Path(_PACKAGES, root.name)
         for folder, names, found in os.walk(root):
             names[:] = [name for name in names if name not in _LEFT_OUT and not name.startswith("config-")]
-            wanted += [
-                Path(folder) / name
+            wanted |= {
+                str(target / (Path(folder) / name).relative_to(root)): Path(folder) / name
                 for name in found
                 if not name.endswith(_LEFT_OUT_FILES) and not name.startswith(("_test", "_tkinter", "_ctypes_test"))
-            ]
-    for path in wanted:
-        files[str(path)] = (path, path.stat().st_mode & 0o777)
+            }
+    for place, path in wanted.items():
+        files[place] = (path, path.stat().st_mode & 0o777)
     programs = [path for name, (path, _) in files.items() if name.startswith("/sbin/")]
-    for path in _libraries(executable, programs + [path for path in wanted if path.suffix == ".so" or ".so." in path.name]):
+    for path in _libraries(
+        executable, programs + [path for path in wanted.values() if path.suffix == ".so" or ".so." in path.name]
+    ):
         files.setdefault(path, (Path(path), 0o755))
-    search = ":".join(sorted({str(root.parent) for root in roots[1:]} | {str(library)}))
     home = library.parent.parent
     return (
-        f"export PYTHONHOME={home} PYTHONPATH={search} PYTHONDONTWRITEBYTECODE=1 LD_LIBRARY_PATH={home}/lib\n"
+        f"export PYTHONHOME={home} PYTHONPATH={_PACKAGES}:{library} PYTHONDONTWRITEBYTECODE=1 LD_LIBRARY_PATH={home}/lib\n"
         f'torchtune_sys() {{ {executable} -m torchtune_sys "$@" --python {executable}; }}\n'
     )
 
