@@ -127,7 +127,7 @@ def parse_local(text: str) -> tuple[int, ...]:
         words = line.split()
         if len(words) == 2 and words[0] == "|--":
             leaf = words[1]
-        elif words[-2:] == ["host", "LOCAL"] and leaf:
+        elif words == ["/32", "host", "LOCAL"] and leaf:  # 127.0.0.0/8 is a local network, no address
             number = _number(leaf)
             if number is not None:
                 found.setdefault(number)
