@@ -363,5 +363,15 @@ def test_proc_of_this_machine_tells_the_same_as_its_kernel() -> None:
             assert plain(found) == plain(interface.addresses), interface.name
 
 
+def test_ipv6_addresses_of_wider_scope_come_first() -> None:
+    lines = [
+        "fe800000000000000000000000000001 02 40 20 80 eno1",
+        "fe800000000000000000000000000009 01 40 20 80 lo",
+        "fd000000000000000000000000000002 02 40 00 80 eno1",
+    ]
+    found = addresses.parse_if_inet6("\n".join(lines))
+    assert [(name, address[:4]) for name, _, address, _ in found] == [("lo", "fe80"), ("eno1", "fd00"), ("eno1", "fe80")]
+
+
 def plain(found: tuple[Address, ...]) -> list[tuple[str, Any]]:
     return [(str(ipaddress.ip_address(item.address)), item.prefix_length) for item in found]

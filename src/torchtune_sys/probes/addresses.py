@@ -160,20 +160,29 @@ def parse_connected(text: str) -> tuple[tuple[str, int, int], ...]:
     return tuple(found)
 
 
+_WIDEST_FIRST = {0x00: 0, 0x40: 1, 0x20: 2, 0x10: 3}
+"""Scopes as if_inet6 prints them: global, site, link, host."""
+
+
 def parse_if_inet6(text: str) -> tuple[_Placed, ...]:
     """/proc/net/if_inet6: address, index, prefix length, scope, flags (all hexadecimal), name.
 
-    >>> parse_if_inet6("fe800000000000000000000000000001 02 40 20 80     eth0")
-    (('eth0', 'inet6', 'fe80:0:0:0:0:0:0:1', 64),)
+    The file lists in the order of a hash table; the kernel keeps (and getifaddrs gives) an interface's addresses with the widest scope
+    first (ipv6_link_dev_addr in net/ipv6/addrconf.c).
+
+    >>> text = "fe800000000000000000000000000001 02 40 20 80 eth0\\nfd000000000000000000000000000002 02 40 00 80 eth0"
+    >>> [address for _, _, address, _ in parse_if_inet6(text)]
+    ['fd00:0:0:0:0:0:0:2', 'fe80:0:0:0:0:0:0:1']
     """
-    found: list[tuple[int, _Placed]] = []
+    found: list[tuple[int, int, _Placed]] = []
     for line in text.splitlines():
         parts = line.split()
         if len(parts) != 6 or len(parts[0]) != 32:
             continue
         try:
             groups = [f"{int(parts[0][place : place + 4], 16):x}" for place in range(0, 32, 4)]
-            found.append((int(parts[1], 16), (parts[5], "inet6", ":".join(groups), int(parts[2], 16))))
+            scope = _WIDEST_FIRST.get(int(parts[3], 16), 0)
+            found.append((int(parts[1], 16), scope, (parts[5], "inet6", ":".join(groups), int(parts[2], 16))))
         except ValueError:
             continue
-    return tuple(item for _, item in sorted(found, key=lambda pair: pair[0]))
+    return tuple(item for _, _, item in sorted(found, key=lambda row: row[:2]))
