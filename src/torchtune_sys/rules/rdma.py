@@ -74,14 +74,15 @@ def _devices(s: Snapshot) -> tuple[RdmaDevice, ...]:
     fix=(Advice(text="bring the port up (cable, switch port, subnet manager), or name the active ones in NCCL_IB_HCA"),),
 )
 def ib_port_down(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """A card whose like are active is down, a port waits for the subnet manager, or a port that NCCL_IB_HCA names is down.
+    """A card whose like are active is down, a port waits for the subnet manager, or a port is down that NCCL_IB_HCA or an address names.
 
     Why it matters
     NCCL passes over a port that is not ACTIVE without a word; its GPUs then share the NICs of others and every collective of the job
     runs at the pace of this host. Libraries that do not check fail on it.
 
     When to leave it
-    When the port is not cabled on purpose, such as the second port of each card: only a card that differs from its siblings is reported.
+    When the port is not cabled on purpose. The second port of a card is reported only where something says that it is meant to be
+    used: NCCL_IB_HCA, or an IP address on its interface.
 
     References
     Linux Documentation/ABI/stable/sysfs-class-infiniband (state, phys_state)
@@ -90,7 +91,7 @@ def ib_port_down(s: Snapshot, p: Params) -> Iterator[Evidence]:
     devices = _devices(s)
     hca = values(s).get("NCCL_IB_HCA", "")
     reported = False
-    for device, port, why in rdma_links.inactive(devices, hca, several=(s.intent.nodes or 1) > 1):
+    for device, port, why in rdma_links.inactive(devices, hca, _addressed(s), several=(s.intent.nodes or 1) > 1):
         reported = True
         yield Evidence(
             subject=f"{device.name}:{port.port}",
@@ -106,6 +107,16 @@ def ib_port_down(s: Snapshot, p: Params) -> Iterator[Evidence]:
         yield Evidence(
             subject="RDMA ports", seen=f"{len(active)} active", wanted="", verdict=Verdict.PASS, source="/sys/class/infiniband"
         )
+
+
+def _addressed(s: Snapshot) -> dict[str, str]:
+    """Interfaces that somebody gave an address; a link-local one comes by itself."""
+    found: dict[str, str] = {}
+    for interface in known(need(s.network).interfaces, ()):
+        for address in known(interface.addresses, ()):
+            if not nccl.is_link_local(address.address):
+                found.setdefault(interface.name, address.address)
+    return found
 
 
 @rule(

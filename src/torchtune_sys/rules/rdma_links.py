@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from torchtune_sys.knowledge import nccl
 from torchtune_sys.model.facts.network import RdmaDevice, RdmaPort
@@ -35,8 +35,13 @@ def by_board(pairs: Iterable[Pair]) -> dict[str, list[Pair]]:
     return groups
 
 
-def inactive(devices: Iterable[RdmaDevice], hca: str, *, several: bool) -> Iterator[tuple[RdmaDevice, RdmaPort, str]]:
-    """Ports that are not active although something says they should be, with what says so."""
+def inactive(
+    devices: Iterable[RdmaDevice], hca: str, addressed: Mapping[str, str], *, several: bool
+) -> Iterator[tuple[RdmaDevice, RdmaPort, str]]:
+    """Ports that are not active although something says they should be, with what says so.
+
+    ``addressed``: interfaces that were given an address, and which.
+    """
     pairs = [(device, port) for device in devices if readable(device) for port in device.ports]
     names = nccl.parse_names(hca, nccl.MAX_HCAS)
     lost = _lost_cards(pairs, several)
@@ -52,6 +57,8 @@ def inactive(devices: Iterable[RdmaDevice], hca: str, *, several: bool) -> Itera
             yield device, port, f"NCCL_IB_HCA={hca} names it"
         elif device.name in lost:
             yield device, port, lost[device.name]
+        elif given := [name for name in known(device.interfaces, ()) if name in addressed]:
+            yield device, port, f"its interface {given[0]} was given the address {addressed[given[0]]}"
         elif several and not any_active and port.link_layer == "InfiniBand":
             yield device, port, "no RDMA port of this host is active, so the job falls back to TCP"
 
