@@ -373,5 +373,7 @@ def test_ipv6_addresses_of_wider_scope_come_first() -> None:
     assert [(name, address[:4]) for name, _, address, _ in found] == [("lo", "fe80"), ("eno1", "fd00"), ("eno1", "fe80")]
 
 
-def plain(found: tuple[Address, ...]) -> list[tuple[str, Any]]:
-    return [(str(ipaddress.ip_address(item.address)), item.prefix_length) for item in found]
+def plain(found: tuple[Address, ...]) -> list[tuple[bool, str, Any]]:
+    """Sorted within a scope: of equals only the kernel knows the order."""
+    rows = [(ipaddress.ip_address(item.address), item.prefix_length) for item in found]
+    return sorted((row.version == 6 and row.is_link_local, str(row), length) for row, length in rows)
