@@ -128,3 +128,113 @@ def test_choice_agrees_with_an_independent_statement(names: list[str], marker: s
 @given(st.text(max_size=60))
 def test_any_value_is_taken_apart(value: str) -> None:
     assert len(parse_names(value).entries) <= 16
+
+
+Entry = tuple[str, str, str, bool]
+"""One element of getifaddrs' list: name, family, address, whether the interface runs."""
+
+ENTRIES = st.lists(st.tuples(st.integers(0, 5), st.sampled_from(["inet", "inet6", "local"])), unique=True, max_size=10).map(
+    lambda found: sorted(found, key=lambda item: item[1] != "inet")
+)
+SIX = ("lo", "docker0", "virbr0", "ib0", "eth0", "br-1")
+RUNNING = st.tuples(*(st.booleans() for _ in SIX))
+
+
+def flat(entries: list[tuple[int, str]], running: tuple[bool, ...]) -> list[Entry]:
+    addresses = {"inet": "10.0.{}.1", "inet6": "2001:db8:{}::1", "local": "::1"}
+    return [
+        (SIX[number], "inet" if kind == "inet" else "inet6", addresses[kind].format(number), running[number])
+        for number, kind in entries
+    ]
+
+
+def as_interfaces(entries: list[Entry], running: tuple[bool, ...]) -> tuple[Interface, ...]:
+    found = []
+    for number, name in enumerate(SIX):
+        mine = tuple(
+            Address(family=family, address=address, prefix_length=24 if family == "inet" else 64, position=position)
+            for position, (owner, family, address, _) in enumerate(entries)
+            if owner == name
+        )
+        bare = interface(name, running=running[number])
+        found.append(Interface(**{field: getattr(bare, field) for field in Interface.__struct_fields__} | {"addresses": mine}))
+    return tuple(found)
+
+
+def walk(entries: list[Entry], prefix: str, shunned: tuple[str, ...], family: str, carrier: bool) -> list[tuple[str, str]]:
+    taken: dict[str, str] = {}
+    for name, kind, address, runs in entries:
+        fits = name.startswith(prefix) and not name.startswith(shunned)
+        if fits and (runs or not carrier) and family in ("", kind) and address != "::1":
+            taken.setdefault(name, address)
+    return list(taken.items())
+
+
+def said_again(entries: list[Entry], family: str, subnet: int | None, *, new: bool) -> list[tuple[str, str]]:
+    """The list is walked once per search; the first search that finds anything ends it."""
+    virtual = ("virbr",) if new else ()
+    if ib := walk(entries, "ib", (), family, new):
+        return ib
+    if subnet is not None:  # the subnet counts whatever the family asked for, and without a carrier, too
+        for name, _, address, _ in entries:
+            if address == f"10.0.{subnet}.1":
+                return [(name, address)]
+    for prefix, shunned in (("", ("docker", "lo", *virtual)), ("docker", ()), ("lo", ()), *((word, ()) for word in virtual)):
+        if found := walk(entries, prefix, tuple(shunned), family, new):
+            return found
+    return []
+
+
+@given(ENTRIES, RUNNING, st.sampled_from(["", "AF_INET", "AF_INET6"]), st.none() | st.integers(0, 6), st.booleans())
+def test_the_automatic_choice_agrees_with_a_walk_over_one_list(
+    found: list[tuple[int, str]], running: tuple[bool, ...], family: str, subnet: int | None, new: bool
+) -> None:
+    entries = flat(found, running)
+    settings = {"NCCL_SOCKET_FAMILY": family} | ({} if subnet is None else {"NCCL_COMM_ID": f"10.0.{subnet}.99:1"})
+    predicted = predict_interfaces(as_interfaces(entries, running), settings, (2, 28, 3) if new else (2, 27, 7))
+    short = {"": "", "AF_INET": "inet", "AF_INET6": "inet6"}[family]
+    wanted = said_again(entries, short, subnet, new=new)
+    assert [(choice.interface, choice.address) for choice in predicted.choices] == wanted
+    if subnet is None:
+        assert predicted.bootstrap == (predicted.choices[0] if predicted.choices else None)
+    else:
+        first = [name for name, _, address, _ in entries if address == f"10.0.{subnet}.1"][:1]
+        assert [predicted.bootstrap.interface] == first if predicted.bootstrap else not first
+        assert bool(predicted.comm_id_fault) is not bool(first)
+
+
+def comm_id(value: str, *seen: Interface) -> tuple[str, bool, bool]:
+    found = predict_interfaces(seen, {"NCCL_COMM_ID": value}, NEW)
+    return found.bootstrap.interface if found.bootstrap else "", bool(found.comm_id_fault), bool(found.undecided)
+
+
+@pytest.mark.parametrize(
+    ("value", "wanted"),
+    [
+        ("10.0.1.200:29500", ("eth1", False, False)),
+        ("10.0.1.200", ("eth1", False, False)),
+        ("127.0.0.1:1", ("lo", False, False)),
+        ("10.9.9.9:1", ("", True, False)),
+        ("", ("", True, False)),
+        ("x", ("", True, False)),
+        ("head:1", ("lo", False, True)),
+        ("[2001:db8::9]:1", ("eth1", False, False)),
+        ("[fe80::9]:1", ("", True, False)),
+        ("[fe80::9%eth1]:1", ("eth1", False, False)),
+        ("[fe80::9%lo]:1", ("", True, False)),
+        ("[2001:db8::9", ("", True, False)),
+    ],
+)
+def test_comm_id_decides_the_first_contact_and_has_no_fallback(value: str, wanted: tuple[str, bool, bool]) -> None:
+    """bootstrapNetInit: an invalid address or no interface in the subnet ends in an error, whatever else there is."""
+    addresses = tuple(
+        Address(family=family, address=address, prefix_length=length, position=place)
+        for place, (family, address, length) in enumerate(
+            [("inet", "10.0.1.1", 24), ("inet6", "2001:db8::1", 64), ("inet6", "fe80::1", 64)], 1
+        )
+    )
+    bare = interface("eth1")
+    eth1 = Interface(**{field: getattr(bare, field) for field in Interface.__struct_fields__} | {"addresses": addresses})
+    assert comm_id(value, interface("lo", "127.0.0.1", 0), eth1)[1:] == wanted[1:]
+    if not wanted[2]:
+        assert comm_id(value, interface("lo", "127.0.0.1", 0), eth1)[0] == wanted[0]

@@ -41,7 +41,8 @@ def wrong_interface(s: Snapshot, p: Params) -> Iterator[Evidence]:
     Why it matters
     Every job needs one IP interface to start, even on one host and with InfiniBand. Once NCCL_SOCKET_IFNAME is set there is no
     fallback: a name that does not match ends in "Bootstrap : no socket interface found". Unset, NCCL takes the first interface
-    that is not called docker* or lo; bridges, tunnels and VPNs pass that test, and ranks on other hosts then wait for ever.
+    called ib*, else the first that is not called docker*, lo* or (since 2.28.3) virbr*; other bridges, tunnels and VPNs pass that test,
+    and ranks on other hosts then wait for ever. NCCL_COMM_ID, where set, must hold an address in a subnet of this host.
 
     When to leave it
     When the named interface exists on the hosts where the job will run, and only this host was not meant.
