@@ -116,7 +116,7 @@ def _wanted(names: tuple[str, ...]) -> str:
     title="NCCL would also talk through bridges, tunnels or container cables",
     severity=Severity.WARNING,
     cause="nccl-wrong-interface",
-    applies=uses_nccl,
+    applies=nccl_on_several_hosts,
     fix=(_SET_IFNAME,),
 )
 def interface_doubtful(s: Snapshot, p: Params) -> Iterator[Evidence]:
@@ -128,21 +128,17 @@ def interface_doubtful(s: Snapshot, p: Params) -> Iterator[Evidence]:
     on every host or no route between hosts: the job hangs at its first collective.
 
     When to leave it
-    When the job stays on this host (say so with --nnodes 1), or the interface is an overlay network that all hosts share on purpose.
+    When the interface is an overlay network that all hosts of the job share on purpose.
 
     References
     NVIDIA/nccl src/transport/net_socket.cc, src/misc/socket.cc
     """
-    if s.intent.nodes == 1:
-        raise NotApplicable("the job runs on this host alone")
     network, choice = need(s.network), prediction(s)
     good = better(network)
-    if not choice.choices or not good:
+    if not choice.choices or not good or not sockets_carry_data(s):
         return
-    first = choice.bootstrap or choice.choices[0]
-    judged = [first] if s.intent.nodes is None else []
-    if s.intent.nodes is not None and sockets_carry_data(s):
-        judged += [other for other in choice.choices if other != first]
+    first = choice.bootstrap or choice.choices[0]  # nccl-wrong-interface judges it
+    judged = [other for other in choice.choices if other != first]
     for item in judged:
         interface = interface_named(network, item.interface)
         if interface and (why := doubt(network, interface, item.address)):
