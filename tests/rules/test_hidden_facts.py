@@ -1,0 +1,131 @@
+"""A fact that cannot be looked at never makes a fault look healthy, never raises an alarm, and never makes a rule stumble.
+
+Each fact that a rule may read is hidden in turn (permission denied): on the hosts that the rule fails, and on the healthy one.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any, get_args
+
+import msgspec
+import pytest
+
+from conftest import HOSTS, load
+from torchtune_sys import engine
+from torchtune_sys.model.rule import Result, Rule, Verdict
+from torchtune_sys.model.snapshot import FAMILIES, Snapshot
+from torchtune_sys.model.values import Missing, Why
+from torchtune_sys.rules import CATALOGUE, by_id
+
+RULES = by_id()
+FAILING = sorted(path.stem for path in HOSTS.glob("*.fail*.json") if path.stem.split(".")[0] in RULES)
+ALLOWED: dict[str, set[str]] = {
+    "driver-too-old.fail.live": {"python.live"},
+    "gpu-arch-not-in-wheel.fail.live": {"python.live"},
+    "checkpoints-on-volatile-storage.fail.instance-store": {"storage.places[0].disks"},
+    "ethernet-mtu-small.fail": {"network.interfaces[1].speed_mbps"},
+    "forward-compat-unsupported-gpu.fail": {"gpu.devices[0].name"},
+    "gpu-ecc-off.fail": {"gpu.devices[0].name"},
+    "gpu-pcie-link-degraded.fail.busy-and-slow": set(),
+    "gpu-pcie-link-degraded.fail.live": set(),
+    "gpu-peer-access-broken.fail": {"gpu.devices[0].nvlinks_down"},
+    "ib-port-down.fail.address": {"network.interfaces"},
+    "mount-options-slow.fail.strictatime": {"storage.places[0].filesystem"},
+    "nccl-uneven-networks.fail": {"network.interfaces[2].speed_mbps"},
+    "no-wheel-for-python.fail.free-threaded": {"python.free_threaded"},
+    "nouveau-loaded.fail": {"pci", "pci.devices"},
+    "nvml-driver-library-mismatch.fail": {"gpu"},
+    "pcie-errors-correctable.fail.live": {"pci.growth"},
+    "pcie-read-request-small.fail": {"network.rdma[0].ports[0].rate_gbps"},
+    "pcie-relaxed-ordering-off.fail": {"network.rdma[0].ports[0].rate_gbps"},
+    "roce-gid-index.fail": set(),
+    "roce-gid-index.fail.empty-entry": set(),
+    "roce-gid-index.fail.old-default": set(),
+    "roce-without-routable-address.fail.v1-only": set(),
+    "rocm-build-on-nvidia-host.fail": {"python.torch.hip"},
+    "service-takes-resources.fail.memory": {"memory.total_bytes"},
+    "tcp-buffer-ceiling-low.fail": {"network.interfaces[1].speed_mbps"},
+    "topology-file-of-another-machine.fail.missing-gpu": {"pci.devices[38].class_"},
+    "interpreter-does-not-start": {"python.version"},
+}
+"""Host (or rule) → facts that may stay hidden without the verdict becoming unknown; each with the reason why."""
+
+HIDDEN = Missing(Why.DENIED, "/hidden", "hidden by the test")
+
+seen = cache(load)
+
+
+@cache
+def words(module: str) -> frozenset[str]:
+    """The attributes that a module of rules names, those of the modules that it imports included."""
+    namespace = vars(sys.modules[module])
+    found = set(re.findall(r"\.([a-z_0-9]+)", Path(namespace["__file__"]).read_text()))
+    for value in namespace.values():
+        other = getattr(value, "__module__", None) or getattr(value, "__name__", "")
+        if isinstance(other, str) and other.startswith("torchtune_sys.rules.") and other != module:
+            found |= words(other)
+    return frozenset(found)
+
+
+@cache
+def fields(struct: type[msgspec.Struct]) -> dict[str, bool]:
+    """Names of fields, and whether each may be missing."""
+    return {field.name: Missing in get_args(field.type) for field in msgspec.structs.fields(struct)}
+
+
+def hide(value: Any, names: frozenset[str], path: str) -> Iterator[tuple[str, Any]]:
+    """``value`` with one fact below it hidden, for each fact that is called one of ``names``; of a tuple in the first and the last."""
+    if isinstance(value, msgspec.Struct) and not isinstance(value, Missing):
+        for name, may_miss in fields(type(value)).items():
+            if name in names:
+                for where, changed in hide_one(getattr(value, name), may_miss, names, f"{path}.{name}"):
+                    yield where, msgspec.structs.replace(value, **{name: changed})
+    elif isinstance(value, tuple) and value and isinstance(value[0], msgspec.Struct):
+        for number in sorted({0, len(value) - 1}):
+            for where, changed in hide(value[number], names, f"{path}[{number}]"):
+                yield where, (*value[:number], changed, *value[number + 1 :])
+    elif isinstance(value, dict):
+        for key, inner in value.items():
+            for where, changed in hide_one(inner, path.endswith((".limits", ".preloads")), names, f"{path}[{key}]"):
+                yield where, {**value, key: changed}
+
+
+def hide_one(value: Any, may_miss: bool, names: frozenset[str], path: str) -> Iterator[tuple[str, Any]]:
+    if may_miss and not isinstance(value, Missing):
+        yield path, HIDDEN
+    yield from hide(value, names, path)
+
+
+def judged(host: Snapshot, rule: Rule) -> Iterator[tuple[str, Result]]:
+    """The rule's result for each fact that it may read, that fact being hidden."""
+    names = words(rule.judge.__module__)
+    for family in FAMILIES:
+        if family in names:
+            for where, changed in hide_one(getattr(host, family), True, names, family):
+                (result,) = engine.judge(msgspec.structs.replace(host, **{family: changed}), [rule])
+                yield where, result
+
+
+def allowed(name: str) -> set[str]:
+    return ALLOWED.get(name, set())
+
+
+def stumbles(result: Result) -> bool:
+    return result.verdict is Verdict.CRASHED or not all(isinstance(item.verdict, Verdict) for item in result.evidence)
+
+
+@pytest.mark.parametrize("name", FAILING)
+def test_a_fault_is_never_called_healthy(name: str) -> None:
+    found = judged(seen(name), RULES[name.split(".")[0]])
+    assert not {where for where, result in found if stumbles(result) or result.verdict is Verdict.PASS} - allowed(name)
+
+
+@pytest.mark.parametrize("rule", CATALOGUE, ids=lambda rule: rule.id)
+def test_health_is_never_called_a_fault(rule: Rule) -> None:
+    found = judged(seen("healthy"), rule)
+    assert not {where for where, result in found if stumbles(result) or result.verdict is Verdict.FAIL} - allowed(rule.id)
