@@ -168,3 +168,97 @@ def test_messages_a_minute_apart_are_two_events() -> None:
     line = "NVRM: Xid (PCI:0000:18:00): 31, pid=1, name={}, x\n"
     found = read("".join(f"[{time}.000000] {line.format(name)}" for time, name in ((10, "a"), (12, "b"), (100, "c"))))
     assert [(event.count, event.who, event.first_s, event.last_s) for event in found] == [(2, "a, b", 10, 12), (1, "c", 100, 100)]
+
+
+def kinds(*lines: str) -> list[tuple[str, str, str]]:
+    return [(event.kind, event.subject, event.who) for event in read("\n".join(lines) + "\n")]
+
+
+FIRMWARE = (
+    "[11219.196524] {1}[Hardware Error]: Hardware error from APEI Generic Hardware Error Source: 1",
+    "[11219.196558] {1}[Hardware Error]: event severity: SEVERITY",
+    "[11219.196576] {1}[Hardware Error]:  Error 0, type: SEVERITY",
+    "[11219.196591] {1}[Hardware Error]:   section_type: PCIe error",
+    "[11219.196606] {1}[Hardware Error]:   port_type: 4, root port",
+    "[11219.196653] {1}[Hardware Error]:   device_id: 0000:5d:02.0",
+    "[11219.196684] {1}[Hardware Error]:   vendor_id: 0x8086, device_id: 0x347a",
+    "[11219.196690] {1}[Hardware Error]:   aer_uncor_status: 0x00004020, aer_uncor_mask: 0x00000000",
+)
+
+
+@pytest.mark.parametrize(
+    ("severity", "event"),
+    [
+        ("fatal", ("aer-uncorrected", "0000:5d:02.0", "Fatal")),
+        ("recoverable", ("aer-uncorrected", "0000:5d:02.0", "Non-Fatal")),
+        ("corrected", ("aer-corrected", "0000:5d:02.0", "told by the firmware")),
+    ],
+)
+def test_an_error_record_of_the_firmware_is_one_event(severity: str, event: tuple[str, str, str]) -> None:
+    assert kinds(*(line.replace("SEVERITY", severity) for line in FIRMWARE)) == [event]
+
+
+def test_information_from_the_firmware_is_no_error() -> None:
+    assert kinds(*(line.replace("SEVERITY", "info") for line in FIRMWARE)) == []
+
+
+def test_a_record_of_the_boot_before_has_no_number() -> None:
+    lines = (line.replace("SEVERITY", "fatal").replace("{1}", "") for line in FIRMWARE[1:])
+    assert kinds("[    1.2] BERT: Error records from previous boot:", *lines) == [("aer-uncorrected", "0000:5d:02.0", "Fatal")]
+
+
+def test_an_unsupported_request_told_by_the_firmware_is_marked_as_one() -> None:
+    lines = [line.replace("SEVERITY", "recoverable").replace("0x00004020", "0x00100000") for line in FIRMWARE]
+    assert "UnsupReq" in read("\n".join(lines))[0].text
+
+
+def test_memory_that_the_firmware_calls_broken_is_an_uncorrected_error_and_corrected_memory_none() -> None:
+    record = [line.replace("PCIe error", "memory error") for line in FIRMWARE[:4]]
+    assert kinds(*(line.replace("SEVERITY", "recoverable") for line in record)) == [("memory-uncorrected", "", "")]
+    assert kinds(*(line.replace("SEVERITY", "corrected") for line in record)) == []
+
+
+LIMITED = "[    3.1] {0}: {1} Gb/s available PCIe bandwidth, limited by {2} link at 0000:00:01.0 (capable of 252.048 Gb/s with 16.0 GT/s PCIe x16 link)"
+
+
+@pytest.mark.parametrize(
+    ("device", "limit", "found"),
+    [
+        ("mlx5_core 0000:63:00.0", "16.0 GT/s PCIe x8", ["0000:63:00.0"]),
+        ("pci 0000:01:00.0", "2.5 GT/s x1", ["0000:01:00.0"]),  # older kernels leave "PCIe" out
+        ("mlx5_core 0000:63:00.0", "8.0 GT/s PCIe x16", []),  # slower, not narrower
+        ("pci 0103:00:00.0", "Unknown speed x0", []),  # a virtual machine's
+    ],
+)
+def test_only_a_link_with_fewer_lanes_than_the_card_is_narrow(device: str, limit: str, found: list[str]) -> None:
+    assert [subject for _, subject, _ in kinds(LIMITED.format(device, "31.5", limit))] == found
+
+
+@pytest.mark.parametrize(
+    ("line", "kind"),
+    [
+        ("NVRM: The NVIDIA probe routine failed for 2 device(s).", "gpu-probe-failed"),
+        ("NVRM: The NVIDIA probe routine was not called for 1 device(s).", "gpu-not-probed"),
+        ("infiniband efa_0: Wait for completion (polling) timeout", "efa-fault"),
+        (
+            "infiniband rdmap16s27: The device didn't send any completion for admin cmd CREATE_AH(5) status 0 (ctx 0x0)",
+            "efa-fault",
+        ),
+        ("infiniband rdmap16s27: Admin queue is closed", "efa-fault"),
+    ],
+)
+def test_lines_of_drivers_that_do_not_get_their_device(line: str, kind: str) -> None:
+    assert [found for found, _, _ in kinds(f"[   12.500000] {line}")] == [kind]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "efa 0000:00:07.0: Setup irq:1861 name:efa-mgmnt@pci:0000:00:07.0",
+        "infiniband efa_0: IB device registered",
+        "infiniband efa_0: Failed to process command ALLOC_PD (opcode 14) comp_status 1 err -12",  # a program asked for too much
+        "mlx5_core 0000:63:00.0: 504.112 Gb/s available PCIe bandwidth (32.0 GT/s PCIe x16 link)",
+    ],
+)
+def test_lines_that_every_healthy_host_has_say_nothing(line: str) -> None:
+    assert kinds(f"[   12.500000] {line}") == []

@@ -9,10 +9,13 @@ from torchtune_sys.model.facts.kernel import KernelEvent, KernelFacts
 from torchtune_sys.model.values import Missing, Why
 
 _NAME = "report"
-_LINE = re.compile(r"^(?:<\d+>)?(?:\[ *\d{1,9}\.\d{6}\]|.{8,60} kernel: )", re.MULTILINE)
+_LINE = re.compile(
+    r"^[ \t>]{0,8}(?:<\d+>)?(?:\[ *\+?\d{1,9}\.\d{6}\]|\[[A-Z][a-z]{2} [A-Z][a-z]{2} +\d{1,2} \d\d:\d\d:\d\d \d{4}\]|.{8,60} kernel: )",
+    re.MULTILINE,
+)
 _SAMPLE = 1 << 16
 _ENOUGH = 10
-"""Lines in the form of a kernel log that make a log of a text in which no message is known."""
+"""Lines in the form of a kernel log that make a log of a text in which no message is known; fewer do if they are most of it."""
 
 
 def kernel_facts(text: str) -> KernelFacts | None:
@@ -26,10 +29,20 @@ def kernel_facts(text: str) -> KernelFacts | None:
     found = read_log(text, _NAME)
     if found is not None and not isinstance(found.events, Missing) and any(map(_dated, found.events)):
         return found
-    if len(_LINE.findall(text[:_SAMPLE])) < _ENOUGH:
+    if not _looks_like_one(text[:_SAMPLE]):
         return None
     nothing = Missing(Why.NOT_RECORDED, _NAME, "no line with a time was needed")
     return KernelFacts(events=(), source=_NAME, from_s=nothing, now_s=nothing, booted=nothing, whole=nothing)
+
+
+def _looks_like_one(text: str) -> bool:
+    """Whether the text has the form of a kernel log, whatever its lines say.
+
+    >>> _looks_like_one("$ dmesg | grep -i nvidia\\n[    9.104242] nvidia-nvlink: Nvlink Core is being initialized\\n[    9.2] cut"), _looks_like_one("x")
+    (True, False)
+    """
+    found = len(_LINE.findall(text))
+    return found >= _ENOUGH or (found > 0 and 3 * found >= sum(bool(line.strip()) for line in text.split("\n")))
 
 
 def _dated(event: KernelEvent) -> bool:

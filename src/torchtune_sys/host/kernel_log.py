@@ -16,6 +16,8 @@ WORDS = (
     "I/O error", "I/O Error", "critical medium error", "EXT4-fs error", "Remounting filesystem read-only", "Internal error", "hutting down filesystem", "orruption", "BTRFS error", "BTRFS critical",
     "forced readonly", "nfs: server ", "Lustre: ", "Machine Check", "EDAC MC", "Memory failure: 0x", "soft lockup", "hard LOCKUP",
     "blocked for more than", "detected stall", "detected expedited stall", "[nvidia", "[mlx5", "[nfs", "[lustre", "above threshold, cpu clock",
+    "available PCIe bandwidth, limited", "event severity: ", "Error]:  Error ", "section_type: ", "Error]:   device_id: ", "aer_uncor_status: ",
+    "admin cmd ", "(polling) timeout", "Admin queue is closed", "Device isn't ready",
     "unsigned module", "unavailable key", "Key was rejected by service", "Linux version ",
     " in libcuda", " in libnccl", " in libtorch", " in libc10", " in libcudnn", " in libcublas", " in libnvidia", " in libmlx5", " in libibverbs",
 )  # fmt: skip

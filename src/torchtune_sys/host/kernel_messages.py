@@ -34,6 +34,8 @@ _ROWS: tuple[_Row, ...] = (
     ("I/O region assigned", "gpu-bar", r"NVRM: This PCI I/O region assigned to your NVIDIA device is invalid"),
     ("already bound to", "gpu-bound", rf"NVRM: GPU {_PCI} is already bound to (?P<who>\w+)"),
     ("nouveau ", "gpu-bound", rf"(?P<who>nouveau) {_PCI}: (?:NVIDIA [A-Z]{{1,3}}\d|DRM: VRAM)"),
+    ("probe routine failed", "gpu-probe-failed", r"NVRM: The NVIDIA probe routine failed for (?P<code>\d{1,4})\b"),
+    ("probe routine was", "gpu-not-probed", r"NVRM: The NVIDIA probe routine was not called for (?P<code>\d{1,4})\b"),
     ("loading NVIDIA UNIX", "driver-load", r"NVRM: loading NVIDIA UNIX"),
     ("gsp_", "gsp-firmware", rf"nvidia {_PCI}: Direct firmware load for (?P<who>\S*gsp_\S*) failed with error -2"),
     ("RmFetchGspRmImages", "gsp-firmware", r"NVRM: .*RmFetchGspRmImages: No firmware image found"),
@@ -51,6 +53,8 @@ _ROWS: tuple[_Row, ...] = (
     ("Bus Error: severity=Correct", "aer-corrected", rf"{_PCI}: (?:AER: )?\w+ Bus Error: severity=Correct\w+, type=(?P<who>[\w ]+)"),
     ("DPC: containment", "pcie-contained", rf"{_PCI}: DPC: containment event"),
     ("pciehp: Slot(", "slot-down", rf"{_PCI}: pciehp: Slot\((?P<who>[^)]{{1,40}})\): Link Down"),
+    # Linux: drivers/pci/pci.c (__pcie_print_link_status), printed of every device when it is found, and by drivers of network cards
+    ("bandwidth, limited", "pcie-narrow", rf"[\w-]{{2,20}} {_PCI}: [\d.]{{3,12}} Gb/s available PCIe bandwidth, limited by [\d.]{{1,5}} GT/s (?:PCIe )?x(?P<code>\d{{1,2}}) link at \S{{1,20}} \(capable of .{{1,40}} x(?P<most>\d{{1,2}}) link\)"),
     # Linux: mm/oom_kill.c
     ("ut of memory: Kill", "oom-kill", r"(?P<subject>Memory cgroup out of memory|Out of memory): Kill(?:ed)? process \d+,? \(?(?P<who>[^),]{1,40})"),
     ("slurmstepd: error: Detected", "oom-kill", r"slurmstepd: error: (?P<subject>Detected) \d{1,9} oom[-_]kill event\S{0,3} in (?P<who>(?:StepId=|step )[\w.+]{1,30}\w)"),
@@ -58,6 +62,12 @@ _ROWS: tuple[_Row, ...] = (
     ("health compromised", "mlx5-fault", rf"mlx5_core {_PCI}: .*?device's health compromised"),
     ("Fatal error ", "mlx5-fault", rf"mlx5_core {_PCI}: .*?Fatal error \d+ detected"),
     (": synd 0x", "mlx5-fault", rf"mlx5_core {_PCI}: .*?synd 0x0*[1-9a-f][0-9a-f]*: "),
+    # Linux: drivers/infiniband/hw/efa/efa_com.c
+    ("any MSI-X interrupt for admin cmd", "efa-fault", r"infiniband (?P<subject>[\w-]{1,32}): The device sent a completion but the driver didn't receive any MSI-X"),
+    ("any completion for admin cmd", "efa-fault", r"infiniband (?P<subject>[\w-]{1,32}): The device didn't send any completion"),
+    ("(polling) timeout", "efa-fault", r"infiniband (?P<subject>(?:efa_|rdmap)\w{1,24}): Wait for completion \(polling\) timeout"),
+    ("Admin queue is closed", "efa-fault", r"infiniband (?P<subject>(?:efa_|rdmap)\w{1,24}): Admin queue is closed"),
+    ("Device isn't ready", "efa-fault", r"(?:infiniband|efa) (?P<subject>\S{1,32}): Device isn't ready, (?:abort com init|can't reset)"),
     ("Cable error", "module-fault", rf"mlx5_core {_PCI}: Port module event\[error\]: module \d+, Cable error, (?P<who>.{{1,80}})"),
     ("High temperature on", "nic-hot", rf"mlx5_core {_PCI}: .*High temperature on sensors"),
     (": Link down", "link-down", r"mlx5_core \S+ (?P<subject>[\w.-]{1,16}): Link down"),
@@ -140,6 +150,7 @@ class _Book:
         self._latest: dict[tuple[str, str, int], int] = {}
         self._gpu = ""  # the address in NVRM's last "The NVIDIA GPU …", which its next lines speak of
         self._cgroup = ""
+        self._record: dict[str, str] = {}  # what the firmware's error record, whose lines follow each other, has said so far
 
     def read(self, time: float | None, line: str) -> None:
         for word, kind, pattern in _ROWS:
@@ -148,9 +159,9 @@ class _Book:
                 if found is not None:
                     self._add(kind, found, time, line)
                     return
-        self._context(line)
+        self._context(time, line)
 
-    def _context(self, line: str) -> None:
+    def _context(self, time: float | None, line: str) -> None:
         """Lines that say more of the message before or after them."""
         if "NVRM: The NVIDIA" in line:
             found = re.search(rf"NVRM: The NVIDIA .*?GPU {_PCI}", line)
@@ -163,8 +174,40 @@ class _Book:
             self._cgroup = f"{found[1]} {found[2] or ''}".strip()
         elif "] UnsupReq" in line:
             self._amend("aer-uncorrected", text="UnsupReq")
+        elif "[Hardware Error]:" in line:
+            self._firmware(time, line)
         elif "[" in line and (found := re.search(r"\+0x[0-9a-f]+/0x[0-9a-f]+ \[(nvidia\w*|mlx5\w*|nfs\w*|lustre)\]", line)):
             self._amend("lockup", "hung-task", text=f"in the module {found[1]}")
+
+    def _firmware(self, time: float | None, line: str) -> None:
+        """A line of a record of APEI, which names severity, kind and device in this order (Linux drivers/firmware/efi/cper.c, ghes.c, bert.c)."""
+        found = re.search(
+            r"\[Hardware Error\]: +(event severity|section_type|device_id|aer_uncor_status|Error \d{1,4}, type): (\S.{0,60})",
+            line,
+        )
+        if found is None:
+            return
+        name, value = found[1], found[2].strip()
+        if name == "event severity":
+            self._record = {}
+        severity = self._record.get("severity", "")
+        lost = "Fatal" if severity in ("fatal", "panic") else "Non-Fatal"
+        if name == "aer_uncor_status":
+            self._amend("aer-uncorrected", text="UnsupReq" if value.startswith("0x00100000") else "")
+        elif name == "section_type":
+            self._record["section"] = value
+            if value == "memory error" and severity in ("fatal", "recoverable"):
+                self._told("memory-uncorrected", f"{severity} memory error, told by the firmware", time)
+        elif name == "device_id":
+            if self._record.get("section") == "PCIe error" and severity in ("fatal", "recoverable", "corrected"):
+                kind = "aer-corrected" if severity == "corrected" else "aer-uncorrected"
+                who = "told by the firmware" if severity == "corrected" else lost
+                self._told(kind, f"{severity} PCIe error, told by the firmware", time, address(value), who)
+        else:
+            self._record["severity"] = value
+
+    def _told(self, kind: str, text: str, time: float | None, subject: str = "", who: str = "") -> None:
+        self._count(KernelEvent(kind=kind, subject=subject, text=text, who=who, first_s=time, last_s=time))
 
     def _amend(self, *kinds: str, subject: str = "", who: str = "", text: str = "") -> None:
         last = self.events[-1] if self.events else None
@@ -184,6 +227,8 @@ class _Book:
             subject = self._gpu
         if kind == "disk-io" and subject.startswith(_NOT_DISKS):
             return
+        if kind == "pcie-narrow" and int(group["code"]) >= int(group["most"]):
+            return  # slower, not narrower: so is every card in an older slot, and each GPU at rest
         who = (group.get("who") or "").strip()
         text = line[found.start() : found.start() + TEXT].strip().removeprefix("NVRM: ").lstrip()
         if kind == "oom-kill":

@@ -8,8 +8,9 @@ from torchtune_sys.model.actions import Advice
 from torchtune_sys.model.facts.kernel import KernelEvent, KernelFacts
 from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, rule
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import Missing, need
+from torchtune_sys.model.values import Missing, NotApplicable, need
 from torchtune_sys.rules.kernel_seen import DAYS, grouped, nothing, recent, shorter, total, when
+from torchtune_sys.rules.kernel_seen import events as log_events
 
 _DAY = Param("days", 1, "how far back in the log a message counts, days")
 
@@ -151,6 +152,62 @@ def pcie_slot_link_down(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 
 @rule(
+    id="pcie-narrow-slot-logged",
+    title="The kernel says that a GPU or network card has fewer PCIe lanes than it can use",
+    severity=Severity.ADVICE,
+    fix=(
+        Advice(
+            text="put the card into a slot with all its lanes (the board's manual: bifurcation, shared slots), without a riser"
+        ),
+        Advice(text="in such a slot already: reseat the card, and look at slot and connector"),
+    ),
+)
+def pcie_narrow_slot_logged(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """When it found the card, the kernel noted that the bandwidth is limited by a link with fewer lanes than the card has.
+
+    Why it matters
+    Copies between host and GPU, and what a network card carries, have that part of the bandwidth only.
+
+    When to leave it
+    The board has no wider slot free, or shares lanes between two cards, and the data loader is not held up by it. Speeds are not judged: GPUs slow
+    their links down at rest. Cards whose links were read themselves are judged by gpu-slot-narrower-than-card and pcie-link-degraded.
+
+    References
+    Linux drivers/pci/pci.c (pcie_print_link_status)
+    """
+    log = need(s.kernel)
+    if not isinstance(s.system, Missing) and not isinstance(s.system.hypervisor, Missing) and s.system.hypervisor:
+        raise NotApplicable("a virtual machine: the links are what its hypervisor shows")
+    latest = {event.subject: event for event in log_events(s) if event.kind == "pcie-narrow"}
+    judged = {address: event for address, event in latest.items() if _trains(s, event) and not _read(s, address)}
+    for address, event in judged.items():
+        yield Evidence(
+            subject=_place(s, address),
+            seen=shorter(event.text.partition(f"{address}: ")[2] or event.text, 180),
+            wanted="as many lanes as the card has",
+            source=log.source,
+        )
+    if not judged:
+        yield from nothing(s, "PCIe", "GPU or network card with too few lanes")
+
+
+def _trains(s: Snapshot, event: KernelEvent) -> bool:
+    """Whether the device is a GPU, or a card of a driver of fast networks."""
+    if event.text.startswith(("mlx5_core ", "bnxt_en ", "nvidia ", "amdgpu ")):
+        return True
+    known_gpus = () if isinstance(s.gpu, Missing) or isinstance(s.gpu.devices, Missing) else s.gpu.devices
+    functions = () if isinstance(s.driver, Missing) or isinstance(s.driver.nvidia_devices, Missing) else s.driver.nvidia_devices
+    return event.subject in functions or any(gpu.pci_address == event.subject for gpu in known_gpus)
+
+
+def _read(s: Snapshot, address: str) -> bool:
+    """Whether the device's own link was read."""
+    if isinstance(s.pci, Missing) or isinstance(s.pci.devices, Missing):
+        return False
+    return any(device.address == address and not isinstance(device.link.current_width, Missing) for device in s.pci.devices)
+
+
+@rule(
     id="network-adapter-fault",
     title="A network adapter reported a fault of its own",
     severity=Severity.ERROR,
@@ -162,7 +219,8 @@ def pcie_slot_link_down(s: Snapshot, p: Params) -> Iterator[Evidence]:
     params=(DAYS,),
 )
 def network_adapter_fault(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """The mlx5 driver logged a compromised health, a fatal error or syndrome, a cable or transceiver error, or too high a temperature.
+    """The mlx5 driver logged a compromised health, a fatal error or syndrome, a cable or transceiver error, or too high a temperature;
+    or the EFA driver logged that its device does not answer.
 
     Why it matters
     After a health error the adapter is reset: RDMA connections break, and NCCL ends with "Got async event" or a timeout. A port whose
@@ -172,9 +230,9 @@ def network_adapter_fault(s: Snapshot, p: Params) -> Iterator[Evidence]:
     The adapter's firmware was updated or reset at that time; the port with the faulty module is not used.
 
     References
-    Linux drivers/net/ethernet/mellanox/mlx5/core/health.c, events.c
+    Linux drivers/net/ethernet/mellanox/mlx5/core/health.c, events.c; drivers/infiniband/hw/efa/efa_com.c
     """
-    kinds = ("nic-hot", "module-fault", "mlx5-fault")
+    kinds = ("nic-hot", "module-fault", "efa-fault", "mlx5-fault")
     yield from _each(s, p, kinds, "network adapters", "fault of an adapter", "no fault")
 
 
@@ -330,6 +388,7 @@ RULES: tuple[Rule, ...] = (
     pcie_uncorrected_errors,
     pcie_corrected_errors,
     pcie_slot_link_down,
+    pcie_narrow_slot_logged,
     network_adapter_fault,
     network_link_flapping,
     nvme_errors_logged,

@@ -5,38 +5,27 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from torchtune_sys.model.actions import Advice
-from torchtune_sys.model.facts.kernel import KernelEvent
 from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, rule
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, absent, need
-from torchtune_sys.rules.kernel_seen import DAYS, gpu_name, grouped, nothing, nvidia_log, recent, same_clock, shorter, when
+from torchtune_sys.rules.kernel_seen import (
+    DAYS,
+    gpu_name,
+    grouped,
+    nothing,
+    nvidia_log,
+    recent,
+    shorter,
+    since_last_start,
+    when,
+    works,
+)
 from torchtune_sys.rules.kernel_seen import events as log_events
-from torchtune_sys.rules.kernel_xid import troubles
-
-_START_S = 60.0
-
-
-def _since_last_start(s: Snapshot, p: Params, *kinds: str) -> tuple[KernelEvent, ...]:
-    """Events of the driver's latest start: what an earlier one met may be mended."""
-    starts = [event.first_s for event in log_events(s) if event.kind in ("boot", "driver-load") and event.first_s is not None]
-
-    def ended(event: KernelEvent) -> bool:
-        last = event.last_s
-        return last is not None and any(same_clock(start, last) and start > last + _START_S for start in starts)
-
-    return tuple(event for event in recent(s, p, *kinds) if not ended(event))
-
-
-def _works(s: Snapshot, address: str) -> bool:
-    """Whether the driver serves the GPU by now."""
-    if isinstance(s.gpu, Missing) or isinstance(s.gpu.devices, Missing):
-        return False
-    return any(gpu.pci_address == address and not gpu.lost for gpu in s.gpu.devices)
 
 
 def _told(s: Snapshot, p: Params, kinds: tuple[str, ...], what: str, wanted: str) -> Iterator[Evidence]:
     log = need(s.kernel)
-    found = [event for event in _since_last_start(s, p, *kinds) if not _works(s, event.subject)]
+    found = [event for event in since_last_start(s, p, *kinds) if not works(s, event.subject)]
     groups = grouped(tuple(found))
     for address, events in groups.items():
         if not address and len(groups) > 1:
@@ -45,42 +34,6 @@ def _told(s: Snapshot, p: Params, kinds: tuple[str, ...], what: str, wanted: str
         yield Evidence(subject=gpu_name(s, address), seen=f"{words}{when(log, events)}", wanted=wanted, source=log.source)
     if not found:
         yield from nothing(s, "driver", what)
-
-
-@rule(
-    id="gpu-initialisation-failed",
-    title="The driver could not initialise a GPU",
-    severity=Severity.ERROR,
-    fix=(Advice(text="restart the machine; check power and seating; see the lines beside it: dmesg | grep NVRM"),),
-    params=(DAYS,),
-    applies=nvidia_log,
-)
-def gpu_initialisation_failed(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """The log holds "RmInitAdapter failed" for a GPU that the driver does not serve now, and no Xid explains it.
-
-    Why it matters
-    The GPU is on the PCI bus and cannot be used: nvidia-smi says "No devices were found", or shows one GPU less.
-
-    When to leave it
-    Never.
-
-    References
-    NVIDIA/open-gpu-kernel-modules src/nvidia/arch/nvalloc/unix/src/osinit.c (RmInitAdapter)
-    """
-    own = {trouble.address for trouble in troubles(s, p) if trouble.judged == "init"}
-    told = recent(s, p, "gpu-bar", "gsp-firmware", "gpu-needs-proprietary", "gpu-needs-open", "gpu-unsupported")
-    if told:
-        raise NotApplicable("another message says why")
-    log = need(s.kernel)
-    found = grouped(tuple(event for event in _since_last_start(s, p, "gpu-init") if not _works(s, event.subject)))
-    for address, events in found.items():
-        if address in own:
-            words = shorter(events[0].text)
-            yield Evidence(
-                subject=gpu_name(s, address), seen=f"{words}{when(log, events)}", wanted="initialised", source=log.source
-            )
-    if not found:
-        yield from nothing(s, "driver", "failed initialisation")
 
 
 @rule(
@@ -258,7 +211,7 @@ def driver_mismatch_logged(s: Snapshot, p: Params) -> Iterator[Evidence]:
     NVIDIA/open-gpu-kernel-modules src/nvidia/arch/nvalloc/unix/src/osapi.c (API mismatch)
     """
     log = need(s.kernel)
-    found = _since_last_start(s, p, "api-mismatch")
+    found = since_last_start(s, p, "api-mismatch")
     if found and _compared(s):
         raise NotApplicable("nvml-driver-library-mismatch compares the versions as they are now")
     if found:
@@ -371,7 +324,6 @@ def _gpu_addresses(s: Snapshot) -> frozenset[str]:
 
 
 RULES: tuple[Rule, ...] = (
-    gpu_initialisation_failed,
     gpu_bar_not_assigned,
     driver_ignores_gpu,
     gpu_needs_proprietary_module,

@@ -6,10 +6,22 @@ from collections.abc import Iterator
 
 from torchtune_sys.knowledge.xid import xid
 from torchtune_sys.model.actions import Advice
+from torchtune_sys.model.facts.kernel import KernelEvent
 from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, Verdict, rule
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, need
-from torchtune_sys.rules.kernel_seen import DAYS, gpu_name, grouped, nothing, nvidia_log, recent, shorter, when
+from torchtune_sys.rules.kernel_seen import (
+    DAYS,
+    gpu_name,
+    grouped,
+    nothing,
+    nvidia_log,
+    recent,
+    shorter,
+    since_last_start,
+    when,
+    works,
+)
 from torchtune_sys.rules.kernel_xid import Trouble, troubles, wanted_action
 
 
@@ -256,6 +268,102 @@ def xid_of_program(s: Snapshot, p: Params) -> Iterator[Evidence]:
         yield from nothing(s, "GPUs", "Xid of a program")
 
 
+@rule(
+    id="gpu-initialisation-failed",
+    title="The driver could not initialise a GPU",
+    severity=Severity.ERROR,
+    fix=(Advice(text="restart the machine; check power and seating; see the lines beside it: dmesg | grep NVRM"),),
+    params=(DAYS,),
+    applies=nvidia_log,
+)
+def gpu_initialisation_failed(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """The log holds "RmInitAdapter failed" for a GPU that the driver does not serve now, or "probe routine failed", and nothing else
+    explains it.
+
+    Why it matters
+    The GPU is on the PCI bus and cannot be used: nvidia-smi says "No devices were found", or shows one GPU less.
+
+    When to leave it
+    Never.
+
+    References
+    NVIDIA/open-gpu-kernel-modules src/nvidia/arch/nvalloc/unix/src/osinit.c (RmInitAdapter)
+    """
+    own = {trouble.address for trouble in troubles(s, p) if trouble.judged == "init"}
+    told = recent(s, p, "gpu-bar", "gsp-firmware", "gpu-needs-proprietary", "gpu-needs-open", "gpu-unsupported")
+    if told:
+        raise NotApplicable("another message says why")
+    log = need(s.kernel)
+    found = grouped(tuple(event for event in since_last_start(s, p, "gpu-init") if not works(s, event.subject)))
+    for address, events in found.items():
+        if address in own:
+            words = shorter(events[0].text)
+            yield Evidence(
+                subject=gpu_name(s, address), seen=f"{words}{when(log, events)}", wanted="initialised", source=log.source
+            )
+    refused = () if found or troubles(s, p) else _not_probed(s, p, "gpu-probe-failed")
+    if refused:
+        words = shorter(refused[-1].text.rstrip("."))
+        yield Evidence(
+            subject=f"{refused[-1].code} GPU(s)", seen=f"{words}{when(log, refused)}", wanted="initialised", source=log.source
+        )
+    elif not found:
+        yield from nothing(s, "driver", "failed initialisation")
+
+
+def _not_probed(s: Snapshot, p: Params, kind: str) -> tuple[KernelEvent, ...]:
+    """What the driver said of GPUs that it did not get, unless it serves every GPU by now, or a message with the GPU says why."""
+    found = since_last_start(s, p, kind)
+    if any(recent(s, p, "gpu-legacy", "gpu-lost", "gpu-bar")):
+        return ()
+    if isinstance(s.gpu, Missing) or isinstance(s.gpu.devices, Missing) or not s.gpu.devices:
+        return found
+    there = () if isinstance(s.driver, Missing) or isinstance(s.driver.nvidia_devices, Missing) else s.driver.nvidia_devices
+    return found if len(there) > len(s.gpu.devices) else ()
+
+
+@rule(
+    id="gpu-held-by-other-driver",
+    title="NVIDIA's driver was not given a GPU, which another driver holds",
+    severity=Severity.WARNING,
+    fix=(
+        Advice(
+            text="see which driver holds it (lspci -k), deny that one in /etc/modprobe.d/, rebuild the initramfs, and restart"
+        ),
+        Advice(
+            text="nothing holds it and the kernel is 5.18 or newer with an old driver: update the driver (or boot with ibt=off)"
+        ),
+    ),
+    params=(DAYS,),
+    applies=nvidia_log,
+)
+def gpu_held_by_other_driver(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """The log says "probe routine was not called" for some GPUs, names neither nouveau nor vfio-pci, and the driver does not serve them now.
+
+    Why it matters
+    One driver can hold a device: frame buffer drivers (nvidiafb, rivafb), nouveau and nova take GPUs at boot, and nvidia-smi shows none.
+
+    When to leave it
+    The GPU is meant for a virtual machine or for a screen.
+
+    References
+    NVIDIA/open-gpu-kernel-modules kernel-open/nvidia/nv.c (nvidia_init_module)
+    """
+    if any(recent(s, p, "gpu-bound")):
+        raise NotApplicable("another message says which driver holds it")
+    if not isinstance(s.driver, Missing) and s.driver.nouveau_loaded is True:
+        raise NotApplicable("nouveau-loaded judges which driver is loaded now")
+    log = need(s.kernel)
+    found = _not_probed(s, p, "gpu-not-probed")
+    if found:
+        words = shorter(found[-1].text.rstrip("."))
+        yield Evidence(
+            subject=f"{found[-1].code} GPU(s)", seen=f"{words}{when(log, found)}", wanted="NVIDIA's driver", source=log.source
+        )
+    else:
+        yield from nothing(s, "driver", "GPU that the driver was not given")
+
+
 RULES: tuple[Rule, ...] = (
     xid_gpu_lost,
     xid_memory_error,
@@ -264,4 +372,6 @@ RULES: tuple[Rule, ...] = (
     xid_gpu_fault,
     xid_for_support,
     xid_of_program,
+    gpu_initialisation_failed,
+    gpu_held_by_other_driver,
 )

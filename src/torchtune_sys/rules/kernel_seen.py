@@ -12,6 +12,7 @@ from torchtune_sys.rules.gates import nvidia_hardware
 
 DAYS = Param("days", 7, "how far back in the log a message counts, days")
 _DAY_S = 86_400.0
+_START_S = 60.0
 _CALENDAR_S = 60_000_000.0
 """Larger times are of a calendar, smaller ones since boot."""
 
@@ -45,6 +46,24 @@ def in_window(log: KernelFacts, event: KernelEvent, p: Params) -> bool:
 def same_clock(one: float, other: float) -> bool:
     """Whether two times are both of a calendar or both since boot: a report may hold parts of logs with either."""
     return (one > _CALENDAR_S) == (other > _CALENDAR_S)
+
+
+def since_last_start(s: Snapshot, p: Params, *kinds: str) -> tuple[KernelEvent, ...]:
+    """Events of the driver's latest start: what an earlier one met may be mended."""
+    starts = [event.first_s for event in events(s) if event.kind in ("boot", "driver-load") and event.first_s is not None]
+
+    def ended(event: KernelEvent) -> bool:
+        last = event.last_s
+        return last is not None and any(same_clock(start, last) and start > last + _START_S for start in starts)
+
+    return tuple(event for event in recent(s, p, *kinds) if not ended(event))
+
+
+def works(s: Snapshot, address: str) -> bool:
+    """Whether the driver serves the GPU by now."""
+    if isinstance(s.gpu, Missing) or isinstance(s.gpu.devices, Missing):
+        return False
+    return any(gpu.pci_address == address and not gpu.lost for gpu in s.gpu.devices)
 
 
 def nvidia_log(s: Snapshot) -> None:
