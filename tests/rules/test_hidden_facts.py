@@ -27,7 +27,6 @@ FAILING = sorted(path.stem for path in HOSTS.glob("*.fail*.json") if path.stem.s
 ALLOWED: dict[str, set[str]] = {
     "driver-too-old.fail.live": {"python.live"},
     "gpu-arch-not-in-wheel.fail.live": {"python.live"},
-    "checkpoints-on-volatile-storage.fail.instance-store": {"storage.places[0].disks"},
     "ethernet-mtu-small.fail": {"network.interfaces[1].speed_mbps"},
     "forward-compat-unsupported-gpu.fail": {"gpu.devices[0].name"},
     "gpu-ecc-off.fail": {"gpu.devices[0].name"},
@@ -35,7 +34,6 @@ ALLOWED: dict[str, set[str]] = {
     "gpu-pcie-link-degraded.fail.live": set(),
     "gpu-peer-access-broken.fail": {"gpu.devices[0].nvlinks_down"},
     "ib-port-down.fail.address": {"network.interfaces"},
-    "mount-options-slow.fail.strictatime": {"storage.places[0].filesystem"},
     "nccl-uneven-networks.fail": {"network.interfaces[2].speed_mbps"},
     "no-wheel-for-python.fail.free-threaded": {"python.free_threaded"},
     "nouveau-loaded.fail": {"pci", "pci.devices"},
@@ -48,7 +46,6 @@ ALLOWED: dict[str, set[str]] = {
     "roce-gid-index.fail.old-default": set(),
     "roce-without-routable-address.fail.v1-only": set(),
     "rocm-build-on-nvidia-host.fail": {"python.torch.hip"},
-    "service-takes-resources.fail.memory": {"memory.total_bytes"},
     "tcp-buffer-ceiling-low.fail": {"network.interfaces[1].speed_mbps"},
     "topology-file-of-another-machine.fail.missing-gpu": {"pci.devices[38].class_"},
     "interpreter-does-not-start": {"python.version"},

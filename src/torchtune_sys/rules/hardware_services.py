@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from torchtune_sys.model.actions import Advice
 from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, Verdict, rule
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import NotApplicable, absent, known, need
+from torchtune_sys.model.values import Missing, NotApplicable, Unknown, absent, known, need
 from torchtune_sys.rules.gates import not_in_container
 
 
@@ -39,7 +39,8 @@ def service_takes_resources(s: Snapshot, p: Params) -> Iterator[Evidence]:
     found = need(s.hardware).services
     if absent(found):
         raise NotApplicable("measured only with --live")
-    total = known(need(s.memory).total_bytes, 0)
+    memory = need(s.memory).total_bytes
+    total = known(memory, 0)
     heavy = False
     for unit in need(found):
         share = 100 * unit.rss_bytes / total if total > 0 else 0.0
@@ -52,6 +53,8 @@ def service_takes_resources(s: Snapshot, p: Params) -> Iterator[Evidence]:
                 source="/proc/PID/stat, over a second",
             )
     if not heavy:
+        if isinstance(memory, Missing) and need(found):
+            raise Unknown(memory)
         yield Evidence(
             subject="services", seen=f"{len(need(found))} units, none of them busy", verdict=Verdict.PASS, source="/proc/PID/stat"
         )

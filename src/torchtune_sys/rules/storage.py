@@ -249,6 +249,8 @@ def checkpoints_on_volatile_storage(s: Snapshot, p: Params) -> Iterator[Evidence
         why = _lost(place)
         if why:
             yield Evidence(subject=subject(place), seen=why, wanted="lasting storage", source="/proc/self/mountinfo")
+        elif place.carrier == "disk" and isinstance(place.disks, Missing):
+            yield unsure(subject(place), place.disks, "lasting storage")  # it may be an instance store
         else:
             yield fine(place, f"{place.filesystem} on {place.mount_point}")
 

@@ -212,21 +212,23 @@ def mount_options_slow(s: Snapshot, p: Params) -> Iterator[Evidence]:
             yield unsure(subject(place), place.options)
             continue
         faults: list[str] = [option for option in ("sync", "dirsync") if option in place.options]
-        if _keeps_access_times(place, place.options):
+        marked = _ACCESS_TIMES_MARKED & set(place.options)
+        if not marked and place.filesystem in _MARKS_ACCESS_TIMES:
             faults.append("strictatime (neither relatime nor noatime)")
         if faults:
             seen = f"{', '.join(faults)} on {place.mount_point}"
             yield Evidence(
                 subject=subject(place), seen=seen, wanted="relatime or noatime, no sync", source="/proc/self/mountinfo"
             )
+        elif not marked and isinstance(place.filesystem, Missing):
+            yield unsure(subject(place), place.filesystem)
         else:
             yield fine(place, f"{place.filesystem} on {place.mount_point}")
 
 
-def _keeps_access_times(place: Place, options: tuple[str, ...]) -> bool:
-    """The kernel prints noatime and relatime, and nothing for strictatime (fs/proc_namespace.c)."""
-    known = place.filesystem in ("ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "bcachefs")
-    return known and not {"noatime", "relatime", "ro", "lazytime"} & set(options)
+_MARKS_ACCESS_TIMES = ("ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "bcachefs")
+_ACCESS_TIMES_MARKED = frozenset({"noatime", "relatime", "ro", "lazytime"})
+"""The kernel prints noatime and relatime, and nothing for strictatime (fs/proc_namespace.c)."""
 
 
 @rule(
