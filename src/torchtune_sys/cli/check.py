@@ -8,15 +8,12 @@ import click
 
 from torchtune_sys import __version__
 from torchtune_sys.cli import options as shared
-from torchtune_sys.errors import UnreadableInput
 
 if TYPE_CHECKING:
     from torchtune_sys.render.report import Report
-    from torchtune_sys.rules.profiles import Config
 
 FORMATS = ("text", "json", "junit", "markdown", "github", "prometheus", "nagios")
 _FAIL_ON = ("error", "warning", "advice", "never")
-_PROFILES = ("workstation", "single-node", "cluster", "container", "ci")
 
 
 @click.command(
@@ -57,8 +54,7 @@ SLURM_JOB_NUM_NODES, OMP_NUM_THREADS, OMPI_COMM_WORLD_LOCAL_SIZE.
 @shared.intent_options
 @shared.host_options
 @shared.selection_options
-@click.option("--profile", type=click.Choice(_PROFILES), help="What kind of host this is.")
-@click.option("--config", metavar="FILE", help="Selections and parameters (TOML). [$TORCHTUNE_SYS_CONFIG]")
+@shared.profile_options
 @shared.format_option(*FORMATS)
 @shared.output_option
 @click.option("--fail-on", type=click.Choice(_FAIL_ON), help="The least severity that makes the exit status 1. [error]")
@@ -69,22 +65,14 @@ SLURM_JOB_NUM_NODES, OMP_NUM_THREADS, OMPI_COMM_WORLD_LOCAL_SIZE.
 @shared.color_option
 def command(**options: Any) -> int:
     """Say what is wrong with this training host, why, and what to do about it."""
-    from torchtune_sys.cli.look import begin, now
+    from torchtune_sys.cli.judged import judged
+    from torchtune_sys.cli.look import now
+    from torchtune_sys.cli.terminal import give
 
     timings: dict[str, float] | None = {} if options["profile_probes"] else None
-    finish = begin(options, timings)  # children and files are waited for while the rules are imported
-    from torchtune_sys import engine
-    from torchtune_sys.cli.terminal import give
+    seen, results, config = judged(options, timings, _load_text if options["format_"] == "text" else _load_report)
     from torchtune_sys.render.report import Report
-    from torchtune_sys.rules import CATALOGUE
-    from torchtune_sys.rules.profiles import choose
 
-    config = _config(options["config"])
-    choice = choose(CATALOGUE, config, profile=options["profile"] or "", select=options["select"], ignore=options["ignore"])
-    if options["format_"] == "text":
-        from torchtune_sys.render import text as _loaded_meanwhile  # noqa: F401
-    seen = finish()
-    results = engine.judge(seen, choice.rules, choice.overrides)
     time, epoch_s = now()
     report = Report(snapshot=seen, results=results, version=__version__, time=time, epoch_s=epoch_s)
     give(_rendered(report, options), options["output"], machine=options["format_"] != "text")
@@ -96,23 +84,12 @@ def command(**options: Any) -> int:
     return _status(report, options, options["fail_on"] or config.fail_on or "error")
 
 
-def _config(path: str | None) -> Config:
-    """The configuration file that is named by the option or the environment. Raises UnreadableInput, BadConfig, UnknownName."""
-    from torchtune_sys.cli.terminal import environment
-    from torchtune_sys.rules.profiles import Config, parse_config
+def _load_report() -> None:
+    import torchtune_sys.render.report  # noqa: F401
 
-    place = path or environment().get("TORCHTUNE_SYS_CONFIG", "")
-    if not place:
-        return Config()
-    from torchtune_sys.host.live import read_text
-    from torchtune_sys.model.values import Missing
-    from torchtune_sys.rules import CATALOGUE
 
-    text = read_text(place, place)
-    if isinstance(text, Missing):
-        named = "" if path else " (named by TORCHTUNE_SYS_CONFIG)"
-        raise UnreadableInput(f"{place}{named}: {text.detail}", "give a TOML file that can be read")
-    return parse_config(text, place, CATALOGUE)
+def _load_text() -> None:
+    import torchtune_sys.render.text  # noqa: F401
 
 
 def _rendered(report: Report, options: dict[str, Any]) -> str:

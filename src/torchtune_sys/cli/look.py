@@ -11,6 +11,7 @@ from torchtune_sys.cli.intent import intent_of
 from torchtune_sys.cli.options import INTENT
 from torchtune_sys.cli.terminal import clear_progress, progress
 from torchtune_sys.errors import UnreadableInput
+from torchtune_sys.host.base import Host
 from torchtune_sys.host.input import PATIENCE_S as INPUT_PATIENCE_S
 from torchtune_sys.host.open import PastedText, open_input
 from torchtune_sys.model.facts.session import Intent
@@ -29,16 +30,27 @@ def look(options: Mapping[str, Any], timings: dict[str, float] | None = None) ->
 def begin(options: Mapping[str, Any], timings: dict[str, float] | None = None) -> Callable[[], Snapshot]:
     """Start the look; the result waits for its end. Raises UnreadableInput."""
     patience_s = patience(options)
-    for_tools_s = patience_s - min(_MARGIN_S, 0.3 * patience_s)
-    found = open_input(
-        options["from_"], options["root"], min(patience_s, INPUT_PATIENCE_S), deadline=time.monotonic() + for_tools_s
-    )
+    found = _opened(options)
     wishes = {name: options[name] for name in INTENT}
     if isinstance(found, PastedText):
         seen = _from_text(found, intent_of(wishes, None))
         return lambda: seen
     under_way = engine.Look(found, intent_of(wishes, found), timings)
     return lambda: ended(under_way, patience_s)
+
+
+def host_of(options: Mapping[str, Any]) -> Host | None:
+    """The host once more, for what a look at it asks; None for pasted text. Standard input, read already, is none either."""
+    if options["from_"] == "-":
+        return None
+    found = _opened(options)
+    return None if isinstance(found, PastedText) else found
+
+
+def _opened(options: Mapping[str, Any]) -> Host | PastedText:
+    patience_s = patience(options)
+    deadline = time.monotonic() + patience_s - min(_MARGIN_S, 0.3 * patience_s)
+    return open_input(options["from_"], options["root"], min(patience_s, INPUT_PATIENCE_S), deadline=deadline)
 
 
 def patience(options: Mapping[str, Any]) -> float:

@@ -11,6 +11,7 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 Decorator = Callable[[_F], _F]
 
 INTENT = ("ranks", "nodes", "threads", "workers", "data", "checkpoints", "python", "live")
+PROFILES = ("workstation", "single-node", "cluster", "container", "ci")
 COUNT = click.IntRange(min=1)
 
 
@@ -80,6 +81,16 @@ def selection_options(function: _F) -> _F:
                 shell_complete=_complete_selectors,
                 help="Leave these out; named as in --select.",
             ),
+        )
+    )(function)
+
+
+def profile_options(function: _F) -> _F:
+    """What changes the rules' parameters."""
+    return together(
+        (
+            click.option("--profile", type=click.Choice(PROFILES), help="What kind of host this is."),
+            click.option("--config", metavar="FILE", help="Selections and parameters (TOML). [$TORCHTUNE_SYS_CONFIG]"),
         )
     )(function)
 

@@ -44,18 +44,22 @@ class Sysctl(_Action, frozen=True, kw_only=True, tag="sysctl"):
 
 class SysfsWrite(_Action, frozen=True, kw_only=True, tag="sysfs-write"):
     path: str
+    """Absolute; ``*`` stands for every match, a word in capitals for what only the evidence knows."""
     target: Target
+    safety: Safety = Safety.SAFE
 
 
 class OwnedFile(_Action, frozen=True, kw_only=True, tag="owned-file"):
     path: str
     content: str
     mode: int = 0o644
+    safety: Safety = Safety.SAFE
 
 
 class KernelArgument(_Action, frozen=True, kw_only=True, tag="kernel-argument"):
     argument: str
     needs: Needs = Needs.REBOOT
+    safety: Safety = Safety.UNSAFE
 
 
 class Limit(_Action, frozen=True, kw_only=True, tag="limit"):
@@ -63,18 +67,21 @@ class Limit(_Action, frozen=True, kw_only=True, tag="limit"):
     """The item name of limits.conf(5), e.g. ``memlock``."""
     target: str
     needs: Needs = Needs.LOGIN
+    safety: Safety = Safety.SAFE
 
 
 class Service(_Action, frozen=True, kw_only=True, tag="service"):
     unit: str
     state: str
     """``enabled`` (and started), ``disabled`` (and stopped) or ``restarted``."""
+    safety: Safety = Safety.UNSAFE
 
 
 class ModuleOption(_Action, frozen=True, kw_only=True, tag="module-option"):
     module: str
     option: str
     needs: Needs = Needs.REBOOT
+    safety: Safety = Safety.UNSAFE
 
 
 class Install(_Action, frozen=True, kw_only=True, tag="install"):

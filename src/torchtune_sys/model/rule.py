@@ -57,6 +57,8 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     """Where it was seen: a path, a command, an NVML call, a package's metadata."""
     why: Missing | None = None
     """Set where the verdict is unknown: what could not be seen, and why."""
+    fix: tuple[Action, ...] = ()
+    """The rule's fix as this subject needs it (its own path, its own value); empty where the rule's fix says it all."""
 
 
 def unsure(subject: str, missing: Missing, wanted: str = "") -> Evidence:

@@ -89,6 +89,7 @@ class _Look:
             mount_point=mount.point,
             filesystem=mount.filesystem,
             carrier=kind,
+            device=mount.device,
             mount_source=mount.source,
             options=mount.options,
             network=kind if isinstance(kind, Missing) else kind not in LOCAL,

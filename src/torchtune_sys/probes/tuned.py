@@ -46,6 +46,8 @@ class Tuned(msgspec.Struct, frozen=True, kw_only=True):
     """By path below /proc/sys."""
     unread: Missing | None = None
     """A profile that could not be read: any key may be set there."""
+    others: tuple[tuple[str, str, str], ...] = ()
+    """What it sets besides sysctls: ``vm.transparent_hugepages``, ``cpu.governor``, ``disk.readahead`` …, with value and place."""
     reapply: bool = True
     """Whether the files of /run/sysctl.d, /etc/sysctl.d and /etc/sysctl.conf are applied again after the profile."""
 
@@ -94,6 +96,7 @@ def read(host: Host) -> Tuned:
     return Tuned(
         profile=" ".join(active.split()),
         sysctls=found.sysctls(" ".join(active.split())),
+        others=tuple(found.others()),
         unread=found.unread,
         reapply=main.get("reapply_sysctl", "1").lower() not in ("0", "false", "no", "off"),
     )
@@ -151,13 +154,24 @@ class _Profiles:
             text = found if found.why is Why.NOT_RECORDED else text
         return "", text
 
+    def _active(self) -> Iterator[tuple[str, dict[str, tuple[str, str]], bool | None]]:
+        """Sections that are switched on: the plug-in, its options, and whether they are for this machine (None: could not tell)."""
+        for section, options in self._sections.items():
+            if options.get("enabled", ("1", ""))[0].lower() in ("0", "false", "no"):
+                continue
+            if (here := self._is_for_this_machine(options)) is not False:
+                yield options.get("type", (section, ""))[0], options, here
+
+    def others(self) -> Iterator[tuple[str, str, str]]:
+        for plugin, options, _ in self._active():
+            for name, (value, where) in options.items():
+                if plugin in ("vm", "cpu", "disk", "sysfs", "bootloader") and name not in _NOT_SYSCTLS and name not in _VM_OPTIONS:
+                    yield f"{plugin}.{name}", value, where
+
     def sysctls(self, profile: str) -> dict[str, Fact[Assignment]]:
         found: dict[str, Fact[Assignment]] = {}
-        for section, options in self._sections.items():
-            plugin = options.get("type", (section, ""))[0]
-            if plugin not in ("sysctl", "vm") or options.get("enabled", ("1", ""))[0].lower() in ("0", "false", "no"):
-                continue
-            if (here := self._is_for_this_machine(options)) is False:
+        for plugin, options, here in self._active():
+            if plugin not in ("sysctl", "vm"):
                 continue
             for name, (value, where) in options.items():
                 source = f"tuned profile {profile} ({where})"

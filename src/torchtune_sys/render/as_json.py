@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from torchtune_sys import __version__
 from torchtune_sys.model import actions, codec
+from torchtune_sys.model.plan import Plan
 from torchtune_sys.model.rule import Evidence, Result, Rule
 from torchtune_sys.model.snapshot import FAMILIES, Snapshot
 from torchtune_sys.model.values import Missing
@@ -13,6 +15,7 @@ from torchtune_sys.render.report import Report, summary
 REPORT = "torchtune-sys/report/1"
 SNAPSHOT = "torchtune-sys/snapshot/1"
 RULES = "torchtune-sys/rules/1"
+PLAN = "torchtune-sys/plan/1"
 _ESCAPES = {
     number: f"\\u{number:04x}"
     for first, last in ((0x7F, 0x9F), (0x200E, 0x200F), (0x2028, 0x202E), (0x2066, 0x2069))
@@ -62,6 +65,10 @@ def snapshot(seen: Snapshot, *, version: str, time: str) -> str:
             "facts": {family: getattr(seen, family) for family in FAMILIES},
         }
     )
+
+
+def plan(made: Plan) -> str:
+    return _dumps({"schema": PLAN, "tool": {"version": __version__}, "plan": made})
 
 
 def rules(chosen: tuple[Rule, ...]) -> str:

@@ -13,6 +13,9 @@ from torchtune_sys.model.target import Exactly, OneOf
 from torchtune_sys.model.values import Missing, NotApplicable, absent, known, need
 
 _GOVERNOR = "/sys/devices/system/cpu/cpufreq/policy*/scaling_governor"
+_EPP = "/sys/devices/system/cpu/cpufreq/policy*/energy_performance_preference"
+_FASTEST = SysfsWrite(path=_GOVERNOR, target=Exactly("performance"))
+_FAVOUR_SPEED = SysfsWrite(path=_EPP, target=OneOf(("performance", "balance_performance")))
 _EPP_DRIVERS = ("intel_pstate", "amd-pstate-epp", "amd_pstate_epp")
 """In their active mode the hardware chooses the frequency, by the energy preference; "powersave" is then the ordinary governor."""
 
@@ -41,7 +44,7 @@ def _cpus(numbers: list[int]) -> str:
     id="cpu-governor-powersave",
     title="The governor holds the CPUs at their lowest frequency",
     severity=Severity.WARNING,
-    fix=(SysfsWrite(path=_GOVERNOR, target=Exactly("performance")), Advice(text="tuned-adm profile throughput-performance")),
+    fix=(_FASTEST, Advice(text="tuned-adm profile throughput-performance")),
 )
 def governor_powersave(s: Snapshot, p: Params) -> Iterator[Evidence]:
     """The governor is powersave (or userspace) under a driver where that means a fixed low frequency.
@@ -72,11 +75,8 @@ def governor_powersave(s: Snapshot, p: Params) -> Iterator[Evidence]:
     title="The CPUs' frequency follows the load or prefers saving energy",
     severity=Severity.ADVICE,
     fix=(
-        SysfsWrite(path=_GOVERNOR, target=Exactly("performance")),
-        SysfsWrite(
-            path="/sys/devices/system/cpu/cpufreq/policy*/energy_performance_preference",
-            target=OneOf(("performance", "balance_performance")),
-        ),
+        _FASTEST,
+        _FAVOUR_SPEED,
         Advice(text="tuned-adm profile throughput-performance sets both and keeps them over a reboot"),
     ),
 )
@@ -100,12 +100,15 @@ def governor_not_performance(s: Snapshot, p: Params) -> Iterator[Evidence]:
             good = governor == "performance" or preference in ("performance", "balance_performance", "default", "")
         else:
             good = governor in ("performance", "powersave")  # the latter is cpu-governor-powersave's finding
+        # A driver that decides by preference refuses another one while its governor is "performance".
+        fix = _FAVOUR_SPEED if driver in _EPP_DRIVERS else _FASTEST
         yield Evidence(
             subject=_cpus(numbers),
             seen=f"{governor} ({driver}{', preference ' + preference if preference else ''})",
             wanted="performance",
             verdict=Verdict.PASS if good else Verdict.FAIL,
             source=_GOVERNOR,
+            fix=() if good else (fix,),
         )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from torchtune_sys.model.actions import Advice, Install, Needs, Service
+from torchtune_sys.model.actions import Advice, Install, Needs, Safety, Service
 from torchtune_sys.model.facts.gpu import Gpu
 from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot
@@ -152,7 +152,7 @@ def nvidia_uvm_not_loaded(s: Snapshot, p: Params) -> Iterator[Evidence]:
     id="gpu-persistence-mode-off",
     title="Persistence mode is off",
     severity=Severity.ADVICE,
-    fix=(Service(unit="nvidia-persistenced", state="enabled"),),
+    fix=(Service(unit="nvidia-persistenced", state="enabled", safety=Safety.SAFE),),
 )
 def gpu_persistence_mode_off(s: Snapshot, p: Params) -> Iterator[Evidence]:
     """The driver forgets the GPU whenever its last user ends, and wakes it again at the next start.

@@ -64,6 +64,7 @@ def read_ahead_small(s: Snapshot, p: Params) -> Iterator[Evidence]:
                 wanted=">= 4096 KiB",
                 verdict=Verdict.FAIL if place.read_ahead_kib < minimum else Verdict.PASS,
                 source="read_ahead_kb",
+                fix=(SysfsWrite(path=f"/sys/class/bdi/{place.device}/read_ahead_kb", target=AtLeast(4096)),) if place.device else (),
             )
 
 
@@ -96,7 +97,7 @@ def nvme_scheduler_not_none(s: Snapshot, p: Params) -> Iterator[Evidence]:
         https://docs.kernel.org/block/switching-sched.html
         https://docs.kernel.org/block/blk-mq.html
     """
-    yield from _scheduler(s, "nvme", ("none", "noop"), "none")
+    yield from _scheduler(s, "nvme", ("none", "noop"), OneOf(("none",)))
 
 
 @rule(
@@ -118,10 +119,10 @@ def hdd_scheduler_none(s: Snapshot, p: Params) -> Iterator[Evidence]:
         https://docs.kernel.org/block/deadline-iosched.html
         https://docs.kernel.org/block/bfq-iosched.html
     """
-    yield from _scheduler(s, "hdd", ("mq-deadline", "bfq", "kyber", "deadline", "cfq"), "mq-deadline or bfq")
+    yield from _scheduler(s, "hdd", ("mq-deadline", "bfq", "kyber", "deadline", "cfq"), OneOf(("mq-deadline", "bfq")))
 
 
-def _scheduler(s: Snapshot, kind: str, accepted: tuple[str, ...], wanted: str) -> Iterator[Evidence]:
+def _scheduler(s: Snapshot, kind: str, accepted: tuple[str, ...], target: OneOf) -> Iterator[Evidence]:
     disks: tuple[Disk, ...] = need(need(s.storage).disks)
     judged = [disk for disk in disks if disk.kind == kind]
     if not judged:
@@ -130,10 +131,17 @@ def _scheduler(s: Snapshot, kind: str, accepted: tuple[str, ...], wanted: str) -
         source = f"/sys/block/{disk.name}/queue/scheduler"
         if isinstance(disk.scheduler, Missing):
             if disk.scheduler.why is not Why.ABSENT:  # kernels before 3.19 drive NVMe without a request queue
-                yield unsure(disk.name, disk.scheduler, wanted)
+                yield unsure(disk.name, disk.scheduler, str(target))
             continue
-        verdict = Verdict.PASS if disk.scheduler in accepted else Verdict.FAIL
-        yield Evidence(subject=disk.name, seen=disk.scheduler, wanted=wanted, verdict=verdict, source=source)
+        good = disk.scheduler in accepted
+        yield Evidence(
+            subject=disk.name,
+            seen=disk.scheduler,
+            wanted=str(target),
+            verdict=Verdict.PASS if good else Verdict.FAIL,
+            source=source,
+            fix=() if good else (SysfsWrite(path=source, target=target),),
+        )
 
 
 @rule(

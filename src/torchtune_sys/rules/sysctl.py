@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import msgspec
+
 from torchtune_sys.model.actions import Advice, Safety, Sysctl
 from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, Verdict, rule
 from torchtune_sys.model.snapshot import Snapshot
@@ -131,11 +133,11 @@ def overcommit_strict(s: Snapshot, p: Params) -> Iterator[Evidence]:
     References
     Linux Documentation/mm/overcommit-accounting.rst; proc_sys_vm(5).
     """
-    found = judged(s, "vm.overcommit_memory", wish_overcommit(s))
+    found = judged(s, "vm.overcommit_memory", wish_overcommit(s), Safety.UNSAFE)
     memory = s.memory
     if found.verdict is Verdict.FAIL and not isinstance(memory, Missing) and not isinstance(memory.commit_limit_bytes, Missing):
         limit = f"{found.seen} (CommitLimit {memory.commit_limit_bytes / _GIB:.0f} GiB)"
-        found = Evidence(subject=found.subject, seen=limit, wanted=found.wanted, source=found.source)
+        found = msgspec.structs.replace(found, seen=limit)
     yield found
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from torchtune_sys.model.actions import Safety, Sysctl
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.sysctl import Assignment, Setting
 from torchtune_sys.model.rule import Evidence, Verdict
@@ -202,16 +203,18 @@ def wanted(s: Snapshot, key: str, target: Target) -> str:
     return f"{target} (set on the host: the container shares it)" if boxed and not key.startswith("net.") else str(target)
 
 
-def judged(s: Snapshot, key: str, target: Target) -> Evidence:
+def judged(s: Snapshot, key: str, target: Target, safety: Safety = Safety.SAFE) -> Evidence:
     """Evidence on one key's running value."""
     found = setting(s, key)
     running = need(found.running)
+    good = meets(target, running)
     return Evidence(
         subject=key,
         seen=told(s, found, running),
         wanted=wanted(s, key, target),
-        verdict=Verdict.PASS if meets(target, running) else Verdict.FAIL,
+        verdict=Verdict.PASS if good else Verdict.FAIL,
         source=origin(s, found),
+        fix=() if good else (Sysctl(key=key, target=target, safety=safety),),
     )
 
 

@@ -50,6 +50,8 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     carrier: Fact[str]
     """What the file system lives on: ``disk``, ``memory``, ``layers`` (overlay), ``nfs``, ``smb``, ``parallel`` (Lustre, GPFS,
     CephFS …), ``object-store``, ``remote`` (sshfs, AFS …) or ``hypervisor`` (a folder of the machine above: 9p, virtiofs)."""
+    device: str = ""
+    """``major:minor`` of the mounted file system; empty where it was not seen."""
     mount_source: Fact[str]
     options: Fact[tuple[str, ...]]
     """The mount's own options, then the file system's."""

@@ -1,0 +1,44 @@
+"""What planning must know of a host beyond the facts that rules judge: our own files there, the tools, and who else owns settings."""
+
+from __future__ import annotations
+
+import msgspec
+
+from torchtune_sys.model.facts import Fact
+
+SYSCTL_FILE = "/etc/sysctl.d/99-torchtune-sys.conf"
+LIMITS_FILE = "/etc/security/limits.d/99-torchtune-sys.conf"
+MODPROBE_FILE = "/etc/modprobe.d/99-torchtune-sys.conf"
+TMPFILES_FILE = "/etc/tmpfiles.d/99-torchtune-sys.conf"
+UDEV_FILE = "/etc/udev/rules.d/99-torchtune-sys.rules"
+GRUB_FILE = "/etc/default/grub.d/99-torchtune-sys.cfg"
+OWNED = (SYSCTL_FILE, LIMITS_FILE, MODPROBE_FILE, TMPFILES_FILE, UDEV_FILE, GRUB_FILE)
+"""Files of ours that hold lines of several changes. (A drop-in of systemd is a file of one change alone.)"""
+
+TOOLS = ("systemctl", "udevadm", "update-grub", "grub-mkconfig", "grubby", "rpm-ostree", "systemd-tmpfiles")
+
+
+class Tuned(msgspec.Struct, frozen=True, kw_only=True):
+    """One option of the active tuned profile that is no sysctl: ``vm.transparent_hugepages``, ``cpu.governor``, ``disk.readahead`` …"""
+
+    option: str
+    value: str
+    source: str
+
+
+class Ground(msgspec.Struct, frozen=True, kw_only=True):
+    files: dict[str, Fact[str]] = {}
+    """Content of the files that torchtune-sys would write; ABSENT where there is none yet."""
+    values: dict[str, Fact[dict[str, Fact[str]]]] = {}
+    """By path asked about (patterns included): each concrete path with what it holds; ABSENT where nothing matches."""
+    tools: tuple[str, ...] = ()
+    """Which of ``TOOLS`` are installed."""
+    owner: str = ""
+    """Who owns this system's configuration where that is not /etc: ``NixOS``, ``Talos``, ``an image (/etc is read-only)`` …"""
+    way: str = ""
+    """Where a change belongs then."""
+    image: str = ""
+    """``rpm-ostree`` where /etc may be written but the kernel's arguments belong to a tool."""
+    tuned: tuple[Tuned, ...] = ()
+    device_names: dict[str, str] = {}
+    """``major:minor`` → kernel name of the block device (``sda``, ``dm-0``)."""

@@ -1,0 +1,107 @@
+"""What would be changed on one host, and what would not: the values that planning makes and every output shows.
+
+A :class:`Change` is what a person decides about. Below it lie the few primitive steps that applying, undoing and the generated
+script know: a running value, lines of a file that is ours alone, the state of a unit, a command with its inverse.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from torchtune_sys.model.actions import Action, Needs, Safety
+
+
+class Value(msgspec.Struct, frozen=True, kw_only=True, tag="value"):
+    """A file below /proc or /sys that holds a running value. Undone by writing back what it held."""
+
+    path: str
+    value: str
+    is_pattern: bool = False
+    """``path`` holds ``*``: one value for each path that matches when it is written."""
+    counterpart: str = ""
+    """The file that reads 0 once this one is written (``dirty_ratio`` for ``dirty_bytes``): of the two, the one that was not 0 is restored."""
+
+
+class Line(msgspec.Struct, frozen=True, kw_only=True, tag="line"):
+    """What one change adds to a file that torchtune-sys owns."""
+
+    path: str
+    key: str
+    """What the lines are about; a later plan replaces the lines of the same key and keeps the others."""
+    text: str
+    """One or several lines, without the newline at the end."""
+
+
+class Unit(msgspec.Struct, frozen=True, kw_only=True, tag="unit"):
+    """A systemd unit that should be enabled and started (or disabled and stopped). Undone to the state that it had."""
+
+    unit: str
+    enabled: bool
+
+
+class Command(msgspec.Struct, frozen=True, kw_only=True, tag="command"):
+    """A command that changes something which has no file of ours, and the command that takes it back."""
+
+    argv: tuple[str, ...]
+    undo: tuple[str, ...]
+
+
+Step = Value | Line | Unit | Command
+
+
+class Change(msgspec.Struct, frozen=True, kw_only=True):
+    key: str
+    """What is changed, unique in the plan: ``vm.swappiness``, ``/sys/block/nvme0n1/queue/scheduler``, ``memlock``."""
+    action: Action
+    rules: tuple[str, ...]
+    why: str
+    """The title of the (first) rule that asked."""
+    seen: str
+    wanted: str
+    safety: Safety
+    needs: Needs
+    steps: tuple[Step, ...]
+    later: tuple[str, ...] = ()
+    """What may override it later, and who then wins."""
+    effect: str = ""
+    """What jobs that run meanwhile notice; empty: nothing."""
+
+
+class Refusal(msgspec.Struct, frozen=True, kw_only=True):
+    """A change that is not made: somebody else owns the setting, two rules want different values, or this host lacks it."""
+
+    key: str
+    rules: tuple[str, ...]
+    reason: str
+    way: str
+    """Where the change belongs, or what to decide."""
+
+
+class ByHand(msgspec.Struct, frozen=True, kw_only=True):
+    """What torchtune-sys shows and does not do."""
+
+    rule: str
+    why: str
+    seen: str
+    texts: tuple[str, ...]
+
+
+class File(msgspec.Struct, frozen=True, kw_only=True):
+    """A whole file that torchtune-sys owns, as it will be."""
+
+    path: str
+    before: str | None
+    """Its content now; None: it is not there."""
+    content: str
+    mode: int = 0o644
+    refresh: tuple[tuple[str, ...], ...] = ()
+    """Commands that make the system read it, run after it was written and after it was restored."""
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    host: str
+    origin: str
+    changes: tuple[Change, ...]
+    files: tuple[File, ...]
+    refused: tuple[Refusal, ...]
+    by_hand: tuple[ByHand, ...]

@@ -1,0 +1,68 @@
+"""What may override a change once it is made, who then wins, and what running jobs notice meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torchtune_sys.model.actions import Action, KernelArgument, Limit, Needs, OwnedFile, Service, Sysctl, SysfsWrite
+from torchtune_sys.model.facts.sysctl import Assignment, Setting
+from torchtune_sys.model.ground import LIMITS_FILE, SYSCTL_FILE, Ground
+from torchtune_sys.model.plan import Line, Step
+from torchtune_sys.model.snapshot import Snapshot
+from torchtune_sys.model.values import Missing
+
+
+def told(action: Action) -> str:
+    """The target in words, where the evidence gave none."""
+    if isinstance(action, Sysctl | SysfsWrite):
+        return str(action.target)
+    return action.target if isinstance(action, Limit) else ""
+
+
+def overrides(s: Snapshot, ground: Ground, action: Action, made: tuple[Step, ...]) -> Iterator[str]:
+    if isinstance(action, Sysctl) and not isinstance(s.sysctl, Missing):
+        setting = s.sysctl.settings.get(action.key)
+        if setting is not None:
+            yield from _sysctl_winners(setting)
+    if isinstance(action, SysfsWrite) and not any(isinstance(step, Line) for step in made):
+        yield "nothing keeps it: it holds until the file system is mounted anew or the host restarts"
+    if isinstance(action, SysfsWrite) and not isinstance(s.sysctl, Missing) and isinstance(s.sysctl.tuned_profile, str):
+        yield f"tuned is active (profile {s.sysctl.tuned_profile}); another profile may set it"
+    if isinstance(action, Limit):
+        yield f"a line for a user or group, or a file after {LIMITS_FILE.rpartition('/')[2]} in /etc/security/limits.d, wins over it"
+        yield "services do not read it: there Limit…= of the unit holds"
+
+
+def _sysctl_winners(setting: Setting) -> Iterator[str]:
+    """Who beats our file under systemd-sysctl, and who under ``sysctl --system``."""
+    by_systemd, by_procps = setting.systemd, setting.procps
+    if isinstance(by_systemd, Assignment) and _after_ours(by_systemd):
+        yield f"{by_systemd.source} (= {by_systemd.value}) wins at boot: systemd-sysctl reads it after our file"
+    if isinstance(by_procps, Assignment) and (_file(by_procps) == "/etc/sysctl.conf" or _after_ours(by_procps)):
+        yield f"{by_procps.source} (= {by_procps.value}) wins under sysctl --system, which reads it last"
+    if isinstance(setting.cmdline, Assignment):
+        yield f"{setting.cmdline.source} sets it earlier at boot; our file wins"
+    if isinstance(setting.systemd, Missing) and setting.systemd.why.value not in ("absent", "not-recorded"):
+        yield f"who else sets it at boot could not be read: {setting.systemd}"
+
+
+def _file(found: Assignment) -> str:
+    path, _, number = found.source.rpartition(":")
+    return path if number.isdigit() else found.source
+
+
+def _after_ours(found: Assignment) -> bool:
+    """Files are read in the order of their names, whatever directory they are in; and a pattern never beats the key itself."""
+    name = _file(found).rpartition("/")[2]
+    return name > SYSCTL_FILE.rpartition("/")[2]
+
+
+def effect(action: Action) -> str:
+    """What a job that runs now notices; empty: nothing."""
+    if isinstance(action, Service):
+        return "the service starts" if action.state == "enabled" else "the service stops: what depends on it ends"
+    if isinstance(action, SysfsWrite) and action.path.endswith("/queue/scheduler"):
+        return "requests of the disk wait for a moment while its queue is drained"
+    if isinstance(action, OwnedFile) and action.needs is Needs.SERVICE_RESTART:
+        return "none until the service is restarted, which may end what it started"
+    return "none until the reboot" if isinstance(action, KernelArgument) else ""

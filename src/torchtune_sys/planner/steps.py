@@ -1,0 +1,228 @@
+"""One merged action → a Change with its primitive steps on this host."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from torchtune_sys.model.actions import (
+    Action,
+    KernelArgument,
+    Limit,
+    ModuleOption,
+    OwnedFile,
+    Service,
+    Sysctl,
+    SysfsWrite,
+)
+from torchtune_sys.model.ground import GRUB_FILE, LIMITS_FILE, MODPROBE_FILE, SYSCTL_FILE, Ground
+from torchtune_sys.model.plan import Change, Command, Line, Refusal, Step, Unit, Value
+from torchtune_sys.model.snapshot import Snapshot
+from torchtune_sys.model.target import AtLeast, AtMost, Exactly, OneOf, Target, met
+from torchtune_sys.model.values import Missing, Why, absent
+from torchtune_sys.planner import lasting, later
+from torchtune_sys.planner.wishes import Group
+
+COUNTERPARTS = {
+    "vm.dirty_bytes": "vm.dirty_ratio",
+    "vm.dirty_ratio": "vm.dirty_bytes",
+    "vm.dirty_background_bytes": "vm.dirty_background_ratio",
+    "vm.dirty_background_ratio": "vm.dirty_background_bytes",
+    "vm.overcommit_kbytes": "vm.overcommit_ratio",
+    "vm.overcommit_ratio": "vm.overcommit_kbytes",
+}
+"""Writing one makes the kernel show 0 for the other (Documentation/admin-guide/sysctl/vm.rst)."""
+
+
+def value_paths(asked: Iterable[Action]) -> Iterator[str]:
+    for action in asked:
+        if isinstance(action, SysfsWrite):
+            yield action.path
+
+
+def own_files(asked: Iterable[Action]) -> Iterator[str]:
+    for action in asked:
+        if isinstance(action, OwnedFile):
+            yield action.path
+
+
+def proc(key: str) -> str:
+    """The file of a sysctl: in dotted keys a slash stands for a dot in a name.
+
+    >>> proc("net.ipv4.conf.eth0/7.rp_filter")
+    '/proc/sys/net/ipv4/conf/eth0.7/rp_filter'
+    """
+    return "/proc/sys/" + key.translate({ord("."): "/", ord("/"): "."})
+
+
+def chosen(target: Target, running: str) -> str:
+    """The value to write. A directed target keeps what is better already; of several numbers it moves the last.
+
+    >>> chosen(AtLeast(16777216), "4096 131072 6291456"), chosen(AtMost(10), "60"), chosen(OneOf(("madvise", "always")), "never")
+    ('4096 131072 16777216', '10', 'madvise')
+    >>> chosen(AtMost(10), "1")
+    '1'
+    """
+    words = running.split()
+    match target:
+        case Exactly(value=value):
+            return value
+        case OneOf(values=values):
+            return values[0]
+        case AtLeast(value=bound) | AtMost(value=bound):
+            if len(words) > 1:
+                return " ".join([*words[:-1], words[-1] if _met(target, words[-1]) else str(bound)])
+            return running if _met(target, running) else str(bound)
+
+
+def _met(target: Target, value: str) -> bool:
+    try:
+        return met(target, value)
+    except ValueError:
+        return False
+
+
+def change(s: Snapshot, ground: Ground, group: Group) -> Change | Refusal | None:
+    """The change; a Refusal where this host lacks what would be written; None where nothing is left to do."""
+    action = group.merged
+    assert not isinstance(action, str)
+    match action:
+        case Sysctl():
+            made = _sysctl(s, action)
+        case SysfsWrite():
+            made = _sysfs(ground, action)
+        case OwnedFile(path=path, content=content):
+            made = (Line(path=path, key=group.key, text=content.rstrip("\n")),)
+        case Limit():
+            made = _limit(s, action)
+        case Service(unit=unit, state=state):
+            made = (
+                (Unit(unit=unit, enabled=state == "enabled"),) if state != "restarted" else "a restart is for a person to choose"
+            )
+        case ModuleOption(module=module, option=option):
+            made = (Line(path=MODPROBE_FILE, key=group.key, text=f"options {module} {option}"),)
+        case KernelArgument(argument=argument):
+            made = _argument(ground, group.key, argument)
+        case _:
+            made = "torchtune-sys has no way to do it"
+    if isinstance(made, str):
+        return Refusal(key=group.key, rules=group.rules, reason=made, way="torchtune-sys explain " + group.rules[0])
+    if not made:
+        return None
+    first = group.wishes[0]
+    return Change(
+        key=group.key,
+        action=action,
+        rules=group.rules,
+        why=first.why,
+        seen="; ".join(dict.fromkeys(wish.seen for wish in group.wishes)),
+        wanted=first.wanted or later.told(action),
+        safety=action.safety,
+        needs=action.needs,
+        steps=made,
+        later=tuple(later.overrides(s, ground, action, made)),
+        effect=later.effect(action),
+    )
+
+
+def _sysctl(s: Snapshot, action: Sysctl) -> tuple[Step, ...] | str:
+    if isinstance(s.sysctl, Missing):
+        return str(s.sysctl)
+    found = s.sysctl.settings.get(action.key)
+    if found is None or absent(found.running):
+        return f"this kernel has no {action.key}"
+    if isinstance(found.running, Missing):
+        return str(found.running)
+    value = chosen(action.target, found.running)
+    counterpart = COUNTERPARTS.get(action.key, "")
+    return (
+        Value(path=proc(action.key), value=value, counterpart=proc(counterpart) if counterpart else ""),
+        Line(path=SYSCTL_FILE, key=action.key, text=f"{action.key} = {value}"),
+    )
+
+
+def _sysfs(ground: Ground, action: SysfsWrite) -> tuple[Step, ...] | str:
+    there = ground.values.get(action.path, Missing(Why.NOT_RECORDED, action.path, "was not looked at"))
+    if isinstance(there, Missing):
+        return f"this host has no {action.path}" if absent(there) else str(there)
+    values = []
+    for path, value in there.items():
+        if isinstance(value, Missing):
+            return str(value)
+        current, offered = selected(value)
+        wanted = offered_value(action.target, current, offered)
+        if wanted is None:
+            return f"{path} offers {' '.join(offered)}, not {action.target}"
+        if wanted != current:
+            values.append(Value(path=path, value=wanted))
+    if not values:
+        return ()
+    whole = Value(path=action.path, value=values[0].value, is_pattern=True) if "*" in action.path else None
+    same = whole is not None and len({value.value for value in values}) == 1
+    return (*([whole] if same and whole is not None else values), *lasting.lines(ground, action.path, values[0].value))
+
+
+def selected(text: str) -> tuple[str, tuple[str, ...]]:
+    """What is chosen in a file that offers a choice, and what it offers (empty for a plain value).
+
+    >>> selected("always [madvise] never"), selected("128"), selected("none")
+    (('madvise', ('always', 'madvise', 'never')), ('128', ()), ('none', ()))
+    """
+    words = text.split()
+    marked = next((word[1:-1] for word in words if word.startswith("[") and word.endswith("]")), None)
+    return (marked, tuple(word.strip("[]") for word in words)) if marked is not None else (text.strip(), ())
+
+
+def offered_value(target: Target, current: str, offered: tuple[str, ...]) -> str | None:
+    """The value to write, among what the file offers; None where it offers none that would do."""
+    if _met(target, current):
+        return current
+    if offered and isinstance(target, OneOf):
+        return next((value for value in target.values if value in offered), None)
+    value = chosen(target, current)
+    return value if not offered or value in offered else None
+
+
+def _limit(s: Snapshot, action: Limit) -> tuple[Step, ...] | str:
+    limits = {} if isinstance(s.limits, Missing) else s.limits.limits
+    found = limits.get(action.item)
+    if found is None or isinstance(found, Missing):
+        return f"the present {action.item} limit could not be read" + (f": {found}" if found is not None else "")
+    wanted = None if action.target == "unlimited" else int(action.target)
+    rows = [
+        f"{who} {kind} {action.item} {_limit_word(action.item, _higher(present, wanted))}"
+        for who in ("*", "root")  # "*" does not reach root (limits.conf(5))
+        for kind, present in (("soft", found.soft), ("hard", found.hard))
+    ]
+    return (Line(path=LIMITS_FILE, key=f"limit {action.item}", text="\n".join(rows)),)
+
+
+def _higher(present: int | None, wanted: int | None) -> int | None:
+    return None if present is None or wanted is None else max(present, wanted)
+
+
+_IN_KIB = ("as", "core", "data", "fsize", "memlock", "rss", "stack")
+"""limits.conf(5) counts these in KiB, the kernel in bytes."""
+
+
+def _limit_word(item: str, value: int | None) -> str:
+    return "unlimited" if value is None else str(value // 1024 if item in _IN_KIB else value)
+
+
+def _argument(ground: Ground, key: str, argument: str) -> tuple[Step, ...] | str:
+    if ground.image == "rpm-ostree":
+        return (
+            Command(
+                argv=("rpm-ostree", "kargs", f"--append-if-missing={argument}"),
+                undo=("rpm-ostree", "kargs", f"--delete-if-present={argument}"),
+            ),
+        )
+    if "grubby" in ground.tools:
+        return (
+            Command(
+                argv=("grubby", "--update-kernel=ALL", f"--args={argument}"),
+                undo=("grubby", "--update-kernel=ALL", f"--remove-args={argument}"),
+            ),
+        )
+    if "update-grub" in ground.tools:
+        return (Line(path=GRUB_FILE, key=key, text=f'GRUB_CMDLINE_LINUX="$GRUB_CMDLINE_LINUX {argument}"'),)
+    return "neither grubby nor update-grub is here: the boot loader's own configuration holds the kernel's arguments"

@@ -1,0 +1,75 @@
+"""What planning needs to see, asked only once there is something to plan."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from torchtune_sys.host.base import Host
+from torchtune_sys.model.facts import Fact
+from torchtune_sys.model.ground import TOOLS, Ground, Tuned
+from torchtune_sys.model.values import Missing, Why
+from torchtune_sys.probes import tuned
+
+_PROGRAM_DIRS = ("/usr/sbin", "/usr/bin", "/sbin", "/bin")
+_IMAGES = (
+    (
+        "/etc/NIXOS",
+        "NixOS",
+        "set it in configuration.nix (boot.kernel.sysctl, security.pam.loginLimits …) and run nixos-rebuild switch",
+    ),
+    ("/usr/share/bottlerocket", "Bottlerocket", "set it by apiclient set settings.kernel.sysctl… or in the user data"),
+    (
+        "/etc/talos-release",
+        "Talos",
+        "set it in the machine configuration (machine.sysctls, machine.kernel) and apply it by talosctl",
+    ),
+)
+
+
+def probe(host: Host, paths: Iterable[str], files: Iterable[str]) -> Ground:
+    """``paths`` are the running values that may be written (patterns included), ``files`` those that may be ours."""
+    owner, way = _owner(host)
+    wanted = sorted(set(paths))
+    return Ground(
+        files={path: host.text(path) for path in sorted(set(files))},
+        values={path: _values(host, path) for path in wanted},
+        tools=tuple(tool for tool in TOOLS if any(host.exists(f"{place}/{tool}") is True for place in _PROGRAM_DIRS)),
+        owner=owner,
+        way=way,
+        image="rpm-ostree" if host.exists("/run/ostree-booted") is True else "",
+        tuned=tuple(Tuned(option=name, value=value, source=source) for name, value, source in tuned.read(host).others),
+        device_names=_device_names(host, wanted),
+    )
+
+
+def _owner(host: Host) -> tuple[str, str]:
+    for path, name, way in _IMAGES:
+        if host.exists(path) is True:
+            return name, way
+    space = host.space("/etc")
+    if not isinstance(space, Missing) and space.read_only:
+        return "the image (/etc is read-only)", "change the image, or remount /etc writable if it is yours to change"
+    return "", ""
+
+
+def _values(host: Host, path: str) -> Fact[dict[str, Fact[str]]]:
+    if "*" not in path:
+        value = host.word(path)
+        absent = isinstance(value, Missing) and value.why is Why.ABSENT
+        return value if isinstance(value, Missing) and absent else {path: value}
+    before, _, rest = path.partition("*")
+    directory, _, start = before.rpartition("/")
+    names = host.names(directory)
+    if isinstance(names, Missing):
+        return names
+    end, slash, leaf = rest.partition("/")
+    found = {f"{directory}/{n}{slash}{leaf}" for n in names if n.startswith(start) and n.endswith(end)}
+    read = {place: host.word(place) for place in sorted(found)}
+    there = {place: value for place, value in read.items() if not (isinstance(value, Missing) and value.why is Why.ABSENT)}
+    return there or Missing(Why.ABSENT, path, "nothing matches")
+
+
+def _device_names(host: Host, paths: Iterable[str]) -> dict[str, str]:
+    numbers = [path.split("/")[4] for path in paths if path.startswith("/sys/class/bdi/")]
+    links = {number: host.link(f"/sys/dev/block/{number}") for number in numbers}
+    return {number: link.rpartition("/")[2] for number, link in links.items() if not isinstance(link, Missing)}

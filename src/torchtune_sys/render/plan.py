@@ -1,0 +1,133 @@
+"""A plan for people: on a terminal, as Markdown, and as a unified diff of the files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from difflib import unified_diff
+
+from torchtune_sys.model.actions import Needs, Safety
+from torchtune_sys.model.plan import ByHand, Change, Command, File, Plan, Refusal, Step, Unit, Value
+from torchtune_sys.model.plan import Line as FileLine
+from torchtune_sys.render import layout
+from torchtune_sys.render.layout import Line, Style, clean, cut, line
+
+_HANG = 8
+_BY_HAND_SHOWN = 5
+
+
+def headline(plan: Plan) -> str:
+    """What there is to do, in one sentence."""
+    unsafe = sum(change.safety is Safety.UNSAFE for change in plan.changes)
+    counts = [_count(len(plan.changes) - unsafe, "safe change"), _count(unsafe, "unsafe change")]
+    counts += [f"{len(plan.refused)} refused" if plan.refused else "", f"{len(plan.by_hand)} by hand" if plan.by_hand else ""]
+    told = ", ".join(count for count in counts if count)
+    name = plan.host or "this host"
+    return f"{name}: {told}" if told else f"{name}: nothing to change"
+
+
+def _count(number: int, words: str) -> str:
+    return "" if not number else f"{number} {words}" + ("" if number == 1 else "s")
+
+
+def text(plan: Plan, style: Style, *, verbose: bool = False) -> str:
+    lines = [line((headline(plan), "bold"))]
+    if plan.origin != "live":
+        lines.append(line(plan.origin, label=("From", "bold"), hang=_HANG))
+    for change in plan.changes:
+        lines += [line(), *_change(change, verbose)]
+    if plan.refused:
+        lines += [line(), line(("Refused", "bold"))]
+        lines += [row for refusal in plan.refused for row in _refusal(refusal)]
+    if plan.by_hand:
+        lines += [line(), line(("By hand", "bold"))]
+        lines += list(_by_hand(plan.by_hand, verbose))
+    if plan.changes:
+        lines += [line(), line("Nothing was changed. --format diff shows the files.", label=("Next", "bold"), hang=_HANG)]
+    return layout.render(lines, style)
+
+
+def _change(change: Change, verbose: bool) -> Iterator[Line]:
+    label = ("safe", "good") if change.safety is Safety.SAFE else (change.safety.value, "warning")
+    yield line((change.key, "bold"), f": {change.seen} → {goal(change)}", label=label, hang=_HANG)
+    yield line(change.why, " ", (f"[{', '.join(change.rules)}]", "dim"), indent=_HANG)
+    if change.needs is not Needs.NOTHING:
+        yield line(f"takes effect after: {change.needs.value}", indent=_HANG)
+    if change.effect:
+        yield line(f"running jobs: {change.effect}", indent=_HANG)
+    for words in change.later:
+        yield line((words, "warning"), indent=_HANG)
+    for step in change.steps:
+        if verbose or not isinstance(step, Value):
+            yield line((step_text(step), "dim"), indent=_HANG)
+
+
+def goal(change: Change) -> str:
+    """What will be: the value that is written where there is one."""
+    return next((step.value for step in change.steps if isinstance(step, Value)), change.wanted or "as below")
+
+
+def step_text(step: Step) -> str:
+    match step:
+        case Value(path=path, value=value):
+            return f"write {value} to {path}"
+        case FileLine(path=path, text=words):
+            return f"{path}: {' | '.join(words.splitlines())}"
+        case Unit(unit=unit, enabled=enabled):
+            return f"systemctl {'enable' if enabled else 'disable'} --now {unit}"
+        case Command(argv=argv):
+            return " ".join(argv)
+
+
+def _refusal(refusal: Refusal) -> Iterator[Line]:
+    yield line((refusal.key, "bold"), f": {refusal.reason}", " ", (f"[{', '.join(refusal.rules)}]", "dim"), indent=2, hang=_HANG)
+    yield line(refusal.way, label=("instead: ", "good"), indent=_HANG)
+
+
+def _by_hand(items: tuple[ByHand, ...], verbose: bool) -> Iterator[Line]:
+    shown = items if verbose else items[:_BY_HAND_SHOWN]
+    for item in shown:
+        yield line(item.why, " ", (f"[{item.rule}]", "dim"), indent=2, hang=_HANG)
+        for words in item.texts if verbose else item.texts[:1]:
+            yield line(words if verbose else cut(words.partition("\n")[0], 200), indent=_HANG)
+    if len(items) > len(shown):
+        names = ", ".join(item.rule for item in items[len(shown) :])
+        yield line((f"+{len(items) - len(shown)} more (--verbose): {names}", "dim"), indent=2)
+
+
+def diff(plan: Plan) -> str:
+    """What ``diff -u`` would say of the files."""
+    return "".join(_file_diff(file) for file in plan.files)
+
+
+def _file_diff(file: File) -> str:
+    before = (file.before or "").splitlines(keepends=True)
+    source = f"a{file.path}" if file.before is not None else "/dev/null"
+    rows = unified_diff(before, file.content.splitlines(keepends=True), source, f"b{file.path}")
+    return "".join(row if row.endswith("\n") else row + "\n\\ No newline at end of file\n" for row in rows)
+
+
+def markdown(plan: Plan) -> str:
+    rows = [f"# Plan: {_cell(headline(plan))}", ""]
+    if plan.changes:
+        rows += ["| change | now | then | risk | takes effect | asked by |", "|---|---|---|---|---|---|"]
+        rows += [
+            f"| `{_cell(c.key)}` | {_cell(c.seen)} | {_cell(goal(c))} | {c.safety.value} | {_when(c)} | {', '.join(c.rules)} |"
+            for c in plan.changes
+        ]
+        rows.append("")
+        rows += [f"- `{_cell(change.key)}`: {_cell(words)}" for change in plan.changes for words in change.later]
+    if plan.refused:
+        rows += ["", "## Refused", ""]
+        rows += [f"- `{_cell(item.key)}`: {_cell(item.reason)}. Instead: {_cell(item.way)}" for item in plan.refused]
+    if plan.by_hand:
+        rows += ["", "## By hand", ""]
+        rows += [f"- {_cell(item.why)} ({item.rule}): {_cell('; '.join(item.texts))}" for item in plan.by_hand]
+    return "\n".join(rows) + "\n"
+
+
+def _when(change: Change) -> str:
+    return "at once" if change.needs is Needs.NOTHING else f"after {change.needs.value}"
+
+
+def _cell(words: str) -> str:
+    return clean(words).replace("|", "\\|").replace("`", "'").replace("<", "&lt;")
