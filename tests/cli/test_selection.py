@@ -180,7 +180,7 @@ def test_each_profile_names_what_exists_and_leaves_something(name: str) -> None:
 
 
 def test_the_command_line_knows_the_same_names() -> None:
-    from torchtune_sys.cli import options
+    from torchtune_sys.cli import check, options
 
     assert list(PROFILES) == list(options.PROFILES)
     assert FAIL_ON == check._FAIL_ON
