@@ -21,6 +21,9 @@ NAME = "torchtune-sys"
 COMMANDS = {
     "check": ("torchtune_sys.cli.check", "Say what is wrong with this training host."),
     "plan": ("torchtune_sys.cli.plan", "Say what would be changed on this host, and what not."),
+    "apply": ("torchtune_sys.cli.apply", "Change this host as planned, and see whether it cured."),
+    "undo": ("torchtune_sys.cli.undo", "Take back what apply changed."),
+    "history": ("torchtune_sys.cli.history", "List what was applied and undone."),
     "explain": ("torchtune_sys.cli.explain", "Say why a rule matters, when to leave it, and how to mend it."),
     "rules": ("torchtune_sys.cli.rules", "List the rules."),
     "snapshot": ("torchtune_sys.cli.snapshot", "Print the facts that the rules judge."),

@@ -36,10 +36,15 @@ def host_options(function: _F) -> _F:
                 "a pasted report (collect_env, nvidia-smi); - is standard input.",
             ),
             click.option("--root", metavar="DIR", help="Judge the system that is mounted at DIR."),
-            click.option(
-                "--timeout", type=float, metavar="S", callback=_seconds, help="Stop looking after S seconds. [30; with --live 90]"
-            ),
+            timeout_option,
         )
+    )(function)
+
+
+def timeout_option(function: _F) -> _F:
+    """How long looking may take."""
+    return click.option(
+        "--timeout", type=float, metavar="S", callback=_seconds, help="Stop looking after S seconds. [30; with --live 90]"
     )(function)
 
 

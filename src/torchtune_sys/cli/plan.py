@@ -42,7 +42,7 @@ def command(**options: Any) -> int:
     from torchtune_sys.cli.planned import planned
     from torchtune_sys.cli.terminal import give
 
-    made = planned(options)
+    made = planned(options).plan
     give(_rendered(made, options), options["output"], machine=options["format_"] != "text")
     return 1 if made.changes else 0
 

@@ -5,11 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 if TYPE_CHECKING:
+    from torchtune_sys.model.ground import Ground
     from torchtune_sys.model.plan import Plan
+    from torchtune_sys.model.snapshot import Snapshot
 
 
-def planned(options: Mapping[str, Any]) -> Plan:
+class Planned(msgspec.Struct, frozen=True, kw_only=True):
+    plan: Plan
+    ground: Ground
+    seen: Snapshot
+
+
+def planned(options: Mapping[str, Any], made_already: frozenset[str] = frozenset()) -> Planned:
     """Raises UnreadableInput, BadConfig, UnknownName."""
     from torchtune_sys import planner
     from torchtune_sys.cli.judged import judged
@@ -20,4 +30,5 @@ def planned(options: Mapping[str, Any]) -> Plan:
     seen, results, _ = judged(options)
     host = host_of(options)
     paths, files = planner.places(results)
-    return planner.plan(seen, results, Ground() if host is None else ground.probe(host, paths, files))
+    found = Ground() if host is None else ground.probe(host, paths, files)
+    return Planned(plan=planner.plan(seen, results, found, made_already), ground=found, seen=seen)

@@ -46,6 +46,11 @@ def colored(color: str, env: Mapping[str, str], to_terminal: bool) -> bool:
     return to_terminal and env.get("TERM") != "dumb"
 
 
+def can_ask() -> bool:
+    """Whether somebody is there to answer a question."""
+    return _is_terminal(sys.stdin) and _is_terminal(sys.stderr)
+
+
 def _is_terminal(stream: TextIO | None) -> bool:
     try:
         return stream is not None and stream.isatty()

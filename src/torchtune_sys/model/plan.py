@@ -65,6 +65,8 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     """What may override it later, and who then wins."""
     effect: str = ""
     """What jobs that run meanwhile notice; empty: nothing."""
+    disrupts: bool = False
+    """Whether a running job could end or stall by it: not done beside one unless that is asked for."""
 
 
 class Refusal(msgspec.Struct, frozen=True, kw_only=True):
@@ -102,6 +104,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     host: str
     origin: str
     changes: tuple[Change, ...]
+    waiting: tuple[Change, ...] = ()
+    """Made already; they only wait for what :attr:`Change.needs` says."""
     files: tuple[File, ...]
     refused: tuple[Refusal, ...]
     by_hand: tuple[ByHand, ...]

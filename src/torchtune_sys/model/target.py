@@ -54,3 +54,14 @@ def met(target: Target, value: str) -> bool:
             return int(value) <= ceiling
         case OneOf(values=accepted):
             return value in accepted
+
+
+def choice(text: str) -> tuple[str, tuple[str, ...]]:
+    """What is chosen in a file that offers a choice, and what it offers (empty for a plain value).
+
+    >>> choice("always [madvise] never"), choice("128"), choice("none")
+    (('madvise', ('always', 'madvise', 'never')), ('128', ()), ('none', ()))
+    """
+    words = text.split()
+    marked = next((word[1:-1] for word in words if word.startswith("[") and word.endswith("]")), None)
+    return (marked, tuple(word.strip("[]") for word in words)) if marked is not None else (text.strip(), ())

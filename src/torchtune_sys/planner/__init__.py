@@ -6,17 +6,19 @@ Pure: the same results and the same ground give the same plan. In two steps, sin
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+
+import msgspec
 
 from torchtune_sys.model.actions import Needs, Safety
 from torchtune_sys.model.ground import OWNED, Ground
-from torchtune_sys.model.plan import Change, Plan, Refusal
+from torchtune_sys.model.plan import Change, Line, Plan, Refusal
 from torchtune_sys.model.rule import Result
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, known
 from torchtune_sys.planner import files, owners, steps, wishes
 
-__all__ = ["places", "plan"]
+__all__ = ["part", "places", "plan", "still_asked"]
 
 
 def places(results: Iterable[Result]) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -25,26 +27,40 @@ def places(results: Iterable[Result]) -> tuple[tuple[str, ...], tuple[str, ...]]
     return tuple(steps.value_paths(asked)), (*OWNED, *steps.own_files(asked))
 
 
-def plan(s: Snapshot, results: Iterable[Result], ground: Ground) -> Plan:
+def plan(s: Snapshot, results: Iterable[Result], ground: Ground, made_already: frozenset[str] = frozenset()) -> Plan:
+    """``made_already`` are the keys of changes that an earlier run made since the host started."""
     results = tuple(results)
-    changes: list[Change] = []
-    refused: list[Refusal] = []
-    for group in wishes.grouped(wishes.asked(results)):
-        made = _one(s, ground, group)
-        if isinstance(made, Refusal):
-            refused.append(made)
-        elif made is not None:
-            changes.append(made)
-    ordered = tuple(sorted(changes, key=_order))
-    hostname = known(s.system.hostname, "") if not isinstance(s.system, Missing) else ""
+    found = [_one(s, ground, group) for group in wishes.grouped(wishes.asked(results))]
+    changes = sorted((item for item in found if isinstance(item, Change)), key=_order)
+    waiting = tuple(change for change in changes if _is_made(change, ground, made_already))
+    ordered = tuple(change for change in changes if change not in waiting)
     return Plan(
-        host=hostname,
+        host=known(s.system.hostname, "") if not isinstance(s.system, Missing) else "",
         origin=s.origin,
         changes=ordered,
+        waiting=waiting,
         files=files.owned(ordered, ground),
-        refused=tuple(refused),
+        refused=tuple(item for item in found if isinstance(item, Refusal)),
         by_hand=tuple(wishes.by_hand(results)),
     )
+
+
+def part(whole: Plan, ground: Ground, keep: Callable[[Change], bool]) -> Plan:
+    """The plan with some of its changes only, and the files as they are then."""
+    kept = tuple(change for change in whole.changes if keep(change))
+    return msgspec.structs.replace(whole, changes=kept, files=files.owned(kept, ground))
+
+
+def still_asked(results: Iterable[Result]) -> frozenset[str]:
+    """Keys of what the rules still want changed: what is not among them any more is cured."""
+    return frozenset(wishes.key(wish.action) for wish in wishes.asked(results))
+
+
+def _is_made(change: Change, ground: Ground, made_already: frozenset[str]) -> bool:
+    """Whether nothing is left but to wait: every step stands in a file of ours, or was done by an earlier run."""
+    if change.needs is Needs.NOTHING:
+        return False
+    return all(files.stands(step, ground) if isinstance(step, Line) else change.key in made_already for step in change.steps)
 
 
 def _one(s: Snapshot, ground: Ground, group: wishes.Group) -> Change | Refusal | None:

@@ -29,6 +29,13 @@ def unread(action: Action, ground: Ground) -> Missing | None:
     return present if isinstance(present, Missing) and present.why not in (Why.ABSENT, Why.NOT_RECORDED) else None
 
 
+def stands(line: Line, ground: Ground) -> bool:
+    """Whether the file holds these very lines already."""
+    present = ground.files.get(line.path)
+    held = parse(present).get(_one_line(line.key), "") if isinstance(present, str) else ""
+    return held.partition("\n")[2] == line.text
+
+
 def block(line: Line, change: Change) -> str:
     rules = ", ".join(change.rules)
     return f"# {_one_line(line.key)} ({rules}): {_one_line(change.why)}\n{line.text}"

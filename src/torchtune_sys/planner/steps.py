@@ -17,7 +17,7 @@ from torchtune_sys.model.actions import (
 from torchtune_sys.model.ground import GRUB_FILE, LIMITS_FILE, MODPROBE_FILE, SYSCTL_FILE, Ground
 from torchtune_sys.model.plan import Change, Command, Line, Refusal, Step, Unit, Value
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.target import AtLeast, AtMost, Exactly, OneOf, Target, met
+from torchtune_sys.model.target import AtLeast, AtMost, Exactly, OneOf, Target, choice, met
 from torchtune_sys.model.values import Missing, Why, absent
 from torchtune_sys.planner import lasting, later
 from torchtune_sys.planner.wishes import Group
@@ -121,6 +121,7 @@ def change(s: Snapshot, ground: Ground, group: Group) -> Change | Refusal | None
         steps=made,
         later=tuple(later.overrides(s, ground, action, made)),
         effect=later.effect(action),
+        disrupts=isinstance(action, Service),
     )
 
 
@@ -148,7 +149,7 @@ def _sysfs(ground: Ground, action: SysfsWrite) -> tuple[Step, ...] | str:
     for path, value in there.items():
         if isinstance(value, Missing):
             return str(value)
-        current, offered = selected(value)
+        current, offered = choice(value)
         wanted = offered_value(action.target, current, offered)
         if wanted is None:
             return f"{path} offers {' '.join(offered)}, not {action.target}"
@@ -159,17 +160,6 @@ def _sysfs(ground: Ground, action: SysfsWrite) -> tuple[Step, ...] | str:
     whole = Value(path=action.path, value=values[0].value, is_pattern=True) if "*" in action.path else None
     same = whole is not None and len({value.value for value in values}) == 1
     return (*([whole] if same and whole is not None else values), *lasting.lines(ground, action.path, values[0].value))
-
-
-def selected(text: str) -> tuple[str, tuple[str, ...]]:
-    """What is chosen in a file that offers a choice, and what it offers (empty for a plain value).
-
-    >>> selected("always [madvise] never"), selected("128"), selected("none")
-    (('madvise', ('always', 'madvise', 'never')), ('128', ()), ('none', ()))
-    """
-    words = text.split()
-    marked = next((word[1:-1] for word in words if word.startswith("[") and word.endswith("]")), None)
-    return (marked, tuple(word.strip("[]") for word in words)) if marked is not None else (text.strip(), ())
 
 
 def offered_value(target: Target, current: str, offered: tuple[str, ...]) -> str | None:

@@ -16,6 +16,7 @@ REPORT = "torchtune-sys/report/1"
 SNAPSHOT = "torchtune-sys/snapshot/1"
 RULES = "torchtune-sys/rules/1"
 PLAN = "torchtune-sys/plan/1"
+HISTORY = "torchtune-sys/history/1"
 _ESCAPES = {
     number: f"\\u{number:04x}"
     for first, last in ((0x7F, 0x9F), (0x200E, 0x200F), (0x2028, 0x202E), (0x2066, 0x2069))
@@ -69,6 +70,10 @@ def snapshot(seen: Snapshot, *, version: str, time: str) -> str:
 
 def plan(made: Plan) -> str:
     return _dumps({"schema": PLAN, "tool": {"version": __version__}, "plan": made})
+
+
+def history(runs: list[dict[str, object]]) -> str:
+    return _dumps({"schema": HISTORY, "tool": {"version": __version__}, "runs": runs})
 
 
 def rules(chosen: tuple[Rule, ...]) -> str:

@@ -19,6 +19,7 @@ def headline(plan: Plan) -> str:
     """What there is to do, in one sentence."""
     unsafe = sum(change.safety is Safety.UNSAFE for change in plan.changes)
     counts = [_count(len(plan.changes) - unsafe, "safe change"), _count(unsafe, "unsafe change")]
+    counts += [f"{len(plan.waiting)} made already" if plan.waiting else ""]
     counts += [f"{len(plan.refused)} refused" if plan.refused else "", f"{len(plan.by_hand)} by hand" if plan.by_hand else ""]
     told = ", ".join(count for count in counts if count)
     name = plan.host or "this host"
@@ -29,20 +30,30 @@ def _count(number: int, words: str) -> str:
     return "" if not number else f"{number} {words}" + ("" if number == 1 else "s")
 
 
-def text(plan: Plan, style: Style, *, verbose: bool = False) -> str:
+def text(plan: Plan, style: Style, *, verbose: bool = False, closing: bool = True) -> str:
     lines = [line((headline(plan), "bold"))]
     if plan.origin != "live":
         lines.append(line(plan.origin, label=("From", "bold"), hang=_HANG))
     for change in plan.changes:
         lines += [line(), *_change(change, verbose)]
+    if plan.waiting:
+        lines += [line(), line(("Made already", "bold"))]
+        lines += [line((c.key, "bold"), f": takes effect after: {c.needs.value}", indent=2, hang=_HANG) for c in plan.waiting]
     if plan.refused:
         lines += [line(), line(("Refused", "bold"))]
         lines += [row for refusal in plan.refused for row in _refusal(refusal)]
     if plan.by_hand:
         lines += [line(), line(("By hand", "bold"))]
         lines += list(_by_hand(plan.by_hand, verbose))
-    if plan.changes:
-        lines += [line(), line("Nothing was changed. --format diff shows the files.", label=("Next", "bold"), hang=_HANG)]
+    if plan.changes and closing:
+        lines += [
+            line(),
+            line(
+                "Nothing was changed: sudo torchtune-sys apply makes the safe changes, --format diff shows the files.",
+                label=("Next", "bold"),
+                hang=_HANG,
+            ),
+        ]
     return layout.render(lines, style)
 
 

@@ -1,0 +1,158 @@
+"""Files that survive a power cut: written beside, synced, renamed, and the directory synced (rename(2), fsync(2))."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import os
+import stat
+
+import msgspec
+
+_NO_XATTRS = (errno.ENOTSUP, errno.ENODATA, errno.EPERM, errno.ENOSYS)
+
+
+class FileState(msgspec.Struct, frozen=True, kw_only=True):
+    """All that undoing restores of a file."""
+
+    content: bytes
+    mode: int
+    """Permission bits, set-id bits included."""
+    uid: int
+    gid: int
+    xattrs: dict[str, bytes] = {}
+    """Extended attributes, POSIX ACLs and security labels included, as far as this process may read them."""
+
+
+class NotOurs(OSError):
+    """Something other than a regular file stands where ours would be."""
+
+
+def read(path: str) -> FileState | None:
+    """The file's state; None if there is none. Raises OSError, NotOurs for what is no regular file."""
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise NotOurs(errno.ELOOP, "is a symbolic link", path) from None
+        raise
+    with open(handle, "rb") as file:
+        found = os.fstat(handle)
+        if not stat.S_ISREG(found.st_mode):
+            raise NotOurs(errno.EINVAL, "is not a regular file", path)
+        return FileState(
+            content=file.read(),
+            mode=stat.S_IMODE(found.st_mode),
+            uid=found.st_uid,
+            gid=found.st_gid,
+            xattrs={name: os.getxattr(handle, name) for name in _xattrs(handle)},
+        )
+
+
+def _xattrs(handle: int) -> list[str]:
+    try:
+        return os.listxattr(handle)
+    except OSError as error:
+        if error.errno in _NO_XATTRS:
+            return []
+        raise
+
+
+def draft_of(path: str) -> str:
+    """Where the new content is written first: always the same name, so that what a crash left there is found."""
+    folder, name = os.path.split(path)
+    return f"{folder}/.{name}.torchtune-sys"
+
+
+def write(path: str, state: FileState) -> None:
+    """Put the state in the file's place: a reader, and a host after a power cut, sees the old file or the whole new one.
+
+    Raises OSError; then the old file is untouched and no draft is left.
+    """
+    draft = draft_of(path)
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(draft)
+    try:
+        handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        with open(handle, "wb") as file:
+            file.write(state.content)
+            file.flush()
+            os.fchown(handle, state.uid, state.gid)
+            _set_xattrs(handle, state.xattrs)
+            os.fchmod(handle, state.mode)
+            os.fsync(handle)
+        os.rename(draft, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(draft)
+        raise
+    sync_folder(os.path.dirname(path))
+
+
+def _set_xattrs(handle: int, wanted: dict[str, bytes]) -> None:
+    """What a new file got by itself (a default ACL, a label of its directory) goes, unless it may not be removed."""
+    for name in _xattrs(handle):
+        if name not in wanted:
+            with contextlib.suppress(OSError):
+                os.removexattr(handle, name)
+    for name, value in wanted.items():
+        if name not in _xattrs(handle) or os.getxattr(handle, name) != value:
+            os.setxattr(handle, name, value)
+
+
+def remove(path: str) -> None:
+    """Remove a file durably; one that is gone already is no error."""
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
+    sync_folder(os.path.dirname(path))
+
+
+def missing_folders(path: str) -> tuple[str, ...]:
+    """The directories that must be made for the file, the outermost first."""
+    found = []
+    folder = os.path.dirname(path)
+    while folder not in ("", "/") and not os.path.isdir(folder):
+        found.append(folder)
+        folder = os.path.dirname(folder)
+    return tuple(reversed(found))
+
+
+def make_folders(folders: tuple[str, ...], mode: int = 0o755) -> None:
+    for folder in folders:
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(folder, mode)
+            os.chmod(folder, mode)  # whatever the umask says
+        sync_folder(os.path.dirname(folder))
+
+
+def remove_folders(folders: tuple[str, ...]) -> None:
+    """Remove those directories that are empty, the innermost first."""
+    for folder in reversed(folders):
+        try:
+            os.rmdir(folder)
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
+                return
+            raise
+        sync_folder(os.path.dirname(folder))
+
+
+def digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def sync_folder(folder: str) -> None:
+    """Make names in a directory durable. A directory that is gone has none."""
+    try:
+        handle = os.open(folder or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,134 @@
+"""The journal of one run: lines of JSON, each with its checksum, each synced before what it announces.
+
+A power cut may tear the last line, and only that one: what it announced was not begun. Damage anywhere else is said and ends
+everything, since guessing at what was there before would be worse than leaving it.
+"""
+
+from __future__ import annotations
+
+import os
+import zlib
+from typing import TypeVar
+
+import msgspec
+
+from torchtune_sys.apply import durable
+from torchtune_sys.apply.entries import Header, Note
+from torchtune_sys.errors import UserError
+
+STATE = "/var/lib/torchtune-sys"
+SCHEMA = "torchtune-sys/journal/1"
+_T = TypeVar("_T")
+
+
+class DamagedJournal(UserError):
+    """A journal does not say what it must; nothing is guessed."""
+
+    exit_code = 3
+
+
+class Journal:
+    """One run's journal on the disk."""
+
+    def __init__(self, path: str, header: Header, notes: list[Note]) -> None:
+        self.path = path
+        self.header = header
+        self.notes = notes
+
+    @property
+    def number(self) -> int:
+        return int(os.path.basename(self.path).partition(".")[0])
+
+    def note(self, what: str, entry: int = -1, *, after: str = "", why: str = "", time: str = "") -> None:
+        """Add a line and sync it. Raises OSError (a full disk); then the line is not there, or torn."""
+        made = Note(what=what, entry=entry, after=after, why=why, time=time)
+        handle = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+        try:
+            _mend_end(handle, self.path)
+            _write_all(handle, line(made))
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+        self.notes.append(made)
+
+    def last(self, entry: int) -> Note | None:
+        """What was noted last of an entry."""
+        return next((note for note in reversed(self.notes) if note.entry == entry), None)
+
+    @property
+    def state(self) -> str:
+        """``applied``, ``rolled-back``, ``undone`` (all of it, or all but what was kept), or ``interrupted``."""
+        run = [note.what for note in self.notes if note.entry < 0]
+        if not run:
+            return "interrupted"
+        return {"undoing": "interrupted", "undone-all": "undone"}.get(run[-1], run[-1])
+
+
+def line(value: Header | Note) -> bytes:
+    body = msgspec.json.encode(value)
+    return b"%08x %s\n" % (zlib.crc32(body), body)
+
+
+def _mend_end(handle: int, path: str) -> None:
+    """A torn last line is cut off before another is added."""
+    with open(path, "rb") as file:
+        content = file.read()
+    whole = content.rfind(b"\n") + 1
+    if whole != len(content):
+        os.ftruncate(handle, whole)
+
+
+def _write_all(handle: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(handle, view) :]
+
+
+def begin(folder: str, header: Header) -> Journal:
+    """Make the next run's journal, whole and synced. Raises OSError; then there is none."""
+    durable.make_folders((*durable.missing_folders(f"{folder}/x"),), 0o700)
+    number = max(numbers(folder), default=0) + 1
+    path = f"{folder}/{number:04d}.journal"
+    state = durable.FileState(content=line(header), mode=0o600, uid=os.geteuid(), gid=os.getegid())
+    durable.write(path, state)
+    return Journal(path, header, [])
+
+
+def numbers(folder: str) -> list[int]:
+    """The runs that have a journal, oldest first."""
+    try:
+        names = os.listdir(folder)
+    except FileNotFoundError:
+        return []
+    return sorted(int(name[:-8]) for name in names if name.endswith(".journal") and name[:-8].isdecimal())
+
+
+def load(folder: str, number: int) -> Journal:
+    """Raises DamagedJournal, and OSError where it cannot be read."""
+    path = f"{folder}/{number:04d}.journal"
+    with open(path, "rb") as file:
+        rows = file.read().split(b"\n")
+    if not rows[0] or len(rows) == 1:
+        raise _damaged(path, 1, "the header is not whole")
+    header = _row(rows[0], Header, path, 1)
+    notes = [_row(row, Note, path, place) for place, row in enumerate(rows[1:-1], 2)]  # what follows the last newline is torn
+    if header.schema != SCHEMA:
+        raise _damaged(path, 1, f"it is of another version ({header.schema})")
+    return Journal(path, header, notes)
+
+
+def _row(row: bytes, kind: type[_T], path: str, place: int) -> _T:
+    sum_, blank, body = row.partition(b" ")
+    try:
+        if not blank or int(sum_, 16) != zlib.crc32(body):
+            raise _damaged(path, place, "its checksum does not fit")
+        return msgspec.json.decode(body, type=kind)
+    except (ValueError, msgspec.MsgspecError) as error:
+        raise _damaged(path, place, str(error)) from None
+
+
+def _damaged(path: str, place: int, why: str) -> DamagedJournal:
+    return DamagedJournal(
+        f"{path}, line {place}: the journal is damaged: {why}",
+        "nothing was guessed and nothing was changed; the file holds what was there before (JSON, contents in base64)",
+    )

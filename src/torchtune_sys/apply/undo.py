@@ -1,0 +1,129 @@
+"""Take a run back from its journal: what nobody changed since becomes what it was, what somebody changed stays and is told."""
+
+from __future__ import annotations
+
+import contextlib
+
+import msgspec
+
+from torchtune_sys.apply import durable, units, values
+from torchtune_sys.apply.entries import CommandEntry, Entry, FileEntry, Note, UnitEntry, ValueEntry
+from torchtune_sys.apply.journal import Journal
+
+
+class Kept(Exception):
+    """Somebody changed it since; it is left as it is."""
+
+
+class Undone(msgspec.Struct, frozen=True, kw_only=True):
+    restored: tuple[str, ...]
+    kept: dict[str, str]
+    """What was left as it is → why."""
+    failed: dict[str, str]
+
+
+def undo(journal: Journal, *, same_boot: bool, time: str = "") -> Undone:
+    """Undo every step that was begun, the last first; may be repeated after a crash at any point. Raises OSError (journal)."""
+    _note(journal, "undoing", time=time)
+    restored: list[str] = []
+    kept: dict[str, str] = {}
+    failed: dict[str, str] = {}
+    for number in reversed(range(len(journal.header.entries))):
+        entry = journal.header.entries[number]
+        try:
+            if undo_entry(journal, number, same_boot=same_boot):
+                restored.append(name(entry))
+        except Kept as why:
+            kept[name(entry)] = str(why)
+            _note(journal, "kept", number, why=str(why))
+        except OSError as error:
+            failed[name(entry)] = str(error.strerror or error)
+    if not failed:
+        _note(journal, "undone-all", time=time)
+    return Undone(restored=tuple(restored), kept=kept, failed=failed)
+
+
+def _note(journal: Journal, what: str, entry: int = -1, *, why: str = "", time: str = "") -> None:
+    """A note that a full disk may swallow: restoring goes on, and whoever undoes again finds everything as it was before."""
+    with contextlib.suppress(OSError):
+        journal.note(what, entry, why=why, time=time)
+
+
+def name(entry: Entry) -> str:
+    match entry:
+        case ValueEntry(path=path) | FileEntry(path=path):
+            return path
+        case UnitEntry(unit=unit):
+            return unit
+        case CommandEntry(argv=argv):
+            return " ".join(argv)
+
+
+def undo_entry(journal: Journal, number: int, *, same_boot: bool = True) -> bool:
+    """Undo one step; False if there was nothing to undo. Raises Kept, OSError."""
+    note = journal.last(number)
+    if note is None or note.what in ("undone", "kept"):
+        return False
+    entry = journal.header.entries[number]
+    match entry:
+        case ValueEntry():
+            changed = _value(entry, note, same_boot)
+        case FileEntry():
+            changed = _file(entry, note)
+        case UnitEntry():
+            changed = _unit(entry)
+        case _:
+            units.command(entry.undo)
+            changed = True
+    _note(journal, "undone", number)
+    return changed
+
+
+def _value(entry: ValueEntry, note: Note, same_boot: bool) -> bool:
+    try:
+        present = values.read(entry.path)
+    except FileNotFoundError:
+        raise Kept("it is not there any more") from None
+    wrote = " ".join(entry.value.split())
+    if present == entry.before:
+        return False
+    unsettled = note.what == "doing" and same_boot  # cut off in the middle: the kernel may show it in another form
+    if present not in (note.after, wrote) and not unsettled:
+        raise Kept(f"it holds {present} now, neither what was set ({note.after or wrote}) nor what was before ({entry.before})")
+    if entry.counterpart and entry.before == "0" and entry.counterpart_before not in ("", "0"):
+        values.write(entry.counterpart, entry.counterpart_before)
+    else:
+        values.write(entry.path, entry.before)
+    return True
+
+
+def _file(entry: FileEntry, note: Note) -> bool:
+    present = durable.read(entry.path)
+    if present == entry.before:
+        durable.remove(durable.draft_of(entry.path))
+        durable.remove_folders(entry.made)
+        _refresh(entry)
+        return False
+    if present is None or durable.digest(present.content) != note.after:
+        raise Kept("it was changed or removed since")
+    if entry.before is None:
+        durable.remove(entry.path)
+        durable.remove_folders(entry.made)
+    else:
+        durable.write(entry.path, entry.before)
+    _refresh(entry)
+    return True
+
+
+def _refresh(entry: FileEntry) -> None:
+    for argv in entry.refresh:
+        units.command(argv)
+
+
+def _unit(entry: UnitEntry) -> bool:
+    present = units.state(entry.unit)
+    before = units.UnitState(enabled=entry.was_enabled, active=entry.was_active)
+    if present == before:
+        return False
+    units.set_to(entry.unit, before)
+    return True

@@ -1,0 +1,200 @@
+"""``torchtune-sys apply``."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from torchtune_sys.cli import options as shared
+from torchtune_sys.errors import UserError
+
+if TYPE_CHECKING:
+    from torchtune_sys.apply.session import Run
+    from torchtune_sys.cli.planned import Planned
+    from torchtune_sys.model.plan import Change, Plan
+
+DONE, NOT_ALL = 0, 1
+
+
+class NeedsRoot(UserError):
+    """Changing a host is root's."""
+
+
+class NotAsked(UserError):
+    """Nobody is there to say yes."""
+
+
+@click.command(
+    "apply",
+    epilog="""\b
+Examples:
+  sudo torchtune-sys apply
+  sudo torchtune-sys apply --yes --select sysctl
+  sudo torchtune-sys apply --only swappiness-high,thp-never --dry-run
+  sudo torchtune-sys apply --unsafe --force
+
+\b
+What was there before is written to /var/lib/torchtune-sys and synced before
+the first change; every change is read back, and the same rules judge again at
+the end. torchtune-sys undo takes it back, also after a crash or a power cut.
+
+Exit status: 0 all done (or nothing to do); 1 not all done; 2 usage; 3 the
+journal is damaged; 4 internal error.
+""",
+)
+@shared.intent_options
+@shared.timeout_option
+@shared.selection_options
+@shared.profile_options
+@click.option("--only", multiple=True, metavar="RULES", help="Make only the changes that these rules ask for.")
+@click.option(
+    "--safe-only/--unsafe", "safe_only", default=True, help="Leave out what needs a decision (default), or make it, too."
+)
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@click.option("--dry-run", is_flag=True, help="Show what would be changed, as a plan and a diff, and change nothing.")
+@click.option("--force", is_flag=True, help="Also make what disturbs jobs that run on the GPUs now.")
+@click.option("--wait", type=click.FloatRange(min=0), default=0.0, metavar="S", help="Wait S seconds for another run to end. [0]")
+@shared.color_option
+def command(**options: Any) -> int:
+    """Change this host as planned, read every value back, and see whether it cured."""
+    from torchtune_sys.apply import journal, session
+    from torchtune_sys.cli.planned import planned
+    from torchtune_sys.cli.root import boot_id, is_root
+
+    options |= {"from_": None, "root": None}
+    root = is_root()
+    earlier = journal.numbers(journal.STATE) if root else []
+    found = planned(options, session.made_since_start(boot_id()) if root else frozenset())
+    plan, left_out = _chosen(found, options)
+    _show(plan, options)
+    for words in left_out:
+        click.echo(words)
+    if options["dry_run"]:
+        _show_diff(plan)
+        return DONE
+    if not plan.changes:
+        return DONE
+    if not root:
+        raise NeedsRoot("changing this host needs root", "run it again with sudo, or look with --dry-run")
+    _ask(options)
+    run = _run(found, plan, earlier, options)
+    return _tell(run, plan, options)
+
+
+def _chosen(found: Planned, options: dict[str, Any]) -> tuple[Plan, list[str]]:
+    """The changes that are asked for, and what was left out of the plan."""
+    from torchtune_sys import planner
+    from torchtune_sys.cli.names import rule_names
+    from torchtune_sys.model.actions import Safety
+
+    only = rule_names(options["only"])
+    busy = _gpus_in_use(found) and not options["force"]
+    left_out: dict[str, str] = {}
+
+    def keep(change: Change) -> bool:
+        if only and not set(change.rules) & only:
+            return False
+        if change.safety is not Safety.SAFE and options["safe_only"]:
+            left_out[change.key] = "unsafe: give --unsafe to make it"
+        elif change.disrupts and busy:
+            left_out[change.key] = "would disturb the processes on the GPUs: give --force, or wait for them to end"
+        return change.key not in left_out
+
+    plan = planner.part(found.plan, found.ground, keep)
+    return plan, [f"left out: {key} ({why})" for key, why in left_out.items()]
+
+
+def _gpus_in_use(found: Planned) -> bool:
+    from torchtune_sys.model.values import Missing
+
+    gpu = found.seen.gpu
+    if isinstance(gpu, Missing) or isinstance(gpu.devices, Missing):
+        return False
+    return any(not isinstance(device.processes, Missing) and device.processes for device in gpu.devices)
+
+
+def _show(plan: Plan, options: dict[str, Any]) -> None:
+    from torchtune_sys.cli.terminal import say, style
+    from torchtune_sys.render import plan as shown
+
+    say(shown.text(plan, style(options["color"]), closing=False))
+
+
+def _show_diff(plan: Plan) -> None:
+    from torchtune_sys.cli.terminal import say
+    from torchtune_sys.render import plan as shown
+
+    say("\n" + shown.diff(plan) + "Nothing was changed (--dry-run).\n")
+
+
+def _ask(options: dict[str, Any]) -> None:
+    from torchtune_sys.cli.terminal import can_ask
+
+    if options["yes"]:
+        return
+    if not can_ask():
+        raise NotAsked("nobody is at a terminal to say yes, so nothing was changed", "give --yes, or look with --dry-run")
+    click.confirm("Make these changes?", abort=True, err=True)
+
+
+def _run(found: Planned, plan: Plan, earlier: list[int], options: dict[str, Any]) -> Run:
+    from torchtune_sys import __version__, planner
+    from torchtune_sys.apply import journal, lock, prepare, session
+    from torchtune_sys.cli.look import now
+    from torchtune_sys.cli.root import boot_id
+
+    try:
+        with lock.held(journal.STATE, options["wait"]), _stopping() as stop:
+            unfinished = session.unfinished()
+            if unfinished is not None:
+                raise UserError(
+                    f"run {unfinished.number} was cut off", f"torchtune-sys undo {unfinished.number} takes it back first"
+                )
+            if journal.numbers(journal.STATE) != earlier:
+                raise UserError("another run changed this host meanwhile", "look again: torchtune-sys apply")
+            moment = session.Moment(version=__version__, time=now()[0], boot_id=boot_id())
+
+            def files(failed: frozenset[str]) -> Any:
+                return planner.part(plan, found.ground, lambda change: change.key not in failed).files
+
+            return session.run(plan, files, stop, moment)
+    except prepare.Unready as error:
+        raise UserError(f"nothing was changed: {error}", "torchtune-sys plan shows what it is for; --ignore its rule") from None
+    except OSError as error:
+        raise UserError(
+            f"nothing was changed: {error.filename or journal.STATE}: {error.strerror}", "the journal must be written first"
+        ) from None
+
+
+@contextlib.contextmanager
+def _stopping() -> Iterator[Any]:
+    """Ctrl-C and SIGTERM end the run between two steps, not in one."""
+    import signal
+
+    asked: list[int] = []
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    usual = {number: signal.signal(number, lambda got, _frame: asked.append(got)) for number in numbers}
+    try:
+        yield lambda: bool(asked)
+    finally:
+        for number, handler in usual.items():
+            signal.signal(number, handler)
+
+
+def _tell(run: Run, plan: Plan, options: dict[str, Any]) -> int:
+    """Judge again, and say what became of each change."""
+    from torchtune_sys import planner
+    from torchtune_sys.apply import told
+    from torchtune_sys.cli.judged import judged
+    from torchtune_sys.cli.terminal import say, style
+
+    if run.rolled_back:
+        say(told.rolled_back(run.rolled_back, run.kept, style(options["color"])))
+        return NOT_ALL
+    _, results, _ = judged(options)
+    outcomes = told.outcomes(plan, planner.still_asked(results), run.failed)
+    say(told.text(outcomes, run.number, style(options["color"])))
+    return DONE if all(outcome.what != "failed" for outcome in outcomes) else NOT_ALL

@@ -1,0 +1,17 @@
+"""Whether this process may change the host, and which start of the host this is."""
+
+from __future__ import annotations
+
+import os
+
+
+def is_root() -> bool:
+    return os.geteuid() == 0
+
+
+def boot_id() -> str:
+    """Differs from one start of the host to the next; empty where the kernel does not tell."""
+    from torchtune_sys.host.live import LiveHost
+
+    found = LiveHost().word("/proc/sys/kernel/random/boot_id")
+    return found if isinstance(found, str) else ""

@@ -1,0 +1,102 @@
+"""``torchtune-sys undo``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from torchtune_sys.cli import options as shared
+from torchtune_sys.errors import UserError
+
+if TYPE_CHECKING:
+    from torchtune_sys.apply.journal import Journal
+
+
+@click.command(
+    "undo",
+    epilog="""\b
+Examples:
+  sudo torchtune-sys undo            the last run that was not undone
+  sudo torchtune-sys undo 3 --yes
+  sudo torchtune-sys undo --all
+
+\b
+What was changed since by somebody else is left as it is, and said. After a
+crash or a power cut undo restores what was before; it may be repeated.
+
+Exit status: 0 everything is as it was; 1 something was left or could not be
+restored; 2 usage; 3 the journal is damaged; 4 internal error.
+""",
+)
+@click.argument("run", type=click.IntRange(min=1), required=False)
+@click.option("--all", "all_", is_flag=True, help="Undo every run, the last first.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@click.option("--dry-run", is_flag=True, help="Show what would be restored, and change nothing.")
+@click.option("--wait", type=click.FloatRange(min=0), default=0.0, metavar="S", help="Wait S seconds for another run to end. [0]")
+@shared.color_option
+def command(**options: Any) -> int:
+    """Take back what apply changed: files byte for byte, and the values that ran before."""
+    from torchtune_sys.apply import journal, lock
+    from torchtune_sys.cli.root import is_root
+
+    if not is_root():
+        raise UserError("undoing needs root", "run it again with sudo")
+    if not journal.numbers(journal.STATE):
+        click.echo("Nothing was applied on this host, so there is nothing to undo.")
+        return 0
+    try:
+        with lock.held(journal.STATE, options["wait"]):
+            return _undo(options)
+    except OSError as error:
+        raise UserError(f"{error.filename or journal.STATE}: {error.strerror}", "nothing was changed") from None
+
+
+def _undo(options: dict[str, Any]) -> int:
+    from torchtune_sys.apply import told, undo
+    from torchtune_sys.cli.look import now
+    from torchtune_sys.cli.root import boot_id
+    from torchtune_sys.cli.terminal import say, style
+
+    found = _chosen(options)
+    if not found:
+        click.echo("Every run was undone already.")
+        return 0
+    look = style(options["color"])
+    for journal in found:
+        say(told.intention(journal, look))
+    if options["dry_run"]:
+        return 0
+    _ask(options)
+    status = 0
+    for journal in found:
+        result = undo.undo(journal, same_boot=journal.header.boot_id == boot_id(), time=now()[0])
+        say(told.undone(journal.number, result, look))
+        status = max(status, int(bool(result.kept or result.failed)))
+    return status
+
+
+def _chosen(options: dict[str, Any]) -> list[Journal]:
+    from torchtune_sys.apply import journal
+
+    numbers = journal.numbers(journal.STATE)
+    if options["run"]:
+        if options["run"] not in numbers:
+            raise UserError(f"there is no run {options['run']}", "torchtune-sys history lists them")
+        return [journal.load(journal.STATE, options["run"])]
+    open_ = [
+        found
+        for number in reversed(numbers)
+        if (found := journal.load(journal.STATE, number)).state in ("applied", "interrupted")
+    ]
+    return open_ if options["all_"] else open_[:1]
+
+
+def _ask(options: dict[str, Any]) -> None:
+    from torchtune_sys.cli.terminal import can_ask
+
+    if options["yes"]:
+        return
+    if not can_ask():
+        raise UserError("nobody is at a terminal to say yes, so nothing was changed", "give --yes, or look with --dry-run")
+    click.confirm("Take it back?", abort=True, err=True)
