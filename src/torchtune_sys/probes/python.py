@@ -9,7 +9,7 @@ import msgspec
 from torchtune_sys.host import questions
 from torchtune_sys.host.base import Host
 from torchtune_sys.model.facts import Fact
-from torchtune_sys.model.facts.python import NOT_LIVE, Distribution, LiveTorch, PythonFacts, Torch
+from torchtune_sys.model.facts.python import NOT_LIVE, Distribution, LiveTorch, LoaderChoice, PythonFacts, Torch
 from torchtune_sys.model.facts.session import Intent
 from torchtune_sys.model.values import Missing, Why
 from torchtune_sys.probes import cuda_libraries, interpreter
@@ -55,9 +55,20 @@ def _with_surroundings(host: Host, facts: PythonFacts, env: Fact[dict[str, str]]
         nvcc_path=nvcc_path,
         library_path=env if isinstance(env, Missing) else folders,
         shadowing=env if isinstance(env, Missing) else cuda_libraries.libraries(host, folders),
+        loader=_loader(host, facts, env),
         headers=_headers(host, facts, abiflags),
         compiler=env if isinstance(env, Missing) else _compiler(host, variables),
     )
+
+
+def _loader(host: Host, facts: PythonFacts, env: Fact[dict[str, str]]) -> Fact[tuple[LoaderChoice, ...]]:
+    if isinstance(facts.torch, Missing):
+        return facts.torch
+    if isinstance(facts.torch.cuda, Missing):
+        return facts.torch.cuda
+    from torchtune_sys.probes.torch_libraries import predict  # a millisecond that only a CUDA build pays
+
+    return predict(host, facts, env)
 
 
 def _headers(host: Host, facts: PythonFacts, abiflags: str) -> Fact[bool]:

@@ -31,6 +31,8 @@ _WHERE = {
     questions.SMBIOS: "machine:smbios",
     questions.PACKAGES: "machine:packages",
     questions.SERVICES: "load:services",
+    questions.DYNAMIC: "loader:dynamic",
+    questions.LOADER_CACHE: "loader:cache",
 }
 
 

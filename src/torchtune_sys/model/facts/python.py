@@ -54,6 +54,21 @@ class CudaLibrary(msgspec.Struct, frozen=True, kw_only=True):
     path: str
 
 
+class LoaderChoice(msgspec.Struct, frozen=True, kw_only=True):
+    """What the dynamic loader would take for a CUDA library that torch needs."""
+
+    name: str
+    """``libcudnn.so.9``"""
+    path: Fact[str]
+    """As the loader builds it, links not followed; ABSENT where it finds none."""
+    found_by: str = ""
+    """``DT_RPATH``, ``LD_LIBRARY_PATH``, ``DT_RUNPATH``, ``ld.so.cache``, ``default directory``, ``LD_PRELOAD``, ``torch/__init__.py``."""
+    asked_by: str = ""
+    """The object that needs it; ``""`` for what is opened by its full path."""
+    version: str = ""
+    """From the file's name, outside of the directory that holds torch; ``""`` where that does not tell."""
+
+
 class Torch(msgspec.Struct, frozen=True, kw_only=True):
     version: str
     """As torch.__version__: ``2.15.0+cu132``."""
@@ -144,6 +159,8 @@ class PythonFacts(msgspec.Struct, frozen=True, kw_only=True):
     """LD_LIBRARY_PATH, split."""
     shadowing: Fact[tuple[CudaLibrary, ...]] = NOT_READ
     """CUDA libraries found in LD_LIBRARY_PATH directories, the first of each kind."""
+    loader: Fact[tuple[LoaderChoice, ...]] = NOT_READ
+    """The CUDA libraries that importing torch would load, found without importing it; ABSENT for a torch without CUDA."""
     headers: Fact[bool] = NOT_READ
     """Whether Python.h of this interpreter is there."""
     compiler: Fact[str] = NOT_READ
