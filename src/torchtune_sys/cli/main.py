@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from torchtune_sys import __version__
+from torchtune_sys.cli.lazy import LazyGroup
 from torchtune_sys.errors import UserError
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ COMMANDS = {
     "apply": ("torchtune_sys.cli.apply", "Change this host as planned, and see whether it cured."),
     "undo": ("torchtune_sys.cli.undo", "Take back what apply changed."),
     "history": ("torchtune_sys.cli.history", "List what was applied and undone."),
+    "generate": ("torchtune_sys.cli.generate", "Print scripts and configuration files made from the plan."),
     "explain": ("torchtune_sys.cli.explain", "Say why a rule matters, when to leave it, and how to mend it."),
     "rules": ("torchtune_sys.cli.rules", "List the rules."),
     "snapshot": ("torchtune_sys.cli.snapshot", "Print the facts that the rules judge."),
@@ -38,34 +40,9 @@ _PATIENCE_S = 3
 """How long the end may take after a signal that asks for it."""
 
 
-class LazyGroup(click.Group):
-    """Names and short help from the table; a command's module is imported when the command is."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in COMMANDS:
-            self._refuse(ctx, cmd_name)
-            return None
-        found = __import__(COMMANDS[cmd_name][0], fromlist=["command"]).command
-        assert isinstance(found, click.Command)
-        return found
-
-    def _refuse(self, ctx: click.Context, name: str) -> None:
-        if not ctx.resilient_parsing:
-            from difflib import get_close_matches
-
-            close = get_close_matches(name, COMMANDS, n=2)
-            ctx.fail(f"No such command {name!r}." + (f" Did you mean {' or '.join(close)}?" if close else ""))
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
-
-
 @click.group(
     cls=LazyGroup,
+    table=COMMANDS,
     name=NAME,
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"]},

@@ -1,0 +1,21 @@
+"""``torchtune-sys generate``: one command per piece."""
+
+from __future__ import annotations
+
+import click
+
+from torchtune_sys.cli.lazy import LazyGroup
+
+_HERE = "torchtune_sys.cli.generate"
+COMMANDS = {
+    "sysctl": (f"{_HERE}.files:sysctl", "The file for /etc/sysctl.d."),
+    "limits": (f"{_HERE}.files:limits", "The file for /etc/security/limits.d."),
+    "modprobe": (f"{_HERE}.files:modprobe", "The file for /etc/modprobe.d."),
+    "tmpfiles": (f"{_HERE}.files:tmpfiles", "The file for /etc/tmpfiles.d (values below /sys)."),
+    "udev": (f"{_HERE}.files:udev", "The file for /etc/udev/rules.d (values of disks)."),
+}
+
+
+@click.group(cls=LazyGroup, table=COMMANDS, name="generate")
+def command() -> None:
+    """Print scripts and configuration files made from the plan; nothing is changed."""

@@ -1,0 +1,59 @@
+"""The commands that print one file of the plan: ``torchtune-sys generate sysctl`` and its kin."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from torchtune_sys.cli import options as shared
+from torchtune_sys.model import ground
+
+
+def plan_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The options of a command that plans and prints."""
+    return shared.together(
+        (
+            shared.intent_options,
+            shared.host_options,
+            shared.selection_options,
+            shared.profile_options,
+            click.option("--safe-only/--unsafe", "safe_only", default=False, help="Leave out what needs a decision."),
+            shared.output_option,
+        )
+    )(function)
+
+
+def _command(name: str, path: str, what: str) -> click.Command:
+    @click.command(name, help=f"Print {path}: {what}, byte for byte as apply writes it.")
+    @plan_options
+    def command(**options: Any) -> int:
+        return _print(path, options)
+
+    return command
+
+
+def _print(path: str, options: dict[str, Any]) -> int:
+    """Say on stderr where the file belongs, or that there is nothing to write."""
+    from torchtune_sys import planner
+    from torchtune_sys.cli.planned import planned
+    from torchtune_sys.cli.terminal import give, tell
+    from torchtune_sys.model.actions import Safety
+
+    found = planned(options)
+    plan = planner.part(found.plan, found.ground, lambda c: c.safety is Safety.SAFE or not options["safe_only"])
+    content = next((file.content for file in plan.files if file.path == path), "")
+    if content:
+        give(content, options["output"])
+        tell(f"for {path}")
+    else:
+        tell(f"nothing to write to {path}: no change of the plan needs it")
+    return 0
+
+
+sysctl = _command("sysctl", ground.SYSCTL_FILE, "kernel settings")
+limits = _command("limits", ground.LIMITS_FILE, "resource limits of logins")
+modprobe = _command("modprobe", ground.MODPROBE_FILE, "options of kernel modules")
+tmpfiles = _command("tmpfiles", ground.TMPFILES_FILE, "values below /sys that belong to no device")
+udev = _command("udev", ground.UDEV_FILE, "values of disks")
