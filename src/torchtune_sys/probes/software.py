@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from torchtune_sys.host.base import Host
+from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.session import Intent
 from torchtune_sys.model.facts.software import SoftwareFacts
 from torchtune_sys.model.values import Missing, Why
@@ -13,10 +14,11 @@ _DRIVER = "/proc/driver/nvidia/version"
 def probe(host: Host, intent: Intent) -> SoftwareFacts:
     """One look where no NVIDIA driver runs: nothing of this family is judged there."""
     runs = host.exists(_DRIVER)
+    port = _port(host)
     if runs is True:
         from torchtune_sys.probes import software_gpu
 
-        return software_gpu.read(host)
+        return software_gpu.read(host, port)
     nothing = runs if isinstance(runs, Missing) else Missing(Why.ABSENT, _DRIVER, "no NVIDIA driver runs here")
     return SoftwareFacts(
         packages=nothing,
@@ -29,4 +31,20 @@ def probe(host: Host, intent: Intent) -> SoftwareFacts:
         device_links=nothing,
         runtime_mode=nothing,
         cdi_drivers=nothing,
+        build_tools=nothing,
+        compile_caches=nothing,
+        mps=nothing,
+        port_listeners=port,
     )
+
+
+def _port(host: Host) -> Fact[tuple[int, ...]]:
+    env = host.env()
+    if isinstance(env, Missing):
+        return env
+    port = env.get("MASTER_PORT", "")
+    if not port:
+        return Missing(Why.ABSENT, "MASTER_PORT", "not set")
+    from torchtune_sys.probes import software_session
+
+    return software_session.listeners(host, port)

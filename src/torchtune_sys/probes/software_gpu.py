@@ -11,6 +11,7 @@ from torchtune_sys.host.base import Host
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.software import NextKernel, Package, SoftwareFacts
 from torchtune_sys.model.values import Missing, Why
+from torchtune_sys.probes import software_build, software_session
 
 _APT = "/etc/apt/apt.conf.d"
 _PINS = "/etc/apt/preferences"
@@ -18,7 +19,7 @@ _CDI = ("/etc/cdi", "/run/cdi")
 _MOST_FILES = 100
 
 
-def read(host: Host) -> SoftwareFacts:
+def read(host: Host, port: Fact[tuple[int, ...]]) -> SoftwareFacts:
     packages = _pinned(host, _packages(host))
     apt = _apt(host)
     docker = host.exists("/usr/bin/dockerd")
@@ -34,6 +35,10 @@ def read(host: Host) -> SoftwareFacts:
         device_links=_device_links(host),
         runtime_mode=_runtime_mode(host),
         cdi_drivers=_cdi(host),
+        build_tools=software_build.tools(host),
+        compile_caches=software_build.caches(host),
+        mps=software_session.mps(host),
+        port_listeners=port,
     )
 
 

@@ -12,6 +12,7 @@ from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, absent, need
 from torchtune_sys.rules.gates import not_in_container, nvidia_hardware
 from torchtune_sys.rules.software_containers import RULES as CONTAINERS
+from torchtune_sys.rules.software_session import RULES as SESSION
 
 
 def _gpu_machine(s: Snapshot) -> None:
@@ -209,4 +210,5 @@ RULES: tuple[Rule, ...] = (
     driver_installed_twice,
     reboot_pending,
     *CONTAINERS,
+    *SESSION,
 )

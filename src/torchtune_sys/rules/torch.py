@@ -13,7 +13,7 @@ from torchtune_sys.model.rule import Evidence, Params, Severity, Verdict, rule, 
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, absent, need
 from torchtune_sys.model.version import Version, show, version
-from torchtune_sys.rules import torch_amp, torch_kind, torch_loaded, torch_loader, torch_packages, torch_partners
+from torchtune_sys.rules import torch_amp, torch_compile, torch_kind, torch_loaded, torch_loader, torch_packages, torch_partners
 from torchtune_sys.rules.gates import nvidia_gpus, nvidia_hardware
 from torchtune_sys.rules.torch_build import (
     capability,
@@ -296,6 +296,7 @@ RULES = (
     *torch_packages.RULES,
     *torch_partners.RULES,
     *torch_loader.RULES,
+    *torch_compile.RULES,
     *torch_amp.RULES,
     *torch_loaded.RULES,
 )

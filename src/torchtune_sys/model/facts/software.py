@@ -31,8 +31,53 @@ class NextKernel(msgspec.Struct, frozen=True, kw_only=True):
     """Whether a module could be built for it (``/lib/modules/<release>/build`` leads somewhere)."""
 
 
+class BuildTools(msgspec.Struct, frozen=True, kw_only=True):
+    """What compiles on this host: for Triton a C compiler, for CUDA extensions nvcc with its host compiler."""
+
+    libc_headers: Fact[bool]
+    """Whether the system's compiler finds the C library's headers; ABSENT where the compiler is not the system's own."""
+    host_compiler: Fact[str]
+    """The compiler that nvcc would hand the host's part to, when torch starts it: its path."""
+    host_compiler_gcc: Fact[int]
+    """Major version of that gcc; ABSENT where it is no gcc."""
+    nvcc_gcc_limit: Fact[int]
+    """The newest major version of gcc that nvcc's own headers admit; ABSENT without nvcc."""
+    limit_lifted: bool = False
+    """Whether nvcc is told (NVCC_PREPEND_FLAGS, NVCC_APPEND_FLAGS) to take another compiler, or any."""
+
+
+class CompileCache(msgspec.Struct, frozen=True, kw_only=True):
+    """A directory in which compiled kernels are kept, and loaded from."""
+
+    purpose: str
+    """``torch.compile`` or ``Triton``."""
+    variable: str
+    """The variable that moves it."""
+    path: str
+    filesystem: Fact[str]
+    mount_point: Fact[str]
+    noexec: Fact[bool]
+    network: Fact[bool]
+    writable: Fact[bool]
+    """By this session; of one that is not there yet, whether it could be made."""
+
+
+class Mps(msgspec.Struct, frozen=True, kw_only=True):
+    """The pipe directory by which a CUDA program would look for NVIDIA's Multi-Process Service."""
+
+    directory: str
+    asked_for: bool
+    """Whether CUDA_MPS_PIPE_DIRECTORY names it; else it is the default."""
+    control: Fact[bool]
+    """Whether the control daemon's socket is there."""
+    listening: Fact[bool]
+    """Whether a control daemon is behind it."""
+    owner: Fact[int]
+    """UID that the socket belongs to; ABSENT where there is none."""
+
+
 class SoftwareFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """Looked for only where the NVIDIA driver runs; ABSENT elsewhere."""
+    """Looked for only where the NVIDIA driver runs (but for the rendezvous); ABSENT elsewhere."""
 
     packages: Fact[tuple[Package, ...]] = _NOT_READ
     """Of the GPU driver, the container runtimes and the automatic upgrades; no others."""
@@ -55,3 +100,8 @@ class SoftwareFacts(msgspec.Struct, frozen=True, kw_only=True):
     """``mode`` in the NVIDIA container runtime's configuration; ``auto`` where it says nothing."""
     cdi_drivers: Fact[dict[str, str]] = _NOT_READ
     """CDI specification → the driver version whose libraries it names; empty where there is none."""
+    build_tools: Fact[BuildTools] = _NOT_READ
+    compile_caches: Fact[tuple[CompileCache, ...]] = _NOT_READ
+    mps: Fact[Mps] = _NOT_READ
+    port_listeners: Fact[tuple[int, ...]] = _NOT_READ
+    """UIDs of the processes that listen on MASTER_PORT of the environment; ABSENT where the environment has none."""
