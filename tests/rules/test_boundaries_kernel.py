@@ -288,6 +288,65 @@ def test_corrected_errors_of_one_device_in_a_day(healthy: Snapshot, events: list
     assert finding.verdict is expected
 
 
+NARROW = "63.0 Gb/s available PCIe bandwidth, limited by 16.0 GT/s PCIe x4 link at 0000:00:01.0 (capable of 252 Gb/s with 16.0 GT/s PCIe x16 link)"
+
+
+@pytest.mark.parametrize(
+    ("driver", "trains"),
+    [("mlx5_core", True), ("bnxt_en", True), ("nvidia", True), ("amdgpu", True), ("pci", False), ("nvme", False)],
+)
+def test_cards_of_which_the_kernel_says_that_they_lack_lanes(healthy: Snapshot, driver: str, trains: bool) -> None:
+    rule_id, card = "pcie-narrow-slot-logged", "0000:ff:00.0"
+    told = event("pcie-narrow", card, text=f"{driver} {card}: {NARROW}", at=3.0)  # at the boot, a month ago
+    (finding,) = judged(with_log(healthy, told), rule_id).evidence
+    assert finding.verdict is (FAIL if trains else PASS)
+    assert finding.seen.startswith("63.0 Gb/s") is trains
+    assert verdict(healthy, rule_id, event("link-down", card, text=told.text)) is PASS
+    for hypervisor, expected in (("kvm", NA), (DENIED, FAIL if trains else PASS)):
+        assert verdict(changed(healthy, "system", hypervisor=hypervisor), rule_id, told) is expected
+    assert verdict(msgspec.structs.replace(healthy, system=DENIED), rule_id, told) is (FAIL if trains else PASS)
+
+
+def test_gpus_that_lack_lanes_by_whatever_line(healthy: Snapshot) -> None:
+    rule_id, card = "pcie-narrow-slot-logged", "0000:ff:00.0"
+    told = event("pcie-narrow", card, text=f"pci {card}: {NARROW}")
+    assert verdict(healthy, rule_id, told) is PASS
+    assert not isinstance(healthy.gpu, Missing) and not isinstance(healthy.gpu.devices, Missing)
+    shown = changed(
+        healthy, "gpu", devices=(*healthy.gpu.devices[1:], msgspec.structs.replace(healthy.gpu.devices[0], pci_address=card))
+    )
+    on_bus = changed(healthy, "driver", nvidia_devices=("0000:fe:00.0", card))
+    for seen in (
+        shown,
+        on_bus,
+        changed(shown, "driver", nvidia_devices=DENIED),
+        msgspec.structs.replace(shown, driver=DENIED),
+        changed(on_bus, "gpu", devices=DENIED),
+        msgspec.structs.replace(on_bus, gpu=DENIED),
+    ):
+        assert verdict(seen, rule_id, told) is FAIL
+    blind = msgspec.structs.replace(healthy, gpu=DENIED, driver=DENIED)
+    assert verdict(blind, rule_id, told) is PASS
+
+
+def test_cards_whose_links_were_read_are_judged_by_those(healthy: Snapshot) -> None:
+    rule_id = "pcie-narrow-slot-logged"
+    assert not isinstance(healthy.pci, Missing) and not isinstance(healthy.pci.devices, Missing)
+    devices = healthy.pci.devices
+    card = next(device for device in devices if not isinstance(device.link.current_width, Missing))
+    other = event("pcie-narrow", "0000:ff:00.0", text=f"nvidia 0000:ff:00.0: {NARROW}")
+    told = event("pcie-narrow", card.address, text=f"nvidia {card.address}: {NARROW}")
+    assert verdict(healthy, rule_id, told) is PASS
+    assert subjects(healthy, rule_id, other, told, other) == ["0000:ff:00.0"]
+    unread = msgspec.structs.replace(card, link=msgspec.structs.replace(card.link, current_width=DENIED))
+    for blind in (
+        changed(healthy, "pci", devices=tuple(unread if device is card else device for device in devices)),
+        changed(healthy, "pci", devices=DENIED),
+        msgspec.structs.replace(healthy, pci=DENIED),
+    ):
+        assert verdict(blind, rule_id, told) is FAIL
+
+
 # --- network
 
 
@@ -381,20 +440,25 @@ def test_servers_that_are_away_or_were_too_often(healthy: Snapshot, events: list
 # --- memory, processors and programs
 
 
+_NODES = "the end of the memory nodes that it was bound to"
+
+
 @pytest.mark.parametrize(
     ("subject", "text", "limit"),
     [
         ("Memory cgroup out of memory", "", "a cgroup's limit"),
         ("Detected", "", "a cgroup's limit"),  # slurmstepd's word
         ("Out of memory", "oom-kill:constraint=CONSTRAINT_NONE", "the end of the machine's memory"),
-        ("Out of memory", "oom-kill:constraint=CONSTRAINT_CPUSET", "memory nodes"),
-        ("Out of memory", "oom-kill:constraint=CONSTRAINT_MEMORY_POLICY", "memory nodes"),
-        ("Memory cgroup out of memory", "x CONSTRAINT_MEMCG /slurm/job_7", "(/slurm/job_7)"),
+        ("Out of memory", "oom-kill:constraint=CONSTRAINT_CPUSET", _NODES),
+        ("Out of memory", "oom-kill:constraint=CONSTRAINT_MEMORY_POLICY", _NODES),
+        ("Memory cgroup out of memory", "x CONSTRAINT_MEMCG /slurm/job_7", "a cgroup's limit was reached (/slurm/job_7)"),
     ],
 )
 def test_what_ran_out_of_memory(healthy: Snapshot, subject: str, text: str, limit: str) -> None:
     (finding,) = judged(with_log(healthy, event("oom-kill", subject, text=text, who="python3")), "oom-kill-logged").evidence
-    assert finding.subject == "python3" and limit in finding.seen
+    assert finding.subject == "python3" and finding.seen.endswith(
+        f": {limit}" if "reached" in limit else f": {limit} was reached"
+    )
 
 
 def test_each_process_that_was_killed_is_named_once_for_each_limit(healthy: Snapshot) -> None:

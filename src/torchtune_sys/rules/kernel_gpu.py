@@ -9,7 +9,7 @@ from torchtune_sys.model.actions import Advice
 from torchtune_sys.model.facts.kernel import KernelEvent
 from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, Verdict, rule
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import Missing, NotApplicable, need
+from torchtune_sys.model.values import Missing, NotApplicable, absent, need
 from torchtune_sys.rules.kernel_seen import (
     DAYS,
     gpu_name,
@@ -314,12 +314,11 @@ def gpu_initialisation_failed(s: Snapshot, p: Params) -> Iterator[Evidence]:
 def _not_probed(s: Snapshot, p: Params, kind: str) -> tuple[KernelEvent, ...]:
     """What the driver said of GPUs that it did not get, unless it serves every GPU by now, or a message with the GPU says why."""
     found = since_last_start(s, p, kind)
-    if any(recent(s, p, "gpu-legacy", "gpu-lost", "gpu-bar")):
+    if not found or any(recent(s, p, "gpu-legacy", "gpu-lost", "gpu-bar")):
         return ()
-    if isinstance(s.gpu, Missing) or isinstance(s.gpu.devices, Missing) or not s.gpu.devices:
+    if not found or isinstance(s.gpu, Missing) or isinstance(s.gpu.devices, Missing) or not s.gpu.devices:
         return found
-    there = () if isinstance(s.driver, Missing) or isinstance(s.driver.nvidia_devices, Missing) else s.driver.nvidia_devices
-    return found if len(there) > len(s.gpu.devices) else ()
+    return found if len(need(need(s.driver).nvidia_devices)) > len(s.gpu.devices) else ()
 
 
 @rule(
