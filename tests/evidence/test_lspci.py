@@ -243,3 +243,61 @@ def test_real_topologies_of_providers_are_sound() -> None:
         assert seen is not None, path
         bad = [name for name, result in judge(seen).items() if result.verdict in (Verdict.FAIL, Verdict.CRASHED)]
         assert not bad, (path, bad)
+
+
+TREE = """\
+-+-[0000:85]-+-00.0  Intel Corporation Sky Lake-E DMI3 Registers
+ |           +-02.0-[86-90]----00.0-[87-90]--+-08.0-[88]----00.0  NVIDIA Corporation GV100GL [Tesla V100 PCIe 32GB]
+ |           |                               +-09.0-[89]--+-00.0  NVIDIA Corporation TU102 [GeForce RTX 2080 Ti]
+ |           |                               |            \\-00.1  NVIDIA Corporation TU102 High Definition Audio Controller
+ |           |                               \\-0c.0-[8a]----00.0  Mellanox Technologies MT27800 Family [ConnectX-5]
+ |           \\-05.0  Intel Corporation Device 6f28
+ \\-[0001:00]-+-00.0  Intel Corporation Device 6f00
+             +-01.0-[01]--
+             \\-1c.0-[02-03]----00.0-[03]----00.0  ASPEED Technology, Inc. ASPEED Graphics Family
+"""
+
+
+def test_a_tree_tells_what_lies_below_which_switch() -> None:
+    found = lspci.pci_facts(TREE)
+    assert found is not None and not isinstance(found.devices, Missing) and not isinstance(found.distances, Missing)
+    parents = {device.address: device.parent for device in found.devices}
+    assert parents["0000:89:00.1"] == "0000:87:09.0" and parents["0000:87:09.0"] == "0000:86:00.0"
+    assert parents["0001:03:00.0"] == "0001:02:00.0" and parents["0001:00:1c.0"] == ""
+    assert [(way.gpu, way.other, way.path) for way in found.distances] == [
+        ("0000:88:00.0", "0000:89:00.0", "PIX"),
+        ("0000:88:00.0", "0000:8a:00.0", "PIX"),
+        ("0000:89:00.0", "0000:8a:00.0", "PIX"),
+    ]
+
+
+def test_a_tree_beside_a_list_tells_the_bridges_above() -> None:
+    listed = "87:08.0 PCI bridge: PLX Technology, Inc. PEX 8747\n88:00.0 3D controller: NVIDIA Corporation GV100GL [Tesla V100 PCIe 32GB]\n"
+    found = lspci.pci_facts(listed + "$ lspci -tv\n" + TREE)
+    assert found is not None and not isinstance(found.devices, Missing)
+    assert {device.address: device.parent for device in found.devices}["0000:88:00.0"] == "0000:87:08.0"
+
+
+def test_a_tree_without_names_and_with_one_root() -> None:
+    text = (
+        "-[0000:00]-+-00.0\n           +-01.1-[01]--+-00.0\n           |            \\-00.1\n           \\-02.1-[04-10]----00.0\n"
+    )
+    found = lspci.pci_facts(text)
+    assert found is not None and not isinstance(found.devices, Missing)
+    assert [device.address for device in found.devices] == [
+        "0000:00:00.0",
+        "0000:00:01.1",
+        "0000:00:02.1",
+        "0000:01:00.0",
+        "0000:01:00.1",
+        "0000:04:00.0",
+    ]
+
+
+@given(
+    st.lists(st.sampled_from(["-[0000:00]-+-", " +-", "[01]--", "00.0", "-", "\\-", "  NVIDIA", "\n", "|"]), max_size=60).map(
+        "".join
+    )
+)
+def test_any_drawing_survives(text: str) -> None:
+    lspci.pci_facts("-[0000:00]-+-00.0\n" + text)

@@ -93,7 +93,9 @@ def test_peer_access() -> None:
 
 def test_a_matrix_of_distances_is_no_matrix_of_access() -> None:
     found = parse_nvidia_smi(status(0) + "$ nvidia-smi topo -m\n\tGPU0\tGPU1\tNIC0\nGPU0\t X \tNV18\tPIX\nGPU1\tNV18\t X \tSYS\n")
-    assert found is not None and isinstance(found.p2p, Missing) and found.p2p.why is Why.NOT_RECORDED
+    assert found is not None and not isinstance(found.p2p, Missing)
+    (pair,) = found.p2p
+    assert pair.nvlinks == 18 and all(isinstance(way, Missing) for way in (pair.read, pair.write, pair.nvlink))
 
 
 def test_forms_fill_each_others_gaps() -> None:

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conftest import HOSTS
+from torchtune_sys.host.fabric_manager_log import parse_fabric_manager_log
 from torchtune_sys.host.recorded import RecordedHost, load_recording, merged
 from torchtune_sys.model.facts.driver import DriverFacts
 from torchtune_sys.model.facts.session import Intent
@@ -39,9 +40,7 @@ def test_version_and_flavour(text: str, expected: tuple[str, str] | None) -> Non
 
 def test_the_last_start_in_the_fabric_managers_log_counts() -> None:
     line = "[INFO] [tid 1] Fabric Manager version is : {} with build time: x\n"
-    assert (
-        driver.parse_fabric_manager_log(line.format("535.1.1") + "other\n" + line.format("550.163.01") + "more\n") == "550.163.01"
-    )
+    assert parse_fabric_manager_log(line.format("535.1.1") + "other\n" + line.format("550.163.01") + "more\n") == "550.163.01"
 
 
 def test_a_machine_without_gpu_looks_no_further() -> None:
@@ -136,6 +135,6 @@ def test_hostile_nvml_answers_are_missing_facts(answer: Any) -> None:
 def test_parsers_survive_any_text(text: str) -> None:
     driver.parse_version(text)
     driver.parse_params(text)
-    driver.parse_fabric_manager_log(text)
+    parse_fabric_manager_log(text)
     driver_files.parse_ld_so_conf(text)
     driver_files.is_gpu_node(text)

@@ -10,7 +10,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from torchtune_sys.model.facts.driver import DriverFacts
     from torchtune_sys.model.facts.gpu import GpuFacts
     from torchtune_sys.model.facts.session import Intent, SessionFacts
     from torchtune_sys.model.facts.system import SystemFacts
@@ -22,7 +21,7 @@ def read(text: str, name: str, intent: Intent | None = None) -> Snapshot | None:
 
     ``name`` says where the text comes from; ``intent`` names the paths that are looked for in it. Never raises for what the text is.
     """
-    from torchtune_sys.evidence import collect_env
+    from torchtune_sys.evidence import collect_env, driver
     from torchtune_sys.model.facts.session import Intent
     from torchtune_sys.model.snapshot import FAMILIES, Snapshot
 
@@ -36,7 +35,7 @@ def read(text: str, name: str, intent: Intent | None = None) -> Snapshot | None:
     for facts in parts.values():
         found.update(facts)
     found["gpu"] = _merged(found.get("gpu"), listed)
-    found["driver"] = _driver(found["gpu"], paste.module, paste.text)
+    found["driver"] = driver.driver_facts(found["gpu"], paste.module, paste.text)
     nothing = Missing(Why.NOT_RECORDED, name, "not in the report")
     told = {family: nothing if found.get(family) is None else found[family] for family in FAMILIES}
     kinds = [*(["collect_env"] if paste.lines.recognised else []), *parts] or ["text"]
@@ -47,16 +46,17 @@ class _Paste:
     """The text as it came, the same cleaned, and the single lines in it that say something."""
 
     def __init__(self, raw: str, text: str, intent: Intent) -> None:
-        from torchtune_sys.evidence import collect_env
+        from torchtune_sys.evidence import collect_env, driver
 
         self.raw, self.text, self.intent = raw, text, intent
         self.lines = collect_env.parse_lines(text)
-        self.module = _module_version(text)
+        self.module = driver.module_version(text)
+        self.told = driver.driver_facts(None, self.module, text) is not None
 
     def useful(self) -> bool:
         lines = self.lines
         judged = any(words in line for line in lines.complaints for words in _JUDGED)
-        return bool(lines.recognised or lines.packages or self.module or judged)
+        return bool(lines.recognised or lines.packages or self.told or judged)
 
 
 def _lines(paste: _Paste) -> dict[str, Any]:
@@ -105,6 +105,16 @@ def _nccl_topology(paste: _Paste) -> dict[str, Any]:
     return {} if found is None or lspci.pci_facts(paste.text) is not None else {"pci": found}
 
 
+def _topology(paste: _Paste) -> dict[str, Any]:
+    """nvidia-smi's matrix of distances; lspci and NCCL's own description tell more."""
+    from torchtune_sys.evidence import lspci, nccl_topology, nvidia_topology
+
+    if lspci.pci_facts(paste.text) is not None or nccl_topology.pci_facts(paste.text) is not None:
+        return {}
+    found = nvidia_topology.pci_facts(paste.text)
+    return {} if found is None else {"pci": found}
+
+
 def _rdma_devices(paste: _Paste) -> dict[str, Any]:
     from torchtune_sys.evidence.ibstat import network_facts
 
@@ -119,13 +129,22 @@ def _storage(paste: _Paste) -> dict[str, Any]:
     return {} if found is None else {"storage": found}
 
 
+def _limits(paste: _Paste) -> dict[str, Any]:
+    from torchtune_sys.evidence.limits import limits_facts
+
+    found = limits_facts(paste.text)
+    return {} if found is None else {"limits": found}
+
+
 _READERS: tuple[tuple[str, Callable[[_Paste], dict[str, Any]]], ...] = (
     ("nvidia-smi", _nvidia_smi),
     ("kernel log", _kernel_log),
     ("lspci", _lspci),
     ("NCCL topology", _nccl_topology),
+    ("nvidia-smi topo", _topology),
     ("RDMA devices", _rdma_devices),
     ("block devices and mounts", _storage),
+    ("limits", _limits),
 )
 """Kinds of output, and what reads the facts of whole families in them; nothing where the text has none of the kind."""
 
@@ -171,33 +190,6 @@ def _merged(smi: GpuFacts | None, listed: GpuFacts | None) -> GpuFacts | None:
     gaps = ("driver_version", "cuda_driver_version", "devices")
     fill = {name: getattr(listed, name) for name in gaps if isinstance(getattr(smi, name), Missing) and not smi.error}
     return msgspec.structs.replace(smi, **fill)
-
-
-def _module_version(text: str) -> str:
-    """The kernel module's version in a pasted /proc/driver/nvidia/version.
-
-    >>> _module_version("NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.90.07  Fri May 31 09:35:42 UTC 2024")
-    '550.90.07'
-    """
-    import re
-
-    found = re.search(r"NVRM version: NVIDIA UNIX [\w ]{0,80}Kernel Module[\w ]{0,40}?  ?(\d+\.\d+(?:\.\d+)?)", text)
-    return found[1] if found else ""
-
-
-def _driver(gpu: GpuFacts | None, module: str, text: str) -> DriverFacts | None:
-    from torchtune_sys.model.facts.driver import DriverFacts
-
-    if gpu is not None and gpu.vendor == "amd":
-        return DriverFacts(nvidia_devices=())
-    if module:
-        return DriverFacts(module_loaded=True, module_version=module)
-    return DriverFacts(module_loaded=False, modules_for_kernel=False) if _not_built(text) else None
-
-
-def _not_built(text: str) -> bool:
-    """DKMS could not build the NVIDIA module, and nvidia-smi does not reach it."""
-    return "Bad return status for module build" in text and "couldn't communicate with the NVIDIA driver" in text
 
 
 def _session(env: dict[str, str]) -> SessionFacts:

@@ -10,7 +10,7 @@ from torchtune_sys.model.values import Missing, Why
 
 _NAME = "report"
 _LINE = re.compile(
-    r"^[ \t>]{0,8}(?:<\d+>)?(?:\[ *\+?\d{1,9}\.\d{6}\]|\[[A-Z][a-z]{2} [A-Z][a-z]{2} +\d{1,2} \d\d:\d\d:\d\d \d{4}\]|.{8,60} kernel: )",
+    r"^[ \t>]{0,8}(?:<\d+>)?(?:\[ *\+?\d{1,9}\.\d{6}\]|\[[A-Z][a-z]{2} [A-Z][a-z]{2} +\d{1,2} \d\d:\d\d:\d\d \d{4}\]|(?=.{0,50}\d\d:\d\d:\d\d).{8,60} kernel: )",
     re.MULTILINE,
 )
 _SAMPLE = 1 << 16
@@ -27,7 +27,7 @@ def kernel_facts(text: str) -> KernelFacts | None:
     79
     """
     found = read_log(text, _NAME)
-    if found is not None and not isinstance(found.events, Missing) and any(map(_dated, found.events)):
+    if found is not None and not isinstance(found.events, Missing) and any(map(_telling, found.events)):
         return found
     if not _looks_like_one(text[:_SAMPLE]):
         return None
@@ -45,6 +45,9 @@ def _looks_like_one(text: str) -> bool:
     return found >= _ENOUGH or (found > 0 and 3 * found >= sum(bool(line.strip()) for line in text.split("\n")))
 
 
-def _dated(event: KernelEvent) -> bool:
-    """The kernel's version is told by other reports, too: there without the time that a log has."""
+def _telling(event: KernelEvent) -> bool:
+    """The kernel's version is told by other reports, too: there without the time that a log has. The fabric manager's log repeats what
+    the kernel's says of the switches; such lines that ask for nothing make no kernel log of it."""
+    if event.text.startswith("detected NVSwitch"):
+        return event.who == "Fatal"
     return event.kind != "boot" or event.first_s is not None

@@ -1,4 +1,4 @@
-"""What ``lspci``, ``lspci -nn`` and ``lspci -vvv`` print, as text that somebody pasted.
+"""What ``lspci``, ``lspci -nn``, ``lspci -vvv`` and ``lspci -tv`` print, as text that somebody pasted.
 
 The layout is that of pciutils (lspci.c, ls-caps.c, ls-ecaps.c): a line per function, and below it, indented by tabs, what -v adds.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 
+from torchtune_sys.evidence.lspci_tree import Tree, parse_tree
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.pci import PciConfig, PciDevice, PciErrors, PciFacts, PciLink
 from torchtune_sys.model.pci_paths import distances
@@ -48,14 +49,52 @@ def _told(detail: str = "not in the output") -> Missing:
 
 
 def pci_facts(text: str) -> PciFacts | None:
-    """The functions in ``text``; None where it holds fewer than two lines of lspci."""
+    """The functions in ``text``; None where it holds fewer than two lines of lspci, and no tree."""
     blocks = _blocks(text)
+    tree = parse_tree(text) if "-[" in text else {}
     if len(blocks) < 2:
-        return None
-    above = _parents(blocks)
+        return _of_tree(tree) if len(tree) > 1 else None
+    above = {address: parent or tree.get(address, ("", ""))[0] for address, parent in _parents(blocks).items()}
     found = {address: _device(address, header, body, above.get(address, "")) for address, (header, body) in blocks.items()}
     devices = tuple(found[address] for address in sorted(found, key=_key))
     return PciFacts(devices=devices, distances=distances(devices))
+
+
+def _of_tree(tree: Tree) -> PciFacts:
+    """The tree names no classes: GPUs and cards are told by their names."""
+    found = tuple(_branch(address, *tree[address]) for address in sorted(tree, key=_key))
+    return PciFacts(devices=found, distances=distances(found))
+
+
+_NO_GPU = re.compile(r"NVSwitch|Audio|USB|UCSI|[Bb]ridge|BlueField|nForce|MCP\d|ConnectX")
+_GPU_NAME = re.compile(r"\[[^\]]*(?:GeForce|Quadro|Tesla|RTX|TITAN|GTX|\b[ABHLPTV]\d{1,3}\b|GH200|GB\d{3})")
+
+
+def _branch(address: str, parent: str, words: str) -> PciDevice:
+    vendor, number = _by_name(re.sub(r"\[(?=[0-9a-f]{4}:[0-9a-f]{4}\]).*", "", words))
+    ids = re.search(r"\[([0-9a-f]{4}):([0-9a-f]{4})\]$", words)
+    if ids:
+        vendor, number = f"0x{ids[1]}", f"0x{ids[2]}"
+    gpu = vendor == "0x10de" and address.endswith(".0") and not _NO_GPU.search(words) and _GPU_NAME.search(words)
+    card = vendor == "0x15b3" and "ConnectX" in words and not re.search("Virtual Function|[Bb]ridge", words)
+    return PciDevice(
+        address=address,
+        class_="0x030200" if gpu else "0x020000" if card else _told("a class is not in the tree"),
+        vendor=vendor or _told("not named, or by name only"),
+        device=number or _told("a device by name only"),
+        subsystem_vendor=_told(),
+        subsystem_device=_told(),
+        numa_node=_told(),
+        driver=_told(),
+        link=PciLink(current_gts=_told(), max_gts=_told(), current_width=_told(), max_width=_told()),
+        parent=parent,
+        iommu_group=_told(),
+        errors=_told(),
+        config=_told(),
+        bars=_told(),
+        iommu_type=_told(),
+        rdma="ConnectX card" if card else "",
+    )
 
 
 def hypervisor(text: str) -> Fact[str]:

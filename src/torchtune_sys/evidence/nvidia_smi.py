@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from torchtune_sys.evidence import nvidia_smi_csv, nvidia_smi_links
+from torchtune_sys.evidence import nvidia_smi_csv, nvidia_smi_links, nvidia_topology
 from torchtune_sys.host import nvidia_smi_values as smi
 from torchtune_sys.host.nvidia_smi import parse_query, parse_xml
 from torchtune_sys.host.nvidia_smi_complaints import failures, parse_failure
@@ -33,7 +33,8 @@ def parse_nvidia_smi(text: str) -> GpuFacts | None:
         found = _header(text)
     if not found:
         return None
-    facts = from_json({**found, "source": "report"}, _SOURCE)
+    before = found.get("error") == "UNKNOWN" and worked_before(text)
+    facts = from_json({**found, "source": "report", "worked_before": before}, _SOURCE)
     return None if isinstance(facts, Missing) else facts
 
 
@@ -56,10 +57,21 @@ def _all_forms(text: str) -> tuple[dict[str, Any] | None, int]:
             place = max(place, at)
             _number(found.get("devices", []), devices)
             _add(found, {**header, "devices": devices})
+    matrix = nvidia_topology.parse_matrix(text)
+    if matrix is not None:
+        _add(found, {**header, "devices": [{"index": int(gpu[3:])} for gpu in matrix.gpus()]})
     if not found:
         return None, -1
     _add_inforoms(text, found["devices"])
-    return {**found, "p2p": nvidia_smi_links.parse_p2p(text)}, place
+    return {**found, "p2p": _pairs(nvidia_smi_links.parse_p2p(text), nvidia_topology.pairs(matrix) if matrix else [])}, place
+
+
+def _pairs(allowed: list[dict[str, Any]] | dict[str, str], linked: list[dict[str, Any]]) -> Any:
+    """What pairs of GPUs may do, and how many NVLinks they have."""
+    told = {(pair["first"], pair["second"]): dict(pair) for pair in allowed} if isinstance(allowed, list) else {}
+    for pair in linked:
+        told.setdefault((pair["first"], pair["second"]), {}).update(pair)
+    return [told[key] for key in sorted(told)] or allowed
 
 
 def _add(found: dict[str, Any], other: dict[str, Any]) -> None:
@@ -99,6 +111,30 @@ def _add_inforoms(text: str, devices: list[dict[str, Any]]) -> None:
         for gpu in devices:
             if gpu.get("pci_address") == address:
                 gpu["inforom_valid"] = False
+
+
+_PROMPT = re.compile(r"(\w{1,32}@[0-9a-f]{12}):[^\n#$]{0,120}[#$] {0,4}([^\n]{0,200})")
+
+
+def worked_before(text: str) -> bool:
+    """Whether nvidia-smi worked in a container, by the id in its prompt, and said "Unknown Error" later in the same one.
+
+    >>> worked_before("root@098b49afe624:/# nvidia-smi\\n| NVIDIA-SMI 510.68.02    Driver Version: 510.68.02\\n"
+    ...               "root@098b49afe624:/# nvidia-smi\\nFailed to initialize NVML: Unknown Error\\n")
+    True
+    """
+    worked: set[str] = set()
+    prompts = list(_PROMPT.finditer(text))[:1000]
+    for prompt, end in zip(prompts, [*(later.start() for later in prompts[1:]), len(text)], strict=False):
+        output = text[prompt.end() : min(end, prompt.end() + 50_000)]
+        if not prompt[2].startswith("nvidia-smi"):
+            continue
+        if "Failed to initialize NVML: Unknown Error" in output:
+            if prompt[1] in worked:
+                return True
+        elif "Driver Version:" in output or "GPU 0: " in output:
+            worked.add(prompt[1])
+    return False
 
 
 def _known(found: dict[str, Any]) -> dict[str, Any]:

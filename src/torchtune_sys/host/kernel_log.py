@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 
 WORDS = (
-    "NVRM: ", "nvidia-nvswitch", "gsp_", "device inaccessible", ": NVIDIA ", "DRM: VRAM", "IO_PAGE_FAULT", "DMAR: [",
+    "NVRM: ", "nvidia-nvswitch", "detected NVSwitch ", "gsp_", "device inaccessible", ": NVIDIA ", "DRM: VRAM", "IO_PAGE_FAULT", "DMAR: [",
     "Bus Error: severity=", "] UnsupReq", "pciehp: Slot(", "DPC: containment", "ut of memory: Kill", "oom-kill:", "slurmstepd: error: Detected",
     "health compromised", "Fatal error ", ": synd 0x", "Cable error", "High temperature on", ": Link down", "Link is Down",
     "controller is down", "reset controller", "reset failure", "probe failure",
@@ -146,9 +146,19 @@ def _unix(head: str) -> float | None:
 
 def _ctime(head: str) -> float | None:
     found = _search(r"[A-Z][a-z]{2} ([A-Z][a-z]{2}) +(\d{1,2}) (\d\d):(\d\d):(\d\d) (\d{4})", head)
-    if found is None or found[1] not in _MONTHS:
+    if found is None:
+        return _fabric_manager(head)
+    if found[1] not in _MONTHS:
         return None
     return _epoch(int(found[6]), _MONTHS[found[1]], *(int(found[index]) for index in range(2, 6)))
+
+
+def _fabric_manager(head: str) -> float | None:
+    """The stamp of the fabric manager's own log: ``[Feb 27 2025 15:10:02] [ERROR] …``."""
+    found = _search(r"^\[([A-Z][a-z]{2}) +(\d{1,2}) (\d{4}) (\d\d):(\d\d):(\d\d)\]", head)
+    if found is None or found[1] not in _MONTHS:
+        return None
+    return _epoch(int(found[3]), _MONTHS[found[1]], *(int(found[index]) for index in (2, 4, 5, 6)))
 
 
 def _epoch(year: int, month: int, day: int, hour: int, minute: int, second: int) -> float | None:

@@ -40,6 +40,8 @@ _ROWS: tuple[_Row, ...] = (
     ("gsp_", "gsp-firmware", rf"nvidia {_PCI}: Direct firmware load for (?P<who>\S*gsp_\S*) failed with error -2"),
     ("RmFetchGspRmImages", "gsp-firmware", r"NVRM: .*RmFetchGspRmImages: No firmware image found"),
     ("SXid", "sxid", rf"nvidia-nvswitch\d+: SXid \(PCI:{_PCI}\): (?P<code>\d{{1,6}})\b(?:, (?P<who>Fatal|Non-fatal))?"),
+    # NVIDIA's fabric manager, of what the switches' driver told it
+    ("detected NVSwitch", "sxid", rf"detected NVSwitch (?P<who>fatal|non-fatal) error (?P<code>\d{{1,6}}) on fid \d{{1,3}} on NVSwitch pci bus id {_PCI}"),
     # Linux: kernel/module/signing.c, security/lockdown; modprobe's own words
     ("unsigned module", "module-refused", r"Lockdown: (?P<who>\S+): unsigned module loading is restricted|Loading of unsigned module is rejected"),
     ("unavailable key", "module-refused", r"Loading of module with unavailable key is rejected"),
@@ -230,6 +232,8 @@ class _Book:
         if kind == "pcie-narrow" and int(group["code"]) >= int(group["most"]):
             return  # slower, not narrower: so is every card in an older slot, and each GPU at rest
         who = (group.get("who") or "").strip()
+        if kind == "sxid":
+            who = who.capitalize()
         text = line[found.start() : found.start() + TEXT].strip().removeprefix("NVRM: ").lstrip()
         if kind == "oom-kill":
             text, self._cgroup = f"{text.partition(' total-vm')[0]} {self._cgroup}".strip()[:TEXT], ""

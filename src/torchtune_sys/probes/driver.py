@@ -191,22 +191,13 @@ def _daemon(host: Host, name: str, files: tuple[str, ...]) -> Fact[bool]:
 def _fabric_manager_version(host: Host, switches: Fact[int]) -> Fact[str]:
     if isinstance(switches, Missing) or not switches:
         return Missing(Why.ABSENT, "fabric manager", "no NVSwitch here")
+    from torchtune_sys.host.fabric_manager_log import parse_fabric_manager_log
+
     path = "/var/log/fabricmanager.log"
     text = host.text(path)
     if isinstance(text, Missing):
         return text
     return parse_fabric_manager_log(text) or Missing(Why.UNPARSED, path, "no start of the fabric manager is logged")
-
-
-def parse_fabric_manager_log(text: str) -> str:
-    """Version at the last start in the log; ``""`` if none is logged.
-
-    >>> parse_fabric_manager_log("[Feb 27 2025 15:04:30] [INFO] [tid 1803] Fabric Manager version is : 550.163.01 with build time: Apr  8 2025\\n")
-    '550.163.01'
-    """
-    _, found, rest = text.rpartition("Fabric Manager version is")
-    words = rest.replace(":", " ").split()
-    return words[0] if found and words and words[0][0].isdigit() else ""
 
 
 def _modules_for_kernel(host: Host) -> Fact[bool]:

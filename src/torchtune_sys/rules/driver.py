@@ -110,9 +110,20 @@ def nvidia_module_not_built_for_kernel(s: Snapshot, p: Params) -> Iterator[Evide
         dkms(8)
         https://docs.nvidia.com/datacenter/tesla/driver-installation-guide/
     """
+    failed = need(s.driver).build_failure
+    if not isinstance(failed, Missing) and not _serves(s):
+        yield Evidence(
+            subject="nvidia", seen=f"DKMS could not build it for {failed}", wanted="a module built for it", source="DKMS"
+        )
+        return
     kernel = need(s.system).kernel
     name = "the running kernel" if isinstance(kernel, Missing) else kernel
     yield from _loaded_or(s, "not-built", f"no nvidia.ko for {name}", "a module built for it", "/lib/modules/*/modules.dep")
+
+
+def _serves(s: Snapshot) -> bool:
+    """Whether the driver serves GPUs: then the failed build was for another kernel."""
+    return not isinstance(s.gpu, Missing) and not isinstance(s.gpu.devices, Missing) and bool(s.gpu.devices)
 
 
 @rule(
@@ -168,6 +179,8 @@ def nvidia_driver_not_loaded(s: Snapshot, p: Params) -> Iterator[Evidence]:
     References
         https://docs.nvidia.com/deploy/nvml-api/group__nvmlDeviceEnumvs.html (NVML_ERROR_DRIVER_NOT_LOADED)
     """
+    if not isinstance(s.driver, Missing) and not isinstance(s.driver.build_failure, Missing):
+        raise NotApplicable("nvidia-module-not-built-for-kernel says why")
     if driver_state.nvml_error(s) == "DRIVER_NOT_LOADED" and need(s.gpu).source == "report":
         yield Evidence(
             subject="nvidia",

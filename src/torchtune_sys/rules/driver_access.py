@@ -174,12 +174,14 @@ def container_lost_gpu_cgroup(s: Snapshot, p: Params) -> Iterator[Evidence]:
     kind = container(s)
     if not kind:
         raise NotApplicable("not in a container")
-    nodes = need(need(s.driver).device_nodes)
-    if not nodes or not all(need(node.accessible) for node in nodes):
+    before = need(s.gpu).worked_before
+    nodes = () if before else need(need(s.driver).device_nodes)
+    if not before and (not nodes or not all(need(node.accessible) for node in nodes)):
         raise NotApplicable("the device nodes themselves are not accessible")
     yield Evidence(
         subject=f"container ({kind})",
-        seen="NVML: Unknown Error, though the device nodes are accessible by their permission bits",
+        seen="NVML: Unknown Error, though "
+        + ("it worked in this container before" if before else "the device nodes are accessible by their permission bits"),
         wanted="devices allowed by the container's cgroup",
         source=need(s.gpu).source,
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from torchtune_sys.knowledge.gpus import by_name
 from torchtune_sys.model.actions import Advice, Install, Needs, Safety, Service
 from torchtune_sys.model.facts.gpu import Gpu
 from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, rule, unsure
@@ -39,6 +40,11 @@ def fabric_manager_not_running(s: Snapshot, p: Params) -> Iterator[Evidence]:
     References
         https://docs.nvidia.com/datacenter/tesla/fabric-manager-user-guide/
     """
+    failed = _failed_start(s)
+    if failed:
+        source = "the fabric manager's log"
+        yield Evidence(subject="nvidia-fabricmanager", seen=failed, wanted="started", source=source)
+        return
     gates.nvidia_hardware(s)
     gpus = () if isinstance(s.gpu, Missing) or isinstance(s.gpu.devices, Missing) else s.gpu.devices
     telling = [gpu for gpu in gpus if _fabric(gpu) in _STATES and gpu.mig is not True]
@@ -63,6 +69,20 @@ def fabric_manager_not_running(s: Snapshot, p: Params) -> Iterator[Evidence]:
         verdict=Verdict.PASS if running else Verdict.FAIL,
         source="/run/nvidia-fabricmanager",
     )
+
+
+def _failed_start(s: Snapshot) -> str:
+    """Why the fabric manager did not start, where a log tells and the GPUs are not of a kind that has no use for it."""
+    told = s.driver if isinstance(s.driver, Missing) else s.driver.fabric_manager_failure
+    if isinstance(told, Missing) or not told:
+        return ""
+    gpus = () if isinstance(s.gpu, Missing) or isinstance(s.gpu.devices, Missing) else s.gpu.devices
+    models = [by_name(gpu.name) for gpu in gpus if not isinstance(gpu.name, Missing)]
+    if any(_fabric(gpu) == "completed" for gpu in gpus) or (models and not any(model and model.nvswitch for model in models)):
+        return ""
+    if told == "no NVSwitch":
+        return "the driver shows it no NVSwitch (B200 and later: nvlsm is missing, or not running)" if models else ""
+    return told
 
 
 def _in_rack(gpu: Gpu) -> bool:

@@ -40,6 +40,10 @@ def nvlink_inactive(s: Snapshot, p: Params) -> Iterator[Evidence]:
         https://docs.nvidia.com/datacenter/tesla/fabric-manager-user-guide/
     """
     gpus = gates.nvidia_gpus(s)
+    counts = _counts(s)
+    if counts and all(isinstance(gpu.nvlinks_down, Missing) for gpu in gpus):
+        yield from _by_matrix(gpus, counts)
+        return
     _switched(s, gpus)
     if len(gpus) == 1 and _part_of_a_board(s, gpus[0]):
         raise NotApplicable("one GPU of a board, handed to a virtual machine: its NVLinks are off")
@@ -63,6 +67,38 @@ def nvlink_inactive(s: Snapshot, p: Params) -> Iterator[Evidence]:
         )
 
 
+_MOST_LINKS = 18
+"""NVLinks of a GPU, up to Blackwell."""
+
+
+def _counts(s: Snapshot) -> dict[int, list[int]]:
+    """GPU → NVLinks to each other GPU, where a matrix shows that they lead over switches: one GPU with more links than it has, in sum."""
+    found: dict[int, list[int]] = {}
+    pairs = () if isinstance(s.gpu, Missing) or isinstance(s.gpu.p2p, Missing) else s.gpu.p2p
+    for pair in pairs:
+        for gpu in (pair.first, pair.second):
+            found.setdefault(gpu, []).append(known(pair.nvlinks, 0))
+    return found if any(sum(links) > _MOST_LINKS for links in found.values()) else {}
+
+
+def _by_matrix(gpus: tuple[Gpu, ...], counts: dict[int, list[int]]) -> Iterator[Evidence]:
+    best = max(max(links) for links in counts.values())
+    for gpu in gpus:
+        links = max(counts.get(gpu.index, [0]))
+        if gpu.mig is True or gpu.lost or gpu.index not in counts:
+            continue
+        if not links and isinstance(gpu.mig, Missing):
+            yield unsure(subject(gpu), gpu.mig, "every link up, unless MIG is on")
+            continue
+        yield Evidence(
+            subject=subject(gpu),
+            seen=f"{links} of {best} links" if links < best else f"{links} links",
+            wanted="every link up",
+            verdict=Verdict.FAIL if links < best else Verdict.PASS,
+            source="nvidia-smi topo -m",
+        )
+
+
 def _part_of_a_board(s: Snapshot, gpu: Gpu) -> bool:
     """Partitions of a single GPU have no NVLink (Fabric Manager User Guide, shared NVSwitch virtualization)."""
     virtual = not isinstance(s.system, Missing) and bool(known(s.system.hypervisor, ""))
@@ -72,7 +108,7 @@ def _part_of_a_board(s: Snapshot, gpu: Gpu) -> bool:
 def _switched(s: Snapshot, gpus: tuple[Gpu, ...]) -> None:
     if any(gpu.fabric_state == "completed" for gpu in gpus):
         return
-    if _not_told(s) and len(gpus) >= 8 and all(map(_of_a_switched_board, gpus)):
+    if _not_told(s) and all(map(_of_a_switched_board, gpus)) and (len(gpus) >= 8 or any(map(_partly_down, gpus))):
         return
     switches = need(s.driver).nvswitches
     if isinstance(switches, Missing) or not switches:
@@ -83,6 +119,11 @@ def _not_told(s: Snapshot) -> bool:
     """Whether this is a report or a recording that says nothing of NVSwitches."""
     told = s.driver if isinstance(s.driver, Missing) else s.driver.nvswitches
     return isinstance(told, Missing) and told.why is Why.NOT_RECORDED
+
+
+def _partly_down(gpu: Gpu) -> bool:
+    """Some links up, some down: on a module all are used, whatever the board, and a virtual machine gets all or none."""
+    return not isinstance(gpu.nvlinks_down, Missing) and 0 < len(gpu.nvlinks_down) < known(gpu.nvlinks, 0)
 
 
 def _of_a_switched_board(gpu: Gpu) -> bool:
@@ -216,6 +257,8 @@ def peer_access_broken(s: Snapshot, p: Params) -> Iterator[Evidence]:
     for pair in need(need(s.gpu).p2p):
         if pair.first not in sound or pair.second not in sound:
             continue
+        if all(isinstance(way, Missing) for way in (pair.read, pair.write, pair.nvlink)):
+            need(pair.nvlink)
         wrong = _refused(pair)
         yield Evidence(
             subject=f"{subject(sound[pair.first])} and {subject(sound[pair.second])}",

@@ -8,7 +8,7 @@ from torchtune_sys.model.actions import Advice, Limit, Needs, OwnedFile
 from torchtune_sys.model.facts.limits import Limit as Seen
 from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, rule
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import NotApplicable, absent, known, need
+from torchtune_sys.model.values import Missing, NotApplicable, absent, known, need
 from torchtune_sys.rules import limits_services, limits_tasks
 from torchtune_sys.rules.amounts import size
 from torchtune_sys.rules.gates import gpu_host, not_in_container, rdma_active
@@ -18,7 +18,14 @@ _GIB = 1 << 30
 _MIB = 1 << 20
 
 
+def _pinning_failed(s: Snapshot) -> str:
+    """The verbs call that is known to have failed for lack of memory that may be locked."""
+    return "" if isinstance(s.limits, Missing) else known(s.limits.pinning_failed, "")
+
+
 def _rdma(s: Snapshot) -> None:
+    if _pinning_failed(s):
+        return
     gpu_host(s)  # a login node has the fabric, too, and its limits are not those of a job
     if not rdma_active(s):
         raise NotApplicable("no active RDMA device: nothing registers memory with one")
@@ -55,6 +62,11 @@ def memlock_limit_too_low(s: Snapshot, p: Params) -> Iterator[Evidence]:
     limits.conf(5) does not reach systemd services: slurmd, dockerd and kubelet need LimitMEMLOCK=infinity (systemd.exec(5)).
     """
     limit = _pinning_is_limited(s)
+    call = _pinning_failed(s)
+    if call and limit.soft is not None:
+        seen = f"{call} failed: cannot allocate memory; the limit is {size(limit.soft)}"
+        yield Evidence(subject="memlock", seen=seen, wanted="unlimited", source="ulimit -l")
+        return
     floor = int(p["min_mib"]) * _MIB
     yield Evidence(
         subject="memlock",
@@ -87,8 +99,8 @@ def memlock_limit_finite(s: Snapshot, p: Params) -> Iterator[Evidence]:
     awsome-distributed-training, EFA checks: a warning below 16 GiB. oci-hpc sets it to unlimited.
     """
     limit = _pinning_is_limited(s)
-    if below(limit.soft, 128 * _MIB):
-        raise NotApplicable("lower still: see memlock-limit-too-low")
+    if below(limit.soft, 128 * _MIB) or (_pinning_failed(s) and limit.soft is not None):
+        raise NotApplicable("too low: see memlock-limit-too-low")
     yield Evidence(
         subject="memlock",
         seen=f"soft {size(limit.soft)}, hard {size(limit.hard)}",

@@ -8,12 +8,15 @@ from torchtune_sys.model.actions import Advice
 from torchtune_sys.model.facts.network import RdmaDevice
 from torchtune_sys.model.facts.pci import PciDevice, PciDistance
 from torchtune_sys.model.pci_paths import CLASSES
-from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, rule
+from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import Missing, NotApplicable, known, need
+from torchtune_sys.model.values import Missing, NotApplicable, Why, known, need
 from torchtune_sys.rules import gates, pci_seen
 
 _SOURCE = "/sys/bus/pci/devices, by NCCL's rules"
+
+
+_RATES = Missing(Why.NOT_RECORDED, "network cards", "their rates, which tell those for training from others")
 
 
 def _several_hosts(s: Snapshot) -> None:
@@ -107,7 +110,7 @@ def far_from_network(s: Snapshot, p: Params) -> Iterator[Evidence]:
     homes = _on_nodes(s, set(nearest))
     fast = _fast(pci_seen.rdma_devices(s), {card.rdma for card in pci_seen.cards(s)})
     cards = [card for card in pci_seen.cards(s) if card.rdma in fast]
-    if len(homes) > 1 and len({card.address.rpartition(".")[0] for card in cards}) < len(homes):
+    if len(homes) > 1 and len({card.address.rpartition(".")[0] or card.address for card in cards}) < len(homes):
         raise NotApplicable("fewer cards than NUMA nodes with GPUs: some GPU must be far")
     if -1 in homes or any(known(card.numa_node, -1) < 0 for card in cards):
         raise NotApplicable("the kernel does not know the NUMA nodes of these devices")
@@ -116,7 +119,7 @@ def far_from_network(s: Snapshot, p: Params) -> Iterator[Evidence]:
     of_gpu = {gpu.address: sockets.get(node) for node, found in homes.items() for gpu in found}
     for gpu, item in nearest.items():
         yield Evidence(
-            subject=f"GPU {gpu}",
+            subject=pci_seen.gpu_name(gpu),
             seen=f"nearest: {item.rdma} ({item.other}), {item.path}",
             wanted="a card at the same socket, best below the same switch",
             verdict=Verdict.FAIL if item.path == "SYS" and of_gpu[gpu] not in served else Verdict.PASS,
@@ -152,10 +155,15 @@ def distance_uneven(s: Snapshot, p: Params) -> Iterator[Evidence]:
     if len(nearest) < 2:
         raise NotApplicable("one GPU")
     near = sum(item.path in ("PIX", "PXB") for item in nearest.values())
+    # Where rates do not tell which cards are for storage, one that happens to be near to a GPU says nothing of the others.
+    enough = 1 if pci_seen.rdma_devices(s) else len(nearest) / 2
     for gpu, item in nearest.items():
-        far = item.path == "PHB" and near
+        far = item.path == "PHB" and near > 0
+        if far and near < enough:
+            yield unsure(pci_seen.gpu_name(gpu), _RATES, "the same for all GPUs")
+            continue
         yield Evidence(
-            subject=f"GPU {gpu}",
+            subject=pci_seen.gpu_name(gpu),
             seen=f"nearest: {item.rdma} ({item.other}), {item.path}",
             wanted="PXB or nearer, as others have" if far else "the same for all GPUs",
             verdict=Verdict.FAIL if far else Verdict.PASS,

@@ -68,11 +68,16 @@ def _geforce(s: Snapshot) -> set[str]:
     }
 
 
+def gpu_name(address: str) -> str:
+    """A matrix of nvidia-smi calls the GPUs by number."""
+    return f"GPU {address.removeprefix('GPU')}"
+
+
 def name(device: PciDevice) -> str:
     """``GPU 0000:1b:00.0``"""
     class_ = known(device.class_, "")
     if is_gpu(device):
-        return f"GPU {device.address}"
+        return gpu_name(device.address)
     if device.rdma:
         return f"{device.rdma} ({device.address})"
     kinds = {"02": "network card", "01": "drive", "06": "bridge"}

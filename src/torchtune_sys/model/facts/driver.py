@@ -52,12 +52,16 @@ class DriverFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Whether nv-fabricmanager runs."""
     fabric_manager_version: Fact[str] = _NOT_READ
     """As the last start in its log says."""
+    fabric_manager_failure: Fact[str] = _NOT_READ
+    """Why its last start failed, as a pasted log tells it; ``""`` if it did not, ``no NVSwitch`` where the driver showed it none."""
     nvswitches: Fact[int] = _NOT_READ
     """Number of NVSwitch PCI functions (class 0680, vendor 10de)."""
     module_params: Fact[dict[str, str]] = _NOT_READ
     """/proc/driver/nvidia/params."""
     modules_for_kernel: Fact[bool] = _NOT_READ
     """Whether /lib/modules/<running kernel> holds an nvidia module."""
+    build_failure: Fact[str] = _NOT_READ
+    """Kernel for which DKMS could not build the NVIDIA module, where its output was pasted."""
     secure_boot: Fact[bool] = _NOT_READ
     wsl: Fact[bool] = _NOT_READ
     """Whether /dev/dxg is there: the GPU comes from Windows."""

@@ -43,6 +43,8 @@ class Peers(msgspec.Struct, frozen=True, kw_only=True):
     read: Fact[str] = NOT_READ
     write: Fact[str] = NOT_READ
     nvlink: Fact[str] = NOT_READ
+    nvlinks: Fact[int] = NOT_READ
+    """How many NVLinks lead from one to the other, over a switch or directly (``NV18`` of ``nvidia-smi topo -m``)."""
 
 
 class Gpu(msgspec.Struct, frozen=True, kw_only=True):
@@ -153,6 +155,8 @@ class GpuFacts(msgspec.Struct, frozen=True, kw_only=True):
     vendor: str = "nvidia"
     error: str = ""
     """NVML's name for what made it fail as a whole (``LIB_RM_VERSION_MISMATCH``, ``DRIVER_NOT_LOADED`` …); ``""`` if it did not."""
+    worked_before: bool = False
+    """A report shows that the same session had reached the GPUs before ``error``."""
     source: str = "NVML"
     """``NVML``, ``nvidia-smi`` or ``report``."""
 

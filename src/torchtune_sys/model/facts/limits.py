@@ -44,5 +44,7 @@ class LimitsFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Whether Slurm is set up here: its jobs are no login sessions for logind."""
     services: Fact[tuple[Service, ...]] = _NOT_READ
     """Services that jobs inherit their limits from; ABSENT where there is no RDMA device, which alone needs much locked memory."""
+    pinning_failed: Fact[str] = _NOT_READ
+    """The verbs call that a report shows to have failed with "Cannot allocate memory"."""
     slurm_propagates_memlock: Fact[bool] = _NOT_READ
     """Whether Slurm hands on the submitting shell's limit; ABSENT without a slurm.conf, or without an RDMA device."""

@@ -48,7 +48,7 @@ class PciConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 class PciDevice(msgspec.Struct, frozen=True, kw_only=True, rename={"class_": "class"}):
     address: str
-    """``0000:18:00.0``."""
+    """``0000:18:00.0``; ``GPU0``, ``NIC0`` where a pasted matrix of nvidia-smi tells but these names."""
     class_: Fact[str]
     """Six hex digits with 0x: ``0x030200``."""
     vendor: Fact[str]

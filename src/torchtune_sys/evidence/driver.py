@@ -1,0 +1,79 @@
+"""What single lines of a report say of the driver: its module's version, DKMS's failure to build it, the fabric manager's log."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torchtune_sys.model.facts.driver import DriverFacts
+    from torchtune_sys.model.facts.gpu import GpuFacts
+
+
+def driver_facts(gpu: GpuFacts | None, module: str, text: str) -> DriverFacts | None:
+    """None where the text says nothing of the driver."""
+    from torchtune_sys.model.facts.driver import DriverFacts
+
+    if gpu is not None and gpu.vendor == "amd":
+        return DriverFacts(nvidia_devices=())
+    told: dict[str, Any] = fabric_manager(text)
+    kernel = not_built_for(text)
+    if kernel:
+        told["build_failure"] = kernel
+    if module:
+        told.update(module_loaded=True, module_version=module)
+    return DriverFacts(**told) if told else None
+
+
+def module_version(text: str) -> str:
+    """The kernel module's version in a pasted /proc/driver/nvidia/version.
+
+    >>> module_version("NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.90.07  Fri May 31 09:35:42 UTC 2024")
+    '550.90.07'
+    """
+    found = re.search(r"NVRM version: NVIDIA UNIX [\w ]{0,80}Kernel Module[\w ]{0,40}?  ?(\d+\.\d+(?:\.\d+)?)", text)
+    return found[1] if found else ""
+
+
+_BUILD_FAILED = re.compile(r"^.{0,40}Error! +Bad return status for module build on kernel: (\S{3,80})", re.MULTILINE)
+_OF_NVIDIA = re.compile(
+    r"/var/lib/dkms/nvidia|dkms \S{1,12} (?:-m )?nvidia|nvidia-dkms|Building module:? ?\(?s?\)?\s{1,9}nvidia|NV_EXCLUDE_BUILD_MODULES|nvidia[\w-]{0,20}[/ ]\d{3}\.\d"
+)
+_BUILT = re.compile(
+    r"^.{0,20}(?:DKMS: install completed|nvidia(?:-current|-srv)?[/,] ?\d{3}\.[\d.]{2,9}, \S{3,80}, \w{3,10}: installed)",
+    re.MULTILINE,
+)
+
+
+def not_built_for(text: str) -> str:
+    """The kernel for which DKMS said last that it could not build NVIDIA's module; ``""`` if it did not, or a later build went well.
+
+    >>> not_built_for("dkms install -m nvidia -v 470.86\\nError! Bad return status for module build on kernel: 5.13.18-x (x86_64)")
+    '5.13.18-x'
+    """
+    found = max(_BUILD_FAILED.finditer(text), key=re.Match.start, default=None)
+    if found is None or _BUILT.search(text, found.end()):
+        return ""
+    near = text[max(found.start() - 4000, 0) : found.end() + 1000]
+    return found[1] if _OF_NVIDIA.search(near) else ""
+
+
+def fabric_manager(text: str) -> dict[str, Any]:
+    """Facts by name, of the fabric manager's log or of its journal; empty if the text has none."""
+    if "abric" not in text and "] [tid " not in text:
+        return {}
+    from torchtune_sys.host import fabric_manager_log as log
+
+    found: dict[str, Any] = {}
+    ours, drivers = log.versions_apart(text)
+    version = ours or log.parse_fabric_manager_log(text)
+    if version:
+        found["fabric_manager_version"] = version
+    if drivers:
+        found.update(module_loaded=True, module_version=drivers)
+    if log.runs(text):
+        found["fabric_manager_failure"] = ""
+    failed = log.failure(text) or ("no NVSwitch" if log.no_switch_found(text) else "")
+    if failed:
+        found["fabric_manager_failure"] = failed
+    return found
