@@ -87,7 +87,8 @@ def _value(entry: ValueEntry, note: Note, same_boot: bool) -> bool:
     wrote = " ".join(entry.value.split())
     if present == entry.before:
         return False
-    unsettled = note.what == "doing" and same_boot  # cut off in the middle: the kernel may show it in another form
+    # Cut off in the middle: the kernel may show it in another form, and a file laid over /proc or /sys (containers) may be empty.
+    unsettled = (note.what == "doing" and same_boot) or not present
     if present not in (note.after, wrote) and not unsettled:
         raise Kept(f"it holds {present} now, neither what was set ({note.after or wrote}) nor what was before ({entry.before})")
     if entry.counterpart and entry.before == "0" and entry.counterpart_before not in ("", "0"):
