@@ -92,7 +92,7 @@ def test_sensors_that_answer_nonsense(value: str) -> None:
     count = "/sys/devices/system/cpu/cpu63/thermal_throttle/package_throttle_count"
     seen = load("healthy", files={f"{zone}/temp": value, f"{zone}/trip_point_0_temp": value, count: value})
     results = judge(seen)
-    assert results["temperature-near-limit"].verdict is Verdict.NA
+    assert "acpitz" not in {evidence.subject for evidence in results["temperature-near-limit"].evidence}
     assert not isinstance(seen.hardware, Missing)
 
 
@@ -130,3 +130,80 @@ def test_the_clock_is_a_warning_only_among_several_hosts() -> None:
 def test_any_answer_of_chrony(text: str) -> None:
     assert parse_tracking(text) in (None, True, False)
     assert parse_tracking("," * 13 + text.replace(",", "")) in (None, True, False)
+
+
+def test_chips_of_the_firmware_are_no_memory_modules() -> None:
+    flash = bytearray(module("BIOS FLASH", 16))
+    flash[0x12] = 0x09
+    stick = bytearray(module("DIMM_A1", 16))
+    stick[0x0E], stick[0x12] = 0x0D, 0x1A
+    assert [(one["locator"], one["form"]) for one in memory_devices(bytes(flash + stick) + END)] == [("DIMM_A1", "SODIMM")]
+
+
+def _sensors(**files: str | None) -> dict[str, float]:
+    seen = load("healthy", files={f"/sys/class/hwmon/{path}": text for path, text in files.items()})
+    assert not isinstance(seen.hardware, Missing) and not isinstance(seen.hardware.zones, Missing)
+    return {zone.name: zone.limit_celsius for zone in seen.hardware.zones}
+
+
+def test_drives_and_network_cards_have_limits_of_their_own() -> None:
+    assert _sensors() == {"acpitz": 105.0, "nvme0": 84.85, "0000:1a:00.0": 105.0}
+
+
+@pytest.mark.parametrize("limit", ["65261850\n", "-273150\n", "0\n", "x\n", None])
+def test_a_drive_that_names_no_limit_is_not_judged(limit: str | None) -> None:
+    assert "nvme0" not in _sensors(**{"hwmon1/temp1_crit": limit})
+
+
+def test_a_processors_sensor_is_left_to_its_throttle_counter() -> None:
+    assert "nvme0" not in _sensors(**{"hwmon1/name": "coretemp\n"})
+
+
+def _memory(*fitted: int, slots: int = 32, letters: str = "ABCDEFGH") -> dict[str, object]:
+    """Slots of two processors, two on each channel; those numbered are fitted."""
+    names = [f"P{cpu}-DIMM{letter}{n}" for cpu in (1, 2) for letter in letters for n in (1, 2)][:slots]
+    return {
+        "smbios": {
+            "memory_devices": [
+                {"locator": name, "bank": "", "size_mib": 65536 * (number in fitted), "form": "DIMM"}
+                for number, name in enumerate(names)
+            ]
+        }
+    }
+
+
+def test_channels_by_count_by_name_and_by_controller() -> None:
+    def told(**overlay: object) -> tuple[Verdict, str]:
+        found = judge(load("healthy", **overlay))["memory-channels-empty"]
+        return found.verdict, found.evidence[0].seen if found.evidence else str(found.why_unknown)
+
+    every_other = range(0, 32, 2)
+    assert told(answers=_memory(*every_other))[0] is Verdict.PASS
+    assert told(answers=_memory(*range(15))) == (Verdict.FAIL, "15 modules: at most 15 of 16 (8 on each of 2 processors)")
+    assert told(answers=_memory(*range(16))) == (Verdict.FAIL, "8 of 16 (8 on each of 2 processors), with 16 modules")
+    assert told(answers=_memory(*range(8), slots=8))[0] is Verdict.PASS  # the board has no more slots
+    numbered = {
+        "smbios": {
+            "memory_devices": [
+                {"locator": f"DIMM {n}", "bank": "", "size_mib": 65536 * (n < 16), "form": "DIMM"} for n in range(32)
+            ]
+        }
+    }
+    assert told(answers=numbered)[0] is Verdict.UNKNOWN
+    mc = "/sys/devices/system/edac/mc"
+    by_kernel = {f"{mc}/mc{n}/rank{r}/dimm_location": f"csrow 0 channel {r}\n" for n in (0, 1) for r in range(8)}
+    assert told(answers=numbered, files=by_kernel)[0] is Verdict.PASS
+    by_kernel[f"{mc}/mc1/rank7/dimm_location"] = "csrow 1 channel 6\n"
+    assert told(answers=numbered, files=by_kernel) == (Verdict.FAIL, "15 of 16 (8 on each of 2 processors), with 16 modules")
+    assert told(answers=numbered, files={**by_kernel, f"{mc}/mc1/rank7/dimm_location": "memory 3\n"})[0] is Verdict.UNKNOWN
+
+
+def test_missing_modules_are_told_of_once() -> None:
+    results = judge(load("healthy", answers=_memory(*range(15))))
+    assert results["memory-channels-empty"].verdict is Verdict.FAIL
+    assert results["memory-modules-uneven"].verdict is Verdict.PASS
+
+
+def test_soldered_memory_has_no_empty_channels() -> None:
+    chips = {"smbios": {"memory_devices": [{"locator": "A", "bank": "", "size_mib": 65536, "form": "soldered"}] * 2}}
+    assert judge(load("healthy", answers=chips))["memory-channels-empty"].verdict is Verdict.NA

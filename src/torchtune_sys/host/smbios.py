@@ -7,6 +7,10 @@ from collections.abc import Iterator
 from typing import Any
 
 _MOST = 4096
+_FIRMWARE = (0x08, 0x09, 0x0A, 0x0B, 0x0C)
+"""Memory types (7.18.2): ROM, flash, EEPROM, FEPROM, EPROM."""
+_FORMS = {0x05: "soldered", 0x09: "DIMM", 0x0B: "soldered", 0x0D: "SODIMM", 0x0F: "FB-DIMM", 0x10: "soldered", 0x11: "CAMM"}
+"""Form factors (7.18.1); chip, row of chips and die are soldered."""
 
 
 def structures(data: bytes) -> Iterator[tuple[int, bytes, list[bytes]]]:
@@ -24,11 +28,16 @@ def structures(data: bytes) -> Iterator[tuple[int, bytes, list[bytes]]]:
 
 
 def memory_devices(data: bytes) -> list[dict[str, Any]]:
-    """Each slot: ``locator``, ``bank``, ``size_mib`` (0: empty), ``rated_mts`` and ``configured_mts`` (null: not told).
+    """Each slot: ``locator``, ``bank``, ``size_mib`` (0: empty), ``rated_mts`` and ``configured_mts`` (null: not told), ``form``.
 
-    Sizes and speeds that do not fit their old 16-bit fields are in the extended ones (7.18.5, 7.18.4).
+    Sizes and speeds that do not fit their old 16-bit fields are in the extended ones (7.18.5, 7.18.4). Boards list the chips of their
+    firmware, too: these are left out.
     """
-    return [_device(area, strings) for kind, area, strings in structures(data) if kind == 17 and len(area) >= 0x15]
+    return [
+        _device(area, strings)
+        for kind, area, strings in structures(data)
+        if kind == 17 and len(area) >= 0x15 and area[0x12] not in _FIRMWARE
+    ]
 
 
 def _device(area: bytes, strings: list[bytes]) -> dict[str, Any]:
@@ -42,6 +51,7 @@ def _device(area: bytes, strings: list[bytes]) -> dict[str, Any]:
         "size_mib": size,
         "rated_mts": _speed(area, 0x15, 0x54),
         "configured_mts": _speed(area, 0x20, 0x58),
+        "form": _FORMS.get(area[0x0E], ""),
     }
 
 

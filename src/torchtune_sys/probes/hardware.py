@@ -13,6 +13,8 @@ from torchtune_sys.model.values import Missing, Why
 
 _EDAC = "/sys/devices/system/edac/mc"
 _THERMAL = "/sys/class/thermal"
+_HWMON = "/sys/class/hwmon"
+_CHIPS = ("nvme", "mlx5")
 _CPUS = "/sys/devices/system/cpu"
 _UNITS = "/sys/fs/cgroup/system.slice"
 _DAEMONS = (
@@ -106,19 +108,66 @@ def _controllers(host: Host) -> Fact[tuple[MemoryController, ...]]:
         return names
     return tuple(
         MemoryController(
-            name=name, corrected=host.number(f"{_EDAC}/{name}/ce_count"), uncorrected=host.number(f"{_EDAC}/{name}/ue_count")
+            name=name,
+            corrected=host.number(f"{_EDAC}/{name}/ce_count"),
+            uncorrected=host.number(f"{_EDAC}/{name}/ue_count"),
+            places=_places(host, f"{_EDAC}/{name}"),
         )
         for name in names[:_MOST]
         if name.startswith("mc") and name[2:].isdigit()
     )
 
 
-def _zones(host: Host) -> Fact[tuple[Zone, ...]]:
-    names = host.names(_THERMAL)
+def _places(host: Host, controller: str) -> Fact[tuple[str, ...]]:
+    """The kernel makes a directory for each module (``dimm3``) or rank (``rank3``) that is there, none for empty slots
+    (drivers/edac/edac_mc_sysfs.c)."""
+    names = host.names(controller)
     if isinstance(names, Missing):
         return names
-    found = (_zone(host, f"{_THERMAL}/{name}") for name in names[: _MOST * 4] if name.startswith("thermal_zone"))
+    found = []
+    for name in names:
+        if name.startswith(("dimm", "rank")) and name[4:].isdigit() and len(found) < _MOST:
+            place = host.word(f"{controller}/{name}/dimm_location")
+            if isinstance(place, Missing):
+                return place
+            found.append(place[:60])
+    return tuple(found)
+
+
+def _zones(host: Host) -> Fact[tuple[Zone, ...]]:
+    names = host.names(_THERMAL)
+    if isinstance(names, Missing) and names.why is not Why.ABSENT:
+        return names
+    found: list[Zone | None] = _sensors(host)
+    if isinstance(names, Missing):
+        return tuple(sensor for sensor in found if sensor is not None) or names
+    found += [_zone(host, f"{_THERMAL}/{name}") for name in names[: _MOST * 4] if name.startswith("thermal_zone")]
     return tuple(zone for zone in found if zone is not None)
+
+
+def _sensors(host: Host) -> list[Zone | None]:
+    """Of drives and network cards. A CPU's critical limit is where it throttles as a matter of course, a disk behind SATA may be woken by
+    the question (Documentation/hwmon/drivetemp.rst), a GPU has NVML."""
+    chips = host.names(_HWMON)
+    found: list[Zone | None] = []
+    for chip in () if isinstance(chips, Missing) else chips[:_MOST]:
+        if host.word(f"{_HWMON}/{chip}/name") in _CHIPS:
+            found.append(_sensor(host, f"{_HWMON}/{chip}"))
+    return found
+
+
+def _sensor(host: Host, place: str) -> Zone | None:
+    """The first sensor, which stands for the drive as a whole, or for the card's own chip (its transceivers come after it). None where it
+    has no believable critical limit: drives that name none show absolute zero, or 65,535 kelvins."""
+    limit = host.number(f"{place}/temp1_crit")
+    if isinstance(limit, Missing) or not 40_000 <= limit < 200_000:
+        return None
+    now = host.number(f"{place}/temp1_input")
+    if isinstance(now, Missing) or not -60_000 < now < 250_000:
+        return None
+    owner = host.link(f"{place}/device")
+    title = (place if isinstance(owner, Missing) else owner).rstrip("/").rpartition("/")[2]
+    return Zone(name=title[:60], celsius=now / 1000, limit_celsius=limit / 1000)
 
 
 def _zone(host: Host, place: str) -> Zone | None:

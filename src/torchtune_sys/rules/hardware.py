@@ -171,21 +171,25 @@ def cpu_throttled_for_heat(s: Snapshot, p: Params) -> Iterator[Evidence]:
     fix=(Advice(text="look at fans, air flow and inlet temperature before the next long job"),),
 )
 def temperature_near_limit(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """A thermal zone of the kernel is within a few degrees of the point at which it shuts the machine down or throttles hard.
+    """A thermal zone of the kernel is within a few degrees of the point at which it shuts the machine down or throttles hard, or an NVMe
+    drive or network card of its own critical limit.
 
     Why it matters
-        At the critical trip point Linux powers the machine off, and the job is gone.
+        At the critical trip point Linux powers the machine off, and the job is gone. A drive at its limit stops or throttles to a crawl,
+        a network card takes its link down.
 
     When to leave it
         The sensor is known to be wrong (it shows the same on an idle, cold machine).
 
     References
         https://docs.kernel.org/driver-api/thermal/sysfs-api.html (trip points: hot, critical)
+        https://docs.kernel.org/hwmon/sysfs-interface.html (temp1_crit); NVM Express base specification, CCTEMP
+        Linux drivers/nvme/host/hwmon.c, drivers/net/ethernet/mellanox/mlx5/core/hwmon.c
     """
     found = need(s.hardware).zones
     zones = () if absent(found) else need(found)
     if not zones:
-        raise NotApplicable("no thermal zone with a hot or critical trip point")
+        raise NotApplicable("no thermal zone, drive or network card with a critical limit")
     for zone in zones:
         hot = zone.celsius >= zone.limit_celsius - float(p["margin_celsius"])
         yield Evidence(
@@ -193,7 +197,7 @@ def temperature_near_limit(s: Snapshot, p: Params) -> Iterator[Evidence]:
             seen=f"{zone.celsius:.0f} °C",
             wanted=f"well below {zone.limit_celsius:.0f} °C",
             verdict=Verdict.FAIL if hot else Verdict.PASS,
-            source="/sys/class/thermal",
+            source="/sys/class/thermal, /sys/class/hwmon",
         )
 
 

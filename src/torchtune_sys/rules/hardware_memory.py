@@ -9,7 +9,7 @@ from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.hardware import MemoryController, MemoryDevice
 from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import Missing, NotApplicable, absent, known, need
+from torchtune_sys.model.values import Missing, NotApplicable, Unknown, Why, absent, known, need
 from torchtune_sys.rules.gates import gpu_host, not_in_container
 from torchtune_sys.rules.kernel_seen import DAYS, in_window
 
@@ -62,7 +62,7 @@ def memory_modules_uneven(s: Snapshot, p: Params) -> Iterator[Evidence]:
     faults = []
     if len(sizes) > 1:
         faults.append("sizes of " + ", ".join(f"{size / 1024:g} GiB" for size in sizes))
-    if sockets > 0 and len(fitted) % sockets:
+    if sockets > 0 and len(fitted) % sockets and not _too_few(s):
         faults.append(f"{len(fitted)} modules for {sockets} sockets")
     yield Evidence(
         subject="memory modules",
@@ -71,6 +71,89 @@ def memory_modules_uneven(s: Snapshot, p: Params) -> Iterator[Evidence]:
         verdict=Verdict.FAIL if faults else Verdict.PASS,
         source="/sys/firmware/dmi/tables/DMI",
     )
+
+
+@rule(
+    id="memory-channels-empty",
+    title="Some memory channels of the processors hold no module",
+    severity=Severity.ADVICE,
+    fix=(Advice(text="fit a module on each channel of each socket, equal ones, in the order of the board's manual"),),
+    applies=_metal,
+)
+def memory_channels_empty(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """Fewer channels are in use than the processors have and the board has slots for, by the number of modules, the names of the slots, or
+    what the kernel's memory controllers found (EDAC, which needs no privilege).
+
+    Why it matters
+        Each channel brings its share of the memory's bandwidth: with half of them, decoding, collating, copies of pinned memory and an
+        offloaded optimizer run at half the speed, whatever the processor.
+
+    When to leave it
+        The board has fewer slots than the processors have channels and the firmware does not say so; or the CPU only starts kernels.
+
+    References
+        DMTF DSP0134 (SMBIOS), memory device: Device Locator, Bank Locator
+        https://docs.kernel.org/admin-guide/RAS/main.html (dimm_location)
+        Linux drivers/edac: skx_base.c, i10nm_base.c, amd64_edac.c (controllers and channels by processor)
+    """
+    used, wanted, words, source = _channels(s)
+    yield Evidence(
+        subject="memory channels",
+        seen=words if used < wanted else f"{used} in use",
+        wanted=f"{wanted} in use",
+        verdict=Verdict.FAIL if used < wanted else Verdict.PASS,
+        source=source,
+    )
+
+
+def _channels(s: Snapshot) -> tuple[int, int, str, str]:
+    """Channels in use (or the most that can be), those that could be, how to say it, and the source."""
+    from torchtune_sys.knowledge import memory_channels
+
+    cpu = need(s.cpu)
+    sockets, each = need(cpu.sockets), memory_channels.channels(need(cpu.model))
+    if not each or sockets < 1:
+        raise NotApplicable("how many channels this processor has is not known")
+    have = sockets * each
+    of = f"of {have}" + (f" ({each} on each of {sockets} processors)" if sockets > 1 else "")
+    counted = memory_channels.by_controllers(_places(s))
+    counted = counted if counted <= have else 0
+    found = need(s.hardware).memory_devices
+    if isinstance(found, Missing):
+        if not counted or len(_places(s)) < sockets:
+            _fitted(s)
+            need(found)
+        return counted, have, f"{counted} {of}", "/sys/devices/system/edac/mc"
+    fitted = _fitted(s)
+    if any(device.form == "soldered" for device in fitted):
+        raise NotApplicable("the memory is soldered to the board")
+    wanted, table = min(have, len(found)), "/sys/firmware/dmi/tables/DMI"
+    if len(fitted) == len(found) or len(fitted) < wanted:
+        return min(len(fitted), wanted), wanted, f"{len(fitted)} modules: at most {len(fitted)} {of}", table
+    names = memory_channels.by_names([(device.locator, device.bank) for device in found], sockets, each)
+    if names is not None:
+        used = len({name for name, device in zip(names, found, strict=True) if device.size_mib})
+        return max(used, counted), have, f"{used} {of}, with {len(fitted)} modules", table
+    if counted:
+        return counted, have, f"{counted} {of}, with {len(fitted)} modules", "/sys/devices/system/edac/mc"
+    raise Unknown(Missing(Why.UNPARSED, table, f"the channel of the slots is not clear from their names ({found[0].locator} …)"))
+
+
+def _places(s: Snapshot) -> list[tuple[str, ...]]:
+    """Where each memory controller found modules; nothing where one of them could not be asked."""
+    found = need(s.hardware).memory_controllers
+    places = [] if isinstance(found, Missing) else [controller.places for controller in found]
+    told = [place for place in places if not isinstance(place, Missing)]
+    return told if len(told) == len(places) else []
+
+
+def _too_few(s: Snapshot) -> bool:
+    """Whether memory-channels-empty tells of it."""
+    try:
+        used, wanted, _, _ = _channels(s)
+    except (Unknown, NotApplicable):
+        return False
+    return used < wanted
 
 
 @rule(
@@ -181,4 +264,10 @@ def _counted(controller: MemoryController, count: Fact[int], kind: str, limit: f
     )
 
 
-RULES: tuple[Rule, ...] = (memory_modules_uneven, memory_below_rated_speed, memory_uncorrected_counted, memory_errors_counted)
+RULES: tuple[Rule, ...] = (
+    memory_modules_uneven,
+    memory_channels_empty,
+    memory_below_rated_speed,
+    memory_uncorrected_counted,
+    memory_errors_counted,
+)

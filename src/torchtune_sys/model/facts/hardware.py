@@ -21,6 +21,8 @@ class MemoryDevice(msgspec.Struct, frozen=True, kw_only=True):
     rated_mts: int | None = None
     """Megatransfers per second that the module is made for."""
     configured_mts: int | None = None
+    form: str = ""
+    """``DIMM``, ``SODIMM``, ``CAMM`` …, ``soldered`` for chips on the board; ``""`` where the firmware does not tell."""
 
 
 class MemoryController(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,6 +31,9 @@ class MemoryController(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     corrected: Fact[int]
     uncorrected: Fact[int]
+    places: Fact[tuple[str, ...]] = _NOT_READ
+    """Where it found memory, as its driver counts: ``channel 0 slot 1`` for a module, ``csrow 2 channel 5`` for one rank of a module
+    (AMD), ``memory 3`` where the firmware alone knows (ghes_edac)."""
 
 
 class ServiceLoad(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,7 +51,7 @@ class Zone(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     celsius: float
     limit_celsius: float
-    """The zone's hot or critical trip point, whichever is lower."""
+    """The zone's hot or critical trip point, whichever is lower; a chip's own critical limit."""
 
 
 class HardwareFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,7 +64,7 @@ class HardwareFacts(msgspec.Struct, frozen=True, kw_only=True):
     memory_devices: Fact[tuple[MemoryDevice, ...]] = _NOT_READ
     memory_controllers: Fact[tuple[MemoryController, ...]] = _NOT_READ
     zones: Fact[tuple[Zone, ...]] = _NOT_READ
-    """Thermal zones that have a hot or critical trip point."""
+    """Thermal zones that have a hot or critical trip point, and sensors of NVMe drives and network cards with a critical limit."""
     throttled: Fact[int] = _NOT_READ
     """Times that a processor package slowed down for heat since boot (x86), the highest of the packages looked at."""
     services: Fact[tuple[ServiceLoad, ...]] = _NOT_READ
