@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 
 from crash_machine import FLAG, KEPT
+
 from torchtune_sys.apply import journal, session, undo
 from torchtune_sys.model.actions import Advice, Needs, Safety
 from torchtune_sys.model.plan import Change, Command, File, Line, Plan, Step, Value

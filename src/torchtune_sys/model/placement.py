@@ -1,0 +1,43 @@
+"""Where each local rank runs: its GPU, its CPUs, its memory."""
+
+from __future__ import annotations
+
+import msgspec
+
+from torchtune_sys.model.cpuset import CpuSet
+from torchtune_sys.model.facts import Fact
+
+
+class Room(msgspec.Struct, frozen=True, kw_only=True):
+    """What placing needs besides the facts that rules judge."""
+
+    cores: Fact[tuple[CpuSet, ...]]
+    """The hardware threads of each physical core that is online."""
+    may_bind_memory: Fact[bool]
+    """Whether set_mempolicy(2) is allowed here: container runtimes' seccomp profiles refuse it without CAP_SYS_NICE."""
+    numactl: bool = False
+    """Whether numactl is installed."""
+
+
+class Seat(msgspec.Struct, frozen=True, kw_only=True):
+    rank: int
+    """Local rank: LOCAL_RANK of torchrun."""
+    gpu: str
+    """PCI address; empty for a rank without a GPU, or where it cannot be told which one it takes."""
+    gpu_index: int | None
+    """CUDA's index within what this job sees, in the order that it sees them."""
+    node: int | None
+    """NUMA node of the GPU (or the one chosen for a rank without); None where it is not known."""
+    cpus: CpuSet
+    memory: str
+    """``bind``, ``prefer`` or empty (no policy)."""
+    memory_node: int | None
+    nic: str
+    """The nearest RDMA device, ``mlx5_0``; empty if there is none."""
+    notes: tuple[str, ...] = ()
+
+
+class Seating(msgspec.Struct, frozen=True, kw_only=True):
+    seats: tuple[Seat, ...]
+    notes: tuple[str, ...]
+    """What holds for all: no locality known, CPUs that are not allowed, ranks that share cores."""
