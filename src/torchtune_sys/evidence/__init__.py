@@ -136,6 +136,13 @@ def _limits(paste: _Paste) -> dict[str, Any]:
     return {} if found is None else {"limits": found}
 
 
+def _shared_memory(paste: _Paste) -> dict[str, Any]:
+    from torchtune_sys.evidence.shared_memory import memory_facts
+
+    found = memory_facts(paste.text)
+    return {} if found is None else {"memory": found}
+
+
 _READERS: tuple[tuple[str, Callable[[_Paste], dict[str, Any]]], ...] = (
     ("nvidia-smi", _nvidia_smi),
     ("kernel log", _kernel_log),
@@ -144,6 +151,7 @@ _READERS: tuple[tuple[str, Callable[[_Paste], dict[str, Any]]], ...] = (
     ("nvidia-smi topo", _topology),
     ("RDMA devices", _rdma_devices),
     ("block devices and mounts", _storage),
+    ("shared memory", _shared_memory),
     ("limits", _limits),
 )
 """Kinds of output, and what reads the facts of whole families in them; nothing where the text has none of the kind."""
@@ -177,6 +185,7 @@ _JUDGED = (
     "is not compatible with the current PyTorch installation",
     "no kernel image is available",
     "compiled with an unsupported toolchain",
+    "Found no NVIDIA driver on your system",
 )
 """Complaints that a rule understands without anything else of the report."""
 

@@ -156,6 +156,7 @@ _COMPLAINTS = (
     "compiled with an unsupported toolchain",
     "requirement error: unsatisfied condition: cuda",
     "No matching distribution found for torch",
+    "Found no NVIDIA driver on your system",
 )
 
 

@@ -150,7 +150,40 @@ def parse_query(text: str) -> dict[str, Any] | None:
     markers = list(_MARKER.finditer(text))[:1000] or list(filter(None, [_HEADLESS.search(text)]))
     ends = [marker.start() for marker in markers[1:]] + [len(text)]
     logs = [_text_log(text[marker.end() : end], marker[1]) for marker, end in zip(markers, ends, strict=False)]
-    return _facts(logs) if logs else None
+    return _facts(logs or _parts(text)) if logs or _PART.search(text) else None
+
+
+_PART = re.compile(
+    r"^(?P<depth>[ \t>]{0,12})(?:Fabric|Clocks (?:Event|Throttle) Reasons|Remapped Rows|ECC Errors|E[Cc][Cc] Mode|Retired Pages|MIG Mode"
+    r"|FB Memory Usage|BAR1 Memory Usage|GPU Power Readings|Power Readings)[ \t]*\n(?:(?P=depth)[ \t]+\w[^:\n]{0,60}\n)?"
+    r"(?P=depth)[ \t]+\w[^:\n]{0,60}[ \t]{2}: \S",
+    re.MULTILINE,
+)
+"""A section of a GPU, by itself: what ``nvidia-smi -q | grep -A`` leaves."""
+
+
+def _parts(text: str) -> list[Log]:
+    """GPUs of which single sections were copied, told apart where a section comes again."""
+    log = Log()
+    seen: set[str] = set()
+    stack: list[tuple[int, str]] = []
+    for part in list(_PART.finditer(text))[: _MOST_GPUS * 16]:
+        depth = part["depth"]
+        rest = text[part.start() : part.start() + 20_000].split("\n")
+        name = rest[0].strip(" \t>")
+        if name in seen or not log.blocks:
+            if len(log.blocks) == _MOST_GPUS:
+                break
+            log.blocks.append(Block(""))
+            seen = set()
+        seen.add(name)
+        stack = []
+        _query_line(f" {name}", log.blocks[-1], stack)
+        for line in rest[1:]:
+            if not line.startswith((f"{depth} ", f"{depth}\t")):
+                break
+            _query_line(f" {line[len(depth) :]}", log.blocks[-1], stack)
+    return [log] if log.blocks else []
 
 
 def _text_log(body: str, prefix: str) -> Log:

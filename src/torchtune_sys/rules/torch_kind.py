@@ -206,15 +206,28 @@ def torch_import_fails(s: Snapshot, _p: Params) -> Iterator[Evidence]:
     yield Evidence(subject="import torch", seen=f"torch {seen.version}", verdict=Verdict.PASS, source="torch")
 
 
+def _refused(s: Snapshot) -> str:
+    """torch's own words in a report, of a program that wanted CUDA; as a warning they come wherever there is no GPU at all."""
+    told = () if isinstance(s.python, Missing) else s.python.complaints
+    amd = not isinstance(s.gpu, Missing) and (s.gpu.vendor == "amd" or bool(s.gpu.error))
+    said = "Found no NVIDIA driver on your system"
+    return said if not amd and any(said in line and "Warning:" not in line for line in told) else ""
+
+
+def _gpu_wanted(s: Snapshot) -> None:
+    if not _refused(s):
+        nvidia_hardware(s)
+
+
 @rule(
     id="cuda-not-available-to-torch",
     title="torch cannot use the GPUs that the driver shows",
     severity=Severity.ERROR,
     fix=(Advice(text="see what CUDA said, and the findings on driver, device nodes and CUDA_VISIBLE_DEVICES"),),
-    applies=nvidia_hardware,
+    applies=_gpu_wanted,
 )
 def cuda_not_available(s: Snapshot, _p: Params) -> Iterator[Evidence]:
-    """Under --live: torch was imported, is a CUDA build, and torch.cuda.is_available() is False.
+    """Under --live: torch was imported, is a CUDA build, and torch.cuda.is_available() is False; or a report says that it found no driver.
 
     Why it matters
         Training runs on the CPU or fails. Other findings usually name the cause; this one says that it is real.
@@ -225,6 +238,9 @@ def cuda_not_available(s: Snapshot, _p: Params) -> Iterator[Evidence]:
     References
         https://pytorch.org/docs/stable/generated/torch.cuda.is_available.html
     """
+    if _refused(s):
+        yield Evidence(subject="torch", seen=_refused(s), wanted="a driver that torch can load", source="torch")
+        return
     python = need(s.python)
     if absent(python.live):
         raise NotApplicable("torch was not imported (--live)")

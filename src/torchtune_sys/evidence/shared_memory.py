@@ -1,0 +1,61 @@
+"""How large /dev/shm is, where df, findmnt or the mount table were pasted, or the one line that grep left of them."""
+
+from __future__ import annotations
+
+import re
+
+from torchtune_sys.evidence.block_devices import PastedMount, read_paste, size_of
+from torchtune_sys.evidence.collect_env import missing, partly
+from torchtune_sys.model.facts.memory import MemoryFacts
+
+_POINT = "/dev/shm"
+_ALONE = re.compile(
+    r"^[ \t>]{0,8}(?P<source>tmpfs|shm|none)\s+(?:(?P<kind>tmpfs)\s+)?(?P<size>[\d.,]{1,15}[KMGT]?)i?\s+[\d.,]{1,15}[KMGT]?i?\s+"
+    r"(?P<free>[\d.,]{1,15}[KMGT]?)i?\s+(?:\d{1,3}%|-)\s+/dev/shm[ \t]*$",
+    re.MULTILINE,
+)
+_OPTIONS = re.compile(
+    r"^[ \t>]{0,8}\S{1,40} (?:on )?/dev/shm (?:type )?tmpfs \(?[\w,=.:-]{0,300}?\bsize=(\d{1,12})([kmg]?)\b", re.MULTILINE
+)
+
+
+def memory_facts(text: str) -> MemoryFacts | None:
+    """None where the text does not tell the size.
+
+    >>> memory_facts("$ df -h | grep shm\\nshm              64M     0   64M   0% /dev/shm\\n").shm_size_bytes >> 20
+    64
+    """
+    if _POINT not in text:
+        return None
+    found = _listed(text) or _alone(text) or _mounted(text)
+    if found is None or not found.size:
+        return None
+    return partly(
+        MemoryFacts,
+        shm_size_bytes=found.size,
+        shm_free_bytes=missing() if found.free is None else found.free,
+        shm_filesystem=found.filesystem or ("tmpfs" if found.source in ("tmpfs", "shm") else missing()),
+    )
+
+
+def _listed(text: str) -> PastedMount | None:
+    """The last one counts: it was mounted over the others, or looked at later."""
+    paste = read_paste(text)
+    told = () if paste is None else paste.mounts
+    return next((mount for mount in reversed(told) if mount.point == _POINT and mount.size is not None), None)
+
+
+def _alone(text: str) -> PastedMount | None:
+    """df counts in KiB where it prints no unit."""
+    found = _ALONE.search(text)
+    if found is None:
+        return None
+    size, free = (size_of(found[name], 1 if found[name][-1] in "KMGT" else 1024) for name in ("size", "free"))
+    return PastedMount(point=_POINT, source=found["source"], filesystem=found["kind"] or "", size=size, free=free)
+
+
+def _mounted(text: str) -> PastedMount | None:
+    found = _OPTIONS.search(text)
+    if found is None:
+        return None
+    return PastedMount(point=_POINT, filesystem="tmpfs", size=int(found[1]) << {"": 0, "k": 10, "m": 20, "g": 30}[found[2]])
