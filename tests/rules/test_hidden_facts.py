@@ -46,7 +46,6 @@ ALLOWED: dict[str, set[str]] = {
     "roce-gid-index.fail.old-default": set(),
     "roce-without-routable-address.fail.v1-only": set(),
     "rocm-build-on-nvidia-host.fail": {"python.torch.hip"},
-    "tcp-buffer-ceiling-low.fail": {"network.interfaces[1].speed_mbps"},
     "topology-file-of-another-machine.fail.missing-gpu": {"pci.devices[38].class_"},
     "interpreter-does-not-start": {"python.version"},
 }

@@ -94,8 +94,13 @@ def wish_tcp_wmem(s: Snapshot) -> Target:
 
 def _wish_tcp(s: Snapshot, key: str) -> Target:
     tcp_between_hosts(s)
-    speeds = [need(i.speed_mbps) for i in need(need(s.network).interfaces) if not isinstance(i.speed_mbps, Missing)]
-    return AtLeast(TCP_MAX_FAST if max(speeds, default=0) >= 25000 else TCP_MAX_DEFAULT[key])
+    speeds = [interface.speed_mbps for interface in need(need(s.network).interfaces)]
+    if any(not isinstance(speed, Missing) and speed >= 25000 for speed in speeds):
+        return AtLeast(TCP_MAX_FAST)
+    for speed in speeds:  # virtual interfaces have none, and virtual machines' drivers tell none
+        if isinstance(speed, Missing) and speed.why not in (Why.ABSENT, Why.NOT_SUPPORTED):
+            raise Unknown(speed)
+    return AtLeast(TCP_MAX_DEFAULT[key])
 
 
 def wish_slow_start(s: Snapshot) -> Target:
