@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import cache
 
 import pytest
+from simulate import Seen, after, recording
 
 from conftest import HOSTS
-from simulate import Seen, after, recording
 from torchtune_sys.model.actions import Needs
 from torchtune_sys.model.plan import Line, Value
 from torchtune_sys.model.rule import Verdict
@@ -51,14 +51,14 @@ def waiting(name: str) -> set[str]:
     return {c.key for c in changes if c.needs is not Needs.NOTHING and all(isinstance(step, Line) for step in c.steps)}
 
 
-@pytest.mark.parametrize("name", filter(at_once, DOABLE))
+@pytest.mark.parametrize("name", list(filter(at_once, DOABLE)))
 def test_the_change_cures(name: str) -> None:
     done = Seen(after(seen(name)), [RULES[name.split(".")[0]]])
     assert done.results[0].verdict in (Verdict.PASS, Verdict.NA), done.results[0].evidence
     assert done.plan.changes == ()
 
 
-@pytest.mark.parametrize("name", filter(waiting, DOABLE))
+@pytest.mark.parametrize("name", list(filter(waiting, DOABLE)))
 def test_what_waits_is_not_made_twice(name: str) -> None:
     done = Seen(after(seen(name)), [RULES[name.split(".")[0]]])
     assert not waiting(name) & {change.key for change in done.plan.changes}
