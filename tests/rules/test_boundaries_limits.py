@@ -9,13 +9,14 @@ import msgspec
 import pytest
 
 from torchtune_sys import engine
+from torchtune_sys.model.actions import Needs, OwnedFile
 from torchtune_sys.model.facts.kernel import KernelEvent, KernelFacts
 from torchtune_sys.model.facts.limits import Limit, Service
 from torchtune_sys.model.facts.session import Intent
 from torchtune_sys.model.rule import Result, Verdict
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, Why
-from torchtune_sys.rules import limits, memory
+from torchtune_sys.rules import limits, limits_services, memory
 from torchtune_sys.rules.limits_seen import below, count
 from torchtune_sys.rules.limits_tasks import tasks_needed
 
@@ -383,3 +384,12 @@ def test_a_containers_default(healthy: Snapshot, size: Any, free: Any, expected:
 )
 def test_room_in_shared_memory(healthy: Snapshot, size: Any, free: Any, filesystem: Any, expected: Verdict) -> None:
     assert judged(with_shm(healthy, size, free, filesystem), "dev-shm-full").verdict is expected
+
+
+def test_the_file_that_lifts_the_limit_of_a_service() -> None:
+    (fix, *_) = BY_ID["container-memlock-too-low"].fix
+    assert isinstance(fix, OwnedFile)
+    assert fix == limits_services._drop_in("containerd")
+    assert fix.path == "/etc/systemd/system/containerd.service.d/90-torchtune-sys.conf"  # systemd.unit(5), drop-ins
+    assert fix.content.splitlines() == ["[Service]", "LimitMEMLOCK=infinity"]
+    assert fix.needs is Needs.SERVICE_RESTART
