@@ -85,6 +85,32 @@ def test_a_capability_lifts_the_limit_on_locked_memory(healthy: Snapshot, holds:
     assert judged(seen, "memlock-limit-too-low").verdict is expected
 
 
+@pytest.mark.parametrize(
+    ("call", "soft", "low", "finite"),
+    [
+        ("ibv_reg_mr", 64 * GIB, FAIL, NA),  # whatever the number says, it was too low
+        ("ibv_reg_mr", None, PASS, PASS),
+        ("", 64 * GIB, PASS, PASS),
+        (DENIED, 64 * GIB, PASS, PASS),
+        (DENIED, 1, FAIL, NA),
+    ],
+)
+def test_a_call_that_is_known_to_have_failed(
+    healthy: Snapshot, call: Any, soft: int | None, low: Verdict, finite: Verdict
+) -> None:
+    seen = limited(changed(healthy, "limits", pinning_failed=call, ipc_lock=False), "memlock", soft)
+    assert judged(seen, "memlock-limit-too-low").verdict is low
+    assert judged(seen, "memlock-limit-finite").verdict is finite
+    bare = without_gpus(seen)
+    assert judged(bare, "memlock-limit-too-low").verdict is (low if call == "ibv_reg_mr" else NA)
+
+
+def test_a_session_of_whose_limits_nothing_is_known(healthy: Snapshot) -> None:
+    for rule_id in ("memlock-limit-too-low", "memlock-limit-finite"):
+        assert judged(msgspec.structs.replace(healthy, limits=DENIED), rule_id).verdict is UNKNOWN
+        assert judged(without_gpus(msgspec.structs.replace(healthy, limits=DENIED)), rule_id).verdict is NA
+
+
 def test_limits_in_words() -> None:
     assert (count(None), count(0), count(1024)) == ("unlimited", "0", "1024")
     assert not below(None, 5) and not below(5, 5) and below(4, 5)
