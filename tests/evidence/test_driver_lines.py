@@ -187,3 +187,18 @@ def test_any_text_survives(text: str) -> None:
     worked_before(text)
     log.failure(text)
     evidence.read(text, "x")
+
+
+def test_a_module_beside_nvidias_own_is_not_it() -> None:
+    other = DKMS.replace("/nvidia/", "/nvidia-fs/")
+    assert not_built_for(other) == "" and not_built_for(DKMS.replace("/nvidia/", "/nvidia-current/")) == "6.8.0-45-generic"
+    bumblebee = "==> dkms install bbswitch/0.8 -k 6.8.0\nError! Bad return status for module build on kernel: 6.8.0 (x86_64)\n"
+    assert not_built_for(bumblebee + "==> dkms install nvidia/550.90.07 -k 6.8.0\n") == ""
+    assert not_built_for("==> dkms install nvidia/550.90.07 -k 6.8.0\n" + bumblebee.partition("\n")[2]) == "6.8.0"
+
+
+def test_a_container_in_the_network_of_its_host_is_one_where_systemd_was_reloaded() -> None:
+    prompt = "(workflow) root@ip-10-0-0-7:~# nvidia-smi\n"
+    assert not worked_before(prompt + GOOD + prompt + BAD)
+    text = prompt + GOOD + "$ sudo systemctl daemon-reload\n" + prompt + BAD
+    assert "container-lost-gpu-cgroup" in failed(text)

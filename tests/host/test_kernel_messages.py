@@ -262,3 +262,8 @@ def test_lines_of_drivers_that_do_not_get_their_device(line: str, kind: str) -> 
 )
 def test_lines_that_every_healthy_host_has_say_nothing(line: str) -> None:
     assert kinds(f"[   12.500000] {line}") == []
+
+
+def test_a_channel_taken_down_names_the_error_that_did_it() -> None:
+    (event,) = read("[ 7.100000] NVRM: Xid (PCI:0000:dc:00): 45, pid=18, name=python3, Ch 00000001 caused by previous Xid 149\n")
+    assert (event.kind, event.code, event.subject) == ("xid", 149, "0000:dc:00.0")

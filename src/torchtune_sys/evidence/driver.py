@@ -36,8 +36,11 @@ def module_version(text: str) -> str:
 
 
 _BUILD_FAILED = re.compile(r"^.{0,40}Error! +Bad return status for module build on kernel: (\S{3,80})", re.MULTILINE)
+_KIND = r"nvidia(?:-(?:current|open|server|srv|legacy|tesla|\d{3})[\w.-]{0,20})?"
+_CONSULT = re.compile(r"Consult /var/lib/dkms/([\w.+-]{1,60})/")
 _OF_NVIDIA = re.compile(
-    r"/var/lib/dkms/nvidia|dkms \S{1,12} (?:-m )?nvidia|nvidia-dkms|Building module:? ?\(?s?\)?\s{1,9}nvidia|NV_EXCLUDE_BUILD_MODULES|nvidia[\w-]{0,20}[/ ]\d{3}\.\d"
+    rf"dkms (?:install|build|add|autoinstall) (?:-m )?{_KIND}(?:[/ ]|$)|nvidia-dkms-|(?:new|module:?) {_KIND}[-/ ]\d{{3}}\.|NV_EXCLUDE_BUILD_MODULES",
+    re.MULTILINE,
 )
 _BUILT = re.compile(
     r"^.{0,20}(?:DKMS: install completed|nvidia(?:-current|-srv)?[/,] ?\d{3}\.[\d.]{2,9}, \S{3,80}, \w{3,10}: installed)",
@@ -54,8 +57,10 @@ def not_built_for(text: str) -> str:
     found = max(_BUILD_FAILED.finditer(text), key=re.Match.start, default=None)
     if found is None or _BUILT.search(text, found.end()):
         return ""
-    near = text[max(found.start() - 4000, 0) : found.end() + 1000]
-    return found[1] if _OF_NVIDIA.search(near) else ""
+    named = _CONSULT.search(text, found.end(), found.end() + 400)
+    if named is not None:
+        return found[1] if re.fullmatch(_KIND, named[1]) else ""
+    return found[1] if _OF_NVIDIA.search(text, max(found.start() - 2000, 0), found.end()) else ""
 
 
 def fabric_manager(text: str) -> dict[str, Any]:

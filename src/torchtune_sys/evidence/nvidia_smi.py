@@ -113,11 +113,12 @@ def _add_inforoms(text: str, devices: list[dict[str, Any]]) -> None:
                 gpu["inforom_valid"] = False
 
 
-_PROMPT = re.compile(r"(\w{1,32}@[0-9a-f]{12}):[^\n#$]{0,120}[#$] {0,4}([^\n]{0,200})")
+_PROMPT = re.compile(r"(\w{1,32}@[\w.-]{1,64}):[^\n#$]{0,120}[#$] {0,4}([^\n]{0,200})")
 
 
 def worked_before(text: str) -> bool:
-    """Whether nvidia-smi worked in a container, by the id in its prompt, and said "Unknown Error" later in the same one.
+    """Whether nvidia-smi worked in a container, and said "Unknown Error" later in the same one: by the container's id in the prompt, or, in the
+    host's network, by any prompt where the text tells that systemd was reloaded.
 
     >>> worked_before("root@098b49afe624:/# nvidia-smi\\n| NVIDIA-SMI 510.68.02    Driver Version: 510.68.02\\n"
     ...               "root@098b49afe624:/# nvidia-smi\\nFailed to initialize NVML: Unknown Error\\n")
@@ -127,7 +128,8 @@ def worked_before(text: str) -> bool:
     prompts = list(_PROMPT.finditer(text))[:1000]
     for prompt, end in zip(prompts, [*(later.start() for later in prompts[1:]), len(text)], strict=False):
         output = text[prompt.end() : min(end, prompt.end() + 50_000)]
-        if not prompt[2].startswith("nvidia-smi"):
+        contained = re.fullmatch(r"\w+@[0-9a-f]{12}", prompt[1]) or "systemctl daemon-reload" in text
+        if not prompt[2].startswith("nvidia-smi") or not contained:
             continue
         if "Failed to initialize NVML: Unknown Error" in output:
             if prompt[1] in worked:

@@ -237,11 +237,10 @@ class _Book:
         text = line[found.start() : found.start() + TEXT].strip().removeprefix("NVRM: ").lstrip()
         if kind == "oom-kill":
             text, self._cgroup = f"{text.partition(' total-vm')[0]} {self._cgroup}".strip()[:TEXT], ""
-        self._count(
-            KernelEvent(
-                kind=kind, subject=subject, code=int(group.get("code") or 0), text=text, who=who, first_s=time, last_s=time
-            )
-        )
+        code = int(group.get("code") or 0)
+        if kind == "xid" and code == 45 and (before := re.search(r"caused by previous Xid (\d{1,6})\b", line)):
+            code = int(before[1])  # the channels of that error's programs, taken down one by one
+        self._count(KernelEvent(kind=kind, subject=subject, code=code, text=text, who=who, first_s=time, last_s=time))
 
     def _count(self, new: KernelEvent) -> None:
         key = (new.kind, new.subject, 0 if new.kind in ("lockup", "hung-task") else new.code)

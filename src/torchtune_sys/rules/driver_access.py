@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from torchtune_sys.model.actions import Advice, Environment, Install, Needs
 from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, rule
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import Missing, NotApplicable, absent, need
+from torchtune_sys.model.values import Missing, NotApplicable, absent, known, need
 from torchtune_sys.rules import gates
 from torchtune_sys.rules.driver_state import container, gpu_addresses, nvml_error
 
@@ -171,15 +171,15 @@ def container_lost_gpu_cgroup(s: Snapshot, p: Params) -> Iterator[Evidence]:
             yield Evidence(subject="NVML", seen="works", verdict=Verdict.PASS, source="NVML")
             return
         gates.nvidia_gpus(s)
-    kind = container(s)
-    if not kind:
-        raise NotApplicable("not in a container")
     before = need(s.gpu).worked_before
+    kind = known(need(s.system).container, "") if before else container(s)
+    if not kind and not before:
+        raise NotApplicable("not in a container")
     nodes = () if before else need(need(s.driver).device_nodes)
     if not before and (not nodes or not all(need(node.accessible) for node in nodes)):
         raise NotApplicable("the device nodes themselves are not accessible")
     yield Evidence(
-        subject=f"container ({kind})",
+        subject=f"container ({kind})" if kind else "container",
         seen="NVML: Unknown Error, though "
         + ("it worked in this container before" if before else "the device nodes are accessible by their permission bits"),
         wanted="devices allowed by the container's cgroup",
