@@ -40,7 +40,7 @@ HEALTHY = [folder for folder in FOLDERS if case(folder)["cause"] == "none"]
 FAULTY = [
     folder
     for folder in FOLDERS
-    if case(folder)["cause"] != "none" and {"collect_env", "nvidia-smi"} & set(case(folder)["kind"])  # type: ignore[call-overload]
+    if case(folder)["cause"] != "none" and {"collect_env", "nvidia-smi", "ulimit"} & set(case(folder)["kind"])  # type: ignore[call-overload]
 ]
 
 

@@ -76,7 +76,8 @@ def _from_text(pasted: PastedText, intent: Intent) -> Snapshot:
     if seen is None:
         raise UnreadableInput(
             f"{pasted.name}: is neither a recording nor a report that can be read",
-            "known reports: the output of python -m torch.utils.collect_env, nvidia-smi, lspci, ibstat, dmesg, lsblk, findmnt and df",
+            "known reports: the output of python -m torch.utils.collect_env, nvidia-smi, lspci, ibstat, dmesg, lsblk, findmnt, df, "
+            "ulimit -a and the fabric manager's log",
         )
     return msgspec.structs.replace(seen, intent=intent)
 
