@@ -446,8 +446,12 @@ SAID: dict[str, dict[str, set[str]]] = {
     "intel-xpu": {"advice": _SWAP},
     "wsl2-docker-desktop": {"advice": _SWAP | _HEADERS | {"host-small-for-gpu-training"}},
     "podman-rootless": {"advice": _SWAP | {"gpu-persistence-mode-off", "c-compiler-missing"}},
-    "kubernetes-static": {"error": {"container-uid-without-passwd"}, "advice": _NUMA},
-    "apptainer": {"advice": _SWAP | _NUMA},
+    "kubernetes-static": {
+        "error": {"container-uid-without-passwd"},
+        "warning": {"compile-cache-not-writable"},
+        "advice": _NUMA,
+    },
+    "apptainer": {"advice": _SWAP | _NUMA | {"compile-cache-on-network"}},
     "slurm-cgroup-v1": {"advice": _SWAP | _NUMA | _HEADERS | {"bf16-emulated"}},
     "lxc": {"advice": _SWAP | _HEADERS},
     "colab": {

@@ -354,7 +354,7 @@ SAID: dict[str, dict[str, set[str]]] = {
     "power9-ac922": {"advice": _SWAP | _NUMA | {"bf16-emulated"}},
     "vast-pod": {"warning": {"cpu-quota-ignored-by-torch"}, "advice": _IMAGE | _SWAP | _NUMA | {"cgroup-memory-far-below-host"}},
     "runpod": {"advice": _IMAGE | _SWAP},
-    "slurm-gres": {"advice": _SWAP | _NUMA | _BIG},
+    "slurm-gres": {"advice": _SWAP | _NUMA | _BIG | {"compile-cache-on-network"}},
     "aws-p5-efa": {"advice": _NUMA | _BIG},
     "gcp-a3-mega": {"advice": _NUMA | _BIG},
     "oci-h100": {"advice": _NUMA | _BIG},

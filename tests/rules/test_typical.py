@@ -28,14 +28,14 @@ SAID = {
     # A pod whose number has no name and whose CPU quota torch does not see: both are faults, and common.
     "k8s-h100": {
         "error": {"container-uid-without-passwd"},
-        "warning": {"cpu-quota-ignored-by-torch"},
+        "warning": {"compile-cache-not-writable", "cpu-quota-ignored-by-torch"},
         "advice": {"numa-balancing-enabled"},
     },
     "laptop-cpu": {"advice": {"cpu-governor-not-performance"}},
     "login-node": {"warning": {"cpu-quota-ignored-by-torch"}, "advice": {"cgroup-memory-far-below-host", "swappiness-high"}},
     "mi300x": {"advice": {"swappiness-high", "dirty-limit-huge"}},
     "rocky8-v100": {"advice": {"python-headers-missing", "bf16-emulated", "swappiness-high", "numa-balancing-enabled"}},
-    "slurm-a100": {"advice": {"swappiness-high", "numa-balancing-enabled", "dirty-limit-huge"}},
+    "slurm-a100": {"advice": {"swappiness-high", "numa-balancing-enabled", "dirty-limit-huge", "compile-cache-on-network"}},
     "wsl2-3080": {"advice": {"python-headers-missing", "host-small-for-gpu-training", "swappiness-high"}},
 }
 """Host → severity → all that is reported of it."""

@@ -21,6 +21,7 @@ def probe(host: Host, intent: Intent) -> SoftwareFacts:
         return software_gpu.read(host, port)
     nothing = runs if isinstance(runs, Missing) else Missing(Why.ABSENT, _DRIVER, "no NVIDIA driver runs here")
     return SoftwareFacts(
+        manager=nothing,
         packages=nothing,
         automatic_upgrades=nothing,
         runfile_installed=nothing,

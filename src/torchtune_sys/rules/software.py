@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from torchtune_sys.model.actions import Advice, Install, Needs
+from torchtune_sys.model.actions import Advice, Needs
 from torchtune_sys.model.facts.software import Package
 from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, rule
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import Missing, NotApplicable, absent, need
+from torchtune_sys.model.values import NotApplicable, absent, need
 from torchtune_sys.rules.gates import not_in_container, nvidia_hardware
+from torchtune_sys.rules.software_boot import RULES as BOOT
 from torchtune_sys.rules.software_containers import RULES as CONTAINERS
 from torchtune_sys.rules.software_session import RULES as SESSION
 
@@ -23,11 +24,25 @@ def _gpu_machine(s: Snapshot) -> None:
 def _packages(s: Snapshot) -> tuple[Package, ...]:
     found = need(s.software).packages
     if absent(found):
-        raise NotApplicable("no list of dpkg's packages here")
+        raise NotApplicable("no list of packages here")
     return need(found)
 
 
-_DRIVER_NAMES = ("nvidia-driver-", "nvidia-dkms-", "nvidia-kernel-", "libnvidia-compute-", "nvidia-headless-", "cuda-drivers")
+_DRIVER_NAMES = (
+    "nvidia-driver",
+    "nvidia-dkms-",
+    "nvidia-kernel-",
+    "libnvidia-compute-",
+    "nvidia-headless-",
+    "cuda-drivers",
+    "kmod-nvidia",
+    "akmod-nvidia",
+    "xorg-x11-drv-nvidia",
+    "nvidia-open",
+    "nvidia-compute-G0",
+    "nvidia-utils",
+)
+"""Of Debian and Ubuntu, RHEL and Fedora (NVIDIA's repository, RPM Fusion, ELRepo), SUSE and Arch."""
 
 
 def _driver_packages(s: Snapshot) -> tuple[Package, ...]:
@@ -43,40 +58,44 @@ def _driver_packages(s: Snapshot) -> tuple[Package, ...]:
         Advice(
             text='add "nvidia-"; and "libnvidia-"; to Unattended-Upgrade::Package-Blacklist, and upgrade the driver when no job runs'
         ),
-        Advice(text="or hold the driver's packages: sudo apt-mark hold PACKAGE"),
+        Advice(text="or hold the driver's packages: sudo apt-mark hold PACKAGE (sudo dnf versionlock add PACKAGE)"),
     ),
     applies=_gpu_machine,
 )
 def driver_upgrades_unattended(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """unattended-upgrades is on, and the driver's packages are the distribution's, neither held nor excluded.
+    """unattended-upgrades, dnf-automatic or yum-cron installs all upgrades, and the driver's packages are neither held nor excluded.
 
     Why it matters
         Once the libraries are replaced and the old kernel module still runs, every new CUDA process fails with "Driver/library
         version mismatch" until a reboot; ranks that are running go on, restarts and DataLoader workers that use CUDA do not.
 
     When to leave it
-        The host is drained and rebooted after upgrades anyway. Packages of NVIDIA's own repository are not judged: its origin
-        is not among those that unattended-upgrades takes by default.
+        The host is drained and rebooted after upgrades anyway. On Debian and Ubuntu packages of NVIDIA's own repository are not
+        judged: its origin is not among those that unattended-upgrades takes by default. dnf-automatic takes every repository's.
 
     References
         README of unattended-upgrades (Package-Blacklist, Allowed-Origins)
         https://documentation.ubuntu.com/server/how-to/graphics/install-nvidia-drivers/
+        dnf-automatic(8), dnf5-automatic(8), dnf-versionlock(8)
     """
-    driver = [package for package in _driver_packages(s) if package.origin in ("ubuntu.com", "debian.org")]
+    packages = _driver_packages(s)
+    dpkg = need(need(s.software).manager) == "dpkg"
+    driver = [package for package in packages if not dpkg or package.origin in ("ubuntu.com", "debian.org")]
     if not driver:
         raise NotApplicable("the driver does not come from the distribution's packages")
     automatic = need(s.software).automatic_upgrades
-    on = not absent(automatic) and need(automatic) and any(package.name == "unattended-upgrades" for package in _packages(s))
+    there = not dpkg or any(package.name == "unattended-upgrades" for package in _packages(s))
+    on = not absent(automatic) and need(automatic) and there
     excluded = need(s.software).upgrade_exclusions
     open_ = [package for package in driver if not package.held and not _excluded(package.name, excluded)]
     yield Evidence(
-        subject="unattended-upgrades",
+        subject=need(s.software).upgrader,
         seen=f"on, {', '.join(package.name for package in open_[:3])} neither held nor excluded"
         if on and open_
         else "leaves the driver alone",
         wanted="the driver held or excluded",
         verdict=Verdict.FAIL if on and open_ else Verdict.PASS,
-        source="/etc/apt/apt.conf.d, /var/lib/dpkg/status",
+        source="/etc/apt/apt.conf.d, /var/lib/dpkg/status" if dpkg else "/etc/dnf, /etc/systemd/system, rpm",
     )
 
 
@@ -88,47 +107,6 @@ def _excluded(name: str, patterns: tuple[str, ...]) -> bool:
         except re.error:
             continue
     return False
-
-
-@rule(
-    id="driver-not-built-for-next-boot",
-    title="The next boot takes a kernel that has no GPU driver",
-    severity=Severity.WARNING,
-    cause="nvidia-module-not-built-for-kernel",
-    fix=(
-        Install(
-            text="install the headers of that kernel, then: sudo dkms autoinstall -k RELEASE (or the package of its prebuilt modules)"
-        ),
-        Advice(text="or keep booting the running kernel, and hold its packages"),
-    ),
-    applies=_gpu_machine,
-)
-def driver_not_built_for_next_boot(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """A newer kernel is installed than the one that runs, and its modules hold no nvidia.ko.
-
-    Why it matters
-        All is well until the host reboots; then no GPU is there, and the cause lies weeks back.
-
-    When to leave it
-        The boot loader is pinned to the running kernel.
-
-    References
-        dkms(8), autoinstall
-        https://docs.nvidia.com/datacenter/tesla/driver-installation-guide/
-    """
-    found = need(s.software).next_kernel
-    if absent(found):
-        raise NotApplicable("no kernel to boot is seen from here")
-    kernel = need(found)
-    built = need(kernel.nvidia)
-    headers = "" if built or isinstance(kernel.headers, Missing) or kernel.headers else ", nor its headers"
-    yield Evidence(
-        subject=f"kernel {kernel.release}",
-        seen="runs" if kernel.running else "has the nvidia module" if built else f"installed without an nvidia module{headers}",
-        wanted="an nvidia module",
-        verdict=Verdict.PASS if built else Verdict.FAIL,
-        source=f"/lib/modules/{kernel.release}/modules.dep",
-    )
 
 
 @rule(
@@ -181,7 +159,7 @@ def driver_installed_twice(s: Snapshot, p: Params) -> Iterator[Evidence]:
     applies=_gpu_machine,
 )
 def reboot_pending(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """A package has asked for a reboot since the last one.
+    """A package has asked for a reboot since the last one; where packages do not ask, a newer kernel is installed than the one that runs.
 
     Why it matters
         Programs that start now use the new libraries with the old kernel and driver; and a host on which upgrades reboot by
@@ -192,8 +170,22 @@ def reboot_pending(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
     References
         Debian Policy and update-notifier: /run/reboot-required
+        zypper(8), needs-rebooting: /run/reboot-needed
     """
     asked = need(s.software).reboot_required
+    kernel = need(s.software).next_kernel
+    manager = need(s.software).manager
+    if absent(asked) and (absent(manager) or need(manager) != "dpkg"):
+        if absent(kernel):
+            raise NotApplicable("no record of what waits for a reboot")
+        yield Evidence(
+            subject="reboot",
+            seen=f"kernel {need(kernel).release} is installed" + (" and runs" if need(kernel).running else ", an older one runs"),
+            wanted="none pending",
+            verdict=Verdict.PASS if need(kernel).running else Verdict.FAIL,
+            source="/boot",
+        )
+        return
     names = () if absent(asked) else need(asked)
     yield Evidence(
         subject="reboot",
@@ -206,9 +198,9 @@ def reboot_pending(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 RULES: tuple[Rule, ...] = (
     driver_upgrades_unattended,
-    driver_not_built_for_next_boot,
     driver_installed_twice,
     reboot_pending,
+    *BOOT,
     *CONTAINERS,
     *SESSION,
 )

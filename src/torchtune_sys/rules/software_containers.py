@@ -24,7 +24,7 @@ def _installed(s: Snapshot, name: str) -> str:
     """Version of one package without its epoch; ``""`` if it is not installed. NotApplicable without dpkg's list."""
     packages = need(s.software).packages
     if absent(packages):
-        raise NotApplicable("no list of dpkg's packages here")
+        raise NotApplicable("no list of packages here")
     found = next((package.version for package in need(packages) if package.name == name), "")
     return found.rpartition(":")[2]
 
@@ -59,7 +59,7 @@ def container_toolkit_missing(s: Snapshot, p: Params) -> Iterator[Evidence]:
         seen=have or "not installed",
         wanted="installed",
         verdict=Verdict.PASS if have else Verdict.FAIL,
-        source="/var/lib/dpkg/status",
+        source="installed packages",
     )
 
 
@@ -145,11 +145,12 @@ def cdi_specification_stale(s: Snapshot, p: Params) -> Iterator[Evidence]:
     title="This Docker keeps programs of newer images from starting threads",
     severity=Severity.WARNING,
     cause="container-seccomp-too-old",
-    fix=(Install(text="upgrade docker-ce to 20.10.10 or later", needs=Needs.SERVICE_RESTART),),
+    fix=(Install(text="install docker-ce 20.10.10 or later", needs=Needs.SERVICE_RESTART),),
     applies=_docker,
 )
 def docker_refuses_clone3(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """The default seccomp profile before 20.10.10 answers clone3 with EPERM, which glibc 2.34 takes for final.
+    """The default seccomp profile before 20.10.10 answers clone3 with EPERM, which glibc 2.34 takes for final. So does CentOS 7's
+    docker 1.13, which its distribution never mended.
 
     Why it matters
         In images of Ubuntu 22.04 and later, Debian 12 or RHEL 9 no thread can be started: "can't start new thread", OpenBLAS and
@@ -162,12 +163,16 @@ def docker_refuses_clone3(s: Snapshot, p: Params) -> Iterator[Evidence]:
         https://github.com/moby/moby/pull/42681
         https://docs.docker.com/engine/release-notes/20.10/ (20.10.10)
     """
-    have = _installed(s, "docker-ce")
+    name = "docker-ce"
+    have = _installed(s, name)
     if not have:
-        raise NotApplicable("Docker is not Docker's own package; distributions carry the fix back")
+        name = "docker"
+        have = _installed(s, name)
+        if need(s.software).manager != "rpm" or not have or version(have) >= (1, 14):
+            raise NotApplicable("Docker is not Docker's own package; distributions carry the fix back")
     floor = (20, 10, 10)
     verdict = Verdict.PASS if version(have) >= floor else Verdict.FAIL
-    yield Evidence(subject="docker-ce", seen=have, wanted=f">= {show(floor)}", verdict=verdict, source="/var/lib/dpkg/status")
+    yield Evidence(subject=name, seen=have, wanted=f">= {show(floor)}", verdict=verdict, source="installed packages")
 
 
 RULES: tuple[Rule, ...] = (container_toolkit_missing, docker_may_lose_gpus, cdi_specification_stale, docker_refuses_clone3)

@@ -20,10 +20,24 @@ def smbios(argument: str, timeout_s: float) -> Fact[Any]:
 
 
 def packages(argument: str, timeout_s: float) -> Fact[Any]:
-    from torchtune_sys.host.packages import parse_status
+    from torchtune_sys.host import packages as records
 
     data = _bytes("/var/lib/dpkg/status")
-    return data if isinstance(data, Missing) else parse_status(data)
+    if not isinstance(data, Missing):
+        return records.parse_status(data)
+    if data.why is not Why.ABSENT:
+        return data
+    if os.path.isdir("/var/lib/pacman/local"):
+        try:
+            return records.parse_pacman(os.listdir("/var/lib/pacman/local"))
+        except OSError as error:
+            return missing_from(error, "/var/lib/pacman/local")
+    if not os.path.isdir("/usr/lib/sysimage/rpm") and not os.path.isdir("/var/lib/rpm"):
+        return data
+    from torchtune_sys.host import process
+
+    found = process.run(records.RPM_QUERY, timeout_s=min(timeout_s, 3.0), env={**os.environ, "LC_ALL": "C"})
+    return found if isinstance(found, Missing) else records.parse_rpm(found.stdout)
 
 
 def _bytes(path: str) -> Fact[bytes]:

@@ -10,14 +10,24 @@ from torchtune_sys.model.values import Missing, Why
 _NOT_READ = Missing(Why.NOT_RECORDED, "software", "not read")
 
 
+MANAGERS = (
+    ("/var/lib/dpkg/status", "dpkg"),
+    ("/var/lib/pacman/local", "pacman"),
+    ("/usr/lib/sysimage/rpm", "rpm"),
+    ("/var/lib/rpm", "rpm"),
+)
+"""Where each keeps its records, in the order in which they are looked for: an rpm may be installed beside dpkg."""
+
+
 class Package(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     version: str
     """With epoch and revision, as the package manager writes it."""
     held: bool = False
-    """Selected as ``hold`` in dpkg, or pinned to its version by apt: no upgrade touches it."""
+    """Selected as ``hold`` in dpkg, pinned to its version by apt, locked or excluded for dnf, yum, zypper or pacman: no upgrade
+    touches it."""
     origin: str = ""
-    """Domain of its maintainer, who is not named: ``ubuntu.com``, ``debian.org``, ``nvidia.com`` …"""
+    """Domain of its maintainer or vendor, who is not named: ``ubuntu.com``, ``debian.org``, ``nvidia.com`` …; ``""`` where unknown."""
 
 
 class NextKernel(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,6 +39,14 @@ class NextKernel(msgspec.Struct, frozen=True, kw_only=True):
     """Whether its module tree holds an nvidia module."""
     headers: Fact[bool]
     """Whether a module could be built for it (``/lib/modules/<release>/build`` leads somewhere)."""
+    dkms: Fact[str] = _NOT_READ
+    """What DKMS did for it: ``built``, ``failed`` or ``not-built``; ABSENT where DKMS has no NVIDIA module."""
+    akmods: Fact[bool] = _NOT_READ
+    """Whether akmods is installed, which builds what lacks when a kernel starts."""
+    nouveau: Fact[bool] = _NOT_READ
+    """Whether its module tree holds nouveau."""
+    nouveau_barred: Fact[bool] = _NOT_READ
+    """Whether a file of modprobe's or the command line keeps nouveau from loading by itself."""
 
 
 class BuildTools(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,7 +100,11 @@ class SoftwareFacts(msgspec.Struct, frozen=True, kw_only=True):
     packages: Fact[tuple[Package, ...]] = _NOT_READ
     """Of the GPU driver, the container runtimes and the automatic upgrades; no others."""
     automatic_upgrades: Fact[bool] = _NOT_READ
-    """Whether unattended-upgrades is installed and APT::Periodic::Unattended-Upgrade switches it on; ABSENT without dpkg."""
+    """Whether unattended-upgrades (APT::Periodic::Unattended-Upgrade), dnf-automatic or yum-cron is switched on and installs all."""
+    manager: Fact[str] = _NOT_READ
+    """``dpkg``, ``rpm`` or ``pacman``; ABSENT for none of them."""
+    upgrader: str = "unattended-upgrades"
+    """What would upgrade by itself."""
     upgrade_exclusions: tuple[str, ...] = ()
     """Unattended-Upgrade::Package-Blacklist: regular expressions, matched from the start of a package's name."""
     runfile_installed: Fact[bool] = _NOT_READ

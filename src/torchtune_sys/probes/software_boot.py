@@ -1,0 +1,161 @@
+"""Which kernel the next boot takes, and which driver it will find for the GPU."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from torchtune_sys.host.base import Host
+from torchtune_sys.model.facts import Fact
+from torchtune_sys.model.facts.software import NextKernel
+from torchtune_sys.model.values import Missing, Why
+
+_DKMS = "/var/lib/dkms"
+_MODPROBE = ("/etc/modprobe.d", "/run/modprobe.d", "/usr/local/lib/modprobe.d", "/usr/lib/modprobe.d", "/lib/modprobe.d")
+_ENDS = ("", ".zst", ".xz", ".gz")
+_MOST_FILES = 100
+
+
+_VERSION = r"^\d[\d.]{0,40}(?:\+(?:deb|bpo)\w{0,20})?(?:-\d[\d.]{0,60})?[-.]?"
+"""The kernel's version and its build; what follows names the distribution's release and the flavour."""
+
+
+def release_key(release: str) -> tuple[tuple[int, ...], str]:
+    """Order of kernels by the numbers of their version.
+
+    >>> release_key("6.8.0-100-generic") > release_key("6.8.0-45-generic")
+    True
+    >>> release_key("5.14.0-570.9.1.el9_6.x86_64") > release_key("5.14.0-570.el9.x86_64")
+    True
+    """
+    found = re.match(_VERSION, release)
+    return tuple(int(number[:9]) for number in re.findall(r"\d+", found[0] if found else "")[:12]), release
+
+
+def flavour(release: str) -> str:
+    """What is left of a kernel's release without its version and its distribution's.
+
+    >>> [flavour(name) for name in ("6.8.0-45-generic", "6.1.0-18-cloud-amd64", "5.14.0-427.13.1.el9_4.x86_64", "5.14.0-570.el9.x86_64+rt")]
+    ['generic', 'cloud-amd64', 'x86_64', 'x86_64+rt']
+    >>> [flavour(name) for name in ("5.15.0-200.131.27.el9uek.x86_64", "6.4.0-150600.23.50-default", "6.12.38+deb13-amd64")]
+    ['uek.x86_64', 'default', 'amd64']
+    """
+    rest = re.sub(_VERSION, "", release)
+    return re.sub(r"^[a-z]{2,9}\d[\d_]{0,20}\.?", "", rest) if "." in rest else rest
+
+
+def next_kernel(host: Host) -> Fact[NextKernel]:
+    running = host.word("/proc/sys/kernel/osrelease")
+    boot = host.names("/boot")
+    if isinstance(running, Missing):
+        return running
+    if isinstance(boot, Missing):
+        return boot
+    kernels = [name.removeprefix("vmlinuz-") for name in boot if name.startswith("vmlinuz-") and name[8:9].isdigit()]
+    own = flavour(running)
+    kernels = [name for name in kernels if flavour(name) == own] or kernels
+    if running not in kernels:
+        return Missing(Why.ABSENT, "/boot", "the running kernel is not there, so that which one boots next is not seen")
+    newest = max(kernels, key=release_key)
+    built = _has(host, newest, "nvidia")
+    here = built if newest == running else _has(host, running, "nvidia")
+    if built is False and here is False:
+        return Missing(Why.ABSENT, "modules.dep", "the driver comes from elsewhere (a container builds and loads it)")
+    return NextKernel(
+        release=newest,
+        running=newest == running,
+        nvidia=True if newest == running else built,
+        headers=host.exists(f"/lib/modules/{newest}/build/Makefile"),
+        dkms=_dkms(host, newest),
+        akmods=host.exists("/usr/sbin/akmods"),
+        nouveau=_has(host, newest, "nouveau"),
+        nouveau_barred=_nouveau_barred(host),
+    )
+
+
+def _has(host: Host, release: str, module: str) -> Fact[bool]:
+    modules = host.text(f"/lib/modules/{release}/modules.dep")
+    if isinstance(modules, Missing):
+        return modules
+    return any(f"/{module}.ko{end}:" in modules for end in _ENDS)
+
+
+def _dkms(host: Host, release: str) -> Fact[str]:
+    """``built``, ``failed`` or ``not-built``. The tree is ``<module>/<version>/<kernel>/<arch>``, while it builds, and after it failed,
+    ``<module>/<version>/build/make.log`` (dkms(8))."""
+    modules = host.names(_DKMS)
+    if isinstance(modules, Missing):
+        return modules
+    state = ""
+    for module in [name for name in modules if name.startswith("nvidia")][:10]:
+        versions = host.names(f"{_DKMS}/{module}")
+        for version in [] if isinstance(versions, Missing) else [name for name in versions if name[:1].isdigit()][:20]:
+            if host.exists(f"{_DKMS}/{module}/{version}/{release}") is True:
+                return "built"
+            failed = host.exists(f"{_DKMS}/{module}/{version}/build/make.log") is True
+            state = "failed" if failed or state == "failed" else "not-built"
+    return state or Missing(Why.ABSENT, _DKMS, "DKMS has no NVIDIA module")
+
+
+def _nouveau_barred(host: Host) -> Fact[bool]:
+    """What modprobe reads, and the command line. ``rd.driver.blacklist`` keeps nouveau out of the initramfs alone."""
+    words = host.text("/proc/cmdline")
+    if isinstance(words, Missing):
+        return words
+    if bars_nouveau_on_command_line(words):
+        return True
+    unread: Missing | None = None
+    for path in _modprobe_files(host):
+        text = path if isinstance(path, Missing) else host.text(path)
+        if isinstance(text, Missing):
+            unread = text if text.why is not Why.ABSENT else unread
+        elif bars_nouveau(text):
+            return True
+    return False if unread is None else unread
+
+
+def _modprobe_files(host: Host) -> Iterator[Fact[str]]:
+    """Those that are named for it first: one look is the rule."""
+    found: list[str] = []
+    for folder in _MODPROBE:
+        names = host.names(folder)
+        if isinstance(names, Missing):
+            if names.why is not Why.ABSENT:
+                yield names
+            continue
+        found += [f"{folder}/{name}" for name in names if name.endswith(".conf")][:_MOST_FILES]
+    yield from sorted(found, key=lambda path: not any(word in path for word in ("nvidia", "nouveau", "blacklist")))
+
+
+def bars_nouveau_on_command_line(text: str) -> bool:
+    """
+    >>> bars_nouveau_on_command_line("quiet rd.driver.blacklist=nouveau modprobe.blacklist=nouveau,nova_core")
+    True
+    >>> bars_nouveau_on_command_line("quiet rd.driver.blacklist=nouveau")
+    False
+    """
+    for word in text.split():
+        name, _, value = word.partition("=")
+        if name.replace("-", "_") in ("modprobe.blacklist", "module_blacklist") and "nouveau" in value.split(","):
+            return True
+        if word in ("nouveau.modeset=0", "nomodeset", "nouveau.blacklist=1", "nouveau.blacklist=yes"):
+            return True
+    return False
+
+
+def bars_nouveau(text: str) -> bool:
+    r"""
+    >>> bars_nouveau("# nvidia\nblacklist nouveau\n"), bars_nouveau("#blacklist nouveau\nalias lbm-nouveau off\n")
+    (True, False)
+    >>> bars_nouveau("options nouveau modeset=0\n"), bars_nouveau("install nouveau /bin/false\n")
+    (True, True)
+    """
+    for line in text.splitlines()[:5000]:
+        words = line.split()
+        if len(words) < 2 or words[1] != "nouveau":
+            continue
+        if words[0] == "blacklist" or (words[0] == "alias" and words[2:3] == ["off"]):
+            return True
+        if words[0] == "install" or (words[0] == "options" and "modeset=0" in words):
+            return True
+    return False

@@ -1,0 +1,116 @@
+"""What the next boot will do to the GPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torchtune_sys.model.actions import Advice, Install, KernelArgument, Needs
+from torchtune_sys.model.facts.software import NextKernel
+from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, rule
+from torchtune_sys.model.snapshot import Snapshot
+from torchtune_sys.model.values import Missing, NotApplicable, absent, known, need
+from torchtune_sys.rules.gates import not_in_container, nvidia_hardware
+
+
+def _gpu_machine(s: Snapshot) -> None:
+    nvidia_hardware(s)
+    not_in_container(s)
+
+
+def _next_kernel(s: Snapshot) -> NextKernel:
+    found = need(s.software).next_kernel
+    if absent(found):
+        raise NotApplicable("no kernel to boot is seen from here")
+    return need(found)
+
+
+@rule(
+    id="driver-not-built-for-next-boot",
+    title="The next boot takes a kernel that has no GPU driver",
+    severity=Severity.WARNING,
+    cause="nvidia-module-not-built-for-kernel",
+    fix=(
+        Install(
+            text="install the headers of that kernel, then: sudo dkms autoinstall -k RELEASE (or the package of its prebuilt modules)"
+        ),
+        Advice(text="or keep booting the running kernel, and hold its packages"),
+    ),
+    applies=_gpu_machine,
+)
+def driver_not_built_for_next_boot(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """A newer kernel is installed than the one that runs, and its modules hold no nvidia.ko.
+
+    Why it matters
+        All is well until the host reboots; then no GPU is there, and the cause lies weeks back.
+
+    When to leave it
+        The boot loader is pinned to the running kernel. Where akmods builds modules when a kernel starts, nothing is reported.
+
+    References
+        dkms(8), autoinstall
+        https://docs.nvidia.com/datacenter/tesla/driver-installation-guide/
+        https://rpmfusion.org/Howto/NVIDIA (akmods)
+    """
+    kernel = _next_kernel(s)
+    built = need(kernel.nvidia)
+    if not built and need(kernel.akmods):
+        raise NotApplicable("akmods builds the module when that kernel starts")
+    dkms = "" if isinstance(kernel.dkms, Missing) else kernel.dkms
+    how = ", DKMS failed to build it" if dkms == "failed" else ", and DKMS did not build it" if dkms == "not-built" else ""
+    headers = "" if built or isinstance(kernel.headers, Missing) or kernel.headers else ", nor its headers"
+    yield Evidence(
+        subject=f"kernel {kernel.release}",
+        seen="runs"
+        if kernel.running
+        else "has the nvidia module"
+        if built
+        else f"installed without an nvidia module{headers}{how}",
+        wanted="an nvidia module",
+        verdict=Verdict.PASS if built else Verdict.FAIL,
+        source=f"/lib/modules/{kernel.release}/modules.dep",
+    )
+
+
+@rule(
+    id="nouveau-not-barred",
+    title="Nothing keeps nouveau from taking the GPUs at the next boot",
+    severity=Severity.ADVICE,
+    cause="nouveau-loaded",
+    fix=(
+        KernelArgument(argument="modprobe.blacklist=nouveau"),
+        Advice(text='or put "blacklist nouveau" into /etc/modprobe.d/, and rebuild the initramfs', needs=Needs.REBOOT),
+    ),
+    applies=_gpu_machine,
+)
+def nouveau_not_barred(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """The kernel that boots next has both drivers, and neither modprobe's files nor the command line bar nouveau.
+
+    Both name the same GPUs in their aliases; which is loaded first decides. Every package of the NVIDIA driver brings such a
+    line, so its absence means that somebody removed it or that the driver was copied here.
+
+    Why it matters
+        It went well this time. Where nouveau comes first, nvidia.ko finds no GPU, and no CUDA program does.
+
+    When to leave it
+        nouveau is barred in a way that is not seen here, as in the initramfs alone.
+
+    References
+        modprobe.d(5)
+        https://docs.nvidia.com/datacenter/tesla/driver-installation-guide/#disabling-nouveau
+    """
+    kernel = _next_kernel(s)
+    if not need(kernel.nouveau):
+        raise NotApplicable("that kernel has no nouveau")
+    if not known(kernel.nvidia, True):
+        raise NotApplicable("that kernel has no NVIDIA module")
+    barred = need(kernel.nouveau_barred)
+    yield Evidence(
+        subject=f"kernel {kernel.release}",
+        seen="nouveau is barred" if barred else "has nouveau, which nothing bars",
+        wanted="blacklist nouveau",
+        verdict=Verdict.PASS if barred else Verdict.FAIL,
+        source="/etc/modprobe.d, /proc/cmdline",
+    )
+
+
+RULES: tuple[Rule, ...] = (driver_not_built_for_next_boot, nouveau_not_barred)
