@@ -298,3 +298,86 @@ def test_a_quarter_of_a_core_or_a_twentieth_of_memory(healthy: Snapshot, service
 def test_services_of_a_host_of_whose_memory_nothing_is_known(healthy: Snapshot) -> None:
     seen = msgspec.structs.replace(changed(healthy, "hardware", services=(service(memory=0.5),)), memory=DENIED)
     assert judged(seen, "service-takes-resources").verdict is UNKNOWN
+
+
+# --- memory channels
+
+
+DESKTOP = "Intel(R) Core(TM) i9-13900K"
+"""Two channels."""
+CLEAR, VAGUE = ("DIMM_A1", "DIMM_A2", "DIMM_B1", "DIMM_B2"), ("DIMM 1", "DIMM 2", "DIMM 3", "DIMM 4")
+
+
+def slots(names: tuple[str, ...], *fitted: int, form: str = "DIMM") -> tuple[MemoryDevice, ...]:
+    return tuple(
+        MemoryDevice(locator=name, bank="", size_mib=65536 * (number in fitted), form=form) for number, name in enumerate(names)
+    )
+
+
+def found_in(*places: Any) -> tuple[MemoryController, ...]:
+    """Controllers that found modules on these channels."""
+    told = [p if isinstance(p, Missing) else tuple(f"channel {channel} slot 0" for channel in p) for p in places]
+    return tuple(MemoryController(name=f"mc{n}", corrected=0, uncorrected=0, places=place) for n, place in enumerate(told))
+
+
+EDAC, TABLE = "/sys/devices/system/edac/mc", "/sys/firmware/dmi/tables/DMI"
+
+
+@pytest.mark.parametrize(
+    ("devices", "controllers", "sockets", "expected", "seen", "source"),
+    [
+        (slots(CLEAR, 0, 2), (), 1, PASS, "2 in use", TABLE),
+        (slots(CLEAR, 0, 1), (), 1, FAIL, "1 of 2, with 2 modules", TABLE),
+        (slots(CLEAR, 0, 1), found_in("01"), 1, PASS, "2 in use", TABLE),  # the kernel knows better than the board's names
+        (slots(CLEAR, 0, 1), found_in("0"), 1, FAIL, "1 of 2, with 2 modules", TABLE),
+        (slots(CLEAR, 0, 1, 2), (), 1, PASS, "2 in use", TABLE),
+        (slots(CLEAR, 0), (), 1, FAIL, "1 modules: at most 1 of 2", TABLE),
+        (slots(CLEAR[:1], 0), (), 1, PASS, "1 in use", TABLE),  # the board has no more slots
+        (slots(CLEAR, 0, 1, 2, 3), (), 1, PASS, "2 in use", TABLE),
+        (slots(VAGUE, 0, 1), (), 1, UNKNOWN, "", ""),
+        (slots(VAGUE, 0, 1), DENIED, 1, UNKNOWN, "", ""),
+        (slots(VAGUE, 0, 1), found_in("0"), 1, FAIL, "1 of 2, with 2 modules", EDAC),
+        (slots(VAGUE, 0, 1), found_in("01"), 1, PASS, "2 in use", EDAC),
+        (slots(VAGUE, 0, 1), found_in("012"), 1, UNKNOWN, "", ""),  # more channels than there are
+        (slots(VAGUE, 0, 1), found_in("0", DENIED), 1, UNKNOWN, "", ""),
+        (slots(VAGUE, 0, 1, 2, 3), (), 1, PASS, "2 in use", TABLE),
+        (slots(CLEAR, 0, 1, form="soldered"), (), 1, NA, "", ""),
+        (slots(CLEAR, 0, form="soldered"), found_in("0"), 1, NA, "", ""),
+        (slots(CLEAR), (), 1, NA, "", ""),
+        (slots(CLEAR, 0, 2), (), 0, NA, "", ""),
+        (slots(CLEAR, 0, 2), (), DENIED, UNKNOWN, "", ""),
+        (DENIED, (), 1, UNKNOWN, "", ""),
+        (DENIED, found_in("0"), 1, FAIL, "1 of 2", EDAC),
+        (DENIED, found_in("01"), 1, PASS, "2 in use", EDAC),
+        (DENIED, found_in("01"), 2, UNKNOWN, "", ""),  # the other processor's controller has no driver
+        (DENIED, found_in("01", "0"), 2, FAIL, "3 of 4 (2 on each of 2 processors)", EDAC),
+        (DENIED, found_in("01", "01"), 2, PASS, "4 in use", EDAC),
+        (DENIED, found_in("01", DENIED, "01"), 2, UNKNOWN, "", ""),
+        (NOTHING, (), 1, NA, "", ""),
+        (NOTHING, found_in("0"), 1, FAIL, "1 of 2", EDAC),
+    ],
+)
+def test_channels_without_a_module(
+    healthy: Snapshot, devices: Any, controllers: Any, sockets: Any, expected: Verdict, seen: str, source: str
+) -> None:
+    host = changed(changed(healthy, "cpu", sockets=sockets, model=DESKTOP), "hardware", memory_devices=devices)
+    result = judged(changed(host, "hardware", memory_controllers=controllers), "memory-channels-empty")
+    assert result.verdict is expected
+    assert [(item.seen, item.source) for item in result.evidence] == ([(seen, source)] if seen else [])
+    if devices == slots(VAGUE, 0, 1) and expected is UNKNOWN:
+        assert result.why_unknown is not None and result.why_unknown.why is Why.UNPARSED
+
+
+def test_channels_of_processors_that_nobody_listed(healthy: Snapshot) -> None:
+    seen = changed(healthy, "hardware", memory_devices=slots(CLEAR, 0))
+    for model, expected in ((DESKTOP, FAIL), ("Neoverse-V2", NA), (DENIED, UNKNOWN)):
+        assert judged(changed(seen, "cpu", sockets=1, model=model), "memory-channels-empty").verdict is expected
+
+
+def test_modules_that_are_too_few_are_told_of_once(healthy: Snapshot) -> None:
+    three = slots(("A1", "A2", "B1", "B2", "C1", "C2", "D1", "D2"), 0, 1, 2)
+    seen = changed(healthy, "hardware", memory_devices=three, memory_controllers=())
+    known = changed(seen, "cpu", sockets=2, model=DESKTOP)
+    assert [judged(known, rule_id).verdict for rule_id in ("memory-channels-empty", "memory-modules-uneven")] == [FAIL, PASS]
+    for model in ("Neoverse-V2", DENIED):
+        assert judged(changed(seen, "cpu", sockets=2, model=model), "memory-modules-uneven").verdict is FAIL
