@@ -13,7 +13,7 @@ from conftest import judge, load
 from torchtune_sys.knowledge import torch as known
 from torchtune_sys.knowledge.tables import rows
 from torchtune_sys.model.facts.gpu import Gpu
-from torchtune_sys.model.facts.python import CudaLibrary, Distribution, PythonFacts, Torch
+from torchtune_sys.model.facts.python import NOT_READ, CudaLibrary, Distribution, LoaderChoice, PythonFacts, Torch
 from torchtune_sys.model.rule import Verdict
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, Why
@@ -244,12 +244,31 @@ def test_nccl_for_cuda_11_and_12_side_by_side_is_no_finding() -> None:
 )
 def test_only_an_older_library_of_the_same_abi_is_a_finding(abi: str, found: str, wanted: Verdict) -> None:
     library = CudaLibrary(name="libcudnn", abi=abi, version=found, path=f"/opt/lib/libcudnn.so.{abi}")
-    assert verdict(host(shadowing=(library,)), "cudnn-shadowed-by-ld-library-path") is wanted
+    assert verdict(host(shadowing=(library,), loader=NOT_READ), "cudnn-shadowed-by-ld-library-path") is wanted
+
+
+@pytest.mark.parametrize(
+    ("name", "found", "wanted"),
+    [
+        ("libcudnn.so.9", "9.10.2", Verdict.FAIL),
+        ("libcudnn_graph.so.9", "9.10.2", Verdict.FAIL),
+        ("libcudnn_graph.so.9", "9.19.0", Verdict.PASS),
+        ("libcudnn_graph.so.9", "9.24.0", Verdict.PASS),
+        ("libcudnn.so.9", "", Verdict.PASS),
+        ("libcudnn.so.8", "8.9.7", Verdict.PASS),
+    ],
+)
+def test_what_the_loader_would_take_counts_before_what_lies_in_ld_library_path(name: str, found: str, wanted: Verdict) -> None:
+    lying = CudaLibrary(name="libcudnn", abi="9", version="9.1.0", path="/opt/old/libcudnn.so.9")
+    taken = LoaderChoice(name=name, path=f"/opt/lib/{name}", found_by="LD_LIBRARY_PATH", version=found)
+    assert verdict(host(shadowing=(lying,), loader=(taken,)), "cudnn-shadowed-by-ld-library-path") is wanted
 
 
 def test_the_wheels_own_directory_on_the_path_is_no_finding() -> None:
     library = CudaLibrary(name="libcudnn", abi="9", version="9.1.0", path=f"{SITE}/nvidia/cudnn/lib/libcudnn.so.9")
-    assert verdict(host(shadowing=(library,)), "cudnn-shadowed-by-ld-library-path") is Verdict.PASS
+    assert verdict(host(shadowing=(library,), loader=NOT_READ), "cudnn-shadowed-by-ld-library-path") is Verdict.PASS
+    taken = LoaderChoice(name="libcudnn.so.9", path=library.path, found_by="LD_LIBRARY_PATH", version="9.1.0")
+    assert verdict(host(loader=(taken,)), "cudnn-shadowed-by-ld-library-path") is Verdict.PASS
 
 
 @pytest.mark.parametrize(("found", "wanted"), [("2.28", Verdict.PASS), ("2.27", Verdict.FAIL), ("2.39", Verdict.PASS)])

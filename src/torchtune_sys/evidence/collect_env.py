@@ -157,6 +157,14 @@ _COMPLAINTS = (
     "requirement error: unsatisfied condition: cuda",
     "No matching distribution found for torch",
     "Found no NVIDIA driver on your system",
+    "cannot find -lcuda",
+    "libcuda.so cannot found!",
+    "nvcc was not found",
+    "CUDA_HOME environment variable is not set",
+    "CUDA_HOME does not exist, unable to compile",
+    "Could not load library libcudnn",
+    "Unable to load any of {libcudnn",
+    "device kernel image is invalid",
 )
 
 

@@ -132,9 +132,8 @@ class Process:
                     yield f"{directory.rstrip('/')}/{name}", source
         if not loader.elf.no_default:
             yield from ((path, "ld.so.cache") for path in self._cached(name))
-            for directory in DEFAULT_DIRECTORIES:
-                if name in self.listed(directory):
-                    yield f"{directory}/{name}", "default directory"
+            # not listed: they hold thousands of names, and hardly ever one of these
+            yield from ((f"{directory}/{name}", "default directory") for directory in DEFAULT_DIRECTORIES)
 
     def _search(self, loader: Loaded) -> Iterator[tuple[list[str], str]]:
         if not loader.elf.runpath:

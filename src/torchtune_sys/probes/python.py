@@ -56,6 +56,7 @@ def _with_surroundings(host: Host, facts: PythonFacts, env: Fact[dict[str, str]]
         library_path=env if isinstance(env, Missing) else folders,
         shadowing=env if isinstance(env, Missing) else cuda_libraries.libraries(host, folders),
         loader=_loader(host, facts, env),
+        **_build_libraries(host, facts, env),
         headers=_headers(host, facts, abiflags),
         compiler=env if isinstance(env, Missing) else _compiler(host, variables),
     )
@@ -69,6 +70,21 @@ def _loader(host: Host, facts: PythonFacts, env: Fact[dict[str, str]]) -> Fact[t
     from torchtune_sys.probes.torch_libraries import predict  # a millisecond that only a CUDA build pays
 
     return predict(host, facts, env)
+
+
+def _build_libraries(host: Host, facts: PythonFacts, env: Fact[dict[str, str]]) -> dict[str, Fact[Any]]:
+    """Read only where Triton or DeepSpeed would use them."""
+    there = {item.name: item for item in reversed(() if isinstance(facts.distributions, Missing) else facts.distributions)}
+    triton, deepspeed = there.get("triton") or there.get("pytorch-triton"), there.get("deepspeed")
+    found: dict[str, Fact[Any]] = {}
+    if triton or deepspeed:
+        from torchtune_sys.probes import build_libraries
+
+        if triton:
+            found["linkable"] = env if isinstance(env, Missing) else build_libraries.linkable(host, env, triton)
+        if deepspeed:
+            found["deepspeed_operators"] = build_libraries.deepspeed_operators(host, deepspeed)
+    return found
 
 
 def _headers(host: Host, facts: PythonFacts, abiflags: str) -> Fact[bool]:

@@ -13,7 +13,16 @@ from torchtune_sys.model.rule import Evidence, Params, Severity, Verdict, rule, 
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, absent, need
 from torchtune_sys.model.version import Version, show, version
-from torchtune_sys.rules import torch_amp, torch_compile, torch_kind, torch_loaded, torch_loader, torch_packages, torch_partners
+from torchtune_sys.rules import (
+    torch_amp,
+    torch_compile,
+    torch_kind,
+    torch_loaded,
+    torch_loader,
+    torch_packages,
+    torch_partners,
+    torch_tools,
+)
 from torchtune_sys.rules.gates import nvidia_gpus, nvidia_hardware
 from torchtune_sys.rules.torch_build import (
     capability,
@@ -297,6 +306,7 @@ RULES = (
     *torch_partners.RULES,
     *torch_loader.RULES,
     *torch_compile.RULES,
+    *torch_tools.RULES,
     *torch_amp.RULES,
     *torch_loaded.RULES,
 )

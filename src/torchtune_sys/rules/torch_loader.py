@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from torchtune_sys.model.actions import Advice, Environment, Install
-from torchtune_sys.model.facts.python import CudaLibrary, Distribution
+from torchtune_sys.model.facts.python import CudaLibrary, Distribution, LoaderChoice
 from torchtune_sys.model.rule import Evidence, Params, Severity, Verdict, rule
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, absent, known, need
@@ -38,18 +38,39 @@ def _older(s: Snapshot, library: str, wheels: tuple[str, ...]) -> Iterator[Evide
     if cuda_works(s):
         raise NotApplicable("torch says that CUDA is available with the libraries as they are")
     abi = _abi(library, own)
+    loader = need(s.python).loader
+    if not isinstance(loader, Missing):
+        yield from _taken(loader, library, f"{library}.so.{abi}", own)
+        return
     other = next((item for item in need(need(s.python).shadowing) if item.name == library and item.abi == abi), None)
     if other is None or other.path.startswith(own.location):
         return
-    seen = version(other.version)
+    yield _compared(other.path, other.version, own, "LD_LIBRARY_PATH")
+
+
+def _taken(loader: tuple[LoaderChoice, ...], library: str, name: str, own: Distribution) -> Iterator[Evidence]:
+    """By what the loader would take, as DT_RPATH, DT_RUNPATH and torch's own preloading have it: most wheels are not touched by
+    LD_LIBRARY_PATH, but for what their libraries open by name."""
+    parts = f"{library}_" if library == "libcudnn" else name
+    for item in loader:
+        if isinstance(item.path, Missing) or not (item.name == name or item.name.startswith(parts)):
+            continue
+        if not item.path.startswith(f"{own.location}/"):
+            yield _compared(item.path, item.version, own, item.found_by)
+            return
+    yield Evidence(subject=name, seen=f"the wheel's {own.version}", verdict=Verdict.PASS, source=own.location)
+
+
+def _compared(path: str, number: str, own: Distribution, source: str) -> Evidence:
+    seen = version(number)
     digits = min(len(seen), len(version(own.version)))
     older = len(seen) > 1 and seen[:digits] < version(own.version)[:digits]
-    yield Evidence(
-        subject=other.path,
-        seen=other.version or "a version that its name does not tell",
+    return Evidence(
+        subject=path,
+        seen=number or "a version that its name does not tell",
         wanted=f"nothing older than the wheel's {own.version}",
         verdict=Verdict.FAIL if older else Verdict.PASS,
-        source="LD_LIBRARY_PATH",
+        source=source,
     )
 
 
@@ -111,7 +132,7 @@ def nvjitlink_shadowed(s: Snapshot, _p: Params) -> Iterator[Evidence]:
 
     Why it matters
         import torch ends in "undefined symbol: __nvJitLinkComplete_12_4, version libnvJitLink.so.12": the wheel's cuSPARSE asks for
-        the symbol of its own CUDA minor version.
+        the symbol of its own CUDA minor version. From 2.6 on torch loads the wheel's nvJitLink before it, by its full path.
 
     When to leave it
         Where import torch works all the same (try it with --live).
@@ -133,8 +154,8 @@ def cublas_shadowed(s: Snapshot, _p: Params) -> Iterator[Evidence]:
     """A directory of LD_LIBRARY_PATH holds a libcublasLt of the same major version as the wheel's, and older.
 
     Why it matters
-        The wheel's libcublas binds to it and lacks a symbol ("cublasLtHSHMatmulAlgoInit"), in wheels whose libraries name
-        their place in a way that LD_LIBRARY_PATH overrides (torch 1.13 and 2.0 from PyPI).
+        The wheel's libcublas binds to it and lacks a symbol ("cublasLtHSHMatmulAlgoInit"), in builds whose libraries name
+        their place in a way that LD_LIBRARY_PATH overrides (DT_RUNPATH), or not at all. PyPI's wheels from 2.0 on use DT_RPATH.
 
     When to leave it
         Where import torch works.

@@ -161,6 +161,10 @@ class PythonFacts(msgspec.Struct, frozen=True, kw_only=True):
     """CUDA libraries found in LD_LIBRARY_PATH directories, the first of each kind."""
     loader: Fact[tuple[LoaderChoice, ...]] = NOT_READ
     """The CUDA libraries that importing torch would load, found without importing it; ABSENT for a torch without CUDA."""
+    linkable: Fact[tuple[str, ...]] = Missing(Why.ABSENT, "triton", "no Triton")
+    """Files libcuda.so and libcuda.so.1 that the linker sees when Triton builds; empty where Triton itself finds no directory."""
+    deepspeed_operators: Fact[bool] = Missing(Why.ABSENT, "deepspeed", "no DeepSpeed")
+    """Whether DeepSpeed came with compiled operators."""
     headers: Fact[bool] = NOT_READ
     """Whether Python.h of this interpreter is there."""
     compiler: Fact[str] = NOT_READ
