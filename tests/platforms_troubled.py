@@ -91,6 +91,55 @@ def p5_without_plugin() -> Recording:
     return over(aws_p5_efa(), env={"LD_LIBRARY_PATH": None}, dirs={"/opt/amazon/ofi-nccl/lib": None})
 
 
+def logged(host: Recording, *lines: str) -> Recording:
+    """Lines at the end of the kernel's log."""
+    log = host["answers"]["kernel-log"]
+    now = log["now_s"]
+    stamped = [f"[{now - 3600 + number:.6f}] {line}" for number, line in enumerate(lines)]
+    return over(host, answers={"kernel-log": {**log, "lines": [*log["lines"], *stamped]}})
+
+
+def of_gpu(host: Recording, index: int, **facts: object) -> Recording:
+    """What NVML says of one GPU."""
+    nvml = host["answers"]["nvml"]
+    devices = [{**one, **facts} if one["index"] == index else one for one in nvml["devices"]]
+    return over(host, answers={"nvml": {**nvml, "devices": devices}})
+
+
+def _bus(host: Recording, index: int) -> str:
+    address: str = host["answers"]["nvml"]["devices"][index]["pci_address"]
+    return address.rpartition(".")[0]
+
+
+def oci_link_failed() -> Recording:
+    """A link of GPU 3 failed: the driver logged it, and NVML sees it down."""
+    host = of_gpu(oci_h100(), 3, nvlinks=18, nvlinks_down=[6])
+    return logged(
+        host,
+        f"NVRM: Xid (PCI:{_bus(host, 3)}): 74, pid='<unknown>', name=<unknown>, NVLink: fatal error detected on link 6(0x10000)",
+    )
+
+
+def oci_link_failed_unlogged() -> Recording:
+    """The same, after the log has lost it."""
+    return of_gpu(oci_h100(), 3, nvlinks=18, nvlinks_down=[6])
+
+
+def oci_memory_failed() -> Recording:
+    """A bad row in GPU 5: the driver logged the error, and NVML counts it."""
+    host = of_gpu(oci_h100(), 5, ecc_uncorrected_volatile=1)
+    return logged(
+        host, f"NVRM: Xid (PCI:{_bus(host, 5)}): 95, pid=4711, name=python3, Uncontained: LTC TAG (0x2,0x0). RST: Yes, D-RST: No"
+    )
+
+
+def oci_module_corrects() -> Recording:
+    """A module corrects by the hundred: the memory controller counts it, and its driver logs it."""
+    mc = "/sys/devices/system/edac/mc/mc0"
+    line = "EDAC MC0: 60 CE memory read error on CPU_SrcID#0_MC#0_Chan#1_DIMM#0 (channel:1 slot:0 page:0x0 offset:0x0 grain:32 syndrome:0x0)"
+    return logged(over(oci_h100(), files={f"{mc}/ce_count": "90000\n", f"{mc}/ue_count": "0\n"}), line)
+
+
 TROUBLED: dict[str, Callable[[], Recording]] = {
     made.__name__.replace("_", "-"): made
     for made in (
@@ -104,6 +153,10 @@ TROUBLED: dict[str, Callable[[], Recording]] = {
         snc4_without_nodes,
         oci_port_down,
         p5_without_plugin,
+        oci_link_failed,
+        oci_link_failed_unlogged,
+        oci_memory_failed,
+        oci_module_corrects,
     )
 }
 
@@ -121,5 +174,9 @@ FAULTS: dict[str, tuple[str, set[str]]] = {
     "snc4-without-nodes": ("intel-snc4", {"gpu-numa-unknown"}),
     "oci-port-down": ("oci-h100", {"ib-port-down"}),
     "p5-without-plugin": ("aws-p5-efa", {"efa-plugin-missing"}),
+    "oci-link-failed": ("oci-h100", {"xid-nvlink-error"}),
+    "oci-link-failed-unlogged": ("oci-h100", {"nvlink-inactive"}),
+    "oci-memory-failed": ("oci-h100", {"xid-memory-error"}),
+    "oci-module-corrects": ("oci-h100", {"memory-corrected-errors"}),
 }
 """Troubled host → the same in health, and the errors and warnings that come with the trouble."""

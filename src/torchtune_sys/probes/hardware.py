@@ -124,7 +124,7 @@ def _places(host: Host, controller: str) -> Fact[tuple[str, ...]]:
     names = host.names(controller)
     if isinstance(names, Missing):
         return names
-    found = []
+    found: list[str] = []
     for name in names:
         if name.startswith(("dimm", "rank")) and name[4:].isdigit() and len(found) < _MOST:
             place = host.word(f"{controller}/{name}/dimm_location")

@@ -14,6 +14,7 @@ from torchtune_sys.model.values import Missing, NotApplicable, Why, need
 from torchtune_sys.rules import gates, gpu_board, gpu_links, gpu_ranks, gpu_use
 from torchtune_sys.rules.driver_state import bound_driver, gpu_addresses, not_served, nvml_error, seen_by_nvml
 from torchtune_sys.rules.gpu_facts import each, subject
+from torchtune_sys.rules.kernel_xid import told
 
 
 @rule(
@@ -110,7 +111,8 @@ def gpu_missing_from_driver(s: Snapshot, p: Params) -> Iterator[Evidence]:
     ),
 )
 def gpu_ecc_uncorrectable(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """Uncorrectable ECC errors were counted since the driver was loaded.
+    """Uncorrectable ECC errors were counted since the driver was loaded. A GPU of whose errors the kernel's log tells is left to
+    xid-memory-error, which knows when they were, whose memory it was, and what the driver asks for.
 
     Why it matters
         The process that met the error was killed ("uncorrectable ECC error encountered"), and until a reset the bad rows stay in
@@ -123,14 +125,19 @@ def gpu_ecc_uncorrectable(s: Snapshot, p: Params) -> Iterator[Evidence]:
         https://docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt/
         https://docs.nvidia.com/deploy/xid-errors/ (Xid 48, 94, 95)
     """
+    logged = told(s, "memory")
     yield from each(
         s,
-        lambda gpu: gpu.ecc_uncorrected_volatile,
+        lambda gpu: _unless(logged, gpu, gpu.ecc_uncorrected_volatile),
         lambda _, count: count > 0,
         lambda count: f"{count} uncorrectable errors since the driver was loaded",
         "0",
         "nvmlDeviceGetTotalEccErrors",
     )
+
+
+def _unless(logged: frozenset[str], gpu: Gpu, count: Fact[int]) -> Fact[int]:
+    return Missing(Why.ABSENT, "nvmlDeviceGetTotalEccErrors", "see xid-memory-error") if gpu.pci_address in logged else count
 
 
 @rule(

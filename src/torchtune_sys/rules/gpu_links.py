@@ -12,6 +12,7 @@ from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, Why, known, need
 from torchtune_sys.rules import gates
 from torchtune_sys.rules.gpu_facts import each, subject
+from torchtune_sys.rules.kernel_xid import told
 
 
 @rule(
@@ -26,7 +27,8 @@ from torchtune_sys.rules.gpu_facts import each, subject
     ),
 )
 def nvlink_inactive(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """On a board with NVSwitches every link of every GPU should be up; some are not.
+    """On a board with NVSwitches every link of every GPU should be up; some are not. A GPU of whose links the kernel's log reports fatal
+    errors is left to xid-nvlink-error.
 
     Why it matters
         All-reduce runs at the speed of the narrowest GPU, or falls back to PCIe altogether.
@@ -47,8 +49,11 @@ def nvlink_inactive(s: Snapshot, p: Params) -> Iterator[Evidence]:
     _switched(s, gpus)
     if len(gpus) == 1 and _part_of_a_board(s, gpus[0]):
         raise NotApplicable("one GPU of a board, handed to a virtual machine: its NVLinks are off")
+    logged = told(s, "nvlink")
+    if logged and all(gpu.pci_address in logged for gpu in gpus if known(gpu.nvlinks_down, ())):
+        raise NotApplicable("xid-nvlink-error tells of the same GPUs")
     for gpu in gpus:
-        if gpu.mig is True or gpu.lost:
+        if gpu.mig is True or gpu.lost or gpu.pci_address in logged:
             continue
         if isinstance(gpu.nvlinks_down, Missing):
             if gpu.nvlinks_down.why is not Why.NOT_SUPPORTED:

@@ -10,7 +10,9 @@ from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, Why, absent, known, need
 from torchtune_sys.rules.gates import gpu_host, not_in_container
 from torchtune_sys.rules.hardware_memory import RULES as MEMORY
+from torchtune_sys.rules.hardware_memory import findings
 from torchtune_sys.rules.hardware_services import RULES as SERVICES
+from torchtune_sys.rules.kernel_machine import cpu_thermal_throttle_logged
 
 _TIME_FIX = (Service(unit="systemd-timesyncd", state="enabled"), Advice(text="or chrony, which clusters ordinarily use"))
 
@@ -152,6 +154,8 @@ def cpu_throttled_for_heat(s: Snapshot, p: Params) -> Iterator[Evidence]:
     if absent(found):
         raise NotApplicable("this processor counts no throttling")
     count = need(found)
+    if findings(s, cpu_thermal_throttle_logged):
+        raise NotApplicable("the kernel's log tells of it: see cpu-thermal-throttle-logged")
     days = max(need(need(s.system).uptime_s) / 86400, 1.0)
     limit = float(p["per_day"]) * days
     yield Evidence(

@@ -11,6 +11,7 @@ from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, Ve
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, Unknown, Why, absent, known, need
 from torchtune_sys.rules.gates import gpu_host, not_in_container
+from torchtune_sys.rules.kernel_machine import memory_corrected_errors
 from torchtune_sys.rules.kernel_seen import DAYS, in_window
 
 _WEEK = {DAYS.name: DAYS.default}
@@ -226,7 +227,8 @@ def memory_uncorrected_counted(s: Snapshot, p: Params) -> Iterator[Evidence]:
 )
 def memory_errors_counted(s: Snapshot, p: Params) -> Iterator[Evidence]:
     """EDAC's count of corrected errors, divided by the days since boot (at least one). The limit is what rasdaemon allows a single
-    page in a day; for a whole controller it is a convention.
+    page in a day; for a whole controller it is a convention. A controller of which the kernel's log tells, with the module's name, is left
+    to memory-corrected-errors.
 
     Why it matters
         Modules that need many corrections are those that later have errors which cannot be corrected.
@@ -239,10 +241,31 @@ def memory_errors_counted(s: Snapshot, p: Params) -> Iterator[Evidence]:
         rasdaemon, misc/rasdaemon.env (PAGE_CE_THRESHOLD 50 in PAGE_CE_REFRESH_CYCLE 24h)
         Schroeder, Pinheiro, Weber: DRAM errors in the wild (SIGMETRICS 2009)
     """
-    controllers = _controllers(s)
+    logged = _logged(s)
+    controllers = [controller for controller in _controllers(s) if controller.name not in logged]
+    if not controllers:
+        raise NotApplicable("the kernel's log names the modules: see memory-corrected-errors")
     days = max(need(need(s.system).uptime_s) / 86400, 1.0)
     for controller in controllers:
         yield _counted(controller, controller.corrected, "corrected", float(p["per_day"]) * days)
+
+
+def findings(s: Snapshot, other: Rule) -> tuple[Evidence, ...]:
+    """What another rule finds, so that one fault is not told twice; nothing where it has nothing to judge, or cannot."""
+    try:
+        found = tuple(other.judge(s, {param.name: param.default for param in other.params}))
+    except (Unknown, NotApplicable):
+        return ()
+    return tuple(evidence for evidence in found if evidence.verdict is Verdict.FAIL)
+
+
+def _logged(s: Snapshot) -> set[str]:
+    """Controllers (``mc0``) of the modules that the log's rule names."""
+    named = {evidence.subject for evidence in findings(s, memory_corrected_errors)}
+    events = () if isinstance(s.kernel, Missing) else known(s.kernel.events, ())
+    return {
+        event.subject.lower() for event in events if event.kind == "memory-corrected" and (event.who or event.subject) in named
+    }
 
 
 def _controllers(s: Snapshot) -> tuple[MemoryController, ...]:

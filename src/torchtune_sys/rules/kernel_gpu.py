@@ -9,7 +9,7 @@ from torchtune_sys.model.actions import Advice
 from torchtune_sys.model.facts.kernel import KernelEvent
 from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, Verdict, rule
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import Missing, NotApplicable, absent, need
+from torchtune_sys.model.values import Missing, NotApplicable, need
 from torchtune_sys.rules.kernel_seen import (
     DAYS,
     gpu_name,
@@ -44,6 +44,7 @@ def _evidence(s: Snapshot, trouble: Trouble) -> Evidence:
         words = f"{shorter(first.text.rstrip('.'))}{when(log, trouble.events)}"
     if trouble.after:
         words += f"; followed by {', '.join(trouble.after)}"
+    words += _seen_now(s, trouble)
     action = wanted_action(s, trouble.address)
     return Evidence(
         subject=gpu_name(s, trouble.address),
@@ -52,6 +53,20 @@ def _evidence(s: Snapshot, trouble: Trouble) -> Evidence:
         verdict=Verdict.PASS if trouble.over else Verdict.FAIL,
         source=log.source,
     )
+
+
+def _seen_now(s: Snapshot, trouble: Trouble) -> str:
+    """What NVML says of the same fault, for which its own rule is silent then."""
+    devices = () if isinstance(s.gpu, Missing) or isinstance(s.gpu.devices, Missing) else s.gpu.devices
+    for gpu in devices:
+        if trouble.over or gpu.pci_address != trouble.address:
+            continue
+        down, count = gpu.nvlinks_down, gpu.ecc_uncorrected_volatile
+        if trouble.judged == "nvlink" and not isinstance(down, Missing) and down:
+            return f"; links down: {', '.join(map(str, down))}"
+        if trouble.judged == "memory" and not isinstance(count, Missing) and count > 0:
+            return f"; {count} uncorrectable errors counted since the driver was loaded"
+    return ""
 
 
 @rule(
@@ -316,7 +331,7 @@ def _not_probed(s: Snapshot, p: Params, kind: str) -> tuple[KernelEvent, ...]:
     found = since_last_start(s, p, kind)
     if not found or any(recent(s, p, "gpu-legacy", "gpu-lost", "gpu-bar")):
         return ()
-    if not found or isinstance(s.gpu, Missing) or isinstance(s.gpu.devices, Missing) or not s.gpu.devices:
+    if isinstance(s.gpu, Missing) or isinstance(s.gpu.devices, Missing) or not s.gpu.devices:
         return found
     return found if len(need(need(s.driver).nvidia_devices)) > len(s.gpu.devices) else ()
 

@@ -8,9 +8,9 @@ from torchtune_sys.knowledge.xid import rank, xid
 from torchtune_sys.model.facts.kernel import KernelEvent
 from torchtune_sys.model.rule import Params
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import Missing
+from torchtune_sys.model.values import Missing, NotApplicable, Unknown
+from torchtune_sys.rules.kernel_seen import DAYS, recent, same_clock
 from torchtune_sys.rules.kernel_seen import events as log_events
-from torchtune_sys.rules.kernel_seen import recent, same_clock
 
 _TOGETHER_S = 600.0
 """A driver that lost a GPU goes on to report it while programs end; the cleanup of one failure takes minutes, not hours."""
@@ -41,6 +41,15 @@ def troubles(s: Snapshot, p: Params) -> tuple[Trouble, ...]:
     for address, events in by_gpu.items():
         found += _of_gpu(s, address, events, lost)
     return tuple(found)
+
+
+def told(s: Snapshot, judged: str) -> frozenset[str]:
+    """GPUs of which the log's rule tells such a failure, which is not over: what NVML counts or sees down is the same one."""
+    try:
+        found = troubles(s, {DAYS.name: DAYS.default})
+    except (Unknown, NotApplicable):
+        return frozenset()
+    return frozenset(trouble.address for trouble in found if trouble.judged == judged and not trouble.over)
 
 
 def _of_gpu(s: Snapshot, address: str, events: list[KernelEvent], lost: tuple[KernelEvent, ...]) -> list[Trouble]:
