@@ -143,6 +143,8 @@ def test_what_may_wait_to_be_written(healthy: Snapshot, in_bytes: str, ratio: st
         ("32768", "7372", 1, {}, [PASS, PASS]),
         ("32768", "7371", 1, {}, [PASS, FAIL]),
         ("32768", "7", 1 / 1024, {}, [PASS, FAIL]),
+        ("32768", "72", (82 * 131072 - 1) / GIB, {}, [PASS, PASS]),  # whole threads, as the kernel counts them: 81, less a tenth
+        ("32768", "71", (82 * 131072 - 1) / GIB, {}, [PASS, FAIL]),
         ("132000", "132000", 64, {"ranks": 2, "threads": 32968}, [PASS, PASS]),  # twice 66000 tasks
         ("131999", "131999", 64, {"ranks": 2, "threads": 32968}, [FAIL, FAIL]),
         (None, "32768", 64, {}, [PASS]),
@@ -311,8 +313,9 @@ def test_a_container_shares_all_settings_but_those_of_its_network(healthy: Snaps
 
 def test_settings_of_a_host_of_which_nothing_was_read(healthy: Snapshot) -> None:
     for rule_id in ("sysctl-not-applied", "sysctl-lost-at-reboot", "sysctl-overridden", "sysctl-tools-disagree"):
-        assert judged(msgspec.structs.replace(healthy, sysctl=DENIED), rule_id).verdict is UNKNOWN
-        assert judged(msgspec.structs.replace(healthy, sysctl=NOTHING), rule_id).verdict is UNKNOWN
+        for why in (DENIED, NOTHING):
+            found = judged(msgspec.structs.replace(healthy, sysctl=why), rule_id)
+            assert (found.verdict, found.why_unknown, found.evidence) == (UNKNOWN, why, ())  # said once, not for each setting
 
 
 # --- after the next boot
