@@ -262,6 +262,40 @@ def test_one_uncorrected_error_is_too_many_unless_the_log_names_it(healthy: Snap
     assert judged(changed(seen, "hardware", memory_controllers=()), rule_id).verdict is NA
 
 
+@pytest.mark.parametrize(
+    ("kind", "subject", "who", "errors", "days_ago", "judged_here"),
+    [
+        ("memory-corrected", "MC0", "DIMM_A1", 50, 0.5, ["mc1"]),
+        ("memory-corrected", "MC1", "", 50, 0.5, ["mc0"]),
+        ("memory-corrected", "MC0", "DIMM_A1", 49, 0.5, ["mc0", "mc1"]),  # too few in the log, whatever was counted since boot
+        ("memory-corrected", "MC0", "DIMM_A1", 50, 1.5, ["mc0", "mc1"]),
+        ("memory-uncorrected", "MC0", "DIMM_A1", 50, 0.5, ["mc0", "mc1"]),
+        ("memory-corrected", "MC7", "DIMM_A1", 50, 0.5, ["mc0", "mc1"]),
+    ],
+)
+def test_a_controller_of_whose_module_the_log_tells(
+    healthy: Snapshot, kind: str, subject: str, who: str, errors: int, days_ago: float, judged_here: list[str]
+) -> None:
+    seen = changed(changed(healthy, "system", uptime_s=DAY), "hardware", memory_controllers=counters((50, 0), (50, 0)))
+    at = 30 * DAY - days_ago * DAY
+    told = KernelEvent(kind=kind, subject=subject, who=who, code=errors, first_s=at, last_s=at)
+    few = KernelEvent(kind="memory-corrected", subject="MC1", who="DIMM_Z1", code=1, first_s=at, last_s=at)
+    log = KernelFacts(events=(few, told), source="/dev/kmsg", now_s=30 * DAY)
+    found = judged(msgspec.structs.replace(seen, kernel=log), "memory-errors-counted")
+    assert [item.subject for item in found.evidence] == judged_here
+
+
+def test_a_log_that_tells_of_all_controllers_or_was_not_read(healthy: Snapshot) -> None:
+    seen = changed(changed(healthy, "system", uptime_s=DAY), "hardware", memory_controllers=counters((50, 0)))
+    told = KernelEvent(kind="memory-corrected", subject="MC0", who="A1", code=50, first_s=None, last_s=None)
+    rule_id = "memory-errors-counted"
+    assert judged(msgspec.structs.replace(seen, kernel=KernelFacts(events=(told,), source="/dev/kmsg")), rule_id).verdict is NA
+    for blind in (msgspec.structs.replace(seen, kernel=DENIED), changed(seen, "kernel", events=DENIED)):
+        assert judged(blind, rule_id).verdict is FAIL
+    boxed = changed(changed(seen, "system", container="docker"), "kernel", events=NOTHING)
+    assert judged(boxed, rule_id).verdict is FAIL
+
+
 # --- services
 
 

@@ -306,6 +306,52 @@ def test_what_is_said_of_a_gpu_that_was_lost(healthy: Snapshot) -> None:
     assert finding.wanted == catalogue(79).todo
 
 
+@pytest.mark.parametrize(
+    ("rule_id", "code", "facts", "also"),
+    [
+        ("xid-nvlink-error", 74, {"nvlinks_down": (6,)}, "; links down: 6"),
+        ("xid-nvlink-error", 74, {"nvlinks_down": (6, 7)}, "; links down: 6, 7"),
+        ("xid-nvlink-error", 74, {"nvlinks_down": ()}, ""),
+        ("xid-nvlink-error", 74, {"nvlinks_down": DENIED}, ""),
+        ("xid-nvlink-error", 74, {"ecc_uncorrected_volatile": 2}, ""),
+        ("xid-memory-error", 95, {"ecc_uncorrected_volatile": 1}, "; 1 uncorrectable errors counted since the driver was loaded"),
+        ("xid-memory-error", 95, {"ecc_uncorrected_volatile": 0}, ""),
+        ("xid-memory-error", 95, {"ecc_uncorrected_volatile": DENIED}, ""),
+        ("xid-memory-error", 95, {"nvlinks_down": (6,)}, ""),
+        ("xid-gpu-fault", 62, {"nvlinks_down": (6,), "ecc_uncorrected_volatile": 2}, ""),
+    ],
+)
+def test_what_nvml_sees_of_the_same_fault(healthy: Snapshot, rule_id: str, code: int, facts: dict[str, Any], also: str) -> None:
+    quiet = {"nvlinks_down": (), "ecc_uncorrected_volatile": 0}
+    devices = tuple(msgspec.structs.replace(gpu, **(quiet | facts if gpu.pci_address == ONE else quiet)) for gpu in gpus(healthy))
+    seen = changed(healthy, "gpu", devices=devices)
+    (plain,) = judged(msgspec.structs.replace(healthy, gpu=DENIED), rule_id, xid(code)).evidence
+    (finding,) = judged(seen, rule_id, xid(code)).evidence
+    assert finding.seen == plain.seen + also
+    (finding,) = judged(seen, rule_id, xid(code, gpu=TWO)).evidence  # another one's
+    assert finding.seen == plain.seen
+    (finding,) = judged(seen, rule_id, xid(code), event("boot", "", T + 100)).evidence
+    assert "counted" not in finding.seen and "links down" not in finding.seen  # what is seen now came after it
+    (finding,) = judged(changed(healthy, "gpu", devices=DENIED), rule_id, xid(code)).evidence
+    assert finding.seen == plain.seen
+
+
+def test_gpus_of_which_the_log_tells(healthy: Snapshot) -> None:
+    def told(kind: str, *events: KernelEvent, **facts: Any) -> set[str]:
+        return set(kernel_xid.told(with_log(healthy, *events, **facts), kind))
+
+    both = (xid(95), xid(74, T + 9000, TWO))
+    assert told("memory", *both) == {ONE}
+    assert told("nvlink", *both) == {TWO}
+    assert told("gpu", *both) == set()
+    assert told("memory", *both, event("boot", "", T + 100)) == set()
+    assert told("memory", xid(95, NOW - 8 * DAY), xid(95, NOW - 7 * DAY, TWO)) == {TWO}
+    assert told("memory", events=DENIED) == set()
+    boxed = changed(with_log(healthy, events=NOTHING), "system", container="docker")
+    assert kernel_xid.told(boxed, "memory") == frozenset()
+    assert kernel_xid.told(msgspec.structs.replace(healthy, kernel=DENIED), "memory") == frozenset()
+
+
 def test_a_gpu_that_nvml_lost_is_reported_once(healthy: Snapshot) -> None:
     for events in ((xid(79),), (event("gpu-lost"), xid(62, gpu=TWO))):
         assert judged(with_lost(healthy, ONE), "xid-gpu-lost", *events).verdict is NA
