@@ -32,6 +32,7 @@ def tools(host: Host) -> Fact[BuildTools]:
         host_compiler=compiler,
         host_compiler_gcc=compiler if isinstance(compiler, Missing) else _gcc_major(host, compiler),
         nvcc_gcc_limit=_limit(host, env),
+        ninja=next(iter(which(host, env, ("ninja",))), "") or Missing(Why.ABSENT, "PATH", "no ninja on PATH"),
         limit_lifted=any(word in flags for word in _LIFTING),
     )
 

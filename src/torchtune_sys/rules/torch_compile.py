@@ -113,6 +113,44 @@ def c_library_headers_missing(s: Snapshot, p: Params) -> Iterator[Evidence]:
     )
 
 
+@rule(
+    id="ninja-not-on-path",
+    title="ninja is installed where builds do not find it",
+    severity=Severity.ADVICE,
+    cause="build-tool-missing",
+    fix=(
+        Advice(text="activate the environment, or put its bin directory on PATH: export PATH=ENVIRONMENT/bin:$PATH"),
+        Install(text="or install the distribution's ninja-build"),
+    ),
+    applies=nvidia_hardware,
+)
+def ninja_not_on_path(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """The environment has the package ninja, and PATH of this session leads to no ninja: the interpreter is called by its path.
+
+    Why it matters
+        torch.utils.cpp_extension starts ninja as a program: "Ninja is required to load C++ extensions", though pip lists it.
+        DeepSpeed, FlashInfer and others build their kernels so on first use.
+
+    When to leave it
+        The job activates the environment, other than this session.
+
+    References
+        torch/utils/cpp_extension.py (is_ninja_available)
+    """
+    package = installed(s).get("ninja")
+    if package is None:
+        raise NotApplicable("the environment has no ninja")
+    ninja = _tools(s).ninja
+    there = "" if absent(ninja) else need(ninja)
+    yield Evidence(
+        subject=f"ninja {package.version}",
+        seen=there or f"installed in {package.location}, not on PATH",
+        wanted="on PATH",
+        verdict=Verdict.PASS if there else Verdict.FAIL,
+        source="PATH",
+    )
+
+
 _Seen = Callable[[CompileCache], Fact[bool]]
 
 
@@ -216,6 +254,7 @@ def compile_cache_on_network(s: Snapshot, p: Params) -> Iterator[Evidence]:
 RULES = (
     host_compiler_too_new,
     c_library_headers_missing,
+    ninja_not_on_path,
     compile_cache_not_writable,
     compile_cache_not_executable,
     compile_cache_on_network,

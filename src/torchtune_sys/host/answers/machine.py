@@ -37,7 +37,11 @@ def packages(argument: str, timeout_s: float) -> Fact[Any]:
     from torchtune_sys.host import process
 
     found = process.run(records.RPM_QUERY, timeout_s=min(timeout_s, 3.0), env={**os.environ, "LC_ALL": "C"})
-    return found if isinstance(found, Missing) else records.parse_rpm(found.stdout)
+    if isinstance(found, Missing):
+        return found
+    if not found.stdout.strip():  # it says one line for each name, unless it could not open its database
+        return Missing(Why.FAILED, "rpm -q", found.stderr.strip()[:100])
+    return records.parse_rpm(found.stdout)
 
 
 def _bytes(path: str) -> Fact[bytes]:

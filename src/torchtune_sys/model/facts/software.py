@@ -60,6 +60,8 @@ class BuildTools(msgspec.Struct, frozen=True, kw_only=True):
     """Major version of that gcc; ABSENT where it is no gcc."""
     nvcc_gcc_limit: Fact[int]
     """The newest major version of gcc that nvcc's own headers admit; ABSENT without nvcc."""
+    ninja: Fact[str]
+    """The ninja that torch.utils.cpp_extension would call: its path; ABSENT where PATH has none."""
     limit_lifted: bool = False
     """Whether nvcc is told (NVCC_PREPEND_FLAGS, NVCC_APPEND_FLAGS) to take another compiler, or any."""
 
