@@ -65,7 +65,18 @@ def build(root: Path, *, rpath: str = WHEELS, init: str = OLD) -> Yard:
     return yard
 
 
+def versions(root: Path, main: str, library_path: str) -> dict[str, str]:
+    return {item.name: item.version for item in choices(root, main, {"LD_LIBRARY_PATH": library_path})}
+
+
 def predicted(root: Path, main: str, env: dict[str, str]) -> dict[str, str]:
+    found = choices(root, main, env)
+    return {
+        item.name: os.path.realpath(item.path) for item in found if isinstance(item.path, str) and "libcuda.so" not in item.name
+    }
+
+
+def choices(root: Path, main: str, env: dict[str, str]) -> tuple[LoaderChoice, ...]:
     site = str(root / "site")
     torch = Torch(
         version="2.4.1", location=f"{site}/torch", cuda="12.1", hip=NONE, debug=False, arch_list=NONE, nccl=NONE, cudnn=NONE
@@ -73,9 +84,7 @@ def predicted(root: Path, main: str, env: dict[str, str]) -> dict[str, str]:
     facts = PythonFacts(executable=main, sys_path=(site,), glibc="2.39", torch=torch)
     found = predict(LiveHost(), facts, env)
     assert not isinstance(found, Missing), found
-    return {
-        item.name: os.path.realpath(item.path) for item in found if isinstance(item.path, str) and "libcuda.so" not in item.name
-    }
+    return found
 
 
 needs_gcc = pytest.mark.skipif(not shutil.which("gcc"), reason="no C compiler")
@@ -106,6 +115,19 @@ def test_after_a_failure_the_wheels_are_loaded_by_their_full_path(tmp_path: Path
         "libcusparse.so.12": str(tmp_path / "site/nvidia/cusparse/lib/libcusparse.so.12"),
         "libnvJitLink.so.12": str(tmp_path / "site/nvidia/nvjitlink/lib/libnvJitLink.so.12"),
     }
+
+
+@needs_gcc
+def test_the_version_of_another_environments_wheel(tmp_path: Path) -> None:
+    yard = build(tmp_path)
+    yard.lib("env/nvidia/nvjitlink/lib/libnvJitLink.so.12")
+    for wheel in ("nvidia_nvjitlink_cu12-12.1.105", "nvidia_nvjitlink_cu11-11.8.89", "nvidia_cudnn_cu12-12.0"):
+        (tmp_path / "env" / f"{wheel}.dist-info").mkdir()
+    yard.lib("link/libnvJitLink.so.12.4.99", flags=("-Wl,-soname,libnvJitLink.so.12",))
+    (tmp_path / "link" / "libnvJitLink.so.12").symlink_to("libnvJitLink.so.12.4.99")
+    assert versions(tmp_path, yard.main(), f"{tmp_path}/env/nvidia/nvjitlink/lib")["libnvJitLink.so.12"] == "12.1.105"
+    assert versions(tmp_path, yard.main(), f"{tmp_path}/link")["libnvJitLink.so.12"] == "12.4.99"
+    assert versions(tmp_path, yard.main(), "")["libnvJitLink.so.12"] == ""
 
 
 def test_a_build_without_cuda_is_not_looked_at() -> None:

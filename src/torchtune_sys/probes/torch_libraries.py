@@ -175,8 +175,23 @@ def _choice(host: Host, process: Process, item: Loaded, entry: str) -> LoaderCho
         numbers = "" if isinstance(real, Missing) else real.rpartition("/")[2].partition(".so.")[2]
         beside = parse_libraries(folder, tuple(sorted(process.listed(folder))))
         same = next((other.version for other in beside if other.path == item.path), "")
-        version = numbers if "." in numbers else same
+        version = (numbers if "." in numbers else same) or _of_wheel(process, item.path)
     return LoaderChoice(name=item.elf.soname or file, path=item.path, found_by=item.how, asked_by=item.asked_by, version=version)
+
+
+_WHEELS = {"cudnn": "nvidia_cudnn", "nvJitLink": "nvidia_nvjitlink", "cublas": "nvidia_cublas", "nccl": "nvidia_nccl"}
+
+
+def _of_wheel(process: Process, path: str) -> str:
+    """The version of another environment's wheel that holds the library: its files carry the major number only."""
+    site, found, _ = path.partition("/nvidia/")
+    stem, _, abi = path.rpartition("/")[2].removeprefix("lib").partition(".so.")
+    wheel = next((wheel for start, wheel in _WHEELS.items() if stem.startswith(start)), "")
+    if not found or not wheel:
+        return ""
+    folders = [name for name in process.listed(site) if name.startswith(wheel) and name.endswith(".dist-info")]
+    versions = [name.removesuffix(".dist-info").partition("-")[2] for name in sorted(folders)]
+    return next((version for version in versions if version.startswith(f"{abi}.")), "")
 
 
 def _nothing(name: str, asked_by: str) -> LoaderChoice:

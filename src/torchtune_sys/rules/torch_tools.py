@@ -170,6 +170,8 @@ def cudnn_not_on_loader_path(s: Snapshot, _p: Params) -> Iterator[Evidence]:
     chosen = [item for item in need(need(s.python).loader) if item.name.startswith("libcudnn")]
     for item in chosen:
         lacking = isinstance(item.path, Missing) and item.name.endswith(f".so.{major}")
+        if not lacking and not item.name.startswith("libcudnn.so"):
+            continue
         yield Evidence(
             subject=item.name,
             seen="not found" if isinstance(item.path, Missing) else item.path,
