@@ -66,6 +66,15 @@ def cores(host: Host, online: CpuSet) -> tuple[Fact[int], Fact[bool]]:
     return len(groups), any(len(group) > 1 for group in groups)
 
 
+def core_sets(host: Host) -> Fact[tuple[CpuSet, ...]]:
+    """The online hardware threads of each physical core."""
+    online = online_cpus(host)
+    if isinstance(online, Missing):
+        return online
+    groups = _groups(host, online, _CORE)
+    return groups if isinstance(groups, Missing) else tuple(CpuSet(group) for group in groups)
+
+
 def _groups(host: Host, online: CpuSet, names: tuple[str, ...]) -> Fact[list[frozenset[int]]]:
     left = list(online)
     if not left:

@@ -6,6 +6,7 @@ from typing import Any
 
 from torchtune_sys import __version__
 from torchtune_sys.model import actions, codec
+from torchtune_sys.model.placement import Seating
 from torchtune_sys.model.plan import Plan
 from torchtune_sys.model.rule import Evidence, Result, Rule
 from torchtune_sys.model.snapshot import FAMILIES, Snapshot
@@ -16,6 +17,7 @@ REPORT = "torchtune-sys/report/1"
 SNAPSHOT = "torchtune-sys/snapshot/1"
 RULES = "torchtune-sys/rules/1"
 PLAN = "torchtune-sys/plan/1"
+PLACEMENT = "torchtune-sys/placement/1"
 HISTORY = "torchtune-sys/history/1"
 _ESCAPES = {
     number: f"\\u{number:04x}"
@@ -74,6 +76,10 @@ def plan(made: Plan) -> str:
 
 def history(runs: list[dict[str, object]]) -> str:
     return _dumps({"schema": HISTORY, "tool": {"version": __version__}, "runs": runs})
+
+
+def seating(value: Seating) -> str:
+    return _dumps({"schema": PLACEMENT, "tool": {"version": __version__}, "seats": value.seats, "notes": value.notes})
 
 
 def rules(chosen: tuple[Rule, ...]) -> str:

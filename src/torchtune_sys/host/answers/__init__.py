@@ -33,6 +33,7 @@ _WHERE = {
     questions.SERVICES: "load:services",
     questions.DYNAMIC: "loader:dynamic",
     questions.LOADER_CACHE: "loader:cache",
+    questions.MEMORY_POLICY: "basic:memory_policy",
 }
 
 

@@ -28,6 +28,12 @@ def affinity(_argument: str, _timeout_s: float) -> Fact[str]:
     return str(CpuSet(os.sched_getaffinity(0)))
 
 
+def memory_policy(_argument: str, _timeout_s: float) -> Fact[bool]:
+    from torchtune_sys.host.bind import may_set_memory_policy
+
+    return may_set_memory_policy()
+
+
 def rlimits(_argument: str, _timeout_s: float) -> Fact[dict[str, list[int | None]]]:
     found: dict[str, list[int | None]] = {}
     for name, number in _RLIMITS.items():
