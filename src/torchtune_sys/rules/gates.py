@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.gpu import Gpu
-from torchtune_sys.model.facts.python import Torch
+from torchtune_sys.model.facts.python import LiveTorch, Torch
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, Unknown, Why, absent, known, need
 
@@ -51,6 +52,17 @@ def cuda_torch(s: Snapshot) -> Torch:
     if absent(build.cuda):
         raise NotApplicable("torch is a ROCm build" if not isinstance(build.hip, Missing) else "torch is a CPU-only build")
     return build
+
+
+def torch_imported(s: Snapshot) -> Fact[LiveTorch]:
+    """What torch said of itself, or why it could not; NotApplicable where nobody asked it.
+
+    Why it could not is left to the caller, who may have other gates before it, or judge the very failure.
+    """
+    found = need(s.python).live
+    if absent(found):
+        raise NotApplicable("torch was not imported (--live)")
+    return found
 
 
 def gpu_count(s: Snapshot) -> int:

@@ -11,7 +11,7 @@ from torchtune_sys.model.facts.gpu import Gpu
 from torchtune_sys.model.facts.python import Torch
 from torchtune_sys.model.rule import Evidence, Params, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import Missing, NotApplicable, absent, need
+from torchtune_sys.model.values import Missing, NotApplicable, need
 from torchtune_sys.model.version import Version, show, version
 from torchtune_sys.rules import (
     torch_amp,
@@ -23,7 +23,7 @@ from torchtune_sys.rules import (
     torch_partners,
     torch_tools,
 )
-from torchtune_sys.rules.gates import nvidia_gpus, nvidia_hardware
+from torchtune_sys.rules.gates import nvidia_gpus, nvidia_hardware, torch_imported
 from torchtune_sys.rules.torch_build import (
     capability,
     cuda_build,
@@ -289,11 +289,10 @@ def ptx_newer_than_driver(s: Snapshot, _p: Params) -> Iterator[Evidence]:
     if said is not None:
         yield Evidence(subject="driver", seen=said, wanted="a driver as new as the PTX", source="CUDA")
         return
-    if absent(need(s.python).live):
-        raise NotApplicable("torch was not imported (--live)")
+    imported = torch_imported(s)
     nvidia_hardware(s)
     cuda_build(s)
-    need(need(s.python).live)
+    need(imported)
     yield Evidence(subject="a kernel", seen="CUDA ran it, or does not complain of PTX", verdict=Verdict.PASS, source="torch")
 
 

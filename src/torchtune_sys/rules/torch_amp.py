@@ -8,7 +8,7 @@ from torchtune_sys.model.actions import Advice
 from torchtune_sys.model.rule import Evidence, Params, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, absent, need
-from torchtune_sys.rules.gates import nvidia_gpus, nvidia_hardware
+from torchtune_sys.rules.gates import nvidia_gpus, nvidia_hardware, torch_imported
 from torchtune_sys.rules.torch_build import capability, cuda_build, label, named
 
 _SLOW_HALF = frozenset(((6, 1), (5, 0), (5, 2), (3, 5), (3, 7)))
@@ -102,11 +102,9 @@ def tf32_off(s: Snapshot, _p: Params) -> Iterator[Evidence]:
     References
         torch/backends/cuda/__init__.py; https://pytorch.org/docs/stable/notes/cuda.html#tf32-on-ampere
     """
-    python = need(s.python)
-    if absent(python.live):
-        raise NotApplicable("torch was not imported (--live)")
+    imported = torch_imported(s)
     cuda_build(s)
-    live = need(python.live)
+    live = need(imported)
     if absent(live.tf32_matmul):
         raise NotApplicable("torch sees no GPU")
     if not any(cc >= (8, 0) for gpu in nvidia_gpus(s) if not isinstance(cc := capability(gpu), Missing)):

@@ -9,7 +9,7 @@ from torchtune_sys.model.actions import Advice, Install
 from torchtune_sys.model.rule import Evidence, Params, Severity, Verdict, rule
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, Why, absent, need
-from torchtune_sys.rules.gates import nvidia_hardware, torch_build
+from torchtune_sys.rules.gates import nvidia_hardware, torch_build, torch_imported
 from torchtune_sys.rules.torch_build import (
     OTHER_ACCELERATORS,
     cuda_build,
@@ -195,10 +195,8 @@ def torch_import_fails(s: Snapshot, _p: Params) -> Iterator[Evidence]:
             subject="torch", seen=python.torch.detail, wanted="the package beside its metadata", source=python.torch.source
         )
         return
-    if absent(python.live):
-        raise NotApplicable("torch was not imported (--live)")
+    found = torch_imported(s)
     torch_build(s)
-    found = python.live
     if isinstance(found, Missing) and found.source == "import torch":
         yield Evidence(subject="import torch", seen=found.detail, wanted="an import without error", source=found.source)
         return
@@ -241,11 +239,9 @@ def cuda_not_available(s: Snapshot, _p: Params) -> Iterator[Evidence]:
     if _refused(s):
         yield Evidence(subject="torch", seen=_refused(s), wanted="a driver that torch can load", source="torch")
         return
-    python = need(s.python)
-    if absent(python.live):
-        raise NotApplicable("torch was not imported (--live)")
+    imported = torch_imported(s)
     cuda_build(s)
-    seen = need(python.live)
+    seen = need(imported)
     available = need(seen.cuda_available)
     yield Evidence(
         subject="torch.cuda.is_available()",

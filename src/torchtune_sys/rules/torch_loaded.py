@@ -6,21 +6,13 @@ from collections.abc import Iterator
 
 from torchtune_sys.knowledge.eol import end_of_life
 from torchtune_sys.model.actions import Advice, Environment, Install
-from torchtune_sys.model.facts.python import LiveTorch
 from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, rule
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, absent, need
 from torchtune_sys.model.version import version
-from torchtune_sys.rules.gates import torch_build
+from torchtune_sys.rules.gates import torch_build, torch_imported
 
 _OPENMP = ("libgomp", "libomp", "libiomp5")
-
-
-def _live(s: Snapshot) -> LiveTorch:
-    found = need(s.python).live
-    if absent(found):
-        raise NotApplicable("torch was not imported (--live)")
-    return need(found)
 
 
 def soname(path: str) -> str:
@@ -55,7 +47,7 @@ def cuda_library_loaded_twice(s: Snapshot, _p: Params) -> Iterator[Evidence]:
     References
         https://man7.org/linux/man-pages/man8/ld.so.8.html
     """
-    live = _live(s)
+    live = need(torch_imported(s))
     torch_build(s)
     groups: dict[str, list[str]] = {}
     for path in need(live.libraries):
@@ -96,7 +88,7 @@ def openmp_runtime_conflict(s: Snapshot, _p: Params) -> Iterator[Evidence]:
         https://github.com/joblib/threadpoolctl/blob/master/multiple_openmp.md
         https://github.com/pytorch/pytorch/issues/37377
     """
-    live = _live(s)
+    live = need(torch_imported(s))
     torch_build(s)
     names = {path.rpartition("/")[2] for path in need(live.libraries)}
     runtimes = [name for name in _OPENMP if any(file.startswith((f"{name}.", f"{name}-")) for file in names)]
@@ -134,7 +126,7 @@ def torch_cpu_code_slow(s: Snapshot, _p: Params) -> Iterator[Evidence]:
     References
         aten/src/ATen/native/DispatchStub.cpp; https://pytorch.org/docs/stable/backends.html#torch-backends-cpu
     """
-    live = _live(s)
+    live = need(torch_imported(s))
     torch_build(s)
     if "avx2" not in need(need(s.cpu).flags):
         raise NotApplicable("no processors with AVX2")
@@ -167,7 +159,7 @@ def mkl_old(s: Snapshot, _p: Params) -> Iterator[Evidence]:
     References
         Intel oneMKL release notes (2021.1 follows 2020 Update 4); torch.__config__.show()
     """
-    live = _live(s)
+    live = need(torch_imported(s))
     torch_build(s)
     if absent(live.mkl):
         raise NotApplicable("torch was built without MKL")

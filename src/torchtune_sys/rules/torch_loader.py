@@ -10,7 +10,7 @@ from torchtune_sys.model.rule import Evidence, Params, Severity, Verdict, rule
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, absent, known, need
 from torchtune_sys.model.version import show, version
-from torchtune_sys.rules.gates import nvidia_hardware
+from torchtune_sys.rules.gates import nvidia_hardware, torch_imported
 from torchtune_sys.rules.torch_build import complaints, cuda_build, cuda_works, driver_version, installed, label, named
 
 UNSET = Environment(name="LD_LIBRARY_PATH", value=None)
@@ -271,9 +271,7 @@ def libstdcxx_too_old(s: Snapshot, _p: Params) -> Iterator[Evidence]:
         yield Evidence(subject="loader", seen=line, wanted="a libstdc++.so.6 that has it", source="loader")
     if said:
         return
-    if absent(need(s.python).live):
-        raise NotApplicable("torch was not imported (--live)")
-    seen = need(need(s.python).live)
+    seen = need(torch_imported(s))
     yield Evidence(subject="import torch", seen=f"torch {seen.version}", verdict=Verdict.PASS, source="torch")
 
 
