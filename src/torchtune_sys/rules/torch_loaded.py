@@ -54,11 +54,10 @@ def cuda_library_loaded_twice(s: Snapshot, _p: Params) -> Iterator[Evidence]:
         name = soname(path)
         if not name.startswith((*_OPENMP, "libmkl")):
             groups.setdefault(name, []).append(path)
-    for name, paths in groups.items():
-        twice = len(paths) > 1
-        if twice:
-            yield Evidence(subject=name, seen=" and ".join(paths[:3]), wanted="one file", source="/proc/self/maps")
-    if not any(len(paths) > 1 for paths in groups.values()):
+    doubled = {name: paths for name, paths in groups.items() if len(paths) > 1}
+    for name, paths in doubled.items():
+        yield Evidence(subject=name, seen=" and ".join(paths[:3]), wanted="one file", source="/proc/self/maps")
+    if not doubled:
         yield Evidence(subject="libraries", seen=f"{len(groups)}, each once", verdict=Verdict.PASS, source="/proc/self/maps")
 
 
