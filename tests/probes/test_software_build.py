@@ -105,12 +105,25 @@ def test_where_kernels_are_kept() -> None:
     default = caches()
     assert default["TORCHINDUCTOR_CACHE_DIR"].path == "/tmp/torchinductor_ubuntu"
     assert default["TRITON_CACHE_DIR"].path == "/home/ubuntu/.triton"
-    moved = caches(env={"TMPDIR": "/data/tmp/", "TRITON_HOME": "/data", "LOGNAME": "joe"})
+    there = {"/data/tmp": {"mode": 0o041777, "uid": 0, "gid": 0, "size": 0}}
+    moved = caches(env={"TMPDIR": "/data/tmp/", "TRITON_HOME": "/data", "LOGNAME": "joe"}, stats=there)
     assert moved["TORCHINDUCTOR_CACHE_DIR"].path == "/data/tmp/torchinductor_joe"
     assert moved["TRITON_CACHE_DIR"].path == "/data/.triton"
     named = caches(env={"TRITON_CACHE_DIR": "/data/k", "TORCHINDUCTOR_CACHE_DIR": "/data/i"})
     assert {cache.path for cache in named.values()} == {"/data/k", "/data/i"}
     assert all(cache.mount_point == "/data" for cache in named.values())
+
+
+def test_a_temporary_directory_that_is_not_there_is_passed_over() -> None:
+    """As tempfile does: a batch system's TMPDIR that was not made, or is another user's."""
+    gone = caches(env={"TMPDIR": "/scratch/job.4711"})
+    assert gone["TORCHINDUCTOR_CACHE_DIR"].path == "/tmp/torchinductor_ubuntu"
+    foreign = caches(
+        env={"TMPDIR": "/data/tmp"},
+        stats={"/data/tmp": {"mode": 0o040700, "uid": 1001, "gid": 1001, "size": 0}},
+        answers={"access:/data/tmp": {"read": False, "write": False}},
+    )
+    assert foreign["TORCHINDUCTOR_CACHE_DIR"].path == "/tmp/torchinductor_ubuntu"
 
 
 def test_a_home_that_is_the_root_directory() -> None:

@@ -141,6 +141,8 @@ def test_a_kernel_without_nouveau_needs_no_bar() -> None:
         "/etc/modprobe.d/nvidia-graphics-drivers-kms.conf": None,
     }
     assert judge(load("healthy", files=files))["nouveau-not-barred"].verdict is Verdict.NA
+    elsewhere = {**files, f"/lib/modules/{release}/modules.dep": None}
+    assert judge(load("healthy", files=elsewhere))["nouveau-not-barred"].verdict is Verdict.NA
 
 
 @pytest.mark.parametrize("folder", ["/usr/lib/modprobe.d", "/lib/modprobe.d", "/run/modprobe.d", "/usr/local/lib/modprobe.d"])

@@ -143,10 +143,17 @@ def caches(host: Host) -> Fact[tuple[CompileCache, ...]]:
         return mounts
     who = host.ask(questions.UID)
     user = who if isinstance(who, dict) else {}
-    return tuple(_cache(host, mounts, user, *wanted) for wanted in _wanted(env, user))
+    return tuple(_cache(host, mounts, user, *wanted) for wanted in _wanted(host, env, user))
 
 
-def _wanted(env: Mapping[str, str], user: Mapping[str, object]) -> Iterator[tuple[str, str, str]]:
+def _temporary(host: Host, env: Mapping[str, str], user: Mapping[str, object]) -> str:
+    """tempfile.gettempdir(): the first directory that is there and can be written; ``""`` for none of the usual ones."""
+    named = (env.get(name, "") for name in ("TMPDIR", "TEMP", "TMP"))
+    usual = (place for place in (*named, "/tmp", "/var/tmp") if place.startswith("/"))
+    return next((place for place in usual if host.exists(place) is True and _writable(host, place, user) is not False), "")
+
+
+def _wanted(host: Host, env: Mapping[str, str], user: Mapping[str, object]) -> Iterator[tuple[str, str, str]]:
     """Purpose, variable and path.
 
     torch/_inductor/runtime/cache_dir_utils.py: below the temporary directory, named for the user; Triton's kernels of
@@ -154,9 +161,9 @@ def _wanted(env: Mapping[str, str], user: Mapping[str, object]) -> Iterator[tupl
     """
     inductor = env.get("TORCHINDUCTOR_CACHE_DIR", "")
     if not inductor:
-        temporary = next((env[name] for name in ("TMPDIR", "TEMP", "TMP") if env.get(name)), "/tmp")
+        temporary = _temporary(host, env, user)
         name = next((env[key] for key in ("LOGNAME", "USER", "LNAME", "USERNAME") if env.get(key)), user.get("user") or "")
-        inductor = f"{temporary.rstrip('/')}/torchinductor_{name}" if name else ""
+        inductor = f"{temporary.rstrip('/')}/torchinductor_{name}" if name and temporary else ""
     if inductor.startswith("/"):
         yield "torch.compile", "TORCHINDUCTOR_CACHE_DIR", posixpath.normpath(inductor)
     home = env.get("TRITON_HOME") or env.get("HOME") or user.get("home") or ""

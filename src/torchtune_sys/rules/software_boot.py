@@ -99,7 +99,7 @@ def nouveau_not_barred(s: Snapshot, p: Params) -> Iterator[Evidence]:
         https://docs.nvidia.com/datacenter/tesla/driver-installation-guide/#disabling-nouveau
     """
     kernel = _next_kernel(s)
-    if not need(kernel.nouveau):
+    if absent(kernel.nouveau) or not need(kernel.nouveau):
         raise NotApplicable("that kernel has no nouveau")
     if not known(kernel.nvidia, True):
         raise NotApplicable("that kernel has no NVIDIA module")

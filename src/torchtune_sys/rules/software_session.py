@@ -105,7 +105,10 @@ def master_port_in_use(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 
 def _would_listen(s: Snapshot, env: Mapping[str, str]) -> None:
-    """NotApplicable unless rank 0 would be here. torchrun's own agent listens on the port that its ranks are told."""
+    """NotApplicable unless rank 0 would be here. torchrun's own agent listens on the port that its ranks are told; a pod has its
+    ports to itself, so that whoever listens in it is the job."""
+    if need(need(s.system).container) == "kubernetes":
+        raise NotApplicable("a pod's ports are its own job's")
     if any(name.startswith("TORCHELASTIC_") for name in env):
         raise NotApplicable("torchrun started this session, and its agent keeps the port")
     rank = next((env[name] for name in _RANKS if env.get(name)), "0")
