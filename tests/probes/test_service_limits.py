@@ -15,7 +15,7 @@ from torchtune_sys.host.recorded import RecordedHost
 from torchtune_sys.host.tree import below
 from torchtune_sys.model.facts.limits import Limit
 from torchtune_sys.model.values import Missing, Why
-from torchtune_sys.probes import limits, service_limits
+from torchtune_sys.probes import limits, service_limits, unit_limits
 
 CARD = {"/sys/class/infiniband/mlx5_0/fw_ver": "28.41.1000"}
 EIGHT_MIB = "Max locked memory         8388608              8388608              bytes     \n"
@@ -117,3 +117,87 @@ def test_the_limits_of_another_process_of_this_machine_can_be_read() -> None:
     if isinstance(found.memlock, Missing):
         pytest.skip(f"hidden here: {found.memlock}")
     assert found.memlock.soft is None or found.memlock.soft >= 0
+
+
+PATHS = ("/etc/systemd", "/run/systemd", "/usr/local/lib/systemd", "/usr/lib/systemd", "/lib/systemd")
+
+
+def _denied(**files: Any) -> Any:
+    (found,) = look(
+        **CARD, **{f"{V2}/slurmd.service/cgroup.procs": "77\n"}, **process(77, "slurmd", {"error": "denied"}), **files
+    )
+    return found
+
+
+def _unit(*lines: str, section: str = "Service") -> str:
+    return "\n".join((f"[{section}]", *lines, ""))
+
+
+def test_the_unit_file_tells_where_the_process_may_not_be_asked() -> None:
+    found = _denied(**{"/usr/lib/systemd/system/slurmd.service": _unit("LimitMEMLOCK=infinity", "LimitNOFILE=131072")})
+    assert found.memlock == Limit(soft=None, hard=None)
+    assert found.nofile == Limit(soft=131072, hard=131072)
+    assert found.source == "/usr/lib/systemd/system/slurmd.service"
+
+
+@pytest.mark.parametrize("number", range(5))
+def test_the_unit_file_of_the_first_directory_counts(number: int) -> None:
+    files = {f"{root}/system/slurmd.service": _unit(f"LimitNOFILE={2000 + n}") for n, root in enumerate(PATHS) if n >= number}
+    assert _denied(**files).nofile == Limit(soft=2000 + number, hard=2000 + number)
+
+
+def test_drop_ins_go_by_name_and_hide_others_of_their_name() -> None:
+    unit = {"/usr/lib/systemd/system/slurmd.service": _unit("LimitNOFILE=1", "LimitMEMLOCK=1M")}
+    early = {"/etc/systemd/system/slurmd.service.d/10-a.conf": _unit("LimitNOFILE=10")}
+    late = {"/usr/lib/systemd/system/slurmd.service.d/90-z.conf": _unit("LimitNOFILE=90")}
+    assert _denied(**unit, **early).nofile == Limit(soft=10, hard=10)
+    assert _denied(**unit, **early, **late).nofile == Limit(soft=90, hard=90)
+    mine = {"/etc/systemd/system/slurmd.service.d/90-z.conf": _unit("LimitMEMLOCK=infinity")}
+    found = _denied(**unit, **early, **late, **mine)
+    assert (found.nofile, found.memlock) == (Limit(soft=10, hard=10), Limit(soft=None, hard=None))
+    other = {"/etc/systemd/system/slurmd.service.d/95.conf.bak": _unit("LimitNOFILE=5")}
+    assert _denied(**unit, **other).nofile == Limit(soft=1, hard=1)
+
+
+def test_the_managers_defaults_and_those_that_are_built_in() -> None:
+    unit = {"/usr/lib/systemd/system/slurmd.service": _unit("Type=notify")}
+    assert _denied(**unit).memlock == Limit(soft=8 << 20, hard=8 << 20)
+    assert _denied(**unit).nofile == Limit(soft=1024, hard=524288)
+    manager = {"/etc/systemd/system.conf": _unit("DefaultLimitMEMLOCK=infinity", section="Manager")}
+    assert _denied(**unit, **manager).memlock == Limit(soft=None, hard=None)
+    over = {"/etc/systemd/system.conf.d/50.conf": _unit("DefaultLimitMEMLOCK=64K:128K", section="Manager")}
+    assert _denied(**unit, **manager, **over).memlock == Limit(soft=65536, hard=131072)
+    back = {"/etc/systemd/system/slurmd.service.d/1.conf": _unit("LimitMEMLOCK=")}
+    own = {"/usr/lib/systemd/system/slurmd.service": _unit("LimitMEMLOCK=1G")}
+    assert _denied(**own, **manager).memlock == Limit(soft=1 << 30, hard=1 << 30)
+    assert _denied(**own, **back, **manager).memlock == Limit(soft=None, hard=None)
+    odd = _denied(**{"/usr/lib/systemd/system/slurmd.service": _unit("LimitMEMLOCK=much", "LimitNOFILE=7")})
+    assert isinstance(odd.memlock, Missing) and odd.memlock.why is Why.UNPARSED
+
+
+def test_a_recording_without_processes_has_enabled_units() -> None:
+    wants = "/etc/systemd/system/multi-user.target.wants/slurmd.service"
+    files = {**CARD, "/usr/lib/systemd/system/slurmd.service": _unit("LimitMEMLOCK=infinity")}
+    recorded = RecordedHost({"files": files, "links": {wants: "/usr/lib/systemd/system/slurmd.service"}}, "test")
+    (found,) = service_limits.look(recorded, limits.parse_limits)  # type: ignore[misc]
+    assert (found.unit, found.pid, found.memlock) == ("slurmd", 0, Limit(soft=None, hard=None))
+
+
+def test_tasks_of_a_control_group() -> None:
+    def tasks(unit: str, comm: str, **files: Any) -> Any:
+        (found,) = look(**CARD, **{f"{V2}/{unit}.service/cgroup.procs": "77\n"}, **process(77, comm), **files)
+        return found.tasks_max
+
+    v1 = "/sys/fs/cgroup/pids/system.slice"
+    assert tasks("ray", "raylet", **{f"{V2}/ray.service/pids.max": "4915\n"}) == 4915
+    assert tasks("ray", "raylet", **{f"{V2}/ray.service/pids.max": "max\n"}) == float("inf")
+    assert tasks("slurmd", "slurmd", **{f"{v1}/slurmd.service/pids.max": "512\n"}) == 512
+    assert tasks("slurmd", "slurmd", **{f"{V2}/slurmd.service/pids.max": "512\n"}).why is Why.NOT_SUPPORTED
+    assert tasks("ray", "raylet", **{f"{V2}/ray.service/pids.max": "-3\n"}).why is Why.UNPARSED
+
+
+@given(st.text(max_size=300))
+def test_any_unit_file(text: str) -> None:
+    unit_limits.parse_limit(text)
+    found = _denied(**{"/usr/lib/systemd/system/slurmd.service": "[Service]\n" + text, "/etc/systemd/system.conf": text})
+    assert found.unit == "slurmd"

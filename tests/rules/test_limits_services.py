@@ -67,3 +67,13 @@ def test_slurm_hands_on_what_the_shell_has(conf: str, soft: int | None, wanted: 
     files = {"/etc/slurm/slurm.conf": f"ClusterName=example\n{conf}\n"}
     assert verdict("slurm-propagates-memlock", files, answers={"rlimits": {"memlock": [soft, None]}}) is wanted
     assert verdict("slurm-propagates-memlock", {}, answers={"rlimits": {"memlock": [soft, None]}}) is Verdict.NA
+
+
+def test_tasks_are_counted_as_the_sessions_are() -> None:
+    """Eight ranks with four workers: 8 x (1 + 32 + 16) tasks."""
+
+    def tasks(most: str) -> Verdict:
+        files = service("ray", "unlimited") | {"/sys/fs/cgroup/system.slice/ray.service/pids.max": most}
+        return verdict("service-tasks-too-few", files)
+
+    assert (tasks("391\n"), tasks("392\n"), tasks("max\n")) == (Verdict.FAIL, Verdict.PASS, Verdict.NA)

@@ -53,18 +53,47 @@ def look(host: Host, parse: Parse) -> Fact[tuple[Service, ...]]:
     found = []
     for unit, comms in UNITS.items():
         pid = _pid(host, unit, comms, slices)
-        if pid:
+        if pid or (not slices and _enabled(host, unit)):
             found.append(_service(host, unit, pid, parse))
     return tuple(found)
 
 
+def _enabled(host: Host, unit: str) -> bool:
+    """Whether a recording without processes says that systemd starts it."""
+    return not isinstance(host.link(f"/etc/systemd/system/multi-user.target.wants/{unit}.service"), Missing)
+
+
 def _service(host: Host, unit: str, pid: int, parse: Parse) -> Service:
     path = f"/proc/{pid}/limits"
-    text = host.text(path)
+    text = host.text(path) if pid else Missing(Why.NOT_RECORDED, path, "no processes are recorded")
+    tasks = _tasks_max(host, unit)
     if isinstance(text, Missing):
-        return Service(unit=unit, pid=pid, memlock=text)
+        from torchtune_sys.probes import unit_limits
+
+        memlock, nofile, place = unit_limits.look(host, unit)
+        if isinstance(memlock, Missing) and isinstance(nofile, Missing):
+            return Service(unit=unit, pid=pid, memlock=text, nofile=text, tasks_max=tasks, source=path)
+        return Service(unit=unit, pid=pid, memlock=memlock, nofile=nofile, tasks_max=tasks, source=place)
     limits = parse(text)
-    return Service(unit=unit, pid=pid, memlock=limits.get("memlock", Missing(Why.UNPARSED, path, "no line Max locked memory")))
+    memlock = limits.get("memlock", Missing(Why.UNPARSED, path, "no line Max locked memory"))
+    nofile = limits.get("nofile", Missing(Why.UNPARSED, path, "no line Max open files"))
+    return Service(unit=unit, pid=pid, memlock=memlock, nofile=nofile, tasks_max=tasks, source=path)
+
+
+def _tasks_max(host: Host, unit: str) -> Fact[float]:
+    path = f"/sys/fs/cgroup/system.slice/{unit}.service/pids.max"
+    word = host.word(path)
+    if unit == "slurmd" and not isinstance(word, Missing):
+        return Missing(Why.NOT_SUPPORTED, path, "the steps of its jobs run in a scope of their own")
+    if isinstance(word, Missing) and word.why in (Why.ABSENT, Why.NOT_RECORDED):
+        path = f"/sys/fs/cgroup/pids/system.slice/{unit}.service/pids.max"
+        word = host.word(path)
+    if isinstance(word, Missing):
+        return word
+    if word == "max":
+        return float("inf")
+    good = word.isascii() and word.isdigit() and len(word) < 19
+    return float(word) if good else Missing(Why.UNPARSED, path, f"not a number of tasks: {word[:40]!r}")
 
 
 def _pid(host: Host, unit: str, comms: tuple[str, ...], slices: list[tuple[str, tuple[str, ...]]]) -> int:

@@ -8,10 +8,11 @@ from torchtune_sys.model.actions import Advice, Needs, OwnedFile
 from torchtune_sys.model.facts.limits import Service
 from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import Missing, NotApplicable, absent, need
+from torchtune_sys.model.values import Missing, NotApplicable, Why, absent, need
 from torchtune_sys.rules.amounts import size
 from torchtune_sys.rules.gates import gpu_host, not_in_container, rdma_active
-from torchtune_sys.rules.limits_seen import below, limit_of, verdict_on
+from torchtune_sys.rules.limits_seen import below, count, limit_of, verdict_on
+from torchtune_sys.rules.limits_tasks import tasks_needed
 
 _MIB = 1 << 20
 _STARTERS = ("slurmd", "pbs", "lsfd", "jupyterhub", "ray")
@@ -48,7 +49,7 @@ def _judged(services: list[Service], floor: int, wanted: str) -> Iterator[Eviden
             seen=f"soft {size(service.memlock.soft)}, hard {size(service.memlock.hard)}",
             wanted=wanted,
             verdict=verdict_on(below(service.memlock.hard, floor)),
-            source=f"/proc/{service.pid}/limits",
+            source=service.source,
         )
 
 
@@ -63,7 +64,7 @@ def _drop_in(unit: str) -> OwnedFile:
 @rule(
     id="service-memlock-too-low",
     title="The service that starts the jobs may lock too little memory for RDMA",
-    severity=Severity.ERROR,
+    severity=Severity.WARNING,
     cause="memlock-limit-too-low",
     fix=(
         Advice(text="systemctl edit UNIT: [Service] LimitMEMLOCK=infinity, then restart the unit; running jobs keep their limit"),
@@ -79,13 +80,95 @@ def service_memlock_too_low(s: Snapshot, p: Params) -> Iterator[Evidence]:
     memory". limits.conf is for logins through PAM; services get systemd's default (64 KiB, now 8 MiB).
 
     When to leave it
-    When the jobs of that service never use the network, or run as root with CAP_IPC_LOCK.
+    When only storage uses the RDMA network (its clients are in the kernel, and need no such limit), when jobs stay on their host, or run as
+    root with CAP_IPC_LOCK.
 
     References
     https://slurm.schedmd.com/faq.html#memlock
     systemd.exec(5), LimitMEMLOCK; Linux drivers/infiniband/core/umem.c
     """
     yield from _judged(_services(s, _STARTERS), int(p["min_mib"]) * _MIB, "hard unlimited (LimitMEMLOCK=infinity)")
+
+
+@rule(
+    id="service-nofile-too-low",
+    title="The service that starts the jobs allows them few open files",
+    severity=Severity.WARNING,
+    cause="nofile-limit-too-low",
+    fix=(Advice(text="systemctl edit UNIT: [Service] LimitNOFILE=131072, then restart the unit; running jobs keep their limit"),),
+    params=(Param("min_hard", 8192, "hard limit on open files of one process"),),
+    applies=_rdma_outside,
+)
+def service_nofile_too_low(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """On a host of an RDMA cluster, slurmd (or PBS, LSF, JupyterHub, Ray as a service) has a low hard limit on open files, which jobs inherit.
+
+    Why it matters
+    Sockets to every peer, tensors that DataLoader workers hand over and shards of the data take descriptors: "Too many open files" in the
+    job, while the login shell allows half a million.
+
+    When to leave it
+    Jobs have few workers and few peers.
+
+    References
+    systemd.exec(5), LimitNOFILE; NCCL, src/os/linux.cc: soft is raised to hard
+    https://github.com/SchedMD/slurm/blob/master/etc/slurmd.service.in (LimitNOFILE=131072)
+    """
+    floor = int(p["min_hard"])
+    for service in _services(s, _STARTERS):
+        if isinstance(service.nofile, Missing):
+            yield unsure(service.unit, service.nofile, f"hard {floor} or more")
+            continue
+        yield Evidence(
+            subject=service.unit,
+            seen=f"soft {count(service.nofile.soft)}, hard {count(service.nofile.hard)}",
+            wanted=f"hard {floor} or more",
+            verdict=verdict_on(below(service.nofile.hard, floor)),
+            source=service.source,
+        )
+
+
+@rule(
+    id="service-tasks-too-few",
+    title="The service that starts the jobs may have too few processes and threads",
+    severity=Severity.WARNING,
+    cause="cgroup-pids-limit",
+    fix=(Advice(text="systemctl edit UNIT: [Service] TasksMax=infinity, then restart the unit"),),
+    applies=_rdma_outside,
+)
+def service_tasks_too_few(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """The control group of the service in which its jobs run has a lower pids.max than ranks, threads and workers of this job add up to.
+
+    Why it matters
+    All jobs of the service share it. At the limit fork and pthread_create fail with EAGAIN, although ulimit -u is generous.
+
+    When to leave it
+    The job is smaller than was assumed (say so with --nproc-per-node, --workers and --threads).
+
+    References
+    systemd.resource-control(5), TasksMax: 15 % of the system's tasks unless told otherwise
+    Linux Documentation/admin-guide/cgroup-v2.rst, pids.max
+    """
+    wanted = tasks_needed(s)
+    judged = [service for service in _services(s, _STARTERS) if not _elsewhere(service)]
+    if not judged:
+        raise NotApplicable("no limit of the service's own binds its jobs")
+    for service in judged:
+        if isinstance(service.tasks_max, Missing):
+            yield unsure(service.unit, service.tasks_max, f"{wanted} or more")
+            continue
+        yield Evidence(
+            subject=service.unit,
+            seen=f"pids.max {service.tasks_max:.0f}",
+            wanted=f"{wanted} or more",
+            verdict=verdict_on(service.tasks_max < wanted),
+            source=f"{service.unit}.service, pids.max",
+        )
+
+
+def _elsewhere(service: Service) -> bool:
+    """Its jobs are not in its control group, or it has no limit."""
+    tasks = service.tasks_max
+    return tasks.why in (Why.NOT_SUPPORTED, Why.ABSENT) if isinstance(tasks, Missing) else tasks == float("inf")
 
 
 @rule(
@@ -159,4 +242,10 @@ def slurm_propagates_memlock(s: Snapshot, p: Params) -> Iterator[Evidence]:
     )
 
 
-RULES: tuple[Rule, ...] = (service_memlock_too_low, container_memlock_too_low, slurm_propagates_memlock)
+RULES: tuple[Rule, ...] = (
+    service_memlock_too_low,
+    service_nofile_too_low,
+    service_tasks_too_few,
+    container_memlock_too_low,
+    slurm_propagates_memlock,
+)

@@ -23,8 +23,15 @@ class Service(msgspec.Struct, frozen=True, kw_only=True):
     unit: str
     """Without ``.service``: ``slurmd``, ``containerd`` …"""
     pid: int
+    """0 where its process was not seen, and its unit file tells."""
     memlock: Fact[Limit]
     """RLIMIT_MEMLOCK of its process, bytes; what it starts inherits it."""
+    nofile: Fact[Limit] = _NOT_READ
+    """RLIMIT_NOFILE, descriptors."""
+    tasks_max: Fact[float] = _NOT_READ
+    """pids.max of its control group, ``inf`` if unlimited; NOT_SUPPORTED where its jobs run outside of it (Slurm on cgroup v2)."""
+    source: str = ""
+    """Where the limits were read: /proc/PID/limits, or the unit file."""
 
 
 class LimitsFacts(msgspec.Struct, frozen=True, kw_only=True):
