@@ -122,8 +122,7 @@ def _channels(s: Snapshot) -> tuple[int, int, str, str]:
     found = need(s.hardware).memory_devices
     if isinstance(found, Missing):
         if not counted or len(_places(s)) < sockets:
-            _fitted(s)
-            need(found)
+            _fitted(s)  # says why
         return counted, have, f"{counted} {of}", "/sys/devices/system/edac/mc"
     fitted = _fitted(s)
     if any(device.form == "soldered" for device in fitted):

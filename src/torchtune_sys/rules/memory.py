@@ -10,7 +10,7 @@ from torchtune_sys.model.facts.gpu import Gpu
 from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, Verdict, rule
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.target import Exactly, OneOf
-from torchtune_sys.model.values import Missing, NotApplicable, Why, absent, known, need
+from torchtune_sys.model.values import Missing, NotApplicable, Why, absent, need
 from torchtune_sys.rules import memory_shm
 from torchtune_sys.rules.amounts import size
 from torchtune_sys.rules.gates import gpu_host, not_in_container, ranks_here
@@ -91,7 +91,7 @@ def memory_available_low(s: Snapshot, p: Params) -> Iterator[Evidence]:
 def _gpus(s: Snapshot) -> tuple[Gpu, ...]:
     devices = need(s.gpu).devices
     on_bus = need(s.driver).nvidia_devices
-    if isinstance(devices, Missing) and (absent(on_bus) or not known(on_bus, ("unseen",))):
+    if isinstance(devices, Missing) and (absent(on_bus) or not need(on_bus)):
         raise NotApplicable("the memory of other GPUs than NVIDIA's is not read")
     return need(devices)
 
