@@ -10,9 +10,9 @@ import pytest
 from torchtune_sys.host.open import open_host
 from torchtune_sys.model.facts.session import Intent
 from torchtune_sys.model.facts.storage import StorageFacts
+from torchtune_sys.model.mounts import carrying, parse_mountinfo
 from torchtune_sys.model.values import Missing
 from torchtune_sys.probes import storage
-from torchtune_sys.probes.mounts import carrying, parse_mountinfo
 
 HOSTS = Path(os.environ.get("TORCHTUNE_SYS_HOSTS_DIR", Path(__file__).parents[3] / "shared" / "hosts"))
 

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from torchtune_sys.host.base import Host
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.storage import Array, Disk
+from torchtune_sys.model.mounts import Mount, carrier, carrying
 from torchtune_sys.model.values import Missing, Why
 from torchtune_sys.probes.disks import read_disk, read_size
-from torchtune_sys.probes.mounts import Mount, carrier, carrying
 
 DEPTH_LIMIT = 16
 """Deeper than any real stack (LUKS on LVM on md on partitions is 4); ends loops that a hostile tree may hold."""

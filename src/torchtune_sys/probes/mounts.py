@@ -4,14 +4,7 @@ from __future__ import annotations
 
 from torchtune_sys.host.base import Host
 from torchtune_sys.model.facts import Fact
-from torchtune_sys.model.mounts import LOCAL as LOCAL
-from torchtune_sys.model.mounts import Mount as Mount
-from torchtune_sys.model.mounts import carrier as carrier
-from torchtune_sys.model.mounts import carrying as carrying
-from torchtune_sys.model.mounts import is_below as is_below
-from torchtune_sys.model.mounts import parse_mountinfo as parse_mountinfo
-from torchtune_sys.model.mounts import parse_mounts as parse_mounts
-from torchtune_sys.model.mounts import unescape as unescape
+from torchtune_sys.model.mounts import Mount, parse_mountinfo, parse_mounts
 from torchtune_sys.model.values import Missing, Why
 
 

@@ -10,11 +10,12 @@ from torchtune_sys.host import questions
 from torchtune_sys.host.base import Host
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.software import BuildTools, CompileCache
+from torchtune_sys.model.mounts import LOCAL, Mount, carrier, carrying
 from torchtune_sys.model.values import Missing, Why
 from torchtune_sys.probes.cuda_libraries import nvcc
 from torchtune_sys.probes.driver_files import allowed
 from torchtune_sys.probes.interpreter import which
-from torchtune_sys.probes.mounts import LOCAL, Mount, carrier, carrying, read_mounts
+from torchtune_sys.probes.mounts import read_mounts
 
 _HEADER = "/usr/include/stdlib.h"
 _FLAGS = ("NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS")

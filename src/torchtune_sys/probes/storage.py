@@ -10,9 +10,10 @@ from torchtune_sys.host.base import Host, Space
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.session import Intent
 from torchtune_sys.model.facts.storage import Place, StorageFacts
+from torchtune_sys.model.mounts import LOCAL, Mount, carrier, carrying
 from torchtune_sys.model.values import Missing, Why
 from torchtune_sys.probes.blockdev import Descent, Stack, whole_disks
-from torchtune_sys.probes.mounts import LOCAL, Mount, carrier, carrying, read_mounts
+from torchtune_sys.probes.mounts import read_mounts
 
 _CACHES = ("XDG_CACHE_HOME", "HF_HOME", "TORCH_HOME", "TORCH_EXTENSIONS_DIR", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR")
 _LINK_LIMIT = 40
