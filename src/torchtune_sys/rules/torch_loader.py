@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 from torchtune_sys.model.actions import Advice, Environment, Install
 from torchtune_sys.model.facts.python import CudaLibrary, Distribution, LoaderChoice
-from torchtune_sys.model.rule import Evidence, Params, Severity, Verdict, rule
+from torchtune_sys.model.rule import Evidence, Params, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, absent, known, need
 from torchtune_sys.model.version import show, version
 from torchtune_sys.rules.gates import nvidia_hardware, torch_imported
-from torchtune_sys.rules.torch_build import complaints, cuda_build, cuda_works, driver_version, installed, label, named
+from torchtune_sys.rules.torch_build import complaints, cuda_build, cuda_works, driver_version, installed, label
 
 UNSET = Environment(name="LD_LIBRARY_PATH", value=None)
 REMOVE = Advice(text="or take the directory named above out of LD_LIBRARY_PATH: torch's wheels find their own libraries")
@@ -43,7 +43,10 @@ def _older(s: Snapshot, library: str, wheels: tuple[str, ...]) -> Iterator[Evide
         yield from _taken(loader, library, f"{library}.so.{abi}", own)
         return
     other = next((item for item in need(need(s.python).shadowing) if item.name == library and item.abi == abi), None)
-    if other is None or other.path.startswith(own.location):
+    if other is None:
+        need(loader)  # what LD_PRELOAD, a cache or DT_RUNPATH bring was not seen
+        return
+    if other.path.startswith(own.location):
         return
     yield _compared(other.path, other.version, own, "LD_LIBRARY_PATH")
 
@@ -52,13 +55,19 @@ def _taken(loader: tuple[LoaderChoice, ...], library: str, name: str, own: Distr
     """By what the loader would take, as DT_RPATH, DT_RUNPATH and torch's own preloading have it: most wheels are not touched by
     LD_LIBRARY_PATH, but for what their libraries open by name."""
     parts = f"{library}_" if library == "libcudnn" else name
+    found = False
     for item in loader:
-        if isinstance(item.path, Missing) or not (item.name == name or item.name.startswith(parts)):
+        if absent(item.path) or not (item.name == name or item.name.startswith(parts)):
             continue
+        found = True
+        if isinstance(item.path, Missing):
+            yield unsure(item.name, item.path)
+            return
         if not item.path.startswith(f"{own.location}/"):
             yield _compared(item.path, item.version, own, item.found_by)
             return
-    yield Evidence(subject=name, seen=f"the wheel's {own.version}", verdict=Verdict.PASS, source=own.location)
+    if found:
+        yield Evidence(subject=name, seen=f"the wheel's {own.version}", verdict=Verdict.PASS, source=own.location)
 
 
 def _compared(path: str, number: str, own: Distribution, source: str) -> Evidence:
@@ -230,9 +239,11 @@ def forward_compat(s: Snapshot, _p: Params) -> Iterator[Evidence]:
     if version(compat.version) and version(compat.version) <= version(driver):
         return
     for gpu in need(need(s.gpu).devices):
-        if any(word in named(gpu) for word in ("GeForce", "TITAN", "Titan")):
+        if isinstance(gpu.name, Missing):
+            yield unsure(label(gpu), gpu.name)
+        elif any(word in gpu.name for word in ("GeForce", "TITAN", "Titan")):
             yield Evidence(
-                subject=label(gpu), seen=f"{compat.path} with driver {driver}", wanted="libcuda of the driver", source=named(gpu)
+                subject=label(gpu), seen=f"{compat.path} with driver {driver}", wanted="libcuda of the driver", source=gpu.name
             )
 
 

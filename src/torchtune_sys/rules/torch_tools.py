@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from torchtune_sys.knowledge import cuda as drivers
 from torchtune_sys.model.actions import Advice, Environment, Install
-from torchtune_sys.model.rule import Evidence, Params, Severity, Verdict, rule
+from torchtune_sys.model.rule import Evidence, Params, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, absent, known, need
 from torchtune_sys.model.version import Version, show, version
@@ -169,7 +169,10 @@ def cudnn_not_on_loader_path(s: Snapshot, _p: Params) -> Iterator[Evidence]:
             return
     chosen = [item for item in need(need(s.python).loader) if item.name.startswith("libcudnn")]
     for item in chosen:
-        lacking = isinstance(item.path, Missing) and item.name.endswith(f".so.{major}")
+        if isinstance(item.path, Missing) and not absent(item.path):
+            yield unsure(item.name, item.path)
+            continue
+        lacking = absent(item.path) and item.name.endswith(f".so.{major}")
         if not lacking and not item.name.startswith("libcudnn.so"):
             continue
         yield Evidence(
