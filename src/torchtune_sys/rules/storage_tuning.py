@@ -64,7 +64,9 @@ def read_ahead_small(s: Snapshot, p: Params) -> Iterator[Evidence]:
                 wanted=">= 4096 KiB",
                 verdict=Verdict.FAIL if place.read_ahead_kib < minimum else Verdict.PASS,
                 source="read_ahead_kb",
-                fix=(SysfsWrite(path=f"/sys/class/bdi/{place.device}/read_ahead_kb", target=AtLeast(4096)),) if place.device else (),
+                fix=(SysfsWrite(path=f"/sys/class/bdi/{place.device}/read_ahead_kb", target=AtLeast(4096)),)
+                if place.device
+                else (),
             )
 
 
