@@ -99,3 +99,17 @@ def test_pins_hold_only_what_they_keep() -> None:
 def test_any_preferences(text: str) -> None:
     parse_pins(text)
     parse_pins("Package: *\nPin: version 1\nPin-Priority: 1\n" + text)
+
+
+def unattended(*packages: tuple[str, bool]) -> Verdict:
+    upgrades = {"name": "unattended-upgrades", "version": "2.9", "held": False, "origin": "ubuntu.com"}
+    listed = [{"name": name, "version": "580.95.05-0ubuntu1", "held": held, "origin": "ubuntu.com"} for name, held in packages]
+    return judge(load("healthy", answers={"packages": [*listed, upgrades]}))["driver-upgrades-unattended"].verdict
+
+
+def test_a_held_metapackage_keeps_what_it_depends_on() -> None:
+    """nvidia-driver-535 depends on libnvidia-compute-535 (= its own version), nvidia-dkms-535 on no library."""
+    assert unattended(("nvidia-driver-580-open", True), ("libnvidia-compute-580", False)) is Verdict.PASS
+    assert unattended(("nvidia-headless-580-server", True), ("libnvidia-compute-580-server", False)) is Verdict.PASS
+    assert unattended(("nvidia-dkms-580", True), ("libnvidia-compute-580", False)) is Verdict.FAIL
+    assert unattended(("libnvidia-compute-580", True)) is Verdict.PASS

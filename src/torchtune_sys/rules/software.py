@@ -28,6 +28,9 @@ def _packages(s: Snapshot) -> tuple[Package, ...]:
     return need(found)
 
 
+_WHOLE = ("nvidia-driver", "nvidia-headless-")
+"""Those that depend on all the others at exactly their own version: while one of them is held, none of the others can be upgraded.
+rpm's packages of the driver depend on each other so."""
 _DRIVER_NAMES = (
     "nvidia-driver",
     "nvidia-dkms-",
@@ -87,7 +90,9 @@ def driver_upgrades_unattended(s: Snapshot, p: Params) -> Iterator[Evidence]:
     there = not dpkg or any(package.name == "unattended-upgrades" for package in _packages(s))
     on = not absent(automatic) and need(automatic) and there
     excluded = need(s.software).upgrade_exclusions
-    open_ = [package for package in driver if not package.held and not _excluded(package.name, excluded)]
+    kept = [package.name for package in driver if package.held or _excluded(package.name, excluded)]
+    whole = any(name.startswith(_WHOLE) or not dpkg for name in kept)
+    open_ = [] if whole else [package for package in driver if package.name not in kept]
     yield Evidence(
         subject=need(s.software).upgrader,
         seen=f"on, {', '.join(package.name for package in open_[:3])} neither held nor excluded"
