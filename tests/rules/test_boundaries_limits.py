@@ -239,6 +239,32 @@ def test_only_jobs_that_may_leave_the_host_need_locked_memory_in_services(health
         assert judged(changed(with_intent(low), "system", container="docker"), rule_id).verdict is NA
 
 
+@pytest.mark.parametrize("unit", ["slurmd", "pbs", "lsfd", "jupyterhub", "ray"])
+def test_files_and_tasks_of_services_that_start_jobs(healthy: Snapshot, unit: str) -> None:
+    seen = with_intent(healthy, ranks=1, threads=68)  # a hundred tasks, with the 32 of libraries
+
+    def verdicts(rule_id: str, *facts: dict[str, Any]) -> list[tuple[str, Verdict]]:
+        here = [msgspec.structs.replace(service(unit, None), **told) for told in facts]
+        last = msgspec.structs.replace(service("slurmd", None), unit="ray", nofile=Limit(soft=1024, hard=None), tasks_max=1e6)
+        others = (service("containerd", 1), *here, last)
+        found = judged(changed(seen, "limits", services=others), rule_id).evidence
+        assert (found[-1].subject, found[-1].verdict) == ("ray", PASS)
+        return [(item.subject, item.verdict) for item in found[:-1]]
+
+    for hard, expected in ((8192, PASS), (8191, FAIL), (None, PASS)):
+        assert verdicts("service-nofile-too-low", {"nofile": Limit(soft=1024, hard=hard)}) == [(unit, expected)]
+    assert verdicts("service-nofile-too-low", {"nofile": DENIED}) == [(unit, UNKNOWN)]
+    for tasks, told in ((100.0, [PASS]), (99.0, [FAIL]), (DENIED, [UNKNOWN]), (math.inf, []), (UNTOLD, []), (NOTHING, [])):
+        assert verdicts("service-tasks-too-few", {"tasks_max": tasks}) == [(unit, verdict) for verdict in told]
+
+
+def test_services_whose_own_limits_bind_no_job(healthy: Snapshot) -> None:
+    for tasks, expected in ((math.inf, NA), (UNTOLD, NA), (NOTHING, NA), (DENIED, UNKNOWN), (1.0, FAIL)):
+        found = msgspec.structs.replace(service("slurmd", None), tasks_max=tasks)
+        seen = changed(with_intent(healthy), "limits", services=(found,))
+        assert judged(seen, "service-tasks-too-few").verdict is expected
+
+
 # --- memory
 
 
