@@ -32,16 +32,16 @@ def unread(action: Action, ground: Ground) -> Missing | None:
 def stands(line: Line, ground: Ground) -> bool:
     """Whether the file holds these very lines already."""
     present = ground.files.get(line.path)
-    held = parse(present).get(_one_line(line.key), "") if isinstance(present, str) else ""
+    held = parse(present).get(one_line(line.key), "") if isinstance(present, str) else ""
     return held.partition("\n")[2] == line.text
 
 
 def block(line: Line, change: Change) -> str:
     rules = ", ".join(change.rules)
-    return f"# {_one_line(line.key)} ({rules}): {_one_line(change.why)}\n{line.text}"
+    return f"# {one_line(line.key)} ({rules}): {one_line(change.why)}\n{line.text}"
 
 
-def _one_line(text: str) -> str:
+def one_line(text: str) -> str:
     return " ".join(text.split())
 
 
@@ -49,7 +49,7 @@ def _file(path: str, new: dict[str, str], ground: Ground) -> File:
     present = ground.files.get(path)
     before = present if isinstance(present, str) else None
     kept = parse(before) if before is not None else {}
-    blocks = {**kept, **{_one_line(key): text for key, text in new.items()}}
+    blocks = {**kept, **{one_line(key): text for key, text in new.items()}}
     content = "\n\n".join([HEAD, *(blocks[key] for key in sorted(blocks))]) + "\n"
     return File(path=path, before=before, content=content, refresh=refresh(path, ground))
 

@@ -16,13 +16,15 @@ PLACES = (
 )
 
 
-def environment(filters: Mapping[str, Callable[[str], str]]) -> Environment:
+def environment(filters: Mapping[str, Callable[..., str]]) -> Environment:
     """Strict about names. Nothing is escaped by itself: what a host says goes through one of ``filters``."""
     import jinja2
 
     made = jinja2.Environment(
         loader=jinja2.FileSystemLoader(PLACES),
         undefined=jinja2.StrictUndefined,
+        comment_start_string="<#--",  # jinja's own "{#" is what bash writes for a length: ${#name}
+        comment_end_string="--#>",
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from torchtune_sys.cli import options as shared
 from torchtune_sys.model import ground
+
+if TYPE_CHECKING:
+    from torchtune_sys.model.plan import Plan
 
 
 def plan_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -34,15 +37,21 @@ def _command(name: str, path: str, what: str) -> click.Command:
     return command
 
 
-def _print(path: str, options: dict[str, Any]) -> int:
-    """Say on stderr where the file belongs, or that there is nothing to write."""
+def part_of_plan(options: dict[str, Any]) -> Plan:
+    """The plan, without what is unsafe if so asked."""
     from torchtune_sys import planner
     from torchtune_sys.cli.planned import planned
-    from torchtune_sys.cli.terminal import give, tell
     from torchtune_sys.model.actions import Safety
 
     found = planned(options)
-    plan = planner.part(found.plan, found.ground, lambda c: c.safety is Safety.SAFE or not options["safe_only"])
+    return planner.part(found.plan, found.ground, lambda c: c.safety is Safety.SAFE or not options["safe_only"])
+
+
+def _print(path: str, options: dict[str, Any]) -> int:
+    """Say on stderr where the file belongs, or that there is nothing to write."""
+    from torchtune_sys.cli.terminal import give, tell
+
+    plan = part_of_plan(options)
     content = next((file.content for file in plan.files if file.path == path), "")
     if content:
         give(content, options["output"])
