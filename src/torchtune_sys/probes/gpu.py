@@ -7,6 +7,7 @@ from torchtune_sys.host.base import Host
 from torchtune_sys.model.facts.gpu import GpuFacts, from_json, without
 from torchtune_sys.model.facts.session import Intent
 from torchtune_sys.model.values import Missing, Why
+from torchtune_sys.probes.pci_details import sleeps
 
 TIMEOUT_S = 20.0
 """A node with 8 GPUs and persistence mode off needs several seconds only to wake them."""
@@ -44,7 +45,7 @@ def find_sleeper(host: Host) -> str:
     """The PCI address of an NVIDIA GPU that runtime power management has suspended (laptops, and desktops with a second GPU); else ``""``."""
     names = host.names(_BOUND)
     addresses = () if isinstance(names, Missing) else [name for name in names if ":" in name and name[0].isalnum()]
-    return next((name for name in addresses if host.word(f"{_BOUND}/{name}/power/runtime_status") == "suspended"), "")
+    return next((name for name in addresses if sleeps(host, f"{_BOUND}/{name}")), "")
 
 
 def find_sign(host: Host) -> str | Missing:

@@ -60,8 +60,9 @@ def _asleep(host: Host, devices: dict[str, PciDevice]) -> set[str]:
     """GPUs that are runtime-suspended, and what sleeps above them. Some kernels wake a device to read its link or its registers."""
     found: set[str] = set()
     for gpu in [device for device in devices.values() if is_gpu(device)]:
-        if _sleeps(host, gpu.address):
-            found.update((gpu.address, *(bridge.address for bridge in above(gpu, devices) if _sleeps(host, bridge.address))))
+        if pci_details.sleeps(host, f"{DEVICES}/{gpu.address}"):
+            bridges = [bridge.address for bridge in above(gpu, devices)]
+            found.update((gpu.address, *(name for name in bridges if pci_details.sleeps(host, f"{DEVICES}/{name}"))))
     return found
 
 
@@ -82,10 +83,6 @@ def _registers(host: Host, devices: dict[str, PciDevice], asleep: set[str]) -> d
         if isinstance(answer, Missing) and answer.why in (Why.DENIED, Why.NOT_RECORDED):
             refusal = answer
     return found
-
-
-def _sleeps(host: Host, address: str) -> bool:
-    return host.word(f"{DEVICES}/{address}/power/runtime_status") == "suspended"
 
 
 def is_of_interest(class_: Fact[str], vendor: Fact[str]) -> bool:

@@ -16,6 +16,11 @@ DEFAULT_TOPOLOGY = "/var/run/nvidia-topologyd/virtualTopology.xml"
 _LARGEST = 1 << 63
 
 
+def sleeps(host: Host, place: str) -> bool:
+    """Whether runtime power management has suspended the function at ``place``, of which sysfs tells without waking it."""
+    return host.word(f"{place}/power/runtime_status") == "suspended"
+
+
 def errors(host: Host, place: str) -> Fact[PciErrors]:
     """The counters of the function at ``place``. One missing file tells that none of the three is there."""
     found: list[dict[str, int]] = []
