@@ -290,6 +290,13 @@ EXPECTED = {
 }
 
 
+@pytest.mark.parametrize("path", ["/data/x", "relative"])
+def test_the_device_number_that_no_report_tells_is_empty_text(path: str) -> None:
+    told = place(json.dumps(TREE), path)
+    assert told.device == ""
+    assert isinstance(told.readable, Missing)
+
+
 @pytest.mark.parametrize("name", sorted(EXPECTED))
 def test_real_hosts(name: str) -> None:
     if not (REAL / name).exists():

@@ -77,7 +77,7 @@ class _Look:
         point = max(points, key=len, default="")
         if not point or (point == "/" and path != "/" and not self._paste.whole):
             why = f"no mount of the report carries {path}, and it does not show those of a network"
-            return _place(path, role, Missing(Why.NOT_RECORDED, _NAME, why, f"findmnt -J --target {path}"))
+            return _unseen(path, role, Missing(Why.NOT_RECORDED, _NAME, why, f"findmnt -J --target {path}"))
         return self._describe(path, role, self._mounts[point])
 
     def room_at_root(self) -> Place | None:
@@ -92,10 +92,9 @@ class _Look:
         kind = carrier(mount.filesystem, mount.source) if mount.filesystem else "disk" if on_device else _by_source(mount.source)
         layers, disks, arrays = self._below(mount, kind)
         options = mount.options
-        return _place(
-            path,
-            role,
-            _NOTHING,
+        return Place(
+            path=path,
+            role=role,
             real_path=path,
             exists=True if path == mount.point else _NOTHING,
             mount_point=mount.point,
@@ -107,8 +106,12 @@ class _Look:
             layers=layers,
             disks=disks,
             arrays=arrays,
+            read_ahead_kib=_NOTHING,
             size_bytes=_NOTHING if mount.size is None else mount.size,
             free_bytes=_NOTHING if mount.free is None else mount.free,
+            inodes=_NOTHING,
+            inodes_free=_NOTHING,
+            readable=_NOTHING,
             writable=False if options is not None and "ro" in options else _NOTHING,
         )
 
@@ -190,9 +193,26 @@ def _filled(mount: PastedMount, other: PastedMount | None) -> PastedMount:
     return msgspec.structs.replace(mount, **{name: getattr(other, name) for name in names if getattr(mount, name) in (None, "")})
 
 
-def _place(path: str, role: str, why: Missing, **told: object) -> Place:
-    facts: dict[str, object] = {
-        field.name: why for field in msgspec.structs.fields(Place) if field.name not in ("path", "role", "layers", "arrays")
-    }
-    known: dict[str, object] = {"layers": (), "arrays": (), **facts, **told}
-    return Place(path=path, role=role, **known)  # type: ignore[arg-type]
+def _unseen(path: str, role: str, why: Missing) -> Place:
+    return Place(
+        path=path,
+        role=role,
+        real_path=why,
+        exists=why,
+        mount_point=why,
+        filesystem=why,
+        carrier=why,
+        mount_source=why,
+        options=why,
+        network=why,
+        layers=(),
+        disks=why,
+        arrays=(),
+        read_ahead_kib=why,
+        size_bytes=why,
+        free_bytes=why,
+        inodes=why,
+        inodes_free=why,
+        readable=why,
+        writable=why,
+    )
