@@ -140,6 +140,14 @@ def oci_module_corrects() -> Recording:
     return logged(over(oci_h100(), files={f"{mc}/ce_count": "90000\n", f"{mc}/ue_count": "0\n"}), line)
 
 
+def gb200_without_imex() -> Recording:
+    """Two trays of a rack, and nobody started the service that shares memory between them."""
+    host = gb200_tray()
+    nvml = host["answers"]["nvml"]
+    devices = [{**one, "fabric_of_hosts": True} for one in nvml["devices"]]
+    return over(host, answers={"nvml": {**nvml, "devices": devices}}, intent={**host.get("intent", {}), "nodes": 2})
+
+
 TROUBLED: dict[str, Callable[[], Recording]] = {
     made.__name__.replace("_", "-"): made
     for made in (
@@ -153,6 +161,7 @@ TROUBLED: dict[str, Callable[[], Recording]] = {
         snc4_without_nodes,
         oci_port_down,
         p5_without_plugin,
+        gb200_without_imex,
         oci_link_failed,
         oci_link_failed_unlogged,
         oci_memory_failed,
@@ -174,6 +183,7 @@ FAULTS: dict[str, tuple[str, set[str]]] = {
     "snc4-without-nodes": ("intel-snc4", {"gpu-numa-unknown"}),
     "oci-port-down": ("oci-h100", {"ib-port-down"}),
     "p5-without-plugin": ("aws-p5-efa", {"efa-plugin-missing"}),
+    "gb200-without-imex": ("gb200-tray", {"imex-not-ready"}),
     "oci-link-failed": ("oci-h100", {"xid-nvlink-error"}),
     "oci-link-failed-unlogged": ("oci-h100", {"nvlink-inactive"}),
     "oci-memory-failed": ("oci-h100", {"xid-memory-error"}),

@@ -13,6 +13,7 @@ from torchtune_sys.host.nvidia_smi_values import (
     NOT_TOLD,
     architecture,
     bus_id,
+    cluster,
     compute_mode,
     convert,
     count,
@@ -201,6 +202,7 @@ _FACTS: tuple[tuple[str, Callable[[str], Any], tuple[str, ...]], ...] = (
     ("fabric_state", fabric_state, ("fabric/state",)),
     ("fabric_status", dashed, ("fabric/status",)),
     ("fabric_clique", count, ("fabric/cliqueId", "fabric/cliqueid")),
+    ("fabric_of_hosts", cluster, ("fabric/clusterUuid", "fabric/clusteruuid")),
 )
 
 _BANKS = tuple(

@@ -136,6 +136,18 @@ def dashed(text: str) -> str:
     return text.lower().replace(" ", "-")
 
 
+def cluster(text: str) -> bool:
+    """Whether a fabric has the id of a cluster: it spans hosts then.
+
+    >>> cluster("00000000-0000-0000-0000-000000000000"), cluster("50000000-0000-0000-0000-000000000004")
+    (False, True)
+    """
+    digits = text.replace("-", "")
+    if len(digits) != 32:
+        raise ValueError("not the id of a cluster")
+    return int(digits, 16) != 0
+
+
 def fabric_state(text: str) -> str:
     words = dashed(text)
     if words not in ("not-supported", "not-started", "in-progress", "completed"):

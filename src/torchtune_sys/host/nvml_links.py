@@ -27,7 +27,7 @@ _CAPABILITIES = (("read", 0), ("write", 1), ("nvlink", 2))
 
 
 def fabric(reader: Reader, handle: Any) -> Any:
-    """State, status, clique, health. Version 2 of the structure came with R550; before, there is a call without versions (R530)."""
+    """State, status, clique, health, whether it spans hosts. Version 2 of the structure came with R550; before, there is a call without versions (R530)."""
     call = "nvmlDeviceGetGpuFabricInfoV"
     answer = reader.fill(call, "c_nvmlGpuFabricInfo_v2_t", handle, lambda found: _fabric(reader, found, call))
     if refused(answer) and answer["detail"] == TELLS["FUNCTION_NOT_FOUND"]:
@@ -40,11 +40,11 @@ def _fabric(reader: Reader, found: Any, call: str) -> Any:
     state = _FABRIC[found.state]
     if state != "completed":  # the rest is not valid before
         none = missing("absent", call, f"the fabric's state is {state}")
-        return state, none, none, none
+        return state, none, none, none, none
     status = "success" if found.status == 0 else reader.name(reader.nvml.NVMLError(found.status)).lower().replace("_", "-")
     mask = getattr(found, "healthMask", None)
     health: Any = health_words(mask) if mask is not None else missing("not-supported", call, TELLS["ARGUMENT_VERSION_MISMATCH"])
-    return state, status, found.cliqueId, health
+    return state, status, found.cliqueId, health, any(bytes(found.clusterUuid))
 
 
 def health_words(mask: int) -> list[str]:

@@ -161,7 +161,7 @@ READINGS: tuple[tuple[tuple[str, ...], Read], ...] = (
     (("pages_retire_pending",), _one("nvmlDeviceGetRetiredPagesPendingStatus", then=bool)),
     (("repair_pending",), _one("nvmlDeviceGetRepairStatus", then=any)),
     (("recovery_action",), lambda reader, handle: reader.field(handle, 230, lambda number: _RECOVERY[number])),
-    (("fabric_state", "fabric_status", "fabric_clique", "fabric_health"), nvml_links.fabric),
+    (("fabric_state", "fabric_status", "fabric_clique", "fabric_health", "fabric_of_hosts"), nvml_links.fabric),
     (("nvlinks", "nvlinks_down", "nvlink_version", "nvlink_errors"), nvml_links.nvlinks),
     (("processes",), processes),
 )

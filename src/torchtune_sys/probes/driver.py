@@ -81,12 +81,21 @@ def _further(host: Host, found: DriverFacts) -> DriverFacts:
         wsl_libraries_on_path=driver_files.wsl_on_path(host) if found.wsl is True else _NO_GPU,
         device_nodes=driver_files.read_nodes(host),
         persistenced=_daemon(host, "nvidia-persistenced", ("nvidia-persistenced.pid", "socket")),
+        imex=_daemon(host, "nvidia-imex", ("nvidia-imex.pid",)),
+        imex_channels=_imex_channels(host),
         fabric_manager=_daemon(host, "nvidia-fabricmanager", ("nv-fabricmanager.pid",)),
         fabric_manager_version=_fabric_manager_version(host, found.nvswitches),
         module_params=params if isinstance(params, Missing) else parse_params(params),
         modules_for_kernel=_modules_for_kernel(host) if down else True,
         secure_boot=_secure_boot(host) if down else settled,
     )
+
+
+def _imex_channels(host: Host) -> Fact[tuple[str, ...]]:
+    names = host.names("/dev/nvidia-caps-imex-channels")
+    if isinstance(names, Missing):
+        return () if names.why is Why.ABSENT else names
+    return tuple(name for name in names if name.startswith("channel"))
 
 
 def _devices(host: Host) -> tuple[Fact[tuple[str, ...]], Fact[tuple[str, ...]], Fact[int]]:

@@ -11,7 +11,7 @@ from torchtune_sys.model.facts.gpu import Gpu
 from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, Why, need
-from torchtune_sys.rules import gates, gpu_board, gpu_links, gpu_ranks, gpu_use
+from torchtune_sys.rules import gates, gpu_board, gpu_imex, gpu_links, gpu_ranks, gpu_use
 from torchtune_sys.rules.driver_state import bound_driver, gpu_addresses, not_served, nvml_error, seen_by_nvml
 from torchtune_sys.rules.gpu_facts import each, subject
 from torchtune_sys.rules.kernel_xid import told
@@ -256,6 +256,7 @@ RULES: tuple[Rule, ...] = (
     gpu_ecc_off,
     *gpu_use.RULES,
     *gpu_links.RULES,
+    *gpu_imex.RULES,
     *gpu_board.RULES,
     *gpu_ranks.RULES,
 )

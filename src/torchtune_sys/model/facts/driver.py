@@ -54,6 +54,10 @@ class DriverFacts(msgspec.Struct, frozen=True, kw_only=True):
     """As the last start in its log says."""
     fabric_manager_failure: Fact[str] = _NOT_READ
     """Why its last start failed, as a pasted log tells it; ``""`` if it did not, ``no NVSwitch`` where the driver showed it none."""
+    imex: Fact[bool] = _NOT_READ
+    """Whether nvidia-imex runs, which exports memory to GPUs of other hosts over NVLink."""
+    imex_channels: Fact[tuple[str, ...]] = _NOT_READ
+    """``/dev/nvidia-caps-imex-channels/channelN``; empty where there is none."""
     nvswitches: Fact[int] = _NOT_READ
     """Number of NVSwitch PCI functions (class 0680, vendor 10de)."""
     module_params: Fact[dict[str, str]] = _NOT_READ

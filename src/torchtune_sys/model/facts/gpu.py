@@ -126,6 +126,8 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     fabric_status: Fact[str] = NOT_READ
     """How the registration with the fabric ended, ``success`` or NVML's name of an error; ABSENT as long as it has not ended."""
     fabric_clique: Fact[int] = NOT_READ
+    fabric_of_hosts: Fact[bool] = NOT_READ
+    """Whether its NVLinks lead to GPUs of other hosts (GH200 NVL32, GB200 NVL72): the fabric has a cluster's id then."""
     fabric_health: Fact[tuple[str, ...]] = NOT_READ
     """What the fabric's health mask complains of; empty if of nothing."""
     nvlink_version: Fact[int] = NOT_READ
