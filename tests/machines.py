@@ -212,6 +212,23 @@ def without_gpus(host: Recording) -> Recording:
     return over({**host, "stats": stats, "links": links, "answers": answers}, files={"/proc/modules": "\n".join(modules) + "\n"})
 
 
+H100_SXM: Recording = {
+    "name": "NVIDIA H100 80GB HBM3",
+    "architecture": "Hopper",
+    "compute_capability": [9, 0],
+    "memory_total_bytes": 85_520_809_984,
+    "power_limit_mw": 700_000,
+    "power_default_mw": 700_000,
+    "pcie_gen": 5,
+    "pcie_gen_max": 5,
+    "nvlinks": 18,
+    "fabric_state": "completed",
+    "fabric_status": "success",
+    "fabric_health": [],
+}
+"""What NVML says of each of eight H100 in an HGX board, whose fabric manager has joined them."""
+
+
 def gpus(host: Recording, places: list[str], *, ids: str, nodes_: list[int], driver: str = "", **facts: Any) -> Recording:
     """The GPUs of NVML and of the PCI bus in place of those that were there. ``places`` as in ``function``; ``facts`` of all."""
     nvml = host["answers"]["nvml"]

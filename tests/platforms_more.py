@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from machines import (
+    H100_SXM,
     Recording,
     arm,
     card,
@@ -173,18 +174,7 @@ def gcp_a3_mega() -> Recording:
         [f"pci0000:{bus}/0000:{bus}:00.0" for bus in buses],
         ids="10de:2330",
         nodes_=[0, 0, 0, 0, 1, 1, 1, 1],
-        name="NVIDIA H100 80GB HBM3",
-        architecture="Hopper",
-        compute_capability=[9, 0],
-        memory_total_bytes=85_520_809_984,
-        power_limit_mw=700_000,
-        power_default_mw=700_000,
-        pcie_gen=5,
-        pcie_gen_max=5,
-        nvlinks=18,
-        fabric_state="completed",
-        fabric_status="success",
-        fabric_health=[],
+        **H100_SXM,
     )
     for number in range(8):
         bus = f"{6 + number % 4 * 8 + 128 * (number // 4):02x}"
