@@ -29,7 +29,8 @@ from machines import (
     without_gpus,
     x86,
 )
-from platforms import PLATFORMS, dgx_spark, gb200_tray
+from platforms import PLATFORMS
+from platforms_arm import dgx_spark, gb200_tray
 
 
 def gb200_cdmm() -> Recording:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from machines import Recording, over, torch
-from platforms import dgx_spark, fedora_two_4090, gb200_tray, intel_snc4, jetson_orin, old_lab_box
+from platforms import fedora_two_4090, intel_snc4, old_lab_box
+from platforms_arm import dgx_spark, gb200_tray, jetson_orin
 from platforms_contained import colab
 from platforms_more import aws_p5_efa, oci_h100, vast_pod
 
