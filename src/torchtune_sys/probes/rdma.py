@@ -11,6 +11,7 @@ from torchtune_sys.model.values import Missing, T, Why
 from torchtune_sys.probes import rdma_counters
 
 ROOT = "/sys/class/infiniband"
+_NET = "/sys/class/net"
 _GIDS = 16
 """RoCE fills the table from the front, two entries (v1, v2) per address; it has 256 places."""
 _NO_GID = "0000:0000:0000:0000:0000:0000:0000:0000"
@@ -37,6 +38,7 @@ def _device(host: Host, name: str) -> RdmaDevice:
         if isinstance(ports, Missing)
         else sorted(int(port) for port in ports if port.isascii() and port.isdigit() and len(port) < 6)
     )
+    interfaces = _interfaces(host, base)
     return RdmaDevice(
         name=name,
         ports=tuple(_port(host, base, number) for number in numbers),
@@ -44,10 +46,30 @@ def _device(host: Host, name: str) -> RdmaDevice:
         board=host.word(f"{base}/board_id"),
         pci_address=pci_address(host, base),
         numa_node=host.number(f"{base}/device/numa_node"),
-        interfaces=_interfaces(host, base),
+        interfaces=interfaces,
         type=host.word(f"{base}/hca_type"),
         driver=last_part(host.link(f"{base}/device/driver")),
+        congestion=_congestion(host, interfaces),
     )
+
+
+def _congestion(host: Host, interfaces: Fact[tuple[str, ...]]) -> Fact[dict[str, str]]:
+    """/sys/class/net/IF/ecn/roce_np/enable/0 to 7, and roce_rp; the driver in the kernel itself has no such files."""
+    if isinstance(interfaces, Missing) or not interfaces:
+        return Missing(Why.ABSENT, f"{_NET}/ecn", "no interface of this device")
+    found: dict[str, str] = {}
+    for point in ("roce_np", "roce_rp"):
+        digits = ""
+        for priority in range(8):
+            path = f"{_NET}/{interfaces[0]}/ecn/{point}/enable/{priority}"
+            word = host.word(path)
+            if isinstance(word, Missing):
+                return word
+            if word not in ("0", "1"):
+                return Missing(Why.UNPARSED, path, f"neither 0 nor 1: {word[:20]!r}")
+            digits += word
+        found[point] = digits
+    return found
 
 
 def _interfaces(host: Host, base: str) -> Fact[tuple[str, ...]]:

@@ -11,7 +11,7 @@ from torchtune_sys.model.facts.pci import PciDevice
 from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, Why, absent, known, need
-from torchtune_sys.rules import rdma_health, rdma_links
+from torchtune_sys.rules import rdma_congestion, rdma_health, rdma_links
 from torchtune_sys.rules.nccl_choice import interface_named, several_hosts, values
 
 
@@ -363,4 +363,5 @@ RULES: tuple[Rule, ...] = (
     rdma_rate_degraded,
     roce_gid_index,
     *rdma_health.RULES,
+    *rdma_congestion.RULES,
 )

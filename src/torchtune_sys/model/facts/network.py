@@ -94,6 +94,9 @@ class RdmaDevice(msgspec.Struct, frozen=True, kw_only=True):
     """``hca_type``: ``MT4129`` is a ConnectX-7; empty for many drivers."""
     driver: Fact[str] = _NOT_READ
     """Kernel driver of the function: ``mlx5_core``, ``efa`` …; ABSENT for software devices."""
+    congestion: Fact[dict[str, str]] = _NOT_READ
+    """RoCE congestion control (DCQCN) of NVIDIA's OFED driver: ``roce_np`` (notification point) and ``roce_rp`` (reaction point) → a digit
+    for each of the eight priorities, 1 where it is on. ABSENT with other drivers, and for InfiniBand."""
 
 
 class CounterGrowth(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,0 +1,98 @@
+"""Whether the host's own RoCE ports are configured alike against congestion."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torchtune_sys.knowledge import nccl
+from torchtune_sys.model.actions import Advice
+from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, rule, unsure
+from torchtune_sys.model.snapshot import Snapshot
+from torchtune_sys.model.values import Missing, NotApplicable, Why, absent, known, need
+
+_POINTS = {"roce_np": "notification point", "roce_rp": "reaction point"}
+
+
+@rule(
+    id="roce-congestion-control-differs",
+    title="RoCE ports of the same card model have different congestion control",
+    severity=Severity.WARNING,
+    fix=(
+        Advice(
+            text="configure all rails alike, in what sets them up at boot: /sys/class/net/IF/ecn/roce_np/enable/PRIORITY and "
+            "roce_rp/enable/PRIORITY, or mlnx_qos; and the switch ports to match"
+        ),
+    ),
+)
+def roce_congestion_control_differs(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """Among the active RoCE ports of one card model, most have ECN with DCQCN on for a priority, and some have it off, or the other way.
+
+    Why it matters
+    A port without it does not slow down when the switch marks packets, or does not tell the sender: its rail drops packets, or fills the
+    fabric with pause frames, whenever several hosts send to one. A card that was exchanged or reset after the set-up is the usual cause.
+
+    When to leave it
+    The odd port belongs to another network (storage) on purpose. Whether ECN should be on at all depends on the switches, and is not judged.
+
+    References
+    https://docs.nvidia.com/networking/display/mlnxofedv24103250lts/explicit+congestion+notification+(ecn)
+    """
+    for group in _groups(s).values():
+        for point, title in _POINTS.items():
+            masks = {name: facts[point] for name, facts in group.items() if point in facts}
+            usual = max(masks.values(), key=lambda mask: list(masks.values()).count(mask), default="")
+            if list(masks.values()).count(usual) * 2 <= len(group):
+                continue
+            for name, mask in masks.items():
+                if mask != usual:
+                    yield Evidence(
+                        subject=name,
+                        seen=f"{title} {_words(mask)}",
+                        wanted=f"{_words(usual)}, as most of its {len(group) - 1} siblings",
+                        source=f"/sys/class/net/{name}/ecn/{point}/enable",
+                    )
+    for name, missing in _unread(s):
+        yield unsure(name, missing, "as its siblings")
+    if not _unread(s):
+        yield Evidence(subject="RoCE ports", seen="compared", verdict=Verdict.PASS, source="/sys/class/net")
+
+
+def _words(mask: str) -> str:
+    on = [str(priority) for priority, digit in enumerate(mask) if digit == "1"]
+    return "on for every priority" if len(on) == 8 else f"on for priority {', '.join(on)}" if on else "off"
+
+
+def _groups(s: Snapshot) -> dict[str, dict[str, dict[str, str]]]:
+    """Card model → interface → its settings; NotApplicable without three of a kind."""
+    groups: dict[str, dict[str, dict[str, str]]] = {}
+    silent: Missing | None = None
+    found = need(s.network).rdma
+    for device, port in nccl.usable_ports(() if absent(found) else need(found)):
+        names = known(device.interfaces, ())
+        if port.link_layer != "Ethernet" or not names or isinstance(device.board, Missing):
+            continue
+        if isinstance(device.congestion, Missing):
+            silent = device.congestion if device.congestion.why not in (Why.ABSENT, Why.NOT_RECORDED) else silent
+        else:
+            groups.setdefault(device.board, {})[names[0]] = device.congestion
+    groups = {board: group for board, group in groups.items() if len(group) > 2}
+    if not groups:
+        if silent is not None:
+            need(silent)
+        raise NotApplicable("there are no three active RoCE ports of one card model whose settings the driver shows")
+    return groups
+
+
+def _unread(s: Snapshot) -> list[tuple[str, Missing]]:
+    found = need(s.network).rdma
+    ports = nccl.usable_ports(() if absent(found) else need(found))
+    return [
+        (device.name, device.congestion)
+        for device, port in ports
+        if port.link_layer == "Ethernet"
+        and isinstance(device.congestion, Missing)
+        and device.congestion.why not in (Why.ABSENT, Why.NOT_RECORDED)
+    ]
+
+
+RULES: tuple[Rule, ...] = (roce_congestion_control_differs,)
