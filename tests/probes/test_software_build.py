@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import socket
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conftest import judge, load
+from torchtune_sys.host.answers.sockets import bound_socket, parse_bound, parse_listeners, port_listeners
 from torchtune_sys.model.facts.software import BuildTools, CompileCache, SoftwareFacts
 from torchtune_sys.model.rule import Verdict
 from torchtune_sys.model.values import Missing, absent
 from torchtune_sys.probes.software_build import parse_limit, parse_major
-from torchtune_sys.probes.software_session import parse_bound, parse_listeners
 
 HOST_CONFIG = """\
 #if defined (__GNUC__)
@@ -138,13 +141,40 @@ def test_listeners_are_told_from_connections() -> None:
     assert parse_listeners(f"{head}   0: 0100007F:A001 0100007F:733C 0A {tail}", 29500) == ()
 
 
-@pytest.mark.parametrize("port", ["x", "0", "65536", "-1", "2 9"])
-def test_no_port_is_unknown(port: str) -> None:
-    assert judge(load("healthy", env={"MASTER_PORT": port}))["master-port-in-use"].verdict is Verdict.UNKNOWN
+@pytest.mark.parametrize("port", ["x", "0", "65536", "-1", "2 9", ""])
+def test_no_port_has_no_listeners(port: str) -> None:
+    assert isinstance(port_listeners(port, 1.0), Missing)
+
+
+def test_a_listener_of_this_machine_is_seen() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = str(server.getsockname()[1])
+        assert port_listeners(port, 1.0) == [os.getuid()]
+    assert port_listeners(port, 1.0) == []
+
+
+@pytest.mark.parametrize("kind", [socket.SOCK_STREAM, socket.SOCK_SEQPACKET])
+def test_a_socket_that_is_left_behind_is_told_from_one_that_is_held(tmp_path: Path, kind: socket.SocketKind) -> None:
+    path = str(tmp_path / "control")
+    with socket.socket(socket.AF_UNIX, kind) as server:
+        server.bind(path)
+        server.listen()
+        assert bound_socket(path, 1.0) is True
+    assert bound_socket(path, 1.0) is False
+
+
+@pytest.mark.parametrize("answer", ["1000", ["root"], {"uid": 0}])
+def test_a_wrong_answer_is_unknown(answer: object) -> None:
+    seen = load("healthy", env={"MASTER_PORT": "29500"}, answers={"port-listeners:29500": answer})
+    assert judge(seen)["master-port-in-use"].verdict is Verdict.UNKNOWN
+
+
+def test_a_recording_without_the_answer_is_unknown() -> None:
+    assert judge(load("healthy", env={"MASTER_PORT": "29500"}))["master-port-in-use"].verdict is Verdict.UNKNOWN
 
 
 def test_a_directory_in_place_of_a_file() -> None:
-    places = ("/proc/net/unix", "/proc/net/tcp", "/usr/local/cuda/include/crt/host_config.h", "/usr/include/stdlib.h")
+    places = ("/usr/local/cuda/include/crt/host_config.h", "/usr/include/stdlib.h")
     seen = load(
         "healthy",
         files={**{f"{place}/inside": "x" for place in places}, "/usr/local/cuda/bin/nvcc": ""},

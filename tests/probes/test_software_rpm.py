@@ -135,14 +135,14 @@ def test_what_dkms_did() -> None:
 
 
 def test_a_kernel_without_nouveau_needs_no_bar() -> None:
-    release = "6.8.0-45-generic"
-    files = {
-        f"/lib/modules/{release}/modules.dep": "updates/dkms/nvidia.ko.zst:\n",
-        "/etc/modprobe.d/nvidia-graphics-drivers-kms.conf": None,
-    }
-    assert judge(load("healthy", files=files))["nouveau-not-barred"].verdict is Verdict.NA
-    elsewhere = {**files, f"/lib/modules/{release}/modules.dep": None}
-    assert judge(load("healthy", files=elsewhere))["nouveau-not-barred"].verdict is Verdict.NA
+    folder = "/lib/modules/6.8.0-45-generic/kernel/drivers/gpu/drm/nouveau"
+    unbarred = {"/etc/modprobe.d/nvidia-graphics-drivers-kms.conf": None}
+    for there in ({}, {f"{folder}/notes": ""}):
+        files = {f"{folder}/nouveau.ko.zst": None, **unbarred, **there}
+        assert judge(load("healthy", files=files))["nouveau-not-barred"].verdict is Verdict.NA
+    for end in ("", ".xz", ".gz"):
+        files = {f"{folder}/nouveau.ko.zst": None, **unbarred, f"{folder}/nouveau.ko{end}": ""}
+        assert judge(load("healthy", files=files))["nouveau-not-barred"].verdict is Verdict.FAIL
 
 
 @pytest.mark.parametrize("folder", ["/usr/lib/modprobe.d", "/lib/modprobe.d", "/run/modprobe.d", "/usr/local/lib/modprobe.d"])

@@ -57,27 +57,33 @@ def next_kernel(host: Host) -> Fact[NextKernel]:
     if running not in kernels:
         return Missing(Why.ABSENT, "/boot", "the running kernel is not there, so that which one boots next is not seen")
     newest = max(kernels, key=release_key)
-    built = _has(host, newest, "nvidia")
-    here = built if newest == running else _has(host, running, "nvidia")
-    if built is False and here is False:
+    built = True if newest == running else _has_driver(host, newest)
+    if built is False and _has_driver(host, running) is False:
         return Missing(Why.ABSENT, "modules.dep", "the driver comes from elsewhere (a container builds and loads it)")
     return NextKernel(
         release=newest,
         running=newest == running,
-        nvidia=True if newest == running else built,
+        nvidia=built,
         headers=host.exists(f"/lib/modules/{newest}/build/Makefile"),
         dkms=_dkms(host, newest),
         akmods=host.exists("/usr/sbin/akmods"),
-        nouveau=_has(host, newest, "nouveau"),
+        nouveau=_has_nouveau(host, newest),
         nouveau_barred=_nouveau_barred(host),
     )
 
 
-def _has(host: Host, release: str, module: str) -> Fact[bool]:
+def _has_driver(host: Host, release: str) -> Fact[bool]:
     modules = host.text(f"/lib/modules/{release}/modules.dep")
     if isinstance(modules, Missing):
         return modules
-    return any(f"/{module}.ko{end}:" in modules for end in _ENDS)
+    return any(f"/nvidia.ko{end}:" in modules for end in _ENDS)
+
+
+def _has_nouveau(host: Host, release: str) -> Fact[bool]:
+    names = host.names(f"/lib/modules/{release}/kernel/drivers/gpu/drm/nouveau")
+    if isinstance(names, Missing):
+        return False if names.why is Why.ABSENT else names
+    return any(f"nouveau.ko{end}" in names for end in _ENDS)
 
 
 def _dkms(host: Host, release: str) -> Fact[str]:

@@ -2,48 +2,23 @@
 
 from __future__ import annotations
 
+from torchtune_sys.host import questions
 from torchtune_sys.host.base import Host
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.software import Mps
 from torchtune_sys.model.values import Missing, Why
 
-_TABLES = ("/proc/net/tcp", "/proc/net/tcp6")
-_LISTEN = "0A"
-"""TCP_LISTEN (include/net/tcp_states.h)."""
 _MPS = "/tmp/nvidia-mps"
 """Where client and daemon meet unless CUDA_MPS_PIPE_DIRECTORY says otherwise (nvidia-cuda-mps-control(1))."""
 
 
 def listeners(host: Host, port: str) -> Fact[tuple[int, ...]]:
     """UIDs of who listens on a TCP port in this network namespace, each once."""
-    if not (port.isascii() and port.isdigit() and len(port) < 6 and 0 < int(port) < 65536):
-        return Missing(Why.UNPARSED, "MASTER_PORT", f"not a port: {port[:40]!r}")
-    found: dict[int, None] = {}
-    for path in _TABLES:
-        text = host.text(path)
-        if isinstance(text, Missing):
-            if path == "/proc/net/tcp6" and text.why is Why.ABSENT:  # ipv6.disable=1
-                continue
-            return text
-        found.update(dict.fromkeys(parse_listeners(text, int(port))))
-    return tuple(found)
-
-
-def parse_listeners(text: str, port: int) -> tuple[int, ...]:
-    r"""UIDs of the sockets that listen on ``port``, from /proc/net/tcp (Documentation/networking/proc_net_tcp.rst).
-
-    >>> parse_listeners("  sl  local_address rem_address   st\n"
-    ... "   0: 00000000:733C 00000000:0000 0A 00000000:00000000 00:00000000 00000000  1000        0 31337 1 0\n", 29500)
-    (1000,)
-    """
-    end = f":{port:04X}"
-    found: list[int] = []
-    for line in text.splitlines():
-        if end not in line:
-            continue
-        words = line.split()
-        if len(words) > 7 and words[1].endswith(end) and words[3] == _LISTEN and words[7].isascii() and words[7].isdigit():
-            found.append(int(words[7][:10]))
+    found = host.ask(f"{questions.PORT_LISTENERS}:{port}")
+    if isinstance(found, Missing):
+        return found if found.why is not Why.ABSENT else Missing(Why.NOT_RECORDED, found.source, "not asked when it was recorded")
+    if not isinstance(found, list) or not all(isinstance(uid, int) for uid in found):
+        return Missing(Why.UNPARSED, questions.PORT_LISTENERS, "not a list of user ids")
     return tuple(found)
 
 
@@ -72,11 +47,9 @@ def mps(host: Host) -> Fact[Mps]:
 
 def _listening(host: Host, directory: str) -> Fact[bool]:
     """The socket is bound by a living process, or the process is there that the daemon's own note names."""
-    sockets = host.text("/proc/net/unix")
-    if isinstance(sockets, Missing):
-        return sockets
-    if parse_bound(sockets, f"{directory}/control"):
-        return True
+    bound = host.ask(f"{questions.BOUND_SOCKET}:{directory}/control")
+    if isinstance(bound, Missing) or bound is True:
+        return bound
     note = host.word(f"{directory}/nvidia-cuda-mps-control.pid")
     if isinstance(note, Missing):
         return False if note.why is Why.ABSENT else note
@@ -84,13 +57,3 @@ def _listening(host: Host, directory: str) -> Fact[bool]:
     if isinstance(name, Missing):
         return False if name.why is Why.ABSENT else name
     return name.startswith("nvidia-cuda-mps")
-
-
-def parse_bound(text: str, path: str) -> bool:
-    r"""Whether /proc/net/unix lists a socket with this path; a socket's line goes with its process, the file stays.
-
-    >>> parse_bound("Num RefCount Protocol Flags Type St Inode Path\n0: 00000002 00000000 00010000 0005 01 77 /tmp/nvidia-mps/control\n",
-    ... "/tmp/nvidia-mps/control")
-    True
-    """
-    return any(line.endswith(path) and line[: -len(path)].endswith(" ") for line in text.splitlines())

@@ -31,6 +31,8 @@ _WHERE = {
     questions.SMBIOS: "machine:smbios",
     questions.PACKAGES: "machine:packages",
     questions.SERVICES: "load:services",
+    questions.PORT_LISTENERS: "sockets:port_listeners",
+    questions.BOUND_SOCKET: "sockets:bound_socket",
     questions.DYNAMIC: "loader:dynamic",
     questions.LOADER_CACHE: "loader:cache",
     questions.MEMORY_POLICY: "basic:memory_policy",
