@@ -21,12 +21,12 @@ def read(text: str, name: str, intent: Intent | None = None) -> Snapshot | None:
 
     ``name`` says where the text comes from; ``intent`` names the paths that are looked for in it. Never raises for what the text is.
     """
-    from torchtune_sys.evidence import collect_env, driver
+    from torchtune_sys.evidence import driver, report_lines
     from torchtune_sys.model.facts.session import Intent
     from torchtune_sys.model.snapshot import FAMILIES, Snapshot
 
     intent = intent or Intent()
-    paste = _Paste(text, collect_env.clean(text), intent)
+    paste = _Paste(text, report_lines.clean(text), intent)
     parts = {kind: facts for kind, reader in _READERS if (facts := reader(paste))}
     if not parts and not paste.useful():
         return None
@@ -46,10 +46,10 @@ class _Paste:
     """The text as it came, the same cleaned, and the single lines in it that say something."""
 
     def __init__(self, raw: str, text: str, intent: Intent) -> None:
-        from torchtune_sys.evidence import collect_env, driver
+        from torchtune_sys.evidence import driver, report_lines
 
         self.raw, self.text, self.intent = raw, text, intent
-        self.lines = collect_env.parse_lines(text)
+        self.lines = report_lines.parse_lines(text)
         self.module = driver.module_version(text)
         self.told = driver.driver_facts(None, self.module, text) is not None
 
@@ -206,7 +206,7 @@ def _merged(smi: GpuFacts | None, listed: GpuFacts | None) -> GpuFacts | None:
 
 
 def _session(env: dict[str, str]) -> SessionFacts:
-    from torchtune_sys.evidence.collect_env import partly
+    from torchtune_sys.evidence.partial import partly
     from torchtune_sys.model.facts.session import SessionFacts
 
     return partly(SessionFacts, env=env)

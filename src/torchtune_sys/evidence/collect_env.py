@@ -1,210 +1,26 @@
-"""What ``python -m torch.utils.collect_env`` prints, as people paste it: all its layouts since torch 1.0, and the longer ones of vLLM and SGLang.
-
-A line is found wherever its words stand: behind a quote mark, a log's time stamp or a container's name. Nothing here raises.
-"""
+"""What ``python -m torch.utils.collect_env`` prints, as people paste it, as facts. Nothing here raises."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from typing import TypeVar
 
-import msgspec
-
+from torchtune_sys.evidence.partial import SOURCE, missing, partly
+from torchtune_sys.evidence.report_lines import Lines, told
 from torchtune_sys.model.cpuset import CpuSet
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.cpu import CpuFacts
 from torchtune_sys.model.facts.gpu import Gpu, GpuFacts
-from torchtune_sys.model.facts.python import Distribution, LiveTorch, PythonFacts, Torch, normalised
+from torchtune_sys.model.facts.python import LiveTorch, PythonFacts, Torch
 from torchtune_sys.model.facts.system import Os, SystemFacts
 from torchtune_sys.model.values import Missing, Why
 from torchtune_sys.model.version import version
 
-T = TypeVar("T", bound=msgspec.Struct)
-SOURCE = "report"
-SIZE_LIMIT = 4 << 20
-_KEYS = (
-    "PyTorch version", "Is debug build", "CUDA used to build PyTorch", "ROCM used to build PyTorch", "HIP used to build PyTorch", "OS", "GCC version",
-    "Libc version", "Python version", "Python platform", "Is CUDA available", "CUDA runtime version", "GPU models and configuration",
-    "Nvidia driver version", "NVIDIA driver version", "HIP runtime version", "CPU(s)", "On-line CPU(s) list", "Thread(s) per core", "Core(s) per socket",
-    "Socket(s)", "Model name", "Hypervisor vendor", "Flags", "CUDA Driver Version", "PyTorch",
-)  # fmt: skip
-_NOTHING = frozenset(("", "n/a", "none", "could not collect", "no cuda", "unknown", "not available", "no relevant packages"))
-_OF_ITS_OWN = frozenset(
-    ("PyTorch version", "CUDA used to build PyTorch", "Nvidia driver version", "Is CUDA available", "Is debug build")
-)
-"""Lines that nothing but collect_env prints."""
 _OS_IDS = (
     ("Ubuntu", "ubuntu"), ("Debian", "debian"), ("Red Hat Enterprise Linux", "rhel"), ("CentOS", "centos"), ("Rocky Linux", "rocky"),
     ("AlmaLinux", "almalinux"), ("Fedora", "fedora"), ("Amazon Linux", "amzn"), ("openSUSE Leap", "opensuse-leap"), ("SUSE Linux Enterprise", "sles"),
     ("Oracle Linux", "ol"), ("Arch Linux", "arch"), ("Manjaro", "manjaro"), ("Pop!_OS", "pop"), ("Linux Mint", "linuxmint"), ("TencentOS", "tencentos"),
     ("Alibaba Cloud Linux", "alinux"), ("Gentoo", "gentoo"), ("Microsoft Windows", "windows"), ("macOS", "macos"), ("Mac OSX", "macos"),
 )  # fmt: skip
-
-
-class Lines(msgspec.Struct, frozen=True, kw_only=True):
-    """What was recognised, before it is interpreted."""
-
-    values: dict[str, str]
-    """The first value of each key."""
-    packages: tuple[Distribution, ...]
-    gpus: tuple[str, ...]
-    complaints: tuple[str, ...]
-    env: dict[str, str]
-    recognised: bool
-    driver: tuple[str, str] = ("", "")
-    """Driver version and its CUDA in a line copied out of nvidia-smi's head."""
-
-
-def missing(detail: str = "not in the report") -> Missing:
-    return Missing(Why.NOT_RECORDED, SOURCE, detail)
-
-
-def partly(kind: type[T], **facts: object) -> T:
-    """A family of which the report tells a few facts: the others NOT_RECORDED, texts that are no facts empty."""
-    for field in msgspec.structs.fields(kind):
-        if field.required:
-            facts.setdefault(field.name, "" if field.type is str else missing())
-    return kind(**facts)
-
-
-def clean(text: str) -> str:
-    """Without colours, carriage returns and what editors put in front of a file."""
-    text = text[:SIZE_LIMIT].removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n").replace("\u00a0", " ")
-    return re.sub(r"\x1b\[[0-9;?]*[ -/]*[@-~]", "", text)
-
-
-def parse_lines(text: str) -> Lines:
-    """Find the lines that say something, in cleaned text.
-
-    >>> found = parse_lines("> PyTorch version: 2.5.1+cu124\\n> GPU 0: NVIDIA L4\\n> [pip3] torch==2.5.1\\n")
-    >>> found.values["PyTorch version"], found.gpus, found.packages[0].version
-    ('2.5.1+cu124', ('NVIDIA L4',), '2.5.1')
-    """
-    keys = "|".join(re.escape(key) for key in sorted(_KEYS, key=len, reverse=True))
-    keyed = re.compile(rf"^(?:.{{0,120}}?[\s>|\]])??({keys})(?: set to)?[ \t]*:[ \t]*(.*)$")
-    values: dict[str, str] = {}
-    lines = text.split("\n")[:50_000]
-    for number, line in enumerate(lines):
-        found = keyed.match(line[:20_000])
-        if found and found[1] not in values:
-            values[found[1]] = found[2].strip()
-            if found[1] == "Flags" and _wrapped(lines, number):
-                values["Flags"] = ""
-    return Lines(
-        values=values,
-        packages=tuple(_packages(lines)),
-        gpus=tuple(_gpus(lines, values)),
-        complaints=tuple(dict.fromkeys(_complaints(lines)))[:50],
-        env=_environment(lines),
-        recognised=bool(_OF_ITS_OWN & values.keys()),
-        driver=_driver_line(text),
-    )
-
-
-def _wrapped(lines: list[str], number: int) -> bool:
-    """Whether a terminal broke the line: a flag may then be in two halves."""
-    after = lines[number + 1].strip() if number + 1 < len(lines) else ""
-    return bool(after) and ":" not in after and "=" not in after
-
-
-def _packages(lines: list[str]) -> Iterator[Distribution]:
-    listed = re.compile(r"\[(pip3?|conda|pip\d\.\d+)\]\s+([A-Za-z0-9][\w.-]*)(?:==|\s+)(\d[\w.+!-]*)(?:\s+(\S+))?")
-    plain = re.compile(r"^[\s>|]*(torch|torchvision|torchaudio|triton|numpy|vllm|nvidia-[a-z0-9-]+)(?:==|\s+)v?(\d[\w.+]*)\s*$")
-    name = ""
-    for line in lines:
-        line = line[:1000]
-        found = listed.search(line)
-        if found:
-            kind = "conda" if found[1] == "conda" else "pip"
-            build = (found[4] or "") if kind == "conda" and not (found[4] or "").startswith("pypi") else ""
-            yield Distribution(name=normalised(found[2]), version=found[3], location=kind, build=build)
-            continue
-        found = plain.match(line)
-        if found:
-            yield Distribution(name=found[1], version=found[2], location="pip")
-        elif line.startswith("Name: "):
-            name = normalised(line[6:].strip())
-        elif name and line.startswith("Version: "):
-            yield Distribution(name=name, version=line[9:].strip(), location="pip")
-            name = ""
-
-
-def _gpus(lines: list[str], values: dict[str, str]) -> Iterator[str]:
-    numbered = re.compile(r"(?:^|[\s>|:])GPU (\d{1,3}): (.+?)\s*(?:\(UUID.*)?$")
-    seen: dict[int, str] = {}
-    for line in lines:
-        found = numbered.search(line[:300])
-        if found and not re.match(r"X\b|\d", found[2]):
-            seen.setdefault(int(found[1]), found[2])
-    if seen:
-        yield from (seen[number] for number in sorted(seen))
-        return
-    alone = values.get("GPU models and configuration", "")
-    if alone.lower() not in _NOTHING and not alone.startswith("GPU "):
-        yield alone
-
-
-_COMPLAINTS = (
-    "driver on your system is too old",
-    "forward compatibility was attempted",
-    "cannot open shared object file",
-    "undefined symbol",
-    "cuDNN version incompatibility",
-    "is not compatible with the current PyTorch installation",
-    "no kernel image is available",
-    "compiled with an unsupported toolchain",
-    "requirement error: unsatisfied condition: cuda",
-    "No matching distribution found for torch",
-    "Found no NVIDIA driver on your system",
-    "cannot find -lcuda",
-    "libcuda.so cannot found!",
-    "nvcc was not found",
-    "CUDA_HOME environment variable is not set",
-    "CUDA_HOME does not exist, unable to compile",
-    "Could not load library libcudnn",
-    "Unable to load any of {libcudnn",
-    "device kernel image is invalid",
-)
-
-
-def _complaints(lines: list[str]) -> Iterator[str]:
-    """Sentences of the loader and of CUDA that name a fault of the environment."""
-    glibc = re.compile(r"version [`'\u2018]?(?:GLIBC|GLIBCXX|CXXABI)_[\d.]+['\u2019]? not found")
-    for line in lines:
-        line = line[:2000]
-        if any(words in line for words in _COMPLAINTS) or glibc.search(line):
-            yield re.sub(r"[`'\u2018]((?:GLIBC|GLIBCXX|CXXABI)_[\d.]+)['\u2019]", r"`\1'", line.strip())[:400]
-
-
-def _driver_line(text: str) -> tuple[str, str]:
-    """A line of nvidia-smi's head, without the table around it.
-
-    >>> _driver_line("Driver Version: 570.86.10     CUDA Version: 12.8")
-    ('570.86.10', '12.8')
-    """
-    found = re.search(r"Driver Version: *(\d{3}\.\d+(?:\.\d+)?)(?:[ |]+CUDA Version: *(\d+\.\d+))?", text)
-    return (found[1], found[2] or "") if found else ("", "")
-
-
-def _environment(lines: list[str]) -> dict[str, str]:
-    """vLLM ends with the environment variables that matter to it; CUDA_MODULE_LOADING, which CUDA itself sets, is always among them."""
-    from torchtune_sys.host.environment import relevant
-
-    assigned = re.compile(r"^[\s>|]*([A-Z][A-Z0-9_]{2,60})=(.*)$")
-    found = [match for line in lines if (match := assigned.match(line[:8000]))]
-    env = relevant({match[1]: match[2].strip() for match in found})
-    return (
-        env
-        if "CUDA_MODULE_LOADING" in env or any("Environment Variables" in line or "ENV Variables" in line for line in lines)
-        else {}
-    )
-
-
-def told(lines: Lines, key: str) -> Fact[str]:
-    """A key's value; NOT_RECORDED where the report does not give one."""
-    value = lines.values.get(key, "")
-    return missing() if value.lower() in _NOTHING else value
 
 
 def _first(pattern: str, value: Fact[str]) -> Fact[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from torchtune_sys.evidence.collect_env import missing, partly
+from torchtune_sys.evidence.partial import missing, partly
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.limits import Limit, LimitsFacts
 

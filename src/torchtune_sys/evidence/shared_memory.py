@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from torchtune_sys.evidence.block_devices import PastedMount, read_paste, size_of
-from torchtune_sys.evidence.collect_env import missing, partly
+from torchtune_sys.evidence.partial import missing, partly
 from torchtune_sys.model.facts.memory import MemoryFacts
 
 _POINT = "/dev/shm"
