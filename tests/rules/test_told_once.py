@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 from conftest import judge, load
 from torchtune_sys.model.rule import Result, Verdict
 
@@ -111,3 +113,18 @@ def test_heat_of_the_processors() -> None:
     assert list(failed(with_log(*lines(10), files=count), *names)) == ["cpu-thermal-throttle-logged"]
     assert list(failed(with_log(*lines(9), files=count), *names)) == ["cpu-throttled-for-heat"]
     assert with_log(*lines(10), files=count)["cpu-throttled-for-heat"].verdict is Verdict.NA
+
+
+def test_a_laptop_is_not_told_of_its_heat() -> None:
+    count = "/sys/devices/system/cpu/cpu63/thermal_throttle/package_throttle_count"
+    log = load("cpu-thermal-throttle-logged.fail").kernel
+    for chassis, wanted in (
+        ("10\n", Verdict.NA),
+        ("31\n", Verdict.NA),
+        ("23\n", Verdict.FAIL),
+        ("3\n", Verdict.FAIL),
+        ("x\n", Verdict.FAIL),
+    ):
+        seen = load("healthy", files={"/sys/class/dmi/id/chassis_type": chassis, count: "512000"})
+        assert judge(seen)["cpu-throttled-for-heat"].verdict is wanted
+        assert judge(msgspec.structs.replace(seen, kernel=log))["cpu-thermal-throttle-logged"].verdict is wanted

@@ -25,6 +25,8 @@ _DAEMONS = (
 )
 _THROTTLE = "thermal_throttle/package_throttle_count"
 _MOST = 64
+_PORTABLE = (8, 9, 10, 14, 30, 31, 32)
+"""SMBIOS 7.4.1: portable, laptop, notebook, sub notebook, tablet, convertible, detachable."""
 
 
 def probe(host: Host, intent: Intent) -> HardwareFacts:
@@ -32,6 +34,7 @@ def probe(host: Host, intent: Intent) -> HardwareFacts:
     return HardwareFacts(
         clock_synchronised=_synchronised(host, daemon, intent.live),
         clock_daemon=daemon,
+        portable=_portable(host),
         clocksource=host.word("/sys/devices/system/clocksource/clocksource0/current_clocksource"),
         memory_devices=_memory(host),
         memory_controllers=_controllers(host),
@@ -39,6 +42,11 @@ def probe(host: Host, intent: Intent) -> HardwareFacts:
         throttled=_throttled(host),
         services=_services(host) if intent.live else Missing(Why.ABSENT, "--live", "not measured"),
     )
+
+
+def _portable(host: Host) -> Fact[bool]:
+    kind = host.number("/sys/class/dmi/id/chassis_type")
+    return kind if isinstance(kind, Missing) else kind in _PORTABLE
 
 
 def _daemon(host: Host) -> Fact[str]:

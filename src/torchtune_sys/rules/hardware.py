@@ -153,6 +153,8 @@ def cpu_throttled_for_heat(s: Snapshot, p: Params) -> Iterator[Evidence]:
     found = need(s.hardware).throttled
     if absent(found):
         raise NotApplicable("this processor counts no throttling")
+    if known(need(s.hardware).portable, False):
+        raise NotApplicable("a laptop: its processor slows down for heat as a matter of course")
     count = need(found)
     if findings(s, cpu_thermal_throttle_logged):
         raise NotApplicable("the kernel's log tells of it: see cpu-thermal-throttle-logged")

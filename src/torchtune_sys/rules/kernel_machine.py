@@ -8,7 +8,7 @@ from torchtune_sys.model.actions import Advice
 from torchtune_sys.model.facts.kernel import KernelEvent
 from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, Verdict, rule
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import Missing, known, need
+from torchtune_sys.model.values import Missing, NotApplicable, known, need
 from torchtune_sys.rules.kernel_seen import DAYS, grouped, nothing, recent, shorter, total, when
 
 
@@ -212,11 +212,13 @@ def cpu_thermal_throttle_logged(s: Snapshot, p: Params) -> Iterator[Evidence]:
     Data loading and kernel launches slow down on this host alone, and every other rank waits for it.
 
     When to leave it
-    On a laptop or a small workstation, where it is normal under load.
+    On a small workstation, where it is normal under load. (Laptops are not judged.)
 
     References
     Linux drivers/thermal/intel/therm_throt.c
     """
+    if not isinstance(s.hardware, Missing) and known(s.hardware.portable, False):
+        raise NotApplicable("a laptop: its processor slows down for heat as a matter of course")
     log = need(s.kernel)
     events = recent(s, p, "cpu-hot")
     if total(events) < int(p["count"]):

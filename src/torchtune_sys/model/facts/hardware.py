@@ -59,6 +59,8 @@ class HardwareFacts(msgspec.Struct, frozen=True, kw_only=True):
     """By what the time daemons leave in /run; Missing where none of them tells."""
     clock_daemon: Fact[str] = _NOT_READ
     """``timesyncd``, ``chronyd``, ``ntpd`` or ``ptp4l``; ``""`` where none runs under systemd."""
+    portable: Fact[bool] = _NOT_READ
+    """Whether the firmware calls the machine a laptop, notebook, convertible or tablet; ABSENT where it has no such table."""
     clocksource: Fact[str] = _NOT_READ
     """What the kernel reads time from: ``tsc``, ``kvm-clock``, ``hpet`` …"""
     memory_devices: Fact[tuple[MemoryDevice, ...]] = _NOT_READ
