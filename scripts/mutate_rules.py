@@ -6,8 +6,10 @@
 A scratch copy of the project is made in which ``@rule(…) def name`` reads ``def _judge_name`` and
 ``name = rule(…)(_judge_name)``, since mutmut leaves decorated functions alone and every rule is one. mutmut makes the
 mutants; those that change nothing but words are left out before they run (mutation_text.py), the rest run in forks of one
-pytest process (mutation_run.py). Survivors that were looked at are explained in mutation_survivors.toml and mutation_survivors/, by the text of the
-changed line, so that the explanation outlives a change elsewhere. Exit status 1: a survivor without explanation.
+pytest process (mutation_run.py). Survivors that were looked at are explained in mutation_survivors/, a file per family of
+rules: ``[[reason]]`` with ``kind`` (words: changes only what people read; equivalent: no input tells it apart; accepted:
+could be told apart, and why it is not tested), ``why``, and ``mutants``, the keys as they are printed here. A key holds the
+text of the changed line, so that the explanation outlives a change elsewhere. Exit status 1: a survivor without explanation.
 """
 
 from __future__ import annotations
@@ -35,10 +37,7 @@ from mutmut.mutation.data import LineSpan
 from mutmut.mutation.file_mutation import Mutation, combine_mutations_to_source, create_mutations
 
 REPO = Path(__file__).resolve().parent.parent
-EXPLAINED = (
-    Path(__file__).with_name("mutation_survivors.toml"),
-    *sorted(Path(__file__).with_name("mutation_survivors").glob("*.toml")),
-)
+EXPLAINED = sorted(Path(__file__).with_name("mutation_survivors").glob("*.toml"))
 PAGE = REPO / "docs/mutation.md"
 NOT_FOR_MUTANTS = {"test_catalogue.py"}
 """Judges the whole catalogue for every recorded host; test_verdicts.py asks each host about its own rule."""
