@@ -10,7 +10,7 @@ from torchtune_sys.evidence.block_devices import Device, Paste, PastedMount, pla
 from torchtune_sys.model.disk_media import INSTANCE_STORE, classify, is_made_up
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.session import Intent
-from torchtune_sys.model.facts.storage import Array, Disk, Place, StorageFacts
+from torchtune_sys.model.facts.storage import Array, Disk, Place, StorageFacts, nowhere
 from torchtune_sys.model.mounts import LOCAL, carrier, is_below
 from torchtune_sys.model.values import Missing, Why
 
@@ -77,7 +77,7 @@ class _Look:
         point = max(points, key=len, default="")
         if not point or (point == "/" and path != "/" and not self._paste.whole):
             why = f"no mount of the report carries {path}, and it does not show those of a network"
-            return _unseen(path, role, Missing(Why.NOT_RECORDED, _NAME, why, f"findmnt -J --target {path}"))
+            return nowhere(path, role, Missing(Why.NOT_RECORDED, _NAME, why, f"findmnt -J --target {path}"))
         return self._describe(path, role, self._mounts[point])
 
     def room_at_root(self) -> Place | None:
@@ -191,28 +191,3 @@ def _filled(mount: PastedMount, other: PastedMount | None) -> PastedMount:
         return mount
     names = ("source", "filesystem", "options", "size", "free")
     return msgspec.structs.replace(mount, **{name: getattr(other, name) for name in names if getattr(mount, name) in (None, "")})
-
-
-def _unseen(path: str, role: str, why: Missing) -> Place:
-    return Place(
-        path=path,
-        role=role,
-        real_path=why,
-        exists=why,
-        mount_point=why,
-        filesystem=why,
-        carrier=why,
-        mount_source=why,
-        options=why,
-        network=why,
-        layers=(),
-        disks=why,
-        arrays=(),
-        read_ahead_kib=why,
-        size_bytes=why,
-        free_bytes=why,
-        inodes=why,
-        inodes_free=why,
-        readable=why,
-        writable=why,
-    )

@@ -9,7 +9,7 @@ from torchtune_sys.host import questions
 from torchtune_sys.host.base import Host, Space
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.session import Intent
-from torchtune_sys.model.facts.storage import Place, StorageFacts
+from torchtune_sys.model.facts.storage import Place, StorageFacts, nowhere
 from torchtune_sys.model.mounts import LOCAL, Mount, carrier, carrying
 from torchtune_sys.model.values import Missing, Why
 from torchtune_sys.probes.blockdev import Descent, Stack, whole_disks
@@ -63,13 +63,13 @@ class _Look:
 
     def place(self, path: Fact[str], role: str) -> Place:
         if isinstance(path, Missing):
-            return _nowhere("", role, path)
+            return nowhere("", role, path)
         if isinstance(self._mounts, Missing):
-            return _nowhere(path, role, self._mounts)
+            return nowhere(path, role, self._mounts)
         real, dead = self._resolve(path)
         mount = carrying(self._mounts, real)
         if mount is None:
-            return _nowhere(path, role, Missing(Why.ABSENT, "/proc/self/mountinfo", f"no mount carries {real}"))
+            return nowhere(path, role, Missing(Why.ABSENT, "/proc/self/mountinfo", f"no mount carries {real}"))
         at_mount: Fact[bool] = True  # a mount point is there, whatever a recording lists
         exists = dead if dead is not None else at_mount if real == mount.point else self._host.exists(real)
         there = real
@@ -174,29 +174,3 @@ class _Look:
             if mount.device.partition(":")[0] not in ("", "0"):
                 return self._host.number(f"{directory}/queue/read_ahead_kb")
         return self._host.number(f"/sys/class/bdi/{mount.device}/read_ahead_kb")
-
-
-def _nowhere(path: str, role: str, why: Missing) -> Place:
-    """A place of which nothing is known, for one reason."""
-    return Place(
-        path=path,
-        role=role,
-        real_path=why,
-        exists=why,
-        mount_point=why,
-        filesystem=why,
-        carrier=why,
-        mount_source=why,
-        options=why,
-        network=why,
-        layers=(),
-        disks=why,
-        arrays=(),
-        read_ahead_kib=why,
-        size_bytes=why,
-        free_bytes=why,
-        inodes=why,
-        inodes_free=why,
-        readable=why,
-        writable=why,
-    )

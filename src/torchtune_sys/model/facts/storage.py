@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from torchtune_sys.model.facts import Fact
+from torchtune_sys.model.values import Missing
 
 
 class Disk(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,3 +78,29 @@ class StorageFacts(msgspec.Struct, frozen=True, kw_only=True):
     places: tuple[Place, ...]
     disks: Fact[tuple[Disk, ...]]
     """Every whole disk of the host."""
+
+
+def nowhere(path: str, role: str, why: Missing) -> Place:
+    """A place of which nothing is known, for one reason."""
+    return Place(
+        path=path,
+        role=role,
+        real_path=why,
+        exists=why,
+        mount_point=why,
+        filesystem=why,
+        carrier=why,
+        mount_source=why,
+        options=why,
+        network=why,
+        layers=(),
+        disks=why,
+        arrays=(),
+        read_ahead_kib=why,
+        size_bytes=why,
+        free_bytes=why,
+        inodes=why,
+        inodes_free=why,
+        readable=why,
+        writable=why,
+    )
