@@ -11,6 +11,7 @@ from torchtune_sys.model.rule import Verdict
 
 GPU = {"index": 0, "name": "NVIDIA GB200", "pci_address": "0000:1b:00.0", "fabric_state": "completed", "fabric_of_hosts": True}
 NONE = {"$missing": "not-supported", "source": "NVML"}
+OLD = {"$missing": "not-recorded", "source": "NVML"}
 UNSEEN = {"$missing": "failed", "source": "NVML"}
 
 
@@ -28,6 +29,8 @@ def verdict(gpu: dict[str, Any] | None = None, nodes: int | None = 2, **overlay:
         ({"fabric_of_hosts": False}, 2, Verdict.NA),
         ({"fabric_of_hosts": NONE}, 2, Verdict.NA),
         ({"fabric_of_hosts": UNSEEN}, 2, Verdict.UNKNOWN),
+        ({"fabric_of_hosts": OLD}, 2, Verdict.UNKNOWN),
+        ({"fabric_of_hosts": OLD, "name": "NVIDIA H100 80GB HBM3"}, 2, Verdict.NA),
         ({"fabric_state": "in-progress"}, 2, Verdict.NA),
         ({"mig": True}, 2, Verdict.NA),
     ],

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from torchtune_sys.model.actions import Advice, Needs, Service
+from torchtune_sys.model.facts.gpu import Gpu
 from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, rule
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, Why, known, need
@@ -61,10 +62,18 @@ def imex_not_ready(s: Snapshot, p: Params) -> Iterator[Evidence]:
     )
 
 
+def _silent(gpu: Gpu) -> bool:
+    """It does not tell; a recording that is older than the fact does not either, which matters for parts of a rack alone."""
+    fact = gpu.fabric_of_hosts
+    if not isinstance(fact, Missing):
+        return False
+    in_rack = known(gpu.name, "").startswith(("NVIDIA GB200", "NVIDIA GB300"))
+    return fact.why in (Why.NOT_SUPPORTED, Why.ABSENT) or (fact.why is Why.NOT_RECORDED and not in_rack)
+
+
 def _spans_hosts(s: Snapshot) -> None:
     joined = [gpu for gpu in gates.nvidia_gpus(s) if gpu.fabric_state == "completed" and gpu.mig is not True]
-    told = [gpu.fabric_of_hosts for gpu in joined]
-    told = [fact for fact in told if not isinstance(fact, Missing) or fact.why not in (Why.NOT_SUPPORTED, Why.ABSENT)]
+    told = [gpu.fabric_of_hosts for gpu in joined if not _silent(gpu)]
     if not told:
         raise NotApplicable("no GPU here belongs to an NVLink fabric")
     if True not in told and not any(need(fact) for fact in told):
