@@ -329,6 +329,14 @@ def test_a_quarter_of_a_core_or_a_twentieth_of_memory(healthy: Snapshot, service
     assert (result.verdict if isinstance(expected, Verdict) else [item.verdict for item in result.evidence]) == expected
 
 
+@pytest.mark.parametrize("mark", [5, 1, 0.1])
+def test_of_an_unknown_memory_no_share_is_known_whatever_the_mark(healthy: Snapshot, mark: float) -> None:
+    seen = changed(changed(healthy, "hardware", services=(service(memory=0.5),)), "memory", total_bytes=DENIED)
+    rule = BY_ID["service-takes-resources"]
+    (found,) = engine.judge(seen, (rule,), {rule.id: {"memory_percent": mark}})
+    assert found.verdict is UNKNOWN
+
+
 def test_services_of_a_host_of_whose_memory_nothing_is_known(healthy: Snapshot) -> None:
     seen = msgspec.structs.replace(changed(healthy, "hardware", services=(service(memory=0.5),)), memory=DENIED)
     assert judged(seen, "service-takes-resources").verdict is UNKNOWN

@@ -348,6 +348,13 @@ def test_huge_pages_that_lie_idle(healthy: Snapshot, reserved: Any, free: Any, e
         assert "idle" not in result.evidence[0].seen
 
 
+def test_where_no_huge_page_may_be_reserved_none_is(healthy: Snapshot) -> None:
+    rule = BY_ID["hugepages-hoard-memory"]
+    for reserved, expected in ((0, PASS), (1, FAIL)):
+        seen = changed(healthy, "memory", hugepages_reserved_bytes=reserved, hugepages_free_bytes=reserved)
+        assert engine.judge(seen, (rule,), {rule.id: {"max_share": 0}})[0].verdict is expected
+
+
 @pytest.mark.parametrize(
     ("kills", "events", "expected"),
     [
