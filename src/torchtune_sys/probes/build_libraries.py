@@ -10,7 +10,7 @@ from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.python import Distribution
 from torchtune_sys.model.values import Missing, Why
 from torchtune_sys.model.version import version
-from torchtune_sys.probes.loader_path import DEFAULT_DIRECTORIES
+from torchtune_sys.probes.driver_files import DEFAULT_DIRECTORIES
 
 
 def linkable(host: Host, env: Mapping[str, str], triton: Distribution) -> Fact[tuple[str, ...]]:

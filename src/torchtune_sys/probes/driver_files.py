@@ -11,7 +11,7 @@ from torchtune_sys.model.facts.driver import DeviceNode
 from torchtune_sys.model.values import Missing, Why
 
 _LIBRARIES = ("libcuda.so", "libnvidia-ml.so")
-_DEFAULT_DIRECTORIES = (
+DEFAULT_DIRECTORIES = (
     "/lib/x86_64-linux-gnu",
     "/usr/lib/x86_64-linux-gnu",
     "/lib/aarch64-linux-gnu",
@@ -21,6 +21,7 @@ _DEFAULT_DIRECTORIES = (
     "/lib",
     "/usr/lib",
 )
+"""Those of Debian's and of Red Hat's glibc; a directory of the other kind is not there, or holds files of another machine."""
 WSL_LIBRARIES = "/usr/lib/wsl/lib"
 
 
@@ -63,7 +64,7 @@ def search_path(host: Host) -> list[str]:
     env = host.env()
     given = "" if isinstance(env, Missing) else env.get("LD_LIBRARY_PATH", "")
     found: dict[str, None] = {}
-    for directory in (*given.split(":"), *_configured(host), *_DEFAULT_DIRECTORIES):
+    for directory in (*given.split(":"), *_configured(host), *DEFAULT_DIRECTORIES):
         place = directory.rstrip("/")
         if not place.startswith("/"):
             continue

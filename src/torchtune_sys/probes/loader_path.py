@@ -15,18 +15,8 @@ from torchtune_sys.host import questions
 from torchtune_sys.host.base import Host
 from torchtune_sys.model.elf import Cached, Elf
 from torchtune_sys.model.values import Missing, Why
+from torchtune_sys.probes.driver_files import DEFAULT_DIRECTORIES
 
-DEFAULT_DIRECTORIES = (
-    "/lib/x86_64-linux-gnu",
-    "/usr/lib/x86_64-linux-gnu",
-    "/lib/aarch64-linux-gnu",
-    "/usr/lib/aarch64-linux-gnu",
-    "/lib64",
-    "/usr/lib64",
-    "/lib",
-    "/usr/lib",
-)
-"""Those of Debian's and of Red Hat's glibc; a directory of the other kind is not there, or holds files of another machine."""
 CUDA = (
     "libcuda", "libcublas", "libcudnn", "libcufft", "libcufile", "libcupti", "libcurand", "libcusolver", "libcusparse", "libnv", "libnccl",
 )  # fmt: skip
