@@ -210,3 +210,15 @@ def _kill_group(child: subprocess.Popen[bytes]) -> None:
 def _signal(child: subprocess.Popen[bytes], sig: signal.Signals) -> None:
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(child.pid, sig)
+
+
+def ended_by(rc: int) -> str:
+    """The signal that a negative status stands for.
+
+    >>> ended_by(-11), ended_by(-99)
+    ('SIGSEGV', 'signal 99')
+    """
+    try:
+        return signal.Signals(-rc).name
+    except ValueError:
+        return f"signal {-rc}"

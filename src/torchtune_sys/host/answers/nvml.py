@@ -48,7 +48,7 @@ def _child(deadline: float, env: dict[str, str]) -> Fact[Any]:
         if output.rc > 0:
             last = output.stderr.strip().splitlines()[-1:] or ["no message"]
             return Missing(Why.FAILED, "NVML", f"the child that asks NVML ended with status {output.rc}: {last[0][:200]}")
-        call, what = _last_call(output.stdout), _signal(-output.rc)
+        call, what = _last_call(output.stdout), process.ended_by(output.rc)
         if "@-1" in call or not call or len(crashed) == _CRASHES or f"{call}={what}" in crashed:
             name = call.removesuffix("@-1").replace("@", " of GPU ")
             return Missing(Why.FAILED, "NVML", f"the NVIDIA library crashed: {what}" + (f" in {name}" if name else ""))
@@ -92,7 +92,7 @@ def _nvidia_smi(timeout_s: float, env: dict[str, str]) -> Fact[Any]:
     if isinstance(output, Missing):
         return output
     if output.rc < 0:
-        return Missing(Why.FAILED, "nvidia-smi", f"crashed: {_signal(-output.rc)}")
+        return Missing(Why.FAILED, "nvidia-smi", f"crashed: {process.ended_by(output.rc)}")
     found = nvidia_smi.parse_xml(output.stdout)
     if found is not None:
         return found
@@ -101,12 +101,3 @@ def _nvidia_smi(timeout_s: float, env: dict[str, str]) -> Fact[Any]:
         return complaint
     words = (output.stdout + output.stderr).strip().splitlines()[:1] or ["nothing"]
     return Missing(Why.FAILED, "nvidia-smi", f"status {output.rc}, and it printed {words[0][:100]!r}")
-
-
-def _signal(number: int) -> str:
-    import signal
-
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"

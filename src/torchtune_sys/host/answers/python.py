@@ -45,7 +45,7 @@ def _child(path: str, script: str, timeout_s: float) -> Fact[Any]:
     if isinstance(output, Missing):
         return Missing(output.why, path, output.detail.replace(source, "…"), output.remedy)
     if output.rc < 0:
-        return Missing(Why.FAILED, path, f"the interpreter was ended by {_signal(-output.rc)}")
+        return Missing(Why.FAILED, path, f"the interpreter was ended by {process.ended_by(output.rc)}")
     if output.rc != 0:
         last = output.stderr.strip().splitlines()[-1:] or ["no message"]
         return Missing(Why.FAILED, path, f"the interpreter ended with status {output.rc}: {last[0][:200]}")
@@ -64,12 +64,3 @@ def _last_object(text: str, path: str) -> Fact[Any]:
     return (
         found if isinstance(found, dict) else Missing(Why.UNPARSED, path, "the interpreter did not print what it was asked for")
     )
-
-
-def _signal(number: int) -> str:
-    import signal
-
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
