@@ -132,6 +132,17 @@ def _pinned(s: Snapshot) -> Iterator[tuple[Requirement, Distribution | None]]:
         yield wanted, there.get(wanted.name)
 
 
+def _against_pin(wanted: Requirement, there: Distribution) -> Evidence:
+    fits = satisfies(there.version, wanted.specifier)
+    return Evidence(
+        subject=there.name,
+        seen=there.version,
+        wanted=wanted.specifier,
+        verdict=Verdict.FAIL if fits is False else Verdict.PASS,
+        source=there.location,
+    )
+
+
 @rule(
     id="nccl-wheel-version-overridden",
     title="Another NCCL than the one torch was built with is installed",
@@ -154,14 +165,7 @@ def nccl_wheel_version_overridden(s: Snapshot, _p: Params) -> Iterator[Evidence]
     """
     for wanted, there in _pinned(s):
         if wanted.name.startswith("nvidia-nccl") and there is not None:
-            fits = satisfies(there.version, wanted.specifier)
-            yield Evidence(
-                subject=there.name,
-                seen=there.version,
-                wanted=wanted.specifier,
-                verdict=Verdict.FAIL if fits is False else Verdict.PASS,
-                source=there.location,
-            )
+            yield _against_pin(wanted, there)
 
 
 @rule(
@@ -246,14 +250,7 @@ def triton_version_differs(s: Snapshot, _p: Params) -> Iterator[Evidence]:
     """
     for wanted, there in _pinned(s):
         if wanted.name == "triton" and there is not None:
-            fits = satisfies(there.version, wanted.specifier)
-            yield Evidence(
-                subject="triton",
-                seen=there.version,
-                wanted=wanted.specifier,
-                verdict=Verdict.FAIL if fits is False else Verdict.PASS,
-                source=there.location,
-            )
+            yield _against_pin(wanted, there)
 
 
 @rule(
