@@ -10,7 +10,7 @@ from torchtune_sys.model.facts.network import RdmaDevice
 from torchtune_sys.model.facts.pci import PciDevice
 from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import Missing, NotApplicable, Why, absent, known, need
+from torchtune_sys.model.values import Missing, NotApplicable, Unknown, Why, absent, known, need
 from torchtune_sys.rules import rdma_congestion, rdma_health, rdma_links
 from torchtune_sys.rules.nccl_choice import interface_named, several_hosts, values
 
@@ -249,11 +249,14 @@ def roce_gid_index(s: Snapshot, p: Params) -> Iterator[Evidence]:
     ports = [pair for pair in nccl.usable_ports(devices, chosen.get("NCCL_IB_HCA", "")) if need(pair[1].link_layer) == "Ethernet"]
     if not ports:
         raise NotApplicable("no RoCE port is active")
-    index = rdma_links.gid_index(s)
+    unseen = rdma_links.unseen_version(s)
+    index = 0 if unseen is not None else rdma_links.gid_index(s)
     if index < 0:
         return
     for device, port in ports:
         why = rdma_links.gid_fault(port, index)
+        if why and unseen is not None:
+            raise Unknown(unseen)
         if why:
             yield Evidence(
                 subject=f"{device.name}:{port.port}",

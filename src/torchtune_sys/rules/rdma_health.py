@@ -279,7 +279,7 @@ def roce_without_routable_address(s: Snapshot, p: Params) -> Iterator[Evidence]:
 def _unreachable(port: RdmaPort, ipv6: bool) -> str:
     gids = need(port.gids)
     fit = [gid for gid in gids if rdma_links.is_ipv4(gid.gid) or (ipv6 and not nccl.is_link_local(gid.gid))]
-    if any(known(gid.type, "RoCE v2").startswith("RoCE v2") for gid in fit) or any(gid.index > 14 for gid in gids):
+    if any((rdma_links.gid_type(gid) or "RoCE v2").startswith("RoCE v2") for gid in fit) or any(gid.index > 14 for gid in gids):
         return ""  # the table is read up to entry 15: what is behind may hold one
     if fit:
         return "RoCE v1 entries alone have an address of this family"

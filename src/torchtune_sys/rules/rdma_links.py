@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 from torchtune_sys.knowledge import nccl
-from torchtune_sys.model.facts.network import RdmaDevice, RdmaPort
+from torchtune_sys.model.facts.network import Gid, RdmaDevice, RdmaPort
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import Missing, known, need
+from torchtune_sys.model.values import Missing, Why, known, need
 from torchtune_sys.rules.nccl_choice import nccl_version, values
 
 Pair = tuple[RdmaDevice, RdmaPort]
@@ -128,6 +128,26 @@ def gid_index(s: Snapshot) -> int:
     return -1 if nccl_version(s)[0] >= nccl.GID_AUTOMATIC_SINCE else 0
 
 
+def unseen_version(s: Snapshot) -> Missing | None:
+    """Why the installed NCCL's release could not be seen, where it decides whether NCCL searches the table."""
+    if values(s).get("NCCL_IB_GID_INDEX", ""):
+        return None
+    torch = s.python if isinstance(s.python, Missing) else s.python.torch
+    found = torch if isinstance(torch, Missing) else torch.nccl
+    return found if isinstance(found, Missing) and found.why not in _TOLD else None
+
+
+_TOLD = (Why.ABSENT, Why.NOT_RECORDED, Why.NOT_SUPPORTED)
+"""There is no torch (yet), or a report does not speak of it: the newest NCCL is assumed then."""
+
+
+def gid_type(gid: Gid) -> str:
+    """The type of an entry; ``""`` where this kernel has none to show (before 4.5)."""
+    if isinstance(gid.type, Missing):
+        return "" if gid.type.why in _TOLD else need(gid.type)
+    return gid.type
+
+
 def is_ipv4(gid: str) -> bool:
     return gid.startswith("0000:0000:0000:0000:0000:ffff:")
 
@@ -136,14 +156,15 @@ def gid_fault(port: RdmaPort, index: int) -> tuple[str, str] | None:
     """What is wrong with an entry, and what to take instead; None if nothing is, or the entry was not read."""
     gids = need(port.gids)
     chosen = next((gid for gid in gids if gid.index == index), None)
-    fit = [gid for gid in gids if known(gid.type, "").startswith("RoCE v2") and is_ipv4(gid.gid)]
+    fit = [gid for gid in gids if is_ipv4(gid.gid) and gid_type(gid).startswith("RoCE v2")]
     if not fit:
         return None
     wanted = f"entry {fit[0].index} (RoCE v2, {_dotted(fit[0].gid)})"
     if chosen is None:
         return ("it is empty", wanted) if index < 16 else None
-    if "RoCE v2" not in known(chosen.type, "RoCE v2"):
-        return f"{known(chosen.type, '')}, {chosen.gid}", wanted
+    kind = gid_type(chosen)
+    if kind and "RoCE v2" not in kind:
+        return f"{kind}, {chosen.gid}", wanted
     return (f"link-local, {chosen.gid}", wanted) if chosen.gid.startswith("fe80:") else None
 
 
