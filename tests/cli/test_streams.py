@@ -1,0 +1,171 @@
+"""Where the result goes: a reader that is gone, a full disk, closed streams, a terminal with its colours and width, encodings."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from driven import HOSTS, PROGRAM, environment, run
+
+SMALL = str(HOSTS / "base" / "system.json")
+
+
+@pytest.mark.parametrize("arguments", [["check", "--from", SMALL], ["rules"], ["check", "--from", SMALL, "--format", "json"]])
+def test_a_reader_that_went_away_is_no_error(arguments: list[str]) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    child = subprocess.Popen([*PROGRAM, *arguments], stdout=writing, stderr=subprocess.PIPE, text=True, env=environment())
+    os.close(writing)
+    assert child.communicate(timeout=30)[1] == ""
+    assert child.returncode in (0, 1, 3)
+
+
+@pytest.mark.parametrize("arguments", [["check", "--from", SMALL], ["rules"], ["snapshot", "--from", SMALL], ["--help"]])
+def test_a_full_disk_behind_standard_output_is_told(arguments: list[str]) -> None:
+    with open("/dev/full", "w") as full:
+        found = subprocess.run(
+            [*PROGRAM, *arguments], stdout=full, stderr=subprocess.PIPE, text=True, env=environment(), timeout=30
+        )
+    assert found.returncode == 4
+    assert "No space left" in found.stderr and "Traceback" not in found.stderr
+
+
+def test_a_full_disk_behind_output_is_told() -> None:
+    found = run("check", "--from", SMALL, "--output", "/dev/full")
+    assert found.returncode == 4
+    assert "/dev/full" in found.stderr and found.stdout == ""
+
+
+@pytest.mark.parametrize("place", ["/no/such/directory/x", "/", "/proc/x"])
+def test_a_place_that_cannot_be_written_is_told(place: str) -> None:
+    found = run("check", "--from", SMALL, "--output", place)
+    assert found.returncode == 4
+    assert place in found.stderr and "Traceback" not in found.stderr
+
+
+def shell(line: str) -> subprocess.CompletedProcess[str]:
+    program = " ".join(PROGRAM)
+    return subprocess.run(
+        ["/bin/sh", "-c", line.replace("PROGRAM", program)], capture_output=True, text=True, env=environment(), timeout=30
+    )
+
+
+def test_closed_streams() -> None:
+    found = shell(f"PROGRAM check --from {SMALL} >&-")
+    assert found.returncode == 4 and "standard output is closed" in found.stderr
+    found = shell(f"PROGRAM check --from {SMALL} 2>&-")
+    assert found.returncode in (0, 1, 3) and "Traceback" not in found.stdout
+    found = shell("PROGRAM check --from /no/such/file >&- 2>&-")
+    assert found.returncode == 2
+    found = shell(f"PROGRAM check --from {SMALL} <&-")
+    assert found.returncode in (0, 1, 3)
+
+
+def test_a_closed_standard_output_is_no_matter_where_the_result_is_a_file(tmp_path: Path) -> None:
+    found = shell(f"PROGRAM check --from {SMALL} --output {tmp_path}/r >&-")
+    assert found.returncode in (0, 1, 3) and (tmp_path / "r").stat().st_size
+
+
+def on_terminal(*arguments: str, columns: int = 0, **env: str) -> str:
+    """What a person sees: standard output is a terminal of that many columns."""
+    leader, follower = pty.openpty()
+    if columns:
+        import fcntl
+        import struct
+        import termios
+
+        fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    child = subprocess.Popen(
+        [*PROGRAM, *arguments], stdout=follower, stderr=subprocess.DEVNULL, env=environment({"TERM": "xterm", **env})
+    )
+    os.close(follower)
+    parts = []
+    while True:
+        try:
+            part = os.read(leader, 65536)
+        except OSError:  # EIO: the last writer closed
+            break
+        if not part:
+            break
+        parts.append(part)
+    os.close(leader)
+    child.wait(timeout=30)
+    return b"".join(parts).decode().replace("\r\n", "\n")
+
+
+def test_colour_on_a_terminal_only() -> None:
+    assert "\x1b[" in on_terminal("check", "--from", SMALL)
+    assert "\x1b[" not in run("check", "--from", SMALL).stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "env", "colored"),
+    [
+        ([], {"NO_COLOR": "1"}, False),
+        ([], {"NO_COLOR": ""}, True),
+        ([], {"TERM": "dumb"}, False),
+        (["--color", "never"], {"FORCE_COLOR": "1"}, False),
+        (["--color", "always"], {"NO_COLOR": "1"}, True),
+        (["--output", "/dev/stdout"], {}, False),
+    ],
+)
+def test_colour_can_be_chosen(arguments: list[str], env: dict[str, str], colored: bool) -> None:
+    assert ("\x1b[" in on_terminal("check", "--from", SMALL, *arguments, **env)) is colored
+
+
+def test_colour_can_be_forced_into_a_pipe() -> None:
+    assert "\x1b[" in run("check", "--from", SMALL, env={"FORCE_COLOR": "1"}).stdout
+    assert "\x1b[" in run("check", "--from", SMALL, "--color", "always").stdout
+    assert "\x1b[" not in run("check", "--from", SMALL, env={"FORCE_COLOR": "0"}).stdout
+
+
+@pytest.mark.parametrize(("columns", "limit"), [(60, 60), (90, 90), (200, 100), (0, 80)])
+def test_the_terminals_width_is_used_up_to_100_columns(columns: int, limit: int) -> None:
+    rows = on_terminal("check", "--from", SMALL, "--color", "never", "--verbose", columns=columns).splitlines()
+    breakable = [row for row in rows if " " in row.strip()]
+    assert max(map(len, breakable)) <= limit + 8
+    assert max(map(len, breakable)) > limit - 25
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_a_locale_that_lacks_the_characters_gets_ascii(encoding: str) -> None:
+    found = subprocess.run(
+        [*PROGRAM, "check", "--from", SMALL, "--verbose"],
+        capture_output=True,
+        env=environment({"PYTHONIOENCODING": encoding, "PYTHONUTF8": "0"}),
+        timeout=30,
+    )
+    assert found.returncode in (0, 1, 3)
+    found.stdout.decode(encoding)
+    assert b"Traceback" not in found.stderr
+
+
+def test_machine_formats_are_utf8_in_any_locale() -> None:
+    found = subprocess.run(
+        [*PROGRAM, "rules", "--format", "json"], capture_output=True, env=environment({"PYTHONIOENCODING": "ascii"}), timeout=30
+    )
+    assert json.loads(found.stdout.decode("utf-8"))
+
+
+def test_progress_is_told_on_a_terminal_only_and_cleared() -> None:
+    from torchtune_sys.cli import terminal
+
+    leader, follower = pty.openpty()
+    with os.fdopen(follower, "w", buffering=1) as stream, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "stderr", stream)
+        show = terminal.progress(patience_s=0)
+        assert show is not None
+        show({"storage", "gpu"})
+        terminal.clear_progress(show)
+    shown = os.read(leader, 1000).decode()
+    os.close(leader)
+    assert re.search(r"still reading: gpu, storage \(0 s\)", shown) and shown.endswith("\r\x1b[K")
+    with pytest.MonkeyPatch.context() as patch, open(os.devnull, "w") as stream:
+        patch.setattr(sys, "stderr", stream)
+        assert terminal.progress() is None
