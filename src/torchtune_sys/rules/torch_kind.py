@@ -23,6 +23,23 @@ _CUDA_BUILD = Install(
     "pip install --force-reinstall torch --index-url https://download.pytorch.org/whl/cu<version>"
 )
 
+_JETSON_BUILD = (
+    Install(
+        text="a wheel made for this JetPack: pip install torch --index-url https://pypi.jetson-ai-lab.io/jp6/cu126 (JetPack 6, Orin), or "
+        "NVIDIA's own from https://developer.download.nvidia.com/compute/redist/jp/; JetPack 7 on Thor takes the CUDA 13 wheels for "
+        "aarch64 (https://download.pytorch.org/whl/cu130)"
+    ),
+    Advice(text="or a container that has it: nvcr.io/nvidia/pytorch with the tag -igpu, or those of dusty-nv/jetson-containers"),
+)
+"""The wheels of PyPI and of PyTorch's index hold no code for these GPUs, whichever CUDA they are of (Thor excepted)."""
+
+
+def _jetson(s: Snapshot) -> bool:
+    kernel = "" if isinstance(s.system, Missing) or isinstance(s.system.kernel, Missing) else s.system.kernel
+    gpus = () if isinstance(s.gpu, Missing) or isinstance(s.gpu.devices, Missing) else s.gpu.devices
+    capabilities = [gpu.compute_capability for gpu in gpus]
+    return kernel.endswith("-tegra") or any(not isinstance(cc, Missing) and known.on_chip(cc) for cc in capabilities)
+
 
 @rule(
     id="cpu-only-build",
@@ -44,6 +61,7 @@ def cpu_only_build(s: Snapshot, _p: Params) -> Iterator[Evidence]:
 
     References
         https://pytorch.org/get-started/locally/; the wheels' metadata on PyPI.
+        https://forums.developer.nvidia.com/t/pytorch-for-jetson-version-1-9-0-now-available/72048 (wheels by JetPack)
     """
     build = torch_build(s)
     gpu_builds = (build.cuda, build.hip, build.xpu)
@@ -60,7 +78,11 @@ def cpu_only_build(s: Snapshot, _p: Params) -> Iterator[Evidence]:
     arm = machine(s) == "aarch64" and release is not None and not release.aarch64_has_cuda
     why = ": the aarch64 wheels on PyPI are CPU-only up to torch 2.10" if arm else ""
     yield Evidence(
-        subject=f"torch {build.version}", seen=f"built without CUDA{why}", wanted="a CUDA build", source=build.location
+        subject=f"torch {build.version}",
+        seen=f"built without CUDA{why}",
+        wanted="a CUDA build",
+        source=build.location,
+        fix=_JETSON_BUILD if _jetson(s) else (),
     )
 
 
