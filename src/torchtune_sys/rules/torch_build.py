@@ -10,7 +10,7 @@ from torchtune_sys.model.facts.python import Distribution, LiveTorch, Torch
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, Why, absent, need
 from torchtune_sys.model.version import Version, version
-from torchtune_sys.rules.gates import cuda_torch
+from torchtune_sys.rules.gates import cuda_torch, nvidia_hardware
 
 OTHER_ACCELERATORS = (
     "torch-npu",
@@ -101,6 +101,15 @@ def installed(s: Snapshot) -> dict[str, Distribution]:
     for item in need(need(s.python).distributions):
         if not item.build and item.location != "conda":
             found.setdefault(item.name, item)
+    return found
+
+
+def installed_triton(s: Snapshot) -> Distribution:
+    """Triton as it is installed; NotApplicable where torch.compile has none, or no NVIDIA GPU to build for."""
+    nvidia_hardware(s)
+    found = next((item for name, item in installed(s).items() if name in ("triton", "pytorch-triton")), None)
+    if found is None:
+        raise NotApplicable("no Triton, so torch.compile builds nothing for the GPU")
     return found
 
 

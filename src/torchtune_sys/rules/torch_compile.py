@@ -9,9 +9,9 @@ from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.software import BuildTools, CompileCache
 from torchtune_sys.model.rule import Evidence, Params, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import Missing, NotApplicable, absent, need
+from torchtune_sys.model.values import Missing, NotApplicable, absent, known, need
 from torchtune_sys.rules.gates import cuda_torch, nvidia_hardware, ranks_here
-from torchtune_sys.rules.torch_build import installed
+from torchtune_sys.rules.torch_build import installed, installed_triton
 
 _MOVE = (
     Environment(name="TORCHINDUCTOR_CACHE_DIR", value="/local/disk/torchinductor"),
@@ -27,9 +27,7 @@ def _tools(s: Snapshot) -> BuildTools:
 
 
 def _triton_there(s: Snapshot) -> None:
-    nvidia_hardware(s)
-    if not any(name in installed(s) for name in ("triton", "pytorch-triton")):
-        raise NotApplicable("no Triton, so torch.compile builds nothing for the GPU")
+    installed_triton(s)
 
 
 @rule(
@@ -77,6 +75,64 @@ def host_compiler_too_new(s: Snapshot, p: Params) -> Iterator[Evidence]:
         verdict=Verdict.PASS if major <= limit else Verdict.FAIL,
         source="crt/host_config.h",
     )
+
+
+@rule(
+    id="python-headers-missing",
+    title="Triton has no Python.h to build with",
+    severity=Severity.ADVICE,
+    cause="python-headers-missing",
+    fix=(Install(text="install the development package of this Python (python3-dev, python3.12-dev, python3-devel)"),),
+    applies=_triton_there,
+)
+def python_headers_missing(s: Snapshot, _p: Params) -> Iterator[Evidence]:
+    """Triton compiles a small C module on first use, and that includes Python.h.
+
+    Why it matters
+        torch.compile and libraries with Triton kernels stop with "fatal error: Python.h: No such file or directory".
+
+    When to leave it
+        Where neither torch.compile nor Triton kernels are used.
+
+    References
+        triton/runtime/build.py
+    """
+    python = need(s.python)
+    if not need(python.headers):
+        minor = ".".join(need(python.version).split(".")[:2])
+        yield Evidence(
+            subject=f"Python {minor}",
+            seen="no Python.h",
+            wanted=f"include/python{minor}/Python.h",
+            source=known(python.base_prefix, ""),
+        )
+
+
+@rule(
+    id="c-compiler-missing",
+    title="Triton has no C compiler",
+    severity=Severity.ADVICE,
+    cause="build-tool-missing",
+    fix=(Install(text="install gcc (or clang), or set CC"),),
+    applies=_triton_there,
+)
+def c_compiler_missing(s: Snapshot, _p: Params) -> Iterator[Evidence]:
+    """Triton compiles a small C module on first use, with CC, gcc or clang.
+
+    Why it matters
+        torch.compile and libraries with Triton kernels stop with "Failed to find C compiler".
+
+    When to leave it
+        Where neither torch.compile nor Triton kernels are used.
+
+    References
+        triton/runtime/build.py
+    """
+    found = need(s.python).compiler
+    if absent(found):
+        yield Evidence(subject="C compiler", seen="none on PATH", wanted="gcc or clang", source="PATH")
+        return
+    yield Evidence(subject="C compiler", seen=need(found), verdict=Verdict.PASS, source="PATH")
 
 
 @rule(
@@ -253,6 +309,8 @@ def compile_cache_on_network(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 RULES = (
     host_compiler_too_new,
+    python_headers_missing,
+    c_compiler_missing,
     c_library_headers_missing,
     ninja_not_on_path,
     compile_cache_not_writable,

@@ -1,4 +1,4 @@
-"""What the dynamic loader and the compilers find beside torch's own libraries."""
+"""What the dynamic loader finds beside torch's own libraries."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from torchtune_sys.model.actions import Advice, Environment, Install
 from torchtune_sys.model.facts.python import CudaLibrary, Distribution, LoaderChoice
 from torchtune_sys.model.rule import Evidence, Params, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import Missing, NotApplicable, absent, known, need
-from torchtune_sys.model.version import show, version
+from torchtune_sys.model.values import Missing, NotApplicable, absent, need
+from torchtune_sys.model.version import version
 from torchtune_sys.rules.gates import nvidia_hardware, torch_imported
 from torchtune_sys.rules.torch_build import complaints, cuda_build, cuda_works, driver_version, installed, label
 
@@ -286,107 +286,6 @@ def libstdcxx_too_old(s: Snapshot, _p: Params) -> Iterator[Evidence]:
     yield Evidence(subject="import torch", seen=f"torch {seen.version}", verdict=Verdict.PASS, source="torch")
 
 
-@rule(
-    id="nvcc-torch-cuda-mismatch",
-    title="nvcc belongs to another CUDA major version than torch",
-    severity=Severity.ADVICE,
-    cause="nvcc-torch-cuda-mismatch",
-    fix=(
-        Advice(text="set CUDA_HOME to a toolkit of torch's CUDA version before building extensions"),
-        Install(text="or install that toolkit; training itself needs none"),
-    ),
-)
-def nvcc_mismatch(s: Snapshot, _p: Params) -> Iterator[Evidence]:
-    """The nvcc that torch would call to build an extension has another major version than torch's CUDA.
-
-    Why it matters
-        Building flash-attn, apex or DeepSpeed's kernels stops with "The detected CUDA version mismatches the version that was
-        used to compile PyTorch". Training with ready-made wheels is not touched, and another minor version is no problem.
-
-    When to leave it
-        Where no extension is compiled on this host.
-
-    References
-        _check_cuda_version in torch/utils/cpp_extension.py
-    """
-    build, cuda = cuda_build(s)
-    python = need(s.python)
-    if absent(python.nvcc):
-        raise NotApplicable("no nvcc on this host")
-    found = need(python.nvcc)
-    yield Evidence(
-        subject=known(python.nvcc_path, "nvcc"),
-        seen=f"CUDA {found}",
-        wanted=f"CUDA {show(cuda)}, as torch {build.version}",
-        verdict=Verdict.PASS if version(found)[:1] == cuda[:1] else Verdict.FAIL,
-        source="version.json",
-    )
-
-
-def _triton_there(s: Snapshot) -> None:
-    nvidia_hardware(s)
-    if not any(name in installed(s) for name in ("triton", "pytorch-triton")):
-        raise NotApplicable("no Triton, so torch.compile builds nothing for the GPU")
-
-
-@rule(
-    id="python-headers-missing",
-    title="Triton has no Python.h to build with",
-    severity=Severity.ADVICE,
-    cause="python-headers-missing",
-    fix=(Install(text="install the development package of this Python (python3-dev, python3.12-dev, python3-devel)"),),
-    applies=_triton_there,
-)
-def python_headers_missing(s: Snapshot, _p: Params) -> Iterator[Evidence]:
-    """Triton compiles a small C module on first use, and that includes Python.h.
-
-    Why it matters
-        torch.compile and libraries with Triton kernels stop with "fatal error: Python.h: No such file or directory".
-
-    When to leave it
-        Where neither torch.compile nor Triton kernels are used.
-
-    References
-        triton/runtime/build.py
-    """
-    python = need(s.python)
-    if not need(python.headers):
-        minor = ".".join(need(python.version).split(".")[:2])
-        yield Evidence(
-            subject=f"Python {minor}",
-            seen="no Python.h",
-            wanted=f"include/python{minor}/Python.h",
-            source=known(python.base_prefix, ""),
-        )
-
-
-@rule(
-    id="c-compiler-missing",
-    title="Triton has no C compiler",
-    severity=Severity.ADVICE,
-    cause="build-tool-missing",
-    fix=(Install(text="install gcc (or clang), or set CC"),),
-    applies=_triton_there,
-)
-def c_compiler_missing(s: Snapshot, _p: Params) -> Iterator[Evidence]:
-    """Triton compiles a small C module on first use, with CC, gcc or clang.
-
-    Why it matters
-        torch.compile and libraries with Triton kernels stop with "Failed to find C compiler".
-
-    When to leave it
-        Where neither torch.compile nor Triton kernels are used.
-
-    References
-        triton/runtime/build.py
-    """
-    found = need(s.python).compiler
-    if absent(found):
-        yield Evidence(subject="C compiler", seen="none on PATH", wanted="gcc or clang", source="PATH")
-        return
-    yield Evidence(subject="C compiler", seen=need(found), verdict=Verdict.PASS, source="PATH")
-
-
 RULES = (
     cudnn_shadowed,
     nvjitlink_shadowed,
@@ -394,7 +293,4 @@ RULES = (
     nccl_shadowed,
     forward_compat,
     libstdcxx_too_old,
-    nvcc_mismatch,
-    python_headers_missing,
-    c_compiler_missing,
 )

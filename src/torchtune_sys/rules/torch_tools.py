@@ -1,4 +1,4 @@
-"""CUDA's compilers and driver library, where Triton, DeepSpeed and extensions look for them; cuDNN where others do."""
+"""CUDA's compilers and driver library, where Triton, DeepSpeed and extensions look for them and which ones they find; cuDNN where others look."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, absent, known, need
 from torchtune_sys.model.version import Version, show, version
 from torchtune_sys.rules.gates import nvidia_gpus, nvidia_hardware
-from torchtune_sys.rules.torch_build import capability, complaints, cuda_build, driver_version, installed
+from torchtune_sys.rules.torch_build import capability, complaints, cuda_build, driver_version, installed, installed_triton
 
 _NO_NVCC = ("nvcc was not found", "CUDA_HOME environment variable is not set", "CUDA_HOME does not exist, unable to compile")
 _NO_LIBCUDA = ("cannot find -lcuda", "cannot find -l:libcuda.so.1", "libcuda.so cannot found!")
@@ -24,12 +24,41 @@ def _said(s: Snapshot, words: tuple[str, ...]) -> str | None:
     return next((line for line in complaints(s) if any(word in line for word in words)), None)
 
 
-def _triton(s: Snapshot) -> Version:
-    nvidia_hardware(s)
-    found = next((item for name, item in installed(s).items() if name in ("triton", "pytorch-triton")), None)
-    if found is None:
-        raise NotApplicable("no Triton, so torch.compile builds nothing for the GPU")
-    return version(found.version)
+@rule(
+    id="nvcc-torch-cuda-mismatch",
+    title="nvcc belongs to another CUDA major version than torch",
+    severity=Severity.ADVICE,
+    cause="nvcc-torch-cuda-mismatch",
+    fix=(
+        Advice(text="set CUDA_HOME to a toolkit of torch's CUDA version before building extensions"),
+        Install(text="or install that toolkit; training itself needs none"),
+    ),
+)
+def nvcc_mismatch(s: Snapshot, _p: Params) -> Iterator[Evidence]:
+    """The nvcc that torch would call to build an extension has another major version than torch's CUDA.
+
+    Why it matters
+        Building flash-attn, apex or DeepSpeed's kernels stops with "The detected CUDA version mismatches the version that was
+        used to compile PyTorch". Training with ready-made wheels is not touched, and another minor version is no problem.
+
+    When to leave it
+        Where no extension is compiled on this host.
+
+    References
+        _check_cuda_version in torch/utils/cpp_extension.py
+    """
+    build, cuda = cuda_build(s)
+    python = need(s.python)
+    if absent(python.nvcc):
+        raise NotApplicable("no nvcc on this host")
+    found = need(python.nvcc)
+    yield Evidence(
+        subject=known(python.nvcc_path, "nvcc"),
+        seen=f"CUDA {found}",
+        wanted=f"CUDA {show(cuda)}, as torch {build.version}",
+        verdict=Verdict.PASS if version(found)[:1] == cuda[:1] else Verdict.FAIL,
+        source="version.json",
+    )
 
 
 @rule(
@@ -109,7 +138,7 @@ def libcuda_not_linkable(s: Snapshot, _p: Params) -> Iterator[Evidence]:
     if said is not None:
         yield Evidence(subject="Triton", seen=said, wanted="libcuda.so where the linker looks", source="report")
         return
-    triton = _triton(s)
+    triton = version(installed_triton(s).version)
     if triton < (2, 1):
         raise NotApplicable("how this Triton looks for libcuda is not known")
     if not need(need(s.driver).libcuda):
@@ -246,7 +275,7 @@ def triton_ptxas_newer(s: Snapshot, _p: Params) -> Iterator[Evidence]:
         get_ptxas in triton/backends/nvidia/compiler.py; triton/backends/nvidia/bin/ptxas --version of each wheel
     """
     said = _said(s, (_BAD_IMAGE,))
-    triton = _triton(s)
+    triton = version(installed_triton(s).version)
     _build, cuda = cuda_build(s)
     supported = _supported(s)
     if cuda[:1] > supported[:1]:
@@ -266,4 +295,4 @@ def triton_ptxas_newer(s: Snapshot, _p: Params) -> Iterator[Evidence]:
         )
 
 
-RULES = (cuda_toolkit_missing, libcuda_not_linkable, cudnn_not_on_loader_path, triton_ptxas_newer)
+RULES = (nvcc_mismatch, cuda_toolkit_missing, libcuda_not_linkable, cudnn_not_on_loader_path, triton_ptxas_newer)
