@@ -6,6 +6,7 @@ from typing import Any
 
 from torchtune_sys import __version__
 from torchtune_sys.model import actions, codec
+from torchtune_sys.model.job import Variable
 from torchtune_sys.model.placement import Seating
 from torchtune_sys.model.plan import Plan
 from torchtune_sys.model.rule import Evidence, Result, Rule
@@ -17,6 +18,7 @@ REPORT = "torchtune-sys/report/1"
 SNAPSHOT = "torchtune-sys/snapshot/1"
 RULES = "torchtune-sys/rules/1"
 PLAN = "torchtune-sys/plan/1"
+ENVIRONMENT = "torchtune-sys/environment/1"
 PLACEMENT = "torchtune-sys/placement/1"
 HISTORY = "torchtune-sys/history/1"
 _ESCAPES = {
@@ -80,6 +82,10 @@ def history(runs: list[dict[str, object]]) -> str:
 
 def seating(value: Seating) -> str:
     return _dumps({"schema": PLACEMENT, "tool": {"version": __version__}, "seats": value.seats, "notes": value.notes})
+
+
+def environment(variables: tuple[Variable, ...]) -> str:
+    return _dumps({"schema": ENVIRONMENT, "tool": {"version": __version__}, "variables": variables})
 
 
 def rules(chosen: tuple[Rule, ...]) -> str:

@@ -1,0 +1,103 @@
+"""A job's environment as a shell, systemd, Slurm, Docker and Kubernetes read it."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Callable, Iterable
+
+from torchtune_sys.errors import UserError
+from torchtune_sys.model.job import Variable
+from torchtune_sys.render.layout import clean
+
+Variables = Iterable[Variable]
+
+
+def _comment(variable: Variable) -> str:
+    choice = "" if variable.sure else "to be chosen: "
+    return f"# {choice}{clean(variable.reason)} [{clean(variable.source)}]"
+
+
+def _lines(variables: Variables, form: Callable[[Variable], str]) -> str:
+    rows = []
+    for variable in variables:
+        rows += [
+            _comment(variable),
+            form(variable) if variable.sure else "".join(f"# {row}" for row in form(variable).splitlines(True)),
+        ]
+    return "\n".join(rows) + "\n"
+
+
+def shell(variables: Variables) -> str:
+    """For ``source``, in any POSIX shell."""
+    return _lines(variables, _export)
+
+
+def _export(variable: Variable) -> str:
+    return f"unset {variable.name}" if variable.value is None else f"export {variable.name}={shlex.quote(variable.value)}"
+
+
+def systemd(variables: Variables) -> str:
+    """The lines for ``[Service]``."""
+    return "[Service]\n" + _lines(variables, _unit_line)
+
+
+def _unit_line(variable: Variable) -> str:
+    if variable.value is None:
+        return f"UnsetEnvironment={variable.name}"
+    return f"Environment={systemd_word(f'{variable.name}={variable.value}')}"
+
+
+def systemd_word(text: str) -> str:
+    r"""One word of a unit file: C escapes within quotes, and a doubled percent sign (systemd.unit(5), systemd.syntax(7)).
+
+    >>> systemd_word('A=b "c" 5%')
+    '"A=b \\"c\\" 5%%"'
+    """
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("\n", "\\n").replace("\t", "\\t")
+    return f'"{escaped}"'
+
+
+def slurm(variables: Variables) -> str:
+    """A TaskProlog: what it prints becomes the task's environment (slurm.conf(5), TaskProlog)."""
+    return "#!/bin/sh\n" + _lines(variables, _task_line)
+
+
+def _task_line(variable: Variable) -> str:
+    words = f"unset {variable.name}" if variable.value is None else f"export {variable.name}={_one_line(variable)}"
+    return f"printf '%s\\n' {shlex.quote(words)}"
+
+
+def docker(variables: Variables) -> str:
+    """An ``--env-file``: lines without any quoting."""
+    return _lines(variables, lambda variable: _left_out(variable) or f"{variable.name}={_one_line(variable)}")
+
+
+def _left_out(variable: Variable) -> str:
+    """A container does not inherit the session's variables; an empty value would mean something (it hides every GPU)."""
+    return f"# do not pass {variable.name} on" if variable.value is None else ""
+
+
+def _one_line(variable: Variable) -> str:
+    value = variable.value or ""
+    if "\n" in value:
+        raise UserError(f"{variable.name}: its value has several lines, which this form cannot hold", "take --format shell")
+    return value
+
+
+def kubernetes(variables: Variables) -> str:
+    """The ``env`` of a container. YAML takes JSON's strings."""
+    return "env:\n" + _lines(variables, _entry)
+
+
+def _entry(variable: Variable) -> str:
+    return _left_out(variable) or f"- name: {variable.name}\n  value: {json.dumps(variable.value)}"
+
+
+FORMS: dict[str, Callable[[Variables], str]] = {
+    "shell": shell,
+    "systemd": systemd,
+    "slurm": slurm,
+    "docker": docker,
+    "kubernetes": kubernetes,
+}
