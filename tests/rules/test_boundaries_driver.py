@@ -136,8 +136,9 @@ def test_the_driver_in_use_goes_before_the_installed_one(healthy: Snapshot) -> N
     assert driver_state.driver_version(versions) == "2.2"
     assert driver_state.driver_version(with_gpu(versions, driver_version=NOTHING)) == "3.3"
     assert driver_state.driver_version(msgspec.structs.replace(versions, gpu=DENIED)) == "3.3"
-    with pytest.raises(Unknown):
-        driver_state.driver_version(msgspec.structs.replace(with_driver(versions, library_version=NOTHING), gpu=DENIED))
+    assert driver_state.driver_version(with_driver(versions, module_version="none")) == "2.2"
+    nowhere = msgspec.structs.replace(with_driver(versions, library_version=NOTHING), gpu=DENIED)
+    assert driver_state.driver_version(nowhere) == NOTHING
 
 
 @pytest.mark.parametrize(

@@ -272,7 +272,7 @@ def driver_does_not_support_gpu(s: Snapshot, p: Params) -> Iterator[Evidence]:
     served = driver_state.seen_by_nvml(s)
     if not found:
         raise NotApplicable("no table knows the generation of these GPUs")
-    number = driver_state.driver_version(s)
+    number = need(driver_state.driver_version(s))
     branch = (version(number) or (0,))[0]
     for address, arch in found.items():
         too_new = arch.last_branch is not None and branch > arch.last_branch

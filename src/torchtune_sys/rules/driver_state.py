@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from torchtune_sys.knowledge.cuda import Architecture
 from torchtune_sys.knowledge.gpus import architecture_by_device
+from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.driver import DriverFacts
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import Missing, NotApplicable, absent, need
+from torchtune_sys.model.values import Missing, NotApplicable, Why, absent, need
 from torchtune_sys.model.version import version
 
 
@@ -77,14 +78,19 @@ def architectures(s: Snapshot) -> dict[str, Architecture]:
     return found
 
 
-def driver_version(s: Snapshot) -> str:
-    """Version of the driver in use, or of the one that is installed if none runs."""
-    driver = need(s.driver)
-    reported = s.gpu.driver_version if not isinstance(s.gpu, Missing) else s.gpu
-    for fact in (driver.module_version, reported, driver.library_version):
-        if not isinstance(fact, Missing):
-            return fact
-    return need(driver.module_version)
+def driver_version(s: Snapshot) -> Fact[str]:
+    """The driver's version: the loaded kernel module, which is what counts, else what NVML or its library says."""
+    looks: list[Fact[str]] = []
+    if not isinstance(s.driver, Missing):
+        looks.append(s.driver.module_version)
+    if not isinstance(s.gpu, Missing):
+        looks.append(s.gpu.driver_version)
+    if not isinstance(s.driver, Missing):
+        looks.append(s.driver.library_version)
+    found = next((look for look in looks if not isinstance(look, Missing) and version(look)), None)
+    if found is not None:
+        return found
+    return looks[0] if looks else Missing(Why.NOT_RECORDED, "driver", "the driver was not looked at")
 
 
 def not_served(s: Snapshot) -> frozenset[str]:

@@ -23,13 +23,13 @@ from torchtune_sys.rules import (
     torch_partners,
     torch_tools,
 )
+from torchtune_sys.rules.driver_state import driver_version
 from torchtune_sys.rules.gates import nvidia_gpus, nvidia_hardware, torch_imported
 from torchtune_sys.rules.torch_build import (
     capability,
     cuda_build,
     cuda_of,
     cuda_works,
-    driver_version,
     label,
     live,
     machine,

@@ -1,4 +1,4 @@
-"""What several torch rules ask: this build's CUDA, the driver's version, each GPU's compute capability."""
+"""What several torch rules ask: this build's CUDA, what is installed beside it, each GPU's compute capability."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.gpu import Gpu
 from torchtune_sys.model.facts.python import Distribution, LiveTorch, Torch
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import Missing, NotApplicable, Why, absent, need
+from torchtune_sys.model.values import Missing, NotApplicable, absent, need
 from torchtune_sys.model.version import Version, version
 from torchtune_sys.rules.gates import cuda_torch, nvidia_hardware
 
@@ -62,21 +62,6 @@ def cuda_build(s: Snapshot) -> tuple[Torch, Version]:
     if "+cpu" in build.version or "+rocm" in build.version or "+xpu" in build.version:
         raise NotApplicable(f"torch {build.version} is not a CUDA build")
     return build, version(need(cuda_of(build)))
-
-
-def driver_version(s: Snapshot) -> Fact[str]:
-    """The driver's version: the loaded kernel module, which is what counts, else what NVML or its library says."""
-    looks: list[Fact[str]] = []
-    if not isinstance(s.driver, Missing):
-        looks.append(s.driver.module_version)
-    if not isinstance(s.gpu, Missing):
-        looks.append(s.gpu.driver_version)
-    if not isinstance(s.driver, Missing):
-        looks.append(s.driver.library_version)
-    found = next((look for look in looks if not isinstance(look, Missing) and version(look)), None)
-    if found is not None:
-        return found
-    return looks[0] if looks else Missing(Why.NOT_RECORDED, "driver", "the driver was not looked at")
 
 
 def capability(gpu: Gpu) -> Fact[tuple[int, int]]:

@@ -10,8 +10,9 @@ from torchtune_sys.model.rule import Evidence, Params, Severity, Verdict, rule, 
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, absent, need
 from torchtune_sys.model.version import version
+from torchtune_sys.rules.driver_state import driver_version
 from torchtune_sys.rules.gates import nvidia_hardware, torch_imported
-from torchtune_sys.rules.torch_build import complaints, cuda_build, cuda_works, driver_version, installed, label
+from torchtune_sys.rules.torch_build import complaints, cuda_build, cuda_works, installed, label
 
 UNSET = Environment(name="LD_LIBRARY_PATH", value=None)
 REMOVE = Advice(text="or take the directory named above out of LD_LIBRARY_PATH: torch's wheels find their own libraries")

@@ -10,8 +10,9 @@ from torchtune_sys.model.rule import Evidence, Params, Severity, Verdict, rule, 
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, absent, known, need
 from torchtune_sys.model.version import Version, show, version
+from torchtune_sys.rules.driver_state import driver_version
 from torchtune_sys.rules.gates import nvidia_gpus, nvidia_hardware
-from torchtune_sys.rules.torch_build import capability, complaints, cuda_build, driver_version, installed, installed_triton
+from torchtune_sys.rules.torch_build import capability, complaints, cuda_build, installed, installed_triton
 
 _NO_NVCC = ("nvcc was not found", "CUDA_HOME environment variable is not set", "CUDA_HOME does not exist, unable to compile")
 _NO_LIBCUDA = ("cannot find -lcuda", "cannot find -l:libcuda.so.1", "libcuda.so cannot found!")
