@@ -240,11 +240,14 @@ def gpu_ecc_off(s: Snapshot, p: Params) -> Iterator[Evidence]:
         https://docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt/
     """
 
-    def unwanted(gpu: Gpu, enabled: bool) -> bool:
-        model = None if isinstance(gpu.name, Missing) else by_name(gpu.name)
-        return not enabled and model is not None and model.data_centre
+    def fact(gpu: Gpu) -> Fact[bool]:
+        return gpu.name if gpu.ecc is False and isinstance(gpu.name, Missing) else gpu.ecc
 
-    yield from each(s, lambda gpu: gpu.ecc, unwanted, lambda enabled: "on" if enabled else "off", "on", "nvmlDeviceGetEccMode")
+    def unwanted(gpu: Gpu, enabled: bool) -> bool:
+        model = None if enabled else by_name(need(gpu.name))
+        return model is not None and model.data_centre
+
+    yield from each(s, fact, unwanted, lambda enabled: "on" if enabled else "off", "on", "nvmlDeviceGetEccMode")
 
 
 RULES: tuple[Rule, ...] = (

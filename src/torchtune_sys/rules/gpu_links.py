@@ -264,9 +264,14 @@ def peer_access_broken(s: Snapshot, p: Params) -> Iterator[Evidence]:
             continue
         if all(isinstance(way, Missing) for way in (pair.read, pair.write, pair.nvlink)):
             need(pair.nvlink)
+        both = (sound[pair.first], sound[pair.second])
+        unread = [gpu.nvlinks_down for gpu in both if isinstance(gpu.nvlinks_down, Missing)]
         wrong = _refused(pair)
+        if wrong and unread:
+            yield unsure(" and ".join(map(subject, both)), unread[0], "peer access")
+            continue
         yield Evidence(
-            subject=f"{subject(sound[pair.first])} and {subject(sound[pair.second])}",
+            subject=" and ".join(map(subject, both)),
             seen=wrong or "peer access works",
             wanted="peer access",
             verdict=Verdict.FAIL if wrong else Verdict.PASS,
@@ -278,7 +283,9 @@ def _sound(gpu: Gpu) -> bool:
     """Nothing is known of it that would explain why it is not reached, and has a rule of its own."""
     registered = gpu.fabric_state == "completed" or isinstance(gpu.fabric_state, Missing)
     joined = gpu.fabric_status == "success" or isinstance(gpu.fabric_status, Missing)
-    return registered and joined and not gpu.lost and gpu.mig is not True and gpu.nvlinks_down == ()
+    down = gpu.nvlinks_down
+    linked = down.why is not Why.NOT_SUPPORTED if isinstance(down, Missing) else not down
+    return registered and joined and not gpu.lost and gpu.mig is not True and linked
 
 
 def _refused(pair: Peers) -> str:

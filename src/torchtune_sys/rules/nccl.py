@@ -172,11 +172,17 @@ def uneven_networks(s: Snapshot, p: Params) -> Iterator[Evidence]:
         raise NotApplicable("RDMA carries the data")
     network = need(s.network)
     speeds: dict[str, int] = {}
+    unread: dict[str, Missing] = {}
     for item in prediction(s).choices:
         interface = interface_named(network, item.interface)
         if interface and not doubt(network, interface, item.address):
-            speed = known(interface.speed_mbps, 0)
-            speeds.update({item.interface: speed} if speed else {})
+            speed = interface.speed_mbps
+            if not isinstance(speed, Missing):
+                speeds[item.interface] = speed
+            elif speed.why not in (Why.ABSENT, Why.NOT_SUPPORTED):  # virtual interfaces, and drivers of virtual machines
+                unread[item.interface] = speed
+    if len(speeds) + len(unread) > 1:
+        yield from (unsure(name, missing, "as fast as the others") for name, missing in unread.items())
     fastest = max(speeds.values(), default=0)
     for name, speed in speeds.items():
         if speed < fastest:

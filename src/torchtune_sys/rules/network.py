@@ -308,9 +308,17 @@ def ethernet_mtu_small(s: Snapshot, p: Params) -> Iterator[Evidence]:
         raise NotApplicable("RDMA carries the data")
     for item in prediction(s).choices:
         interface = interface_named(need(s.network), item.interface)
-        if interface is None or known(interface.speed_mbps, 0) < 25_000 or interface.kind not in ("ethernet", "bond"):
+        if interface is None or interface.kind not in ("ethernet", "bond"):
+            continue
+        speed = interface.speed_mbps
+        if isinstance(speed, Missing) and speed.why is Why.NOT_SUPPORTED:
+            continue  # drivers of virtual machines mostly name none
+        if not isinstance(speed, Missing) and speed < 25_000:
             continue
         mtu = need(interface.mtu)
+        if mtu <= 1500 and isinstance(speed, Missing):
+            yield unsure(item.interface, speed)
+            continue
         small = mtu <= 1500
         yield Evidence(subject=item.interface, seen=f"MTU {mtu}", wanted="9000", verdict=Verdict.FAIL if small else Verdict.PASS)
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from torchtune_sys.model.actions import Advice
+from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.gpu import Gpu
 from torchtune_sys.model.facts.pci import PciDevice
 from torchtune_sys.model.facts.python import LoadedLink
 from torchtune_sys.model.pci_paths import is_gpu
 from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import Missing, NotApplicable, Why, need
+from torchtune_sys.model.values import Missing, NotApplicable, Unknown, Why, known, need
 from torchtune_sys.rules import gates, pci_distance, pci_errors, pci_peers, pci_settings
 from torchtune_sys.rules.gpu_facts import subject
 from torchtune_sys.rules.pci_seen import bare_metal, functions
@@ -25,13 +26,16 @@ _RESEAT = Advice(
 )
 
 
-def _reachable_width(device: PciDevice, above: PciDevice | None) -> int | None:
-    """Lanes that card and slot both have; None where the slot is not known."""
-    own = device.link.max_width
-    slot = above.link.max_width if above is not None else None
-    if isinstance(own, Missing) or slot is None or isinstance(slot, Missing):
-        return None
-    return min(own, slot)
+def _reachable_width(device: PciDevice, above: PciDevice) -> int | None:
+    """Lanes that card and slot both have; None where one of them does not tell."""
+    own, slot = device.link.max_width, above.link.max_width
+    return None if isinstance(own, Missing) or isinstance(slot, Missing) else min(own, slot)
+
+
+def _reachable_gts(device: PciDevice, above: PciDevice) -> float | None:
+    """The same of the speed."""
+    own, slot = device.link.max_gts, above.link.max_gts
+    return None if isinstance(own, Missing) or isinstance(slot, Missing) else min(own, slot)
 
 
 @rule(
@@ -58,6 +62,9 @@ def gpu_pcie_link_degraded(s: Snapshot, p: Params) -> Iterator[Evidence]:
     if bare_metal(s):
         yield from _gpu_links(s, int(p["busy_pct"]))
         return
+    hypervisor = s.system if isinstance(s.system, Missing) else s.system.hypervisor
+    if isinstance(hypervisor, Missing) and hypervisor.why is not Why.NOT_RECORDED:
+        raise Unknown(hypervisor)
     seen = () if isinstance(s.pci, Missing) or isinstance(s.pci.devices, Missing) else s.pci.devices
     judged = tuple(narrower(device for device in seen if is_gpu(device)))
     yield from judged or _unlike_its_siblings(gates.nvidia_gpus(s))
@@ -68,8 +75,8 @@ def _gpu_links(s: Snapshot, busy_pct: int) -> Iterator[Evidence]:
     gpus = [device for device in found.values() if is_gpu(device)]
     if not gpus:
         raise NotApplicable("no GPU on this host")
-    known = () if isinstance(s.gpu, Missing) or isinstance(s.gpu.devices, Missing) else s.gpu.devices
-    links = _loaded(s)
+    shown = () if isinstance(s.gpu, Missing) else known(s.gpu.devices, ())
+    links = {link.address: link for link in known(_loaded(s), ())}
     judged = 0
     for device in gpus:
         width = device.link.current_width
@@ -79,15 +86,21 @@ def _gpu_links(s: Snapshot, busy_pct: int) -> Iterator[Evidence]:
                 yield unsure(f"GPU {device.address}", width)
             continue
         above = found.get(device.parent)
-        reachable = _reachable_width(device, above)
-        if reachable is None:
-            continue
-        gpu = next((gpu for gpu in known if gpu.pci_address == device.address), None)
+        reachable = None if above is None else _reachable_width(device, above)
+        if above is None or reachable is None:
+            continue  # the slot is not known
+        gpu = next((gpu for gpu in shown if gpu.pci_address == device.address), None)
         if gpu is not None and not isinstance(gpu.name, Missing) and any(word in gpu.name for word in _SOLDERED):
             continue  # the board wires 8 or fewer lanes to it, whatever the processor's port says it could have
         judged += 1
-        slow = _slow_while_copying(device, above, links.get(device.address)) or _slow_while_busy(device, above, gpu, busy_pct)
-        copied = _rate(links.get(device.address))
+        link = links.get(device.address)
+        best = _reachable_gts(device, above)
+        slow = None if best is None else _slow_while_copying(best, link) or _slow_while_busy(best, gpu, busy_pct)
+        unseen = None if slow or best is None or width < reachable else _unseen_load(s, device, best, gpu, link, busy_pct)
+        if unseen is not None:
+            yield unsure(f"GPU {device.address}", unseen, f"{best:g} GT/s while it is busy")
+            continue
+        copied = _rate(link)
         yield Evidence(
             subject=f"GPU {device.address}",
             seen=f"x{width}" + (f", generation {slow[0]} under load" if slow else "") + copied,
@@ -99,11 +112,10 @@ def _gpu_links(s: Snapshot, busy_pct: int) -> Iterator[Evidence]:
         raise NotApplicable("no GPU has a PCIe link of its own")
 
 
-def _loaded(s: Snapshot) -> dict[str, LoadedLink]:
+def _loaded(s: Snapshot) -> Fact[tuple[LoadedLink, ...]]:
     """Links as they were while something was copied to the GPU (``--live``)."""
     live = s.python if isinstance(s.python, Missing) else s.python.live
-    links = live if isinstance(live, Missing) else live.links
-    return {} if isinstance(links, Missing) else {link.address: link for link in links}
+    return live if isinstance(live, Missing) else live.links
 
 
 def _rate(link: LoadedLink | None) -> str:
@@ -112,24 +124,38 @@ def _rate(link: LoadedLink | None) -> str:
     return f", {link.copy_gbytes_per_s:.1f} GB/s from the host"
 
 
-def _slow_while_copying(device: PciDevice, above: PciDevice | None, link: LoadedLink | None) -> tuple[int, int] | None:
+def _slow_while_copying(best_gts: float, link: LoadedLink | None) -> tuple[int, int] | None:
     """As :func:`_slow_while_busy`, by a copy that was made for it."""
-    if link is None or above is None or isinstance(link.current_gts, Missing):
+    if link is None or isinstance(link.current_gts, Missing) or link.current_gts >= best_gts:
         return None
-    if isinstance(device.link.max_gts, Missing) or isinstance(above.link.max_gts, Missing):
-        return None
-    wanted = min(device.link.max_gts, above.link.max_gts)
-    return (_GENERATION.get(link.current_gts, 0), _GENERATION.get(wanted, 0)) if link.current_gts < wanted else None
+    return _GENERATION.get(link.current_gts, 0), _GENERATION.get(best_gts, 0)
 
 
-def _slow_while_busy(device: PciDevice, above: PciDevice | None, gpu: Gpu | None, busy_pct: int) -> tuple[int, int] | None:
+def _slow_while_busy(best_gts: float, gpu: Gpu | None, busy_pct: int) -> tuple[int, int] | None:
     """(generation now, generation that card and slot have) if the GPU is busy and the first is lower."""
-    if gpu is None or above is None or isinstance(gpu.utilization_pct, Missing) or gpu.utilization_pct < busy_pct:
+    if gpu is None or isinstance(gpu.utilization_pct, Missing) or gpu.utilization_pct < busy_pct:
         return None
-    if isinstance(gpu.pcie_gen, Missing) or isinstance(device.link.max_gts, Missing) or isinstance(above.link.max_gts, Missing):
+    best = _GENERATION.get(best_gts, 0)
+    return None if isinstance(gpu.pcie_gen, Missing) or gpu.pcie_gen >= best else (gpu.pcie_gen, best)
+
+
+_FAILED = (Why.DENIED, Why.TIMEOUT, Why.FAILED, Why.UNPARSED, Why.CRASHED)
+"""A look that failed; without a driver, and where it offers no reading, nobody is known to be busy."""
+
+
+def _unseen_load(
+    s: Snapshot, device: PciDevice, best_gts: float, gpu: Gpu | None, link: LoadedLink | None, busy_pct: int
+) -> Missing | None:
+    """Of a link that is slow just now: the look that failed and would have told whether it is so under load, too."""
+    if known(device.link.current_gts, 0.0) >= best_gts or (link is not None and not isinstance(link.current_gts, Missing)):
         return None
-    wanted = _GENERATION.get(min(device.link.max_gts, above.link.max_gts), 0)
-    return (gpu.pcie_gen, wanted) if gpu.pcie_gen < wanted else None
+    looks: list[object] = [_loaded(s) if link is None else link.current_gts] if s.intent.live else []
+    if gpu is not None:
+        looks += [gpu.utilization_pct] + [gpu.pcie_gen] * (known(gpu.utilization_pct, 0) >= busy_pct)
+    else:
+        shown = s.gpu if isinstance(s.gpu, Missing) else s.gpu.devices
+        looks += [shown] if isinstance(shown, Missing) else [other.pci_address for other in shown]
+    return next((look for look in looks if isinstance(look, Missing) and look.why in _FAILED), None)
 
 
 def _unlike_its_siblings(gpus: tuple[Gpu, ...]) -> Iterator[Evidence]:

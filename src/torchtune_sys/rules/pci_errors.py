@@ -98,6 +98,8 @@ def _growing(s: Snapshot, per_minute: float) -> Iterator[Evidence]:
     """What came while the counters were watched (``--live``); a single error may be chance."""
     growth = need(s.pci).growth
     if isinstance(growth, Missing):
+        if growth.why not in (Why.NOT_SUPPORTED, Why.NOT_RECORDED, Why.ABSENT):
+            yield unsure("PCIe errors just now", growth, f"fewer than {per_minute:g} a minute")
         return
     functions = pci_seen.functions(s)
     for address, gained in growth.correctable.items():

@@ -9,7 +9,7 @@ from torchtune_sys.model.facts.pci import PciConfig, PciDevice
 from torchtune_sys.model.pci_paths import is_gpu, is_network
 from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import Missing, NotApplicable, Why, absent, known, need
+from torchtune_sys.model.values import Missing, NotApplicable, Unknown, Why, absent, known, need
 from torchtune_sys.rules import pci_seen
 
 _MIB = 1 << 20
@@ -71,15 +71,18 @@ def bar_small(s: Snapshot, p: Params) -> Iterator[Evidence]:
         raise NotApplicable("no GPU here whose regions are told and matter")
 
 
-def _fast_cards(s: Snapshot, least_gbps: float) -> list[PciDevice]:
+def _fast_cards(s: Snapshot, least_gbps: float) -> list[tuple[PciDevice, Missing | None]]:
+    """Cards with a port of this rate or more; and those that may have one, with the rate that could not be read."""
     devices = pci_seen.rdma_devices(s)
-    found = [
-        card
-        for card in pci_seen.cards(s)
-        if is_network(card)
-        and card.rdma in devices
-        and any(known(port.rate_gbps, 0.0) >= least_gbps for port in devices[card.rdma].ports)
-    ]
+    found: list[tuple[PciDevice, Missing | None]] = []
+    for card in pci_seen.cards(s):
+        if is_network(card) and card.rdma in devices:
+            rates = [port.rate_gbps for port in devices[card.rdma].ports]
+            unread = [rate for rate in rates if isinstance(rate, Missing) and rate.why not in _NOT_TOLD]
+            if any(known(rate, 0.0) >= least_gbps for rate in rates):
+                found.append((card, None))
+            elif unread:
+                found.append((card, unread[0]))
     if not found:
         raise NotApplicable(f"no RDMA card of {least_gbps:g} Gb/s or more")
     return found
@@ -114,8 +117,10 @@ def read_request_small(s: Snapshot, p: Params) -> Iterator[Evidence]:
         raise NotApplicable("no GPU on this host")
     least = int(p["bytes"])
     judged = 0
-    for card in _fast_cards(s, float(p["gbps"])):
+    for card, rate in _fast_cards(s, float(p["gbps"])):
         size = _register(card, "max_read_request_bytes")
+        if not isinstance(size, Missing) and size < least and rate is not None:
+            size = rate
         if isinstance(size, Missing):
             if size.why not in _NOT_TOLD:
                 judged += 1
@@ -165,8 +170,10 @@ def relaxed_ordering_off(s: Snapshot, p: Params) -> Iterator[Evidence]:
     if "EPYC" not in need(need(s.cpu).model):
         raise NotApplicable("only known to matter on AMD EPYC hosts")
     judged = 0
-    for card in _fast_cards(s, float(p["gbps"])):
+    for card, rate in _fast_cards(s, float(p["gbps"])):
         relaxed = _register(card, "relaxed_ordering")
+        if relaxed is False and rate is not None:
+            relaxed = rate
         if isinstance(relaxed, Missing):
             if relaxed.why not in _NOT_TOLD:
                 judged += 1
@@ -229,6 +236,9 @@ def topology_file_of_another_machine(s: Snapshot, p: Params) -> Iterator[Evidenc
     seen = [f"names GPUs that are not here: {', '.join(elsewhere)}"] if elsewhere else []
     seen += [f"lacks {', '.join(unnamed)}"] if unnamed and file.gpus else []
     seen += ["names no network card that is here"] if strange else []
+    unread = [fact for device in devices.values() for fact in (device.class_, device.vendor) if isinstance(fact, Missing)]
+    if unread and not seen:
+        raise Unknown(unread[0])  # it may be a GPU that the file lacks
     yield Evidence(
         subject=f"{file.path} ({file.source})",
         seen="; ".join(seen) or f"names the {len(here)} GPUs of this host",

@@ -111,10 +111,19 @@ def ib_port_down(s: Snapshot, p: Params) -> Iterator[Evidence]:
         reported = True
         yield unsure(subject, missing, "ACTIVE")
     if not reported:
+        _addresses_told(s, devices)
         active = nccl.usable_ports(devices)
         yield Evidence(
             subject="RDMA ports", seen=f"{len(active)} active", wanted="", verdict=Verdict.PASS, source="/sys/class/infiniband"
         )
+
+
+def _addresses_told(s: Snapshot, devices: tuple[RdmaDevice, ...]) -> None:
+    """Unknown where a port is down and a look at the interfaces, which may have addresses, failed."""
+    interfaces = need(s.network).interfaces
+    down = any(port.state != "ACTIVE" for device in devices for port in device.ports)
+    if down and isinstance(interfaces, Missing) and interfaces.why not in (Why.NOT_RECORDED, Why.ABSENT):
+        raise Unknown(interfaces)
 
 
 def _addressed(s: Snapshot) -> dict[str, str]:
