@@ -60,4 +60,8 @@ def test_check_loads_no_heavy_module_where_none_is_needed() -> None:
 
 def test_no_command_is_imported_before_it_is_called() -> None:
     found = loaded("from torchtune_sys.cli.main import run; run(['--help'])")
-    assert not [name for name in found if name.startswith("torchtune_sys.cli.") and name not in ("torchtune_sys.cli.main", "torchtune_sys.cli.lazy")]
+    assert not [
+        name
+        for name in found
+        if name.startswith("torchtune_sys.cli.") and name not in ("torchtune_sys.cli.main", "torchtune_sys.cli.lazy")
+    ]

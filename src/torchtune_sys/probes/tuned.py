@@ -165,7 +165,11 @@ class _Profiles:
     def others(self) -> Iterator[tuple[str, str, str]]:
         for plugin, options, _ in self._active():
             for name, (value, where) in options.items():
-                if plugin in ("vm", "cpu", "disk", "sysfs", "bootloader") and name not in _NOT_SYSCTLS and name not in _VM_OPTIONS:
+                if (
+                    plugin in ("vm", "cpu", "disk", "sysfs", "bootloader")
+                    and name not in _NOT_SYSCTLS
+                    and name not in _VM_OPTIONS
+                ):
                     yield f"{plugin}.{name}", value, where
 
     def sysctls(self, profile: str) -> dict[str, Fact[Assignment]]:
