@@ -8,6 +8,7 @@ import pytest
 from simulate import Seen, after, recording
 
 from conftest import HOSTS
+from torchtune_sys.model import actions
 from torchtune_sys.model.actions import Needs
 from torchtune_sys.model.plan import Line, Value
 from torchtune_sys.model.rule import Verdict
@@ -18,7 +19,7 @@ RULES = by_id()
 DOABLE = sorted(
     path.stem
     for path in HOSTS.glob("*.fail*.json")
-    if (rule := RULES.get(path.stem.split(".")[0])) is not None and any(wishes.doable(action) for action in rule.fix)
+    if (rule := RULES.get(path.stem.split(".")[0])) is not None and any(actions.doable(action) for action in rule.fix)
 )
 
 

@@ -166,3 +166,10 @@ def _as_wish(target: Target) -> str:
 def kind(action: Action) -> str:
     """The action's tag in JSON, e.g. ``sysctl``."""
     return str(action.__struct_config__.tag)
+
+
+def doable(action: Action) -> bool:
+    """Whether ``apply`` could do it: not what only a person can, nor what belongs into one job's environment."""
+    if isinstance(action, SysfsWrite) and any(word.isupper() for part in action.path.split("/") for word in part.split(":")):
+        return False  # a path that only the evidence could have named, and did not
+    return action.safety is not Safety.DISPLAY_ONLY and not isinstance(action, Advice | Install | NvmlSetting | Environment)

@@ -9,13 +9,9 @@ import msgspec
 from torchtune_sys.model import actions
 from torchtune_sys.model.actions import (
     Action,
-    Advice,
-    Environment,
-    Install,
     KernelArgument,
     Limit,
     ModuleOption,
-    NvmlSetting,
     OwnedFile,
     Safety,
     Service,
@@ -55,7 +51,7 @@ def asked(results: Iterable[Result]) -> Iterator[Wish]:
     for result in results:
         for item in failing(result):
             for action in item.fix or result.rule.fix:
-                if doable(action):
+                if actions.doable(action):
                     yield Wish(rule=result.rule.id, why=result.rule.title, seen=item.seen, wanted=item.wanted, action=action)
 
 
@@ -63,18 +59,11 @@ def failing(result: Result) -> tuple[Evidence, ...]:
     return tuple(item for item in result.evidence if item.verdict is Verdict.FAIL) if result.verdict is Verdict.FAIL else ()
 
 
-def doable(action: Action) -> bool:
-    """Whether applying could do it: not what only a person can, nor what belongs into one job's environment."""
-    if isinstance(action, SysfsWrite) and any(word.isupper() for part in action.path.split("/") for word in part.split(":")):
-        return False  # a path that only the evidence could have named, and did not
-    return action.safety is not Safety.DISPLAY_ONLY and not isinstance(action, Advice | Install | NvmlSetting | Environment)
-
-
 def by_hand(results: Iterable[Result]) -> Iterator[ByHand]:
     """What is left to a person, per failed rule."""
     for result in results:
         found = failing(result)
-        texts = dict.fromkeys(actions.text(action) for item in found for action in _all(item, result) if not doable(action))
+        texts = dict.fromkeys(actions.text(action) for item in found for action in _all(item, result) if not actions.doable(action))
         if texts:
             seen = "; ".join(f"{item.subject}: {item.seen}" for item in found[:3])
             yield ByHand(rule=result.rule.id, why=result.rule.title, seen=seen, texts=tuple(texts))

@@ -234,3 +234,5 @@ def _closing(results: tuple[Result, ...], counts: Summary) -> Iterator[Line]:
     worst = next(iter(findings(results)), None)
     if worst:
         yield line((f"why, and when to leave it: torchtune-sys explain {worst.rule.id}", "dim"))
+    if any(actions.doable(action) for result in findings(results) for action in result.rule.fix):
+        yield line(("what could be changed here, and what not: torchtune-sys plan", "dim"))
