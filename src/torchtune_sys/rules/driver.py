@@ -71,8 +71,10 @@ def nouveau_loaded(s: Snapshot, p: Params) -> Iterator[Evidence]:
     References
         https://docs.nvidia.com/datacenter/tesla/driver-installation-guide/#disabling-nouveau
     """
-    for address in driver_state.gpu_addresses(s):
-        need(need(s.driver).nouveau_loaded)
+    addresses = driver_state.gpu_addresses(s)
+    if need(need(s.driver).nouveau_loaded):
+        need(need(s.pci).devices)  # loaded alone it harms nothing: another display card may be its own
+    for address in addresses:
         bound = driver_state.bound_driver(s, address)
         bad = bound in ("nouveau", "nova_core", "NovaCore")
         yield Evidence(

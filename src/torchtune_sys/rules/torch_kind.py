@@ -152,9 +152,8 @@ def rocm_build_on_nvidia_host(s: Snapshot, _p: Params) -> Iterator[Evidence]:
     """
     build = torch_build(s)
     if isinstance(build.hip, Missing):
-        if absent(build.hip) or not isinstance(build.cuda, Missing) or absent(build.cuda):
-            return
-        need(build.hip)
+        if not absent(build.hip) and isinstance(build.cuda, Missing) and "+cpu" not in build.version:
+            need(build.hip)
         return
     if not isinstance(s.driver, Missing) and not isinstance(s.driver.amd_devices, Missing) and s.driver.amd_devices:
         raise NotApplicable("this host has AMD GPUs too")
