@@ -19,6 +19,7 @@ Overrides = Mapping[str, Mapping[str, Any]]
 
 
 Progress = Callable[[set[str]], None]
+_LEFT_OUT = Missing(Why.NOT_RECORDED, "the whole look", "not asked for")
 
 
 class Look:
@@ -28,15 +29,21 @@ class Look:
     hangs in the kernel is left behind as a daemon; the process can still exit.
     """
 
-    def __init__(self, host: Host, intent: Intent, timings: dict[str, float] | None = None) -> None:
+    def __init__(
+        self, host: Host, intent: Intent, timings: dict[str, float] | None = None, only: Iterable[str] | None = None
+    ) -> None:
+        """``only``: the families to look at; the others are Missing(NOT_RECORDED)."""
         from torchtune_sys.probes import PROBES
 
         self._host, self._intent, self._timings = host, intent, timings
         self._started = time.monotonic()
         self._found: dict[str, Any] = {}
         self._threads = {
-            family: threading.Thread(target=self._work, args=(family, probe), daemon=True) for family, probe in PROBES.items()
+            family: threading.Thread(target=self._work, args=(family, probe), daemon=True)
+            for family, probe in PROBES.items()
+            if only is None or family in only
         }
+        self._left_out = () if only is None else tuple(family for family in PROBES if family not in self._threads)
         for family, thread in self._threads.items():
             try:
                 thread.start()
@@ -63,7 +70,8 @@ class Look:
                 if progress and thread.is_alive():
                     progress({name for name, other in self._threads.items() if other.is_alive()})
         late = Missing(Why.TIMEOUT, "the whole look", f"not read within {timeout_s:g} s", "a longer --timeout")
-        facts = {family: self._found.get(family, late) for family in self._threads}
+        facts: dict[str, Any] = {family: self._found.get(family, late) for family in self._threads}
+        facts |= dict.fromkeys(self._left_out, _LEFT_OUT)
         return Snapshot(**facts, intent=self._intent, origin=self._host.origin)
 
 

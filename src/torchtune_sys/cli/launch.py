@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -11,104 +10,165 @@ import click
 from torchtune_sys.errors import UserError
 
 if TYPE_CHECKING:
+    from torchtune_sys.model.local_ranks import LocalRank
     from torchtune_sys.model.placement import Seat
 
-RANKS = ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "PALS_LOCAL_RANKID")
+UNBOUND, NOT_STARTED, NOT_FOUND = 125, 126, 127
+"""As of env(1) and nohup(1): below them lie the program's own."""
+STARTERS = frozenset(("torchrun", "srun", "mpirun", "mpiexec", "prterun", "deepspeed", "accelerate", "horovodrun", "flux"))
+STARTER_MODULES = frozenset(("torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch"))
+
+
+class CannotStart(UserError):
+    """The program could not be started."""
+
+    def __init__(self, seen: str, todo: str, exit_code: int) -> None:
+        super().__init__(seen, todo)
+        self.exit_code = exit_code
 
 
 @click.command(
     "launch",
-    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+    context_settings={"allow_interspersed_args": False},
     epilog="""\b
 Examples:
   torchrun --no-python --nproc-per-node 8 torchtune-sys launch -- python train.py
-  srun --ntasks-per-node 8 torchtune-sys launch -- python train.py
-  mpirun -np 8 torchtune-sys launch -- python train.py
+  srun --ntasks-per-node 8 --cpu-bind=none torchtune-sys launch -- python train.py
+  mpirun -np 8 --bind-to none torchtune-sys launch -- python train.py
 
 \b
 It starts no ranks: torchrun, srun or mpirun does. One rank's process reads its
 local rank, binds itself to the CPUs and the memory near its GPU, sets
-OMP_NUM_THREADS if nobody did, and becomes the program, whose exit status is
-then its own. Where binding is not possible the program starts unbound, and
-that is said; --strict ends with 1 instead.
+OMP_NUM_THREADS to the cores it got if nobody chose, and becomes the program,
+whose exit status is then its own. Ranks that srun or mpirun bound already keep
+their CPUs. Where binding is not possible the program starts unbound, and that
+is said.
+
+\b
+Exit status: that of the program; 125 with --strict where the rank cannot be
+bound, 126 where the program cannot be started, 127 where it is not found, 2
+for a mistake in the command line or no local rank.
 """,
 )
-@click.option("--local-rank", type=click.IntRange(min=0), metavar="N", help=f"[from {', '.join(RANKS[:3])}]")
+@click.option("--local-rank", type=click.IntRange(min=0), metavar="N", help="[LOCAL_RANK, or what mpirun or srun sets]")
 @click.option("--nproc-per-node", "ranks", type=click.IntRange(min=1), metavar="N", help="Ranks on this host. [from the job]")
 @click.option("--one-thread-per-core", is_flag=True, help="Only the first hardware thread of each core.")
 @click.option("--memory/--no-memory", default=True, help="Whether to set a memory policy, too.")
-@click.option("--strict", is_flag=True, help="End with 1 where the rank cannot be bound.")
+@click.option("--strict", is_flag=True, help="End with 125 where the rank cannot be bound.")
 @click.option("-q", "--quiet", is_flag=True, help="Say nothing where all is well.")
 @click.argument("program", nargs=-1, required=True, type=click.UNPROCESSED)
 def command(**options: Any) -> int:
     """Bind one rank to the CPUs and memory near its GPU, then become PROGRAM."""
-    from torchtune_sys.cli.terminal import environment, tell
-
-    env = environment_of_process()
-    rank = _rank(options, environment())
-    try:
-        seat = _seat(options, rank)
-        told = _bind(seat, env, memory=options["memory"])
-        if not options["quiet"]:
-            tell(f"torchtune-sys: local rank {rank}: {told}")
-    except (UserError, OSError) as error:
-        words = error.seen if isinstance(error, UserError) else error.strerror
-        if options["strict"]:
-            raise UserError(f"local rank {rank} could not be bound: {words}") from None
-        tell(f"torchtune-sys: local rank {rank} starts unbound: {words}")
-    return _become(options["program"], env)
-
-
-def environment_of_process() -> dict[str, str]:
-    """All of it: it is handed on, not judged."""
     from torchtune_sys.host.bind import whole_environment
 
-    return whole_environment()
+    env, program = whole_environment(), options["program"]
+    _refuse_starters(program)
+    who = _rank(options, env)
+    _bind_or_say(options, who, env)
+    return _become(program, env)
 
 
-def _rank(options: Mapping[str, Any], env: Mapping[str, str]) -> int:
+def _refuse_starters(program: tuple[str, ...]) -> None:
+    """Bound, they would hand the CPUs of one rank to all that they start."""
+    name = program[0].rpartition("/")[2]
+    rest = program[1:]
+    while rest and rest[0].startswith("-") and rest[0] != "-m":
+        rest = rest[1:]
+    module = rest[1] if len(rest) > 1 and rest[0] == "-m" else ""
+    if name in STARTERS or (name.startswith("python") and module in STARTER_MODULES):
+        started = module if name.startswith("python") else name
+        raise UserError(
+            f"{started} starts ranks: launch is for one rank", f"{started} … torchtune-sys launch -- python train.py …"
+        )
+
+
+def _rank(options: Mapping[str, Any], env: Mapping[str, str]) -> LocalRank:
+    from torchtune_sys.model.local_ranks import LocalRank, local_rank
+
+    found = local_rank(env)
     if options["local_rank"] is not None:
-        return int(options["local_rank"])
-    for name in RANKS:
-        value = env.get(name, "")
-        if value.isascii() and value.isdigit():
-            return int(value)
-    raise UserError(
-        f"no local rank in the environment ({', '.join(RANKS[:3])})",
-        "start it by torchrun, srun or mpirun, or give --local-rank",
-    )
+        ranks = options["ranks"] or (found.ranks if found is not None else None)
+        return LocalRank(rank=options["local_rank"], ranks=ranks, source="--local-rank")
+    if found is None:
+        raise UserError(
+            "no local rank in the environment (LOCAL_RANK, OMPI_COMM_WORLD_LOCAL_RANK, SLURM_LOCALID …)",
+            "start it by torchrun, srun or mpirun, or give --local-rank",
+        )
+    return LocalRank(rank=found.rank, ranks=options["ranks"] or found.ranks, source=found.source)
 
 
-def _seat(options: Mapping[str, Any], rank: int) -> Seat:
-    from torchtune_sys.cli.seated import seated
+def _bind_or_say(options: Mapping[str, Any], who: LocalRank, env: dict[str, str]) -> None:
+    """Whatever goes wrong here, also by our own fault, costs speed; not to start would cost the job."""
+    from torchtune_sys.cli.seated import seat_here
+    from torchtune_sys.cli.terminal import tell
+    from torchtune_sys.render.layout import clean
 
-    wishes = dict.fromkeys(("nodes", "threads", "workers", "python"), None) | {"data": (), "checkpoints": (), "live": False}
-    asked = {**wishes, "ranks": options["ranks"], "from_": None, "root": None, "timeout": None}
-    _, seating = seated(asked, one_thread_per_core=options["one_thread_per_core"])
-    if rank >= len(seating.seats):
-        raise UserError(f"there are seats for {len(seating.seats)} ranks, and this is rank {rank}", "give --nproc-per-node")
-    return seating.seats[rank]
+    try:
+        bound = _bound_already(who, env)
+        seat, refused = seat_here(who.rank, who.ranks, bound=bound, one_thread_per_core=options["one_thread_per_core"])
+        told, failed = _bind(seat, memory=options["memory"])
+        refused = (failed or refused) if options["memory"] else ""
+    except Exception as error:
+        words = error.seen if isinstance(error, UserError) else str(getattr(error, "strerror", "") or repr(error))
+        if options["strict"]:
+            raise CannotStart(f"local rank {who.rank} could not be bound: {words}", getattr(error, "todo", ""), UNBOUND) from None
+        tell(f"torchtune-sys: local rank {who.rank} starts unbound: {clean(words)}")
+        return
+    if refused and options["strict"]:
+        raise CannotStart(f"local rank {who.rank}: {refused}", "--no-memory does without", UNBOUND)
+    _choose_threads(seat, env)
+    told += "; bound by its starter already" if bound else ""
+    if not options["quiet"] or refused or seat.notes:
+        tell(f"torchtune-sys: local rank {who.rank}: {clean('; '.join(filter(None, (told, refused, *seat.notes))))}")
 
 
-def _bind(seat: Seat, env: dict[str, str], *, memory: bool) -> str:
+def _bound_already(who: LocalRank, env: Mapping[str, str]) -> bool:
+    """Whether the CPUs of this process are its own, and not those of all ranks: its starter may use more than it, or Slurm says so."""
+    from torchtune_sys.host.bind import affinity, starter_affinity
+    from torchtune_sys.model.local_ranks import slurm_binds_each
+
+    if who.source == "SLURM_LOCALID" and slurm_binds_each(env):
+        return True
+    starter = starter_affinity()
+    return starter is not None and affinity() < starter
+
+
+def _bind(seat: Seat, *, memory: bool) -> tuple[str, str]:
+    """What was done, and what was refused. Raises OSError where not even the CPUs could be set."""
     from torchtune_sys.host import bind
     from torchtune_sys.render.placement import about
 
     bind.set_affinity(seat.cpus)
-    told = f"CPUs {seat.cpus}; {about(seat)}"
-    if seat.memory and memory:
-        assert seat.memory_node is not None
+    told, refused = f"CPUs {seat.cpus}; {about(seat)}", ""
+    if seat.memory and memory and seat.memory_node is not None:
         try:
             bind.set_memory_policy(seat.memory, seat.memory_node)
-            told += f"; memory {'bound to' if seat.memory == 'bind' else 'preferred of'} node {seat.memory_node}"
+            told += f"; memory {'of' if seat.memory == 'bind' else 'preferably of'} node {seat.memory_node}"
         except OSError as error:
-            told += f"; no memory policy ({error.strerror})"
-    env.setdefault("OMP_NUM_THREADS", str(max(len(seat.cpus) // 2, 1)))
-    return told
+            refused = f"no memory policy: set_mempolicy is refused here ({error.strerror})"
+    return told, refused
+
+
+def _choose_threads(seat: Seat, env: dict[str, str]) -> None:
+    """torchrun sets OMP_NUM_THREADS to 1 for several ranks where nobody chose; that choice is replaced, a person's never.
+
+    Source: torch/distributed/run.py, config_from_args.
+    """
+    from torchtune_sys.host.bind import starter_was_given
+
+    name = "OMP_NUM_THREADS"
+    by_torchrun = env.get(name) == "1" and "TORCHELASTIC_RUN_ID" in env and starter_was_given(name) is False
+    if name not in env or by_torchrun:
+        env[name] = str(seat.threads)
 
 
 def _become(program: tuple[str, ...], env: dict[str, str]) -> int:
+    from torchtune_sys.host.bind import become
+
     try:
-        os.execvpe(program[0], program, env)
+        become(program, env)
     except OSError as error:
-        raise UserError(f"{program[0]}: {error.strerror}", "the program must be on PATH or a path") from None
+        code = NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_STARTED
+        raise CannotStart(f"{program[0]}: {error.strerror}", "the program must be on PATH or a path", code) from None
+    except ValueError as error:  # a name with "=" or nothing in it
+        raise CannotStart(f"{program[0]}: {error}", "", NOT_STARTED) from None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from torchtune_sys import engine
@@ -22,12 +22,14 @@ _MARGIN_S = 1.5
 """What a tool that hangs is ended before the look itself, so that it is named: the time that ending it may take."""
 
 
-def look(options: Mapping[str, Any], timings: dict[str, float] | None = None) -> Snapshot:
-    """The facts. Raises UnreadableInput."""
-    return begin(options, timings)()
+def look(options: Mapping[str, Any], timings: dict[str, float] | None = None, only: Iterable[str] | None = None) -> Snapshot:
+    """The facts, all or those of the families ``only``. Raises UnreadableInput."""
+    return begin(options, timings, only)()
 
 
-def begin(options: Mapping[str, Any], timings: dict[str, float] | None = None) -> Callable[[], Snapshot]:
+def begin(
+    options: Mapping[str, Any], timings: dict[str, float] | None = None, only: Iterable[str] | None = None
+) -> Callable[[], Snapshot]:
     """Start the look; the result waits for its end. Raises UnreadableInput."""
     patience_s = patience(options)
     found = _opened(options)
@@ -35,7 +37,7 @@ def begin(options: Mapping[str, Any], timings: dict[str, float] | None = None) -
     if isinstance(found, PastedText):
         seen = _from_text(found, intent_of(wishes, None))
         return lambda: seen
-    under_way = engine.Look(found, intent_of(wishes, found), timings)
+    under_way = engine.Look(found, intent_of(wishes, found), timings, only)
     return lambda: ended(under_way, patience_s)
 
 

@@ -8,25 +8,60 @@ from typing import TYPE_CHECKING, Any
 from torchtune_sys.errors import UserError
 
 if TYPE_CHECKING:
-    from torchtune_sys.model.placement import Seating
+    from torchtune_sys.model.placement import Room, Seat, Seating
     from torchtune_sys.model.snapshot import Snapshot
+
+FAMILIES = ("session", "cpu", "numa", "pci")
+"""What placing asks: no child process among it."""
 
 
 def seated(options: Mapping[str, Any], *, one_thread_per_core: bool = False) -> tuple[Snapshot, Seating]:
-    """Raises UnreadableInput, UserError where what must be known could not be read."""
-    from torchtune_sys.cli.look import host_of, look
-    from torchtune_sys.model.placement import Room
-    from torchtune_sys.model.values import Missing, Unknown, Why
+    """Seats by the whole look. Raises UnreadableInput, UserError where what must be known could not be read."""
+    from torchtune_sys.cli.look import look
+    from torchtune_sys.model.values import Unknown
     from torchtune_sys.planner.placement import seating
-    from torchtune_sys.planner.visible import visible
-    from torchtune_sys.probes import room
 
     seen = look(options)
+    try:
+        return seen, seating(seen, _room(options), seen.intent.ranks, one_thread_per_core=one_thread_per_core)
+    except Unknown as reason:
+        raise _unplaced(reason) from None
+
+
+def seat_here(rank: int, ranks: int | None, *, bound: bool, one_thread_per_core: bool) -> tuple[Seat, str]:
+    """This very process's seat, from as little as it needs, and what keeps its memory from being bound (``""`` if nothing).
+
+    ``bound``: whether the CPUs that it has are its own already. Raises UserError."""
+    from torchtune_sys.cli.look import look
+    from torchtune_sys.model.values import Unknown
+    from torchtune_sys.planner.placement import kept, memory_refused, seating
+
+    wishes = dict.fromkeys(("nodes", "threads", "workers", "python"), None) | {"data": (), "checkpoints": (), "live": False}
+    options = {**wishes, "ranks": ranks, "from_": None, "root": None, "timeout": None}
+    seen, room = look(options, only=FAMILIES), _room(options)
+    ranks = ranks or seen.intent.ranks
+    try:
+        if bound:
+            seat = kept(seen, room, rank, ranks, one_thread_per_core=one_thread_per_core)
+            return seat, memory_refused(seen, room)
+        seats = seating(seen, room, ranks, one_thread_per_core=one_thread_per_core).seats
+    except Unknown as reason:
+        raise _unplaced(reason) from None
+    if rank >= len(seats):
+        raise UserError(f"there are seats for {len(seats)} {'rank' if len(seats) == 1 else 'ranks'}", "give --nproc-per-node")
+    return seats[rank], memory_refused(seen, room)
+
+
+def _room(options: Mapping[str, Any]) -> Room:
+    from torchtune_sys.cli.look import host_of
+    from torchtune_sys.model.placement import Room
+    from torchtune_sys.model.values import Missing, Why
+    from torchtune_sys.probes import room
+
     host = host_of(options)
     unread = Missing(Why.NOT_RECORDED, "a report", "says nothing of cores")
-    place = Room(cores=unread, may_bind_memory=unread) if host is None else room.probe(host)
-    ranks = seen.intent.ranks or len(visible(seen).addresses) or 1
-    try:
-        return seen, seating(seen, place, ranks, one_thread_per_core=one_thread_per_core)
-    except Unknown as reason:
-        raise UserError(f"ranks cannot be placed: {reason.missing}", reason.missing.remedy) from None
+    return Room(cores=unread, may_bind_memory=unread) if host is None else room.probe(host)
+
+
+def _unplaced(reason: Any) -> UserError:
+    return UserError(f"ranks cannot be placed: {reason.missing}", reason.missing.remedy)

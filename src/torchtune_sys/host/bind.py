@@ -1,14 +1,20 @@
-"""CPU affinity and memory policy of this very process, which an exec keeps.
+"""CPU affinity and memory policy of this very process, and its becoming another program, which keeps both.
 
-Source: sched_setaffinity(2), set_mempolicy(2); the numbers of the system call from the kernel's tables (asm/unistd.h).
+Source: sched_setaffinity(2), set_mempolicy(2), execve(2); the numbers of the system calls from the kernel's tables (asm/unistd.h).
 """
 
 from __future__ import annotations
 
-import ctypes
 import os
-import platform
+import signal
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from torchtune_sys.model.cpuset import CpuSet
+
+if TYPE_CHECKING:
+    from ctypes import CDLL
+    from typing import NoReturn
 
 MPOL_DEFAULT, MPOL_PREFERRED, MPOL_BIND = 0, 1, 2
 _MODES = {"bind": MPOL_BIND, "prefer": MPOL_PREFERRED}
@@ -23,6 +29,29 @@ def whole_environment() -> dict[str, str]:
     return dict(os.environ)
 
 
+def affinity() -> CpuSet:
+    """CPUs that this process may run on."""
+    return CpuSet(os.sched_getaffinity(0))
+
+
+def starter_affinity() -> CpuSet | None:
+    """The same of the process that started this one; None where it is not to be seen (another container's)."""
+    parent = os.getppid()
+    try:
+        return CpuSet(os.sched_getaffinity(parent)) if parent else None
+    except OSError:
+        return None
+
+
+def starter_was_given(name: str) -> bool | None:
+    """Whether the process that started this one had the variable when it began; None where that is not to be seen."""
+    try:
+        with open(f"/proc/{os.getppid()}/environ", "rb") as file:
+            return any(entry.startswith(name.encode() + b"=") for entry in file.read().split(b"\0"))
+    except OSError:
+        return None
+
+
 def set_affinity(cpus: Iterable[int]) -> None:
     """Raises OSError: EINVAL where none of the CPUs may be used here."""
     os.sched_setaffinity(0, set(cpus))
@@ -30,29 +59,52 @@ def set_affinity(cpus: Iterable[int]) -> None:
 
 def set_memory_policy(policy: str, node: int) -> None:
     """``bind`` or ``prefer`` the memory of a node. Raises OSError: EPERM or ENOSYS where a container forbids it."""
-    _call(_MODES[policy], node)
+    import ctypes
+
+    numbers = _numbers()
+    if numbers is None or not 0 <= node < _NODES:
+        raise OSError(0, f"set_mempolicy is not known for {os.uname().machine}")
+    bits = ctypes.sizeof(ctypes.c_ulong) * 8
+    mask = (ctypes.c_ulong * (_NODES // bits))()
+    mask[node // bits] |= 1 << node % bits
+    # the kernel reads one bit less than it is told (mm/mempolicy.c, get_nodes)
+    if _libc().syscall(numbers[1], ctypes.c_int(_MODES[policy]), mask, ctypes.c_ulong(_NODES + 1)):
+        error = ctypes.get_errno()
+        raise OSError(error, os.strerror(error))
 
 
 def may_set_memory_policy() -> bool:
     """Whether the call is allowed: tried with the policy that this process has."""
-    number = _GET_MEMPOLICY.get(platform.machine())
-    mode, mask = ctypes.c_int(0), (ctypes.c_ulong * (_NODES // 64))()
-    libc = ctypes.CDLL(None, use_errno=True)
-    if number is None or libc.syscall(number, ctypes.byref(mode), mask, ctypes.c_ulong(_NODES), None, ctypes.c_ulong(0)):
+    import ctypes
+
+    numbers = _numbers()
+    if numbers is None:
         return False
-    used = ctypes.c_ulong(_NODES) if mode.value & 0xFF else ctypes.c_ulong(0)
-    return bool(libc.syscall(_SET_MEMPOLICY[platform.machine()], mode, mask if used.value else None, used) == 0)
+    libc, mode, mask = _libc(), ctypes.c_int(0), (ctypes.c_ulong * (_NODES // (ctypes.sizeof(ctypes.c_ulong) * 8)))()
+    if libc.syscall(numbers[0], ctypes.byref(mode), mask, ctypes.c_ulong(_NODES), None, ctypes.c_ulong(0)):
+        return False
+    used = bool(mode.value & 0xFF)  # MPOL_DEFAULT takes no mask; the flags lie above
+    return bool(libc.syscall(numbers[1], mode, mask if used else None, ctypes.c_ulong(_NODES + 1 if used else 0)) == 0)
 
 
-def _call(mode: int, node: int) -> None:
-    number = _SET_MEMPOLICY.get(platform.machine())
-    if number is None:
-        raise OSError(0, f"set_mempolicy is not known for {platform.machine()}")
-    bits = ctypes.sizeof(ctypes.c_ulong) * 8
-    mask = (ctypes.c_ulong * (_NODES // bits))()
-    mask[node // bits] |= 1 << node % bits
-    libc = ctypes.CDLL(None, use_errno=True)
-    # the kernel reads one bit less than it is told (mm/mempolicy.c, get_nodes)
-    if libc.syscall(number, ctypes.c_int(mode), mask, ctypes.c_ulong(_NODES + 1)):
-        error = ctypes.get_errno()
-        raise OSError(error, os.strerror(error))
+def _numbers() -> tuple[int, int] | None:
+    """Of get_mempolicy and set_mempolicy. A 32-bit process on a 64-bit kernel has other numbers."""
+    import sys
+
+    machine = os.uname().machine
+    if machine not in _SET_MEMPOLICY or sys.maxsize <= 1 << 32:
+        return None
+    return _GET_MEMPOLICY[machine], _SET_MEMPOLICY[machine]
+
+
+def _libc() -> CDLL:
+    import ctypes
+
+    return ctypes.CDLL(None, use_errno=True)
+
+
+def become(program: tuple[str, ...], env: dict[str, str]) -> NoReturn:
+    """Replace this process. Signals that Python ignores for itself are again as a program expects them. Raises OSError."""
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(number, signal.SIG_DFL)
+    os.execvpe(program[0], program, env)

@@ -6,6 +6,16 @@ import msgspec
 
 from torchtune_sys.model.cpuset import CpuSet
 from torchtune_sys.model.facts import Fact
+from torchtune_sys.model.values import Missing, Why
+
+
+class Board(msgspec.Struct, frozen=True, kw_only=True):
+    """An NVIDIA GPU as the kernel's driver tells it without NVML."""
+
+    address: str
+    """PCI address, ``0000:1b:00.0``."""
+    name: str = ""
+    uuid: str = ""
 
 
 class Room(msgspec.Struct, frozen=True, kw_only=True):
@@ -17,6 +27,10 @@ class Room(msgspec.Struct, frozen=True, kw_only=True):
     """Whether set_mempolicy(2) is allowed here: container runtimes' seccomp profiles refuse it without CAP_SYS_NICE."""
     numactl: bool = False
     """Whether numactl is installed."""
+    isolated: CpuSet = CpuSet()
+    """CPUs that the scheduler does not balance (isolcpus): threads that may use several of them all stay on the first."""
+    boards: Fact[tuple[Board, ...]] = Missing(Why.NOT_RECORDED, "/proc/driver/nvidia/gpus", "not read")
+    """The GPUs that this session may open, in the order of the bus."""
 
 
 class Seat(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,6 +43,8 @@ class Seat(msgspec.Struct, frozen=True, kw_only=True):
     node: int | None
     """NUMA node of the GPU (or the one chosen for a rank without); None where it is not known."""
     cpus: CpuSet
+    threads: int = 1
+    """OpenMP threads that fit: the seat's physical cores, or the rank's part of the cgroup's quota if that is less."""
     memory: str
     """``bind``, ``prefer`` or empty (no policy)."""
     memory_node: int | None

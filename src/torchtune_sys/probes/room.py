@@ -4,16 +4,65 @@ from __future__ import annotations
 
 from torchtune_sys.host import questions
 from torchtune_sys.host.base import Host
-from torchtune_sys.model.placement import Room
-from torchtune_sys.probes.topology import core_sets
+from torchtune_sys.model.cpuset import CpuSet
+from torchtune_sys.model.facts import Fact
+from torchtune_sys.model.placement import Board, Room
+from torchtune_sys.model.values import Missing, Why
+from torchtune_sys.probes.cpumask import read_set
+from torchtune_sys.probes.topology import CPUS, core_sets
 
+BOARDS = "/proc/driver/nvidia/gpus"
 _PROGRAM_DIRS = ("/usr/bin", "/bin", "/usr/local/bin")
 
 
 def probe(host: Host) -> Room:
     allowed = host.ask(questions.MEMORY_POLICY)
+    isolated = read_set(host, f"{CPUS}/isolated")
     return Room(
         cores=core_sets(host),
-        may_bind_memory=allowed,
+        may_bind_memory=allowed if isinstance(allowed, (bool, Missing)) else _no_answer(allowed),
         numactl=any(host.exists(f"{place}/numactl") is True for place in _PROGRAM_DIRS),
+        isolated=CpuSet() if isinstance(isolated, Missing) else isolated,
+        boards=_boards(host),
     )
+
+
+def _no_answer(found: object) -> Missing:
+    return Missing(Why.UNPARSED, questions.MEMORY_POLICY, f"neither true nor false: {found!r:.60}")
+
+
+def _boards(host: Host) -> Fact[tuple[Board, ...]]:
+    """Those that this session may open: under Slurm the directory shows all of the host, and the device cgroup lets few through,
+    which access(2) tells (fs/namei.c, inode_permission)."""
+    names = host.names(BOARDS)
+    if isinstance(names, Missing):
+        return names
+    found = []
+    for name in names:
+        text = host.text(f"{BOARDS}/{name}/information")
+        if not isinstance(text, Missing):
+            board, minor = parse_information(text, name)
+            if minor is None or not _closed(host, f"/dev/nvidia{minor}"):
+                found.append(board)
+    return tuple(sorted(found, key=lambda board: board.address))
+
+
+def _closed(host: Host, path: str) -> bool:
+    access = host.ask(f"{questions.ACCESS}:{path}")
+    return isinstance(access, dict) and not (access.get("read") and access.get("write"))
+
+
+def parse_information(text: str, name: str) -> tuple[Board, int | None]:
+    """``/proc/driver/nvidia/gpus/<address>/information``: the GPU, and the number of its device node.
+
+    >>> parse_information("Model: \\t\\t NVIDIA L4\\nGPU UUID: \\t GPU-12ab\\nDevice Minor: \\t 3\\n", "0000:1b:00.0")
+    (Board(address='0000:1b:00.0', name='NVIDIA L4', uuid='GPU-12ab'), 3)
+    """
+    fields: dict[str, str] = {}
+    for line in text.splitlines():
+        key, _, value = line.partition(":")
+        fields.setdefault(key.strip(), value.strip())
+    minor = fields.get("Device Minor", "")
+    uuid = fields.get("GPU UUID", "")
+    board = Board(address=name.lower(), name=fields.get("Model", ""), uuid="" if "?" in uuid else uuid)
+    return board, int(minor) if minor.isascii() and minor.isdecimal() and len(minor) < 6 else None

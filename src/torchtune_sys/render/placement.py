@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 
+from torchtune_sys.model.local_ranks import STARTERS
 from torchtune_sys.model.placement import Seat, Seating
 from torchtune_sys.render import layout
 from torchtune_sys.render.layout import Style, clean, line
@@ -45,11 +46,11 @@ def wrapper(seating: Seating, host: str) -> str:
 
     template = environment({"quote": shlex.quote, "comment": clean}).get_template("placement/wrapper.sh.j2")
     seats = [{"rank": seat.rank, "command": command(seat), "about": about(seat)} for seat in seating.seats]
-    return template.render(host=host or "this host", seats=seats)
+    return template.render(host=host or "this host", seats=seats, ranks=[name for name, _ in STARTERS])
 
 
 def table(seating: Seating, style: Style, beside: str) -> str:
-    lines = [line((f"{len(seating.seats)} local ranks", "bold"))]
+    lines = [line((f"{len(seating.seats)} local {'rank' if len(seating.seats) == 1 else 'ranks'}", "bold"))]
     for seat in seating.seats:
         memory = f", memory {'of' if seat.memory == 'bind' else 'preferably of'} node {seat.memory_node}" if seat.memory else ""
         lines.append(line(f"CPUs {seat.cpus}{memory}; {about(seat)}", label=(f"rank {seat.rank}", "bold"), hang=9))
