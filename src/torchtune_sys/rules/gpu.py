@@ -193,7 +193,7 @@ def gpu_reset_pending(s: Snapshot, p: Params) -> Iterator[Evidence]:
         https://docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt/
         nvml.h: NVML_FI_DEV_GET_GPU_RECOVERY_ACTION (R570 and later)
     """
-    judged = 0
+    judged = False
     for gpu in gates.nvidia_gpus(s):
         facts: dict[str, Fact[bool] | Fact[str]] = {
             "row remapping pending": gpu.rows_remap_pending,
@@ -205,7 +205,7 @@ def gpu_reset_pending(s: Snapshot, p: Params) -> Iterator[Evidence]:
         refused = [fact for fact in facts.values() if isinstance(fact, Missing) and fact.why is not Why.NOT_SUPPORTED]
         if not known and (gpu.lost or not refused):
             continue
-        judged += 1
+        judged = True
         if not known:
             yield unsure(subject(gpu), refused[0], "nothing pending")
             continue

@@ -29,15 +29,15 @@ def each(
     source: str,
 ) -> Iterator[Evidence]:
     """Evidence for each GPU that has the fact. GPUs that do not offer the reading are left out, lost ones have a rule of their own."""
-    judged = 0
+    judged = False
     for gpu in gates.nvidia_gpus(s):
         value = fact(gpu)
         if isinstance(value, Missing):
             if value.why not in (Why.NOT_SUPPORTED, Why.ABSENT) and not gpu.lost:
-                judged += 1
+                judged = True
                 yield unsure(subject(gpu), value, wanted)
             continue
-        judged += 1
+        judged = True
         yield Evidence(
             subject=subject(gpu),
             seen=seen(value),

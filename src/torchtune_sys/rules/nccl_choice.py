@@ -92,7 +92,7 @@ def doubt(network: NetworkFacts, interface: Interface, address: str) -> str:
     """
     if nccl.is_loopback(address) or interface.kind == "loopback":
         return _DOUBTS["loopback"]
-    if interface.name == known(network.default_route_interface, ""):
+    if interface.name == network.default_route_interface:
         return ""
     if interface.kind in _DOUBTS:
         return _DOUBTS[interface.kind]
@@ -109,7 +109,7 @@ def better(network: NetworkFacts) -> tuple[str, ...]:
         for address in known(interface.addresses, ())[:1]
         if not doubt(network, interface, address.address)
     ]
-    return tuple(sorted(found, key=lambda name: name != known(network.default_route_interface, "")))
+    return tuple(sorted(found, key=lambda name: name != network.default_route_interface))
 
 
 def interface_named(network: NetworkFacts, name: str) -> Interface | None:

@@ -259,7 +259,7 @@ def ethernet_link_slow(s: Snapshot, p: Params) -> Iterator[Evidence]:
     Linux Documentation/ABI/testing/sysfs-class-net (speed)
     """
     interface = _default_interface(s)
-    if interface.kind not in _ETHERNET or known(interface.driver, "") == "virtio_net":
+    if interface.kind not in _ETHERNET or interface.driver == "virtio_net":
         raise NotApplicable("the default route leaves by no wired link")
     if isinstance(interface.speed_mbps, Missing):
         if interface.speed_mbps.why is Why.NOT_SUPPORTED:

@@ -44,14 +44,13 @@ def _gpus(s: Snapshot) -> tuple[PciDevice, ...]:
 def _in_use(s: Snapshot, gpus: tuple[PciDevice, ...]) -> tuple[PciDevice, ...]:
     """Those that the driver shows to this session: containers and batch systems grant some, while the bus shows all."""
     devices = () if isinstance(s.gpu, Missing) else known(s.gpu.devices, ())
-    shown = {known(gpu.pci_address, "") for gpu in devices}
+    shown = {gpu.pci_address for gpu in devices}
     return tuple(gpu for gpu in gpus if gpu.address in shown) or gpus
 
 
 def _is_gpu(device: PciDevice) -> bool:
-    if known(device.vendor, "") not in ("0x10de", "0x1002"):
-        return False
-    return known(device.class_, "").startswith(("0x0300", "0x0302", "0x0380", "0x1200"))
+    kinds = ("0x0300", "0x0302", "0x0380", "0x1200")
+    return device.vendor in ("0x10de", "0x1002") and not isinstance(device.class_, Missing) and device.class_.startswith(kinds)
 
 
 @rule(

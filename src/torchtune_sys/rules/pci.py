@@ -77,12 +77,12 @@ def _gpu_links(s: Snapshot, busy_pct: int) -> Iterator[Evidence]:
         raise NotApplicable("no GPU on this host")
     shown = () if isinstance(s.gpu, Missing) else known(s.gpu.devices, ())
     links = {link.address: link for link in known(_loaded(s), ())}
-    judged = 0
+    judged = False
     for device in gpus:
         width = device.link.current_width
         if isinstance(width, Missing):
             if width.why is not Why.NOT_SUPPORTED and width.why is not Why.ABSENT:
-                judged += 1
+                judged = True
                 yield unsure(f"GPU {device.address}", width)
             continue
         above = found.get(device.parent)
@@ -92,7 +92,7 @@ def _gpu_links(s: Snapshot, busy_pct: int) -> Iterator[Evidence]:
         gpu = next((gpu for gpu in shown if gpu.pci_address == device.address), None)
         if gpu is not None and not isinstance(gpu.name, Missing) and any(word in gpu.name for word in _SOLDERED):
             continue  # the board wires 8 or fewer lanes to it, whatever the processor's port says it could have
-        judged += 1
+        judged = True
         link = links.get(device.address)
         best = _reachable_gts(device, above)
         slow = None if best is None else _slow_while_copying(best, link) or _slow_while_busy(best, gpu, busy_pct)
@@ -164,11 +164,11 @@ def _unlike_its_siblings(gpus: tuple[Gpu, ...]) -> Iterator[Evidence]:
     for gpu in gpus:
         if not isinstance(gpu.pcie_width, Missing) and not isinstance(gpu.name, Missing):
             widest[gpu.name] = max(widest.get(gpu.name, 0), gpu.pcie_width)
-    judged = 0
+    judged = False
     for gpu in gpus:
         if isinstance(gpu.pcie_width, Missing) or isinstance(gpu.name, Missing):
             continue
-        judged += 1
+        judged = True
         yield Evidence(
             subject=subject(gpu),
             seen=f"x{gpu.pcie_width}",
@@ -206,7 +206,7 @@ def gpu_slot_narrower_than_card(s: Snapshot, p: Params) -> Iterator[Evidence]:
         need(need(s.system).hypervisor)
         raise NotApplicable("a virtual machine: its slots are made up")
     found = functions(s)
-    judged = 0
+    judged = False
     for device in found.values():
         above = found.get(device.parent)
         if not is_gpu(device) or above is None or isinstance(above.link.max_width, Missing):
@@ -214,10 +214,10 @@ def gpu_slot_narrower_than_card(s: Snapshot, p: Params) -> Iterator[Evidence]:
         own = device.link.max_width
         if isinstance(own, Missing):
             if own.why is not Why.NOT_SUPPORTED:
-                judged += 1
+                judged = True
                 yield unsure(f"GPU {device.address}", own)
             continue
-        judged += 1
+        judged = True
         yield Evidence(
             subject=f"GPU {device.address}",
             seen=f"slot x{above.link.max_width}, card x{own}",
@@ -255,12 +255,12 @@ def pcie_link_degraded(s: Snapshot, p: Params) -> Iterator[Evidence]:
         yield from alike
         return
     found = functions(s)
-    judged = 0
+    judged = False
     for device in found.values():
         if not _is_card_or_drive(device):
             continue
         for item in _link(device, found.get(device.parent)):
-            judged += 1
+            judged = True
             yield item
     if not judged:
         raise NotApplicable("no network card or NVMe drive with a PCIe link of its own")

@@ -118,7 +118,7 @@ def _each(
     uptime = s.system if isinstance(s.system, Missing) else s.system.uptime_s
     hours = max(need(uptime) if rate else known(uptime, 0.0), 60.0) / 3600
     since = "" if isinstance(uptime, Missing) else f" in {hours:.1f} h"
-    judged = 0
+    judged = False
     untold: Missing | None = None
     for device in pci_seen.functions(s).values():
         errors = device.errors
@@ -126,10 +126,10 @@ def _each(
             if errors.why in (Why.NOT_RECORDED, Why.DENIED):
                 untold = errors
             elif errors.why not in (Why.ABSENT, Why.NOT_SUPPORTED):
-                judged += 1
+                judged = True
                 yield unsure(pci_seen.name(device), errors, wanted)
             continue
-        judged += 1
+        judged = True
         seen, bad = judge(errors, hours)
         if bad or known(device.class_, "")[2:4] in ("03", "12"):
             yield Evidence(

@@ -98,7 +98,7 @@ def _through_iommu(device: PciDevice, root: PciDevice) -> bool:
     """Whether what a root port redirects is translated. A report does not tell; on AMD's it was seen to hang (NVIDIA/nccl#2079)."""
     kind = device.iommu_type
     if isinstance(kind, Missing):
-        return kind.why is Why.NOT_RECORDED and is_gpu(device) and known(root.vendor, "") == "0x1022"
+        return kind.why is Why.NOT_RECORDED and is_gpu(device) and root.vendor == "0x1022"
     return kind in _TRANSLATES
 
 
@@ -132,7 +132,7 @@ def iommu_translates(s: Snapshot, p: Params) -> Iterator[Evidence]:
     pci_seen.on_bare_metal(s, "a virtual machine: its IOMMU is the hypervisor's")
     if need(need(s.system).machine) != "x86_64":
         raise NotApplicable("only known to matter on x86-64")
-    judged = 0
+    judged = False
     for device in pci_seen.peers(s):
         kind = device.iommu_type
         if isinstance(kind, Missing):
@@ -142,10 +142,10 @@ def iommu_translates(s: Snapshot, p: Params) -> Iterator[Evidence]:
                 kind = "no IOMMU"
         if isinstance(kind, Missing):
             if kind.why not in (Why.NOT_SUPPORTED, Why.ABSENT):
-                judged += 1
+                judged = True
                 yield unsure(pci_seen.name(device), kind, "identity")
             continue
-        judged += 1
+        judged = True
         yield Evidence(
             subject=pci_seen.name(device),
             seen=f"domain {kind}" if kind != "no IOMMU" else kind,

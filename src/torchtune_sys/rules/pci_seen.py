@@ -49,7 +49,7 @@ def peers(s: Snapshot) -> list[PciDevice]:
     both = [*found, *cards(s)]
     if len(both) < 2:
         raise NotApplicable("one GPU and no RDMA card: nothing talks to another device directly")
-    if any(known(device.driver, "") == "vfio-pci" for device in found):
+    if any(device.driver == "vfio-pci" for device in found):
         raise NotApplicable("the GPUs are given to virtual machines, which must stay apart")
     return both
 
@@ -62,9 +62,12 @@ def _geforce(s: Snapshot) -> set[str]:
     if isinstance(s.gpu, Missing) or isinstance(s.gpu.devices, Missing):
         return set()
     return {
-        known(gpu.pci_address, "")
+        gpu.pci_address
         for gpu in s.gpu.devices
-        if "GeForce" in known(gpu.name, "") and known(gpu.compute_capability, (0, 0)) >= (7, 5)
+        if not isinstance(gpu.pci_address, Missing)
+        and not isinstance(gpu.compute_capability, Missing)
+        and "GeForce" in known(gpu.name, "")
+        and gpu.compute_capability >= (7, 5)
     }
 
 

@@ -44,22 +44,19 @@ def bar_small(s: Snapshot, p: Params) -> Iterator[Evidence]:
     gpus = pci_seen.gpus(s)
     if len(gpus) < 2 and not pci_seen.cards(s):
         raise NotApplicable("one GPU and no RDMA card: nothing else reaches its memory")
-    names = (
-        {}
-        if isinstance(s.gpu, Missing)
-        else {known(gpu.pci_address, ""): known(gpu.name, "") for gpu in known(s.gpu.devices, ())}
-    )
-    judged = 0
+    shown = () if isinstance(s.gpu, Missing) else known(s.gpu.devices, ())
+    geforce = {gpu.pci_address for gpu in shown if "GeForce" in known(gpu.name, "")}
+    judged = False
     for gpu in gpus:
-        if "GeForce" in names.get(gpu.address, ""):
+        if gpu.address in geforce:
             continue
         sizes = gpu.bars
         if isinstance(sizes, Missing) or not sizes:
             if isinstance(sizes, Missing) and sizes.why not in (Why.ABSENT, Why.NOT_SUPPORTED):
-                judged += 1
+                judged = True
                 yield unsure(f"GPU {gpu.address}", sizes)
             continue
-        judged += 1
+        judged = True
         yield Evidence(
             subject=f"GPU {gpu.address}",
             seen=f"largest region {max(sizes) // _MIB} MiB",
@@ -116,17 +113,17 @@ def read_request_small(s: Snapshot, p: Params) -> Iterator[Evidence]:
     if not any(is_gpu(device) for device in pci_seen.functions(s).values()):
         raise NotApplicable("no GPU on this host")
     least = int(p["bytes"])
-    judged = 0
+    judged = False
     for card, rate in _fast_cards(s, float(p["gbps"])):
         size = _register(card, "max_read_request_bytes")
         if not isinstance(size, Missing) and size < least and rate is not None:
             size = rate
         if isinstance(size, Missing):
             if size.why not in _NOT_TOLD:
-                judged += 1
+                judged = True
                 yield unsure(pci_seen.name(card), size)
             continue
-        judged += 1
+        judged = True
         yield Evidence(
             subject=pci_seen.name(card),
             seen=f"MaxReadReq {size} bytes",
@@ -169,17 +166,17 @@ def relaxed_ordering_off(s: Snapshot, p: Params) -> Iterator[Evidence]:
     pci_seen.gpus(s)
     if "EPYC" not in need(need(s.cpu).model):
         raise NotApplicable("only known to matter on AMD EPYC hosts")
-    judged = 0
+    judged = False
     for card, rate in _fast_cards(s, float(p["gbps"])):
         relaxed = _register(card, "relaxed_ordering")
         if relaxed is False and rate is not None:
             relaxed = rate
         if isinstance(relaxed, Missing):
             if relaxed.why not in _NOT_TOLD:
-                judged += 1
+                judged = True
                 yield unsure(pci_seen.name(card), relaxed)
             continue
-        judged += 1
+        judged = True
         yield Evidence(
             subject=pci_seen.name(card),
             seen="RlxdOrd+" if relaxed else "RlxdOrd-",

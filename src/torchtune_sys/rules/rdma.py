@@ -315,7 +315,7 @@ def rdma_driver_not_loaded(s: Snapshot, p: Params) -> Iterator[Evidence]:
     https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/efa-start-nccl.html
     """
     found = [device for device in _pci_devices(s) if _hex(device.class_).startswith(_INFINIBAND_CLASS) or _is_efa(device)]
-    found = [device for device in found if known(device.driver, "") != "vfio-pci"]
+    found = [device for device in found if device.driver != "vfio-pci"]
     if not found:
         raise NotApplicable("there is no InfiniBand or EFA adapter")
     devices = need(s.network).rdma

@@ -30,7 +30,7 @@ def by_board(pairs: Iterable[Pair]) -> dict[str, list[Pair]]:
     """InfiniBand ports of the same card model; cards whose model is not known are left out."""
     groups: dict[str, list[Pair]] = {}
     for device, port in pairs:
-        if not isinstance(device.board, Missing) and known(port.link_layer, "") == "InfiniBand":
+        if not isinstance(device.board, Missing) and port.link_layer == "InfiniBand":
             groups.setdefault(device.board, []).append((device, port))
     return groups
 
