@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-import shlex
 from typing import Any
 
 from torchtune_sys import __version__
 from torchtune_sys.model.actions import Action, Sysctl, SysfsWrite
 from torchtune_sys.model.plan import Change, Command, Line, Plan, Unit, Value
-from torchtune_sys.model.target import AtLeast, AtMost
+from torchtune_sys.model.target import AtLeast, AtMost, OneOf
 from torchtune_sys.planner import files
 from torchtune_sys.render.layout import clean
+
+_BARE = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-/.:,+@%")
+_PLAIN = frozenset(map(chr, range(0x20, 0x7F))) - frozenset("'\\$`~!") | {"\n"}
+"""What stands in single quotes as it is, and without shellcheck's doubts."""
 
 
 def script(plan: Plan) -> str:
     from torchtune_sys.render.templates import environment
 
-    template = environment({"quote": shlex.quote, "comment": clean, "path": path}).get_template("script/provision.sh.j2")
+    template = environment({"quote": quote, "comment": clean, "path": path}).get_template("script/provision.sh.j2")
     steps = [(change, step) for change in plan.changes for step in change.steps]
     return template.render(
         version=__version__,
@@ -26,7 +29,7 @@ def script(plan: Plan) -> str:
         changes=plan.changes,
         values=[_value(change, step) for change, step in steps if isinstance(step, Value)],
         lines=[_line(change, step) for change, step in steps if isinstance(step, Line)],
-        files=[{"path": f.path, "mode": f.mode, "refresh": [" ".join(argv) for argv in f.refresh]} for f in plan.files],
+        files=plan.files,
         units=[step for _, step in steps if isinstance(step, Unit)],
         commands=[step for _, step in steps if isinstance(step, Command)],
     )
@@ -36,7 +39,7 @@ def _value(change: Change, step: Value) -> dict[str, Any]:
     return {
         "key": files.one_line(change.key),
         "direction": direction(change.action),
-        "value": step.value,
+        "value": files.one_line(step.value),
         "counterpart": step.counterpart,
         "path": step.path,
         "is_pattern": step.is_pattern,
@@ -44,20 +47,49 @@ def _value(change: Change, step: Value) -> dict[str, Any]:
 
 
 def direction(action: Action) -> str:
-    """Which way the target points: a host whose value is better already keeps it."""
-    target = action.target if isinstance(action, Sysctl | SysfsWrite) else None
-    return "at-least" if isinstance(target, AtLeast) else "at-most" if isinstance(target, AtMost) else "exactly"
+    """Which way the target points: a host whose value is better already, or as good, keeps it."""
+    match action.target if isinstance(action, Sysctl | SysfsWrite) else None:
+        case AtLeast():
+            return "at-least"
+        case AtMost():
+            return "at-most"
+        case OneOf(values=values):
+            return f"one-of {' '.join(values)}"
+        case _:
+            return "exactly"
 
 
-def _line(change: Change, step: Line) -> dict[str, Any]:
-    text = files.block(step, change)
-    return {"path": step.path, "key": files.one_line(step.key), "text": text, "mark": _mark(text)}
+def _line(change: Change, step: Line) -> dict[str, str]:
+    return {
+        "path": step.path,
+        "key": files.one_line(step.key),
+        "change": files.one_line(change.key),
+        "text": files.block(step, change).strip("\n"),
+    }
 
 
-def _mark(text: str) -> str:
-    """An end mark that no line of the text is."""
-    rows = set(text.split("\n"))
-    return next(mark for number in range(len(rows) + 1) if (mark := f"END{number or ''}") not in rows)
+def quote(text: str) -> str:
+    r"""One word of bash that is ``text``, whatever is in it, written in visible ASCII alone (and line breaks).
+
+    >>> print(quote("/sys/a"), quote("two words"), quote("it's $(x)"), quote("\x1b\u202e"))
+    /sys/a 'two words' $'it\'s $(x)' $'\x1b\xe2\x80\xae'
+    """
+    if text and _BARE.issuperset(text):
+        return text
+    if _PLAIN.issuperset(text):
+        return f"'{text}'"
+    # bash has no NUL in a word; a path with one names nothing, and neither does this
+    return "$'" + "".join(map(_escaped, text.replace("\0", "\ufffd"))) + "'"
+
+
+def _escaped(sign: str) -> str:
+    if sign in "\\'":
+        return "\\" + sign
+    if sign == "\n" or " " <= sign <= "~":
+        return sign
+    return "".join(
+        f"\\x{byte:02x}" for byte in sign.encode("utf-8", "surrogateescape" if "\udc80" <= sign <= "\udcff" else "replace")
+    )
 
 
 def path(value: str, is_pattern: bool) -> str:
@@ -66,4 +98,4 @@ def path(value: str, is_pattern: bool) -> str:
     >>> path("/sys/a b/policy*/x", True), path("/sys/a*", False)
     ("'/sys/a b/policy'*/x", "'/sys/a*'")
     """
-    return "*".join(shlex.quote(part) if part else "" for part in value.split("*")) if is_pattern else shlex.quote(value)
+    return "*".join(quote(part) if part else "" for part in value.split("*")) if is_pattern else quote(value)

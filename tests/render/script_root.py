@@ -1,0 +1,149 @@
+"""A root directory that holds bash and a few programs of coreutils, to run generated scripts in: no Python, no awk, no /proc of its own.
+
+The values and files of a recorded host are plain files there. ``systemctl`` is a stand-in that remembers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+from functools import cache
+from pathlib import Path
+
+from simulate import Seen
+
+from torchtune_sys.model.plan import Change, Plan, Unit, Value
+
+PROGRAMS = ("cat", "chmod", "chown", "cp", "ln", "mkdir", "mv", "readlink", "rm", "rmdir", "sha256sum", "sort", "sync")
+"""All of coreutils that the scripts may use; ``bash`` comes beside them."""
+SYSTEMCTL = """#!/bin/bash
+unit=${3-}
+mkdir -p /run/units
+case $1 in
+is-enabled) [[ -e /run/units/${unit}.enabled ]] && echo enabled || { echo disabled; exit 1; } ;;
+is-active) [[ -e /run/units/${unit}.active ]] && echo active || { echo inactive; exit 3; } ;;
+enable) : >"/run/units/${unit}.enabled" ;;
+disable) rm -f "/run/units/${unit}.enabled" ;;
+start) : >"/run/units/${unit}.active" ;;
+stop) rm -f "/run/units/${unit}.active" ;;
+*) echo "$*" >>/run/systemctl ;;
+esac
+"""
+
+
+@cache
+def _parts() -> tuple[tuple[str, str], ...]:
+    """What is copied: each program and the libraries that it loads, with the place in the root."""
+    found: dict[str, str] = {}
+    for name in ("bash", *PROGRAMS):
+        program = shutil.which(name, path="/usr/bin:/bin")
+        assert program is not None, name
+        found[f"bin/{name}"] = program
+        for library in re.findall(r"(/\S+) \(0x", subprocess.run(["ldd", program], capture_output=True, text=True).stdout):
+            found[library.lstrip("/")] = library
+    return tuple(found.items())
+
+
+class Root:
+    """One such root in ``folder``; ``debian`` is a tree that is linked instead of the few programs."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        for place, source in _parts():
+            self.path(place).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(source, self.path(place))
+        for name in ("dev", "etc", "proc", "sys", "tmp", "run/units", "var/lib", "var/log"):
+            self.path(name).mkdir(parents=True, exist_ok=True)
+        self.path("dev/null").touch()
+        self.put("/bin/systemctl", SYSTEMCTL, 0o755)
+
+    def path(self, place: str) -> Path:
+        return self.folder / place.lstrip("/")
+
+    def put(self, place: str, content: str | bytes, mode: int = 0o644) -> None:
+        self.path(place).parent.mkdir(parents=True, exist_ok=True)
+        self.path(place).write_bytes(content if isinstance(content, bytes) else content.encode())
+        self.path(place).chmod(mode)
+
+    def text(self, place: str) -> str:
+        return self.path(place).read_text()
+
+    def run(self, script: str, *args: str, bash: str = "/bin/bash", **env: str) -> subprocess.CompletedProcess[str]:
+        """The script through a pipe, as ``ssh host bash -s`` sends it."""
+        return subprocess.run(
+            ["/usr/sbin/chroot", str(self.folder), bash, "-s", "--", *args],
+            input=script,
+            capture_output=True,
+            text=True,
+            env={"PATH": "/bin", **env},
+            timeout=60,
+            check=False,
+        )
+
+    def state(self) -> dict[str, str]:
+        """Everything but what logs and programs are: content, mode, owner, attributes, links."""
+        found = {}
+        for top in ("etc", "proc", "sys", "run/units", "var/lib"):
+            for folder, folders, files in os.walk(self.path(top)):
+                for name in (*folders, *files):
+                    found[os.path.relpath(f"{folder}/{name}", self.folder)] = _state(f"{folder}/{name}")
+        return found
+
+
+def _state(path: str) -> str:
+    about = os.lstat(path)
+    if os.path.islink(path):
+        return os.readlink(path)
+    attributes = {name: os.getxattr(path, name).hex() for name in os.listxattr(path)}
+    content = "" if os.path.isdir(path) else hashlib.sha256(Path(path).read_bytes()).hexdigest()
+    return f"{about.st_mode:o} {about.st_uid}:{about.st_gid} {attributes} {content}"
+
+
+def lay(root: Root, seen: Seen, plan: Plan) -> None:
+    """What the plan looks at, as the recording has it."""
+    for change in plan.changes:
+        for step in change.steps:
+            if isinstance(step, Value):
+                for path in (*seen.value_paths(step), *([step.counterpart] if step.counterpart else [])):
+                    root.put(path, " ".join(held(str(seen.host.text(path))).split()) + "\n")
+    for path, content in seen.ground.files.items():
+        if isinstance(content, str):
+            root.put(path, content, 0o640)
+
+
+def held(text: str) -> str:
+    """Of a file that offers a choice, what is chosen: a plain file could not show it otherwise."""
+    chosen = re.search(r"\[(.*?)\]", text)
+    return chosen[1] if chosen else text
+
+
+def done(root: Root, seen: Seen, changes: tuple[Change, ...]) -> list[str]:
+    """What is not as the changes want it."""
+    wrong = []
+    for change in changes:
+        for step in change.steps:
+            if isinstance(step, Value):
+                wrong += [p for p in seen.value_paths(step) if root.text(p).split() != step.value.split()]
+            elif isinstance(step, Unit):
+                states = [root.path(f"/run/units/{step.unit}.{what}").exists() for what in ("enabled", "active")]
+                wrong += [step.unit] if states != [step.enabled] * 2 else []
+    return wrong
+
+
+def settle(root: Root, plan: Plan, before: dict[str, str]) -> None:
+    """What the kernel does and plain files do not: of a pair, the one that was not just written shows 0."""
+    for change in plan.changes:
+        for step in change.steps:
+            if isinstance(step, Value) and step.counterpart:
+                for one, other in ((step.path, step.counterpart), (step.counterpart, step.path)):
+                    if root.text(one).strip() not in ("0", before[one]):
+                        root.put(other, "0\n")
+
+
+def pairs(root: Root, plan: Plan) -> dict[str, str]:
+    """The values of such pairs now."""
+    steps = [step for change in plan.changes for step in change.steps if isinstance(step, Value) and step.counterpart]
+    return {path: root.text(path).strip() for step in steps for path in (step.path, step.counterpart)}
