@@ -1,0 +1,331 @@
+"""A whole Debian on a disk that keeps what is changed: started by GRUB and systemd, or by a script alone as process 1.
+
+Everything that reads what ``apply`` writes is real: systemd-sysctl, systemd-tmpfiles, systemd-udevd, pam_limits, modprobe, systemd,
+update-grub and GRUB. The disk is made once and kept; every machine gets a layer of its own over it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tarfile
+import time
+from pathlib import Path
+from typing import Any
+
+import guest
+
+PACKAGES = (
+    "systemd",
+    "systemd-sysv",
+    "udev",
+    "procps",
+    "kmod",
+    "libpam-modules",
+    "login",
+    "systemd-timesyncd",
+    "grub2-common",
+    "grub-pc-bin",
+    "util-linux",
+)
+"""Of Debian, in the guest; beside them the interpreter that runs the tests."""
+LEFT_OUT = ("/usr/share/doc/*", "/usr/share/locale/*", "/usr/share/man/*", "/usr/lib/grub/x86_64*")
+MASKED = ("getty@tty1", "serial-getty@ttyS0", "systemd-random-seed", "e2scrub_reap", "grub-common", "systemd-update-utmp")
+TIMERS = ("apt-daily", "apt-daily-upgrade", "dpkg-db-backup", "e2scrub_all", "fstrim", "systemd-tmpfiles-clean")
+SERVICE = """[Unit]
+After=multi-user.target
+[Service]
+Type=oneshot
+ExecStart=/remedy-init
+"""
+GRUB = 'GRUB_TIMEOUT=0\nGRUB_DISTRIBUTOR=Debian\nGRUB_CMDLINE_LINUX="console=ttyS0 quiet panic=-1"\nGRUB_TERMINAL=console\nGRUB_DISABLE_LINUX_UUID=true\n'
+SYSTEM_MIB, FIRST_SECTOR = 1500, 2048
+MAKE = """mkdir -p /boot/grub && grub-install --target=i386-pc /dev/nvme0n1 && update-grub && echo MADE
+"""
+
+
+# --- the disk ---------------------------------------------------------------------------------------------------------
+
+
+def system(folder: Path) -> Path:
+    """The disk image with Debian (kept for the next time). Raises guest.Unavailable."""
+    if os.uname().machine != "x86_64":
+        raise guest.Unavailable(f"the guest is x86-64, this machine {os.uname().machine}")
+    guest.install()
+    for program in ("mmdebstrap", "qemu-img", "sfdisk", "depmod", "dpkg-deb"):
+        if guest.which(program) is None:
+            raise guest.Unavailable(f"{program} is not installed")
+    kernel = guest.kernel_package("linux-image-cloud-amd64")
+    made_of = (*PACKAGES, *MASKED, *TIMERS, SERVICE, GRUB, MAKE, (guest.HERE / "remedy-init").read_text())
+    cache = guest.cached(f"remedy-{kernel}-{hashlib.sha256(repr(made_of).encode()).hexdigest()[:8]}")
+    if not cache.is_dir():
+        _make_system(folder, kernel, cache)
+    return cache / "system.img"
+
+
+def _make_system(folder: Path, kernel: str, cache: Path) -> None:
+    root, taken = folder / "root", folder / "taken"
+    taken.mkdir()
+    release = dict(line.split("=", 1) for line in Path("/etc/os-release").read_text().splitlines() if "=" in line)
+    if release.get("ID") != "debian":
+        raise guest.Unavailable("the guest is made by a Debian's apt")
+    unwanted = [f"--dpkgopt=path-exclude={path}" for path in LEFT_OUT]
+    include = f"--include={','.join(PACKAGES)}"
+    argv = ("mmdebstrap", "-q", "--variant=minbase", include, *unwanted, release["VERSION_CODENAME"], str(root))
+    guest._run(*argv, timeout_s=400)
+    unpacked = guest.unpack(folder, kernel)
+    shutil.move(unpacked / "lib/modules", root / "usr/lib/modules")  # unpacked over it, /lib would cease to be a link
+    shutil.copytree(unpacked / "boot", root / "boot", dirs_exist_ok=True)
+    guest._run("depmod", "-b", str(root), next((root / "usr/lib/modules").iterdir()).name)
+    _set_up(root)
+    shutil.copy(next((root / "boot").glob("vmlinuz-*")), taken / "vmlinuz")
+    image = taken / "system.img"
+    offset = f"offset={FIRST_SECTOR * 512}"
+    guest._run("mkfs.ext4", "-q", "-d", str(root), "-E", f"{offset},root_owner=0:0", str(image), f"{SYSTEM_MIB}M", timeout_s=120)
+    subprocess.run(
+        ("sfdisk", "-q", str(image)),
+        input=f"start={FIRST_SECTOR},type=83,bootable\n",
+        text=True,
+        check=True,
+        timeout=60,
+        capture_output=True,
+    )
+    shutil.rmtree(root)
+    made = Machine(folder, image, tool(folder), init=True, layer=False).do(MAKE)
+    if b"MADE" not in made["log"]:
+        raise guest.Failed(made["log"].decode("utf-8", "replace"))
+    guest.keep(taken, unpacked, cache)
+
+
+def _set_up(root: Path) -> None:
+    shutil.copy(guest.HERE / "remedy-init", root / "remedy-init")
+    (root / "remedy-init").chmod(0o755)
+    (root / "etc/hostname").write_text("trainer-01\n")
+    (root / "etc/hosts").write_text("127.0.0.1 localhost\n127.0.1.1 trainer-01\n")
+    (root / "etc/fstab").write_text("/dev/nvme0n1p1 / ext4 rw 0 1\nLABEL=swap none swap sw,nofail 0 0\n")
+    (root / "etc/default").mkdir(exist_ok=True)
+    (root / "etc/default/grub").write_text(GRUB)
+    units = root / "etc/systemd/system"
+    (units / "remedy.service").write_text(SERVICE)
+    wants = units / "multi-user.target.wants"
+    wants.mkdir(exist_ok=True)
+    (wants / "remedy.service").symlink_to("/etc/systemd/system/remedy.service")
+    for unit in (*(f"{name}.service" for name in MASKED), *(f"{name}.timer" for name in TIMERS)):
+        (units / unit).unlink(missing_ok=True)
+        (units / unit).symlink_to("/dev/null")
+
+
+def tool(folder: Path, package: Path | None = None) -> Path:
+    """A disk image with this interpreter and our packages (``package`` in place of torchtune_sys), to be mounted at /opt: ``/opt/tool``
+    starts the tool, ``/opt/python`` the interpreter, with libraries of their own whatever the guest has."""
+    tree = folder / f"tool-{len(list(folder.glob('tool-*')))}"
+    files: dict[str, tuple[Path, int]] = {}
+    guest._python(files, None)
+    (tree / "lib").mkdir(parents=True)
+    for place, (path, _) in files.items():
+        ours = place.removeprefix("/opt/packages/")
+        if package is not None and ours.startswith("torchtune_sys/"):
+            continue
+        inside = ours if ours != place else place.lstrip("/")
+        if ".so" in path.name and ours == place and not place.startswith(f"{Path(os.__file__).parent}/"):
+            inside = f"lib/{path.name}"
+        target = tree / inside
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(path, target)
+    if package is not None:
+        shutil.copytree(package, tree / "torchtune_sys")
+    _starters(tree)
+    image = tree.with_suffix(".img")
+    guest._run("mkfs.ext4", "-q", "-O", "^has_journal", "-d", str(tree), str(image), "400M")
+    shutil.rmtree(tree)
+    return image
+
+
+def _starters(tree: Path) -> None:
+    compiled = ("-m", "compileall", "-q", "--invalidation-mode", "unchecked-hash", str(tree / "torchtune_sys"))
+    subprocess.run((sys.executable, *compiled), check=True, timeout=120)
+    executable, library = Path(sys.executable).resolve(), Path(os.__file__).parent
+    loader = next(path.name for path in (tree / "lib").glob("ld-linux*"))
+    start = (
+        f"#!/bin/sh\nexport PYTHONHOME=/opt{library.parent.parent} PYTHONPATH=/opt PYTHONDONTWRITEBYTECODE=1\n"
+        f'exec /opt/lib/{loader} --library-path /opt/lib:/opt{library.parent.parent}/lib /opt{executable} %s"$@"\n'
+    )
+    for name, words in (("python", ""), ("tool", "-m torchtune_sys ")):
+        (tree / name).write_text(start % words)
+        (tree / name).chmod(0o755)
+
+
+# --- the machine ------------------------------------------------------------------------------------------------------
+
+
+class Machine:
+    """One machine with its own layer over the system's disk, which lasts from boot to boot."""
+
+    def __init__(self, folder: Path, image: Path, tool: Path, *, init: bool = False, layer: bool = True) -> None:
+        self.folder, self.tool, self.init = folder, tool, init
+        self.kernel = image.with_name("vmlinuz")
+        self.boots_s: list[float] = []
+        self.disk, self.format = image, "raw"
+        if layer:
+            self.disk, self.format = folder / "system.qcow2", "qcow2"
+            guest._run("qemu-img", "create", "-q", "-f", "qcow2", "-b", str(image), "-F", "raw", str(self.disk))
+        for name, mib in (("data", 512), ("swap", 64), ("spin", 64)):
+            with (folder / f"{name}.img").open("wb") as file:
+                file.truncate(mib << 20)
+        guest._run("mkfs.ext4", "-q", "-F", str(folder / "data.img"))
+        guest._run("mkfs.ext4", "-q", "-F", str(folder / "spin.img"))
+        guest._run("mkswap", "-q", "-L", "swap", str(folder / "swap.img"))
+
+    def do(
+        self, script: str, files: dict[str, bytes] | None = None, deadline_s: float = 200.0, append: str = ""
+    ) -> dict[str, bytes]:
+        """Boot, run the script, power off; what it left in its working directory, by name. Raises guest.Failed."""
+        self._give({"run": script.encode(), **(files or {})})
+        started = time.monotonic()
+        guest.run(self._argv(append), self.folder / "console", deadline_s)
+        self.boots_s.append(time.monotonic() - started)
+        return self._taken()
+
+    def cut(self, script: str, flushes: int, after_s: float, append: str = "", deadline_s: float = 120.0) -> dict[str, int]:
+        """Boot, run the script, and kill the machine once the system's disk was flushed so often since the script asked for it (it
+        prints ``GO``), and ``after_s`` more; what the disk had seen by then. ``ended`` tells whether the machine was off before."""
+        self._give({"run": script.encode()})
+        control = self.folder / "qmp"
+        control.unlink(missing_ok=True)
+        with (self.folder / "console").open("wb") as log:
+            argv = ("timeout", "-k", "1", f"{deadline_s:.0f}", *self._argv(append), "-qmp", f"unix:{control},server=on,wait=off")
+            process = subprocess.Popen(argv, stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
+        try:
+            return self._cut(process, _Monitor(control), flushes, after_s)
+        finally:
+            process.kill()
+            process.wait()
+
+    def _cut(self, process: subprocess.Popen[bytes], monitor: _Monitor, flushes: int, after_s: float) -> dict[str, int]:
+        console = self.folder / "console"
+        while process.poll() is None and b"\nGO" not in console.read_bytes():
+            time.sleep(0.02)
+        seen = first = monitor.flushes()
+        while process.poll() is None and seen is not None and first is not None and seen - first < flushes:
+            time.sleep(0.001)
+            seen = monitor.flushes()
+        time.sleep(after_s)
+        ended = process.poll() is not None
+        last = monitor.flushes()
+        monitor.kill()
+        process.wait()
+        return {"flushes": (last or seen or 0) - (first or 0), "ended": int(ended)}
+
+    def _give(self, files: dict[str, bytes]) -> None:
+        with tarfile.open(self.folder / "todo.img", "w") as archive:
+            for name, content in files.items():
+                member = tarfile.TarInfo(name)
+                member.size, member.mode = len(content), 0o755
+                archive.addfile(member, io.BytesIO(content))
+        with (self.folder / "out.img").open("wb") as file:
+            file.truncate(64 << 20)
+
+    def _taken(self) -> dict[str, bytes]:
+        with tarfile.open(self.folder / "out.img") as archive:
+            files = {member.name.removeprefix("./"): archive.extractfile(member) for member in archive if member.isfile()}
+            return {name: file.read() for name, file in files.items() if file is not None}
+
+    def _argv(self, append: str) -> tuple[str, ...]:
+        """Two NUMA nodes; the system's disk with a write cache that a cut empties of nothing: QEMU hands every write to the host at once,
+        so what a cut loses is what the guest's kernel had not written yet."""
+        images = {name: self.folder / f"{name}.img" for name in ("data", "swap", "todo", "out")}
+        boot = (
+            "-kernel",
+            str(self.kernel),
+            "-append",
+            f"root=/dev/nvme0n1p1 ro console=ttyS0 quiet panic=-1 init=/remedy-init {append}",
+        )
+        return (
+            *("qemu-system-x86_64", "-machine", "q35", "-accel", "tcg,thread=multi", "-cpu", "max,-hypervisor"),
+            *("-smbios", "type=0,vendor=AMI,version=2.1", "-smbios", "type=1,manufacturer=Supermicro,product=SYS-421GE"),
+            *("-smp", "2,sockets=2,cores=1,threads=1", "-m", "768M"),
+            *("-object", "memory-backend-ram,id=m0,size=384M", "-object", "memory-backend-ram,id=m1,size=384M"),
+            *("-numa", "node,nodeid=0,cpus=0,memdev=m0", "-numa", "node,nodeid=1,cpus=1,memdev=m1"),
+            *("-numa", "dist,src=0,dst=1,val=21", "-numa", "dist,src=1,dst=0,val=21"),
+            *("-drive", f"file={self.disk},format={self.format},if=none,id=system,cache=writeback"),
+            *("-device", "nvme,drive=system,serial=system,bootindex=1"),
+            *(
+                "-drive",
+                f"file={self.tool},format=raw,if=none,id=tool,readonly=on,file.locking=off",
+                "-device",
+                "nvme,drive=tool,serial=tool",
+            ),
+            *(
+                word
+                for name, image in images.items()
+                for word in (
+                    "-drive",
+                    f"file={image},format=raw,if=none,id={name}",
+                    "-device",
+                    f"nvme,drive={name},serial={name}",
+                )
+            ),
+            *("-device", "virtio-scsi-pci", "-drive", f"file={self.folder / 'spin.img'},format=raw,if=none,id=spin"),
+            *("-device", "scsi-hd,drive=spin,vendor=SEAGATE,product=ST4000NM0035,rotation_rate=7200"),
+            *(boot if self.init else ()),
+            *("-nic", "none", "-display", "none", "-serial", "stdio", "-monitor", "none", "-no-reboot"),
+        )
+
+
+class _Monitor:
+    """QEMU's control socket (QMP): how often the system's disk was flushed, and the end of the machine without a word to the guest."""
+
+    def __init__(self, path: Path) -> None:
+        deadline = time.monotonic() + 20
+        self._socket = socket.socket(socket.AF_UNIX)
+        while True:
+            try:
+                self._socket.connect(str(path))
+                break
+            except OSError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.02)
+        self._lines = self._socket.makefile("rb")
+        self._lines.readline()
+        self._ask("qmp_capabilities")
+
+    def _ask(self, command: str) -> Any:
+        """None once the machine is off."""
+        try:
+            self._socket.sendall(json.dumps({"execute": command}).encode() + b"\n")
+            while line := self._lines.readline():
+                answer = json.loads(line)
+                if "return" in answer:
+                    return answer["return"]
+        except OSError:
+            pass
+        return None
+
+    def flushes(self) -> int | None:
+        told = self._ask("query-blockstats")
+        if told is None:
+            return None
+        return next(int(row["stats"]["flush_operations"]) for row in told if row.get("device") == "system")
+
+    def kill(self) -> None:
+        peer = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+        try:
+            os.kill(int.from_bytes(peer[:4], sys.byteorder), 9)
+        except ProcessLookupError:
+            pass
+
+
+if __name__ == "__main__":
+    place = Path(sys.argv[1])
+    started = time.monotonic()
+    disk = system(place)
+    print(disk, f"{time.monotonic() - started:.1f} s")
+    machine = Machine(place, disk, tool(place), init="init" in sys.argv)
+    print(machine.do(sys.stdin.read())["log"].decode(), machine.boots_s)
