@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from torchtune_sys.model.cpuset import CpuSet
+from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.numa import NumaNode
 from torchtune_sys.model.facts.pci import PciDistance
 from torchtune_sys.model.local_ranks import slurm_gives_gpus_to_each
@@ -128,11 +129,15 @@ def _places(s: Snapshot, room: Room, one_thread: bool) -> tuple[_Place, ...]:
 def _allowed(s: Snapshot, room: Room) -> CpuSet:
     """Bounds that would leave nothing are not believed: the kernel has let this process run somewhere."""
     cpu = need(s.cpu)
-    allowed = need(cpu.affinity)
+    allowed = need(cpu.online if _unrecorded(cpu.affinity) else cpu.affinity)
     for bound in (cpu.online, cpu.cpuset):
         if not isinstance(bound, Missing) and allowed & bound:
             allowed = CpuSet(allowed & bound)
     return CpuSet(allowed - room.isolated) or allowed
+
+
+def _unrecorded(fact: Fact[CpuSet]) -> bool:
+    return isinstance(fact, Missing) and fact.why in (Why.NOT_RECORDED, Why.ABSENT)
 
 
 def _nodes(s: Snapshot) -> tuple[NumaNode, ...]:
@@ -303,6 +308,8 @@ def _notes(ground: _Ground, seats: tuple[Seat, ...]) -> list[str]:
     lost = sorted({seat.gpu for seat in seats if seat.gpu and _node_of(s, seat.gpu) is None})
     if lost and several:
         notes.append(f"the kernel does not say which NUMA node {', '.join(lost)} belongs to: CPUs are shared out by turns")
+    if _unrecorded(need(s.cpu).affinity):
+        notes.append("which CPUs the session may use is not recorded: all that are online are shared out")
     if isinstance(ground.room.cores, Missing):
         notes.append(f"which CPUs are threads of one core is not known ({ground.room.cores}): each is taken for a core")
     for node, place in ground.usable.items():

@@ -55,7 +55,10 @@ def command(**options: Any) -> int:
 
 
 def _beside(seen: Snapshot) -> str:
-    """What torchrun's own option does, where this torch has it (2.9), and what it lacks."""
+    """What torchrun's own option does, where this torch has it (2.9), and what it lacks.
+
+    Source: torch/numa/binding.py of 2.9, with numactl's --cpunodebind and --physcpubind, and of 2.13, with --physcpubind alone.
+    """
     from torchtune_sys.model.values import Missing
     from torchtune_sys.model.version import version
 
@@ -63,6 +66,6 @@ def _beside(seen: Snapshot) -> str:
     if torch is None or isinstance(torch.version, Missing) or version(torch.version)[:2] < (2, 9):
         return ""
     return (
-        "--numa-binding=node gives each rank all CPUs of its GPU's node; it binds no memory, does not part the node among its "
-        "ranks, needs numactl, and takes an unknown node for node 0"
+        "--numa-binding=exclusive parts each node among its GPUs, too (node: each rank gets all of it). It sets no memory policy, "
+        "stops the job where ranks outnumber GPUs or a node's cores, takes an unknown node for node 0, and needs CUDA and numactl"
     )
