@@ -12,7 +12,7 @@ from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, 
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, Why, need
 from torchtune_sys.rules import gates, gpu_board, gpu_imex, gpu_links, gpu_ranks, gpu_use
-from torchtune_sys.rules.driver_state import bound_driver, gpu_addresses, not_served, nvml_error, seen_by_nvml
+from torchtune_sys.rules.driver_state import bound_driver, gpu_addresses, not_served, nvml_error
 from torchtune_sys.rules.gpu_facts import each, subject
 from torchtune_sys.rules.kernel_xid import told
 
@@ -86,7 +86,7 @@ def gpu_missing_from_driver(s: Snapshot, p: Params) -> Iterator[Evidence]:
     devices = need(need(s.gpu).devices)
     if any(isinstance(gpu.pci_address, Missing) for gpu in devices):
         raise NotApplicable("some GPUs do not tell their address")
-    served = seen_by_nvml(s) | {str(gpu.pci_address) for gpu in devices}
+    served = {gpu.pci_address for gpu in devices}
     if gates.scheduled(s) and devices and not served.issuperset(addresses):
         raise NotApplicable("a batch system granted this session some of the GPUs, and hides the others")
     for address in addresses:
