@@ -10,6 +10,7 @@ import msgspec
 if TYPE_CHECKING:
     from torchtune_sys.model.ground import Ground
     from torchtune_sys.model.plan import Plan
+    from torchtune_sys.model.rule import Result
     from torchtune_sys.model.snapshot import Snapshot
 
 
@@ -17,6 +18,7 @@ class Planned(msgspec.Struct, frozen=True, kw_only=True):
     plan: Plan
     ground: Ground
     seen: Snapshot
+    results: tuple[Result, ...]
 
 
 def planned(options: Mapping[str, Any], made_already: frozenset[str] = frozenset()) -> Planned:
@@ -31,4 +33,4 @@ def planned(options: Mapping[str, Any], made_already: frozenset[str] = frozenset
     host = host_of(options)
     paths, files = planner.places(results)
     found = Ground() if host is None else ground.probe(host, paths, files)
-    return Planned(plan=planner.plan(seen, results, found, made_already), ground=found, seen=seen)
+    return Planned(plan=planner.plan(seen, results, found, made_already), ground=found, seen=seen, results=results)

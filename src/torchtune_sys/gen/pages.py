@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterator
 from itertools import groupby
 
 import click
@@ -63,11 +64,21 @@ def _markdown(doc: str) -> str:
 
 
 def cli_page() -> str:
-    top = click.Context(cli, info_name="torchtune-sys", terminal_width=WIDTH, max_content_width=WIDTH)
-    parts = [NOTE, f"# Commands\n\n```text\n{cli.get_help(top)}\n```\n"]
-    for name in cli.list_commands(top):
-        command = cli.get_command(top, name)
+    top = _context(cli, "torchtune-sys", None)
+    return "".join([NOTE, f"# Commands\n\n```text\n{cli.get_help(top)}\n```\n", *_commands(cli, top)])
+
+
+def _commands(group: click.Group, context: click.Context) -> Iterator[str]:
+    """Each command's help, those of a group after the group's own."""
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
         if command is not None:
-            context = click.Context(command, info_name=name, parent=top, terminal_width=WIDTH, max_content_width=WIDTH)
-            parts.append(f"\n## {name}\n\n```text\n{command.get_help(context)}\n```\n")
-    return "".join(parts)
+            inner = _context(command, name, context)
+            title = inner.command_path.removeprefix("torchtune-sys ")
+            yield f"\n{'#' * (title.count(' ') + 2)} {title}\n\n```text\n{command.get_help(inner)}\n```\n"
+            if isinstance(command, click.Group):
+                yield from _commands(command, inner)
+
+
+def _context(command: click.Command, name: str, parent: click.Context | None) -> click.Context:
+    return click.Context(command, info_name=name, parent=parent, terminal_width=WIDTH, max_content_width=WIDTH)

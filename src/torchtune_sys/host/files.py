@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
+from collections.abc import Mapping
 
 from torchtune_sys.errors import CannotWrite
 
@@ -28,6 +29,34 @@ def write_atomically(path: str, text: str) -> None:
         _replace(target, text)
     except OSError as error:
         raise CannotWrite(f"{path}: {error.strerror or error}", "write somewhere else or make room") from None
+
+
+def write_below(folder: str, files: Mapping[str, str], mark: str) -> None:
+    """Write each file at its absolute path below ``folder``, one by one whole or not at all.
+
+    Nothing is written if one of the places holds something that is not ours: no regular file, or one without ``mark`` at its head.
+    Raises CannotWrite.
+    """
+    places = {os.path.join(folder, path.lstrip("/")): text for path, text in files.items()}
+    try:
+        for place in places:
+            if os.path.lexists(place) and not _is_ours(place, mark):
+                raise CannotWrite(
+                    f"{place}: is there already, and not made by torchtune-sys", "move it away, or choose another folder"
+                )
+        for place in places:
+            os.makedirs(os.path.dirname(place), exist_ok=True)
+    except OSError as error:
+        raise CannotWrite(f"{error.filename or folder}: {error.strerror or error}", "write somewhere else or make room") from None
+    for place, text in places.items():
+        write_atomically(place, text)
+
+
+def _is_ours(place: str, mark: str) -> bool:
+    if os.path.islink(place) or not os.path.isfile(place):
+        return False
+    with open(place, encoding="utf-8", errors="replace") as file:
+        return file.read(len(mark)) == mark
 
 
 def _replace(target: str, text: str) -> None:

@@ -20,6 +20,7 @@ from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.target import AtLeast, AtMost, Exactly, OneOf, Target, choice, met
 from torchtune_sys.model.values import Missing, Why, absent
 from torchtune_sys.planner import lasting, later
+from torchtune_sys.planner.arguments import is_plain
 from torchtune_sys.planner.wishes import Group
 
 COUNTERPARTS = {
@@ -199,6 +200,8 @@ def _limit_word(item: str, value: int | None) -> str:
 
 
 def _argument(ground: Ground, key: str, argument: str) -> tuple[Step, ...] | str:
+    if not is_plain(argument):
+        return f"boot loaders read {argument!r} differently"
     if ground.image == "rpm-ostree":
         return (
             Command(

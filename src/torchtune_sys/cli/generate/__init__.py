@@ -16,6 +16,8 @@ COMMANDS = {
     "modprobe": (f"{_HERE}.files:modprobe", "The file for /etc/modprobe.d."),
     "tmpfiles": (f"{_HERE}.files:tmpfiles", "The file for /etc/tmpfiles.d (values below /sys)."),
     "udev": (f"{_HERE}.files:udev", "The file for /etc/udev/rules.d (values of disks)."),
+    "systemd": (f"{_HERE}.systemd", "Drop-ins of systemd, and one for a service of your own."),
+    "kernel-args": (f"{_HERE}.kernel_args", "Kernel arguments: a line, a file for grub.d, or commands."),
 }
 
 

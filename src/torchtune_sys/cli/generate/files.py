@@ -11,6 +11,7 @@ from torchtune_sys.cli import options as shared
 from torchtune_sys.model import ground
 
 if TYPE_CHECKING:
+    from torchtune_sys.cli.planned import Planned
     from torchtune_sys.model.plan import Plan
 
 
@@ -37,13 +38,13 @@ def _command(name: str, path: str, what: str) -> click.Command:
     return command
 
 
-def part_of_plan(options: dict[str, Any]) -> Plan:
+def part_of_plan(options: dict[str, Any], found: Planned | None = None) -> Plan:
     """The plan, without what is unsafe if so asked."""
     from torchtune_sys import planner
     from torchtune_sys.cli.planned import planned
     from torchtune_sys.model.actions import Safety
 
-    found = planned(options)
+    found = planned(options) if found is None else found
     return planner.part(found.plan, found.ground, lambda c: c.safety is Safety.SAFE or not options["safe_only"])
 
 

@@ -1,0 +1,52 @@
+"""The kernel arguments that the failed rules ask for, whatever boot loader the host has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from torchtune_sys.model.actions import KernelArgument, Safety
+from torchtune_sys.model.ground import Ground
+from torchtune_sys.model.plan import Refusal
+from torchtune_sys.model.rule import Result
+from torchtune_sys.model.snapshot import Snapshot
+from torchtune_sys.planner import owners, wishes
+
+_SIGNS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.,:=/+@%")
+
+
+class Argument(msgspec.Struct, frozen=True, kw_only=True):
+    key: str
+    argument: str
+    rules: tuple[str, ...]
+    why: str
+
+
+def is_plain(argument: str) -> bool:
+    """Whether every boot loader and every shell takes it as one word; nothing else is ever written.
+
+    >>> is_plain("iommu=pt"), is_plain('x="a b"'), is_plain("$(reboot)"), is_plain("")
+    (True, False, False, False)
+    """
+    return bool(argument) and argument[0] not in "-=" and _SIGNS.issuperset(argument)
+
+
+def arguments(
+    s: Snapshot, results: Iterable[Result], ground: Ground, safe_only: bool = False
+) -> tuple[tuple[Argument, ...], tuple[Refusal, ...]]:
+    """What to boot with, and what somebody else owns or no boot loader could be told."""
+    found, refused = [], []
+    for group in wishes.grouped(wishes.asked(results)):
+        if not any(isinstance(wish.action, KernelArgument) for wish in group.wishes):
+            continue
+        action = group.merged
+        owned = owners.refusal(s, ground, group.key, group.rules, action)
+        if owned is not None:
+            refused.append(owned)
+        elif not isinstance(action, KernelArgument) or not is_plain(action.argument):
+            reason = action if isinstance(action, str) else "it has signs that boot loaders read differently"
+            refused.append(Refusal(key=group.key, rules=group.rules, reason=reason, way="add it by hand"))
+        elif not safe_only or action.safety is Safety.SAFE:
+            found.append(Argument(key=group.key, argument=action.argument, rules=group.rules, why=group.wishes[0].why))
+    return tuple(found), tuple(refused)

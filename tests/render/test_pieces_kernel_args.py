@@ -1,0 +1,121 @@
+"""``generate kernel-args``: GRUB's own script reads the file, and the script for systemd-boot takes back what it did."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from simulate import Seen, recording
+
+from conftest import HOSTS
+from torchtune_sys.errors import UserError
+from torchtune_sys.model.actions import KernelArgument
+from torchtune_sys.model.ground import GRUB_FILE
+from torchtune_sys.planner.arguments import Argument, arguments, is_plain
+from torchtune_sys.render import kernel_args
+from torchtune_sys.rules import by_id
+
+RULES = {name: rule for name, rule in by_id().items() if any(isinstance(action, KernelArgument) for action in rule.fix)}
+FAILING = sorted(path.stem for path in HOSTS.glob("*.fail*.json") if path.stem.split(".")[0] in RULES)
+TWO = (
+    Argument(key="kernel argument iommu", argument="iommu=pt", rules=("a",), why="w"),
+    Argument(key="kernel argument modprobe.blacklist", argument="modprobe.blacklist=nouveau", rules=("b",), why="w"),
+)
+
+
+def asked(name: str) -> tuple[Argument, ...]:
+    seen = Seen(recording(name), list(RULES.values()))
+    found, refused = arguments(seen.facts, seen.results, seen.ground)
+    assert not refused
+    return found
+
+
+def test_hosts_ask_for_arguments_whatever_their_boot_loader() -> None:
+    found = {argument.argument for name in FAILING for argument in asked(name)}
+    print(f"{len(FAILING)} hosts: {sorted(found)}")
+    assert found == {"iommu=pt", "modprobe.blacklist=nouveau"}
+
+
+def test_the_file_for_grub_is_the_one_that_apply_writes() -> None:
+    data = recording("nouveau-loaded.fail", files={"/usr/sbin/update-grub": ""})
+    seen = Seen(data, list(RULES.values()))
+    written = {file.path: file.content for file in seen.plan.files}
+    found, _ = arguments(seen.facts, seen.results, seen.ground)
+    assert written[GRUB_FILE] == kernel_args.grub(found)
+
+
+@pytest.mark.parametrize("argument", ['x="a b"', "a b", "$(reboot)", "a\nb", "a`b`", "", "-x", "a'b", "a;b", "a\\b", "ä"])
+def test_what_is_no_plain_word_is_never_written(argument: str) -> None:
+    hostile = [Argument(key="k", argument=argument, rules=(), why="w")]
+    for form in kernel_args.FORMS.values():
+        with pytest.raises(UserError):
+            form(hostile)
+
+
+@given(st.text(max_size=20))
+def test_a_plain_word_is_one_word_of_a_shell(argument: str) -> None:
+    assert not is_plain(argument) or not set(argument) & set(" \t\n\"'\\$`;&|<>()*?[]#~!{}")
+
+
+def test_commands_carry_their_inverse() -> None:
+    assert kernel_args.grubby(TWO) == (
+        'grubby --update-kernel=ALL --args="iommu=pt modprobe.blacklist=nouveau"\n'
+        '# to take them back: grubby --update-kernel=ALL --remove-args="iommu=pt modprobe.blacklist=nouveau"\n'
+    )
+    assert "# to take them back: rpm-ostree kargs --delete-if-present=iommu=pt" in kernel_args.rpm_ostree(TWO)
+    assert '# to take them back: kernelstub --delete-options "iommu=pt' in kernel_args.kernelstub(TWO)
+
+
+def test_systemd_boot_there_and_back(tmp_path: Path) -> None:
+    script, cmdline, calls = tmp_path / "args.sh", tmp_path / "cmdline", tmp_path / "calls"
+    script.write_text(kernel_args.systemd_boot(TWO))
+    cmdline.write_text("root=UUID=1 rw iommu=pt,x intel_iommu=pt *\n")
+    (tmp_path / "kernel-install").write_text(f'#!/bin/sh\necho "$@" >>{calls}\n')
+    (tmp_path / "kernel-install").chmod(0o755)
+    env = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "TORCHTUNE_SYS_CMDLINE": str(cmdline)}
+    for _ in range(2):
+        subprocess.run(["sh", str(script)], env=env, check=True, timeout=20)
+        assert cmdline.read_text() == "root=UUID=1 rw iommu=pt,x intel_iommu=pt * iommu=pt modprobe.blacklist=nouveau\n"
+    subprocess.run(["sh", str(script), "undo"], env=env, check=True, timeout=20)
+    assert cmdline.read_text() == "root=UUID=1 rw iommu=pt,x intel_iommu=pt *\n"
+    cmdline.unlink()
+    subprocess.run(["sh", str(script)], env=env, check=True, timeout=20)
+    assert cmdline.read_text().endswith(" iommu=pt modprobe.blacklist=nouveau\n") and "BOOT_IMAGE" not in cmdline.read_text()
+    if shutil.which("shellcheck"):
+        subprocess.run(["shellcheck", "-o", "all", str(script)], check=True, timeout=60)
+
+
+GRUB = """
+set -e
+mount -t tmpfs none /boot; mkdir -p /boot/grub; : >/boot/vmlinuz-6.1.0-9-amd64; : >/boot/initrd.img-6.1.0-9-amd64
+mount -t overlay o -o lowerdir=/etc,upperdir=$1/up,workdir=$1/work /etc
+printf '#!/bin/sh\\ncase "$*" in *device*) echo /dev/sda1 ;; *fs_uuid*) echo 1-2 ;; *target=fs*) echo ext2 ;; *) echo x ;; esac\\n' >$1/probe
+chmod 755 $1/probe
+mount --bind $1/probe /usr/sbin/grub-probe
+echo 'GRUB_CMDLINE_LINUX="quiet"' >/etc/default/grub
+grub-mkconfig
+"""
+
+
+@pytest.mark.skipif(
+    not shutil.which("grub-mkconfig") or os.geteuid() != 0 or not shutil.which("unshare"), reason="needs root and grub-common"
+)
+def test_grub_mkconfig_reads_the_file(tmp_path: Path) -> None:
+    tree = tmp_path / "up" / "default" / "grub.d"
+    tree.mkdir(parents=True)
+    (tmp_path / "work").mkdir()
+    (tree / Path(GRUB_FILE).name).write_text(kernel_args.grub(TWO))
+    done = subprocess.run(
+        ["unshare", "--mount", "--propagation", "private", "bash", "-c", GRUB, "grub", str(tmp_path)],
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    if "wrong fs type" in done.stderr or "permission denied" in done.stderr.lower():
+        pytest.skip(f"no overlay here: {done.stderr.strip()}")
+    rows = [row.split() for row in done.stdout.splitlines() if row.strip().startswith("linux")]
+    assert rows, done.stderr
+    assert all({"quiet", "iommu=pt", "modprobe.blacklist=nouveau"} <= set(row) for row in rows), rows
