@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 
 from torchtune_sys import engine
@@ -13,6 +14,9 @@ from torchtune_sys.model.facts.session import Intent
 from torchtune_sys.model.rule import Result
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.rules import CATALOGUE
+
+hypothesis.settings.register_profile("busy", deadline=None)
+hypothesis.settings.load_profile("busy")  # how long an example takes is the machine's affair: speed is held by benchmarks/
 
 HOSTS = Path(__file__).parent / "hosts"
 
