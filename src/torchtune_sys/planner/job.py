@@ -51,7 +51,7 @@ def _env(s: Snapshot) -> dict[str, str]:
 def _of_rules(s: Snapshot, results: Iterable[Result]) -> Iterator[Variable]:
     env = _env(s)
     for result in results:
-        for item in failing(result)[:1]:
+        for item in failing(result):
             for action in item.fix or result.rule.fix:
                 if isinstance(action, Environment) and (action.value is not None or action.name in env):
                     sure = action.value is None or not action.value.startswith(_EXAMPLES)
@@ -65,7 +65,7 @@ def _threads(s: Snapshot) -> Iterator[Variable]:
         return
     ranks, have = cpu_budget.ranks_here(s), cpu_budget.budget(s)
     have.settle()
-    cores = min(have.cpus, known(need(s.cpu).cores, have.cpus))
+    cores = min(have.cpus, cpu_budget.default_threads(need(s.cpu)))
     each = max(int(cores // ranks) - (s.intent.workers or 0), 1)
     words = f"{cpu_budget.some(cores, 'core')} for {cpu_budget.some(ranks, 'rank')}"
     reason = f"{words}{f', {s.intent.workers} of each for its DataLoader workers' if s.intent.workers else ''}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Callable, Iterable
 
@@ -54,6 +53,8 @@ def systemd_word(text: str) -> str:
     >>> systemd_word('A=b "c" 5%')
     '"A=b \\"c\\" 5%%"'
     """
+    if any((sign < " " and sign not in "\t\n") or sign == "\x7f" for sign in text):  # systemd ignores the whole assignment then
+        raise UserError(f"{clean(text)}: systemd takes no control characters", "take --format shell")
     escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("\n", "\\n").replace("\t", "\\t")
     return f'"{escaped}"'
 
@@ -80,18 +81,33 @@ def _left_out(variable: Variable) -> str:
 
 def _one_line(variable: Variable) -> str:
     value = variable.value or ""
-    if "\n" in value:
+    if "\n" in value or "\r" in value:  # Docker takes a carriage return at the end for a part of the line's
         raise UserError(f"{variable.name}: its value has several lines, which this form cannot hold", "take --format shell")
     return value
 
 
 def kubernetes(variables: Variables) -> str:
-    """The ``env`` of a container. YAML takes JSON's strings."""
+    """The ``env`` of a container."""
     return "env:\n" + _lines(variables, _entry)
 
 
 def _entry(variable: Variable) -> str:
-    return _left_out(variable) or f"- name: {variable.name}\n  value: {json.dumps(variable.value)}"
+    """Kubernetes replaces ``$(NAME)`` in values; a doubled dollar sign is one (Container.env in the API reference)."""
+    return _left_out(variable) or f"- name: {variable.name}\n  value: {yaml_word((variable.value or '').replace('$', '$$'))}"
+
+
+def yaml_word(text: str) -> str:
+    r"""A double-quoted scalar (YAML 1.2, 5.7), in which all that a parser might refuse or fold is an escape.
+
+    >>> yaml_word('a "b"\n')
+    '"a \\"b\\"\\n"'
+    """
+    plain = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\t": "\\t"}
+    return f'"{"".join(plain.get(sign) or (sign if sign.isprintable() else _escape(ord(sign))) for sign in text)}"'
+
+
+def _escape(number: int) -> str:
+    return f"\\x{number:02x}" if number < 256 else f"\\u{number:04x}" if number < 65536 else f"\\U{number:08x}"
 
 
 FORMS: dict[str, Callable[[Variables], str]] = {
