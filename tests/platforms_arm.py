@@ -126,7 +126,8 @@ def jetson_orin() -> Recording:
         },
         stats={"/dev/nvhost-gpu": {"mode": 8630, "uid": 0, "gid": 44, "size": 0, "special": "505:1"}},
     )
-    host = torch(host, "2.8.0", cuda="12.6")
+    # JetPack's torch is linked with the system's CUDA
+    host = torch(cut(host, "/home/ubuntu/train/.venv/lib/python3.12/site-packages/nvidia_"), "2.8.0", cuda="12.6")
     nvml = host["answers"]["nvml"]
     bare = {key: NOT_SUPPORTED for key in Gpu.__struct_fields__ if key not in ("index", "lost")}
     gpu = {**bare, "index": 0, "name": "Orin (nvgpu)", "uuid": "GPU-5c0ffee0-0000-4000-8000-00000000000a", "processes": []}

@@ -52,9 +52,11 @@ def kubernetes_static() -> Recording:
 def apptainer() -> Recording:
     """apptainer exec --nv in a Slurm job: the host's namespaces and cgroup, libraries bound to /.singularity.d/libs."""
     host = ordinary("slurm-a100")
+    names = [f"lib{name}.so{end}" for name in ("cuda", "nvidia-ml") for end in ("", ".1")]
     return over(
-        host,
+        cut(host, *(f"/usr/lib64/lib{name}.so" for name in ("cuda", "nvidia-ml"))),
         files={"/.singularity.d/env/90-environment.sh": "", "/proc/1/comm": "systemd\n"},
+        stats={f"/.singularity.d/libs/{name}": {"mode": 33188, "uid": 0, "gid": 0, "size": 69418864} for name in names},
         env={
             "APPTAINER_CONTAINER": "/scratch/images/pt.sif",
             "APPTAINER_NAME": "pt.sif",
@@ -137,7 +139,19 @@ def colab() -> Recording:
         ecc_uncorrected_volatile=0,
     )
     line = ["NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar  5 22:23:56 UTC 2024"]
-    host = over(host, files={"/proc/driver/nvidia/version": line})
+    # Google's image mounts the driver's libraries where ld.so.cache has none, and names the directory
+    names = ("libcuda.so", "libnvidia-ml.so")
+    moved = {path: value for path, value in host["links"].items() if path.rpartition("/")[2].startswith(names)}
+    moved |= {path: value for path, value in host["stats"].items() if path.rpartition("/")[2].startswith(names)}
+    there = {f"/usr/lib64-nvidia/{path.rpartition('/')[2]}": value for path, value in moved.items()}
+    host = over(
+        cut(host, *moved),
+        files={"/proc/driver/nvidia/version": line},
+        links={path: value for path, value in there.items() if isinstance(value, str)}
+        | {"/usr/lib64-nvidia/libcuda.so": "libcuda.so.1"},
+        stats={path: value for path, value in there.items() if not isinstance(value, str)},
+        env={"LD_LIBRARY_PATH": "/usr/lib64-nvidia"},
+    )
     return torch(
         over(host, answers={"nvml": {**host["answers"]["nvml"], "cuda_driver_version": "12.4"}}), "2.8.0+cu126", cuda="12.6"
     )

@@ -71,7 +71,7 @@ def power9_ac922() -> Recording:
         for number, place in enumerate(places)
     }
     site = next(path for path in host["files"] if path.endswith("/torch/version.py")).removesuffix("/torch/version.py")
-    host = cut(host, f"{site}/numpy-", f"{site}/triton-")
+    host = cut(host, f"{site}/numpy-", f"{site}/triton-", f"{site}/nvidia_")
     status_of[f"{site}/numpy-1.26.4.dist-info/INSTALLER"] = "conda\n"
     return torch(over(host, files=status_of, answers={"nvml": answer}), "2.1.2", cuda="12.2", arch="ppc64le")
 

@@ -7,6 +7,7 @@ import pytest
 import platforms
 import platforms_more
 from machines import Recording, cut, ordinary, over
+from machines_libraries import with_libraries
 from platforms_troubled import FAULTS, TROUBLED
 from torchtune_sys import engine
 from torchtune_sys.host.recorded import RecordedHost
@@ -23,7 +24,7 @@ HEADS = {**platforms.HEADS, **platforms_more.HEADS}
 
 
 def look(host: Recording, name: str = "platform") -> Snapshot:
-    return engine.snapshot(RecordedHost(host, name), Intent(**host.get("intent", {})), timeout_s=20)
+    return engine.snapshot(RecordedHost(with_libraries(host), name), Intent(**host.get("intent", {})), timeout_s=20)
 
 
 def judged(host: Recording) -> dict[str, Result]:
@@ -106,3 +107,23 @@ def test_the_session_needs_cpus_at_its_own_gpus_only() -> None:
 def test_memory_of_gpus_on_nvlink_is_marked_as_theirs() -> None:
     numa = look(PLATFORMS["power9-ac922"]()).numa
     assert {node.id for node in need(need(numa).nodes) if node.gpu_memory} == {252, 253, 254, 255}
+
+
+@pytest.mark.parametrize(
+    ("name", "library", "found_by"),
+    [
+        ("dgx-spark", "libcudnn.so.9", "DT_RPATH"),
+        ("slurm-gres", "libcudnn.so.9", "DT_RPATH"),
+        ("gcp-a3-mega", "libnccl.so.2", "DT_RPATH"),
+        ("jetson-orin", "libcudnn.so.9", "ld.so.cache"),
+        ("power9-ac922", "libnccl.so.2", "ld.so.cache"),
+        ("apptainer", "libcuda.so.1", "LD_LIBRARY_PATH"),
+        ("colab", "libcuda.so.1", "LD_LIBRARY_PATH"),
+        ("wsl2-docker-desktop", "libcuda.so.1", "ld.so.cache"),
+        ("kubernetes-static", "libcuda.so.1", "ld.so.cache"),
+    ],
+)
+def test_what_the_loader_would_take_on_a_platform(name: str, library: str, found_by: str) -> None:
+    loader = need(need(look(PLATFORMS[name]()).python).loader)
+    assert next(item.found_by for item in loader if item.name == library) == found_by
+    assert not [item.name for item in loader if not isinstance(item.path, str)]

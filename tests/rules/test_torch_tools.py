@@ -49,6 +49,49 @@ def test_without_any_driver_library_it_is_another_fault() -> None:
     assert verdict("libcuda-not-linkable", links=links, answers={"loader-cache": []}) is Verdict.NA
 
 
+def test_without_a_cache_ldconfig_fails_and_triton_with_it() -> None:
+    """ldconfig -p ends with status 1, so that LD_LIBRARY_PATH is never looked at; a named directory needs neither."""
+    nothing = {"answers": {"loader-cache": {"error": "absent"}}}
+    folder = "/usr/lib/x86_64-linux-gnu"
+    assert verdict("libcuda-not-linkable", **nothing) is Verdict.FAIL
+    assert verdict("libcuda-not-linkable", env={"LD_LIBRARY_PATH": folder}, **nothing) is Verdict.FAIL
+    assert verdict("libcuda-not-linkable", env={"TRITON_LIBCUDA_PATH": folder}, **nothing) is Verdict.PASS
+
+
+def test_triton_beside_a_torch_without_cuda_links_nothing() -> None:
+    text = ["__version__ = '2.11.0+cpu'", "cuda = None", "hip = None"]
+    overlay = {"files": {f"{SITE}/torch/version.py": text}, "answers": {"loader-cache": []}}
+    assert verdict("libcuda-not-linkable", **overlay) is Verdict.NA
+
+
+@pytest.mark.parametrize(
+    "name", ["cudnn-shadowed-by-ld-library-path", "nccl-shadowed-by-system-library", "cudnn-not-on-loader-path"]
+)
+@pytest.mark.parametrize(
+    ("version", "cuda", "env", "wanted"),
+    [
+        ("2.11.0+cu130", "13.0", {}, Verdict.PASS),
+        ("2.11.0", "13.0", {}, Verdict.PASS),
+        ("2.11.0", "13.1", {}, Verdict.UNKNOWN),  # JetPack's, a distribution's or one's own
+        ("2.11.0a0+gitabc", "13.0", {}, Verdict.UNKNOWN),
+        ("2.11.0+cu130", "13.0", {"LD_LIBRARY_PATH": "/opt/x"}, Verdict.UNKNOWN),
+        ("2.11.0+cu130", "13.0", {"LD_PRELOAD": "/opt/x/libnccl.so.2"}, Verdict.UNKNOWN),
+    ],
+)
+def test_a_release_build_needs_no_look_into_its_libraries(
+    name: str, version: str, cuda: str, env: dict[str, str], wanted: Verdict
+) -> None:
+    """Recordings from before its libraries were read: the wheels' place is named in them, and only these variables go before."""
+    text = [f"__version__ = '{version}'", f"cuda = '{cuda}'", "hip = None"]
+    overlay = {
+        "files": {f"{SITE}/torch/version.py": text},
+        "answers": {f"dynamic:{SITE}/torch/lib/libtorch_global_deps.so": None},
+    }
+    if name == "cudnn-not-on-loader-path" and env:
+        wanted = Verdict.PASS  # torch finds its own whatever else lies there
+    assert verdict(name, env=env, **overlay) is wanted
+
+
 def torch_for(cuda: str) -> dict[str, object]:
     text = [f"__version__ = '2.6.0+cu{cuda.replace('.', '')}'", f"cuda = '{cuda}'", "hip = None"]
     return {f"{SITE}/torch/version.py": text}

@@ -10,9 +10,12 @@ from typing import Any
 
 import pytest
 
-from conftest import HOSTS, judge, load
+from conftest import HOSTS, judge
+from machines_libraries import with_libraries
+from torchtune_sys import engine
 from torchtune_sys.cli.status import status
-from torchtune_sys.host.recorded import load_recording
+from torchtune_sys.host.recorded import RecordedHost, load_recording, merged
+from torchtune_sys.model.facts.session import Intent
 from torchtune_sys.model.rule import Result, Severity, Verdict
 from torchtune_sys.render.report import findings
 
@@ -43,8 +46,13 @@ SAID = {
 FAULTS = sorted(path.stem for path in (HOSTS / "typical").glob("*.*.json"))
 
 
+def judged(name: str, **overlay: Any) -> dict[str, Result]:
+    host = with_libraries(merged(load_recording(str(HOSTS / "typical" / f"{name}.json")), overlay))
+    return judge(engine.snapshot(RecordedHost(host, name), Intent(**host.get("intent", {})), timeout_s=20))
+
+
 def results(name: str) -> tuple[Result, ...]:
-    return tuple(judge(load(f"typical/{name}")).values())
+    return tuple(judged(name).values())
 
 
 def by_severity(found: tuple[Result, ...]) -> dict[str, set[str]]:
@@ -89,7 +97,7 @@ def test_each_fault_says_what_was_seen_and_what_to_do() -> None:
 
 
 def verdict(name: str, rule_id: str, **overlay: Any) -> str:
-    return judge(load(f"typical/{name}", **overlay))[rule_id].verdict.value
+    return judged(name, **overlay)[rule_id].verdict.value
 
 
 def test_a_display_keeps_the_gpu_awake_in_place_of_the_daemon() -> None:

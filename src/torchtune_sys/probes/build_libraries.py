@@ -16,7 +16,8 @@ from torchtune_sys.probes.driver_files import DEFAULT_DIRECTORIES
 def linkable(host: Host, env: Mapping[str, str], triton: Distribution) -> Fact[tuple[str, ...]]:
     """The files libcuda.so and libcuda.so.1 that the linker sees when this Triton calls it; empty where Triton finds no directory.
 
-    Source: libcuda_dirs in triton/backends/nvidia/driver.py (triton/common/build.py up to 2.3).
+    Source: libcuda_dirs in triton/backends/nvidia/driver.py (triton/common/build.py up to 2.3). Without a cache ``ldconfig -p``
+    ends with status 1 (print_cache in elf/cache.c of glibc), which Triton takes for an error before it looks at LD_LIBRARY_PATH.
     """
     release = version(triton.version)
     wanted = "libcuda.so.1" if release >= (3,) else "libcuda.so"
@@ -26,7 +27,7 @@ def linkable(host: Host, env: Mapping[str, str], triton: Distribution) -> Fact[t
     else:
         answer = host.ask(questions.LOADER_CACHE)
         if isinstance(answer, Missing):
-            return answer
+            return () if answer.why is Why.ABSENT else answer
         found = cached(answer, wanted)
         folders = [path.rpartition("/")[0] for path in found]
         if not folders:

@@ -64,6 +64,18 @@ def cuda_build(s: Snapshot) -> tuple[Torch, Version]:
     return build, version(need(cuda_of(build)))
 
 
+def names_its_wheels(build: Torch, own: Distribution) -> bool:
+    """Whether this is a build of the PyTorch project beside NVIDIA's wheel: its libraries name the wheel's directory (DT_RPATH),
+    which goes before LD_LIBRARY_PATH and the cache.
+
+    Vendors' builds carry plain numbers as well (JetPack's, IBM's), with another CUDA than the package index's.
+    """
+    release = known.release(build.version)
+    if release is None or not known.is_release(build.version) or build.location != f"{own.location}/torch":
+        return False
+    return build.cuda == (known.local_cuda(build.version) or release.cuda)
+
+
 def capability(gpu: Gpu) -> Fact[tuple[int, int]]:
     """Compute capability as the driver tells it, else by the model's name."""
     if not isinstance(gpu.compute_capability, Missing) or isinstance(gpu.name, Missing):

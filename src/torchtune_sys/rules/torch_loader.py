@@ -8,11 +8,11 @@ from torchtune_sys.model.actions import Advice, Environment, Install
 from torchtune_sys.model.facts.python import CudaLibrary, Distribution, LoaderChoice
 from torchtune_sys.model.rule import Evidence, Params, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import Missing, NotApplicable, absent, need
+from torchtune_sys.model.values import Missing, NotApplicable, Why, absent, known, need
 from torchtune_sys.model.version import version
 from torchtune_sys.rules.driver_state import driver_version
 from torchtune_sys.rules.gates import nvidia_hardware, torch_imported
-from torchtune_sys.rules.torch_build import complaints, cuda_build, cuda_works, installed, label
+from torchtune_sys.rules.torch_build import complaints, cuda_build, cuda_works, installed, label, names_its_wheels
 
 UNSET = Environment(name="LD_LIBRARY_PATH", value=None)
 REMOVE = Advice(text="or take the directory named above out of LD_LIBRARY_PATH: torch's wheels find their own libraries")
@@ -34,7 +34,7 @@ def _older(s: Snapshot, library: str, wheels: tuple[str, ...]) -> Iterator[Evide
     if said is not None:
         yield Evidence(subject="loader", seen=said, wanted="the library that torch brings", source="report")
         return
-    _build, cuda = cuda_build(s)
+    build, cuda = cuda_build(s)
     own = _wheel(s, tuple(name.replace("*", str(cuda[0])) for name in wheels))
     if cuda_works(s):
         raise NotApplicable("torch says that CUDA is available with the libraries as they are")
@@ -43,13 +43,22 @@ def _older(s: Snapshot, library: str, wheels: tuple[str, ...]) -> Iterator[Evide
     if not isinstance(loader, Missing):
         yield from _taken(loader, library, f"{library}.so.{abi}", own)
         return
-    other = next((item for item in need(need(s.python).shadowing) if item.name == library and item.abi == abi), None)
+    lying = need(need(s.python).shadowing)
+    other = next((item for item in lying if item.name == library and item.abi == abi), None)
     if other is None:
-        need(loader)  # what LD_PRELOAD, a cache or DT_RUNPATH bring was not seen
+        if loader.why is not Why.NOT_RECORDED or not names_its_wheels(build, own) or lying or not _nothing_before(s):
+            need(loader)  # what LD_PRELOAD, a cache or DT_RUNPATH bring was not seen
+        yield Evidence(subject=library, seen="LD_LIBRARY_PATH is not set", verdict=Verdict.PASS, source="environment")
         return
     if other.path.startswith(own.location):
         return
     yield _compared(other.path, other.version, own, "LD_LIBRARY_PATH")
+
+
+def _nothing_before(s: Snapshot) -> bool:
+    """Nothing goes before the places that torch's libraries name: only these two variables do (ld.so(8))."""
+    env = known(need(s.session).env, None)
+    return env is not None and not env.get("LD_LIBRARY_PATH") and not env.get("LD_PRELOAD")
 
 
 def _taken(loader: tuple[LoaderChoice, ...], library: str, name: str, own: Distribution) -> Iterator[Evidence]:

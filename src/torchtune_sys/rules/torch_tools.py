@@ -8,15 +8,16 @@ from torchtune_sys.knowledge import cuda as drivers
 from torchtune_sys.model.actions import Advice, Environment, Install
 from torchtune_sys.model.rule import Evidence, Params, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import Missing, NotApplicable, absent, known, need
+from torchtune_sys.model.values import Missing, NotApplicable, Why, absent, known, need
 from torchtune_sys.model.version import Version, show, version
 from torchtune_sys.rules.driver_state import driver_version
-from torchtune_sys.rules.gates import nvidia_gpus, nvidia_hardware
-from torchtune_sys.rules.torch_build import capability, complaints, cuda_build, installed, installed_triton
+from torchtune_sys.rules.gates import cuda_torch, nvidia_gpus, nvidia_hardware
+from torchtune_sys.rules.torch_build import capability, complaints, cuda_build, installed, installed_triton, names_its_wheels
 
 _NO_NVCC = ("nvcc was not found", "CUDA_HOME environment variable is not set", "CUDA_HOME does not exist, unable to compile")
 _NO_LIBCUDA = ("cannot find -lcuda", "cannot find -l:libcuda.so.1", "libcuda.so cannot found!")
 _NO_CUDNN = ("cannot open shared object", "Unable to load any of", "Could not load library")
+_PATCHED = ("/nix/store/", "/gnu/store/")
 _BAD_IMAGE = "Triton Error [CUDA]: device kernel image is invalid"
 
 
@@ -123,6 +124,7 @@ def cuda_toolkit_missing(s: Snapshot, _p: Params) -> Iterator[Evidence]:
 def libcuda_not_linkable(s: Snapshot, _p: Params) -> Iterator[Evidence]:
     """Triton links a small C module with libcuda, which it looks for where ldconfig -p has it, else in LD_LIBRARY_PATH.
 
+    Where there is no /etc/ld.so.cache, ldconfig -p fails, and Triton with it, whatever LD_LIBRARY_PATH holds.
     Up to 3.5 it links with -lcuda, which asks for a file named libcuda.so; from 3.6 on with -l:libcuda.so.1.
 
     Why it matters
@@ -139,16 +141,19 @@ def libcuda_not_linkable(s: Snapshot, _p: Params) -> Iterator[Evidence]:
     if said is not None:
         yield Evidence(subject="Triton", seen=said, wanted="libcuda.so where the linker looks", source="report")
         return
-    triton = version(installed_triton(s).version)
+    found = installed_triton(s)
+    cuda_torch(s)
+    triton = version(found.version)
     if triton < (2, 1):
         raise NotApplicable("how this Triton looks for libcuda is not known")
-    if not need(need(s.driver).libcuda):
-        raise NotApplicable("no libcuda.so.1 at all: the driver's libraries are missing")
-    python = need(s.python)
+    if found.location.startswith(_PATCHED):
+        raise NotApplicable("this distribution's Triton is told of the driver's directory")
     link = "libcuda.so.1" if triton >= (3, 6) else "libcuda.so"
-    listed = need(python.linkable)
+    listed = need(need(s.python).linkable)
     subject = f"triton {show(triton)}"
     if not listed:
+        if not need(need(s.driver).libcuda):
+            raise NotApplicable("no libcuda.so.1 at all: the driver's libraries are missing")
         wanted = "libcuda.so" if triton < (3,) else "libcuda.so.1"
         yield Evidence(subject=subject, seen=f"ldconfig -p lists no {wanted}", wanted=wanted, source="/etc/ld.so.cache")
         return
@@ -197,7 +202,11 @@ def cudnn_not_on_loader_path(s: Snapshot, _p: Params) -> Iterator[Evidence]:
         if about and line.partition(".so.")[2][:1] in ("", major[:1]):
             yield Evidence(subject="loader", seen=line, wanted=place, source="report")
             return
-    chosen = [item for item in need(need(s.python).loader) if item.name.startswith("libcudnn")]
+    loader = need(s.python).loader
+    if isinstance(loader, Missing) and loader.why is Why.NOT_RECORDED and names_its_wheels(build, own):
+        yield Evidence(subject=f"torch {build.version}", seen=place, verdict=Verdict.PASS, source=build.location)
+        return
+    chosen = [item for item in need(loader) if item.name.startswith("libcudnn")]
     for item in chosen:
         if isinstance(item.path, Missing) and not absent(item.path):
             yield unsure(item.name, item.path)
