@@ -202,3 +202,17 @@ def test_a_container_in_the_network_of_its_host_is_one_where_systemd_was_reloade
     assert not worked_before(prompt + GOOD + prompt + BAD)
     text = prompt + GOOD + "$ sudo systemctl daemon-reload\n" + prompt + BAD
     assert "container-lost-gpu-cgroup" in failed(text)
+
+
+def test_a_build_for_cuda_beside_a_rocm_torch_wants_no_toolkit() -> None:
+    from torchtune_sys import engine
+    from torchtune_sys.evidence import read
+    from torchtune_sys.rules import by_id
+
+    said = "torch.__version__  = 2.7.0+{}\nUserWarning: flash_attn was requested, but nvcc was not found.\n"
+    verdicts = {}
+    for build in ("rocm6.3", "cu126"):
+        seen = read(said.format(build), "build.log")
+        assert seen is not None
+        verdicts[build] = engine.judge(seen, [by_id()["cuda-toolkit-missing"]])[0].verdict.value
+    assert verdicts == {"rocm6.3": "na", "cu126": "fail"}

@@ -85,6 +85,7 @@ def _wrapped(lines: list[str], number: int) -> bool:
 
 def _packages(lines: list[str]) -> Iterator[Distribution]:
     listed = re.compile(r"\[(pip3?|conda|pip\d\.\d+)\]\s+([A-Za-z0-9][\w.-]*)(?:==|\s+)(\d[\w.+!-]*)(?:\s+(\S+))?")
+    printed = re.compile(r"\btorch\.__version__\s*[:=]\s*['\"]?(\d[\w.+]*)")  # what setup.py of an extension prints
     plain = re.compile(r"^[\s>|]*(torch|torchvision|torchaudio|triton|numpy|vllm|nvidia-[a-z0-9-]+)(?:==|\s+)v?(\d[\w.+]*)\s*$")
     name = ""
     for line in lines:
@@ -98,6 +99,8 @@ def _packages(lines: list[str]) -> Iterator[Distribution]:
         found = plain.match(line)
         if found:
             yield Distribution(name=found[1], version=found[2], location="pip")
+        elif found := printed.search(line):
+            yield Distribution(name="torch", version=found[1], location="pip")
         elif line.startswith("Name: "):
             name = normalised(line[6:].strip())
         elif name and line.startswith("Version: "):

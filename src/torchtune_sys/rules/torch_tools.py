@@ -90,10 +90,12 @@ def cuda_toolkit_missing(s: Snapshot, _p: Params) -> Iterator[Evidence]:
         https://github.com/Dao-AILab/flash-attention/issues/1264; _find_cuda_home in torch/utils/cpp_extension.py
     """
     said = _said(s, _NO_NVCC)
+    python = need(s.python)
     if said is not None:
+        if not isinstance(python.torch, Missing) and "+rocm" in python.torch.version:
+            raise NotApplicable("torch is a ROCm build: what was compiled for CUDA would not fit it")
         yield Evidence(subject="nvcc", seen=said, wanted="a CUDA toolkit, or a ready-made wheel", source="report")
         return
-    python = need(s.python)
     item = installed(s).get("deepspeed")
     if item is None:
         raise NotApplicable("nothing is installed that compiles CUDA code")
