@@ -24,6 +24,25 @@ class Tuned(msgspec.Struct, frozen=True, kw_only=True):
     option: str
     value: str
     source: str
+    section: str = ""
+    """The profile's section, whose name may differ from the plug-in's: ``sysctl.thunderx``."""
+
+
+class TunedProfile(msgspec.Struct, frozen=True, kw_only=True):
+    """What a tuned profile of ours is built on."""
+
+    path: str
+    """Where it belongs: tuned looks below ``profiles`` since 2.23."""
+    include: tuple[str, ...]
+    """The profiles that it includes: the active ones, else one of the distribution's."""
+    is_active: bool = False
+    """Whether those are active now (through ours, or by themselves)."""
+    options: tuple[Tuned, ...] = ()
+    """What they set, kernel settings too (``sysctl.vm.swappiness``)."""
+    own: tuple[Tuned, ...] = ()
+    """What our own profile sets already, where it is the active one."""
+    unread: Fact[None] = None
+    """Why one of them could not be read."""
 
 
 class Ground(msgspec.Struct, frozen=True, kw_only=True):

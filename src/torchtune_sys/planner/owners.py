@@ -22,7 +22,7 @@ _TUNED_OPTIONS = (
 
 
 def refusal(s: Snapshot, ground: Ground, key: str, rules: tuple[str, ...], action: Action | str) -> Refusal | None:
-    found = _system(s, ground, action) or _tuned(s, ground, action)
+    found = system(s, ground, action) or _tuned(s, ground, action)
     return Refusal(key=key, rules=rules, reason=found[0], way=found[1]) if found else None
 
 
@@ -31,7 +31,8 @@ def _fact(family: object, name: str) -> str:
     return known(value, "")
 
 
-def _system(s: Snapshot, ground: Ground, action: Action | str) -> tuple[str, str] | None:
+def system(s: Snapshot, ground: Ground, action: Action | str) -> tuple[str, str] | None:
+    """Who owns the whole system's configuration, and the way there."""
     container = _fact(s.system, "container")
     if container:
         if isinstance(action, Limit):

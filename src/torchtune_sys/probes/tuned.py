@@ -13,6 +13,8 @@ from torchtune_sys.host import questions
 from torchtune_sys.host.base import Host
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.sysctl import Assignment
+from torchtune_sys.model.ground import Tuned as Set
+from torchtune_sys.model.ground import TunedProfile
 from torchtune_sys.model.values import Missing, Why
 
 MAIN_CONF = "/etc/tuned/tuned-main.conf"
@@ -25,6 +27,7 @@ _NOT_SYSCTLS = frozenset(
         "type",
         "enabled",
         "replace",
+        "drop",
         "devices",
         "devices_udev_regex",
         "priority",
@@ -136,9 +139,17 @@ class _Profiles:
             if option.section == "main" and option.name == "include":
                 for other in option.value.replace(";", ",").split(","):
                     self.load(other.strip())
+        self._lay(path, options)
+
+    def _lay(self, path: str, options: tuple[Option, ...]) -> None:
+        """Options over those of included profiles (tuned, profiles/merger.py)."""
         for option in options:
             if option.name == "replace" and option.value.lower() in ("1", "true"):
                 self._sections.pop(option.section, None)
+        for option in options:
+            if option.name == "drop":
+                for other in option.value.replace(";", ",").split(","):
+                    self._sections.get(option.section, {}).pop(other.strip(), None)
         for option in options:
             self._sections.setdefault(option.section, {})[option.name] = (option.value, f"{path}:{option.number}")
 
@@ -154,16 +165,16 @@ class _Profiles:
             text = found if found.why is Why.NOT_RECORDED else text
         return "", text
 
-    def _active(self) -> Iterator[tuple[str, dict[str, tuple[str, str]], bool | None]]:
-        """Sections that are switched on: the plug-in, its options, and whether they are for this machine (None: could not tell)."""
+    def active(self) -> Iterator[tuple[str, str, dict[str, tuple[str, str]], bool | None]]:
+        """Sections that are switched on: name, plug-in, options, and whether they are for this machine (None: could not tell)."""
         for section, options in self._sections.items():
             if options.get("enabled", ("1", ""))[0].lower() in ("0", "false", "no"):
                 continue
             if (here := self._is_for_this_machine(options)) is not False:
-                yield options.get("type", (section, ""))[0], options, here
+                yield section, options.get("type", (section, ""))[0], options, here
 
     def others(self) -> Iterator[tuple[str, str, str]]:
-        for plugin, options, _ in self._active():
+        for _, plugin, options, _ in self.active():
             for name, (value, where) in options.items():
                 if (
                     plugin in ("vm", "cpu", "disk", "sysfs", "bootloader")
@@ -174,7 +185,7 @@ class _Profiles:
 
     def sysctls(self, profile: str) -> dict[str, Fact[Assignment]]:
         found: dict[str, Fact[Assignment]] = {}
-        for plugin, options, here in self._active():
+        for _, plugin, options, here in self.active():
             if plugin not in ("sysctl", "vm"):
                 continue
             for name, (value, where) in options.items():
@@ -207,6 +218,50 @@ class _Profiles:
     def _cpuinfo(self) -> str:
         text = self._host.text("/proc/cpuinfo")
         return "" if isinstance(text, Missing) else text[:4096]
+
+
+OURS = "torchtune-sys"
+_PREFERRED = ("throughput-performance", "accelerator-performance", "balanced")
+_WRITTEN = ("sysctl", "vm", "cpu", "disk", "sysfs", "bootloader")
+
+
+def base(host: Host, include: str = "") -> TunedProfile:
+    """What a profile of ours includes: ``include`` if named, else the active profiles, else the distribution's for throughput."""
+    places = ("/usr/lib/tuned/profiles", "/etc/tuned/profiles")
+    newer = host.exists(places[0]) is True
+    path = f"{places[1] if newer else '/etc/tuned'}/{OURS}/tuned.conf"
+    now = read(host).profile
+    active = now.split() if isinstance(now, str) else []
+    main = _main(host).get("profile_dirs", "")
+    text = host.text(path) if OURS in active else ""
+    ours = tuple(parse_ini(text)) if isinstance(text, str) else ()
+    inner = [name for o in ours if (o.section, o.name) == ("main", "include") for name in o.value.replace(";", ",").split(",")]
+    names = [include] if include else [name.strip() for name in [*inner, *(name for name in active if name != OURS)]]
+    names = names or [next((name for name in _PREFERRED if _is_installed(host, name)), _PREFERRED[0])]
+    found = _Profiles(host, main)
+    for name in names:
+        found.load(name)
+    return TunedProfile(
+        path=path,
+        include=tuple(dict.fromkeys(names)),
+        is_active=bool(active) and not include,
+        options=tuple(
+            Set(option=f"{plugin}.{name}", value=value, source=where, section=section)
+            for section, plugin, options, _ in found.active()
+            for name, (value, where) in options.items()
+            if plugin in _WRITTEN and name not in _NOT_SYSCTLS
+        ),
+        own=tuple(
+            Set(option=option.name, value=option.value, source=f"{path}:{option.number}", section=option.section)
+            for option in ours
+            if option.section != "main"
+        ),
+        unread=found.unread,
+    )
+
+
+def _is_installed(host: Host, name: str) -> bool:
+    return any(host.exists(f"{place}/{name}/tuned.conf") is True for place in _PROFILE_DIRS)
 
 
 def holds(pattern: str, text: str) -> bool | None:

@@ -17,6 +17,7 @@ COMMANDS = {
     "tmpfiles": (f"{_HERE}.files:tmpfiles", "The file for /etc/tmpfiles.d (values below /sys)."),
     "udev": (f"{_HERE}.files:udev", "The file for /etc/udev/rules.d (values of disks)."),
     "systemd": (f"{_HERE}.systemd", "Drop-ins of systemd, and one for a service of your own."),
+    "tuned": (f"{_HERE}.tuned", "A tuned profile that adds to the active one."),
     "kernel-args": (f"{_HERE}.kernel_args", "Kernel arguments: a line, a file for grub.d, or commands."),
 }
 
