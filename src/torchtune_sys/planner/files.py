@@ -59,12 +59,17 @@ def parse(content: str) -> dict[str, str]:
 
     >>> parse(HEAD + "\n\n# vm.swappiness (swappiness-high): Swaps.\nvm.swappiness = 10\n")
     {'vm.swappiness': '# vm.swappiness (swappiness-high): Swaps.\nvm.swappiness = 10'}
+    >>> parse(HEAD + "\n# by hand\nvm.panic_on_oom = 1\n")
+    {'by hand': '# by hand\nvm.panic_on_oom = 1'}
     """
     found = {}
-    for text in content.strip("\n").split("\n\n"):
-        first = text.strip("\n").partition("\n")[0]
-        if text.strip() and first != HEAD:
-            found[first[2:].partition(" (")[0] if first.startswith("# ") else first] = text.strip("\n")
+    for text in content.split("\n\n"):
+        block = text.strip("\n")
+        while block.startswith(HEAD + "\n"):
+            block = block[len(HEAD) + 1 :]
+        first = block.partition("\n")[0]
+        if block.strip(" \t\v\f\r") and block != HEAD:
+            found[first[2:].partition(" (")[0] if first.startswith("# ") else first] = block
     return found
 
 

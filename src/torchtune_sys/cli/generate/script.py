@@ -29,7 +29,7 @@ def command(**options: Any) -> int:
     from torchtune_sys.render.script import script
 
     plan = part_of_plan(options)
-    give(script(plan), options["output"])
+    give(script(plan), options["output"], machine=True)
     if not plan.changes:
         tell("the plan has no change, so the script does nothing")
     return 0

@@ -1,0 +1,31 @@
+"""Plans made by hand, for scripts."""
+
+from __future__ import annotations
+
+import msgspec
+
+from torchtune_sys.model.actions import Action, Advice, Needs, Safety
+from torchtune_sys.model.ground import Ground
+from torchtune_sys.model.plan import Change, Plan, Step
+from torchtune_sys.planner import files
+
+HOSTILE = "/sys/a b'c\"d$(touch /hit)`touch /hit`\\\n$x ~ ! {a,b} * ? [x] | & ; < > ( ) # é \u202e\x1b[2J\x7f END"
+
+
+def change(key: str, *steps: Step, action: Action | None = None) -> Change:
+    return Change(
+        key=key,
+        action=action or Advice(text=key),
+        rules=("a-rule",),
+        why="a test",
+        seen="",
+        wanted="",
+        safety=Safety.SAFE,
+        needs=Needs.NOTHING,
+        steps=steps,
+    )
+
+
+def plan(*changes: Change, refresh: tuple[tuple[str, ...], ...] = (), ground: Ground | None = None) -> Plan:
+    owned = tuple(msgspec.structs.replace(file, refresh=refresh) for file in files.owned(changes, ground or Ground()))
+    return Plan(host="a", origin="b", changes=changes, files=owned, refused=(), by_hand=())

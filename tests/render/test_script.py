@@ -1,0 +1,337 @@
+"""What generated scripts do where something is in the way: run in a root that holds bash and coreutils alone."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from script_plans import HOSTILE, change, plan
+from script_root import Root, may_mount
+
+from torchtune_sys.model.actions import Sysctl
+from torchtune_sys.model.ground import Ground
+from torchtune_sys.model.plan import Change, Command, Line, Unit, Value
+from torchtune_sys.model.target import AtLeast, AtMost, OneOf, Target
+from torchtune_sys.planner import files
+from torchtune_sys.render.script import quote, script
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: chroot")
+needs_mounts = pytest.mark.skipif(not may_mount(), reason="needs root that may mount")
+FILE = "/etc/sysctl.d/99-torchtune-sys.conf"
+SWAP = "/proc/sys/vm/swappiness"
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Root:
+    return Root(tmp_path)
+
+
+def sysctl(path: str, value: str, target: Target | None = None, counterpart: str = "") -> Change:
+    key = path.removeprefix("/proc/sys/").replace("/", ".")
+    return change(
+        key,
+        Value(path=path, value=value, counterpart=counterpart),
+        Line(path=FILE, key=key, text=f"{key} = {value}"),
+        action=Sysctl(key=key, target=target) if target else None,
+    )
+
+
+@given(st.lists(st.text(st.characters(exclude_categories=[], exclude_characters="\0"), max_size=30), min_size=1, max_size=40))
+@settings(max_examples=60, deadline=None)
+def test_a_quoted_word_is_that_word(words: list[str]) -> None:
+    words = [word.encode("utf-8", "replace").decode() for word in words] + [HOSTILE, "a\udcffb"]
+    told = subprocess.run(
+        ["bash", "-c", f"printf '%s\\0' {' '.join(map(quote, words))}"], capture_output=True, env={"LC_ALL": "C"}, check=True
+    )
+    assert told.stdout == b"".join(word.encode("utf-8", "surrogateescape") + b"\0" for word in words)
+
+
+def test_a_word_with_nul_names_nothing_else() -> None:
+    word = quote("a\0b")
+    assert subprocess.run(["bash", "-c", f"printf %s {word}"], capture_output=True, check=True).stdout == "a\ufffdb".encode()
+
+
+PIECES = st.sampled_from(
+    [
+        *(files.HEAD, "", "", "# vm.b (rule): why", "vm.b = 2", "# vm.swappiness (x): y", "vm.swappiness = 60", "#  (x): y"),
+        *(" ", "\t", "# by hand", "vm.c=3", "# z", "$(touch /hit)", "a]b['x'\"", "@", "*", "\\n \\", "é ü"),
+    ]
+)
+
+
+@needs_root
+@given(st.lists(st.tuples(st.lists(PIECES, max_size=12), st.sampled_from(["", "\n", "\n\n"])), min_size=6, max_size=6))
+@settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_files_that_are_there_are_joined_as_the_planner_does(root: Root, contents: list[tuple[list[str], str]]) -> None:
+    present = {f"/etc/x/{number}.conf": "\n".join(lines) + end for number, (lines, end) in enumerate(contents)}
+    lines = [Line(path=path, key="vm.swappiness", text="vm.swappiness = 10") for path in present]
+    wanted = plan(change("vm.swappiness", *lines), ground=Ground(files=dict(present)))
+    for path, content in present.items():
+        root.put(path, content, 0o640)
+        os.chown(root.path(path), 7, 8)
+        os.setxattr(root.path(path), "trusted.torchtune", b"\0kept")
+    before = root.state()
+    ran = root.run(script(wanted))
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert {file.path: root.text(file.path) for file in wanted.files} == {file.path: file.content for file in wanted.files}
+    assert not root.path("/hit").exists()
+    assert root.run(script(wanted), "--undo").returncode == 0
+    assert root.state() == before
+
+
+@needs_root
+@pytest.mark.parametrize(
+    ("held", "target", "wanted", "left"),
+    [
+        ("5", AtMost(10), "10", "5"),
+        ("11", AtMost(10), "10", "10"),
+        ("18446744073692774399", AtLeast(2**63), str(2**63), "18446744073692774399"),
+        ("007", AtLeast(8), "8", "8"),
+        ("-1", AtLeast(5), "5", "5"),
+        ("-1", AtMost(5), "5", "-1"),
+        ("4096 131072 67108864", AtLeast(16777216), "4096 131072 16777216", "4096 131072 67108864"),
+        ("4096\t131072\t6291456", AtLeast(16777216), "4096 131072 16777216", "4096 131072 16777216"),
+        ("always", OneOf(("madvise", "always")), "madvise", "always"),
+        ("never", OneOf(("madvise", "always")), "madvise", "madvise"),
+        ("always [madvise] never", OneOf(("madvise", "always")), "madvise", "madvise"),
+    ],
+)
+def test_what_is_better_stays_and_is_not_written_into_the_file(
+    root: Root, held: str, target: Target, wanted: str, left: str
+) -> None:
+    root.put(SWAP, held + "\n")
+    text = script(plan(sysctl(SWAP, wanted, target)))
+    assert root.run(text).returncode == 0
+    now = root.text(SWAP).split()
+    assert now == left.split() or now == held.split()
+    assert root.path(FILE).exists() == (left == wanted)
+    assert root.run(text, "--check").returncode == 0
+
+
+@needs_root
+def test_other_numbers_of_a_better_host_are_not_lowered(root: Root) -> None:
+    root.put(SWAP, "8192 262144 6291456\n")
+    ran = root.run(script(plan(sysctl(SWAP, "4096 131072 16777216", AtLeast(16777216)))))
+    assert ran.returncode == 1 and "plan was made" in ran.stderr
+    assert root.text(SWAP) == "8192 262144 6291456\n" and not root.path(FILE).exists()
+
+
+@needs_root
+def test_a_value_that_this_host_lacks_is_never_written(root: Root) -> None:
+    ran = root.run(script(plan(sysctl(SWAP, "10"))))
+    assert ran.returncode == 0 and "not on this host" in ran.stdout
+    assert not root.path(SWAP).exists() and not root.path(FILE).exists()
+
+
+@needs_root
+def test_a_value_that_cannot_be_read_fails(root: Root) -> None:
+    root.path(SWAP).mkdir(parents=True)
+    before = root.state()
+    ran = root.run(script(plan(sysctl(SWAP, "10"))))
+    assert ran.returncode == 1 and "cannot be read" in ran.stderr
+    assert root.state() == before
+    assert root.run(script(plan(sysctl(SWAP, "10"))), "--check").returncode == 1
+
+
+@needs_mounts
+def test_a_refused_value_takes_its_change_back_and_the_others_go_on(root: Root) -> None:
+    other, good = "/sys/a b/x", "/proc/sys/vm/good"
+    for path in (SWAP, other, good):
+        root.put(path, "60\n")
+    before = root.state()
+    both = change("both", Value(path=SWAP, value="10"), Value(path=other, value="1"), Line(path=FILE, key="both", text="both"))
+    text = script(plan(both, sysctl(good, "5")))
+    ran = root.run(text, stage='mount --bind "sys/a b" "sys/a b"; mount -o remount,ro,bind "sys/a b"')
+    assert ran.returncode == 1 and "/sys/a b/x does not take 1" in ran.stderr
+    assert (root.text(SWAP), root.text(good)) == ("60\n", "5\n")
+    assert "both" not in root.text(FILE) and "good = 5" in root.text(FILE)
+    assert root.run(text, "--undo").returncode == 0
+    assert root.state() == before
+
+
+@needs_mounts
+@pytest.mark.parametrize(
+    "stage",
+    [
+        pytest.param("mount --bind etc etc; mount -o remount,ro,bind etc", id="read-only /etc"),
+        pytest.param("mount --bind var/lib var/lib; mount -o remount,ro,bind var/lib", id="read-only /var/lib"),
+        pytest.param("mount -t tmpfs -o size=4k,nr_inodes=1 none var/lib", id="no inodes for the state"),
+        pytest.param(
+            "mount -t tmpfs -o size=8k none var/lib; head -c 8192 /dev/zero >var/lib/full || true", id="no room for the state"
+        ),
+        pytest.param("mount -t tmpfs -o size=8k none etc; head -c 8192 /dev/zero >etc/full || true", id="no room in /etc"),
+    ],
+)
+def test_a_disk_that_takes_nothing(root: Root, stage: str) -> None:
+    root.put(SWAP, "60\n")
+    before = root.state()
+    text = script(plan(sysctl(SWAP, "10")))
+    ran = root.run(text, stage=stage)
+    assert ran.returncode == 1 and "failed: " in ran.stderr
+    assert not [name for name in root.state() if "torchtune-sys" in name and name.startswith("etc")]
+    assert root.run(text, "--undo").returncode == 0
+    assert root.state() == before
+
+
+@needs_root
+@pytest.mark.parametrize("log", ["/nowhere/x.log", "/etc"])
+def test_a_log_that_cannot_be_written_is_no_matter(root: Root, log: str) -> None:
+    root.put(SWAP, "60\n")
+    ran = root.run(script(plan(sysctl(SWAP, "10"))), TORCHTUNE_SYS_LOG=log)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert root.text(SWAP) == "10\n"
+
+
+@needs_root
+def test_the_log_says_what_was_done(root: Root) -> None:
+    root.put(SWAP, "60\n")
+    text = script(plan(sysctl(SWAP, "10")))
+    root.run(text, "--dry-run")
+    assert not root.path("/var/log/torchtune-sys.log").exists()
+    root.run(text)
+    assert f"{SWAP}: 60 -> 10" in root.text("/var/log/torchtune-sys.log")
+
+
+@needs_root
+def test_whatever_the_host_says_stays_data(root: Root) -> None:
+    place = "/sys/" + HOSTILE.removeprefix("/sys/")
+    root.put(place, "old\n")
+    words = " ".join(HOSTILE.replace("[", "(").split())
+    steps = (
+        Value(path=place, value=words),
+        Line(path=f"/etc{HOSTILE}", key=HOSTILE.replace(" (", "("), text=HOSTILE),
+        Unit(unit="a b;$(x)", enabled=True),
+    )
+    pattern = change("p", Value(path=place.replace("a b", "*"), value=words, is_pattern=True))
+    text = script(plan(change(HOSTILE, *steps), pattern))
+    before = root.state()
+    ran = root.run(text)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert root.text(place) == words + "\n"
+    assert root.text(f"/etc{HOSTILE}") == plan(change(HOSTILE, *steps)).files[0].content
+    assert root.path("/run/units/a b;$(x).enabled").exists()
+    assert root.run(text, "--check").returncode == 0
+    assert not root.path("/hit").exists()
+    assert root.run(text, "--undo").returncode == 0
+    assert root.state() == before
+
+
+@needs_root
+def test_the_first_state_is_kept_whichever_scripts_run(root: Root) -> None:
+    root.put(SWAP, "60\n")
+    root.put("/proc/sys/vm/b", "1\n")
+    root.put("/run/units/u.active", "")
+    before = root.state()
+    first = script(plan(sysctl(SWAP, "10"), sysctl("/proc/sys/vm/b", "2")))
+    second = script(plan(sysctl("/proc/sys/vm/b", "3"), change("u", Unit(unit="u", enabled=True)), sysctl(SWAP, "1")))
+    for text in (first, second, first, second):
+        assert root.run(text).returncode == 0
+    assert (root.text(SWAP), root.text("/proc/sys/vm/b")) == ("1\n", "3\n")
+    assert root.run(first, "--undo").returncode == 0
+    assert root.state() == before
+    assert root.run(second, "--undo").stdout == "nothing was applied here\n"
+
+
+@needs_root
+def test_what_somebody_changed_since_is_left_and_told(root: Root) -> None:
+    root.put(SWAP, "60\n")
+    root.put(FILE, "# mine\n")
+    text = script(plan(sysctl(SWAP, "10")))
+    root.run(text)
+    root.put(SWAP, "33\n")
+    root.put(FILE, root.text(FILE) + "# more\n")
+    changed = root.text(FILE)
+    back = root.run(text, "--undo")
+    assert back.returncode == 1 and back.stderr.count("left as it is") == 2
+    assert (root.text(SWAP), root.text(FILE)) == ("33\n", changed)
+    assert root.text("/var/lib/torchtune-sys/script/left-99-torchtune-sys.conf") == "# mine\n"
+    assert root.run(text).returncode == 0  # and a run after that begins anew
+    assert root.run(text, "--undo").returncode == 0
+    assert (root.text(SWAP), root.text(FILE)) == ("33\n", changed)
+
+
+@needs_root
+def test_a_command_runs_once_and_its_inverse_takes_it_back(root: Root) -> None:
+    text = script(plan(change("c", Command(argv=("ln", "-s", "two words", "/etc/made"), undo=("rm", "/etc/made")))))
+    before = root.state()
+    assert root.run(text, "--check").returncode == 1
+    assert [root.run(text).returncode for _ in range(2)] == [0, 0]
+    assert os.readlink(root.path("/etc/made")) == "two words"
+    assert root.run(text, "--check").returncode == 0
+    assert root.run(text, "--undo").returncode == 0
+    assert root.state() == before
+
+
+@needs_root
+def test_a_refresh_that_failed_is_done_again(root: Root) -> None:
+    root.put(SWAP, "60\n")
+    text = script(plan(sysctl(SWAP, "10"), refresh=(("refresh-it", "a b"), ("refresh-it", "c"))))
+    root.put("/bin/refresh-it", '#!/bin/bash\necho "$*" >>/tmp/refreshed\n[[ -e /tmp/good ]]\n', 0o755)
+    assert [root.run(text).returncode for _ in range(2)] == [1, 1]
+    root.put("/tmp/good", "")
+    assert root.run(text, "--check").returncode == 1
+    assert root.run(text).returncode == 0
+    assert root.text("/tmp/refreshed") == "a b\nc\n" * 3
+    assert "everything is" in root.run(text).stdout
+
+
+SLOW_UNIT = "#!/bin/bash\ncase $1 in is-*) echo disabled ;; *) echo >/tmp/here; read -r -t 5 <>/tmp/pipe; exit 1 ;; esac\n"
+
+
+@needs_root
+def test_two_at_once_and_one_that_is_interrupted(root: Root) -> None:
+    root.put("/bin/systemctl", SLOW_UNIT, 0o755)
+    os.mkfifo(root.path("/tmp/pipe"))
+    root.put(SWAP, "60\n")
+    text = script(plan(sysctl(SWAP, "10"), change("u", Unit(unit="u", enabled=True)), change("v", Unit(unit="v", enabled=True))))
+    before = root.state()
+    root.put("/script", text)
+    argv = ["/usr/sbin/chroot", str(root.folder), "/bin/bash", "/script"]
+    child = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    deadline = time.monotonic() + 20
+    while not root.path("/tmp/here").exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    busy = root.run(text)
+    assert busy.returncode == 1 and f"process {child.pid} is changing this host" in busy.stderr
+    os.killpg(child.pid, signal.SIGINT)
+    _, said = child.communicate(timeout=30)
+    assert child.returncode == 130 and "interrupted" in said
+    assert root.run(text, "--undo").returncode in (0, 1)  # the stand-in cannot be asked to stop the unit
+    root.put("/bin/systemctl", SLOW_UNIT.replace("exit 1", "exit 0").replace("5", "0"), 0o755)
+    assert root.run(text, "--undo").returncode == 0
+    assert root.state() == before
+
+
+@needs_root
+def test_a_lock_that_a_killed_run_left_is_taken_over(root: Root) -> None:
+    root.put(SWAP, "60\n")
+    root.path("/var/lib/torchtune-sys").mkdir()
+    root.path("/var/lib/torchtune-sys/script.lock").symlink_to("999999999 1 ")
+    assert root.run(script(plan(sysctl(SWAP, "10")))).returncode == 0
+    assert not root.path("/var/lib/torchtune-sys/script.lock").is_symlink()
+
+
+def test_usage_and_who_may(tmp_path: Path) -> None:
+    place = tmp_path / "tune.sh"
+    place.write_text(script(plan()))
+    for args, status in ((("--nonsense",), 2), (("--check", "x"), 2), (("--help",), 0), (("--check",), 0)):
+        assert subprocess.run(["bash", str(place), *args], capture_output=True, check=False).returncode == status
+    if os.geteuid() == 0:
+        as_nobody = subprocess.run(["bash", "-s"], input=script(plan()), text=True, capture_output=True, user=65534, check=False)
+        assert as_nobody.returncode == 2 and "needs root" in as_nobody.stderr
+
+
+@needs_root
+def test_half_a_script_does_nothing(root: Root) -> None:
+    root.put(SWAP, "60\n")
+    before = root.state()
+    text = script(plan(sysctl(SWAP, "10")))
+    for part in range(1, 10):
+        root.run(text[: len(text) * part // 10])
+    assert root.state() == before
