@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from conftest import judge, load
 from torchtune_sys import engine, evidence
 from torchtune_sys.model.rule import Verdict
+from torchtune_sys.model.values import need
 from torchtune_sys.rules import CATALOGUE
 from torchtune_sys.rules.torch_tools import _bundled
 
@@ -190,3 +192,15 @@ def test_another_packages_complaint_about_cudnn() -> None:
         said(REPORT + "Could not load library libcudnn_ops_infer.so.8. Error: libcudnn_ops_infer.so.8")[name] is not Verdict.FAIL
     )
     assert said(REPORT)[name] is not Verdict.FAIL
+
+
+def test_nix_tells_its_own_triton_where_the_driver_is() -> None:
+    seen = load("healthy", answers={"loader-cache": {"error": "absent"}})
+    python = need(seen.python)
+    store = "/nix/store/x-python3.12-triton-3.6.0/lib/python3.12/site-packages"
+    packages = tuple(
+        msgspec.structs.replace(item, location=store) if item.name == "triton" else item for item in need(python.distributions)
+    )
+    patched = msgspec.structs.replace(seen, python=msgspec.structs.replace(python, distributions=packages))
+    assert judge(seen)["libcuda-not-linkable"].verdict is Verdict.FAIL
+    assert judge(patched)["libcuda-not-linkable"].verdict is Verdict.NA
