@@ -74,3 +74,8 @@ def test_paths_are_made_absolute_on_this_machine_only() -> None:
 def test_a_recording_with_a_wrong_intent_is_refused(intent: dict[str, Any]) -> None:
     with pytest.raises(UnreadableInput):
         intent_of(NOTHING, recorded(**intent))
+
+
+def test_no_workers_is_an_answer_too() -> None:
+    options = {**dict.fromkeys(INTENT), "workers": 0, "live": False}
+    assert intent_of(options, RecordedHost({"intent": {"workers": 4}}, "x")).workers == 0

@@ -19,7 +19,7 @@ def intent_of(options: Mapping[str, Any], host: Host | None) -> Intent:
         env = host.env()
         wishes.update({} if isinstance(env, Missing) else from_environment(env))
         wishes.update(_recorded(getattr(host, "intent", {}), host.origin))
-    wishes.update({name: value for name, value in options.items() if value not in (None, (), False)})
+    wishes.update({name: value for name, value in options.items() if value not in (None, ()) and value is not False})
     if host is not None and host.live:
         for name in ("data", "checkpoints"):
             wishes[name] = tuple(os.path.abspath(path) for path in wishes.get(name, ()))

@@ -1,0 +1,56 @@
+"""``generate numactl`` and ``generate env`` in every format."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from driven import HOSTS, run
+
+HEALTHY = str(HOSTS / "healthy.json")
+
+
+@pytest.mark.parametrize("form", ["text", "commands", "wrapper", "json"])
+def test_numactl_of_a_recorded_host(form: str) -> None:
+    done = run("generate", "numactl", "--from", HEALTHY, "--format", form)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "12-15,44-47" in done.stdout
+    if form == "json":
+        seats = json.loads(done.stdout)["seats"]
+        assert [seat["rank"] for seat in seats] == list(range(8))
+        assert (seats[7]["cpus"], seats[7]["memory"], seats[7]["memory_node"], seats[7]["threads"]) == (
+            "28-31,60-63",
+            "bind",
+            1,
+            4,
+        )
+
+
+def test_torchrun_s_own_binding_stands_beside_the_table_where_torch_has_it() -> None:
+    assert "torchrun --numa-binding=exclusive" in run("generate", "numactl", "--from", HEALTHY).stdout
+
+
+def test_a_report_without_cores_places_nobody(tmp_path: object) -> None:
+    done = run("generate", "numactl", "--from", "-", data="Collecting environment information...\nPyTorch version: 2.11.0\n")
+    assert done.returncode == 2
+    assert "ranks cannot be placed" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("form", "wanted"),
+    [
+        ("shell", "export OMP_NUM_THREADS=4\n"),
+        ("systemd", 'Environment="OMP_NUM_THREADS=4"\n'),
+        ("slurm", "printf '%s\\n' 'export OMP_NUM_THREADS=4'\n"),
+        ("docker", "OMP_NUM_THREADS=4\n"),
+        ("kubernetes", '- name: OMP_NUM_THREADS\n  value: "4"\n'),
+        ("json", '"OMP_NUM_THREADS"'),
+    ],
+)
+@pytest.mark.parametrize("nodes", ["1", "4"])
+def test_env_of_a_recorded_host(form: str, wanted: str, nodes: str) -> None:
+    done = run("generate", "env", "--from", HEALTHY, "--workers", "0", "--nnodes", nodes, "--format", form)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert wanted in done.stdout
+    if form == "json":
+        assert {"name", "value", "reason", "source", "sure"} <= set(json.loads(done.stdout)["variables"][0])
