@@ -87,6 +87,7 @@ def broken(s: Snapshot, room: Room, seating: Seating) -> list[str]:
     allowed = set(known(cpu.affinity, need(cpu.online))) & set(known(cpu.online, CpuSet(range(1 << 16))))
     allowed &= set(known(cpu.cpuset, CpuSet(allowed)))
     said = " ".join(seating.notes)
+    crowded = "share cores" in said or "share the same" in said
     nodes = {} if isinstance(s.numa, Missing) else {n.id: set(known(n.cpus, CpuSet())) for n in known(s.numa.nodes, ())}
     core_of = {cpu_: number for number, core in enumerate(known(room.cores, ())) for cpu_ in core}
     wrong = []
@@ -105,11 +106,12 @@ def broken(s: Snapshot, room: Room, seating: Seating) -> list[str]:
             if set(other.cpus) & cpus and "share the same" not in said:
                 wrong.append(f"ranks {other.rank} and {seat.rank} share {sorted(set(other.cpus) & cpus)}")
             same_core = {core_of.get(cpu_) for cpu_ in other.cpus} & {core_of.get(cpu_) for cpu_ in cpus} - {None}
-            if same_core and "share" not in said:
+            if same_core and not crowded:
                 wrong.append(f"ranks {other.rank} and {seat.rank} share cores")
     by_node: dict[frozenset[int], set[int]] = {}
     for seat in seating.seats:
         home = frozenset(number for number, cpus_ in nodes.items() if set(seat.cpus) & cpus_)
-        by_node.setdefault(home, set()).add(len({core_of.get(cpu_, cpu_) for cpu_ in seat.cpus}))
+        # of CPUs, a core may have fewer than another
+        by_node.setdefault(home, set()).add(len(seat.cpus if crowded else {core_of.get(cpu_, cpu_) for cpu_ in seat.cpus}))
     wrong += [f"unequal shares on nodes {sorted(home)}: {sizes}" for home, sizes in by_node.items() if len(sizes) > 1]
     return wrong
