@@ -47,7 +47,7 @@ class TunedProfile(msgspec.Struct, frozen=True, kw_only=True):
 
 class Ground(msgspec.Struct, frozen=True, kw_only=True):
     files: dict[str, Fact[str]] = {}
-    """Content of the files that torchtune-sys would write; ABSENT where there is none yet."""
+    """Content of the files that torchtune-sys would write, and of units; ABSENT where there is none."""
     values: dict[str, Fact[dict[str, Fact[str]]]] = {}
     """By path asked about (patterns included): each concrete path with what it holds; ABSENT where nothing matches."""
     tools: tuple[str, ...] = ()

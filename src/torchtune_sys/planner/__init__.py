@@ -22,9 +22,10 @@ __all__ = ["part", "places", "plan", "still_asked"]
 
 
 def places(results: Iterable[Result]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The running values (patterns included) and the files that a plan of these results may touch."""
+    """The running values (patterns included) and the files that a plan of these results may touch, or must know to be there."""
     asked = [wish.action for wish in wishes.asked(results)]
-    return tuple(steps.value_paths(asked)), (*OWNED, *steps.own_files(asked))
+    units = (path for action in asked for path in steps.unit_files(action))
+    return tuple(steps.value_paths(asked)), (*OWNED, *steps.own_files(asked), *units)
 
 
 def plan(s: Snapshot, results: Iterable[Result], ground: Ground, made_already: frozenset[str] = frozenset()) -> Plan:

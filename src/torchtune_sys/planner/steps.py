@@ -46,6 +46,38 @@ def own_files(asked: Iterable[Action]) -> Iterator[str]:
             yield action.path
 
 
+UNIT_DIRS = (
+    *(
+        "/etc/systemd/system",
+        "/run/systemd/system",
+        "/usr/local/lib/systemd/system",
+        "/usr/lib/systemd/system",
+        "/lib/systemd/system",
+    ),
+    *("/run/systemd/generator.early", "/run/systemd/generator", "/run/systemd/generator.late"),
+)
+"""Where systemd finds units (systemd.unit(5)), those made from scripts in /etc/init.d included."""
+
+
+def unit_files(action: Action) -> Iterator[str]:
+    """Where the unit of a service may be defined."""
+    if isinstance(action, Service):
+        name = action.unit if "." in action.unit else f"{action.unit}.service"
+        stem, at, rest = name.partition("@")
+        file = f"{stem}@.{rest.rpartition('.')[2]}" if at else name
+        yield from (f"{folder}/{file}" for folder in UNIT_DIRS)
+
+
+def _unit(s: Snapshot, ground: Ground, action: Service) -> tuple[Step, ...] | str:
+    """A recording holds what the rules looked at, which units are not."""
+    if action.state == "restarted":
+        return "a restart is for a person to choose"
+    looked = [ground.files.get(path, Missing(Why.NOT_RECORDED, path)) for path in unit_files(action)]
+    if all(absent(found) for found in looked) and s.origin.partition(" ")[0] in ("live", "root"):
+        return f"{action.unit} is not installed here"
+    return (Unit(unit=action.unit, enabled=action.state == "enabled"),)
+
+
 def proc(key: str) -> str:
     """The file of a sysctl: in dotted keys a slash stands for a dot in a name.
 
@@ -95,10 +127,8 @@ def change(s: Snapshot, ground: Ground, group: Group) -> Change | Refusal | None
             made = (Line(path=path, key=group.key, text=content.rstrip("\n")),)
         case Limit():
             made = _limit(s, action)
-        case Service(unit=unit, state=state):
-            made = (
-                (Unit(unit=unit, enabled=state == "enabled"),) if state != "restarted" else "a restart is for a person to choose"
-            )
+        case Service():
+            made = _unit(s, ground, action)
         case ModuleOption(module=module, option=option):
             made = (Line(path=MODPROBE_FILE, key=group.key, text=f"options {module} {option}"),)
         case KernelArgument(argument=argument):

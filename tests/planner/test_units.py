@@ -1,0 +1,58 @@
+"""A service that is not installed is refused alone: the other changes of the plan are made."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from simulate import Seen, recording
+
+from torchtune_sys import planner
+from torchtune_sys.model.actions import Service, Sysctl
+from torchtune_sys.model.plan import Plan, Unit
+from torchtune_sys.model.target import Exactly
+from torchtune_sys.planner import steps
+from torchtune_sys.rules import by_id
+
+RULE = "clock-not-synchronised"
+UNIT = "/usr/lib/systemd/system/systemd-timesyncd.service"
+
+
+def plan(files: dict[str, str], origin: str = "live") -> Plan:
+    seen = Seen(recording(f"{RULE}.fail", files={**dict.fromkeys(steps.unit_files(SERVICE)), **files}), [by_id()[RULE]])
+    return planner.plan(msgspec.structs.replace(seen.facts, origin=origin), seen.results, seen.ground)
+
+
+SERVICE = Service(unit="systemd-timesyncd", state="enabled")
+
+
+def test_an_installed_service_is_planned() -> None:
+    made = [step for change in plan({UNIT: "[Service]\n"}).changes for step in change.steps]
+    assert made == [Unit(unit="systemd-timesyncd", enabled=True)]
+
+
+def test_one_that_is_not_installed_is_refused() -> None:
+    found = plan({})
+    assert found.changes == ()
+    assert [(refusal.key, refusal.reason) for refusal in found.refused] == [
+        ("service systemd-timesyncd", "systemd-timesyncd is not installed here")
+    ]
+
+
+def test_a_recording_does_not_tell_what_is_installed() -> None:
+    assert len(plan({}, origin="recording").changes) == 1
+
+
+@pytest.mark.parametrize(
+    ("unit", "file"),
+    [
+        ("chrony", "chrony.service"),
+        ("nvidia-imex.service", "nvidia-imex.service"),
+        ("fstrim.timer", "fstrim.timer"),
+        ("nvsm@0.service", "nvsm@.service"),
+        ("getty@tty1", "getty@.service"),
+    ],
+)
+def test_where_a_unit_is_defined(unit: str, file: str) -> None:
+    places = list(steps.unit_files(Service(unit=unit, state="enabled")))
+    assert f"/usr/lib/systemd/system/{file}" in places and f"/etc/systemd/system/{file}" in places
+    assert list(steps.unit_files(Sysctl(key="vm.swappiness", target=Exactly("1")))) == []
