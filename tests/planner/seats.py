@@ -108,10 +108,13 @@ def broken(s: Snapshot, room: Room, seating: Seating) -> list[str]:
             same_core = {core_of.get(cpu_) for cpu_ in other.cpus} & {core_of.get(cpu_) for cpu_ in cpus} - {None}
             if same_core and not crowded:
                 wrong.append(f"ranks {other.rank} and {seat.rank} share cores")
-    by_node: dict[frozenset[int], set[int]] = {}
+    by_node: dict[frozenset[int], list[set[int]]] = {}
     for seat in seating.seats:
         home = frozenset(number for number, cpus_ in nodes.items() if set(seat.cpus) & cpus_)
-        # of CPUs, a core may have fewer than another
-        by_node.setdefault(home, set()).add(len(seat.cpus if crowded else {core_of.get(cpu_, cpu_) for cpu_ in seat.cpus}))
-    wrong += [f"unequal shares on nodes {sorted(home)}: {sizes}" for home, sizes in by_node.items() if len(sizes) > 1]
+        by_node.setdefault(home, []).append(set(seat.cpus))
+    for home, shares in by_node.items():
+        # Whole cores are counted as such, of which one may have fewer CPUs than another; where ranks share cores, CPUs.
+        cores = {len({core_of.get(cpu_, cpu_) for cpu_ in share}) for share in shares}
+        if len(cores) > 1 and len({len(share) for share in shares}) > 1:
+            wrong.append(f"unequal shares on nodes {sorted(home)}: {shares}")
     return wrong

@@ -41,8 +41,8 @@ It starts no ranks: torchrun, srun or mpirun does. One rank's process reads
 its local rank, binds itself to the CPUs and the memory near its GPU, sets
 OMP_NUM_THREADS to the cores it got if nobody chose, and becomes the program,
 whose exit status is then its own. Ranks that srun or mpirun bound already
-keep their CPUs. Where binding is not possible the program starts unbound, and that
-is said.
+keep their CPUs. Where binding is not possible the program starts unbound,
+and that is said.
 
 \b
 Exit status: that of the program; 125 with --strict where the rank cannot be
