@@ -149,6 +149,7 @@ def test_one_reading_of_each_gpu(rule: str, fact: str, bad: Any) -> None:
 )
 def test_ecc_off(facts: dict[str, Any], expected: str) -> None:
     assert verdict("gpu-ecc-off", having(healthy(), facts)) == expected
+    assert failed("gpu-ecc-off", last(having(healthy(), facts), ecc=False))[-1] == 7
 
 
 @pytest.mark.parametrize("error", ["GPU_IS_LOST", "RESET_REQUIRED"])

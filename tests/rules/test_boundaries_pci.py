@@ -446,6 +446,8 @@ def test_cards_that_are_fast_enough_to_matter(rule: str, least: float) -> None:
     assert verdict(rule, replace(strict, network=gone(Why.DENIED))) == "na"
     unread = where(epyc(), put(config=PciConfig()), FIRST_CARD)
     assert verdict(rule, unread) == "unknown"
+    enough = where(epyc(), put(config=PciConfig(max_read_request_bytes=512, relaxed_ordering=True)), FIRST_CARD)
+    assert verdict(rule, cards(enough, rate_gbps=gone(Why.DENIED))) == "pass"
 
 
 @pytest.mark.parametrize(("size", "expected"), [(511, "fail"), (512, "pass"), (4096, "pass")])
@@ -630,11 +632,57 @@ def test_siblings_in_a_guest(left_out: Change) -> None:
     guest = with_system(healthy(), hypervisor="kvm")
     narrow = where(guest, link(current_width=8), LAST_CARD)
     assert failed("pcie-link-degraded", where(narrow, left_out, FIRST_CARD)) == [f"mlx5_7 ({LAST_CARD})"]
-    both = where(only(narrow, FIRST_CARD, LAST_CARD), left_out, FIRST_CARD)
-    assert failed("pcie-link-degraded", both) == []
+    pair = only(narrow, FIRST_CARD, LAST_CARD)
+    assert failed("pcie-link-degraded", pair) == [f"mlx5_7 ({LAST_CARD})"]
+    assert failed("pcie-link-degraded", where(pair, left_out, FIRST_CARD)) == []
+    assert failed("pcie-link-degraded", where(where(pair, left_out), link(current_width=8), LAST_CARD)) == []
 
 
 def test_a_guest_without_two_of_a_kind_is_not_judged() -> None:
     guest = with_system(healthy(), hypervisor="kvm")
     single = with_pci(guest, devices=tuple(d for d in functions(guest) if d.address in (FIRST_CARD, "0000:81:00.0")))
     assert verdict("pcie-link-degraded", single) == "na"
+
+
+def test_what_the_driver_does_not_tell_stops_no_look_at_the_bus() -> None:
+    host = healthy()
+    assert not isinstance(host.gpu, Missing)
+    silent = replace(host, gpu=replace(host.gpu, devices=gone(Why.DENIED)))
+    for unseen in (silent, replace(host, gpu=gone(Why.DENIED)), replace(host, python=gone(Why.DENIED))):
+        assert verdict("gpu-pcie-link-degraded", unseen) == "pass"
+        assert verdict("gpu-bar-small", where(unseen, put(bars=(1 << 24,)))) == "fail"
+        assert verdict("iommu-translates-gpu-traffic", where(unseen, put(iommu_type="DMA"))) == "fail"
+
+
+def test_a_copy_over_a_link_whose_best_is_not_known() -> None:
+    host = where(seen("gpu-pcie-link-degraded.fail.live"), link(max_gts=gone(Why.ABSENT)), FIRST)
+    assert verdict("gpu-pcie-link-degraded", host) == "pass"
+
+
+def test_a_copy_that_failed_beside_a_driver_that_is_not_there() -> None:
+    host = where(seen("gpu-pcie-link-degraded.fail.live"), link(**SLOW), FIRST)
+    assert not isinstance(host.python, Missing) and not isinstance(host.python.live, Missing)
+    live = replace(host.python.live, links=gone(Why.TIMEOUT))
+    asked = replace(host, python=replace(host.python, live=live), gpu=gone(Why.ABSENT))
+    assert verdict("gpu-pcie-link-degraded", asked) == "unknown"
+
+
+def test_the_last_of_equal_gpus_is_compared_with_the_first() -> None:
+    bare = replace(with_system(healthy(), hypervisor="kvm"), pci=gone(Why.NOT_RECORDED))
+    host = with_gpus(bare, *([{"pcie_width": 16}] * 7), {"pcie_width": 8})
+    assert len(failed("gpu-pcie-link-degraded", host)) == 1
+
+
+def test_counters_that_one_device_hides_leave_the_others_judged() -> None:
+    hidden = where(healthy(), put(errors=gone(Why.DENIED)), FIRST)
+    assert verdict("pcie-errors-uncorrectable", hidden) == "pass"
+    assert verdict("pcie-errors-uncorrectable", replace(healthy(), system=gone(Why.DENIED))) == "pass"
+    clean = PciErrors(correctable={}, nonfatal={}, fatal={})
+    odd = where(healthy(), put(class_=gone(Why.FAILED), errors=clean), "0000:04:00.0")
+    assert verdict("pcie-errors-uncorrectable", odd) == "pass"
+
+
+def test_no_topology_file() -> None:
+    assert verdict("topology-file-of-another-machine", healthy()) == "na"
+    refused = with_pci(healthy(), topology_file=gone(Why.DENIED))
+    assert verdict("topology-file-of-another-machine", refused) == "unknown"

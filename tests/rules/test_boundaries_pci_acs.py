@@ -126,3 +126,8 @@ def test_a_switch_below_a_switch() -> None:
     host = with_pci(host, devices=tuple(d for d in functions(host) if d.address != "0000:14:00.0"))
     assert failed(ACS, at(host, REDIRECTS, "0000:05:00.0")) == ["bridge 0000:05:00.0"]
     assert failed(ACS, at(host, REDIRECTS, "0000:03:00.0")) == ["bridge 0000:03:00.0"]
+
+
+def test_functions_of_one_root_port_stop_no_look_at_the_others() -> None:
+    beside = function("0000:12:00.0", "0000:01:00.0", "0x030200", vendor="0x10de", driver="nvidia", iommu_type="identity")
+    assert failed(ACS, at(tree(beside), REDIRECTS, "0000:05:00.0")) == ["bridge 0000:05:00.0"]

@@ -29,8 +29,7 @@ def _several_hosts(s: Snapshot) -> None:
 def _nearest(s: Snapshot) -> dict[str, PciDistance]:
     """GPU → its nearest RDMA card among those with the best rate (the others are for storage and login)."""
     pci_seen.gpus(s)
-    told = s.pci if isinstance(s.pci, Missing) else s.pci.topology_file
-    if not isinstance(told, Missing):
+    if not isinstance(need(s.pci).topology_file, Missing):
         raise NotApplicable("NCCL takes the distances from a topology file")
     fast = _fast(pci_seen.rdma_devices(s), {card.rdma for card in pci_seen.cards(s)})
     found: dict[str, PciDistance] = {}
