@@ -207,9 +207,8 @@ def test_what_is_no_journal_is_said(place: Place, content: bytes) -> None:
 
 def test_one_at_a_time(tmp_path: Path) -> None:
     folder = str(tmp_path / "state")
-    with lock.held(folder, 0):
-        with pytest.raises(lock.Busy, match=str(os.getpid())), lock.held(folder, 0.2):
-            pass
+    with lock.held(folder, 0), pytest.raises(lock.Busy, match=str(os.getpid())), lock.held(folder, 0.2):
+        pass
     code = "import sys, time\nfrom torchtune_sys.apply import lock\nwith lock.held(sys.argv[1], 0):\n print('in', flush=True)\n time.sleep(1)"
     with subprocess.Popen([sys.executable, "-c", code, folder], stdout=subprocess.PIPE) as other:
         assert other.stdout is not None and other.stdout.readline() == b"in\n"

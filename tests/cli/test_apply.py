@@ -1,0 +1,153 @@
+"""plan, apply, undo and history as a person calls them, in a mount namespace where nothing reaches this machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+STAGE = """
+set -eu
+mount -t tmpfs none "$1"
+mkdir "$1"/upper "$1"/work "$1"/state
+mount -t overlay o -o "lowerdir=/etc,upperdir=$1/upper,workdir=$1/work" /etc
+mkdir -p /var/lib/torchtune-sys
+mount --bind "$1/state" /var/lib/torchtune-sys
+echo 3000 >"$1/maps"
+mount --bind "$1/maps" /proc/sys/vm/max_map_count
+shift
+set +e
+"""
+TOOL = f"{sys.executable} -m torchtune_sys"
+OURS = "/etc/sysctl.d/99-torchtune-sys.conf"
+MAPS = "/proc/sys/vm/max_map_count"
+
+
+def can_mount() -> bool:
+    return os.geteuid() == 0 and not subprocess.run(("unshare", "--mount", "true"), capture_output=True, check=False).returncode
+
+
+pytestmark = pytest.mark.skipif(not can_mount(), reason="needs root that may mount")
+
+
+def staged(script: str, stage: Path) -> subprocess.CompletedProcess[str]:
+    """Run a shell script below the stage; ``$TOOL`` is the program."""
+    stage.mkdir(exist_ok=True)
+    command = ("unshare", "--mount", "--propagation", "private", "sh", "-c", STAGE + script, "sh", str(stage))
+    env = {**os.environ, "TOOL": TOOL, "NO_COLOR": "1"}
+    return subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, env=env, timeout=120, check=False)
+
+
+def test_from_a_finding_to_a_cured_host_and_back(tmp_path: Path) -> None:
+    done = staged(
+        f"""
+        $TOOL check --select max-map-count-low --fail-on warning >/dev/null && exit 90
+        $TOOL plan --select max-map-count-low; echo "plan $?"
+        $TOOL apply --yes --select max-map-count-low; echo "apply $?"
+        cat {MAPS} {OURS}
+        $TOOL apply --yes --select max-map-count-low; echo "again $?"
+        $TOOL history --format json >"/tmp/history.$$"; cat "/tmp/history.$$"; rm "/tmp/history.$$"
+        $TOOL undo --yes; echo "undo $?"
+        cat {MAPS}; ls {OURS} || true
+        $TOOL undo --yes; echo "nothing $?"
+        """,
+        tmp_path / "stage",
+    )
+    assert done.returncode == 0, done.stderr
+    said = done.stdout
+    assert "vm.max_map_count: 3000 → 65530" in said and "plan 1\n" in said
+    assert "Run 1: 1 cured" in said and "apply 0\n" in said
+    assert "65530\n# Made by torchtune-sys" in said and "vm.max_map_count = 65530" in said
+    assert "nothing to change\nagain 0\n" in said.replace("vm: ", "").replace(f"{os.uname().nodename}: ", "")
+    runs = json.loads(said[said.index('{\n  "runs"') if '{\n  "runs"' in said else said.index("{\n") : said.rindex("}\n") + 2])[
+        "runs"
+    ]
+    assert [(run["run"], run["state"], run["changes"]) for run in runs] == [(1, "applied", ["vm.max_map_count"])]
+    assert "Run 1 undone: everything is as it was" in said and "undo 0\n3000\n" in said
+    assert "Every run was undone already.\nnothing 0" in said
+
+
+@pytest.mark.parametrize(
+    ("options", "status", "words"),
+    [
+        ("", 2, "nobody is at a terminal to say yes, so nothing was changed"),
+        ("--dry-run", 0, "Nothing was changed (--dry-run)."),
+        ("--yes --only max-map-count-lo", 2, "did you mean max-map-count-low?"),
+        ("--yes --only swappiness-high", 0, "nothing to change"),
+        ("--from x", 2, "No such option"),
+    ],
+)
+def test_what_changes_nothing(options: str, status: int, words: str, tmp_path: Path) -> None:
+    done = staged(
+        f"$TOOL apply --select max-map-count-low {options}; echo status $?; cat {MAPS}; ls {OURS} || true", tmp_path / "stage"
+    )
+    assert words in done.stdout + done.stderr
+    assert f"status {status}\n3000\n" in done.stdout and "No such file" in done.stderr
+
+
+def test_an_interrupted_run_must_be_undone_first(tmp_path: Path) -> None:
+    done = staged(
+        f"""
+        $TOOL apply --yes --select max-map-count-low >/dev/null
+        journal=/var/lib/torchtune-sys/0001.journal
+        sed -i '$d' "$journal"  # as if the process had been killed before its last line
+        $TOOL apply --yes --select max-map-count-low; echo "nothing to do $?"
+        echo 3000 >{MAPS}
+        $TOOL apply --yes --select max-map-count-low; echo "refused $?"
+        echo 65530 >{MAPS}
+        $TOOL undo --yes; echo "undo $?"
+        cat {MAPS}
+        """,
+        tmp_path / "stage",
+    )
+    assert "nothing to do 0" in done.stdout
+    assert (
+        "run 1 was cut off" in done.stderr
+        and "torchtune-sys undo 1 takes it back first" in done.stderr
+        and "refused 2" in done.stdout
+    )
+    assert "undo 0\n3000\n" in done.stdout
+
+
+def test_a_damaged_journal_ends_everything_with_3(tmp_path: Path) -> None:
+    done = staged(
+        f"""
+        $TOOL apply --yes --select max-map-count-low >/dev/null
+        sed -i '1s/swap/swop/;1s/3000/4000/' /var/lib/torchtune-sys/0001.journal
+        $TOOL undo --yes; echo "undo $?"
+        $TOOL history; echo "history $?"
+        cat {MAPS}
+        """,
+        tmp_path / "stage",
+    )
+    assert "the journal is damaged" in done.stderr and "undo 3\n" in done.stdout and "history 3\n65530\n" in done.stdout
+
+
+def test_nothing_is_changed_where_the_journal_cannot_be_written(tmp_path: Path) -> None:
+    done = staged(
+        f"""
+        mount -o remount,bind,ro /var/lib/torchtune-sys
+        $TOOL apply --yes --select max-map-count-low; echo "status $?"
+        cat {MAPS}; ls {OURS} || true
+        """,
+        tmp_path / "stage",
+    )
+    assert "nothing was changed: /var/lib/torchtune-sys" in done.stderr and "status 2\n3000\n" in done.stdout
+
+
+def test_a_read_only_etc_is_refused_with_the_owner(tmp_path: Path) -> None:
+    done = staged("mount -o remount,ro /etc\n$TOOL plan --select max-map-count-low; echo status $?", tmp_path / "stage")
+    assert "the image (/etc is read-only) owns this system's configuration" in " ".join(done.stdout.split())
+    assert "status 0" in done.stdout
+
+
+def test_another_user_is_told_to_use_sudo(tmp_path: Path) -> None:
+    script = f'cd /; setpriv --reuid 65534 --regid 65534 --clear-groups $TOOL apply --yes --select max-map-count-low; echo "status $?"; cat {MAPS}'
+    done = staged(script, tmp_path / "stage")
+    if "No module named" in done.stderr or "ermission denied" in done.stderr:
+        pytest.skip("another user may not read this interpreter")
+    assert "changing this host needs root" in done.stderr and "status 2\n3000\n" in done.stdout
