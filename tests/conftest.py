@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -36,3 +37,10 @@ def judge(seen: Snapshot) -> dict[str, Result]:
 @pytest.fixture
 def healthy() -> Snapshot:
     return load("healthy")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if os.environ.get("TORCHTUNE_SYS_TEST_LONG", "0") in ("", "0"):
+        for item in items:
+            if "long" in item.keywords:
+                item.add_marker(pytest.mark.skip(reason="takes minutes: TORCHTUNE_SYS_TEST_LONG=1 runs it, as CI does"))

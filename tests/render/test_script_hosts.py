@@ -113,6 +113,7 @@ def test_no_other_host_has_something_to_change() -> None:
     assert [name for name in others if Seen(recording(name), [RULES[name.split(".")[0]]]).plan.changes] == []
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("suite", ["bullseye", "bookworm", "trixie"])
 def test_in_a_clean_debian_without_python(suite: str, tmp_path: Path) -> None:

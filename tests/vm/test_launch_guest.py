@@ -8,7 +8,7 @@ import guest
 import launch_guest
 import pytest
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 NODES = {0: [0, 1], 1: [2, 3]}
 Found = dict[tuple[str, str], dict[str, Any]]

@@ -16,7 +16,7 @@ import pytest
 
 import torchtune_sys
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 CUTS = int(os.environ.get("TORCHTUNE_SYS_POWER_CUTS", "8"))
 SEED = 2026
