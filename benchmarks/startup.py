@@ -31,6 +31,8 @@ LIMITS = {
     ("check", "bare interpreter"): 15.0,
     ("--help", "empty click group --help"): 1.5,
     ("check", "torch collect_env"): 0.09,
+    ("plan", "check"): 1.3,
+    ("generate script", "check"): 1.6,
 }
 GOALS = {("check", "bare interpreter"): 10.0, ("check", "torch collect_env"): 0.05}
 MEMORY_LIMIT_MB = 60
@@ -52,6 +54,8 @@ def commands(args: argparse.Namespace, scratch: Path) -> dict[str, list[str]]:
         "empty click group --help": [sys.executable, "-c", EMPTY_GROUP, "--help"],
         "--help": [*tool, "--help"],
         "check": [*tool, "check"],
+        "plan": [*tool, "plan"],
+        "generate script": [*tool, "generate", "script"],
     }
     if args.torch_python:
         found["torch collect_env"] = [args.torch_python, "-m", "torch.utils.collect_env"]

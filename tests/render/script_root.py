@@ -20,7 +20,7 @@ from torchtune_sys.model.plan import Change, Plan, Unit, Value
 from torchtune_sys.model.values import Missing
 
 PROGRAMS = ("cat", "chmod", "chown", "cp", "ln", "mkdir", "mv", "readlink", "rm", "rmdir", "sha256sum", "sort", "sync")
-"""All of coreutils that the scripts may use; ``bash`` comes beside them."""
+"""All of coreutils that the scripts may use; ``bash`` comes beside them: TORCHTUNE_SYS_TEST_BASH names another version's program."""
 SYSTEMCTL = """#!/bin/bash
 unit=${3-}
 mkdir -p /run/units
@@ -42,6 +42,8 @@ def _parts() -> tuple[tuple[str, str], ...]:
     found: dict[str, str] = {}
     for name in ("bash", *PROGRAMS):
         program = shutil.which(name, path="/usr/bin:/bin")
+        if name == "bash":
+            program = os.environ.get("TORCHTUNE_SYS_TEST_BASH", program)
         assert program is not None, name
         found[f"bin/{name}"] = program
         for library in re.findall(r"(/\S+) \(0x", subprocess.run(["ldd", program], capture_output=True, text=True).stdout):

@@ -68,7 +68,7 @@ def parse(content: str) -> dict[str, str]:
         while block.startswith(HEAD + "\n"):
             block = block[len(HEAD) + 1 :]
         first = block.partition("\n")[0]
-        if block.strip(" \t\v\f\r") and block != HEAD:
+        if block.strip(" \t\n\v\f\r") and block != HEAD:
             found[first[2:].partition(" (")[0] if first.startswith("# ") else first] = block
     return found
 
