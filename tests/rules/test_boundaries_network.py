@@ -167,6 +167,7 @@ def test_the_first_file_that_the_installed_release_reads_counts() -> None:
     )
     host = net(ETH0, nccl=both)
     assert settings(with_nccl(host, "2.20.5"))["NCCL_DEBUG"].value == "INFO"
+    assert settings(with_nccl(net(ETH0, nccl=both[1:2]), "2.21.5")) == {}
     assert settings(with_nccl(host, "2.21.5"))["NCCL_DEBUG"].value == "WARN"
     assert nccl_version(with_nccl(host, "2.21.5"))[0] == (2, 21, 5)
     assert nccl_version(with_nccl(host, "2.21.5.7"))[0] == (2, 21, 5)
@@ -337,6 +338,7 @@ MTU = "ethernet-mtu-small"
         ({"speed_mbps": 25_000, "mtu": 1500, "kind": "vlan"}, "pass"),
         ({"speed_mbps": REFUSED, "mtu": 1500}, "unknown"),
         ({"speed_mbps": REFUSED, "mtu": 9000}, "pass"),
+        ({"speed_mbps": REFUSED, "mtu": 1501}, "pass"),
         ({"speed_mbps": gone(Why.NOT_SUPPORTED), "mtu": 1500}, "pass"),
         ({"speed_mbps": 25_000, "mtu": REFUSED}, "unknown"),
         ({"speed_mbps": 1000, "mtu": REFUSED}, "pass"),
@@ -451,6 +453,7 @@ GLOO = "gloo-interface-doubtful"
 )
 def test_where_gloo_would_talk(host: Snapshot, found: list[str]) -> None:
     assert failed(GLOO, host) == found
+    assert verdict(GLOO, host) == ("fail" if found else "pass")
 
 
 def test_a_name_that_could_not_be_looked_up() -> None:
@@ -471,6 +474,7 @@ DIFFER = "gloo-and-nccl-on-different-networks"
         (net(ETH0, ETH1, nccl=env(NCCL_SOCKET_IFNAME="eth1")), "fail", ["GLOO_SOCKET_IFNAME"]),
         (net(ETH0, ETH1, nccl=env(NCCL_SOCKET_IFNAME="eth0")), "pass", []),
         (net(ETH0, ETH1, nccl=env(NCCL_SOCKET_IFNAME="eth1,eth0")), "pass", []),
+        (net(ETH0, ETH1, nccl=env(NCCL_SOCKET_IFNAME="eth1,eth0"), hostname_addresses=("10.0.1.11",)), "pass", []),
         (net(ETH0, ETH1, nccl=env(NCCL_SOCKET_IFNAME="^eth0")), "na", []),
         (net(ETH0, ETH1, nccl=env(NCCL_SOCKET_IFNAME="e")), "na", []),
         (net(ETH0, interface("e1", "10.0.1.11"), nccl=env(NCCL_SOCKET_IFNAME="e1")), "fail", ["GLOO_SOCKET_IFNAME"]),
@@ -526,6 +530,7 @@ def test_what_each_library_takes_is_told() -> None:
         ("eth0\t", ["blanks and quotes are part of the names"]),
         ("eth0\r\n", ["blanks and quotes are part of the names"]),
         ("eth0X", []),
+        ("eth0,X1", []),
         ("eth0,=eth1", ["a further ^ or = is part of a name"]),
         ("eth0,^eth1", ["a further ^ or = is part of a name"]),
         ("=^eth0", ["a further ^ or = is part of a name"]),
@@ -648,3 +653,23 @@ def test_cards_that_a_value_names(value: str, port: dict[str, Any], more: Any, e
     assert verdict("nccl-ib-hca-unmatched", replace(host, network=replace(facts(host), rdma=NOTHING))) == "na"
     if value:
         assert verdict("nccl-ib-hca-unmatched", replace(host, network=replace(facts(host), rdma=REFUSED))) == "unknown"
+
+
+def test_prefixes_matter_between_hosts_and_among_interfaces_with_an_address() -> None:
+    rule = "nccl-socket-ifname-syntax"
+    longer = interface("eth00", "10.1.0.1")
+    chosen = env(NCCL_SOCKET_IFNAME="eth0")
+    assert verdict(rule, net(ETH0, longer, nccl=chosen)) == "fail"
+    assert verdict(rule, net(ETH0, longer, nccl=chosen, nodes=None)) == "fail"
+    assert verdict(rule, net(ETH0, longer, nccl=chosen, nodes=1)) == "pass"
+    assert verdict(rule, net(ETH0, longer, nccl=env(NCCL_SOCKET_IFNAME="=eth0"))) == "pass"
+    assert verdict(rule, net(ETH0, interface("eth00", addresses=()), nccl=chosen)) == "pass"
+    assert verdict(rule, net(ETH0, interface("eth00", addresses=REFUSED), nccl=chosen)) == "fail"
+    assert verdict(rule, net(ETH0, longer)) == "na"
+    assert verdict(rule, net(ETH0, longer, nccl=env(NCCL_SOCKET_IFNAME=""))) == "na"
+
+
+@pytest.mark.parametrize(("release", "taken"), [("2.27.7", "eth0"), ("2.28.3", "eth1")])
+def test_interfaces_without_a_carrier(release: str, taken: str) -> None:
+    host = with_nccl(net(interface("eth0", "10.0.0.11", running=False), ETH1, nodes=1), release)
+    assert judged(WRONG, host).evidence[0].subject == taken

@@ -228,4 +228,6 @@ def test_gpus_that_the_session_was_not_granted() -> None:
     assert verdict(FAR, granted(some, 4, pci_address=REFUSED)) == "fail"
     assert verdict(FAR, granted(some, 0)) == "fail"
     assert verdict(FAR, replace(some, gpu=REFUSED)) == "fail"
+    assert not isinstance(some.gpu, Missing)
+    assert verdict(FAR, replace(some, gpu=replace(some.gpu, devices=REFUSED))) == "fail"
     assert verdict(FAR, replace(granted(some, 4), intent=Intent(ranks=3))) == "na"

@@ -142,8 +142,9 @@ def test_rails_are_alike_by_card_and_layer() -> None:
     assert failed("rail-mtu-mismatch", replace(host, network=replace(facts(host), rdma=model))) == []
     unknown = (*cards(GOOD, GOOD, GOOD), card(3, board=REFUSED))
     assert failed("rail-mtu-mismatch", replace(host, network=replace(facts(host), rdma=unknown))) == []
-    elsewhere = (*cards(GOOD, GOOD, GOOD), card(3, interfaces=("ib9",)))
-    assert failed("rail-mtu-mismatch", replace(host, network=replace(facts(host), rdma=elsewhere))) == []
+    for interfaces in (("ib9",), (), REFUSED):
+        elsewhere = (*cards(GOOD, GOOD, GOOD), card(3, interfaces=interfaces))
+        assert verdict("rail-mtu-mismatch", replace(host, network=replace(facts(host), rdma=elsewhere))) == "pass"
 
 
 # Ports that are down
@@ -167,7 +168,13 @@ def test_rails_are_alike_by_card_and_layer() -> None:
     ],
 )
 def test_ports_that_are_down(ports: list[dict[str, Any]], nodes: int | None, found: list[str]) -> None:
-    assert failed("ib-port-down", net(cards(*ports), nodes)) == found
+    result = judged("ib-port-down", net(cards(*ports), nodes))
+    assert [(item.subject, item.verdict) for item in result.evidence if item.subject != "RDMA ports"] == [
+        (subject, Verdict.FAIL) for subject in found
+    ]
+    assert [item.verdict for item in result.evidence if item.subject == "RDMA ports"] == [Verdict.PASS] * (
+        nodes != 1 and not found
+    )
 
 
 def test_both_functions_of_a_card() -> None:
@@ -250,6 +257,7 @@ def address(*texts: str) -> tuple[Any, ...]:
 def test_ports_whose_interface_has_an_address(addresses: Any, interfaces: Any, said: str) -> None:
     devices = (card(0), card(1, port(**DOWN), interfaces=interfaces))
     host = net(devices, None, interfaces=(interface("ib0"), interface("ib1", addresses=addresses)))
+    assert verdict("ib-port-down", host) == ("fail" if said else "pass")
     assert len(words("ib-port-down", host)) == bool(said) and all(said in text for text in words("ib-port-down", host))
 
 
@@ -419,7 +427,19 @@ def test_entries_that_are_named(index: str, said: str, wanted: str) -> None:
     ],
 )
 def test_which_entry_each_release_takes(release: Any, values: dict[str, str], expected: str) -> None:
-    assert verdict("roce-gid-index", roce(TABLE, release, **values)) == expected
+    host = roce(TABLE, release, **values)
+    assert verdict("roce-gid-index", host) == expected
+    assert all(text.startswith("entry 0") for text in words("roce-gid-index", host))
+
+
+def test_an_interpreter_or_a_type_that_was_not_seen() -> None:
+    host = roce()
+    assert not isinstance(host.python, Missing)
+    for unseen in (replace(host, python=REFUSED), replace(host, python=replace(host.python, torch=REFUSED))):
+        assert verdict("roce-gid-index", unseen) == "unknown"
+    unread = roce((gid(0, V4, REFUSED), gid(1)), NCCL_IB_GID_INDEX="0")
+    assert verdict("roce-gid-index", unread) == "unknown"
+    assert verdict("roce-gid-index", roce((gid(0, V4, NOTHING), gid(1)), NCCL_IB_GID_INDEX="0")) == "pass"
 
 
 def test_the_first_entry_is_good_where_the_release_was_not_seen() -> None:
@@ -503,6 +523,8 @@ ON, OFF = "11111111", "00000000"
 def test_controls_of_siblings(point: str, masks: tuple[Any, ...], expected: str, found: list[str]) -> None:
     host = controls(*masks, point=point)
     assert verdict(CONTROL, host) == expected
+    passed = [item.subject for item in judged(CONTROL, host).evidence if item.verdict is Verdict.PASS]
+    assert passed == ["RoCE ports"] * (expected in ("pass", "fail") and REFUSED not in masks)
     assert failed(CONTROL, host) == found
 
 

@@ -84,8 +84,7 @@ def _groups(s: Snapshot) -> dict[str, dict[str, dict[str, str]]]:
 
 
 def _unread(s: Snapshot) -> list[tuple[str, Missing]]:
-    found = need(s.network).rdma
-    ports = nccl.usable_ports(() if absent(found) else need(found))
+    ports = nccl.usable_ports(need(need(s.network).rdma))
     return [
         (device.name, device.congestion)
         for device, port in ports

@@ -44,7 +44,7 @@ def inactive(
     """
     pairs = [(device, port) for device in devices if readable(device) for port in device.ports]
     names = nccl.parse_names(hca, nccl.MAX_HCAS)
-    lost = _lost_cards(pairs, several)
+    lost = _lost_cards(pairs)
     any_active = any(port.state == "ACTIVE" for _, port in pairs)
     for device, port in pairs:
         if port.state == "ACTIVE":
@@ -98,7 +98,7 @@ def fell_back(device: RdmaDevice, port: RdmaPort) -> str:
     return "each lane fell back to the slowest speeds" if modern and port.rate_gbps / port.lanes <= 5 else ""
 
 
-def _lost_cards(pairs: Iterable[Pair], several: bool) -> dict[str, str]:
+def _lost_cards(pairs: Iterable[Pair]) -> dict[str, str]:
     """Devices on cards without an active port, where most cards of the same model have one."""
     models: dict[str, dict[str, list[Pair]]] = {}
     for device, port in pairs:
@@ -108,7 +108,7 @@ def _lost_cards(pairs: Iterable[Pair], several: bool) -> dict[str, str]:
     for cards in models.values():
         dead = [card for card in cards.values() if all(port.state != "ACTIVE" for _, port in card)]
         alive = len(cards) - len(dead)
-        if alive > len(dead) and (alive > 1 or several):
+        if alive > len(dead):
             lost.update(
                 {device.name: f"{alive} of {len(cards)} cards of this model are active" for card in dead for device, _ in card}
             )
