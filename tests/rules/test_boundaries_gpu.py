@@ -555,3 +555,37 @@ def test_the_service_and_its_channels(driver: dict[str, Any], system: dict[str, 
 )
 def test_gpus_that_do_not_tell_where_their_links_lead(name: Any, told: Any, expected: str) -> None:
     assert verdict(IMEX, every(rack(), name=name, fabric_of_hosts=told)) == expected
+
+
+def test_gpus_of_the_bus_that_the_driver_lacks() -> None:
+    rule = "gpu-missing-from-driver"
+    host = healthy()
+    lacking = having(number(host, 7))
+    assert verdict(rule, host) == "pass"
+    assert verdict(rule, lacking) == "fail"
+    assert verdict(rule, having(lacking, {"lost": True})) == "fail"
+    assert verdict(rule, having(lacking, {"pci_address": REFUSED})) == "na"
+    batch = {"env": {"SLURM_JOB_ID": "7"}}
+    assert verdict(rule, with_session(lacking, **batch)) == "na"
+    assert verdict(rule, with_session(number(host, 0), **batch)) == "fail"
+    assert verdict(rule, with_session(host, **batch)) == "pass"
+    for hidden, expected in (("docker", "na"), (REFUSED, "unknown"), ("", "fail")):
+        assert verdict(rule, with_system(lacking, container=hidden)) == expected
+
+
+@pytest.mark.parametrize(
+    ("single", "double", "expected"),
+    [
+        (62, 0, "pass"),
+        (63, 0, "fail"),
+        (0, 63, "fail"),
+        (31, 32, "fail"),
+        (63, UNSAID, "na"),
+        (UNSAID, 63, "na"),
+        (1, REFUSED, "unknown"),
+        (REFUSED, 1, "unknown"),
+    ],
+)
+def test_pages_that_were_retired(single: Any, double: Any, expected: str) -> None:
+    pages = {"pages_retired_single_bit": single, "pages_retired_double_bit": double}
+    assert verdict("gpu-pages-retired", having(healthy(), pages)) == expected
