@@ -63,7 +63,9 @@ def by_hand(results: Iterable[Result]) -> Iterator[ByHand]:
     """What is left to a person, per failed rule."""
     for result in results:
         found = failing(result)
-        texts = dict.fromkeys(actions.text(action) for item in found for action in _all(item, result) if not actions.doable(action))
+        texts = dict.fromkeys(
+            actions.text(action) for item in found for action in _all(item, result) if not actions.doable(action)
+        )
         if texts:
             seen = "; ".join(f"{item.subject}: {item.seen}" for item in found[:3])
             yield ByHand(rule=result.rule.id, why=result.rule.title, seen=seen, texts=tuple(texts))
