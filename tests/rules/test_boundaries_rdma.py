@@ -271,6 +271,7 @@ def test_ports_whose_interface_has_an_address(addresses: Any, interfaces: Any, s
         ([GOOD, GOOD, DOWN], REFUSED, "fail"),
         ([GOOD, {"state": REFUSED}], (), "unknown"),
         ([GOOD, {"link_layer": REFUSED}], (), "unknown"),
+        ([GOOD, {**DOWN, "link_layer": REFUSED}], (), "unknown"),
         ([{"state": REFUSED, "link_layer": REFUSED}, GOOD, GOOD, GOOD, DOWN], (), "fail"),
     ],
 )
