@@ -11,6 +11,7 @@ from torchtune_sys.model.actions import Service, Sysctl
 from torchtune_sys.model.plan import Plan, Unit
 from torchtune_sys.model.target import Exactly
 from torchtune_sys.planner import steps
+from torchtune_sys.probes import ground
 from torchtune_sys.rules import by_id
 
 RULE = "clock-not-synchronised"
@@ -36,6 +37,24 @@ def test_one_that_is_not_installed_is_refused() -> None:
     assert [(refusal.key, refusal.reason) for refusal in found.refused] == [
         ("service systemd-timesyncd", "systemd-timesyncd is not installed here")
     ]
+
+
+@pytest.mark.parametrize(
+    ("told", "changes"),
+    [
+        ("UnitFileState=enabled\nActiveState=active\n", 0),
+        ("UnitFileState=static\nActiveState=activating\n", 0),
+        ("UnitFileState=disabled\nActiveState=active\n", 1),
+        ("UnitFileState=enabled\nActiveState=inactive\n", 1),
+        ("System has not been booted with systemd as init system (PID 1). Can't operate.\n", 1),
+    ],
+)
+def test_a_service_that_is_as_asked_for_is_not_planned_again(told: str, changes: int) -> None:
+    command = "systemctl show --property=UnitFileState,ActiveState systemd-timesyncd"
+    seen = Seen(recording(f"{RULE}.fail", files={UNIT: ""}, commands={command: {"rc": 0, "stdout": told}}), [by_id()[RULE]])
+    found = planner.plan(seen.facts, seen.results, ground.probe(seen.host, (), (UNIT,), planner.units(seen.results)))
+    assert len(found.changes) == changes
+    assert (len(found.refused) == 1 - changes and "already" in "".join(refusal.reason for refusal in found.refused)) or changes
 
 
 def test_a_recording_does_not_tell_what_is_installed() -> None:

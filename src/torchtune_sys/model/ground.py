@@ -45,11 +45,21 @@ class TunedProfile(msgspec.Struct, frozen=True, kw_only=True):
     """Why one of them could not be read."""
 
 
+class UnitState(msgspec.Struct, frozen=True, kw_only=True):
+    """What systemd says of a unit."""
+
+    enabled: bool
+    """Or of a kind that needs no enabling (``static``, ``generated``)."""
+    active: bool
+
+
 class Ground(msgspec.Struct, frozen=True, kw_only=True):
     files: dict[str, Fact[str]] = {}
     """Content of the files that torchtune-sys would write, and of units; ABSENT where there is none."""
     values: dict[str, Fact[dict[str, Fact[str]]]] = {}
     """By path asked about (patterns included): each concrete path with what it holds; ABSENT where nothing matches."""
+    units: dict[str, UnitState] = {}
+    """The units that a change would set, as far as systemd could be asked."""
     tools: tuple[str, ...] = ()
     """Which of ``TOOLS`` are installed."""
     owner: str = ""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
-from torchtune_sys.model.actions import Needs, Safety
+from torchtune_sys.model.actions import Needs, Safety, Service
 from torchtune_sys.model.ground import OWNED, Ground
 from torchtune_sys.model.plan import Change, Line, Plan, Refusal
 from torchtune_sys.model.rule import Result
@@ -18,7 +18,7 @@ from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, known
 from torchtune_sys.planner import files, owners, steps, wishes
 
-__all__ = ["part", "places", "plan", "still_asked"]
+__all__ = ["part", "places", "plan", "still_asked", "units"]
 
 
 def places(results: Iterable[Result]) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -26,6 +26,11 @@ def places(results: Iterable[Result]) -> tuple[tuple[str, ...], tuple[str, ...]]
     asked = [wish.action for wish in wishes.asked(results)]
     units = (path for action in asked for path in steps.unit_files(action))
     return tuple(steps.value_paths(asked)), (*OWNED, *steps.own_files(asked), *units)
+
+
+def units(results: Iterable[Result]) -> tuple[str, ...]:
+    """The systemd units that a plan of these results may set."""
+    return tuple(wish.action.unit for wish in wishes.asked(results) if isinstance(wish.action, Service))
 
 
 def plan(s: Snapshot, results: Iterable[Result], ground: Ground, made_already: frozenset[str] = frozenset()) -> Plan:

@@ -14,7 +14,7 @@ from torchtune_sys.model.actions import (
     Sysctl,
     SysfsWrite,
 )
-from torchtune_sys.model.ground import GRUB_FILE, LIMITS_FILE, MODPROBE_FILE, SYSCTL_FILE, Ground
+from torchtune_sys.model.ground import GRUB_FILE, LIMITS_FILE, MODPROBE_FILE, SYSCTL_FILE, Ground, UnitState
 from torchtune_sys.model.plan import Change, Command, Line, Refusal, Step, Unit, Value
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.target import AtLeast, AtMost, Exactly, OneOf, Target, choice, met
@@ -75,7 +75,10 @@ def _unit(s: Snapshot, ground: Ground, action: Service) -> tuple[Step, ...] | st
     looked = [ground.files.get(path, Missing(Why.NOT_RECORDED, path)) for path in unit_files(action)]
     if all(absent(found) for found in looked) and s.origin.partition(" ")[0] in ("live", "root"):
         return f"{action.unit} is not installed here"
-    return (Unit(unit=action.unit, enabled=action.state == "enabled"),)
+    wanted = action.state == "enabled"
+    if ground.units.get(action.unit) == UnitState(enabled=wanted, active=wanted):
+        return f"{action.unit} is {'enabled and runs' if wanted else 'disabled and stopped'} already, and the finding stays"
+    return (Unit(unit=action.unit, enabled=wanted),)
 
 
 def proc(key: str) -> str:

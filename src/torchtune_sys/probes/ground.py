@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from torchtune_sys.host.base import Host
 from torchtune_sys.model.facts import Fact
-from torchtune_sys.model.ground import TOOLS, Ground, Tuned
+from torchtune_sys.model.ground import TOOLS, Ground, Tuned, UnitState
 from torchtune_sys.model.values import Missing, Why
 from torchtune_sys.probes import tuned
 
@@ -26,13 +26,14 @@ _IMAGES = (
 )
 
 
-def probe(host: Host, paths: Iterable[str], files: Iterable[str]) -> Ground:
-    """``paths`` are the running values that may be written (patterns included), ``files`` those that may be ours."""
+def probe(host: Host, paths: Iterable[str], files: Iterable[str], units: Iterable[str] = ()) -> Ground:
+    """``paths`` are the running values that may be written (patterns included), ``files`` those that may be ours, ``units`` systemd's."""
     owner, way = _owner(host)
     wanted = sorted(set(paths))
     return Ground(
         files={path: host.text(path) for path in sorted(set(files))},
         values={path: _values(host, path) for path in wanted},
+        units={name: state for name in sorted(set(units)) if (state := _unit_state(host, name)) is not None},
         tools=tuple(tool for tool in TOOLS if any(host.exists(f"{place}/{tool}") is True for place in _PROGRAM_DIRS)),
         owner=owner,
         way=way,
@@ -50,6 +51,18 @@ def _owner(host: Host) -> tuple[str, str]:
     if not isinstance(space, Missing) and space.read_only:
         return "the image (/etc is read-only)", "change the image, or remount /etc writable if it is yours to change"
     return "", ""
+
+
+def _unit_state(host: Host, unit: str) -> UnitState | None:
+    """None where systemd cannot be asked (a recording, a root below a directory, another init)."""
+    told = host.run(("systemctl", "show", "--property=UnitFileState,ActiveState", unit))
+    if isinstance(told, Missing) or told.rc:
+        return None
+    found = dict(line.split("=", 1) for line in told.stdout.splitlines() if "=" in line)
+    if not {"UnitFileState", "ActiveState"} <= set(found):
+        return None
+    enabled = found["UnitFileState"].startswith("enabled") or found["UnitFileState"] in ("static", "alias", "generated")
+    return UnitState(enabled=enabled, active=found["ActiveState"] in ("active", "activating", "reloading"))
 
 
 def _values(host: Host, path: str) -> Fact[dict[str, Fact[str]]]:
