@@ -39,10 +39,11 @@ def read(path: str) -> FileState | None:
         if error.errno == errno.ELOOP:
             raise NotOurs(errno.ELOOP, "is a symbolic link", path) from None
         raise
+    found = os.fstat(handle)
+    if not stat.S_ISREG(found.st_mode):
+        os.close(handle)
+        raise NotOurs(errno.EINVAL, "is not a regular file", path)
     with open(handle, "rb") as file:
-        found = os.fstat(handle)
-        if not stat.S_ISREG(found.st_mode):
-            raise NotOurs(errno.EINVAL, "is not a regular file", path)
         return FileState(
             content=file.read(),
             mode=stat.S_IMODE(found.st_mode),

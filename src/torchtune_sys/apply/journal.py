@@ -7,17 +7,19 @@ everything, since guessing at what was there before would be worse than leaving 
 from __future__ import annotations
 
 import os
+import re
 import zlib
 from typing import TypeVar
 
 import msgspec
 
 from torchtune_sys.apply import durable
-from torchtune_sys.apply.entries import Header, Note
+from torchtune_sys.apply.entries import FileEntry, Header, Note, ValueEntry
 from torchtune_sys.errors import UserError
 
 STATE = "/var/lib/torchtune-sys"
 SCHEMA = "torchtune-sys/journal/1"
+_NAME = re.compile(r"[0-9]{4}\.journal|[1-9][0-9]{4,8}\.journal")
 _T = TypeVar("_T")
 
 
@@ -25,6 +27,19 @@ class DamagedJournal(UserError):
     """A journal does not say what it must; nothing is guessed."""
 
     exit_code = 3
+
+
+class NoJournals(UserError):
+    """The journals, or one of them, cannot be read: what was done on this host is not known."""
+
+    exit_code = 3
+
+    def __init__(self, path: str, error: OSError) -> None:
+        root = isinstance(error, PermissionError)
+        todo = (
+            "run it again with sudo" if root else "what was changed on this host is written there, so nothing is done without it"
+        )
+        super().__init__(f"{path}: {error.strerror}", todo)
 
 
 class Journal:
@@ -54,6 +69,25 @@ class Journal:
     def last(self, entry: int) -> Note | None:
         """What was noted last of an entry."""
         return next((note for note in reversed(self.notes) if note.entry == entry), None)
+
+    def made(self, entry: int) -> Note | None:
+        """What was noted last of making an entry, whatever became of undoing it."""
+        notes = (note for note in reversed(self.notes) if note.entry == entry)
+        return next((note for note in notes if note.what in ("doing", "done", "failed")), None)
+
+    @property
+    def kept(self) -> tuple[int, ...]:
+        """Entries that undoing left as they were found, since somebody had changed them."""
+        last = {note.entry: note.what for note in self.notes}
+        return tuple(sorted(entry for entry, what in last.items() if what == "kept"))
+
+    @property
+    def paths(self) -> frozenset[str]:
+        """The files and values that the run changed, or may have changed."""
+        entries = enumerate(self.header.entries)
+        return frozenset(
+            e.path for number, e in entries if isinstance(e, ValueEntry | FileEntry) and self.made(number) is not None
+        )
 
     @property
     def state(self) -> str:
@@ -95,19 +129,24 @@ def begin(folder: str, header: Header) -> Journal:
 
 
 def numbers(folder: str) -> list[int]:
-    """The runs that have a journal, oldest first."""
+    """The runs that have a journal, oldest first. Raises NoJournals."""
     try:
         names = os.listdir(folder)
     except FileNotFoundError:
         return []
-    return sorted(int(name[:-8]) for name in names if name.endswith(".journal") and name[:-8].isdecimal())
+    except OSError as error:
+        raise NoJournals(folder, error) from None
+    return sorted(int(name[:-8]) for name in names if name.isascii() and _NAME.fullmatch(name))
 
 
 def load(folder: str, number: int) -> Journal:
-    """Raises DamagedJournal, and OSError where it cannot be read."""
+    """Raises DamagedJournal, NoJournals where it cannot be read."""
     path = f"{folder}/{number:04d}.journal"
-    with open(path, "rb") as file:
-        rows = file.read().split(b"\n")
+    try:
+        with open(path, "rb") as file:
+            rows = file.read().split(b"\n")
+    except OSError as error:
+        raise NoJournals(path, error) from None
     if not rows[0] or len(rows) == 1:
         raise _damaged(path, 1, "the header is not whole")
     header = _row(rows[0], Header, path, 1)
@@ -127,8 +166,14 @@ def _row(row: bytes, kind: type[_T], path: str, place: int) -> _T:
         raise _damaged(path, place, str(error)) from None
 
 
+def missing(number: int) -> DamagedJournal:
+    """A run between others whose journal is gone."""
+    return DamagedJournal(f"the journal of run {number} is missing", "what that run changed is not known; the others are whole")
+
+
 def _damaged(path: str, place: int, why: str) -> DamagedJournal:
     return DamagedJournal(
         f"{path}, line {place}: the journal is damaged: {why}",
-        "nothing was guessed and nothing was changed; the file holds what was there before (JSON, contents in base64)",
+        "nothing was guessed and nothing was changed; the file holds what was there before (JSON, contents in base64): "
+        "put that back by hand, then move the file away",
     )

@@ -55,6 +55,8 @@ def _file(file: File, changes: Iterable[Change]) -> FileEntry:
         before = durable.read(file.path)
     except OSError as error:
         raise Unready(asking[0], f"{file.path}: {error.strerror}") from None
+    if (None if before is None else before.content) != (None if file.before is None else file.before.encode()):
+        raise Unready(asking[0], f"{file.path}: was changed since the plan was made, or is not UTF-8 text")
     return FileEntry(changes=asking, path=file.path, before=before, made=durable.missing_folders(file.path), refresh=file.refresh)
 
 

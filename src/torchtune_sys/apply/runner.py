@@ -9,7 +9,7 @@ import msgspec
 from torchtune_sys.apply import durable, units, values
 from torchtune_sys.apply.entries import CommandEntry, Entry, FileEntry, UnitEntry, ValueEntry
 from torchtune_sys.apply.journal import Journal
-from torchtune_sys.apply.undo import undo_entry
+from torchtune_sys.apply.undo import Kept, undo_entry
 from torchtune_sys.model.plan import File
 
 Stop = Callable[[], bool]
@@ -67,7 +67,10 @@ def _done(journal: Journal, change: str) -> Iterable[int]:
 
 def _take_back(journal: Journal, numbers: Iterable[int]) -> None:
     for number in reversed(list(numbers)):
-        undo_entry(journal, number)
+        try:
+            undo_entry(journal, number)
+        except Kept as why:
+            journal.note("kept", number, why=str(why))
 
 
 def _do(journal: Journal, number: int, entry: Entry) -> None:

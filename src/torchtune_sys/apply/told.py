@@ -8,7 +8,7 @@ import msgspec
 
 from torchtune_sys.apply.entries import CommandEntry, Entry, FileEntry, UnitEntry, ValueEntry
 from torchtune_sys.apply.journal import Journal
-from torchtune_sys.apply.undo import Undone
+from torchtune_sys.apply.undo import Undone, name
 from torchtune_sys.model.actions import Needs
 from torchtune_sys.model.plan import Plan
 from torchtune_sys.render import layout
@@ -98,9 +98,11 @@ def history(journals: tuple[Journal, ...], style: Style) -> str:
     lines = []
     for journal in journals:
         changes = journal.header.changes
+        left = ", ".join(name(journal.header.entries[entry]) for entry in journal.kept)
+        left = f" (but what was changed since: {left})" if left else ""
         lines.append(
             line(
-                f"{journal.header.time}  {journal.state}: {len(changes)} {'change' if len(changes) == 1 else 'changes'}: {', '.join(changes)}",
+                f"{journal.header.time}  {journal.state}{left}: {len(changes)} {'change' if len(changes) == 1 else 'changes'}: {', '.join(changes)}",
                 label=(f"{journal.number:>4}", "bold"),
                 hang=6,
             )
@@ -117,6 +119,7 @@ def runs(journals: tuple[Journal, ...]) -> list[dict[str, object]]:
             "state": journal.state,
             "rules": journal.header.rules,
             "changes": journal.header.changes,
+            "left": [name(journal.header.entries[entry]) for entry in journal.kept],
         }
         for journal in journals
     ]

@@ -24,6 +24,7 @@ class Undone(msgspec.Struct, frozen=True, kw_only=True):
 
 def undo(journal: Journal, *, same_boot: bool, time: str = "") -> Undone:
     """Undo every step that was begun, the last first; may be repeated after a crash at any point. Raises OSError (journal)."""
+    torn = journal.state == "interrupted" and not any(note.what == "applied" for note in journal.notes)
     _note(journal, "undoing", time=time)
     restored: list[str] = []
     kept: dict[str, str] = {}
@@ -31,7 +32,9 @@ def undo(journal: Journal, *, same_boot: bool, time: str = "") -> Undone:
     for number in reversed(range(len(journal.header.entries))):
         entry = journal.header.entries[number]
         try:
-            if undo_entry(journal, number, same_boot=same_boot):
+            if torn and journal.made(number) is None:
+                _untold(entry)
+            elif undo_entry(journal, number, same_boot=same_boot):
                 restored.append(name(entry))
         except Kept as why:
             kept[name(entry)] = str(why)
@@ -61,8 +64,8 @@ def name(entry: Entry) -> str:
 
 def undo_entry(journal: Journal, number: int, *, same_boot: bool = True) -> bool:
     """Undo one step; False if there was nothing to undo. Raises Kept, OSError."""
-    note = journal.last(number)
-    if note is None or note.what in ("undone", "kept"):
+    last, note = journal.last(number), journal.made(number)
+    if note is None or (last is not None and last.what == "undone"):
         return False
     entry = journal.header.entries[number]
     match entry:
@@ -79,6 +82,24 @@ def undo_entry(journal: Journal, number: int, *, same_boot: bool = True) -> bool
     return changed
 
 
+def _untold(entry: Entry) -> None:
+    """A step that a run did not come to, by its journal: were the journal's end lost, this would show. Raises Kept, OSError."""
+    match entry:
+        case ValueEntry(path=path, before=before):
+            with contextlib.suppress(FileNotFoundError):
+                if (present := values.read(path)) != before:
+                    raise Kept(f"it holds {present} now and held {before}, and the journal does not say that the run changed it")
+        case FileEntry(path=path, before=file):
+            try:
+                same = durable.read(path) == file
+            except durable.NotOurs:
+                same = False
+            if not same:
+                raise Kept("it is not what it was, and the journal does not say that the run changed it")
+        case _:
+            return
+
+
 def _value(entry: ValueEntry, note: Note, same_boot: bool) -> bool:
     try:
         present = values.read(entry.path)
@@ -88,7 +109,7 @@ def _value(entry: ValueEntry, note: Note, same_boot: bool) -> bool:
     if present == entry.before:
         return False
     # Cut off in the middle: the kernel may show it in another form, and a file laid over /proc or /sys (containers) may be empty.
-    unsettled = (note.what == "doing" and same_boot) or not present
+    unsettled = (note.what != "done" and same_boot) or not present
     if present not in (note.after, wrote) and not unsettled:
         raise Kept(f"it holds {present} now, neither what was set ({note.after or wrote}) nor what was before ({entry.before})")
     if entry.counterpart and entry.before == "0" and entry.counterpart_before not in ("", "0"):
@@ -99,14 +120,19 @@ def _value(entry: ValueEntry, note: Note, same_boot: bool) -> bool:
 
 
 def _file(entry: FileEntry, note: Note) -> bool:
-    present = durable.read(entry.path)
+    try:
+        present = durable.read(entry.path)
+    except durable.NotOurs as error:
+        raise Kept(f"what stands there now {error.strerror}") from None
     if present == entry.before:
         durable.remove(durable.draft_of(entry.path))
         durable.remove_folders(entry.made)
         _refresh(entry)
         return False
-    if present is None or durable.digest(present.content) != note.after:
-        raise Kept("it was changed or removed since")
+    if present is None:
+        raise Kept("it was removed since")
+    if durable.digest(present.content) != note.after:
+        raise Kept("it was changed since")
     if entry.before is None:
         durable.remove(entry.path)
         durable.remove_folders(entry.made)

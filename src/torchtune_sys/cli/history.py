@@ -17,16 +17,26 @@ from torchtune_sys.errors import UserError
 def command(**options: Any) -> int:
     """List what was applied on this host, and what became of it."""
     from torchtune_sys.apply import journal, told
-    from torchtune_sys.cli.terminal import give, style
+    from torchtune_sys.cli.terminal import give, style, tell
 
-    try:
-        found = tuple(journal.load(journal.STATE, number) for number in journal.numbers(journal.STATE))
-    except PermissionError:
-        raise UserError(f"{journal.STATE} may be read by root only", "run it again with sudo") from None
+    numbers = journal.numbers(journal.STATE)
+    damaged: list[UserError] = []
+    readable = []
+    for number in numbers:
+        try:
+            readable.append(journal.load(journal.STATE, number))
+        except UserError as error:
+            damaged.append(error)
+    found = tuple(readable)
+    damaged += [journal.missing(number) for number in range(1, max(numbers, default=0)) if number not in numbers]
+    if damaged and not found:
+        raise damaged[0]
     if options["format_"] == "json":
         from torchtune_sys.render import as_json
 
         give(as_json.history(told.runs(found)), options["output"], machine=True)
     else:
         give(told.history(found, style(options["color"], options["output"])), options["output"])
-    return 0
+    for problem in damaged:
+        tell(f"torchtune-sys: {problem.seen}\n  {problem.todo}")
+    return damaged[0].exit_code if damaged else 0

@@ -13,6 +13,16 @@ if TYPE_CHECKING:
     from torchtune_sys.apply.journal import Journal
 
 
+OPEN = ("applied", "interrupted")
+"""States of a run of which something is left to undo."""
+
+
+class LaterRun(UserError):
+    """Undoing would take away what a later run built upon."""
+
+    exit_code = 1
+
+
 @click.command(
     "undo",
     epilog="""\b
@@ -60,7 +70,7 @@ def _undo(options: dict[str, Any]) -> int:
 
     found = _chosen(options)
     if not found:
-        click.echo("Every run was undone already.")
+        click.echo(f"Run {options['run']} was undone already." if options["run"] else "Every run was undone already.")
         return 0
     look = style(options["color"])
     for journal in found:
@@ -81,15 +91,34 @@ def _chosen(options: dict[str, Any]) -> list[Journal]:
 
     numbers = journal.numbers(journal.STATE)
     if options["run"]:
-        if options["run"] not in numbers:
-            raise UserError(f"there is no run {options['run']}", "torchtune-sys history lists them")
-        return [journal.load(journal.STATE, options["run"])]
-    open_ = [
-        found
-        for number in reversed(numbers)
-        if (found := journal.load(journal.STATE, number)).state in ("applied", "interrupted")
-    ]
-    return open_ if options["all_"] else open_[:1]
+        return _one(options["run"], numbers)
+    open_ = []
+    for number in reversed(numbers):
+        if (found := journal.load(journal.STATE, number)).state in OPEN:
+            open_.append(found)
+            if not options["all_"]:
+                break
+    return open_
+
+
+def _one(run: int, numbers: list[int]) -> list[Journal]:
+    """The run, unless nothing of it is left to undo, or a later one changed the same again."""
+    from torchtune_sys.apply import journal
+
+    if run not in numbers:
+        raise UserError(f"there is no run {run}", "torchtune-sys history lists them")
+    found = journal.load(journal.STATE, run)
+    if found.state not in OPEN and not found.kept:
+        return []
+    for number in reversed(numbers[numbers.index(run) + 1 :]):
+        later = journal.load(journal.STATE, number)
+        both = sorted(later.paths & found.paths)
+        if later.state in OPEN and both:
+            raise LaterRun(
+                f"run {number} changed {both[0]} after run {run}, so nothing was undone",
+                f"torchtune-sys undo {number} takes that back first; undo --all takes back every run",
+            )
+    return [found]
 
 
 def _ask(options: dict[str, Any]) -> None:

@@ -1,0 +1,147 @@
+"""What apply, undo and history do and say when all is well, and when somebody changed something meanwhile."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from stage import FILE, MAPS, NEEDS, PIDS, staged
+
+pytestmark = NEEDS
+
+ROUND = f"""
+before > "$STAGE/1"
+tt $APPLY
+shows {FILE} {MAPS} {PIDS}
+echo again; tt $APPLY
+tt undo 2>&1; tt undo --yes
+before > "$STAGE/2"; cmp "$STAGE/1" "$STAGE/2" && echo same
+tt undo --yes; tt undo 1 --yes; tt undo 7 --yes; tt history
+"""
+
+
+def test_there_and_back(tmp_path: Path) -> None:
+    found = staged(tmp_path, ROUND)
+    assert "Run 1: 2 cured" in found and "rc 0" in found
+    assert f"{MAPS}: 65530|" in found and "vm.max_map_count = 65530|" in found
+    again = found.partition("again\n")[2]
+    assert "nothing to change\nrc 0\n" in again
+    assert "nobody is at a terminal to say yes, so nothing was changed" in again and "rc 2" in again
+    assert "Run 1 undone: everything is as it was (3 restored)\nrc 0\nsame\n" in again
+    assert "Every run was undone already.\nrc 0\nRun 1 was undone already.\nrc 0\n" in again
+    assert "there is no run 7" in again
+    assert "undone: 2 changes: kernel.pid_max, vm.max_map_count" in again
+
+
+def test_without_a_terminal_nothing_is_asked_and_nothing_done(tmp_path: Path) -> None:
+    found = staged(
+        tmp_path, 'tt apply --select max-map-count-low; tt apply --dry-run --select max-map-count-low; ls "$STAGE/state"'
+    )
+    first, _, second = found.partition("rc 2\n")
+    assert "nobody is at a terminal to say yes, so nothing was changed\n  give --yes, or look with --dry-run\n" in first
+    assert second.endswith("Nothing was changed (--dry-run).\nrc 0\n") and "+vm.max_map_count = 65530" in second
+
+
+EDITS = {
+    "a value": (f"echo 70000 > {MAPS}", f"shows {MAPS}", "70000|", "it holds 70000 now"),
+    "a file": (f"echo vm.mine=1 >> {FILE}", f"tail -1 {FILE}", "vm.mine=1", "it was changed since"),
+    "a file that went": (f"rm {FILE}; touch {FILE}", f"stat -c %s {FILE}", "\n0\n", "it was changed since"),
+    "a link": (
+        f'cp {FILE} "$STAGE/other"; ln -sf "$STAGE/other" {FILE}',
+        f'readlink {FILE}; wc -l < "$STAGE/other"',
+        "/stage/other",
+        "symbolic link",
+    ),
+    "a directory": (f"rm {FILE}; mkdir {FILE}", f"ls -d {FILE}", FILE, "not a regular file"),
+}
+
+
+@pytest.mark.parametrize("what", EDITS)
+def test_what_somebody_changed_since_is_left_and_told(what: str, tmp_path: Path) -> None:
+    change, look, shown, told = EDITS[what]
+    found = staged(
+        tmp_path, f"tt $APPLY; {change}; echo -- undo; tt undo --yes; {look}; echo -- again; tt undo 1 --yes; tt history"
+    )
+    undone, _, again = found.partition("-- undo\n")[2].partition("-- again\n")
+    assert "Run 1 undone in part (2 restored)" in undone and "rc 1" in undone
+    assert told in " ".join(undone.split()) and shown in undone
+    assert "everything is as it was" not in again  # it still is not
+    assert "undone (but what was changed since: " in " ".join(again.split())
+
+
+def test_put_right_by_hand_the_rest_can_be_undone(tmp_path: Path) -> None:
+    found = staged(tmp_path, f"tt $APPLY; echo 70000 > {MAPS}; tt undo --yes; echo 65530 > {MAPS}; tt undo 1 --yes; shows {MAPS}")
+    assert found.endswith(f"Run 1 undone: everything is as it was (1 restored)\nrc 0\n{MAPS}: 3000|\n")
+
+
+def test_mode_owner_attributes_of_a_file_that_was_there(tmp_path: Path) -> None:
+    script = f"""
+    printf 'by hand, no newline' > {FILE}; chmod 640 {FILE}; chown 7:8 {FILE}
+    "$PYTHON" -c 'import os; os.setxattr("{FILE}", "trusted.x", b"1")'
+    look() {{ "$PYTHON" -c 'import os; s = os.stat("{FILE}"); print(oct(s.st_mode), s.st_uid, s.st_gid, os.getxattr("{FILE}", "trusted.x"))'
+              cat {FILE}; echo; }}
+    look; tt $APPLY; chmod 600 {FILE}; tt undo --yes; echo -- now; look
+    """
+    found = staged(tmp_path, script)
+    assert "0o100640 7 8 b'1'\nby hand, no newline\n" in found.partition("-- now\n")[2]
+
+
+TWO = "tt apply --yes --select max-map-count-low; tt apply --yes --select task-table-small"
+
+
+def test_the_earlier_of_two_runs(tmp_path: Path) -> None:
+    found = staged(
+        tmp_path,
+        f"before > $STAGE/1; {TWO}; echo -- 1; tt undo 1 --yes; shows {MAPS} {PIDS}; tt undo 2 --yes; tt undo 1 --yes; before",
+    )
+    _, _, undo = found.partition("-- 1\n")
+    assert (
+        f"run 2 changed {FILE} after run 1, so nothing was undone" in undo
+        and "torchtune-sys undo 2 takes that back first" in undo
+    )
+    assert f"rc 1\n{MAPS}: 65530|\n{PIDS}: 32768|\n" in undo
+    assert undo.count("everything is as it was") == 2 and undo.endswith("\n3000\n2000\n")
+
+
+def test_all_runs_at_once(tmp_path: Path) -> None:
+    found = staged(
+        tmp_path, f'before > "$STAGE/1"; {TWO}; tt undo --all --yes; before > "$STAGE/2"; cmp "$STAGE/1" "$STAGE/2" && echo same'
+    )
+    assert found.count("everything is as it was") == 2 and found.endswith("rc 0\nsame\n")
+
+
+def test_only_one_at_a_time(tmp_path: Path) -> None:
+    hold = 'exec 9> "$STAGE/state/lock"; flock -x 9'
+    script = f"""
+    tt apply --yes --select max-map-count-low
+    ({hold}; printf 4242 > "$STAGE/state/lock"; touch "$STAGE/held"; sleep 4) &
+    while [ ! -e "$STAGE/held" ]; do sleep 0.1; done
+    echo -- busy; tt apply --yes --select task-table-small; tt undo --yes; shows {MAPS} {PIDS}
+    echo -- waits; tt undo --yes --wait 20
+    """
+    found = staged(tmp_path, script)
+    busy, _, waits = found.partition("-- busy\n")[2].partition("-- waits\n")
+    assert busy.count("process 4242 is changing this host\n  wait for it, or give --wait SECONDS\nrc 1\n") == 2
+    assert f"{MAPS}: 65530|\n{PIDS}: 2000|\n" in busy
+    assert "everything is as it was" in waits and "rc 0" in waits
+
+
+def test_others_than_root_are_told_so(tmp_path: Path) -> None:
+    script = """
+    chmod 755 "$STAGE" "$STAGE/.." 2>/dev/null
+    other() { setpriv --reuid 65534 --regid 65534 --clear-groups "$PYTHON" -m torchtune_sys "$@"; echo "rc $?"; }
+    other apply --yes --select max-map-count-low; other undo --yes; tt $APPLY > /dev/null; chmod 700 "$STAGE/state"; other history
+    """
+    found = staged(tmp_path, script)
+    if "rc 126" in found or "No module named" in found:
+        pytest.skip("another user cannot run this interpreter")
+    assert "changing this host needs root\n  run it again with sudo, or look with --dry-run\nrc 2\n" in found
+    assert "undoing needs root" in found and "Permission denied\n  run it again with sudo\nrc 3\n" in found
+
+
+def test_only_names_of_rules(tmp_path: Path) -> None:
+    found = staged(
+        tmp_path, f"tt apply --yes --only max-map-count-low; shows {MAPS} {PIDS}; tt apply --yes --only max-map-cont-low"
+    )
+    assert f"{MAPS}: 65530|\n{PIDS}: 2000|\n" in found
+    assert "did you mean max-map-count-low?\nrc 2\n" in found
