@@ -14,6 +14,8 @@ from torchtune_sys.model.actions import (
     Sysctl,
     SysfsWrite,
 )
+from torchtune_sys.model.facts import Fact
+from torchtune_sys.model.facts.sysctl import Assignment
 from torchtune_sys.model.ground import GRUB_FILE, LIMITS_FILE, MODPROBE_FILE, SYSCTL_FILE, Ground, UnitState
 from torchtune_sys.model.plan import Change, Command, Line, Refusal, Step, Unit, Value
 from torchtune_sys.model.snapshot import Snapshot
@@ -167,12 +169,20 @@ def _sysctl(s: Snapshot, action: Sysctl) -> tuple[Step, ...] | str:
         return f"this kernel has no {action.key}"
     if isinstance(found.running, Missing):
         return str(found.running)
-    value = chosen(action.target, found.running)
+    value = _configured(action.target, found.systemd) or chosen(action.target, found.running)
     counterpart = COUNTERPARTS.get(action.key, "")
     return (
         Value(path=proc(action.key), value=value, counterpart=proc(counterpart) if counterpart else ""),
         Line(path=SYSCTL_FILE, key=action.key, text=f"{action.key} = {value}"),
     )
+
+
+def _configured(target: Target, found: Fact[Assignment]) -> str:
+    """What a file sets at boot already, if that would do: a bound of ours beside it would lower a better value. Else empty."""
+    value = "" if isinstance(found, Missing) else " ".join(found.value.split())
+    if " " in value:
+        return value if isinstance(target, AtLeast | AtMost) and chosen(target, value) == value else ""
+    return value if value and _met(target, value) else ""
 
 
 def _sysfs(ground: Ground, action: SysfsWrite) -> tuple[Step, ...] | str:
