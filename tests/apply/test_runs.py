@@ -99,7 +99,7 @@ def test_the_earlier_of_two_runs(tmp_path: Path) -> None:
         f"run 2 changed {FILE} after run 1, so nothing was undone" in undo
         and "torchtune-sys undo 2 takes that back first" in undo
     )
-    assert f"rc 1\n{MAPS}: 65530|\n{PIDS}: 32768|\n" in undo
+    assert f"rc 1\n{MAPS}: 65530|\n{PIDS}: 4194304|\n" in undo
     assert undo.count("everything is as it was") == 2 and undo.endswith("\n3000\n2000\n")
 
 

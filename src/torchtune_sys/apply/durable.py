@@ -106,8 +106,9 @@ def _set_xattrs(handle: int, wanted: dict[str, bytes]) -> None:
 
 def remove(path: str) -> None:
     """Remove a file durably; one that is gone already is no error."""
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(path)
+    if os.path.lexists(path):  # where nothing may be written, unlink fails even of what is not there
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
     sync_folder(os.path.dirname(path))
 
 
@@ -131,7 +132,7 @@ def make_folders(folders: tuple[str, ...], mode: int = 0o755) -> None:
 
 def remove_folders(folders: tuple[str, ...]) -> None:
     """Remove those directories that are empty, the innermost first."""
-    for folder in reversed(folders):
+    for folder in filter(os.path.lexists, reversed(folders)):
         try:
             os.rmdir(folder)
         except FileNotFoundError:

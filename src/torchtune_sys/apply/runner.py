@@ -55,6 +55,8 @@ def carry_out(journal: Journal, files: Files, stop: Stop) -> Outcome:
             failed[entry.change] = str(error.strerror or error)
             journal.note("failed", number, why=failed[entry.change])
             _take_back(journal, _done(journal, entry.change))
+    if stop():  # during the last step
+        raise Interrupted
     return Outcome(failed=failed)
 
 

@@ -1,0 +1,107 @@
+"""A journal that was cut or damaged: said so, or everything is put back, or what was not is told; never a lie."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import small
+
+from torchtune_sys.apply import journal
+
+FIRST = "0001.journal"
+
+
+@pytest.fixture(scope="module")
+def applied(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("journal") / "host"
+    small.set_up(folder)
+    assert not small.apply(folder).failed
+    return folder
+
+
+def damaged(applied: Path, content: bytes) -> tuple[str, dict[str, str]]:
+    """What undoing with this journal says, and what there is then. The paths in it are those of ``applied``."""
+    keep = applied.with_name("keep")
+    shutil.rmtree(keep, ignore_errors=True)
+    shutil.copytree(applied, keep)
+    try:
+        (applied / "state" / FIRST).write_bytes(content)
+        try:
+            result = small.take_back(applied)
+        except journal.DamagedJournal as error:
+            assert error.exit_code == 3 and "nothing was guessed and nothing was changed" in error.todo
+            assert small.seen(applied) == small.seen(keep)
+            return "damaged", {}
+        return "in part" if result.kept or result.failed else "whole", small.seen(applied)
+    finally:
+        shutil.rmtree(applied)
+        keep.rename(applied)
+
+
+def judge(applied: Path, content: bytes) -> str:
+    said, now = damaged(applied, content)
+    if said == "whole":
+        assert now == small.OLD
+    return said
+
+
+def test_undamaged(applied: Path) -> None:
+    assert judge(applied, (applied / "state" / FIRST).read_bytes()) == "whole"
+
+
+def cuts(content: bytes) -> Iterator[int]:
+    """Every length around the ends of lines, and every 13th."""
+    ends = {place for place, sign in enumerate(content) if sign == ord("\n")}
+    near = {end + step for end in ends for step in range(-3, 4)}
+    yield from sorted(cut for cut in {*near, *range(0, len(content), 13)} if 0 <= cut < len(content))
+
+
+def test_cut_at_any_length(applied: Path) -> None:
+    content = (applied / "state" / FIRST).read_bytes()
+    header = content.index(b"\n")
+    said = {cut: judge(applied, content[:cut]) for cut in cuts(content)}
+    print({word: sum(found == word for found in said.values()) for word in ("damaged", "in part", "whole")})
+    assert all(word == "damaged" for cut, word in said.items() if cut <= header)
+    assert "in part" in said.values() and "whole" in said.values()
+
+
+def test_a_byte_changed_anywhere(applied: Path) -> None:
+    content = (applied / "state" / FIRST).read_bytes()
+    chance = random.Random(4)
+    said = []
+    for _ in range(150):
+        place, bit = chance.randrange(len(content)), 1 << chance.randrange(8)
+        said.append(judge(applied, content[:place] + bytes((content[place] ^ bit,)) + content[place + 1 :]))
+    assert said.count("damaged") > 130
+
+
+@pytest.mark.parametrize("content", [b"", b"\n", b"\n\n", b"\0" * 4096, b"not a journal\n", b"00000000 {}\n"])
+def test_no_journal_at_all(applied: Path, content: bytes) -> None:
+    assert judge(applied, content) == "damaged"
+
+
+def test_of_another_version(applied: Path) -> None:
+    header = journal.load(small.state(applied), 1).header
+    other = journal.Header(
+        **{name: getattr(header, name) for name in header.__struct_fields__} | {"schema": "torchtune-sys/journal/2"}
+    )
+    assert judge(applied, journal.line(other)) == "damaged"
+
+
+def test_lines_in_another_order(applied: Path) -> None:
+    """Lines are whole, but what they tell was never so: undoing must not call it everything."""
+    rows = (applied / "state" / FIRST).read_bytes().splitlines(keepends=True)
+    for place in range(1, len(rows)):
+        judge(applied, b"".join(rows[:place] + rows[place + 1 :]))
+
+
+def test_other_names_are_no_journals(tmp_path: Path) -> None:
+    for name in ("1.journal", "٠٠٠١.journal", "0001.journal.bak", ".0001.journal.torchtune-sys", "lock", "00001.journal"):
+        (tmp_path / name).write_bytes(b"")
+    assert journal.numbers(str(tmp_path)) == []
+    (tmp_path / "12345.journal").write_bytes(b"")
+    assert journal.numbers(str(tmp_path)) == [12345]

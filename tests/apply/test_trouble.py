@@ -1,0 +1,179 @@
+"""Full disks, read-only places, damaged journals, signals and terminals, as the command meets them."""
+
+from __future__ import annotations
+
+import os
+import pty
+import select
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from stage import FILE, MAPS, NEEDS, PIDS, SET_UP, staged
+
+pytestmark = NEEDS
+STATE = "/var/lib/torchtune-sys"
+NOTHING = f"{MAPS}: 3000|\n{PIDS}: 2000|\nls: cannot access '{FILE}'"
+LOOK = f"shows {MAPS} {PIDS}; ls {FILE}; ls -A /etc/sysctl.d | grep torchtune"
+BROKEN = {
+    "the state is a file": "umount /var/lib/torchtune-sys; mount -t tmpfs none /var/lib; touch /var/lib/torchtune-sys",
+    "the state is read-only": "mount -t tmpfs -o ro none /var/lib/torchtune-sys",
+    "the state's disk is full": "mount -t tmpfs -o size=4k none /var/lib/torchtune-sys; head -c 8192 /dev/zero > /var/lib/torchtune-sys/x",
+    "the state has no inode": "mount -t tmpfs -o nr_inodes=1 none /var/lib/torchtune-sys",
+    "etc is full": "mount -t tmpfs -o size=4k none /etc/sysctl.d; head -c 8192 /dev/zero > /etc/sysctl.d/x",
+    "the folder is read-only": "mount -t tmpfs -o ro none /etc/sysctl.d",
+}
+
+
+@pytest.mark.parametrize("what", BROKEN)
+def test_nothing_is_left_changed(what: str, tmp_path: Path) -> None:
+    found = staged(tmp_path, f"{{ {BROKEN[what]}; }} 2>/dev/null; tt $APPLY; {LOOK}; tt undo --yes; {LOOK}; tt history")
+    applied, _, rest = found.partition(f"{MAPS}:")
+    assert "internal error" not in found and "Traceback" not in found
+    assert "cured" not in applied and "rc 0" not in applied
+    assert "othing was changed: " in applied or "Nothing was left changed: " in applied or "rc 3" in applied, applied
+    assert NOTHING in found and rest.count(NOTHING.partition(f"{MAPS}:")[2]) >= 1
+
+
+def test_a_read_only_etc_is_refused_by_the_plan(tmp_path: Path) -> None:
+    found = staged(tmp_path, f"mount -o remount,ro /etc; tt $APPLY; {LOOK}")
+    assert "the image (/etc is read-only) owns this system's configuration" in " ".join(found.split())
+    assert NOTHING in found
+
+
+FULL = "mount -t tmpfs -o size=64k none /var/lib/torchtune-sys"
+
+
+def test_undo_needs_no_room(tmp_path: Path) -> None:
+    script = f"""
+    {FULL}; before > "$STAGE/1"; tt $APPLY
+    head -c 99999 /dev/zero > {STATE}/fill; echo 'full:' {STATE}/*
+    tt undo --yes; before > "$STAGE/2"; cmp "$STAGE/1" "$STAGE/2" && echo same
+    rm {STATE}/fill; tt undo --yes; before > "$STAGE/2"; cmp "$STAGE/1" "$STAGE/2" && echo same
+    """
+    found = staged(tmp_path, script)
+    assert found.count("same\n") == 2 and found.count("rc 0") == 3
+    assert "everything is as it was" in found
+
+
+def test_apply_fills_the_disk_of_its_journal(tmp_path: Path) -> None:
+    """Room for the header and not for all the notes: taken back, and told."""
+    script = f"""
+    before > "$STAGE/1"
+    for room in 0 1 2 3 4; do
+      mount -t tmpfs -o size=16k none {STATE}
+      head -c $((16384 - 4096 * room)) /dev/zero > {STATE}/fill
+      tt $APPLY | tail -4; before > "$STAGE/2"; cmp -s "$STAGE/1" "$STAGE/2" && echo same || echo changed
+      rm {STATE}/fill; tt undo --yes | tail -2; before > "$STAGE/2"; cmp "$STAGE/1" "$STAGE/2" && echo "same again"
+      umount {STATE}
+    done 2>&1
+    """
+    found = staged(tmp_path, script)
+    assert found.count("same again") == 5 and "internal error" not in found
+    for part in found.split("same again")[:-1]:
+        assert ("cured" in part) == ("changed\n" in part), part
+
+
+DAMAGE = {
+    "a byte": "printf X | dd of={0} bs=1 seek=200 conv=notrunc status=none",
+    "empty": ": > {0}",
+    "a folder": "rm {0}; mkdir {0}",
+    "gone": "rm {0}",
+}
+
+
+@pytest.mark.parametrize("what", DAMAGE)
+def test_of_two_journals_the_first_is_damaged(what: str, tmp_path: Path) -> None:
+    """History lists the other, and the other can be undone; all of them cannot."""
+    damage = DAMAGE[what].format(f"{STATE}/0001.journal")
+    runs = "tt apply --yes --select max-map-count-low; tt apply --yes --select task-table-small"
+    found = staged(
+        tmp_path, f"{runs}; {damage}; echo -- history; tt history; tt undo 1 --yes; tt undo 2 --yes; shows {PIDS}; tt $APPLY"
+    )
+    history, _, rest = found.partition("-- history\n")[2].partition("rc 3\n")
+    assert "   2  " in history and "0001.journal" in history + "0001.journal" * (what == "gone"), history
+    first, _, second = rest.partition("Run 2 of")
+    assert ("rc 2" if what == "gone" else "rc 3") in first
+    assert f"everything is as it was (2 restored)\nrc 0\n{PIDS}: 2000|\n" in second
+    if what != "gone":
+        assert second.endswith("rc 3\n")
+
+
+def test_a_cut_off_run_must_be_undone_first(tmp_path: Path) -> None:
+    script = f"""
+    tt $APPLY > /dev/null; head -n 3 {STATE}/0001.journal > "$STAGE/j"; cat "$STAGE/j" > {STATE}/0001.journal
+    echo 3000 > {MAPS}; tt apply --yes --select max-map-count-low; tt history
+    """
+    found = staged(tmp_path, script)
+    assert "run 1 was cut off\n  torchtune-sys undo 1 takes it back first\nrc 2\n" in found
+    assert "interrupted: " in found
+
+
+ASKED = ["apply", "--select", "max-map-count-low"]
+
+
+def at_terminal(tmp_path: Path, answer: bytes) -> tuple[str, int]:
+    """Run ``apply`` at a terminal, and type the answer once it asks."""
+    stage = tmp_path / "stage"
+    stage.mkdir()
+    child, terminal = pty.fork()
+    if child == 0:
+        os.environ |= {"STAGE": str(stage), "PYTHON": sys.executable, "TERM": "xterm"}
+        script = SET_UP + f'"$PYTHON" -m torchtune_sys {" ".join(ASKED)}; code=$?; trap "" INT; shows {MAPS}; exit $code'
+        os.execvp("unshare", ["unshare", "--mount", "--net", "--propagation", "private", "bash", "-c", script])
+    found, sent, end = b"", False, time.monotonic() + 60
+    while time.monotonic() < end and select.select([terminal], [], [], 60)[0]:
+        try:
+            data = os.read(terminal, 4096)
+        except OSError:
+            break
+        found += data
+        if not sent and b"[y/N]" in found:
+            os.write(terminal, answer)
+            sent = True
+    _, status = os.waitpid(child, 0)
+    os.close(terminal)
+    return found.decode("utf-8", "replace"), os.waitstatus_to_exitcode(status)
+
+
+ANSWERS = {
+    "yes": (b"y\n", 0, "65530|"),
+    "no": (b"n\n", 130, "3000|"),
+    "enter": (b"\n", 130, "3000|"),
+    "end": (b"\x04", 130, "3000|"),
+}
+
+
+@pytest.mark.parametrize("answer", ANSWERS)
+def test_at_a_terminal(answer: str, tmp_path: Path) -> None:
+    typed, code, value = ANSWERS[answer]
+    found, status = at_terminal(tmp_path, typed)
+    print(found)
+    assert "Make these changes? [y/N]" in found and f"{MAPS}: {value}" in found
+    assert status == code
+    assert "\x1b[" in found  # in colour here
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
+@pytest.mark.parametrize("at", ["fsync", "rename"])
+def test_a_signal_in_the_middle(number: signal.Signals, at: str, tmp_path: Path) -> None:
+    if subprocess.run(["which", "strace"], capture_output=True).returncode:
+        pytest.skip("needs strace")
+    when = {"fsync": 5, "rename": 2}[at]
+    trace = f"strace -f -qq -o /dev/null -e trace={at} -e inject={at}:signal={number.name}:when={when}"
+    script = f"""
+    before > "$STAGE/1"
+    {trace} "$PYTHON" -m torchtune_sys $APPLY; echo "status $?"
+    before > "$STAGE/2"; cmp -s "$STAGE/1" "$STAGE/2" && echo same
+    tt history; tt undo --yes; before > "$STAGE/2"; cmp "$STAGE/1" "$STAGE/2" && echo same again
+    """
+    found = staged(tmp_path, script)
+    assert found.endswith("same again\n") and "internal error" not in found
+    if number != signal.SIGKILL:
+        assert "status 1\nsame\n" in found and "Nothing was left changed: interrupted" in found
+        assert "rolled-back: 2 changes" in found
+    else:
+        assert "interrupted: 2 changes" in found and "everything is as it was" in found
