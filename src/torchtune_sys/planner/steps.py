@@ -190,6 +190,7 @@ def _sysfs(ground: Ground, action: SysfsWrite) -> tuple[Step, ...] | str:
     if isinstance(there, Missing):
         return f"this host has no {action.path}" if absent(there) else str(there)
     values = []
+    then = set()
     for path, value in there.items():
         if isinstance(value, Missing):
             return str(value)
@@ -197,13 +198,16 @@ def _sysfs(ground: Ground, action: SysfsWrite) -> tuple[Step, ...] | str:
         wanted = offered_value(action.target, current, offered)
         if wanted is None:
             return f"{path} offers {' '.join(offered)}, not {action.target}"
+        then.add(wanted)
         if wanted != current:
             values.append(Value(path=path, value=wanted))
     if not values:
         return ()
-    whole = Value(path=action.path, value=values[0].value, is_pattern=True) if "*" in action.path else None
-    same = whole is not None and len({value.value for value in values}) == 1
-    return (*([whole] if same and whole is not None else values), *lasting.lines(ground, action.path, values[0].value))
+    if len(then) > 1:  # what is better already, or another accepted word, keeps its own value, now and after a reboot
+        lasts = {line.key: line for value in values for line in lasting.lines(ground, value.path, value.value)}
+        return (*values, *lasts.values())
+    written = Value(path=action.path, value=values[0].value, is_pattern="*" in action.path)
+    return (written, *lasting.lines(ground, action.path, written.value))
 
 
 def offered_value(target: Target, current: str, offered: tuple[str, ...]) -> str | None:
@@ -239,7 +243,7 @@ _IN_KIB = ("as", "core", "data", "fsize", "memlock", "rss", "stack")
 
 
 def _limit_word(item: str, value: int | None) -> str:
-    return "unlimited" if value is None else str(value // 1024 if item in _IN_KIB else value)
+    return "unlimited" if value is None else str(-(-value // 1024) if item in _IN_KIB else value)
 
 
 def _argument(ground: Ground, key: str, argument: str) -> tuple[Step, ...] | str:

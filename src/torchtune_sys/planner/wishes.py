@@ -154,8 +154,12 @@ def meet(one: Target, other: Target) -> Target | None:
 def _chosen(one: Target, other: Target) -> Target | None:
     """``one``'s exact values that ``other`` accepts."""
     values = (one.value,) if isinstance(one, Exactly) else one.values if isinstance(one, OneOf) else ()
-    try:
-        fitting = tuple(value for value in values if met(other, value))
-    except ValueError:
-        return None
+    fitting = tuple(value for value in values if _fits(other, value))
     return None if not fitting else Exactly(fitting[0]) if len(fitting) == 1 else OneOf(fitting)
+
+
+def _fits(target: Target, value: str) -> bool:
+    try:
+        return met(target, value)
+    except ValueError:  # a word never satisfies a bound
+        return False
