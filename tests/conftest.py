@@ -16,7 +16,7 @@ from torchtune_sys.model.rule import Result
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.rules import CATALOGUE
 
-hypothesis.settings.register_profile("busy", deadline=None)
+hypothesis.settings.register_profile("busy", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
 hypothesis.settings.load_profile("busy")  # how long an example takes is the machine's affair: speed is held by benchmarks/
 
 HOSTS = Path(__file__).parent / "hosts"

@@ -41,6 +41,7 @@ def seen(name: str) -> Seen:
 WITH_CHANGES = [name for name in LIKELY if seen(name).plan.changes]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("name", WITH_CHANGES)
 def test_as_apply_twice_and_back(name: str, tmp_path: Path) -> None:
@@ -107,6 +108,7 @@ def test_the_union_of_all_failing_hosts(tmp_path: Path) -> None:
     as_apply_twice_and_back(root, *union(root))
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_no_other_host_has_something_to_change() -> None:
     others = [name for name in FAILING if name not in LIKELY]
