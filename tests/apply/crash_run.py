@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from crash_machine import FLAG, KEPT
+from crash_machine import FLAG, KEPT, OLD
 
 from torchtune_sys.apply import journal, session, undo
 from torchtune_sys.model.actions import Advice, Needs, Safety
@@ -48,7 +48,7 @@ CHANGES = (
     change("flag", Command(argv=("touch", FLAG), undo=("rm", "-f", FLAG))),
 )
 FILES = (
-    File(path=KEPT, before=None, content="# new\nvm.max_map_count = 65530\nvm.dirty_ratio = 5\n"),
+    File(path=KEPT, before=OLD.decode(), content="# new\nvm.max_map_count = 65530\nvm.dirty_ratio = 5\n"),
     File(path=DROP_IN, before=None, content="[Service]\nLimitMEMLOCK=infinity\n"),
     File(path=TMPFILES, before=None, content="w x\n"),
 )
