@@ -200,7 +200,7 @@ class Machine:
             return {name: file.read() for name, file in files.items() if file is not None}
 
     def _argv(self, append: str) -> tuple[str, ...]:
-        """Two NUMA nodes, six NVMe disks, and one that says it spins; it passes for bare metal, since virtual machines are not judged alike."""
+        """Two NUMA nodes, five NVMe disks, one that says it spins, a USB controller; it passes for bare metal, since virtual machines are not judged alike."""
         images = {name: self.folder / f"{name}.img" for name in ("data", "swap", "todo", "out")}
         boot = (
             "-kernel",
@@ -209,7 +209,7 @@ class Machine:
             f"root=/dev/nvme0n1p1 ro console=ttyS0 quiet panic=-1 init=/remedy-init {append}",
         )
         return (
-            *("qemu-system-x86_64", "-machine", "q35", "-accel", "tcg,thread=multi", "-cpu", "max,-hypervisor"),
+            *("qemu-system-x86_64", "-machine", "pc", "-accel", "tcg,thread=multi", "-cpu", "max,-hypervisor"),
             *("-smbios", "type=0,vendor=AMI,version=2.1", "-smbios", "type=1,manufacturer=Supermicro,product=SYS-421GE"),
             *("-smp", "2,sockets=2,cores=1,threads=1", "-m", "768M"),
             *("-object", "memory-backend-ram,id=m0,size=384M", "-object", "memory-backend-ram,id=m1,size=384M"),
@@ -233,8 +233,8 @@ class Machine:
                     f"nvme,drive={name},serial={name}",
                 )
             ),
-            *("-device", "virtio-scsi-pci", "-drive", f"file={self.folder / 'spin.img'},format=raw,if=none,id=spin"),
-            *("-device", "scsi-hd,drive=spin,vendor=SEAGATE,product=ST4000NM0035,rotation_rate=7200"),
+            *("-drive", f"file={self.folder / 'spin.img'},format=raw,if=none,id=spin", "-device", "nec-usb-xhci"),
+            *("-device", "ide-hd,drive=spin,bus=ide.0,model=ST4000NM0035-1V4107,rotation_rate=7200"),
             *(boot if self.init else ()),
             *("-nic", "none", "-display", "none", "-serial", "stdio", "-monitor", "none", "-no-reboot"),
         )

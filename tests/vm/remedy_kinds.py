@@ -1,0 +1,47 @@
+"""Runs in the guest: applies one action of each kind that no rule asks for on such a machine, the way ``apply`` does."""
+
+from torchtune_sys import planner
+from torchtune_sys.apply import session
+from torchtune_sys.cli.root import boot_id
+from torchtune_sys.host.live import LiveHost
+from torchtune_sys.model.actions import Action, KernelArgument, ModuleOption, OwnedFile, Safety
+from torchtune_sys.model.facts.session import Intent
+from torchtune_sys.model.ground import OWNED
+from torchtune_sys.model.plan import Change, Plan
+from torchtune_sys.model.snapshot import FAMILIES, Snapshot
+from torchtune_sys.model.values import Missing, Why
+from torchtune_sys.planner import files, steps, wishes
+from torchtune_sys.probes import ground
+
+ACTIONS: tuple[Action, ...] = (
+    ModuleOption(module="null_blk", option="nr_devices=3", safety=Safety.UNSAFE),
+    KernelArgument(argument="iommu=pt"),
+    OwnedFile(
+        path="/etc/systemd/system/systemd-timesyncd.service.d/90-torchtune-sys.conf",
+        content="[Service]\nLimitMEMLOCK=infinity\n",
+    ),
+)
+
+
+def main() -> None:
+    host = LiveHost()
+    own = [action.path for action in ACTIONS if isinstance(action, OwnedFile)]
+    found = ground.probe(host, (), (*OWNED, *own))
+    unseen = Missing(Why.NOT_RECORDED, "a test")
+    nothing = Snapshot(intent=Intent(), **dict.fromkeys(FAMILIES, unseen))
+    changes: list[Change] = []
+    for action in ACTIONS:
+        wish = wishes.Wish(rule="a-test", why="A test asks", seen="", wanted="", action=action)
+        made = steps.change(nothing, found, wishes.Group(key=wishes.key(action), wishes=(wish,), merged=action))
+        assert isinstance(made, Change), made
+        changes.append(made)
+    plan = Plan(host="", origin="live", changes=tuple(changes), files=files.owned(changes, found), refused=(), by_hand=())
+    moment = session.Moment(version="test", time="2026-01-01T00:00:00Z", boot_id=boot_id())
+    done = session.run(
+        plan, lambda failed: planner.part(plan, found, lambda change: change.key not in failed).files, lambda: False, moment
+    )
+    print(done)
+    assert not done.failed and not done.rolled_back
+
+
+main()
