@@ -12,7 +12,7 @@ import power_guest
 import pytest
 import remedy_guest
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 TO_COME_BACK = {
     "vm.swappiness": ("/proc/sys/vm/swappiness", "100", "swappiness-high"),
