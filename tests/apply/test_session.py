@@ -42,7 +42,8 @@ class Place:
 
     def plan(self, value: str = "10") -> Plan:
         steps = (Value(path=str(self.value), value=value), Line(path=str(self.file), key="k", text=f"k = {value}"))
-        return plan(change("k", *steps), files=(File(path=str(self.file), before=None, content=f"# ours\nk = {value}\n"),))
+        before = self.file.read_text() if self.file.is_file() else None
+        return plan(change("k", *steps), files=(File(path=str(self.file), before=before, content=f"# ours\nk = {value}\n"),))
 
     def run(self, made: Plan | None = None, stop_after: int = 10**6) -> Run:
         made = made or self.plan()
