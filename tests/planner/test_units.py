@@ -52,7 +52,7 @@ def test_one_that_is_not_installed_is_refused() -> None:
 def test_a_service_that_is_as_asked_for_is_not_planned_again(told: str, changes: int) -> None:
     command = "systemctl show --property=UnitFileState,ActiveState systemd-timesyncd"
     seen = Seen(recording(f"{RULE}.fail", files={UNIT: ""}, commands={command: {"rc": 0, "stdout": told}}), [by_id()[RULE]])
-    found = planner.plan(seen.facts, seen.results, ground.probe(seen.host, (), (UNIT,), planner.units(seen.results)))
+    found = planner.plan(seen.facts, seen.results, ground.probe(seen.host, (), (UNIT,), planner.service_units(seen.results)))
     assert len(found.changes) == changes
     assert (len(found.refused) == 1 - changes and "already" in "".join(refusal.reason for refusal in found.refused)) or changes
 

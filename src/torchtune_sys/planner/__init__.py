@@ -18,7 +18,7 @@ from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, known
 from torchtune_sys.planner import files, owners, steps, wishes
 
-__all__ = ["part", "places", "plan", "still_asked", "units"]
+__all__ = ["part", "places", "plan", "still_asked", "service_units"]
 
 
 def places(results: Iterable[Result]) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -28,7 +28,7 @@ def places(results: Iterable[Result]) -> tuple[tuple[str, ...], tuple[str, ...]]
     return tuple(steps.value_paths(asked)), (*OWNED, *steps.own_files(asked), *units)
 
 
-def units(results: Iterable[Result]) -> tuple[str, ...]:
+def service_units(results: Iterable[Result]) -> tuple[str, ...]:
     """The systemd units that a plan of these results may set."""
     return tuple(wish.action.unit for wish in wishes.asked(results) if isinstance(wish.action, Service))
 

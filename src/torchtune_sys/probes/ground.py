@@ -11,6 +11,8 @@ from torchtune_sys.model.values import Missing, Why
 from torchtune_sys.probes import tuned
 
 _PROGRAM_DIRS = ("/usr/sbin", "/usr/bin", "/sbin", "/bin")
+_DAEMONS = {"udevadm": "/run/udev/control", "systemctl": "/run/systemd/system"}
+"""What is there while the daemon runs that the tool talks to (udevadm(8), sd_booted(3))."""
 _IMAGES = (
     (
         "/etc/NIXOS",
@@ -34,13 +36,20 @@ def probe(host: Host, paths: Iterable[str], files: Iterable[str], units: Iterabl
         files={path: host.text(path) for path in sorted(set(files))},
         values={path: _values(host, path) for path in wanted},
         units={name: state for name in sorted(set(units)) if (state := _unit_state(host, name)) is not None},
-        tools=tuple(tool for tool in TOOLS if any(host.exists(f"{place}/{tool}") is True for place in _PROGRAM_DIRS)),
+        tools=tuple(tool for tool in TOOLS if _answers(host, tool)),
         owner=owner,
         way=way,
         image="rpm-ostree" if host.exists("/run/ostree-booted") is True else "",
         tuned=tuple(Tuned(option=name, value=value, source=source) for name, value, source in tuned.read(host).others),
         device_names=_device_names(host, wanted),
     )
+
+
+def _answers(host: Host, tool: str) -> bool:
+    """Whether a tool is installed, and not plainly talking to nobody: a chroot has udevadm, and no udevd that would listen."""
+    if tool in _DAEMONS and host.exists(_DAEMONS[tool]) is False:
+        return False
+    return any(host.exists(f"{place}/{tool}") is True for place in _PROGRAM_DIRS)
 
 
 def _owner(host: Host) -> tuple[str, str]:
