@@ -11,7 +11,8 @@ from seats import NOT_LOOKED, broken, gpus, machine
 from torchtune_sys.model.cpuset import CpuSet
 from torchtune_sys.model.placement import Board
 from torchtune_sys.model.values import Unknown
-from torchtune_sys.planner.placement import kept, natural, seating
+from torchtune_sys.planner.cards import natural
+from torchtune_sys.planner.placement import kept, seating
 from torchtune_sys.planner.visible import visible
 
 DGX = ((32, 1024), (32, 1024))
