@@ -1,0 +1,71 @@
+"""The worker as one script: its modules one after the other, without their imports of each other."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from importlib.resources import files
+
+from torchtune_sys import __version__
+
+ORDER = (
+    "channel",
+    "first",
+    "here",
+    "identity",
+    "arithmetic",
+    "processes",
+    "table",
+    "summary",
+    "main",
+)
+"""Each after those it imports from."""
+_PACKAGE = "torchtune_sys.smoke.worker"
+_HEAD = '''#!/usr/bin/env python3
+"""The training smoke test of torchtune-sys {version}: a real training that proves, stage by stage, what training needs.
+
+  python smoke.py                               as many ranks as GPUs, or two on the CPU
+  torchrun --nproc-per-node 8 smoke.py          or srun, mpirun: on one host or on many
+  python smoke.py --help                        stages, levels
+
+Needs Python 3.8 and torch 2.0, nothing else; makes no connection but those between its ranks. Exit status: 0 all stages passed,
+1 one failed, 3 one could not be tried.
+"""
+
+from __future__ import annotations
+'''
+
+
+def source() -> str:
+    """The script. Raises ValueError where two modules define the same name: joined, the later one would win."""
+    owners: dict[str, str] = {}
+    parts = [_HEAD.format(version=__version__)]
+    for module in ORDER:
+        text = (files(_PACKAGE) / f"{module}.py").read_text(encoding="utf-8")
+        tree = ast.parse(text)
+        for name in _defined(tree):
+            if owners.setdefault(name, module) != module:
+                raise ValueError(f"{name} is defined in {owners[name]} and in {module}")
+        parts.append(f"\n# ---- {module} ----\n" + _without_own_imports(text, tree))
+    return "".join(parts)
+
+
+def _defined(tree: ast.Module) -> Iterator[str]:
+    for node in tree.body:
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            yield node.name
+        elif isinstance(node, ast.Assign):
+            yield from (target.id for target in node.targets if isinstance(target, ast.Name))
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            yield node.target.id
+
+
+def _without_own_imports(text: str, tree: ast.Module) -> str:
+    """The module's lines but for its imports of this package and of the future, and (only the last one ends the script) its
+    docstring becomes a comment by itself: a string that nobody reads."""
+    lines = text.splitlines(keepends=True)
+    for node in tree.body:
+        if isinstance(node, ast.ImportFrom) and (node.module == "__future__" or (node.module or "").startswith(_PACKAGE)):
+            for number in range(node.lineno - 1, node.end_lineno or node.lineno):
+                lines[number] = ""
+    return "".join(lines).strip("\n") + "\n"

@@ -1,0 +1,87 @@
+"""How a rank tells what it does: one JSON object a line, to the driver's socket, or kept until the end where there is none."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import faulthandler
+import json
+import os
+import signal
+import socket
+import sys
+from typing import Any, Dict, List, Optional
+
+SOCKET_VARIABLE = "TORCHTUNE_SYS_SMOKE_SOCKET"
+"""Name of the driver's abstract unix socket; a full disk does not stop it."""
+_PR_SET_PDEATHSIG = 1
+
+
+class Channel:
+    """Events of this process. Without a driver they are kept, for the summary that rank 0 prints."""
+
+    def __init__(self) -> None:
+        self.kept: List[Dict[str, Any]] = []
+        self.driven = bool(os.environ.get(SOCKET_VARIABLE))
+        self._stream: Optional[socket.socket] = None
+        self._stacks: Optional[socket.socket] = None
+
+    def open(self, role: str) -> None:
+        """``role``: "agent" (starts the ranks) or "rank"."""
+        if not self.driven:
+            faulthandler.enable()
+            return
+        _end_with_parent()
+        self._stream = _connect()
+        self.tell(
+            "hello", role=role, pid=os.getpid(), host=socket.gethostname(), rank=_number("RANK"), local_rank=_number("LOCAL_RANK")
+        )
+        self._stacks = _connect()
+        self._stacks.sendall(json.dumps({"event": "stacks", "pid": os.getpid()}).encode() + b"\n")
+        faulthandler.enable(self._stacks.fileno())
+        faulthandler.register(signal.SIGUSR1, self._stacks.fileno(), all_threads=True)
+
+    def tell(self, event: str, **fields: Any) -> None:
+        """Raises nothing: a driver that went away ends this process."""
+        told = {"event": event, **fields}
+        self.kept.append(told)
+        if self._stream is not None:
+            try:
+                self._stream.sendall(json.dumps(told).encode() + b"\n")
+            except OSError:
+                os._exit(1)
+
+
+def _connect() -> socket.socket:
+    found = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    found.connect("\0" + os.environ[SOCKET_VARIABLE])
+    return found
+
+
+def _number(name: str) -> int:
+    text = os.environ.get(name, "")
+    return int(text) if text.isdigit() else -1
+
+
+def _end_with_parent() -> None:
+    """The launcher gives each rank a session of its own; a launcher that is killed must not leave them behind."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+
+
+def last_lines(error: BaseException, count: int = 3) -> str:
+    """Where an exception came from: the innermost frames, one a line."""
+    import traceback
+
+    frames = traceback.extract_tb(error.__traceback__)[-count:]
+    return "\n".join("%s:%s in %s: %s" % (frame.filename, frame.lineno, frame.name, frame.line) for frame in frames)
+
+
+def launching(argv: List[str]) -> bool:
+    """Whether this process is to start ranks: no launcher gave it a rank, or it was told to."""
+    return "--launch" in argv or not any(name in os.environ for name in ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK"))
+
+
+channel = Channel()
+if __name__ == "__main__":
+    channel.open("agent" if launching(sys.argv) else "rank")

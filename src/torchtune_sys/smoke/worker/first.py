@@ -1,0 +1,33 @@
+"""The first stage: importing torch, told like any other."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+
+from torchtune_sys.smoke.worker.channel import channel, last_lines
+
+IMPORT_DEADLINE_S = 120.0
+"""Cold imports from a network file system have been seen to take more than a minute (dstack, NFS home directories)."""
+_import_started = time.monotonic()
+channel.tell("begin", stage="import", deadline_s=IMPORT_DEADLINE_S)
+try:
+    import torch
+except BaseException as error:
+    channel.tell(
+        "end",
+        stage="import",
+        verdict="fail",
+        cause="",
+        seen="%s: %s" % (type(error).__name__, error),
+        remedy="",
+        trace=last_lines(error),
+        seconds=time.monotonic() - _import_started,
+    )
+    if channel.driven:
+        channel.tell("bye")
+        os._exit(1)
+    sys.exit("the smoke test cannot import torch in %s: %s: %s" % (sys.executable, type(error).__name__, error))
+IMPORT_S = time.monotonic() - _import_started
+assert torch is not None

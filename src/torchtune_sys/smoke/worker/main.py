@@ -1,0 +1,138 @@
+"""The worker's entry: starts ranks, or is one of them and goes through the stages."""
+
+from __future__ import annotations
+
+import argparse
+import faulthandler
+import json
+import os
+import sys
+import tempfile
+import time
+from typing import Dict, List, Sequence
+
+import torch
+
+from torchtune_sys.smoke.worker.channel import channel, last_lines, launching
+from torchtune_sys.smoke.worker.first import IMPORT_S
+from torchtune_sys.smoke.worker.here import DEFAULT, Here, Idle, Unsure, Wrong
+from torchtune_sys.smoke.worker.identity import rank_from_scheduler, versions_agree
+from torchtune_sys.smoke.worker.processes import part
+from torchtune_sys.smoke.worker.summary import gather, summarize
+from torchtune_sys.smoke.worker.table import LEVELS, STAGES, Stage
+
+
+def arguments(argv: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Train a little, and prove what training needs.", allow_abbrev=False)
+    parser.add_argument("--level", choices=LEVELS, default=DEFAULT)
+    parser.add_argument("--stages", default="", help="names, separated by commas; all of the level without")
+    parser.add_argument("--nproc-per-node", type=int, default=0, help="ranks to start where no launcher did; GPUs, else 2")
+    parser.add_argument("--world", type=int, default=0, help="ranks that the whole job must have; 0 is any")
+    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
+    parser.add_argument("--backend", choices=("gloo", "nccl"), default=None)
+    parser.add_argument("--scratch", default="", help="where checkpoints and caches go, seen by all ranks of a host")
+    parser.add_argument("--expect", default="{}", help="JSON: plausible rates, by stage and figure")
+    parser.add_argument("--launch", action="store_true", help=argparse.SUPPRESS)
+    return parser.parse_args(argv)
+
+
+def launch(asked: argparse.Namespace) -> None:
+    """Start the ranks of this host by torch's own launcher, in this process."""
+    from torch.distributed.run import main as torchrun
+
+    channel.tell("end", stage="import", verdict="pass", seconds=IMPORT_S)
+    ranks = asked.nproc_per_node or (torch.cuda.device_count() if asked.device != "cpu" else 0)
+    ranks = ranks if ranks > 1 else asked.nproc_per_node or 2
+    scratch = asked.scratch or tempfile.mkdtemp(prefix="smoke-")
+    rest = [word for word in sys.argv[1:] if word != "--launch"] + ([] if asked.scratch else ["--scratch", scratch])
+    where: List[str] = ["--standalone"]
+    if "MASTER_PORT" in os.environ:
+        where = ["--master-addr", os.environ.get("MASTER_ADDR", "127.0.0.1"), "--master-port", os.environ["MASTER_PORT"]]
+    try:
+        torchrun([*where, "--nproc-per-node", str(ranks), os.path.abspath(sys.argv[0]), *rest])
+    finally:
+        if not asked.scratch:
+            import shutil
+
+            shutil.rmtree(scratch, ignore_errors=True)
+
+
+def perform(here: Here, stage: Stage) -> None:
+    """Run one stage and tell how it ended; what it raises never ends the rank."""
+    here.stage = stage.name
+    channel.tell("begin", stage=stage.name, deadline_s=stage.deadline_s)
+    if not channel.driven:
+        faulthandler.dump_traceback_later(stage.deadline_s * 2, exit=True)
+    started = time.monotonic()
+    ended: Dict[str, str] = {"verdict": "pass", "cause": "", "seen": "", "remedy": "", "trace": ""}
+    try:
+        stage.run(here)
+    except Idle as error:
+        ended.update(verdict="na", seen=str(error))
+    except Unsure as error:
+        ended.update(verdict="unknown", seen=str(error))
+    except Wrong as error:
+        ended.update(verdict="fail", cause=error.cause, seen=error.seen, remedy=error.remedy)
+    except Exception as error:
+        ended.update(verdict="fail", seen="%s: %s" % (type(error).__name__, error), trace=last_lines(error))
+        here.broken = here.broken or stage.together
+    here.verdicts[stage.name] = ended["verdict"]
+    channel.tell("end", stage=stage.name, seconds=time.monotonic() - started, **ended)
+    if not channel.driven:
+        faulthandler.cancel_dump_traceback_later()
+
+
+def chosen(asked: argparse.Namespace) -> List[Stage]:
+    """Rendezvous comes with whatever needs it."""
+    names = set(filter(None, asked.stages.split(",")))
+    unknown = names - {"import", *(stage.name for stage in STAGES)}
+    if unknown:
+        sys.exit("no stage is called %s; there are: %s" % (", ".join(sorted(unknown)), ", ".join(stage.name for stage in STAGES)))
+    if not names:
+        return [stage for stage in STAGES if LEVELS.index(stage.level) <= LEVELS.index(asked.level)]
+    if any(stage.together for stage in STAGES if stage.name in names):
+        names.add("rendezvous")
+    return [stage for stage in STAGES if stage.name in names]
+
+
+def go_through(here: Here, stages: Sequence[Stage]) -> None:
+    for stage in stages:
+        if stage.once and here.local_rank != 0:
+            continue
+        if stage.together and here.broken:
+            if channel.driven:
+                return  # the driver starts new ranks for the rest
+            channel.tell("end", stage=stage.name, verdict="unknown", seen="the ranks lost each other before", seconds=0.0)
+            continue
+        perform(here, stage)
+
+
+def main() -> None:
+    asked = arguments(sys.argv[1:])
+    stages = chosen(asked)
+    if launching(sys.argv):
+        launch(asked)
+        return
+    rank_from_scheduler()
+    here = Here(
+        level=asked.level,
+        scratch=asked.scratch or tempfile.gettempdir(),
+        device=asked.device,
+        backend=asked.backend or "",
+        expected=json.loads(asked.expect),
+    )
+    here.world_wish = asked.world
+    channel.tell("end", stage="import", seconds=IMPORT_S, **versions_agree(here))
+    go_through(here, stages)
+    everyone = [] if channel.driven else gather(here, channel.kept)
+    part(here)
+    status = 0 if channel.driven else summarize(here, everyone)
+    channel.tell("bye")
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # torch 2.13 with gloo aborts in one of five interpreters that end in the usual way ("terminate called without …").
+    os._exit(status)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,51 @@
+"""What a worker without a driver prints at its end."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List
+
+import torch
+import torch.distributed as dist
+
+from torchtune_sys.smoke.worker.here import Here
+
+_WORST = ("fail", "unknown", "pass", "na")
+
+
+def gather(here: Here, kept: List[Dict[str, Any]]) -> List[List[Dict[str, Any]]]:
+    """Every rank's events, on rank 0; on the others, and where the ranks lost each other, this rank's own."""
+    if not dist.is_available() or not dist.is_initialized() or here.broken or here.world == 1:
+        return [kept]
+    everyone: List[Any] = [None] * here.world
+    dist.all_gather_object(everyone, kept)
+    return everyone if here.rank == 0 else [kept]
+
+
+def summarize(here: Here, everyone: List[List[Dict[str, Any]]]) -> int:
+    """Print the stages (on rank 0; elsewhere only what this rank alone knows) and return the exit status: 0, 1 or 3."""
+    stages: Dict[str, List[Dict[str, Any]]] = {}
+    figures: Dict[str, List[str]] = {}
+    for number, events in enumerate(everyone if here.rank == 0 else []):
+        for event in events:
+            if event["event"] == "end":
+                stages.setdefault(event["stage"], []).append({"rank": number, **event})
+            elif event["event"] == "measure" and number == 0:
+                figures.setdefault(event["stage"], []).append("%s %.4g %s" % (event["name"], event["value"], event["unit"]))
+    worst = "pass"
+    for name, ends in stages.items():
+        ends.sort(key=lambda end: _WORST.index(end["verdict"]))
+        first = ends[0]
+        worst = min(worst, first["verdict"], key=_WORST.index)
+        words = first.get("seen", "") or "; ".join(figures.get(name, []))
+        cause = " [%s]" % first["cause"] if first.get("cause") else ""
+        rank = "rank %d: " % first["rank"] if first["verdict"] == "fail" and here.world > 1 else ""
+        print("%-8s%-20s%6.1f s  %s%s%s" % (first["verdict"], name, first["seconds"], rank, words, cause))
+    if here.rank == 0:
+        about = "on %d GPU(s)" % here.gpus if here.gpus else "on the CPU: nothing about GPUs was verified"
+        print("smoke test: %s, %d rank(s), torch %s, %s" % (worst, here.world, torch.__version__, about))
+    own = {event["verdict"] for event in here_ends(everyone)}
+    return 1 if "fail" in own else 3 if "unknown" in own else 0
+
+
+def here_ends(everyone: List[List[Dict[str, Any]]]) -> List[Dict[str, Any]]:
+    return [event for events in everyone for event in events if event["event"] == "end"]

@@ -1,0 +1,30 @@
+"""The stages, in the order in which they run."""
+
+from __future__ import annotations
+
+from typing import Callable, NamedTuple, Tuple
+
+from torchtune_sys.smoke.worker.arithmetic import device_works, gemm_is_right
+from torchtune_sys.smoke.worker.here import DEFAULT, QUICK, Here
+from torchtune_sys.smoke.worker.processes import ranks_meet
+
+
+class Stage(NamedTuple):
+    """One proof. ``together``: all ranks take part, and one that fails leaves the others waiting."""
+
+    name: str
+    run: Callable[[Here], None]
+    deadline_s: float = 30.0
+    level: str = QUICK
+    """The least thorough level at which it runs."""
+    together: bool = False
+    once: bool = False
+    """On the first rank of each host only."""
+
+
+STAGES: Tuple[Stage, ...] = (
+    Stage("device", device_works, 60.0),
+    Stage("gemm", gemm_is_right),
+    Stage("rendezvous", ranks_meet, 90.0, together=True),
+)
+LEVELS = (QUICK, DEFAULT, "thorough")
