@@ -210,16 +210,18 @@ def test_a_gpu_that_another_driver_holds_is_none() -> None:
 
 # --- each rank in its own process
 
-SLURM = {"SLURM_GPUS_PER_TASK": "1", "SLURM_LOCALID": "0"}
+BY_SRUN = {"SLURM_GPUS_ON_NODE": "8", "SLURM_LOCALID": "0"}
+BY_BATCH = {"SLURM_GPUS_PER_TASK": "1", "SLURM_LOCALID": "0"}
 
 
+@pytest.mark.parametrize("slurm", [BY_SRUN, BY_BATCH])
 @pytest.mark.parametrize("cards", [EIGHT, gpus(3, 3, 1, 1, 7, 7, 5, 5)])
-def test_tasks_that_each_see_one_gpu_are_disjoint(cards: object) -> None:
+def test_tasks_that_each_see_one_gpu_are_disjoint(cards: object, slurm: dict[str, str]) -> None:
     """Each process comes to its own seat by what it sees."""
     nodes = [(8, 128)] * 8 if cards is not EIGHT else list(DGX)
     seats = []
     for rank in range(8):
-        s, room = machine(nodes, cards, threads=2, env={**SLURM, "CUDA_VISIBLE_DEVICES": str(rank)})  # type: ignore[arg-type]
+        s, room = machine(nodes, cards, threads=2, env={**slurm, "CUDA_VISIBLE_DEVICES": str(rank)})  # type: ignore[arg-type]
         seats.append(seating(s, room, 8).seats[rank])
     cpus = [cpu for seat in seats for cpu in seat.cpus]
     assert len(cpus) == len(set(cpus))
@@ -235,8 +237,18 @@ def test_ranks_that_each_see_one_gpu_by_other_means_are_disjoint_too() -> None:
     assert len(cpus) == len(set(cpus))
 
 
-def test_ranks_that_share_one_gpu_under_slurm() -> None:
-    s, room = machine(DGX, EIGHT, env={"CUDA_VISIBLE_DEVICES": "0", "SLURM_LOCALID": "0"})
+@pytest.mark.parametrize(
+    "env",
+    [
+        {},
+        {"SLURM_GPUS_ON_NODE": "1"},
+        {"SLURM_GPUS_ON_NODE": "3"},
+        {**BY_BATCH, "LOCAL_RANK": "0"},  # torchrun below a batch script
+        {**BY_SRUN, "LOCAL_RANK": "0"},
+    ],
+)
+def test_ranks_that_share_one_gpu_under_slurm(env: dict[str, str]) -> None:
+    s, room = machine(DGX, EIGHT, env={"CUDA_VISIBLE_DEVICES": "0", "SLURM_LOCALID": "0", **env})
     found = seating(s, room, 4)
     assert broken(s, room, found) == []
     assert len({str(seat.cpus) for seat in found.seats}) == 4

@@ -1,7 +1,7 @@
 """Which rank of this host a process is, and of how many, as whoever started it says.
 
 Source: torchrun's page (LOCAL_RANK), mpirun(1) of Open MPI, Intel MPI's reference (MPI_LOCALRANKID), MVAPICH2's guide, HPE PALS aprun(1),
-IBM jsrun, flux-run(1), srun(1) (SLURM_LOCALID, SLURM_STEP_TASKS_PER_NODE, SLURM_CPU_BIND_TYPE).
+IBM jsrun, flux-run(1), srun(1) (SLURM_LOCALID, SLURM_STEP_TASKS_PER_NODE, SLURM_CPU_BIND_TYPE, SLURM_GPUS_ON_NODE).
 """
 
 from __future__ import annotations
@@ -78,8 +78,21 @@ def slurm_binds_each(env: Mapping[str, str]) -> bool:
     return len({mask.partition("*")[0].lower() for mask in env.get("SLURM_CPU_BIND_LIST", "").split(",")}) > 1
 
 
-def slurm_gives_gpus_to_each(env: Mapping[str, str]) -> bool:
-    """Whether each task sees GPUs of its own (srun --gpus-per-task, --ntasks-per-gpu=1, --gpu-bind=single or per_task)."""
+def slurm_gives_gpus_to_each(env: Mapping[str, str], ranks: int, seen: int) -> bool:
+    """Whether each of ``ranks`` tasks here has GPUs of its own, of which this one sees ``seen``.
+
+    srun does not hand its options on to tasks: it says how many GPUs the step has on this node, and where each task sees fewer, with
+    enough for all of them to differ, they do. Older releases do not say it; then a batch script's options decide, which tasks inherit.
+
+    >>> slurm_gives_gpus_to_each({"SLURM_LOCALID": "3", "SLURM_GPUS_ON_NODE": "8"}, ranks=8, seen=1)
+    True
+    """
+    starter = local_rank(env)
+    if starter is None or starter.source != "SLURM_LOCALID" or not 0 < seen < ranks:
+        return False
+    here = _number(env.get("SLURM_GPUS_ON_NODE", ""))
+    if here is not None:
+        return ranks * seen <= here
     bind = env.get("SLURM_GPU_BIND", "").rpartition("verbose,")[2]
     return (
         "SLURM_GPUS_PER_TASK" in env

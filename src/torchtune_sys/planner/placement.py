@@ -25,7 +25,7 @@ def seating(s: Snapshot, room: Room, ranks: int | None, *, one_thread_per_core: 
     """A seat for each local rank; ``ranks`` None is one for each GPU. Raises Unknown where the CPUs of this session could not be read."""
     seen = visible(s, room.boards)
     ranks = ranks or len(seen.addresses) or 1
-    apart = ranks > len(seen.addresses) > 0 and slurm_gives_gpus_to_each(_env(s))
+    apart = slurm_gives_gpus_to_each(_env(s), ranks, len(seen.addresses))
     places = places_here(s, room, one_thread_per_core)
     usable = {place.id: place for place in places if place.cores}
     gpus = [_gpu_of(seen, rank, apart) for rank in range(ranks)]
@@ -44,7 +44,7 @@ def kept(s: Snapshot, room: Room, rank: int, ranks: int | None, *, one_thread_pe
     Raises Unknown as ``seating``."""
     seen = visible(s, room.boards)
     ranks = max(ranks or 1, rank + 1)
-    apart = ranks > len(seen.addresses) > 0 and slurm_gives_gpus_to_each(_env(s))
+    apart = slurm_gives_gpus_to_each(_env(s), ranks, len(seen.addresses))
     usable = [place for place in places_here(s, room, one_thread_per_core) if place.cores]
     gpu = _gpu_of(seen, rank, apart)
     cores = [core for place in usable for core in place.cores]

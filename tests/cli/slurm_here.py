@@ -1,0 +1,117 @@
+"""A Slurm of one node on this machine's loopback, with its own munge, ports, state and two graphics cards that are mere files."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import stat
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+NEEDED = ("munged", "slurmctld", "slurmd", "srun", "sbatch", "sinfo")
+SBIN = os.pathsep.join((os.environ.get("PATH", ""), "/usr/sbin", "/sbin"))
+
+
+class Unavailable(Exception):
+    """Why there is no Slurm here."""
+
+
+CONF = """
+ClusterName=here
+SlurmctldHost={host}(127.0.0.1)
+SlurmctldPort={ports[0]}
+SlurmUser=root
+SlurmdUser=root
+AuthType=auth/munge
+CredType=cred/munge
+AuthInfo=socket={root}/munge.socket
+StateSaveLocation={root}/state
+SlurmdSpoolDir={root}/spool
+SlurmctldPidFile={root}/slurmctld.pid
+SlurmdPidFile={root}/slurmd.pid
+SlurmctldLogFile={root}/slurmctld.log
+SlurmdLogFile={root}/slurmd.log
+ProctrackType=proctrack/linuxproc
+TaskPlugin={plugin}
+JobAcctGatherType=jobacct_gather/none
+AccountingStorageType=accounting_storage/none
+SwitchType=switch/none
+MpiDefault=none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core
+SchedulerParameters=sched_interval=1,batch_sched_delay=0
+SlurmdParameters=config_overrides
+ReturnToService=2
+KillWait=2
+GresTypes=gpu
+NodeName=here NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[1]} CPUs={cpus} RealMemory=1000 Gres=gpu:2 State=UNKNOWN
+PartitionName=debug Nodes=ALL Default=YES MaxTime=INFINITE State=UP
+"""
+
+
+@contextmanager
+def cluster(root: Path, plugin: str, cpus: int) -> Iterator[dict[str, str]]:
+    """The variables with which srun finds it. ``cpus``: as many as Slurm believes. Raises Unavailable."""
+    missing = [tool for tool in NEEDED if shutil.which(tool, path=SBIN) is None]
+    if missing or os.geteuid() != 0:
+        raise Unavailable(f"needs root and {', '.join(missing) or 'nothing else'}")
+    env = {**os.environ, "PATH": SBIN, "SLURM_CONF": str(root / "slurm.conf")}
+    _configure(root, plugin, cpus)
+    with ExitStack() as stack:
+        munge = ["munged", "--force", f"--key-file={root}/key", f"--socket={root}/munge.socket", f"--pid-file={root}/munged.pid"]
+        _start(stack, root, env, "munged", [*munge, f"--log-file={root}/munge.log", f"--seed-file={root}/seed"])
+        _start(stack, root, env, "slurmctld", ["slurmctld"])
+        _start(stack, root, env, "slurmd", ["slurmd", "-N", "here"])
+        _wait(root, env)
+        yield {"PATH": SBIN, "SLURM_CONF": env["SLURM_CONF"]}
+
+
+def _configure(root: Path, plugin: str, cpus: int) -> None:
+    for folder in ("state", "spool"):
+        (root / folder).mkdir()
+    (root / "key").write_bytes(os.urandom(1024))
+    (root / "key").chmod(0o600)
+    with ExitStack() as stack:
+        bound = [stack.enter_context(socket.socket()) for _ in range(2)]
+        for listener in bound:
+            listener.bind(("127.0.0.1", 0))
+        ports = [listener.getsockname()[1] for listener in bound]
+    for number in range(2):
+        os.mknod(root / f"nvidia{number}", 0o666 | stat.S_IFCHR, os.makedev(1, 3))
+    (root / "gres.conf").write_text(f"AutoDetect=off\nName=gpu File={root}/nvidia[0-1]\n")
+    (root / "slurm.conf").write_text(CONF.format(host=os.uname().nodename, root=root, ports=ports, plugin=plugin, cpus=cpus))
+
+
+def _start(stack: ExitStack, root: Path, env: dict[str, str], name: str, argv: list[str]) -> None:
+    done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=30, check=False)
+    if done.returncode:
+        raise Unavailable(f"{name}: {(done.stderr or done.stdout).strip()[-300:]}")
+    stack.callback(_stop, root / f"{name}.pid")
+
+
+def _stop(pid_file: Path) -> None:
+    try:
+        pid = int(pid_file.read_text())
+        os.kill(pid, 15)
+    except (OSError, ValueError):
+        return
+    for _ in range(100):
+        state = Path(f"/proc/{pid}/stat")
+        if not state.exists() or state.read_text().rpartition(")")[2].split()[0] == "Z":
+            return
+        time.sleep(0.05)
+    os.kill(pid, 9)
+
+
+def _wait(root: Path, env: dict[str, str]) -> None:
+    said = ""
+    for _ in range(150):
+        said = subprocess.run(["sinfo", "-h", "-o", "%T"], env=env, capture_output=True, text=True, timeout=30).stdout
+        if said.strip() == "idle":
+            return
+        time.sleep(0.1)
+    raise Unavailable(f"the node is {said.strip() or 'silent'}: {(root / 'slurmd.log').read_text()[-300:]}")
