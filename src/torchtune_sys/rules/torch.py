@@ -33,7 +33,7 @@ from torchtune_sys.rules.torch_build import (
     label,
     live,
     machine,
-    named,
+    model_name,
 )
 
 _TOO_OLD = ("driver on your system is too old", "requirement error: unsatisfied condition: cuda")
@@ -72,14 +72,11 @@ def driver_too_old(s: Snapshot, _p: Params) -> Iterator[Evidence]:
         Requirements in the metadata of torch's wheels on PyPI.
     """
     complaint = _complaint(s)
-    if complaint is None:
-        nvidia_hardware_or_driver(s)
-    build, cuda = _build_or_none(s, complaint)
     if complaint is not None:
-        yield Evidence(subject="driver", seen=complaint, wanted=_floor_text(cuda), source="torch")
+        yield Evidence(subject="driver", seen=complaint, wanted=_floor_text(_cuda_told(s)), source="torch")
         return
-    if build is None:
-        raise NotApplicable("no CUDA build of torch")
+    nvidia_hardware_or_driver(s)
+    build, cuda = cuda_build(s)
     floor = drivers.floor_for(cuda)
     subject = f"torch {build.version} (CUDA {show(cuda)})"
     if cuda_works(s):
@@ -90,7 +87,7 @@ def driver_too_old(s: Snapshot, _p: Params) -> Iterator[Evidence]:
         yield Evidence(subject=subject, seen=f"the driver supports CUDA {reported}", verdict=Verdict.PASS, source="NVML")
         return
     found = driver_version(s)
-    if isinstance(found, Missing) and version(reported) and version(reported) < cuda:
+    if isinstance(found, Missing) and version(reported):
         yield Evidence(subject=subject, seen=f"the driver supports CUDA {reported}", wanted=_floor_text(cuda), source="NVML")
         return
     driver = need(found)
@@ -125,12 +122,10 @@ def _said(s: Snapshot, words: tuple[str, ...]) -> str | None:
     return next((line for line in lines if any(phrase in line for phrase in words)), None)
 
 
-def _build_or_none(s: Snapshot, complaint: str | None) -> tuple[Torch | None, Version]:
-    if complaint is None:
-        return cuda_build(s)
+def _cuda_told(s: Snapshot) -> Version:
     build = None if isinstance(s.python, Missing) or isinstance(s.python.torch, Missing) else s.python.torch
     cuda = None if build is None else cuda_of(build)
-    return build, () if cuda is None or isinstance(cuda, Missing) else version(cuda)
+    return () if cuda is None or isinstance(cuda, Missing) else version(cuda)
 
 
 def _enough(reported: Version, cuda: Version) -> bool:
@@ -220,29 +215,25 @@ def _fit(
 ) -> Iterator[Evidence]:
     number = f"sm_{cc[0]}{cc[1]}"
     if known.on_chip(cc) and not told:
-        yield Evidence(subject=label(gpu), seen=f"{named(gpu)} ({number}) takes wheels of its own", verdict=Verdict.PASS)
+        yield Evidence(subject=label(gpu), seen=f"{model_name(gpu)} ({number}) takes wheels of its own", verdict=Verdict.PASS)
         return
     table = known.compiled_for(build.version, show(cuda), machine(s) or "x86_64")
     arches = told or (table.arches if table else ())
     limits = known.sm_range(cuda)
     if arches:
         fits = any(known.runs(arch, cc, cuda) for arch in arches)
-        seen, source = (
-            f"torch {build.version} is built for {' '.join(arches)}",
-            "torch" if told else table.source if table else "",
-        )
+        seen = f"torch {build.version} is built for {' '.join(arches)}"
+        source = "torch" if told else table.source if table else ""
     elif limits:
-        fits = limits[0] <= cc[0] * 10 + cc[1] and (cc[0], 0) <= (limits[1] // 10, 0)
-        seen, source = (
-            f"torch {build.version}: CUDA {show(cuda)} compiles for sm_{limits[0]} to sm_{limits[1]}",
-            "CUDA release notes",
-        )
+        fits = limits[0] <= cc[0] * 10 + cc[1] and cc[0] * 10 <= limits[1]
+        seen = f"torch {build.version}: CUDA {show(cuda)} compiles for sm_{limits[0]} to sm_{limits[1]}"
+        source = "CUDA release notes"
     else:
         return
     yield Evidence(
         subject=label(gpu),
         seen=seen,
-        wanted=f"code for {named(gpu)} ({number})" + ("" if fits else _better(cc, machine(s) or "x86_64")),
+        wanted=f"code for {model_name(gpu)} ({number})" + ("" if fits else _better(cc, machine(s) or "x86_64")),
         verdict=Verdict.PASS if fits else Verdict.FAIL,
         source=source,
     )

@@ -9,7 +9,7 @@ from torchtune_sys.model.rule import Evidence, Params, Severity, Verdict, rule, 
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, absent, need
 from torchtune_sys.rules.gates import nvidia_gpus, nvidia_hardware, torch_imported
-from torchtune_sys.rules.torch_build import capability, cuda_build, label, named
+from torchtune_sys.rules.torch_build import capability, cuda_build, label, model_name
 
 _SLOW_HALF = frozenset(((6, 1), (5, 0), (5, 2), (3, 5), (3, 7)))
 """Half precision at 1/64 of single (6.1), or not at all in hardware; 6.0 (P100) and the on-chip GPUs have it at full rate."""
@@ -48,7 +48,7 @@ def bf16_emulated(s: Snapshot, _p: Params) -> Iterator[Evidence]:
             yield Evidence(subject=label(gpu), seen="no short format is fast here: see fp16-without-speed", verdict=Verdict.NA)
         else:
             verdict = Verdict.FAIL if cc < (8, 0) else Verdict.PASS
-            seen = f"{named(gpu)}, compute capability {cc[0]}.{cc[1]}"
+            seen = f"{model_name(gpu)}, compute capability {cc[0]}.{cc[1]}"
             yield Evidence(subject=label(gpu), seen=seen, wanted="8.0 or later for bfloat16", verdict=verdict)
 
 
@@ -78,7 +78,7 @@ def fp16_without_speed(s: Snapshot, _p: Params) -> Iterator[Evidence]:
             yield unsure(label(gpu), cc)
         else:
             verdict = Verdict.FAIL if cc in _SLOW_HALF else Verdict.PASS
-            seen = f"{named(gpu)}, compute capability {cc[0]}.{cc[1]}"
+            seen = f"{model_name(gpu)}, compute capability {cc[0]}.{cc[1]}"
             yield Evidence(subject=label(gpu), seen=seen, wanted="6.0, or 7.0 and later", verdict=verdict)
 
 

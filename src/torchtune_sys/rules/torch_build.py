@@ -50,10 +50,10 @@ def cuda_of(build: Torch) -> Fact[str]:
     if not isinstance(build.cuda, Missing) or absent(build.cuda):
         return build.cuda
     local = known.local_cuda(build.version)
+    if local:
+        return local
     release = known.release(build.version)
-    if local or (release and "+" not in build.version):
-        return local or (release.cuda if release else "")
-    return build.cuda
+    return release.cuda if release and "+" not in build.version else build.cuda
 
 
 def cuda_build(s: Snapshot) -> tuple[Torch, Version]:
@@ -81,14 +81,14 @@ def capability(gpu: Gpu) -> Fact[tuple[int, int]]:
     if not isinstance(gpu.compute_capability, Missing) or isinstance(gpu.name, Missing):
         return gpu.compute_capability
     found = gpus.compute_capability(gpu.name)
-    return (found[0], found[1]) if found and len(found) > 1 else gpu.compute_capability
+    return (found[0], found[1]) if found else gpu.compute_capability
 
 
 def label(gpu: Gpu) -> str:
     return f"GPU {gpu.index}"
 
 
-def named(gpu: Gpu) -> str:
+def model_name(gpu: Gpu) -> str:
     return "a GPU" if isinstance(gpu.name, Missing) else gpu.name
 
 
