@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import json
 from functools import cache
+from pathlib import Path
 
+import jsonschema
+import msgspec
 import pytest
 from simulate import Seen, after, recording
 
 from conftest import HOSTS
 from torchtune_sys.model import actions
 from torchtune_sys.model.actions import Needs
-from torchtune_sys.model.plan import Line, Value
+from torchtune_sys.model.plan import Line, Plan, Value
 from torchtune_sys.model.rule import Verdict
 from torchtune_sys.planner import wishes
+from torchtune_sys.render import as_json, schemas
 from torchtune_sys.rules import by_id
 
 RULES = by_id()
+FAILING = sorted(path.stem for path in HOSTS.glob("*.fail*.json") if path.stem.split(".")[0] in RULES)
 DOABLE = sorted(
     path.stem
     for path in HOSTS.glob("*.fail*.json")
@@ -65,3 +71,17 @@ def test_what_waits_is_not_made_twice(name: str) -> None:
     assert not waiting(name) & {change.key for change in done.plan.changes}
     if done.results[0].verdict is Verdict.FAIL:  # a limit of the session that looks; a file that the rule reads has cured it
         assert waiting(name) <= {change.key for change in done.plan.waiting}
+
+
+def test_the_json_of_every_failing_host_follows_the_schema_and_reads_back() -> None:
+    schema = json.loads(Path(schemas.DATA, "plan.schema.json").read_text())
+    validator = jsonschema.Draft202012Validator(schema)
+    counts = dict.fromkeys(("changes", "files", "refused", "by_hand"), 0)
+    for name in FAILING:
+        plan = seen(name).plan
+        said = json.loads(as_json.plan(plan))
+        validator.validate(said)
+        assert msgspec.convert(said["plan"], Plan, strict=False) == plan, name
+        counts = {key: count + len(getattr(plan, key)) for key, count in counts.items()}
+    print(f"{len(FAILING)} hosts: {counts}")
+    assert len(FAILING) > 400 and counts["changes"] > 35 and counts["by_hand"] > 250 and counts["refused"] > 0

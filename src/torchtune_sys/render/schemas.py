@@ -1,4 +1,4 @@
-"""The JSON Schema of snapshots, made from the facts' own types; those of reports and recordings are written by hand."""
+"""The JSON Schemas of snapshots and plans, made from their own types; those of reports and recordings are written by hand."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ import msgspec
 from torchtune_sys.model import codec
 from torchtune_sys.model.cpuset import CpuSet
 from torchtune_sys.model.facts.session import Intent
+from torchtune_sys.model.plan import Plan
 from torchtune_sys.model.snapshot import FAMILIES, Snapshot
-from torchtune_sys.render.as_json import SNAPSHOT
+from torchtune_sys.render.as_json import PLAN, SNAPSHOT
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 DATA = os.path.join(os.path.dirname(os.path.abspath(__file__)), "data")
 """Where the schemas are shipped."""
+_TOOL = {"type": "object", "required": ["version"], "properties": {"version": {"type": "string"}}}
 
 
 def snapshot_schema() -> str:
@@ -35,12 +37,29 @@ def snapshot_schema() -> str:
             "required": ["schema", "facts"],
             "properties": {
                 "schema": {"const": SNAPSHOT},
-                "tool": {"type": "object", "required": ["version"], "properties": {"version": {"type": "string"}}},
+                "tool": _TOOL,
                 "time": {"type": "string", "format": "date-time"},
                 "origin": {"type": "string"},
                 "intent": _of(Intent, parts),
                 "facts": {"type": "object", "required": list(FAMILIES), "properties": facts},
             },
+            "$defs": parts,
+        }
+    )
+
+
+def plan_schema() -> str:
+    """The text of ``plan.schema.json``: each kind of action, target and step by its ``type``."""
+    parts: dict[str, Any] = {}
+    return codec.dumps(
+        {
+            "$schema": DIALECT,
+            "$id": PLAN,
+            "title": "torchtune-sys plan --format json",
+            "description": "What would be changed on one host, and what not. Keys may be added; none changes its meaning.",
+            "type": "object",
+            "required": ["schema", "tool", "plan"],
+            "properties": {"schema": {"const": PLAN}, "tool": _TOOL, "plan": _of(Plan, parts)},
             "$defs": parts,
         }
     )
@@ -81,10 +100,11 @@ def _struct(kind: type[msgspec.Struct], parts: dict[str, Any]) -> dict[str, Any]
     name = kind.__name__
     if name not in parts:
         parts[name] = {}  # for types that hold themselves
-        fields = msgspec.structs.fields(kind)
+        fields, config = msgspec.structs.fields(kind), kind.__struct_config__
+        tag = {} if config.tag_field is None else {config.tag_field: {"const": config.tag}}
         parts[name] = {
             "type": "object",
-            "required": [field.encode_name for field in fields if field.required],
-            "properties": {field.encode_name: _of(field.type, parts) for field in fields},
+            "required": [*tag, *(field.encode_name for field in fields if field.required)],
+            "properties": {**tag, **{field.encode_name: _of(field.type, parts) for field in fields}},
         }
     return {"$ref": f"#/$defs/{name}"}
