@@ -3,7 +3,8 @@
 Read from the syntax tree of libcst, which mutmut mutates. A place holds words if it is
 
 * ``subject``, ``seen``, ``wanted`` or ``source`` of ``Evidence(…)``, the subject or the wish of ``unsure(…)``;
-* the argument of ``NotApplicable(…)`` or ``ValueError(…)``; all but the reason of ``Missing(…)``, the source of a ``Budget(…)``;
+* an argument of ``NotApplicable(…)``, ``ValueError(…)``, ``BadConfig(…)`` or ``UnknownName(…)``;
+* all but the reason of ``Missing(…)``, the source of a ``Budget(…)``;
 * the body of a function, or the value of a local variable or parameter, that is used in such places alone.
 """
 
@@ -20,6 +21,8 @@ WORDS: dict[str, Callable[[int, str], bool]] = {
     "unsure": lambda position, keyword: keyword != "missing" and (position != 1 or bool(keyword)),
     "NotApplicable": lambda position, keyword: True,
     "ValueError": lambda position, keyword: True,
+    "BadConfig": lambda position, keyword: True,
+    "UnknownName": lambda position, keyword: True,
     "Budget": lambda position, keyword: keyword == "source",
     "Missing": lambda position, keyword: keyword != "why" and (position != 0 or bool(keyword)),
 }

@@ -47,6 +47,9 @@ def chosen(
         (("error, advice",), (), ["driver-too-old", "swappiness-high"]),
         (("swap*",), (), ["swap-in-use", "swappiness-high"]),
         (("swap*",), ("sysctl",), ["swap-in-use"]),
+        (("s?ap*",), (), ["swap-in-use", "swappiness-high"]),
+        (("[d-s]?*",), (), ["driver-too-old", "swap-in-use", "swappiness-high"]),
+        (("[a-d]?*",), (), ["driver-too-old"]),
         ((), ("warning", "advice"), ["driver-too-old"]),
         (("driver-too-old,swap-in-use",), ("driver-too-old",), ["swap-in-use"]),
         ((" ,",), (), ["driver-too-old", "swap-in-use", "swappiness-high"]),
@@ -96,6 +99,7 @@ def test_parameters_of_the_file_win_over_the_profiles(monkeypatch: pytest.Monkey
     monkeypatch.setattr("torchtune_sys.rules.profiles.PROFILES", changed)
     found = choose(RULES, Config(profile="ci", params={"swappiness-high": {"limit": 40}}))
     assert found.overrides == {"swappiness-high": {"limit": 40, "loud": False}}
+    assert choose(RULES, Config(params={"swap-in-use": {"percent": 1.0}})).overrides == {"swap-in-use": {"percent": 1.0}}
 
 
 FILE = """
@@ -124,6 +128,27 @@ def test_a_configuration_file_says_what_it_says() -> None:
         disabled=("swap-in-use",),
         params={"swappiness-high": {"limit": 5, "loud": False}, "swap-in-use": {"percent": 20.0, "names": "b"}},
     )
+
+
+def test_a_file_need_not_say_everything() -> None:
+    assert parse_config("", "x.toml", RULES) == Config()
+    assert parse_config("fail-on = 'never'", "x.toml", RULES) == Config(fail_on="never")
+    assert parse_config("[rules.swap-in-use]\nenabled = true", "x.toml", RULES) == Config()
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("[rules.swap-in-use]\npercent = 20", 20.0),
+        ("[rules.swap-in-use]\npercent = 20.5", 20.5),
+        ("[rules.swap-in-use]\nnames = '20'", "20"),
+        ("[rules.swappiness-high]\nlimit = 20", 20),
+        ("[rules.swappiness-high]\nloud = false", False),
+    ],
+)
+def test_a_parameter_keeps_the_type_of_its_default(text: str, value: float | str) -> None:
+    ((found,),) = (values.values() for values in parse_config(text, "x.toml", RULES).params.values())
+    assert (found, type(found)) == (value, type(value))
 
 
 @pytest.mark.parametrize(

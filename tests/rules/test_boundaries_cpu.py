@@ -7,10 +7,12 @@ from typing import Any
 
 import msgspec
 import pytest
+from altered import FAIL, NA, PASS, UNKNOWN, altered, asked, lines, verdict, with_env
 
 from torchtune_sys.model.cpuset import CpuSet
-from torchtune_sys.model.facts.cpu import CpuFacts
+from torchtune_sys.model.facts.cpu import CpuFacts, CpuPolicy
 from torchtune_sys.model.facts.session import Intent
+from torchtune_sys.model.rule import Verdict
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, Unknown, Why
 from torchtune_sys.rules import gates
@@ -168,3 +170,137 @@ def test_torch_starts_a_thread_per_visible_core(healthy: Snapshot, facts: dict[s
 )
 def test_what_binds_threads(name: str, value: str, proc_bind: str, expected: bool) -> None:
     assert binds(name, value, proc_bind) is expected
+
+
+@pytest.mark.parametrize(("ranks", "expected"), [(1, PASS), (2, FAIL)])
+def test_a_rank_has_one_thread_unless_told_otherwise(healthy: Snapshot, ranks: int, expected: Verdict) -> None:
+    seen = altered(asked(with_env(healthy, {}), ranks=ranks), cpu__effective=1.0, cpu__quota=1.0)
+    assert verdict(seen, "cpu-oversubscribed") is expected
+
+
+@pytest.mark.parametrize("rule_id", ["cpu-oversubscribed", "cpus-too-few-for-gpus"])
+@pytest.mark.parametrize(("quota", "expected"), [(33.0, UNKNOWN), (32.0, UNKNOWN), (31.0, FAIL)])
+def test_a_bound_that_is_met_exactly_may_still_be_lower(healthy: Snapshot, rule_id: str, quota: float, expected: Verdict) -> None:
+    seen = altered(
+        asked(healthy, ranks=8, threads=4), cpu__effective=DENIED, cpu__quota=quota
+    )  # 32 threads, 4 for each of 8 GPUs
+    assert verdict(seen, rule_id) is expected
+
+
+def test_a_quota_is_heeded_where_threads_are_set(healthy: Snapshot) -> None:
+    seen = altered(asked(healthy, ranks=2), cpu__quota=1.0, cpu__effective=1.0)
+    assert lines(seen, "cpu-quota-ignored-by-torch") == [("CPU quota", PASS)]
+
+
+BINDING = {"GOMP_CPU_AFFINITY": "0-3", "KMP_AFFINITY": "compact", "OMP_PROC_BIND": "close", "OMP_PLACES": "cores"}
+
+
+@pytest.mark.parametrize(
+    ("ranks", "workers", "expected"),
+    [(None, 0, NA), (1, 0, NA), (2, 0, FAIL), (None, 4, FAIL), (1, 4, FAIL), (1, None, FAIL)],
+)
+def test_binding_harms_where_several_processes_share_the_mask(
+    healthy: Snapshot, ranks: int | None, workers: int | None, expected: Verdict
+) -> None:
+    seen = asked(with_env(healthy, BINDING), ranks=ranks, workers=workers)
+    assert verdict(seen, "openmp-affinity-pins-process") is expected
+    if expected is FAIL:
+        assert lines(seen, "openmp-affinity-pins-process") == [(name, FAIL) for name in BINDING]
+
+
+@pytest.mark.parametrize(
+    ("affinity", "cpuset", "expected"),
+    [("0-3", "0-15", FAIL), ("0-3", "0-14", PASS), ("0-4", "0-63", PASS), ("0", "0-3", FAIL), ("0", "0-2", PASS)],
+)
+def test_a_quarter_of_the_cpus_and_no_more_than_four_are_few(
+    healthy: Snapshot, affinity: str, cpuset: str, expected: Verdict
+) -> None:
+    seen = with_env(with_cpu(healthy, affinity=CpuSet.parse(affinity), cpuset=CpuSet.parse(cpuset)), {})
+    assert verdict(seen, "session-pinned-to-few-cpus") is expected
+
+
+@pytest.mark.parametrize(("ranks", "cpus", "expected"), [(None, 31.0, FAIL), (None, 32.0, PASS), (2, 8.0, PASS), (2, 7.0, FAIL)])
+def test_gpus_in_use_need_four_cpus_each(healthy: Snapshot, ranks: int | None, cpus: float, expected: Verdict) -> None:
+    assert verdict(altered(asked(healthy, ranks=ranks), cpu__effective=cpus), "cpus-too-few-for-gpus") is expected
+
+
+@pytest.mark.parametrize(
+    ("machine", "flags", "expected"),
+    [
+        ("x86_64", {"sse4_2", "avx"}, FAIL),
+        ("i686", {"sse4_2", "avx"}, FAIL),
+        ("x86_64", {"avx", "avx2"}, PASS),
+        ("i686", {"avx2"}, PASS),
+        ("aarch64", {"asimd"}, NA),
+        ("ppc64le", set(), NA),
+    ],
+)
+def test_avx2_is_asked_of_x86(healthy: Snapshot, machine: str, flags: set[str], expected: Verdict) -> None:
+    seen = altered(healthy, system__machine=machine, cpu__flags=frozenset(flags))
+    assert verdict(seen, "cpu-lacks-avx") is expected
+
+
+@pytest.mark.parametrize(
+    ("online", "smt_control", "expected"),
+    [
+        ("0-63", "on", PASS),
+        ("0-31", "off", PASS),
+        ("0-31", "forceoff", PASS),
+        ("0-30", "off", FAIL),  # more are off than have a sibling that is on
+        ("0-31", "on", FAIL),
+        ("0-31", "notsupported", FAIL),
+        ("0-31", NOTHING, FAIL),
+        ("0-31", DENIED, FAIL),
+    ],
+)
+def test_cpus_that_are_off_for_hyper_threading_are_not_missed(
+    healthy: Snapshot, online: str, smt_control: Any, expected: Verdict
+) -> None:
+    assert verdict(with_cpu(healthy, online=CpuSet.parse(online), smt_control=smt_control), "cpus-offline") is expected
+
+
+def policies(*policies: dict[str, Any]) -> tuple[CpuPolicy, ...]:
+    ordinary = {"driver": "acpi-cpufreq", "governor": "performance", "epp": NOTHING, "max_khz": 3_800_000}
+    return tuple(
+        CpuPolicy(**{"cpus": CpuSet([number]), "hardware_max_khz": 3_800_000, **ordinary, **policy})
+        for number, policy in enumerate(policies)
+    )
+
+
+@pytest.mark.parametrize(
+    ("driver", "governor", "epp", "follows"),
+    [
+        *(("intel_pstate", "powersave", epp, PASS) for epp in ("performance", "balance_performance", "default")),
+        *(("intel_pstate", "powersave", epp, FAIL) for epp in ("balance_power", "power")),
+        ("intel_pstate", "powersave", NOTHING, PASS),
+        ("intel_pstate", "powersave", DENIED, PASS),  # not known to save
+        ("intel_pstate", "performance", "power", PASS),
+        ("amd-pstate-epp", "powersave", "power", FAIL),
+        ("amd_pstate_epp", "powersave", "power", FAIL),
+        ("acpi-cpufreq", "schedutil", NOTHING, FAIL),
+        ("acpi-cpufreq", "performance", NOTHING, PASS),
+    ],
+)
+def test_what_prefers_saving_energy(healthy: Snapshot, driver: str, governor: str, epp: Any, follows: Verdict) -> None:
+    seen = with_cpu(healthy, policies=policies({"driver": driver, "governor": governor, "epp": epp}))
+    assert verdict(seen, "cpu-governor-not-performance") is follows
+    assert verdict(seen, "cpu-governor-powersave") is PASS
+
+
+@pytest.mark.parametrize("field", ["max_khz", "hardware_max_khz"])
+def test_a_cpu_of_unknown_clock_hides_no_other(healthy: Snapshot, field: str) -> None:
+    unread: dict[str, Any] = {field: DENIED}
+    seen = with_cpu(healthy, policies=policies(unread, {"max_khz": 2_000_000}))
+    assert lines(seen, "cpu-frequency-capped") == [("CPU 0", UNKNOWN), ("CPU 1", FAIL)]
+    assert verdict(with_cpu(healthy, policies=policies(unread)), "cpu-frequency-capped") is UNKNOWN
+
+
+@pytest.mark.parametrize("nonsense", [{"max_khz": 0}, {"hardware_max_khz": 0}, {"max_khz": -1}])
+def test_a_clock_of_nothing_is_no_reading(healthy: Snapshot, nonsense: dict[str, Any]) -> None:
+    seen = with_cpu(healthy, policies=policies(nonsense, {"max_khz": 2_000_000}, {}))
+    assert lines(seen, "cpu-frequency-capped") == [("CPU 1", FAIL), ("CPU 2", PASS)]
+
+
+@pytest.mark.parametrize(("cap", "expected"), [(3_686_000, PASS), (3_685_999, FAIL), (1, FAIL), (3_800_000, PASS)])
+def test_a_clock_three_percent_lower_is_a_cap(healthy: Snapshot, cap: int, expected: Verdict) -> None:
+    assert verdict(with_cpu(healthy, policies=policies({"max_khz": cap})), "cpu-frequency-capped") is expected
