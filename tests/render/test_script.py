@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from script_plans import HOSTILE, change, plan
 from script_root import Root, may_mount
@@ -61,12 +61,31 @@ PIECES = st.sampled_from(
     [
         *(files.HEAD, "", "", "# vm.b (rule): why", "vm.b = 2", "# vm.swappiness (x): y", "vm.swappiness = 60", "#  (x): y"),
         *(" ", "\t", "# by hand", "vm.c=3", "# z", "$(touch /hit)", "a]b['x'\"", "@", "*", "\\n \\", "é ü"),
+        *(
+            "# l (x, y-1; 2 lines): z",
+            "# l (x; 08 lines): z",
+            "# l (x; 0 lines): y",
+            "# l (x; y): z",
+            "# (x): y",
+            "# a (B): y",
+            "\r",
+        ),
     ]
 )
 
 
 @needs_root
 @given(st.lists(st.tuples(st.lists(PIECES, max_size=12), st.sampled_from(["", "\n", "\n\n"])), min_size=6, max_size=6))
+@example(
+    [
+        (["# mine", "vm.c=3", "", "# mine", "vm.d=3"], "\n"),
+        ([files.HEAD, "", "# vm.swappiness (x): y", "vm.swappiness = 60", "vm.c=3", "# z"], "\n"),
+        (["# note (x): y", "a", "", "# note (x): y", "b", "# vm.b (rule): why", "vm.b = 2", "c"], ""),
+        (["# l (x; 2 lines): z", "a", "b", "c", "", "# k (x; 2 lines): z", "a", "", "b"], "\n\n"),
+        (["# l (x; 2 lines): z", "# l (x; 2 lines): z", "a", files.HEAD, "# l (x): z", "b"], "\n"),
+        (["vm.z = 1", "", "vm.a = 1", "", "vm.z = 2", " ", "", " "], "\n"),
+    ]
+)
 @settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_files_that_are_there_are_joined_as_the_planner_does(root: Root, contents: list[tuple[list[str], str]]) -> None:
     present = {f"/etc/x/{number}.conf": "\n".join(lines) + end for number, (lines, end) in enumerate(contents)}
@@ -79,7 +98,7 @@ def test_files_that_are_there_are_joined_as_the_planner_does(root: Root, content
     before = root.state()
     ran = root.run(script(wanted))
     assert (ran.returncode, ran.stderr) == (0, "")
-    assert {file.path: root.text(file.path) for file in wanted.files} == {file.path: file.content for file in wanted.files}
+    assert {f.path: root.path(f.path).read_bytes() for f in wanted.files} == {f.path: f.content.encode() for f in wanted.files}
     assert not root.path("/hit").exists()
     assert root.run(script(wanted), "--undo").returncode == 0
     assert root.state() == before

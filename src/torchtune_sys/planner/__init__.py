@@ -72,11 +72,11 @@ def _is_made(change: Change, ground: Ground, made_already: frozenset[str]) -> bo
 def _one(s: Snapshot, ground: Ground, group: wishes.Group) -> Change | Refusal | None:
     if isinstance(group.merged, str):
         return Refusal(key=group.key, rules=group.rules, reason=group.merged, way="choose one: --ignore the other rule")
-    unread = files.unread(group.merged, ground)
+    made = owners.refusal(s, ground, group.key, group.rules, group.merged) or steps.change(s, ground, group)
+    unread = files.unread(made.steps, ground) if isinstance(made, Change) else None
     if unread is not None:
         return Refusal(key=group.key, rules=group.rules, reason=str(unread), way="what stands there now must be read first")
-    refusal = owners.refusal(s, ground, group.key, group.rules, group.merged)
-    return refusal if refusal is not None else steps.change(s, ground, group)
+    return made
 
 
 def _order(change: Change) -> tuple[bool, int, str]:

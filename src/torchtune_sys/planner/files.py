@@ -1,76 +1,154 @@
-"""The whole files that torchtune-sys owns: lines of this plan, and those that an earlier one left there."""
+"""The whole files that torchtune-sys owns: lines of this plan, those that an earlier one left there, and what a person added.
+
+A block of ours is a heading and the lines under it, one unless the heading counts them, none of them empty. Everything else is
+somebody's own; it stays as it is, behind our blocks, and so wins over them (the script's files.sh.j2 does the same, byte for byte).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from torchtune_sys.model.actions import Action, Limit, ModuleOption, Sysctl
-from torchtune_sys.model.ground import GRUB_FILE, LIMITS_FILE, MODPROBE_FILE, SYSCTL_FILE, UDEV_FILE, Ground
-from torchtune_sys.model.plan import Change, File, Line
+import msgspec
+
+from torchtune_sys.model.actions import OwnedFile
+from torchtune_sys.model.ground import GRUB_FILE, UDEV_FILE, Ground
+from torchtune_sys.model.plan import Change, File, Line, Step
 from torchtune_sys.model.values import Missing, Why
 
 HEAD = "# Made by torchtune-sys; torchtune-sys undo takes it back."
+_RULE_SIGNS = frozenset("abcdefghijklmnopqrstuvwxyz0123456789-, ")
+
+
+class Present(msgspec.Struct, frozen=True, kw_only=True):
+    """What a file of ours holds."""
+
+    ours: dict[str, str]
+    """Block by name."""
+    by_hand: tuple[str, ...]
+    """Paragraphs, in their order."""
 
 
 def owned(changes: Iterable[Change], ground: Ground) -> tuple[File, ...]:
     """Every file as it will be, in the order of their paths."""
     blocks: dict[str, dict[str, str]] = {}
+    modes: dict[str, int] = {}
     for change in changes:
+        if isinstance(change.action, OwnedFile):
+            modes[change.action.path] = change.action.mode
         for step in change.steps:
             if isinstance(step, Line):
-                blocks.setdefault(step.path, {})[step.key] = block(step, change)
-    return tuple(_file(path, new, ground) for path, new in sorted(blocks.items()))
+                blocks.setdefault(step.path, {})[name(step.key)] = block(step, change)
+    return tuple(_file(path, new, modes.get(path), ground) for path, new in sorted(blocks.items()))
 
 
-def unread(action: Action, ground: Ground) -> Missing | None:
-    """Why a file of ours that the action would write cannot be read: then nobody knows which lines of it to keep."""
-    home = {Sysctl: SYSCTL_FILE, Limit: LIMITS_FILE, ModuleOption: MODPROBE_FILE}.get(type(action), getattr(action, "path", ""))
-    present = ground.files.get(home, "")
-    return present if isinstance(present, Missing) and present.why not in (Why.ABSENT, Why.NOT_RECORDED) else None
+def unread(steps: Iterable[Step], ground: Ground) -> Missing | None:
+    """Why a file of ours that would be written cannot be read: then nobody knows which lines of it to keep."""
+    for step in steps:
+        present = ground.files.get(step.path) if isinstance(step, Line) else None
+        if isinstance(present, Missing) and present.why not in (Why.ABSENT, Why.NOT_RECORDED):
+            return present
+    return None
 
 
 def stands(line: Line, ground: Ground) -> bool:
     """Whether the file holds these very lines already."""
     present = ground.files.get(line.path)
-    held = parse(present).get(one_line(line.key), "") if isinstance(present, str) else ""
-    return held.partition("\n")[2] == line.text
+    held = parse(present).ours.get(name(line.key), "") if isinstance(present, str) else ""
+    return held.partition("\n")[2] == _inside(line.text)
 
 
 def block(line: Line, change: Change) -> str:
-    rules = ", ".join(change.rules)
-    return f"# {one_line(line.key)} ({rules}): {one_line(change.why)}\n{line.text}"
+    return headed(line.key, change.rules, change.why, line.text)
+
+
+def headed(key: str, rules: tuple[str, ...], why: str, text: str) -> str:
+    """The heading, and the lines under it."""
+    text = _inside(text)
+    count = text.count("\n") + 1
+    about = ", ".join(rules) + (f"; {count} lines" if count > 1 else "")
+    return f"# {name(key)} ({about}): {one_line(why)}\n{text}"
+
+
+def name(key: str) -> str:
+    r"""A key as it stands in a heading, where a bracket ends it.
+
+    >>> name("vm.swappiness"), name("/sys/a (b)/x")
+    ('vm.swappiness', '/sys/a \\(b)/x')
+    """
+    return one_line(key).replace("\\", "\\\\").replace(" (", " \\(")
 
 
 def one_line(text: str) -> str:
     return " ".join(text.split())
 
 
-def _file(path: str, new: dict[str, str], ground: Ground) -> File:
+def _inside(text: str) -> str:
+    """Lines of a block, so that it ends where its heading says: comments take the place of empty lines, and of what reads as a heading."""
+    lines = text.strip("\n").split("\n")
+    return "\n".join("#" + line if not line or line == HEAD or heading(line) else line for line in lines)
+
+
+def _file(path: str, new: dict[str, str], mode: int | None, ground: Ground) -> File:
     present = ground.files.get(path)
     before = present if isinstance(present, str) else None
-    kept = parse(before) if before is not None else {}
-    blocks = {**kept, **{one_line(key): text for key, text in new.items()}}
-    content = "\n\n".join([HEAD, *(blocks[key] for key in sorted(blocks))]) + "\n"
-    return File(path=path, before=before, content=content, refresh=refresh(path, ground))
+    content = composed(before or "", new)
+    made = File(path=path, before=before, content=content, refresh=refresh(path, ground))
+    return made if mode is None else msgspec.structs.replace(made, mode=mode)
 
 
-def parse(content: str) -> dict[str, str]:
-    r"""The blocks of a file of ours by their keys; what a person added is kept under its own text.
+def composed(before: str, new: dict[str, str]) -> str:
+    """The file with our blocks in the order of their names, then what a person added."""
+    found = parse(before)
+    blocks = {**found.ours, **new}
+    return "\n\n".join([HEAD, *(blocks[key] for key in sorted(blocks)), *found.by_hand]) + "\n"
 
-    >>> parse(HEAD + "\n\n# vm.swappiness (swappiness-high): Swaps.\nvm.swappiness = 10\n")
-    {'vm.swappiness': '# vm.swappiness (swappiness-high): Swaps.\nvm.swappiness = 10'}
-    >>> parse(HEAD + "\n# by hand\nvm.panic_on_oom = 1\n")
-    {'by hand': '# by hand\nvm.panic_on_oom = 1'}
+
+def heading(line: str) -> tuple[str, int] | None:
+    """The name and the number of lines of a block that begins so; None for any other line.
+
+    >>> heading("# vm.swappiness (swappiness-high): Swaps."), heading("# limit nofile (nofile-limit-low; 4 lines): Few.")
+    (('vm.swappiness', 1), ('limit nofile', 4))
+    >>> heading("# by hand"), heading("# I (Jo) did this: why not")
+    (None, None)
     """
-    found = {}
-    for text in content.split("\n\n"):
-        block = text.strip("\n")
-        while block.startswith(HEAD + "\n"):
-            block = block[len(HEAD) + 1 :]
-        first = block.partition("\n")[0]
-        if block.strip(" \t\n\v\f\r") and block != HEAD:
-            found[first[2:].partition(" (")[0] if first.startswith("# ") else first] = block
-    return found
+    key, bracket, rest = line[2:].partition(" (")
+    about, end, _ = rest.partition("):")
+    rules, counted, count = about.partition("; ")
+    if not (line.startswith("# ") and key and bracket and end and rules and _RULE_SIGNS.issuperset(rules)):
+        return None
+    if not counted:
+        return key, 1
+    number, _, word = count.partition(" ")
+    plain = number.isascii() and number.isdecimal() and len(number) < 4 and word == "lines"
+    return (key, int(number)) if plain else None
+
+
+def parse(content: str) -> Present:
+    r"""The blocks of a file of ours, and what a person added.
+
+    >>> parse(HEAD + "\n\n# vm.swappiness (swappiness-high): Swaps.\nvm.swappiness = 10\nvm.mine = 1\n")
+    Present(ours={'vm.swappiness': '# vm.swappiness (swappiness-high): Swaps.\nvm.swappiness = 10'}, by_hand=('vm.mine = 1',))
+    """
+    ours: dict[str, str] = {}
+    by_hand: list[str] = []
+    open_, left, theirs = "", 0, ""
+    for line in [*content.split("\n"), ""]:
+        begun = heading(line)
+        if begun is not None and begun[0] not in ours:
+            open_, left = begun
+            ours[open_] = line
+        elif left and line and begun is None:
+            ours[open_] += "\n" + line
+            left -= 1
+        elif line and (theirs or line != HEAD):
+            theirs += "\n" * bool(theirs) + line
+            left = 0
+            continue
+        left = left if line else 0
+        if theirs.strip(" \t\n\v\f\r"):
+            by_hand.append(theirs)
+        theirs = ""
+    return Present(ours=ours, by_hand=tuple(by_hand))
 
 
 def refresh(path: str, ground: Ground) -> tuple[tuple[str, ...], ...]:

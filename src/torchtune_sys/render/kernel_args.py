@@ -32,10 +32,10 @@ def grub(arguments: Arguments) -> str:
     """The file for /etc/default/grub.d, as apply writes it."""
     arguments = tuple(arguments)
     blocks = {
-        files.one_line(a.key): f"# {files.one_line(a.key)} ({', '.join(a.rules)}): {files.one_line(a.why)}\n{grub_line(word)}"
+        files.name(a.key): files.headed(a.key, a.rules, a.why, grub_line(word))
         for a, word in zip(arguments, words(arguments), strict=True)
     }
-    return "\n\n".join([files.HEAD, *(blocks[key] for key in sorted(blocks))]) + "\n"
+    return files.composed("", blocks)
 
 
 def grub_line(word: str) -> str:

@@ -62,9 +62,9 @@ def direction(action: Action) -> str:
 def _line(change: Change, step: Line) -> dict[str, str]:
     return {
         "path": step.path,
-        "key": files.one_line(step.key),
+        "key": files.name(step.key),
         "change": files.one_line(change.key),
-        "text": files.block(step, change).strip("\n"),
+        "text": files.block(step, change),
     }
 
 
