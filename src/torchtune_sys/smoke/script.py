@@ -14,6 +14,7 @@ ORDER = (
     "here",
     "identity",
     "arithmetic",
+    "models",
     "processes",
     "table",
     "summary",

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import glob
+from typing import List, Tuple
 
 import torch
+import torch.nn.functional as functional
 
-from torchtune_sys.smoke.worker.here import THOROUGH, Here, Wrong, same_bits, small_integers
+from torchtune_sys.smoke.worker.here import QUICK, THOROUGH, Here, Idle, Wrong, same_bits, small_integers
 
 _NVIDIA = "0x10de"
+_PLAIN = torch.contiguous_format
 
 
 def device_works(here: Here) -> None:
@@ -77,3 +80,99 @@ def _rates(here: Here) -> None:
         left = torch.ones((size, size), device=here.device, dtype=dtype)
         seconds = here.seconds(lambda held=left: held @ held)  # type: ignore[misc]
         here.measure("%s GEMM" % _short(dtype), 2 * size**3 / seconds / 1e12, "TFLOP/s")
+
+
+def memory_keeps(here: Here) -> None:
+    """What is written into the device's memory is what is read from it, and at a plausible rate."""
+    mebibytes = {"cpu": 64, "cuda": 1024}[here.kind]
+    # Every 8-byte word has its own value, so that a word at another's address, or one never written, is seen too.
+    written = torch.arange(mebibytes << 17, dtype=torch.int64, device=here.device)
+    held = torch.empty_like(written)
+    seconds = here.seconds(lambda: held.copy_(written))
+    # Sums of 64-bit integers have no rounding; the comparison reads every word of both.
+    differing = int((held != written).sum().item())
+    words = mebibytes << 17
+    if differing or int(written.sum().item()) != words * (words - 1) // 2:
+        raise Wrong("memory-corrupts", "%d of %d words came back with other content" % (differing, words))
+    here.measure("memory copy", 2 * mebibytes * 2**20 / seconds / 1e9, "GB/s")
+
+
+def copies_arrive(here: Here) -> None:
+    """Data goes to the GPU and back unharmed, from pageable and from pinned memory."""
+    if here.kind == "cpu":
+        raise Idle("the device is the CPU: nothing is copied to it")
+    mebibytes = 64 if here.level == QUICK else 256
+    words = mebibytes << 17
+    plain = torch.arange(words, dtype=torch.int64)
+    for name, source in (("pageable", plain), ("pinned", plain.pin_memory())):
+        if name == "pinned" and not source.is_pinned():
+            raise Wrong("memory-not-pinned", "pin_memory() returned memory that is not pinned")
+        there = torch.zeros(words, dtype=torch.int64, device=here.device)
+        back = torch.zeros(words, dtype=torch.int64, pin_memory=name == "pinned")
+        to_device = here.seconds(lambda into=there, out_of=source: into.copy_(out_of, non_blocking=True))  # type: ignore[misc]
+        to_host = here.seconds(lambda into=back, out_of=there: into.copy_(out_of, non_blocking=True))  # type: ignore[misc]
+        differing = int((back != plain).sum().item())
+        if differing:
+            raise Wrong("copy-corrupts", "%d of %d words of %s memory came back from the GPU changed" % (differing, words, name))
+        here.measure("%s to device" % name, mebibytes * 2**20 / to_device / 1e9, "GB/s")
+        here.measure("%s to host" % name, mebibytes * 2**20 / to_host / 1e9, "GB/s")
+
+
+_Gradients = Tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
+
+
+def conv_is_right(here: Here) -> None:
+    """Convolutions and their gradients (cuDNN, oneDNN) have the right answer."""
+    # All factors are -1, 0 or 1 and no sum has more than 144 terms, so every sum on the way is an integer of at most 8 bits:
+    # exact even in bfloat16. Algorithms that transform first (Winograd, FFT: only for a stride of 1) round: by less than 2**-8 of
+    # so small integers in float32, while the smallest fault, one factor wrong by one, changes a result by 1. So 2**-4 divides.
+    for dtype in (torch.float32, torch.bfloat16) + ((torch.float16,) if here.kind == "cuda" else ()):
+        for stride in (2, 1):
+            tolerance = 0.0 if stride == 2 else 2.0**-4
+            _conv_is_right(here, dtype, stride, tolerance)
+    pictures = torch.ones((2, 64, 32, 32) if here.kind == "cpu" else (64, 256, 56, 56), device=here.device)
+    channels = pictures.shape[1]
+    weight = torch.ones((channels, channels, 3, 3), device=here.device)
+    seconds = here.seconds(lambda: functional.conv2d(pictures, weight, padding=1))
+    here.measure("float32 convolution", 2 * pictures.numel() * channels * 9 / seconds / 1e12, "TFLOP/s")
+
+
+def _conv_is_right(here: Here, dtype: torch.dtype, stride: int, tolerance: float) -> None:
+    side = 16 // (3 - stride)  # 72 terms in an output, at most 2 * 8 * 8 in a gradient of the weight, 72 in one of the input
+    pictures = small_integers((2, 8, side, side), 3, -1, 2)
+    weight, bias = small_integers((8, 8, 3, 3), 4, -1, 2), small_integers((8,), 5, -1, 2)
+    upstream = small_integers((2, 8, 8, 8), 6, -1, 2)
+    wanted = _by_unfolding(pictures, weight, bias, upstream, stride)
+    for layout in (_PLAIN, torch.channels_last):
+        held: List[torch.Tensor] = [
+            tensor.to(here.device, dtype, copy=True).contiguous(memory_format=layout if tensor.dim() == 4 else _PLAIN)
+            for tensor in (pictures, weight, bias)
+        ]
+        for tensor in held:
+            tensor.requires_grad_()
+        output = functional.conv2d(held[0], held[1], held[2], stride=stride, padding=1)
+        output.backward(upstream.to(here.device, dtype))
+        found = (output, held[0].grad, held[1].grad, held[2].grad)
+        for name, seen, right in zip(
+            ("output", "gradient of the input", "gradient of the weight", "gradient of the bias"), found, wanted
+        ):
+            away = float((seen.detach().to("cpu", torch.float64) - right).abs().max().item())
+            if not away <= tolerance:
+                raise Wrong(
+                    "convolution-wrong",
+                    "the %s of a %s convolution (stride %d) is off by %g, where at most %g is due to rounding"
+                    % (name, _short(dtype), stride, away, tolerance),
+                )
+
+
+def _by_unfolding(
+    pictures: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, upstream: torch.Tensor, stride: int
+) -> _Gradients:
+    """The same as matrix products in float64 on the CPU: neither cuDNN nor oneDNN takes part."""
+    wide, narrow = pictures.double(), weight.double().flatten(1)
+    columns = functional.unfold(wide, 3, padding=1, stride=stride)
+    output = (narrow @ columns + bias.double()[:, None]).view(upstream.shape)
+    flat = upstream.double().flatten(2)
+    to_input = functional.fold(narrow.t() @ flat, pictures.shape[2:], 3, padding=1, stride=stride)
+    to_weight = (flat @ columns.transpose(1, 2)).sum(0).view(weight.shape)
+    return output, to_input, to_weight, flat.sum((0, 2))

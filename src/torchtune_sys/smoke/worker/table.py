@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Callable, NamedTuple, Tuple
 
-from torchtune_sys.smoke.worker.arithmetic import device_works, gemm_is_right
+from torchtune_sys.smoke.worker.arithmetic import conv_is_right, copies_arrive, device_works, gemm_is_right, memory_keeps
 from torchtune_sys.smoke.worker.here import DEFAULT, QUICK, Here
 from torchtune_sys.smoke.worker.processes import ranks_meet
 
@@ -25,6 +25,9 @@ class Stage(NamedTuple):
 STAGES: Tuple[Stage, ...] = (
     Stage("device", device_works, 60.0),
     Stage("gemm", gemm_is_right),
+    Stage("memory", memory_keeps),
+    Stage("copy", copies_arrive),
+    Stage("conv", conv_is_right),
     Stage("rendezvous", ranks_meet, 90.0, together=True),
 )
 LEVELS = (QUICK, DEFAULT, "thorough")

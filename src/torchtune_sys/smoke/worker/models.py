@@ -1,0 +1,114 @@
+"""Two small models, and data whose right answers are known."""
+
+from __future__ import annotations
+
+import math
+from typing import Tuple
+
+import torch
+import torch.nn.functional as functional
+from torch import nn
+
+TOKENS = 8
+"""Words of the language, and places in a sentence."""
+SHAPES = 4
+WIDTH = 32
+_HEADS = 4
+_PIXELS = 8
+UNLEARNED_WORDS = math.log(TOKENS)
+"""Mean loss of whoever does not look at the word before: the words are drawn independently, so it cannot be guessed."""
+UNLEARNED_SHAPES = math.log(SHAPES)
+LEARNED = math.log(2) / 4
+"""A mean loss below it is proof. Whoever wavers between two answers pays log 2 each time; so it is bound to be the answer
+in three of four cases. A model that lacks attention, a layer's gradient or a quarter of its data stays above."""
+
+
+class Block(nn.Module):
+    """Attention to earlier places, then two layers for each place, as in the models people train."""
+
+    def __init__(self, dropout: float) -> None:
+        super().__init__()
+        self.before_attention = nn.LayerNorm(WIDTH)
+        self.attention = nn.Linear(WIDTH, 3 * WIDTH)
+        self.joined = nn.Linear(WIDTH, WIDTH)
+        self.before_wide = nn.LayerNorm(WIDTH)
+        self.wide = nn.Linear(WIDTH, 2 * WIDTH)
+        self.narrow = nn.Linear(2 * WIDTH, WIDTH)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        sentences, places, width = hidden.shape
+        split = self.attention(self.before_attention(hidden)).view(sentences, places, 3, _HEADS, width // _HEADS)
+        query, key, value = split.permute(2, 0, 3, 1, 4).unbind(0)
+        seen = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+        hidden = hidden + self.dropout(self.joined(seen.transpose(1, 2).reshape(sentences, places, width)))
+        return hidden + self.dropout(self.narrow(functional.gelu(self.wide(self.before_wide(hidden)))))
+
+
+class SmallTransformer(nn.Module):
+    """Learns to say the word before (``sentences``), which takes attention, places and words."""
+
+    def __init__(self, depth: int = 2, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.words = nn.Embedding(TOKENS, WIDTH)
+        self.places = nn.Parameter(torch.randn(TOKENS, WIDTH))
+        self.blocks = nn.ModuleList([Block(dropout) for _ in range(depth)])
+        self.last = nn.LayerNorm(WIDTH)
+        self.answer = nn.Linear(WIDTH, TOKENS)
+
+    def forward(self, words: torch.Tensor) -> torch.Tensor:
+        hidden = self.words(words) + self.places
+        for block in self.blocks:
+            hidden = block(hidden)
+        return self.answer(self.last(hidden))
+
+
+class SmallConvNet(nn.Module):
+    """Learns which way a bar lies (``bars``); its normalisation keeps running means."""
+
+    def __init__(self, channels: int = 8) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Conv2d(1, channels, 3, padding=1),
+            nn.BatchNorm2d(channels),
+            nn.ReLU(),
+            nn.Conv2d(channels, channels, 3, padding=1),
+            nn.ReLU(),
+            nn.AdaptiveMaxPool2d(1),
+            nn.Flatten(),
+            nn.Linear(channels, SHAPES),
+        )
+
+    def forward(self, pictures: torch.Tensor) -> torch.Tensor:
+        return self.layers(pictures)
+
+
+def sentences(count: int, seed: int) -> Tuple[torch.Tensor, torch.Tensor]:
+    """Words drawn independently, and the answers: at each place the word before (at the first, the word itself)."""
+    words = torch.randint(0, TOKENS, (count, TOKENS), generator=torch.Generator().manual_seed(seed))
+    answers = words.roll(1, 1)
+    answers[:, 0] = words[:, 0]
+    return words, answers
+
+
+def bars(count: int, seed: int) -> Tuple[torch.Tensor, torch.Tensor]:
+    """Bars of four pixels that lie, stand, fall or rise somewhere in a faint noise, and which of these they do."""
+    generator = torch.Generator().manual_seed(seed)
+    answers = torch.randint(0, SHAPES, (count,), generator=generator)
+    corners = torch.randint(0, _PIXELS - 3, (count, 2), generator=generator)
+    pictures = torch.rand((count, 1, _PIXELS, _PIXELS), generator=generator) * 0.25
+    step = torch.arange(4)
+    rows = torch.stack([step * 0, step, step, 3 - step])[answers] + corners[:, :1]
+    columns = torch.stack([step, step * 0, step, step])[answers] + corners[:, 1:]
+    pictures[torch.arange(count)[:, None], 0, rows, columns] += 1.0
+    return pictures, answers
+
+
+def loss_of(model: nn.Module, batch: Tuple[torch.Tensor, torch.Tensor], device: torch.device) -> torch.Tensor:
+    inputs, answers = batch[0].to(device), batch[1].to(device)
+    return functional.cross_entropy(model(inputs).flatten(0, -2), answers.flatten())
+
+
+def seeded(seed: int) -> None:
+    """The generators that models draw from, on every device."""
+    torch.manual_seed(seed)
