@@ -142,9 +142,7 @@ def glibc_too_old(s: Snapshot, _p: Params) -> Iterator[Evidence]:
     torch_build(s)
     item = installed(s).get("torch")
     tags = () if item is None else item.tags
-    wanted = max(
-        (version(tag.partition("manylinux_")[2].replace("_", ".", 1)) for tag in tags if "-manylinux_" in tag), default=()
-    )[:2]
+    wanted = max((version(tag.partition("manylinux_")[2].replace("_", ".")) for tag in tags if "-manylinux_" in tag), default=())
     if not wanted:
         raise NotApplicable("the installed torch does not say which glibc it was made for")
     found = need(python.glibc)
@@ -152,7 +150,7 @@ def glibc_too_old(s: Snapshot, _p: Params) -> Iterator[Evidence]:
         subject="glibc",
         seen=found,
         wanted=f">= {show(wanted)}",
-        verdict=Verdict.PASS if version(found)[:2] >= wanted else Verdict.FAIL,
+        verdict=Verdict.PASS if version(found) >= wanted else Verdict.FAIL,
         source="WHEEL of torch",
     )
 

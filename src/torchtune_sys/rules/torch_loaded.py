@@ -24,8 +24,8 @@ def soname(path: str) -> str:
     stem, _, numbers = path.rpartition("/")[2].partition(".so")
     name, dash, tag = stem.rpartition("-")
     stem = name if dash and len(tag) == 8 and all(c in "0123456789abcdef" for c in tag) else stem  # auditwheel's mark
-    major = numbers.split(".")[1:2]
-    return f"{stem}.so" + "".join(f".{number}" for number in major)
+    major = numbers[1:].partition(".")[0]
+    return f"{stem}.so.{major}" if major else f"{stem}.so"
 
 
 @rule(
@@ -195,7 +195,7 @@ def torch_release_old(s: Snapshot, _p: Params) -> Iterator[Evidence]:
         verdict=Verdict.FAIL if old else Verdict.PASS,
         source=build.location,
     )
-    if not isinstance(build.cudnn, Missing) and version(build.cudnn)[:2] < (8, 2):
+    if not isinstance(build.cudnn, Missing) and version(build.cudnn) < (8, 2):
         yield Evidence(subject="cuDNN", seen=build.cudnn, wanted="8.2 or later", source=build.location)
 
 

@@ -1,0 +1,278 @@
+"""Which kind of build torch is, what importing it told, and which releases are old; each mark from both sides."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from altered import DENIED, FAIL, NA, NOTHING, PASS, UNKNOWN, altered, lines, verdict
+
+from torchtune_sys.model.facts.python import Distribution, LiveTorch
+from torchtune_sys.model.rule import Verdict
+from torchtune_sys.model.snapshot import Snapshot
+from torchtune_sys.model.values import Missing, Why
+from torchtune_sys.rules.torch_loaded import soname
+
+UNTOLD = Missing(Why.NOT_RECORDED, "test")
+
+
+def with_torch(seen: Snapshot, **facts: Any) -> Snapshot:
+    assert not isinstance(seen.python, Missing)
+    return altered(seen, python__torch=msgspec.structs.replace(seen.python.torch, **facts))
+
+
+def asked(**facts: Any) -> LiveTorch:
+    """What torch itself says; nothing but ``facts``."""
+    told: dict[str, Any] = dict.fromkeys((field.name for field in msgspec.structs.fields(LiveTorch) if field.required), UNTOLD)
+    return LiveTorch(**{**told, "version": "2.11.0+cu130", **facts})
+
+
+@pytest.mark.parametrize(
+    ("version", "cuda", "hip", "xpu", "expected"),
+    [
+        ("2.11.0+cu130", "13.0", NOTHING, NOTHING, PASS),
+        ("2.11.0+rocm7.1", NOTHING, "7.1", NOTHING, PASS),  # another rule's affair
+        ("2.11.0+xpu", NOTHING, NOTHING, "2025.3", PASS),
+        ("2.11.0+cpu", NOTHING, NOTHING, NOTHING, FAIL),
+        ("2.5.1", NOTHING, NOTHING, NOTHING, FAIL),  # aarch64 wheels on PyPI
+        ("2.11.0", UNTOLD, UNTOLD, UNTOLD, PASS),
+        ("2.11.0+cpu", UNTOLD, UNTOLD, UNTOLD, FAIL),
+        ("2.11.0+own", UNTOLD, UNTOLD, UNTOLD, UNKNOWN),
+    ],
+)
+def test_a_build_without_gpu_code(healthy: Snapshot, version: str, cuda: Any, hip: Any, xpu: Any, expected: Verdict) -> None:
+    seen = with_torch(healthy, version=version, cuda=cuda, hip=hip, xpu=xpu)
+    assert lines(seen, "cpu-only-build") == ([] if expected is UNKNOWN else [(f"torch {version}", expected)])
+    assert verdict(seen, "cpu-only-build") is expected
+
+
+@pytest.mark.parametrize(
+    "plugin",
+    [
+        "torch-npu",
+        "torch-xla",
+        "habana-torch-plugin",
+        "intel-extension-for-pytorch",
+        "torch-mlu",
+        "torch-musa",
+        "torch-neuronx",
+    ],
+)
+def test_under_another_accelerators_plug_in_torch_is_a_cpu_build(healthy: Snapshot, plugin: str) -> None:
+    items = tuple(Distribution(name=name, version="2.11.0", location="/venv") for name in ("numpy", plugin))
+    seen = with_torch(altered(healthy, python__distributions=items), version="2.11.0+cpu", cuda=NOTHING)
+    assert verdict(seen, "cpu-only-build") is NA
+
+
+@pytest.mark.parametrize(
+    ("gpu", "amd", "nvidia", "expected"),
+    [
+        ("amd", NOTHING, NOTHING, FAIL),
+        ("nvidia", ("0000:03:00.0",), (), FAIL),
+        ("nvidia", ("0000:03:00.0",), NOTHING, FAIL),
+        ("nvidia", ("0000:03:00.0",), ("0000:01:00.0",), NA),
+        ("nvidia", ("0000:03:00.0",), DENIED, UNKNOWN),
+        ("nvidia", NOTHING, (), NA),
+        ("nvidia", (), (), NA),
+        ("nvidia", DENIED, (), UNKNOWN),
+    ],
+)
+def test_a_host_with_amd_gpus_alone(healthy: Snapshot, gpu: str, amd: Any, nvidia: Any, expected: Verdict) -> None:
+    seen = altered(healthy, gpu__vendor=gpu, driver__amd_devices=amd, driver__nvidia_devices=nvidia)
+    assert verdict(seen, "cuda-build-on-amd-host") is expected
+    if gpu != "amd":
+        assert verdict(altered(seen, gpu=UNTOLD), "cuda-build-on-amd-host") is expected
+
+
+def test_a_report_that_names_an_amd_gpu_and_no_bus(healthy: Snapshot) -> None:
+    seen = altered(healthy, gpu__vendor="amd", driver=UNTOLD)
+    assert verdict(seen, "cuda-build-on-amd-host") is FAIL
+    assert verdict(altered(seen, gpu__vendor="nvidia"), "cuda-build-on-amd-host") is UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("version", "cuda", "hip", "expected"),
+    [
+        ("2.11.0+cu130", "13.0", NOTHING, FAIL),
+        ("2.11.0", UNTOLD, UNTOLD, FAIL),
+        ("2.11.0a0+own", UNTOLD, UNTOLD, UNKNOWN),
+        ("2.11.0a0+own", NOTHING, "7.1", PASS),
+        ("2.11.0+rocm7.1", UNTOLD, UNTOLD, PASS),
+        ("2.11.0+cpu", NOTHING, NOTHING, NA),
+        ("2.5.1", NOTHING, NOTHING, NA),
+    ],
+)
+def test_what_an_amd_host_needs(healthy: Snapshot, version: str, cuda: Any, hip: Any, expected: Verdict) -> None:
+    seen = with_torch(altered(healthy, gpu__vendor="amd"), version=version, cuda=cuda, hip=hip)
+    assert verdict(seen, "cuda-build-on-amd-host") is expected
+
+
+@pytest.mark.parametrize(
+    ("version", "debug", "expected"),
+    [
+        ("1.7.0", True, NA),  # says so of every build
+        ("1.7.0+cu110", True, NA),
+        ("1.7.1", True, FAIL),
+        ("1.7.1", False, PASS),
+        ("2.11.0a0+own", True, FAIL),
+        ("2.11.0", DENIED, UNKNOWN),
+    ],
+)
+def test_a_debug_build(healthy: Snapshot, version: str, debug: Any, expected: Verdict) -> None:
+    assert verdict(with_torch(healthy, version=version, debug=debug), "torch-debug-build") is expected
+
+
+FAILED = Missing(Why.FAILED, "import torch", "OSError: libtorch_cuda.so: cannot open shared object file")
+
+
+@pytest.mark.parametrize(
+    ("torch", "live", "expected"),
+    [
+        (Missing(Why.FAILED, "/venv/torch", "pip lists torch, and the package is gone"), NOTHING, [("torch", FAIL)]),
+        (Missing(Why.DENIED, "/venv/torch"), NOTHING, NA),
+        (Missing(Why.FAILED, "/venv/torch/version.py"), NOTHING, NA),
+        (None, NOTHING, NA),
+        (None, asked(), [("import torch", PASS)]),
+        (None, FAILED, [("import torch", FAIL)]),
+        (None, Missing(Why.TIMEOUT, "the child"), UNKNOWN),
+        (NOTHING, FAILED, NA),
+        (DENIED, FAILED, UNKNOWN),
+    ],
+)
+def test_importing_torch(healthy: Snapshot, torch: Any, live: Any, expected: Any) -> None:
+    seen = altered(healthy, python__live=live)
+    seen = seen if torch is None else altered(seen, python__torch=torch)
+    if isinstance(expected, Verdict):
+        assert verdict(seen, "torch-import-fails") is expected
+    else:
+        assert lines(seen, "torch-import-fails") == expected
+
+
+NO_DRIVER = "RuntimeError: Found no NVIDIA driver on your system. Please check that you have an NVIDIA GPU"
+WARNED = "UserWarning: CUDA initialization: Found no NVIDIA driver on your system. Please check"
+
+
+@pytest.mark.parametrize(
+    ("gpu", "said", "expected"),
+    [
+        ({}, (NO_DRIVER,), FAIL),
+        ({}, ("another line", NO_DRIVER), FAIL),
+        ({}, (WARNED,), NA),  # comes wherever there is no GPU
+        ({}, (WARNED, NO_DRIVER), FAIL),
+        ({}, ("another line",), NA),
+        ({"vendor": "amd"}, (NO_DRIVER,), NA),
+        ({"error": "driver-not-loaded"}, (NO_DRIVER,), NA),  # has rules of its own
+        (None, (NO_DRIVER,), FAIL),
+    ],
+)
+def test_torch_found_no_driver(healthy: Snapshot, gpu: Any, said: tuple[str, ...], expected: Verdict) -> None:
+    seen = altered(healthy, gpu__devices=(), gpu__vendor="", driver__nvidia_devices=(), python__complaints=said)
+    seen = altered(seen, gpu=UNTOLD) if gpu is None else altered(seen, **{f"gpu__{name}": fact for name, fact in gpu.items()})
+    assert verdict(seen, "cuda-not-available-to-torch") is expected
+
+
+@pytest.mark.parametrize(
+    ("live", "expected"),
+    [
+        (asked(cuda_available=True), PASS),
+        (asked(cuda_available=False, error="CUDA unknown error"), FAIL),
+        (asked(cuda_available=False), FAIL),
+        (asked(cuda_available=UNTOLD), UNKNOWN),
+        (FAILED, UNKNOWN),
+        (NOTHING, NA),
+    ],
+)
+def test_what_torch_says_of_the_gpus(healthy: Snapshot, live: Any, expected: Verdict) -> None:
+    seen = altered(healthy, python__live=live)
+    assert verdict(seen, "cuda-not-available-to-torch") is expected
+    assert verdict(with_torch(seen, version="2.11.0+cpu"), "cuda-not-available-to-torch") is NA
+    assert verdict(altered(seen, python=UNTOLD), "cuda-not-available-to-torch") is UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("file", "name"),
+    [
+        ("libcudart.so.12.4.127", "libcudart.so.12"),
+        ("libcudart.so.12", "libcudart.so.12"),
+        ("libcudart.so", "libcudart.so"),
+        ("libcudart-d0da41ae.so.11.0", "libcudart.so.11"),  # auditwheel's mark
+        ("libnvrtc-builtins-6c5639ce.so.12.4", "libnvrtc-builtins.so.12"),
+        ("libnvrtc-builtins.so.12.4", "libnvrtc-builtins.so.12"),
+        ("libfoo-d0da41a.so.1", "libfoo-d0da41a.so.1"),  # seven digits are no mark
+        ("libfoo-builtins.so.1", "libfoo-builtins.so.1"),  # eight letters are none either
+        ("libfoo-XXXXXXXX.so.1", "libfoo-XXXXXXXX.so.1"),
+        ("d0da41ae.so.1", "d0da41ae.so.1"),
+    ],
+)
+def test_what_the_loader_calls_a_file(file: str, name: str) -> None:
+    assert soname(f"/opt/x-y.so.d/{file}") == name
+
+
+@pytest.mark.parametrize(
+    ("libraries", "expected"),
+    [
+        (("/a/libcudnn.so.9", "/a/libnccl.so.2"), [("libraries", PASS)]),
+        (("/a/libcudnn.so.9", "/b/libcudnn.so.9"), [("libcudnn.so.9", FAIL)]),
+        (
+            ("/a/libcudnn.so.9", "/b/libnccl.so.2", "/b/libcudnn.so.9", "/c/libnccl.so.2"),
+            [("libcudnn.so.9", FAIL), ("libnccl.so.2", FAIL)],
+        ),
+        (("/a/libmkl_rt.so.2", "/b/libmkl_rt.so.2"), [("libraries", PASS)]),  # no CUDA library
+        (("/a/libomp.so.5", "/b/libomp.so.5", "/a/libiomp5.so", "/b/libiomp5.so"), [("libraries", PASS)]),
+    ],
+)
+def test_libraries_that_are_mapped_twice(healthy: Snapshot, libraries: tuple[str, ...], expected: Any) -> None:
+    assert lines(altered(healthy, python__live=asked(libraries=libraries)), "cuda-library-loaded-twice") == expected
+
+
+@pytest.mark.parametrize(
+    ("level", "expected"),
+    [("DEFAULT", FAIL), ("NO AVX", FAIL), ("default", FAIL), ("AVX2", PASS), ("AVX512", PASS), (DENIED, UNKNOWN)],
+)
+def test_torchs_code_for_the_cpu(healthy: Snapshot, level: Any, expected: Verdict) -> None:
+    seen = altered(healthy, python__live=asked(cpu_capability=level))
+    assert verdict(seen, "torch-cpu-code-slow") is expected
+    assert verdict(altered(seen, cpu__flags=frozenset({"avx"})), "torch-cpu-code-slow") is NA
+
+
+@pytest.mark.parametrize(
+    ("mkl", "expected"), [("2020.4", FAIL), ("2021", PASS), ("2021.1", PASS), (NOTHING, NA), (DENIED, UNKNOWN)]
+)
+def test_an_old_mkl(healthy: Snapshot, mkl: Any, expected: Verdict) -> None:
+    assert verdict(altered(healthy, python__live=asked(mkl=mkl)), "mkl-old") is expected
+
+
+@pytest.mark.parametrize(
+    ("version", "cudnn", "expected"),
+    [
+        ("2.0.0", "8.5.0.96", [("torch", PASS)]),
+        ("2", UNTOLD, [("torch", PASS)]),  # a list of packages that names no more
+        ("1.13.1", "8.5.0.96", [("torch", FAIL)]),
+        ("1.9.0", "8.1.1", [("torch", FAIL), ("cuDNN", FAIL)]),
+        ("2.0.0", "8.2.0", [("torch", PASS)]),
+        ("2.0.0", "8.2", [("torch", PASS)]),
+        ("2.0.0", "8.1.1.33", [("torch", PASS), ("cuDNN", FAIL)]),
+        ("2.0.0", "7.6.5", [("torch", PASS), ("cuDNN", FAIL)]),
+    ],
+)
+def test_old_releases(healthy: Snapshot, version: str, cudnn: Any, expected: Any) -> None:
+    assert lines(with_torch(healthy, version=version, cudnn=cudnn), "torch-release-old") == expected
+
+
+@pytest.mark.parametrize(
+    ("version", "today", "expected"),
+    [
+        ("3.9.21", "2025-10-30", PASS),
+        ("3.9.21", "2025-10-31", PASS),  # the last day
+        ("3.9.21", "2025-11-01", FAIL),
+        ("3.9", "2025-11-01", FAIL),
+        ("3.99.0", "2025-11-01", PASS),
+        ("3.9.21", DENIED, UNKNOWN),
+    ],
+)
+def test_the_end_of_a_python(healthy: Snapshot, version: str, today: Any, expected: Verdict) -> None:
+    seen = altered(healthy, python__version=version, system__today=today)
+    assert verdict(seen, "python-end-of-life") is expected
+    minor = ".".join(version.split(".")[:2])
+    assert expected is UNKNOWN or lines(seen, "python-end-of-life") == [(f"Python {minor}", expected)]
