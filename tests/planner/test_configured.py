@@ -5,16 +5,41 @@ from __future__ import annotations
 import pytest
 from simulate import Seen, recording
 
+from torchtune_sys.host.questions import UNAME
 from torchtune_sys.model.plan import Line, Value
 from torchtune_sys.rules import by_id
 
 RULE = by_id()["task-table-small"]
+"""On 64 CPUs the kernel's own default of pid_max is 65536."""
 
 
-@pytest.mark.parametrize(("configured", "written"), [("4194304", "4194304"), ("8192", "32768"), ("many", "32768")])
+@pytest.mark.parametrize(("configured", "written"), [("4194304", "4194304"), ("8192", "65536"), ("many", "65536")])
 def test_a_better_value_at_boot_is_not_lowered(configured: str, written: str) -> None:
     files = {"/proc/sys/kernel/pid_max": "4096\n", "/usr/lib/sysctl.d/50-pid-max.conf": f"kernel.pid_max = {configured}\n"}
     dirs = {"/usr/lib/sysctl.d": ["50-pid-max.conf"]}
     (change,) = Seen(recording("healthy", files=files, dirs=dirs), [RULE]).plan.changes
     assert [step.value for step in change.steps if isinstance(step, Value)] == [written]
     assert [step.text for step in change.steps if isinstance(step, Line)] == [f"kernel.pid_max = {written}"]
+
+
+def on(kernel: str, files: dict[str, str], base: str = "healthy", **intent: int) -> Seen:
+    answers = recording(base)["answers"]
+    uname = {**answers[UNAME], "release": kernel}
+    overlay = {"files": files, "answers": {UNAME: uname}, **({"intent": intent} if intent else {})}
+    rule = "tcp-buffer-ceiling-low" if base != "healthy" else "somaxconn-low"
+    return Seen(recording(base, **overlay), [by_id()[rule]])
+
+
+@pytest.mark.parametrize(
+    ("kernel", "written"), [("6.8.0-45-generic", "4096"), ("4.18.0-553.el8_10.x86_64", "400"), ("5.4.0-190-generic", "4096")]
+)
+def test_at_least_is_never_less_than_the_kernel_sets_by_itself(kernel: str, written: str) -> None:
+    (change,) = on(kernel, {"/proc/sys/net/core/somaxconn": "128\n"}, ranks=8, nodes=50).plan.changes
+    assert [step.value for step in change.steps if isinstance(step, Value)] == [written]
+    assert [step.text for step in change.steps if isinstance(step, Line)] == [f"net.core.somaxconn = {written}"]
+
+
+def test_the_other_numbers_stay_and_the_last_is_not_below_the_kernels_own() -> None:
+    found = on("6.17.0", {"/proc/sys/net/ipv4/tcp_rmem": "8192 262144 1048576\n"}, "tcp-buffer-ceiling-low.fail")
+    values = {change.key: step.value for change in found.plan.changes for step in change.steps if isinstance(step, Value)}
+    assert values["net.ipv4.tcp_rmem"] == "8192 262144 33554432"

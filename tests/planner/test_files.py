@@ -74,6 +74,16 @@ def test_what_reads_like_a_heading_twice_is_kept_twice() -> None:
     assert "vm.a = 1\n" in content and "vm.b = 2\n" in content
 
 
+@pytest.mark.parametrize(
+    ("line", "wins"), [("vm.swappiness=1", True), ("-vm/swappiness = 1", True), ("# vm.swappiness = 1", False)]
+)
+def test_who_wins_is_told_where_a_line_by_hand_sets_the_same(line: str, wins: bool) -> None:
+    (change,) = planned(SWAPPINESS, Ground(files={SYSCTL_FILE: line + "\n"})).changes
+    told = [words for words in change.later if "by hand" in words]
+    assert bool(told) == wins
+    assert not wins or (told and "(= 1) wins at boot" in told[0])
+
+
 LIMIT = Limit(item="nofile", target="2097152")
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from torchtune_sys.model.actions import Action, KernelArgument, Limit, Needs, OwnedFile, Service, Sysctl, SysfsWrite
+from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.sysctl import Assignment, Setting
 from torchtune_sys.model.ground import LIMITS_FILE, SYSCTL_FILE, Ground
 from torchtune_sys.model.plan import Line, Step
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing
+from torchtune_sys.planner import files
 
 
 def told(action: Action) -> str:
@@ -24,6 +26,7 @@ def overrides(s: Snapshot, ground: Ground, action: Action, made: tuple[Step, ...
         setting = s.sysctl.settings.get(action.key)
         if setting is not None:
             yield from _sysctl_winners(setting)
+        yield from _by_hand(ground.files.get(SYSCTL_FILE), action.key)
     if isinstance(action, SysfsWrite) and not any(isinstance(step, Line) for step in made):
         yield "nothing keeps it: it holds until the file system is mounted anew or the host restarts"
     if isinstance(action, SysfsWrite) and not isinstance(s.sysctl, Missing) and isinstance(s.sysctl.tuned_profile, str):
@@ -44,6 +47,15 @@ def _sysctl_winners(setting: Setting) -> Iterator[str]:
         yield f"{setting.cmdline.source} sets it earlier at boot; our file wins"
     if isinstance(setting.systemd, Missing) and setting.systemd.why.value not in ("absent", "not-recorded"):
         yield f"who else sets it at boot could not be read: {setting.systemd}"
+
+
+def _by_hand(present: Fact[str] | None, key: str) -> Iterator[str]:
+    """What a person wrote into our file stands behind our lines."""
+    for paragraph in files.parse(present).by_hand if isinstance(present, str) else ():
+        for line in paragraph.splitlines():
+            name, sign, value = line.partition("=")
+            if sign and name.strip().lstrip("-").replace("/", ".") == key.replace("/", "."):
+                yield f"a line by hand in {SYSCTL_FILE} (= {value.strip()}) wins at boot: it stands behind ours"
 
 
 def _file(found: Assignment) -> str:

@@ -20,7 +20,7 @@ from torchtune_sys.model.ground import GRUB_FILE, LIMITS_FILE, MODPROBE_FILE, SY
 from torchtune_sys.model.plan import Change, Command, Line, Refusal, Step, Unit, Value
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.target import AtLeast, AtMost, Exactly, OneOf, Target, choice, met
-from torchtune_sys.model.values import Missing, Why, absent
+from torchtune_sys.model.values import Missing, Why, absent, known
 from torchtune_sys.planner import lasting, later
 from torchtune_sys.planner.arguments import is_plain
 from torchtune_sys.planner.wishes import Group
@@ -169,12 +169,26 @@ def _sysctl(s: Snapshot, action: Sysctl) -> tuple[Step, ...] | str:
         return f"this kernel has no {action.key}"
     if isinstance(found.running, Missing):
         return str(found.running)
-    value = _configured(action.target, found.systemd) or chosen(action.target, found.running)
+    target = _above_default(s, action)
+    value = _configured(target, found.systemd) or chosen(target, found.running)
     counterpart = COUNTERPARTS.get(action.key, "")
     return (
         Value(path=proc(action.key), value=value, counterpart=proc(counterpart) if counterpart else ""),
         Line(path=SYSCTL_FILE, key=action.key, text=f"{action.key} = {value}"),
     )
+
+
+def _above_default(s: Snapshot, action: Sysctl) -> Target:
+    """At least so much is never less than what the kernel would set by itself at the next start."""
+    if not isinstance(action.target, AtLeast):
+        return action.target
+    from torchtune_sys.knowledge import kernel_defaults
+
+    release = "" if isinstance(s.system, Missing) else known(s.system.kernel, "")
+    cpus = None if isinstance(s.cpu, Missing) else known(s.cpu.online, None)
+    memory_bytes = 0 if isinstance(s.memory, Missing) else known(s.memory.total_bytes, 0)
+    default = kernel_defaults.default(action.key, release, 0 if cpus is None else len(cpus), memory_bytes)
+    return action.target if default is None else AtLeast(max(action.target.value, default))
 
 
 def _configured(target: Target, found: Fact[Assignment]) -> str:
