@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from torchtune_sys.model.actions import Advice, Environment
 from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, rule
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import Missing, NotApplicable, absent, known, need
+from torchtune_sys.model.values import NotApplicable, absent, known, need
 from torchtune_sys.rules.gates import nvidia_hardware
 
 
@@ -117,8 +117,9 @@ def _would_listen(s: Snapshot, env: Mapping[str, str]) -> None:
     address = env.get("MASTER_ADDR", "localhost")
     if address in ("localhost", "127.0.0.1", "::1"):
         return
-    hostname = known(s.system.hostname, "") if not isinstance(s.system, Missing) else ""
-    if hostname and address.split(".")[0].lower() == hostname.split(".")[0].lower() and not address[:1].isdigit():
+    hostname = known(need(s.system).hostname, "")
+    numeric = address.replace(".", "").isdigit()
+    if hostname and address.split(".")[0].lower() == hostname.split(".")[0].lower() and not numeric:
         return
     interfaces = need(need(s.network).interfaces)
     if not any(address == item.address for interface in interfaces for item in known(interface.addresses, ())):
