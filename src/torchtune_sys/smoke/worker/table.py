@@ -6,7 +6,9 @@ from typing import Callable, NamedTuple, Tuple
 
 from torchtune_sys.smoke.worker.arithmetic import conv_is_right, copies_arrive, device_works, gemm_is_right, memory_keeps
 from torchtune_sys.smoke.worker.here import DEFAULT, QUICK, Here
+from torchtune_sys.smoke.worker.precision import bfloat16_trains, float16_trains
 from torchtune_sys.smoke.worker.processes import ranks_meet
+from torchtune_sys.smoke.worker.training import training_learns
 
 
 class Stage(NamedTuple):
@@ -28,6 +30,9 @@ STAGES: Tuple[Stage, ...] = (
     Stage("memory", memory_keeps),
     Stage("copy", copies_arrive),
     Stage("conv", conv_is_right),
+    Stage("train", training_learns),
+    Stage("amp-bf16", bfloat16_trains),
+    Stage("amp-fp16", float16_trains),
     Stage("rendezvous", ranks_meet, 90.0, together=True),
 )
 LEVELS = (QUICK, DEFAULT, "thorough")

@@ -1,0 +1,248 @@
+"""Mixed precision: what autocast lowers, that training bears it, and the scaler that float16 needs."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any, Dict, List, Tuple
+
+import torch
+import torch.nn.functional as functional
+
+from torchtune_sys.smoke.worker.here import Here, Idle, Wrong, small_integers
+from torchtune_sys.smoke.worker.models import SmallTransformer, loss_of, seeded, sentences
+
+_STEPS_FOLLOWED = 20
+_RATE = 0.3
+_AWAY = {torch.bfloat16: 2.0**-7, torch.float16: 2.0**-10}
+"""How far a loss may be from that of the float32 run. Leaving out or repeating a single one of these steps moves the loss by 0.015
+and more. Rounding (8 bits of bfloat16, 11 of float16, in sums that float32 keeps) was seen to move it by 7e-4 and 8e-5."""
+
+
+def bfloat16_trains(here: Here) -> None:
+    """Training under autocast to bfloat16 is lowered where it should be, and follows the float32 run."""
+    if here.kind == "cuda" and torch.version.cuda is not None and torch.cuda.get_device_capability(here.device)[0] < 8:
+        raise Idle("this GPU has no bfloat16 (compute capability below 8.0)")
+    autocast_lowers(here, torch.bfloat16)
+    _follows(here, torch.bfloat16)
+
+
+def autocast_lowers(here: Here, dtype: torch.dtype) -> None:
+    """Products take the low dtype, what needs the range stays in float32, and outside all is as before."""
+    left, right = small_integers((8, 8), 1).to(here.device), small_integers((8, 8), 2).to(here.device)
+    picture = small_integers((1, 2, 4, 4), 3).to(here.device)
+    with torch.autocast(here.kind, dtype=dtype):
+        low = {
+            "linear": functional.linear(left, right),
+            "matmul": left @ right.t(),
+            "bmm": torch.bmm(left[None], right.t()[None])[0],
+            "conv2d": functional.conv2d(picture, picture),
+        }
+        high = {
+            "cross_entropy": functional.cross_entropy(low["linear"], torch.arange(8, device=here.device)),
+            "mse_loss": functional.mse_loss(low["linear"], right),
+            "a sum of two float32": left + right,
+        }
+        if here.kind == "cuda":  # https://docs.pytorch.org/docs/stable/amp.html: these only where the device is CUDA
+            high["softmax"] = functional.softmax(low["linear"], -1)
+            high["layer_norm"] = functional.layer_norm(low["linear"], (8,))
+        with torch.autocast(here.kind, enabled=False):
+            high["linear where autocast is disabled"] = functional.linear(left, right)
+    high["linear after autocast"] = functional.linear(left, right)
+    for name, found in low.items():
+        if found.dtype != dtype:
+            cause = "autocast-off" if found.dtype == torch.float32 else "autocast-wrong-dtype"
+            raise Wrong(cause, "%s gives %s under autocast to %s" % (name, _word(found.dtype), _word(dtype)))
+    for name, found in high.items():
+        if found.dtype != torch.float32:
+            raise Wrong("autocast-lowers-too-much", "%s gives %s, not float32" % (name, _word(found.dtype)))
+    right_answer = left.to("cpu", torch.float64) @ right.to("cpu", torch.float64).t()  # below 2**7: exact in each dtype
+    for name in ("linear", "matmul", "bmm"):
+        if not torch.equal(low[name].to("cpu", torch.float64), right_answer):
+            raise Wrong("gemm-wrong", "%s under autocast to %s has a wrong answer" % (name, _word(dtype)))
+
+
+def _word(dtype: torch.dtype) -> str:
+    return str(dtype).replace("torch.", "")
+
+
+def _follows(here: Here, dtype: torch.dtype, scaler: Any = None) -> None:
+    """From the same start, on the same data, the losses are those of float32 but for rounding."""
+    plain, low = _losses(here, torch.float32, None), _losses(here, dtype, scaler)
+    away = max(abs(one - other) for one, other in zip(plain, low))
+    here.measure("away from float32", away, "")
+    here.measure("loss", low[-1], "")
+    if not away <= _AWAY[dtype]:
+        raise Wrong(
+            "amp-diverges",
+            "under autocast to %s a loss is %.4g away from that of the float32 run (rounding: at most %.4g); %s against %s"
+            % (_word(dtype), away, _AWAY[dtype], _row(low), _row(plain)),
+        )
+    if not low[-1] < low[0] - _STEPS_FOLLOWED * _AWAY[dtype]:
+        raise Wrong("training-does-not-learn", "under autocast to %s the loss does not fall: %s" % (_word(dtype), _row(low)))
+
+
+def _row(losses: List[float]) -> str:
+    return " ".join("%.4f" % loss for loss in losses)
+
+
+def _losses(here: Here, dtype: torch.dtype, scaler: Any) -> List[float]:
+    """The loss before each step, and that after the last."""
+    seeded(2)
+    model = SmallTransformer().to(here.device)
+    # Plain descent: Adam divides by the gradient's size, so that a gradient that is wrong by a factor would not show.
+    optimizer = torch.optim.SGD(model.parameters(), lr=_RATE)
+    losses: List[float] = []
+    for step in range(_STEPS_FOLLOWED + 1):
+        optimizer.zero_grad()
+        with torch.autocast(here.kind, dtype=dtype, enabled=dtype != torch.float32):
+            loss = loss_of(model, sentences(16, step), here.device)
+        losses.append(loss.item())
+        (loss if scaler is None else scaler.scale(loss)).backward()
+        _stay_float32(model)
+        if scaler is None:
+            optimizer.step()
+        else:
+            scaler.step(optimizer)
+            scaler.update()
+    return losses
+
+
+def _stay_float32(model: torch.nn.Module) -> None:
+    for name, parameter in model.named_parameters():
+        for what, tensor in (("parameter", parameter), ("gradient", parameter.grad)):
+            if tensor is None or tensor.dtype != torch.float32:
+                seen = "missing" if tensor is None else _word(tensor.dtype)
+                raise Wrong("amp-parameters-lowered", "the %s of %s is %s under autocast, not float32" % (what, name, seen))
+
+
+def float16_trains(here: Here) -> None:
+    """Training under autocast to float16 with a scaler: as with bfloat16, and the scaler does what it is for."""
+    _float16_autocast_is_there(here)
+    autocast_lowers(here, torch.float16)
+    # 2**8 is small enough for every gradient of this model to stay below float16's 65504: no step is to be left out.
+    _follows(here, torch.float16, new_scaler(here, 2.0**8, 1000))
+    _scaler_skips_and_grows(here)
+
+
+def _float16_autocast_is_there(here: Here) -> None:
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        with torch.autocast(here.kind, dtype=torch.float16):
+            pass
+    if here.kind == "cpu" and (
+        any("not supported" in str(warning.message) for warning in said) or not hasattr(torch.amp, "GradScaler")
+    ):
+        raise Idle("torch %s has no float16 autocast with scaler on the CPU" % torch.__version__)
+
+
+def new_scaler(here: Here, scale: float, interval: int) -> Any:
+    """A scaler for this device. Powers of two: scaling back and forth changes no bit of a gradient."""
+    settings = {"init_scale": scale, "growth_factor": 2.0, "backoff_factor": 0.5, "growth_interval": interval}
+    if hasattr(torch.amp, "GradScaler"):
+        return torch.amp.GradScaler(here.kind, **settings)
+    return torch.cuda.amp.GradScaler(**settings)
+
+
+_INTERVAL = 3
+_SCRIPT = ("step", "clip", "step", "inf", "step", "step", "nan", "clip", "step", "step")
+"""What becomes of each round; after three good ones in a row the scale doubles, after a bad one it is halved."""
+
+
+def _scaler_skips_and_grows(here: Here) -> None:
+    """Beside a twin that trains without a scaler, all in float32: the same bits after every step, none changed by a bad one."""
+    model, optimizer = _perceptron(here)
+    twin, twin_optimizer = _perceptron(here)
+    scale, good = 2.0**10, 0
+    scaler = new_scaler(here, scale, _INTERVAL)
+    for number, what in enumerate(_SCRIPT):
+        where = "round %d (%s)" % (number, what)
+        batch = _points(number)
+        for one in (optimizer, twin_optimizer):
+            one.zero_grad()
+        scaler.scale(loss_of(model, batch, here.device)).backward()
+        loss_of(twin, batch, here.device).backward()
+        if what == "clip":
+            scaler.unscale_(optimizer)
+            _same_gradients(where, model, twin)
+            _clips(where, model, twin)
+        if what in ("inf", "nan"):
+            list(model.parameters())[2].grad.view(-1)[-1] = float(what)
+        before = _all_bits(model, optimizer)
+        scaler.step(optimizer)
+        scaler.update()
+        good = good + 1 if what in ("step", "clip") else 0
+        if good:
+            twin_optimizer.step()
+            _stepped(where, before, _all_bits(model, optimizer), _all_bits(twin, twin_optimizer))
+        else:
+            _left_alone(where, before, _all_bits(model, optimizer))
+        scale = scale * (2.0 if good and good % _INTERVAL == 0 else 1.0 if good else 0.5)
+        if scaler.get_scale() != scale:
+            raise Wrong(
+                "scaler-scale-wrong", "after %s the scale is %g, where it must be %g" % (where, scaler.get_scale(), scale)
+            )
+
+
+def _perceptron(here: Here) -> Tuple[torch.nn.Module, torch.optim.Optimizer]:
+    """Nothing in it adds in an order that varies (an embedding's gradient does on GPUs)."""
+    seeded(3)
+    model = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.GELU(), torch.nn.Linear(32, 4)).to(here.device)
+    return model, torch.optim.AdamW(model.parameters(), lr=1e-2)
+
+
+def _points(seed: int) -> Tuple[torch.Tensor, torch.Tensor]:
+    points = small_integers((32, 16), seed)
+    return points, points[:, :4].argmax(1)
+
+
+def _all_bits(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> Dict[str, torch.Tensor]:
+    """The parameters and whatever the optimizer remembers of them."""
+    held = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+    for name, parameter in model.named_parameters():
+        for key, value in optimizer.state.get(parameter, {}).items():
+            held["%s of %s" % (key, name)] = torch.as_tensor(value).detach().clone()
+    return held
+
+
+def _differing(one: Dict[str, torch.Tensor], other: Dict[str, torch.Tensor]) -> List[str]:
+    return [
+        name for name in sorted({*one, *other}) if name not in one or name not in other or not torch.equal(one[name], other[name])
+    ]
+
+
+def _left_alone(where: str, before: Dict[str, torch.Tensor], after: Dict[str, torch.Tensor]) -> None:
+    changed = _differing(before, after)
+    if changed:
+        raise Wrong("scaler-never-skips", "%s had a gradient that is not finite, yet it changed %s" % (where, ", ".join(changed)))
+
+
+def _stepped(
+    where: str, before: Dict[str, torch.Tensor], after: Dict[str, torch.Tensor], wanted: Dict[str, torch.Tensor]
+) -> None:
+    if not _differing(before, after):
+        raise Wrong("scaler-always-skips", "%s was left out, though all gradients are finite" % where)
+    changed = _differing(after, wanted)
+    if changed:
+        raise Wrong("scaler-changes-step", "%s with a scaler is not that without: %s" % (where, ", ".join(changed)))
+
+
+def _same_gradients(where: str, model: torch.nn.Module, twin: torch.nn.Module) -> None:
+    for (name, parameter), other in zip(model.named_parameters(), twin.parameters()):
+        if not torch.equal(parameter.grad, other.grad):
+            away = float((parameter.grad - other.grad).abs().max())
+            raise Wrong("scaler-unscale-wrong", "%s: unscale_ leaves the gradient of %s off by %g" % (where, name, away))
+
+
+def _clips(where: str, model: torch.nn.Module, twin: torch.nn.Module) -> None:
+    """clip_grad_norm_ against the norm of the twin's gradients in float64, at half of it so that it must act."""
+    norm = sum(float((parameter.grad.double() ** 2).sum()) for parameter in twin.parameters()) ** 0.5
+    told = float(torch.nn.utils.clip_grad_norm_(model.parameters(), norm / 2))
+    torch.nn.utils.clip_grad_norm_(twin.parameters(), norm / 2)
+    left = sum(float((parameter.grad.double() ** 2).sum()) for parameter in model.parameters()) ** 0.5
+    # Rounding of sums of fewer than 1000 squares: below 2**-16. The smallest fault, a layer left out, moves it by a hundredth;
+    # the 1e-6 that torch adds to the norm before it divides is below 2**-16 of a norm above 0.1.
+    for seen, wanted in ((told, norm), (left, norm / 2)):
+        if not abs(seen - wanted) <= 2.0**-14 * wanted:
+            raise Wrong(
+                "clip-wrong", "%s: the norm is %.6g, clipped at %.6g; told %.6g, left %.6g" % (where, norm, norm / 2, told, left)
+            )
