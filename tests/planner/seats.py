@@ -38,14 +38,33 @@ def machine(
     vendor: str = "0x10de",
 ) -> tuple[Snapshot, Room]:
     """``nodes``: cores and GiB of each. Second threads are numbered after all cores, as on x86."""
+    total, first, by_node = sum(count for count, _ in nodes), 0, []
+    for count, gib in nodes:
+        mine = [CpuSet(core + total * thread for thread in range(threads)) for core in range(first, first + count)]
+        by_node.append((mine, gib))
+        first += count
+    return built(by_node, cards, allowed=allowed, cpuset=cpuset, offline=offline, quota=quota, mems=mems, env=env, vendor=vendor)
+
+
+def built(
+    by_node: Sequence[tuple[Sequence[CpuSet], int]],
+    cards: Gpus = (),
+    *,
+    allowed: CpuSet | None = None,
+    cpuset: CpuSet | None = None,
+    offline: frozenset[int] = frozenset(),
+    quota: float = math.inf,
+    mems: CpuSet | None = None,
+    env: dict[str, str] | None = None,
+    vendor: str = "0x10de",
+) -> tuple[Snapshot, Room]:
+    """The hardware threads of each core, and GiB, of each node."""
     cores: list[CpuSet] = []
     made: list[NumaNode] = []
-    total = sum(count for count, _ in nodes)
-    for number, (count, gib) in enumerate(nodes):
-        mine = [CpuSet(core + total * thread for thread in range(threads)) for core in range(len(cores), len(cores) + count)]
+    for number, (mine, gib) in enumerate(by_node):
         cores += mine
         cpus = CpuSet(cpu for core in mine for cpu in core if cpu not in offline)
-        row = tuple(10 if other == number else 21 + abs(other - number) for other in range(len(nodes)))
+        row = tuple(10 if other == number else 21 + abs(other - number) for other in range(len(by_node)))
         made.append(NumaNode(id=number, cpus=cpus, memory_bytes=gib << 30, free_bytes=gib << 29, distances=row))
     online = CpuSet(cpu for core in cores for cpu in core if cpu not in offline)
     cpu = dict.fromkeys(CpuFacts.__struct_fields__, NOT_LOOKED)
