@@ -26,6 +26,7 @@ COMMANDS = {
     "undo": ("torchtune_sys.cli.undo", "Take back what apply changed."),
     "history": ("torchtune_sys.cli.history", "List what was applied and undone."),
     "launch": ("torchtune_sys.cli.launch", "Start one rank on the CPUs and memory near its GPU."),
+    "smoke": ("torchtune_sys.cli.smoke", "Train a little, to prove that this host can."),
     "generate": ("torchtune_sys.cli.generate", "Print scripts and configuration files made from the plan."),
     "explain": ("torchtune_sys.cli.explain", "Say why a rule matters, when to leave it, and how to mend it."),
     "rules": ("torchtune_sys.cli.rules", "List the rules."),

@@ -128,6 +128,20 @@ def progress(patience_s: float = 2.0) -> Callable[[set[str]], None] | None:
     return show
 
 
+def stage_progress() -> tuple[Callable[[str, int, int], None], Callable[[], None]]:
+    """What shows the stage that runs, and what takes that away; neither does anything where nobody looks."""
+    if not _is_terminal(sys.stderr):
+        return (lambda _stage, _rank, _ranks: None), (lambda: None)
+    import time
+
+    started = time.monotonic()
+
+    def show(stage: str, _rank: int, ranks: int) -> None:
+        _status(f"{time.monotonic() - started:4.0f} s  {stage}  ({ranks} rank{'s' if ranks != 1 else ''})")
+
+    return show, lambda: _status("")
+
+
 def _status(text: str) -> None:
     with contextlib.suppress(OSError):
         sys.stderr.write(f"\r\x1b[K{text}" if text else "\r\x1b[K")

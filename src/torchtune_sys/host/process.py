@@ -47,11 +47,9 @@ def run(
     """Run ``argv`` and wait for it, at most ``timeout_s`` seconds (plus 1.5 s to end it). ``data`` is its standard input;
     ``unfinished`` is given what one that did not end in time had printed."""
     name = " ".join(argv[:3])
-    with _input(data) as into, _starting:
-        child = _start(argv, name, into, env, cwd)
-        if isinstance(child, Missing):
-            return child
-        _running.add(child)
+    child = start(argv, env=env, cwd=cwd, data=data)
+    if isinstance(child, Missing):
+        return child
     try:
         output = _collect(child, time.monotonic() + max(timeout_s, 0.0), unfinished)
         if output is None:
@@ -64,10 +62,26 @@ def run(
         end(child)
         raise
     finally:
-        _running.discard(child)
-        for stream in (child.stdout, child.stderr):
-            if stream is not None:
-                stream.close()
+        forget(child)
+
+
+def start(
+    argv: tuple[str, ...], *, env: dict[str, str] | None = None, cwd: str = "/", data: str | None = None
+) -> subprocess.Popen[bytes] | Missing:
+    """Start a child that :func:`end_all` ends with us; its caller reads its pipes, ends it and forgets it."""
+    with _input(data) as into, _starting:
+        child = _start(argv, " ".join(argv[:3]), into, env, cwd)
+        if not isinstance(child, Missing):
+            _running.add(child)
+        return child
+
+
+def forget(child: subprocess.Popen[bytes]) -> None:
+    """It has ended, or was abandoned."""
+    _running.discard(child)
+    for stream in (child.stdout, child.stderr):
+        if stream is not None:
+            stream.close()
 
 
 @contextlib.contextmanager

@@ -6,9 +6,10 @@ import importlib.metadata
 import os
 import re
 import subprocess
-from typing import Dict
+from typing import Any, Dict
 
 import torch
+import torch.distributed
 
 from torchtune_sys.smoke.worker.here import Here
 
@@ -67,3 +68,15 @@ def versions_agree(here: Here) -> Dict[str, str]:
             remedy="look who sets WORLD_SIZE beside the launcher",
         )
     return ended
+
+
+def about(here: Here) -> Dict[str, Any]:
+    """What this rank runs with."""
+    told: Dict[str, Any] = {"torch": torch.__version__, "backend": here.backend, "kind": here.kind, "device": "", "nccl": ""}
+    if here.gpus:
+        found = torch.cuda.get_device_properties(here.device)
+        # Since torch 2.5; the place on the bus since 2.8.
+        told.update(device="GPU %d" % here.device.index, gpu=found.name, uuid=str(getattr(found, "uuid", "")))
+        if torch.distributed.is_available() and torch.distributed.is_nccl_available():
+            told["nccl"] = ".".join(str(part) for part in torch.cuda.nccl.version())
+    return told

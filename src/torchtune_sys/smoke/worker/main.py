@@ -16,7 +16,7 @@ import torch
 from torchtune_sys.smoke.worker.channel import channel, last_lines, launching
 from torchtune_sys.smoke.worker.first import IMPORT_S
 from torchtune_sys.smoke.worker.here import DEFAULT, Here, Idle, Unsure, Wrong
-from torchtune_sys.smoke.worker.identity import rank_from_scheduler, versions_agree
+from torchtune_sys.smoke.worker.identity import about, rank_from_scheduler, versions_agree
 from torchtune_sys.smoke.worker.processes import part
 from torchtune_sys.smoke.worker.summary import gather, summarize
 from torchtune_sys.smoke.worker.table import LEVELS, STAGES, Stage
@@ -30,6 +30,7 @@ def arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--world", type=int, default=0, help="ranks that the whole job must have; 0 is any")
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     parser.add_argument("--backend", choices=("gloo", "nccl"), default=None)
+    parser.add_argument("--master-port", type=int, default=0, help="where the ranks started here meet; a free one without")
     parser.add_argument("--scratch", default="", help="where checkpoints and caches go, seen by all ranks of a host")
     parser.add_argument("--expect", default="{}", help="JSON: plausible rates, by stage and figure")
     parser.add_argument("--launch", action="store_true", help=argparse.SUPPRESS)
@@ -45,9 +46,7 @@ def launch(asked: argparse.Namespace) -> None:
     ranks = ranks if ranks > 1 else asked.nproc_per_node or 2
     scratch = asked.scratch or tempfile.mkdtemp(prefix="smoke-")
     rest = [word for word in sys.argv[1:] if word != "--launch"] + ([] if asked.scratch else ["--scratch", scratch])
-    where: List[str] = ["--standalone"]
-    if "MASTER_PORT" in os.environ:
-        where = ["--master-addr", os.environ.get("MASTER_ADDR", "127.0.0.1"), "--master-port", os.environ["MASTER_PORT"]]
+    where = ["--master-addr", "127.0.0.1", "--master-port", str(asked.master_port)] if asked.master_port else ["--standalone"]
     try:
         torchrun([*where, "--nproc-per-node", str(ranks), os.path.abspath(sys.argv[0]), *rest])
     finally:
@@ -122,6 +121,7 @@ def main() -> None:
         expected=json.loads(asked.expect),
     )
     here.world_wish = asked.world
+    channel.tell("about", stages=["import"] + [stage.name for stage in stages], **about(here))
     channel.tell("end", stage="import", seconds=IMPORT_S, **versions_agree(here))
     go_through(here, stages)
     everyone = [] if channel.driven else gather(here, channel.kept)

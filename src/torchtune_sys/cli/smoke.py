@@ -1,0 +1,157 @@
+"""``torchtune-sys smoke``."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from torchtune_sys.cli import options as shared
+
+if TYPE_CHECKING:
+    from torchtune_sys.model.smoke import SmokeReport
+    from torchtune_sys.model.snapshot import Snapshot
+    from torchtune_sys.smoke.driver import Asked
+
+FORMATS = ("text", "json", "junit")
+_PATIENCE_S = 600.0
+
+
+@click.command(
+    "smoke",
+    epilog="""\b
+Examples:
+  torchtune-sys smoke --python ~/train/.venv/bin/python3
+  torchtune-sys smoke --quick
+  torchtune-sys smoke --stages ddp,ddp-amp --nproc-per-node 4 --device cpu
+  torchtune-sys smoke --scratch /checkpoints --format junit -o smoke.xml
+
+\b
+It trains two small models on data that it makes: no network, no downloads.
+As many ranks run as there are GPUs; two where there is one or none. What it
+needs beside torch is shown by "torchtune-sys generate smoke", the same test
+as one script. A pass is remembered: check then says how old the proof is,
+and whether the host has changed since.
+
+\b
+Exit status: 0 all stages that apply passed; 1 one failed; 2 usage; 3 one could
+not be tried; 4 internal error.
+""",
+)
+@click.option("--python", metavar="PATH", help="The interpreter you train with. [python3 of the active environment]")
+@click.option(
+    "--nproc-per-node", "ranks", type=click.IntRange(1, 1024), metavar="N", help="Ranks. [GPUs; 2 with one GPU or none]"
+)
+@click.option("--quick", "level", flag_value="quick", help="Only what takes seconds (15 s on a GPU host).")
+@click.option("--thorough", "level", flag_value="thorough", help="Larger and longer.")
+@click.option(
+    "--stages", metavar="NAMES", multiple=True, help="Only these, separated by commas.", shell_complete=lambda *a: _complete(*a)
+)
+@click.option(
+    "--device", type=click.Choice(("auto", "cpu", "cuda")), default="auto", help="[auto: the GPUs, if torch was built for them]"
+)
+@click.option("--backend", type=click.Choice(("gloo", "nccl")), help="[nccl with a GPU for each rank, else gloo]")
+@click.option("--scratch", metavar="DIR", help="Where checkpoints are written, and removed. [directory of temporary files]")
+@click.option("--master-port", type=click.IntRange(1, 65535), metavar="PORT", help="Where the ranks meet. [a free port]")
+@click.option("--timeout", type=float, metavar="S", default=_PATIENCE_S, help="End the whole test after S seconds. [600]")
+@click.option("--no-proof", is_flag=True, help="Do not remember a pass.")
+@shared.format_option(*FORMATS)
+@shared.output_option
+@click.option("-v", "--verbose", is_flag=True, help="All figures, and what the ranks printed last.")
+@click.option("-q", "--quiet", is_flag=True, help="The verdict and what failed only.")
+@shared.color_option
+def command(**options: Any) -> int:
+    """Train a little on this host, to prove that it can, or to say what is broken."""
+    from torchtune_sys.cli.terminal import give
+
+    started = time.monotonic()
+    report = _report(options, started)
+    give(_rendered(report, options), options["output"], machine=options["format_"] != "text")
+    return _status(report)
+
+
+def _report(options: Mapping[str, Any], started: float) -> SmokeReport:
+    from torchtune_sys import __version__
+    from torchtune_sys.cli.judged import judged
+    from torchtune_sys.cli.look import now
+    from torchtune_sys.cli.terminal import environment, stage_progress
+    from torchtune_sys.model.rule import Verdict
+    from torchtune_sys.model.smoke import SmokeReport
+    from torchtune_sys.render.report import host_name
+    from torchtune_sys.smoke.driver import smoke
+    from torchtune_sys.smoke.merge import worst
+
+    looked = dict.fromkeys((*shared.INTENT, "from_", "root", "profile", "config"), None)
+    looked.update(
+        timeout=None, live=False, data=(), checkpoints=(), select=(), ignore=(), python=options["python"], ranks=options["ranks"]
+    )
+    seen, results, _config = judged(looked)
+    causes = {result.rule.cause for result in results if result.verdict is Verdict.FAIL and result.rule.cause}
+    asked = _asked(options, seen)
+    show, clear = stage_progress()
+    try:
+        team, stages, output = smoke(asked, environment(), causes, show)
+    finally:
+        clear()
+    return SmokeReport(
+        version=__version__,
+        time=now()[0],
+        host=host_name(seen),
+        team=team,
+        verdict=worst([stage.verdict for stage in stages]),
+        seconds=time.monotonic() - started,
+        stages=stages,
+        output=output,
+    )
+
+
+def _asked(options: Mapping[str, Any], seen: Snapshot) -> Asked:
+    from torchtune_sys.errors import UserError
+    from torchtune_sys.model.values import Missing, Why, known
+    from torchtune_sys.planner.visible import visible
+    from torchtune_sys.smoke.driver import Asked
+    from torchtune_sys.smoke.names import named
+
+    if isinstance(seen.python, Missing) or isinstance(seen.python.executable, Missing):
+        missing = seen.python if isinstance(seen.python, Missing) else seen.python.executable
+        raise UserError(f"no Python to train with: {missing}", "--python names the interpreter you train with")
+    gpus = 0 if options["device"] == "cpu" else len(visible(seen, Missing(Why.ABSENT, "boards")).addresses)
+    cpus = 1 if isinstance(seen.cpu, Missing) else int(known(seen.cpu.effective, 1.0))
+    return Asked(
+        python=seen.python.executable,
+        ranks=options["ranks"] or (gpus if gpus > 1 else 2),
+        cpus=max(cpus, 1),
+        level=options["level"] or "default",
+        stages=named(options["stages"]),
+        device=options["device"],
+        backend=options["backend"] or "",
+        scratch=options["scratch"] or "",
+        master_port=options["master_port"] or 0,
+        timeout_s=options["timeout"],
+    )
+
+
+def _rendered(report: SmokeReport, options: Mapping[str, Any]) -> str:
+    from torchtune_sys.cli.terminal import style
+    from torchtune_sys.render import smoke as render
+
+    if options["format_"] == "json":
+        return render.json(report)
+    if options["format_"] == "junit":
+        return render.junit(report)
+    return render.text(report, style(options["color"], options["output"]), quiet=options["quiet"], verbose=options["verbose"])
+
+
+def _status(report: SmokeReport) -> int:
+    from torchtune_sys.model.rule import Verdict
+
+    return {Verdict.PASS: 0, Verdict.NA: 0, Verdict.FAIL: 1, Verdict.UNKNOWN: 3, Verdict.CRASHED: 4}[report.verdict]
+
+
+def _complete(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
+    from torchtune_sys.smoke.names import stage_names
+
+    before, comma, last = incomplete.rpartition(",")
+    return [before + comma + name for name in stage_names() if name.startswith(last)]

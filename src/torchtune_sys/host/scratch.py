@@ -1,0 +1,68 @@
+"""A directory for a run's own files, removed at its end, and what the kernel counted meanwhile."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import tempfile
+from collections.abc import Iterator
+
+from torchtune_sys.errors import CannotWrite
+
+
+@contextlib.contextmanager
+def directory(parent: str, otherwise: str) -> Iterator[str]:
+    """A new directory in ``parent`` ("": where temporary files go, and if that cannot be, in ``otherwise``), for this user only.
+
+    Raises CannotWrite.
+    """
+    made, failure = "", CannotWrite("no directory for temporary files", "name one with --scratch")
+    for place in (parent,) if parent else (_temporary(), otherwise):
+        try:
+            made = tempfile.mkdtemp(prefix="torchtune-sys-", dir=place)
+            break
+        except OSError as error:
+            failure = CannotWrite(f"{place}: {error.strerror}", "name a directory that can be written with --scratch")
+    if not made:
+        raise failure
+    try:
+        yield made
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+
+
+def _temporary() -> str:
+    try:
+        return tempfile.gettempdir()
+    except OSError:  # it tried to write in each of its places
+        return "/tmp"
+
+
+def write(path: str, text: str) -> None:
+    """A small file of the run. Raises CannotWrite."""
+    try:
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text)
+    except OSError as error:
+        raise CannotWrite(f"{path}: {error.strerror}", "make room, or name another directory with --scratch") from None
+
+
+def memory_kills() -> int:
+    """How often the kernel killed a process for lack of memory: in this cgroup (v2, v1), else on this machine."""
+    for path, key in (*_cgroup_files(), ("/proc/vmstat", "oom_kill")):
+        with contextlib.suppress(OSError, ValueError), open(path, encoding="utf-8") as file:
+            for line in file:
+                name, _, count = line.partition(" ")
+                if name == key:
+                    return int(count)
+    return 0
+
+
+def _cgroup_files() -> Iterator[tuple[str, str]]:
+    with contextlib.suppress(OSError), open("/proc/self/cgroup", encoding="utf-8") as file:
+        for line in file.read().splitlines():
+            _, controllers, path = line.split(":", 2)
+            if not controllers:
+                yield f"/sys/fs/cgroup{path}/memory.events", "oom_kill"
+            elif "memory" in controllers.split(","):
+                yield f"/sys/fs/cgroup/memory{path}/memory.oom_control", "oom_kill"

@@ -1,0 +1,98 @@
+"""What a smoke test found."""
+
+from __future__ import annotations
+
+import msgspec
+
+from torchtune_sys.model.rule import Verdict
+
+
+class Figure(msgspec.Struct, frozen=True, kw_only=True):
+    """A measurement of one rank."""
+
+    name: str
+    value: float
+    unit: str
+    """As the field writes it: TFLOP/s, GB/s (10**9 bytes), s, MiB; "" for a count."""
+    expected: float = 0.0
+    """The least that is plausible here; 0 where nobody knows."""
+
+
+class RankEnd(msgspec.Struct, frozen=True, kw_only=True):
+    """How a stage ended on one rank."""
+
+    rank: int
+    verdict: Verdict
+    seconds: float
+    cause: str = ""
+    seen: str = ""
+    remedy: str = ""
+    trace: str = ""
+    """Where it happened, one frame a line, the innermost last."""
+
+
+class StageResult(msgspec.Struct, frozen=True, kw_only=True):
+    """One stage over all ranks: its verdict is the worst of theirs."""
+
+    stage: str
+    verdict: Verdict
+    seconds: float
+    """On the slowest rank."""
+    figures: tuple[Figure, ...] = ()
+    """Over the ranks the lowest of each rate, and the highest of what is better low (seconds)."""
+    ranks: tuple[int, ...] = ()
+    """Those with this verdict, where others have another one."""
+    cause: str = ""
+    """The same vocabulary as the rules' causes; "" where none is known."""
+    seen: str = ""
+    remedy: str = ""
+    trace: str = ""
+    places: tuple[str, ...] = ()
+    """Where each rank was when a hang was ended."""
+
+
+class Team(msgspec.Struct, frozen=True, kw_only=True):
+    """Who ran."""
+
+    python: str
+    torch: str = ""
+    ranks: int = 0
+    backend: str = ""
+    device: str = "cpu"
+    """cpu or cuda."""
+    gpus: tuple[str, ...] = ()
+    """Name and PCI address or UUID of the GPUs that were used."""
+    level: str = "default"
+
+
+class Comparison(msgspec.Struct, frozen=True, kw_only=True):
+    """A figure beside this host's own earlier ones."""
+
+    stage: str
+    figure: str
+    unit: str
+    now: float
+    before: float
+    """Median of the earlier proofs with the same hardware and software."""
+    proofs: int
+
+
+class SmokeReport(msgspec.Struct, frozen=True, kw_only=True):
+    """One run of the smoke test."""
+
+    version: str
+    time: str
+    """UTC, ISO 8601."""
+    host: str
+    team: Team
+    verdict: Verdict
+    seconds: float
+    stages: tuple[StageResult, ...]
+    slower: tuple[Comparison, ...] = ()
+    output: str = ""
+    """The end of what the ranks printed, where something failed."""
+
+    @property
+    def proven(self) -> bool:
+        """Every applicable stage of the level passed."""
+        return self.verdict is Verdict.PASS

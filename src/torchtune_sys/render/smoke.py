@@ -1,0 +1,129 @@
+"""The smoke test's report: text, JSON, JUnit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from torchtune_sys.model import codec
+from torchtune_sys.model.rule import Verdict
+from torchtune_sys.model.smoke import Comparison, Figure, SmokeReport, StageResult
+from torchtune_sys.render import layout
+from torchtune_sys.render.junit import escape
+from torchtune_sys.render.layout import Line, Style, line
+
+SCHEMA = "torchtune-sys/smoke/1"
+_STYLES = {Verdict.PASS: "good", Verdict.FAIL: "error", Verdict.UNKNOWN: "warning", Verdict.CRASHED: "error", Verdict.NA: "dim"}
+_HANG = 37
+_OUTPUT_LINES = 20
+
+
+def text(report: SmokeReport, style: Style, *, quiet: bool, verbose: bool) -> str:
+    """For people: the verdict first, then a line for each stage."""
+    lines = [line((headline(report), _STYLES[report.verdict]))]
+    if not quiet:
+        lines.append(line(about(report)))
+        lines.append(line())
+    for stage in report.stages:
+        if not quiet or stage.verdict not in (Verdict.PASS, Verdict.NA):
+            lines.extend(_stage(stage, verbose))
+    lines.extend(_slower(report.slower))
+    if verbose and report.output:
+        lines.append(line())
+        lines.append(line(("What the ranks printed last", "bold")))
+        lines.extend(line(row, indent=2) for row in report.output.splitlines()[-_OUTPUT_LINES:])
+    return layout.render(lines, style)
+
+
+def headline(report: SmokeReport) -> str:
+    """The verdict in a sentence; on a host without a GPU it says first what was not verified."""
+    failed = [stage for stage in report.stages if stage.verdict in (Verdict.FAIL, Verdict.CRASHED)]
+    unknown = [stage for stage in report.stages if stage.verdict is Verdict.UNKNOWN]
+    passed = sum(stage.verdict is Verdict.PASS for stage in report.stages)
+    if failed:
+        first = next((stage for stage in failed if stage.cause), failed[0])
+        more = f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""
+        words = f"training does not work: {first.stage}{more}" + (f": {first.cause}" if first.cause else "")
+    elif unknown:
+        words = f"not proven: {len(unknown)} of {len(report.stages)} stages could not be tried"
+    else:
+        words = f"training works: {passed} stages passed"
+    where = "" if report.team.device == "cuda" else "nothing about GPUs was verified (CPU only); "
+    return f"{report.host}: {where}{words}, {report.seconds:.0f} s"
+
+
+def about(report: SmokeReport) -> str:
+    """Who ran."""
+    team = report.team
+    gpus = f" on {len(team.gpus)} GPU{'s' if len(team.gpus) > 1 else ''}" if team.gpus else ""
+    torch = f"torch {team.torch}" if team.torch else "torch not imported"
+    ranks = f"{team.ranks} rank{'s' if team.ranks != 1 else ''}{gpus}"
+    return ", ".join(filter(None, (torch, ranks, team.backend, f"level {team.level}", team.python)))
+
+
+def _stage(stage: StageResult, verbose: bool) -> Iterator[Line]:
+    figures = [figure_text(figure) for figure in stage.figures]
+    shown = figures if verbose or stage.verdict is Verdict.FAIL else figures[:3]
+    ranks = f"rank {', '.join(map(str, stage.ranks))}: " if stage.ranks else ""
+    words = "; ".join(filter(None, (ranks + stage.seen if stage.seen else "", ", ".join(shown))))
+    label = f"{stage.verdict.value:<8}{stage.stage:<19}{stage.seconds:5.1f} s"
+    yield line(words, label=(label, _STYLES[stage.verdict]), hang=_HANG)
+    if stage.verdict is Verdict.FAIL and stage.cause:
+        yield line((stage.cause, "bold"), label=("cause: ", "bold"), indent=_HANG)
+    if stage.verdict is Verdict.FAIL and stage.remedy:
+        yield line(stage.remedy, label=("fix: ", "good"), indent=_HANG)
+    for place in (*stage.places, *(stage.trace.splitlines() if verbose else ())):
+        yield line((place, "dim"), indent=_HANG)
+
+
+def figure_text(figure: Figure) -> str:
+    """
+    >>> figure_text(Figure(name="bfloat16 GEMM", value=612.34, unit="TFLOP/s"))
+    'bfloat16 GEMM 612 TFLOP/s'
+    """
+    value = f"{figure.value:.0f}" if abs(figure.value) >= 100 or figure.value == int(figure.value) else f"{figure.value:.3g}"
+    return f"{figure.name} {value} {figure.unit}".rstrip()
+
+
+def _slower(slower: tuple[Comparison, ...]) -> Iterator[Line]:
+    for item in slower:
+        part = abs(1 - item.now / item.before) * 100 if item.before else 0.0
+        words = f"{item.figure}: {item.now:.3g} {item.unit}, {part:.0f} % worse than {item.before:.3g} {item.unit}"
+        yield line(f"{words} (median of {item.proofs} earlier runs here)", label=(f"slower  {item.stage}", "warning"), hang=_HANG)
+
+
+def json(report: SmokeReport) -> str:
+    """The report as it is, with the schema's name."""
+    return codec.dumps({"schema": SCHEMA, **msgspec.to_builtins(report)})
+
+
+def junit(report: SmokeReport) -> str:
+    """One suite, a case for each stage."""
+    cases = "".join(_case(stage) for stage in report.stages)
+    count = {verdict: sum(stage.verdict is verdict for stage in report.stages) for verdict in Verdict}
+    return (
+        '<?xml version="1.0" encoding="UTF-8"?>\n<testsuites>\n'
+        f'  <testsuite package="torchtune-sys" id="0" name="torchtune-sys.smoke" timestamp="{escape(report.time.rstrip("Z"))}" '
+        f'hostname="{escape(report.host)}" tests="{len(report.stages)}" failures="{count[Verdict.FAIL]}" '
+        f'errors="{count[Verdict.CRASHED]}" skipped="{count[Verdict.UNKNOWN] + count[Verdict.NA]}" time="{report.seconds:.3f}">\n'
+        f'    <properties><property name="version" value="{escape(report.version)}"/></properties>\n{cases}'
+        "    <system-out></system-out>\n    <system-err></system-err>\n  </testsuite>\n</testsuites>\n"
+    )
+
+
+def _case(stage: StageResult) -> str:
+    opening = f'    <testcase name="{escape(stage.stage)}" classname="torchtune-sys.smoke" time="{stage.seconds:.3f}"'
+    if stage.verdict is Verdict.PASS:
+        return f"{opening}/>\n"
+    if stage.verdict is Verdict.FAIL:
+        more = "\n".join((stage.seen, stage.remedy, *stage.places, stage.trace))
+        inside = (
+            f'<failure type="{escape(stage.cause or "unknown-cause")}" message="{escape(stage.seen)}">{escape(more)}</failure>'
+        )
+    elif stage.verdict is Verdict.CRASHED:
+        inside = f'<error type="crash" message="{escape(stage.seen)}"></error>'
+    else:
+        word = "not applicable" if stage.verdict is Verdict.NA else "unknown"
+        inside = f'<skipped message="{escape(f"{word}: {stage.seen}")}"/>'
+    return f"{opening}>{inside}</testcase>\n"

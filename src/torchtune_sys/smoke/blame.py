@@ -1,0 +1,106 @@
+"""The cause of what went wrong: what the stage says itself, what its error text stands for, how a rank ended."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+
+import msgspec
+
+from torchtune_sys.host.process import ended_by
+from torchtune_sys.knowledge.symptoms import symptom
+from torchtune_sys.model.smoke import RankEnd
+from torchtune_sys.smoke.watch import Trouble
+
+_EXIT = re.compile(r"exitcode: (-?\d+)\) local_rank: \d+ \(pid: (\d+)\)")
+"""torch/distributed/elastic/agent and multiprocessing/errors: how torchrun says which rank failed."""
+_TEXT_BYTES = 4000
+
+
+class Blame(msgspec.Struct, frozen=True, kw_only=True):
+    cause: str = ""
+    seen: str = ""
+    remedy: str = ""
+
+
+def of_end(end: RankEnd, stage: str, found: Collection[str]) -> RankEnd:
+    """An end with its cause. ``found`` are the causes that the rules name on this host."""
+    if end.cause or end.verdict.value != "fail":
+        return end
+    blame = of_text(end.seen + "\n" + end.trace, stage, found)
+    return msgspec.structs.replace(end, cause=blame.cause, remedy=end.remedy or blame.remedy)
+
+
+def of_text(text: str, stage: str, found: Collection[str]) -> Blame:
+    """What an error text stands for; among the causes it may stand for, the one that the rules found too."""
+    row = symptom(text, stage)
+    if row is None:
+        return Blame()
+    cause = next((cause for cause in row.causes if cause in found), row.causes[0])
+    return Blame(cause=cause, remedy=row.remedy)
+
+
+def of_trouble(trouble: Trouble, output: str, crash: str, killed_for_memory: bool, found: Collection[str]) -> Blame:
+    """Why a gang had to be ended. ``output`` is what it printed last, ``crash`` what faulthandler wrote of the dead rank."""
+    if trouble.kind == "died":
+        return _of_death(trouble, output, crash, killed_for_memory, found)
+    if trouble.kind == "not-started":
+        blame = of_text(output[-_TEXT_BYTES:], trouble.stage, found)
+        words = _last_error(output) or "the ranks ended before they had begun"
+        return msgspec.structs.replace(blame, seen=words)
+    who = _ranks(trouble.ranks)
+    words = {
+        "stopped": f"{who} {_is(trouble.ranks)} stopped (SIGSTOP or a debugger) and the others wait",
+        "blocked": f"{who} {_is(trouble.ranks)} blocked in the kernel (state D)",
+        "out-of-time": "the time for the whole test was up",
+    }.get(trouble.kind, f"{who} did not go on" if trouble.ranks else "no rank goes on")
+    cause = {"stopped": "rank-stopped", "blocked": "rank-blocked-in-kernel", "out-of-time": "out-of-time"}.get(
+        trouble.kind, "rank-hung"
+    )
+    return Blame(cause=cause, seen=words)
+
+
+def _of_death(trouble: Trouble, output: str, crash: str, killed_for_memory: bool, found: Collection[str]) -> Blame:
+    pid = trouble.pids[0] if trouble.pids else 0
+    codes = {int(number): int(code) for code, number in _EXIT.findall(output)}
+    code = codes.get(pid)
+    how = "ended" if code is None else f"was ended by {ended_by(code)}" if code < 0 else f"ended with status {code}"
+    seen = f"{_ranks(trouble.ranks)} {how}"
+    if killed_for_memory:
+        return Blame(
+            cause="host-memory-oom",
+            seen=f"{seen}: the kernel killed it for lack of memory",
+            remedy="more memory, or a larger limit",
+        )
+    blame = of_text(
+        f"{'' if code is None or code >= 0 else ended_by(code)}\n{crash}\n{output[-_TEXT_BYTES:]}", trouble.stage, found
+    )
+    if not blame.cause:
+        cause = "rank-killed" if code in (-9, -15) or code is None else "rank-crashed"
+        blame = Blame(
+            cause=cause, remedy="look who ends processes here (the kernel log, the scheduler)" if cause == "rank-killed" else ""
+        )
+    error = _last_error(output) if code is not None and code > 0 else ""
+    return msgspec.structs.replace(blame, seen=f"{seen}: {error}" if error else seen)
+
+
+def _ranks(ranks: tuple[int, ...]) -> str:
+    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}" if ranks else "every rank"
+
+
+def _is(ranks: tuple[int, ...]) -> str:
+    return "are" if len(ranks) > 1 else "is"
+
+
+_NOISE = re.compile(r"^(\s|Traceback|=+|-+|\[?[WIE]\d{4}|Failures:|Root Cause|\[\d+\]:|<NO_OTHER)")
+
+
+def _last_error(output: str) -> str:
+    """The last line that looks like an error of a program's own, not of the launcher that reports it."""
+    lines = [line.strip() for line in output.splitlines() if line.strip() and not _NOISE.match(line)]
+    errors = [
+        line
+        for line in lines
+        if re.search(r"(Error|Exception|error:|cannot|failed|refused)\b", line) and "ChildFailed" not in line
+    ]
+    return (errors or lines or [""])[-1][:400]

@@ -1,0 +1,49 @@
+"""What the ranks told, brought together by stage."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+import msgspec
+
+from torchtune_sys.model.rule import Verdict
+from torchtune_sys.model.smoke import Figure, RankEnd, StageResult
+from torchtune_sys.smoke import blame
+
+_WORST = (Verdict.FAIL, Verdict.CRASHED, Verdict.UNKNOWN, Verdict.PASS, Verdict.NA)
+_LOW_IS_GOOD = frozenset(("s", "ms"))
+
+
+def merged(stage: str, ends: Mapping[int, RankEnd], figures: Mapping[int, list[Figure]], found: Collection[str]) -> StageResult:
+    """One stage: the worst verdict, from the lowest rank that has it."""
+    told = [blame.of_end(ends[rank], stage, found) for rank in sorted(ends)]
+    verdict = worst([end.verdict for end in told])
+    alike = [end for end in told if end.verdict is verdict]
+    first = next((end for end in alike if end.cause), alike[0])
+    return StageResult(
+        stage=stage,
+        verdict=verdict,
+        seconds=max(end.seconds for end in told),
+        figures=_figures(figures),
+        ranks=tuple(end.rank for end in alike if end.rank >= 0) if len(alike) < len(told) else (),
+        cause=first.cause,
+        seen=first.seen,
+        remedy=first.remedy,
+        trace=first.trace,
+    )
+
+
+def worst(verdicts: Collection[Verdict]) -> Verdict:
+    """The verdict of several: a failure before what is unknown, that before success; na where nothing applied."""
+    return min(verdicts, key=_WORST.index, default=Verdict.UNKNOWN)
+
+
+def _figures(of_ranks: Mapping[int, list[Figure]]) -> tuple[Figure, ...]:
+    """The worst of each figure over the ranks: the job goes at the pace of the slowest."""
+    kept: dict[tuple[str, str], Figure] = {}
+    for rank in sorted(of_ranks):
+        for figure in of_ranks[rank]:
+            other = kept.setdefault((figure.name, figure.unit), figure)
+            worse = figure.value > other.value if figure.unit in _LOW_IS_GOOD else figure.value < other.value
+            kept[figure.name, figure.unit] = figure if worse else other
+    return tuple(msgspec.structs.replace(figure) for figure in kept.values())

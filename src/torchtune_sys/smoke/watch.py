@@ -1,0 +1,201 @@
+"""One gang of ranks, watched until all are through or one is in trouble."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from torchtune_sys.host.gang import Ended, Gang, Gone, Told
+from torchtune_sys.model.rule import Verdict
+from torchtune_sys.model.smoke import Figure, RankEnd
+
+TICK_S = 0.25
+_MEETING_DEADLINE_S = 180.0
+"""From the start of the launcher to the last rank's first word: two imports of torch, cold."""
+_STOPPED_S = 3.0
+"""How long a rank may be stopped (SIGSTOP, a debugger) before that is a finding: the time of a person's Ctrl-Z and fg."""
+_LAST_WORDS_S = 3.0
+"""What the launcher may take to say how a rank ended: it looks every 0.1 to 5 s and then ends the others."""
+
+
+class Rank:
+    """What one rank told so far."""
+
+    def __init__(self, pid: int, fields: dict[str, Any]) -> None:
+        self.pid = pid
+        self.rank = int(fields.get("rank", -1))
+        self.host = str(fields.get("host", ""))
+        self.device = ""
+        self.stage = ""
+        self.begun_s = time.monotonic()
+        self.deadline_s = _MEETING_DEADLINE_S
+        self.through = False
+        self.stopped_since_s: float | None = None
+
+
+class Trouble(msgspec.Struct, frozen=True, kw_only=True):
+    """Why the gang had to be ended before it was through."""
+
+    kind: str
+    """not-started, died, stopped, hung, blocked (in the kernel), out-of-time."""
+    stage: str
+    ranks: tuple[int, ...] = ()
+    places: tuple[str, ...] = ()
+    pids: tuple[int, ...] = ()
+
+
+class Watch:
+    """Collects what the ranks of one gang tell, and notices when one does not go on."""
+
+    def __init__(self, gang: Gang, wanted: int, until_s: float, told: Callable[[str, int, int], None]) -> None:
+        """``until_s``: time.monotonic() at which there is no time left; ``told(stage, rank, ranks)`` shows progress."""
+        self.gang = gang
+        self.ranks: dict[int, Rank] = {}
+        self.ends: dict[str, dict[int, RankEnd]] = {}
+        self.figures: dict[str, dict[int, list[Figure]]] = {}
+        self.plan: tuple[str, ...] = ()
+        self.about: dict[str, Any] = {}
+        self._wanted = wanted
+        self._until_s = until_s
+        self._told = told
+        self._started_s = time.monotonic()
+        self._gone_since_s: float | None = None
+        self._first_gone: Rank | None = None
+
+    def run(self) -> Trouble | None:
+        """Until the ranks are through, or one is in trouble."""
+        if self.gang.failure is not None:
+            return Trouble(kind="not-started", stage="import")
+        while True:
+            for event in self.gang.wait(TICK_S):
+                if isinstance(event, Told):
+                    self._hear(event)
+                elif isinstance(event, Gone):
+                    self._lost(event.pid)
+                elif isinstance(event, Ended):
+                    return self._over()
+            found = self._judge(time.monotonic())
+            if found is not None:
+                return found
+
+    def _hear(self, event: Told) -> None:
+        fields, kind = event.fields, event.fields.get("event")
+        if kind == "hello":
+            if fields.get("role") == "rank":
+                self.ranks[event.pid] = Rank(event.pid, fields)
+            return
+        rank = self.ranks.get(event.pid)
+        if kind == "end" and fields.get("verdict") == "fail" and rank is None:  # the launcher itself cannot import torch
+            self._end_of(fields, -1)
+        if rank is None:
+            return
+        if kind == "begin":
+            rank.stage, rank.begun_s = str(fields.get("stage")), time.monotonic()
+            rank.deadline_s = float(fields.get("deadline_s", 60.0))
+            self._told(rank.stage, rank.rank, len(self.ranks))
+        elif kind == "measure":
+            figure = msgspec.convert({name: value for name, value in fields.items() if name not in ("event", "stage")}, Figure)
+            self.figures.setdefault(str(fields.get("stage")), {}).setdefault(rank.rank, []).append(figure)
+        elif kind == "end":
+            self._end_of(fields, rank.rank)
+        elif kind == "about":
+            rank.device = str(fields.get("device", ""))
+            self.plan = tuple(fields.get("stages", ()))
+            self.about[str(rank.rank)] = fields
+        elif kind == "bye":
+            rank.through = True
+
+    def _end_of(self, fields: dict[str, Any], rank: int) -> None:
+        end = RankEnd(
+            rank=rank,
+            verdict=Verdict(fields.get("verdict", "unknown")),
+            seconds=float(fields.get("seconds", 0.0)),
+            **{name: str(fields.get(name, "")) for name in ("cause", "seen", "remedy", "trace")},
+        )
+        self.ends.setdefault(str(fields.get("stage")), {})[rank] = end
+
+    def _lost(self, pid: int) -> None:
+        """Only the first is remembered: its launcher ends the others."""
+        rank = self.ranks.get(pid)
+        if rank is not None and not rank.through and self._first_gone is None:
+            self._gone_since_s = time.monotonic()
+            self._first_gone = rank
+
+    def _over(self) -> Trouble | None:
+        """The launcher ended: well if every rank had said good-bye."""
+        if self.ends.get("import", {}).get(-1) is not None:
+            return Trouble(kind="not-started", stage="import")
+        if self._first_gone is not None:
+            return self._died(self._first_gone)
+        if len(self.ranks) < self._wanted or not all(rank.through for rank in self.ranks.values()):
+            return Trouble(kind="not-started", stage=self._stage_of(list(self.ranks.values())) or "import")
+        return None
+
+    def _died(self, dead: Rank) -> Trouble:
+        return Trouble(kind="died", stage=self._stage_of([dead]) or "import", ranks=(dead.rank,), pids=(dead.pid,))
+
+    def _stage_of(self, ranks: Sequence[Rank]) -> str:
+        """The earliest stage that one of them is in."""
+        stages = [rank.stage for rank in ranks if rank.stage]
+        return min(stages, key=self._index, default="")
+
+    def _index(self, stage: str) -> int:
+        return self.plan.index(stage) if stage in self.plan else -1
+
+    def _judge(self, now_s: float) -> Trouble | None:
+        """Whether somebody does not go on."""
+        if self._first_gone is not None and self._gone_since_s is not None:
+            return self._died(self._first_gone) if now_s - self._gone_since_s > _LAST_WORDS_S else None
+        alive = [rank for rank in self.ranks.values() if not rank.through]
+        for rank in alive:
+            state = self.gang.state(rank.pid)
+            if state in ("", "Z", "X"):
+                self._lost(rank.pid)
+            elif state in ("T", "t"):
+                rank.stopped_since_s = rank.stopped_since_s or now_s
+                if now_s - rank.stopped_since_s > _STOPPED_S:
+                    return self._hung("stopped", alive)
+            else:
+                rank.stopped_since_s = None
+        if now_s > self._until_s:
+            return self._hung("out-of-time", alive)
+        if len(self.ranks) < self._wanted and now_s - self._started_s > _MEETING_DEADLINE_S:
+            return self._hung("hung", alive)
+        return self._late(alive, now_s)
+
+    def _late(self, alive: list[Rank], now_s: float) -> Trouble | None:
+        """The others wait for those in the earliest stage; its time counts from when the last of them began it."""
+        if not alive:
+            return None
+        earliest = min(self._index(rank.stage) for rank in alive)
+        behind = [rank for rank in alive if self._index(rank.stage) == earliest]
+        if now_s - max(rank.begun_s for rank in behind) > max(rank.deadline_s for rank in behind):
+            return self._hung("hung", alive)
+        return None
+
+    def _hung(self, kind: str, alive: list[Rank]) -> Trouble:
+        from torchtune_sys.smoke.places import place
+
+        states = {rank.pid: self.gang.state(rank.pid) for rank in alive}
+        stacks = self.gang.stacks(rank.pid for rank in alive)
+        stopped = [rank for rank in alive if states[rank.pid] in ("T", "t")]
+        blocked = [rank for rank in alive if states[rank.pid] == "D"]
+        earliest = min((self._index(rank.stage) for rank in alive), default=-1)
+        behind = [rank for rank in alive if self._index(rank.stage) == earliest]
+        guilty = stopped or (blocked if kind != "out-of-time" else []) or behind
+        if kind == "hung":
+            kind = "stopped" if stopped else "blocked" if blocked else "hung"
+        alike = kind == "hung" and len(guilty) == len(alive)
+        return Trouble(
+            kind=kind,
+            stage=self._stage_of(guilty) or "import",
+            ranks=() if alike else tuple(sorted(rank.rank for rank in guilty)),
+            places=tuple(
+                place(rank.rank, rank.pid, rank.host, rank.device, rank.stage, states[rank.pid], stacks.get(rank.pid, ""))
+                for rank in sorted(alive, key=lambda one: one.rank)
+            ),
+            pids=tuple(rank.pid for rank in guilty),
+        )
