@@ -29,12 +29,12 @@ def boot(folder: Path) -> list[dict[str, Any]]:
 
 
 def _machine(kernel: Path, initramfs: Path) -> tuple[str, ...]:
-    """Node 0 has CPUs 0-1, node 1 CPUs 2-3; of two cards the first in the order of the bus hangs on node 1."""
+    """Node 0 has CPUs 0-7, node 1 CPUs 8-15; of two cards the first in the order of the bus hangs on node 1."""
     return (
         *("qemu-system-x86_64", "-machine", "q35", "-accel", "tcg,thread=multi", "-cpu", "max"),
-        *("-smp", "4,sockets=2,cores=2,threads=1", "-m", "1536M"),
+        *("-smp", "16,sockets=2,cores=8,threads=1", "-m", "1536M"),
         *("-object", "memory-backend-ram,id=m0,size=768M", "-object", "memory-backend-ram,id=m1,size=768M"),
-        *("-numa", "node,nodeid=0,cpus=0-1,memdev=m0", "-numa", "node,nodeid=1,cpus=2-3,memdev=m1"),
+        *("-numa", "node,nodeid=0,cpus=0-7,memdev=m0", "-numa", "node,nodeid=1,cpus=8-15,memdev=m1"),
         *("-device", "pxb-pcie,id=pxb1,bus=pcie.0,bus_nr=32,numa_node=1"),
         *("-device", "pxb-pcie,id=pxb0,bus=pcie.0,bus_nr=64,numa_node=0"),
         *("-device", "pcie-root-port,id=port1,bus=pxb1,chassis=1,slot=1", "-device", "e1000e,bus=port1"),
