@@ -31,7 +31,7 @@ class Channel:
         if not self.driven:
             faulthandler.enable()
             return
-        _end_with_parent()
+        end_with_parent()
         self._stream = _connect()
         self.tell(
             "hello", role=role, pid=os.getpid(), host=socket.gethostname(), rank=_number("RANK"), local_rank=_number("LOCAL_RANK")
@@ -63,7 +63,7 @@ def _number(name: str) -> int:
     return int(text) if text.isdigit() else -1
 
 
-def _end_with_parent() -> None:
+def end_with_parent() -> None:
     """The launcher gives each rank a session of its own; a launcher that is killed must not leave them behind."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)

@@ -14,7 +14,7 @@ from torchtune_sys.smoke.worker.models import LEARNED, SmallConvNet, SmallTransf
 
 Batches = Callable[[int, int], Tuple[torch.Tensor, torch.Tensor]]
 _STEPS = 50
-_BATCH = 32
+_SENTENCES = 32
 _UNSEEN = 10**6
 """The seed of data that no training step had."""
 
@@ -33,7 +33,7 @@ def _learns(here: Here, name: str, model: nn.Module, batches: Batches) -> None:
     started = time.perf_counter()
     for step in range(_STEPS):
         optimizer.zero_grad()
-        loss = loss_of(model, batches(_BATCH, step), here.device)
+        loss = loss_of(model, batches(_SENTENCES, step), here.device)
         loss.backward()
         losses.append(loss.item())
         _finite(name, step, losses[-1], model)

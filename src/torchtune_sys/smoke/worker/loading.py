@@ -1,0 +1,149 @@
+"""Data by worker processes, through shared memory."""
+
+from __future__ import annotations
+
+import gc
+import os
+import random
+import time
+from typing import Any, Dict, List
+
+import torch
+from torch.utils.data import DataLoader, Dataset, get_worker_info
+
+from torchtune_sys.smoke.worker.channel import end_with_parent
+from torchtune_sys.smoke.worker.here import Here, Wrong
+
+_WORKERS = 2
+_WORDS = 1 << 16
+_SAMPLES_A_BATCH = 16
+"""Sixteen samples of 256 KiB: a batch of 4 MiB, and each worker has two on the way. 1 MB of /dev/shm does not hold one."""
+_SAMPLES = 96
+_PATIENCE_S = 25.0
+"""A worker that says nothing for so long hangs: the loader tells, before this stage's deadline."""
+
+
+class NumberedSamples(Dataset):
+    """Samples that say which they are, and who made them with which seed."""
+
+    def __init__(self, count: int, words: int) -> None:
+        self.count = count
+        self.words = words
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int) -> Dict[str, Any]:
+        info = get_worker_info()
+        return {
+            "index": index,
+            "content": torch.arange(self.words, dtype=torch.int32) + index * self.words,
+            "worker": info.id if info else -1,
+            "process": os.getpid(),
+            "seed": torch.initial_seed(),
+            "drawn": torch.randint(0, 1 << 62, (1,)),
+            "python drawn": random.getrandbits(62),
+        }
+
+
+def worker_starts(_: int) -> None:
+    """A worker that outlives a killed rank would hold its memory, and its connection to the driver."""
+    end_with_parent()
+
+
+def loader_delivers(here: Here) -> None:
+    """Workers deliver every sample once, in order and whole, twice over; their seeds are as torch documents; then they end."""
+    pinned = here.kind == "cuda"
+    loader = _loader(NumberedSamples(_SAMPLES, _WORDS), _SAMPLES_A_BATCH, 11, pin_memory=pinned, persistent_workers=True)
+    started = time.perf_counter()
+    first = _epoch(here, loader, pinned)
+    began_again = time.perf_counter()
+    here.measure("first epoch", began_again - started, "s")
+    second = _epoch(here, loader, pinned)
+    here.measure("loaded", _SAMPLES * _WORDS * 4 / (time.perf_counter() - began_again) / 1e9, "GB/s")
+    del loader
+    gc.collect()
+    processes = {*first["process"], *second["process"]}
+    if os.getpid() in processes or {*first["worker"]} != {*range(_WORKERS)}:
+        raise Wrong("dataloader-without-workers", "samples come from workers %s" % sorted({*first["worker"]}))
+    if len(processes) != _WORKERS:
+        raise Wrong(
+            "dataloader-workers-not-persistent", "%d processes served two epochs of %d workers" % (len(processes), _WORKERS)
+        )
+    _have_ended(sorted(processes))
+    _seeds_as_documented(first)
+
+
+def _loader(samples: NumberedSamples, batch: int, seed: int, **more: Any) -> DataLoader:
+    return DataLoader(
+        samples,
+        batch_size=batch,
+        num_workers=_WORKERS,
+        worker_init_fn=worker_starts,
+        generator=torch.Generator().manual_seed(seed),
+        timeout=_PATIENCE_S,
+        **more,
+    )
+
+
+def _epoch(here: Here, loader: DataLoader, pinned: bool) -> Dict[str, List[int]]:
+    """What the samples of one epoch say, in their order. Their content is compared where the model would get it."""
+    told: Dict[str, List[int]] = {"index": [], "worker": [], "process": [], "seed": [], "drawn": [], "python drawn": []}
+    offsets = torch.arange(_WORDS, dtype=torch.int32, device=here.device)
+    for batch in loader:
+        if pinned and not batch["content"].is_pinned():
+            raise Wrong("memory-not-pinned", "a loader with pin_memory=True delivers memory that is not pinned")
+        content = batch["content"].to(here.device, non_blocking=pinned)
+        numbers = batch["index"].to(here.device, torch.int32)
+        differing = int((content != numbers[:, None] * _WORDS + offsets).sum().item())
+        if differing:
+            raise Wrong("dataloader-corrupts", "%d words of a batch are not what the worker wrote" % differing)
+        for name, values in told.items():
+            values.extend(batch[name].flatten().tolist())
+    if told["index"] != [*range(_SAMPLES)]:
+        missing = len({*range(_SAMPLES)} - {*told["index"]})
+        again = len(told["index"]) - len({*told["index"]})
+        how = "%d missing, %d twice" % (missing, again) if missing or again else "in another order"
+        raise Wrong("dataloader-loses-samples", "%d samples were to come in order: %s" % (_SAMPLES, how))
+    return told
+
+
+def _have_ended(processes: List[int]) -> None:
+    """The loader waits for its workers when it is deleted, so they are gone, or go now."""
+    until = time.monotonic() + 5.0
+    left = processes
+    while left and time.monotonic() < until:
+        left = [number for number in left if os.path.exists("/proc/%d" % number)]
+        time.sleep(0.01 if left else 0.0)
+    if left:
+        raise Wrong("dataloader-workers-stay", "worker processes %s outlive their loader" % left)
+
+
+def _seeds_as_documented(first: Dict[str, List[int]]) -> None:
+    """https://docs.pytorch.org/docs/stable/data.html: worker w has the seed base + w, for torch and for random; the base is drawn
+    from the loader's generator, so that the same generator gives the same again."""
+    seeds = dict(zip(first["worker"], first["seed"]))
+    again, other = _seeds_of(11), _seeds_of(12)
+    if len({*seeds.values()}) != _WORKERS:
+        raise Wrong(
+            "dataloader-seeds-equal", "all %d workers have the seed %d: each augments like the other" % (_WORKERS, seeds[0])
+        )
+    if any(seed - worker != seeds[0] for worker, seed in seeds.items()):
+        raise Wrong("dataloader-seeds-wrong", "the workers' seeds are %s, not a base and the worker's number" % seeds)
+    if again != seeds or other == seeds:
+        raise Wrong(
+            "dataloader-seeds-not-reproducible", "seeds %s; generator seeded alike: %s, otherwise: %s" % (seeds, again, other)
+        )
+    for worker, seed in seeds.items():
+        at = first["worker"].index(worker)
+        drawn = torch.randint(0, 1 << 62, (1,), generator=torch.Generator().manual_seed(seed)).item()
+        python_drawn = random.Random(seed).getrandbits(62)
+        if (first["drawn"][at], first["python drawn"][at]) != (drawn, python_drawn):
+            raise Wrong("dataloader-seeds-wrong", "worker %d does not draw what its seed %d gives" % (worker, seed))
+
+
+def _seeds_of(seed: int) -> Dict[int, int]:
+    seeds: Dict[int, int] = {}
+    for batch in _loader(NumberedSamples(_WORKERS, 1), 1, seed):
+        seeds[int(batch["worker"])] = int(batch["seed"])
+    return seeds
