@@ -10,6 +10,7 @@ from torchtune_sys import __version__
 from torchtune_sys.cli import options as shared
 
 if TYPE_CHECKING:
+    from torchtune_sys.model.snapshot import Snapshot
     from torchtune_sys.render.report import Report
 
 FORMATS = ("text", "json", "junit", "markdown", "github", "prometheus", "nagios")
@@ -74,7 +75,9 @@ def command(**options: Any) -> int:
     from torchtune_sys.render.report import Report
 
     time, epoch_s = now()
-    report = Report(snapshot=seen, results=results, version=__version__, time=time, epoch_s=epoch_s)
+    report = Report(
+        snapshot=seen, results=results, version=__version__, time=time, epoch_s=epoch_s, proof=_proof(options, seen, epoch_s)
+    )
     give(_rendered(report, options), options["output"], machine=options["format_"] != "text")
     if timings is not None:
         from torchtune_sys.cli.terminal import tell
@@ -82,6 +85,15 @@ def command(**options: Any) -> int:
 
         tell(timings_text(timings).rstrip("\n"))
     return _status(report, options, options["fail_on"] or config.fail_on or "error")
+
+
+def _proof(options: dict[str, Any], seen: Snapshot, epoch_s: float) -> str:
+    """Of this host only, and for the text and the JSON, which show it."""
+    if options["from_"] is not None or options["root"] is not None or options["format_"] not in ("text", "json"):
+        return ""
+    from torchtune_sys.cli.proven import standing
+
+    return standing(seen, epoch_s)
 
 
 def _load_report() -> None:

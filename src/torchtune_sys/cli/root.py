@@ -15,3 +15,11 @@ def boot_id() -> str:
 
     found = LiveHost().word("/proc/sys/kernel/random/boot_id")
     return found if isinstance(found, str) else ""
+
+
+def effective_user() -> int:
+    return os.geteuid()
+
+
+def node_name() -> str:
+    return os.uname().nodename

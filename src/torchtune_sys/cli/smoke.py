@@ -95,9 +95,10 @@ def _report(options: Mapping[str, Any], started: float) -> SmokeReport:
         team, stages, output = smoke(asked, environment(), causes, show)
     finally:
         clear()
-    return SmokeReport(
+    time_, epoch_s = now()
+    report = SmokeReport(
         version=__version__,
-        time=now()[0],
+        time=time_,
         host=host_name(seen),
         team=team,
         verdict=worst([stage.verdict for stage in stages]),
@@ -105,6 +106,24 @@ def _report(options: Mapping[str, Any], started: float) -> SmokeReport:
         stages=stages,
         output=output,
     )
+    return _beside_earlier(report, options, seen, epoch_s)
+
+
+def _beside_earlier(report: SmokeReport, options: Mapping[str, Any], seen: Snapshot, epoch_s: float) -> SmokeReport:
+    """The report with what got slower here. A pass of all stages of a level is remembered; a choice of stages proves too little."""
+    import msgspec
+
+    from torchtune_sys.cli.proven import remember, remembered
+    from torchtune_sys.cli.terminal import tell
+    from torchtune_sys.smoke.proof import fingerprint, slower
+
+    before = remembered()
+    compared = msgspec.structs.replace(report, slower=slower(before, report, fingerprint(seen)))
+    if report.proven and not options["stages"] and not options["no_proof"]:
+        hindered = remember(before, report, seen, epoch_s)
+        if hindered:
+            tell(f"torchtune-sys: the proof is not remembered: {hindered}")
+    return compared
 
 
 def _asked(options: Mapping[str, Any], seen: Snapshot) -> Asked:

@@ -52,6 +52,15 @@ def write_below(folder: str, files: Mapping[str, str], mark: str) -> None:
         write_atomically(place, text)
 
 
+def write_in_new_folder(path: str, text: str) -> None:
+    """As :func:`write_atomically`, making the folders that lead there. Raises CannotWrite."""
+    try:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+    except OSError as error:
+        raise CannotWrite(f"{path}: {error.strerror or error}", "make room, or a folder that can be written") from None
+    write_atomically(path, text)
+
+
 def _is_ours(place: str, mark: str) -> bool:
     if os.path.islink(place) or not os.path.isfile(place):
         return False
@@ -73,7 +82,8 @@ def _replace(target: str, text: str) -> None:
         with contextlib.suppress(OSError):
             os.unlink(draft)
         raise
-    _sync_folder(folder)
+    with contextlib.suppress(OSError):
+        sync_folder(folder)
 
 
 def _mode(target: str) -> int:
@@ -85,11 +95,16 @@ def _mode(target: str) -> int:
         return 0o644 & ~mask
 
 
-def _sync_folder(folder: str) -> None:
-    """The rename itself survives a power cut only once its directory is on the disk (fsync(2), NOTES)."""
-    with contextlib.suppress(OSError):
-        handle = os.open(folder or ".", os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+def sync_folder(folder: str) -> None:
+    """Make the names in a directory durable: a rename survives a power cut only once its directory is on the disk (fsync(2), NOTES).
+
+    A directory that is gone has none. Raises OSError.
+    """
+    try:
+        handle = os.open(folder or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

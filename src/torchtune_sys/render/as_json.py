@@ -54,6 +54,7 @@ def report(value: Report) -> str:
                 "na": counts.na,
                 "crashed": counts.crashed,
             },
+            **({"proof": value.proof} if value.proof else {}),
             "results": [_result(result) for result in value.results],
         }
     )

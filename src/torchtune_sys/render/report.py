@@ -18,6 +18,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     """RFC 3339, UTC, whole seconds."""
     epoch_s: float
     """The same moment in seconds since 1970."""
+    proof: str = ""
+    """What is to be said of the last smoke test that passed; "" where there was none."""
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):

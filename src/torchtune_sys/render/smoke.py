@@ -65,7 +65,7 @@ def about(report: SmokeReport) -> str:
 def _stage(stage: StageResult, verbose: bool) -> Iterator[Line]:
     figures = [figure_text(figure) for figure in stage.figures]
     shown = figures if verbose or stage.verdict is Verdict.FAIL else figures[:3]
-    ranks = f"rank {', '.join(map(str, stage.ranks))}: " if stage.ranks else ""
+    ranks = f"rank {', '.join(map(str, stage.ranks))}: " if stage.ranks and not stage.seen.startswith("rank") else ""
     words = "; ".join(filter(None, (ranks + stage.seen if stage.seen else "", ", ".join(shown))))
     label = f"{stage.verdict.value:<8}{stage.stage:<19}{stage.seconds:5.1f} s"
     yield line(words, label=(label, _STYLES[stage.verdict]), hang=_HANG)

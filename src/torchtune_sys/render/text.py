@@ -49,7 +49,8 @@ def headline(report: Report, counts: Summary) -> Line:
         if worst
         else ("good" if counts.passed >= counts.unknown and counts.passed and not counts.crashed else "warning")
     )
-    return line((f"{name}: {verdict(report.results, counts)}", style))
+    proof = f"; {report.proof}" if report.proof else ""
+    return line((f"{name}: {verdict(report.results, counts)}{proof}", style))
 
 
 def verdict(results: tuple[Result, ...], counts: Summary) -> str:

@@ -195,7 +195,7 @@ def _team(asked: Asked, run: Run) -> Team:
     return Team(
         python=asked.python,
         torch=str(first.get("torch", "")),
-        ranks=len(abouts) or asked.ranks,
+        ranks=asked.ranks,
         backend=str(first.get("backend", "")),
         device=str(first.get("kind", asked.device if asked.device != "auto" else "cpu")),
         gpus=tuple(gpus),

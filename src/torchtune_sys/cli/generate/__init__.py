@@ -9,6 +9,7 @@ from torchtune_sys.cli.lazy import LazyGroup
 _HERE = "torchtune_sys.cli.generate"
 COMMANDS = {
     "script": (f"{_HERE}.script", "One bash script that makes the changes, checks them and takes them back."),
+    "smoke": (f"{_HERE}.smoke", "The training smoke test, as one script that needs only torch."),
     "env": (f"{_HERE}.env", "The environment of a job: shell, systemd, Slurm, Docker, Kubernetes."),
     "numactl": (f"{_HERE}.numactl", "Where each local rank runs: commands, or a wrapper script."),
     "sysctl": (f"{_HERE}.files:sysctl", "The file for /etc/sysctl.d."),

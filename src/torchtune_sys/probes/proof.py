@@ -1,0 +1,31 @@
+"""Where the last smoke test that passed left its proof."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from torchtune_sys.host.base import Host
+from torchtune_sys.model.facts import Fact
+
+SYSTEM = "/var/lib/torchtune-sys/proof.json"
+
+
+def place(env: Mapping[str, str], uid: int, hostname: str) -> str:
+    """The file: root's is the system's; anybody else has one in their state directory (XDG Base Directory Specification), which hosts may
+    share. "" where there is no home.
+
+    >>> place({"HOME": "/home/ada"}, 1000, "node7"), place({"HOME": "/root"}, 0, "node7"), place({}, 1000, "node7")
+    ('/home/ada/.local/state/torchtune-sys/proof-node7.json', '/var/lib/torchtune-sys/proof.json', '')
+    """
+    if uid == 0:
+        return SYSTEM
+    state = env.get("XDG_STATE_HOME", "")
+    if not state.startswith("/"):
+        home = env.get("HOME", "")
+        state = f"{home.rstrip('/')}/.local/state" if home.startswith("/") else ""
+    return f"{state.rstrip('/')}/torchtune-sys/proof-{hostname.replace('/', '_')}.json" if state else ""
+
+
+def probe(host: Host, own: str) -> list[Fact[str]]:
+    """The text of this user's proof (``own`` is its place) and of the system's."""
+    return [host.text(path) for path in dict.fromkeys((own, SYSTEM)) if path]

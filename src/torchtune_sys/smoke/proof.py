@@ -1,0 +1,168 @@
+"""The proof that a run leaves behind: on what it was made, its figures, and those of the runs before it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from statistics import median
+
+import msgspec
+
+from torchtune_sys.model.facts.limits import Limit
+from torchtune_sys.model.rule import Verdict
+from torchtune_sys.model.smoke import Comparison, SmokeReport
+from torchtune_sys.model.snapshot import Snapshot
+from torchtune_sys.model.values import Missing, known
+
+SCHEMA = "torchtune-sys/proof/1"
+_KEPT = 20
+"""Earlier runs whose figures are kept."""
+_FEWEST = 3
+"""Runs below which there is no saying what is usual here."""
+_NOISE = 0.1
+"""A tenth: what clocks, heat and neighbours move such figures by without anything being wrong. A convention."""
+_SPREADS = 3 * 1.4826
+"""Three standard deviations, estimated from the median absolute deviation."""
+_LOW_IS_GOOD = frozenset(("s", "ms"))
+_NAMES = {
+    "kernel": "kernel",
+    "driver": "driver",
+    "gpus": "GPUs",
+    "torch": "torch",
+    "nccl": "NCCL",
+    "python": "interpreter",
+    "nofile": "limit nofile",
+    "memlock": "limit memlock",
+}
+_SAME_FIGURES = ("gpus", "torch", "ranks", "level")
+"""What must be equal for figures to be comparable."""
+
+
+class Past(msgspec.Struct, frozen=True, kw_only=True):
+    """One run that passed."""
+
+    time: str
+    epoch_s: float
+    fingerprint: dict[str, str]
+    figures: dict[str, float]
+    """By "stage/figure/unit"."""
+
+
+class Proof(msgspec.Struct, frozen=True, kw_only=True):
+    """The file: the runs that passed, the last one last, and a digest over them."""
+
+    schema: str = SCHEMA
+    runs: tuple[Past, ...]
+    digest: str = ""
+
+
+def fingerprint(seen: Snapshot) -> dict[str, str]:
+    """What a proof rests on, as far as it is known. GPUs by a digest of their UUIDs: the file tells nobody which they are."""
+    found: dict[str, object] = {}
+    if not isinstance(seen.system, Missing):
+        found["kernel"] = seen.system.kernel
+    if not isinstance(seen.gpu, Missing):
+        found["driver"] = seen.gpu.driver_version
+        uuids = sorted(known(gpu.uuid, "") for gpu in known(seen.gpu.devices, ()))
+        found["gpus"] = hashlib.sha256("\n".join(uuids).encode()).hexdigest()[:16] if uuids else ""
+    if not isinstance(seen.python, Missing):
+        found["python"] = seen.python.executable
+        if not isinstance(seen.python.torch, Missing):
+            found.update(torch=seen.python.torch.version, nccl=seen.python.torch.nccl)
+    if not isinstance(seen.limits, Missing):
+        for name in ("nofile", "memlock"):
+            limit = seen.limits.limits.get(name)
+            if isinstance(limit, Limit):
+                found[name] = "unlimited" if limit.soft is None else str(limit.soft)
+    return {name: str(value) for name, value in found.items() if not isinstance(value, Missing)}
+
+
+def parse(text: str) -> Proof | None:
+    """The proof in a file; None for anything else, and for one that was changed after it was written."""
+    try:
+        found = msgspec.json.decode(text.encode("utf-8", "surrogateescape"), type=Proof)
+    except (msgspec.DecodeError, UnicodeError):
+        return None
+    return found if found.schema == SCHEMA and found.runs and found.digest == _digest(found.runs) else None
+
+
+def grown(before: Proof | None, report: SmokeReport, now: Mapping[str, str], epoch_s: float) -> str:
+    """The file's new content after a run that passed."""
+    runs = (*(before.runs if before is not None else ()), _past(report, now, epoch_s))[-_KEPT:]
+    return msgspec.json.format(msgspec.json.encode(Proof(runs=runs, digest=_digest(runs))), indent=1).decode() + "\n"
+
+
+def _past(report: SmokeReport, now: Mapping[str, str], epoch_s: float) -> Past:
+    about = {"ranks": str(report.team.ranks), "level": report.team.level}
+    return Past(time=report.time, epoch_s=epoch_s, fingerprint={**now, **about}, figures=figures(report))
+
+
+def _digest(runs: tuple[Past, ...]) -> str:
+    return hashlib.sha256(msgspec.json.encode(runs, order="deterministic")).hexdigest()
+
+
+def figures(report: SmokeReport) -> dict[str, float]:
+    """The figures of the stages that passed."""
+    return {
+        f"{stage.stage}/{figure.name}/{figure.unit}": figure.value
+        for stage in report.stages
+        if stage.verdict is Verdict.PASS
+        for figure in stage.figures
+        if figure.unit in _LOW_IS_GOOD or "/s" in figure.unit
+    }
+
+
+def slower(before: Proof | None, report: SmokeReport, now: Mapping[str, str]) -> tuple[Comparison, ...]:
+    """Figures that are worse than this host's own earlier ones by more than they ever varied."""
+    here = _past(report, now, 0.0)
+    alike = [
+        past
+        for past in (before.runs if before is not None else ())
+        if all(past.fingerprint.get(name) == here.fingerprint.get(name) for name in _SAME_FIGURES)
+    ]
+    found = []
+    for name, value in here.figures.items():
+        earlier = [past.figures[name] for past in alike if past.figures.get(name, 0.0) > 0.0]
+        if len(earlier) < _FEWEST or value <= 0.0:
+            continue
+        usual = median(earlier)
+        spread = median(abs(one - usual) for one in earlier) / usual
+        stage, figure, unit = name.split("/", 2)
+        loss = value / usual - 1 if unit in _LOW_IS_GOOD else usual / value - 1
+        if loss > max(_NOISE, _SPREADS * spread):
+            found.append(Comparison(stage=stage, figure=figure, unit=unit, now=value, before=usual, proofs=len(earlier)))
+    return tuple(found)
+
+
+def standing(proof: Proof, now: Mapping[str, str], epoch_s: float) -> str:
+    """What a look at the host says of the last proof.
+
+    >>> past = Past(time="", epoch_s=0.0, fingerprint={"driver": "580.95"}, figures={})
+    >>> standing(Proof(runs=(past,)), {"driver": "580.95"}, 3 * 86400.0)
+    'training proven 3 days ago'
+    >>> standing(Proof(runs=(past,)), {"driver": "590.1"}, 60.0)
+    'driver changed since the last proof'
+    """
+    last = proof.runs[-1]
+    changed = [
+        words
+        for name, words in _NAMES.items()
+        if name in now and name in last.fingerprint and now[name] != last.fingerprint[name]
+    ]
+    if changed:
+        return f"{', '.join(changed)} changed since the last proof"
+    return f"training proven {ago(epoch_s - last.epoch_s)}"
+
+
+def ago(seconds: float) -> str:
+    """
+    >>> ago(-5), ago(100), ago(7200), ago(86400 * 1.5), ago(86400 * 9)
+    ('in the future, by this clock', 'just now', '2 hours ago', 'a day ago', '9 days ago')
+    """
+    if seconds < 0:
+        return "in the future, by this clock"
+    for length, word in ((86400.0, "day"), (3600.0, "hour")):
+        count = int(seconds // length)
+        if count:
+            return f"{'an' if word == 'hour' else 'a'} {word} ago" if count == 1 else f"{count} {word}s ago"
+    return "just now" if seconds < 600 else f"{int(seconds // 60)} minutes ago"
