@@ -56,6 +56,9 @@ class Here:
         self.expected_figures = expected
         self.stage = ""
         self.verdicts: Dict[str, str] = {}
+        self.store: Any = None
+        """Where the ranks met; None before."""
+        self.exchanges = 0
         self.broken = False
         """The ranks lost each other: an exchange between them failed."""
 

@@ -1,27 +1,147 @@
-"""Ranks that meet, and what they exchange."""
+"""Ranks that meet, and part again."""
 
 from __future__ import annotations
 
 import datetime
 import gc
+import inspect
+import json
+import os
+import socket
+import time
+from typing import Any, Dict, List
 
+import torch
 import torch.distributed as dist
 
-from torchtune_sys.smoke.worker.here import Here
+from torchtune_sys.smoke.worker.agreement import word_of
+from torchtune_sys.smoke.worker.here import Here, Wrong
+from torchtune_sys.smoke.worker.interfaces import (
+    connected_over,
+    host_identity,
+    interface_names,
+    named_but_absent,
+    open_sockets,
+    own_name_address,
+)
 
 MEETING_S = 60.0
-EXCHANGE_S = 30.0
-"""How long one exchange may take; the driver finds a rank that hangs before."""
+"""How long a rank waits for the others; the driver finds a rank that hangs before."""
+_AGREED = ("world", "torch", "cuda", "nccl", "backend")
 
 
 def ranks_meet(here: Here) -> None:
-    """The ranks find each other and form a process group."""
+    """The ranks find each other, are of one mind about the job, and form a process group."""
+    started = time.monotonic()
+    here.broken = True  # until they have met
+    if 0 < here.world_wish != here.world:
+        raise Wrong("wrong-world-size", "this rank was told of %d ranks, the job has %d" % (here.world, here.world_wish))
+    _names_stand_for_something(here)
+    meeting = dist.rendezvous("env://", timeout=datetime.timedelta(seconds=MEETING_S))
+    here.store = next(meeting)[0]
+    everyone = _introduce(here)
+    _one_gpu_each(here, everyone)
+    _reachable(here, everyone)
+    before = open_sockets()
+    _form_group(here)
+    here.broken = False
+    for address in connected_over(open_sockets() - before):
+        here.measure("over %s" % address, 1, "")
+    here.measure("ranks", dist.get_world_size(), "")
+    here.measure("hosts", len({own["where"] for own in everyone}), "")
+    here.measure("meeting", time.monotonic() - started, "s")
+
+
+def _names_stand_for_something(here: Here) -> None:
+    """torch tries a name that does not resolve again and again until its time is over."""
+    address = os.environ.get("MASTER_ADDR", "")
+    try:
+        socket.getaddrinfo(address, None, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        raise Wrong("master-addr-wrong", "MASTER_ADDR is %r: %s" % (address, error)) from error
+    wish = os.environ.get("GLOO_SOCKET_IFNAME", "")
+    absent = named_but_absent(wish) if here.backend == "gloo" else []
+    if absent:
+        there = ", ".join(interface_names())
+        raise Wrong("gloo-wrong-interface", "GLOO_SOCKET_IFNAME names %s; there are: %s" % (", ".join(absent), there))
+
+
+def _introduce(here: Here) -> List[Dict[str, Any]]:
+    """What each rank believes of the job. Judged one by one: a rank that believes in too many would wait for those forever."""
+    own = {
+        "world": here.world,
+        "torch": torch.__version__,
+        "cuda": str(torch.version.cuda),
+        "nccl": _nccl_version(here),
+        "backend": here.backend,
+        "host": socket.gethostname(),
+        "where": host_identity(),
+        "address": own_name_address(),
+        "interface": os.environ.get("GLOO_SOCKET_IFNAME", ""),
+        "gpu": str(getattr(torch.cuda.get_device_properties(here.device), "uuid", here.device)) if here.gpus else "",
+    }
+    if here.store.add("met/%d" % here.rank, 1) > 1:
+        raise Wrong("wrong-world-size", "two processes say that they are rank %d" % here.rank)
+    here.store.set("is/%d" % here.rank, json.dumps(own))
+    everyone: List[Dict[str, Any]] = []
+    for rank in range(here.world):
+        other = own if rank == here.rank else json.loads(word_of(here, "is/%d" % rank, rank, MEETING_S))
+        for name in _AGREED:
+            if other[name] != own[name]:
+                _disagreement(name, "rank %d on %s has %s %s, rank %d on %s %s"
+                              % (rank, other["host"], name, other[name], here.rank, own["host"], own[name]))  # fmt: skip
+        everyone.append(other)
+    return everyone
+
+
+def _disagreement(name: str, seen: str) -> None:
+    cause = {"world": "wrong-world-size", "torch": "torch-versions-mixed", "nccl": "nccl-versions-differ"}.get(
+        name, "ranks-unlike"
+    )
+    raise Wrong(cause, seen)
+
+
+def _nccl_version(here: Here) -> str:
+    if here.kind != "cuda" or not dist.is_nccl_available():
+        return ""
+    return ".".join(map(str, torch.cuda.nccl.version()))
+
+
+def _one_gpu_each(here: Here, everyone: List[Dict[str, Any]]) -> None:
+    """NCCL's own word for it is less clear, and comes late."""
+    owners: Dict[str, int] = {}
+    for rank, other in enumerate(everyone if here.backend == "nccl" else ()):
+        first = owners.setdefault(other["where"] + other["gpu"], rank)
+        if first != rank:
+            raise Wrong("several-ranks-on-one-gpu", "ranks %d and %d on %s share a GPU" % (first, rank, other["host"]))
+
+
+def _reachable(here: Here, everyone: List[Dict[str, Any]]) -> None:
+    """gloo listens where the host's own name points, unless an interface is named: no other host can reach a loopback there."""
+    if here.backend != "gloo" or len({other["where"] for other in everyone}) == 1:
+        return
+    for rank, other in enumerate(everyone):
+        if other["interface"] or not (other["address"] == "" or other["address"].startswith(("127.", "::1"))):
+            continue
+        seen = "rank %d: the name of its host, %s, stands for %s" % (rank, other["host"], other["address"] or "no address")
+        remedy = "a line in /etc/hosts with the address of the network, or GLOO_SOCKET_IFNAME"
+        raise Wrong("hostname-resolves-to-loopback" if other["address"] else "hostname-unresolvable", seen, remedy)
+
+
+def _form_group(here: Here) -> None:
+    more: Dict[str, Any] = {}
+    if here.backend == "nccl" and "device_id" in inspect.signature(dist.init_process_group).parameters:  # torch 2.3
+        more["device_id"] = here.device
     dist.init_process_group(
         here.backend,
+        store=here.store,
+        rank=here.rank,
+        world_size=here.world,
         timeout=datetime.timedelta(seconds=MEETING_S),
-        **({"device_id": here.device} if here.backend == "nccl" else {}),
+        **more,
     )
-    here.measure("ranks", dist.get_world_size(), "")
+    dist.all_reduce(torch.ones(1, device=here.device))  # NCCL connects at the first exchange
+    here.synchronize()
 
 
 def part(here: Here) -> None:

@@ -5,9 +5,14 @@ from __future__ import annotations
 from typing import Callable, NamedTuple, Tuple
 
 from torchtune_sys.smoke.worker.arithmetic import conv_is_right, copies_arrive, device_works, gemm_is_right, memory_keeps
+from torchtune_sys.smoke.worker.collectives import exchanges_are_right
+from torchtune_sys.smoke.worker.compiled import compiled_agrees
 from torchtune_sys.smoke.worker.here import DEFAULT, QUICK, Here
+from torchtune_sys.smoke.worker.loading import loader_delivers
+from torchtune_sys.smoke.worker.parallel import accumulation_is_the_large_batch, ranks_train_as_one
 from torchtune_sys.smoke.worker.precision import bfloat16_trains, float16_trains
 from torchtune_sys.smoke.worker.processes import ranks_meet
+from torchtune_sys.smoke.worker.resuming import checkpoint_resumes
 from torchtune_sys.smoke.worker.training import training_learns
 
 
@@ -33,6 +38,12 @@ STAGES: Tuple[Stage, ...] = (
     Stage("train", training_learns),
     Stage("amp-bf16", bfloat16_trains),
     Stage("amp-fp16", float16_trains),
+    Stage("dataloader", loader_delivers, 60.0),
+    Stage("checkpoint", checkpoint_resumes),
     Stage("rendezvous", ranks_meet, 90.0, together=True),
+    Stage("allreduce", exchanges_are_right, 60.0, together=True),
+    Stage("ddp", ranks_train_as_one, 60.0, together=True),
+    Stage("accumulate", accumulation_is_the_large_batch, together=True),
+    Stage("compile", compiled_agrees, 240.0, level=DEFAULT, once=True),
 )
 LEVELS = (QUICK, DEFAULT, "thorough")

@@ -1,0 +1,144 @@
+"""What ranks exchange: right to the last bit, and how fast."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Callable, List, Tuple
+
+import torch
+import torch.distributed as dist
+
+from torchtune_sys.smoke.worker.agreement import Fault, judge, tell_all
+from torchtune_sys.smoke.worker.here import QUICK, THOROUGH, Here, Idle, same_bits, small_integers
+
+_COUNTS = (1, 3, 1000, 65537, (1 << 20) + 5)
+"""Elements: odd ones leave remainders in rings, the large ones take the paths in chunks."""
+_DTYPES = ("float32", "float64", "bfloat16", "float16", "int32", "int64")
+_EXACT_IN_BFLOAT16 = 256
+"""Integers up to it have a bfloat16 of their own (8 bits); float16 has them up to 2048."""
+
+
+def exchanges_are_right(here: Here) -> None:
+    """Reductions, gathers and broadcasts give every rank the right values to the last bit; how fast they are."""
+    faults: List[Fault] = []
+    for name in _DTYPES:
+        dtype = getattr(torch, name)
+        for count in _COUNTS if name == "float32" else _COUNTS[:3]:
+            faults += _reduced(here, dtype, count)
+    for exchange in (_largest, _gathered, _scattered, _broadcast):
+        faults += exchange(here)
+    judge(here, faults)
+    _bandwidths(here)
+    if here.world == 1:
+        raise Idle("one rank: nothing was exchanged")
+
+
+def _integers_of(here: Here, rank: int, count: int) -> torch.Tensor:
+    """A rank's own integers, so small that any order of adding those of all ranks is exact in bfloat16 too."""
+    high = max(1, min(4, _EXACT_IN_BFLOAT16 // here.world))
+    return small_integers((count,), 7919 * count + rank, -high, high + 1)
+
+
+def _compared(what: str, found: torch.Tensor, wanted: torch.Tensor) -> List[Fault]:
+    differing = same_bits(found, wanted)
+    if not differing:
+        return []
+    place = int((found.detach().cpu().double() != wanted.cpu().double()).nonzero()[0][0])
+    figures = "element %d is %g, not %g" % (place, float(found.flatten()[place]), float(wanted.flatten()[place]))
+    return [("collective-wrong", "%s: %d of %d elements are wrong; %s" % (what, differing, wanted.numel(), figures))]
+
+
+def _reduced(here: Here, dtype: torch.dtype, count: int) -> List[Fault]:
+    if dtype == torch.bfloat16 and here.world > _EXACT_IN_BFLOAT16:
+        return []
+    held = _integers_of(here, here.rank, count).to(here.device, dtype)
+    try:
+        dist.all_reduce(held)
+    except RuntimeError as error:
+        if "Invalid scalar type" in str(error):  # gloo of older torches lacks bfloat16
+            return []
+        raise
+    wanted = sum((_integers_of(here, rank, count).double() for rank in range(here.world)), torch.zeros(count).double())
+    return _compared("all_reduce of %d %s" % (count, str(dtype)[6:]), held, wanted)
+
+
+def _largest(here: Here) -> List[Fault]:
+    """As gradient scaling asks whether any rank met an inf."""
+    held = torch.tensor([float("inf") if here.rank == here.world - 1 else 0.0, float(here.rank)], device=here.device)
+    dist.all_reduce(held, op=dist.ReduceOp.MAX)
+    return _compared("all_reduce (MAX)", held, torch.tensor([float("inf"), here.world - 1.0]))
+
+
+def _gathered(here: Here) -> List[Fault]:
+    own = _integers_of(here, here.rank, 1001).to(here.device)
+    wanted = [_integers_of(here, rank, 1001) for rank in range(here.world)]
+    pieces = [torch.empty_like(own) for _ in range(here.world)]
+    dist.all_gather(pieces, own)
+    joined = torch.empty(here.world * 1001, device=here.device)
+    getattr(dist, "all_gather_single", dist.all_gather_into_tensor)(joined, own)  # its name since torch 2.13
+    return _compared("all_gather", torch.cat(pieces), torch.cat(wanted)) + _compared(
+        "all_gather_into_tensor", joined, torch.cat(wanted)
+    )
+
+
+def _scattered(here: Here) -> List[Fault]:
+    """What sharded training adds gradients with; gloo learned it late."""
+    every = [_integers_of(here, rank, here.world * 501) for rank in range(here.world)]
+    own = torch.empty(501, device=here.device)
+    try:
+        getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)(own, every[here.rank].to(here.device))
+    except (RuntimeError, NotImplementedError) as error:
+        if here.backend == "gloo" and "support" in str(error):
+            return []
+        raise
+    wanted = sum((each.double() for each in every), torch.zeros(here.world * 501).double())
+    return _compared("reduce_scatter", own, wanted[here.rank * 501 : (here.rank + 1) * 501])
+
+
+def _broadcast(here: Here) -> List[Fault]:
+    faults: List[Fault] = []
+    for source in range(min(here.world, 8)):
+        held = _integers_of(here, here.rank, 997).to(here.device)
+        dist.broadcast(held, source)
+        faults += _compared("broadcast from rank %d" % source, held, _integers_of(here, source, 997))
+    return faults
+
+
+def _sizes(here: Here) -> List[Tuple[int, int]]:
+    """Bytes, and how many times: all ranks must agree, so no clock has a say."""
+    if here.kind == "cpu":
+        return [(1 << 20, 10), (16 << 20, 3)][here.level == QUICK :]
+    large = [(1 << 20, 50), (16 << 20, 20), (256 << 20, 10)][2 * (here.level == QUICK) :]
+    return large + [(1 << 30, 5)] * (here.level == THOROUGH)
+
+
+def _bandwidths(here: Here) -> None:
+    """Bus bandwidth as nccl-tests defines it: what each link must carry, 2(n-1)/n of the bytes, whatever the number of ranks."""
+    single = torch.ones(1, device=here.device)
+    times = [_timed(here, lambda: dist.all_reduce(single), 50)]
+    for size, calls in _sizes(here):
+        held = torch.zeros(size // 4, device=here.device)
+        times.append(_timed(here, lambda tensor=held: dist.all_reduce(tensor), calls))  # type: ignore[misc]
+        del held
+    slowest = [max(each) for each in zip(*(json.loads(said) for said in tell_all(here, json.dumps(times))))]
+    if here.world == 1:
+        return
+    here.measure("latency", slowest[0] * 1e6, "us")
+    for (size, _), seconds in zip(_sizes(here), slowest[1:]):
+        here.measure("bus bandwidth of %d MiB" % (size >> 20), 2 * (here.world - 1) / here.world * size / seconds / 1e9, "GB/s")
+
+
+def _timed(here: Here, work: Callable[[], object], calls: int) -> float:
+    """Seconds of one call on this rank: the best of three rounds that begin together."""
+    work()
+    best = float("inf")
+    for _ in range(3):
+        dist.barrier()
+        here.synchronize()
+        started = time.perf_counter()
+        for _ in range(calls):
+            work()
+        here.synchronize()
+        best = min(best, (time.perf_counter() - started) / calls)
+    return best
