@@ -231,6 +231,7 @@ def test_three_to_two(several: int | None, found: list[str]) -> None:
 def test_ports_that_are_named(hca: str, found: list[str]) -> None:
     devices = (card(0), card(1, port(1, **DOWN), port(2, **DOWN)))
     assert failed("ib-port-down", net(devices, None, nccl=env(NCCL_IB_HCA=hca))) == found
+    assert verdict("ib-port-down", net(devices, None, nccl=UNTOLD)) == "pass"  # a tree of files, which belongs to no job
     assert failed("ib-port-down", net(devices, None, nccl=UNTOLD)) == []
     assert verdict("ib-port-down", net(devices, None, nccl=REFUSED)) == "unknown"
 

@@ -115,6 +115,9 @@ def test_a_container_does_not_tell_whose_memory_it_is() -> None:
 def test_mig_matters_only_to_several_ranks() -> None:
     assert verdict("mig-mode-limits", {"mig": True}).verdict is Verdict.NA
     assert verdict("mig-mode-limits", {"mig": True}, intent={"ranks": 2}).verdict is Verdict.FAIL
+    nobody_said = {"ranks": None, "nodes": None, "workers": None}
+    assert verdict("mig-mode-limits", {"mig": True}, intent=nobody_said).verdict is Verdict.NA
+    assert verdict("mig-mode-limits", {"mig": True}, {"mig": False}, intent=nobody_said).verdict is Verdict.FAIL
 
 
 def test_nvlinks_are_judged_on_nvswitch_boards_only() -> None:
