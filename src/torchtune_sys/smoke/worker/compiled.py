@@ -1,0 +1,116 @@
+"""torch.compile: it works here, it does compile, and what it compiles is right."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+import time
+from typing import Dict, Iterator, List, Tuple
+
+import torch
+
+from torchtune_sys.smoke.worker.here import Here, Idle, Wrong
+from torchtune_sys.smoke.worker.models import SmallTransformer, loss_of, seeded, sentences
+
+_INDUCTOR_CACHE, _TRITON_CACHE = "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"
+_AWAY_COMPILED = 2.0**-12
+"""How far the loss, and each gradient as a share of its largest element, may be from eager. Both round float32 (2**-24) in sums
+of some hundred terms, in another order: below 2**-17 seen. The smallest fault to catch is the approximation of an activation
+function in place of the function (GELU by tanh): 5e-4 and more."""
+
+
+def compiled_agrees(here: Here) -> None:
+    """A model compiled forward and backward gives the loss and gradients that it gives uncompiled."""
+    _compiler_fits(here)
+    seeded(6)
+    model = SmallTransformer(depth=1).to(here.device)
+    eager_loss, eager = _loss_and_gradients(here, model, model)
+    with fresh_caches(here) as folder:
+        started = time.perf_counter()
+        compiled_loss, compiled = _loss_and_gradients(here, model, _compiled(model))
+        here.measure("cold compilation", time.perf_counter() - started, "s")
+        files = _compiled_files(folder)
+    _has_compiled(files)
+    away = abs(compiled_loss - eager_loss)
+    if not away <= _AWAY_COMPILED:
+        raise Wrong("compiled-differs", "the loss is %.7g compiled, %.7g uncompiled" % (compiled_loss, eager_loss))
+    for name, wanted in eager.items():
+        away = float((compiled[name] - wanted).abs().max()) / float(wanted.abs().max())
+        if not away <= _AWAY_COMPILED:
+            raise Wrong("compiled-differs", "the gradient of %s is off by %.3g of its largest element" % (name, away))
+
+
+def _compiler_fits(here: Here) -> None:
+    if here.kind == "cuda" and torch.version.cuda is not None and torch.cuda.get_device_capability(here.device)[0] < 7:
+        raise Idle("Triton needs a GPU of compute capability 7.0 or higher")
+    if not hasattr(torch, "compile"):
+        raise Idle("torch %s lacks torch.compile" % torch.__version__)
+
+
+def _compiled(model: torch.nn.Module) -> torch.nn.Module:
+    try:
+        return torch.compile(model, fullgraph=True)
+    except RuntimeError as error:
+        if "not supported on Python" in str(error):
+            raise Idle("torch %s: %s" % (torch.__version__, error)) from None
+        raise
+
+
+def _loss_and_gradients(here: Here, model: torch.nn.Module, called: torch.nn.Module) -> Tuple[float, Dict[str, torch.Tensor]]:
+    model.zero_grad(set_to_none=True)
+    loss = loss_of(called, sentences(16, 0), here.device)
+    loss.backward()
+    return loss.item(), {name: parameter.grad.detach().clone() for name, parameter in model.named_parameters()}
+
+
+@contextlib.contextmanager
+def fresh_caches(here: Here) -> Iterator[str]:
+    """Empty folders for the compilers, where theirs would be: what was compiled before would hide that it cannot be now."""
+    wished = os.environ.get(_INDUCTOR_CACHE)
+    before = {name: os.environ.get(name) for name in (_INDUCTOR_CACHE, _TRITON_CACHE)}
+    if wished:
+        os.makedirs(wished, exist_ok=True)
+    else:
+        _default_cache_is_writable()
+    folder = tempfile.mkdtemp(prefix="smoke-", dir=wished or here.scratch)
+    os.environ[_INDUCTOR_CACHE] = folder
+    os.environ[_TRITON_CACHE] = os.path.join(folder, "triton")
+    try:
+        yield folder
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+        import shutil
+
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _default_cache_is_writable() -> None:
+    """Where training would compile to. Asking for it fails for a user without a name, as training would (getpass.getuser)."""
+    try:
+        from torch._inductor.runtime.cache_dir_utils import default_cache_dir
+    except ImportError:
+        return
+    folder = default_cache_dir()
+    while not os.path.exists(folder):
+        folder = os.path.dirname(folder)
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise Wrong("compile-cache-unwritable", "torch.compile would write below %s, which this user may not" % folder)
+
+
+def _compiled_files(folder: str) -> List[str]:
+    return [name for _, _, names in os.walk(folder) for name in names if name.endswith((".so", ".cubin", ".hsaco"))]
+
+
+def _has_compiled(files: List[str]) -> None:
+    """By the machine code it left, not by its own counters: switched off, or after an error it was told to bear, it runs eagerly."""
+    if len(files) < 2:
+        raise Wrong(
+            "compile-does-nothing",
+            "torch.compile left %d compiled file(s) where forward and backward take two: the model ran uncompiled" % len(files),
+            "look for TORCH_COMPILE_DISABLE, TORCHDYNAMO_DISABLE and torch._dynamo.config.suppress_errors",
+        )
