@@ -37,6 +37,7 @@ SlurmctldLogFile={root}/slurmctld.log
 SlurmdLogFile={root}/slurmd.log
 ProctrackType=proctrack/linuxproc
 TaskPlugin={plugin}
+TaskProlog={root}/task-prolog
 JobAcctGatherType=jobacct_gather/none
 AccountingStorageType=accounting_storage/none
 SwitchType=switch/none
@@ -70,7 +71,14 @@ def cluster(root: Path, plugin: str, cpus: int) -> Iterator[dict[str, str]]:
         yield {"PATH": SBIN, "SLURM_CONF": env["SLURM_CONF"]}
 
 
+def write_task_prolog(root: Path, text: str) -> None:
+    """What each task runs first."""
+    (root / "task-prolog").write_text(text)
+    (root / "task-prolog").chmod(0o755)
+
+
 def _configure(root: Path, plugin: str, cpus: int) -> None:
+    write_task_prolog(root, "#!/bin/sh\n")
     for folder in ("state", "spool"):
         (root / folder).mkdir()
     (root / "key").write_bytes(os.urandom(1024))

@@ -10,33 +10,13 @@ from pathlib import Path
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from values import HOSTILE, variable
 
 from torchtune_sys.errors import UserError
-from torchtune_sys.model.job import Variable
 from torchtune_sys.render import job
 
 SHELLS = [shell for shell in ("dash", "bash") if shutil.which(shell)]
-HOSTILE = (
-    "$(id)",
-    "`id`",
-    "a'b\"c",
-    "back\\slash\\",
-    "50% $HOME ${X} %h",
-    " two  blanks ",
-    "# no comment",
-    "",
-    "é→",
-    "a;b&c|d>e",
-    "*?[",
-    "!x",
-    "-n",
-    "~",
-)
 VALUES = st.text(st.characters(exclude_characters="\0", exclude_categories=("Cs",)), max_size=40)
-
-
-def variable(value: str | None, name: str = "A_NAME", *, reason: str = "why", sure: bool = True) -> Variable:
-    return Variable(name=name, value=value, reason=reason, source="rule", sure=sure)
 
 
 def sourced(shell: str, text: str, folder: Path, **env: str) -> dict[str, str]:
