@@ -131,6 +131,7 @@ def _asked(options: Mapping[str, Any], seen: Snapshot) -> Asked:
     from torchtune_sys.model.values import Missing, Why, known
     from torchtune_sys.planner.visible import visible
     from torchtune_sys.smoke.driver import Asked
+    from torchtune_sys.smoke.expected import expected
     from torchtune_sys.smoke.names import named
 
     if isinstance(seen.python, Missing) or isinstance(seen.python.executable, Missing):
@@ -149,6 +150,7 @@ def _asked(options: Mapping[str, Any], seen: Snapshot) -> Asked:
         scratch=options["scratch"] or "",
         master_port=options["master_port"] or 0,
         timeout_s=options["timeout"],
+        expected={} if options["device"] == "cpu" else expected(seen),
     )
 
 

@@ -28,6 +28,23 @@ class GpuModel(msgspec.Struct, frozen=True, kw_only=True):
     """An SXM part that sits on an NVSwitch board in hosts with eight of them."""
     source: str
     confidence: str
+    fp32_tflops: float | None
+    """Without tensor cores, as torch computes float32 unless TF32 is allowed."""
+    bf16_tflops: float | None
+    """Dense, with tensor cores."""
+    fp16_tflops: float | None
+    """Dense, accumulated in float32: what training uses."""
+    memory_gbytes_per_s: float | None
+    """The lowest of the variants that share the name."""
+
+
+def _number(text: str) -> float | None:
+    """
+    >>> _number("4000/4900"), _number("")
+    (4000.0, None)
+    """
+    numbers = [float(part) for part in text.split("/") if part]
+    return min(numbers, default=None)
 
 
 def _model(row: dict[str, str]) -> GpuModel:
@@ -43,6 +60,10 @@ def _model(row: dict[str, str]) -> GpuModel:
         nvswitch="SXM" in row["name"] or row["name"] in ("B200", "B300"),
         source=row["source"],
         confidence=row["confidence"],
+        fp32_tflops=_number(row["fp32_tflops"]),
+        bf16_tflops=_number(row["bf16_tensor_dense"]),
+        fp16_tflops=_number(row["fp16_tensor_dense_fp32acc"]),
+        memory_gbytes_per_s=_number(row["mem_bw_gbs"]),
     )
 
 

@@ -1,0 +1,35 @@
+"""The least that is plausible for a GPU's figures: a share of its data sheet that a healthy one has no trouble to reach."""
+
+from __future__ import annotations
+
+from torchtune_sys.knowledge import gpus
+from torchtune_sys.model.snapshot import Snapshot
+from torchtune_sys.model.values import Missing, known
+
+GEMM_SHARE = 0.4
+"""Of the dense peak. Large products reach 60 to 85 % on healthy GPUs; one that is throttled, capped or half broken falls below. A
+convention: no vendor promises a share."""
+MEMORY_SHARE = 0.5
+"""Of the memory's peak, for a copy (reads and writes counted). Copies reach 80 to 93 % of it. A convention, too."""
+
+
+def expected(seen: Snapshot) -> dict[str, dict[str, float]]:
+    """By stage and figure, the lowest over the GPUs of this host; empty where a model is not known or a GPU is partitioned (MIG)."""
+    devices = () if isinstance(seen.gpu, Missing) else known(seen.gpu.devices, ())
+    found: dict[str, dict[str, float]] = {}
+    for device in devices:
+        model = gpus.by_name(known(device.name, ""))
+        if model is None or known(device.mig, False):
+            return {}
+        for stage, figure, value in _of(model):
+            figures = found.setdefault(stage, {})
+            figures[figure] = min(value, figures.get(figure, value))
+    return found
+
+
+def _of(model: gpus.GpuModel) -> list[tuple[str, str, float]]:
+    rates = (("float32", model.fp32_tflops), ("bfloat16", model.bf16_tflops), ("float16", model.fp16_tflops))
+    listed = [("gemm", f"{name} GEMM", GEMM_SHARE * rate) for name, rate in rates if rate is not None]
+    if model.memory_gbytes_per_s is not None:
+        listed.append(("memory", "memory copy", MEMORY_SHARE * model.memory_gbytes_per_s))
+    return listed

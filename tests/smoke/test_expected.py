@@ -1,0 +1,43 @@
+"""What is plausible for a GPU, and when nothing is said."""
+
+from __future__ import annotations
+
+import msgspec
+
+from torchtune_sys.knowledge import gpus
+from torchtune_sys.model.snapshot import Snapshot
+from torchtune_sys.model.values import Missing
+from torchtune_sys.smoke.expected import GEMM_SHARE, MEMORY_SHARE, expected
+
+
+def with_gpus(seen: Snapshot, **changes: object) -> Snapshot:
+    assert not isinstance(seen.gpu, Missing) and not isinstance(seen.gpu.devices, Missing)
+    first, *others = seen.gpu.devices
+    devices = (msgspec.structs.replace(first, **changes), *others)
+    return msgspec.structs.replace(seen, gpu=msgspec.structs.replace(seen.gpu, devices=devices))
+
+
+def test_shares_of_the_data_sheet(healthy: Snapshot) -> None:
+    # NVIDIA H100 data sheet, SXM5: 989 TFLOP/s dense in bfloat16, 67 in float32, 3.35 TB/s.
+    assert expected(healthy) == {
+        "gemm": {"float32 GEMM": GEMM_SHARE * 67, "bfloat16 GEMM": GEMM_SHARE * 989, "float16 GEMM": GEMM_SHARE * 989},
+        "memory": {"memory copy": MEMORY_SHARE * 3350},
+    }
+
+
+def test_the_slowest_of_several_models_counts(healthy: Snapshot) -> None:
+    found = expected(with_gpus(healthy, name="NVIDIA A10"))
+    assert found["gemm"]["bfloat16 GEMM"] == GEMM_SHARE * 125
+    assert found["memory"]["memory copy"] == MEMORY_SHARE * 600
+
+
+def test_nothing_is_expected_of_what_is_not_known(healthy: Snapshot) -> None:
+    assert expected(with_gpus(healthy, name="NVIDIA X999")) == {}
+    assert expected(with_gpus(healthy, mig=True)) == {}
+
+
+def test_no_model_is_expected_to_do_what_it_cannot() -> None:
+    """V100 and T4 have no bfloat16 in hardware."""
+    for name in ("Tesla T4", "Tesla V100-SXM2-16GB"):
+        model = gpus.by_name(name)
+        assert model is not None and model.bf16_tflops is None and model.fp16_tflops

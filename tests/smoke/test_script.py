@@ -1,0 +1,68 @@
+"""The worker as one script."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from torchtune_sys.errors import UserError
+from torchtune_sys.smoke import names, script
+
+WORKER = Path(script.__file__).parent / "worker"
+
+
+def test_every_module_is_in_the_script() -> None:
+    assert {path.stem for path in WORKER.glob("*.py")} - {"__init__"} == set(script.ORDER)
+
+
+def test_it_is_python_3_8_and_imports_torch_and_the_standard_library_only() -> None:
+    tree = ast.parse(script.source(), feature_version=(3, 8))
+    imported = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+    imported |= {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    strangers = {name.partition(".")[0] for name in imported} - sys.stdlib_module_names
+    assert strangers == {"torch"}
+
+
+def test_modules_come_after_those_they_import() -> None:
+    for place, module in enumerate(script.ORDER):
+        tree = ast.parse((WORKER / f"{module}.py").read_text())
+        used = {
+            (node.module or "").rpartition(".")[2]
+            for node in ast.walk(tree)
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("torchtune_sys")
+        }
+        assert used <= set(script.ORDER[:place]), module
+
+
+def test_a_name_that_two_modules_define_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Joined, the later one would win without a word."""
+    defined = script._defined
+    monkeypatch.setattr(script, "_defined", lambda tree: (*defined(tree), "twice"))
+    with pytest.raises(ValueError, match="twice is defined in channel and in first"):
+        script.source()
+
+
+def test_without_torch_it_says_so_in_one_line(tmp_path: Path) -> None:
+    """An interpreter that has no torch: isolated from everything but its own library."""
+    place = tmp_path / "smoke.py"
+    place.write_text(script.source())
+    done = subprocess.run([sys.executable, "-I", "-S", str(place)], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert done.stderr.startswith("the smoke test cannot import torch in ") and "No module named 'torch'" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_stages_are_named_in_their_order() -> None:
+    assert names.stage_names()[0] == "device"
+    assert len(set(names.stage_names())) == len(names.stage_names()) >= 15
+    assert names.named(["gemm,device", "gemm"]) == ("gemm", "device")
+
+
+def test_a_name_that_there_is_not_gets_a_hint() -> None:
+    with pytest.raises(UserError) as caught:
+        names.named(["gem"])
+    assert "did you mean gemm?" in caught.value.todo

@@ -1,0 +1,87 @@
+"""Words of real programs, and the cause they stand for. The words are those of the sources that the table names."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from torchtune_sys.knowledge import tables
+from torchtune_sys.knowledge.symptoms import symptom
+
+CASES = Path(__file__).parents[3] / "shared" / "cases" / "causes.csv"
+
+WORDS = [
+    ("RuntimeError: DataLoader worker (pid 4410) is killed by signal: Bus error. It is possible that dataloader's workers are out of shared memory.", "dataloader", "dev-shm-too-small"),
+    ("OSError: [Errno 28] No space left on device", "dataloader", "dev-shm-too-small"),
+    ("OSError: [Errno 28] No space left on device: '/ckpt/x'", "checkpoint", "disk-full-or-quota"),
+    ("RuntimeError: [enforce fail at inline_container.cc:664] . unexpected pos 64 vs 0", "checkpoint", "disk-full-or-quota"),
+    ("OSError: [Errno 122] Disk quota exceeded", "checkpoint", "disk-full-or-quota"),
+    ("ModuleNotFoundError: No module named 'torch'", "import", "torch-not-installed"),
+    ("ImportError: libcudnn.so.9: cannot open shared object file: No such file or directory", "import", "wheel-libs-not-found"),
+    ("ImportError: /lib/x86_64-linux-gnu/libstdc++.so.6: version `GLIBCXX_3.4.30' not found (required by libtorch.so)", "import", "libstdcxx-too-old"),
+    ("ImportError: /lib64/libc.so.6: version `GLIBC_2.32' not found", "import", "glibc-too-old"),
+    ("undefined symbol: __nvJitLinkComplete_12_4, version libnvJitLink.so.12", "import", "nvjitlink-shadowed-by-ld-library-path"),
+    ("ImportError: libtorch_cuda.so: undefined symbol: ncclCommResume", "import", "mixed-nvidia-cuda-wheels"),
+    ("RuntimeError: can't start new thread", "dataloader", "cgroup-pids-limit"),
+    ("libgomp: Thread creation failed: Resource temporarily unavailable", "gemm", "cgroup-pids-limit"),
+    ("RuntimeError: CUDA error: no kernel image is available for execution on the device", "device", "gpu-arch-not-in-wheel"),
+    ("RuntimeError: The NVIDIA driver on your system is too old (found version 11040).", "device", "driver-too-old"),
+    ("RuntimeError: Found no NVIDIA driver on your system.", "device", "no-nvidia-driver"),
+    ("Error 802: system not yet initialized", "device", "fabric-manager-not-running"),
+    ("CUDA error: all CUDA-capable devices are busy or unavailable", "device", "exclusive-compute-mode"),
+    ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 256.00 MiB.", "device", "gpu-memory-in-use"),
+    ("RuntimeError: CUDA error: uncorrectable ECC error encountered", "gemm", "gpu-ecc-uncorrectable"),
+    ("ncclInvalidUsage: Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 1b000", "rendezvous", "several-ranks-on-one-gpu"),
+    ("Bootstrap : no socket interface found", "rendezvous", "nccl-wrong-interface"),
+    ("[enforce fail at device.cc:117] rv != -1. Unable to find address for: eth7", "rendezvous", "gloo-wrong-interface"),
+    ("socket.gaierror: [Errno -2] Name or service not known", "rendezvous", "hostname-unresolvable"),
+    ("The server socket has failed to listen on any local network address. port: 29500, useIpv6: false, code: -98, name: EADDRINUSE, message: address already in use", "rendezvous", "master-port-in-use"),
+    ("torch._inductor.exc.InvalidCxxCompiler: No working C++ compiler found in torch._inductor.config.cpp.cxx: (None, 'g++')", "compile", "build-tool-missing"),
+    ("RuntimeError: Failed to find C compiler. Please specify via CC environment variable", "compile", "build-tool-missing"),
+    ("main.c:3:10: fatal error: Python.h: No such file or directory", "compile", "python-headers-missing"),
+    ("/usr/bin/ld: cannot find -lcuda: No such file or directory", "compile", "libcuda-not-linkable"),
+    ("fatal error: stdio.h: No such file or directory", "compile", "compiler-headers-missing"),
+    ("PermissionError: [Errno 13] Permission denied: '/cache/torchinductor'", "compile", "compile-cache-not-writable"),
+    ("KeyError: 'getpwuid(): uid not found: 1234'", "compile", "container-uid-without-passwd"),
+    ("OSError: [Errno 24] Too many open files", "dataloader", "nofile-limit-too-low"),
+    ("RuntimeError: [enforce fail at alloc_cpu.cpp:118] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to allocate 268435456 bytes.", "device", "host-memory-oom"),
+    ("A module that was compiled using NumPy 1.x cannot be run in NumPy 2.0.0", "import", "numpy2-with-old-torch"),
+    ("Fatal Python error: Illegal instruction\nSIGILL", "gemm", "cpu-lacks-avx"),
+    ("Error while creating shared memory segment /dev/shm/nccl-Jq4Xnb (size 9637888), error: No space left on device", "allreduce", "dev-shm-too-small"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("words", "stage", "cause"), WORDS)
+def test_words_stand_for_their_cause(words: str, stage: str, cause: str) -> None:
+    found = symptom(words, stage)
+    assert found is not None and found.causes[0] == cause, found
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["", "RuntimeError: mat1 and mat2 shapes cannot be multiplied (2x3 and 4x5)", "KeyError: 'x'", "Killed", "AssertionError"],
+)
+def test_other_words_stand_for_none(words: str) -> None:
+    assert symptom(words, "ddp") is None
+
+
+def test_every_row_is_whole() -> None:
+    for row in tables.rows("symptoms"):
+        re.compile(row["pattern"])
+        assert row["cause"] and row["remedy"] and row["source"] and row["confidence"] in ("high", "medium"), row
+
+
+@pytest.mark.skipif(not CASES.exists(), reason="the list of causes is not here")
+def test_causes_are_of_the_one_vocabulary_or_the_smoke_test_s_own() -> None:
+    known = {line.partition(",")[0] for line in CASES.read_text().splitlines()}
+    own = {
+        "torch-not-installed",
+        "gloo-wrong-interface",
+        "gpu-memory-in-use",
+        "compile-cache-not-writable",
+        "checkpoints-not-writable",
+    }
+    used = {cause for row in tables.rows("symptoms") for cause in row["cause"].split("|")}
+    assert used - known == own
