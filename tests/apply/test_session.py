@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,8 +15,9 @@ from hypothesis import strategies as st
 from torchtune_sys.apply import durable, journal, lock, prepare, session, undo
 from torchtune_sys.apply.journal import DamagedJournal, Journal
 from torchtune_sys.apply.session import Moment, Run
-from torchtune_sys.model.actions import Advice, Needs, Safety
+from torchtune_sys.model.actions import Advice, Needs, Safety, Sysctl
 from torchtune_sys.model.plan import Change, Command, File, Line, Plan, Step, Value
+from torchtune_sys.model.target import AtLeast, AtMost, Exactly, OneOf, Target
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="files of root are written")
 MOMENT = Moment(version="test", time="2026-01-01T00:00:00Z", boot_id="one")
@@ -127,6 +129,66 @@ def test_a_value_that_the_kernel_refuses_fails_its_change_alone(place: Place, tm
     assert set(run.failed) == {"refused"} and run.failed["refused"]
     assert other.read_text().strip() == "1"  # what the failed change did already is taken back
     assert place.value.read_text().strip() == "10"
+
+
+MEANWHILE = [
+    (AtLeast(50), "60", "70", ("70", "")),
+    (AtLeast(50), "60", "60", ("60", "k = 60")),
+    (AtLeast(50), "60", "55", ("60", "k = 60")),
+    (AtMost(10), "10", "1", ("1", "")),
+    (AtMost(10), "10", "60", ("10", "k = 10")),
+    (OneOf(("a", "b")), "a", "b", ("b", "")),
+    (Exactly("10"), "10", "5", ("10", "k = 10")),
+    (AtLeast(9), "1 2 9", "1 2 12", ("1 2 12", "")),
+]
+
+
+@pytest.mark.parametrize("when", ["before the run", "before the step"])
+@pytest.mark.parametrize(("target", "value", "now", "after"), MEANWHILE)
+def test_what_was_improved_meanwhile_is_not_lowered(
+    place: Place, target: Target, value: str, now: str, after: tuple[str, str], when: str
+) -> None:
+    """Nor is less than that kept in a file, where the next start would lower it."""
+    place.value.write_text("1 2 3\n" if " " in value else "30\n")
+    before = place.file.read_text()
+    steps = (Value(path=str(place.value), value=value), Line(path=str(place.file), key="k", text=f"k = {value}"))
+    asked = msgspec.structs.replace(change("k", *steps), action=Sysctl(key="k", target=target))
+    ours = File(path=str(place.file), before=before, content=f"k = {value}\n")
+    made = plan(asked, files=(ours,))
+    if when == "before the run":
+        place.value.write_text(now + "\n")
+    run = session.run(
+        made,
+        lambda out: () if out else (ours,),
+        lambda: False,
+        MOMENT,
+        place.state,
+        lambda what: place.value.write_text(now + "\n") if what == str(place.value) else None,
+    )
+    assert (place.value.read_text().strip(), place.file.read_text().strip()) == (after[0], after[1] or before.strip())
+    assert run.failed == {} and ("k" in run.left) == (after[0] == now)
+    assert after[1] or "not kept in a file" in run.left["k"]
+    assert place.undo().kept == {} and place.file.read_text() == before
+    assert when == "before the step" or place.value.read_text().strip() == now
+
+
+def test_other_numbers_that_were_raised_meanwhile_are_not_lowered(place: Place) -> None:
+    place.value.write_text("1 2 3\n")
+    step = Value(path=str(place.value), value="1 2 9")
+    made = plan(msgspec.structs.replace(change("k", step), action=Sysctl(key="k", target=AtLeast(9))))
+    place.value.write_text("5 6 7\n")
+    run = place.run(made)
+    assert "the plan was made where the other numbers" in run.failed["k"] and place.value.read_text() == "5 6 7\n"
+
+
+def test_what_was_left_may_be_changed_later_and_is_not_touched_by_undo(place: Place) -> None:
+    place.value.write_text("70\n")
+    made = plan(
+        msgspec.structs.replace(change("k", Value(path=str(place.value), value="60")), action=Sysctl(key="k", target=AtLeast(60)))
+    )
+    assert place.run(made).left
+    place.value.write_text("90\n")
+    assert place.undo() == undo.Undone(restored=(), kept={}, failed={}) and place.value.read_text() == "90\n"
 
 
 def test_a_failing_command_is_told_by_what_it_said(place: Place) -> None:

@@ -112,17 +112,19 @@ def test_a_cut_off_run_must_be_undone_first(tmp_path: Path) -> None:
     assert "interrupted: " in found
 
 
-ASKED = ["apply", "--select", "max-map-count-low"]
+ASKED = "apply --select max-map-count-low"
 
 
-def at_terminal(tmp_path: Path, answer: bytes) -> tuple[str, int]:
-    """Run ``apply`` at a terminal, and type the answer once it asks."""
+def at_terminal(
+    tmp_path: Path, answer: bytes, meanwhile: tuple[str, str] = ("", ""), more: str = "", before: str = "", command: str = ASKED
+) -> tuple[str, int]:
+    """Run a command at a terminal, and type the answer once it asks; ``meanwhile`` is a file that is given another content then."""
     stage = tmp_path / "stage"
     stage.mkdir()
     child, terminal = pty.fork()
     if child == 0:
         os.environ |= {"STAGE": str(stage), "PYTHON": sys.executable, "TERM": "xterm"}
-        script = SET_UP + f'"$PYTHON" -m torchtune_sys {" ".join(ASKED)}; code=$?; trap "" INT; shows {MAPS}; exit $code'
+        script = SET_UP + before + f'"$PYTHON" -m torchtune_sys {command}; code=$?; trap "" INT; shows {MAPS}; {more} exit $code'
         os.execvp("unshare", ["unshare", "--mount", "--net", "--propagation", "private", "bash", "-c", script])
     found, sent, end = b"", False, time.monotonic() + 60
     while time.monotonic() < end and select.select([terminal], [], [], 60)[0]:
@@ -132,6 +134,8 @@ def at_terminal(tmp_path: Path, answer: bytes) -> tuple[str, int]:
             break
         found += data
         if not sent and b"[y/N]" in found:
+            if meanwhile[0]:
+                Path(f"/proc/{child}/root{meanwhile[0]}").write_text(meanwhile[1])
             os.write(terminal, answer)
             sent = True
     _, status = os.waitpid(child, 0)
@@ -155,6 +159,27 @@ def test_at_a_terminal(answer: str, tmp_path: Path) -> None:
     assert "Make these changes? [y/N]" in found and f"{MAPS}: {value}" in found
     assert status == code
     assert "\x1b[" in found  # in colour here
+
+
+HELD = "tt $APPLY >/dev/null; (exec 9> $STAGE/state/lock; flock -x 9; sleep 5) & sleep 0.5; "
+
+
+@pytest.mark.parametrize(
+    "command", ["apply --yes --wait 30 --select max-map-count-low", "undo --yes --wait 30"], ids=["apply", "undo"]
+)
+def test_what_takes_longer_than_two_seconds_is_shown_at_a_terminal(command: str, tmp_path: Path) -> None:
+    """Another run holds the lock for five."""
+    found, _ = at_terminal(tmp_path, b"", before=HELD + f"echo 3000 > {MAPS};", command=command)
+    print(found)
+    assert "\r\x1b[Kwaiting for another run to end (2 s)" in found and "to end (4 s)\r\x1b[K" in found
+    assert "cured" in found or "undone" in found
+
+
+def test_what_is_improved_while_the_question_waits_stays(tmp_path: Path) -> None:
+    found, status = at_terminal(tmp_path, b"y\n", (MAPS, "70000\n"), f"ls {FILE};")
+    print(found)
+    assert status == 0 and f"{MAPS}: 70000|" in found and "No such file" in found
+    assert "held 70000 already" in " ".join(found.split())
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])

@@ -89,6 +89,23 @@ def test_what_changes_nothing(options: str, status: int, words: str, tmp_path: P
     assert f"status {status}\n3000\n" in done.stdout and "No such file" in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("before", "words"),
+    [
+        (f"mkdir {OURS}", f"not made: vm.max_map_count: {OURS}"),
+        ("mount -o remount,ro /etc", "not made: vm.max_map_count: the image (/etc is read-only) owns"),
+        ("mount --bind /dev/null /proc/sys/vm/max_map_count", "not made: max-map-count-low: could not be judged: "),
+    ],
+)
+def test_a_named_rule_that_is_refused_is_said_and_ends_with_1(before: str, words: str, tmp_path: Path) -> None:
+    script = (
+        f"{before}; for how in --yes --dry-run; do $TOOL apply $how --only max-map-count-low; echo status $?; done; cat {MAPS}"
+    )
+    done = staged(script, tmp_path / "stage")
+    assert words in done.stderr and done.stdout.count("status 1\n") == 1 and done.stdout.count("status 0\n") == 1
+    assert done.stdout.endswith("3000\n") or "null" in before
+
+
 def test_an_interrupted_run_must_be_undone_first(tmp_path: Path) -> None:
     done = staged(
         f"""

@@ -189,6 +189,7 @@ def test_completion_scripts_name_the_program(shell: str) -> None:
         (f"torchtune-sys explain {CATALOGUE[0].id[:-2]}", CATALOGUE[0].id),
         ("torchtune-sys check --select memory,sys", "memory,sysctl"),
         ("torchtune-sys check --profile clu", "cluster"),
+        ("torchtune-sys apply --only thp-never,swappiness-h", "thp-never,swappiness-high"),
     ],
 )
 def test_the_shell_completes(words: str, expected: str) -> None:

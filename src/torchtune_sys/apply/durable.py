@@ -10,6 +10,8 @@ import stat
 
 import msgspec
 
+from torchtune_sys.host.files import sync_folder
+
 _NO_XATTRS = (errno.ENOTSUP, errno.ENODATA, errno.EPERM, errno.ENOSYS)
 
 
@@ -146,15 +148,3 @@ def remove_folders(folders: tuple[str, ...]) -> None:
 
 def digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
-
-
-def sync_folder(folder: str) -> None:
-    """Make names in a directory durable. A directory that is gone has none."""
-    try:
-        handle = os.open(folder or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

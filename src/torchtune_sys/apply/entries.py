@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from torchtune_sys.apply.durable import FileState
+from torchtune_sys.model.target import Target
 
 
 class ValueEntry(msgspec.Struct, frozen=True, kw_only=True, tag="value"):
@@ -15,6 +16,8 @@ class ValueEntry(msgspec.Struct, frozen=True, kw_only=True, tag="value"):
     before: str
     counterpart: str = ""
     counterpart_before: str = ""
+    target: Target | None = None
+    """What is asked for, where another value than ``value`` would do as well."""
 
 
 class FileEntry(msgspec.Struct, frozen=True, kw_only=True, tag="file"):
@@ -60,7 +63,7 @@ class Note(msgspec.Struct, frozen=True, kw_only=True):
     """A later line: what became of an entry, or of the run."""
 
     what: str
-    """``doing``, ``done``, ``failed``, ``undone``, ``kept``: of an entry. ``applied``, ``rolled-back``, ``undoing``, ``undone-all``:
+    """``doing``, ``done``, ``failed``, ``skipped`` (it was as good already), ``undone``, ``kept``: of an entry. ``applied``, ``rolled-back``, ``undoing``, ``undone-all``:
     of the run."""
     entry: int = -1
     after: str = ""

@@ -71,9 +71,10 @@ class Journal:
         return next((note for note in reversed(self.notes) if note.entry == entry), None)
 
     def made(self, entry: int) -> Note | None:
-        """What was noted last of making an entry, whatever became of undoing it."""
+        """What was noted last of making an entry, whatever became of undoing it; None if it was not made."""
         notes = (note for note in reversed(self.notes) if note.entry == entry)
-        return next((note for note in notes if note.what in ("doing", "done", "failed")), None)
+        found = next((note for note in notes if note.what in ("doing", "done", "failed", "skipped")), None)
+        return None if found is None or found.what == "skipped" else found
 
     @property
     def kept(self) -> tuple[int, ...]:

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from torchtune_sys.apply import durable, units, values
 from torchtune_sys.apply.entries import CommandEntry, Entry, FileEntry, UnitEntry, ValueEntry
+from torchtune_sys.model.actions import Sysctl, SysfsWrite
 from torchtune_sys.model.plan import Change, Command, File, Line, Plan, Unit, Value
 
 
@@ -30,22 +31,23 @@ def _values(change: Change) -> Iterable[Entry]:
     for step in change.steps:
         if isinstance(step, Value):
             for path in values.matching(step.path, step.is_pattern):
-                yield _value(change.key, path, step)
+                yield _value(change, path, step)
 
 
-def _value(key: str, path: str, step: Value) -> ValueEntry:
+def _value(change: Change, path: str, step: Value) -> ValueEntry:
     try:
         before = values.read(path)
         counterpart_before = values.read(step.counterpart) if step.counterpart else ""
     except OSError as error:
-        raise Unready(key, f"{path}: {error.strerror}") from None
+        raise Unready(change.key, f"{path}: {error.strerror}") from None
     return ValueEntry(
-        change=key,
+        change=change.key,
         path=path,
         value=step.value,
         before=before,
         counterpart=step.counterpart,
         counterpart_before=counterpart_before,
+        target=change.action.target if isinstance(change.action, Sysctl | SysfsWrite) else None,
     )
 
 

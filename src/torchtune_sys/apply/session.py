@@ -10,7 +10,7 @@ from torchtune_sys.apply import journal as journals
 from torchtune_sys.apply import prepare, runner, undo
 from torchtune_sys.apply.entries import CommandEntry, Header
 from torchtune_sys.apply.journal import Journal
-from torchtune_sys.apply.runner import Files, Stop
+from torchtune_sys.apply.runner import Files, Stop, Tell
 from torchtune_sys.model.plan import Plan
 
 
@@ -20,6 +20,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     number: int
     failed: dict[str, str]
     """Key of a change → why it could not be made."""
+    left: dict[str, str] = {}
+    """Key of a change → what was as good already, or better, and was left as it was."""
     rolled_back: str = ""
     """Why everything was taken back; empty: it was not."""
     kept: dict[str, str] = {}
@@ -34,7 +36,9 @@ class Moment(msgspec.Struct, frozen=True, kw_only=True):
     boot_id: str
 
 
-def run(plan: Plan, files: Files, stop: Stop, moment: Moment, folder: str = journals.STATE) -> Run:
+def run(
+    plan: Plan, files: Files, stop: Stop, moment: Moment, folder: str = journals.STATE, tell: Tell = lambda what: None
+) -> Run:
     """Carry the plan out. Raises Unready (nothing was changed), OSError where no journal could be begun (nothing was changed)."""
     header = Header(
         schema=journals.SCHEMA,
@@ -47,18 +51,18 @@ def run(plan: Plan, files: Files, stop: Stop, moment: Moment, folder: str = jour
     )
     journal = journals.begin(folder, header)
     try:
-        outcome = runner.carry_out(journal, files, stop)
+        outcome = runner.carry_out(journal, files, stop, tell)
         journal.note("applied", time=moment.time)
     except runner.Interrupted:
-        return _back(journal, "interrupted", moment)
+        return _back(journal, "interrupted", moment, tell)
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
-        return _back(journal, f"{where}{error.strerror or error}", moment)
-    return Run(number=journal.number, failed=outcome.failed)
+        return _back(journal, f"{where}{error.strerror or error}", moment, tell)
+    return Run(number=journal.number, failed=outcome.failed, left=outcome.left)
 
 
-def _back(journal: Journal, why: str, moment: Moment) -> Run:
-    undone = undo.undo(journal, same_boot=True, time=moment.time)
+def _back(journal: Journal, why: str, moment: Moment, tell: Tell) -> Run:
+    undone = undo.undo(journal, same_boot=True, time=moment.time, tell=tell)
     if not undone.failed:
         with contextlib.suppress(OSError):
             journal.note("rolled-back", why=why, time=moment.time)

@@ -10,7 +10,7 @@ from torchtune_sys.apply.entries import CommandEntry, Entry, FileEntry, UnitEntr
 from torchtune_sys.apply.journal import Journal
 from torchtune_sys.apply.undo import Undone, name
 from torchtune_sys.model.actions import Needs
-from torchtune_sys.model.plan import Plan
+from torchtune_sys.model.plan import Change, Plan
 from torchtune_sys.render import layout
 from torchtune_sys.render.layout import Line, Style, line
 
@@ -25,20 +25,29 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     detail: str
 
 
-def outcomes(plan: Plan, still_asked: frozenset[str], failed: Mapping[str, str]) -> tuple[Outcome, ...]:
+def outcomes(
+    plan: Plan, still_asked: frozenset[str], failed: Mapping[str, str], left: Mapping[str, str] = {}
+) -> tuple[Outcome, ...]:
     """Cured is what the rules do not ask for any more."""
     found = []
     for change in plan.changes:
         if change.key in failed:
             found.append(Outcome(key=change.key, what="failed", detail=failed[change.key]))
         elif change.key not in still_asked:
-            found.append(Outcome(key=change.key, what="cured", detail=", ".join(change.rules)))
+            found.append(
+                Outcome(key=change.key, what="cured", detail="; ".join([", ".join(change.rules), *_found(change, left)]))
+            )
         elif change.needs is not Needs.NOTHING:
             found.append(Outcome(key=change.key, what="waits", detail=f"takes effect after: {change.needs.value}"))
         else:
             rules = ", ".join(change.rules)
             found.append(Outcome(key=change.key, what="failed", detail=f"was made, but {rules} finds the same as before"))
     return tuple(found)
+
+
+def _found(change: Change, left: Mapping[str, str]) -> tuple[str, ...]:
+    """What the run found as good already."""
+    return (left[change.key],) if change.key in left else ()
 
 
 def text(found: tuple[Outcome, ...], number: int, style: Style) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 
 import msgspec
 
@@ -22,7 +23,7 @@ class Undone(msgspec.Struct, frozen=True, kw_only=True):
     failed: dict[str, str]
 
 
-def undo(journal: Journal, *, same_boot: bool, time: str = "") -> Undone:
+def undo(journal: Journal, *, same_boot: bool, time: str = "", tell: Callable[[str], None] = lambda what: None) -> Undone:
     """Undo every step that was begun, the last first; may be repeated after a crash at any point. Raises OSError (journal)."""
     torn = journal.state == "interrupted" and not any(note.what == "applied" for note in journal.notes)
     _note(journal, "undoing", time=time)
@@ -31,6 +32,7 @@ def undo(journal: Journal, *, same_boot: bool, time: str = "") -> Undone:
     failed: dict[str, str] = {}
     for number in reversed(range(len(journal.header.entries))):
         entry = journal.header.entries[number]
+        tell(name(entry))
         try:
             if torn and journal.made(number) is None:
                 _untold(entry)

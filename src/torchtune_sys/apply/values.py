@@ -5,7 +5,7 @@ from __future__ import annotations
 import glob
 import os
 
-from torchtune_sys.model.target import choice
+from torchtune_sys.model.target import AtLeast, AtMost, OneOf, Target, choice
 
 
 def read(path: str) -> str:
@@ -26,3 +26,33 @@ def write(path: str, value: str) -> None:
 def matching(path: str, is_pattern: bool) -> list[str]:
     """The files that are meant; of a pattern, those that there are now."""
     return sorted(glob.glob(path)) if is_pattern else [path]
+
+
+def as_good(target: Target | None, present: str, value: str) -> bool:
+    """Whether what is set is what would be written, or lies beyond it the way the target points: several numbers are judged by the last.
+
+    >>> as_good(AtLeast(65530), "262144", "65530"), as_good(AtMost(10), "60", "10"), as_good(None, "4096  8192", "4096 8192")
+    (True, False, True)
+    >>> as_good(AtLeast(400), "1024", "4096"), as_good(OneOf(("madvise", "always")), "always", "madvise")
+    (False, True)
+    """
+    words, wanted = present.split(), value.split()
+    if words == wanted:
+        return True
+    try:
+        match target:
+            case AtLeast():
+                return bool(words) and int(words[-1]) >= int(wanted[-1])
+            case AtMost():
+                return bool(words) and int(words[-1]) <= int(wanted[-1])
+            case OneOf(values=values):
+                return present in values
+            case _:
+                return False
+    except ValueError:  # a word is not beyond a number
+        return False
+
+
+def other_numbers(target: Target | None, present: str, value: str) -> bool:
+    """Whether the numbers before the last are not those that the value was made from: writing it would change them, too."""
+    return isinstance(target, AtLeast | AtMost) and present.split()[:-1] != value.split()[:-1]

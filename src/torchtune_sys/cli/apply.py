@@ -14,17 +14,13 @@ from torchtune_sys.errors import UserError
 if TYPE_CHECKING:
     from torchtune_sys.apply.session import Run
     from torchtune_sys.cli.planned import Planned
-    from torchtune_sys.model.plan import Change, Plan
+    from torchtune_sys.model.plan import Plan
 
 DONE, NOT_ALL = 0, 1
 
 
 class NeedsRoot(UserError):
     """Changing a host is root's."""
-
-
-class NotAsked(UserError):
-    """Nobody is there to say yes."""
 
 
 @click.command(
@@ -49,7 +45,13 @@ journal is damaged; 4 internal error.
 @shared.timeout_option
 @shared.selection_options
 @shared.profile_options
-@click.option("--only", multiple=True, metavar="RULES", help="Make only the changes that these rules ask for.")
+@click.option(
+    "--only",
+    multiple=True,
+    metavar="RULES",
+    shell_complete=shared.complete_rule_lists,
+    help="Make only the changes that these rules ask for.",
+)
 @click.option(
     "--safe-only/--unsafe", "safe_only", default=True, help="Leave out what needs a decision (default), or make it, too."
 )
@@ -61,6 +63,7 @@ journal is damaged; 4 internal error.
 def command(**options: Any) -> int:
     """Change this host as planned, read every value back, and see whether it cured."""
     from torchtune_sys.apply import journal, session
+    from torchtune_sys.cli import changing, wanted
     from torchtune_sys.cli.planned import planned
     from torchtune_sys.cli.root import boot_id, is_root
 
@@ -68,52 +71,21 @@ def command(**options: Any) -> int:
     root = is_root()
     earlier = journal.numbers(journal.STATE) if root else []
     found = planned(options, session.made_since_start(boot_id()) if root else frozenset())
-    plan, left_out = _chosen(found, options)
+    plan, left_out = wanted.chosen(found, options)
     _show(plan, options)
     for words in left_out:
         click.echo(words)
     if options["dry_run"]:
         _show_diff(plan)
         return DONE
+    status = NOT_ALL if wanted.not_made(found, plan, options["only"]) else DONE
     if not plan.changes:
-        return DONE
+        return status
     if not root:
         raise NeedsRoot("changing this host needs root", "run it again with sudo, or look with --dry-run")
-    _ask(options)
+    changing.ask("Make these changes?", yes=options["yes"])
     run = _run(found, plan, earlier, options)
-    return _tell(run, plan, options)
-
-
-def _chosen(found: Planned, options: dict[str, Any]) -> tuple[Plan, list[str]]:
-    """The changes that are asked for, and what was left out of the plan."""
-    from torchtune_sys import planner
-    from torchtune_sys.cli.names import rule_names
-    from torchtune_sys.model.actions import Safety
-
-    only = rule_names(options["only"])
-    busy = _gpus_in_use(found) and not options["force"]
-    left_out: dict[str, str] = {}
-
-    def keep(change: Change) -> bool:
-        if only and not set(change.rules) & only:
-            return False
-        if change.safety is not Safety.SAFE and options["safe_only"]:
-            left_out[change.key] = "unsafe: give --unsafe to make it"
-        elif change.disrupts and busy:
-            left_out[change.key] = "would disturb the processes on the GPUs: give --force, or wait for them to end"
-        return change.key not in left_out
-
-    plan = planner.part(found.plan, found.ground, keep)
-    return plan, [f"left out: {key} ({why})" for key, why in left_out.items()]
-
-
-def _gpus_in_use(found: Planned) -> bool:
-    from torchtune_sys.model.values import Missing
-
-    gpu = found.seen.gpu
-    if isinstance(gpu, Missing) or isinstance(gpu.devices, Missing):
-        return False
-    return any(not isinstance(device.processes, Missing) and device.processes for device in gpu.devices)
+    return max(_tell(run, plan, options), status)
 
 
 def _show(plan: Plan, options: dict[str, Any]) -> None:
@@ -130,24 +102,16 @@ def _show_diff(plan: Plan) -> None:
     say("\n" + shown.diff(plan) + "Nothing was changed (--dry-run).\n")
 
 
-def _ask(options: dict[str, Any]) -> None:
-    from torchtune_sys.cli.terminal import can_ask
-
-    if options["yes"]:
-        return
-    if not can_ask():
-        raise NotAsked("nobody is at a terminal to say yes, so nothing was changed", "give --yes, or look with --dry-run")
-    click.confirm("Make these changes?", abort=True, err=True)
-
-
 def _run(found: Planned, plan: Plan, earlier: list[int], options: dict[str, Any]) -> Run:
     from torchtune_sys import __version__, planner
-    from torchtune_sys.apply import journal, lock, prepare, session
+    from torchtune_sys.apply import journal, prepare, session
+    from torchtune_sys.cli import changing
     from torchtune_sys.cli.look import now
     from torchtune_sys.cli.root import boot_id
 
     try:
-        with lock.held(journal.STATE, options["wait"]), _stopping() as stop:
+        with changing.told() as tell, changing.alone(options["wait"], tell), _stopping() as stop:
+            tell("looking at what is there now")
             unfinished = session.unfinished()
             if unfinished is not None:
                 raise UserError(
@@ -160,7 +124,7 @@ def _run(found: Planned, plan: Plan, earlier: list[int], options: dict[str, Any]
             def files(failed: frozenset[str]) -> Any:
                 return planner.part(plan, found.ground, lambda change: change.key not in failed).files
 
-            return session.run(plan, files, stop, moment)
+            return session.run(plan, files, stop, moment, tell=tell)
     except prepare.Unready as error:
         raise UserError(f"nothing was changed: {error}", "torchtune-sys plan shows what it is for; --ignore its rule") from None
     except OSError as error:
@@ -195,6 +159,6 @@ def _tell(run: Run, plan: Plan, options: dict[str, Any]) -> int:
         say(told.rolled_back(run.rolled_back, run.kept, style(options["color"])))
         return NOT_ALL
     _, results, _ = judged(options)
-    outcomes = told.outcomes(plan, planner.still_asked(results), run.failed)
+    outcomes = told.outcomes(plan, planner.still_asked(results), run.failed, run.left)
     say(told.text(outcomes, run.number, style(options["color"])))
     return DONE if all(outcome.what != "failed" for outcome in outcomes) else NOT_ALL

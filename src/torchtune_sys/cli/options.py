@@ -134,6 +134,12 @@ def _complete_selectors(_ctx: click.Context, _param: click.Parameter, incomplete
     return [before + comma + name for name in names if name.startswith(last)]
 
 
+def complete_rule_lists(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """Ids separated by commas: what stands before the last comma stays."""
+    before, comma, last = incomplete.rpartition(",")
+    return [before + comma + name for name in complete_rules(ctx, param, last)]
+
+
 def complete_rules(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
     from torchtune_sys.rules import CATALOGUE
 

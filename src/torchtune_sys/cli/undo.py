@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -47,7 +48,8 @@ restored; 2 usage; 3 the journal is damaged; 4 internal error.
 @shared.color_option
 def command(**options: Any) -> int:
     """Take back what apply changed: files byte for byte, and the values that ran before."""
-    from torchtune_sys.apply import journal, lock
+    from torchtune_sys.apply import journal
+    from torchtune_sys.cli import changing
     from torchtune_sys.cli.root import is_root
 
     if not is_root():
@@ -56,14 +58,15 @@ def command(**options: Any) -> int:
         click.echo("Nothing was applied on this host, so there is nothing to undo.")
         return 0
     try:
-        with lock.held(journal.STATE, options["wait"]):
-            return _undo(options)
+        with changing.told() as tell, changing.alone(options["wait"], tell):
+            return _undo(options, tell)
     except OSError as error:
         raise UserError(f"{error.filename or journal.STATE}: {error.strerror}", "nothing was changed") from None
 
 
-def _undo(options: dict[str, Any]) -> int:
+def _undo(options: dict[str, Any], tell: Callable[[str], None]) -> int:
     from torchtune_sys.apply import told, undo
+    from torchtune_sys.cli import changing
     from torchtune_sys.cli.look import now
     from torchtune_sys.cli.root import boot_id
     from torchtune_sys.cli.terminal import say, style
@@ -77,10 +80,11 @@ def _undo(options: dict[str, Any]) -> int:
         say(told.intention(journal, look))
     if options["dry_run"]:
         return 0
-    _ask(options)
+    changing.ask("Take it back?", yes=options["yes"])
     status = 0
     for journal in found:
-        result = undo.undo(journal, same_boot=journal.header.boot_id == boot_id(), time=now()[0])
+        result = undo.undo(journal, same_boot=journal.header.boot_id == boot_id(), time=now()[0], tell=tell)
+        tell("")
         say(told.undone(journal.number, result, look))
         status = max(status, int(bool(result.kept or result.failed)))
     return status
@@ -119,13 +123,3 @@ def _one(run: int, numbers: list[int]) -> list[Journal]:
                 f"torchtune-sys undo {number} takes that back first; undo --all takes back every run",
             )
     return [found]
-
-
-def _ask(options: dict[str, Any]) -> None:
-    from torchtune_sys.cli.terminal import can_ask
-
-    if options["yes"]:
-        return
-    if not can_ask():
-        raise UserError("nobody is at a terminal to say yes, so nothing was changed", "give --yes, or look with --dry-run")
-    click.confirm("Take it back?", abort=True, err=True)

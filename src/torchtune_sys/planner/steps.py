@@ -97,15 +97,15 @@ def chosen(target: Target, running: str) -> str:
 
     >>> chosen(AtLeast(16777216), "4096 131072 6291456"), chosen(AtMost(10), "60"), chosen(OneOf(("madvise", "always")), "never")
     ('4096 131072 16777216', '10', 'madvise')
-    >>> chosen(AtMost(10), "1")
-    '1'
+    >>> chosen(AtMost(10), "1"), chosen(OneOf(("0", "1")), "1")
+    ('1', '1')
     """
     words = running.split()
     match target:
         case Exactly(value=value):
             return value
         case OneOf(values=values):
-            return values[0]
+            return running if running in values else values[0]
         case AtLeast(value=bound) | AtMost(value=bound):
             if len(words) > 1:
                 return " ".join([*words[:-1], words[-1] if _met(target, words[-1]) else str(bound)])

@@ -1,0 +1,82 @@
+"""Which of the planned changes ``apply`` makes, and what is said of the others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torchtune_sys.cli.planned import Planned
+    from torchtune_sys.model.plan import Change, Plan
+    from torchtune_sys.model.rule import Result
+
+
+def chosen(found: Planned, options: Mapping[str, Any]) -> tuple[Plan, list[str]]:
+    """The changes that are asked for, and what was left out of the plan, in words. Raises UnknownName."""
+    from torchtune_sys import planner
+    from torchtune_sys.cli.names import rule_names
+    from torchtune_sys.model.actions import Safety
+
+    only = rule_names(options["only"])
+    busy = gpus_in_use(found) and not options["force"]
+    left_out: dict[str, str] = {}
+
+    def keep(change: Change) -> bool:
+        if only and not set(change.rules) & only:
+            return False
+        if change.safety is not Safety.SAFE and options["safe_only"]:
+            left_out[change.key] = "unsafe: give --unsafe to make it"
+        elif change.disrupts and busy:
+            left_out[change.key] = "would disturb the processes on the GPUs: give --force, or wait for them to end"
+        return change.key not in left_out
+
+    plan = planner.part(found.plan, found.ground, keep)
+    return plan, [f"left out: {key} ({why})" for key, why in left_out.items()]
+
+
+def not_made(found: Planned, plan: Plan, only: Sequence[str]) -> bool:
+    """Whether a rule that was named asks for something that is not in the plan; what is not said above is said."""
+    from torchtune_sys.cli.names import rule_names
+    from torchtune_sys.cli.terminal import tell
+
+    named = rule_names(only)
+    words = list(_why_not(found, named))
+    for line in words:
+        tell(f"not made: {line}")
+    left_out = {change.key for change in found.plan.changes if set(change.rules) & named} - {
+        change.key for change in plan.changes
+    }
+    return bool(words or left_out)
+
+
+def _why_not(found: Planned, named: frozenset[str]) -> Iterator[str]:
+    from torchtune_sys.model.rule import Verdict
+
+    plan = found.plan
+    for refusal in plan.refused:
+        if set(refusal.rules) & named:
+            yield f"{refusal.key}: {refusal.reason} ({refusal.way})"
+    told = {rule for change in (*plan.changes, *plan.waiting) for rule in change.rules}
+    told |= {rule for refusal in plan.refused for rule in refusal.rules}
+    for item in plan.by_hand:
+        if item.rule in named - told:
+            yield f"{item.rule}: only a person can do it (torchtune-sys explain {item.rule})"
+    for result in found.results:
+        if result.rule.id in named and result.verdict in (Verdict.UNKNOWN, Verdict.CRASHED):
+            yield f"{result.rule.id}: could not be judged: {_unjudged(result)}"
+
+
+def _unjudged(result: Result) -> str:
+    return str(result.why_unknown) if result.why_unknown is not None else result.note or "not all of it could be seen"
+
+
+def gpus_in_use(found: Planned) -> bool:
+    """Whether processes run on the GPUs, or it could not be seen whether they do."""
+    from torchtune_sys.model.values import Missing, Why
+
+    gpu = found.seen.gpu
+    if isinstance(gpu, Missing) or isinstance(gpu.devices, Missing):
+        return False
+    seen = [device.processes for device in gpu.devices]
+    unseen = (Why.ABSENT, Why.NOT_RECORDED, Why.NOT_SUPPORTED)
+    return any(held.why not in unseen if isinstance(held, Missing) else bool(held) for held in seen)

@@ -1,0 +1,76 @@
+"""Which of the planned changes ``apply`` makes: nothing that disturbs a job on the GPUs, and of a named rule why not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from simulate import Seen, recording
+
+from torchtune_sys.cli import wanted
+from torchtune_sys.cli.planned import Planned
+from torchtune_sys.rules import by_id
+
+SERVICE, OFF = "service nvidia-persistenced", "gpu-persistence-mode-off"
+JOB = {"pid": 4711, "user": "ubuntu", "name": "python3", "used_bytes": 70 << 30}
+UNSEEN = {"$missing": "denied", "source": "NVML", "detail": "no permission", "remedy": "run as root"}
+
+
+def found(rule: str = OFF, processes: Any = None, **overlay: Any) -> Planned:
+    """A recorded host on which the rule fails, with processes on its last GPU."""
+    data = recording(f"{rule}.fail", **overlay)
+    nvml = data["answers"]["nvml"]
+    if processes is not None:
+        devices = [*nvml["devices"][:-1], {**nvml["devices"][-1], "processes": processes}]
+        data = {**data, "answers": {**data["answers"], "nvml": {**nvml, "devices": devices}}}
+    seen = Seen(data, [by_id()[rule]])
+    return Planned(plan=seen.plan, ground=seen.ground, seen=seen.facts, results=seen.results)
+
+
+def options(**given: Any) -> dict[str, Any]:
+    return {"only": (), "force": False, "safe_only": True, **given}
+
+
+@pytest.mark.parametrize(
+    ("processes", "force", "made"),
+    [([], False, True), ([JOB], False, False), ([JOB], True, True), (UNSEEN, False, False)],
+    ids=["idle", "busy", "busy, forced", "not to be seen"],
+)
+def test_what_disturbs_a_job_needs_force(processes: Any, force: bool, made: bool) -> None:
+    plan, left_out = wanted.chosen(found(processes=processes), options(force=force))
+    assert [change.key for change in plan.changes] == ([SERVICE] if made else [])
+    assert [SERVICE in words and "--force" in words for words in left_out] == ([] if made else [True])
+
+
+def test_what_disturbs_nobody_is_made_beside_a_job() -> None:
+    host = found("max-map-count-low", processes=[JOB])
+    plan, left_out = wanted.chosen(host, options())
+    assert [change.key for change in plan.changes] == ["vm.max_map_count"] and left_out == []
+
+
+def test_a_named_rule_whose_change_is_refused_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    host = found("max-map-count-low", files={"/etc/NIXOS": ""})
+    plan, _ = wanted.chosen(host, options())
+    assert wanted.not_made(host, plan, ["max-map-count-low"])
+    said = capsys.readouterr().err
+    assert "not made: vm.max_map_count: NixOS owns" in said and "configuration.nix" in said
+    assert not wanted.not_made(host, plan, []) and not wanted.not_made(host, plan, ["swappiness-high"])
+
+
+def test_a_named_rule_that_is_left_out_is_not_made(capsys: pytest.CaptureFixture[str]) -> None:
+    host = found(processes=[JOB])
+    plan, _ = wanted.chosen(host, options(only=(OFF,)))
+    assert wanted.not_made(host, plan, [OFF]) and not capsys.readouterr().err  # why was said above the question
+    forced, _ = wanted.chosen(host, options(only=(OFF,), force=True))
+    assert not wanted.not_made(host, forced, [OFF])
+
+
+def test_a_named_rule_that_is_for_a_person_or_was_not_judged(capsys: pytest.CaptureFixture[str]) -> None:
+    host = found("hugepages-hoard-memory")
+    plan, _ = wanted.chosen(host, options())
+    assert wanted.not_made(host, plan, ["hugepages-hoard-memory"])
+    assert "only a person can do it" in capsys.readouterr().err
+    unseen = Seen(recording("swappiness-high.unknown"), [by_id()["swappiness-high"]])
+    planned = Planned(plan=unseen.plan, ground=unseen.ground, seen=unseen.facts, results=unseen.results)
+    assert wanted.not_made(planned, unseen.plan, ["swappiness-high"])
+    assert "swappiness-high: could not be judged: " in capsys.readouterr().err
