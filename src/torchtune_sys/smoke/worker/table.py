@@ -9,10 +9,13 @@ from torchtune_sys.smoke.worker.collectives import exchanges_are_right
 from torchtune_sys.smoke.worker.compiled import compiled_agrees
 from torchtune_sys.smoke.worker.here import DEFAULT, QUICK, Here
 from torchtune_sys.smoke.worker.loading import loader_delivers
+from torchtune_sys.smoke.worker.mixed import ranks_train_in_low_precision
 from torchtune_sys.smoke.worker.parallel import accumulation_is_the_large_batch, ranks_train_as_one
 from torchtune_sys.smoke.worker.precision import bfloat16_trains, float16_trains
 from torchtune_sys.smoke.worker.processes import ranks_meet
 from torchtune_sys.smoke.worker.resuming import checkpoint_resumes
+from torchtune_sys.smoke.worker.sampling import samples_are_shared_out
+from torchtune_sys.smoke.worker.together import buffers_follow_rank_0, normalisation_spans_ranks, uneven_ranks_join
 from torchtune_sys.smoke.worker.training import training_learns
 
 
@@ -43,7 +46,12 @@ STAGES: Tuple[Stage, ...] = (
     Stage("rendezvous", ranks_meet, 90.0, together=True),
     Stage("allreduce", exchanges_are_right, 60.0, together=True),
     Stage("ddp", ranks_train_as_one, 60.0, together=True),
+    Stage("sampler", samples_are_shared_out, together=True),
     Stage("accumulate", accumulation_is_the_large_batch, together=True),
+    Stage("buffers", buffers_follow_rank_0, together=True),
+    Stage("sync-batchnorm", normalisation_spans_ranks, together=True),
+    Stage("join", uneven_ranks_join, together=True),
+    Stage("ddp-amp", ranks_train_in_low_precision, 60.0, together=True),
     Stage("compile", compiled_agrees, 240.0, level=DEFAULT, once=True),
 )
 LEVELS = (QUICK, DEFAULT, "thorough")

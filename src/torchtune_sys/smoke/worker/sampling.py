@@ -1,0 +1,69 @@
+"""Which rank gets which sample."""
+
+from __future__ import annotations
+
+import json
+from typing import Dict, List
+
+from torch.utils.data import DataLoader, DistributedSampler
+
+from torchtune_sys.smoke.worker.agreement import tell_all
+from torchtune_sys.smoke.worker.here import Here, Wrong
+
+_EPOCHS = (0, 1, 0)
+Shares = List[List[int]]
+"""The samples of each rank, in its order."""
+
+
+def samples_are_shared_out(here: Here) -> None:
+    """Each sample goes to one rank (a few to two, where their number does not divide), in a new order each epoch."""
+    count = 12 * here.world + max(1, here.world // 2)
+    own: Dict[str, List[List[int]]] = {}
+    for name, dropping in (("padded", False), ("dropped", True)):
+        sampler: DistributedSampler[int] = DistributedSampler(range(count), shuffle=True, seed=5, drop_last=dropping)
+        loader = DataLoader(range(count), batch_size=4, sampler=sampler)
+        own[name] = []
+        for epoch in _EPOCHS:
+            sampler.set_epoch(epoch)
+            own[name].append([int(sample) for batch in loader for sample in batch])
+    everyone = [json.loads(said) for said in tell_all(here, json.dumps(own))]
+    for turn in range(len(_EPOCHS)):
+        _complete(count, [each["padded"][turn] for each in everyone])
+        _disjoint(count, [each["dropped"][turn] for each in everyone])
+    for name in own:
+        first, second, again = ([each[name][turn] for each in everyone] for turn in range(len(_EPOCHS)))
+        _shuffled(first, second, again)
+
+
+def _complete(count: int, shares: Shares) -> None:
+    each = -(-count // len(shares))
+    _equal_shares(shares, each)
+    missing = sorted(set(range(count)) - {sample for share in shares for sample in share})
+    if missing:
+        raise Wrong("sampler-misses-samples", "%d of %d samples go to no rank, such as %s" % (len(missing), count, missing[:5]))
+
+
+def _disjoint(count: int, shares: Shares) -> None:
+    each = count // len(shares)
+    _equal_shares(shares, each)
+    different = len({sample for share in shares for sample in share})
+    if different != each * len(shares):
+        twice = each * len(shares) - different
+        raise Wrong("sampler-shards-overlap", "%d of %d samples go to more than one rank" % (twice, each * len(shares)))
+
+
+def _equal_shares(shares: Shares, each: int) -> None:
+    """Ranks with a sample more than others wait for those at the end."""
+    sizes = [len(share) for share in shares]
+    if sizes != [each] * len(shares):
+        cause = "sampler-shards-overlap" if min(sizes) > each else "sampler-shards-unequal"
+        raise Wrong(cause, "the ranks get %s samples, where each should get %d" % (sizes, each))
+
+
+def _shuffled(first: Shares, second: Shares, again: Shares) -> None:
+    if first != again:
+        raise Wrong("sampler-not-repeatable", "the same epoch, set again, gives another order")
+    if first == second:
+        raise Wrong("sampler-not-reshuffled", "set_epoch(1) gives the order of epoch 0")
+    if [sample for turn in zip(*first) for sample in turn] == sorted(sample for share in first for sample in share):
+        raise Wrong("sampler-not-reshuffled", "shuffle=True gives the samples in their own order")
