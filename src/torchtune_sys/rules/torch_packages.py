@@ -101,9 +101,13 @@ def mixed_nvidia_cuda_wheels(s: Snapshot, _p: Params) -> Iterator[Evidence]:
         raise NotApplicable("torch says that CUDA is available: the libraries in place fit")
     for name in _SHARED:
         variants = {
-            item.name.rpartition("-cu")[2]: item for item in found if item.name.startswith(f"{name}-cu") and not item.build
+            item.name.rpartition("-cu")[2]: item
+            for item in reversed(found)
+            if item.name.startswith(f"{name}-cu") and not item.build
         }
-        own = variants.get(mine) if mine else variants.get(max(variants, key=version, default=""))
+        if not variants:
+            continue
+        own = variants.get(mine or max(variants))
         for suffix, other in sorted(variants.items()):
             if own is None or other.name == own.name or {suffix, own.name.rpartition("-cu")[2]} == {"11", "12"}:
                 continue

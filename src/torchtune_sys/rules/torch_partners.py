@@ -9,7 +9,7 @@ from torchtune_sys.model.actions import Install
 from torchtune_sys.model.facts.python import Distribution, Torch
 from torchtune_sys.model.rule import Evidence, Params, Severity, Verdict, rule
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import Missing, NotApplicable, absent, need
+from torchtune_sys.model.values import Missing, NotApplicable, need
 from torchtune_sys.model.version import show, version
 from torchtune_sys.rules.gates import torch_build
 from torchtune_sys.rules.requirements import parse, satisfies
@@ -41,7 +41,7 @@ def numpy2_with_old_torch(s: Snapshot, _p: Params) -> Iterator[Evidence]:
     numpy = installed(s).get("numpy") or next((item for item in need(need(s.python).distributions) if item.name == "numpy"), None)
     if numpy is None:
         raise NotApplicable("no NumPy in the judged interpreter")
-    clash = version(numpy.version)[:1] >= (2,) and version(build.version)[:2] < (2, 3)
+    clash = version(numpy.version) >= (2,) and version(build.version) < (2, 3)
     yield Evidence(
         subject=f"numpy {numpy.version}",
         seen=f"with torch {build.version}",
@@ -76,42 +76,55 @@ def torch_torchvision_mismatch(s: Snapshot, _p: Params) -> Iterator[Evidence]:
         raise NotApplicable("no torchvision in the judged interpreter")
     if not known.is_release(build.version) or not known.is_release(item.version):
         raise NotApplicable("a build from source, a nightly or a vendor's build: no table knows its partner")
-    wanted = _partner(build, item)
+    fits, alike = _fits(build, item), _alike(build, item.version)
     subject, seen = f"torchvision {item.version}", f"with torch {build.version}"
-    if wanted:
-        yield Evidence(subject=subject, seen=seen, wanted=wanted, source=item.location)
-    mixed = _mixed_builds(build, item.version)
-    if mixed:
-        yield Evidence(subject=subject, seen=f"{seen}: {mixed}", wanted="both from the same index", source=item.location)
-    if not wanted and not mixed:
+    if not fits:
+        yield Evidence(subject=subject, seen=seen, wanted=_partner(build, item), source=item.location)
+    if not alike:
+        both = f"{_made_for(build)} and {_made_for(item)}"
+        yield Evidence(subject=subject, seen=f"{seen}: {both}", wanted="both from the same index", source=item.location)
+    if fits and alike:
         yield Evidence(subject=subject, seen=seen, verdict=Verdict.PASS, source=item.location)
 
 
-def _partner(build: Torch, item: Distribution) -> str:
-    """What fits instead; ``""`` where the two fit, or nobody knows."""
-    asked = next((wanted for line in item.requires if (wanted := parse(line)).name == "torch"), None)
+def _asked(item: Distribution) -> str | None:
+    """The torch that a distribution asks for."""
+    return next((wanted.specifier for line in item.requires if (wanted := parse(line)).name == "torch"), None)
+
+
+def _fitting(build: Torch) -> str | None:
+    """The torchvision for this torch, where a table knows it."""
     release = known.release(build.version)
-    fitting = "" if release is None or not release.torchvision else as_specifier(release.torchvision)
+    return as_specifier(release.torchvision) if release and release.torchvision else None
+
+
+def _fits(build: Torch, item: Distribution) -> bool:
+    """Whether the two belong together; also where nobody knows."""
+    asked, fitting = _asked(item), _fitting(build)
     if asked is not None:
-        fits = satisfies(build.version, asked.specifier)
-    else:
-        fits = satisfies(item.version, fitting) if fitting else None
-    if fits is not False:
-        return ""
-    return f"torchvision{fitting} for torch {build.version}" if fitting else f"torch{asked.specifier if asked else ''}"
+        return satisfies(build.version, asked) is not False
+    return fitting is None or satisfies(item.version, fitting) is not False
 
 
-def _mixed_builds(build: Torch, torchvision: str) -> str:
-    """Builds for different accelerators. torchvision compares the CUDA versions itself: exactly before 0.16, their major from then on."""
+def _partner(build: Torch, item: Distribution) -> str:
+    fitting = _fitting(build)
+    return f"torchvision{fitting} for torch {build.version}" if fitting else f"torch{_asked(item)}"
+
+
+def _alike(build: Torch, torchvision: str) -> bool:
+    """Builds for one accelerator. torchvision compares the CUDA versions itself: exactly before 0.16, their major from then on."""
     mine, theirs = cuda_of(build), known.local_cuda(torchvision)
     if isinstance(mine, Missing):
-        return "CUDA and CPU builds" if theirs and absent(mine) and "+cpu" in build.version else ""
-    if torchvision.endswith("+cpu"):
-        return "a CUDA build and a CPU build"
+        return not (theirs and "+cpu" in build.version)
     if not theirs:
-        return ""
+        return not torchvision.endswith("+cpu")
     digits = 1 if version(torchvision) >= (0, 16) else 2
-    return f"CUDA {mine} and CUDA {theirs}" if version(mine)[:digits] != version(theirs)[:digits] else ""
+    return version(mine)[:digits] == version(theirs)[:digits]
+
+
+def _made_for(item: Torch | Distribution) -> str:
+    cuda = cuda_of(item) if isinstance(item, Torch) else known.local_cuda(item.version)
+    return f"CUDA {cuda}" if isinstance(cuda, str) and cuda else "CPU"
 
 
 @rule(
@@ -170,10 +183,7 @@ def extension_torch_abi_mismatch(s: Snapshot, _p: Params) -> Iterator[Evidence]:
         Requires-Dist of the packages' wheels on PyPI.
     """
     build = torch_build(s)
-    judged = [
-        item for name, item in installed(s).items() if name not in ("torchvision", "torchaudio", "cuda-toolkit") and item.requires
-    ]
-    for item in judged:
+    for item in (item for name, item in installed(s).items() if name not in ("torchvision", "torchaudio")):
         exact = [wanted for wanted in map(parse, item.requires) if wanted.name == "torch" and wanted.specifier.startswith("==")]
         for wanted in exact:
             if not wanted.marker and satisfies(build.version, wanted.specifier) is False:
@@ -205,9 +215,9 @@ def extension_cuda_mismatch(s: Snapshot, _p: Params) -> Iterator[Evidence]:
     python = need(s.python)
     _build, cuda = cuda_build(s)
     for line in python.complaints:
-        _, marker, rest = line.partition("libcudart.so.")
-        wanted = version(rest.partition(":")[0])
-        if marker and "cannot open shared object" in rest and wanted and wanted[0] != cuda[0]:
+        rest = line.partition("libcudart.so.")[2]
+        wanted = version(rest)
+        if "cannot open shared object" in rest and wanted and wanted[0] != cuda[0]:
             yield Evidence(subject="loader", seen=line, wanted=f"a build for CUDA {cuda[0]}", source="report")
     for item in installed(s).values():
         theirs = version(known.local_cuda(item.version))

@@ -1,0 +1,438 @@
+"""The libraries that torch asks for, what hides what, and what was compiled against torch; each mark from both sides."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from altered import DENIED, FAIL, NA, NOTHING, PASS, UNKNOWN, altered, lines, verdict
+
+from torchtune_sys.model.facts.python import Distribution, LiveTorch, Torch
+from torchtune_sys.model.rule import Verdict
+from torchtune_sys.model.snapshot import Snapshot
+from torchtune_sys.model.values import Missing, NotApplicable, Why
+from torchtune_sys.rules import torch_packages, torch_partners
+
+UNTOLD = Missing(Why.NOT_RECORDED, "test")
+SITE = "/data/train/.venv/lib/python3.12/site-packages"
+USER = "/home/ubuntu/.local/lib/python3.12/site-packages"
+
+
+def torch(version: str, cuda: Any = NOTHING, **facts: Any) -> Torch:
+    told = {"location": f"{SITE}/torch", "hip": NOTHING, "debug": False, "arch_list": UNTOLD, "nccl": UNTOLD, "cudnn": UNTOLD}
+    return Torch(**{**told, "version": version, "cuda": cuda, **facts})
+
+
+def item(name: str, version: str = "1.0", location: str = SITE, **facts: Any) -> Distribution:
+    return Distribution(name=name, version=version, location=location, **facts)
+
+
+def host(seen: Snapshot, build: Any, *items: Distribution) -> Snapshot:
+    return altered(seen, python__torch=build, python__distributions=items)
+
+
+def asking(*requires: str) -> Distribution:
+    return item("torch", "2.11.0", requires=requires)
+
+
+def cuda_works(seen: Snapshot) -> Snapshot:
+    told: dict[str, Any] = dict.fromkeys((field.name for field in msgspec.structs.fields(LiveTorch) if field.required), UNTOLD)
+    return altered(seen, python__live=LiveTorch(**{**told, "version": "2.11.0", "cuda_available": True}))
+
+
+BUILD = torch("2.11.0+cu130", "13.0")
+
+
+@pytest.mark.parametrize(
+    ("version", "cuda", "expected"),
+    [
+        ("2.4.0", "12.1", {"nvidia-nccl-cu12": "==2.20.5", "nvidia-cudnn-cu12": "==9.1.0.70", "triton": "==3.0.0"}),
+        ("2.4.0+cu121", UNTOLD, {"nvidia-nccl-cu12": "==2.20.5", "nvidia-cudnn-cu12": "==9.1.0.70", "triton": "==3.0.0"}),
+        ("2.14.1", "13.0", {"nvidia-nccl-cu13": "==2.30.7", "nvidia-cudnn-cu13": "==9.24.0.43", "triton": "~=3.8.0"}),
+        ("1.13.1", "11.7", {"nvidia-cudnn-cu11": "==8.5.0.96"}),
+        ("2.4.0+cu124", "12.4", None),  # of the other builds no table tells
+        ("2.4.0.dev20240501", "12.1", None),
+        ("2.4.0+own", UNTOLD, None),
+        ("2.4.0+own", NOTHING, None),
+    ],
+)
+def test_what_a_torch_asks_for_of_which_the_version_alone_is_known(
+    healthy: Snapshot, version: str, cuda: Any, expected: dict[str, str] | None
+) -> None:
+    """Requires-Dist of the wheels on PyPI."""
+    build = torch(version, cuda, source="report", location="pip")
+    seen = host(healthy, build, item("torch", version, "pip"))
+    if expected is None:
+        with pytest.raises(NotApplicable):
+            torch_packages.pins(seen, build)
+    else:
+        assert {wanted.name: wanted.specifier for wanted in torch_packages.pins(seen, build)} == expected
+
+
+@pytest.mark.parametrize(
+    ("pin", "specifier"),
+    [
+        ("3.0.0", "==3.0.0"),
+        ("~=3.9.0", "~=3.9.0"),
+        (">=0.29.1", ">=0.29.1"),
+        ("<14,>=13", "<14,>=13"),
+        ("!=2", "!=2"),
+        ("==1", "==1"),
+    ],
+)
+def test_a_pin_without_operator_is_exact(pin: str, specifier: str) -> None:
+    assert torch_packages.as_specifier(pin) == specifier
+
+
+@pytest.mark.parametrize(
+    ("location", "source", "listed", "expected"),
+    [
+        (f"{SITE}/torch", "files", SITE, FAIL),
+        ("/usr/lib/python3/dist-packages/torch", "files", SITE, NA),  # another one is imported
+        ("/usr/lib/python3/dist-packages/torch", "live", SITE, NA),
+        ("/anywhere", "report", "pip", FAIL),
+        (f"{SITE}/torch", "files", None, NA),
+        ("/anywhere", "report", None, NA),
+    ],
+)
+def test_the_metadata_of_the_torch_that_is_imported(
+    healthy: Snapshot, location: str, source: str, listed: str | None, expected: Verdict
+) -> None:
+    build = torch("2.11.0+cu130", "13.0", location=location, source=source)
+    own = () if listed is None else (item("torch", "2.11.0", listed, requires=("nvidia-cudnn-cu13==9.19.0.56",)),)
+    assert verdict(host(healthy, build, *own), "wheel-libs-not-found") is expected
+
+
+@pytest.mark.parametrize(
+    ("marker", "expected"),
+    [
+        ("", FAIL),
+        ('platform_system == "Linux"', FAIL),
+        ('platform_system == "Windows"', PASS),
+        ('sys_platform == "linux"', FAIL),
+        ('sys_platform == "win32"', PASS),
+        ('os_name == "posix"', FAIL),
+        ('os_name == "nt"', PASS),
+        ('platform_machine == "x86_64"', FAIL),
+        ('platform_machine == "aarch64"', PASS),
+        ('python_version == "3.12"', FAIL),
+        ('python_version < "3.12"', PASS),
+        ('python_full_version == "3.12.3"', FAIL),
+        ('python_full_version < "3.12.3"', PASS),
+        ('implementation_name == "cpython"', FAIL),
+        ('platform_python_implementation == "CPython"', FAIL),
+        ('platform_python_implementation != "CPython"', PASS),
+        ('extra == "x"', PASS),
+    ],
+)
+def test_a_library_is_asked_for_where_its_marker_holds(healthy: Snapshot, marker: str, expected: Verdict) -> None:
+    """The variables of PEP 508 as CPython 3.12.3 on Linux has them."""
+    seen = host(healthy, BUILD, asking(f"nvidia-cudnn-cu13==9.19.0.56; {marker}"))
+    assert verdict(seen, "wheel-libs-not-found") is expected
+
+
+@pytest.mark.parametrize(("machine", "expected"), [("aarch64", PASS), ("x86_64", FAIL), (UNTOLD, FAIL)])
+def test_a_machine_that_nobody_told_is_the_usual_one(healthy: Snapshot, machine: Any, expected: Verdict) -> None:
+    seen = host(healthy, BUILD, asking('nvidia-cudnn-cu13==9.19.0.56; platform_machine == "x86_64"'))
+    seen = altered(seen, python__machine=machine, system__machine=UNTOLD)
+    assert verdict(seen, "wheel-libs-not-found") is expected
+
+
+REQUIRES = ("filelock==3", "nvidia-nccl-cu13==2.28.9", "nvidia-cufft==12.0", "nvidia-cudnn-cu13==9.19", "triton==3.6.0")
+
+
+@pytest.mark.parametrize(
+    ("there", "expected"),
+    [
+        ({}, {}),
+        ({"nvidia-nccl-cu13": "2.27.3"}, {"nccl": FAIL}),
+        ({"nvidia-nccl-cu13": "2.29.7"}, {"nccl": FAIL}),
+        ({"nvidia-cudnn-cu13": "9.10"}, {"differs": ["nvidia-cudnn-cu13"]}),
+        ({"nvidia-cufft": "11.0", "nvidia-cudnn-cu13": "9.10"}, {"differs": ["nvidia-cufft", "nvidia-cudnn-cu13"]}),
+        ({"nvidia-cufft": None, "nvidia-cudnn-cu13": "9.10"}, {"missing": ["nvidia-cufft"], "differs": ["nvidia-cudnn-cu13"]}),
+        ({"nvidia-cufft": None, "nvidia-cudnn-cu13": None}, {"missing": ["nvidia-cufft", "nvidia-cudnn-cu13"]}),
+        ({"triton": "3.5.1"}, {"triton": FAIL}),
+        ({"triton": None}, {"triton": None}),
+        ({"nvidia-nccl-cu13": None}, {"missing": ["nvidia-nccl-cu13"], "nccl": None}),
+        ({"filelock": None}, {}),  # no library of NVIDIA's
+    ],
+)
+def test_each_pin_has_its_rule(healthy: Snapshot, there: dict[str, Any], expected: dict[str, Any]) -> None:
+    wanted = {name: version for name, _, version in (line.partition("==") for line in REQUIRES)}
+    items = [item(name, version) for name, version in {**wanted, **there}.items() if version is not None]
+    seen = host(healthy, BUILD, asking(*REQUIRES), *items)
+    nccl, triton = expected.get("nccl", PASS), expected.get("triton", PASS)
+    assert lines(seen, "nccl-wheel-version-overridden") == ([("nvidia-nccl-cu13", nccl)] if nccl else [])
+    assert lines(seen, "triton-version-differs") == ([("triton", triton)] if triton else [])
+    assert lines(seen, "nvidia-wheel-version-differs") == [(name, FAIL) for name in expected.get("differs", [])]
+    assert lines(seen, "wheel-libs-not-found") == [(name, FAIL) for name in expected.get("missing", [])]
+    assert verdict(cuda_works(seen), "wheel-libs-not-found") is NA
+
+
+def test_a_torch_that_asks_for_nothing_lacks_nothing(healthy: Snapshot) -> None:
+    assert verdict(host(healthy, BUILD, asking()), "wheel-libs-not-found") is NA
+    assert verdict(host(healthy, torch("2.11.0+cpu"), asking(*REQUIRES)), "wheel-libs-not-found") is NA
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("ImportError: libcusparseLt.so.0: cannot open shared object file: No such file or directory", FAIL),
+        ("ImportError: libnvshmem_host.so.3: cannot open shared object file: No such file or directory", FAIL),
+        ("ImportError: libcufile.so.0: cannot open shared object file: No such file or directory", FAIL),
+        ("ImportError: libcudart.so.12: cannot open shared object file: No such file or directory", PASS),  # another package's
+        ("libcusparseLt.so.0: undefined symbol: cusparseLtInit", PASS),
+        ("", PASS),
+    ],
+)
+def test_a_library_that_torch_alone_looks_for(healthy: Snapshot, line: str, expected: Verdict) -> None:
+    assert verdict(altered(healthy, python__complaints=("another line", line)), "wheel-libs-not-found") is expected
+
+
+@pytest.mark.parametrize("name", ["nvidia-nccl", "nvidia-cudnn", "nvidia-nvshmem", "nvidia-cusparselt"])
+@pytest.mark.parametrize(
+    ("cuda", "there", "expected"),
+    [
+        ("13.0", {"cu12": "1.2", "cu13": "1.3"}, ["cu13"]),
+        ("13.0", {"cu12": "1.3", "cu13": "1.3"}, []),
+        ("13.0", {"cu12": "1.4", "cu13": "1.3"}, []),
+        ("12.8", {"cu12": "1.3", "cu13": "1.2"}, ["cu12"]),
+        ("12.8", {"cu12": "1.2", "cu13": "1.3"}, []),
+        ("13.0.2", {"cu12": "1.3", "cu13": "1.2", "cu11": "1.1"}, ["cu13"]),  # a build that names the patch level too
+        ("12.8", {"cu11": "1.1", "cu12": "1.2"}, []),  # these two were seen working
+        ("11.8", {"cu11": "1.2", "cu12": "1.1"}, []),
+        ("13.0", {"cu11": "1.1", "cu12": "1.2", "cu13": "1.3"}, ["cu13", "cu13"]),
+        ("12.8", {"cu11": "1.1", "cu12": "1.3", "cu13": "1.2"}, ["cu12"]),
+        ("13.0", {"cu11": "1.1", "cu12": "1.2"}, []),  # torch's own is not there: another rule's affair
+        (UNTOLD, {"cu12": "1.2", "cu13": "1.3"}, ["cu13"]),  # the newest stands for torch's
+        (UNTOLD, {"cu12": "1.3", "cu13": "1.2"}, []),
+        (None, {"cu12": "1.2", "cu13": "1.3"}, ["cu13"]),
+        ("13.0", {}, []),
+    ],
+)
+def test_two_packages_that_write_the_same_files(
+    healthy: Snapshot, name: str, cuda: Any, there: dict[str, str], expected: list[str]
+) -> None:
+    build = NOTHING if cuda is None else torch("2.11.0a0+own", cuda)
+    seen = host(healthy, build, *(item(f"{name}-{suffix}", version) for suffix, version in there.items()))
+    found = lines(seen, "mixed-nvidia-cuda-wheels")
+    assert [subject.split()[0].rpartition("-")[2] for subject, mark in found if mark is FAIL] == expected
+    assert verdict(seen, "mixed-nvidia-cuda-wheels") is (FAIL if expected else PASS)
+    assert verdict(cuda_works(seen), "mixed-nvidia-cuda-wheels") is NA
+
+
+def test_only_the_same_directory_holds_the_same_files(healthy: Snapshot) -> None:
+    older, own = item("nvidia-nccl-cu12", "2.27.3"), item("nvidia-nccl-cu13", "2.28.9")
+    assert verdict(host(healthy, BUILD, older, own), "mixed-nvidia-cuda-wheels") is FAIL
+    elsewhere = item("nvidia-nccl-cu12", "2.27.3", USER)
+    assert verdict(host(healthy, BUILD, elsewhere, own), "mixed-nvidia-cuda-wheels") is PASS
+    # a second copy further down the path is never imported, and changes nothing
+    behind = item("nvidia-nccl-cu13", "2.28.9", "/usr/lib/python3/dist-packages")
+    assert verdict(host(healthy, BUILD, older, own, behind), "mixed-nvidia-cuda-wheels") is FAIL
+    of_conda = item("nvidia-nccl-cu12", "2.27.3", build="h5b3f1a2_0")
+    assert verdict(host(healthy, BUILD, of_conda, own), "mixed-nvidia-cuda-wheels") is PASS
+
+
+JUDGED = ("torch", "torchvision", "torchaudio", "triton", "numpy")
+
+
+@pytest.mark.parametrize("name", [*JUDGED, "pillow"])
+@pytest.mark.parametrize(
+    ("second", "twice"),
+    [
+        ({"version": "1.1", "location": USER}, True),
+        ({"version": "1.0", "location": USER}, False),
+        ({"version": "1.1"}, True),  # two dist-info directories in one place
+        ({"version": "1.0"}, True),
+        ({"version": "1.1", "location": "pip"}, False),
+        ({"version": "1.1", "location": "conda"}, False),
+        ({"version": "1.1", "location": USER, "build": "py312_0"}, False),
+        (None, False),
+    ],
+)
+def test_a_package_twice(healthy: Snapshot, name: str, second: Any, twice: bool) -> None:
+    items = (item(name, "1.0"), *(() if second is None else (item(name, **second),)))
+    expected = [(name, FAIL)] if twice and name in JUDGED else []
+    assert lines(host(healthy, BUILD, item("filelock"), *items), "torch-installed-twice") == expected
+
+
+@pytest.mark.parametrize("name", [*JUDGED, "pillow"])
+@pytest.mark.parametrize(
+    ("other", "hidden"),
+    [
+        ({"location": SITE}, True),
+        ({"location": USER}, False),
+        ({"location": "pip"}, False),
+        ({"location": "conda"}, False),
+        ({"location": SITE, "build": "py312_0"}, False),
+        (None, False),
+    ],
+)
+def test_what_the_users_site_hides(healthy: Snapshot, name: str, other: Any, hidden: bool) -> None:
+    items = (item("filelock"), item(name, "1.1", USER), *(() if other is None else (item(name, **other),)))
+    seen = altered(host(healthy, BUILD, *items), python__user_site=USER)
+    assert lines(seen, "user-site-shadows-environment") == ([(name, FAIL)] if hidden and name in JUDGED else [])
+    assert verdict(altered(seen, python__user_site=NOTHING), "user-site-shadows-environment") is NA
+
+
+def test_what_is_in_the_users_site_alone_hides_nothing(healthy: Snapshot) -> None:
+    seen = altered(host(healthy, BUILD, item("numpy"), item("torch", "1.0", USER)), python__user_site=USER)
+    assert lines(seen, "user-site-shadows-environment") == []
+
+
+@pytest.mark.parametrize(
+    ("numpy", "build", "expected"),
+    [
+        ((item("numpy", "2.0.0"),), "2.2.2", FAIL),
+        ((item("numpy", "2.0.0"),), "2.3.0", PASS),
+        ((item("numpy", "1.26.4"),), "2.2.2", PASS),
+        ((item("numpy", "2"),), "2.2", FAIL),
+        ((item("numpy", "2"),), "2.3", PASS),
+        ((item("numpy", "2.1.3", build="py312_0"),), "2.2.2", FAIL),  # conda's alone
+        ((item("numpy", "2.1.3", "conda"),), "2.2.2", FAIL),
+        ((item("numpy", "2.1.3", build="py312_0"), item("numpy", "1.26.4")), "2.2.2", PASS),  # pip's goes before conda's
+        ((), "2.2.2", NA),
+    ],
+)
+def test_numpy(healthy: Snapshot, numpy: tuple[Distribution, ...], build: str, expected: Verdict) -> None:
+    seen = host(healthy, torch(build, "12.1"), item("pillow", "12.0"), *numpy)
+    assert verdict(seen, "numpy2-with-old-torch") is expected
+
+
+@pytest.mark.parametrize(
+    ("vision", "build", "cuda", "expected"),
+    [
+        (item("torchvision", "0.20.1"), "2.5.1", "12.4", [PASS]),
+        (item("torchvision", "0.20.0"), "2.5.1", "12.4", [FAIL]),
+        (item("torchvision", "0.20.0+cu118"), "2.5.1+cu124", "12.4", [FAIL, FAIL]),
+        (item("torchvision", "0.20.1+cu118"), "2.5.1+cu124", "12.4", [FAIL]),
+        (item("torchvision", "0.20.1", requires=("numpy", "torch==2.5.1")), "2.5.1", "12.4", [PASS]),
+        (item("torchvision", "0.20.1", requires=("numpy==1.26", "torch==2.5.0")), "2.5.1", "12.4", [FAIL]),
+        (
+            item("torchvision", "0.99.0", requires=("numpy==1.26", "torch==9.9.1")),
+            "9.9.1",
+            "13.0",
+            [PASS],
+        ),  # its own word is newer
+        (item("torchvision", "0.99.0", requires=("torch==9.9.0",)), "9.9.1", "13.0", [FAIL]),
+        (item("torchvision", "0.99.0", requires=("numpy==1.26",)), "9.9.1", "13.0", [PASS]),  # no table knows it
+        (item("torchvision", "0.16.2+cu121"), "2.1.2", "12.3", [PASS]),
+        (item("torchvision", "0.16.2+cu121"), "2.1.2", "11.8", [FAIL]),
+        (item("torchvision", "0.15.2+cu117"), "2.0.1", "11.8", [FAIL]),
+        (item("torchvision", "0.15.2+cu117"), "2.0.1", "11.7.1", [PASS]),  # a build that names the patch level too
+        (item("torchvision", "0.20.1+cpu"), "2.5.1+cpu", NOTHING, [PASS]),
+        (item("torchvision", "0.20.1+cu124"), "2.5.1+cpu", NOTHING, [FAIL]),
+        (item("torchvision", "0.20.1+cpu"), "2.5.1", "12.4", [FAIL]),
+        (item("torchvision", "0.20.1"), "2.5.1+cpu", NOTHING, [PASS]),
+        (item("torchvision", "0.20.1+cu124"), "2.5.1", NOTHING, [PASS]),  # a build from source
+        (item("torchvision", "0.20.1+fdea156"), "2.5.1", "12.4", []),
+        (item("torchvision", "0.20.1"), "2.5.1+gitabc", "12.4", []),
+        (item("pillow", "12.0"), "2.5.1", "12.4", []),
+    ],
+)
+def test_torchvision(healthy: Snapshot, vision: Distribution, build: str, cuda: Any, expected: list[Verdict]) -> None:
+    seen = host(healthy, torch(build, cuda), item("torch", build), vision)
+    assert [mark for _, mark in lines(seen, "torch-torchvision-mismatch")] == expected
+    assert expected or verdict(seen, "torch-torchvision-mismatch") is NA
+
+
+@pytest.mark.parametrize(("torchvision", "expected"), [("0.15+cu117", False), ("0.16+cu117", True)])
+def test_torchvision_compares_the_major_version_from_0_16_on(torchvision: str, expected: bool) -> None:
+    assert torch_partners._alike(torch("2.1.0", "11.8"), torchvision) is expected
+
+
+@pytest.mark.parametrize(
+    ("audio", "build", "expected"),
+    [
+        ("2.10.0", "2.10.0", PASS),
+        ("2.9.1", "2.10.0", FAIL),
+        ("2.11.0", "2.10.0", FAIL),
+        ("2.10.0", "2.11.0", FAIL),
+        ("2.11.0", "2.11.0", PASS),
+        ("2.11.1", "2.11.0", PASS),
+        ("2.11", "2.12.0", PASS),
+        ("2.11.0", "2.15.0", PASS),
+        ("2.10.0", "2.15.0", FAIL),
+        ("2.9.1+cu128", "2.10.0+cu128", FAIL),
+        ("2.9.0a0+abc", "2.10.0", NA),
+        ("2.9.1", "2.10.0+gitabc", NA),
+        ("2.9.1", "9.9.9", NA),
+        (None, "2.10.0", NA),
+    ],
+)
+def test_torchaudio(healthy: Snapshot, audio: str | None, build: str, expected: Verdict) -> None:
+    items = () if audio is None else (item("torchaudio", audio),)
+    assert verdict(host(healthy, torch(build, "12.8"), *items), "torch-torchaudio-mismatch") is expected
+
+
+@pytest.mark.parametrize(
+    ("package", "requires", "expected"),
+    [
+        ("vllm", ("torch==2.10.0",), FAIL),
+        ("vllm", ("torch==2.11.0",), PASS),
+        ("vllm", ("numpy==1.26.4", "torch==2.11.0"), PASS),
+        ("vllm", ("torch>=2.12",), PASS),  # pip would have said so; nothing compiled is tied to it
+        ("vllm", ('torch==2.10.0; extra == "old"',), PASS),
+        ("vllm", ("torch==2.10.0", 'torch==2.11.0; platform_machine == "x86_64"'), FAIL),
+        ("vllm", (), PASS),
+        ("torchvision", ("torch==2.10.0",), PASS),  # has a rule of its own
+        ("torchaudio", ("torch==2.10.0",), PASS),
+    ],
+)
+def test_a_package_compiled_for_one_torch(healthy: Snapshot, package: str, requires: tuple[str, ...], expected: Verdict) -> None:
+    seen = host(healthy, BUILD, item("numpy", "2.1.3"), item(package, "0.12", requires=requires))
+    assert verdict(seen, "extension-torch-abi-mismatch") is expected
+
+
+LACKING = "cannot open shared object file: No such file or directory"
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        (f"ImportError: libcudart.so.12: {LACKING}", FAIL),
+        (f"ImportError: libcudart.so.11.0: {LACKING}", FAIL),
+        (f"ImportError: libcudart.so.13: {LACKING}", PASS),  # the one that torch brings
+        (f"ImportError: libcudart.so.12: {LACKING}; libcudart.so.13 is in /opt/cuda/lib64", FAIL),
+        (f"ImportError: libcudart.so: {LACKING}", PASS),
+        (f"ImportError: libavcodec.so.58: {LACKING}", PASS),
+        ("libcudart.so.12: version `libcudart.so.12' not defined", PASS),
+    ],
+)
+def test_the_cuda_runtime_that_a_package_looks_for(healthy: Snapshot, line: str, expected: Verdict) -> None:
+    assert verdict(altered(healthy, python__complaints=("another line", line)), "extension-cuda-mismatch") is expected
+
+
+@pytest.mark.parametrize(
+    ("package", "judged"),
+    [
+        ("vllm", True),
+        ("xformers", True),
+        ("flash-attn", True),
+        ("torchtext", True),
+        ("torchao", True),
+        ("sgl-kernel", True),
+        ("numpy", False),
+    ],
+)
+def test_the_cuda_that_a_package_was_built_for(healthy: Snapshot, package: str, judged: bool) -> None:
+    for version, wrong in (("1.0+cu124", True), ("1.0+cu130", False), ("1.0+cu131", False), ("1.0", False)):
+        seen = host(healthy, BUILD, item("torch", "2.11.0+cu130"), item(package, version))
+        expected = [(f"{package} {version}", FAIL)] if judged and wrong else []
+        assert lines(seen, "extension-cuda-mismatch") == expected
+
+
+@pytest.mark.parametrize(
+    "rule_id",
+    [
+        "mixed-nvidia-cuda-wheels",
+        "nvidia-wheel-version-differs",
+        "torch-installed-twice",
+        "torch-torchvision-mismatch",
+        "extension-torch-abi-mismatch",
+    ],
+)
+def test_packages_that_were_not_seen(healthy: Snapshot, rule_id: str) -> None:
+    assert verdict(altered(healthy, python__distributions=DENIED), rule_id) is UNKNOWN
+    assert verdict(altered(healthy, python=DENIED), rule_id) is UNKNOWN
