@@ -17,6 +17,8 @@ _MEETING_DEADLINE_S = 180.0
 """From the start of the launcher to the last rank's first word: two imports of torch, cold."""
 _STOPPED_S = 3.0
 """How long a rank may be stopped (SIGSTOP, a debugger) before that is a finding: the time of a person's Ctrl-Z and fg."""
+_PARTING_S = 20.0
+"""What the ranks may take to leave each other once all stages are through."""
 _LAST_WORDS_S = 3.0
 """What the launcher may take to say how a rank ended: it looks every 0.1 to 5 s and then ends the others."""
 
@@ -63,6 +65,7 @@ class Watch:
         self._told = told
         self._started_s = time.monotonic()
         self._gone_since_s: float | None = None
+        self._all_through_since_s: float | None = None
         self._first_gone: Rank | None = None
 
     def run(self) -> Trouble | None:
@@ -77,9 +80,18 @@ class Watch:
                     self._lost(event.pid)
                 elif isinstance(event, Ended):
                     return self._over()
+            if self._parted(time.monotonic()):
+                return None
             found = self._judge(time.monotonic())
             if found is not None:
                 return found
+
+    def _parted(self, now_s: float) -> bool:
+        """Whether nothing is left to wait for but an end that does not come."""
+        if len(self.ranks) < self._wanted or not all(rank.through for rank in self.ranks.values()):
+            return False
+        self._all_through_since_s = self._all_through_since_s or now_s
+        return now_s - self._all_through_since_s > _PARTING_S
 
     def _hear(self, event: Told) -> None:
         fields, kind = event.fields, event.fields.get("event")

@@ -124,10 +124,10 @@ def main() -> None:
     channel.tell("about", stages=["import"] + [stage.name for stage in stages], **about(here))
     channel.tell("end", stage="import", seconds=IMPORT_S, **versions_agree(here))
     go_through(here, stages)
+    channel.tell("bye")  # whatever comes now proves nothing any more
     everyone = [] if channel.driven else gather(here, channel.kept)
     part(here)
     status = 0 if channel.driven else summarize(here, everyone)
-    channel.tell("bye")
     sys.stdout.flush()
     sys.stderr.flush()
     # torch 2.13 with gloo aborts in one of five interpreters that end in the usual way ("terminate called without …").
