@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -182,6 +184,68 @@ def test_udev_finds_the_disks_that_are_meant(tmp_path: Path) -> None:
     }
     wanted = {name: "4096" if meant else "128" for name, (_, _, meant) in DISKS.items()}
     assert got == {**wanted, **{f"{name}/{name}p1": "128" for name in DISKS}}, done.stdout
+
+
+UDEVD = "/lib/systemd/systemd-udevd"
+DAEMON = """
+set -e
+cd "$1"
+mkdir up upw usr
+mount -t overlay o -o lowerdir=/etc,upperdir="$1/up",workdir="$1/upw" /etc
+mount -t tmpfs none /run
+mount --bind usr /usr/lib/udev/rules.d
+for folder in /dev/block /dev/disk; do if [ -d "$folder" ]; then mount -t tmpfs none "$folder"; fi; done
+mkdir -p /run/udev /etc/udev
+rm -rf /etc/udev/rules.d
+mkdir /etc/udev/rules.d
+cp rules /etc/udev/rules.d/99-torchtune-sys.rules
+/lib/systemd/systemd-udevd >log 2>&1 & pid=$!
+for turn in $(seq 100); do if [ -S /run/udev/control ]; then break; fi; sleep 0.05; done
+for action in add change; do
+    echo 128 >"$2/read_ahead_kb"
+    udevadm trigger --action=$action --sysname-match="$3"
+    udevadm settle --timeout=20
+    cat "$2/read_ahead_kb" "$2/scheduler"
+done
+kill $pid
+wait $pid || :
+"""
+
+
+@pytest.fixture
+def loop(tmp_path: Path) -> Iterator[str]:
+    """A disk of this kernel's, that nobody else uses."""
+    (tmp_path / "disk").write_bytes(bytes(1 << 20))
+    done = subprocess.run(["losetup", "--find", "--show", str(tmp_path / "disk")], capture_output=True, text=True, timeout=20)
+    if done.returncode:
+        pytest.skip(f"no loop device here: {done.stderr.strip()}")
+    yield done.stdout.strip().rpartition("/")[2]
+    subprocess.run(["losetup", "--detach", done.stdout.strip()], check=True, timeout=20)
+
+
+@needs("udevadm", UDEVD, "losetup")
+def test_the_daemon_sets_a_real_disk_when_it_is_triggered(tmp_path: Path, loop: str) -> None:
+    queue = f"/sys/block/{loop}/queue"
+    none, *offered = Path(f"{queue}/scheduler").read_text().split()
+    if none != "[none]" or "mq-deadline" not in offered:
+        pytest.skip("this kernel has no second scheduler")
+    wanted = {"read_ahead_kb": "4096", "scheduler": "mq-deadline"}
+    made = [lasting.lines(Ground(), f"{queue}/{name}", value)[0].text for name, value in wanted.items()]
+    work = tmp_path / "work"
+    for name, lines in (("ours", made), ("others", [])):
+        (work / name).mkdir(parents=True)
+        (work / name / "rules").write_text("\n".join([files.HEAD, *rows(UDEV_FILE), *lines]) + "\n")
+    argv = ["unshare", "--mount", "--pid", "--fork", "--mount-proc", "--propagation", "private", "bash", "-c", DAEMON, "stage"]
+    others, ours = (
+        subprocess.run([*argv, str(work / name), queue, loop], capture_output=True, text=True, timeout=100)
+        for name in ("others", "ours")
+    )
+    if "wrong fs type" in ours.stderr or "Operation not permitted" in ours.stderr:
+        pytest.skip(f"no udev here: {ours.stderr.strip()}")
+    assert (ours.returncode, others.returncode) == (0, 0), ours
+    assert [row.split() for row in others.stdout.splitlines()] == [["128"], ["[none]", *offered]] * 2
+    changed = [f"[{word}]" if word == "mq-deadline" else word for word in offered]
+    assert [row.split() for row in ours.stdout.splitlines()] == [["4096"], ["none", *changed]] * 2
 
 
 @pytest.mark.parametrize("name", [*HOSTILE, "", 'sda", RUN+="/bin/x', "sd\nRUN"])

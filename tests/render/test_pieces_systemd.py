@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import configparser
+import os
 import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
+import systemd_here
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from simulate import Seen, recording
@@ -80,6 +82,67 @@ def test_an_environment_that_would_break_out(tmp_path: Path) -> None:
     parsed.optionxform = str  # type: ignore[assignment,method-assign]
     parsed.read_string(text)
     assert parsed.sections() == ["Service"] and list(parsed["Service"]) == ["Environment"]
+
+
+@systemd_here.needs_systemd
+def test_a_service_has_the_limits_of_its_drop_in(tmp_path: Path) -> None:
+    """Those of all failing hosts, and as defaults of every service (a user's instance reads user.conf.d as system.conf.d)."""
+    asked = [found for name in FAILING if (found := limits(Seen(recording(name), LIMITS).results))]
+    every = {limit.name: limit for found in asked for limit in found if limit.name in NAMES.values()}
+    files = {f"/run/systemd/user.conf.d/{units.NAME}": units.defaults(every.values())}
+    for number, found in enumerate(asked):
+        files[f"/run/systemd/user/t{number}.service"] = UNIT
+        files[f"/run/systemd/user/t{number}.service.d/{units.NAME}"] = units.service(found, ())
+    shows = "".join(f"echo unit {number}; systemctl --user show t{number}.service\n" for number in range(len(asked)))
+    done = systemd_here.told(tmp_path, files, f"echo unit defaults; systemctl --user show\n{shows}")
+    heads, *parts = done.stdout.split("unit ")
+    told = {part.partition("\n")[0]: dict(row.partition("=")[::2] for row in part.splitlines()[1:]) for part in parts}
+    print(f"{len(FAILING)} hosts, {len(asked)} services, {sorted(every)}")
+    assert heads == "" and len(asked) > 10 and {"LimitMEMLOCK", "LimitNOFILE"} <= set(every), done.stderr
+    for number, found in enumerate(asked):
+        assert {limit.name: limit.value for limit in found} == {
+            limit.name: shown(told[str(number)], limit.name, limit.value) for limit in found
+        }
+    assert {name: shown(told["defaults"], f"Default{name}", limit.value) for name, limit in every.items()} == {
+        name: limit.value for name, limit in every.items()
+    }
+    assert "90-torchtune-sys" not in done.stderr  # where it complains of a line, it names the file
+
+
+LOGIND = """
+mount -t tmpfs none /run
+mkdir -p /run/dbus /run/systemd/logind.conf.d
+cp "$1"/*.conf /run/systemd/logind.conf.d
+dbus-daemon --system --fork --nopidfile
+/lib/systemd/systemd-logind >"$1/log" 2>&1 & pid=$!
+for turn in $(seq 100); do busctl --list 2>/dev/null | grep -q login1 && break; sleep 0.05; done
+busctl get-property org.freedesktop.login1 /org/freedesktop/login1 org.freedesktop.login1.Manager RemoveIPC
+kill $pid
+wait $pid
+"""
+LOGIND_NEEDS = ("dbus-daemon", "busctl", "unshare", "/lib/systemd/systemd-logind")
+
+
+@pytest.mark.skipif(
+    os.geteuid() != 0 or not all(map(shutil.which, LOGIND_NEEDS)), reason=f"needs root and {', '.join(LOGIND_NEEDS)}"
+)
+@pytest.mark.parametrize("with_it", [True, False])
+def test_logind_reads_its_drop_in(tmp_path: Path, with_it: bool) -> None:
+    (file,) = Seen(recording("logind-removes-ipc.fail")).plan.files
+    assert file.path.startswith("/etc/systemd/logind.conf.d/")
+    if with_it:
+        (tmp_path / "90.conf").write_text(file.content)
+    argv = ["unshare", "--mount", "--pid", "--fork", "--propagation", "private", "bash", "-c", LOGIND, "stage", str(tmp_path)]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=60)
+    if "b " not in done.stdout:
+        pytest.skip(f"no logind here: {done.stderr.strip()[-300:]}")
+    assert done.stdout.strip() == ("b false" if with_it else "b true"), (tmp_path / "log").read_text()
+
+
+def shown(properties: dict[str, str], name: str, wanted: str) -> str:
+    """As it was written: the soft limit alone, or with the hard one behind it."""
+    hard, soft = properties.get(name, ""), properties.get(f"{name}Soft", "")
+    return f"{soft}:{hard}" if ":" in wanted else hard
 
 
 def test_open_files_keep_the_hard_limit_of_systemd() -> None:

@@ -216,3 +216,67 @@ def test_the_real_tuned_applies_the_union_and_rolls_back(tmp_path: Path) -> None
     assert set(arguments.removeprefix("+").split()) <= set(
         (work / "bootcmdline").read_text().replace('"', " ").replace("=", " ", 1).split()
     )
+
+
+ADM = """
+set -e
+work=$1
+cd "$work"
+mkdir up upw sys sysw
+for family in vm net kernel fs; do mount --bind "$work/proc/$family" /proc/sys/$family; done
+mount -t overlay o -o lowerdir=/etc,upperdir="$work/up",workdir="$work/upw" /etc
+mount -t overlay o -o lowerdir=/sys,upperdir="$work/sys",workdir="$work/sysw" /sys
+mount -t tmpfs none /var/lib
+mount -t tmpfs none /var/log
+mount -t tmpfs none /run
+mkdir -p /var/lib/tuned /var/log/tuned /var/lib/dbus /run/dbus /run/tuned /etc/tuned/torchtune-sys
+rm -f /etc/sysctl.conf /etc/sysctl.d/*
+echo 'always madvise [never]' >/sys/kernel/mm/transparent_hugepage/enabled
+cp profile /etc/tuned/torchtune-sys/tuned.conf
+dbus-daemon --system --fork --nopidfile
+tuned --log "$work/log" --pid /run/tuned/tuned.pid >/dev/null 2>&1 & pid=$!
+for turn in $(seq 100); do busctl --list 2>/dev/null | grep -q com.redhat.tuned && break; sleep 0.1; done
+set +e
+tuned-adm profile torchtune-sys; echo "profile $?"
+tuned-adm active
+tuned-adm verify --ignore-missing; echo "verify $?"
+cp -r proc during
+echo 99 >/proc/sys/vm/swappiness
+tuned-adm verify --ignore-missing; echo "verify $?"
+echo 10 >/proc/sys/vm/swappiness
+tuned-adm off; echo "off $?"
+cat /sys/kernel/mm/transparent_hugepage/enabled
+kill -TERM $pid
+wait $pid
+"""
+LIVE = ("sysctl", "vm")
+"""What can be verified at once, on any machine: the rest waits for a reboot, or is about hardware that may not be here."""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    not all(map(shutil.which, ("tuned-adm", "dbus-daemon", "busctl"))) or os.geteuid() != 0, reason="needs root, tuned and D-Bus"
+)
+def test_tuned_adm_verifies_the_profile_notices_a_change_and_takes_it_back(tmp_path: Path) -> None:
+    made = tuple(option for option in union()[0] if option.section in LIVE)
+    keys = {option.name: option.value for option in made if option.section == "sysctl"}
+    assert keys.get("vm.swappiness") == "10" and len(keys) > 12
+    work = tmp_path / "work"
+    for family in ("vm", "net", "kernel", "fs"):
+        (work / "proc" / family).mkdir(parents=True)
+    for key in keys:
+        place = work / "proc" / key.replace(".", "/")
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text("7\n")
+    (work / "profile").write_text(tuned.profile((), made).replace("include=\n", ""))
+    argv = ["unshare", "--mount", "--pid", "--fork", "--propagation", "private", "bash", "-c", ADM, "stage", str(work)]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=100, check=False)
+    if "wrong fs type" in done.stderr or "permission denied" in done.stderr.lower():
+        pytest.skip(f"no overlay here: {done.stderr.strip()}")
+    log = (work / "log").read_text()
+    said = [row for row in done.stdout.splitlines() if row.startswith(("profile ", "verify ", "off ", "Current"))]
+    assert said == ["profile 0", "Current active profile: torchtune-sys", "verify 0", "verify 1", "off 0"], done.stdout + log
+    for key, value in keys.items():
+        assert (work / "during" / key.replace(".", "/")).read_text().split() == value.split(), (key, log)
+        assert (work / "proc" / key.replace(".", "/")).read_text().strip() == "7", key
+    assert done.stdout.splitlines()[-1] == "never"
