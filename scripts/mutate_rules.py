@@ -6,7 +6,7 @@
 A scratch copy of the project is made in which ``@rule(…) def name`` reads ``def _judge_name`` and
 ``name = rule(…)(_judge_name)``, since mutmut leaves decorated functions alone and every rule is one. mutmut makes the
 mutants; those that change nothing but words are left out before they run (mutation_text.py), the rest run in forks of one
-pytest process (mutation_run.py). Survivors that were looked at are explained in mutation_survivors/, a file per family of
+pytest process (mutation_run.py), and after them those of tables and parameters, which mutmut does not make (mutation_tables.py). Survivors that were looked at are explained in mutation_survivors/, a file per family of
 rules: ``[[reason]]`` with ``kind`` (words: changes only what people read; equivalent: no input tells it apart; accepted:
 could be told apart, and why it is not tested), ``why``, and ``mutants``, the keys as they are printed here. A key holds the
 text of the changed line, so that the explanation outlives a change elsewhere. Exit status 1: a survivor without explanation.
@@ -25,6 +25,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -32,6 +33,7 @@ import libcst as cst
 import pytest
 import tomllib
 from mutation_run import SURVIVED, UNTESTED, Mutants, Switch
+from mutation_tables import Change, changes
 from mutation_text import Words, judges
 from mutmut.mutation.data import LineSpan
 from mutmut.mutation.file_mutation import Mutation, combine_mutations_to_source, create_mutations
@@ -78,7 +80,7 @@ class Mutant(NamedTuple):
     module: str
     function: str
     name: str
-    """``torchtune_sys.rules.<module>.<function>__mutmut_<n>``"""
+    """``torchtune_sys.rules.<module>.<function>__mutmut_<n>``, or ``table:<n>``"""
     line: int
     before: str
     after: str
@@ -104,8 +106,9 @@ def undecorated(source: str) -> str:
     return "".join(lines)
 
 
-def prepare(scratch: Path, prefixes: list[str]) -> tuple[list[Mutant], int]:
-    """A copy of the project with all mutants in it; the mutants, and how many were left out because they change only words."""
+def prepare(scratch: Path, prefixes: list[str]) -> tuple[list[Mutant], int, list[str], Callable[[str, str], bool]]:
+    """A copy of the project with all mutants of mutmut in it: these, how many were left out because they change only words, their
+    modules, and whether a table of such a module makes only words."""
     for name in ("src", "tests"):
         shutil.copytree(REPO / name, scratch / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("pyproject.toml", "README.md"):
@@ -129,7 +132,24 @@ def prepare(scratch: Path, prefixes: list[str]) -> tuple[list[Mutant], int]:
         mutated = combine_mutations_to_source(module, kept, classes, functions)
         path.write_text(mutated.code.replace("from mutmut.mutation.trampoline import", "from mutant_switch import"))
         mutants += described(path.stem, mutated.code.splitlines(), mutated.line_span_by_function_name, mutated.mutant_names)
-    return mutants, left_out
+    modules = {path.stem: module for path, (module, *_) in made.items()}
+    return mutants, left_out, list(modules), lambda name, table: words.only_words(modules[name], table)
+
+
+def of_tables(modules: list[str], only_words: Callable[[str, str], bool]) -> dict[str, tuple[Mutant, Change]]:
+    """Mutants of tables and parameters, by name. The scratch copy is on the path."""
+    sources = {path.stem: path.read_text() for path in sorted((REPO / "src/torchtune_sys/rules").glob("*.py"))}
+    del sources["__init__"]
+    found = {}
+    plain = {name: undecorated(source) for name, source in sources.items()}
+    for number, change in enumerate(changes(plain, modules, only_words)):
+        name = re.split(r"[\[(]", change.place)[0]
+        begin = re.compile(rf'{re.escape(name)}\b|    id="{re.escape(name)}"')
+        lines = enumerate(sources[change.module].splitlines(), 1)
+        line = next((at for at, text in lines if begin.match(text)), 0)
+        mutant = Mutant(change.module, change.place, f"table:{number}", line, change.before, change.after)
+        found[mutant.name] = (mutant, change)
+    return found
 
 
 def described(module: str, code: list[str], spans: dict[str, LineSpan], names: list[str]) -> list[Mutant]:
@@ -153,19 +173,25 @@ def _body(function: list[str]) -> list[str]:
     return function[next(i for i, line in enumerate(function) if line.lstrip().startswith("def ")) + 1 :]
 
 
-def run(scratch: Path, mutants: list[Mutant]) -> dict[str, str]:
+def arrive(scratch: Path) -> Switch:
+    """From here on the scratch copy is what is imported and tested."""
     switch = Switch()
     sys.modules[switch.__name__] = switch
     sys.path.insert(0, str(scratch / "src"))
     os.chdir(scratch)
+    return switch
+
+
+def run(switch: Switch, mutants: list[Mutant], tables: dict[str, tuple[Mutant, Change]]) -> dict[str, str]:
     tests = [
         f"tests/rules/{path.name}" for path in sorted(Path("tests/rules").glob("test_*.py")) if path.name not in NOT_FOR_MUTANTS
     ]
-    plugin = Mutants(switch, [mutant.name for mutant in mutants])
+    to_do = {name: (change.users, change.apply) for name, (_, change) in tables.items()}
+    plugin = Mutants(switch, [*(mutant.name for mutant in mutants), *tables], to_do)
     pytest.main(["-p", "no:cacheprovider", "--tb=no", "--capture=no", *tests, *ALSO], plugins=[plugin])
     for test in plugin.broken:
         print("left out, for it fails without a mutant:", test)
-    if len(plugin.outcome) != len(mutants):
+    if len(plugin.outcome) != len(mutants) + len(tables):
         sys.exit("the tests did not run")
     return plugin.outcome
 
@@ -189,7 +215,8 @@ def page(mutants: list[Mutant], outcome: dict[str, str], left_out: int, took_s: 
         "Written by `python scripts/mutate_rules.py --write`; do not edit. "
         f"State: {commit.stdout.strip()}, {took_s / 60:.0f} minutes on one core.",
         "",
-        f"{len(mutants)} mutants of mutmut ran: {counts['killed']} killed, {counts['timeout']} ran out of time (killed too), "
+        f"{len(mutants)} mutants ran, {sum(m.name.startswith('table:') for m in mutants)} of them of tables and parameters,"
+        f" the others mutmut's: {counts['killed']} killed, {counts['timeout']} ran out of time (killed too), "
         f"{len(survivors)} survived ({1 - len(survivors) / max(len(mutants), 1):.1%} killed). "
         f"{left_out} more were left out before the run:",
         "",
@@ -197,7 +224,9 @@ def page(mutants: list[Mutant], outcome: dict[str, str], left_out: int, took_s: 
         " and functions that are used there alone (found on the syntax tree, `scripts/mutation_text.py`);",
         "- the second and third variant of a string (lower and upper case) where the first (`XX…XX`) runs.",
         "",
-        "mutmut does not touch what stands outside functions: titles, fixes, parameters and their defaults, tables.",
+        "mutmut does not touch what stands outside functions. Of that, the defaults of parameters and each entry of the tables that"
+        " functions use are changed by `scripts/mutation_tables.py`, numbers up and down by one or by a hundredth; titles and fixes"
+        " are not.",
         "The tests are those in `tests/rules` but for `test_catalogue.py` (it judges the whole catalogue for every host;"
         " `test_verdicts.py` asks each host about its own rule), and `tests/cli/test_selection.py` for the profiles.",
         "A test that reaches more than twelve modules of rules, or that needs the installed program, does not take part.",
@@ -264,9 +293,12 @@ def main() -> int:
     args = parser.parse_args()
     begin = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
-        mutants, left_out = prepare(Path(folder), args.prefixes)
-        outcome = run(Path(folder), mutants)
+        mutants, left_out, modules, only_words = prepare(Path(folder), args.prefixes)
+        switch = arrive(Path(folder))
+        tables = of_tables(modules, only_words)
+        outcome = run(switch, mutants, tables)
         os.chdir(REPO)
+    mutants += [mutant for mutant, _ in tables.values()]
     print(dict(Counter(outcome.values())), f"left out: {left_out}", f"{time.monotonic() - begin:.0f} s")
     known = explanations()
     new = [m for m in mutants if outcome[m.name] in (SURVIVED, UNTESTED) and m.key not in known]

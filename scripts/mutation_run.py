@@ -11,7 +11,7 @@ import signal
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import wraps
 from types import ModuleType
 from typing import Any
@@ -53,11 +53,14 @@ class Switch(ModuleType):
 
 
 class Mutants:
-    """A pytest plugin: ``mutants`` by their dotted names."""
+    """A pytest plugin: ``mutants`` by their dotted names; for those in ``changes``, the functions concerned, and what to do."""
 
-    def __init__(self, switch: Switch, mutants: list[str]) -> None:
+    def __init__(
+        self, switch: Switch, mutants: list[str], changes: Mapping[str, tuple[frozenset[str], Callable[[], None]]] | None = None
+    ) -> None:
         self.switch = switch
         self.mutants = mutants
+        self.changes = changes or {}
         self.outcome: dict[str, str] = {}
         self.broken: list[str] = []
         self.broad = 0
@@ -68,13 +71,21 @@ class Mutants:
         gc.freeze()
         begin = time.monotonic()
         for done, mutant in enumerate(self.mutants, 1):
-            original = mutant.rpartition("__mutmut_")[0] + "__mutmut_orig"
-            self.outcome[mutant] = self._try(mutant, tests.get(original, []))
+            self.outcome[mutant] = self._try(mutant, self._concerned(mutant, tests))
             if self.outcome[mutant] != KILLED:
                 print(self.outcome[mutant], mutant, file=sys.__stderr__, flush=True)
             if done % 200 == 0:
                 print(f"{done} of {len(self.mutants)} after {time.monotonic() - begin:.0f} s", file=sys.__stderr__, flush=True)
         return True
+
+    def _concerned(self, mutant: str, tests: dict[str, list[pytest.Item]]) -> list[pytest.Item]:
+        if mutant not in self.changes:
+            return tests.get(mutant.rpartition("__mutmut_")[0] + "__mutmut_orig", [])
+        functions = {_original(user) for user in self.changes[mutant][0]}
+        if not functions <= set(tests):  # one without mutants leaves no trace
+            modules = {user.rpartition(".")[0] for user in self.changes[mutant][0]}
+            functions |= {function for function in tests if function.rpartition(".")[0] in modules}
+        return list(dict.fromkeys(item for function in sorted(functions) for item in tests.get(function, [])))
 
     def _reached(self, session: pytest.Session) -> dict[str, list[pytest.Item]]:
         """Tests by the functions they call; those that call the fewest others come first."""
@@ -107,9 +118,21 @@ class Mutants:
     def _run(self, mutant: str, tests: list[pytest.Item]) -> int:
         self.switch.active = mutant
         try:
+            if mutant in self.changes:
+                self.changes[mutant][1]()
             return int(any(_fails(item) for item in tests))
         except BaseException:
             return 1
+
+
+def _original(function: str) -> str:
+    """mutmut's name for it.
+
+    >>> _original("torchtune_sys.rules.cpu.budget")
+    'torchtune_sys.rules.cpu.x_budget__mutmut_orig'
+    """
+    module, _, name = function.rpartition(".")
+    return f"{module}.x_{name}__mutmut_orig"
 
 
 def _fails(item: pytest.Item) -> bool:

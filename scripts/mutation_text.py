@@ -58,6 +58,10 @@ class Words:
                 return
             self._wordy = found
 
+    def only_words(self, module: cst.Module, name: str) -> bool:
+        """Whether a name that a module gives outside functions is used to make words alone."""
+        return self._used.get(("", self._named(name, str(id(module)))), True)
+
     @staticmethod
     def _named(function: str, module: str) -> str:
         """Private functions of two modules may share a name."""

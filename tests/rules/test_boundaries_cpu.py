@@ -219,6 +219,25 @@ def test_a_quarter_of_the_cpus_and_no_more_than_four_are_few(
     assert verdict(seen, "session-pinned-to-few-cpus") is expected
 
 
+LAUNCHERS = {
+    "Slurm": "SLURM_JOB_ID",
+    "Open MPI": "OMPI_COMM_WORLD_RANK",
+    "MPICH": "PMI_RANK",
+    "PMIx": "PMIX_RANK",
+    "torchrun": "LOCAL_RANK",
+    "PBS": "PBS_JOBID",
+    "LSF": "LSB_JOBID",
+    "Flux": "FLUX_JOB_ID",
+}
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_what_a_launcher_binds_is_bound_on_purpose(healthy: Snapshot, launcher: str) -> None:
+    few = with_cpu(healthy, affinity=CpuSet.parse("0-1"), cpuset=CpuSet.parse("0-63"))
+    assert verdict(with_env(few, {}), "session-pinned-to-few-cpus") is FAIL
+    assert verdict(with_env(few, {LAUNCHERS[launcher]: "0"}), "session-pinned-to-few-cpus") is NA
+
+
 @pytest.mark.parametrize(("ranks", "cpus", "expected"), [(None, 31.0, FAIL), (None, 32.0, PASS), (2, 8.0, PASS), (2, 7.0, FAIL)])
 def test_gpus_in_use_need_four_cpus_each(healthy: Snapshot, ranks: int | None, cpus: float, expected: Verdict) -> None:
     assert verdict(altered(asked(healthy, ranks=ranks), cpu__effective=cpus), "cpus-too-few-for-gpus") is expected

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from altered import DENIED, FAIL, NA, NOTHING, PASS, UNKNOWN, altered, asked, lines, result, verdict
+from altered import DENIED, FAIL, NA, NOTHING, PASS, UNKNOWN, altered, asked, lines, result, verdict, with_env
 
 from torchtune_sys.model.facts.driver import DeviceNode
 from torchtune_sys.model.facts.gpu import Gpu
@@ -49,6 +49,14 @@ def test_gpus_that_virtual_machines_have_are_not_counted(healthy: Snapshot, driv
     assert gates.handed_over(seen, (FIRST,)) is gone
     assert gates.gpu_count(seen) == (0 if gone else 8)
     assert gates.gpu_count(altered(seen, driver__amd_devices=("0000:03:00.0",))) == (1 if gone else 9)
+
+
+@pytest.mark.parametrize("variable", ["SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "FLUX_JOB_ID", "_CONDOR_SLOT"])
+def test_a_batch_system_started_this_session(healthy: Snapshot, variable: str) -> None:
+    assert gates.scheduled(with_env(healthy, {variable: "17"}))
+    assert not gates.scheduled(with_env(healthy, {}))
+    assert not gates.scheduled(altered(healthy, session__env=DENIED))
+    assert not gates.scheduled(altered(healthy, session=DENIED))
 
 
 @pytest.mark.parametrize("unseen", [{"pci": DENIED}, {"pci__devices": DENIED}, {"pci__devices": ()}])
@@ -279,6 +287,8 @@ DONE, WAITING, SILENT = ({"fabric_state": state} for state in ("completed", "in-
         ("no NVSwitch", (CARD | DONE,), [("GPU 0", PASS)]),
         ("", (BOARD | WAITING,), [("GPU 0", FAIL)]),
         (NOTHING, (BOARD | DONE,), [("GPU 0", PASS)]),
+        (NOTHING, (BOARD | {"fabric_state": "not-started"}, BOARD | DONE), [("GPU 0", FAIL), ("GPU 1", PASS)]),
+        (NOTHING, (BOARD | {"fabric_state": "not-supported"}, BOARD | DONE), [("GPU 1", PASS)]),
         (NOTHING, (BOARD | WAITING | {"mig": True}, BOARD | DONE), [("GPU 1", PASS)]),
     ],
 )

@@ -98,6 +98,29 @@ def test_two_installations_of_the_driver(
     assert verdict(seen, "driver-installed-twice") is expected
 
 
+PACKAGES_OF_THE_DRIVER = {
+    "Debian, Ubuntu": (
+        "nvidia-driver",
+        "nvidia-driver-580-open",
+        "nvidia-dkms-580",
+        "nvidia-kernel-source-580",
+        "nvidia-headless-580",
+    ),
+    "their libraries": ("libnvidia-compute-580",),
+    "NVIDIA's repository": ("cuda-drivers-580", "kmod-nvidia-open-dkms", "nvidia-open", "nvidia-open-580"),
+    "RPM Fusion": ("akmod-nvidia", "kmod-nvidia", "xorg-x11-drv-nvidia-cuda"),
+    "SUSE": ("nvidia-compute-G06", "nvidia-open-driver-G06-signed-kmp-default"),
+    "Arch": ("nvidia-utils", "nvidia-open-dkms"),
+}
+
+
+@pytest.mark.parametrize("vendor", PACKAGES_OF_THE_DRIVER)
+def test_how_packages_of_the_driver_are_called(healthy: Snapshot, vendor: str) -> None:
+    for name in PACKAGES_OF_THE_DRIVER[vendor]:
+        seen = altered(healthy, software__runfile_installed=True, software__packages=(package(name),))
+        assert verdict(seen, "driver-installed-twice") is FAIL
+
+
 def kernel(**facts: Any) -> NextKernel:
     return NextKernel(**{"release": "6.8.0-50-generic", "running": False, "nvidia": True, "headers": True, **facts})
 
