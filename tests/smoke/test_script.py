@@ -66,3 +66,11 @@ def test_a_name_that_there_is_not_gets_a_hint() -> None:
     with pytest.raises(UserError) as caught:
         names.named(["gem"])
     assert "did you mean gemm?" in caught.value.todo
+
+
+def test_every_stage_says_what_it_proves_and_stands_in_the_guide() -> None:
+    guide = (Path(__file__).parents[2] / "docs" / "smoke.md").read_text()
+    table = guide.partition("| stage |")[2].partition("Exact tests")[0]
+    told = {word for line in table.splitlines()[2:] for word in line.split("|")[1:2] for word in word.replace(",", " ").split()}
+    assert told == {"import", *names.stages()}
+    assert all(proof.endswith(".") for proof in names.stages().values()), names.stages()

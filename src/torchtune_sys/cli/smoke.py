@@ -56,6 +56,7 @@ not be tried; 4 internal error.
 @click.option("--scratch", metavar="DIR", help="Where checkpoints are written, and removed. [directory of temporary files]")
 @click.option("--master-port", type=click.IntRange(1, 65535), metavar="PORT", help="Where the ranks meet. [a free port]")
 @click.option("--timeout", type=float, metavar="S", default=_PATIENCE_S, help="End the whole test after S seconds. [600]")
+@click.option("--list", "list_", is_flag=True, help="List the stages and what each proves; run nothing.")
 @click.option("--no-proof", is_flag=True, help="Do not remember a pass.")
 @shared.format_option(*FORMATS)
 @shared.output_option
@@ -66,6 +67,11 @@ def command(**options: Any) -> int:
     """Train a little on this host, to prove that it can, or to say what is broken."""
     from torchtune_sys.cli.terminal import give
 
+    if options["list_"]:
+        from torchtune_sys.smoke.names import stages
+
+        give("".join(f"{name:<20}{proof}\n" for name, proof in stages().items()), options["output"])
+        return 0
     started = time.monotonic()
     report = _report(options, started)
     give(_rendered(report, options), options["output"], machine=options["format_"] != "text")

@@ -4,30 +4,43 @@ from __future__ import annotations
 
 import ast
 import functools
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from importlib.resources import files
 
 from torchtune_sys.errors import UserError
 
+_PACKAGE = "torchtune_sys.smoke.worker"
+
 
 @functools.cache
-def stage_names() -> tuple[str, ...]:
-    """In the order in which they run.
+def stages() -> dict[str, str]:
+    """Names and what each proves, in the order in which they run.
 
-    >>> stage_names()[:2]
-    ('device', 'gemm')
+    >>> next(iter(stages().items()))
+    ('device', 'The device that torch will train on takes memory and runs a kernel.')
     """
-    tree = ast.parse((files("torchtune_sys.smoke.worker") / "table.py").read_text(encoding="utf-8"))
-    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)]
-    return tuple(
-        call.args[0].value
-        for call in calls
-        if isinstance(call.func, ast.Name)
-        and call.func.id == "Stage"
-        and call.args
-        and isinstance(call.args[0], ast.Constant)
-        and isinstance(call.args[0].value, str)
-    )
+    proofs = {
+        node.name: (ast.get_docstring(node) or "").partition("\n")[0]
+        for module in files(_PACKAGE).iterdir()
+        if module.name.endswith(".py")
+        for node in ast.parse(module.read_text(encoding="utf-8")).body
+        if isinstance(node, ast.FunctionDef)
+    }
+    return {name: proofs.get(function, "") for name, function in _table()}
+
+
+def _table() -> Iterator[tuple[str, str]]:
+    """Name and function of each row of the worker's table."""
+    for node in ast.walk(ast.parse((files(_PACKAGE) / "table.py").read_text(encoding="utf-8"))):
+        match node:
+            case ast.Call(func=ast.Name(id="Stage"), args=[ast.Constant(value=str(name)), ast.Name(id=function), *_]):
+                yield name, function
+            case _:
+                pass
+
+
+def stage_names() -> tuple[str, ...]:
+    return tuple(stages())
 
 
 def named(words: Iterable[str]) -> tuple[str, ...]:
