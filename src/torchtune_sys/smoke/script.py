@@ -29,6 +29,8 @@ ORDER = (
     "sampling",
     "together",
     "mixed",
+    "sharded",
+    "sharing",
     "table",
     "summary",
     "main",

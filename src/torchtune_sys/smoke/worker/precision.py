@@ -119,9 +119,9 @@ def float16_trains(here: Here) -> None:
     """Training under autocast to float16 with a scaler: as with bfloat16, and the scaler does what it is for."""
     float16_autocast_is_there(here)
     autocast_lowers(here, torch.float16)
+    _scaler_skips_and_grows(here)  # first: a scaler that is wrong makes training diverge too
     # 2**8 is small enough for every gradient of this model to stay below float16's 65504: no step is to be left out.
     _follows(here, torch.float16, new_scaler(here, 2.0**8, 1000))
-    _scaler_skips_and_grows(here)
 
 
 def float16_autocast_is_there(here: Here) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import gc
 import inspect
@@ -27,6 +28,10 @@ from torchtune_sys.smoke.worker.interfaces import (
 
 MEETING_S = 60.0
 """How long a rank waits for the others; the driver finds a rank that hangs before."""
+EXCHANGE_S = 600.0
+"""Longer than any stage: who hangs is found by the stage's own deadline, and a rank may wait for another that compiles."""
+MULTI_RANK_VARIABLE = "NCCL_MULTI_RANK_GPU_ENABLE"
+"""With it NCCL 2.30.3 and newer let ranks share a GPU (src/init.cc)."""
 _AGREED = ("world", "torch", "cuda", "nccl", "backend")
 
 
@@ -78,7 +83,7 @@ def _introduce(here: Here) -> List[Dict[str, Any]]:
         "where": host_identity(),
         "address": own_name_address(),
         "interface": os.environ.get("GLOO_SOCKET_IFNAME", ""),
-        "gpu": str(getattr(torch.cuda.get_device_properties(here.device), "uuid", here.device)) if here.gpus else "",
+        "gpu": str(getattr(torch.cuda.get_device_properties(here.device), "uuid", "")) if here.gpus else "",  # torch 2.5
     }
     if here.store.add("met/%d" % here.rank, 1) > 1:
         raise Wrong("wrong-world-size", "two processes say that they are rank %d" % here.rank)
@@ -110,7 +115,10 @@ def _nccl_version(here: Here) -> str:
 def _one_gpu_each(here: Here, everyone: List[Dict[str, Any]]) -> None:
     """NCCL's own word for it is less clear, and comes late."""
     owners: Dict[str, int] = {}
-    for rank, other in enumerate(everyone if here.backend == "nccl" else ()):
+    refused = here.backend == "nccl" and os.environ.get(MULTI_RANK_VARIABLE) != "1"
+    for rank, other in enumerate(everyone):
+        if not refused or not other["gpu"]:
+            continue
         first = owners.setdefault(other["where"] + other["gpu"], rank)
         if first != rank:
             raise Wrong("several-ranks-on-one-gpu", "ranks %d and %d on %s share a GPU" % (first, rank, other["host"]))
@@ -137,7 +145,7 @@ def _form_group(here: Here) -> None:
         store=here.store,
         rank=here.rank,
         world_size=here.world,
-        timeout=datetime.timedelta(seconds=MEETING_S),
+        timeout=datetime.timedelta(seconds=EXCHANGE_S),
         **more,
     )
     dist.all_reduce(torch.ones(1, device=here.device))  # NCCL connects at the first exchange
@@ -148,5 +156,6 @@ def part(here: Here) -> None:
     """Leave in order: what gloo still holds at the interpreter's end aborts it (torch 2.13)."""
     gc.collect()
     if dist.is_available() and dist.is_initialized() and not here.broken:
-        dist.barrier()
-        dist.destroy_process_group()
+        with contextlib.suppress(RuntimeError):  # another rank is gone; all stages are through
+            dist.barrier()
+            dist.destroy_process_group()

@@ -15,6 +15,8 @@ from torchtune_sys.smoke.worker.precision import bfloat16_trains, float16_trains
 from torchtune_sys.smoke.worker.processes import ranks_meet
 from torchtune_sys.smoke.worker.resuming import checkpoint_resumes
 from torchtune_sys.smoke.worker.sampling import samples_are_shared_out
+from torchtune_sys.smoke.worker.sharded import sharded_checkpoint_resumes, sharded_step_is_right
+from torchtune_sys.smoke.worker.sharing import ranks_share_a_gpu
 from torchtune_sys.smoke.worker.together import buffers_follow_rank_0, normalisation_spans_ranks, uneven_ranks_join
 from torchtune_sys.smoke.worker.training import training_learns
 
@@ -52,6 +54,9 @@ STAGES: Tuple[Stage, ...] = (
     Stage("sync-batchnorm", normalisation_spans_ranks, together=True),
     Stage("join", uneven_ranks_join, together=True),
     Stage("ddp-amp", ranks_train_in_low_precision, 60.0, together=True),
+    Stage("fsdp", sharded_step_is_right, 60.0, together=True),
+    Stage("checkpoint-sharded", sharded_checkpoint_resumes, 60.0, together=True),
+    Stage("shared-gpu", ranks_share_a_gpu, 60.0, together=True),
     Stage("compile", compiled_agrees, 240.0, level=DEFAULT, once=True),
 )
 LEVELS = (QUICK, DEFAULT, "thorough")
