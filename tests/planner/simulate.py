@@ -12,10 +12,13 @@ from torchtune_sys.model.ground import Ground
 from torchtune_sys.model.plan import Plan, Value
 from torchtune_sys.model.rule import Result
 from torchtune_sys.model.snapshot import Snapshot
+from torchtune_sys.model.values import Missing
 from torchtune_sys.probes import ground
 from torchtune_sys.rules import CATALOGUE
 
 Recording = dict[str, Any]
+BY_SUBJECT = ("hdd-scheduler-none.fail", "nvme-scheduler-not-none.fail", "read-ahead-small.fail", "shmmax-lowered.fail")
+"""Failing hosts whose rules name what to change with the evidence only (tests/render/test_script_hosts.py looks for others)."""
 
 
 def recording(name: str, **overlay: Any) -> Recording:
@@ -52,7 +55,8 @@ def after(seen: Seen) -> Recording:
         for step in change.steps:
             if isinstance(step, Value):
                 for path in seen.value_paths(step):
-                    files[path] = shown(str(seen.host.text(path)), step.value)
+                    real = seen.host.real(path)  # below /sys names are links
+                    files[path if isinstance(real, Missing) else real] = shown(str(seen.host.text(path)), step.value)
                 if step.counterpart:
                     files[step.counterpart] = "0\n"
     return merged(seen.data, {"files": files})

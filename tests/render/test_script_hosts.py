@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from script_root import Root, done, lay, pairs, settle
-from simulate import Seen, recording
+from simulate import BY_SUBJECT, Seen, recording
 
 from conftest import HOSTS
 from torchtune_sys.model import actions
@@ -25,8 +25,6 @@ from torchtune_sys.rules import by_id
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: chroot")
 RULES = by_id()
 FAILING = sorted(path.stem for path in HOSTS.glob("*.fail*.json") if path.stem.split(".")[0] in RULES)
-BY_SUBJECT = ("hdd-scheduler-none.fail", "nvme-scheduler-not-none.fail", "read-ahead-small.fail", "shmmax-lowered.fail")
-"""Their rules name what to change with the evidence only."""
 LIKELY = [name for name in FAILING if any(map(actions.doable, RULES[name.split(".")[0]].fix)) or name in BY_SUBJECT]
 
 Changes = list[tuple[Seen, Change]]

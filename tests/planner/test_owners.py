@@ -1,0 +1,107 @@
+"""Where somebody else owns a setting it is refused, the owner is named, and the way there can be gone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from simulate import Seen, recording
+
+from torchtune_sys.host.questions import UNAME
+from torchtune_sys.model.plan import Command, Plan
+from torchtune_sys.rules import by_id
+
+OWNERS: dict[str, tuple[dict[str, Any], str, dict[str, str]]] = {
+    "NixOS": ({"files": {"/etc/NIXOS": ""}}, "NixOS owns", {"": "nixos-rebuild switch"}),
+    "Talos": ({"files": {"/etc/talos-release": "v1.9.1\n"}}, "Talos owns", {"": "talosctl"}),
+    "Bottlerocket": ({"files": {"/usr/share/bottlerocket/release": ""}}, "Bottlerocket owns", {"": "apiclient set"}),
+    "an image": (
+        {"spaces": {"/etc": {"size": 1 << 30, "free": 0, "inodes": 9, "inodes_free": 0, "read_only": True}}},
+        "the image (/etc is read-only) owns",
+        {"": "change the image"},
+    ),
+    "a container": (
+        {"files": {"/.dockerenv": ""}, "links": {"/proc/self/ns/pid": "pid:[4026532841]"}},
+        "this is a container (docker)",
+        {
+            "net.core.somaxconn": "--sysctl net.core.somaxconn=",
+            "limit nofile": "--ulimit nofile=",
+            "": "run torchtune-sys on the container's host",
+        },
+    ),
+    "a pod": (
+        {"files": {"/.dockerenv": ""}, "env": {"KUBERNETES_SERVICE_HOST": "10.0.0.1"}},
+        "this is a container (kubernetes)",
+        {"net.core.somaxconn": "securityContext.sysctls", "limit nofile": "the runtime's", "": "the container's host"},
+    ),
+    "WSL": ({"kernel": "5.15.153.1-microsoft-standard-WSL2"}, "Windows starts this kernel", {"": ".wslconfig"}),
+}
+ASKING = {
+    "max-map-count-low.fail": "vm.max_map_count",
+    "thp-never.fail": "/sys/kernel/mm/transparent_hugepage/enabled",
+    "nvme-scheduler-not-none.fail": "/sys/block/nvme1n1/queue/scheduler",
+    "nofile-limit-too-low.fail": "limit nofile",
+    "iommu-translates-gpu-traffic.fail": "kernel argument iommu",
+    "somaxconn-low.fail": "net.core.somaxconn",
+    "gpu-persistence-mode-off.fail": "service nvidia-persistenced",
+}
+
+
+def planned(host: str, overlay: dict[str, Any]) -> Plan:
+    overlay = dict(overlay)
+    kernel = overlay.pop("kernel", "")
+    if kernel:
+        answers = recording(host)["answers"]
+        overlay["answers"] = {UNAME: {**answers[UNAME], "release": kernel}}
+    return Seen(recording(host, **overlay), [by_id()[host.partition(".")[0]]]).plan
+
+
+@pytest.mark.parametrize("host", ASKING)
+def test_without_an_owner_it_is_changed(host: str) -> None:
+    plan = planned(host, {"files": {"/usr/sbin/update-grub": ""}})
+    assert ASKING[host] in {change.key for change in plan.changes}
+
+
+@pytest.mark.parametrize("host", ASKING)
+@pytest.mark.parametrize("owner", OWNERS)
+def test_the_owner_of_the_whole_system(owner: str, host: str) -> None:
+    overlay, reason, ways = OWNERS[owner]
+    plan = planned(host, overlay)
+    assert plan.changes == () and plan.files == ()
+    refused = {refusal.key: refusal for refusal in plan.refused}
+    if not refused:  # where a container or WSL is, some rules have nothing to say
+        assert owner in ("a container", "a pod", "WSL")
+        return
+    assert reason in refused[ASKING[host]].reason
+    assert ways.get(ASKING[host], ways[""]) in refused[ASKING[host]].way
+
+
+TUNED = {
+    "swappiness-high.fail": ("[sysctl]\nvm.swappiness=60", "vm.swappiness=60"),
+    "thp-never.fail": ("[vm]\ntransparent_hugepages=never", "vm.transparent_hugepages=never"),
+    "nvme-scheduler-not-none.fail": ("[disk]\nelevator=bfq", "disk.elevator=bfq"),
+    "read-ahead-small.fail": ("[disk]\nreadahead=>128", "disk.readahead=>128"),
+    "cpu-governor-powersave.fail": ("[cpu]\ngovernor=powersave", "cpu.governor=powersave"),
+    "iommu-translates-gpu-traffic.fail": ("[bootloader]\ncmdline_x=+iommu=strict", "bootloader.cmdline_x=+iommu=strict"),
+}
+
+
+@pytest.mark.parametrize("mine", [True, False], ids=["sets it", "sets something else"])
+@pytest.mark.parametrize("host", TUNED)
+def test_what_the_active_profile_of_tuned_sets(host: str, mine: bool) -> None:
+    text, said = TUNED[host]
+    profile = f"[main]\nsummary=x\n{text if mine else '[audio]'}\n"
+    files = {"/etc/tuned/active_profile": "site\n", "/run/tuned/tuned.pid": "12\n", "/etc/tuned/site/tuned.conf": profile}
+    plan = planned(host, {"files": {**files, "/usr/sbin/update-grub": ""}})
+    refused = [refusal for refusal in plan.refused if "tuned is active (profile site)" in refusal.reason]
+    assert [said in refusal.reason and "generate tuned" in refusal.way for refusal in refused] == [True] * mine
+    assert mine or plan.changes
+
+
+def test_on_rpm_ostree_arguments_go_by_its_tool() -> None:
+    """There /etc may be written; only the boot loader belongs to the image."""
+    plan = planned("iommu-translates-gpu-traffic.fail", {"files": {"/run/ostree-booted": "", "/usr/bin/grubby": ""}})
+    steps = [step for change in plan.changes for step in change.steps if isinstance(step, Command)]
+    assert [(step.argv[:2], step.undo[2].startswith("--delete-if-present=")) for step in steps] == [
+        (("rpm-ostree", "kargs"), True)
+    ]
