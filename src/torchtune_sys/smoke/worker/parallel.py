@@ -105,8 +105,9 @@ def _conv_net(rank: int) -> nn.Module:
 def _usual_step(
     here: Here, make: Callable[[int], nn.Module], data: Callable[[int, int], Batch], states: Dict[str, str]
 ) -> List[Fault]:
-    """As in one process, but for rounding: sums of at most 2048 products in another order are off by some 2**-24 * 2048 = 1.2e-4 of
-    their size at most. A share of one rank of eight that is lost changes a gradient by a tenth of its size."""
+    """As in one process, but for rounding. In float32 sums of at most 2048 products in another order are off by 2**-24 * 2048 = 1.2e-4 of
+    their size at most; where a GPU convolves in TF32 (torch's default), each factor by 2**-11, and another batch takes another algorithm.
+    A share of one rank of eight that is lost changes a gradient by a tenth of its size: the bound of a fiftieth lies between."""
     model, alone = make(here.rank).to(here.device), make(0).to(here.device)
     name = type(model).__name__
     parallel = wrapped(here, model)
@@ -118,7 +119,7 @@ def _usual_step(
     states[name + " gradients"] = bits_of(gradient_of(value) for value in model.parameters())
     for (key, found), wanted in zip(model.named_parameters(), alone.parameters()):
         size, off = float(gradient_of(wanted).norm()), float((gradient_of(found) - gradient_of(wanted)).norm())
-        if not off <= 0.002 * size + 1e-6:
+        if not off <= 0.02 * size + 1e-6:
             seen = "%s: the gradient of %s, of size %.3g, is off by %.3g" % (name, key, size, off)
             return [("ddp-gradients-wrong", seen)]
     return []
