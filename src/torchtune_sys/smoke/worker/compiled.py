@@ -99,7 +99,7 @@ def _default_cache_is_writable() -> None:
     while not os.path.exists(folder):
         folder = os.path.dirname(folder)
     if not os.access(folder, os.W_OK | os.X_OK):
-        raise Wrong("compile-cache-unwritable", "torch.compile would write below %s, which this user may not" % folder)
+        raise Wrong("compile-cache-not-writable", "torch.compile would write below %s, which this user may not" % folder)
 
 
 def _compiled_files(folder: str) -> List[str]:
