@@ -118,13 +118,21 @@ class Gang:
         with contextlib.suppress(OSError):
             connection, _address = self._listener.accept()
             pid, uid, _gid = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-            if uid != os.getuid():
+            if uid != os.getuid() or not self._ours(pid):
                 connection.close()
                 return
             connection.setblocking(False)
             self._pids[connection] = pid
             self._unread[connection] = bytearray()
             self._selector.register(connection, selectors.EVENT_READ)
+
+    def _ours(self, pid: int) -> bool:
+        """Whether the child is among its ancestors: whoever speaks on the socket is ended with us."""
+        while self._child is not None and pid > 1:
+            if pid == self._child.pid:
+                return True
+            pid = _parent(pid)
+        return False
 
     def _read(self, connection: socket.socket) -> list[Event]:
         try:
@@ -218,14 +226,19 @@ def descendants(root: int) -> set[int]:
     parents: dict[int, int] = {}
     for name in os.listdir("/proc"):
         if name.isdigit():
-            with contextlib.suppress(OSError, IndexError, ValueError), open(f"/proc/{name}/stat", "rb") as file:
-                parents[int(name)] = int(file.read().rpartition(b")")[2].split()[1])
+            parents[int(name)] = _parent(int(name))
     found: set[int] = set()
     grown = {root}
     while grown:
         grown = {pid for pid, parent in parents.items() if parent in grown} - found
         found |= grown
     return found
+
+
+def _parent(pid: int) -> int:
+    with contextlib.suppress(OSError, IndexError, ValueError), open(f"/proc/{pid}/stat", "rb") as file:
+        return int(file.read().rpartition(b")")[2].split()[1])
+    return 0
 
 
 def _kill(pid: int) -> None:

@@ -90,10 +90,9 @@ def smoke(
         left: list[str] = list(asked.stages)
         for _ in range(_GANGS):
             trouble = _one_gang(asked, _environment(env, asked), script, folder, left, run, found, until_s, told)
-            left = [stage for stage in run.plan if stage not in run.ends]
-            if not left or (
-                trouble is not None and (trouble.stage == "import" or trouble.kind in ("not-started", "out-of-time"))
-            ):
+            before, left = left, [stage for stage in run.plan if stage not in run.ends]
+            over = trouble is not None and (trouble.stage == "import" or trouble.kind in ("not-started", "out-of-time"))
+            if not left or over or left == before:
                 break
     for stage in left:
         run.ends[stage] = {-1: RankEnd(rank=-1, verdict=Verdict.UNKNOWN, seconds=0.0, seen="not reached")}

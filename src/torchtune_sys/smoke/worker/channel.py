@@ -63,10 +63,15 @@ def _number(name: str) -> int:
     return int(text) if text.isdigit() else -1
 
 
-def end_with_parent() -> None:
-    """The launcher gives each rank a session of its own; a launcher that is killed must not leave them behind."""
+def end_with_parent(parent: int = 0) -> None:
+    """The launcher gives each rank a session of its own; a launcher that is killed must not leave them behind.
+
+    ``parent``: who it is, so that one that was gone before the kernel was asked is noticed too.
+    """
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+    if parent and os.getppid() != parent:
+        os._exit(1)
 
 
 def last_lines(error: BaseException, count: int = 3) -> str:

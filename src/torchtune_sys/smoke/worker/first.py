@@ -14,6 +14,11 @@ _import_started = time.monotonic()
 channel.tell("begin", stage="import", deadline_s=IMPORT_DEADLINE_S)
 try:
     import torch
+
+    if not hasattr(torch, "Tensor"):
+        raise ImportError(
+            "no PyTorch, but another module named torch: %s" % (getattr(torch, "__file__", "") or [*torch.__path__])
+        )
 except BaseException as error:
     channel.tell(
         "end",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import gc
+import multiprocessing
 import os
 import random
 import time
@@ -46,9 +48,10 @@ class NumberedSamples(Dataset):
         }
 
 
-def worker_starts(_: int) -> None:
-    """A worker that outlives a killed rank would hold its memory, and its connection to the driver."""
-    end_with_parent()
+def worker_starts(rank_process: int, _: int) -> None:
+    """A worker that outlives a killed rank would hold its memory, and its connection to the driver; one that then ends waits for
+    ever to hand over its samples."""
+    end_with_parent(rank_process if multiprocessing.get_start_method() == "fork" else 0)
 
 
 def loader_delivers(here: Here) -> None:
@@ -79,7 +82,7 @@ def _loader(samples: NumberedSamples, batch: int, seed: int, **more: Any) -> Dat
         samples,
         batch_size=batch,
         num_workers=_WORKERS,
-        worker_init_fn=worker_starts,
+        worker_init_fn=functools.partial(worker_starts, os.getpid()),
         generator=torch.Generator().manual_seed(seed),
         timeout=_PATIENCE_S,
         **more,

@@ -99,9 +99,11 @@ def go_through(here: Here, stages: Sequence[Stage]) -> None:
         if stage.once and here.local_rank != 0:
             continue
         if stage.together and here.broken:
-            if channel.driven:
+            met = not here.lacks("rendezvous")
+            if channel.driven and met:
                 return  # the driver starts new ranks for the rest
-            channel.tell("end", stage=stage.name, verdict="unknown", seen="the ranks lost each other before", seconds=0.0)
+            seen = "the ranks lost each other before" if met else "the ranks did not meet"
+            channel.tell("end", stage=stage.name, verdict="unknown", seen=seen, seconds=0.0)
             continue
         perform(here, stage)
 

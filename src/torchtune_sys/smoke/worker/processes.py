@@ -39,8 +39,6 @@ def ranks_meet(here: Here) -> None:
     """The ranks find each other, are of one mind about the job, and form a process group."""
     started = time.monotonic()
     here.broken = True  # until they have met
-    if 0 < here.world_wish != here.world:
-        raise Wrong("wrong-world-size", "this rank was told of %d ranks, the job has %d" % (here.world, here.world_wish))
     _names_stand_for_something(here)
     meeting = dist.rendezvous("env://", timeout=datetime.timedelta(seconds=MEETING_S))
     here.store = next(meeting)[0]
@@ -88,6 +86,8 @@ def _introduce(here: Here) -> List[Dict[str, Any]]:
     if here.store.add("met/%d" % here.rank, 1) > 1:
         raise Wrong("wrong-world-size", "two processes say that they are rank %d" % here.rank)
     here.store.set("is/%d" % here.rank, json.dumps(own))
+    if 0 < here.world_wish != here.world:
+        raise Wrong("wrong-world-size", "this rank was told of %d ranks, the job has %d" % (here.world, here.world_wish))
     everyone: List[Dict[str, Any]] = []
     for rank in range(here.world):
         other = own if rank == here.rank else json.loads(word_of(here, "is/%d" % rank, rank, MEETING_S))

@@ -1,0 +1,29 @@
+"""Tries faults by hand, or writes docs/smoke-faults.md: ``PYTHONPATH=tests python -m smoke.faults [NAME …]``."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+from smoke.faults.page import page
+from smoke.faults.table import FAULTS
+from smoke.faults.trial import expected, tried
+
+
+def main(names: list[str]) -> None:
+    if not names:
+        sys.stdout.write(page())
+        return
+    for fault in FAULTS:
+        if fault.name in names or "all" in names or ("sole" if fault.sole else "some") in names:
+            with tempfile.TemporaryDirectory(prefix="tt-") as folder:
+                outcome = tried(fault, Path(folder), os.environ["TORCHTUNE_SYS_TEST_TORCH"])
+            wrong = expected(fault, outcome)
+            print(f"{'ok ' if not wrong else 'BAD'} {outcome.seconds:5.1f} s  {fault.name}", flush=True)
+            if wrong or "-v" in names:
+                print("\n".join(wrong), outcome.told, sep="\n", flush=True)
+
+
+main(sys.argv[1:])

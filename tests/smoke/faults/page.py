@@ -1,0 +1,34 @@
+"""docs/smoke-faults.md, made from the table."""
+
+from __future__ import annotations
+
+from smoke.faults.table import FAULTS
+
+_HEAD = """# Faults that the smoke test catches
+
+Each row is broken from outside on a test machine (there is no switch for it in what is tested), and a test asserts that the stage
+fails with the cause, that other stages do not, and that no process is left. **Only** marks faults under which all other stages pass:
+no other one would have caught them. Made from `tests/smoke/faults/`; `PYTHONPATH=tests python -m smoke.faults > docs/smoke-faults.md`
+writes it anew. On a machine with CPUs only; stages of the GPU are *not yet verified on a GPU*.
+
+| fault | broken by | stage | cause | only |
+|---|---|---|---|---|
+"""
+
+
+def page() -> str:
+    rows = [
+        f"| {fault.what} | {fault.means} | {fault.stage} | `{fault.cause}` | {'only' if fault.sole else ''} |"
+        for fault in sorted(FAULTS, key=_place)
+        if not fault.wrong
+    ]
+    return _HEAD + "\n".join(rows) + "\n"
+
+
+def _place(fault: object) -> int:
+    from smoke.faults.row import Fault
+    from torchtune_sys.smoke.names import stage_names
+
+    assert isinstance(fault, Fault)
+    order = ("import", *stage_names())
+    return order.index(fault.stage) if fault.stage in order else len(order)

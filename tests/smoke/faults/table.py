@@ -1,0 +1,8 @@
+"""All faults."""
+
+from __future__ import annotations
+
+from smoke.faults import calculating, exchanging, hosting, keeping
+from smoke.faults.row import Fault
+
+FAULTS: tuple[Fault, ...] = (*calculating.ROWS, *hosting.ROWS, *exchanging.ROWS, *keeping.ROWS)

@@ -1,0 +1,246 @@
+"""The smoke test's driver: nothing outlives it, however it ends; what goes wrong around it is told in a sentence."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from smoke.faults.bench import Bench, Outcome, torch_python
+from smoke.faults.means import loading, patched
+
+SLOW_LOADING = patched(
+    """
+    import time
+    import torch.utils.data
+    torch.utils.data.SequentialSampler.__iter__ = lambda self: iter(
+        [time.sleep(0.2) or index for index in range(len(self.data_source))]
+    )
+    """
+)
+"""Workers of a DataLoader that are there long enough to be found."""
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    made = Bench(tmp_path, torch_python())
+    yield made
+    made.end_all()
+
+
+def _at_work(bench: Bench, child: subprocess.Popen[str]) -> None:
+    """Both ranks have workers."""
+    for rank in (0, 1):
+        until = time.monotonic() + 60
+        while loading(rank)(bench) is None:
+            assert time.monotonic() < until and child.poll() is None, child.communicate()
+            time.sleep(0.05)
+
+
+def _nothing_left(bench: Bench, within_s: float) -> None:
+    until = time.monotonic() + within_s
+    while (left := bench.processes()) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert not left
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("number", "status"),
+    [
+        pytest.param(signal.SIGINT, 130, id="Ctrl-C"),
+        pytest.param(signal.SIGKILL, -9, id="kill -9"),
+        pytest.param(signal.SIGTERM, 143, id="SIGTERM", marks=pytest.mark.long),
+        pytest.param(signal.SIGHUP, 129, id="SIGHUP", marks=pytest.mark.long),
+    ],
+)
+def test_nothing_outlives_the_driver(bench: Bench, number: signal.Signals, status: int) -> None:
+    """Ranks have sessions of their own, and workers of a DataLoader below them: neither the group nor the terminal reaches them."""
+    SLOW_LOADING(bench)
+    child = bench.start("dataloader", 2)
+    _at_work(bench, child)
+    assert len(bench.processes()) >= 6  # driver, launcher, two ranks, their workers
+    child.send_signal(number)
+    output, errors = child.communicate(timeout=30)
+    assert (child.returncode, output) == (status, "")
+    assert "Traceback" not in errors
+    _nothing_left(bench, 0.5 if number != signal.SIGKILL else 10)
+    assert not [name for name in bench.folder.iterdir() if name.name.startswith("torchtune-sys-")] or number == signal.SIGKILL
+
+
+@pytest.mark.long
+def test_launcher_that_is_killed_takes_all_with_it(bench: Bench) -> None:
+    SLOW_LOADING(bench)
+    child = bench.start("dataloader", 2)
+    _at_work(bench, child)
+    rank = bench.rank(0)
+    parent = int(Path(f"/proc/{rank}/stat").read_text().rpartition(")")[2].split()[1])
+    os.kill(parent, signal.SIGKILL)
+    output, errors = child.communicate(timeout=60)
+    assert child.returncode == 1 and "Traceback" not in errors, output
+    _nothing_left(bench, 0.5)
+
+
+@pytest.mark.long
+def test_two_at_once(tmp_path: Path) -> None:
+    benches = []
+    for name in ("one", "other"):
+        (tmp_path / name).mkdir()
+        benches.append(Bench(tmp_path / name, torch_python()))
+    children = [bench.start("device,dataloader,allreduce", 2) for bench in benches]
+    for child in children:
+        output, _errors = child.communicate(timeout=150)
+        assert child.returncode == 0, output
+
+
+def test_hang_names_rank_host_and_line(bench: Bench) -> None:
+    patched(
+        """
+        import time
+        import torch.nn.parallel as parallel
+        def waiting_for_ever(*args, **more):
+            time.sleep(1000)
+        parallel.DistributedDataParallel.forward = waiting_for_ever
+        """,
+        rank=1,
+    )(bench)
+    bench.options += ["--timeout", "25"]
+    outcome = bench.run("ddp", 2)
+    stage = outcome.stages["ddp"]
+    assert stage["verdict"] == "unknown" and outcome.rc == 3, outcome.told
+    places = stage["places"]
+    assert [place.split(" (pid")[0] for place in places] == ["rank 0", "rank 1"]
+    assert all(f" on {socket.gethostname()})" in place and "in stage ddp, smoke.py:" in place for place in places), places
+    assert "sitecustomize.py:" in places[1] and "in waiting_for_ever" in places[1]
+    assert not outcome.left
+
+
+@pytest.mark.parametrize(
+    ("python", "words"),
+    [
+        ("/nonexistent/python3", "/nonexistent/python3"),
+        ("{folder}", "{folder}"),
+        ("{folder}/text", "{folder}/text"),
+        ("/bin/true", "/bin/true"),
+        ("/bin/cat", "/bin/cat"),
+    ],
+)
+def test_what_is_no_python_is_told(bench: Bench, python: str, words: str) -> None:
+    (bench.folder / "text").write_text("no program\n")
+    bench.python = python.replace("{folder}", str(bench.folder))
+    outcome = bench.run("device", 2)
+    assert outcome.rc in (1, 2) and "Traceback" not in outcome.errors, outcome.told
+    assert words.replace("{folder}", str(bench.folder)) in outcome.errors + str(outcome.report), outcome.told
+    assert not outcome.left
+
+
+@pytest.mark.slow
+def test_strangers_on_the_socket_are_not_heard(bench: Bench) -> None:
+    """The name of the socket is in the ranks' environment: any process of this user may speak on it."""
+    spoken: list[str] = []
+
+    def speak() -> None:
+        until = time.monotonic() + 60
+        while time.monotonic() < until and not spoken:
+            for line in Path("/proc/net/unix").read_text().splitlines():
+                name = line.rpartition(" ")[2]
+                if name.startswith("@torchtune-sys-") and name[1:].encode() in _environments(bench):
+                    spoken.append(name)
+                    _babble("\0" + name[1:])
+                    return
+            time.sleep(0.05)
+
+    bench.watchers.append(speak)
+    outcome = bench.run("device,allreduce", 2)
+    assert spoken and outcome.rc == 0, outcome.told
+
+
+def _environments(bench: Bench) -> bytes:
+    found = b""
+    for pid in bench.processes():
+        with contextlib.suppress(OSError):
+            found += Path(f"/proc/{pid}/environ").read_bytes()
+    return found
+
+
+def _babble(name: str) -> None:
+    lines = [
+        b"\xff\xfe\x00\n",
+        b'{"event": "hello", "role": "rank", "rank": "x"}\n',
+        b'{"event": "hello", "role": "rank", "rank": 0, "host": 3}\n',
+        b'{"event": "begin", "stage": "device", "deadline_s": "soon"}\n',
+        b'{"event": "begin"}\n',
+        b'{"event": "about", "stages": 5}\n',
+        b'{"event": "measure", "stage": "device", "name": 3}\n',
+        b'{"event": "end", "stage": "device", "verdict": "fail", "cause": "made-up"}\n',
+        b'{"event": "end", "stage": "import", "verdict": "splendid"}\n',
+        b"[" * 100000 + b"\n",
+        b"x" * (3 << 20),
+    ]
+    for several in ([line] for line in lines):
+        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as speaker:
+            speaker.settimeout(5)
+            speaker.connect(name)
+            speaker.sendall(lines[2] + several[0])
+    kept = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    kept.connect(name)
+    kept.sendall(lines[2])
+    time.sleep(1)
+    kept.close()
+
+
+@pytest.mark.long
+def test_who_prints_without_end_is_no_trouble(bench: Bench) -> None:
+    patched("""
+        import sys
+        import threading
+        def shout():
+            while True:
+                sys.stderr.write("x" * 10000 + "\\n")
+        threading.Thread(target=shout, daemon=True).start()
+    """)(bench)
+    outcome = bench.run("device", 2)
+    assert outcome.rc == 0, outcome.told[-1000:]
+
+
+@pytest.mark.long
+def test_rank_that_leaves_early_is_named(bench: Bench) -> None:
+    patched("import os, torch\ntorch.Tensor.__matmul__ = lambda *args: os._exit(0)", rank=1)(bench)
+    outcome = bench.run("device,gemm", 2)
+    assert outcome.stages["gemm"]["cause"] == "rank-killed" or "rank 1" in outcome.stages["gemm"]["seen"], outcome.told
+    assert outcome.rc == 1
+
+
+@pytest.mark.long
+def test_script_by_hand_ends_a_hang_by_itself(bench: Bench) -> None:
+    """Without a driver each rank's own clock ends it, with the place where it was."""
+    from torchtune_sys.smoke.script import source
+
+    (bench.folder / "smoke.py").write_text(source())
+    patched(
+        """
+        import time
+        import torch.nn.parallel as parallel
+        parallel.DistributedDataParallel.join = lambda *args, **more: time.sleep(1000)
+        """,
+        rank=1,
+    )(bench)
+    began = time.monotonic()
+    words = [bench.python, "smoke.py", "--stages", "join", "--nproc-per-node", "2"]
+    found = subprocess.run(words, env=bench.env, cwd=bench.folder, capture_output=True, text=True, timeout=160, check=False)
+    assert found.returncode != 0
+    assert "in uneven_ranks_join" in found.stderr, found.stderr[-3000:]
+    assert time.monotonic() - began < 140
+    _nothing_left(bench, 2)
+
+
+def test_outcomes_have_no_defaults() -> None:
+    """A run that said nothing is no pass."""
+    assert Outcome(0, {}, "", [], 0.0).verdicts == {}

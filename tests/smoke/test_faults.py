@@ -1,0 +1,53 @@
+"""The smoke test is itself tested: each fault, injected from outside, is caught by the right stage with the right cause."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from smoke.faults.bench import NotHere, torch_python
+from smoke.faults.page import page
+from smoke.faults.row import Fault
+from smoke.faults.table import FAULTS
+from smoke.faults.trial import expected, tried
+from torchtune_sys.smoke.names import stage_names
+
+PAGE = Path(__file__).parents[2] / "docs" / "smoke-faults.md"
+WITHOUT_SOLE_FAULT = {"copy": "na without a GPU: nothing is copied"}
+"""Stages for which no fault can be made here that no other stage sees."""
+
+
+def _case(fault: Fault) -> object:
+    marks = [pytest.mark.slow if fault.quick else pytest.mark.long]
+    marks += [pytest.mark.xfail(reason=fault.wrong, strict=True)] if fault.wrong else []
+    return pytest.param(fault, id=fault.name, marks=marks)
+
+
+@pytest.mark.parametrize("fault", [_case(fault) for fault in FAULTS])
+def test_fault_is_named(fault: Fault, tmp_path: Path) -> None:
+    try:
+        outcome = tried(fault, tmp_path, torch_python())
+    except NotHere as why:
+        pytest.skip(str(why))
+    wrong = expected(fault, outcome)
+    assert not wrong, "\n".join([*wrong, outcome.told])
+
+
+def test_every_stage_has_a_fault_that_only_it_catches() -> None:
+    caught = {fault.stage for fault in FAULTS if fault.sole and not fault.wrong} | {
+        fault.stage for fault in FAULTS if fault.stage == fault.stages == "compile" and not fault.wrong
+    }
+    assert {*stage_names(), "import"} - caught == WITHOUT_SOLE_FAULT.keys()
+
+
+def test_names_are_unique_and_stages_exist() -> None:
+    names = [fault.name for fault in FAULTS]
+    assert len(names) == len({*names})
+    known = {"import", *stage_names()}
+    for fault in FAULTS:
+        assert {fault.stage, *fault.others, *filter(None, fault.stages.split(","))} <= known, fault.name
+
+
+def test_page_is_current() -> None:
+    assert PAGE.read_text() == page(), "PYTHONPATH=tests python -m smoke.faults > docs/smoke-faults.md"
