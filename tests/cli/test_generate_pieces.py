@@ -3,6 +3,13 @@
 from __future__ import annotations
 
 import configparser
+import importlib
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -55,3 +62,125 @@ def test_arguments_in_each_form() -> None:
         assert "modprobe.blacklist=nouveau" in run("generate", "kernel-args", "--from", host, "--format", form).stdout
     nothing = run("generate", "kernel-args", "--from", str(HOSTS / "healthy.json"))
     assert nothing.stdout == "" and "no kernel argument" in nothing.stderr and nothing.returncode == 0
+
+
+PIECES = ("script", "env", "numactl", "sysctl", "limits", "modprobe", "tmpfiles", "udev", "systemd", "tuned", "kernel-args")
+
+
+@pytest.mark.parametrize("piece", PIECES)
+def test_help_has_examples_that_run(piece: str) -> None:
+    """Those of one command alone: what stands behind && needs root, another program or a file of one's own."""
+    done = run("generate", piece, "--help")
+    assert done.returncode == 0 and "\n  Examples:\n" in done.stdout
+    examples = [row.strip() for row in done.stdout.splitlines() if row.startswith("    torchtune-sys generate")]
+    assert examples and all(row.split()[2] == piece for row in examples)
+    for row in examples:
+        words = shlex.split(row.partition(" && ")[0].partition(" | ")[0])[1:]
+        if not {"-o", "--from", "--output-dir"} & set(words):
+            host = str(HOSTS / "healthy.json")
+            program = words.index("--") if "--" in words else len(words)
+            ran = run(*words[:program], "--from", host, *words[program:])
+            assert ran.returncode == 0 and "Traceback" not in ran.stderr, row
+
+
+@pytest.mark.parametrize("piece", PIECES)
+@pytest.mark.parametrize(
+    ("options", "status", "words"),
+    [
+        (("--from", "/nonexistent.json"), 2, "No such file"),
+        (("--nproc-per-nod", "8"), 2, "Did you mean '--nproc-per-node'"),
+        (("-o", "/nonexistent/file"), 4, "/nonexistent/file"),
+        (("-o", "/"), 4, "is a directory"),
+        (("--nproc-per-node", "none"), 2, "not a valid integer"),
+    ],
+)
+def test_mistakes_are_told_in_words(piece: str, options: tuple[str, ...], status: int, words: str) -> None:
+    """With a host on which each piece has something to write."""
+    if piece == "modprobe" and "-o" in options:
+        pytest.skip("no rule asks for a module's option yet")
+    host = str(HOSTS / f"{_TEACHER.get(piece, 'swappiness-high.fail')}.json")
+    given = ("--from", host) if "-o" in options else ()
+    extra = ("--unit", "train") if piece == "systemd" else ()
+    done = run("generate", piece, *given, *extra, *options)
+    assert (done.returncode, done.stdout) == (status, ""), done.stderr
+    assert words in " ".join(done.stderr.split()) and "Traceback" not in done.stderr
+
+
+_TEACHER = {
+    "limits": "memlock-limit-too-low.fail",
+    "tmpfiles": "thp-never.fail",
+    "udev": "hdd-scheduler-none.fail",
+    "tuned": "thp-never.fail",
+    "kernel-args": "nouveau-loaded.fail",
+}
+
+
+@pytest.mark.parametrize(("typed", "meant"), [("sysctll", "sysctl"), ("kernelargs", "kernel-args"), ("numa", "numactl")])
+def test_a_wrong_name_is_corrected(typed: str, meant: str) -> None:
+    done = run("generate", typed)
+    assert done.returncode == 2 and f"Did you mean {meant}?" in done.stderr
+
+
+def test_a_file_that_is_there_is_replaced_as_a_whole(tmp_path: Path) -> None:
+    place = tmp_path / "job.env"
+    place.write_text("old\n" * 1000)
+    assert run("generate", "env", "--from", str(HOSTS / "healthy.json"), "-o", str(place)).returncode == 0
+    assert "old" not in place.read_text() and "export OMP_NUM_THREADS=" in place.read_text()
+    assert [path.name for path in tmp_path.iterdir()] == ["job.env"]
+
+
+@pytest.mark.parametrize("form", ["shell", "systemd", "slurm", "docker", "kubernetes"])
+def test_with_nothing_to_set_the_file_is_there_nevertheless(tmp_path: Path, form: str) -> None:
+    """``. ./job.env`` stands behind it."""
+    place = tmp_path / "job.env"
+    nothing = ("--from", str(HOSTS / "base" / "system.json"), "--threads", "4", "--select", "swappiness-high")
+    done = run("generate", "env", *nothing, "--format", form, "-o", str(place))
+    assert (done.returncode, done.stdout) == (0, "") and "nothing to set" in done.stderr
+    assert "=" not in place.read_text()
+    assert run("generate", "env", *nothing, "--format", form).stdout == ""
+
+
+def test_a_tuned_profile_that_is_not_there_is_not_built_upon(tmp_path: Path) -> None:
+    (tmp_path / "usr/lib/tuned/balanced").mkdir(parents=True)
+    (tmp_path / "usr/lib/tuned/balanced/tuned.conf").write_text("[main]\nsummary=x\n")
+    (tmp_path / "proc").mkdir()
+    done = run("generate", "tuned", "--root", str(tmp_path), "--include", "balancd")
+    assert done.returncode == 2 and "tuned has no profile 'balancd' here" in done.stderr
+    assert run("generate", "tuned", "--root", str(tmp_path), "--include", "balanced").returncode == 0
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become another user")
+def test_nothing_needs_root() -> None:
+    """With the modules in a place that another user may read, and Debian's interpreter if it is of the same version."""
+    python = next((path for path in ("/usr/bin/python3", "/usr/local/bin/python3") if _is_alike(path)), None)
+    if python is None:
+        pytest.skip("no interpreter of this version that another user may read")
+    with tempfile.TemporaryDirectory() as place:
+        Path(place).chmod(0o755)
+        for name in ("torchtune_sys", "msgspec", "click", "jinja2", "markupsafe", "psutil"):
+            (source,) = importlib.import_module(name).__path__
+            shutil.copytree(source, Path(place, name), ignore=shutil.ignore_patterns("__pycache__"))
+        templates = Path(__file__).resolve().parents[2] / "templates"
+        shutil.copytree(templates, Path(place, "torchtune_sys/templates"), dirs_exist_ok=True)
+        for piece in PIECES:
+            argv = [
+                "setpriv",
+                "--reuid=65534",
+                "--regid=65534",
+                "--clear-groups",
+                python,
+                "-m",
+                "torchtune_sys",
+                "generate",
+                piece,
+            ]
+            env = {"PATH": os.environ["PATH"], "PYTHONPATH": place, "HOME": "/", "PYTHONDONTWRITEBYTECODE": "1"}
+            done = subprocess.run(argv, cwd="/", env=env, capture_output=True, text=True, timeout=60)
+            assert done.returncode == 0 and "Traceback" not in done.stderr, (piece, done.stderr)
+
+
+def _is_alike(python: str) -> bool:
+    if not Path(python).exists() or shutil.which("setpriv") is None:
+        return False
+    code = "import sys; print(sys.implementation.cache_tag)"
+    return subprocess.run([python, "-c", code], capture_output=True, text=True).stdout.strip() == sys.implementation.cache_tag

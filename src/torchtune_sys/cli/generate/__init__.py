@@ -23,6 +23,20 @@ COMMANDS = {
 }
 
 
-@click.group(cls=LazyGroup, table=COMMANDS, name="generate")
+@click.group(
+    cls=LazyGroup,
+    table=COMMANDS,
+    name="generate",
+    epilog="""\b
+Examples:
+  torchtune-sys generate script -o tune.sh && sudo bash tune.sh --dry-run
+  torchtune-sys generate env --nproc-per-node 8 -o job.env && . ./job.env
+  torchtune-sys generate sysctl --from host.json
+
+\b
+Nothing of it needs root: what is printed is for you to bring to its place, which
+each command names. apply does it by itself, and undo takes it back.
+""",
+)
 def command() -> None:
     """Print scripts and configuration files made from the plan; nothing is changed."""

@@ -44,8 +44,9 @@ def command(**options: Any) -> int:
     found = variables(seen, results, () if host is None else allocators.probe(host))
     if options["format_"] == "json":
         give(as_json.environment(found), options["output"], machine=True)
-    elif found:
+        return 0
+    if found or options["output"]:  # what reads the file should find it
         give(job.FORMS[options["format_"]](found), options["output"])
-    else:
+    if not found:
         tell("nothing to set: the session's environment is fine as it is")
     return 0

@@ -29,8 +29,18 @@ def plan_options(function: Callable[..., Any]) -> Callable[..., Any]:
     )(function)
 
 
-def _command(name: str, path: str, what: str) -> click.Command:
-    @click.command(name, help=f"Print {path}: {what}, byte for byte as apply writes it.")
+def _command(name: str, path: str, what: str, then: str) -> click.Command:
+    epilog = f"""\b
+Examples:
+  torchtune-sys generate {name}
+  torchtune-sys generate {name} --from host.json --safe-only -o {path.rpartition("/")[2]}
+
+\b
+{then}
+Nothing is printed where no change of the plan needs the file.
+"""
+
+    @click.command(name, help=f"Print {path}: {what}, byte for byte as apply writes it.", epilog=epilog)
     @plan_options
     def command(**options: Any) -> int:
         return _print(path, options)
@@ -62,8 +72,34 @@ def _print(path: str, options: dict[str, Any]) -> int:
     return 0
 
 
-sysctl = _command("sysctl", ground.SYSCTL_FILE, "kernel settings")
-limits = _command("limits", ground.LIMITS_FILE, "resource limits of logins")
-modprobe = _command("modprobe", ground.MODPROBE_FILE, "options of kernel modules")
-tmpfiles = _command("tmpfiles", ground.TMPFILES_FILE, "values below /sys that belong to no device")
-udev = _command("udev", ground.UDEV_FILE, "values of disks")
+sysctl = _command(
+    "sysctl",
+    ground.SYSCTL_FILE,
+    "kernel settings",
+    "In its place it is read at each start, and at once by: sysctl --system",
+)
+limits = _command(
+    "limits",
+    ground.LIMITS_FILE,
+    "resource limits of logins",
+    "In its place it is read at the next login. Services never read it (generate\nsystemd --unit).",
+)
+modprobe = _command(
+    "modprobe",
+    ground.MODPROBE_FILE,
+    "options of kernel modules",
+    "In its place it is read when a module is loaded next; one of the initramfs wants\nthat made anew (update-initramfs -u, dracut -f) and a reboot.",
+)
+tmpfiles = _command(
+    "tmpfiles",
+    ground.TMPFILES_FILE,
+    "values below /sys that belong to no device",
+    f"In its place it is read at each start, and at once by:\n  systemd-tmpfiles --create {ground.TMPFILES_FILE}",
+)
+udev = _command(
+    "udev",
+    ground.UDEV_FILE,
+    "values of disks",
+    "In its place it is read for each disk that appears, and for all at once by:\n"
+    "  udevadm control --reload && udevadm trigger --subsystem-match=block",
+)

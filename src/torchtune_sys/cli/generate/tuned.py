@@ -33,6 +33,7 @@ def command(**options: Any) -> int:
     from torchtune_sys.cli.terminal import give, tell
     from torchtune_sys.errors import UserError
     from torchtune_sys.model.ground import TunedProfile
+    from torchtune_sys.model.values import Why
     from torchtune_sys.planner.tuned import options as wanted
     from torchtune_sys.probes import tuned as probe
     from torchtune_sys.render import tuned, units
@@ -43,6 +44,9 @@ def command(**options: Any) -> int:
     host, include = host_of(options), options["include"] or ""
     usual = TunedProfile(path="/etc/tuned/torchtune-sys/tuned.conf", include=(include or "throughput-performance",))
     base = usual if host is None else probe.base(host, include)
+    gone = base.unread is not None and base.unread.why is Why.ABSENT and f"/{include}/" in base.unread.source
+    if include and gone and not options["from_"]:  # a recording need not hold it
+        raise UserError(f"tuned has no profile {include!r} here", "tuned-adm list shows those that it has")
     if base.unread is not None:
         tell(f"not all of {', '.join(base.include)} could be read: {base.unread}")
     made = wanted(found.seen, found.results, found.ground, base, options["safe_only"])
