@@ -145,8 +145,12 @@ def _file(entry: FileEntry, note: Note) -> bool:
 
 
 def _refresh(entry: FileEntry) -> None:
+    """A daemon that does not answer must not keep the run open for ever: the file is back. Raises Kept."""
     for argv in entry.refresh:
-        units.command(argv)
+        try:
+            units.command(argv)
+        except OSError as error:
+            raise Kept(f"it is as it was, but nobody was told: {error}") from None
 
 
 def _unit(entry: UnitEntry) -> bool:
