@@ -120,6 +120,21 @@ def test_eight_ranks_at_once_agree(request: pytest.FixtureRequest, tmp_path: Pat
     assert with_launch - without < 8 * 12 * bare_python() / min(len(CPUS), 8) + 1
 
 
+@two_cpus
+@pytest.mark.skipif(shutil.which("numactl") is None, reason="numactl is not installed")
+@pytest.mark.parametrize("starter", ["srun", "mpirun", "torchrun"])
+def test_the_wrapper_gives_eight_ranks_the_same(request: pytest.FixtureRequest, tmp_path: Path, starter: str) -> None:
+    argv, env = eight(request, starter)
+    wrapper = tmp_path / "bind.sh"
+    assert run("generate", "numactl", "--nproc-per-node", "8", "--format", "wrapper", "-o", str(wrapper)).returncode == 0
+    wrapper.chmod(0o755)
+    found = started(tmp_path / "found", argv, through=(str(wrapper),), env=env)
+    said = json.loads(run("generate", "numactl", "--nproc-per-node", "8", "--format", "json").stdout)["seats"]
+    assert {rank: line["cpus"] for rank, line in found.items()} == {
+        seat["rank"]: sorted(CpuSet.parse(seat["cpus"])) for seat in said
+    }
+
+
 def bare_python() -> float:
     began = time.perf_counter()
     subprocess.run([sys.executable, "-c", "pass"], check=True)
