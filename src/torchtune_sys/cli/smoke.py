@@ -55,7 +55,13 @@ not be tried; 4 internal error.
 @click.option("--backend", type=click.Choice(("gloo", "nccl")), help="[nccl with a GPU for each rank, else gloo]")
 @click.option("--scratch", metavar="DIR", help="Where checkpoints are written, and removed. [directory of temporary files]")
 @click.option("--master-port", type=click.IntRange(1, 65535), metavar="PORT", help="Where the ranks meet. [a free port]")
-@click.option("--timeout", type=float, metavar="S", default=_PATIENCE_S, help="End the whole test after S seconds. [600]")
+@click.option(
+    "--timeout",
+    type=click.FloatRange(1.0, 86400.0),
+    metavar="S",
+    default=_PATIENCE_S,
+    help="End the whole test after S seconds. [600]",
+)
 @click.option("--list", "list_", is_flag=True, help="List the stages and what each proves; run nothing.")
 @click.option("--no-proof", is_flag=True, help="Do not remember a pass.")
 @shared.format_option(*FORMATS)

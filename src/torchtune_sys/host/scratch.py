@@ -7,14 +7,14 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 
-from torchtune_sys.errors import CannotWrite
+from torchtune_sys.errors import CannotWrite, UserError
 
 
 @contextlib.contextmanager
 def directory(parent: str, otherwise: str) -> Iterator[str]:
     """A new directory in ``parent`` ("": where temporary files go, and if that cannot be, in ``otherwise``), for this user only.
 
-    Raises CannotWrite.
+    Raises CannotWrite; UserError where ``parent`` was named and cannot be written.
     """
     made, failure = "", CannotWrite("no directory for temporary files", "name one with --scratch")
     for place in (parent,) if parent else (_temporary(), otherwise):
@@ -24,7 +24,7 @@ def directory(parent: str, otherwise: str) -> Iterator[str]:
         except OSError as error:
             failure = CannotWrite(f"{place}: {error.strerror}", "name a directory that can be written with --scratch")
     if not made:
-        raise failure
+        raise UserError(failure.seen, "--scratch must name a directory that this user may write in") if parent else failure
     try:
         yield made
     finally:

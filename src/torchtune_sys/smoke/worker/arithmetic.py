@@ -17,7 +17,7 @@ _PLAIN = torch.contiguous_format
 def device_works(here: Here) -> None:
     """The device that torch will train on takes memory and runs a kernel."""
     if here.kind == "cpu" and here.device_wish != "cpu":
-        _no_gpu_was_overlooked()
+        _no_gpu_was_overlooked(here)
     mebibytes = 64 if here.kind == "cpu" else 256
     held = torch.zeros(mebibytes << 18, dtype=torch.float32, device=here.device)
     held += 1.0
@@ -27,12 +27,12 @@ def device_works(here: Here) -> None:
     here.measure("allocated", mebibytes, "MiB")
 
 
-def _no_gpu_was_overlooked() -> None:
+def _no_gpu_was_overlooked(here: Here) -> None:
     """torch falls back to the CPU without a word where CUDA cannot start."""
     present = _nvidia_gpus()
-    if not present:
+    if not present and here.device_wish != "cuda":
         return
-    if torch.version.cuda is None:
+    if torch.version.cuda is None and torch.version.hip is None:
         raise Wrong(
             "cpu-only-build", "%d NVIDIA GPU(s) are here, but torch %s is built without CUDA" % (present, torch.__version__)
         )
