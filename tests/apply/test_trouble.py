@@ -202,3 +202,47 @@ def test_a_signal_in_the_middle(number: signal.Signals, at: str, tmp_path: Path)
         assert "rolled-back: 2 changes" in found
     else:
         assert "interrupted: 2 changes" in found and "everything is as it was" in found
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
+@pytest.mark.parametrize("at", ["fsync", "rename", "unlink"])
+def test_a_signal_in_the_middle_of_undo(number: signal.Signals, at: str, tmp_path: Path) -> None:
+    """Whatever it left, a second undo ends it."""
+    if subprocess.run(["which", "strace"], capture_output=True).returncode:
+        pytest.skip("needs strace")
+    when = {"fsync": 3, "rename": 1, "unlink": 1}[at]
+    trace = f"strace -f -qq -o /dev/null -e trace={at} -e inject={at}:signal={number.name}:when={when}"
+    script = f"""
+    {"printf 'by hand' > " + FILE if at == "rename" else ":"}
+    before > "$STAGE/1"; tt $APPLY > /dev/null
+    {trace} "$PYTHON" -m torchtune_sys undo --yes; echo "status $?"
+    tt undo --yes; before > "$STAGE/2"; cmp "$STAGE/1" "$STAGE/2" && echo same; ls -A /etc/sysctl.d
+    """
+    found = staged(tmp_path, script)
+    assert "internal error" not in found and "Traceback" not in found
+    assert "status 0" not in found, "it was not hit"
+    assert "everything is as it was" in found or "Every run was undone already" in found
+    assert "\nsame\n" in found and ".99-torchtune-sys" not in found
+
+
+ODD = {
+    "no UTF-8": (r"printf '# mine \377\nvm.x = 1\n' > {0}", "is not UTF-8 text"),
+    "a folder": ("mkdir {0}", "not a regular file"),
+    "too large": ("head -c 5000000 /dev/zero > {0}", "larger than"),
+}
+
+
+@pytest.mark.parametrize("what", ODD)
+def test_a_file_of_ours_that_is_odd_is_refused_and_left(what: str, tmp_path: Path) -> None:
+    make, words = ODD[what]
+    found = staged(
+        tmp_path, f"{make.format(FILE)}; before > $STAGE/1; tt $APPLY; before > $STAGE/2; cmp $STAGE/1 $STAGE/2 && echo same"
+    )
+    assert words in " ".join(found.split()) and "what stands there now must be read first" in " ".join(found.split())
+    assert found.endswith("rc 0\nsame\n") and "safe change" not in found
+
+
+def test_where_our_draft_would_be_stands_a_folder(tmp_path: Path) -> None:
+    """Nothing is changed, and the run is not open for ever."""
+    found = staged(tmp_path, f"mkdir /etc/sysctl.d/.99-torchtune-sys.conf.torchtune-sys; tt $APPLY; {LOOK}; tt history")
+    assert "Nothing was left changed" in found and "rolled-back: 2 changes" in found and NOTHING in found

@@ -127,7 +127,8 @@ def _file(entry: FileEntry, note: Note) -> bool:
     except durable.NotOurs as error:
         raise Kept(f"what stands there now {error.strerror}") from None
     if present == entry.before:
-        durable.remove(durable.draft_of(entry.path))
+        with contextlib.suppress(IsADirectoryError):  # that is no draft of ours
+            durable.remove(durable.draft_of(entry.path))
         durable.remove_folders(entry.made)
         _refresh(entry)
         return False

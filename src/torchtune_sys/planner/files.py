@@ -47,6 +47,8 @@ def unread(steps: Iterable[Step], ground: Ground) -> Missing | None:
         present = ground.files.get(step.path) if isinstance(step, Line) else None
         if isinstance(present, Missing) and present.why not in (Why.ABSENT, Why.NOT_RECORDED):
             return present
+        if isinstance(present, str) and "\ufffd" in present and isinstance(step, Line):  # what stands for bytes that are no UTF-8
+            return Missing(Why.UNPARSED, step.path, "is not UTF-8 text, so its lines cannot be kept")
     return None
 
 
