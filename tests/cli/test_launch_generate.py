@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 from driven import HOSTS, run
@@ -54,3 +55,18 @@ def test_env_of_a_recorded_host(form: str, wanted: str, nodes: str) -> None:
     assert wanted in done.stdout
     if form == "json":
         assert {"name", "value", "reason", "source", "sure"} <= set(json.loads(done.stdout)["variables"][0])
+
+
+@pytest.mark.parametrize("installed", ["", "usr/bin", "usr/local/bin"])
+@pytest.mark.parametrize("form", ["commands", "wrapper", "text", "json"])
+def test_numactl_that_is_not_installed_is_missed(tmp_path: Path, installed: str, form: str) -> None:
+    cpu = tmp_path / "sys/devices/system/cpu"
+    cpu.mkdir(parents=True)
+    (cpu / "online").write_text("0-3\n")
+    (tmp_path / "proc").mkdir()
+    if installed:
+        (tmp_path / installed).mkdir(parents=True)
+        (tmp_path / installed / "numactl").touch()
+    done = run("generate", "numactl", "--root", str(tmp_path), "--nproc-per-node", "2", "--format", form)
+    assert done.returncode == 0
+    assert ("numactl is not installed here" in done.stderr) is (not installed and form in ("commands", "wrapper"))

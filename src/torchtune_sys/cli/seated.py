@@ -15,15 +15,15 @@ FAMILIES = ("session", "cpu", "numa", "pci")
 """What placing asks: no child process among it."""
 
 
-def seated(options: Mapping[str, Any], *, one_thread_per_core: bool = False) -> tuple[Snapshot, Seating]:
+def seated(options: Mapping[str, Any], *, one_thread_per_core: bool = False) -> tuple[Snapshot, Room, Seating]:
     """Seats by the whole look. Raises UnreadableInput, UserError where what must be known could not be read."""
     from torchtune_sys.cli.look import look
     from torchtune_sys.model.values import Unknown
     from torchtune_sys.planner.placement import seating
 
-    seen = look(options)
+    seen, room = look(options), _room(options)
     try:
-        return seen, seating(seen, _room(options), seen.intent.ranks, one_thread_per_core=one_thread_per_core)
+        return seen, room, seating(seen, room, seen.intent.ranks, one_thread_per_core=one_thread_per_core)
     except Unknown as reason:
         raise _unplaced(reason) from None
 

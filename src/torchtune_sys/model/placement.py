@@ -25,8 +25,8 @@ class Room(msgspec.Struct, frozen=True, kw_only=True):
     """The hardware threads of each physical core that is online."""
     may_bind_memory: Fact[bool]
     """Whether set_mempolicy(2) is allowed here: container runtimes' seccomp profiles refuse it without CAP_SYS_NICE."""
-    numactl: bool = False
-    """Whether numactl is installed."""
+    numactl: bool | None = None
+    """Whether numactl is installed; None where that is not to be seen."""
     isolated: CpuSet = CpuSet()
     """CPUs that the scheduler does not balance (isolcpus): threads that may use several of them all stay on the first."""
     boards: Fact[tuple[Board, ...]] = Missing(Why.NOT_RECORDED, "/proc/driver/nvidia/gpus", "not read")

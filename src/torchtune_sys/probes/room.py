@@ -21,10 +21,15 @@ def probe(host: Host) -> Room:
     return Room(
         cores=core_sets(host),
         may_bind_memory=allowed if isinstance(allowed, (bool, Missing)) else _no_answer(allowed),
-        numactl=any(host.exists(f"{place}/numactl") is True for place in _PROGRAM_DIRS),
+        numactl=_numactl(host),
         isolated=CpuSet() if isinstance(isolated, Missing) else isolated,
         boards=_boards(host),
     )
+
+
+def _numactl(host: Host) -> bool | None:
+    found = [host.exists(f"{place}/numactl") for place in _PROGRAM_DIRS]
+    return True if True in found else False if all(there is False for there in found) else None
 
 
 def _no_answer(found: object) -> Missing:

@@ -37,11 +37,11 @@ does the same without numactl.
 def command(**options: Any) -> int:
     """Print where each local rank should run: its CPUs, its memory, its GPU and network card."""
     from torchtune_sys.cli.seated import seated
-    from torchtune_sys.cli.terminal import give, style
+    from torchtune_sys.cli.terminal import give, style, tell
     from torchtune_sys.model.values import Missing, known
     from torchtune_sys.render import as_json, placement
 
-    seen, seating = seated(options, one_thread_per_core=options["one_thread_per_core"])
+    seen, room, seating = seated(options, one_thread_per_core=options["one_thread_per_core"])
     if options["format_"] == "json":
         give(as_json.seating(seating), options["output"], machine=True)
     elif options["format_"] == "commands":
@@ -51,6 +51,8 @@ def command(**options: Any) -> int:
         give(placement.wrapper(seating, host), options["output"])
     else:
         give(placement.table(seating, style(options["color"], options["output"]), _beside(seen)), options["output"])
+    if room.numactl is False and not options["from_"] and options["format_"] in ("commands", "wrapper"):
+        tell("numactl is not installed here: install its package, or take torchtune-sys launch, which needs none")
     return 0
 
 
