@@ -46,11 +46,16 @@ class _Left(msgspec.Struct):
 
     def told(self, entries: Iterable[Entry], failed: Iterable[str]) -> dict[str, str]:
         """Of what was the same only changes that found all so."""
-        found = {change: "; ".join(words) + ": left, and not kept in a file" for change, words in self.better.items()}
+        found = {change: f"{_few(words)}: left, and not kept in a file" for change, words in self.better.items()}
         for change, words in self.same.items():
             if len(words) == sum(isinstance(entry, ValueEntry) and entry.change == change for entry in entries):
-                found[change] = "; ".join(words)
+                found[change] = _few(words)
         return {change: words for change, words in found.items() if change not in failed}
+
+
+def _few(words: list[str]) -> str:
+    more = len(words) - 3
+    return "; ".join(words[:3]) + (f"; and {more} more" if more > 0 else "")
 
 
 def _nobody(what: str) -> None:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from torchtune_sys.cli import options as shared
+
+if TYPE_CHECKING:
+    from torchtune_sys.model.rule import Result
 
 FORMATS = ("text", "json", "markdown", "diff")
 
@@ -40,11 +44,28 @@ decides them could not be seen; 4 internal error.
 def command(**options: Any) -> int:
     """Say what would be changed on this host to cure what check finds, why, and what not."""
     from torchtune_sys.cli.planned import planned
-    from torchtune_sys.cli.terminal import give
+    from torchtune_sys.cli.terminal import give, tell
 
-    made = planned(options).plan
+    found = planned(options)
+    made = found.plan
     give(_rendered(made, options), options["output"], machine=options["format_"] != "text")
-    return 1 if made.changes else 0
+    if made.changes:
+        return 1
+    undecided = list(_undecided(found.results))
+    for line in undecided:
+        tell(f"not judged: {line}")
+    return 3 if undecided else 0
+
+
+def _undecided(results: Iterable[Result]) -> Iterator[str]:
+    """The rules that could ask for a change and did not see what they judge by."""
+    from torchtune_sys.cli.wanted import unjudged
+    from torchtune_sys.model import actions
+    from torchtune_sys.model.rule import Verdict
+
+    for result in results:
+        if result.verdict in (Verdict.UNKNOWN, Verdict.CRASHED) and any(map(actions.doable, result.rule.fix)):
+            yield f"{result.rule.id}: {unjudged(result)}"
 
 
 def _rendered(made: Any, options: dict[str, Any]) -> str:

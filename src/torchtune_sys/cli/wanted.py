@@ -63,11 +63,16 @@ def _why_not(found: Planned, named: frozenset[str]) -> Iterator[str]:
             yield f"{item.rule}: only a person can do it (torchtune-sys explain {item.rule})"
     for result in found.results:
         if result.rule.id in named and result.verdict in (Verdict.UNKNOWN, Verdict.CRASHED):
-            yield f"{result.rule.id}: could not be judged: {_unjudged(result)}"
+            yield f"{result.rule.id}: could not be judged: {unjudged(result)}"
 
 
-def _unjudged(result: Result) -> str:
-    return str(result.why_unknown) if result.why_unknown is not None else result.note or "not all of it could be seen"
+def unjudged(result: Result) -> str:
+    """Why a rule could not be judged, or crashed."""
+    from torchtune_sys.model.rule import Verdict
+
+    if result.why_unknown is not None:
+        return str(result.why_unknown)
+    return next((item.seen for item in result.evidence if item.verdict is Verdict.UNKNOWN), result.note)
 
 
 def gpus_in_use(found: Planned) -> bool:
