@@ -7,6 +7,7 @@ import gc
 import multiprocessing
 import os
 import random
+import resource
 import time
 from typing import Any, Dict, List
 
@@ -21,6 +22,8 @@ _WORDS = 1 << 16
 _SAMPLES_A_BATCH = 16
 """Sixteen samples of 256 KiB: a batch of 4 MiB, and each worker has two on the way. 1 MB of /dev/shm does not hold one."""
 _SAMPLES = 96
+_FILES = 64
+"""Files for what is on the way: four batches of seven tensors, each open here and at the worker."""
 _PATIENCE_S = 25.0
 """A worker that says nothing for so long hangs: the loader tells, before this stage's deadline."""
 
@@ -56,6 +59,22 @@ def worker_starts(rank_process: int, _: int) -> None:
 
 def loader_delivers(here: Here) -> None:
     """Workers deliver every sample once, in order and whole, twice over; their seeds are as torch documents; then they end."""
+    try:
+        _deliver(here)
+    except EOFError as error:
+        _too_few_files(error)
+        raise
+
+
+def _too_few_files(error: EOFError) -> None:
+    """A worker that may not open another file goes without a reason that reaches the rank."""
+    limit, held = resource.getrlimit(resource.RLIMIT_NOFILE)[0], len(os.listdir("/proc/self/fd"))
+    if limit - held < _FILES:
+        seen = "a worker could not hand over its samples: this process has %d of %d files open" % (held, limit)
+        raise Wrong("nofile-limit-too-low", seen, "ulimit -n 65536") from error
+
+
+def _deliver(here: Here) -> None:
     pinned = here.kind == "cuda"
     loader = _loader(NumberedSamples(_SAMPLES, _WORDS), _SAMPLES_A_BATCH, 11, pin_memory=pinned, persistent_workers=True)
     started = time.perf_counter()
