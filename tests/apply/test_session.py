@@ -131,6 +131,15 @@ def test_a_value_that_the_kernel_refuses_fails_its_change_alone(place: Place, tm
     assert place.value.read_text().strip() == "10"
 
 
+def test_a_file_has_the_mode_that_is_asked_for(place: Place) -> None:
+    path = str(place.file)
+    asked = File(path=path, before="# before\n", content="key = 1\n", mode=0o600)
+    assert place.run(plan(change("k", Line(path=path, key="k", text="key = 1")), files=(asked,))).failed == {}
+    assert place.file.stat().st_mode & 0o7777 == 0o600
+    place.undo()
+    assert place.file.stat().st_mode & 0o7777 == 0o640
+
+
 MEANWHILE = [
     (AtLeast(50), "60", "70", ("70", "")),
     (AtLeast(50), "60", "60", ("60", "k = 60")),

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from script_plans import HOSTILE, change, plan
 from script_root import Root, may_mount
 
-from torchtune_sys.model.actions import Sysctl
+from torchtune_sys.model.actions import OwnedFile, Sysctl
 from torchtune_sys.model.ground import Ground
 from torchtune_sys.model.plan import Change, Command, Line, Unit, Value
 from torchtune_sys.model.target import AtLeast, AtMost, OneOf, Target
@@ -237,6 +237,22 @@ def test_whatever_the_host_says_stays_data(root: Root) -> None:
     assert root.path("/run/units/a b;$(x).enabled").exists()
     assert root.run(text, "--check").returncode == 0
     assert not root.path("/hit").exists()
+    assert root.run(text, "--undo").returncode == 0
+    assert root.state() == before
+
+
+@needs_root
+@pytest.mark.parametrize("present", ["", "# mine\n"])
+def test_a_file_has_the_mode_that_is_asked_for(root: Root, present: str) -> None:
+    if present:
+        root.put("/etc/secret.conf", present, 0o644)
+    asked = OwnedFile(path="/etc/secret.conf", content="key = 1\n", mode=0o600)
+    text = script(
+        plan(change("/etc/secret.conf", Line(path="/etc/secret.conf", key="/etc/secret.conf", text="key = 1"), action=asked))
+    )
+    before = root.state()
+    assert root.run(text).returncode == 0
+    assert root.path("/etc/secret.conf").stat().st_mode & 0o7777 == 0o600
     assert root.run(text, "--undo").returncode == 0
     assert root.state() == before
 
