@@ -9,7 +9,7 @@ from torchtune_sys.model.facts.python import CudaLibrary, Distribution, LoaderCh
 from torchtune_sys.model.rule import Evidence, Params, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, Why, absent, known, need
-from torchtune_sys.model.version import version
+from torchtune_sys.model.version import show, version
 from torchtune_sys.rules.driver_state import driver_version
 from torchtune_sys.rules.gates import nvidia_hardware, torch_imported
 from torchtune_sys.rules.torch_build import complaints, cuda_build, cuda_works, installed, label, names_its_wheels
@@ -38,10 +38,10 @@ def _older(s: Snapshot, library: str, wheels: tuple[str, ...]) -> Iterator[Evide
     own = _wheel(s, tuple(name.replace("*", str(cuda[0])) for name in wheels))
     if cuda_works(s):
         raise NotApplicable("torch says that CUDA is available with the libraries as they are")
-    abi = _abi(library, own)
+    abi = show(version(own.version)[:1])
     loader = need(s.python).loader
     if not isinstance(loader, Missing):
-        yield from _taken(loader, library, f"{library}.so.{abi}", own)
+        yield from _taken(loader, library, abi, own)
         return
     lying = need(need(s.python).shadowing)
     other = next((item for item in lying if item.name == library and item.abi == abi), None)
@@ -61,29 +61,31 @@ def _nothing_before(s: Snapshot) -> bool:
     return env is not None and not env.get("LD_LIBRARY_PATH") and not env.get("LD_PRELOAD")
 
 
-def _taken(loader: tuple[LoaderChoice, ...], library: str, name: str, own: Distribution) -> Iterator[Evidence]:
+def _taken(loader: tuple[LoaderChoice, ...], library: str, abi: str, own: Distribution) -> Iterator[Evidence]:
     """By what the loader would take, as DT_RPATH, DT_RUNPATH and torch's own preloading have it: most wheels are not touched by
     LD_LIBRARY_PATH, but for what their libraries open by name."""
-    parts = f"{library}_" if library == "libcudnn" else name
-    found = False
-    for item in loader:
-        if absent(item.path) or not (item.name == name or item.name.startswith(parts)):
-            continue
-        found = True
+    taken = [item for item in loader if not absent(item.path) and _is_of(item, library, abi)]
+    for item in taken:
         if isinstance(item.path, Missing):
             yield unsure(item.name, item.path)
             return
         if not item.path.startswith(f"{own.location}/"):
             yield _compared(item.path, item.version, own, item.found_by)
             return
-    if found:
-        yield Evidence(subject=name, seen=f"the wheel's {own.version}", verdict=Verdict.PASS, source=own.location)
+    if taken:
+        yield Evidence(subject=library, seen=f"the wheel's {own.version}", verdict=Verdict.PASS, source=own.location)
+
+
+def _is_of(item: LoaderChoice, library: str, abi: str) -> bool:
+    """The library itself, or one that it is divided into (``libcudnn_graph.so.9``)."""
+    stem, _, number = item.name.partition(".so.")
+    return number == abi and (stem == library or stem.startswith(f"{library}_"))
 
 
 def _compared(path: str, number: str, own: Distribution, source: str) -> Evidence:
     seen = version(number)
     digits = min(len(seen), len(version(own.version)))
-    older = len(seen) > 1 and seen[:digits] < version(own.version)[:digits]
+    older = seen[:digits] < version(own.version)[:digits]
     return Evidence(
         subject=path,
         seen=number or "a version that its name does not tell",
@@ -104,15 +106,10 @@ _SAYINGS = {
 
 def _said(s: Snapshot, library: str) -> str | None:
     """A complaint in the report, or of the import under --live, that only this fault brings about."""
-    need(s.python)
     for line in complaints(s):
         if any(words in line for words in _SAYINGS[library]) and "cannot open shared object" not in line:
             return line
     return None
-
-
-def _abi(library: str, own: Distribution) -> str:
-    return "2" if library == "libnccl" else str(version(own.version)[0]) if version(own.version) else ""
 
 
 @rule(
@@ -258,7 +255,7 @@ def forward_compat(s: Snapshot, _p: Params) -> Iterator[Evidence]:
 
 
 def _is_compat(item: CudaLibrary) -> bool:
-    return item.name == "libcuda" and item.abi == "1" and "compat" in item.path.rpartition("/")[0].split("/")[-1]
+    return item.name == "libcuda" and item.abi == "1" and "compat" in item.path.rpartition("/")[0]
 
 
 @rule(

@@ -22,7 +22,6 @@ _BAD_IMAGE = "Triton Error [CUDA]: device kernel image is invalid"
 
 
 def _said(s: Snapshot, words: tuple[str, ...]) -> str | None:
-    need(s.python)
     return next((line for line in complaints(s) if any(word in line for word in words)), None)
 
 
@@ -197,32 +196,28 @@ def cudnn_not_on_loader_path(s: Snapshot, _p: Params) -> Iterator[Evidence]:
     own = next((item for name, item in installed(s).items() if name.startswith("nvidia-cudnn")), None)
     if own is None:
         raise NotApplicable("no cuDNN in the Python environment")
-    major = str(version(own.version)[0]) if version(own.version) else ""
+    major = version(own.version)[:1]
     place = f"{own.location}/nvidia/cudnn/lib" if own.location.startswith("/") else "the directory nvidia/cudnn/lib"
     for line in complaints(s):
         about = "libcudnn" in line and any(word in line for word in _NO_CUDNN)
-        if about and line.partition(".so.")[2][:1] in ("", major[:1]):
+        if about and version(line.partition(".so.")[2])[:1] in ((), major):
             yield Evidence(subject="loader", seen=line, wanted=place, source="report")
             return
     loader = need(s.python).loader
     if isinstance(loader, Missing) and loader.why is Why.NOT_RECORDED and names_its_wheels(build, own):
         yield Evidence(subject=f"torch {build.version}", seen=place, verdict=Verdict.PASS, source=build.location)
         return
-    chosen = [item for item in need(loader) if item.name.startswith("libcudnn")]
-    for item in chosen:
-        if isinstance(item.path, Missing) and not absent(item.path):
+    for item in need(loader):
+        source = item.asked_by or build.location
+        if not item.name.startswith("libcudnn"):
+            continue
+        if not isinstance(item.path, Missing):
+            if item.name.startswith("libcudnn.so"):
+                yield Evidence(subject=item.name, seen=item.path, wanted=place, verdict=Verdict.PASS, source=source)
+        elif not absent(item.path):
             yield unsure(item.name, item.path)
-            continue
-        lacking = absent(item.path) and item.name.endswith(f".so.{major}")
-        if not lacking and not item.name.startswith("libcudnn.so"):
-            continue
-        yield Evidence(
-            subject=item.name,
-            seen="not found" if isinstance(item.path, Missing) else item.path,
-            wanted=place,
-            verdict=Verdict.FAIL if lacking else Verdict.PASS,
-            source=item.asked_by or build.location,
-        )
+        elif item.name.endswith(f".so.{show(major)}"):
+            yield Evidence(subject=item.name, seen="not found", wanted=place, source=source)
 
 
 def _bundled(triton: Version, blackwell: bool) -> Version:
@@ -237,15 +232,14 @@ def _bundled(triton: Version, blackwell: bool) -> Version:
 def _ptxas(s: Snapshot, triton: Version, blackwell: bool) -> tuple[str, Version]:
     """The ptxas that Triton runs, and its CUDA version (empty if it is not known)."""
     env = need(need(s.session).env)
-    named = env.get("TRITON_PTXAS_BLACKWELL_PATH" if blackwell and triton >= (3, 6) else "TRITON_PTXAS_PATH", "")
+    named = env.get("TRITON_PTXAS_BLACKWELL_PATH" if blackwell and triton >= (3, 6) else "TRITON_PTXAS_PATH")
     if not named:
         return "Triton's own ptxas", _bundled(triton, blackwell)
     for toolkit in known(need(s.python).toolkits, ()):
         place, _, number = toolkit.partition(" (")
         if named.startswith(f"{place}/"):
-            return named, version(number.rstrip(")"))[:2]
-    _, found, rest = named.partition("/cuda-")
-    return named, version(rest.partition("/")[0])[:2] if found else ()
+            return named, version(number)
+    return named, version(named.partition("/cuda-")[2].partition("/")[0])
 
 
 def _supported(s: Snapshot) -> Version:
@@ -290,14 +284,14 @@ def triton_ptxas_newer(s: Snapshot, _p: Params) -> Iterator[Evidence]:
     triton = version(installed_triton(s).version)
     _build, cuda = cuda_build(s)
     supported = _supported(s)
-    if cuda[:1] > supported[:1]:
+    if cuda[:1] > supported:
         raise NotApplicable("the driver is too old for torch itself")
-    gpus = [known(capability(gpu), (0, 0)) for gpu in nvidia_gpus(s)]
-    for blackwell in sorted({capability_ >= (10, 0) for capability_ in gpus}):
+    found = [capability(gpu) for gpu in nvidia_gpus(s)]
+    for blackwell in sorted({not isinstance(cc, Missing) and cc >= (10, 0) for cc in found}):
         path, ptxas = _ptxas(s, triton, blackwell)
         if not ptxas:
             raise NotApplicable(f"the version of {path} is not known")
-        newer = ptxas[:1] > supported[:1]
+        newer = ptxas[:1] > supported
         yield Evidence(
             subject=path,
             seen=f"CUDA {show(ptxas)}" + (f"; {said}" if said and newer else ""),
