@@ -1,0 +1,102 @@
+"""What to install on one host, in which order, and what cannot be had there."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Command(msgspec.Struct, frozen=True, kw_only=True, tag="command"):
+    """One program with its arguments, as the kernel gets them: nothing in it is read by a shell."""
+
+    words: tuple[str, ...]
+    root: bool = False
+
+
+class File(msgspec.Struct, frozen=True, kw_only=True, tag="file"):
+    """A file of ours that is written whole."""
+
+    path: str
+    text: str
+    root: bool = False
+
+
+class Step(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing to do. A later step needs the earlier ones."""
+
+    key: str
+    """``driver``, ``fabric-manager``, ``torch`` …"""
+    title: str
+    actions: tuple[Command | File, ...] = ()
+    why: str
+    source: str
+    """Where the commands and names are from."""
+    reboot: bool = False
+    """The host must be started again before the next step."""
+    by_hand: str = ""
+    """What no source tells in commands: the page that does, ``""`` where the actions are all."""
+    optional: bool = False
+    """Only for those who use what the reason names."""
+
+
+class Refused(msgspec.Struct, frozen=True, kw_only=True):
+    """What was asked for, or would be needed, and cannot be had on this host."""
+
+    key: str
+    what: str
+    """``torch 2.15``"""
+    reason: str
+    blocked_by: tuple[str, ...] = ()
+    """``driver``, ``gpu``, ``python``, ``glibc``, ``machine``, ``build``, ``release``, ``system``, ``owner``: what stands in the way."""
+    newest: str = ""
+    """The newest that can be had as the host is; ``""`` if nothing can."""
+    way: str = ""
+    """What would have to change."""
+    source: str = ""
+
+
+class Wheel(msgspec.Struct, frozen=True, kw_only=True):
+    """One build of torch, for one interpreter."""
+
+    torch: str
+    build: str
+    """``cu130``, ``cpu``"""
+    index: str
+    """URL of the index; ``""`` for PyPI."""
+    abi: str
+    """``cp312``, ``cp313t``"""
+    machine: str
+    torchvision: str
+    """A specifier: ``==0.26.0``, ``>=0.29.1``; ``""`` where none is recorded."""
+    driver: str
+    """The oldest driver that runs it; ``""`` for a CPU build."""
+    glibc: str
+    source: str
+
+    @property
+    def local(self) -> str:
+        """As torch.__version__: ``2.14.1+cu130``."""
+        return f"{self.torch}+{self.build}"
+
+
+class Driver(msgspec.Struct, frozen=True, kw_only=True):
+    """The driver that will run after the steps."""
+
+    branch: int
+    module: str
+    """``open`` or ``proprietary``."""
+    installed: str = ""
+    """Version that runs already and stays; ``""`` for one that is to be installed."""
+    why: str = ""
+
+
+class Install(msgspec.Struct, frozen=True, kw_only=True):
+    host: str
+    origin: str
+    system: str
+    """``Ubuntu 24.04.1 LTS (x86_64)``"""
+    wheel: Wheel | None = None
+    driver: Driver | None = None
+    steps: tuple[Step, ...] = ()
+    refused: tuple[Refused, ...] = ()
+    notes: tuple[str, ...] = ()
+    """What is there already, and what could not be seen."""

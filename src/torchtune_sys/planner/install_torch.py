@@ -1,0 +1,176 @@
+"""Which build of torch fits a place, and if none does, what stands in the way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from torchtune_sys.knowledge import torch as known
+from torchtune_sys.knowledge.install_torch import MACHINES, Build, builds
+from torchtune_sys.model.install import Refused, Wheel
+from torchtune_sys.model.version import Version, show, version
+
+Capability = tuple[int, int]
+
+
+class Place(msgspec.Struct, frozen=True, kw_only=True):
+    """What a build must fit."""
+
+    machine: str
+    abi: str
+    """``cp312``, ``cp313t``"""
+    glibc: Version
+    """``()`` where it could not be seen: then any will do, and a note says so."""
+    capabilities: tuple[Capability, ...] = ()
+    """Of every GPU that trains; empty for the CPU."""
+    driver: Version = ()
+    """``()``: none will run, or none could be seen."""
+
+
+def obstacles(build: Build, place: Place) -> tuple[str, ...]:
+    """What keeps ``build`` from running at ``place``: of ``python``, ``glibc``, ``gpu``, ``driver``."""
+    found = []
+    if place.abi not in build.abis:
+        found.append("python")
+    if place.glibc and place.glibc < build.glibc:
+        found.append("glibc")
+    if build.driver and not all(build.runs_on(cc) for cc in place.capabilities):
+        found.append("gpu")
+    if build.driver and place.driver < build.driver:
+        found.append("driver")
+    return tuple(found)
+
+
+def choose(place: Place, wish: str = "", *, cpu: bool = False) -> Wheel | Refused:
+    """The newest build that runs at ``place``, of the wished release (``2.14``, ``2.14.0``, ``2.14.0+cu126``; ``""`` for any).
+
+    With ``cpu`` a CPU build, else a CUDA one.
+    """
+    fits = _newest_fit(place, wish, cpu)
+    if fits is not None:
+        return wheel(fits, place)
+    candidates = [build for build in _kind(place.machine, cpu) if _is_wished(build, wish)]
+    instead = _newest_fit(place, "", cpu)
+    what = f"torch {wish}".strip() + (" for the CPU" if cpu else "")
+    newest = "" if instead is None else f"torch {wheel(instead, place).local} for {instead.machine} and {place.abi}"
+    if not candidates:
+        return _none_such(place, wish, what, newest, cpu)
+    # Nearest to what was asked for: the fewest obstacles, then the newest release.
+    nearest = min(candidates, key=lambda build: len(obstacles(build, place)))
+    blocked = obstacles(nearest, place)
+    return Refused(
+        key="torch",
+        what=what,
+        reason="; ".join(_reason(name, nearest, place) for name in blocked),
+        blocked_by=blocked,
+        newest=newest,
+        way="; ".join(_way(name, nearest) for name in blocked),
+        source=nearest.source,
+    )
+
+
+def wheel(build: Build, place: Place) -> Wheel:
+    return Wheel(
+        torch=build.torch,
+        build=build.name,
+        index=build.index,
+        abi=place.abi,
+        machine=build.machine,
+        torchvision=build.torchvision,
+        driver=show_driver(build.driver),
+        glibc=show(build.glibc),
+        source=build.source,
+    )
+
+
+def show_driver(numbers: Version) -> str:
+    """As NVIDIA writes it: ``580.65.06``.
+
+    >>> show_driver((580, 65, 6)), show_driver(())
+    ('580.65.06', '')
+    """
+    return ".".join(f"{number:02}" for number in numbers)
+
+
+def _kind(machine: str, cpu: bool) -> list[Build]:
+    return [build for build in builds(machine) if (build.name == "cpu") is cpu]
+
+
+def _newest_fit(place: Place, wish: str, cpu: bool) -> Build | None:
+    return next(
+        (build for build in _kind(place.machine, cpu) if _is_wished(build, wish) and not obstacles(build, place)),
+        None,
+    )
+
+
+def _is_wished(build: Build, wish: str) -> bool:
+    """
+    >>> build = builds("x86_64")[-1]
+    >>> build.torch, [_is_wished(build, wish) for wish in ("", "1.13", "1.13.0", "1.1", "1.13.0+cu117")]
+    ('1.13.0', [True, True, True, False, False])
+    """
+    release, _, local = wish.partition("+")
+    numbers = version(release)
+    return version(build.torch)[: len(numbers)] == numbers and local in ("", build.name)
+
+
+def _none_such(place: Place, wish: str, what: str, newest: str, cpu: bool) -> Refused:
+    released = [release for release in known.releases() if version(release.torch)[: len(version(wish))] == version(wish)]
+    newest_release = known.newest().torch
+    if place.machine not in MACHINES:
+        blocked, reason = "machine", f"there are no wheels for {place.machine or 'a machine of a kind that could not be seen'}"
+        way = f"take a host with {' or '.join(MACHINES)}, or build torch from source"
+    elif not released:
+        blocked, reason = "release", f"no release is called {wish}; the newest that is known here is {newest_release}"
+        way = f"ask for one of {known.releases()[0].torch} to {newest_release}"
+    elif "+" in wish and any(_is_wished(build, wish.partition("+")[0]) for build in _kind(place.machine, cpu)):
+        names = [build.name for build in builds(place.machine) if _is_wished(build, wish.partition("+")[0])]
+        blocked, reason = "build", f"this release has no such build for {place.machine}: {' '.join(dict.fromkeys(names))}"
+        way = "leave the build to torchtune-sys, or name one of these"
+    else:
+        blocked = "build"
+        reason = f"no CUDA build of it for {place.machine} is on record with the GPUs that it holds code for"
+        way = "ask for another release"
+    return Refused(
+        key="torch", what=what, reason=reason, blocked_by=(blocked,), newest=newest, way=way, source=known.newest().source
+    )
+
+
+def _reason(name: str, build: Build, place: Place) -> str:
+    called = f"torch {build.torch}+{build.name}"
+    if name == "python":
+        return f"{called} has no wheel for {place.abi}, only for {' '.join(build.abis)}"
+    if name == "glibc":
+        return f"{called} needs glibc {show(build.glibc)}, this host has {show(place.glibc)}"
+    if name == "gpu":
+        lacking = [f"sm_{a}{b}" for a, b in place.capabilities if not build.runs_on((a, b))]
+        return f"{called} holds no code for {' '.join(lacking)}, only {' '.join(build.arches)}"
+    found = f"driver {show_driver(place.driver)} runs" if place.driver else "no driver runs"
+    return f"{called} needs driver {show_driver(build.driver)}, and {found} here"
+
+
+def _way(name: str, build: Build) -> str:
+    ways = {
+        "python": f"a Python of {' '.join(build.abis)} (uv python install)",
+        "glibc": f"a distribution or a container with glibc {show(build.glibc)}",
+        "gpu": "another GPU, or torch built from source for this one",
+        "driver": f"a driver from {show_driver(build.driver)} on",
+    }
+    return ways[name]
+
+
+def driver_needed(place: Place, wish: str) -> Version:
+    """The oldest driver with which a build of the wish would run here, were it not for the driver; ``()`` if none would."""
+    floors = [
+        build.driver
+        for build in _kind(place.machine, False)
+        if _is_wished(build, wish) and set(obstacles(build, place)) <= {"driver"}
+    ]
+    return min(floors, default=())
+
+
+def newest_with_driver(capabilities: Iterable[Capability], machine: str) -> Build | None:
+    """The newest build with code for all of these GPUs, whatever else the host has."""
+    wanted = tuple(capabilities)
+    return next((build for build in _kind(machine, False) if all(build.runs_on(cc) for cc in wanted)), None)

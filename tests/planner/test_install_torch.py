@@ -1,0 +1,276 @@
+"""The wheel that is chosen exists and runs at its place by the rules of `check`; what is refused is refused for the right reason."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import random
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from functools import cache
+
+import install_hosts as hosts
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from torchtune_sys.knowledge.install_torch import Build, builds
+from torchtune_sys.knowledge.tables import rows
+from torchtune_sys.model.install import Refused, Wheel
+from torchtune_sys.model.version import show, version
+from torchtune_sys.planner.install_torch import Place, choose, driver_needed, wheel
+
+RELEASES = [row["torch"] for row in rows("torch_releases")]
+CAPABILITIES = sorted({version(row["cc"])[:2] for row in rows("gpus")} | {(3, 7), (5, 2), (6, 0), (6, 1)})
+BRANCHES = [int(row["driver_branch"]) for row in rows("driver_branch_cuda")]
+DRIVERS = [(), *((branch, 0) for branch in BRANCHES), (450, 80, 2), (525, 60, 13), (580, 65, 6), (620, 999)]
+ABIS = ["cp36", "cp37", *(f"cp3{minor}" for minor in range(8, 17)), "cp313t", "cp314t", "cp315t"]
+GLIBCS = [(2, 12), (2, 17), (2, 27), (2, 28), (2, 39)]
+MACHINES = ["x86_64", "aarch64", "ppc64le"]
+GRID = (MACHINES, ABIS, GLIBCS, CAPABILITIES, DRIVERS, ["", *RELEASES])
+HOPPER = Place(machine="x86_64", abi="cp312", glibc=(2, 39), capabilities=((9, 0),), driver=(580, 95, 5))
+Case = tuple[str, str, tuple[int, ...], tuple[int, int], tuple[int, ...], str]
+
+
+def place_of(case: Case) -> Place:
+    machine, abi, glibc, cc, driver, _ = case
+    return Place(machine=machine, abi=abi, glibc=glibc, capabilities=(cc,), driver=driver)
+
+
+@cache
+def recorded(torch: str) -> dict[str, str]:
+    return next(row for row in rows("torch_releases") if row["torch"] == torch)
+
+
+@cache
+def _findings(build: Wheel, place: Place) -> tuple[str, ...]:
+    return tuple(result.rule.id for result in hosts.errors(hosts.after(place, build)))
+
+
+def findings(build: Wheel, place: Place) -> tuple[str, ...]:
+    """What `check` calls an error once the wheel is in; asked once with the GPU and the driver, once with the C library."""
+    same = msgspec.structs.replace(build, abi="cp312")
+    with_gpu = msgspec.structs.replace(place, abi="cp312", glibc=(2, 39))
+    with_glibc = msgspec.structs.replace(HOPPER, machine=place.machine, glibc=place.glibc)
+    about_glibc = tuple(rule for rule in _findings(same, with_glibc) if rule == "glibc-too-old")
+    return (*_findings(same, with_gpu), *about_glibc)
+
+
+def exists(found: Wheel) -> bool:
+    """By the rows themselves: the wheel is on the index that is named."""
+    row = recorded(found.torch)
+    offered = [word for word in row["download_pytorch_org_variants"].partition("(")[0].split() if word.startswith("cu")]
+    if found.abi not in row["pypi_x86_64_abis"].split():
+        return False
+    if not found.index:
+        on_pypi = "cu" + row["pypi_default_cuda"].replace(".", "")
+        return found.build == (on_pypi if found.machine == "x86_64" or row["pypi_aarch64_wheel_kind"] == "CUDA" else "cpu")
+    return found.index == f"https://download.pytorch.org/whl/{found.build}" and found.build in [*offered, "cpu"]
+
+
+def check_choice(case: Case, found: Wheel | Refused) -> str:
+    """One combination, judged by `check`'s own rules; says how it came out."""
+    place, wish = place_of(case), case[-1]
+    if isinstance(found, Wheel):
+        assert not wish or found.torch == wish
+        assert exists(found), found
+        assert not findings(found, place), (case, found)
+        return "wheel"
+    assert found.blocked_by and found.reason and found.way, (case, found)
+    for obstacle in found.blocked_by:
+        check_reason(obstacle, place, wish)
+    if found.newest:
+        newest = choose(place)
+        assert isinstance(newest, Wheel) and newest.local in found.newest
+    else:
+        assert isinstance(choose(place), Refused)
+    return " ".join(found.blocked_by)
+
+
+def wished(machine: str, wish: str) -> list[Build]:
+    return [build for build in builds(machine) if build.name != "cpu" and wish in ("", build.torch)]
+
+
+def check_reason(obstacle: str, place: Place, wish: str) -> None:
+    """Each obstacle is real: the rules (or the names of the wheels) object to the builds that only it keeps away."""
+    candidates = wished(place.machine, wish)
+    if obstacle == "machine":
+        assert place.machine not in ("x86_64", "aarch64")
+    elif obstacle == "build":
+        assert not candidates
+    elif obstacle == "python":
+        assert any(place.abi not in build.abis for build in candidates)
+    elif obstacle == "glibc":
+        assert any(judged("glibc-too-old", build, place) for build in candidates)
+    elif obstacle == "driver":
+        assert not place.driver or any(judged("driver-too-old", build, place) for build in candidates)
+    else:
+        assert obstacle == "gpu" and any(judged("gpu-arch-not-in-wheel", build, place) for build in candidates)
+
+
+def judged(rule: str, build: Build, place: Place) -> bool:
+    return not place.driver or rule in findings(wheel(build, place), place)
+
+
+def test_every_combination_of_the_tables() -> None:
+    """A sample of all; the whole grid with the marker long."""
+    drawn = random.Random(6).sample(range(_size()), 2000)
+    print(_count(_case(number) for number in drawn))
+
+
+@pytest.mark.long
+def test_the_whole_grid() -> None:
+    """Each combination of machine, interpreter, glibc, GPU, driver branch and release."""
+    counted = _count(itertools.product(*GRID))
+    print(f"{counted.total()} combinations: {dict(counted.most_common())}")
+    assert counted.total() == _size()
+    assert counted["wheel"] > 10_000
+
+
+def _size() -> int:
+    total = 1
+    for axis in GRID:
+        total *= len(axis)
+    return total
+
+
+def _case(number: int) -> Case:
+    words = []
+    for axis in reversed(GRID):
+        number, index = divmod(number, len(axis))
+        words.append(axis[index])
+    return tuple(reversed(words))  # type: ignore[return-value]
+
+
+def _count(cases: Iterator[Case]) -> Counter[str]:
+    counted: Counter[str] = Counter()
+    for case in cases:
+        counted[check_choice(case, choose(place_of(case), case[-1]))] += 1
+    return counted
+
+
+@settings(max_examples=25)
+@given(st.tuples(*(st.sampled_from(axis) for axis in GRID)))
+def test_no_newer_release_would_have_done(case: Case) -> None:
+    """Brute force: every build of every newer release has an obstacle that the rules or the names of its wheels know."""
+    place = place_of(case)
+    found = choose(place)
+    for build in wished(place.machine, ""):
+        if isinstance(found, Wheel) and build.torch == found.torch:
+            break
+        named = place.abi in build.abis
+        assert not (named and place.driver and not findings(wheel(build, place), place)), (build, place)
+
+
+@pytest.mark.parametrize(
+    ("fields", "wish", "wanted"),
+    [
+        ({}, "", "2.15.0+cu132"),
+        ({}, "2.14", "2.14.1+cu130"),
+        ({}, "2.14.0", "2.14.0+cu130"),
+        ({}, "2.14+cu126", "2.14.1+cu126"),
+        ({"driver": (570, 86, 10)}, "", "2.14.1+cu126"),
+        ({"driver": (525, 60, 13)}, "2.10", "2.10.0+cu128"),
+        ({"capabilities": ((6, 1),)}, "", "2.14.1+cu126"),
+        ({"capabilities": ((7, 0),)}, "2.10", "2.10.0+cu128"),
+        ({"capabilities": ((12, 0),), "driver": (570, 26)}, "", "2.11.0+cu128"),
+        ({"capabilities": ((7, 0), (9, 0))}, "", "2.14.1+cu126"),
+        ({"capabilities": ((7, 0), (12, 0))}, "", "2.10.0+cu128"),
+        ({"capabilities": ((10, 3), (8, 9))}, "", "2.15.0+cu132"),
+        ({"glibc": (2, 17)}, "", "2.6.0+cu124"),
+        ({"abi": "cp38"}, "", "2.4.1+cu121"),
+        ({"abi": "cp39", "driver": (470, 256, 2), "capabilities": ((3, 7),)}, "", "2.7.1+cu118"),
+        ({"abi": "cp313t"}, "", "2.12.0+cu130"),
+        ({"machine": "aarch64"}, "", "2.15.0+cu132"),
+        ({"machine": "aarch64", "driver": (550, 54, 14)}, "", "2.14.1+cu126"),
+    ],
+)
+def test_known_hosts(fields: dict[str, object], wish: str, wanted: str) -> None:
+    found = choose(msgspec.structs.replace(HOPPER, **fields), wish)
+    assert isinstance(found, Wheel) and found.local == wanted
+
+
+@pytest.mark.parametrize(
+    ("fields", "wish", "blocked", "newest"),
+    [
+        ({"driver": (570, 86, 10)}, "2.15", ("driver",), "2.14.1+cu126"),
+        ({"capabilities": ((6, 1),)}, "2.15", ("gpu",), "2.14.1+cu126"),
+        ({"capabilities": ((6, 1),), "driver": (470, 256, 2), "abi": "cp314"}, "", ("driver",), ""),
+        ({"capabilities": ((6, 1),), "driver": (470, 256, 2), "abi": "cp312"}, "2.14", ("driver",), "2.7.1+cu118"),
+        ({"abi": "cp316"}, "", ("python",), ""),
+        ({"abi": "cp36"}, "", ("python",), ""),
+        ({"glibc": (2, 17)}, "2.7", ("glibc",), "2.6.0+cu124"),
+        ({"capabilities": ((6, 1), (12, 0))}, "", ("gpu",), ""),
+        ({"capabilities": ((10, 7),)}, "", (), ""),
+        ({"machine": "ppc64le"}, "", ("machine",), ""),
+        ({}, "2.16", ("release",), "2.15.0+cu132"),
+        ({}, "2.15+cu126", ("build",), "2.15.0+cu132"),
+        ({"machine": "aarch64"}, "2.10", ("build",), "2.15.0+cu132"),
+    ],
+)
+def test_known_refusals(fields: dict[str, object], wish: str, blocked: tuple[str, ...], newest: str) -> None:
+    found = choose(msgspec.structs.replace(HOPPER, **fields), wish)
+    if not blocked:  # sm_100 code serves all of 10.x but 10.1, Rubin too
+        assert isinstance(found, Wheel)
+        return
+    assert isinstance(found, Refused)
+    assert found.blocked_by == blocked
+    assert newest in found.newest and bool(newest) is bool(found.newest)
+
+
+def test_for_the_cpu() -> None:
+    place = msgspec.structs.replace(HOPPER, capabilities=(), driver=())
+    here, arm, old = (
+        choose(place, cpu=True),
+        choose(msgspec.structs.replace(place, machine="aarch64"), "2.10", cpu=True),
+        choose(msgspec.structs.replace(place, glibc=(2, 17)), cpu=True),
+    )
+    assert isinstance(here, Wheel) and (here.local, here.index) == ("2.15.0+cpu", "https://download.pytorch.org/whl/cpu")
+    assert isinstance(arm, Wheel) and (arm.local, arm.index) == ("2.10.0+cpu", "")  # PyPI's own, before CUDA came to it
+    assert isinstance(old, Wheel) and old.torch == "2.6.0"
+
+
+def test_which_driver_a_wish_needs() -> None:
+    assert driver_needed(HOPPER, "2.15") == (580, 65, 6)
+    assert driver_needed(HOPPER, "2.14") == (525, 60, 13)
+    assert driver_needed(msgspec.structs.replace(HOPPER, capabilities=((6, 1),)), "2.15") == ()
+
+
+@pytest.mark.long
+def test_pip_agrees_that_the_wheel_exists() -> None:
+    """Metadata only: pip's own resolver finds a file of this release, ABI and platform on PyPI, for 20 choices."""
+    if not os.environ.get("TORCHTUNE_SYS_TEST_NETWORK", "1").strip("0"):
+        pytest.skip("TORCHTUNE_SYS_TEST_NETWORK=0")
+    drawn = random.Random(20)
+    agreed = 0
+    for number in drawn.sample(range(_size()), 20_000):
+        case = _case(number)
+        found = choose(place_of(case), case[-1])
+        if not isinstance(found, Wheel) or found.index:
+            continue
+        _agree(found)
+        agreed += 1
+        if agreed == 20:
+            break
+    assert agreed == 20
+
+
+def _agree(found: Wheel) -> None:
+    tag = recorded(found.torch)[f"pypi_{found.machine}_tag"]
+    interpreter = found.abi.rstrip("t").removeprefix("cp")
+    words = [sys.executable, "-m", "pip", "install", "--dry-run", "--ignore-installed", "--no-deps", "--quiet"]
+    words += ["--only-binary=:all:", "--target", "/nonexistent", "--report", "-", "--disable-pip-version-check"]
+    words += ["--implementation", "cp", "--python-version", f"3.{interpreter[1:]}", "--abi", found.abi, "--platform", tag]
+    done = subprocess.run([*words, f"torch=={found.torch}"], capture_output=True, text=True, check=False, timeout=120)
+    if "Name or service not known" in done.stderr or "Connection" in done.stderr or "Temporary failure" in done.stderr:
+        pytest.skip("no network")
+    assert done.returncode == 0, (found, done.stderr)
+    (item,) = json.loads(done.stdout)["install"]
+    name = item["download_info"]["url"].rpartition("/")[2]
+    print(name)
+    assert item["metadata"]["version"] == found.torch
+    assert f"-{found.abi}-{tag}" in name and show(version(found.torch)) in name
