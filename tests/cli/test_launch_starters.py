@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import statistics
 import subprocess
 import sys
 import time
@@ -27,8 +28,8 @@ CPUS = sorted(os.sched_getaffinity(0))
 two_cpus = pytest.mark.skipif(len(CPUS) < 2, reason="needs two CPUs")
 TELL = """
 import json, os, sys, time
-found = {"cpus": sorted(os.sched_getaffinity(0)), "env": dict(os.environ), "time": time.time()}
-names = ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID")
+found = {"cpus": sorted(os.sched_getaffinity(0)), "env": dict(os.environ), "time": time.time(), "busy": time.process_time()}
+names = ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID")
 rank = next(os.environ[name] for name in names if name in os.environ)
 with open(os.path.join(sys.argv[1], rank + "." + str(os.getpid())), "x") as file:
     json.dump(found, file)
@@ -79,6 +80,14 @@ def mpirun() -> list[str]:
 
 
 @pytest.fixture(scope="module")
+def hydra() -> list[str]:
+    """MPICH's, which Intel MPI and MVAPICH are made from."""
+    if shutil.which("mpiexec.hydra") is None:
+        pytest.skip("MPICH is not installed")
+    return ["mpiexec.hydra"]
+
+
+@pytest.fixture(scope="module")
 def torchrun() -> list[str]:
     wanted = os.environ.get("TORCHTUNE_SYS_TEST_TORCH", "")
     places = [str(Path(wanted).parent)] if "/" in wanted else [str(Path(sys.executable).parent), os.environ.get("PATH", "")]
@@ -93,11 +102,13 @@ def eight(request: pytest.FixtureRequest, starter: str) -> tuple[list[str], Mapp
         return ["srun", "--quiet", "-n8"], request.getfixturevalue("slurm")
     if starter == "mpirun":
         return [*request.getfixturevalue("mpirun"), "-np", "8", "--bind-to", "none"], {}
+    if starter == "hydra":
+        return [*request.getfixturevalue("hydra"), "-n", "8"], {}
     return [*request.getfixturevalue("torchrun"), "--nproc-per-node=8"], {}
 
 
 @two_cpus
-@pytest.mark.parametrize("starter", ["srun", "mpirun", "torchrun"])
+@pytest.mark.parametrize("starter", ["srun", "mpirun", "hydra", "torchrun"])
 def test_eight_ranks_at_once_agree(request: pytest.FixtureRequest, tmp_path: Path, starter: str) -> None:
     """Each comes to its seat alone; together they hold what ``generate numactl`` says of all of them."""
     argv, env = eight(request, starter)
@@ -107,7 +118,11 @@ def test_eight_ranks_at_once_agree(request: pytest.FixtureRequest, tmp_path: Pat
     began = time.time()
     bare = started(tmp_path / "b", argv, through=(), env=env)
     without = max(line["time"] for line in bare.values()) - began
-    print(f"{starter}: 8 ranks run after {with_launch:.2f} s, without launch after {without:.2f} s, on {len(CPUS)} CPUs")
+    busy = [statistics.median(line["busy"] for line in lines.values()) for lines in (found, bare)]
+    print(
+        f"{starter}: 8 ranks run after {with_launch:.2f} s, without launch after {without:.2f} s, on {len(CPUS)} CPUs;"
+        f" {1000 * busy[0]:.0f} ms of one CPU each instead of {1000 * busy[1]:.0f} ms"
+    )
     assert sorted(found) == list(range(8)) == sorted(bare)
     assert all(line["cpus"] == CPUS for line in bare.values())
     said = json.loads(run("generate", "numactl", "--nproc-per-node", "8", "--format", "json").stdout)["seats"]
@@ -117,12 +132,12 @@ def test_eight_ranks_at_once_agree(request: pytest.FixtureRequest, tmp_path: Pat
     held = [cpu for line in found.values() for cpu in line["cpus"]]
     assert set(held) <= set(CPUS) and (len(held) == len(set(held)) or len(CPUS) < 8)
     assert {line["env"]["OMP_NUM_THREADS"] for line in found.values()} == {str(seat["threads"]) for seat in said}
-    assert with_launch - without < 8 * 12 * bare_python() / min(len(CPUS), 8) + 1
+    assert busy[0] < 12 * busy[1] + 0.1  # what a loaded machine leaves as it is
 
 
 @two_cpus
 @pytest.mark.skipif(shutil.which("numactl") is None, reason="numactl is not installed")
-@pytest.mark.parametrize("starter", ["srun", "mpirun", "torchrun"])
+@pytest.mark.parametrize("starter", ["srun", "mpirun", "hydra", "torchrun"])
 def test_the_wrapper_gives_eight_ranks_the_same(request: pytest.FixtureRequest, tmp_path: Path, starter: str) -> None:
     argv, env = eight(request, starter)
     wrapper = tmp_path / "bind.sh"
@@ -133,12 +148,6 @@ def test_the_wrapper_gives_eight_ranks_the_same(request: pytest.FixtureRequest, 
     assert {rank: line["cpus"] for rank, line in found.items()} == {
         seat["rank"]: sorted(CpuSet.parse(seat["cpus"])) for seat in said
     }
-
-
-def bare_python() -> float:
-    began = time.perf_counter()
-    subprocess.run([sys.executable, "-c", "pass"], check=True)
-    return time.perf_counter() - began
 
 
 @two_cpus

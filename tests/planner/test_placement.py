@@ -261,6 +261,20 @@ def test_a_bound_rank_keeps_its_cpus() -> None:
     assert seat.gpu == "0000:15:00.0"
     astride = machine(DGX, EIGHT, allowed=CPUS("28-35"))[0]
     assert kept(astride, room, 5, 8).memory == ""
+    assert kept(astride, room, 5, 8).notes == ()
+
+
+@pytest.mark.parametrize(("rank", "away"), [(0, False), (1, False), (4, True), (7, True)])
+def test_a_rank_that_was_bound_away_from_its_gpu_is_told(rank: int, away: bool) -> None:
+    """Open MPI binds more than two ranks to sockets by turns, whatever GPU they take."""
+    s, room = machine(DGX, EIGHT, allowed=CPUS("0-31"))
+    notes = kept(s, room, rank, 8).notes
+    assert [note.startswith("bound away from node 1, where its GPU is") for note in notes] == [True] * away
+
+
+def test_a_bound_rank_whose_gpu_s_node_has_no_cpus_or_is_not_known_is_told_nothing_false() -> None:
+    s, room = machine([(8, 64)], gpus(-1, 0), allowed=CPUS("0-3"))
+    assert kept(s, room, 0, 2).notes == kept(s, room, 1, 2).notes == ()
 
 
 # --- what must hold everywhere

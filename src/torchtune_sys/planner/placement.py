@@ -49,16 +49,21 @@ def kept(s: Snapshot, room: Room, rank: int, ranks: int | None, *, one_thread_pe
     gpu = _gpu_of(seen, rank, apart)
     cores = [core for place in usable for core in place.cores]
     memory, memory_node = _memory(s, room, usable[0].id) if len(usable) == 1 else ("", None)
+    node = node_of(s, gpu)
+    away = node is not None and len(nodes_of(s)) > 1 and node not in {place.id for place in usable}
     return Seat(
         rank=rank,
         gpu=gpu,
         gpu_index=_index_of(seen, rank, apart),
-        node=node_of(s, gpu),
+        node=node,
         cpus=CpuSet(cpu for core in cores for cpu in core),
         threads=_threads(s, len(cores), ranks),
         memory=memory,
         memory_node=memory_node,
         nic=nic(s, gpu),
+        notes=(f"bound away from node {node}, where its GPU is: mpirun --bind-to none, srun --cpu-bind=none leave it to launch",)
+        if away
+        else (),
     )
 
 
