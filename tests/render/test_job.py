@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from values import HOSTILE, variable
 
 from torchtune_sys.errors import UserError
+from torchtune_sys.model.job import Variable
 from torchtune_sys.render import job
 
 SHELLS = [shell for shell in ("dash", "bash") if shutil.which(shell)]
@@ -99,6 +101,16 @@ def docker_reads(text: str) -> dict[str, str | None]:
 def test_an_env_file_has_no_quoting(value: str, reason: str) -> None:
     text = job.docker([variable(value, reason=reason), variable(None, "GONE"), variable("x", "SHOWN", sure=False)])
     assert docker_reads(text) == {"A_NAME": value}
+
+
+@pytest.mark.parametrize("form", [job.docker, job.kubernetes])
+def test_a_library_of_the_host_is_not_preloaded_in_a_container(form: Callable[[list[Variable]], str]) -> None:
+    text = form([variable("/usr/lib/libjemalloc.so.2", "LD_PRELOAD"), variable("x", "MALLOC_CONF")])
+    said = [row for row in text.splitlines() if "LD_PRELOAD" in row or "libjemalloc" in row]
+    assert said and all(row.startswith("# ") for row in said) and "only where the image has the library" in text
+    assert any("MALLOC_CONF" in row and not row.startswith("#") for row in text.splitlines())
+    for kept in (job.shell, job.systemd, job.slurm):
+        assert "image" not in kept([variable("/usr/lib/libjemalloc.so.2", "LD_PRELOAD")])
 
 
 def kubernetes_expands(value: str) -> str:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+
+import msgspec
 
 from torchtune_sys.errors import UserError
 from torchtune_sys.model.job import Variable
@@ -71,7 +73,7 @@ def _task_line(variable: Variable) -> str:
 
 def docker(variables: Variables) -> str:
     """An ``--env-file``: lines without any quoting."""
-    return _lines(variables, lambda variable: _left_out(variable) or f"{variable.name}={_one_line(variable)}")
+    return _lines(_in_image(variables), lambda variable: _left_out(variable) or f"{variable.name}={_one_line(variable)}")
 
 
 def _left_out(variable: Variable) -> str:
@@ -88,7 +90,16 @@ def _one_line(variable: Variable) -> str:
 
 def kubernetes(variables: Variables) -> str:
     """The ``env`` of a container."""
-    return "env:\n" + _lines(variables, _entry)
+    return "env:\n" + _lines(_in_image(variables), _entry)
+
+
+def _in_image(variables: Variables) -> Iterator[Variable]:
+    """A library of the host is none of the image's: the loader would complain in every process."""
+    for variable in variables:
+        if variable.name == "LD_PRELOAD" and variable.value is not None:
+            reason = f"{variable.reason}; only where the image has the library, by its path there"
+            variable = msgspec.structs.replace(variable, sure=False, reason=reason)
+        yield variable
 
 
 def _entry(variable: Variable) -> str:
