@@ -106,6 +106,11 @@ def test_more_ranks_than_cores_then_than_threads() -> None:
     assert shown(seating(s, room, 5)) == ["0-3"] * 5
 
 
+def test_as_many_ranks_as_cores_of_which_one_has_half_its_threads() -> None:
+    s, room = machine([(2, 16)], gpus(0, 0), threads=2, offline=frozenset({3}))
+    assert shown(seating(s, room, 2)) == ["0,2", "1"]
+
+
 def test_offline_and_isolated_cpus_are_left_out() -> None:
     s, room = machine([(8, 16)], gpus(0), allowed=CPUS("0-7"), offline=frozenset({1}))
     room = msgspec.structs.replace(room, isolated=CPUS("6-7"))
@@ -227,6 +232,26 @@ def test_tasks_that_each_see_one_gpu_are_disjoint(cards: object, slurm: dict[str
     assert len(cpus) == len(set(cpus))
     assert {len(seat.cpus) for seat in seats} == {16 if cards is EIGHT else 8}
     assert [seat.node for seat in seats] == [node for _, node in cards]  # type: ignore[attr-defined]
+
+
+def test_tasks_with_a_gpu_each_where_no_node_is_known() -> None:
+    seats = []
+    for rank in range(4):
+        s, room = machine([(8, 64)], gpus(0, 0, 0, 0), env={**BY_SRUN, "CUDA_VISIBLE_DEVICES": str(rank)})
+        s = msgspec.structs.replace(s, numa=NOT_LOOKED)
+        seats.append(seating(s, room, 4).seats[rank])
+    assert [str(seat.cpus) for seat in seats] == ["0-1", "2-3", "4-5", "6-7"]
+
+
+def test_tasks_with_a_gpu_each_whose_node_may_not_be_used() -> None:
+    """The GPUs of node 1 are parted with those of node 0, whose CPUs all of them get."""
+    seats = []
+    for rank in range(8):
+        allowed = CPUS("0-31")
+        s, room = machine(DGX, EIGHT, allowed=allowed, env={**BY_SRUN, "CUDA_VISIBLE_DEVICES": str(rank)})
+        seats.append(seating(s, room, 8).seats[rank])
+    assert [str(seat.cpus) for seat in seats] == ["0-3", "4-7", "8-11", "12-15", "16-19", "20-23", "24-27", "28-31"]
+    assert {seat.threads for seat in seats} == {4}
 
 
 def test_ranks_that_each_see_one_gpu_by_other_means_are_disjoint_too() -> None:

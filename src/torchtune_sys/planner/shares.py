@@ -58,8 +58,7 @@ def parts_of(basis: Basis, rank: int, gpu: str) -> tuple[int, tuple[int, ...]]:
     """
     home = basis.homes[rank]
     if basis.apart:
-        order = {node: place.nodes_by_distance for node, place in basis.usable.items()}
-        near = [address for address in on_bus(basis.s) if _nearest(node_of(basis.s, address), order, basis) == home]
+        near = [address for address in on_bus(basis.s) if _nearest(basis, address) == home]
         mine = tuple(near.index(address) for address in basis.seen.addresses if address in near)
         if mine and gpu in near:
             return len(near), mine
@@ -67,11 +66,11 @@ def parts_of(basis: Basis, rank: int, gpu: str) -> tuple[int, tuple[int, ...]]:
     return len(sharing), (sharing.index(rank),)
 
 
-def _nearest(node: int | None, order: dict[int, tuple[int, ...]], basis: Basis) -> int | None:
-    if node is None or node in order:
-        return node
-    nodes = {found.id: by_distance(found, nodes_of(basis.s)) for found in nodes_of(basis.s)}
-    return next((other for other in nodes.get(node, ()) if other in basis.usable), None)
+def _nearest(basis: Basis, address: str) -> int | None:
+    """The node whose CPUs a rank with this GPU gets."""
+    node, nodes = node_of(basis.s, address), nodes_of(basis.s)
+    order = next((by_distance(found, nodes) for found in nodes if found.id == node), (node,))
+    return next((other for other in order if other in basis.usable), None)
 
 
 def share(cores: tuple[CpuSet, ...], parts: int, part: int) -> CpuSet:
