@@ -33,6 +33,7 @@ ORDER = (
     "sharing",
     "table",
     "summary",
+    "starting",
     "main",
 )
 """Each after those it imports from."""

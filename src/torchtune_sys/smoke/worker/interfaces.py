@@ -23,8 +23,12 @@ def host_identity() -> str:
         return socket.gethostname()
 
 
-def own_name_address() -> str:
-    """What the host's own name stands for: gloo takes the first address that can be bound; "" where there is none."""
+def gloo_address(interface: str) -> str:
+    """Where gloo will listen: at the named interface's address, else at the first of the host's own name that can be bound; "" where
+    there is none (gloo then takes the loopback)."""
+    if interface:
+        first = interface.split(",")[0]
+        return next((address for address, name in _interfaces_by_address().items() if name == first), "")
     try:
         found = socket.getaddrinfo(socket.gethostname(), None, socket.AF_UNSPEC, socket.SOCK_STREAM)
     except (OSError, UnicodeError):

@@ -99,7 +99,8 @@ def _scalers_agree(here: Here) -> None:
         states["scale of round %d" % turn] = repr(scaler.get_scale())
         states["optimizer of round %d" % turn] = bits_of(_remembered(optimizer))
     del model, optimizer
-    faults += unlike(here, "ddp-ranks-drift", "in float16 with scalers", states)
+    # First: where the ranks decide differently, what each sees later is a consequence.
+    faults = unlike(here, "ddp-ranks-drift", "in float16 with scalers", states) + faults
     judge(here, faults)
 
 

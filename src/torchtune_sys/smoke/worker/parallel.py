@@ -110,9 +110,10 @@ def _usual_step(
     A share of one rank of eight that is lost changes a gradient by a tenth of its size: the bound of a fiftieth lies between."""
     model, alone = make(here.rank).to(here.device), make(0).to(here.device)
     name = type(model).__name__
+    faults: List[Fault] = []
     parallel = wrapped(here, model)
-    if state_bits(model) != state_bits(alone):
-        return [("ddp-weights-not-broadcast", "%s: after wrapping, the weights are not rank 0's" % name)]
+    if state_bits(model) != state_bits(alone):  # the others are yet to be met in the exchange
+        faults.append(("ddp-weights-not-broadcast", "%s: after wrapping, the weights are not rank 0's" % name))
     loss_of(parallel, data(16, 500 + here.rank), here.device).backward()
     every = [data(16, 500 + rank) for rank in range(here.world)]
     loss_of(alone, (torch.cat([each[0] for each in every]), torch.cat([each[1] for each in every])), here.device).backward()
@@ -121,8 +122,8 @@ def _usual_step(
         size, off = float(gradient_of(wanted).norm()), float((gradient_of(found) - gradient_of(wanted)).norm())
         if not off <= 0.02 * size + 1e-6:
             seen = "%s: the gradient of %s, of size %.3g, is off by %.3g" % (name, key, size, off)
-            return [("ddp-gradients-wrong", seen)]
-    return []
+            return [*faults, ("ddp-gradients-wrong", seen)]
+    return faults
 
 
 def accumulation_is_the_large_batch(here: Here) -> None:

@@ -19,15 +19,17 @@ from torchtune_sys.smoke.worker.agreement import word_of
 from torchtune_sys.smoke.worker.here import Here, Wrong
 from torchtune_sys.smoke.worker.interfaces import (
     connected_over,
+    gloo_address,
     host_identity,
     interface_names,
     named_but_absent,
     open_sockets,
-    own_name_address,
 )
 
 MEETING_S = 60.0
 """How long a rank waits for the others; the driver finds a rank that hangs before."""
+GLOO_CONNECTS_S = 15.0
+"""gloo (torch 2.13) was seen to try five times as long where nobody answers."""
 EXCHANGE_S = 600.0
 """Longer than any stage: who hangs is found by the stage's own deadline, and a rank may wait for another that compiles."""
 MULTI_RANK_VARIABLE = "NCCL_MULTI_RANK_GPU_ENABLE"
@@ -40,13 +42,18 @@ def ranks_meet(here: Here) -> None:
     started = time.monotonic()
     here.broken = True  # until they have met
     _names_stand_for_something(here)
-    meeting = dist.rendezvous("env://", timeout=datetime.timedelta(seconds=MEETING_S))
-    here.store = next(meeting)[0]
-    everyone = _introduce(here)
+    try:
+        here.store = next(dist.rendezvous("env://", timeout=datetime.timedelta(seconds=MEETING_S)))[0]
+        everyone = _introduce(here)
+    except RuntimeError as error:
+        if not any(words in str(error) for words in ("clients joined", "did not answer")):
+            raise
+        seen = "%s; a rank did not start, cannot reach %s, or WORLD_SIZE=%d is too many"
+        where = "%s:%s" % (os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT"))
+        raise Wrong("ranks-missing", seen % (str(error).splitlines()[0].rstrip("."), where, here.world)) from error
     _one_gpu_each(here, everyone)
-    _reachable(here, everyone)
     before = open_sockets()
-    _form_group(here)
+    _connect_all(here, everyone)
     here.broken = False
     for address in connected_over(open_sockets() - before):
         here.measure("over %s" % address, 1, "")
@@ -79,7 +86,7 @@ def _introduce(here: Here) -> List[Dict[str, Any]]:
         "backend": here.backend,
         "host": socket.gethostname(),
         "where": host_identity(),
-        "address": own_name_address(),
+        "address": gloo_address(os.environ.get("GLOO_SOCKET_IFNAME", "")),
         "interface": os.environ.get("GLOO_SOCKET_IFNAME", ""),
         "gpu": str(getattr(torch.cuda.get_device_properties(here.device), "uuid", "")) if here.gpus else "",  # torch 2.5
     }
@@ -124,32 +131,56 @@ def _one_gpu_each(here: Here, everyone: List[Dict[str, Any]]) -> None:
             raise Wrong("several-ranks-on-one-gpu", "ranks %d and %d on %s share a GPU" % (first, rank, other["host"]))
 
 
-def _reachable(here: Here, everyone: List[Dict[str, Any]]) -> None:
-    """gloo listens where the host's own name points, unless an interface is named: no other host can reach a loopback there."""
+def _connect_all(here: Here, everyone: List[Dict[str, Any]]) -> None:
+    """One rank that listens on its loopback may do, if gloo has it call the others; two on different hosts never find each other."""
+    deaf = _listen_in_vain(here, everyone)
+    if len({everyone[rank]["where"] for rank in deaf}) > 1:
+        raise next(iter(deaf.values()))
+    try:
+        _form_group(here)
+    except RuntimeError as error:
+        for why in deaf.values():
+            raise why from error
+        raise
+
+
+def _listen_in_vain(here: Here, everyone: List[Dict[str, Any]]) -> Dict[int, Wrong]:
+    """Ranks that no other host can reach: gloo listens where the host's own name points, unless an interface is named."""
+    found: Dict[int, Wrong] = {}
     if here.backend != "gloo" or len({other["where"] for other in everyone}) == 1:
-        return
+        return found
     for rank, other in enumerate(everyone):
-        if other["interface"] or not (other["address"] == "" or other["address"].startswith(("127.", "::1"))):
+        if other["address"] and not other["address"].startswith(("127.", "::1")):
+            continue
+        if other["interface"]:
+            seen = "rank %d on %s was told to listen at %s, whose address is %s"
+            seen = seen % (rank, other["host"], other["interface"], other["address"] or "none")
+            found[rank] = Wrong("gloo-wrong-interface", seen)
             continue
         seen = "rank %d: the name of its host, %s, stands for %s" % (rank, other["host"], other["address"] or "no address")
-        remedy = "a line in /etc/hosts with the address of the network, or GLOO_SOCKET_IFNAME"
-        raise Wrong("hostname-resolves-to-loopback" if other["address"] else "hostname-unresolvable", seen, remedy)
+        cause = "hostname-resolves-to-loopback" if other["address"] else "hostname-unresolvable"
+        found[rank] = Wrong(cause, seen, "a line in /etc/hosts with the address of the network, or GLOO_SOCKET_IFNAME")
+    return found
 
 
 def _form_group(here: Here) -> None:
     more: Dict[str, Any] = {}
     if here.backend == "nccl" and "device_id" in inspect.signature(dist.init_process_group).parameters:  # torch 2.3
         more["device_id"] = here.device
+    later = getattr(dist.distributed_c10d, "_set_pg_timeout", None)  # torch 2.1
+    connecting_s = (GLOO_CONNECTS_S if here.backend == "gloo" else MEETING_S) if later else EXCHANGE_S
     dist.init_process_group(
         here.backend,
         store=here.store,
         rank=here.rank,
         world_size=here.world,
-        timeout=datetime.timedelta(seconds=EXCHANGE_S),
+        timeout=datetime.timedelta(seconds=connecting_s),
         **more,
     )
     dist.all_reduce(torch.ones(1, device=here.device))  # NCCL connects at the first exchange
     here.synchronize()
+    if later:
+        later(datetime.timedelta(seconds=EXCHANGE_S))
 
 
 def part(here: Here) -> None:
