@@ -144,6 +144,17 @@ def test_one_rank_without_a_gpu_keeps_the_whole_machine() -> None:
     assert shown(seating(s, room, 1)) == ["0-63"]
 
 
+@pytest.mark.parametrize(
+    ("cores", "ranks", "wanted"),
+    [((1, 3), 4, [1, 3]), ((3, 1), 4, [3, 1]), ((4, 4), 3, [1, 2]), ((2, 2, 4), 4, [1, 1, 2]), ((8, 8), 16, [8, 8])],
+)
+def test_ranks_without_gpus_fill_the_nodes_by_their_cores(cores: tuple[int, ...], ranks: int, wanted: list[int]) -> None:
+    s, room = machine([(count, 16) for count in cores])
+    nodes = [seat.node for seat in seating(s, room, ranks).seats]
+    assert [nodes.count(number) for number in range(len(cores))] == wanted
+    assert nodes == sorted(node for node in nodes if node is not None)
+
+
 def test_amd_gpus_after_their_own_lists() -> None:
     s, room = machine(DGX, EIGHT, vendor="0x1002", env={"ROCR_VISIBLE_DEVICES": "4,5,0", "HIP_VISIBLE_DEVICES": "1,2"})
     assert visible(s, room.boards).addresses == ("0000:15:00.0", "0000:10:00.0")

@@ -60,7 +60,7 @@ def parts_of(basis: Basis, rank: int, gpu: str) -> tuple[int, tuple[int, ...]]:
     if basis.apart:
         near = [address for address in on_bus(basis.s) if _nearest(basis, address) == home]
         mine = tuple(near.index(address) for address in basis.seen.addresses if address in near)
-        if mine and gpu in near:
+        if gpu in near:
             return len(near), mine
     sharing = [other for other, node in enumerate(basis.homes) if node == home]
     return len(sharing), (sharing.index(rank),)
