@@ -67,6 +67,8 @@ class Gang:
         self._is_stacks: set[socket.socket] = set()
         self._output = bytearray()
         self._child: subprocess.Popen[bytes] | None = None
+        self._kept: list[Event] = []
+        """What came while stacks were waited for."""
         self.failure: Missing | None = None
         """Why the child could not even be started."""
         self._start(argv, {**env, variable: self._name}, cwd)
@@ -99,6 +101,10 @@ class Gang:
 
     def wait(self, timeout_s: float) -> list[Event]:
         """What came within ``timeout_s``; returns as soon as something did. After ``Ended`` nothing more comes."""
+        kept, self._kept = self._kept, []
+        return kept or self._collect(timeout_s)
+
+    def _collect(self, timeout_s: float) -> list[Event]:
         events: list[Event] = []
         ended = self._child is None or self._child.poll() is not None  # asked first, so that its last words are read
         for key, _mask in self._selector.select(0 if ended else timeout_s):
@@ -187,9 +193,11 @@ class Gang:
                 os.kill(pid, signal.SIGUSR1)
         limit = time.monotonic() + patience_s
         while time.monotonic() < limit and not all(b"most recent call first" in self._stacks[pid] for pid in asked):
-            if any(isinstance(event, Ended) for event in self.wait(0.05)):
+            events = self._collect(0.05)
+            self._kept += events
+            if any(isinstance(event, Ended) for event in events):
                 break
-        self.wait(0.1)
+        self._kept += self._collect(0.1)
         return self.crash_reports(asked)
 
     def crash_reports(self, pids: Iterable[int]) -> dict[int, str]:

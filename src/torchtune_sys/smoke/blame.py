@@ -9,12 +9,14 @@ import msgspec
 
 from torchtune_sys.host.process import ended_by
 from torchtune_sys.knowledge.symptoms import symptom
+from torchtune_sys.model.rule import Verdict
 from torchtune_sys.model.smoke import RankEnd
 from torchtune_sys.smoke.watch import Trouble
 
 _EXIT = re.compile(r"exitcode: (-?\d+)\) local_rank: \d+ \(pid: (\d+)\)")
 """torch/distributed/elastic/agent and multiprocessing/errors: how torchrun says which rank failed."""
 _TEXT_BYTES = 4000
+_LINE = 400
 
 
 class Blame(msgspec.Struct, frozen=True, kw_only=True):
@@ -28,7 +30,27 @@ def of_end(end: RankEnd, stage: str, found: Collection[str]) -> RankEnd:
     if end.cause or end.verdict.value != "fail":
         return end
     blame = of_text(end.seen + "\n" + end.trace, stage, found)
-    return msgspec.structs.replace(end, cause=blame.cause, remedy=end.remedy or blame.remedy)
+    seen = _sentence(end.seen, stage)
+    trace = end.trace if seen == end.seen else f"{end.seen}\n{end.trace}"
+    return msgspec.structs.replace(end, cause=blame.cause, remedy=end.remedy or blame.remedy, seen=seen, trace=trace)
+
+
+def _sentence(text: str, stage: str) -> str:
+    """Of an exception that brings a whole report along (a worker's traceback, a compiler's output), the line that says why."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    if len(lines) < 2:
+        return text.strip()
+    whole = symptom(text, stage)
+    telling = next((line for line in lines if whole is not None and symptom(line, stage) == whole), "")
+    return (telling or _last_error(text) or lines[0])[:_LINE]
+
+
+_LOST = re.compile(r"connection (was )?(closed|reset|refused|aborted)|broken pipe|did not answer|timed? ?out", re.IGNORECASE)
+
+
+def is_consequence(end: RankEnd) -> bool:
+    """Whether a rank failed only because it lost another."""
+    return end.verdict is Verdict.FAIL and not end.cause and _LOST.search(end.seen) is not None
 
 
 def of_text(text: str, stage: str, found: Collection[str]) -> Blame:
@@ -103,4 +125,4 @@ def _last_error(output: str) -> str:
         for line in lines
         if re.search(r"(Error|Exception|error:|cannot|failed|refused)\b", line) and "ChildFailed" not in line
     ]
-    return (errors or lines or [""])[-1][:400]
+    return (errors or lines or [""])[-1][:_LINE]

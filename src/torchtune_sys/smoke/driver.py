@@ -126,8 +126,9 @@ def _one_gang(
         run.output = gang.output if trouble is not None or not run.output else run.output
         if gang.failure is not None:
             raise UserError(f"{asked.python}: {gang.failure.detail}", "--python names the interpreter you train with")
-    run.plan = run.plan or list(watch.plan) or ["import"]
+    run.plan = run.plan or list(watch.plan or watch.ends) or ["import"]
     run.about.update(watch.about)
+    run.places.update(watch.places)
     for stage, figures in watch.figures.items():
         run.figures.setdefault(stage, {}).update(figures)
     unfinished = {trouble.stage} if trouble is not None else set()
@@ -149,7 +150,10 @@ def _complete(ends: Mapping[int, RankEnd], watch: Watch, trouble: Trouble | None
 def _blame(run: Run, trouble: Trouble, output: str, crash: str, oom: bool, found: Collection[str]) -> None:
     """The stage that ended the gang fails, with the cause; what single ranks said of it by themselves goes first."""
     ends = run.ends.setdefault(trouble.stage, {})
-    run.places[trouble.stage] = trouble.places
+    run.places[trouble.stage] = trouble.places or run.places.get(trouble.stage, ())
+    if trouble.kind == "died":
+        for rank in [rank for rank, end in ends.items() if rank not in trouble.ranks and blame.is_consequence(end)]:
+            del ends[rank]
     if any(end.verdict is Verdict.FAIL for end in ends.values()):
         return
     blamed = blame.of_trouble(trouble, output, crash, oom, found)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 _FRAME = re.compile(r'^\s+File "(?P<file>[^"]*)", line (?P<line>\d+|\?\?\?) in (?P<function>.+)$')
+_EXCHANGES = ("/torch/distributed/", "/torch/nn/parallel/", "/torch/autograd/graph.py")
 _STATES = {"T": "stopped", "t": "stopped by a debugger", "D": "blocked in the kernel", "Z": "dead", "": "gone"}
 
 
@@ -35,6 +36,17 @@ def innermost(stack: str) -> str:
     if own is None or own == frames[0]:
         return _told(frames[0])
     return f"{_told(own)}, below it {_told(frames[0])}"
+
+
+def waits_for_others(stack: str) -> bool:
+    """Whether a rank is in an exchange with others, or at the end of one: a backward pass of DDP.
+
+    >>> waits_for_others('Current thread 0x7f (most recent call first):\\n  File "/x/torch/distributed/c10d.py", line 3 in wait\\n')
+    True
+    """
+    frames = _main_thread(stack)
+    file, _line, function = frames[0] if frames else ("", "", "")
+    return any(place in file for place in _EXCHANGES) or function == "word_of"
 
 
 def _main_thread(stack: str) -> list[tuple[str, str, str]]:

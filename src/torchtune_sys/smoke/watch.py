@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -15,6 +15,8 @@ from torchtune_sys.model.smoke import Figure, RankEnd
 TICK_S = 0.25
 _MEETING_DEADLINE_S = 180.0
 """From the start of the launcher to the last rank's first word: two imports of torch, cold."""
+NO_ANSWER = "did not answer within"
+"""How a rank tells that it waited for another (agreement.word_of)."""
 _STOPPED_S = 3.0
 """How long a rank may be stopped (SIGSTOP, a debugger) before that is a finding: the time of a person's Ctrl-Z and fg."""
 _PARTING_S = 20.0
@@ -60,6 +62,8 @@ class Watch:
         self.figures: dict[str, dict[int, list[Figure]]] = {}
         self.plan: tuple[str, ...] = ()
         self.about: dict[str, Any] = {}
+        self.places: dict[str, tuple[str, ...]] = {}
+        """Where the others were when a rank gave up waiting for one of them, by stage."""
         self._wanted = wanted
         self._until_s = until_s
         self._told = told
@@ -76,6 +80,7 @@ class Watch:
             for event in self.gang.wait(TICK_S):
                 if isinstance(event, Told):
                     self._hear(event)
+                    self._ask_whom_it_waited_for(event.fields)
                 elif isinstance(event, Gone):
                     self._lost(event.pid)
                 elif isinstance(event, Ended):
@@ -100,7 +105,7 @@ class Watch:
                 self.ranks[event.pid] = Rank(event.pid, fields)
             return
         rank = self.ranks.get(event.pid)
-        if kind == "end" and fields.get("verdict") == "fail" and rank is None:  # the launcher itself cannot import torch
+        if kind == "end" and fields.get("verdict") == "fail" and rank is None:  # the launcher itself cannot go on
             self._end_of(fields, -1)
         if rank is None:
             return
@@ -120,6 +125,14 @@ class Watch:
         elif kind == "bye":
             rank.through = True
 
+    def _ask_whom_it_waited_for(self, fields: dict[str, Any]) -> None:
+        """Soon the others notice that this rank is gone, and leave where they are too."""
+        stage = str(fields.get("stage"))
+        if fields.get("event") == "end" and NO_ANSWER in str(fields.get("seen")) and stage not in self.places:
+            alive = [rank for rank in self.ranks.values() if rank.stage == stage and rank.rank not in self.ends.get(stage, {})]
+            states = {rank.pid: self.gang.state(rank.pid) for rank in alive}
+            self.places[stage] = _places(alive, states, self.gang.stacks(states))
+
     def _end_of(self, fields: dict[str, Any], rank: int) -> None:
         end = RankEnd(
             rank=rank,
@@ -138,8 +151,9 @@ class Watch:
 
     def _over(self) -> Trouble | None:
         """The launcher ended: well if every rank had said good-bye."""
-        if self.ends.get("import", {}).get(-1) is not None:
-            return Trouble(kind="not-started", stage="import")
+        for stage, ends in self.ends.items():
+            if -1 in ends:
+                return Trouble(kind="not-started", stage=stage)
         if self._first_gone is not None:
             return self._died(self._first_gone)
         if len(self.ranks) < self._wanted or not all(rank.through for rank in self.ranks.values()):
@@ -189,7 +203,7 @@ class Watch:
         return None
 
     def _hung(self, kind: str, alive: list[Rank]) -> Trouble:
-        from torchtune_sys.smoke.places import place
+        from torchtune_sys.smoke.places import waits_for_others
 
         states = {rank.pid: self.gang.state(rank.pid) for rank in alive}
         stacks = self.gang.stacks(rank.pid for rank in alive)
@@ -197,6 +211,7 @@ class Watch:
         blocked = [rank for rank in alive if states[rank.pid] == "D"]
         earliest = min((self._index(rank.stage) for rank in alive), default=-1)
         behind = [rank for rank in alive if self._index(rank.stage) == earliest]
+        behind = [rank for rank in behind if rank.pid in stacks and not waits_for_others(stacks[rank.pid])] or behind
         guilty = stopped or (blocked if kind != "out-of-time" else []) or behind
         if kind == "hung":
             kind = "stopped" if stopped else "blocked" if blocked else "hung"
@@ -205,9 +220,15 @@ class Watch:
             kind=kind,
             stage=self._stage_of(guilty) or "import",
             ranks=() if alike else tuple(sorted(rank.rank for rank in guilty)),
-            places=tuple(
-                place(rank.rank, rank.pid, rank.host, rank.device, rank.stage, states[rank.pid], stacks.get(rank.pid, ""))
-                for rank in sorted(alive, key=lambda one: one.rank)
-            ),
+            places=_places(alive, states, stacks),
             pids=tuple(rank.pid for rank in guilty),
         )
+
+
+def _places(ranks: Sequence[Rank], states: Mapping[int, str], stacks: Mapping[int, str]) -> tuple[str, ...]:
+    from torchtune_sys.smoke.places import place
+
+    return tuple(
+        place(rank.rank, rank.pid, rank.host, rank.device, rank.stage, states[rank.pid], stacks.get(rank.pid, ""))
+        for rank in sorted(ranks, key=lambda one: one.rank)
+    )

@@ -322,7 +322,7 @@ ROWS = (
     ),
     Fault(
         name="scaler-forgets-unscale",
-        what="unscale_ leaves one gradient scaled",
+        what="The scaler leaves one gradient scaled",
         means=_SOME,
         inject=patched("""
             import torch
@@ -336,7 +336,7 @@ ROWS = (
         """),
         stages="amp-fp16",
         stage="amp-fp16",
-        cause="scaler-unscale-wrong",
+        cause="scaler-changes-step",
     ),
     Fault(
         name="clip-leaves-one-out",

@@ -125,11 +125,15 @@ ROWS = (
         means=_SOME,
         inject=patched("""
             import torch.nn.parallel as parallel
-            from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+            import torch
+            import torch.distributed as dist
             real = parallel.DistributedDataParallel.__init__
+            def narrow(state, bucket):
+                held = bucket.buffer().to(torch.bfloat16).div_(dist.get_world_size()).float()
+                return dist.all_reduce(held, async_op=True).get_future().then(lambda future: future.value()[0])
             def init(self, *args, **more):
                 real(self, *args, **more)
-                self.register_comm_hook(None, default_hooks.bf16_compress_hook)
+                self.register_comm_hook(None, narrow)
             parallel.DistributedDataParallel.__init__ = init
         """),
         stages="ddp",
@@ -269,7 +273,25 @@ ROWS = (
         ),
         stages="ddp-amp",
         stage="ddp-amp",
-        cause="scaler-never-skips",
+        cause="ddp-ranks-drift",
+    ),
+    Fault(
+        name="rank-killed-in-exchange",
+        what="A rank is killed while others wait for it",
+        means="signal",
+        inject=patched(
+            """
+            import os
+            import signal
+            import torch.nn.parallel as parallel
+            parallel.DistributedDataParallel.forward = lambda *args, **more: os.kill(os.getpid(), signal.SIGKILL)
+        """,
+            rank=1,
+        ),
+        stages="ddp,sampler",
+        stage="ddp",
+        cause="rank-killed",
+        seen="rank 1 was ended by SIGKILL",
     ),
     Fault(
         name="rank-hangs",

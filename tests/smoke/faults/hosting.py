@@ -13,7 +13,6 @@ from smoke.faults.means import (
     grouped,
     limited,
     loading,
-    options,
     patched,
     port_taken,
     preloaded,
@@ -104,9 +103,9 @@ ROWS = (
     ),
     Fault(
         name="address-space",
-        what="ulimit -v leaves 900 MB of address space",
+        what="ulimit -v leaves 620 MB of address space",
         means="rlimit",
-        inject=limited("--as=900000000"),
+        inject=limited("--as=620000000"),
         stages="device",
         stage="import",
         cause="host-memory-oom",
@@ -122,12 +121,23 @@ ROWS = (
     ),
     Fault(
         name="pids-limit",
-        what="The cgroup allows 24 processes and threads",
+        what="The cgroup allows 8 processes and threads",
         means="cgroup",
-        inject=grouped("pids", pids_max="24"),
+        inject=all_of(grouped("pids", pids_max="8"), variables(OMP_NUM_THREADS="1")),
         stages="device,dataloader",
         stage="dataloader",
         cause="cgroup-pids-limit",
+        ranks=1,
+    ),
+    Fault(
+        name="threads-limit",
+        what="The cgroup allows 8 processes and threads, and calculating takes several threads",
+        means="cgroup",
+        inject=all_of(grouped("pids", pids_max="8"), variables(OMP_NUM_THREADS="4")),
+        stages="device",
+        stage="device",
+        cause="cgroup-pids-limit",
+        ranks=1,
     ),
     Fault(
         name="clone3-refused",
@@ -156,21 +166,6 @@ ROWS = (
         stages="device,dataloader",
         stage="dataloader",
         cause="nofile-limit-too-low",
-    ),
-    Fault(
-        name="no-temporary-directory",
-        what="No room where temporary files go",
-        means="namespace",
-        inject=all_of(
-            unshared(
-                "-m --propagation private",
-                "mkdir -p {folder}/full; mount -t tmpfs -o size=64k tmpfs {folder}/full; head -c 100k /dev/zero > {folder}/full/x || true",
-            ),
-            variables(TMPDIR="{folder}/full"),
-        ),
-        stages="device",
-        stage="import",
-        cause="disk-full-or-quota",
     ),
     Fault(
         name="worker-killed",
@@ -233,7 +228,6 @@ ROWS = (
         stages="device,allreduce",
         stage="rendezvous",
         cause="loopback-down",
-        others={"allreduce": "unknown"},
     ),
     Fault(
         name="gloo-interface",
@@ -252,7 +246,7 @@ ROWS = (
         means="environment",
         inject=port_taken,
         stages="device,allreduce",
-        stage="import",
+        stage="rendezvous",
         cause="master-port-in-use",
     ),
     Fault(
@@ -336,17 +330,5 @@ ROWS = (
         stages="gemm",
         stage="gemm",
         cause="cpu-lacks-avx",
-    ),
-    Fault(
-        name="scratch-read-only",
-        what="--scratch names a place that cannot be written",
-        means="namespace",
-        inject=all_of(
-            unshared("-m --propagation private", "mkdir -p {folder}/held; mount -t tmpfs -o ro tmpfs {folder}/held"),
-            options("--scratch", "{folder}/held"),
-        ),
-        stages="device",
-        stage="import",
-        cause="usage",
     ),
 )

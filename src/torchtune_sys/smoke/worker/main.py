@@ -18,8 +18,12 @@ from torchtune_sys.smoke.worker.first import IMPORT_S
 from torchtune_sys.smoke.worker.here import DEFAULT, Here, Idle, Unsure, Wrong
 from torchtune_sys.smoke.worker.identity import about, rank_from_scheduler, versions_agree
 from torchtune_sys.smoke.worker.processes import part
+from torchtune_sys.smoke.worker.starting import obstacle
 from torchtune_sys.smoke.worker.summary import gather, summarize
 from torchtune_sys.smoke.worker.table import LEVELS, STAGES, Stage
+
+_ASKING_S = 0.5
+"""For the driver to ask the others where they are, before they notice that this rank leaves."""
 
 
 def arguments(argv: Sequence[str]) -> argparse.Namespace:
@@ -41,6 +45,10 @@ def launch(asked: argparse.Namespace) -> None:
     """Start the ranks of this host by torch's own launcher, in this process."""
     from torch.distributed.run import main as torchrun
 
+    found = obstacle(asked.master_port)
+    if found:
+        channel.tell("end", verdict="fail", seconds=0.0, trace="", **found._asdict())
+        sys.exit("the smoke test cannot start its ranks: %s: %s" % (found.stage, found.seen))
     channel.tell("end", stage="import", verdict="pass", seconds=IMPORT_S)
     ranks = asked.nproc_per_node or (torch.cuda.device_count() if asked.device != "cpu" else 0)
     ranks = ranks if ranks > 1 else asked.nproc_per_node or 2
@@ -82,13 +90,14 @@ def perform(here: Here, stage: Stage) -> None:
 
 
 def chosen(asked: argparse.Namespace) -> List[Stage]:
-    """Rendezvous comes with whatever needs it."""
+    """The device is always looked at; rendezvous comes with whatever needs it."""
     names = set(filter(None, asked.stages.split(",")))
     unknown = names - {"import", *(stage.name for stage in STAGES)}
     if unknown:
         sys.exit("no stage is called %s; there are: %s" % (", ".join(sorted(unknown)), ", ".join(stage.name for stage in STAGES)))
     if not names:
         return [stage for stage in STAGES if LEVELS.index(stage.level) <= LEVELS.index(asked.level)]
+    names.add("device")  # no GPU is overlooked, whatever else is asked
     if any(stage.together for stage in STAGES if stage.name in names):
         names.add("rendezvous")
     return [stage for stage in STAGES if stage.name in names]
@@ -101,6 +110,7 @@ def go_through(here: Here, stages: Sequence[Stage]) -> None:
         if stage.together and here.broken:
             met = not here.lacks("rendezvous")
             if channel.driven and met:
+                time.sleep(_ASKING_S)
                 return  # the driver starts new ranks for the rest
             seen = "the ranks lost each other before" if met else "the ranks did not meet"
             channel.tell("end", stage=stage.name, verdict="unknown", seen=seen, seconds=0.0)

@@ -37,22 +37,26 @@ def wrapped(here: Here, model: nn.Module, **ways: Any) -> DistributedDataParalle
 def ranks_train_as_one(here: Here) -> None:
     """Ranks that begin with other weights, each with data of its own, take the step that one process takes with all the data."""
     faults: List[Fault] = []
+    taken: Dict[str, str] = {}
     states: Dict[str, str] = {}
     for ways in _WAYS:
-        faults += _one_step(here, ways, states)
-    faults += _usual_step(here, _transformer, sentences, states)
-    faults += _usual_step(here, _conv_net, bars, states)
+        faults += _one_step(here, ways, taken, states)
+    faults += _usual_step(here, _transformer, sentences, taken, states)
+    faults += _usual_step(here, _conv_net, bars, taken, states)
+    # First: gradients of weights that differ are wrong by consequence.
+    faults = unlike(here, "ddp-weights-not-broadcast", "after wrapping the weights differ between ranks", taken) + faults
     faults += unlike(here, "ddp-ranks-drift", "after the step the weights differ between ranks", states)
     judge(here, faults)
 
 
-def _one_step(here: Here, ways: Dict[str, Any], states: Dict[str, str]) -> List[Fault]:
+def _one_step(here: Here, ways: Dict[str, Any], taken: Dict[str, str], states: Dict[str, str]) -> List[Fault]:
     way = ", ".join(ways) or "plain"
     first = IntegerNet(_OWN_SEED)
     net = IntegerNet(_OWN_SEED + here.rank).to(here.device)
     model = wrapped(here, net, **ways)
+    taken[way] = state_bits(net)
     faults: List[Fault] = []
-    if state_bits(net) != state_bits(first):
+    if taken[way] != state_bits(first):
         faults.append(("ddp-weights-not-broadcast", "%s: after wrapping, the weights are not rank 0's" % way))
         net.load_state_dict(first.state_dict())
     branches = [BRANCHES[rank % 2] for rank in range(here.world)] if ways.get("find_unused_parameters") else []
@@ -103,7 +107,11 @@ def _conv_net(rank: int) -> nn.Module:
 
 
 def _usual_step(
-    here: Here, make: Callable[[int], nn.Module], data: Callable[[int, int], Batch], states: Dict[str, str]
+    here: Here,
+    make: Callable[[int], nn.Module],
+    data: Callable[[int, int], Batch],
+    taken: Dict[str, str],
+    states: Dict[str, str],
 ) -> List[Fault]:
     """As in one process, but for rounding. In float32 sums of at most 2048 products in another order are off by 2**-24 * 2048 = 1.2e-4 of
     their size at most; where a GPU convolves in TF32 (torch's default), each factor by 2**-11, and another batch takes another algorithm.
@@ -112,7 +120,8 @@ def _usual_step(
     name = type(model).__name__
     faults: List[Fault] = []
     parallel = wrapped(here, model)
-    if state_bits(model) != state_bits(alone):  # the others are yet to be met in the exchange
+    taken[name] = state_bits(model)
+    if taken[name] != state_bits(alone):  # the others are yet to be met in the exchange
         faults.append(("ddp-weights-not-broadcast", "%s: after wrapping, the weights are not rank 0's" % name))
     loss_of(parallel, data(16, 500 + here.rank), here.device).backward()
     every = [data(16, 500 + rank) for rank in range(here.world)]

@@ -1,0 +1,65 @@
+"""What stands in the way of starting ranks: torch's launcher finds it out after a minute, in words of its own."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import socket
+from typing import NamedTuple, Optional
+
+_LOOPBACK_S = 5.0
+
+
+class Obstacle(NamedTuple):
+    """``stage``: the one that it belongs to; ``cause`` may be left to the driver."""
+
+    stage: str
+    cause: str
+    seen: str
+    remedy: str = ""
+
+
+def obstacle(port: int) -> Optional[Obstacle]:
+    """``port``: where ranks are to meet, 0 for any."""
+    return _no_thread() or _no_loopback() or _port_taken(port)
+
+
+def _no_thread() -> Optional[Obstacle]:
+    """Python says only "can't start new thread"; the number that pthread_create(3) answers tells a limit from a refusal."""
+    try:
+        library = ctypes.CDLL(None)
+        work = ctypes.cast(library.getpid, ctypes.c_void_p)  # ends at once, whatever it is given
+        thread = ctypes.c_ulong()
+        number = library.pthread_create(ctypes.byref(thread), None, work, None)
+        if number == 0:
+            library.pthread_join(thread, None)
+    except (OSError, AttributeError):
+        return None
+    if number == 0:
+        return None
+    return Obstacle("import", "", "no thread can be started: pthread_create: %s" % os.strerror(number))
+
+
+def _no_loopback() -> Optional[Obstacle]:
+    try:
+        with socket.socket() as listener:
+            listener.bind(("127.0.0.1", 0))
+            listener.listen(1)
+            with socket.create_connection(listener.getsockname(), _LOOPBACK_S):
+                return None
+    except OSError as error:
+        seen = "no connection to 127.0.0.1: %s" % (error.strerror or error)
+        return Obstacle("rendezvous", "loopback-down", seen, "ip link set lo up; look at the firewall")
+
+
+def _port_taken(port: int) -> Optional[Obstacle]:
+    if not port:
+        return None
+    try:
+        with socket.socket() as listener:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as torch does: what is closing does not count
+            listener.bind(("", port))
+            listener.listen(1)
+    except OSError as error:
+        return Obstacle("rendezvous", "", "port %d: %s" % (port, error.strerror or error))
+    return None
