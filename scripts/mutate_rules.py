@@ -132,7 +132,7 @@ def prepare(scratch: Path, prefixes: list[str]) -> tuple[list[Mutant], int, list
         mutated = combine_mutations_to_source(module, kept, classes, functions)
         path.write_text(mutated.code.replace("from mutmut.mutation.trampoline import", "from mutant_switch import"))
         mutants += described(path.stem, mutated.code.splitlines(), mutated.line_span_by_function_name, mutated.mutant_names)
-    modules = {path.stem: module for path, (module, *_) in made.items()}
+    modules = {path.stem: module for path, (module, *_) in made.items() if path.stem != "__init__"}
     return mutants, left_out, list(modules), lambda name, table: words.only_words(modules[name], table)
 
 

@@ -1,7 +1,7 @@
 """Mutants that mutmut does not make: defaults of parameters, and the numbers and names of tables outside functions.
 
 One entry at a time is changed in the process that runs the tests: a whole number by one (a large one by a hundredth), another number
-by a hundredth, a text into ``XX…XX``. Left out are tables that only words are made of (mutation_text.py), that no function names
+by a hundredth (0 grows only), a text into ``XX…XX``. Left out are tables that only words are made of (mutation_text.py), that no function names
 (fixes, and tables that other tables are made from), and texts that stand alone (sources of evidence).
 """
 
@@ -115,10 +115,10 @@ def variants(value: Any) -> Iterator[tuple[str, str, str, Any]]:
     if isinstance(value, bool):
         return
     if isinstance(value, (int, float)):
-        step = 1 if isinstance(value, int) and abs(value) < LARGE else value / 100 if isinstance(value, float) else value // 100
-        for changed in (value + step, value - step):
+        step = value / 100 if isinstance(value, float) else value // 100 if abs(value) >= LARGE else 1
+        for changed in (value + step, value - step) if value else (value + 1,):
             yield "", repr(value), repr(round(changed, 9)), changed
-    elif isinstance(value, str):
+    elif type(value) is str:
         yield "", repr(value), repr(f"XX{value}XX"), f"XX{value}XX"
     elif isinstance(value, (tuple, list)):
         for at, item in enumerate(value):

@@ -78,7 +78,8 @@ def test_a_selector_that_names_nothing_is_an_error_with_a_suggestion(name: str, 
 
 
 def test_a_severity_that_no_rule_has_is_a_right_name() -> None:
-    assert ids(choose(RULES[:1], Config(), ignore=("advice",))) == ["driver-too-old"]
+    assert ids(choose(RULES[:1], Config(), ignore=("advice", "warning"))) == ["driver-too-old"]
+    assert ids(choose(RULES[1:2], Config(), ignore=("error", "advice"))) == ["swap-in-use"]
 
 
 def test_nothing_left_to_judge_by_is_an_error() -> None:

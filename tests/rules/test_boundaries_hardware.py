@@ -309,7 +309,7 @@ def service(cores: float = 0.0, memory: float = 0.0) -> ServiceLoad:
     [
         ((service(),), 1000 * GIB, [PASS]),
         ((service(cores=0.25),), 1000 * GIB, [FAIL]),
-        ((service(cores=0.24),), 1000 * GIB, [PASS]),
+        ((service(cores=0.249),), 1000 * GIB, [PASS]),
         ((service(memory=0.05),), 1000 * GIB, [FAIL]),
         ((service(memory=0.0499),), 1000 * GIB, [PASS]),
         ((service(), service(cores=2), service(), service(memory=0.5)), 1000 * GIB, [FAIL, FAIL]),

@@ -498,7 +498,17 @@ def test_errors_that_lost_something(errors: dict[str, Any], bad: bool, words: st
 @pytest.mark.parametrize(
     ("kind", "bad"),
     [(kind, True) for kind in ("RxErr", "BadTLP", "BadDLLP", "Rollover", "Timeout")]
-    + [(kind, False) for kind in ("NonFatalErr", "CorrIntErr", "HeaderOF", "Advisory Non-Fatal", "Header Log Overflow")],
+    + [
+        (kind, False)
+        for kind in (
+            "NonFatalErr",
+            "CorrIntErr",
+            "HeaderOF",
+            "Advisory Non-Fatal",
+            "Corrected Internal Error",
+            "Header Log Overflow",
+        )
+    ],
 )
 def test_errors_of_the_link(kind: str, bad: bool) -> None:
     counted = PciErrors(correctable={kind: 10**9}, nonfatal={}, fatal={})

@@ -418,6 +418,38 @@ def test_names_of_congestion_control(healthy: Snapshot, facts: dict[str, Any], e
     assert [("" if item.verdict is UNKNOWN else item.seen) + marks[item.verdict] for item in found] == expected
 
 
+ALGORITHMS = [
+    "bbr",
+    "bbr1",
+    "bbr2",
+    "bbr3",
+    "bic",
+    "cdg",
+    "cubic",
+    "dctcp",
+    "highspeed",
+    "htcp",
+    "hybla",
+    "illinois",
+    "lp",
+    "nv",
+    "prague",
+    "reno",
+    "scalable",
+    "vegas",
+    "veno",
+    "westwood",
+    "yeah",
+]
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_modules_that_the_kernel_loads_when_they_are_asked_for(healthy: Snapshot, name: str) -> None:
+    control, offered = "net.ipv4.tcp_congestion_control", "net.ipv4.tcp_available_congestion_control"
+    seen = with_keys(with_keys(healthy, {control: "mine"}, systemd=made(name)), {offered: "mine"})
+    assert judged(seen, "congestion-control-unknown").verdict is PASS
+
+
 # --- subnets
 
 

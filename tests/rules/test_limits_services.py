@@ -45,6 +45,8 @@ def test_no_rdma_no_finding() -> None:
         ("containerd", 8 * MIB, True, Verdict.FAIL),
         ("crio", 8 * MIB, True, Verdict.FAIL),
         ("containerd", "unlimited", True, Verdict.PASS),
+        ("containerd", 128 * MIB - 1, True, Verdict.FAIL),
+        ("containerd", 128 * MIB, True, Verdict.PASS),
         ("containerd", 8 * MIB, False, Verdict.NA),
     ],
 )

@@ -60,6 +60,16 @@ def test_the_tag_says_2_28(glibc: str, expected: str) -> None:
     assert verdict("glibc-below-current-wheels", answers={"glibc": glibc}) == expected
 
 
+VENDORS = {
+    "openEuler": "4.19.90-2312.1.0.0255.oe2003sp4.x86_64",
+    "Anolis": "4.19.91-28.1.an7.x86_64",
+    "TencentOS": "5.4.119-19.0009.28.tl3.x86_64",
+    "Kylin": "4.19.90-52.22.v2207.ky10.x86_64",
+    "Oracle's UEK": "5.4.17-2136.300.7uek.x86_64",
+    "Lustre's": "4.18.0_lustre.x86_64.lustre",
+}
+
+
 @pytest.mark.parametrize(
     ("release", "expected"),
     [
@@ -70,6 +80,7 @@ def test_the_tag_says_2_28(glibc: str, expected: str) -> None:
         ("4.18.0-553.el8_10.x86_64", "na"),
         ("3.10.0-1160.el7.x86_64", "na"),
         ("5.3.18-150300.59.93-default", "na"),
+        *((release, "na") for release in VENDORS.values()),
         ("4.4.0-19041-Microsoft", "na"),
         ("next", "na"),
     ],
