@@ -184,7 +184,7 @@ def test_each_kind_of_file_is_read_after_a_reboot_and_gone_after_another(story: 
         print(f"{name}: {row}")
     applied = {name: row[1] for name, row in said.items()}
     assert applied == {
-        "sysctl": "10\n400\n34359738368",
+        "sysctl": "10\n4096\n34359738368",
         "sysctl --system": "vm.swappiness = 10",
         "tmpfiles": "always [madvise] never",
         "udev": "4096",
