@@ -115,7 +115,8 @@ def test_the_parts_of_cudnn(healthy: Snapshot, choices: tuple[str, ...], expecte
 def test_what_the_loader_says_of_two_versions(healthy: Snapshot, said: str, rules: set[str]) -> None:
     seen = altered(healthy, python__complaints=("another line", said))
     shadowing = ("nvjitlink-shadowed-by-ld-library-path", "cublas-shadowed-by-ld-library-path", "nccl-shadowed-by-system-library")
-    assert {rule_id for rule_id in (CUDNN, *shadowing) if verdict(seen, rule_id) is FAIL} == rules
+    found = {rule_id: verdict(seen, rule_id) for rule_id in (CUDNN, *shadowing)}
+    assert found == {rule_id: FAIL if rule_id in rules else PASS for rule_id in found}
 
 
 def test_a_recording_without_the_loaders_choice(healthy: Snapshot) -> None:
@@ -206,6 +207,23 @@ NO_NVCC = "CUDA_HOME does not exist, unable to compile CUDA op(s)"
 
 
 @pytest.mark.parametrize(
+    ("said", "rule_id"),
+    [
+        (f"deepspeed.ops.op_builder.builder.MissingCUDAException: {NO_NVCC}", "cuda-toolkit-missing"),
+        ("OSError: CUDA_HOME environment variable is not set. Please set it to your CUDA install root.", "cuda-toolkit-missing"),
+        ("UserWarning: fused_dense was requested, but nvcc was not found.", "cuda-toolkit-missing"),
+        ("/usr/bin/ld: cannot find -lcuda: No such file or directory", "libcuda-not-linkable"),
+        ("/usr/bin/ld: cannot find -l:libcuda.so.1: No such file or directory", "libcuda-not-linkable"),
+        ("AssertionError: libcuda.so cannot found!", "libcuda-not-linkable"),
+    ],
+)
+def test_what_a_build_said(healthy: Snapshot, said: str, rule_id: str) -> None:
+    """torch/utils/cpp_extension.py, DeepSpeed's and flash-attn's builds; the linker, and Triton's libcuda_dirs."""
+    assert verdict(healthy, rule_id) is not FAIL
+    assert verdict(altered(healthy, python__complaints=("another line", said)), rule_id) is FAIL
+
+
+@pytest.mark.parametrize(
     ("torch", "expected"), [({}, FAIL), ({"version": "2.11.0+rocm7.1"}, NA), (NOTHING, FAIL), (DENIED, FAIL)]
 )
 def test_a_build_said_that_there_is_no_nvcc(healthy: Snapshot, torch: Any, expected: Verdict) -> None:
@@ -254,6 +272,13 @@ def test_deepspeed_without_operators(healthy: Snapshot, facts: dict[str, Any], e
 )
 def test_the_file_that_triton_links_with(healthy: Snapshot, triton: str, there: tuple[str, ...], expected: Verdict) -> None:
     seen = altered(with_items(healthy, triton=triton), python__linkable=tuple(f"/usr/lib64/{name}" for name in there))
+    assert verdict(seen, "libcuda-not-linkable") is expected
+
+
+@pytest.mark.parametrize(("store", "expected"), [("/nix/store", NA), ("/gnu/store", NA), ("/opt/store", FAIL)])
+def test_distributions_that_tell_triton_of_the_drivers_directory(healthy: Snapshot, store: str, expected: Verdict) -> None:
+    own = Distribution(name="triton", version="3.6.0", location=f"{store}/x-triton/lib/python3.12/site-packages")
+    seen = altered(healthy, python__distributions=(own,), python__linkable=())
     assert verdict(seen, "libcuda-not-linkable") is expected
 
 
