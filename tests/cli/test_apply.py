@@ -34,12 +34,12 @@ def can_mount() -> bool:
 pytestmark = pytest.mark.skipif(not can_mount(), reason="needs root that may mount")
 
 
-def staged(script: str, stage: Path) -> subprocess.CompletedProcess[str]:
+def staged(script: str, stage: Path, timeout_s: float = 120) -> subprocess.CompletedProcess[str]:
     """Run a shell script below the stage; ``$TOOL`` is the program."""
     stage.mkdir(exist_ok=True)
     command = ("unshare", "--mount", "--propagation", "private", "sh", "-c", STAGE + script, "sh", str(stage))
     env = {**os.environ, "TOOL": TOOL, "NO_COLOR": "1"}
-    return subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, env=env, timeout=120, check=False)
+    return subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, env=env, timeout=timeout_s, check=False)
 
 
 def test_from_a_finding_to_a_cured_host_and_back(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from torchtune_sys.apply.session import Run
     from torchtune_sys.cli.planned import Planned
     from torchtune_sys.model.plan import Plan
+    from torchtune_sys.model.smoke import SmokeReport
 
 DONE, NOT_ALL = 0, 1
 
@@ -31,6 +32,7 @@ Examples:
   sudo torchtune-sys apply --yes --select sysctl
   sudo torchtune-sys apply --only swappiness-high,thp-never --dry-run
   sudo torchtune-sys apply --unsafe --force
+  sudo torchtune-sys apply --prove --python ~/train/.venv/bin/python3
 
 \b
 What was there before is written to /var/lib/torchtune-sys and synced before
@@ -58,6 +60,7 @@ journal is damaged; 4 internal error.
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @click.option("--dry-run", is_flag=True, help="Show what would be changed, as a plan and a diff, and change nothing.")
 @click.option("--force", is_flag=True, help="Also make what disturbs jobs that run on the GPUs now.")
+@click.option("--prove", is_flag=True, help="Run the smoke test before and after, and offer undo where something got worse.")
 @click.option("--wait", type=click.FloatRange(min=0), default=0.0, metavar="S", help="Wait S seconds for another run to end. [0]")
 @shared.color_option
 def command(**options: Any) -> int:
@@ -84,8 +87,32 @@ def command(**options: Any) -> int:
     if not root:
         raise NeedsRoot("changing this host needs root", "run it again with sudo, or look with --dry-run")
     changing.ask("Make these changes?", yes=options["yes"])
+    before = _proofs(options) if options["prove"] else []
     run = _run(found, plan, earlier, options)
-    return max(_tell(run, plan, options), status)
+    return max(_tell(run, plan, options), status, _proven(run, before, options))
+
+
+def _proofs(options: dict[str, Any]) -> list[SmokeReport]:
+    """Two runs, since one does not tell how much its figures vary."""
+    from torchtune_sys.cli.proving import tested
+
+    return [tested(options, "before the changes"), tested(options, "and again")]
+
+
+def _proven(run: Run, before: list[SmokeReport], options: dict[str, Any]) -> int:
+    """Whether training is at least as good as it was; else the way back is offered."""
+    from torchtune_sys.cli.proving import offer_undo, setbacks
+
+    if not before or run.rolled_back:
+        return DONE
+    found = setbacks(options, before)
+    if not found:
+        return DONE
+    if offer_undo(found, run.number):
+        from torchtune_sys.cli.undo import command as undo
+
+        undo.main([str(run.number), "--yes"], standalone_mode=False)
+    return NOT_ALL
 
 
 def _show(plan: Plan, options: dict[str, Any]) -> None:

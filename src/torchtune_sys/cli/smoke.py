@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from torchtune_sys.cli import options as shared
+from torchtune_sys.cli.smoked import PATIENCE_S
 
 if TYPE_CHECKING:
     from torchtune_sys.model.smoke import SmokeReport
     from torchtune_sys.model.snapshot import Snapshot
-    from torchtune_sys.smoke.driver import Asked
 
 FORMATS = ("text", "json", "junit")
-_PATIENCE_S = 600.0
 
 
 @click.command(
@@ -59,7 +57,7 @@ not be tried; 4 internal error.
     "--timeout",
     type=click.FloatRange(1.0, 86400.0),
     metavar="S",
-    default=_PATIENCE_S,
+    default=PATIENCE_S,
     help="End the whole test after S seconds. [600]",
 )
 @click.option("--list", "list_", is_flag=True, help="List the stages and what each proves; run nothing.")
@@ -78,50 +76,14 @@ def command(**options: Any) -> int:
 
         give("".join(f"{name:<20}{proof}\n" for name, proof in stages().items()), options["output"])
         return 0
-    started = time.monotonic()
-    report = _report(options, started)
+    from torchtune_sys.cli.smoked import smoked
+
+    report = _beside_earlier(*smoked(options), options)
     give(_rendered(report, options), options["output"], machine=options["format_"] != "text")
     return _status(report)
 
 
-def _report(options: Mapping[str, Any], started: float) -> SmokeReport:
-    from torchtune_sys import __version__
-    from torchtune_sys.cli.judged import judged
-    from torchtune_sys.cli.look import now
-    from torchtune_sys.cli.terminal import environment, stage_progress
-    from torchtune_sys.model.rule import Verdict
-    from torchtune_sys.model.smoke import SmokeReport
-    from torchtune_sys.render.report import host_name
-    from torchtune_sys.smoke.driver import smoke
-    from torchtune_sys.smoke.merge import worst
-
-    looked = dict.fromkeys((*shared.INTENT, "from_", "root", "profile", "config"), None)
-    looked.update(
-        timeout=None, live=False, data=(), checkpoints=(), select=(), ignore=(), python=options["python"], ranks=options["ranks"]
-    )
-    seen, results, _config = judged(looked)
-    causes = {result.rule.cause for result in results if result.verdict is Verdict.FAIL and result.rule.cause}
-    asked = _asked(options, seen)
-    show, clear = stage_progress()
-    try:
-        team, stages, output = smoke(asked, environment(), causes, show)
-    finally:
-        clear()
-    time_, epoch_s = now()
-    report = SmokeReport(
-        version=__version__,
-        time=time_,
-        host=host_name(seen),
-        team=team,
-        verdict=worst([stage.verdict for stage in stages]),
-        seconds=time.monotonic() - started,
-        stages=stages,
-        output=output,
-    )
-    return _beside_earlier(report, options, seen, epoch_s)
-
-
-def _beside_earlier(report: SmokeReport, options: Mapping[str, Any], seen: Snapshot, epoch_s: float) -> SmokeReport:
+def _beside_earlier(report: SmokeReport, seen: Snapshot, epoch_s: float, options: Mapping[str, Any]) -> SmokeReport:
     """The report with what got slower here. A pass of all stages of a level is remembered; a choice of stages proves too little."""
     import msgspec
 
@@ -136,34 +98,6 @@ def _beside_earlier(report: SmokeReport, options: Mapping[str, Any], seen: Snaps
         if hindered:
             tell(f"torchtune-sys: the proof is not remembered: {hindered}")
     return compared
-
-
-def _asked(options: Mapping[str, Any], seen: Snapshot) -> Asked:
-    from torchtune_sys.errors import UserError
-    from torchtune_sys.model.values import Missing, Why, known
-    from torchtune_sys.planner.visible import visible
-    from torchtune_sys.smoke.driver import Asked
-    from torchtune_sys.smoke.expected import expected
-    from torchtune_sys.smoke.names import named
-
-    if isinstance(seen.python, Missing) or isinstance(seen.python.executable, Missing):
-        missing = seen.python if isinstance(seen.python, Missing) else seen.python.executable
-        raise UserError(f"no Python to train with: {missing}", "--python names the interpreter you train with")
-    gpus = 0 if options["device"] == "cpu" else len(visible(seen, Missing(Why.ABSENT, "boards")).addresses)
-    cpus = 1 if isinstance(seen.cpu, Missing) else int(known(seen.cpu.effective, 1.0))
-    return Asked(
-        python=seen.python.executable,
-        ranks=options["ranks"] or (gpus if gpus > 1 else 2),
-        cpus=max(cpus, 1),
-        level=options["level"] or "default",
-        stages=named(options["stages"]),
-        device=options["device"],
-        backend=options["backend"] or "",
-        scratch=options["scratch"] or "",
-        master_port=options["master_port"] or 0,
-        timeout_s=options["timeout"],
-        expected={} if options["device"] == "cpu" else expected(seen),
-    )
 
 
 def _rendered(report: SmokeReport, options: Mapping[str, Any]) -> str:

@@ -128,10 +128,18 @@ def slower(before: Proof | None, report: SmokeReport, now: Mapping[str, str]) ->
         usual = median(earlier)
         spread = median(abs(one - usual) for one in earlier) / usual
         stage, figure, unit = name.split("/", 2)
-        loss = value / usual - 1 if unit in _LOW_IS_GOOD else usual / value - 1
-        if loss > max(_NOISE, _SPREADS * spread):
+        if loss(value, usual, unit) > max(_NOISE, _SPREADS * spread):
             found.append(Comparison(stage=stage, figure=figure, unit=unit, now=value, before=usual, proofs=len(earlier)))
     return tuple(found)
+
+
+def loss(now: float, before: float, unit: str) -> float:
+    """By what part a figure is worse than before: negative where it is better.
+
+    >>> round(loss(80.0, 100.0, "GB/s"), 2), loss(3.0, 2.0, "s")
+    (0.25, 0.5)
+    """
+    return now / before - 1 if unit in _LOW_IS_GOOD else before / now - 1
 
 
 def standing(proof: Proof, now: Mapping[str, str], epoch_s: float) -> str:

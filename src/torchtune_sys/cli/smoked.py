@@ -1,0 +1,98 @@
+"""One run of the smoke test, for the commands that prove something by it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from torchtune_sys.cli import options as shared
+
+if TYPE_CHECKING:
+    from torchtune_sys.model.smoke import SmokeReport
+    from torchtune_sys.model.snapshot import Snapshot
+    from torchtune_sys.smoke.driver import Asked
+
+PATIENCE_S = 600.0
+DEFAULTS: Mapping[str, Any] = {
+    "python": None,
+    "ranks": None,
+    "level": "default",
+    "stages": (),
+    "device": "auto",
+    "backend": None,
+    "scratch": None,
+    "master_port": None,
+    "timeout": PATIENCE_S,
+}
+
+
+def smoked(options: Mapping[str, Any]) -> tuple[SmokeReport, Snapshot, float]:
+    """The report, the host it was made on, and when (seconds since 1970). Options as of ``smoke``; what is left out is the default.
+
+    Raises UserError.
+    """
+    from torchtune_sys import __version__
+    from torchtune_sys.cli.judged import judged
+    from torchtune_sys.cli.look import now
+    from torchtune_sys.cli.terminal import environment, stage_progress
+    from torchtune_sys.model.rule import Verdict
+    from torchtune_sys.model.smoke import SmokeReport
+    from torchtune_sys.render.report import host_name
+    from torchtune_sys.smoke.driver import smoke
+    from torchtune_sys.smoke.merge import worst
+
+    started = time.monotonic()
+    options = {**DEFAULTS, **options}
+    looked = dict.fromkeys((*shared.INTENT, "from_", "root", "profile", "config"), None)
+    looked.update(
+        timeout=None, live=False, data=(), checkpoints=(), select=(), ignore=(), python=options["python"], ranks=options["ranks"]
+    )
+    seen, results, _config = judged(looked)
+    causes = {result.rule.cause for result in results if result.verdict is Verdict.FAIL and result.rule.cause}
+    asked = _asked(options, seen)
+    show, clear = stage_progress()
+    try:
+        team, stages, output = smoke(asked, environment(), causes, show)
+    finally:
+        clear()
+    time_, epoch_s = now()
+    report = SmokeReport(
+        version=__version__,
+        time=time_,
+        host=host_name(seen),
+        team=team,
+        verdict=worst([stage.verdict for stage in stages]),
+        seconds=time.monotonic() - started,
+        stages=stages,
+        output=output,
+    )
+    return report, seen, epoch_s
+
+
+def _asked(options: Mapping[str, Any], seen: Snapshot) -> Asked:
+    from torchtune_sys.errors import UserError
+    from torchtune_sys.model.values import Missing, Why, known
+    from torchtune_sys.planner.visible import visible
+    from torchtune_sys.smoke.driver import Asked
+    from torchtune_sys.smoke.expected import expected
+    from torchtune_sys.smoke.names import named
+
+    if isinstance(seen.python, Missing) or isinstance(seen.python.executable, Missing):
+        missing = seen.python if isinstance(seen.python, Missing) else seen.python.executable
+        raise UserError(f"no Python to train with: {missing}", "--python names the interpreter you train with")
+    gpus = 0 if options["device"] == "cpu" else len(visible(seen, Missing(Why.ABSENT, "boards")).addresses)
+    cpus = 1 if isinstance(seen.cpu, Missing) else int(known(seen.cpu.effective, 1.0))
+    return Asked(
+        python=seen.python.executable,
+        ranks=options["ranks"] or (gpus if gpus > 1 else 2),
+        cpus=max(cpus, 1),
+        level=options["level"] or "default",
+        stages=named(options["stages"]),
+        device=options["device"],
+        backend=options["backend"] or "",
+        scratch=options["scratch"] or "",
+        master_port=options["master_port"] or 0,
+        timeout_s=options["timeout"],
+        expected={} if options["device"] == "cpu" else expected(seen),
+    )
