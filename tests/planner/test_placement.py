@@ -32,7 +32,7 @@ def test_eight_gpus_on_two_sockets() -> None:
     assert shown(found)[4] == "32-39,96-103"
     assert {(seat.memory, seat.memory_node) for seat in found.seats} == {("bind", 0), ("bind", 1)}
     assert {seat.threads for seat in found.seats} == {8}
-    assert found.notes == ()
+    assert found.notes == () and {seat.notes for seat in found.seats} == {()}
 
 
 def test_without_hyperthreads_a_thread_for_each_cpu() -> None:
@@ -104,6 +104,8 @@ def test_more_ranks_than_cores_then_than_threads() -> None:
     assert shown(found) == ["0", "2", "1", "3"]
     assert "4 ranks on 2 cores share cores" in " ".join(found.notes)
     assert shown(seating(s, room, 5)) == ["0-3"] * 5
+    s, room = machine([(2, 16)], gpus(0), threads=4)
+    assert shown(seating(s, room, 3)) == ["0,2", "4,6", "1,3"]
 
 
 def test_as_many_ranks_as_cores_of_which_one_has_half_its_threads() -> None:
@@ -132,7 +134,7 @@ def test_gpus_whose_node_nobody_tells() -> None:
     found = seating(s, room, 4)
     assert broken(s, room, found) == []
     assert shown(found) == ["0-15", "16-31", "32-47", "48-63"]
-    assert "by turns" in " ".join(found.notes)
+    assert "by turns" in " ".join(found.notes) and {seat.notes for seat in found.seats} == {()}
 
 
 def test_one_rank_without_a_gpu_keeps_the_whole_machine() -> None:
@@ -153,6 +155,12 @@ def test_ranks_without_gpus_fill_the_nodes_by_their_cores(cores: tuple[int, ...]
     nodes = [seat.node for seat in seating(s, room, ranks).seats]
     assert [nodes.count(number) for number in range(len(cores))] == wanted
     assert nodes == sorted(node for node in nodes if node is not None)
+
+
+def test_unless_told_there_is_a_rank_for_each_gpu_that_is_seen() -> None:
+    assert len(seating(*machine(DGX, EIGHT), None).seats) == 8
+    assert len(seating(*machine(DGX, EIGHT, env={"CUDA_VISIBLE_DEVICES": "5,6"}), None).seats) == 2
+    assert len(seating(*machine(DGX), None).seats) == 1
 
 
 def test_amd_gpus_after_their_own_lists() -> None:
@@ -309,8 +317,10 @@ def test_a_rank_that_was_bound_away_from_its_gpu_is_told(rank: int, away: bool) 
 
 
 def test_a_bound_rank_whose_gpu_s_node_has_no_cpus_or_is_not_known_is_told_nothing_false() -> None:
-    s, room = machine([(8, 64)], gpus(-1, 0), allowed=CPUS("0-3"))
+    s, room = machine([(8, 64)] * 2, gpus(-1, 0), allowed=CPUS("0-3"))
     assert kept(s, room, 0, 2).notes == kept(s, room, 1, 2).notes == ()
+    s, room = machine([(8, 64)] * 2, gpus(1), allowed=CPUS("0-3"))
+    assert kept(msgspec.structs.replace(s, numa=NOT_LOOKED), room, 0, 1).notes == ()
 
 
 # --- what must hold everywhere
