@@ -204,8 +204,16 @@ def test_a_signal_in_the_middle(number: signal.Signals, at: str, tmp_path: Path)
         assert "interrupted: 2 changes" in found and "everything is as it was" in found
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
-@pytest.mark.parametrize("at", ["fsync", "rename", "unlink"])
+@pytest.mark.parametrize(
+    ("number", "at"),
+    [
+        (signal.SIGINT, "fsync"),
+        (signal.SIGTERM, "rename"),
+        (signal.SIGHUP, "unlink"),
+        (signal.SIGINT, "rename"),
+        (signal.SIGKILL, "unlink"),
+    ],
+)
 def test_a_signal_in_the_middle_of_undo(number: signal.Signals, at: str, tmp_path: Path) -> None:
     """Whatever it left, a second undo ends it."""
     if subprocess.run(["which", "strace"], capture_output=True).returncode:

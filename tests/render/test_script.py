@@ -83,6 +83,10 @@ PIECES = st.sampled_from(
         (["# note (x): y", "a", "", "# note (x): y", "b", "# vm.b (rule): why", "vm.b = 2", "c"], ""),
         (["# l (x; 2 lines): z", "a", "b", "c", "", "# k (x; 2 lines): z", "a", "", "b"], "\n\n"),
         (["# l (x; 2 lines): z", "# l (x; 2 lines): z", "a", files.HEAD, "# l (x): z", "b"], "\n"),
+        (
+            ["# a]b['x'\"$(touch /hit) (r): y", "a", "", '# KERNEL=="nvme*" x (r): y', "b", "", "# @ (r): y", "c", "# * (r): y"],
+            "\n",
+        ),
         (["vm.z = 1", "", "vm.a = 1", "", "vm.z = 2", " ", "", " "], "\n"),
     ]
 )
