@@ -64,6 +64,12 @@ def loader_delivers(here: Here) -> None:
     except EOFError as error:
         _too_few_files(error)
         raise
+    except RuntimeError as error:
+        if "DataLoader timed out" in str(error):
+            raise Wrong(
+                "dataloader-worker-hung", "a worker has not delivered its batch in %g s: it timed out" % _PATIENCE_S
+            ) from error
+        raise
 
 
 def _too_few_files(error: EOFError) -> None:
