@@ -141,7 +141,12 @@ def _connect_all(here: Here, everyone: List[Dict[str, Any]]) -> None:
     except RuntimeError as error:
         for why in deaf.values():
             raise why from error
-        raise
+        if "onnect" not in str(error) or len({other["where"] for other in everyone}) == 1:
+            raise
+        addresses = sorted({other["address"] for other in everyone} - {""})
+        seen = "the ranks meet at %s:%s but cannot connect to each other at the ports that %s draws (%s): %s"
+        words = (os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT"), here.backend, ", ".join(addresses), error)
+        raise Wrong("firewall-blocks-nccl", " ".join((seen % words).split())[:400]) from error
 
 
 def _listen_in_vain(here: Here, everyone: List[Dict[str, Any]]) -> Dict[int, Wrong]:
