@@ -63,8 +63,9 @@ class Here:
         """The ranks lost each other: an exchange between them failed."""
 
     def expected(self, figure: str) -> float:
-        """The least that is plausible here for a figure of the running stage; 0 where nobody knows."""
-        return self.expected_figures.get(self.stage, {}).get(figure, 0.0)
+        """The least that is plausible here for a figure of the running stage; 0 where nobody knows, as for a GPU that ranks share:
+        each gets a part of it, at the same time."""
+        return 0.0 if self.shared else self.expected_figures.get(self.stage, {}).get(figure, 0.0)
 
     def lacks(self, name: str) -> bool:
         """Whether a stage that others build on did not pass."""
