@@ -9,10 +9,12 @@ from typing import Dict, Iterable, List, Tuple
 
 import torch
 
+from torchtune_sys.smoke.worker.channel import channel
 from torchtune_sys.smoke.worker.here import Here, Wrong
 
-ANSWER_S = 20.0
-"""How long a rank waits for another's word: less than a stage's deadline, so that the report names who did not speak."""
+ANSWER_S = 100.0 if channel.driven else 50.0
+"""How long a rank waits for another's word. A driver finds the one that hangs before, and says where; without it the wait ends before
+the stage's watchdog ends the process, so that somebody names who did not speak. Slow imports were seen to keep a rank for 10 s."""
 Fault = Tuple[str, str]
 """A cause and what was seen."""
 

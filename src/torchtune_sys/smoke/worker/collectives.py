@@ -65,9 +65,9 @@ def _reduced(here: Here, dtype: torch.dtype, count: int) -> List[Fault]:
 
 def _largest(here: Here) -> List[Fault]:
     """As gradient scaling asks whether any rank met an inf."""
-    held = torch.tensor([float("inf") if here.rank == here.world - 1 else 0.0, float(here.rank)], device=here.device)
+    held = torch.tensor([float("inf") if here.rank == here.world - 1 else 0.0, here.rank + 1.0], device=here.device)
     dist.all_reduce(held, op=dist.ReduceOp.MAX)
-    return _compared("all_reduce (MAX)", held, torch.tensor([float("inf"), here.world - 1.0]))
+    return _compared("all_reduce (MAX)", held, torch.tensor([float("inf"), float(here.world)]))
 
 
 def _gathered(here: Here) -> List[Fault]:

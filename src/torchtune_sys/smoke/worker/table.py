@@ -43,7 +43,7 @@ STAGES: Tuple[Stage, ...] = (
     Stage("train", training_learns, 120.0),
     Stage("amp-bf16", bfloat16_trains, 120.0),
     Stage("amp-fp16", float16_trains, 120.0),
-    Stage("dataloader", loader_delivers, 60.0),
+    Stage("dataloader", loader_delivers, 120.0),
     Stage("checkpoint", checkpoint_resumes, 60.0),
     Stage("rendezvous", ranks_meet, 90.0, together=True),
     Stage("allreduce", exchanges_are_right, 60.0, together=True),
