@@ -100,3 +100,20 @@ class Install(msgspec.Struct, frozen=True, kw_only=True):
     refused: tuple[Refused, ...] = ()
     notes: tuple[str, ...] = ()
     """What is there already, and what could not be seen."""
+
+
+class Wishes(msgspec.Struct, frozen=True, kw_only=True):
+    """What the person asks for; ``""`` leaves it to the host."""
+
+    torch: str = ""
+    """``2.14``, ``2.14.0``, ``2.14.0+cu126``"""
+    python: str = ""
+    """``3.12``, ``3.14t``"""
+    cpu: bool = False
+    tool: str = "pip"
+    """``pip``, ``uv``, ``conda`` or ``pixi``."""
+    venv: str = ".venv"
+    branch: int | None = None
+    """Driver branch."""
+    extras: tuple[str, ...] = ()
+    """``container-toolkit``, ``cuda-toolkit``, ``jemalloc``, ``rdma``: wanted though the host does not show the need."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import msgspec
 
 from torchtune_sys.knowledge import torch as known
@@ -168,9 +166,3 @@ def driver_needed(place: Place, wish: str) -> Version:
         if _is_wished(build, wish) and set(obstacles(build, place)) <= {"driver"}
     ]
     return min(floors, default=())
-
-
-def newest_with_driver(capabilities: Iterable[Capability], machine: str) -> Build | None:
-    """The newest build with code for all of these GPUs, whatever else the host has."""
-    wanted = tuple(capabilities)
-    return next((build for build in _kind(machine, False) if all(build.runs_on(cc) for cc in wanted)), None)

@@ -6,6 +6,7 @@ from typing import Any
 
 from torchtune_sys import __version__
 from torchtune_sys.model import actions, codec
+from torchtune_sys.model.install import Install
 from torchtune_sys.model.job import Variable
 from torchtune_sys.model.placement import Seating
 from torchtune_sys.model.plan import Plan
@@ -21,6 +22,7 @@ PLAN = "torchtune-sys/plan/1"
 ENVIRONMENT = "torchtune-sys/environment/1"
 PLACEMENT = "torchtune-sys/placement/1"
 HISTORY = "torchtune-sys/history/1"
+INSTALL = "torchtune-sys/install/1"
 _ESCAPES = {
     number: f"\\u{number:04x}"
     for first, last in ((0x7F, 0x9F), (0x200E, 0x200F), (0x2028, 0x202E), (0x2066, 0x2069))
@@ -79,6 +81,10 @@ def plan(made: Plan) -> str:
 
 def history(runs: list[dict[str, object]]) -> str:
     return _dumps({"schema": HISTORY, "tool": {"version": __version__}, "runs": runs})
+
+
+def install(value: Install) -> str:
+    return _dumps({"schema": INSTALL, "tool": {"version": __version__}, "install": value})
 
 
 def seating(value: Seating) -> str:

@@ -9,6 +9,7 @@ from torchtune_sys.cli.lazy import LazyGroup
 _HERE = "torchtune_sys.cli.generate"
 COMMANDS = {
     "script": (f"{_HERE}.script", "One bash script that makes the changes, checks them and takes them back."),
+    "install": (f"{_HERE}.install", "What to install: driver, torch and the rest, as exact commands."),
     "smoke": (f"{_HERE}.smoke", "The training smoke test, as one script that needs only torch."),
     "env": (f"{_HERE}.env", "The environment of a job: shell, systemd, Slurm, Docker, Kubernetes."),
     "numactl": (f"{_HERE}.numactl", "Where each local rank runs: commands, or a wrapper script."),
@@ -34,8 +35,8 @@ Examples:
   torchtune-sys generate sysctl --from host.json
 
 \b
-Nothing of it needs root: what is printed is for you to bring to its place, which
-each command names. apply does it by itself, and undo takes it back.
+Nothing of it needs root: what is printed is for you to bring to its place,
+which each command names. apply does it by itself, and undo takes it back.
 """,
 )
 def command() -> None:

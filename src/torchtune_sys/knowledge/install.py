@@ -1,0 +1,112 @@
+"""What a distribution's packages are called, where NVIDIA's are, and which driver branches there are to install."""
+
+from __future__ import annotations
+
+import msgspec
+
+from torchtune_sys.knowledge.tables import rows
+from torchtune_sys.model.version import Version, version
+
+REPOSITORIES = "https://developer.download.nvidia.com/compute/cuda/repos"
+CONTAINER_TOOLKIT = "https://nvidia.github.io/libnvidia-container"
+DRIVER_GUIDE = "https://docs.nvidia.com/datacenter/tesla/driver-installation-guide/"
+FABRIC_MANAGER_GUIDE = "https://docs.nvidia.com/datacenter/tesla/fabric-manager-user-guide/"
+CONTAINER_GUIDE = "https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/install-guide.html"
+LEGACY_DRIVERS = "https://www.nvidia.com/en-us/drivers/unix/"
+ROCM_GUIDE = "https://pytorch.org/get-started/locally/"
+_PARENTS = {
+    "ubuntu": ("apt",),
+    "debian": ("apt",),
+    **dict.fromkeys(("el8", "el9", "el10", "amzn", "fedora"), ("dnf",)),
+}
+
+
+class System(msgspec.Struct, frozen=True, kw_only=True):
+    """One distribution release on which NVIDIA's packages can be installed."""
+
+    family: str
+    """``ubuntu``, ``debian``, ``el8``, ``el9``, ``el10``, ``amzn``, ``fedora``, ``suse`` or ``arch``."""
+    repository: str
+    """``ubuntu2404``; ``""`` where the distribution's own packages are taken."""
+    source: str
+    confidence: str
+
+    @property
+    def manager(self) -> str:
+        """``apt``, ``dnf``, ``zypper`` or ``pacman``."""
+        own = {"suse": "zypper", "arch": "pacman"}
+        return own.get(self.family) or _PARENTS[self.family][0]
+
+
+def system(os_id: str, version_id: str) -> System | None:
+    """By ``ID`` and ``VERSION_ID`` of os-release; None where NVIDIA has no packages for it that are known here.
+
+    >>> system("rocky", "9.4").repository, system("ubuntu", "24.04").repository, system("arch", "").family, system("centos", "7")
+    ('rhel9', 'ubuntu2404', 'arch', None)
+    """
+    for row in rows("install_systems"):
+        if row["id"] == os_id and row["version"] in ("", version_id, version_id.partition(".")[0]):
+            return System(family=row["family"], repository=row["repository"], source=row["source"], confidence=row["confidence"])
+    return None
+
+
+class Branch(msgspec.Struct, frozen=True, kw_only=True):
+    branch: int
+    kind: str
+    end: str
+    """Month of the last release, ISO 8601."""
+    first: Version
+    """The oldest version that a repository of the branch may give."""
+    source: str
+
+
+def driver_branches() -> tuple[Branch, ...]:
+    """The one to take by default first.
+
+    >>> [item.branch for item in driver_branches()]
+    [580, 595, 610, 535]
+    """
+    return tuple(
+        Branch(
+            branch=int(row["branch"]),
+            kind=row["kind"],
+            end=row["end"],
+            first=version(row["first_version"]),
+            source=row["source"],
+        )
+        for row in rows("install_branches")
+    )
+
+
+class Packages(msgspec.Struct, frozen=True, kw_only=True):
+    names: tuple[str, ...]
+    source: str
+    confidence: str
+
+
+def packages(family: str, purpose: str, **values: str) -> Packages | None:
+    """The packages for a purpose, None where no source tells their names.
+
+    >>> packages("el8", "headers", kernel="4.18.0-553.el8.x86_64").names
+    ('kernel-devel-4.18.0-553.el8.x86_64', 'kernel-headers')
+    >>> packages("ubuntu", "numactl").names, packages("arch", "fabric-manager")
+    (('numactl',), None)
+    """
+    for name in (family, *_PARENTS.get(family, ())):
+        for row in rows("install_packages"):
+            if (row["family"], row["purpose"]) == (name, purpose):
+                return Packages(
+                    names=tuple(word.format(**values) for word in row["packages"].split()),
+                    source=row["source"],
+                    confidence=row["confidence"],
+                )
+    return None
+
+
+def architecture(machine: str) -> str:
+    """As NVIDIA's repositories call it.
+
+    >>> architecture("aarch64")
+    'sbsa'
+    """
+    return {"aarch64": "sbsa"}.get(machine, machine)

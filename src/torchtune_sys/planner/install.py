@@ -1,0 +1,334 @@
+"""From a host and wishes to what to install, in order: driver, reboot, torch, and what goes with them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from torchtune_sys import engine
+from torchtune_sys.knowledge import eol
+from torchtune_sys.knowledge import install as known
+from torchtune_sys.knowledge import torch as torches
+from torchtune_sys.model.facts.system import Os
+from torchtune_sys.model.install import Driver, Install, Refused, Step, Wheel, Wishes
+from torchtune_sys.model.rule import Verdict
+from torchtune_sys.model.snapshot import Snapshot
+from torchtune_sys.model.values import Missing
+from torchtune_sys.model.values import known as value
+from torchtune_sys.model.version import Version, version
+from torchtune_sys.planner import install_driver, install_rest, install_torch, install_wheel
+from torchtune_sys.planner.install_host import (
+    Card,
+    Interpreter,
+    cards,
+    glibc,
+    interpreter,
+    is_amd,
+    is_nvidia,
+    machine_of,
+    owner,
+    running_driver,
+)
+from torchtune_sys.planner.install_torch import Place
+from torchtune_sys.rules import CATALOGUE
+
+
+def plan(s: Snapshot, wishes: Wishes) -> Install:
+    """Never raises: what cannot be had, or could not be seen, is a refusal or a note."""
+    found = Install(host=_host(s), origin=s.origin, system=_system(s))
+    if not wishes.cpu and not is_nvidia(s) and is_amd(s):
+        return msgspec.structs.replace(found, refused=(_rocm(),))
+    python = interpreter(s, wishes)
+    there = _stays(s, wishes)
+    if there and isinstance(python, Interpreter):
+        return _with_torch(s, wishes, found, python, there)
+    place = python if isinstance(python, Refused) else _place(s, python)
+    if isinstance(place, Refused) or isinstance(python, Refused):
+        refused = place if isinstance(place, Refused) else python
+        assert isinstance(refused, Refused)
+        driver, more = (None, ()) if wishes.cpu or not is_nvidia(s) else _driver_alone(s, wishes)
+        return _assemble(s, wishes, found, None, driver, None, (refused, *more))
+    if wishes.cpu or not is_nvidia(s):
+        return _for_cpu(s, wishes, found, python, place)
+    return _for_gpu(s, wishes, found, python, place)
+
+
+def _host(s: Snapshot) -> str:
+    return "" if isinstance(s.system, Missing) else value(s.system.hostname, "")
+
+
+def _os(s: Snapshot) -> Os | None:
+    return None if isinstance(s.system, Missing) or isinstance(s.system.os, Missing) else s.system.os
+
+
+def _system(s: Snapshot) -> str:
+    os = _os(s)
+    words = os.pretty_name if os is not None else "a system of a kind that could not be seen"
+    return f"{words} ({machine_of(s) or 'machine not seen'})"
+
+
+def _rocm() -> Refused:
+    return Refused(
+        key="torch",
+        what="torch for ROCm",
+        reason="the tables here do not hold which ROCm wheels there are, and for which GPUs",
+        blocked_by=("build",),
+        way=f"choose ROCm at {known.ROCM_GUIDE}, or uv pip install torch --torch-backend=auto; --cpu gives the CPU's commands",
+        source="https://docs.astral.sh/uv/guides/integration/pytorch",
+    )
+
+
+def _place(s: Snapshot, python: Interpreter) -> Place | Refused:
+    libc = glibc(s)
+    if libc is None:
+        return Refused(
+            key="torch",
+            what="torch",
+            reason="this system has no glibc (musl), and the wheels are made for glibc",
+            blocked_by=("glibc",),
+            way="train in a container whose distribution has glibc",
+            source="PEP 656",
+        )
+    return Place(machine=machine_of(s), abi=python.abi, glibc=libc)
+
+
+def _with_torch(s: Snapshot, wishes: Wishes, found: Install, python: Interpreter, there: str) -> Install:
+    """torch stays; the driver is looked after."""
+    note = f"torch {there} is there, and no rule asks for another build; --torch names one"
+    found = msgspec.structs.replace(found, notes=(note,))
+    if wishes.cpu or not is_nvidia(s) or _on_chip(cards(s)) is not None:
+        return _assemble(s, wishes, found, None, None, python, ())
+    driver, refused = _driver_alone(s, wishes)
+    return _assemble(s, wishes, found, None, driver, python, refused)
+
+
+def _for_cpu(s: Snapshot, wishes: Wishes, found: Install, python: Interpreter, place: Place) -> Install:
+    chosen = install_torch.choose(place, wishes.torch, cpu=True)
+    refused = (chosen,) if isinstance(chosen, Refused) else ()
+    wheel = chosen if isinstance(chosen, Wheel) else None
+    return _assemble(s, wishes, found, wheel, None, python, refused)
+
+
+def _for_gpu(s: Snapshot, wishes: Wishes, found: Install, python: Interpreter, place: Place) -> Install:
+    here = cards(s)
+    special = _on_chip(here)
+    if special is not None:
+        return _assemble(s, wishes, found, None, None, python, (special,))
+    capabilities = tuple(sorted({cc for card in here for cc in card.capabilities}))
+    place = msgspec.structs.replace(place, capabilities=capabilities)
+    current = _current(s, here)
+    if current is not None and (wishes.branch in (None, current.branch)):
+        place = msgspec.structs.replace(place, driver=version(current.installed))
+        chosen = install_torch.choose(place, wishes.torch)
+        if isinstance(chosen, Wheel):
+            return _assemble(s, wishes, found, chosen, current, python, ())
+        if chosen.blocked_by != ("driver",):
+            return _assemble(s, wishes, found, None, current, python, (chosen,))
+        current_refusal: tuple[Refused, ...] = (chosen,)
+    else:
+        current_refusal = ()
+    needed = install_torch.driver_needed(place, wishes.torch)
+    driver = _new_driver(s, here, needed, wishes)
+    if isinstance(driver, Refused):
+        return _assemble(s, wishes, found, None, current, python, (*current_refusal, driver))
+    after = msgspec.structs.replace(place, driver=install_driver.first_version(driver.branch))
+    chosen = install_torch.choose(after, wishes.torch)
+    refused = (chosen,) if isinstance(chosen, Refused) else ()
+    return _assemble(s, wishes, found, chosen if isinstance(chosen, Wheel) else None, driver, python, refused)
+
+
+def _on_chip(here: tuple[Card, ...]) -> Refused | None:
+    chip = next((card for card in here if any(torches.on_chip(cc) for cc in card.capabilities)), None)
+    if chip is None:
+        return None
+    return Refused(
+        key="torch",
+        what=f"torch for {chip.name}",
+        reason="the GPU is part of a Jetson or Drive module, whose driver and wheels are JetPack's own",
+        blocked_by=("build",),
+        way="https://docs.nvidia.com/deeplearning/frameworks/install-pytorch-jetson-platform/",
+        source="torch/cuda/__init__.py, DEVICE_REQUIREMENT",
+    )
+
+
+def _current(s: Snapshot, here: tuple[Card, ...]) -> Driver | None:
+    """The driver that is installed, if it serves every GPU."""
+    installed = running_driver(s)
+    if not version(installed):
+        return None
+    flavour = "" if isinstance(s.driver, Missing) else value(s.driver.module_flavour, "")
+    kept = Driver(branch=version(installed)[0], module=flavour, installed=installed)
+    found = install_driver.range_for(here) if here else None
+    if found is None or isinstance(found, Refused) or owner(s) is not None:
+        return kept  # nothing to hold against it
+    return kept if install_driver.serves(found, version(installed), flavour) else None
+
+
+def _new_driver(s: Snapshot, here: tuple[Card, ...], needed: Version, wishes: Wishes) -> Driver | Refused:
+    owned = owner(s)
+    if owned is not None:
+        reason, way = owned
+        blocked = ("owner",)
+        return Refused(
+            key="driver", what="an NVIDIA driver", reason=reason, blocked_by=blocked, way=way, source=known.DRIVER_GUIDE
+        )
+    return install_driver.choose(here, needed, wishes.branch)
+
+
+def _driver_alone(s: Snapshot, wishes: Wishes) -> tuple[Driver | None, tuple[Refused, ...]]:
+    """What the driver needs even where no wheel can be had."""
+    here = cards(s)
+    current = _current(s, here)
+    if (current is not None and wishes.branch in (None, current.branch)) or _on_chip(here) is not None:
+        return current, ()
+    made = _new_driver(s, here, (), wishes)
+    return (None, (made,)) if isinstance(made, Refused) else (made, ())
+
+
+def _assemble(
+    s: Snapshot,
+    wishes: Wishes,
+    found: Install,
+    wheel: Wheel | None,
+    driver: Driver | None,
+    python: Interpreter | None,
+    refused: tuple[Refused, ...],
+) -> Install:
+    site = _site(s)
+    steps: list[Step] = []
+    refusals = list(refused)
+    if driver is not None and not driver.installed:
+        if isinstance(site, Refused):
+            refusals.append(site)
+            wheel = None  # it would not run
+        else:
+            steps += install_driver.steps(site, driver, cards(s))
+    if isinstance(site, install_driver.Site) and owner(s) is None:
+        steps += _missing_fabric(s, site, driver)
+        if python is not None:
+            steps += install_rest.before(s, site, python, wishes, wheel)
+        steps += install_rest.after(s, site, driver, wishes, wheel)
+    if wheel is not None and python is not None:
+        steps += install_wheel.steps(wheel, python, wishes)
+    return msgspec.structs.replace(
+        found,
+        wheel=wheel,
+        driver=driver,
+        steps=tuple(steps),
+        refused=tuple(refusals),
+        notes=(*found.notes, *_notes(s, wishes, wheel, driver, site)),
+    )
+
+
+def _missing_fabric(s: Snapshot, site: install_driver.Site, driver: Driver | None) -> Iterator[Step]:
+    """The fabric manager beside a driver that stays."""
+    facts = s.driver
+    if driver is None or not driver.installed or isinstance(facts, Missing) or not value(facts.nvswitches, 0):
+        return
+    if facts.fabric_manager is not False or version(value(facts.fabric_manager_version, "")):
+        return  # it runs, or it did: what is wrong with it is for check to say
+    step = install_driver.exact_fabric(site, driver.installed, cards(s))
+    if step is not None:
+        yield step
+
+
+def _site(s: Snapshot) -> install_driver.Site | Refused:
+    os = _os(s)
+    page = known.DRIVER_GUIDE
+    if os is None:
+        return _no_system("which distribution this is could not be seen", f"follow {page}")
+    name = os.pretty_name or os.id
+    found = known.system(os.id, os.version)
+    if found is None:
+        end = eol.end_of_life(os.id, os.version, os.pretty_name)
+        if end is not None and end.date < eol.AS_OF:
+            way = "install a release that gets security updates, and come back"
+            sold = f"; {end.extended_by} sells updates until {end.extended}" if end.extended else ""
+            return _no_system(f"{name} ended on {end.date}{sold}, and today's packages of the driver are not made for it", way)
+        return _no_system(
+            f"NVIDIA's packages for {name} are not on record here", f"follow {page}, or take a release that it lists"
+        )
+    kernel = "" if isinstance(s.system, Missing) else value(s.system.kernel, "")
+    return install_driver.Site(
+        system=found,
+        os_id=os.id,
+        os_version=os.version,
+        machine=machine_of(s),
+        kernel=kernel,
+        native=found.family == "ubuntu" and install_driver.is_native(s),
+    )
+
+
+def _no_system(reason: str, way: str) -> Refused:
+    return Refused(
+        key="packages", what="the system's packages", reason=reason, blocked_by=("system",), way=way, source=known.DRIVER_GUIDE
+    )
+
+
+def _installed(s: Snapshot, wishes: Wishes) -> str:
+    """torch as the interpreter that is meant has it."""
+    if wishes.python or isinstance(s.python, Missing) or isinstance(s.python.torch, Missing):
+        return ""
+    return s.python.torch.version
+
+
+_WRONG_BUILD = (
+    "driver-too-old",
+    "gpu-arch-not-in-wheel",
+    "cpu-only-build",
+    "rocm-build-on-nvidia-host",
+    "cuda-build-on-amd-host",
+    "glibc-too-old",
+)
+
+
+def _stays(s: Snapshot, wishes: Wishes) -> str:
+    """The torch that is installed, where nothing else is asked for and no rule says that another build is needed."""
+    there = _installed(s, wishes)
+    if not there or wishes.torch or (wishes.cpu and "+cpu" not in there):
+        return ""
+    asked = tuple(rule for rule in CATALOGUE if rule.id in _WRONG_BUILD)
+    return "" if any(result.verdict is Verdict.FAIL for result in engine.judge(s, asked)) else there
+
+
+def _newer(s: Snapshot, wishes: Wishes, wheel: Wheel | None) -> Iterator[str]:
+    """What a newer driver would allow."""
+    here = cards(s)
+    served = None if wheel is None or wishes.torch or not here or owner(s) is not None else install_driver.choose(here)
+    if wheel is None or not isinstance(served, Driver):
+        return
+    place = Place(
+        machine=wheel.machine,
+        abi=wheel.abi,
+        glibc=glibc(s) or (),
+        capabilities=tuple(sorted({cc for card in here for cc in card.capabilities})),
+        driver=install_driver.first_version(served.branch),
+    )
+    better = install_torch.choose(place)
+    if (
+        isinstance(better, Wheel)
+        and version(better.torch) > version(wheel.torch)
+        and version(better.driver) > version(running_driver(s))
+    ):
+        yield f"with driver branch {served.branch} torch {better.local} would run here: --torch {better.torch} gives the steps"
+
+
+def _notes(
+    s: Snapshot, wishes: Wishes, wheel: Wheel | None, driver: Driver | None, site: install_driver.Site | Refused
+) -> Iterator[str]:
+    if wheel is not None and not glibc(s):
+        yield f"glibc could not be seen: the wheel needs {wheel.glibc}"
+    if driver is not None and driver.installed:
+        yield f"driver {driver.installed} stays"
+        yield from _newer(s, wishes, wheel)
+    owned = owner(s)
+    if owned is not None and not wishes.cpu:
+        yield f"{owned[0]}; {owned[1]}"
+    if isinstance(site, install_driver.Site) and driver is not None and not driver.installed:
+        if not isinstance(s.driver, Missing) and s.driver.secure_boot is True:
+            yield "Secure Boot is on: the module is signed with a key of this host, which the next start asks to enrol (mokutil)"
+        if site.system.confidence != "high":
+            yield f"the repository's name {site.system.repository} is from: {site.system.source}"
+    if wheel is not None and wheel.build != "cpu":
+        yield "no CUDA toolkit, cuDNN or NCCL of the system is needed: the wheel brings its own"

@@ -1,0 +1,194 @@
+"""What a host is, as far as installing asks: its GPUs, driver, distribution and interpreter."""
+
+from __future__ import annotations
+
+import msgspec
+
+from torchtune_sys.knowledge import gpus
+from torchtune_sys.knowledge import torch as torches
+from torchtune_sys.knowledge.cuda import Architecture, architecture_of, architectures
+from torchtune_sys.knowledge.tables import rows
+from torchtune_sys.model.facts.gpu import Gpu
+from torchtune_sys.model.install import Refused, Wishes
+from torchtune_sys.model.snapshot import Snapshot
+from torchtune_sys.model.values import Missing, absent, known
+from torchtune_sys.model.version import Version, version
+from torchtune_sys.rules import driver_state
+from torchtune_sys.rules.torch_build import capability, machine
+
+Capability = tuple[int, int]
+
+
+class Card(msgspec.Struct, frozen=True, kw_only=True):
+    """One NVIDIA GPU that is this host's own."""
+
+    name: str
+    """As NVML or the data sheet calls it, else its PCI device id."""
+    capabilities: tuple[Capability, ...]
+    """Those that it may have: one, or without a driver all of its generation."""
+    architecture: Architecture | None
+    nvswitch: bool = False
+    """Sits on a board with NVSwitches."""
+
+
+def cards(s: Snapshot) -> tuple[Card, ...]:
+    """As NVML shows them; those that it does not show (or cannot, without a driver) by their PCI device id."""
+    shown = () if isinstance(s.gpu, Missing) or s.gpu.vendor != "nvidia" else known(s.gpu.devices, ())
+    found = [_of_nvml(gpu) for gpu in shown]
+    seen = {gpu.pci_address for gpu in shown if not isinstance(gpu.pci_address, Missing)}
+    listed = () if isinstance(s.driver, Missing) else known(s.driver.nvidia_devices, ())
+    if shown and not seen:  # a report that names GPUs without their places
+        return tuple(found)
+    ids = {} if isinstance(s.pci, Missing) else {item.address: known(item.device, "") for item in known(s.pci.devices, ())}
+    for address in listed:
+        if address not in seen and driver_state.bound_driver(s, address) != "vfio-pci":
+            found.append(_of_pci(ids.get(address, "")))
+    return tuple(found)
+
+
+def _of_nvml(gpu: Gpu) -> Card:
+    cc, name = capability(gpu), known(gpu.name, "a GPU without a name")
+    told = None if isinstance(cc, Missing) else cc
+    arch = architecture_of(told) if told else gpus.architecture_by_name(name)
+    model = gpus.by_name(name)
+    return Card(
+        name=name,
+        capabilities=(told,) if told else _of_generation(arch),
+        architecture=arch,
+        nvswitch=model is not None and model.nvswitch,
+    )
+
+
+def _of_pci(device: str) -> Card:
+    number = device.removeprefix("0x").lower()
+    row = next((row for row in rows("gpus") if number in row["pci_device_ids"].split()), None)
+    if row is not None:
+        model = gpus.by_name(row["nvml_name_examples"].split("|")[0])
+        cc = version(row["cc"])
+        return Card(
+            name=row["name"],
+            capabilities=((cc[0], cc[1]),),
+            architecture=architecture_of(cc),
+            nvswitch=model is not None and model.nvswitch,
+        )
+    arch = gpus.architecture_by_device(number)
+    called = f"PCI device 10de:{number}" if number else "a GPU of a kind that could not be seen"
+    return Card(name=f"{called} ({arch.name})" if arch else called, capabilities=_of_generation(arch), architecture=arch)
+
+
+def _of_generation(arch: Architecture | None) -> tuple[Capability, ...]:
+    """Every capability of a generation that a card in a slot may have: what runs on all of them runs on this one."""
+    if arch is None:
+        return ()
+    told = {version(row["cc"])[:2] for row in (*rows("gpus"), *rows("gpu_names"))} | {arch.first_cc}
+    return tuple(sorted((cc[0], cc[1]) for cc in told if architecture_of(cc) == arch and not torches.on_chip((cc[0], cc[1]))))
+
+
+def unknown_architectures(found: tuple[Card, ...]) -> tuple[Card, ...]:
+    return tuple(card for card in found if card.architecture is None or not card.capabilities)
+
+
+def is_nvidia(s: Snapshot) -> bool:
+    """Whether an NVIDIA GPU is here, or a driver that speaks for one."""
+    if cards(s):
+        return True
+    return not isinstance(s.gpu, Missing) and s.gpu.vendor == "nvidia" and not isinstance(s.gpu.driver_version, Missing)
+
+
+def is_amd(s: Snapshot) -> bool:
+    here = not isinstance(s.gpu, Missing) and s.gpu.vendor == "amd" and bool(known(s.gpu.devices, ()))
+    return here or (not isinstance(s.driver, Missing) and bool(known(s.driver.amd_devices, ())))
+
+
+def running_driver(s: Snapshot) -> str:
+    """Version of the driver that is installed, ``""`` where there is none or none was seen."""
+    return known(driver_state.driver_version(s), "")
+
+
+def owner(s: Snapshot) -> tuple[str, str] | None:
+    """Who gives this system its driver, and where to install one: None where it is this system itself."""
+    if isinstance(s.system, Missing):
+        return None
+    container = known(s.system.container, "")
+    if container:
+        way = "install it on the container's host, with nvidia-container-toolkit there; run torchtune-sys on that host"
+        return f"this is a container ({container}): the driver is its host's", way
+    if known(s.system.hypervisor, "") in ("wsl1", "wsl2"):
+        way = "install NVIDIA's driver in Windows (https://docs.nvidia.com/cuda/wsl-user-guide/), never one in here"
+        return "this is WSL: the driver is Windows'", way
+    return None
+
+
+class Interpreter(msgspec.Struct, frozen=True, kw_only=True):
+    abi: str
+    """``cp312``, ``cp313t``"""
+    program: str
+    """What starts it, for making an environment."""
+    is_here: bool
+    """Whether it was seen on the host."""
+
+    @property
+    def version(self) -> str:
+        """``3.12``, ``3.13t``"""
+        return f"3.{self.abi.removeprefix('cp3')}"
+
+
+def interpreter(s: Snapshot, wishes: Wishes) -> Interpreter | Refused:
+    """The interpreter that was asked for, else the one that was found."""
+    found = _found(s)
+    if wishes.python:
+        wanted = f"cp{wishes.python.replace('.', '')}"
+        if isinstance(found, Interpreter) and found.abi == wanted:
+            return found
+        return Interpreter(abi=wanted, program=f"python{wishes.python}", is_here=False)
+    return found
+
+
+def _found(s: Snapshot) -> Interpreter | Refused:
+    python = s.python
+    numbers = () if isinstance(python, Missing) else version(known(python.version, ""))
+    if isinstance(python, Missing) or len(numbers) < 2:
+        return _no_interpreter("no Python that starts was seen on this host")
+    if known(python.implementation, "cpython") not in ("", "cpython"):
+        return _no_interpreter(f"the interpreter is {python.implementation}, and wheels are for CPython")
+    if "32-bit" in known(python.machine, ""):
+        return _no_interpreter("the interpreter is a 32-bit one, and there are no such wheels")
+    free = "t" if python.free_threaded is True else ""
+    program = known(python.executable, "python3")
+    base = known(python.base_prefix, "")
+    if base and base != known(
+        python.prefix, base
+    ):  # an environment is made with the Python below it, not with another environment
+        program = f"{base}/bin/python{numbers[0]}.{numbers[1]}{free}"
+    return Interpreter(abi=f"cp{numbers[0]}{numbers[1]}{free}", program=program, is_here=True)
+
+
+def _no_interpreter(reason: str) -> Refused:
+    return Refused(
+        key="torch",
+        what="torch",
+        reason=reason,
+        blocked_by=("python",),
+        way="name one: --python 3.12, which uv fetches by itself (--tool uv)",
+    )
+
+
+def glibc(s: Snapshot) -> Version | None:
+    """``()`` where it could not be seen, None where there is none (musl)."""
+    looks = [
+        s.python if isinstance(s.python, Missing) else s.python.glibc,
+        s.system if isinstance(s.system, Missing) else s.system.glibc,
+    ]
+    told = next((version(look) for look in looks if isinstance(look, str)), ())
+    return None if not told and any(absent(look) for look in looks) else told
+
+
+def machine_of(s: Snapshot) -> str:
+    """``x86_64``, ``aarch64`` …; ``""`` where it could not be seen."""
+    return machine(s).partition(" ")[0]
+
+
+def generations(found: tuple[Card, ...]) -> tuple[Architecture, ...]:
+    """Oldest first."""
+    here = {card.architecture.name for card in found if card.architecture is not None}
+    return tuple(arch for arch in architectures() if arch.name in here)

@@ -1,0 +1,152 @@
+"""What else training needs on a host: compiler, headers, RDMA, numactl, containers; each only where something here needs it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torchtune_sys.knowledge import install as known
+from torchtune_sys.model.install import Command, Driver, File, Step, Wheel, Wishes
+from torchtune_sys.model.snapshot import Snapshot
+from torchtune_sys.model.values import Missing
+from torchtune_sys.model.values import known as value
+from torchtune_sys.model.version import version
+from torchtune_sys.planner.install_driver import Site, install, root
+from torchtune_sys.planner.install_host import Interpreter
+
+_TUNING_GUIDE = "PyTorch tuning guide (docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html)"
+_TRITON = "triton/runtime/build.py: Triton compiles its launcher with the C compiler and Python.h"
+
+
+def before(s: Snapshot, site: Site, python: Interpreter, wishes: Wishes, wheel: Wheel | None) -> Iterator[Step]:
+    """What comes before torch is installed."""
+    if wheel is not None:
+        yield from _venv(site, python, wishes)
+    yield from _compiler(s, site, python, wheel)
+    nodes = () if isinstance(s.numa, Missing) else value(s.numa.nodes, ())
+    if len(nodes) > 1:
+        yield from _packages(
+            site, "numactl", "numactl", f"{len(nodes)} NUMA nodes: it places processes and their memory", "numactl(8)"
+        )
+
+
+def _packages(site: Site, purpose: str, title: str, why: str, source: str, optional: bool = False) -> Iterator[Step]:
+    found = known.packages(site.system.family, purpose)
+    page = "" if found is not None else "no source on record tells this distribution's package"
+    actions = () if found is None else (install(site, *found.names),)
+    told = source if found is None else f"{source}; {found.source}"
+    yield Step(key=purpose, title=title, actions=actions, why=why, source=told, by_hand=page, optional=optional)
+
+
+def _venv(site: Site, python: Interpreter, wishes: Wishes) -> Iterator[Step]:
+    """Debian and Ubuntu split venv off; elsewhere it comes with Python."""
+    if site.system.manager == "apt" and wishes.tool == "pip" and python.is_here and python.program.startswith("/usr/bin/"):
+        yield from _packages(
+            site, "python-venv", "venv of the system's Python", "an environment is made with it", "PEP 668; README.Debian"
+        )
+
+
+def _compiler(s: Snapshot, site: Site, python: Interpreter, wheel: Wheel | None) -> Iterator[Step]:
+    if wheel is None:
+        return
+    facts = s.python
+    if isinstance(facts, Missing) or not isinstance(facts.compiler, str):
+        yield from _packages(site, "compiler", "a C compiler", "torch.compile builds with it", _TRITON)
+    if not python.is_here or not python.program.startswith("/usr/bin/"):
+        return  # uv's, conda's and python.org's own builds come with their headers
+    if not isinstance(facts, Missing) and facts.headers is not True:
+        yield from _packages(site, "python-headers", "Python's headers", "torch.compile builds against Python.h", _TRITON)
+
+
+def after(s: Snapshot, site: Site, driver: Driver | None, wishes: Wishes, wheel: Wheel | None) -> Iterator[Step]:
+    """What does not wait for torch, nor torch for it."""
+    yield from _rdma(s, site, driver, "rdma" in wishes.extras)
+    yield from _containers(s, site, driver, "container-toolkit" in wishes.extras)
+    if wheel is not None and (wheel.build == "cpu" or "jemalloc" in wishes.extras):
+        why = "for CPU tensors: freed memory is taken again; torchtune-sys generate env says how to preload it, measure it"
+        yield from _packages(site, "jemalloc", "jemalloc", why, _TUNING_GUIDE, optional=True)
+    if "cuda-toolkit" in wishes.extras and wheel is not None and wheel.build != "cpu":
+        yield from _toolkit(site, wheel)
+
+
+def _rdma(s: Snapshot, site: Site, driver: Driver | None, wanted: bool) -> Iterator[Step]:
+    there = not isinstance(s.network, Missing) and not isinstance(s.network.rdma, Missing) and bool(s.network.rdma)
+    if not there and not wanted:
+        return
+    why = "NCCL reaches RDMA cards through libibverbs, else it takes TCP (DOCA-OFED and the EFA installer bring their own)"
+    in_use = driver is not None and bool(driver.installed) and not wanted
+    yield from _packages(site, "rdma", "the user space of RDMA", why, "NCCL user guide, Networking", optional=in_use)
+    if driver is None or _dma_buf(driver, site.kernel):
+        return
+    path = "/etc/modules-load.d/torchtune-sys-peermem.conf"
+    yield Step(
+        key="peermem",
+        title="nvidia-peermem, for GPUDirect RDMA",
+        actions=(
+            File(path=path, text="# Written by torchtune-sys generate install.\nnvidia-peermem\n", root=True),
+            *((root("modprobe", "nvidia-peermem"),) if driver.installed else ()),
+        ),
+        why=f"DMA-BUF needs the open module and Linux 5.12: here it is the {driver.module} one on {site.kernel or 'an unseen kernel'}",
+        source="https://docs.nvidia.com/cuda/gpudirect-rdma/",
+    )
+
+
+def _dma_buf(driver: Driver, kernel: str) -> bool:
+    return driver.module == "open" and version(kernel) >= (5, 12)
+
+
+def _containers(s: Snapshot, site: Site, driver: Driver | None, wanted: bool) -> Iterator[Step]:
+    software = s.software
+    names = () if isinstance(software, Missing) else tuple(item.name for item in value(software.packages, ()))
+    docker = not isinstance(software, Missing) and software.docker is True
+    if driver is None or "nvidia-container-toolkit" in names or not (docker or wanted):
+        return
+    found = known.packages(site.system.family, "container-toolkit")
+    then = (
+        (root("nvidia-ctk", "runtime", "configure", "--runtime=docker"), root("systemctl", "restart", "docker")) if docker else ()
+    )
+    yield Step(
+        key="container-toolkit",
+        title="nvidia-container-toolkit",
+        actions=(*_container_repository(site), install(site, *found.names), *then) if found else (),
+        why="docker run --gpus (and Podman's CDI) hand the GPUs to containers with it; it restarts Docker, and with it containers"
+        if docker
+        else "containers get the GPUs with it",
+        source=f"{known.CONTAINER_GUIDE}",
+        by_hand="" if found else known.CONTAINER_GUIDE,
+        optional=not wanted,
+    )
+
+
+def _container_repository(site: Site) -> tuple[Command | File, ...]:
+    """NVIDIA's repository of driver packages has the toolkit, too; this one has it for every distribution of a kind."""
+    url = known.CONTAINER_TOOLKIT
+    if site.system.manager == "apt":
+        key = "/usr/share/keyrings/nvidia-container-toolkit-keyring.asc"
+        fetch = known.packages(site.system.family, "fetch")
+        arch = "deb [signed-by=" + key + f"] {url}/stable/deb/$(ARCH) /\n"
+        return (
+            install(site, *(fetch.names if fetch else ())),
+            root("curl", "-fsSL", "-o", key, f"{url}/gpgkey"),
+            File(path="/etc/apt/sources.list.d/nvidia-container-toolkit.list", text=arch, root=True),
+            root("apt-get", "update"),
+        )
+    place = {"dnf": "/etc/yum.repos.d", "zypper": "/etc/zypp/repos.d"}.get(site.system.manager)
+    if place is None:
+        return ()
+    return (
+        root("curl", "-fsSL", "-o", f"{place}/nvidia-container-toolkit.repo", f"{url}/stable/rpm/nvidia-container-toolkit.repo"),
+    )
+
+
+def _toolkit(site: Site, wheel: Wheel) -> Iterator[Step]:
+    number = f"{wheel.build[2:-1]}-{wheel.build[-1]}"
+    found = known.packages(site.system.family, "toolkit", toolkit=number)
+    yield Step(
+        key="cuda-toolkit",
+        title=f"CUDA toolkit {number.replace('-', '.')}, for nvcc",
+        actions=() if found is None else (install(site, *found.names),),
+        why="only extensions that are compiled here need it, with the CUDA that torch was built with; torch's wheels bring their own",
+        source=known.DRIVER_GUIDE if found is None else found.source,
+        by_hand="" if found else "https://docs.nvidia.com/cuda/cuda-installation-guide-linux/",
+        optional=True,
+    )

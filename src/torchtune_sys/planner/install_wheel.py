@@ -1,0 +1,131 @@
+"""The commands that put torch into an environment: pip, uv, conda-forge, pixi."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torchtune_sys.model.install import Command, File, Step, Wheel, Wishes
+from torchtune_sys.model.version import version
+from torchtune_sys.planner.install_host import Interpreter
+
+CONDA = "pytorch issue 138506: the channel pytorch ended with 2.5.1; conda-forge's feedstock pytorch-cpu-feedstock"
+_OWN_PACE = (
+    "conda-forge builds releases at its own pace, with GPU code of its own choice: its solver says whether it has this one"
+)
+
+
+def steps(wheel: Wheel, python: Interpreter, wishes: Wishes) -> Iterator[Step]:
+    make = {"pip": _pip, "uv": _uv, "conda": _conda, "pixi": _pixi}[wishes.tool]
+    yield make(wheel, python, wishes.venv)
+
+
+def _title(wheel: Wheel) -> str:
+    where = "from PyPI" if not wheel.index else f"from {wheel.index}"
+    return f"torch {wheel.local}, {where}"
+
+
+def _why(wheel: Wheel) -> str:
+    needs = f"driver {wheel.driver} or newer, " if wheel.driver else ""
+    return f"needs {needs}glibc {wheel.glibc}, {wheel.abi} on {wheel.machine}; an environment, because of PEP 668"
+
+
+def specifiers(wheel: Wheel) -> tuple[str, ...]:
+    """The version alone: the index decides on the build, and PyPI knows no local versions."""
+    found = [f"torch=={wheel.torch}"]
+    if wheel.torchvision:
+        found.append(f"torchvision{wheel.torchvision}")
+    return tuple(found)
+
+
+def _index(wheel: Wheel) -> tuple[str, ...]:
+    return ("--index-url", wheel.index) if wheel.index else ()
+
+
+def _pip(wheel: Wheel, python: Interpreter, venv: str) -> Step:
+    inside = f"{venv}/bin/python"
+    return Step(
+        key="torch",
+        title=_title(wheel),
+        actions=(
+            Command(words=(python.program, "-m", "venv", venv)),
+            Command(words=(inside, "-m", "pip", "install", *specifiers(wheel), *_index(wheel))),
+        ),
+        why=_why(wheel) + ("" if python.is_here else f"; {python.program} must be there (--tool uv fetches it)"),
+        source=wheel.source,
+    )
+
+
+def _uv(wheel: Wheel, python: Interpreter, venv: str) -> Step:
+    wanted = python.program if python.is_here else python.version
+    return Step(
+        key="torch",
+        title=_title(wheel),
+        actions=(
+            Command(words=("uv", "venv", "--allow-existing", "--python", wanted, venv)),
+            Command(words=("uv", "pip", "install", "--python", f"{venv}/bin/python", *specifiers(wheel), *_index(wheel))),
+        ),
+        why=_why(wheel) + "; uv fetches the Python that it does not find",
+        source=wheel.source,
+    )
+
+
+def cuda_below(wheel: Wheel) -> int:
+    """The CUDA major version that the driver does not run any more (or the GPU: CUDA 13 begins with Turing).
+
+    >>> cuda_below(Wheel(torch="2.14.1", build="cu126", index="", abi="cp312", machine="x86_64", torchvision="", driver="", glibc="",
+    ...                  source=""))
+    13
+    """
+    return int(wheel.build[2:-1]) + 1
+
+
+def _conda(wheel: Wheel, python: Interpreter, venv: str) -> Step:
+    minor = ".".join(str(number) for number in version(wheel.torch)[:2])
+    gpu = wheel.build != "cpu"
+    specs = [f"python={python.version.rstrip('t')}", f"pytorch-{'gpu' if gpu else 'cpu'}={minor}"]
+    specs += [f"cuda-version<{cuda_below(wheel)}"] if gpu else []
+    return Step(
+        key="torch",
+        title=f"torch {minor} from conda-forge",
+        actions=(
+            Command(
+                words=("conda", "create", "--yes", "--prefix", venv, "--override-channels", "--channel", "conda-forge", *specs)
+            ),
+        ),
+        why="conda-forge; NVIDIA's and PyTorch's own channels have no newer torch than 2.5.1"
+        + ("; on a host without a GPU set CONDA_OVERRIDE_CUDA for the solver" if gpu else ""),
+        source=CONDA,
+        by_hand=f"https://conda-forge.org/packages/ ({_OWN_PACE})",
+    )
+
+
+def _pixi(wheel: Wheel, python: Interpreter, venv: str) -> Step:
+    minor = ".".join(str(number) for number in version(wheel.torch)[:2])
+    gpu = wheel.build != "cpu"
+    platform = "linux-64" if wheel.machine == "x86_64" else "linux-aarch64"
+    cuda = str(cuda_below(wheel) - 1) if gpu else ""
+    lines = [
+        "# Written by torchtune-sys generate install.",
+        "[workspace]",
+        'name = "training"',
+        'channels = ["conda-forge"]',
+        f'platforms = ["{platform}"]',
+        *(["", "[system-requirements]", f'cuda = "{cuda}"'] if gpu else []),
+        "",
+        "[dependencies]",
+        f'python = "{python.version.rstrip("t")}.*"',
+        f'pytorch-{"gpu" if gpu else "cpu"} = "{minor}.*"',
+        *([f'cuda-version = "<{cuda_below(wheel)}"'] if gpu else []),
+    ]
+    path = f"{venv}/pixi.toml"
+    return Step(
+        key="torch",
+        title=f"torch {minor} from conda-forge, by pixi",
+        actions=(
+            File(path=path, text="\n".join(lines) + "\n"),
+            Command(words=("pixi", "install", "--manifest-path", path)),
+        ),
+        why="without system-requirements pixi takes the CPU build (pixi 0.71 and later write it as platforms = [{ …, cuda = … }])",
+        source="https://pixi.prefix.dev/latest/python/pytorch",
+        by_hand=f"https://conda-forge.org/packages/ ({_OWN_PACE})",
+    )
