@@ -1,0 +1,52 @@
+"""Run the smoke test again and again on a host with nothing wrong, and say how often it found something: it must be never.
+
+    python scripts/smoke_clean_runs.py 30 --python ~/train/.venv/bin/python3
+
+Prints a line for each run and the spread of its figures; exit status 1 if any run was not a pass.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+from typing import Any
+
+
+def run(python: str, rest: list[str]) -> dict[str, Any]:
+    argv = [sys.executable, "-m", "torchtune_sys", "smoke", "--python", python, "--no-proof", "--format", "json", *rest]
+    done = subprocess.run(argv, stdout=subprocess.PIPE, text=True, timeout=1000)
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("count", type=int)
+    parser.add_argument("--python", required=True)
+    asked, rest = parser.parse_known_args()
+    figures: dict[str, list[float]] = {}
+    alarms = 0
+    for number in range(1, asked.count + 1):
+        report = run(asked.python, rest)
+        bad = [
+            f"{stage['stage']}: {stage['cause']} {stage['seen']}"
+            for stage in report["stages"]
+            if stage["verdict"] not in ("pass", "na")
+        ]
+        alarms += bool(bad)
+        print(f"{number:3} {report['verdict']:8}{report['seconds']:6.1f} s  {'; '.join(bad)}", flush=True)
+        figures.setdefault("whole run (s)", []).append(report["seconds"])
+        for stage in report["stages"]:
+            for figure in stage["figures"]:
+                figures.setdefault(f"{stage['stage']}: {figure['name']} ({figure['unit']})", []).append(figure["value"])
+    for name, values in figures.items():
+        print(f"{name:50} {min(values):10.4g} {statistics.median(values):10.4g} {max(values):10.4g}")
+    print(f"{asked.count} runs, {alarms} with a finding")
+    return bool(alarms)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
