@@ -100,26 +100,55 @@ def test_two_at_once(tmp_path: Path) -> None:
         assert child.returncode == 0, output
 
 
+@pytest.mark.long
 def test_hang_names_rank_host_and_line(bench: Bench) -> None:
+    """Rank 0 gives up waiting; where the other one is must be asked before that one notices."""
+    patched(
+        """
+        import time
+        import torch.utils.data
+        def waiting_for_ever(*args, **more):
+            time.sleep(1000)
+        torch.utils.data.DistributedSampler.__init__ = waiting_for_ever
+        """,
+        rank=1,
+    )(bench)
+    outcome = bench.run("sampler", 2)
+    stage = outcome.stages["sampler"]
+    assert (stage["verdict"], stage["cause"], outcome.rc) == ("fail", "rank-hung", 1), outcome.told
+    assert "rank 1 did not answer" in stage["seen"]
+    (place,) = stage["places"]
+    assert place.startswith("rank 1 (pid ") and f" on {socket.gethostname()}): in stage sampler, smoke.py:" in place
+    assert "in samples_are_shared_out, below it sitecustomize.py:" in place and place.endswith("in waiting_for_ever")
+    assert not outcome.left
+
+
+@pytest.mark.long
+def test_hang_in_an_exchange_names_who_did_not_come(bench: Bench) -> None:
     patched(
         """
         import time
         import torch.nn.parallel as parallel
-        def waiting_for_ever(*args, **more):
-            time.sleep(1000)
-        parallel.DistributedDataParallel.forward = waiting_for_ever
+        parallel.DistributedDataParallel.join = lambda *args, **more: time.sleep(1000)
         """,
         rank=1,
     )(bench)
-    bench.options += ["--timeout", "25"]
-    outcome = bench.run("ddp", 2)
-    stage = outcome.stages["ddp"]
-    assert stage["verdict"] == "unknown" and outcome.rc == 3, outcome.told
-    places = stage["places"]
-    assert [place.split(" (pid")[0] for place in places] == ["rank 0", "rank 1"]
-    assert all(f" on {socket.gethostname()})" in place and "in stage ddp, smoke.py:" in place for place in places), places
-    assert "sitecustomize.py:" in places[1] and "in waiting_for_ever" in places[1]
+    outcome = bench.run("join", 2)
+    stage = outcome.stages["join"]
+    assert (stage["verdict"], stage["cause"], outcome.rc) == ("fail", "rank-hung", 1), outcome.told
+    assert stage["seen"] == "rank 1 did not go on" or "rank 1 did not answer" in stage["seen"], outcome.told
+    assert "in uneven_ranks_join" in stage["places"][-1]
     assert not outcome.left
+
+
+@pytest.mark.long
+def test_time_that_is_up_is_unknown(bench: Bench) -> None:
+    patched("import time, torch\ntorch.Tensor.__matmul__ = lambda *args: time.sleep(1000)")(bench)
+    bench.options += ["--timeout", "20"]
+    outcome = bench.run("device,gemm,conv", 2)
+    assert outcome.rc == 3, outcome.told
+    assert (outcome.verdicts["gemm"], outcome.verdicts["conv"]) == ("unknown", "unknown"), outcome.told
+    assert "time" in outcome.stages["gemm"]["seen"] and not outcome.left
 
 
 @pytest.mark.parametrize(
@@ -139,6 +168,13 @@ def test_what_is_no_python_is_told(bench: Bench, python: str, words: str) -> Non
     assert outcome.rc in (1, 2) and "Traceback" not in outcome.errors, outcome.told
     assert words.replace("{folder}", str(bench.folder)) in outcome.errors + str(outcome.report), outcome.told
     assert not outcome.left
+
+
+def test_scratch_that_cannot_be_written_is_told(bench: Bench) -> None:
+    bench.options += ["--scratch", "/proc"]
+    outcome = bench.run("device", 2)
+    assert outcome.rc == 2 and outcome.errors.startswith("torchtune-sys: /proc: "), outcome.told
+    assert "--scratch" in outcome.errors
 
 
 @pytest.mark.slow
@@ -189,11 +225,9 @@ def _babble(name: str) -> None:
             speaker.settimeout(5)
             speaker.connect(name)
             speaker.sendall(lines[2] + several[0])
-    kept = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    kept.connect(name)
-    kept.sendall(lines[2])
-    time.sleep(1)
-    kept.close()
+    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as silent:
+        silent.connect(name)
+        time.sleep(1)
 
 
 @pytest.mark.long

@@ -45,6 +45,9 @@ WORDS = [
     ("fatal error: stdio.h: No such file or directory", "compile", "compiler-headers-missing"),
     ("PermissionError: [Errno 13] Permission denied: '/cache/torchinductor'", "compile", "compile-cache-not-writable"),
     ("KeyError: 'getpwuid(): uid not found: 1234'", "compile", "container-uid-without-passwd"),
+    ("ImportError: no PyTorch, but another module named torch: ['/data/torch']", "import", "torch-shadowed"),
+    ("RuntimeError: DataLoader worker (pid(s) 14619) exited unexpectedly", "dataloader", "dataloader-worker-killed"),
+    ("RuntimeError: rank 1 did not answer within 20 s (wait timeout after 20000ms, keys: /join/1/1)", "join", "rank-hung"),
     ("OSError: [Errno 24] Too many open files", "dataloader", "nofile-limit-too-low"),
     ("RuntimeError: [enforce fail at alloc_cpu.cpp:118] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to allocate 268435456 bytes.", "device", "host-memory-oom"),
     ("A module that was compiled using NumPy 1.x cannot be run in NumPy 2.0.0", "import", "numpy2-with-old-torch"),
@@ -82,6 +85,9 @@ def test_causes_are_of_the_one_vocabulary_or_the_smoke_test_s_own() -> None:
         "gpu-memory-in-use",
         "compile-cache-not-writable",
         "checkpoints-not-writable",
+        "torch-shadowed",
+        "dataloader-worker-killed",
+        "rank-hung",
     }
     used = {cause for row in tables.rows("symptoms") for cause in row["cause"].split("|")}
     assert used - known == own

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import pytest
 
 MARK = "TORCHTUNE_SYS_TEST_BENCH"
-PATIENCE_S = 170
+PATIENCE_S = 400
 
 
 def torch_python() -> str:

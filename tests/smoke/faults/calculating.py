@@ -286,6 +286,7 @@ ROWS = (
                 return optimizer.step(*args, **more)
             torch.amp.GradScaler.step = step
         """),
+        stages="amp-fp16",
         stage="amp-fp16",
         cause="scaler-never-skips",
     ),
@@ -347,7 +348,6 @@ ROWS = (
             real = torch.nn.utils.clip_grad_norm_
             torch.nn.utils.clip_grad_norm_ = lambda held, norm, **more: real(list(held)[1:], norm, **more)
         """),
-        stages="amp-fp16",
         stage="amp-fp16",
         cause="clip-wrong",
     ),

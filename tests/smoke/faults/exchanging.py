@@ -153,6 +153,53 @@ ROWS = (
         cause="no-sync-synchronises",
     ),
     Fault(
+        name="bucket-views-summed",
+        what="DDP with gradient_as_bucket_view does not divide by the number of ranks",
+        means=_SOME,
+        inject=patched("""
+            import torch.distributed as dist
+            import torch.nn.parallel as parallel
+            real = parallel.DistributedDataParallel.__init__
+            def summed(state, bucket):
+                return dist.all_reduce(bucket.buffer(), async_op=True).get_future().then(lambda future: future.value()[0])
+            def init(self, *args, **more):
+                real(self, *args, **more)
+                if more.get("gradient_as_bucket_view"):
+                    self.register_comm_hook(None, summed)
+            parallel.DistributedDataParallel.__init__ = init
+        """),
+        stage="ddp",
+        cause="ddp-gradients-wrong",
+    ),
+    Fault(
+        name="fsdp-shards-nothing",
+        what="FSDP leaves every rank the whole model",
+        means=_SOME,
+        inject=patched("""
+            import torch.distributed.fsdp as fsdp
+            fsdp.fully_shard = lambda module, **more: module
+        """),
+        stage="fsdp",
+        cause="fsdp-not-sharded",
+    ),
+    Fault(
+        name="fsdp-without-reduction",
+        what="FSDP does not reduce gradients over ranks",
+        means=_SOME,
+        inject=patched("""
+            import torch.distributed.fsdp as fsdp
+            real = fsdp.fully_shard
+            def shard(module, **more):
+                found = real(module, **more)
+                found.set_requires_gradient_sync(False)
+                return found
+            fsdp.fully_shard = shard
+        """),
+        stages="fsdp",
+        stage="fsdp",
+        cause="fsdp-step-wrong",
+    ),
+    Fault(
         name="sampler-without-shards",
         what="DistributedSampler gives every rank all samples",
         means=_SOME,

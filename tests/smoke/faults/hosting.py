@@ -22,6 +22,14 @@ from smoke.faults.means import (
     variables,
 )
 from smoke.faults.row import Fault
+from torchtune_sys.smoke.names import stage_names
+
+NOT_REACHED = {
+    name: "unknown"
+    for name in stage_names()[stage_names().index("rendezvous") + 1 :]
+    if name not in ("sync-batchnorm", "shared-gpu", "compile")
+}
+"""What needs ranks that have met."""
 
 
 def _other_python(bench: Bench) -> None:
@@ -234,10 +242,9 @@ ROWS = (
         what="GLOO_SOCKET_IFNAME names an interface that is not there",
         means="environment",
         inject=variables(GLOO_SOCKET_IFNAME="eth77"),
-        stages="allreduce",
         stage="rendezvous",
         cause="gloo-wrong-interface",
-        others={"allreduce": "unknown"},
+        others=NOT_REACHED,
         quick=True,
     ),
     Fault(

@@ -6,7 +6,7 @@ import subprocess
 from collections.abc import Callable
 
 from smoke.faults.bench import Bench
-from smoke.faults.means import all_of, as_user, from_path, options, patched, unshared, variables
+from smoke.faults.means import all_of, as_user, from_path, options, owned_by_another, patched, unshared, variables
 from smoke.faults.row import Fault, Inject
 
 _PRIVATE = "-m --propagation private"
@@ -91,6 +91,38 @@ ROWS = (
         cause="resume-differs",
     ),
     Fault(
+        name="sharded-checkpoint-bit",
+        what="One bit of a sharded checkpoint is another after one rank read it",
+        means="sitecustomize",
+        inject=patched(
+            """
+            import torch
+            import torch.distributed.checkpoint as checkpoint
+            real = checkpoint.load
+            def load(held, *args, **more):
+                found = real(held, *args, **more)
+                with torch.no_grad():
+                    first = next(iter(held["model"].values()))
+                    first = first.to_local() if hasattr(first, "to_local") else first
+                    first.view(torch.int32).view(-1)[7].bitwise_xor_(1)
+                return found
+            checkpoint.load = load
+        """,
+            rank=1,
+        ),
+        stage="checkpoint-sharded",
+        cause="sharded-checkpoint-differs",
+    ),
+    Fault(
+        name="disk-full-sharded",
+        what="The disk for sharded checkpoints has 100 kB",
+        means="namespace",
+        inject=_small_disk("100k"),
+        stages="checkpoint-sharded",
+        stage="checkpoint-sharded",
+        cause="disk-full-or-quota",
+    ),
+    Fault(
         name="no-compiler",
         what="No C++ compiler on PATH",
         means="environment",
@@ -138,10 +170,9 @@ ROWS = (
         what="The directory for compiled code belongs to another user",
         means="environment",
         inject=all_of(
-            lambda bench: (bench.folder / "torchinductor_nobody").mkdir(mode=0o700),
+            owned_by_another("{folder}/torchinductor_nobody"),
             variables(TORCHINDUCTOR_CACHE_DIR="{folder}/torchinductor_nobody/below"),
             as_user(54321),
-            unshared("-m", "chown 0:0 {folder}/torchinductor_nobody"),
         ),
         stages="compile",
         stage="compile",

@@ -36,4 +36,4 @@ class Fault(NamedTuple):
     @property
     def sole(self) -> bool:
         """All stages run and no other one fails: nothing else would have caught it."""
-        return not self.stages and not self.others
+        return not self.stages and "fail" not in self.others.values()
