@@ -21,6 +21,7 @@ from _pytest.runner import runtestprotocol
 
 KILLED, SURVIVED, UNTESTED, TIMEOUT = "killed", "survived", "untested", "timeout"
 DEADLINE_S = 20.0
+"""Of processor time: another program's load kills no mutant."""
 MODULES_AT_MOST = 12
 """A test that reaches more modules of rules/ judges the whole catalogue: slow, and not written for one rule."""
 
@@ -107,8 +108,12 @@ class Mutants:
             return UNTESTED
         child = os.fork()
         if not child:
-            signal.signal(signal.SIGALRM, signal.SIG_DFL)
-            signal.setitimer(signal.ITIMER_REAL, DEADLINE_S)
+            for number, timer, seconds in (
+                (signal.SIGPROF, signal.ITIMER_PROF, DEADLINE_S),
+                (signal.SIGALRM, signal.ITIMER_REAL, 30 * DEADLINE_S),
+            ):
+                signal.signal(number, signal.SIG_DFL)
+                signal.setitimer(timer, seconds)
             os._exit(self._run(mutant, tests))
         status = os.waitpid(child, 0)[1]
         if os.WIFSIGNALED(status):
