@@ -53,12 +53,8 @@ def _reduced(here: Here, dtype: torch.dtype, count: int) -> List[Fault]:
     if dtype == torch.bfloat16 and here.world > _EXACT_IN_BFLOAT16:
         return []
     held = _integers_of(here, here.rank, count).to(here.device, dtype)
-    try:
-        dist.all_reduce(held)
-    except RuntimeError as error:
-        if "Invalid scalar type" in str(error):  # gloo of older torches lacks bfloat16
-            return []
-        raise
+    if not _can(here, lambda: dist.all_reduce(held)):
+        return []
     wanted = sum((_integers_of(here, rank, count).double() for rank in range(here.world)), torch.zeros(count).double())
     return _compared("all_reduce of %d %s" % (count, str(dtype)[6:]), held, wanted)
 
@@ -72,28 +68,36 @@ def _largest(here: Here) -> List[Fault]:
 
 def _gathered(here: Here) -> List[Fault]:
     own = _integers_of(here, here.rank, 1001).to(here.device)
-    wanted = [_integers_of(here, rank, 1001) for rank in range(here.world)]
+    wanted = torch.cat([_integers_of(here, rank, 1001) for rank in range(here.world)])
     pieces = [torch.empty_like(own) for _ in range(here.world)]
     dist.all_gather(pieces, own)
+    faults = _compared("all_gather", torch.cat(pieces), wanted)
     joined = torch.empty(here.world * 1001, device=here.device)
-    getattr(dist, "all_gather_single", dist.all_gather_into_tensor)(joined, own)  # its name since torch 2.13
-    return _compared("all_gather", torch.cat(pieces), torch.cat(wanted)) + _compared(
-        "all_gather_into_tensor", joined, torch.cat(wanted)
-    )
+    if _can(here, lambda: getattr(dist, "all_gather_single", dist.all_gather_into_tensor)(joined, own)):  # torch 2.13 renamed it
+        faults += _compared("all_gather_into_tensor", joined, wanted)
+    return faults
 
 
 def _scattered(here: Here) -> List[Fault]:
-    """What sharded training adds gradients with; gloo learned it late."""
+    """What sharded training adds gradients with."""
     every = [_integers_of(here, rank, here.world * 501) for rank in range(here.world)]
     own = torch.empty(501, device=here.device)
-    try:
-        getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)(own, every[here.rank].to(here.device))
-    except (RuntimeError, NotImplementedError) as error:
-        if here.backend == "gloo" and "support" in str(error):
-            return []
-        raise
+    given = every[here.rank].to(here.device)
+    if not _can(here, lambda: getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)(own, given)):
+        return []
     wanted = sum((each.double() for each in every), torch.zeros(here.world * 501).double())
     return _compared("reduce_scatter", own, wanted[here.rank * 501 : (here.rank + 1) * 501])
+
+
+def _can(here: Here, exchange: Callable[[], object]) -> bool:
+    """gloo learned some operations late, and some for the CPU only; it refuses those before it exchanges anything."""
+    try:
+        exchange()
+    except (RuntimeError, NotImplementedError) as error:
+        if here.backend == "gloo" and ("support" in str(error) or "Invalid scalar type" in str(error)):
+            return False
+        raise
+    return True
 
 
 def _broadcast(here: Here) -> List[Fault]:
