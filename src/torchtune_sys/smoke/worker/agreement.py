@@ -9,12 +9,8 @@ from typing import Dict, Iterable, List, Tuple
 
 import torch
 
-from torchtune_sys.smoke.worker.channel import channel
 from torchtune_sys.smoke.worker.here import Here, Wrong
 
-ANSWER_S = 100.0 if channel.driven else 50.0
-"""How long a rank waits for another's word. A driver finds the one that hangs before, and says where; without it the wait ends before
-the stage's watchdog ends the process, so that somebody names who did not speak. Slow imports were seen to keep a rank for 10 s."""
 Fault = Tuple[str, str]
 """A cause and what was seen."""
 
@@ -26,7 +22,7 @@ def tell_all(here: Here, text: str) -> List[str]:
     here.exchanges += 1
     key = "%s/%d/%%d" % (here.stage, here.exchanges)
     here.store.set(key % here.rank, text)
-    return [word_of(here, key % rank, rank, ANSWER_S) for rank in range(here.world)]
+    return [word_of(here, key % rank, rank, here.patience_s) for rank in range(here.world)]
 
 
 def word_of(here: Here, key: str, rank: int, patience_s: float) -> str:

@@ -111,7 +111,7 @@ def _broadcast(here: Here) -> List[Fault]:
 
 def _sizes(here: Here) -> List[Tuple[int, int]]:
     """Bytes, and how many times: all ranks must agree, so no clock has a say."""
-    if here.kind == "cpu":
+    if here.backend == "gloo":  # through the host's memory and TCP, also between ranks on a GPU
         return [(1 << 20, 10), (16 << 20, 3)][here.level == QUICK :]
     large = [(1 << 20, 50), (16 << 20, 20), (256 << 20, 10)][2 * (here.level == QUICK) :]
     return large + [(1 << 30, 5)] * (here.level == THOROUGH)

@@ -46,12 +46,14 @@ class Here:
         """How many ranks the job is to have; 0 if nobody said."""
         self.device_wish = device
         self.kind = "cuda" if device != "cpu" and torch.cuda.is_available() else "cpu"
-        self.gpus = torch.cuda.device_count() if self.kind == "cuda" else 0
+        self.gpus = _countable_gpus() if self.kind == "cuda" else 0
         self.shared = 0 < self.gpus < self.local_world
         """Several ranks on one GPU: NCCL refuses that (before 2.30.3, and later unless it is told to), so they talk over gloo."""
         self.device = torch.device("cuda", self.local_rank % self.gpus) if self.gpus else torch.device("cpu")
         if self.gpus:
+            repeatable_cublas()
             torch.cuda.set_device(self.device)
+        self.backend_wish = backend
         self.backend = backend or ("nccl" if self.gpus and not self.shared else "gloo")
         self.expected_figures = expected
         self.stage = ""
@@ -59,6 +61,8 @@ class Here:
         self.store: Any = None
         """Where the ranks met; None before."""
         self.exchanges = 0
+        self.patience_s = 20.0
+        """How long to wait for another rank's word: less than the stage's deadline, so that somebody names who did not speak."""
         self.broken = False
         """The ranks lost each other: an exchange between them failed."""
 
@@ -66,6 +70,11 @@ class Here:
         """The least that is plausible here for a figure of the running stage; 0 where nobody knows, as for a GPU that ranks share:
         each gets a part of it, at the same time."""
         return 0.0 if self.shared else self.expected_figures.get(self.stage, {}).get(figure, 0.0)
+
+    def has_bfloat16(self) -> bool:
+        """NVIDIA's GPUs have it since compute capability 8.0; before, cuBLAS emulates it (7.x) or refuses it (6.x and older,
+        https://github.com/pytorch/pytorch/issues/57773)."""
+        return self.kind == "cpu" or torch.version.cuda is None or torch.cuda.get_device_capability(self.device)[0] >= 8
 
     def lacks(self, name: str) -> bool:
         """Whether a stage that others build on did not pass."""
@@ -98,6 +107,19 @@ class Here:
             self.synchronize()
             times.append((time.perf_counter() - started) / calls)
         return statistics.median(times)
+
+
+def _countable_gpus() -> int:
+    """By CUDA's own count: before it starts, torch asks NVML, which counts each GPU in MIG mode though CUDA shows one instance in all."""
+    return min(torch.cuda.device_count(), getattr(torch._C, "_cuda_getDeviceCount", torch.cuda.device_count)())
+
+
+def repeatable_cublas() -> None:
+    """Before the first product: torch looks once in a process's life (aten/src/ATen/Context.cpp, alertCuBLASConfigNotDeterministic)
+    and then refuses every product under deterministic algorithms, which the checkpoint needs. 32 MiB, as on Hopper without it."""
+    name = "CUBLAS_WORKSPACE_CONFIG"
+    if os.environ.get(name) not in (":4096:8", ":16:8"):
+        os.environ[name] = ":4096:8"
 
 
 def _environment_number(name: str, otherwise: int) -> int:

@@ -66,7 +66,7 @@ def launch(asked: argparse.Namespace) -> None:
 
 def perform(here: Here, stage: Stage) -> None:
     """Run one stage and tell how it ended; what it raises never ends the rank."""
-    here.stage = stage.name
+    here.stage, here.patience_s = stage.name, 0.8 * stage.deadline_s
     channel.tell("begin", stage=stage.name, deadline_s=stage.deadline_s)
     if not channel.driven:
         faulthandler.dump_traceback_later(stage.deadline_s * 2, exit=True)
@@ -118,6 +118,24 @@ def go_through(here: Here, stages: Sequence[Stage]) -> None:
         perform(here, stage)
 
 
+def _here(asked: argparse.Namespace) -> Here:
+    """Ends the rank where its GPU cannot be had (lost, exclusively another's, hidden): the stage "device" says so."""
+    try:
+        return Here(
+            level=asked.level,
+            scratch=asked.scratch or tempfile.gettempdir(),
+            device=asked.device,
+            backend=asked.backend or "",
+            expected=json.loads(asked.expect),
+        )
+    except RuntimeError as error:
+        channel.tell("end", stage="import", verdict="pass", seconds=IMPORT_S)
+        channel.tell("begin", stage="device", deadline_s=60.0)
+        seen = "%s: %s" % (type(error).__name__, error)
+        channel.tell("end", stage="device", verdict="fail", seen=seen, seconds=0.0, trace=last_lines(error))
+        sys.exit("the smoke test cannot use the GPU of local rank %s: %s" % (os.environ.get("LOCAL_RANK", "0"), seen))
+
+
 def main() -> None:
     asked = arguments(sys.argv[1:])
     stages = chosen(asked)
@@ -125,13 +143,7 @@ def main() -> None:
         launch(asked)
         return
     rank_from_scheduler()
-    here = Here(
-        level=asked.level,
-        scratch=asked.scratch or tempfile.gettempdir(),
-        device=asked.device,
-        backend=asked.backend or "",
-        expected=json.loads(asked.expect),
-    )
+    here = _here(asked)
     here.world_wish = asked.world
     channel.tell("about", stages=["import"] + [stage.name for stage in stages], **about(here))
     channel.tell("end", stage="import", seconds=IMPORT_S, **versions_agree(here))

@@ -25,7 +25,7 @@ _SCALE = 2.0**8
 
 def ranks_train_in_low_precision(here: Here) -> None:
     """Under autocast the ranks' loss follows that of one process in float32; an inf on one rank makes all leave out that step."""
-    low = here.kind == "cpu" or torch.version.cuda is None or torch.cuda.get_device_capability(here.device)[0] >= 8
+    low = here.has_bfloat16()
     if low:
         _follows_one_process(here)
     try:

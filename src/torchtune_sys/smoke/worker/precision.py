@@ -21,7 +21,7 @@ step) and more. Rounding (8 bits of bfloat16, 11 of float16, in sums that float3
 
 def bfloat16_trains(here: Here) -> None:
     """Training under autocast to bfloat16 is lowered where it should be, and follows the float32 run."""
-    if here.kind == "cuda" and torch.version.cuda is not None and torch.cuda.get_device_capability(here.device)[0] < 8:
+    if not here.has_bfloat16():
         raise Idle("this GPU has no bfloat16 (compute capability below 8.0)")
     autocast_lowers(here, torch.bfloat16)
     _follows(here, torch.bfloat16)

@@ -51,6 +51,7 @@ def ranks_meet(here: Here) -> None:
         seen = "%s; a rank did not start, cannot reach %s, or WORLD_SIZE=%d is too many"
         where = "%s:%s" % (os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT"))
         raise Wrong("ranks-missing", seen % (str(error).splitlines()[0].rstrip("."), where, here.world)) from error
+    _own_gpu_after_all(here, everyone)
     _one_gpu_each(here, everyone)
     before = open_sockets()
     _connect_all(here, everyone)
@@ -88,7 +89,7 @@ def _introduce(here: Here) -> List[Dict[str, Any]]:
         "where": host_identity(),
         "address": gloo_address(os.environ.get("GLOO_SOCKET_IFNAME", "")),
         "interface": os.environ.get("GLOO_SOCKET_IFNAME", ""),
-        "gpu": str(getattr(torch.cuda.get_device_properties(here.device), "uuid", "")) if here.gpus else "",  # torch 2.5
+        "gpu": _gpu_uuid(here),
     }
     if here.store.add("met/%d" % here.rank, 1) > 1:
         raise Wrong("wrong-world-size", "two processes say that they are rank %d" % here.rank)
@@ -117,6 +118,20 @@ def _nccl_version(here: Here) -> str:
     if here.kind != "cuda" or not dist.is_nccl_available():
         return ""
     return ".".join(map(str, torch.cuda.nccl.version()))
+
+
+def _gpu_uuid(here: Here) -> str:
+    """Since torch 2.5. AMD's are left out: ROCm gives all GPUs that have none the same."""
+    if not here.gpus or torch.version.hip is not None:
+        return ""
+    return str(getattr(torch.cuda.get_device_properties(here.device), "uuid", ""))
+
+
+def _own_gpu_after_all(here: Here, everyone: List[Dict[str, Any]]) -> None:
+    """A scheduler may show each rank one GPU only (srun --gpus-per-task=1), which looks as if all had the same. All decide alike."""
+    gpus = [other["gpu"] for other in everyone]
+    if here.shared and not here.backend_wish and all(gpus) and len({*gpus}) == len(gpus) and dist.is_nccl_available():
+        here.shared, here.backend = False, "nccl"
 
 
 def _one_gpu_each(here: Here, everyone: List[Dict[str, Any]]) -> None:

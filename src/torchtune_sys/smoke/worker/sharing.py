@@ -26,7 +26,12 @@ def ranks_share_a_gpu(here: Here) -> None:
     if dist.is_nccl_available():
         os.environ.setdefault(MULTI_RANK_VARIABLE, "1")  # read once, when NCCL makes its first communicator
         faults += _over_nccl(here, [0])
-        if torch.cuda.nccl.version() >= _FIRST_WITH_MANY_RANKS and os.environ[MULTI_RANK_VARIABLE] == "1":
+        # RCCL numbers its versions as NCCL does, but is not known to have the variable.
+        if (
+            torch.version.hip is None
+            and torch.cuda.nccl.version() >= _FIRST_WITH_MANY_RANKS
+            and os.environ[MULTI_RANK_VARIABLE] == "1"
+        ):
             faults += _over_nccl(here, list(range(here.world)))
     judge(here, faults)
 

@@ -104,7 +104,8 @@ def normalisation_spans_ranks(here: Here) -> None:
     faults: List[Fault] = []
     for name, (one, other) in pairs.items():
         off = float((one.detach().cpu().double() - other.detach()).abs().max())
-        if not off <= 10 * _FIGURES_AWAY * max(1.0, float(other.detach().abs().max())):
+        # Products in TF32 (NVIDIA's images set TORCH_ALLOW_TF32_CUBLAS_OVERRIDE) are off by up to a thousandth each.
+        if not off <= 100 * _FIGURES_AWAY * max(1.0, float(other.detach().abs().max())):
             faults.append(("sync-batchnorm-wrong", "the %s is off by %.3g from that of one process" % (name, off)))
     del model, found
     judge(here, faults)
