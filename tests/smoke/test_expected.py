@@ -7,7 +7,7 @@ import msgspec
 from torchtune_sys.knowledge import gpus
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing
-from torchtune_sys.smoke.expected import GEMM_SHARE, MEMORY_SHARE, expected
+from torchtune_sys.smoke.expected import FRUGAL_GEMM_SHARE, GEMM_SHARE, MEMORY_SHARE, expected
 
 
 def with_gpus(seen: Snapshot, **changes: object) -> Snapshot:
@@ -26,9 +26,15 @@ def test_shares_of_the_data_sheet(healthy: Snapshot) -> None:
 
 
 def test_the_slowest_of_several_models_counts(healthy: Snapshot) -> None:
-    found = expected(with_gpus(healthy, name="NVIDIA A10"))
-    assert found["gemm"]["bfloat16 GEMM"] == GEMM_SHARE * 125
-    assert found["memory"]["memory copy"] == MEMORY_SHARE * 600
+    found = expected(with_gpus(healthy, name="NVIDIA A40"))
+    assert found["gemm"]["bfloat16 GEMM"] == GEMM_SHARE * 149.7
+    assert found["memory"]["memory copy"] == MEMORY_SHARE * 696
+
+
+def test_a_board_of_little_power_is_allowed_what_was_measured_on_healthy_ones(healthy: Snapshot) -> None:
+    """24 TFLOP/s in float16 (NVIDIA's forum, topic 264462)."""
+    least = expected(with_gpus(healthy, name="Tesla T4"))["gemm"]["float16 GEMM"]
+    assert least == FRUGAL_GEMM_SHARE * 65 < 24
 
 
 def test_nothing_is_expected_of_what_is_not_known(healthy: Snapshot) -> None:

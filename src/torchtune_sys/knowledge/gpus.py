@@ -36,6 +36,8 @@ class GpuModel(msgspec.Struct, frozen=True, kw_only=True):
     """Dense, accumulated in float32: what training uses."""
     memory_gbytes_per_s: float | None
     """The lowest of the variants that share the name."""
+    power_w: float | None
+    """What the board may draw."""
 
 
 def _number(text: str) -> float | None:
@@ -64,6 +66,7 @@ def _model(row: dict[str, str]) -> GpuModel:
         bf16_tflops=_number(row["bf16_tensor_dense"]),
         fp16_tflops=_number(row["fp16_tensor_dense_fp32acc"]),
         memory_gbytes_per_s=_number(row["mem_bw_gbs"]),
+        power_w=_number(row["tdp_w"]),
     )
 
 

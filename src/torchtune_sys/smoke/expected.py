@@ -9,6 +9,10 @@ from torchtune_sys.model.values import Missing, known
 GEMM_SHARE = 0.4
 """Of the dense peak. Large products reach 60 to 85 % on healthy GPUs; one that is throttled, capped or half broken falls below. A
 convention: no vendor promises a share."""
+FRUGAL_W = 150.0
+FRUGAL_GEMM_SHARE = 0.2
+"""Boards of so little power are sold for inference: under steady products their clocks fall to what the power allows. A healthy T4 was
+seen to do 24 of its 65 TFLOP/s (https://forums.developer.nvidia.com/t/about-gpu-peak-performance/264462)."""
 MEMORY_SHARE = 0.5
 """Of the memory's peak, for a copy (reads and writes counted). Copies reach 80 to 93 % of it. A convention, too."""
 
@@ -29,7 +33,8 @@ def expected(seen: Snapshot) -> dict[str, dict[str, float]]:
 
 def _of(model: gpus.GpuModel) -> list[tuple[str, str, float]]:
     rates = (("float32", model.fp32_tflops), ("bfloat16", model.bf16_tflops), ("float16", model.fp16_tflops))
-    listed = [("gemm", f"{name} GEMM", GEMM_SHARE * rate) for name, rate in rates if rate is not None]
+    share = FRUGAL_GEMM_SHARE if model.power_w is not None and model.power_w <= FRUGAL_W else GEMM_SHARE
+    listed = [("gemm", f"{name} GEMM", share * rate) for name, rate in rates if rate is not None]
     if model.memory_gbytes_per_s is not None:
         listed.append(("memory", "memory copy", MEMORY_SHARE * model.memory_gbytes_per_s))
     return listed

@@ -10,7 +10,7 @@ import torch.nn.functional as functional
 
 from torchtune_sys.smoke.worker.here import QUICK, THOROUGH, Here, Idle, Wrong, same_bits, small_integers
 
-_NVIDIA = "0x10de"
+_NVIDIA, _AMD = "0x10de", "0x1002"
 _PLAIN = torch.contiguous_format
 
 
@@ -29,7 +29,8 @@ def device_works(here: Here) -> None:
 
 def _no_gpu_was_overlooked(here: Here) -> None:
     """torch falls back to the CPU without a word where CUDA cannot start."""
-    present = _nvidia_gpus()
+    vendor = "NVIDIA" if torch.version.hip is None else "AMD"
+    present = _gpus_on_the_bus(_NVIDIA if vendor == "NVIDIA" else _AMD)
     if not present and here.device_wish != "cuda":
         return
     if torch.version.cuda is None and torch.version.hip is None:
@@ -38,19 +39,19 @@ def _no_gpu_was_overlooked(here: Here) -> None:
         )
     try:
         torch.cuda.init()
-        seen = "torch sees %d of %d NVIDIA GPU(s)" % (torch.cuda.device_count(), present)
+        seen = "torch sees %d of %d %s GPU(s)" % (torch.cuda.device_count(), present, vendor)
     except Exception as error:
         seen = str(error).strip().splitlines()[0]
     raise Wrong("", "CUDA cannot be used: %s" % seen)
 
 
-def _nvidia_gpus() -> int:
-    """Functions of class display (VGA or 3D) by NVIDIA."""
+def _gpus_on_the_bus(maker: str) -> int:
+    """Functions of class display (VGA or 3D) or processing accelerator (AMD Instinct) by this vendor."""
     count = 0
     for path in glob.glob("/sys/bus/pci/devices/*/vendor"):
         try:
             with open(path) as vendor, open(path[: -len("vendor")] + "class") as kind:
-                count += vendor.read().strip() == _NVIDIA and kind.read().startswith("0x03")
+                count += vendor.read().strip() == maker and kind.read().startswith(("0x03", "0x12"))
         except OSError:
             continue
     return count
@@ -58,8 +59,8 @@ def _nvidia_gpus() -> int:
 
 def gemm_is_right(here: Here) -> None:
     """Matrix products have the right answer, to the last bit, in every precision that training uses."""
-    size = 512 if here.kind == "cpu" else 2048
-    for dtype in (torch.float32, torch.bfloat16) + ((torch.float16,) if here.kind == "cuda" else ()):
+    size = 512 if here.kind == "cpu" else 1024 if here.level == QUICK else 2048  # the CPU, often one core of it, computes it too
+    for dtype in _precisions(here):
         # cuBLAS may add partial sums in the output's own precision (torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction,
         # on unless told otherwise). Integers to 256 are exact in bfloat16: sums of 2048 products of -1, 0 and 1 stay below by 8 sigma.
         low, high = (-4, 4) if dtype == torch.float32 else (-1, 2)
@@ -72,6 +73,11 @@ def gemm_is_right(here: Here) -> None:
     _rates(here)
 
 
+def _precisions(here: Here) -> List[torch.dtype]:
+    low = [torch.bfloat16] * here.has_bfloat16() + [torch.float16] * (here.kind == "cuda")
+    return [torch.float32, *low]
+
+
 def _short(dtype: torch.dtype) -> str:
     return str(dtype).replace("torch.", "")
 
@@ -79,7 +85,7 @@ def _short(dtype: torch.dtype) -> str:
 def _rates(here: Here) -> None:
     sizes = {"cpu": 512, "cuda": 8192 if here.level == THOROUGH else 4096}
     size = sizes[here.kind]
-    for dtype in (torch.float32, torch.bfloat16) + ((torch.float16,) if here.kind == "cuda" else ()):
+    for dtype in _precisions(here):
         left = torch.ones((size, size), device=here.device, dtype=dtype)
         seconds = here.seconds(lambda held=left: held @ held)  # type: ignore[misc]
         here.measure("%s GEMM" % _short(dtype), 2 * size**3 / seconds / 1e12, "TFLOP/s")
@@ -127,11 +133,12 @@ _Gradients = Tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
 def conv_is_right(here: Here) -> None:
     """Convolutions and their gradients (cuDNN, oneDNN) have the right answer."""
     # All factors are -1, 0 or 1 and no sum has more than 144 terms, so every sum on the way is an integer of at most 8 bits:
-    # exact even in bfloat16. Algorithms that transform first (Winograd, FFT: only for a stride of 1) round, in float16 by up to a
-    # thousandth of the sum, while the smallest fault, one factor wrong by one, changes a result by 1. So 1/4 divides.
-    for dtype in (torch.float32, torch.bfloat16) + ((torch.float16,) if here.kind == "cuda" else ()):
+    # exact even in bfloat16. Algorithms that transform first (Winograd, FFT: in cuDNN and oneDNN only for a stride of 1, in MIOpen
+    # also for 2) round; Winograd for tiles of 4 x 4 in float16 by some hundredths. The smallest fault, one factor wrong by one,
+    # changes a result by 1. So 1/2 divides.
+    for dtype in _precisions(here):
         for stride in (2, 1):
-            tolerance = 0.0 if stride == 2 else 2.0**-2
+            tolerance = 0.0 if stride == 2 and torch.version.hip is None else 2.0**-1
             _conv_is_right(here, dtype, stride, tolerance)
     pictures = torch.ones((2, 64, 32, 32) if here.kind == "cpu" else (64, 256, 56, 56), device=here.device)
     channels = pictures.shape[1]

@@ -129,11 +129,9 @@ def _raise_what_the_disk_says(path: str, error: Exception) -> None:
 
 @contextlib.contextmanager
 def deterministic(here: Here) -> Iterator[None]:
-    """On a GPU some operations add in whatever order threads come; torch can be told not to. cuBLAS needs the variable."""
-    name = "CUBLAS_WORKSPACE_CONFIG"
-    before, config = torch.are_deterministic_algorithms_enabled(), os.environ.get(name)
+    """On a GPU some operations add in whatever order threads come; torch can be told not to. cuBLAS needs ``repeatable_cublas`` first."""
+    before = torch.are_deterministic_algorithms_enabled()
     if here.kind == "cuda":
-        os.environ.setdefault(name, ":4096:8")
         torch.use_deterministic_algorithms(True)
     try:
         with warnings.catch_warnings():
@@ -141,5 +139,3 @@ def deterministic(here: Here) -> Iterator[None]:
             yield
     finally:
         torch.use_deterministic_algorithms(before)
-        if config is None:
-            os.environ.pop(name, None)
