@@ -7,6 +7,7 @@ import pytest
 from seats import NOT_LOOKED, broken, gpus, machine
 
 from torchtune_sys.model.cpuset import CpuSet
+from torchtune_sys.model.facts.gpu import Gpu, GpuFacts
 from torchtune_sys.model.placement import Board
 from torchtune_sys.planner.placement import kept, seating
 from torchtune_sys.planner.visible import visible
@@ -29,6 +30,8 @@ def shown(found: object) -> list[str]:
         ("3,1", ["0000:13:00.0", "0000:11:00.0"]),
         ("GPU-0002,GPU-0000-1", ["0000:12:00.0", "0000:10:00.0"]),
         ("0,9,1", ["0000:10:00.0"]),
+        ("0,4,1", ["0000:10:00.0"]),
+        ("1," + "9" * 5000 + ",0", ["0000:11:00.0"]),  # more digits than int() takes
         ("GPU-", []),  # names all of them, which is none
         ("", []),
         ("-1", []),
@@ -41,6 +44,17 @@ def shown(found: object) -> list[str]:
 def test_cuda_visible_devices(listed: str, wanted: list[str]) -> None:
     s, room = machine(DGX, gpus(0, 0, 1, 1), env={"CUDA_VISIBLE_DEVICES": listed})
     assert list(visible(s, room.boards).addresses) == wanted
+
+
+def test_what_nvml_tells_comes_before_what_the_driver_does() -> None:
+    """In a container the driver's directory may show GPUs that are not the session's."""
+    s, room = machine(DGX, EIGHT)
+    unseen = dict.fromkeys(Gpu.__struct_fields__, NOT_LOOKED) | {"lost": False}
+    seen = [Gpu(**{**unseen, "index": at, "pci_address": f"0000:{bus}:00.0"}) for at, bus in enumerate(("17", "12", "14"))]
+    seen[2] = msgspec.structs.replace(seen[2], lost=True)
+    facts = GpuFacts(**{**dict.fromkeys(GpuFacts.__struct_fields__, NOT_LOOKED), "devices": tuple(seen)})
+    s = msgspec.structs.replace(s, gpu=facts)
+    assert visible(s, room.boards).addresses == ("0000:12:00.0", "0000:17:00.0")
 
 
 def test_an_instance_of_unknown_place_is_near_all_gpus_that_are_at_one_node() -> None:
