@@ -72,8 +72,7 @@ def smoked(options: Mapping[str, Any]) -> tuple[SmokeReport, Snapshot, float]:
 
 def _asked(options: Mapping[str, Any], seen: Snapshot) -> Asked:
     from torchtune_sys.errors import UserError
-    from torchtune_sys.model.values import Missing, Why, known
-    from torchtune_sys.planner.visible import visible
+    from torchtune_sys.model.values import Missing, known
     from torchtune_sys.smoke.driver import Asked
     from torchtune_sys.smoke.expected import expected
     from torchtune_sys.smoke.names import named
@@ -81,11 +80,10 @@ def _asked(options: Mapping[str, Any], seen: Snapshot) -> Asked:
     if isinstance(seen.python, Missing) or isinstance(seen.python.executable, Missing):
         missing = seen.python if isinstance(seen.python, Missing) else seen.python.executable
         raise UserError(f"no Python to train with: {missing}", "--python names the interpreter you train with")
-    gpus = 0 if options["device"] == "cpu" else len(visible(seen, Missing(Why.ABSENT, "boards")).addresses)
     cpus = 1 if isinstance(seen.cpu, Missing) else int(known(seen.cpu.effective, 1.0))
     return Asked(
         python=seen.python.executable,
-        ranks=options["ranks"] or (gpus if gpus > 1 else 2),
+        ranks=options["ranks"] or (2 if options["device"] == "cpu" else _ranks(seen)),
         cpus=max(cpus, 1),
         level=options["level"] or "default",
         stages=named(options["stages"]),
@@ -96,3 +94,22 @@ def _asked(options: Mapping[str, Any], seen: Snapshot) -> Asked:
         timeout_s=options["timeout"],
         expected={} if options["device"] == "cpu" else expected(seen),
     )
+
+
+def _ranks(seen: Snapshot) -> int:
+    """As many as GPUs that CUDA counts; two on one GPU or none, but one where the GPU takes a single process.
+
+    A process sees one MIG instance, and no other GPU beside it (MIG User Guide, CUDA device enumeration).
+    """
+    from torchtune_sys.model.values import Missing, Why, known
+    from torchtune_sys.planner.visible import visible
+
+    shown = visible(seen, Missing(Why.ABSENT, "boards"))
+    devices = () if isinstance(seen.gpu, Missing) else known(seen.gpu.devices, ())
+    addresses = {*shown.addresses, *(shown.candidates if "" in shown.addresses else ())}
+    ours = [device for device in devices if known(device.pci_address, "") in addresses]
+    instances = any(known(device.mig, False) and known(device.mig_instances, 1) for device in ours)
+    if len(shown.addresses) > 1 and not instances:
+        return len(shown.addresses)
+    exclusive = any(known(device.compute_mode, "").startswith("exclusive") for device in ours)
+    return 1 if exclusive and shown.addresses else 2

@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 
 from torchtune_sys.smoke.worker.agreement import Fault, judge
-from torchtune_sys.smoke.worker.here import Here, Idle, same_bits, small_integers
+from torchtune_sys.smoke.worker.here import QUICK, Here, Idle, same_bits, small_integers
 from torchtune_sys.smoke.worker.processes import MULTI_RANK_VARIABLE
 
 _SHARED_COUNT = 1 << 20
@@ -28,7 +28,8 @@ def ranks_share_a_gpu(here: Here) -> None:
         faults += _over_nccl(here, [0])
         # RCCL numbers its versions as NCCL does, but is not known to have the variable.
         if (
-            torch.version.hip is None
+            here.level != QUICK
+            and torch.version.hip is None
             and torch.cuda.nccl.version() >= _FIRST_WITH_MANY_RANKS
             and os.environ[MULTI_RANK_VARIABLE] == "1"
         ):
