@@ -9,8 +9,9 @@ from seats import NOT_LOOKED, broken, gpus, machine
 from torchtune_sys.model.cpuset import CpuSet
 from torchtune_sys.model.facts.gpu import Gpu, GpuFacts
 from torchtune_sys.model.placement import Board
+from torchtune_sys.model.values import Missing, Why
 from torchtune_sys.planner.placement import kept, seating
-from torchtune_sys.planner.visible import visible
+from torchtune_sys.planner.visible import on_bus, visible
 
 DGX = ((32, 1024), (32, 1024))
 EIGHT = gpus(0, 0, 0, 0, 1, 1, 1, 1)
@@ -31,6 +32,15 @@ def shown(found: object) -> list[str]:
         ("GPU-0002,GPU-0000-1", ["0000:12:00.0", "0000:10:00.0"]),
         ("0,9,1", ["0000:10:00.0"]),
         ("0,4,1", ["0000:10:00.0"]),
+        ("1gpu2,2ampere", ["0000:11:00.0", "0000:12:00.0"]),  # torch's own example of strtoul
+        ("+2, 01", ["0000:12:00.0", "0000:11:00.0"]),
+        ("0,1,0", []),
+        ("0,00", []),
+        ("GPU-0001,GPU-0001", []),
+        ("MIG-GPU-0002-1/1/0,MIG-GPU-0002-1/1/0", []),
+        ("MIG-GPU-0002-1/1/0,MIG-GPU-0002-1/2/0", ["0000:12:00.0", "0000:12:00.0"]),
+        ("1,GPU-0000", ["0000:11:00.0"]),
+        ("GPU-0001,0", ["0000:11:00.0"]),
         ("1," + "9" * 5000 + ",0", ["0000:11:00.0"]),  # more digits than int() takes
         ("GPU-", []),  # names all of them, which is none
         ("", []),
@@ -83,6 +93,29 @@ def test_a_gpu_that_another_driver_holds_is_none() -> None:
     assert visible(msgspec.structs.replace(s, pci=held), NOT_LOOKED).addresses == ("0000:11:00.0",)
 
 
+@pytest.mark.parametrize(
+    ("vendor", "class_", "driver", "counts"),
+    [
+        ("0x10de", "0x030000", "nvidia", True),
+        ("0x10de", "0x030200", "nvidia", True),
+        ("0x10de", "0x040300", "nvidia", False),  # its sound
+        ("0x10de", "0x068000", "nvidia", False),  # an NVSwitch
+        ("0x10de", "0x030200", "nouveau", False),
+        ("0x10de", "0x030200", Missing(Why.ABSENT, "driver", "none"), False),
+        ("0x10de", "0x030200", Missing(Why.DENIED, "driver", "not allowed"), True),
+        ("0x1a03", "0x030000", "ast", False),  # the service processor's screen
+        ("0x8086", "0x030000", "i915", False),
+    ],
+)
+def test_what_is_a_gpu_on_the_bus(vendor: str, class_: str, driver: str | Missing, counts: bool) -> None:
+    s, _ = machine(DGX, gpus(0, 1))
+    first, second = s.pci.devices  # type: ignore[union-attr,misc]
+    other = msgspec.structs.replace(first, vendor=vendor, class_=class_, driver=driver)
+    s = msgspec.structs.replace(s, pci=msgspec.structs.replace(s.pci, devices=(other, second)))
+    wanted = ("0000:10:00.0", "0000:11:00.0") if counts else ("0000:11:00.0",)
+    assert visible(s, NOT_LOOKED).addresses == on_bus(s) == wanted
+
+
 # --- each rank in its own process
 
 BY_SRUN = {"SLURM_GPUS_ON_NODE": "8", "SLURM_LOCALID": "0"}
@@ -102,6 +135,14 @@ def test_tasks_that_each_see_one_gpu_are_disjoint(cards: object, slurm: dict[str
     assert len(cpus) == len(set(cpus))
     assert {len(seat.cpus) for seat in seats} == {16 if cards is EIGHT else 8}
     assert [seat.node for seat in seats] == [node for _, node in cards]  # type: ignore[attr-defined]
+
+
+def test_tasks_with_an_amd_gpu_each() -> None:
+    cpus: list[int] = []
+    for rank in range(8):
+        s, room = machine(DGX, EIGHT, vendor="0x1002", env={**BY_SRUN, "ROCR_VISIBLE_DEVICES": str(rank)})
+        cpus += seating(s, room, 8).seats[rank].cpus
+    assert sorted(cpus) == list(range(64))
 
 
 def test_tasks_with_a_gpu_each_where_no_node_is_known() -> None:

@@ -91,27 +91,44 @@ def _index(entry: str, below: int) -> int | None:
 
 
 def _listed(entries: list[str], ordered: tuple[Board, ...], mixed: bool) -> Visible:
-    """What CUDA_VISIBLE_DEVICES names; an entry that names nothing hides itself and all that follow."""
-    found: list[str] = []
-    note = ""
+    """What CUDA_VISIBLE_DEVICES names. An entry that names nothing, or in another way than the first one, hides itself and all that
+    follow; one that is named twice hides every GPU (as torch.cuda's _parse_visible_devices, which follows CUDA)."""
+    found: dict[str, str] = {}
+    note, way = "", _way(entries[0])
     for entry in entries:
-        number = _index(entry, len(ordered))
-        if entry.upper().startswith("MIG-"):
-            address = _of_instance(entry, ordered)
+        if _way(entry) != way:
+            break
+        if way == "MIG-":
+            name, address = entry.lower(), _of_instance(entry, ordered)
             note = note if address else _INSTANCE
-        elif entry.upper().startswith("GPU-"):
+        elif way == "GPU-":
             fitting = [board for board in ordered if board.uuid.lower().startswith(entry.lower())]
             if len(fitting) != 1:
                 if any(board.uuid for board in ordered):
                     break
                 fitting, note = [Board(address="")], "the GPUs' UUIDs were not seen"
-            address = fitting[0].address
-        elif number is not None:
-            address, note = ("", _ORDER) if mixed else (ordered[number].address, note)
+            name, address = entry.lower(), fitting[0].address
         else:
-            break
-        found.append(address)
-    return Visible(addresses=tuple(found), candidates=tuple(board.address for board in ordered), note=note)
+            number = _number(entry)
+            if number is None or number >= len(ordered):
+                break
+            name = str(number)
+            address, note = ("", _ORDER) if mixed else (ordered[number].address, note)
+        if name in found:
+            return Visible(addresses=(), candidates=())
+        found[name] = address
+    return Visible(addresses=tuple(found.values()), candidates=tuple(board.address for board in ordered), note=note)
+
+
+def _way(entry: str) -> str:
+    return next((way for way in ("MIG-", "GPU-") if entry.upper().startswith(way)), "")
+
+
+def _number(entry: str) -> int | None:
+    """As strtol reads it: what follows the digits does not matter."""
+    unsigned = entry.removeprefix("+")
+    digits = unsigned[: len(unsigned) - len(unsigned.lstrip("0123456789"))][:20]
+    return int(digits) if digits else None
 
 
 def _of_instance(entry: str, ordered: tuple[Board, ...]) -> str:
