@@ -74,6 +74,12 @@ def test_an_instance_of_unknown_place_is_near_all_gpus_that_are_at_one_node() ->
     assert "MIG" in found.notes[0]
 
 
+def test_an_instance_of_the_only_gpu_is_a_part_of_that() -> None:
+    s, room = machine(DGX, gpus(1), env={"CUDA_VISIBLE_DEVICES": "MIG-1234,MIG-5678"})
+    assert visible(s, room.boards).addresses == ("0000:10:00.0", "0000:10:00.0")
+    assert visible(s, room.boards).note == ""
+
+
 def test_gpus_of_several_models() -> None:
     s, _ = machine(DGX, gpus(0, 1))
     boards = (Board(address="0000:10:00.0", name="T4", uuid="GPU-1"), Board(address="0000:11:00.0", name="A100", uuid="GPU-2"))
