@@ -33,13 +33,16 @@ class Build(msgspec.Struct, frozen=True, kw_only=True):
     """GPU code that it holds; empty for a CPU build."""
     torchvision: str
     source: str
-
-    @property
-    def cuda(self) -> Version:
-        return version(known.local_cuda(f"{self.torch}+{self.name}"))
+    cuda: Version
+    """``()`` for a CPU build."""
 
     def runs_on(self, cc: tuple[int, int]) -> bool:
-        return any(known.runs(arch, cc, self.cuda) for arch in self.arches)
+        return _runs(self.arches, self.cuda, cc)
+
+
+@functools.cache
+def _runs(arches: tuple[str, ...], cuda: Version, cc: tuple[int, int]) -> bool:
+    return any(known.runs(arch, cc, cuda) for arch in arches)
 
 
 @functools.cache
@@ -90,6 +93,7 @@ def _build(release: known.Release, name: str, machine: str, row: dict[str, str],
         arches=(),
         torchvision=release.torchvision if release.torchvision.startswith(">=") else f"=={release.torchvision}",
         source=release.source,
+        cuda=version(known.local_cuda(f"{release.torch}+{name}")),
     )
 
 

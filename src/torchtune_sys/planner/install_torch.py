@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import msgspec
 
 from torchtune_sys.knowledge import torch as known
@@ -48,7 +50,7 @@ def choose(place: Place, wish: str = "", *, cpu: bool = False) -> Wheel | Refuse
     fits = _newest_fit(place, wish, cpu)
     if fits is not None:
         return wheel(fits, place)
-    candidates = [build for build in _kind(place.machine, cpu) if _is_wished(build, wish)]
+    candidates = _wished(place.machine, wish, cpu)
     instead = _newest_fit(place, "", cpu)
     what = f"torch {wish}".strip() + (" for the CPU" if cpu else "")
     newest = "" if instead is None else f"torch {wheel(instead, place).local} for {instead.machine} and {place.abi}"
@@ -95,11 +97,13 @@ def _kind(machine: str, cpu: bool) -> list[Build]:
     return [build for build in builds(machine) if (build.name == "cpu") is cpu]
 
 
+@functools.cache
+def _wished(machine: str, wish: str, cpu: bool) -> tuple[Build, ...]:
+    return tuple(build for build in _kind(machine, cpu) if _is_wished(build, wish))
+
+
 def _newest_fit(place: Place, wish: str, cpu: bool) -> Build | None:
-    return next(
-        (build for build in _kind(place.machine, cpu) if _is_wished(build, wish) and not obstacles(build, place)),
-        None,
-    )
+    return next((build for build in _wished(place.machine, wish, cpu) if not obstacles(build, place)), None)
 
 
 def _is_wished(build: Build, wish: str) -> bool:
@@ -113,8 +117,14 @@ def _is_wished(build: Build, wish: str) -> bool:
     return version(build.torch)[: len(numbers)] == numbers and local in ("", build.name)
 
 
+@functools.cache
+def _released(wish: str) -> bool:
+    numbers = version(wish)
+    return any(version(release.torch)[: len(numbers)] == numbers for release in known.releases())
+
+
 def _none_such(place: Place, wish: str, what: str, newest: str, cpu: bool) -> Refused:
-    released = [release for release in known.releases() if version(release.torch)[: len(version(wish))] == version(wish)]
+    released = _released(wish)
     newest_release = known.newest().torch
     if place.machine not in MACHINES:
         blocked, reason = "machine", f"there are no wheels for {place.machine or 'a machine of a kind that could not be seen'}"

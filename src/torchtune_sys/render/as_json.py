@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torchtune_sys import __version__
 from torchtune_sys.model import actions, codec
-from torchtune_sys.model.install import Install
 from torchtune_sys.model.job import Variable
 from torchtune_sys.model.placement import Seating
 from torchtune_sys.model.plan import Plan
@@ -14,6 +13,9 @@ from torchtune_sys.model.rule import Evidence, Result, Rule
 from torchtune_sys.model.snapshot import FAMILIES, Snapshot
 from torchtune_sys.model.values import Missing
 from torchtune_sys.render.report import Report, summary
+
+if TYPE_CHECKING:
+    from torchtune_sys.model.install import Install
 
 REPORT = "torchtune-sys/report/1"
 SNAPSHOT = "torchtune-sys/snapshot/1"
