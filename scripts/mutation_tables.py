@@ -1,8 +1,8 @@
 """Mutants that mutmut does not make: defaults of parameters, and the numbers and names of tables outside functions.
 
 One entry at a time is changed in the process that runs the tests: a whole number by one (a large one by a hundredth), another number
-by a hundredth (0 grows only), a text into ``XX…XX``. Left out are tables that only words are made of (mutation_text.py), that no function names
-(fixes, and tables that other tables are made from), and texts that stand alone (sources of evidence).
+by a hundredth (0 grows only), a text into ``XX…XX``. Left out are tables that only words are made of (mutation_text.py), and those that no
+function names (fixes, and tables that other tables are made from).
 """
 
 from __future__ import annotations
@@ -70,8 +70,6 @@ def _tables(tree: ast.Module) -> Iterator[str]:
 
 def _of_table(module: str, table: str, loaded: dict[str, ModuleType], named: dict[str, dict[str, set[str]]]) -> Iterator[Change]:
     value = getattr(loaded[module], table, None)
-    if isinstance(value, str):
-        return
     holders = [(name, held) for name, held in loaded.items() if vars(held).get(table) is value]
     users = {
         f"{PACKAGE}.{name}.{function}"
