@@ -34,12 +34,15 @@ def word_of(here: Here, key: str, rank: int, patience_s: float) -> str:
     return str(here.store.get(key).decode())
 
 
-def judge(here: Here, faults: Iterable[Fault] = ()) -> None:
-    """Every rank learns what any of them saw, and all raise the same Wrong: that of the first rank that saw something."""
+def judge(here: Here, faults: Iterable[Fault] = (), known_to_all: Iterable[Fault] = ()) -> None:
+    """Every rank learns what any of them saw, and all raise the same Wrong: that of the first rank that saw something. What all know
+    (``unlike``) is said where no rank saw more."""
     own = next(iter(faults), ("", ""))
     all_seen = [tuple(said.split("\n", 1)) for said in tell_all(here, "%s\n%s" % own)]
     wrong = [rank for rank, fault in enumerate(all_seen) if fault != ("", "")]
     if not wrong:
+        for cause, seen in known_to_all:
+            raise Wrong(cause, seen)
         return
     cause, seen = all_seen[wrong[0]]
     if here.world > 1:

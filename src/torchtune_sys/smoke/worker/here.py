@@ -111,7 +111,8 @@ class Here:
 
 def _countable_gpus() -> int:
     """By CUDA's own count: before it starts, torch asks NVML, which counts each GPU in MIG mode though CUDA shows one instance in all."""
-    return min(torch.cuda.device_count(), getattr(torch._C, "_cuda_getDeviceCount", torch.cuda.device_count)())
+    told = torch.cuda.device_count()
+    return min(told, getattr(torch._C, "_cuda_getDeviceCount", torch.cuda.device_count)() or told)
 
 
 def repeatable_cublas() -> None:

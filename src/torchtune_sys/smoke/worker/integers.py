@@ -97,7 +97,7 @@ def furthest(here: Here, found: Dict[str, torch.Tensor], wanted: Dict[str, torch
                 name,
                 int((off > tolerance).sum()),
                 off.numel(),
-                float(found[name].flatten()[place]),
+                float(found[name].detach().flatten()[place]),
                 float(right.flatten()[place]),
             )
             words = "%s: %d of %d elements are wrong, one is %.9g, not %.9g" % figures

@@ -69,8 +69,9 @@ def _follows_one_process(here: Here) -> None:
         faults.append(("amp-diverges", seen))
     if not means[-1] < means[0] - _RANKS_STEPS * _RANKS_AWAY:
         faults.append(("training-does-not-learn", "the ranks' mean loss goes from %.4g to %.4g" % (means[0], means[-1])))
-    faults += unlike(here, "ddp-ranks-drift", "after %d steps in bfloat16" % _RANKS_STEPS, {"weights": state_bits(net)})
-    judge(here, faults)
+    judge(
+        here, faults, unlike(here, "ddp-ranks-drift", "after %d steps in bfloat16" % _RANKS_STEPS, {"weights": state_bits(net)})
+    )
     here.measure("away from float32", away, "")
     here.measure("loss", means[-1], "")
 

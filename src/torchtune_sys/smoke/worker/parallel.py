@@ -45,8 +45,7 @@ def ranks_train_as_one(here: Here) -> None:
     faults += _usual_step(here, _conv_net, bars, taken, states)
     # First: gradients of weights that differ are wrong by consequence.
     faults = unlike(here, "ddp-weights-not-broadcast", "after wrapping the weights differ between ranks", taken) + faults
-    faults += unlike(here, "ddp-ranks-drift", "after the step the weights differ between ranks", states)
-    judge(here, faults)
+    judge(here, faults, unlike(here, "ddp-ranks-drift", "after the step the weights differ between ranks", states))
 
 
 def _one_step(here: Here, ways: Dict[str, Any], taken: Dict[str, str], states: Dict[str, str]) -> List[Fault]:
@@ -157,8 +156,7 @@ def accumulation_is_the_large_batch(here: Here) -> None:
     del model
     if here.world > 1 and not unlike(here, "", "", {"gradients": apart}):
         faults.append(("no-sync-synchronises", "under no_sync all ranks hold the same gradients"))
-    faults += unlike(here, "ddp-gradients-not-synchronised", "after the last micro-batch", {"gradients": together})
-    judge(here, faults)
+    judge(here, faults, unlike(here, "ddp-gradients-not-synchronised", "after the last micro-batch", {"gradients": together}))
 
 
 def _micro_step(here: Here, model: nn.Module, batch: Batch) -> None:

@@ -134,8 +134,7 @@ def uneven_ranks_join(here: Here) -> None:
             faults.append(("join-wrong", "after %d steps with uneven data %s is off by %.3g" % (steps, name, off)))
     states = {"weights": state_bits(net)}
     del model, optimizer
-    faults += unlike(here, "join-wrong", "after uneven data the weights differ between ranks", states)
-    judge(here, faults)
+    judge(here, faults, unlike(here, "join-wrong", "after uneven data the weights differ between ranks", states))
 
 
 def _batches_of(here: Here, rank: int) -> int:
