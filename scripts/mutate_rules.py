@@ -220,7 +220,8 @@ def page(mutants: list[Mutant], outcome: dict[str, str], left_out: int, took_s: 
         f"{len(survivors)} survived ({1 - len(survivors) / max(len(mutants), 1):.1%} killed). "
         f"{left_out} more were left out before the run:",
         "",
-        "- what only makes words: subject, seen, wanted and source of evidence, the text of `NotApplicable` and of `Missing`, and variables"
+        "- what only makes words: subject, seen, wanted and source of evidence, the text of `NotApplicable`, of `Missing` and of errors in what the user wrote,"
+        " and variables"
         " and functions that are used there alone (found on the syntax tree, `scripts/mutation_text.py`);",
         "- the second and third variant of a string (lower and upper case) where the first (`XX…XX`) runs.",
         "",
