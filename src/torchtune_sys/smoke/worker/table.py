@@ -57,6 +57,6 @@ STAGES: Tuple[Stage, ...] = (
     Stage("fsdp", sharded_step_is_right, 60.0, together=True),
     Stage("checkpoint-sharded", sharded_checkpoint_resumes, 60.0, together=True),
     Stage("shared-gpu", ranks_share_a_gpu, 60.0, together=True),
-    Stage("compile", compiled_agrees, 240.0, level=DEFAULT, once=True),
+    Stage("compile", compiled_agrees, 300.0, level=DEFAULT, once=True),
 )
 LEVELS = (QUICK, DEFAULT, "thorough")
