@@ -330,5 +330,8 @@ def _notes(
             yield "Secure Boot is on: the module is signed with a key of this host, which the next start asks to enrol (mokutil)"
         if site.system.confidence != "high":
             yield f"the repository's name {site.system.repository} is from: {site.system.source}"
+    if any(card.name.startswith(("NVIDIA GB200", "GB200", "NVIDIA GB300", "GB300")) for card in cards(s)) and not wishes.cpu:
+        page = "https://docs.nvidia.com/multi-node-nvlink-systems/"
+        yield f"the rack's switch trays run the fabric manager; for NVLink between hosts nvidia-imex in the driver's version: {page}"
     if wheel is not None and wheel.build != "cpu":
         yield "no CUDA toolkit, cuDNN or NCCL of the system is needed: the wheel brings its own"

@@ -120,11 +120,12 @@ def _go_on(number: int, steps: int) -> str:
 def _action(action: Command | File) -> list[str]:
     if isinstance(action, Command):
         return [("as_root " if action.root else "") + " ".join(quote(word) for word in action.words)]
+    rows = action.text.removesuffix("\n").split("\n")
     end = "END"
-    while end in action.text.splitlines():
+    while end in rows:
         end += "_"
     program = "write_root_file" if action.root else "write_file"
-    return [f"{program} {quote(action.path)} <<'{end}'", *action.text.splitlines(), end]
+    return [f"{program} {quote(action.path)} <<'{end}'", *rows, end]
 
 
 def _end(value: Install) -> Iterator[str]:

@@ -1,0 +1,87 @@
+"""The tables of packages, repositories and branches: complete where a step relies on them, and consistent with the other tables."""
+
+from __future__ import annotations
+
+import string
+
+import pytest
+
+from torchtune_sys.knowledge import cuda, eol, install
+from torchtune_sys.knowledge.install_torch import MACHINES, builds
+from torchtune_sys.knowledge.tables import rows
+from torchtune_sys.model.version import version
+
+FAMILIES = {row["family"] for row in rows("install_systems")}
+VALUES = {"branch": "580", "version": "580.95.05", "kernel": "6.8.0", "python": "3.12", "toolkit": "13-0"}
+
+
+@pytest.mark.parametrize("table", ["install_systems", "install_packages", "install_branches"])
+def test_each_row_has_a_source(table: str) -> None:
+    assert all(row["source"] and row["confidence"] in ("high", "medium", "low") for row in rows(table))
+
+
+@pytest.mark.parametrize("family", sorted(FAMILIES))
+@pytest.mark.parametrize("purpose", ["driver-open", "numactl", "compiler", "rdma", "jemalloc", "container-toolkit", "toolkit"])
+def test_every_family_has_what_its_steps_install(family: str, purpose: str) -> None:
+    found = install.packages(family, purpose, **VALUES)
+    assert found is not None and found.names and found.source
+
+
+def test_only_known_values_stand_in_names() -> None:
+    for row in rows("install_packages"):
+        told = {name for _, name, _, _ in string.Formatter().parse(row["packages"]) if name}
+        assert told <= set(VALUES)
+        assert row["family"] in FAMILIES | {"apt", "dnf"}
+        assert all(word.isascii() and not word.startswith("-") for word in row["packages"].split())
+
+
+def test_no_name_is_there_twice() -> None:
+    keys = [(row["family"], row["purpose"]) for row in rows("install_packages")]
+    assert len(keys) == len(set(keys))
+
+
+def test_systems_that_are_offered_get_updates() -> None:
+    for row in rows("install_systems"):
+        end = eol.end_of_life(row["id"], row["version"])
+        assert end is None or end.date > eol.AS_OF, row
+        number = row["version"].replace(".", "")
+        assert row["repository"].endswith(number) or row["id"] == "arch"
+
+
+@pytest.mark.parametrize(
+    ("os_id", "release"), [("centos", "7"), ("ubuntu", "20.04"), ("debian", "11"), ("fedora", "40"), ("nixos", "25.05")]
+)
+def test_others_are_not_guessed(os_id: str, release: str) -> None:
+    assert install.system(os_id, release) is None
+
+
+def test_branches_are_those_of_the_driver_table() -> None:
+    known = {int(row["driver_branch"]) for row in rows("driver_branch_cuda")}
+    for item in install.driver_branches():
+        assert item.branch in known and item.first[0] == item.branch
+    first = install.driver_branches()[0]
+    assert first.first >= cuda.floor_for((13, 2)).version  # type: ignore[union-attr]
+    served = [
+        arch
+        for arch in cuda.architectures()
+        if arch.first_branch and arch.first_branch <= first.branch <= (arch.last_branch or 999)
+    ]
+    assert {arch.name for arch in served} >= {"Maxwell", "Pascal", "Volta", "Turing", "Ampere", "Ada", "Hopper", "Blackwell"}
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_builds_are_in_order_and_whole(machine: str) -> None:
+    found = builds(machine)
+    releases = [version(build.torch) for build in found]
+    assert releases == sorted(releases, reverse=True)
+    assert len({(build.torch, build.name) for build in found}) == len(found)
+    for build in found:
+        assert (build.name == "cpu") is (not build.driver) is (not build.arches)
+        assert build.abis and build.glibc >= (2, 17)
+        assert build.index in ("", f"https://download.pytorch.org/whl/{build.name}")
+
+
+def test_pypi_has_one_build_of_a_release() -> None:
+    for machine in MACHINES:
+        on_pypi = [build.torch for build in builds(machine) if not build.index]
+        assert len(on_pypi) == len(set(on_pypi))

@@ -1,0 +1,130 @@
+"""generate install as a program: what it prints, what it says beside, how it exits; and the script when it is run."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+from test_install import H100, RTX4090, bare
+
+from conftest import HOSTS
+from torchtune_sys.model.install import Command, File, Install, Step, Wishes
+from torchtune_sys.planner.install import plan
+from torchtune_sys.render.install import shell
+
+PROGRAM = [sys.executable, "-m", "torchtune_sys", "generate", "install"]
+
+
+def run(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*PROGRAM, *words], capture_output=True, text=True, check=False, timeout=60)
+
+
+def test_on_this_machine() -> None:
+    done = run("--cpu")
+    assert done.returncode in (0, 1) and done.stdout.startswith("#!/usr/bin/env bash\n"), done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_from_a_recording() -> None:
+    done = run("--from", str(HOSTS / "healthy.json"), "--torch", "2.14", "--python", "3.12", "--tool", "uv")
+    assert done.returncode == 0 and "uv pip install" in done.stdout and "'torch==2.14.1'" in done.stdout
+    told = run("--from", str(HOSTS / "healthy.json"), "--format", "json")
+    found = msgspec.json.decode(told.stdout)
+    assert found["schema"] == "torchtune-sys/install/1"
+    assert found["install"]["driver"]["installed"] == "580.95.05"
+
+
+def test_a_refusal_is_told_and_exits_with_1() -> None:
+    done = run("--from", str(HOSTS / "typical/rocky8-v100.json"), "--torch", "2.15")
+    assert done.returncode == 1
+    assert "refused: torch 2.15: torch 2.15.0+cu132 holds no code for sm_70" in done.stderr
+    assert "can be had: torch 2.14.1+cu126" in done.stderr and "# Refused:" in done.stdout
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("--torch", "newest"), ("--torch", "2.14; rm -rf /"), ("--tool", "easy_install"), ("--cpu", "--torch", "2.14+cu126")],
+)
+def test_what_cannot_be_meant_is_a_usage_error(words: tuple[str, ...]) -> None:
+    assert run("--from", str(HOSTS / "healthy.json"), *words).returncode == 2
+
+
+def test_a_report_that_tells_little(tmp_path: Path) -> None:
+    report = tmp_path / "smi.txt"
+    report.write_text("PyTorch version: 2.0.1+cu117\nIs debug build: False\nCUDA used to build PyTorch: 11.7\n")
+    done = run("--from", str(report))
+    assert done.returncode == 1 and "Traceback" not in done.stderr and "refused" in done.stderr
+
+
+def stage(tmp_path: Path, found: Install) -> tuple[Path, dict[str, str], Path]:
+    """The script with every program replaced by one that writes down how it was called."""
+    log, programs = tmp_path / "log", tmp_path / "bin"
+    programs.mkdir()
+    for name in ("sudo", "env", "apt-get", "dpkg", "curl", "dnf", "systemctl", "install", "python3.12", "uv"):
+        place = programs / name
+        place.write_text(
+            f'#!/bin/bash\n[[ "${{0##*/}}" != sudo ]] || shift\nprintf "%s " "${{0##*/}}" "$@" >>{log}\necho >>{log}\n'
+        )
+        place.chmod(0o755)
+    script = tmp_path / "install.sh"
+    script.write_text(shell(found))
+    return script, {**os.environ, "PATH": f"{programs}:{os.environ['PATH']}"}, log
+
+
+def test_the_script_stops_for_the_reboot_and_goes_on_after_it(tmp_path: Path) -> None:
+    found = plan(bare([H100] * 8), Wishes(tool="uv", python="3.12"))
+    script, env, log = stage(tmp_path, found)
+    first = subprocess.run(["/bin/bash", script], env=env, capture_output=True, text=True, check=False)
+    number = next(index for index, step in enumerate(found.steps, 1) if step.reboot)
+    assert first.returncode == 0 and first.stdout.endswith(f"Then: bash {script} {number + 1}\n"), first.stderr
+    before = log.read_text()
+    assert "nvidia-driver-pinning-580" in before and "uv " not in before
+    assert before.index("pinning") < before.index("nvidia-open nvidia-fabricmanager-580") < before.index("systemctl enable")
+    log.unlink()
+    second = subprocess.run(["/bin/bash", script, str(number + 1)], env=env, capture_output=True, text=True, check=False)
+    assert second.returncode == 0, second.stderr
+    after = log.read_text()
+    assert "pinning" not in after and after.rstrip().endswith(
+        "uv pip install --python .venv/bin/python torch==2.15.0 torchvision>=0.29.1"
+    )
+
+
+def test_a_step_of_a_person_stops_the_script(tmp_path: Path) -> None:
+    found = plan(bare([("", "1db1", None)], "arch", ""), Wishes(tool="uv"))
+    script, env, log = stage(tmp_path, found)
+    done = subprocess.run(["/bin/bash", script], env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 3 and "by hand: https://" in done.stderr
+    assert not log.exists()
+
+
+def test_a_failing_command_ends_the_script(tmp_path: Path) -> None:
+    script, env, log = stage(tmp_path, plan(bare([RTX4090]), Wishes(tool="uv")))
+    failing = tmp_path / "bin/dpkg"
+    failing.write_text("#!/bin/bash\nexit 7\n")
+    (tmp_path / "bin/env").write_text('#!/bin/bash\nshift\nexec "$@"\n')
+    sudo = tmp_path / "bin/sudo"
+    sudo.write_text('#!/bin/bash\nshift\nexec "$@"\n')
+    done = subprocess.run(["/bin/bash", script], env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 7 and "pinning" not in log.read_text()
+
+
+def test_hostile_values_stay_data(tmp_path: Path) -> None:
+    """Whatever a host calls itself, the script runs nothing of it, and a word stays one word."""
+    bad = "x\n$(touch /tmp/torchtune-sys-owned) `id` 'q' \"q\" \\ \x1b[2J \x85 \u2028 END"
+    step = Step(
+        key="k",
+        title=bad,
+        why=bad,
+        source=bad,
+        actions=(Command(words=("printf", "%s|", bad, bad)), File(path=str(tmp_path / "file"), text=f"END\n{bad}\n")),
+    )
+    made = shell(Install(host=bad, origin=bad, system=bad, steps=(step,), notes=(bad,)))
+    done = subprocess.run(["/bin/bash", "-c", made], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert f"{bad}|{bad}|" in done.stdout
+    assert (tmp_path / "file").read_text() == f"END\n{bad}\n"
+    assert not Path("/tmp/torchtune-sys-owned").exists()
