@@ -102,7 +102,7 @@ def test_two_at_once(tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_hang_names_rank_host_and_line(bench: Bench) -> None:
-    """Rank 0 gives up waiting; where the other one is must be asked before that one notices."""
+    """Rank 0 waits for a word of rank 1."""
     patched(
         """
         import time
@@ -116,10 +116,11 @@ def test_hang_names_rank_host_and_line(bench: Bench) -> None:
     outcome = bench.run("sampler", 2)
     stage = outcome.stages["sampler"]
     assert (stage["verdict"], stage["cause"], outcome.rc) == ("fail", "rank-hung", 1), outcome.told
-    assert "rank 1 did not answer" in stage["seen"]
-    (place,) = stage["places"]
-    assert place.startswith("rank 1 (pid ") and f" on {socket.gethostname()}): in stage sampler, smoke.py:" in place
-    assert "in samples_are_shared_out, below it sitecustomize.py:" in place and place.endswith("in waiting_for_ever")
+    # The driver, or rank 0 that gives up waiting; then where the other one is must be asked before that one leaves too.
+    assert "rank 1 did not go on" in stage["seen"] or "rank 1 did not answer" in stage["seen"]
+    hanging = stage["places"][-1]
+    assert hanging.startswith("rank 1 (pid ") and f" on {socket.gethostname()}): in stage sampler, smoke.py:" in hanging
+    assert "in samples_are_shared_out, below it sitecustomize.py:" in hanging and hanging.endswith("in waiting_for_ever")
     assert not outcome.left
 
 
@@ -136,7 +137,7 @@ def test_hang_in_an_exchange_names_who_did_not_come(bench: Bench) -> None:
     outcome = bench.run("join", 2)
     stage = outcome.stages["join"]
     assert (stage["verdict"], stage["cause"], outcome.rc) == ("fail", "rank-hung", 1), outcome.told
-    assert stage["seen"] == "rank 1 did not go on" or "rank 1 did not answer" in stage["seen"], outcome.told
+    assert "rank 1 did not go on" in stage["seen"] or "rank 1 did not answer" in stage["seen"], outcome.told
     assert "in uneven_ranks_join" in stage["places"][-1]
     assert not outcome.left
 
@@ -177,7 +178,7 @@ def test_scratch_that_cannot_be_written_is_told(bench: Bench) -> None:
     assert "--scratch" in outcome.errors
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_strangers_on_the_socket_are_not_heard(bench: Bench) -> None:
     """The name of the socket is in the ranks' environment: any process of this user may speak on it."""
     spoken: list[str] = []

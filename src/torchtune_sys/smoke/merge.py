@@ -19,7 +19,8 @@ def merged(stage: str, ends: Mapping[int, RankEnd], figures: Mapping[int, list[F
     told = [blame.of_end(ends[rank], stage, found) for rank in sorted(ends)]
     verdict = worst([end.verdict for end in told])
     alike = [end for end in told if end.verdict is verdict]
-    first = next((end for end in alike if end.cause), alike[0])
+    telling = [end for end in alike if not blame.is_consequence(end)] or alike
+    first = next((end for end in telling if end.cause), telling[0])
     return StageResult(
         stage=stage,
         verdict=verdict,

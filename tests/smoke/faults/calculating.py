@@ -39,7 +39,6 @@ ROWS = (
         """),
         stage="gemm",
         cause="gemm-wrong",
-        quick=True,
     ),
     Fault(
         name="gemm-bit-bfloat16",
@@ -58,6 +57,8 @@ ROWS = (
         stages="gemm",
         stage="gemm",
         cause="gemm-wrong",
+        ranks=1,
+        quick=True,
     ),
     Fault(
         name="memory-word",
@@ -155,7 +156,6 @@ ROWS = (
         stages="train",
         stage="train",
         cause="loss-not-finite",
-        quick=True,
     ),
     Fault(
         name="learns-nothing",
@@ -201,7 +201,6 @@ ROWS = (
         stages="amp-bf16,amp-fp16",
         stage="amp-bf16",
         cause="autocast-off",
-        quick=True,
     ),
     Fault(
         name="autocast-one-op",

@@ -25,7 +25,6 @@ ROWS = (
         """),
         stage="allreduce",
         cause="collective-wrong",
-        quick=True,
     ),
     Fault(
         name="network-flips-a-bit",
@@ -212,7 +211,6 @@ ROWS = (
         """),
         stage="sampler",
         cause="sampler-shards-overlap",
-        quick=True,
     ),
     Fault(
         name="sampler-other-seed",
@@ -247,14 +245,12 @@ ROWS = (
     ),
     Fault(
         name="buffers-kept",
-        what="DDP does not broadcast buffers",
+        what="DDP does not broadcast buffers before a forward pass",
         means=_SOME,
         inject=patched("""
             import torch.nn.parallel as parallel
-            real = parallel.DistributedDataParallel.__init__
-            def init(self, *args, **more):
-                real(self, *args, **{**more, "broadcast_buffers": False})
-            parallel.DistributedDataParallel.__init__ = init
+            real = parallel.DistributedDataParallel._sync_buffers
+            parallel.DistributedDataParallel._sync_buffers = lambda self: self._join_config.enable and real(self)
         """),
         stage="buffers",
         cause="buffers-not-broadcast",

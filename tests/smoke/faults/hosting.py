@@ -24,11 +24,7 @@ from smoke.faults.means import (
 from smoke.faults.row import Fault
 from torchtune_sys.smoke.names import stage_names
 
-NOT_REACHED = {
-    name: "unknown"
-    for name in stage_names()[stage_names().index("rendezvous") + 1 :]
-    if name not in ("sync-batchnorm", "shared-gpu", "compile")
-}
+NOT_REACHED = {name: "unknown" for name in stage_names()[stage_names().index("rendezvous") + 1 :] if name != "compile"}
 """What needs ranks that have met."""
 
 
@@ -245,7 +241,6 @@ ROWS = (
         stage="rendezvous",
         cause="gloo-wrong-interface",
         others=NOT_REACHED,
-        quick=True,
     ),
     Fault(
         name="port-taken",
@@ -301,7 +296,6 @@ ROWS = (
         stage="dataloader",
         cause="rank-stopped",
         seen="rank 1 is stopped",
-        quick=True,
     ),
     Fault(
         name="rank-crashes",

@@ -42,7 +42,6 @@ ROWS = (
         stages="device,checkpoint",
         stage="checkpoint",
         cause="disk-full-or-quota",
-        quick=True,
     ),
     Fault(
         name="optimizer-not-restored",
@@ -51,12 +50,13 @@ ROWS = (
         inject=patched("""
             import torch
             real = torch.optim.Optimizer.load_state_dict
-            def load_state_dict(self, held):
-                real(self, held)
+            def load_state_dict(self, *args, **more):
+                real(self, *args, **more)
                 for one in self.state.values():
                     one["step"] = torch.zeros_like(torch.as_tensor(one["step"]))
             torch.optim.Optimizer.load_state_dict = load_state_dict
         """),
+        stages="checkpoint",
         stage="checkpoint",
         cause="resume-differs",
     ),
@@ -86,7 +86,6 @@ ROWS = (
             import torch
             torch.set_rng_state = lambda state: None
         """),
-        stages="checkpoint",
         stage="checkpoint",
         cause="resume-differs",
     ),
@@ -104,7 +103,7 @@ ROWS = (
                 with torch.no_grad():
                     first = next(iter(held["model"].values()))
                     first = first.to_local() if hasattr(first, "to_local") else first
-                    first.view(torch.int32).view(-1)[7].bitwise_xor_(1)
+                    first.view(torch.int32).view(-1)[0].bitwise_xor_(1)
                 return found
             checkpoint.load = load
         """,

@@ -15,6 +15,12 @@ writes it anew. On a machine with CPUs only; stages of the GPU are *not yet veri
 |---|---|---|---|---|
 """
 
+_TAIL = """
+Between two hosts (network namespaces with names of their own, `tests/smoke/test_nodes.py`): names that do not resolve, or stand for
+the loopback, and what a firewall keeps apart. `tests/smoke/test_driver.py` breaks the driver's own surroundings: interrupts, kills,
+other processes on its socket, interpreters that are none.
+"""
+
 
 def page() -> str:
     rows = [
@@ -22,7 +28,7 @@ def page() -> str:
         for fault in sorted(FAULTS, key=_place)
         if not fault.wrong
     ]
-    return _HEAD + "\n".join(rows) + "\n"
+    return _HEAD + "\n".join(rows) + "\n" + _TAIL
 
 
 def _place(fault: object) -> int:

@@ -1,0 +1,86 @@
+"""Which rank is heard, and what its words stand for."""
+
+from __future__ import annotations
+
+from torchtune_sys.model.rule import Verdict
+from torchtune_sys.model.smoke import RankEnd
+from torchtune_sys.smoke import blame
+from torchtune_sys.smoke.merge import merged
+from torchtune_sys.smoke.places import waits_for_others
+from torchtune_sys.smoke.watch import Trouble
+
+LOST = "RuntimeError: [gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:5029."
+LOADER = """RuntimeError: Caught RuntimeError in DataLoader worker process 0.
+Original Traceback (most recent call last):
+  File "/x/torch/utils/data/_utils/worker.py", line 374, in _worker_loop
+    data = fetcher.fetch(index)
+RuntimeError: unable to allocate shared memory(shm) for file </torch_1_2_0>: No space left on device (28)
+"""
+TORCHRUN = """E1121 15:01:26.588000 31847 torch/distributed/elastic/multiprocessing/api.py:1002] \
+failed (exitcode: {code}) local_rank: 1 (pid: 77) of binary: /x/python
+"""
+
+
+def failed(rank: int, seen: str, cause: str = "") -> RankEnd:
+    return RankEnd(rank=rank, verdict=Verdict.FAIL, seconds=1.0, seen=seen, cause=cause)
+
+
+def died(code: int, *, crash: str = "", oom: bool = False, more: str = "") -> blame.Blame:
+    trouble = Trouble(kind="died", stage="ddp", ranks=(1,), pids=(77,))
+    return blame.of_trouble(trouble, more + TORCHRUN.format(code=code), crash, oom, ())
+
+
+def test_a_rank_that_only_lost_another_is_not_the_one_to_hear() -> None:
+    stage = merged("fsdp", {0: failed(0, LOST), 1: failed(1, "IndexError: index 7 is out of bounds")}, {}, ())
+    assert (stage.seen, stage.cause) == ("IndexError: index 7 is out of bounds", "")
+
+
+def test_where_all_lost_each_other_the_first_speaks() -> None:
+    assert merged("fsdp", {0: failed(0, LOST), 1: failed(1, LOST)}, {}, ()).seen == LOST
+
+
+def test_a_cause_goes_before_an_exception() -> None:
+    stage = merged("ddp", {0: failed(0, "ValueError: x"), 1: failed(1, "off by 1", "ddp-gradients-wrong")}, {}, ())
+    assert (stage.seen, stage.cause) == ("off by 1", "ddp-gradients-wrong")
+
+
+def test_of_a_whole_report_the_line_that_says_why() -> None:
+    end = blame.of_end(failed(0, LOADER), "dataloader", ())
+    assert end.cause == "dev-shm-too-small"
+    assert end.seen == "RuntimeError: unable to allocate shared memory(shm) for file </torch_1_2_0>: No space left on device (28)"
+    assert "worker.py" in end.trace
+
+
+def test_the_cause_that_the_rules_found_is_taken() -> None:
+    words = failed(0, "RuntimeError: can't start new thread")
+    assert blame.of_end(words, "dataloader", ()).cause == "cgroup-pids-limit"
+    assert blame.of_end(words, "dataloader", ("nproc-limit-too-low",)).cause == "nproc-limit-too-low"
+
+
+def test_how_a_rank_ended() -> None:
+    assert (died(-9).cause, died(-9).seen) == ("rank-killed", "rank 1 was ended by SIGKILL")
+    assert (died(-11).cause, died(-11).seen) == ("rank-crashed", "rank 1 was ended by SIGSEGV")
+    assert died(-4).cause == "cpu-lacks-avx"
+    assert died(-9, oom=True).cause == "host-memory-oom"
+    limit = died(1, more="libgomp: Thread creation failed: Resource temporarily unavailable\n")
+    assert limit.cause == "cgroup-pids-limit" and limit.seen.startswith("rank 1 ended with status 1: libgomp: Thread creation")
+
+
+def test_how_ranks_hang() -> None:
+    def told(kind: str, *ranks: int) -> tuple[str, str]:
+        found = blame.of_trouble(Trouble(kind=kind, stage="ddp", ranks=ranks), "", "", False, ())
+        return found.cause, found.seen
+
+    assert told("stopped", 1) == ("rank-stopped", "rank 1 is stopped (SIGSTOP or a debugger) and the others wait")
+    assert told("blocked", 1, 2)[0] == "rank-blocked-in-kernel" and "ranks 1, 2 are blocked" in told("blocked", 1, 2)[1]
+    assert told("hung", 3) == ("rank-hung", "rank 3 did not go on")
+    assert told("hung") == ("rank-hung", "no rank goes on")
+
+
+def test_who_waits_for_others() -> None:
+    head = "Current thread 0x7f (most recent call first):\n"
+    script = '  File "/tmp/a/smoke.py", line 9 in ranks_train_as_one\n'
+    assert waits_for_others(head + '  File "/x/torch/distributed/distributed_c10d.py", line 3 in all_reduce\n' + script)
+    assert waits_for_others(head + '  File "/tmp/a/smoke.py", line 3 in word_of\n' + script)
+    assert not waits_for_others(head + '  File "/data/sitecustomize.py", line 3 in sleeps\n' + script)
+    assert not waits_for_others("")
