@@ -1,4 +1,4 @@
-"""Runs of one, three and four ranks: what is exact with powers of two has tolerances else, and one rank has nothing to exchange."""
+"""Runs by hand, of one, three and four ranks (what is exact with powers of two has tolerances else), and of one that breaks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from smoke.faults.bench import torch_python
+from smoke.faults.bench import Bench, torch_python
+from smoke.faults.means import patched
 from torchtune_sys.smoke.script import source
 
 pytestmark = pytest.mark.long
@@ -41,3 +42,23 @@ def test_ranks(tmp_path: Path, ranks: int) -> None:
     assert done.returncode == 0
     assert ("bus bandwidth" in done.stdout) == (ranks > 1)
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(("sharded-", "smoke-"))] == []
+
+
+def test_what_breaks_on_another_rank_than_the_first_is_told(tmp_path: Path) -> None:
+    """Its launcher ends the first rank, which would have printed the summary."""
+    bench = Bench(tmp_path, torch_python())
+    patched(
+        """
+        import torch
+        def broken(*args):
+            raise ValueError("broken here")
+        torch.nn.BatchNorm1d.forward = broken
+        """,
+        rank=1,
+    )(bench)
+    script = tmp_path / "smoke.py"
+    script.write_text(source())
+    argv = [torch_python(), str(script), "--device", "cpu", "--nproc-per-node", "2", "--stages", "sampler,buffers,join"]
+    done = subprocess.run(argv, env=bench.env, cwd=tmp_path, capture_output=True, text=True, timeout=200)
+    assert re.search(r"^fail +buffers .*rank 1: ValueError: broken here$", done.stdout, re.MULTILINE), done.stdout + done.stderr
+    assert done.returncode == 1

@@ -31,6 +31,10 @@ def summarize(here: Here, everyone: List[List[Dict[str, Any]]]) -> int:
                 stages.setdefault(event["stage"], []).append({"rank": number, **event})
             elif event["event"] == "measure" and number == 0:
                 figures.setdefault(event["stage"], []).append("%s %.4g %s" % (event["name"], event["value"], event["unit"]))
+    if here.rank != 0 and here.broken:
+        for event in (end for end in here_ends(everyone) if end["verdict"] == "fail"):
+            cause = " [%s]" % event["cause"] if event.get("cause") else ""
+            print("fail    %-20s%6.1f s  rank %d: %s%s" % (event["stage"], event["seconds"], here.rank, event["seen"], cause))
     worst = "pass"
     for name, ends in stages.items():
         ends.sort(key=lambda end: _WORST.index(end["verdict"]))
