@@ -90,7 +90,7 @@ def step(found: Install, key: str) -> Step:
 def bare(cards_: list[tuple[str, str, tuple[int, int] | None]], os_id: str = "ubuntu", release: str = "24.04") -> Snapshot:
     """A host without a driver and without torch."""
     seen = hosts.with_python(hosts.without_driver(hosts.with_gpus(hosts.healthy(), cards_)), "cp312", "2.39")
-    os = Os(id=os_id, id_like=(), version=release, pretty_name=f"{os_id} {release}", codename="")
+    os = Os(id=os_id, id_like=(), version=release, pretty_name=f"{os_id} {release}", codename="trixie")
     software = hosts.change(seen.software, packages=(), docker=False)
     return msgspec.structs.replace(seen, system=hosts.change(seen.system, os=os), software=software)
 
@@ -210,6 +210,12 @@ def test_every_distribution(os_id: str, release: str, card: tuple[str, str, None
             ],
         ),
         ("fedora", "44", RTX4090, ["dnf versionlock add *nvidia*580*", "dnf install --assumeyes nvidia-open"]),
+        (
+            "sles",
+            "15.7",
+            RTX4090,
+            ["zypper --non-interactive install --auto-agree-with-licenses nvidia-open<581"],
+        ),
         ("arch", "", RTX4090, ["pacman --sync --needed --noconfirm nvidia-open nvidia-utils"]),
     ],
 )
@@ -455,6 +461,7 @@ def test_no_host_of_this_machine_is_named() -> None:
         "nvidia.github.io",
         "download.pytorch.org",
         "dl.fedoraproject.org",
+        "deb.debian.org",
     }
     for (os_id, release), wishes in product(SYSTEMS, WISHES):
         found = plan(bare([H100, H100], os_id, release), wishes)

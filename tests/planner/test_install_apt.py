@@ -103,3 +103,15 @@ def test_the_list_of_the_container_toolkit(tmp_path: Path) -> None:
     assert told.returncode == 0, told.stderr
     here = subprocess.run(["dpkg", "--print-architecture"], capture_output=True, text=True, check=True).stdout.strip()
     assert f"https://nvidia.github.io/libnvidia-container/stable/deb/{here}/InRelease" in told.stdout
+
+
+def test_apt_reads_the_component_of_debian(tmp_path: Path) -> None:
+    found = plan(bare([H100], "debian", "13"), Wishes())
+    (file,) = [action for step in found.steps if step.key == "contrib" for action in step.actions if isinstance(action, File)]
+    options = repository(tmp_path, {"x"})
+    (tmp_path / "etc/sources.list").unlink()
+    (tmp_path / "etc/sources.list.d").mkdir()
+    (tmp_path / "etc/sources.list.d/contrib.sources").write_text(file.text)
+    told = subprocess.run(["apt-get", *options, "update", "--print-uris"], capture_output=True, text=True, check=False)
+    assert told.returncode == 0, told.stderr
+    assert "http://deb.debian.org/debian/dists/trixie/InRelease" in told.stdout

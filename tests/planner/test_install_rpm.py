@@ -48,7 +48,8 @@ def commands(manager: str, verb: str) -> list[tuple[str, ...]]:
 
 
 def names(lines: list[tuple[str, ...]], verb: str) -> set[str]:
-    return {word for line in lines for word in line[line.index(verb) + 1 :] if word[0] != "-" and "://" not in word}
+    told = {word for line in lines for word in line[line.index(verb) + 1 :] if word[0] != "-" and "://" not in word}
+    return {word.partition("<")[0] for word in told}
 
 
 def repository(place: Path, wanted: set[str]) -> Path:

@@ -254,6 +254,7 @@ def _site(s: Snapshot) -> install_driver.Site | Refused:
         system=found,
         os_id=os.id,
         os_version=os.version,
+        codename=os.codename,
         machine=machine_of(s),
         kernel=kernel,
         native=found.family == "ubuntu" and install_driver.is_native(s),

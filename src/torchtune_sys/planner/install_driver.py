@@ -22,6 +22,10 @@ _FIRST_WITHOUT_BRANCH_NAMES = 590
 """From it on the packages of NVIDIA's repositories for Debian and Ubuntu have no branch in their names."""
 
 
+_AUR = "https://aur.archlinux.org/packages/nvidia-580xx-dkms"
+_DEBIAN = "http://deb.debian.org/debian"
+
+
 class Range(msgspec.Struct, frozen=True, kw_only=True):
     """The driver branches that serve all of a host's GPUs."""
 
@@ -113,6 +117,7 @@ class Site(msgspec.Struct, frozen=True, kw_only=True):
     system: known.System
     os_id: str
     os_version: str
+    codename: str
     machine: str
     kernel: str
     """``uname -r``; ``""`` where it could not be seen."""
@@ -163,6 +168,7 @@ def repository(site: Site) -> Iterator[Step]:
     why = f"NVIDIA's packages for {site.os_id} {site.os_version}; the branch is pinned below"
     source = f"{site.system.source} ({site.system.confidence})"
     if site.system.manager == "apt":
+        yield from _contrib(site)
         fetch = known.packages(site.system.family, "fetch")
         keyring = "cuda-keyring_1.1-1_all.deb"
         yield Step(
@@ -190,6 +196,24 @@ def repository(site: Site) -> Iterator[Step]:
         actions=(root("curl", "-fsSL", "-o", f"{place}/cuda-{name}.repo", f"{base}/cuda-{name}.repo"), *refresh),
         why=why,
         source=source,
+    )
+
+
+def _contrib(site: Site) -> Iterator[Step]:
+    """NVIDIA's packages for Debian lean on some of its component contrib."""
+    if site.os_id != "debian" or not site.codename:
+        return
+    text = (
+        "# Written by torchtune-sys generate install.\n"
+        f"Types: deb\nURIs: {_DEBIAN}\nSuites: {site.codename}\nComponents: contrib\n"
+        "Signed-By: /usr/share/keyrings/debian-archive-keyring.gpg\n"
+    )
+    yield Step(
+        key="contrib",
+        title="Debian's component contrib",
+        actions=(File(path="/etc/apt/sources.list.d/torchtune-sys-contrib.sources", text=text, root=True),),
+        why="NVIDIA's packages depend on some of it; where it is enabled already apt says so, and goes on",
+        source=f"{known.DRIVER_GUIDE} (Debian, preparation)",
     )
 
 
@@ -240,8 +264,10 @@ def _pinned(site: Site, driver: Driver, cards: tuple[Card, ...]) -> Step:
     kind = "open" if driver.module == "open" else "proprietary"
     title = f"the driver, branch {branch}, {kind} kernel module"
     why = f"{driver.why}; {_module_reason(driver, cards)}" if driver.why else _module_reason(driver, cards)
+    if family == "arch":
+        title = f"the driver as it is today, {kind} kernel module (a rolling release keeps no branch)"
     if found is None:
-        page = known.LEGACY_DRIVERS if family == "arch" else known.DRIVER_GUIDE
+        page = _AUR if family == "arch" and branch == "580" else known.DRIVER_GUIDE
         return Step(
             key="driver",
             title=title,
@@ -253,11 +279,18 @@ def _pinned(site: Site, driver: Driver, cards: tuple[Card, ...]) -> Step:
     return Step(
         key="driver",
         title=title + (", and the fabric manager in the same version" if fabric else ""),
-        actions=(*_pin(site, driver), install(site, *found.names, *fabric)),
+        actions=(*_pin(site, driver), install(site, *_of_branch(site, driver, found.names), *fabric)),
         why=why,
         source=f"{found.source} ({found.confidence})",
         by_hand=by_hand,
     )
+
+
+def _of_branch(site: Site, driver: Driver, names: tuple[str, ...]) -> tuple[str, ...]:
+    """zypper has no pin that comes before the package: it is asked for a version below the next branch."""
+    if site.system.manager != "zypper":
+        return names
+    return tuple(f"{name}<{driver.branch + 1}" for name in names)
 
 
 def _module_reason(driver: Driver, cards: tuple[Card, ...]) -> str:
@@ -286,7 +319,7 @@ def _pin(site: Site, driver: Driver) -> tuple[Command, ...]:
             root("dnf", "module", "enable", "--assumeyes", f"nvidia-driver:{stream}"),
         )
     if family in ("el10", "fedora"):
-        plugin = known.packages(family, "pin")
+        plugin = None if family == "fedora" else known.packages(family, "version-lock")
         lock = root("dnf", "versionlock", "add", f"*nvidia*{branch}*")
         return (*((install(site, *plugin.names),) if plugin else ()), lock)
     return ()
@@ -378,12 +411,12 @@ def _held(site: Site, driver: Driver) -> Step:
             source="README of unattended-upgrades",
         )
     if site.system.manager == "dnf":
-        plugin = () if site.system.family == "fedora" else (install(site, "python3-dnf-plugin-versionlock"),)
+        plugin = None if site.system.family == "fedora" else known.packages(site.system.family, "version-lock")
         lock = root("dnf", "versionlock", "add", "*nvidia*")
         return Step(
             key="hold",
             title=title,
-            actions=(*plugin, lock),
+            actions=(*((install(site, *plugin.names),) if plugin else ()), lock),
             why=f"{why}; it locks what is installed now (dnf versionlock delete '*nvidia*' takes it back)",
             source="https://docs.nvidia.com/datacenter/tesla/driver-installation-guide/version-locking.html",
         )
