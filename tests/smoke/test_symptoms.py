@@ -34,6 +34,7 @@ WORDS = [
     ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 256.00 MiB.", "device", "gpu-memory-in-use"),
     ("RuntimeError: CUDA error: uncorrectable ECC error encountered", "gemm", "gpu-ecc-uncorrectable"),
     ("ncclInvalidUsage: Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 1b000", "rendezvous", "several-ranks-on-one-gpu"),
+    ("Last error:\nMultiple Ranks are using the same GPU/Partition. Set NCCL_MULTI_", "rendezvous", "several-ranks-on-one-gpu"),
     ("Bootstrap : no socket interface found", "rendezvous", "nccl-wrong-interface"),
     ("[enforce fail at device.cc:117] rv != -1. Unable to find address for: eth7", "rendezvous", "gloo-wrong-interface"),
     ("socket.gaierror: [Errno -2] Name or service not known", "rendezvous", "hostname-unresolvable"),
