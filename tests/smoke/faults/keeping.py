@@ -179,16 +179,6 @@ ROWS = (
         ranks=1,
     ),
     Fault(
-        name="user-without-name",
-        what="The user has no line in /etc/passwd, as with docker run --user",
-        means="environment",
-        inject=all_of(as_user(54321), lambda bench: [bench.env.pop(name) for name in ("USER", "HOME")] and None),
-        stages="device,compile",
-        stage="compile",
-        cause="container-uid-without-passwd",
-        ranks=1,
-    ),
-    Fault(
         name="compile-off",
         what="torch.compile is switched off (TORCH_COMPILE_DISABLE)",
         means="environment",
