@@ -28,14 +28,14 @@ Examples:
 
 \b
 It trains two small models on data that it makes: no network, no downloads.
-As many ranks run as there are GPUs; two where there is one or none. What it
-needs beside torch is shown by "torchtune-sys generate smoke", the same test
-as one script. A pass is remembered: check then says how old the proof is,
-and whether the host has changed since.
+As many ranks run as there are GPUs; two where there is one or none.
+"torchtune-sys generate smoke" prints the same test as one script. A pass is
+remembered: check then says how old the proof is, and whether the host has
+changed since.
 
 \b
-Exit status: 0 all stages that apply passed; 1 one failed; 2 usage; 3 one could
-not be tried; 4 internal error.
+Exit status: 0 all stages that apply passed; 1 one failed; 2 usage; 3 one
+could not be tried; 4 internal error.
 """,
 )
 @click.option("--python", metavar="PATH", help="The interpreter you train with. [python3 of the active environment]")
