@@ -4,11 +4,13 @@ schema takes the manifest. Whatever the values hold, the process finds them as t
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import shutil
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -103,8 +105,12 @@ def container(tmp_path: Path) -> Iterator[list[str]]:
     with tempfile.TemporaryDirectory() as runs:  # podman takes no longer path than 50 signs
         own = ["podman", "--runtime", "runc", "--root", str(tmp_path / "store"), "--runroot", runs]
         yield [*own, "run", "--rm", "--network=none", *limits, "--rootfs", f"{tmp_path / 'root'}:O", "/bin/env", "-0"]
-    for left in set(Path("/sys/fs/cgroup").glob("**/libpod_parent")) - groups:
-        left.rmdir()
+    for _ in range(20):  # podman's own cleaning goes on for a moment
+        for left in set(Path("/sys/fs/cgroup").glob("**/libpod_parent")) - groups:
+            for folder in (left / "conmon", left):
+                with contextlib.suppress(OSError):
+                    folder.rmdir()
+        time.sleep(0.05)
 
 
 @pytest.mark.slow
