@@ -30,6 +30,7 @@ from torchtune_sys.planner.install_host import (
     owner,
     running_driver,
 )
+from torchtune_sys.planner.install_site import Site, is_native
 from torchtune_sys.planner.install_torch import Place
 from torchtune_sys.rules import CATALOGUE
 
@@ -204,7 +205,7 @@ def _assemble(
             wheel = None  # it would not run
         else:
             steps += install_driver.steps(site, driver, cards(s))
-    if isinstance(site, install_driver.Site) and owner(s) is None:
+    if isinstance(site, Site) and owner(s) is None:
         steps += _missing_fabric(s, site, driver)
         if python is not None:
             steps += install_rest.before(s, site, python, wishes, wheel)
@@ -221,7 +222,7 @@ def _assemble(
     )
 
 
-def _missing_fabric(s: Snapshot, site: install_driver.Site, driver: Driver | None) -> Iterator[Step]:
+def _missing_fabric(s: Snapshot, site: Site, driver: Driver | None) -> Iterator[Step]:
     """The fabric manager beside a driver that stays."""
     facts = s.driver
     if driver is None or not driver.installed or isinstance(facts, Missing) or not value(facts.nvswitches, 0):
@@ -233,7 +234,7 @@ def _missing_fabric(s: Snapshot, site: install_driver.Site, driver: Driver | Non
         yield step
 
 
-def _site(s: Snapshot) -> install_driver.Site | Refused:
+def _site(s: Snapshot) -> Site | Refused:
     os = _os(s)
     page = known.DRIVER_GUIDE
     if os is None:
@@ -250,14 +251,14 @@ def _site(s: Snapshot) -> install_driver.Site | Refused:
             f"NVIDIA's packages for {name} are not on record here", f"follow {page}, or take a release that it lists"
         )
     kernel = "" if isinstance(s.system, Missing) else value(s.system.kernel, "")
-    return install_driver.Site(
+    return Site(
         system=found,
         os_id=os.id,
         os_version=os.version,
         codename=os.codename,
         machine=machine_of(s),
         kernel=kernel,
-        native=found.family == "ubuntu" and install_driver.is_native(s),
+        native=found.family == "ubuntu" and is_native(s),
     )
 
 
@@ -315,9 +316,7 @@ def _newer(s: Snapshot, wishes: Wishes, wheel: Wheel | None) -> Iterator[str]:
         yield f"with driver branch {served.branch} torch {better.local} would run here: --torch {better.torch} gives the steps"
 
 
-def _notes(
-    s: Snapshot, wishes: Wishes, wheel: Wheel | None, driver: Driver | None, site: install_driver.Site | Refused
-) -> Iterator[str]:
+def _notes(s: Snapshot, wishes: Wishes, wheel: Wheel | None, driver: Driver | None, site: Site | Refused) -> Iterator[str]:
     if wheel is not None and not glibc(s):
         yield f"glibc could not be seen: the wheel needs {wheel.glibc}"
     if driver is not None and driver.installed:
@@ -326,7 +325,7 @@ def _notes(
     owned = owner(s)
     if owned is not None and not wishes.cpu:
         yield f"{owned[0]}; {owned[1]}"
-    if isinstance(site, install_driver.Site) and driver is not None and not driver.installed:
+    if isinstance(site, Site) and driver is not None and not driver.installed:
         if not isinstance(s.driver, Missing) and s.driver.secure_boot is True:
             yield "Secure Boot is on: the module is signed with a key of this host, which the next start asks to enrol (mokutil)"
         if site.system.confidence != "high":

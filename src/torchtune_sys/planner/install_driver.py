@@ -7,13 +7,11 @@ from collections.abc import Iterator
 import msgspec
 
 from torchtune_sys.knowledge import install as known
-from torchtune_sys.model.facts.software import Package
 from torchtune_sys.model.install import Command, Driver, File, Refused, Step
-from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import Missing
-from torchtune_sys.model.values import known as value
 from torchtune_sys.model.version import Version, version
 from torchtune_sys.planner.install_host import Card, generations, unknown_architectures
+from torchtune_sys.planner.install_repository import headers, repository
+from torchtune_sys.planner.install_site import Site, install, root
 from torchtune_sys.planner.install_torch import show_driver
 
 _PROPRIETARY_REMOVED = 620
@@ -23,7 +21,6 @@ _FIRST_WITHOUT_BRANCH_NAMES = 590
 
 
 _AUR = "https://aur.archlinux.org/packages/nvidia-580xx-dkms"
-_DEBIAN = "http://deb.debian.org/debian"
 
 
 class Range(msgspec.Struct, frozen=True, kw_only=True):
@@ -111,149 +108,14 @@ def first_version(branch: int) -> Version:
     return next(item.first for item in known.driver_branches() if item.branch == branch)
 
 
-class Site(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the driver is installed."""
-
-    system: known.System
-    os_id: str
-    os_version: str
-    codename: str
-    machine: str
-    kernel: str
-    """``uname -r``; ``""`` where it could not be seen."""
-    native: bool = False
-    """The driver comes from the distribution's own packages already: it stays with them."""
-
-    @property
-    def base(self) -> str:
-        return f"{known.REPOSITORIES}/{self.system.repository}/{known.architecture(self.machine)}"
-
-
-def is_native(s: Snapshot) -> bool:
-    """Whether the driver's packages are Ubuntu's own."""
-    packages: tuple[Package, ...] = () if isinstance(s.software, Missing) else value(s.software.packages, ())
-    return any(item.name.startswith("nvidia-driver-") and item.origin == "ubuntu.com" for item in packages)
-
-
-def root(*words: str) -> Command:
-    return Command(words=words, root=True)
-
-
-def install(site: Site, *names: str) -> Command:
-    """The distribution's own way to install packages without asking."""
-    match site.system.manager:
-        case "apt":
-            return root("env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "install", "--yes", *names)
-        case "dnf":
-            return root("dnf", "install", "--assumeyes", *names)
-        case "zypper":
-            return root("zypper", "--non-interactive", "install", "--auto-agree-with-licenses", *names)
-        case _:
-            return root("pacman", "--sync", "--needed", "--noconfirm", *names)
-
-
 def steps(site: Site, driver: Driver, cards: tuple[Card, ...]) -> Iterator[Step]:
     """In order: the repository, headers, the branch, the driver with what must have its version, the hold, the daemons."""
     if site.system.repository and not site.native:
         yield from repository(site)
-    yield from _headers(site)
+    yield from headers(site)
     yield _pinned(site, driver, cards)
     yield _held(site, driver)
     yield _daemons(driver, cards)
-
-
-def repository(site: Site) -> Iterator[Step]:
-    """NVIDIA's repository, made known by its own keyring or file."""
-    name, base = site.system.repository, site.base
-    why = f"NVIDIA's packages for {site.os_id} {site.os_version}; the branch is pinned below"
-    source = f"{site.system.source} ({site.system.confidence})"
-    if site.system.manager == "apt":
-        yield from _contrib(site)
-        fetch = known.packages(site.system.family, "fetch")
-        keyring = "cuda-keyring_1.1-1_all.deb"
-        yield Step(
-            key="repository",
-            title="NVIDIA's repository",
-            actions=(
-                root("apt-get", "update"),
-                install(site, *(fetch.names if fetch else ())),
-                Command(words=("curl", "-fsSL", "-o", f"/tmp/{keyring}", f"{base}/{keyring}")),
-                root("dpkg", "--install", f"/tmp/{keyring}"),
-                root("apt-get", "update"),
-            ),
-            why=why,
-            source=source,
-        )
-        return
-    yield from _epel(site)
-    place = "/etc/zypp/repos.d" if site.system.manager == "zypper" else "/etc/yum.repos.d"
-    refresh = (
-        (root("zypper", "--non-interactive", "--gpg-auto-import-keys", "refresh"),) if site.system.manager == "zypper" else ()
-    )
-    yield Step(
-        key="repository",
-        title="NVIDIA's repository",
-        actions=(root("curl", "-fsSL", "-o", f"{place}/cuda-{name}.repo", f"{base}/cuda-{name}.repo"), *refresh),
-        why=why,
-        source=source,
-    )
-
-
-def _contrib(site: Site) -> Iterator[Step]:
-    """NVIDIA's packages for Debian lean on some of its component contrib."""
-    if site.os_id != "debian" or not site.codename:
-        return
-    text = (
-        "# Written by torchtune-sys generate install.\n"
-        f"Types: deb\nURIs: {_DEBIAN}\nSuites: {site.codename}\nComponents: contrib\n"
-        "Signed-By: /usr/share/keyrings/debian-archive-keyring.gpg\n"
-    )
-    yield Step(
-        key="contrib",
-        title="Debian's component contrib",
-        actions=(File(path="/etc/apt/sources.list.d/torchtune-sys-contrib.sources", text=text, root=True),),
-        why="NVIDIA's packages depend on some of it; where it is enabled already apt says so, and goes on",
-        source=f"{known.DRIVER_GUIDE} (Debian, preparation)",
-    )
-
-
-def _epel(site: Site) -> Iterator[Step]:
-    """dkms, which builds the module for each kernel, is in EPEL."""
-    number = site.os_version.partition(".")[0]
-    if not site.system.family.startswith("el"):
-        return
-    url = f"https://dl.fedoraproject.org/pub/epel/epel-release-latest-{number}.noarch.rpm"
-    names = {"ol": f"oracle-epel-release-el{number}", "rhel": url}
-    by_hand = ""
-    if site.os_id == "rhel":
-        by_hand = "https://docs.fedoraproject.org/en-US/epel/ (EPEL also wants CodeReady Builder: subscription-manager repos)"
-    yield Step(
-        key="epel",
-        title="EPEL, for dkms",
-        actions=(install(site, names.get(site.os_id, "epel-release")),),
-        why="dkms builds the kernel module for each kernel that is installed later",
-        source="https://docs.fedoraproject.org/en-US/epel/",
-        by_hand=by_hand,
-    )
-
-
-def _headers(site: Site) -> Iterator[Step]:
-    title, why = "what the kernel module is built with", "the module is built for the running kernel, now and after each upgrade"
-    purpose = "headers-uek" if "uek" in site.kernel else "headers-6.12" if _is_newer_amazon(site) else "headers"
-    found = known.packages(site.system.family, purpose, kernel=site.kernel)
-    uses_kernel = found is not None and any(site.kernel in name for name in found.names if site.kernel)
-    plain = known.packages(site.system.family, purpose, kernel="{}")
-    needs_kernel = plain is not None and any("{}" in name for name in plain.names)
-    if found is not None and (uses_kernel or not needs_kernel):
-        yield Step(key="headers", title=title, actions=(install(site, *found.names),), why=why, source=found.source)
-    elif site.system.family != "arch":
-        what = "the running kernel could not be seen" if found is not None else "no source tells the package's name"
-        page = f"{known.DRIVER_GUIDE} ({what})"
-        yield Step(key="headers", title=title, why=why, source=known.DRIVER_GUIDE, by_hand=page)
-
-
-def _is_newer_amazon(site: Site) -> bool:
-    return site.system.family == "amzn" and version(site.kernel)[:2] >= (6, 12)
 
 
 def _pinned(site: Site, driver: Driver, cards: tuple[Card, ...]) -> Step:

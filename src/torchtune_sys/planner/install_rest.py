@@ -10,8 +10,8 @@ from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing
 from torchtune_sys.model.values import known as value
 from torchtune_sys.model.version import version
-from torchtune_sys.planner.install_driver import Site, install, root
 from torchtune_sys.planner.install_host import Interpreter
+from torchtune_sys.planner.install_site import Site, install, root
 
 _TUNING_GUIDE = "PyTorch tuning guide (docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html)"
 _TRITON = "triton/runtime/build.py: Triton compiles its launcher with the C compiler and Python.h"
