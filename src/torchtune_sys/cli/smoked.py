@@ -84,6 +84,7 @@ def _asked(options: Mapping[str, Any], seen: Snapshot) -> Asked:
     return Asked(
         python=seen.python.executable,
         ranks=options["ranks"] or (2 if options["device"] == "cpu" else _ranks(seen)),
+        gpus=_gpus(seen),
         cpus=max(cpus, 1),
         level=options["level"] or "default",
         stages=named(options["stages"]),
@@ -94,6 +95,12 @@ def _asked(options: Mapping[str, Any], seen: Snapshot) -> Asked:
         timeout_s=options["timeout"],
         expected={} if options["device"] == "cpu" else expected(seen),
     )
+
+
+def _gpus(seen: Snapshot) -> int:
+    from torchtune_sys.model.values import Missing, known
+
+    return 0 if isinstance(seen.gpu, Missing) else len(known(seen.gpu.devices, ()))
 
 
 def _ranks(seen: Snapshot) -> int:

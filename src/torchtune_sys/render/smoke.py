@@ -57,7 +57,7 @@ def about(report: SmokeReport) -> str:
     """Who ran."""
     team = report.team
     gpus = f" on {len(team.gpus)} GPU{'s' if len(team.gpus) > 1 else ''}" if team.gpus else ""
-    torch = f"torch {team.torch}" if team.torch else "torch not imported"
+    torch = f"torch {team.torch}" if team.torch else "torch said nothing"
     ranks = f"{team.ranks} rank{'s' if team.ranks != 1 else ''}{gpus}"
     return ", ".join(filter(None, (torch, ranks, team.backend, f"level {team.level}", team.python)))
 

@@ -48,6 +48,8 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
 
     python: str
     ranks: int
+    gpus: int = 0
+    """That this host has: what is said where the ranks do not come to say what they run on."""
     cpus: int
     """That this process may use: shared among the ranks as threads, where nobody set OMP_NUM_THREADS."""
     level: str = "default"
@@ -200,7 +202,7 @@ def _team(asked: Asked, run: Run) -> Team:
         torch=str(first.get("torch", "")),
         ranks=asked.ranks,
         backend=str(first.get("backend", "")),
-        device=str(first.get("kind", asked.device if asked.device != "auto" else "cpu")),
+        device=str(first.get("kind", "cuda" if asked.device == "cuda" or (asked.device == "auto" and asked.gpus) else "cpu")),
         gpus=tuple(gpus),
         level=asked.level,
     )
