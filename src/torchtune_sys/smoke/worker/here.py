@@ -57,6 +57,8 @@ class Here:
         self.backend = backend or ("nccl" if self.gpus and not self.shared else "gloo")
         self.expected_figures = expected
         self.stage = ""
+        self.remark = ""
+        """What a stage that passes has to say beside its figures."""
         self.verdicts: Dict[str, str] = {}
         self.store: Any = None
         """Where the ranks met; None before."""

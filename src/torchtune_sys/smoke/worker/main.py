@@ -73,7 +73,9 @@ def perform(here: Here, stage: Stage) -> None:
     started = time.monotonic()
     ended: Dict[str, str] = {"verdict": "pass", "cause": "", "seen": "", "remedy": "", "trace": ""}
     try:
+        here.remark = ""
         stage.run(here)
+        ended["seen"] = here.remark
     except Idle as error:
         ended.update(verdict="na", seen=str(error))
     except Unsure as error:

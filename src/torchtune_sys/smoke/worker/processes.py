@@ -56,8 +56,8 @@ def ranks_meet(here: Here) -> None:
     before = open_sockets()
     _connect_all(here, everyone)
     here.broken = False
-    for address in connected_over(open_sockets() - before):
-        here.measure("over %s" % address, 1, "")
+    addresses = connected_over(open_sockets() - before)
+    here.remark = "over %s" % ", ".join(addresses) if addresses else ""
     here.measure("ranks", dist.get_world_size(), "")
     here.measure("hosts", len({own["where"] for own in everyone}), "")
     here.measure("meeting", time.monotonic() - started, "s")

@@ -40,7 +40,8 @@ def summarize(here: Here, everyone: List[List[Dict[str, Any]]]) -> int:
         ends.sort(key=lambda end: _WORST.index(end["verdict"]))
         first = ends[0]
         worst = min(worst, first["verdict"], key=_WORST.index)
-        words = first.get("seen", "") or "; ".join(figures.get(name, []))
+        shown = figures.get(name, []) if first["verdict"] == "pass" else []
+        words = "; ".join(filter(None, [first.get("seen", "")] + shown))
         cause = " [%s]" % first["cause"] if first.get("cause") else ""
         rank = "rank %d: " % first["rank"] if first["verdict"] == "fail" and here.world > 1 else ""
         print("%-8s%-20s%6.1f s  %s%s%s" % (first["verdict"], name, first["seconds"], rank, words, cause))
