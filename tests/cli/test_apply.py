@@ -39,7 +39,9 @@ def staged(script: str, stage: Path, timeout_s: float = 120) -> subprocess.Compl
     stage.mkdir(exist_ok=True)
     command = ("unshare", "--mount", "--propagation", "private", "sh", "-c", STAGE + script, "sh", str(stage))
     env = {**os.environ, "TOOL": TOOL, "NO_COLOR": "1"}
-    return subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, env=env, timeout=timeout_s, check=False)
+    return subprocess.run(
+        command, capture_output=True, text=True, stdin=subprocess.DEVNULL, env=env, timeout=timeout_s, check=False
+    )
 
 
 def test_from_a_finding_to_a_cured_host_and_back(tmp_path: Path) -> None:
