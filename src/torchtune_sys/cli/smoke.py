@@ -105,7 +105,9 @@ def _rendered(report: SmokeReport, options: Mapping[str, Any]) -> str:
     from torchtune_sys.render import smoke as render
 
     if options["format_"] == "json":
-        return render.json(report)
+        from torchtune_sys.render import as_json
+
+        return as_json.smoke(report)
     if options["format_"] == "junit":
         return render.junit(report)
     return render.text(report, style(options["color"], options["output"]), quiet=options["quiet"], verbose=options["verbose"])

@@ -16,6 +16,7 @@ from torchtune_sys.render.report import Report, summary
 
 if TYPE_CHECKING:
     from torchtune_sys.model.install import Install
+    from torchtune_sys.model.smoke import SmokeReport
 
 REPORT = "torchtune-sys/report/1"
 SNAPSHOT = "torchtune-sys/snapshot/1"
@@ -24,6 +25,7 @@ PLAN = "torchtune-sys/plan/1"
 ENVIRONMENT = "torchtune-sys/environment/1"
 PLACEMENT = "torchtune-sys/placement/1"
 HISTORY = "torchtune-sys/history/1"
+SMOKE = "torchtune-sys/smoke/1"
 INSTALL = "torchtune-sys/install/1"
 _ESCAPES = {
     number: f"\\u{number:04x}"
@@ -41,6 +43,13 @@ def _dumps(document: object) -> str:
     """
     text = codec.dumps(document)
     return text if text.isascii() and "\x7f" not in text else text.translate(_ESCAPES)
+
+
+def smoke(value: SmokeReport) -> str:
+    """The report as it is."""
+    import msgspec
+
+    return _dumps({"schema": SMOKE, **msgspec.to_builtins(value)})
 
 
 def report(value: Report) -> str:

@@ -1,4 +1,4 @@
-"""The JSON Schemas of snapshots and plans, made from their own types; those of reports and recordings are written by hand."""
+"""The JSON Schemas of snapshots, plans and smoke tests, made from their own types; those of reports and recordings are written by hand."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from torchtune_sys.model import codec
 from torchtune_sys.model.cpuset import CpuSet
 from torchtune_sys.model.facts.session import Intent
 from torchtune_sys.model.plan import Plan
+from torchtune_sys.model.smoke import SmokeReport
 from torchtune_sys.model.snapshot import FAMILIES, Snapshot
-from torchtune_sys.render.as_json import PLAN, SNAPSHOT
+from torchtune_sys.render.as_json import PLAN, SMOKE, SNAPSHOT
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 DATA = os.path.join(os.path.dirname(os.path.abspath(__file__)), "data")
@@ -60,6 +61,25 @@ def plan_schema() -> str:
             "type": "object",
             "required": ["schema", "tool", "plan"],
             "properties": {"schema": {"const": PLAN}, "tool": _TOOL, "plan": _of(Plan, parts)},
+            "$defs": parts,
+        }
+    )
+
+
+def smoke_schema() -> str:
+    """The text of ``smoke.schema.json``."""
+    parts: dict[str, Any] = {}
+    _of(SmokeReport, parts)
+    root = parts.pop(SmokeReport.__name__)
+    return codec.dumps(
+        {
+            "$schema": DIALECT,
+            "$id": SMOKE,
+            "title": "torchtune-sys smoke --format json",
+            "description": "One run of the training smoke test. Keys may be added; none changes its meaning.",
+            **root,
+            "required": ["schema", *root["required"]],
+            "properties": {"schema": {"const": SMOKE}, **root["properties"]},
             "$defs": parts,
         }
     )

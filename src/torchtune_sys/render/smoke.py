@@ -1,19 +1,15 @@
-"""The smoke test's report: text, JSON, JUnit."""
+"""The smoke test's report: text and JUnit."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-import msgspec
-
-from torchtune_sys.model import codec
 from torchtune_sys.model.rule import Verdict
 from torchtune_sys.model.smoke import Comparison, Figure, SmokeReport, StageResult
 from torchtune_sys.render import layout
 from torchtune_sys.render.junit import escape
 from torchtune_sys.render.layout import Line, Style, line
 
-SCHEMA = "torchtune-sys/smoke/1"
 _STYLES = {Verdict.PASS: "good", Verdict.FAIL: "error", Verdict.UNKNOWN: "warning", Verdict.CRASHED: "error", Verdict.NA: "dim"}
 _HANG = 37
 _OUTPUT_LINES = 20
@@ -48,7 +44,7 @@ def headline(report: SmokeReport) -> str:
     elif unknown:
         words = f"not proven: {len(unknown)} of {len(report.stages)} stages could not be tried"
     else:
-        words = f"training works: {passed} stages passed"
+        words = f"training works: {passed} stage{'' if passed == 1 else 's'} passed"
     where = "" if report.team.device == "cuda" else "nothing about GPUs was verified (CPU only); "
     return f"{report.host}: {where}{words}, {report.seconds:.0f} s"
 
@@ -91,11 +87,6 @@ def _slower(slower: tuple[Comparison, ...]) -> Iterator[Line]:
         part = abs(1 - item.now / item.before) * 100 if item.before else 0.0
         words = f"{item.figure}: {item.now:.3g} {item.unit}, {part:.0f} % worse than {item.before:.3g} {item.unit}"
         yield line(f"{words} (median of {item.proofs} earlier runs here)", label=(f"slower  {item.stage}", "warning"), hang=_HANG)
-
-
-def json(report: SmokeReport) -> str:
-    """The report as it is, with the schema's name."""
-    return codec.dumps({"schema": SCHEMA, **msgspec.to_builtins(report)})
 
 
 def junit(report: SmokeReport) -> str:
