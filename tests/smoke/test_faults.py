@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -18,8 +19,25 @@ WITHOUT_SOLE_FAULT = {"copy", "sync-batchnorm", "shared-gpu"}
 """Stages that need a GPU: na on the machines that these tests run on."""
 
 
+def _repeats() -> set[str]:
+    """Faults that end at the stage and with the cause of one before them, and that no single stage answers for: for time's sake they
+    run with TORCHTUNE_SYS_TEST_LONG=all only."""
+    met: set[tuple[str, str]] = set()
+    found = set()
+    for fault in FAULTS:
+        if (fault.stage, fault.cause) in met and not fault.sole and not fault.quick:
+            found.add(fault.name)
+        met.add((fault.stage, fault.cause))
+    return found
+
+
+REPEATS = set() if os.environ.get("TORCHTUNE_SYS_TEST_LONG") == "all" else _repeats()
+
+
 def _case(fault: Fault) -> object:
     marks = [pytest.mark.slow if fault.quick else pytest.mark.long]
+    if fault.name in REPEATS:
+        marks.append(pytest.mark.skip(reason="stage and cause are another fault's too: TORCHTUNE_SYS_TEST_LONG=all runs it"))
     marks += [pytest.mark.xfail(reason=fault.wrong, strict=True)] if fault.wrong else []
     return pytest.param(fault, id=fault.name, marks=marks)
 
