@@ -206,11 +206,7 @@ class Gang:
 
     def state(self, pid: int) -> str:
         """The letter of proc(5): R, S, D, T (stopped), t, Z; "" for a process that is gone."""
-        try:
-            with open(f"/proc/{pid}/stat", "rb") as file:
-                return file.read().rpartition(b")")[2].split()[0].decode()
-        except (OSError, IndexError):
-            return ""
+        return _state_and_parent(pid)[0]
 
     def end(self) -> None:
         """End the child and all its descendants."""
@@ -244,9 +240,15 @@ def descendants(root: int) -> set[int]:
 
 
 def _parent(pid: int) -> int:
-    with contextlib.suppress(OSError, IndexError, ValueError), open(f"/proc/{pid}/stat", "rb") as file:
-        return int(file.read().rpartition(b")")[2].split()[1])
-    return 0
+    return _state_and_parent(pid)[1]
+
+
+def _state_and_parent(pid: int) -> tuple[str, int]:
+    """The third and fourth field of proc(5)'s stat, after a name that may hold blanks and brackets; ("", 0) for one that is gone."""
+    with contextlib.suppress(OSError, ValueError), open(f"/proc/{pid}/stat", "rb") as file:
+        state, parent = file.read().rpartition(b")")[2].split()[:2]
+        return state.decode(), int(parent)
+    return "", 0
 
 
 def _kill(pid: int) -> None:

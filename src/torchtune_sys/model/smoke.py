@@ -6,6 +6,9 @@ import msgspec
 
 from torchtune_sys.model.rule import Verdict
 
+LOW_IS_GOOD = frozenset(("s", "ms"))
+"""Units of figures that are better low; of the others more is better."""
+
 
 class Figure(msgspec.Struct, frozen=True, kw_only=True):
     """A measurement of one rank."""

@@ -16,10 +16,11 @@ from torchtune_sys.model.rule import Verdict
 from torchtune_sys.model.smoke import Figure, RankEnd, StageResult, Team
 from torchtune_sys.smoke import blame
 from torchtune_sys.smoke.merge import merged
+from torchtune_sys.smoke.places import innermost
 from torchtune_sys.smoke.script import source
 from torchtune_sys.smoke.watch import Trouble, Watch
+from torchtune_sys.smoke.worker.channel import SOCKET_VARIABLE
 
-SOCKET_VARIABLE = "TORCHTUNE_SYS_SMOKE_SOCKET"
 _GANGS = 6
 """After so many that ended early the rest is left unknown."""
 _JOB_VARIABLES = frozenset(
@@ -89,9 +90,9 @@ def smoke(
     with scratch.directory("", "/dev/shm") as home, scratch.directory(asked.scratch, home) as folder:
         script = os.path.join(home, "smoke.py")
         scratch.write(script, source())
-        left: list[str] = list(asked.stages)
+        own, left = _environment(env, asked), list(asked.stages)
         for _ in range(_GANGS):
-            trouble = _one_gang(asked, _environment(env, asked), script, folder, left, run, found, until_s, told)
+            trouble = _one_gang(asked, own, script, folder, left, run, found, until_s, told)
             before, left = left, [stage for stage in run.plan if stage not in run.ends]
             over = trouble is not None and (trouble.stage == "import" or trouble.kind in ("not-started", "out-of-time"))
             if not left or over or left == before:
@@ -168,14 +169,8 @@ def _blame(run: Run, trouble: Trouble, output: str, crash: str, oom: bool, found
             cause=blamed.cause,
             seen=blamed.seen,
             remedy=blamed.remedy,
-            trace=_crash_place(crash),
+            trace=innermost(crash),
         )
-
-
-def _crash_place(crash: str) -> str:
-    from torchtune_sys.smoke.places import innermost
-
-    return innermost(crash)
 
 
 def _argv(asked: Asked, script: str, folder: str, stages: list[str]) -> tuple[str, ...]:

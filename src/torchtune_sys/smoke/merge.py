@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-import msgspec
-
 from torchtune_sys.model.rule import Verdict
-from torchtune_sys.model.smoke import Figure, RankEnd, StageResult
+from torchtune_sys.model.smoke import LOW_IS_GOOD, Figure, RankEnd, StageResult
 from torchtune_sys.smoke import blame
 
 _WORST = (Verdict.FAIL, Verdict.CRASHED, Verdict.UNKNOWN, Verdict.PASS, Verdict.NA)
-_LOW_IS_GOOD = frozenset(("s", "ms"))
 
 
 def merged(stage: str, ends: Mapping[int, RankEnd], figures: Mapping[int, list[Figure]], found: Collection[str]) -> StageResult:
@@ -45,6 +42,6 @@ def _figures(of_ranks: Mapping[int, list[Figure]]) -> tuple[Figure, ...]:
     for rank in sorted(of_ranks):
         for figure in of_ranks[rank]:
             other = kept.setdefault((figure.name, figure.unit), figure)
-            worse = figure.value > other.value if figure.unit in _LOW_IS_GOOD else figure.value < other.value
+            worse = figure.value > other.value if figure.unit in LOW_IS_GOOD else figure.value < other.value
             kept[figure.name, figure.unit] = figure if worse else other
-    return tuple(msgspec.structs.replace(figure) for figure in kept.values())
+    return tuple(kept.values())

@@ -10,7 +10,7 @@ import msgspec
 
 from torchtune_sys.model.facts.limits import Limit
 from torchtune_sys.model.rule import Verdict
-from torchtune_sys.model.smoke import Comparison, SmokeReport
+from torchtune_sys.model.smoke import LOW_IS_GOOD, Comparison, SmokeReport
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, known
 
@@ -19,11 +19,10 @@ _KEPT = 20
 """Earlier runs whose figures are kept."""
 _FEWEST = 3
 """Runs below which there is no saying what is usual here."""
-_NOISE = 0.1
+NOISE = 0.1
 """A tenth: what clocks, heat and neighbours move such figures by without anything being wrong. A convention."""
 _SPREADS = 3 * 1.4826
 """Three standard deviations, estimated from the median absolute deviation."""
-_LOW_IS_GOOD = frozenset(("s", "ms"))
 _NAMES = {
     "kernel": "kernel",
     "driver": "driver",
@@ -108,7 +107,7 @@ def figures(report: SmokeReport) -> dict[str, float]:
         for stage in report.stages
         if stage.verdict is Verdict.PASS
         for figure in stage.figures
-        if figure.unit in _LOW_IS_GOOD or "/s" in figure.unit
+        if figure.unit in LOW_IS_GOOD or "/s" in figure.unit
     }
 
 
@@ -128,7 +127,7 @@ def slower(before: Proof | None, report: SmokeReport, now: Mapping[str, str]) ->
         usual = median(earlier)
         spread = median(abs(one - usual) for one in earlier) / usual
         stage, figure, unit = name.split("/", 2)
-        if loss(value, usual, unit) > max(_NOISE, _SPREADS * spread):
+        if loss(value, usual, unit) > max(NOISE, _SPREADS * spread):
             found.append(Comparison(stage=stage, figure=figure, unit=unit, now=value, before=usual, proofs=len(earlier)))
     return tuple(found)
 
@@ -139,7 +138,7 @@ def loss(now: float, before: float, unit: str) -> float:
     >>> round(loss(80.0, 100.0, "GB/s"), 2), loss(3.0, 2.0, "s")
     (0.25, 0.5)
     """
-    return now / before - 1 if unit in _LOW_IS_GOOD else before / now - 1
+    return now / before - 1 if unit in LOW_IS_GOOD else before / now - 1
 
 
 def standing(proof: Proof, now: Mapping[str, str], epoch_s: float) -> str:

@@ -8,10 +8,7 @@ import msgspec
 
 from torchtune_sys.model.rule import Verdict
 from torchtune_sys.model.smoke import SmokeReport
-from torchtune_sys.smoke.proof import figures, loss
-
-NOISE = 0.1
-"""A tenth: less is not told from what clocks and neighbours do. A convention, as in the proof's comparison."""
+from torchtune_sys.smoke.proof import NOISE, figures, loss
 
 
 class Setback(msgspec.Struct, frozen=True, kw_only=True):

@@ -11,6 +11,7 @@ import msgspec
 from torchtune_sys.host.gang import Ended, Gang, Gone, Told
 from torchtune_sys.model.rule import Verdict
 from torchtune_sys.model.smoke import Figure, RankEnd
+from torchtune_sys.smoke.places import place, waits_for_others
 
 TICK_S = 0.25
 _MEETING_DEADLINE_S = 180.0
@@ -203,8 +204,6 @@ class Watch:
         return None
 
     def _hung(self, kind: str, alive: list[Rank]) -> Trouble:
-        from torchtune_sys.smoke.places import waits_for_others
-
         states = {rank.pid: self.gang.state(rank.pid) for rank in alive}
         stacks = self.gang.stacks(rank.pid for rank in alive)
         stopped = [rank for rank in alive if states[rank.pid] in ("T", "t")]
@@ -226,8 +225,6 @@ class Watch:
 
 
 def _places(ranks: Sequence[Rank], states: Mapping[int, str], stacks: Mapping[int, str]) -> tuple[str, ...]:
-    from torchtune_sys.smoke.places import place
-
     return tuple(
         place(rank.rank, rank.pid, rank.host, rank.device, rank.stage, states[rank.pid], stacks.get(rank.pid, ""))
         for rank in sorted(ranks, key=lambda one: one.rank)

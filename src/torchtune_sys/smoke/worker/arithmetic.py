@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import glob
 from typing import List, Tuple
 
@@ -87,7 +88,7 @@ def _rates(here: Here) -> None:
     size = sizes[here.kind]
     for dtype in _precisions(here):
         left = torch.ones((size, size), device=here.device, dtype=dtype)
-        seconds = here.seconds(lambda held=left: held @ held)  # type: ignore[misc]
+        seconds = here.seconds(functools.partial(torch.matmul, left, left))
         here.measure("%s GEMM" % _short(dtype), 2 * size**3 / seconds / 1e12, "TFLOP/s")
 
 
@@ -118,8 +119,8 @@ def copies_arrive(here: Here) -> None:
             raise Wrong("memory-not-pinned", "pin_memory() returned memory that is not pinned")
         there = torch.zeros(words, dtype=torch.int64, device=here.device)
         back = torch.zeros(words, dtype=torch.int64, pin_memory=name == "pinned")
-        to_device = here.seconds(lambda into=there, out_of=source: into.copy_(out_of, non_blocking=True))  # type: ignore[misc]
-        to_host = here.seconds(lambda into=back, out_of=there: into.copy_(out_of, non_blocking=True))  # type: ignore[misc]
+        to_device = here.seconds(functools.partial(there.copy_, source, non_blocking=True))
+        to_host = here.seconds(functools.partial(back.copy_, there, non_blocking=True))
         differing = int((back != plain).sum().item())
         if differing:
             raise Wrong("copy-corrupts", "%d of %d words of %s memory came back from the GPU changed" % (differing, words, name))

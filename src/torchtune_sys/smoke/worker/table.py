@@ -7,7 +7,7 @@ from typing import Callable, NamedTuple, Tuple
 from torchtune_sys.smoke.worker.arithmetic import conv_is_right, copies_arrive, device_works, gemm_is_right, memory_keeps
 from torchtune_sys.smoke.worker.collectives import exchanges_are_right
 from torchtune_sys.smoke.worker.compiled import compiled_agrees
-from torchtune_sys.smoke.worker.here import DEFAULT, QUICK, Here
+from torchtune_sys.smoke.worker.here import DEFAULT, QUICK, THOROUGH, Here
 from torchtune_sys.smoke.worker.loading import loader_delivers
 from torchtune_sys.smoke.worker.mixed import ranks_train_in_low_precision
 from torchtune_sys.smoke.worker.parallel import accumulation_is_the_large_batch, ranks_train_as_one
@@ -59,4 +59,4 @@ STAGES: Tuple[Stage, ...] = (
     Stage("shared-gpu", ranks_share_a_gpu, 60.0, together=True),
     Stage("compile", compiled_agrees, 300.0, level=DEFAULT, once=True),
 )
-LEVELS = (QUICK, DEFAULT, "thorough")
+LEVELS = (QUICK, DEFAULT, THOROUGH)
