@@ -33,7 +33,9 @@ def ask(question: str, *, yes: bool) -> None:
 @contextlib.contextmanager
 def told() -> Iterator[Callable[[str], None]]:
     """Hears what is being done; once one thing takes more than two seconds, a terminal shows it with its time."""
-    if sys.stderr is None or sys.stderr.closed or not sys.stderr.isatty():
+    from torchtune_sys.cli.terminal import is_terminal
+
+    if not is_terminal(sys.stderr):
         yield lambda _what: None
         return
     shown = _Shown()
@@ -89,7 +91,7 @@ class _Shown:
 
 
 def _status(text: str) -> None:
+    from torchtune_sys.cli.terminal import status
     from torchtune_sys.render.layout import clean
 
-    with contextlib.suppress(OSError, ValueError):
-        click.echo(f"\r\x1b[K{clean(text)[:100]}", err=True, nl=False, color=True)
+    status(clean(text)[:100])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import click
@@ -11,6 +11,8 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 Decorator = Callable[[_F], _F]
 
 INTENT = ("ranks", "nodes", "threads", "workers", "data", "checkpoints", "python", "live")
+NO_INTENT: Mapping[str, Any] = {**dict.fromkeys(INTENT), "data": (), "checkpoints": (), "live": False}
+"""What the options of intent are where nobody gave any."""
 PROFILES = ("workstation", "single-node", "cluster", "container", "ci")
 COUNT = click.IntRange(min=1)
 

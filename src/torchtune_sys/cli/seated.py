@@ -33,12 +33,12 @@ def seat_here(rank: int, ranks: int | None, *, bound: bool, one_thread_per_core:
 
     ``bound``: whether the CPUs that it has are its own already. Raises UserError."""
     from torchtune_sys.cli.look import look
+    from torchtune_sys.cli.options import NO_INTENT
     from torchtune_sys.model.values import Unknown
     from torchtune_sys.planner.placement import kept, seating
     from torchtune_sys.planner.seat_notes import memory_refused
 
-    wishes = dict.fromkeys(("nodes", "threads", "workers", "python"), None) | {"data": (), "checkpoints": (), "live": False}
-    options = {**wishes, "ranks": ranks, "from_": None, "root": None, "timeout": None}
+    options = {**NO_INTENT, "ranks": ranks, "from_": None, "root": None, "timeout": None}
     seen, room = look(options, only=FAMILIES), _room(options)
     ranks = ranks or seen.intent.ranks
     try:

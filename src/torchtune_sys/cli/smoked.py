@@ -44,10 +44,8 @@ def smoked(options: Mapping[str, Any]) -> tuple[SmokeReport, Snapshot, float]:
 
     started = time.monotonic()
     options = {**DEFAULTS, **options}
-    looked = dict.fromkeys((*shared.INTENT, "from_", "root", "profile", "config"), None)
-    looked.update(
-        timeout=None, live=False, data=(), checkpoints=(), select=(), ignore=(), python=options["python"], ranks=options["ranks"]
-    )
+    looked = {**shared.NO_INTENT, **dict.fromkeys(("from_", "root", "profile", "config", "timeout")), "select": (), "ignore": ()}
+    looked.update(python=options["python"], ranks=options["ranks"])
     seen, results, _config = judged(looked)
     causes = {result.rule.cause for result in results if result.verdict is Verdict.FAIL and result.rule.cause}
     asked = _asked(options, seen)

@@ -31,7 +31,7 @@ def style(color: str, output: str | None = None) -> Style:
     """How text for people is laid out where the result goes: ``color`` is auto, always or never."""
     from torchtune_sys.render.layout import Style
 
-    to_terminal = output is None and _is_terminal(sys.stdout)
+    to_terminal = output is None and is_terminal(sys.stdout)
     return Style(width=_width() if to_terminal else USUAL, color=colored(color, environment(), to_terminal))
 
 
@@ -48,10 +48,10 @@ def colored(color: str, env: Mapping[str, str], to_terminal: bool) -> bool:
 
 def can_ask() -> bool:
     """Whether somebody is there to answer a question."""
-    return _is_terminal(sys.stdin) and _is_terminal(sys.stderr)
+    return is_terminal(sys.stdin) and is_terminal(sys.stderr)
 
 
-def _is_terminal(stream: TextIO | None) -> bool:
+def is_terminal(stream: TextIO | None) -> bool:
     try:
         return stream is not None and stream.isatty()
     except ValueError:  # closed
@@ -115,7 +115,7 @@ def tell(text: str) -> None:
 
 def progress(patience_s: float = 2.0) -> Callable[[set[str]], None] | None:
     """What shows the families that are still being read, once that takes long; None where nobody looks."""
-    if not _is_terminal(sys.stderr):
+    if not is_terminal(sys.stderr):
         return None
     import time
 
@@ -123,27 +123,28 @@ def progress(patience_s: float = 2.0) -> Callable[[set[str]], None] | None:
 
     def show(families: set[str]) -> None:
         if time.monotonic() - started > patience_s:
-            _status(f"still reading: {', '.join(sorted(families))} ({time.monotonic() - started:.0f} s)")
+            status(f"still reading: {', '.join(sorted(families))} ({time.monotonic() - started:.0f} s)")
 
     return show
 
 
 def stage_progress() -> tuple[Callable[[str, int, int], None], Callable[[], None]]:
     """What shows the stage that runs, and what takes that away; neither does anything where nobody looks."""
-    if not _is_terminal(sys.stderr):
+    if not is_terminal(sys.stderr):
         return (lambda _stage, _rank, _ranks: None), (lambda: None)
     import time
 
     started = time.monotonic()
 
     def show(stage: str, _rank: int, ranks: int) -> None:
-        _status(f"{time.monotonic() - started:4.0f} s  {stage}  ({ranks} rank{'s' if ranks != 1 else ''})")
+        status(f"{time.monotonic() - started:4.0f} s  {stage}  ({ranks} rank{'s' if ranks != 1 else ''})")
 
-    return show, lambda: _status("")
+    return show, lambda: status("")
 
 
-def _status(text: str) -> None:
-    with contextlib.suppress(OSError):
+def status(text: str) -> None:
+    """Put a line on the terminal in place of the last one; "" takes it away."""
+    with contextlib.suppress(OSError, ValueError):
         sys.stderr.write(f"\r\x1b[K{text}" if text else "\r\x1b[K")
         sys.stderr.flush()
 
@@ -151,7 +152,7 @@ def _status(text: str) -> None:
 def clear_progress(show: Callable[[set[str]], None] | None) -> None:
     """Take the status line away, if there was one."""
     if show is not None:
-        _status("")
+        status("")
 
 
 def _discard(stream: TextIO) -> None:

@@ -56,8 +56,7 @@ def command(**options: Any) -> int:
     from torchtune_sys.render.install import shell
 
     wishes, python = _wishes(options)
-    nothing = {**dict.fromkeys(shared.INTENT), "data": (), "checkpoints": (), "live": False}
-    seen = look({**options, **nothing, "python": python})
+    seen = look({**options, **shared.NO_INTENT, "python": python})
     found = plan(seen, wishes)
     is_json = options["format_"] == "json"
     give(as_json.install(found) if is_json else shell(found), options["output"], machine=True)
