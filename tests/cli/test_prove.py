@@ -17,11 +17,11 @@ pytestmark = [
     ),
 ]
 HARM = f"""
-# Something that takes the descriptors away once the setting is what apply makes it: in the interpreter that trains only.
+# Something that keeps files small once the setting is what apply makes it: in the interpreter that trains only.
 import resource, sys
 
 if sys.executable == {os.environ.get("TORCHTUNE_SYS_TEST_TORCH", "")!r} and open({MAPS!r}).read().strip() == "65530":
-    resource.setrlimit(resource.RLIMIT_NOFILE, (48, 48))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (65536, 65536))
 """
 
 
