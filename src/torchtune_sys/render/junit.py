@@ -6,7 +6,9 @@ The elements and their order are those that both common schemas (Jenkins' xUnit 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+
+import msgspec
 
 from torchtune_sys.model.rule import Result, Verdict
 from torchtune_sys.render.layout import clean
@@ -17,26 +19,60 @@ from torchtune_sys.render.text import evidence_text, grouped
 def render(report: Report) -> str:
     families = dict.fromkeys(result.rule.family for result in report.results)
     suites = [
-        row
-        for place, family in enumerate(families)
-        for row in _suite(report, place, family, [result for result in report.results if result.rule.family == family])
+        Suite(
+            name=f"torchtune-sys.{family}",
+            host=host_name(report.snapshot),
+            time=report.time,
+            version=report.version,
+            cases=tuple(
+                Case(name=result.rule.id, verdict=result.verdict, inside=_inside(result))
+                for result in report.results
+                if result.rule.family == family
+            ),
+        )
+        for family in families
     ]
-    return "\n".join(['<?xml version="1.0" encoding="UTF-8"?>', "<testsuites>", *suites, "</testsuites>"]) + "\n"
+    return document(suites)
 
 
-def _suite(report: Report, place: int, family: str, results: list[Result]) -> Iterator[str]:
-    count = {verdict: sum(result.verdict is verdict for result in results) for verdict in Verdict}
-    name = escape(f"torchtune-sys.{family}")
+class Case(msgspec.Struct, frozen=True, kw_only=True):
+    """One test case."""
+
+    name: str
+    verdict: Verdict
+    seconds: str = "0"
+    inside: str
+    """Its element: failure, error or skipped; "" where it passed."""
+
+
+class Suite(msgspec.Struct, frozen=True, kw_only=True):
+    """One test suite."""
+
+    name: str
+    host: str
+    time: str
+    version: str
+    seconds: str = "0"
+    cases: tuple[Case, ...]
+
+
+def document(suites: Iterable[Suite]) -> str:
+    rows = [row for place, suite in enumerate(suites) for row in _rows(place, suite)]
+    return "\n".join(['<?xml version="1.0" encoding="UTF-8"?>', "<testsuites>", *rows, "</testsuites>"]) + "\n"
+
+
+def _rows(place: int, suite: Suite) -> Iterator[str]:
+    count = {verdict: sum(case.verdict is verdict for case in suite.cases) for verdict in Verdict}
+    name = escape(suite.name)
     yield (
-        f'  <testsuite package="torchtune-sys" id="{place}" name="{name}" timestamp="{escape(report.time.rstrip("Z"))}" '
-        f'hostname="{escape(host_name(report.snapshot))}" tests="{len(results)}" failures="{count[Verdict.FAIL]}" '
-        f'errors="{count[Verdict.CRASHED]}" skipped="{count[Verdict.UNKNOWN] + count[Verdict.NA]}" time="0">'
+        f'  <testsuite package="torchtune-sys" id="{place}" name="{name}" timestamp="{escape(suite.time.rstrip("Z"))}" '
+        f'hostname="{escape(suite.host)}" tests="{len(suite.cases)}" failures="{count[Verdict.FAIL]}" '
+        f'errors="{count[Verdict.CRASHED]}" skipped="{count[Verdict.UNKNOWN] + count[Verdict.NA]}" time="{suite.seconds}">'
     )
-    yield f'    <properties><property name="version" value="{escape(report.version)}"/></properties>'
-    for result in results:
-        inside = _inside(result)
-        opening = f'    <testcase name="{escape(result.rule.id)}" classname="{name}" time="0"'
-        yield f"{opening}>{inside}</testcase>" if inside else f"{opening}/>"
+    yield f'    <properties><property name="version" value="{escape(suite.version)}"/></properties>'
+    for case in suite.cases:
+        opening = f'    <testcase name="{escape(case.name)}" classname="{name}" time="{case.seconds}"'
+        yield f"{opening}>{case.inside}</testcase>" if case.inside else f"{opening}/>"
     yield "    <system-out></system-out>"
     yield "    <system-err></system-err>"
     yield "  </testsuite>"

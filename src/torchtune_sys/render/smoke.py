@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from torchtune_sys.model.rule import Verdict
 from torchtune_sys.model.smoke import Comparison, Figure, SmokeReport, StageResult
 from torchtune_sys.render import layout
-from torchtune_sys.render.junit import escape
+from torchtune_sys.render.junit import Case, Suite, document, escape
 from torchtune_sys.render.layout import Line, Style, line
 
 _STYLES = {Verdict.PASS: "good", Verdict.FAIL: "error", Verdict.UNKNOWN: "warning", Verdict.CRASHED: "error", Verdict.NA: "dim"}
@@ -91,30 +91,31 @@ def _slower(slower: tuple[Comparison, ...]) -> Iterator[Line]:
 
 def junit(report: SmokeReport) -> str:
     """One suite, a case for each stage."""
-    cases = "".join(_case(stage) for stage in report.stages)
-    count = {verdict: sum(stage.verdict is verdict for stage in report.stages) for verdict in Verdict}
-    return (
-        '<?xml version="1.0" encoding="UTF-8"?>\n<testsuites>\n'
-        f'  <testsuite package="torchtune-sys" id="0" name="torchtune-sys.smoke" timestamp="{escape(report.time.rstrip("Z"))}" '
-        f'hostname="{escape(report.host)}" tests="{len(report.stages)}" failures="{count[Verdict.FAIL]}" '
-        f'errors="{count[Verdict.CRASHED]}" skipped="{count[Verdict.UNKNOWN] + count[Verdict.NA]}" time="{report.seconds:.3f}">\n'
-        f'    <properties><property name="version" value="{escape(report.version)}"/></properties>\n{cases}'
-        "    <system-out></system-out>\n    <system-err></system-err>\n  </testsuite>\n</testsuites>\n"
+    suite = Suite(
+        name="torchtune-sys.smoke",
+        host=report.host,
+        time=report.time,
+        version=report.version,
+        seconds=f"{report.seconds:.3f}",
+        cases=tuple(
+            Case(name=stage.stage, verdict=stage.verdict, seconds=f"{stage.seconds:.3f}", inside=_inside(stage))
+            for stage in report.stages
+        ),
     )
+    return document([suite])
 
 
-def _case(stage: StageResult) -> str:
-    opening = f'    <testcase name="{escape(stage.stage)}" classname="torchtune-sys.smoke" time="{stage.seconds:.3f}"'
-    if stage.verdict is Verdict.PASS:
-        return f"{opening}/>\n"
-    if stage.verdict is Verdict.FAIL:
-        more = "\n".join((stage.seen, stage.remedy, *stage.places, stage.trace))
-        inside = (
-            f'<failure type="{escape(stage.cause or "unknown-cause")}" message="{escape(stage.seen)}">{escape(more)}</failure>'
-        )
-    elif stage.verdict is Verdict.CRASHED:
-        inside = f'<error type="crash" message="{escape(stage.seen)}"></error>'
-    else:
-        word = "not applicable" if stage.verdict is Verdict.NA else "unknown"
-        inside = f'<skipped message="{escape(f"{word}: {stage.seen}")}"/>'
-    return f"{opening}>{inside}</testcase>\n"
+def _inside(stage: StageResult) -> str:
+    match stage.verdict:
+        case Verdict.PASS:
+            return ""
+        case Verdict.FAIL:
+            kind = escape(stage.cause or "unknown-cause")
+            more = "\n".join((stage.seen, stage.remedy, *stage.places, stage.trace))
+            return f'<failure type="{kind}" message="{escape(stage.seen)}">{escape(more)}</failure>'
+        case Verdict.CRASHED:
+            return f'<error type="crash" message="{escape(stage.seen)}"></error>'
+        case Verdict.NA:
+            return f'<skipped message="{escape(f"not applicable: {stage.seen}")}"/>'
+        case Verdict.UNKNOWN:
+            return f'<skipped message="{escape(f"unknown: {stage.seen}")}"/>'

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 
 import msgspec
 
@@ -66,14 +66,54 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Run(msgspec.Struct, kw_only=True):
-    """What all gangs together found."""
+    """What all gangs share, and what they found together."""
 
+    asked: Asked
+    env: dict[str, str]
+    script: str
+    folder: str
+    """Where the ranks write."""
+    until_s: float
+    found: Collection[str]
+    """The causes that the rules name on this host."""
+    told: Callable[[str, int, int], None]
     plan: list[str] = []
     ends: dict[str, dict[int, RankEnd]] = {}
     figures: dict[str, dict[int, list[Figure]]] = {}
     places: dict[str, tuple[str, ...]] = {}
     about: dict[str, dict[str, object]] = {}
     output: str = ""
+
+    def gang(self, stages: list[str]) -> Trouble | None:
+        """One start of all ranks, for the stages that are left (all of the level where none is named)."""
+        oom_before = scratch.memory_kills()
+        with Gang(_argv(self, stages), self.env, os.path.dirname(self.script), SOCKET_VARIABLE) as gang:
+            watch = Watch(gang, self.asked.ranks, self.until_s, self.told)
+            trouble = watch.run()
+            crash = "".join(gang.crash_reports(trouble.pids).values()) if trouble is not None else ""
+            self.output = gang.output if trouble is not None or not self.output else self.output
+            if gang.failure is not None:
+                raise UserError(f"{self.asked.python}: {gang.failure.detail}", "--python names the interpreter you train with")
+        self._learn(watch, trouble)
+        if trouble is not None and not (trouble.kind == "not-started" and trouble.stage in self.ends):
+            _blame(self, trouble, gang.output, crash, scratch.memory_kills() > oom_before)
+        return trouble
+
+    def _learn(self, watch: Watch, trouble: Trouble | None) -> None:
+        self.plan = self.plan or list(watch.plan or watch.ends) or ["import"]
+        self.about.update(watch.about)
+        self.places.update(watch.places)
+        for stage, figures in watch.figures.items():
+            self.figures.setdefault(stage, {}).update(figures)
+        for stage, ends in watch.ends.items():
+            unfinished = trouble is not None and stage == trouble.stage
+            if stage not in self.ends and (unfinished or _complete(ends, watch, trouble)):
+                self.ends[stage] = ends
+
+    def stages(self) -> Iterator[StageResult]:
+        for stage in self.plan or list(self.ends):
+            result = merged(stage, self.ends[stage], self.figures.get(stage, {}), self.found)
+            yield msgspec.structs.replace(result, places=self.places.get(stage, ()))
 
 
 def smoke(
@@ -84,63 +124,24 @@ def smoke(
     Returns who ran, the stages in their order, and the end of what was printed where something failed. Raises UserError
     (CannotWrite) where not even the script can be written.
     """
-    run = Run()
     until_s = time.monotonic() + asked.timeout_s
     # Not beside the checkpoints: where these find no room, the script must say so.
     with scratch.directory("", "/dev/shm") as home, scratch.directory(asked.scratch, home) as folder:
         script = os.path.join(home, "smoke.py")
         scratch.write(script, source())
         own, left = _environment(env, asked), list(asked.stages)
+        run = Run(asked=asked, env=own, script=script, folder=folder, until_s=until_s, found=found, told=told)
         for _ in range(_GANGS):
-            trouble = _one_gang(asked, own, script, folder, left, run, found, until_s, told)
+            trouble = run.gang(left)
             before, left = left, [stage for stage in run.plan if stage not in run.ends]
             over = trouble is not None and (trouble.stage == "import" or trouble.kind in ("not-started", "out-of-time"))
             if not left or over or left == before:
                 break
     for stage in left:
         run.ends[stage] = {-1: RankEnd(rank=-1, verdict=Verdict.UNKNOWN, seconds=0.0, seen="not reached")}
-    stages = [
-        msgspec.structs.replace(
-            merged(stage, run.ends[stage], run.figures.get(stage, {}), found), places=run.places.get(stage, ())
-        )
-        for stage in run.plan or list(run.ends)
-    ]
+    stages = tuple(run.stages())
     failed = any(stage.verdict is not Verdict.PASS and stage.verdict is not Verdict.NA for stage in stages)
-    return _team(asked, run), tuple(stages), run.output if failed else ""
-
-
-def _one_gang(
-    asked: Asked,
-    env: dict[str, str],
-    script: str,
-    folder: str,
-    stages: list[str],
-    run: Run,
-    found: Collection[str],
-    until_s: float,
-    told: Callable[[str, int, int], None],
-) -> Trouble | None:
-    """One start of all ranks, for the stages that are left (all of the level where none is named)."""
-    oom_before = scratch.memory_kills()
-    with Gang(_argv(asked, script, folder, stages), env, os.path.dirname(script), SOCKET_VARIABLE) as gang:
-        watch = Watch(gang, asked.ranks, until_s, told)
-        trouble = watch.run()
-        crash = "".join(gang.crash_reports(trouble.pids).values()) if trouble is not None else ""
-        run.output = gang.output if trouble is not None or not run.output else run.output
-        if gang.failure is not None:
-            raise UserError(f"{asked.python}: {gang.failure.detail}", "--python names the interpreter you train with")
-    run.plan = run.plan or list(watch.plan or watch.ends) or ["import"]
-    run.about.update(watch.about)
-    run.places.update(watch.places)
-    for stage, figures in watch.figures.items():
-        run.figures.setdefault(stage, {}).update(figures)
-    unfinished = {trouble.stage} if trouble is not None else set()
-    for stage, ends in watch.ends.items():
-        if stage not in run.ends and (stage in unfinished or _complete(ends, watch, trouble)):
-            run.ends[stage] = ends
-    if trouble is not None and not (trouble.kind == "not-started" and trouble.stage in run.ends):
-        _blame(run, trouble, gang.output, crash, scratch.memory_kills() > oom_before, found)
-    return trouble
+    return _team(run), stages, run.output if failed else ""
 
 
 def _complete(ends: Mapping[int, RankEnd], watch: Watch, trouble: Trouble | None) -> bool:
@@ -150,7 +151,7 @@ def _complete(ends: Mapping[int, RankEnd], watch: Watch, trouble: Trouble | None
     return len(ends) >= len(watch.ranks)
 
 
-def _blame(run: Run, trouble: Trouble, output: str, crash: str, oom: bool, found: Collection[str]) -> None:
+def _blame(run: Run, trouble: Trouble, output: str, crash: str, oom: bool) -> None:
     """The stage that ended the gang fails, with the cause; what single ranks said of it by themselves goes first."""
     ends = run.ends.setdefault(trouble.stage, {})
     run.places[trouble.stage] = trouble.places or run.places.get(trouble.stage, ())
@@ -159,7 +160,7 @@ def _blame(run: Run, trouble: Trouble, output: str, crash: str, oom: bool, found
             del ends[rank]
     if any(end.verdict is Verdict.FAIL for end in ends.values()):
         return
-    blamed = blame.of_trouble(trouble, output, crash, oom, found)
+    blamed = blame.of_trouble(trouble, output, crash, oom, run.found)
     verdict = Verdict.UNKNOWN if trouble.kind == "out-of-time" else Verdict.FAIL
     for rank in trouble.ranks or (-1,):
         ends[rank] = RankEnd(
@@ -173,9 +174,10 @@ def _blame(run: Run, trouble: Trouble, output: str, crash: str, oom: bool, found
         )
 
 
-def _argv(asked: Asked, script: str, folder: str, stages: list[str]) -> tuple[str, ...]:
-    words = [asked.python, script, "--launch", "--level", asked.level]
-    words += ["--nproc-per-node", str(asked.ranks), "--world", str(asked.ranks), "--device", asked.device, "--scratch", folder]
+def _argv(run: Run, stages: list[str]) -> tuple[str, ...]:
+    asked = run.asked
+    words = [asked.python, run.script, "--launch", "--level", asked.level, "--device", asked.device, "--scratch", run.folder]
+    words += ["--nproc-per-node", str(asked.ranks), "--world", str(asked.ranks)]
     words += ["--stages", ",".join(stages)] if stages else []
     words += ["--backend", asked.backend] if asked.backend else []
     words += ["--master-port", str(asked.master_port)] if asked.master_port else []
@@ -188,7 +190,8 @@ def _environment(env: Mapping[str, str], asked: Asked) -> dict[str, str]:
     return kept
 
 
-def _team(asked: Asked, run: Run) -> Team:
+def _team(run: Run) -> Team:
+    asked = run.asked
     abouts = [run.about[rank] for rank in sorted(run.about, key=int)]
     first = abouts[0] if abouts else {}
     gpus = dict.fromkeys(f"{about.get('gpu')} {about.get('uuid')}".strip() for about in abouts if about.get("gpu"))

@@ -16,6 +16,7 @@ ORDER = (
     "arithmetic",
     "models",
     "training",
+    "scaling",
     "precision",
     "loading",
     "resuming",

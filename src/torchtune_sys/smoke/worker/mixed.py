@@ -12,7 +12,8 @@ from torchtune_sys.smoke.worker.agreement import Fault, bits_of, judge, state_bi
 from torchtune_sys.smoke.worker.here import Here, Idle, small_integers
 from torchtune_sys.smoke.worker.models import SmallTransformer, loss_of, seeded, sentences
 from torchtune_sys.smoke.worker.parallel import wrapped
-from torchtune_sys.smoke.worker.precision import float16_autocast_is_there, new_scaler
+from torchtune_sys.smoke.worker.precision import float16_autocast_is_there
+from torchtune_sys.smoke.worker.scaling import new_scaler
 
 _RANKS_STEPS = 16
 _RANKS_RATE = 0.3
