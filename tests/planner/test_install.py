@@ -24,7 +24,7 @@ from torchtune_sys.knowledge.tables import rows
 from torchtune_sys.model.facts.session import Intent
 from torchtune_sys.model.facts.software import Package
 from torchtune_sys.model.facts.system import Os
-from torchtune_sys.model.install import Command, Driver, Install, Refused, Step, Wishes
+from torchtune_sys.model.install import Command, Driver, Environment, File, Install, Packages, Refused, Step, Wishes, plain
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.version import version
 from torchtune_sys.planner import install_driver
@@ -71,11 +71,12 @@ def platform(name: str) -> Snapshot:
 def words(found: Install, key: str = "") -> list[str]:
     """Each command as one line."""
     return [
-        " ".join(action.words)
+        " ".join(item.words)
         for step in found.steps
         if key in ("", step.key)
         for action in step.actions
-        if isinstance(action, Command)
+        for item in plain(action)
+        if isinstance(item, Command)
     ]
 
 
@@ -125,7 +126,9 @@ def check_sound(found: Install) -> None:
         assert item.actions or item.by_hand
         assert item.why and item.source
     pip = [line for line in words(found) if " pip " in f" {line} "]
-    assert all(action.root is False for item in found.steps if item.key == "torch" for action in item.actions), pip
+    assert not any(
+        part.root for item in found.steps if item.key == "torch" for action in item.actions for part in plain(action)
+    ), pip
     reboot = [index for index, item in enumerate(found.steps) if item.reboot]
     torch = [index for index, item in enumerate(found.steps) if item.key == "torch"]
     assert not reboot or not torch or max(reboot) < min(torch)
@@ -465,6 +468,35 @@ def test_no_host_of_this_machine_is_named() -> None:
     }
     for (os_id, release), wishes in product(SYSTEMS, WISHES):
         found = plan(bare([H100, H100], os_id, release), wishes)
-        lines = words(found) + [action.text for item in found.steps for action in item.actions if not isinstance(action, Command)]
+        lines = words(found) + [action.text for item in found.steps for action in item.actions if isinstance(action, File)]
         named = {word.split("/")[2] for line in lines for word in line.split() if "://" in word}
         assert named <= allowed, named
+
+
+def test_packages_and_environments_are_told_from_commands() -> None:
+    """Another renderer (an image, a script that goes on after a reboot) does them in its own way, and can ask whether they are done."""
+    for (os_id, release), wishes in product(SYSTEMS, WISHES):
+        found = plan(bare([H100, H100], os_id, release), wishes)
+        actions = [action for item in found.steps for action in item.actions]
+        installs = {"install", "--sync", "venv", "pip"}
+        for action in actions:
+            if isinstance(action, Command) and action.words[0] in ("env", "apt-get", "dnf", "zypper", "pacman", "uv"):
+                assert not installs & set(action.words), action
+        assert {action.manager for action in actions if isinstance(action, Packages)} <= {manager(os_id)}
+        for action in actions:
+            if isinstance(action, Environment):
+                assert found.wheel is not None and action.local == found.wheel.local
+                assert action.specifiers[0] == f"torch=={found.wheel.torch}" and action.index == found.wheel.index
+
+
+def manager(os_id: str) -> str:
+    return {"ubuntu": "apt", "debian": "apt", "sles": "zypper", "opensuse-leap": "zypper", "arch": "pacman"}.get(os_id, "dnf")
+
+
+def test_actions_in_json_are_told_by_their_type() -> None:
+    found = msgspec.json.decode(as_json.install(plan(bare([H100], "debian", "12"), Wishes())))
+    steps = found["install"]["steps"]
+    kinds = {action["type"] for item in steps for action in item["actions"]}
+    assert kinds == {"command", "file", "packages", "environment"}
+    (driver,) = [item for item in steps if item["key"] == "driver"]
+    assert driver["actions"][0] == {"type": "packages", "manager": "apt", "names": ["nvidia-driver-pinning-580"]}

@@ -12,7 +12,7 @@ import pytest
 from test_install import B200, H100, RTX4090, SYSTEMS, V100, bare
 
 from conftest import load
-from torchtune_sys.model.install import Command, File, Install, Wishes
+from torchtune_sys.model.install import Command, File, Install, Wishes, plain
 from torchtune_sys.planner.install import plan
 
 pytestmark = pytest.mark.skipif(shutil.which("apt-get") is None, reason="needs apt")
@@ -21,10 +21,11 @@ APT = [(os_id, release) for os_id, release in SYSTEMS if os_id in ("ubuntu", "de
 
 def commands(found: Install) -> list[tuple[str, ...]]:
     return [
-        action.words
+        item.words
         for step in found.steps
         for action in step.actions
-        if isinstance(action, Command) and "apt-get" in action.words and "install" in action.words
+        for item in plain(action)
+        if isinstance(item, Command) and "apt-get" in item.words and "install" in item.words
     ]
 
 

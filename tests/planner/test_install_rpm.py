@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from test_install import B200, H100, RTX4090, SYSTEMS, V100, bare
 
-from torchtune_sys.model.install import Command, Install, Wishes
+from torchtune_sys.model.install import Command, Install, Wishes, plain
 from torchtune_sys.planner.install import plan
 
 CARDS = ([H100] * 8, [B200] * 8, [V100], [RTX4090])
@@ -43,7 +43,8 @@ data:
 
 def commands(manager: str, verb: str) -> list[tuple[str, ...]]:
     found: list[Install] = [plan(bare(here, *system), wish) for here, system, wish in product(CARDS, SYSTEMS, WISHES)]
-    lines = {action.words for made in found for step in made.steps for action in step.actions if isinstance(action, Command)}
+    actions = {action for made in found for step in made.steps for action in step.actions}
+    lines = {item.words for action in actions for item in plain(action) if isinstance(item, Command)}
     return sorted(line for line in lines if line[0] == manager and verb in line)
 
 

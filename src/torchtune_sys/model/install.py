@@ -20,13 +20,73 @@ class File(msgspec.Struct, frozen=True, kw_only=True, tag="file"):
     root: bool = False
 
 
+class Packages(msgspec.Struct, frozen=True, kw_only=True, tag="packages"):
+    """Packages of the distribution, with what they depend on; always as root."""
+
+    manager: str
+    """``apt``, ``dnf``, ``zypper`` or ``pacman``."""
+    names: tuple[str, ...]
+    """As the manager takes them: ``gcc``, ``nvidia-fabricmanager-580=580.95.05*`` (apt), ``nvidia-open<581`` (zypper), a URL (dnf)."""
+
+
+class Environment(msgspec.Struct, frozen=True, kw_only=True, tag="environment"):
+    """A virtual environment with wheels in it."""
+
+    venv: str
+    program: str
+    """What it is made with: a Python, or for uv also a version."""
+    tool: str
+    """``pip`` or ``uv``."""
+    specifiers: tuple[str, ...]
+    """``torch==2.14.1`` first."""
+    local: str
+    """``torch.__version__`` once it is done."""
+    index: str = ""
+    """URL of the index; ``""`` for PyPI."""
+
+
+Action = Command | File | Packages | Environment
+
+
+def plain(action: Action) -> tuple[Command | File, ...]:
+    """An action as the commands that a person would type.
+
+    >>> [item.words for item in plain(Packages(manager="dnf", names=("gcc",)))]
+    [('dnf', 'install', '--assumeyes', 'gcc')]
+    """
+    match action:
+        case Packages(manager=manager, names=names):
+            return (Command(words=(*_INSTALL.get(manager, _PACMAN), *names), root=True),)
+        case Environment(tool="uv", venv=venv, program=program):
+            put = ("uv", "pip", "install", "--python", f"{venv}/bin/python", *action.specifiers, *_index(action))
+            return Command(words=("uv", "venv", "--allow-existing", "--python", program, venv)), Command(words=put)
+        case Environment(venv=venv, program=program):
+            put = (f"{venv}/bin/python", "-m", "pip", "install", *action.specifiers, *_index(action))
+            return Command(words=(program, "-m", "venv", venv)), Command(words=put)
+        case _:
+            return (action,)
+
+
+_INSTALL = {
+    "apt": ("env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "install", "--yes"),
+    "dnf": ("dnf", "install", "--assumeyes"),
+    "zypper": ("zypper", "--non-interactive", "install", "--auto-agree-with-licenses"),
+}
+"""The distribution's own way to install without asking."""
+_PACMAN = ("pacman", "--sync", "--needed", "--noconfirm")
+
+
+def _index(made: Environment) -> tuple[str, ...]:
+    return ("--index-url", made.index) if made.index else ()
+
+
 class Step(msgspec.Struct, frozen=True, kw_only=True):
     """One thing to do. A later step needs the earlier ones."""
 
     key: str
     """``driver``, ``fabric-manager``, ``torch`` …"""
     title: str
-    actions: tuple[Command | File, ...] = ()
+    actions: tuple[Action, ...] = ()
     why: str
     source: str
     """Where the commands and names are from."""

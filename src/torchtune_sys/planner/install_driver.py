@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import msgspec
 
 from torchtune_sys.knowledge import install as known
-from torchtune_sys.model.install import Command, Driver, File, Refused, Step
+from torchtune_sys.model.install import Action, Driver, File, Refused, Step
 from torchtune_sys.model.version import Version, version
 from torchtune_sys.planner.install_host import Card, generations, unknown_architectures
 from torchtune_sys.planner.install_repository import headers, repository
@@ -166,7 +166,7 @@ def _module_reason(driver: Driver, cards: tuple[Card, ...]) -> str:
     return f"the {driver.module} module serves these GPUs"
 
 
-def _pin(site: Site, driver: Driver) -> tuple[Command, ...]:
+def _pin(site: Site, driver: Driver) -> tuple[Action, ...]:
     """What keeps the branch, before anything of it is installed."""
     branch, family = driver.branch, site.system.family
     if site.native:

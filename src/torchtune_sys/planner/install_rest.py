@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from torchtune_sys.knowledge import install as known
-from torchtune_sys.model.install import Command, Driver, File, Step, Wheel, Wishes
+from torchtune_sys.model.install import Action, Driver, File, Step, Wheel, Wishes
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing
 from torchtune_sys.model.values import known as value
@@ -117,7 +117,7 @@ def _containers(s: Snapshot, site: Site, driver: Driver | None, wanted: bool) ->
     )
 
 
-def _container_repository(site: Site) -> tuple[Command | File, ...]:
+def _container_repository(site: Site) -> tuple[Action, ...]:
     """NVIDIA's repository of driver packages has the toolkit, too; this one has it for every distribution of a kind."""
     url = known.CONTAINER_TOOLKIT
     if site.system.manager == "apt":

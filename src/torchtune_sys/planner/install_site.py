@@ -6,7 +6,7 @@ import msgspec
 
 from torchtune_sys.knowledge import install as known
 from torchtune_sys.model.facts.software import Package
-from torchtune_sys.model.install import Command
+from torchtune_sys.model.install import Command, Packages
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing
 from torchtune_sys.model.values import known as value
@@ -40,14 +40,6 @@ def root(*words: str) -> Command:
     return Command(words=words, root=True)
 
 
-def install(site: Site, *names: str) -> Command:
-    """The distribution's own way to install packages without asking."""
-    match site.system.manager:
-        case "apt":
-            return root("env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "install", "--yes", *names)
-        case "dnf":
-            return root("dnf", "install", "--assumeyes", *names)
-        case "zypper":
-            return root("zypper", "--non-interactive", "install", "--auto-agree-with-licenses", *names)
-        case _:
-            return root("pacman", "--sync", "--needed", "--noconfirm", *names)
+def install(site: Site, *names: str) -> Packages:
+    """Packages by the distribution's own program."""
+    return Packages(manager=site.system.manager, names=names)

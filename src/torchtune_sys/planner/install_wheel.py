@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from torchtune_sys.model.install import Command, File, Step, Wheel, Wishes
+from torchtune_sys.model.install import Command, Environment, File, Step, Wheel, Wishes
 from torchtune_sys.model.version import version
 from torchtune_sys.planner.install_host import Interpreter
 
@@ -37,36 +37,28 @@ def specifiers(wheel: Wheel) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _index(wheel: Wheel) -> tuple[str, ...]:
-    return ("--index-url", wheel.index) if wheel.index else ()
-
-
 def _pip(wheel: Wheel, python: Interpreter, venv: str) -> Step:
-    inside = f"{venv}/bin/python"
     return Step(
         key="torch",
         title=_title(wheel),
-        actions=(
-            Command(words=(python.program, "-m", "venv", venv)),
-            Command(words=(inside, "-m", "pip", "install", *specifiers(wheel), *_index(wheel))),
-        ),
+        actions=(_environment(wheel, "pip", python.program, venv),),
         why=_why(wheel) + ("" if python.is_here else f"; {python.program} must be there (--tool uv fetches it)"),
         source=wheel.source,
     )
 
 
 def _uv(wheel: Wheel, python: Interpreter, venv: str) -> Step:
-    wanted = python.program if python.is_here else python.version
     return Step(
         key="torch",
         title=_title(wheel),
-        actions=(
-            Command(words=("uv", "venv", "--allow-existing", "--python", wanted, venv)),
-            Command(words=("uv", "pip", "install", "--python", f"{venv}/bin/python", *specifiers(wheel), *_index(wheel))),
-        ),
+        actions=(_environment(wheel, "uv", python.program if python.is_here else python.version, venv),),
         why=_why(wheel) + "; uv fetches the Python that it does not find",
         source=wheel.source,
     )
+
+
+def _environment(wheel: Wheel, tool: str, program: str, venv: str) -> Environment:
+    return Environment(venv=venv, program=program, tool=tool, specifiers=specifiers(wheel), local=wheel.local, index=wheel.index)
 
 
 def cuda_below(wheel: Wheel) -> int:

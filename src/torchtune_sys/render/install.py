@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from torchtune_sys import __version__
-from torchtune_sys.model.install import Command, File, Install, Step
+from torchtune_sys.model.install import Command, File, Install, Step, plain
 from torchtune_sys.render.layout import clean
 from torchtune_sys.render.script import quote
 
@@ -45,7 +45,7 @@ def shell(value: Install) -> str:
 
 def _helpers(value: Install) -> Iterator[str]:
     """Only what the steps use, so that nothing is there to wonder about."""
-    actions = [action for step in value.steps if not step.optional for action in step.actions]
+    actions = [item for step in value.steps if not step.optional for item in _plain(step)]
     if any(not step.optional for step in value.steps):
         yield _FIRST
     if any(action.root for action in actions):
@@ -84,7 +84,7 @@ def _step(number: int, step: Step, steps: int) -> Iterator[str]:
     yield f"#    [{clean(step.source)}]"
     if step.by_hand and step.actions:
         yield f"#    by hand: {clean(step.by_hand)}"
-    body = [row for action in step.actions for row in _action(action)]
+    body = [row for item in _plain(step) for row in _action(item)]
     if step.optional:
         yield from (f"# {row}" for row in _without_helpers(step) or [f"by hand: {clean(step.by_hand)}"])
         return
@@ -104,13 +104,17 @@ def _step(number: int, step: Step, steps: int) -> Iterator[str]:
 def _without_helpers(step: Step) -> list[str]:
     """As a person would type it: who takes a step of his own choice does it by hand."""
     rows = []
-    for action in step.actions:
+    for action in _plain(step):
         sudo = "sudo " if action.root else ""
         if isinstance(action, Command):
             rows.append(sudo + " ".join(quote(word) for word in action.words))
         else:
             rows.append(f"printf '%s' {quote(action.text)} | {sudo}tee {quote(action.path)}".replace("\n", "\n# "))
     return rows
+
+
+def _plain(step: Step) -> list[Command | File]:
+    return [item for action in step.actions for item in plain(action)]
 
 
 def _go_on(number: int, steps: int) -> str:
