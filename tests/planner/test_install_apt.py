@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from test_install import B200, H100, RTX4090, SYSTEMS, V100, bare
+from test_install_python import empty
 
 from conftest import load
 from torchtune_sys.model.install import Command, File, Install, Wishes, plain
@@ -53,6 +54,7 @@ def test_apt_takes_every_command(tmp_path: Path) -> None:
     cards = ([H100] * 8, [B200] * 8, [V100], [RTX4090])
     wishes = (Wishes(extras=("container-toolkit", "cuda-toolkit", "jemalloc", "rdma")), Wishes(branch=595), Wishes(cpu=True))
     plans = [plan(bare(here, *system), wish) for here, system, wish in product(cards, APT, wishes)]
+    plans += [plan(empty(bare([H100], *system)), Wishes()) for system in APT]
     plans.append(plan(load("typical/azure-nd-h100.fabric-manager-not-running"), Wishes()))  # an exact version
     lines = sorted({line for found in plans for line in commands(found)})
     assert any("nvidia-fabricmanager-580=580.95.05*" in line for line in lines)

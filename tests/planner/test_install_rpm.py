@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from test_install import B200, H100, RTX4090, SYSTEMS, V100, bare
+from test_install_python import empty
 
 from torchtune_sys.model.install import Command, Install, Wishes, plain
 from torchtune_sys.planner.install import plan
@@ -43,6 +44,7 @@ data:
 
 def commands(manager: str, verb: str) -> list[tuple[str, ...]]:
     found: list[Install] = [plan(bare(here, *system), wish) for here, system, wish in product(CARDS, SYSTEMS, WISHES)]
+    found += [plan(empty(bare([H100], *system)), Wishes()) for system in SYSTEMS]
     actions = {action for made in found for step in made.steps for action in step.actions}
     lines = {item.words for action in actions for item in plain(action) if isinstance(item, Command)}
     return sorted(line for line in lines if line[0] == manager and verb in line)

@@ -17,19 +17,19 @@ from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing
 from torchtune_sys.model.values import known as value
 from torchtune_sys.model.version import Version, version
-from torchtune_sys.planner import install_driver, install_rest, install_torch, install_wheel
+from torchtune_sys.planner import install_driver, install_python, install_rest, install_torch, install_wheel
 from torchtune_sys.planner.install_host import (
     Card,
-    Interpreter,
     cards,
     glibc,
-    interpreter,
     is_amd,
     is_nvidia,
     machine_of,
     owner,
+    packaged_pythons,
     running_driver,
 )
+from torchtune_sys.planner.install_python import Interpreter, interpreter
 from torchtune_sys.planner.install_site import Site, is_native
 from torchtune_sys.planner.install_torch import Place
 from torchtune_sys.rules import CATALOGUE
@@ -198,7 +198,7 @@ def _assemble(
 ) -> Install:
     site = _site(s)
     steps: list[Step] = []
-    refusals = list(refused)
+    refusals = [install_python.with_way(item, s, wishes) for item in refused]
     if driver is not None and not driver.installed:
         if isinstance(site, Refused):
             refusals.append(site)
@@ -316,9 +316,24 @@ def _newer(s: Snapshot, wishes: Wishes, wheel: Wheel | None) -> Iterator[str]:
         yield f"with driver branch {served.branch} torch {better.local} would run here: --torch {better.torch} gives the steps"
 
 
+def _newer_python(s: Snapshot, wishes: Wishes, wheel: Wheel | None, driver: Driver | None) -> Iterator[str]:
+    """What another Python of the distribution would allow."""
+    if wheel is None or wishes.torch or wishes.python or owner(s) is not None:
+        return
+    runs = () if driver is None else version(driver.installed) or install_driver.first_version(driver.branch)
+    capabilities = tuple(sorted({cc for card in cards(s) for cc in card.capabilities}))
+    for own in packaged_pythons(s):
+        place = Place(machine=wheel.machine, abi=own.abi, glibc=glibc(s) or (), capabilities=capabilities, driver=runs)
+        better = install_torch.choose(place, cpu=wheel.build == "cpu")
+        if isinstance(better, Wheel) and version(better.torch) > version(wheel.torch):
+            yield f"with the distribution's own Python {own.version} torch {better.local} would run here: --python {own.version}"
+            return
+
+
 def _notes(s: Snapshot, wishes: Wishes, wheel: Wheel | None, driver: Driver | None, site: Site | Refused) -> Iterator[str]:
     if wheel is not None and not glibc(s):
         yield f"glibc could not be seen: the wheel needs {wheel.glibc}"
+    yield from _newer_python(s, wishes, wheel, driver)
     if driver is not None and driver.installed:
         yield f"driver {driver.installed} stays"
         yield from _newer(s, wishes, wheel)

@@ -7,9 +7,9 @@ import msgspec
 from torchtune_sys.knowledge import gpus
 from torchtune_sys.knowledge import torch as torches
 from torchtune_sys.knowledge.cuda import Architecture, architecture_of, architectures
+from torchtune_sys.knowledge.install_python import Python, packaged
 from torchtune_sys.knowledge.tables import rows
 from torchtune_sys.model.facts.gpu import Gpu
-from torchtune_sys.model.install import Refused, Wishes
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, absent, known
 from torchtune_sys.model.version import Version, version
@@ -119,68 +119,23 @@ def owner(s: Snapshot) -> tuple[str, str] | None:
     return None
 
 
-class Interpreter(msgspec.Struct, frozen=True, kw_only=True):
-    abi: str
-    """``cp312``, ``cp313t``"""
-    program: str
-    """What starts it, for making an environment."""
-    is_here: bool
-    """Whether it was seen on the host."""
-
-    @property
-    def version(self) -> str:
-        """``3.12``, ``3.13t``"""
-        return f"3.{self.abi.removeprefix('cp3')}"
-
-
-def interpreter(s: Snapshot, wishes: Wishes) -> Interpreter | Refused:
-    """The interpreter that was asked for, else the one that was found."""
-    found = _found(s)
-    if wishes.python:
-        wanted = f"cp{wishes.python.replace('.', '')}"
-        if isinstance(found, Interpreter) and found.abi == wanted:
-            return found
-        return Interpreter(abi=wanted, program=f"python{wishes.python}", is_here=False)
-    return found
-
-
-def _found(s: Snapshot) -> Interpreter | Refused:
-    python = s.python
-    numbers = () if isinstance(python, Missing) else version(known(python.version, ""))
-    if isinstance(python, Missing) or len(numbers) < 2:
-        return _no_interpreter("no Python that starts was seen on this host")
-    if known(python.implementation, "cpython") not in ("", "cpython"):
-        return _no_interpreter(f"the interpreter is {python.implementation}, and wheels are for CPython")
-    if "32-bit" in known(python.machine, ""):
-        return _no_interpreter("the interpreter is a 32-bit one, and there are no such wheels")
-    free = "t" if python.free_threaded is True else ""
-    program = known(python.executable, "python3")
-    base = known(python.base_prefix, "")
-    if base and base != known(
-        python.prefix, base
-    ):  # an environment is made with the Python below it, not with another environment
-        program = f"{base}/bin/python{numbers[0]}.{numbers[1]}{free}"
-    return Interpreter(abi=f"cp{numbers[0]}{numbers[1]}{free}", program=program, is_here=True)
-
-
-def _no_interpreter(reason: str) -> Refused:
-    return Refused(
-        key="torch",
-        what="torch",
-        reason=reason,
-        blocked_by=("python",),
-        way="name one: --python 3.12, which uv fetches by itself (--tool uv)",
-    )
-
-
 def glibc(s: Snapshot) -> Version | None:
-    """``()`` where it could not be seen, None where there is none (musl)."""
+    """As it was seen, else as the distribution release has it; ``()`` where neither tells, None where there is none (musl)."""
     looks = [
         s.python if isinstance(s.python, Missing) else s.python.glibc,
         s.system if isinstance(s.system, Missing) else s.system.glibc,
     ]
     told = next((version(look) for look in looks if isinstance(look, str)), ())
-    return None if not told and any(absent(look) for look in looks) else told
+    if not told and any(absent(look) for look in looks):
+        return None
+    return told or next((item.glibc for item in packaged_pythons(s)), ())
+
+
+def packaged_pythons(s: Snapshot) -> tuple[Python, ...]:
+    """What the host's own distribution packages, the one to take by default first."""
+    if isinstance(s.system, Missing) or isinstance(s.system.os, Missing):
+        return ()
+    return packaged(s.system.os.id, s.system.os.version)
 
 
 def machine_of(s: Snapshot) -> str:

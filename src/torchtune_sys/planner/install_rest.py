@@ -10,7 +10,8 @@ from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing
 from torchtune_sys.model.values import known as value
 from torchtune_sys.model.version import version
-from torchtune_sys.planner.install_host import Interpreter
+from torchtune_sys.planner import install_python
+from torchtune_sys.planner.install_python import Interpreter
 from torchtune_sys.planner.install_site import Site, install, root
 
 _TUNING_GUIDE = "PyTorch tuning guide (docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html)"
@@ -19,7 +20,9 @@ _TRITON = "triton/runtime/build.py: Triton compiles its launcher with the C comp
 
 def before(s: Snapshot, site: Site, python: Interpreter, wishes: Wishes, wheel: Wheel | None) -> Iterator[Step]:
     """What comes before torch is installed."""
-    if wheel is not None:
+    if wheel is not None and python.package is not None:
+        yield from install_python.steps(site, python.package)
+    elif wheel is not None:
         yield from _venv(site, python, wishes)
     yield from _compiler(s, site, python, wheel)
     nodes = () if isinstance(s.numa, Missing) else value(s.numa.nodes, ())
@@ -53,7 +56,15 @@ def _compiler(s: Snapshot, site: Site, python: Interpreter, wheel: Wheel | None)
         yield from _packages(site, "compiler", "a C compiler", "torch.compile builds with it", _TRITON)
     if not python.is_here or not python.program.startswith("/usr/bin/"):
         return  # uv's, conda's and python.org's own builds come with their headers
-    if not isinstance(facts, Missing) and facts.headers is not True:
+    if python.package is not None:
+        yield Step(
+            key="python-headers",
+            title="Python's headers",
+            actions=(install(site, *python.package.headers),),
+            why="torch.compile builds against Python.h",
+            source=f"{_TRITON}; {python.package.source}",
+        )
+    elif not isinstance(facts, Missing) and facts.headers is not True:
         yield from _packages(site, "python-headers", "Python's headers", "torch.compile builds against Python.h", _TRITON)
 
 

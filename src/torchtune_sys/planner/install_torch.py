@@ -99,17 +99,17 @@ def _kind(machine: str, cpu: bool) -> list[Build]:
 
 @functools.cache
 def _wished(machine: str, wish: str, cpu: bool) -> tuple[Build, ...]:
-    return tuple(build for build in _kind(machine, cpu) if _is_wished(build, wish))
+    return tuple(build for build in _kind(machine, cpu) if is_wished(build, wish))
 
 
 def _newest_fit(place: Place, wish: str, cpu: bool) -> Build | None:
     return next((build for build in _wished(place.machine, wish, cpu) if not obstacles(build, place)), None)
 
 
-def _is_wished(build: Build, wish: str) -> bool:
+def is_wished(build: Build, wish: str) -> bool:
     """
     >>> build = builds("x86_64")[-1]
-    >>> build.torch, [_is_wished(build, wish) for wish in ("", "1.13", "1.13.0", "1.1", "1.13.0+cu117")]
+    >>> build.torch, [is_wished(build, wish) for wish in ("", "1.13", "1.13.0", "1.1", "1.13.0+cu117")]
     ('1.13.0', [True, True, True, False, False])
     """
     release, _, local = wish.partition("+")
@@ -132,8 +132,8 @@ def _none_such(place: Place, wish: str, what: str, newest: str, cpu: bool) -> Re
     elif not released:
         blocked, reason = "release", f"no release is called {wish}; the newest that is known here is {newest_release}"
         way = f"ask for one of {known.releases()[0].torch} to {newest_release}"
-    elif "+" in wish and any(_is_wished(build, wish.partition("+")[0]) for build in _kind(place.machine, cpu)):
-        names = [build.name for build in builds(place.machine) if _is_wished(build, wish.partition("+")[0])]
+    elif "+" in wish and any(is_wished(build, wish.partition("+")[0]) for build in _kind(place.machine, cpu)):
+        names = [build.name for build in builds(place.machine) if is_wished(build, wish.partition("+")[0])]
         blocked, reason = "build", f"this release has no such build for {place.machine}: {' '.join(dict.fromkeys(names))}"
         way = "leave the build to torchtune-sys, or name one of these"
     else:
@@ -173,6 +173,6 @@ def driver_needed(place: Place, wish: str) -> Version:
     floors = [
         build.driver
         for build in _kind(place.machine, False)
-        if _is_wished(build, wish) and set(obstacles(build, place)) <= {"driver"}
+        if is_wished(build, wish) and set(obstacles(build, place)) <= {"driver"}
     ]
     return min(floors, default=())

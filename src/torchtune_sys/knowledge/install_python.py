@@ -1,0 +1,59 @@
+"""Which CPython a distribution packages itself, by release."""
+
+from __future__ import annotations
+
+import msgspec
+
+from torchtune_sys.knowledge.tables import rows
+from torchtune_sys.model.version import Version, version
+
+_SAME = {"rocky": "rhel", "almalinux": "rhel", "ol": "rhel"}
+"""Rebuilds of RHEL have its packages by the same names."""
+
+
+class Python(msgspec.Struct, frozen=True, kw_only=True):
+    """One CPython of one distribution release."""
+
+    version: str
+    """``3.12``"""
+    packages: tuple[str, ...]
+    """The interpreter, and what makes environments with it."""
+    headers: tuple[str, ...]
+    program: str
+    glibc: Version
+    """The oldest of that release line."""
+    by_hand: str
+    """What must be enabled before; ``""`` where nothing must."""
+    source: str
+    confidence: str
+
+    @property
+    def abi(self) -> str:
+        """``cp312``"""
+        return f"cp{self.version.replace('.', '')}"
+
+
+def packaged(os_id: str, version_id: str) -> tuple[Python, ...]:
+    """By ``ID`` and ``VERSION_ID`` of os-release, the one to take by default first; empty where none is known.
+
+    >>> [(item.version, item.packages) for item in packaged("debian", "12")]
+    [('3.11', ('python3', 'python3-venv'))]
+    >>> [item.version for item in packaged("rocky", "9.4")], packaged("centos", "7")
+    (['3.12', '3.11', '3.9'], ())
+    """
+    name = _SAME.get(os_id, os_id)
+    releases = ("", version_id, version_id.partition(".")[0])
+    return tuple(
+        Python(
+            version=row["python"],
+            packages=tuple(row["packages"].split()),
+            headers=tuple(row["headers"].split()),
+            program=row["program"],
+            glibc=version(row["glibc"]),
+            by_hand=row["by_hand"],
+            source=row["source"],
+            confidence=row["confidence"],
+        )
+        for row in rows("install_pythons")
+        if row["id"] == name and row["version"] in releases
+    )
