@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from test_boundaries_pci import PORT, failed, functions, gone, healthy, put, replace, verdict, where, with_pci
+from pci_hosts import PORT, failed, functions, gone, healthy, put, replace, verdict, where, with_pci
 
 from torchtune_sys.model.facts.pci import PciConfig, PciDevice
 from torchtune_sys.model.snapshot import Snapshot

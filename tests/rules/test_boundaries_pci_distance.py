@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from test_boundaries_pci import (
+from pci_hosts import (
     FIRST,
     FIRST_CARD,
     LAST,

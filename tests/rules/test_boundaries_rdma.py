@@ -1,102 +1,36 @@
-"""RDMA ports among their like, and the entries of RoCE ports, from both sides of each mark."""
+"""RDMA ports among their like, and the entries of RoCE ports, from both sides of each mark (rdma)."""
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 
-import msgspec
 import pytest
+from rdma_hosts import (
+    GOOD,
+    NOTHING,
+    REFUSED,
+    UNTOLD,
+    card,
+    cards,
+    env,
+    facts,
+    failed,
+    interface,
+    judged,
+    net,
+    port,
+    replace,
+    seen,
+    verdict,
+    words,
+)
 
-from conftest import load
-from torchtune_sys import engine
-from torchtune_sys.model.facts.network import Gid, Interface, NcclSetting, NetworkFacts, RdmaDevice, RdmaPort
 from torchtune_sys.model.facts.pci import PciDevice
-from torchtune_sys.model.facts.session import Intent
-from torchtune_sys.model.rule import Result, Rule, Verdict
+from torchtune_sys.model.rule import Verdict
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import Missing, Why
-from torchtune_sys.rules import rdma
+from torchtune_sys.model.values import Missing
 
-RULES: dict[str, Rule] = {rule.id: rule for rule in rdma.RULES}
-replace = msgspec.structs.replace
-seen = cache(load)
-
-
-def gone(why: Why) -> Missing:
-    return Missing(why, "test")
-
-
-NOTHING, REFUSED, UNTOLD = gone(Why.ABSENT), gone(Why.DENIED), gone(Why.NOT_RECORDED)
-UNSAID = gone(Why.NOT_SUPPORTED)
-
-
-def facts(host: Snapshot) -> NetworkFacts:
-    assert not isinstance(host.network, Missing)
-    return host.network
-
-
-def port(number: int = 1, **more: Any) -> RdmaPort:
-    found = facts(seen("healthy")).rdma
-    assert not isinstance(found, Missing)
-    return replace(found[0].ports[0], **{"port": number, **more})
-
-
-def card(number: int, *ports: RdmaPort, **more: Any) -> RdmaDevice:
-    """mlx5_<number>, with one good port where none is given."""
-    found = facts(seen("healthy")).rdma
-    assert not isinstance(found, Missing)
-    plain = {"name": f"mlx5_{number}", "pci_address": f"0000:{number + 16:x}:00.0", "interfaces": (f"ib{number}",)}
-    return replace(found[0], **{**plain, "ports": ports or (port(),), **more})
-
-
-def cards(*ports: dict[str, Any], **more: Any) -> tuple[RdmaDevice, ...]:
-    """mlx5_0 … by what their port differs in."""
-    return tuple(card(at, port(**change), **more) for at, change in enumerate(ports))
-
-
-def interface(name: str, **more: Any) -> Interface:
-    found = facts(seen("healthy")).interfaces
-    assert not isinstance(found, Missing)
-    ib0 = next(item for item in found if item.name == "ib0")
-    return replace(ib0, **{"name": name, "addresses": (), **more})
-
-
-def net(devices: Any, nodes: int | None = 2, **more: Any) -> Snapshot:
-    host = replace(seen("healthy"), intent=Intent(nodes=nodes))
-    plain = {"rdma": devices, "interfaces": tuple(interface(f"ib{at}") for at in range(8))}
-    return replace(host, network=replace(facts(host), **{**plain, **more}))
-
-
-def env(**values: str) -> tuple[NcclSetting, ...]:
-    return tuple(NcclSetting(name=name, value=value, source="environment") for name, value in values.items())
-
-
-def judged(rule: str, host: Snapshot) -> Result:
-    return engine.judge(host, [RULES[rule]])[0]
-
-
-def verdict(rule: str, host: Snapshot) -> str:
-    return judged(rule, host).verdict.value
-
-
-def failed(rule: str, host: Snapshot) -> list[str]:
-    return [item.subject for item in judged(rule, host).evidence if item.verdict is Verdict.FAIL]
-
-
-def words(rule: str, host: Snapshot) -> list[str]:
-    return [item.seen for item in judged(rule, host).evidence if item.verdict is Verdict.FAIL]
-
-
-GOOD: dict[str, Any] = {}
 DOWN = {"state": "DOWN", "physical_state": "Polling"}
-NEEDS_DEVICES = sorted(set(RULES) - {"efa-not-in-container", "efa-plugin-missing", "rdma-driver-not-loaded"})
-
-
-@pytest.mark.parametrize("rule", NEEDS_DEVICES)
-def test_no_device_is_not_judged_and_devices_that_were_not_seen_are_unknown(rule: str) -> None:
-    assert verdict(rule, net(NOTHING)) == "na"
-    assert verdict(rule, net(REFUSED)) == ("na" if rule == "rdma-errors-growing" else "unknown") or rule == "rdma-errors-growing"
 
 
 # MTUs of rails
@@ -373,273 +307,6 @@ def test_a_link_that_fell_back(change: dict[str, Any], type_: Any, said: str) ->
     assert [text.partition(": ")[2] for text in found] == ([said] if said else [])
 
 
-# Entries of RoCE ports
-
-
-def gid(index: int, text: str = "0000:0000:0000:0000:0000:ffff:0a01:020b", kind: Any = "RoCE v2") -> Gid:
-    return Gid(index=index, gid=text, type=kind)
-
-
-LOCAL = "fe80:0000:0000:0000:0000:0000:0000:0001"
-GLOBAL6 = "2001:0db8:0000:0000:0000:0000:0000:0001"
-V4 = "0000:0000:0000:0000:0000:ffff:0a01:020b"
-TABLE = (gid(0, LOCAL, "IB/RoCE v1"), gid(1, LOCAL), gid(2, V4, "IB/RoCE v1"), gid(3))
-
-
-def roce(table: tuple[Gid, ...] = TABLE, release: Any = "2.28.9", **values: str) -> Snapshot:
-    host = net(cards({"link_layer": "Ethernet", "gids": table}), nccl=env(**values))
-    assert not isinstance(host.python, Missing) and not isinstance(host.python.torch, Missing)
-    return replace(host, python=replace(host.python, torch=replace(host.python.torch, nccl=release)))
-
-
-@pytest.mark.parametrize(
-    ("index", "said", "wanted"),
-    [
-        ("0", f"entry 0: IB/RoCE v1, {LOCAL}", "entry 3 (RoCE v2, 10.1.2.11)"),
-        ("1", f"entry 1: link-local, {LOCAL}", "entry 3 (RoCE v2, 10.1.2.11)"),
-        ("2", f"entry 2: IB/RoCE v1, {V4}", "entry 3 (RoCE v2, 10.1.2.11)"),
-        ("3", "", ""),
-        ("4", "entry 4: it is empty", "entry 3 (RoCE v2, 10.1.2.11)"),
-        ("15", "entry 15: it is empty", "entry 3 (RoCE v2, 10.1.2.11)"),
-        ("16", "", ""),  # beyond what was read
-        ("-1", "", ""),
-    ],
-)
-def test_entries_that_are_named(index: str, said: str, wanted: str) -> None:
-    found = judged("roce-gid-index", roce(NCCL_IB_GID_INDEX=index)).evidence
-    assert [(item.seen, item.wanted) for item in found] == ([(said, wanted)] if said else [])
-    assert verdict("roce-gid-index", roce((gid(0, LOCAL, "IB/RoCE v1"),), NCCL_IB_GID_INDEX=index)) == "pass"
-
-
-@pytest.mark.parametrize(
-    ("release", "values", "expected"),
-    [
-        ("2.20.5", {}, "fail"),  # entry 0 then
-        ("2.21.5", {}, "pass"),
-        ("2.28.9", {"NCCL_IB_GID_INDEX": ""}, "pass"),
-        ("2.20.5", {"NCCL_IB_GID_INDEX": "3"}, "pass"),
-        ("2.28.9", {"NCCL_IB_GID_INDEX": "0"}, "fail"),
-        (REFUSED, {}, "unknown"),
-        (REFUSED, {"NCCL_IB_GID_INDEX": "0"}, "fail"),
-        (REFUSED, {"NCCL_IB_GID_INDEX": "3"}, "pass"),
-        (NOTHING, {}, "pass"),
-        ("2.20.5", {"NCCL_IB_DISABLE": "1"}, "na"),
-        ("2.20.5", {"NCCL_IB_HCA": "mlx5_0"}, "fail"),
-        ("2.20.5", {"NCCL_IB_HCA": "mlx4"}, "na"),
-    ],
-)
-def test_which_entry_each_release_takes(release: Any, values: dict[str, str], expected: str) -> None:
-    host = roce(TABLE, release, **values)
-    assert verdict("roce-gid-index", host) == expected
-    assert all(text.startswith("entry 0") for text in words("roce-gid-index", host))
-
-
-def test_an_interpreter_or_a_type_that_was_not_seen() -> None:
-    host = roce()
-    assert not isinstance(host.python, Missing)
-    for unseen in (replace(host, python=REFUSED), replace(host, python=replace(host.python, torch=REFUSED))):
-        assert verdict("roce-gid-index", unseen) == "unknown"
-    unread = roce((gid(0, V4, REFUSED), gid(1)), NCCL_IB_GID_INDEX="0")
-    assert verdict("roce-gid-index", unread) == "unknown"
-    assert verdict("roce-gid-index", roce((gid(0, V4, NOTHING), gid(1)), NCCL_IB_GID_INDEX="0")) == "pass"
-
-
-def test_the_first_entry_is_good_where_the_release_was_not_seen() -> None:
-    assert verdict("roce-gid-index", roce((gid(0), gid(1, LOCAL)), REFUSED)) == "pass"
-
-
-ROUTE = "roce-without-routable-address"
-
-
-@pytest.mark.parametrize(
-    ("table", "values", "said"),
-    [
-        ((gid(0),), {}, ""),
-        ((gid(0, LOCAL), gid(1, V4, UNTOLD)), {}, ""),
-        ((gid(0, LOCAL),), {}, "only link-local entries"),
-        ((gid(0, LOCAL), gid(1, LOCAL)), {"NCCL_IB_ADDR_FAMILY": "AF_INET6"}, "only link-local entries"),
-        ((gid(0, LOCAL), gid(1, GLOBAL6)), {}, "no IPv4 address"),
-        ((gid(0, LOCAL), gid(1, GLOBAL6)), {"NCCL_IB_ADDR_FAMILY": "AF_INET6"}, ""),
-        ((), {}, "no IPv4 address"),
-        ((gid(0, LOCAL), gid(1, V4, "IB/RoCE v1")), {}, "RoCE v1 entries alone have an address of this family"),
-        ((gid(14, LOCAL),), {}, "only link-local entries"),
-        ((gid(15, LOCAL),), {}, ""),  # what is behind may hold one
-    ],
-)
-def test_addresses_to_route_by(table: tuple[Gid, ...], values: dict[str, str], said: str) -> None:
-    assert words(ROUTE, roce(table, **values)) == ([said] if said else [])
-
-
-@pytest.mark.parametrize(
-    ("release", "values", "expected"),
-    [
-        ("2.20.5", {}, "na"),
-        ("2.21.5", {}, "fail"),
-        ("2.28.9", {"NCCL_IB_GID_INDEX": "3"}, "na"),
-        ("2.28.9", {"NCCL_IB_GID_INDEX": ""}, "fail"),
-        ("2.28.9", {"NCCL_IB_DISABLE": "1"}, "na"),
-        ("2.28.9", {"NCCL_IB_HCA": "mlx4"}, "na"),
-    ],
-)
-def test_releases_that_search_the_table(release: str, values: dict[str, str], expected: str) -> None:
-    host = roce((gid(0, LOCAL),), release, **values)
-    assert verdict(ROUTE, host) == expected
-
-
-# Congestion control
-
-
-def controls(*masks: Any, point: str = "roce_np", **more: Any) -> Snapshot:
-    devices = tuple(
-        card(at, port(link_layer="Ethernet"), congestion=mask if isinstance(mask, Missing) else {point: mask}, **more)
-        for at, mask in enumerate(masks)
-    )
-    return net(devices)
-
-
-CONTROL = "roce-congestion-control-differs"
-ON, OFF = "11111111", "00000000"
-
-
-@pytest.mark.parametrize("point", ["roce_np", "roce_rp"])
-@pytest.mark.parametrize(
-    ("masks", "expected", "found"),
-    [
-        ((ON, ON, ON), "pass", []),
-        ((ON, ON, OFF), "fail", ["ib2"]),
-        ((OFF, ON, OFF), "fail", ["ib1"]),
-        ((OFF, ON, ON, ON), "fail", ["ib0"]),
-        ((ON, ON, OFF, OFF), "pass", []),
-        ((ON, "00010000", OFF), "pass", []),
-        ((ON, OFF), "na", []),
-        ((ON, ON, ON, REFUSED), "unknown", []),
-        ((REFUSED, ON, ON, OFF), "fail", ["ib3"]),
-        ((ON, ON, REFUSED), "unknown", []),
-        ((ON, ON, NOTHING), "na", []),
-        ((ON, ON, UNTOLD), "na", []),
-        ((NOTHING, ON, ON, OFF), "fail", ["ib3"]),
-        ((REFUSED, NOTHING, UNTOLD), "unknown", []),
-        ((NOTHING, NOTHING, NOTHING), "na", []),
-    ],
-)
-def test_controls_of_siblings(point: str, masks: tuple[Any, ...], expected: str, found: list[str]) -> None:
-    host = controls(*masks, point=point)
-    assert verdict(CONTROL, host) == expected
-    passed = [item.subject for item in judged(CONTROL, host).evidence if item.verdict is Verdict.PASS]
-    assert passed == ["RoCE ports"] * (expected in ("pass", "fail") and REFUSED not in masks)
-    assert failed(CONTROL, host) == found
-
-
-def test_controls_that_are_not_compared() -> None:
-    three = controls(ON, ON, OFF)
-    devices = facts(three).rdma
-    assert not isinstance(devices, Missing)
-    for change in ({"board": REFUSED}, {"interfaces": ()}, {"interfaces": REFUSED}, {"board": "another"}, {"ports": (port(),)}):
-        rest = (replace(devices[0], **change), *devices[1:])
-        assert verdict(CONTROL, net(rest)) == "na"
-        more = (replace(card(7, port(link_layer="Ethernet"), congestion={"roce_np": OFF}), **change), *devices)
-        assert failed(CONTROL, net(more)) == ["ib2"]
-    halves = tuple(
-        replace(device, congestion={"roce_np": ON if at < 2 else OFF, "roce_rp": OFF if at == 0 else ON})
-        for at, device in enumerate((*devices, card(3, port(link_layer="Ethernet"))))
-    )
-    assert failed(CONTROL, net(halves)) == ["ib0"]  # of the second point alone: the first has no majority
-
-
-# Counters and firmware
-
-
-def counted(*counts: Any, counter: str = "link_downed") -> Snapshot:
-    return net(cards(*({"counters": count if isinstance(count, Missing) else {counter: count}} for count in counts)))
-
-
-@pytest.mark.parametrize(
-    ("counts", "expected", "found"),
-    [
-        ((0, 0, 10), "fail", ["mlx5_2:1"]),
-        ((0, 0, 9), "pass", []),
-        ((0, 10), "na", []),
-        ((0, 0, 10, 10), "fail", ["mlx5_2:1", "mlx5_3:1"]),
-        ((0, 10, 10), "pass", []),
-        ((0, 5, 12, 15, 40), "fail", ["mlx5_4:1"]),
-        ((0, 0, 6, 12, 14), "pass", []),
-        ((0, 2, 11, 30), "fail", ["mlx5_3:1"]),
-        ((0, 0, REFUSED), "unknown", []),
-        ((0, 0, NOTHING), "na", []),
-        ((0, 0, UNSAID), "na", []),
-        ((NOTHING, 0, REFUSED), "na", []),  # the first that tells nothing
-        ((REFUSED, 0, 0, 20), "fail", ["mlx5_3:1"]),
-    ],
-)
-def test_links_that_went_down(counts: tuple[Any, ...], expected: str, found: list[str]) -> None:
-    assert verdict("rdma-link-flaps", counted(*counts)) == expected
-    assert failed("rdma-link-flaps", counted(*counts)) == found
-
-
-def test_failures_are_compared_within_a_fabric() -> None:
-    layers = ("InfiniBand", "InfiniBand", "Ethernet")
-    devices = cards(*({"counters": {"link_downed": 20 * (at == 2)}, "link_layer": layer} for at, layer in enumerate(layers)))
-    assert verdict("rdma-link-flaps", net(devices)) == "na"
-    other = counted(0, 0, 20)
-    found = facts(other).rdma
-    assert not isinstance(found, Missing)
-    for board in ("another", REFUSED):
-        assert verdict("rdma-link-flaps", net((*found[:2], replace(found[2], board=board)))) == "na"
-
-
-@pytest.mark.parametrize(
-    ("first", "expected"),
-    [
-        ({"counters": {}}, "pass"),
-        ({"counters": REFUSED}, "unknown"),
-        ({"counters": UNSAID}, "pass"),
-        ({"counters": {"symbol_error": 10**6}}, "fail"),
-        ({"counters": {"symbol_error": 10**6}, "link_layer": "Ethernet"}, "pass"),
-        ({"counters": {"symbol_error": 10**6}, "state": "DOWN"}, "pass"),
-    ],
-)
-def test_symbol_errors(first: dict[str, Any], expected: str) -> None:
-    assert verdict("rdma-symbol-errors", net(cards(first, GOOD))) == expected
-    assert failed("rdma-symbol-errors", net(cards(first, {"counters": {"symbol_error": 10**6}})))[-1] == "mlx5_1:1"
-
-
-def fresh(rule_uptime_s: float, count: Any) -> Snapshot:
-    host = net(cards({"counters": count}))
-    assert not isinstance(host.system, Missing)
-    return replace(host, system=replace(host.system, uptime_s=rule_uptime_s))
-
-
-@pytest.mark.parametrize(
-    ("uptime_s", "count", "expected"), [(60, 120, "pass"), (60, 121, "fail"), (7200, 240, "pass"), (7200, 241, "fail")]
-)
-def test_symbol_errors_an_hour(uptime_s: float, count: int, expected: str) -> None:
-    assert verdict("rdma-symbol-errors", fresh(uptime_s, {"symbol_error": count})) == expected
-
-
-@pytest.mark.parametrize(
-    ("releases", "expected", "found"),
-    [
-        (("28.41.1000",), "na", []),
-        (("28.41.1000", "28.41.1000"), "pass", []),
-        (("28.41.1000", "28.40.1000"), "fail", ["mlx5_1"]),
-        (("28.9.1000", "28.10.1000"), "fail", ["mlx5_0"]),
-        (("28.40.1000", "28.40.1000", "28.41.1000"), "fail", ["mlx5_2"]),
-        (("1.1.1.1.1", "1.1.1.1.2"), "fail", ["mlx5_0"]),
-        (("1.x", "1.1"), "fail", ["mlx5_0"]),
-        (("1.٣", "1.1"), "fail", ["mlx5_0"]),
-        (("1.9999999999", "1.1"), "fail", ["mlx5_0"]),  # no number that anybody gave a release
-        (("1.999999999", "1.1"), "fail", ["mlx5_1"]),
-        (("28.41.1000", REFUSED), "unknown", []),
-    ],
-)
-def test_firmware_of_siblings(releases: tuple[Any, ...], expected: str, found: list[str]) -> None:
-    devices = tuple(card(at, firmware=release) for at, release in enumerate(releases))
-    assert verdict("rdma-firmware-differs", net(devices)) == expected
-    assert failed("rdma-firmware-differs", net(devices)) == found
-    others = (*devices, card(8, board="another", firmware="1.1.1"))
-    assert failed("rdma-firmware-differs", net(others)) == found
-
-
 # Adapters on the bus
 
 
@@ -680,19 +347,3 @@ def test_adapters_without_a_driver(change: dict[str, Any], expected: str) -> Non
     assert verdict(LOADED, absent) == expected
     assert verdict(LOADED, replace(bus, pci=replace(host.pci, devices=NOTHING))) == "na"
     assert verdict(LOADED, replace(bus, pci=replace(host.pci, devices=REFUSED))) == "unknown"
-
-
-@pytest.mark.parametrize(
-    ("plugins", "values", "expected"),
-    [
-        (("/opt/libnccl-net.so",), {}, "pass"),
-        ((), {}, "fail"),
-        ((), {"NCCL_NET_PLUGIN": "/opt/libnccl-net-mine.so"}, "na"),
-        ((), {"NCCL_NET_PLUGIN": "ofi"}, "fail"),
-        (NOTHING, {}, "na"),
-        (REFUSED, {}, "unknown"),
-    ],
-)
-def test_plug_ins(plugins: Any, values: dict[str, str], expected: str) -> None:
-    host = net(cards({"link_layer": "Unspecified"}), net_plugins=plugins, nccl=env(**values))
-    assert verdict("efa-plugin-missing", host) == expected

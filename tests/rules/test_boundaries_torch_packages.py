@@ -1,4 +1,4 @@
-"""The libraries that torch asks for, what hides what, and what was compiled against torch; each mark from both sides."""
+"""The libraries that torch asks for, what hides what, and what was compiled against torch; each mark from both sides (torch_packages)."""
 
 from __future__ import annotations
 
@@ -7,29 +7,15 @@ from typing import Any
 import msgspec
 import pytest
 from altered import DENIED, FAIL, NA, NOTHING, PASS, UNKNOWN, altered, lines, verdict
+from torch_packages_hosts import BUILD, SITE, UNTOLD, host, item, torch
 
-from torchtune_sys.model.facts.python import Distribution, LiveTorch, Torch
+from torchtune_sys.model.facts.python import Distribution, LiveTorch
 from torchtune_sys.model.rule import Verdict
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import Missing, NotApplicable, Why
-from torchtune_sys.rules import torch_packages, torch_partners
+from torchtune_sys.model.values import NotApplicable
+from torchtune_sys.rules import torch_packages
 
-UNTOLD = Missing(Why.NOT_RECORDED, "test")
-SITE = "/data/train/.venv/lib/python3.12/site-packages"
 USER = "/home/ubuntu/.local/lib/python3.12/site-packages"
-
-
-def torch(version: str, cuda: Any = NOTHING, **facts: Any) -> Torch:
-    told = {"location": f"{SITE}/torch", "hip": NOTHING, "debug": False, "arch_list": UNTOLD, "nccl": UNTOLD, "cudnn": UNTOLD}
-    return Torch(**{**told, "version": version, "cuda": cuda, **facts})
-
-
-def item(name: str, version: str = "1.0", location: str = SITE, **facts: Any) -> Distribution:
-    return Distribution(name=name, version=version, location=location, **facts)
-
-
-def host(seen: Snapshot, build: Any, *items: Distribution) -> Snapshot:
-    return altered(seen, python__torch=build, python__distributions=items)
 
 
 def asking(*requires: str) -> Distribution:
@@ -39,9 +25,6 @@ def asking(*requires: str) -> Distribution:
 def cuda_works(seen: Snapshot) -> Snapshot:
     told: dict[str, Any] = dict.fromkeys((field.name for field in msgspec.structs.fields(LiveTorch) if field.required), UNTOLD)
     return altered(seen, python__live=LiveTorch(**{**told, "version": "2.11.0", "cuda_available": True}))
-
-
-BUILD = torch("2.11.0+cu130", "13.0")
 
 
 @pytest.mark.parametrize(
@@ -279,148 +262,6 @@ def test_what_the_users_site_hides(healthy: Snapshot, name: str, other: Any, hid
 def test_what_is_in_the_users_site_alone_hides_nothing(healthy: Snapshot) -> None:
     seen = altered(host(healthy, BUILD, item("numpy"), item("torch", "1.0", USER)), python__user_site=USER)
     assert lines(seen, "user-site-shadows-environment") == []
-
-
-@pytest.mark.parametrize(
-    ("numpy", "build", "expected"),
-    [
-        ((item("numpy", "2.0.0"),), "2.2.2", FAIL),
-        ((item("numpy", "2.0.0"),), "2.3.0", PASS),
-        ((item("numpy", "1.26.4"),), "2.2.2", PASS),
-        ((item("numpy", "2"),), "2.2", FAIL),
-        ((item("numpy", "2"),), "2.3", PASS),
-        ((item("numpy", "2.1.3", build="py312_0"),), "2.2.2", FAIL),  # conda's alone
-        ((item("numpy", "2.1.3", "conda"),), "2.2.2", FAIL),
-        ((item("numpy", "2.1.3", build="py312_0"), item("numpy", "1.26.4")), "2.2.2", PASS),  # pip's goes before conda's
-        ((), "2.2.2", NA),
-    ],
-)
-def test_numpy(healthy: Snapshot, numpy: tuple[Distribution, ...], build: str, expected: Verdict) -> None:
-    seen = host(healthy, torch(build, "12.1"), item("pillow", "12.0"), *numpy)
-    assert verdict(seen, "numpy2-with-old-torch") is expected
-
-
-@pytest.mark.parametrize(
-    ("vision", "build", "cuda", "expected"),
-    [
-        (item("torchvision", "0.20.1"), "2.5.1", "12.4", [PASS]),
-        (item("torchvision", "0.20.0"), "2.5.1", "12.4", [FAIL]),
-        (item("torchvision", "0.20.0+cu118"), "2.5.1+cu124", "12.4", [FAIL, FAIL]),
-        (item("torchvision", "0.20.1+cu118"), "2.5.1+cu124", "12.4", [FAIL]),
-        (item("torchvision", "0.20.1", requires=("numpy", "torch==2.5.1")), "2.5.1", "12.4", [PASS]),
-        (item("torchvision", "0.20.1", requires=("numpy==1.26", "torch==2.5.0")), "2.5.1", "12.4", [FAIL]),
-        (
-            item("torchvision", "0.99.0", requires=("numpy==1.26", "torch==9.9.1")),
-            "9.9.1",
-            "13.0",
-            [PASS],
-        ),  # its own word is newer
-        (item("torchvision", "0.99.0", requires=("torch==9.9.0",)), "9.9.1", "13.0", [FAIL]),
-        (item("torchvision", "0.99.0", requires=("numpy==1.26",)), "9.9.1", "13.0", [PASS]),  # no table knows it
-        (item("torchvision", "0.16.2+cu121"), "2.1.2", "12.3", [PASS]),
-        (item("torchvision", "0.16.2+cu121"), "2.1.2", "11.8", [FAIL]),
-        (item("torchvision", "0.15.2+cu117"), "2.0.1", "11.8", [FAIL]),
-        (item("torchvision", "0.15.2+cu117"), "2.0.1", "11.7.1", [PASS]),  # a build that names the patch level too
-        (item("torchvision", "0.20.1+cpu"), "2.5.1+cpu", NOTHING, [PASS]),
-        (item("torchvision", "0.20.1+cu124"), "2.5.1+cpu", NOTHING, [FAIL]),
-        (item("torchvision", "0.20.1+cpu"), "2.5.1", "12.4", [FAIL]),
-        (item("torchvision", "0.20.1"), "2.5.1+cpu", NOTHING, [PASS]),
-        (item("torchvision", "0.20.1+cu124"), "2.5.1", NOTHING, [PASS]),  # a build from source
-        (item("torchvision", "0.20.1+fdea156"), "2.5.1", "12.4", []),
-        (item("torchvision", "0.20.1"), "2.5.1+gitabc", "12.4", []),
-        (item("pillow", "12.0"), "2.5.1", "12.4", []),
-    ],
-)
-def test_torchvision(healthy: Snapshot, vision: Distribution, build: str, cuda: Any, expected: list[Verdict]) -> None:
-    seen = host(healthy, torch(build, cuda), item("torch", build), vision)
-    assert [mark for _, mark in lines(seen, "torch-torchvision-mismatch")] == expected
-    assert expected or verdict(seen, "torch-torchvision-mismatch") is NA
-
-
-@pytest.mark.parametrize(("torchvision", "expected"), [("0.15+cu117", False), ("0.16+cu117", True)])
-def test_torchvision_compares_the_major_version_from_0_16_on(torchvision: str, expected: bool) -> None:
-    assert torch_partners._alike(torch("2.1.0", "11.8"), torchvision) is expected
-
-
-@pytest.mark.parametrize(
-    ("audio", "build", "expected"),
-    [
-        ("2.10.0", "2.10.0", PASS),
-        ("2.9.1", "2.10.0", FAIL),
-        ("2.11.0", "2.10.0", FAIL),
-        ("2.10.0", "2.11.0", FAIL),
-        ("2.11.0", "2.11.0", PASS),
-        ("2.11.1", "2.11.0", PASS),
-        ("2.11", "2.12.0", PASS),
-        ("2.11.0", "2.15.0", PASS),
-        ("2.10.0", "2.15.0", FAIL),
-        ("2.9.1+cu128", "2.10.0+cu128", FAIL),
-        ("2.9.0a0+abc", "2.10.0", NA),
-        ("2.9.1", "2.10.0+gitabc", NA),
-        ("2.9.1", "9.9.9", NA),
-        (None, "2.10.0", NA),
-    ],
-)
-def test_torchaudio(healthy: Snapshot, audio: str | None, build: str, expected: Verdict) -> None:
-    items = () if audio is None else (item("torchaudio", audio),)
-    assert verdict(host(healthy, torch(build, "12.8"), *items), "torch-torchaudio-mismatch") is expected
-
-
-@pytest.mark.parametrize(
-    ("package", "requires", "expected"),
-    [
-        ("vllm", ("torch==2.10.0",), FAIL),
-        ("vllm", ("torch==2.11.0",), PASS),
-        ("vllm", ("numpy==1.26.4", "torch==2.11.0"), PASS),
-        ("vllm", ("torch>=2.12",), PASS),  # pip would have said so; nothing compiled is tied to it
-        ("vllm", ('torch==2.10.0; extra == "old"',), PASS),
-        ("vllm", ("torch==2.10.0", 'torch==2.11.0; platform_machine == "x86_64"'), FAIL),
-        ("vllm", (), PASS),
-        ("torchvision", ("torch==2.10.0",), PASS),  # has a rule of its own
-        ("torchaudio", ("torch==2.10.0",), PASS),
-    ],
-)
-def test_a_package_compiled_for_one_torch(healthy: Snapshot, package: str, requires: tuple[str, ...], expected: Verdict) -> None:
-    seen = host(healthy, BUILD, item("numpy", "2.1.3"), item(package, "0.12", requires=requires))
-    assert verdict(seen, "extension-torch-abi-mismatch") is expected
-
-
-LACKING = "cannot open shared object file: No such file or directory"
-
-
-@pytest.mark.parametrize(
-    ("line", "expected"),
-    [
-        (f"ImportError: libcudart.so.12: {LACKING}", FAIL),
-        (f"ImportError: libcudart.so.11.0: {LACKING}", FAIL),
-        (f"ImportError: libcudart.so.13: {LACKING}", PASS),  # the one that torch brings
-        (f"ImportError: libcudart.so.12: {LACKING}; libcudart.so.13 is in /opt/cuda/lib64", FAIL),
-        (f"ImportError: libcudart.so: {LACKING}", PASS),
-        (f"ImportError: libavcodec.so.58: {LACKING}", PASS),
-        ("libcudart.so.12: version `libcudart.so.12' not defined", PASS),
-    ],
-)
-def test_the_cuda_runtime_that_a_package_looks_for(healthy: Snapshot, line: str, expected: Verdict) -> None:
-    assert verdict(altered(healthy, python__complaints=("another line", line)), "extension-cuda-mismatch") is expected
-
-
-@pytest.mark.parametrize(
-    ("package", "judged"),
-    [
-        ("vllm", True),
-        ("xformers", True),
-        ("flash-attn", True),
-        ("torchtext", True),
-        ("torchao", True),
-        ("sgl-kernel", True),
-        ("numpy", False),
-    ],
-)
-def test_the_cuda_that_a_package_was_built_for(healthy: Snapshot, package: str, judged: bool) -> None:
-    for version, wrong in (("1.0+cu124", True), ("1.0+cu130", False), ("1.0+cu131", False), ("1.0", False)):
-        seen = host(healthy, BUILD, item("torch", "2.11.0+cu130"), item(package, version))
-        expected = [(f"{package} {version}", FAIL)] if judged and wrong else []
-        assert lines(seen, "extension-cuda-mismatch") == expected
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,48 @@
+"""Hosts and words that the boundary tests of kernel share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from torchtune_sys import engine
+from torchtune_sys.model.facts.kernel import KernelEvent, KernelFacts
+from torchtune_sys.model.rule import Result, Verdict
+from torchtune_sys.model.snapshot import Snapshot
+from torchtune_sys.model.values import Missing, Why
+from torchtune_sys.rules import kernel
+
+DENIED = Missing(Why.DENIED, "test")
+BY_ID = {rule.id: rule for rule in kernel.RULES}
+DAY = 86_400.0
+NOW = 30 * DAY
+PASS, FAIL, UNKNOWN, NA = Verdict.PASS, Verdict.FAIL, Verdict.UNKNOWN, Verdict.NA
+
+
+def event(kind: str, subject: str = "x", at: float | None = NOW - 60, **more: Any) -> KernelEvent:
+    """A message of this kind a minute ago."""
+    return KernelEvent(kind=kind, subject=subject, **{"text": f"{kind} of {subject}", "first_s": at, "last_s": at, **more})
+
+
+def log(*events: KernelEvent, **facts: Any) -> KernelFacts:
+    return KernelFacts(
+        **{"events": events, "source": "/dev/kmsg", "from_s": 0.0, "now_s": NOW, "booted": 1.7e9, "whole": True, **facts}
+    )
+
+
+def with_log(seen: Snapshot, *events: KernelEvent, **facts: Any) -> Snapshot:
+    return msgspec.structs.replace(seen, kernel=log(*events, **facts))
+
+
+def changed(seen: Snapshot, family: str, **facts: Any) -> Snapshot:
+    return msgspec.structs.replace(seen, **{family: msgspec.structs.replace(getattr(seen, family), **facts)})
+
+
+def judged(seen: Snapshot, rule_id: str) -> Result:
+    return engine.judge(seen, (BY_ID[rule_id],))[0]
+
+
+def subjects(seen: Snapshot, rule_id: str, *events: KernelEvent, **facts: Any) -> list[str]:
+    """What the rule blames."""
+    return [item.subject for item in judged(with_log(seen, *events, **facts), rule_id).evidence if item.verdict is FAIL]
