@@ -108,6 +108,14 @@ def test_a_named_rule_that_is_refused_is_said_and_ends_with_1(before: str, words
     assert done.stdout.endswith("3000\n") or "null" in before
 
 
+def test_what_is_refused_is_not_all_done(tmp_path: Path) -> None:
+    """Also where nobody named its rule."""
+    step = "$TOOL apply --yes --select max-map-count-low; echo status $?"
+    done = staged(f"mkdir {OURS}; {step}; rmdir {OURS}; {step}", tmp_path / "stage")
+    assert "not made: what is refused above" in done.stderr
+    assert done.stdout.count("status 1\n") == 1 and done.stdout.endswith("status 0\n")
+
+
 def test_an_interrupted_run_must_be_undone_first(tmp_path: Path) -> None:
     done = staged(
         f"""

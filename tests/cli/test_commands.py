@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import os
 import re
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from driven import HOSTS, judged_by, run
+from driven import HOSTS, environment, judged_by, run
 
 from torchtune_sys import __version__
 from torchtune_sys.cli.main import COMMANDS, cli
@@ -214,3 +215,15 @@ def test_output_replaces_a_file_whole_and_leaves_nothing_beside_it(tmp_path: Pat
     judged_by("A-passes", "--format", "json", "--output", str(place))
     json.loads(place.read_text())
     assert os.listdir(tmp_path) == ["report.json"]
+
+
+def test_check_looks_at_the_mounts_once() -> None:
+    """A home that a dead server holds is waited for once, also by who looks for a proof in it."""
+    code = (
+        "import os; from torchtune_sys.host import live; usual = live.Remotes\n"
+        "live.Remotes = lambda text: os.write(2, b'once ') and usual(text)\n"
+        "from torchtune_sys.cli.main import main; main()"
+    )
+    argv = [sys.executable, "-c", code, "check", "--select", "system"]
+    done = subprocess.run(argv, env=environment(), capture_output=True, encoding="utf-8", timeout=60)
+    assert done.stderr == "once "

@@ -51,26 +51,39 @@ def test_what_disturbs_nobody_is_made_beside_a_job() -> None:
 def test_a_named_rule_whose_change_is_refused_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     host = found("max-map-count-low", files={"/etc/NIXOS": ""})
     plan, _ = wanted.chosen(host, options())
-    assert wanted.not_made(host, plan, ["max-map-count-low"])
+    assert wanted.not_made(host, plan, options(only=("max-map-count-low",)))
     said = capsys.readouterr().err
     assert "not made: vm.max_map_count: NixOS owns" in said and "configuration.nix" in said
-    assert not wanted.not_made(host, plan, []) and not wanted.not_made(host, plan, ["swappiness-high"])
+    assert not wanted.not_made(host, plan, options(only=("swappiness-high",)))
+
+
+def test_what_is_refused_or_waits_for_a_job_is_not_all_done(capsys: pytest.CaptureFixture[str]) -> None:
+    """Nobody named a rule: all that could be made is asked for, but not what needs a decision."""
+    refused = found("max-map-count-low", files={"/etc/NIXOS": ""})
+    assert wanted.not_made(refused, wanted.chosen(refused, options())[0], options())
+    assert "not made: what is refused above" in capsys.readouterr().err
+    busy, free = found(processes=[JOB]), found(processes=[])
+    assert wanted.not_made(busy, wanted.chosen(busy, options())[0], options())
+    assert not wanted.not_made(free, wanted.chosen(free, options())[0], options())
+    unsafe = found("overcommit-strict")
+    plan, left_out = wanted.chosen(unsafe, options())
+    assert left_out and not wanted.not_made(unsafe, plan, options())
 
 
 def test_a_named_rule_that_is_left_out_is_not_made(capsys: pytest.CaptureFixture[str]) -> None:
     host = found(processes=[JOB])
     plan, _ = wanted.chosen(host, options(only=(OFF,)))
-    assert wanted.not_made(host, plan, [OFF]) and not capsys.readouterr().err  # why was said above the question
+    assert wanted.not_made(host, plan, options(only=(OFF,))) and not capsys.readouterr().err  # why was said above the question
     forced, _ = wanted.chosen(host, options(only=(OFF,), force=True))
-    assert not wanted.not_made(host, forced, [OFF])
+    assert not wanted.not_made(host, forced, options(only=(OFF,)))
 
 
 def test_a_named_rule_that_is_for_a_person_or_was_not_judged(capsys: pytest.CaptureFixture[str]) -> None:
     host = found("hugepages-hoard-memory")
     plan, _ = wanted.chosen(host, options())
-    assert wanted.not_made(host, plan, ["hugepages-hoard-memory"])
+    assert wanted.not_made(host, plan, options(only=("hugepages-hoard-memory",)))
     assert "only a person can do it" in capsys.readouterr().err
     unseen = Seen(recording("swappiness-high.unknown"), [by_id()["swappiness-high"]])
     planned = Planned(plan=unseen.plan, ground=unseen.ground, seen=unseen.facts, results=unseen.results)
-    assert wanted.not_made(planned, unseen.plan, ["swappiness-high"])
+    assert wanted.not_made(planned, unseen.plan, options(only=("swappiness-high",)))
     assert "swappiness-high: could not be judged: " in capsys.readouterr().err

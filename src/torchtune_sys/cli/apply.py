@@ -39,8 +39,9 @@ What was there before is written to /var/lib/torchtune-sys and synced before
 the first change; every change is read back, and the same rules judge again at
 the end. torchtune-sys undo takes it back, also after a crash or a power cut.
 
-Exit status: 0 all done (or nothing to do); 1 not all done; 2 usage; 3 the
-journal is damaged; 4 internal error.
+Exit status: 0 all done (or nothing to do); 1 not all done: refused, failed, or
+left out because jobs run on the GPUs; 2 usage; 3 the journal is damaged; 4
+internal error. What needs a decision or a person does not count.
 """,
 )
 @shared.intent_options
@@ -81,7 +82,7 @@ def command(**options: Any) -> int:
     if options["dry_run"]:
         _show_diff(plan)
         return DONE
-    status = NOT_ALL if wanted.not_made(found, plan, options["only"]) else DONE
+    status = NOT_ALL if wanted.not_made(found, plan, options) else DONE
     if not plan.changes:
         return status
     if not root:

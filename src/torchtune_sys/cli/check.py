@@ -10,6 +10,8 @@ from torchtune_sys import __version__
 from torchtune_sys.cli import options as shared
 
 if TYPE_CHECKING:
+    from torchtune_sys.host.base import Host
+    from torchtune_sys.host.open import PastedText
     from torchtune_sys.model.snapshot import Snapshot
     from torchtune_sys.render.report import Report
 
@@ -67,16 +69,22 @@ SLURM_JOB_NUM_NODES, OMP_NUM_THREADS, OMPI_COMM_WORLD_LOCAL_SIZE.
 def command(**options: Any) -> int:
     """Say what is wrong with this training host, why, and what to do about it."""
     from torchtune_sys.cli.judged import judged
-    from torchtune_sys.cli.look import now
+    from torchtune_sys.cli.look import now, opened
     from torchtune_sys.cli.terminal import give
 
     timings: dict[str, float] | None = {} if options["profile_probes"] else None
-    seen, results, config = judged(options, timings, _load_text if options["format_"] == "text" else _load_report)
+    found = opened(options)
+    seen, results, config = judged(options, timings, _load_text if options["format_"] == "text" else _load_report, found)
     from torchtune_sys.render.report import Report
 
     time, epoch_s = now()
     report = Report(
-        snapshot=seen, results=results, version=__version__, time=time, epoch_s=epoch_s, proof=_proof(options, seen, epoch_s)
+        snapshot=seen,
+        results=results,
+        version=__version__,
+        time=time,
+        epoch_s=epoch_s,
+        proof=_proof(found, options["format_"], seen, epoch_s),
     )
     give(_rendered(report, options), options["output"], machine=options["format_"] != "text")
     if timings is not None:
@@ -87,13 +95,15 @@ def command(**options: Any) -> int:
     return _status(report, options, options["fail_on"] or config.fail_on or "error")
 
 
-def _proof(options: dict[str, Any], seen: Snapshot, epoch_s: float) -> str:
+def _proof(host: Host | PastedText, format_: str, seen: Snapshot, epoch_s: float) -> str:
     """Of this host only, and for the text and the JSON, which show it."""
-    if options["from_"] is not None or options["root"] is not None or options["format_"] not in ("text", "json"):
-        return ""
     from torchtune_sys.cli.proven import standing
+    from torchtune_sys.host.base import Host
 
-    return standing(seen, epoch_s)
+    if not isinstance(host, Host) or not host.live or format_ not in ("text", "json"):
+        return ""
+
+    return standing(host, seen, epoch_s)
 
 
 def _load_report() -> None:

@@ -10,19 +10,24 @@ from torchtune_sys.cli.terminal import environment
 from torchtune_sys.errors import UnreadableInput
 
 if TYPE_CHECKING:
+    from torchtune_sys.host.base import Host
+    from torchtune_sys.host.open import PastedText
     from torchtune_sys.model.rule import Result
     from torchtune_sys.model.snapshot import Snapshot
     from torchtune_sys.rules.profiles import Choice, Config
 
 
 def judged(
-    options: Mapping[str, Any], timings: dict[str, float] | None = None, meanwhile: Callable[[], None] = lambda: None
+    options: Mapping[str, Any],
+    timings: dict[str, float] | None = None,
+    meanwhile: Callable[[], None] = lambda: None,
+    found: Host | PastedText | None = None,
 ) -> tuple[Snapshot, tuple[Result, ...], Config]:
     """The facts, the results and the configuration. ``meanwhile`` is called while children and files are waited for.
 
     Raises UnreadableInput, BadConfig, UnknownName.
     """
-    finish = begin(options, timings)
+    finish = begin(options, timings, found=found)
     from torchtune_sys import engine
 
     choice, config = chosen(options)

@@ -28,11 +28,14 @@ def look(options: Mapping[str, Any], timings: dict[str, float] | None = None, on
 
 
 def begin(
-    options: Mapping[str, Any], timings: dict[str, float] | None = None, only: Iterable[str] | None = None
+    options: Mapping[str, Any],
+    timings: dict[str, float] | None = None,
+    only: Iterable[str] | None = None,
+    found: Host | PastedText | None = None,
 ) -> Callable[[], Snapshot]:
-    """Start the look; the result waits for its end. Raises UnreadableInput."""
+    """Start the look, at what was ``opened`` where it was; the result waits for its end. Raises UnreadableInput."""
     patience_s = patience(options)
-    found = _opened(options)
+    found = found or opened(options)
     wishes = {name: options[name] for name in INTENT}
     if isinstance(found, PastedText):
         seen = _from_text(found, intent_of(wishes, None))
@@ -45,11 +48,12 @@ def host_of(options: Mapping[str, Any]) -> Host | None:
     """The host once more, for what a look at it asks; None for pasted text. Standard input, read already, is none either."""
     if options["from_"] == "-":
         return None
-    found = _opened(options)
+    found = opened(options)
     return None if isinstance(found, PastedText) else found
 
 
-def _opened(options: Mapping[str, Any]) -> Host | PastedText:
+def opened(options: Mapping[str, Any]) -> Host | PastedText:
+    """What the options name: one host remembers what it read, and who did not answer. Raises UnreadableInput."""
     patience_s = patience(options)
     deadline = time.monotonic() + patience_s - min(_MARGIN_S, 0.3 * patience_s)
     return open_input(options["from_"], options["root"], min(patience_s, INPUT_PATIENCE_S), deadline=deadline)

@@ -5,16 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from torchtune_sys.host.base import Host
     from torchtune_sys.model.smoke import SmokeReport
     from torchtune_sys.model.snapshot import Snapshot
     from torchtune_sys.smoke.proof import Proof
-
-
-def _texts() -> list[str]:
-    from torchtune_sys.host.live import LiveHost
-    from torchtune_sys.probes import proof
-
-    return [text for text in proof.probe(LiveHost(), own_place()) if isinstance(text, str)]
 
 
 def own_place() -> str:
@@ -26,9 +20,11 @@ def own_place() -> str:
     return proof.place(environment(), effective_user(), node_name())
 
 
-def standing(seen: Snapshot, epoch_s: float) -> str:
+def standing(host: Host, seen: Snapshot, epoch_s: float) -> str:
     """How old the last proof is, or what changed since; "" where there is none."""
-    texts = _texts()
+    from torchtune_sys.probes.proof import probe
+
+    texts = [text for text in probe(host, own_place()) if isinstance(text, str)]
     if not texts:
         return ""
     from torchtune_sys.smoke import proof

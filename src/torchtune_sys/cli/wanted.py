@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -34,19 +34,23 @@ def chosen(found: Planned, options: Mapping[str, Any]) -> tuple[Plan, list[str]]
     return plan, [f"left out: {key} ({why})" for key, why in left_out.items()]
 
 
-def not_made(found: Planned, plan: Plan, only: Sequence[str]) -> bool:
-    """Whether a rule that was named asks for something that is not in the plan; what is not said above is said."""
+def not_made(found: Planned, plan: Plan, options: Mapping[str, Any]) -> bool:
+    """Whether something that is asked for is not in the plan; what is not said above is said.
+
+    Asked for is what the rules that were named want; else all that could be made, but not what needs a decision that nobody took.
+    """
     from torchtune_sys.cli.names import rule_names
     from torchtune_sys.cli.terminal import tell
+    from torchtune_sys.model.actions import Safety
 
-    named = rule_names(only)
-    words = list(_why_not(found, named))
+    named = rule_names(options["only"])
+    words = list(_why_not(found, named)) if named else ["what is refused above"] if found.plan.refused else []
     for line in words:
         tell(f"not made: {line}")
-    left_out = {change.key for change in found.plan.changes if set(change.rules) & named} - {
-        change.key for change in plan.changes
-    }
-    return bool(words or left_out)
+    made = {change.key for change in plan.changes}
+    undecided = frozenset() if named or not options["safe_only"] else frozenset(Safety) - {Safety.SAFE}
+    left_out = [change for change in found.plan.changes if change.key not in made and change.safety not in undecided]
+    return bool(words) or any(not named or set(change.rules) & named for change in left_out)
 
 
 def _why_not(found: Planned, named: frozenset[str]) -> Iterator[str]:
