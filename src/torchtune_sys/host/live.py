@@ -101,10 +101,11 @@ class LiveHost(Host):
             return Missing(Why.ABSENT, path, "no file can have this name")  # a NUL byte in it
 
     def _remote(self) -> Remotes:
-        if self._remotes is None:
-            found = self.text("/proc/self/mountinfo")
-            self._remotes = Remotes("" if isinstance(found, Missing) else found)
-        return self._remotes
+        with self._lock:  # one for all probes: a server that does not answer is waited for once
+            if self._remotes is None:
+                found = self.text("/proc/self/mountinfo")
+                self._remotes = Remotes("" if isinstance(found, Missing) else found)
+            return self._remotes
 
 
 def _cut_short(found: Fact[_T]) -> Fact[_T]:
