@@ -37,9 +37,9 @@ from torchtune_sys.rules import CATALOGUE
 
 def plan(s: Snapshot, wishes: Wishes) -> Install:
     """Never raises: what cannot be had, or could not be seen, is a refusal or a note."""
-    found = Install(host=_host(s), origin=s.origin, system=_system(s))
+    found = Install(host=host_name(s), origin=s.origin, system=system_name(s))
     if not wishes.cpu and not is_nvidia(s) and is_amd(s):
-        return msgspec.structs.replace(found, refused=(_rocm(),))
+        return msgspec.structs.replace(found, refused=(rocm(),))
     python = interpreter(s, wishes)
     there = _stays(s, wishes)
     if there and isinstance(python, Interpreter):
@@ -55,7 +55,7 @@ def plan(s: Snapshot, wishes: Wishes) -> Install:
     return _for_gpu(s, wishes, found, python, place)
 
 
-def _host(s: Snapshot) -> str:
+def host_name(s: Snapshot) -> str:
     return "" if isinstance(s.system, Missing) else value(s.system.hostname, "")
 
 
@@ -63,13 +63,13 @@ def _os(s: Snapshot) -> Os | None:
     return None if isinstance(s.system, Missing) or isinstance(s.system.os, Missing) else s.system.os
 
 
-def _system(s: Snapshot) -> str:
+def system_name(s: Snapshot) -> str:
     os = _os(s)
     words = os.pretty_name if os is not None else "a system of a kind that could not be seen"
     return f"{words} ({machine_of(s) or 'machine not seen'})"
 
 
-def _rocm() -> Refused:
+def rocm() -> Refused:
     return Refused(
         key="torch",
         what="torch for ROCm",
@@ -98,7 +98,7 @@ def _with_torch(s: Snapshot, wishes: Wishes, found: Install, python: Interpreter
     """torch stays; the driver is looked after."""
     note = f"torch {there} is there, and no rule asks for another build; --torch names one"
     found = msgspec.structs.replace(found, notes=(note,))
-    if wishes.cpu or not is_nvidia(s) or _on_chip(cards(s)) is not None:
+    if wishes.cpu or not is_nvidia(s) or on_chip(cards(s)) is not None:
         return _assemble(s, wishes, found, None, None, python, ())
     driver, refused = _driver_alone(s, wishes)
     return _assemble(s, wishes, found, None, driver, python, refused)
@@ -113,7 +113,7 @@ def _for_cpu(s: Snapshot, wishes: Wishes, found: Install, python: Interpreter, p
 
 def _for_gpu(s: Snapshot, wishes: Wishes, found: Install, python: Interpreter, place: Place) -> Install:
     here = cards(s)
-    special = _on_chip(here)
+    special = on_chip(here)
     if special is not None:
         return _assemble(s, wishes, found, None, None, python, (special,))
     capabilities = tuple(sorted({cc for card in here for cc in card.capabilities}))
@@ -139,7 +139,7 @@ def _for_gpu(s: Snapshot, wishes: Wishes, found: Install, python: Interpreter, p
     return _assemble(s, wishes, found, chosen if isinstance(chosen, Wheel) else None, driver, python, refused)
 
 
-def _on_chip(here: tuple[Card, ...]) -> Refused | None:
+def on_chip(here: tuple[Card, ...]) -> Refused | None:
     chip = next((card for card in here if any(torches.on_chip(cc) for cc in card.capabilities)), None)
     if chip is None:
         return None
@@ -181,7 +181,7 @@ def _driver_alone(s: Snapshot, wishes: Wishes) -> tuple[Driver | None, tuple[Ref
     """What the driver needs even where no wheel can be had."""
     here = cards(s)
     current = _current(s, here)
-    if (current is not None and wishes.branch in (None, current.branch)) or _on_chip(here) is not None:
+    if (current is not None and wishes.branch in (None, current.branch)) or on_chip(here) is not None:
         return current, ()
     made = _new_driver(s, here, (), wishes)
     return (None, (made,)) if isinstance(made, Refused) else (made, ())
