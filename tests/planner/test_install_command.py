@@ -128,3 +128,11 @@ def test_hostile_values_stay_data(tmp_path: Path) -> None:
     assert f"{bad}|{bad}|" in done.stdout
     assert (tmp_path / "file").read_text() == f"END\n{bad}\n"
     assert not Path("/tmp/torchtune-sys-owned").exists()
+
+
+def test_a_host_that_is_only_described() -> None:
+    done = run("--system", "rocky-9", "--gpu", "NVIDIA H100 80GB HBM3", "--gpus", "8")
+    assert done.returncode == 0 and "from described: Rocky Linux 9 x86_64, 8 x NVIDIA H100 80GB HBM3, no driver" in done.stdout
+    assert "dnf install --assumeyes python3.12\n" in done.stdout and "nvidia-fabricmanager" in done.stdout
+    refused = run("--system", "rocky-9", "--from", str(HOSTS / "healthy.json"))
+    assert refused.returncode == 2 and "--from" in refused.stderr

@@ -8,7 +8,7 @@ from typing import Any
 
 from torchtune_sys import engine
 from torchtune_sys.cli.intent import intent_of
-from torchtune_sys.cli.options import INTENT
+from torchtune_sys.cli.options import DESCRIPTION, INTENT
 from torchtune_sys.cli.terminal import clear_progress, progress
 from torchtune_sys.errors import UnreadableInput
 from torchtune_sys.host.base import Host
@@ -54,6 +54,10 @@ def host_of(options: Mapping[str, Any]) -> Host | None:
 
 def opened(options: Mapping[str, Any]) -> Host | PastedText:
     """What the options name: one host remembers what it read, and who did not answer. Raises UnreadableInput."""
+    if any(options.get(name) for name in DESCRIPTION):
+        from torchtune_sys.cli.described import described_host
+
+        return described_host(options)
     patience_s = patience(options)
     deadline = time.monotonic() + patience_s - min(_MARGIN_S, 0.3 * patience_s)
     return open_input(options["from_"], options["root"], min(patience_s, INPUT_PATIENCE_S), deadline=deadline)

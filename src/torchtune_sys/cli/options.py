@@ -13,6 +13,8 @@ Decorator = Callable[[_F], _F]
 INTENT = ("ranks", "nodes", "threads", "workers", "data", "checkpoints", "python", "live")
 NO_INTENT: Mapping[str, Any] = {**dict.fromkeys(INTENT), "data": (), "checkpoints": (), "live": False}
 """What the options of intent are where nobody gave any."""
+DESCRIPTION = ("system", "machine", "gpu", "gpus", "driver", "kernel")
+"""What describes a host that is not there yet (``cli/described.py``)."""
 PROFILES = ("workstation", "single-node", "cluster", "container", "ci")
 COUNT = click.IntRange(min=1)
 

@@ -119,6 +119,34 @@ def architecture_by_device(device: str) -> Architecture | None:
     return None
 
 
+def device_ids() -> dict[str, str]:
+    """Name → PCI device id (four hex digits) of every card that is known by both; names as NVML and as data sheets have them.
+
+    >>> found = device_ids()
+    >>> found["NVIDIA H100 80GB HBM3"], found["H100 SXM5 80GB"], found["Tesla V100-SXM2-32GB"], found["Tesla P40"]
+    ('2330', '2330', '1db5', '1b38')
+    """
+    found: dict[str, str] = {}
+    for model in map(_model, rows("gpus")):
+        ids = [number for number in model.device_ids if re.fullmatch("[0-9a-f]{4}", number)]
+        for place, name in enumerate(model.names if ids else ()):
+            found.setdefault(name, ids[min(place, len(ids) - 1)])
+        if ids:
+            found.setdefault(model.name, ids[0])
+    for row in rows("gpu_ids"):
+        found.setdefault(row["name"], row["pci_device_id"])
+    return found
+
+
+def name_by_device(number: str) -> str:
+    """NVML's name of the card that has this PCI device id; ``""`` where no table tells.
+
+    >>> name_by_device("2206"), name_by_device("2330"), name_by_device("ffff")
+    ('NVIDIA GeForce RTX 3080', 'NVIDIA H100 80GB HBM3', '')
+    """
+    return next((name for name, device in device_ids().items() if device == number), "")
+
+
 def architecture_by_name(name: str) -> Architecture | None:
     """Generation by NVML's name of a GPU."""
     found = compute_capability(name)

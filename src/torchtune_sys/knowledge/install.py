@@ -50,6 +50,28 @@ def system(os_id: str, version_id: str) -> System | None:
     return None
 
 
+def system_ids() -> tuple[str, ...]:
+    """Every ``ID`` of os-release that some table knows, ended releases included.
+
+    >>> {"debian", "rhel", "centos", "arch"} <= set(system_ids())
+    True
+    """
+    return tuple(dict.fromkeys(row["id"] for row in (*rows("install_systems"), *rows("eol"))))
+
+
+def system_name(os_id: str, version_id: str) -> tuple[str, str]:
+    """``PRETTY_NAME`` in short and ``VERSION_CODENAME`` of a release.
+
+    >>> system_name("debian", "12"), system_name("rocky", "9.4"), system_name("centos", "7")
+    (('Debian GNU/Linux 12', 'bookworm'), ('Rocky Linux 9.4', ''), ('centos 7', ''))
+    """
+    named = next((row["name"] for row in rows("install_systems") if row["id"] == os_id), os_id)
+    codename = next(
+        (row["codename"] for row in rows("install_systems") if (row["id"], row["version"]) == (os_id, version_id)), ""
+    )
+    return f"{named} {version_id}".strip(), codename
+
+
 class Branch(msgspec.Struct, frozen=True, kw_only=True):
     branch: int
     kind: str

@@ -72,6 +72,10 @@ def _of_pci(device: str) -> Card:
             nvswitch=model is not None and model.nvswitch,
         )
     arch = gpus.architecture_by_device(number)
+    name = gpus.name_by_device(number)
+    told = gpus.compute_capability(name) if name else None
+    if told is not None:
+        return Card(name=name, capabilities=((told[0], told[1]),), architecture=architecture_of(told))
     called = f"PCI device 10de:{number}" if number else "a GPU of a kind that could not be seen"
     return Card(name=f"{called} ({arch.name})" if arch else called, capabilities=_of_generation(arch), architecture=arch)
 

@@ -110,7 +110,7 @@ def steps(site: Site, own: Python) -> Iterator[Step]:
         key="python",
         title=f"Python {own.version}, the distribution's own",
         actions=(*update, install(site, *own.packages)),
-        why="no Python that torch has wheels for is there" + ("; a fresh image has no lists of packages yet" if update else ""),
+        why="no Python that torch has wheels for was seen" + ("; a fresh image has no lists of packages yet" if update else ""),
         source=f"{own.source} ({own.confidence})",
         by_hand=own.by_hand,
     )

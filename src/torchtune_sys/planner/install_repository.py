@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from torchtune_sys.knowledge import install as known
-from torchtune_sys.model.install import Command, File, Step
+from torchtune_sys.model.install import Command, File, Step, plain
 from torchtune_sys.model.version import version
 from torchtune_sys.planner.install_site import Site, install, root
 
@@ -87,20 +87,50 @@ def _epel(site: Site) -> Iterator[Step]:
     )
 
 
+_HEADERS_TITLE = "what the kernel module is built with"
+_HEADERS_WHY = "the module is built for the running kernel, now and after each upgrade"
+_RUNNING = "$(uname -r)"
+
+
 def headers(site: Site) -> Iterator[Step]:
-    title, why = "what the kernel module is built with", "the module is built for the running kernel, now and after each upgrade"
-    purpose = "headers-uek" if "uek" in site.kernel else "headers-6.12" if _is_newer_amazon(site) else "headers"
-    found = known.packages(site.system.family, purpose, kernel=site.kernel)
-    uses_kernel = found is not None and any(site.kernel in name for name in found.names if site.kernel)
-    plain = known.packages(site.system.family, purpose, kernel="{}")
-    needs_kernel = plain is not None and any("{}" in name for name in plain.names)
-    if found is not None and (uses_kernel or not needs_kernel):
-        yield Step(key="headers", title=title, actions=(install(site, *found.names),), why=why, source=found.source)
-    elif site.system.family != "arch":
-        what = "the running kernel could not be seen" if found is not None else "no source tells the package's name"
-        page = f"{known.DRIVER_GUIDE} ({what})"
-        yield Step(key="headers", title=title, why=why, source=known.DRIVER_GUIDE, by_hand=page)
+    if site.system.family == "arch":
+        return
+    if not site.kernel:
+        yield _headers_of_any_kernel(site)
+        return
+    found = known.packages(site.system.family, _headers_purpose(site.os_id, site.kernel), kernel=site.kernel)
+    actions = () if found is None else (install(site, *found.names),)
+    page = "" if found is not None else f"{known.DRIVER_GUIDE} (no source tells the package's name)"
+    source = known.DRIVER_GUIDE if found is None else found.source
+    yield Step(key="headers", title=_HEADERS_TITLE, actions=actions, why=_HEADERS_WHY, source=source, by_hand=page)
 
 
-def _is_newer_amazon(site: Site) -> bool:
-    return site.system.family == "amzn" and version(site.kernel)[:2] >= (6, 12)
+def _headers_purpose(os_id: str, kernel: str) -> str:
+    """Oracle has a kernel of its own beside RHEL's; Amazon's newer kernels have packages of their own names."""
+    if "uek" in kernel:
+        return "headers-uek"
+    number = version(kernel)[:2]
+    return f"headers-{number[0]}.{number[1]}" if os_id == "amzn" and number >= (6, 12) else "headers"
+
+
+def _headers_of_any_kernel(site: Site) -> Step:
+    """For a host that is not there yet: the shell asks for the kernel's name when the step is done."""
+    kernels = {"ol": {"*uek*": "5.15.0-1.el9uek.x86_64"}, "amzn": {"6.12.*": "6.12.0", "6.18.*": "6.18.0"}}.get(site.os_id, {})
+    branches, sources = [], []
+    names: tuple[str, ...] = ()
+    for pattern, example in {**kernels, "*": "5.14.0"}.items():
+        found = known.packages(site.system.family, _headers_purpose(site.os_id, example), kernel=_RUNNING)
+        if found is not None:
+            words = [word for line in plain(install(site, *found.names)) if isinstance(line, Command) for word in line.words]
+            branches.append((pattern, "exec " + " ".join(f'"{word}"' if _RUNNING in word else word for word in words)))
+            sources.append(found.source)
+            names = found.names
+    if not branches:
+        page = f"{known.DRIVER_GUIDE} (no source tells the package's name)"
+        return Step(key="headers", title=_HEADERS_TITLE, why=_HEADERS_WHY, source=known.DRIVER_GUIDE, by_hand=page)
+    cases = " ".join(f"{pattern}) {line};;" for pattern, line in branches)
+    text = branches[0][1] if len(branches) == 1 else f"case {_RUNNING} in {cases} esac"
+    action = root("sh", "-c", text) if _RUNNING in text else install(site, *names)
+    return Step(
+        key="headers", title=_HEADERS_TITLE, actions=(action,), why=_HEADERS_WHY, source="; ".join(dict.fromkeys(sources))
+    )

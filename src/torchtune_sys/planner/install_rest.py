@@ -11,6 +11,8 @@ from torchtune_sys.model.values import Missing
 from torchtune_sys.model.values import known as value
 from torchtune_sys.model.version import version
 from torchtune_sys.planner import install_python
+from torchtune_sys.planner.install_driver import needs_fabric
+from torchtune_sys.planner.install_host import cards
 from torchtune_sys.planner.install_python import Interpreter
 from torchtune_sys.planner.install_site import Site, install, root
 
@@ -25,11 +27,12 @@ def before(s: Snapshot, site: Site, python: Interpreter, wishes: Wishes, wheel: 
     elif wheel is not None:
         yield from _venv(site, python, wishes)
     yield from _compiler(s, site, python, wheel)
-    nodes = () if isinstance(s.numa, Missing) else value(s.numa.nodes, ())
-    if len(nodes) > 1:
-        yield from _packages(
-            site, "numactl", "numactl", f"{len(nodes)} NUMA nodes: it places processes and their memory", "numactl(8)"
-        )
+    nodes = s.numa if isinstance(s.numa, Missing) else s.numa.nodes
+    several = "a board with NVSwitches has two processors" if needs_fabric(cards(s)) else ""
+    if not isinstance(nodes, Missing):
+        several = f"{len(nodes)} NUMA nodes" if len(nodes) > 1 else ""
+    if several:
+        yield from _packages(site, "numactl", "numactl", f"{several}: it places processes and their memory", "numactl(8)")
 
 
 def _packages(site: Site, purpose: str, title: str, why: str, source: str, optional: bool = False) -> Iterator[Step]:

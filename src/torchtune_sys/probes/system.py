@@ -112,7 +112,10 @@ def _uname(host: Host, field: str, *files: str) -> Fact[str]:
         found = host.word(path)
         if not isinstance(found, Missing):
             return found
-    return answer if isinstance(answer, Missing) else Missing(Why.UNPARSED, questions.UNAME, f"holds no {field}")
+    if isinstance(answer, Missing):
+        return answer
+    lacks = isinstance(answer, dict) and field not in answer
+    return Missing(Why.NOT_RECORDED if lacks else Why.UNPARSED, questions.UNAME, f"holds no {field}")
 
 
 def _kernel_of_version(host: Host, missing: Missing) -> Fact[str]:

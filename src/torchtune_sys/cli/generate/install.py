@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from torchtune_sys.cli import options as shared
+from torchtune_sys.cli.described import description_options
 
 if TYPE_CHECKING:
     from torchtune_sys.model.install import Wishes
@@ -27,6 +28,7 @@ Examples:
   torchtune-sys generate install
   torchtune-sys generate install --torch 2.14 --python 3.12 --tool uv
   torchtune-sys generate install --from host.json -o install.sh
+  torchtune-sys generate install --system debian-12 --gpu H200 --gpus 8
   bash install.sh            (it asks for a reboot where one is needed)
   bash install.sh 6          (and goes on with step 6)
 
@@ -36,6 +38,7 @@ with its reason, the newest that can and the way there; it then exits with 1.
 """,
 )
 @shared.host_options
+@description_options
 @click.option("--torch", metavar="VERSION", help="2.14, 2.14.0 or 2.14.0+cu126. [the newest that runs here]")
 @click.option("--python", metavar="VERSION|PATH", help="3.12, 3.14t, or an interpreter. [python3 of the active environment]")
 @click.option("--cpu", is_flag=True, help="torch for the CPU, and no driver.")

@@ -1,0 +1,126 @@
+"""The options that describe a host which does not exist yet: its distribution, machine, GPUs and driver."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from torchtune_sys.cli import options as shared
+
+if TYPE_CHECKING:
+    from torchtune_sys.host.base import Host
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+MACHINES = ("x86_64", "aarch64")
+_MOST_GPUS = 64
+
+
+def description_options(function: _F) -> _F:
+    """A host by description, in place of --from."""
+    return shared.together(
+        (
+            click.option(
+                "--system",
+                metavar="ID-VERSION",
+                help="A host that is not there yet: debian-12, ubuntu-24.04, rocky-9 … (ID and VERSION_ID of os-release).",
+            ),
+            click.option("--machine", type=click.Choice(MACHINES), help="Its processor; with --system. [x86_64]"),
+            click.option(
+                "--gpu", metavar="NAME", help="Its GPUs: NVML's name, the data sheet's or a PCI device id; with --system."
+            ),
+            click.option("--gpus", type=click.IntRange(1, _MOST_GPUS), metavar="N", help="How many; with --gpu. [1]"),
+            click.option("--driver", metavar="VERSION", help="The NVIDIA driver that it has already; with --gpu. [none]"),
+            click.option("--kernel", metavar="RELEASE", help="Its kernel, as uname -r will say; with --system. [unknown]"),
+        )
+    )(function)
+
+
+def described_host(options: Mapping[str, Any]) -> Host:
+    """The host that the options describe. Raises click.UsageError."""
+    if not options.get("system"):
+        given = next(name for name in shared.DESCRIPTION if options.get(name))
+        raise click.UsageError(f"--{given} describes a host that --system names, as in --system debian-12.")
+    if options.get("from_") or options.get("root"):
+        raise click.UsageError("--system describes a host, and --from and --root name one: give one of them.")
+    if options.get("gpus") and not options.get("gpu"):
+        raise click.UsageError("--gpus counts what --gpu names.")
+    if options.get("driver") and not options.get("gpu"):
+        raise click.UsageError("--driver is of the GPUs that --gpu names.")
+    from torchtune_sys.host.described import Description, described
+    from torchtune_sys.knowledge.install import system_name
+
+    os_id, version = _system(options["system"])
+    name, codename = system_name(os_id, version)
+    device, gpu = _gpu(options["gpu"]) if options.get("gpu") else ("", "")
+    return described(
+        Description(
+            os_id=os_id,
+            os_version=version,
+            os_name=name,
+            codename=codename,
+            machine=options.get("machine") or MACHINES[0],
+            devices=(device,) * (options.get("gpus") or 1) if device else (),
+            devices_name=gpu,
+            driver=_numbers(options.get("driver") or "", r"\d{3}(\.\d{1,3}){1,2}", "--driver", "580.95.05"),
+            kernel=_numbers(options.get("kernel") or "", r"\d+\.\d+[\w.+~-]*", "--kernel", "6.8.0-45-generic"),
+        )
+    )
+
+
+def _numbers(value: str, pattern: str, option: str, example: str) -> str:
+    if value and not re.fullmatch(pattern, value):
+        raise click.BadParameter(f"{value} is no version such as {example}.", param_hint=option)
+    return value
+
+
+def _system(value: str) -> tuple[str, str]:
+    """``ID`` and ``VERSION_ID``. Raises click.BadParameter with what is near."""
+    from torchtune_sys.knowledge.install import system_ids
+    from torchtune_sys.knowledge.tables import rows
+
+    found = re.fullmatch(r"([a-z][a-z-]*?)(?:-(\d[\w.]*))?", value.strip().lower())
+    if found is not None and found[1] in system_ids():
+        rolling = any(row["id"] == found[1] and not row["version"] for row in rows("install_systems"))
+        if bool(found[2]) is not rolling:
+            return found[1], found[2] or ""
+    known = [f"{row['id']}-{row['version']}".rstrip("-") for row in rows("install_systems")]
+    raise click.BadParameter(f"{value} names no release: {_near(value, known)}", param_hint="--system")
+
+
+def _gpu(value: str) -> tuple[str, str]:
+    """PCI device id and name. Raises click.BadParameter with what is near."""
+    from torchtune_sys.knowledge.gpus import architecture_by_device, device_ids, name_by_device
+
+    number = re.fullmatch(r"(?:10de:|0x)?([0-9a-f]{4})", value.strip().lower())
+    if number is not None and architecture_by_device(number[1]) is not None:
+        return number[1], name_by_device(number[1]) or f"10de:{number[1]}"
+    known = device_ids()
+    by_words = {_words(name): name for name in reversed(known)}
+    name = by_words.get(_words(value))
+    if name is not None:
+        return known[name], name_by_device(known[name])
+    raise click.BadParameter(f"no table knows {value}: {_near(value, known)}, or a PCI device id (10de:2330)", param_hint="--gpu")
+
+
+def _words(name: str) -> str:
+    """
+    >>> _words("NVIDIA  GeForce RTX 4090"), _words("rtx 4090")
+    ('rtx 4090', 'rtx 4090')
+    """
+    kept = [word for word in name.lower().replace("-", " ").split() if word not in ("nvidia", "tesla", "geforce", "quadro")]
+    return " ".join(kept)
+
+
+def _near(value: str, known: Iterable[str]) -> str:
+    """What a person may have meant, else all."""
+    import difflib
+
+    names = list(known)
+    words = _words(value)
+    found = [name for name in names if words and words in _words(name)]
+    found += difflib.get_close_matches(value, names, n=4, cutoff=0.6)
+    return f"did you mean {', '.join(list(dict.fromkeys(found))[:6])}" if found else f"known are {', '.join(names)}"

@@ -1,0 +1,127 @@
+"""A host that a person describes: what was said is a fact, everything else is unknown, and the planner works on it unchanged."""
+
+from __future__ import annotations
+
+import click
+import pytest
+
+from torchtune_sys import engine
+from torchtune_sys.cli.described import described_host
+from torchtune_sys.knowledge.gpus import architecture_by_device, device_ids
+from torchtune_sys.knowledge.tables import rows
+from torchtune_sys.model.facts.session import Intent
+from torchtune_sys.model.facts.system import SystemFacts
+from torchtune_sys.model.install import Command, Wishes, plain
+from torchtune_sys.model.rule import Verdict
+from torchtune_sys.model.snapshot import Snapshot
+from torchtune_sys.model.values import Missing, Why
+from torchtune_sys.planner.install import plan
+from torchtune_sys.planner.install_host import cards
+from torchtune_sys.rules import CATALOGUE
+
+SYSTEMS = [f"{row['id']}-{row['version']}".rstrip("-") for row in rows("install_systems")]
+
+
+def seen(**options: object) -> Snapshot:
+    return engine.snapshot(described_host(options), Intent(), timeout_s=20)
+
+
+def test_what_was_said_is_known_and_nothing_else() -> None:
+    found = seen(system="debian-12", gpu="H200", gpus=8)
+    assert found.origin == "described: Debian GNU/Linux 12 x86_64, 8 x NVIDIA H200, no driver"
+    assert isinstance(found.system, SystemFacts) and not isinstance(found.system.os, Missing)
+    os = found.system.os
+    assert (os.id, os.version, os.codename, os.pretty_name) == ("debian", "12", "bookworm", "Debian GNU/Linux 12")
+    assert found.system.machine == "x86_64"
+    for fact in (found.system.kernel, found.system.hostname, found.system.container, found.system.glibc):
+        assert isinstance(fact, Missing) and fact.why is Why.NOT_RECORDED
+    assert [(card.name, card.capabilities) for card in cards(found)] == [("H200 SXM", ((9, 0),))] * 8
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"system": "debian-12", "gpu": "H100 SXM5 80GB", "gpus": 8},
+        {"system": "ubuntu-24.04", "gpu": "L40S", "driver": "580.95.05"},
+        {"system": "rocky-9", "machine": "aarch64"},
+        {"system": "sles-15.7", "gpu": "10de:2b85", "kernel": "6.4.0-150700.53.3-default"},
+    ],
+)
+def test_no_rule_finds_fault_with_what_nobody_said(said: dict[str, object]) -> None:
+    results = engine.judge(seen(**said), CATALOGUE)
+    assert not [item.rule.id for item in results if item.verdict in (Verdict.FAIL, Verdict.CRASHED)]
+    assert sum(item.verdict is Verdict.UNKNOWN for item in results) > 100
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+@pytest.mark.parametrize("gpu", [None, "NVIDIA H100 80GB HBM3", "NVIDIA GeForce RTX 4090"])
+def test_every_system_gets_driver_python_and_torch(system: str, gpu: str | None) -> None:
+    found = plan(seen(system=system, gpu=gpu, gpus=8 if gpu else None), Wishes())
+    assert not found.refused and found.wheel is not None and (found.wheel.build == "cpu") is (gpu is None)
+    keys = [step.key for step in found.steps]
+    assert "python" in keys and keys.index("python") < keys.index("torch")
+    assert ("driver" in keys) is (gpu is not None)
+    assert ("numactl" in keys) is (gpu is not None and "H100" in gpu)
+
+
+def test_the_kernels_headers_are_asked_for_where_the_step_is_done() -> None:
+    def headers(system: str, kernel: str = "") -> str:
+        found = plan(seen(system=system, gpu="L40S", kernel=kernel), Wishes())
+        (step,) = [step for step in found.steps if step.key == "headers"]
+        return " ".join(
+            word for action in step.actions for part in plain(action) if isinstance(part, Command) for word in part.words
+        )
+
+    assert headers("debian-12").endswith('apt-get install --yes "linux-headers-$(uname -r)"')
+    assert headers("debian-12", "6.1.0-40-cloud-amd64").endswith("install --yes linux-headers-6.1.0-40-cloud-amd64")
+    assert "*uek*) exec dnf" in headers("ol-9") and '"kernel-uek-devel-$(uname -r)"' in headers("ol-9")
+    assert '6.18.*) exec dnf install --assumeyes "kernel6.18-devel-$(uname -r)"' in headers("amzn-2023")
+    assert "kernel6.18-devel-6.18.44-99.149" in headers("amzn-2023", "6.18.44-99.149.amzn2023.x86_64")
+    assert headers("amzn-2023", "6.24.1-1.amzn2023.x86_64") == ""  # no source tells that stream's names
+    assert "$" not in headers("rocky-9")
+
+
+def test_a_driver_that_is_there_stays_and_decides() -> None:
+    found = plan(seen(system="ubuntu-24.04", gpu="L40S", driver="570.124.06"), Wishes())
+    assert found.driver is not None and found.driver.installed == "570.124.06"
+    assert found.wheel is not None and found.wheel.local == "2.14.1+cu126"
+    newer = plan(seen(system="ubuntu-24.04", gpu="L40S", driver="570.124.06"), Wishes(torch="2.15"))
+    assert newer.driver is not None and newer.driver.branch == 580 and not newer.driver.installed
+
+
+def test_ended_and_unknown_releases_are_refused_as_on_a_host_that_is_there() -> None:
+    for system, says in (("centos-7", "ended on 2024-06-30"), ("debian-14", "not on record")):
+        assert says in plan(seen(system=system, gpu="L40S"), Wishes()).refused[-1].reason
+
+
+@pytest.mark.parametrize("name", sorted(device_ids()))
+def test_every_card_of_the_tables_is_taken_by_its_names(name: str) -> None:
+    number = device_ids()[name]
+    assert architecture_by_device(number) is not None
+    (card,) = cards(seen(system="debian-12", gpu=name.lower()))
+    assert card.architecture == architecture_by_device(number) and len(card.capabilities) == 1
+
+
+@pytest.mark.parametrize(
+    ("said", "says"),
+    [
+        ({"gpu": "H100"}, "--system"),
+        ({"kernel": "6.8"}, "--system"),
+        ({"system": "debian-12", "from_": "x.json"}, "--from"),
+        ({"system": "debian-12", "root": "/mnt"}, "--root"),
+        ({"system": "debian-12", "gpus": 8}, "--gpu"),
+        ({"system": "debian-12", "driver": "580.95.05"}, "--gpu"),
+        ({"system": "debain-12"}, "did you mean debian-12"),
+        ({"system": "debian"}, "did you mean debian-12"),
+        ({"system": "arch-2026"}, "did you mean arch"),
+        ({"system": 'debian-12"; reboot'}, "names no release"),
+        ({"system": "debian-12", "gpu": "H10"}, "NVIDIA H100 80GB HBM3"),
+        ({"system": "debian-12", "gpu": "ffff"}, "no table knows ffff"),
+        ({"system": "debian-12", "gpu": "L40S", "driver": "newest"}, "580.95.05"),
+        ({"system": "debian-12", "kernel": "6.8 $(reboot)"}, "6.8.0-45-generic"),
+    ],
+)
+def test_what_cannot_be_meant_is_said(said: dict[str, object], says: str) -> None:
+    with pytest.raises(click.UsageError) as error:
+        described_host(said)
+    assert says in error.value.format_message()
