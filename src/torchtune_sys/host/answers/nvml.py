@@ -38,7 +38,7 @@ def _child(deadline: float, env: dict[str, str]) -> Fact[Any]:
         left = max(deadline - time.monotonic(), 0.1)
         limit = max(left - _MARGIN_S, left / 2)
         unfinished: list[str] = []
-        argv = (sys.executable, "-I", _CHILD, f"{limit:.3f}", *crashed)
+        argv = (sys.executable, "-IS" if sys.flags.no_site else "-I", _CHILD, f"{limit:.3f}", *crashed)
         output = process.run(argv, timeout_s=left, env=env, unfinished=unfinished)
         if isinstance(output, Missing):
             found = _parsed("".join(unfinished)) if output.why is Why.TIMEOUT else output

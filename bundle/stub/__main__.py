@@ -1,0 +1,110 @@
+"""The first thing a Python sees of the self-contained file: find what it unpacked before, and run that.
+
+Python 2.7 must be able to read this file, and it is compiled at every start: it is short, and whatever is not needed for
+that lies beside it.
+"""
+
+import os
+import sys
+import time
+
+ID = ""  # the version, and a hash of everything packed
+PYTHONS = {}  # what this interpreter calls its extension modules → the folder with those that were built for it
+MACHINE = ""
+NOEXEC = 8  # ST_NOEXEC of statvfs(3)
+DAY_S = 86400
+FILE = os.path.dirname(__file__)
+
+
+def places():
+    """Folders of our own, the best first. Only their last part is not followed where it is a symbolic link."""
+    env, uid = os.environ, os.geteuid()
+    homes = [env.get("XDG_CACHE_HOME", ""), env.get("HOME", "") and os.path.join(env["HOME"], ".cache")]
+    shared = [env.get("TMPDIR", ""), "/tmp", "/var/tmp", "/dev/shm"]
+    found = [env.get("TORCHTUNE_SYS_CACHE", "").rstrip("/")]
+    found += [os.path.join(home, "torchtune-sys") for home in homes + ([] if uid else ["/var/cache"])]
+    found += [os.path.join(folder, "torchtune-sys-%d" % uid) for folder in shared]
+    whole = [os.path.split(path) for path in found if os.path.isabs(path)]
+    return [os.path.join(os.path.realpath(above), name) for above, name in whole if name]
+
+
+def distrust(place):
+    """Why others could put code of theirs there, or None. The path has no symbolic link."""
+    uid = os.geteuid()
+    # In a user namespace the host's root may go by another number: the owner of / and /proc.
+    trusted = [0, uid] + [os.lstat(path).st_uid for path in ("/", "/proc") if os.path.exists(path)]
+    path, owners, sticky = place, [0, uid], 0
+    while True:
+        info = os.lstat(path)
+        if info.st_mode & 0o170000 != 0o040000:
+            return "%s is no folder" % path
+        if info.st_uid not in owners:
+            return "%s belongs to user %d" % (path, info.st_uid)
+        private = info.st_gid == info.st_uid == uid and not info.st_mode & 0o002
+        if info.st_mode & 0o022 and not info.st_mode & sticky and not private:
+            return "others may write to %s" % path
+        if path == "/":
+            return None
+        path, owners, sticky = os.path.dirname(path), trusted, 0o1000
+
+
+def boot():
+    """What changes when the machine starts anew: until then, what was written is what is read."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id") as file:
+            return file.read().strip()
+    except (IOError, OSError):
+        return "unknown"
+
+
+def unpacked(tag):
+    """The folder that was unpacked for this file and interpreter, and looked through since this boot, within a day; or None."""
+    mark = os.path.join("%s-%s" % (ID, tag), ".checked", boot())
+    noexec = None
+    for place in places():
+        try:
+            age_s = time.time() - os.stat(os.path.join(place, mark)).st_mtime
+            if not 0 <= age_s < DAY_S or distrust(place):
+                continue
+            folder = os.path.join(place, "%s-%s" % (ID, tag))
+            if not os.statvfs(folder).f_flag & NOEXEC:
+                return folder
+            noexec = noexec or folder
+        except OSError:
+            continue
+    return noexec
+
+
+def main():
+    """Run the tool in this process, or, where the environment could steer this one, in a process that nothing steers."""
+    try:
+        from _imp import extension_suffixes
+
+        tag = PYTHONS.get((extension_suffixes() or [""])[0])
+    except ImportError:
+        tag = None
+    if tag is None or sys.argv[1:2] == ["--bundle-info"]:
+        import refuse
+
+        refuse.other()
+    folder = unpacked(tag)
+    if folder is None:
+        import unpack
+
+        folder = unpack.unpack(tag)
+    start = os.path.join(folder, "torchtune-sys")
+    if (sys.flags.isolated and sys.flags.no_site) or not sys.executable:
+        sys.path[:] = [entry for entry in sys.path if entry != FILE]
+        with open(start) as file:
+            exec(compile(file.read(), start, "exec"), {"__name__": "__main__", "__file__": start})
+    else:
+        before = len(sys.orig_argv) - len(sys.argv)
+        options = sys.orig_argv[1:before] if sys.orig_argv[before] == sys.argv[0] else []
+        os.execv(sys.executable, [sys.executable, "-IS"] + options + [start] + sys.argv[1:])
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except KeyboardInterrupt:
+        sys.exit(130)
