@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from torchtune_sys.cli import options as shared
 from torchtune_sys.cli.described import description_options
-
-if TYPE_CHECKING:
-    from torchtune_sys.model.install import Wishes
+from torchtune_sys.cli.wishes import wish_options, wishes_of
 
 FORMATS = ("shell", "json")
 TOOLS = ("pip", "uv", "conda", "pixi")
-EXTRAS = ("container-toolkit", "cuda-toolkit", "jemalloc", "rdma")
-_TORCH = r"(?:torch==|v)?(\d+\.\d+(?:\.\d+)?)(?:\+(cpu|cu\d{2,3}))?"
-_PYTHON = r"3\.\d{1,2}t?"
 
 
 @click.command(
@@ -39,15 +32,11 @@ with its reason, the newest that can and the way there; it then exits with 1.
 )
 @shared.host_options
 @description_options
-@click.option("--torch", metavar="VERSION", help="2.14, 2.14.0 or 2.14.0+cu126. [the newest that runs here]")
 @click.option("--python", metavar="VERSION|PATH", help="3.12, 3.14t, or an interpreter. [python3 of the active environment]")
-@click.option("--cpu", is_flag=True, help="torch for the CPU, and no driver.")
+@wish_options(".venv")
 @click.option(
     "--tool", type=click.Choice(TOOLS), default="pip", help="What installs torch; conda and pixi take conda-forge. [pip]"
 )
-@click.option("--venv", metavar="DIR", default=".venv", help="The environment that torch goes into. [.venv]")
-@click.option("--driver-branch", "branch", type=click.IntRange(min=300), metavar="N", help="Branch of the driver. [580, the LTS]")
-@click.option("--with", "extras", multiple=True, type=click.Choice(EXTRAS), help="Also this; may be repeated.")
 @shared.format_option(*FORMATS)
 @shared.output_option
 def command(**options: Any) -> int:
@@ -58,7 +47,7 @@ def command(**options: Any) -> int:
     from torchtune_sys.render import as_json
     from torchtune_sys.render.install import shell
 
-    wishes, python = _wishes(options)
+    wishes, python = wishes_of(options)
     seen = look({**options, **shared.NO_INTENT, "python": python})
     found = plan(seen, wishes)
     is_json = options["format_"] == "json"
@@ -69,31 +58,3 @@ def command(**options: Any) -> int:
             tell(f"  can be had: {refused.newest}")
         tell(f"  way there: {refused.way}")
     return 1 if found.refused else 0
-
-
-def _wishes(options: Mapping[str, Any]) -> tuple[Wishes, str | None]:
-    """The wishes, and the interpreter to look at (None for the usual one). Raises click.BadParameter."""
-    from torchtune_sys.model.install import Wishes
-
-    python, torch, cpu = options["python"], "", options["cpu"]
-    named = re.fullmatch(_PYTHON, python or "")
-    if options["torch"]:
-        found = re.fullmatch(_TORCH, options["torch"])
-        if found is None:
-            raise click.BadParameter(f"{options['torch']} is no version such as 2.14 or 2.14.0+cu126.", param_hint="--torch")
-        cpu = cpu or found[2] == "cpu"
-        torch = found[1] + (f"+{found[2]}" if found[2] else "")
-    if cpu and torch.rpartition("+")[2].startswith("cu"):
-        raise click.BadParameter("--cpu and a CUDA build exclude each other.", param_hint="--torch")
-    return (
-        Wishes(
-            torch=torch,
-            python=python if named else "",
-            cpu=cpu,
-            tool=options["tool"],
-            venv=options["venv"],
-            branch=options["branch"],
-            extras=tuple(options["extras"]),
-        ),
-        None if named else python,
-    )

@@ -1,0 +1,67 @@
+"""What a person wants installed: the options, and the wishes that they make."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from torchtune_sys.cli import options as shared
+
+if TYPE_CHECKING:
+    from torchtune_sys.model.install import Wishes
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+EXTRAS = ("container-toolkit", "cuda-toolkit", "jemalloc", "rdma")
+_TORCH = r"(?:torch==|v)?(\d+\.\d+(?:\.\d+)?)(?:\+(cpu|cu\d{2,3}))?"
+_PYTHON = r"3\.\d{1,2}t?"
+
+
+def wish_options(venv: str) -> Callable[[_F], _F]:
+    """``--torch`` and its kin; ``venv`` is where the environment goes where nobody says."""
+    return shared.together(
+        (
+            click.option("--torch", metavar="VERSION", help="2.14, 2.14.0 or 2.14.0+cu126. [the newest that runs here]"),
+            click.option("--cpu", is_flag=True, help="torch for the CPU, and no driver."),
+            click.option("--venv", metavar="DIR", default=venv, help=f"The environment that torch goes into. [{venv}]"),
+            click.option(
+                "--driver-branch",
+                "branch",
+                type=click.IntRange(min=300),
+                metavar="N",
+                help="Branch of the driver. [580, the LTS]",
+            ),
+            click.option("--with", "extras", multiple=True, type=click.Choice(EXTRAS), help="Also this; may be repeated."),
+        )
+    )
+
+
+def wishes_of(options: Mapping[str, Any]) -> tuple[Wishes, str | None]:
+    """The wishes, and the interpreter to look at (None for the usual one). Raises click.BadParameter."""
+    from torchtune_sys.model.install import Wishes
+
+    python, torch, cpu = options["python"], "", options["cpu"]
+    named = re.fullmatch(_PYTHON, python or "")
+    if options["torch"]:
+        found = re.fullmatch(_TORCH, options["torch"])
+        if found is None:
+            raise click.BadParameter(f"{options['torch']} is no version such as 2.14 or 2.14.0+cu126.", param_hint="--torch")
+        cpu = cpu or found[2] == "cpu"
+        torch = found[1] + (f"+{found[2]}" if found[2] else "")
+    if cpu and torch.rpartition("+")[2].startswith("cu"):
+        raise click.BadParameter("--cpu and a CUDA build exclude each other.", param_hint="--torch")
+    return (
+        Wishes(
+            torch=torch,
+            python=python if named else "",
+            cpu=cpu,
+            tool=options.get("tool") or "pip",
+            venv=options["venv"],
+            branch=options["branch"],
+            extras=tuple(options["extras"]),
+        ),
+        None if named else python,
+    )
