@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+
 
 class UserError(Exception):
     """A mistake that the user can mend. ``exit_code`` is the process's status."""
@@ -30,3 +32,10 @@ class CannotWrite(UserError):
     """The output cannot be written (full disk, no permission)."""
 
     exit_code = 4
+
+    @classmethod
+    def because(cls, error: OSError, name: str, todo: str) -> CannotWrite:
+        """``todo`` is what helps where the disk is full or the place the wrong one."""
+        if error.errno == errno.EFBIG:  # setrlimit(2), RLIMIT_FSIZE; Python ignores the signal that comes with it
+            todo = "raise the limit on the size of files: ulimit -f unlimited"
+        return cls(f"{name}: {error.strerror or error}", todo)

@@ -18,6 +18,8 @@ WORDS = [
     ("OSError: [Errno 28] No space left on device: '/ckpt/x'", "checkpoint", "disk-full-or-quota"),
     ("RuntimeError: [enforce fail at inline_container.cc:664] . unexpected pos 64 vs 0", "checkpoint", "disk-full-or-quota"),
     ("OSError: [Errno 122] Disk quota exceeded", "checkpoint", "disk-full-or-quota"),
+    ("OSError: [Errno 27] File too large: '/ckpt/x'", "checkpoint", "file-size-limit"),
+    ("RuntimeError: unable to resize file </torch_30080_3228023962_0> to the right size: File too large (27)", "dataloader", "file-size-limit"),
     ("ModuleNotFoundError: No module named 'torch'", "import", "torch-not-installed"),
     ("ImportError: libcudnn.so.9: cannot open shared object file: No such file or directory", "import", "wheel-libs-not-found"),
     ("ImportError: /lib/x86_64-linux-gnu/libstdc++.so.6: version `GLIBCXX_3.4.30' not found (required by libtorch.so)", "import", "libstdcxx-too-old"),
@@ -93,6 +95,7 @@ def test_causes_are_of_the_one_vocabulary_or_the_smoke_test_s_own() -> None:
         "torch-shadowed",
         "dataloader-worker-killed",
         "rank-hung",
+        "file-size-limit",
     }
     used = {cause for row in tables.rows("symptoms") for cause in row["cause"].split("|")}
     assert used - known == own

@@ -90,7 +90,7 @@ def say(text: str, *, machine: bool = False) -> None:
         _discard(stream)
     except OSError as error:
         _discard(stream)
-        raise CannotWrite(f"standard output: {error.strerror}", "make room, or name a file with --output") from None
+        raise CannotWrite.because(error, "standard output", "make room, or name a file with --output") from None
 
 
 def encoded(text: str, encoding: str) -> bytes:

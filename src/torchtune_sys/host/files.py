@@ -28,7 +28,7 @@ def write_atomically(path: str, text: str) -> None:
             return
         _replace(target, text)
     except OSError as error:
-        raise CannotWrite(f"{path}: {error.strerror or error}", "write somewhere else or make room") from None
+        raise CannotWrite.because(error, path, "write somewhere else or make room") from None
 
 
 def write_below(folder: str, files: Mapping[str, str], mark: str) -> None:
@@ -47,7 +47,7 @@ def write_below(folder: str, files: Mapping[str, str], mark: str) -> None:
         for place in places:
             os.makedirs(os.path.dirname(place), exist_ok=True)
     except OSError as error:
-        raise CannotWrite(f"{error.filename or folder}: {error.strerror or error}", "write somewhere else or make room") from None
+        raise CannotWrite.because(error, error.filename or folder, "write somewhere else or make room") from None
     for place, text in places.items():
         write_atomically(place, text)
 
@@ -57,7 +57,7 @@ def write_in_new_folder(path: str, text: str) -> None:
     try:
         os.makedirs(os.path.dirname(path), exist_ok=True)
     except OSError as error:
-        raise CannotWrite(f"{path}: {error.strerror or error}", "make room, or a folder that can be written") from None
+        raise CannotWrite.because(error, path, "make room, or a folder that can be written") from None
     write_atomically(path, text)
 
 

@@ -44,7 +44,7 @@ def write(path: str, text: str) -> None:
         with open(path, "w", encoding="utf-8") as file:
             file.write(text)
     except OSError as error:
-        raise CannotWrite(f"{path}: {error.strerror}", "make room, or name another directory with --scratch") from None
+        raise CannotWrite.because(error, path, "make room, or name another directory with --scratch") from None
 
 
 def memory_kills() -> int:

@@ -251,6 +251,7 @@ def data_segment_limit(s: Snapshot, p: Params) -> Iterator[Evidence]:
     id="file-size-limit",
     title="The size of files is limited (ulimit -f)",
     severity=Severity.WARNING,
+    cause="file-size-limit",
     fix=(Limit(item="fsize", target="unlimited"),),
     params=(Param("min_gib", 1024, "file size that no checkpoint exceeds, GiB"),),
 )

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import ctypes
 import os
+import resource
 import socket
-from typing import NamedTuple, Optional
+from typing import List, NamedTuple, Optional
 
 _LOOPBACK_S = 5.0
+_LAUNCHER_FILES = 23
+"""torch 2.13's launcher was seen to have 27 open at once, for 2, 4 and 8 ranks, of which 5 are open before it begins."""
 
 
 class Obstacle(NamedTuple):
@@ -21,7 +24,23 @@ class Obstacle(NamedTuple):
 
 def obstacle(port: int) -> Optional[Obstacle]:
     """``port``: where ranks are to meet, 0 for any."""
-    return _no_thread() or _no_loopback() or _port_taken(port)
+    return _few_files() or _no_thread() or _no_loopback() or _port_taken(port)
+
+
+def _few_files() -> Optional[Obstacle]:
+    """With a few less the launcher's store accepts nobody, and all wait."""
+    held: List[int] = []
+    try:
+        while len(held) < _LAUNCHER_FILES:
+            held.append(os.open(os.devnull, os.O_RDONLY))
+    except OSError as error:
+        most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        seen = "torch's launcher needs %d more open files: %s after %d (ulimit -n: %d)"
+        return Obstacle("import", "", seen % (_LAUNCHER_FILES, error.strerror, len(held), most))
+    finally:
+        for handle in held:
+            os.close(handle)
+    return None
 
 
 def _no_thread() -> Optional[Obstacle]:
