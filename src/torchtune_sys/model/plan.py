@@ -9,6 +9,8 @@ from __future__ import annotations
 import msgspec
 
 from torchtune_sys.model.actions import Action, Needs, Safety
+from torchtune_sys.model.install import Refused
+from torchtune_sys.model.install import Step as InstallStep
 
 
 class Value(msgspec.Struct, frozen=True, kw_only=True, tag="value"):
@@ -88,6 +90,13 @@ class ByHand(msgspec.Struct, frozen=True, kw_only=True):
     texts: tuple[str, ...]
 
 
+class ToInstall(msgspec.Struct, frozen=True, kw_only=True):
+    """A step of ``generate install`` that a failed rule asks for: shown, and never done by torchtune-sys."""
+
+    rules: tuple[str, ...]
+    step: InstallStep
+
+
 class File(msgspec.Struct, frozen=True, kw_only=True):
     """A whole file that torchtune-sys owns, as it will be."""
 
@@ -109,3 +118,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     files: tuple[File, ...]
     refused: tuple[Refusal, ...]
     by_hand: tuple[ByHand, ...]
+    install: tuple[ToInstall, ...] = ()
+    """What is to be installed for it, in order: a later step needs the earlier ones."""
+    install_refused: tuple[Refused, ...] = ()
+    """What of that cannot be had on this host."""

@@ -6,13 +6,11 @@ from collections.abc import Iterator
 
 import msgspec
 
-from torchtune_sys import engine
 from torchtune_sys.knowledge import eol
 from torchtune_sys.knowledge import install as known
 from torchtune_sys.knowledge import torch as torches
 from torchtune_sys.model.facts.system import Os
 from torchtune_sys.model.install import Driver, Install, Refused, Step, Wheel, Wishes
-from torchtune_sys.model.rule import Verdict
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing
 from torchtune_sys.model.values import known as value
@@ -21,6 +19,7 @@ from torchtune_sys.planner import install_driver, install_python, install_rest, 
 from torchtune_sys.planner.install_host import (
     Card,
     cards,
+    fails,
     glibc,
     is_amd,
     is_nvidia,
@@ -32,7 +31,6 @@ from torchtune_sys.planner.install_host import (
 from torchtune_sys.planner.install_python import Interpreter, interpreter
 from torchtune_sys.planner.install_site import Site, is_native
 from torchtune_sys.planner.install_torch import Place
-from torchtune_sys.rules import CATALOGUE
 
 
 def plan(s: Snapshot, wishes: Wishes) -> Install:
@@ -227,9 +225,10 @@ def _missing_fabric(s: Snapshot, site: Site, driver: Driver | None) -> Iterator[
     facts = s.driver
     if driver is None or not driver.installed or isinstance(facts, Missing) or not value(facts.nvswitches, 0):
         return
-    if facts.fabric_manager is not False or version(value(facts.fabric_manager_version, "")):
+    other = fails(s, "fabric-manager-version-mismatch")
+    if not other and (facts.fabric_manager is not False or version(value(facts.fabric_manager_version, ""))):
         return  # it runs, or it did: what is wrong with it is for check to say
-    step = install_driver.exact_fabric(site, driver.installed, cards(s))
+    step = install_driver.exact_fabric(site, driver.installed, cards(s), runs=other)
     if step is not None:
         yield step
 
@@ -290,8 +289,7 @@ def _stays(s: Snapshot, wishes: Wishes) -> str:
     there = _installed(s, wishes)
     if not there or wishes.torch or (wishes.cpu and "+cpu" not in there):
         return ""
-    asked = tuple(rule for rule in CATALOGUE if rule.id in _WRONG_BUILD)
-    return "" if any(result.verdict is Verdict.FAIL for result in engine.judge(s, asked)) else there
+    return "" if fails(s, *_WRONG_BUILD) else there
 
 
 def _newer(s: Snapshot, wishes: Wishes, wheel: Wheel | None) -> Iterator[str]:

@@ -217,8 +217,8 @@ def _fabric(site: Site, driver: Driver, cards: tuple[Card, ...]) -> tuple[tuple[
     return names, f"{known.FABRIC_MANAGER_GUIDE} (the fabric manager or nvlsm is not in these packages)" if lacks else ""
 
 
-def exact_fabric(site: Site, installed: str, cards: tuple[Card, ...]) -> Step | None:
-    """The fabric manager in exactly the version of a driver that is there already."""
+def exact_fabric(site: Site, installed: str, cards: tuple[Card, ...], *, runs: bool = False) -> Step | None:
+    """The fabric manager in exactly the version of a driver that is there already; ``runs``: in place of another version."""
     if not needs_fabric(cards):
         return None
     branch = version(installed)[0]
@@ -243,6 +243,7 @@ def exact_fabric(site: Site, installed: str, cards: tuple[Card, ...]) -> Step | 
         actions=(
             install(site, *wanted, *(subnet.names if subnet else ())),
             root("systemctl", "enable", "--now", "nvidia-fabricmanager"),
+            *((root("systemctl", "restart", "nvidia-fabricmanager"),) if runs else ()),
         ),
         why=why,
         source=source,

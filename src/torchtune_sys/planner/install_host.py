@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import msgspec
 
+from torchtune_sys import engine
 from torchtune_sys.knowledge import gpus
 from torchtune_sys.knowledge import torch as torches
 from torchtune_sys.knowledge.cuda import Architecture, architecture_of, architectures
 from torchtune_sys.knowledge.install_python import Python, packaged
 from torchtune_sys.knowledge.tables import rows
 from torchtune_sys.model.facts.gpu import Gpu
+from torchtune_sys.model.rule import Verdict
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, absent, known
 from torchtune_sys.model.version import Version, version
-from torchtune_sys.rules import driver_state
+from torchtune_sys.rules import CATALOGUE, driver_state
 from torchtune_sys.rules.torch_build import capability, machine
 
 Capability = tuple[int, int]
@@ -133,6 +135,12 @@ def glibc(s: Snapshot) -> Version | None:
     if not told and any(absent(look) for look in looks):
         return None
     return told or next((item.glibc for item in packaged_pythons(s)), ())
+
+
+def fails(s: Snapshot, *ids: str) -> bool:
+    """Whether one of these rules has something to say against the host."""
+    asked = tuple(rule for rule in CATALOGUE if rule.id in ids)
+    return any(result.verdict is Verdict.FAIL for result in engine.judge(s, asked))
 
 
 def packaged_pythons(s: Snapshot) -> tuple[Python, ...]:

@@ -12,7 +12,7 @@ from torchtune_sys.model.values import known as value
 from torchtune_sys.model.version import version
 from torchtune_sys.planner import install_python
 from torchtune_sys.planner.install_driver import needs_fabric
-from torchtune_sys.planner.install_host import cards
+from torchtune_sys.planner.install_host import cards, fails, packaged_pythons
 from torchtune_sys.planner.install_python import Interpreter
 from torchtune_sys.planner.install_site import Site, install, root
 
@@ -52,23 +52,24 @@ def _venv(site: Site, python: Interpreter, wishes: Wishes) -> Iterator[Step]:
 
 
 def _compiler(s: Snapshot, site: Site, python: Interpreter, wheel: Wheel | None) -> Iterator[Step]:
-    if wheel is None:
-        return
+    """For a torch that is put in, and for one that is there where it lacks them."""
     facts = s.python
-    if isinstance(facts, Missing) or not isinstance(facts.compiler, str):
+    lacks = isinstance(facts, Missing) or not isinstance(facts.compiler, str)
+    if (lacks and wheel is not None) or fails(s, "c-compiler-missing", "c-library-headers-missing"):
         yield from _packages(site, "compiler", "a C compiler", "torch.compile builds with it", _TRITON)
     if not python.is_here or not python.program.startswith("/usr/bin/"):
         return  # uv's, conda's and python.org's own builds come with their headers
-    if python.package is not None:
-        yield Step(
-            key="python-headers",
-            title="Python's headers",
-            actions=(install(site, *python.package.headers),),
-            why="torch.compile builds against Python.h",
-            source=f"{_TRITON}; {python.package.source}",
-        )
-    elif not isinstance(facts, Missing) and facts.headers is not True:
-        yield from _packages(site, "python-headers", "Python's headers", "torch.compile builds against Python.h", _TRITON)
+    unseen = not isinstance(facts, Missing) and facts.headers is not True
+    if python.package is None and not ((unseen and wheel is not None) or fails(s, "python-headers-missing")):
+        return
+    own = next((item for item in packaged_pythons(s) if item.program == python.program), python.package)
+    why = "torch.compile builds against Python.h"
+    if own is None:
+        yield from _packages(site, "python-headers", "Python's headers", why, _TRITON)
+    else:
+        source = f"{_TRITON}; {own.source}"
+        action = install(site, *own.headers)
+        yield Step(key="python-headers", title="Python's headers", actions=(action,), why=why, source=source)
 
 
 def after(s: Snapshot, site: Site, driver: Driver | None, wishes: Wishes, wheel: Wheel | None) -> Iterator[Step]:

@@ -8,7 +8,7 @@ from difflib import unified_diff
 from torchtune_sys.model.actions import Needs, Safety
 from torchtune_sys.model.plan import ByHand, Change, Command, File, Plan, Refusal, Step, Unit, Value
 from torchtune_sys.model.plan import Line as FileLine
-from torchtune_sys.render import layout
+from torchtune_sys.render import layout, to_install
 from torchtune_sys.render.layout import Line, Style, clean, cut, line
 
 _HANG = 8
@@ -21,6 +21,7 @@ def headline(plan: Plan) -> str:
     counts = [_count(len(plan.changes) - unsafe, "safe change"), _count(unsafe, "unsafe change")]
     counts += [f"{len(plan.waiting)} made already" if plan.waiting else ""]
     counts += [f"{len(plan.refused)} refused" if plan.refused else "", f"{len(plan.by_hand)} by hand" if plan.by_hand else ""]
+    counts += [_count(len(plan.install), "step") + " to install" if plan.install else ""]
     told = ", ".join(count for count in counts if count)
     name = plan.host or "this host"
     return f"{name}: {told}" if told else f"{name}: nothing to change"
@@ -45,6 +46,8 @@ def text(plan: Plan, style: Style, *, verbose: bool = False, closing: bool = Tru
     if plan.by_hand:
         lines += [line(), line(("By hand", "bold"))]
         lines += list(_by_hand(plan.by_hand, verbose))
+    if plan.install or plan.install_refused:
+        lines += [line(), line(("To install", "bold")), *to_install.lines(plan)]
     if plan.changes and closing:
         lines += [
             line(),
@@ -133,6 +136,8 @@ def markdown(plan: Plan) -> str:
     if plan.by_hand:
         rows += ["", "## By hand", ""]
         rows += [f"- {_cell(item.why)} ({item.rule}): {_cell('; '.join(item.texts))}" for item in plan.by_hand]
+    if plan.install or plan.install_refused:
+        rows += ["", "## To install", "", *to_install.markdown(plan)]
     return "\n".join(rows) + "\n"
 
 

@@ -13,6 +13,7 @@ import msgspec
 from torchtune_sys.model import codec
 from torchtune_sys.model.cpuset import CpuSet
 from torchtune_sys.model.facts.session import Intent
+from torchtune_sys.model.install import Step as InstallStep
 from torchtune_sys.model.plan import Plan
 from torchtune_sys.model.smoke import SmokeReport
 from torchtune_sys.model.snapshot import FAMILIES, Snapshot
@@ -117,7 +118,8 @@ def _of(kind: Any, parts: dict[str, Any]) -> dict[str, Any]:
 
 
 def _struct(kind: type[msgspec.Struct], parts: dict[str, Any]) -> dict[str, Any]:
-    name = kind.__name__
+    # What is installed has commands and files of its own, beside those of a change.
+    name = f"Install{kind.__name__}" if kind.__module__ == InstallStep.__module__ else kind.__name__
     if name not in parts:
         parts[name] = {}  # for types that hold themselves
         fields, config = msgspec.structs.fields(kind), kind.__struct_config__
