@@ -15,6 +15,7 @@ from torchtune_sys.model.values import Missing
 from torchtune_sys.render.report import Report, summary
 
 if TYPE_CHECKING:
+    from torchtune_sys.model.image import Image
     from torchtune_sys.model.install import Install
     from torchtune_sys.model.smoke import SmokeReport
 
@@ -27,6 +28,7 @@ PLACEMENT = "torchtune-sys/placement/1"
 HISTORY = "torchtune-sys/history/1"
 SMOKE = "torchtune-sys/smoke/1"
 INSTALL = "torchtune-sys/install/1"
+IMAGE = "torchtune-sys/image/1"
 _ESCAPES = {
     number: f"\\u{number:04x}"
     for first, last in ((0x7F, 0x9F), (0x200E, 0x200F), (0x2028, 0x202E), (0x2066, 0x2069))
@@ -96,6 +98,10 @@ def history(runs: list[dict[str, object]]) -> str:
 
 def install(value: Install) -> str:
     return _dumps({"schema": INSTALL, "tool": {"version": __version__}, "install": value})
+
+
+def image(value: Image) -> str:
+    return _dumps({"schema": IMAGE, "tool": {"version": __version__}, "image": value})
 
 
 def seating(value: Seating) -> str:

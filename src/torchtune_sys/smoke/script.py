@@ -32,6 +32,7 @@ ORDER = (
     "mixed",
     "sharded",
     "sharing",
+    "promised",
     "table",
     "summary",
     "starting",
@@ -39,8 +40,11 @@ ORDER = (
 )
 """Each after those it imports from."""
 _PACKAGE = "torchtune_sys.smoke.worker"
-_HEAD = '''#!/usr/bin/env python3
-"""The training smoke test of torchtune-sys {version}: a real training that proves, stage by stage, what training needs.
+MARK = '#!/usr/bin/env python3\n"""The training smoke test of torchtune-sys'
+"""How the script begins, whatever the version."""
+_HEAD = (
+    MARK
+    + ''' {version}: a real training that proves, stage by stage, what training needs.
 
   python smoke.py                               as many ranks as GPUs, or two on the CPU
   torchrun --nproc-per-node 8 smoke.py          or srun, mpirun: on one host or on many
@@ -52,6 +56,7 @@ Needs Python 3.8 and torch 2.0, nothing else; makes no connection but those betw
 
 from __future__ import annotations
 '''
+)
 
 
 def source() -> str:

@@ -10,6 +10,8 @@ _HERE = "torchtune_sys.cli.generate"
 COMMANDS = {
     "script": (f"{_HERE}.script", "One bash script that makes the changes, checks them and takes them back."),
     "install": (f"{_HERE}.install", "What to install: driver, torch and the rest, as exact commands."),
+    "dockerfile": (f"{_HERE}.dockerfile", "A container image for training, and how it must be started."),
+    "cloud-init": (f"{_HERE}.cloud_init", "User data that takes a new machine from bare to proven."),
     "smoke": (f"{_HERE}.smoke", "The training smoke test, as one script that needs only torch."),
     "env": (f"{_HERE}.env", "The environment of a job: shell, systemd, Slurm, Docker, Kubernetes."),
     "numactl": (f"{_HERE}.numactl", "Where each local rank runs: commands, or a wrapper script."),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import faulthandler
+import functools
 import json
 import os
 import sys
@@ -18,6 +19,7 @@ from torchtune_sys.smoke.worker.first import IMPORT_S
 from torchtune_sys.smoke.worker.here import DEFAULT, Here, Idle, Unsure, Wrong
 from torchtune_sys.smoke.worker.identity import about, rank_from_scheduler, versions_agree
 from torchtune_sys.smoke.worker.processes import part
+from torchtune_sys.smoke.worker.promised import container_is_as_promised, promises_in
 from torchtune_sys.smoke.worker.starting import obstacle
 from torchtune_sys.smoke.worker.summary import gather, summarize
 from torchtune_sys.smoke.worker.table import LEVELS, STAGES, Stage
@@ -37,6 +39,9 @@ def arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--master-port", type=int, default=0, help="where the ranks started here meet; a free one without")
     parser.add_argument("--scratch", default="", help="where checkpoints and caches go, seen by all ranks of a host")
     parser.add_argument("--expect", default="{}", help="JSON: plausible rates, by stage and figure")
+    parser.add_argument(
+        "--promised", type=promises_in, default=[], help="what a container was to be started with: shm=8192,gpus=8"
+    )
     parser.add_argument("--launch", action="store_true", help=argparse.SUPPRESS)
     return parser.parse_args(argv)
 
@@ -92,17 +97,19 @@ def perform(here: Here, stage: Stage) -> None:
 
 
 def chosen(asked: argparse.Namespace) -> List[Stage]:
-    """The device is always looked at; rendezvous comes with whatever needs it."""
+    """The device is always looked at; rendezvous comes with whatever needs it, the container first where something was promised."""
+    container = functools.partial(container_is_as_promised, asked.promised)
+    first = [Stage("container", container, 30.0, once=True)] if asked.promised else []
     names = set(filter(None, asked.stages.split(",")))
     unknown = names - {"import", *(stage.name for stage in STAGES)}
     if unknown:
         sys.exit("no stage is called %s; there are: %s" % (", ".join(sorted(unknown)), ", ".join(stage.name for stage in STAGES)))
     if not names:
-        return [stage for stage in STAGES if LEVELS.index(stage.level) <= LEVELS.index(asked.level)]
+        return first + [stage for stage in STAGES if LEVELS.index(stage.level) <= LEVELS.index(asked.level)]
     names.add("device")  # no GPU is overlooked, whatever else is asked
     if any(stage.together for stage in STAGES if stage.name in names):
         names.add("rendezvous")
-    return [stage for stage in STAGES if stage.name in names]
+    return first + [stage for stage in STAGES if stage.name in names]
 
 
 def go_through(here: Here, stages: Sequence[Stage]) -> None:

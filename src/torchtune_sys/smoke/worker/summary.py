@@ -45,6 +45,8 @@ def summarize(here: Here, everyone: List[List[Dict[str, Any]]]) -> int:
         cause = " [%s]" % first["cause"] if first.get("cause") else ""
         rank = "rank %d: " % first["rank"] if first["verdict"] == "fail" and here.world > 1 else ""
         print("%-8s%-20s%6.1f s  %s%s%s" % (first["verdict"], name, first["seconds"], rank, words, cause))
+        if first["verdict"] == "fail" and first.get("remedy"):
+            print("%36s%s" % ("", first["remedy"]))
     if here.rank == 0:
         about = "on %d GPU(s)" % here.gpus if here.gpus else "on the CPU: nothing about GPUs was verified"
         print("smoke test: %s, %d rank(s), torch %s, %s" % (worst, here.world, torch.__version__, about))

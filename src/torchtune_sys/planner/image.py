@@ -1,0 +1,197 @@
+"""From a host and wishes to a container image: its base, its torch, what else is in it, and how it must be started."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from torchtune_sys.knowledge import images
+from torchtune_sys.knowledge import install as known
+from torchtune_sys.model.image import Base, Content, Image, ImageWishes
+from torchtune_sys.model.install import Refused, Wheel, Wishes
+from torchtune_sys.model.snapshot import Snapshot
+from torchtune_sys.model.values import Missing
+from torchtune_sys.model.values import known as value
+from torchtune_sys.model.version import Version, show, version
+from torchtune_sys.planner import image_flags, install, install_driver, install_torch, install_wheel
+from torchtune_sys.planner.install_host import cards, is_amd, is_nvidia, machine_of, running_driver
+from torchtune_sys.planner.install_python import Interpreter, interpreter
+from torchtune_sys.planner.install_torch import Place
+
+_TRITON = "triton/runtime/build.py: Triton compiles its launcher with the C compiler and Python.h"
+_TUNING_GUIDE = "PyTorch tuning guide (docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html)"
+_NEWEST: Version = (9999,)
+
+
+def plan(s: Snapshot, wishes: ImageWishes) -> Image:
+    """Never raises: what cannot be had, or could not be seen, is a refusal or a note."""
+    found = Image(host=install.host_name(s), origin=s.origin, system=install.system_name(s), offline=wishes.offline)
+    if not wishes.cpu and not is_nvidia(s) and is_amd(s):
+        return msgspec.structs.replace(found, refused=(install.rocm(),))
+    bases = _bases(s, wishes)
+    if isinstance(bases, Refused):
+        return msgspec.structs.replace(found, refused=(bases,))
+    gpu = is_nvidia(s) and not wishes.cpu
+    driver = _driver(s) if gpu else ()
+    chosen = driver if isinstance(driver, Refused) else _chosen(s, wishes, bases, driver if gpu else None)
+    if isinstance(chosen, Refused):
+        return msgspec.structs.replace(found, base=bases[0], refused=(chosen,))
+    base, wheel = chosen
+    return msgspec.structs.replace(
+        found,
+        base=base,
+        why_base=_why_base(base, wheel, wishes),
+        wheel=wheel,
+        specifiers=install_wheel.specifiers(wheel) if "torchvision" in wishes.extras else (f"torch=={wheel.torch}",),
+        partners=(_numpy(wheel),),
+        content=tuple(_content(s, base, wishes)),
+        required_driver=version(wheel.driver)[0] if wheel.driver else 0,
+        flags=tuple(image_flags.flags(s, wheel.build != "cpu", "rdma" in wishes.extras, _has_numactl(s, wishes))),
+        notes=tuple(_notes(s, base, wheel, gpu)),
+    )
+
+
+def _bases(s: Snapshot, wishes: ImageWishes) -> tuple[Base, ...] | Refused:
+    """Those that may be taken, in order of preference."""
+    found = _named(wishes) if wishes.base else images.defaults(version(wishes.torch) or _NEWEST)
+    if isinstance(found, Refused):
+        return found
+    machine = machine_of(s)
+    if wishes.python:
+        fits = tuple(base for base in found if base.python == wishes.python)
+        return fits or _no_python(found, wishes)
+    here = interpreter(s, Wishes())
+    own = here.version if isinstance(here, Interpreter) else ""
+    fits = tuple(base for base in found if not machine or machine in base.machines) or found
+    return tuple(sorted(fits, key=lambda base: base.python != own))
+
+
+def _no_python(found: tuple[Base, ...], wishes: ImageWishes) -> Refused:
+    there = " ".join(base.python for base in found)
+    return Refused(
+        key="base",
+        what=f"an image with Python {wishes.python}",
+        reason=f"{wishes.base} has {there}" if wishes.base else f"the official images that are still updated have {there}",
+        blocked_by=("python",),
+        newest=f"Python {max((base.python for base in found), key=version)}",
+        way="name one of these, or another image: --base IMAGE",
+        source=found[0].source,
+    )
+
+
+def _named(wishes: ImageWishes) -> tuple[Base, ...] | Refused:
+    told = wishes.base_system.partition(":") if wishes.base_system else None
+    system = (told[0], told[2]) if told else images.system_of(wishes.base)
+    if system is None:
+        return _no_base(wishes, "its name does not tell which distribution it holds", "tell it: --base-system ubuntu:24.04")
+    found = images.named(wishes.base, *system)
+    if not found:
+        reason = f"which packages {' '.join(system)} has, and which Python, is not on record here"
+        return _no_base(wishes, reason, "take an image of Debian, Ubuntu, an Enterprise Linux, Fedora or Amazon Linux 2023")
+    return found
+
+
+def _no_base(wishes: ImageWishes, reason: str, way: str) -> Refused:
+    return Refused(key="base", what=wishes.base, reason=reason, blocked_by=("base",), way=way, source=images.OFFICIAL)
+
+
+def _driver(s: Snapshot) -> Version | Refused:
+    """The driver that containers will get: the host's, or the one that is to be installed there."""
+    here = version(running_driver(s))
+    if here:
+        return here
+    chosen = install_driver.choose(cards(s))
+    return chosen if isinstance(chosen, Refused) else install_driver.first_version(chosen.branch)
+
+
+def _chosen(s: Snapshot, wishes: ImageWishes, bases: tuple[Base, ...], driver: Version | None) -> tuple[Base, Wheel] | Refused:
+    """The newest torch that one of the bases can hold; of several the first. ``driver`` is None for the CPU."""
+    on_chip = install.on_chip(cards(s)) if driver is not None else None
+    if on_chip is not None:
+        return on_chip
+    tried = [(base, _torch(s, base, wishes.torch, driver)) for base in bases]
+    fits = [(base, wheel) for base, wheel in tried if isinstance(wheel, Wheel)]
+    if not fits:
+        refused = tried[0][1]
+        assert isinstance(refused, Refused)
+        return refused
+    base, wheel = max(fits, key=lambda fit: version(fit[1].torch))
+    if wishes.base:
+        return base, wheel
+    contemporary = next(item for item in images.defaults(version(wheel.torch)) if item.python == base.python)
+    again = _torch(s, contemporary, wheel.local, driver)
+    return (contemporary, again) if isinstance(again, Wheel) else (base, wheel)
+
+
+def _torch(s: Snapshot, base: Base, wish: str, driver: Version | None) -> Wheel | Refused:
+    place = Place(machine=machine_of(s), abi=base.abi, glibc=base.glibc)
+    if driver is None:
+        return install_torch.choose(place, wish, cpu=True)
+    capabilities = tuple(sorted({cc for card in cards(s) for cc in card.capabilities}))
+    return install_torch.choose(msgspec.structs.replace(place, capabilities=capabilities, driver=driver), wish)
+
+
+def _numpy(wheel: Wheel) -> str:
+    """torch's wheel does not ask for NumPy, without which sharded checkpoints fail (torch/distributed/checkpoint). Releases before 2.3
+    were built for NumPy 1 (release notes of torch 2.3)."""
+    return "numpy<2" if version(wheel.torch) < (2, 3) else "numpy>=1.26"
+
+
+def _why_base(base: Base, wheel: Wheel, wishes: ImageWishes) -> str:
+    glibc = f"glibc {show(base.glibc)}, and this torch needs {wheel.glibc}"
+    if wishes.base:
+        return f"the base that was asked for; {glibc}"
+    brings = (
+        ""
+        if wheel.build == "cpu"
+        else "torch's wheels bring CUDA, and the driver's libraries come from the host, so no CUDA image: "
+    )
+    ends = "" if wheel.build == "cpu" else "NVIDIA deletes the tags of those; "
+    return f"{brings}{ends}{glibc}; Python's own headers are in it"
+
+
+def _has_numactl(s: Snapshot, wishes: ImageWishes) -> bool:
+    nodes = () if isinstance(s.numa, Missing) else value(s.numa.nodes, ())
+    return len(nodes) > 1 or "numactl" in wishes.extras
+
+
+def _content(s: Snapshot, base: Base, wishes: ImageWishes) -> Iterator[Content]:
+    if base.packages:
+        yield Content(names=base.packages, why="Python, and what makes environments with it", source=base.source)
+    if wishes.compiler:
+        names, source = images.packages(base.manager, "compiler")
+        why = "torch.compile builds with them and with Python's headers; 0.3 GB, --no-compiler leaves them out"
+        yield Content(names=(*names, *base.headers), why=why, source=f"{_TRITON}; {source}", programs=("gcc", "g++"))
+    if _has_numactl(s, wishes):
+        names, source = _packages(base, "numactl")
+        yield Content(names=names, why="places processes and their memory", source=source, programs=("numactl",))
+    if image_flags.has_rdma(s) or "rdma" in wishes.extras:
+        names, source = images.packages(base.manager, "rdma")
+        why = "NCCL loads libibverbs to reach RDMA cards, else it takes TCP"
+        yield Content(names=names, why=why, source=source, libraries=("libibverbs.so.1",))
+    if "jemalloc" in wishes.extras:
+        names, source = _packages(base, "jemalloc")
+        why = "for CPU tensors; start with LD_PRELOAD=libjemalloc.so.2 and measure it"
+        yield Content(names=names, why=why, source=f"{_TUNING_GUIDE}; {source}", libraries=("libjemalloc.so.2",))
+    if base.manager == "dnf":
+        names, source = images.packages("dnf", "user")
+        yield Content(names=names, why="adds the user", source=source, programs=("useradd",))
+
+
+def _packages(base: Base, purpose: str) -> tuple[tuple[str, ...], str]:
+    found = known.packages(base.family, purpose)
+    assert found is not None  # apt and dnf have all of these
+    return found.names, found.source
+
+
+def _notes(s: Snapshot, base: Base, wheel: Wheel, gpu: bool) -> Iterator[str]:
+    here = running_driver(s)
+    if gpu and not here:
+        yield "no driver runs on this host yet: the image is for the one that generate install puts there"
+    elif gpu:
+        yield f"the host's driver {here} runs it; the image holds no driver, and no forward compatibility package"
+    if not gpu:
+        yield "torch for the CPU: nothing of the image uses a GPU"
+    if base.confidence != "high":
+        yield f"what {base.image} holds is taken from its name"
