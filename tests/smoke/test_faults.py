@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from smoke.faults.bench import NotHere, torch_python
+from smoke.faults.bench import NotHere, Outcome, torch_python
 from smoke.faults.page import page
 from smoke.faults.row import Fault
 from smoke.faults.table import FAULTS
@@ -42,14 +42,36 @@ def _case(fault: Fault) -> object:
     return pytest.param(fault, id=fault.name, marks=marks)
 
 
+def _together(fault: Fault) -> list[Fault]:
+    """Those that share its run."""
+    alone = not fault.run or os.environ.get("TORCHTUNE_SYS_TEST_LONG") == "all"
+    return [fault] if alone else [one for one in FAULTS if one.run == fault.run]
+
+
+@pytest.fixture(scope="module")
+def outcomes() -> dict[str, Outcome]:
+    """Of the runs that faults share."""
+    return {}
+
+
 @pytest.mark.parametrize("fault", [_case(fault) for fault in FAULTS])
-def test_fault_is_named(fault: Fault, tmp_path: Path) -> None:
+def test_fault_is_named(fault: Fault, outcomes: dict[str, Outcome], tmp_path: Path) -> None:
+    together = _together(fault)
+    name = fault.run if len(together) > 1 else fault.name
     try:
-        outcome = tried(fault, tmp_path, torch_python())
+        outcome = outcomes.get(name) or outcomes.setdefault(name, tried(together, tmp_path, torch_python()))
     except NotHere as why:
         pytest.skip(str(why))
-    wrong = expected(fault, outcome)
+    wrong = expected(fault, outcome, {one.stage for one in together})
     assert not wrong, "\n".join([*wrong, outcome.told])
+
+
+def test_faults_of_one_run_have_stages_of_their_own() -> None:
+    for fault in FAULTS:
+        together = _together(fault)
+        assert len({one.stage for one in together}) == len(together), fault.run
+        alike = {(one.means, one.ranks, one.quick, bool(one.others), not one.stages) for one in together}
+        assert len(together) == 1 or alike == {("sitecustomize", 2, False, False, not fault.stages)}, fault.run
 
 
 def test_every_stage_has_a_fault_that_only_it_catches() -> None:

@@ -21,7 +21,7 @@ def main(names: list[str]) -> None:
         if fault.name in names or "all" in names or ("sole" if fault.sole else "some") in names:
             with tempfile.TemporaryDirectory(prefix="tt-") as folder:
                 try:
-                    outcome = tried(fault, Path(folder), os.environ["TORCHTUNE_SYS_TEST_TORCH"])
+                    outcome = tried([fault], Path(folder), os.environ["TORCHTUNE_SYS_TEST_TORCH"])
                 except NotHere as why:
                     print(f"skipped {fault.name}: {why}", flush=True)
                     continue

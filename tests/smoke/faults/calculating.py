@@ -22,6 +22,7 @@ ROWS = (
         """),
         stage="device",
         cause="device-computes-wrong",
+        run="all-1",
     ),
     Fault(
         name="gemm-bit",
@@ -39,6 +40,7 @@ ROWS = (
         """),
         stage="gemm",
         cause="gemm-wrong",
+        run="all-2",
     ),
     Fault(
         name="gemm-bit-bfloat16",
@@ -76,6 +78,7 @@ ROWS = (
         """),
         stage="memory",
         cause="memory-corrupts",
+        run="all-3",
     ),
     Fault(
         name="conv-output",
@@ -95,6 +98,7 @@ ROWS = (
         stages="gemm,conv",
         stage="conv",
         cause="convolution-wrong",
+        run="some-1",
     ),
     Fault(
         name="conv-gradient",
@@ -120,6 +124,7 @@ ROWS = (
         """),
         stage="conv",
         cause="convolution-wrong",
+        run="all-4",
     ),
     Fault(
         name="optimizer-leaves-one",
@@ -139,6 +144,7 @@ ROWS = (
         """),
         stage="train",
         cause="training-leaves-parameters",
+        run="all-2",
     ),
     Fault(
         name="loss-nan",
@@ -156,6 +162,7 @@ ROWS = (
         stages="train",
         stage="train",
         cause="loss-not-finite",
+        run="some-2",
     ),
     Fault(
         name="learns-nothing",
@@ -171,6 +178,7 @@ ROWS = (
         stages="train",
         stage="train",
         cause="training-does-not-learn",
+        run="some-3",
     ),
     Fault(
         name="gradient-lost",
@@ -186,6 +194,7 @@ ROWS = (
         stages="train",
         stage="train",
         cause="gradient-missing",
+        run="some-4",
     ),
     Fault(
         name="autocast-off",
@@ -217,6 +226,7 @@ ROWS = (
         """),
         stage="amp-bf16",
         cause="autocast-off",
+        run="all-3",
     ),
     Fault(
         name="autocast-wrong-dtype",
@@ -272,6 +282,7 @@ ROWS = (
         stages="amp-bf16",
         stage="amp-bf16",
         cause="amp-parameters-lowered",
+        run="some-5",
     ),
     Fault(
         name="scaler-never-skips",
@@ -288,6 +299,7 @@ ROWS = (
         stages="amp-fp16",
         stage="amp-fp16",
         cause="scaler-never-skips",
+        run="some-1",
     ),
     Fault(
         name="scaler-always-skips",
@@ -301,6 +313,7 @@ ROWS = (
         stages="amp-fp16",
         stage="amp-fp16",
         cause="scaler-always-skips",
+        run="some-2",
     ),
     Fault(
         name="scaler-never-backs-off",
@@ -319,6 +332,7 @@ ROWS = (
         stages="amp-fp16",
         stage="amp-fp16",
         cause="scaler-scale-wrong",
+        run="some-3",
     ),
     Fault(
         name="scaler-forgets-unscale",
@@ -337,6 +351,7 @@ ROWS = (
         stages="amp-fp16",
         stage="amp-fp16",
         cause="scaler-changes-step",
+        run="some-4",
     ),
     Fault(
         name="clip-leaves-one-out",
@@ -349,5 +364,6 @@ ROWS = (
         """),
         stage="amp-fp16",
         cause="clip-wrong",
+        run="all-4",
     ),
 )

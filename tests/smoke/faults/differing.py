@@ -66,6 +66,7 @@ ROWS = (
         stage="allreduce",
         cause="collective-wrong",
         seen="all_gather",
+        run="all-3",
     ),
     Fault(
         name="broadcast-misses-a-rank",
@@ -174,6 +175,7 @@ ROWS = (
         stage="ddp",
         cause="ddp-gradients-not-synchronised",
         seen="find_unused_parameters",
+        run="all-4",
     ),
     Fault(
         name="rank-skips-a-step",
@@ -194,6 +196,7 @@ ROWS = (
         stage="ddp",
         cause="ddp-step-wrong",
         seen="rank 1",
+        run="some-5",
     ),
     Fault(
         name="samples-unequal",
@@ -210,6 +213,7 @@ ROWS = (
         stages="sampler",
         stage="sampler",
         cause="sampler-shards-unequal",
+        run="some-3",
     ),
     Fault(
         name="samples-in-their-order",
@@ -241,6 +245,7 @@ ROWS = (
         """),
         stage="accumulate",
         cause="accumulation-wrong",
+        run="all-5",
     ),
     Fault(
         name="join-without-last-word",
@@ -252,6 +257,7 @@ ROWS = (
         """),
         stage="join",
         cause="join-wrong",
+        run="all-5",
     ),
     Fault(
         name="scaler-of-one-rank-skips",
@@ -329,6 +335,7 @@ ROWS = (
         """),
         stage="checkpoint-sharded",
         cause="sharded-checkpoint-differs",
+        run="all-4",
     ),
     Fault(
         name="sharded-optimizer-not-read",

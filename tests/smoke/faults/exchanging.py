@@ -25,6 +25,7 @@ ROWS = (
         """),
         stage="allreduce",
         cause="collective-wrong",
+        run="all-2",
     ),
     Fault(
         name="network-flips-a-bit",
@@ -98,6 +99,7 @@ ROWS = (
         stages="ddp",
         stage="ddp",
         cause="ddp-weights-not-broadcast",
+        run="some-1",
     ),
     Fault(
         name="gradients-summed",
@@ -117,6 +119,7 @@ ROWS = (
         stages="allreduce,ddp",
         stage="ddp",
         cause="ddp-gradients-wrong",
+        run="some-4",
     ),
     Fault(
         name="gradients-compressed",
@@ -150,6 +153,7 @@ ROWS = (
         """),
         stage="accumulate",
         cause="no-sync-synchronises",
+        run="all-2",
     ),
     Fault(
         name="bucket-views-summed",
@@ -169,6 +173,7 @@ ROWS = (
         """),
         stage="ddp",
         cause="ddp-gradients-wrong",
+        run="all-1",
     ),
     Fault(
         name="fsdp-shards-nothing",
@@ -180,6 +185,7 @@ ROWS = (
         """),
         stage="fsdp",
         cause="fsdp-not-sharded",
+        run="all-3",
     ),
     Fault(
         name="fsdp-without-reduction",
@@ -197,6 +203,7 @@ ROWS = (
         stages="fsdp",
         stage="fsdp",
         cause="fsdp-step-wrong",
+        run="some-2",
     ),
     Fault(
         name="sampler-without-shards",
@@ -211,6 +218,7 @@ ROWS = (
         """),
         stage="sampler",
         cause="sampler-shards-overlap",
+        run="all-2",
     ),
     Fault(
         name="sampler-other-seed",
@@ -230,6 +238,7 @@ ROWS = (
         stages="sampler",
         stage="sampler",
         cause="sampler-misses-samples",
+        run="some-4",
     ),
     Fault(
         name="set-epoch-ignored",
@@ -242,6 +251,7 @@ ROWS = (
         stages="sampler",
         stage="sampler",
         cause="sampler-not-reshuffled",
+        run="some-2",
     ),
     Fault(
         name="buffers-kept",
@@ -254,6 +264,7 @@ ROWS = (
         """),
         stage="buffers",
         cause="buffers-not-broadcast",
+        run="all-4",
     ),
     Fault(
         name="join-divides-wrong",
@@ -268,6 +279,7 @@ ROWS = (
         """),
         stage="join",
         cause="join-wrong",
+        run="all-1",
     ),
     Fault(
         name="join-does-nothing",
@@ -281,6 +293,7 @@ ROWS = (
         stages="join",
         stage="join",
         cause="rank-hung",
+        run="some-3",
     ),
     Fault(
         name="autocast-off-in-ddp",
@@ -297,6 +310,7 @@ ROWS = (
         """),
         stage="ddp-amp",
         cause="autocast-off",
+        run="all-5",
     ),
     Fault(
         name="scaler-of-one-rank",

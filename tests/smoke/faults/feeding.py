@@ -21,6 +21,7 @@ ROWS = (
         stage="amp-bf16",
         cause="autocast-lowers-too-much",
         seen="linear after autocast gives bfloat16",
+        run="some-6",
     ),
     Fault(
         name="autocast-lowers-loss",
@@ -91,6 +92,7 @@ ROWS = (
         stages="dataloader",
         stage="dataloader",
         cause="dataloader-corrupts",
+        run="some-1",
     ),
     Fault(
         name="workers-start-anew",
@@ -107,6 +109,7 @@ ROWS = (
         stages="dataloader",
         stage="dataloader",
         cause="dataloader-workers-not-persistent",
+        run="some-2",
     ),
     Fault(
         name="no-workers",
@@ -124,6 +127,7 @@ ROWS = (
         stages="dataloader",
         stage="dataloader",
         cause="dataloader-without-workers",
+        run="some-3",
     ),
     Fault(
         name="python-seed-lost",
@@ -138,6 +142,7 @@ ROWS = (
         stages="dataloader",
         stage="dataloader",
         cause="dataloader-seeds-wrong",
+        run="some-4",
     ),
     Fault(
         name="seeds-not-reproducible",
@@ -154,6 +159,7 @@ ROWS = (
         stages="dataloader",
         stage="dataloader",
         cause="dataloader-seeds-not-reproducible",
+        run="some-5",
     ),
     Fault(
         name="worker-hangs",
@@ -182,6 +188,7 @@ ROWS = (
         stages="checkpoint",
         stage="checkpoint",
         cause="resume-differs",
+        run="some-6",
     ),
     Fault(
         name="checkpoint-rounded",

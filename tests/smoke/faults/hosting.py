@@ -227,6 +227,7 @@ ROWS = (
         """),
         stage="dataloader",
         cause="dataloader-seeds-equal",
+        run="all-1",
     ),
     Fault(
         name="sample-lost",
@@ -242,6 +243,7 @@ ROWS = (
         stages="dataloader",
         stage="dataloader",
         cause="dataloader-loses-samples",
+        run="some-6",
     ),
     Fault(
         name="no-network",

@@ -88,6 +88,7 @@ ROWS = (
         """),
         stage="checkpoint",
         cause="resume-differs",
+        run="all-3",
     ),
     Fault(
         name="sharded-checkpoint-bit",
@@ -111,6 +112,7 @@ ROWS = (
         ),
         stage="checkpoint-sharded",
         cause="sharded-checkpoint-differs",
+        run="all-1",
     ),
     Fault(
         name="disk-full-sharded",

@@ -56,7 +56,11 @@ def patched(text: str, *, rank: int | None = None, when: str = "torch") -> Injec
     def inject(bench: Bench) -> None:
         which = "is not None" if rank is None else f"== {str(rank)!r}"
         body = textwrap.indent(textwrap.dedent(text).strip("\n"), "    ")
-        in_front(bench, "sitecustomize.py", _HOOK.format(when=when, which=which) + body + "\n")
+        first = bench.folder / "front" / "sitecustomize.py"
+        name = f"sitecustomize_{len(list(first.parent.iterdir()))}.py" if first.exists() else first.name
+        in_front(bench, name, _HOOK.format(when=when, which=which) + body + "\n")
+        if name != first.name:
+            first.write_text(first.read_text() + f"\n\nimport {name[:-3]}\n")
 
     return inject
 

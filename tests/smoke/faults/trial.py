@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from smoke.faults.bench import Bench, Outcome
@@ -10,15 +11,18 @@ from smoke.faults.row import Fault
 from torchtune_sys.smoke.names import stage_names
 
 
-def tried(fault: Fault, folder: Path, python: str) -> Outcome:
-    """Raises NotHere where this machine does not allow the fault."""
+def tried(faults: Sequence[Fault], folder: Path, python: str) -> Outcome:
+    """All at once, each in a stage of its own. Raises NotHere where this machine does not allow one."""
     bench = Bench(folder, python)
-    fault.inject(bench)
-    return bench.run(fault.stages or ",".join(name for name in stage_names() if name != "compile"), fault.ranks)
+    for fault in faults:
+        fault.inject(bench)
+    asked = {name for fault in faults for name in fault.stages.split(",")}
+    stages = [name for name in stage_names() if name in asked or ("" in asked and name != "compile")]
+    return bench.run(",".join(stages), faults[0].ranks)
 
 
-def expected(fault: Fault, outcome: Outcome) -> list[str]:
-    """What is not as it must be."""
+def expected(fault: Fault, outcome: Outcome, beside: Collection[str] = ()) -> list[str]:
+    """What is not as it must be. ``beside``: the stages of other faults that were injected too."""
     wrong = []
     found = outcome.stages.get(fault.stage, {})
     if found.get("verdict") != "fail" or found.get("cause") != fault.cause:
@@ -26,7 +30,9 @@ def expected(fault: Fault, outcome: Outcome) -> list[str]:
     if not re.search(fault.seen, found.get("seen", "")):
         wrong.append(f"seen lacks {fault.seen!r}: {found.get('seen')!r}")
     others = {
-        name: verdict for name, verdict in outcome.verdicts.items() if verdict not in ("pass", "na") and name != fault.stage
+        name: verdict
+        for name, verdict in outcome.verdicts.items()
+        if verdict not in ("pass", "na") and name != fault.stage and name not in beside
     }
     if others != dict(fault.others):
         wrong.append(f"other stages: {others}, not {dict(fault.others)}")
