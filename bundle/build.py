@@ -159,7 +159,9 @@ def bundle(own: Path, wheels: dict[str, list[Path]], arch: str, output: Path) ->
     for path, content in sorted(packed.items()):
         contained.update(b"%s %d\n%s" % (path.encode(), len(content), content))
     name = f"{version}-{contained.hexdigest()[:16]}"
-    archive = zipped(scripts(name, wheels, arch, zipped(packed, zipfile.ZIP_DEFLATED), described(name, own, wheels, arch)))
+    entries = scripts(name, wheels, arch, zipped(packed), described(name, own, wheels, arch))
+    # Not stored: of a file cut short Python would take the inner archive's end for the outer one's.
+    archive = zipped(entries, frozenset(["payload.zip"]))
     made = output / f"torchtune-sys-{version}-{arch}.pyz"
     made.write_bytes(joined(wheels, arch, archive))
     made.chmod(0o755)
@@ -190,13 +192,13 @@ def layers(trees: dict[str, dict[str, bytes]]) -> dict[str, bytes]:
     return found
 
 
-def zipped(files: dict[str, bytes], method: int = zipfile.ZIP_STORED) -> bytes:
+def zipped(files: dict[str, bytes], deflated: frozenset[str] = frozenset()) -> bytes:
     stream = io.BytesIO()
-    with zipfile.ZipFile(stream, "w", method, compresslevel=9) as archive:
+    with zipfile.ZipFile(stream, "w", compresslevel=9) as archive:
         for path, content in sorted(files.items()):
             info = zipfile.ZipInfo(path, WHEN)
-            info.compress_type, info.external_attr, info.create_system = method, 0o100644 << 16, 3
-            archive.writestr(info, content)
+            info.external_attr, info.create_system = 0o100644 << 16, 3
+            archive.writestr(info, content, zipfile.ZIP_DEFLATED if path in deflated else zipfile.ZIP_STORED)
     return stream.getvalue()
 
 
@@ -218,7 +220,7 @@ def described(name: str, own: Path, wheels: dict[str, list[Path]], arch: str) ->
 
 
 def scripts(name: str, wheels: dict[str, list[Path]], arch: str, payload: bytes, info: bytes) -> dict[str, bytes]:
-    """The entries of the outer archive, which Python reads anew at each start: few, and not compressed."""
+    """The entries of the outer archive, which Python reads anew at each start: few."""
     suffixes = {f".cpython-{python.replace('.', '')}-{arch}-linux-gnu.so": tag(python) for python in wheels}
     known = {"ID": name, "PYTHONS": suffixes, "MACHINE": arch, "WANTED": wanted(wheels, arch)}
     known["PAYLOAD_SHA256"] = hashlib.sha256(payload).hexdigest()

@@ -4,7 +4,8 @@
 # The two lines above are all that a Python sees of a file whose end is missing: it stops there, and prints the words.
 # Below: any POSIX shell finds a Python, and hands it this file, which is a zip archive, too.
 say() { printf 'torchtune-sys: %s\n' "$1" >&2; exit 2; }
-[ "$(wc -c <"$0")" -eq 0000000000 ] || say "$0 is damaged or cut short; copy the file again, whole"
+size=$(wc -c <"$0" 2>/dev/null)
+[ "${size:-0000000000}" -eq 0000000000 ] || say "$0 is damaged or cut short; copy the file again, whole"
 for python in python3 PYTHONS; do
     if command -v "$python" >/dev/null 2>&1; then exec "$python" -IS "$0" "$@"; fi
 done

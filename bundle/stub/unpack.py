@@ -50,12 +50,13 @@ def somewhere(tag, archive, files):
 
 def usable(place, tag, archive, files, mapped):
     """The unpacked folder below ``place``, made if need be."""
+    above = os.path.dirname(place)
+    if mapped is map_file and os.path.isdir(above) and os.statvfs(above).f_flag & start.NOEXEC:
+        raise Unusable("mounted noexec")
     own_folder(place)
     why = start.distrust(place)
     if why:
         raise Unusable(why)
-    if mapped is map_file and os.statvfs(place).f_flag & start.NOEXEC:
-        raise Unusable("mounted noexec")
     folder = os.path.join(place, "%s-%s" % (start.ID, tag))
     if not whole(folder, files):
         with Turn(place):

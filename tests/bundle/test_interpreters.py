@@ -1,0 +1,110 @@
+"""The self-contained file under each interpreter that is here, and under those that it is not for."""
+
+from __future__ import annotations
+
+import io
+import json
+import platform
+import re
+import zipfile
+from pathlib import Path
+
+import pytest
+from bundled import built, dotted, good, interpreters, old, start, surroundings
+
+
+@pytest.mark.parametrize("version", good(), ids=dotted)
+def test_every_python_that_will_do(version: tuple[int, int], bundle: Path, tmp_path: Path) -> None:
+    python = interpreters()[version]
+    done = start(python, bundle, "check", "--format=json", "--python", python, env=surroundings(HOME=str(tmp_path)))
+    assert done.returncode in (0, 1, 3), done.stderr
+    assert json.loads(done.stdout)["host"]
+    (folder,) = (tmp_path / ".cache/torchtune-sys").glob("0*")
+    assert folder.name.endswith("-cp" + dotted(version).replace(".", ""))
+
+
+@pytest.mark.parametrize("version", old(), ids=dotted)
+def test_an_old_python_gets_one_readable_line(version: tuple[int, int], bundle: Path) -> None:
+    done = start(interpreters()[version], bundle, "check", env=surroundings())
+    assert done.returncode == 2
+    assert len(done.stderr.splitlines()) == 1
+    assert f"Python {dotted(version)}." in done.stderr
+    assert "needs a CPython 3." in done.stderr
+    assert ": run: /" in done.stderr  # the one that these tests run in is on PATH
+
+
+@pytest.mark.skipif(not [version for version in old() if version >= (3, 4)], reason="no Python 3.4 to 3.9 here")
+def test_the_shell_finds_a_newer_one_behind_an_old_python3(bundle: Path, tmp_path: Path) -> None:
+    version = max(old())
+    (tmp_path / "python3").symlink_to(interpreters()[version])
+    env = surroundings(HOME=str(tmp_path))
+    done = start(bundle, "--version", env={**env, "PATH": f"{tmp_path}:{env['PATH']}"})
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_python_newer_than_all_in_the_file(bundle: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "tt.pyz"
+    copy.write_bytes(re.sub(rb"cpython-3..", rb"cpython-399", bundle.read_bytes()))
+    done = start(interpreters()[good()[-1]], copy, "check", env={**surroundings(), "PATH": "/nonexistent"})
+    assert done.returncode == 2
+    assert f"Python {dotted(good()[-1])}." in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_the_file_for_another_architecture(bundle: Path, tmp_path: Path) -> None:
+    here = platform.machine()
+    copy = tmp_path / "tt.pyz"
+    copy.write_bytes(bundle.read_bytes().replace(here.encode(), b"z" * len(here)))
+    copy.chmod(0o755)
+    done = start(copy, "check", env=surroundings())
+    assert done.returncode == 2
+    assert len(done.stderr.splitlines()) == 1
+    assert f"(on {here}); this file needs a CPython 3." in done.stderr
+    assert f"use the file made for {here}" in done.stderr
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("arch", "elf_machine"), [("aarch64", 183)])
+def test_libraries_are_of_the_architecture_and_for_every_python(arch: str, elf_machine: int, tmp_path: Path) -> None:
+    made = built(tmp_path, f"--arch={arch}")
+    with zipfile.ZipFile(made) as outer, zipfile.ZipFile(io.BytesIO(outer.read("payload.zip"))) as payload:
+        libraries = [name for name in payload.namelist() if name.endswith(".so")]
+        told = json.loads(outer.read("info.json"))
+        assert {int.from_bytes(payload.read(name)[18:20], "little") for name in libraries} == {elf_machine}
+    assert told["machine"] == arch
+    assert {"3.10", "3.11", "3.12", "3.13", "3.14"} <= set(told["pythons"])
+    for python in told["pythons"]:
+        name = "cp" + python.replace(".", "")
+        assert [library for library in libraries if library.startswith(f"{name}/msgspec/_core.cpython-{name[2:]}-{arch}")]
+        assert [library for library in libraries if re.match(rf"({name}|common)/psutil/", library)]
+
+
+def test_no_python_at_all(bundle: Path, tmp_path: Path) -> None:
+    (tmp_path / "wc").symlink_to("/usr/bin/wc")
+    copy = tmp_path / "tt.pyz"
+    copy.write_bytes(re.sub(rb"(/usr/\S+/(platform-)?pytho)n", rb"\1X", bundle.read_bytes()))
+    done = start("/bin/sh", copy, "check", env={"PATH": str(tmp_path)})
+    assert done.returncode == 2
+    assert "no python3 on PATH; this file needs a CPython 3." in done.stderr
+    (tmp_path / "wc").unlink()  # as in the smallest containers
+    assert "no python3 on PATH" in start("/bin/sh", copy, "check", env={"PATH": str(tmp_path)}).stderr
+
+
+def test_what_the_environment_sets_does_not_steer_it(bundle: Path, tmp_path: Path) -> None:
+    """For the file itself; what is set for the interpreter one trains with still reaches that one."""
+    for name in ("click", "msgspec", "sitecustomize", "usercustomize", "json", "torchtune_sys"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('steered')\n")
+    env = surroundings(HOME=str(tmp_path), PYTHONPATH=str(tmp_path), PYTHONSTARTUP=str(tmp_path / "click.py"), PYTHONOPTIMIZE="2")
+    shell = start(bundle, "rules", env={**env, "PYTHONHOME": "/nonexistent"}, cwd=tmp_path)
+    assert (shell.returncode, shell.stderr) == (0, "")
+    (tmp_path / "sitecustomize.py").write_text("")
+    (tmp_path / "usercustomize.py").write_text("")
+    named = start(interpreters()[good()[-1]], bundle, "rules", env=env, cwd=tmp_path)
+    assert (named.returncode, named.stderr) == (0, "")
+    assert named.stdout == shell.stdout
+
+
+def test_options_of_the_interpreter_are_kept(bundle: Path, tmp_path: Path) -> None:
+    done = start(interpreters()[good()[-1]], "-X", "importtime", bundle, "--version", env=surroundings(HOME=str(tmp_path)))
+    assert done.returncode == 0
+    assert "torchtune_sys.cli.main" in done.stderr
