@@ -43,16 +43,9 @@ def wishes_of(options: Mapping[str, Any]) -> tuple[Wishes, str | None]:
     """The wishes, and the interpreter to look at (None for the usual one). Raises click.BadParameter."""
     from torchtune_sys.model.install import Wishes
 
-    python, torch, cpu = options["python"], "", options["cpu"]
+    torch, cpu = torch_wish(options["torch"], options["cpu"])
+    python = options["python"]
     named = re.fullmatch(_PYTHON, python or "")
-    if options["torch"]:
-        found = re.fullmatch(_TORCH, options["torch"])
-        if found is None:
-            raise click.BadParameter(f"{options['torch']} is no version such as 2.14 or 2.14.0+cu126.", param_hint="--torch")
-        cpu = cpu or found[2] == "cpu"
-        torch = found[1] + (f"+{found[2]}" if found[2] else "")
-    if cpu and torch.rpartition("+")[2].startswith("cu"):
-        raise click.BadParameter("--cpu and a CUDA build exclude each other.", param_hint="--torch")
     return (
         Wishes(
             torch=torch,
@@ -65,3 +58,20 @@ def wishes_of(options: Mapping[str, Any]) -> tuple[Wishes, str | None]:
         ),
         None if named else python,
     )
+
+
+def torch_wish(text: str | None, cpu: bool) -> tuple[str, bool]:
+    """``2.14``, ``2.14.0`` or ``2.14.0+cu126`` (``""`` for none), and whether it is the CPU's. Raises click.BadParameter.
+
+    >>> torch_wish("torch==2.14.0+cpu", False), torch_wish(None, True)
+    (('2.14.0+cpu', True), ('', True))
+    """
+    if not text:
+        return "", cpu
+    found = re.fullmatch(_TORCH, text)
+    if found is None:
+        raise click.BadParameter(f"{text} is no version such as 2.14 or 2.14.0+cu126.", param_hint="--torch")
+    build = found[2] or ""
+    if cpu and build.startswith("cu"):
+        raise click.BadParameter("--cpu and a CUDA build exclude each other.", param_hint="--torch")
+    return found[1] + (f"+{build}" if build else ""), cpu or build == "cpu"

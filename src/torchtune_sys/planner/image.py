@@ -190,8 +190,10 @@ def _notes(s: Snapshot, base: Base, wheel: Wheel, gpu: bool) -> Iterator[str]:
     if gpu and not here:
         yield "no driver runs on this host yet: the image is for the one that generate install puts there"
     elif gpu:
-        yield f"the host's driver {here} runs it; the image holds no driver, and no forward compatibility package"
+        yield f"the host's driver {here} runs it, so no forward compatibility package is needed (they are for data centre GPUs alone)"
     if not gpu:
         yield "torch for the CPU: nothing of the image uses a GPU"
+    if gpu and "/cuda:" in f"/{base.image}":
+        yield "NVIDIA's CUDA images bring a toolkit's libraries, cuda-compat and NVIDIA_REQUIRE_CUDA of their own, which torch's wheels do not need"
     if base.confidence != "high":
         yield f"what {base.image} holds is taken from its name"

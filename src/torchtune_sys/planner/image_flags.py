@@ -70,8 +70,8 @@ def _gpus(s: Snapshot) -> Flag:
         amount=number,
         docker=("--gpus", "all"),
         podman=("--device", "nvidia.com/gpu=all"),
-        why="the GPUs with the driver's libraries, by nvidia-container-toolkit (Podman: by CDI, after nvidia-ctk cdi generate)",
-        source="docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/",
+        why="the GPUs with the driver's libraries, by nvidia-container-toolkit (Podman: by CDI, after nvidia-ctk cdi generate, and under SELinux with --security-opt=label=disable)",
+        source="docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/cdi-support.html",
         promise=f"gpus={number}",
     )
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from torchtune_sys.cli import options as shared
+from torchtune_sys.cli.described import description_options
 
 if TYPE_CHECKING:
     from torchtune_sys.model.image import Image, ImageWishes
@@ -25,6 +26,7 @@ _FOLDER = r"[A-Za-z0-9_][A-Za-z0-9._-]*(?:/[A-Za-z0-9_][A-Za-z0-9._-]*)*/?"
 Examples:
   torchtune-sys generate dockerfile -o image && docker build -t training image
   torchtune-sys generate dockerfile --from host.json --torch 2.14 --cpu
+  torchtune-sys generate dockerfile --system ubuntu-24.04 --gpu H200 --gpus 8
   torchtune-sys generate dockerfile --base ubuntu:24.04 --offline wheels -o .
   torchtune-sys generate dockerfile --format docker -o train.sh
   torchtune-sys generate dockerfile --nproc-per-node 8 --format kubernetes
@@ -37,6 +39,7 @@ What cannot be had is said with its reason; it then exits with 1.
 """,
 )
 @shared.host_options
+@description_options
 @click.option("--torch", metavar="VERSION", help="2.14, 2.14.0 or 2.14.0+cu126. [the newest that runs here]")
 @click.option("--python", metavar="VERSION", help="3.12. [the host's, where an image has it]")
 @click.option("--cpu", is_flag=True, help="torch for the CPU.")
@@ -97,7 +100,7 @@ def _write(image: Image, folder: str) -> None:
 
 def _wishes(options: Mapping[str, Any]) -> ImageWishes:
     """Raises click.BadParameter."""
-    from torchtune_sys.cli.torch_wish import torch_wish
+    from torchtune_sys.cli.wishes import torch_wish
     from torchtune_sys.knowledge.images import parts
     from torchtune_sys.model.image import ImageWishes
 
