@@ -13,6 +13,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from forked import in_child
+
 CALLS = (
     *(
         "write",
@@ -99,21 +101,10 @@ def do(what: str, call: str = "", at: int = 0) -> int:
 
     Returns the child's status, negative if it was killed.
     """
-    child = [sys.executable, str(Path(__file__).with_name("crash_run.py")), what]
-    if call:
-        child = [
-            "strace",
-            "-f",
-            "-qq",
-            "-o",
-            "/dev/null",
-            "-e",
-            f"trace={call}",
-            "-e",
-            f"inject={call}:signal=KILL:when={at}",
-            *child,
-        ]
-    return subprocess.run(child, stdout=subprocess.DEVNULL).returncode
+    import crash_run  # which asks this module for the stage
+
+    strace = ("-o", "/dev/null", "-e", f"trace={call}", "-e", f"inject={call}:signal=KILL:when={at}") if call else ()
+    return in_child(lambda: (crash_run.main(what), ""), strace)[0]
 
 
 def points(what: str, limit: int) -> None:

@@ -1,8 +1,6 @@
-"""One run that applies a fixed plan, or undoes what there is: the product's own session, started as a process of its own."""
+"""One run that applies a fixed plan, or undoes what there is: the product's own session."""
 
 from __future__ import annotations
-
-import sys
 
 from crash_machine import FLAG, KEPT, OLD
 
@@ -67,7 +65,3 @@ def main(what: str) -> int:
             result = undo.undo(found, same_boot=True)
             status |= bool(result.kept or result.failed)
     return int(status)
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))

@@ -1,6 +1,7 @@
 """A small run on plain files in a folder: two values, a file that was there, one in a directory to be made.
 
-As a program: ``small.py FOLDER apply|undo`` does it and prints what it says became of it.
+As a program it answers each line of JSON, ``{"folder": …, "what": "apply" or "undo", "strace": […]}``, with one that says what became
+of it in a child.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ import json
 import os
 import sys
 from pathlib import Path
+
+from forked import in_child
 
 from torchtune_sys.apply import journal, session, undo
 from torchtune_sys.model.actions import Advice, Needs, Safety
@@ -80,18 +83,25 @@ def seen(folder: Path) -> dict[str, str]:
     return {path.removeprefix(f"{folder}/"): content for path, content in found.items()}
 
 
-def main(folder: Path, what: str) -> None:
+def told(folder: Path, what: str) -> str:
     try:
         if what == "apply":
             run = apply(folder)
-            told = {"failed": run.failed, "rolled_back": run.rolled_back, "kept": run.kept}
+            became = {"failed": run.failed, "rolled_back": run.rolled_back, "kept": run.kept}
         else:
             undone = take_back(folder)
-            told = {"failed": undone.failed, "kept": undone.kept}
+            became = {"failed": undone.failed, "kept": undone.kept}
     except Exception as error:
-        told = {"raised": f"{type(error).__name__}: {error}"}
-    print(json.dumps(told))
+        became = {"raised": f"{type(error).__name__}: {error}"}
+    return json.dumps(became)
+
+
+def main() -> None:
+    for line in sys.stdin:
+        asked = json.loads(line)
+        said = in_child(lambda: (0, told(Path(asked["folder"]), asked["what"])), asked["strace"])[1]  # noqa: B023
+        print(said, flush=True)
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2])
+    main()
