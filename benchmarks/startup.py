@@ -6,6 +6,7 @@ kept between runs. Exit status 1 if a stated limit is missed.
 
     ./run bench                         this tool against a bare interpreter and an empty click group
     ./run bench --torch-python PATH     also against ``python -m torch.utils.collect_env`` of that interpreter
+    ./run bench --bundle FILE           also the self-contained file against this installed tool, under the same interpreter
     ./run bench --rivals                also against other checkers, installed in a throw-away environment
 """
 
@@ -33,6 +34,10 @@ LIMITS = {
     ("check", "torch collect_env"): 0.09,
     ("plan", "check"): 1.3,
     ("generate script", "check"): 1.6,
+    ("bundle --help", "--help"): 1.5,
+    ("bundle check", "check"): 1.5,
+    ("python3 bundle --help", "--help"): 1.5,
+    ("python3 bundle check", "check"): 1.5,
 }
 GOALS = {("check", "bare interpreter"): 10.0, ("check", "torch collect_env"): 0.05}
 MEMORY_LIMIT_MB = 60
@@ -59,6 +64,11 @@ def commands(args: argparse.Namespace, scratch: Path) -> dict[str, list[str]]:
     }
     if args.torch_python:
         found["torch collect_env"] = [args.torch_python, "-m", "torch.utils.collect_env"]
+    if args.bundle:
+        bundle = str(args.bundle.resolve())
+        for name in ("--help", "check"):
+            found[f"bundle {name}"] = [bundle, name]
+            found[f"python3 bundle {name}"] = [sys.executable, bundle, name]
     if args.rivals:
         found.update(rivals(scratch))
     return found
@@ -148,9 +158,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--torch-python", metavar="PATH")
+    parser.add_argument("--bundle", metavar="FILE", type=Path)
     parser.add_argument("--rivals", action="store_true")
     args = parser.parse_args()
     scratch = Path(tempfile.mkdtemp())
+    if args.bundle:  # its python3 is the installed tool's
+        os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     try:
         good = report(measure(commands(args, scratch), args.rounds))
         profile()

@@ -63,7 +63,7 @@ def test_it_says_what_it_holds(bundle: Path, env: dict[str, str]) -> None:
     assert all(len(digest) == 64 for digest in told["wheels"].values())
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_training_is_proven_from_it(bundle: Path, env: dict[str, str]) -> None:
     python = os.environ.get("TORCHTUNE_SYS_TEST_TORCH", "0")
     if not os.path.exists(python):

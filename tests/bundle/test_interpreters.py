@@ -49,6 +49,9 @@ def test_a_python_newer_than_all_in_the_file(bundle: Path, tmp_path: Path) -> No
     assert done.returncode == 2
     assert f"Python {dotted(good()[-1])}." in done.stderr
     assert len(done.stderr.splitlines()) == 1
+    monitored = start(interpreters()[good()[-1]], copy, "check", "--format=nagios", env=surroundings())
+    assert (monitored.returncode, monitored.stderr) == (3, "")
+    assert monitored.stdout.startswith("TORCHTUNE-SYS UNKNOWN - ")
 
 
 def test_the_file_for_another_architecture(bundle: Path, tmp_path: Path) -> None:
