@@ -143,14 +143,18 @@ def fill(folder, archive, files):
 
 
 def mark(folder):
-    """Looked through since this boot; younger marks are believed. A folder that may not be written is looked through each time."""
+    """Looked through since this boot; such marks are believed. A folder that may not be written is looked through each time."""
+    checked = os.path.join(folder, ".checked")
     try:
-        checked = os.path.join(folder, ".checked")
         if not os.path.isdir(checked):
             os.mkdir(checked, 0o700)
         path = os.path.join(checked, start.boot())
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600))
         os.utime(path, None)
+        for name in os.listdir(checked):  # one for each boot of each host that shares the home
+            other = os.path.join(checked, name)
+            if time.time() - os.stat(other).st_mtime > 2 * start.DAY_S:
+                os.unlink(other)
     except EnvironmentError:
         pass
 

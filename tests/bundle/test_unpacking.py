@@ -89,6 +89,19 @@ def test_what_a_crash_or_a_cleaner_tore_is_unpacked_anew(
     assert file.read_bytes() == before
 
 
+def test_marks_of_earlier_boots_go(bundle: Path, env: dict[str, str], cache: Path) -> None:
+    """A home that many hosts share would gather one for each boot of each."""
+    start(bundle, "--version", env=env)
+    (folder,) = unpacked(cache)
+    (mark,) = (folder / ".checked").iterdir()
+    for name, hours in (("earlier", 50), ("another-host", 3), (mark.name, 26)):
+        (folder / ".checked" / name).touch()
+        os.utime(folder / ".checked" / name, (time.time() - hours * 3600,) * 2)
+    assert start(bundle, "--version", env=env).returncode == 0
+    assert {path.name for path in (folder / ".checked").iterdir()} == {"another-host", mark.name}
+    assert time.time() - mark.stat().st_mtime < 60
+
+
 def test_old_versions_are_swept_and_those_in_use_kept(bundle: Path, env: dict[str, str], cache: Path) -> None:
     ages = {"0.0.1-a-cp310": 40, "0.0.2-b-cp310": 20, "0.0.3-c-cp310": 40, ".new-killed": 1, ".new-now": 0}
     for name, days in ages.items():
