@@ -54,7 +54,7 @@ print(json.dumps(told))
 """
 PLACE = """
 set -e
-mount -t tmpfs -o size=64m tmpfs /dev/shm
+mount -t tmpfs -o size=${SHM:-64m} tmpfs /dev/shm
 mount -t tmpfs tmpfs /sys/fs/cgroup
 echo 500 >/sys/fs/cgroup/pids.max
 echo 40 >/sys/fs/cgroup/pids.current
@@ -117,6 +117,29 @@ def test_all_that_is_missing_is_told_at_once(tmp_path: Path) -> None:
     assert rows[at].endswith("[dev-shm-too-small]") and "500 processes" in rows[at]
     assert "--shm-size=8192m" in rows[at + 1] and "--pids-limit=-1" in rows[at + 1]
     assert [row.split()[:2] for row in rows[:1]] == [["pass", "import"]] and rows[at + 2].startswith("pass    device")
+
+
+@pytest.mark.slow
+@pytest.mark.long
+def test_it_is_told_although_the_ranks_die_of_it(tmp_path: Path) -> None:
+    """/dev/shm does not hold a batch: the workers of both ranks die, and torchrun ends the one that would print the table."""
+    (tmp_path / "smoke.py").write_text(script.source())
+    argv = [
+        torch_python(),
+        str(tmp_path / "smoke.py"),
+        "--stages",
+        "dataloader",
+        "--nproc-per-node",
+        "2",
+        "--promised",
+        "shm=1024",
+    ]
+    done = contained(*argv, SHM="1m", OMP_NUM_THREADS="1")
+    assert done.returncode == 1
+    rows = done.stderr.splitlines()
+    at = rows.index("rank 0: container failed: /dev/shm holds 1 MiB, 1024 were promised [dev-shm-too-small]")
+    assert "--shm-size=1024m" in rows[at + 1]
+    assert "dataloader failed: " in done.stderr
 
 
 def test_what_nobody_promises_is_a_usage_error(tmp_path: Path) -> None:

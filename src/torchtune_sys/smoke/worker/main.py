@@ -94,6 +94,17 @@ def perform(here: Here, stage: Stage) -> None:
     channel.tell("end", stage=stage.name, seconds=time.monotonic() - started, **ended)
     if not channel.driven:
         faulthandler.cancel_dump_traceback_later()
+        if ended["verdict"] == "fail":
+            say_now(here, ended)
+
+
+def say_now(here: Here, ended: Dict[str, str]) -> None:
+    """The table comes at the end, which a rank need not reach: torchrun ends all when one has failed, and so does the kernel when memory
+    or /dev/shm is used up."""
+    cause = " [%s]" % ended["cause"] if ended["cause"] else ""
+    remedy = "\n    %s" % ended["remedy"] if ended["remedy"] else ""
+    sys.stderr.write("rank %d: %s failed: %s%s%s\n" % (here.rank, here.stage, ended["seen"], cause, remedy))
+    sys.stderr.flush()
 
 
 def chosen(asked: argparse.Namespace) -> List[Stage]:
