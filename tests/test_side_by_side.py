@@ -1,0 +1,44 @@
+"""Two runs of pytest at once, as ``./run test`` starts them: whose words come when, which status counts, and that both end."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).resolve().parent.parent / "scripts" / "side_by_side.py"
+PLAIN = ("-q", "-p", "no:cacheprovider", "-c", "/dev/null", "--rootdir", ".")
+
+
+def start(folder: Path, front: str, beside: str) -> subprocess.Popen[str]:
+    for name, text in (("test_front.py", front), ("test_beside.py", beside)):
+        (folder / name).write_text(f"import time, pathlib\ndef test_it():\n    {text}\n")
+    argv = [sys.executable, str(SCRIPT), *PLAIN, "test_front.py", "--beside", *PLAIN, "test_beside.py"]
+    return subprocess.Popen(
+        argv, cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+
+
+@pytest.mark.parametrize(("front", "beside", "status"), [("pass", "pass", 0), ("assert 0", "pass", 1), ("pass", "assert 0", 1)])
+def test_either_one_counts_and_the_last_line_is_pytest_s(front: str, beside: str, status: int, tmp_path: Path) -> None:
+    child = start(tmp_path, front, beside)
+    said = child.communicate(timeout=60)[0]
+    closing = [line for line in said.splitlines() if line.startswith(("1 passed in ", "1 failed in "))]
+    assert [line.split()[1] for line in closing] == ["passed" if text == "pass" else "failed" for text in (front, beside)]
+    assert said.splitlines()[-1] == closing[-1] and child.returncode == status
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 130)])
+def test_both_end_when_it_is_interrupted(number: signal.Signals, status: int, tmp_path: Path) -> None:
+    waits = "pathlib.Path('{0}').touch(); time.sleep(60)\n"
+    child = start(tmp_path, waits.format("one"), waits.format("two"))
+    until = time.monotonic() + 30
+    while not ((tmp_path / "one").exists() and (tmp_path / "two").exists()) and time.monotonic() < until:
+        time.sleep(0.05)
+    child.send_signal(number)
+    said = child.communicate(timeout=30)[0]
+    assert said.count("KeyboardInterrupt") >= 2 and child.returncode == status, said
