@@ -148,3 +148,11 @@ def test_glibc_is_the_releases_where_it_was_not_seen() -> None:
     assert found.wheel is not None and not any("glibc" in note for note in found.notes)
     absent = msgspec.structs.replace(seen, system=msgspec.structs.replace(seen.system, glibc=Missing(Why.ABSENT, "glibc")))
     assert plan(absent, Wishes()).refused[0].blocked_by == ("glibc",)
+
+
+@pytest.mark.parametrize(("os_id", "release"), SYSTEMS)
+def test_torch_on_the_cpu_gets_a_cpp_compiler(os_id: str, release: str) -> None:
+    """inductor builds C++ for CPU tensors; seen on a new machine: InvalidCxxCompiler, with gcc alone."""
+    found = plan(bare([H100], os_id, release), Wishes(cpu=True))  # gcc is there
+    (packages,) = step(found, "compiler").actions
+    assert isinstance(packages, Packages) and {"g++", "gcc-c++", "gcc" if os_id == "arch" else ""} & set(packages.names)

@@ -55,8 +55,10 @@ def _compiler(s: Snapshot, site: Site, python: Interpreter, wheel: Wheel | None)
     """For a torch that is put in, and for one that is there where it lacks them."""
     facts = s.python
     lacks = isinstance(facts, Missing) or not isinstance(facts.compiler, str)
-    if (lacks and wheel is not None) or fails(s, "c-compiler-missing", "c-library-headers-missing"):
-        yield from _packages(site, "compiler", "a C compiler", "torch.compile builds with it", _TRITON)
+    # On the CPU inductor builds C++ (torch/_inductor/config.py, cpp.cxx), and whether g++ is there was not looked for.
+    wanted = wheel is not None and (lacks or wheel.build == "cpu")
+    if wanted or fails(s, "c-compiler-missing", "c-library-headers-missing"):
+        yield from _packages(site, "compiler", "a C and C++ compiler", "torch.compile builds with them", _TRITON)
     if not python.is_here or not python.program.startswith("/usr/bin/"):
         return  # uv's, conda's and python.org's own builds come with their headers
     unseen = not isinstance(facts, Missing) and facts.headers is not True
