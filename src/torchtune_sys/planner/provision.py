@@ -22,7 +22,8 @@ def provision(
     steps = tuple(step for step in wanted if step.actions)
     made = next((action for step in steps for action in step.actions if isinstance(action, Environment)), None)
     python = f"{made.venv}/bin/python" if made is not None else _there(s)
-    ends = install.refused if not python else ()
+    # Another torch than the one that was asked for proves nothing about that one.
+    ends = install.refused if made is None and (wishes.torch or not python) else ()
     return Provision(
         host=install.host,
         origin=install.origin,
