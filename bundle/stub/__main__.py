@@ -11,6 +11,7 @@ import time
 ID = ""  # the version, and a hash of everything packed
 PYTHONS = {}  # what this interpreter calls its extension modules → the folder with those that were built for it
 MACHINE = ""
+SHARED = ["/tmp", "/var/tmp", "/dev/shm"]
 NOEXEC = 8  # ST_NOEXEC of statvfs(3)
 DAY_S = 86400
 FILE = os.path.dirname(__file__)
@@ -20,12 +21,19 @@ def places():
     """Folders of our own, the best first. Only their last part is not followed where it is a symbolic link."""
     env, uid = os.environ, os.geteuid()
     homes = [env.get("XDG_CACHE_HOME", ""), env.get("HOME", "") and os.path.join(env["HOME"], ".cache")]
-    shared = [env.get("TMPDIR", ""), "/tmp", "/var/tmp", "/dev/shm"]
+    shared = [env.get("TMPDIR", "")] + SHARED
     found = [env.get("TORCHTUNE_SYS_CACHE", "").rstrip("/")]
     found += [os.path.join(home, "torchtune-sys") for home in homes + ([] if uid else ["/var/cache"])]
     found += [os.path.join(folder, "torchtune-sys-%d" % uid) for folder in shared]
-    whole = [os.path.split(path) for path in found if os.path.isabs(path)]
-    return [os.path.join(os.path.realpath(above), name) for above, name in whole if name]
+    for path in found:
+        above, name = os.path.split(path)
+        if os.path.isabs(path) and name:
+            yield os.path.join(os.path.realpath(above), name)
+    for folder in SHARED:  # made where somebody else has the usual name
+        if os.access(folder, os.R_OK):
+            for name in sorted(os.listdir(folder)):
+                if name.startswith("torchtune-sys-%d-" % uid):
+                    yield os.path.join(os.path.realpath(folder), name)
 
 
 def distrust(place):

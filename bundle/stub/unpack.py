@@ -1,5 +1,6 @@
 """Unpack what this interpreter needs: once, as a whole or not at all, where nobody else may write."""
 
+import itertools
 import os
 import time
 
@@ -39,13 +40,27 @@ def somewhere(tag, archive, files):
     """In the first folder that serves; from memory where libraries may be mapped from none of them."""
     tried = []
     for mapped in (map_file, map_memory):
-        for place in start.places():
+        for place in itertools.chain(start.places(), own_names()):
             try:
                 return usable(place, tag, archive, files, mapped)
             except (Unusable, EnvironmentError) as error:
                 tried.append("%s (%s)" % (place, getattr(error, "strerror", None) or error))
     shown = [words for number, words in enumerate(tried) if words not in tried[:number]]
     return say("no folder to unpack to: %s; name one that this user may write: TORCHTUNE_SYS_CACHE=/folder" % ", ".join(shown))
+
+
+def own_names():
+    """Where somebody else has the usual names: names that nobody could know. Later starts find them."""
+    import shutil
+    import tempfile
+
+    for folder in start.SHARED:
+        try:
+            place = tempfile.mkdtemp(prefix="torchtune-sys-%d-" % os.geteuid(), dir=os.path.realpath(folder))
+        except EnvironmentError:
+            continue
+        yield place
+        shutil.rmtree(place, ignore_errors=True)  # it did not serve
 
 
 def usable(place, tag, archive, files, mapped):
@@ -133,8 +148,10 @@ def fill(folder, archive, files):
             with open(where, "wb") as file:
                 file.write(archive.read(info))
             os.utime(where, (time.time(), 315532800))  # noted in .pyc files: the same on every host, after 1980-01-01
-        if os.path.isdir(folder):  # a damaged one
-            os.rename(folder, tempfile.mkdtemp(prefix=".old-", dir=os.path.dirname(folder)))
+        if os.path.isdir(folder):
+            damaged = tempfile.mkdtemp(prefix=".old-", dir=os.path.dirname(folder))
+            os.rename(folder, damaged)
+            shutil.rmtree(damaged, ignore_errors=True)
         os.rename(made, folder)
     except BaseException as error:
         shutil.rmtree(made, ignore_errors=True)

@@ -95,7 +95,7 @@ def test_no_python_at_all(bundle: Path, tmp_path: Path) -> None:
 
 def test_what_the_environment_sets_does_not_steer_it(bundle: Path, tmp_path: Path) -> None:
     """For the file itself; what is set for the interpreter one trains with still reaches that one."""
-    for name in ("click", "msgspec", "sitecustomize", "usercustomize", "json", "torchtune_sys"):
+    for name in ("click", "msgspec", "sitecustomize", "usercustomize", "signal", "gettext", "torchtune_sys"):
         (tmp_path / f"{name}.py").write_text("raise SystemExit('steered')\n")
     env = surroundings(HOME=str(tmp_path), PYTHONPATH=str(tmp_path), PYTHONSTARTUP=str(tmp_path / "click.py"), PYTHONOPTIMIZE="2")
     shell = start(bundle, "rules", env={**env, "PYTHONHOME": "/nonexistent"}, cwd=tmp_path)

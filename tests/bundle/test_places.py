@@ -124,6 +124,15 @@ def test_a_folder_that_somebody_prepared_is_refused(kind: str, name: str, bundle
     assert done.stdout.startswith("torchtune-sys, version"), done.stderr
 
 
+def test_every_usual_name_is_taken(bundle: Path) -> None:
+    """Anybody may do that; also root of a user namespace meets the folders of the host's root."""
+    mounts = each("size=50m") + "".join(f"\nmkdir {folder}/torchtune-sys-{NOBODY}" for folder in SHARED)
+    command = f"for i in 1 2; do {system_python()} tt.pyz rules >/dev/null; done; ls -d /*/torchtune-sys-{NOBODY}-* /var/tmp/*-{NOBODY}-*"
+    done = apart(bundle, mounts, "sh", "-c", command, user=NOBODY)
+    assert "torchtune-sys: " not in done.stderr
+    assert len(done.stdout.split()) == 1  # the second start found what the first had made
+
+
 def test_root_does_not_take_what_lies_in_a_users_home(bundle: Path, name: str) -> None:
     """As below sudo, which may keep HOME."""
     trap = TRAP.replace("$(cat /run/tt-name)", name)
