@@ -73,6 +73,17 @@ def wheelhouse(folder: Path, python: str) -> None:
         pytest.skip(f"no wheels: {done.stderr[-300:]}")
 
 
+def debian(suite: str, packages: tuple[str, ...]) -> Path:
+    """A small Debian with Python as an archive, made once."""
+    folder = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "torchtune-sys-tests"
+    made, draft = folder / f"debian-{suite}-python.tar", folder / f"debian-{suite}-python.{os.getpid()}.tar"
+    if not made.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        run("mmdebstrap", "-q", "--variant=minbase", f"--include={','.join(packages)}", suite, str(draft))
+        draft.rename(made)
+    return made
+
+
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     missing = [program for program in NEEDED if shutil.which(program) is None]
@@ -89,13 +100,10 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     (folder / "smoke.py").write_text(script.source())
     with tempfile.TemporaryDirectory() as store:  # podman takes no longer path than 50 signs
         stores = ("--root", f"{store}/s", "--runroot", f"{store}/r", "--storage-driver", "overlay")
-        include = f"--include={','.join(image.base.packages)}"
-        run("mmdebstrap", "-q", "--variant=minbase", include, system["VERSION_CODENAME"], f"{store}/base.tar")
-        run("podman", *stores, "import", "-q", f"{store}/base.tar", base)
+        run("podman", *stores, "import", "-q", str(debian(system["VERSION_CODENAME"], image.base.packages)), base)
         built = ("buildah", *stores, "bud", "--isolation=chroot", "--layers=false", "--pull=never", "--tag", dockerfile.NAME)
         run("unshare", "--net", *built, str(folder), timeout=500)
         yield Place(stores, image)
-        run("podman", *stores, "rmi", "--all", "--force")
 
 
 def smoke(place: Place) -> list[str]:
@@ -145,6 +153,6 @@ print(getpass.getuser(), os.getuid(), os.access("/opt/venv", os.W_OK), os.access
 
 @pytest.mark.parametrize(("user", "uid"), [([], 1000), (["--user", "12345"], 12345)])
 def test_the_user_has_a_name_and_a_home_and_cannot_change_torch(place: Place, user: list[str], uid: int) -> None:
-    done = place.container(user, "python", "-W", "ignore", "-c", WHO)
+    done = place.container([*place.flags(), *user], "python", "-W", "ignore", "-c", WHO)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["trainer", str(uid), "False", "False", "/home/trainer"]

@@ -160,7 +160,7 @@ def _content(s: Snapshot, base: Base, wishes: ImageWishes) -> Iterator[Content]:
     if base.packages:
         yield Content(names=base.packages, why="Python, and what makes environments with it", source=base.source)
     if wishes.compiler:
-        names, source = images.packages(base.manager, "compiler")
+        names, source = _packages(base, "compiler")
         why = "torch.compile builds with them and with Python's headers; 0.3 GB, --no-compiler leaves them out"
         yield Content(names=(*names, *base.headers), why=why, source=f"{_TRITON}; {source}", programs=("gcc", "g++"))
     if _has_numactl(s, wishes):
