@@ -15,7 +15,7 @@ from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing
 from torchtune_sys.model.values import known as value
 from torchtune_sys.model.version import Version, version
-from torchtune_sys.planner import install_driver, install_python, install_rest, install_torch, install_wheel
+from torchtune_sys.planner import install_driver, install_python, install_rest, install_rocm, install_torch, install_wheel
 from torchtune_sys.planner.install_host import (
     Card,
     cards,
@@ -36,8 +36,6 @@ from torchtune_sys.planner.install_torch import Place
 def plan(s: Snapshot, wishes: Wishes) -> Install:
     """Never raises: what cannot be had, or could not be seen, is a refusal or a note."""
     found = Install(host=host_name(s), origin=s.origin, system=system_name(s))
-    if not wishes.cpu and not is_nvidia(s) and is_amd(s):
-        return msgspec.structs.replace(found, refused=(rocm(),))
     python = interpreter(s, wishes)
     there = _stays(s, wishes)
     if there and isinstance(python, Interpreter):
@@ -48,6 +46,8 @@ def plan(s: Snapshot, wishes: Wishes) -> Install:
         assert isinstance(refused, Refused)
         driver, more = (None, ()) if wishes.cpu or not is_nvidia(s) else _driver_alone(s, wishes)
         return _assemble(s, wishes, found, None, driver, None, (refused, *more))
+    if not wishes.cpu and not is_nvidia(s) and is_amd(s):
+        return _for_amd(s, wishes, found, python, place)
     if wishes.cpu or not is_nvidia(s):
         return _for_cpu(s, wishes, found, python, place)
     return _for_gpu(s, wishes, found, python, place)
@@ -68,13 +68,14 @@ def system_name(s: Snapshot) -> str:
 
 
 def rocm() -> Refused:
+    """For images: of the wheels for ROCm, what else a container needs for them is not told here."""
     return Refused(
         key="torch",
-        what="torch for ROCm",
-        reason="the tables here do not hold which ROCm wheels there are, and for which GPUs",
+        what="an image for ROCm",
+        reason="no image for ROCm is made here",
         blocked_by=("build",),
-        way=f"choose ROCm at {known.ROCM_GUIDE}, or uv pip install torch --torch-backend=auto; --cpu gives the CPU's commands",
-        source="https://docs.astral.sh/uv/guides/integration/pytorch",
+        way="AMD's images (rocm/pytorch), or generate install on the host; --cpu gives an image for the CPU",
+        source="https://rocm.docs.amd.com/projects/install-on-linux/en/latest/install/3rd-party/pytorch-install.html",
     )
 
 
@@ -107,6 +108,15 @@ def _for_cpu(s: Snapshot, wishes: Wishes, found: Install, python: Interpreter, p
     refused = (chosen,) if isinstance(chosen, Refused) else ()
     wheel = chosen if isinstance(chosen, Wheel) else None
     return _assemble(s, wishes, found, wheel, None, python, refused)
+
+
+def _for_amd(s: Snapshot, wishes: Wishes, found: Install, python: Interpreter, place: Place) -> Install:
+    chosen = install_rocm.choose(s, place, wishes)
+    if isinstance(chosen, Refused):
+        return _assemble(s, wishes, found, None, None, python, (chosen,))
+    note = f"the wheel brings ROCm's libraries; whether amdgpu here is new enough for them: {install_rocm.DRIVERS}"
+    found = msgspec.structs.replace(found, notes=(*found.notes, note))
+    return _assemble(s, wishes, found, chosen, None, python, ())
 
 
 def _for_gpu(s: Snapshot, wishes: Wishes, found: Install, python: Interpreter, place: Place) -> Install:
@@ -316,7 +326,7 @@ def _newer(s: Snapshot, wishes: Wishes, wheel: Wheel | None) -> Iterator[str]:
 
 def _newer_python(s: Snapshot, wishes: Wishes, wheel: Wheel | None, driver: Driver | None) -> Iterator[str]:
     """What another Python of the distribution would allow."""
-    if wheel is None or wishes.torch or wishes.python or owner(s) is not None:
+    if wheel is None or wishes.torch or wishes.python or owner(s) is not None or wheel.build.startswith("rocm"):
         return
     runs = () if driver is None else version(driver.installed) or install_driver.first_version(driver.branch)
     capabilities = tuple(sorted({cc for card in cards(s) for cc in card.capabilities}))
@@ -346,5 +356,5 @@ def _notes(s: Snapshot, wishes: Wishes, wheel: Wheel | None, driver: Driver | No
     if any(card.name.startswith(("NVIDIA GB200", "GB200", "NVIDIA GB300", "GB300")) for card in cards(s)) and not wishes.cpu:
         page = "https://docs.nvidia.com/multi-node-nvlink-systems/"
         yield f"the rack's switch trays run the fabric manager; for NVLink between hosts nvidia-imex in the driver's version: {page}"
-    if wheel is not None and wheel.build != "cpu":
+    if wheel is not None and wheel.build.startswith("cu"):
         yield "no CUDA toolkit, cuDNN or NCCL of the system is needed: the wheel brings its own"

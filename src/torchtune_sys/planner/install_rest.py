@@ -81,7 +81,7 @@ def after(s: Snapshot, site: Site, driver: Driver | None, wishes: Wishes, wheel:
     if wheel is not None and (wheel.build == "cpu" or "jemalloc" in wishes.extras):
         why = "for CPU tensors: freed memory is taken again; torchtune-sys generate env says how to preload it, measure it"
         yield from _packages(site, "jemalloc", "jemalloc", why, _TUNING_GUIDE, optional=True)
-    if "cuda-toolkit" in wishes.extras and wheel is not None and wheel.build != "cpu":
+    if "cuda-toolkit" in wishes.extras and wheel is not None and wheel.build.startswith("cu"):
         yield from _toolkit(site, wheel)
 
 

@@ -20,6 +20,7 @@ ASKED_BY: dict[str, tuple[str, ...]] = {
     "gpu-arch-not-in-wheel": _TORCH,
     "cpu-only-build": _TORCH,
     "rocm-build-on-nvidia-host": _TORCH,
+    "cuda-build-on-amd-host": _TORCH,
     "glibc-too-old": _TORCH,
     "no-wheel-for-python": _TORCH,
     "c-compiler-missing": ("compiler",),

@@ -1,0 +1,72 @@
+"""Which wheels of torch there are for ROCm, and for which AMD GPUs."""
+
+from __future__ import annotations
+
+import functools
+
+import msgspec
+
+from torchtune_sys.knowledge import torch as known
+from torchtune_sys.knowledge.install_torch import INDEX
+from torchtune_sys.knowledge.tables import rows
+from torchtune_sys.model.version import Version
+
+MACHINE = "x86_64"
+
+
+class Build(msgspec.Struct, frozen=True, kw_only=True):
+    torch: str
+    rocm: str
+    """``7.2``"""
+    gfx: tuple[str, ...]
+    """GPU code that it holds."""
+    abis: tuple[str, ...]
+    glibc: Version
+    torchvision: str
+    """A specifier."""
+    source: str
+
+    @property
+    def name(self) -> str:
+        """``rocm7.2``"""
+        return f"rocm{self.rocm}"
+
+    @property
+    def index(self) -> str:
+        return f"{INDEX}{self.name}"
+
+
+@functools.cache
+def builds() -> tuple[Build, ...]:
+    """Newest release first.
+
+    >>> [(item.torch, item.name) for item in builds()][0]
+    ('2.13.0', 'rocm7.2')
+    """
+    return tuple(_build(row) for row in rows("torch_rocm"))
+
+
+def _build(row: dict[str, str]) -> Build:
+    release = known.release(row["torch"])
+    assert release is not None, row["torch"]
+    vision = release.torchvision
+    return Build(
+        torch=row["torch"],
+        rocm=row["rocm"],
+        gfx=tuple(row["gfx"].split()),
+        # Free-threaded interpreters: no source tells whether there are such wheels.
+        abis=tuple(abi for abi in release.abis if not abi.endswith("t")),
+        glibc=(2, 28),
+        torchvision=vision if vision.startswith(">=") else f"=={vision}",
+        source=row["source"],
+    )
+
+
+def gpu(device: str) -> tuple[str, str]:
+    """Name and gfx by PCI device id (``0x74a1`` or ``74a1``); empty strings where no table tells.
+
+    >>> gpu("0x74a1"), gpu("ffff")
+    (('AMD Instinct MI300X', 'gfx942'), ('', ''))
+    """
+    number = device.removeprefix("0x").lower()
+    return next(((row["name"], row["gfx"]) for row in rows("amd_gpus") if row["pci_device_id"] == number), ("", ""))
