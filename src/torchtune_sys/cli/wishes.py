@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 EXTRAS = ("container-toolkit", "cuda-toolkit", "jemalloc", "rdma")
+_SYSTEM = (
+    r"/|/(bin|boot|dev|etc|home|lib\d*|media|mnt|opt|proc|root|run|sbin|srv|sys|tmp|var)|/usr(/(s?bin|lib\d*|local(/s?bin)?))?"
+)
 _TORCH = r"(?:torch==|v)?(\d+\.\d+(?:\.\d+)?)(?:\+(cpu|cu\d{2,3}))?"
 _PYTHON = r"3\.\d{1,2}t?"
 
@@ -52,12 +55,22 @@ def wishes_of(options: Mapping[str, Any]) -> tuple[Wishes, str | None]:
             python=python if named else "",
             cpu=cpu,
             tool=options.get("tool") or "pip",
-            venv=options["venv"],
+            venv=_folder(options["venv"]),
             branch=options["branch"],
             extras=tuple(options["extras"]),
         ),
         None if named else python,
     )
+
+
+def _folder(text: str) -> str:
+    """A folder that an environment may be made in: in a system's own one it would take the place of the system's Python."""
+    whole = "/" + "/".join(part for part in text.split("/") if part not in ("", "."))
+    if not text.strip() or not text.isprintable():
+        raise click.BadParameter("an environment needs a folder with a name.", param_hint="--venv")
+    if text.startswith("/") and (re.fullmatch(_SYSTEM, whole) or "/../" in f"{whole}/"):
+        raise click.BadParameter(f"{text} is not to become an environment; name a folder in it.", param_hint="--venv")
+    return text
 
 
 def torch_wish(text: str | None, cpu: bool) -> tuple[str, bool]:

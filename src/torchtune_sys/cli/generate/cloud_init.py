@@ -44,10 +44,12 @@ def command(**options: Any) -> int:
     from torchtune_sys.render.cloud_init import fits, user_data
 
     url = options["url"] or ""
-    if url and not re.fullmatch(_URL, url):
+    if options["url"] is not None and not re.fullmatch(_URL, url):
         raise click.BadParameter(f"{url} is no http or https address.", param_hint="--url")
     if bool(url) is not bool(options["script"]):
         raise click.UsageError("--url says where the script will lie, and --script writes it: give both.")
+    if url and options["script"] == options["output"]:
+        raise click.UsageError("--script and --output name one file: give two.")
     made, text = provisioned(options)
     if url:
         give(text, options["script"], machine=True)
