@@ -14,7 +14,7 @@ from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing
 from torchtune_sys.model.values import known as value
 from torchtune_sys.model.version import Version, show, version
-from torchtune_sys.planner import image_flags, install, install_driver, install_torch, install_wheel
+from torchtune_sys.planner import image_flags, install, install_branch, install_torch, install_wheel
 from torchtune_sys.planner.install_host import cards, is_amd, is_nvidia, machine_of, running_driver
 from torchtune_sys.planner.install_python import Interpreter, interpreter
 from torchtune_sys.planner.install_torch import Place
@@ -101,8 +101,8 @@ def _driver(s: Snapshot) -> Version | Refused:
     here = version(running_driver(s))
     if here:
         return here
-    chosen = install_driver.choose(cards(s))
-    return chosen if isinstance(chosen, Refused) else install_driver.first_version(chosen.branch)
+    chosen = install_branch.choose(cards(s))
+    return chosen if isinstance(chosen, Refused) else install_branch.first_version(chosen.branch)
 
 
 def _chosen(s: Snapshot, wishes: ImageWishes, bases: tuple[Base, ...], driver: Version | None) -> tuple[Base, Wheel] | Refused:

@@ -6,16 +6,22 @@ from collections.abc import Iterator
 
 import msgspec
 
-from torchtune_sys.knowledge import eol
 from torchtune_sys.knowledge import install as known
 from torchtune_sys.knowledge import torch as torches
-from torchtune_sys.model.facts.system import Os
 from torchtune_sys.model.install import Driver, Install, Refused, Step, Wheel, Wishes
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing
 from torchtune_sys.model.values import known as value
 from torchtune_sys.model.version import Version, version
-from torchtune_sys.planner import install_driver, install_python, install_rest, install_rocm, install_torch, install_wheel
+from torchtune_sys.planner import (
+    install_branch,
+    install_driver,
+    install_python,
+    install_rest,
+    install_rocm,
+    install_torch,
+    install_wheel,
+)
 from torchtune_sys.planner.install_host import (
     Card,
     cards,
@@ -24,12 +30,13 @@ from torchtune_sys.planner.install_host import (
     is_amd,
     is_nvidia,
     machine_of,
+    os_of,
     owner,
-    packaged_pythons,
     running_driver,
 )
+from torchtune_sys.planner.install_notes import notes
 from torchtune_sys.planner.install_python import Interpreter, interpreter
-from torchtune_sys.planner.install_site import Site, is_native
+from torchtune_sys.planner.install_site import Site, site_of
 from torchtune_sys.planner.install_torch import Place
 
 
@@ -57,12 +64,8 @@ def host_name(s: Snapshot) -> str:
     return "" if isinstance(s.system, Missing) else value(s.system.hostname, "")
 
 
-def _os(s: Snapshot) -> Os | None:
-    return None if isinstance(s.system, Missing) or isinstance(s.system.os, Missing) else s.system.os
-
-
 def system_name(s: Snapshot) -> str:
-    os = _os(s)
+    os = os_of(s)
     words = os.pretty_name if os is not None else "a system of a kind that could not be seen"
     return f"{words} ({machine_of(s) or 'machine not seen'})"
 
@@ -141,7 +144,7 @@ def _for_gpu(s: Snapshot, wishes: Wishes, found: Install, python: Interpreter, p
     driver = _new_driver(s, here, needed, wishes)
     if isinstance(driver, Refused):
         return _assemble(s, wishes, found, None, current, python, (*current_refusal, driver))
-    after = msgspec.structs.replace(place, driver=install_driver.first_version(driver.branch))
+    after = msgspec.structs.replace(place, driver=install_branch.first_version(driver.branch))
     chosen = install_torch.choose(after, wishes.torch)
     refused = (chosen,) if isinstance(chosen, Refused) else ()
     return _assemble(s, wishes, found, chosen if isinstance(chosen, Wheel) else None, driver, python, refused)
@@ -168,10 +171,10 @@ def _current(s: Snapshot, here: tuple[Card, ...]) -> Driver | None:
         return None
     flavour = "" if isinstance(s.driver, Missing) else value(s.driver.module_flavour, "")
     kept = Driver(branch=version(installed)[0], module=flavour, installed=installed)
-    found = install_driver.range_for(here) if here else None
+    found = install_branch.range_for(here) if here else None
     if found is None or isinstance(found, Refused) or owner(s) is not None:
         return kept  # nothing to hold against it
-    return kept if install_driver.serves(found, version(installed), flavour) else None
+    return kept if install_branch.serves(found, version(installed), flavour) else None
 
 
 def _new_driver(s: Snapshot, here: tuple[Card, ...], needed: Version, wishes: Wishes) -> Driver | Refused:
@@ -182,7 +185,7 @@ def _new_driver(s: Snapshot, here: tuple[Card, ...], needed: Version, wishes: Wi
         return Refused(
             key="driver", what="an NVIDIA driver", reason=reason, blocked_by=blocked, way=way, source=known.DRIVER_GUIDE
         )
-    return install_driver.choose(here, needed, wishes.branch)
+    return install_branch.choose(here, needed, wishes.branch)
 
 
 def _driver_alone(s: Snapshot, wishes: Wishes) -> tuple[Driver | None, tuple[Refused, ...]]:
@@ -204,7 +207,7 @@ def _assemble(
     python: Interpreter | None,
     refused: tuple[Refused, ...],
 ) -> Install:
-    site = _site(s)
+    site = site_of(s)
     steps: list[Step] = []
     refusals = [install_python.with_way(item, s, wishes) for item in refused]
     if driver is not None and not driver.installed:
@@ -226,7 +229,7 @@ def _assemble(
         driver=driver,
         steps=tuple(steps),
         refused=tuple(refusals),
-        notes=(*found.notes, *_notes(s, wishes, wheel, driver, site)),
+        notes=(*found.notes, *notes(s, wishes, wheel, driver, site)),
     )
 
 
@@ -241,40 +244,6 @@ def _missing_fabric(s: Snapshot, site: Site, driver: Driver | None) -> Iterator[
     step = install_driver.exact_fabric(site, driver.installed, cards(s), runs=other)
     if step is not None:
         yield step
-
-
-def _site(s: Snapshot) -> Site | Refused:
-    os = _os(s)
-    page = known.DRIVER_GUIDE
-    if os is None:
-        return _no_system("which distribution this is could not be seen", f"follow {page}")
-    name = os.pretty_name or os.id
-    found = known.system(os.id, os.version)
-    if found is None:
-        end = eol.end_of_life(os.id, os.version, os.pretty_name)
-        if end is not None and end.date < eol.AS_OF:
-            way = "install a release that gets security updates, and come back"
-            sold = f"; {end.extended_by} sells updates until {end.extended}" if end.extended else ""
-            return _no_system(f"{name} ended on {end.date}{sold}, and today's packages of the driver are not made for it", way)
-        return _no_system(
-            f"NVIDIA's packages for {name} are not on record here", f"follow {page}, or take a release that it lists"
-        )
-    kernel = "" if isinstance(s.system, Missing) else value(s.system.kernel, "")
-    return Site(
-        system=found,
-        os_id=os.id,
-        os_version=os.version,
-        codename=os.codename,
-        machine=machine_of(s),
-        kernel=kernel,
-        native=found.family == "ubuntu" and is_native(s),
-    )
-
-
-def _no_system(reason: str, way: str) -> Refused:
-    return Refused(
-        key="packages", what="the system's packages", reason=reason, blocked_by=("system",), way=way, source=known.DRIVER_GUIDE
-    )
 
 
 def _installed(s: Snapshot, wishes: Wishes) -> str:
@@ -300,61 +269,3 @@ def _stays(s: Snapshot, wishes: Wishes) -> str:
     if not there or wishes.torch or (wishes.cpu and "+cpu" not in there):
         return ""
     return "" if fails(s, *_WRONG_BUILD) else there
-
-
-def _newer(s: Snapshot, wishes: Wishes, wheel: Wheel | None) -> Iterator[str]:
-    """What a newer driver would allow."""
-    here = cards(s)
-    served = None if wheel is None or wishes.torch or not here or owner(s) is not None else install_driver.choose(here)
-    if wheel is None or not isinstance(served, Driver):
-        return
-    place = Place(
-        machine=wheel.machine,
-        abi=wheel.abi,
-        glibc=glibc(s) or (),
-        capabilities=tuple(sorted({cc for card in here for cc in card.capabilities})),
-        driver=install_driver.first_version(served.branch),
-    )
-    better = install_torch.choose(place)
-    if (
-        isinstance(better, Wheel)
-        and version(better.torch) > version(wheel.torch)
-        and version(better.driver) > version(running_driver(s))
-    ):
-        yield f"with driver branch {served.branch} torch {better.local} would run here: --torch {better.torch} gives the steps"
-
-
-def _newer_python(s: Snapshot, wishes: Wishes, wheel: Wheel | None, driver: Driver | None) -> Iterator[str]:
-    """What another Python of the distribution would allow."""
-    if wheel is None or wishes.torch or wishes.python or owner(s) is not None or wheel.build.startswith("rocm"):
-        return
-    runs = () if driver is None else version(driver.installed) or install_driver.first_version(driver.branch)
-    capabilities = tuple(sorted({cc for card in cards(s) for cc in card.capabilities}))
-    for own in packaged_pythons(s):
-        place = Place(machine=wheel.machine, abi=own.abi, glibc=glibc(s) or (), capabilities=capabilities, driver=runs)
-        better = install_torch.choose(place, cpu=wheel.build == "cpu")
-        if isinstance(better, Wheel) and version(better.torch) > version(wheel.torch):
-            yield f"with the distribution's own Python {own.version} torch {better.local} would run here: --python {own.version}"
-            return
-
-
-def _notes(s: Snapshot, wishes: Wishes, wheel: Wheel | None, driver: Driver | None, site: Site | Refused) -> Iterator[str]:
-    if wheel is not None and not glibc(s):
-        yield f"glibc could not be seen: the wheel needs {wheel.glibc}"
-    yield from _newer_python(s, wishes, wheel, driver)
-    if driver is not None and driver.installed:
-        yield f"driver {driver.installed} stays"
-        yield from _newer(s, wishes, wheel)
-    owned = owner(s)
-    if owned is not None and not wishes.cpu:
-        yield f"{owned[0]}; {owned[1]}"
-    if isinstance(site, Site) and driver is not None and not driver.installed:
-        if not isinstance(s.driver, Missing) and s.driver.secure_boot is True:
-            yield "Secure Boot is on: the module is signed with a key of this host, which the next start asks to enrol (mokutil)"
-        if site.system.confidence != "high":
-            yield f"the repository's name {site.system.repository} is from: {site.system.source}"
-    if any(card.name.startswith(("NVIDIA GB200", "GB200", "NVIDIA GB300", "GB300")) for card in cards(s)) and not wishes.cpu:
-        page = "https://docs.nvidia.com/multi-node-nvlink-systems/"
-        yield f"the rack's switch trays run the fabric manager; for NVLink between hosts nvidia-imex in the driver's version: {page}"
-    if wheel is not None and wheel.build.startswith("cu"):
-        yield "no CUDA toolkit, cuDNN or NCCL of the system is needed: the wheel brings its own"

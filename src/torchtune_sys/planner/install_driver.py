@@ -1,111 +1,22 @@
-"""Which driver serves these GPUs, and the steps that bring it onto a distribution."""
+"""The steps that bring a driver onto a distribution, with what must have its version."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-import msgspec
-
 from torchtune_sys.knowledge import install as known
-from torchtune_sys.model.install import Action, Driver, File, Refused, Step
-from torchtune_sys.model.version import Version, version
-from torchtune_sys.planner.install_host import Card, generations, unknown_architectures
+from torchtune_sys.model.install import Action, Driver, File, Step
+from torchtune_sys.model.version import version
+from torchtune_sys.planner.install_branch import module_reason
+from torchtune_sys.planner.install_host import Card
 from torchtune_sys.planner.install_repository import headers, repository
 from torchtune_sys.planner.install_site import Site, install, root
-from torchtune_sys.planner.install_torch import show_driver
 
-_PROPRIETARY_REMOVED = 620
-"""Driver guide 620, "Proprietary Kernel Modules Removed"."""
 _FIRST_WITHOUT_BRANCH_NAMES = 590
 """From it on the packages of NVIDIA's repositories for Debian and Ubuntu have no branch in their names."""
 
 
 _AUR = "https://aur.archlinux.org/packages/nvidia-580xx-dkms"
-
-
-class Range(msgspec.Struct, frozen=True, kw_only=True):
-    """The driver branches that serve all of a host's GPUs."""
-
-    first: int
-    last: int | None
-    modules: tuple[str, ...]
-    """The kernel modules that serve all of them: ``open``, ``proprietary``."""
-
-
-def range_for(cards: tuple[Card, ...]) -> Range | Refused:
-    strange = unknown_architectures(cards)
-    if strange:
-        return _refused(f"no table knows {strange[0].name}", f"look up its driver at {known.LEGACY_DRIVERS}")
-    archs = generations(cards)
-    announced = [arch.name for arch in archs if arch.first_branch is None]
-    if announced:
-        return _refused(f"no driver branch is on record for {announced[0]}", f"see {known.DRIVER_GUIDE}")
-    newest = max(archs, key=lambda arch: arch.first_branch or 0)
-    oldest = min(archs, key=lambda arch: arch.last_branch or 9999)
-    first = newest.first_branch or 0
-    if oldest.last_branch is not None and oldest.last_branch < first:
-        reason = f"{newest.name} needs R{first} or newer, and no driver after R{oldest.last_branch} serves {oldest.name}"
-        return _refused(reason, f"take the {oldest.name} or the {newest.name} GPU out of this host")
-    closed = [arch.name for arch in archs if arch.open_module == "no"]
-    opened = [arch.name for arch in archs if arch.open_module == "only"]
-    if closed and opened:
-        reason = f"{closed[0]} needs the proprietary kernel module, {opened[0]} the open one, and a host has one of them"
-        return _refused(reason, f"take the {closed[0]} or the {opened[0]} GPU out of this host")
-    modules = ("proprietary",) if closed else ("open",) if opened else ("open", "proprietary")
-    return Range(first=first, last=oldest.last_branch, modules=modules)
-
-
-def _refused(reason: str, way: str, newest: str = "") -> Refused:
-    return Refused(
-        key="driver",
-        what="an NVIDIA driver",
-        reason=reason,
-        blocked_by=("gpu",),
-        newest=newest,
-        way=way,
-        source=known.DRIVER_GUIDE,
-    )
-
-
-def serves(found: Range, installed: Version, flavour: str) -> bool:
-    """Whether a driver that is installed already serves every GPU of the host."""
-    if not installed or installed[0] < found.first or (found.last is not None and installed[0] > found.last):
-        return False
-    return flavour in ("", *found.modules)
-
-
-def choose(cards: tuple[Card, ...], needed: Version = (), wish: int | None = None) -> Driver | Refused:
-    """The branch to install: the wished one, else the first of the table that serves all GPUs and is new enough."""
-    found = range_for(cards)
-    if isinstance(found, Refused):
-        return found
-    offered = known.driver_branches()
-    fitting = [
-        item
-        for item in offered
-        if found.first <= item.branch <= (found.last or item.branch)
-        and item.first >= needed
-        and (item.branch < _PROPRIETARY_REMOVED or "open" in found.modules)
-    ]
-    chosen = next((item for item in fitting if wish in (None, item.branch)), None)
-    newest = f"driver branch {max(item.branch for item in fitting)}" if fitting else ""
-    if chosen is None and wish is not None:
-        names = " ".join(str(item.branch) for item in fitting) or "none"
-        served = f"R{found.first} to {f'R{found.last}' if found.last else 'the newest'}"
-        floor = f", and torch asks for {show_driver(needed)}" if needed else ""
-        return _refused(f"branch {wish} is none of those that fit: {names} (these GPUs: {served}{floor})", "leave it out", newest)
-    if chosen is None:
-        last = f"R{found.last}" if found.last else f"R{found.first}"
-        reason = f"the last branch for these GPUs is {last}, and no repository of a current distribution on record has it"
-        return _refused(reason, f"NVIDIA's installer of {last}, by hand: {known.LEGACY_DRIVERS}")
-    # Turing to Hopper run with either; NVIDIA's default has been the open one since R560.
-    why = f"{chosen.kind}, until {chosen.end}"
-    return Driver(branch=chosen.branch, module=found.modules[0], why=why)
-
-
-def first_version(branch: int) -> Version:
-    """The oldest version that installing this branch may give."""
-    return next(item.first for item in known.driver_branches() if item.branch == branch)
 
 
 def steps(site: Site, driver: Driver, cards: tuple[Card, ...]) -> Iterator[Step]:
@@ -125,7 +36,7 @@ def _pinned(site: Site, driver: Driver, cards: tuple[Card, ...]) -> Step:
     found = known.packages(family, purpose, branch=branch)
     kind = "open" if driver.module == "open" else "proprietary"
     title = f"the driver, branch {branch}, {kind} kernel module"
-    why = f"{driver.why}; {_module_reason(driver, cards)}" if driver.why else _module_reason(driver, cards)
+    why = f"{driver.why}; {module_reason(driver, cards)}" if driver.why else module_reason(driver, cards)
     if family == "arch":
         title = f"the driver as it is today, {kind} kernel module (a rolling release keeps no branch)"
     if found is None:
@@ -153,17 +64,6 @@ def _of_branch(site: Site, driver: Driver, names: tuple[str, ...]) -> tuple[str,
     if site.system.manager != "zypper":
         return names
     return tuple(f"{name}<{driver.branch + 1}" for name in names)
-
-
-def _module_reason(driver: Driver, cards: tuple[Card, ...]) -> str:
-    archs = generations(cards)
-    closed = next((arch for arch in archs if arch.open_module == "no"), None)
-    opened = next((arch for arch in archs if arch.open_module == "only"), None)
-    if closed is not None:
-        return f"{closed.name} is served by the proprietary module alone, up to R{closed.last_branch}"
-    if opened is not None:
-        return f"{opened.name} is served by the open module alone"
-    return f"the {driver.module} module serves these GPUs"
 
 
 def _pin(site: Site, driver: Driver) -> tuple[Action, ...]:

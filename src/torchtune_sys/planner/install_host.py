@@ -11,6 +11,7 @@ from torchtune_sys.knowledge.cuda import Architecture, architecture_of, architec
 from torchtune_sys.knowledge.install_python import Python, packaged
 from torchtune_sys.knowledge.tables import rows
 from torchtune_sys.model.facts.gpu import Gpu
+from torchtune_sys.model.facts.system import Os
 from torchtune_sys.model.rule import Verdict
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, absent, known
@@ -143,11 +144,14 @@ def fails(s: Snapshot, *ids: str) -> bool:
     return any(result.verdict is Verdict.FAIL for result in engine.judge(s, asked))
 
 
+def os_of(s: Snapshot) -> Os | None:
+    return None if isinstance(s.system, Missing) or isinstance(s.system.os, Missing) else s.system.os
+
+
 def packaged_pythons(s: Snapshot) -> tuple[Python, ...]:
     """What the host's own distribution packages, the one to take by default first."""
-    if isinstance(s.system, Missing) or isinstance(s.system.os, Missing):
-        return ()
-    return packaged(s.system.os.id, s.system.os.version)
+    os = os_of(s)
+    return () if os is None else packaged(os.id, os.version)
 
 
 def machine_of(s: Snapshot) -> str:
