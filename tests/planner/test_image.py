@@ -89,9 +89,13 @@ def test_a_python_that_no_image_has(python: str) -> None:
     assert found.base is None and found.refused[0].key == "base" and "3.13" in found.refused[0].reason
 
 
-def test_rocm_is_refused_and_the_cpu_is_not() -> None:
-    assert planned("typical/mi300x").refused[0].key == "torch"
-    assert not planned("typical/mi300x", cpu=True).refused
+def test_amd_gpus_get_rocm_and_their_devices() -> None:
+    found = planned("typical/mi300x")
+    assert found.wheel is not None and found.wheel.build.startswith("rocm") and not found.required_driver
+    assert tag(found) == "3.10-slim-bookworm"
+    assert "--device /dev/kfd" in flag(found)["amd-gpus"] and "gpus" not in flag(found)
+    assert "gpus=8" in [item.promise for item in found.flags]
+    assert planned("typical/mi300x", cpu=True).wheel.build == "cpu"  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(

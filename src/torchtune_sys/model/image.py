@@ -47,7 +47,7 @@ class Content(msgspec.Struct, frozen=True, kw_only=True):
     programs: tuple[str, ...] = ()
     """That are there afterwards; a build without a network looks for them."""
     libraries: tuple[str, ...] = ()
-    """That can be loaded afterwards: ``libibverbs.so.1``."""
+    """That the loader finds afterwards: ``ibverbs``. (jemalloc cannot be loaded late: its thread-local storage is static.)"""
 
 
 class Flag(msgspec.Struct, frozen=True, kw_only=True):

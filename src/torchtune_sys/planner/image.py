@@ -14,27 +14,35 @@ from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing
 from torchtune_sys.model.values import known as value
 from torchtune_sys.model.version import Version, show, version
-from torchtune_sys.planner import image_flags, install, install_branch, install_torch, install_wheel
+from torchtune_sys.planner import image_flags, install, install_branch, install_rocm, install_torch, install_wheel
 from torchtune_sys.planner.install_host import cards, is_amd, is_nvidia, machine_of, running_driver
 from torchtune_sys.planner.install_python import Interpreter, interpreter
 from torchtune_sys.planner.install_torch import Place
 
 _TRITON = "triton/runtime/build.py: Triton compiles its launcher with the C compiler and Python.h"
 _TUNING_GUIDE = "PyTorch tuning guide (docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html)"
+_NO_CUDA = (
+    "torch's wheels bring CUDA, and the driver's libraries come from the host. So no CUDA image: it would hold CUDA twice, and "
+    "NVIDIA deletes their tags half a year after their end (support-policy.md of gitlab.com/nvidia/container-images/cuda)."
+)
+_NO_ROCM = (
+    "torch's wheels bring ROCm, and amdgpu is the host's. RCCL has asked for an executable stack, which glibc refuses from 2.41 on "
+    "(lamikr/rocm_sdk_builder issue 241), so an older one is taken. "
+)
 _NEWEST: Version = (9999,)
+_BEFORE_GLIBC_2_41: Version = (2, 5)
+"""The last release line of torch that came out before it."""
 
 
 def plan(s: Snapshot, wishes: ImageWishes) -> Image:
     """Never raises: what cannot be had, or could not be seen, is a refusal or a note."""
     found = Image(host=install.host_name(s), origin=s.origin, system=install.system_name(s), offline=wishes.offline)
-    if not wishes.cpu and not is_nvidia(s) and is_amd(s):
-        return msgspec.structs.replace(found, refused=(install.rocm(),))
     bases = _bases(s, wishes)
     if isinstance(bases, Refused):
         return msgspec.structs.replace(found, refused=(bases,))
     gpu = is_nvidia(s) and not wishes.cpu
-    driver = _driver(s) if gpu else ()
-    chosen = driver if isinstance(driver, Refused) else _chosen(s, wishes, bases, driver if gpu else None)
+    driver = _driver(s) if gpu else None
+    chosen = driver if isinstance(driver, Refused) else _chosen(s, wishes, bases, driver)
     if isinstance(chosen, Refused):
         return msgspec.structs.replace(found, base=bases[0], refused=(chosen,))
     base, wheel = chosen
@@ -47,7 +55,7 @@ def plan(s: Snapshot, wishes: ImageWishes) -> Image:
         partners=(_numpy(wheel),),
         content=tuple(_content(s, base, wishes)),
         required_driver=version(wheel.driver)[0] if wheel.driver else 0,
-        flags=tuple(image_flags.flags(s, wheel.build != "cpu", "rdma" in wishes.extras, _has_numactl(s, wishes))),
+        flags=tuple(image_flags.flags(s, wheel.build, "rdma" in wishes.extras, _has_numactl(s, wishes))),
         notes=tuple(_notes(s, base, wheel, gpu)),
     )
 
@@ -110,7 +118,8 @@ def _chosen(s: Snapshot, wishes: ImageWishes, bases: tuple[Base, ...], driver: V
     on_chip = install.on_chip(cards(s)) if driver is not None else None
     if on_chip is not None:
         return on_chip
-    tried = [(base, _torch(s, base, wishes.torch, driver)) for base in bases]
+    rocm = driver is None and not wishes.cpu and is_amd(s)
+    tried = [(base, _torch(s, base, wishes.torch, driver, rocm)) for base in bases]
     fits = [(base, wheel) for base, wheel in tried if isinstance(wheel, Wheel)]
     if not fits:
         refused = tried[0][1]
@@ -119,13 +128,16 @@ def _chosen(s: Snapshot, wishes: ImageWishes, bases: tuple[Base, ...], driver: V
     base, wheel = max(fits, key=lambda fit: version(fit[1].torch))
     if wishes.base:
         return base, wheel
-    contemporary = next(item for item in images.defaults(version(wheel.torch)) if item.python == base.python)
-    again = _torch(s, contemporary, wheel.local, driver)
+    release = _BEFORE_GLIBC_2_41 if rocm else version(wheel.torch)
+    contemporary = next(item for item in images.defaults(release) if item.python == base.python)
+    again = _torch(s, contemporary, wheel.local, driver, rocm)
     return (contemporary, again) if isinstance(again, Wheel) else (base, wheel)
 
 
-def _torch(s: Snapshot, base: Base, wish: str, driver: Version | None) -> Wheel | Refused:
+def _torch(s: Snapshot, base: Base, wish: str, driver: Version | None, rocm: bool) -> Wheel | Refused:
     place = Place(machine=machine_of(s), abi=base.abi, glibc=base.glibc)
+    if rocm:
+        return install_rocm.choose(s, place, Wishes(torch=wish))
     if driver is None:
         return install_torch.choose(place, wish, cpu=True)
     capabilities = tuple(sorted({cc for card in cards(s) for cc in card.capabilities}))
@@ -139,16 +151,11 @@ def _numpy(wheel: Wheel) -> str:
 
 
 def _why_base(base: Base, wheel: Wheel, wishes: ImageWishes) -> str:
-    glibc = f"glibc {show(base.glibc)}, and this torch needs {wheel.glibc}"
+    holds = f"Python {base.python} and glibc {show(base.glibc)}, of which torch needs {wheel.glibc}"
     if wishes.base:
-        return f"the base that was asked for; {glibc}"
-    brings = (
-        ""
-        if wheel.build == "cpu"
-        else "torch's wheels bring CUDA, and the driver's libraries come from the host, so no CUDA image: "
-    )
-    ends = "" if wheel.build == "cpu" else "NVIDIA deletes the tags of those; "
-    return f"{brings}{ends}{glibc}; Python's own headers are in it"
+        return f"The base that was asked for, with {holds}."
+    plain = f"{_NO_CUDA} " if wheel.driver else _NO_ROCM if wheel.build.startswith("rocm") else ""
+    return f"{plain}{base.system} with {holds}; Python's headers are in it."
 
 
 def _has_numactl(s: Snapshot, wishes: ImageWishes) -> bool:
@@ -169,11 +176,11 @@ def _content(s: Snapshot, base: Base, wishes: ImageWishes) -> Iterator[Content]:
     if image_flags.has_rdma(s) or "rdma" in wishes.extras:
         names, source = images.packages(base.manager, "rdma")
         why = "NCCL loads libibverbs to reach RDMA cards, else it takes TCP"
-        yield Content(names=names, why=why, source=source, libraries=("libibverbs.so.1",))
+        yield Content(names=names, why=why, source=source, libraries=("ibverbs",))
     if "jemalloc" in wishes.extras:
         names, source = _packages(base, "jemalloc")
         why = "for CPU tensors; start with LD_PRELOAD=libjemalloc.so.2 and measure it"
-        yield Content(names=names, why=why, source=f"{_TUNING_GUIDE}; {source}", libraries=("libjemalloc.so.2",))
+        yield Content(names=names, why=why, source=f"{_TUNING_GUIDE}; {source}", libraries=("jemalloc",))
     if base.manager == "dnf":
         names, source = images.packages("dnf", "user")
         yield Content(names=names, why="adds the user", source=source, programs=("useradd",))
@@ -191,8 +198,10 @@ def _notes(s: Snapshot, base: Base, wheel: Wheel, gpu: bool) -> Iterator[str]:
         yield "no driver runs on this host yet: the image is for the one that generate install puts there"
     elif gpu:
         yield f"the host's driver {here} runs it, so no forward compatibility package is needed (they are for data centre GPUs alone)"
-    if not gpu:
+    if wheel.build == "cpu":
         yield "torch for the CPU: nothing of the image uses a GPU"
+    elif not gpu:
+        yield f"whether amdgpu on this host is new enough for the wheel's ROCm: {install_rocm.DRIVERS}"
     if gpu and "/cuda:" in f"/{base.image}":
         yield "NVIDIA's CUDA images bring a toolkit's libraries, cuda-compat and NVIDIA_REQUIRE_CUDA of their own, which torch's wheels do not need"
     if base.confidence != "high":

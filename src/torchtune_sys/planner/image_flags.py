@@ -24,8 +24,10 @@ def has_rdma(s: Snapshot) -> bool:
         return False
 
 
-def flags(s: Snapshot, gpu: bool, rdma: bool, numa: bool) -> Iterator[Flag]:
-    if gpu:
+def flags(s: Snapshot, build: str, rdma: bool, numa: bool) -> Iterator[Flag]:
+    if build.startswith("rocm"):
+        yield _amd_gpus(s)
+    elif build != "cpu":
         yield _gpus(s)
     yield _shm(s)
     yield Flag(
@@ -73,6 +75,20 @@ def _gpus(s: Snapshot) -> Flag:
         why="the GPUs with the driver's libraries, by nvidia-container-toolkit (Podman: by CDI, after nvidia-ctk cdi generate, and under SELinux with --security-opt=label=disable)",
         source="docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/cdi-support.html",
         promise=f"gpus={number}",
+    )
+
+
+def _amd_gpus(s: Snapshot) -> Flag:
+    number = 0 if isinstance(s.driver, Missing) else len(value(s.driver.amd_devices, ()))
+    words = ("--device", "/dev/kfd", "--device", "/dev/dri", "--group-add", '"$(stat -c %g /dev/kfd)"')
+    return Flag(
+        key="amd-gpus",
+        amount=max(number, 1),
+        docker=words,
+        podman=words,
+        why="the GPUs, and the host's group that may open them (a rootless Podman: --group-add keep-groups, with crun)",
+        source="rocm.docs.amd.com/projects/install-on-linux/en/latest/how-to/docker.html; ROCm/ROCm-docker issue 116",
+        promise=f"gpus={max(number, 1)}",
     )
 
 

@@ -70,18 +70,6 @@ def system_name(s: Snapshot) -> str:
     return f"{words} ({machine_of(s) or 'machine not seen'})"
 
 
-def rocm() -> Refused:
-    """For images: of the wheels for ROCm, what else a container needs for them is not told here."""
-    return Refused(
-        key="torch",
-        what="an image for ROCm",
-        reason="no image for ROCm is made here",
-        blocked_by=("build",),
-        way="AMD's images (rocm/pytorch), or generate install on the host; --cpu gives an image for the CPU",
-        source="https://rocm.docs.amd.com/projects/install-on-linux/en/latest/install/3rd-party/pytorch-install.html",
-    )
-
-
 def _place(s: Snapshot, python: Interpreter) -> Place | Refused:
     libc = glibc(s)
     if libc is None:

@@ -57,7 +57,11 @@ def comment(text: str) -> str:
     """
     import textwrap
 
-    return "\n".join(textwrap.wrap(clean(text), 120, initial_indent="# ", subsequent_indent="#    ", break_long_words=False))
+    return "\n".join(
+        textwrap.wrap(
+            clean(text), 120, initial_indent="# ", subsequent_indent="#    ", break_long_words=False, break_on_hyphens=False
+        )
+    )
 
 
 def refused(image: Image) -> str:
@@ -125,6 +129,7 @@ _NOT_A_PODS = {
     "nofile": "open files: LimitNOFILE=1048576 in the unit of containerd or CRI-O",
     "memlock": "locked memory: LimitMEMLOCK=infinity in the unit of containerd or CRI-O; IPC_LOCK does not reach a user that is not root",
     "tasks": "processes and threads: podPidsLimit: -1 in the kubelet's configuration",
+    "amd-gpus": "the group that may open /dev/kfd: its number below securityContext.supplementalGroups",
     "infiniband": "RDMA cards: the resource of your device plugin, below limits",
 }
 
@@ -148,8 +153,9 @@ def kubernetes(image: Image) -> str:
     if "numa" in flags:
         lines += ["        # containerd's seccomp profile allows memory policies with it (containerd pull request 7167)"]
         lines += ["        capabilities:", '          add: ["SYS_NICE"]']
-    if "gpus" in flags:
-        lines += ["      resources:", "        limits:", f'          nvidia.com/gpu: "{flags["gpus"].amount}"']
+    for key, resource in (("gpus", "nvidia.com/gpu"), ("amd-gpus", "amd.com/gpu")):
+        if key in flags:
+            lines += ["      resources:", "        limits:", f'          {resource}: "{flags[key].amount}"']
     lines += ["      volumeMounts:", "        - name: shm", "          mountPath: /dev/shm", "  volumes:"]
     lines += [f"    # {flags['shm'].why.partition(':')[0]}", "    - name: shm", "      emptyDir:", "        medium: Memory"]
     return "\n".join([*lines, f"        sizeLimit: {flags['shm'].amount}Mi"]) + "\n"

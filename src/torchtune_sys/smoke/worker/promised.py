@@ -67,13 +67,24 @@ def _effective() -> int:
 
 
 def _tasks(amount: int) -> Optional[Lack]:
-    """Of the container's cgroup, which lies at the root of what it sees (version 1 mounts each controller below a name)."""
-    for folder in ("/sys/fs/cgroup", "/sys/fs/cgroup/pids"):
+    for folder in _pids_folders():
         most, taken = _count_in(folder + "/pids.max"), _count_in(folder + "/pids.current")
         if 0 <= most < amount + max(taken, 0):
             seen = "the cgroup allows %d processes and threads, room for %d was promised" % (most, amount)
             return Lack("cgroup-pids-limit", seen, "--pids-limit=-1")
     return None
+
+
+def _pids_folders() -> List[str]:
+    """Where a container's cgroup lies: at the root of what it sees, or with the host's namespace at its path (cgroups(7)). Version 1
+    mounts each controller below a name."""
+    found = ["/sys/fs/cgroup", "/sys/fs/cgroup/pids"]
+    with open("/proc/self/cgroup") as file:
+        for line in file:
+            _, controllers, path = line.rstrip("\n").split(":", 2)
+            if not controllers or "pids" in controllers.split(","):
+                found.append(found[1 if controllers else 0] + path)
+    return found
 
 
 def _count_in(path: str) -> int:
@@ -91,7 +102,9 @@ def _gpus(amount: int) -> Optional[Lack]:
     if found >= amount:
         return None
     seen = "torch sees %d GPUs, %d were promised" % (found, amount)
-    return Lack("container-without-gpu-devices", seen, "--gpus all (Podman: --device nvidia.com/gpu=all)")
+    rocm = "--device /dev/kfd --device /dev/dri, and --group-add with the group of /dev/kfd"
+    nvidia = "--gpus all (Podman: --device nvidia.com/gpu=all)"
+    return Lack("container-without-gpu-devices", seen, rocm if torch.version.hip else nvidia)
 
 
 def _infiniband(_: int) -> Optional[Lack]:
