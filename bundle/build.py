@@ -111,8 +111,8 @@ def download(wanted: list[Requirement], python: str, arch: str, folder: Path) ->
     command += [f"--platform={one}_{arch}" for one in ("manylinux_2_17", "manylinux2014")]
     done = subprocess.run([*command, *(f"{one.name}{one.specifier}" for one in wanted)], capture_output=True, text=True)
     if done.returncode:
-        lines = [line for line in done.stderr.splitlines() if line.startswith("ERROR:")] or done.stderr.splitlines()[-1:]
-        raise Missing(" ".join(lines)[:300] or f"pip ended with status {done.returncode}")
+        lines = [line.removeprefix("ERROR: ") for line in done.stderr.splitlines() if line.startswith("ERROR: ")]
+        raise Missing((lines or done.stderr.splitlines()[-1:] or [f"pip ended with status {done.returncode}"])[0][:300])
     for path in folder.iterdir():  # older pips take abi3 wheels for free-threaded interpreters, which cannot load them
         if python.endswith("t") and any(tag.abi == "abi3" for tag in parse_wheel_filename(path.name)[3]):
             raise Missing(f"{path.name} is not for free-threaded interpreters")
