@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import click
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from torchtune_sys import engine
 from torchtune_sys.cli.described import described_host
@@ -112,11 +114,16 @@ def test_every_card_of_the_tables_is_taken_by_its_names(name: str) -> None:
         ({"system": "debian-12", "gpus": 8}, "--gpu"),
         ({"system": "debian-12", "driver": "580.95.05"}, "--gpu"),
         ({"system": "debain-12"}, "did you mean debian-12"),
+        ({"system": ""}, "names no release"),
+        ({"gpu": ""}, "names no release"),
+        ({"system": "debian-12", "gpu": ""}, "no table knows"),
         ({"system": "debian"}, "did you mean debian-12"),
         ({"system": "arch-2026"}, "did you mean arch"),
         ({"system": 'debian-12"; reboot'}, "names no release"),
         ({"system": "debian-12", "gpu": "H10"}, "NVIDIA H100 80GB HBM3"),
         ({"system": "debian-12", "gpu": "ffff"}, "no table knows ffff"),
+        ({"system": "debian-12", "gpu": "1002:2330"}, "no table knows 1002:2330"),
+        ({"system": "debian-12", "gpu": "MI300X", "driver": "580.95.05"}, "part of the kernel"),
         ({"system": "debian-12", "gpu": "L40S", "driver": "newest"}, "580.95.05"),
         ({"system": "debian-12", "kernel": "6.8 $(reboot)"}, "6.8.0-45-generic"),
     ],
@@ -125,3 +132,21 @@ def test_what_cannot_be_meant_is_said(said: dict[str, object], says: str) -> Non
     with pytest.raises(click.UsageError) as error:
         described_host(said)
     assert says in error.value.format_message()
+
+
+@pytest.mark.parametrize("gpu", ["MI300X", "AMD Instinct MI300X", "74a1", "1002:74a1"])
+def test_amd_gpus_are_driven_by_the_kernel(gpu: str) -> None:
+    found = seen(system="ubuntu-24.04", gpu=gpu, gpus=8)
+    assert found.origin == "described: Ubuntu 24.04 x86_64, 8 x AMD Instinct MI300X"
+    made = plan(found, Wishes())
+    assert made.wheel is not None and made.wheel.build == "rocm7.2" and "driver" not in [step.key for step in made.steps]
+
+
+@given(st.dictionaries(st.sampled_from(["machine", "gpu", "driver", "kernel", "from_", "root"]), st.text(max_size=30)), st.text())
+def test_whatever_is_said_is_a_host_or_a_usage_error(said: dict[str, str], system: str) -> None:
+    for name in (system, "debian-12"):
+        try:
+            found = described_host({**said, "system": name, "machine": said.get("machine") or None})
+        except click.UsageError:
+            continue
+        assert isinstance(found.text("/etc/os-release"), str)

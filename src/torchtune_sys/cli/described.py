@@ -42,7 +42,9 @@ def description_options(function: _F) -> _F:
 def described_host(options: Mapping[str, Any]) -> Host:
     """The host that the options describe. Raises click.UsageError."""
     if not options.get("system"):
-        given = next(name for name in shared.DESCRIPTION if options.get(name))
+        given = next((name for name in shared.DESCRIPTION if options.get(name)), "system")
+        if given == "system":
+            raise click.BadParameter("names no release; an example is debian-12.", param_hint="--system")
         raise click.UsageError(f"--{given} describes a host that --system names, as in --system debian-12.")
     if options.get("from_") or options.get("root"):
         raise click.UsageError("--system describes a host, and --from and --root name one: give one of them.")
@@ -55,7 +57,9 @@ def described_host(options: Mapping[str, Any]) -> Host:
 
     os_id, version = _system(options["system"])
     name, codename = system_name(os_id, version)
-    device, gpu = _gpu(options["gpu"]) if options.get("gpu") else ("", "")
+    device, gpu = _gpu(options["gpu"]) if options.get("gpu") is not None else ("", "")
+    if options.get("driver") and device.startswith("1002:"):
+        raise click.UsageError("--driver is NVIDIA's; AMD's is part of the kernel.")
     return described(
         Description(
             os_id=os_id,
@@ -92,17 +96,20 @@ def _system(value: str) -> tuple[str, str]:
 
 
 def _gpu(value: str) -> tuple[str, str]:
-    """PCI device id and name. Raises click.BadParameter with what is near."""
+    """PCI vendor and device id, and the name. Raises click.BadParameter with what is near."""
     from torchtune_sys.knowledge.gpus import architecture_by_device, device_ids, name_by_device
+    from torchtune_sys.knowledge.install_rocm import gpu, gpus
 
-    number = re.fullmatch(r"(?:10de:|0x)?([0-9a-f]{4})", value.strip().lower())
-    if number is not None and architecture_by_device(number[1]) is not None:
-        return number[1], name_by_device(number[1]) or f"10de:{number[1]}"
-    known = device_ids()
+    number = re.fullmatch(r"(?:(10de|1002):|0x)?([0-9a-f]{4})", value.strip().lower())
+    if number is not None and number[1] != "1002" and architecture_by_device(number[2]) is not None:
+        return f"10de:{number[2]}", name_by_device(number[2]) or f"10de:{number[2]}"
+    if number is not None and number[1] != "10de" and gpu(number[2])[0]:
+        return f"1002:{number[2]}", gpu(number[2])[0]
+    known = {**{name: f"1002:{device}" for name, device in gpus().items()}, **{n: f"10de:{d}" for n, d in device_ids().items()}}
     by_words = {_words(name): name for name in reversed(known)}
     name = by_words.get(_words(value))
     if name is not None:
-        return known[name], name_by_device(known[name])
+        return known[name], name_by_device(known[name].partition(":")[2]) or name
     raise click.BadParameter(f"no table knows {value}: {_near(value, known)}, or a PCI device id (10de:2330)", param_hint="--gpu")
 
 
@@ -111,7 +118,11 @@ def _words(name: str) -> str:
     >>> _words("NVIDIA  GeForce RTX 4090"), _words("rtx 4090")
     ('rtx 4090', 'rtx 4090')
     """
-    kept = [word for word in name.lower().replace("-", " ").split() if word not in ("nvidia", "tesla", "geforce", "quadro")]
+    kept = [
+        word
+        for word in name.lower().replace("-", " ").split()
+        if word not in ("nvidia", "tesla", "geforce", "quadro", "amd", "instinct", "radeon")
+    ]
     return " ".join(kept)
 
 

@@ -54,7 +54,7 @@ def host_of(options: Mapping[str, Any]) -> Host | None:
 
 def opened(options: Mapping[str, Any]) -> Host | PastedText:
     """What the options name: one host remembers what it read, and who did not answer. Raises UnreadableInput."""
-    if any(options.get(name) for name in DESCRIPTION):
+    if any(options.get(name) is not None for name in DESCRIPTION):
         from torchtune_sys.cli.described import described_host
 
         return described_host(options)

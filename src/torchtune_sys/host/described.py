@@ -10,6 +10,7 @@ from torchtune_sys.host.recorded import RecordedHost
 
 _ABSENT = {"error": "absent"}
 _PCI = "/sys/bus/pci/devices"
+_AMD = "1002:"
 _LIKE = {
     **dict.fromkeys(("rhel",), "fedora"),
     **dict.fromkeys(("rocky", "almalinux", "centos"), "rhel centos fedora"),
@@ -31,7 +32,7 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
     machine: str
     """``x86_64``, ``aarch64``"""
     devices: tuple[str, ...] = ()
-    """PCI device id of each NVIDIA GPU, four hex digits; the host has no other."""
+    """PCI vendor and device id of each GPU: ``10de:2330``; the host has no other."""
     devices_name: str = ""
     driver: str = ""
     """Version of the driver that is installed; ``""`` for none."""
@@ -41,7 +42,8 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def origin(self) -> str:
         cards = f"{len(self.devices)} x {self.devices_name}" if self.devices else "no GPU"
-        driver = f", driver {self.driver}" if self.driver else ", no driver" if self.devices else ""
+        lacks = ", no driver" if self.devices and not self.devices[0].startswith(_AMD) else ""
+        driver = f", driver {self.driver}" if self.driver else lacks
         kernel = f", kernel {self.kernel}" if self.kernel else ""
         return f"described: {self.os_name} {self.machine}, {cards}{driver}{kernel}"
 
@@ -61,7 +63,9 @@ def described(said: Description) -> RecordedHost:
     files: dict[str, Any] = {"/etc/os-release": [f'{name}="{value}"' for name, value in release.items() if value]}
     addresses = [f"{place + 1:04x}:01:00.0" for place in range(len(said.devices))]
     for address, device in zip(addresses, said.devices, strict=True):
-        event = [*(["DRIVER=nvidia"] if said.driver else []), "PCI_CLASS=30200", f"PCI_ID=10DE:{device.upper()}"]
+        # amdgpu is part of the kernel.
+        bound = "amdgpu" if device.startswith(_AMD) else "nvidia" if said.driver else ""
+        event = [*([f"DRIVER={bound}"] if bound else []), "PCI_CLASS=30200", f"PCI_ID={device.upper()}"]
         files[f"{_PCI}/{address}/uevent"] = event
     files |= _module(said.driver)
     if said.kernel:

@@ -70,3 +70,8 @@ def gpu(device: str) -> tuple[str, str]:
     """
     number = device.removeprefix("0x").lower()
     return next(((row["name"], row["gfx"]) for row in rows("amd_gpus") if row["pci_device_id"] == number), ("", ""))
+
+
+def gpus() -> dict[str, str]:
+    """Name → PCI device id."""
+    return {row["name"]: row["pci_device_id"] for row in rows("amd_gpus")}
