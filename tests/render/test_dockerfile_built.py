@@ -73,6 +73,14 @@ def wheelhouse(folder: Path, python: str) -> None:
         pytest.skip(f"no wheels: {done.stderr[-300:]}")
 
 
+def quick_place() -> str | None:
+    """torch is 20,000 files, which are written twice and deleted: in memory, where there is enough."""
+    try:
+        return "/dev/shm" if shutil.disk_usage("/dev/shm").free > 8 << 30 else None
+    except OSError:
+        return None
+
+
 def debian(suite: str, packages: tuple[str, ...]) -> Path:
     """A small Debian with Python as an archive, made once."""
     folder = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "torchtune-sys-tests"
@@ -98,7 +106,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     wheelhouse(folder / "wheels", image.base.python)
     (folder / "Dockerfile").write_text(dockerfile.dockerfile(image))
     (folder / "smoke.py").write_text(script.source())
-    with tempfile.TemporaryDirectory() as store:  # podman takes no longer path than 50 signs
+    with tempfile.TemporaryDirectory(dir=quick_place()) as store:  # podman takes no longer path than 50 signs
         stores = ("--root", f"{store}/s", "--runroot", f"{store}/r", "--storage-driver", "overlay")
         run("podman", *stores, "import", "-q", str(debian(system["VERSION_CODENAME"], image.base.packages)), base)
         built = ("buildah", *stores, "bud", "--isolation=chroot", "--layers=false", "--pull=never", "--tag", dockerfile.NAME)
