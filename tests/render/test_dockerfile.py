@@ -18,6 +18,7 @@ from torchtune_sys.planner.image import plan
 from torchtune_sys.render import dockerfile
 
 NAMES = ["healthy", *sorted(f"typical/{path.stem}" for path in (HOSTS / "typical").glob("*.json"))]
+FEW = ("healthy", "typical/gh200", "typical/laptop-cpu", "typical/mi300x")
 WISHES = {
     "as the host is": ImageWishes(),
     "offline": ImageWishes(offline="wheels", cpu=True),
@@ -44,9 +45,10 @@ def image(name: str, wishes: str = "as the host is", nodes: int = 1) -> Image | 
 
 def made(form: str, wishes: str = "as the host is") -> dict[str, str]:
     """Text by host, for every host that gets one."""
-    images = {name: image(name, wishes, 2 if name.endswith("a100") else 1) for name in NAMES}
+    names = NAMES if wishes == "as the host is" else FEW
+    images = {name: image(name, wishes, 2 if name.endswith("a100") else 1) for name in names}
     found = {name: dockerfile.FORMS[form](item) for name, item in images.items() if item is not None}
-    assert len(found) > 20
+    assert len(found) > len(names) - 4
     return found
 
 
