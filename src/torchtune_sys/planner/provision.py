@@ -9,7 +9,7 @@ from torchtune_sys.model.plan import Plan
 from torchtune_sys.model.provision import STAGES, Provision
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, known
-from torchtune_sys.planner.install_host import is_nvidia
+from torchtune_sys.planner.install_host import is_amd, is_nvidia
 
 _BASIS = ("epel", "repository", "contrib", "headers", "driver", "fabric-manager", "python", "torch")
 """Steps that others stand on: where one of them is a person's, the script waits for it."""
@@ -61,4 +61,4 @@ def _device(s: Snapshot, install: Install, wishes: Wishes) -> str:
     """A torch that trains on the CPU where there are GPUs would prove the wrong thing."""
     if wishes.cpu or (install.wheel is not None and install.wheel.build == "cpu"):
         return "cpu"
-    return "cuda" if install.wheel is not None or is_nvidia(s) else "auto"
+    return "cuda" if install.wheel is not None or is_nvidia(s) or is_amd(s) else "auto"
