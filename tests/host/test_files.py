@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from torchtune_sys.errors import CannotWrite
-from torchtune_sys.host.files import write_atomically
+from torchtune_sys.host.files import write_atomically, write_below
 
 
 def test_a_new_file_and_an_old_one(tmp_path: Path) -> None:
@@ -74,3 +74,19 @@ def test_a_full_disk_leaves_the_old_file(tmp_path: Path) -> None:
     )
     assert "CannotWrite" in done.stderr and "File too large" in done.stderr
     assert os.listdir(tmp_path) == ["x"] and (tmp_path / "x").read_text() == "old"
+
+
+@pytest.mark.parametrize("folder", ["file", "file/below", "/dev/full"])
+def test_files_go_into_a_folder_only(folder: str, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(CannotWrite, match="is no folder"):
+        write_below(str(tmp_path / folder), {"Dockerfile": "x"}, "mark")
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_a_limit_on_the_size_of_files_is_named(tmp_path: Path) -> None:
+    code = "import sys; from torchtune_sys.host.files import write_atomically; write_atomically(sys.argv[1], 'x' * 5000)"
+    argv = ["prlimit", "--fsize=1000", sys.executable, "-c", code, str(tmp_path / "new")]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=30, check=False)
+    assert done.returncode == 1 and "File too large" in done.stderr and "ulimit -f" in done.stderr
+    assert list(tmp_path.iterdir()) == []

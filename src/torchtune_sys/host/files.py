@@ -46,6 +46,8 @@ def write_below(folder: str, files: Mapping[str, str], mark: str) -> None:
                 )
         for place in places:
             os.makedirs(os.path.dirname(place), exist_ok=True)
+    except (FileExistsError, NotADirectoryError) as error:
+        raise CannotWrite(f"{error.filename or folder}: is no folder", "name a folder, or one that is not there yet") from None
     except OSError as error:
         raise CannotWrite.because(error, error.filename or folder, "write somewhere else or make room") from None
     for place, text in places.items():
