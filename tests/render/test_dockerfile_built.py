@@ -3,6 +3,7 @@ that it asks for the smoke test passes in it; without one of them the smoke test
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import resource
@@ -111,7 +112,12 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
         run("podman", *stores, "import", "-q", str(debian(system["VERSION_CODENAME"], image.base.packages)), base)
         built = ("buildah", *stores, "bud", "--isolation=chroot", "--layers=false", "--pull=never", "--tag", dockerfile.NAME)
         run("unshare", "--net", *built, str(folder), timeout=500)
+        groups = set(Path("/sys/fs/cgroup").glob("**/libpod_parent"))
         yield Place(stores, image)
+    for left in set(Path("/sys/fs/cgroup").glob("**/libpod_parent")) - groups:  # podman leaves them, empty
+        for folder in (left / "conmon", left):
+            with contextlib.suppress(OSError):
+                folder.rmdir()
 
 
 def smoke(place: Place) -> list[str]:
