@@ -255,6 +255,26 @@ ROWS = (
         cause="loopback-down",
     ),
     Fault(
+        name="localhost-nowhere",
+        what="The name localhost resolves to nothing",
+        means="namespace",
+        inject=unshared("-m --propagation private", "mount --bind /dev/null /etc/hosts; mount --bind /dev/null /etc/resolv.conf"),
+        stages="device,allreduce",
+        stage="rendezvous",
+        cause="localhost-unresolvable",
+    ),
+    Fault(
+        name="localhost-elsewhere",
+        what="The name localhost stands for another host's address",
+        means="namespace",
+        inject=unshared(
+            "-m --propagation private", "echo 192.0.2.7 localhost >{folder}/hosts; mount --bind {folder}/hosts /etc/hosts"
+        ),
+        stages="device,allreduce",
+        stage="rendezvous",
+        cause="localhost-unresolvable",
+    ),
+    Fault(
         name="gloo-interface",
         what="GLOO_SOCKET_IFNAME names an interface that is not there",
         means="environment",

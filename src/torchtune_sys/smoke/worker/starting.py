@@ -24,7 +24,7 @@ class Obstacle(NamedTuple):
 
 def obstacle(port: int) -> Optional[Obstacle]:
     """``port``: where ranks are to meet, 0 for any."""
-    return _few_files() or _no_thread() or _no_loopback() or _port_taken(port)
+    return _few_files() or _no_thread() or _no_loopback() or _no_localhost() or _port_taken(port)
 
 
 def _few_files() -> Optional[Obstacle]:
@@ -69,6 +69,27 @@ def _no_loopback() -> Optional[Obstacle]:
     except OSError as error:
         seen = "no connection to 127.0.0.1: %s" % (error.strerror or error)
         return Obstacle("rendezvous", "loopback-down", seen, "ip link set lo up; look at the firewall")
+
+
+def _no_localhost() -> Optional[Obstacle]:
+    """torchrun --standalone meets at that name, and asks for it again and again for minutes (torch/distributed/run.py)."""
+    remedy = "a line for it in /etc/hosts: 127.0.0.1 localhost"
+    try:
+        found = socket.getaddrinfo("localhost", 0, type=socket.SOCK_STREAM)
+    except OSError as error:
+        seen = "the name localhost resolves to nothing: %s" % (error.strerror or error)
+        return Obstacle("rendezvous", "localhost-unresolvable", seen, remedy)
+    for family, kind, _protocol, _name, address in found:
+        try:
+            with socket.socket(family, kind) as listener:
+                listener.bind(address)
+                return None
+        except OSError:
+            continue
+    addresses = ", ".join(sorted({str(row[4][0]) for row in found}))
+    return Obstacle(
+        "rendezvous", "localhost-unresolvable", "the name localhost resolves to %s, not to this host" % addresses, remedy
+    )
 
 
 def _port_taken(port: int) -> Optional[Obstacle]:
