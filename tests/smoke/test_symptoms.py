@@ -44,6 +44,7 @@ WORDS = [
     ("torch._inductor.exc.InvalidCxxCompiler: No working C++ compiler found in torch._inductor.config.cpp.cxx: (None, 'g++')", "compile", "build-tool-missing"),
     ("torch._inductor.exc.TritonMissing: Cannot find a working triton installation. Either the package is not installed or it is too old.", "compile", "triton-missing"),
     ("BackendCompilerFailed: debug_wrapper raised ModuleNotFoundError: No module named 'numpy'", "compile", "numpy-missing"),
+    ("RuntimeError: Numpy is not available", "checkpoint-sharded", "numpy-missing"),
     ("RuntimeError: Failed to find C compiler. Please specify via CC environment variable", "compile", "build-tool-missing"),
     ("main.c:3:10: fatal error: Python.h: No such file or directory", "compile", "python-headers-missing"),
     ("/usr/bin/ld: cannot find -lcuda: No such file or directory", "compile", "libcuda-not-linkable"),
