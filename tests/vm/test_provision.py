@@ -77,7 +77,7 @@ def test_from_bare_to_proven(bare: Machine) -> None:
     killed_at(bare, "Unpacking libpython3.11-stdlib", "provision.sh", "apt-get", "dpkg")
     assert bare.run("dpkg", "--audit").stdout != ""
     killed_at(bare, "Installing collected packages", "provision.sh")  # pip lives on
-    killed_at(bare, "+ tune ", "provision.sh", "bash -s", "sleep 3")
+    killed_at(bare, "+ tune\n", "provision.sh", "bash -s", "sleep 3")
     assert bare.run("/opt/torch/bin/python", "-c", "import torch").returncode == 0
 
     boot = bare.text("/proc/sys/kernel/random/boot_id")
