@@ -22,6 +22,7 @@ PYTEST = [sys.executable, "-m", "pytest"]
 def main(argv: Sequence[str]) -> int:
     at = argv.index("--beside")
     signal.signal(signal.SIGTERM, _interrupt)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell without job control has its background ignore it
     with tempfile.TemporaryFile() as kept:
         # In a session of its own: a terminal's Ctrl-C reaches the first run by itself, and twice would cut its cleaning up short.
         beside = subprocess.Popen([*PYTEST, *argv[at + 1 :]], stdout=kept, stderr=subprocess.STDOUT, start_new_session=True)

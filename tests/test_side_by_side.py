@@ -17,7 +17,8 @@ PLAIN = ("-q", "-p", "no:cacheprovider", "-c", "/dev/null", "--rootdir", ".")
 def start(folder: Path, front: str, beside: str) -> subprocess.Popen[str]:
     for name, text in (("test_front.py", front), ("test_beside.py", beside)):
         (folder / name).write_text(f"import time, pathlib\ndef test_it():\n    {text}\n")
-    argv = [sys.executable, str(SCRIPT), *PLAIN, "test_front.py", "--beside", *PLAIN, "test_beside.py"]
+    run = [sys.executable, str(SCRIPT), *PLAIN, "test_front.py", "--beside", *PLAIN, "test_beside.py"]
+    argv = ["sh", "-c", "trap '' INT; exec \"$@\"", "sh", *run]  # as what a shell starts in the background
     return subprocess.Popen(
         argv, cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
