@@ -323,6 +323,9 @@ def test_what_is_refused_or_a_person_s_comes_first(root: Root) -> None:
     done = root.run(by_hand)
     assert done.returncode == 3 and "https://example.org/" in done.stdout and calls(root) == []
     assert root.run(by_hand, "--done-by-hand").returncode == 0
+    noted = msgspec.structs.replace(PLAIN, notes=("by hand: EPEL: a page", "nothing to worry about"))
+    done = root.run(provisioning(noted, SMOKE))
+    assert done.stdout.startswith("by hand: EPEL: a page\n") and "worry" not in done.stdout
 
 
 @needs_root

@@ -45,6 +45,7 @@ def provisioning(value: Provision, smoke: str) -> str:
         environment=value.environment,
         abi=value.wheel.abi if value.wheel else "",
         refused=[line for refused in value.refused for line in _refused(refused)],
+        told=[clean(note) for note in value.notes if note.startswith(("by hand: ", "not had: "))],
         by_hand=[f"by hand: {clean(step.title)}: {clean(step.by_hand)}" for step in value.by_hand if not value.refused],
         tune=_tune(value.tune),
         smoke={**_held(smoke, "SMOKE"), "title": "the training smoke test"} if "smoke" in value.stages else None,
