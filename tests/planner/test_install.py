@@ -387,6 +387,9 @@ def test_kernels_with_headers_of_another_name() -> None:
     assert headers("ol", "9.5", "5.15.0-302.el9uek.x86_64").endswith("kernel-uek-devel-5.15.0-302.el9uek.x86_64 kernel-headers")
     assert "kernel6.12-devel-6.12.40" in headers("amzn", "2023", "6.12.40-64.114.amzn2023.x86_64")
     assert "kernel-devel-6.1.147" in headers("amzn", "2023", "6.1.147-172.266.amzn2023.x86_64")
+    # drm, without which nvidia.ko does not load, is in a package of its own there
+    assert "kernel6.12-modules-extra-6.12.40" in headers("amzn", "2023", "6.12.40-64.114.amzn2023.x86_64")
+    assert "kernel-modules-extra-6.1.147" in headers("amzn", "2023", "6.1.147-172.266.amzn2023.x86_64")
     assert headers("ubuntu", "24.04", "6.8.0-45-generic").endswith("linux-headers-6.8.0-45-generic")
 
 
