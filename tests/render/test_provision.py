@@ -18,7 +18,7 @@ from torchtune_sys import engine
 from torchtune_sys.host.described import Description, described
 from torchtune_sys.model.actions import Needs
 from torchtune_sys.model.facts.session import Intent
-from torchtune_sys.model.install import Command, Environment, File, Packages, Refused, Step, Wishes
+from torchtune_sys.model.install import RUNNING, Command, Environment, File, KernelPackages, Packages, Refused, Step, Wishes
 from torchtune_sys.model.plan import Line
 from torchtune_sys.model.provision import STAGES, Provision
 from torchtune_sys.planner import install
@@ -287,6 +287,39 @@ def test_a_step_that_fails_ends_it(root: Root) -> None:
     assert root.run(text).returncode == 0
 
 
+LOCKED = "E: Could not get lock /var/lib/apt/lists/lock. It is held by process 11 (apt-get)"
+AWAY = "E: Failed to fetch http://example.org/InRelease  Temporary failure resolving"
+
+
+@needs_root
+@pytest.mark.parametrize(
+    ("words", "times", "strict", "wanted"),
+    [
+        (LOCKED, 5, False, 0),  # another apt works after the first start of a fresh image
+        (AWAY, 2, False, 0),  # the network is not up yet
+        (AWAY, 99, True, 0),  # a repository that stays away, and is not needed
+        (AWAY, 99, False, 1),
+    ],
+)
+def test_lists_that_cannot_be_had_at_once(root: Root, words: str, times: int, strict: bool, wanted: int) -> None:
+    when = ' && [[ " $* " == *Error-Mode=any* ]]' if strict else ""
+    fails = f"""
+if [[ " $* " == *" update "* ]]{when}; then
+    echo x >>/tmp/updates
+    mapfile -t updates </tmp/updates
+    if ((${{#updates[@]}} <= {times})); then
+        echo "{words}"
+        exit 100
+    fi
+fi
+"""
+    root.put("/bin/apt-get", TALK + 'set -- "$@" ""\n' + fails + 'set -- "${@:1:$#-1}"\n' + APT.removeprefix(TALK), 0o755)
+    root.put("/bin/sleep", "#!/bin/bash\n", 0o755)
+    done = root.run(provisioning(PLAIN, SMOKE))
+    assert done.returncode == wanted, done.stdout
+    assert wanted == 0 or "apt-get update failed" in done.stdout
+
+
 @needs_root
 def test_a_start_is_asked_for_once(root: Root) -> None:
     text = provisioning(
@@ -394,3 +427,14 @@ def test_the_tune_stage(root: Root) -> None:
     assert back.returncode == 0 and "packages and the environment stay" in back.stdout
     assert not root.path("/etc/sysctl.d/99-torchtune-sys.conf").exists()
     assert root.run(text, "--status").returncode == 3
+
+
+@needs_root
+def test_packages_by_the_kernel_that_runs(root: Root) -> None:
+    root.put("/bin/uname", "#!/bin/bash\necho 5.15.0-9.el9uek.x86_64\n", 0o755)
+    choices = (("6.*", ("wrong",)), ("*uek*", (f"devel-{RUNNING}", "headers")), ("*", ("wrong",)))
+    text = provisioning(of_steps(step("headers", KernelPackages(manager="apt", choices=choices))), SMOKE)
+    assert root.run(text).returncode == 0
+    assert sorted(path.name for path in root.path("/tmp/have").iterdir()) == ["devel-5.15.0-9.el9uek.x86_64", "headers"]
+    again = root.run(text)
+    assert again.returncode == 0 and "nothing to do" in again.stdout
