@@ -23,6 +23,12 @@ def test_other_folders_do(folder: str) -> None:
     assert found.returncode == 0 and f"{folder}/bin/python" in found.stdout, found.stderr
 
 
+@pytest.mark.parametrize("python", ["2.7", "3.12.4", "312", "/usr/bin/python3"])
+def test_a_python_that_no_torch_is_for_is_not_left_out_in_silence(python: str) -> None:
+    found = run("generate", "install", *HOST, "--python", python)
+    assert (found.returncode, found.stdout) == (2, "") and "--python" in found.stderr
+
+
 def test_the_script_and_what_fetches_it_are_two_files(tmp_path: Path) -> None:
     same = str(tmp_path / "file")
     found = run("generate", "cloud-init", *HOST, "--url", "https://example.org/x", "--script", same, "-o", same)

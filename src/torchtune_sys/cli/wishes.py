@@ -43,12 +43,17 @@ def wish_options(venv: str) -> Callable[[_F], _F]:
 
 
 def wishes_of(options: Mapping[str, Any]) -> tuple[Wishes, str | None]:
-    """The wishes, and the interpreter to look at (None for the usual one). Raises click.BadParameter."""
+    """The wishes, and the interpreter to look at (None for the usual one). Raises click.BadParameter.
+
+    A host by description has no interpreter to look at.
+    """
     from torchtune_sys.model.install import Wishes
 
     torch, cpu = torch_wish(options["torch"], options["cpu"])
     python = options["python"]
     named = re.fullmatch(_PYTHON, python or "")
+    if python and not named and (options.get("system") or re.match(r"\d", python)):
+        raise click.BadParameter(f"{python} is no version such as 3.12 or 3.14t.", param_hint="--python")
     return (
         Wishes(
             torch=torch,
