@@ -228,6 +228,22 @@ def test_the_commands_of_the_guide(os_id: str, release: str, card: tuple[str, st
     assert words(plan(bare([card] * boards, os_id, release), Wishes()), "driver") == lines
 
 
+@pytest.mark.parametrize(("os_id", "release"), [("rocky", "8"), ("rocky", "10"), ("fedora", "44"), ("amzn", "2023")])
+def test_what_pins_the_branch_does_not_keep_the_hold_from_what_is_installed(os_id: str, release: str) -> None:
+    """dnf adds no lock beside one that matches: with the branch's own in place the hold would lock nothing."""
+    before, lock = words(plan(bare([H100], os_id, release), Wishes()), "hold")[-2:]
+    assert "rpm --query --all" in before and before.endswith("dnf versionlock delete")
+    assert lock == "dnf versionlock add *nvidia*"
+
+
+@pytest.mark.parametrize(("os_id", "release"), [("ubuntu", "24.04"), ("debian", "13"), ("rocky", "9"), ("sles", "15.7")])
+def test_older_branches_are_packaged_under_other_names(os_id: str, release: str) -> None:
+    """Driver guide, Kernel Modules: nvidia-open and what pins it are there from R570 on."""
+    driver = step(plan(bare([H100], os_id, release), Wishes(branch=535)), "driver")
+    assert not driver.actions and "driver-installation-guide" in driver.by_hand
+    assert step(plan(bare([H100], os_id, release), Wishes(branch=595)), "driver").actions
+
+
 @pytest.mark.parametrize(
     ("here", "says"),
     [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from test_install import H100, SYSTEMS, V100, bare, check_script, check_sound, keys, step, words
+from test_install import H100, K80, SYSTEMS, V100, bare, check_script, check_sound, keys, step, words
 
 from torchtune_sys.knowledge import install as systems
 from torchtune_sys.knowledge.install_python import packaged
@@ -156,3 +156,8 @@ def test_torch_on_the_cpu_gets_a_cpp_compiler(os_id: str, release: str) -> None:
     found = plan(bare([H100], os_id, release), Wishes(cpu=True))  # gcc is there
     (packages,) = step(found, "compiler").actions
     assert isinstance(packages, Packages) and {"g++", "gcc-c++", "gcc" if os_id == "arch" else ""} & set(packages.names)
+
+
+def test_no_headers_for_a_python_that_gets_no_torch() -> None:
+    found = plan(empty(bare([K80])), Wishes())
+    assert found.wheel is None and not {"python", "python-headers"} & set(keys(found))

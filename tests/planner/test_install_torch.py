@@ -218,6 +218,7 @@ def test_known_hosts(fields: dict[str, object], wish: str, wanted: str) -> None:
         ({"capabilities": ((6, 1),), "driver": (470, 256, 2), "abi": "cp314"}, "", ("driver",), ""),
         ({"capabilities": ((6, 1),), "driver": (470, 256, 2), "abi": "cp312"}, "2.14", ("driver",), "2.7.1+cu118"),
         ({"abi": "cp316"}, "", ("python",), ""),
+        ({"capabilities": ((6, 1),), "abi": "cp315"}, "", ("python",), ""),  # another Python is had sooner than another GPU
         ({"abi": "cp36"}, "", ("python",), ""),
         ({"glibc": (2, 17)}, "2.7", ("glibc",), "2.6.0+cu124"),
         ({"capabilities": ((6, 1), (12, 0))}, "", ("gpu",), ""),

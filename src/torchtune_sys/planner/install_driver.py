@@ -15,6 +15,8 @@ from torchtune_sys.planner.install_site import Site, install, root
 _FIRST_WITHOUT_BRANCH_NAMES = 590
 """From it on the packages of NVIDIA's repositories for Debian and Ubuntu have no branch in their names."""
 
+_FIRST_WITH_THESE_NAMES = 570
+"""Driver guide, "Kernel Modules": older branches were packaged under other names, and have no package that pins them."""
 
 _AUR = "https://aur.archlinux.org/packages/nvidia-580xx-dkms"
 
@@ -33,7 +35,8 @@ def _pinned(site: Site, driver: Driver, cards: tuple[Card, ...]) -> Step:
     """The branch first, then driver and fabric manager in one go, so that both are the newest of one branch."""
     family, branch = site.system.family, str(driver.branch)
     purpose = f"{'native-' if site.native else ''}driver-{driver.module}"
-    found = known.packages(family, purpose, branch=branch)
+    packaged = site.native or family == "arch" or driver.branch >= _FIRST_WITH_THESE_NAMES
+    found = known.packages(family, purpose, branch=branch) if packaged else None
     kind = "open" if driver.module == "open" else "proprietary"
     title = f"the driver, branch {branch}, {kind} kernel module"
     why = f"{driver.why}; {module_reason(driver, cards)}" if driver.why else module_reason(driver, cards)
@@ -81,10 +84,21 @@ def _pin(site: Site, driver: Driver) -> tuple[Action, ...]:
             root("dnf", "module", "enable", "--assumeyes", f"nvidia-driver:{stream}"),
         )
     if family in ("el10", "fedora"):
-        plugin = None if family == "fedora" else known.packages(family, "version-lock")
-        lock = root("dnf", "versionlock", "add", f"*nvidia*{branch}*")
-        return (*((install(site, *plugin.names),) if plugin else ()), lock)
+        return (*_lock_plugin(site), root("dnf", "versionlock", "add", f"*nvidia*{branch}*"))
     return ()
+
+
+# dnf 4 adds no lock where one matches already (plugins/versionlock.py, _search_locklist), neither does dnf 5 for a version that is
+# locked: what pins the branch would leave every version of it allowed. dnf 5 takes whole names alone (versionlock_delete.cpp).
+_UNLOCK = root(
+    "sh", "-c", "rpm --query --all --queryformat '%{NAME}\\n' '*nvidia*' | xargs --no-run-if-empty dnf versionlock delete"
+)
+
+
+def _lock_plugin(site: Site) -> tuple[Action, ...]:
+    """dnf 5 has it built in."""
+    plugin = None if site.system.family == "fedora" else known.packages(site.system.family, "version-lock")
+    return (install(site, *plugin.names),) if plugin else ()
 
 
 def needs_fabric(cards: tuple[Card, ...], switches: int = 0) -> bool:
@@ -174,13 +188,11 @@ def _held(site: Site, driver: Driver) -> Step:
             source="README of unattended-upgrades",
         )
     if site.system.manager == "dnf":
-        plugin = None if site.system.family == "fedora" else known.packages(site.system.family, "version-lock")
-        lock = root("dnf", "versionlock", "add", "*nvidia*")
         return Step(
             key="hold",
             title=title,
-            actions=(*((install(site, *plugin.names),) if plugin else ()), lock),
-            why=f"{why}; it locks what is installed now (dnf versionlock delete '*nvidia*' takes it back)",
+            actions=(*_lock_plugin(site), _UNLOCK, root("dnf", "versionlock", "add", "*nvidia*")),
+            why=f"{why}; it locks what is installed now; the command before it takes earlier locks away, and later this one",
             source="https://docs.nvidia.com/datacenter/tesla/driver-installation-guide/version-locking.html",
         )
     if site.system.manager == "zypper":

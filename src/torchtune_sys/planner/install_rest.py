@@ -62,6 +62,8 @@ def _compiler(s: Snapshot, site: Site, python: Interpreter, wheel: Wheel | None)
     if not python.is_here or not python.program.startswith("/usr/bin/"):
         return  # uv's, conda's and python.org's own builds come with their headers
     unseen = not isinstance(facts, Missing) and facts.headers is not True
+    if wheel is None and not fails(s, "python-headers-missing"):
+        return
     if python.package is None and not ((unseen and wheel is not None) or fails(s, "python-headers-missing")):
         return
     own = next((item for item in packaged_pythons(s) if item.program == python.program), python.package)

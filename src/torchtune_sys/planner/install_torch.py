@@ -42,6 +42,10 @@ def obstacles(build: Build, place: Place) -> tuple[str, ...]:
     return tuple(found)
 
 
+_DISTANCE = {"driver": 1, "python": 2, "glibc": 4, "gpu": 8}
+"""How far away a build is that something stands in the way of: a GPU is not changed as a Python is. Of equals the newest release is told."""
+
+
 def choose(place: Place, wish: str = "", *, cpu: bool = False) -> Wheel | Refused:
     """The newest build that runs at ``place``, of the wished release (``2.14``, ``2.14.0``, ``2.14.0+cu126``; ``""`` for any).
 
@@ -56,8 +60,7 @@ def choose(place: Place, wish: str = "", *, cpu: bool = False) -> Wheel | Refuse
     newest = "" if instead is None else f"torch {wheel(instead, place).local} for {instead.machine} and {place.abi}"
     if not candidates:
         return _none_such(place, wish, what, newest, cpu)
-    # Nearest to what was asked for: the fewest obstacles, then the newest release.
-    nearest = min(candidates, key=lambda build: len(obstacles(build, place)))
+    nearest = min(candidates, key=lambda build: sum(_DISTANCE[name] for name in obstacles(build, place)))
     blocked = obstacles(nearest, place)
     return Refused(
         key="torch",
