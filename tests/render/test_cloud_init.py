@@ -180,7 +180,7 @@ def test_the_command(tmp_path: Path) -> None:
     )
     assert done.returncode == 0 and "too large for Amazon EC2" in done.stderr, done.stderr
     whole = gzip.decompress(base64.b64decode(parsed(out.read_text())[SCRIPT]["content"])).decode()
-    assert "nvidia-driver-pinning-580" in whole and "linux-headers-$(uname -r)" in whole and "python3-venv" in whole
+    assert "nvidia-driver-pinning-580" in whole and "linux-headers-%k" in whole and "python3-venv" in whole
     words = ["--system", "debian-12", "--cpu", "--url", "https://x.org/p.sh", "--script", str(script), "-o", str(out)]
     done = subprocess.run([*PROGRAM, *words], capture_output=True, text=True, check=False)
     assert done.returncode == 0 and "too large" not in done.stderr and out.stat().st_size < 16_384

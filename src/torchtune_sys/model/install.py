@@ -29,6 +29,18 @@ class Packages(msgspec.Struct, frozen=True, kw_only=True, tag="packages"):
     """As the manager takes them: ``gcc``, ``nvidia-fabricmanager-580=580.95.05*`` (apt), ``nvidia-open<581`` (zypper), a URL (dnf)."""
 
 
+RUNNING = "$(uname -r)"
+"""What the shell makes the release of the kernel that runs."""
+
+
+class KernelPackages(msgspec.Struct, frozen=True, kw_only=True, tag="kernel-packages"):
+    """Packages that are called after the kernel that runs when they are installed."""
+
+    manager: str
+    choices: tuple[tuple[str, tuple[str, ...]], ...]
+    """The first whose pattern (of a shell's ``case``) the release matches; in the names :data:`RUNNING` stands for it."""
+
+
 class Environment(msgspec.Struct, frozen=True, kw_only=True, tag="environment"):
     """A virtual environment with wheels in it."""
 
@@ -45,7 +57,7 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True, tag="environment"):
     """URL of the index; ``""`` for PyPI."""
 
 
-Action = Command | File | Packages | Environment
+Action = Command | File | Packages | KernelPackages | Environment
 
 
 def plain(action: Action) -> tuple[Command | File, ...]:
@@ -57,6 +69,8 @@ def plain(action: Action) -> tuple[Command | File, ...]:
     match action:
         case Packages(manager=manager, names=names):
             return (Command(words=(*_INSTALL.get(manager, _PACMAN), *names), root=True),)
+        case KernelPackages():
+            return (Command(words=("sh", "-c", _by_kernel(action)), root=True),)
         case Environment(tool="uv", venv=venv, program=program):
             put = ("uv", "pip", "install", "--python", f"{venv}/bin/python", *action.specifiers, *_index(action))
             return Command(words=("uv", "venv", "--allow-existing", "--python", program, venv)), Command(words=put)
@@ -74,6 +88,16 @@ _INSTALL = {
 }
 """The distribution's own way to install without asking."""
 _PACMAN = ("pacman", "--sync", "--needed", "--noconfirm")
+
+
+def _by_kernel(action: KernelPackages) -> str:
+    lines = []
+    for pattern, names in action.choices:
+        words = (*_INSTALL.get(action.manager, _PACMAN), *names)
+        lines.append((pattern, "exec " + " ".join(f'"{word}"' if RUNNING in word else word for word in words)))
+    if len(lines) == 1:
+        return lines[0][1]
+    return f"case {RUNNING} in {' '.join(f'{pattern}) {line};;' for pattern, line in lines)} esac"
 
 
 def _index(made: Environment) -> tuple[str, ...]:

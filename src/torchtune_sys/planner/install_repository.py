@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from torchtune_sys.knowledge import install as known
-from torchtune_sys.model.install import Command, File, Step, plain
+from torchtune_sys.model.install import RUNNING, Command, File, KernelPackages, Step
 from torchtune_sys.model.version import version
 from torchtune_sys.planner.install_site import Site, install, root
 
@@ -89,7 +89,6 @@ def _epel(site: Site) -> Iterator[Step]:
 
 _HEADERS_TITLE = "what the kernel module is built with"
 _HEADERS_WHY = "the module is built for the running kernel, now and after each upgrade"
-_RUNNING = "$(uname -r)"
 
 
 def headers(site: Site) -> Iterator[Step]:
@@ -116,21 +115,18 @@ def _headers_purpose(os_id: str, kernel: str) -> str:
 def _headers_of_any_kernel(site: Site) -> Step:
     """For a host that is not there yet: the shell asks for the kernel's name when the step is done."""
     kernels = {"ol": {"*uek*": "5.15.0-1.el9uek.x86_64"}, "amzn": {"6.12.*": "6.12.0", "6.18.*": "6.18.0"}}.get(site.os_id, {})
-    branches, sources = [], []
-    names: tuple[str, ...] = ()
+    choices, sources = [], []
     for pattern, example in {**kernels, "*": "5.14.0"}.items():
-        found = known.packages(site.system.family, _headers_purpose(site.os_id, example), kernel=_RUNNING)
+        found = known.packages(site.system.family, _headers_purpose(site.os_id, example), kernel=RUNNING)
         if found is not None:
-            words = [word for line in plain(install(site, *found.names)) if isinstance(line, Command) for word in line.words]
-            branches.append((pattern, "exec " + " ".join(f'"{word}"' if _RUNNING in word else word for word in words)))
+            choices.append((pattern, found.names))
             sources.append(found.source)
-            names = found.names
-    if not branches:
+    if not choices:
         page = f"{known.DRIVER_GUIDE} (no source tells the package's name)"
         return Step(key="headers", title=_HEADERS_TITLE, why=_HEADERS_WHY, source=known.DRIVER_GUIDE, by_hand=page)
-    cases = " ".join(f"{pattern}) {line};;" for pattern, line in branches)
-    text = branches[0][1] if len(branches) == 1 else f"case {_RUNNING} in {cases} esac"
-    action = root("sh", "-c", text) if _RUNNING in text else install(site, *names)
+    is_named = any(RUNNING in name for _, names in choices for name in names)
+    by_kernel = KernelPackages(manager=site.system.manager, choices=tuple(choices))
+    action = by_kernel if is_named else install(site, *choices[-1][1])
     return Step(
         key="headers", title=_HEADERS_TITLE, actions=(action,), why=_HEADERS_WHY, source="; ".join(dict.fromkeys(sources))
     )

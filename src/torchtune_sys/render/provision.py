@@ -8,7 +8,7 @@ from typing import Any
 
 from torchtune_sys import __version__
 from torchtune_sys.model.actions import Needs
-from torchtune_sys.model.install import Action, Command, Environment, File, Packages, Refused, Step
+from torchtune_sys.model.install import RUNNING, Action, Command, Environment, File, KernelPackages, Packages, Refused, Step
 from torchtune_sys.model.plan import Plan
 from torchtune_sys.model.provision import Provision
 from torchtune_sys.render.layout import clean
@@ -41,7 +41,7 @@ def provisioning(value: Provision, smoke: str) -> str:
         units="units" in called,
         commands="perform" in called,
         fetches="fetch" in called,
-        stale="stale" in called,
+        for_kernel="for_kernel" in called,
         environment=value.environment,
         abi=value.wheel.abi if value.wheel else "",
         refused=[line for refused in value.refused for line in _refused(refused)],
@@ -71,7 +71,9 @@ def _refused(refused: Refused) -> Iterator[str]:
 
 
 def _manager(value: Provision) -> str:
-    return next((item.manager for step in value.steps for item in step.actions if isinstance(item, Packages)), "")
+    return next(
+        (item.manager for step in value.steps for item in step.actions if isinstance(item, Packages | KernelPackages)), ""
+    )
 
 
 def _step(step: Step) -> dict[str, Any]:
@@ -93,6 +95,9 @@ def _calls(action: Action, online: bool) -> Iterator[tuple[str, ...]]:
     match action:
         case Packages(names=names):
             yield ("packages", *names)
+        case KernelPackages(choices=choices):
+            words = [(pattern, *(name.replace(RUNNING, "%k") for name in names), "--") for pattern, names in choices]
+            yield ("for_kernel", *(word for choice in words for word in choice))
         case File(path=path, text=text):
             yield ("file", path, text)
         case Environment():
