@@ -297,6 +297,29 @@ def test_the_driver_comes_before_the_wheel_that_needs_it() -> None:
     assert keys(found).index("driver") < keys(found).index("torch")
 
 
+def test_a_newer_driver_than_the_gpu_is_served_by_is_taken_away_first() -> None:
+    """R580 is Pascal's last: apt-get --yes ends where a package would become older, and dnf leaves what is newer."""
+    pascal = hosts.with_gpus(hosts.healthy(), [("NVIDIA GeForce GTX 1080", "1b80", (6, 1))])
+    found = plan(hosts.with_driver(pascal, "590.48.01", "proprietary"), Wishes(torch="2.14"))
+    assert found.driver is not None and found.driver.branch == 580
+    assert "590.48.01" in step(found, "old-driver").by_hand and not step(found, "old-driver").actions
+    assert keys(found).index("old-driver") < keys(found).index("driver")
+    older = plan(hosts.with_driver(pascal, "470.256.02", "proprietary"), Wishes(torch="2.14"))
+    assert "driver" in keys(older) and "old-driver" not in keys(older)
+
+
+@pytest.mark.parametrize(
+    ("os_id", "release", "line"),
+    [("rocky", "9.4", "dnf versionlock delete"), ("sles", "15.7", "zypper --non-interactive removelock *nvidia*")],
+)
+def test_the_hold_of_an_earlier_branch_does_not_keep_the_next_one_away(os_id: str, release: str, line: str) -> None:
+    there = Os(id=os_id, id_like=(), version=release, pretty_name=os_id, codename="")
+    seen = hosts.with_driver(hosts.with_gpus(hosts.healthy(), [("NVIDIA L40S", "26b9", (8, 9))]), "570.124.06")
+    seen = msgspec.structs.replace(seen, system=hosts.change(seen.system, os=there))
+    lines = words(plan(seen, Wishes(torch="2.15")), "driver")
+    assert any(told.endswith(line) for told in lines[:-1]) and "nvidia-open" in lines[-1]
+
+
 def test_a_driver_that_is_new_enough_stays() -> None:
     found = upgraded("570.124.06", "2.14")
     assert found.driver is not None and found.driver.installed == "570.124.06"

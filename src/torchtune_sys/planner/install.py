@@ -203,7 +203,7 @@ def _assemble(
             refusals.append(site)
             wheel = None  # it would not run
         else:
-            steps += install_driver.steps(site, driver, cards(s))
+            steps += install_driver.steps(site, driver, cards(s), running_driver(s))
     if isinstance(site, Site) and owner(s) is None:
         steps += _missing_fabric(s, site, driver)
         if python is not None:

@@ -21,17 +21,32 @@ _FIRST_WITH_THESE_NAMES = 570
 _AUR = "https://aur.archlinux.org/packages/nvidia-580xx-dkms"
 
 
-def steps(site: Site, driver: Driver, cards: tuple[Card, ...]) -> Iterator[Step]:
-    """In order: the repository, headers, the branch, the driver with what must have its version, the hold, the daemons."""
+def steps(site: Site, driver: Driver, cards: tuple[Card, ...], there: str = "") -> Iterator[Step]:
+    """In order: the repository, headers, the branch, the driver with what must have its version, the hold, the daemons.
+
+    ``there`` is the version of a driver that does not do.
+    """
+    if there and version(there)[0] > driver.branch:
+        yield _taken_away(there, driver)
     if site.system.repository and not site.native:
         yield from repository(site)
     yield from headers(site)
-    yield _pinned(site, driver, cards)
+    yield _pinned(site, driver, cards, there)
     yield _held(site, driver)
     yield _daemons(driver, cards)
 
 
-def _pinned(site: Site, driver: Driver, cards: tuple[Card, ...]) -> Step:
+def _taken_away(there: str, driver: Driver) -> Step:
+    return Step(
+        key="old-driver",
+        title=f"driver {there} is taken away",
+        why=f"no package manager puts branch {driver.branch} in place of a newer one by itself (apt-get --yes ends, dnf leaves it)",
+        source=known.DRIVER_GUIDE,
+        by_hand=f"remove driver {there} the way it was installed (its packages, or nvidia-uninstall): {known.DRIVER_GUIDE}",
+    )
+
+
+def _pinned(site: Site, driver: Driver, cards: tuple[Card, ...], there: str) -> Step:
     """The branch first, then driver and fabric manager in one go, so that both are the newest of one branch."""
     family, branch = site.system.family, str(driver.branch)
     purpose = f"{'native-' if site.native else ''}driver-{driver.module}"
@@ -55,7 +70,11 @@ def _pinned(site: Site, driver: Driver, cards: tuple[Card, ...]) -> Step:
     return Step(
         key="driver",
         title=title + (", and the fabric manager in the same version" if fabric else ""),
-        actions=(*_pin(site, driver), install(site, *_of_branch(site, driver, found.names), *fabric)),
+        actions=(
+            *(_unlocked(site) if there else ()),
+            *_pin(site, driver),
+            install(site, *_of_branch(site, driver, found.names), *fabric),
+        ),
         why=why,
         source=f"{found.source} ({found.confidence})",
         by_hand=by_hand,
@@ -99,6 +118,13 @@ def _lock_plugin(site: Site) -> tuple[Action, ...]:
     """dnf 5 has it built in."""
     plugin = None if site.system.family == "fedora" else known.packages(site.system.family, "version-lock")
     return (install(site, *plugin.names),) if plugin else ()
+
+
+def _unlocked(site: Site) -> tuple[Action, ...]:
+    """The hold of an earlier branch would keep this one away."""
+    if site.system.manager == "zypper":
+        return (root("zypper", "--non-interactive", "removelock", "*nvidia*"),)
+    return (*_lock_plugin(site), _UNLOCK) if site.system.manager == "dnf" else ()
 
 
 def needs_fabric(cards: tuple[Card, ...], switches: int = 0) -> bool:

@@ -9,7 +9,7 @@ from torchtune_sys.model.plan import ToInstall
 from torchtune_sys.model.rule import Result, Verdict
 from torchtune_sys.model.snapshot import Snapshot
 
-_DRIVER = ("contrib", "epel", "repository", "headers", "driver", "hold", "daemons")
+_DRIVER = ("old-driver", "contrib", "epel", "repository", "headers", "driver", "hold", "daemons")
 _TORCH = ("python", "torch")
 ASKED_BY: dict[str, tuple[str, ...]] = {
     "no-nvidia-driver": _DRIVER,
