@@ -255,7 +255,8 @@ def test_twice(root: Root) -> None:
 
 @needs_root
 @pytest.mark.parametrize(
-    ("code", "wanted", "words"), [("1", 1, "not proven"), ("3", 3, "could not be told"), ("139", 1, "ended with 139")]
+    ("code", "wanted", "words"),
+    [("1", 1, "not proven"), ("3", 3, "could not be told"), ("126", 3, "does not start"), ("139", 1, "ended with 139")],
 )
 def test_the_verdict_is_the_exit_status(root: Root, code: str, wanted: int, words: str) -> None:
     root.put("/tmp/verdict", code)
@@ -318,6 +319,25 @@ fi
     done = root.run(provisioning(PLAIN, SMOKE))
     assert done.returncode == wanted, done.stdout
     assert wanted == 0 or "apt-get update failed" in done.stdout
+
+
+@needs_root
+def test_a_folder_is_filled_where_it_was_named(root: Root) -> None:
+    text = provisioning(of_steps(*PLAIN.steps[:1], stages=("install",)), SMOKE)
+    assert root.run(text, "--download", "").returncode == 2
+    root.run(text, "--download", "stick")
+    words = next(line for line in calls(root) if "--download-only" in line)
+    assert "Dir::Cache::archives=//stick/packages/" in words  # apt: what is not absolute lies in its own cache
+
+
+@needs_root
+def test_nothing_is_taken_back_below_another_run(root: Root) -> None:
+    text = provisioning(of_steps(*PLAIN.steps[:1], stages=("install", "tune")), SMOKE)
+    assert "(--stages install leaves this stage out)" in text
+    root.path("/var/lib/torchtune-sys").mkdir(parents=True)
+    root.path("/var/lib/torchtune-sys/provision.lock").symlink_to(f"{os.getpid()}  first")
+    done = root.run(text, "--undo")
+    assert done.returncode == 3 and "is changing this host" in done.stdout
 
 
 @needs_root
