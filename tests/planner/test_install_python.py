@@ -161,3 +161,10 @@ def test_torch_on_the_cpu_gets_a_cpp_compiler(os_id: str, release: str) -> None:
 def test_no_headers_for_a_python_that_gets_no_torch() -> None:
     found = plan(empty(bare([K80])), Wishes())
     assert found.wheel is None and not {"python", "python-headers"} & set(keys(found))
+
+
+@pytest.mark.parametrize(("torch", "old"), [("2.2", True), ("2.3", False)])
+def test_old_torch_gets_the_numpy_that_it_was_compiled_against(torch: str, old: bool) -> None:
+    """torchvision asks for NumPy of any version, and would bring NumPy 2."""
+    lines = words(plan(bare([H100], "rocky", "9"), Wishes(torch=torch, python="3.11")), "torch")
+    assert ("numpy<2" in lines[-1]) is old

@@ -9,6 +9,8 @@ from torchtune_sys.model.version import version
 from torchtune_sys.planner.install_python import Interpreter
 
 CONDA = "pytorch issue 138506: the channel pytorch ended with 2.5.1; conda-forge's feedstock pytorch-cpu-feedstock"
+_FIRST_WITH_NUMPY_2 = (2, 3)
+"""Release notes of torch 2.3; earlier ones were compiled against NumPy 1, and cannot use NumPy 2."""
 _OWN_PACE = (
     "conda-forge builds releases at its own pace, with GPU code of its own choice: its solver says whether it has this one"
 )
@@ -34,6 +36,8 @@ def specifiers(wheel: Wheel) -> tuple[str, ...]:
     found = [f"torch=={wheel.torch}"]
     if wheel.torchvision:
         found.append(f"torchvision{wheel.torchvision}")
+    if version(wheel.torch) < _FIRST_WITH_NUMPY_2:
+        found.append("numpy<2")  # torchvision asks for any
     return tuple(found)
 
 
