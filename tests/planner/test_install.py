@@ -417,6 +417,23 @@ def test_the_fabric_manager_beside_a_driver_that_stays_has_its_version() -> None
     assert words(found, "fabric-manager")[0] == "dnf install --assumeyes nvidia-fabricmanager-580.95.05"
 
 
+@pytest.mark.parametrize(
+    ("os_id", "release", "builder"),
+    [
+        ("rocky", "8.10", "powertools"),
+        ("almalinux", "9.4", "crb"),
+        ("rocky", "10.0", "crb"),
+        ("ol", "9.5", "ol9_codeready_builder"),
+        ("rhel", "9.4", ""),
+    ],
+)
+def test_epel_comes_with_what_it_leans_on(os_id: str, release: str, builder: str) -> None:
+    """docs.fedoraproject.org/en-US/epel/getting-started; how RHEL enables it depends on where it is from."""
+    found = plan(bare([H100], os_id, release), Wishes())
+    assert any(line == f"dnf config-manager --set-enabled {builder}" for line in words(found, "epel")) is bool(builder)
+    assert ("CodeReady Builder" in step(found, "epel").by_hand) is not bool(builder)
+
+
 def test_kernels_with_headers_of_another_name() -> None:
     def headers(os_id: str, release: str, kernel: str) -> str:
         seen = bare([H100], os_id, release)

@@ -68,22 +68,25 @@ def _contrib(site: Site) -> Iterator[Step]:
 
 
 def _epel(site: Site) -> Iterator[Step]:
-    """dkms, which builds the module for each kernel, is in EPEL."""
+    """dkms, which builds the module for each kernel, is in EPEL, which leans on the repository that is called CRB from 9 on."""
     number = site.os_version.partition(".")[0]
     if not site.system.family.startswith("el"):
         return
-    url = f"https://dl.fedoraproject.org/pub/epel/epel-release-latest-{number}.noarch.rpm"
-    names = {"ol": f"oracle-epel-release-el{number}", "rhel": url}
-    by_hand = ""
+    page = "https://docs.fedoraproject.org/en-US/epel/getting-started/"
+    title, why = "EPEL, for dkms", "dkms builds the kernel module for each kernel that is installed later"
     if site.os_id == "rhel":
-        by_hand = "https://docs.fedoraproject.org/en-US/epel/ (EPEL also wants CodeReady Builder: subscription-manager repos)"
+        url = f"https://dl.fedoraproject.org/pub/epel/epel-release-latest-{number}.noarch.rpm"
+        by_hand = f"{page} (EPEL also wants CodeReady Builder: subscription-manager repos)"
+        yield Step(key="epel", title=title, actions=(install(site, url),), why=why, source=page, by_hand=by_hand)
+        return
+    builder = f"ol{number}_codeready_builder" if site.os_id == "ol" else "powertools" if number == "8" else "crb"
+    release = f"oracle-epel-release-el{number}" if site.os_id == "ol" else "epel-release"
     yield Step(
         key="epel",
-        title="EPEL, for dkms",
-        actions=(install(site, names.get(site.os_id, "epel-release")),),
-        why="dkms builds the kernel module for each kernel that is installed later",
-        source="https://docs.fedoraproject.org/en-US/epel/",
-        by_hand=by_hand,
+        title=title,
+        actions=(install(site, "dnf-plugins-core", release), root("dnf", "config-manager", "--set-enabled", builder)),
+        why=f"{why}; what EPEL leans on is in {builder}",
+        source=page,
     )
 
 
