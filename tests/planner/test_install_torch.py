@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 import itertools
-import json
-import os
 import random
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 
 import install_hosts as hosts
@@ -22,7 +17,7 @@ from hypothesis import strategies as st
 from torchtune_sys.knowledge.install_torch import Build, builds
 from torchtune_sys.knowledge.tables import rows
 from torchtune_sys.model.install import Refused, Wheel
-from torchtune_sys.model.version import show, version
+from torchtune_sys.model.version import version
 from torchtune_sys.planner.install_torch import Place, choose, driver_needed, wheel
 
 RELEASES = [row["torch"] for row in rows("torch_releases")]
@@ -119,8 +114,8 @@ def judged(rule: str, build: Build, place: Place) -> bool:
 
 def test_every_combination_of_the_tables() -> None:
     """A sample of all; the whole grid with the marker long."""
-    drawn = random.Random(6).sample(range(_size()), 2000)
-    print(_count(_case(number) for number in drawn))
+    drawn = random.Random(6).sample(range(size()), 2000)
+    print(_count(case_at(number) for number in drawn))
 
 
 @pytest.mark.long
@@ -138,7 +133,7 @@ def test_the_whole_grid() -> None:
         alike = some_glibcs[case[2]] * some_drivers[case[4]]
         counted[check_choice(case, choose(place_of(case), case[-1]))] += alike
     print(f"{counted.total()} combinations: {dict(counted.most_common())}")
-    assert counted.total() == _size()
+    assert counted.total() == size()
     assert counted["wheel"] > 10_000
 
 
@@ -147,14 +142,14 @@ def _lowest(value: tuple[int, ...], floors: set[tuple[int, ...]], axis: list[tup
     return min(other for other in axis if {floor for floor in floors if floor <= other} == {f for f in floors if f <= value})
 
 
-def _size() -> int:
+def size() -> int:
     total = 1
     for axis in GRID:
         total *= len(axis)
     return total
 
 
-def _case(number: int) -> Case:
+def case_at(number: int) -> Case:
     words = []
     for axis in reversed(GRID):
         number, index = divmod(number, len(axis))
@@ -255,35 +250,3 @@ def test_which_driver_a_wish_needs() -> None:
     assert driver_needed(HOPPER, "2.15") == (580, 65, 6)
     assert driver_needed(HOPPER, "2.14") == (525, 60, 13)
     assert driver_needed(msgspec.structs.replace(HOPPER, capabilities=((6, 1),)), "2.15") == ()
-
-
-@pytest.mark.long
-def test_pip_agrees_that_the_wheel_exists() -> None:
-    """Metadata only: pip's own resolver finds a file of this release, ABI and platform on PyPI, for 20 choices."""
-    if not os.environ.get("TORCHTUNE_SYS_TEST_NETWORK", "1").strip("0"):
-        pytest.skip("TORCHTUNE_SYS_TEST_NETWORK=0")
-    drawn = (_case(number) for number in random.Random(20).sample(range(_size()), 20_000))
-    chosen = (choose(place_of(case), case[-1]) for case in drawn)
-    on_pypi = {(found.torch, found.abi, found.machine): found for found in chosen if isinstance(found, Wheel) and not found.index}
-    sample = list(on_pypi.values())[:20]
-    assert len(sample) == 20
-    with ThreadPoolExecutor(4) as pool:  # pip reads parts of large files where PyPI has no metadata apart
-        names = list(pool.map(_agree, sample))
-    print("\n".join(names))
-
-
-def _agree(found: Wheel) -> str:
-    tag = recorded(found.torch)[f"pypi_{found.machine}_tag"]
-    interpreter = found.abi.rstrip("t").removeprefix("cp")
-    words = [sys.executable, "-m", "pip", "install", "--dry-run", "--ignore-installed", "--no-deps", "--quiet"]
-    words += ["--only-binary=:all:", "--target", "/nonexistent", "--report", "-", "--disable-pip-version-check"]
-    words += ["--implementation", "cp", "--python-version", f"3.{interpreter[1:]}", "--abi", found.abi, "--platform", tag]
-    done = subprocess.run([*words, f"torch=={found.torch}"], capture_output=True, text=True, check=False, timeout=300)
-    if "Name or service not known" in done.stderr or "Connection" in done.stderr or "Temporary failure" in done.stderr:
-        pytest.skip("no network")
-    assert done.returncode == 0, (found, done.stderr)
-    (item,) = json.loads(done.stdout)["install"]
-    name = item["download_info"]["url"].rpartition("/")[2]
-    assert item["metadata"]["version"] == found.torch
-    assert f"-{found.abi}-{tag}" in name and show(version(found.torch)) in name
-    return str(name)
