@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from fnmatch import fnmatchcase
+
 import click
 import pytest
 from hypothesis import given
@@ -13,7 +15,7 @@ from torchtune_sys.knowledge.gpus import architecture_by_device, device_ids
 from torchtune_sys.knowledge.tables import rows
 from torchtune_sys.model.facts.session import Intent
 from torchtune_sys.model.facts.system import SystemFacts
-from torchtune_sys.model.install import Command, Wishes, plain
+from torchtune_sys.model.install import RUNNING, Command, KernelPackages, Packages, Wishes, plain
 from torchtune_sys.model.rule import Verdict
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, Why
@@ -74,13 +76,38 @@ def test_the_kernels_headers_are_asked_for_where_the_step_is_done() -> None:
             word for action in step.actions for part in plain(action) if isinstance(part, Command) for word in part.words
         )
 
-    assert headers("debian-12").endswith('apt-get install --yes "linux-headers-$(uname -r)"')
-    assert headers("debian-12", "6.1.0-40-cloud-amd64").endswith("install --yes linux-headers-6.1.0-40-cloud-amd64")
+    assert headers("ubuntu-24.04").endswith('apt-get install --yes "linux-headers-$(uname -r)"')
+    assert '*-cloud-amd64) exec env DEBIAN_FRONTEND=noninteractive apt-get install --yes "linux-headers-$(uname -r)"' in headers(
+        "debian-12"
+    )
     assert "*uek*) exec dnf" in headers("ol-9") and '"kernel-uek-devel-$(uname -r)"' in headers("ol-9")
     assert '6.18.*) exec dnf install --assumeyes "kernel6.18-devel-$(uname -r)"' in headers("amzn-2023")
     assert "kernel6.18-devel-6.18.44-99.149" in headers("amzn-2023", "6.18.44-99.149.amzn2023.x86_64")
     assert headers("amzn-2023", "6.24.1-1.amzn2023.x86_64") == ""  # no source tells that stream's names
     assert "$" not in headers("rocky-9")
+
+
+@pytest.mark.parametrize(
+    ("system", "kernel", "names"),
+    [
+        ("debian-12", "6.1.0-40-amd64", "linux-headers-6.1.0-40-amd64 linux-headers-amd64"),
+        ("debian-12", "6.1.0-40-cloud-amd64", "linux-headers-6.1.0-40-cloud-amd64 linux-headers-cloud-amd64"),
+        ("debian-13", "6.12.48+deb13-arm64", "linux-headers-6.12.48+deb13-arm64 linux-headers-arm64"),
+        ("debian-13", "6.15.0-custom", "linux-headers-6.15.0-custom"),
+        ("ubuntu-24.04", "6.8.0-45-generic", "linux-headers-6.8.0-45-generic"),
+    ],
+)
+def test_debians_headers_follow_the_kernel(system: str, kernel: str, names: str) -> None:
+    """By the package of their flavour alone: without it the next kernel comes without them, and without the driver."""
+    asked = [plan(seen(system=system, gpu="L40S", kernel=kernel), Wishes())]
+    if "arm64" not in kernel:
+        asked.append(plan(seen(system=system, gpu="L40S"), Wishes()))
+    told, *unseen = (next(step for step in found.steps if step.key == "headers").actions[0] for found in asked)
+    assert isinstance(told, Packages) and " ".join(told.names) == names
+    for action in unseen:  # the first pattern that the release matches gives the same
+        assert isinstance(action, KernelPackages)
+        chosen = next(found for pattern, found in action.choices if fnmatchcase(kernel, pattern))
+        assert " ".join(chosen).replace(RUNNING, kernel) == names
 
 
 def test_a_driver_that_is_there_stays_and_decides() -> None:

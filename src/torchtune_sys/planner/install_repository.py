@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from torchtune_sys.knowledge import install as known
@@ -100,27 +101,43 @@ def headers(site: Site) -> Iterator[Step]:
     if not site.kernel:
         yield _headers_of_any_kernel(site)
         return
-    found = known.packages(site.system.family, _headers_purpose(site.os_id, site.kernel), kernel=site.kernel)
+    found = _headers_of(site, site.kernel, site.kernel)
     actions = () if found is None else (install(site, *found.names),)
     page = "" if found is not None else f"{known.DRIVER_GUIDE} (no source tells the package's name)"
     source = known.DRIVER_GUIDE if found is None else found.source
     yield Step(key="headers", title=_HEADERS_TITLE, actions=actions, why=_HEADERS_WHY, source=source, by_hand=page)
 
 
-def _headers_purpose(os_id: str, kernel: str) -> str:
-    """Oracle has a kernel of its own beside RHEL's; Amazon's newer kernels have packages of their own names."""
-    if "uek" in kernel:
-        return "headers-uek"
+def _headers_of(site: Site, kernel: str, called: str) -> known.Packages | None:
+    """Oracle has a kernel of its own beside RHEL's; Amazon's newer kernels have packages of their own names; Debian's headers come
+    along with the next kernel only by the package of their flavour."""
+    flavour = re.search(r"(?:cloud-|rt-)?(?:amd64|arm64)$", kernel)
     number = version(kernel)[:2]
-    return f"headers-{number[0]}.{number[1]}" if os_id == "amzn" and number >= (6, 12) else "headers"
+    purpose = "headers"
+    if "uek" in kernel:
+        purpose = "headers-uek"
+    elif site.os_id == "debian" and flavour is not None:
+        purpose = "headers-flavour"
+    elif site.os_id == "amzn" and number >= (6, 12):
+        purpose = f"headers-{number[0]}.{number[1]}"
+    return known.packages(site.system.family, purpose, kernel=called, flavour=flavour[0] if flavour else "")
+
+
+_KERNELS = {
+    "ol": {"*uek*": "5.15.0-1.el9uek.x86_64"},
+    "amzn": {"6.12.*": "6.12.0", "6.18.*": "6.18.0"},
+    "debian x86_64": {f"*-{flavour}": f"6.1.0-1-{flavour}" for flavour in ("cloud-amd64", "rt-amd64", "amd64")},
+    "debian aarch64": {f"*-{flavour}": f"6.1.0-1-{flavour}" for flavour in ("cloud-arm64", "rt-arm64", "arm64")},
+}
+"""A pattern of the release for each kernel whose headers have names of their own, and an example."""
 
 
 def _headers_of_any_kernel(site: Site) -> Step:
     """For a host that is not there yet: the shell asks for the kernel's name when the step is done."""
-    kernels = {"ol": {"*uek*": "5.15.0-1.el9uek.x86_64"}, "amzn": {"6.12.*": "6.12.0", "6.18.*": "6.18.0"}}.get(site.os_id, {})
     choices, sources = [], []
+    kernels = _KERNELS.get(site.os_id) or _KERNELS.get(f"{site.os_id} {site.machine}", {})
     for pattern, example in {**kernels, "*": "5.14.0"}.items():
-        found = known.packages(site.system.family, _headers_purpose(site.os_id, example), kernel=RUNNING)
+        found = _headers_of(site, example, RUNNING)
         if found is not None:
             choices.append((pattern, found.names))
             sources.append(found.source)
