@@ -12,7 +12,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from itertools import product
 from pathlib import Path
 
 from guest import Unavailable, cached, which
@@ -90,6 +91,7 @@ class Machine:
 
     def __init__(self, work: Path, process: subprocess.Popen[bytes]) -> None:
         self.work, self.process = work, process
+        self.begun: list[subprocess.Popen[bytes]] = []
 
     def leader(self) -> int:
         """Its process 1 as this machine sees it; 0 while it has none."""
@@ -110,7 +112,9 @@ class Machine:
         return subprocess.run(self._inside(*argv), capture_output=True, text=True, timeout=timeout_s, check=False)
 
     def begin(self, *argv: str) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(self._inside(*argv), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+        quiet = subprocess.DEVNULL
+        self.begun.append(subprocess.Popen(self._inside(*argv), stdout=quiet, stderr=quiet, start_new_session=True))
+        return self.begun[-1]
 
     def _inside(self, *argv: str) -> list[str]:
         env = ["env", "-i", "PATH=/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root"]
@@ -173,14 +177,31 @@ def machine(work: Path, script: str, offline: Path) -> Iterator[Machine]:
         )
     made = Machine(work, process)
     try:
-        until(lambda: made.leader() and made.run("systemctl", "is-system-running").stdout.strip() in ("running", "degraded"), 40)
+        until(lambda: made.leader() and made.run("systemctl", "is-system-running").stdout.strip() in ("running", "degraded"), 100)
         yield made
     finally:
         leader = made.leader()
         os.killpg(process.pid, signal.SIGKILL)
         if leader:
             os.kill(leader, signal.SIGKILL)
-        process.wait()
+        for each in (process, *made.begun):
+            each.kill()
+            each.wait()
+        with suppress(TimeoutError):  # another machine may be in them
+            until(_is_tidy, 5)
+
+
+def _is_tidy() -> bool:
+    """Whether the control groups that systemd-nspawn made below ours are gone: what died in them takes a moment."""
+    left = []
+    ours = {line.split(":", 2)[2] for line in Path("/proc/self/cgroup").read_text().splitlines()}
+    for base, group, name in product(("", "/systemd", "/unified"), ours, ("payload", "supervisor")):
+        top = f"/sys/fs/cgroup{base}{group.rstrip('/')}/{name}"
+        for place, _, _ in os.walk(top, topdown=False):
+            with suppress(OSError):
+                os.rmdir(place)
+        left.append(os.path.isdir(top))
+    return not any(left)
 
 
 def until(what: Callable[[], object], patience_s: float) -> None:
