@@ -434,6 +434,14 @@ def test_epel_comes_with_what_it_leans_on(os_id: str, release: str, builder: str
     assert ("CodeReady Builder" in step(found, "epel").by_hand) is not bool(builder)
 
 
+@pytest.mark.parametrize(("kernel", "told"), [("6.12.0-100.28.2.2.el9uek.x86_64", True), ("5.14.0-503.el9.x86_64", False)])
+def test_oracles_own_kernel_has_a_compiler_of_its_own(kernel: str, told: bool) -> None:
+    """Driver guide, Oracle Linux: with the system's gcc dkms builds no module for a UEK."""
+    seen = bare([H100], "ol", "9.5")
+    found = plan(msgspec.structs.replace(seen, system=hosts.change(seen.system, kernel=kernel)), Wishes())
+    assert ("gcc-toolset" in step(found, "headers").by_hand) is told and step(found, "headers").actions
+
+
 def test_kernels_with_headers_of_another_name() -> None:
     def headers(os_id: str, release: str, kernel: str) -> str:
         seen = bare([H100], os_id, release)

@@ -103,7 +103,7 @@ def headers(site: Site) -> Iterator[Step]:
         return
     found = _headers_of(site, site.kernel, site.kernel)
     actions = () if found is None else (install(site, *found.names),)
-    page = "" if found is not None else f"{known.DRIVER_GUIDE} (no source tells the package's name)"
+    page = _uek(site) if found is not None else f"{known.DRIVER_GUIDE} (no source tells the package's name)"
     source = known.DRIVER_GUIDE if found is None else found.source
     yield Step(key="headers", title=_HEADERS_TITLE, actions=actions, why=_HEADERS_WHY, source=source, by_hand=page)
 
@@ -148,5 +148,17 @@ def _headers_of_any_kernel(site: Site) -> Step:
     by_kernel = KernelPackages(manager=site.system.manager, choices=tuple(choices))
     action = by_kernel if is_named else install(site, *choices[-1][1])
     return Step(
-        key="headers", title=_HEADERS_TITLE, actions=(action,), why=_HEADERS_WHY, source="; ".join(dict.fromkeys(sources))
+        key="headers",
+        title=_HEADERS_TITLE,
+        actions=(action,),
+        why=_HEADERS_WHY,
+        source="; ".join(dict.fromkeys(sources)),
+        by_hand=_uek(site),
     )
+
+
+def _uek(site: Site) -> str:
+    """Oracle builds its own kernel with a newer compiler than the system's, and dkms takes the system's."""
+    if site.os_id != "ol" or (site.kernel and "uek" not in site.kernel):
+        return ""
+    return f"where the kernel is UEK, tell dkms its compiler (gcc-toolset): {known.DRIVER_GUIDE}oracle-linux.html"
