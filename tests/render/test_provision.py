@@ -340,6 +340,14 @@ def test_nothing_is_taken_back_below_another_run(root: Root) -> None:
     assert done.returncode == 3 and "is changing this host" in done.stdout
 
 
+def test_what_root_installs_does_not_lie_where_everybody_writes() -> None:
+    fetched = Command(words=("curl", "-fsSL", "-o", "/tmp/key.deb", "https://example.org/key.deb"))
+    made = of_steps(step("repository", fetched, Command(words=("dpkg", "--install", "/tmp/key.deb"), root=True)))
+    text = provisioning(made, SMOKE)
+    assert "/tmp/key.deb" not in text and text.count("/var/lib/torchtune-sys/provision/key.deb") == 2
+    assert "dpkg --install" not in text and "Timeout=900' install --yes --no-remove -- /var/lib" in text
+
+
 @needs_root
 def test_a_start_is_asked_for_once(root: Root) -> None:
     text = provisioning(

@@ -17,6 +17,8 @@ from torchtune_sys.render.script import quote, script
 _SUFFIX = {"dnf": ".rpm", "zypper": ".rpm", "pacman": ".pkg.tar.zst"}
 _ONLINE_STEPS = ("repository", "contrib", "epel")
 """Steps that make a repository known: without a network there is none."""
+_STATE = "/var/lib/torchtune-sys/provision/"
+_APT = ("env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "-o", "DPkg::Lock::Timeout=900")
 _DEVICES = {"cuda": "this host with its GPUs", "cpu": "this host, on its CPUs,", "auto": "this host"}
 
 
@@ -109,10 +111,17 @@ def _calls(action: Action, online: bool) -> Iterator[tuple[str, ...]]:
         case Command(words=("systemctl", "enable", *units)):
             yield ("units", "enable", *units)
         case Command(words=("curl", "-fsSL", "-o", path, url)):
-            yield ("fetch", path, url)
+            yield ("fetch", _own(path), url)
+        case Command(words=("dpkg", "--install", path)):  # apt-get waits where another one works, dpkg ends
+            yield ("perform", "online", *_APT, "install", "--yes", "--no-remove", "--", _own(path))
         case Command(words=words):
-            network = online or words[0] == "dpkg" or "refresh" in words
+            network = online or "refresh" in words
             yield ("perform", "online" if network else "any", *words)
+
+
+def _own(path: str) -> str:
+    """Root does not take from /tmp what it installs: everybody may have put it there first."""
+    return _STATE + path.removeprefix("/tmp/") if path.startswith("/tmp/") else path
 
 
 def _hash(text: str) -> str:
