@@ -88,6 +88,16 @@ def test_the_kernels_headers_are_asked_for_where_the_step_is_done() -> None:
 
 
 @pytest.mark.parametrize(
+    ("system", "wanted"), [("centos-7", "2.6.0"), ("amzn-2", "2.6.0"), ("ubuntu-18.04", "2.6.0"), ("ubuntu-20.04", "2.15.0")]
+)
+def test_the_wheel_for_an_ended_release_runs_on_its_c_library(system: str, wanted: str) -> None:
+    """torch 2.6 is the last that is made for a glibc before 2.28."""
+    found = plan(seen(system=system), Wishes(python="3.12", tool="uv", cpu=True))
+    assert found.wheel is not None and found.wheel.torch == wanted
+    assert not any("glibc could not be seen" in note for note in found.notes)
+
+
+@pytest.mark.parametrize(
     ("system", "kernel", "names"),
     [
         ("debian-12", "6.1.0-40-amd64", "linux-headers-6.1.0-40-amd64 linux-headers-amd64"),
@@ -148,6 +158,7 @@ def test_every_card_of_the_tables_is_taken_by_its_names(name: str) -> None:
         ({"system": "arch-2026"}, "did you mean arch"),
         ({"system": 'debian-12"; reboot'}, "names no release"),
         ({"system": "debian-12", "gpu": "H10"}, "NVIDIA H100 80GB HBM3"),
+        ({"system": "debian-12", "gpu": "zz"}, "others, or a PCI device id"),
         ({"system": "debian-12", "gpu": "ffff"}, "no table knows ffff"),
         ({"system": "debian-12", "gpu": "1002:2330"}, "no table knows 1002:2330"),
         ({"system": "debian-12", "gpu": "MI300X", "driver": "580.95.05"}, "part of the kernel"),

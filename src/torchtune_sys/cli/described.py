@@ -127,11 +127,14 @@ def _words(name: str) -> str:
 
 
 def _near(value: str, known: Iterable[str]) -> str:
-    """What a person may have meant, else all."""
+    """What a person may have meant, else what is known: of many names a few."""
     import difflib
 
     names = list(known)
     words = _words(value)
     found = [name for name in names if words and words in _words(name)]
     found += difflib.get_close_matches(value, names, n=4, cutoff=0.6)
-    return f"did you mean {', '.join(list(dict.fromkeys(found))[:6])}" if found else f"known are {', '.join(names)}"
+    if found:
+        return f"did you mean {', '.join(list(dict.fromkeys(found))[:6])}"
+    few = names if len(names) <= 30 else names[:: len(names) // 6][:6]
+    return f"known are {', '.join(few)}" + (f" and {len(names) - len(few)} others" if few is not names else "")
