@@ -12,10 +12,10 @@ from torchtune_sys.knowledge.tables import rows
 from torchtune_sys.model.version import version
 
 FAMILIES = {row["family"] for row in rows("install_systems")}
-VALUES = {"branch": "580", "version": "580.95.05", "kernel": "6.8.0", "python": "3.12", "toolkit": "13-0"}
+VALUES = {"branch": "580", "version": "580.95.05", "kernel": "6.8.0", "flavour": "amd64", "python": "3.12", "toolkit": "13-0"}
 
 
-@pytest.mark.parametrize("table", ["install_systems", "install_packages", "install_branches"])
+@pytest.mark.parametrize("table", ["install_systems", "install_packages", "install_branches", "glibc"])
 def test_each_row_has_a_source(table: str) -> None:
     assert all(row["source"] and row["confidence"] in ("high", "medium", "low") for row in rows(table))
 

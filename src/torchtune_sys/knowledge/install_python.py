@@ -57,3 +57,14 @@ def packaged(os_id: str, version_id: str) -> tuple[Python, ...]:
         for row in rows("install_pythons")
         if row["id"] == name and row["version"] in releases
     )
+
+
+def glibc_of(os_id: str, version_id: str) -> Version:
+    """The C library of a release, the oldest of its line; ``()`` where no table tells.
+
+    >>> glibc_of("centos", "7"), glibc_of("rocky", "9.4"), glibc_of("arch", "1")
+    ((2, 17), (2, 34), (2, 42))
+    """
+    releases = (version_id, version_id.partition(".")[0])
+    old = (version(row["glibc"]) for row in rows("glibc") if row["id"] == os_id and row["version"] in releases)
+    return next((item.glibc for item in packaged(os_id, version_id)), ()) or next(old, ())

@@ -8,7 +8,7 @@ from torchtune_sys import engine
 from torchtune_sys.knowledge import gpus
 from torchtune_sys.knowledge import torch as torches
 from torchtune_sys.knowledge.cuda import Architecture, architecture_of, architectures
-from torchtune_sys.knowledge.install_python import Python, packaged
+from torchtune_sys.knowledge.install_python import Python, glibc_of, packaged
 from torchtune_sys.knowledge.tables import rows
 from torchtune_sys.model.facts.gpu import Gpu
 from torchtune_sys.model.facts.system import Os
@@ -135,7 +135,8 @@ def glibc(s: Snapshot) -> Version | None:
     told = next((version(look) for look in looks if isinstance(look, str)), ())
     if not told and any(absent(look) for look in looks):
         return None
-    return told or next((item.glibc for item in packaged_pythons(s)), ())
+    os = os_of(s)
+    return told or (() if os is None else glibc_of(os.id, os.version))
 
 
 def fails(s: Snapshot, *ids: str) -> bool:
