@@ -366,6 +366,18 @@ def test_a_start_is_asked_for_once(root: Root) -> None:
 
 
 @needs_root
+def test_another_driver_asks_for_a_start_of_its_own(root: Root) -> None:
+    def script(name: str) -> str:
+        driver = step("driver", Packages(manager="apt", names=(name,)), reboot=True)
+        return provisioning(of_steps(driver, step("last", Command(words=("missing",)))), SMOKE)
+
+    assert root.run(script("driver-570")).returncode == 10
+    root.put("/proc/sys/kernel/random/boot_id", "second\n")
+    assert root.run(script("driver-570")).returncode == 1  # and that is where it stays
+    assert root.run(script("driver-580")).returncode == 10
+
+
+@needs_root
 def test_a_fresh_start_before_the_smoke_test(root: Root) -> None:
     text = provisioning(PLAIN, SMOKE)
     assert root.run(text, "--reboot-after", "install").returncode == 10

@@ -37,6 +37,7 @@ def provisioning(value: Provision, smoke: str) -> str:
         stages=value.stages,
         offline=value.offline,
         steps=steps,
+        way=_hash(repr(steps))[:12],
         manager=_manager(value),
         suffix=_SUFFIX.get(_manager(value), ""),
         files="file" in called,
