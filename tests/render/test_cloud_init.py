@@ -108,14 +108,20 @@ def test_where_it_is_too_large_is_said(size: int, says: list[str]) -> None:
     assert len(found) == len(says) and all(words in line for words, line in zip(says, found, strict=True))
 
 
-def per_boot(tmp_path: Path, text: str, script: str) -> subprocess.CompletedProcess[str]:
-    """What runs at each start, in a folder in place of the host's, with a script that notes how it was called."""
+def per_boot(tmp_path: Path, text: str, script: str, system: str = "stopping") -> subprocess.CompletedProcess[str]:
+    """What runs at each start, in a folder in place of the host's, with a script that notes how it was called and a systemd that says
+    how it is with the system."""
+    systemctl = tmp_path / "bin/systemctl"
+    systemctl.parent.mkdir(exist_ok=True)
+    systemctl.write_text(f"#!/bin/sh\necho {system}\n")
+    systemctl.chmod(0o755)
     content = parsed(text)[PER_BOOT]["content"].replace("/var/lib/torchtune-sys", str(tmp_path / "state"))
     place = tmp_path / "state/cloud/provision.sh"
     if script:
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_text(script)
-    return subprocess.run(["bash", "-c", content], capture_output=True, text=True, check=False)
+    env = {**os.environ, "PATH": f"{systemctl.parent}:{os.environ['PATH']}", "TORCHTUNE_SYS_PAUSE_S": "0"}
+    return subprocess.run(["bash", "-c", content], capture_output=True, text=True, check=False, env=env)
 
 
 NOTES = 'echo "$*" >>"${0%/*}/calls"; exit '
@@ -126,6 +132,11 @@ def test_the_verdict_is_how_it_ends_and_a_start_of_the_host_is_none(ends_with: i
     done = per_boot(tmp_path, user_data(made(), "x"), f"{NOTES}{ends_with}\n")
     assert (done.returncode, done.stderr) == (status, "")
     assert (tmp_path / "state/cloud/calls").read_text() == "--reboot\n"
+
+
+def test_a_start_that_does_not_come_is_no_success(tmp_path: Path) -> None:
+    done = per_boot(tmp_path, user_data(made(), "x"), f"{NOTES}10\n", "running")
+    assert done.returncode == 3 and "systemctl reboot" in done.stdout
 
 
 def test_a_host_with_a_verdict_is_only_asked_for_it(tmp_path: Path) -> None:
