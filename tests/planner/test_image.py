@@ -154,3 +154,31 @@ def test_tags_are_those_of_the_official_images() -> None:
         assert found is not None and ":".join(found) == row["system"]
         assert images.python_of(row["image"]) == row["python"] and row["source"] and row["confidence"]
         assert row["machines"].split() == ["x86_64", "aarch64"]
+
+
+def test_a_driver_that_serves_other_gpus_is_not_the_one_that_runs_it() -> None:
+    from torchtune_sys import engine
+    from torchtune_sys.host.described import Description, described
+    from torchtune_sys.model.facts.session import Intent
+
+    def seen(driver: str) -> Image:
+        host = described(
+            Description(
+                os_id="ubuntu",
+                os_version="24.04",
+                os_name="Ubuntu 24.04",
+                codename="noble",
+                machine="x86_64",
+                devices=("10de:1b80",),
+                driver=driver,
+            )
+        )
+        return plan(engine.snapshot(host, Intent(), timeout_s=20), ImageWishes())
+
+    assert any("the host's driver 580.95.05 runs it" in note for note in seen("580.95.05").notes)
+    assert any("driver 590.48.01 is for other GPUs" in note for note in seen("590.48.01").notes)
+
+
+def test_numpy_is_asked_for_once() -> None:
+    found = planned("typical/laptop-cpu", torch="2.1", extras=("torchvision",), python="3.11")
+    assert found.specifiers[0].startswith("torch==2.1") and len(found.specifiers) == 2 and found.partners == ("numpy<2",)

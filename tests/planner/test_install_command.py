@@ -53,6 +53,12 @@ def test_what_cannot_be_meant_is_a_usage_error(words: tuple[str, ...]) -> None:
     assert run("--from", str(HOSTS / "healthy.json"), *words).returncode == 2
 
 
+def test_an_interpreter_that_does_not_start_is_not_replaced() -> None:
+    for words in (("--python", "/no/such/python"), ("--python", "/etc/passwd")):
+        done = run("--cpu", *words)
+        assert done.returncode == 2 and done.stdout == "" and f"{words[1]}: " in done.stderr
+
+
 def test_a_report_that_tells_little(tmp_path: Path) -> None:
     report = tmp_path / "smi.txt"
     report.write_text("PyTorch version: 2.0.1+cu117\nIs debug build: False\nCUDA used to build PyTorch: 11.7\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import subprocess
 import sys
@@ -11,7 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from script_plans import HOSTILE, change, plan
-from script_root import Root
+from script_root import Root, may_mount
 
 from conftest import HOSTS, load
 from torchtune_sys import engine
@@ -450,6 +451,37 @@ def test_some_stages_alone(root: Root, stages: str) -> None:
     done = root.run(provisioning(PLAIN, SMOKE), "--stages", stages)
     assert done.returncode == 0 and ("nothing was proven" in done.stdout) == (stages == "install")
     assert root.path("/etc/deep").exists() == (stages == "install")
+
+
+@needs_root
+@pytest.mark.skipif(not may_mount(), reason="needs a mount namespace")
+@pytest.mark.parametrize(("places", "wanted"), [(("tmp",), 0), (("tmp", "var"), 3)])
+def test_where_nothing_may_be_started_is_no_place_to_train(root: Root, places: tuple[str, ...], wanted: int) -> None:
+    """What torch.compile builds is loaded from the folder for temporary files."""
+    stage = (
+        "; ".join(f"mount -t tmpfs -o noexec none {root.path(place)}" for place in places) + f"; mkdir -p {root.path('var/log')}"
+    )
+    done = root.run(provisioning(of_steps(stages=("smoke",)), SMOKE), stage=stage)
+    assert done.returncode == wanted and ("programs may be started" in done.stdout) == bool(wanted), done.stdout
+
+
+@needs_root
+@pytest.mark.parametrize(("sums", "wanted"), [("right", 0), ("wrong", 3)])
+def test_packages_alone_are_held_against_their_sums(root: Root, sums: str, wanted: int) -> None:
+    content = b"a package"
+    root.put("/bin/dpkg-deb", TALK, 0o755)
+    root.put("/stick/tool_1_all.deb", content)
+    digest = hashlib.sha256(content if sums == "right" else b"another").hexdigest()
+    root.put("/stick/SHA256SUMS", f"{digest}  ./tool_1_all.deb\n")
+    made = of_steps(step("tool", Packages(names=("tool",), manager="apt")), stages=("install",))
+    done = root.run(provisioning(made, SMOKE), "--offline", "/stick")
+    assert done.returncode == wanted and ("SHA256SUMS" in done.stdout) == bool(wanted), done.stdout
+
+
+def test_without_a_network_no_repository_is_asked() -> None:
+    text = provisioning(of_host("rocky", "9", "10de:2330"), SMOKE)
+    asked = [line for line in text.splitlines() if "dnf module" in line or "dnf versionlock" in line]
+    assert asked and all(line.lstrip().startswith("perform online ") for line in asked)
 
 
 @needs_root

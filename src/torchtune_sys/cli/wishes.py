@@ -12,6 +12,7 @@ from torchtune_sys.cli import options as shared
 
 if TYPE_CHECKING:
     from torchtune_sys.model.install import Wishes
+    from torchtune_sys.model.snapshot import Snapshot
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -66,6 +67,18 @@ def wishes_of(options: Mapping[str, Any]) -> tuple[Wishes, str | None]:
         ),
         None if named else python,
     )
+
+
+def must_start(seen: Snapshot, python: str | None) -> None:
+    """Raises UserError where the interpreter that was named does not start: no other one takes its place in silence."""
+    from torchtune_sys.errors import UserError
+    from torchtune_sys.model.values import Missing
+
+    version = seen.python if isinstance(seen.python, Missing) else seen.python.version
+    if python and isinstance(version, Missing):
+        raise UserError(
+            f"{python}: {version.detail or 'no Python that starts'}", "--python names an interpreter, or a version: 3.12"
+        )
 
 
 def _folder(text: str) -> str:

@@ -51,8 +51,8 @@ def plan(s: Snapshot, wishes: ImageWishes) -> Image:
         base=base,
         why_base=_why_base(base, wheel, wishes),
         wheel=wheel,
-        specifiers=install_wheel.specifiers(wheel) if "torchvision" in wishes.extras else (f"torch=={wheel.torch}",),
-        partners=(_numpy(wheel),),
+        specifiers=_specifiers(wheel, "torchvision" in wishes.extras),
+        partners=(install_wheel.numpy(wheel),),
         content=tuple(_content(s, base, wishes)),
         required_driver=version(wheel.driver)[0] if wheel.driver else 0,
         flags=tuple(image_flags.flags(s, wheel.build, "rdma" in wishes.extras, _has_numactl(s, wishes))),
@@ -106,9 +106,9 @@ def _no_base(wishes: ImageWishes, reason: str, way: str) -> Refused:
 
 def _driver(s: Snapshot) -> Version | Refused:
     """The driver that containers will get: the host's, or the one that is to be installed there."""
-    here = version(running_driver(s))
-    if here:
-        return here
+    current = install.current_driver(s, cards(s))
+    if current is not None:
+        return version(current.installed)
     chosen = install_branch.choose(cards(s))
     return chosen if isinstance(chosen, Refused) else install_branch.first_version(chosen.branch)
 
@@ -144,10 +144,9 @@ def _torch(s: Snapshot, base: Base, wish: str, driver: Version | None, rocm: boo
     return install_torch.choose(msgspec.structs.replace(place, capabilities=capabilities, driver=driver), wish)
 
 
-def _numpy(wheel: Wheel) -> str:
-    """torch's wheel does not ask for NumPy, without which sharded checkpoints fail (torch/distributed/checkpoint). Releases before 2.3
-    were built for NumPy 1 (release notes of torch 2.3)."""
-    return "numpy<2" if version(wheel.torch) < (2, 3) else "numpy>=1.26"
+def _specifiers(wheel: Wheel, vision: bool) -> tuple[str, ...]:
+    kept = ("torch==", "torchvision") if vision else ("torch==",)
+    return tuple(name for name in install_wheel.specifiers(wheel) if name.startswith(kept))
 
 
 def _why_base(base: Base, wheel: Wheel, wishes: ImageWishes) -> str:
@@ -194,7 +193,9 @@ def _packages(base: Base, purpose: str) -> tuple[tuple[str, ...], str]:
 
 def _notes(s: Snapshot, base: Base, wheel: Wheel, gpu: bool) -> Iterator[str]:
     here = running_driver(s)
-    if gpu and not here:
+    if gpu and here and install.current_driver(s, cards(s)) is None:
+        yield f"the host's driver {here} is for other GPUs: the image is for the one that generate install puts there"
+    elif gpu and not here:
         yield "no driver runs on this host yet: the image is for the one that generate install puts there"
     elif gpu:
         yield f"the host's driver {here} runs it, so no forward compatibility package is needed (they are for data centre GPUs alone)"

@@ -117,7 +117,7 @@ def _for_gpu(s: Snapshot, wishes: Wishes, found: Install, python: Interpreter, p
         return _assemble(s, wishes, found, None, None, python, (special,))
     capabilities = tuple(sorted({cc for card in here for cc in card.capabilities}))
     place = msgspec.structs.replace(place, capabilities=capabilities)
-    current = _current(s, here)
+    current = current_driver(s, here)
     if current is not None and (wishes.branch in (None, current.branch)):
         place = msgspec.structs.replace(place, driver=version(current.installed))
         chosen = install_torch.choose(place, wishes.torch)
@@ -152,7 +152,7 @@ def on_chip(here: tuple[Card, ...]) -> Refused | None:
     )
 
 
-def _current(s: Snapshot, here: tuple[Card, ...]) -> Driver | None:
+def current_driver(s: Snapshot, here: tuple[Card, ...]) -> Driver | None:
     """The driver that is installed, if it serves every GPU."""
     installed = running_driver(s)
     if not version(installed):
@@ -179,7 +179,7 @@ def _new_driver(s: Snapshot, here: tuple[Card, ...], needed: Version, wishes: Wi
 def _driver_alone(s: Snapshot, wishes: Wishes) -> tuple[Driver | None, tuple[Refused, ...]]:
     """What the driver needs even where no wheel can be had."""
     here = cards(s)
-    current = _current(s, here)
+    current = current_driver(s, here)
     if (current is not None and wishes.branch in (None, current.branch)) or on_chip(here) is not None:
         return current, ()
     made = _new_driver(s, here, (), wishes)

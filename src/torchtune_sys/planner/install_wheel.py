@@ -37,8 +37,13 @@ def specifiers(wheel: Wheel) -> tuple[str, ...]:
     if wheel.torchvision:
         found.append(f"torchvision{wheel.torchvision}")
     if version(wheel.torch) < _FIRST_WITH_NUMPY_2:
-        found.append("numpy<2")  # torchvision asks for any
+        found.append(numpy(wheel))  # torchvision asks for any
     return tuple(found)
+
+
+def numpy(wheel: Wheel) -> str:
+    """torch's wheel does not ask for NumPy, without which sharded checkpoints fail (torch/distributed/checkpoint)."""
+    return "numpy<2" if version(wheel.torch) < _FIRST_WITH_NUMPY_2 else "numpy>=1.26"
 
 
 def _pip(wheel: Wheel, python: Interpreter, venv: str) -> Step:

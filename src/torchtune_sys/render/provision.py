@@ -17,6 +17,8 @@ from torchtune_sys.render.script import quote, script
 _SUFFIX = {"dnf": ".rpm", "zypper": ".rpm", "pacman": ".pkg.tar.zst"}
 _ONLINE_STEPS = ("repository", "contrib", "epel")
 """Steps that make a repository known: without a network there is none."""
+_OF_REPOSITORIES = ("dnf module ", "dnf versionlock ")
+"""Commands that ask the repositories' metadata; what lies in a folder is no repository."""
 _STATE = "/var/lib/torchtune-sys/provision/"
 _APT = ("env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "-o", "DPkg::Lock::Timeout=900")
 _DEVICES = {"cuda": "this host with its GPUs", "cpu": "this host, on its CPUs,", "auto": "this host"}
@@ -116,7 +118,7 @@ def _calls(action: Action, online: bool) -> Iterator[tuple[str, ...]]:
         case Command(words=("dpkg", "--install", path)):  # apt-get waits where another one works, dpkg ends
             yield ("perform", "online", *_APT, "install", "--yes", "--no-remove", "--", _own(path))
         case Command(words=words):
-            network = online or "refresh" in words
+            network = online or "refresh" in words or any(asks in " ".join(words) for asks in _OF_REPOSITORIES)
             yield ("perform", "online" if network else "any", *words)
 
 

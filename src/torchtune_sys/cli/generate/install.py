@@ -8,7 +8,7 @@ import click
 
 from torchtune_sys.cli import options as shared
 from torchtune_sys.cli.described import description_options
-from torchtune_sys.cli.wishes import wish_options, wishes_of
+from torchtune_sys.cli.wishes import must_start, wish_options, wishes_of
 
 FORMATS = ("shell", "json")
 TOOLS = ("pip", "uv", "conda", "pixi")
@@ -49,6 +49,7 @@ def command(**options: Any) -> int:
 
     wishes, python = wishes_of(options)
     seen = look({**options, **shared.NO_INTENT, "python": python})
+    must_start(seen, python)
     found = plan(seen, wishes)
     is_json = options["format_"] == "json"
     give(as_json.install(found) if is_json else shell(found), options["output"], machine=True)

@@ -10,7 +10,7 @@ import click
 from torchtune_sys.cli import options as shared
 from torchtune_sys.cli.described import description_options
 from torchtune_sys.cli.generate.files import part_of_plan, plan_options
-from torchtune_sys.cli.wishes import wish_options, wishes_of
+from torchtune_sys.cli.wishes import must_start, wish_options, wishes_of
 
 if TYPE_CHECKING:
     from torchtune_sys.model.provision import Provision
@@ -94,6 +94,7 @@ def provisioned(options: Mapping[str, Any]) -> tuple[Provision, str]:
             )
     wishes, python = wishes_of(options)
     found = planned({**options, "python": python})
+    must_start(found.seen, python)
     wanted = install.plan(found.seen, wishes)
     tune = part_of_plan({**options, "python": python}, found)
     made = provision(found.seen, wanted, tune, wishes, stages, options["offline"] or "")
