@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from torchtune_sys.knowledge import install as known
-from torchtune_sys.model.install import Action, Driver, File, Step
+from torchtune_sys.model.install import Action, Driver, File, Packages, Step
 from torchtune_sys.model.version import version
 from torchtune_sys.planner.install_branch import module_reason
 from torchtune_sys.planner.install_host import Card
@@ -31,9 +31,10 @@ def steps(site: Site, driver: Driver, cards: tuple[Card, ...], there: str = "") 
     if site.system.repository and not site.native:
         yield from repository(site)
     yield from headers(site)
-    yield _pinned(site, driver, cards, there)
+    pinned = _pinned(site, driver, cards, there)
+    yield pinned
     yield _held(site, driver)
-    yield _daemons(driver, cards)
+    yield _daemons(needs_fabric(cards) and _brings_fabric(pinned))
 
 
 def _taken_away(there: str, driver: Driver) -> Step:
@@ -238,17 +239,20 @@ def _held(site: Site, driver: Driver) -> Step:
     )
 
 
-def _daemons(driver: Driver, cards: tuple[Card, ...]) -> Step:
-    """Enabled before the reboot, which starts them."""
-    units = ["nvidia-persistenced"]
-    if needs_fabric(cards):
-        units.append("nvidia-fabricmanager")
+def _brings_fabric(step: Step) -> bool:
+    packages = [action for action in step.actions if isinstance(action, Packages)]
+    return any("fabricmanager" in name for action in packages for name in action.names)
+
+
+def _daemons(fabric: bool) -> Step:
+    """Enabled before the reboot, which starts them. A fabric manager that is a person's is not there yet."""
+    units = ["nvidia-persistenced", *(["nvidia-fabricmanager"] if fabric else [])]
     return Step(
         key="daemons",
         title=f"enable {' and '.join(units)}, and start the host again",
         actions=(root("systemctl", "enable", *units),),
         why="persistenced keeps the GPUs initialised between jobs"
-        + ("; without the fabric manager CUDA ends in error 802" if len(units) > 1 else ""),
+        + ("; without the fabric manager CUDA ends in error 802" if fabric else ""),
         source=known.DRIVER_GUIDE,
         reboot=True,
     )
