@@ -184,7 +184,7 @@ class Gang:
         del self._output[:-TAIL_BYTES]
         return bool(part)
 
-    def stacks(self, pids: Iterable[int], patience_s: float = 1.0) -> dict[int, str]:
+    def stacks(self, pids: Iterable[int], patience_s: float = 2.0) -> dict[int, str]:
         """Ask processes where they are; a stopped one, or one that left its handler aside, does not answer."""
         asked = [pid for pid in pids if pid in self._stacks]
         for pid in asked:
@@ -192,7 +192,7 @@ class Gang:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGUSR1)
         limit = time.monotonic() + patience_s
-        while time.monotonic() < limit and not all(b"most recent call first" in self._stacks[pid] for pid in asked):
+        while time.monotonic() < limit and not all(_is_whole(self._stacks[pid]) for pid in asked):
             events = self._collect(0.05)
             self._kept += events
             if any(isinstance(event, Ended) for event in events):
@@ -237,6 +237,18 @@ def descendants(root: int) -> set[int]:
         grown = {pid for pid, parent in parents.items() if parent in grown} - found
         found |= grown
     return found
+
+
+def _is_whole(dump: bytes | bytearray) -> bool:
+    """faulthandler writes thread by thread in small pieces, the main thread last; its outermost frame is the script, unless there are
+    more than 100 (Python/traceback.c).
+
+    >>> _is_whole(b'Thread 0x7f (most recent call first):\\n  File "a.py", line 1 in run\\n')
+    False
+    >>> _is_whole(b'Current thread 0x7f (most recent call first):\\n  File "smoke.py", line 9 in <module>\\n')
+    True
+    """
+    return dump.endswith((b" in <module>\n", b"  ...\n"))
 
 
 def _parent(pid: int) -> int:
