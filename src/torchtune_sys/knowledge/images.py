@@ -25,13 +25,6 @@ _NAMES = {
     "ubi": "rhel",
 }
 """Names of repositories, and the ID of os-release in their images."""
-_CODENAMES = {
-    "bookworm": ("debian", "12"),
-    "trixie": ("debian", "13"),
-    "jammy": ("ubuntu", "22.04"),
-    "noble": ("ubuntu", "24.04"),
-    "resolute": ("ubuntu", "26.04"),
-}
 _SHOWN = {"debian": "Debian", "ubuntu": "Ubuntu", "rocky": "Rocky Linux", "almalinux": "AlmaLinux", "ol": "Oracle Linux"}
 _SHOWN |= {"amzn": "Amazon Linux", "fedora": "Fedora", "rhel": "Red Hat UBI"}
 _REFERENCE = re.compile(
@@ -89,9 +82,10 @@ def system_of(image: str) -> tuple[str, str] | None:
     """
     path, tag = parts(image) or ("", "")
     name = path.rpartition("/")[2]
-    for codename, found in _CODENAMES.items():
-        if codename in re.split(r"[-_.]", tag):
-            return found
+    words = re.split(r"[-_.]", tag)
+    for row in rows("install_systems"):
+        if row["codename"] and row["codename"] in words:
+            return row["id"], row["version"]
     told = re.search(r"(ubuntu|debian|rockylinux|almalinux|oraclelinux|amazonlinux|fedora|ubi)-?(\d+(?:\.\d+)?)", tag)
     if told:
         return _NAMES[told[1]], told[2]

@@ -14,6 +14,8 @@ FABRIC_MANAGER_GUIDE = "https://docs.nvidia.com/datacenter/tesla/fabric-manager-
 CONTAINER_GUIDE = "https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/install-guide.html"
 LEGACY_DRIVERS = "https://www.nvidia.com/en-us/drivers/unix/"
 ROCM_GUIDE = "https://pytorch.org/get-started/locally/"
+TUNING_GUIDE = "PyTorch tuning guide (docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html)"
+TRITON = "triton/runtime/build.py: Triton compiles its launcher with the C compiler and Python.h"
 _PARENTS = {
     "ubuntu": ("apt",),
     "debian": ("apt",),

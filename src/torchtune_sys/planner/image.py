@@ -15,12 +15,10 @@ from torchtune_sys.model.values import Missing
 from torchtune_sys.model.values import known as value
 from torchtune_sys.model.version import Version, show, version
 from torchtune_sys.planner import image_flags, install, install_branch, install_rocm, install_torch, install_wheel
-from torchtune_sys.planner.install_host import cards, is_amd, is_nvidia, machine_of, running_driver
+from torchtune_sys.planner.install_host import capabilities_of, cards, is_amd, is_nvidia, machine_of, running_driver
 from torchtune_sys.planner.install_python import Interpreter, interpreter
 from torchtune_sys.planner.install_torch import Place
 
-_TRITON = "triton/runtime/build.py: Triton compiles its launcher with the C compiler and Python.h"
-_TUNING_GUIDE = "PyTorch tuning guide (docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html)"
 _NO_CUDA = (
     "torch's wheels bring CUDA, and the driver's libraries come from the host. So no CUDA image: it would hold CUDA twice, and "
     "NVIDIA deletes their tags half a year after their end (support-policy.md of gitlab.com/nvidia/container-images/cuda)."
@@ -140,7 +138,7 @@ def _torch(s: Snapshot, base: Base, wish: str, driver: Version | None, rocm: boo
         return install_rocm.choose(s, place, Wishes(torch=wish))
     if driver is None:
         return install_torch.choose(place, wish, cpu=True)
-    capabilities = tuple(sorted({cc for card in cards(s) for cc in card.capabilities}))
+    capabilities = capabilities_of(cards(s))
     return install_torch.choose(msgspec.structs.replace(place, capabilities=capabilities, driver=driver), wish)
 
 
@@ -168,7 +166,7 @@ def _content(s: Snapshot, base: Base, wishes: ImageWishes) -> Iterator[Content]:
     if wishes.compiler:
         names, source = _packages(base, "compiler")
         why = "torch.compile builds with them and with Python's headers; 0.3 GB, --no-compiler leaves them out"
-        yield Content(names=(*names, *base.headers), why=why, source=f"{_TRITON}; {source}", programs=("gcc", "g++"))
+        yield Content(names=(*names, *base.headers), why=why, source=f"{known.TRITON}; {source}", programs=("gcc", "g++"))
     if _has_numactl(s, wishes):
         names, source = _packages(base, "numactl")
         yield Content(names=names, why="places processes and their memory", source=source, programs=("numactl",))
@@ -179,7 +177,7 @@ def _content(s: Snapshot, base: Base, wishes: ImageWishes) -> Iterator[Content]:
     if "jemalloc" in wishes.extras:
         names, source = _packages(base, "jemalloc")
         why = "for CPU tensors; start with LD_PRELOAD=libjemalloc.so.2 and measure it"
-        yield Content(names=names, why=why, source=f"{_TUNING_GUIDE}; {source}", libraries=("jemalloc",))
+        yield Content(names=names, why=why, source=f"{known.TUNING_GUIDE}; {source}", libraries=("jemalloc",))
     if base.manager == "dnf":
         names, source = images.packages("dnf", "user")
         yield Content(names=names, why="adds the user", source=source, programs=("useradd",))

@@ -24,6 +24,7 @@ from torchtune_sys.planner import (
 )
 from torchtune_sys.planner.install_host import (
     Card,
+    capabilities_of,
     cards,
     fails,
     glibc,
@@ -115,7 +116,7 @@ def _for_gpu(s: Snapshot, wishes: Wishes, found: Install, python: Interpreter, p
     special = on_chip(here)
     if special is not None:
         return _assemble(s, wishes, found, None, None, python, (special,))
-    capabilities = tuple(sorted({cc for card in here for cc in card.capabilities}))
+    capabilities = capabilities_of(here)
     place = msgspec.structs.replace(place, capabilities=capabilities)
     current = current_driver(s, here)
     if current is not None and (wishes.branch in (None, current.branch)):

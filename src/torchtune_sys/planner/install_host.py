@@ -91,6 +91,11 @@ def _of_generation(arch: Architecture | None) -> tuple[Capability, ...]:
     return tuple(sorted((cc[0], cc[1]) for cc in told if architecture_of(cc) == arch and not torches.on_chip((cc[0], cc[1]))))
 
 
+def capabilities_of(found: tuple[Card, ...]) -> tuple[Capability, ...]:
+    """All that the cards may have, each once: a build must hold code for every one."""
+    return tuple(sorted({cc for card in found for cc in card.capabilities}))
+
+
 def unknown_architectures(found: tuple[Card, ...]) -> tuple[Card, ...]:
     return tuple(card for card in found if card.architecture is None or not card.capabilities)
 

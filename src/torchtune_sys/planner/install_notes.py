@@ -9,7 +9,7 @@ from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing
 from torchtune_sys.model.version import version
 from torchtune_sys.planner import install_branch, install_torch
-from torchtune_sys.planner.install_host import cards, glibc, owner, packaged_pythons, running_driver
+from torchtune_sys.planner.install_host import capabilities_of, cards, glibc, owner, packaged_pythons, running_driver
 from torchtune_sys.planner.install_site import Site
 from torchtune_sys.planner.install_torch import Place
 
@@ -24,7 +24,7 @@ def _newer(s: Snapshot, wishes: Wishes, wheel: Wheel | None) -> Iterator[str]:
         machine=wheel.machine,
         abi=wheel.abi,
         glibc=glibc(s) or (),
-        capabilities=tuple(sorted({cc for card in here for cc in card.capabilities})),
+        capabilities=capabilities_of(here),
         driver=install_branch.first_version(served.branch),
     )
     better = install_torch.choose(place)
@@ -41,7 +41,7 @@ def _newer_python(s: Snapshot, wishes: Wishes, wheel: Wheel | None, driver: Driv
     if wheel is None or wishes.torch or wishes.python or owner(s) is not None or wheel.build.startswith("rocm"):
         return
     runs = () if driver is None else version(driver.installed) or install_branch.first_version(driver.branch)
-    capabilities = tuple(sorted({cc for card in cards(s) for cc in card.capabilities}))
+    capabilities = capabilities_of(cards(s))
     for own in packaged_pythons(s):
         place = Place(machine=wheel.machine, abi=own.abi, glibc=glibc(s) or (), capabilities=capabilities, driver=runs)
         better = install_torch.choose(place, cpu=wheel.build == "cpu")

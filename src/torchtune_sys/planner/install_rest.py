@@ -16,9 +16,6 @@ from torchtune_sys.planner.install_host import cards, fails, packaged_pythons
 from torchtune_sys.planner.install_python import Interpreter
 from torchtune_sys.planner.install_site import Site, install, root
 
-_TUNING_GUIDE = "PyTorch tuning guide (docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html)"
-_TRITON = "triton/runtime/build.py: Triton compiles its launcher with the C compiler and Python.h"
-
 
 def before(s: Snapshot, site: Site, python: Interpreter, wishes: Wishes, wheel: Wheel | None) -> Iterator[Step]:
     """What comes before torch is installed."""
@@ -58,7 +55,7 @@ def _compiler(s: Snapshot, site: Site, python: Interpreter, wheel: Wheel | None)
     # On the CPU inductor builds C++ (torch/_inductor/config.py, cpp.cxx), and whether g++ is there was not looked for.
     wanted = wheel is not None and (lacks or wheel.build == "cpu")
     if wanted or fails(s, "c-compiler-missing", "c-library-headers-missing"):
-        yield from _packages(site, "compiler", "a C and C++ compiler", "torch.compile builds with them", _TRITON)
+        yield from _packages(site, "compiler", "a C and C++ compiler", "torch.compile builds with them", known.TRITON)
     if not python.is_here or not python.program.startswith("/usr/bin/"):
         return  # uv's, conda's and python.org's own builds come with their headers
     unseen = not isinstance(facts, Missing) and facts.headers is not True
@@ -69,9 +66,9 @@ def _compiler(s: Snapshot, site: Site, python: Interpreter, wheel: Wheel | None)
     own = next((item for item in packaged_pythons(s) if item.program == python.program), python.package)
     why = "torch.compile builds against Python.h"
     if own is None:
-        yield from _packages(site, "python-headers", "Python's headers", why, _TRITON)
+        yield from _packages(site, "python-headers", "Python's headers", why, known.TRITON)
     else:
-        source = f"{_TRITON}; {own.source}"
+        source = f"{known.TRITON}; {own.source}"
         action = install(site, *own.headers)
         yield Step(key="python-headers", title="Python's headers", actions=(action,), why=why, source=source)
 
@@ -82,7 +79,7 @@ def after(s: Snapshot, site: Site, driver: Driver | None, wishes: Wishes, wheel:
     yield from _containers(s, site, driver, "container-toolkit" in wishes.extras)
     if wheel is not None and (wheel.build == "cpu" or "jemalloc" in wishes.extras):
         why = "for CPU tensors: freed memory is taken again; torchtune-sys generate env says how to preload it, measure it"
-        yield from _packages(site, "jemalloc", "jemalloc", why, _TUNING_GUIDE, optional=True)
+        yield from _packages(site, "jemalloc", "jemalloc", why, known.TUNING_GUIDE, optional=True)
     if "cuda-toolkit" in wishes.extras and wheel is not None and wheel.build.startswith("cu"):
         yield from _toolkit(site, wheel)
 

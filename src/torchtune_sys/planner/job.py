@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 
 from torchtune_sys.knowledge import nccl
+from torchtune_sys.knowledge.install import TUNING_GUIDE
 from torchtune_sys.model.actions import Environment
 from torchtune_sys.model.job import Variable
 from torchtune_sys.model.rule import Result
@@ -16,7 +17,6 @@ from torchtune_sys.rules import cpu_budget, gates, nccl_choice
 
 _EXAMPLES = ("/local/", "/path/", "/directory/")
 """How values begin that stand for a place which only a person knows."""
-_TUNING_GUIDE = "PyTorch tuning guide (docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html)"
 _JEMALLOC_CONF = (
     "oversize_threshold:1,background_thread:true,metadata_thp:auto,dirty_decay_ms:9000000000,muzzy_decay_ms:9000000000"
 )
@@ -127,8 +127,8 @@ def _allocator(s: Snapshot, paths: tuple[str, ...]) -> Iterator[Variable]:
     path = next((path for path in paths if "jemalloc" in path), paths[0])
     on_cpu = not isinstance(s.driver, Missing) and not known(s.driver.nvidia_devices, ())
     reason = "freed memory of CPU tensors is taken again instead of being given back to the kernel; measure it"
-    yield Variable(name="LD_PRELOAD", value=path, reason=reason, source=_TUNING_GUIDE, sure=on_cpu)
+    yield Variable(name="LD_PRELOAD", value=path, reason=reason, source=TUNING_GUIDE, sure=on_cpu)
     if "jemalloc" in path:
         yield Variable(
-            name="MALLOC_CONF", value=_JEMALLOC_CONF, reason="jemalloc keeps what was freed", source=_TUNING_GUIDE, sure=on_cpu
+            name="MALLOC_CONF", value=_JEMALLOC_CONF, reason="jemalloc keeps what was freed", source=TUNING_GUIDE, sure=on_cpu
         )
