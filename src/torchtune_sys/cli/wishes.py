@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -11,7 +11,7 @@ import click
 from torchtune_sys.cli import options as shared
 
 if TYPE_CHECKING:
-    from torchtune_sys.model.install import Wishes
+    from torchtune_sys.model.install import Refused, Wishes
     from torchtune_sys.model.snapshot import Snapshot
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -79,6 +79,17 @@ def must_start(seen: Snapshot, python: str | None) -> None:
         raise UserError(
             f"{python}: {version.detail or 'no Python that starts'}", "--python names an interpreter, or a version: 3.12"
         )
+
+
+def tell_refused(refused: Iterable[Refused]) -> int:
+    """Say on standard error what cannot be had; the exit status."""
+    from torchtune_sys.cli.terminal import tell
+    from torchtune_sys.render.install import refusal
+
+    lines = [line for item in refused for line in refusal(item)]
+    for line in lines:
+        tell(line)
+    return 1 if lines else 0
 
 
 def _folder(text: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from torchtune_sys import __version__
-from torchtune_sys.model.install import Command, File, Install, Step, plain
+from torchtune_sys.model.install import Command, File, Install, Refused, Step, plain
 from torchtune_sys.render.layout import clean
 from torchtune_sys.render.script import quote
 
@@ -54,6 +54,15 @@ def _helpers(value: Install) -> Iterator[str]:
         yield _WRITE_FILE
     if any(isinstance(action, File) and action.root for action in actions):
         yield _WRITE_ROOT_FILE
+
+
+def refusal(refused: Refused) -> Iterator[str]:
+    """The lines that tell it: the reason, the newest that can be had, the way there."""
+    yield clean(f"refused: {refused.what}: {refused.reason}")
+    if refused.newest:
+        yield clean(f"  can be had: {refused.newest}")
+    if refused.way:
+        yield clean(f"  way there: {refused.way}")
 
 
 def _comments(value: Install) -> Iterator[str]:

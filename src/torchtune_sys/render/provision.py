@@ -8,9 +8,10 @@ from typing import Any
 
 from torchtune_sys import __version__
 from torchtune_sys.model.actions import Needs
-from torchtune_sys.model.install import RUNNING, Action, Command, Environment, File, KernelPackages, Packages, Refused, Step
+from torchtune_sys.model.install import RUNNING, Action, Command, Environment, File, KernelPackages, Packages, Step
 from torchtune_sys.model.plan import Plan
 from torchtune_sys.model.provision import Provision
+from torchtune_sys.render.install import refusal
 from torchtune_sys.render.layout import clean
 from torchtune_sys.render.script import quote, script
 
@@ -49,7 +50,7 @@ def provisioning(value: Provision, smoke: str) -> str:
         for_kernel="for_kernel" in called,
         environment=value.environment,
         abi=value.wheel.abi if value.wheel else "",
-        refused=[line for refused in value.refused for line in _refused(refused)],
+        refused=[line for refused in value.refused for line in refusal(refused)],
         told=[clean(note) for note in value.notes if note.startswith(("by hand: ", "not had: "))],
         by_hand=[f"by hand: {clean(step.title)}: {clean(step.by_hand)}" for step in value.by_hand if not value.refused],
         tune=_tune(value.tune),
@@ -65,14 +66,6 @@ def _about(value: Provision) -> Iterator[str]:
     if value.wheel is not None:
         yield f"torch {value.wheel.local} for {value.wheel.abi}, from {value.wheel.index or 'PyPI'}, trains with {value.python}"
     yield from value.notes
-
-
-def _refused(refused: Refused) -> Iterator[str]:
-    yield clean(f"refused: {refused.what}: {refused.reason}")
-    if refused.newest:
-        yield clean(f"  can be had: {refused.newest}")
-    if refused.way:
-        yield clean(f"  way there: {refused.way}")
 
 
 def _manager(value: Provision) -> str:

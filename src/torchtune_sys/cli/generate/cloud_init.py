@@ -9,8 +9,8 @@ import click
 
 from torchtune_sys.cli.described import description_options
 from torchtune_sys.cli.generate.files import plan_options
-from torchtune_sys.cli.generate.script import STAGES, VENV, provisioned, tell_refused
-from torchtune_sys.cli.wishes import wish_options
+from torchtune_sys.cli.generate.script import STAGES, VENV, provisioned
+from torchtune_sys.cli.wishes import tell_refused, wish_options
 
 _URL = r"https?://[A-Za-z0-9._~:/?#@!&()*+,;=%-]+"
 
@@ -57,4 +57,4 @@ def command(**options: Any) -> int:
     give(found, options["output"], machine=True)
     for words in fits(found):
         tell(words)
-    return tell_refused(made)
+    return tell_refused(made.refused if "install" in made.stages else ())

@@ -59,6 +59,7 @@ def command(**options: Any) -> int:
     """Print a Dockerfile for training on this host, with the flags that its containers must be started with."""
     from torchtune_sys.cli.look import look
     from torchtune_sys.cli.terminal import give, tell
+    from torchtune_sys.cli.wishes import tell_refused
     from torchtune_sys.planner.image import plan
     from torchtune_sys.render import as_json, dockerfile
 
@@ -76,12 +77,7 @@ def command(**options: Any) -> int:
         give(dockerfile.FORMS[form](image), output, machine=True)
         if form == "dockerfile":
             tell("it copies smoke.py: -o DIR writes both, generate smoke prints it")
-    for refused in image.refused:
-        tell(f"refused: {refused.what}: {refused.reason}")
-        if refused.newest:
-            tell(f"  can be had: {refused.newest}")
-        tell(f"  way there: {refused.way}")
-    return 1 if image.refused else 0
+    return tell_refused(image.refused)
 
 
 def _write(image: Image, folder: str) -> None:

@@ -8,7 +8,7 @@ import click
 
 from torchtune_sys.cli import options as shared
 from torchtune_sys.cli.described import description_options
-from torchtune_sys.cli.wishes import must_start, wish_options, wishes_of
+from torchtune_sys.cli.wishes import must_start, tell_refused, wish_options, wishes_of
 
 FORMATS = ("shell", "json")
 TOOLS = ("pip", "uv", "conda", "pixi")
@@ -42,7 +42,7 @@ with its reason, the newest that can and the way there; it then exits with 1.
 def command(**options: Any) -> int:
     """Print what to install on this host, in order: the driver, a reboot, torch, and what goes with them."""
     from torchtune_sys.cli.look import look
-    from torchtune_sys.cli.terminal import give, tell
+    from torchtune_sys.cli.terminal import give
     from torchtune_sys.planner.install import plan
     from torchtune_sys.render import as_json
     from torchtune_sys.render.install import shell
@@ -53,9 +53,4 @@ def command(**options: Any) -> int:
     found = plan(seen, wishes)
     is_json = options["format_"] == "json"
     give(as_json.install(found) if is_json else shell(found), options["output"], machine=True)
-    for refused in found.refused:
-        tell(f"refused: {refused.what}: {refused.reason}")
-        if refused.newest:
-            tell(f"  can be had: {refused.newest}")
-        tell(f"  way there: {refused.way}")
-    return 1 if found.refused else 0
+    return tell_refused(found.refused)

@@ -10,7 +10,7 @@ import click
 from torchtune_sys.cli import options as shared
 from torchtune_sys.cli.described import description_options
 from torchtune_sys.cli.generate.files import part_of_plan, plan_options
-from torchtune_sys.cli.wishes import must_start, wish_options, wishes_of
+from torchtune_sys.cli.wishes import must_start, tell_refused, wish_options, wishes_of
 
 if TYPE_CHECKING:
     from torchtune_sys.model.provision import Provision
@@ -75,7 +75,7 @@ def _provisioning(options: Mapping[str, Any]) -> int:
 
     made, text = provisioned(options)
     give(text, options["output"], machine=True)
-    return tell_refused(made)
+    return tell_refused(made.refused if "install" in made.stages else ())
 
 
 def provisioned(options: Mapping[str, Any]) -> tuple[Provision, str]:
@@ -99,16 +99,6 @@ def provisioned(options: Mapping[str, Any]) -> tuple[Provision, str]:
     tune = part_of_plan({**options, "python": python}, found)
     made = provision(found.seen, wanted, tune, wishes, stages, options["offline"] or "")
     return made, provisioning(made, source())
-
-
-def tell_refused(made: Provision) -> int:
-    """The exit status."""
-    from torchtune_sys.cli.terminal import tell
-
-    for refused in made.refused if "install" in made.stages else ():
-        tell(f"refused: {refused.what}: {refused.reason}")
-        tell(f"  way there: {refused.way}")
-    return 1 if made.refused and "install" in made.stages else 0
 
 
 def _stages(text: str) -> tuple[str, ...]:
