@@ -2,40 +2,40 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchtune_sys.host.answers.load import parse_stat, services, unit_of
+from torchtune_sys.host.answers.load import parse_stat, sample, services, unit_of
 
 
-def test_a_busy_process_of_another_session_is_counted_and_this_session_is_not() -> None:
-    def cores() -> float:
-        found = services("", 30.0)
-        assert isinstance(found, dict), found
-        return float(sum(unit["cores"] for unit in found["units"] if unit["name"] == name))
+def test_a_busy_process_of_another_session_is_counted_and_this_session_is_not(tmp_path: Path) -> None:
+    """The stranger loops under a name that no other process has: what else runs on this machine is counted, too."""
+    stranger, own = (_loop(tmp_path / name) for name in (f"busy{os.getpid()}", "own"))
+    with subprocess.Popen(stranger, start_new_session=True) as busy, subprocess.Popen(own) as ours:
+        try:
+            with open(f"/proc/{busy.pid}/cgroup") as file:
+                unit = unit_of(file.read())
+            seen, found = sample(), services("", 30.0)
+        finally:
+            busy.kill()
+            ours.kill()
+    assert seen[str(busy.pid)][0] == f"busy{os.getpid()}"
+    assert str(ours.pid) not in seen
+    assert isinstance(found, dict), found
+    cores = {entry["name"]: entry["cores"] for entry in found["units"]}
+    if unit:  # else this runs as a job, which is no service
+        assert cores[f"busy{os.getpid()} (no unit)" if unit == "/" else unit] > 0.01
 
-    command = ["sh", "-c", "while :; do :; done"]
-    busy = subprocess.Popen(command, start_new_session=True)
-    own = subprocess.Popen(command)
-    try:
-        with open(f"/proc/{busy.pid}/cgroup") as file:
-            unit = unit_of(file.read())
-        name = "sh (no unit)" if unit == "/" else unit
-        both = cores()
-        busy.kill()
-        busy.wait()
-        without = cores()
-    finally:
-        for process in (busy, own):
-            process.kill()
-            process.wait()
-    if unit:
-        assert both > without + 0.05, "the process of the other session"
-    else:
-        assert both == without == 0
+
+def _loop(program: Path) -> list[str]:
+    shutil.copy("/bin/sh", program)
+    return [str(program), "-c", "while :; do :; done"]
 
 
 def test_jobs_are_no_services() -> None:

@@ -24,9 +24,9 @@ def services(argument: str, timeout_s: float) -> Fact[Any]:
     tool and its session, jobs (by their program and their control group) and the kernel's threads."""
     window_s = min(WINDOW_S, timeout_s / 3)
     try:
-        before, start = _sample(), time.monotonic()
+        before, start = sample(), time.monotonic()
         time.sleep(window_s)
-        after, passed_s = _sample(), time.monotonic() - start
+        after, passed_s = sample(), time.monotonic() - start
         tick_s, page = 1 / os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError) as error:
         return missing_from(error, "/proc") if isinstance(error, OSError) else Missing(Why.UNPARSED, "/proc", str(error)[:80])
@@ -82,7 +82,8 @@ def unit_of(text: str) -> str:
     return parts[-1][:100] if parts else path[:100]
 
 
-def _sample() -> dict[str, tuple[str, int, int, int, int]]:
+def sample() -> dict[str, tuple[str, int, int, int, int]]:
+    """Name, start, processor ticks, resident pages and wake-ups of each process that may belong to a service, by its id."""
     own, found = os.getsid(0), {}
     for pid in [name for name in os.listdir("/proc") if name.isdigit()][:_MOST]:
         told = parse_stat(_read(f"/proc/{pid}/stat"))
