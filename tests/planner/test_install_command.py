@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from test_install import H100, RTX4090, bare
+from install_plans import H100, RTX4090, bare
 
 from conftest import HOSTS
 from torchtune_sys.model.install import Command, File, Install, Step, Wishes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from test_install import H100, K80, SYSTEMS, V100, bare, check_script, check_sound, keys, step, words
+from install_plans import H100, K80, SYSTEMS, V100, bare, check_script, check_sound, keys, step, words
 
 from torchtune_sys.knowledge import install as systems
 from torchtune_sys.knowledge.install_python import packaged

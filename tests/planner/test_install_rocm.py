@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from test_install import check_script, check_sound, keys, words
+from install_plans import check_script, check_sound, keys, words
 
 from conftest import load
 from torchtune_sys.knowledge.install_rocm import builds, gpu

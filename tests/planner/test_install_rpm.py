@@ -9,7 +9,7 @@ from itertools import product
 from pathlib import Path
 
 import pytest
-from test_install import B200, H100, RTX4090, SYSTEMS, V100, bare
+from install_plans import B200, H100, RTX4090, SYSTEMS, V100, bare
 from test_install_python import empty
 
 from torchtune_sys.model.install import Command, Install, Wishes, plain

@@ -37,10 +37,10 @@ esac
 
 
 @cache
-def _parts() -> tuple[tuple[str, str], ...]:
+def _parts(programs: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
     """What is copied: each program and the libraries that it loads, with the place in the root."""
     found: dict[str, str] = {}
-    for name in ("bash", *PROGRAMS):
+    for name in programs:
         program = shutil.which(name, path="/usr/bin:/bin")
         if name == "bash":
             program = os.environ.get("TORCHTUNE_SYS_TEST_BASH", program)
@@ -52,13 +52,13 @@ def _parts() -> tuple[tuple[str, str], ...]:
 
 
 class Root:
-    """One such root in ``folder``; ``archive`` is a whole system to unpack instead of the few programs."""
+    """One such root in ``folder``, with ``more`` programs; ``archive`` is a whole system to unpack instead of the few programs."""
 
-    def __init__(self, folder: Path, archive: Path | None = None) -> None:
+    def __init__(self, folder: Path, archive: Path | None = None, more: tuple[str, ...] = ()) -> None:
         self.folder = folder
         if archive is not None:
             subprocess.run(["tar", "-C", str(folder), "-xf", str(archive)], check=True)
-        for place, source in () if archive else _parts():
+        for place, source in () if archive else _parts(("bash", *PROGRAMS, *more)):
             self.path(place).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(source, self.path(place))
         for name in ("dev", "etc", "proc", "sys", "tmp", "run/units", "var/lib", "var/log"):

@@ -1,0 +1,106 @@
+"""What the tests of generate install share: bare hosts, cards, systems, and what holds of every plan."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import install_hosts as hosts
+import msgspec
+
+from torchtune_sys.model.facts.system import Os
+from torchtune_sys.model.install import Command, Install, Step, Wishes, plain
+from torchtune_sys.model.snapshot import Snapshot
+from torchtune_sys.render import as_json
+from torchtune_sys.render.install import shell
+
+SHELLCHECK = Path(sys.executable).with_name("shellcheck")
+WISHES = (
+    Wishes(),
+    Wishes(torch="2.14", python="3.12", tool="uv", extras=("container-toolkit", "cuda-toolkit", "jemalloc", "rdma")),
+    Wishes(cpu=True, tool="pixi", venv="it's $(x)/env"),
+    Wishes(torch="2.10.0+cu126", python="3.14t", tool="conda", branch=595),
+)
+SYSTEMS = [
+    ("ubuntu", "22.04"),
+    ("ubuntu", "24.04"),
+    ("ubuntu", "26.04"),
+    ("debian", "12"),
+    ("debian", "13"),
+    ("rhel", "8.10"),
+    ("rocky", "9.4"),
+    ("almalinux", "10.0"),
+    ("ol", "9.5"),
+    ("amzn", "2023"),
+    ("fedora", "44"),
+    ("sles", "15.7"),
+    ("sles", "16.0"),
+    ("arch", ""),
+]
+
+
+def words(found: Install, key: str = "") -> list[str]:
+    """Each command as one line."""
+    return [
+        " ".join(item.words)
+        for step in found.steps
+        if key in ("", step.key)
+        for action in step.actions
+        for item in plain(action)
+        if isinstance(item, Command)
+    ]
+
+
+def keys(found: Install) -> list[str]:
+    return [step.key for step in found.steps]
+
+
+def step(found: Install, key: str) -> Step:
+    return next(item for item in found.steps if item.key == key)
+
+
+def bare(cards_: list[tuple[str, str, tuple[int, int] | None]], os_id: str = "ubuntu", release: str = "24.04") -> Snapshot:
+    """A host without a driver and without torch."""
+    seen = hosts.with_python(hosts.without_driver(hosts.with_gpus(hosts.healthy(), cards_)), "cp312", "2.39")
+    os = Os(id=os_id, id_like=(), version=release, pretty_name=f"{os_id} {release}", codename="trixie")
+    software = hosts.change(seen.software, packages=(), docker=False)
+    return msgspec.structs.replace(seen, system=hosts.change(seen.system, os=os), software=software)
+
+
+H100 = ("", "2330", None)
+B200 = ("", "2901", None)
+V100 = ("", "1db1", None)
+P100 = ("", "15f8", None)
+K80 = ("", "102d", None)
+RTX4090 = ("", "2684", None)
+RTX5090 = ("", "2b85", None)
+RUBIN = ("", "3000", None)
+
+
+def check_script(found: Install) -> None:
+    made = shell(found)
+    assert made.isascii() or made.isprintable() or "\n" in made
+    assert subprocess.run(["bash", "-n"], input=made, text=True, capture_output=True, check=False).stderr == ""
+    if SHELLCHECK.exists():
+        done = subprocess.run(
+            [SHELLCHECK, "-o", "all", "-f", "gcc", "-"], input=made, text=True, capture_output=True, check=False
+        )
+        assert (done.returncode, done.stdout) == (0, ""), made
+    assert msgspec.convert(msgspec.json.decode(as_json.install(found))["install"], Install) == found
+
+
+def check_sound(found: Install) -> None:
+    assert found.steps or found.refused or found.notes
+    for refused in found.refused:
+        assert refused.reason and refused.way and refused.blocked_by
+    for item in found.steps:
+        assert item.actions or item.by_hand
+        assert item.why and item.source
+    pip = [line for line in words(found) if " pip " in f" {line} "]
+    assert not any(
+        part.root for item in found.steps if item.key == "torch" for action in item.actions for part in plain(action)
+    ), pip
+    reboot = [index for index, item in enumerate(found.steps) if item.reboot]
+    torch = [index for index, item in enumerate(found.steps) if item.key == "torch"]
+    assert not reboot or not torch or max(reboot) < min(torch)

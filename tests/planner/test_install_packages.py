@@ -1,0 +1,168 @@
+"""The commands per distribution: the driver and what pins it, the fabric manager, headers, EPEL."""
+
+from __future__ import annotations
+
+import install_hosts as hosts
+import msgspec
+import pytest
+from install_plans import H100, P100, RTX4090, RTX5090, V100, bare, keys, step, words
+
+from conftest import load
+from torchtune_sys.model.facts.software import Package
+from torchtune_sys.model.facts.system import Os
+from torchtune_sys.model.install import Wishes
+from torchtune_sys.planner.install import plan
+
+
+@pytest.mark.parametrize(
+    ("os_id", "release", "card", "lines"),
+    [
+        (
+            "ubuntu",
+            "24.04",
+            H100,
+            [
+                "env DEBIAN_FRONTEND=noninteractive apt-get install --yes nvidia-driver-pinning-580",
+                "env DEBIAN_FRONTEND=noninteractive apt-get install --yes nvidia-open nvidia-fabricmanager-580",
+            ],
+        ),
+        (
+            "debian",
+            "13",
+            P100,
+            [
+                "env DEBIAN_FRONTEND=noninteractive apt-get install --yes nvidia-driver-pinning-580",
+                "env DEBIAN_FRONTEND=noninteractive apt-get install --yes cuda-drivers",
+            ],
+        ),
+        (
+            "rocky",
+            "9.4",
+            RTX5090,
+            [
+                "dnf module reset --assumeyes nvidia-driver",
+                "dnf module enable --assumeyes nvidia-driver:580-open",
+                "dnf install --assumeyes nvidia-open",
+            ],
+        ),
+        (
+            "amzn",
+            "2023",
+            V100,
+            [
+                "dnf module reset --assumeyes nvidia-driver",
+                "dnf module enable --assumeyes nvidia-driver:580-dkms",
+                "dnf install --assumeyes cuda-drivers",
+            ],
+        ),
+        (
+            "rhel",
+            "10.1",
+            H100,
+            [
+                "dnf install --assumeyes python3-dnf-plugin-versionlock",
+                "dnf versionlock add *nvidia*580*",
+                "dnf install --assumeyes nvidia-open nvidia-fabricmanager",
+            ],
+        ),
+        ("fedora", "44", RTX4090, ["dnf versionlock add *nvidia*580*", "dnf install --assumeyes nvidia-open"]),
+        (
+            "sles",
+            "15.7",
+            RTX4090,
+            ["zypper --non-interactive install --auto-agree-with-licenses nvidia-open<581"],
+        ),
+        ("arch", "", RTX4090, ["pacman --sync --needed --noconfirm nvidia-open nvidia-utils"]),
+    ],
+)
+def test_the_commands_of_the_guide(os_id: str, release: str, card: tuple[str, str, None], lines: list[str]) -> None:
+    """Driver installation guide 620, Table 5, and its version locking; the fabric manager goes in with the driver."""
+    boards = 8 if card is H100 else 1
+    assert words(plan(bare([card] * boards, os_id, release), Wishes()), "driver") == lines
+
+
+@pytest.mark.parametrize(("os_id", "release"), [("rocky", "8"), ("rocky", "10"), ("fedora", "44"), ("amzn", "2023")])
+def test_what_pins_the_branch_does_not_keep_the_hold_from_what_is_installed(os_id: str, release: str) -> None:
+    """dnf adds no lock beside one that matches: with the branch's own in place the hold would lock nothing."""
+    before, lock = words(plan(bare([H100], os_id, release), Wishes()), "hold")[-2:]
+    assert "rpm --query --all" in before and before.endswith("dnf versionlock delete")
+    assert lock == "dnf versionlock add *nvidia*"
+
+
+@pytest.mark.parametrize(("os_id", "release"), [("ubuntu", "24.04"), ("debian", "13"), ("rocky", "9"), ("sles", "15.7")])
+def test_older_branches_are_packaged_under_other_names(os_id: str, release: str) -> None:
+    """Driver guide, Kernel Modules: nvidia-open and what pins it are there from R570 on."""
+    driver = step(plan(bare([H100], os_id, release), Wishes(branch=535)), "driver")
+    assert not driver.actions and "driver-installation-guide" in driver.by_hand
+    assert step(plan(bare([H100], os_id, release), Wishes(branch=595)), "driver").actions
+
+
+@pytest.mark.parametrize(
+    ("os_id", "release", "line"),
+    [("rocky", "9.4", "dnf versionlock delete"), ("sles", "15.7", "zypper --non-interactive removelock *nvidia*")],
+)
+def test_the_hold_of_an_earlier_branch_does_not_keep_the_next_one_away(os_id: str, release: str, line: str) -> None:
+    there = Os(id=os_id, id_like=(), version=release, pretty_name=os_id, codename="")
+    seen = hosts.with_driver(hosts.with_gpus(hosts.healthy(), [("NVIDIA L40S", "26b9", (8, 9))]), "570.124.06")
+    seen = msgspec.structs.replace(seen, system=hosts.change(seen.system, os=there))
+    lines = words(plan(seen, Wishes(torch="2.15")), "driver")
+    assert any(told.endswith(line) for told in lines[:-1]) and "nvidia-open" in lines[-1]
+
+
+def test_the_distributions_own_driver_stays_its_own() -> None:
+    seen = hosts.with_driver(hosts.with_gpus(hosts.healthy(), [("NVIDIA L40S", "26b9", (8, 9))]), "535.183.01")
+    seen = hosts.with_python(seen, "cp312", "2.39")
+    own = (Package(name="nvidia-driver-535-server-open", version="535.183.01-0ubuntu1", origin="ubuntu.com"),)
+    seen = msgspec.structs.replace(seen, software=hosts.change(seen.software, packages=own))
+    found = plan(seen, Wishes(torch="2.15"))
+    assert "repository" not in keys(found)
+    assert words(found, "driver")[-1].endswith("apt-get install --yes nvidia-driver-580-server-open")
+
+
+def test_the_fabric_manager_beside_a_driver_that_stays_has_its_version() -> None:
+    seen = load("typical/azure-nd-h100.fabric-manager-not-running")
+    found = plan(seen, Wishes())
+    assert words(found, "fabric-manager")[0].endswith("nvidia-fabricmanager-580=580.95.05*")
+    rocky = Os(id="rocky", id_like=("rhel",), version="9.4", pretty_name="Rocky Linux 9.4", codename="")
+    found = plan(msgspec.structs.replace(seen, system=hosts.change(seen.system, os=rocky)), Wishes())
+    assert words(found, "fabric-manager")[0] == "dnf install --assumeyes nvidia-fabricmanager-580.95.05"
+
+
+@pytest.mark.parametrize(
+    ("os_id", "release", "builder"),
+    [
+        ("rocky", "8.10", "powertools"),
+        ("almalinux", "9.4", "crb"),
+        ("rocky", "10.0", "crb"),
+        ("ol", "9.5", "ol9_codeready_builder"),
+        ("rhel", "9.4", ""),
+    ],
+)
+def test_epel_comes_with_what_it_leans_on(os_id: str, release: str, builder: str) -> None:
+    """docs.fedoraproject.org/en-US/epel/getting-started; how RHEL enables it depends on where it is from."""
+    found = plan(bare([H100], os_id, release), Wishes())
+    assert any(line == f"dnf config-manager --set-enabled {builder}" for line in words(found, "epel")) is bool(builder)
+    assert ("CodeReady Builder" in step(found, "epel").by_hand) is not bool(builder)
+
+
+@pytest.mark.parametrize(("kernel", "told"), [("6.12.0-100.28.2.2.el9uek.x86_64", True), ("5.14.0-503.el9.x86_64", False)])
+def test_oracles_own_kernel_has_a_compiler_of_its_own(kernel: str, told: bool) -> None:
+    """Driver guide, Oracle Linux: with the system's gcc dkms builds no module for a UEK."""
+    seen = bare([H100], "ol", "9.5")
+    found = plan(msgspec.structs.replace(seen, system=hosts.change(seen.system, kernel=kernel)), Wishes())
+    assert ("gcc-toolset" in step(found, "headers").by_hand) is told and step(found, "headers").actions
+
+
+def test_kernels_with_headers_of_another_name() -> None:
+    def headers(os_id: str, release: str, kernel: str) -> str:
+        seen = bare([H100], os_id, release)
+        seen = msgspec.structs.replace(seen, system=hosts.change(seen.system, kernel=kernel))
+        return words(plan(seen, Wishes()), "headers")[0]
+
+    assert headers("ol", "9.5", "5.15.0-302.el9uek.x86_64").endswith("kernel-uek-devel-5.15.0-302.el9uek.x86_64 kernel-headers")
+    assert "kernel6.12-devel-6.12.40" in headers("amzn", "2023", "6.12.40-64.114.amzn2023.x86_64")
+    assert "kernel-devel-6.1.147" in headers("amzn", "2023", "6.1.147-172.266.amzn2023.x86_64")
+    # drm, without which nvidia.ko does not load, is in a package of its own there
+    assert "kernel6.12-modules-extra-6.12.40" in headers("amzn", "2023", "6.12.40-64.114.amzn2023.x86_64")
+    assert "kernel-modules-extra-6.1.147" in headers("amzn", "2023", "6.1.147-172.266.amzn2023.x86_64")
+    assert headers("ubuntu", "24.04", "6.8.0-45-generic").endswith("linux-headers-6.8.0-45-generic")
