@@ -10,11 +10,11 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from test_install_torch import case_at, place_of, recorded, size
+from test_install_builds import case_at, place_of, recorded, size
 
 from torchtune_sys.model.install import Wheel
 from torchtune_sys.model.version import show, version
-from torchtune_sys.planner.install_torch import choose
+from torchtune_sys.planner.install.builds import choose
 
 
 @pytest.mark.long

@@ -19,7 +19,7 @@ from torchtune_sys.model.rule import Result, Severity, Verdict
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, Why
 from torchtune_sys.model.version import show
-from torchtune_sys.planner.install_torch import Place
+from torchtune_sys.planner.install.builds import Place
 from torchtune_sys.rules import CATALOGUE
 
 NO = Missing(Why.ABSENT, "test", "none")

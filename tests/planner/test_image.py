@@ -10,8 +10,8 @@ from torchtune_sys.knowledge import images
 from torchtune_sys.knowledge.tables import rows
 from torchtune_sys.model.image import Image, ImageWishes
 from torchtune_sys.model.version import version
-from torchtune_sys.planner.image import plan
-from torchtune_sys.planner.image_flags import shm_mib
+from torchtune_sys.planner.image.flags import shm_mib
+from torchtune_sys.planner.image.plan import plan
 
 TYPICAL = sorted(path.stem for path in (HOSTS / "typical").glob("*.json"))
 

@@ -21,7 +21,7 @@ from torchtune_sys.model.facts.session import Intent
 from torchtune_sys.model.facts.system import Os
 from torchtune_sys.model.install import Command, Environment, File, Packages, Wishes
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.planner.install import plan
+from torchtune_sys.planner.install.plan import plan
 from torchtune_sys.render import as_json
 
 PLATFORMS = {**platforms.PLATFORMS, **platforms_more.MORE, **TROUBLED}

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 from install_plans import B200, H100, RTX4090, SYSTEMS, V100, bare
-from test_install_python import empty
+from test_install_interpreter import empty
 
 from conftest import load
 from torchtune_sys.model.install import Command, File, Install, Wishes, plain
-from torchtune_sys.planner.install import plan
+from torchtune_sys.planner.install.plan import plan
 
 pytestmark = pytest.mark.skipif(shutil.which("apt-get") is None, reason="needs apt")
 APT = [(os_id, release) for os_id, release in SYSTEMS if os_id in ("ubuntu", "debian")]

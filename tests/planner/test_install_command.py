@@ -13,7 +13,7 @@ from install_plans import H100, RTX4090, bare
 
 from conftest import HOSTS
 from torchtune_sys.model.install import Command, File, Install, Step, Wishes
-from torchtune_sys.planner.install import plan
+from torchtune_sys.planner.install.plan import plan
 from torchtune_sys.render.install import shell
 
 PROGRAM = [sys.executable, "-m", "torchtune_sys", "generate", "install"]

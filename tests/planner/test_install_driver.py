@@ -13,10 +13,10 @@ from torchtune_sys.knowledge.cuda import architecture_of
 from torchtune_sys.knowledge.tables import rows
 from torchtune_sys.model.install import Driver, Install, Refused, Wishes
 from torchtune_sys.model.version import version
-from torchtune_sys.planner import install_branch
-from torchtune_sys.planner.install import plan
-from torchtune_sys.planner.install_host import cards
-from torchtune_sys.planner.install_torch import show_driver
+from torchtune_sys.planner.install.branch import choose, first_version
+from torchtune_sys.planner.install.builds import show_driver
+from torchtune_sys.planner.install.host import cards
+from torchtune_sys.planner.install.plan import plan
 
 
 @pytest.mark.parametrize(
@@ -151,10 +151,10 @@ def _outcome(name: str, device: str, cc: tuple[int, int], branch: int) -> str:
     seen = hosts.with_python(seen, "cp312", "2.39")
     found = plan(seen, Wishes())
     if found.refused:
-        assert not found.wheel and isinstance(install_branch.choose(cards(seen)), Refused), (name, branch, found.refused)
+        assert not found.wheel and isinstance(choose(cards(seen)), Refused), (name, branch, found.refused)
         return "refused"
     assert isinstance(found.driver, Driver) and found.wheel is not None
-    driver = found.driver.installed or show_driver(install_branch.first_version(found.driver.branch))
+    driver = found.driver.installed or show_driver(first_version(found.driver.branch))
     flavour = flavour if found.driver.installed else found.driver.module
     after = hosts.with_driver(hosts.with_gpus(hosts.healthy(), [(name, device, cc)]), driver, flavour)
     after = hosts.with_wheel(hosts.with_python(after, "cp312", "2.39"), found.wheel)

@@ -11,7 +11,7 @@ from conftest import load
 from torchtune_sys.model.facts.software import Package
 from torchtune_sys.model.facts.system import Os
 from torchtune_sys.model.install import Wishes
-from torchtune_sys.planner.install import plan
+from torchtune_sys.planner.install.plan import plan
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from torchtune_sys.model.facts.python import PythonFacts
 from torchtune_sys.model.install import Environment, Install, Wishes
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, Why
-from torchtune_sys.planner.install import plan
+from torchtune_sys.planner.install.plan import plan
 
 
 def host(*devices: str, python: str = "3.12.3", glibc: str = "2.35") -> Snapshot:

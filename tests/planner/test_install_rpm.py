@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 from install_plans import B200, H100, RTX4090, SYSTEMS, V100, bare
-from test_install_python import empty
+from test_install_interpreter import empty
 
 from torchtune_sys.model.install import Command, Install, Wishes, plain
-from torchtune_sys.planner.install import plan
+from torchtune_sys.planner.install.plan import plan
 
 CARDS = ([H100] * 8, [B200] * 8, [V100], [RTX4090])
 WISHES = (Wishes(extras=("container-toolkit", "cuda-toolkit", "jemalloc", "rdma")), Wishes(cpu=True))

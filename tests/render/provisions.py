@@ -16,7 +16,7 @@ from torchtune_sys.model.facts.session import Intent
 from torchtune_sys.model.install import Command, File, Packages, Step, Wishes
 from torchtune_sys.model.plan import Line
 from torchtune_sys.model.provision import STAGES, Provision
-from torchtune_sys.planner import install
+from torchtune_sys.planner.install import plan as install
 from torchtune_sys.planner.provision import provision
 
 SMOKE = "print('smoke test: pass')\n"

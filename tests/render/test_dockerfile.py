@@ -14,7 +14,7 @@ from install_hosts import change
 
 from conftest import HOSTS, load
 from torchtune_sys.model.image import Image, ImageWishes
-from torchtune_sys.planner.image import plan
+from torchtune_sys.planner.image.plan import plan
 from torchtune_sys.render import dockerfile
 
 NAMES = ["healthy", *sorted(f"typical/{path.stem}" for path in (HOSTS / "typical").glob("*.json"))]

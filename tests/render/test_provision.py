@@ -14,7 +14,7 @@ from script_plans import HOSTILE
 from conftest import HOSTS, load
 from torchtune_sys.model.install import Command, Environment, File, Packages, Refused, Wishes
 from torchtune_sys.model.provision import STAGES
-from torchtune_sys.planner import install
+from torchtune_sys.planner.install import plan as install
 from torchtune_sys.planner.provision import provision
 from torchtune_sys.render.provision import provisioning
 

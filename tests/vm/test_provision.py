@@ -18,7 +18,7 @@ from torchtune_sys.model.facts.session import Intent
 from torchtune_sys.model.install import Packages, Wishes
 from torchtune_sys.model.plan import Command, Line, Value
 from torchtune_sys.model.provision import STAGES, Provision
-from torchtune_sys.planner import install
+from torchtune_sys.planner.install import plan as install
 from torchtune_sys.planner.provision import provision
 from torchtune_sys.render.provision import provisioning
 from torchtune_sys.smoke.script import source

@@ -16,7 +16,8 @@ from torchtune_sys.model.plan import Change, Line, Plan, Refusal
 from torchtune_sys.model.rule import Result
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, known
-from torchtune_sys.planner import files, installs, owners, steps, wishes
+from torchtune_sys.planner import files, owners, steps, wishes
+from torchtune_sys.planner.install.findings import steps_for
 
 __all__ = ["part", "places", "plan", "still_asked", "service_units"]
 
@@ -40,7 +41,7 @@ def plan(s: Snapshot, results: Iterable[Result], ground: Ground, made_already: f
     changes = sorted((item for item in found if isinstance(item, Change)), key=_order)
     waiting = tuple(change for change in changes if _is_made(change, ground, made_already))
     ordered = tuple(change for change in changes if change not in waiting)
-    to_install, not_had = installs.asked(s, results)
+    to_install, not_had = steps_for(s, results)
     return Plan(
         host=known(s.system.hostname, "") if not isinstance(s.system, Missing) else "",
         origin=s.origin,

@@ -9,7 +9,7 @@ from torchtune_sys.model.plan import Plan
 from torchtune_sys.model.provision import STAGES, Provision
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, known
-from torchtune_sys.planner.install_host import is_amd, is_nvidia
+from torchtune_sys.planner.install.host import is_amd, is_nvidia
 
 _BASIS = ("epel", "repository", "contrib", "headers", "old-driver", "driver", "fabric-manager", "python", "torch")
 """Steps that others stand on: where one of them is a person's, the script waits for it."""

@@ -60,7 +60,7 @@ def command(**options: Any) -> int:
     from torchtune_sys.cli.look import look
     from torchtune_sys.cli.terminal import give, tell
     from torchtune_sys.cli.wishes import tell_refused
-    from torchtune_sys.planner.image import plan
+    from torchtune_sys.planner.image.plan import plan
     from torchtune_sys.render import as_json, dockerfile
 
     wishes = _wishes(options)

@@ -43,7 +43,7 @@ def command(**options: Any) -> int:
     """Print what to install on this host, in order: the driver, a reboot, torch, and what goes with them."""
     from torchtune_sys.cli.look import look
     from torchtune_sys.cli.terminal import give
-    from torchtune_sys.planner.install import plan
+    from torchtune_sys.planner.install.plan import plan
     from torchtune_sys.render import as_json
     from torchtune_sys.render.install import shell
 

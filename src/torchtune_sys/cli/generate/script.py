@@ -81,7 +81,7 @@ def _provisioning(options: Mapping[str, Any]) -> int:
 def provisioned(options: Mapping[str, Any]) -> tuple[Provision, str]:
     """What takes the host from bare to proven, and as a script. Raises UnreadableInput, click.UsageError."""
     from torchtune_sys.cli.planned import planned
-    from torchtune_sys.planner import install
+    from torchtune_sys.planner.install import plan as install
     from torchtune_sys.planner.provision import provision
     from torchtune_sys.render.provision import provisioning
     from torchtune_sys.smoke.script import source

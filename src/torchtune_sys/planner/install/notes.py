@@ -8,16 +8,16 @@ from torchtune_sys.model.install import Driver, Refused, Wheel, Wishes
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing
 from torchtune_sys.model.version import version
-from torchtune_sys.planner import install_branch, install_torch
-from torchtune_sys.planner.install_host import capabilities_of, cards, glibc, owner, packaged_pythons, running_driver
-from torchtune_sys.planner.install_site import Site
-from torchtune_sys.planner.install_torch import Place
+from torchtune_sys.planner.install import branch, builds
+from torchtune_sys.planner.install.builds import Place
+from torchtune_sys.planner.install.host import capabilities_of, cards, glibc, owner, packaged_pythons, running_driver
+from torchtune_sys.planner.install.site import Site
 
 
 def _newer(s: Snapshot, wishes: Wishes, wheel: Wheel | None) -> Iterator[str]:
     """What a newer driver would allow."""
     here = cards(s)
-    served = None if wheel is None or wishes.torch or not here or owner(s) is not None else install_branch.choose(here)
+    served = None if wheel is None or wishes.torch or not here or owner(s) is not None else branch.choose(here)
     if wheel is None or not isinstance(served, Driver):
         return
     place = Place(
@@ -25,9 +25,9 @@ def _newer(s: Snapshot, wishes: Wishes, wheel: Wheel | None) -> Iterator[str]:
         abi=wheel.abi,
         glibc=glibc(s) or (),
         capabilities=capabilities_of(here),
-        driver=install_branch.first_version(served.branch),
+        driver=branch.first_version(served.branch),
     )
-    better = install_torch.choose(place)
+    better = builds.choose(place)
     if (
         isinstance(better, Wheel)
         and version(better.torch) > version(wheel.torch)
@@ -40,11 +40,11 @@ def _newer_python(s: Snapshot, wishes: Wishes, wheel: Wheel | None, driver: Driv
     """What another Python of the distribution would allow."""
     if wheel is None or wishes.torch or wishes.python or owner(s) is not None or wheel.build.startswith("rocm"):
         return
-    runs = () if driver is None else version(driver.installed) or install_branch.first_version(driver.branch)
+    runs = () if driver is None else version(driver.installed) or branch.first_version(driver.branch)
     capabilities = capabilities_of(cards(s))
     for own in packaged_pythons(s):
         place = Place(machine=wheel.machine, abi=own.abi, glibc=glibc(s) or (), capabilities=capabilities, driver=runs)
-        better = install_torch.choose(place, cpu=wheel.build == "cpu")
+        better = builds.choose(place, cpu=wheel.build == "cpu")
         if isinstance(better, Wheel) and version(better.torch) > version(wheel.torch):
             yield f"with the distribution's own Python {own.version} torch {better.local} would run here: --python {own.version}"
             return

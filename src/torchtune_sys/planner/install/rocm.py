@@ -9,7 +9,7 @@ from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing
 from torchtune_sys.model.values import known as value
 from torchtune_sys.model.version import show, version
-from torchtune_sys.planner.install_torch import Place
+from torchtune_sys.planner.install.builds import Place
 
 DRIVERS = "https://rocm.docs.amd.com/en/latest/compatibility/compatibility-matrix.html"
 

@@ -12,6 +12,7 @@ from torchtune_sys.knowledge.install_python import Python, glibc_of, packaged
 from torchtune_sys.knowledge.tables import rows
 from torchtune_sys.model.facts.gpu import Gpu
 from torchtune_sys.model.facts.system import Os
+from torchtune_sys.model.install import Refused
 from torchtune_sys.model.rule import Verdict
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, absent, known
@@ -100,6 +101,20 @@ def unknown_architectures(found: tuple[Card, ...]) -> tuple[Card, ...]:
     return tuple(card for card in found if card.architecture is None or not card.capabilities)
 
 
+def on_chip(here: tuple[Card, ...]) -> Refused | None:
+    chip = next((card for card in here if any(torches.on_chip(cc) for cc in card.capabilities)), None)
+    if chip is None:
+        return None
+    return Refused(
+        key="torch",
+        what=f"torch for {chip.name}",
+        reason="the GPU is part of a Jetson or Drive module, whose driver and wheels are JetPack's own",
+        blocked_by=("build",),
+        way="https://docs.nvidia.com/deeplearning/frameworks/install-pytorch-jetson-platform/",
+        source="torch/cuda/__init__.py, DEVICE_REQUIREMENT",
+    )
+
+
 def is_nvidia(s: Snapshot) -> bool:
     """Whether an NVIDIA GPU is here, or a driver that speaks for one."""
     if cards(s):
@@ -158,6 +173,16 @@ def packaged_pythons(s: Snapshot) -> tuple[Python, ...]:
     """What the host's own distribution packages, the one to take by default first."""
     os = os_of(s)
     return () if os is None else packaged(os.id, os.version)
+
+
+def host_name(s: Snapshot) -> str:
+    return "" if isinstance(s.system, Missing) else known(s.system.hostname, "")
+
+
+def system_name(s: Snapshot) -> str:
+    os = os_of(s)
+    words = os.pretty_name if os is not None else "a system of a kind that could not be seen"
+    return f"{words} ({machine_of(s) or 'machine not seen'})"
 
 
 def machine_of(s: Snapshot) -> str:

@@ -11,7 +11,7 @@ from torchtune_sys.model.install import Command, Packages, Refused
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing
 from torchtune_sys.model.values import known as value
-from torchtune_sys.planner.install_host import machine_of, os_of
+from torchtune_sys.planner.install.host import machine_of, os_of
 
 
 class Site(msgspec.Struct, frozen=True, kw_only=True):

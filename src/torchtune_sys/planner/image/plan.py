@@ -14,10 +14,22 @@ from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing
 from torchtune_sys.model.values import known as value
 from torchtune_sys.model.version import Version, show, version
-from torchtune_sys.planner import image_flags, install, install_branch, install_rocm, install_torch, install_wheel
-from torchtune_sys.planner.install_host import capabilities_of, cards, is_amd, is_nvidia, machine_of, running_driver
-from torchtune_sys.planner.install_python import Interpreter, interpreter
-from torchtune_sys.planner.install_torch import Place
+from torchtune_sys.planner.image.flags import flags, has_rdma
+from torchtune_sys.planner.install import branch, builds, environment, rocm
+from torchtune_sys.planner.install.branch import current_driver
+from torchtune_sys.planner.install.builds import Place
+from torchtune_sys.planner.install.host import (
+    capabilities_of,
+    cards,
+    host_name,
+    is_amd,
+    is_nvidia,
+    machine_of,
+    on_chip,
+    running_driver,
+    system_name,
+)
+from torchtune_sys.planner.install.interpreter import Interpreter, interpreter
 
 _NO_CUDA = (
     "torch's wheels bring CUDA, and the driver's libraries come from the host. So no CUDA image: it would hold CUDA twice, and "
@@ -34,7 +46,7 @@ _BEFORE_GLIBC_2_41: Version = (2, 5)
 
 def plan(s: Snapshot, wishes: ImageWishes) -> Image:
     """Never raises: what cannot be had, or could not be seen, is a refusal or a note."""
-    found = Image(host=install.host_name(s), origin=s.origin, system=install.system_name(s), offline=wishes.offline)
+    found = Image(host=host_name(s), origin=s.origin, system=system_name(s), offline=wishes.offline)
     bases = _bases(s, wishes)
     if isinstance(bases, Refused):
         return msgspec.structs.replace(found, refused=(bases,))
@@ -50,10 +62,10 @@ def plan(s: Snapshot, wishes: ImageWishes) -> Image:
         why_base=_why_base(base, wheel, wishes),
         wheel=wheel,
         specifiers=_specifiers(wheel, "torchvision" in wishes.extras),
-        partners=(install_wheel.numpy(wheel),),
+        partners=(environment.numpy(wheel),),
         content=tuple(_content(s, base, wishes)),
         required_driver=version(wheel.driver)[0] if wheel.driver else 0,
-        flags=tuple(image_flags.flags(s, wheel.build, "rdma" in wishes.extras, _has_numactl(s, wishes))),
+        flags=tuple(flags(s, wheel.build, "rdma" in wishes.extras, _has_numactl(s, wishes))),
         notes=tuple(_notes(s, base, wheel, gpu)),
     )
 
@@ -104,20 +116,20 @@ def _no_base(wishes: ImageWishes, reason: str, way: str) -> Refused:
 
 def _driver(s: Snapshot) -> Version | Refused:
     """The driver that containers will get: the host's, or the one that is to be installed there."""
-    current = install.current_driver(s, cards(s))
+    current = current_driver(s, cards(s))
     if current is not None:
         return version(current.installed)
-    chosen = install_branch.choose(cards(s))
-    return chosen if isinstance(chosen, Refused) else install_branch.first_version(chosen.branch)
+    chosen = branch.choose(cards(s))
+    return chosen if isinstance(chosen, Refused) else branch.first_version(chosen.branch)
 
 
 def _chosen(s: Snapshot, wishes: ImageWishes, bases: tuple[Base, ...], driver: Version | None) -> tuple[Base, Wheel] | Refused:
     """The newest torch that one of the bases can hold; of several the first. ``driver`` is None for the CPU."""
-    on_chip = install.on_chip(cards(s)) if driver is not None else None
-    if on_chip is not None:
-        return on_chip
-    rocm = driver is None and not wishes.cpu and is_amd(s)
-    tried = [(base, _torch(s, base, wishes.torch, driver, rocm)) for base in bases]
+    special = on_chip(cards(s)) if driver is not None else None
+    if special is not None:
+        return special
+    amd = driver is None and not wishes.cpu and is_amd(s)
+    tried = [(base, _torch(s, base, wishes.torch, driver, amd)) for base in bases]
     fits = [(base, wheel) for base, wheel in tried if isinstance(wheel, Wheel)]
     if not fits:
         refused = tried[0][1]
@@ -126,25 +138,25 @@ def _chosen(s: Snapshot, wishes: ImageWishes, bases: tuple[Base, ...], driver: V
     base, wheel = max(fits, key=lambda fit: version(fit[1].torch))
     if wishes.base:
         return base, wheel
-    release = _BEFORE_GLIBC_2_41 if rocm else version(wheel.torch)
+    release = _BEFORE_GLIBC_2_41 if amd else version(wheel.torch)
     contemporary = next(item for item in images.defaults(release) if item.python == base.python)
-    again = _torch(s, contemporary, wheel.local, driver, rocm)
+    again = _torch(s, contemporary, wheel.local, driver, amd)
     return (contemporary, again) if isinstance(again, Wheel) else (base, wheel)
 
 
-def _torch(s: Snapshot, base: Base, wish: str, driver: Version | None, rocm: bool) -> Wheel | Refused:
+def _torch(s: Snapshot, base: Base, wish: str, driver: Version | None, amd: bool) -> Wheel | Refused:
     place = Place(machine=machine_of(s), abi=base.abi, glibc=base.glibc)
-    if rocm:
-        return install_rocm.choose(s, place, Wishes(torch=wish))
+    if amd:
+        return rocm.choose(s, place, Wishes(torch=wish))
     if driver is None:
-        return install_torch.choose(place, wish, cpu=True)
+        return builds.choose(place, wish, cpu=True)
     capabilities = capabilities_of(cards(s))
-    return install_torch.choose(msgspec.structs.replace(place, capabilities=capabilities, driver=driver), wish)
+    return builds.choose(msgspec.structs.replace(place, capabilities=capabilities, driver=driver), wish)
 
 
 def _specifiers(wheel: Wheel, vision: bool) -> tuple[str, ...]:
     kept = ("torch==", "torchvision") if vision else ("torch==",)
-    return tuple(name for name in install_wheel.specifiers(wheel) if name.startswith(kept))
+    return tuple(name for name in environment.specifiers(wheel) if name.startswith(kept))
 
 
 def _why_base(base: Base, wheel: Wheel, wishes: ImageWishes) -> str:
@@ -170,7 +182,7 @@ def _content(s: Snapshot, base: Base, wishes: ImageWishes) -> Iterator[Content]:
     if _has_numactl(s, wishes):
         names, source = _packages(base, "numactl")
         yield Content(names=names, why="places processes and their memory", source=source, programs=("numactl",))
-    if image_flags.has_rdma(s) or "rdma" in wishes.extras:
+    if has_rdma(s) or "rdma" in wishes.extras:
         names, source = images.packages(base.manager, "rdma")
         why = "NCCL loads libibverbs to reach RDMA cards, else it takes TCP"
         yield Content(names=names, why=why, source=source, libraries=("ibverbs",))
@@ -191,7 +203,7 @@ def _packages(base: Base, purpose: str) -> tuple[tuple[str, ...], str]:
 
 def _notes(s: Snapshot, base: Base, wheel: Wheel, gpu: bool) -> Iterator[str]:
     here = running_driver(s)
-    if gpu and here and install.current_driver(s, cards(s)) is None:
+    if gpu and here and current_driver(s, cards(s)) is None:
         yield f"the host's driver {here} is for other GPUs: the image is for the one that generate install puts there"
     elif gpu and not here:
         yield "no driver runs on this host yet: the image is for the one that generate install puts there"
@@ -200,7 +212,7 @@ def _notes(s: Snapshot, base: Base, wheel: Wheel, gpu: bool) -> Iterator[str]:
     if wheel.build == "cpu":
         yield "torch for the CPU: nothing of the image uses a GPU"
     elif not gpu:
-        yield f"whether amdgpu on this host is new enough for the wheel's ROCm: {install_rocm.DRIVERS}"
+        yield f"whether amdgpu on this host is new enough for the wheel's ROCm: {rocm.DRIVERS}"
     if gpu and "/cuda:" in f"/{base.image}":
         yield "NVIDIA's CUDA images bring a toolkit's libraries, cuda-compat and NVIDIA_REQUIRE_CUDA of their own, which torch's wheels do not need"
     if base.confidence != "high":

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from torchtune_sys.model.install import Command, Environment, File, Step, Wheel, Wishes
 from torchtune_sys.model.version import version
-from torchtune_sys.planner.install_python import Interpreter
+from torchtune_sys.planner.install.interpreter import Interpreter
 
 CONDA = "pytorch issue 138506: the channel pytorch ended with 2.5.1; conda-forge's feedstock pytorch-cpu-feedstock"
 _FIRST_WITH_NUMPY_2 = (2, 3)

@@ -18,7 +18,7 @@ from torchtune_sys.knowledge.install_torch import Build, builds
 from torchtune_sys.knowledge.tables import rows
 from torchtune_sys.model.install import Refused, Wheel
 from torchtune_sys.model.version import version
-from torchtune_sys.planner.install_torch import Place, choose, driver_needed, wheel
+from torchtune_sys.planner.install.builds import Place, choose, driver_needed, wheel
 
 RELEASES = [row["torch"] for row in rows("torch_releases")]
 CAPABILITIES = sorted({version(row["cc"])[:2] for row in rows("gpus")} | {(3, 7), (5, 2), (6, 0), (6, 1)})

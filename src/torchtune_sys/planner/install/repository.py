@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from torchtune_sys.knowledge import install as known
 from torchtune_sys.model.install import RUNNING, Command, File, KernelPackages, Step
 from torchtune_sys.model.version import version
-from torchtune_sys.planner.install_site import Site, install, root
+from torchtune_sys.planner.install.site import Site, install, root
 
 _DEBIAN = "http://deb.debian.org/debian"
 

@@ -12,8 +12,8 @@ from torchtune_sys.model.ground import Ground
 from torchtune_sys.model.install import Wishes
 from torchtune_sys.model.plan import Plan
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.planner import install
-from torchtune_sys.planner.installs import ASKED_BY
+from torchtune_sys.planner.install import plan as install
+from torchtune_sys.planner.install.findings import CURED_BY
 from torchtune_sys.render import as_json
 from torchtune_sys.render import plan as shown
 from torchtune_sys.render.layout import Style
@@ -32,11 +32,11 @@ def test_nothing_on_a_healthy_host() -> None:
 
 def test_the_rules_are_those_whose_fix_is_to_install() -> None:
     by_id = {rule.id: rule for rule in CATALOGUE}
-    for name in ASKED_BY:
+    for name in CURED_BY:
         assert any(isinstance(action, actions.Install | actions.Advice) for action in by_id[name].fix), name
 
 
-@pytest.mark.parametrize("name", sorted(ASKED_BY))
+@pytest.mark.parametrize("name", sorted(CURED_BY))
 def test_each_rule_gets_its_steps_or_a_refusal(name: str) -> None:
     seen = load(f"{name}.fail")
     found = planned(seen)

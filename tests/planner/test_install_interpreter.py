@@ -14,7 +14,7 @@ from torchtune_sys.model.install import Packages, Wishes
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, Why
 from torchtune_sys.model.version import version
-from torchtune_sys.planner.install import plan
+from torchtune_sys.planner.install.plan import plan
 
 EXPECTED = {
     ("ubuntu", "22.04"): ("3.10", "python3 python3-venv"),

@@ -10,17 +10,17 @@ from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing
 from torchtune_sys.model.values import known as value
 from torchtune_sys.model.version import version
-from torchtune_sys.planner import install_python
-from torchtune_sys.planner.install_driver import needs_fabric
-from torchtune_sys.planner.install_host import cards, fails, packaged_pythons
-from torchtune_sys.planner.install_python import Interpreter
-from torchtune_sys.planner.install_site import Site, install, root
+from torchtune_sys.planner.install.driver import needs_fabric
+from torchtune_sys.planner.install.host import cards, fails, packaged_pythons
+from torchtune_sys.planner.install.interpreter import Interpreter
+from torchtune_sys.planner.install.interpreter import steps as python_steps
+from torchtune_sys.planner.install.site import Site, install, root
 
 
 def before(s: Snapshot, site: Site, python: Interpreter, wishes: Wishes, wheel: Wheel | None) -> Iterator[Step]:
     """What comes before torch is installed."""
     if wheel is not None and python.package is not None:
-        yield from install_python.steps(site, python.package)
+        yield from python_steps(site, python.package)
     elif wheel is not None:
         yield from _venv(site, python, wishes)
     yield from _compiler(s, site, python, wheel)

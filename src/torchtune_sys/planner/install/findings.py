@@ -11,7 +11,7 @@ from torchtune_sys.model.snapshot import Snapshot
 
 _DRIVER = ("old-driver", "contrib", "epel", "repository", "headers", "driver", "hold", "daemons")
 _TORCH = ("python", "torch")
-ASKED_BY: dict[str, tuple[str, ...]] = {
+CURED_BY: dict[str, tuple[str, ...]] = {
     "no-nvidia-driver": _DRIVER,
     "driver-does-not-support-gpu": _DRIVER,
     "open-module-on-pre-turing-gpu": _DRIVER,
@@ -33,16 +33,16 @@ ASKED_BY: dict[str, tuple[str, ...]] = {
 """Rule → keys of the steps that cure it."""
 
 
-def asked(s: Snapshot, results: Iterable[Result]) -> tuple[tuple[ToInstall, ...], tuple[Refused, ...]]:
+def steps_for(s: Snapshot, results: Iterable[Result]) -> tuple[tuple[ToInstall, ...], tuple[Refused, ...]]:
     """The steps in their order, each with the rules that ask for it; and what of it cannot be had here."""
-    failed = tuple(item.rule.id for item in results if item.verdict is Verdict.FAIL and item.rule.id in ASKED_BY)
+    failed = tuple(item.rule.id for item in results if item.verdict is Verdict.FAIL and item.rule.id in CURED_BY)
     if not failed:
         return (), ()
-    from torchtune_sys.planner import install
+    from torchtune_sys.planner.install.plan import plan
 
     extras = ("container-toolkit",) if "container-toolkit-missing" in failed else ()
-    found = install.plan(s, Wishes(extras=extras))
-    wanted = {rule: _with_driver(ASKED_BY[rule], {step.key for step in found.steps}) for rule in failed}
+    found = plan(s, Wishes(extras=extras))
+    wanted = {rule: _with_driver(CURED_BY[rule], {step.key for step in found.steps}) for rule in failed}
     steps = ((step, tuple(rule for rule, keys in wanted.items() if step.key in keys)) for step in found.steps)
     refused = tuple(item for item in found.refused if any(item.key in (*keys, *_WHOLE) for keys in wanted.values()))
     return tuple(ToInstall(rules=rules, step=step) for step, rules in steps if rules), refused

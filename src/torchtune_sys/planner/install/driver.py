@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from torchtune_sys.knowledge import install as known
 from torchtune_sys.model.install import Action, Driver, File, Packages, Step
 from torchtune_sys.model.version import version
-from torchtune_sys.planner.install_branch import module_reason
-from torchtune_sys.planner.install_host import Card
-from torchtune_sys.planner.install_repository import headers, repository
-from torchtune_sys.planner.install_site import Site, install, root
+from torchtune_sys.planner.install.branch import module_reason
+from torchtune_sys.planner.install.host import Card
+from torchtune_sys.planner.install.repository import headers, repository
+from torchtune_sys.planner.install.site import Site, install, root
 
 _FIRST_WITHOUT_BRANCH_NAMES = 590
 """From it on the packages of NVIDIA's repositories for Debian and Ubuntu have no branch in their names."""

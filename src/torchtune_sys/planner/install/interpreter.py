@@ -12,9 +12,9 @@ from torchtune_sys.model.install import Refused, Step, Wishes
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, known
 from torchtune_sys.model.version import version
-from torchtune_sys.planner import install_torch
-from torchtune_sys.planner.install_host import machine_of, owner, packaged_pythons
-from torchtune_sys.planner.install_site import Site, install, root
+from torchtune_sys.planner.install.builds import is_wished
+from torchtune_sys.planner.install.host import machine_of, owner, packaged_pythons
+from torchtune_sys.planner.install.site import Site, install, root
 
 
 class Interpreter(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,7 +53,7 @@ def interpreter(s: Snapshot, wishes: Wishes) -> Interpreter | Refused:
 
 def _fitting(s: Snapshot, wishes: Wishes) -> Python | None:
     """The first that the distribution packages and that a wheel of the wish is for."""
-    wished = [build for build in builds(machine_of(s)) if install_torch.is_wished(build, wishes.torch)]
+    wished = [build for build in builds(machine_of(s)) if is_wished(build, wishes.torch)]
     return next((item for item in packaged_pythons(s) if any(item.abi in build.abis for build in wished)), None)
 
 

@@ -6,9 +6,12 @@ import msgspec
 
 from torchtune_sys.knowledge import install as known
 from torchtune_sys.model.install import Driver, Refused
-from torchtune_sys.model.version import Version
-from torchtune_sys.planner.install_host import Card, generations, unknown_architectures
-from torchtune_sys.planner.install_torch import show_driver
+from torchtune_sys.model.snapshot import Snapshot
+from torchtune_sys.model.values import Missing
+from torchtune_sys.model.values import known as value
+from torchtune_sys.model.version import Version, version
+from torchtune_sys.planner.install.builds import show_driver
+from torchtune_sys.planner.install.host import Card, generations, owner, running_driver, unknown_architectures
 
 _PROPRIETARY_REMOVED = 620
 """Driver guide 620, "Proprietary Kernel Modules Removed"."""
@@ -63,6 +66,19 @@ def serves(found: Range, installed: Version, flavour: str) -> bool:
     if not installed or installed[0] < found.first or (found.last is not None and installed[0] > found.last):
         return False
     return flavour in ("", *found.modules)
+
+
+def current_driver(s: Snapshot, here: tuple[Card, ...]) -> Driver | None:
+    """The driver that is installed, if it serves every GPU."""
+    installed = running_driver(s)
+    if not version(installed):
+        return None
+    flavour = "" if isinstance(s.driver, Missing) else value(s.driver.module_flavour, "")
+    kept = Driver(branch=version(installed)[0], module=flavour, installed=installed)
+    found = range_for(here) if here else None
+    if found is None or isinstance(found, Refused) or owner(s) is not None:
+        return kept  # nothing to hold against it
+    return kept if serves(found, version(installed), flavour) else None
 
 
 def choose(cards: tuple[Card, ...], needed: Version = (), wish: int | None = None) -> Driver | Refused:

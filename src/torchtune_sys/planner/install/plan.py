@@ -7,38 +7,34 @@ from collections.abc import Iterator
 import msgspec
 
 from torchtune_sys.knowledge import install as known
-from torchtune_sys.knowledge import torch as torches
 from torchtune_sys.model.install import Driver, Install, Refused, Step, Wheel, Wishes
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing
 from torchtune_sys.model.values import known as value
 from torchtune_sys.model.version import Version, version
-from torchtune_sys.planner import (
-    install_branch,
-    install_driver,
-    install_python,
-    install_rest,
-    install_rocm,
-    install_torch,
-    install_wheel,
-)
-from torchtune_sys.planner.install_host import (
+from torchtune_sys.planner.install import branch, builds, companions, environment, rocm
+from torchtune_sys.planner.install.branch import current_driver
+from torchtune_sys.planner.install.builds import Place
+from torchtune_sys.planner.install.driver import exact_fabric
+from torchtune_sys.planner.install.driver import steps as driver_steps
+from torchtune_sys.planner.install.host import (
     Card,
     capabilities_of,
     cards,
     fails,
     glibc,
+    host_name,
     is_amd,
     is_nvidia,
     machine_of,
-    os_of,
+    on_chip,
     owner,
     running_driver,
+    system_name,
 )
-from torchtune_sys.planner.install_notes import notes
-from torchtune_sys.planner.install_python import Interpreter, interpreter
-from torchtune_sys.planner.install_site import Site, site_of
-from torchtune_sys.planner.install_torch import Place
+from torchtune_sys.planner.install.interpreter import Interpreter, interpreter, with_way
+from torchtune_sys.planner.install.notes import notes
+from torchtune_sys.planner.install.site import Site, site_of
 
 
 def plan(s: Snapshot, wishes: Wishes) -> Install:
@@ -59,16 +55,6 @@ def plan(s: Snapshot, wishes: Wishes) -> Install:
     if wishes.cpu or not is_nvidia(s):
         return _for_cpu(s, wishes, found, python, place)
     return _for_gpu(s, wishes, found, python, place)
-
-
-def host_name(s: Snapshot) -> str:
-    return "" if isinstance(s.system, Missing) else value(s.system.hostname, "")
-
-
-def system_name(s: Snapshot) -> str:
-    os = os_of(s)
-    words = os.pretty_name if os is not None else "a system of a kind that could not be seen"
-    return f"{words} ({machine_of(s) or 'machine not seen'})"
 
 
 def _place(s: Snapshot, python: Interpreter) -> Place | Refused:
@@ -96,17 +82,17 @@ def _with_torch(s: Snapshot, wishes: Wishes, found: Install, python: Interpreter
 
 
 def _for_cpu(s: Snapshot, wishes: Wishes, found: Install, python: Interpreter, place: Place) -> Install:
-    chosen = install_torch.choose(place, wishes.torch, cpu=True)
+    chosen = builds.choose(place, wishes.torch, cpu=True)
     refused = (chosen,) if isinstance(chosen, Refused) else ()
     wheel = chosen if isinstance(chosen, Wheel) else None
     return _assemble(s, wishes, found, wheel, None, python, refused)
 
 
 def _for_amd(s: Snapshot, wishes: Wishes, found: Install, python: Interpreter, place: Place) -> Install:
-    chosen = install_rocm.choose(s, place, wishes)
+    chosen = rocm.choose(s, place, wishes)
     if isinstance(chosen, Refused):
         return _assemble(s, wishes, found, None, None, python, (chosen,))
-    note = f"the wheel brings ROCm's libraries; whether amdgpu here is new enough for them: {install_rocm.DRIVERS}"
+    note = f"the wheel brings ROCm's libraries; whether amdgpu here is new enough for them: {rocm.DRIVERS}"
     found = msgspec.structs.replace(found, notes=(*found.notes, note))
     return _assemble(s, wishes, found, chosen, None, python, ())
 
@@ -121,7 +107,7 @@ def _for_gpu(s: Snapshot, wishes: Wishes, found: Install, python: Interpreter, p
     current = current_driver(s, here)
     if current is not None and (wishes.branch in (None, current.branch)):
         place = msgspec.structs.replace(place, driver=version(current.installed))
-        chosen = install_torch.choose(place, wishes.torch)
+        chosen = builds.choose(place, wishes.torch)
         if isinstance(chosen, Wheel):
             return _assemble(s, wishes, found, chosen, current, python, ())
         if chosen.blocked_by != ("driver",):
@@ -129,41 +115,14 @@ def _for_gpu(s: Snapshot, wishes: Wishes, found: Install, python: Interpreter, p
         current_refusal: tuple[Refused, ...] = (chosen,)
     else:
         current_refusal = ()
-    needed = install_torch.driver_needed(place, wishes.torch)
+    needed = builds.driver_needed(place, wishes.torch)
     driver = _new_driver(s, here, needed, wishes)
     if isinstance(driver, Refused):
         return _assemble(s, wishes, found, None, current, python, (*current_refusal, driver))
-    after = msgspec.structs.replace(place, driver=install_branch.first_version(driver.branch))
-    chosen = install_torch.choose(after, wishes.torch)
+    after = msgspec.structs.replace(place, driver=branch.first_version(driver.branch))
+    chosen = builds.choose(after, wishes.torch)
     refused = (chosen,) if isinstance(chosen, Refused) else ()
     return _assemble(s, wishes, found, chosen if isinstance(chosen, Wheel) else None, driver, python, refused)
-
-
-def on_chip(here: tuple[Card, ...]) -> Refused | None:
-    chip = next((card for card in here if any(torches.on_chip(cc) for cc in card.capabilities)), None)
-    if chip is None:
-        return None
-    return Refused(
-        key="torch",
-        what=f"torch for {chip.name}",
-        reason="the GPU is part of a Jetson or Drive module, whose driver and wheels are JetPack's own",
-        blocked_by=("build",),
-        way="https://docs.nvidia.com/deeplearning/frameworks/install-pytorch-jetson-platform/",
-        source="torch/cuda/__init__.py, DEVICE_REQUIREMENT",
-    )
-
-
-def current_driver(s: Snapshot, here: tuple[Card, ...]) -> Driver | None:
-    """The driver that is installed, if it serves every GPU."""
-    installed = running_driver(s)
-    if not version(installed):
-        return None
-    flavour = "" if isinstance(s.driver, Missing) else value(s.driver.module_flavour, "")
-    kept = Driver(branch=version(installed)[0], module=flavour, installed=installed)
-    found = install_branch.range_for(here) if here else None
-    if found is None or isinstance(found, Refused) or owner(s) is not None:
-        return kept  # nothing to hold against it
-    return kept if install_branch.serves(found, version(installed), flavour) else None
 
 
 def _new_driver(s: Snapshot, here: tuple[Card, ...], needed: Version, wishes: Wishes) -> Driver | Refused:
@@ -174,7 +133,7 @@ def _new_driver(s: Snapshot, here: tuple[Card, ...], needed: Version, wishes: Wi
         return Refused(
             key="driver", what="an NVIDIA driver", reason=reason, blocked_by=blocked, way=way, source=known.DRIVER_GUIDE
         )
-    return install_branch.choose(here, needed, wishes.branch)
+    return branch.choose(here, needed, wishes.branch)
 
 
 def _driver_alone(s: Snapshot, wishes: Wishes) -> tuple[Driver | None, tuple[Refused, ...]]:
@@ -198,20 +157,20 @@ def _assemble(
 ) -> Install:
     site = site_of(s)
     steps: list[Step] = []
-    refusals = [install_python.with_way(item, s, wishes) for item in refused]
+    refusals = [with_way(item, s, wishes) for item in refused]
     if driver is not None and not driver.installed:
         if isinstance(site, Refused):
             refusals.append(site)
             wheel = None  # it would not run
         else:
-            steps += install_driver.steps(site, driver, cards(s), running_driver(s))
+            steps += driver_steps(site, driver, cards(s), running_driver(s))
     if isinstance(site, Site) and owner(s) is None:
         steps += _missing_fabric(s, site, driver)
         if python is not None:
-            steps += install_rest.before(s, site, python, wishes, wheel)
-        steps += install_rest.after(s, site, driver, wishes, wheel)
+            steps += companions.before(s, site, python, wishes, wheel)
+        steps += companions.after(s, site, driver, wishes, wheel)
     if wheel is not None and python is not None:
-        steps += install_wheel.steps(wheel, python, wishes)
+        steps += environment.steps(wheel, python, wishes)
     return msgspec.structs.replace(
         found,
         wheel=wheel,
@@ -230,7 +189,7 @@ def _missing_fabric(s: Snapshot, site: Site, driver: Driver | None) -> Iterator[
     other = fails(s, "fabric-manager-version-mismatch")
     if not other and (facts.fabric_manager is not False or version(value(facts.fabric_manager_version, ""))):
         return  # it runs, or it did: what is wrong with it is for check to say
-    step = install_driver.exact_fabric(site, driver.installed, cards(s), runs=other)
+    step = exact_fabric(site, driver.installed, cards(s), runs=other)
     if step is not None:
         yield step
 
