@@ -15,12 +15,13 @@ from torchtune_sys.knowledge.gpus import architecture_by_device, device_ids
 from torchtune_sys.knowledge.tables import rows
 from torchtune_sys.model.facts.session import Intent
 from torchtune_sys.model.facts.system import SystemFacts
-from torchtune_sys.model.install import RUNNING, Command, KernelPackages, Packages, Wishes, plain
+from torchtune_sys.model.install import RUNNING, Command, KernelPackages, Packages, Wishes
 from torchtune_sys.model.rule import Verdict
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, Why
 from torchtune_sys.planner.install.host import cards
 from torchtune_sys.planner.install.plan import plan
+from torchtune_sys.render.commands import step_commands
 from torchtune_sys.rules import CATALOGUE
 
 SYSTEMS = [f"{row['id']}-{row['version']}".rstrip("-") for row in rows("install_systems")]
@@ -72,9 +73,7 @@ def test_the_kernels_headers_are_asked_for_where_the_step_is_done() -> None:
     def headers(system: str, kernel: str = "") -> str:
         found = plan(seen(system=system, gpu="L40S", kernel=kernel), Wishes())
         (step,) = [step for step in found.steps if step.key == "headers"]
-        return " ".join(
-            word for action in step.actions for part in plain(action) if isinstance(part, Command) for word in part.words
-        )
+        return " ".join(word for part in step_commands(step) if isinstance(part, Command) for word in part.words)
 
     assert headers("ubuntu-24.04").endswith('apt-get install --yes "linux-headers-$(uname -r)"')
     assert '*-cloud-amd64) exec env DEBIAN_FRONTEND=noninteractive apt-get install --yes "linux-headers-$(uname -r)"' in headers(

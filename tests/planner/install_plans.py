@@ -10,9 +10,10 @@ import install_hosts as hosts
 import msgspec
 
 from torchtune_sys.model.facts.system import Os
-from torchtune_sys.model.install import Command, Install, Step, Wishes, plain
+from torchtune_sys.model.install import Command, Install, Step, Wishes
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.render import as_json
+from torchtune_sys.render.commands import step_commands
 from torchtune_sys.render.install import shell
 
 SHELLCHECK = Path(sys.executable).with_name("shellcheck")
@@ -46,8 +47,7 @@ def words(found: Install, key: str = "") -> list[str]:
         " ".join(item.words)
         for step in found.steps
         if key in ("", step.key)
-        for action in step.actions
-        for item in plain(action)
+        for item in step_commands(step)
         if isinstance(item, Command)
     ]
 
@@ -98,9 +98,7 @@ def check_sound(found: Install) -> None:
         assert item.actions or item.by_hand
         assert item.why and item.source
     pip = [line for line in words(found) if " pip " in f" {line} "]
-    assert not any(
-        part.root for item in found.steps if item.key == "torch" for action in item.actions for part in plain(action)
-    ), pip
+    assert not any(part.root for item in found.steps if item.key == "torch" for part in step_commands(item)), pip
     reboot = [index for index, item in enumerate(found.steps) if item.reboot]
     torch = [index for index, item in enumerate(found.steps) if item.key == "torch"]
     assert not reboot or not torch or max(reboot) < min(torch)

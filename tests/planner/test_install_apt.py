@@ -13,8 +13,9 @@ from install_plans import B200, H100, RTX4090, SYSTEMS, V100, bare
 from test_install_interpreter import empty
 
 from conftest import load
-from torchtune_sys.model.install import Command, File, Install, Wishes, plain
+from torchtune_sys.model.install import Command, File, Install, Wishes
 from torchtune_sys.planner.install.plan import plan
+from torchtune_sys.render.commands import step_commands
 
 pytestmark = pytest.mark.skipif(shutil.which("apt-get") is None, reason="needs apt")
 APT = [(os_id, release) for os_id, release in SYSTEMS if os_id in ("ubuntu", "debian")]
@@ -24,8 +25,7 @@ def commands(found: Install) -> list[tuple[str, ...]]:
     return [
         item.words
         for step in found.steps
-        for action in step.actions
-        for item in plain(action)
+        for item in step_commands(step)
         if isinstance(item, Command) and "apt-get" in item.words and "install" in item.words
     ]
 

@@ -42,7 +42,7 @@ def test_a_refusal_is_told_and_exits_with_1() -> None:
     done = run("--from", str(HOSTS / "typical/rocky8-v100.json"), "--torch", "2.15")
     assert done.returncode == 1
     assert "refused: torch 2.15: torch 2.15.0+cu132 holds no code for sm_70" in done.stderr
-    assert "can be had: torch 2.14.1+cu126" in done.stderr and "# Refused:" in done.stdout
+    assert "can be had: torch 2.14.1+cu126" in done.stderr and "# refused: torch 2.15" in done.stdout
 
 
 @pytest.mark.parametrize(

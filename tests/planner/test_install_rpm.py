@@ -12,8 +12,9 @@ import pytest
 from install_plans import B200, H100, RTX4090, SYSTEMS, V100, bare
 from test_install_interpreter import empty
 
-from torchtune_sys.model.install import Command, Install, Wishes, plain
+from torchtune_sys.model.install import Command, Install, Wishes
 from torchtune_sys.planner.install.plan import plan
+from torchtune_sys.render.commands import step_commands
 
 CARDS = ([H100] * 8, [B200] * 8, [V100], [RTX4090])
 WISHES = (Wishes(extras=("container-toolkit", "cuda-toolkit", "jemalloc", "rdma")), Wishes(cpu=True))
@@ -45,8 +46,8 @@ data:
 def commands(manager: str, verb: str) -> list[tuple[str, ...]]:
     found: list[Install] = [plan(bare(here, *system), wish) for here, system, wish in product(CARDS, SYSTEMS, WISHES)]
     found += [plan(empty(bare([H100], *system)), Wishes()) for system in SYSTEMS]
-    actions = {action for made in found for step in made.steps for action in step.actions}
-    lines = {item.words for action in actions for item in plain(action) if isinstance(item, Command)}
+    steps = {step for made in found for step in made.steps}
+    lines = {item.words for step in steps for item in step_commands(step) if isinstance(item, Command)}
     return sorted(line for line in lines if line[0] == manager and verb in line)
 
 

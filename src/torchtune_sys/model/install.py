@@ -60,50 +60,6 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True, tag="environment"):
 Action = Command | File | Packages | KernelPackages | Environment
 
 
-def plain(action: Action) -> tuple[Command | File, ...]:
-    """An action as the commands that a person would type.
-
-    >>> [item.words for item in plain(Packages(manager="dnf", names=("gcc",)))]
-    [('dnf', 'install', '--assumeyes', 'gcc')]
-    """
-    match action:
-        case Packages(manager=manager, names=names):
-            return (Command(words=(*_INSTALL.get(manager, _PACMAN), *names), root=True),)
-        case KernelPackages():
-            return (Command(words=("sh", "-c", _by_kernel(action)), root=True),)
-        case Environment(tool="uv", venv=venv, program=program):
-            put = ("uv", "pip", "install", "--python", f"{venv}/bin/python", *action.specifiers, *_index(action))
-            return Command(words=("uv", "venv", "--allow-existing", "--python", program, venv)), Command(words=put)
-        case Environment(venv=venv, program=program):
-            put = (f"{venv}/bin/python", "-m", "pip", "install", *action.specifiers, *_index(action))
-            return Command(words=(program, "-m", "venv", venv)), Command(words=put)
-        case _:
-            return (action,)
-
-
-_INSTALL = {
-    "apt": ("env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "install", "--yes"),
-    "dnf": ("dnf", "install", "--assumeyes"),
-    "zypper": ("zypper", "--non-interactive", "install", "--auto-agree-with-licenses"),
-}
-"""The distribution's own way to install without asking."""
-_PACMAN = ("pacman", "--sync", "--needed", "--noconfirm")
-
-
-def _by_kernel(action: KernelPackages) -> str:
-    lines = []
-    for pattern, names in action.choices:
-        words = (*_INSTALL.get(action.manager, _PACMAN), *names)
-        lines.append((pattern, "exec " + " ".join(f'"{word}"' if RUNNING in word else word for word in words)))
-    if len(lines) == 1:
-        return lines[0][1]
-    return f"case {RUNNING} in {' '.join(f'{pattern}) {line};;' for pattern, line in lines)} esac"
-
-
-def _index(made: Environment) -> tuple[str, ...]:
-    return ("--index-url", made.index) if made.index else ()
-
-
 class Step(msgspec.Struct, frozen=True, kw_only=True):
     """One thing to do. A later step needs the earlier ones."""
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from torchtune_sys import __version__
 from torchtune_sys.model.image import Flag, Image
+from torchtune_sys.render.install import refusal
 from torchtune_sys.render.layout import clean
 from torchtune_sys.render.script import quote
 
@@ -68,9 +69,7 @@ def refused(image: Image) -> str:
     """In place of a Dockerfile: comments alone, which no builder takes."""
     lines = [f"{MARK} {__version__} generate dockerfile, from {clean(image.origin)}", "# There is no Dockerfile:"]
     for item in image.refused:
-        lines.append(f"# {clean(item.what)}: {clean(item.reason)}")
-        lines += [f"#   can be had: {clean(item.newest)}"] if item.newest else []
-        lines += [f"#   way there:  {clean(item.way)}"] if item.way else []
+        lines += [f"# {line}" for line in refusal(item)]
     return "\n".join(lines) + "\n"
 
 

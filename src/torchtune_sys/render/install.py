@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from torchtune_sys import __version__
-from torchtune_sys.model.install import Command, File, Install, Refused, Step, plain
+from torchtune_sys.model.install import Command, File, Install, Refused, Step
+from torchtune_sys.render.commands import step_commands, typed
 from torchtune_sys.render.layout import clean
 from torchtune_sys.render.script import quote
 
@@ -45,7 +46,7 @@ def shell(value: Install) -> str:
 
 def _helpers(value: Install) -> Iterator[str]:
     """Only what the steps use, so that nothing is there to wonder about."""
-    actions = [item for step in value.steps if not step.optional for item in _plain(step)]
+    actions = [item for step in value.steps if not step.optional for item in step_commands(step)]
     if any(not step.optional for step in value.steps):
         yield _FIRST
     if any(action.root for action in actions):
@@ -76,11 +77,7 @@ def _comments(value: Install) -> Iterator[str]:
         yield f"# torch:  {clean(value.wheel.local)} for {clean(value.wheel.abi)}, from {clean(value.wheel.index or 'PyPI')}"
     for refused in value.refused:
         yield "#"
-        yield f"# Refused: {clean(refused.what)}: {clean(refused.reason)}"
-        if refused.newest:
-            yield f"#   can be had: {clean(refused.newest)}"
-        if refused.way:
-            yield f"#   way there:  {clean(refused.way)}"
+        yield from (f"# {line}" for line in refusal(refused))
     if value.notes:
         yield "#"
     for note in value.notes:
@@ -93,7 +90,7 @@ def _step(number: int, step: Step, steps: int) -> Iterator[str]:
     yield f"#    [{clean(step.source)}]"
     if step.by_hand and step.actions:
         yield f"#    by hand: {clean(step.by_hand)}"
-    body = [row for item in _plain(step) for row in _action(item)]
+    body = [row for item in step_commands(step) for row in _action(item)]
     if step.optional:
         yield from (f"# {row}" for row in _without_helpers(step) or [f"by hand: {clean(step.by_hand)}"])
         return
@@ -113,17 +110,13 @@ def _step(number: int, step: Step, steps: int) -> Iterator[str]:
 def _without_helpers(step: Step) -> list[str]:
     """As a person would type it: who takes a step of his own choice does it by hand."""
     rows = []
-    for action in _plain(step):
-        sudo = "sudo " if action.root else ""
+    for action in step_commands(step):
         if isinstance(action, Command):
-            rows.append(sudo + " ".join(quote(word) for word in action.words))
+            rows.append(typed(action))
         else:
+            sudo = "sudo " if action.root else ""
             rows.append(f"printf '%s' {quote(action.text)} | {sudo}tee {quote(action.path)}".replace("\n", "\n# "))
     return rows
-
-
-def _plain(step: Step) -> list[Command | File]:
-    return [item for action in step.actions for item in plain(action)]
 
 
 def _go_on(number: int, steps: int) -> str:

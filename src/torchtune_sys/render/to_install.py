@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from torchtune_sys.model.install import Command, File, Step, plain
+from torchtune_sys.model.install import Command, File, Step
 from torchtune_sys.model.plan import Plan
+from torchtune_sys.render.commands import step_commands, typed
 from torchtune_sys.render.layout import Line, clean, line
-from torchtune_sys.render.script import quote
 
 _HANG = 8
 WHO = (
@@ -20,7 +20,7 @@ def lines(plan: Plan) -> Iterator[Line]:
     for number, item in enumerate(plan.install, 1):
         optional = " (optional)" if item.step.optional else ""
         yield line(f"{number}. {item.step.title}{optional} ", (f"[{', '.join(item.rules)}]", "dim"), indent=2, hang=_HANG)
-        for words in typed(item.step):
+        for words in rows(item.step):
             yield line((words, "dim"), indent=_HANG)
         if item.step.reboot:
             yield line(("then start this host again, before the next step", "warning"), indent=_HANG)
@@ -30,16 +30,15 @@ def lines(plan: Plan) -> Iterator[Line]:
     yield line(WHO, indent=2, hang=_HANG)
 
 
-def typed(step: Step) -> list[str]:
+def rows(step: Step) -> list[str]:
     """One row for each action, commands as a person would type them."""
-    rows = [_typed(item) for action in step.actions for item in plain(action)]
-    return [*rows, *([f"by hand: {step.by_hand}"] if step.by_hand else [])]
+    found = [_row(item) for item in step_commands(step)]
+    return [*found, *([f"by hand: {step.by_hand}"] if step.by_hand else [])]
 
 
-def _typed(item: Command | File) -> str:
-    sudo = "sudo " if item.root else ""
+def _row(item: Command | File) -> str:
     if isinstance(item, Command):
-        return sudo + " ".join(quote(word) for word in item.words)
+        return typed(item)
     content = [row for row in item.text.splitlines() if row and not row.startswith(("#", "//"))]
     return f"{'as root, ' if item.root else ''}write {item.path}: {' | '.join(content)}"
 
@@ -47,7 +46,7 @@ def _typed(item: Command | File) -> str:
 def markdown(plan: Plan) -> Iterator[str]:
     for number, item in enumerate(plan.install, 1):
         yield f"{number}. {_cell(item.step.title)} ({', '.join(item.rules)}){': reboot after it' if item.step.reboot else ''}"
-        yield from ("", "   ```", *(f"   {clean(words)}" for words in typed(item.step)), "   ```", "")
+        yield from ("", "   ```", *(f"   {clean(words)}" for words in rows(item.step)), "   ```", "")
     yield from (
         f"- not to be had: {_cell(item.what)}: {_cell(item.reason)}. Instead: {_cell(item.way)}" for item in plan.install_refused
     )
