@@ -7,7 +7,7 @@ import re
 import msgspec
 
 from torchtune_sys.knowledge import install
-from torchtune_sys.knowledge.install_python import Python, packaged
+from torchtune_sys.knowledge.install_python import Python, glibc_of, packaged
 from torchtune_sys.knowledge.install_torch import MACHINES
 from torchtune_sys.knowledge.tables import rows
 from torchtune_sys.model.image import Base
@@ -55,7 +55,7 @@ def _official(row: dict[str, str]) -> Base:
         family=os_id,
         python=row["python"],
         program="python3",
-        glibc=version(row["glibc"]),
+        glibc=glibc_of(os_id, release),
         machines=tuple(row["machines"].split()),
         source=row["source"],
         confidence=row["confidence"],
@@ -124,7 +124,7 @@ def named(image: str, os_id: str, release: str) -> tuple[Base, ...]:
         family=system.family,
         python=python_of(image),
         program="python3",
-        glibc=min(item.glibc for item in known),
+        glibc=glibc_of(os_id, release),
         machines=MACHINES,
         source=OFFICIAL,
         confidence="medium",

@@ -1,4 +1,4 @@
-"""Which CPython a distribution packages itself, by release."""
+"""Which CPython a distribution packages itself, and which C library it has, by release."""
 
 from __future__ import annotations
 
@@ -20,8 +20,6 @@ class Python(msgspec.Struct, frozen=True, kw_only=True):
     """The interpreter, and what makes environments with it."""
     headers: tuple[str, ...]
     program: str
-    glibc: Version
-    """The oldest of that release line."""
     by_hand: str
     """What must be enabled before; ``""`` where nothing must."""
     source: str
@@ -41,21 +39,17 @@ def packaged(os_id: str, version_id: str) -> tuple[Python, ...]:
     >>> [item.version for item in packaged("rocky", "9.4")], packaged("centos", "7")
     (['3.12', '3.11', '3.9'], ())
     """
-    name = _SAME.get(os_id, os_id)
-    releases = ("", version_id, version_id.partition(".")[0])
     return tuple(
         Python(
             version=row["python"],
             packages=tuple(row["packages"].split()),
             headers=tuple(row["headers"].split()),
             program=row["program"],
-            glibc=version(row["glibc"]),
             by_hand=row["by_hand"],
             source=row["source"],
             confidence=row["confidence"],
         )
-        for row in rows("install_pythons")
-        if row["id"] == name and row["version"] in releases
+        for row in _of_release("install_pythons", os_id, version_id)
     )
 
 
@@ -65,6 +59,9 @@ def glibc_of(os_id: str, version_id: str) -> Version:
     >>> glibc_of("centos", "7"), glibc_of("rocky", "9.4"), glibc_of("arch", "1")
     ((2, 17), (2, 34), (2, 42))
     """
-    releases = (version_id, version_id.partition(".")[0])
-    old = (version(row["glibc"]) for row in rows("glibc") if row["id"] == os_id and row["version"] in releases)
-    return next((item.glibc for item in packaged(os_id, version_id)), ()) or next(old, ())
+    return next((version(row["glibc"]) for row in _of_release("glibc", os_id, version_id)), ())
+
+
+def _of_release(table: str, os_id: str, version_id: str) -> list[dict[str, str]]:
+    name, releases = _SAME.get(os_id, os_id), ("", version_id, version_id.partition(".")[0])
+    return [row for row in rows(table) if row["id"] == name and row["version"] in releases]
