@@ -1,7 +1,7 @@
 """Two runs of pytest at once: ``side_by_side.py ARGS… --beside ARGS…``.
 
 The first one's output is shown as it comes, the second's is kept and shown whole once both are through; the status is that of the
-first which failed. Ctrl-C and SIGTERM end both.
+first which failed. The second has the lower priority. Ctrl-C and SIGTERM end both.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ def main(argv: Sequence[str]) -> int:
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell without job control has its background ignore it
     with tempfile.TemporaryFile() as kept:
         # In a session of its own: a terminal's Ctrl-C reaches the first run by itself, and twice would cut its cleaning up short.
-        beside = subprocess.Popen([*PYTEST, *argv[at + 1 :]], stdout=kept, stderr=subprocess.STDOUT, start_new_session=True)
+        beside = subprocess.Popen(
+            ["nice", "-n", "10", *PYTEST, *argv[at + 1 :]], stdout=kept, stderr=subprocess.STDOUT, start_new_session=True
+        )
         front = subprocess.Popen([*PYTEST, *argv[:at]])
         try:
             statuses = [front.wait(), beside.wait()]

@@ -39,7 +39,25 @@ def healthy() -> Snapshot:
     return load("healthy")
 
 
+LONGEST = (
+    "smoke/test_faults.py",
+    "vm/test_remedy.py",
+    "vm/test_power.py",
+    "smoke/test_nodes.py",
+    "render/test_dockerfile_built.py",
+    "smoke/test_driver.py",
+    "vm/test_launch_guest.py",
+    "network/test_wheels_exist.py",
+    "vm/test_provision.py",
+    "cli/test_prove.py",
+    "vm/test_scenarios.py",
+)
+"""Begun first, so that nobody waits for them in the end; those that compute between those that wait."""
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    first = {str(Path(__file__).parent / name): at for at, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: first.get(str(item.path), len(first)))
     if os.environ.get("TORCHTUNE_SYS_TEST_LONG", "0") in ("", "0"):
         for item in items:
             if "long" in item.keywords:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 SCRIPT = Path(__file__).resolve().parent.parent / "scripts" / "side_by_side.py"
+YIELDS = "import os; assert os.nice(0) >= 10"
 PLAIN = ("-q", "-p", "no:cacheprovider", "-c", "/dev/null", "--rootdir", ".")
 
 
@@ -24,12 +25,12 @@ def start(folder: Path, front: str, beside: str) -> subprocess.Popen[str]:
     )
 
 
-@pytest.mark.parametrize(("front", "beside", "status"), [("pass", "pass", 0), ("assert 0", "pass", 1), ("pass", "assert 0", 1)])
+@pytest.mark.parametrize(("front", "beside", "status"), [("pass", YIELDS, 0), ("assert 0", "pass", 1), ("pass", "assert 0", 1)])
 def test_either_one_counts_and_the_last_line_is_pytest_s(front: str, beside: str, status: int, tmp_path: Path) -> None:
     child = start(tmp_path, front, beside)
     said = child.communicate(timeout=60)[0]
     closing = [line for line in said.splitlines() if line.startswith(("1 passed in ", "1 failed in "))]
-    assert [line.split()[1] for line in closing] == ["passed" if text == "pass" else "failed" for text in (front, beside)]
+    assert [line.split()[1] for line in closing] == ["failed" if text == "assert 0" else "passed" for text in (front, beside)]
     assert said.splitlines()[-1] == closing[-1] and child.returncode == status
 
 

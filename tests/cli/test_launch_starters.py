@@ -94,7 +94,7 @@ def torchrun() -> list[str]:
     found = shutil.which("torchrun", path=os.pathsep.join(places)) if wanted else None
     if found is None:
         pytest.skip("TORCHTUNE_SYS_TEST_TORCH names no Python with torch")
-    return [found, "--no-python", "--master-port=29643"]
+    return [found, "--no-python", "--standalone"]
 
 
 def eight(request: pytest.FixtureRequest, starter: str) -> tuple[list[str], Mapping[str, str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import subprocess
@@ -23,7 +24,7 @@ cp -r "$work/files/." /
 export XDG_RUNTIME_DIR=/run/u HOME="$work/home"
 printf '[Unit]\\nDescription=nothing\\n' >"$HOME/.config/systemd/user/nothing.target"
 "$2" --user --unit=nothing.target --log-target=console </dev/null >"$work/log" 2>&1 & pid=$!
-for turn in $(seq 100); do [ -S /run/u/systemd/private ] && break; sleep 0.05; done
+while [ ! -S /run/u/systemd/private ] && kill -0 $pid; do sleep 0.05; done
 set +e
 cd "$work"
 """
@@ -51,7 +52,9 @@ def told(work: Path, files: Mapping[str, str], commands: str) -> subprocess.Comp
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_text(content)
     argv = ["unshare", "--mount", "--pid", "--fork", "--propagation", "private", "bash", "-c", SCRIPT + commands + AFTER]
-    done = subprocess.run([*argv, "stage", str(work), SYSTEMD], capture_output=True, text=True, timeout=100)
+    with open(SYSTEMD, "rb") as only_one:  # all of them would make, and remove, the same control groups
+        fcntl.flock(only_one, fcntl.LOCK_EX)
+        done = subprocess.run([*argv, "stage", str(work), SYSTEMD], capture_output=True, text=True, timeout=100)
     if not (work / "log").exists() or "has not been booted" in done.stderr:
         pytest.skip(f"no systemd here: {done.stderr.strip()[-300:]}")
     return done
