@@ -61,7 +61,7 @@ def main(what: str) -> int:
     status = 0
     for number in reversed(journal.numbers(journal.STATE)):
         found = journal.load(journal.STATE, number)
-        if found.state in ("applied", "interrupted"):
+        if found.is_open:
             result = undo.undo(found, same_boot=True)
             status |= bool(result.kept or result.failed)
     return int(status)

@@ -65,7 +65,7 @@ def take_back(folder: Path) -> undo.Undone:
     failed: dict[str, str] = {}
     for number in reversed(journal.numbers(state(folder))):
         found = journal.load(state(folder), number)
-        if found.state in ("applied", "interrupted"):
+        if found.is_open:
             result = undo.undo(found, same_boot=True)
             restored += result.restored
             kept |= result.kept

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
@@ -111,6 +112,34 @@ def test_runs_are_undone_from_the_last(place: Place) -> None:
     assert place.file.read_text() == "# ours\nk = 10\n"
 
 
+def test_what_cannot_be_put_back_is_tried_again_and_bars_no_later_run(place: Place) -> None:
+    before = place.seen()
+    place.run()
+    place.file.unlink()
+    place.file.write_text("# ours\nk = 10\n")
+    subprocess.run(("chattr", "+i", place.file), check=True)
+    try:
+        assert set(place.undo().failed) == {str(place.file)}
+    finally:
+        subprocess.run(("chattr", "-i", place.file), check=True)
+    assert place.journal().state == "undone in part" and session.unfinished(place.state) is None
+    assert place.undo().failed == {} and place.seen() == before and not place.journal().is_open
+
+
+def test_a_file_system_that_cannot_sync_directories(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As CIFS and some of 9p: EINVAL for a directory, and for nothing else."""
+    fsync, before = os.fsync, place.seen()
+
+    def of_files(handle: int) -> None:
+        if os.path.isdir(f"/proc/self/fd/{handle}"):
+            raise OSError(errno.EINVAL, "Invalid argument")
+        fsync(handle)
+
+    monkeypatch.setattr(os, "fsync", of_files)
+    assert place.run().rolled_back == "" and place.seen()[0] == "10"
+    assert place.undo().failed == {} and place.seen() == before
+
+
 @pytest.mark.parametrize("steps", [0, 1])
 def test_stopped_between_two_steps_all_is_taken_back(place: Place, steps: int) -> None:
     before = place.seen()
@@ -126,7 +155,7 @@ def test_a_value_that_the_kernel_refuses_fails_its_change_alone(place: Place, tm
     refused = change("refused", Value(path=str(other), value="2"), Value(path="/proc/sys/kernel/ngroups_max", value="7"))
     fine = change("fine", Value(path=str(place.value), value="10"))
     run = place.run(plan(refused, fine))
-    assert set(run.failed) == {"refused"} and run.failed["refused"]
+    assert set(run.failed) == {"refused"} and run.failed["refused"].startswith("/proc/sys/kernel/ngroups_max: ")
     assert other.read_text().strip() == "1"  # what the failed change did already is taken back
     assert place.value.read_text().strip() == "10"
 

@@ -109,7 +109,7 @@ def test_a_cut_off_run_must_be_undone_first(tmp_path: Path) -> None:
     echo 3000 > {MAPS}; tt apply --yes --select max-map-count-low; tt history
     """
     found = staged(tmp_path, script)
-    assert "run 1 was cut off\n  torchtune-sys undo 1 takes it back first\nrc 2\n" in found
+    assert "run 1 was cut off\n  torchtune-sys undo 1 takes it back first\nrc 1\n" in found
     assert "interrupted: " in found
 
 
@@ -238,6 +238,8 @@ def test_a_signal_in_the_middle_of_undo(number: signal.Signals, at: str, tmp_pat
 ODD = {
     "no UTF-8": (r"printf '# mine \377\nvm.x = 1\n' > {0}", "is not UTF-8 text"),
     "a folder": ("mkdir {0}", "not a regular file"),
+    "a link": ("echo vm.x=1 > /etc/x.conf; ln -s /etc/x.conf {0}", "is a symbolic link to /etc/x.conf"),
+    "a mask": ("ln -s /dev/null {0}", "is a symbolic link to /dev/null"),
     "too large": ("head -c 5000000 /dev/zero > {0}", "larger than"),
 }
 

@@ -135,7 +135,7 @@ def test_an_interrupted_run_must_be_undone_first(tmp_path: Path) -> None:
     assert (
         "run 1 was cut off" in done.stderr
         and "torchtune-sys undo 1 takes it back first" in done.stderr
-        and "refused 2" in done.stdout
+        and "refused 1" in done.stdout
     )
     assert "undo 0\n3000\n" in done.stdout
 
@@ -163,7 +163,7 @@ def test_nothing_is_changed_where_the_journal_cannot_be_written(tmp_path: Path) 
         """,
         tmp_path / "stage",
     )
-    assert "nothing was changed: /var/lib/torchtune-sys" in done.stderr and "status 2\n3000\n" in done.stdout
+    assert "nothing was changed: /var/lib/torchtune-sys" in done.stderr and "status 1\n3000\n" in done.stdout
 
 
 def test_a_read_only_etc_is_refused_with_the_owner(tmp_path: Path) -> None:

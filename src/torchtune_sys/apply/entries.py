@@ -63,8 +63,8 @@ class Note(msgspec.Struct, frozen=True, kw_only=True):
     """A later line: what became of an entry, or of the run."""
 
     what: str
-    """``doing``, ``done``, ``failed``, ``skipped`` (it was as good already), ``undone``, ``kept``: of an entry. ``applied``, ``rolled-back``, ``undoing``, ``undone-all``:
-    of the run."""
+    """``doing``, ``done``, ``failed``, ``skipped`` (it was as good already), ``undone``, ``kept``: of an entry. ``applied``, ``rolled-back``, ``undoing``, ``undone-all``,
+    ``undone-part`` (something failed): of the run."""
     entry: int = -1
     after: str = ""
     """A value as the kernel shows it; the SHA-256 of a file."""

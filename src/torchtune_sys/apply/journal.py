@@ -6,6 +6,7 @@ everything, since guessing at what was there before would be worse than leaving 
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import zlib
@@ -29,6 +30,10 @@ class DamagedJournal(UserError):
     exit_code = 3
 
 
+class OtherVersion(DamagedJournal):
+    """A journal that a newer torchtune-sys wrote."""
+
+
 class NoJournals(UserError):
     """The journals, or one of them, cannot be read: what was done on this host is not known."""
 
@@ -40,6 +45,10 @@ class NoJournals(UserError):
             "run it again with sudo" if root else "what was changed on this host is written there, so nothing is done without it"
         )
         super().__init__(f"{path}: {error.strerror}", todo)
+
+
+class _Schema(msgspec.Struct, frozen=True):
+    schema: str
 
 
 class Journal:
@@ -92,11 +101,17 @@ class Journal:
 
     @property
     def state(self) -> str:
-        """``applied``, ``rolled-back``, ``undone`` (all of it, or all but what was kept), or ``interrupted``."""
+        """``applied``, ``rolled-back``, ``undone`` (all of it, or all but what was kept), ``undone in part`` (what failed may be tried
+        again), or ``interrupted``."""
         run = [note.what for note in self.notes if note.entry < 0]
         if not run:
             return "interrupted"
-        return {"undoing": "interrupted", "undone-all": "undone"}.get(run[-1], run[-1])
+        return {"undoing": "interrupted", "undone-all": "undone", "undone-part": "undone in part"}.get(run[-1], run[-1])
+
+    @property
+    def is_open(self) -> bool:
+        """Whether something of it is left to undo."""
+        return self.state in ("applied", "interrupted", "undone in part")
 
 
 def line(value: Header | Note) -> bytes:
@@ -144,16 +159,22 @@ def load(folder: str, number: int) -> Journal:
     """Raises DamagedJournal, NoJournals where it cannot be read."""
     path = f"{folder}/{number:04d}.journal"
     try:
-        with open(path, "rb") as file:
-            rows = file.read().split(b"\n")
+        held = durable.read(path)
+        if held is None:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
     except OSError as error:
         raise NoJournals(path, error) from None
+    rows = held.content.split(b"\n")
     if not rows[0] or len(rows) == 1:
         raise _damaged(path, 1, "the header is not whole")
+    schema = _row(rows[0], _Schema, path, 1).schema  # of the rest a newer version may make something else
+    if schema != SCHEMA:
+        raise OtherVersion(
+            f"{path} is of another version of torchtune-sys ({schema})",
+            "nothing was changed; undo it with the version that made it",
+        )
     header = _row(rows[0], Header, path, 1)
     notes = [_row(row, Note, path, place) for place, row in enumerate(rows[1:-1], 2)]  # what follows the last newline is torn
-    if header.schema != SCHEMA:
-        raise _damaged(path, 1, f"it is of another version ({header.schema})")
     return Journal(path, header, notes)
 
 

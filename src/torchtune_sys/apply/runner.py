@@ -137,7 +137,10 @@ def _value(journal: Journal, number: int, entry: ValueEntry, left: _Left) -> Non
         return
     if values.other_numbers(entry.target, present, entry.value):
         raise units.Failed(f"{entry.path} holds {present}: the plan was made where the other numbers were those of {entry.value}")
-    values.write(entry.path, entry.value)
+    try:
+        values.write(entry.path, entry.value)
+    except OSError as error:
+        raise units.Failed(f"{entry.path}: {error.strerror}") from None
     shown = values.read(entry.path)
     if shown != " ".join(entry.value.split()) and shown == entry.before:
         raise units.Failed(f"{entry.path} still holds {shown}")

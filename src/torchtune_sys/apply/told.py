@@ -98,6 +98,8 @@ def undone(number: int, result: Undone, style: Style) -> str:
     lines = [line((f"{words} ({len(result.restored)} restored)", "good" if whole else "warning"))]
     for label, found in (("left", result.kept), ("failed", result.failed)):
         lines += [line((path, "bold"), f": {why}", label=(label, "warning"), hang=_HANG) for path, why in found.items()]
+    if result.failed:
+        lines.append(line(f"torchtune-sys undo {number} tries again what failed.", label=("Next", "bold"), hang=_HANG))
     return layout.render(lines, style)
 
 

@@ -25,7 +25,7 @@ class Undone(msgspec.Struct, frozen=True, kw_only=True):
 
 def undo(journal: Journal, *, same_boot: bool, time: str = "", tell: Callable[[str], None] = lambda what: None) -> Undone:
     """Undo every step that was begun, the last first; may be repeated after a crash at any point. Raises OSError (journal)."""
-    torn = journal.state == "interrupted" and not any(note.what == "applied" for note in journal.notes)
+    torn = journal.is_open and not any(note.what == "applied" for note in journal.notes)
     _note(journal, "undoing", time=time)
     restored: list[str] = []
     kept: dict[str, str] = {}
@@ -43,8 +43,7 @@ def undo(journal: Journal, *, same_boot: bool, time: str = "", tell: Callable[[s
             _note(journal, "kept", number, why=str(why))
         except OSError as error:
             failed[name(entry)] = str(error.strerror or error)
-    if not failed:
-        _note(journal, "undone-all", time=time)
+    _note(journal, "undone-part" if failed else "undone-all", time=time)
     return Undone(restored=tuple(restored), kept=kept, failed=failed)
 
 

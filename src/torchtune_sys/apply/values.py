@@ -19,6 +19,8 @@ def write(path: str, value: str) -> None:
     handle = os.open(path, os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC)
     try:
         os.write(handle, value.encode() + b"\n")
+    except OSError as error:
+        raise OSError(error.errno, f"does not take {value}: {error.strerror}", path) from None
     finally:
         os.close(handle)
 

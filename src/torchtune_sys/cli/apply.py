@@ -24,6 +24,12 @@ class NeedsRoot(UserError):
     """Changing a host is root's."""
 
 
+class NotMade(UserError):
+    """The host, not the command line, keeps the changes from being made; nothing was changed."""
+
+    exit_code = NOT_ALL
+
+
 @click.command(
     "apply",
     epilog="""\b
@@ -142,11 +148,11 @@ def _run(found: Planned, plan: Plan, earlier: list[int], options: dict[str, Any]
             tell("looking at what is there now")
             unfinished = session.unfinished()
             if unfinished is not None:
-                raise UserError(
+                raise NotMade(
                     f"run {unfinished.number} was cut off", f"torchtune-sys undo {unfinished.number} takes it back first"
                 )
             if journal.numbers(journal.STATE) != earlier:
-                raise UserError("another run changed this host meanwhile", "look again: torchtune-sys apply")
+                raise NotMade("another run changed this host meanwhile", "look again: torchtune-sys apply")
             moment = session.Moment(version=__version__, time=now()[0], boot_id=boot_id())
 
             def files(failed: frozenset[str]) -> Any:
@@ -154,9 +160,9 @@ def _run(found: Planned, plan: Plan, earlier: list[int], options: dict[str, Any]
 
             return session.run(plan, files, stop, moment, tell=tell)
     except prepare.Unready as error:
-        raise UserError(f"nothing was changed: {error}", "torchtune-sys plan shows what it is for; --ignore its rule") from None
+        raise NotMade(f"nothing was changed: {error}", "torchtune-sys plan shows what it is for; --ignore its rule") from None
     except OSError as error:
-        raise UserError(
+        raise NotMade(
             f"nothing was changed: {error.filename or journal.STATE}: {error.strerror}", "the journal must be written first"
         ) from None
 

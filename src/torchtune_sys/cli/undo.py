@@ -14,10 +14,6 @@ if TYPE_CHECKING:
     from torchtune_sys.apply.journal import Journal
 
 
-OPEN = ("applied", "interrupted")
-"""States of a run of which something is left to undo."""
-
-
 class LaterRun(UserError):
     """Undoing would take away what a later run built upon."""
 
@@ -98,7 +94,7 @@ def _chosen(options: dict[str, Any]) -> list[Journal]:
         return _one(options["run"], numbers)
     open_ = []
     for number in reversed(numbers):
-        if (found := journal.load(journal.STATE, number)).state in OPEN:
+        if (found := journal.load(journal.STATE, number)).is_open:
             open_.append(found)
             if not options["all_"]:
                 break
@@ -112,12 +108,12 @@ def _one(run: int, numbers: list[int]) -> list[Journal]:
     if run not in numbers:
         raise UserError(f"there is no run {run}", "torchtune-sys history lists them")
     found = journal.load(journal.STATE, run)
-    if found.state not in OPEN and not found.kept:
+    if not found.is_open and not found.kept:
         return []
     for number in reversed(numbers[numbers.index(run) + 1 :]):
         later = journal.load(journal.STATE, number)
         both = sorted(later.paths & found.paths)
-        if later.state in OPEN and both:
+        if later.is_open and both:
             raise LaterRun(
                 f"run {number} changed {both[0]} after run {run}, so nothing was undone",
                 f"torchtune-sys undo {number} takes that back first; undo --all takes back every run",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import tempfile
 from collections.abc import Mapping
@@ -100,7 +101,7 @@ def _mode(target: str) -> int:
 def sync_folder(folder: str) -> None:
     """Make the names in a directory durable: a rename survives a power cut only once its directory is on the disk (fsync(2), NOTES).
 
-    A directory that is gone has none. Raises OSError.
+    A directory that is gone has none, and some file systems (CIFS, 9p) do not know the call for directories. Raises OSError.
     """
     try:
         handle = os.open(folder or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -108,5 +109,8 @@ def sync_folder(folder: str) -> None:
         return
     try:
         os.fsync(handle)
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
     finally:
         os.close(handle)

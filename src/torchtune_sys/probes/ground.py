@@ -33,7 +33,7 @@ def probe(host: Host, paths: Iterable[str], files: Iterable[str], units: Iterabl
     owner, way = _owner(host)
     wanted = sorted(set(paths))
     return Ground(
-        files={path: host.text(path) for path in sorted(set(files))},
+        files={path: _file(host, path) for path in sorted(set(files))},
         values={path: _values(host, path) for path in wanted},
         units={name: state for name in sorted(set(units)) if (state := _unit_state(host, name)) is not None},
         tools=tuple(tool for tool in TOOLS if _answers(host, tool)),
@@ -43,6 +43,14 @@ def probe(host: Host, paths: Iterable[str], files: Iterable[str], units: Iterabl
         tuned=tuple(Tuned(option=name, value=value, source=source) for name, value, source in tuned.read(host).others),
         device_names=_device_names(host, wanted),
     )
+
+
+def _file(host: Host, path: str) -> Fact[str]:
+    """A link is never replaced, and what it leads to is not ours."""
+    leads_to = host.link(path)
+    if isinstance(leads_to, Missing):
+        return host.text(path)
+    return Missing(Why.FAILED, path, f"is a symbolic link to {leads_to}")
 
 
 def _answers(host: Host, tool: str) -> bool:
