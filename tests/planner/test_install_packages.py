@@ -166,3 +166,14 @@ def test_kernels_with_headers_of_another_name() -> None:
     assert "kernel6.12-modules-extra-6.12.40" in headers("amzn", "2023", "6.12.40-64.114.amzn2023.x86_64")
     assert "kernel-modules-extra-6.1.147" in headers("amzn", "2023", "6.1.147-172.266.amzn2023.x86_64")
     assert headers("ubuntu", "24.04", "6.8.0-45-generic").endswith("linux-headers-6.8.0-45-generic")
+
+
+@pytest.mark.parametrize(
+    ("device", "wanted"),
+    [("1db8", True), ("20f3", True), ("2324", True), ("2329", True), ("1db1", False), ("2322", False), ("2331", False)],
+    ids=["V100-SXM3", "A800-SXM4", "H800", "H20", "V100-SXM2", "H800-PCIe", "H100-PCIe"],
+)
+def test_the_fabric_manager_is_for_boards_with_nvswitches(device: str, wanted: bool) -> None:
+    """Fabric Manager User Guide, Supported Platforms: HGX-2 (SXM3), HGX A100, HGX H100 and what is sold in their place."""
+    found = words(plan(bare([("", device, None)] * 8, "ubuntu", "24.04"), Wishes()), "driver")
+    assert any("nvidia-fabricmanager" in line for line in found) is wanted

@@ -49,6 +49,15 @@ def _number(text: str) -> float | None:
     return min(numbers, default=None)
 
 
+def _is_switched(name: str) -> bool:
+    """Whether eight of them sit on a board with NVSwitches. Eight SXM2 modules (DGX-1) are linked in pairs; H800 and H20 are SXM5.
+
+    >>> [_is_switched(name) for name in ("V100 SXM2 16/32GB", "Tesla V100-SXM3-32GB", "A100 SXM4 40GB", "NVIDIA H20", "H100 NVL")]
+    [False, True, True, True, False]
+    """
+    return re.search("SXM[3-9]|H200 SXM", name) is not None or name in ("B200", "B300", "NVIDIA H800", "NVIDIA H20")
+
+
 def _model(row: dict[str, str]) -> GpuModel:
     cc = version(row["cc"])
     return GpuModel(
@@ -59,7 +68,7 @@ def _model(row: dict[str, str]) -> GpuModel:
         compute_capability=cc,
         pcie_generation=int(row["pcie_gen"]) if row["pcie_gen"].isdigit() else None,
         data_centre=not row["name"].startswith(("RTX", "GB10")),
-        nvswitch="SXM" in row["name"] or row["name"] in ("B200", "B300"),
+        nvswitch=_is_switched(row["name"]),
         source=row["source"],
         confidence=row["confidence"],
         fp32_tflops=_number(row["fp32_tflops"]),
@@ -77,6 +86,16 @@ def by_name(name: str) -> GpuModel | None:
     ('H100 SXM5 80GB', None)
     """
     return next((_model(row) for row in rows("gpus") if name in row["nvml_name_examples"].split("|")), None)
+
+
+def on_nvswitch_board(name: str) -> bool:
+    """By NVML's name.
+
+    >>> on_nvswitch_board("NVIDIA H100 80GB HBM3"), on_nvswitch_board("NVIDIA H100 PCIe"), on_nvswitch_board("NVIDIA A800-SXM4-80GB")
+    (True, False, True)
+    """
+    model = by_name(name)
+    return _is_switched(name) if model is None else model.nvswitch
 
 
 def compute_capability(name: str) -> Version | None:

@@ -132,9 +132,8 @@ def _partly_down(gpu: Gpu) -> bool:
 
 
 def _of_a_switched_board(gpu: Gpu) -> bool:
-    """A module of which eight only stand on boards with NVSwitches; eight V100 may be a DGX-1, where pairs are linked."""
     model = None if isinstance(gpu.name, Missing) else by_name(gpu.name)
-    return model is not None and model.nvswitch and model.architecture != "Volta"
+    return model is not None and model.nvswitch
 
 
 @rule(

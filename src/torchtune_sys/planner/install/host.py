@@ -54,12 +54,11 @@ def _of_nvml(gpu: Gpu) -> Card:
     cc, name = capability(gpu), known(gpu.name, "a GPU without a name")
     told = None if isinstance(cc, Missing) else cc
     arch = architecture_of(told) if told else gpus.architecture_by_name(name)
-    model = gpus.by_name(name)
     return Card(
         name=name,
         capabilities=(told,) if told else _of_generation(arch),
         architecture=arch,
-        nvswitch=model is not None and model.nvswitch,
+        nvswitch=gpus.on_nvswitch_board(name),
     )
 
 
@@ -67,19 +66,23 @@ def _of_pci(device: str) -> Card:
     number = device.removeprefix("0x").lower()
     row = next((row for row in rows("gpus") if number in row["pci_device_ids"].split()), None)
     if row is not None:
-        model = gpus.by_name(row["nvml_name_examples"].split("|")[0])
         cc = version(row["cc"])
         return Card(
             name=row["name"],
             capabilities=((cc[0], cc[1]),),
             architecture=architecture_of(cc),
-            nvswitch=model is not None and model.nvswitch,
+            nvswitch=gpus.on_nvswitch_board(row["nvml_name_examples"].split("|")[0]),
         )
     arch = gpus.architecture_by_device(number)
     name = gpus.name_by_device(number)
     told = gpus.compute_capability(name) if name else None
     if told is not None:
-        return Card(name=name, capabilities=((told[0], told[1]),), architecture=architecture_of(told))
+        return Card(
+            name=name,
+            capabilities=((told[0], told[1]),),
+            architecture=architecture_of(told),
+            nvswitch=gpus.on_nvswitch_board(name),
+        )
     called = f"PCI device 10de:{number}" if number else "a GPU of a kind that could not be seen"
     return Card(name=f"{called} ({arch.name})" if arch else called, capabilities=_of_generation(arch), architecture=arch)
 
