@@ -157,6 +157,9 @@ def test_every_card_of_the_tables_is_taken_by_its_names(name: str) -> None:
         ({"system": "arch-2026"}, "did you mean arch"),
         ({"system": 'debian-12"; reboot'}, "names no release"),
         ({"system": "debian-12", "gpu": "H10"}, "NVIDIA H100 80GB HBM3"),
+        ({"system": "debian-12", "gpu": "H100", "gpus": 8}, "NVIDIA H100 80GB HBM3, NVIDIA H100 PCIe, NVIDIA H100 NVL."),
+        ({"system": "debian-12", "gpu": "80GB"}, "several, which are installed differently"),
+        ({"system": "debian-12", "gpu": "NVL"}, "did you mean NVIDIA H100 NVL"),
         ({"system": "debian-12", "gpu": "zz"}, "others, or a PCI device id"),
         ({"system": "debian-12", "gpu": "ffff"}, "no table knows ffff"),
         ({"system": "debian-12", "gpu": "1002:2330"}, "no table knows 1002:2330"),
@@ -169,6 +172,22 @@ def test_what_cannot_be_meant_is_said(said: dict[str, object], says: str) -> Non
     with pytest.raises(click.UsageError) as error:
         described_host(said)
     assert says in error.value.format_message()
+
+
+@pytest.mark.parametrize(
+    ("gpu", "number", "name", "arch"),
+    [
+        ("H100", 1, "H100", "Hopper"),
+        ("rtx pro 6000", 8, "rtx pro 6000", "Blackwell"),
+        ("4090", 8, "NVIDIA GeForce RTX 4090", "Ada"),
+        ("3080", 1, "3080", "Ampere"),  # also a PCI device id, of the range that is reserved for Rubin
+        ("DGX Spark", 1, "NVIDIA GB10", "Blackwell"),
+    ],
+)
+def test_a_short_name_is_taken_where_all_that_have_it_are_installed_alike(gpu: str, number: int, name: str, arch: str) -> None:
+    found = seen(system="ubuntu-24.04", gpu=gpu, gpus=number)
+    assert f"{number} x {name}" in found.origin
+    assert {card.architecture.name for card in cards(found) if card.architecture} == {arch}
 
 
 @pytest.mark.parametrize("gpu", ["MI300X", "AMD Instinct MI300X", "74a1", "1002:74a1"])

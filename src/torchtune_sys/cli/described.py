@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
 
@@ -57,7 +57,8 @@ def described_host(options: Mapping[str, Any]) -> Host:
 
     os_id, version = _system(options["system"])
     name, codename = system_name(os_id, version)
-    device, gpu = _gpu(options["gpu"]) if options.get("gpu") is not None else ("", "")
+    number = options.get("gpus") or 1
+    device, gpu = _gpu(options["gpu"], number) if options.get("gpu") is not None else ("", "")
     if options.get("driver") and device.startswith("1002:"):
         raise click.UsageError("--driver is NVIDIA's; AMD's is part of the kernel.")
     return described(
@@ -67,7 +68,7 @@ def described_host(options: Mapping[str, Any]) -> Host:
             os_name=name,
             codename=codename,
             machine=options.get("machine") or MACHINES[0],
-            devices=(device,) * (options.get("gpus") or 1) if device else (),
+            devices=(device,) * number if device else (),
             devices_name=gpu,
             driver=_numbers(options.get("driver") or "", r"\d{3}(\.\d{1,3}){1,2}", "--driver", "580.95.05"),
             kernel=_numbers(options.get("kernel") or "", r"\d+\.\d+[\w.+~-]*", "--kernel", "6.8.0-45-generic"),
@@ -95,22 +96,63 @@ def _system(value: str) -> tuple[str, str]:
     raise click.BadParameter(f"{value} names no release: {_near(value, known)}", param_hint="--system")
 
 
-def _gpu(value: str) -> tuple[str, str]:
-    """PCI vendor and device id, and the name. Raises click.BadParameter with what is near."""
-    from torchtune_sys.knowledge.gpus import architecture_by_device, device_ids, name_by_device
-    from torchtune_sys.knowledge.install_rocm import gpu, gpus
+def _gpu(value: str, number: int) -> tuple[str, str]:
+    """PCI vendor and device id of one of ``number``, and the name. Raises click.BadParameter with what is near."""
+    from torchtune_sys.knowledge.gpus import device_ids
+    from torchtune_sys.knowledge.install_rocm import gpus
 
-    number = re.fullmatch(r"(?:(10de|1002):|0x)?([0-9a-f]{4})", value.strip().lower())
-    if number is not None and number[1] != "1002" and architecture_by_device(number[2]) is not None:
-        return f"10de:{number[2]}", name_by_device(number[2]) or f"10de:{number[2]}"
-    if number is not None and number[1] != "10de" and gpu(number[2])[0]:
-        return f"1002:{number[2]}", gpu(number[2])[0]
-    known = {**{name: f"1002:{device}" for name, device in gpus().items()}, **{n: f"10de:{d}" for n, d in device_ids().items()}}
-    by_words = {_words(name): name for name in reversed(known)}
-    name = by_words.get(_words(value))
-    if name is not None:
-        return known[name], name_by_device(known[name].partition(":")[2]) or name
+    known = {**{n: f"10de:{d}" for n, d in device_ids().items()}, **{n: f"1002:{d}" for n, d in gpus().items()}}
+    found = _named(value, known)  # before the ids: 3080 is a GeForce
+    if not found:
+        return _of_id(value) or _unknown(value, known)
+    device, name = next(iter(found.items()))
+    if len(found) == 1:
+        return device, name
+    if len({_installed_as(item, number) for item in found.values()}) == 1:
+        return device, value.strip()
+    several = f"{value} is several, which are installed differently: {', '.join(found.values())}."
+    raise click.BadParameter(several, param_hint="--gpu")
+
+
+def _of_id(value: str) -> tuple[str, str] | None:
+    from torchtune_sys.knowledge.gpus import architecture_by_device, name_by_device
+    from torchtune_sys.knowledge.install_rocm import gpu
+
+    told = re.fullmatch(r"(?:(10de|1002):|0x)?([0-9a-f]{4})", value.strip().lower())
+    if told is not None and told[1] != "1002" and architecture_by_device(told[2]) is not None:
+        return f"10de:{told[2]}", name_by_device(told[2]) or f"10de:{told[2]}"
+    if told is not None and told[1] != "10de" and gpu(told[2])[0]:
+        return f"1002:{told[2]}", gpu(told[2])[0]
+    return None
+
+
+def _unknown(value: str, known: Iterable[str]) -> NoReturn:
     raise click.BadParameter(f"no table knows {value}: {_near(value, known)}, or a PCI device id (10de:2330)", param_hint="--gpu")
+
+
+def _named(value: str, known: Mapping[str, str]) -> dict[str, str]:
+    """Device → first name, of the card that is called so, else of those that have all words, one of them a number, in their name.
+
+    >>> cards = {"NVIDIA H100 PCIe": "10de:2331", "H100 PCIe": "10de:2331", "NVIDIA H100 NVL": "10de:2321"}
+    >>> _named("h100", cards), _named("NVIDIA H100-NVL", cards), _named("nvl", {**cards, "H200 NVL": "10de:233b"})
+    ({'10de:2331': 'NVIDIA H100 PCIe', '10de:2321': 'NVIDIA H100 NVL'}, {'10de:2321': 'NVIDIA H100 NVL'}, {})
+    """
+    words = _words(value)
+    first: dict[str, str] = {}
+    for name, device in known.items():
+        first.setdefault(device, name)
+    exact = [device for name, device in known.items() if _words(name) == words]
+    if exact:
+        return {exact[0]: first[exact[0]]}
+    found = {device: first[device] for name, device in known.items() if words and set(words.split()) <= set(_words(name).split())}
+    return found if len(found) == 1 or re.search(r"\d", words) else {}
+
+
+def _installed_as(name: str, number: int) -> object:
+    """What decides on the driver, torch's build and the fabric manager."""
+    from torchtune_sys.knowledge.gpus import compute_capability, on_nvswitch_board
+
+    return (compute_capability(name) or name, number > 1 and on_nvswitch_board(name))
 
 
 def _words(name: str) -> str:
@@ -120,7 +162,7 @@ def _words(name: str) -> str:
     """
     kept = [
         word
-        for word in name.lower().replace("-", " ").split()
+        for word in re.sub(r"[-()]", " ", name.lower()).split()
         if word not in ("nvidia", "tesla", "geforce", "quadro", "amd", "instinct", "radeon")
     ]
     return " ".join(kept)
