@@ -95,18 +95,18 @@ def test_a_signal_ends_the_program_and_its_children(tool: Path, number: int, sta
     assert all(map(running, pids))
     begun = time.monotonic()
     child.send_signal(number)
-    out, err = child.communicate(timeout=20)
+    out, err = child.communicate(timeout=60)
     assert (child.returncode, out, err.strip()) == (status, "", f"torchtune-sys: {words}")
-    assert time.monotonic() - begun < 5
+    assert time.monotonic() - begun < 15
     assert gone(pids)
 
 
 def test_a_tool_that_hangs_costs_the_deadline_and_ends_as_unknown(tool: Path) -> None:
     begun = time.monotonic()
     child = start(tool, "--timeout", "1")
-    out, err = child.communicate(timeout=20)
+    out, err = child.communicate(timeout=60)
     assert child.returncode == 3, err
-    assert 0.7 <= time.monotonic() - begun < 6
+    assert 0.7 <= time.monotonic() - begun < 30
     told = " ".join(out.split())
     assert "a longer --timeout – " in told and "nvidia-smi: no answer within" in told, "the tool is named, not the whole look"
     assert "[memory-judged]" in out, "what was read is reported"
@@ -128,7 +128,7 @@ def test_the_time_limit_holds_for_a_pipe_that_nobody_writes_to(tmp_path: Path) -
     found = run("check", "--timeout", "1", "--from", str(tmp_path / "pipe"))
     assert (found.returncode, found.stdout) == (2, "")
     assert "delivered nothing for 1 s" in found.stderr
-    assert time.monotonic() - begun < 10
+    assert time.monotonic() - begun < 30
 
 
 def test_a_second_interrupt_does_not_leave_the_children(tool: Path) -> None:
@@ -138,7 +138,7 @@ def test_a_second_interrupt_does_not_leave_the_children(tool: Path) -> None:
     for _ in range(3):
         child.send_signal(signal.SIGINT)
         time.sleep(0.15)
-    out, err = child.communicate(timeout=20)
+    out, err = child.communicate(timeout=60)
     assert (child.returncode, out, err.strip()) == (130, "", "torchtune-sys: interrupted")
     assert gone(pids)
 
@@ -177,7 +177,7 @@ def test_nohup_is_respected(tool: Path) -> None:
     )
     started(tool)
     child.send_signal(signal.SIGHUP)
-    child.communicate(timeout=20)
+    child.communicate(timeout=60)
     assert child.returncode == 3
 
 
@@ -190,7 +190,7 @@ def test_a_person_sees_what_is_waited_for(tool: Path) -> None:
         stderr=follower,
     )
     os.close(follower)
-    out, _ = child.communicate(timeout=20)
+    out, _ = child.communicate(timeout=60)
     told = os.read(leader, 65536).decode()
     os.close(leader)
     assert "still reading: gpu (2 s)" in told and told.endswith("\x1b[K")
@@ -214,7 +214,7 @@ def test_a_stopped_tool_is_ended_too(tool: Path) -> None:
     child = start(tool, "--timeout", "1")
     pids = started(tool)
     os.killpg(os.getpgid(pids[0]), signal.SIGSTOP)
-    child.communicate(timeout=20)
+    child.communicate(timeout=60)
     assert child.returncode == 3
     assert gone(pids)
 
@@ -249,7 +249,7 @@ def test_an_interpreter_that_hangs_costs_the_deadline(tmp_path: Path) -> None:
     place.chmod(0o755)
     begun = time.monotonic()
     found = run("check", "--python", str(place), "--timeout", "2")
-    assert time.monotonic() - begun < 8
+    assert time.monotonic() - begun < 30
     assert found.returncode in (1, 3)
     assert "Traceback" not in found.stderr
 

@@ -84,10 +84,10 @@ def test_a_refused_dump_is_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_dead_name_server_costs_its_deadline_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(network, "_resolve", lambda _name: time.sleep(3))
+    monkeypatch.setattr(network, "_resolve", lambda _name: time.sleep(60))
     begin = time.monotonic()
     seen = network.hostname_addresses("", 0.2)
-    assert time.monotonic() - begin < 1.5
+    assert time.monotonic() - begin < 30
     assert isinstance(seen, Missing)
     assert seen.why is Why.TIMEOUT
 

@@ -360,7 +360,7 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     started = time.monotonic()
     os.mkfifo(tmp_path / "fifo")
     assert "delivered nothing for 0.3 s" in refusal(tmp_path / "fifo", patience_s=0.3)
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 30
 
 
 def test_a_fifo_that_delivers_late(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from pathlib import Path
 from typing import Any
 
@@ -75,14 +74,11 @@ def test_any_answer_can_be_read(answer: Any) -> None:
 
 
 def test_this_machine_answers() -> None:
-    begin = time.perf_counter()
     found = LiveHost().ask(questions.KERNEL_LOG)
-    took = time.perf_counter() - begin
     if isinstance(found, Missing):
         assert found.why in (Why.DENIED, Why.NOT_SUPPORTED, Why.FAILED) and found.remedy
         return
     assert found["source"] and isinstance(found["lines"], list)
-    assert took < 0.5
     assert isinstance(parse_answer(found).events, tuple)
 
 

@@ -10,6 +10,7 @@ import resource
 import shutil
 import subprocess
 import tempfile
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -50,12 +51,13 @@ class Place(NamedTuple):
     """Where images and containers are kept, and the image."""
 
     stores: tuple[str, ...]
+    group: str
     image: Image
 
     def container(self, flags: list[str], *words: str, one_rank: bool = False) -> subprocess.CompletedProcess[str]:
         env = [f"--env={name}" for name in ("RANK=0", "WORLD_SIZE=1", "LOCAL_RANK=0")] if one_rank else []
-        limits = ["--ulimit", "nproc=4000:4000", "--network=none", "--runtime", "runc"]
-        argv = ["podman", *self.stores, *limits[-2:], "run", "--rm", *limits[:-2], *env, *flags, dockerfile.NAME, *words]
+        own = ["--ulimit", "nproc=4000:4000", "--network=none", f"--cgroup-parent=/{self.group}"]
+        argv = ["podman", *self.stores, "--runtime", "runc", "run", "--rm", *own, *env, *flags, dockerfile.NAME, *words]
         return subprocess.run(argv, capture_output=True, text=True, timeout=240)
 
     def flags(self, *without: str) -> list[str]:
@@ -112,9 +114,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
         run("podman", *stores, "import", "-q", str(debian(system["VERSION_CODENAME"], image.base.packages)), base)
         built = ("buildah", *stores, "bud", "--isolation=chroot", "--layers=false", "--pull=never", "--tag", dockerfile.NAME)
         run("unshare", "--net", *built, str(folder), timeout=500)
-        groups = set(Path("/sys/fs/cgroup").glob("**/libpod_parent"))
-        yield Place(stores, image)
-    for left in set(Path("/sys/fs/cgroup").glob("**/libpod_parent")) - groups:  # podman leaves them, empty
+        group = f"torchtune-sys-{uuid.uuid4().hex[:8]}"
+        yield Place(stores, group, image)
+    for left in list(Path("/sys/fs/cgroup").glob(f"**/{group}")):  # podman leaves them, empty
         for folder in (left / "conmon", left):
             with contextlib.suppress(OSError):
                 folder.rmdir()

@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import tempfile
 import time
+import uuid
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -101,12 +102,23 @@ def container(tmp_path: Path) -> Iterator[list[str]]:
     shutil.copy(busybox, tmp_path / "root/bin/busybox")
     (tmp_path / "root/bin/env").symlink_to("busybox")
     limits = ["--ulimit", "nofile=1000:1000", "--ulimit", "nproc=1000:1000"]
-    groups = set(Path("/sys/fs/cgroup").glob("**/libpod_parent"))
+    group = f"torchtune-sys-{uuid.uuid4().hex[:8]}"
     with tempfile.TemporaryDirectory() as runs:  # podman takes no longer path than 50 signs
         own = ["podman", "--runtime", "runc", "--root", str(tmp_path / "store"), "--runroot", runs]
-        yield [*own, "run", "--rm", "--network=none", *limits, "--rootfs", f"{tmp_path / 'root'}:O", "/bin/env", "-0"]
+        yield [
+            *own,
+            "run",
+            "--rm",
+            "--network=none",
+            f"--cgroup-parent=/{group}",
+            *limits,
+            "--rootfs",
+            f"{tmp_path / 'root'}:O",
+            "/bin/env",
+            "-0",
+        ]
     for _ in range(20):  # podman's own cleaning goes on for a moment
-        for left in set(Path("/sys/fs/cgroup").glob("**/libpod_parent")) - groups:
+        for left in list(Path("/sys/fs/cgroup").glob(f"**/{group}")):
             for folder in (left / "conmon", left):
                 with contextlib.suppress(OSError):
                     folder.rmdir()
