@@ -69,6 +69,12 @@ def test_branches_are_those_of_the_driver_table() -> None:
     assert {arch.name for arch in served} >= {"Maxwell", "Pascal", "Volta", "Turing", "Ampere", "Ada", "Hopper", "Blackwell"}
 
 
+def test_branches_that_have_ended_come_last() -> None:
+    """docs.nvidia.com/datacenter/tesla/drivers/615: R535 ended in June, R610 in August 2026."""
+    assert [item.branch for item in install.driver_branches() if item.has_ended] == [610, 535]
+    assert [item.has_ended for item in install.driver_branches()] == [False, False, True, True]
+
+
 @pytest.mark.parametrize("machine", MACHINES)
 def test_builds_are_in_order_and_whole(machine: str) -> None:
     found = builds(machine)

@@ -74,6 +74,10 @@ def system_name(os_id: str, version_id: str) -> tuple[str, str]:
     return f"{named} {version_id}".strip(), codename
 
 
+_BRANCHES_AS_OF = "2026-11"
+"""Month in which the table of branches was read."""
+
+
 class Branch(msgspec.Struct, frozen=True, kw_only=True):
     branch: int
     kind: str
@@ -83,14 +87,19 @@ class Branch(msgspec.Struct, frozen=True, kw_only=True):
     """The oldest version that a repository of the branch may give."""
     source: str
 
+    @property
+    def has_ended(self) -> bool:
+        """No security update comes any more."""
+        return self.end < _BRANCHES_AS_OF
+
 
 def driver_branches() -> tuple[Branch, ...]:
-    """The one to take by default first.
+    """The one to take by default first; those that have ended last.
 
-    >>> [item.branch for item in driver_branches()]
-    [580, 595, 610, 535]
+    >>> [(item.branch, item.has_ended) for item in driver_branches()]
+    [(580, False), (595, False), (610, True), (535, True)]
     """
-    return tuple(
+    found = (
         Branch(
             branch=int(row["branch"]),
             kind=row["kind"],
@@ -100,6 +109,7 @@ def driver_branches() -> tuple[Branch, ...]:
         )
         for row in rows("install_branches")
     )
+    return tuple(sorted(found, key=lambda item: item.has_ended))
 
 
 class Packages(msgspec.Struct, frozen=True, kw_only=True):

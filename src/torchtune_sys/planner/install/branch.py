@@ -95,9 +95,9 @@ def choose(cards: tuple[Card, ...], needed: Version = (), wish: int | None = Non
         and (item.branch < _PROPRIETARY_REMOVED or "open" in found.modules)
     ]
     chosen = next((item for item in fitting if wish in (None, item.branch)), None)
-    newest = f"driver branch {max(item.branch for item in fitting)}" if fitting else ""
     if chosen is None and wish is not None:
-        names = " ".join(str(item.branch) for item in fitting) or "none"
+        newest = f"driver branch {_newest(fitting)}" if fitting else ""
+        names = " ".join(f"{item.branch}{f' (ended in {item.end})' if item.has_ended else ''}" for item in fitting) or "none"
         served = f"R{found.first} to {f'R{found.last}' if found.last else 'the newest'}"
         floor = f", and torch asks for {show_driver(needed)}" if needed else ""
         return _refused(f"branch {wish} is none of those that fit: {names} (these GPUs: {served}{floor})", "leave it out", newest)
@@ -106,8 +106,23 @@ def choose(cards: tuple[Card, ...], needed: Version = (), wish: int | None = Non
         reason = f"the last branch for these GPUs is {last}, and no repository of a current distribution on record has it"
         return _refused(reason, f"NVIDIA's installer of {last}, by hand: {known.LEGACY_DRIVERS}")
     # Turing to Hopper run with either; NVIDIA's default has been the open one since R560.
-    why = f"{chosen.kind}, until {chosen.end}"
+    why = f"{chosen.kind}, {'which ended in' if chosen.has_ended else 'until'} {chosen.end}"
     return Driver(branch=chosen.branch, module=found.modules[0], why=why)
+
+
+def _newest(fitting: list[known.Branch]) -> int:
+    """Of those that still get updates, where there is one."""
+    return max(item.branch for item in fitting if item.has_ended is fitting[0].has_ended)
+
+
+def ended(driver: Driver, cards: tuple[Card, ...]) -> str:
+    """That its branch gets no updates any more, and which one does; ``""`` where it gets them, or no table tells."""
+    here = next((item for item in known.driver_branches() if item.branch == driver.branch), None)
+    if here is None or not here.has_ended:
+        return ""
+    other = choose(cards) if cards else None
+    instead = f"; branch {other.branch}: {other.why}" if isinstance(other, Driver) and other.branch != driver.branch else ""
+    return f"driver branch {here.branch} ended in {here.end}: no security update comes any more{instead}"
 
 
 def first_version(branch: int) -> Version:

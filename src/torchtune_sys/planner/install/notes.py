@@ -57,6 +57,9 @@ def notes(s: Snapshot, wishes: Wishes, wheel: Wheel | None, driver: Driver | Non
     if driver is not None and driver.installed:
         yield f"driver {driver.installed} stays"
         yield from _newer(s, wishes, wheel)
+    over = "" if driver is None else branch.ended(driver, cards(s))
+    if over:
+        yield over
     owned = owner(s)
     if owned is not None and not wishes.cpu:
         yield f"{owned[0]}; {owned[1]}"
