@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -209,6 +210,36 @@ def test_a_log_that_cannot_be_written_is_no_matter(root: Root, log: str) -> None
     ran = root.run(script(plan(sysctl(SWAP, "10"))), TORCHTUNE_SYS_LOG=log)
     assert (ran.returncode, ran.stderr) == (0, "")
     assert root.text(SWAP) == "10\n"
+
+
+@needs_root
+def test_what_the_environment_asks_of_shells_and_programs_is_no_matter(root: Root) -> None:
+    root.put(SWAP, "60\n")
+    root.put("/etc/x.conf", "# mine\n")
+    os.mkfifo(root.path("/tmp/log"))
+    text = script(plan(change("x", Value(path=SWAP, value="10"), Line(path="/etc/x.conf", key="x", text="x = 1"))))
+    odd = {"SHELLOPTS": "noglob:noclobber", "POSIXLY_CORRECT": "1", "GLOBIGNORE": "*", "TORCHTUNE_SYS_LOG": "/tmp/log"}
+    before = root.state()
+    ran = root.run(text, **odd)
+    assert (ran.returncode, ran.stderr) == (0, "") and root.text(SWAP) == "10\n"
+    ran = root.run(text, "--undo", **odd)
+    assert (ran.returncode, ran.stderr) == (0, "") and root.state() == before
+
+
+@needs_root
+def test_bytes_that_bash_cannot_hold_are_not_lost(root: Root) -> None:
+    root.put("/etc/x.conf", b"# a\0b \xff\n")
+    ran = root.run(script(plan(change("x", Line(path="/etc/x.conf", key="x", text="x = 1")))))
+    assert (ran.returncode, ran.stderr) == (1, "failed: /etc/x.conf holds NUL bytes, so its lines cannot be kept\n")
+    assert root.path("/etc/x.conf").read_bytes() == b"# a\0b \xff\n"
+
+
+@pytest.mark.parametrize("shell", ["dash", "busybox sh"])
+def test_another_shell_says_which_it_wants(shell: str) -> None:
+    if shutil.which(shell.split()[0]) is None:
+        pytest.skip(f"needs {shell}")
+    ran = subprocess.run(shell.split(), input=script(plan(sysctl(SWAP, "10"))), text=True, capture_output=True, check=False)
+    assert (ran.returncode, ran.stdout) == (2, "") and ran.stderr.startswith("this needs bash, and another shell reads it: bash ")
 
 
 @needs_root
