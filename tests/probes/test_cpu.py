@@ -76,6 +76,32 @@ def test_a_host_without_sys_counts_processors_of_cpuinfo() -> None:
     assert isinstance(facts.cores, Missing) and isinstance(facts.policies, Missing)
 
 
+def test_s390_numbers_its_processors_in_its_own_way() -> None:
+    text = (
+        "vendor_id       : IBM/S390\n# processors    : 2\nprocessor 1: version = 00,  machine = 2817\nprocessor 8: version = 00\n"
+    )
+    assert probe({"/proc/cpuinfo": text}).online == CpuSet([1, 8])
+
+
+@pytest.mark.parametrize(("last", "sockets"), [("0xd4e", 1), ("0xd46", 3)])
+def test_clusters_of_different_cores_are_no_sockets(last: str, sockets: int) -> None:
+    """Before Linux 6.0 a phone's chip with three clusters, or a Jetson's, says three packages; so does a server of three sockets."""
+    cpus = [f"processor\t: {n}\nCPU implementer\t: 0x41\nCPU part\t: {part}\n" for n, part in enumerate(("0xd46", "0xd46", last))]
+    files = {f"{CPUS}/online": "0-2\n", **cores("package_cpus_list", "0", "1", "2"), "/proc/cpuinfo": "\n".join(cpus)}
+    assert probe(files).sockets == sockets
+
+
+@pytest.mark.parametrize("text", ["0-6:2\n", "0-6:1/2\n", "0,2,4,6"])
+def test_lists_with_a_stride(text: str) -> None:
+    assert CpuSet.parse(text) == CpuSet((0, 2, 4, 6))
+
+
+@pytest.mark.parametrize("text", ["0-6:0", "0-6:1/0", "0-6:/2", "0-6:x"])
+def test_strides_that_are_none(text: str) -> None:
+    with pytest.raises(ValueError):
+        CpuSet.parse(text)
+
+
 def test_a_cpu_that_is_not_its_own_sibling_is_not_counted() -> None:
     files = {f"{CPUS}/online": "0-1\n", **cores("core_cpus_list", "1", "0")}
     found = probe(files).cores
@@ -163,6 +189,16 @@ def test_boost(path: str, text: str, expected: bool) -> None:
         ("vendor_id       : IBM/S390\n# processors    : 20\n", "IBM/S390"),
         ("processor\t: 0\nCPU implementer\t: 0x99\nCPU part\t: 0x001\n", "Arm implementer 0x99 part 0x001"),
         ("model name\t: AMD  EPYC   9654\n", "AMD EPYC 9654"),
+        ("system type\t: generic\n\nprocessor\t: 0\nModel Name\t: Loongson-3C6000\nFeatures\t: lsx\n", "Loongson-3C6000"),
+        ("processor\t: 0\nvendor\t: GenuineIntel\narch\t: IA-64\nfamily\t: Itanium 2\nmodel\t: 1\n", "Itanium 2"),
+        (  # a kernel that runs 32-bit programs, too
+            "processor\t: 0\nmodel name\t: ARMv8 Processor rev 1 (v8l)\nCPU implementer\t: 0x41\nCPU part\t: 0xd0c\n",
+            "Arm Neoverse-N1",
+        ),
+        (
+            "processor\t: 0\nmodel name\t: Phytium,S2500/64\nCPU implementer\t: 0x70\nCPU part\t: 0x663\n",
+            "Phytium,S2500/64",
+        ),
     ],
 )
 def test_models_of_other_architectures(text: str, model: str) -> None:

@@ -59,6 +59,36 @@ def test_absence_in_a_partial_recording_is_not_absence() -> None:
     assert isinstance(sign, Missing) and sign.why is Why.NOT_RECORDED
 
 
+@pytest.mark.parametrize(
+    ("files", "why", "gpus"),
+    [
+        ({"class": "0x030200\n", "vendor": "0x10de\n"}, None, ("0004:04:00.0",)),
+        ({"class": "0x030200\n", "vendor": "0x1a03\n"}, None, ()),  # the ASPEED of a board's management
+        ({"class": "0x020000\n"}, None, ()),
+        ({"class": "0x030200\n"}, Why.NOT_RECORDED, ()),
+        ({"vendor": "0x10de\n"}, Why.NOT_RECORDED, ()),
+        ({}, Why.NOT_RECORDED, ()),  # a link to a directory that was not recorded
+        ({"class": {"error": "absent"}}, None, ()),  # pulled out in this moment
+        ({"class": {"error": "denied"}}, Why.DENIED, ()),
+    ],
+)
+def test_a_function_without_its_class_or_vendor_may_be_a_gpu(
+    files: dict[str, Any], why: Why | None, gpus: tuple[str, ...]
+) -> None:
+    place = "/sys/bus/pci/devices"
+    recording = {"complete": False, "dirs": {place: ["0004:04:00.0"]}}
+    recording["files"] = {f"{place}/0004:04:00.0/{name}": text for name, text in files.items()}
+    found = driver.probe(RecordedHost(recording, "test"), Intent())
+    for fact, expected in ((found.nvidia_devices, gpus), (found.amd_devices, ())):
+        assert fact.why is why if isinstance(fact, Missing) else (fact, why) == (expected, None)
+
+
+def test_the_drivers_list_stands_for_a_vendor_that_was_not_recorded() -> None:
+    files = {"/sys/bus/pci/devices/0004:04:00.0/class": "0x030200\n", "/proc/driver/nvidia/gpus/0004:04:00.0/numa_status": "x"}
+    host = RecordedHost({"complete": False, "dirs": {"/sys/bus/pci/devices": ["0004:04:00.0"]}, "files": files}, "test")
+    assert driver.probe(host, Intent()).nvidia_devices == ("0004:04:00.0",)
+
+
 def test_libraries_in_the_loaders_order() -> None:
     found = probe(
         env={"LD_LIBRARY_PATH": "relative:/opt/new::/opt/new"},

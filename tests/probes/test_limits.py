@@ -120,6 +120,12 @@ def test_no_logind_no_question() -> None:
     assert found.why is Why.ABSENT
 
 
+def test_a_tree_without_usr_does_not_tell_whether_logind_is_there() -> None:
+    found, _ = limits.remove_ipc(RecordedHost({"complete": False}, "test"))
+    assert isinstance(found, Missing)
+    assert found.why is Why.NOT_RECORDED
+
+
 def test_the_last_drop_in_by_name_wins_over_the_main_file() -> None:
     files = {
         "/etc/systemd/logind.conf": "[Login]\nRemoveIPC=yes\n",

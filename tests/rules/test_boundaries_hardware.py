@@ -46,7 +46,8 @@ def test_one_of_the_two_rules_judges_the_clock(healthy: Snapshot, nodes: int | N
         ({}, False, DENIED, UNKNOWN),
         ({}, False, NOTHING, NA),  # another namespace's units
         ({"init": "bash"}, False, "", NA),
-        ({"init": DENIED}, False, "", NA),
+        ({"init": DENIED}, False, "", UNKNOWN),
+        ({"init": NOTHING}, False, "", NA),
         ({"hypervisor": "wsl1"}, False, "", NA),
         ({"hypervisor": "wsl2"}, False, "", NA),  # Windows keeps it
         ({"hypervisor": "kvm"}, False, "", FAIL),

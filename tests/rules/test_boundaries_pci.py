@@ -255,6 +255,15 @@ def test_gpus_that_talk_to_others(name: Any, capability: Any, expected: str) -> 
     assert verdict("iommu-translates-gpu-traffic", geforce(healthy(), name, capability)) == expected
 
 
+@pytest.mark.parametrize(
+    "rule", ["acs-redirects-peer-traffic", "gpu-pcie-link-degraded", "gpu-bar-small", "pcie-read-request-small"]
+)
+def test_functions_of_unknown_kind_are_not_no_gpu(rule: str) -> None:
+    unread = gone(Why.NOT_RECORDED)
+    found = judged(rule, where(healthy(), put(class_=unread, vendor=unread)))
+    assert found.verdict is Verdict.UNKNOWN and found.why_unknown == unread
+
+
 def test_gpus_handed_to_guests_are_kept_apart() -> None:
     translated = where(healthy(), put(iommu_type="DMA"))
     assert verdict("iommu-translates-gpu-traffic", where(translated, put(driver="vfio-pci"), LAST)) == "na"

@@ -33,9 +33,12 @@ class CpuSet(Set[int]):
 
     @classmethod
     def parse(cls, text: str) -> CpuSet:
-        """Parse the kernel's list format. Raises ValueError on anything else.
+        """Parse the kernel's list format, or lscpu's. Raises ValueError on anything else.
 
-        Source: Documentation/admin-guide/cputopology.rst, ``bitmap_parselist``.
+        Source: Documentation/admin-guide/cputopology.rst, ``bitmap_parselist``; util-linux, lib/cpuset.c.
+
+        >>> str(CpuSet.parse("0-7:1/4")), str(CpuSet.parse("0-7:4"))
+        ('0,4', '0,4')
         """
         numbers: set[int] = set()
         for part in text.strip().split(","):
@@ -47,10 +50,11 @@ class CpuSet(Set[int]):
             if first < 0 or last < first or last > 1 << 20:
                 raise ValueError(f"not a CPU list: {text!r}")
             if stride:
-                used, _, group = stride.partition("/")
-                if int(group) < 1:
+                used, slash, group = stride.partition("/")
+                width, step = (int(used), int(group)) if slash else (1, int(used))  # lscpu writes 0-62:2
+                if step < 1:
                     raise ValueError(f"not a CPU list: {text!r}")
-                numbers.update(n for n in range(first, last + 1) if (n - first) % int(group) < int(used))
+                numbers.update(n for n in range(first, last + 1) if (n - first) % step < width)
             else:
                 numbers.update(range(first, last + 1))
         return cls(numbers)

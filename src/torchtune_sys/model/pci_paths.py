@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.pci import PciDevice, PciDistance
-from torchtune_sys.model.values import Missing
+from torchtune_sys.model.values import Missing, Why
 
 CLASSES = ("PIX", "PXB", "PHB", "SYS")
 """From near to far."""
@@ -22,6 +23,14 @@ def is_gpu(device: PciDevice) -> bool:
     if isinstance(device.class_, Missing) or isinstance(device.vendor, Missing):
         return False
     return device.vendor in ("0x10de", "0x1002") and (device.class_[2:4] == "03" or device.class_[2:6] == "1200")
+
+
+def perhaps_gpu(class_: Fact[str], vendor: Fact[str]) -> Missing | None:
+    """Why nobody can tell whether a function is a GPU; None where it can be told. One without files (ABSENT) was pulled out just now."""
+    if not isinstance(class_, Missing) and class_[2:4] not in ("03", "12"):
+        return None
+    unread = class_ if isinstance(class_, Missing) else vendor
+    return unread if isinstance(unread, Missing) and unread.why is not Why.ABSENT else None
 
 
 def is_network(device: PciDevice) -> bool:

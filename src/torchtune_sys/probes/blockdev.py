@@ -84,7 +84,11 @@ class Descent:
         """Below an overlay lies the file system of its upper (or only lower) directory, if this namespace shows it."""
         upper = mount.option("upperdir") or (mount.option("lowerdir") or "").partition(":")[0]
         inside = "a container does not see what its layers lie on"
-        if not upper.startswith("/") or self._host.exists(upper) is not True:
+        there = self._host.exists(upper) if upper.startswith("/") else False
+        if isinstance(there, Missing) and there.why is Why.NOT_RECORDED:
+            stack.lose(there)
+            return
+        if there is not True:
             stack.lose(Missing(Why.NOT_SUPPORTED, upper or f"mount options of {mount.point}", inside, "run on the host"))
             return
         below = carrying(self._mounts, upper)

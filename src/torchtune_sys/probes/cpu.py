@@ -27,7 +27,9 @@ def probe(host: Host, intent: Intent) -> CpuFacts:
     if isinstance(online, Missing):
         sockets, cores, smt = online, online, online
     else:
-        sockets = topology.sockets(host, online)
+        kinds = frozenset() if isinstance(info, Missing) else cpuinfo.core_kinds(info)
+        # No machine with several kinds of Arm cores has several sockets: these are the clusters that old kernels take for packages.
+        sockets = 1 if len(kinds) > 1 else topology.sockets(host, online)
         cores, smt = topology.cores(host, online)
     affinity = allowed(host)
     cpuset = _cpuset(host)
@@ -137,7 +139,11 @@ def _from_cpuinfo(info: Fact[str], nothing: Missing) -> Fact[CpuSet]:
     """/proc/cpuinfo lists the online processors; for hosts without /sys."""
     if isinstance(info, Missing):
         return nothing
-    lines = (line.partition(":") for line in info.splitlines() if line.startswith("processor"))
-    numbers = [value.strip() for name, _, value in lines if name.strip() == "processor"]
+    numbers: list[str] = []
+    for line in info.splitlines():
+        name, _, value = line.partition(":")
+        words = name.split()
+        if words[:1] == ["processor"]:  # "processor : 3", on s390 "processor 3: version = …"
+            numbers.append(words[1] if len(words) == 2 else value.strip())
     found = CpuSet(int(number) for number in numbers if number.isdecimal() and len(number) < 8)
     return found if len(found) else nothing

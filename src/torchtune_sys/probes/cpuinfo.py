@@ -8,12 +8,28 @@ from torchtune_sys.model.values import Missing, Why
 PATH = "/proc/cpuinfo"
 
 _ARM = {
+    ("0x41", "0xd03"): "Arm Cortex-A53",
+    ("0x41", "0xd05"): "Arm Cortex-A55",
     ("0x41", "0xd07"): "Arm Cortex-A57",
     ("0x41", "0xd08"): "Arm Cortex-A72",
+    ("0x41", "0xd09"): "Arm Cortex-A73",
+    ("0x41", "0xd0a"): "Arm Cortex-A75",
+    ("0x41", "0xd0b"): "Arm Cortex-A76",
     ("0x41", "0xd0c"): "Arm Neoverse-N1",
+    ("0x41", "0xd0d"): "Arm Cortex-A77",
     ("0x41", "0xd40"): "Arm Neoverse-V1",
+    ("0x41", "0xd41"): "Arm Cortex-A78",
     ("0x41", "0xd42"): "Arm Cortex-A78AE",
+    ("0x41", "0xd44"): "Arm Cortex-X1",
+    ("0x41", "0xd46"): "Arm Cortex-A510",
+    ("0x41", "0xd47"): "Arm Cortex-A710",
+    ("0x41", "0xd48"): "Arm Cortex-X2",
     ("0x41", "0xd49"): "Arm Neoverse-N2",
+    ("0x41", "0xd4a"): "Arm Neoverse-E1",
+    ("0x41", "0xd4b"): "Arm Cortex-A78C",
+    ("0x41", "0xd4c"): "Arm Cortex-X1C",
+    ("0x41", "0xd4d"): "Arm Cortex-A715",
+    ("0x41", "0xd4e"): "Arm Cortex-X3",
     ("0x41", "0xd4f"): "Arm Neoverse-V2",
     ("0x41", "0xd80"): "Arm Cortex-A520",
     ("0x41", "0xd81"): "Arm Cortex-A720",
@@ -22,10 +38,32 @@ _ARM = {
     ("0x41", "0xd84"): "Arm Neoverse-V3",
     ("0x41", "0xd85"): "Arm Cortex-X925",
     ("0x41", "0xd87"): "Arm Cortex-A725",
+    ("0x41", "0xd89"): "Arm Cortex-A720AE",
     ("0x41", "0xd8e"): "Arm Neoverse-N3",
+    ("0x42", "0x516"): "Broadcom ThunderX2",
+    ("0x43", "0x0a1"): "Cavium ThunderX-88XX",
     ("0x43", "0x0af"): "Marvell ThunderX2",
+    ("0x43", "0x0b8"): "Marvell ThunderX3",
+    ("0x46", "0x001"): "Fujitsu A64FX",
+    ("0x46", "0x003"): "Fujitsu MONAKA",
     ("0x48", "0xd01"): "HiSilicon Kunpeng 920",
+    ("0x48", "0xd02"): "HiSilicon Kunpeng 920",
+    ("0x48", "0xd06"): "HiSilicon Kunpeng 950",
+    ("0x4e", "0x003"): "NVIDIA Denver 2",
     ("0x4e", "0x004"): "NVIDIA Carmel",
+    ("0x4e", "0x010"): "NVIDIA Olympus",
+    ("0x50", "0x000"): "APM X-Gene",
+    ("0x51", "0x001"): "Qualcomm Oryon",
+    ("0x51", "0xc00"): "Qualcomm Falkor",
+    ("0x61", "0x022"): "Apple Icestorm-M1",
+    ("0x61", "0x023"): "Apple Firestorm-M1",
+    ("0x61", "0x024"): "Apple Icestorm-M1-Pro",
+    ("0x61", "0x025"): "Apple Firestorm-M1-Pro",
+    ("0x61", "0x028"): "Apple Icestorm-M1-Max",
+    ("0x61", "0x029"): "Apple Firestorm-M1-Max",
+    ("0x61", "0x032"): "Apple Blizzard-M2",
+    ("0x61", "0x033"): "Apple Avalanche-M2",
+    ("0x6d", "0xd49"): "Microsoft Azure-Cobalt-100",
     ("0xc0", "0xac3"): "Ampere-1",
     ("0xc0", "0xac4"): "Ampere-1a",
 }
@@ -43,21 +81,27 @@ def parse_model(text: str) -> Fact[str]:
     'Arm Neoverse-V2'
     >>> parse_model("CPU implementer\\t: 0x41\\nCPU part\\t: 0xd87\\n\\nCPU implementer\\t: 0x41\\nCPU part\\t: 0xd85\\n")
     'Arm Cortex-A725 + Arm Cortex-X925'
+    >>> parse_model("processor\\t: 0\\nmmu\\t: sv39\\nuarch\\t: sifive,u74-mc\\n")
+    'sifive,u74-mc'
     """
     fields = _first(text)
-    for name in ("model name", "cpu", "Processor", "vendor_id", "vendor"):
+    # A kernel that runs 32-bit programs calls every Arm core "ARMv8 Processor rev 1 (v8l)": what is known of the parts is better.
+    arm = [(fields.get("CPU implementer", ""), part) for part in sorted(core_kinds(text))]
+    if arm and all(pair in _ARM for pair in arm):
+        return " + ".join(sorted({_ARM[pair] for pair in arm}))[:200]
+    for name in ("model name", "Model Name", "cpu", "Processor", "uarch", "family", "vendor_id", "vendor"):
         if fields.get(name):
             return " ".join(fields[name].removesuffix(", altivec supported").split())[:200]
-    implementer = fields.get("CPU implementer", "")
-    if implementer and fields.get("CPU part"):
-        return _arm_model(implementer, _lines(text, "CPU part"))
+    if arm and arm[0][0]:
+        return " + ".join(_ARM.get(pair, f"Arm implementer {pair[0]} part {pair[1]}") for pair in arm)[:200]
     return Missing(Why.UNPARSED, PATH, "names no processor model")
 
 
-def _arm_model(implementer: str, parts: set[str]) -> str:
-    """Some machines have two kinds of cores (GB10: Cortex-X925 and A725), all of one implementer."""
-    pairs = ((implementer, part.strip()) for part in parts)
-    return " + ".join(sorted(_ARM.get(pair, f"Arm implementer {pair[0]} part {pair[1]}") for pair in pairs))[:200]
+def core_kinds(text: str) -> frozenset[str]:
+    """Part numbers of the Arm cores, all of one implementer: GB10 has two kinds, a phone's chip up to four. Empty elsewhere."""
+    if "CPU part" not in text[:8192] and "CPU part" not in text[-2048:]:
+        return frozenset()
+    return frozenset(part.strip() for part in _lines(text, "CPU part"))
 
 
 def parse_flags(text: str) -> Fact[frozenset[str]]:

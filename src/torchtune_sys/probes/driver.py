@@ -7,6 +7,7 @@ from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.driver import DriverFacts
 from torchtune_sys.model.facts.session import Intent
 from torchtune_sys.model.integrated_gpus import is_integrated
+from torchtune_sys.model.pci_paths import perhaps_gpu
 from torchtune_sys.model.values import Missing, Why
 from torchtune_sys.probes import driver_files, pci
 
@@ -104,19 +105,20 @@ def _devices(host: Host) -> tuple[Fact[tuple[str, ...]], Fact[tuple[str, ...]], 
     if isinstance(names, Missing):
         return names, names, names
     nvidia, amd, switches = [], [], 0
+    doubt: Missing | None = None
     for name in names:
         if pci.address_key(name) is None:
             continue
         class_, vendor = pci.class_and_vendor(host, name)
         if isinstance(class_, Missing) or isinstance(vendor, Missing):
-            continue
-        if vendor == "0x10de" and class_[2:4] == "03":
+            doubt = perhaps_gpu(class_, vendor) if doubt is None else doubt
+        elif vendor == "0x10de" and class_[2:4] == "03":
             nvidia.append(name)
         elif vendor == "0x10de" and class_[2:6] == "0680":
             switches += 1
         elif vendor == "0x1002" and class_[2:4] in ("03", "12") and _trains(host, name):
             amd.append(name)
-    return tuple(nvidia), tuple(amd), switches
+    return tuple(nvidia) if nvidia or doubt is None else doubt, tuple(amd) if amd or doubt is None else doubt, switches
 
 
 def _trains(host: Host, name: str) -> bool:

@@ -124,8 +124,10 @@ def remove_ipc(host: Host) -> tuple[Fact[bool], str]:
     Where none says, the built-in choice holds: yes upstream, no in Red Hat's builds. The file that a distribution ships
     shows that choice in a comment. Sources: logind.conf(5); PostgreSQL's manual, section "systemd RemoveIPC".
     """
-    if True not in [host.exists(path) for path in _LOGIND_PROGRAMS]:
-        return Missing(Why.ABSENT, "systemd-logind", "not installed"), ""
+    there = [host.exists(path) for path in _LOGIND_PROGRAMS]
+    if True not in there:
+        nowhere = Missing(Why.ABSENT, "systemd-logind", "not installed")
+        return next((fact for fact in there if isinstance(fact, Missing)), nowhere), ""
     main = next((path for path in _LOGIND_FILES if host.exists(path) is not False), "")
     found: tuple[bool, str] | None = None
     shipped: bool | None = None

@@ -162,7 +162,7 @@ def _single(host: Host, nothing: Missing) -> Fact[tuple[NumaNode, ...]]:
         cpus=cpus,
         memory_bytes=amounts.get("MemTotal", missing),
         free_bytes=amounts.get("MemFree", missing),
-        distances=Missing(Why.ABSENT, NODES, "this kernel has no NUMA nodes"),
+        distances=nothing if nothing.why is Why.NOT_RECORDED else Missing(Why.ABSENT, NODES, "this kernel has no NUMA nodes"),
     )
     return (only,)
 

@@ -119,7 +119,7 @@ def _read(host: Host, name: str, rdma: str) -> PciDevice:
     sub_vendor, sub_device = _pair(event.get("PCI_SUBSYS_ID", ""))
     code = event.get("PCI_CLASS", "")
     class_ = f"0x{code.zfill(6).lower()}" if _is_hex(code) else host.word(f"{place}/class")
-    vendor = pair or host.word(f"{place}/vendor")
+    vendor = pair or _vendor(host, name)
     target = host.link(place)
     return PciDevice(
         address=name,
@@ -143,7 +143,15 @@ def class_and_vendor(host: Host, name: str) -> tuple[Fact[str], Fact[str]]:
     event = {} if isinstance(text, Missing) else parse_uevent(text)
     class_ = event.get("PCI_CLASS", "")
     known = f"0x{class_.zfill(6).lower()}" if _is_hex(class_) else host.word(f"{DEVICES}/{name}/class")
-    return known, _pair(event.get("PCI_ID", ""))[0] or host.word(f"{DEVICES}/{name}/vendor")
+    return known, _pair(event.get("PCI_ID", ""))[0] or _vendor(host, name)
+
+
+def _vendor(host: Host, name: str) -> Fact[str]:
+    """A recording may lack it, and still hold what NVIDIA's driver says of its GPUs."""
+    found = host.word(f"{DEVICES}/{name}/vendor")
+    if isinstance(found, Missing) and found.why is Why.NOT_RECORDED and host.exists(f"/proc/driver/nvidia/gpus/{name}") is True:
+        return "0x10de"
+    return found
 
 
 def device_id(host: Host, name: str) -> Fact[str]:

@@ -72,7 +72,7 @@ def clock_of_node_not_synchronised(s: Snapshot, p: Params) -> Iterator[Evidence]
 
 def _clock(s: Snapshot) -> Evidence:
     system = need(s.system)
-    if known(system.init, "") != "systemd" or known(system.hypervisor, "") in ("wsl1", "wsl2"):
+    if absent(system.init) or need(system.init) != "systemd" or known(system.hypervisor, "") in ("wsl1", "wsl2"):
         raise NotApplicable("no systemd here, or Windows keeps the clock")
     found = need(s.hardware).clock_daemon
     if absent(found):

@@ -10,7 +10,8 @@ from torchtune_sys.model.facts.numa import NumaNode
 from torchtune_sys.model.facts.pci import PciDevice
 from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import Missing, NotApplicable, absent, known, need
+from torchtune_sys.model.values import Missing, NotApplicable, known, need
+from torchtune_sys.rules.pci_seen import gpus
 
 _GIB = 1 << 30
 
@@ -30,27 +31,11 @@ def memory_apart(s: Snapshot) -> bool:
     return any(not len(need(node.cpus)) and known(node.memory_bytes, 0) and not node.gpu_memory for node in nodes)
 
 
-def _gpus(s: Snapshot) -> tuple[PciDevice, ...]:
-    """GPUs and accelerators of NVIDIA and AMD among the PCI devices."""
-    devices = need(s.pci).devices
-    if absent(devices):
-        raise NotApplicable("no PCI")
-    found = tuple(device for device in need(devices) if _is_gpu(device))
-    if not found:
-        raise NotApplicable("no GPU on this host")
-    return found
-
-
 def _in_use(s: Snapshot, gpus: tuple[PciDevice, ...]) -> tuple[PciDevice, ...]:
     """Those that the driver shows to this session: containers and batch systems grant some, while the bus shows all."""
     devices = () if isinstance(s.gpu, Missing) else known(s.gpu.devices, ())
     shown = {gpu.pci_address for gpu in devices}
     return tuple(gpu for gpu in gpus if gpu.address in shown) or gpus
-
-
-def _is_gpu(device: PciDevice) -> bool:
-    kinds = ("0x0300", "0x0302", "0x0380", "0x1200")
-    return device.vendor in ("0x10de", "0x1002") and not isinstance(device.class_, Missing) and device.class_.startswith(kinds)
 
 
 @rule(
@@ -77,7 +62,7 @@ def gpu_numa_unknown(s: Snapshot, p: Params) -> Iterator[Evidence]:
     NCCL src/graph/topo.cc: the NUMA node of a device is read from sysfs
     """
     cpu_nodes(s)
-    for gpu in _gpus(s):
+    for gpu in gpus(s):
         node = gpu.numa_node
         if isinstance(node, Missing):
             yield unsure(gpu.address, node)
@@ -255,11 +240,11 @@ def cpus_far_from_gpus(s: Snapshot, p: Params) -> Iterator[Evidence]:
     PyTorch documentation, torchrun, --numa-binding; nvidia-smi topo -m, column "CPU Affinity"
     """
     nodes = cpu_nodes(s)
-    gpus = _in_use(s, _gpus(s))
-    homes = {need(gpu.numa_node) for gpu in gpus}
+    used = _in_use(s, tuple(gpus(s)))
+    homes = {need(gpu.numa_node) for gpu in used}
     if len(homes) < 2 or min(homes) < 0:
         raise NotApplicable("the GPUs are on one node, or on unknown ones")
-    if s.intent.ranks is not None and s.intent.ranks < len(gpus):
+    if s.intent.ranks is not None and s.intent.ranks < len(used):
         raise NotApplicable("fewer ranks than GPUs: which of them are used is not known")
     affinity = need(need(s.cpu).affinity)
     for node in nodes:
@@ -268,7 +253,7 @@ def cpus_far_from_gpus(s: Snapshot, p: Params) -> Iterator[Evidence]:
         cpus = need(node.cpus) & affinity
         yield Evidence(
             subject=f"node {node.id}",
-            seen=f"{sum(need(gpu.numa_node) == node.id for gpu in gpus)} GPUs, {len(cpus)} of the session's CPUs",
+            seen=f"{sum(need(gpu.numa_node) == node.id for gpu in used)} GPUs, {len(cpus)} of the session's CPUs",
             wanted="CPUs at the GPUs; ranks bound by torchrun --numa-binding=node",
             verdict=Verdict.PASS if cpus else Verdict.FAIL,
             source="sched_getaffinity",

@@ -13,7 +13,7 @@ from torchtune_sys.model.pci_paths import is_gpu
 from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, Unknown, Why, known, need
-from torchtune_sys.rules import gates, pci_distance, pci_errors, pci_peers, pci_settings
+from torchtune_sys.rules import gates, pci_distance, pci_errors, pci_peers, pci_seen, pci_settings
 from torchtune_sys.rules.gpu_facts import subject
 from torchtune_sys.rules.pci_seen import bare_metal, functions
 from torchtune_sys.rules.pci_siblings import narrower
@@ -72,9 +72,7 @@ def gpu_pcie_link_degraded(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 def _gpu_links(s: Snapshot, busy_pct: int) -> Iterator[Evidence]:
     found = functions(s)
-    gpus = [device for device in found.values() if is_gpu(device)]
-    if not gpus:
-        raise NotApplicable("no GPU on this host")
+    gpus = pci_seen.gpus(s)
     shown = () if isinstance(s.gpu, Missing) else known(s.gpu.devices, ())
     links = {link.address: link for link in known(_loaded(s), ())}
     judged = False

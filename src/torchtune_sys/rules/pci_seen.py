@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from torchtune_sys.model.facts.network import RdmaDevice
 from torchtune_sys.model.facts.pci import PciDevice
-from torchtune_sys.model.pci_paths import is_gpu
+from torchtune_sys.model.pci_paths import is_gpu, perhaps_gpu
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import Missing, NotApplicable, absent, known, need
+from torchtune_sys.model.values import Missing, NotApplicable, Unknown, absent, known, need
 
 
 def functions(s: Snapshot) -> dict[str, PciDevice]:
@@ -30,10 +30,14 @@ def on_bare_metal(s: Snapshot, otherwise: str) -> None:
 
 def gpus(s: Snapshot) -> list[PciDevice]:
     """GPUs and accelerators of NVIDIA and AMD; NotApplicable without one."""
-    found = [device for device in functions(s).values() if is_gpu(device)]
-    if not found:
-        raise NotApplicable("no GPU on this host")
-    return found
+    seen = functions(s).values()
+    found = [device for device in seen if is_gpu(device)]
+    if found:
+        return found
+    for device in seen:
+        if (unread := perhaps_gpu(device.class_, device.vendor)) is not None:
+            raise Unknown(unread)
+    raise NotApplicable("no GPU on this host")
 
 
 def cards(s: Snapshot) -> list[PciDevice]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from torchtune_sys.model.actions import Advice
 from torchtune_sys.model.facts.pci import PciConfig, PciDevice
-from torchtune_sys.model.pci_paths import is_gpu, is_network
+from torchtune_sys.model.pci_paths import is_network
 from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, Unknown, Why, absent, known, need
@@ -110,8 +110,7 @@ def read_request_small(s: Snapshot, p: Params) -> Iterator[Evidence]:
         NVIDIA Networking, "Understanding PCIe Configuration for Maximum Performance" (PCIe Max Read Request)
         Linux include/uapi/linux/pci_regs.h (PCI_EXP_DEVCTL_READRQ)
     """
-    if not any(is_gpu(device) for device in pci_seen.functions(s).values()):
-        raise NotApplicable("no GPU on this host")
+    pci_seen.gpus(s)
     least = int(p["bytes"])
     judged = False
     for card, rate in _fast_cards(s, float(p["gbps"])):
