@@ -7,15 +7,17 @@ import sys
 from pathlib import Path
 
 import install_hosts as hosts
+import jsonschema
 import msgspec
 
 from torchtune_sys.model.facts.system import Os
 from torchtune_sys.model.install import Command, Install, Step, Wishes
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.render import as_json
+from torchtune_sys.render import as_json, schemas
 from torchtune_sys.render.commands import step_commands
 from torchtune_sys.render.install import shell
 
+SCHEMA = jsonschema.Draft202012Validator(msgspec.json.decode(Path(schemas.DATA, "install.schema.json").read_bytes()))
 SHELLCHECK = Path(sys.executable).with_name("shellcheck")
 WISHES = (
     Wishes(),
@@ -87,7 +89,9 @@ def check_script(found: Install) -> None:
             [SHELLCHECK, "-o", "all", "-f", "gcc", "-"], input=made, text=True, capture_output=True, check=False
         )
         assert (done.returncode, done.stdout) == (0, ""), made
-    assert msgspec.convert(msgspec.json.decode(as_json.install(found))["install"], Install) == found
+    told = msgspec.json.decode(as_json.install(found))
+    SCHEMA.validate(told)
+    assert msgspec.convert(told["install"], Install) == found
 
 
 def check_sound(found: Install) -> None:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import jsonschema
+import msgspec
 import pytest
 from install_hosts import change
 
@@ -12,6 +16,7 @@ from torchtune_sys.model.image import Image, ImageWishes
 from torchtune_sys.model.version import version
 from torchtune_sys.planner.image.flags import shm_mib
 from torchtune_sys.planner.image.plan import plan
+from torchtune_sys.render import as_json, schemas
 
 TYPICAL = sorted(path.stem for path in (HOSTS / "typical").glob("*.json"))
 
@@ -135,6 +140,8 @@ def test_a_base_that_is_too_old_for_the_wheel() -> None:
 @pytest.mark.parametrize("host", ["healthy", *(f"typical/{name}" for name in TYPICAL)])
 def test_every_host_gets_an_image_or_a_reason(host: str) -> None:
     found = planned(host)
+    schema = msgspec.json.decode(Path(schemas.DATA, "image.schema.json").read_bytes())
+    jsonschema.Draft202012Validator(schema).validate(msgspec.json.decode(as_json.image(found)))
     assert bool(found.refused) != (found.wheel is not None)
     if found.wheel is not None and found.base is not None:
         assert version(found.wheel.glibc) <= found.base.glibc and found.wheel.machine in found.base.machines

@@ -8,7 +8,7 @@ from itertools import product
 import install_hosts as hosts
 import msgspec
 import pytest
-from install_plans import B200, H100, RTX4090, SYSTEMS, V100, WISHES, bare, check_script, check_sound, keys, step, words
+from install_plans import B200, H100, RTX4090, SCHEMA, SYSTEMS, V100, WISHES, bare, check_script, check_sound, keys, step, words
 
 import platforms
 import platforms_more
@@ -165,6 +165,12 @@ def test_packages_and_environments_are_told_from_commands() -> None:
 
 def manager(os_id: str) -> str:
     return {"ubuntu": "apt", "debian": "apt", "sles": "zypper", "opensuse-leap": "zypper", "arch": "pacman"}.get(os_id, "dnf")
+
+
+def test_what_is_not_in_the_schema_is_not_valid() -> None:
+    found = msgspec.json.decode(as_json.install(plan(bare([H100], "debian", "12"), Wishes())))
+    found["install"]["steps"][0]["actions"][0]["type"] = "magic"
+    assert not SCHEMA.is_valid(found)
 
 
 def test_actions_in_json_are_told_by_their_type() -> None:

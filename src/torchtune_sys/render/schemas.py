@@ -1,4 +1,4 @@
-"""The JSON Schemas of snapshots, plans and smoke tests, made from their own types; those of reports and recordings are written by hand."""
+"""The JSON Schemas of snapshots, plans, installations, images and smoke tests, made from their own types; those of reports and recordings are written by hand."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ import msgspec
 from torchtune_sys.model import codec
 from torchtune_sys.model.cpuset import CpuSet
 from torchtune_sys.model.facts.session import Intent
-from torchtune_sys.model.install import Step as InstallStep
+from torchtune_sys.model.image import Image
+from torchtune_sys.model.install import Install
 from torchtune_sys.model.plan import Plan
 from torchtune_sys.model.smoke import SmokeReport
 from torchtune_sys.model.snapshot import FAMILIES, Snapshot
-from torchtune_sys.render.as_json import PLAN, SMOKE, SNAPSHOT
+from torchtune_sys.render.as_json import IMAGE, INSTALL, PLAN, SMOKE, SNAPSHOT
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 DATA = os.path.join(os.path.dirname(os.path.abspath(__file__)), "data")
@@ -52,16 +53,31 @@ def snapshot_schema() -> str:
 
 def plan_schema() -> str:
     """The text of ``plan.schema.json``: each kind of action, target and step by its ``type``."""
+    return _of_one(PLAN, "plan", "What would be changed on one host, and what not.", "plan", Plan)
+
+
+def install_schema() -> str:
+    """The text of ``install.schema.json``: each kind of action by its ``type``."""
+    return _of_one(INSTALL, "generate install", "What to install on one host, and what cannot be had there.", "install", Install)
+
+
+def image_schema() -> str:
+    """The text of ``image.schema.json``."""
+    return _of_one(IMAGE, "generate dockerfile", "A container image, and what it must be started with.", "image", Image)
+
+
+def _of_one(schema: str, command: str, says: str, key: str, kind: type[msgspec.Struct]) -> str:
+    """A document that holds one value below ``key``."""
     parts: dict[str, Any] = {}
     return codec.dumps(
         {
             "$schema": DIALECT,
-            "$id": PLAN,
-            "title": "torchtune-sys plan --format json",
-            "description": "What would be changed on one host, and what not. Keys may be added; none changes its meaning.",
+            "$id": schema,
+            "title": f"torchtune-sys {command} --format json",
+            "description": f"{says} Keys may be added; none changes its meaning.",
             "type": "object",
-            "required": ["schema", "tool", "plan"],
-            "properties": {"schema": {"const": PLAN}, "tool": _TOOL, "plan": _of(Plan, parts)},
+            "required": ["schema", "tool", key],
+            "properties": {"schema": {"const": schema}, "tool": _TOOL, key: _of(kind, parts)},
             "$defs": parts,
         }
     )
@@ -119,7 +135,7 @@ def _of(kind: Any, parts: dict[str, Any]) -> dict[str, Any]:
 
 def _struct(kind: type[msgspec.Struct], parts: dict[str, Any]) -> dict[str, Any]:
     # What is installed has commands and files of its own, beside those of a change.
-    name = f"Install{kind.__name__}" if kind.__module__ == InstallStep.__module__ else kind.__name__
+    name = f"Install{kind.__name__.removeprefix('Install')}" if kind.__module__ == Install.__module__ else kind.__name__
     if name not in parts:
         parts[name] = {}  # for types that hold themselves
         fields, config = msgspec.structs.fields(kind), kind.__struct_config__
