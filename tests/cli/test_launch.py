@@ -140,9 +140,31 @@ def test_mistakes_are_told(arguments: list[str], status: int, words: str) -> Non
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("rank", ["x", "", "-1", "٣", "9" * 40])
-def test_a_rank_that_is_no_number_is_none(rank: str) -> None:
-    assert launch("--", "true", LOCAL_RANK=rank).returncode == 2
+@pytest.mark.parametrize("rank", ["x", "-1", "٣", "9" * 40])
+def test_a_rank_that_is_no_number_is_said_and_no_other_is_taken(rank: str) -> None:
+    done = launch("--", "true", LOCAL_RANK=rank, SLURM_LOCALID="0")
+    assert done.returncode == 2 and f"LOCAL_RANK={rank} is no local rank\n" in done.stderr
+
+
+def test_a_rank_that_is_empty_is_none() -> None:
+    assert launch("--", "true", LOCAL_RANK="").returncode == 2
+    assert launch("--", "true", LOCAL_RANK="", SLURM_LOCALID="0").returncode == 0
+
+
+def test_as_many_ranks_as_there_may_be_cost_no_time() -> None:
+    """Each rank is placed by itself; what all of them would cost goes with the square of their number."""
+    assert launch("-q", "--", "true", LOCAL_RANK="7", LOCAL_WORLD_SIZE="50000").returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("content", "status", "words"), [("true\n", 126, "it has none"), ("#!/nope\n", 127, "first line (#!) names")]
+)
+def test_a_file_that_nothing_reads_is_there(content: str, status: int, words: str, tmp_path: Path) -> None:
+    program = tmp_path / "program"
+    program.write_text(content)
+    program.chmod(0o755)
+    done = launch("--local-rank=0", "--", str(program))
+    assert done.returncode == status and "the file is there" in done.stderr and words in done.stderr
 
 
 def test_a_rank_without_a_seat_starts_unbound_and_says_so() -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from torchtune_sys.cli import options as shared
 from torchtune_sys.errors import UserError
 
 if TYPE_CHECKING:
@@ -51,7 +53,7 @@ for a mistake in the command line or no local rank.
 """,
 )
 @click.option("--local-rank", type=click.IntRange(min=0), metavar="N", help="[LOCAL_RANK, or what mpirun or srun sets]")
-@click.option("--nproc-per-node", "ranks", type=click.IntRange(min=1), metavar="N", help="Ranks on this host. [from the job]")
+@click.option("--nproc-per-node", "ranks", type=shared.COUNT, metavar="N", help="Ranks on this host. [from the job]")
 @click.option("--one-thread-per-core", is_flag=True, help="Only the first hardware thread of each core.")
 @click.option("--memory/--no-memory", default=True, help="Whether to set a memory policy, too.")
 @click.option("--strict", is_flag=True, help="End with 125 where the rank cannot be bound.")
@@ -83,12 +85,16 @@ def _refuse_starters(program: tuple[str, ...]) -> None:
 
 
 def _rank(options: Mapping[str, Any], env: Mapping[str, str]) -> LocalRank:
-    from torchtune_sys.model.local_ranks import LocalRank, local_rank
+    from torchtune_sys.model.local_ranks import LocalRank, local_rank, told_by
 
     found = local_rank(env)
     if options["local_rank"] is not None:
         ranks = options["ranks"] or (found.ranks if found is not None else None)
         return LocalRank(rank=options["local_rank"], ranks=ranks, source="--local-rank")
+    if found is None and told_by(env):
+        raise UserError(
+            f"{told_by(env)}={env[told_by(env)]} is no local rank", "it must be a number from 0 on; or give --local-rank"
+        )
     if found is None:
         raise UserError(
             "no local rank in the environment (LOCAL_RANK, OMPI_COMM_WORLD_LOCAL_RANK, SLURM_LOCALID …)",
@@ -162,6 +168,16 @@ def _choose_threads(seat: Seat, env: dict[str, str]) -> None:
         env[name] = str(seat.threads)
 
 
+def _todo(program: str, error: OSError) -> str:
+    from torchtune_sys.host.bind import is_there
+
+    if isinstance(error, PermissionError):
+        return "it must be a file that may be executed; or name what reads it: python train.py"
+    if error.errno == errno.ENOEXEC or (isinstance(error, FileNotFoundError) and is_there(program)):
+        return "the file is there: what its first line (#!) names is not, or it has none"
+    return "the program must be on PATH or a path"
+
+
 def _become(program: tuple[str, ...], env: dict[str, str]) -> int:
     from torchtune_sys.host.bind import become
 
@@ -169,6 +185,6 @@ def _become(program: tuple[str, ...], env: dict[str, str]) -> int:
         become(program, env)
     except OSError as error:
         code = NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_STARTED
-        raise CannotStart(f"{program[0]}: {error.strerror}", "the program must be on PATH or a path", code) from None
+        raise CannotStart(f"{program[0]}: {error.strerror}", _todo(program[0], error), code) from None
     except ValueError as error:  # a name with "=" or nothing in it
         raise CannotStart(f"{program[0]}: {error}", "", NOT_STARTED) from None

@@ -16,7 +16,7 @@ NO_INTENT: Mapping[str, Any] = {**dict.fromkeys(INTENT), "data": (), "checkpoint
 DESCRIPTION = ("system", "machine", "gpu", "gpus", "driver", "kernel")
 """What describes a host that is not there yet (``cli/described.py``)."""
 PROFILES = ("workstation", "single-node", "cluster", "container", "ci")
-COUNT = click.IntRange(min=1)
+COUNT = click.IntRange(min=1, max=1_000_000)
 
 
 def together(options: Sequence[Callable[[Any], Any]]) -> Callable[[_F], _F]:

@@ -35,7 +35,7 @@ def seat_here(rank: int, ranks: int | None, *, bound: bool, one_thread_per_core:
     from torchtune_sys.cli.look import look
     from torchtune_sys.cli.options import NO_INTENT
     from torchtune_sys.model.values import Unknown
-    from torchtune_sys.planner.placement import kept, seating
+    from torchtune_sys.planner.placement import kept, seat_of
     from torchtune_sys.planner.seat_notes import memory_refused
 
     options = {**NO_INTENT, "ranks": ranks, "from_": None, "root": None, "timeout": None}
@@ -45,12 +45,14 @@ def seat_here(rank: int, ranks: int | None, *, bound: bool, one_thread_per_core:
         if bound:
             seat = kept(seen, room, rank, ranks, one_thread_per_core=one_thread_per_core)
             return seat, memory_refused(seen, room)
-        seats = seating(seen, room, ranks, one_thread_per_core=one_thread_per_core).seats
+        seat_or_count = seat_of(seen, room, rank, ranks, one_thread_per_core=one_thread_per_core)
     except Unknown as reason:
         raise _unplaced(reason) from None
-    if rank >= len(seats):
-        raise UserError(f"there are seats for {len(seats)} {'rank' if len(seats) == 1 else 'ranks'}", "give --nproc-per-node")
-    return seats[rank], memory_refused(seen, room)
+    if isinstance(seat_or_count, int):
+        raise UserError(
+            f"there are seats for {seat_or_count} {'rank' if seat_or_count == 1 else 'ranks'}", "give --nproc-per-node"
+        )
+    return seat_or_count, memory_refused(seen, room)
 
 
 def _room(options: Mapping[str, Any]) -> Room:

@@ -103,6 +103,10 @@ def _libc() -> CDLL:
     return ctypes.CDLL(None, use_errno=True)
 
 
+def is_there(path: str) -> bool:
+    return "/" in path and os.path.exists(path)
+
+
 def become(program: tuple[str, ...], env: dict[str, str]) -> NoReturn:
     """Replace this process. Signals that Python ignores for itself are again as a program expects them. Raises OSError."""
     for number in (signal.SIGPIPE, signal.SIGXFSZ):

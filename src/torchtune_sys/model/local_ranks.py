@@ -33,17 +33,22 @@ class LocalRank(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def local_rank(env: Mapping[str, str]) -> LocalRank | None:
-    """The first starter that says so; None without any.
+    """What the first starter says that says anything; None without any, and where that is no number.
 
     >>> local_rank({"LOCAL_RANK": "3", "LOCAL_WORLD_SIZE": "8", "SLURM_LOCALID": "0"})
     LocalRank(rank=3, ranks=8, source='LOCAL_RANK')
     """
-    for name, size in STARTERS:
-        rank = _number(env.get(name, ""))
-        if rank is not None:
-            ranks = _slurm_tasks(env) if name == "SLURM_LOCALID" else _number(env.get(size, ""))
-            return LocalRank(rank=rank, ranks=ranks or None, source=name)
-    return None
+    name = told_by(env)
+    rank = _number(env.get(name, ""))
+    if rank is None:
+        return None
+    ranks = _slurm_tasks(env) if name == "SLURM_LOCALID" else _number(env.get(dict(STARTERS)[name], ""))
+    return LocalRank(rank=rank, ranks=ranks or None, source=name)
+
+
+def told_by(env: Mapping[str, str]) -> str:
+    """The variable that tells the rank; ``""`` where none does."""
+    return next((name for name, _ in STARTERS if env.get(name)), "")
 
 
 def _number(text: str) -> int | None:

@@ -23,6 +23,19 @@ from torchtune_sys.planner.visible import Visible, visible
 
 def seating(s: Snapshot, room: Room, ranks: int | None, *, one_thread_per_core: bool = False) -> Seating:
     """A seat for each local rank; ``ranks`` None is one for each GPU. Raises Unknown where the CPUs of this session could not be read."""
+    basis, gpus = _basis(s, room, ranks, one_thread_per_core)
+    seats = tuple(_seat(basis, rank, gpus[rank]) for rank in range(basis.ranks))
+    return Seating(seats=seats, notes=tuple(notes_on(basis, seats)))
+
+
+def seat_of(s: Snapshot, room: Room, rank: int, ranks: int | None, *, one_thread_per_core: bool = False) -> Seat | int:
+    """The seat of one rank, or how many there are where it has none. Raises Unknown as ``seating``."""
+    basis, gpus = _basis(s, room, ranks, one_thread_per_core)
+    return _seat(basis, rank, gpus[rank]) if rank < basis.ranks else basis.ranks
+
+
+def _basis(s: Snapshot, room: Room, ranks: int | None, one_thread_per_core: bool) -> tuple[Basis, list[str]]:
+    """What all seats are made of, and each rank's GPU."""
     seen = visible(s, room.boards)
     ranks = ranks or len(seen.addresses) or 1
     apart = slurm_gives_gpus_to_each(_env(s), ranks, len(seen.addresses))
@@ -33,9 +46,7 @@ def seating(s: Snapshot, room: Room, ranks: int | None, *, one_thread_per_core: 
     if ranks < len(usable) and not any(node in usable for node in told):
         usable, told = {WHOLE: whole(places)}, [WHOLE] * ranks
     homes = homes_of(told, places, usable)
-    basis = Basis(s=s, room=room, ranks=ranks, seen=seen, apart=apart, usable=usable, homes=homes)
-    seats = tuple(_seat(basis, rank, gpus[rank]) for rank in range(ranks))
-    return Seating(seats=seats, notes=tuple(notes_on(basis, seats)))
+    return Basis(s=s, room=room, ranks=ranks, seen=seen, apart=apart, usable=usable, homes=homes), gpus
 
 
 def kept(s: Snapshot, room: Room, rank: int, ranks: int | None, *, one_thread_per_core: bool = False) -> Seat:
