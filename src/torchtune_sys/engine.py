@@ -10,7 +10,7 @@ from typing import Any
 
 from torchtune_sys.host.base import Host
 from torchtune_sys.model.facts.session import Intent
-from torchtune_sys.model.rule import Evidence, Params, Result, Rule, Verdict
+from torchtune_sys.model.rule import Evidence, Params, Result, Rule, Severity, Verdict
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, Unknown, Why
 
@@ -54,6 +54,8 @@ class Look:
         begin = time.perf_counter()
         try:
             facts = probe(self._host, self._intent)
+        except MemoryError:  # ulimit -v, of which each thread's heap takes 64 MiB (glibc): no room to tell where either
+            facts = Missing(Why.FAILED, f"probe {family}", "no memory may be had", "a higher limit on address space (ulimit -v)")
         except Exception:
             facts = Missing(Why.CRASHED, f"probe {family}", _where())
         if self._timings is not None:
@@ -82,7 +84,21 @@ def snapshot(host: Host, intent: Intent, *, timeout_s: float, progress: Progress
 
 def judge(seen: Snapshot, rules: Iterable[Rule], overrides: Overrides | None = None) -> tuple[Result, ...]:
     """The verdict of each rule, in the order given. Never raises for what a rule does."""
-    return tuple(_judge_one(rule, seen, (overrides or {}).get(rule.id, {})) for rule in rules)
+    return tuple(_told(_judge_one(rule, seen, (overrides or {}).get(rule.id, {})), seen) for rule in rules)
+
+
+def _told(result: Result, seen: Snapshot) -> Result:
+    """Where the facts of a report do not decide, a program's own words do; it failed then, however light the defect is elsewhere."""
+    words = seen.said.get(result.rule.id)
+    if words is None or result.verdict not in (Verdict.UNKNOWN, Verdict.NA):
+        return result
+    rule = result.rule
+    if rule.severity is Severity.ADVICE:
+        import msgspec
+
+        rule = msgspec.structs.replace(rule, severity=Severity.WARNING)
+    told = Evidence(subject="a program says", seen=words, source="report")
+    return Result(rule=rule, verdict=Verdict.FAIL, evidence=(told, *result.evidence), why_unknown=result.why_unknown)
 
 
 def _judge_one(rule: Rule, seen: Snapshot, override: Mapping[str, Any]) -> Result:

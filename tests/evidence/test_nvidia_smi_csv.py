@@ -128,7 +128,7 @@ def test_any_table_is_survived(pieces: list[str], rest: str) -> None:
 
 
 def test_a_long_table_costs_little() -> None:
-    started = time.monotonic()
+    started = time.process_time()
     parse_nvidia_smi("uuid, memory.total [MiB]\n" + "".join(f"GPU-{n}, 1 MiB\n" for n in range(100_000)))
     parse_nvidia_smi("index, memory.total [MiB]\n" + "0, 1 MiB\n" * 100_000)
-    assert time.monotonic() - started < 4
+    assert time.process_time() - started < 60  # a second or two; hours if each row were compared with all others

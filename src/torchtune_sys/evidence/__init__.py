@@ -39,7 +39,7 @@ def read(text: str, name: str, intent: Intent | None = None) -> Snapshot | None:
     nothing = Missing(Why.NOT_RECORDED, name, "not in the report")
     told = {family: nothing if found.get(family) is None else found[family] for family in FAMILIES}
     kinds = [*(["collect_env"] if paste.lines.recognised else []), *parts] or ["text"]
-    return Snapshot(**told, intent=intent, origin=f"report ({', '.join(kinds)})")
+    return Snapshot(**told, intent=intent, origin=f"report ({', '.join(kinds)})", said=paste.said)
 
 
 class _Paste:
@@ -47,16 +47,18 @@ class _Paste:
 
     def __init__(self, raw: str, text: str, intent: Intent) -> None:
         from torchtune_sys.evidence import driver, report_lines
+        from torchtune_sys.knowledge import sentences
 
         self.raw, self.text, self.intent = raw, text, intent
         self.lines = report_lines.parse_lines(text)
         self.module = driver.module_version(text)
         self.told = driver.driver_facts(None, self.module, text) is not None
+        self.said = sentences.said(text)
 
     def useful(self) -> bool:
         lines = self.lines
         judged = any(words in line for line in lines.complaints for words in _JUDGED)
-        return bool(lines.recognised or lines.packages or self.told or judged)
+        return bool(lines.recognised or lines.packages or self.told or self.said or judged)
 
 
 def _lines(paste: _Paste) -> dict[str, Any]:

@@ -197,7 +197,7 @@ def torch_facts(lines: Lines) -> Fact[Torch]:
         else hip,
         xpu=missing(),
         debug=debug in ("true", "yes") if debug in ("true", "false", "yes", "no") else missing(),
-        arch_list=missing(),
+        arch_list=lines.arches or missing(),
         nccl=_library(lines, "nvidia-nccl", cuda),
         cudnn=_library(lines, "nvidia-cudnn", cuda),
         source=SOURCE,

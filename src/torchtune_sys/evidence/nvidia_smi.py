@@ -163,9 +163,11 @@ def _header(text: str) -> dict[str, Any]:
 
 
 _FIRST = re.compile(
-    r"\|\s*(?P<index>\d{1,3})\s+(?P<name>\S[^|\n]*?)\s*(?P<persistence>\bOn\b|\bOff\b|N/A|ERR!)\s*"
-    r"\|\s*(?P<id>(?:[0-9A-Fa-f]{4,8}:)?[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7])\s+(?P<display>\S+)\s*\|\s*(?P<ecc>[^|\n]*?)\s*\|"
+    r"\|\s*(?P<index>\d{1,3})\s+(?P<name>\S[^|\n]*?)\s*(?P<persistence>\bOn\b|\bOff\b|N/A|ERR!|WDDM|TCC|MCDM)\s*"
+    r"\|\s*(?P<id>(?:[0-9A-Fa-f]{4,8}:)?[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7]|N/A)\s+(?P<display>\S+)\s*\|\s*(?P<ecc>[^|\n]*?)\s*\|"
 )
+_WINDOWS = ("WDDM", "TCC", "MCDM")
+"""Driver models of Windows, where the table of Linux has the persistence mode; on Jetson the address is N/A."""
 _SECOND = re.compile(
     r"\|\s*\S+\s+(?P<temperature>\d+C|N/A|ERR!)\s+\S+\s+(?P<power>[^|\n]*?)\s*"
     r"\|\s*(?P<memory>[^|\n]*?)\s*\|\s*(?P<utilization>\d+%|N/A|ERR!)\s+(?P<mode>[^|\n]*?)\s*\|"
@@ -211,7 +213,9 @@ def _row(first: re.Match[str], second: re.Match[str] | None, third: re.Match[str
         "index": int(first["index"]),
         "name": smi.convert(str, first["name"]),
         "pci_address": smi.convert(smi.bus_id, first["id"]),
-        "persistence": smi.convert(lambda words: words == "On", first["persistence"]),
+        "persistence": smi.convert(lambda words: words == "On", first["persistence"])
+        if first["persistence"] not in _WINDOWS
+        else smi.missing("not-supported", f"{first['persistence']}: a driver for Windows"),
         "display": smi.convert(lambda words: words == "On", first["display"]),
         "ecc_uncorrected_volatile": smi.convert(_count, first["ecc"]),
     }

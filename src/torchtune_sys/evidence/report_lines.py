@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 import msgspec
 
+from torchtune_sys.evidence import other_collectors
 from torchtune_sys.evidence.partial import missing
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.python import Distribution, normalised
@@ -41,12 +42,21 @@ class Lines(msgspec.Struct, frozen=True, kw_only=True):
     recognised: bool
     driver: tuple[str, str] = ("", "")
     """Driver version and its CUDA in a line copied out of nvidia-smi's head."""
+    arches: tuple[str, ...] = ()
+    """What torch's own configuration says that it has code for."""
 
 
 def clean(text: str) -> str:
     """Without colours, carriage returns and what editors put in front of a file."""
-    text = text[:SIZE_LIMIT].removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n").replace("\u00a0", " ")
-    return re.sub(r"\x1b\[[0-9;?]*[ -/]*[@-~]", "", text)
+    text = (
+        text[:SIZE_LIMIT]
+        .removeprefix("\ufeff")
+        .replace("\r\n", "\n")
+        .replace("\r", "\n")
+        .replace("\u00a0", " ")
+        .replace("\uff1a", ": ")
+    )
+    return other_collectors.unfolded(re.sub(r"\x1b\[[0-9;?]*[ -/]*[@-~]", "", text))
 
 
 def parse_lines(text: str) -> Lines:
@@ -66,14 +76,17 @@ def parse_lines(text: str) -> Lines:
             values[found[1]] = found[2].strip()
             if found[1] == "Flags" and _wrapped(lines, number):
                 values["Flags"] = ""
+    others, gpus, arches = other_collectors.values(text)
+    values = {**others, **values}
     return Lines(
         values=values,
         packages=tuple(_packages(lines)),
-        gpus=tuple(_gpus(lines, values)),
+        gpus=tuple(_gpus(lines, values)) or gpus,
         complaints=tuple(dict.fromkeys(_complaints(lines)))[:50],
         env=_environment(lines),
         recognised=bool(_OF_ITS_OWN & values.keys()),
         driver=_driver_line(text),
+        arches=arches,
     )
 
 
@@ -86,7 +99,9 @@ def _wrapped(lines: list[str], number: int) -> bool:
 def _packages(lines: list[str]) -> Iterator[Distribution]:
     listed = re.compile(r"\[(pip3?|conda|pip\d\.\d+)\]\s+([A-Za-z0-9][\w.-]*)(?:==|\s+)(\d[\w.+!-]*)(?:\s+(\S+))?")
     printed = re.compile(r"\btorch\.__version__\s*[:=]\s*['\"]?(\d[\w.+]*)")  # what setup.py of an extension prints
-    plain = re.compile(r"^[\s>|]*(torch|torchvision|torchaudio|triton|numpy|vllm|nvidia-[a-z0-9-]+)(?:==|\s+)v?(\d[\w.+]*)\s*$")
+    plain = re.compile(
+        r"^[\s>|-]*(torch|[Tt]orch[Vv]ision|torchaudio|triton|[Nn]um[Pp]y|vllm|nvidia-[a-z0-9-]+)(?:==|:\s*|\s+)v?(\d[\w.+]*)(?: @\S+)?\s*$"
+    )
     name = ""
     for line in lines:
         line = line[:1000]
@@ -98,7 +113,7 @@ def _packages(lines: list[str]) -> Iterator[Distribution]:
             continue
         found = plain.match(line)
         if found:
-            yield Distribution(name=found[1], version=found[2], location="pip")
+            yield Distribution(name=normalised(found[1]), version=found[2], location="pip")
         elif found := printed.search(line):
             yield Distribution(name="torch", version=found[1], location="pip")
         elif line.startswith("Name: "):

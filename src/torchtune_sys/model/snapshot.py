@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
 
 from torchtune_sys.model.facts import Fact
@@ -45,6 +47,8 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     intent: Intent
     origin: str = "live"
     """``live``, ``root /mnt``, ``recording x.json``, ``tree x.tar.bz2`` or ``report (collect_env)``."""
+    said: Mapping[str, str] = {}
+    """Of a report: rule id → the line in which a program itself says what that rule stands for."""
 
 
-FAMILIES = tuple(name for name in Snapshot.__struct_fields__ if name not in {"intent", "origin"})
+FAMILIES = tuple(name for name in Snapshot.__struct_fields__ if name not in {"intent", "origin", "said"})

@@ -1,0 +1,79 @@
+"""What programs say in so many words, and the rule that it fails; and the like of it that says something else."""
+
+from __future__ import annotations
+
+import pytest
+
+from conftest import judge
+from torchtune_sys import evidence
+from torchtune_sys.knowledge.sentences import rules_named, said
+from torchtune_sys.model.rule import Severity, Verdict
+from torchtune_sys.rules import by_id
+
+NUMPY = "A module that was compiled using NumPy 1.x cannot be run in\nNumPy 2.1.0 as it may crash.\nTraceback (most recent call last):\n"
+SYMBOL = "undefined symbol: _ZN3c104cuda9SetDeviceEi"
+SAYINGS = [
+    ("RuntimeError: DataLoader worker (pid 9) is killed by signal: Bus error. dataloader's workers are out of shared memory.", "dev-shm-too-small"),
+    ("n1:7:7 [0] include/shm.h:28 NCCL WARN Call to posix_fallocate failed : No space left on device", "dev-shm-too-small"),
+    ("Error while creating shared memory segment /dev/shm/nccl-Ab1 (size 9637888), error: No space left on device (28)", "dev-shm-too-small"),
+    ("RuntimeError: DataLoader worker (pid(s) 1, 2) exited; DataLoader worker (pid 9) is killed by signal: Killed.", "oom-kill-logged"),
+    (f'{NUMPY}  File "/v/lib/python3.10/site-packages/torch/__init__.py", line 1477, in <module>', "numpy2-with-old-torch"),
+    ("RuntimeError: operator torchvision::nms does not exist", "torch-torchvision-mismatch"),
+    (f"ImportError: /v/site-packages/torchvision/_C.so: {SYMBOL}", "torch-torchvision-mismatch"),
+    (f"OSError: /v/site-packages/torchaudio/lib/libtorchaudio.so: {SYMBOL}", "torch-torchaudio-mismatch"),
+    (f"ImportError: /v/site-packages/flash_attn_2_cuda.cpython-310-x86_64-linux-gnu.so: {SYMBOL}", "extension-torch-abi-mismatch"),
+    ("ImportError: /v/site-packages/torch/lib/libtorch_cuda.so: undefined symbol: ncclCommShrink", "torch-import-fails"),
+    ("AssertionError: Torch not compiled with CUDA enabled\nMy card: RTX 3090", "cpu-only-build"),
+    ("RuntimeError: Unexpected error from cudaGetDeviceCount(). Error 802: system not yet initialized", "fabric-manager-not-running"),
+    ("RuntimeError: Error 803: system has unsupported display driver / cuda driver combination", "nvml-driver-library-mismatch"),
+    ("RuntimeError: CUDA error: uncorrectable ECC error encountered", "gpu-ecc-uncorrectable"),
+    ("ncclInvalidUsage: Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 50000", "several-ranks-on-one-gpu"),
+    ("socket.cpp:1023] The server socket has failed to bind to [::]:29500 (errno: 98 - Address already in use).", "master-port-in-use"),
+    ("KeyError: 'getpwuid(): uid not found: 1234'", "container-uid-without-passwd"),
+    ('docker: Error response from daemon: could not select device driver "" with capabilities: [[gpu]].', "container-toolkit-missing"),
+    ("a.cu:1: #error -- unsupported GNU version! gcc versions later than 12 are not supported!", "host-compiler-too-new"),
+    ("The detected CUDA version (12.4) mismatches the version that was used to compile\nPyTorch (11.8).", "nvcc-torch-cuda-mismatch"),
+    ("RuntimeError: Ninja is required to load C++ extensions\nninja==1.11.1", "ninja-not-on-path"),
+]  # fmt: skip
+OTHERS = [
+    "OSError: [Errno 28] No space left on device",
+    "Error while creating shared memory segment /dev/shm/nccl-Ab1 (size 9637888), error: Permission denied (13)",
+    f'{NUMPY}  File "/v/lib/python3.10/site-packages/pandas/__init__.py", line 1, in <module>',
+    f"ImportError: /v/site-packages/torch/lib/libtorch_python.so: {SYMBOL}",
+    "ImportError: /v/site-packages/torch/lib/libtorch_cuda.so: undefined symbol: __nvJitLinkComplete_12_4",
+    "AssertionError: Torch not compiled with CUDA enabled\nI have a MacBook and want to train on the CPU",
+    "docker run --gpus all ...\nRuntimeError: Error 803: system has unsupported display driver / cuda driver combination",
+    "RuntimeError: Ninja is required to load C++ extensions",
+    "OSError: [Errno 98] Address already in use: ('0.0.0.0', 8080)",
+]
+
+
+@pytest.mark.parametrize(("text", "rule"), SAYINGS, ids=[rule for _, rule in SAYINGS])
+def test_a_sentence_fails_its_rule(text: str, rule: str) -> None:
+    seen = evidence.read(f"Hello,\n> {text}\nbye", "issue.txt")
+    assert seen is not None
+    failed = {name: found for name, found in judge(seen).items() if found.verdict in (Verdict.FAIL, Verdict.CRASHED)}
+    assert set(failed) == {rule}
+    assert failed[rule].rule.severity is not Severity.ADVICE
+    assert text.split("\n")[0][:40].split()[0] in failed[rule].evidence[0].seen
+
+
+@pytest.mark.parametrize("text", OTHERS)
+def test_words_that_have_other_causes(text: str) -> None:
+    assert said(text) == {}
+
+
+def test_facts_of_the_report_go_before_words() -> None:
+    text = "PyTorch version: 2.6.0\n[pip3] torch==2.6.0\n[pip3] numpy==1.26.4\n" + SAYINGS[4][0]
+    seen = evidence.read(text, "issue.txt")
+    assert seen is not None
+    assert judge(seen)["numpy2-with-old-torch"].verdict is Verdict.PASS
+
+
+def test_each_names_a_rule() -> None:
+    assert rules_named() <= by_id().keys()
+
+
+def test_it_survives_any_length() -> None:
+    assert said("could not select device driver " * 20_000) == {}
+    assert said("/torchvision/" + "x" * 200_000) == {}
