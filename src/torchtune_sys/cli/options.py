@@ -8,7 +8,6 @@ from typing import Any, TypeVar
 import click
 
 _F = TypeVar("_F", bound=Callable[..., Any])
-Decorator = Callable[[_F], _F]
 
 INTENT = ("ranks", "nodes", "threads", "workers", "data", "checkpoints", "python", "live")
 NO_INTENT: Mapping[str, Any] = {**dict.fromkeys(INTENT), "data": (), "checkpoints": (), "live": False}
@@ -16,7 +15,7 @@ NO_INTENT: Mapping[str, Any] = {**dict.fromkeys(INTENT), "data": (), "checkpoint
 DESCRIPTION = ("system", "machine", "gpu", "gpus", "driver", "kernel")
 """What describes a host that is not there yet (``cli/described.py``)."""
 PROFILES = ("workstation", "single-node", "cluster", "container", "ci")
-COUNT = click.IntRange(min=1, max=1_000_000)
+COUNT = click.IntRange(min=1)
 
 
 def together(options: Sequence[Callable[[Any], Any]]) -> Callable[[_F], _F]:

@@ -6,7 +6,7 @@ Most lines of a log say nothing: a line is looked at (and recorded) only if it h
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 
 WORDS = (
     "NVRM: ", "nvidia-nvswitch", "detected NVSwitch ", "gsp_", "device inaccessible", ": NVIDIA ", "DRM: VRAM", "IO_PAGE_FAULT", "DMAR: [",
@@ -54,7 +54,6 @@ def _plain(line: str) -> str:
     return line
 
 
-Stamp = Callable[[str], "float | None"]
 _NAMES = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 _MONTHS = {name: number for number, name in enumerate(_NAMES, 1)}
 _HEAD = 120

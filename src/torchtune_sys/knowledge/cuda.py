@@ -134,13 +134,3 @@ def architecture_of(cc: Version) -> Architecture | None:
     """
     found = [arch for arch in architectures() if arch.first_cc <= cc[:2] <= arch.last_cc]
     return min(found, key=lambda arch: (arch.last_cc[0] - arch.first_cc[0], arch.last_cc[1] - arch.first_cc[1]), default=None)
-
-
-def last_branch_for(cc: Version) -> int | None:
-    """The last driver branch that serves GPUs of this compute capability; None while the newest one does.
-
-    >>> last_branch_for((6, 1)), last_branch_for((3, 7)), last_branch_for((7, 5)), last_branch_for((9, 0))
-    (580, 470, None, None)
-    """
-    found = architecture_of(cc)
-    return found.last_branch if found else None

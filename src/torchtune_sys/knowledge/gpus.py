@@ -21,7 +21,6 @@ class GpuModel(msgspec.Struct, frozen=True, kw_only=True):
     """Four hex digits."""
     architecture: str
     compute_capability: Version
-    pcie_generation: int | None
     data_centre: bool
     """Has HBM or is sold for servers: its memory has ECC, and it runs without a display."""
     nvswitch: bool
@@ -66,7 +65,6 @@ def _model(row: dict[str, str]) -> GpuModel:
         device_ids=tuple(row["pci_device_ids"].split()),
         architecture=row["arch"].split()[0],
         compute_capability=cc,
-        pcie_generation=int(row["pcie_gen"]) if row["pcie_gen"].isdigit() else None,
         data_centre=not row["name"].startswith(("RTX", "GB10")),
         nvswitch=_is_switched(row["name"]),
         source=row["source"],

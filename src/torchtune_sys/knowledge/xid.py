@@ -1,12 +1,10 @@
-"""What an Xid means and asks for: NVIDIA's catalogue."""
+"""What an Xid means and asks for: NVIDIA's catalogue (docs.nvidia.com/deploy/xid-errors)."""
 
 from __future__ import annotations
 
 import msgspec
 
 from torchtune_sys.knowledge import tables
-
-REFERENCE = "https://docs.nvidia.com/deploy/xid-errors/"
 
 
 class Xid(msgspec.Struct, frozen=True, kw_only=True):

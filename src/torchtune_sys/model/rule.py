@@ -91,7 +91,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     family: str
     doc: str
     cause: str = ""
-    """The slug of the known cause that this rule stands for (the vocabulary shared with ``diagnose``)."""
+    """The slug of the known cause that this rule stands for; the smoke test names causes by the same slugs."""
     fix: tuple[Action, ...] = ()
     params: tuple[Param, ...] = ()
     applies: Gate | None = None
