@@ -22,6 +22,23 @@ def test_a_better_value_at_boot_is_not_lowered(configured: str, written: str) ->
     assert [step.text for step in change.steps if isinstance(step, Line)] == [f"kernel.pid_max = {written}"]
 
 
+@pytest.mark.parametrize(
+    ("name", "line", "said"),
+    [
+        ("99-z.conf", "kernel.pid_max = 8192", "99-z.conf:1 (= 8192) wins at boot"),
+        ("99-z.conf", "kernel.pid_ma? = 8192", ""),
+        ("99-z.conf", "-kernel.pid_max", "99-z.conf:1 excludes it"),
+        ("99-a.conf", "-kernel.pid_max", ""),
+    ],
+)
+def test_who_wins_at_boot(name: str, line: str, said: str) -> None:
+    """As systemd-sysctl does: a pattern never beats the key itself, and ``-key`` takes back what files before it set."""
+    files = {"/proc/sys/kernel/pid_max": "4096\n", f"/etc/sysctl.d/{name}": f"{line}\n"}
+    (change,) = Seen(recording("healthy", files=files, dirs={"/etc/sysctl.d": [name]}), [RULE]).plan.changes
+    told = [words for words in change.later if name in words]
+    assert said in told[0] if said else not told
+
+
 def on(kernel: str, files: dict[str, str], base: str = "healthy", **intent: int) -> Seen:
     answers = recording(base)["answers"]
     uname = {**answers[UNAME], "release": kernel}

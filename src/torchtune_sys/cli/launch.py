@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from torchtune_sys.cli import options as shared
 from torchtune_sys.errors import UserError
 
 if TYPE_CHECKING:
@@ -53,7 +52,7 @@ for a mistake in the command line or no local rank.
 """,
 )
 @click.option("--local-rank", type=click.IntRange(min=0), metavar="N", help="[LOCAL_RANK, or what mpirun or srun sets]")
-@click.option("--nproc-per-node", "ranks", type=shared.COUNT, metavar="N", help="Ranks on this host. [from the job]")
+@click.option("--nproc-per-node", "ranks", type=click.IntRange(1, 1_000_000), metavar="N", help="Ranks on this host. [from the job]")
 @click.option("--one-thread-per-core", is_flag=True, help="Only the first hardware thread of each core.")
 @click.option("--memory/--no-memory", default=True, help="Whether to set a memory policy, too.")
 @click.option("--strict", is_flag=True, help="End with 125 where the rank cannot be bound.")

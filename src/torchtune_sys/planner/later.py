@@ -41,7 +41,11 @@ def _sysctl_winners(setting: Setting) -> Iterator[str]:
     by_systemd, by_procps = setting.systemd, setting.procps
     if isinstance(by_systemd, Assignment) and _after_ours(by_systemd):
         yield f"{by_systemd.source} (= {by_systemd.value}) wins at boot: systemd-sysctl reads it after our file"
-    if isinstance(by_procps, Assignment) and (_file(by_procps) == "/etc/sysctl.conf" or _after_ours(by_procps)):
+    if isinstance(by_systemd, Missing) and by_systemd.detail.startswith(_EXCLUDED):
+        place = by_systemd.detail.removeprefix(_EXCLUDED)
+        if _name(place) >= _name(SYSCTL_FILE):  # in our own file a person's lines stand behind ours
+            yield f"{place} excludes it: at boot systemd-sysctl then leaves out what our file says"
+    if isinstance(by_procps, Assignment) and (_is_last(by_procps) or _after_ours(by_procps)):
         yield f"{by_procps.source} (= {by_procps.value}) wins under sysctl --system, which reads it last"
     if isinstance(setting.cmdline, Assignment):
         yield f"{setting.cmdline.source} sets it earlier at boot; our file wins"
@@ -58,15 +62,26 @@ def _by_hand(present: Fact[str] | None, key: str) -> Iterator[str]:
                 yield f"a line by hand in {SYSCTL_FILE} (= {value.strip()}) wins at boot: it stands behind ours"
 
 
-def _file(found: Assignment) -> str:
-    path, _, number = found.source.rpartition(":")
-    return path if number.isdigit() else found.source
+_EXCLUDED = "excluded in "
+"""How the fact begins where the last line of a key is ``-key`` without a value (sysctl.d(5))."""
+
+
+def _file(source: str) -> str:
+    path, _, number = source.rpartition(":")
+    return path if number.isdigit() else source
+
+
+def _is_last(found: Assignment) -> bool:
+    return not found.is_pattern and _file(found.source) == "/etc/sysctl.conf"
+
+
+def _name(source: str) -> str:
+    return _file(source).rpartition("/")[2]
 
 
 def _after_ours(found: Assignment) -> bool:
     """Files are read in the order of their names, whatever directory they are in; and a pattern never beats the key itself."""
-    name = _file(found).rpartition("/")[2]
-    return name > SYSCTL_FILE.rpartition("/")[2]
+    return not found.is_pattern and _name(found.source) > _name(SYSCTL_FILE)
 
 
 def effect(action: Action) -> str:

@@ -214,4 +214,4 @@ def assignment(host: Host, line: Fact[Line]) -> Fact[Assignment]:
     if isinstance(host.link(line.file), str):
         real = host.real(line.file)
         source = f"{real}:{line.number} (read as {line.file})" if isinstance(real, str) else source
-    return Assignment(value=" ".join((line.value or "").split()), source=source)
+    return Assignment(value=" ".join((line.value or "").split()), source=source, is_pattern=line.is_pattern)

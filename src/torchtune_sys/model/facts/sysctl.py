@@ -14,6 +14,8 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     """As written; tuned's ``>2048`` (only ever raise to) keeps its sign."""
     source: str
     """``/etc/sysctl.d/10-x.conf:3``, ``tuned profile hpc-compute (/usr/lib/tuned/…/tuned.conf:9)``, ``kernel command line``."""
+    is_pattern: bool = False
+    """Whether the line names the key by a pattern: one that names the key itself wins over it, wherever it stands."""
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
