@@ -150,7 +150,7 @@ def packed(name: str, data: bytes) -> bytes:
     return pack.get(Path(name).suffix, bytes)(data)
 
 
-@pytest.mark.parametrize("prefix", ["", "./", "/", "host/", "./a/b/", "odd name+1/"])
+@pytest.mark.parametrize("prefix", ["", "./", "/", "host/", "./a/b/", "odd name+1/", "/home/me/x/y/z/"])
 @pytest.mark.parametrize("name", ["x.tar", "x.tar.gz", "x.tar.bz2", "x.tar.xz", "no-suffix"])
 def test_archives(tmp_path: Path, name: str, prefix: str) -> None:
     seen = host(put(tmp_path / name, packed(name, tree_tar(prefix))))
@@ -162,7 +162,7 @@ def test_archives(tmp_path: Path, name: str, prefix: str) -> None:
     assert {why(seen.run(("true",))), why(seen.env()), why(seen.ask("uname")), why(seen.space("/"))} == {Why.NOT_RECORDED}
 
 
-@pytest.mark.parametrize("prefix", ["", "a", "a/b"])
+@pytest.mark.parametrize("prefix", ["", "a", "a/b", "home/me/tickets/4711/node-3"])
 def test_copied_trees(tmp_path: Path, prefix: str) -> None:
     grow(tmp_path / prefix)
     seen = host(tmp_path)
@@ -218,6 +218,19 @@ def test_an_archive_that_gnu_tar_wrote(tmp_path: Path) -> None:
     assert host(tmp_path / "x.tgz").number("/sys/class/net/eth1/mtu") == 1500
 
 
+def test_compressed_in_other_ways(tmp_path: Path) -> None:
+    old = lzma.compress(tree_tar(), format=lzma.FORMAT_ALONE)
+    assert host(put(tmp_path / "x.tar.lzma", old)).number("/sys/class/net/eth0/mtu") == 1500
+    twice = gzip.compress(gzip.compress(tree_tar()))
+    assert host(put(tmp_path / "x.tgz", twice)).number("/sys/class/net/eth0/mtu") == 1500
+
+
+def test_a_tree_that_lay_deep_is_named(tmp_path: Path) -> None:
+    grow(tmp_path / "case/4711/node-3")
+    assert host(tmp_path / "case").origin == "tree case: 4711/node-3"
+    assert host(tmp_path / "case/4711").origin == "tree 4711"
+
+
 def test_cut_and_damaged_archives(tmp_path: Path) -> None:
     plain = tree_tar("host/")
     for name in ("x.tar.gz", "x.tar.bz2", "x.tar.xz"):
@@ -246,7 +259,9 @@ def test_bombs_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_no_host_or_several_in_a_tree(tmp_path: Path) -> None:
-    assert "no recorded /proc" in refusal(put(tmp_path / "x.tar", tar((member("a/b/c/proc/x"), b""))))
+    assert "no recorded /proc" in refusal(put(tmp_path / "x.tar", tar((member("a/b/c/d/e/f/proc/1/x"), b""))))
+    assert "no recorded /proc" in refusal(put(tmp_path / "x.tar", tar((member("usr/include/sys/types.h"), b""))))
+    os.remove(tmp_path / "x.tar")
     assert "no recorded /proc" in refusal(tmp_path)
     grow(tmp_path / "one")
     grow(tmp_path / "two")
@@ -348,6 +363,8 @@ def test_a_log_may_begin_with_a_bracket(tmp_path: Path, line: str) -> None:
         (b"PK\x03\x04" + b"\0" * 100, "zip archive"),
         (b"\x28\xb5\x2f\xfd" + b"\0" * 100, "zstd"),
         (b"\x89PNG\r\n" + b"\0" * 100, "picture"),
+        (b"070701" + b"0" * 104 + b"TRAILER!!!\0", "cpio"),
+        (b"\x04\x22\x4d\x18" + b"\0" * 100, "lz4"),
     ],
 )
 def test_binary_garbage(tmp_path: Path, data: bytes, words: str) -> None:

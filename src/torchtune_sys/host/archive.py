@@ -7,7 +7,7 @@ import posixpath
 from torchtune_sys.errors import UnreadableInput
 from torchtune_sys.host.base import TEXT_LIMIT, Stat
 from torchtune_sys.host.tarball import Member, members
-from torchtune_sys.host.tree import Store, TreeHost, find_prefix
+from torchtune_sys.host.tree import Store, TreeHost, called, find_prefix
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.values import Missing, Why
 
@@ -120,5 +120,6 @@ def archive(data: bytes, name: str) -> TreeHost:
         raise UnreadableInput(
             f"{name}: a damaged or truncated archive: {error}, after {count} entries", "copy it again"
         ) from None
-    store.look_below(find_prefix(store, name))
-    return TreeHost(store, f"tree {posixpath.basename(name)}", lambda _place: Why.NOT_RECORDED)
+    prefix = find_prefix(store, name)
+    store.look_below(prefix)
+    return TreeHost(store, called(posixpath.basename(name), prefix), lambda _place: Why.NOT_RECORDED)

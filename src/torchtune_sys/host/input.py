@@ -20,6 +20,14 @@ _STRANGERS = (
     (b"\x28\xb5\x2f\xfd", "compressed with zstd", "decompress it first: zstd -d"),
     (b"PK\x03\x04", "a zip archive", "unpack it first: unzip"),
     (b"7z\xbc\xaf\x27\x1c", "a 7-zip archive", "unpack it first: 7z x"),
+    (b"\x04\x22\x4d\x18", "compressed with lz4", "decompress it first: lz4 -d"),
+    (b"LZIP", "compressed with lzip", "decompress it first: lzip -d"),
+    (b"\x1f\x9d", "compressed with compress", "decompress it first: gzip -d"),
+    (b"070701", "a cpio archive", "unpack it first: cpio -id"),
+    (b"070707", "a cpio archive", "unpack it first: cpio -id"),
+    (b"Rar!", "a RAR archive", "unpack it first: unrar x"),
+    (b"hsqs", "a squashfs image", "unpack it first: unsquashfs"),
+    (b"QFI\xfb", "a disk image", "mount it, and give the directory with --root"),
     (b"\x7fELF", "a program", ""),
     (b"\x89PNG", "a picture", "give the text, not a picture of it"),
     (b"\xff\xd8\xff", "a picture", "give the text, not a picture of it"),
@@ -32,7 +40,8 @@ def read_input(path: str, patience_s: float = PATIENCE_S) -> bytes:
     data = _read(path, patience_s)
     if not data.strip():
         raise UnreadableInput(f"{_called(path)}: is empty", "check how it was made")
-    data = _decompressed(data, _called(path))
+    for _ in range(2):  # an upload may have compressed the compressed file again
+        data = _decompressed(data, _called(path))
     for magic, what, todo in _STRANGERS:
         if data.startswith(magic):
             raise UnreadableInput(
@@ -112,7 +121,7 @@ def _decompressed(data: bytes, name: str) -> bytes:
         import bz2
 
         return _bounded(bz2.BZ2File(source), "bzip2", name)
-    if data.startswith(b"\xfd7zXZ\x00"):
+    if data.startswith((b"\xfd7zXZ\x00", b"\x5d\x00\x00")):
         import lzma
 
         return _bounded(lzma.LZMAFile(source), "xz", name)

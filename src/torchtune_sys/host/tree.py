@@ -10,6 +10,7 @@ import errno
 import os
 import stat as modes
 from collections.abc import Callable
+from itertools import islice
 from typing import Any, TypeVar
 
 from torchtune_sys.errors import UnreadableInput
@@ -21,8 +22,40 @@ from torchtune_sys.model.values import Missing, Why
 
 _T = TypeVar("_T")
 
-FAR_DOWN = 2
-"""How many directories deep a recorded /proc and /sys may lie in what was given (``sosreport-x/…``, ``tmp/hwloc/…``)."""
+FAR_DOWN = 5
+"""How many directories deep a recorded /proc and /sys may lie in what was given (``sosreport-x/…``, ``home/me/tickets/4711/host/…``)."""
+_WIDE = 1000
+"""How many directories of one depth are looked into."""
+_KNOWN = {
+    # fmt: off
+    "proc": {
+        "cmdline",
+        "cpuinfo",
+        "diskstats",
+        "driver",
+        "fs",
+        "interrupts",
+        "loadavg",
+        "locks",
+        "mdstat",
+        "meminfo",
+        "modules",
+        "mounts",
+        "net",
+        "pressure",
+        "self",
+        "stat",
+        "swaps",
+        "sys",
+        "thread-self",
+        "uptime",
+        "version",
+        "vmstat",
+    },
+    # fmt: on
+    "sys": {"block", "bus", "class", "dev", "devices", "firmware", "fs", "hypervisor", "kernel", "module", "power"},
+}
+"""Some of what lies in the kernel's own /proc and /sys."""
 
 
 class Store(abc.ABC):
@@ -165,31 +198,48 @@ def folder(path: str) -> TreeHost:
     _listed(path)
     store = FolderStore(path)
     prefix = find_prefix(store, path)
-    return TreeHost(
-        FolderStore(path + prefix), f"tree {os.path.basename(path.rstrip('/')) or path}", lambda _place: Why.NOT_RECORDED
-    )
+    name = os.path.basename(path.rstrip("/")) or path
+    return TreeHost(FolderStore(path + prefix), called(name, prefix), lambda _place: Why.NOT_RECORDED)
+
+
+def called(name: str, prefix: str) -> str:
+    """What a recorded tree is called; with the way to it where it lay deep.
+
+    >>> called("host.tgz", "/host"), called("tickets", "/4711/node-3")
+    ('tree host.tgz', 'tree tickets: 4711/node-3')
+    """
+    return f"tree {name}: {prefix[1:]}" if prefix.count("/") > 1 else f"tree {name}"
 
 
 def find_prefix(store: Store, name: str) -> str:
-    """Where in the tree the recorded /proc and /sys lie: ``""`` or up to two directories. Raises UnreadableInput."""
+    """Where in the tree the recorded /proc and /sys lie: ``""``, or some directories down. Raises UnreadableInput."""
     level = [""]
     for _ in range(FAR_DOWN + 1):
-        found = [top for top in level if _is_folder(store, f"{top}/proc") or _is_folder(store, f"{top}/sys")]
+        found = [top for top in level if _is_recorded(store, top)]
         if len(found) == 1:
             return found[0]
         if found:
             shown = ", ".join(top.lstrip("/") for top in found[:4])
             raise UnreadableInput(f"{name}: holds {len(found)} recorded hosts ({shown} …)", "give one of them")
-        level = [f"{top}/{entry}" for top in level for entry in _some_names(store, top) if _is_folder(store, f"{top}/{entry}")]
+        below = (f"{top}/{entry}" for top in level for entry in _some_names(store, top))
+        level = list(islice((place for place in below if _is_folder(store, place)), _WIDE))
     raise UnreadableInput(
         f"{name}: holds no recorded /proc or /sys (looked {FAR_DOWN} directories deep)",
         "give a tree with proc/ and sys/ in it, or a recording made with: torchtune-sys record",
     )
 
 
+def _is_recorded(store: Store, top: str) -> bool:
+    """Whether a host's /proc or /sys lies here. ``/usr/include`` has a directory ``sys``, too; what was given itself is taken at its word."""
+    there = [name for name in _KNOWN if _is_folder(store, f"{top}/{name}")]
+    if not there or len(there) == len(_KNOWN) or not top:
+        return bool(there)
+    return any(entry in _KNOWN[there[0]] or entry.isdecimal() for entry in _some_names(store, f"{top}/{there[0]}"))
+
+
 def _some_names(store: Store, top: str) -> tuple[str, ...]:
     names = store.names(top or "/")
-    return () if isinstance(names, Missing) else names[:1000]
+    return () if isinstance(names, Missing) else names[:_WIDE]
 
 
 def _is_folder(store: Store, place: str) -> bool:
