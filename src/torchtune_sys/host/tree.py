@@ -26,35 +26,15 @@ FAR_DOWN = 5
 """How many directories deep a recorded /proc and /sys may lie in what was given (``sosreport-x/…``, ``home/me/tickets/4711/host/…``)."""
 _WIDE = 1000
 """How many directories of one depth are looked into."""
+# fmt: off
 _KNOWN = {
-    # fmt: off
     "proc": {
-        "cmdline",
-        "cpuinfo",
-        "diskstats",
-        "driver",
-        "fs",
-        "interrupts",
-        "loadavg",
-        "locks",
-        "mdstat",
-        "meminfo",
-        "modules",
-        "mounts",
-        "net",
-        "pressure",
-        "self",
-        "stat",
-        "swaps",
-        "sys",
-        "thread-self",
-        "uptime",
-        "version",
-        "vmstat",
+        "cmdline", "cpuinfo", "diskstats", "driver", "fs", "interrupts", "loadavg", "locks", "mdstat", "meminfo", "modules",
+        "mounts", "net", "pressure", "self", "stat", "swaps", "sys", "thread-self", "uptime", "version", "vmstat",
     },
-    # fmt: on
     "sys": {"block", "bus", "class", "dev", "devices", "firmware", "fs", "hypervisor", "kernel", "module", "power"},
 }
+# fmt: on
 """Some of what lies in the kernel's own /proc and /sys."""
 
 
