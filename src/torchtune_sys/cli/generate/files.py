@@ -23,7 +23,12 @@ def plan_options(function: Callable[..., Any]) -> Callable[..., Any]:
             shared.host_options,
             shared.selection_options,
             shared.profile_options,
-            click.option("--safe-only/--unsafe", "safe_only", default=False, help="Leave out what needs a decision."),
+            click.option(
+                "--safe-only/--unsafe",
+                "safe_only",
+                default=False,
+                help="Leave out what needs a decision, or put it in, too (default).",
+            ),
             shared.output_option,
         )
     )(function)
