@@ -183,6 +183,26 @@ def test_boost(path: str, text: str, expected: bool) -> None:
 
 
 @pytest.mark.parametrize(
+    ("driver", "highest", "boost"),
+    [
+        ("cppc_cpufreq", "153\n", None),  # GB10: 3978 MHz instead of 3900 on half of the large cores
+        ("cppc_cpufreq", "150\n", None),
+        ("cppc_cpufreq", "200\n", False),
+        ("cppc_cpufreq", {"error": "not-recorded"}, False),
+        ("amd-pstate", "150\n", False),
+    ],
+)
+def test_a_boost_switch_of_processors_without_boost(driver: str, highest: Any, boost: bool | None) -> None:
+    files: dict[str, Any] = {f"{CPUS}/cpufreq/boost": "0\n"}
+    for cpu_, most in ((0, "108\n"), (15, highest)):
+        files[f"{CPUS}/cpufreq/policy{cpu_}/scaling_driver"] = f"{driver}\n"
+        files |= {f"{CPUS}/cpu{cpu_}/acpi_cppc/highest_perf": most, f"{CPUS}/cpu{cpu_}/acpi_cppc/nominal_perf": most}
+    files[f"{CPUS}/cpu15/acpi_cppc/nominal_perf"] = "150\n"
+    found = cpufreq.boost(host(files))
+    assert found.why is Why.ABSENT if isinstance(found, Missing) else found is boost
+
+
+@pytest.mark.parametrize(
     ("text", "model"),
     [
         ("processor\t: 0\ncpu\t\t: POWER9, altivec supported\n", "POWER9"),

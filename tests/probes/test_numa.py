@@ -152,6 +152,14 @@ def test_missing_files_are_named() -> None:
     assert isinstance(distances, Missing) and distances.why is Why.ABSENT and distances.source.endswith("node0/distance")
 
 
+@pytest.mark.parametrize(("complete", "why"), [(True, Why.ABSENT), (False, Why.NOT_RECORDED)])
+def test_distances_of_the_only_node(complete: bool, why: Why) -> None:
+    host = RecordedHost({"files": {f"{CPUS}/online": "0-3\n"}, "complete": complete}, "test")
+    nodes = numa.probe(host, Intent()).nodes
+    assert not isinstance(nodes, Missing) and [str(node.cpus) for node in nodes] == ["0-3"]
+    assert isinstance(nodes[0].distances, Missing) and nodes[0].distances.why is why
+
+
 def test_nodes_that_all_claim_the_same_cpus_are_one() -> None:
     files = {f"{NODE}/online": "0-1\n", f"{CPUS}/online": "0-7\n", **node(0, "0-7", 10, "10 20"), **node(1, "0-7", 10, "20 10")}
     facts = probe({**files, "/proc/meminfo": "MemTotal: 20480 kB\n"})

@@ -217,6 +217,12 @@ def test_overlay_on_the_host_leads_to_the_disk_of_its_upper_directory() -> None:
     assert kinds(tree) == [("nvme0n1", "nvme")]
 
 
+def test_overlay_in_a_tree_without_its_directories_was_not_recorded() -> None:
+    tree = Tree().mount("41 30 0:80 / /data rw - overlay overlay rw,lowerdir=/l,upperdir=/srv/upper,workdir=/srv/work")
+    disks = tree.probe("/data", complete=False).places[0].disks
+    assert isinstance(disks, Missing) and disks.why is Why.NOT_RECORDED
+
+
 def test_native_nvme_multipath_over_tcp() -> None:
     head = "/sys/devices/virtual/nvme-subsystem/nvme-subsys0/nvme0n1"
     tree = Tree().block(head, "259:1", {"queue/rotational": "0"})

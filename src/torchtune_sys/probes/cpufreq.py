@@ -35,7 +35,22 @@ def boost(host: Host) -> Fact[bool]:
     on = host.word(f"{FREQ}/boost")
     if isinstance(on, Missing):
         return on
+    if on == "0" and host.word(f"{FREQ}/policy0/scaling_driver") == "cppc_cpufreq" and not _more_than_nominal(host):
+        return Missing(Why.ABSENT, f"{FREQ}/boost", "the processors have hardly any frequency above their nominal one")
     return {"0": False, "1": True}.get(on, Missing(Why.UNPARSED, f"{FREQ}/boost", on[:40]))
+
+
+def _more_than_nominal(host: Host) -> bool:
+    """Whether boost would give some CPU 5 % or more. cppc_cpufreq shows the switch, off, on processors without boost, too; half of
+    GB10's large cores would gain 2 %. Source: drivers/cpufreq/cppc_cpufreq.c (boost_supported), Documentation/admin-guide/acpi/cppc_sysfs.rst."""
+    names = host.names(FREQ)
+    for name in () if isinstance(names, Missing) else names:
+        if _is_policy(name):
+            place = f"{CPUS}/cpu{name[6:]}/acpi_cppc"
+            highest, nominal = host.number(f"{place}/highest_perf"), host.number(f"{place}/nominal_perf")
+            if isinstance(highest, Missing) or isinstance(nominal, Missing) or highest * 100 >= nominal * 105:
+                return True  # not told: then the switch says what it says
+    return False
 
 
 def _policy(host: Host, folder: str, driver: Fact[str], cpu: int | None) -> CpuPolicy:
