@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +35,14 @@ def load(name: str, **overlay: Any) -> Snapshot:
 def judge(seen: Snapshot) -> dict[str, Result]:
     """Results of the whole catalogue, by rule id."""
     return {result.rule.id: result for result in engine.judge(seen, CATALOGUE)}
+
+
+@contextmanager
+def alone_with(program: str) -> Iterator[None]:
+    """One at a time on this machine: the control groups that ``program`` makes have the same names each time."""
+    with open(program, "rb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 @pytest.fixture

@@ -28,7 +28,7 @@ def start(folder: Path, front: str, beside: str) -> subprocess.Popen[str]:
 @pytest.mark.parametrize(("front", "beside", "status"), [("pass", YIELDS, 0), ("assert 0", "pass", 1), ("pass", "assert 0", 1)])
 def test_either_one_counts_and_the_last_line_is_pytest_s(front: str, beside: str, status: int, tmp_path: Path) -> None:
     child = start(tmp_path, front, beside)
-    said = child.communicate(timeout=60)[0]
+    said = child.communicate(timeout=120)[0]
     closing = [line for line in said.splitlines() if line.startswith(("1 passed in ", "1 failed in "))]
     assert [line.split()[1] for line in closing] == ["failed" if text == "assert 0" else "passed" for text in (front, beside)]
     assert said.splitlines()[-1] == closing[-1] and child.returncode == status
@@ -36,11 +36,11 @@ def test_either_one_counts_and_the_last_line_is_pytest_s(front: str, beside: str
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 130)])
 def test_both_end_when_it_is_interrupted(number: signal.Signals, status: int, tmp_path: Path) -> None:
-    waits = "pathlib.Path('{0}').touch(); time.sleep(60)\n"
+    waits = "pathlib.Path('{0}').touch(); time.sleep(300)\n"
     child = start(tmp_path, waits.format("one"), waits.format("two"))
-    until = time.monotonic() + 30
+    until = time.monotonic() + 90
     while not ((tmp_path / "one").exists() and (tmp_path / "two").exists()) and time.monotonic() < until:
         time.sleep(0.05)
     child.send_signal(number)
-    said = child.communicate(timeout=30)[0]
+    said = child.communicate(timeout=120)[0]
     assert said.count("KeyboardInterrupt") >= 2 and child.returncode == status, said

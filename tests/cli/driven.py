@@ -79,3 +79,18 @@ def environment(changes: dict[str, str] | None = None) -> dict[str, str]:
     steering = ("NO_COLOR", "FORCE_COLOR", "TORCHTUNE_SYS_CONFIG", "TORCHTUNE_SYS_DEBUG", "WORLD_SIZE", "OMP_NUM_THREADS")
     kept = {name: value for name, value in os.environ.items() if name not in steering}
     return {**kept, **(changes or {})}
+
+
+def shown(leader: int) -> str:
+    """All that came to a terminal once nobody writes to it any more; in one piece only where nothing else runs."""
+    parts = []
+    while True:
+        try:
+            part = os.read(leader, 65536)
+        except OSError:  # EIO: the last writer closed
+            break
+        if not part:
+            break
+        parts.append(part)
+    os.close(leader)
+    return b"".join(parts).decode()

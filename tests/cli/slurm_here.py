@@ -117,7 +117,7 @@ def _stop(pid_file: Path) -> None:
 
 def _wait(root: Path, env: dict[str, str]) -> None:
     said = ""
-    for _ in range(150):
+    for _ in range(900):
         said = subprocess.run(["sinfo", "-h", "-o", "%T"], env=env, capture_output=True, text=True, timeout=30).stdout
         if said.strip() == "idle":
             return

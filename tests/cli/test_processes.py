@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import resource
 import signal
 import subprocess
@@ -13,7 +14,7 @@ import time
 from pathlib import Path
 
 import pytest
-from driven import HOSTS, PROGRAM, RULES, environment, run
+from driven import HOSTS, PROGRAM, RULES, environment, run, shown
 
 SMALL = str(HOSTS / "base" / "system.json")
 
@@ -62,7 +63,7 @@ def start(tool: Path, *arguments: str) -> subprocess.Popen[str]:
 
 
 def started(tool: Path) -> list[int]:
-    for _ in range(1000):
+    for _ in range(6000):
         if (tool.parent / "pids").exists():
             return [int(word) for word in (tool.parent / "pids").read_text().split()]
         time.sleep(0.01)
@@ -78,7 +79,7 @@ def running(pid: int) -> bool:
 
 
 def gone(pids: list[int]) -> bool:
-    for _ in range(200):
+    for _ in range(2000):
         if not any(map(running, pids)):
             return True
         time.sleep(0.01)
@@ -154,7 +155,7 @@ def test_an_end_that_hangs_is_an_end(tool: Path, number: int, status: int) -> No
     pids = started(tool)
     child.send_signal(number)
     try:
-        assert child.wait(timeout=15) == status
+        assert child.wait(timeout=60) == status
     finally:
         child.kill()
     assert gone(pids)
@@ -162,7 +163,7 @@ def test_an_end_that_hangs_is_an_end(tool: Path, number: int, status: int) -> No
 
 def test_leaving_while_the_module_for_children_is_being_imported() -> None:
     code = "import sys, types; sys.modules['torchtune_sys.host.process'] = types.ModuleType('half'); from torchtune_sys.cli.terminal import leave; leave(7)"
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30)
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert (found.returncode, found.stderr) == (7, "")
 
 
@@ -191,9 +192,8 @@ def test_a_person_sees_what_is_waited_for(tool: Path) -> None:
     )
     os.close(follower)
     out, _ = child.communicate(timeout=60)
-    told = os.read(leader, 65536).decode()
-    os.close(leader)
-    assert "still reading: gpu (2 s)" in told and told.endswith("\x1b[K")
+    told = shown(leader)
+    assert re.search(r"still reading: gpu \([123] s\)", told) and told.endswith("\x1b[K")
     assert b"still reading" not in out
 
 
@@ -204,7 +204,7 @@ def test_a_look_that_did_not_end_is_told_in_the_status(tool: Path, command: str,
         env=environment({"HANGING_TOOL": str(tool)}),
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=120,
     )
     assert found.returncode == status
     assert words in found.stderr and found.stdout
@@ -259,7 +259,7 @@ CRASH = "import torchtune_sys.cli.look as look\ndef now(): raise RuntimeError('t
 
 def crash(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-c", CRASH, *arguments], env=environment(env), capture_output=True, text=True, timeout=30
+        [sys.executable, "-c", CRASH, *arguments], env=environment(env), capture_output=True, text=True, timeout=120
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 import subprocess
@@ -10,6 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+
+from conftest import alone_with
 
 SYSTEMD = "/lib/systemd/systemd"
 
@@ -52,8 +53,7 @@ def told(work: Path, files: Mapping[str, str], commands: str) -> subprocess.Comp
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_text(content)
     argv = ["unshare", "--mount", "--pid", "--fork", "--propagation", "private", "bash", "-c", SCRIPT + commands + AFTER]
-    with open(SYSTEMD, "rb") as only_one:  # all of them would make, and remove, the same control groups
-        fcntl.flock(only_one, fcntl.LOCK_EX)
+    with alone_with(SYSTEMD):
         done = subprocess.run([*argv, "stage", str(work), SYSTEMD], capture_output=True, text=True, timeout=100)
     if not (work / "log").exists() or "has not been booted" in done.stderr:
         pytest.skip(f"no systemd here: {done.stderr.strip()[-300:]}")

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from conftest import alone_with
 from torchtune_sys.model.install import File, Step
 from torchtune_sys.model.provision import Provision
 from torchtune_sys.render.cloud_init import SCRIPT, fits, user_data
@@ -235,7 +236,7 @@ ln -s /etc/systemd/system/told.service "$units/cloud-init.target.wants/"
 export SYSTEMD_NSPAWN_API_VFS_WRITABLE=1 SYSTEMD_NSPAWN_UNIFIED_HIERARCHY=1
 for start in 1 2 3 4; do
     code=0
-    timeout 60 systemd-nspawn -q --register=no --keep-unit -M "newborn-$$" --private-network --console=pipe -D "$root" \
+    timeout 300 systemd-nspawn -q --register=no --keep-unit -M "newborn-$$" --private-network --console=pipe -D "$root" \
         /lib/systemd/systemd </dev/null >"console.$start" 2>&1 || code=$?
     if [ "$code" != 133 ]; then break; fi # 133: it asked to be started again
 done
@@ -259,9 +260,10 @@ def test_a_newborn_machine_is_taken_through_its_restart_to_the_verdict(smoke: in
     seed.write_text(user_data(value, provisioning(value, f"import sys\nprint('trained')\nsys.exit({smoke})\n")))
     (tmp_path / "m").mkdir()
     place = ["unshare", "--mount", "--propagation", "private", "bash", "-c"]
-    done = subprocess.run(
-        [*place, _BOOT, "boot", str(tmp_path / "m"), str(seed)], capture_output=True, text=True, check=False, timeout=200
-    )
+    with alone_with(str(shutil.which("systemd-nspawn"))):
+        done = subprocess.run(
+            [*place, _BOOT, "boot", str(tmp_path / "m"), str(seed)], capture_output=True, text=True, check=False, timeout=900
+        )
     if "starts" not in done.stdout:
         pytest.skip(f"no machine could be started here: {done.stderr[-300:]}")
     assert "starts 2, the last ended with 0" in done.stdout, done.stdout + done.stderr

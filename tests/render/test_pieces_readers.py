@@ -200,11 +200,11 @@ rm -rf /etc/udev/rules.d
 mkdir /etc/udev/rules.d
 cp rules /etc/udev/rules.d/99-torchtune-sys.rules
 /lib/systemd/systemd-udevd >log 2>&1 & pid=$!
-for turn in $(seq 100); do if [ -S /run/udev/control ]; then break; fi; sleep 0.05; done
+for turn in $(seq 1200); do if [ -S /run/udev/control ]; then break; fi; sleep 0.05; done
 for action in add change; do
     echo 128 >"$2/read_ahead_kb"
     udevadm trigger --action=$action --sysname-match="$3"
-    udevadm settle --timeout=20
+    udevadm settle --timeout=90
     cat "$2/read_ahead_kb" "$2/scheduler"
 done
 kill $pid

@@ -115,7 +115,7 @@ mkdir -p /run/dbus /run/systemd/logind.conf.d
 cp "$1"/*.conf /run/systemd/logind.conf.d
 dbus-daemon --system --fork --nopidfile
 /lib/systemd/systemd-logind >"$1/log" 2>&1 & pid=$!
-for turn in $(seq 100); do busctl --list 2>/dev/null | grep -q login1 && break; sleep 0.05; done
+for turn in $(seq 1200); do busctl --list 2>/dev/null | grep -q login1 && break; sleep 0.05; done
 busctl get-property org.freedesktop.login1 /org/freedesktop/login1 org.freedesktop.login1.Manager RemoveIPC
 kill $pid
 wait $pid

@@ -31,7 +31,7 @@ rm -f /etc/sysctl.conf /etc/sysctl.d/*
 echo 'always madvise [never]' >/sys/kernel/mm/transparent_hugepage/enabled
 cp profile /etc/tuned/torchtune-sys/tuned.conf
 tuned --no-dbus --profile torchtune-sys --log "$work/log" --pid /run/tuned/tuned.pid >/dev/null 2>&1 & pid=$!
-for turn in $(seq 200); do grep -q "profile 'torchtune-sys' applied" log 2>/dev/null && break; sleep 0.1; done
+for turn in $(seq 900); do grep -q "profile 'torchtune-sys' applied" log 2>/dev/null && break; sleep 0.1; done
 cp -r proc during
 cat /sys/kernel/mm/transparent_hugepage/enabled >thp-during
 cat /etc/tuned/bootcmdline >bootcmdline 2>/dev/null || :
@@ -93,7 +93,7 @@ echo 'always madvise [never]' >/sys/kernel/mm/transparent_hugepage/enabled
 cp profile /etc/tuned/torchtune-sys/tuned.conf
 dbus-daemon --system --fork --nopidfile
 tuned --log "$work/log" --pid /run/tuned/tuned.pid >/dev/null 2>&1 & pid=$!
-for turn in $(seq 100); do busctl --list 2>/dev/null | grep -q com.redhat.tuned && break; sleep 0.1; done
+for turn in $(seq 900); do busctl --list 2>/dev/null | grep -q com.redhat.tuned && break; sleep 0.1; done
 set +e
 tuned-adm profile torchtune-sys; echo "profile $?"
 tuned-adm active
@@ -155,7 +155,7 @@ printf 'reapply_sysctl = %s\n' "$2" >/etc/tuned/tuned-main.conf
 printf '[main]\nsummary=x\n[sysctl]\nvm.swappiness=60\n' >/etc/tuned/site/tuned.conf
 cp ours /etc/sysctl.d/99-torchtune-sys.conf
 tuned --no-dbus --profile site --log "$work/log" --pid /run/tuned/tuned.pid >/dev/null 2>&1 & pid=$!
-for turn in $(seq 200); do grep -q "profile 'site' applied" log 2>/dev/null && break; sleep 0.1; done
+for turn in $(seq 900); do grep -q "profile 'site' applied" log 2>/dev/null && break; sleep 0.1; done
 sleep 0.2
 cat vm/swappiness
 kill -TERM $pid

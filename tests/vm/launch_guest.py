@@ -9,7 +9,7 @@ from typing import Any
 
 import guest
 
-DEADLINE_S = 360.0
+DEADLINE_S = 1200.0
 
 
 def boot(folder: Path) -> list[dict[str, Any]]:

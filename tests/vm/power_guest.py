@@ -25,7 +25,7 @@ import guest
 import scenarios_guest
 
 MODULES = ("virtio_pci", "virtio_blk")
-BOOT_S, STEP_S = 240.0, 120.0
+BOOT_S, STEP_S = 900.0, 600.0
 STATE_MIB = 512
 PYTHON = Path(sys.executable).resolve()
 SEE = f"{PYTHON} -I -S /sbin/fingerprint.py"
@@ -101,7 +101,7 @@ class Bench:
     def _going(self, disk: Path, command: str) -> Running:
         """A machine that is about to do the command. The words are cut in two, since the line shows what is typed."""
         machine = Running(self, disk, STEP_S, resume=True)
-        machine.tell(f"start {uuid.uuid4()} rw; echo G''O; {command}; echo OV''ER; sleep 100")
+        machine.tell(f"start {uuid.uuid4()} rw; echo G''O; {command}; echo OV''ER; sleep 1000")
         machine.wait("GO")
         return machine
 
@@ -175,7 +175,7 @@ class Monitor:
     """QEMU's control socket (QMP)."""
 
     def __init__(self, path: Path) -> None:
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 90
         self._socket = socket.socket(socket.AF_UNIX)
         while True:
             try:

@@ -18,6 +18,8 @@ from pathlib import Path
 
 from guest import Unavailable, cached, which
 
+from conftest import alone_with
+
 PROGRAMS = ("mmdebstrap", "systemd-nspawn", "nsenter", "unshare")
 RELEASE, PYTHON, TORCH = "bookworm", "3.11", ("torch==2.13.0+cpu", "torchvision==0.28.0")
 SETTINGS = {
@@ -108,7 +110,7 @@ class Machine:
                 parents.append(child)
         return 0
 
-    def run(self, *argv: str, timeout_s: float = 100) -> subprocess.CompletedProcess[str]:
+    def run(self, *argv: str, timeout_s: float = 400) -> subprocess.CompletedProcess[str]:
         return subprocess.run(self._inside(*argv), capture_output=True, text=True, timeout=timeout_s, check=False)
 
     def begin(self, *argv: str) -> subprocess.Popen[bytes]:
@@ -154,6 +156,12 @@ class Machine:
 @contextmanager
 def machine(work: Path, script: str, offline: Path) -> Iterator[Machine]:
     """Started, with the script as /provision.sh. Its control groups go with it."""
+    with alone_with(str(which("systemd-nspawn"))), _machine(work, script, offline) as made:
+        yield made
+
+
+@contextmanager
+def _machine(work: Path, script: str, offline: Path) -> Iterator[Machine]:
     for name in ("upper", "work", "root"):
         (work / name).mkdir()
     (work / "upper/provision.sh").write_text(script)
@@ -177,7 +185,7 @@ def machine(work: Path, script: str, offline: Path) -> Iterator[Machine]:
         )
     made = Machine(work, process)
     try:
-        until(lambda: made.leader() and made.run("systemctl", "is-system-running").stdout.strip() in ("running", "degraded"), 100)
+        until(lambda: made.leader() and made.run("systemctl", "is-system-running").stdout.strip() in ("running", "degraded"), 400)
         yield made
     finally:
         leader = made.leader()
@@ -187,8 +195,8 @@ def machine(work: Path, script: str, offline: Path) -> Iterator[Machine]:
         for each in (process, *made.begun):
             each.kill()
             each.wait()
-        with suppress(TimeoutError):  # another machine may be in them
-            until(_is_tidy, 5)
+        with suppress(TimeoutError):
+            until(_is_tidy, 30)
 
 
 def _is_tidy() -> bool:

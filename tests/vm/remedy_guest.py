@@ -176,7 +176,7 @@ class Machine:
         guest._run("mkswap", "-q", "-L", "swap", str(folder / "swap.img"))
 
     def do(
-        self, script: str, files: dict[str, bytes] | None = None, deadline_s: float = 200.0, append: str = ""
+        self, script: str, files: dict[str, bytes] | None = None, deadline_s: float = 900.0, append: str = ""
     ) -> dict[str, bytes]:
         """Boot, run the script, power off; what it left in its working directory, by name. Raises guest.Failed."""
         self._give({"run": script.encode(), **(files or {})})

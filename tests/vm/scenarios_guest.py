@@ -12,7 +12,7 @@ from pathlib import Path
 
 import guest
 
-DEADLINE_S = 200.0
+DEADLINE_S = 900.0
 TOOLS = ("cryptsetup-bin", "lvm2")
 WANTED = (
     "nvme",

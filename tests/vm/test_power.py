@@ -18,7 +18,7 @@ import torchtune_sys
 
 pytestmark = [pytest.mark.slow, pytest.mark.long]
 
-CUTS = int(os.environ.get("TORCHTUNE_SYS_POWER_CUTS", "8"))
+CUTS = int(os.environ.get("TORCHTUNE_SYS_POWER_CUTS", "5"))
 SEED = 2026
 RECOVER = f"{power.SEE}; echo BETWEEN; busybox sysctl -q -p {power.OWN}; {power.UNDO}; echo UNDO $?; {power.SEE}"
 """As at a start of a real host, what is kept for it is read first."""
@@ -67,7 +67,7 @@ def test_a_power_cut_loses_nothing(stage: Stage, what: str) -> None:
     assert flushes > 10, "nothing was synced"
     table: Counter[str] = Counter()
     wrong = {}
-    for point in power.points(CUTS if what == "apply" else max(4, CUTS // 3), flushes, SEED):
+    for point in power.points(CUTS if what == "apply" else max(3, CUTS // 3), flushes, SEED):
         left, lost = stage.cut(disk, command, *point)
         table[f"{left}: {'recovered' if not lost else 'NOT RECOVERED'}"] += 1
         print(

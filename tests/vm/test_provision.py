@@ -81,14 +81,14 @@ def test_from_bare_to_proven(bare: Machine) -> None:
     assert bare.run("/opt/torch/bin/python", "-c", "import torch").returncode == 0
 
     boot = bare.text("/proc/sys/kernel/random/boot_id")
-    asked = bare.run(*RUN, timeout_s=300)
+    asked = bare.run(*RUN, timeout_s=900)
     assert asked.returncode == 10 and "goes on by itself" in asked.stdout, asked.stdout
     until(lambda: bare.text("/proc/sys/kernel/random/boot_id") not in ("", boot), 100)
     until(lambda: "training" in bare.text("/var/lib/torchtune-sys/provision/where"), 200)
     until(lambda: bare.kill("provision.sh", "smoke.py"), 20)
     assert bare.run("bash", "/provision.sh", "--status").returncode == 3
 
-    proven = bare.run(*RUN, timeout_s=300)
+    proven = bare.run(*RUN, timeout_s=900)
     assert proven.returncode == 0 and proven.stdout.count("nothing to do") == 3, proven.stdout + bare.text(LOG)[-2000:]
     assert "proven: this host, on its CPUs, trains" in proven.stdout
     assert bare.run("bash", "/provision.sh", "--status").returncode == 0
@@ -96,7 +96,7 @@ def test_from_bare_to_proven(bare: Machine) -> None:
     assert bare.text("/proc/sys/vm/swappiness").strip() == "11"
 
     before = bare.state()
-    again = bare.run(*RUN, "--stages", "install,tune", timeout_s=300)
+    again = bare.run(*RUN, "--stages", "install,tune", timeout_s=900)
     assert again.returncode == 0 and again.stdout.count("nothing to do") == 3
     assert bare.state() == before and len(before) > 20000
     assert bare.run(*RUN[:4], "--check").returncode == 0

@@ -120,7 +120,7 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
         machine = remedy_guest.Machine(folder, remedy_guest.system(folder), remedy_guest.tool(folder))
         files = {"readers": SCRIPT.encode(), "kinds.py": (guest.HERE / "remedy_kinds.py").read_bytes()}
         files["fingerprint.py"] = (guest.HERE / "fingerprint.py").read_bytes()
-        told = Story(*(machine.do(script, files, deadline_s=700) for script in (FIRST, SECOND, THIRD)))
+        told = Story(*(machine.do(script, files, deadline_s=1500) for script in (FIRST, SECOND, THIRD)))
     except guest.Unavailable as why:
         pytest.skip(f"no virtual machine here: {why}")
     print("boots and their work:", [f"{took:.0f} s" for took in machine.boots_s])
