@@ -8,10 +8,9 @@ import msgspec
 
 from torchtune_sys.knowledge import torch as known
 from torchtune_sys.knowledge.install_torch import MACHINES, Build, builds
+from torchtune_sys.knowledge.torch import Capability
 from torchtune_sys.model.install import Refused, Wheel
 from torchtune_sys.model.version import Version, show, version
-
-Capability = tuple[int, int]
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):
@@ -141,7 +140,8 @@ def _none_such(place: Place, wish: str, what: str, newest: str, cpu: bool) -> Re
         way = "leave the build to torchtune-sys, or name one of these"
     else:
         blocked = "build"
-        reason = f"no CUDA build of it for {place.machine} is on record with the GPUs that it holds code for"
+        of_gpus = "" if cpu else " with the GPUs that it holds code for"
+        reason = f"no {'CPU' if cpu else 'CUDA'} build of it for {place.machine} is on record{of_gpus}"
         way = "ask for another release"
     return Refused(
         key="torch", what=what, reason=reason, blocked_by=(blocked,), newest=newest, way=way, source=known.newest().source

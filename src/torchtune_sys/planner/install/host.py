@@ -10,6 +10,7 @@ from torchtune_sys.knowledge import torch as torches
 from torchtune_sys.knowledge.cuda import Architecture, architecture_of, architectures
 from torchtune_sys.knowledge.install_python import Python, glibc_of, packaged
 from torchtune_sys.knowledge.tables import rows
+from torchtune_sys.knowledge.torch import Capability
 from torchtune_sys.model.facts.gpu import Gpu
 from torchtune_sys.model.facts.system import Os
 from torchtune_sys.model.install import Refused
@@ -19,8 +20,6 @@ from torchtune_sys.model.values import Missing, absent, known
 from torchtune_sys.model.version import Version, version
 from torchtune_sys.rules import CATALOGUE, driver_state
 from torchtune_sys.rules.torch_build import capability, machine
-
-Capability = tuple[int, int]
 
 
 class Card(msgspec.Struct, frozen=True, kw_only=True):
