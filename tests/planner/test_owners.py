@@ -98,6 +98,29 @@ def test_what_the_active_profile_of_tuned_sets(host: str, mine: bool) -> None:
     assert mine or plan.changes
 
 
+ENTRIES = "/boot/loader/entries"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "found"),
+    [
+        (("", ""), "changes"),
+        (("iommu=pt", "iommu=pt"), "waiting"),
+        (("iommu=pt", ""), "some boot entries have iommu=pt and some do not"),
+        (("", "iommu=strict"), "the next boot has iommu=strict, which grubby would replace"),
+    ],
+)
+def test_what_the_next_boot_has_already_is_not_taken_away_by_undo(arguments: tuple[str, str], found: str) -> None:
+    """grubby replaces an argument of the same name, and its inverse would take what an administrator had set."""
+    files = {f"{ENTRIES}/{n}.conf": f"title x\noptions root=/dev/sda1 {word}\n" for n, word in enumerate(arguments)}
+    files |= {f"{ENTRIES}/0-rescue.conf": "options root=/dev/sda1 iommu=off\n", "/usr/sbin/grubby": ""}
+    dirs = {ENTRIES: [name.rpartition("/")[2] for name in files if name.startswith(ENTRIES)]}
+    plan = planned("iommu-translates-gpu-traffic.fail", {"files": files, "dirs": dirs})
+    keys = [change.key for change in getattr(plan, found, ())]
+    reasons = [refusal.reason for refusal in plan.refused if refusal.key == "kernel argument iommu"]
+    assert keys == ["kernel argument iommu"] if found in ("changes", "waiting") else reasons[0].startswith(found)
+
+
 def test_on_rpm_ostree_arguments_go_by_its_tool() -> None:
     """There /etc may be written; only the boot loader belongs to the image."""
     plan = planned("iommu-translates-gpu-traffic.fail", {"files": {"/run/ostree-booted": "", "/usr/bin/grubby": ""}})

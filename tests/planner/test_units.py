@@ -39,6 +39,13 @@ def test_one_that_is_not_installed_is_refused() -> None:
     ]
 
 
+def test_one_that_is_masked_is_refused() -> None:
+    mask = {"links": {"/etc/systemd/system/systemd-timesyncd.service": "/dev/null"}}
+    seen = Seen(recording(f"{RULE}.fail", files={UNIT: "[Service]\n"}, **mask), [by_id()[RULE]])
+    found = planner.plan(seen.facts, seen.results, ground.probe(seen.host, (), tuple(steps.unit_files(SERVICE))))
+    assert found.changes == () and "systemd-timesyncd is masked" in found.refused[0].reason
+
+
 @pytest.mark.parametrize(
     ("told", "changes"),
     [

@@ -26,7 +26,7 @@ def command(argv: tuple[str, ...]) -> None:
         raise Failed(f"{' '.join(argv)}: {found.detail or found.why.value}")
     if found.rc:
         said = (found.stderr.strip() or found.stdout.strip()).splitlines()
-        raise Failed(f"{' '.join(argv)}: {said[-1] if said else f'ended with status {found.rc}'}")
+        raise Failed(f"{' '.join(argv)}: {' '.join(said[-2:]) or f'ended with status {found.rc}'}")
 
 
 def state(unit: str) -> UnitState:

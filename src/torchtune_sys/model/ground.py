@@ -68,6 +68,8 @@ class Ground(msgspec.Struct, frozen=True, kw_only=True):
     """Where a change belongs then."""
     image: str = ""
     """``rpm-ostree`` where /etc may be written but the kernel's arguments belong to a tool."""
+    boot_entries: tuple[tuple[str, ...], ...] = ()
+    """By entry of the boot loader, the kernel arguments of the next boot; empty where that could not be seen."""
     tuned: tuple[Tuned, ...] = ()
     device_names: dict[str, str] = {}
     """``major:minor`` → kernel name of the block device (``sda``, ``dm-0``)."""

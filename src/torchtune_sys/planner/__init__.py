@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
-from torchtune_sys.model.actions import Needs, Safety, Service
+from torchtune_sys.model.actions import KernelArgument, Needs, Safety, Service
 from torchtune_sys.model.ground import OWNED, Ground
 from torchtune_sys.model.plan import Change, Line, Plan, Refusal
 from torchtune_sys.model.rule import Result
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, known
-from torchtune_sys.planner import files, owners, steps, wishes
+from torchtune_sys.planner import arguments, files, owners, steps, wishes
 from torchtune_sys.planner.install.findings import steps_for
 
 __all__ = ["part", "places", "plan", "still_asked", "service_units"]
@@ -67,10 +67,13 @@ def still_asked(results: Iterable[Result]) -> frozenset[str]:
 
 
 def _is_made(change: Change, ground: Ground, made_already: frozenset[str]) -> bool:
-    """Whether nothing is left but to wait: every step stands in a file of ours, or was done by an earlier run."""
+    """Whether nothing is left but to wait: every step stands in a file of ours or at the next boot, or was done by an earlier run."""
     if change.needs is Needs.NOTHING:
         return False
-    return all(files.stands(step, ground) if isinstance(step, Line) else change.key in made_already for step in change.steps)
+    made = change.key in made_already
+    if isinstance(change.action, KernelArgument):
+        made = made or arguments.stands(change.action.argument, ground)
+    return all(files.stands(step, ground) if isinstance(step, Line) else made for step in change.steps)
 
 
 def _one(s: Snapshot, ground: Ground, group: wishes.Group) -> Change | Refusal | None:

@@ -11,6 +11,7 @@ from torchtune_sys.model.ground import Ground
 from torchtune_sys.model.plan import Refusal
 from torchtune_sys.model.rule import Result
 from torchtune_sys.model.snapshot import Snapshot
+from torchtune_sys.model.values import Missing, known
 from torchtune_sys.planner import owners, wishes
 
 _SIGNS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.,:=/+@%")
@@ -30,6 +31,24 @@ def is_plain(argument: str) -> bool:
     (True, False, False, False)
     """
     return bool(argument) and argument[0] not in "-=" and _SIGNS.issuperset(argument)
+
+
+def stands(argument: str, ground: Ground) -> bool:
+    """Whether every entry of the boot loader has it already."""
+    return bool(ground.boot_entries) and all(argument in words for words in ground.boot_entries)
+
+
+def in_the_way(s: Snapshot, argument: str, ground: Ground) -> str:
+    """What grubby would not only add to, and its inverse not bring back (grubby(8): a new value replaces the old ones)."""
+    name = argument.partition("=")[0]
+    running = () if isinstance(s.system, Missing) else known(s.system.cmdline, ())
+    entries = ground.boot_entries or (running,)
+    for word in (word for words in entries for word in words):
+        if word.partition("=")[0] == name and word != argument:
+            return f"the next boot has {word}, which grubby would replace: give both by hand"
+    if any(argument in words for words in ground.boot_entries):
+        return f"some boot entries have {argument} and some do not: give it to all of them by hand"
+    return ""
 
 
 def arguments(

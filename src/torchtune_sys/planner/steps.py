@@ -22,7 +22,7 @@ from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.target import AtLeast, AtMost, Exactly, OneOf, Target, choice, met
 from torchtune_sys.model.values import Missing, Why, absent, known
 from torchtune_sys.planner import lasting, later
-from torchtune_sys.planner.arguments import is_plain
+from torchtune_sys.planner.arguments import in_the_way, is_plain, stands
 from torchtune_sys.planner.wishes import Group
 
 COUNTERPARTS = {
@@ -75,6 +75,8 @@ def _unit(s: Snapshot, ground: Ground, action: Service) -> tuple[Step, ...] | st
     if action.state == "restarted":
         return "a restart is for a person to choose"
     looked = [ground.files.get(path, Missing(Why.NOT_RECORDED, path)) for path in unit_files(action)]
+    if any(isinstance(found, Missing) and found.detail.endswith(" /dev/null") for found in looked):
+        return f"{action.unit} is masked: somebody does not want it here (systemctl unmask {action.unit})"
     if all(absent(found) for found in looked) and s.origin.partition(" ")[0] in ("live", "root"):
         return f"{action.unit} is not installed here"
     wanted = action.state == "enabled"
@@ -137,7 +139,7 @@ def change(s: Snapshot, ground: Ground, group: Group) -> Change | Refusal | None
         case ModuleOption(module=module, option=option):
             made = (Line(path=MODPROBE_FILE, key=group.key, text=f"options {module} {option}"),)
         case KernelArgument(argument=argument):
-            made = _argument(ground, group.key, argument)
+            made = _argument(s, ground, group.key, argument)
         case _:
             made = "torchtune-sys has no way to do it"
     if isinstance(made, str):
@@ -260,7 +262,7 @@ def _limit_word(item: str, value: int | None) -> str:
     return "unlimited" if value is None else str(-(-value // 1024) if item in _IN_KIB else value)
 
 
-def _argument(ground: Ground, key: str, argument: str) -> tuple[Step, ...] | str:
+def _argument(s: Snapshot, ground: Ground, key: str, argument: str) -> tuple[Step, ...] | str:
     if not is_plain(argument):
         return f"boot loaders read {argument!r} differently"
     if ground.image == "rpm-ostree":
@@ -271,6 +273,8 @@ def _argument(ground: Ground, key: str, argument: str) -> tuple[Step, ...] | str
             ),
         )
     if "grubby" in ground.tools:
+        if not stands(argument, ground) and (reason := in_the_way(s, argument, ground)):
+            return reason
         return (
             Command(
                 argv=("grubby", "--update-kernel=ALL", f"--args={argument}"),

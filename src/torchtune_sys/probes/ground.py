@@ -8,7 +8,7 @@ from torchtune_sys.host.base import Host
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.ground import TOOLS, Ground, Tuned, UnitState
 from torchtune_sys.model.values import Missing, Why
-from torchtune_sys.probes import tuned
+from torchtune_sys.probes import boot_entries, tuned
 
 _PROGRAM_DIRS = ("/usr/sbin", "/usr/bin", "/sbin", "/bin")
 _DAEMONS = {"udevadm": "/run/udev/control", "systemctl": "/run/systemd/system"}
@@ -40,6 +40,7 @@ def probe(host: Host, paths: Iterable[str], files: Iterable[str], units: Iterabl
         owner=owner,
         way=way,
         image="rpm-ostree" if host.exists("/run/ostree-booted") is True else "",
+        boot_entries=boot_entries.probe(host),
         tuned=tuple(Tuned(option=name, value=value, source=source) for name, value, source in tuned.read(host).others),
         device_names=_device_names(host, wanted),
     )
