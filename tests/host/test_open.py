@@ -218,6 +218,13 @@ def test_an_archive_that_gnu_tar_wrote(tmp_path: Path) -> None:
     assert host(tmp_path / "x.tgz").number("/sys/class/net/eth1/mtu") == 1500
 
 
+def test_archives_in_an_archive_or_directory_are_named(tmp_path: Path) -> None:
+    """A must-gather holds one for each node, a support case the archives of several hosts."""
+    words = refusal(put(tmp_path / "x.tar", tar((member("nodes/a/sysinfo.tgz"), b"x"), (member("nodes/b/sysinfo.tgz"), b"x"))))
+    assert "but archives (nodes/a/sysinfo.tgz, nodes/b/sysinfo.tgz)" in words
+    assert "but archives (x.tar)" in refusal(tmp_path)
+
+
 def test_compressed_in_other_ways(tmp_path: Path) -> None:
     old = lzma.compress(tree_tar(), format=lzma.FORMAT_ALONE)
     assert host(put(tmp_path / "x.tar.lzma", old)).number("/sys/class/net/eth0/mtu") == 1500
@@ -261,7 +268,7 @@ def test_bombs_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 def test_no_host_or_several_in_a_tree(tmp_path: Path) -> None:
     assert "no recorded /proc" in refusal(put(tmp_path / "x.tar", tar((member("a/b/c/d/e/f/proc/1/x"), b""))))
     assert "no recorded /proc" in refusal(put(tmp_path / "x.tar", tar((member("usr/include/sys/types.h"), b""))))
-    os.remove(tmp_path / "x.tar")
+    (tmp_path / "x.tar").unlink()
     assert "no recorded /proc" in refusal(tmp_path)
     grow(tmp_path / "one")
     grow(tmp_path / "two")

@@ -26,6 +26,7 @@ FAR_DOWN = 5
 """How many directories deep a recorded /proc and /sys may lie in what was given (``sosreport-x/…``, ``home/me/tickets/4711/host/…``)."""
 _WIDE = 1000
 """How many directories of one depth are looked into."""
+_PACKED = (".tar", ".tgz", ".tar.gz", ".tar.xz", ".tar.bz2")
 # fmt: off
 _KNOWN = {
     "proc": {
@@ -194,6 +195,7 @@ def called(name: str, prefix: str) -> str:
 def find_prefix(store: Store, name: str) -> str:
     """Where in the tree the recorded /proc and /sys lie: ``""``, or some directories down. Raises UnreadableInput."""
     level = [""]
+    packed: list[str] = []
     for _ in range(FAR_DOWN + 1):
         found = [top for top in level if _is_recorded(store, top)]
         if len(found) == 1:
@@ -201,8 +203,14 @@ def find_prefix(store: Store, name: str) -> str:
         if found:
             shown = ", ".join(top.lstrip("/") for top in found[:4])
             raise UnreadableInput(f"{name}: holds {len(found)} recorded hosts ({shown} …)", "give one of them")
-        below = (f"{top}/{entry}" for top in level for entry in _some_names(store, top))
+        below = [f"{top}/{entry}" for top in level for entry in _some_names(store, top)]
+        packed += [place[1:] for place in below if place.endswith(_PACKED)]
         level = list(islice((place for place in below if _is_folder(store, place)), _WIDE))
+    if packed:
+        raise UnreadableInput(
+            f"{name}: holds no recorded /proc or /sys, but archives ({', '.join(packed[:4])})",
+            "give one of them; out of an archive, unpack it first",
+        )
     raise UnreadableInput(
         f"{name}: holds no recorded /proc or /sys (looked {FAR_DOWN} directories deep)",
         "give a tree with proc/ and sys/ in it, or a recording made with: torchtune-sys record",
