@@ -42,7 +42,7 @@ def test_a_name_that_two_modules_define_is_refused(monkeypatch: pytest.MonkeyPat
     """Joined, the later one would win without a word."""
     defined = script._defined
     monkeypatch.setattr(script, "_defined", lambda tree: (*defined(tree), "twice"))
-    with pytest.raises(ValueError, match="twice is defined in channel and in first"):
+    with pytest.raises(ValueError, match="twice is defined in channel and in killed"):
         script.source()
 
 

@@ -1,4 +1,4 @@
-"""A directory for a run's own files, removed at its end, and what the kernel counted meanwhile."""
+"""A directory for a run's own files, removed at its end."""
 
 from __future__ import annotations
 
@@ -45,24 +45,3 @@ def write(path: str, text: str) -> None:
             file.write(text)
     except OSError as error:
         raise CannotWrite.because(error, path, "make room, or name another directory with --scratch") from None
-
-
-def memory_kills() -> int:
-    """How often the kernel killed a process for lack of memory: in this cgroup (v2, v1), else on this machine."""
-    for path, key in (*_cgroup_files(), ("/proc/vmstat", "oom_kill")):
-        with contextlib.suppress(OSError, ValueError), open(path, encoding="utf-8") as file:
-            for line in file:
-                name, _, count = line.partition(" ")
-                if name == key:
-                    return int(count)
-    return 0
-
-
-def _cgroup_files() -> Iterator[tuple[str, str]]:
-    with contextlib.suppress(OSError), open("/proc/self/cgroup", encoding="utf-8") as file:
-        for line in file.read().splitlines():
-            _, controllers, path = line.split(":", 2)
-            if not controllers:
-                yield f"/sys/fs/cgroup{path}/memory.events", "oom_kill"
-            elif "memory" in controllers.split(","):
-                yield f"/sys/fs/cgroup/memory{path}/memory.oom_control", "oom_kill"

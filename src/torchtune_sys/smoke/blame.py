@@ -12,6 +12,7 @@ from torchtune_sys.knowledge.symptoms import symptom
 from torchtune_sys.model.rule import Verdict
 from torchtune_sys.model.smoke import RankEnd
 from torchtune_sys.smoke.watch import Trouble
+from torchtune_sys.smoke.worker.killed import MORE_MEMORY
 
 _EXIT = re.compile(r"exitcode: (-?\d+)\) local_rank: \d+ \(pid: (\d+)\)")
 """torch/distributed/elastic/agent and multiprocessing/errors: how torchrun says which rank failed."""
@@ -92,7 +93,7 @@ def _of_death(trouble: Trouble, output: str, crash: str, killed_for_memory: bool
         return Blame(
             cause="host-memory-oom",
             seen=f"{seen}: the kernel killed it for lack of memory",
-            remedy="more memory, or a larger limit",
+            remedy=MORE_MEMORY,
         )
     blame = of_text(
         f"{'' if code is None or code >= 0 else ended_by(code)}\n{crash}\n{output[-_TEXT_BYTES:]}", trouble.stage, found

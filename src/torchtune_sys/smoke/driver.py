@@ -20,6 +20,7 @@ from torchtune_sys.smoke.places import innermost
 from torchtune_sys.smoke.script import source
 from torchtune_sys.smoke.watch import Trouble, Watch
 from torchtune_sys.smoke.worker.channel import SOCKET_VARIABLE
+from torchtune_sys.smoke.worker.killed import memory_kills
 
 _GANGS = 6
 """After so many that ended early the rest is left unknown."""
@@ -41,7 +42,8 @@ _JOB_VARIABLES = frozenset(
         "OMPI_COMM_WORLD_SIZE",
     ]
 )
-"""What an outer job set for its own ranks; ours get their own."""
+"""What an outer job set for its own ranks; ours get their own. What begins with PET_ are options of torch's launcher
+(torch/distributed/argparse_util.py), which Kubeflow sets for its nodes."""
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
@@ -86,7 +88,7 @@ class Run(msgspec.Struct, kw_only=True):
 
     def gang(self, stages: list[str]) -> Trouble | None:
         """One start of all ranks, for the stages that are left (all of the level where none is named)."""
-        oom_before = scratch.memory_kills()
+        oom_before = memory_kills()
         with Gang(_argv(self, stages), self.env, os.path.dirname(self.script), SOCKET_VARIABLE) as gang:
             watch = Watch(gang, self.asked.ranks, self.until_s, self.told)
             trouble = watch.run()
@@ -96,7 +98,7 @@ class Run(msgspec.Struct, kw_only=True):
                 raise UserError(f"{self.asked.python}: {gang.failure.detail}", "--python names the interpreter you train with")
         self._learn(watch, trouble)
         if trouble is not None and not (trouble.kind == "not-started" and trouble.stage in self.ends):
-            _blame(self, trouble, gang.output, crash, scratch.memory_kills() > oom_before)
+            _blame(self, trouble, gang.output, crash, memory_kills() > oom_before)
         return trouble
 
     def _learn(self, watch: Watch, trouble: Trouble | None) -> None:
@@ -185,7 +187,7 @@ def _argv(run: Run, stages: list[str]) -> tuple[str, ...]:
 
 
 def _environment(env: Mapping[str, str], asked: Asked) -> dict[str, str]:
-    kept = {name: value for name, value in env.items() if name not in _JOB_VARIABLES}
+    kept = {name: value for name, value in env.items() if name not in _JOB_VARIABLES and not name.startswith("PET_")}
     kept.setdefault("OMP_NUM_THREADS", str(max(1, asked.cpus // asked.ranks)))
     return kept
 

@@ -10,6 +10,7 @@ from torchtune_sys import __version__
 
 ORDER = (
     "channel",
+    "killed",
     "first",
     "here",
     "identity",

@@ -71,7 +71,18 @@ def gemm_is_right(here: Here) -> None:
         differing = same_bits(product, wanted.to(dtype))
         if differing:
             raise Wrong("gemm-wrong", "%d of %d elements of a %s product are wrong" % (differing, size * size, _short(dtype)))
+        _adds_up(here, dtype)
     _rates(here)
+
+
+def _adds_up(here: Here, dtype: torch.dtype) -> None:
+    """A long sum is kept in more bits than its terms: one of ones would stay at 256 in bfloat16's eight, at 16 times as much where
+    16 are added at once. Partial sums of thousands may be rounded (see above), by less than a sixteenth."""
+    terms = 1 << 15
+    ones = torch.ones((16, terms), device=here.device, dtype=dtype)
+    found = float((ones @ ones.t()).min().item())
+    if not abs(found - terms) <= terms / 16:
+        raise Wrong("gemm-wrong", "a %s product adds %d ones to %g: its sums have too few bits" % (_short(dtype), terms, found))
 
 
 def _precisions(here: Here) -> List[torch.dtype]:

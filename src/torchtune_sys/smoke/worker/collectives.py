@@ -16,6 +16,11 @@ from torchtune_sys.smoke.worker.here import QUICK, THOROUGH, Here, Idle, same_bi
 _COUNTS = (1, 3, 1000, 65537, (1 << 20) + 5)
 """Elements: odd ones leave remainders in rings, the large ones take the paths in chunks."""
 _DTYPES = ("float32", "float64", "bfloat16", "float16", "int32", "int64")
+_ASYNCHRONOUS = 1000
+"""Elements of those that are waited for in a second step, as overlapping frameworks do."""
+_WIDE = (1 << 40) + 1
+"""A factor that leaves float32 no room: what is exchanged in 64 bits must not go through less."""
+_DAWDLING_S = 0.05
 _EXACT_IN_BFLOAT16 = 256
 """Integers up to it have a bfloat16 of their own (8 bits); float16 has them up to 2048."""
 
@@ -27,7 +32,7 @@ def exchanges_are_right(here: Here) -> None:
         dtype = getattr(torch, name)
         for count in _COUNTS if name == "float32" else _COUNTS[:3]:
             faults += _reduced(here, dtype, count)
-    for exchange in (_largest, _gathered, _scattered, _broadcast):
+    for exchange in (_ordered, _gathered, _scattered, _broadcast, _swapped, _largest_size, _barrier):
         faults += exchange(here)
     judge(here, faults)
     _bandwidths(here)
@@ -53,18 +58,68 @@ def _compared(what: str, found: torch.Tensor, wanted: torch.Tensor) -> List[Faul
 def _reduced(here: Here, dtype: torch.dtype, count: int) -> List[Fault]:
     if dtype == torch.bfloat16 and here.world > _EXACT_IN_BFLOAT16:
         return []
-    held = _integers_of(here, here.rank, count).to(here.device, dtype)
-    if not _can(here, lambda: dist.all_reduce(held)):
+    factor = _WIDE if dtype in (torch.int64, torch.float64) else 1
+    held = _integers_of(here, here.rank, count).to(here.device, dtype) * factor
+    if not _can(here, lambda: _all_reduce(held)):
         return []
     wanted = sum((_integers_of(here, rank, count).double() for rank in range(here.world)), torch.zeros(count).double())
-    return _compared("all_reduce of %d %s" % (count, str(dtype)[6:]), held, wanted)
+    return _compared("all_reduce of %d %s" % (count, str(dtype)[6:]), held, wanted * factor)
 
 
-def _largest(here: Here) -> List[Fault]:
+def _all_reduce(held: torch.Tensor) -> None:
+    work = dist.all_reduce(held, async_op=held.numel() == _ASYNCHRONOUS)
+    if work is not None:
+        work.wait()
+
+
+def _ordered(here: Here) -> List[Fault]:
     """As gradient scaling asks whether any rank met an inf."""
-    held = torch.tensor([float("inf") if here.rank == here.world - 1 else 0.0, here.rank + 1.0], device=here.device)
-    dist.all_reduce(held, op=dist.ReduceOp.MAX)
-    return _compared("all_reduce (MAX)", held, torch.tensor([float("inf"), float(here.world)]))
+    faults: List[Fault] = []
+    rows = torch.tensor([[float("inf") if rank == here.world - 1 else 0.0, rank + 1.0] for rank in range(here.world)])
+    for op, wanted in (("MAX", rows.amax(0)), ("MIN", rows.amin(0))):
+        held = rows[here.rank].clone().to(here.device)
+        dist.all_reduce(held, op=getattr(dist.ReduceOp, op))
+        faults += _compared("all_reduce (%s)" % op, held, wanted)
+    return faults
+
+
+def _swapped(here: Here) -> List[Fault]:
+    """Between pairs of ranks: each has a part for every other (mixtures of experts), and hands on to the next one (pipelines)."""
+    if here.world == 1 or (here.kind == "cuda" and here.backend == "gloo"):  # gloo does these on the CPU only
+        return []
+    every = [_integers_of(here, rank, here.world * 101) for rank in range(here.world)]
+    given, own = every[here.rank].to(here.device), slice(here.rank * 101, here.rank * 101 + 101)
+    taken = torch.empty_like(given)
+    faults: List[Fault] = []
+    if _can(here, lambda: dist.all_to_all_single(taken, given)):
+        faults += _compared("all_to_all", taken, torch.cat([each[own] for each in every]))
+    before, after = (here.rank - 1) % here.world, (here.rank + 1) % here.world
+    for work in dist.batch_isend_irecv([dist.P2POp(dist.isend, given, after), dist.P2POp(dist.irecv, taken, before)]):
+        work.wait()
+    return faults + _compared("what rank %d sent" % before, taken, every[before])
+
+
+def _largest_size(here: Here) -> List[Fault]:
+    """Rings and trees go other ways with it than with less. Made and judged on the device: on the CPU it would take seconds."""
+    count = _sizes(here)[-1][0] // 4
+    held = torch.arange(count, dtype=torch.int32, device=here.device).remainder_(1021).float()
+    wanted = held * here.world + here.world * (here.world - 1) // 2
+    held += here.rank
+    dist.all_reduce(held)
+    differing = int((held != wanted).sum().item())
+    return [("collective-wrong", "all_reduce of %d float32: %d elements are wrong" % (count, differing))] if differing else []
+
+
+def _barrier(here: Here) -> List[Fault]:
+    """Nobody goes on before the last rank has come, which dawdles."""
+    if here.rank == here.world - 1:
+        time.sleep(_DAWDLING_S)
+        here.store.add("all are here", 1)
+    dist.barrier()
+    here.synchronize()
+    if here.store.add("all are here", 0) == 1:
+        return []
+    return [("collective-wrong", "barrier: a rank went on before rank %d had come" % (here.world - 1))]
 
 
 def _gathered(here: Here) -> List[Fault]:

@@ -8,6 +8,8 @@ import multiprocessing
 import os
 import random
 import resource
+import sys
+import tempfile
 import time
 from typing import Any, Dict, List
 
@@ -24,6 +26,9 @@ _SAMPLES_A_BATCH = 16
 _SAMPLES = 96
 _FILES = 64
 """Files for what is on the way: four batches of seven tensors, each open here and at the worker."""
+_SHARED = "/dev/shm"
+_SOCKET, _LONGEST_SOCKET = "/pymp-12345678/listener-12345678", 107
+"""Where multiprocessing has its sockets below TMPDIR (until Python 3.14, which takes /tmp then), and what unix(7) has room for."""
 _PATIENCE_S = 40.0
 """A worker that says nothing for so long hangs: the loader tells, before this stage's deadline. Workers that do not fork (Python
 3.14) import torch first, which takes seconds."""
@@ -49,7 +54,14 @@ class NumberedSamples(Dataset):
             "seed": torch.initial_seed(),
             "drawn": torch.randint(0, 1 << 62, (1,)),
             "python drawn": random.getrandbits(62),
+            "numpy drawn": _drawn_by_numpy(),
         }
+
+
+def _drawn_by_numpy() -> int:
+    """0 where there is no NumPy: it is not needed, but who augments with it wants its workers seeded, too."""
+    numpy: Any = sys.modules.get("numpy")  # torch imports it where it is
+    return int(numpy.random.randint(1, 1 << 31)) if hasattr(numpy, "random") else 0
 
 
 def worker_starts(rank_process: int, _: int) -> None:
@@ -65,7 +77,13 @@ def loader_delivers(here: Here) -> None:
     except EOFError as error:
         _too_few_files(error)
         raise
-    except RuntimeError as error:
+    except (OSError, RuntimeError) as error:
+        if not os.access(_SHARED, os.W_OK | os.X_OK):
+            seen = "%s, where workers hand over their samples, is missing or cannot be written (%s)" % (_SHARED, error)
+            raise Wrong("dev-shm-too-small", seen, "mount a tmpfs there, open to all (mode 1777)") from error
+        if len(os.fsencode(tempfile.gettempdir())) + len(_SOCKET) > _LONGEST_SOCKET:
+            seen = "the name of the directory for temporary files is too long for the workers' sockets in it: %s"
+            raise Wrong("tmpdir-too-long", seen % tempfile.gettempdir(), "TMPDIR=/tmp") from error
         if "DataLoader timed out" in str(error):
             raise Wrong(
                 "dataloader-worker-hung", "a worker has not delivered its batch in %g s: it timed out" % _PATIENCE_S
@@ -101,6 +119,7 @@ def _deliver(here: Here) -> None:
         )
     _have_ended(sorted(processes))
     _seeds_as_documented(first)
+    _shuffles()
 
 
 def _loader(samples: NumberedSamples, batch: int, seed: int, **more: Any) -> DataLoader:
@@ -117,7 +136,9 @@ def _loader(samples: NumberedSamples, batch: int, seed: int, **more: Any) -> Dat
 
 def _epoch(here: Here, loader: DataLoader, pinned: bool) -> Dict[str, List[int]]:
     """What the samples of one epoch say, in their order. Their content is compared where the model would get it."""
-    told: Dict[str, List[int]] = {"index": [], "worker": [], "process": [], "seed": [], "drawn": [], "python drawn": []}
+    told: Dict[str, List[int]] = {
+        name: [] for name in ("index", "worker", "process", "seed", "drawn", "python drawn", "numpy drawn")
+    }
     offsets = torch.arange(_WORDS, dtype=torch.int32, device=here.device)
     for batch in loader:
         if pinned and not batch["content"].is_pinned():
@@ -164,12 +185,26 @@ def _seeds_as_documented(first: Dict[str, List[int]]) -> None:
         raise Wrong(
             "dataloader-seeds-not-reproducible", "seeds %s; generator seeded alike: %s, otherwise: %s" % (seeds, again, other)
         )
+    by_numpy = [first["numpy drawn"][first["worker"].index(worker)] for worker in seeds]
+    if any(by_numpy) and len({*by_numpy}) != _WORKERS:
+        raise Wrong("dataloader-seeds-equal", "all %d workers draw the same from NumPy" % _WORKERS)
     for worker, seed in seeds.items():
         at = first["worker"].index(worker)
         drawn = torch.randint(0, 1 << 62, (1,), generator=torch.Generator().manual_seed(seed)).item()
         python_drawn = random.Random(seed).getrandbits(62)
         if (first["drawn"][at], first["python drawn"][at]) != (drawn, python_drawn):
             raise Wrong("dataloader-seeds-wrong", "worker %d does not draw what its seed %d gives" % (worker, seed))
+
+
+def _shuffles() -> None:
+    loader = DataLoader(range(_SAMPLES), batch_size=8, shuffle=True, generator=torch.Generator().manual_seed(13))
+    first, second = ([int(sample) for batch in loader for sample in batch] for _ in range(2))
+    if not sorted(first) == sorted(second) == [*range(_SAMPLES)]:
+        raise Wrong("dataloader-loses-samples", "with shuffle=True %d samples are not once each in an epoch" % _SAMPLES)
+    if first == second or first == sorted(first):
+        raise Wrong(
+            "dataloader-not-shuffled", "shuffle=True gives an epoch the order of %s" % ("the last", "the data")[first != second]
+        )
 
 
 def _seeds_of(seed: int) -> Dict[int, int]:

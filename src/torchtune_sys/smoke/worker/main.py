@@ -7,6 +7,7 @@ import faulthandler
 import functools
 import json
 import os
+import signal
 import sys
 import tempfile
 import time
@@ -18,6 +19,7 @@ from torchtune_sys.smoke.worker.channel import channel, last_lines, launching
 from torchtune_sys.smoke.worker.first import IMPORT_S
 from torchtune_sys.smoke.worker.here import DEFAULT, Here, Idle, Unsure, Wrong
 from torchtune_sys.smoke.worker.identity import about, rank_from_scheduler, versions_agree
+from torchtune_sys.smoke.worker.killed import MORE_MEMORY, OUT_OF_MEMORY, memory_kills
 from torchtune_sys.smoke.worker.processes import part
 from torchtune_sys.smoke.worker.promised import container_is_as_promised, promises_in
 from torchtune_sys.smoke.worker.starting import obstacle
@@ -60,9 +62,11 @@ def launch(asked: argparse.Namespace) -> None:
     scratch = asked.scratch or tempfile.mkdtemp(prefix="smoke-")
     rest = [word for word in sys.argv[1:] if word != "--launch"] + ([] if asked.scratch else ["--scratch", scratch])
     where = ["--master-addr", "127.0.0.1", "--master-port", str(asked.master_port)] if asked.master_port else ["--standalone"]
+    kills = memory_kills()
     try:
         torchrun([*where, "--nproc-per-node", str(ranks), os.path.abspath(sys.argv[0]), *rest])
     finally:
+        say_if_memory_ran_out(kills)
         if not asked.scratch:
             import shutil
 
@@ -75,7 +79,7 @@ def perform(here: Here, stage: Stage) -> None:
     channel.tell("begin", stage=stage.name, deadline_s=stage.deadline_s)
     if not channel.driven:
         faulthandler.dump_traceback_later(stage.deadline_s * 2, exit=True)
-    started = time.monotonic()
+    started, kills = time.monotonic(), memory_kills()
     ended: Dict[str, str] = {"verdict": "pass", "cause": "", "seen": "", "remedy": "", "trace": ""}
     try:
         here.remark = ""
@@ -90,6 +94,8 @@ def perform(here: Here, stage: Stage) -> None:
     except Exception as error:
         ended.update(verdict="fail", seen="%s: %s" % (type(error).__name__, error), trace=last_lines(error))
         here.broken = here.broken or stage.together
+        if memory_kills() > kills and not (channel.driven and stage.together):  # the driver knows which rank it was
+            ended.update(cause="host-memory-oom", seen="%s; %s" % (ended["seen"], OUT_OF_MEMORY), remedy=MORE_MEMORY)
     here.verdicts[stage.name] = ended["verdict"]
     channel.tell("end", stage=stage.name, seconds=time.monotonic() - started, **ended)
     if not channel.driven:
@@ -105,6 +111,26 @@ def say_now(here: Here, ended: Dict[str, str]) -> None:
     remedy = "\n    %s" % ended["remedy"] if ended["remedy"] else ""
     sys.stderr.write("rank %d: %s failed: %s%s%s\n" % (here.rank, here.stage, ended["seen"], cause, remedy))
     sys.stderr.flush()
+
+
+def say_if_memory_ran_out(kills: int) -> None:
+    """A rank that the kernel killed has no last word. ``kills``: as many as there were when the ranks began."""
+    if not channel.driven and memory_kills() > kills:
+        sys.stderr.write("the smoke test: %s [host-memory-oom]\n    %s\n" % (OUT_OF_MEMORY, MORE_MEMORY))
+        sys.stderr.flush()
+
+
+def say_why_when_ended() -> None:
+    """torchrun ends the other ranks (SIGTERM) when it misses one: who starts it by hand has only their word."""
+    own, kills = os.getpid(), memory_kills()
+
+    def ended(number: int, _frame: object) -> None:
+        if os.getpid() == own:  # and no worker of a DataLoader
+            say_if_memory_ran_out(kills)
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+
+    signal.signal(signal.SIGTERM, ended)
 
 
 def chosen(asked: argparse.Namespace) -> List[Stage]:
@@ -163,6 +189,8 @@ def main() -> None:
         launch(asked)
         return
     rank_from_scheduler()
+    if not channel.driven:
+        say_why_when_ended()
     here = _here(asked)
     here.world_wish = asked.world
     channel.tell("about", stages=["import"] + [stage.name for stage in stages], **about(here))

@@ -25,6 +25,8 @@ from torchtune_sys.smoke.worker.integers import (
 from torchtune_sys.smoke.worker.models import SmallConvNet, SmallTransformer, bars, loss_of, sentences
 
 _WAYS: Tuple[Dict[str, Any], ...] = ({}, {"find_unused_parameters": True}, {"gradient_as_bucket_view": True})
+_PASSES = 2
+"""After the first pass DDP sorts its buckets anew, in the order in which the gradients came (reducer.cpp, rebuild_buckets)."""
 _OWN_SEED = 11
 _MICRO_BATCHES = 4
 
@@ -60,12 +62,17 @@ def _one_step(here: Here, ways: Dict[str, Any], taken: Dict[str, str], states: D
         net.load_state_dict(first.state_dict())
     branches = [BRANCHES[rank % 2] for rank in range(here.world)] if ways.get("find_unused_parameters") else []
     optimizer = torch.optim.SGD(model.parameters(), lr=STEP_SIZE)
-    inputs, targets = (part.to(here.device) for part in integer_batch(here.rank))
-    linear_loss(model(inputs, branches[here.rank : here.rank + 1]), targets).backward()
-    found = {name: gradient_of(value).clone() for name, value in net.named_parameters()}
+    found: Dict[str, torch.Tensor] = {}
+    wanted: Dict[str, torch.Tensor] = {}
+    for turn in range(_PASSES):
+        optimizer.zero_grad()
+        inputs, targets = (part.to(here.device) for part in integer_batch(here.rank, turn))
+        linear_loss(model(inputs, branches[here.rank : here.rank + 1]), targets).backward()
+        found = {name: gradient_of(value).clone() for name, value in net.named_parameters()}
+        batches = [integer_batch(rank, turn) for rank in range(here.world)]
+        wanted = gradients_alone(first, batches, BATCH * here.world, branches)
+        faults = faults or _gradient_faults(here, "%s, pass %d" % (way, turn), first, found, wanted, branches, turn)
     optimizer.step()
-    wanted = gradients_alone(first, [integer_batch(rank) for rank in range(here.world)], BATCH * here.world, branches)
-    faults += _gradient_faults(here, way, first, found, wanted, branches)
     after = {name: value.detach().double() - STEP_SIZE * wanted[name] for name, value in first.named_parameters()}
     wrong = furthest(here, dict(net.named_parameters()), after)
     if wrong and not faults:
@@ -83,11 +90,12 @@ def _gradient_faults(
     found: Dict[str, torch.Tensor],
     wanted: Dict[str, torch.Tensor],
     branches: Sequence[str],
+    turn: int,
 ) -> List[Fault]:
     wrong = furthest(here, found, wanted)
     if not wrong:
         return []
-    own = gradients_alone(first, [integer_batch(here.rank)], BATCH, branches[here.rank : here.rank + 1])
+    own = gradients_alone(first, [integer_batch(here.rank, turn)], BATCH, branches[here.rank : here.rank + 1])
     kept = [name for name in own if bool((own[name] != wanted[name]).any()) and not same_bits(found[name], own[name])]
     if kept:
         seen = "%s: %s holds the gradient of this rank's data alone; %s" % (way, ", ".join(kept), wrong)

@@ -33,16 +33,14 @@ def autocast_lowers(here: Here, dtype: torch.dtype) -> None:
     left, right = small_integers((8, 8), 1).to(here.device), small_integers((8, 8), 2).to(here.device)
     picture = small_integers((1, 2, 4, 4), 3).to(here.device)
     high: Dict[str, torch.Tensor] = {}
-    with torch.autocast(here.kind, dtype=dtype):
-        functional.linear(left, right)
+    decorated = torch.autocast(here.kind, dtype=dtype)(functional.linear)
+    low = {"a linear with autocast as its decorator": decorated(left, right)}
     high["linear after autocast"] = functional.linear(left, right)
     with torch.autocast(here.kind, dtype=dtype):
-        low = {
-            "linear": functional.linear(left, right),
-            "matmul": left @ right.t(),
-            "bmm": torch.bmm(left[None], right.t()[None])[0],
-            "conv2d": functional.conv2d(picture, picture),
-        }
+        low["linear"] = functional.linear(left, right)
+        low["matmul"] = left @ right.t()
+        low["bmm"] = torch.bmm(left[None], right.t()[None])[0]
+        low["conv2d"] = functional.conv2d(picture, picture)
         high["cross_entropy"] = functional.cross_entropy(low["linear"], torch.arange(8, device=here.device))
         high["mse_loss"] = functional.mse_loss(low["linear"], right)
         high["a sum of two float32"] = left + right

@@ -11,12 +11,13 @@ import torch
 
 from torchtune_sys.smoke.worker.here import Here, Wrong
 from torchtune_sys.smoke.worker.models import SmallTransformer, loss_of, seeded, sentences
+from torchtune_sys.smoke.worker.scaling import new_scaler
 
 _BEFORE, _AFTER = 3, 3
 
 
 class Training:
-    """All that a checkpoint is to hold: weights, the optimizer's memory, the schedule, and the generators (for dropout)."""
+    """All that a checkpoint is to hold: weights, the optimizer's memory, the schedule, the scaler, and the generators (for dropout)."""
 
     def __init__(self, here: Here, seed: int) -> None:
         self.here = here
@@ -24,14 +25,16 @@ class Training:
         self.model = SmallTransformer(dropout=0.2).to(here.device)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-2)
         self.schedule = torch.optim.lr_scheduler.StepLR(self.optimizer, step_size=2, gamma=0.5)
+        self.scaler = new_scaler(here, 2.0**8, 2)
 
     def train(self, first: int, count: int) -> List[float]:
         losses: List[float] = []
         for step in range(first, first + count):
             self.optimizer.zero_grad()
             loss = loss_of(self.model, sentences(32, step), self.here.device)
-            loss.backward()
-            self.optimizer.step()
+            self.scaler.scale(loss).backward()
+            self.scaler.step(self.optimizer)
+            self.scaler.update()
             self.schedule.step()
             losses.append(loss.item())
         return losses
@@ -41,6 +44,7 @@ class Training:
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "schedule": self.schedule.state_dict(),
+            "scaler": self.scaler.state_dict(),
             "generator": torch.get_rng_state(),
         }
         if self.here.kind == "cuda":
@@ -51,6 +55,7 @@ class Training:
         self.model.load_state_dict(held["model"])
         self.optimizer.load_state_dict(held["optimizer"])
         self.schedule.load_state_dict(held["schedule"])
+        self.scaler.load_state_dict(held["scaler"])
         torch.set_rng_state(held["generator"])
         if self.here.kind == "cuda":
             torch.cuda.set_rng_state(held["device generator"], self.here.device)

@@ -24,7 +24,7 @@ class Obstacle(NamedTuple):
 
 def obstacle(port: int) -> Optional[Obstacle]:
     """``port``: where ranks are to meet, 0 for any."""
-    return _few_files() or _no_thread() or _no_loopback() or _no_localhost() or _port_taken(port)
+    return _few_files() or _no_thread() or _no_loopback() or _no_localhost() or (_port_taken(port) if port else _no_own_name())
 
 
 def _few_files() -> Optional[Obstacle]:
@@ -92,9 +92,21 @@ def _no_localhost() -> Optional[Obstacle]:
     )
 
 
+def _no_own_name() -> Optional[Obstacle]:
+    """At that name its ranks meet, whatever torchrun --standalone was told; it tries for minutes, too."""
+    name = socket.getfqdn()
+    wide = socket.has_dualstack_ipv6()
+    try:
+        with socket.create_server(("", 0), family=socket.AF_INET6 if wide else socket.AF_INET, dualstack_ipv6=wide) as listener:
+            port = listener.getsockname()[1]
+            with socket.create_connection((name, port), _LOOPBACK_S):
+                return None
+    except (OSError, UnicodeError) as error:
+        seen = "this host's own name, %s, does not lead here: %s" % (name, getattr(error, "strerror", "") or error)
+        return Obstacle("rendezvous", "hostname-unresolvable", seen, "a line for it in /etc/hosts: 127.0.0.1 %s" % name)
+
+
 def _port_taken(port: int) -> Optional[Obstacle]:
-    if not port:
-        return None
     try:
         with socket.socket() as listener:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as torch does: what is closing does not count

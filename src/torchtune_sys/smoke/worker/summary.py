@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any, Dict, List
 
 import torch
-import torch.distributed as dist
 
+from torchtune_sys.smoke.worker.agreement import word_of
 from torchtune_sys.smoke.worker.here import Here
+from torchtune_sys.smoke.worker.processes import EXCHANGE_S
 
 _WORST = ("fail", "unknown", "pass", "na")
 
 
 def gather(here: Here, kept: List[Dict[str, Any]]) -> List[List[Dict[str, Any]]]:
     """Every rank's events, on rank 0; on the others, and where the ranks lost each other, this rank's own."""
-    if not dist.is_available() or not dist.is_initialized() or here.broken or here.world == 1:
+    if here.store is None or here.broken or here.world == 1:
         return [kept]
-    everyone: List[Any] = [None] * here.world
-    dist.all_gather_object(everyone, kept)
-    return everyone if here.rank == 0 else [kept]
+    here.store.set("kept/%d" % here.rank, json.dumps(kept))  # torch's own exchange of objects takes NumPy
+    if here.rank != 0:
+        return [kept]
+    return [json.loads(word_of(here, "kept/%d" % rank, rank, EXCHANGE_S)) for rank in range(here.world)]
 
 
 def summarize(here: Here, everyone: List[List[Dict[str, Any]]]) -> int:
