@@ -33,6 +33,7 @@ SAYINGS = [
     ('docker: Error response from daemon: could not select device driver "" with capabilities: [[gpu]].', "container-toolkit-missing"),
     ("a.cu:1: #error -- unsupported GNU version! gcc versions later than 12 are not supported!", "host-compiler-too-new"),
     ("The detected CUDA version (12.4) mismatches the version that was used to compile\nPyTorch (11.8).", "nvcc-torch-cuda-mismatch"),
+    ("RuntimeError: HIP error: invalid device function", "rocm-arch-not-in-wheel"),
     ("RuntimeError: Ninja is required to load C++ extensions\nninja==1.11.1", "ninja-not-on-path"),
 ]  # fmt: skip
 OTHERS = [

@@ -71,7 +71,7 @@ def parse_lines(text: str) -> Lines:
     values: dict[str, str] = {}
     lines = text.split("\n")[:50_000]
     for number, line in enumerate(lines):
-        found = keyed.match(line[:20_000])
+        found = keyed.match(re.sub(r" {9,}", " " * 8, line[:20_000]))  # terminals pad lines to their width
         if found and found[1] not in values:
             values[found[1]] = found[2].strip()
             if found[1] == "Flags" and _wrapped(lines, number):

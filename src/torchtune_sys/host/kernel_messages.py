@@ -30,7 +30,7 @@ _ROWS: tuple[_Row, ...] = (
     ("Legacy", "gpu-legacy", r"NVRM: .*supported through the NVIDIA (?P<who>[\w.]{1,20}) Legacy"),
     ("not supported by open", "gpu-needs-proprietary", r"NVRM: .*not supported by open"),
     ("requires use of the", "gpu-needs-open", r"NVRM: .*requires use of the"),
-    ("installed in this", "gpu-unsupported", r"NVRM: installed in this system is not supported by the"),
+    ("system is not supported by the", "gpu-unsupported", r"NVRM: (?:installed )?in this system is not supported by the"),
     ("I/O region assigned", "gpu-bar", r"NVRM: This PCI I/O region assigned to your NVIDIA device is invalid"),
     ("already bound to", "gpu-bound", rf"NVRM: GPU {_PCI} is already bound to (?P<who>\w+)"),
     ("nouveau ", "gpu-bound", rf"(?P<who>nouveau) {_PCI}: (?:NVIDIA [A-Z]{{1,3}}\d|DRM: VRAM)"),

@@ -13,8 +13,25 @@ def failures(text: str) -> Iterator[tuple[str, str, str]]:
     for line in text[:SIZE_LIMIT].splitlines():
         for words, name, why in _COMPLAINTS:
             if words in line and not any(value in line for value in _VALUES):
-                yield name, why, line.strip()[:300]
+                yield name, why, _sentence(line, words)
                 break
+
+
+_BEGINNINGS = ("Failed to initialize NVML", "NVIDIA-SMI", "Unable to determine")
+
+
+def _sentence(line: str, words: str) -> str:
+    """The complaint without the prose or the quotes around it.
+
+    >>> _sentence('I got "Failed to initialize NVML: Unknown Error". Help!', "Unknown Error")
+    'Failed to initialize NVML: Unknown Error'
+    """
+    at = line.index(words)
+    starts = [start for beginning in _BEGINNINGS if (start := line.rfind(beginning, 0, at + len(words))) >= 0]
+    start = max(starts, default=at)
+    quote = line[start - 1 : start] if start else ""
+    end = line.find(quote, start) if quote and quote in "\"'`*" else -1
+    return line[start : end if end > start else None].strip()[:300]
 
 
 _VALUES = ("[GPU is lost]", " : GPU is lost", ">GPU is lost<")

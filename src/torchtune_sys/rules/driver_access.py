@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from torchtune_sys.model.actions import Advice, Environment, Install, Needs
+from torchtune_sys.model.actions import Advice, Environment, Install, Needs, Safety
 from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, rule
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, absent, known, need
@@ -188,6 +188,61 @@ def container_lost_gpu_cgroup(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 
 @rule(
+    id="driver-tools-fail",
+    title="The driver's own tools do not reach the GPUs",
+    severity=Severity.ERROR,
+    fix=(
+        Advice(
+            text="sudo dmesg | grep -i -e nvrm -e nvidia says why; for a container, see first whether nvidia-smi works on its host",
+            safety=Safety.DISPLAY_ONLY,
+        ),
+        Advice(
+            text="under WSL2: update Windows' NVIDIA driver and WSL (wsl --update), and remove NVIDIA driver packages from the distribution"
+        ),
+    ),
+)
+def driver_tools_fail(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """nvidia-smi, or NVML itself, ends in an error that none of the other rules explains.
+
+    Why it matters
+        What NVIDIA's own library does not reach CUDA does not reach either: torch.cuda.is_available() is False, or programs fail at
+        their start.
+
+    When to leave it
+        Never on a host that is to train.
+
+    References
+        https://docs.nvidia.com/deploy/nvml-api/group__nvmlDeviceEnumvs.html (nvmlReturn_t)
+        https://docs.nvidia.com/cuda/wsl-user-guide/
+    """
+    error = nvml_error(s)
+    if not error:
+        gates.nvidia_gpus(s)
+        yield Evidence(subject="NVML", seen="works", verdict=Verdict.PASS, source="NVML")
+        return
+    gpu = need(s.gpu)
+    pasted = gpu.source == "report"
+    if error in _EXPLAINED or (error in _SEEN_ON_THE_HOST and not pasted) or gpu.worked_before or _log_explains(s):
+        raise NotApplicable("another rule tells why")
+    if not pasted and known(need(s.system).container, ""):
+        raise NotApplicable("in a container: see container-lost-gpu-cgroup and gpu-device-permission")
+    seen = gpu.devices.detail if isinstance(gpu.devices, Missing) and gpu.devices.detail else error
+    yield Evidence(subject="NVML", seen=seen, wanted="the GPUs of this host", source=gpu.source)
+
+
+_EXPLAINED = frozenset(
+    ("LIB_RM_VERSION_MISMATCH", "DRIVER_NOT_LOADED", "NO_PERMISSION", "GPU_IS_LOST", "RESET_REQUIRED", "NO_BINDING")
+)
+_SEEN_ON_THE_HOST = frozenset(("LIBRARY_NOT_FOUND", "NO_DEVICES"))
+"""The host's files and its PCI bus tell what is behind these; a pasted line is all that a report has."""
+
+
+def _log_explains(s: Snapshot) -> bool:
+    events = () if isinstance(s.kernel, Missing) or isinstance(s.kernel.events, Missing) else s.kernel.events
+    return any(event.kind == "xid" or event.kind.startswith(("gpu-", "gsp-")) for event in events)
+
+
+@rule(
     id="cuda-stub-library-loaded",
     title="The loader takes CUDA's stub library instead of the driver's",
     severity=Severity.ERROR,
@@ -307,6 +362,7 @@ RULES: tuple[Rule, ...] = (
     rocm_device_permission,
     container_without_gpu_devices,
     container_lost_gpu_cgroup,
+    driver_tools_fail,
     cuda_stub_library_loaded,
     image_contains_driver_libraries,
     wsl_libcuda_link_missing,

@@ -99,7 +99,8 @@ def ib_port_down(s: Snapshot, p: Params) -> Iterator[Evidence]:
     unrecorded = isinstance(told, Missing) and told.why is Why.NOT_RECORDED  # a tree of files belongs to no job
     hca = "" if unrecorded else values(s).get("NCCL_IB_HCA", "")
     reported = False
-    for device, port, why in rdma_links.inactive(devices, hca, _addressed(s), several=(s.intent.nodes or 1) > 1):
+    asked = (s.intent.nodes or 1) > 1 or s.origin.startswith("report")  # nobody pastes the ports of a network that is not used
+    for device, port, why in rdma_links.inactive(devices, hca, _addressed(s), several=asked):
         reported = True
         yield Evidence(
             subject=f"{device.name}:{port.port}",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from torchtune_sys.knowledge import torch as known
@@ -129,6 +130,72 @@ def cuda_build_on_amd_host(s: Snapshot, _p: Params) -> Iterator[Evidence]:
         raise NotApplicable(f"torch {build.version} is a CPU-only build")
     cuda = need(cuda_of(build))
     yield Evidence(subject=f"torch {build.version}", seen=f"built for CUDA {cuda}", wanted="a ROCm build", source=build.location)
+
+
+@rule(
+    id="rocm-arch-not-in-wheel",
+    title="torch's ROCm build holds no code for this AMD GPU",
+    severity=Severity.ERROR,
+    cause="rocm-gpu-arch-not-in-wheel",
+    fix=(
+        Install(
+            text="build torch from source with PYTORCH_ROCM_ARCH set to the GPU's gfx name, or train on a GPU that the wheels serve"
+        ),
+        Advice(
+            text="for a GPU beside one that is served, HSA_OVERRIDE_GFX_VERSION makes ROCm take that one's code (10.3.0 for gfx1031 and gfx1032); "
+            "AMD does not test this"
+        ),
+    ),
+    applies=amd_only,
+)
+def rocm_arch_not_in_wheel(s: Snapshot, _p: Params) -> Iterator[Evidence]:
+    """The wheels for ROCm hold machine code for a list of GPUs; unlike CUDA's there is no form that later or other GPUs could take.
+
+    Why it matters
+        "HIP error: invalid device function", "hipErrorNoBinaryForGpu", or a crash at the first kernel.
+
+    When to leave it
+        Where HSA_OVERRIDE_GFX_VERSION makes ROCm take the GPU for its like, and training was seen to be right.
+
+    References
+        PYTORCH_ROCM_ARCH in .ci/docker of pytorch/pytorch; https://rocm.docs.amd.com/en/latest/reference/gpu-arch-specs.html
+    """
+    from torchtune_sys.knowledge import install_rocm
+
+    build = torch_build(s)
+    if _ROCM_WHEEL.fullmatch(build.version) is None:
+        raise NotApplicable(f"torch {build.version} is no wheel of the PyTorch project whose GPUs a table tells")
+    served = sorted({gfx for wheel in install_rocm.builds() for gfx in wheel.gfx})
+    named = list(_amd_architectures(s))
+    if not named:
+        raise NotApplicable("nothing tells the architecture of these GPUs")
+    for name, gfx in named:
+        yield Evidence(
+            subject=name,
+            seen=f"{gfx}, with torch {build.version}",
+            wanted=f"one of {' '.join(served)}",
+            verdict=Verdict.PASS if gfx in served else Verdict.FAIL,
+            source="PYTORCH_ROCM_ARCH of the wheels",
+        )
+
+
+_ROCM_WHEEL = re.compile(r"2\.\d{1,2}\.\d(?:\.dev\d{8})?\+rocm(?:[56]\.\d|7\.[012])(?:\.\d)?")
+
+
+def _amd_architectures(s: Snapshot) -> Iterator[tuple[str, str]]:
+    """(the GPU, its gfx name), by what torch calls it or by its PCI device."""
+    from torchtune_sys.knowledge import install_rocm
+
+    gpus = () if isinstance(s.gpu, Missing) or isinstance(s.gpu.devices, Missing) else s.gpu.devices
+    for gpu in gpus:
+        found = re.search(r"\b(gfx[0-9a-f]{3,4})\b", gpu.name) if isinstance(gpu.name, str) else None
+        if found:
+            yield f"GPU {gpu.index}", found[1]
+    if gpus or isinstance(s.pci, Missing) or isinstance(s.pci.devices, Missing):
+        return
+    for device in s.pci.devices:
+        if device.vendor == "0x1002" and isinstance(device.device, str) and (gfx := install_rocm.gpu(device.device)[1]):
+            yield f"GPU {device.address}", gfx
 
 
 @rule(
@@ -276,6 +343,7 @@ def cuda_not_available(s: Snapshot, _p: Params) -> Iterator[Evidence]:
 RULES = (
     cpu_only_build,
     cuda_build_on_amd_host,
+    rocm_arch_not_in_wheel,
     rocm_build_on_nvidia_host,
     torch_debug_build,
     torch_import_fails,

@@ -193,6 +193,9 @@ def extension_torch_abi_mismatch(s: Snapshot, _p: Params) -> Iterator[Evidence]:
                 )
 
 
+_COMPILED = ("vllm", "xformers", "flash-attn", "torchtext", "torchao", "sgl-kernel")
+
+
 @rule(
     id="extension-cuda-mismatch",
     title="A compiled package was built for another CUDA than torch",
@@ -221,13 +224,45 @@ def extension_cuda_mismatch(s: Snapshot, _p: Params) -> Iterator[Evidence]:
             yield Evidence(subject="loader", seen=line, wanted=f"a build for CUDA {cuda[0]}", source="report")
     for item in installed(s).values():
         theirs = version(known.local_cuda(item.version))
-        if (
-            item.name.startswith(("vllm", "xformers", "flash-attn", "torchtext", "torchao", "sgl-kernel"))
-            and theirs
-            and theirs[0] != cuda[0]
-        ):
+        if item.name.startswith(_COMPILED) and theirs and theirs[0] != cuda[0]:
             seen = f"built for CUDA {show(theirs)}"
             yield Evidence(subject=f"{item.name} {item.version}", seen=seen, wanted=f"CUDA {cuda[0]}", source=item.location)
+
+
+@rule(
+    id="extension-made-for-cuda",
+    title="A package is made for CUDA, and torch for ROCm",
+    severity=Severity.ERROR,
+    cause="cuda-build-on-amd-host",
+    fix=(
+        Install(
+            text="take the package's build for ROCm (flash-attn: its Composable Kernel or Triton flavour), or do without the package"
+        ),
+    ),
+)
+def extension_made_for_cuda(s: Snapshot, _p: Params) -> Iterator[Evidence]:
+    """A compiled package carries CUDA's version in its own, or asks for nvcc while it is built, beside a ROCm build of torch.
+
+    Why it matters
+        Its kernels are NVIDIA machine code: the import fails, or the build stops for want of nvcc.
+
+    When to leave it
+        Where the package falls back to something that is good enough.
+
+    References
+        https://github.com/Dao-AILab/flash-attention (setup.py, BUILD_TARGET); https://rocm.docs.amd.com/
+    """
+    build = torch_build(s)
+    if isinstance(build.hip, Missing) and "+rocm" not in build.version:
+        raise NotApplicable("torch is no ROCm build")
+    seen = f"with torch {build.version}"
+    for line in need(s.python).complaints:
+        if "nvcc was not found" in line or "CUDA_HOME" in line:
+            yield Evidence(subject="a build", seen=line, wanted="the package's flavour for ROCm", source="report")
+            return
+    for item in installed(s).values():
+        if item.name.startswith(_COMPILED) and known.local_cuda(item.version):
+            yield Evidence(subject=f"{item.name} {item.version}", seen=seen, wanted="its build for ROCm", source=item.location)
 
 
 RULES = (
@@ -236,4 +271,5 @@ RULES = (
     torch_torchaudio_mismatch,
     extension_torch_abi_mismatch,
     extension_cuda_mismatch,
+    extension_made_for_cuda,
 )
