@@ -6,11 +6,13 @@ import re
 from collections.abc import Iterator
 
 from torchtune_sys.knowledge import install as known
-from torchtune_sys.model.install import RUNNING, Command, File, KernelPackages, Step
+from torchtune_sys.model.install import RUNNING, File, KernelPackages, Step
 from torchtune_sys.model.version import version
 from torchtune_sys.planner.install.site import Site, install, root
 
 _DEBIAN = "http://deb.debian.org/debian"
+_ARCHIVES = "/var/cache/apt/archives"
+"""Where apt keeps packages, and root alone writes: in /tmp another user may have put one of that name first."""
 
 
 def repository(site: Site) -> Iterator[Step]:
@@ -22,14 +24,15 @@ def repository(site: Site) -> Iterator[Step]:
         yield from _contrib(site)
         fetch = known.packages(site.system.family, "fetch")
         keyring = "cuda-keyring_1.1-1_all.deb"
+        kept = f"{_ARCHIVES}/{keyring}"
         yield Step(
             key="repository",
             title="NVIDIA's repository",
             actions=(
                 root("apt-get", "update"),
                 install(site, *(fetch.names if fetch else ())),
-                Command(words=("curl", "-fsSL", "-o", f"/tmp/{keyring}", f"{base}/{keyring}")),
-                root("dpkg", "--install", f"/tmp/{keyring}"),
+                root("curl", "-fsSL", "-o", kept, f"{base}/{keyring}"),
+                root("dpkg", "--install", kept),
                 root("apt-get", "update"),
             ),
             why=why,
