@@ -74,20 +74,51 @@ def test_commands_carry_their_inverse() -> None:
 def test_systemd_boot_there_and_back(tmp_path: Path) -> None:
     script, cmdline, calls = tmp_path / "args.sh", tmp_path / "cmdline", tmp_path / "calls"
     script.write_text(kernel_args.systemd_boot(TWO))
-    cmdline.write_text("root=UUID=1 rw iommu=pt,x intel_iommu=pt *\n")
+    cmdline.write_text("root=UUID=1  rw iommu=pt,x intel_iommu=pt *")
+    cmdline.chmod(0o640)
+    root = tmp_path / "root"
+    for kernel in (
+        "lib/modules/6.1/vmlinuz",
+        "lib/modules/6.2-amd64/modules.dep",
+        "boot/vmlinuz-6.2-amd64",
+        "lib/modules/6.3/gone",
+    ):
+        (root / kernel).parent.mkdir(parents=True, exist_ok=True)
+        (root / kernel).touch()
     (tmp_path / "kernel-install").write_text(f'#!/bin/sh\necho "$@" >>{calls}\n')
     (tmp_path / "kernel-install").chmod(0o755)
-    env = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "TORCHTUNE_SYS_CMDLINE": str(cmdline)}
+    env = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "TORCHTUNE_SYS_CMDLINE": str(cmdline), "TORCHTUNE_SYS_ROOT": str(root)}
     for _ in range(2):
         subprocess.run(["sh", str(script)], env=env, check=True, timeout=20)
         assert cmdline.read_text() == "root=UUID=1 rw iommu=pt,x intel_iommu=pt * iommu=pt modprobe.blacklist=nouveau\n"
     subprocess.run(["sh", str(script), "undo"], env=env, check=True, timeout=20)
-    assert cmdline.read_text() == "root=UUID=1 rw iommu=pt,x intel_iommu=pt *\n"
+    assert cmdline.read_text() == "root=UUID=1  rw iommu=pt,x intel_iommu=pt *" and cmdline.stat().st_mode & 0o777 == 0o640
+    made = [f"add 6.1 {root}/lib/modules/6.1/vmlinuz", f"add 6.2-amd64 {root}/boot/vmlinuz-6.2-amd64"]
+    assert calls.read_text().splitlines() == made * 3
     cmdline.unlink()
     subprocess.run(["sh", str(script)], env=env, check=True, timeout=20)
     assert cmdline.read_text().endswith(" iommu=pt modprobe.blacklist=nouveau\n") and "BOOT_IMAGE" not in cmdline.read_text()
+    (tmp_path / "kernel-install").write_text("#!/bin/sh\nexit 1\n")
+    failed = subprocess.run(["sh", str(script)], env=env, capture_output=True, text=True, check=False, timeout=20)
+    assert failed.returncode == 1 and "not every boot entry was made anew" in failed.stderr
     if shutil.which("shellcheck"):
         subprocess.run(["shellcheck", "-o", "all", str(script)], check=True, timeout=60)
+
+
+def test_systemd_boot_leaves_what_was_there_already(tmp_path: Path) -> None:
+    script, cmdline, mine = tmp_path / "args.sh", tmp_path / "cmdline", tmp_path / "mine"
+    script.write_text(kernel_args.systemd_boot(TWO))
+    mine.write_text("root=UUID=1 iommu=pt quiet\n")
+    cmdline.symlink_to(mine)
+    env = {"PATH": os.environ["PATH"], "TORCHTUNE_SYS_CMDLINE": str(cmdline), "TORCHTUNE_SYS_ROOT": str(tmp_path)}
+
+    def ran(*args: str) -> str:
+        assert subprocess.run(["sh", str(script), *args], env=env, capture_output=True, check=False, timeout=20).returncode == 1
+        return mine.read_text()  # no kernel is here, so that it ends with 1
+
+    assert ran() == "root=UUID=1 iommu=pt quiet modprobe.blacklist=nouveau\n"
+    mine.write_text(mine.read_text().replace("quiet", "debug"))
+    assert ran("undo") == "root=UUID=1 iommu=pt debug\n" and cmdline.is_symlink()
 
 
 GRUB = """
