@@ -10,7 +10,7 @@ from seats import NOT_LOOKED, broken, gpus, machine
 
 from torchtune_sys.model.cpuset import CpuSet
 from torchtune_sys.model.values import Unknown
-from torchtune_sys.planner.cards import natural
+from torchtune_sys.planner.nics import natural
 from torchtune_sys.planner.placement import kept, seating
 from torchtune_sys.planner.visible import visible
 

@@ -14,7 +14,7 @@ from torchtune_sys.model.local_ranks import slurm_gives_gpus_to_each
 from torchtune_sys.model.placement import Room, Seat, Seating
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, known
-from torchtune_sys.planner.cards import nic
+from torchtune_sys.planner.nics import nic
 from torchtune_sys.planner.seat_notes import notes_on
 from torchtune_sys.planner.shares import Basis, homes_of, parts_of, share
 from torchtune_sys.planner.usable import WHOLE, node_of, nodes_of, places_here, whole
