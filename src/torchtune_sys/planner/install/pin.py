@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from torchtune_sys.knowledge import install as known
-from torchtune_sys.model.install import Action, Driver, File, Step
+from torchtune_sys.model.install import Action, Command, Driver, File, Step
 from torchtune_sys.planner.install.site import Site, install, root
 
 
@@ -33,11 +33,15 @@ def of_branch(site: Site, driver: Driver, names: tuple[str, ...]) -> tuple[str, 
     return tuple(f"{name}<{driver.branch + 1}" for name in names)
 
 
+def _of_installed(command: str) -> Command:
+    """``command`` with the names of all packages of the driver that are installed then."""
+    listed = "rpm --query --all --queryformat '%{NAME}\\n' '*nvidia*'"
+    return root("sh", "-c", f"{listed} | xargs --no-run-if-empty {command}")
+
+
 # dnf 4 adds no lock where one matches already (plugins/versionlock.py, _search_locklist), neither does dnf 5 for a version that is
 # locked: what pins the branch would leave every version of it allowed. dnf 5 takes whole names alone (versionlock_delete.cpp).
-_UNLOCK = root(
-    "sh", "-c", "rpm --query --all --queryformat '%{NAME}\\n' '*nvidia*' | xargs --no-run-if-empty dnf versionlock delete"
-)
+_UNLOCK = _of_installed("dnf versionlock delete")
 
 
 def _lock_plugin(site: Site) -> tuple[Action, ...]:
@@ -49,7 +53,7 @@ def _lock_plugin(site: Site) -> tuple[Action, ...]:
 def unlocked(site: Site) -> tuple[Action, ...]:
     """The hold of an earlier branch would keep this one away."""
     if site.system.manager == "zypper":
-        return (root("zypper", "--non-interactive", "removelock", "*nvidia*"),)
+        return (_of_installed("zypper --non-interactive removelock"),)
     return (*_lock_plugin(site), _UNLOCK) if site.system.manager == "dnf" else ()
 
 
@@ -88,8 +92,9 @@ def hold(site: Site, driver: Driver) -> Step:
         return Step(
             key="hold",
             title=title,
-            actions=(root("zypper", "--non-interactive", "addlock", "*nvidia*"),),
-            why=f"{why} (zypper removelock '*nvidia*' takes it back)",
+            # A lock for "*nvidia*" would also keep away what is not there yet: nvidia-container-toolkit.
+            actions=(_of_installed("zypper --non-interactive addlock"),),
+            why=f"{why}; it locks what is installed now (zypper locks shows it, zypper removelock NAME takes it back)",
             source="zypper(8), Package Lock Management",
         )
     return Step(
@@ -97,5 +102,5 @@ def hold(site: Site, driver: Driver) -> Step:
         title=title,
         why=f"{why}; branch {driver.branch} cannot be kept on a rolling release otherwise",
         source="pacman.conf(5)",
-        by_hand="IgnorePkg = nvidia-open nvidia-utils in /etc/pacman.conf, or linux-lts with the driver's packages for it",
+        by_hand="IgnorePkg = linux nvidia-open nvidia-utils in /etc/pacman.conf: the module is built for one kernel, so they stay together",
     )
