@@ -36,11 +36,21 @@ def test_a_probe_that_raises_stops_no_other(monkeypatch: pytest.MonkeyPatch) -> 
     assert not isinstance(seen.session, Missing)
 
 
+def test_a_probe_without_memory_needs_none_to_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def starved(*_arguments: Any) -> Any:
+        raise MemoryError
+
+    monkeypatch.setitem(probes.PROBES, "cpu", starved)
+    monkeypatch.setattr(engine, "_where", starved)
+    seen = engine.snapshot(healthy(), Intent(), timeout_s=20)
+    assert isinstance(seen.cpu, Missing) and seen.cpu.why is Why.FAILED and "ulimit -v" in seen.cpu.remedy
+
+
 def test_a_probe_that_hangs_costs_the_deadline_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(probes.PROBES, "gpu", lambda _host, _intent: time.sleep(3))
+    monkeypatch.setitem(probes.PROBES, "gpu", lambda _host, _intent: time.sleep(60))
     started = time.monotonic()
-    seen = engine.snapshot(healthy(), Intent(), timeout_s=0.7)
-    assert time.monotonic() - started < 2
+    seen = engine.snapshot(healthy(), Intent(), timeout_s=2.0)
+    assert time.monotonic() - started < 30
     assert isinstance(seen.gpu, Missing) and seen.gpu.why is Why.TIMEOUT
     assert not isinstance(seen.session, Missing)
     results = engine.judge(seen, CATALOGUE)
