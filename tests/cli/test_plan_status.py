@@ -19,3 +19,8 @@ def test_status(host: str, select: str, status: int) -> None:
     done = run("plan", "--from", str(HOSTS / f"{host}.json"), "--select", select)
     assert done.returncode == status, done.stdout + done.stderr
     assert (f"not judged: {select}: " in done.stderr) == (status == 3)
+
+
+def test_another_host_is_not_changed_from_here() -> None:
+    done = run("plan", "--from", str(HOSTS / "swappiness-high.fail.json"), "--select", "swappiness-high")
+    assert "makes the safe changes on that host, generate script" in " ".join(done.stdout.split())

@@ -49,14 +49,9 @@ def text(plan: Plan, style: Style, *, verbose: bool = False, closing: bool = Tru
     if plan.install or plan.install_refused:
         lines += [line(), line(("To install", "bold")), *to_install.lines(plan)]
     if plan.changes and closing:
-        lines += [
-            line(),
-            line(
-                "Nothing was changed: sudo torchtune-sys apply makes the safe changes, --format diff shows the files.",
-                label=("Next", "bold"),
-                hang=_HANG,
-            ),
-        ]
+        there = "" if plan.origin == "live" else " on that host, generate script prints them for it"
+        told = f"Nothing was changed: sudo torchtune-sys apply makes the safe changes{there}, --format diff shows the files."
+        lines += [line(), line(told, label=("Next", "bold"), hang=_HANG)]
     return layout.render(lines, style)
 
 
