@@ -39,6 +39,21 @@ def test_who_wins_at_boot(name: str, line: str, said: str) -> None:
     assert said in told[0] if said else not told
 
 
+@pytest.mark.parametrize(
+    ("most", "hard"),
+    [("1048576", "524288"), ("100000", "100000"), ("20000", "fs.nr_open is 20000: a limit on open files beyond it")],
+)
+def test_a_limit_on_open_files_lowers_nobody_s_and_lets_everybody_log_in(most: str, hard: str) -> None:
+    """A login that may not have its limits is refused by pam_limits (setup_limits), root's too; systemd gives a hard limit of 524288."""
+    rule = by_id()["nofile-limit-too-low"]
+    found = Seen(recording("nofile-limit-too-low.fail", files={"/proc/sys/fs/nr_open": f"{most}\n"}), [rule]).plan
+    if not found.changes:
+        assert found.refused[0].reason.startswith(hard)
+        return
+    rows = next(step.text for change in found.changes for step in change.steps if isinstance(step, Line)).splitlines()
+    assert rows == [f"{who} {row}" for who in ("*", "root") for row in ("soft nofile 65536", f"hard nofile {hard}")]
+
+
 def on(kernel: str, files: dict[str, str], base: str = "healthy", **intent: int) -> Seen:
     answers = recording(base)["answers"]
     uname = {**answers[UNAME], "release": kernel}

@@ -84,13 +84,13 @@ def test_who_wins_is_told_where_a_line_by_hand_sets_the_same(line: str, wins: bo
     assert not wins or (told and "(= 1) wins at boot" in told[0])
 
 
-LIMIT = Limit(item="nofile", target="2097152")
+LIMIT = Limit(item="nofile", target="1048576")
 
 
 def test_a_block_of_several_lines_is_replaced_whole() -> None:
     first = written(LIMIT, path=LIMITS_FILE).content
-    assert first.count(" nofile 2097152\n") == 4
-    before = first.replace("2097152", "100") + "* soft core 0\n"
+    assert first.count(" nofile 1048576\n") == 4
+    before = first.replace("1048576", "100") + "* soft core 0\n"
     assert written(LIMIT, before, LIMITS_FILE).content == first + "\n* soft core 0\n"
 
 

@@ -23,6 +23,7 @@ from torchtune_sys.model.target import AtLeast, AtMost, Exactly, OneOf, Target, 
 from torchtune_sys.model.values import Missing, Why, absent, known
 from torchtune_sys.planner import lasting, later
 from torchtune_sys.planner.arguments import in_the_way, is_plain, stands
+from torchtune_sys.planner.units import HARD_NOFILE
 from torchtune_sys.planner.wishes import Group
 
 COUNTERPARTS = {
@@ -242,12 +243,26 @@ def _limit(s: Snapshot, action: Limit) -> tuple[Step, ...] | str:
     if found is None or isinstance(found, Missing):
         return f"the present {action.item} limit could not be read" + (f": {found}" if found is not None else "")
     wanted = None if action.target == "unlimited" else int(action.target)
+    soft, hard = _higher(found.soft, wanted), _higher(found.hard, wanted)
+    if action.item == "nofile":
+        most = _nr_open(s)
+        # Others may log in with more than this session has; what systemd gives to all must not be lowered for them.
+        hard = _higher(hard, HARD_NOFILE if most is None else min(HARD_NOFILE, most))
+        if most is not None and any(value is None or value > most for value in (soft, hard)):
+            return f"fs.nr_open is {most}: a limit on open files beyond it cannot be set, and pam_limits then lets nobody log in"
     rows = [
-        f"{who} {kind} {action.item} {_limit_word(action.item, _higher(present, wanted))}"
+        f"{who} {kind} {action.item} {_limit_word(action.item, value)}"
         for who in ("*", "root")  # "*" does not reach root (limits.conf(5))
-        for kind, present in (("soft", found.soft), ("hard", found.hard))
+        for kind, value in (("soft", soft), ("hard", hard))
     ]
     return (Line(path=LIMITS_FILE, key=f"limit {action.item}", text="\n".join(rows)),)
+
+
+def _nr_open(s: Snapshot) -> int | None:
+    """The most that RLIMIT_NOFILE may be, root's too (setrlimit(2), EPERM)."""
+    setting = None if isinstance(s.sysctl, Missing) else s.sysctl.settings.get("fs.nr_open")
+    running = "" if setting is None else known(setting.running, "")
+    return int(running) if running.isdecimal() else None
 
 
 def _higher(present: int | None, wanted: int | None) -> int | None:

@@ -26,7 +26,7 @@ NAMES = {
 
 _LOW_BY_DEFAULT = ("memlock", "nofile")
 """What a service gets less of than a login may have: 8 MiB locked, 1,024 open files (systemd-system.conf(5), DefaultLimit…)."""
-_HARD_NOFILE = 524_288
+HARD_NOFILE = 524_288
 """systemd's own hard limit of open files (v240 on): one number alone would set both, and lower it."""
 _TASKS = ("nproc-limit-too-low", "cgroup-pids-limit")
 
@@ -67,5 +67,5 @@ def _value(limit: Limit) -> str:
     if limit.target == "unlimited":
         return "infinity"
     if limit.item == "nofile":
-        return f"{limit.target}:{max(int(limit.target), _HARD_NOFILE)}"
+        return f"{limit.target}:{max(int(limit.target), HARD_NOFILE)}"
     return limit.target
