@@ -49,7 +49,10 @@ SHAPES: dict[str, Callable[[str], str]] = {
     "padded": lambda text: "".join(f"{line:<270}\n" for line in text.splitlines()),
     "escaped": escape,
     "full-width": lambda text: text.replace(": ", "：", 20),
-    "numbered": lambda text: "".join(f"2025-01-01T00:00:00.0000000Z {line}" for line in text.splitlines(keepends=True)),
+    "double-spaced": lambda text: text.replace("\n", "\n\n"),
+    "no-break spaces": lambda text: text.replace("  ", "\u00a0\u00a0"),
+    "quoted twice": lambda text: "".join(f"> > {line}" for line in text.splitlines(keepends=True)),
+    "collected": lambda text: "".join(f"2025-01-01T00:00:00.0000000Z {line}" for line in text.splitlines(keepends=True)),
     "one line": lambda text: text.replace("\n", " "),
 }
 
@@ -60,9 +63,38 @@ def failed(text: str) -> set[str]:
     return {name for name, result in judge(seen).items() if result.verdict in (Verdict.FAIL, Verdict.CRASHED)}
 
 
+LOG = """\
+[ 9.1] nvidia-nvlink: Nvlink Core is being initialized, major device number 234
+[ 9.2] NVRM: The NVIDIA GeForce GTX 1080 GPU installed in this system is
+       NVRM:  supported through the NVIDIA 580.xx Legacy drivers. Please
+       NVRM:  visit http://www.nvidia.com/object/unix.html for more
+[ 9.3] NVRM: No NVIDIA GPU found.
+$ nvidia-smi
+NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.
+$ ibstat
+CA 'mlx5_0'
+\tPort 1:
+\t\tState: Down
+\t\tPhysical state: Polling
+\t\tLink layer: InfiniBand
+Traceback (most recent call last):
+  File "train.py", line 7, in <module>
+    worker.start()
+    self.pid = os.fork()
+OSError: [Errno 12] Cannot allocate memory
+"""
+FOUND = (
+    {"driver-too-old", "cuda-not-available-to-torch"},
+    {"driver-ignores-gpu", "nvidia-driver-not-loaded", "ib-port-down", "memory-available-low"},
+)
+
+
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_shape_changes_no_finding(shape: str) -> None:
-    assert failed(SHAPES[shape](REPORT)) == failed(REPORT) >= {"driver-too-old"}
+    assert failed(REPORT) == FOUND[0] and failed(LOG) == FOUND[1]
+    assert failed(SHAPES[shape](REPORT)) == FOUND[0]
+    if shape != "one line":
+        assert failed(SHAPES[shape](LOG)) == FOUND[1]
 
 
 @pytest.mark.parametrize(

@@ -21,12 +21,12 @@ def read(text: str, name: str, intent: Intent | None = None) -> Snapshot | None:
 
     ``name`` says where the text comes from; ``intent`` names the paths that are looked for in it. Never raises for what the text is.
     """
-    from torchtune_sys.evidence import driver, report_lines
+    from torchtune_sys.evidence import driver, pasted
     from torchtune_sys.model.facts.session import Intent
     from torchtune_sys.model.snapshot import FAMILIES, Snapshot
 
     intent = intent or Intent()
-    paste = _Paste(text, report_lines.clean(text), intent)
+    paste = _Paste(pasted.unescaped(text), pasted.plain(text), intent)
     parts = {kind: facts for kind, reader in _READERS if (facts := reader(paste))}
     if not parts and not paste.useful():
         return None
@@ -43,7 +43,7 @@ def read(text: str, name: str, intent: Intent | None = None) -> Snapshot | None:
 
 
 class _Paste:
-    """The text as it came, the same cleaned, and the single lines in it that say something."""
+    """The text as it came (a log may be long), the same as it was printed, and the single lines in it that say something."""
 
     def __init__(self, raw: str, text: str, intent: Intent) -> None:
         from torchtune_sys.evidence import driver, report_lines

@@ -16,7 +16,6 @@ from torchtune_sys.evidence.partial import missing
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.python import Distribution, normalised
 
-SIZE_LIMIT = 4 << 20
 _KEYS = (
     "PyTorch version", "Is debug build", "CUDA used to build PyTorch", "ROCM used to build PyTorch", "HIP used to build PyTorch", "OS", "GCC version",
     "Libc version", "Python version", "Python platform", "Is CUDA available", "CUDA runtime version", "GPU models and configuration",
@@ -46,19 +45,6 @@ class Lines(msgspec.Struct, frozen=True, kw_only=True):
     """What torch's own configuration says that it has code for."""
 
 
-def clean(text: str) -> str:
-    """Without colours, carriage returns and what editors put in front of a file."""
-    text = (
-        text[:SIZE_LIMIT]
-        .removeprefix("\ufeff")
-        .replace("\r\n", "\n")
-        .replace("\r", "\n")
-        .replace("\u00a0", " ")
-        .replace("\uff1a", ": ")
-    )
-    return other_collectors.unfolded(re.sub(r"\x1b\[[0-9;?]*[ -/]*[@-~]", "", text))
-
-
 def parse_lines(text: str) -> Lines:
     """Find the lines that say something, in cleaned text.
 
@@ -71,7 +57,7 @@ def parse_lines(text: str) -> Lines:
     values: dict[str, str] = {}
     lines = text.split("\n")[:50_000]
     for number, line in enumerate(lines):
-        found = keyed.match(re.sub(r" {9,}", " " * 8, line[:20_000]))  # terminals pad lines to their width
+        found = keyed.match(re.sub(r" {9,}", " " * 8, line[:20_000]))  # a line that a terminal padded before the next one
         if found and found[1] not in values:
             values[found[1]] = found[2].strip()
             if found[1] == "Flags" and _wrapped(lines, number):

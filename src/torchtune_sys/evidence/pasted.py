@@ -1,0 +1,62 @@
+"""Text as a program printed it, out of what mail, web pages, issue trackers, terminals and log collectors make of it."""
+
+from __future__ import annotations
+
+import re
+
+from torchtune_sys.evidence.other_collectors import unfolded
+
+SIZE_LIMIT = 4 << 20
+_ENTITIES = ("&gt;", "&lt;", "&quot;", "&#39;", "&#x27;", "&nbsp;")
+_COLLECTED = re.compile(r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.(?:\d{7}|\d{9})Z ?", re.MULTILINE)
+"""What GitHub Actions (seven digits), Docker and Kubernetes (nine) put before each line of a log."""
+
+
+def unescaped(text: str) -> str:
+    """Without what HTML and editors put in the place of characters.
+
+    >>> unescaped("couldn&#x27;t communicate &gt; x")
+    "couldn't communicate > x"
+    """
+    text = text.removeprefix("\ufeff").replace("\u00a0", " ").replace("\uff1a", ": ")
+    if any(entity in text for entity in _ENTITIES) and "<nvidia_smi_log" not in text:
+        from html import unescape
+
+        text = unescape(text).replace("\u00a0", " ")
+    return text
+
+
+def plain(text: str) -> str:
+    """The lines of a program's output, each where the program began it.
+
+    >>> plain("> 2025-01-01T00:00:00.1234567Z a\\r\\n> 2025-01-01T00:00:00.1234567Z  b\\r\\n> 2025-01-01T00:00:00.1234567Z a")
+    'a\\n b\\na'
+    """
+    text = unescaped(text[:SIZE_LIMIT]).replace("\r\n", "\n").replace("\r", "\n")
+    text = re.sub(r"\x1b\[[0-9;?]*[ -/]*[@-~]", "", text)
+    text = _without(text, re.compile(r"^[ \t]{0,3}(?:> ?)+", re.MULTILINE))
+    text = _without(text, _COLLECTED)
+    text = re.sub(r"[ \t]+$", "", text, flags=re.MULTILINE)
+    return unfolded(_dedented(_single_spaced(text)))
+
+
+_SEVERAL = 3
+
+
+def _without(text: str, mark: re.Pattern[str]) -> str:
+    """Without ``mark`` where it begins several lines."""
+    return mark.sub("", text) if len(mark.findall(text)) >= _SEVERAL else text
+
+
+def _single_spaced(text: str) -> str:
+    """Without the empty lines that stand after each line of a text copied out of some web pages and mails."""
+    lines = text.split("\n")
+    doubled = len(lines) >= 2 * _SEVERAL and not any(lines[1::2]) and all(lines[:-1:2][:4])
+    return "\n".join(lines[::2]) if doubled else text
+
+
+def _dedented(text: str) -> str:
+    """Without the indentation that all lines have."""
+    indents = [len(line) - len(line.lstrip(" ")) for line in text.split("\n") if line]
+    common = min(indents, default=0)
+    return "\n".join(line[common:] for line in text.split("\n")) if common else text
