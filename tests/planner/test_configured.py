@@ -39,6 +39,14 @@ def test_who_wins_at_boot(name: str, line: str, said: str) -> None:
     assert said in told[0] if said else not told
 
 
+def test_what_systemctl_edit_wrote_wins_over_our_drop_in() -> None:
+    """override.conf sorts after 90-….conf, and the last one wins (systemd.unit(5))."""
+    rule, folder = by_id()["logind-removes-ipc"], "/etc/systemd/logind.conf.d"
+    files = {f"{folder}/override.conf": "[Login]\nKillUserProcesses=no\n RemoveIPC = yes\n"}
+    (change,) = Seen(recording("logind-removes-ipc.fail", files=files), [rule]).plan.changes
+    assert change.later == (f"{folder}/override.conf (RemoveIPC = yes) wins over it: it is read after our file",)
+
+
 @pytest.mark.parametrize(
     ("most", "hard"),
     [("1048576", "524288"), ("100000", "100000"), ("20000", "fs.nr_open is 20000: a limit on open files beyond it")],

@@ -31,6 +31,8 @@ def overrides(s: Snapshot, ground: Ground, action: Action, made: tuple[Step, ...
         yield "nothing keeps it: it holds until the file system is mounted anew or the host restarts"
     if isinstance(action, SysfsWrite) and not isinstance(s.sysctl, Missing) and isinstance(s.sysctl.tuned_profile, str):
         yield f"tuned is active (profile {s.sysctl.tuned_profile}); another profile may set it"
+    if isinstance(action, OwnedFile):
+        yield from _edited(action, ground.files.get(edited(action.path)))
     if isinstance(action, Limit):
         yield f"a line for a user or group, or a file after {LIMITS_FILE.rpartition('/')[2]} in /etc/security/limits.d, wins over it"
         yield "services do not read it: there Limit…= of the unit holds"
@@ -51,6 +53,18 @@ def _sysctl_winners(setting: Setting) -> Iterator[str]:
         yield f"{setting.cmdline.source} sets it earlier at boot; our file wins"
     if isinstance(setting.systemd, Missing) and setting.systemd.why.value not in ("absent", "not-recorded"):
         yield f"who else sets it at boot could not be read: {setting.systemd}"
+
+
+def edited(path: str) -> str:
+    """The drop-in beside ours that ``systemctl edit`` makes; its name sorts after ours, and the last one wins (systemd.unit(5))."""
+    return f"{path.rpartition('/')[0]}/override.conf"
+
+
+def _edited(action: OwnedFile, present: Fact[str] | None) -> Iterator[str]:
+    names = {line.partition("=")[0] for line in action.content.splitlines() if "=" in line}
+    for line in present.splitlines() if isinstance(present, str) else ():
+        if line.partition("=")[0].strip() in names:
+            yield f"{edited(action.path)} ({line.strip()}) wins over it: it is read after our file"
 
 
 def _by_hand(present: Fact[str] | None, key: str) -> Iterator[str]:

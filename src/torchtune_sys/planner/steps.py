@@ -47,6 +47,7 @@ def own_files(asked: Iterable[Action]) -> Iterator[str]:
     for action in asked:
         if isinstance(action, OwnedFile):
             yield action.path
+            yield later.edited(action.path)
 
 
 UNIT_DIRS = (
