@@ -127,7 +127,7 @@ def _containers(s: Snapshot, site: Site, driver: Driver | None, wanted: bool) ->
         why="docker run --gpus (and Podman's CDI) hand the GPUs to containers with it; it restarts Docker, and with it containers"
         if docker
         else "containers get the GPUs with it",
-        source=f"{known.CONTAINER_GUIDE}",
+        source=known.CONTAINER_GUIDE,
         by_hand="" if found else known.CONTAINER_GUIDE,
         optional=not wanted,
     )

@@ -11,9 +11,14 @@ from torchtune_sys.planner.install.interpreter import Interpreter
 CONDA = "pytorch issue 138506: the channel pytorch ended with 2.5.1; conda-forge's feedstock pytorch-cpu-feedstock"
 _FIRST_WITH_NUMPY_2 = (2, 3)
 """Release notes of torch 2.3; earlier ones were compiled against NumPy 1, and cannot use NumPy 2."""
-_OWN_PACE = (
-    "conda-forge builds releases at its own pace, with GPU code of its own choice: its solver says whether it has this one"
-)
+
+
+def _of_conda_forge(python: Interpreter) -> str:
+    """What its solver has the last word on."""
+    told = "conda-forge builds releases at its own pace, with GPU code of its own choice: its solver says whether it has this one"
+    if python.version.endswith("t"):
+        told += f"; this is Python {python.version.rstrip('t')}, whose free-threaded twin is another package"
+    return f"https://conda-forge.org/packages/ ({told})"
 
 
 def steps(wheel: Wheel, python: Interpreter, wishes: Wishes) -> Iterator[Step]:
@@ -96,7 +101,7 @@ def _conda(wheel: Wheel, python: Interpreter, venv: str) -> Step:
         why="conda-forge; NVIDIA's and PyTorch's own channels have no newer torch than 2.5.1"
         + ("; on a host without a GPU set CONDA_OVERRIDE_CUDA for the solver" if gpu else ""),
         source=CONDA,
-        by_hand=f"https://conda-forge.org/packages/ ({_OWN_PACE})",
+        by_hand=_of_conda_forge(python),
     )
 
 
@@ -128,5 +133,5 @@ def _pixi(wheel: Wheel, python: Interpreter, venv: str) -> Step:
         ),
         why="without system-requirements pixi takes the CPU build (pixi 0.71 and later write it as platforms = [{ …, cuda = … }])",
         source="https://pixi.prefix.dev/latest/python/pytorch",
-        by_hand=f"https://conda-forge.org/packages/ ({_OWN_PACE})",
+        by_hand=_of_conda_forge(python),
     )

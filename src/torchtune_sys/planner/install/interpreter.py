@@ -76,9 +76,8 @@ def _found(s: Snapshot) -> Interpreter | Refused:
     free = "t" if python.free_threaded is True else ""
     program = known(python.executable, "python3")
     base = known(python.base_prefix, "")
-    if base and base != known(
-        python.prefix, base
-    ):  # an environment is made with the Python below it, not with another environment
+    # An environment is made with the Python below it, not with another environment.
+    if base and base != known(python.prefix, base):
         program = f"{base}/bin/python{numbers[0]}.{numbers[1]}{free}"
     return Interpreter(abi=f"cp{numbers[0]}{numbers[1]}{free}", program=program, is_here=True)
 
