@@ -200,6 +200,11 @@ class Gang:
         self._kept += self._collect(0.1)
         return self.crash_reports(asked)
 
+    @property
+    def pids(self) -> set[int]:
+        """Who spoke so far: the child, and those of its descendants that do."""
+        return {*self._pids.values()}
+
     def crash_reports(self, pids: Iterable[int]) -> dict[int, str]:
         """What faulthandler wrote so far, by process; those for which it wrote nothing are left out."""
         return {pid: text.decode("utf-8", "replace") for pid in pids if (text := self._stacks.get(pid))}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import resource
 from collections.abc import Collection
 
 import msgspec
@@ -68,8 +70,9 @@ def of_trouble(trouble: Trouble, output: str, crash: str, killed_for_memory: boo
     if trouble.kind == "died":
         return _of_death(trouble, output, crash, killed_for_memory, found)
     if trouble.kind == "not-started":
-        blame = of_text(output[-_TEXT_BYTES:], trouble.stage, found)
-        words = _last_error(output) or "the ranks ended before they had begun"
+        blame = of_text(crash + "\n" + output[-_TEXT_BYTES:], trouble.stage, found)
+        how = f" ({crash.strip().splitlines()[0]})" if crash.strip() else ""
+        words = _last_error(output) or f"the ranks ended before they had begun{how}"
         return msgspec.structs.replace(blame, seen=words)
     who = _ranks(trouble.ranks)
     words = {
@@ -98,6 +101,9 @@ def _of_death(trouble: Trouble, output: str, crash: str, killed_for_memory: bool
     blame = of_text(
         f"{'' if code is None or code >= 0 else ended_by(code)}\n{crash}\n{output[-_TEXT_BYTES:]}", trouble.stage, found
     )
+    limit_s = resource.getrlimit(resource.RLIMIT_CPU)[1]
+    if code == -9 and 0 <= limit_s <= trouble.seconds * (os.cpu_count() or 1):  # at the hard limit it is no SIGXCPU
+        blame = Blame(cause="cpu-time-limit", remedy="ulimit -t unlimited")
     if not blame.cause:
         cause = "rank-killed" if code in (-9, -15) or code is None else "rank-crashed"
         blame = Blame(
@@ -124,6 +130,6 @@ def _last_error(output: str) -> str:
     errors = [
         line
         for line in lines
-        if re.search(r"(Error|Exception|error:|cannot|failed|refused)\b", line) and "ChildFailed" not in line
+        if re.search(r"(Error|Exception|cannot|failed|refused)\b|error:", line) and "ChildFailed" not in line
     ]
     return (errors or lines or [""])[-1][:_LINE]

@@ -92,7 +92,7 @@ class Run(msgspec.Struct, kw_only=True):
         with Gang(_argv(self, stages), self.env, os.path.dirname(self.script), SOCKET_VARIABLE) as gang:
             watch = Watch(gang, self.asked.ranks, self.until_s, self.told)
             trouble = watch.run()
-            crash = "".join(gang.crash_reports(trouble.pids).values()) if trouble is not None else ""
+            crash = "".join(gang.crash_reports(trouble.pids or gang.pids).values()) if trouble is not None else ""
             self.output = gang.output if trouble is not None or not self.output else self.output
             if gang.failure is not None:
                 raise UserError(f"{self.asked.python}: {gang.failure.detail}", "--python names the interpreter you train with")
@@ -126,6 +126,8 @@ def smoke(
     Returns who ran, the stages in their order, and the end of what was printed where something failed. Raises UserError
     (CannotWrite) where not even the script can be written.
     """
+    if not os.path.exists("/proc/self/stat"):
+        raise UserError("/proc is not mounted: neither torch nor its DataLoader goes without", "mount -t proc proc /proc")
     until_s = time.monotonic() + asked.timeout_s
     # Not beside the checkpoints: where these find no room, the script must say so.
     with scratch.directory("", "/dev/shm") as home, scratch.directory(asked.scratch, home) as folder:

@@ -50,6 +50,8 @@ class Trouble(msgspec.Struct, frozen=True, kw_only=True):
     ranks: tuple[int, ...] = ()
     places: tuple[str, ...] = ()
     pids: tuple[int, ...] = ()
+    seconds: float = 0.0
+    """How long the ranks had been running, where one died."""
 
 
 class Watch:
@@ -162,7 +164,9 @@ class Watch:
         return None
 
     def _died(self, dead: Rank) -> Trouble:
-        return Trouble(kind="died", stage=self._stage_of([dead]) or "import", ranks=(dead.rank,), pids=(dead.pid,))
+        seconds = time.monotonic() - self._started_s
+        stage = self._stage_of([dead]) or "import"
+        return Trouble(kind="died", stage=stage, ranks=(dead.rank,), pids=(dead.pid,), seconds=seconds)
 
     def _stage_of(self, ranks: Sequence[Rank]) -> str:
         """The earliest stage that one of them is in."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import subprocess
 import tempfile
 import time
 from typing import Dict, Iterator, List, Tuple
@@ -33,9 +34,10 @@ def compiled_agrees(here: Here) -> None:
         try:
             called = _compiled(model)
             away = _away(here, model, called, 0)
-        except RuntimeError as error:
+        except Exception as error:
             if "no compiled frames" in str(error):  # torch 2.13; before, it ran uncompiled without a word
                 _has_compiled([])
+            _compiler_writes(folder, error)
             raise
         here.measure("cold compilation", time.perf_counter() - started, "s")
         files = _compiled_files(folder)
@@ -48,6 +50,16 @@ def compiled_agrees(here: Here) -> None:
             what = "loss" if name == "loss" else "gradient of %s, as a share of its largest element," % name
             seen = "the %s is off by %.3g, where rounding explains %.3g" % (what, share, _AWAY_COMPILED)
             raise Wrong("compiled-differs", seen)
+
+
+def _compiler_writes(folder: str, error: Exception) -> None:
+    """One that ends well and leaves nothing (a wrapper that lost what it wraps) breaks torch in words that do not name it."""
+    compiler, made = os.environ.get("CXX") or "g++", os.path.join(folder, "trial.so")
+    words = [compiler, "-shared", "-fPIC", "-x", "c++", os.devnull, "-o", made]
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        subprocess.run(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=60, check=True)
+        if not os.path.exists(made):
+            raise Wrong("compiler-broken", "%s ends with status 0, but has written nothing" % compiler) from error
 
 
 def _compiler_fits(here: Here) -> None:

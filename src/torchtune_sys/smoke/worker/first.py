@@ -10,6 +10,16 @@ from torchtune_sys.smoke.worker.channel import channel, last_lines
 
 IMPORT_DEADLINE_S = 120.0
 """Cold imports from a network file system have been seen to take more than a minute (dstack, NFS home directories)."""
+
+
+def _hiding() -> str:
+    """A file of one's own (random.py, types.py) that lies in front of the standard library's breaks what imports it."""
+    names, home = getattr(sys, "stdlib_module_names", ()), os.path.dirname(os.__file__)  # Python 3.10
+    places = [getattr(module, "__file__", None) for name, module in [*sys.modules.items()] if name in names]
+    strange = [place for place in places if place and not place.startswith(home)]
+    return "; %s hides a module of the standard library" % strange[0] if strange else ""
+
+
 _import_started = time.monotonic()
 channel.tell("begin", stage="import", deadline_s=IMPORT_DEADLINE_S)
 try:
@@ -25,7 +35,7 @@ except BaseException as error:
         stage="import",
         verdict="fail",
         cause="",
-        seen="%s: %s" % (type(error).__name__, error),
+        seen="%s: %s%s" % (type(error).__name__, error, _hiding()),
         remedy="",
         trace=last_lines(error),
         seconds=time.monotonic() - _import_started,

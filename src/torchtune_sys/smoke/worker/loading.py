@@ -40,6 +40,7 @@ class NumberedSamples(Dataset):
     def __init__(self, count: int, words: int) -> None:
         self.count = count
         self.words = words
+        _drawn_by_numpy()  # it seeds itself at the first draw; workers that nobody seeds all go on from there
 
     def __len__(self) -> int:
         return self.count
@@ -203,7 +204,8 @@ def _shuffles() -> None:
         raise Wrong("dataloader-loses-samples", "with shuffle=True %d samples are not once each in an epoch" % _SAMPLES)
     if first == second or first == sorted(first):
         raise Wrong(
-            "dataloader-not-shuffled", "shuffle=True gives an epoch the order of %s" % ("the last", "the data")[first != second]
+            "dataloader-not-shuffled",
+            "shuffle=True gives an epoch the order of %s" % ("the data" if first != second else "the last"),
         )
 
 
