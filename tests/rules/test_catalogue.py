@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 
 import pytest
 
 from conftest import HOSTS, judge, load
 from torchtune_sys.host.recorded import load_recording
-from torchtune_sys.model.rule import Rule, Verdict
+from torchtune_sys.model.rule import Result, Rule, Verdict
 from torchtune_sys.rules import CATALOGUE
 
 OVERLAYS = sorted(path.stem for path in HOSTS.glob("*.*.json"))
@@ -18,16 +19,21 @@ def overlays(rule: Rule, verdict: str) -> list[str]:
     return [name for name in OVERLAYS if re.fullmatch(rf"{re.escape(rule.id)}\.{verdict}(\..+)?", name)]
 
 
+@cache
+def of_the_healthy_host() -> dict[str, Result]:
+    return judge(load("healthy"))
+
+
 def test_healthy_host_has_no_finding_and_nothing_unknown() -> None:
     bad = {
-        rule_id: result for rule_id, result in judge(load("healthy")).items() if result.verdict not in (Verdict.PASS, Verdict.NA)
+        rule_id: result for rule_id, result in of_the_healthy_host().items() if result.verdict not in (Verdict.PASS, Verdict.NA)
     }
     assert not bad
 
 
 @pytest.mark.parametrize("rule", CATALOGUE, ids=lambda rule: rule.id)
 def test_each_rule_has_a_failing_a_passing_and_an_unknown_case(rule: Rule) -> None:
-    passes = judge(load("healthy"))[rule.id].verdict is Verdict.PASS or overlays(rule, "pass")
+    passes = of_the_healthy_host()[rule.id].verdict is Verdict.PASS or overlays(rule, "pass")
     assert overlays(rule, "fail"), f"write tests/hosts/{rule.id}.fail.json"
     assert passes, f"the healthy host gives na: write tests/hosts/{rule.id}.pass.json"
     assert overlays(rule, "unknown"), f"write tests/hosts/{rule.id}.unknown.json"
