@@ -98,6 +98,13 @@ def test_what_the_active_profile_of_tuned_sets(host: str, mine: bool) -> None:
     assert mine or plan.changes
 
 
+def test_what_a_later_file_may_do_is_told() -> None:
+    """grub-mkconfig reads /etc/default/grub.d in the order of the names, and the last assignment holds."""
+    plan = planned("iommu-translates-gpu-traffic.fail", {"files": {"/usr/sbin/update-grub": ""}})
+    told = [words for change in plan.changes for words in change.later if "GRUB_CMDLINE_LINUX anew wins" in words]
+    assert len(told) == 1
+
+
 ENTRIES = "/boot/loader/entries"
 
 

@@ -120,6 +120,15 @@ def test_the_wrapper_refuses_what_it_was_not_made_for(
     assert words in done.stderr
 
 
+def test_the_wrapper_says_what_is_missing(tmp_path: Path) -> None:
+    script = tmp_path / "bind.sh"
+    script.write_text(placement.wrapper(two(), ""))
+    done = subprocess.run(
+        ["/bin/sh", str(script), "true"], env={"LOCAL_RANK": "1", "PATH": ""}, capture_output=True, text=True, timeout=20
+    )
+    assert done.returncode == 127 and "bind.sh: numactl is not installed here" in done.stderr
+
+
 @settings(max_examples=15, deadline=None)
 @given(host=TEXT, gpu=TEXT)
 @example(host="x\ntouch evil\n", gpu="$(touch evil)\r;; *) touch evil")

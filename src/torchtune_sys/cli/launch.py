@@ -52,7 +52,9 @@ for a mistake in the command line or no local rank.
 """,
 )
 @click.option("--local-rank", type=click.IntRange(min=0), metavar="N", help="[LOCAL_RANK, or what mpirun or srun sets]")
-@click.option("--nproc-per-node", "ranks", type=click.IntRange(1, 1_000_000), metavar="N", help="Ranks on this host. [from the job]")
+@click.option(
+    "--nproc-per-node", "ranks", type=click.IntRange(1, 1_000_000), metavar="N", help="Ranks on this host. [from the job]"
+)
 @click.option("--one-thread-per-core", is_flag=True, help="Only the first hardware thread of each core.")
 @click.option("--memory/--no-memory", default=True, help="Whether to set a memory policy, too.")
 @click.option("--strict", is_flag=True, help="End with 125 where the rank cannot be bound.")
@@ -174,7 +176,7 @@ def _todo(program: str, error: OSError) -> str:
         return "it must be a file that may be executed; or name what reads it: python train.py"
     if error.errno == errno.ENOEXEC or (isinstance(error, FileNotFoundError) and is_there(program)):
         return "the file is there: what its first line (#!) names is not, or it has none"
-    return "the program must be on PATH or a path"
+    return "the program must be on PATH or a path" if isinstance(error, FileNotFoundError) else ""
 
 
 def _become(program: tuple[str, ...], env: dict[str, str]) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from torchtune_sys.model.actions import Action, KernelArgument, Limit, Needs, OwnedFile, Service, Sysctl, SysfsWrite
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.sysctl import Assignment, Setting
-from torchtune_sys.model.ground import LIMITS_FILE, SYSCTL_FILE, Ground
+from torchtune_sys.model.ground import GRUB_FILE, LIMITS_FILE, SYSCTL_FILE, UDEV_FILE, Ground
 from torchtune_sys.model.plan import Line, Step
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing
@@ -21,6 +21,12 @@ def told(action: Action) -> str:
     return action.target if isinstance(action, Limit) else ""
 
 
+_AFTER = {
+    UDEV_FILE: f"a rule in a file after {UDEV_FILE.rpartition('/')[2]} that sets the same attribute wins over it",
+    GRUB_FILE: f"a file after {GRUB_FILE.rpartition('/')[2]} in /etc/default/grub.d that sets GRUB_CMDLINE_LINUX anew wins over it",
+}
+
+
 def overrides(s: Snapshot, ground: Ground, action: Action, made: tuple[Step, ...]) -> Iterator[str]:
     if isinstance(action, Sysctl) and not isinstance(s.sysctl, Missing):
         setting = s.sysctl.settings.get(action.key)
@@ -31,6 +37,7 @@ def overrides(s: Snapshot, ground: Ground, action: Action, made: tuple[Step, ...
         yield "nothing keeps it: it holds until the file system is mounted anew or the host restarts"
     if isinstance(action, SysfsWrite) and not isinstance(s.sysctl, Missing) and isinstance(s.sysctl.tuned_profile, str):
         yield f"tuned is active (profile {s.sysctl.tuned_profile}); another profile may set it"
+    yield from dict.fromkeys(_AFTER[step.path] for step in made if isinstance(step, Line) and step.path in _AFTER)
     if isinstance(action, OwnedFile):
         yield from _edited(action, ground.files.get(edited(action.path)))
     if isinstance(action, Limit):
