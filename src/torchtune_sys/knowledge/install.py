@@ -16,11 +16,13 @@ LEGACY_DRIVERS = "https://www.nvidia.com/en-us/drivers/unix/"
 ROCM_GUIDE = "https://pytorch.org/get-started/locally/"
 TUNING_GUIDE = "PyTorch tuning guide (docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html)"
 TRITON = "triton/runtime/build.py: Triton compiles its launcher with the C compiler and Python.h"
-_PARENTS = {
-    "ubuntu": ("apt",),
-    "debian": ("apt",),
-    **dict.fromkeys(("el8", "el9", "el10", "amzn", "fedora"), ("dnf",)),
+_MANAGERS = {
+    **dict.fromkeys(("ubuntu", "debian"), "apt"),
+    **dict.fromkeys(("el8", "el9", "el10", "amzn", "fedora"), "dnf"),
+    "suse": "zypper",
+    "arch": "pacman",
 }
+"""Family → package manager. Names that all families of a manager share stand below the manager in the table."""
 
 
 class System(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,8 +38,7 @@ class System(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def manager(self) -> str:
         """``apt``, ``dnf``, ``zypper`` or ``pacman``."""
-        own = {"suse": "zypper", "arch": "pacman"}
-        return own.get(self.family) or _PARENTS[self.family][0]
+        return _MANAGERS[self.family]
 
 
 def system(os_id: str, version_id: str) -> System | None:
@@ -126,7 +127,7 @@ def packages(family: str, purpose: str, **values: str) -> Packages | None:
     >>> packages("ubuntu", "numactl").names, packages("arch", "fabric-manager")
     (('numactl',), None)
     """
-    for name in (family, *_PARENTS.get(family, ())):
+    for name in (family, _MANAGERS.get(family)):
         for row in rows("install_packages"):
             if (row["family"], row["purpose"]) == (name, purpose):
                 return Packages(
