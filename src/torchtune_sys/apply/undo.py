@@ -134,7 +134,7 @@ def _file(entry: FileEntry, note: Note) -> bool:
     if present is None:
         raise Kept("it was removed since")
     if durable.digest(present.content) != note.after:
-        raise Kept("it was changed since")
+        raise Kept("it was changed since, so what was written there stays: take out by hand what is not wanted")
     if entry.before is None:
         durable.remove(entry.path)
         durable.remove_folders(entry.made)
