@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import msgspec
 import pytest
 from install_plans import check_script, check_sound, keys, words
@@ -104,3 +107,11 @@ def test_torch_that_is_there_stays_and_the_cpu_is_still_to_be_had() -> None:
     assert "torch" not in keys(plan(load("typical/mi300x"), Wishes()))
     found = plan(host("74a1"), Wishes(cpu=True))
     assert found.wheel is not None and found.wheel.build == "cpu"
+
+
+def test_a_build_of_rocm_can_be_asked_for_by_its_name() -> None:
+    words = ("generate", "install", "--system", "ubuntu-24.04", "--gpu", "MI300X", "--torch", "2.13.0+rocm7.2")
+    done = subprocess.run([sys.executable, "-m", "torchtune_sys", *words], capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and "whl/rocm7.2" in done.stdout
+    done = subprocess.run([sys.executable, "-m", "torchtune_sys", *words, "--cpu"], capture_output=True, text=True, check=False)
+    assert done.returncode == 2 and "exclude each other" in done.stderr

@@ -20,7 +20,7 @@ EXTRAS = ("container-toolkit", "cuda-toolkit", "jemalloc", "rdma")
 _SYSTEM = (
     r"/|/(bin|boot|dev|etc|home|lib\d*|media|mnt|opt|proc|root|run|sbin|srv|sys|tmp|var)|/usr(/(s?bin|lib\d*|local(/s?bin)?))?"
 )
-_TORCH = r"(?:torch==|v)?(\d+\.\d+(?:\.\d+)?)(?:\+(cpu|cu\d{2,3}))?"
+_TORCH = r"(?:torch==|v)?(\d+\.\d+(?:\.\d+)?)(?:\+(cpu|cu\d{2,3}|rocm\d+(?:\.\d+){1,2}))?"
 _PYTHON = r"3\.\d{1,2}t?"
 
 
@@ -105,8 +105,8 @@ def _folder(text: str) -> str:
 def torch_wish(text: str | None, cpu: bool) -> tuple[str, bool]:
     """``2.14``, ``2.14.0`` or ``2.14.0+cu126`` (``""`` for none), and whether it is the CPU's. Raises click.BadParameter.
 
-    >>> torch_wish("torch==2.14.0+cpu", False), torch_wish(None, True)
-    (('2.14.0+cpu', True), ('', True))
+    >>> torch_wish("torch==2.14.0+cpu", False), torch_wish("2.13+rocm7.2", False), torch_wish(None, True)
+    (('2.14.0+cpu', True), ('2.13+rocm7.2', False), ('', True))
     """
     if not text:
         return "", cpu
@@ -114,6 +114,6 @@ def torch_wish(text: str | None, cpu: bool) -> tuple[str, bool]:
     if found is None:
         raise click.BadParameter(f"{text} is no version such as 2.14 or 2.14.0+cu126.", param_hint="--torch")
     build = found[2] or ""
-    if cpu and build.startswith("cu"):
-        raise click.BadParameter("--cpu and a CUDA build exclude each other.", param_hint="--torch")
+    if cpu and build not in ("", "cpu"):
+        raise click.BadParameter("--cpu and a build for GPUs exclude each other.", param_hint="--torch")
     return found[1] + (f"+{build}" if build else ""), cpu or build == "cpu"
