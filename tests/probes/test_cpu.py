@@ -76,6 +76,23 @@ def test_a_host_without_sys_counts_processors_of_cpuinfo() -> None:
     assert isinstance(facts.cores, Missing) and isinstance(facts.policies, Missing)
 
 
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ({"present": "0-3\n"}, None),  # these two files came together (Linux 2.6.26)
+        ({"present": "0-1\n"}, "0-1"),
+        ({"cpu1/online": "0\n"}, "0"),
+        ({"/proc/cpuinfo": "processor\t: 0\n\nprocessor\t: 1\n\nprocessor\t: 2\n"}, "0-2"),
+        ({"/proc/cpuinfo": "processor\t: 0\n\nprocessor\t: 1\n", "cpu1/online": "0\n"}, "0"),
+        ({"cpu2/cpufreq/scaling_governor": "x\n"}, "0-1"),  # neither its own state nor its place in the machine: a part
+    ],
+)
+def test_the_directories_of_some_cpus_are_not_all(files: dict[str, str], expected: str | None) -> None:
+    seen = {path if path[0] == "/" else f"{CPUS}/{path}": text for path, text in files.items()}
+    found = topology.online_cpus(host({**cores("thread_siblings", "1", "2"), **seen}))
+    assert str(found) == expected if not isinstance(found, Missing) else expected is None
+
+
 def test_s390_numbers_its_processors_in_its_own_way() -> None:
     text = (
         "vendor_id       : IBM/S390\n# processors    : 2\nprocessor 1: version = 00,  machine = 2817\nprocessor 8: version = 00\n"

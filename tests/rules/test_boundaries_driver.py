@@ -200,6 +200,15 @@ def test_gpus_are_counted_from_both_sides(healthy: Snapshot) -> None:
             gates.gpu_count(with_driver(blind, **{"nvidia_devices": (), "amd_devices": (), missing: DENIED}))
 
 
+@pytest.mark.parametrize("container", ["docker", "kubernetes"])
+def test_a_containers_gpus_are_not_those_of_the_bus(healthy: Snapshot, container: str) -> None:
+    unasked = with_gpu(healthy, devices=Missing(Why.NOT_RECORDED, "NVML"))
+    assert gates.gpu_count(unasked) == 8 and not isinstance(unasked.system, Missing)
+    inside = msgspec.structs.replace(unasked, system=msgspec.structs.replace(unasked.system, container=container))
+    with pytest.raises(Unknown):
+        gates.gpu_count(inside)
+
+
 @pytest.mark.parametrize(
     ("nodes", "there"), [(("uverbs0", "rdma_cm"), True), (("rdma_cm",), False), ((), False), (NOTHING, False), (DENIED, True)]
 )

@@ -10,6 +10,7 @@ from pci_hosts import (
     FIRST_CARD,
     LAST,
     LAST_CARD,
+    PORT,
     failed,
     functions,
     gone,
@@ -246,6 +247,13 @@ def test_cards_for_the_gpus_of_each_node(here: tuple[str, ...], moved: dict[str,
     for address, node in moved.items():
         host = on_node(host, node, address)
     assert verdict(UNEVEN, host) == expected
+
+
+def test_a_function_of_unknown_kind_may_be_a_gpu_with_a_card() -> None:
+    host = where(
+        only(with_intent(healthy(), nodes=2), FIRST, LAST, FIRST_CARD, LAST_CARD), put(class_=gone(Why.NOT_RECORDED)), PORT
+    )
+    assert verdict(UNEVEN, host) == "unknown"
 
 
 def test_a_report_names_no_topology_file() -> None:

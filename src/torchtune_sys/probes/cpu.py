@@ -19,8 +19,6 @@ STATUS = "/proc/self/status"
 def probe(host: Host, intent: Intent) -> CpuFacts:
     info = host.text(cpuinfo.PATH)
     online = topology.online_cpus(host)
-    if isinstance(online, Missing):
-        online = _from_cpuinfo(info, online)
     sockets: Fact[int]
     cores: Fact[int]
     smt: Fact[bool]
@@ -133,17 +131,3 @@ def _cpuset(host: Host) -> Fact[CpuSet]:
         return CpuSet.parse(text.strip("\0 \n"))
     except (ValueError, OverflowError) as error:
         return Missing(Why.UNPARSED, path, str(error)[:120])
-
-
-def _from_cpuinfo(info: Fact[str], nothing: Missing) -> Fact[CpuSet]:
-    """/proc/cpuinfo lists the online processors; for hosts without /sys."""
-    if isinstance(info, Missing):
-        return nothing
-    numbers: list[str] = []
-    for line in info.splitlines():
-        name, _, value = line.partition(":")
-        words = name.split()
-        if words[:1] == ["processor"]:  # "processor : 3", on s390 "processor 3: version = …"
-            numbers.append(words[1] if len(words) == 2 else value.strip())
-    found = CpuSet(int(number) for number in numbers if number.isdecimal() and len(number) < 8)
-    return found if len(found) else nothing

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from torchtune_sys.model.cpuset import CpuSet
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.values import Missing, Why
 
@@ -102,6 +103,21 @@ def core_kinds(text: str) -> frozenset[str]:
     if "CPU part" not in text[:8192] and "CPU part" not in text[-2048:]:
         return frozenset()
     return frozenset(part.strip() for part in _lines(text, "CPU part"))
+
+
+def parse_processors(text: str) -> CpuSet:
+    """The online processors, which each have an entry, on s390 a line; empty where the architecture does not number them.
+
+    >>> parse_processors("processor\\t: 0\\n\\nprocessor\\t: 3\\n"), parse_processors("processor 8: version = 00,  machine = 2817\\n")
+    (CpuSet('0,3'), CpuSet('8'))
+    """
+    numbers: list[str] = []
+    for line in text.splitlines():
+        name, _, value = line.partition(":")
+        words = name.split()
+        if words[:1] == ["processor"]:
+            numbers.append(words[1] if len(words) == 2 else value.strip())
+    return CpuSet(int(number) for number in numbers if number.isdecimal() and len(number) < 8)
 
 
 def parse_flags(text: str) -> Fact[frozenset[str]]:

@@ -11,6 +11,7 @@ from torchtune_sys.host.base import Host
 from torchtune_sys.model.cpuset import CpuSet
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.values import Missing, Why
+from torchtune_sys.probes import cpuinfo
 from torchtune_sys.probes.cpumask import read_set
 
 CPUS = "/sys/devices/system/cpu"
@@ -21,17 +22,29 @@ _CORE = ("core_cpus_list", "thread_siblings_list", "core_cpus", "thread_siblings
 
 
 def online_cpus(host: Host) -> Fact[CpuSet]:
-    """CPUs that are online; before 2.6.26 each CPU tells it in a file of its own."""
+    """CPUs that are online; before 2.6.26, and without /sys, what each CPU's own file or /proc/cpuinfo tells."""
     found = read_set(host, f"{CPUS}/online")
     if not isinstance(found, Missing) and len(found):
         return found
     if isinstance(found, Missing) and found.why not in (Why.ABSENT, Why.NOT_RECORDED):
         return found
-    numbers = _numbers(host)
-    if isinstance(numbers, Missing) or not numbers:
-        return found if isinstance(found, Missing) else Missing(Why.UNPARSED, f"{CPUS}/online", "no CPU is online")
+    nothing = found if isinstance(found, Missing) else Missing(Why.UNPARSED, f"{CPUS}/online", "no CPU is online")
+    online = _one_by_one(host)
+    present = read_set(host, f"{CPUS}/present")
+    if not len(online) or (not isinstance(present, Missing) and online != present):
+        return nothing  # "present" is as old as the file that is missing: a part of the machine was recorded
+    return online
+
+
+def _one_by_one(host: Host) -> CpuSet:
+    numbers, info = _numbers(host), host.text(cpuinfo.PATH)
+    listed = CpuSet() if isinstance(info, Missing) else cpuinfo.parse_processors(info)
+    if isinstance(numbers, Missing) or len(listed - CpuSet(numbers)):
+        return listed  # a recording may hold the directories of some CPUs
     # The boot CPU often has no such file, since it cannot be taken offline.
-    return CpuSet(number for number in numbers if host.word(f"{CPUS}/cpu{number}/online") != "0")
+    states = {number: host.word(f"{CPUS}/cpu{number}/online") for number in numbers}
+    whole = [n for n, state in states.items() if not isinstance(state, Missing) or host.exists(f"{CPUS}/cpu{n}/topology") is True]
+    return CpuSet(number for number in whole if states[number] != "0")
 
 
 def present_cpus(host: Host) -> Fact[CpuSet]:

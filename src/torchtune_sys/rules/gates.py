@@ -70,6 +70,10 @@ def gpu_count(s: Snapshot) -> int:
     if not isinstance(s.gpu, Missing) and not isinstance(s.gpu.devices, Missing) and s.gpu.devices:
         return len(s.gpu.devices)
     driver = need(s.driver)
+    if not isinstance(s.gpu, Missing) and isinstance(s.gpu.devices, Missing) and s.gpu.devices.why is Why.NOT_RECORDED:
+        inside = "" if isinstance(s.system, Missing) else known(s.system.container, "")
+        if inside:  # the bus shows all GPUs of the host, and the container was granted some
+            raise Unknown(s.gpu.devices)
     amd = () if absent(driver.amd_devices) else need(driver.amd_devices)
     nvidia = () if absent(driver.nvidia_devices) else need(driver.nvidia_devices)
     nvidia = () if handed_over(s, nvidia) else nvidia

@@ -30,14 +30,18 @@ def on_bare_metal(s: Snapshot, otherwise: str) -> None:
 
 def gpus(s: Snapshot) -> list[PciDevice]:
     """GPUs and accelerators of NVIDIA and AMD; NotApplicable without one."""
-    seen = functions(s).values()
-    found = [device for device in seen if is_gpu(device)]
+    found = [device for device in functions(s).values() if is_gpu(device)]
     if found:
         return found
-    for device in seen:
+    all_told(s)
+    raise NotApplicable("no GPU on this host")
+
+
+def all_told(s: Snapshot) -> None:
+    """Unknown where some function may be a GPU that is not counted."""
+    for device in functions(s).values():
         if (unread := perhaps_gpu(device.class_, device.vendor)) is not None:
             raise Unknown(unread)
-    raise NotApplicable("no GPU on this host")
 
 
 def cards(s: Snapshot) -> list[PciDevice]:
