@@ -19,16 +19,18 @@ from torchtune_sys.planner.install.builds import choose
 
 @pytest.mark.long
 def test_pip_agrees_that_the_wheel_exists() -> None:
-    """Metadata only: pip's own resolver finds a file of this release, ABI and platform on PyPI, for 20 choices."""
+    """Metadata only: pip's own resolver finds a file of this release, ABI and platform on PyPI, for eight choices."""
     if not os.environ.get("TORCHTUNE_SYS_TEST_NETWORK", "1").strip("0"):
         pytest.skip("TORCHTUNE_SYS_TEST_NETWORK=0")
     drawn = (case_at(number) for number in random.Random(20).sample(range(size()), 20_000))
     chosen = (choose(place_of(case), case[-1]) for case in drawn)
-    on_pypi = {(found.torch, found.abi, found.machine): found for found in chosen if isinstance(found, Wheel) and not found.index}
-    sample = list(on_pypi.values())[:20]
-    assert len(sample) == 20
+    on_pypi = (found for found in chosen if isinstance(found, Wheel) and not found.index)
+    sample: dict[tuple[str, str, str], Wheel] = {}
+    while len(sample) < 8:
+        found = next(on_pypi)
+        sample[found.torch, found.abi, found.machine] = found
     with ThreadPoolExecutor(4) as pool:  # pip reads parts of large files where PyPI has no metadata apart
-        names = list(pool.map(_agree, sample))
+        names = list(pool.map(_agree, sample.values()))
     print("\n".join(names))
 
 

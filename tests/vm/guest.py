@@ -97,7 +97,7 @@ def install() -> None:
     if which("apt-get") is None or os.geteuid() != 0:
         raise Unavailable(f"not installed: {', '.join(missing)} (needs root and apt-get)")
     env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    for argv in (("update", "-q"), ("install", "-q", "-y", "--no-install-recommends", *missing)):
+    for argv in (("update", "-q"), ("install", "-q", "-y", "--no-install-recommends", "-o", "DPkg::Lock::Timeout=300", *missing)):
         done = subprocess.run(("apt-get", *argv), env=env, capture_output=True, text=True, timeout=300, check=False)
     if done.returncode:
         raise Unavailable(f"apt-get could not install {', '.join(missing)}: {done.stderr.strip()[-300:]}")
@@ -154,8 +154,13 @@ def take_module(unpacked: Path, name: str, taken: Path) -> Path | None:
 
 
 def keep(taken: Path, unpacked: Path, cache: Path) -> Path:
-    cache.parent.mkdir(parents=True, exist_ok=True)
-    shutil.move(taken, cache)
+    draft = cache.with_name(f"{cache.name}.{os.getpid()}")
+    draft.parent.mkdir(parents=True, exist_ok=True)
+    shutil.move(taken, draft)
+    try:
+        draft.rename(cache)
+    except OSError:  # another test was first
+        shutil.rmtree(draft)
     shutil.rmtree(unpacked)
     return cache
 
