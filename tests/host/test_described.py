@@ -19,7 +19,7 @@ from torchtune_sys.model.install import RUNNING, Command, KernelPackages, Packag
 from torchtune_sys.model.rule import Verdict
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, Why
-from torchtune_sys.planner.install.host import cards
+from torchtune_sys.planner.install.gpus import cards
 from torchtune_sys.planner.install.plan import plan
 from torchtune_sys.render.commands import step_commands
 from torchtune_sys.rules import CATALOGUE

@@ -15,7 +15,7 @@ from torchtune_sys.model.install import Driver, Install, Refused, Wishes
 from torchtune_sys.model.version import version
 from torchtune_sys.planner.install.branch import choose, first_version
 from torchtune_sys.planner.install.builds import show_driver
-from torchtune_sys.planner.install.host import cards
+from torchtune_sys.planner.install.gpus import cards
 from torchtune_sys.planner.install.plan import plan
 
 

@@ -8,7 +8,7 @@ from torchtune_sys.model.image import Flag
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, Unknown
 from torchtune_sys.model.values import known as value
-from torchtune_sys.planner.install.host import cards
+from torchtune_sys.planner.install.gpus import cards
 from torchtune_sys.rules import gates, limits_tasks
 
 _MIB = 1 << 20

@@ -18,17 +18,8 @@ from torchtune_sys.planner.image.flags import flags, has_rdma
 from torchtune_sys.planner.install import branch, builds, environment, rocm
 from torchtune_sys.planner.install.branch import current_driver
 from torchtune_sys.planner.install.builds import Place
-from torchtune_sys.planner.install.host import (
-    capabilities_of,
-    cards,
-    host_name,
-    is_amd,
-    is_nvidia,
-    machine_of,
-    on_chip,
-    running_driver,
-    system_name,
-)
+from torchtune_sys.planner.install.gpus import capabilities_of, cards, on_chip
+from torchtune_sys.planner.install.host import host_name, is_amd, is_nvidia, machine_of, running_driver, system_name
 from torchtune_sys.planner.install.interpreter import Interpreter, interpreter
 
 _NO_CUDA = (

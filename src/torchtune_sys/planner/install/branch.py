@@ -11,7 +11,8 @@ from torchtune_sys.model.values import Missing
 from torchtune_sys.model.values import known as value
 from torchtune_sys.model.version import Version, version
 from torchtune_sys.planner.install.builds import show_driver
-from torchtune_sys.planner.install.host import Card, generations, owner, running_driver, unknown_architectures
+from torchtune_sys.planner.install.gpus import Card, generations, unknown_architectures
+from torchtune_sys.planner.install.host import owner, running_driver
 
 _PROPRIETARY_REMOVED = 620
 """Driver guide 620, "Proprietary Kernel Modules Removed"."""

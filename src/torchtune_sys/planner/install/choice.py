@@ -12,18 +12,8 @@ from torchtune_sys.model.version import Version, version
 from torchtune_sys.planner.install import branch, builds, rocm
 from torchtune_sys.planner.install.branch import current_driver
 from torchtune_sys.planner.install.builds import Place
-from torchtune_sys.planner.install.host import (
-    Card,
-    capabilities_of,
-    cards,
-    fails,
-    glibc,
-    is_amd,
-    is_nvidia,
-    machine_of,
-    on_chip,
-    owner,
-)
+from torchtune_sys.planner.install.gpus import Card, capabilities_of, cards, on_chip
+from torchtune_sys.planner.install.host import fails, glibc, is_amd, is_nvidia, machine_of, owner
 from torchtune_sys.planner.install.interpreter import Interpreter, interpreter
 
 

@@ -11,7 +11,8 @@ from torchtune_sys.model.values import Missing
 from torchtune_sys.model.values import known as value
 from torchtune_sys.model.version import version
 from torchtune_sys.planner.install.fabric import needs_fabric
-from torchtune_sys.planner.install.host import cards, fails, packaged_pythons
+from torchtune_sys.planner.install.gpus import cards
+from torchtune_sys.planner.install.host import fails, packaged_pythons
 from torchtune_sys.planner.install.interpreter import Interpreter
 from torchtune_sys.planner.install.interpreter import steps as python_steps
 from torchtune_sys.planner.install.site import Site, install, root

@@ -9,7 +9,7 @@ from torchtune_sys.model.install import Driver, Step
 from torchtune_sys.model.version import version
 from torchtune_sys.planner.install.branch import module_reason
 from torchtune_sys.planner.install.fabric import Beside, beside
-from torchtune_sys.planner.install.host import Card
+from torchtune_sys.planner.install.gpus import Card
 from torchtune_sys.planner.install.pin import hold, of_branch, pin, unlocked
 from torchtune_sys.planner.install.repository import headers, repository
 from torchtune_sys.planner.install.site import Site, install, root

@@ -7,7 +7,7 @@ import msgspec
 from torchtune_sys.knowledge import install as known
 from torchtune_sys.model.install import Driver, Step
 from torchtune_sys.model.version import version
-from torchtune_sys.planner.install.host import Card
+from torchtune_sys.planner.install.gpus import Card
 from torchtune_sys.planner.install.site import Site, install, root
 
 _FIRST_WITHOUT_BRANCH_NAMES = 590

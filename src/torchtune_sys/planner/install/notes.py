@@ -10,7 +10,8 @@ from torchtune_sys.model.values import Missing
 from torchtune_sys.model.version import version
 from torchtune_sys.planner.install import branch, builds
 from torchtune_sys.planner.install.builds import Place
-from torchtune_sys.planner.install.host import capabilities_of, cards, glibc, owner, packaged_pythons, running_driver
+from torchtune_sys.planner.install.gpus import capabilities_of, cards
+from torchtune_sys.planner.install.host import glibc, owner, packaged_pythons, running_driver
 from torchtune_sys.planner.install.site import Site
 
 

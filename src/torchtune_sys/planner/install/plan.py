@@ -13,7 +13,8 @@ from torchtune_sys.planner.install import companions, environment
 from torchtune_sys.planner.install.choice import choose
 from torchtune_sys.planner.install.driver import steps as driver_steps
 from torchtune_sys.planner.install.fabric import exact_fabric
-from torchtune_sys.planner.install.host import cards, fails, host_name, owner, running_driver, system_name
+from torchtune_sys.planner.install.gpus import cards
+from torchtune_sys.planner.install.host import fails, host_name, owner, running_driver, system_name
 from torchtune_sys.planner.install.interpreter import with_way
 from torchtune_sys.planner.install.notes import notes
 from torchtune_sys.planner.install.site import Site, site_of
