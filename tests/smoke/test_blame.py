@@ -84,3 +84,20 @@ def test_who_waits_for_others() -> None:
     assert waits_for_others(head + '  File "/tmp/a/smoke.py", line 3 in word_of\n' + script)
     assert not waits_for_others(head + '  File "/data/sitecustomize.py", line 3 in sleeps\n' + script)
     assert not waits_for_others("")
+
+
+def test_a_rank_that_ends_where_the_launcher_is_content_has_not_been_killed() -> None:
+    trouble = Trouble(kind="died", stage="ddp", ranks=(1,), pids=(77,), rc=0)
+    found = blame.of_trouble(trouble, "", "", False, ())
+    assert (found.cause, found.seen) == ("rank-crashed", "rank 1 ended with status 0")
+
+
+def test_a_bus_error_while_torch_is_imported_is_a_library_that_ends_too_early() -> None:
+    crash = "Fatal Python error: Bus error\n\nCurrent thread 0x7f (most recent call first):\n"
+    found = blame.of_trouble(Trouble(kind="not-started", stage="import"), "", crash, False, ())
+    assert found.cause == "torch-install-damaged" and "Bus error" in found.seen
+
+
+def test_ranks_that_ran_without_the_driver_are_not_said_to_have_failed() -> None:
+    said = "pass    device  0.1 s\nsmoke test: pass, 2 rank(s)\n"
+    assert "told us nothing" in blame.of_trouble(Trouble(kind="not-started", stage="import"), said, "", False, ()).seen

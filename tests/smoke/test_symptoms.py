@@ -73,6 +73,7 @@ WORDS = [
     ("g++: fatal error: cannot execute 'cc1plus': execvp: No such file or directory", "compile", "build-tool-missing"),
     ("g++: fatal error: Killed signal terminated program cc1plus", "compile", "host-memory-oom"),
     ("OSError: /c/x.main.so: failed to map segment from shared object.", "compile", "compile-cache-not-executable"),
+    ("torch.distributed.DistNetworkError: The server socket has failed to listen on any local network address. port: 0, useIpv6: false, code: -98, name: EADDRINUSE, message: address already in use", "import", "ephemeral-ports-exhausted"),
     ("rank 1 was ended by SIGXCPU", "train", "cpu-time-limit"),
     ("Error while creating shared memory segment /dev/shm/nccl-Jq4Xnb (size 9637888), error: No space left on device", "allreduce", "dev-shm-too-small"),
 ]  # fmt: skip
@@ -123,6 +124,7 @@ def test_causes_are_of_the_one_vocabulary_or_the_smoke_test_s_own() -> None:
         "host-compiler-too-old",
         "compile-cache-not-executable",
         "cpu-time-limit",
+        "ephemeral-ports-exhausted",
     }
     used = {cause for row in tables.rows("symptoms") for cause in row["cause"].split("|")}
     assert used - known == own

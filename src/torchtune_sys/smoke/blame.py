@@ -22,6 +22,10 @@ _TEXT_BYTES = 4000
 _LINE = 400
 
 
+_SILENT = "\nsmoke test: "
+"""The last line of ranks that found no driver (worker/summary.py)."""
+
+
 class Blame(msgspec.Struct, frozen=True, kw_only=True):
     cause: str = ""
     seen: str = ""
@@ -72,6 +76,8 @@ def of_trouble(trouble: Trouble, output: str, crash: str, killed_for_memory: boo
     if trouble.kind == "not-started":
         blame = of_text(crash + "\n" + output[-_TEXT_BYTES:], trouble.stage, found)
         how = f" ({crash.strip().splitlines()[0]})" if crash.strip() else ""
+        if _SILENT in output:
+            return Blame(seen="the ranks ran, but told us nothing: what starts --python clears the environment")
         words = _last_error(output) or f"the ranks ended before they had begun{how}"
         return msgspec.structs.replace(blame, seen=words)
     who = _ranks(trouble.ranks)
@@ -89,7 +95,7 @@ def of_trouble(trouble: Trouble, output: str, crash: str, killed_for_memory: boo
 def _of_death(trouble: Trouble, output: str, crash: str, killed_for_memory: bool, found: Collection[str]) -> Blame:
     pid = trouble.pids[0] if trouble.pids else 0
     codes = {int(number): int(code) for code, number in _EXIT.findall(output)}
-    code = codes.get(pid)
+    code = codes.get(pid, 0 if trouble.rc == 0 else None)  # the launcher was content with all
     how = "ended" if code is None else f"was ended by {ended_by(code)}" if code < 0 else f"ended with status {code}"
     seen = f"{_ranks(trouble.ranks)} {how}"
     if killed_for_memory:

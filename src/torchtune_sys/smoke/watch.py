@@ -52,6 +52,8 @@ class Trouble(msgspec.Struct, frozen=True, kw_only=True):
     pids: tuple[int, ...] = ()
     seconds: float = 0.0
     """How long the ranks had been running, where one died."""
+    rc: int | None = None
+    """The launcher's exit status then; None if it was still there."""
 
 
 class Watch:
@@ -87,7 +89,7 @@ class Watch:
                 elif isinstance(event, Gone):
                     self._lost(event.pid)
                 elif isinstance(event, Ended):
-                    return self._over()
+                    return self._over(event.rc)
             if self._parted(time.monotonic()):
                 return None
             found = self._judge(time.monotonic())
@@ -152,21 +154,21 @@ class Watch:
             self._gone_since_s = time.monotonic()
             self._first_gone = rank
 
-    def _over(self) -> Trouble | None:
+    def _over(self, rc: int) -> Trouble | None:
         """The launcher ended: well if every rank had said good-bye."""
         for stage, ends in self.ends.items():
             if -1 in ends:
                 return Trouble(kind="not-started", stage=stage)
         if self._first_gone is not None:
-            return self._died(self._first_gone)
+            return self._died(self._first_gone, rc)
         if len(self.ranks) < self._wanted or not all(rank.through for rank in self.ranks.values()):
             return Trouble(kind="not-started", stage=self._stage_of(list(self.ranks.values())) or "import")
         return None
 
-    def _died(self, dead: Rank) -> Trouble:
+    def _died(self, dead: Rank, rc: int | None = None) -> Trouble:
         seconds = time.monotonic() - self._started_s
         stage = self._stage_of([dead]) or "import"
-        return Trouble(kind="died", stage=stage, ranks=(dead.rank,), pids=(dead.pid,), seconds=seconds)
+        return Trouble(kind="died", stage=stage, ranks=(dead.rank,), pids=(dead.pid,), seconds=seconds, rc=rc)
 
     def _stage_of(self, ranks: Sequence[Rank]) -> str:
         """The earliest stage that one of them is in."""
