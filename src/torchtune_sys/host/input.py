@@ -11,8 +11,8 @@ from typing import Any
 
 from torchtune_sys.errors import UnreadableInput
 
-FILE_LIMIT = 256 << 20
-"""Bytes, before and after decompression; recordings of large hosts have a few MiB."""
+FILE_LIMIT = 512 << 20
+"""Bytes, before and after decompression: as many small files as an archive may have. Most recordings of large hosts have a few MiB."""
 PATIENCE_S = 30.0
 """How long a pipe may deliver nothing."""
 
