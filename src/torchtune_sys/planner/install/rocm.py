@@ -32,13 +32,12 @@ def choose(s: Snapshot, place: Place, wishes: Wishes) -> Wheel | Refused:
     fits = next((item for item in wished if not _obstacles(item, place, found)), None)
     if fits is not None:
         return _wheel(fits, place)
-    newest = next((item for item in known.builds() if not _obstacles(item, place, found)), None)
-    had = f"torch {newest.torch}+{newest.name}" if newest else ""
+    others = [f"{item.torch}+{item.name}" for item in known.builds() if not _obstacles(item, place, found)]
+    had = f"torch {others[0]}" if others else ""
     if not wished:
-        of = f"torch {wishes.torch}"
-        return _refused(
-            f"no ROCm build of {of} is on record with the GPUs that it holds code for", ("build",), "ask for another", had
-        )
+        reason = f"no ROCm build of torch {wishes.torch} is on record with the GPUs that it holds code for"
+        way = f"ask for one of {' '.join(others)}" if others else f"choose ROCm at {pages.ROCM_GUIDE}"
+        return _refused(reason, ("build",), way, had)
     reasons = _obstacles(wished[0], place, found)
     called = f"torch {wished[0].torch}+{wished[0].name}"
     return _refused(f"{called} {' and '.join(reasons.values())}", tuple(reasons), f"choose ROCm at {pages.ROCM_GUIDE}", had)
