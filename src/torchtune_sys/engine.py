@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from torchtune_sys.host.base import Host
+from torchtune_sys.model.actions import Advice
 from torchtune_sys.model.facts.session import Intent
 from torchtune_sys.model.rule import Evidence, Params, Result, Rule, Severity, Verdict
 from torchtune_sys.model.snapshot import Snapshot
@@ -89,15 +90,16 @@ def judge(seen: Snapshot, rules: Iterable[Rule], overrides: Overrides | None = N
 
 def _told(result: Result, seen: Snapshot) -> Result:
     """Where the facts of a report do not decide, a program's own words do; it failed then, however light the defect is elsewhere."""
-    words = seen.said.get(result.rule.id)
-    if words is None or result.verdict not in (Verdict.UNKNOWN, Verdict.NA):
+    saying = seen.said.get(result.rule.id)
+    if saying is None or result.verdict not in (Verdict.UNKNOWN, Verdict.NA):
         return result
     rule = result.rule
     if rule.severity is Severity.ADVICE:
-        import msgspec
+        from msgspec.structs import replace
 
-        rule = msgspec.structs.replace(rule, severity=Severity.WARNING)
-    told = Evidence(subject="a program says", seen=words, source="report")
+        rule = replace(rule, severity=Severity.WARNING)
+    fix = (Advice(text=saying.remedy),) if saying.remedy else ()
+    told = Evidence(subject="a program says", seen=saying.line, source="report", fix=fix)
     return Result(rule=rule, verdict=Verdict.FAIL, evidence=(told, *result.evidence), why_unknown=result.why_unknown)
 
 

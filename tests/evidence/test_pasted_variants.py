@@ -10,6 +10,7 @@ import pytest
 from conftest import judge
 from torchtune_sys import evidence
 from torchtune_sys.evidence.nvidia_smi import parse_nvidia_smi
+from torchtune_sys.model.actions import Advice
 from torchtune_sys.model.facts.gpu import GpuFacts
 from torchtune_sys.model.rule import Verdict
 from torchtune_sys.model.values import Missing, need
@@ -85,7 +86,7 @@ OSError: [Errno 12] Cannot allocate memory
 """
 FOUND = (
     {"driver-too-old", "cuda-not-available-to-torch"},
-    {"driver-ignores-gpu", "nvidia-driver-not-loaded", "ib-port-down", "memory-available-low"},
+    {"driver-ignores-gpu", "ib-port-down", "memory-available-low"},
 )
 
 
@@ -128,6 +129,10 @@ def test_what_nvidia_smi_says(line: str, rules: set[str]) -> None:
 
 
 def test_the_kernels_log_says_more() -> None:
+    silent = "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver."
+    refused = "modprobe: ERROR: could not insert 'nvidia': Key was rejected by service"
+    assert failed(f"{silent}\n") == {"nvidia-driver-not-loaded"}
+    assert failed(f"{silent}\n$ sudo modprobe nvidia\n{refused}\n") == {"module-signature-refused"}
     log = "[  9.1] NVRM: GPU 0000:98:00.0: RmInitAdapter failed! (0x62:0x65:1792)\n"
     assert failed(f"$ nvidia-smi\nNo devices were found\n$ dmesg\n{log}") == {"gpu-initialisation-failed"}
 
@@ -176,3 +181,26 @@ def test_a_cuda_build_of_a_package_beside_rocm() -> None:
     line = "UserWarning: flash_attn was requested, but nvcc was not found.  Are you sure your environment has nvcc available?"
     assert failed(f"torch.__version__  = 2.9.0+rocm6.4\n{line}\n") == {"extension-made-for-cuda"}
     assert failed(f"torch.__version__  = 2.9.0+cu128\n{line}\n") == {"cuda-toolkit-missing"}
+
+
+def shown(text: str) -> str:
+    """What the first failing evidence says, with what is wanted and the fix that it has of its own."""
+    seen = evidence.read(text, "issue.txt")
+    assert seen is not None
+    found = next(result for result in judge(seen).values() if result.verdict is Verdict.FAIL).evidence[0]
+    return " ".join((found.seen, found.wanted, *(action.text for action in found.fix if isinstance(action, Advice))))
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("The NVIDIA driver on your system is too old (found version 11040). Please update", "torch 2.7.1 from the cu118 index"),
+        ("The NVIDIA driver on your system is too old (found version 12040). Please update", "CUDA 13: >= 580.65.06"),
+        ("The NVIDIA driver on your system is too old (found version 9010). Please update", "CUDA 12: >= 525.60.13"),
+        ("torch==2.5.1\nThe NVIDIA driver on your system is too old (found version 11040).", "driver >= 525.60.13"),
+        ("/x/torch/lib/libtorch_cuda.so: undefined symbol: ncclCommShrink", "older NCCL than it was built with"),
+        ("Failed to initialize NVML: GPU access blocked by the operating system", "wsl --update"),
+    ],
+)
+def test_what_to_do_next_is_said(text: str, words: str) -> None:
+    assert words in shown(text)

@@ -235,6 +235,8 @@ class _Book:
         if kind == "sxid":
             who = who.capitalize()
         text = line[found.start() : found.start() + TEXT].strip().removeprefix("NVRM: ").lstrip()
+        if kind == "gpu-legacy":
+            text = text.partition(". Please")[0]
         if kind == "oom-kill":
             text, self._cgroup = f"{text.partition(' total-vm')[0]} {self._cgroup}".strip()[:TEXT], ""
         code = int(group.get("code") or 0)

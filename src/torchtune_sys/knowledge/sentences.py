@@ -6,17 +6,18 @@ import functools
 import re
 
 from torchtune_sys.knowledge import tables
+from torchtune_sys.model.snapshot import Saying
 
 _WIDTH = 300
 
 
 @functools.cache
-def _patterns() -> tuple[tuple[str, re.Pattern[str], re.Pattern[str] | None, re.Pattern[str] | None], ...]:
+def _patterns() -> tuple[tuple[str, re.Pattern[str], re.Pattern[str] | None, re.Pattern[str] | None, str], ...]:
     def compiled(pattern: str) -> re.Pattern[str] | None:
         return re.compile(pattern) if pattern else None
 
     return tuple(
-        (row["rule"], re.compile(row["pattern"]), compiled(row["also"]), compiled(row["unless"]))
+        (row["rule"], re.compile(row["pattern"]), compiled(row["also"]), compiled(row["unless"]), row["remedy"])
         for row in tables.rows("sentences")
     )
 
@@ -25,20 +26,20 @@ def rules_named() -> frozenset[str]:
     return frozenset(rule for rule, *_ in _patterns())
 
 
-def said(text: str) -> dict[str, str]:
-    """Rule id → the first line of ``text`` that says what the rule stands for.
+def said(text: str) -> dict[str, Saying]:
+    """By rule id, the first line of ``text`` that says what the rule stands for.
 
     >>> said("RuntimeError: DataLoader worker (pid 7) is killed by signal: Killed.")
-    {'oom-kill-logged': 'RuntimeError: DataLoader worker (pid 7) is killed by signal: Killed.'}
+    {'oom-kill-logged': Saying(line='RuntimeError: DataLoader worker (pid 7) is killed by signal: Killed.', remedy='')}
     >>> said("all is well, and there is no space left on device")
     {}
     """
-    found: dict[str, str] = {}
-    for rule, pattern, also, unless in _patterns():
+    found: dict[str, Saying] = {}
+    for rule, pattern, also, unless, remedy in _patterns():
         match = None if rule in found else pattern.search(text)
         if match is None or (also and not also.search(text)) or (unless and unless.search(text)):
             continue
-        found[rule] = _line(text, match)
+        found[rule] = Saying(line=_line(text, match), remedy=remedy)
     return found
 
 

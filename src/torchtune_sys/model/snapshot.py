@@ -25,6 +25,14 @@ from torchtune_sys.model.facts.sysctl import SysctlFacts
 from torchtune_sys.model.facts.system import SystemFacts
 
 
+class Saying(msgspec.Struct, frozen=True, kw_only=True):
+    """A line of a report in which a program itself says what a rule stands for."""
+
+    line: str
+    remedy: str = ""
+    """What to do where the rule's own fix is meant for less particular words."""
+
+
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     """Facts by family; a family that could not be probed at all is Missing as a whole."""
 
@@ -47,8 +55,8 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     intent: Intent
     origin: str = "live"
     """``live``, ``root /mnt``, ``recording x.json``, ``tree x.tar.bz2`` or ``report (collect_env)``."""
-    said: Mapping[str, str] = {}
-    """Of a report: rule id → the line in which a program itself says what that rule stands for."""
+    said: Mapping[str, Saying] = {}
+    """Of a report, by rule id."""
 
 
 FAMILIES = tuple(name for name in Snapshot.__struct_fields__ if name not in {"intent", "origin", "said"})

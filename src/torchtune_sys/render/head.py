@@ -64,7 +64,7 @@ def gpu_parts(seen: Snapshot) -> list[str]:
             *_driver(facts, driver),
         ]
     if isinstance(devices, Missing) and not absent(devices):
-        return [f"unknown ({_reason(devices)})"]
+        return [_untold(devices, _reason(devices))]
     return ["none found"]
 
 
@@ -175,20 +175,25 @@ def _surroundings(facts: SystemFacts) -> Iterator[str]:
 def python_parts(seen: Snapshot) -> list[str]:
     facts = seen.python
     if isinstance(facts, Missing):
-        return [f"unknown ({told(facts)})"]
+        return [_untold(facts, told(facts))]
     return list(_python(facts))
 
 
 def _python(facts: PythonFacts) -> Iterator[str]:
     version = known(facts.version, "")
     if isinstance(facts.executable, Missing):
-        yield version or f"unknown ({told(facts.executable)})"
+        yield version or _untold(facts.executable, told(facts.executable))
     else:
         yield f"{version} {facts.executable}".strip()
     if isinstance(facts.torch, Missing):
-        yield "no torch" if absent(facts.torch) else f"torch unknown ({told(facts.torch)})"
+        yield "no torch" if absent(facts.torch) else f"torch {_untold(facts.torch, told(facts.torch))}"
     else:
         yield _torch(facts.torch)
+
+
+def _untold(missing: Missing, reason: str) -> str:
+    """A report that does not speak of something is no failed look."""
+    return "not told" if missing.why is Why.NOT_RECORDED else f"unknown ({reason})"
 
 
 def _torch(build: Torch) -> str:

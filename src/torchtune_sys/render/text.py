@@ -111,7 +111,13 @@ def _finding(result: Result, verbose: bool) -> Iterator[Line]:
         yield line(text if verbose else cut(text, _ROOM[rule.severity]), indent=_HANG)
     if len(groups) > len(shown):
         yield line((f"+{len(groups) - len(shown)} more (--verbose)", "dim"), indent=_HANG)
-    yield from _fixes(rule.fix, verbose)
+    yield from _fixes(_fix(result), verbose)
+
+
+def _fix(result: Result) -> tuple[actions.Action, ...]:
+    """The rule's fix, or the words that a subject has in its place."""
+    own = next((item.fix for item in failing(result) if item.fix), ())
+    return own if own and all(isinstance(action, (actions.Advice, actions.Install)) for action in own) else result.rule.fix
 
 
 def _fixes(fixes: tuple[actions.Action, ...], verbose: bool) -> Iterator[Line]:
@@ -210,7 +216,8 @@ def _unknown(remedy: str, why: Why, rules: dict[str, Missing], verbose: bool) ->
     listed = ", ".join(names if verbose else names[:4]) + (f" +{len(names) - 4} more" if len(names) > 4 and not verbose else "")
     detail = "; ".join(sources) if verbose else cut(example, 110)
     short = remedy if remedy and len(remedy) <= _SHORT else _PHRASES[why]
-    yield line(f"{short} – {detail}: ", (listed, "dim"), label=f"{len(names):3}  ", indent=1)
+    said = f"{short}: " if why is Why.NOT_RECORDED and not verbose else f"{short} – {detail}: "
+    yield line(said, (listed, "dim"), label=f"{len(names):3}  ", indent=1)
     if remedy and short != remedy:
         yield line(remedy, label=("would tell: ", "good"), indent=6)
 

@@ -159,6 +159,12 @@ def secure_boot_blocks_module(s: Snapshot, p: Params) -> Iterator[Evidence]:
     )
 
 
+_KEEPS_OUT = frozenset(
+    ("gpu-legacy", "gpu-unsupported", "gpu-needs-open", "gpu-needs-proprietary", "gpu-bar", "gsp-firmware", "module-refused")
+)
+"""What the log tells of a driver that has to stay away from the GPU, in pasted text that holds nvidia-smi's complaint as well."""
+
+
 @rule(
     id="nvidia-driver-not-loaded",
     title="The NVIDIA driver is installed but its kernel module is not loaded",
@@ -184,6 +190,8 @@ def nvidia_driver_not_loaded(s: Snapshot, p: Params) -> Iterator[Evidence]:
     if not isinstance(s.driver, Missing) and not isinstance(s.driver.build_failure, Missing):
         raise NotApplicable("nvidia-module-not-built-for-kernel says why")
     if driver_state.nvml_error(s) == "DRIVER_NOT_LOADED" and need(s.gpu).source == "report":
+        if driver_state.log_explains(s, _KEEPS_OUT):
+            raise NotApplicable("the kernel's log tells why")
         yield Evidence(
             subject="nvidia",
             seen="nvidia-smi cannot communicate with the driver",

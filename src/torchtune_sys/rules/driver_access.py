@@ -9,7 +9,7 @@ from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, 
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, absent, known, need
 from torchtune_sys.rules import gates
-from torchtune_sys.rules.driver_state import container, gpu_addresses, nvml_error
+from torchtune_sys.rules.driver_state import container, gpu_addresses, log_explains, nvml_error
 
 
 @rule(
@@ -187,6 +187,11 @@ def container_lost_gpu_cgroup(s: Snapshot, p: Params) -> Iterator[Evidence]:
     )
 
 
+_OF_WINDOWS = Advice(
+    text="under WSL2: update Windows' NVIDIA driver and WSL (wsl --update), and remove NVIDIA driver packages from the distribution"
+)
+
+
 @rule(
     id="driver-tools-fail",
     title="The driver's own tools do not reach the GPUs",
@@ -196,9 +201,7 @@ def container_lost_gpu_cgroup(s: Snapshot, p: Params) -> Iterator[Evidence]:
             text="sudo dmesg | grep -i -e nvrm -e nvidia says why; for a container, see first whether nvidia-smi works on its host",
             safety=Safety.DISPLAY_ONLY,
         ),
-        Advice(
-            text="under WSL2: update Windows' NVIDIA driver and WSL (wsl --update), and remove NVIDIA driver packages from the distribution"
-        ),
+        _OF_WINDOWS,
     ),
 )
 def driver_tools_fail(s: Snapshot, p: Params) -> Iterator[Evidence]:
@@ -222,12 +225,13 @@ def driver_tools_fail(s: Snapshot, p: Params) -> Iterator[Evidence]:
         return
     gpu = need(s.gpu)
     pasted = gpu.source == "report"
-    if error in _EXPLAINED or (error in _SEEN_ON_THE_HOST and not pasted) or gpu.worked_before or _log_explains(s):
+    if error in _EXPLAINED or (error in _SEEN_ON_THE_HOST and not pasted) or gpu.worked_before or log_explains(s, _LOGGED):
         raise NotApplicable("another rule tells why")
     if not pasted and known(need(s.system).container, ""):
         raise NotApplicable("in a container: see container-lost-gpu-cgroup and gpu-device-permission")
     seen = gpu.devices.detail if isinstance(gpu.devices, Missing) and gpu.devices.detail else error
-    yield Evidence(subject="NVML", seen=seen, wanted="the GPUs of this host", source=gpu.source)
+    fix = (_OF_WINDOWS,) if pasted and error == "OPERATING_SYSTEM" else ()
+    yield Evidence(subject="NVML", seen=seen, wanted="the GPUs of this host", source=gpu.source, fix=fix)
 
 
 _EXPLAINED = frozenset(
@@ -237,9 +241,19 @@ _SEEN_ON_THE_HOST = frozenset(("LIBRARY_NOT_FOUND", "NO_DEVICES"))
 """The host's files and its PCI bus tell what is behind these; a pasted line is all that a report has."""
 
 
-def _log_explains(s: Snapshot) -> bool:
-    events = () if isinstance(s.kernel, Missing) or isinstance(s.kernel.events, Missing) else s.kernel.events
-    return any(event.kind == "xid" or event.kind.startswith(("gpu-", "gsp-")) for event in events)
+_LOGGED = frozenset(
+    (
+        "xid",
+        "gpu-lost",
+        "gpu-init",
+        "gpu-legacy",
+        "gpu-unsupported",
+        "gpu-needs-open",
+        "gpu-needs-proprietary",
+        "gpu-bar",
+        "gsp-firmware",
+    )
+)
 
 
 @rule(

@@ -16,6 +16,12 @@ def nvml_error(s: Snapshot) -> str:
     return "" if isinstance(s.gpu, Missing) else s.gpu.error
 
 
+def log_explains(s: Snapshot, kinds: frozenset[str]) -> bool:
+    """Whether the kernel's log tells one of these."""
+    events = () if isinstance(s.kernel, Missing) or isinstance(s.kernel.events, Missing) else s.kernel.events
+    return any(event.kind in kinds for event in events)
+
+
 def gpu_addresses(s: Snapshot) -> tuple[str, ...]:
     """NVIDIA GPUs on the PCI bus that are this host's own; NotApplicable where there is none."""
     found = need(s.driver).nvidia_devices

@@ -112,7 +112,7 @@ def memlock_limit_finite(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 @rule(
     id="nofile-limit-too-low",
-    title="The hard limit on open files is low",
+    title="The limit on open files is low",
     severity=Severity.WARNING,
     cause="nofile-limit-too-low",
     fix=(Limit(item="nofile", target="65536"), Advice(text=IN_CONTAINER.format("nofile=65536:65536"))),

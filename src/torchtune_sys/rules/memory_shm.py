@@ -33,7 +33,7 @@ def _shared_memory_is_asked_for(s: Snapshot) -> bool:
 
 @rule(
     id="dev-shm-too-small",
-    title="/dev/shm has the 64 MiB of a container's default",
+    title="/dev/shm is too small for DataLoader workers and NCCL",
     severity=Severity.ERROR,
     cause="dev-shm-too-small",
     fix=_GROW_SHM,

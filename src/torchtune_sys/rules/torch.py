@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from torchtune_sys.knowledge import cuda as drivers
@@ -73,7 +74,7 @@ def driver_too_old(s: Snapshot, _p: Params) -> Iterator[Evidence]:
     """
     complaint = _complaint(s)
     if complaint is not None:
-        yield Evidence(subject="driver", seen=complaint, wanted=_floor_text(_cuda_told(s)), source="torch")
+        yield Evidence(subject="driver", seen=complaint.partition(". Please")[0], wanted=_instead(s, complaint), source="torch")
         return
     nvidia_hardware_or_driver(s)
     build, cuda = cuda_build(s)
@@ -131,6 +132,21 @@ def _cuda_told(s: Snapshot) -> Version:
 def _enough(reported: Version, cuda: Version) -> bool:
     """The driver's CUDA (that of a cuda-compat package where one is loaded) covers the build's series."""
     return bool(reported) and (reported >= cuda or (reported[0] == cuda[0] and cuda[0] >= 11))
+
+
+def _instead(s: Snapshot, complaint: str) -> str:
+    """A driver for torch's CUDA; where that is not told, one for today's, and the last torch for the CUDA that torch found the driver to have."""
+    cuda = _cuda_told(s)
+    found = re.search(r"found version (\d{4,5})\)", complaint)
+    if cuda or found is None:
+        return _floor_text(cuda)
+    major = int(found[1]) // 1000
+    floors = [(series, drivers.floor_for((series, 0))) for series in (13, 12) if series > major]
+    newer = ", ".join(f"CUDA {series}: >= {floor.driver}" for series, floor in floors if floor)
+    release = known.newest_with(major)
+    names = [] if release is None else [name for name in release.variants if int(name[2:-1]) == major]
+    last = f", or torch {release.torch} from the {max(names, key=lambda name: int(name[2:]))} index" if release and names else ""
+    return f"a newer driver ({newer}){last}" if newer else _floor_text(cuda)
 
 
 def _floor_text(cuda: Version) -> str:
