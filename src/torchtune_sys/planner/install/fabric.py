@@ -41,7 +41,7 @@ def beside(site: Site, driver: Driver, cards: tuple[Card, ...]) -> Beside:
     if site.native:
         purpose = "native-fabric-manager"
     elif site.system.manager == "apt" and driver.branch < _FIRST_WITHOUT_BRANCH_NAMES:
-        purpose = "fabric-manager-580"
+        purpose = "fabric-manager-by-branch"
     manager = known.packages(family, purpose, branch=branch)
     has_two = needs_subnet_manager(cards)
     subnet = known.packages(family, "nvlsm") if has_two and not site.native else None
@@ -62,7 +62,7 @@ def exact_fabric(site: Site, installed: str, cards: tuple[Card, ...], *, runs: b
     wanted: tuple[str, ...] = ()
     source = known.FABRIC_MANAGER_GUIDE
     if site.system.manager == "apt":
-        purpose = "fabric-manager-580" if branch < _FIRST_WITHOUT_BRANCH_NAMES or site.native else "fabric-manager"
+        purpose = "fabric-manager-by-branch" if branch < _FIRST_WITHOUT_BRANCH_NAMES or site.native else "fabric-manager"
         found = known.packages(site.system.family, purpose, branch=str(branch))
         # apt takes a star at the end of a version, so that the packager's revision need not be known
         wanted, source = (tuple(f"{name}={installed}*" for name in found.names), found.source) if found else ((), source)
