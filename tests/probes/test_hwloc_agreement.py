@@ -45,7 +45,15 @@ EXPLAINED = {
 }
 
 
+MERGED = {
+    "8em64t-2s2ca2c-buggynuma": "each of eight nodes claims all CPUs: hwloc keeps the first with its memory, we the machine with all of it",
+}
+NODE_FORBIDDEN = {
+    "4fake-4gr1nu1pu": "the cpuset allows CPU 1 and not the memory beside it: hwloc then shows the CPU near another node",
+}
+
 OTHER_CORES = {
+    "64amd64-4p2n4ca2co": "AMD's Bulldozer, as below",
     "64amd64-4s2n4ca2co": "AMD's Bulldozer: the kernel calls the two halves of a compute unit threads of one core, hwloc calls them cores",
 }
 
@@ -61,6 +69,8 @@ class Node:
 def hwloc_expected(path: Path) -> tuple[dict[int, Node], dict[str, int]]:
     """NUMA nodes by OS id, and the number of objects by type."""
     console = path.with_name(path.name.removesuffix(".tar.bz2") + ".console")
+    if not console.exists() and not console.with_suffix(".xml").exists():
+        pytest.skip("hwloc has no expected output for it")
     return read_console(console.read_text()) if console.exists() else read_xml(console.with_suffix(".xml"))
 
 
@@ -151,11 +161,14 @@ def test_numa_nodes_agree_with_hwloc(path: Path) -> None:
     compared = 0
     for number, node in ours.items():
         memory = expected[number].memory
-        assert memory is not None and not isinstance(node.memory_bytes, Missing)
-        assert memory[0] <= node.memory_bytes <= memory[1], f"node {number}"
+        if memory is None:
+            assert isinstance(node.memory_bytes, Missing)
+        elif name not in MERGED:
+            assert not isinstance(node.memory_bytes, Missing)
+            assert memory[0] <= node.memory_bytes <= memory[1], f"node {number}"
         assert not isinstance(node.cpus, Missing), f"node {number}: {node.cpus}"
         cpus = set(node.cpus) if bound is None else set(node.cpus) & bound
-        if not node.cpus and name not in RESTRICTED:
+        if name in NODE_FORBIDDEN or (not node.cpus and name not in RESTRICTED):
             continue  # memory of its own kind (HBM, NVDIMM): hwloc shows the CPUs near it, the kernel lists none
         assert cpus == expected[number].cpus, f"node {number}"
         compared += 1
@@ -171,8 +184,13 @@ def test_sockets_and_cores_agree_with_hwloc(path: Path) -> None:
     _, processors = probed(path)
     if name in RESTRICTED:
         pytest.skip(RESTRICTED[name])
+    if "Core" not in counts:
+        pytest.skip("hwloc shows no cores")
     print(f"{name}: {processors.sockets} sockets, {processors.cores} cores {OTHER_CORES.get(name, '')}")
-    assert processors.sockets == counts["Package"]
+    if "Package" in counts:
+        assert processors.sockets == counts["Package"]
+    else:
+        assert isinstance(processors.sockets, Missing)
     assert processors.cores == (counts["Core"] // 2 if name in OTHER_CORES else counts["Core"])
 
 
