@@ -49,6 +49,7 @@ SHAPES: dict[str, Callable[[str], str]] = {
     "indented": lambda text: "".join(f"    {line}" for line in text.splitlines(keepends=True)),
     "padded": lambda text: "".join(f"{line:<270}\n" for line in text.splitlines()),
     "escaped": escape,
+    "linked": lambda text: text.replace("NVIDIA", "[NVIDIA](https://www.nvidia.com)"),
     "full-width": lambda text: text.replace(": ", "：", 20),
     "double-spaced": lambda text: text.replace("\n", "\n\n"),
     "no-break spaces": lambda text: text.replace("  ", "\u00a0\u00a0"),

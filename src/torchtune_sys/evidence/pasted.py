@@ -8,6 +8,8 @@ from torchtune_sys.evidence.other_collectors import unfolded
 
 SIZE_LIMIT = 4 << 20
 _ENTITIES = ("&gt;", "&lt;", "&quot;", "&#39;", "&#x27;", "&nbsp;")
+_LINK = re.compile(r"\[([^\[\]\n]{1,400})\]\(https?://[^()\s]{1,1000}\)")
+"""Markdown, also around the paths that VS Code copies out of its terminal."""
 _COLLECTED = re.compile(r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.(?:\d{7}|\d{9})Z ?", re.MULTILINE)
 """What GitHub Actions (seven digits), Docker and Kubernetes (nine) put before each line of a log."""
 
@@ -23,7 +25,7 @@ def unescaped(text: str) -> str:
         from html import unescape
 
         text = unescape(text).replace("\u00a0", " ")
-    return text
+    return _LINK.sub(r"\1", text) if "](http" in text else text
 
 
 def plain(text: str) -> str:
