@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ast
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from smoke.faults.bench import torch_python
 from torchtune_sys.errors import UserError
 from torchtune_sys.smoke import names, script
 
@@ -74,3 +76,24 @@ def test_every_stage_says_what_it_proves_and_stands_in_the_guide() -> None:
     told = {word for line in table.splitlines()[2:] for word in line.split("|")[1:2] for word in word.replace(",", " ").split()}
     assert told == {"import", *names.stages()}
     assert all(proof.endswith(".") for proof in names.stages().values()), names.stages()
+
+
+_ENDED = """
+import os, signal, sys
+import smoke_under_test as smoke
+count = [3]
+smoke.memory_kills = lambda: count[0]
+smoke.say_why_when_ended()
+count[0] += int(sys.argv[1])
+os.kill(os.getpid(), signal.SIGTERM)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kills", [0, 1])
+def test_without_a_driver_a_rank_that_torchrun_ends_says_that_memory_ran_out(tmp_path: Path, kills: int) -> None:
+    (tmp_path / "smoke_under_test.py").write_text(script.source())
+    words = [torch_python(), "-c", _ENDED, str(kills)]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode == -signal.SIGTERM, done.stderr
+    assert ("[host-memory-oom]" in done.stderr) == bool(kills)
