@@ -53,7 +53,9 @@ def healthy() -> Snapshot:
 LONGEST = (
     "smoke/test_faults.py",
     "vm/test_remedy.py",
+    "smoke/test_faults_joint.py",
     "vm/test_power.py",
+    "smoke/test_faults_hosting.py",
     "smoke/test_nodes.py",
     "render/test_dockerfile_built.py",
     "smoke/test_driver.py",
