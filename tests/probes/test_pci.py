@@ -78,6 +78,31 @@ def test_domains_of_more_than_16_bits_come_last() -> None:
     assert list(found)[-1] == "10000:00:04.0"
 
 
+@pytest.mark.parametrize(
+    ("files", "node"),
+    [
+        ({"local_cpus": "0000,000000f0\n"}, 8),
+        ({"local_cpulist": "4-5\n"}, 8),
+        ({"local_cpulist": "0-3\n", "numa_node": "8\n"}, 8),
+        ({"local_cpulist": "0-3\n", "numa_node": "-1\n"}, -1),
+        ({"local_cpulist": "0-7\n"}, None),  # the whole machine's
+        ({"local_cpulist": "\n"}, None),
+        ({"local_cpus": "x\n"}, None),
+        ({}, None),
+    ],
+)
+def test_the_node_of_a_recording_that_has_but_the_local_cpus(files: dict[str, str], node: int | None) -> None:
+    """hwloc's older recordings."""
+    place, nodes = "/sys/bus/pci/devices/0004:05:00.0", "/sys/devices/system/node"
+    recording: dict[str, Any] = {"complete": False, "dirs": {pci.DEVICES: ["0004:05:00.0"], nodes: ["node0", "node8", "online"]}}
+    recording["files"] = {f"{nodes}/node0/cpulist": "0-3\n", f"{nodes}/node8/cpumap": "000000f0\n"}
+    recording["files"] |= {f"{place}/{name}": text for name, text in files.items()}
+    devices = pci.probe(RecordedHost(recording, "test"), Intent()).devices
+    assert not isinstance(devices, Missing)
+    found = devices[0].numa_node
+    assert found == node if not isinstance(found, Missing) else node is None
+
+
 def test_no_pci_is_absent() -> None:
     found = pci.probe(RecordedHost({}, "test"), Intent()).devices
     assert isinstance(found, Missing) and found.why is Why.ABSENT

@@ -11,9 +11,11 @@ from torchtune_sys.model.facts.session import Intent
 from torchtune_sys.model.pci_paths import above, distances, is_gpu, is_network
 from torchtune_sys.model.values import Missing, Why
 from torchtune_sys.probes import pci_details
+from torchtune_sys.probes.cpumask import read_set
 
 DEVICES = "/sys/bus/pci/devices"
 RDMA = "/sys/class/infiniband"
+_NODES = "/sys/devices/system/node"
 _WIDTHS = frozenset((1, 2, 4, 8, 12, 16, 32))
 _NO_LINK = PciLink(current_gts=NOT_READ, max_gts=NOT_READ, current_width=NOT_READ, max_width=NOT_READ)
 _ASLEEP = Missing(Why.NOT_SUPPORTED, "power/runtime_status", "the device sleeps, and a look might wake it")
@@ -128,13 +130,33 @@ def _read(host: Host, name: str, rdma: str) -> PciDevice:
         device=device or host.word(f"{place}/device"),
         subsystem_vendor=sub_vendor or host.word(f"{place}/subsystem_vendor"),
         subsystem_device=sub_device or host.word(f"{place}/subsystem_device"),
-        numa_node=host.number(f"{place}/numa_node"),
+        numa_node=_node(host, place),
         driver=_driver(host, place, event if event else None),
         link=_NO_LINK,
         parent="" if isinstance(target, Missing) else parse_parent(target),
         iommu_group=NOT_READ,
         rdma=rdma,
     )
+
+
+def _node(host: Host, place: str) -> Fact[int]:
+    """The NUMA node; in a recording without it, the one that has all CPUs which the kernel calls local to the function."""
+    found = host.number(f"{place}/numa_node")
+    if not isinstance(found, Missing) or found.why is not Why.NOT_RECORDED:
+        return found
+    local = read_set(host, f"{place}/local_cpulist")
+    if isinstance(local, Missing):
+        local = read_set(host, f"{place}/local_cpus", mask=True)
+    names = host.names(_NODES)
+    if isinstance(local, Missing) or isinstance(names, Missing) or not len(local):
+        return found
+    for name in names:
+        if name.startswith("node") and name[4:].isdecimal() and len(name) < 11:
+            cpus = read_set(host, f"{_NODES}/{name}/cpulist")  # of some kernels the offline ones, too
+            cpus = read_set(host, f"{_NODES}/{name}/cpumap", mask=True) if isinstance(cpus, Missing) else cpus
+            if not isinstance(cpus, Missing) and local <= cpus:
+                return int(name[4:])
+    return found
 
 
 def class_and_vendor(host: Host, name: str) -> tuple[Fact[str], Fact[str]]:
