@@ -15,7 +15,7 @@ from torchtune_sys import evidence
 from torchtune_sys.evidence import lspci, nccl_topology
 from torchtune_sys.model.facts.pci import PciConfig, PciDevice, PciErrors
 from torchtune_sys.model.rule import Verdict
-from torchtune_sys.model.values import Missing, Why
+from torchtune_sys.model.values import Missing, Why, need
 
 REAL = Path(os.environ.get("TORCHTUNE_SYS_HOSTS_DIR", Path(__file__).parents[3] / "shared" / "hosts"))
 
@@ -301,3 +301,17 @@ def test_a_tree_without_names_and_with_one_root() -> None:
 )
 def test_any_drawing_survives(text: str) -> None:
     lspci.pci_facts("-[0000:00]-+-00.0\n" + text)
+
+
+ALONE = """\
+62:00.0 VGA compatible controller: NVIDIA Corporation AD102 [GeForce RTX 4090] (rev a1) (prog-if 00 [VGA controller])
+	Region 0: Memory at c6000000 (32-bit, non-prefetchable) [size=16M]
+	LnkCap:	Port #0, Speed 16GT/s, Width x16, ASPM L1
+	LnkSta:	Speed 2.5GT/s (downgraded), Width x16
+"""
+
+
+def test_one_device_is_enough_where_it_is_described() -> None:
+    found = lspci.pci_facts(ALONE)
+    assert found is not None and [device.address for device in need(found.devices)] == ["0000:62:00.0"]
+    assert lspci.pci_facts(ALONE.split("\n")[0]) is None

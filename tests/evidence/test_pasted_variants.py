@@ -133,6 +133,7 @@ def test_the_kernels_log_says_more() -> None:
     silent = "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver."
     refused = "modprobe: ERROR: could not insert 'nvidia': Key was rejected by service"
     assert failed(f"{silent}\n") == {"nvidia-driver-not-loaded"}
+    assert failed(f"{silent}\n$ lsmod | grep nouveau\nnouveau              2306048  4\n") == {"nouveau-loaded"}
     assert failed(f"{silent}\n$ sudo modprobe nvidia\n{refused}\n") == {"module-signature-refused"}
     log = "[  9.1] NVRM: GPU 0000:98:00.0: RmInitAdapter failed! (0x62:0x65:1792)\n"
     assert failed(f"$ nvidia-smi\nNo devices were found\n$ dmesg\n{log}") == {"gpu-initialisation-failed"}

@@ -34,6 +34,16 @@ SAYINGS = [
     ("a.cu:1: #error -- unsupported GNU version! gcc versions later than 12 are not supported!", "host-compiler-too-new"),
     ("The detected CUDA version (12.4) mismatches the version that was used to compile\nPyTorch (11.8).", "nvcc-torch-cuda-mismatch"),
     ("RuntimeError: HIP error: invalid device function", "rocm-arch-not-in-wheel"),
+    ("RuntimeError: cuda runtime error (101) : invalid device ordinal\n  MIG 1g.10gb     Device  0:", "mig-mode-limits"),
+    ("WARNING: Could not find any NVIDIA libraries on this host!", "no-nvidia-driver"),
+    ("RuntimeError: [enforce fail] . DefaultCPUAllocator: can't allocate memory: you tried to allocate 402653184 bytes.", "memory-available-low"),
+    ("misc/ibvwrap.cc:252 NCCL WARN Call to ibv_reg_mr failed with error Cannot allocate memory", "memlock-limit-too-low"),
+    ("OpenBLAS: Resource temporarily unavailable\nOpenBLAS blas_thread_init: RLIMIT_NPROC 4096 current, 4096 max", "nproc-limit-too-low"),
+    ("OpenBLAS: Resource temporarily unavailable\nOpenBLAS blas_thread_init: RLIMIT_NPROC -1 current, -1 max", "cgroup-pids-limit"),
+    ("Unable to open /dev/kfd read-write: Permission denied", "rocm-device-permission"),
+    ("ERROR: Could not install packages due to an OSError: [Errno 28] No space left on device", "temporary-space-low"),
+    ("OSError: [Errno 122] Disk quota exceeded: '/home/u/.cache'", "disk-full"),
+    ("OSError: [Errno 37] No locks available", "cache-without-file-locks"),
     ("RuntimeError: Ninja is required to load C++ extensions\nninja==1.11.1", "ninja-not-on-path"),
 ]  # fmt: skip
 OTHERS = [
@@ -45,6 +55,8 @@ OTHERS = [
     "AssertionError: Torch not compiled with CUDA enabled\nI have a MacBook and want to train on the CPU",
     "docker run --gpus all ...\nRuntimeError: Error 803: system has unsupported display driver / cuda driver combination",
     "RuntimeError: Ninja is required to load C++ extensions",
+    "CUDA error: invalid device ordinal, I have 2 GPUs",
+    "$ lsmod\nnouveau              2306048  0\nvideo                  65536  1 nouveau",
     "OSError: [Errno 98] Address already in use: ('0.0.0.0', 8080)",
 ]
 

@@ -49,10 +49,10 @@ def _told(detail: str = "not in the output") -> Missing:
 
 
 def pci_facts(text: str) -> PciFacts | None:
-    """The functions in ``text``; None where it holds fewer than two lines of lspci, and no tree."""
+    """The functions in ``text``; None where it holds one line of lspci alone, or none, and no tree."""
     blocks = _blocks(text)
     tree = parse_tree(text) if "-[" in text else {}
-    if len(blocks) < 2:
+    if not blocks or (len(blocks) < 2 and "Region 0: Memory at" not in text):
         return _of_tree(tree) if len(tree) > 1 else None
     above = {address: parent or tree.get(address, ("", ""))[0] for address, parent in _parents(blocks).items()}
     found = {address: _device(address, header, body, above.get(address, "")) for address, (header, body) in blocks.items()}

@@ -190,8 +190,8 @@ def nvidia_driver_not_loaded(s: Snapshot, p: Params) -> Iterator[Evidence]:
     if not isinstance(s.driver, Missing) and not isinstance(s.driver.build_failure, Missing):
         raise NotApplicable("nvidia-module-not-built-for-kernel says why")
     if driver_state.nvml_error(s) == "DRIVER_NOT_LOADED" and need(s.gpu).source == "report":
-        if driver_state.log_explains(s, _KEEPS_OUT):
-            raise NotApplicable("the kernel's log tells why")
+        if driver_state.log_explains(s, _KEEPS_OUT) or "nouveau-loaded" in s.said:
+            raise NotApplicable("the kernel's log, or lsmod, tells why")
         yield Evidence(
             subject="nvidia",
             seen="nvidia-smi cannot communicate with the driver",
