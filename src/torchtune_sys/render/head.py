@@ -119,7 +119,7 @@ def host_parts(seen: Snapshot) -> list[str]:
         parts.extend(_memory(seen.memory))
     if not isinstance(seen.system, Missing):
         parts.extend(_surroundings(seen.system))
-    return parts or ["unknown"]
+    return parts or ["not told" if seen.origin.startswith("report") else "unknown"]
 
 
 def _system(facts: SystemFacts) -> Iterator[str]:
