@@ -47,8 +47,11 @@ def test_the_table_says_what_the_command_says(name: str) -> None:
     ("arguments", "words"),
     [
         (["chek"], "Did you mean check?"),
-        (["check", "--timeout", "0"], "0 is not between"),
-        (["check", "--timeout", "nan"], "is not between"),
+        (["check", "--timeout", "0"], "0.0 is not in the range 0.0<x<=86400.0"),
+        (["check", "--timeout", "nan"], "nan is no number of seconds"),
+        (["apply", "--wait", "nan"], "nan is no number of seconds"),
+        (["undo", "--wait", "inf"], "inf is not in the range"),
+        (["smoke", "--timeout", "NaN"], "NaN is no number of seconds"),
         (["check", "--format", "yaml"], "yaml"),
         (["check", "--nproc-per-node", "0"], "--nproc-per-node"),
         (["check", "--workers", "-1"], "--workers"),

@@ -18,6 +18,17 @@ PROFILES = ("workstation", "single-node", "cluster", "container", "ci")
 COUNT = click.IntRange(min=1)
 
 
+class Seconds(click.FloatRange):
+    """A day at most, so that nobody waits for ever; click's own range lets nan through."""
+
+    def __init__(self, least: float = 0.0, *, min_open: bool = False) -> None:
+        super().__init__(least, 86400.0, min_open=min_open)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        seconds = super().convert(value, param, ctx)
+        return seconds if seconds == seconds else self.fail(f"{value} is no number of seconds.", param, ctx)
+
+
 def together(options: Sequence[Callable[[Any], Any]]) -> Callable[[_F], _F]:
     def apply(function: _F) -> _F:
         for option in reversed(options):
@@ -47,7 +58,7 @@ def host_options(function: _F) -> _F:
 def timeout_option(function: _F) -> _F:
     """How long looking may take."""
     return click.option(
-        "--timeout", type=float, metavar="S", callback=_seconds, help="Stop looking after S seconds. [30; with --live 90]"
+        "--timeout", type=Seconds(min_open=True), metavar="S", help="Stop looking after S seconds. [30; with --live 90]"
     )(function)
 
 
@@ -121,12 +132,6 @@ def color_option(function: _F) -> _F:
 
 def format_option(*formats: str) -> Callable[[_F], _F]:
     return click.option("--format", "format_", type=click.Choice(formats), default=formats[0], help=f"[{formats[0]}]")
-
-
-def _seconds(_ctx: click.Context, _param: click.Parameter, value: float | None) -> float | None:
-    if value is not None and not 0 < value <= 86400:
-        raise click.BadParameter(f"{value:g} is not between 0 and 86400 seconds.")
-    return value
 
 
 def _complete_selectors(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:

@@ -55,7 +55,7 @@ could not be tried; 4 internal error.
 @click.option("--master-port", type=click.IntRange(1, 65535), metavar="PORT", help="Where the ranks meet. [a free port]")
 @click.option(
     "--timeout",
-    type=click.FloatRange(1.0, 86400.0),
+    type=shared.Seconds(1.0),
     metavar="S",
     default=PATIENCE_S,
     help="End the whole test after S seconds. [600]",
