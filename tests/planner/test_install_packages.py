@@ -85,8 +85,8 @@ def test_the_commands_of_the_guide(os_id: str, release: str, card: tuple[str, st
 def test_what_pins_the_branch_does_not_keep_the_hold_from_what_is_installed(os_id: str, release: str) -> None:
     """dnf adds no lock beside one that matches: with the branch's own in place the hold would lock nothing."""
     before, lock = words(plan(bare([H100], os_id, release), Wishes()), "hold")[-2:]
-    assert "rpm --query --all" in before and before.endswith("dnf versionlock delete")
-    assert lock == "dnf versionlock add *nvidia*"
+    assert "rpm --query --all" in before and before.endswith(" versionlock delete")
+    assert lock.partition(" | ")[0] == before.partition(" | ")[0] and lock.endswith(" versionlock add")
 
 
 @pytest.mark.parametrize(("os_id", "release"), [("ubuntu", "24.04"), ("debian", "13"), ("rocky", "9"), ("sles", "15.7")])
@@ -99,7 +99,7 @@ def test_older_branches_are_packaged_under_other_names(os_id: str, release: str)
 
 @pytest.mark.parametrize(
     ("os_id", "release", "line"),
-    [("rocky", "9.4", "dnf versionlock delete"), ("sles", "15.7", "zypper --non-interactive removelock")],
+    [("rocky", "9.4", " versionlock delete"), ("sles", "15.7", "zypper --non-interactive removelock")],
 )
 def test_the_hold_of_an_earlier_branch_does_not_keep_the_next_one_away(os_id: str, release: str, line: str) -> None:
     there = Os(id=os_id, id_like=(), version=release, pretty_name=os_id, codename="")

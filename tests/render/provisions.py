@@ -61,7 +61,7 @@ def of_steps(*steps: Step, stages: tuple[str, ...] = ("install", "smoke"), **mor
     return msgspec.structs.replace(made, **more)
 
 
-TOOLS = ("sleep", "tail", "stat", "mktemp", "ls", "env", "date", "sort", "timeout")
+TOOLS = ("sleep", "tail", "stat", "mktemp", "ls", "env", "date", "sort", "timeout", "true", "tr")
 TALK = '#!/bin/bash\nprintf "%s " "${0##*/}" "$@" >>/tmp/calls\necho >>/tmp/calls\n'
 DPKG_QUERY = """#!/bin/bash
 name=${!#}

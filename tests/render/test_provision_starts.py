@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shutil
+import subprocess
 from pathlib import Path
 
 import msgspec
@@ -117,3 +119,41 @@ def test_the_tune_stage(root: Root) -> None:
     assert back.returncode == 0 and "packages and the environment stay" in back.stdout
     assert not root.path("/etc/sysctl.d/99-torchtune-sys.conf").exists()
     assert root.run(text, "--status").returncode == 3
+
+
+@needs_root
+def test_a_driver_that_was_taken_away_asks_for_another_start(root: Root) -> None:
+    text = provisioning(
+        of_steps(
+            step("driver", Packages(manager="apt", names=("driver",)), reboot=True), step("last", Command(words=("missing",)))
+        ),
+        SMOKE,
+    )
+    asked = []
+    for boot in range(5):
+        root.put("/proc/sys/kernel/random/boot_id", f"{boot}\n")
+        asked.append(root.run(text).returncode == 10)
+        root.path("/tmp/have/driver").unlink()
+    assert asked == [True, True, True, False, False]  # nothing goes round in circles
+
+
+@needs_root
+@pytest.mark.parametrize("words", [("--reboot-after", "smoke"), ("--stages", "smoke", "--reboot-after", "install")])
+def test_a_start_that_would_never_come_is_refused(root: Root, words: tuple[str, ...]) -> None:
+    done = root.run(provisioning(PLAIN, SMOKE), *words)
+    assert done.returncode == 2 and "--reboot-after" in done.stderr.splitlines()[0] and calls(root) == []
+
+
+@needs_root
+def test_other_tools_than_gnu_s_are_told_first(root: Root) -> None:
+    root.put("/bin/env", "#!/bin/bash\n[[ $1 != -C ]]\n", 0o755)
+    done = root.run(provisioning(PLAIN, SMOKE))
+    assert done.returncode == 3 and "coreutils 8.28" in done.stderr.splitlines()[0] and calls(root) == []
+
+
+@pytest.mark.skipif(shutil.which("dash") is None, reason="needs dash")
+def test_another_shell_is_told_first(tmp_path: Path) -> None:
+    script = tmp_path / "provision.sh"
+    script.write_text(provisioning(PLAIN, SMOKE))
+    done = subprocess.run(["dash", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 3 and "this needs bash 4.3" in done.stderr.splitlines()[0]

@@ -41,7 +41,7 @@ def _of_installed(command: str) -> Command:
 
 # dnf 4 adds no lock where one matches already (plugins/versionlock.py, _search_locklist), neither does dnf 5 for a version that is
 # locked: what pins the branch would leave every version of it allowed. dnf 5 takes whole names alone (versionlock_delete.cpp).
-_UNLOCK = _of_installed("dnf versionlock delete")
+_UNLOCK = _of_installed("dnf '--disablerepo=*' versionlock delete")
 
 
 def _lock_plugin(site: Site) -> tuple[Action, ...]:
@@ -84,7 +84,8 @@ def hold(site: Site, driver: Driver) -> Step:
         return Step(
             key="hold",
             title=title,
-            actions=(*_lock_plugin(site), _UNLOCK, root("dnf", "versionlock", "add", "*nvidia*")),
+            # For "*nvidia*" dnf 5 also locks what is only to be had.
+            actions=(*_lock_plugin(site), _UNLOCK, _of_installed("dnf '--disablerepo=*' versionlock add")),
             why=f"{why}; it locks what is installed now; the command before it takes earlier locks away, and later this one",
             source="https://docs.nvidia.com/datacenter/tesla/driver-installation-guide/version-locking.html",
         )
