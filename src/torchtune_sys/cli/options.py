@@ -18,15 +18,15 @@ PROFILES = ("workstation", "single-node", "cluster", "container", "ci")
 COUNT = click.IntRange(min=1)
 
 
-class Seconds(click.FloatRange):
-    """A day at most, so that nobody waits for ever; click's own range lets nan through."""
+def seconds(least: float = 0.0) -> Callable[[click.Context, click.Parameter, float | None], float | None]:
+    """A day at most, so that nobody waits for ever; ``nan`` is a float that click's own range lets through."""
 
-    def __init__(self, least: float = 0.0, *, min_open: bool = False) -> None:
-        super().__init__(least, 86400.0, min_open=min_open)
+    def checked(_ctx: click.Context, _param: click.Parameter, value: float | None) -> float | None:
+        if value is not None and not least <= value <= 86400:
+            raise click.BadParameter(f"{value:g} is not between {least:g} and 86400 seconds.")
+        return value
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        seconds = super().convert(value, param, ctx)
-        return seconds if seconds == seconds else self.fail(f"{value} is no number of seconds.", param, ctx)
+    return checked
 
 
 def together(options: Sequence[Callable[[Any], Any]]) -> Callable[[_F], _F]:
@@ -58,7 +58,7 @@ def host_options(function: _F) -> _F:
 def timeout_option(function: _F) -> _F:
     """How long looking may take."""
     return click.option(
-        "--timeout", type=Seconds(min_open=True), metavar="S", help="Stop looking after S seconds. [30; with --live 90]"
+        "--timeout", type=float, callback=seconds(1e-6), metavar="S", help="Stop looking after S seconds. [30; with --live 90]"
     )(function)
 
 

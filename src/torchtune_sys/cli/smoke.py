@@ -55,7 +55,8 @@ could not be tried; 4 internal error.
 @click.option("--master-port", type=click.IntRange(1, 65535), metavar="PORT", help="Where the ranks meet. [a free port]")
 @click.option(
     "--timeout",
-    type=shared.Seconds(1.0),
+    type=float,
+    callback=shared.seconds(1.0),
     metavar="S",
     default=PATIENCE_S,
     help="End the whole test after S seconds. [600]",
