@@ -82,7 +82,14 @@ def _machine(kernel: Path, initramfs: Path, images: dict[str, Path]) -> tuple[st
         *(word for name, image in images.items() for word in ("-drive", f"file={image},format=raw,if=none,id={name}")),
         *("-device", "nvme,drive=data,serial=data,bus=slow"),
         *("-device", "nvme,drive=out,serial=out,bus=pcie.0", "-device", "nvme,drive=half,serial=half,bus=pcie.0"),
-        *("-kernel", str(kernel), "-initrd", str(initramfs), "-append", "console=ttyS0 quiet nokaslr panic=-1 rdinit=/init"),
+        *(
+            "-kernel",
+            str(kernel),
+            "-initrd",
+            str(initramfs),
+            "-append",
+            "console=ttyS0 quiet nokaslr nosoftlockup rcupdate.rcu_cpu_stall_suppress=1 panic=-1 rdinit=/init",
+        ),
         *("-nic", "none", "-display", "none", "-serial", "stdio", "-monitor", "none", "-no-reboot"),
     )
 

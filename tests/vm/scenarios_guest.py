@@ -91,7 +91,10 @@ def _machine(kernel: Path, initramfs: Path, images: dict[str, Path]) -> tuple[st
             for word in ("-device", f"ide-hd,drive=disk{number},bus=ide.{number},model=ST4000NM0035-1V4107,rotation_rate=7200")
         ),
         *("-kernel", str(kernel), "-initrd", str(initramfs)),
-        *("-append", "console=ttyS0 quiet nokaslr panic=-1 rdinit=/init tsc=reliable"),
+        *(
+            "-append",
+            "console=ttyS0 quiet nokaslr nosoftlockup rcupdate.rcu_cpu_stall_suppress=1 panic=-1 rdinit=/init tsc=reliable",
+        ),
         *("-nic", "none", "-display", "none", "-serial", "stdio", "-monitor", "none", "-no-reboot"),
     )
 
