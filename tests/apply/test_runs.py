@@ -10,6 +10,7 @@ from stage import FILE, MAPS, NEEDS, PIDS, staged
 pytestmark = NEEDS
 
 ROUND = f"""
+tt undo 7 --yes; echo first
 before > "$STAGE/1"
 tt $APPLY
 shows {FILE} {MAPS} {PIDS}
@@ -21,7 +22,8 @@ tt undo --yes; tt undo 1 --yes; tt undo 7 --yes; tt history
 
 
 def test_there_and_back(tmp_path: Path) -> None:
-    found = staged(tmp_path, ROUND)
+    none, _, found = staged(tmp_path, ROUND).partition("first\n")
+    assert "there is no run 7" in none and "rc 2" in none
     assert "Run 1: 2 cured" in found and "rc 0" in found
     assert f"{MAPS}: 65530|" in found and "vm.max_map_count = 65530|" in found
     again = found.partition("again\n")[2]
