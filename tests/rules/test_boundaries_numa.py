@@ -85,24 +85,24 @@ def test_nodes_of_gpus(number: Any, expected: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "gpu"),
+    ("change", "wanted"),
     [
-        ({"vendor": "0x10de", "class_": "0x030000"}, True),
-        ({"vendor": "0x10de", "class_": "0x030200"}, True),
-        ({"vendor": "0x1002", "class_": "0x038000"}, True),
-        ({"vendor": "0x1002", "class_": "0x120000"}, True),
-        ({"vendor": "0x10de", "class_": "0x040300"}, False),  # its sound
-        ({"vendor": "0x10de", "class_": "0x068000"}, False),  # an NVSwitch
-        ({"vendor": "0x1a03", "class_": "0x030000"}, False),  # the board controller's
-        ({"vendor": REFUSED, "class_": "0x030200"}, False),
-        ({"vendor": "0x10de", "class_": REFUSED}, False),
+        ({"vendor": "0x10de", "class_": "0x030000"}, "fail"),
+        ({"vendor": "0x10de", "class_": "0x030200"}, "fail"),
+        ({"vendor": "0x1002", "class_": "0x038000"}, "fail"),
+        ({"vendor": "0x1002", "class_": "0x120000"}, "fail"),
+        ({"vendor": "0x10de", "class_": "0x040300"}, "na"),  # its sound
+        ({"vendor": "0x10de", "class_": "0x068000"}, "na"),  # an NVSwitch
+        ({"vendor": "0x1a03", "class_": "0x030000"}, "na"),  # the board controller's
+        ({"vendor": REFUSED, "class_": "0x030200"}, "unknown"),
+        ({"vendor": "0x10de", "class_": REFUSED}, "unknown"),
     ],
 )
-def test_what_is_a_gpu(change: dict[str, Any], gpu: bool) -> None:
+def test_what_is_a_gpu(change: dict[str, Any], wanted: str) -> None:
     none = {"class_": "0x060400", "vendor": "0x8086", "numa_node": -1}
     found = functions(host(), rest=none, **{FIRST: {**change, "numa_node": -1}})
-    assert failed("gpu-numa-unknown", found) == [FIRST] * gpu
-    assert verdict("gpu-numa-unknown", found) == ("fail" if gpu else "na")
+    assert failed("gpu-numa-unknown", found) == [FIRST] * (wanted == "fail")
+    assert verdict("gpu-numa-unknown", found) == wanted
 
 
 @pytest.mark.parametrize("rule", ["gpu-numa-unknown", "session-cpus-far-from-gpus"])

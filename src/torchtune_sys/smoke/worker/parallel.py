@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from torchtune_sys.smoke.worker.agreement import Fault, bits_of, judge, state_bits, unlike
+from torchtune_sys.smoke.worker.agreement import Fault, bits_of, judge, state_bits, tell_all, unlike
 from torchtune_sys.smoke.worker.here import Here, same_bits
 from torchtune_sys.smoke.worker.integers import (
     BATCH,
@@ -72,6 +72,8 @@ def _one_step(here: Here, ways: Dict[str, Any], taken: Dict[str, str], states: D
         batches = [integer_batch(rank, turn) for rank in range(here.world)]
         wanted = gradients_alone(first, batches, BATCH * here.world, branches)
         faults = faults or _gradient_faults(here, "%s, pass %d" % (way, turn), first, found, wanted, branches, turn)
+        if any(tell_all(here, "wrong" if faults else "")):  # DDP itself may refuse another pass then
+            break
     optimizer.step()
     after = {name: value.detach().double() - STEP_SIZE * wanted[name] for name, value in first.named_parameters()}
     wrong = furthest(here, dict(net.named_parameters()), after)
