@@ -16,6 +16,7 @@ from torch_hosts import (
     asked,
     build,
     changed,
+    result,
     verdict,
     verdicts,
     with_gpus,
@@ -101,6 +102,32 @@ def test_what_torch_or_the_container_toolkit_said_of_the_driver(healthy: Snapsho
     if torch is not None:
         seen = changed(seen, "python", torch=torch)
     assert verdict(seen, "driver-too-old") is FAIL
+
+
+@pytest.mark.parametrize(
+    ("found", "cuda", "wanted"),
+    [
+        (
+            "found version 11040)",
+            NOTHING,
+            "a newer driver (CUDA 13: >= 580.65.06, CUDA 12: >= 525.60.13), or torch 2.7.1 from the cu118 index",
+        ),
+        ("found version 12040)", NOTHING, "a newer driver (CUDA 13: >= 580.65.06), or torch 2.14.1 from the cu126 index"),
+        (
+            "found version 9010)",
+            NOTHING,
+            "a newer driver (CUDA 13: >= 580.65.06, CUDA 12: >= 525.60.13)",
+        ),  # no table has one so old
+        ("found version 13000)", NOTHING, "a newer driver, or a build of torch for an older CUDA"),
+        ("found version 11040)", "12.8", "driver >= 525.60.13"),
+        ("found another version)", NOTHING, "a newer driver, or a build of torch for an older CUDA"),
+    ],
+)
+def test_what_to_take_instead(healthy: Snapshot, found: str, cuda: Any, wanted: str) -> None:
+    said = f"RuntimeError: The NVIDIA driver on your system is too old ({found}. Please update your GPU driver"
+    seen = with_torch(changed(healthy, "python", complaints=(said,)), "2.8.0", cuda)
+    (evidence,) = result(seen, "driver-too-old").evidence
+    assert (evidence.seen, evidence.wanted) == (said.partition(". Please")[0], wanted)
 
 
 def test_what_torch_said_under_live(healthy: Snapshot) -> None:

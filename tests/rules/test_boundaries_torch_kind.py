@@ -276,3 +276,75 @@ def test_the_end_of_a_python(healthy: Snapshot, version: str, today: Any, expect
     assert verdict(seen, "python-end-of-life") is expected
     minor = ".".join(version.split(".")[:2])
     assert expected is UNKNOWN or lines(seen, "python-end-of-life") == [(f"Python {minor}", expected)]
+
+
+def with_amd(seen: Snapshot, version: str, names: tuple[Any, ...] = (), devices: tuple[tuple[str, Any], ...] = ()) -> Snapshot:
+    """GPUs by the names that torch has for them, or PCI functions by vendor and device."""
+    assert not isinstance(seen.gpu, Missing)
+    assert not isinstance(seen.gpu.devices, Missing)
+    assert not isinstance(seen.pci, Missing)
+    assert not isinstance(seen.pci.devices, Missing)
+    gpus = tuple(
+        msgspec.structs.replace(gpu, index=at, name=name)
+        for at, (gpu, name) in enumerate(zip(seen.gpu.devices, names, strict=False))
+    )
+    functions = tuple(
+        msgspec.structs.replace(one, vendor=vendor, device=device)
+        for one, (vendor, device) in zip(seen.pci.devices, devices, strict=False)
+    )
+    seen = altered(seen, gpu__vendor="amd", gpu__devices=gpus, pci__devices=functions)
+    return with_torch(seen, version=version, cuda=NOTHING, hip="7.1")
+
+
+@pytest.mark.parametrize(
+    ("version", "judged"),
+    [
+        ("2.11.0+rocm7.2", True),
+        ("2.4.1+rocm6.1", True),
+        ("2.0.1+rocm5.4.2", True),
+        ("2.13.0.dev20260901+rocm7.2", True),
+        ("2.14.0+rocm7.3", False),  # may serve more
+        ("2.11.0+rocm7.2.git1234", False),  # AMD's own
+        ("2.11.0a0+git1234", False),
+        ("1.13.1+rocm5.2", False),
+    ],
+)
+def test_which_rocm_builds_are_known(healthy: Snapshot, version: str, judged: bool) -> None:
+    seen = with_amd(healthy, version, ("AMD Radeon (gfx1010)", "gfx942:sramecc+:xnack-"))
+    told = [("GPU 0", FAIL), ("GPU 1", PASS)] if judged else []
+    assert lines(seen, "rocm-arch-not-in-wheel") == told
+    assert verdict(seen, "rocm-arch-not-in-wheel") is (FAIL if judged else NA)
+
+
+@pytest.mark.parametrize(
+    ("names", "devices", "told"),
+    [
+        (("gfx90a",), (("0x1002", "0x731f"),), ["GPU 0"]),  # what torch calls them comes first
+        ((), (("0x1002", "0x731f"), ("0x1002", "0x74a1")), ["GPU 0000", "GPU 0000"]),
+        ((), (("0x1022", "0x731f"), ("0x1002", UNTOLD), ("0x1002", "0xffff")), []),
+        (("AMD Radeon Graphics", UNTOLD), (("0x1002", "0x731f"),), []),
+        (("xgfx942", "gfx12345"), (), []),
+        ((), (), []),
+    ],
+)
+def test_what_an_amd_gpu_is(
+    healthy: Snapshot, names: tuple[Any, ...], devices: tuple[tuple[str, Any], ...], told: list[str]
+) -> None:
+    seen = with_amd(healthy, "2.11.0+rocm7.2", names, devices)
+    assert [subject.partition(":")[0] for subject, _ in lines(seen, "rocm-arch-not-in-wheel")] == told
+    assert (verdict(seen, "rocm-arch-not-in-wheel") is NA) is (not told)
+
+
+@pytest.mark.parametrize("unseen", [{"pci": DENIED}, {"pci__devices": DENIED}])
+def test_amd_gpus_on_a_bus_that_is_not_seen(healthy: Snapshot, unseen: dict[str, Any]) -> None:
+    seen = altered(with_amd(healthy, "2.11.0+rocm7.2"), **unseen)
+    assert verdict(seen, "rocm-arch-not-in-wheel") is NA
+    named = altered(with_amd(healthy, "2.11.0+rocm7.2", ("gfx1010",)), **unseen)
+    assert lines(named, "rocm-arch-not-in-wheel") == [("GPU 0", FAIL)]
+
+
+@pytest.mark.parametrize("unseen", [{"gpu": UNTOLD}, {"gpu__devices": UNTOLD, "gpu__vendor": ""}])
+def test_amd_gpus_that_only_the_bus_tells(healthy: Snapshot, unseen: dict[str, Any]) -> None:
+    seen = with_amd(healthy, "2.11.0+rocm7.2", (), (("0x1002", "0x731f"),))
+    seen = altered(seen, driver__amd_devices=("0000:1b:00.0",), driver__nvidia_devices=NOTHING, **unseen)
+    assert verdict(seen, "rocm-arch-not-in-wheel") is FAIL

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 from altered import FAIL, NA, NOTHING, PASS, altered, lines, verdict
-from torch_packages_hosts import BUILD, host, item, torch
+from torch_packages_hosts import BUILD, UNTOLD, host, item, torch
 
-from torchtune_sys.model.facts.python import Distribution
+from torchtune_sys.model.facts.python import Distribution, Torch
 from torchtune_sys.model.rule import Verdict
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.rules import torch_partners
@@ -154,3 +154,38 @@ def test_the_cuda_that_a_package_was_built_for(healthy: Snapshot, package: str, 
         seen = host(healthy, BUILD, item("torch", "2.11.0+cu130"), item(package, version))
         expected = [(f"{package} {version}", FAIL)] if judged and wrong else []
         assert lines(seen, "extension-cuda-mismatch") == expected
+
+
+@pytest.mark.parametrize(
+    ("build", "items", "expected"),
+    [
+        (torch("2.11.0+rocm7.2", hip="7.2"), (item("flash-attn", "2.8.3+cu126"),), FAIL),
+        (torch("2.11.0+rocm7.2", hip=UNTOLD), (item("xformers", "0.0.30+cu128"),), FAIL),
+        (torch("2.11.0a0+git1", hip="7.2"), (item("vllm", "0.9.0+cu128"),), FAIL),  # built from source
+        (torch("2.11.0+rocm7.2", hip="7.2"), (item("vllm", "0.9.0+rocm641"), item("flash-attn", "2.8.3")), PASS),
+        (torch("2.11.0+rocm7.2", hip="7.2"), (item("numpy", "2.1.3+cu126"),), PASS),
+        (torch("2.11.0+cu130", "13.0", hip=UNTOLD), (item("flash-attn", "2.8.3+cu126"),), NA),
+    ],
+)
+def test_packages_for_cuda_beside_rocm(
+    healthy: Snapshot, build: Torch, items: tuple[Distribution, ...], expected: Verdict
+) -> None:
+    seen = host(healthy, build, *items)
+    assert verdict(seen, "extension-made-for-cuda") is expected
+    wanted = [(f"{one.name} {one.version}", FAIL) for one in items[:1]] if expected is FAIL else []
+    assert lines(seen, "extension-made-for-cuda") == wanted
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("UserWarning: flash_attn was requested, but nvcc was not found", True),
+        ("OSError: CUDA_HOME environment variable is not set", True),
+        ("UserWarning: something else", False),
+    ],
+)
+def test_a_build_that_asks_for_nvcc(healthy: Snapshot, line: str, told: bool) -> None:
+    seen = host(healthy, torch("2.11.0+rocm7.2", hip="7.2"), item("flash-attn", "2.8.3+cu126"))
+    seen = altered(seen, python__complaints=("first", line))
+    wanted = [("a build", FAIL)] if told else [("flash-attn 2.8.3+cu126", FAIL)]
+    assert lines(seen, "extension-made-for-cuda") == wanted
