@@ -29,11 +29,12 @@ def compiled_agrees(here: Here) -> None:
     torch.set_float32_matmul_precision("highest")
     seeded(6)
     model = SmallTransformer(depth=1).to(here.device)
+    eager = _loss_and_gradients(here, model, model, 0)  # before anything is compiled, which may touch what eager takes, too
     with fresh_caches(here) as folder:
         started = time.perf_counter()
         try:
             called = _compiled(model)
-            away = _away(here, model, called, 0)
+            compiled = _loss_and_gradients(here, model, called, 0)
         except Exception as error:
             if "no compiled frames" in str(error):  # torch 2.13; before, it ran uncompiled without a word
                 _has_compiled([])
@@ -43,7 +44,10 @@ def compiled_agrees(here: Here) -> None:
         files = _compiled_files(folder)
     _has_compiled(files)
     torch.optim.SGD(model.parameters(), lr=0.1).step()  # what was compiled must see it
-    shares = [*away.items(), *_away(here, model, called, 1).items()]
+    shares = [
+        *_away(eager, compiled),
+        *_away(_loss_and_gradients(here, model, model, 1), _loss_and_gradients(here, model, called, 1)),
+    ]
     here.measure("away from eager", max(share for _, share in shares), "")
     for name, share in shares:
         if not share <= _AWAY_COMPILED:
@@ -78,18 +82,18 @@ def _compiled(model: torch.nn.Module) -> torch.nn.Module:
         raise
 
 
-def _away(here: Here, model: torch.nn.Module, called: torch.nn.Module, turn: int) -> Dict[str, float]:
-    """How far the loss is from eager, and each gradient, as a share of its largest element."""
-    eager_loss, eager = _loss_and_gradients(here, model, model, turn)
-    compiled_loss, compiled = _loss_and_gradients(here, model, called, turn)
-    away = {name: float((compiled[name] - wanted).abs().max()) / float(wanted.abs().max()) for name, wanted in eager.items()}
-    away["loss"] = abs(compiled_loss - eager_loss)
-    return away
+_Outcome = Tuple[float, Dict[str, torch.Tensor]]
+"""The loss, and the gradients by the names of their parameters."""
 
 
-def _loss_and_gradients(
-    here: Here, model: torch.nn.Module, called: torch.nn.Module, turn: int
-) -> Tuple[float, Dict[str, torch.Tensor]]:
+def _away(eager: _Outcome, compiled: _Outcome) -> Iterator[Tuple[str, float]]:
+    """How far each gradient is from eager, as a share of its largest element, and the loss."""
+    for name, wanted in eager[1].items():
+        yield name, float((compiled[1][name] - wanted).abs().max()) / float(wanted.abs().max())
+    yield "loss", abs(compiled[0] - eager[0])
+
+
+def _loss_and_gradients(here: Here, model: torch.nn.Module, called: torch.nn.Module, turn: int) -> _Outcome:
     model.zero_grad(set_to_none=True)
     loss = loss_of(called, sentences(16, turn), here.device)
     loss.backward()
