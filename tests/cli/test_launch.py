@@ -92,7 +92,7 @@ def test_the_status_is_the_program_s(status: int) -> None:
 
 
 def test_the_process_becomes_the_program_and_hears_signals() -> None:
-    code = "import signal, sys, time; signal.signal(15, lambda *_: sys.exit(42)); print('ready', flush=True); time.sleep(60)"
+    code = "import signal, sys, time; signal.signal(15, lambda *_: sys.exit(42)); print('ready', flush=True)\nwhile True: time.sleep(0.1)"
     child = subprocess.Popen(
         [*PROGRAM, "launch", "-q", "--local-rank=0", "--", sys.executable, "-c", code],
         env=env(),
