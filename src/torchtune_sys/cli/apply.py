@@ -68,9 +68,7 @@ internal error. What needs a decision or a person does not count.
 @click.option("--dry-run", is_flag=True, help="Show what would be changed, as a plan and a diff, and change nothing.")
 @click.option("--force", is_flag=True, help="Also make what disturbs jobs that run on the GPUs now.")
 @click.option("--prove", is_flag=True, help="Run the smoke test before and after, and offer undo where something got worse.")
-@click.option(
-    "--wait", type=float, callback=shared.seconds(), default=0.0, metavar="S", help="Wait S seconds for another run to end. [0]"
-)
+@shared.wait_option
 @shared.color_option
 def command(**options: Any) -> int:
     """Change this host as planned, read every value back, and see whether it cured."""

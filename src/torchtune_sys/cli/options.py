@@ -55,6 +55,13 @@ def host_options(function: _F) -> _F:
     )(function)
 
 
+def wait_option(function: _F) -> _F:
+    """Of the commands that change the host, one at a time."""
+    return click.option(
+        "--wait", type=float, callback=seconds(), default=0.0, metavar="S", help="Wait S seconds for another run to end. [0]"
+    )(function)
+
+
 def timeout_option(function: _F) -> _F:
     """How long looking may take."""
     return click.option(

@@ -40,9 +40,7 @@ restored; 2 usage; 3 the journal is damaged; 4 internal error.
 @click.option("--all", "all_", is_flag=True, help="Undo every run, the last first.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @click.option("--dry-run", is_flag=True, help="Show what would be restored, and change nothing.")
-@click.option(
-    "--wait", type=float, callback=shared.seconds(), default=0.0, metavar="S", help="Wait S seconds for another run to end. [0]"
-)
+@shared.wait_option
 @shared.color_option
 def command(**options: Any) -> int:
     """Take back what apply changed: files byte for byte, and the values that ran before."""
