@@ -2,7 +2,9 @@
 
     python bundle/build.py bundle [--arch aarch64] [--output dist]
     python bundle/build.py wheelhouse
+    python bundle/build.py lock              # after a dependency was changed or is to be newer: writes wheels.lock
 
+Takes the wheels that wheels.lock names, by their SHA-256, and no others; writes a bill of materials (CycloneDX) beside the bundle.
 Runs in an environment with pip, build, hatchling and packaging; needs no interpreter but its own, and no machine of the architecture.
 pip's own settings say where the wheels come from (PIP_FIND_LINKS, PIP_NO_INDEX, PIP_INDEX_URL …). The same wheels give the same bytes.
 """
@@ -25,13 +27,16 @@ from concurrent.futures import ThreadPoolExecutor
 from email.parser import Parser
 from pathlib import Path
 
+import lock
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name, parse_wheel_filename
+from sbom import sbom
 
 HERE = Path(__file__).resolve().parent
 PYTHONS = ("3.10", "3.11", "3.12", "3.13", "3.14", "3.14t", "3.15", "3.15t")
 ARCHITECTURES = ("x86_64", "aarch64")
 SIZE = "0" * 10
+LOCKED = lock.read()
 STARTS = ("__main__.py", "refuse.py", "unpack.py")
 WHEN = (1980, 1, 1, 0, 0, 0)
 LEFT_OUT = re.compile(r"\.pyi$|/RECORD$|^psutil/_ps(aix|bsd|osx|sunos|windows)\.py$")
@@ -44,13 +49,16 @@ class Missing(Exception):
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("bundle", "wheelhouse"))
+    parser.add_argument("what", choices=("bundle", "wheelhouse", "lock"))
     parser.add_argument("--arch", default=platform.machine(), choices=ARCHITECTURES)
     parser.add_argument("--python", action="append", metavar="3.N", help=f"only for these (default: {' '.join(PYTHONS)})")
     parser.add_argument("--output", type=Path, default=HERE.parent / "dist", metavar="FOLDER")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         own = built(Path(scratch))
+        if args.what == "lock":
+            print(relocked(own, Path(scratch)))
+            return 0
         wheels = fetched(own, args.python or PYTHONS, args.arch, Path(scratch))
         args.output.mkdir(parents=True, exist_ok=True)
         made = (bundle if args.what == "bundle" else wheelhouse)(own, wheels, args.arch, args.output)
@@ -70,6 +78,17 @@ def built(scratch: Path) -> Path:
     return next((scratch / "own").glob("*.whl"))
 
 
+def relocked(own: Path, scratch: Path) -> Path:
+    """Lock what pip gives now, for every Python and machine that has wheels of all."""
+    LOCKED.clear()
+    found: list[Path] = []
+    for arch in ARCHITECTURES:
+        (scratch / arch).mkdir()
+        found += [path for paths in fetched(own, PYTHONS, arch, scratch / arch).values() for path in paths]
+    lock.write(found)
+    return lock.LOCK
+
+
 def fetched(own: Path, pythons: list[str] | tuple[str, ...], arch: str, scratch: Path) -> dict[str, list[Path]]:
     """The wheels that each Python needs beside ``own``; a Python for which one is missing is told and left out."""
     found = {}
@@ -78,6 +97,8 @@ def fetched(own: Path, pythons: list[str] | tuple[str, ...], arch: str, scratch:
         for python, job in jobs.items():
             try:
                 found[python] = job.result()
+            except lock.Unlocked as error:
+                sys.exit(f"not made: {error}")
             except Missing as error:
                 print(f"left out: CPython {python}: {error}", file=sys.stderr)
     if not found:
@@ -99,7 +120,15 @@ def wheels_for(python: str, own: Path, arch: str, folder: Path) -> list[Path]:
             path = have.get(canonicalize_name(one.name))
             if path and not one.specifier.contains(parse_wheel_filename(path.name)[1], prereleases=True):
                 raise Missing(f"{path.name} does not fit {one}")
+    if LOCKED:
+        lock.check(have.values(), LOCKED)
     return sorted(have.values())
+
+
+def pinned(one: Requirement) -> str:
+    """In the version that is locked."""
+    version = LOCKED.get(canonicalize_name(one.name), ("",))[0]
+    return f"{one.name}=={version}" if version else f"{one.name}{one.specifier}"
 
 
 def download(wanted: list[Requirement], python: str, arch: str, folder: Path) -> None:
@@ -109,7 +138,7 @@ def download(wanted: list[Requirement], python: str, arch: str, folder: Path) ->
     command += ["--dest", str(folder), "--implementation=cp", f"--python-version={python.rstrip('t')}"]
     command += [f"--abi={abi}" for abi in abis]
     command += [f"--platform={one}_{arch}" for one in ("manylinux_2_17", "manylinux2014")]
-    done = subprocess.run([*command, *(f"{one.name}{one.specifier}" for one in wanted)], capture_output=True, text=True)
+    done = subprocess.run([*command, *map(pinned, wanted)], capture_output=True, text=True)
     if done.returncode:
         lines = [line.removeprefix("ERROR: ") for line in done.stderr.splitlines() if line.startswith("ERROR: ")]
         raise Missing((lines or done.stderr.splitlines()[-1:] or [f"pip ended with status {done.returncode}"])[0][:300])
@@ -165,6 +194,8 @@ def bundle(own: Path, wheels: dict[str, list[Path]], arch: str, output: Path) ->
     made = output / f"torchtune-sys-{version}-{arch}.pyz"
     made.write_bytes(joined(wheels, arch, archive))
     made.chmod(0o755)
+    every = [path for paths in wheels.values() for path in paths]
+    made.with_suffix(".cdx.json").write_bytes(sbom(made, own, every))
     return made
 
 

@@ -14,10 +14,10 @@ import sys
 import tempfile
 from pathlib import Path
 
+from torchtune_sys.formats.requirements import asked_for
 from torchtune_sys.knowledge.torch import Release, is_release, releases
 from torchtune_sys.model.facts.python import Distribution
 from torchtune_sys.model.version import version
-from torchtune_sys.rules.requirements import asked_for
 
 TIMEOUT_S = 300
 

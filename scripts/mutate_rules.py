@@ -42,9 +42,9 @@ REPO = Path(__file__).resolve().parent.parent
 EXPLAINED = sorted(Path(__file__).with_name("mutation_survivors").glob("*.toml"))
 PAGE = REPO / "docs/mutation.md"
 NOT_FOR_MUTANTS = {"test_catalogue.py"}
-"""Judges the whole catalogue for every recorded host; test_verdicts.py asks each host about its own rule."""
-ALSO = ("tests/cli/test_selection.py",)
-"""Profiles are chosen on the command line."""
+"""Judges the whole catalogue for every recorded host; mutation_verdicts.py asks each host about its own rule."""
+ALSO = ("tests/rules/mutation_verdicts.py", "tests/cli/test_selection.py")
+"""The latter: profiles are chosen on the command line."""
 HASTE = """
 
 _fresh = load
@@ -60,11 +60,11 @@ def load(name, **overlay):
 
 class judge(dict):
     def __init__(self, seen):
-        super().__init__((rule.id, rule) for rule in CATALOGUE)
+        super().__init__(RULES)
         self.seen = seen
 
     def __getitem__(self, rule_id):
-        return engine.judge(self.seen, [super().__getitem__(rule_id)])[0]
+        return judge_one(self.seen, rule_id)
 
     def values(self):
         return [self[rule_id] for rule_id in self]
@@ -117,8 +117,9 @@ def prepare(scratch: Path, prefixes: list[str]) -> tuple[list[Mutant], int, list
         conftest.write(HASTE)
     made = {}
     others = []
-    for path in sorted((scratch / "src/torchtune_sys/rules").glob("*.py")):
-        if not prefixes or path.stem.startswith(tuple(prefixes)):
+    rules = scratch / "src/torchtune_sys/rules"
+    for path in sorted(rules.rglob("*.py")):
+        if not prefixes or module_name(rules, path).startswith(tuple(prefixes)):
             made[path] = create_mutations(str(path), undecorated(path.read_text()))
         else:
             others.append(cst.parse_module(undecorated(path.read_text())))
@@ -131,15 +132,22 @@ def prepare(scratch: Path, prefixes: list[str]) -> tuple[list[Mutant], int, list
         left_out += len(inside) - len(kept)
         mutated = combine_mutations_to_source(module, kept, classes, functions)
         path.write_text(mutated.code.replace("from mutmut.mutation.trampoline import", "from mutant_switch import"))
-        mutants += described(path.stem, mutated.code.splitlines(), mutated.line_span_by_function_name, mutated.mutant_names)
-    modules = {path.stem: module for path, (module, *_) in made.items() if path.stem != "__init__"}
+        mutants += described(
+            module_name(rules, path), mutated.code.splitlines(), mutated.line_span_by_function_name, mutated.mutant_names
+        )
+    modules = {module_name(rules, path): module for path, (module, *_) in made.items() if path.stem != "__init__"}
     return mutants, left_out, list(modules), lambda name, table: words.only_words(modules[name], table)
+
+
+def module_name(rules: Path, path: Path) -> str:
+    """``cpu.frequency`` for rules/cpu/frequency.py: the module's name below ``torchtune_sys.rules``; that of a package is its folder's."""
+    return ".".join(path.relative_to(rules).with_suffix("").parts).removesuffix(".__init__")
 
 
 def of_tables(modules: list[str], only_words: Callable[[str, str], bool]) -> dict[str, tuple[Mutant, Change]]:
     """Mutants of tables and parameters, by name. The scratch copy is on the path."""
-    sources = {path.stem: path.read_text() for path in sorted((REPO / "src/torchtune_sys/rules").glob("*.py"))}
-    del sources["__init__"]
+    rules = REPO / "src/torchtune_sys/rules"
+    sources = {module_name(rules, path): path.read_text() for path in sorted(rules.rglob("*.py")) if path.stem != "__init__"}
     found = {}
     plain = {name: undecorated(source) for name, source in sources.items()}
     for number, change in enumerate(changes(plain, modules, only_words)):
@@ -153,7 +161,8 @@ def of_tables(modules: list[str], only_words: Callable[[str, str], bool]) -> dic
 
 
 def described(module: str, code: list[str], spans: dict[str, LineSpan], names: list[str]) -> list[Mutant]:
-    source = (REPO / f"src/torchtune_sys/rules/{module}.py").read_text().splitlines()
+    base = REPO / "src/torchtune_sys/rules" / module.replace(".", "/")
+    source = (base / "__init__.py" if base.is_dir() else base.with_suffix(".py")).read_text().splitlines()
     starts = {line.split("(")[0].split()[1]: number for number, line in enumerate(source, 1) if re.match(r" *def ", line)}
     found = []
     for name in names:
@@ -229,7 +238,7 @@ def page(mutants: list[Mutant], outcome: dict[str, str], left_out: int, took_s: 
         " functions use are changed by `scripts/mutation_tables.py`, numbers up and down by one or by a hundredth; titles and fixes"
         " are not.",
         "The tests are those in `tests/rules` but for `test_catalogue.py` (it judges the whole catalogue for every host;"
-        " `test_verdicts.py` asks each host about its own rule), and `tests/cli/test_selection.py` for the profiles.",
+        " `mutation_verdicts.py` asks each host about its own rule), and `tests/cli/test_selection.py` for the profiles.",
         "A test that reaches more than twelve modules of rules, or that needs the installed program, does not take part.",
         "",
         "| module | mutants | killed | out of time | survived |",

@@ -133,8 +133,8 @@ class Mutants:
 def _original(function: str) -> str:
     """mutmut's name for it.
 
-    >>> _original("torchtune_sys.rules.cpu.budget")
-    'torchtune_sys.rules.cpu.x_budget__mutmut_orig'
+    >>> _original("torchtune_sys.rules.cpu.available.budget")
+    'torchtune_sys.rules.cpu.available.x_budget__mutmut_orig'
     """
     module, _, name = function.rpartition(".")
     return f"{module}.x_{name}__mutmut_orig"

@@ -44,7 +44,7 @@ def changes(sources: dict[str, str], modules: list[str], only_words: Callable[[s
             if table not in NOT_TABLES and not only_words(module, table):
                 yield from _of_table(module, table, loaded, named)
     for rule in rules.CATALOGUE:
-        module = rule.judge.__module__.rpartition(".")[2]
+        module = rule.judge.__module__.removeprefix(f"{PACKAGE}.")
         if module in modules:
             yield from _of_parameters(module, rule)
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -14,27 +15,75 @@ import pytest
 
 from torchtune_sys import engine
 from torchtune_sys.host.recorded import RecordedHost, load_recording, merged
-from torchtune_sys.model.facts.session import Intent
-from torchtune_sys.model.rule import Result
+from torchtune_sys.model.facts.session import Workload
+from torchtune_sys.model.rule import Result, Rule
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.rules import CATALOGUE
+from torchtune_sys.rules import by_id
+from two_users import scene, two_accounts  # noqa: F401
 
 hypothesis.settings.register_profile("busy", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
 hypothesis.settings.load_profile("busy")  # how long an example takes is the machine's affair: speed is held by benchmarks/
 
 HOSTS = Path(__file__).parent / "hosts"
+RULES = by_id()
 
 
 def load(name: str, **overlay: Any) -> Snapshot:
     """Snapshot of tests/hosts/<name>.json with sections laid over it (``files={"/proc/meminfo": None}``)."""
-    recording = merged(load_recording(str(HOSTS / f"{name}.json")), overlay)
-    intent = Intent(**{key: tuple(v) if isinstance(v, list) else v for key, v in recording.get("intent", {}).items()})
+    return _snapshot(name, overlay) if overlay else _plain(name)
+
+
+@lru_cache(32)
+def _recording(name: str) -> dict[str, Any]:
+    return load_recording(str(HOSTS / f"{name}.json"))
+
+
+@lru_cache(64)
+def _plain(name: str) -> Snapshot:
+    """Return the snapshot of a file as it is: frozen, so that one serves all tests of a process."""
+    return _snapshot(name, {})
+
+
+def _snapshot(name: str, overlay: dict[str, Any]) -> Snapshot:
+    recording = merged(_recording(name), overlay)
+    intent = Workload(**{key: tuple(v) if isinstance(v, list) else v for key, v in recording.get("intent", {}).items()})
     return engine.snapshot(RecordedHost(recording, f"recording {name}.json"), intent, timeout_s=20)
 
 
-def judge(seen: Snapshot) -> dict[str, Result]:
-    """Results of the whole catalogue, by rule id."""
-    return {result.rule.id: result for result in engine.judge(seen, CATALOGUE)}
+class Judged(Mapping[str, Result]):
+    """Results of the whole catalogue by rule id; each rule is asked when its result is wanted."""
+
+    def __init__(self, seen: Snapshot) -> None:
+        self._seen = seen
+        self._found: dict[str, Result] = {}
+
+    def __getitem__(self, rule_id: str) -> Result:
+        if rule_id not in self._found:
+            self._found[rule_id] = judge_one(self._seen, rule_id)
+        return self._found[rule_id]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(RULES)
+
+    def __len__(self) -> int:
+        return len(RULES)
+
+
+def judge(seen: Snapshot) -> Judged:
+    """Return the results of the whole catalogue, by rule id."""
+    return Judged(seen)
+
+
+def judge_one(seen: Snapshot, rule_id: str) -> Result:
+    """Return the result of one rule, judged together with those that may report the same fault in its place."""
+    asked: dict[str, Rule] = {}
+    todo = [rule_id]
+    while todo:
+        name = todo.pop()
+        if name not in asked:
+            asked[name] = RULES[name]
+            todo += (*RULES[name].superseded_by, *RULES[name].explained_by)
+    return engine.judge(seen, asked.values())[0]
 
 
 @contextmanager
@@ -48,6 +97,20 @@ def alone_with(program: str) -> Iterator[None]:
 @pytest.fixture
 def healthy() -> Snapshot:
     return load("healthy")
+
+
+TIER = {"0": "default", "": "default", "all": "all"}.get(os.environ.get("TORCHTUNE_SYS_TEST_LONG", "0"), "ci")
+"""How much is run: ``./run test``, ``.ci/run`` or ``./run test --all``."""
+TIERS = {
+    "long": (("ci", "all"), "takes long: ./run test --long runs it, as CI does"),
+    "exhaustive": (("all",), "one of many alike, of which CI runs a few: ./run test --all runs it"),
+}
+"""Marker → where such tests run, and what is said elsewhere."""
+
+
+def exhaustive(*values: Any) -> list[Any]:
+    """Return parameters that only ``./run test --all`` tries, to stand behind those that CI does."""
+    return [pytest.param(value, marks=pytest.mark.exhaustive) for value in values]
 
 
 LONGEST = (
@@ -64,14 +127,38 @@ LONGEST = (
     "vm/test_provision.py",
     "cli/test_prove.py",
     "vm/test_scenarios.py",
+    "render/test_script_hosts.py",
+    "render/test_script_killed.py",
 )
 """Begun first, so that nobody waits for them in the end; those that compute between those that wait."""
+
+
+_BEGUN = pytest.StashKey[float]()
+
+
+def _processor_seconds() -> float:
+    """Return the CPU seconds of this process and of the children it has waited for."""
+    return sum(os.times()[:4])
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    item.stash[_BEGUN] = _processor_seconds()
+    return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, object, object]:
+    """Note a test's CPU seconds, its children's included, for the JUnit file (scripts/test_durations.py reads it)."""
+    if call.when == "teardown":
+        item.user_properties.append(("cpu_s", f"{_processor_seconds() - item.stash[_BEGUN]:.2f}"))
+    return (yield)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     first = {str(Path(__file__).parent / name): at for at, name in enumerate(LONGEST)}
     items.sort(key=lambda item: first.get(str(item.path), len(first)))
-    if os.environ.get("TORCHTUNE_SYS_TEST_LONG", "0") in ("", "0"):
-        for item in items:
-            if "long" in item.keywords:
-                item.add_marker(pytest.mark.skip(reason="takes minutes: TORCHTUNE_SYS_TEST_LONG=1 runs it, as CI does"))
+    for item in items:
+        for marker, (tiers, reason) in TIERS.items():
+            if marker in item.keywords and TIER not in tiers:
+                item.add_marker(pytest.mark.skip(reason=reason))

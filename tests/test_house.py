@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -40,13 +41,22 @@ def test_layers_hold(copy: Path) -> None:
 @pytest.mark.parametrize(
     ("module", "forbidden"),
     [
-        ("rules/memory.py", "import torchtune_sys.host.live"),
-        ("rules/memory.py", "import torchtune_sys.probes.memory"),
-        ("probes/memory.py", "import torchtune_sys.rules.memory"),
+        ("rules/memory/main_memory.py", "import torchtune_sys.host.live"),
+        ("rules/memory/main_memory.py", "import torchtune_sys.probes.memory"),
+        ("probes/memory/probe.py", "import torchtune_sys.rules.memory"),
         ("model/values.py", "import torchtune_sys.knowledge"),
         ("model/values.py", "import torchtune_sys.engine"),
         ("engine.py", "import torchtune_sys.render"),
-        ("rules/memory.py", "import time"),
+        ("formats/smbios.py", "import torchtune_sys.host"),
+        ("formats/smbios.py", "import torchtune_sys.knowledge"),
+        ("knowledge/xid.py", "import torchtune_sys.host"),
+        ("evidence/limits.py", "import torchtune_sys.probes"),
+        ("remediation/install/plan.py", "import torchtune_sys.remediation.plan"),
+        ("remediation/plan/steps.py", "import torchtune_sys.remediation.apply"),
+        ("remediation/apply/undo.py", "import torchtune_sys.render"),
+        ("render/text.py", "import torchtune_sys.smoke"),
+        ("smoke/driver.py", "import torchtune_sys.cli"),
+        ("rules/memory/main_memory.py", "import time"),
         ("host/live.py", "import click"),
         ("cli/__init__.py", "import jinja2"),
     ],
@@ -67,10 +77,25 @@ def test_a_package_that_no_layer_names_breaks_the_contract(copy: Path) -> None:
 
 @pytest.mark.parametrize("line", ["import subprocess", "import os\nprint(os.environ)", "import socket", "import torch"])
 def test_a_rule_that_reaches_past_the_door_is_refused_by_the_linter(copy: Path, line: str) -> None:
-    place = copy / "src/torchtune_sys/rules/memory.py"
+    place = copy / "src/torchtune_sys/rules/memory/main_memory.py"
     place.write_text(place.read_text() + f"\n{line}\n")
     found = subprocess.run(
         [tool("ruff"), "check", "--no-cache", "--select", "TID251", "src"], cwd=copy, capture_output=True, text=True, timeout=60
     )
     assert found.returncode == 1
     assert "TID251" in found.stdout
+
+
+def exists(name: str) -> bool:
+    """Whether a page's name of a file leads to one: ``<family>`` stands for each family of rules, other angle brackets for any name."""
+    families = [path.parent.name for path in (REPO / "src/torchtune_sys/rules").glob("*/__init__.py")]
+    patterns = {re.sub("<[^>]*>", "[!_]*", name.replace("<family>", family)) for family in families}
+    places = [REPO, REPO / "src/torchtune_sys", REPO / "tests", REPO / "scripts"]
+    return any(any(place.glob(pattern)) for pattern in patterns for place in places)
+
+
+@pytest.mark.parametrize("page", ["CONTRIBUTING.md", "docs/architecture.md"])
+def test_the_files_that_the_pages_send_people_to_exist(page: str) -> None:
+    named = set(re.findall(r"`([a-z_.<>/-]+/[A-Za-z0-9_.<>*-]+\.(?:py|md|csv|json))`", (REPO / page).read_text()))
+    assert len(named) > 3
+    assert [name for name in sorted(named) if not exists(name)] == []

@@ -1,6 +1,7 @@
 """What is asked of the self-contained file itself, and what it says to an interpreter it is not for. Python 2.7 must be able to read it."""
 
 import os
+import stat
 import sys
 import zipimport
 
@@ -82,6 +83,34 @@ def another():
     code = "import _imp,sys; sys.exit((_imp.extension_suffixes() or [''])[0] not in %r)" % (sorted(start.PYTHONS),)
     with open(os.devnull, "r+") as null:
         for path in [os.path.join(folder, name) for name in names for folder in folders]:
-            if os.access(path, os.X_OK) and not subprocess.call([path, "-IS", "-c", code], stdin=null, stdout=null, stderr=null):
+            usable = os.access(path, os.X_OK) and (os.geteuid() or only_roots(path))
+            if usable and not subprocess.call([path, "-IS", "-c", code], stdin=null, stdout=null, stderr=null):
                 return path
     return None
+
+
+def only_roots(path):
+    """Whether nobody but root decides what lies there; start.sh asks the same of the first python3."""
+    owners = [0] + [os.lstat(folder).st_uid for folder in ("/", "/proc") if os.path.exists(folder)]
+    place, todo, left = "", path.split("/")[::-1], 200
+    try:
+        while left and os.path.isabs(path):
+            left -= 1
+            info = os.lstat(place or "/")
+            sticky = stat.S_ISDIR(info.st_mode) and info.st_mode & stat.S_ISVTX
+            link = stat.S_ISLNK(info.st_mode)
+            if info.st_uid not in owners or (info.st_mode & 0o022 and not sticky and not link):
+                return False
+            if link:
+                target = os.readlink(place)
+                place = "" if os.path.isabs(target) else os.path.dirname(place).rstrip("/")
+                todo += target.split("/")[::-1]
+            while todo and todo[-1] in ("", ".", ".."):
+                if todo.pop() == "..":
+                    place = os.path.dirname(place).rstrip("/")
+            if not todo:
+                return True
+            place += "/" + todo.pop()
+    except OSError:
+        pass
+    return False

@@ -4,12 +4,60 @@
 # The two lines above are all that a Python sees of a file whose end is missing: it stops there, and prints the words.
 # Below: any POSIX shell finds a Python, and hands it this file, which is a zip archive, too.
 say() { printf 'torchtune-sys: %s\n' "$1" >&2; exit 2; }
-size=$(wc -c <"$0" 2>/dev/null)
+size=$(command -p wc -c <"$0" 2>/dev/null)
 [ "${size:-0000000000}" -eq 0000000000 ] || say "$0 is damaged or cut short; copy the file again, whole"
-for python in python3 PYTHONS; do
-    if command -v "$python" >/dev/null 2>&1; then exec "$python" -IS "$0" "$@"; fi
+user=0
+{ while read -r word _real user _others && [ "$word" != Uid: ]; do :; done </proc/self/status; } 2>/dev/null
+
+# Whether nobody but root decides what lies at an absolute path: each folder, link and file on the way to it is root's and for no other to write,
+# save folders such as /tmp, in which nobody replaces another's file. In a user namespace root's number may be another one: the owner of /.
+only_roots() {
+    set -f
+    todo=$1 place='' left=200
+    set -- $(command -p ls -ldn /)
+    top=${3:-0}
+    while left=$((left - 1)) && [ "$left" -gt 0 ]; do
+        entry=$(command -p ls -ldn "${place:-/}") || return 1
+        set -- $entry
+        [ "${3:-none}" = 0 ] || [ "${3:-none}" = "$top" ] || return 1
+        case $1 in
+            l*)
+                todo=${entry#*" $place -> "}/$todo
+                case $todo in
+                    /*) place='' ;;
+                    *) place=${place%/*} ;;
+                esac
+                ;;
+            d????????[tT]*) ;;
+            ?????w* | ????????w*) return 1 ;;
+        esac
+        part=
+        while [ -z "$part" ]; do
+            [ -n "$todo" ] || return 0
+            part=${todo%%/*}
+            case $todo in
+                */*) todo=${todo#*/} ;;
+                *) todo='' ;;
+            esac
+            case $part in
+                .) part= ;;
+                ..) place=${place%/*} part= ;;
+            esac
+        done
+        place=$place/$part
+    done
+    return 1
+} 2>/dev/null
+
+refused=
+for python in python3 PYTHONS /usr/bin/python3 /usr/local/bin/python3 /usr/libexec/platform-python; do
+    python=$(command -v "$python" 2>/dev/null) || continue
+    [ -x "$python" ] || continue
+    if [ "${user:-0}" -ne 0 ] || { [ "${python#/}" != "$python" ] && only_roots "$python"; }; then
+        exec "$python" -IS "$0" "$@"
+    fi
+    refused=${refused:-$python}
 done
-for python in /usr/bin/python3 /usr/local/bin/python3 /usr/libexec/platform-python; do
-    if [ -x "$python" ]; then exec "$python" -IS "$0" "$@"; fi
-done
+[ -z "$refused" ] ||
+    say "root takes from PATH no Python that others may change, such as $refused, and there is no other; trust it by its name: $refused $0"
 say "no python3 on PATH; this file needs a WANTED: install one and run: /path/to/python3 $0"

@@ -1,12 +1,16 @@
-"""``torchtune-sys`` and ``python -m torchtune_sys``: an interrupt that comes while the command line loads ends the process quietly."""
+"""``torchtune-sys`` and ``python -m torchtune_sys``: an interrupt that comes while the command line loads ends the process quietly.
 
-from __future__ import annotations
+Nothing is imported at the top but what cannot be taken from the caller's PYTHONPATH or working directory.
+"""
 
-import signal
+from torchtune_sys.host.isolation import isolate
 
 
 def main() -> None:
     """The entry point."""
+    isolate()
+    import signal
+
     kept = signal.getsignal(signal.SIGINT)
     if kept is signal.default_int_handler:  # else it is ignored, as for a job in the background
         signal.signal(signal.SIGINT, signal.SIG_DFL)

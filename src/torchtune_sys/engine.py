@@ -9,9 +9,10 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from torchtune_sys.host.base import Host
+from torchtune_sys.host.witnesses import Witnessed
 from torchtune_sys.model.actions import Advice
-from torchtune_sys.model.facts.session import Intent
-from torchtune_sys.model.rule import Evidence, Params, Result, Rule, Severity, Verdict
+from torchtune_sys.model.facts.session import Workload
+from torchtune_sys.model.rule import Evidence, Param, Params, Result, Rule, Severity, Verdict, asked
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, Unknown, Why
 
@@ -31,12 +32,12 @@ class Look:
     """
 
     def __init__(
-        self, host: Host, intent: Intent, timings: dict[str, float] | None = None, only: Iterable[str] | None = None
+        self, host: Host, intent: Workload, timings: dict[str, float] | None = None, only: Iterable[str] | None = None
     ) -> None:
         """``only``: the families to look at; the others are Missing(NOT_RECORDED)."""
         from torchtune_sys.probes import PROBES
 
-        self._host, self._intent, self._timings = host, intent, timings
+        self._host, self._intent, self._timings = Witnessed(host), intent, timings
         self._started = time.monotonic()
         self._found: dict[str, Any] = {}
         self._threads = {
@@ -51,7 +52,7 @@ class Look:
             except RuntimeError:  # no room for a thread (ulimit -v, -u, pids.max): then one after the other
                 self._work(family, PROBES[family])
 
-    def _work(self, family: str, probe: Callable[[Host, Intent], Any]) -> None:
+    def _work(self, family: str, probe: Callable[[Host, Workload], Any]) -> None:
         begin = time.perf_counter()
         try:
             facts = probe(self._host, self._intent)
@@ -78,20 +79,68 @@ class Look:
         return Snapshot(**facts, intent=self._intent, origin=self._host.origin)
 
 
-def snapshot(host: Host, intent: Intent, *, timeout_s: float, progress: Progress | None = None) -> Snapshot:
+def snapshot(host: Host, intent: Workload, *, timeout_s: float, progress: Progress | None = None) -> Snapshot:
     """Look at ``host`` and wait for the end of it."""
     return Look(host, intent).end(timeout_s, progress)
 
 
 def judge(seen: Snapshot, rules: Iterable[Rule], overrides: Overrides | None = None) -> tuple[Result, ...]:
     """The verdict of each rule, in the order given. Never raises for what a rule does."""
-    return tuple(_told(_judge_one(rule, seen, (overrides or {}).get(rule.id, {})), seen) for rule in rules)
+    results = tuple(_told(_judge_one(rule, seen, _params(rule, overrides or {})), seen) for rule in rules)
+    return fold(results)
+
+
+def fold(results: tuple[Result, ...]) -> tuple[Result, ...]:
+    """One fault is one finding: evidence that a better rule shows, too, is left to that rule.
+
+    Only a finding that is there can take over: a rule that was not asked, passes or could not look hides nothing.
+    """
+    failed = {result.rule.id: result for result in results if result.verdict is Verdict.FAIL}
+    return tuple(_folded(result, failed) if result.rule.id in failed else result for result in results)
+
+
+def _folded(result: Result, failed: Mapping[str, Result]) -> Result:
+    rule = result.rule
+    if not any(other in failed for other in (*rule.superseded_by, *rule.explained_by)):
+        return result
+    tellers = [_teller(rule, item, failed) if item.verdict is Verdict.FAIL else "" for item in result.evidence]
+    teller = next(filter(None, tellers), "")
+    if not teller:
+        return result
+    from msgspec.structs import replace
+
+    kept = tuple(
+        replace(item, verdict=Verdict.NA, wanted=f"see {other}") if other else item
+        for item, other in zip(result.evidence, tellers, strict=True)
+    )
+    if any(item.verdict is Verdict.FAIL for item in kept):
+        return replace(result, evidence=kept)
+    reasons = (result.why_unknown, *(item.why for item in kept))
+    missing = next((why for why in reasons if why is not None), None)
+    verdict = _overall(kept) if missing is None else Verdict.UNKNOWN
+    note = f"{teller} tells of it" if verdict is Verdict.NA else result.note
+    return replace(result, verdict=verdict, evidence=kept, why_unknown=missing, note=note)
+
+
+def _teller(rule: Rule, item: Evidence, failed: Mapping[str, Result]) -> str:
+    """The rule that shows the same fault; where that one's finding is folded itself, the one that shows it in the end."""
+    names = {item.subject, *item.about}
+    for name in (*rule.superseded_by, *rule.explained_by):
+        other = failed.get(name)
+        for found in other.evidence if other is not None else ():
+            if found.verdict is Verdict.FAIL and (
+                name in rule.explained_by or not names.isdisjoint((found.subject, *found.about))
+            ):
+                return _teller(failed[name].rule, found, failed) or name
+    return ""
 
 
 def _told(result: Result, seen: Snapshot) -> Result:
-    """Where the facts of a report do not decide, a program's own words do; it failed then, however light the defect is elsewhere."""
+    """A program that failed by a defect knows better than facts from which its absence was inferred; it failed, however light the
+    defect is elsewhere. What only lists things decides where the facts are silent."""
     saying = seen.said.get(result.rule.id)
-    if saying is None or result.verdict not in (Verdict.UNKNOWN, Verdict.NA):
+    silent = result.verdict in (Verdict.UNKNOWN, Verdict.NA)
+    if saying is None or not (silent or (saying.is_failure and result.verdict is Verdict.PASS)):
         return result
     rule = result.rule
     if rule.severity is Severity.ADVICE:
@@ -103,8 +152,18 @@ def _told(result: Result, seen: Snapshot) -> Result:
     return Result(rule=rule, verdict=Verdict.FAIL, evidence=(told, *result.evidence), why_unknown=result.why_unknown)
 
 
-def _judge_one(rule: Rule, seen: Snapshot, override: Mapping[str, Any]) -> Result:
-    params: Params = {param.name: override.get(param.name, param.default) for param in rule.params}
+def _params(rule: Rule, overrides: Overrides) -> Params:
+    """Return the rule's own parameters and those of the rules that it asks, whether or not these are judged."""
+    own = {param.name: _value(rule, param, overrides) for param in rule.params}
+    return own | {asked(other.id, param.name): _value(other, param, overrides) for other in rule.asks for param in other.params}
+
+
+def _value(rule: Rule, param: Param, overrides: Overrides) -> int | float | str | bool:
+    value: int | float | str | bool = overrides.get(rule.id, {}).get(param.name, param.default)
+    return value
+
+
+def _judge_one(rule: Rule, seen: Snapshot, params: Params) -> Result:
     evidence: list[Evidence] = []
     try:
         if rule.applies is not None:
@@ -138,7 +197,7 @@ def _with_unknown(rule: Rule, evidence: list[Evidence], missing: Missing) -> Res
 _WORST_FIRST = (Verdict.CRASHED, Verdict.FAIL, Verdict.UNKNOWN, Verdict.PASS, Verdict.NA)
 
 
-def _overall(evidence: list[Evidence]) -> Verdict:
+def _overall(evidence: Iterable[Evidence]) -> Verdict:
     found = {item.verdict for item in evidence}
     return next((verdict for verdict in _WORST_FIRST if verdict in found), Verdict.PASS)
 

@@ -13,9 +13,9 @@ from pathlib import Path
 
 from forked import in_child
 
-from torchtune_sys.apply import journal, session, undo
 from torchtune_sys.model.actions import Advice, Needs, Safety
-from torchtune_sys.model.plan import Change, File, Line, Plan, Step, Value
+from torchtune_sys.model.plan import Change, FileLine, Plan, PlannedFile, Step, Value
+from torchtune_sys.remediation.apply import journal, session, undo
 
 MOMENT = session.Moment(version="test", time="2026-01-01T00:00:00Z", boot_id="one")
 OLD = {"one": "1\n", "two": "2\n", "kept.conf": "by hand\n"}
@@ -27,16 +27,18 @@ def set_up(folder: Path) -> None:
         (folder / name).write_text(content)
 
 
-def files(folder: Path) -> tuple[File, ...]:
+def files(folder: Path) -> tuple[PlannedFile, ...]:
     return (
-        File(path=f"{folder}/kept.conf", before=OLD["kept.conf"], content="by hand\none = 10\n"),
-        File(path=f"{folder}/made/new.conf", before=None, content="two = 20\n"),
+        PlannedFile(path=f"{folder}/kept.conf", before=OLD["kept.conf"], content="by hand\none = 10\n"),
+        PlannedFile(path=f"{folder}/made/new.conf", before=None, content="two = 20\n"),
     )
 
 
 def plan(folder: Path) -> Plan:
-    one = change("one", Value(path=f"{folder}/one", value="10"), Line(path=f"{folder}/kept.conf", key="one", text="one = 10"))
-    two = change("two", Value(path=f"{folder}/two", value="20"), Line(path=f"{folder}/made/new.conf", key="two", text="two = 20"))
+    one = change("one", Value(path=f"{folder}/one", value="10"), FileLine(path=f"{folder}/kept.conf", key="one", text="one = 10"))
+    two = change(
+        "two", Value(path=f"{folder}/two", value="20"), FileLine(path=f"{folder}/made/new.conf", key="two", text="two = 20")
+    )
     return Plan(host="small", origin="live", changes=(one, two), files=files(folder), refused=(), by_hand=())
 
 
@@ -51,8 +53,8 @@ def state(folder: Path) -> str:
     return f"{folder}/state"
 
 
-def apply(folder: Path) -> session.Run:
-    def kept(failed: frozenset[str]) -> tuple[File, ...]:
+def apply(folder: Path) -> session.ApplyRun:
+    def kept(failed: frozenset[str]) -> tuple[PlannedFile, ...]:
         return tuple(file for file, key in zip(files(folder), ("one", "two"), strict=True) if key not in failed)
 
     return session.run(plan(folder), kept, lambda: False, MOMENT, state(folder))

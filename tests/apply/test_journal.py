@@ -12,7 +12,7 @@ import msgspec
 import pytest
 import small
 
-from torchtune_sys.apply import journal
+from torchtune_sys.remediation.apply import journal
 
 FIRST = "0001.journal"
 
@@ -108,5 +108,5 @@ def test_other_names_are_no_journals(tmp_path: Path) -> None:
     for name in ("1.journal", "٠٠٠١.journal", "0001.journal.bak", ".0001.journal.torchtune-sys", "lock", "00001.journal"):
         (tmp_path / name).write_bytes(b"")
     assert journal.numbers(str(tmp_path)) == []
-    (tmp_path / "12345.journal").write_bytes(b"")
+    (tmp_path / "12345.journal").write_bytes(b"00000000 {}\n")
     assert journal.numbers(str(tmp_path)) == [12345]

@@ -14,8 +14,8 @@ import pytest
 import small
 from simulate import Seen, recording
 
-from torchtune_sys.apply import journal, session, undo
-from torchtune_sys.model.plan import File, Line
+from torchtune_sys.model.plan import FileLine, PlannedFile
+from torchtune_sys.remediation.apply import journal, session, undo
 from torchtune_sys.rules import by_id
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="files of root are written")
@@ -37,16 +37,16 @@ def test_only_a_daemon_that_runs_is_told(host: str, command: tuple[str, ...], ru
     assert [file.refresh for file in plan.files] == [(command,) if runs else ()]
 
 
-def run(folder: Path, command: str, stop: session.Stop = lambda: False) -> session.Run:
+def run(folder: Path, command: str, stop: session.Stop = lambda: False) -> session.ApplyRun:
     """One file of ours in ``folder``, after which the command runs."""
     small.set_up(folder)
     return once_more(folder, command, stop)
 
 
-def once_more(folder: Path, command: str, stop: session.Stop = lambda: False) -> session.Run:
+def once_more(folder: Path, command: str, stop: session.Stop = lambda: False) -> session.ApplyRun:
     path = f"{folder}/kept.conf"
-    file = File(path=path, before=small.OLD["kept.conf"], content="new\n", refresh=(("sh", "-c", command),))
-    change = small.change("one", Line(path=path, key="one", text="new"))
+    file = PlannedFile(path=path, before=small.OLD["kept.conf"], content="new\n", refresh=(("sh", "-c", command),))
+    change = small.change("one", FileLine(path=path, key="one", text="new"))
     plan = small.Plan(host="", origin="live", changes=(change,), files=(file,), refused=(), by_hand=())
     return session.run(plan, lambda failed: (file,), stop, small.MOMENT, small.state(folder))
 
@@ -95,7 +95,7 @@ def test_ctrl_c_while_it_is_told(number: signal.Signals, tmp_path: Path) -> None
 
 
 if __name__ == "__main__":
-    from torchtune_sys.cli.apply import _stopping
+    from torchtune_sys.cli.commands.apply import _stopping
 
     with _stopping() as asked:
         ended = run(Path(sys.argv[1]), sys.argv[2], asked)

@@ -46,7 +46,7 @@ def test_without_a_terminal_nothing_is_asked_and_nothing_done(tmp_path: Path) ->
 
 EDITS = {
     "a value": (f"echo 70000 > {MAPS}", f"shows {MAPS}", "70000|", "it holds 70000 now"),
-    "a file": (f"echo vm.mine=1 >> {FILE}", f"tail -1 {FILE}", "vm.mine=1", "it was changed since"),
+    "a line of ours": (f"sed -i 's/^vm.*/&0/' {FILE}", f"grep -c 0$ {FILE}", "1", "it was changed since"),
     "a file that went": (f"rm {FILE}; touch {FILE}", f"stat -c %s {FILE}", "\n0\n", "it was changed since"),
     "a link": (
         f'cp {FILE} "$STAGE/other"; ln -sf "$STAGE/other" {FILE}',

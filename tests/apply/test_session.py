@@ -13,12 +13,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchtune_sys.apply import durable, journal, lock, prepare, session, undo
-from torchtune_sys.apply.journal import DamagedJournal, Journal
-from torchtune_sys.apply.session import Moment, Run
 from torchtune_sys.model.actions import Advice, Needs, Safety, Sysctl
-from torchtune_sys.model.plan import Change, Command, File, Line, Plan, Step, Value
+from torchtune_sys.model.plan import Change, CommandStep, FileLine, Plan, PlannedFile, Step, Value
 from torchtune_sys.model.target import AtLeast, AtMost, Exactly, OneOf, Target
+from torchtune_sys.remediation.apply import durable, journal, lock, prepare, session, undo
+from torchtune_sys.remediation.apply.journal import DamagedJournal, Journal
+from torchtune_sys.remediation.apply.session import ApplyRun, Moment
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="files of root are written")
 MOMENT = Moment(version="test", time="2026-01-01T00:00:00Z", boot_id="one")
@@ -29,7 +29,7 @@ def change(key: str, *steps: Step) -> Change:
     return Change(key=key, action=Advice(text=key), safety=Safety.SAFE, needs=Needs.NOTHING, steps=steps, **about)
 
 
-def plan(*changes: Change, files: tuple[File, ...] = ()) -> Plan:
+def plan(*changes: Change, files: tuple[PlannedFile, ...] = ()) -> Plan:
     return Plan(host="here", origin="live", changes=changes, files=files, refused=(), by_hand=())
 
 
@@ -44,11 +44,13 @@ class Place:
         self.file.chmod(0o640)
 
     def plan(self, value: str = "10") -> Plan:
-        steps = (Value(path=str(self.value), value=value), Line(path=str(self.file), key="k", text=f"k = {value}"))
+        steps = (Value(path=str(self.value), value=value), FileLine(path=str(self.file), key="k", text=f"k = {value}"))
         before = self.file.read_text() if self.file.is_file() else None
-        return plan(change("k", *steps), files=(File(path=str(self.file), before=before, content=f"# ours\nk = {value}\n"),))
+        return plan(
+            change("k", *steps), files=(PlannedFile(path=str(self.file), before=before, content=f"# ours\nk = {value}\n"),)
+        )
 
-    def run(self, made: Plan | None = None, stop_after: int = 10**6) -> Run:
+    def run(self, made: Plan | None = None, stop_after: int = 10**6) -> ApplyRun:
         made = made or self.plan()
         steps = iter(range(10**6))
         files = {change.key: change for change in made.changes}
@@ -162,8 +164,8 @@ def test_a_value_that_the_kernel_refuses_fails_its_change_alone(place: Place, tm
 
 def test_a_file_has_the_mode_that_is_asked_for(place: Place) -> None:
     path = str(place.file)
-    asked = File(path=path, before="# before\n", content="key = 1\n", mode=0o600)
-    assert place.run(plan(change("k", Line(path=path, key="k", text="key = 1")), files=(asked,))).failed == {}
+    asked = PlannedFile(path=path, before="# before\n", content="key = 1\n", mode=0o600)
+    assert place.run(plan(change("k", FileLine(path=path, key="k", text="key = 1")), files=(asked,))).failed == {}
     assert place.file.stat().st_mode & 0o7777 == 0o600
     place.undo()
     assert place.file.stat().st_mode & 0o7777 == 0o640
@@ -189,9 +191,9 @@ def test_what_was_improved_meanwhile_is_not_lowered(
     """Nor is less than that kept in a file, where the next start would lower it."""
     place.value.write_text("1 2 3\n" if " " in value else "30\n")
     before = place.file.read_text()
-    steps = (Value(path=str(place.value), value=value), Line(path=str(place.file), key="k", text=f"k = {value}"))
+    steps = (Value(path=str(place.value), value=value), FileLine(path=str(place.file), key="k", text=f"k = {value}"))
     asked = msgspec.structs.replace(change("k", *steps), action=Sysctl(key="k", target=target))
-    ours = File(path=str(place.file), before=before, content=f"k = {value}\n")
+    ours = PlannedFile(path=str(place.file), before=before, content=f"k = {value}\n")
     made = plan(asked, files=(ours,))
     if when == "before the run":
         place.value.write_text(now + "\n")
@@ -231,7 +233,7 @@ def test_what_was_left_may_be_changed_later_and_is_not_touched_by_undo(place: Pl
 
 def test_a_failing_command_is_told_by_what_it_said(place: Place) -> None:
     argv = ("sh", "-c", "echo no such luck >&2; exit 3")
-    run = place.run(plan(change("c", Command(argv=argv, undo=("true",)))))
+    run = place.run(plan(change("c", CommandStep(argv=argv, undo=("true",)))))
     assert "no such luck" in run.failed["c"]
 
 
@@ -310,7 +312,7 @@ def test_one_at_a_time(tmp_path: Path) -> None:
     folder = str(tmp_path / "state")
     with lock.held(folder, 0), pytest.raises(lock.Busy, match=str(os.getpid())), lock.held(folder, 0.2):
         pass
-    code = "import sys, time\nfrom torchtune_sys.apply import lock\nwith lock.held(sys.argv[1], 0):\n print('in', flush=True)\n time.sleep(1)"
+    code = "import sys, time\nfrom torchtune_sys.remediation.apply import lock\nwith lock.held(sys.argv[1], 0):\n print('in', flush=True)\n time.sleep(1)"
     with subprocess.Popen([sys.executable, "-c", code, folder], stdout=subprocess.PIPE) as other:
         assert other.stdout is not None and other.stdout.readline() == b"in\n"
         with lock.held(folder, 60):  # waits for the other to end

@@ -83,13 +83,12 @@ def test_libraries_are_of_the_architecture_and_for_every_python(arch: str, elf_m
 
 
 def test_no_python_at_all(bundle: Path, tmp_path: Path) -> None:
-    (tmp_path / "wc").symlink_to("/usr/bin/wc")
     copy = tmp_path / "tt.pyz"
     copy.write_bytes(re.sub(rb"(/usr/\S+/(platform-)?pytho)n", rb"\1X", bundle.read_bytes()))
     done = start("/bin/sh", copy, "check", env={"PATH": str(tmp_path)})
     assert done.returncode == 2
     assert "no python3 on PATH; this file needs a CPython 3." in done.stderr
-    (tmp_path / "wc").unlink()  # as in the smallest containers
+    copy.write_bytes(copy.read_bytes().replace(b" wc -c ", b" wX -c "))  # as in the smallest containers
     assert "no python3 on PATH" in start("/bin/sh", copy, "check", env={"PATH": str(tmp_path)}).stderr
 
 

@@ -64,7 +64,7 @@ def run(
 def judged_by(words: str, *arguments: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     """``check`` of the smallest recording with only the rules that ``words`` names (see ``RULES``)."""
     code = RULES + f"rules.CATALOGUE = catalogue({words!r})\nfrom torchtune_sys.cli.main import main\nmain()"
-    host = str(HOSTS / "base" / "system.json")
+    host = str(HOSTS / "base-system.json")
     return subprocess.run(
         [sys.executable, "-c", code, "check", "--from", host, *arguments],
         env=environment(env),

@@ -44,7 +44,7 @@ SwitchType=switch/none
 MpiDefault=none
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
-SchedulerParameters=sched_interval=1,batch_sched_delay=0
+SchedulerParameters=sched_interval=1,batch_sched_delay=0,nohold_on_prolog_fail
 SlurmdParameters=config_overrides
 ReturnToService=2
 KillWait=2
@@ -55,13 +55,13 @@ PartitionName=debug Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 
 
 @contextmanager
-def cluster(root: Path, plugin: str, cpus: int) -> Iterator[dict[str, str]]:
-    """The variables with which srun finds it. ``cpus``: as many as Slurm believes. Raises Unavailable."""
+def cluster(root: Path, plugin: str, cpus: int, more: str = "") -> Iterator[dict[str, str]]:
+    """The variables with which srun finds it. ``cpus``: as many as Slurm believes; ``more``: lines of slurm.conf. Raises Unavailable."""
     missing = [tool for tool in NEEDED if shutil.which(tool, path=SBIN) is None]
     if missing or os.geteuid() != 0:
         raise Unavailable(f"needs root and {', '.join(missing) or 'nothing else'}")
     env = {**os.environ, "PATH": SBIN, "SLURM_CONF": str(root / "slurm.conf")}
-    _configure(root, plugin, cpus)
+    _configure(root, plugin, cpus, more)
     with ExitStack() as stack:
         munge = ["munged", "--force", f"--key-file={root}/key", f"--socket={root}/munge.socket", f"--pid-file={root}/munged.pid"]
         _start(stack, root, env, "munged", [*munge, f"--log-file={root}/munge.log", f"--seed-file={root}/seed"])
@@ -77,7 +77,7 @@ def write_task_prolog(root: Path, text: str) -> None:
     (root / "task-prolog").chmod(0o755)
 
 
-def _configure(root: Path, plugin: str, cpus: int) -> None:
+def _configure(root: Path, plugin: str, cpus: int, more: str) -> None:
     write_task_prolog(root, "#!/bin/sh\n")
     for folder in ("state", "spool"):
         (root / folder).mkdir()
@@ -91,7 +91,8 @@ def _configure(root: Path, plugin: str, cpus: int) -> None:
     for number in range(2):
         os.mknod(root / f"nvidia{number}", 0o666 | stat.S_IFCHR, os.makedev(1, 3))
     (root / "gres.conf").write_text(f"AutoDetect=off\nName=gpu File={root}/nvidia[0-1]\n")
-    (root / "slurm.conf").write_text(CONF.format(host=os.uname().nodename, root=root, ports=ports, plugin=plugin, cpus=cpus))
+    conf = CONF.format(host=os.uname().nodename, root=root, ports=ports, plugin=plugin, cpus=cpus)
+    (root / "slurm.conf").write_text(conf + more)
 
 
 def _start(stack: ExitStack, root: Path, env: dict[str, str], name: str, argv: list[str]) -> None:

@@ -116,6 +116,34 @@ def test_what_is_refused_is_not_all_done(tmp_path: Path) -> None:
     assert done.stdout.count("status 1\n") == 1 and done.stdout.endswith("status 0\n")
 
 
+def test_what_somebody_else_did_is_entered_and_named_by_undo(tmp_path: Path) -> None:
+    said = staged(
+        """
+        $TOOL note "package numactl installed"       # no run is open: one of its own
+        $TOOL apply --yes --select max-map-count-low >/dev/null
+        $TOOL note "slurmd restarted" "slurmd restarted" --run 2
+        $TOOL note "host rebooted"                   # the last one that is open
+        $TOOL note --run 7 nothing 2>&1
+        $TOOL history
+        $TOOL undo --all --yes; echo "rc $?"
+        $TOOL undo --all --yes; echo "rc $?"
+        $TOOL history --format json
+        """,
+        tmp_path / "stage",
+    ).stdout
+    assert "Entered in run 1.\nEntered in run 2.\nEntered in run 2.\n" in said
+    assert "there is no run 7" in said
+    history, _, rest = " ".join(said.split()).partition("Run 2 of ")
+    assert "applied: done by others: package numactl installed" in history
+    assert "done by others: slurmd restarted, host rebooted" in history
+    undone, _, again = rest.partition("rc 1 Every run was undone already. rc 0")
+    for text in ("slurmd restarted", "host rebooted", "package numactl installed"):
+        assert f"{text}: not undone: it was not done by torchtune-sys" in undone
+    runs = json.loads(again)["runs"]
+    assert [run["elsewhere"] for run in runs] == [["package numactl installed"], ["slurmd restarted", "host rebooted"]]
+    assert [run["state"] for run in runs] == ["undone", "undone"]
+
+
 def test_an_interrupted_run_must_be_undone_first(tmp_path: Path) -> None:
     done = staged(
         f"""

@@ -17,7 +17,7 @@ from torchtune_sys.cli.main import COMMANDS, cli
 from torchtune_sys.model.snapshot import FAMILIES
 from torchtune_sys.rules import CATALOGUE
 
-SMALL = str(HOSTS / "base" / "system.json")
+SMALL = str(HOSTS / "base-system.json")
 
 
 def test_version() -> None:
@@ -112,7 +112,7 @@ def test_rules_can_be_selected() -> None:
 def test_check_of_a_recording_names_it() -> None:
     found = run("check", "--from", SMALL)
     assert found.returncode in (0, 1, 3)
-    assert "recording system.json" in found.stdout
+    assert "recording base-system.json" in found.stdout
     assert found.stderr == ""
 
 
@@ -126,7 +126,7 @@ def test_json_goes_to_standard_output_alone() -> None:
     found = run("check", "--from", SMALL, "--format", "json", "--color", "always")
     report = json.loads(found.stdout)
     assert report["schema"] == "torchtune-sys/report/1"
-    assert report["host"]["origin"] == "recording system.json"
+    assert report["host"]["origin"] == "recording base-system.json"
     assert len(report["results"]) == len(CATALOGUE)
     assert found.stderr == ""
 
@@ -134,7 +134,7 @@ def test_json_goes_to_standard_output_alone() -> None:
 def test_snapshot_as_json_and_as_text() -> None:
     found = json.loads(run("snapshot", "--from", SMALL, "--format", "json").stdout)
     assert found["schema"] == "torchtune-sys/snapshot/1"
-    assert found["origin"] == "recording system.json"
+    assert found["origin"] == "recording base-system.json"
     text = run("snapshot", "--from", SMALL).stdout
     assert re.search(r"^system$", text, re.M) and re.search(r"^  kernel ", text, re.M)
 

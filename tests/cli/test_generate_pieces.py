@@ -133,7 +133,7 @@ def test_a_file_that_is_there_is_replaced_as_a_whole(tmp_path: Path) -> None:
 def test_with_nothing_to_set_the_file_is_there_nevertheless(tmp_path: Path, form: str) -> None:
     """``. ./job.env`` stands behind it."""
     place = tmp_path / "job.env"
-    nothing = ("--from", str(HOSTS / "base" / "system.json"), "--threads", "4", "--select", "swappiness-high")
+    nothing = ("--from", str(HOSTS / "base-system.json"), "--threads", "4", "--select", "swappiness-high")
     done = run("generate", "env", *nothing, "--format", form, "-o", str(place))
     assert (done.returncode, done.stdout) == (0, "") and "nothing to set" in done.stderr
     assert "=" not in place.read_text()

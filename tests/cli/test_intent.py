@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchtune_sys.cli.intent import from_environment, intent_of
 from torchtune_sys.cli.options import INTENT
+from torchtune_sys.cli.workload import from_environment, intent_of
 from torchtune_sys.errors import UnreadableInput
 from torchtune_sys.host.live import LiveHost
 from torchtune_sys.host.recorded import RecordedHost
-from torchtune_sys.model.facts.session import Intent
+from torchtune_sys.model.facts.session import Workload
 
 NOTHING: dict[str, Any] = {**dict.fromkeys(INTENT), "data": (), "checkpoints": (), "live": False}
 
@@ -24,7 +24,7 @@ def recorded(env: dict[str, str] | None = None, **intent: Any) -> RecordedHost:
 
 
 def test_every_field_of_the_intent_has_an_option() -> None:
-    assert set(INTENT) == set(Intent.__struct_fields__)
+    assert set(INTENT) == set(Workload.__struct_fields__)
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def test_every_field_of_the_intent_has_an_option() -> None:
 )
 def test_the_jobs_environment(env: dict[str, str], expected: dict[str, int]) -> None:
     assert from_environment(env) == expected
-    assert intent_of(NOTHING, recorded(env)) == Intent(**expected)
+    assert intent_of(NOTHING, recorded(env)) == Workload(**expected)
 
 
 @given(
@@ -57,9 +57,9 @@ def test_any_environment_gives_positive_numbers_or_nothing(env: dict[str, str]) 
 
 def test_options_win_over_the_recording_and_that_over_the_environment() -> None:
     host = recorded({"LOCAL_WORLD_SIZE": "2", "OMP_NUM_THREADS": "3"}, ranks=4, workers=0, data=["/d"], python="/p/python3")
-    assert intent_of(NOTHING, host) == Intent(ranks=4, threads=3, workers=0, data=("/d",), python="/p/python3")
+    assert intent_of(NOTHING, host) == Workload(ranks=4, threads=3, workers=0, data=("/d",), python="/p/python3")
     said = {**NOTHING, "ranks": 8, "workers": 0, "data": ("/e",), "live": True}
-    assert intent_of(said, host) == Intent(ranks=8, threads=3, workers=0, data=("/e",), python="/p/python3", live=True)
+    assert intent_of(said, host) == Workload(ranks=8, threads=3, workers=0, data=("/e",), python="/p/python3", live=True)
 
 
 def test_paths_are_made_absolute_on_this_machine_only() -> None:

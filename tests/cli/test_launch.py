@@ -294,7 +294,7 @@ def test_nothing_is_started_and_little_is_read(tmp_path: Path) -> None:
         timeout=60,
     ).stderr
     loaded = {line.rpartition("|")[2].strip() for line in modules.splitlines()}
-    assert "torchtune_sys.planner.placement" in loaded
+    assert "torchtune_sys.remediation.placement.assign" in loaded
     assert not {
         name for name in loaded if name.endswith(("probes.python", "probes.gpu", "probes.storage", ".rules", "pynvml", "jinja2"))
     }

@@ -21,7 +21,7 @@ import slurm_here
 from driven import PROGRAM, environment, run
 
 from torchtune_sys.model.cpuset import CpuSet
-from torchtune_sys.model.local_ranks import local_rank, slurm_binds_each, slurm_gives_gpus_to_each
+from torchtune_sys.model.launchers import local_rank, slurm_binds_each, slurm_gives_gpus_to_each
 
 pytestmark = pytest.mark.slow
 CPUS = sorted(os.sched_getaffinity(0))

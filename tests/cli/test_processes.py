@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from driven import HOSTS, PROGRAM, RULES, environment, run, shown
 
-SMALL = str(HOSTS / "base" / "system.json")
+SMALL = str(HOSTS / "base-system.json")
 
 HANGING = (
     RULES
@@ -285,7 +285,7 @@ def test_an_internal_error_is_unknown_for_nagios() -> None:
 def test_an_interrupt_while_the_command_line_loads_is_quiet(tmp_path: Path, ignored: bool, status: int) -> None:
     interrupting = "import os, signal, sys\nsys.path.pop(0)\nos.kill(os.getpid(), signal.SIGINT)\ndel sys.modules['click']\nfrom click import *\nimport click\n"
     (tmp_path / "click.py").write_text(interrupting)
-    program = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); sys.argv = ['torchtune-sys', '--version']; from torchtune_sys.__main__ import main; main()"
+    program = f"import sys; sys.path.insert(1, {str(tmp_path)!r}); sys.argv = ['torchtune-sys', '--version']; from torchtune_sys.__main__ import main; main()"
     handler = signal.SIG_IGN if ignored else signal.default_int_handler
     found = subprocess.run(
         [sys.executable, "-c", program],

@@ -9,6 +9,9 @@ from pathlib import Path
 import pytest
 from test_apply import MAPS, can_mount, staged
 
+from conftest import exhaustive
+from smoke.listening import listened, outside_loopback, traced
+
 pytestmark = [
     pytest.mark.long,
     pytest.mark.skipif(not can_mount(), reason="needs root that may mount"),
@@ -25,15 +28,16 @@ if sys.executable == {os.environ.get("TORCHTUNE_SYS_TEST_TORCH", "")!r} and open
 """
 
 
-@pytest.mark.parametrize("harmful", [True, False])
+@pytest.mark.parametrize("harmful", [True, *exhaustive(False)])
 def test_what_got_worse_is_told(tmp_path: Path, harmful: bool) -> None:
     (tmp_path / "site").mkdir()
     (tmp_path / "site" / "sitecustomize.py").write_text(HARM if harmful else "")
     torch = os.environ["TORCHTUNE_SYS_TEST_TORCH"]
+    trace = " ".join(traced(tmp_path / "listen"))
     done = staged(
         f"""
         export PYTHONPATH={tmp_path / "site"}
-        {sys.executable} -m torchtune_sys apply --yes --prove --python {torch} --select max-map-count-low; echo "apply $?"
+        {trace} {sys.executable} -m torchtune_sys apply --yes --prove --python {torch} --select max-map-count-low; echo "apply $?"
         cat {MAPS}
         $TOOL undo --yes; echo "undo $?"
         cat {MAPS}
@@ -43,6 +47,8 @@ def test_what_got_worse_is_told(tmp_path: Path, harmful: bool) -> None:
     )
     assert "before the changes: " in done.stderr and "and again: " in done.stderr and "after the changes: " in done.stderr
     assert done.stdout.count("Run 1: 1 cured") == 1
+    addresses = listened(tmp_path / "listen")
+    assert addresses and outside_loopback(addresses) == []
     assert "65530\n" in done.stdout and done.stdout.endswith("undo 0\n3000\n")
     if harmful:
         assert "apply 1\n" in done.stdout

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torchtune_sys.errors import BadConfig, UnknownName, UserError
 from torchtune_sys.model.rule import Param, Rule, Severity
 from torchtune_sys.rules import CATALOGUE
-from torchtune_sys.rules.profiles import FAIL_ON, PROFILES, Choice, Config, choose, parse_config
+from torchtune_sys.rules.profiles import FAIL_ON, PROFILES, Config, RuleSelection, choose, parse_config
 
 
 def rule(id: str, family: str, severity: Severity, *params: Param) -> Rule:
@@ -28,7 +28,7 @@ RULES = (
 )
 
 
-def ids(choice: Choice) -> list[str]:
+def ids(choice: RuleSelection) -> list[str]:
     return [item.id for item in choice.rules]
 
 
@@ -206,7 +206,8 @@ def test_each_profile_names_what_exists_and_leaves_something(name: str) -> None:
 
 
 def test_the_command_line_knows_the_same_names() -> None:
-    from torchtune_sys.cli import check, options
+    from torchtune_sys.cli import options
+    from torchtune_sys.cli.commands import check
 
     assert list(PROFILES) == list(options.PROFILES)
     assert FAIL_ON == check._FAIL_ON

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from torchtune_sys.cli.smoked import _ranks
+from torchtune_sys.cli.smoke_run import _ranks
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing
 

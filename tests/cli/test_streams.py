@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from driven import HOSTS, PROGRAM, environment, run, shown
 
-SMALL = str(HOSTS / "base" / "system.json")
+SMALL = str(HOSTS / "base-system.json")
 
 
 @pytest.mark.parametrize("arguments", [["check", "--from", SMALL], ["rules"], ["check", "--from", SMALL, "--format", "json"]])

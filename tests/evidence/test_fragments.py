@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from conftest import judge
 from torchtune_sys import evidence
 from torchtune_sys.evidence.shared_memory import memory_facts
-from torchtune_sys.host.nvidia_smi import parse_query
+from torchtune_sys.formats.nvidia_smi.logs import parse_query
 from torchtune_sys.model.rule import Verdict
 
 

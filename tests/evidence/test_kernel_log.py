@@ -1,26 +1,19 @@
-"""Pasted kernel logs, our own and real ones; the real ones are read where they lie (TORCHTUNE_SYS_CASES_DIR, …_HOSTS_DIR)."""
+"""Pasted kernel logs, our own and those that others recorded."""
 
 from __future__ import annotations
 
-import json
-import os
 import time
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conftest import judge
+from elsewhere import recorded_elsewhere
 from torchtune_sys import evidence
 from torchtune_sys.evidence.kernel_log import kernel_facts
-from torchtune_sys.host.kernel_messages import read_log
-from torchtune_sys.model.rule import Severity, Verdict
-
-SHARED = Path(__file__).resolve().parents[3] / "shared"
-CASES = Path(os.environ.get("TORCHTUNE_SYS_CASES_DIR") or SHARED / "cases")
-LOGS = Path(os.environ.get("TORCHTUNE_SYS_HOSTS_DIR") or SHARED / "hosts") / "logs"
-FOLDERS = sorted(path.parent for path in CASES.glob("*/case.json")) if CASES.is_dir() else []
+from torchtune_sys.formats.kernel_messages import read_log
+from torchtune_sys.model.rule import Verdict
 
 
 def causes(text: str) -> set[str]:
@@ -30,39 +23,25 @@ def causes(text: str) -> set[str]:
     return {result.rule.cause for result in judge(seen).values() if result.verdict is Verdict.FAIL}
 
 
-def of_kernel(folder: Path) -> bool:
-    """Reports whose cause was found in a kernel log."""
-    return bool({"dmesg", "journal"} & set(json.loads((folder / "case.json").read_text())["kind"]))
-
-
-@pytest.mark.parametrize("folder", [folder for folder in FOLDERS if of_kernel(folder)], ids=lambda folder: folder.name)
-def test_a_real_log_names_its_cause(folder: Path) -> None:
-    cause = json.loads((folder / "case.json").read_text())["cause"]
-    if cause == "none":
-        pytest.skip("healthy")
-    assert cause in causes((folder / "input.txt").read_text(errors="replace"))
-
-
-@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
-def test_a_log_in_a_report_accuses_nothing_else(folder: Path) -> None:
-    """Rules on the log fail only for the report's known cause; a healthy report has none."""
-    seen = evidence.read((folder / "input.txt").read_text(errors="replace"), folder.name)
-    if seen is None:
-        pytest.skip("nothing in it is known")
-    cause = json.loads((folder / "case.json").read_text())["cause"]
-    found = [
-        result.rule
-        for result in judge(seen).values()
-        if result.rule.family == "kernel" and result.verdict is Verdict.FAIL and result.rule.severity is not Severity.ADVICE
-    ]
-    assert {rule.cause for rule in found} <= {cause}
-
-
 def test_real_logs_are_judged_as_an_expert_would() -> None:
-    if not LOGS.is_dir():
-        pytest.skip(f"no logs in {LOGS} (set TORCHTUNE_SYS_HOSTS_DIR)")
-    assert causes((LOGS / "xid/dmesg-with-xid-119.log").read_text()) == {"gsp-firmware-timeout"}
-    assert kernel_facts((LOGS / "fabricmanager.log").read_text()) is None
+    logs = recorded_elsewhere("logs")
+    assert causes((logs / "xid/dmesg-with-xid-119.log").read_text()) == {"gsp-firmware-timeout"}
+    assert kernel_facts((logs / "fabricmanager.log").read_text()) is None
+
+
+@pytest.mark.parametrize(
+    ("line", "cause"),
+    [
+        (
+            "NVRM: Xid (PCI:0000:9b:00): 119, pid=812, name=python3, Timeout after 6s of waiting for RPC response from GPU1 GSP!",
+            "gsp-firmware-timeout",
+        ),
+        ("NVRM: Xid (PCI:0000:18:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.", "gpu-fallen-off-bus"),
+    ],
+)
+def test_a_line_among_harmless_ones_names_its_cause(line: str, cause: str) -> None:
+    text = "".join(f"[{number:5}.000000] usb 1-{number}: new high-speed USB device\n" for number in range(30))
+    assert causes(f"{text}[   31.000000] {line}\n{text}") == {cause}
 
 
 def test_a_clean_log_is_recognised_and_accuses_nothing() -> None:

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import gzip
-import os
-from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from conftest import judge
+from elsewhere import recorded_elsewhere
 from torchtune_sys import evidence
 from torchtune_sys.evidence import lspci, nccl_topology
 from torchtune_sys.model.facts.pci import PciConfig, PciDevice, PciErrors
 from torchtune_sys.model.rule import Verdict
 from torchtune_sys.model.values import Missing, Why, need
-
-REAL = Path(os.environ.get("TORCHTUNE_SYS_HOSTS_DIR", Path(__file__).parents[3] / "shared" / "hosts"))
 
 ENDPOINT = """{address} {what}
 \tSubsystem: Example Device 0001
@@ -220,10 +217,9 @@ def test_topology_of_a_provider() -> None:
     ]
 
 
-@pytest.mark.skipif(not (REAL / "pci").is_dir(), reason="the recorded hosts are not here")
 def test_a_real_machine_of_eight_gpus_is_sound() -> None:
     """Each GPU is below one switch with its own ConnectX-7; drives of generation 4 in slots of generation 5 are no fault."""
-    text = gzip.decompress((REAL / "pci" / "lspci-vvv-8gpu.txt.gz").read_bytes()).decode()
+    text = gzip.decompress(recorded_elsewhere("pci/lspci-vvv-8gpu.txt.gz").read_bytes()).decode()
     seen = evidence.read(text, "report")
     assert seen is not None and not isinstance(seen.pci, Missing) and not isinstance(seen.pci.distances, Missing)
     near = {item.gpu for item in seen.pci.distances if item.rdma and item.path == "PIX"}
@@ -234,9 +230,8 @@ def test_a_real_machine_of_eight_gpus_is_sound() -> None:
         assert results[name].verdict is Verdict.PASS, name
 
 
-@pytest.mark.skipif(not (REAL / "nccl-topo").is_dir(), reason="the recorded hosts are not here")
 def test_real_topologies_of_providers_are_sound() -> None:
-    files = list((REAL / "nccl-topo").rglob("*-topo.xml"))
+    files = list(recorded_elsewhere("nccl-topo").rglob("*-topo.xml"))
     assert len(files) > 5
     for path in files:
         seen = evidence.read(path.read_text(), path.name)

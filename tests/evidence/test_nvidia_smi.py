@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from elsewhere import recorded_elsewhere
 from torchtune_sys.evidence.nvidia_smi import parse_nvidia_smi, parse_table
-from torchtune_sys.host import nvidia_smi, nvidia_smi_complaints
+from torchtune_sys.formats.nvidia_smi import complaints, logs
 from torchtune_sys.model.facts.gpu import Gpu, GpuFacts, from_json
 from torchtune_sys.model.values import Missing, Why
-
-HOSTS = Path(os.environ.get("TORCHTUNE_SYS_HOSTS_DIR", Path(__file__).parents[3] / "shared/hosts")) / "nvidia-smi"
 
 OLD = """
 +-----------------------------------------------------------------------------+
@@ -140,7 +136,7 @@ def test_other_text_is_not_taken_for_it(text: str) -> None:
 
 def test_xml_that_declares_entities_is_refused() -> None:
     bomb = '<nvidia_smi_log><!DOCTYPE x [<!ENTITY a "aaaa">]><gpu id="1">&a;</gpu></nvidia_smi_log>'
-    assert nvidia_smi.parse_xml(bomb) is None
+    assert logs.parse_xml(bomb) is None
 
 
 def test_mig_devices_are_not_taken_for_the_gpus_own_memory() -> None:
@@ -212,10 +208,7 @@ def test_query_text() -> None:
     ],
 )
 def test_real_output_over_the_schema_versions(file: str, driver: str, name: str, mib: int) -> None:
-    path = HOSTS / file
-    if not path.exists():
-        pytest.skip("no recorded output: set TORCHTUNE_SYS_HOSTS_DIR")
-    text = path.read_text()
+    text = recorded_elsewhere(f"nvidia-smi/{file}").read_text()
     found = parse_nvidia_smi(text)
     assert found is not None and found.driver_version == driver and found.error == ""
     (gpu,) = gpus(text)
@@ -241,7 +234,7 @@ def test_torn_and_shuffled_output_is_survived(lines: list[str], cut: int) -> Non
     text = "\n".join(line[cut // 2 :] if cut % 2 else line for line in lines)
     found = parse_nvidia_smi(text)
     assert found is None or isinstance(found, GpuFacts)
-    for parse in (nvidia_smi.parse_query, nvidia_smi_complaints.parse_failure, nvidia_smi.parse_xml):
+    for parse in (logs.parse_query, complaints.parse_failure, logs.parse_xml):
         answer = parse(text)
         assert answer is None or isinstance(from_json(answer, "x"), GpuFacts)
     parse_table(text)

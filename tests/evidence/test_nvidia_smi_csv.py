@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import time
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from elsewhere import recorded_elsewhere
 from torchtune_sys.evidence.nvidia_smi import parse_nvidia_smi
 from torchtune_sys.evidence.nvidia_smi_csv import parse_csv
 from torchtune_sys.model.facts.gpu import Gpu, GpuFacts
 from torchtune_sys.model.values import Missing, Why
-
-HOSTS = Path(os.environ.get("TORCHTUNE_SYS_HOSTS_DIR", Path(__file__).parents[3] / "shared/hosts")) / "nvidia-smi"
 
 
 def gpus(text: str) -> tuple[Gpu, ...]:
@@ -101,10 +98,7 @@ def test_other_tables_are_not_taken_for_it(text: str) -> None:
 
 
 def test_real_query_agrees_with_the_log_of_the_same_minute() -> None:
-    path = HOSTS / "h200-590.48.01.txt"
-    if not path.exists():
-        pytest.skip("no recorded output: set TORCHTUNE_SYS_HOSTS_DIR")
-    text = path.read_text()
+    text = recorded_elsewhere("nvidia-smi/h200-590.48.01.txt").read_text()
     idle = text.partition("# load ::")[0]
     (row,), driver, _ = parse_csv(idle)
     (log,) = gpus(idle.partition("# idle :: query-gpu")[0])

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from torchtune_sys.evidence.nvidia_smi import parse_nvidia_smi
-from torchtune_sys.host.nvidia_smi import parse_query, parse_xml
+from torchtune_sys.formats.nvidia_smi.logs import parse_query, parse_xml
 from torchtune_sys.model.facts.gpu import Gpu, GpuFacts, from_json
 from torchtune_sys.model.values import Missing, Why
 
@@ -394,10 +394,10 @@ def test_entities_are_never_expanded() -> None:
     ],
 )
 def test_hostile_logs_cost_little(hostile: str) -> None:
-    started = time.monotonic()
+    started = time.process_time()
     found = parse_nvidia_smi(hostile)
     assert found is None or isinstance(found, GpuFacts)
-    assert time.monotonic() - started < 4
+    assert time.process_time() - started < 4
 
 
 PIECES = [

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,7 +11,7 @@ from hypothesis import strategies as st
 from conftest import judge
 from torchtune_sys import evidence
 from torchtune_sys.evidence.nvidia_topology import parse_matrix, pci_facts
-from torchtune_sys.model.facts.session import Intent
+from torchtune_sys.model.facts.session import Workload
 from torchtune_sys.model.rule import Result, Verdict
 from torchtune_sys.model.values import Missing
 
@@ -34,8 +36,8 @@ def matrix(count: int, links: str, cards: int = 0, odd: dict[tuple[int, int], st
     return "\n".join([*lines, "", "Legend:", "", "  X    = Self", "", "NIC Legend:", "", *legend, ""])
 
 
-def judged(text: str, nodes: int | None = None) -> dict[str, Result]:
-    seen = evidence.read(text, "topo.txt", Intent(nodes=nodes))
+def judged(text: str, nodes: int | None = None) -> Mapping[str, Result]:
+    seen = evidence.read(text, "topo.txt", Workload(nodes=nodes))
     assert seen is not None, "not recognised"
     return judge(seen)
 

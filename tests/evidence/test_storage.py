@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 import pytest
@@ -11,16 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conftest import judge
+from elsewhere import recorded_elsewhere
 from torchtune_sys import evidence
 from torchtune_sys.evidence.block_devices import size_of
 from torchtune_sys.evidence.storage import storage_facts
-from torchtune_sys.host.open import PastedText, open_input
-from torchtune_sys.model.facts.session import Intent
-from torchtune_sys.model.facts.storage import Place
+from torchtune_sys.host.input.opening import PastedText, open_input
+from torchtune_sys.model.facts.session import Workload
+from torchtune_sys.model.facts.storage import StoragePath
 from torchtune_sys.model.rule import Verdict
 from torchtune_sys.model.values import Missing, Why
-
-REAL = Path(os.environ.get("TORCHTUNE_SYS_HOSTS_DIR", Path(__file__).parents[3] / "shared" / "hosts")) / "lsblk"
 
 TREE = {
     "blockdevices": [
@@ -84,19 +82,19 @@ nvme0n1         3.5T disk     0 nvme                     Micron_7450_MTFDKCC3T8T
 """
 
 
-def place(text: str, path: str, role: str = "data") -> Place:
-    found = storage_facts(text, Intent(data=(path,)) if role == "data" else Intent(checkpoints=(path,)))
+def place(text: str, path: str, role: str = "data") -> StoragePath:
+    found = storage_facts(text, Workload(data=(path,)) if role == "data" else Workload(checkpoints=(path,)))
     assert found is not None
     return found.places[0]
 
 
-def kinds(told: Place) -> list[tuple[str, str]]:
+def kinds(told: StoragePath) -> list[tuple[str, str]]:
     assert not isinstance(told.disks, Missing), told.disks
     return [(disk.name, disk.kind) for disk in told.disks]
 
 
 def verdict(rule: str, text: str, *data: str) -> Verdict:
-    seen = evidence.read(text, "paste", Intent(data=data))
+    seen = evidence.read(text, "paste", Workload(data=data))
     assert seen is not None
     return judge(seen)[rule].verdict
 
@@ -214,7 +212,7 @@ def test_df_in_kib_with_types() -> None:
 
 
 def test_inodes_are_not_bytes() -> None:
-    assert storage_facts("Filesystem Inodes IUsed IFree IUse% Mounted on\n/dev/sda1 100 99 1 99% /\n", Intent()) is None
+    assert storage_facts("Filesystem Inodes IUsed IFree IUse% Mounted on\n/dev/sda1 100 99 1 99% /\n", Workload()) is None
 
 
 def test_mount_table() -> None:
@@ -224,7 +222,7 @@ def test_mount_table() -> None:
 
 @pytest.mark.parametrize("text", ["", "NAME  AGE  SIZE\npod 3d 4\n", "NAME READY STATUS\nx 1/1 Running\n", "Filesystem\n", "{}"])
 def test_other_text_is_not_storage(text: str) -> None:
-    found = storage_facts(text, Intent())
+    found = storage_facts(text, Workload())
     assert found is None or found.disks == () or isinstance(found.disks, Missing)
 
 
@@ -243,8 +241,8 @@ def test_sizes(cell: str, size: int | None) -> None:
 
 @given(st.text(alphabet=st.sampled_from('NAMEsda1 \n│├└─|`-/{}[]":,%MOUNTPOISZblkdevc0G'), max_size=400))
 def test_any_text_is_survived(text: str) -> None:
-    storage_facts(text, Intent(data=("/data",)))
-    storage_facts("NAME SIZE TYPE MOUNTPOINT\n" + text, Intent(data=("/data",)))
+    storage_facts(text, Workload(data=("/data",)))
+    storage_facts("NAME SIZE TYPE MOUNTPOINT\n" + text, Workload(data=("/data",)))
 
 
 leaves = st.none() | st.booleans() | st.integers() | st.text(max_size=9) | st.sampled_from(["sda", "sdb", "/", "disk", "part"])
@@ -268,14 +266,14 @@ values = st.recursive(
 @given(st.sampled_from(["blockdevices", "filesystems"]), values)
 def test_any_json_is_survived(key: str, value: object) -> None:
     text = json.dumps({key: [value] if isinstance(value, dict) else value})
-    seen = evidence.read(text, "x", Intent(data=("/", "/data")))
+    seen = evidence.read(text, "x", Workload(data=("/", "/data")))
     assert seen is None or Verdict.CRASHED not in {each.verdict for each in judge(seen).values()}
 
 
 def test_deep_nesting_and_long_lines_are_survived() -> None:
-    storage_facts('{"blockdevices": ' + "[" * 200_000, Intent())
-    storage_facts("Filesystem Size Used Avail Use% Mounted on\n" + "1 " * 500_000, Intent())
-    storage_facts("NAME SIZE TYPE\n" + "x " * 500_000, Intent())
+    storage_facts('{"blockdevices": ' + "[" * 200_000, Workload())
+    storage_facts("Filesystem Size Used Avail Use% Mounted on\n" + "1 " * 500_000, Workload())
+    storage_facts("NAME SIZE TYPE\n" + "x " * 500_000, Workload())
 
 
 EXPECTED = {
@@ -299,10 +297,8 @@ def test_the_device_number_that_no_report_tells_is_empty_text(path: str) -> None
 
 @pytest.mark.parametrize("name", sorted(EXPECTED))
 def test_real_hosts(name: str) -> None:
-    if not (REAL / name).exists():
-        pytest.skip("no recorded hosts here (TORCHTUNE_SYS_HOSTS_DIR)")
     path, disk, kind = EXPECTED[name]
-    text = (REAL / name).read_text()
+    text = recorded_elsewhere(f"lsblk/{name}").read_text()
     found = kinds(place(text, path))
     assert found[0] == (disk, kind)
     assert {each for _, each in found} == {kind}
@@ -311,9 +307,7 @@ def test_real_hosts(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["findmnt.0.json", "findmnt.1.json"])
 def test_real_findmnt_has_room(name: str) -> None:
-    if not (REAL / name).exists():
-        pytest.skip("no recorded hosts here (TORCHTUNE_SYS_HOSTS_DIR)")
-    text = (REAL / name).read_text()
+    text = recorded_elsewhere(f"lsblk/{name}").read_text()
     told = place(text, json.loads(text)["filesystems"][0]["target"])
     assert isinstance(told.free_bytes, int)
     assert told.free_bytes > 1 << 40

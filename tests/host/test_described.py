@@ -13,22 +13,22 @@ from torchtune_sys import engine
 from torchtune_sys.cli.described import described_host
 from torchtune_sys.knowledge.gpus import architecture_by_device, device_ids
 from torchtune_sys.knowledge.tables import rows
-from torchtune_sys.model.facts.session import Intent
+from torchtune_sys.model.facts.session import Workload
 from torchtune_sys.model.facts.system import SystemFacts
-from torchtune_sys.model.install import RUNNING, Command, KernelPackages, Packages, Wishes
+from torchtune_sys.model.install import RUNNING, InstallCommand, InstallOptions, KernelPackages, Packages
 from torchtune_sys.model.rule import Verdict
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, Why
-from torchtune_sys.planner.install.gpus import cards
-from torchtune_sys.planner.install.plan import plan
-from torchtune_sys.render.commands import step_commands
+from torchtune_sys.remediation.install.gpus import cards
+from torchtune_sys.remediation.install.plan import plan
+from torchtune_sys.render.generate.commands import step_commands
 from torchtune_sys.rules import CATALOGUE
 
 SYSTEMS = [f"{row['id']}-{row['version']}".rstrip("-") for row in rows("install_systems")]
 
 
 def seen(**options: object) -> Snapshot:
-    return engine.snapshot(described_host(options), Intent(), timeout_s=20)
+    return engine.snapshot(described_host(options), Workload(), timeout_s=20)
 
 
 def test_what_was_said_is_known_and_nothing_else() -> None:
@@ -61,7 +61,7 @@ def test_no_rule_finds_fault_with_what_nobody_said(said: dict[str, object]) -> N
 @pytest.mark.parametrize("system", SYSTEMS)
 @pytest.mark.parametrize("gpu", [None, "NVIDIA H100 80GB HBM3", "NVIDIA GeForce RTX 4090"])
 def test_every_system_gets_driver_python_and_torch(system: str, gpu: str | None) -> None:
-    found = plan(seen(system=system, gpu=gpu, gpus=8 if gpu else None), Wishes())
+    found = plan(seen(system=system, gpu=gpu, gpus=8 if gpu else None), InstallOptions())
     assert not found.refused and found.wheel is not None and (found.wheel.build == "cpu") is (gpu is None)
     keys = [step.key for step in found.steps]
     assert "python" in keys and keys.index("python") < keys.index("torch")
@@ -71,9 +71,9 @@ def test_every_system_gets_driver_python_and_torch(system: str, gpu: str | None)
 
 def test_the_kernels_headers_are_asked_for_where_the_step_is_done() -> None:
     def headers(system: str, kernel: str = "") -> str:
-        found = plan(seen(system=system, gpu="L40S", kernel=kernel), Wishes())
+        found = plan(seen(system=system, gpu="L40S", kernel=kernel), InstallOptions())
         (step,) = [step for step in found.steps if step.key == "headers"]
-        return " ".join(word for part in step_commands(step) if isinstance(part, Command) for word in part.words)
+        return " ".join(word for part in step_commands(step) if isinstance(part, InstallCommand) for word in part.words)
 
     assert headers("ubuntu-24.04").endswith('apt-get install --yes "linux-headers-$(uname -r)"')
     assert '*-cloud-amd64) exec env DEBIAN_FRONTEND=noninteractive apt-get install --yes "linux-headers-$(uname -r)"' in headers(
@@ -91,7 +91,7 @@ def test_the_kernels_headers_are_asked_for_where_the_step_is_done() -> None:
 )
 def test_the_wheel_for_an_ended_release_runs_on_its_c_library(system: str, wanted: str) -> None:
     """torch 2.6 is the last that is made for a glibc before 2.28."""
-    found = plan(seen(system=system), Wishes(python="3.12", tool="uv", cpu=True))
+    found = plan(seen(system=system), InstallOptions(python="3.12", tool="uv", cpu=True))
     assert found.wheel is not None and found.wheel.torch == wanted
     assert not any("glibc could not be seen" in note for note in found.notes)
 
@@ -108,9 +108,9 @@ def test_the_wheel_for_an_ended_release_runs_on_its_c_library(system: str, wante
 )
 def test_debians_headers_follow_the_kernel(system: str, kernel: str, names: str) -> None:
     """By the package of their flavour alone: without it the next kernel comes without them, and without the driver."""
-    asked = [plan(seen(system=system, gpu="L40S", kernel=kernel), Wishes())]
+    asked = [plan(seen(system=system, gpu="L40S", kernel=kernel), InstallOptions())]
     if "arm64" not in kernel:
-        asked.append(plan(seen(system=system, gpu="L40S"), Wishes()))
+        asked.append(plan(seen(system=system, gpu="L40S"), InstallOptions()))
     told, *unseen = (next(step for step in found.steps if step.key == "headers").actions[0] for found in asked)
     assert isinstance(told, Packages) and " ".join(told.names) == names
     for action in unseen:  # the first pattern that the release matches gives the same
@@ -120,16 +120,16 @@ def test_debians_headers_follow_the_kernel(system: str, kernel: str, names: str)
 
 
 def test_a_driver_that_is_there_stays_and_decides() -> None:
-    found = plan(seen(system="ubuntu-24.04", gpu="L40S", driver="570.124.06"), Wishes())
+    found = plan(seen(system="ubuntu-24.04", gpu="L40S", driver="570.124.06"), InstallOptions())
     assert found.driver is not None and found.driver.installed == "570.124.06"
     assert found.wheel is not None and found.wheel.local == "2.14.1+cu126"
-    newer = plan(seen(system="ubuntu-24.04", gpu="L40S", driver="570.124.06"), Wishes(torch="2.15"))
+    newer = plan(seen(system="ubuntu-24.04", gpu="L40S", driver="570.124.06"), InstallOptions(torch="2.15"))
     assert newer.driver is not None and newer.driver.branch == 580 and not newer.driver.installed
 
 
 def test_ended_and_unknown_releases_are_refused_as_on_a_host_that_is_there() -> None:
     for system, says in (("centos-7", "ended on 2024-06-30"), ("debian-14", "not on record")):
-        assert says in plan(seen(system=system, gpu="L40S"), Wishes()).refused[-1].reason
+        assert says in plan(seen(system=system, gpu="L40S"), InstallOptions()).refused[-1].reason
 
 
 @pytest.mark.parametrize("name", sorted(device_ids()))
@@ -194,7 +194,7 @@ def test_a_short_name_is_taken_where_all_that_have_it_are_installed_alike(gpu: s
 def test_amd_gpus_are_driven_by_the_kernel(gpu: str) -> None:
     found = seen(system="ubuntu-24.04", gpu=gpu, gpus=8)
     assert found.origin == "described: Ubuntu 24.04 x86_64, 8 x AMD Instinct MI300X"
-    made = plan(found, Wishes())
+    made = plan(found, InstallOptions())
     assert made.wheel is not None and made.wheel.build == "rocm7.2" and "driver" not in [step.key for step in made.steps]
 
 

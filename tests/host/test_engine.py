@@ -11,7 +11,7 @@ from conftest import HOSTS
 from torchtune_sys import engine, probes
 from torchtune_sys.host.live import LiveHost
 from torchtune_sys.host.recorded import RecordedHost, load_recording
-from torchtune_sys.model.facts.session import Intent
+from torchtune_sys.model.facts.session import Workload
 from torchtune_sys.model.rule import Evidence, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import FAMILIES, Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, Why, need
@@ -31,7 +31,7 @@ def test_a_probe_that_raises_stops_no_other(monkeypatch: pytest.MonkeyPatch) -> 
         raise ZeroDivisionError("a bug")
 
     monkeypatch.setitem(probes.PROBES, "cpu", broken)
-    seen = engine.snapshot(healthy(), Intent(), timeout_s=20)
+    seen = engine.snapshot(healthy(), Workload(), timeout_s=20)
     assert isinstance(seen.cpu, Missing) and seen.cpu.why is Why.CRASHED and "a bug" in seen.cpu.detail
     assert not isinstance(seen.session, Missing)
 
@@ -42,14 +42,14 @@ def test_a_probe_without_memory_needs_none_to_say_so(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setitem(probes.PROBES, "cpu", starved)
     monkeypatch.setattr(engine, "_where", starved)
-    seen = engine.snapshot(healthy(), Intent(), timeout_s=20)
+    seen = engine.snapshot(healthy(), Workload(), timeout_s=20)
     assert isinstance(seen.cpu, Missing) and seen.cpu.why is Why.FAILED and "ulimit -v" in seen.cpu.remedy
 
 
 def test_a_probe_that_hangs_costs_the_deadline_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(probes.PROBES, "gpu", lambda _host, _intent: time.sleep(60))
     started = time.monotonic()
-    seen = engine.snapshot(healthy(), Intent(), timeout_s=2.0)
+    seen = engine.snapshot(healthy(), Workload(), timeout_s=2.0)
     assert time.monotonic() - started < 30
     assert isinstance(seen.gpu, Missing) and seen.gpu.why is Why.TIMEOUT
     assert not isinstance(seen.session, Missing)
@@ -63,15 +63,21 @@ def test_no_time_at_all_is_unknown_not_healthy() -> None:
             time.sleep(0.2)
             return super().text(path)
 
-    seen = engine.snapshot(Slow(), Intent(), timeout_s=0.0)
+    seen = engine.snapshot(Slow(), Workload(), timeout_s=0.0)
     late = [name for name in FAMILIES if isinstance(found := getattr(seen, name), Missing) and found.why is Why.TIMEOUT]
     assert "cpu" in late and "memory" in late
 
 
 def test_progress_names_who_is_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(probes.PROBES, "gpu", lambda _host, _intent: time.sleep(0.5))
     told: list[set[str]] = []
-    engine.snapshot(healthy(), Intent(), timeout_s=20, progress=told.append)
+
+    def slow(_host: Any, _workload: Any) -> None:
+        limit = time.monotonic() + 120
+        while {"gpu"} not in told and time.monotonic() < limit:
+            time.sleep(0.01)
+
+    monkeypatch.setitem(probes.PROBES, "gpu", slow)
+    engine.snapshot(healthy(), Workload(), timeout_s=150, progress=told.append)
     assert {"gpu"} in told
 
 
@@ -81,7 +87,7 @@ def _rule(judge: Any) -> Any:
 
 @pytest.fixture(scope="module")
 def seen() -> Snapshot:
-    return engine.snapshot(healthy(), Intent(), timeout_s=20)
+    return engine.snapshot(healthy(), Workload(), timeout_s=20)
 
 
 @pytest.mark.parametrize(

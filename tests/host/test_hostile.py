@@ -15,7 +15,7 @@ from torchtune_sys.host.base import Host, Output, Space, Stat
 from torchtune_sys.host.recorded import RecordedHost, load_recording
 from torchtune_sys.model import codec
 from torchtune_sys.model.facts import Fact
-from torchtune_sys.model.facts.session import Intent
+from torchtune_sys.model.facts.session import Workload
 from torchtune_sys.model.rule import Verdict
 from torchtune_sys.model.values import Missing, Why
 from torchtune_sys.probes import PROBES
@@ -113,7 +113,7 @@ class Corrupted(Host):
 
 
 RECORDING = load_recording(str(HOSTS / "healthy.json"))
-INTENT = Intent(ranks=8, nodes=2, workers=4, data=("/data/set",), checkpoints=("/data/out",))
+INTENT = Workload(ranks=8, nodes=2, workers=4, data=("/data/set",), checkpoints=("/data/out",))
 
 
 HEALTHY = RecordedHost(RECORDING, "healthy")

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from torchtune_sys.host.kernel_log import LINES, WIDTH, WORDS, stamps, telling
-from torchtune_sys.host.kernel_messages import EVENTS, address, events, read_log
+from torchtune_sys.formats.kernel_log import LINES, WIDTH, WORDS, stamps, telling
+from torchtune_sys.formats.kernel_messages import EVENTS, address, events, read_log
 
 XID = "NVRM: Xid (PCI:0000:18:00): 79, pid=7, name=python3, GPU has fallen off the bus."
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from torchtune_sys.host.kernel_messages import read_log
+from torchtune_sys.formats.kernel_messages import read_log
 from torchtune_sys.model.facts.kernel import KernelEvent
 
 

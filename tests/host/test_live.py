@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from torchtune_sys.host import answers, live, remote
+from torchtune_sys.host import live, live_queries, remote
 from torchtune_sys.host.live import LiveHost
 from torchtune_sys.host.remote import Remotes, remote_mounts
 from torchtune_sys.model.values import Missing, Why
@@ -57,7 +57,7 @@ def test_refusal_names_the_privilege() -> None:
 
 def test_the_deadline_bounds_commands_and_questions(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[float] = []
-    monkeypatch.setattr(answers, "answer", lambda _question, timeout_s: asked.append(timeout_s))
+    monkeypatch.setattr(live_queries, "answer", lambda _question, timeout_s: asked.append(timeout_s))
     host = LiveHost(deadline=time.monotonic() + 1.0)
     host.ask("nvml", timeout_s=60)
     assert 0 < asked[0] <= 1.0
@@ -77,7 +77,7 @@ def test_a_question_is_asked_once_however_many_ask(monkeypatch: pytest.MonkeyPat
         time.sleep(0.1)
         return "x"
 
-    monkeypatch.setattr(answers, "answer", slow)
+    monkeypatch.setattr(live_queries, "answer", slow)
     host = LiveHost()
     threads = [threading.Thread(target=host.ask, args=("nvml",)) for _ in range(5)]
     for thread in threads:

@@ -11,7 +11,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchtune_sys.host.answers.load import parse_stat, sample, services, unit_of
+from torchtune_sys.host.live_queries.load import parse_stat, sample, services, unit_of
 
 
 def test_a_busy_process_of_another_session_is_counted_and_this_session_is_not(tmp_path: Path) -> None:

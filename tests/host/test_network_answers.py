@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchtune_sys.host.answers import network
+from torchtune_sys.host.live_queries import network
 from torchtune_sys.model.values import Missing, Why
 
 LENGTHS = {socket.AF_INET: (4, 4), socket.AF_INET6: (8, 16)}

@@ -20,12 +20,14 @@ from pathlib import Path
 import pytest
 
 from torchtune_sys.errors import UnreadableInput
-from torchtune_sys.host import archive, input
 from torchtune_sys.host.base import Host
+from torchtune_sys.host.input import archive, reading
+from torchtune_sys.host.input.limits import EXTENDED_LIMIT
+from torchtune_sys.host.input.opening import PastedText, open_host, open_input
+from torchtune_sys.host.input.tarball import members
 from torchtune_sys.host.live import LiveHost
-from torchtune_sys.host.open import PastedText, open_host, open_input
 from torchtune_sys.host.recorded import RecordedHost
-from torchtune_sys.host.tarball import members
+from torchtune_sys.host.scrubbed import ScrubbedHost
 from torchtune_sys.model.values import Missing, Why
 
 FILES = {"proc/cpuinfo": "processor : 0\n", "proc/self/status": "Name: x\n", "sys/class/net/eth0/mtu": "1500\n"}
@@ -258,7 +260,7 @@ def test_every_cut_of_an_archive_is_an_answer() -> None:
 
 
 def test_bombs_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(input, "FILE_LIMIT", 1 << 20)
+    monkeypatch.setattr(reading, "FILE_LIMIT", 1 << 20)
     assert "unpacks to more than 1 MiB" in refusal(put(tmp_path / "bomb.gz", gzip.compress(bytes(5 << 20))))
     assert "larger than 1 MiB" in refusal(put(tmp_path / "large", b"x" * (2 << 20)))
     monkeypatch.setattr(archive, "MEMBER_LIMIT", 2)
@@ -281,10 +283,10 @@ def test_no_host_or_several_in_a_tree(tmp_path: Path) -> None:
 def test_recordings(tmp_path: Path) -> None:
     recording = {"schema": "torchtune-sys/recording/1", "files": {"/proc/x": "1"}}
     assert host(put(tmp_path / "r.json", json.dumps(recording).encode())).text("/proc/x") == "1"
-    assert isinstance(host(put(tmp_path / "r.json.gz", gzip.compress(json.dumps(recording).encode()))), RecordedHost)
-    (tmp_path / "sub").mkdir()
-    put(tmp_path / "sub" / "over.json", b'{"extends": "../r.json", "files": {"/proc/y": "2"}}')
-    both = host(tmp_path / "sub" / "over.json")
+    packed = host(put(tmp_path / "r.json.gz", gzip.compress(json.dumps(recording).encode())))
+    assert isinstance(packed, ScrubbedHost) and isinstance(packed.inner, RecordedHost)
+    put(tmp_path / "over.json", b'{"extends": "r.json", "files": {"/proc/y": "2"}}')
+    both = host(tmp_path / "over.json")
     assert (both.text("/proc/x"), both.text("/proc/y")) == ("1", "2")
 
 
@@ -318,6 +320,86 @@ def test_a_longer_circle_is_named(tmp_path: Path) -> None:
     for name, other in (("a", "b"), ("b", "c"), ("c", "a")):
         put(tmp_path / f"{name}.json", json.dumps({"extends": f"{other}.json"}).encode())
     assert "a.json -> b.json -> c.json -> a.json" in refusal(tmp_path / "a.json")
+
+
+@pytest.fixture
+def beside(tmp_path: Path) -> Path:
+    """A folder with a file outside of what a recording in its sub-folder may read."""
+    put(tmp_path / "secret.json", b'{"files": {"/proc/x": "secret"}}')
+    (tmp_path / "here" / "sub").mkdir(parents=True)
+    put(tmp_path / "here" / "sub" / "below.json", b'{"files": {"/proc/x": "secret"}}')
+    (tmp_path / "here" / "link.json").symlink_to("../secret.json")
+    (tmp_path / "here" / "near.json").symlink_to("good.json")
+    (tmp_path / "here" / "folder").symlink_to("..")
+    put(tmp_path / "here" / "good.json", b'{"files": {"/proc/x": "good"}}')
+    os.mkfifo(tmp_path / "here" / "fifo")
+    return tmp_path / "here"
+
+
+@pytest.mark.parametrize(
+    ("named", "words"),
+    [
+        ("../secret.json", "only files in the same folder"),
+        ("sub/below.json", "only files in the same folder"),
+        ("folder/secret.json", "only files in the same folder"),
+        ("./good.json", "only files in the same folder"),
+        ("/proc/kmsg", "only files in the same folder"),
+        ("{here}/good.json", "only files in the same folder"),
+        ("..", "only files in the same folder"),
+        ("good.json\0", "only files in the same folder"),
+        ("link.json", "is a symbolic link"),
+        ("near.json", "is a symbolic link"),
+        ("fifo", "is no regular file"),
+        ("sub", "is no regular file"),
+        ("none.json", "No such file"),
+    ],
+)
+def test_a_recording_extends_regular_files_beside_it_only(beside: Path, named: str, words: str) -> None:
+    content = json.dumps({"extends": ["good.json", named.replace("{here}", str(beside))]})
+    started = time.monotonic()
+    assert words in refusal(put(beside / "r.json", content.encode()))
+    assert time.monotonic() - started < 10, "nothing was waited for"
+
+
+def test_a_given_link_is_followed_and_what_lies_beside_the_link_is_extended(beside: Path) -> None:
+    put(beside / "sub" / "r.json", b'{"extends": "good.json"}')
+    (beside / "given.json").symlink_to("sub/r.json")
+    assert host(beside / "given.json").text("/proc/x") == "good"
+
+
+def test_standard_input_extends_nothing(beside: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(beside)
+    handle, kept = os.memfd_create("recording"), os.dup(0)
+    try:
+        os.write(handle, b'{"extends": "good.json"}')
+        os.lseek(handle, 0, os.SEEK_SET)
+        os.dup2(handle, 0)
+        assert "may extend no file" in refusal("-")
+    finally:
+        os.dup2(kept, 0)
+        os.close(kept)
+        os.close(handle)
+
+
+def test_each_file_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of a chain that names the next one twice would double what is read: 2 to the power of its length."""
+    read: list[str] = []
+
+    def counted(path: str, patience_s: float = 1.0, *, plain: bool = False) -> bytes:
+        read.append(Path(path).name)
+        return Path(path).read_bytes()
+
+    monkeypatch.setattr(reading, "read_input", counted)
+    last = EXTENDED_LIMIT - 1
+    for number in range(last):
+        content = {"extends": [f"{number + 1}.json"] * 2, "files": {"/proc/x": str(number)}}
+        put(tmp_path / f"{number}.json", json.dumps(content).encode())
+    put(tmp_path / f"{last}.json", b'{"files": {"/proc/x": "last", "/proc/y": "last"}}')
+    both = host(tmp_path / "0.json")
+    assert (both.text("/proc/x"), both.text("/proc/y")) == ("0", "last") and len(read) == len(set(read)) == EXTENDED_LIMIT
+    put(tmp_path / f"{last}.json", b'{"extends": "more.json"}')
+    put(tmp_path / "more.json", b'{"files": {"/proc/x": "more"}}')
+    assert f"more than {EXTENDED_LIMIT} files" in refusal(tmp_path / "0.json")
 
 
 def test_strange_entries_are_unparsed(tmp_path: Path) -> None:
@@ -407,7 +489,7 @@ def test_a_fifo_that_delivers_late(tmp_path: Path) -> None:
 @pytest.mark.skipif(os.getuid() != 0, reason="needs root to become another user")
 def test_no_permission() -> None:
     code = (
-        "import os; from torchtune_sys.host.open import open_input; from torchtune_sys.host import input; os.setuid(65534)\n"
+        "import os; from torchtune_sys.host.input.opening import open_input; from torchtune_sys.host import input; os.setuid(65534)\n"
         "try: open_input('/proc/1/environ')\nexcept Exception as error: print(error)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True)
@@ -415,7 +497,7 @@ def test_no_permission() -> None:
 
 
 def test_standard_input() -> None:
-    code = "from torchtune_sys.host.open import open_input; found = open_input('-'); print(type(found).__name__)"
+    code = "from torchtune_sys.host.input.opening import open_input; found = open_input('-'); print(type(getattr(found, 'inner', found)).__name__)"
     for data, kind in (
         (b"PyTorch version: 2.11.0\n", "PastedText"),
         (tree_tar(), "TreeHost"),
@@ -426,4 +508,5 @@ def test_standard_input() -> None:
 
 
 def test_live_without_arguments() -> None:
-    assert isinstance(open_input(), LiveHost)
+    found = open_input()
+    assert isinstance(found, ScrubbedHost) and isinstance(found.inner, LiveHost) and found.live

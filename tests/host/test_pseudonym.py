@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from conftest import HOSTS, judge
 from torchtune_sys import engine
 from torchtune_sys.host.live import LiveHost
-from torchtune_sys.host.pseudonym import pseudonymise
 from torchtune_sys.host.recorded import RecordedHost, load_recording
-from torchtune_sys.host.recording import RecordingHost
-from torchtune_sys.host.tokens import Tokens
-from torchtune_sys.model.facts.session import Intent
+from torchtune_sys.host.recording.pseudonym import pseudonymise
+from torchtune_sys.host.recording.recorder import RecordingHost
+from torchtune_sys.host.recording.tokens import Tokens
+from torchtune_sys.model.facts.session import Workload
 
 CLEAR: dict[str, Any] = {
     "schema": "torchtune-sys/recording/1",
@@ -288,15 +288,15 @@ def test_a_recording_is_judged_as_its_host(origin: str) -> None:
     if origin == "healthy":
         recording = load_recording(str(HOSTS / "healthy.json"))
         inner: Any = RecordedHost(recording, "healthy")
-        intent = Intent(**recording.get("intent", {}))
+        intent = Workload(**recording.get("intent", {}))
     else:
-        inner, intent = LiveHost(), Intent()
+        inner, intent = LiveHost(), Workload()
     host = RecordingHost(inner)
     live = {rule_id: result.verdict for rule_id, result in judge(engine.snapshot(host, intent, timeout_s=60)).items()}
     clear = host.to_recording(intent)
     for kept in (clear, pseudonymise(clear, "salt")):
         again = json.loads(json.dumps(kept))
-        seen = engine.snapshot(RecordedHost(again, "again"), Intent(**again.get("intent", {})), timeout_s=60)
+        seen = engine.snapshot(RecordedHost(again, "again"), Workload(**again.get("intent", {})), timeout_s=60)
         replayed = judge(seen)
         assert {
             rule_id: (result.verdict, result.evidence) for rule_id, result in replayed.items() if result.verdict != live[rule_id]

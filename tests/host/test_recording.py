@@ -12,8 +12,8 @@ from torchtune_sys.host.base import Host
 from torchtune_sys.host.environment import relevant, secret
 from torchtune_sys.host.live import LiveHost
 from torchtune_sys.host.recorded import RecordedHost, follow
-from torchtune_sys.host.recording import RecordingHost
-from torchtune_sys.model.facts.session import Intent
+from torchtune_sys.host.recording.recorder import RecordingHost
+from torchtune_sys.model.facts.session import Workload
 from torchtune_sys.model.values import Missing, Why
 
 
@@ -100,7 +100,7 @@ def test_links_of_the_process_itself_do_not_tell_its_number() -> None:
 
 def test_intent_is_kept() -> None:
     host = RecordingHost(LiveHost())
-    assert again(host, intent=Intent(ranks=8, data=("/data",))).intent == {"ranks": 8, "data": ["/data"]}
+    assert again(host, intent=Workload(ranks=8, data=("/data",))).intent == {"ranks": 8, "data": ["/data"]}
 
 
 def test_secrets_are_never_recorded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ from test_install_builds import case_at, place_of, recorded, size
 
 from torchtune_sys.model.install import Wheel
 from torchtune_sys.model.version import show, version
-from torchtune_sys.planner.install.builds import choose
+from torchtune_sys.remediation.install.builds import choose
 
 COUNT = int(os.environ.get("TORCHTUNE_SYS_TEST_WHEELS", "8"))
 
@@ -42,7 +42,8 @@ def _agree(found: Wheel) -> str:
     words = [sys.executable, "-m", "pip", "install", "--dry-run", "--ignore-installed", "--no-deps", "--quiet"]
     words += ["--only-binary=:all:", "--target", "/nonexistent", "--report", "-", "--disable-pip-version-check"]
     words += ["--implementation", "cp", "--python-version", f"3.{interpreter[1:]}", "--abi", found.abi, "--platform", tag]
-    done = subprocess.run([*words, f"torch=={found.torch}"], capture_output=True, text=True, check=False, timeout=300)
+    env = {**os.environ, "PIP_CONSTRAINT": os.devnull}  # of this machine's own configuration
+    done = subprocess.run([*words, f"torch=={found.torch}"], capture_output=True, text=True, check=False, timeout=300, env=env)
     if "Name or service not known" in done.stderr or "Connection" in done.stderr or "Temporary failure" in done.stderr:
         pytest.skip("no network")
     assert done.returncode == 0, (found, done.stderr)

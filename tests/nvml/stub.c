@@ -1,4 +1,4 @@
-/* An NVML library for tests. Its GPUs are healthy H100s, except for what the file named by TT_NVML_FILE says, one line for one answer:
+/* An NVML library for tests. Its GPUs are healthy H100s, except for what the file named by NVIDIA_STUB_FILE says, one line for one answer:
  *
  *   gpus = 8                            how many there are (2 without it)
  *   nvmlDeviceGetTemperature@3 = 93     this function, asked about GPU 3; without @3: about any
@@ -26,7 +26,7 @@ static int lines = -1;
 static void load(void) {
   if (lines >= 0) return;
   lines = 0;
-  const char *path = getenv("TT_NVML_FILE");
+  const char *path = getenv("NVIDIA_STUB_FILE");
   FILE *file = path ? fopen(path, "r") : NULL;
   char line[256];
   while (file && lines < LINES && fgets(line, sizeof line, file)) {

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from library import COMPILER, build
 
-from torchtune_sys.host.answers import nvml
+from torchtune_sys.host.live_queries import nvml
 from torchtune_sys.model.facts.gpu import Gpu, GpuFacts, from_json
 from torchtune_sys.model.values import Missing, Why, need
 
@@ -40,7 +40,7 @@ def ask(libraries: dict[str, Path], monkeypatch: pytest.MonkeyPatch, tmp_path: P
         monkeypatch.setenv("LD_LIBRARY_PATH", str(libraries[library]))
         scenario = tmp_path / "scenario.txt"
         scenario.write_text("".join(f"{line}\n" for line in plan.split(", ")))
-        monkeypatch.setenv("TT_NVML_FILE", str(scenario))
+        monkeypatch.setenv("NVIDIA_STUB_FILE", str(scenario))
         answer = nvml.nvml("", timeout_s)
         return answer if isinstance(answer, Missing) else from_json(answer, "NVML")
 

@@ -48,7 +48,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def check(folder: Path, path: Path) -> tuple[dict[str, dict[str, object]], float]:
-    env = {**os.environ, "LD_LIBRARY_PATH": str(folder), "TT_NVML_FILE": str(path)}
+    env = {**os.environ, "LD_LIBRARY_PATH": str(folder), "NVIDIA_STUB_FILE": str(path)}
     argv = [sys.executable, "-m", "torchtune_sys", "check", "--format", "json", "--timeout", str(TIMEOUT_S)]
     started = time.monotonic()
     done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=60)

@@ -19,7 +19,7 @@ from torchtune_sys.model.rule import Result, Severity, Verdict
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, Why
 from torchtune_sys.model.version import show
-from torchtune_sys.planner.install.builds import Place
+from torchtune_sys.remediation.install.builds import BuildTarget
 from torchtune_sys.rules import CATALOGUE
 
 NO = Missing(Why.ABSENT, "test", "none")
@@ -118,7 +118,7 @@ def errors(seen: Snapshot) -> list[Result]:
     return [result for result in engine.judge(seen, ERRORS) if result.verdict in (Verdict.FAIL, Verdict.CRASHED)]
 
 
-def after(place: Place, wheel: Wheel, device: str = "2330") -> Snapshot:
+def after(place: BuildTarget, wheel: Wheel, device: str = "2330") -> Snapshot:
     """The host that the choice was made for, with the choice made."""
     cc = place.capabilities[0] if place.capabilities else (9, 0)
     arch = architecture_of(cc)

@@ -11,19 +11,19 @@ import jsonschema
 import msgspec
 
 from torchtune_sys.model.facts.system import Os
-from torchtune_sys.model.install import Command, Install, Step, Wishes
+from torchtune_sys.model.install import Installation, InstallCommand, InstallOptions, InstallStep
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.render import as_json, schemas
-from torchtune_sys.render.commands import step_commands
-from torchtune_sys.render.install import shell
+from torchtune_sys.render.generate.commands import step_commands
+from torchtune_sys.render.generate.install import shell
 
 SCHEMA = jsonschema.Draft202012Validator(msgspec.json.decode(Path(schemas.DATA, "install.schema.json").read_bytes()))
 SHELLCHECK = Path(sys.executable).with_name("shellcheck")
 WISHES = (
-    Wishes(),
-    Wishes(torch="2.14", python="3.12", tool="uv", extras=("container-toolkit", "cuda-toolkit", "jemalloc", "rdma")),
-    Wishes(cpu=True, tool="pixi", venv="it's $(x)/env"),
-    Wishes(torch="2.10.0+cu126", python="3.14t", tool="conda", branch=595),
+    InstallOptions(),
+    InstallOptions(torch="2.14", python="3.12", tool="uv", extras=("container-toolkit", "cuda-toolkit", "jemalloc", "rdma")),
+    InstallOptions(cpu=True, tool="pixi", venv="it's $(x)/env"),
+    InstallOptions(torch="2.10.0+cu126", python="3.14t", tool="conda", branch=595),
 )
 SYSTEMS = [
     ("ubuntu", "22.04"),
@@ -43,22 +43,22 @@ SYSTEMS = [
 ]
 
 
-def words(found: Install, key: str = "") -> list[str]:
+def words(found: Installation, key: str = "") -> list[str]:
     """Each command as one line."""
     return [
         " ".join(item.words)
         for step in found.steps
         if key in ("", step.key)
         for item in step_commands(step)
-        if isinstance(item, Command)
+        if isinstance(item, InstallCommand)
     ]
 
 
-def keys(found: Install) -> list[str]:
+def keys(found: Installation) -> list[str]:
     return [step.key for step in found.steps]
 
 
-def step(found: Install, key: str) -> Step:
+def step(found: Installation, key: str) -> InstallStep:
     return next(item for item in found.steps if item.key == key)
 
 
@@ -80,7 +80,7 @@ RTX5090 = ("", "2b85", None)
 RUBIN = ("", "3000", None)
 
 
-def check_script(found: Install) -> None:
+def check_script(found: Installation) -> None:
     made = shell(found)
     assert made.isascii() or made.isprintable() or "\n" in made
     assert subprocess.run(["bash", "-n"], input=made, text=True, capture_output=True, check=False).stderr == ""
@@ -91,10 +91,10 @@ def check_script(found: Install) -> None:
         assert (done.returncode, done.stdout) == (0, ""), made
     told = msgspec.json.decode(as_json.install(found))
     SCHEMA.validate(told)
-    assert msgspec.convert(told["install"], Install) == found
+    assert msgspec.convert(told["install"], Installation) == found
 
 
-def check_sound(found: Install) -> None:
+def check_sound(found: Installation) -> None:
     assert found.steps or found.refused or found.notes
     for refused in found.refused:
         assert refused.reason and refused.way and refused.blocked_by

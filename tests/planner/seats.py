@@ -9,8 +9,8 @@ from torchtune_sys.model.cpuset import CpuSet
 from torchtune_sys.model.facts.cpu import CpuFacts
 from torchtune_sys.model.facts.numa import NumaFacts, NumaNode
 from torchtune_sys.model.facts.pci import PciDevice, PciFacts, PciLink
-from torchtune_sys.model.facts.session import Intent, SessionFacts
-from torchtune_sys.model.placement import Board, Room, Seating
+from torchtune_sys.model.facts.session import SessionFacts, Workload
+from torchtune_sys.model.placement import GpuDevice, Placement, PlacementFacts
 from torchtune_sys.model.snapshot import FAMILIES, Snapshot
 from torchtune_sys.model.values import Missing, Why, known, need
 
@@ -36,7 +36,7 @@ def machine(
     mems: CpuSet | None = None,
     env: dict[str, str] | None = None,
     vendor: str = "0x10de",
-) -> tuple[Snapshot, Room]:
+) -> tuple[Snapshot, PlacementFacts]:
     """``nodes``: cores and GiB of each. Second threads are numbered after all cores, as on x86."""
     total, first, by_node = sum(count for count, _ in nodes), 0, []
     for count, gib in nodes:
@@ -57,7 +57,7 @@ def built(
     mems: CpuSet | None = None,
     env: dict[str, str] | None = None,
     vendor: str = "0x10de",
-) -> tuple[Snapshot, Room]:
+) -> tuple[Snapshot, PlacementFacts]:
     """The hardware threads of each core, and GiB, of each node."""
     cores: list[CpuSet] = []
     made: list[NumaNode] = []
@@ -94,13 +94,15 @@ def built(
         "numa": NumaFacts(nodes=tuple(made), offline=(), allowed_mems=everywhere if mems is None else mems),
         "pci": PciFacts(devices=devices),
     }
-    boards = tuple(Board(address=address, name="H100", uuid=f"GPU-{number:04x}-1") for number, (address, _) in enumerate(cards))
+    boards = tuple(
+        GpuDevice(address=address, name="H100", uuid=f"GPU-{number:04x}-1") for number, (address, _) in enumerate(cards)
+    )
     there = tuple(CpuSet(core - offline) for core in cores if core - offline)
-    room = Room(cores=there, may_bind_memory=True, boards=boards if driver == "nvidia" else NOT_LOOKED)
-    return Snapshot(**facts, intent=Intent()), room
+    room = PlacementFacts(cores=there, may_bind_memory=True, boards=boards if driver == "nvidia" else NOT_LOOKED)
+    return Snapshot(**facts, intent=Workload()), room
 
 
-def broken(s: Snapshot, room: Room, seating: Seating) -> list[str]:
+def broken(s: Snapshot, room: PlacementFacts, seating: Placement) -> list[str]:
     """Which of the promises a placing breaks; written without the planner."""
     cpu = need(s.cpu)
     allowed = set(known(cpu.affinity, need(cpu.online))) & set(known(cpu.online, CpuSet(range(1 << 16))))

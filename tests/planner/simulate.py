@@ -5,15 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from conftest import HOSTS
-from torchtune_sys import engine, planner
+from torchtune_sys import engine
 from torchtune_sys.host.recorded import RecordedHost, load_recording, merged
-from torchtune_sys.model.facts.session import Intent
-from torchtune_sys.model.ground import Ground
+from torchtune_sys.model.facts.session import Workload
 from torchtune_sys.model.plan import Plan, Value
+from torchtune_sys.model.plan_context import PlanContext
 from torchtune_sys.model.rule import Result
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing
-from torchtune_sys.probes import ground
+from torchtune_sys.probes.plan_context import probe as ground
+from torchtune_sys.remediation import plan
 from torchtune_sys.rules import CATALOGUE
 
 Recording = dict[str, Any]
@@ -31,12 +32,12 @@ class Seen:
     def __init__(self, data: Recording, rules: Any = CATALOGUE) -> None:
         self.data = data
         self.host = RecordedHost(data, "recording")
-        intent = Intent(**{key: tuple(v) if isinstance(v, list) else v for key, v in data.get("intent", {}).items()})
+        intent = Workload(**{key: tuple(v) if isinstance(v, list) else v for key, v in data.get("intent", {}).items()})
         self.facts: Snapshot = engine.snapshot(self.host, intent, timeout_s=20)
         self.results: tuple[Result, ...] = engine.judge(self.facts, rules)
-        paths, files = planner.places(self.results)
-        self.ground: Ground = ground.probe(self.host, paths, files)
-        self.plan: Plan = planner.plan(self.facts, self.results, self.ground)
+        paths, files = plan.places(self.results)
+        self.ground: PlanContext = ground.probe(self.host, paths, files)
+        self.plan: Plan = plan.plan(self.facts, self.results, self.ground)
 
     def result(self, rule: str) -> Result:
         return next(result for result in self.results if result.rule.id == rule)

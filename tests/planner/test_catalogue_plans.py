@@ -14,9 +14,9 @@ from simulate import BY_SUBJECT, Seen, after, recording
 from conftest import HOSTS
 from torchtune_sys.model import actions
 from torchtune_sys.model.actions import Needs
-from torchtune_sys.model.plan import Line, Plan, Value
+from torchtune_sys.model.plan import FileLine, Plan, Value
 from torchtune_sys.model.rule import Verdict
-from torchtune_sys.planner import wishes
+from torchtune_sys.remediation.plan import change_requests
 from torchtune_sys.render import as_json, schemas
 from torchtune_sys.rules import by_id
 
@@ -50,7 +50,7 @@ def test_what_only_the_evidence_names_is_changed(name: str) -> None:
 def test_every_wish_is_planned_or_refused(name: str) -> None:
     plan = seen(name).plan
     told = {change.key for change in plan.changes} | {refusal.key for refusal in plan.refused}
-    assert told == {wishes.key(wish.action) for wish in wishes.asked(seen(name).results)}
+    assert told == {change_requests.key(wish.action) for wish in change_requests.asked(seen(name).results)}
     assert all(refusal.reason and refusal.way for refusal in plan.refused)
 
 
@@ -61,7 +61,7 @@ def at_once(name: str) -> bool:
 def waiting(name: str) -> set[str]:
     """Keys of the changes that are lines of files alone, and take effect later."""
     changes = seen(name).plan.changes
-    return {c.key for c in changes if c.needs is not Needs.NOTHING and all(isinstance(step, Line) for step in c.steps)}
+    return {c.key for c in changes if c.needs is not Needs.NOTHING and all(isinstance(step, FileLine) for step in c.steps)}
 
 
 @pytest.mark.parametrize("name", list(filter(at_once, DOABLE)))

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from simulate import Seen, recording
 
-from torchtune_sys.host.questions import UNAME
-from torchtune_sys.model.plan import Line, Value
+from torchtune_sys.host.queries import UNAME
+from torchtune_sys.model.plan import FileLine, Value
 from torchtune_sys.rules import by_id
 
 RULE = by_id()["task-table-small"]
@@ -19,7 +19,7 @@ def test_a_better_value_at_boot_is_not_lowered(configured: str, written: str) ->
     dirs = {"/usr/lib/sysctl.d": ["50-pid-max.conf"]}
     (change,) = Seen(recording("healthy", files=files, dirs=dirs), [RULE]).plan.changes
     assert [step.value for step in change.steps if isinstance(step, Value)] == [written]
-    assert [step.text for step in change.steps if isinstance(step, Line)] == [f"kernel.pid_max = {written}"]
+    assert [step.text for step in change.steps if isinstance(step, FileLine)] == [f"kernel.pid_max = {written}"]
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_a_limit_on_open_files_lowers_nobody_s_and_lets_everybody_log_in(most: s
     if not found.changes:
         assert found.refused[0].reason.startswith(hard)
         return
-    rows = next(step.text for change in found.changes for step in change.steps if isinstance(step, Line)).splitlines()
+    rows = next(step.text for change in found.changes for step in change.steps if isinstance(step, FileLine)).splitlines()
     assert rows == [f"{who} {row}" for who in ("*", "root") for row in ("soft nofile 65536", f"hard nofile {hard}")]
 
 
@@ -76,7 +76,7 @@ def on(kernel: str, files: dict[str, str], base: str = "healthy", **intent: int)
 def test_at_least_is_never_less_than_the_kernel_sets_by_itself(kernel: str, written: str) -> None:
     (change,) = on(kernel, {"/proc/sys/net/core/somaxconn": "128\n"}, ranks=8, nodes=50).plan.changes
     assert [step.value for step in change.steps if isinstance(step, Value)] == [written]
-    assert [step.text for step in change.steps if isinstance(step, Line)] == [f"net.core.somaxconn = {written}"]
+    assert [step.text for step in change.steps if isinstance(step, FileLine)] == [f"net.core.somaxconn = {written}"]
 
 
 def test_the_other_numbers_stay_and_the_last_is_not_below_the_kernels_own() -> None:

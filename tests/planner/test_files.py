@@ -7,22 +7,22 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from conftest import load
-from torchtune_sys import planner
 from torchtune_sys.model.actions import Action, KernelArgument, Limit, ModuleOption, OwnedFile, Safety, Sysctl, SysfsWrite
-from torchtune_sys.model.ground import (
+from torchtune_sys.model.plan import Change, FileLine, Plan, PlannedFile, Refusal
+from torchtune_sys.model.plan_context import (
     GRUB_FILE,
     LIMITS_FILE,
     MODPROBE_FILE,
     SYSCTL_FILE,
     TMPFILES_FILE,
     UDEV_FILE,
-    Ground,
+    PlanContext,
 )
-from torchtune_sys.model.plan import Change, File, Line, Plan, Refusal
 from torchtune_sys.model.rule import Evidence, Result, Rule, Severity, Verdict
 from torchtune_sys.model.target import AtLeast, Exactly
 from torchtune_sys.model.values import Missing, Why
-from torchtune_sys.planner import files
+from torchtune_sys.remediation import plan as planner
+from torchtune_sys.remediation.plan import files
 
 HEALTHY = load("healthy")
 DROP_IN = "/etc/systemd/system/x.service.d/90-torchtune-sys.conf"
@@ -30,15 +30,15 @@ SCHEDULER = "/sys/block/sda/queue/scheduler"
 DEPTH = "/sys/made/up/depth"
 
 
-def planned(action: Action, ground: Ground) -> Plan:
+def planned(action: Action, ground: PlanContext) -> Plan:
     """What is planned for one failing rule that asks for this."""
     rule = Rule(id="a-rule", title="A title", severity=Severity.WARNING, judge=lambda s, p: (), family="made", doc="")
     found = Evidence(subject="it", seen="bad", wanted="good", source="/it", verdict=Verdict.FAIL, fix=(action,))
     return planner.plan(HEALTHY, (Result(rule=rule, verdict=Verdict.FAIL, evidence=(found,)),), ground)
 
 
-def written(action: Action, present: str | None = None, path: str = SYSCTL_FILE) -> File:
-    ground = Ground(files={} if present is None else {path: present}, values={DEPTH: {DEPTH: "1"}}, tools=("update-grub",))
+def written(action: Action, present: str | None = None, path: str = SYSCTL_FILE) -> PlannedFile:
+    ground = PlanContext(files={} if present is None else {path: present}, values={DEPTH: {DEPTH: "1"}}, tools=("update-grub",))
     (file,) = planned(action, ground).files
     return file
 
@@ -78,7 +78,7 @@ def test_what_reads_like_a_heading_twice_is_kept_twice() -> None:
     ("line", "wins"), [("vm.swappiness=1", True), ("-vm/swappiness = 1", True), ("# vm.swappiness = 1", False)]
 )
 def test_who_wins_is_told_where_a_line_by_hand_sets_the_same(line: str, wins: bool) -> None:
-    (change,) = planned(SWAPPINESS, Ground(files={SYSCTL_FILE: line + "\n"})).changes
+    (change,) = planned(SWAPPINESS, PlanContext(files={SYSCTL_FILE: line + "\n"})).changes
     told = [words for words in change.later if "by hand" in words]
     assert bool(told) == wins
     assert not wins or (told and "(= 1) wins at boot" in told[0])
@@ -96,12 +96,12 @@ def test_a_block_of_several_lines_is_replaced_whole() -> None:
 
 def test_a_name_with_a_bracket_is_found_again() -> None:
     wish, depth = "/sys/made (x)/depth", "/sys/made (y)/depth"
-    ground = Ground(values={wish: {wish: "1"}, depth: {depth: "1"}})
+    ground = PlanContext(values={wish: {wish: "1"}, depth: {depth: "1"}})
     (first,) = planned(SysfsWrite(path=wish, target=Exactly("2")), ground).files
-    present = Ground(values=ground.values, files={TMPFILES_FILE: first.content})
+    present = PlanContext(values=ground.values, files={TMPFILES_FILE: first.content})
     (both,) = planned(SysfsWrite(path=depth, target=Exactly("2")), present).files
     assert both.content.count("\nw ") == 2
-    again = Ground(values=ground.values, files={TMPFILES_FILE: both.content})
+    again = PlanContext(values=ground.values, files={TMPFILES_FILE: both.content})
     (same,) = planned(SysfsWrite(path=depth, target=Exactly("2")), again).files
     assert same.content == both.content
 
@@ -113,9 +113,9 @@ def test_a_file_of_several_paragraphs_is_one_block() -> None:
     first = written(SECTIONS, path=DROP_IN)
     assert first.content.count("\n\n") == 1 and "[Install]\n" in first.content
     assert written(SECTIONS, first.content, DROP_IN).content == first.content
-    lines = [step for change in planned(SECTIONS, Ground()).changes for step in change.steps if isinstance(step, Line)]
-    assert files.stands(lines[0], Ground(files={DROP_IN: first.content}))
-    assert not files.stands(lines[0], Ground(files={DROP_IN: first.content.replace("infinity", "0")}))
+    lines = [step for change in planned(SECTIONS, PlanContext()).changes for step in change.steps if isinstance(step, FileLine)]
+    assert files.stands(lines[0], PlanContext(files={DROP_IN: first.content}))
+    assert not files.stands(lines[0], PlanContext(files={DROP_IN: first.content.replace("infinity", "0")}))
 
 
 def test_the_mode_that_is_asked_for() -> None:
@@ -139,10 +139,10 @@ def test_a_file_that_cannot_be_read_is_not_written(path: str) -> None:
     """Nobody would know which lines of it to keep."""
     values = {DEPTH: {DEPTH: "1"}, SCHEDULER: {SCHEDULER: "[bfq] none"}}
     denied = Missing(Why.DENIED, path, "permission denied", "run as root")
-    plan = planned(UNSEEN[path], Ground(files={path: denied}, values=values, tools=("update-grub",)))
+    plan = planned(UNSEEN[path], PlanContext(files={path: denied}, values=values, tools=("update-grub",)))
     assert plan.changes == () and plan.files == ()
     assert [(type(refusal), path in refusal.reason) for refusal in plan.refused] == [(Refusal, True)]
-    there = planned(UNSEEN[path], Ground(files={path: ""}, values=values, tools=("update-grub",)))
+    there = planned(UNSEEN[path], PlanContext(files={path: ""}, values=values, tools=("update-grub",)))
     assert [file.path for file in there.files] == [path]
 
 
@@ -169,6 +169,6 @@ def test_nothing_is_lost_and_a_second_time_changes_nothing(content: str) -> None
 
 
 def test_change_and_file_agree() -> None:
-    (change,) = planned(SWAPPINESS, Ground()).changes
+    (change,) = planned(SWAPPINESS, PlanContext()).changes
     assert isinstance(change, Change)
     assert files.parse(written(SWAPPINESS).content).ours == {"vm.swappiness": files.block(change.steps[1], change)}  # type: ignore[arg-type]

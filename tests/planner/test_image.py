@@ -14,8 +14,8 @@ from torchtune_sys.knowledge import images
 from torchtune_sys.knowledge.tables import rows
 from torchtune_sys.model.image import Image, ImageWishes
 from torchtune_sys.model.version import version
-from torchtune_sys.planner.image.flags import shm_mib
-from torchtune_sys.planner.image.plan import plan
+from torchtune_sys.remediation.image.flags import shm_mib
+from torchtune_sys.remediation.image.plan import plan
 from torchtune_sys.render import as_json, schemas
 
 TYPICAL = sorted(path.stem for path in (HOSTS / "typical").glob("*.json"))
@@ -166,7 +166,7 @@ def test_tags_are_those_of_the_official_images() -> None:
 def test_a_driver_that_serves_other_gpus_is_not_the_one_that_runs_it() -> None:
     from torchtune_sys import engine
     from torchtune_sys.host.described import Description, described
-    from torchtune_sys.model.facts.session import Intent
+    from torchtune_sys.model.facts.session import Workload
 
     def seen(driver: str) -> Image:
         host = described(
@@ -180,7 +180,7 @@ def test_a_driver_that_serves_other_gpus_is_not_the_one_that_runs_it() -> None:
                 driver=driver,
             )
         )
-        return plan(engine.snapshot(host, Intent(), timeout_s=20), ImageWishes())
+        return plan(engine.snapshot(host, Workload(), timeout_s=20), ImageWishes())
 
     assert any("the host's driver 580.95.05 runs it" in note for note in seen("580.95.05").notes)
     assert any("driver 590.48.01 is for other GPUs" in note for note in seen("590.48.01").notes)

@@ -17,11 +17,11 @@ from machines_libraries import with_libraries
 from platforms_troubled import TROUBLED
 from torchtune_sys import engine
 from torchtune_sys.host.recorded import RecordedHost
-from torchtune_sys.model.facts.session import Intent
+from torchtune_sys.model.facts.session import Workload
 from torchtune_sys.model.facts.system import Os
-from torchtune_sys.model.install import Command, Environment, File, Packages, Wishes
+from torchtune_sys.model.install import InstallCommand, InstallFile, InstallOptions, Packages, PythonEnvironment
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.planner.install.plan import plan
+from torchtune_sys.remediation.install.plan import plan
 from torchtune_sys.render import as_json
 
 PLATFORMS = {**platforms.PLATFORMS, **platforms_more.MORE, **TROUBLED}
@@ -31,7 +31,7 @@ RECORDED = ["healthy", *(f"typical/{path.stem}" for path in sorted((HOSTS / "typ
 @cache
 def platform(name: str) -> Snapshot:
     recording = with_libraries(PLATFORMS[name]())
-    intent = Intent(**{key: tuple(v) if isinstance(v, list) else v for key, v in recording.get("intent", {}).items()})
+    intent = Workload(**{key: tuple(v) if isinstance(v, list) else v for key, v in recording.get("intent", {}).items()})
     return engine.snapshot(RecordedHost(recording, name), intent, timeout_s=20)
 
 
@@ -48,7 +48,7 @@ def test_every_platform(name: str) -> None:
 @pytest.mark.parametrize(("os_id", "release"), SYSTEMS)
 @pytest.mark.parametrize("card", [H100, B200, V100, RTX4090], ids=["H100", "B200", "V100", "RTX4090"])
 def test_every_distribution(os_id: str, release: str, card: tuple[str, str, None]) -> None:
-    found = plan(bare([card] * 8, os_id, release), Wishes())
+    found = plan(bare([card] * 8, os_id, release), InstallOptions())
     check_sound(found)
     check_script(found)
     assert found.driver is not None and found.driver.branch == 580
@@ -78,10 +78,10 @@ def test_every_distribution(os_id: str, release: str, card: tuple[str, str, None
     ],
 )
 def test_ended_and_unknown_systems(os_id: str, release: str, says: str) -> None:
-    found = plan(bare([H100], os_id, release), Wishes())
+    found = plan(bare([H100], os_id, release), InstallOptions())
     refused = next(item for item in found.refused if item.blocked_by == ("system",))
     assert says in refused.reason and refused.way and found.wheel is None
-    assert plan(bare([H100], os_id, release), Wishes(cpu=True)).wheel is not None
+    assert plan(bare([H100], os_id, release), InstallOptions(cpu=True)).wheel is not None
 
 
 def test_centos_7_gets_the_last_torch_for_its_glibc() -> None:
@@ -91,10 +91,10 @@ def test_centos_7_gets_the_last_torch_for_its_glibc() -> None:
     )
     seen = hosts.with_python(seen, "cp310", "2.17")
     os = Os(id="centos", id_like=("rhel",), version="7", pretty_name="CentOS Linux 7 (Core)", codename="")
-    found = plan(msgspec.structs.replace(seen, system=hosts.change(seen.system, os=os, glibc="2.17")), Wishes())
+    found = plan(msgspec.structs.replace(seen, system=hosts.change(seen.system, os=os, glibc="2.17")), InstallOptions())
     assert found.wheel is not None and found.wheel.local == "2.6.0+cu124" and not found.refused
     refused = plan(
-        msgspec.structs.replace(seen, system=hosts.change(seen.system, os=os, glibc="2.17")), Wishes(torch="2.7")
+        msgspec.structs.replace(seen, system=hosts.change(seen.system, os=os, glibc="2.17")), InstallOptions(torch="2.7")
     ).refused
     assert refused[0].blocked_by == ("glibc",) and "2.6.0+cu124" in refused[0].newest
 
@@ -119,15 +119,15 @@ def test_centos_7_gets_the_last_torch_for_its_glibc() -> None:
 )
 def test_the_tools(tool: str, line: str) -> None:
     seen = hosts.with_driver(hosts.with_gpus(hosts.healthy(), [("NVIDIA L40S", "26b9", (8, 9))]), "570.124.06")
-    found = plan(hosts.with_python(seen, "cp312", "2.39"), Wishes(tool=tool))
+    found = plan(hosts.with_python(seen, "cp312", "2.39"), InstallOptions(tool=tool))
     assert words(found, "torch")[-1] == line
     check_script(found)
 
 
 def test_torch_that_runs_here_is_left_alone() -> None:
-    found = plan(hosts.healthy(), Wishes())
+    found = plan(hosts.healthy(), InstallOptions())
     assert found.wheel is None and "torch" not in keys(found) and any("2.11.0" in note for note in found.notes)
-    other = plan(hosts.healthy(), Wishes(torch="2.15"))
+    other = plan(hosts.healthy(), InstallOptions(torch="2.15"))
     assert other.wheel is not None and other.wheel.local == "2.15.0+cu132"
 
 
@@ -142,8 +142,8 @@ def test_no_host_of_this_machine_is_named() -> None:
     }
     for (os_id, release), wishes in product(SYSTEMS, WISHES):
         found = plan(bare([H100, H100], os_id, release), wishes)
-        lines = words(found) + [action.text for item in found.steps for action in item.actions if isinstance(action, File)]
-        named = {word.split("/")[2] for line in lines for word in line.split() if "://" in word}
+        lines = words(found) + [action.text for item in found.steps for action in item.actions if isinstance(action, InstallFile)]
+        named = {word.split("/")[2] for line in lines for word in line.split() if "://" in word and "file:///" not in word}
         assert named <= allowed, named
 
 
@@ -154,11 +154,11 @@ def test_packages_and_environments_are_told_from_commands() -> None:
         actions = [action for item in found.steps for action in item.actions]
         installs = {"install", "--sync", "venv", "pip"}
         for action in actions:
-            if isinstance(action, Command) and action.words[0] in ("env", "apt-get", "dnf", "zypper", "pacman", "uv"):
+            if isinstance(action, InstallCommand) and action.words[0] in ("env", "apt-get", "dnf", "zypper", "pacman", "uv"):
                 assert not installs & set(action.words), action
         assert {action.manager for action in actions if isinstance(action, Packages)} <= {manager(os_id)}
         for action in actions:
-            if isinstance(action, Environment):
+            if isinstance(action, PythonEnvironment):
                 assert found.wheel is not None and action.local == found.wheel.local
                 assert action.specifiers[0] == f"torch=={found.wheel.torch}" and action.index == found.wheel.index
 
@@ -168,13 +168,13 @@ def manager(os_id: str) -> str:
 
 
 def test_what_is_not_in_the_schema_is_not_valid() -> None:
-    found = msgspec.json.decode(as_json.install(plan(bare([H100], "debian", "12"), Wishes())))
+    found = msgspec.json.decode(as_json.install(plan(bare([H100], "debian", "12"), InstallOptions())))
     found["install"]["steps"][0]["actions"][0]["type"] = "magic"
     assert not SCHEMA.is_valid(found)
 
 
 def test_actions_in_json_are_told_by_their_type() -> None:
-    found = msgspec.json.decode(as_json.install(plan(bare([H100], "debian", "12"), Wishes())))
+    found = msgspec.json.decode(as_json.install(plan(bare([H100], "debian", "12"), InstallOptions())))
     steps = found["install"]["steps"]
     kinds = {action["type"] for item in steps for action in item["actions"]}
     assert kinds == {"command", "file", "packages", "environment"}

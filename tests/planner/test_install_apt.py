@@ -13,20 +13,20 @@ from install_plans import B200, H100, RTX4090, SYSTEMS, V100, bare
 from test_install_interpreter import empty
 
 from conftest import load
-from torchtune_sys.model.install import Command, File, Install, Wishes
-from torchtune_sys.planner.install.plan import plan
-from torchtune_sys.render.commands import step_commands
+from torchtune_sys.model.install import Installation, InstallCommand, InstallFile, InstallOptions
+from torchtune_sys.remediation.install.plan import plan
+from torchtune_sys.render.generate.commands import step_commands
 
 pytestmark = pytest.mark.skipif(shutil.which("apt-get") is None, reason="needs apt")
 APT = [(os_id, release) for os_id, release in SYSTEMS if os_id in ("ubuntu", "debian")]
 
 
-def commands(found: Install) -> list[tuple[str, ...]]:
+def commands(found: Installation) -> list[tuple[str, ...]]:
     return [
         item.words
         for step in found.steps
         for item in step_commands(step)
-        if isinstance(item, Command) and "apt-get" in item.words and "install" in item.words
+        if isinstance(item, InstallCommand) and "apt-get" in item.words and "install" in item.words
     ]
 
 
@@ -52,10 +52,14 @@ def repository(place: Path, names: set[str]) -> list[str]:
 
 def test_apt_takes_every_command(tmp_path: Path) -> None:
     cards = ([H100] * 8, [B200] * 8, [V100], [RTX4090])
-    wishes = (Wishes(extras=("container-toolkit", "cuda-toolkit", "jemalloc", "rdma")), Wishes(branch=595), Wishes(cpu=True))
+    wishes = (
+        InstallOptions(extras=("container-toolkit", "cuda-toolkit", "jemalloc", "rdma")),
+        InstallOptions(branch=595),
+        InstallOptions(cpu=True),
+    )
     plans = [plan(bare(here, *system), wish) for here, system, wish in product(cards, APT, wishes)]
-    plans += [plan(empty(bare([H100], *system)), Wishes()) for system in APT]
-    plans.append(plan(load("typical/azure-nd-h100.fabric-manager-not-running"), Wishes()))  # an exact version
+    plans += [plan(empty(bare([H100], *system)), InstallOptions()) for system in APT]
+    plans.append(plan(load("typical/azure-nd-h100.fabric-manager-not-running"), InstallOptions()))  # an exact version
     lines = sorted({line for found in plans for line in commands(found)})
     assert any("nvidia-fabricmanager-580=580.95.05*" in line for line in lines)
     names = {word.partition("=")[0] for line in lines for word in line[line.index("install") + 1 :] if word[0] != "-"}
@@ -81,8 +85,8 @@ def test_apt_would_say_so(tmp_path: Path) -> None:
 
 
 def test_apt_reads_the_file_that_holds_the_driver(tmp_path: Path) -> None:
-    found = plan(bare([H100], "debian", "12"), Wishes())
-    (file,) = [action for step in found.steps if step.key == "hold" for action in step.actions if isinstance(action, File)]
+    found = plan(bare([H100], "debian", "12"), InstallOptions())
+    (file,) = [action for step in found.steps if step.key == "hold" for action in step.actions if isinstance(action, InstallFile)]
     place = tmp_path / "hold"
     place.write_text(file.text)
     told = subprocess.run(["apt-config", "-c", str(place), "dump"], capture_output=True, text=True, check=False)
@@ -96,9 +100,13 @@ def test_apt_reads_the_file_that_holds_the_driver(tmp_path: Path) -> None:
 
 def test_the_list_of_the_container_toolkit(tmp_path: Path) -> None:
     """apt takes the line: its architecture, its key, its flat repository."""
-    found = plan(bare([H100], "ubuntu", "22.04"), Wishes(extras=("container-toolkit",)))
+    found = plan(bare([H100], "ubuntu", "22.04"), InstallOptions(extras=("container-toolkit",)))
     (file,) = [
-        action for step in found.steps if step.key == "container-toolkit" for action in step.actions if isinstance(action, File)
+        action
+        for step in found.steps
+        if step.key == "container-toolkit"
+        for action in step.actions
+        if isinstance(action, InstallFile)
     ]
     options = repository(tmp_path, {"x"})
     (tmp_path / "etc/sources.list").write_text(file.text)
@@ -109,8 +117,10 @@ def test_the_list_of_the_container_toolkit(tmp_path: Path) -> None:
 
 
 def test_apt_reads_the_component_of_debian(tmp_path: Path) -> None:
-    found = plan(bare([H100], "debian", "13"), Wishes())
-    (file,) = [action for step in found.steps if step.key == "contrib" for action in step.actions if isinstance(action, File)]
+    found = plan(bare([H100], "debian", "13"), InstallOptions())
+    (file,) = [
+        action for step in found.steps if step.key == "contrib" for action in step.actions if isinstance(action, InstallFile)
+    ]
     options = repository(tmp_path, {"x"})
     (tmp_path / "etc/sources.list").unlink()
     (tmp_path / "etc/sources.list.d").mkdir()

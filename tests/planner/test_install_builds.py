@@ -14,11 +14,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from torchtune_sys.knowledge.install_torch import Build, builds
+from torchtune_sys.knowledge.install_torch import TorchBuild, builds
 from torchtune_sys.knowledge.tables import rows
-from torchtune_sys.model.install import Refused, Wheel
+from torchtune_sys.model.install import InstallRefused, Wheel
 from torchtune_sys.model.version import version
-from torchtune_sys.planner.install.builds import Place, choose, driver_needed, wheel
+from torchtune_sys.remediation.install.builds import BuildTarget, choose, driver_needed, wheel
 
 RELEASES = [row["torch"] for row in rows("torch_releases")]
 CAPABILITIES = sorted({version(row["cc"])[:2] for row in rows("gpus")} | {(3, 7), (5, 2), (6, 0), (6, 1)})
@@ -28,13 +28,13 @@ ABIS = ["cp36", "cp37", *(f"cp3{minor}" for minor in range(8, 17)), "cp313t", "c
 GLIBCS = [(2, 12), (2, 17), (2, 27), (2, 28), (2, 39)]
 MACHINES = ["x86_64", "aarch64"]
 GRID = (MACHINES, ABIS, GLIBCS, CAPABILITIES, DRIVERS, ["", *RELEASES])
-HOPPER = Place(machine="x86_64", abi="cp312", glibc=(2, 39), capabilities=((9, 0),), driver=(580, 95, 5))
+HOPPER = BuildTarget(machine="x86_64", abi="cp312", glibc=(2, 39), capabilities=((9, 0),), driver=(580, 95, 5))
 Case = tuple[str, str, tuple[int, ...], tuple[int, int], tuple[int, ...], str]
 
 
-def place_of(case: Case) -> Place:
+def place_of(case: Case) -> BuildTarget:
     machine, abi, glibc, cc, driver, _ = case
-    return Place(machine=machine, abi=abi, glibc=glibc, capabilities=(cc,), driver=driver)
+    return BuildTarget(machine=machine, abi=abi, glibc=glibc, capabilities=(cc,), driver=driver)
 
 
 @cache
@@ -43,11 +43,11 @@ def recorded(torch: str) -> dict[str, str]:
 
 
 @cache
-def _findings(build: Wheel, place: Place) -> tuple[str, ...]:
+def _findings(build: Wheel, place: BuildTarget) -> tuple[str, ...]:
     return tuple(result.rule.id for result in hosts.errors(hosts.after(place, build)))
 
 
-def findings(build: Wheel, place: Place) -> tuple[str, ...]:
+def findings(build: Wheel, place: BuildTarget) -> tuple[str, ...]:
     """What `check` calls an error once the wheel is in; asked once with the GPU and the driver, once with the C library."""
     same = msgspec.structs.replace(build, abi="cp312")
     with_gpu = msgspec.structs.replace(place, abi="cp312", glibc=(2, 39))
@@ -68,7 +68,7 @@ def exists(found: Wheel) -> bool:
     return found.index == f"https://download.pytorch.org/whl/{found.build}" and found.build in [*offered, "cpu"]
 
 
-def check_choice(case: Case, found: Wheel | Refused) -> str:
+def check_choice(case: Case, found: Wheel | InstallRefused) -> str:
     """One combination, judged by `check`'s own rules; says how it came out."""
     place, wish = place_of(case), case[-1]
     if isinstance(found, Wheel):
@@ -83,15 +83,15 @@ def check_choice(case: Case, found: Wheel | Refused) -> str:
         newest = choose(place)
         assert isinstance(newest, Wheel) and newest.local in found.newest
     else:
-        assert isinstance(choose(place), Refused)
+        assert isinstance(choose(place), InstallRefused)
     return " ".join(found.blocked_by)
 
 
-def wished(machine: str, wish: str) -> list[Build]:
+def wished(machine: str, wish: str) -> list[TorchBuild]:
     return [build for build in builds(machine) if build.name != "cpu" and wish in ("", build.torch)]
 
 
-def check_reason(obstacle: str, place: Place, wish: str) -> None:
+def check_reason(obstacle: str, place: BuildTarget, wish: str) -> None:
     """Each obstacle is real: the rules (or the names of the wheels) object to the builds that only it keeps away."""
     candidates = wished(place.machine, wish)
     if obstacle == "machine":
@@ -108,17 +108,17 @@ def check_reason(obstacle: str, place: Place, wish: str) -> None:
         assert obstacle == "gpu" and any(judged("gpu-arch-not-in-wheel", build, place) for build in candidates)
 
 
-def judged(rule: str, build: Build, place: Place) -> bool:
+def judged(rule: str, build: TorchBuild, place: BuildTarget) -> bool:
     return not place.driver or rule in findings(wheel(build, place), place)
 
 
 def test_every_combination_of_the_tables() -> None:
-    """A sample of all; the whole grid with the marker long."""
+    """A sample of all; test_the_whole_grid counts every one."""
     drawn = random.Random(6).sample(range(size()), 2000)
     print(_count(case_at(number) for number in drawn))
 
 
-@pytest.mark.long
+@pytest.mark.exhaustive
 def test_the_whole_grid() -> None:
     """Each combination of machine, interpreter, glibc, GPU, driver branch and release.
 
@@ -229,7 +229,7 @@ def test_known_refusals(fields: dict[str, object], wish: str, blocked: tuple[str
     if not blocked:  # sm_100 code serves all of 10.x but 10.1, Rubin too
         assert isinstance(found, Wheel)
         return
-    assert isinstance(found, Refused)
+    assert isinstance(found, InstallRefused)
     assert found.blocked_by == blocked
     assert newest in found.newest and bool(newest) is bool(found.newest)
 

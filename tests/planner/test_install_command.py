@@ -12,9 +12,9 @@ import pytest
 from install_plans import H100, RTX4090, bare
 
 from conftest import HOSTS
-from torchtune_sys.model.install import Command, File, Install, Step, Wishes
-from torchtune_sys.planner.install.plan import plan
-from torchtune_sys.render.install import shell
+from torchtune_sys.model.install import Installation, InstallCommand, InstallFile, InstallOptions, InstallStep
+from torchtune_sys.remediation.install.plan import plan
+from torchtune_sys.render.generate.install import shell
 
 PROGRAM = [sys.executable, "-m", "torchtune_sys", "generate", "install"]
 
@@ -66,7 +66,7 @@ def test_a_report_that_tells_little(tmp_path: Path) -> None:
     assert done.returncode == 1 and "Traceback" not in done.stderr and "refused" in done.stderr
 
 
-def stage(tmp_path: Path, found: Install) -> tuple[Path, dict[str, str], Path]:
+def stage(tmp_path: Path, found: Installation) -> tuple[Path, dict[str, str], Path]:
     """The script with every program replaced by one that writes down how it was called."""
     log, programs = tmp_path / "log", tmp_path / "bin"
     programs.mkdir()
@@ -82,7 +82,7 @@ def stage(tmp_path: Path, found: Install) -> tuple[Path, dict[str, str], Path]:
 
 
 def test_the_script_stops_for_the_reboot_and_goes_on_after_it(tmp_path: Path) -> None:
-    found = plan(bare([H100] * 8), Wishes(tool="uv", python="3.12"))
+    found = plan(bare([H100] * 8), InstallOptions(tool="uv", python="3.12"))
     script, env, log = stage(tmp_path, found)
     first = subprocess.run(["/bin/bash", script], env=env, capture_output=True, text=True, check=False)
     number = next(index for index, step in enumerate(found.steps, 1) if step.reboot)
@@ -100,7 +100,7 @@ def test_the_script_stops_for_the_reboot_and_goes_on_after_it(tmp_path: Path) ->
 
 
 def test_a_step_of_a_person_stops_the_script(tmp_path: Path) -> None:
-    found = plan(bare([("", "1db1", None)], "arch", ""), Wishes(tool="uv"))
+    found = plan(bare([("", "1db1", None)], "arch", ""), InstallOptions(tool="uv"))
     script, env, log = stage(tmp_path, found)
     done = subprocess.run(["/bin/bash", script], env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 3 and "by hand: https://" in done.stderr
@@ -108,8 +108,8 @@ def test_a_step_of_a_person_stops_the_script(tmp_path: Path) -> None:
 
 
 def test_a_failing_command_ends_the_script(tmp_path: Path) -> None:
-    script, env, log = stage(tmp_path, plan(bare([RTX4090]), Wishes(tool="uv")))
-    failing = tmp_path / "bin/dpkg"
+    script, env, log = stage(tmp_path, plan(bare([RTX4090]), InstallOptions(tool="uv")))
+    failing = tmp_path / "bin/curl"
     failing.write_text("#!/bin/bash\nexit 7\n")
     (tmp_path / "bin/env").write_text('#!/bin/bash\nshift\nexec "$@"\n')
     sudo = tmp_path / "bin/sudo"
@@ -121,14 +121,17 @@ def test_a_failing_command_ends_the_script(tmp_path: Path) -> None:
 def test_hostile_values_stay_data(tmp_path: Path) -> None:
     """Whatever a host calls itself, the script runs nothing of it, and a word stays one word."""
     bad = "x\n$(touch /tmp/torchtune-sys-owned) `id` 'q' \"q\" \\ \x1b[2J \x85 \u2028 END"
-    step = Step(
+    step = InstallStep(
         key="k",
         title=bad,
         why=bad,
         source=bad,
-        actions=(Command(words=("printf", "%s|", bad, bad)), File(path=str(tmp_path / "file"), text=f"END\n{bad}\n")),
+        actions=(
+            InstallCommand(words=("printf", "%s|", bad, bad)),
+            InstallFile(path=str(tmp_path / "file"), text=f"END\n{bad}\n"),
+        ),
     )
-    made = shell(Install(host=bad, origin=bad, system=bad, steps=(step,), notes=(bad,)))
+    made = shell(Installation(host=bad, origin=bad, system=bad, steps=(step,), notes=(bad,)))
     done = subprocess.run(["/bin/bash", "-c", made], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert f"{bad}|{bad}|" in done.stdout

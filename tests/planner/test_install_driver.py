@@ -11,12 +11,12 @@ from install_plans import B200, H100, K80, RTX4090, RUBIN, V100, bare, check_scr
 
 from torchtune_sys.knowledge.cuda import architecture_of
 from torchtune_sys.knowledge.tables import rows
-from torchtune_sys.model.install import Driver, Install, Refused, Wishes
+from torchtune_sys.model.install import Driver, Installation, InstallOptions, InstallRefused
 from torchtune_sys.model.version import version
-from torchtune_sys.planner.install.branch import choose, first_version
-from torchtune_sys.planner.install.builds import show_driver
-from torchtune_sys.planner.install.gpus import cards
-from torchtune_sys.planner.install.plan import plan
+from torchtune_sys.remediation.install.branch import choose, first_version
+from torchtune_sys.remediation.install.builds import show_driver
+from torchtune_sys.remediation.install.gpus import cards
+from torchtune_sys.remediation.install.plan import plan
 
 
 @pytest.mark.parametrize(
@@ -30,7 +30,7 @@ from torchtune_sys.planner.install.plan import plan
     ],
 )
 def test_no_driver_serves_them(here: list[tuple[str, str, None]], says: str) -> None:
-    found = plan(bare(here), Wishes())
+    found = plan(bare(here), InstallOptions())
     assert found.driver is None and found.wheel is None and "driver" not in keys(found)
     (refused,) = found.refused
     assert refused.blocked_by == ("gpu",) and says in refused.reason
@@ -38,14 +38,14 @@ def test_no_driver_serves_them(here: list[tuple[str, str, None]], says: str) -> 
 
 
 def test_old_and_new_gpus_together_run_with_the_proprietary_module() -> None:
-    found = plan(bare([V100, H100]), Wishes())
+    found = plan(bare([V100, H100]), InstallOptions())
     assert found.driver is not None and (found.driver.branch, found.driver.module) == (580, "proprietary")
     assert found.wheel is not None and found.wheel.local == "2.14.1+cu126"
 
 
 @pytest.mark.parametrize(("branch", "accepted"), [(580, True), (595, True), (610, True), (575, False), (535, True)])
 def test_a_wished_branch(branch: int, accepted: bool) -> None:
-    found = plan(bare([H100]), Wishes(branch=branch))
+    found = plan(bare([H100]), InstallOptions(branch=branch))
     assert (found.driver is not None and found.driver.branch == branch) is accepted
     if not accepted:  # 610 is newer, and gets no updates any more
         assert found.refused[0].newest == "driver branch 595" and "610 (ended in 2026-08)" in found.refused[0].reason
@@ -55,15 +55,15 @@ def test_a_wished_branch(branch: int, accepted: bool) -> None:
 
 
 def test_a_branch_too_new_for_the_gpu_is_refused() -> None:
-    found = plan(bare([V100]), Wishes(branch=595))
+    found = plan(bare([V100]), InstallOptions(branch=595))
     assert found.driver is None and "580" in found.refused[0].reason and found.refused[0].newest == "driver branch 580"
 
 
 def upgraded(
     installed: str, torch: str, card: tuple[str, str, tuple[int, int] | None] = ("NVIDIA L40S", "26b9", (8, 9))
-) -> Install:
+) -> Installation:
     seen = hosts.with_python(hosts.with_driver(hosts.with_gpus(hosts.healthy(), [card]), installed), "cp312", "2.39")
-    return plan(seen, Wishes(torch=torch))
+    return plan(seen, InstallOptions(torch=torch))
 
 
 def test_the_driver_comes_before_the_wheel_that_needs_it() -> None:
@@ -76,11 +76,11 @@ def test_the_driver_comes_before_the_wheel_that_needs_it() -> None:
 def test_a_newer_driver_than_the_gpu_is_served_by_is_taken_away_first() -> None:
     """R580 is Pascal's last: apt-get --yes ends where a package would become older, and dnf leaves what is newer."""
     pascal = hosts.with_gpus(hosts.healthy(), [("NVIDIA GeForce GTX 1080", "1b80", (6, 1))])
-    found = plan(hosts.with_driver(pascal, "590.48.01", "proprietary"), Wishes(torch="2.14"))
+    found = plan(hosts.with_driver(pascal, "590.48.01", "proprietary"), InstallOptions(torch="2.14"))
     assert found.driver is not None and found.driver.branch == 580
     assert "590.48.01" in step(found, "old-driver").by_hand and not step(found, "old-driver").actions
     assert keys(found).index("old-driver") < keys(found).index("driver")
-    older = plan(hosts.with_driver(pascal, "470.256.02", "proprietary"), Wishes(torch="2.14"))
+    older = plan(hosts.with_driver(pascal, "470.256.02", "proprietary"), InstallOptions(torch="2.14"))
     assert "driver" in keys(older) and "old-driver" not in keys(older)
 
 
@@ -103,10 +103,10 @@ def test_pascal_on_driver_470_with_python_314() -> None:
         hosts.with_gpus(hosts.healthy(), [("Tesla P100-PCIE-16GB", "15f8", (6, 0))]), "470.256.02", "proprietary"
     )
     seen = hosts.with_python(seen, "cp314", "2.39")
-    found = plan(seen, Wishes())
+    found = plan(seen, InstallOptions())
     assert found.driver is not None and (found.driver.branch, found.driver.module) == (580, "proprietary")
     assert found.wheel is not None and found.wheel.local == "2.14.1+cu126" and not found.refused
-    newer = plan(seen, Wishes(torch="2.15"))
+    newer = plan(seen, InstallOptions(torch="2.15"))
     assert newer.wheel is None and "gpu" in newer.refused[0].blocked_by
 
 
@@ -114,17 +114,17 @@ def test_pascal_on_driver_470_with_python_314() -> None:
 def test_no_driver_inside_a_container(container: str) -> None:
     seen = bare([H100])
     seen = msgspec.structs.replace(seen, system=hosts.change(seen.system, container=container))
-    found = plan(seen, Wishes())
+    found = plan(seen, InstallOptions())
     assert not [item for item in found.steps if item.key != "torch"]
     (refused,) = found.refused
     assert refused.blocked_by == ("owner",) and "container's host" in refused.way
-    assert plan(seen, Wishes(cpu=True)).wheel is not None
+    assert plan(seen, InstallOptions(cpu=True)).wheel is not None
 
 
 def test_no_driver_inside_wsl() -> None:
     seen = bare([RTX4090])
     seen = msgspec.structs.replace(seen, system=hosts.change(seen.system, hypervisor="wsl2"))
-    found = plan(seen, Wishes())
+    found = plan(seen, InstallOptions())
     assert "Windows" in found.refused[0].way and not [item for item in found.steps if item.key != "torch"]
 
 
@@ -150,9 +150,9 @@ def _outcome(name: str, device: str, cc: tuple[int, int], branch: int) -> str:
     seen = hosts.with_gpus(hosts.healthy(), [(name, device, cc if branch else None)])
     seen = hosts.with_driver(seen, f"{branch}.99.99", flavour) if branch else hosts.without_driver(seen)
     seen = hosts.with_python(seen, "cp312", "2.39")
-    found = plan(seen, Wishes())
+    found = plan(seen, InstallOptions())
     if found.refused:
-        assert not found.wheel and isinstance(choose(cards(seen)), Refused), (name, branch, found.refused)
+        assert not found.wheel and isinstance(choose(cards(seen)), InstallRefused), (name, branch, found.refused)
         return "refused"
     assert isinstance(found.driver, Driver) and found.wheel is not None
     driver = found.driver.installed or show_driver(first_version(found.driver.branch))

@@ -6,14 +6,15 @@ import msgspec
 import pytest
 
 from conftest import load
-from torchtune_sys import engine, planner
+from torchtune_sys import engine
 from torchtune_sys.model import actions
-from torchtune_sys.model.ground import Ground
-from torchtune_sys.model.install import Wishes
+from torchtune_sys.model.install import InstallOptions
 from torchtune_sys.model.plan import Plan
+from torchtune_sys.model.plan_context import PlanContext
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.planner.install import plan as install
-from torchtune_sys.planner.install.findings import CURED_BY
+from torchtune_sys.remediation import plan
+from torchtune_sys.remediation.install import plan as install
+from torchtune_sys.remediation.install.findings import CURED_BY
 from torchtune_sys.render import as_json
 from torchtune_sys.render import plan as shown
 from torchtune_sys.render.layout import Style
@@ -21,7 +22,7 @@ from torchtune_sys.rules import CATALOGUE
 
 
 def planned(seen: Snapshot) -> Plan:
-    return planner.plan(seen, engine.judge(seen, CATALOGUE), Ground())
+    return plan.plan(seen, engine.judge(seen, CATALOGUE), PlanContext())
 
 
 def test_nothing_on_a_healthy_host() -> None:
@@ -43,7 +44,9 @@ def test_each_rule_gets_its_steps_or_a_refusal(name: str) -> None:
     own = [item.step for item in found.install if name in item.rules]
     is_a_change = any(name in change.rules for change in found.changes)  # it is there, and its unit only has to start
     assert own or found.install_refused or is_a_change
-    everything = install.plan(seen, Wishes(extras=("container-toolkit",) if name == "container-toolkit-missing" else ())).steps
+    everything = install.plan(
+        seen, InstallOptions(extras=("container-toolkit",) if name == "container-toolkit-missing" else ())
+    ).steps
     assert [step for step in everything if step in [item.step for item in found.install]] == [item.step for item in found.install]
     text, page = " ".join(shown.text(found, Style(), verbose=True).split()), shown.markdown(found)
     for step in own:
@@ -76,5 +79,5 @@ def test_a_container_is_told_where_the_driver_is_installed() -> None:
 def test_apply_makes_none_of_it() -> None:
     """A part of a plan keeps what is to be installed as words; there is no change for it."""
     whole = planned(load("c-compiler-missing.fail"))
-    assert planner.part(whole, Ground(), lambda change: True).install == whole.install
+    assert plan.part(whole, PlanContext(), lambda change: True).install == whole.install
     assert not any(isinstance(change.action, actions.Install) for change in whole.changes)

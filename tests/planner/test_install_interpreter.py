@@ -10,11 +10,11 @@ from torchtune_sys.knowledge import install as systems
 from torchtune_sys.knowledge.install_python import glibc_of, packaged
 from torchtune_sys.knowledge.install_torch import builds
 from torchtune_sys.knowledge.tables import rows
-from torchtune_sys.model.install import Packages, Wishes
+from torchtune_sys.model.install import InstallOptions, Packages
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, Why
 from torchtune_sys.model.version import version
-from torchtune_sys.planner.install.plan import plan
+from torchtune_sys.remediation.install.plan import plan
 
 EXPECTED = {
     ("ubuntu", "22.04"): ("3.10", "python3 python3-venv"),
@@ -54,7 +54,7 @@ def test_every_system_has_one() -> None:
 @pytest.mark.parametrize(("os_id", "release"), SYSTEMS)
 @pytest.mark.parametrize("cpu", [True, False])
 def test_a_bare_host_gets_the_distributions_own(os_id: str, release: str, cpu: bool) -> None:
-    found = plan(empty(bare([H100] * 8, os_id, release)), Wishes(cpu=cpu))
+    found = plan(empty(bare([H100] * 8, os_id, release)), InstallOptions(cpu=cpu))
     check_sound(found)
     check_script(found)
     assert not found.refused and found.wheel is not None
@@ -82,7 +82,7 @@ def test_a_bare_host_gets_the_distributions_own(os_id: str, release: str, cpu: b
 )
 def test_a_python_that_no_wheel_is_for(facts: dict[str, str], is_used: bool) -> None:
     seen = bare([H100], "rocky", "9.4")
-    found = plan(msgspec.structs.replace(seen, python=msgspec.structs.replace(seen.python, **facts)), Wishes())
+    found = plan(msgspec.structs.replace(seen, python=msgspec.structs.replace(seen.python, **facts)), InstallOptions())
     assert ("python" not in keys(found)) is is_used
     assert found.wheel is not None and found.wheel.abi == ("cp39" if is_used else "cp312")
     assert any("--python 3.12" in note for note in found.notes) is is_used
@@ -91,9 +91,9 @@ def test_a_python_that_no_wheel_is_for(facts: dict[str, str], is_used: bool) -> 
 def test_the_wished_torch_decides_between_several() -> None:
     """3.12 came with torch 2.2; what is older runs on the 3.11 and 3.9 of the same release."""
     for torch, abi in (("2.14", "cp312"), ("2.1", "cp311"), ("1.13", "cp311")):
-        found = plan(empty(bare([V100], "rhel", "8.10")), Wishes(torch=torch, cpu=True))
+        found = plan(empty(bare([V100], "rhel", "8.10")), InstallOptions(torch=torch, cpu=True))
         assert found.wheel is not None and found.wheel.abi == abi, torch
-    assert plan(empty(bare([H100], "ubuntu", "24.04")), Wishes(torch="1.13")).refused
+    assert plan(empty(bare([H100], "ubuntu", "24.04")), InstallOptions(torch="1.13")).refused
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_the_wished_torch_decides_between_several() -> None:
 def test_a_named_version_comes_from_the_distribution_where_it_has_it(
     os_id: str, release: str, python: str, packages: tuple[str, ...] | None
 ) -> None:
-    found = plan(empty(bare([H100], os_id, release)), Wishes(python=python))
+    found = plan(empty(bare([H100], os_id, release)), InstallOptions(python=python))
     assert ("python" in keys(found)) is (packages is not None)
     if packages:
         assert step(found, "python").actions[-1] == Packages(manager="apt" if os_id == "debian" else "dnf", names=packages)
@@ -120,14 +120,14 @@ def test_a_named_version_comes_from_the_distribution_where_it_has_it(
 def test_too_old_for_the_wish_says_which_the_distribution_has() -> None:
     seen = bare([H100], "rocky", "9.4")
     old = msgspec.structs.replace(seen, python=msgspec.structs.replace(seen.python, version="3.9.21"))
-    (refused,) = plan(old, Wishes(torch="2.15")).refused
+    (refused,) = plan(old, InstallOptions(torch="2.15")).refused
     assert "python" in refused.blocked_by and refused.way.startswith("--python 3.12, which this distribution packages")
-    assert plan(old, Wishes(torch="2.15", python="3.12")).wheel is not None
+    assert plan(old, InstallOptions(torch="2.15", python="3.12")).wheel is not None
 
 
 @pytest.mark.parametrize("tool", ["uv", "conda", "pixi"])
 def test_tools_that_bring_a_python_install_no_package(tool: str) -> None:
-    found = plan(empty(bare([H100], "debian", "12")), Wishes(tool=tool))
+    found = plan(empty(bare([H100], "debian", "12")), InstallOptions(tool=tool))
     assert found.wheel is not None and found.wheel.abi == "cp311" and "python" not in keys(found)
     assert any("3.11" in str(action) for action in step(found, "torch").actions)
 
@@ -136,7 +136,7 @@ def test_nothing_is_installed_into_a_container() -> None:
     seen = empty(bare([H100]))
     assert isinstance(seen.system, msgspec.Struct)
     seen = msgspec.structs.replace(seen, system=msgspec.structs.replace(seen.system, container="docker"))
-    found = plan(seen, Wishes(cpu=True))
+    found = plan(seen, InstallOptions(cpu=True))
     assert found.wheel is None and not found.steps and found.refused[0].blocked_by == ("python",)
 
 
@@ -145,27 +145,27 @@ def test_glibc_is_the_releases_where_it_was_not_seen() -> None:
     assert isinstance(seen.system, msgspec.Struct)
     unseen = Missing(Why.NOT_RECORDED, "glibc")
     seen = msgspec.structs.replace(seen, system=msgspec.structs.replace(seen.system, glibc=unseen))
-    found = plan(seen, Wishes())
+    found = plan(seen, InstallOptions())
     assert found.wheel is not None and not any("glibc" in note for note in found.notes)
     absent = msgspec.structs.replace(seen, system=msgspec.structs.replace(seen.system, glibc=Missing(Why.ABSENT, "glibc")))
-    assert plan(absent, Wishes()).refused[0].blocked_by == ("glibc",)
+    assert plan(absent, InstallOptions()).refused[0].blocked_by == ("glibc",)
 
 
 @pytest.mark.parametrize(("os_id", "release"), SYSTEMS)
 def test_torch_on_the_cpu_gets_a_cpp_compiler(os_id: str, release: str) -> None:
     """inductor builds C++ for CPU tensors; seen on a new machine: InvalidCxxCompiler, with gcc alone."""
-    found = plan(bare([H100], os_id, release), Wishes(cpu=True))  # gcc is there
+    found = plan(bare([H100], os_id, release), InstallOptions(cpu=True))  # gcc is there
     (packages,) = step(found, "compiler").actions
     assert isinstance(packages, Packages) and {"g++", "gcc-c++", "gcc" if os_id == "arch" else ""} & set(packages.names)
 
 
 def test_no_headers_for_a_python_that_gets_no_torch() -> None:
-    found = plan(empty(bare([K80])), Wishes())
+    found = plan(empty(bare([K80])), InstallOptions())
     assert found.wheel is None and not {"python", "python-headers"} & set(keys(found))
 
 
 @pytest.mark.parametrize(("torch", "old"), [("2.2", True), ("2.3", False)])
 def test_old_torch_gets_the_numpy_that_it_was_compiled_against(torch: str, old: bool) -> None:
     """torchvision asks for NumPy of any version, and would bring NumPy 2."""
-    lines = words(plan(bare([H100], "rocky", "9"), Wishes(torch=torch, python="3.11")), "torch")
+    lines = words(plan(bare([H100], "rocky", "9"), InstallOptions(torch=torch, python="3.11")), "torch")
     assert ("numpy<2" in lines[-1]) is old

@@ -10,8 +10,8 @@ from install_plans import H100, P100, RTX4090, RTX5090, SYSTEMS, V100, bare, key
 from conftest import load
 from torchtune_sys.model.facts.software import Package
 from torchtune_sys.model.facts.system import Os
-from torchtune_sys.model.install import Wishes
-from torchtune_sys.planner.install.plan import plan
+from torchtune_sys.model.install import InstallOptions
+from torchtune_sys.remediation.install.plan import plan
 
 
 @pytest.mark.parametrize(
@@ -78,13 +78,13 @@ from torchtune_sys.planner.install.plan import plan
 def test_the_commands_of_the_guide(os_id: str, release: str, card: tuple[str, str, None], lines: list[str]) -> None:
     """Driver installation guide 620, Table 5, and its version locking; the fabric manager goes in with the driver."""
     boards = 8 if card is H100 else 1
-    assert words(plan(bare([card] * boards, os_id, release), Wishes()), "driver") == lines
+    assert words(plan(bare([card] * boards, os_id, release), InstallOptions()), "driver") == lines
 
 
 @pytest.mark.parametrize(("os_id", "release"), [("rocky", "8"), ("rocky", "10"), ("fedora", "44"), ("amzn", "2023")])
 def test_what_pins_the_branch_does_not_keep_the_hold_from_what_is_installed(os_id: str, release: str) -> None:
     """dnf adds no lock beside one that matches: with the branch's own in place the hold would lock nothing."""
-    before, lock = words(plan(bare([H100], os_id, release), Wishes()), "hold")[-2:]
+    before, lock = words(plan(bare([H100], os_id, release), InstallOptions()), "hold")[-2:]
     assert "rpm --query --all" in before and before.endswith(" versionlock delete")
     assert lock.partition(" | ")[0] == before.partition(" | ")[0] and lock.endswith(" versionlock add")
 
@@ -92,9 +92,9 @@ def test_what_pins_the_branch_does_not_keep_the_hold_from_what_is_installed(os_i
 @pytest.mark.parametrize(("os_id", "release"), [("ubuntu", "24.04"), ("debian", "13"), ("rocky", "9"), ("sles", "15.7")])
 def test_older_branches_are_packaged_under_other_names(os_id: str, release: str) -> None:
     """Driver guide, Kernel Modules: nvidia-open and what pins it are there from R570 on."""
-    driver = step(plan(bare([H100], os_id, release), Wishes(branch=535)), "driver")
+    driver = step(plan(bare([H100], os_id, release), InstallOptions(branch=535)), "driver")
     assert not driver.actions and "driver-installation-guide" in driver.by_hand
-    assert step(plan(bare([H100], os_id, release), Wishes(branch=595)), "driver").actions
+    assert step(plan(bare([H100], os_id, release), InstallOptions(branch=595)), "driver").actions
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_the_hold_of_an_earlier_branch_does_not_keep_the_next_one_away(os_id: st
     there = Os(id=os_id, id_like=(), version=release, pretty_name=os_id, codename="")
     seen = hosts.with_driver(hosts.with_gpus(hosts.healthy(), [("NVIDIA L40S", "26b9", (8, 9))]), "570.124.06")
     seen = msgspec.structs.replace(seen, system=hosts.change(seen.system, os=there))
-    lines = words(plan(seen, Wishes(torch="2.15")), "driver")
+    lines = words(plan(seen, InstallOptions(torch="2.15")), "driver")
     assert any(line in told for told in lines[:-1]) and "nvidia-open" in lines[-1]
 
 
@@ -114,17 +114,17 @@ def test_the_distributions_own_driver_stays_its_own() -> None:
     seen = hosts.with_python(seen, "cp312", "2.39")
     own = (Package(name="nvidia-driver-535-server-open", version="535.183.01-0ubuntu1", origin="ubuntu.com"),)
     seen = msgspec.structs.replace(seen, software=hosts.change(seen.software, packages=own))
-    found = plan(seen, Wishes(torch="2.15"))
+    found = plan(seen, InstallOptions(torch="2.15"))
     assert "repository" not in keys(found)
     assert words(found, "driver")[-1].endswith("apt-get install --yes nvidia-driver-580-server-open")
 
 
 def test_the_fabric_manager_beside_a_driver_that_stays_has_its_version() -> None:
     seen = load("typical/azure-nd-h100.fabric-manager-not-running")
-    found = plan(seen, Wishes())
+    found = plan(seen, InstallOptions())
     assert words(found, "fabric-manager")[0].endswith("nvidia-fabricmanager-580=580.95.05*")
     rocky = Os(id="rocky", id_like=("rhel",), version="9.4", pretty_name="Rocky Linux 9.4", codename="")
-    found = plan(msgspec.structs.replace(seen, system=hosts.change(seen.system, os=rocky)), Wishes())
+    found = plan(msgspec.structs.replace(seen, system=hosts.change(seen.system, os=rocky)), InstallOptions())
     assert words(found, "fabric-manager")[0] == "dnf install --assumeyes nvidia-fabricmanager-580.95.05"
 
 
@@ -140,16 +140,19 @@ def test_the_fabric_manager_beside_a_driver_that_stays_has_its_version() -> None
 )
 def test_epel_comes_with_what_it_leans_on(os_id: str, release: str, builder: str) -> None:
     """docs.fedoraproject.org/en-US/epel/getting-started; how RHEL enables it depends on where it is from."""
-    found = plan(bare([H100], os_id, release), Wishes())
+    found = plan(bare([H100], os_id, release), InstallOptions())
     assert any(line == f"dnf config-manager --set-enabled {builder}" for line in words(found, "epel")) is bool(builder)
     assert ("CodeReady Builder" in step(found, "epel").by_hand) is not bool(builder)
+    by_url = [line for line in words(found, "epel") if "://" in line]
+    assert bool(by_url) is not bool(builder)
+    assert all("--setopt=localpkg_gpgcheck=1" in line for line in by_url)  # else dnf takes an unsigned one
 
 
 @pytest.mark.parametrize(("kernel", "told"), [("6.12.0-100.28.2.2.el9uek.x86_64", True), ("5.14.0-503.el9.x86_64", False)])
 def test_oracles_own_kernel_has_a_compiler_of_its_own(kernel: str, told: bool) -> None:
     """Driver guide, Oracle Linux: with the system's gcc dkms builds no module for a UEK."""
     seen = bare([H100], "ol", "9.5")
-    found = plan(msgspec.structs.replace(seen, system=hosts.change(seen.system, kernel=kernel)), Wishes())
+    found = plan(msgspec.structs.replace(seen, system=hosts.change(seen.system, kernel=kernel)), InstallOptions())
     assert ("gcc-toolset" in step(found, "headers").by_hand) is told and step(found, "headers").actions
 
 
@@ -157,7 +160,7 @@ def test_kernels_with_headers_of_another_name() -> None:
     def headers(os_id: str, release: str, kernel: str) -> str:
         seen = bare([H100], os_id, release)
         seen = msgspec.structs.replace(seen, system=hosts.change(seen.system, kernel=kernel))
-        return words(plan(seen, Wishes()), "headers")[0]
+        return words(plan(seen, InstallOptions()), "headers")[0]
 
     assert headers("ol", "9.5", "5.15.0-302.el9uek.x86_64").endswith("kernel-uek-devel-5.15.0-302.el9uek.x86_64 kernel-headers")
     assert "kernel6.12-devel-6.12.40" in headers("amzn", "2023", "6.12.40-64.114.amzn2023.x86_64")
@@ -175,11 +178,11 @@ def test_kernels_with_headers_of_another_name() -> None:
 )
 def test_the_fabric_manager_is_for_boards_with_nvswitches(device: str, wanted: bool) -> None:
     """Fabric Manager User Guide, Supported Platforms: HGX-2 (SXM3), HGX A100, HGX H100 and what is sold in their place."""
-    found = words(plan(bare([("", device, None)] * 8, "ubuntu", "24.04"), Wishes()), "driver")
+    found = words(plan(bare([("", device, None)] * 8, "ubuntu", "24.04"), InstallOptions()), "driver")
     assert any("nvidia-fabricmanager" in line for line in found) is wanted
 
 
 def test_what_root_installs_does_not_lie_where_everybody_writes() -> None:
     for os_id, release in SYSTEMS:
-        found = plan(bare([H100] * 8, os_id, release), Wishes(extras=("container-toolkit", "cuda-toolkit", "rdma")))
+        found = plan(bare([H100] * 8, os_id, release), InstallOptions(extras=("container-toolkit", "cuda-toolkit", "rdma")))
         assert not any("/tmp" in line for line in words(found))

@@ -16,10 +16,10 @@ from torchtune_sys.knowledge.torch import release
 from torchtune_sys.model.facts.driver import DriverFacts
 from torchtune_sys.model.facts.pci import PciFacts
 from torchtune_sys.model.facts.python import PythonFacts
-from torchtune_sys.model.install import Environment, Install, Wishes
+from torchtune_sys.model.install import Installation, InstallOptions, PythonEnvironment
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, Why
-from torchtune_sys.planner.install.plan import plan
+from torchtune_sys.remediation.install.plan import plan
 
 
 def host(*devices: str, python: str = "3.12.3", glibc: str = "2.35") -> Snapshot:
@@ -43,7 +43,7 @@ def host(*devices: str, python: str = "3.12.3", glibc: str = "2.35") -> Snapshot
     )
 
 
-def chosen(found: Install) -> str:
+def chosen(found: Installation) -> str:
     check_sound(found)
     check_script(found)
     return found.wheel.local if found.wheel else ""
@@ -67,9 +67,9 @@ def test_the_table_holds_releases_that_there_are() -> None:
     ],
 )
 def test_the_newest_build_for_every_gpu(devices: tuple[str, ...], wish: str, local: str) -> None:
-    found = plan(host(*devices), Wishes(torch=wish))
+    found = plan(host(*devices), InstallOptions(torch=wish))
     assert chosen(found) == local and found.driver is None and "driver" not in keys(found) and not found.refused
-    (made,) = [action for step in found.steps for action in step.actions if isinstance(action, Environment)]
+    (made,) = [action for step in found.steps for action in step.actions if isinstance(action, PythonEnvironment)]
     assert made.index == f"https://download.pytorch.org/whl/{local.partition('+')[2]}"
     assert any("amdgpu" in note for note in found.notes) and not any("CUDA" in note for note in found.notes)
     assert f"--index-url {made.index}" in words(found, "torch")[-1]
@@ -78,14 +78,14 @@ def test_the_newest_build_for_every_gpu(devices: tuple[str, ...], wish: str, loc
 @pytest.mark.parametrize(
     ("devices", "wishes", "blocked", "says", "newest"),
     [
-        (("75a3",), Wishes(torch="2.9"), "gpu", "2.9.1+rocm6.4 holds no code for gfx950", "2.13.0+rocm7.2"),
-        (("ffff", "74a1"), Wishes(), "gpu", "no table knows the architecture of 1002:ffff", ""),
-        (("74a1",), Wishes(torch="2.14"), "build", "no ROCm build of torch 2.14 is on record", "2.13.0+rocm7.2"),
-        (("74a1",), Wishes(torch="2.9", python="3.13t"), "python", "no wheel for cp313t", ""),
-        (("74a1",), Wishes(tool="conda"), "build", "conda-forge", ""),
+        (("75a3",), InstallOptions(torch="2.9"), "gpu", "2.9.1+rocm6.4 holds no code for gfx950", "2.13.0+rocm7.2"),
+        (("ffff", "74a1"), InstallOptions(), "gpu", "no table knows the architecture of 1002:ffff", ""),
+        (("74a1",), InstallOptions(torch="2.14"), "build", "no ROCm build of torch 2.14 is on record", "2.13.0+rocm7.2"),
+        (("74a1",), InstallOptions(torch="2.9", python="3.13t"), "python", "no wheel for cp313t", ""),
+        (("74a1",), InstallOptions(tool="conda"), "build", "conda-forge", ""),
     ],
 )
-def test_what_cannot_be_had(devices: tuple[str, ...], wishes: Wishes, blocked: str, says: str, newest: str) -> None:
+def test_what_cannot_be_had(devices: tuple[str, ...], wishes: InstallOptions, blocked: str, says: str, newest: str) -> None:
     found = plan(host(*devices), wishes)
     assert chosen(found) == ""
     (refused,) = found.refused
@@ -93,19 +93,19 @@ def test_what_cannot_be_had(devices: tuple[str, ...], wishes: Wishes, blocked: s
 
 
 def test_an_old_system_is_refused_with_its_glibc() -> None:
-    (refused,) = plan(host("74a1", glibc="2.17"), Wishes()).refused
+    (refused,) = plan(host("74a1", glibc="2.17"), InstallOptions()).refused
     assert refused.blocked_by == ("glibc",) and "2.17" in refused.reason
 
 
 def test_without_a_python_the_distributions_own_comes_first() -> None:
     seen = host("74a1")
-    found = plan(msgspec.structs.replace(seen, python=Missing(Why.NOT_RECORDED, "python")), Wishes())
+    found = plan(msgspec.structs.replace(seen, python=Missing(Why.NOT_RECORDED, "python")), InstallOptions())
     assert found.wheel is not None and (found.wheel.abi, found.wheel.build) == ("cp310", "rocm7.2") and "python" in keys(found)
 
 
 def test_torch_that_is_there_stays_and_the_cpu_is_still_to_be_had() -> None:
-    assert "torch" not in keys(plan(load("typical/mi300x"), Wishes()))
-    found = plan(host("74a1"), Wishes(cpu=True))
+    assert "torch" not in keys(plan(load("typical/mi300x"), InstallOptions()))
+    found = plan(host("74a1"), InstallOptions(cpu=True))
     assert found.wheel is not None and found.wheel.build == "cpu"
 
 

@@ -12,12 +12,12 @@ import pytest
 from install_plans import B200, H100, RTX4090, SYSTEMS, V100, bare
 from test_install_interpreter import empty
 
-from torchtune_sys.model.install import Command, Install, Wishes
-from torchtune_sys.planner.install.plan import plan
-from torchtune_sys.render.commands import step_commands
+from torchtune_sys.model.install import Installation, InstallCommand, InstallOptions
+from torchtune_sys.remediation.install.plan import plan
+from torchtune_sys.render.generate.commands import step_commands
 
 CARDS = ([H100] * 8, [B200] * 8, [V100], [RTX4090])
-WISHES = (Wishes(extras=("container-toolkit", "cuda-toolkit", "jemalloc", "rdma")), Wishes(cpu=True))
+WISHES = (InstallOptions(extras=("container-toolkit", "cuda-toolkit", "jemalloc", "rdma")), InstallOptions(cpu=True))
 _PRIMARY = """<?xml version="1.0" encoding="UTF-8"?>
 <metadata xmlns="http://linux.duke.edu/metadata/common" xmlns:rpm="http://linux.duke.edu/metadata/rpm" packages="{count}">
 {packages}</metadata>
@@ -44,10 +44,10 @@ data:
 
 
 def commands(manager: str, verb: str) -> list[tuple[str, ...]]:
-    found: list[Install] = [plan(bare(here, *system), wish) for here, system, wish in product(CARDS, SYSTEMS, WISHES)]
-    found += [plan(empty(bare([H100], *system)), Wishes()) for system in SYSTEMS]
+    found: list[Installation] = [plan(bare(here, *system), wish) for here, system, wish in product(CARDS, SYSTEMS, WISHES)]
+    found += [plan(empty(bare([H100], *system)), InstallOptions()) for system in SYSTEMS]
     steps = {step for made in found for step in made.steps}
-    lines = {item.words for step in steps for item in step_commands(step) if isinstance(item, Command)}
+    lines = {item.words for step in steps for item in step_commands(step) if isinstance(item, InstallCommand)}
     return sorted(line for line in lines if line[0] == manager and verb in line)
 
 

@@ -6,22 +6,22 @@ import msgspec
 import pytest
 
 from conftest import load
-from torchtune_sys.model.actions import Environment
-from torchtune_sys.model.facts.session import Intent
-from torchtune_sys.model.job import Variable
+from torchtune_sys.model.actions import EnvironmentVariable
+from torchtune_sys.model.facts.session import Workload
+from torchtune_sys.model.job import JobVariable
 from torchtune_sys.model.rule import Evidence, Result, Rule, Severity, Verdict
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.planner.job import variables
+from torchtune_sys.remediation.plan.job import variables
 
 
-def failed(*evidence: Evidence, fix: tuple[Environment, ...] = ()) -> Result:
+def failed(*evidence: Evidence, fix: tuple[EnvironmentVariable, ...] = ()) -> Result:
     rule = Rule(
         id="some-rule", title="Bad", severity=Severity.WARNING, judge=lambda _s, _p: iter(()), family="x", doc="", fix=fix
     )
     return Result(rule=rule, verdict=Verdict.FAIL, evidence=evidence)
 
 
-def item(*fix: Environment, verdict: Verdict = Verdict.FAIL) -> Evidence:
+def item(*fix: EnvironmentVariable, verdict: Verdict = Verdict.FAIL) -> Evidence:
     return Evidence(subject="it", seen="bad", wanted="good", source="x", fix=fix, verdict=verdict)
 
 
@@ -30,19 +30,19 @@ def host() -> Snapshot:
     return load("healthy")
 
 
-def having(s: Snapshot, *, intent: Intent | None = None, **env: str) -> Snapshot:
+def having(s: Snapshot, *, intent: Workload | None = None, **env: str) -> Snapshot:
     session = msgspec.structs.replace(s.session, env={**s.session.env, **env})  # type: ignore[union-attr,dict-item,type-var]
     return msgspec.structs.replace(s, session=session, intent=intent or s.intent)
 
 
-def by_name(found: tuple[Variable, ...]) -> dict[str, Variable]:
+def by_name(found: tuple[JobVariable, ...]) -> dict[str, JobVariable]:
     names = [variable.name for variable in found]
     assert len(names) == len(set(names))
     return {variable.name: variable for variable in found}
 
 
 def test_all_that_a_failed_rule_asks_for_is_named(host: Snapshot) -> None:
-    first, second = (Environment(name=f"SOME_{word}", value="1") for word in ("A", "B"))
+    first, second = (EnvironmentVariable(name=f"SOME_{word}", value="1") for word in ("A", "B"))
     found = by_name(variables(host, [failed(item(first), item(second))]))
     assert {"SOME_A", "SOME_B"} <= set(found)
     assert found["SOME_B"].source == "some-rule"
@@ -50,42 +50,42 @@ def test_all_that_a_failed_rule_asks_for_is_named(host: Snapshot) -> None:
 
 
 def test_the_first_rule_that_asks_wins(host: Snapshot) -> None:
-    asked = [failed(item(Environment(name="SOME_A", value=value))) for value in ("1", "2")]
+    asked = [failed(item(EnvironmentVariable(name="SOME_A", value=value))) for value in ("1", "2")]
     assert by_name(variables(host, asked))["SOME_A"].value == "1"
 
 
 def test_evidence_that_passed_asks_for_nothing(host: Snapshot) -> None:
-    passed = item(Environment(name="SOME_A", value="1"), verdict=Verdict.PASS)
+    passed = item(EnvironmentVariable(name="SOME_A", value="1"), verdict=Verdict.PASS)
     assert "SOME_A" not in by_name(variables(host, [failed(passed, item())]))
 
 
 def test_only_what_is_set_is_unset(host: Snapshot) -> None:
-    asked = [failed(item(), fix=(Environment(name="NCCL_P2P_DISABLE", value=None),))]
+    asked = [failed(item(), fix=(EnvironmentVariable(name="NCCL_P2P_DISABLE", value=None),))]
     assert "NCCL_P2P_DISABLE" not in by_name(variables(host, asked))
     assert by_name(variables(having(host, NCCL_P2P_DISABLE="1"), asked))["NCCL_P2P_DISABLE"].value is None
 
 
 def test_places_that_only_a_person_knows_are_examples(host: Snapshot) -> None:
-    asked = [failed(item(Environment(name="HF_HOME", value="/local/disk/huggingface")))]
+    asked = [failed(item(EnvironmentVariable(name="HF_HOME", value="/local/disk/huggingface")))]
     assert not by_name(variables(host, asked))["HF_HOME"].sure
 
 
 @pytest.mark.parametrize(("ranks", "workers", "threads"), [(8, 0, "4"), (8, 2, "2"), (1, 0, "32"), (64, 4, "1")])
 def test_threads_are_the_cores_of_a_rank_without_its_workers(host: Snapshot, ranks: int, workers: int, threads: str) -> None:
     """32 cores, 64 CPUs."""
-    asked = having(host, intent=Intent(ranks=ranks, workers=workers))
+    asked = having(host, intent=Workload(ranks=ranks, workers=workers))
     assert by_name(variables(asked, []))["OMP_NUM_THREADS"].value == threads
 
 
 def test_threads_count_the_cores_that_the_session_may_use() -> None:
     """Eight CPUs are four cores here."""
     seen = load("healthy", answers={"affinity": "0-3,32-35"})
-    assert by_name(variables(having(seen, intent=Intent(ranks=1)), []))["OMP_NUM_THREADS"].value == "4"
+    assert by_name(variables(having(seen, intent=Workload(ranks=1)), []))["OMP_NUM_THREADS"].value == "4"
 
 
 @pytest.mark.parametrize("chosen", ["env", "option"])
 def test_threads_that_somebody_chose_stay(host: Snapshot, chosen: str) -> None:
-    s = having(host, OMP_NUM_THREADS="3") if chosen == "env" else having(host, intent=Intent(ranks=8, threads=3))
+    s = having(host, OMP_NUM_THREADS="3") if chosen == "env" else having(host, intent=Workload(ranks=8, threads=3))
     assert "OMP_NUM_THREADS" not in by_name(variables(s, []))
 
 
@@ -98,7 +98,7 @@ def test_allocators_are_for_a_person_to_choose_where_there_are_gpus(host: Snapsh
 
 
 def test_interfaces_are_left_to_the_libraries_where_their_choice_is_good(host: Snapshot) -> None:
-    several = having(host, intent=Intent(ranks=8, nodes=4))
+    several = having(host, intent=Workload(ranks=8, nodes=4))
     assert not {"NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"} & set(by_name(variables(several, [])))
 
 

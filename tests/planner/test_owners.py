@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from simulate import Seen, recording
 
-from torchtune_sys.host.questions import UNAME
-from torchtune_sys.model.plan import Command, Plan
+from torchtune_sys.host.queries import UNAME
+from torchtune_sys.model.plan import CommandStep, Plan
 from torchtune_sys.rules import by_id
 
 OWNERS: dict[str, tuple[dict[str, Any], str, dict[str, str]]] = {
@@ -131,7 +131,7 @@ def test_what_the_next_boot_has_already_is_not_taken_away_by_undo(arguments: tup
 def test_on_rpm_ostree_arguments_go_by_its_tool() -> None:
     """There /etc may be written; only the boot loader belongs to the image."""
     plan = planned("iommu-translates-gpu-traffic.fail", {"files": {"/run/ostree-booted": "", "/usr/bin/grubby": ""}})
-    steps = [step for change in plan.changes for step in change.steps if isinstance(step, Command)]
+    steps = [step for change in plan.changes for step in change.steps if isinstance(step, CommandStep)]
     assert [(step.argv[:2], step.undo[2].startswith("--delete-if-present=")) for step in steps] == [
         (("rpm-ostree", "kargs"), True)
     ]

@@ -10,9 +10,9 @@ from seats import NOT_LOOKED, broken, gpus, machine
 
 from torchtune_sys.model.cpuset import CpuSet
 from torchtune_sys.model.values import Unknown
-from torchtune_sys.planner.nics import natural
-from torchtune_sys.planner.placement import kept, seating
-from torchtune_sys.planner.visible import visible
+from torchtune_sys.remediation.placement.assign import kept, seating
+from torchtune_sys.remediation.placement.gpus import visible
+from torchtune_sys.remediation.placement.nics import natural
 
 DGX = ((32, 1024), (32, 1024))
 EIGHT = gpus(0, 0, 0, 0, 1, 1, 1, 1)

@@ -8,10 +8,10 @@ from seats import NOT_LOOKED, broken, gpus, machine
 
 from torchtune_sys.model.cpuset import CpuSet
 from torchtune_sys.model.facts.gpu import Gpu, GpuFacts
-from torchtune_sys.model.placement import Board
+from torchtune_sys.model.placement import GpuDevice
 from torchtune_sys.model.values import Missing, Why
-from torchtune_sys.planner.placement import kept, seating
-from torchtune_sys.planner.visible import on_bus, visible
+from torchtune_sys.remediation.placement.assign import kept, seating
+from torchtune_sys.remediation.placement.gpus import on_bus, visible
 
 DGX = ((32, 1024), (32, 1024))
 EIGHT = gpus(0, 0, 0, 0, 1, 1, 1, 1)
@@ -82,7 +82,10 @@ def test_an_instance_of_the_only_gpu_is_a_part_of_that() -> None:
 
 def test_gpus_of_several_models() -> None:
     s, _ = machine(DGX, gpus(0, 1))
-    boards = (Board(address="0000:10:00.0", name="T4", uuid="GPU-1"), Board(address="0000:11:00.0", name="A100", uuid="GPU-2"))
+    boards = (
+        GpuDevice(address="0000:10:00.0", name="T4", uuid="GPU-1"),
+        GpuDevice(address="0000:11:00.0", name="A100", uuid="GPU-2"),
+    )
     unordered = visible(s, boards)
     assert unordered.addresses == ("", "")
     assert "CUDA_DEVICE_ORDER" in unordered.note

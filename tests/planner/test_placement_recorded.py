@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import os
 import xml.etree.ElementTree as ET
 from collections import Counter
 from collections.abc import Callable
@@ -16,37 +15,37 @@ import numactl_there
 import pytest
 from seats import broken, built, gpus, machine
 
+import elsewhere
 import platforms
 import platforms_more
-from conftest import HOSTS
+from conftest import HOSTS, exhaustive
 from platforms_troubled import TROUBLED
 from torchtune_sys import engine
 from torchtune_sys.host.base import Host
-from torchtune_sys.host.open import open_host
+from torchtune_sys.host.input.opening import open_host
 from torchtune_sys.host.recorded import RecordedHost, load_recording
 from torchtune_sys.model.cpuset import CpuSet
-from torchtune_sys.model.facts.session import Intent
-from torchtune_sys.model.placement import Room, Seating
+from torchtune_sys.model.facts.session import Workload
+from torchtune_sys.model.placement import Placement, PlacementFacts
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, known
-from torchtune_sys.planner.placement import seating
-from torchtune_sys.probes import room
-from torchtune_sys.render.placement import command
+from torchtune_sys.probes.plan_context import placement
+from torchtune_sys.remediation.placement.assign import seating
+from torchtune_sys.render.generate.placement import command
 
-TREES = Path(os.environ.get("TORCHTUNE_SYS_HOSTS_DIR") or Path(__file__).resolve().parents[3] / "shared" / "hosts")
 FAMILIES = ("session", "cpu", "numa", "pci", "gpu")
-Look = tuple[Snapshot, Room, int | None]
+Look = tuple[Snapshot, PlacementFacts, int | None]
 """And the ranks that the host is for."""
 
 
-def looked(host: Host, intent: Intent) -> Look:
-    return engine.Look(host, intent, only=FAMILIES).end(20), room.probe(host), intent.ranks
+def looked(host: Host, intent: Workload) -> Look:
+    return engine.Look(host, intent, only=FAMILIES).end(20), placement.probe(host), intent.ranks
 
 
 def recorded(name: str, recording: dict[str, object]) -> Look:
     intent = recording.get("intent", {})
     assert isinstance(intent, dict)
-    return looked(RecordedHost(recording, name), Intent(ranks=intent.get("ranks")))
+    return looked(RecordedHost(recording, name), Workload(ranks=intent.get("ranks")))
 
 
 def topology(path: Path) -> Look:
@@ -97,8 +96,9 @@ SHAPES: dict[str, Callable[[], Look]] = {
 }
 MADE = {**platforms.PLATFORMS, **platforms_more.MORE, **TROUBLED}
 RECORDED = ("healthy", *(f"typical/{path.stem}" for path in sorted((HOSTS / "typical").glob("*.json"))))
-REAL = sorted((*TREES.glob("hwloc/*.tar.bz2"), *TREES.glob("ghw/*.tar.gz"), *TREES.glob("nccl-topo/*/topology/*-topo.xml")))
-NAMES = [*SHAPES, *MADE, *RECORDED, *(str(path.relative_to(TREES)) for path in REAL)]
+PATTERNS = ("hwloc/*.tar.bz2", "ghw/*.tar.gz", "nccl-topo/*/topology/*-topo.xml")
+REAL = elsewhere.all_recorded_elsewhere(*PATTERNS)
+NAMES = [*SHAPES, *MADE, *RECORDED, *(str(path.relative_to(elsewhere.FOLDER)) for path in REAL)]
 
 
 @cache
@@ -110,12 +110,12 @@ def look(name: str) -> Look:
     if name in RECORDED:
         return recorded(name, load_recording(str(HOSTS / f"{name}.json")))
     if name.endswith(".xml"):
-        return topology(TREES / name)
-    return looked(open_host(str(TREES / name)), Intent())
+        return topology(elsewhere.FOLDER / name)
+    return looked(open_host(str(elsewhere.FOLDER / name)), Workload())
 
 
 @cache
-def placed(name: str) -> dict[int | None, Seating] | None:
+def placed(name: str) -> dict[int | None, Placement] | None:
     """For as many ranks as the host is for (None: one for each GPU), and for one to nine. None where CPUs are not known."""
     s, place, ranks = look(name)
     if isinstance(s.cpu, Missing) or not known(s.cpu.online, CpuSet()):
@@ -134,7 +134,7 @@ def test_seats_are_allowed_disjoint_and_near(name: str) -> None:
 
 
 @pytest.mark.skipif(numactl_there.missing() != "", reason=numactl_there.missing())
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [*SHAPES, *exhaustive(*NAMES[len(SHAPES) :])])
 def test_the_real_numactl_takes_them(tmp_path: Path, name: str) -> None:
     found = placed(name)
     if found is None:
@@ -184,6 +184,5 @@ def test_the_table() -> None:
 
 
 def test_recordings_of_others_are_here() -> None:
-    if not TREES.is_dir():
-        pytest.skip(f"no recorded hosts in {TREES} (set TORCHTUNE_SYS_HOSTS_DIR)")
+    elsewhere.recorded_elsewhere("hwloc")
     assert len(REAL) > 20

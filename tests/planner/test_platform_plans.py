@@ -14,11 +14,11 @@ import platforms_more
 from machines_libraries import with_libraries
 from platforms_troubled import TROUBLED
 from torchtune_sys.model.plan import Plan
-from torchtune_sys.planner import wishes
+from torchtune_sys.remediation.plan import change_requests
 from torchtune_sys.render import as_json
 from torchtune_sys.render import plan as shown
+from torchtune_sys.render.generate.script import script
 from torchtune_sys.render.layout import Style
-from torchtune_sys.render.script import script
 
 PLATFORMS = {**platforms.PLATFORMS, **platforms_more.MORE, **TROUBLED}
 
@@ -43,7 +43,7 @@ def test_every_output_takes_the_plan(name: str) -> None:
 def test_every_wish_is_planned_or_refused_with_a_way(name: str) -> None:
     plan, results = seen(name).plan, seen(name).results
     told = {change.key for change in (*plan.changes, *plan.waiting)} | {refusal.key for refusal in plan.refused}
-    assert told <= {wishes.key(wish.action) for wish in wishes.asked(results)}
+    assert told <= {change_requests.key(wish.action) for wish in change_requests.asked(results)}
     assert all(refusal.reason and refusal.way for refusal in plan.refused)
     assert {step.path for change in plan.changes for step in change.steps if hasattr(step, "key")} == {f.path for f in plan.files}
 

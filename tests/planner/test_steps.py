@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 
 from conftest import load
 from torchtune_sys.model.actions import Limit, Sysctl, SysfsWrite
-from torchtune_sys.model.ground import Ground
-from torchtune_sys.model.plan import Change, Line, Refusal, Value
+from torchtune_sys.model.plan import Change, FileLine, Refusal, Value
+from torchtune_sys.model.plan_context import PlanContext
 from torchtune_sys.model.target import AtLeast, AtMost, Exactly, OneOf, Target, met
-from torchtune_sys.planner import steps, wishes
+from torchtune_sys.remediation.plan import change_requests, steps
 
 SEEN = load("healthy")
 NUMBERS = st.integers(-5, 50)
@@ -33,12 +33,12 @@ def satisfied(target: Target, value: str) -> bool:
 @given(TARGETS, TARGETS, NUMBERS.map(str) | WORDS)
 def test_where_targets_meet_both_are_satisfied(one: Target, other: Target, value: str) -> None:
     """And where they do not, no value satisfies both."""
-    both = wishes.meet(one, other)
+    both = change_requests.meet(one, other)
     if both is None:
         assert not (satisfied(one, value) and satisfied(other, value))
     elif satisfied(both, value):
         assert satisfied(one, value) and satisfied(other, value)
-    assert (both is None) == (wishes.meet(other, one) is None)
+    assert (both is None) == (change_requests.meet(other, one) is None)
 
 
 @given(st.one_of(NUMBERS.map(AtLeast), NUMBERS.map(AtMost)), st.lists(NUMBERS, min_size=1, max_size=3))
@@ -55,9 +55,9 @@ def test_limits_in_kib_are_never_lowered(present: int, wanted: int) -> None:
     assert steps._limit_word("nofile", present) == str(present)
 
 
-def planned(action: SysfsWrite | Sysctl | Limit, ground: Ground) -> Change | Refusal | None:
-    wish = wishes.Wish(rule="a-rule", why="A test", seen="", wanted="", action=action)
-    return steps.change(SEEN, ground, next(iter(wishes.grouped([wish]))))
+def planned(action: SysfsWrite | Sysctl | Limit, ground: PlanContext) -> Change | Refusal | None:
+    wish = change_requests.ChangeRequest(rule="a-rule", why="A test", seen="", wanted="", action=action)
+    return steps.change(SEEN, ground, next(iter(change_requests.grouped([wish]))))
 
 
 PATTERN = "/sys/made/up*/depth"
@@ -65,7 +65,7 @@ PATTERN = "/sys/made/up*/depth"
 
 def written(values: dict[str, str], target: Target) -> list[tuple[str, str, bool]]:
     there = {f"/sys/made/{name}/depth": value for name, value in values.items()}
-    made = planned(SysfsWrite(path=PATTERN, target=target), Ground(values={PATTERN: dict(there)}))
+    made = planned(SysfsWrite(path=PATTERN, target=target), PlanContext(values={PATTERN: dict(there)}))
     assert made is None or isinstance(made, Change)
     return [(step.path, step.value, step.is_pattern) for step in made.steps if isinstance(step, Value)] if made else []
 
@@ -80,33 +80,35 @@ def test_of_a_pattern_what_is_better_already_is_left() -> None:
     assert written({"up0": "64", "up1": "4096"}, AtLeast(128)) == [("/sys/made/up0/depth", "128", False)]
     made = planned(
         SysfsWrite(path=PATTERN, target=AtLeast(128)),
-        Ground(values={PATTERN: {"/sys/made/up0/depth": "64", "/sys/made/up1/depth": "4096"}}),
+        PlanContext(values={PATTERN: {"/sys/made/up0/depth": "64", "/sys/made/up1/depth": "4096"}}),
     )
     assert isinstance(made, Change)
-    assert [step.text for step in made.steps if isinstance(step, Line)] == ["w /sys/made/up0/depth - - - - 128"]
+    assert [step.text for step in made.steps if isinstance(step, FileLine)] == ["w /sys/made/up0/depth - - - - 128"]
 
 
 def test_a_word_that_is_not_offered_is_refused() -> None:
     path = "/sys/block/nvme0n1/queue/scheduler"
-    made = planned(SysfsWrite(path=path, target=Exactly("none")), Ground(values={path: {path: "[mq-deadline] kyber"}}))
+    made = planned(SysfsWrite(path=path, target=Exactly("none")), PlanContext(values={path: {path: "[mq-deadline] kyber"}}))
     assert isinstance(made, Refusal) and made.reason == f"{path} offers mq-deadline kyber, not none"
 
 
 def test_a_key_that_the_kernel_lacks_is_refused() -> None:
-    made = planned(Sysctl(key="vm.no_such_key", target=Exactly("0")), Ground())
+    made = planned(Sysctl(key="vm.no_such_key", target=Exactly("0")), PlanContext())
     assert isinstance(made, Refusal) and made.reason == "this kernel has no vm.no_such_key"
 
 
 def test_two_rules_that_want_different_values_are_refused_with_both_reasons() -> None:
     found = [
-        wishes.Wish(rule=f"rule-{value}", why="", seen="", wanted="", action=Sysctl(key="vm.swappiness", target=Exactly(value)))
+        change_requests.ChangeRequest(
+            rule=f"rule-{value}", why="", seen="", wanted="", action=Sysctl(key="vm.swappiness", target=Exactly(value))
+        )
         for value in ("0", "1")
     ]
-    group = next(iter(wishes.grouped(found)))
+    group = next(iter(change_requests.grouped(found)))
     assert group.merged == "rule-0 wants set sysctl vm.swappiness to 0, rule-1 wants set sysctl vm.swappiness to 1"
 
 
 @given(st.integers(0, 30), st.integers(0, 30))
 def test_order_of_rules_does_not_matter(one: int, other: int) -> None:
     assume(one != other)
-    assert wishes.meet(AtLeast(one), AtLeast(other)) == AtLeast(max(one, other))
+    assert change_requests.meet(AtLeast(one), AtLeast(other)) == AtLeast(max(one, other))

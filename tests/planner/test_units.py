@@ -6,12 +6,12 @@ import msgspec
 import pytest
 from simulate import Seen, recording
 
-from torchtune_sys import planner
 from torchtune_sys.model.actions import Service, Sysctl
 from torchtune_sys.model.plan import Plan, Unit
 from torchtune_sys.model.target import Exactly
-from torchtune_sys.planner import steps
-from torchtune_sys.probes import ground
+from torchtune_sys.probes.plan_context import probe as ground
+from torchtune_sys.remediation import plan as planner
+from torchtune_sys.remediation.plan import steps
 from torchtune_sys.rules import by_id
 
 RULE = "clock-not-synchronised"

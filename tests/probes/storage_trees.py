@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from torchtune_sys.host.recorded import RecordedHost
-from torchtune_sys.model.facts.session import Intent
-from torchtune_sys.model.facts.storage import Place, StorageFacts
-from torchtune_sys.probes import storage
+from torchtune_sys.model.facts.session import Workload
+from torchtune_sys.model.facts.storage import StorageFacts, StoragePath
+from torchtune_sys.probes.storage import probe as storage
 
 ATA = "/sys/devices/pci0000:00/0000:00:17.0/ata1/host0/target0:0:0/0:0:0:0/block/sda"
 NVME = "/sys/devices/pci0000:00/0000:01:00.0/nvme/nvme0/nvme0n1"
@@ -43,9 +43,9 @@ class Tree:
     def probe(self, *data: str, **more: Any) -> StorageFacts:
         self.files["/proc/self/mountinfo"] = self.mounts
         sections = {"files": self.files, "links": self.links, "dirs": self.dirs, "spaces": self.spaces, "answers": self.answers}
-        return storage.probe(RecordedHost({**sections, **more}, "test"), Intent(data=data))
+        return storage.probe(RecordedHost({**sections, **more}, "test"), Workload(data=data))
 
-    def place(self, path: str) -> Place:
+    def place(self, path: str) -> StoragePath:
         return self.probe(path).places[0]
 
 

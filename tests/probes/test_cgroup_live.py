@@ -15,9 +15,9 @@ LOOK = """
 import sys
 open(sys.argv[1], "w").write("0")
 from torchtune_sys.host.live import LiveHost
-from torchtune_sys.model.facts.session import Intent
-from torchtune_sys.probes import cpu
-facts = cpu.probe(LiveHost(), Intent())
+from torchtune_sys.model.facts.session import Workload
+from torchtune_sys.probes.cpu import probe as cpu
+facts = cpu.probe(LiveHost(), Workload())
 print(facts.quota, facts.quota_source, facts.effective)
 """
 

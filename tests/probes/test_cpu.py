@@ -13,9 +13,11 @@ from hypothesis import strategies as st
 from torchtune_sys.host.recorded import RecordedHost
 from torchtune_sys.model.cpuset import CpuSet
 from torchtune_sys.model.facts.cpu import CpuFacts
-from torchtune_sys.model.facts.session import Intent
+from torchtune_sys.model.facts.session import Workload
 from torchtune_sys.model.values import Missing, Why
-from torchtune_sys.probes import cpu, cpufreq, cpuinfo, cpumask, topology
+from torchtune_sys.probes import cpumask, topology
+from torchtune_sys.probes.cpu import cpuinfo, frequency
+from torchtune_sys.probes.cpu import probe as cpu
 
 CPUS = "/sys/devices/system/cpu"
 CGROUP = "/sys/fs/cgroup"
@@ -27,7 +29,7 @@ def host(files: dict[str, Any], **answers: Any) -> RecordedHost:
 
 
 def probe(files: dict[str, Any], **answers: Any) -> CpuFacts:
-    return cpu.probe(host(files, **answers), Intent())
+    return cpu.probe(host(files, **answers), Workload())
 
 
 def cores(name: str, *lists: str) -> dict[str, str]:
@@ -181,14 +183,14 @@ def test_policies_of_many_cpus_and_of_old_kernels() -> None:
         f"{CPUS}/cpufreq/policy0/affected_cpus": "0 1\n",
         f"{CPUS}/cpufreq/policy2/affected_cpus": "2 3\n",
     }
-    found = cpufreq.policies(host(shared), CpuSet(range(4)))
+    found = frequency.policies(host(shared), CpuSet(range(4)))
     assert not isinstance(found, Missing) and [str(policy.cpus) for policy in found] == ["0-1", "2-3"]
     old = {
         f"{CPUS}/cpu{n}/cpufreq/{name}": text
         for n in (0, 1)
         for name, text in (("scaling_driver", "x"), ("affected_cpus", "0 1"))
     }
-    found = cpufreq.policies(host(old), CpuSet((0, 1)))
+    found = frequency.policies(host(old), CpuSet((0, 1)))
     assert not isinstance(found, Missing) and len(found) == 1
 
 
@@ -196,7 +198,7 @@ def test_policies_of_many_cpus_and_of_old_kernels() -> None:
     ("intel_pstate/no_turbo", "0", True), ("intel_pstate/no_turbo", "1", False), ("cpufreq/boost", "1", True), ("cpufreq/boost", "0", False),
 ])  # fmt: skip
 def test_boost(path: str, text: str, expected: bool) -> None:
-    assert cpufreq.boost(host({f"{CPUS}/{path}": text})) is expected
+    assert frequency.boost(host({f"{CPUS}/{path}": text})) is expected
 
 
 @pytest.mark.parametrize(
@@ -215,7 +217,7 @@ def test_a_boost_switch_of_processors_without_boost(driver: str, highest: Any, b
         files[f"{CPUS}/cpufreq/policy{cpu_}/scaling_driver"] = f"{driver}\n"
         files |= {f"{CPUS}/cpu{cpu_}/acpi_cppc/highest_perf": most, f"{CPUS}/cpu{cpu_}/acpi_cppc/nominal_perf": most}
     files[f"{CPUS}/cpu15/acpi_cppc/nominal_perf"] = "150\n"
-    found = cpufreq.boost(host(files))
+    found = frequency.boost(host(files))
     assert found.why is Why.ABSENT if isinstance(found, Missing) else found is boost
 
 

@@ -9,18 +9,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conftest import HOSTS
-from torchtune_sys.host.fabric_manager_log import parse_fabric_manager_log
+from torchtune_sys.formats.fabric_manager_log import parse_fabric_manager_log
 from torchtune_sys.host.recorded import RecordedHost, load_recording, merged
 from torchtune_sys.model.facts.driver import DriverFacts
-from torchtune_sys.model.facts.session import Intent
+from torchtune_sys.model.facts.session import Workload
 from torchtune_sys.model.values import Missing, Why
-from torchtune_sys.probes import driver, driver_files, gpu
+from torchtune_sys.probes.driver import files as driver_files
+from torchtune_sys.probes.driver import probe as driver
+from torchtune_sys.probes.gpu import probe as gpu
 
 HEALTHY = load_recording(str(HOSTS / "healthy.json"))
 
 
 def probe(**overlay: Any) -> DriverFacts:
-    return driver.probe(RecordedHost(merged(HEALTHY, overlay), "test"), Intent())
+    return driver.probe(RecordedHost(merged(HEALTHY, overlay), "test"), Workload())
 
 
 @pytest.mark.parametrize(
@@ -45,14 +47,14 @@ def test_the_last_start_in_the_fabric_managers_log_counts() -> None:
 
 def test_a_machine_without_gpu_looks_no_further() -> None:
     host = RecordedHost({"dirs": {"/sys/bus/pci/devices": []}, "files": {"/proc/modules": "ext4 1 0 - Live 0x0\n"}}, "test")
-    found = driver.probe(host, Intent())
+    found = driver.probe(host, Workload())
     assert (found.nvidia_devices, found.module_loaded, found.nvswitches) == ((), False, 0)
     sign = gpu.find_sign(host)
     assert isinstance(sign, Missing) and sign.why is Why.ABSENT
 
 
 def test_absence_in_a_partial_recording_is_not_absence() -> None:
-    found = driver.probe(RecordedHost({"complete": False}, "test"), Intent())
+    found = driver.probe(RecordedHost({"complete": False}, "test"), Workload())
     for fact in (found.nvidia_devices, found.module_loaded, found.nouveau_loaded):
         assert isinstance(fact, Missing) and fact.why is Why.NOT_RECORDED
     sign = gpu.find_sign(RecordedHost({"complete": False}, "test"))
@@ -78,7 +80,7 @@ def test_a_function_without_its_class_or_vendor_may_be_a_gpu(
     place = "/sys/bus/pci/devices"
     recording = {"complete": False, "dirs": {place: ["0004:04:00.0"]}}
     recording["files"] = {f"{place}/0004:04:00.0/{name}": text for name, text in files.items()}
-    found = driver.probe(RecordedHost(recording, "test"), Intent())
+    found = driver.probe(RecordedHost(recording, "test"), Workload())
     for fact, expected in ((found.nvidia_devices, gpus), (found.amd_devices, ())):
         assert fact.why is why if isinstance(fact, Missing) else (fact, why) == (expected, None)
 
@@ -86,7 +88,7 @@ def test_a_function_without_its_class_or_vendor_may_be_a_gpu(
 def test_the_drivers_list_stands_for_a_vendor_that_was_not_recorded() -> None:
     files = {"/sys/bus/pci/devices/0004:04:00.0/class": "0x030200\n", "/proc/driver/nvidia/gpus/0004:04:00.0/numa_status": "x"}
     host = RecordedHost({"complete": False, "dirs": {"/sys/bus/pci/devices": ["0004:04:00.0"]}, "files": files}, "test")
-    assert driver.probe(host, Intent()).nvidia_devices == ("0004:04:00.0",)
+    assert driver.probe(host, Workload()).nvidia_devices == ("0004:04:00.0",)
 
 
 def test_libraries_in_the_loaders_order() -> None:
@@ -156,7 +158,7 @@ def test_hostile_files_do_not_raise(bad: Any, path: str) -> None:
 )
 def test_hostile_nvml_answers_are_missing_facts(answer: Any) -> None:
     recording = {**HEALTHY, "answers": {**HEALTHY["answers"], "nvml": answer}}
-    found = gpu.probe(RecordedHost(recording, "test"), Intent())
+    found = gpu.probe(RecordedHost(recording, "test"), Workload())
     assert isinstance(found.devices, Missing)
     assert found.devices.why in (Why.UNPARSED, Why.TIMEOUT)
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from torchtune_sys.host.recorded import RecordedHost
-from torchtune_sys.model.facts.session import Intent
+from torchtune_sys.model.facts.session import Workload
 from torchtune_sys.model.values import Missing, Why
-from torchtune_sys.probes import gpu
+from torchtune_sys.probes.gpu import probe as gpu
 
 BOUND = "/sys/bus/pci/drivers/nvidia"
 
@@ -32,7 +32,7 @@ def host(status: str) -> RecordedHost:
     [("suspended", False, False), ("suspended", True, True), ("active", False, True), ("", False, True)],
 )
 def test_a_sleeping_gpu_is_not_woken_without_live(status: str, live: bool, asked: bool) -> None:
-    found = gpu.probe(host(status), Intent(live=live))
+    found = gpu.probe(host(status), Workload(live=live))
     if asked:
         assert found.driver_version == "580.95.05"
     else:

@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conftest import judge, load
-from torchtune_sys.host.smbios import memory_devices
+from torchtune_sys.formats.smbios import memory_devices
 from torchtune_sys.model.rule import Verdict
 from torchtune_sys.model.values import Missing, Why
-from torchtune_sys.probes.hardware import parse_tracking
+from torchtune_sys.probes.hardware.probe import parse_tracking
 
 ANY = st.one_of(st.binary(max_size=300), st.binary(max_size=60).map(lambda tail: bytes((17, 0x5C)) + tail * 3 + b"\0\0"))
 
@@ -116,7 +116,8 @@ def test_an_uncorrected_error_is_told_once() -> None:
     logged = load("memory-uncorrected-errors.fail")
     told = judge(msgspec.structs.replace(both, kernel=logged.kernel))
     assert told["memory-uncorrected-errors"].verdict is Verdict.FAIL
-    assert told["memory-uncorrected-counted"].verdict is Verdict.NA
+    assert told["memory-uncorrected-counted"].verdict is not Verdict.FAIL
+    assert "see memory-uncorrected-errors" in [item.wanted for item in told["memory-uncorrected-counted"].evidence]
 
 
 def test_the_clock_is_a_warning_only_among_several_hosts() -> None:
@@ -201,7 +202,8 @@ def test_channels_by_count_by_name_and_by_controller() -> None:
 def test_missing_modules_are_told_of_once() -> None:
     results = judge(load("healthy", answers=_memory(*range(15))))
     assert results["memory-channels-empty"].verdict is Verdict.FAIL
-    assert results["memory-modules-uneven"].verdict is Verdict.PASS
+    assert results["memory-modules-uneven"].verdict is Verdict.NA
+    assert results["memory-modules-uneven"].note == "memory-channels-empty tells of it"
 
 
 def test_soldered_memory_has_no_empty_channels() -> None:

@@ -1,31 +1,28 @@
 """On recorded machines of other projects the NUMA nodes agree with what hwloc's own test suite expects.
 
 ``hwloc_expected`` is an independent reader of that expected output (``lstopo --of console -v`` or XML): it shares no code with the
-probes. The recordings are data of open-mpi/hwloc and jaypipes/ghw; set TORCHTUNE_SYS_HOSTS_DIR to where they lie.
+probes.
 """
 
 from __future__ import annotations
 
-import os
 import re
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import pytest
 
-from torchtune_sys.host.open import open_host
+from elsewhere import all_recorded_elsewhere, each_recorded_elsewhere, recorded_elsewhere
+from torchtune_sys.host.input.opening import open_host
 from torchtune_sys.model.cpuset import CpuSet
 from torchtune_sys.model.facts.cpu import CpuFacts
 from torchtune_sys.model.facts.numa import NumaFacts
-from torchtune_sys.model.facts.session import Intent
+from torchtune_sys.model.facts.session import Workload
 from torchtune_sys.model.values import Missing
-from torchtune_sys.probes import cpu, numa
+from torchtune_sys.probes.cpu import probe as cpu
+from torchtune_sys.probes.numa import probe as numa
 
-HOSTS = Path(os.environ.get("TORCHTUNE_SYS_HOSTS_DIR") or Path(__file__).resolve().parents[3] / "shared/hosts")
-HWLOC = sorted(HOSTS.glob("hwloc/*.tar.bz2"))
-GHW = sorted(HOSTS.glob("ghw/*.tar.gz"))
-
-pytestmark = pytest.mark.skipif(not HWLOC, reason=f"no recorded machines in {HOSTS}/hwloc (set TORCHTUNE_SYS_HOSTS_DIR)")
+HWLOC, GHW = "hwloc/*.tar.bz2", "ghw/*.tar.gz"
 
 RESTRICTED = {
     "16amd64-8n2c-cpusets": "hwloc leaves out what the recording's cpuset forbids",
@@ -134,14 +131,14 @@ def bits(mask: str) -> set[int]:
 
 def probed(path: Path) -> tuple[NumaFacts, CpuFacts]:
     host = open_host(str(path))
-    return numa.probe(host, Intent()), cpu.probe(host, Intent())
+    return numa.probe(host, Workload()), cpu.probe(host, Workload())
 
 
 def name_of(path: Path) -> str:
     return path.name.removesuffix(".tar.bz2").removesuffix(".tar.gz")
 
 
-@pytest.mark.parametrize("path", HWLOC, ids=name_of)
+@pytest.mark.parametrize("path", each_recorded_elsewhere(HWLOC), ids=name_of)
 def test_numa_nodes_agree_with_hwloc(path: Path) -> None:
     name = name_of(path)
     expected, _ = hwloc_expected(path)
@@ -177,7 +174,7 @@ def test_numa_nodes_agree_with_hwloc(path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("path", HWLOC, ids=name_of)
+@pytest.mark.parametrize("path", each_recorded_elsewhere(HWLOC), ids=name_of)
 def test_sockets_and_cores_agree_with_hwloc(path: Path) -> None:
     name = name_of(path)
     _, counts = hwloc_expected(path)
@@ -194,11 +191,11 @@ def test_sockets_and_cores_agree_with_hwloc(path: Path) -> None:
     assert processors.cores == (counts["Core"] // 2 if name in OTHER_CORES else counts["Core"])
 
 
-@pytest.mark.parametrize("path", GHW, ids=name_of)
+@pytest.mark.parametrize("path", each_recorded_elsewhere(GHW), ids=name_of)
 def test_snapshots_of_ghw_agree_with_their_own_node_links(path: Path) -> None:
     """ghw ships no expected output: the directories' cpuN links are another place where the kernel says the same."""
     host = open_host(str(path))
-    facts = numa.probe(host, Intent())
+    facts = numa.probe(host, Workload())
     assert not isinstance(facts.nodes, Missing)
     for node in facts.nodes:
         names = host.names(f"/sys/devices/system/node/node{node.id}")
@@ -207,6 +204,11 @@ def test_snapshots_of_ghw_agree_with_their_own_node_links(path: Path) -> None:
         states = {number: host.word(f"/sys/devices/system/cpu/cpu{number}/online") for number in linked}
         assert set(node.cpus) == {number for number, state in states.items() if state != "0"}
     print(f"{name_of(path)}: {len(facts.nodes)} nodes, CPUs {[str(node.cpus) for node in facts.nodes]}")
+
+
+def test_machines_were_compared() -> None:
+    recorded_elsewhere("hwloc")
+    assert len(all_recorded_elsewhere(HWLOC)) > 20 and all_recorded_elsewhere(GHW)
 
 
 def test_the_reader_of_console_output_notices_what_it_should() -> None:

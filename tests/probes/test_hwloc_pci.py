@@ -7,23 +7,20 @@ class, and vendor:device where the tree holds them (hwloc prints 0000:0000 where
 from __future__ import annotations
 
 import functools
-import os
 import re
 from pathlib import Path
 
 import pytest
 
+from elsewhere import all_recorded_elsewhere, each_recorded_elsewhere, recorded_elsewhere
 from torchtune_sys.host.base import Host
-from torchtune_sys.host.open import open_host
+from torchtune_sys.host.input.opening import open_host
 from torchtune_sys.model.facts.pci import PciDevice
-from torchtune_sys.model.facts.session import Intent
+from torchtune_sys.model.facts.session import Workload
 from torchtune_sys.model.values import Missing
-from torchtune_sys.probes import pci
+from torchtune_sys.probes.pci import probe as pci
 
-HOSTS = Path(os.environ.get("TORCHTUNE_SYS_HOSTS_DIR", Path(__file__).parents[3] / "shared/hosts"))
-TARBALLS = sorted(HOSTS.glob("hwloc/*.tar.*")) + sorted(HOSTS.glob("ghw/*.tar.*"))
-if not TARBALLS:
-    pytest.skip("no recorded machines: set TORCHTUNE_SYS_HOSTS_DIR", allow_module_level=True)
+PATTERNS = ("hwloc/*.tar.*", "ghw/*.tar.*")
 
 _CONSOLE = re.compile(r"PCI L#\d+ \(busid=([0-9a-f]+:[0-9a-f:.]+) id=([0-9a-f]{4}):([0-9a-f]{4}) class=([0-9a-f]{4})")
 _XML = re.compile(r'pci_busid="([^"]+)" pci_type="([0-9a-f]{4}) \[([0-9a-f]{4}):([0-9a-f]{4})\]')
@@ -35,7 +32,7 @@ def machine(path: Path) -> Host:
 
 
 def found(path: Path) -> dict[str, PciDevice]:
-    devices = pci.probe(machine(path), Intent()).devices
+    devices = pci.probe(machine(path), Workload()).devices
     return {} if isinstance(devices, Missing) else {device.address: device for device in devices}
 
 
@@ -49,7 +46,7 @@ def expected(path: Path) -> dict[str, tuple[str, str, str]]:
     return {}
 
 
-@pytest.mark.parametrize("path", TARBALLS, ids=lambda path: path.name.partition(".tar")[0])
+@pytest.mark.parametrize("path", each_recorded_elsewhere(*PATTERNS), ids=lambda path: path.name.partition(".tar")[0])
 def test_every_function_that_hwloc_lists_is_there(path: Path) -> None:
     devices = found(path)
     for busid, (class_, vendor, device) in expected(path).items():
@@ -61,7 +58,7 @@ def test_every_function_that_hwloc_lists_is_there(path: Path) -> None:
         assert all(str(device.class_).startswith("0x0604") for device in rest)  # bridges with nothing below may be left out
 
 
-@pytest.mark.parametrize("path", TARBALLS, ids=lambda path: path.name.partition(".tar")[0])
+@pytest.mark.parametrize("path", each_recorded_elsewhere(*PATTERNS), ids=lambda path: path.name.partition(".tar")[0])
 def test_every_function_of_the_tree_is_there_once_and_in_order(path: Path) -> None:
     names = machine(path).names("/sys/bus/pci/devices")
     listed = [] if isinstance(names, Missing) else list(names)
@@ -71,13 +68,12 @@ def test_every_function_of_the_tree_is_there_once_and_in_order(path: Path) -> No
 
 
 def test_something_was_compared() -> None:
-    compared = {path.name: len(expected(path)) for path in TARBALLS if expected(path)}
+    recorded_elsewhere("hwloc")
+    compared = {path.name: len(expected(path)) for path in all_recorded_elsewhere(*PATTERNS) if expected(path)}
     assert sum(compared.values()) >= 10, compared
 
 
 def test_an_accelerator_is_seen_with_its_parents_and_link() -> None:
-    path = HOSTS / "ghw/linux-amd64-accel-nvidia.tar.gz"
-    if not path.exists():
-        pytest.skip("this recorded machine is not here")
+    path = recorded_elsewhere("ghw/linux-amd64-accel-nvidia.tar.gz")
     gpus = [device for device in found(path).values() if device.vendor == "0x10de"]
     assert [device.class_[:6] for device in gpus] == ["0x0302"]

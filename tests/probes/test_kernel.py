@@ -11,21 +11,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conftest import load
-from torchtune_sys.host import questions
-from torchtune_sys.host.answers import kernel_log
+from torchtune_sys.host import queries
 from torchtune_sys.host.live import LiveHost
-from torchtune_sys.host.pseudonym import pseudonymise
+from torchtune_sys.host.live_queries import kernel_log
 from torchtune_sys.host.recorded import RecordedHost
+from torchtune_sys.host.recording.pseudonym import pseudonymise
 from torchtune_sys.model.facts.kernel import KernelFacts
-from torchtune_sys.model.facts.session import Intent
+from torchtune_sys.model.facts.session import Workload
 from torchtune_sys.model.values import Missing, Why
-from torchtune_sys.probes.kernel import parse_answer, probe
+from torchtune_sys.probes.kernel.probe import parse_answer, probe
 
 XID = "[   12.500000] NVRM: Xid (PCI:0000:18:00): 79, pid=7, name=python3, GPU has fallen off the bus."
 
 
 def facts(**recording: Any) -> KernelFacts:
-    return probe(RecordedHost(recording, "test"), Intent())
+    return probe(RecordedHost(recording, "test"), Workload())
 
 
 def test_a_recorded_log_is_read() -> None:
@@ -74,7 +74,7 @@ def test_any_answer_can_be_read(answer: Any) -> None:
 
 
 def test_this_machine_answers() -> None:
-    found = LiveHost().ask(questions.KERNEL_LOG)
+    found = LiveHost().ask(queries.KERNEL_LOG)
     if isinstance(found, Missing):
         assert found.why in (Why.DENIED, Why.NOT_SUPPORTED, Why.FAILED) and found.remedy
         return

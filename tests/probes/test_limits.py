@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from conftest import HOSTS
 from torchtune_sys.host.live import LiveHost
 from torchtune_sys.host.recorded import RecordedHost, load_recording, merged
-from torchtune_sys.model.facts.limits import Limit, LimitsFacts
-from torchtune_sys.model.facts.session import Intent
+from torchtune_sys.model.facts.limits import LimitsFacts, SessionLimit
+from torchtune_sys.model.facts.session import Workload
 from torchtune_sys.model.values import Missing, Why
-from torchtune_sys.probes import limits
+from torchtune_sys.probes.limits import probe as limits
 
 PROC_LIMITS = """Limit                     Soft Limit           Hard Limit           Units     
 Max cpu time              unlimited            unlimited            seconds   
@@ -52,8 +52,8 @@ LOGIND = {"/usr/lib/systemd/systemd-logind": ""}
 
 
 def seen(**sections: object) -> LimitsFacts:
-    recording = merged(load_recording(str(HOSTS / "base" / "limits.json")), sections)
-    return limits.probe(RecordedHost(recording, "test"), Intent())
+    recording = merged(load_recording(str(HOSTS / "base-limits.json")), sections)
+    return limits.probe(RecordedHost(recording, "test"), Workload())
 
 
 def ipc(files: dict[str, object], links: dict[str, str] | None = None) -> tuple[object, str]:
@@ -64,15 +64,15 @@ def test_the_file_and_the_system_call_agree_on_this_machine() -> None:
     host = LiveHost()
     text = host.text("/proc/self/limits")
     assert isinstance(text, str)
-    assert limits.parse_limits(text) == limits.probe(host, Intent()).limits
+    assert limits.parse_limits(text) == limits.probe(host, Workload()).limits
     soft, _hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     assert limits.parse_limits(text)["nofile"].soft == soft
 
 
 def test_a_recorded_tree_without_the_answer_is_read_from_the_file() -> None:
     facts = seen(answers={"rlimits": {"error": "not-recorded"}}, files={"/proc/self/limits": PROC_LIMITS})
-    assert facts.limits["nofile"] == Limit(soft=1024, hard=524288)
-    assert facts.limits["as"] == Limit(soft=None, hard=None)
+    assert facts.limits["nofile"] == SessionLimit(soft=1024, hard=524288)
+    assert facts.limits["as"] == SessionLimit(soft=None, hard=None)
     assert set(facts.limits) == set(limits.NAMES)
 
 
@@ -93,7 +93,7 @@ def test_parsers_survive_any_text(text: str) -> None:
 @given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(), lambda x: st.lists(x) | st.dictionaries(st.text(), x)))
 def test_an_answer_may_be_anything(answer: object) -> None:
     assert set(limits.parse_answer(answer)) == set(limits.NAMES)
-    assert all(isinstance(found, (Limit, Missing)) for found in limits.parse_answer(answer).values())
+    assert all(isinstance(found, (SessionLimit, Missing)) for found in limits.parse_answer(answer).values())
 
 
 def test_an_answer_with_a_negative_limit_is_not_taken() -> None:

@@ -13,13 +13,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchtune_sys.host import questions
-from torchtune_sys.host.answers import loader
+from torchtune_sys.formats import elf
+from torchtune_sys.host import queries
 from torchtune_sys.host.live import LiveHost
-from torchtune_sys.model import elf
+from torchtune_sys.host.live_queries import loader
 from torchtune_sys.model.values import Missing, Why
-from torchtune_sys.probes import loader_path
-from torchtune_sys.probes.loader_path import Process
+from torchtune_sys.probes.python import loader_path
+from torchtune_sys.probes.python.loader_path import Process
 
 MAIN = r"""
 #include <dlfcn.h>
@@ -303,7 +303,7 @@ def test_every_field_as_readelf_shows_it(tmp_path: Path) -> None:
     path = yard.lib(
         "lib/libc10_cuda.so", needs=("own/libcudart.so.12",), rpath="$ORIGIN:/" + "x" * 5000, flags=("-Wl,-z,nodefaultlib",)
     )
-    answer = LiveHost().ask(f"{questions.DYNAMIC}:{path}")
+    answer = LiveHost().ask(f"{queries.DYNAMIC}:{path}")
     shown = subprocess.run(["readelf", "-dW", path], capture_output=True, text=True, check=True).stdout
     assert answer["needed"] == ("libcudart.so.12",)
     assert f"[{answer['rpath']}]" in shown and len(answer["rpath"]) > 5000
@@ -316,7 +316,7 @@ def test_what_is_no_library(tmp_path: Path) -> None:
     host = LiveHost()
     (tmp_path / "script").write_text("#!/bin/sh\n")
     os.mkfifo(tmp_path / "fifo")
-    whys = {name: host.ask(f"{questions.DYNAMIC}:{tmp_path}/{name}") for name in ("script", "fifo", "none", "x\0y", "")}
+    whys = {name: host.ask(f"{queries.DYNAMIC}:{tmp_path}/{name}") for name in ("script", "fifo", "none", "x\0y", "")}
     assert {name: found.why for name, found in whys.items() if isinstance(found, Missing)} == {
         "script": Why.UNPARSED,
         "fifo": Why.FAILED,

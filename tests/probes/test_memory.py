@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from conftest import HOSTS, load
 from torchtune_sys.host.recorded import RecordedHost, load_recording, merged
 from torchtune_sys.model.facts.memory import MemoryFacts
-from torchtune_sys.model.facts.session import Intent
+from torchtune_sys.model.facts.session import Workload
 from torchtune_sys.model.values import Missing, Why
-from torchtune_sys.probes import memory
+from torchtune_sys.probes.memory import probe as memory
 
 HOSTILE = (
     "",
@@ -49,8 +49,8 @@ CGROUP1 = {
 
 
 def seen(**sections: object) -> MemoryFacts:
-    recording = merged(load_recording(str(HOSTS / "base" / "memory.json")), sections)
-    return memory.probe(RecordedHost(recording, "test"), Intent())
+    recording = merged(load_recording(str(HOSTS / "base-memory.json")), sections)
+    return memory.probe(RecordedHost(recording, "test"), Workload())
 
 
 @pytest.mark.parametrize("content", HOSTILE, ids=repr)

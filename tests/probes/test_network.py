@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import ipaddress
-import os
-from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from elsewhere import recorded_elsewhere
 from torchtune_sys.host.live import LiveHost
 from torchtune_sys.host.recorded import RecordedHost
 from torchtune_sys.host.tree import below
 from torchtune_sys.model.facts.network import Address, Interface, RdmaDevice
-from torchtune_sys.model.facts.session import Intent
+from torchtune_sys.model.facts.session import Workload
 from torchtune_sys.model.values import Missing, Why
-from torchtune_sys.probes import addresses, interface_kind, nccl_conf, network, rdma
+from torchtune_sys.probes.network import addresses, interface_kind, nccl_conf, rdma
+from torchtune_sys.probes.network import probe as network
 
-RECORDED = Path(os.environ.get("TORCHTUNE_SYS_HOSTS_DIR") or Path(__file__).resolve().parents[3] / "shared" / "hosts")
 HOME = {"HOME": "/home/ubuntu"}
 
 ROUTES = [
@@ -287,10 +286,7 @@ def test_what_nccl_cannot_open_either_is_as_good_as_absent_and_a_failed_look_is_
 
 
 def test_the_recorded_h100_node() -> None:
-    root = RECORDED / "infiniband" / "h100"
-    if not root.is_dir():
-        pytest.skip(f"no recorded node in {root} (set TORCHTUNE_SYS_HOSTS_DIR)")
-    found = rdma.devices(below(str(root)))
+    found = rdma.devices(below(str(recorded_elsewhere("infiniband/h100"))))
     assert not isinstance(found, Missing)
     assert [device.name for device in found] == [*(f"mlx5_{number}" for number in (0, 1, 4, 5, 6, 7, 8, 9)), "mlx5_bond_0"]
     ports = {device.name: device.ports[0] for device in found}
@@ -341,7 +337,7 @@ def test_a_port_whose_files_are_gone_still_counts_as_a_port() -> None:
 
 
 def test_a_host_without_anything_gives_facts_all_the_same() -> None:
-    facts = network.probe(host(), Intent())
+    facts = network.probe(host(), Workload())
     assert isinstance(facts.interfaces, Missing)
     assert isinstance(facts.rdma, Missing)
     assert facts.nccl == ()

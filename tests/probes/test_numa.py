@@ -12,16 +12,16 @@ from hypothesis import strategies as st
 from torchtune_sys.host.recorded import RecordedHost
 from torchtune_sys.model.cpuset import CpuSet
 from torchtune_sys.model.facts.numa import NumaFacts
-from torchtune_sys.model.facts.session import Intent
+from torchtune_sys.model.facts.session import Workload
 from torchtune_sys.model.values import Missing, Why
-from torchtune_sys.probes import numa
+from torchtune_sys.probes.numa import probe as numa
 
 NODE = "/sys/devices/system/node"
 CPUS = "/sys/devices/system/cpu"
 
 
 def probe(files: dict[str, Any]) -> NumaFacts:
-    return numa.probe(RecordedHost({"files": files}, "test"), Intent())
+    return numa.probe(RecordedHost({"files": files}, "test"), Workload())
 
 
 def node(number: int, cpus: str, mib: int, distance: str = "10") -> dict[str, str]:
@@ -155,7 +155,7 @@ def test_missing_files_are_named() -> None:
 @pytest.mark.parametrize(("complete", "why"), [(True, Why.ABSENT), (False, Why.NOT_RECORDED)])
 def test_distances_of_the_only_node(complete: bool, why: Why) -> None:
     host = RecordedHost({"files": {f"{CPUS}/online": "0-3\n"}, "complete": complete}, "test")
-    nodes = numa.probe(host, Intent()).nodes
+    nodes = numa.probe(host, Workload()).nodes
     assert not isinstance(nodes, Missing) and [str(node.cpus) for node in nodes] == ["0-3"]
     assert isinstance(nodes[0].distances, Missing) and nodes[0].distances.why is why
 

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from torchtune_sys.host.recorded import RecordedHost
 from torchtune_sys.model.facts.pci import PciDevice
-from torchtune_sys.model.facts.session import Intent
+from torchtune_sys.model.facts.session import Workload
 from torchtune_sys.model.values import Missing, Why
-from torchtune_sys.probes import pci
+from torchtune_sys.probes.pci import probe as pci
 
 PORT = "/sys/devices/pci0000:17/0000:17:01.0"
 GPU = f"{PORT}/0000:18:00.0"
@@ -37,7 +37,7 @@ TREE: dict[str, Any] = {
 
 def devices(**changes: Any) -> dict[str, PciDevice]:
     tree = {section: {**TREE.get(section, {}), **changes.get(section, {})} for section in ("files", "links", "dirs")}
-    found = pci.probe(RecordedHost(tree, "test"), Intent()).devices
+    found = pci.probe(RecordedHost(tree, "test"), Workload()).devices
     assert not isinstance(found, Missing)
     return {device.address: device for device in found}
 
@@ -97,14 +97,14 @@ def test_the_node_of_a_recording_that_has_but_the_local_cpus(files: dict[str, st
     recording: dict[str, Any] = {"complete": False, "dirs": {pci.DEVICES: ["0004:05:00.0"], nodes: ["node0", "node8", "online"]}}
     recording["files"] = {f"{nodes}/node0/cpulist": "0-3\n", f"{nodes}/node8/cpumap": "000000f0\n"}
     recording["files"] |= {f"{place}/{name}": text for name, text in files.items()}
-    devices = pci.probe(RecordedHost(recording, "test"), Intent()).devices
+    devices = pci.probe(RecordedHost(recording, "test"), Workload()).devices
     assert not isinstance(devices, Missing)
     found = devices[0].numa_node
     assert found == node if not isinstance(found, Missing) else node is None
 
 
 def test_no_pci_is_absent() -> None:
-    found = pci.probe(RecordedHost({}, "test"), Intent()).devices
+    found = pci.probe(RecordedHost({}, "test"), Workload()).devices
     assert isinstance(found, Missing) and found.why is Why.ABSENT
 
 

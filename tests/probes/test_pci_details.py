@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchtune_sys.host.answers.pci import parse_config
+from torchtune_sys.formats import nccl_topology
+from torchtune_sys.host.live_queries.pci import parse_config
 from torchtune_sys.host.recorded import RecordedHost
-from torchtune_sys.model import nccl_topology
 from torchtune_sys.model.facts.pci import PciConfig
 from torchtune_sys.model.values import Missing, Why
-from torchtune_sys.probes import pci_details
+from torchtune_sys.probes.pci import details
 
 PLACE = "/sys/devices/pci0000:00/0000:00:01.0"
 
@@ -90,7 +90,7 @@ def test_registers_are_what_lspci_shows() -> None:
 
     if not shutil.which("lspci"):
         pytest.skip("lspci is not installed")
-    from torchtune_sys.host.answers.pci import config
+    from torchtune_sys.host.live_queries.pci import config
 
     for name in os.listdir("/sys/bus/pci/devices"):
         shown = subprocess.run(["lspci", "-vvv", "-s", name], capture_output=True, text=True, check=True).stdout
@@ -109,19 +109,19 @@ def host(**files: Any) -> RecordedHost:
 
 def test_error_counters() -> None:
     zero = "DLP 0\nTOTAL_ERR_FATAL 0\n"
-    found = pci_details.errors(host(aer_dev_correctable=AER, aer_dev_nonfatal=zero, aer_dev_fatal=zero), PLACE)
+    found = details.errors(host(aer_dev_correctable=AER, aer_dev_nonfatal=zero, aer_dev_fatal=zero), PLACE)
     assert not isinstance(found, Missing)
     assert (found.correctable, found.nonfatal, found.fatal) == ({"RxErr": 12, "Timeout": 3}, {}, {})
-    without = pci_details.errors(host(), PLACE)
+    without = details.errors(host(), PLACE)
     assert isinstance(without, Missing) and without.why is Why.ABSENT
-    strange = pci_details.errors(host(aer_dev_correctable="\0\0", aer_dev_nonfatal=zero, aer_dev_fatal=zero), PLACE)
+    strange = details.errors(host(aer_dev_correctable="\0\0", aer_dev_nonfatal=zero, aer_dev_fatal=zero), PLACE)
     assert isinstance(strange, Missing) and strange.why is Why.UNPARSED
 
 
 @given(st.text(max_size=300))
 def test_any_text_is_survived(text: str) -> None:
-    assert all(count >= 0 for count in pci_details.parse_errors(text).values())
-    sizes = pci_details.parse_bars(text, "resource")
+    assert all(count >= 0 for count in details.parse_errors(text).values())
+    sizes = details.parse_bars(text, "resource")
     assert isinstance(sizes, Missing) or all(size > 1 for size in sizes)
     nccl_topology.parse(text)
     nccl_topology.parse(f'<system version="1">{text}</system>')
@@ -132,13 +132,13 @@ def test_any_text_is_survived(text: str) -> None:
     [[], "text", {"port_type": 3}, {"max_payload_bytes": "256"}, {"acs": {"$missing": "no such reason", "source": ""}}, 7],
 )
 def test_a_recording_that_answers_nonsense(answer: Any) -> None:
-    found = pci_details.config(RecordedHost({"answers": {"pci-config:0000:00:01.0": answer}}, "test"), "0000:00:01.0")
+    found = details.config(RecordedHost({"answers": {"pci-config:0000:00:01.0": answer}}, "test"), "0000:00:01.0")
     assert isinstance(found, Missing) and found.why is Why.UNPARSED
 
 
 def test_registers_of_a_recording() -> None:
     answer = {"port_type": "endpoint", "max_read_request_bytes": 512, "acs": {"$missing": "absent", "source": "config"}}
-    found = pci_details.config(RecordedHost({"answers": {"pci-config:0000:00:01.0": answer}}, "test"), "0000:00:01.0")
+    found = details.config(RecordedHost({"answers": {"pci-config:0000:00:01.0": answer}}, "test"), "0000:00:01.0")
     assert isinstance(found, PciConfig) and found.max_read_request_bytes == 512
     assert isinstance(found.acs, Missing) and isinstance(found.max_payload_bytes, Missing)
 
@@ -167,17 +167,15 @@ def test_topology_elements_know_what_is_around_them() -> None:
 
 def test_a_topology_file_is_found_by_the_environment_and_by_default() -> None:
     text = TOPOLOGY.partition("\n")[2]
-    named = pci_details.topology_file(
-        RecordedHost({"env": {"NCCL_TOPO_FILE": "/opt/t.xml"}, "files": {"/opt/t.xml": text}}, "test")
-    )
+    named = details.topology_file(RecordedHost({"env": {"NCCL_TOPO_FILE": "/opt/t.xml"}, "files": {"/opt/t.xml": text}}, "test"))
     assert not isinstance(named, Missing) and (named.path, named.source, named.gpus) == (
         "/opt/t.xml",
         "environment",
         ("0001:00:00.0",),
     )
-    default = pci_details.topology_file(RecordedHost({"env": {}, "files": {pci_details.DEFAULT_TOPOLOGY: text}}, "test"))
+    default = details.topology_file(RecordedHost({"env": {}, "files": {details.DEFAULT_TOPOLOGY: text}}, "test"))
     assert not isinstance(default, Missing) and default.source == "NCCL's default"
-    none = pci_details.topology_file(RecordedHost({"env": {}}, "test"))
+    none = details.topology_file(RecordedHost({"env": {}}, "test"))
     assert isinstance(none, Missing) and none.why is Why.ABSENT
 
 
@@ -186,7 +184,7 @@ def test_a_huge_topology_file_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_counters_of_this_machine_are_watched_for_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
-    from torchtune_sys.host.answers import pci
+    from torchtune_sys.host.live_queries import pci
 
     readings = iter([{"0000:00:01.0": 3, "0000:00:02.0": 5}, {"0000:00:01.0": 7, "0000:00:02.0": 5}])
     monkeypatch.setattr(pci, "_correctable", lambda: next(readings))

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from torchtune_sys.formats.pci_paths import CLASSES, above, distance, distances
 from torchtune_sys.model.facts.pci import NOT_READ, PciDevice, PciLink
-from torchtune_sys.model.pci_paths import CLASSES, above, distance, distances
 from torchtune_sys.model.values import Missing, Why
 
 LINK = PciLink(current_gts=NOT_READ, max_gts=NOT_READ, current_width=NOT_READ, max_width=NOT_READ)

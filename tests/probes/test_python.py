@@ -12,16 +12,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from torchtune_sys.host import questions
-from torchtune_sys.host.answers import python as answers
+from torchtune_sys.host import queries
 from torchtune_sys.host.live import LiveHost
+from torchtune_sys.host.live_queries import python as answers
 from torchtune_sys.host.recorded import RecordedHost
 from torchtune_sys.host.tree import below
 from torchtune_sys.model import codec
 from torchtune_sys.model.facts.python import PythonFacts
-from torchtune_sys.model.facts.session import Intent
+from torchtune_sys.model.facts.session import Workload
 from torchtune_sys.model.values import Missing, Why, absent
-from torchtune_sys.probes import cuda_libraries, distributions, interpreter, python
+from torchtune_sys.probes.python import cuda_libraries, distributions, interpreter
+from torchtune_sys.probes.python import probe as python
 
 CHILD = Path(answers.__file__).parents[1] / "interpreter_child.py"
 PYENV = Path.home() / ".pyenv/versions"
@@ -56,7 +57,7 @@ def host(files: dict[str, Any] | None = None, env: dict[str, str] | None = None,
 
 
 def probe(files: dict[str, Any] | None = None, env: dict[str, str] | None = None, **answer: Any) -> PythonFacts:
-    return python.probe(host(files, env, **answer), Intent())
+    return python.probe(host(files, env, **answer), Workload())
 
 
 @pytest.mark.parametrize("path", REAL)
@@ -107,10 +108,12 @@ def test_an_environment_may_be_named_by_its_directory() -> None:
         ({"/p/version": "system\n"}, {}, "/usr/bin/python3"),
         ({"/p/version": "3.13.0\n"}, {}, "/p/shims/python3"),
         ({}, {}, "/p/shims/python3"),
+        ({"/p/version": "3.11.7\n", "/srv/.python-version": "../../evil\n"}, {}, "/p/shims/python3"),
+        ({"/p/version": "3.11.7\n"}, {"PYENV_VERSION": "..:../../evil:/evil:.:3.12.9"}, "/p/versions/3.12.9/bin/python3"),
     ],
 )
 def test_pyenv_shims_are_seen_through(files: dict[str, str], env: dict[str, str], wanted: str) -> None:
-    there = [f"/p/versions/{version}/bin/python3" for version in ("3.11.7", "3.12.9", "3.12.10")]
+    there = [f"/p/versions/{version}/bin/python3" for version in ("3.11.7", "3.12.9", "3.12.10", "../../evil", "..", "/evil")]
     everything = {**dict.fromkeys([*there, "/p/shims/python3", "/usr/bin/python3"], ""), **files}
     shimmed = RecordedHost({"files": everything, "answers": {"cwd": "/srv/deep"}}, "recording")
     assert interpreter.chosen(shimmed, {"PATH": "/p/shims:/usr/bin", **env}, None) == wanted
@@ -125,7 +128,7 @@ def test_a_mounted_root_is_read_from_its_files(tmp_path: Path) -> None:
     (tmp_path / "srv/env/pyvenv.cfg").write_text("home = /usr/bin\nversion = 3.12.3\n")
     (site / "torch/version.py").write_text(VERSION_PY)
     (site / "torch-2.5.1.dist-info").mkdir()
-    found = python.probe(below(str(tmp_path)), Intent(python="/srv/env"))
+    found = python.probe(below(str(tmp_path)), Workload(python="/srv/env"))
     assert found.version == "3.12.3"
     assert not isinstance(found.torch, Missing) and found.torch.cuda == "12.4"
     assert isinstance(found.glibc, Missing) and found.glibc.why is Why.NOT_RECORDED
@@ -161,7 +164,7 @@ def test_a_directory_that_an_uninstall_left_is_no_torch() -> None:
 
 def test_an_unlistable_site_directory_is_not_an_empty_one() -> None:
     recording = {"dirs": {SITE: {"error": "denied"}}, "files": {f"{VENV}/bin/python3": ""}, "env": {"PATH": f"{VENV}/bin"}}
-    found = python.probe(RecordedHost({**recording, "answers": {f"interpreter:{VENV}/bin/python3": ANSWER}}, "r"), Intent())
+    found = python.probe(RecordedHost({**recording, "answers": {f"interpreter:{VENV}/bin/python3": ANSWER}}, "r"), Workload())
     assert isinstance(found.torch, Missing) and found.torch.why is Why.DENIED
     assert isinstance(found.distributions, Missing)
 
@@ -253,7 +256,7 @@ def test_hostile_files_give_missing_not_exceptions(content: Any) -> None:
     files |= {"/usr/local/cuda-12/version.json": content, "/usr/local/cuda/version.txt": content, f"{VENV}/pyvenv.cfg": content}
     facts = probe(files, {"LD_LIBRARY_PATH": SITE, "CC": "\0"})
     assert isinstance(facts.torch, Missing)
-    python.probe(RecordedHost({"files": files, "env": {"PATH": f"{VENV}/bin"}}, "r"), Intent(python=VENV))
+    python.probe(RecordedHost({"files": files, "env": {"PATH": f"{VENV}/bin"}}, "r"), Workload(python=VENV))
 
 
 def test_a_directory_in_place_of_each_file() -> None:
@@ -266,7 +269,7 @@ def test_a_directory_in_place_of_each_file() -> None:
 
 
 def test_nothing_at_all() -> None:
-    found = python.probe(RecordedHost({"complete": False}, "r"), Intent(live=True))
+    found = python.probe(RecordedHost({"complete": False}, "r"), Workload(live=True))
     assert isinstance(found.torch, Missing) and found.torch.why is Why.NOT_RECORDED
 
 
@@ -301,8 +304,8 @@ def test_live_torch() -> None:
     if not path or subprocess.run([path, "-c", "import torch"], capture_output=True, timeout=120).returncode != 0:
         pytest.skip("TORCHTUNE_SYS_TEST_PYTHON names no interpreter that can import torch")
     told = subprocess.run([path, "-c", "import torch; print(torch.__version__)"], capture_output=True, text=True, timeout=120)
-    found = python.probe(LiveHost(), Intent(python=path, live=True))
+    found = python.probe(LiveHost(), Workload(python=path, live=True))
     assert not isinstance(found.live, Missing) and not isinstance(found.torch, Missing)
     assert found.live.version == found.torch.version == told.stdout.strip()
     assert found.torch.source == "live"
-    assert f"{questions.LIVE_TORCH}" == "live-torch"
+    assert f"{queries.LIVE_TORCH}" == "live-torch"

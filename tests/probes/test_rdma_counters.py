@@ -10,14 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchtune_sys.host import questions
-from torchtune_sys.host.answers import rdma as answers
+from torchtune_sys.host import queries
+from torchtune_sys.host.live_queries import rdma as answers
 from torchtune_sys.host.recorded import RecordedHost
 from torchtune_sys.host.tree import below
 from torchtune_sys.model.facts.network import CounterGrowth
-from torchtune_sys.model.facts.session import Intent
+from torchtune_sys.model.facts.session import Workload
 from torchtune_sys.model.values import Missing, Why
-from torchtune_sys.probes import nccl_conf, net_plugin, network, rdma, rdma_counters
+from torchtune_sys.probes.network import nccl_conf, net_plugin, rdma, rdma_counters
+from torchtune_sys.probes.network import probe as network
 
 PLACE = "/sys/class/infiniband/mlx5_0/ports/1"
 
@@ -97,12 +98,12 @@ def test_any_answer_is_growth_or_missing(answer: Any) -> None:
 def test_the_window_is_looked_at_with_live_only() -> None:
     sections = {
         "files": {f"{PLACE}/link_layer": "InfiniBand"},
-        "answers": {questions.RDMA_COUNTERS: {"seconds": 1.0, "ports": {"mlx5_0:1": {"link_downed": [1, 3]}}}},
+        "answers": {queries.RDMA_COUNTERS: {"seconds": 1.0, "ports": {"mlx5_0:1": {"link_downed": [1, 3]}}}},
     }
-    quiet, live = (network.probe(host(**sections), Intent(live=wanted)).rdma_growth for wanted in (False, True))
+    quiet, live = (network.probe(host(**sections), Workload(live=wanted)).rdma_growth for wanted in (False, True))
     assert isinstance(quiet, Missing)
     assert live == CounterGrowth(seconds=1.0, gained={"mlx5_0:1": {"link_downed": 2}})
-    nothing = network.probe(host(), Intent(live=True)).rdma_growth
+    nothing = network.probe(host(), Workload(live=True)).rdma_growth
     assert isinstance(nothing, Missing), "no RDMA device: nothing to watch for a second"
 
 
@@ -134,7 +135,7 @@ def test_a_hostile_tree_gives_facts_all_the_same(tmp_path: Path) -> None:
     (base / "mlx5_0" / "ports" / "-1").mkdir()
     (base / "mlx5_0" / "ports" / ("9" * 7)).mkdir(parents=True, exist_ok=True)
     (base / "mlx5_1").write_text("a file in a directory's place")
-    found = network.probe(below(str(tmp_path)), Intent())
+    found = network.probe(below(str(tmp_path)), Workload())
     assert not isinstance(found.rdma, Missing)
     port = found.rdma[0].ports[0]
     for fact in (port.state, port.rate_gbps, port.lanes, port.lid, port.sm_lid, port.counters):
@@ -159,10 +160,10 @@ def test_rates_as_the_kernel_writes_them(rate: str, lanes: int, signalling: str 
 
 
 def test_plugins_are_looked_for_only_where_a_device_needs_one() -> None:
-    plain = network.probe(host(files={f"{PLACE}/link_layer": "InfiniBand", "/usr/lib/libnccl-net.so": ""}), Intent())
+    plain = network.probe(host(files={f"{PLACE}/link_layer": "InfiniBand", "/usr/lib/libnccl-net.so": ""}), Workload())
     assert isinstance(plain.net_plugins, Missing)
     assert plain.net_plugins.why is Why.ABSENT
-    efa = network.probe(host(files={f"{PLACE}/link_layer": "Unspecified", "/usr/lib/libnccl-net.so": ""}), Intent())
+    efa = network.probe(host(files={f"{PLACE}/link_layer": "Unspecified", "/usr/lib/libnccl-net.so": ""}), Workload())
     assert efa.net_plugins == ("/usr/lib/libnccl-net.so",)
     assert net_plugin.look(host(), Missing(Why.DENIED, "x"))[0] == Missing(Why.DENIED, "x")
 

@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from torchtune_sys.host.live import LiveHost
 from torchtune_sys.host.recorded import RecordedHost
 from torchtune_sys.host.tree import below
-from torchtune_sys.model.facts.limits import Limit
+from torchtune_sys.model.facts.limits import SessionLimit
 from torchtune_sys.model.values import Missing, Why
-from torchtune_sys.probes import limits, service_limits, unit_limits
+from torchtune_sys.probes.limits import probe as limits
+from torchtune_sys.probes.limits import services, units
 
 CARD = {"/sys/class/infiniband/mlx5_0/fw_ver": "28.41.1000"}
 EIGHT_MIB = "Max locked memory         8388608              8388608              bytes     \n"
@@ -26,7 +27,7 @@ def process(pid: int, comm: str, text: Any = EIGHT_MIB) -> dict[str, Any]:
 
 
 def look(**files: Any) -> Any:
-    return service_limits.look(RecordedHost({"files": files}, "test"), limits.parse_limits)
+    return services.look(RecordedHost({"files": files}, "test"), limits.parse_limits)
 
 
 V2, V1 = "/sys/fs/cgroup/system.slice", "/sys/fs/cgroup/systemd/system.slice"
@@ -35,7 +36,7 @@ V2, V1 = "/sys/fs/cgroup/system.slice", "/sys/fs/cgroup/systemd/system.slice"
 @pytest.mark.parametrize("place", [V2, V1])
 def test_a_unit_of_either_cgroup_version(place: str) -> None:
     (found,) = look(**CARD, **{f"{place}/slurmd.service/cgroup.procs": "77\n78\n"}, **process(78, "slurmd"))
-    assert (found.unit, found.pid, found.memlock) == ("slurmd", 78, Limit(soft=8388608, hard=8388608))
+    assert (found.unit, found.pid, found.memlock) == ("slurmd", 78, SessionLimit(soft=8388608, hard=8388608))
 
 
 def test_a_pid_file_serves_where_slurmd_runs_without_systemd() -> None:
@@ -75,13 +76,13 @@ def test_a_hostile_tree(tmp_path: Path) -> None:
     (tmp_path / "proc/12/comm").mkdir(parents=True)
     (tmp_path / "run").mkdir()
     os.symlink("slurmd.pid", tmp_path / "run/slurmd.pid")
-    assert service_limits.look(below(str(tmp_path)), limits.parse_limits) == ()
+    assert services.look(below(str(tmp_path)), limits.parse_limits) == ()
 
 
 @given(st.text(max_size=200))
 def test_any_text(text: str) -> None:
-    assert all(pid > 0 for pid in service_limits.parse_pids(text))
-    assert service_limits.parse_propagation(text) in (True, False)
+    assert all(pid > 0 for pid in services.parse_pids(text))
+    assert services.parse_propagation(text) in (True, False)
 
 
 @pytest.mark.parametrize(
@@ -101,19 +102,19 @@ def test_any_text(text: str) -> None:
     ],
 )
 def test_what_slurm_hands_on(conf: str, wanted: bool) -> None:
-    assert service_limits.parse_propagation(f"ClusterName=x\n{conf}\n") is wanted
+    assert services.parse_propagation(f"ClusterName=x\n{conf}\n") is wanted
 
 
 def test_the_first_slurm_conf_counts_and_a_refused_one_is_unknown() -> None:
-    first, second, _ = service_limits.SLURM_CONF
+    first, second, _ = services.SLURM_CONF
     both = RecordedHost({"files": {first: "PropagateResourceLimits=NONE\n", second: "x=y\n"}}, "test")
-    assert service_limits.slurm_propagates(both) is False
+    assert services.slurm_propagates(both) is False
     denied = RecordedHost({"files": {first: {"error": "denied"}, second: "x=y\n"}}, "test")
-    assert isinstance(service_limits.slurm_propagates(denied), Missing)
+    assert isinstance(services.slurm_propagates(denied), Missing)
 
 
 def test_the_limits_of_another_process_of_this_machine_can_be_read() -> None:
-    found = service_limits._service(LiveHost(), "parent", os.getppid(), limits.parse_limits)
+    found = services._service(LiveHost(), "parent", os.getppid(), limits.parse_limits)
     if isinstance(found.memlock, Missing):
         pytest.skip(f"hidden here: {found.memlock}")
     assert found.memlock.soft is None or found.memlock.soft >= 0
@@ -135,42 +136,42 @@ def _unit(*lines: str, section: str = "Service") -> str:
 
 def test_the_unit_file_tells_where_the_process_may_not_be_asked() -> None:
     found = _denied(**{"/usr/lib/systemd/system/slurmd.service": _unit("LimitMEMLOCK=infinity", "LimitNOFILE=131072")})
-    assert found.memlock == Limit(soft=None, hard=None)
-    assert found.nofile == Limit(soft=131072, hard=131072)
+    assert found.memlock == SessionLimit(soft=None, hard=None)
+    assert found.nofile == SessionLimit(soft=131072, hard=131072)
     assert found.source == "/usr/lib/systemd/system/slurmd.service"
 
 
 @pytest.mark.parametrize("number", range(5))
 def test_the_unit_file_of_the_first_directory_counts(number: int) -> None:
     files = {f"{root}/system/slurmd.service": _unit(f"LimitNOFILE={2000 + n}") for n, root in enumerate(PATHS) if n >= number}
-    assert _denied(**files).nofile == Limit(soft=2000 + number, hard=2000 + number)
+    assert _denied(**files).nofile == SessionLimit(soft=2000 + number, hard=2000 + number)
 
 
 def test_drop_ins_go_by_name_and_hide_others_of_their_name() -> None:
     unit = {"/usr/lib/systemd/system/slurmd.service": _unit("LimitNOFILE=1", "LimitMEMLOCK=1M")}
     early = {"/etc/systemd/system/slurmd.service.d/10-a.conf": _unit("LimitNOFILE=10")}
     late = {"/usr/lib/systemd/system/slurmd.service.d/90-z.conf": _unit("LimitNOFILE=90")}
-    assert _denied(**unit, **early).nofile == Limit(soft=10, hard=10)
-    assert _denied(**unit, **early, **late).nofile == Limit(soft=90, hard=90)
+    assert _denied(**unit, **early).nofile == SessionLimit(soft=10, hard=10)
+    assert _denied(**unit, **early, **late).nofile == SessionLimit(soft=90, hard=90)
     mine = {"/etc/systemd/system/slurmd.service.d/90-z.conf": _unit("LimitMEMLOCK=infinity")}
     found = _denied(**unit, **early, **late, **mine)
-    assert (found.nofile, found.memlock) == (Limit(soft=10, hard=10), Limit(soft=None, hard=None))
+    assert (found.nofile, found.memlock) == (SessionLimit(soft=10, hard=10), SessionLimit(soft=None, hard=None))
     other = {"/etc/systemd/system/slurmd.service.d/95.conf.bak": _unit("LimitNOFILE=5")}
-    assert _denied(**unit, **other).nofile == Limit(soft=1, hard=1)
+    assert _denied(**unit, **other).nofile == SessionLimit(soft=1, hard=1)
 
 
 def test_the_managers_defaults_and_those_that_are_built_in() -> None:
     unit = {"/usr/lib/systemd/system/slurmd.service": _unit("Type=notify")}
-    assert _denied(**unit).memlock == Limit(soft=8 << 20, hard=8 << 20)
-    assert _denied(**unit).nofile == Limit(soft=1024, hard=524288)
+    assert _denied(**unit).memlock == SessionLimit(soft=8 << 20, hard=8 << 20)
+    assert _denied(**unit).nofile == SessionLimit(soft=1024, hard=524288)
     manager = {"/etc/systemd/system.conf": _unit("DefaultLimitMEMLOCK=infinity", section="Manager")}
-    assert _denied(**unit, **manager).memlock == Limit(soft=None, hard=None)
+    assert _denied(**unit, **manager).memlock == SessionLimit(soft=None, hard=None)
     over = {"/etc/systemd/system.conf.d/50.conf": _unit("DefaultLimitMEMLOCK=64K:128K", section="Manager")}
-    assert _denied(**unit, **manager, **over).memlock == Limit(soft=65536, hard=131072)
+    assert _denied(**unit, **manager, **over).memlock == SessionLimit(soft=65536, hard=131072)
     back = {"/etc/systemd/system/slurmd.service.d/1.conf": _unit("LimitMEMLOCK=")}
     own = {"/usr/lib/systemd/system/slurmd.service": _unit("LimitMEMLOCK=1G")}
-    assert _denied(**own, **manager).memlock == Limit(soft=1 << 30, hard=1 << 30)
-    assert _denied(**own, **back, **manager).memlock == Limit(soft=None, hard=None)
+    assert _denied(**own, **manager).memlock == SessionLimit(soft=1 << 30, hard=1 << 30)
+    assert _denied(**own, **back, **manager).memlock == SessionLimit(soft=None, hard=None)
     odd = _denied(**{"/usr/lib/systemd/system/slurmd.service": _unit("LimitMEMLOCK=much", "LimitNOFILE=7")})
     assert isinstance(odd.memlock, Missing) and odd.memlock.why is Why.UNPARSED
 
@@ -179,8 +180,8 @@ def test_a_recording_without_processes_has_enabled_units() -> None:
     wants = "/etc/systemd/system/multi-user.target.wants/slurmd.service"
     files = {**CARD, "/usr/lib/systemd/system/slurmd.service": _unit("LimitMEMLOCK=infinity")}
     recorded = RecordedHost({"files": files, "links": {wants: "/usr/lib/systemd/system/slurmd.service"}}, "test")
-    (found,) = service_limits.look(recorded, limits.parse_limits)  # type: ignore[misc]
-    assert (found.unit, found.pid, found.memlock) == ("slurmd", 0, Limit(soft=None, hard=None))
+    (found,) = services.look(recorded, limits.parse_limits)  # type: ignore[misc]
+    assert (found.unit, found.pid, found.memlock) == ("slurmd", 0, SessionLimit(soft=None, hard=None))
 
 
 def test_tasks_of_a_control_group() -> None:
@@ -198,6 +199,6 @@ def test_tasks_of_a_control_group() -> None:
 
 @given(st.text(max_size=300))
 def test_any_unit_file(text: str) -> None:
-    unit_limits.parse_limit(text)
+    units.parse_limit(text)
     found = _denied(**{"/usr/lib/systemd/system/slurmd.service": "[Service]\n" + text, "/etc/systemd/system.conf": text})
     assert found.unit == "slurmd"

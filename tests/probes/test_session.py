@@ -9,15 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torchtune_sys.host.recorded import RecordedHost
-from torchtune_sys.model.facts.session import Intent, SessionFacts
+from torchtune_sys.model.facts.session import SessionFacts, Workload
 from torchtune_sys.model.values import Missing, Why
-from torchtune_sys.probes.session import preload_paths, probe
+from torchtune_sys.probes.session.probe import preload_paths, probe
 
 
 def session(uid: Any = None, **env: str) -> SessionFacts:
     uid = uid or {"uid": 1000, "gid": 1000, "groups": [], "user": "alice"}
     return probe(
-        RecordedHost({"env": env, "answers": {"uid": uid, "cwd": "/data"}, "files": {"/lib/there.so": ""}}, "test"), Intent()
+        RecordedHost({"env": env, "answers": {"uid": uid, "cwd": "/data"}, "files": {"/lib/there.so": ""}}, "test"), Workload()
     )
 
 

@@ -6,11 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conftest import judge, load
-from torchtune_sys.host.packages import parse_status
+from torchtune_sys.formats.package_records import parse_status
 from torchtune_sys.model.rule import Verdict
 from torchtune_sys.model.values import Missing, absent
-from torchtune_sys.probes import software_apt, software_boot, software_gpu
-from torchtune_sys.probes.software_apt import parse_pins
+from torchtune_sys.probes.software import apt, gpu, next_boot
+from torchtune_sys.probes.software.apt import parse_pins
 
 STATUS = b"""Package: libnvidia-compute-580
 Status: install ok installed
@@ -48,18 +48,18 @@ def test_any_bytes_of_a_package_list(noise: bytes) -> None:
 
 @given(st.text(max_size=300))
 def test_any_configuration(text: str) -> None:
-    assert software_apt.parse_automatic(text) in (True, False)
-    assert isinstance(software_apt.parse_exclusions(text + "Package-Blacklist {" + text), tuple)
-    assert software_gpu.parse_mode(text)
-    assert software_gpu.parse_cgroup_driver(text) in ("", "systemd", "cgroupfs")
-    assert isinstance(software_gpu.parse_cdi(text), str)
-    software_boot.release_key(text)
+    assert apt.parse_automatic(text) in (True, False)
+    assert isinstance(apt.parse_exclusions(text + "Package-Blacklist {" + text), tuple)
+    assert gpu.parse_mode(text)
+    assert gpu.parse_cgroup_driver(text) in ("", "systemd", "cgroupfs")
+    assert isinstance(gpu.parse_cdi(text), str)
+    next_boot.release_key(text)
 
 
 def test_a_later_file_switches_automatic_upgrades_off_again() -> None:
     on, off = 'APT::Periodic::Unattended-Upgrade "1";\n', 'APT::Periodic::Unattended-Upgrade "0";\n'
-    assert software_apt.parse_automatic(on)
-    assert not software_apt.parse_automatic(on + off)
+    assert apt.parse_automatic(on)
+    assert not apt.parse_automatic(on + off)
 
 
 def test_without_a_driver_nothing_is_looked_for() -> None:

@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conftest import judge, load
-from torchtune_sys.host.answers.sockets import bound_socket, parse_bound, parse_listeners, port_listeners
+from torchtune_sys.host.live_queries.sockets import bound_socket, parse_bound, parse_listeners, port_listeners
 from torchtune_sys.model.facts.software import BuildTools, CompileCache, SoftwareFacts
 from torchtune_sys.model.rule import Verdict
 from torchtune_sys.model.values import Missing, absent
-from torchtune_sys.probes.software_build import parse_limit, parse_major
+from torchtune_sys.probes.software.build import parse_limit, parse_major
 
 HOST_CONFIG = """\
 #if defined (__GNUC__)

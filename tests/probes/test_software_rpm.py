@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conftest import judge, load
-from torchtune_sys.host.packages import RPM_QUERY, parse_pacman, parse_rpm
+from torchtune_sys.formats.package_records import RPM_QUERY, parse_pacman, parse_rpm
 from torchtune_sys.model.facts.software import NextKernel, SoftwareFacts
 from torchtune_sys.model.rule import Verdict
 from torchtune_sys.model.values import Missing, absent
-from torchtune_sys.probes import software_boot, software_rpm
+from torchtune_sys.probes.software import next_boot, rpm
 
-RPM = "base/rpm-host"
+RPM = "base-rpm-host"
 VERSIONLOCK = """\
 # Added lock on Tue Nov  4 09:12:44 2025
 nvidia-driver-cuda-3:580.95.05-1.el9.*
@@ -158,16 +158,16 @@ def test_any_text(text: str) -> None:
     parse_rpm(text)
     parse_pacman(text.split("\n"))
     for parse in (
-        software_rpm.parse_ini,
-        software_rpm.parse_excludes,
-        software_rpm.parse_versionlock,
-        software_rpm.parse_versionlock_toml,
-        software_rpm.parse_zypp_locks,
-        software_rpm.parse_ignored,
-        software_boot.flavour,
-        software_boot.release_key,
-        software_boot.bars_nouveau,
-        software_boot.bars_nouveau_on_command_line,
+        rpm.parse_ini,
+        rpm.parse_excludes,
+        rpm.parse_versionlock,
+        rpm.parse_versionlock_toml,
+        rpm.parse_zypp_locks,
+        rpm.parse_ignored,
+        next_boot.flavour,
+        next_boot.release_key,
+        next_boot.bars_nouveau,
+        next_boot.bars_nouveau_on_command_line,
     ):
         parse(text)
 

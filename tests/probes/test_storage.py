@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from storage_trees import NVME, VIRTUAL, Tree, nvme, scsi
 
+from torchtune_sys.formats.mounts import carrier, carrying, parse_mountinfo, parse_mounts, unescape
 from torchtune_sys.model.disk_media import classify
-from torchtune_sys.model.mounts import carrier, carrying, parse_mountinfo, parse_mounts, unescape
 from torchtune_sys.model.values import Missing, Why
-from torchtune_sys.probes.disks import parse_scheduler, transport_of
+from torchtune_sys.probes.storage.disks import parse_scheduler, transport_of
 
 
 def kinds(tree: Tree, path: str = "/data/x") -> list[tuple[str, str]]:

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from torchtune_sys.host.live import LiveHost
-from torchtune_sys.model.facts.session import Intent
-from torchtune_sys.model.facts.storage import Place
+from torchtune_sys.model.facts.session import Workload
+from torchtune_sys.model.facts.storage import StoragePath
 from torchtune_sys.model.values import Missing
-from torchtune_sys.probes import storage
+from torchtune_sys.probes.storage import probe as storage
 
 
 def sh(*argv: str) -> str:
@@ -59,8 +59,8 @@ def loop(undo: ExitStack, image: Path, size: int = 64 << 20) -> str:
     return device
 
 
-def look(path: Path | str) -> Place:
-    return storage.probe(LiveHost(), Intent(data=(str(path),))).places[0]
+def look(path: Path | str) -> StoragePath:
+    return storage.probe(LiveHost(), Workload(data=(str(path),))).places[0]
 
 
 def under(path: Path) -> list[str]:
@@ -136,7 +136,7 @@ def test_symbolic_link_to_another_file_system(room: Path, undo: ExitStack) -> No
 
 
 def test_spinning_flag_of_a_loop_device_does_not_count_but_that_of_the_disk_below() -> None:
-    disks = storage.probe(LiveHost(), Intent()).disks
+    disks = storage.probe(LiveHost(), Workload()).disks
     if isinstance(disks, Missing):
         pytest.skip(str(disks))
     names = {name for name in os.listdir("/sys/block") if not name.startswith(("loop", "ram", "zram", "dm-", "md"))}

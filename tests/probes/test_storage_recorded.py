@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
-import pytest
-
-from torchtune_sys.host.open import open_host
-from torchtune_sys.model.facts.session import Intent
+from elsewhere import recorded_elsewhere
+from torchtune_sys.formats.mounts import carrying, parse_mountinfo
+from torchtune_sys.host.input.opening import open_host
+from torchtune_sys.model.facts.session import Workload
 from torchtune_sys.model.facts.storage import StorageFacts
-from torchtune_sys.model.mounts import carrying, parse_mountinfo
 from torchtune_sys.model.values import Missing
-from torchtune_sys.probes import storage
-
-HOSTS = Path(os.environ.get("TORCHTUNE_SYS_HOSTS_DIR", Path(__file__).parents[3] / "shared" / "hosts"))
+from torchtune_sys.probes.storage import probe as storage
 
 
 def recorded(name: str, *data: str) -> StorageFacts:
-    path = HOSTS / name
-    if not path.exists():
-        pytest.skip(f"{path} is not here: set TORCHTUNE_SYS_HOSTS_DIR")
-    return storage.probe(open_host(str(path)), Intent(data=data))
+    return storage.probe(open_host(str(recorded_elsewhere(name))), Workload(data=data))
 
 
 def test_nvme_pmem_and_a_spinning_disk() -> None:
@@ -62,9 +53,7 @@ def test_a_raid_controllers_drive_without_its_model_is_unknown() -> None:
 
 
 def test_mount_table_of_a_kubernetes_node() -> None:
-    path = HOSTS / "lsblk" / "mountinfo"
-    if not path.exists():
-        pytest.skip(f"{path} is not here: set TORCHTUNE_SYS_HOSTS_DIR")
+    path = recorded_elsewhere("lsblk/mountinfo")
     mounts = parse_mountinfo(path.read_text())
     assert len(mounts) == len(path.read_text().splitlines())
     seen = {}

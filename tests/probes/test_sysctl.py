@@ -9,10 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torchtune_sys.host.recorded import RecordedHost
-from torchtune_sys.model.facts.session import Intent
+from torchtune_sys.model.facts.session import Workload
 from torchtune_sys.model.facts.sysctl import Assignment, Setting, SysctlFacts
 from torchtune_sys.model.values import Missing, Why
-from torchtune_sys.probes import sysctl, sysctl_files, tuned
+from torchtune_sys.probes.plan_context import tuned
+from torchtune_sys.probes.sysctl import files as sysctl_files
+from torchtune_sys.probes.sysctl import probe as sysctl
 
 RUNNING = {"/proc/sys/vm/swappiness": "60\n", "/proc/sys/net/core/somaxconn": "4096\n"}
 ACTIVE = {"/etc/tuned/active_profile": "site\n", "/run/tuned/tuned.pid": "12\n"}
@@ -20,7 +22,7 @@ SITE = "/etc/tuned/profiles/site/tuned.conf"
 
 
 def probe(files: dict[str, Any], links: dict[str, Any] | None = None) -> SysctlFacts:
-    return sysctl.probe(RecordedHost({"files": {**RUNNING, **files}, "links": links or {}}, "test"), Intent())
+    return sysctl.probe(RecordedHost({"files": {**RUNNING, **files}, "links": links or {}}, "test"), Workload())
 
 
 def swappiness(files: dict[str, Any], links: dict[str, Any] | None = None) -> Setting:
@@ -68,12 +70,12 @@ def test_a_pattern_does_not_win_against_a_file_that_cannot_be_read() -> None:
 
 def test_an_unlistable_directory_leaves_everything_open() -> None:
     host = RecordedHost({"files": RUNNING, "dirs": {"/etc/sysctl.d": {"error": "denied"}}}, "test")
-    assert value(sysctl.probe(host, Intent()).settings["vm.swappiness"].systemd) == "denied"
+    assert value(sysctl.probe(host, Workload()).settings["vm.swappiness"].systemd) == "denied"
 
 
 def test_what_a_recording_lacks_is_not_recorded() -> None:
     host = RecordedHost({"files": RUNNING, "complete": False}, "test")
-    found = sysctl.probe(host, Intent()).settings["vm.swappiness"]
+    found = sysctl.probe(host, Workload()).settings["vm.swappiness"]
     assert (found.running, value(found.systemd), value(found.boot)) == ("60", "not-recorded", "not-recorded")
 
 
@@ -210,7 +212,7 @@ def test_a_section_of_tuned_for_other_machines_does_not_count(machine: str, part
     files = {**RUNNING, **ACTIVE, SITE: THUNDERX, "/proc/cpuinfo": part}
     answers = {"uname": {"release": "6.8.0", "machine": machine, "nodename": "n1"}}
     host = RecordedHost({"files": {path: text for path, text in files.items() if text is not None}, "answers": answers}, "test")
-    found = sysctl.probe(host, Intent()).settings
+    found = sysctl.probe(host, Workload()).settings
     assert value(found["kernel.numa_balancing"].tuned) == expected
     assert value(found["vm.swappiness"].tuned) == "10"
 

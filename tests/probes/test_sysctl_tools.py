@@ -14,7 +14,7 @@ import pytest
 
 from torchtune_sys.host.recorded import RecordedHost
 from torchtune_sys.model.values import Missing
-from torchtune_sys.probes.sysctl_files import Procps, Systemd, readings
+from torchtune_sys.probes.sysctl.files import Procps, Systemd, readings
 
 SANDBOX = Path(__file__).with_name("sysctl_sandbox.sh")
 KEYS = (

@@ -8,12 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from torchtune_sys.host.answers import distribution
+from torchtune_sys.host.live_queries import distribution
 from torchtune_sys.host.recorded import RecordedHost
-from torchtune_sys.model.facts.session import Intent
+from torchtune_sys.model.facts.session import Workload
 from torchtune_sys.model.facts.system import Os, SystemFacts
 from torchtune_sys.model.values import Missing, Why
-from torchtune_sys.probes import machine, osrelease, system
+from torchtune_sys.probes.system import machine, os_release
+from torchtune_sys.probes.system import probe as system
 
 DMI = "/sys/class/dmi/id"
 VM = "flags\t\t: fpu sse hypervisor\n"
@@ -27,7 +28,7 @@ def host(**sections: Any) -> RecordedHost:
 
 
 def probe(**sections: Any) -> SystemFacts:
-    return system.probe(host(**sections), Intent())
+    return system.probe(host(**sections), Workload())
 
 
 @pytest.mark.parametrize(
@@ -145,21 +146,21 @@ def test_no_cpuinfo_and_no_firmware_leave_it_unknown() -> None:
     ],
 )
 def test_distributions(files: dict[str, str], expected: tuple[str, str]) -> None:
-    found = osrelease.read_os(host(files=files))
+    found = os_release.read_os(host(files=files))
     assert isinstance(found, Os) and (found.id, found.version) == expected
 
 
 def test_no_distribution_is_named_by_where_it_was_looked_for() -> None:
-    found = osrelease.read_os(host())
+    found = os_release.read_os(host())
     assert isinstance(found, Missing) and found.source == "/etc/os-release"
 
 
 def test_glibc_of_a_mounted_root() -> None:
     links = {"/lib64": "usr/lib64", "/usr/lib64/libc.so.6": "libc-2.17.so"}
-    assert osrelease.glibc_of_files(host(links=links, files={"/usr/lib64/libc-2.17.so": ""}), "x86_64") == "2.17"
-    musl = osrelease.glibc_of_files(host(files={"/lib/ld-musl-x86_64.so.1": ""}), "x86_64")
+    assert os_release.glibc_of_files(host(links=links, files={"/usr/lib64/libc-2.17.so": ""}), "x86_64") == "2.17"
+    musl = os_release.glibc_of_files(host(files={"/lib/ld-musl-x86_64.so.1": ""}), "x86_64")
     assert isinstance(musl, Missing) and musl.why is Why.ABSENT
-    newer = osrelease.glibc_of_files(host(files={"/usr/lib/x86_64-linux-gnu/libc.so.6": ""}), "x86_64")
+    newer = os_release.glibc_of_files(host(files={"/usr/lib/x86_64-linux-gnu/libc.so.6": ""}), "x86_64")
     assert isinstance(newer, Missing) and newer.why is Why.UNPARSED
 
 
@@ -183,11 +184,11 @@ TEXTS = st.one_of(st.text(), st.text(alphabet='ID=ubn"\\ \n0.:', max_size=60), s
 
 @given(TEXTS)
 def test_parsers_survive_any_text(text: str) -> None:
-    assert isinstance(osrelease.parse_os_release(text), (Os, Missing))
+    assert isinstance(os_release.parse_os_release(text), (Os, Missing))
     assert isinstance(system.parse_uptime(text), (float, Missing))
     assert isinstance(system.parse_version_line(text), (str, Missing))
     assert '"' not in "".join(system.parse_cmdline(text))
-    osrelease.parse_redhat_release(text)
+    os_release.parse_redhat_release(text)
     machine.parse_cgroup_hint(text)
     machine.is_container_root(text)
     machine.parse_hypervisor_flag(text)
@@ -235,7 +236,7 @@ def test_strange_answers(answer: Any) -> None:
 
 def test_a_live_host_without_os_release_is_named_by_the_distro_library() -> None:
     answer = {"id": "slackware", "like": "", "version": "14.2", "name": "Slackware 14.2", "codename": ""}
-    found = osrelease.read_os(host(answers={"distribution": answer}))
+    found = os_release.read_os(host(answers={"distribution": answer}))
     assert isinstance(found, Os) and (found.id, found.version, found.pretty_name) == ("slackware", "14.2", "Slackware 14.2")
 
 
@@ -245,5 +246,5 @@ def test_the_distro_library_answers_here_or_says_that_nothing_is_named() -> None
 
 
 def test_denied_is_not_another_distribution() -> None:
-    found = osrelease.read_os(host(files={"/etc/os-release": {"error": "denied"}, "/etc/debian_version": "12.1"}))
+    found = os_release.read_os(host(files={"/etc/os-release": {"error": "denied"}, "/etc/debian_version": "12.1"}))
     assert isinstance(found, Missing) and found.why is Why.DENIED

@@ -14,11 +14,11 @@ from test_loader_path import Yard
 
 from torchtune_sys.host.live import LiveHost
 from torchtune_sys.model.facts.python import LoaderChoice, PythonFacts, Torch
-from torchtune_sys.model.facts.session import Intent
+from torchtune_sys.model.facts.session import Workload
 from torchtune_sys.model.values import Missing, Why
-from torchtune_sys.probes import python as probe
-from torchtune_sys.probes.loader_path import CUDA
-from torchtune_sys.probes.torch_libraries import parse_preloads, predict
+from torchtune_sys.probes.python import probe
+from torchtune_sys.probes.python.loader_path import CUDA
+from torchtune_sys.probes.python.torch_libraries import parse_preloads, predict
 
 WHEELS = "$ORIGIN/../../nvidia/cudart/lib:$ORIGIN/../../nvidia/cusparse/lib:$ORIGIN/../../nvidia/cudnn/lib:$ORIGIN"
 NONE = Missing(Why.ABSENT, "torch", "")
@@ -153,7 +153,7 @@ def test_any_text_is_survived(text: str, begun: bool) -> None:
 )
 def test_a_real_torch_maps_what_was_predicted() -> None:
     python = os.environ["TORCHTUNE_SYS_CUDA_PYTHON"]
-    found = probe.probe(LiveHost(), Intent(python=python)).loader
+    found = probe.probe(LiveHost(), Workload(python=python)).loader
     assert not isinstance(found, Missing), found
     code = "import torch\nfor line in open('/proc/self/maps'): print(line.split()[-1])"
     maps = subprocess.run([python, "-c", code], capture_output=True, text=True, check=True).stdout.split()

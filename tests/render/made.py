@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from torchtune_sys.model.actions import Install, Needs, Safety, Service, Sysctl
-from torchtune_sys.model.facts.session import Intent
+from torchtune_sys.model.facts.session import Workload
 from torchtune_sys.model.rule import Evidence, Result, Rule, Severity, Verdict
 from torchtune_sys.model.snapshot import FAMILIES, Snapshot
 from torchtune_sys.model.target import AtMost
@@ -74,5 +74,5 @@ EVERYTHING = (
 
 def report(*results: Result, **facts: Any) -> Report:
     nothing = Missing(Why.NOT_RECORDED, "nowhere", "made by hand")
-    seen = Snapshot(**{**dict.fromkeys(FAMILIES, nothing), "intent": Intent(), "origin": "live", **facts})
+    seen = Snapshot(**{**dict.fromkeys(FAMILIES, nothing), "intent": Workload(), "origin": "live", **facts})
     return Report(snapshot=seen, results=results, version="1.2.3", time="2026-02-03T04:05:06Z", epoch_s=1770091506.0)

@@ -8,8 +8,8 @@ from simulate import Seen, recording
 
 from conftest import HOSTS
 from torchtune_sys.model.actions import KernelArgument, Sysctl, SysfsWrite
-from torchtune_sys.model.ground import TunedProfile
-from torchtune_sys.planner.tuned import Option, options
+from torchtune_sys.model.plan_context import TunedProfile
+from torchtune_sys.remediation.plan.tuned import PlannedOption, options
 from torchtune_sys.rules import by_id
 
 KINDS = Sysctl | SysfsWrite | KernelArgument
@@ -19,8 +19,8 @@ BASE = TunedProfile(path="/etc/tuned/torchtune-sys/tuned.conf", include=("throug
 
 
 @cache
-def union() -> tuple[tuple[Option, ...], int]:
-    found: dict[tuple[str, str], Option] = {}
+def union() -> tuple[tuple[PlannedOption, ...], int]:
+    found: dict[tuple[str, str], PlannedOption] = {}
     hosts = 0
     for name in FAILING:
         rule = RULES[name.split(".")[0]]

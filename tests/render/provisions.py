@@ -12,19 +12,19 @@ from script_root import Root
 
 from torchtune_sys import engine
 from torchtune_sys.host.described import Description, described
-from torchtune_sys.model.facts.session import Intent
-from torchtune_sys.model.install import Command, File, Packages, Step, Wishes
-from torchtune_sys.model.plan import Line
+from torchtune_sys.model.facts.session import Workload
+from torchtune_sys.model.install import InstallCommand, InstallFile, InstallOptions, InstallStep, Packages
+from torchtune_sys.model.plan import FileLine
 from torchtune_sys.model.provision import STAGES, Provision
-from torchtune_sys.planner.install import plan as install
-from torchtune_sys.planner.provision import provision
+from torchtune_sys.remediation.install import plan as install
+from torchtune_sys.remediation.plan.provision import provision
 
 SMOKE = "print('smoke test: pass')\n"
 SYSTEMS = [("debian", "12"), ("ubuntu", "24.04"), ("rocky", "9.4"), ("sles", "15.7"), ("arch", ""), ("fedora", "44")]
-TUNE = plan(change("x", Line(path="/etc/sysctl.d/99-torchtune-sys.conf", key="x", text="vm.swappiness = 10")))
+TUNE = plan(change("x", FileLine(path="/etc/sysctl.d/99-torchtune-sys.conf", key="x", text="vm.swappiness = 10")))
 
 
-def of_host(os_id: str, version: str, *gpus: str, wishes: Wishes | None = None) -> Provision:
+def of_host(os_id: str, version: str, *gpus: str, wishes: InstallOptions | None = None) -> Provision:
     host = described(
         Description(
             os_id=os_id,
@@ -38,16 +38,16 @@ def of_host(os_id: str, version: str, *gpus: str, wishes: Wishes | None = None) 
             kernel="6.8.0-45-generic",
         )
     )
-    seen = engine.snapshot(host, Intent(), timeout_s=20)
-    wishes = wishes or Wishes(venv="/opt/torch", cpu=not gpus, extras=("rdma", "container-toolkit"))
+    seen = engine.snapshot(host, Workload(), timeout_s=20)
+    wishes = wishes or InstallOptions(venv="/opt/torch", cpu=not gpus, extras=("rdma", "container-toolkit"))
     return provision(seen, install.plan(seen, wishes), TUNE, wishes, STAGES, "")
 
 
-def step(key: str, *actions: object, reboot: bool = False, by_hand: str = "") -> Step:
-    return Step(key=key, title=f"the step {key}", actions=actions, why="w", source="s", reboot=reboot, by_hand=by_hand)  # type: ignore[arg-type]
+def step(key: str, *actions: object, reboot: bool = False, by_hand: str = "") -> InstallStep:
+    return InstallStep(key=key, title=f"the step {key}", actions=actions, why="w", source="s", reboot=reboot, by_hand=by_hand)  # type: ignore[arg-type]
 
 
-def of_steps(*steps: Step, stages: tuple[str, ...] = ("install", "smoke"), **more: object) -> Provision:
+def of_steps(*steps: InstallStep, stages: tuple[str, ...] = ("install", "smoke"), **more: object) -> Provision:
     made = Provision(
         host="h",
         origin="o",
@@ -115,8 +115,8 @@ def working_root(folder: Path) -> Root:
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: chroot")
 PLAIN = of_steps(
     step("packages", Packages(manager="apt", names=("gcc", "make"))),
-    step("file", File(path="/etc/deep/x.conf", text="a\nb\n", root=True)),
-    step("command", Command(words=("thing", "two words", "$(x)"), root=True)),
+    step("file", InstallFile(path="/etc/deep/x.conf", text="a\nb\n", root=True)),
+    step("command", InstallCommand(words=("thing", "two words", "$(x)"), root=True)),
 )
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import msgspec
 
 from torchtune_sys.model.actions import Action, Advice, Needs, Safety
-from torchtune_sys.model.ground import Ground
 from torchtune_sys.model.plan import Change, Plan, Step
-from torchtune_sys.planner import files
+from torchtune_sys.model.plan_context import PlanContext
+from torchtune_sys.remediation.plan import files
 
 HOSTILE = "/sys/a b'c\"d$(touch /hit)`touch /hit`\\\n$x ~ ! {a,b} * ? [x] | & ; < > ( ) # é \u202e\x1b[2J\x7f END"
 
@@ -26,6 +26,6 @@ def change(key: str, *steps: Step, action: Action | None = None) -> Change:
     )
 
 
-def plan(*changes: Change, refresh: tuple[tuple[str, ...], ...] = (), ground: Ground | None = None) -> Plan:
-    owned = tuple(msgspec.structs.replace(file, refresh=refresh) for file in files.owned(changes, ground or Ground()))
+def plan(*changes: Change, refresh: tuple[tuple[str, ...], ...] = (), ground: PlanContext | None = None) -> Plan:
+    owned = tuple(msgspec.structs.replace(file, refresh=refresh) for file in files.owned(changes, ground or PlanContext()))
     return Plan(host="a", origin="b", changes=changes, files=owned, refused=(), by_hand=())

@@ -17,10 +17,10 @@ from pathlib import Path
 import pytest
 
 from conftest import alone_with
-from torchtune_sys.model.install import File, Step
+from torchtune_sys.model.install import InstallFile, InstallStep
 from torchtune_sys.model.provision import Provision
-from torchtune_sys.render.cloud_init import SCRIPT, fits, user_data
-from torchtune_sys.render.provision import provisioning
+from torchtune_sys.render.generate.cloud_init import SCRIPT, fits, user_data
+from torchtune_sys.render.generate.provision import provisioning
 
 SHELLCHECK = Path(sys.executable).with_name("shellcheck")
 PROGRAM = [sys.executable, "-m", "torchtune_sys", "generate", "cloud-init"]
@@ -29,9 +29,9 @@ HOSTILE = "x\n$(touch /tmp/torchtune-sys-owned) `id` 'q' \"q\" \\ : - # \x1b[2J 
 
 
 def made(*stages: str, origin: str = "described: Debian GNU/Linux 12 x86_64, no GPU") -> Provision:
-    def step(key: str, reboot: bool = False) -> Step:
-        actions = (File(path=f"/etc/torchtune-sys-{key}", text="x\n", root=True),)
-        return Step(key=key, title=f"the file {key}", actions=actions, why="w", source="s", reboot=reboot)
+    def step(key: str, reboot: bool = False) -> InstallStep:
+        actions = (InstallFile(path=f"/etc/torchtune-sys-{key}", text="x\n", root=True),)
+        return InstallStep(key=key, title=f"the file {key}", actions=actions, why="w", source="s", reboot=reboot)
 
     return Provision(
         host="" if origin.startswith("described") else origin,

@@ -14,8 +14,8 @@ from install_hosts import change
 
 from conftest import HOSTS, load
 from torchtune_sys.model.image import Image, ImageWishes
-from torchtune_sys.planner.image.plan import plan
-from torchtune_sys.render import dockerfile
+from torchtune_sys.remediation.image.plan import plan
+from torchtune_sys.render.generate import dockerfile
 
 NAMES = ["healthy", *sorted(f"typical/{path.stem}" for path in (HOSTS / "typical").glob("*.json"))]
 FEW = ("healthy", "typical/gh200", "typical/laptop-cpu", "typical/mi300x")

@@ -21,8 +21,8 @@ import pytest
 from conftest import load
 from smoke.faults.bench import torch_python
 from torchtune_sys.model.image import Flag, Image, ImageWishes
-from torchtune_sys.planner.image.plan import plan
-from torchtune_sys.render import dockerfile
+from torchtune_sys.remediation.image.plan import plan
+from torchtune_sys.render.generate import dockerfile
 from torchtune_sys.smoke import script
 
 pytestmark = [pytest.mark.slow, pytest.mark.long]

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from values import HOSTILE, variable
 
 from torchtune_sys.errors import UserError
-from torchtune_sys.model.job import Variable
-from torchtune_sys.render import job
+from torchtune_sys.model.job import JobVariable
+from torchtune_sys.render.generate import job
 
 SHELLS = [shell for shell in ("dash", "bash") if shutil.which(shell)]
 VALUES = st.text(st.characters(exclude_characters="\0", exclude_categories=("Cs",)), max_size=40)
@@ -104,7 +104,7 @@ def test_an_env_file_has_no_quoting(value: str, reason: str) -> None:
 
 
 @pytest.mark.parametrize("form", [job.docker, job.kubernetes])
-def test_a_library_of_the_host_is_not_preloaded_in_a_container(form: Callable[[list[Variable]], str]) -> None:
+def test_a_library_of_the_host_is_not_preloaded_in_a_container(form: Callable[[list[JobVariable]], str]) -> None:
     text = form([variable("/usr/lib/libjemalloc.so.2", "LD_PRELOAD"), variable("x", "MALLOC_CONF")])
     said = [row for row in text.splitlines() if "LD_PRELOAD" in row or "libjemalloc" in row]
     assert said and all(row.startswith("# ") for row in said) and "only where the image has the library" in text

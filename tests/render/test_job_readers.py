@@ -22,8 +22,8 @@ from systemd_here import needs_systemd
 from values import HOSTILE, variable
 
 from torchtune_sys.errors import UserError
-from torchtune_sys.model.job import Variable
-from torchtune_sys.render import job, units
+from torchtune_sys.model.job import JobVariable
+from torchtune_sys.render.generate import job, units
 
 _SIGNS = "ab7 \t$`'\"\\%{}()#;&|<>*?[]!~=-+^@:,./_é→\x85\u2028\U0001f600"
 _BEGINNINGS = (
@@ -49,7 +49,7 @@ def values() -> list[str]:
     return [*HOSTILE, *_BEGINNINGS, "x" * 3000, *("".join(chance.choices(_SIGNS, k=chance.randrange(25))) for _ in range(150))]
 
 
-def variables(texts: list[str]) -> list[Variable]:
+def variables(texts: list[str]) -> list[JobVariable]:
     found = [variable(text, f"V{at}", reason=text) for at, text in enumerate(texts)]
     return [*found, variable(None, "GONE"), variable("x", "SHOWN", sure=False)]
 

@@ -29,6 +29,7 @@ def test_json_holds_the_keys_of_the_contract_with_their_meaning() -> None:
         "unknown": 2,
         "na": 1,
         "crashed": 1,
+        "can_train": "unknown",
     }
     by_rule = {item["rule"]: item for item in found["results"]}
     assert by_rule["driver-too-old"]["fix"][0] == {

@@ -15,9 +15,9 @@ from simulate import Seen, recording
 from conftest import HOSTS
 from torchtune_sys.errors import UserError
 from torchtune_sys.model.actions import KernelArgument
-from torchtune_sys.model.ground import GRUB_FILE
-from torchtune_sys.planner.arguments import Argument, arguments, is_plain
-from torchtune_sys.render import kernel_args
+from torchtune_sys.model.plan_context import GRUB_FILE
+from torchtune_sys.remediation.plan.kernel_arguments import Argument, arguments, is_plain
+from torchtune_sys.render.generate import kernel_args
 from torchtune_sys.rules import by_id
 
 RULES = {name: rule for name, rule in by_id().items() if any(isinstance(action, KernelArgument) for action in rule.fix)}

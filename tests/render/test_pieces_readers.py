@@ -13,9 +13,9 @@ from simulate import Seen, recording
 
 from conftest import HOSTS
 from torchtune_sys.model.actions import Limit, ModuleOption, OwnedFile, Sysctl, SysfsWrite
-from torchtune_sys.model.ground import LIMITS_FILE, MODPROBE_FILE, SYSCTL_FILE, TMPFILES_FILE, UDEV_FILE, Ground
-from torchtune_sys.model.plan import Change, Line
-from torchtune_sys.planner import files, lasting
+from torchtune_sys.model.plan import Change, FileLine
+from torchtune_sys.model.plan_context import LIMITS_FILE, MODPROBE_FILE, SYSCTL_FILE, TMPFILES_FILE, UDEV_FILE, PlanContext
+from torchtune_sys.remediation.plan import files, persistence
 from torchtune_sys.rules import by_id
 
 KINDS = Sysctl | SysfsWrite | OwnedFile | Limit | ModuleOption
@@ -27,12 +27,12 @@ SYSTEMD_SYSCTL = "/lib/systemd/systemd-sysctl"
 @cache
 def union() -> tuple[dict[str, str], tuple[Change, ...]]:
     """Every owned file with the lines of all failing hosts, the last one of each key."""
-    lines: dict[tuple[str, str], tuple[Line, Change]] = {}
+    lines: dict[tuple[str, str], tuple[FileLine, Change]] = {}
     changes: dict[str, Change] = {}
     for name in FAILING:
         for change in Seen(recording(name), [RULES[name.split(".")[0]]]).plan.changes:
             changes[change.key] = change
-            lines.update({(step.path, step.key): (step, change) for step in change.steps if isinstance(step, Line)})
+            lines.update({(step.path, step.key): (step, change) for step in change.steps if isinstance(step, FileLine)})
     found: dict[str, list[str]] = {}
     for (path, _), (line, change) in sorted(lines.items()):
         found.setdefault(path, [files.HEAD]).append(files.block(line, change))
@@ -95,7 +95,7 @@ def test_who_wins_is_as_the_plan_says(tmp_path: Path, reader: str, rival: str) -
     (file,) = (file for file in plan.files if file.path == SYSCTL_FILE)
     done = staged(tmp_path, {**there, SYSCTL_FILE: file.content}, reader)
     got = (tmp_path / "proc/vm/swappiness").read_text().strip()
-    ours = next(step.text.rpartition("= ")[2] for step in change.steps if isinstance(step, Line))
+    ours = next(step.text.rpartition("= ")[2] for step in change.steps if isinstance(step, FileLine))
     if predicted:
         assert predicted[0].startswith(rival) and f"(= {got})" in predicted[0], (got, done.stderr)
     else:
@@ -130,7 +130,7 @@ def test_tmpfiles_writes_what_it_should_and_there_alone(tmp_path: Path) -> None:
         (tmp_path / path.lstrip("/")).write_text("")
     for name in (*HOSTILE, "hit", "xx", "perx"):
         (here / name).write_text("")
-    made = [lasting.lines(Ground(), f"/sys/t/{name}", f"value {name}")[0].text for name in HOSTILE]
+    made = [persistence.lines(PlanContext(), f"/sys/t/{name}", f"value {name}")[0].text for name in HOSTILE]
     text = "\n".join([files.HEAD, *plain, *made]) + "\n"
     done = staged(tmp_path, {TMPFILES_FILE: text}, f"systemd-tmpfiles --create {TMPFILES_FILE}\n")
     assert done.returncode == 0 and len(expected) >= 4, done.stderr
@@ -156,7 +156,7 @@ DISKS = {
 @needs("udevadm")
 def test_udev_finds_the_disks_that_are_meant(tmp_path: Path) -> None:
     names = ("nvme0n1", "sda", "vda", "md0", "dm-3")
-    made = [lasting.lines(Ground(), f"/sys/block/{name}/queue/{attribute}", "4096")[0].text for name in names for attribute in ("read_ahead_kb", "scheduler")]  # fmt: skip
+    made = [persistence.lines(PlanContext(), f"/sys/block/{name}/queue/{attribute}", "4096")[0].text for name in names for attribute in ("read_ahead_kb", "scheduler")]  # fmt: skip
     minor = 0
     devices = []
     for name, (kind, rotational, _) in DISKS.items():
@@ -230,7 +230,7 @@ def test_the_daemon_sets_a_real_disk_when_it_is_triggered(tmp_path: Path, loop: 
     if none != "[none]" or "mq-deadline" not in offered:
         pytest.skip("this kernel has no second scheduler")
     wanted = {"read_ahead_kb": "4096", "scheduler": "mq-deadline"}
-    made = [lasting.lines(Ground(), f"{queue}/{name}", value)[0].text for name, value in wanted.items()]
+    made = [persistence.lines(PlanContext(), f"{queue}/{name}", value)[0].text for name, value in wanted.items()]
     work = tmp_path / "work"
     for name, lines in (("ours", made), ("others", [])):
         (work / name).mkdir(parents=True)
@@ -250,11 +250,11 @@ def test_the_daemon_sets_a_real_disk_when_it_is_triggered(tmp_path: Path, loop: 
 
 @pytest.mark.parametrize("name", [*HOSTILE, "", 'sda", RUN+="/bin/x', "sd\nRUN"])
 def test_a_disk_that_udev_cannot_name_gets_no_rule(name: str) -> None:
-    assert lasting.lines(Ground(device_names={"8:0": name}), "/sys/class/bdi/8:0/read_ahead_kb", "4096") == ()
+    assert persistence.lines(PlanContext(device_names={"8:0": name}), "/sys/class/bdi/8:0/read_ahead_kb", "4096") == ()
 
 
 def test_the_read_ahead_of_a_network_mount_lasts_as_long_as_the_mount() -> None:
-    assert lasting.lines(Ground(), "/sys/class/bdi/0:45/read_ahead_kb", "4096") == ()
+    assert persistence.lines(PlanContext(), "/sys/class/bdi/0:45/read_ahead_kb", "4096") == ()
 
 
 @needs("runuser", "/etc/pam.d/runuser-l")

@@ -17,9 +17,9 @@ from simulate import Seen, recording
 from conftest import HOSTS
 from torchtune_sys.errors import CannotWrite, UserError
 from torchtune_sys.host.files import write_below
-from torchtune_sys.model.job import Variable
-from torchtune_sys.planner.units import NAMES, UnitLimit, limits
-from torchtune_sys.render import units
+from torchtune_sys.model.job import JobVariable
+from torchtune_sys.remediation.plan.units import NAMES, UnitLimit, limits
+from torchtune_sys.render.generate import units
 from torchtune_sys.rules import CATALOGUE
 
 UNIT = "[Unit]\nDescription=A job\n[Service]\nExecStart=/bin/true\n"
@@ -76,7 +76,7 @@ def test_every_limit_is_known_to_systemd(tmp_path: Path) -> None:
 @needs_systemd
 def test_an_environment_that_would_break_out(tmp_path: Path) -> None:
     value = 'a b\n[Service]\nExecStartPre=/bin/false\\ "$(reboot)" %n 50% \'x'
-    text = units.service((), [Variable(name="A", value=value, reason="two\nlines\\", source="s")])
+    text = units.service((), [JobVariable(name="A", value=value, reason="two\nlines\\", source="s")])
     assert analysed(tmp_path, "train.service", text) == ""
     parsed = configparser.RawConfigParser(strict=False, delimiters="=")
     parsed.optionxform = str  # type: ignore[assignment,method-assign]

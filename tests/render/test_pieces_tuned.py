@@ -10,12 +10,12 @@ from simulate import Seen, recording
 
 from torchtune_sys.errors import UserError
 from torchtune_sys.model.actions import SysfsWrite
-from torchtune_sys.model.ground import Ground, Tuned, TunedProfile
+from torchtune_sys.model.plan_context import PlanContext, TunedOption, TunedProfile
 from torchtune_sys.model.rule import Evidence, Result, Rule, Severity, Verdict
 from torchtune_sys.model.target import Exactly
-from torchtune_sys.planner.tuned import Option, options
-from torchtune_sys.probes import tuned as probe
-from torchtune_sys.render import tuned
+from torchtune_sys.probes.plan_context import tuned as probe
+from torchtune_sys.remediation.plan.tuned import PlannedOption, options
+from torchtune_sys.render.generate import tuned
 
 PROFILE = """[main]
 include=site-base
@@ -32,7 +32,7 @@ ACTIVE = {
 }
 
 
-def as_dict(made: tuple[Option, ...]) -> dict[str, dict[str, str]]:
+def as_dict(made: tuple[PlannedOption, ...]) -> dict[str, dict[str, str]]:
     sections: dict[str, dict[str, str]] = {}
     for option in made:
         sections.setdefault(option.section, {})[option.name] = option.value
@@ -85,8 +85,8 @@ def test_a_disk_gets_a_section_of_its_own_with_what_the_others_get() -> None:
         path="p",
         include=("a",),
         options=(
-            Tuned(option="disk.readahead", value=">4096", source="s", section="disk"),
-            Tuned(option="disk.elevator", value="none", source="s", section="disk"),
+            TunedOption(option="disk.readahead", value=">4096", source="s", section="disk"),
+            TunedOption(option="disk.elevator", value="none", source="s", section="disk"),
         ),
     )
     seen = Seen(recording("hdd-scheduler-none.fail"), [RULES["hdd-scheduler-none"]])
@@ -101,7 +101,7 @@ def test_the_pairs_of_a_share_of_memory_and_of_bytes() -> None:
     base = TunedProfile(
         path="p",
         include=("a",),
-        options=tuple(Tuned(option=option, value="40", source="s", section="vm") for option in held),
+        options=tuple(TunedOption(option=option, value="40", source="s", section="vm") for option in held),
         is_active=True,
     )
     seen = Seen(recording("dirty-limit-huge.fail"), [RULES["dirty-limit-huge"]])
@@ -128,5 +128,5 @@ def test_a_disk_whose_name_a_profile_cannot_hold(disk: str) -> None:
     evidence = Evidence(subject=disk, seen="bfq", wanted="none", source=path, fix=(wish,))
     result = Result(rule=rule, verdict=Verdict.FAIL, evidence=(evidence,))
     seen = Seen(recording("healthy"), [])
-    made = options(seen.facts, [result], Ground(values={path: {path: "none [bfq]"}}), BASE)
+    made = options(seen.facts, [result], PlanContext(values={path: {path: "none [bfq]"}}), BASE)
     assert made.options == () and made.left_out

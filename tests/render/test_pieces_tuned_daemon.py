@@ -11,7 +11,7 @@ import pytest
 from pieces_tuned import BASE, RULES, union
 from simulate import Seen, recording
 
-from torchtune_sys.render import tuned
+from torchtune_sys.render.generate import tuned
 
 STAGE = """
 set -e

@@ -13,8 +13,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from torchtune_sys.model.cpuset import CpuSet
-from torchtune_sys.model.placement import Seat, Seating
-from torchtune_sys.render import placement
+from torchtune_sys.model.placement import Placement, RankPlacement
+from torchtune_sys.render.generate import placement
 from torchtune_sys.render.layout import Style
 
 CPUS = sorted(os.sched_getaffinity(0))
@@ -24,14 +24,14 @@ numactl = pytest.mark.skipif(shutil.which("numactl") is None, reason="numactl is
 TEXT = st.text(st.characters(exclude_characters="\0", exclude_categories=("Cs",)), max_size=20)
 
 
-def seat(rank: int = 0, cpus: tuple[int, ...] = (CPUS[0],), memory: str = "", gpu: str = "") -> Seat:
-    return Seat(
+def seat(rank: int = 0, cpus: tuple[int, ...] = (CPUS[0],), memory: str = "", gpu: str = "") -> RankPlacement:
+    return RankPlacement(
         rank=rank, gpu=gpu, gpu_index=0 if gpu else None, node=0, cpus=CpuSet(cpus), memory=memory, memory_node=0 if memory else None, nic=""
     )  # fmt: skip
 
 
-def two(gpu: str = "", notes: tuple[str, ...] = ()) -> Seating:
-    return Seating(seats=(seat(gpu=gpu), seat(1, (CPUS[-1],), gpu=gpu)), notes=notes)
+def two(gpu: str = "", notes: tuple[str, ...] = ()) -> Placement:
+    return Placement(seats=(seat(gpu=gpu), seat(1, (CPUS[-1],), gpu=gpu)), notes=notes)
 
 
 @numactl
@@ -153,7 +153,7 @@ def test_commands_without_a_program_name_an_example() -> None:
 
 
 def test_the_table_says_what_is_bound() -> None:
-    text = placement.table(Seating(seats=(seat(memory="prefer"),), notes=("a note",)), Style(width=80, color=False), "beside")
+    text = placement.table(Placement(seats=(seat(memory="prefer"),), notes=("a note",)), Style(width=80, color=False), "beside")
     assert text.startswith("1 local rank\n")
     assert f"CPUs {CPUS[0]}, memory preferably of node 0; no GPU" in text
     assert "a note" in text

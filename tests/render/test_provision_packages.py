@@ -9,8 +9,8 @@ import pytest
 from provisions import APT, PLAIN, SMOKE, TALK, calls, needs_root, of_steps, step, working_root
 from script_root import Root
 
-from torchtune_sys.model.install import RUNNING, KernelPackages, Packages
-from torchtune_sys.render.provision import provisioning
+from torchtune_sys.model.install import RUNNING, KernelPackages, Key, Packages
+from torchtune_sys.render.generate.provision import provisioning
 
 
 @pytest.fixture
@@ -93,3 +93,44 @@ def test_packages_by_the_kernel_that_runs(root: Root) -> None:
     assert sorted(path.name for path in root.path("/tmp/have").iterdir()) == ["devel-5.15.0-9.el9uek.x86_64", "headers"]
     again = root.run(text)
     assert again.returncode == 0 and "nothing to do" in again.stdout
+
+
+FINGERPRINT = "610C7B14E068A878070DA4E99CD0A493D42D0685"
+GPG = TALK + "cat /tmp/listed\n"
+"""As gpg --show-keys --with-colons prints it."""
+
+
+def listed(*fingerprints: str) -> str:
+    sub = "sub:-:4096:1:0000000000000000:1:::::s:\nfpr:::::::::" + "0" * 40 + ":\n"
+    return "".join(
+        f"pub:-:4096:1:{print_[-16:]}:1:::-:::scESC:\nfpr:::::::::{print_}:\nuid:-::::1::X::x:\n{sub}" for print_ in fingerprints
+    )
+
+
+@needs_root
+@pytest.mark.parametrize(
+    ("wanted", "found", "trusted"),
+    [
+        (FINGERPRINT, (FINGERPRINT,), True),
+        (FINGERPRINT[-8:], (FINGERPRINT,), True),
+        (FINGERPRINT, ("F" * 40,), False),
+        (FINGERPRINT, ("F" * 40, FINGERPRINT), False),  # rpm would import both
+        (FINGERPRINT, (FINGERPRINT, "F" * 40), False),
+        (FINGERPRINT, (), False),
+        ("0" * 40, (FINGERPRINT,), False),  # a subkey's
+    ],
+)
+def test_a_key_is_trusted_only_if_it_is_the_one(root: Root, wanted: str, found: tuple[str, ...], trusted: bool) -> None:
+    root.put("/tmp/listed", listed(*found))
+    root.put("/bin/gpg", GPG, 0o755)
+    root.put("/bin/rpm", TALK, 0o755)
+    root.put("/bin/install", TALK + "mkdir -p /keys && : >/keys/kept.asc\n", 0o755)
+    key = Key(path="/keys/kept.asc", url="https://example.org/key", fingerprint=wanted)
+    text = provisioning(of_steps(step("repository", key), stages=("install",)), SMOKE)
+    done = root.run(text)
+    imported = any(line.startswith("rpm --import /keys/kept.asc") for line in calls(root))
+    assert (done.returncode == 0) is imported is trusted, done.stdout
+    assert trusted or "not trusted" in done.stdout
+    again = root.run(text)
+    assert (again.returncode == 0) is trusted
+    assert sum(line.startswith("rpm --import") for line in calls(root)) == int(trusted)  # once is enough

@@ -9,8 +9,8 @@ import pytest
 from provisions import PLAIN, SMOKE, calls, needs_root, of_steps, step, working_root
 from script_root import Root, may_mount
 
-from torchtune_sys.model.install import Refused
-from torchtune_sys.render.provision import provisioning
+from torchtune_sys.model.install import InstallRefused
+from torchtune_sys.render.generate.provision import provisioning
 
 
 @pytest.fixture
@@ -65,7 +65,7 @@ def test_a_step_that_fails_ends_it(root: Root) -> None:
 
 @needs_root
 def test_what_is_refused_or_a_person_s_comes_first(root: Root) -> None:
-    refused = Refused(key="torch", what="torch", reason="no wheel", way="another host")
+    refused = InstallRefused(key="torch", what="torch", reason="no wheel", way="another host")
     done = root.run(provisioning(msgspec.structs.replace(PLAIN, refused=(refused,)), SMOKE))
     assert done.returncode == 1 and "refused: torch: no wheel" in done.stdout and calls(root) == []
     by_hand = provisioning(msgspec.structs.replace(PLAIN, by_hand=(step("driver", by_hand="https://example.org/"),)), SMOKE)

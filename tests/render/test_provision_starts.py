@@ -13,8 +13,8 @@ from provisions import PLAIN, SMOKE, TUNE, calls, needs_root, of_steps, step, wo
 from script_root import Root
 
 from torchtune_sys.model.actions import Needs
-from torchtune_sys.model.install import Command, Packages
-from torchtune_sys.render.provision import provisioning
+from torchtune_sys.model.install import InstallCommand, Packages
+from torchtune_sys.render.generate.provision import provisioning
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def test_a_start_is_asked_for_once(root: Root) -> None:
 def test_another_driver_asks_for_a_start_of_its_own(root: Root) -> None:
     def script(name: str) -> str:
         driver = step("driver", Packages(manager="apt", names=(name,)), reboot=True)
-        return provisioning(of_steps(driver, step("last", Command(words=("missing",)))), SMOKE)
+        return provisioning(of_steps(driver, step("last", InstallCommand(words=("missing",)))), SMOKE)
 
     assert root.run(script("driver-570")).returncode == 10
     root.put("/proc/sys/kernel/random/boot_id", "second\n")
@@ -125,7 +125,8 @@ def test_the_tune_stage(root: Root) -> None:
 def test_a_driver_that_was_taken_away_asks_for_another_start(root: Root) -> None:
     text = provisioning(
         of_steps(
-            step("driver", Packages(manager="apt", names=("driver",)), reboot=True), step("last", Command(words=("missing",)))
+            step("driver", Packages(manager="apt", names=("driver",)), reboot=True),
+            step("last", InstallCommand(words=("missing",))),
         ),
         SMOKE,
     )

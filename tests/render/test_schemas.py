@@ -10,12 +10,12 @@ import jsonschema
 import pytest
 from made import EVERYTHING, report
 
-from conftest import HOSTS, judge, load
+from conftest import HOSTS, exhaustive, judge, load
 from torchtune_sys.host.recorded import load_recording
 from torchtune_sys.render import as_json, schemas
 from torchtune_sys.render.report import Report
 
-SHIPPED = ("report", "snapshot", "recording", "plan", "install", "image", "smoke")
+SHIPPED = ("report", "snapshot", "recording", "plan", "run", "install", "image", "smoke")
 
 
 def schema(name: str) -> dict[str, Any]:
@@ -33,10 +33,10 @@ def test_the_schema_is_a_schema(name: str) -> None:
     jsonschema.Draft202012Validator.check_schema(schema(name))
 
 
-def names() -> list[str]:
-    """The healthy host and one overlay of each kind of every tenth rule: enough shapes, in little time."""
+def names() -> list[Any]:
+    """The healthy host and every fiftieth overlay: enough shapes, in little time; each of them where there is more."""
     overlays = sorted(path.stem for path in HOSTS.glob("*.*.json"))
-    return ["healthy", *overlays[::10]]
+    return ["healthy", *overlays[::50], *exhaustive(*(name for at, name in enumerate(overlays) if at % 50))]
 
 
 @pytest.mark.parametrize("name", names())

@@ -16,11 +16,11 @@ from script_plans import HOSTILE, change, plan
 from script_root import Root, may_mount
 
 from torchtune_sys.model.actions import OwnedFile, Sysctl
-from torchtune_sys.model.ground import Ground
-from torchtune_sys.model.plan import Change, Command, Line, Unit, Value
+from torchtune_sys.model.plan import Change, CommandStep, FileLine, Unit, Value
+from torchtune_sys.model.plan_context import PlanContext
 from torchtune_sys.model.target import AtLeast, AtMost, OneOf, Target
-from torchtune_sys.planner import files
-from torchtune_sys.render.script import quote, script
+from torchtune_sys.remediation.plan import files
+from torchtune_sys.render.generate.script import quote, script
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: chroot")
 needs_mounts = pytest.mark.skipif(not may_mount(), reason="needs root that may mount")
@@ -38,7 +38,7 @@ def sysctl(path: str, value: str, target: Target | None = None, counterpart: str
     return change(
         key,
         Value(path=path, value=value, counterpart=counterpart),
-        Line(path=FILE, key=key, text=f"{key} = {value}"),
+        FileLine(path=FILE, key=key, text=f"{key} = {value}"),
         action=Sysctl(key=key, target=target) if target else None,
     )
 
@@ -94,8 +94,8 @@ PIECES = st.sampled_from(
 @settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_files_that_are_there_are_joined_as_the_planner_does(root: Root, contents: list[tuple[list[str], str]]) -> None:
     present = {f"/etc/x/{number}.conf": "\n".join(lines) + end for number, (lines, end) in enumerate(contents)}
-    lines = [Line(path=path, key="vm.swappiness", text="vm.swappiness = 10") for path in present]
-    wanted = plan(change("vm.swappiness", *lines), ground=Ground(files=dict(present)))
+    lines = [FileLine(path=path, key="vm.swappiness", text="vm.swappiness = 10") for path in present]
+    wanted = plan(change("vm.swappiness", *lines), ground=PlanContext(files=dict(present)))
     for path, content in present.items():
         root.put(path, content, 0o640)
         os.chown(root.path(path), 7, 8)
@@ -169,7 +169,9 @@ def test_a_refused_value_takes_its_change_back_and_the_others_go_on(root: Root) 
     for path in (SWAP, other, good):
         root.put(path, "60\n")
     before = root.state()
-    both = change("both", Value(path=SWAP, value="10"), Value(path=other, value="1"), Line(path=FILE, key="both", text="both"))
+    both = change(
+        "both", Value(path=SWAP, value="10"), Value(path=other, value="1"), FileLine(path=FILE, key="both", text="both")
+    )
     text = script(plan(both, sysctl(good, "5")))
     ran = root.run(text, stage='mount --bind "sys/a b" "sys/a b"; mount -o remount,ro,bind "sys/a b"')
     assert ran.returncode == 1 and "/sys/a b/x does not take 1" in ran.stderr
@@ -217,7 +219,7 @@ def test_what_the_environment_asks_of_shells_and_programs_is_no_matter(root: Roo
     root.put(SWAP, "60\n")
     root.put("/etc/x.conf", "# mine\n")
     os.mkfifo(root.path("/tmp/log"))
-    text = script(plan(change("x", Value(path=SWAP, value="10"), Line(path="/etc/x.conf", key="x", text="x = 1"))))
+    text = script(plan(change("x", Value(path=SWAP, value="10"), FileLine(path="/etc/x.conf", key="x", text="x = 1"))))
     odd = {"SHELLOPTS": "noglob:noclobber", "POSIXLY_CORRECT": "1", "GLOBIGNORE": "*", "TORCHTUNE_SYS_LOG": "/tmp/log"}
     before = root.state()
     ran = root.run(text, **odd)
@@ -229,7 +231,7 @@ def test_what_the_environment_asks_of_shells_and_programs_is_no_matter(root: Roo
 @needs_root
 def test_bytes_that_bash_cannot_hold_are_not_lost(root: Root) -> None:
     root.put("/etc/x.conf", b"# a\0b \xff\n")
-    ran = root.run(script(plan(change("x", Line(path="/etc/x.conf", key="x", text="x = 1")))))
+    ran = root.run(script(plan(change("x", FileLine(path="/etc/x.conf", key="x", text="x = 1")))))
     assert (ran.returncode, ran.stderr) == (1, "failed: /etc/x.conf holds NUL bytes, so its lines cannot be kept\n")
     assert root.path("/etc/x.conf").read_bytes() == b"# a\0b \xff\n"
 
@@ -259,7 +261,7 @@ def test_whatever_the_host_says_stays_data(root: Root) -> None:
     words = " ".join(HOSTILE.replace("[", "(").split())
     steps = (
         Value(path=place, value=words),
-        Line(path=f"/etc{HOSTILE}", key=HOSTILE.replace(" (", "("), text=HOSTILE),
+        FileLine(path=f"/etc{HOSTILE}", key=HOSTILE.replace(" (", "("), text=HOSTILE),
         Unit(unit="a b;$(x)", enabled=True),
     )
     pattern = change("p", Value(path=place.replace("a b", "*"), value=words, is_pattern=True))
@@ -283,7 +285,7 @@ def test_a_file_has_the_mode_that_is_asked_for(root: Root, present: str) -> None
         root.put("/etc/secret.conf", present, 0o644)
     asked = OwnedFile(path="/etc/secret.conf", content="key = 1\n", mode=0o600)
     text = script(
-        plan(change("/etc/secret.conf", Line(path="/etc/secret.conf", key="/etc/secret.conf", text="key = 1"), action=asked))
+        plan(change("/etc/secret.conf", FileLine(path="/etc/secret.conf", key="/etc/secret.conf", text="key = 1"), action=asked))
     )
     before = root.state()
     assert root.run(text).returncode == 0
@@ -328,7 +330,7 @@ def test_what_somebody_changed_since_is_left_and_told(root: Root) -> None:
 
 @needs_root
 def test_a_command_runs_once_and_its_inverse_takes_it_back(root: Root) -> None:
-    text = script(plan(change("c", Command(argv=("ln", "-s", "two words", "/etc/made"), undo=("rm", "/etc/made")))))
+    text = script(plan(change("c", CommandStep(argv=("ln", "-s", "two words", "/etc/made"), undo=("rm", "/etc/made")))))
     before = root.state()
     assert root.run(text, "--check").returncode == 1
     assert [root.run(text).returncode for _ in range(2)] == [0, 0]

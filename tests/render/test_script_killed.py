@@ -10,8 +10,8 @@ from script_plans import change, plan
 from script_root import PROGRAMS, Root
 from test_script import FILE, SWAP, sysctl
 
-from torchtune_sys.model.plan import Command, Line, Unit, Value
-from torchtune_sys.render.script import script
+from torchtune_sys.model.plan import CommandStep, FileLine, Unit, Value
+from torchtune_sys.render.generate.script import script
 
 pytestmark = [pytest.mark.long, pytest.mark.skipif(os.geteuid() != 0, reason="needs root: chroot")]
 KILLER = """#!/bin/bash
@@ -29,9 +29,9 @@ STRIDE = int(os.environ.get("TORCHTUNE_SYS_TEST_STRIDE", "7"))
 """Every so many programs; 1 takes minutes."""
 PLAN = plan(
     sysctl(SWAP, "10"),
-    change("thp", Value(path="/sys/thp", value="madvise"), Line(path="/etc/new/deep/x.conf", key="thp", text="w x")),
+    change("thp", Value(path="/sys/thp", value="madvise"), FileLine(path="/etc/new/deep/x.conf", key="thp", text="w x")),
     change("u", Unit(unit="u", enabled=True)),
-    change("flag", Command(argv=("ln", "-sfT", "x", "/etc/flag"), undo=("rm", "-f", "/etc/flag"))),
+    change("flag", CommandStep(argv=("ln", "-sfT", "x", "/etc/flag"), undo=("rm", "-f", "/etc/flag"))),
 )
 
 

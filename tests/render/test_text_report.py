@@ -18,7 +18,7 @@ def shown(*results: Result, width: int = 80, **options: bool) -> str:
 
 
 def headline(*results: Result) -> str:
-    return " ".join(text.verdict(results, summary(results)).split())
+    return " ".join(text.verdict(report(*results), summary(results)).split())
 
 
 def test_headline_counts_findings_and_names_the_worst() -> None:
@@ -174,7 +174,7 @@ def test_the_healthy_host_in_three_lines() -> None:
         report(*judge(seen).values(), **{name: getattr(seen, name) for name in seen.__struct_fields__}), Style(width=100)
     )
     rows = " ".join(found.split())
-    assert "trainer-01: no problem found" in rows
+    assert "trainer-01: trains on 8 GPUs; no problem found" in rows
     assert "8 x NVIDIA H100 80GB HBM3, driver 580.95.05 (open module), CUDA up to 13.0" in rows
     assert (
         "Ubuntu 24.04" in rows

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from torchtune_sys.model.job import Variable
+from torchtune_sys.model.job import JobVariable
 
 HOSTILE = (
     "$(id)",
@@ -22,5 +22,5 @@ HOSTILE = (
 )
 
 
-def variable(value: str | None, name: str = "A_NAME", *, reason: str = "why", sure: bool = True) -> Variable:
-    return Variable(name=name, value=value, reason=reason, source="rule", sure=sure)
+def variable(value: str | None, name: str = "A_NAME", *, reason: str = "why", sure: bool = True) -> JobVariable:
+    return JobVariable(name=name, value=value, reason=reason, source="rule", sure=sure)

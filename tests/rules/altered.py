@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
-from torchtune_sys import engine
-from torchtune_sys.model.facts.session import Intent
+from conftest import judge_one
+from torchtune_sys.model.facts.session import Workload
 from torchtune_sys.model.rule import Result, Rule, Verdict
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, Why
@@ -30,7 +30,7 @@ def altered(seen: Snapshot, **facts: Any) -> Snapshot:
 
 def asked(seen: Snapshot, **intent: Any) -> Snapshot:
     """The same host, with nothing asked for but this."""
-    return msgspec.structs.replace(seen, intent=Intent(**intent))
+    return msgspec.structs.replace(seen, intent=Workload(**intent))
 
 
 def with_env(seen: Snapshot, env: dict[str, str]) -> Snapshot:
@@ -43,7 +43,7 @@ def the_rule(rule_id: str) -> Rule:
 
 
 def result(seen: Snapshot, rule_id: str) -> Result:
-    return engine.judge(seen, (the_rule(rule_id),))[0]
+    return judge_one(seen, rule_id)
 
 
 def verdict(seen: Snapshot, rule_id: str) -> Verdict:

@@ -7,8 +7,7 @@ from typing import Any
 
 import msgspec
 
-from conftest import load
-from torchtune_sys import engine
+from conftest import judge_one, load
 from torchtune_sys.model.facts.gpu import Gpu, GpuFacts
 from torchtune_sys.model.rule import Result, Rule, Verdict
 from torchtune_sys.model.snapshot import Snapshot
@@ -73,7 +72,7 @@ def with_session(host: Snapshot, **facts: Any) -> Snapshot:
 
 
 def judged(rule: str, host: Snapshot) -> Result:
-    return engine.judge(host, [RULES[rule]])[0]
+    return judge_one(host, rule)
 
 
 def verdict(rule: str, host: Snapshot) -> str:

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from torchtune_sys import engine
+from conftest import judge_one
 from torchtune_sys.model.rule import Result, Verdict
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, Why
@@ -24,4 +24,4 @@ def changed(seen: Snapshot, family: str, **facts: Any) -> Snapshot:
 
 
 def judged(seen: Snapshot, rule_id: str) -> Result:
-    return engine.judge(seen, (BY_ID[rule_id],))[0]
+    return judge_one(seen, rule_id)

@@ -6,9 +6,9 @@ from typing import Any
 
 import msgspec
 
-from torchtune_sys import engine
-from torchtune_sys.model.facts.limits import Limit
-from torchtune_sys.model.facts.session import Intent
+from conftest import judge_one
+from torchtune_sys.model.facts.limits import SessionLimit
+from torchtune_sys.model.facts.session import Workload
 from torchtune_sys.model.rule import Result, Verdict
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, Why
@@ -27,7 +27,7 @@ def changed(seen: Snapshot, family: str, **facts: Any) -> Snapshot:
 
 
 def with_intent(seen: Snapshot, **intent: Any) -> Snapshot:
-    return msgspec.structs.replace(seen, intent=Intent(**intent))
+    return msgspec.structs.replace(seen, intent=Workload(**intent))
 
 
 def without_gpus(seen: Snapshot) -> Snapshot:
@@ -35,9 +35,9 @@ def without_gpus(seen: Snapshot) -> Snapshot:
 
 
 def judged(seen: Snapshot, rule_id: str) -> Result:
-    return engine.judge(seen, (BY_ID[rule_id],))[0]
+    return judge_one(seen, rule_id)
 
 
 def limited(seen: Snapshot, name: str, soft: int | None, hard: int | None = None) -> Snapshot:
     assert not isinstance(seen.limits, Missing)
-    return changed(seen, "limits", limits={**seen.limits.limits, name: Limit(soft=soft, hard=hard)})
+    return changed(seen, "limits", limits={**seen.limits.limits, name: SessionLimit(soft=soft, hard=hard)})

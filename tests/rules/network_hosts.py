@@ -10,7 +10,7 @@ import msgspec
 from conftest import load
 from torchtune_sys import engine
 from torchtune_sys.model.facts.network import Address, Interface, NcclSetting, NetworkFacts, RdmaDevice
-from torchtune_sys.model.facts.session import Intent
+from torchtune_sys.model.facts.session import Workload
 from torchtune_sys.model.rule import Result, Rule, Verdict
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, Why
@@ -64,7 +64,7 @@ def net(*interfaces: Interface, nodes: int | None = 2, **more: Any) -> Snapshot:
     told = first.addresses[:1] if not isinstance(first.addresses, Missing) else ()
     plain = {"rdma": NOTHING, "verbs_nodes": NOTHING, "nccl": (), "gloo_interfaces": ()}
     named = {"default_route_interface": first.name, "hostname_addresses": tuple(item.address for item in told)}
-    host = replace(seen("healthy"), intent=Intent(nodes=nodes))
+    host = replace(seen("healthy"), intent=Workload(nodes=nodes))
     return replace(host, network=replace(facts(host), **{"interfaces": placed, **plain, **named, **more}))
 
 

@@ -10,10 +10,10 @@ import msgspec
 
 from conftest import load
 from torchtune_sys import engine
+from torchtune_sys.formats.pci_paths import is_gpu
 from torchtune_sys.model.facts.gpu import Gpu
 from torchtune_sys.model.facts.pci import PciDevice, PciFacts
-from torchtune_sys.model.facts.session import Intent
-from torchtune_sys.model.pci_paths import is_gpu
+from torchtune_sys.model.facts.session import Workload
 from torchtune_sys.model.rule import Result, Rule, Verdict
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, Why
@@ -86,7 +86,7 @@ def with_system(host: Snapshot, **facts: Any) -> Snapshot:
 
 
 def with_intent(host: Snapshot, **intent: Any) -> Snapshot:
-    return replace(host, intent=Intent(**intent))
+    return replace(host, intent=Workload(**intent))
 
 
 def judged(rule: str, host: Snapshot) -> Result:

@@ -10,7 +10,7 @@ import msgspec
 from conftest import load
 from torchtune_sys import engine
 from torchtune_sys.model.facts.network import Gid, Interface, NcclSetting, NetworkFacts, RdmaDevice, RdmaPort
-from torchtune_sys.model.facts.session import Intent
+from torchtune_sys.model.facts.session import Workload
 from torchtune_sys.model.rule import Result, Rule, Verdict
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, Why
@@ -60,7 +60,7 @@ def interface(name: str, **more: Any) -> Interface:
 
 
 def net(devices: Any, nodes: int | None = 2, **more: Any) -> Snapshot:
-    host = replace(seen("healthy"), intent=Intent(nodes=nodes))
+    host = replace(seen("healthy"), intent=Workload(nodes=nodes))
     plain = {"rdma": devices, "interfaces": tuple(interface(f"ib{at}") for at in range(8))}
     return replace(host, network=replace(facts(host), **{**plain, **more}))
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import msgspec
 
-from torchtune_sys import engine
-from torchtune_sys.model.facts.storage import Disk, Place, StorageFacts
+from conftest import judge_one
+from torchtune_sys.model.facts.storage import Disk, StorageFacts, StoragePath
 from torchtune_sys.model.rule import Result, Verdict
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, Why
@@ -24,7 +24,7 @@ def facts(seen: Snapshot) -> StorageFacts:
     return seen.storage
 
 
-def first(seen: Snapshot) -> Place:
+def first(seen: Snapshot) -> StoragePath:
     return next(place for place in facts(seen).places if place.role == "working directory")
 
 
@@ -41,7 +41,7 @@ def with_places(seen: Snapshot, *places: dict[str, Any]) -> Snapshot:
 
 
 def judged(seen: Snapshot, rule_id: str) -> Result:
-    return engine.judge(seen, (BY_ID[rule_id],))[0]
+    return judge_one(seen, rule_id)
 
 
 def verdicts(seen: Snapshot, rule_id: str, *places: dict[str, Any]) -> list[Verdict]:

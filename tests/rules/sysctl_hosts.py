@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from torchtune_sys import engine
-from torchtune_sys.model.facts.session import Intent
+from torchtune_sys.model.facts.session import Workload
 from torchtune_sys.model.facts.sysctl import Assignment, Setting
 from torchtune_sys.model.rule import Result, Verdict
 from torchtune_sys.model.snapshot import Snapshot
@@ -25,7 +25,7 @@ def changed(seen: Snapshot, family: str, **facts: Any) -> Snapshot:
 
 
 def with_intent(seen: Snapshot, **intent: Any) -> Snapshot:
-    return msgspec.structs.replace(seen, intent=Intent(**intent))
+    return msgspec.structs.replace(seen, intent=Workload(**intent))
 
 
 def made(value: str, source: str = "/etc/sysctl.d/a.conf:1") -> Assignment:

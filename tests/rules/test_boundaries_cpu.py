@@ -11,13 +11,14 @@ from altered import FAIL, NA, PASS, UNKNOWN, altered, asked, lines, verdict, wit
 
 from torchtune_sys.model.cpuset import CpuSet
 from torchtune_sys.model.facts.cpu import CpuFacts, CpuPolicy
-from torchtune_sys.model.facts.session import Intent
+from torchtune_sys.model.facts.session import Workload
 from torchtune_sys.model.rule import Verdict
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, Unknown, Why
 from torchtune_sys.rules import gates
-from torchtune_sys.rules.cpu import binds
-from torchtune_sys.rules.cpu_budget import asked_threads, budget, default_threads, ranks_here, show, some
+from torchtune_sys.rules.cpu.available import binds
+from torchtune_sys.rules.cpu.common import asked_threads, budget, default_threads, show, some
+from torchtune_sys.rules.gates import ranks_here
 
 DENIED = Missing(Why.DENIED, "test")
 NOTHING = Missing(Why.ABSENT, "test")
@@ -33,7 +34,7 @@ def with_cpu(seen: Snapshot, **facts: Any) -> Snapshot:
 
 
 def with_intent(seen: Snapshot, **intent: Any) -> Snapshot:
-    return msgspec.structs.replace(seen, intent=Intent(**intent))
+    return msgspec.structs.replace(seen, intent=Workload(**intent))
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,8 @@ from torchtune_sys.model.facts.gpu import GpuFacts
 from torchtune_sys.model.facts.pci import PciFacts
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, Unknown, Why
-from torchtune_sys.rules import driver_state, gates
+from torchtune_sys.rules import gates
+from torchtune_sys.rules.driver import common as driver_state
 
 DENIED = Missing(Why.DENIED, "test")
 NOTHING = Missing(Why.ABSENT, "test")

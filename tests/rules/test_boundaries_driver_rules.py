@@ -14,7 +14,8 @@ from torchtune_sys.model.facts.python import Torch
 from torchtune_sys.model.rule import Verdict
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, Unknown, Why
-from torchtune_sys.rules import driver_state, gates
+from torchtune_sys.rules import gates
+from torchtune_sys.rules.driver import common as driver_state
 
 UNTOLD = Missing(Why.NOT_SUPPORTED, "test")
 NOT_READ = Missing(Why.NOT_RECORDED, "test")

@@ -12,7 +12,7 @@ from torchtune_sys.model.facts.kernel import KernelEvent
 from torchtune_sys.model.rule import Verdict
 from torchtune_sys.model.snapshot import Saying, Snapshot
 from torchtune_sys.model.values import Missing, Why
-from torchtune_sys.rules import driver_access, driver_state
+from torchtune_sys.rules.driver import access
 
 RULE = "driver-tools-fail"
 SAID = Missing(Why.FAILED, "nvmlInit", "Unknown Error")
@@ -52,11 +52,12 @@ def test_what_the_log_tells(healthy: Snapshot) -> None:
     assert verdict(failing(healthy, kernel__events=log("oom-kill")), RULE) is FAIL
     assert verdict(failing(healthy, kernel__events=DENIED), RULE) is FAIL
     assert verdict(failing(healthy, kernel=DENIED), RULE) is FAIL
-    for kind in (*KEPT_OUT, "xid", "gpu-lost", "gpu-init"):
+    for kind in (*KEPT_OUT, "gpu-lost", "gpu-init"):
         assert verdict(failing(healthy, kernel__events=log("oom-kill", kind)), RULE) is NA
-    seen = altered(healthy, kernel__events=log("xid"))
-    assert driver_state.log_explains(seen, frozenset({"xid", "gpu-bar"}))
-    assert not driver_state.log_explains(seen, frozenset({"gpu-bar"}))
+    for code in (48, 62, 74, 79, 119):
+        assert verdict(failing(healthy, kernel__events=(KernelEvent(kind="xid", code=code),)), RULE) is NA
+    for code in (13, 63):  # of a program, and of nothing
+        assert verdict(failing(healthy, kernel__events=(KernelEvent(kind="xid", code=code),)), RULE) is FAIL
 
 
 def test_a_gpu_that_worked_before_is_told_elsewhere(healthy: Snapshot) -> None:
@@ -88,7 +89,7 @@ def test_what_is_shown(healthy: Snapshot, error: str, devices: Any, seen: str) -
 
 def test_the_words_of_windows_are_for_windows(healthy: Snapshot) -> None:
     (pasted,) = result(failing(healthy, "OPERATING_SYSTEM", "report"), RULE).evidence
-    assert pasted.fix == (driver_access._OF_WINDOWS,)
+    assert pasted.fix == (access._OF_WINDOWS,)
     (live,) = result(failing(healthy, "OPERATING_SYSTEM"), RULE).evidence
     assert not live.fix
     (other,) = result(failing(healthy, "UNKNOWN", "report"), RULE).evidence
@@ -105,7 +106,8 @@ def test_a_driver_that_is_kept_away_is_told_by_the_log(healthy: Snapshot) -> Non
     pasted = failing(healthy, "DRIVER_NOT_LOADED", "report")
     assert lines(pasted, "nvidia-driver-not-loaded") == [("nvidia", FAIL)]
     assert verdict(altered(pasted, kernel__events=log("xid")), "nvidia-driver-not-loaded") is FAIL
+    unseen = altered(pasted, driver=DENIED)
     for kind in (*KEPT_OUT, "module-refused"):
-        assert verdict(altered(pasted, kernel__events=log(kind)), "nvidia-driver-not-loaded") is NA
-    said = msgspec.structs.replace(pasted, said={"nouveau-loaded": Saying(line="nouveau 1")})
+        assert verdict(altered(unseen, kernel__events=log(kind)), "nvidia-driver-not-loaded") is NA
+    said = msgspec.structs.replace(unseen, said={"nouveau-loaded": Saying(line="nouveau 1")})
     assert verdict(said, "nvidia-driver-not-loaded") is NA

@@ -10,13 +10,13 @@ import pytest
 from conftest import load
 from torchtune_sys import engine
 from torchtune_sys.model.facts.python import Torch
-from torchtune_sys.model.facts.session import Intent
+from torchtune_sys.model.facts.session import Workload
 from torchtune_sys.model.rule import Verdict
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, Why
 from torchtune_sys.rules.environment import RULES
-from torchtune_sys.rules.environment_debug import number
-from torchtune_sys.rules.environment_values import allocator_faults, unknown_allocator_names, visible_devices_fault
+from torchtune_sys.rules.environment.debug import number
+from torchtune_sys.rules.environment.values import allocator_faults, unknown_allocator_names, visible_devices_fault
 
 ABSENT = Missing(Why.ABSENT, "test")
 DENIED = Missing(Why.DENIED, "test")
@@ -157,10 +157,10 @@ def test_ports_that_nccl_would_use(healthy: Snapshot, port: dict[str, Any], expe
     first = healthy.network.rdma[0]
     device = replace(first, ports=tuple(replace(it, **port) for it in first.ports))
     seen = with_env(having(healthy, "network", rdma=(device,)), NCCL_IB_DISABLE="1")
-    assert verdict("nccl-ib-disabled", replace(seen, intent=Intent(nodes=2))) is expected
-    assert verdict("nccl-ib-disabled", replace(seen, intent=Intent(nodes=1))) is NA
+    assert verdict("nccl-ib-disabled", replace(seen, intent=Workload(nodes=2))) is expected
+    assert verdict("nccl-ib-disabled", replace(seen, intent=Workload(nodes=1))) is NA
     none = having(seen, "network", rdma=ABSENT)
-    assert verdict("nccl-ib-disabled", replace(none, intent=Intent(nodes=2))) is NA
+    assert verdict("nccl-ib-disabled", replace(none, intent=Workload(nodes=2))) is NA
 
 
 @pytest.mark.parametrize(
@@ -286,8 +286,7 @@ def test_what_a_list_of_devices_hides(value: str, fault: str) -> None:
 
 
 def test_a_host_without_gpus_has_no_allocator_to_switch_off() -> None:
-    env = {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
-    seen = load("healthy", env=env, dirs={"/sys/bus/pci/devices": []}, answers={"nvml": {"error": "absent"}})
+    seen = load("typical/laptop-cpu", env={"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"})
     assert verdict("cuda-caching-allocator-disabled", seen) is NA
 
 

@@ -27,7 +27,7 @@ from gpu_hosts import (
     words,
 )
 
-from torchtune_sys.rules.gpu_facts import subject
+from torchtune_sys.rules.gpu.common import subject
 
 
 def test_names_of_gpus() -> None:

@@ -24,7 +24,7 @@ from gpu_hosts import (
 )
 
 from torchtune_sys.model.facts.gpu import GpuProcess, LinkErrors
-from torchtune_sys.model.facts.session import Intent
+from torchtune_sys.model.facts.session import Workload
 from torchtune_sys.model.rule import Verdict
 from torchtune_sys.model.values import Why
 
@@ -141,10 +141,10 @@ def test_a_user_without_a_name_is_a_number() -> None:
 
 
 def test_an_instance_of_a_gpu_is_none_that_ranks_share() -> None:
-    host = replace(number(healthy(), 1), intent=Intent(ranks=2))
+    host = replace(number(healthy(), 1), intent=Workload(ranks=2))
     assert verdict("several-ranks-on-one-gpu", host) == "fail"
     named = with_session(host, env={"CUDA_VISIBLE_DEVICES": "MIG-4d6b4dbb-1bb8-5e3a-8c4b-5a6d0f1f4b1e"})
-    for instance in (named, having(host, {"mig": True})):
-        result = judged("several-ranks-on-one-gpu", instance)
-        assert result.verdict is Verdict.NA and "MIG instances" in result.note
+    assert verdict("several-ranks-on-one-gpu", named) == "fail"
+    sliced = judged("several-ranks-on-one-gpu", having(host, {"mig": True}))
+    assert sliced.verdict is Verdict.NA and sliced.note == "mig-mode-limits tells of it"
     assert verdict("several-ranks-on-one-gpu", with_session(host, env={"CUDA_VISIBLE_DEVICES": "0"})) == "fail"

@@ -10,7 +10,7 @@ from hardware_hosts import BY_ID, DAY, DENIED, FAIL, NA, NOTHING, PASS, UNKNOWN,
 
 from torchtune_sys import engine
 from torchtune_sys.model.facts.hardware import ServiceLoad, Zone
-from torchtune_sys.model.facts.session import Intent
+from torchtune_sys.model.facts.session import Workload
 from torchtune_sys.model.rule import Verdict
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, Why
@@ -20,7 +20,7 @@ GIB = 1 << 30
 
 
 def of_nodes(seen: Snapshot, nodes: int | None) -> Snapshot:
-    return msgspec.structs.replace(seen, intent=Intent(nodes=nodes))
+    return msgspec.structs.replace(seen, intent=Workload(nodes=nodes))
 
 
 # --- clocks

@@ -12,7 +12,7 @@ from kernel_hosts import DAY, DENIED, NOW, changed, event, log, with_log
 from torchtune_sys.model.facts.kernel import KernelEvent
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import NotApplicable
-from torchtune_sys.rules import kernel_seen
+from torchtune_sys.rules.kernel import common as kernel_seen
 
 
 @pytest.mark.parametrize(

@@ -6,12 +6,13 @@ from typing import Any
 
 import msgspec
 import pytest
-from xid_hosts import DAY, DENIED, NOTHING, NOW, ONE, TWO, WEEK, T, changed, event, with_log, xid
+from xid_hosts import DENIED, ONE, TWO, WEEK, T, event, with_log, xid
 
 from torchtune_sys.knowledge.xid import xid as catalogue
 from torchtune_sys.model.facts.kernel import KernelEvent
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.rules import kernel_seen, kernel_xid
+from torchtune_sys.rules.kernel import common as kernel_seen
+from torchtune_sys.rules.kernel import xid as kernel_xid
 
 
 def troubles(seen: Snapshot, *events: KernelEvent) -> list[tuple[str, str, int, tuple[str, ...]]]:
@@ -130,22 +131,6 @@ def test_links_and_programs_fail_with_a_gpu_that_is_lost_elsewhere(healthy: Snap
 def test_nothing_is_asked_for_in_a_log_that_was_not_read(healthy: Snapshot) -> None:
     assert kernel_xid.wanted_action(with_log(healthy, events=DENIED), ONE) == ""
     assert kernel_xid.wanted_action(msgspec.structs.replace(healthy, kernel=DENIED), ONE) == ""
-
-
-def test_gpus_of_which_the_log_tells(healthy: Snapshot) -> None:
-    def told(kind: str, *events: KernelEvent, **facts: Any) -> set[str]:
-        return set(kernel_xid.told(with_log(healthy, *events, **facts), kind))
-
-    both = (xid(95), xid(74, T + 9000, TWO))
-    assert told("memory", *both) == {ONE}
-    assert told("nvlink", *both) == {TWO}
-    assert told("gpu", *both) == set()
-    assert told("memory", *both, event("boot", "", T + 100)) == set()
-    assert told("memory", xid(95, NOW - 8 * DAY), xid(95, NOW - 7 * DAY, TWO)) == {TWO}
-    assert told("memory", events=DENIED) == set()
-    boxed = changed(with_log(healthy, events=NOTHING), "system", container="docker")
-    assert kernel_xid.told(boxed, "memory") == frozenset()
-    assert kernel_xid.told(msgspec.structs.replace(healthy, kernel=DENIED), "memory") == frozenset()
 
 
 @pytest.mark.parametrize(

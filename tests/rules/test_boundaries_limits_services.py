@@ -25,17 +25,17 @@ from limits_hosts import (
 )
 
 from torchtune_sys.model.actions import Needs, OwnedFile
-from torchtune_sys.model.facts.limits import Limit, Service
+from torchtune_sys.model.facts.limits import ServiceLimits, SessionLimit
 from torchtune_sys.model.rule import Verdict
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing
-from torchtune_sys.rules import limits_services
+from torchtune_sys.rules.limits import services as limits_services
 
 # --- services
 
 
-def service(unit: str, hard: Any, soft: int | None = None) -> Service:
-    return Service(unit=unit, pid=7, memlock=hard if isinstance(hard, Missing) else Limit(soft=soft, hard=hard))
+def service(unit: str, hard: Any, soft: int | None = None) -> ServiceLimits:
+    return ServiceLimits(unit=unit, pid=7, memlock=hard if isinstance(hard, Missing) else SessionLimit(soft=soft, hard=hard))
 
 
 @pytest.mark.parametrize("unit", ["slurmd", "pbs", "lsfd", "jupyterhub", "ray"])
@@ -106,14 +106,16 @@ def test_files_and_tasks_of_services_that_start_jobs(healthy: Snapshot, unit: st
 
     def verdicts(rule_id: str, *facts: dict[str, Any]) -> list[tuple[str, Verdict]]:
         here = [msgspec.structs.replace(service(unit, None), **told) for told in facts]
-        last = msgspec.structs.replace(service("slurmd", None), unit="ray", nofile=Limit(soft=1024, hard=None), tasks_max=1e6)
+        last = msgspec.structs.replace(
+            service("slurmd", None), unit="ray", nofile=SessionLimit(soft=1024, hard=None), tasks_max=1e6
+        )
         others = (service("containerd", 1), *here, last)
         found = judged(changed(seen, "limits", services=others), rule_id).evidence
         assert (found[-1].subject, found[-1].verdict) == ("ray", PASS)
         return [(item.subject, item.verdict) for item in found[:-1]]
 
     for hard, expected in ((8192, PASS), (8191, FAIL), (None, PASS)):
-        assert verdicts("service-nofile-too-low", {"nofile": Limit(soft=1024, hard=hard)}) == [(unit, expected)]
+        assert verdicts("service-nofile-too-low", {"nofile": SessionLimit(soft=1024, hard=hard)}) == [(unit, expected)]
     assert verdicts("service-nofile-too-low", {"nofile": DENIED}) == [(unit, UNKNOWN)]
     for tasks, told in ((100.0, [PASS]), (99.0, [FAIL]), (DENIED, [UNKNOWN]), (math.inf, []), (UNTOLD, []), (NOTHING, [])):
         assert verdicts("service-tasks-too-few", {"tasks_max": tasks}) == [(unit, verdict) for verdict in told]

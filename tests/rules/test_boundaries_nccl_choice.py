@@ -27,7 +27,7 @@ from network_hosts import (
 
 from torchtune_sys.model.facts.network import Interface
 from torchtune_sys.model.values import Missing, NotApplicable, Unknown
-from torchtune_sys.rules.nccl_choice import better, doubt, nccl_version, read_by, settings, sockets_carry_data, uses_nccl
+from torchtune_sys.rules.nccl.common import better, doubt, nccl_version, read_by, settings, sockets_carry_data, uses_nccl
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from conftest import load
 from torchtune_sys import engine
 from torchtune_sys.model.cpuset import CpuSet
 from torchtune_sys.model.facts.numa import NumaNode
-from torchtune_sys.model.facts.session import Intent
+from torchtune_sys.model.facts.session import Workload
 from torchtune_sys.model.rule import Result, Rule, Verdict
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, Why
@@ -195,9 +195,9 @@ def test_cpus_at_the_gpus(affinity: str, expected: str, found: list[str]) -> Non
     assert failed(FAR, some) == found
     third = host(node(5, "64-79"), *NODES, affinity=affinity)  # no GPU lies there
     assert failed(FAR, third) == found
-    assert verdict(FAR, replace(some, intent=Intent(ranks=7))) == "na"
-    assert verdict(FAR, replace(some, intent=Intent(ranks=8))) == expected
-    assert verdict(FAR, replace(some, intent=Intent())) == expected
+    assert verdict(FAR, replace(some, intent=Workload(ranks=7))) == "na"
+    assert verdict(FAR, replace(some, intent=Workload(ranks=8))) == expected
+    assert verdict(FAR, replace(some, intent=Workload())) == expected
 
 
 @pytest.mark.parametrize(
@@ -217,7 +217,7 @@ def granted(found: Snapshot, count: int, **change: Any) -> Snapshot:
     """The driver shows the first GPUs alone."""
     assert not isinstance(found.gpu, Missing) and not isinstance(found.gpu.devices, Missing)
     shown = tuple(replace(gpu, **change) for gpu in found.gpu.devices[:count])
-    return replace(found, gpu=replace(found.gpu, devices=shown), intent=Intent())
+    return replace(found, gpu=replace(found.gpu, devices=shown), intent=Workload())
 
 
 def test_gpus_that_the_session_was_not_granted() -> None:
@@ -230,4 +230,4 @@ def test_gpus_that_the_session_was_not_granted() -> None:
     assert verdict(FAR, replace(some, gpu=REFUSED)) == "fail"
     assert not isinstance(some.gpu, Missing)
     assert verdict(FAR, replace(some, gpu=replace(some.gpu, devices=REFUSED))) == "fail"
-    assert verdict(FAR, replace(granted(some, 4), intent=Intent(ranks=3))) == "na"
+    assert verdict(FAR, replace(granted(some, 4), intent=Workload(ranks=3))) == "na"

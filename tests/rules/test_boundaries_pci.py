@@ -34,7 +34,7 @@ from pci_hosts import (
 from torchtune_sys.model.facts.python import LoadedLink
 from torchtune_sys.model.rule import Verdict
 from torchtune_sys.model.values import Missing, Why
-from torchtune_sys.rules import pci_seen
+from torchtune_sys.rules.pci import common as pci_seen
 
 
 @pytest.mark.parametrize(

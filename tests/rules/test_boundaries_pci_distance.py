@@ -26,8 +26,8 @@ from pci_hosts import (
     with_pci,
 )
 
+from torchtune_sys.formats.pci_paths import is_gpu
 from torchtune_sys.model.facts.pci import PciDistance, TopologyFile
-from torchtune_sys.model.pci_paths import is_gpu
 from torchtune_sys.model.rule import Verdict
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, Why

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from torchtune_sys.formats.requirements import Requirement, asked_for, holds, parse, satisfies
 from torchtune_sys.model.facts.python import Distribution
 from torchtune_sys.rules.amounts import size
-from torchtune_sys.rules.requirements import Requirement, asked_for, holds, parse, satisfies
 
 
 @pytest.mark.parametrize(
@@ -122,6 +122,39 @@ HERE = {
 )
 def test_markers(marker: str, expected: bool | None) -> None:
     assert holds(marker, HERE) is expected
+
+
+@pytest.mark.parametrize(
+    ("marker", "expected"),
+    [
+        # A pre-release comes before its own release and after all earlier ones.
+        ("python_full_version < '3.14'", True),
+        ("python_full_version >= '3.14'", False),
+        ("python_full_version > '3.12.9'", True),
+        ("python_full_version != '3.14.0'", True),
+        # Beside its own release this reader does not order it, nor a kernel's name that is no version.
+        ("python_full_version < '3.13'", None),
+        ("python_full_version >= '3.13.0'", None),
+        ("python_full_version == '3.13.*'", None),
+        ("'3.14' > python_full_version", None),
+        ("platform_release >= '6.0'", None),
+        # What cannot be told decides only where the rest does not.
+        ("platform_release >= '6.0' and sys_platform == 'win32'", False),
+        ("sys_platform == 'win32' and platform_release >= '6.0'", False),
+        ("platform_release >= '6.0' and sys_platform == 'linux'", None),
+        ("platform_release >= '6.0' or sys_platform == 'linux'", True),
+        ("sys_platform == 'linux' or platform_release >= '6.0'", True),
+        ("(platform_release >= '6.0' or sys_platform == 'win32') and sys_platform == 'linux'", None),
+    ],
+)
+def test_what_cannot_be_told_is_not_false(marker: str, expected: bool | None) -> None:
+    here = {**HERE, "python_full_version": "3.13.0rc2", "platform_release": "6.8.0-45-generic"}
+    assert holds(marker, here) is expected
+
+
+def test_an_interpreter_before_its_release_gets_what_is_asked_for_it() -> None:
+    torch = Distribution(name="torch", version="1", location="site-packages", requires=("a; python_full_version < '3.14'",))
+    assert [found.name for found in asked_for(torch, {**HERE, "python_full_version": "3.13.0rc2+"}, {})] == ["a"]
 
 
 def test_what_is_asked_for_here() -> None:

@@ -325,7 +325,8 @@ def test_who_would_listen(healthy: Snapshot, address: str | None, hostname: Any,
     assert verdict(seen, "master-port-in-use") is expected
 
 
-RANKS = ("RANK", "NODE_RANK", "GROUP_RANK", "SLURM_PROCID", "SLURM_NODEID", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")
+RANKS = ("RANK", "NODE_RANK", "GROUP_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID", "SLURM_NODEID")
+"""Slurm last: what mpirun starts from a batch script inherits that script's SLURM_PROCID=0."""
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from storage_hosts import DENIED, FAIL, NA, NOTHING, PASS, UNKNOWN, disk, facts, judged, verdicts, with_places
 
-from torchtune_sys.model.facts.session import Intent
+from torchtune_sys.model.facts.session import Workload
 from torchtune_sys.model.rule import Verdict
 from torchtune_sys.model.snapshot import Snapshot
 
@@ -167,7 +167,7 @@ def test_mounts_that_flush_nothing(healthy: Snapshot, role: str, options: Any, v
 def test_mounts_without_locks(
     healthy: Snapshot, filesystem: str, options: tuple[str, ...], nodes: int | None, fault: str
 ) -> None:
-    seen = msgspec.structs.replace(healthy, intent=Intent(nodes=nodes))
+    seen = msgspec.structs.replace(healthy, intent=Workload(nodes=nodes))
     for role in ("home", "cache"):
         place = {"role": role, "filesystem": filesystem, "options": options, "mount_point": "/m"}
         unseen, good = {"role": role, "filesystem": DENIED}, {"role": role}

@@ -14,9 +14,10 @@ from torchtune_sys.model.facts.memory import SwapDevice
 from torchtune_sys.model.rule import Verdict
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing
-from torchtune_sys.rules import sysctl_wishes
+from torchtune_sys.rules.sysctl import policy
 
 GIB = 1 << 30
+DEFAULTS = {"swappiness-high.max": 10}
 
 
 # --- single values
@@ -44,17 +45,17 @@ def test_values_at_the_mark(healthy: Snapshot, rule_id: str, key: str, good: str
     assert judged(with_keys(seen, {key: DENIED}), rule_id).verdict is UNKNOWN
     for none in (None, NOTHING):  # this kernel does not have it
         assert judged(with_keys(seen, {key: none}), rule_id).verdict is NA
-    wishes = {wish.key: wish for wish in sysctl_wishes.WISHES}
-    target = wishes[key].target(seen)
-    assert sysctl_wishes.meets(target, good) and not sysctl_wishes.meets(target, bad)
+    wishes = {wish.key: wish for wish in policy.WISHES}
+    target = wishes[key].target(seen, DEFAULTS)
+    assert policy.meets(target, good) and not policy.meets(target, bad)
     for action in found.evidence[0].fix:
         assert isinstance(action, Sysctl)
         assert action == Sysctl(key=key, target=target, safety=Safety.UNSAFE if rule_id == "overcommit-strict" else Safety.SAFE)
 
 
 def test_the_wish_for_process_numbers_is_an_old_kernels_own(healthy: Snapshot) -> None:
-    wish = next(wish for wish in sysctl_wishes.WISHES if wish.key == "kernel.pid_max")
-    assert sysctl_wishes.meets(wish.target(healthy), "32768") and not sysctl_wishes.meets(wish.target(healthy), "32767")
+    wish = next(wish for wish in policy.WISHES if wish.key == "kernel.pid_max")
+    assert policy.meets(wish.target(healthy, DEFAULTS), "32768") and not policy.meets(wish.target(healthy, DEFAULTS), "32767")
 
 
 @pytest.mark.parametrize(("limit", "told"), [(100 * GIB, "2 (CommitLimit 100 GiB)"), (DENIED, "2")])
@@ -154,16 +155,14 @@ def test_nodes_with_processors(healthy: Snapshot, cpus: Any, expected: Verdict) 
 
 
 def test_values_of_files_as_the_kernel_takes_them() -> None:
-    at_least = sysctl_wishes.AtLeast(5)
+    at_least = policy.AtLeast(5)
     for value, good in ((">5", True), ("<5", True), (">>5", True), ("X5", False), ("5 x 3", True), ("3 x 5", False), ("", False)):
-        assert sysctl_wishes.meets(at_least, value) is good
+        assert policy.meets(at_least, value) is good
     for value, good in ((">4", False), ("3 4 5", True), ("5 4 3", False), ("x 5", False), ("-5", False), ("\u0665", False)):
-        assert sysctl_wishes.meets(at_least, value) is good
-    assert sysctl_wishes.agree(">10", "10") and sysctl_wishes.agree("<10", "10") and sysctl_wishes.agree("10", "10")
-    assert (
-        not sysctl_wishes.agree("X10", "10") and not sysctl_wishes.agree("10>", "10") and not sysctl_wishes.agree("10", "10 11")
-    )
-    assert sysctl_wishes.proc("net.ipv4.conf.eth0/7.rp_filter") == "/proc/sys/net/ipv4/conf/eth0.7/rp_filter"
+        assert policy.meets(at_least, value) is good
+    assert policy.agree(">10", "10") and policy.agree("<10", "10") and policy.agree("10", "10")
+    assert not policy.agree("X10", "10") and not policy.agree("10>", "10") and not policy.agree("10", "10 11")
+    assert policy.proc("net.ipv4.conf.eth0/7.rp_filter") == "/proc/sys/net/ipv4/conf/eth0.7/rp_filter"
 
 
 @pytest.mark.parametrize(
@@ -178,8 +177,8 @@ def test_values_of_files_as_the_kernel_takes_them() -> None:
 def test_where_a_value_comes_from(healthy: Snapshot, facts: dict[str, Any], told: str, source: str) -> None:
     key = "vm.swappiness"
     seen = with_keys(healthy, {key: "7"}, **facts)
-    found = sysctl_wishes.setting(seen, key)
-    assert (sysctl_wishes.told(seen, found, "7"), sysctl_wishes.origin(seen, found)) == (told, source)
+    found = policy.setting(seen, key)
+    assert (policy.told(seen, found, "7"), policy.origin(seen, found)) == (told, source)
     for system_facts, known in (
         ({"container": "docker"}, False),  # whose files are not the host's
         ({"init": "bash"}, False),
@@ -187,9 +186,9 @@ def test_where_a_value_comes_from(healthy: Snapshot, facts: dict[str, Any], told
         ({"container": DENIED}, True),
     ):
         other = changed(seen, "system", **system_facts)
-        assert sysctl_wishes.told(other, found, "7") == (told if known else "7")
-        assert sysctl_wishes.origin(other, found) == (source if known else "/proc/sys/vm/swappiness")
-    assert sysctl_wishes.told(msgspec.structs.replace(seen, system=DENIED), found, "7") == told
+        assert policy.told(other, found, "7") == (told if known else "7")
+        assert policy.origin(other, found) == (source if known else "/proc/sys/vm/swappiness")
+    assert policy.told(msgspec.structs.replace(seen, system=DENIED), found, "7") == told
 
 
 @pytest.mark.parametrize(("container", "boxed"), [("docker", True), ("", False), (DENIED, False), (None, False)])
@@ -197,10 +196,10 @@ def test_a_container_shares_all_settings_but_those_of_its_network(healthy: Snaps
     seen = (
         msgspec.structs.replace(healthy, system=DENIED) if container is None else changed(healthy, "system", container=container)
     )
-    target = sysctl_wishes.AtMost(10)
+    target = policy.AtMost(10)
     shared = "<= 10 (set on the host: the container shares it)" if boxed else "<= 10"
-    assert sysctl_wishes.wanted(seen, "vm.swappiness", target) == shared
-    assert sysctl_wishes.wanted(seen, "net.core.somaxconn", target) == "<= 10"
+    assert policy.wanted(seen, "vm.swappiness", target) == shared
+    assert policy.wanted(seen, "net.core.somaxconn", target) == "<= 10"
 
 
 def test_settings_of_a_host_of_which_nothing_was_read(healthy: Snapshot) -> None:

@@ -12,7 +12,7 @@ from torchtune_sys.model.facts.network import Address
 from torchtune_sys.model.rule import Verdict
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, Why
-from torchtune_sys.rules import sysctl_network
+from torchtune_sys.rules.sysctl import network as sysctl_network
 
 UNTOLD = Missing(Why.NOT_SUPPORTED, "test")
 

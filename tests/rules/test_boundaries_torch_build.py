@@ -28,7 +28,7 @@ from torchtune_sys.model.facts.python import Distribution, Torch
 from torchtune_sys.model.rule import Verdict
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, Unknown, Why
-from torchtune_sys.rules import torch_build
+from torchtune_sys.rules.torch import common as torch_build
 
 
 def test_a_wheel_without_cuda_has_none_whatever_others_of_its_number_have(healthy: Snapshot) -> None:

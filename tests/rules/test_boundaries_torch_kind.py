@@ -12,7 +12,7 @@ from torchtune_sys.model.facts.python import Distribution, LiveTorch
 from torchtune_sys.model.rule import Verdict
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, Why
-from torchtune_sys.rules.torch_loaded import soname
+from torchtune_sys.rules.torch.loaded import soname
 
 UNTOLD = Missing(Why.NOT_RECORDED, "test")
 

@@ -13,7 +13,7 @@ from torchtune_sys.model.facts.python import Distribution, LiveTorch
 from torchtune_sys.model.rule import Verdict
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import NotApplicable
-from torchtune_sys.rules import torch_packages
+from torchtune_sys.rules.torch import packages
 
 USER = "/home/ubuntu/.local/lib/python3.12/site-packages"
 
@@ -48,9 +48,9 @@ def test_what_a_torch_asks_for_of_which_the_version_alone_is_known(
     seen = host(healthy, build, item("torch", version, "pip"))
     if expected is None:
         with pytest.raises(NotApplicable):
-            torch_packages.pins(seen, build)
+            packages.pins(seen, build)
     else:
-        assert {wanted.name: wanted.specifier for wanted in torch_packages.pins(seen, build)} == expected
+        assert {wanted.name: wanted.specifier for wanted in packages.pins(seen, build)} == expected
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_what_a_torch_asks_for_of_which_the_version_alone_is_known(
     ],
 )
 def test_a_pin_without_operator_is_exact(pin: str, specifier: str) -> None:
-    assert torch_packages.as_specifier(pin) == specifier
+    assert packages.as_specifier(pin) == specifier
 
 
 @pytest.mark.parametrize(

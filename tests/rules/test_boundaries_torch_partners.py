@@ -11,7 +11,7 @@ from torch_packages_hosts import BUILD, UNTOLD, host, item, torch
 from torchtune_sys.model.facts.python import Distribution, Torch
 from torchtune_sys.model.rule import Verdict
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.rules import torch_partners
+from torchtune_sys.rules.torch import partners
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_torchvision(healthy: Snapshot, vision: Distribution, build: str, cuda: 
 
 @pytest.mark.parametrize(("torchvision", "expected"), [("0.15+cu117", False), ("0.16+cu117", True)])
 def test_torchvision_compares_the_major_version_from_0_16_on(torchvision: str, expected: bool) -> None:
-    assert torch_partners._alike(torch("2.1.0", "11.8"), torchvision) is expected
+    assert partners._alike(torch("2.1.0", "11.8"), torchvision) is expected
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from torch_tools_hosts import UNTOLD, taken, with_gpus, with_items, with_torch
 from torchtune_sys.model.facts.python import Distribution, LoaderChoice
 from torchtune_sys.model.rule import Verdict
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.rules.torch_tools import _bundled
+from torchtune_sys.rules.torch.tools import _bundled
 
 NO_NVCC = "CUDA_HOME does not exist, unable to compile CUDA op(s)"
 

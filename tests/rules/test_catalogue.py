@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from functools import cache
 
 import pytest
@@ -20,7 +21,7 @@ def overlays(rule: Rule, verdict: str) -> list[str]:
 
 
 @cache
-def of_the_healthy_host() -> dict[str, Result]:
+def of_the_healthy_host() -> Mapping[str, Result]:
     return judge(load("healthy"))
 
 

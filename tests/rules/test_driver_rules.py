@@ -22,11 +22,11 @@ NO_MODULE = (
 )
 
 
-def verdicts(base: str = "base/single-gpu", **overlay: Any) -> dict[str, Verdict]:
+def verdicts(base: str = "base-single-gpu", **overlay: Any) -> dict[str, Verdict]:
     return {result.rule.id: result.verdict for result in engine.judge(load(base, **overlay), RULES.values())}
 
 
-def failed(base: str = "base/single-gpu", **overlay: Any) -> set[str]:
+def failed(base: str = "base-single-gpu", **overlay: Any) -> set[str]:
     return {name for name, verdict in verdicts(base, **overlay).items() if verdict is Verdict.FAIL}
 
 
@@ -50,11 +50,11 @@ def test_one_reason_for_one_missing_module(name: str) -> None:
 
 
 def test_a_gpu_for_a_virtual_machine_needs_no_driver_here() -> None:
-    assert not failed("base/no-module", files=uevent("2330", "vfio-pci"))
+    assert not failed("base-no-module", files=uevent("2330", "vfio-pci"))
 
 
 def test_in_a_container_the_missing_modules_directory_tells_nothing() -> None:
-    found = failed("base/no-module", files={"/lib/modules/6.8.0-45-generic/modules.dep": None})
+    found = failed("base-no-module", files={"/lib/modules/6.8.0-45-generic/modules.dep": None})
     assert found == {"nvidia-driver-not-loaded"}
 
 
@@ -92,7 +92,7 @@ def test_versions_of_files_do_not_matter_where_nvml_works() -> None:
 def test_container_without_devices(nodes: bool, torch_cuda: bool, expected: str) -> None:
     names = ("nvidia0", "nvidiactl", "nvidia-uvm", "nvidia-uvm-tools")
     stats = {} if nodes else {f"/dev/{name}": None for name in names}
-    assert verdicts("base/gpu-container", stats=stats)["container-without-gpu-devices"].value == expected
+    assert verdicts("base-gpu-container", stats=stats)["container-without-gpu-devices"].value == expected
 
 
 def test_a_stub_behind_the_drivers_library_is_harmless() -> None:
@@ -125,7 +125,7 @@ def test_ways_to_gpudirect_rdma(kernel: str, flavour: str, peermem: bool, expect
 
 
 def test_rocm_hosts_get_no_nvidia_findings() -> None:
-    found = verdicts("base/no-module", files={UEVENT: "DRIVER=amdgpu\nPCI_CLASS=120000\nPCI_ID=1002:74A1\n"})
+    found = verdicts("base-no-module", files={UEVENT: "DRIVER=amdgpu\nPCI_CLASS=120000\nPCI_ID=1002:74A1\n"})
     assert {name for name, verdict in found.items() if verdict is not Verdict.NA} == set()
 
 

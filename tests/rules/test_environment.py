@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from conftest import judge, load
 from torchtune_sys.model.rule import Verdict
-from torchtune_sys.rules.environment_values import allocator_faults, unknown_allocator_names, visible_devices_fault
+from torchtune_sys.rules.environment.values import allocator_faults, unknown_allocator_names, visible_devices_fault
 
 UUIDS = ("GPU-aaaa1111-0000", "GPU-aaaa2222-0000", "GPU-bbbb3333-0000")
 
@@ -146,7 +146,7 @@ def test_no_gpu_findings_without_an_nvidia_gpu() -> None:
         "CUDA_VISIBLE_DEVICES": "",
         "CUDA_MODULE_LOADING": "EAGER",
     }
-    seen = judge(load("healthy", env=env, dirs={"/sys/bus/pci/devices": []}, answers={"nvml": {"error": "absent"}}))
+    seen = judge(load("typical/laptop-cpu", env=env))
     found = {
         rule_id: seen[rule_id].verdict.value
         for rule_id in ("cuda-launch-blocking", "nccl-p2p-disabled", "cuda-visible-devices-wrong", "tf32-override-off")

@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from conftest import load
+from elsewhere import each_recorded_elsewhere
 from torchtune_sys import engine
 from torchtune_sys.evidence.nvidia_smi import parse_nvidia_smi
 from torchtune_sys.model.facts.gpu import GpuFacts
-from torchtune_sys.model.facts.session import Intent
+from torchtune_sys.model.facts.session import Workload
 from torchtune_sys.model.rule import Result, Rule, Severity, Verdict
 from torchtune_sys.model.snapshot import FAMILIES, Snapshot
 from torchtune_sys.model.values import Missing, Why
 from torchtune_sys.rules import driver, gpu, pci
-from torchtune_sys.rules.gpu_use import reasons
+from torchtune_sys.rules.gpu.use import reasons
 
 RULES: dict[str, Rule] = {rule.id: rule for rule in (*driver.RULES, *gpu.RULES, *pci.RULES)}
-SHARED = Path(__file__).parents[3] / "shared"
-HOSTS = Path(os.environ.get("TORCHTUNE_SYS_HOSTS_DIR", SHARED / "hosts"))
-CASES = Path(os.environ.get("TORCHTUNE_SYS_CASES_DIR", SHARED / "cases"))
 H100 = "NVIDIA H100 80GB HBM3"
 
 
@@ -33,7 +30,7 @@ def verdict(rule: str, *devices: dict[str, Any], **overlay: Any) -> Result:
         for i, (bus, d) in enumerate(zip(BUSES, devices, strict=False))
     ]
     answers = {"nvml": {"driver_version": "580.95.05", "devices": listed}} if devices else {}
-    seen = load("base/single-gpu", **{"answers": answers, **overlay})
+    seen = load("base-single-gpu", **{"answers": answers, **overlay})
     return engine.judge(seen, [RULES[rule]])[0]
 
 
@@ -108,7 +105,7 @@ def test_memory_of_others(used_mib: int, owners: list[tuple[str, Any]], expected
 
 def test_a_container_does_not_tell_whose_memory_it_is() -> None:
     listed = [{"index": 0, "name": H100, "pci_address": "0000:1b:00.0", "memory_used_bytes": 70_000 << 20, "processes": []}]
-    seen = load("base/gpu-container", answers={"nvml": {"driver_version": "580.95.05", "devices": listed}})
+    seen = load("base-gpu-container", answers={"nvml": {"driver_version": "580.95.05", "devices": listed}})
     assert engine.judge(seen, [RULES["gpu-memory-in-use"]])[0].verdict is Verdict.UNKNOWN
 
 
@@ -151,10 +148,10 @@ def report(text: str) -> Snapshot:
     """As the reader of pasted text makes it: GPUs, and nothing else recorded."""
     nothing = Missing(Why.NOT_RECORDED, "report")
     facts: GpuFacts | Missing = parse_nvidia_smi(text) or nothing
-    return Snapshot(**{**dict.fromkeys(FAMILIES, nothing), "gpu": facts}, intent=Intent(), origin="report (nvidia-smi)")
+    return Snapshot(**{**dict.fromkeys(FAMILIES, nothing), "gpu": facts}, intent=Workload(), origin="report (nvidia-smi)")
 
 
-@pytest.mark.parametrize("path", sorted(HOSTS.glob("nvidia-smi/*.[xt][mx][lt]")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", each_recorded_elsewhere("nvidia-smi/*.[xt][mx][lt]"), ids=lambda path: path.stem)
 def test_no_error_on_real_healthy_gpus(path: Path) -> None:
     results = engine.judge(report(path.read_text()), RULES.values())
     assert not [result.rule.id for result in results if result.verdict is Verdict.CRASHED]
@@ -167,19 +164,25 @@ def test_no_error_on_real_healthy_gpus(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("case", "rule"),
+    ("said", "rule"),
     [
-        ("truenas-nv-19", "nvml-driver-library-mismatch"),
-        ("nvdocker-1608", "gpu-device-permission"),
-        ("returnn-1486", "gpu-fallen-off-bus"),
-        ("amdgpu-kernel-101", "nvidia-driver-not-loaded"),
+        (
+            "Failed to initialize NVML: Driver/library version mismatch\nNVML library version: 550.107\n",
+            "nvml-driver-library-mismatch",
+        ),
+        ("Failed to initialize NVML: Insufficient Permissions\n", "gpu-device-permission"),
+        (
+            "Unable to determine the device handle for GPU0000:3B:00.0: GPU is lost.  Reboot the system to recover this GPU\n",
+            "gpu-fallen-off-bus",
+        ),
+        (
+            "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver. Make sure that the latest NVIDIA driver is installed and running.\n",
+            "nvidia-driver-not-loaded",
+        ),
     ],
 )
-def test_real_complaints_of_nvidia_smi(case: str, rule: str) -> None:
-    path = CASES / case / "input.txt"
-    if not path.exists():
-        pytest.skip("no cases: set TORCHTUNE_SYS_CASES_DIR")
-    results = {result.rule.id: result for result in engine.judge(report(path.read_text()), RULES.values())}
+def test_complaints_of_nvidia_smi(said: str, rule: str) -> None:
+    results = {result.rule.id: result for result in engine.judge(report(said), RULES.values())}
     assert results[rule].verdict is Verdict.FAIL
     assert [name for name, result in results.items() if result.verdict is Verdict.FAIL] == [rule]
 

@@ -17,7 +17,7 @@ UNSEEN = {"$missing": "failed", "source": "NVML"}
 
 def verdict(gpu: dict[str, Any] | None = None, nodes: int | None = 2, **overlay: Any) -> Verdict:
     nvml = {"driver_version": "580.95.05", "cuda_driver_version": "13.0", "devices": [{**GPU, **(gpu or {})}]}
-    return judge(load("base/single-gpu", intent={"nodes": nodes}, answers={"nvml": nvml}, **overlay))["imex-not-ready"].verdict
+    return judge(load("base-single-gpu", intent={"nodes": nodes}, answers={"nvml": nvml}, **overlay))["imex-not-ready"].verdict
 
 
 @pytest.mark.parametrize(

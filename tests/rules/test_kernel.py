@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -18,21 +19,21 @@ GPU = "0000:61:00"
 OTHER = "0000:9d:00"
 
 
-def pasted(text: str) -> dict[str, Result]:
+def pasted(text: str) -> Mapping[str, Result]:
     seen = evidence.read(text, "log.txt")
     assert seen is not None
     assert "kernel log" in seen.origin
     return judge(seen)
 
 
-def failing(results: dict[str, Result]) -> set[str]:
+def failing(results: Mapping[str, Result]) -> set[str]:
     assert not [result.note for result in results.values() if result.verdict is Verdict.CRASHED]
     return {name for name, result in results.items() if result.verdict is Verdict.FAIL}
 
 
-def live(*lines: str, **more: Any) -> dict[str, Result]:
+def live(*lines: str, **more: Any) -> Mapping[str, Result]:
     """The healthy host with these lines in its log."""
-    answer = load_recording(str(HOSTS / "base/kernel.json"))["answers"]["kernel-log"]
+    answer = load_recording(str(HOSTS / "base-kernel.json"))["answers"]["kernel-log"]
     files = more.pop("files", {})
     return judge(load("healthy", answers={"kernel-log": {**answer, "lines": [*answer["lines"], *lines], **more}}, files=files))
 
@@ -313,7 +314,7 @@ def test_a_virtual_machine_that_was_paused_once_is_not_locked_up() -> None:
 
 @pytest.mark.parametrize(("lost", "found"), [("0000:61:00.0", "gpu-fallen-off-bus"), ("", "xid-gpu-lost")])
 def test_a_gpu_that_is_lost_is_told_of_once(lost: str, found: str) -> None:
-    answer = load_recording(str(HOSTS / "base/kernel.json"))["answers"]["kernel-log"]
+    answer = load_recording(str(HOSTS / "base-kernel.json"))["answers"]["kernel-log"]
     seen = load("healthy", answers={"kernel-log": {**answer, "lines": [*answer["lines"], xid(1_200_000.0, 79)]}})
     assert not isinstance(seen.gpu, Missing) and not isinstance(seen.gpu.devices, Missing)
     devices = tuple(msgspec.structs.replace(gpu, lost=gpu.pci_address == lost) for gpu in seen.gpu.devices)

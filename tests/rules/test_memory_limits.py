@@ -9,12 +9,13 @@ import pytest
 
 from conftest import load
 from torchtune_sys import engine
-from torchtune_sys.model.facts.limits import Limit
-from torchtune_sys.model.facts.session import Intent
+from torchtune_sys.model.facts.limits import SessionLimit
+from torchtune_sys.model.facts.session import Workload
 from torchtune_sys.model.rule import Result, Verdict
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, Why
-from torchtune_sys.rules import limits, limits_tasks, memory
+from torchtune_sys.rules import limits, memory
+from torchtune_sys.rules.limits import tasks
 
 NOTHING = Missing(Why.ABSENT, "test")
 MIB, GIB = 1 << 20, 1 << 30
@@ -30,7 +31,7 @@ def changed(seen: Snapshot, family: str, **facts: Any) -> Snapshot:
 
 def limited(seen: Snapshot, **pairs: tuple[int | None, int | None]) -> Snapshot:
     assert not isinstance(seen.limits, Missing)
-    made = {name.rstrip("_"): Limit(soft=soft, hard=hard) for name, (soft, hard) in pairs.items()}
+    made = {name.rstrip("_"): SessionLimit(soft=soft, hard=hard) for name, (soft, hard) in pairs.items()}
     return changed(seen, "limits", limits={**seen.limits.limits, **made})
 
 
@@ -50,17 +51,17 @@ def test_sizes_of_dev_shm(healthy: Snapshot, size: int, error: str, warning: str
 
 
 def test_without_workers_and_with_one_rank_dev_shm_is_no_question(healthy: Snapshot) -> None:
-    seen = msgspec.structs.replace(changed(healthy, "memory", shm_size_bytes=MIB), intent=Intent(ranks=1, workers=0))
+    seen = msgspec.structs.replace(changed(healthy, "memory", shm_size_bytes=MIB), intent=Workload(ranks=1, workers=0))
     assert [said(seen, name).verdict.value for name in ("dev-shm-too-small", "dev-shm-small")] == ["na", "na"]
 
 
 def test_a_container_without_gpu_is_warned_only(healthy: Snapshot) -> None:
-    seen = msgspec.structs.replace(bare(changed(healthy, "memory", shm_size_bytes=64 * MIB)), intent=Intent())
+    seen = msgspec.structs.replace(bare(changed(healthy, "memory", shm_size_bytes=64 * MIB)), intent=Workload())
     assert [said(seen, name).verdict.value for name in ("dev-shm-too-small", "dev-shm-small")] == ["na", "fail"]
 
 
 def test_a_container_without_gpu_fails_if_workers_are_asked_for(healthy: Snapshot) -> None:
-    seen = msgspec.structs.replace(bare(changed(healthy, "memory", shm_size_bytes=64 * MIB)), intent=Intent(workers=2))
+    seen = msgspec.structs.replace(bare(changed(healthy, "memory", shm_size_bytes=64 * MIB)), intent=Workload(workers=2))
     assert said(seen, "dev-shm-too-small").verdict is Verdict.FAIL
 
 
@@ -133,7 +134,7 @@ def test_the_hard_limit_on_files_decides(healthy: Snapshot, pair: tuple[int | No
 
 @pytest.mark.parametrize(("workers", "verdict"), [(None, "na"), (0, "na"), (8, "pass"), (16, "pass"), (17, "fail")])
 def test_the_soft_limit_on_files_is_measured_by_the_workers(healthy: Snapshot, workers: int | None, verdict: str) -> None:
-    seen = msgspec.structs.replace(limited(healthy, nofile=(1024, 524288)), intent=Intent(ranks=8, workers=workers))
+    seen = msgspec.structs.replace(limited(healthy, nofile=(1024, 524288)), intent=Workload(ranks=8, workers=workers))
     assert said(seen, "nofile-soft-limit-low").verdict.value == verdict
 
 
@@ -144,8 +145,8 @@ def test_root_is_not_bound_by_the_limit_on_processes(healthy: Snapshot) -> None:
 
 
 def test_processes_are_counted_over_ranks_threads_and_workers(healthy: Snapshot) -> None:
-    seen = msgspec.structs.replace(healthy, intent=Intent(ranks=8, threads=64, workers=100))
-    assert limits_tasks.tasks_needed(seen) == 8 * (64 + 32 + 400)
+    seen = msgspec.structs.replace(healthy, intent=Workload(ranks=8, threads=64, workers=100))
+    assert tasks.tasks_needed(seen) == 8 * (64 + 32 + 400)
     assert said(limited(seen, nproc=(3967, None)), "nproc-limit-too-low").verdict is Verdict.FAIL
     assert said(limited(seen, nproc=(3968, None)), "nproc-limit-too-low").verdict is Verdict.PASS
 
@@ -153,7 +154,7 @@ def test_processes_are_counted_over_ranks_threads_and_workers(healthy: Snapshot)
 @pytest.mark.parametrize(("taken", "verdict"), [(1664, "pass"), (1665, "fail")])
 def test_room_in_the_cgroup(healthy: Snapshot, taken: int, verdict: str) -> None:
     seen = changed(healthy, "limits", pids_max=2048.0, pids_current=taken, pids_source="/sys/fs/cgroup/a/pids.max")
-    seen = msgspec.structs.replace(seen, intent=Intent(ranks=8, threads=8, workers=2))  # 8 * (8 + 32 + 8) = 384
+    seen = msgspec.structs.replace(seen, intent=Workload(ranks=8, threads=8, workers=2))  # 8 * (8 + 32 + 8) = 384
     assert said(seen, "cgroup-pids-limit").verdict.value == verdict
 
 

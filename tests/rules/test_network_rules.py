@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -29,11 +30,11 @@ def interfaces(*rows: Row) -> list[dict[str, Any]]:
 
 def results(
     name: str = "healthy", *, nodes: int | None = None, answers: dict[str, Any] | None = None, **sections: Any
-) -> dict[str, Result]:
+) -> Mapping[str, Result]:
     return judge(load(name, intent={"nodes": nodes}, answers=answers or {}, **sections))
 
 
-def said(found: dict[str, Result], *verdicts: Verdict) -> set[str]:
+def said(found: Mapping[str, Result], *verdicts: Verdict) -> set[str]:
     wanted = verdicts or (Verdict.FAIL, Verdict.CRASHED)
     return {rule_id for rule_id, result in found.items() if result.rule.family in FAMILIES and result.verdict in wanted}
 
@@ -58,15 +59,15 @@ PLAIN = {"interfaces": WORKSTATION, "hostname-addresses": ["127.0.1.1"]}
 def test_a_workstation_with_bridges_tunnels_and_debians_127_0_1_1_has_no_error_and_one_machine_no_finding(torch: str) -> None:
     site = "/data/train/.venv/lib/python3.12/site-packages/nvidia_nccl_cu13-"
     files = {f"{site}2.28.9.dist-info/INSTALLER": None, f"{site}{torch}.dist-info/INSTALLER": "pip"}
-    unknown_nodes = results("base/single-gpu", answers=PLAIN, files=files, **NO_RDMA)
+    unknown_nodes = results("base-single-gpu", answers=PLAIN, files=files, **NO_RDMA)
     assert said(unknown_nodes) <= {"rdma-driver-not-loaded"}, "the recording keeps its InfiniBand cards on the bus"
     assert said(unknown_nodes, Verdict.UNKNOWN) == set()
-    alone = results("base/single-gpu", nodes=1, answers=PLAIN, files=files, **NO_RDMA)
+    alone = results("base-single-gpu", nodes=1, answers=PLAIN, files=files, **NO_RDMA)
     assert said(alone) <= {"rdma-driver-not-loaded"}
 
 
 def test_the_same_machine_in_a_job_over_several_is_warned_of_what_would_hang() -> None:
-    found = results("base/tcp-cluster", nodes=2, answers=PLAIN)
+    found = results("base-tcp-cluster", nodes=2, answers=PLAIN)
     assert found["nccl-wrong-interface"].verdict is Verdict.FAIL
     assert subjects(found["nccl-wrong-interface"]) == ["br-5f21c0a3d9e4"]
     assert subjects(found["nccl-interface-doubtful"]) == ["tailscale0"], "the first has a finding of its own"
@@ -82,14 +83,14 @@ def test_the_interface_of_the_default_route_is_not_doubted(name: str) -> None:
         f"{name}\t00000000\t0101A8C0\t0003\t0\t0\t100\t00000000",
     ]
     answers = {"interfaces": row, "hostname-addresses": ["192.168.1.5"]}
-    found = results("base/tcp-cluster", nodes=2, answers=answers, files={"/proc/net/route": routes})
+    found = results("base-tcp-cluster", nodes=2, answers=answers, files={"/proc/net/route": routes})
     assert not said(found) & {"nccl-wrong-interface", "nccl-interface-doubtful", "gloo-interface-doubtful"}
 
 
 def test_an_administrator_who_names_an_interface_of_two_is_not_second_guessed() -> None:
     rows = interfaces(("tailscale0", "tun", UP, "100.101.102.103"), ("eno1", "", UP, "10.0.0.11"))
     answers = {"interfaces": rows, "hostname-addresses": ["10.0.0.11"]}
-    found = results("base/tcp-cluster", nodes=2, answers=answers, env={"NCCL_SOCKET_IFNAME": "eno1"})
+    found = results("base-tcp-cluster", nodes=2, answers=answers, env={"NCCL_SOCKET_IFNAME": "eno1"})
     assert not said(found) & {"nccl-wrong-interface", "nccl-interface-doubtful", "nccl-uneven-networks"}
 
 
@@ -164,7 +165,7 @@ def test_slow_link(mbps: str, verdict: Verdict) -> None:
 )
 def test_small_packets_count_from_25_gb_s(speed: str, mtu: str, verdict: Verdict) -> None:
     files = {"/sys/class/net/eno1/speed": speed, "/sys/class/net/eno1/mtu": mtu}
-    assert results("base/tcp-cluster", nodes=2, files=files)["ethernet-mtu-small"].verdict is verdict
+    assert results("base-tcp-cluster", nodes=2, files=files)["ethernet-mtu-small"].verdict is verdict
 
 
 def port(device: int, **files: str) -> dict[str, str]:
@@ -276,7 +277,7 @@ def test_efa_carries_the_data_by_its_plug_in() -> None:
 
 
 def test_nothing_of_nvidia_is_said_on_other_hosts() -> None:
-    seen: Snapshot = load("base/amd-gpu", env={"NCCL_SOCKET_IFNAME": "nic7"}, intent={"nodes": 2})
+    seen: Snapshot = load("base-amd-gpu", env={"NCCL_SOCKET_IFNAME": "nic7"}, intent={"nodes": 2})
     assert {result.verdict for result in judge(seen).values() if result.rule.family == "nccl"} == {Verdict.NA}
 
 

@@ -51,17 +51,17 @@ def test_acs_matters_between_devices_of_one_switch_only() -> None:
     ports = {f"pci-config:0000:{port}": REDIRECTS for port in ROOT_PORTS}
     assert verdict("acs-redirects-peer-traffic", answers=ports).verdict is Verdict.NA
     # The root port above the switch is on the way of no two of its devices.
-    assert verdict("acs-redirects-peer-traffic", "base/switched", answers=ports).verdict is Verdict.PASS
+    assert verdict("acs-redirects-peer-traffic", "base-switched", answers=ports).verdict is Verdict.PASS
     down = {"pci-config:0000:19:00.0": {**REDIRECTS, "port_type": "downstream-port"}}
-    assert failed(verdict("acs-redirects-peer-traffic", "base/switched", answers=down)) == ["bridge 0000:19:00.0"]
-    assert virtual("acs-redirects-peer-traffic", "base/switched", answers=down).verdict is Verdict.NA
+    assert failed(verdict("acs-redirects-peer-traffic", "base-switched", answers=down)) == ["bridge 0000:19:00.0"]
+    assert virtual("acs-redirects-peer-traffic", "base-switched", answers=down).verdict is Verdict.NA
 
 
 def test_gpus_given_to_guests_must_stay_apart() -> None:
     uevent = ["DRIVER=vfio-pci", "PCI_CLASS=30200", "PCI_ID=10DE:2330"]
     place = "/sys/devices/pci0000:17/0000:17:01.0/0000:18:00.0/0000:19:00.0/0000:1b:00.0/uevent"
-    assert verdict("acs-redirects-peer-traffic", "base/switched", files={place: uevent}).verdict is Verdict.NA
-    assert verdict("iommu-translates-gpu-traffic", "base/switched", files={place: uevent}).verdict is Verdict.NA
+    assert verdict("acs-redirects-peer-traffic", "base-switched", files={place: uevent}).verdict is Verdict.NA
+    assert verdict("iommu-translates-gpu-traffic", "base-switched", files={place: uevent}).verdict is Verdict.NA
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_types_of_iommu_domains(kind: str, expected: str) -> None:
 def test_one_gpu_and_no_card_talk_to_nobody() -> None:
     nobody = {f"/sys/class/infiniband/mlx5_{number}/device": None for number in range(8)}
     result = verdict(
-        "iommu-translates-gpu-traffic", "base/single-gpu", links=nobody, files={"/sys/kernel/iommu_groups/31/type": "DMA"}
+        "iommu-translates-gpu-traffic", "base-single-gpu", links=nobody, files={"/sys/kernel/iommu_groups/31/type": "DMA"}
     )
     assert result.verdict is Verdict.NA
 

@@ -22,7 +22,7 @@ H100 = "NVIDIA H100 80GB HBM3"
 
 
 def verdict(rule: str, **overlay: Any) -> Result:
-    return engine.judge(load("base/single-gpu", **overlay), [RULES[rule]])[0]
+    return engine.judge(load("base-single-gpu", **overlay), [RULES[rule]])[0]
 
 
 def nvml(*devices: dict[str, Any]) -> dict[str, Any]:
@@ -65,7 +65,7 @@ def test_a_narrow_slot_is_advice_of_its_own() -> None:
 
 
 def virtual(rule: str, *devices: dict[str, Any]) -> Result:
-    seen = load("base/single-gpu", answers=nvml(*devices))
+    seen = load("base-single-gpu", answers=nvml(*devices))
     assert not isinstance(seen.system, Missing)
     guest = msgspec.structs.replace(seen, system=msgspec.structs.replace(seen.system, hypervisor="kvm"))
     return engine.judge(guest, [RULES[rule]])[0]

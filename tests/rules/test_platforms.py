@@ -11,7 +11,7 @@ from machines_libraries import with_libraries
 from platforms_troubled import FAULTS, TROUBLED
 from torchtune_sys import engine
 from torchtune_sys.host.recorded import RecordedHost
-from torchtune_sys.model.facts.session import Intent
+from torchtune_sys.model.facts.session import Workload
 from torchtune_sys.model.rule import Result, Verdict
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import need
@@ -24,7 +24,7 @@ HEADS = {**platforms.HEADS, **platforms_more.HEADS}
 
 
 def look(host: Recording, name: str = "platform") -> Snapshot:
-    return engine.snapshot(RecordedHost(with_libraries(host), name), Intent(**host.get("intent", {})), timeout_s=20)
+    return engine.snapshot(RecordedHost(with_libraries(host), name), Workload(**host.get("intent", {})), timeout_s=20)
 
 
 def judged(host: Recording) -> dict[str, Result]:

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from conftest import judge, load
+from elsewhere import recorded_elsewhere
 from torchtune_sys import engine
-from torchtune_sys.host.open import open_host
-from torchtune_sys.model.facts.session import Intent
+from torchtune_sys.host.input.opening import open_host
+from torchtune_sys.model.facts.session import Workload
 from torchtune_sys.model.rule import Result, Verdict
 
-RECORDED = Path(os.environ.get("TORCHTUNE_SYS_HOSTS_DIR") or Path(__file__).resolve().parents[3] / "shared" / "hosts")
 LINK_LOCAL, IPV4 = "fe80:0000:0000:0000:0e42:a1ff:fe00:0001", "0000:0000:0000:0000:0000:ffff:0a01:000b"
 IPV6 = "2001:0db8:0000:0000:0e42:a1ff:fe00:0001"
 
@@ -229,10 +227,8 @@ def test_efa_needs_a_plug_in_that_the_loader_finds(env: dict[str, str], files: d
 
 def test_the_recorded_h100_node_has_one_bad_link() -> None:
     """mlx5_1 went down 255 times, its seven siblings never. The BlueField's bond has two lanes, and is the only one of its model."""
-    root = RECORDED / "infiniband" / "h100"
-    if not root.is_dir():
-        pytest.skip(f"no recorded node in {root} (set TORCHTUNE_SYS_HOSTS_DIR)")
-    found = judge(engine.snapshot(open_host(str(root)), Intent(), timeout_s=20))
+    root = recorded_elsewhere("infiniband/h100")
+    found = judge(engine.snapshot(open_host(str(root)), Workload(), timeout_s=20))
     assert {rule for rule, result in found.items() if result.verdict is Verdict.FAIL} == {"rdma-link-flaps"}
     assert subjects(found["rdma-link-flaps"]) == ["mlx5_1:1"]
     healthy = ("ib-port-down", "ib-subnet-manager-missing", "rdma-rate-degraded", "rdma-firmware-differs")

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from conftest import load
-from torchtune_sys import engine
+from conftest import judge_one, load
 from torchtune_sys.model.actions import text
 from torchtune_sys.model.rule import Result, Verdict
 from torchtune_sys.rules import storage
@@ -18,7 +17,7 @@ BY_ID = {rule.id: rule for rule in storage.RULES}
 
 
 def result(rule_id: str, name: str = "healthy", **overlay: Any) -> Result:
-    return engine.judge(load(name, **overlay), (BY_ID[rule_id],))[0]
+    return judge_one(load(name, **overlay), rule_id)
 
 
 def space(size: int, free: int, inodes: int = 1_000_000, inodes_free: int = 900_000) -> dict[str, Any]:

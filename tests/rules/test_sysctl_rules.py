@@ -17,8 +17,8 @@ from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.target import AtLeast, AtMost, Exactly, OneOf, Target
 from torchtune_sys.model.values import Missing, Why
 from torchtune_sys.rules import sysctl
-from torchtune_sys.rules.sysctl_network import shared_subnets
-from torchtune_sys.rules.sysctl_wishes import meets
+from torchtune_sys.rules.sysctl.network import shared_subnets
+from torchtune_sys.rules.sysctl.policy import meets
 
 NOTHING = Missing(Why.ABSENT, "test")
 
@@ -97,7 +97,7 @@ def test_a_value_that_is_no_number_is_a_finding_with_the_value(healthy: Snapshot
 
 def test_tcp_buffers_larger_than_asked_are_left_alone() -> None:
     seen = running(
-        load("base/tcp-cluster"), net__ipv4__tcp_rmem="4096 131072 67108864", net__ipv4__tcp_wmem="4096 65536 33554432"
+        load("base-tcp-cluster"), net__ipv4__tcp_rmem="4096 131072 67108864", net__ipv4__tcp_wmem="4096 65536 33554432"
     )
     assert said(seen, "tcp-buffer-ceiling-low").verdict is Verdict.PASS
 
@@ -107,7 +107,7 @@ def test_tcp_buffers_are_no_question_on_one_host(healthy: Snapshot) -> None:
 
 
 def test_rmem_max_is_never_judged() -> None:
-    seen = running(load("base/tcp-cluster"), net__core__rmem_max="65536", net__core__wmem_max="65536")
+    seen = running(load("base-tcp-cluster"), net__core__rmem_max="65536", net__core__wmem_max="65536")
     assert not [result.rule.id for result in engine.judge(seen, sysctl.RULES) if result.verdict is Verdict.FAIL]
 
 

@@ -15,9 +15,10 @@ from torchtune_sys.model.facts.python import LoadedLink
 from torchtune_sys.model.rule import Verdict
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, Why
-from torchtune_sys.rules import CATALOGUE, pci
+from torchtune_sys.rules import CATALOGUE
 from torchtune_sys.rules.amounts import size
-from torchtune_sys.rules.environment_values import allocator_faults, unknown_allocator_names
+from torchtune_sys.rules.environment.values import allocator_faults, unknown_allocator_names
+from torchtune_sys.rules.pci import links
 
 
 def torch_of(seen: Snapshot, version: str) -> Snapshot:
@@ -201,8 +202,8 @@ GENERATIONS = {2.5: 1, 5.0: 2, 8.0: 3, 16.0: 4, 32.0: 5, 64.0: 6}
 @pytest.mark.parametrize(("slow", "fast"), list(itertools.pairwise(GENERATIONS)))
 def test_generations_of_pcie(healthy: Snapshot, slow: float, fast: float) -> None:
     link = LoadedLink(address="0000:1b:00.0", current_gts=slow, current_width=16, copy_gbytes_per_s=DENIED)
-    assert pci._slow_while_copying(fast, link) == (GENERATIONS[slow], GENERATIONS[fast])
-    assert pci._slow_while_copying(slow, link) is None
+    assert links._slow_while_copying(fast, link) == (GENERATIONS[slow], GENERATIONS[fast])
+    assert links._slow_while_copying(slow, link) is None
 
 
 MOST_A_SECOND = {

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
 from conftest import judge, load
 from torchtune_sys.model.rule import Result, Verdict
+from torchtune_sys.model.snapshot import Snapshot
 
 START = [
     "[    0.000000] Linux version 6.8.0-45-generic (b@h) (gcc) #45-Ubuntu SMP",
@@ -15,7 +17,12 @@ START = [
 ]
 
 
-def with_log(*lines: str, gpus: dict[int, dict[str, Any]] | None = None, **overlay: Any) -> dict[str, Result]:
+def with_log(*lines: str, gpus: dict[int, dict[str, Any]] | None = None, **overlay: Any) -> Mapping[str, Result]:
+    return judge(seen_with_log(*lines, gpus=gpus, **overlay))
+
+
+def seen_with_log(*lines: str, gpus: dict[int, dict[str, Any]] | None = None, **overlay: Any) -> Snapshot:
+    """The healthy host with these lines in its log, and these facts of single GPUs."""
     log = {
         "source": "/dev/kmsg",
         "lines": [*START, *lines],
@@ -24,7 +31,6 @@ def with_log(*lines: str, gpus: dict[int, dict[str, Any]] | None = None, **overl
         "from_s": 0.0,
         "whole": True,
     }
-    healthy = load("healthy")
     devices = [
         {
             "index": n,
@@ -37,9 +43,8 @@ def with_log(*lines: str, gpus: dict[int, dict[str, Any]] | None = None, **overl
         | (gpus or {}).get(n, {})
         for n, bus in enumerate(("1b", "43", "52", "61", "9d", "c3", "d1", "df"))
     ]
-    assert healthy is not None
     answers = {"kernel-log": log, "nvml": {"driver_version": "580.95.05", "cuda_driver_version": "13.0", "devices": devices}}
-    return judge(load("healthy", answers=answers, **overlay))
+    return load("healthy", answers=answers, **overlay)
 
 
 LINK = "[1200000.100000] NVRM: Xid (PCI:0000:61:00): 74, pid='<unknown>', name=<unknown>, NVLink: fatal error detected on link 6(0x10000)"
@@ -49,7 +54,7 @@ ECC = (
 AGAIN = "[1201000.000000] NVRM: loading NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  Release Build"
 
 
-def failed(results: dict[str, Result], *names: str) -> dict[str, list[str]]:
+def failed(results: Mapping[str, Result], *names: str) -> dict[str, list[str]]:
     return {
         name: [evidence.subject.partition(" (")[0] for evidence in results[name].evidence if evidence.verdict is Verdict.FAIL]
         for name in names
@@ -98,6 +103,7 @@ def test_corrected_errors_of_a_module() -> None:
     assert failed(few, *names) == {"memory-errors-counted": ["mc0"]}
     only = with_log(line, files={f"{mc}/mc1/ce_count": None, f"{mc}/mc1/ue_count": None, f"{mc}/mc0/ce_count": "40210"})
     assert only["memory-errors-counted"].verdict is Verdict.NA
+    assert only["memory-errors-counted"].note == "memory-corrected-errors tells of it"
 
 
 def test_heat_of_the_processors() -> None:

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conftest import judge, load
+from torchtune_sys.formats.requirements import holds, parse, satisfies
 from torchtune_sys.knowledge import torch as known
 from torchtune_sys.knowledge.tables import rows
 from torchtune_sys.model.facts.gpu import Gpu
@@ -18,7 +19,6 @@ from torchtune_sys.model.rule import Verdict
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, Why
 from torchtune_sys.model.version import version
-from torchtune_sys.rules.requirements import holds, parse, satisfies
 
 HEALTHY = load("healthy")
 SITE = "/data/train/.venv/lib/python3.12/site-packages"

@@ -6,6 +6,7 @@ the fault that RULE stands for over HOST.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from machines_libraries import with_libraries
 from torchtune_sys import engine
 from torchtune_sys.cli.status import status
 from torchtune_sys.host.recorded import RecordedHost, load_recording, merged
-from torchtune_sys.model.facts.session import Intent
+from torchtune_sys.model.facts.session import Workload
 from torchtune_sys.model.rule import Result, Severity, Verdict
 from torchtune_sys.render.report import findings
 
@@ -46,9 +47,9 @@ SAID = {
 FAULTS = sorted(path.stem for path in (HOSTS / "typical").glob("*.*.json"))
 
 
-def judged(name: str, **overlay: Any) -> dict[str, Result]:
+def judged(name: str, **overlay: Any) -> Mapping[str, Result]:
     host = with_libraries(merged(load_recording(str(HOSTS / "typical" / f"{name}.json")), overlay))
-    return judge(engine.snapshot(RecordedHost(host, name), Intent(**host.get("intent", {})), timeout_s=20))
+    return judge(engine.snapshot(RecordedHost(host, name), Workload(**host.get("intent", {})), timeout_s=20))
 
 
 def results(name: str) -> tuple[Result, ...]:

@@ -12,12 +12,13 @@ from torchtune_sys.model.facts.python import LiveTorch, Torch
 from torchtune_sys.model.rule import Result, Verdict
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, Why
-from torchtune_sys.rules import torch, torch_amp
+from torchtune_sys.rules import torch
+from torchtune_sys.rules.torch import amp
 
 NOTHING = Missing(Why.ABSENT, "test")
 DENIED = Missing(Why.DENIED, "test")
 UNTOLD = Missing(Why.NOT_RECORDED, "test")
-BY_ID = {rule.id: rule for rule in (*torch.RULES, *torch_amp.RULES)}
+BY_ID = {rule.id: rule for rule in (*torch.RULES, *amp.RULES)}
 PASS, FAIL, UNKNOWN, NA = Verdict.PASS, Verdict.FAIL, Verdict.UNKNOWN, Verdict.NA
 
 

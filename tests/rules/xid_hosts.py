@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from torchtune_sys import engine
+from conftest import judge_one
 from torchtune_sys.model.facts.gpu import Gpu
 from torchtune_sys.model.facts.kernel import KernelEvent, KernelFacts
 from torchtune_sys.model.rule import Result, Verdict
@@ -58,7 +58,7 @@ def with_lost(seen: Snapshot, *addresses: str) -> Snapshot:
 
 
 def judged(seen: Snapshot, rule_id: str, *events: KernelEvent) -> Result:
-    return engine.judge(with_log(seen, *events), (BY_ID[rule_id],))[0]
+    return judge_one(with_log(seen, *events), rule_id)
 
 
 def subjects(seen: Snapshot, rule_id: str, *events: KernelEvent) -> list[str]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from torchtune_sys.model.rule import Verdict
 from torchtune_sys.model.smoke import RankEnd
-from torchtune_sys.smoke import blame
+from torchtune_sys.smoke import attribution
 from torchtune_sys.smoke.merge import merged
-from torchtune_sys.smoke.places import waits_for_others
-from torchtune_sys.smoke.watch import Trouble
+from torchtune_sys.smoke.stack_traces import waits_for_others
+from torchtune_sys.smoke.watch import RunFailure
 
 LOST = "RuntimeError: [gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:5029."
 LOADER = """RuntimeError: Caught RuntimeError in DataLoader worker process 0.
@@ -16,18 +16,15 @@ Original Traceback (most recent call last):
     data = fetcher.fetch(index)
 RuntimeError: unable to allocate shared memory(shm) for file </torch_1_2_0>: No space left on device (28)
 """
-TORCHRUN = """E1121 15:01:26.588000 31847 torch/distributed/elastic/multiprocessing/api.py:1002] \
-failed (exitcode: {code}) local_rank: 1 (pid: 77) of binary: /x/python
-"""
 
 
 def failed(rank: int, seen: str, cause: str = "") -> RankEnd:
     return RankEnd(rank=rank, verdict=Verdict.FAIL, seconds=1.0, seen=seen, cause=cause)
 
 
-def died(code: int, *, crash: str = "", oom: bool = False, more: str = "") -> blame.Blame:
-    trouble = Trouble(kind="died", stage="ddp", ranks=(1,), pids=(77,))
-    return blame.of_trouble(trouble, more + TORCHRUN.format(code=code), crash, oom, ())
+def died(code: int, *, crash: str = "", oom: bool = False, more: str = "") -> attribution.Blame:
+    trouble = RunFailure(kind="died", stage="ddp", ranks=(1,), pids=(77,), status=code)
+    return attribution.of_trouble(trouble, more, crash, oom, ())
 
 
 def test_a_rank_that_only_lost_another_is_not_the_one_to_hear() -> None:
@@ -45,7 +42,7 @@ def test_a_cause_goes_before_an_exception() -> None:
 
 
 def test_of_a_whole_report_the_line_that_says_why() -> None:
-    end = blame.of_end(failed(0, LOADER), "dataloader", ())
+    end = attribution.of_end(failed(0, LOADER), "dataloader", ())
     assert end.cause == "dev-shm-too-small"
     assert end.seen == "RuntimeError: unable to allocate shared memory(shm) for file </torch_1_2_0>: No space left on device (28)"
     assert "worker.py" in end.trace
@@ -53,8 +50,8 @@ def test_of_a_whole_report_the_line_that_says_why() -> None:
 
 def test_the_cause_that_the_rules_found_is_taken() -> None:
     words = failed(0, "RuntimeError: can't start new thread")
-    assert blame.of_end(words, "dataloader", ()).cause == "cgroup-pids-limit"
-    assert blame.of_end(words, "dataloader", ("nproc-limit-too-low",)).cause == "nproc-limit-too-low"
+    assert attribution.of_end(words, "dataloader", ()).cause == "cgroup-pids-limit"
+    assert attribution.of_end(words, "dataloader", ("nproc-limit-too-low",)).cause == "nproc-limit-too-low"
 
 
 def test_how_a_rank_ended() -> None:
@@ -68,7 +65,7 @@ def test_how_a_rank_ended() -> None:
 
 def test_how_ranks_hang() -> None:
     def told(kind: str, *ranks: int) -> tuple[str, str]:
-        found = blame.of_trouble(Trouble(kind=kind, stage="ddp", ranks=ranks), "", "", False, ())
+        found = attribution.of_trouble(RunFailure(kind=kind, stage="ddp", ranks=ranks), "", "", False, ())
         return found.cause, found.seen
 
     assert told("stopped", 1) == ("rank-stopped", "rank 1 is stopped (SIGSTOP or a debugger) and the others wait")
@@ -86,18 +83,21 @@ def test_who_waits_for_others() -> None:
     assert not waits_for_others("")
 
 
-def test_a_rank_that_ends_where_the_launcher_is_content_has_not_been_killed() -> None:
-    trouble = Trouble(kind="died", stage="ddp", ranks=(1,), pids=(77,), rc=0)
-    found = blame.of_trouble(trouble, "", "", False, ())
-    assert (found.cause, found.seen) == ("rank-crashed", "rank 1 ended with status 0")
+def test_a_rank_that_ends_by_itself_has_not_been_killed() -> None:
+    assert (died(0).cause, died(0).seen) == ("rank-crashed", "rank 1 ended with status 0")
+
+
+def test_a_rank_of_which_the_launcher_said_nothing_has_been_killed_as_well() -> None:
+    found = attribution.of_trouble(RunFailure(kind="died", stage="ddp", ranks=(1,), pids=(77,)), "", "", False, ())
+    assert (found.cause, found.seen) == ("rank-killed", "rank 1 ended")
 
 
 def test_a_bus_error_while_torch_is_imported_is_a_library_that_ends_too_early() -> None:
     crash = "Fatal Python error: Bus error\n\nCurrent thread 0x7f (most recent call first):\n"
-    found = blame.of_trouble(Trouble(kind="not-started", stage="import"), "", crash, False, ())
+    found = attribution.of_trouble(RunFailure(kind="not-started", stage="import"), "", crash, False, ())
     assert found.cause == "torch-install-damaged" and "Bus error" in found.seen
 
 
 def test_ranks_that_ran_without_the_driver_are_not_said_to_have_failed() -> None:
     said = "pass    device  0.1 s\nsmoke test: pass, 2 rank(s)\n"
-    assert "told us nothing" in blame.of_trouble(Trouble(kind="not-started", stage="import"), said, "", False, ()).seen
+    assert "told us nothing" in attribution.of_trouble(RunFailure(kind="not-started", stage="import"), said, "", False, ()).seen

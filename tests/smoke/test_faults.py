@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from smoke.faults import hosting
-from smoke.faults.asked import assert_named, cases, together
+from smoke.faults.asked import SELDOM, assert_named, cases, together
 from smoke.faults.page import page
 from smoke.faults.row import Fault
 from smoke.faults.table import FAULTS
@@ -41,6 +41,7 @@ def test_every_stage_has_a_fault_that_only_it_catches() -> None:
 def test_names_are_unique_and_stages_exist() -> None:
     names = [fault.name for fault in FAULTS]
     assert len(names) == len({*names})
+    assert SELDOM.keys() < {*names}
     known = {"import", *stage_names()}
     for fault in FAULTS:
         assert {fault.stage, *fault.others, *filter(None, fault.stages.split(","))} <= known, fault.name

@@ -7,70 +7,28 @@ import re
 import shutil
 import subprocess
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 import slurm_here
 
+from conftest import exhaustive
 from smoke.faults.bench import torch_python
+from smoke.networks import ADDRESSES, PROPER, Host, two_hosts
 from torchtune_sys.smoke.script import source
 
 pytestmark = pytest.mark.long
 STAGES = "allreduce,ddp,sampler,accumulate,buffers,join,ddp-amp,fsdp,checkpoint-sharded"
-ADDRESSES = ("10.77.31.1", "10.77.31.2")
 PORT = 29811
-PROPER = "127.0.0.1 localhost\n10.77.31.1 node0\n10.77.31.2 node1\n"
 LOOPBACK = "127.0.0.1 localhost\n127.0.1.1 node0 node1\n"
 NAMELESS = "127.0.0.1 localhost\n"
 
 
-class Host(NamedTuple):
-    namespace: str
-    interface: str
-    number: int
-
-    def argv(self, hosts: Path, *command: str) -> list[str]:
-        """A command in this network, under this name, with that /etc/hosts."""
-        inside = f'hostname node{self.number}; mount --bind {hosts} /etc/hosts; exec "$@"'
-        return ["ip", "netns", "exec", self.namespace, "unshare", "--mount", "--uts", "sh", "-c", inside, "-", *command]
-
-
 @pytest.fixture
 def hosts() -> Iterator[tuple[Host, Host]]:
-    """Two networks joined by a cable."""
-    if os.geteuid() != 0 or not all(map(shutil.which, ("ip", "unshare", "mount"))):
-        pytest.skip("needs root, ip and unshare")
-    pair = tuple(Host(f"smoke{os.getpid()}-{number}", f"cable{number}", number) for number in range(2))
-    with ExitStack() as stack:
-        for host in pair:
-            if subprocess.run(["ip", "netns", "add", host.namespace], check=False, capture_output=True).returncode:
-                pytest.skip("network namespaces are not allowed here")
-            stack.callback(subprocess.run, ["ip", "netns", "del", host.namespace], check=False)
-        first, second = pair
-        ends = [
-            first.interface,
-            "netns",
-            first.namespace,
-            "type",
-            "veth",
-            "peer",
-            "name",
-            second.interface,
-            "netns",
-            second.namespace,
-        ]
-        _ip("link", "add", *ends)
-        for host, address in zip(pair, ADDRESSES, strict=True):
-            _ip("-n", host.namespace, "addr", "add", f"{address}/24", "dev", host.interface)
-            for interface in (host.interface, "lo"):
-                _ip("-n", host.namespace, "link", "set", interface, "up")
-        yield first, second
-
-
-def _ip(*words: str) -> None:
-    subprocess.run(["ip", *words], check=True, timeout=20)
+    with two_hosts() as pair:
+        yield pair
 
 
 class Told(NamedTuple):
@@ -128,7 +86,7 @@ def below_torchrun(
     return run(commands, tmp_path, **env)
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("ranks", [2, *exhaustive(1)])
 def test_two_hosts_meet_and_train(hosts: tuple[Host, Host], tmp_path: Path, ranks: int) -> None:
     told = below_torchrun(tmp_path, hosts, STAGES, (PROPER, PROPER), ranks)
     assert told.statuses == [0, 0], told.text
@@ -141,8 +99,10 @@ def test_two_hosts_meet_and_train(hosts: tuple[Host, Host], tmp_path: Path, rank
 
 @pytest.mark.parametrize(
     ("names", "cause"),
-    [(LOOPBACK, "hostname-resolves-to-loopback"), (NAMELESS, "hostname-unresolvable")],
-    ids=["loopback", "none"],
+    [
+        pytest.param(LOOPBACK, "hostname-resolves-to-loopback", id="loopback"),
+        pytest.param(NAMELESS, "hostname-unresolvable", id="none", marks=pytest.mark.exhaustive),
+    ],
 )
 def test_hosts_whose_names_lead_nowhere(hosts: tuple[Host, Host], tmp_path: Path, names: str, cause: str) -> None:
     """gloo listens where the host's own name points: both at their loopback never meet."""

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from conftest import exhaustive
 from smoke.faults.bench import Bench, torch_python
 from smoke.faults.means import patched
 from torchtune_sys.smoke.script import source
@@ -28,7 +29,7 @@ STAGES = (
 )
 
 
-@pytest.mark.parametrize("ranks", [1, 3, 4])
+@pytest.mark.parametrize("ranks", [1, 3, *exhaustive(4)])
 def test_ranks(tmp_path: Path, ranks: int) -> None:
     script = tmp_path / "smoke.py"
     script.write_text(source())

@@ -18,7 +18,7 @@ WORKER = Path(script.__file__).parent / "worker"
 
 
 def test_every_module_is_in_the_script() -> None:
-    assert {path.stem for path in WORKER.glob("*.py")} - {"__init__"} == set(script.ORDER)
+    assert {path.stem for path in WORKER.glob("*.py")} - {"__init__"} == set(script.ORDER) - {"trust"}
 
 
 def test_it_is_python_3_8_and_imports_torch_and_the_standard_library_only() -> None:
@@ -31,7 +31,8 @@ def test_it_is_python_3_8_and_imports_torch_and_the_standard_library_only() -> N
 
 def test_modules_come_after_those_they_import() -> None:
     for place, module in enumerate(script.ORDER):
-        tree = ast.parse((WORKER / f"{module}.py").read_text())
+        place_of = WORKER if module != "trust" else WORKER.parents[1] / "host"
+        tree = ast.parse((place_of / f"{module}.py").read_text())
         used = {
             (node.module or "").rpartition(".")[2]
             for node in ast.walk(tree)
@@ -44,7 +45,7 @@ def test_a_name_that_two_modules_define_is_refused(monkeypatch: pytest.MonkeyPat
     """Joined, the later one would win without a word."""
     defined = script._defined
     monkeypatch.setattr(script, "_defined", lambda tree: (*defined(tree), "twice"))
-    with pytest.raises(ValueError, match="twice is defined in channel and in killed"):
+    with pytest.raises(ValueError, match="twice is defined in trust and in channel"):
         script.source()
 
 
@@ -56,6 +57,17 @@ def test_without_torch_it_says_so_in_one_line(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert done.stderr.startswith("the smoke test cannot import torch in ") and "No module named 'torch'" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_file_that_hides_the_standard_library_is_named(tmp_path: Path) -> None:
+    """Whatever runs before the first stage needs no module of which users have a namesake; this torch needs one, as the real one does."""
+    (tmp_path / "smoke.py").write_text(script.source())
+    (tmp_path / "random.py").write_text("def dice(): return 4\n")
+    (tmp_path / "torch.py").write_text("from random import Random\n")
+    done = subprocess.run([sys.executable, "-S", str(tmp_path / "smoke.py")], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert done.stderr.startswith("the smoke test cannot import torch in ")
+    assert f"{tmp_path}/random.py hides a module of the standard library" in done.stderr
 
 
 def test_stages_are_named_in_their_order() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from torchtune_sys.model.rule import Verdict
 from torchtune_sys.model.smoke import Figure, SmokeReport, StageResult, Team
-from torchtune_sys.smoke.setbacks import broken, slowed
+from torchtune_sys.smoke.regressions import broken, slowed
 
 
 def report(rate: float = 100.0, seconds: float = 1.0, *, ddp: Verdict = Verdict.PASS, cause: str = "") -> SmokeReport:

@@ -12,7 +12,7 @@ import pytest
 from smoke.faults.bench import torch_python
 from torchtune_sys.smoke.script import source
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 _ASKED = """
 import json, sys
@@ -22,7 +22,7 @@ import torch.nn.functional as functional
 torch.set_num_threads(1)
 import smoke_under_test as smoke
 
-here = smoke.Here(level="default", scratch=".", device="cpu", backend="", expected={})
+here = smoke.RankContext(level="default", scratch=".", device="cpu", backend="", expected={})
 found = {}
 
 STEP = torch.optim.SGD.step

@@ -55,14 +55,21 @@ def boot(folder: Path) -> Path:
 def run(argv: tuple[str, ...], console: Path, deadline_s: float) -> None:
     """QEMU until the guest powers off, its words in ``console``. Raises Failed if the guest was not done by then.
 
-    ``timeout`` ends QEMU even where the tests are killed first.
+    ``timeout`` ends QEMU even where the tests are killed first; it hands on a SIGTERM, and could not a SIGKILL.
     """
-    with console.open("wb") as log:
-        bounded = ("timeout", "-k", "5", f"{deadline_s:.0f}", *argv)
-        done = subprocess.run(bounded, stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, check=False)
+    bounded = ("timeout", "-k", "5", f"{deadline_s:.0f}", *argv)
+    with (
+        console.open("wb") as log,
+        subprocess.Popen(bounded, stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL) as running,
+    ):
+        try:
+            status = running.wait()
+        except BaseException:  # Ctrl-C
+            running.terminate()
+            raise
     said = console.read_bytes()
     if b"GUEST-DONE" not in said:
-        why = f"not done within {deadline_s:.0f} s" if done.returncode in (124, 137) else f"qemu ended with {done.returncode}"
+        why = f"not done within {deadline_s:.0f} s" if status in (124, 137) else f"qemu ended with {status}"
         raise Failed(f"{why}:\n{said[-3000:].decode('utf-8', 'replace')}")
 
 

@@ -1,17 +1,17 @@
 """Runs in the guest: applies one action of each kind that no rule asks for on such a machine, the way ``apply`` does."""
 
-from torchtune_sys import planner
-from torchtune_sys.apply import session
-from torchtune_sys.cli.root import boot_id
+from torchtune_sys.cli.privilege import boot_id
 from torchtune_sys.host.live import LiveHost
 from torchtune_sys.model.actions import Action, KernelArgument, ModuleOption, OwnedFile, Safety
-from torchtune_sys.model.facts.session import Intent
-from torchtune_sys.model.ground import OWNED
+from torchtune_sys.model.facts.session import Workload
 from torchtune_sys.model.plan import Change, Plan
+from torchtune_sys.model.plan_context import OWNED
 from torchtune_sys.model.snapshot import FAMILIES, Snapshot
 from torchtune_sys.model.values import Missing, Why
-from torchtune_sys.planner import files, steps, wishes
-from torchtune_sys.probes import ground
+from torchtune_sys.probes.plan_context import probe as ground
+from torchtune_sys.remediation import plan as planner
+from torchtune_sys.remediation.apply import session
+from torchtune_sys.remediation.plan import change_requests, files, steps
 
 ACTIONS: tuple[Action, ...] = (
     ModuleOption(module="null_blk", option="nr_devices=3", safety=Safety.UNSAFE),
@@ -28,11 +28,11 @@ def main() -> None:
     own = [action.path for action in ACTIONS if isinstance(action, OwnedFile)]
     found = ground.probe(host, (), (*OWNED, *own))
     unseen = Missing(Why.NOT_RECORDED, "a test")
-    nothing = Snapshot(intent=Intent(), **dict.fromkeys(FAMILIES, unseen))
+    nothing = Snapshot(intent=Workload(), **dict.fromkeys(FAMILIES, unseen))
     changes: list[Change] = []
     for action in ACTIONS:
-        wish = wishes.Wish(rule="a-test", why="A test asks", seen="", wanted="", action=action)
-        made = steps.change(nothing, found, wishes.Group(key=wishes.key(action), wishes=(wish,), merged=action))
+        wish = change_requests.ChangeRequest(rule="a-test", why="A test asks", seen="", wanted="", action=action)
+        made = steps.change(nothing, found, change_requests.Group(key=change_requests.key(action), wishes=(wish,), merged=action))
         assert isinstance(made, Change), made
         changes.append(made)
     plan = Plan(host="", origin="live", changes=tuple(changes), files=files.owned(changes, found), refused=(), by_hand=())

@@ -23,8 +23,8 @@ SEED = 2026
 RECOVER = f"{power.SEE}; echo BETWEEN; busybox sysctl -q -p {power.OWN}; {power.UNDO}; echo UNDO $?; {power.SEE}"
 """As at a start of a real host, what is kept for it is read first."""
 FSYNCS = {
-    "a file's content": ("apply/durable.py", "            os.fsync(handle)"),
-    "the journal's lines": ("apply/journal.py", "            os.fsync(handle)"),
+    "a file's content": ("remediation/apply/durable.py", "            os.fsync(handle)"),
+    "the journal's lines": ("remediation/apply/journal.py", "            os.fsync(handle)"),
 }
 
 

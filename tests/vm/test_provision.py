@@ -14,13 +14,13 @@ from script_plans import change, plan
 from torchtune_sys import engine
 from torchtune_sys.host.described import Description, described
 from torchtune_sys.model.actions import Needs
-from torchtune_sys.model.facts.session import Intent
-from torchtune_sys.model.install import Packages, Wishes
-from torchtune_sys.model.plan import Command, Line, Value
+from torchtune_sys.model.facts.session import Workload
+from torchtune_sys.model.install import InstallOptions, Packages
+from torchtune_sys.model.plan import CommandStep, FileLine, Value
 from torchtune_sys.model.provision import STAGES, Provision
-from torchtune_sys.planner.install import plan as install
-from torchtune_sys.planner.provision import provision
-from torchtune_sys.render.provision import provisioning
+from torchtune_sys.remediation.install import plan as install
+from torchtune_sys.remediation.plan.provision import provision
+from torchtune_sys.render.generate.provision import provisioning
 from torchtune_sys.smoke.script import source
 
 pytestmark = [pytest.mark.slow, pytest.mark.long]
@@ -32,11 +32,11 @@ RUN = ("bash", "/provision.sh", "--offline", "/offline", "--reboot", "--level", 
 def made() -> Provision:
     """What is planned for a described Debian 12, but for the compiler, which is one more package and a minute; and changes to tune."""
     host = described(Description(os_id="debian", os_version="12", os_name="Debian 12", codename="bookworm", machine="x86_64"))
-    wishes = Wishes(torch="2.13", cpu=True, venv="/opt/torch")
-    seen = engine.snapshot(host, Intent(), timeout_s=20)
-    slow = Command(argv=("sleep", "3"), undo=("true",))
+    wishes = InstallOptions(torch="2.13", cpu=True, venv="/opt/torch")
+    seen = engine.snapshot(host, Workload(), timeout_s=20)
+    slow = CommandStep(argv=("sleep", "3"), undo=("true",))
     value = Value(path="/proc/sys/vm/swappiness", value="11")
-    line = Line(path="/etc/sysctl.d/99-torchtune-sys.conf", key="vm.swappiness", text="vm.swappiness = 11")
+    line = FileLine(path="/etc/sysctl.d/99-torchtune-sys.conf", key="vm.swappiness", text="vm.swappiness = 11")
     tune = plan(msgspec.structs.replace(change("vm.swappiness", value, line, slow), needs=Needs.REBOOT))
     found = provision(seen, install.plan(seen, wishes), tune, wishes, STAGES, "")
     assert [step.key for step in found.steps] == ["python", "compiler", "python-headers", "torch"]

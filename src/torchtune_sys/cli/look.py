@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from torchtune_sys import engine
-from torchtune_sys.cli.intent import intent_of
 from torchtune_sys.cli.options import DESCRIPTION, INTENT
 from torchtune_sys.cli.terminal import clear_progress, progress
+from torchtune_sys.cli.workload import intent_of
 from torchtune_sys.errors import UnreadableInput
 from torchtune_sys.host.base import Host
-from torchtune_sys.host.input import PATIENCE_S as INPUT_PATIENCE_S
-from torchtune_sys.host.open import PastedText, open_input
-from torchtune_sys.model.facts.session import Intent
+from torchtune_sys.host.input.opening import PastedText, open_input
+from torchtune_sys.host.input.reading import PATIENCE_S as INPUT_PATIENCE_S
+from torchtune_sys.model.facts.session import Workload
 from torchtune_sys.model.snapshot import Snapshot
 
 PATIENCE_S, LIVE_PATIENCE_S = 30.0, 90.0
@@ -77,7 +77,7 @@ def ended(under_way: engine.Look, timeout_s: float) -> Snapshot:
         clear_progress(show)
 
 
-def _from_text(pasted: PastedText, intent: Intent) -> Snapshot:
+def _from_text(pasted: PastedText, intent: Workload) -> Snapshot:
     import msgspec
 
     from torchtune_sys import evidence

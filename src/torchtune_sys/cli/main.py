@@ -20,19 +20,24 @@ if TYPE_CHECKING:
 
 NAME = "torchtune-sys"
 COMMANDS = {
-    "check": ("torchtune_sys.cli.check", "Say what is wrong with this training host."),
-    "plan": ("torchtune_sys.cli.plan", "Say what would be changed on this host, and what not."),
-    "apply": ("torchtune_sys.cli.apply", "Change this host as planned, and see whether it cured."),
-    "undo": ("torchtune_sys.cli.undo", "Take back what apply changed."),
-    "history": ("torchtune_sys.cli.history", "List what was applied and undone."),
-    "launch": ("torchtune_sys.cli.launch", "Start one rank on the CPUs and memory near its GPU."),
-    "smoke": ("torchtune_sys.cli.smoke", "Train a little, to prove that this host can."),
-    "generate": ("torchtune_sys.cli.generate", "Print scripts and configuration files made from the plan."),
-    "explain": ("torchtune_sys.cli.explain", "Say why a rule matters, when to leave it, and how to mend it."),
-    "rules": ("torchtune_sys.cli.rules", "List the rules."),
-    "snapshot": ("torchtune_sys.cli.snapshot", "Print the facts that the rules judge."),
-    "record": ("torchtune_sys.cli.record", "Write this host down, with names replaced, to judge it elsewhere."),
-    "completion": ("torchtune_sys.cli.completion", "Print the completion script for a shell."),
+    "check": ("torchtune_sys.cli.commands.check", "Say what is wrong with this training host."),
+    "plan": ("torchtune_sys.cli.commands.plan", "Say what would be changed on this host, and what not."),
+    "apply": ("torchtune_sys.cli.commands.apply", "Change this host as planned, and see whether it cured."),
+    "undo": ("torchtune_sys.cli.commands.undo", "Take back what apply changed."),
+    "history": ("torchtune_sys.cli.commands.history", "List what was applied and undone."),
+    "note": ("torchtune_sys.cli.commands.note", "Enter in the journal what somebody else changed."),
+    "launch": ("torchtune_sys.cli.commands.launch", "Start one rank on the CPUs and memory near its GPU."),
+    "smoke": ("torchtune_sys.cli.commands.smoke", "Train a little, to prove that this host can."),
+    "preflight": (
+        "torchtune_sys.cli.commands.preflight",
+        "Say whether a job may start on this node: go, no-go, and who is to blame.",
+    ),
+    "generate": ("torchtune_sys.cli.commands.generate", "Print scripts and configuration files made from the plan."),
+    "explain": ("torchtune_sys.cli.commands.explain", "Say why a rule matters, when to leave it, and how to mend it."),
+    "rules": ("torchtune_sys.cli.commands.rules", "List the rules."),
+    "snapshot": ("torchtune_sys.cli.commands.snapshot", "Print the facts that the rules judge."),
+    "record": ("torchtune_sys.cli.commands.record", "Write this host down, with names replaced, to judge it elsewhere."),
+    "completion": ("torchtune_sys.cli.commands.completion", "Print the completion script for a shell."),
 }
 FINDINGS, USAGE, UNJUDGED, INTERNAL = 1, 2, 3, 4
 _NAGIOS_UNKNOWN = 3
@@ -71,7 +76,15 @@ def main() -> NoReturn:
 
     gc.disable()  # a run is over before a collection would pay for itself
     _heed_termination()
-    _leave(run(sys.argv[1:]))
+    from torchtune_sys.cli.watch import watched
+
+    args = sys.argv[1:]
+    _leave(watched(args, run, lambda limit_s: _late(args, limit_s)))
+
+
+def _late(args: Sequence[str], limit_s: float) -> int:
+    seen = f"the input could not be read and judged within {limit_s:g} s"
+    return _failed(args, UNJUDGED, seen, "a longer --timeout, or less input")
 
 
 def run(args: Sequence[str]) -> int:
@@ -86,6 +99,10 @@ def run(args: Sequence[str]) -> int:
         return _failed(args, _INTERRUPTED, "interrupted")
     except _Terminated as signal:
         return _failed(args, _SIGNALLED + signal.number, "terminated")
+    except MemoryError:
+        return _failed(
+            args, UNJUDGED, "there is not enough memory for this", "raise the limit on memory (ulimit -v), or give less input"
+        )
     except Exception as error:
         return _crashed(args, error)
     return found if isinstance(found, int) else 0
@@ -129,14 +146,12 @@ def _crashed(args: Sequence[str], error: Exception) -> int:
     if "--debug" in args or environment().get("TORCHTUNE_SYS_DEBUG"):
         import traceback
 
-        _tell("".join(traceback.format_exception(error)).rstrip())
+        _tell(*"".join(traceback.format_exception(error)).rstrip().split("\n"))
     words = f"internal error: {type(error).__name__}: {error} (a bug)"
     return _failed(args, INTERNAL, " ".join(words.split()), "torchtune-sys --debug … shows where it happened")
 
 
 def _failed(args: Sequence[str], code: int, seen: str, todo: str = "") -> int:
-    from torchtune_sys.render.layout import clean
-
     if _for_nagios(args):
         # Monitoring reads standard output, and would take our 2 for CRITICAL.
         from torchtune_sys.cli.terminal import say
@@ -144,9 +159,9 @@ def _failed(args: Sequence[str], code: int, seen: str, todo: str = "") -> int:
 
         say(line(_NAGIOS_UNKNOWN, seen) + "\n")
         return _NAGIOS_UNKNOWN
-    _tell(f"{NAME}: {clean(seen)}")
+    _tell(f"{NAME}: {seen}")
     if todo:
-        _tell(f"  {clean(todo)}")
+        _tell(f"  {todo}")
     return code
 
 
@@ -155,10 +170,10 @@ def _for_nagios(args: Sequence[str]) -> bool:
     return any(one == "--format=nagios" or (one == "--format" and other == "nagios") for one, other in pairs)
 
 
-def _tell(text: str) -> None:
+def _tell(*rows: str) -> None:
     from torchtune_sys.cli.terminal import tell
 
-    tell(text)
+    tell(*rows)
 
 
 def _leave(code: int) -> NoReturn:

@@ -9,7 +9,14 @@ from torchtune_sys.model.values import Missing, Why
 from torchtune_sys.render.report import unjudged
 
 
-def status(results: tuple[Result, ...], *, fail_on: str, strict: bool) -> int:
+def status(
+    results: tuple[Result, ...],
+    *,
+    fail_on: str,
+    strict: bool,
+    unjudged_families: tuple[str, ...] = (),
+    unexplained: tuple[str, ...] = (),
+) -> int:
     """4 if a rule or a probe crashed (the report is then not to be trusted whole), else 1 for findings, else 3 for what
     should have been judged and was not, else 0."""
     if any(result.verdict is Verdict.CRASHED for result in results):
@@ -18,7 +25,7 @@ def status(results: tuple[Result, ...], *, fail_on: str, strict: bool) -> int:
         result.verdict is Verdict.FAIL and result.rule.severity.rank <= Severity(fail_on).rank for result in results
     ):
         return FINDINGS
-    return UNJUDGED if any(unjudged(result, strict=strict) for result in results) else 0
+    return UNJUDGED if unjudged_families or unexplained or any(unjudged(result, strict=strict) for result in results) else 0
 
 
 def missed(seen: Snapshot, *whys: Why) -> list[str]:

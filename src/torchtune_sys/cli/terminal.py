@@ -66,14 +66,17 @@ def _width() -> int:
     return min(max(columns or USUAL, NARROW), WIDE)
 
 
-def give(text: str, output: str | None, *, machine: bool = False) -> None:
-    """Hand the result over: to the file ``output``, or to standard output (``None`` or ``-``). Raises CannotWrite."""
+def give(text: str, output: str | None, *, machine: bool = False, readable: bool = False) -> None:
+    """Hand the result over: to the file ``output``, or to standard output (``None`` or ``-``). Raises CannotWrite.
+
+    ``readable``: others may read a new file of root's, too.
+    """
     if output is None or output == "-":
         say(text, machine=machine)
     else:
-        from torchtune_sys.host.files import write_atomically
+        from torchtune_sys.host.files import PRIVATE, READABLE, write_atomically
 
-        write_atomically(output, text)
+        write_atomically(output, text, by_root=READABLE if readable else PRIVATE)
 
 
 def say(text: str, *, machine: bool = False) -> None:
@@ -103,13 +106,17 @@ def encoded(text: str, encoding: str) -> bytes:
         return text.encode(encoding, "backslashreplace")
 
 
-def tell(text: str) -> None:
-    """Say something beside the result, on standard error."""
+def tell(*rows: str) -> None:
+    """Say something beside the result, on standard error. A row may hold words of the host that is judged."""
+    from torchtune_sys.host.secrets import scrubbed
+    from torchtune_sys.render.layout import row
+
     stream = sys.stderr
     if stream is None or stream.closed:
         return
+    text = "".join(row(scrubbed(words)) for words in rows)
     with contextlib.suppress(OSError):
-        stream.write(encoded(text + "\n", stream.encoding or "utf-8").decode(stream.encoding or "utf-8"))
+        stream.write(encoded(text, stream.encoding or "utf-8").decode(stream.encoding or "utf-8"))
         stream.flush()
 
 

@@ -11,21 +11,21 @@ if TYPE_CHECKING:
     from typing import Any
 
     from torchtune_sys.model.facts.gpu import GpuFacts
-    from torchtune_sys.model.facts.session import Intent, SessionFacts
+    from torchtune_sys.model.facts.session import SessionFacts, Workload
     from torchtune_sys.model.facts.system import SystemFacts
     from torchtune_sys.model.snapshot import Snapshot
 
 
-def read(text: str, name: str, intent: Intent | None = None) -> Snapshot | None:
+def read(text: str, name: str, intent: Workload | None = None) -> Snapshot | None:
     """The host that a report tells of, everything that it does not tell NOT_RECORDED; None where nothing in the text is known.
 
     ``name`` says where the text comes from; ``intent`` names the paths that are looked for in it. Never raises for what the text is.
     """
     from torchtune_sys.evidence import driver, pasted
-    from torchtune_sys.model.facts.session import Intent
+    from torchtune_sys.model.facts.session import Workload
     from torchtune_sys.model.snapshot import FAMILIES, Snapshot
 
-    intent = intent or Intent()
+    intent = intent or Workload()
     paste = _Paste(pasted.unescaped(text), pasted.plain(text), intent)
     parts = {kind: facts for kind, reader in _READERS if (facts := reader(paste))}
     if not parts and not paste.useful():
@@ -39,13 +39,13 @@ def read(text: str, name: str, intent: Intent | None = None) -> Snapshot | None:
     nothing = Missing(Why.NOT_RECORDED, name, "not in the report")
     told = {family: nothing if found.get(family) is None else found[family] for family in FAMILIES}
     kinds = [*(["collect_env"] if paste.lines.recognised else []), *parts] or ["text"]
-    return Snapshot(**told, intent=intent, origin=f"report ({', '.join(kinds)})", said=paste.said)
+    return Snapshot(**told, intent=intent, origin=f"report ({', '.join(kinds)})", said=paste.said, failures=paste.failures)
 
 
 class _Paste:
     """The text as it came (a log may be long), the same as it was printed, and the single lines in it that say something."""
 
-    def __init__(self, raw: str, text: str, intent: Intent) -> None:
+    def __init__(self, raw: str, text: str, intent: Workload) -> None:
         from torchtune_sys.evidence import driver, report_lines
         from torchtune_sys.knowledge import sentences
 
@@ -54,11 +54,12 @@ class _Paste:
         self.module = driver.module_version(text)
         self.told = driver.driver_facts(None, self.module, text) is not None
         self.said = sentences.said(text)
+        self.failures = sentences.failures(text)
 
     def useful(self) -> bool:
         lines = self.lines
         judged = any(words in line for line in lines.complaints for words in _JUDGED)
-        return bool(lines.recognised or lines.packages or self.told or self.said or judged)
+        return bool(lines.recognised or lines.packages or self.told or self.said or judged or self.failures)
 
 
 def _lines(paste: _Paste) -> dict[str, Any]:

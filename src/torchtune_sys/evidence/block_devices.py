@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from torchtune_sys.model.mounts import parse_mountinfo
+from torchtune_sys.formats.mounts import parse_mountinfo
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -89,16 +89,21 @@ def size_of(cell: str, unit: int = 1) -> int | None:
 def _documents(text: str) -> Iterator[dict[str, object]]:
     from json import JSONDecoder
 
-    decoder, place = JSONDecoder(), 0
+    decoder, place, tried = JSONDecoder(), 0, 0
     for start in re.finditer(r'\{\s{0,40}"(?:blockdevices|filesystems)"\s{0,8}:', text):
-        if start.start() < place:
+        if start.start() < place or tried >= _TRIED:
             continue
+        tried += 1
         try:
             found, place = decoder.raw_decode(text, start.start())
         except (ValueError, RecursionError):
             continue
         if isinstance(found, dict):
             yield found
+
+
+_TRIED = 16
+"""Places where a document may begin; each is read to its end."""
 
 
 def _cells(entry: dict[str, object]) -> dict[str, str]:

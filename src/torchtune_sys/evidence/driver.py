@@ -67,7 +67,7 @@ def fabric_manager(text: str) -> dict[str, Any]:
     """Facts by name, of the fabric manager's log or of its journal; empty if the text has none."""
     if "abric" not in text and "] [tid " not in text:
         return {}
-    from torchtune_sys.host import fabric_manager_log as log
+    from torchtune_sys.formats import fabric_manager_log as log
 
     found: dict[str, Any] = {}
     ours, drivers = log.versions_apart(text)

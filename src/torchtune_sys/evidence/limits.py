@@ -6,7 +6,7 @@ import re
 
 from torchtune_sys.evidence.partial import missing, partly
 from torchtune_sys.model.facts import Fact
-from torchtune_sys.model.facts.limits import Limit, LimitsFacts
+from torchtune_sys.model.facts.limits import LimitsFacts, SessionLimit
 
 _NAMES = ("memlock", "nofile", "nproc", "stack", "core", "as", "data", "rss", "fsize")
 _FAILED = re.compile(
@@ -23,13 +23,13 @@ def limits_facts(text: str) -> LimitsFacts | None:
     >>> facts = limits_facts("UCX  ERROR ibv_create_cq(cqe=4096) failed: Cannot allocate memory : "
     ...                      "Please set max locked memory (ulimit -l) to 'unlimited' (current: 64 kbytes)")
     >>> facts.limits["memlock"], facts.pinning_failed
-    (Limit(soft=65536, hard=65536), 'ibv_create_cq')
+    (SessionLimit(soft=65536, hard=65536), 'ibv_create_cq')
     """
     limit = _limit(text)
     if limit is None:
         return None
     failed = _FAILED.search(text)
-    limits: dict[str, Fact[Limit]] = {name: missing() for name in _NAMES}
+    limits: dict[str, Fact[SessionLimit]] = {name: missing() for name in _NAMES}
     limits["memlock"] = limit
     return partly(
         LimitsFacts,
@@ -40,13 +40,13 @@ def limits_facts(text: str) -> LimitsFacts | None:
     )
 
 
-def _limit(text: str) -> Limit | None:
+def _limit(text: str) -> SessionLimit | None:
     """``ulimit`` and UCX tell the soft limit; the hard one is taken to be the same where nothing tells it."""
     process = _OF_PROCESS.search(text)
     if process:
-        return Limit(soft=_bytes(process[1], 1), hard=_bytes(process[2], 1))
+        return SessionLimit(soft=_bytes(process[1], 1), hard=_bytes(process[2], 1))
     found = _CURRENT.search(text) or _LISTED.search(text)
-    return Limit(soft=_bytes(found[1], 1024), hard=_bytes(found[1], 1024)) if found else None
+    return SessionLimit(soft=_bytes(found[1], 1024), hard=_bytes(found[1], 1024)) if found else None
 
 
 def _bytes(words: str, unit: int) -> int | None:

@@ -8,9 +8,9 @@ from __future__ import annotations
 import re
 
 from torchtune_sys.evidence.lspci_tree import Tree, parse_tree
+from torchtune_sys.formats.pci_paths import distances
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.pci import PciConfig, PciDevice, PciErrors, PciFacts, PciLink
-from torchtune_sys.model.pci_paths import distances
 from torchtune_sys.model.values import Missing, Why
 
 _CLASSES = {

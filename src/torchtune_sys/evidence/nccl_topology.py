@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from torchtune_sys.formats.nccl_topology import Element, parse
+from torchtune_sys.formats.pci_paths import distances
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.pci import PciDevice, PciFacts, PciLink
-from torchtune_sys.model.nccl_topology import Element, parse
-from torchtune_sys.model.pci_paths import distances
 from torchtune_sys.model.values import Missing, Why
 
 

@@ -6,9 +6,9 @@ import re
 from typing import Any
 
 from torchtune_sys.evidence import nvidia_smi_csv, nvidia_smi_links, nvidia_topology
-from torchtune_sys.host import nvidia_smi_values as smi
-from torchtune_sys.host.nvidia_smi import parse_query, parse_xml
-from torchtune_sys.host.nvidia_smi_complaints import failures, parse_failure
+from torchtune_sys.formats.nvidia_smi import values as smi
+from torchtune_sys.formats.nvidia_smi.complaints import failures, parse_failure
+from torchtune_sys.formats.nvidia_smi.logs import parse_query, parse_xml
 from torchtune_sys.model.facts.gpu import GpuFacts, from_json
 from torchtune_sys.model.values import Missing
 

@@ -6,8 +6,8 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from torchtune_sys.host import nvidia_smi_facts as facts
-from torchtune_sys.host import nvidia_smi_values as values
+from torchtune_sys.formats.nvidia_smi import fields as facts
+from torchtune_sys.formats.nvidia_smi import values
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.]{0,100}(?: \[[%A-Za-z]{1,5}\])?$")
 _COMMAND = re.compile(r"--query-gpu[= ]([A-Za-z0-9_.,]{3,20000})[^\n]{0,200}noheader")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from torchtune_sys.host.nvidia_smi_values import NOT_TOLD, SIZE_LIMIT, missing
+from torchtune_sys.formats.nvidia_smi.values import NOT_TOLD, SIZE_LIMIT, missing
 
 _GPU = re.compile(r"GPU (\d{1,3}): ([^\n(]{1,200}?) \(UUID: ([^()\n]{1,100})\)(.*)")
 _LINK = re.compile(r"Link (\d{1,2}): (<inactive>|\d{1,4}(?:\.\d+)? GB/s|([A-Za-z][A-Za-z ]{3,40}): (\d{1,18})$)")

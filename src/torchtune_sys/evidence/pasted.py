@@ -38,7 +38,7 @@ def plain(text: str) -> str:
     text = re.sub(r"\x1b\[[0-9;?]*[ -/]*[@-~]", "", text)
     text = _without(text, re.compile(r"^[ \t]{0,3}(?:> ?)+", re.MULTILINE))
     text = _without(text, _COLLECTED)
-    text = re.sub(r"[ \t]+$", "", text, flags=re.MULTILINE)
+    text = "\n".join(line.rstrip(" \t") for line in text.split("\n"))  # a pattern would try each blank of a long row
     return unfolded(_dedented(_single_spaced(text)))
 
 

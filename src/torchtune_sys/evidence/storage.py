@@ -7,11 +7,11 @@ import posixpath
 import msgspec
 
 from torchtune_sys.evidence.block_devices import Device, Paste, PastedMount, plain, read_paste, size_of
+from torchtune_sys.formats.mounts import LOCAL, carrier, is_below
 from torchtune_sys.model.disk_media import INSTANCE_STORE, classify, is_made_up
 from torchtune_sys.model.facts import Fact
-from torchtune_sys.model.facts.session import Intent
-from torchtune_sys.model.facts.storage import Array, Disk, Place, StorageFacts, nowhere
-from torchtune_sys.model.mounts import LOCAL, carrier, is_below
+from torchtune_sys.model.facts.session import Workload
+from torchtune_sys.model.facts.storage import Array, Disk, StorageFacts, StoragePath, nowhere
 from torchtune_sys.model.values import Missing, Why
 
 _NAME = "report"
@@ -20,7 +20,7 @@ _MORE = "lsblk -o NAME,TYPE,SIZE,ROTA,TRAN,VENDOR,MODEL,FSTYPE,MOUNTPOINT -J"
 _NO_DISK = frozenset(("loop", "rom"))
 
 
-def storage_facts(text: str, intent: Intent) -> StorageFacts | None:
+def storage_facts(text: str, intent: Workload) -> StorageFacts | None:
     """The disks, and the places that ``intent`` names; without any, the root, where its room is told."""
     paste = read_paste(text)
     if paste is None:
@@ -72,7 +72,7 @@ class _Look:
             free=size_of(cells.get("fsavail", "")),
         )
 
-    def place(self, path: str, role: str) -> Place:
+    def place(self, path: str, role: str) -> StoragePath:
         points = [point for point in self._mounts if is_below(path, point)]
         point = max(points, key=len, default="")
         if not point or (point == "/" and path != "/" and not self._paste.whole):
@@ -80,19 +80,19 @@ class _Look:
             return nowhere(path, role, Missing(Why.NOT_RECORDED, _NAME, why, f"findmnt -J --target {path}"))
         return self._describe(path, role, self._mounts[point])
 
-    def room_at_root(self) -> Place | None:
+    def room_at_root(self) -> StoragePath | None:
         mount = self._mounts.get("/")
         if mount is None or mount.size is None or mount.free is None:
             return None
         where = msgspec.structs.replace(self._describe("/", "working directory", mount), layers=(), arrays=())
         return msgspec.structs.replace(where, disks=_NOTHING, carrier=_NOTHING, network=_NOTHING)
 
-    def _describe(self, path: str, role: str, mount: PastedMount) -> Place:
+    def _describe(self, path: str, role: str, mount: PastedMount) -> StoragePath:
         on_device = mount.source.startswith("/dev/") or mount.point in self._at
         kind = carrier(mount.filesystem, mount.source) if mount.filesystem else "disk" if on_device else _by_source(mount.source)
         layers, disks, arrays = self._below(mount, kind)
         options = mount.options
-        return Place(
+        return StoragePath(
             path=path,
             role=role,
             real_path=path,

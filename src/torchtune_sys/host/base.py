@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from torchtune_sys.host.input.limits import WORD_LIMIT
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.values import Missing, Why
 
@@ -90,7 +91,7 @@ class Host(abc.ABC):
 
     @abc.abstractmethod
     def ask(self, question: str, timeout_s: float = 10.0) -> Fact[Any]:
-        """The answer (plain JSON data) to one of the questions in ``host/questions.py``, which are asked of the system's calls."""
+        """The answer (plain JSON data) to one of the questions in ``host/queries.py``, which are asked of the system's calls."""
 
     def exists(self, path: str) -> Fact[bool]:
         """Whether the path is there; Missing only where that could not be seen."""
@@ -104,6 +105,8 @@ class Host(abc.ABC):
         content = self.text(path)
         if isinstance(content, Missing):
             return content
+        if len(content) > WORD_LIMIT:
+            return Missing(Why.UNPARSED, path, f"one value, and larger than {WORD_LIMIT >> 10} KiB")
         stripped = content.strip().strip("\0")
         return stripped if stripped else Missing(Why.UNPARSED, path, "the file is empty")
 

@@ -10,6 +10,7 @@ import signal
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from torchtune_sys.host.isolation import session
 from torchtune_sys.model.cpuset import CpuSet
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ _NODES = 1024
 
 def whole_environment() -> dict[str, str]:
     """What an exec hands on."""
-    return dict(os.environ)
+    return session()
 
 
 def affinity() -> CpuSet:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from torchtune_sys.model.launchers import VARIABLES
+
 PREFIXES = (
     "NCCL_",
     "RCCL_",
@@ -64,22 +66,30 @@ PREFIXES = (
 )
 NAMES = frozenset(
     (
-        "PATH", "HOME", "USER", "LOGNAME", "LNAME", "USERNAME", "SUDO_USER", "DOAS_USER", "SUDO_UID", "SUDO_COMMAND", "HOSTNAME", "SHELL", "LANG",
-        "LC_ALL", "TERM", "TMPDIR", "TMP", "TEMP", "PWD", "VIRTUAL_ENV", "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK",
-        "GROUP_WORLD_SIZE", "ROLE_RANK", "NODE_RANK", "NPROC_PER_NODE", "MASTER_ADDR", "MASTER_PORT", "KUBERNETES_SERVICE_HOST", "container",
+        "PATH", "HOME", "USER", "LOGNAME", "LNAME", "USERNAME", "SUDO_USER", "DOAS_USER", "SUDO_UID", "HOSTNAME", "SHELL", "LANG",
+        "LC_ALL", "TERM", "TMPDIR", "TMP", "TEMP", "PWD", "VIRTUAL_ENV",
+        "GROUP_WORLD_SIZE", "ROLE_RANK", "NPROC_PER_NODE", "MASTER_ADDR", "MASTER_PORT", "KUBERNETES_SERVICE_HOST", "container",
         "WSL_DISTRO_NAME", "WSL_INTEROP", "JOB_COMPLETION_INDEX", "PIXI_ENVIRONMENT_NAME", "UV_PROJECT_ENVIRONMENT", "DISPLAY", "INVOCATION_ID",
         "COLAB_GPU", "KAGGLE_KERNEL_RUN_TYPE", "CC", "CXX", "NVCC_CCBIN", "NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS", "CPATH", "C_INCLUDE_PATH",
     )
 )  # fmt: skip
 _SECRET = re.compile(r"(?<!P)KEY|TOKEN|SECRET|PASSW|PASSPHRASE|CREDENTIAL|COOKIE|_AUTH|PRIVATE|JWT|_PAT$|PROXY")
 _CREDENTIALS_IN_URL = re.compile(r"://[^/\s@]*:[^/\s@]*@")
+_FREE_TEXT = re.compile(
+    r"SLURM_(?:JOB_)?(?:NAME|COMMENT|ADMIN_COMMENT|SYSTEM_COMMENT|EXTRA|CMD|COMMAND)|SLURM_SPANK_.*|SLURM_STEP_NAME|PBS_JOBNAME|LSB_(?:JOBNAME|JOBDESC|SUB_.*)|.*_COMMAND_LINE"
+)
+"""Variables that hold what a person typed, which may be anything; no rule reads them."""
 _HARMLESS = frozenset(("SLURM_TOPOLOGY_ADDR_PATTERN", "TOKENIZERS_PARALLELISM"))
 
 
 def relevant(env: Mapping[str, str]) -> dict[str, str]:
-    """The variables that training, its libraries and its launchers read; secrets are never among them."""
+    """Return the variables that training, its libraries and its launchers read; secrets are never among them."""
     return {
-        name: value for name, value in env.items() if (name in NAMES or name.startswith(PREFIXES)) and not secret(name, value)
+        name: value
+        for name, value in env.items()
+        if (name in NAMES or name in VARIABLES or name.startswith(PREFIXES))
+        and not _FREE_TEXT.fullmatch(name)
+        and not secret(name, value)
     }
 
 
@@ -91,4 +101,13 @@ def secret(name: str, value: str) -> bool:
     """
     if name in _HARMLESS:
         return False
-    return bool(_SECRET.search(name.upper()) or ("://" in value and "@" in value and _CREDENTIALS_IN_URL.search(value)))
+    return secret_name(name) or ("://" in value and "@" in value and _CREDENTIALS_IN_URL.search(value) is not None)
+
+
+def secret_name(name: str) -> bool:
+    """Whether a variable of this name holds a secret, whatever its value.
+
+    >>> secret_name("WANDB_API_KEY"), secret_name("NCCL_IB_PKEY"), secret_name("SLURM_JOB_COMMENT")
+    (True, False, False)
+    """
+    return name not in _HARMLESS and _SECRET.search(name.upper()) is not None

@@ -5,31 +5,55 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import tempfile
+import re
+import select
+import stat
 from collections.abc import Mapping
 
 from torchtune_sys.errors import CannotWrite
+from torchtune_sys.host.places import place as place_of
+from torchtune_sys.host.trust import system_users, user_name
+
+PRIVATE, READABLE = 0o600, 0o644
+_STREAM = re.compile(r"/dev/std(?:out|err)|(?:/dev/fd|/proc/self/fd)/([0-9]{1,9})")
+_NO_MORE_FOR_OTHERS = 0o022
+_PATIENCE_MS = 30_000
+"""How long the reader of a FIFO may take nothing."""
 
 
-def write_atomically(path: str, text: str) -> None:
+def write_atomically(path: str, text: str, *, by_root: int = READABLE) -> None:
     """Write ``text`` to ``path`` so that a reader sees the old file or the whole new one, never a part.
 
-    A device, FIFO or socket (``/dev/stdout``) is written to as it is, since it cannot be renamed over. An existing file
-    keeps its permission bits; a new one gets 0644 as far as the umask allows. Raises CannotWrite; then nothing is left behind.
+    A device or FIFO (``/dev/stdout``) is written to as it is, since it cannot be renamed over; a FIFO must have a reader. A file of our own
+    keeps its permission bits, but that others may not write; a new one gets 0644, of root's ``by_root``, as far as the umask allows.
+    Raises CannotWrite; then nothing is left behind.
     """
     if not path:
         raise CannotWrite("the name of the output file is empty", "name a file")
+    stream = _STREAM.fullmatch(path)
     try:
-        target = os.path.realpath(path)  # a symbolic link stays one: what it points to is replaced
-        if os.path.exists(target) and not os.path.isfile(target):
-            if os.path.isdir(target):
-                raise CannotWrite(f"{path}: is a directory", "name a file in it")
-            with open(target, "w", encoding="utf-8") as file:
-                file.write(text)
+        if stream is not None:
+            _into_stream(path, int(stream[1] or ("stderr" in path) + 1), text)
             return
-        _replace(target, text)
+        with place_of(path) as (folder, name):
+            _write(folder, name, path, text, by_root if os.geteuid() == 0 else READABLE)
     except OSError as error:
         raise CannotWrite.because(error, path, "write somewhere else or make room") from None
+
+
+def _write(folder: int, name: str, path: str, text: str, mode: int) -> None:
+    try:
+        there = os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except FileNotFoundError:
+        _replace(folder, name, text, _new(mode))
+        return
+    if stat.S_ISREG(there.st_mode):
+        ours = there.st_uid == os.geteuid()
+        _replace(folder, name, text, there.st_mode & 0o777 & ~_NO_MORE_FOR_OTHERS if ours else _new(mode))
+    elif stat.S_ISDIR(there.st_mode):
+        raise CannotWrite(f"{path}: is a directory", "name a file in it")
+    else:
+        _into(folder, name, path, text)
 
 
 def write_below(folder: str, files: Mapping[str, str], mark: str) -> None:
@@ -46,7 +70,8 @@ def write_below(folder: str, files: Mapping[str, str], mark: str) -> None:
                     f"{place}: is there already, and not made by torchtune-sys", "move it away, or choose another folder"
                 )
         for place in places:
-            os.makedirs(os.path.dirname(place), exist_ok=True)
+            with place_of(place, make=True):
+                pass
     except (FileExistsError, NotADirectoryError) as error:
         raise CannotWrite(f"{error.filename or folder}: is no folder", "name a folder, or one that is not there yet") from None
     except OSError as error:
@@ -58,7 +83,8 @@ def write_below(folder: str, files: Mapping[str, str], mark: str) -> None:
 def write_in_new_folder(path: str, text: str) -> None:
     """As :func:`write_atomically`, making the folders that lead there. Raises CannotWrite."""
     try:
-        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with place_of(path, make=True):
+            pass
     except OSError as error:
         raise CannotWrite.because(error, path, "make room, or a folder that can be written") from None
     write_atomically(path, text)
@@ -71,31 +97,68 @@ def _is_ours(place: str, mark: str) -> bool:
         return file.read(len(mark)) == mark
 
 
-def _replace(target: str, text: str) -> None:
-    folder, name = os.path.split(target)
-    handle, draft = tempfile.mkstemp(prefix=f".{name[:100]}.", dir=folder or ".")
+def _replace(folder: int, name: str, text: str, mode: int) -> None:
+    draft = f".{name[:40]}.{os.urandom(6).hex()}"
+    handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, PRIVATE, dir_fd=folder)
     try:
         with open(handle, "w", encoding="utf-8", errors="surrogateescape", newline="") as file:
             file.write(text)
             file.flush()
-            os.fchmod(file.fileno(), _mode(target))
+            os.fchmod(file.fileno(), mode)
             os.fsync(file.fileno())
-        os.replace(draft, target)
+        os.replace(draft, name, src_dir_fd=folder, dst_dir_fd=folder)
     except BaseException:
         with contextlib.suppress(OSError):
-            os.unlink(draft)
+            os.unlink(draft, dir_fd=folder)
         raise
     with contextlib.suppress(OSError):
-        sync_folder(folder)
+        sync_folder(f"/proc/self/fd/{folder}")
 
 
-def _mode(target: str) -> int:
+def _new(mode: int) -> int:
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mode & ~mask
+
+
+def _into(folder: int, name: str, path: str, text: str) -> None:
+    """What is no regular file: of others than us and root only where nobody but they could have laid it there."""
     try:
-        return os.stat(target).st_mode & 0o777
-    except OSError:
-        mask = os.umask(0o077)
-        os.umask(mask)
-        return 0o644 & ~mask
+        handle = os.open(name, os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_NOCTTY | os.O_CLOEXEC, dir_fd=folder)
+    except OSError as error:
+        if error.errno == errno.ENXIO:
+            raise CannotWrite(f"{path}: no program reads from it", "start what reads from the FIFO first") from None
+        raise
+    try:
+        info = os.fstat(handle)
+        if not (stat.S_ISFIFO(info.st_mode) or stat.S_ISCHR(info.st_mode)):
+            raise CannotWrite(f"{path}: is neither a file nor a FIFO", "name a file")
+        if info.st_uid not in system_users() | {os.geteuid()} and os.fstat(folder).st_mode & _NO_MORE_FOR_OTHERS:
+            seen = f"{path}: belongs to user {user_name(info.st_uid)}, in a directory that others may write to"
+            raise CannotWrite(seen, "name a file that is not there yet")
+        _pour(handle, path, text)
+    finally:
+        os.close(handle)
+
+
+def _into_stream(path: str, number: int, text: str) -> None:
+    """A stream that we were started with: opened once more it could be another one (a FIFO), or none (a socket)."""
+    handle = os.dup(number)
+    try:
+        _pour(handle, path, text)
+    finally:
+        os.close(handle)
+
+
+def _pour(handle: int, path: str, text: str) -> None:
+    left = memoryview(text.encode("utf-8", "surrogateescape"))
+    poll = select.poll()
+    poll.register(handle, select.POLLOUT)
+    while left:
+        if not poll.poll(_PATIENCE_MS):
+            raise CannotWrite(f"{path}: its reader takes nothing", "write to a file")
+        with contextlib.suppress(BlockingIOError):
+            left = left[os.write(handle, left[:4096]) :]
 
 
 def sync_folder(folder: str) -> None:

@@ -11,10 +11,11 @@ import os
 import sys
 
 
-def look():
+def look(path=None):
+    """``path``: what the interpreter started with, where sys.path is no longer that."""
     site = sys.modules.get("site")
     user = getattr(site, "USER_SITE", None) if getattr(site, "ENABLE_USER_SITE", None) else None
-    path = [entry for entry in sys.path if entry]
+    path = [entry for entry in (path or sys.path) if entry]
     try:
         libc = os.confstr("CS_GNU_LIBC_VERSION")
     except (AttributeError, ValueError, OSError):

@@ -9,14 +9,15 @@ import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from torchtune_sys.host import questions
+from torchtune_sys.host import queries
 from torchtune_sys.host.base import TEXT_LIMIT, Host, Output, Space, Stat, missing_from
+from torchtune_sys.host.isolation import session
 from torchtune_sys.host.remote import Remotes
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.values import Missing, Why
 
 _T = TypeVar("_T")
-_AT_ONCE = frozenset((questions.AFFINITY, questions.RLIMITS, questions.UNAME, questions.CWD, questions.TODAY, questions.GLIBC))
+_AT_ONCE = frozenset((queries.AFFINITY, queries.RLIMITS, queries.UNAME, queries.CWD, queries.TODAY, queries.GLIBC))
 """System calls that take no time: answered also when there is none left."""
 
 
@@ -62,11 +63,11 @@ class LiveHost(Host):
         left = self._left(timeout_s)
         if left <= 0:
             return Missing(Why.TIMEOUT, argv[0], "the time for the whole look was up", "a longer --timeout")
-        found = process.run(argv, timeout_s=left, env={**os.environ, "LC_ALL": "C"})
+        found = process.run(argv, timeout_s=left)
         return _cut_short(found) if left < timeout_s else found
 
     def env(self) -> Fact[dict[str, str]]:
-        return dict(os.environ)
+        return session()
 
     def ask(self, question: str, timeout_s: float = 10.0) -> Fact[Any]:
         with self._lock:
@@ -80,7 +81,7 @@ class LiveHost(Host):
         wanted_s, timeout_s = timeout_s, self._left(timeout_s)
         if timeout_s <= 0 and question not in _AT_ONCE:
             return Missing(Why.TIMEOUT, question, "the time for the whole look was up", "a longer --timeout")
-        from torchtune_sys.host.answers import answer
+        from torchtune_sys.host.live_queries import answer
 
         found = answer(question, timeout_s)
         return _cut_short(found) if timeout_s < wanted_s else found

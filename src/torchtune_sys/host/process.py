@@ -10,6 +10,7 @@ does not hold us, since it is the child's end that counts.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import select
 import signal
@@ -18,7 +19,9 @@ import threading
 import time
 from collections.abc import Iterator
 
+from torchtune_sys.host.account import Account
 from torchtune_sys.host.base import Output
+from torchtune_sys.host.child_environment import for_tools
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.values import Missing, Why
 
@@ -43,11 +46,12 @@ def run(
     cwd: str = "/",
     data: str | None = None,
     unfinished: list[str] | None = None,
+    user: Account | None = None,
 ) -> Fact[Output]:
-    """Run ``argv`` and wait for it, at most ``timeout_s`` seconds (plus 1.5 s to end it). ``data`` is its standard input;
-    ``unfinished`` is given what one that did not end in time had printed."""
+    """Run ``argv`` and wait for it, at most ``timeout_s`` seconds (plus 1.5 s to end it). ``env``, ``data`` and ``user`` are as of
+    :func:`start`; ``unfinished`` is given what one that did not end in time had printed."""
     name = " ".join(argv[:3])
-    child = start(argv, env=env, cwd=cwd, data=data)
+    child = start(argv, env=env, cwd=cwd, data=data, user=user)
     if isinstance(child, Missing):
         return child
     try:
@@ -66,11 +70,23 @@ def run(
 
 
 def start(
-    argv: tuple[str, ...], *, env: dict[str, str] | None = None, cwd: str = "/", data: str | None = None
+    argv: tuple[str, ...],
+    *,
+    env: dict[str, str] | None = None,
+    cwd: str = "/",
+    data: str | None = None,
+    user: Account | None = None,
+    keep: tuple[int, ...] = (),
 ) -> subprocess.Popen[bytes] | Missing:
-    """Start a child that :func:`end_all` ends with us; its caller reads its pipes, ends it and forgets it."""
+    """Start a child that :func:`end_all` ends with us; its caller reads its pipes, ends it and forgets it.
+
+    ``env`` is the one for programs of the system where it is not given, ``data`` the child's standard input. ``user`` is who it is
+    started as, with that user's groups and none of ours; what it executes, its directory and its environment are for the caller to choose.
+    It inherits the descriptors ``keep``.
+    """
+    env = for_tools() if env is None else env
     with _input(data) as into, _starting:
-        child = _start(argv, " ".join(argv[:3]), into, env, cwd)
+        child = _start(argv, " ".join(argv[:3]), into, env, cwd, user, keep)
         if not isinstance(child, Missing):
             _running.add(child)
         return child
@@ -102,18 +118,38 @@ def _input(data: str | None) -> Iterator[int]:
 
 
 def _start(
-    argv: tuple[str, ...], name: str, into: int, env: dict[str, str] | None, cwd: str
+    argv: tuple[str, ...],
+    name: str,
+    into: int,
+    env: dict[str, str],
+    cwd: str,
+    user: Account | None,
+    keep: tuple[int, ...],
 ) -> subprocess.Popen[bytes] | Missing:
+    uid, gid, groups = (None, None, None) if user is None else (user.uid, user.gid, user.groups)
     try:
         return subprocess.Popen(
-            argv, stdin=into, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=cwd, env=env, start_new_session=True, bufsize=0
+            argv,
+            stdin=into,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            cwd=cwd,
+            env=env,
+            pass_fds=keep,
+            start_new_session=True,
+            bufsize=0,
+            user=uid,
+            group=gid,
+            extra_groups=groups,
         )
     except FileNotFoundError as error:
         if error.filename == cwd:
             return Missing(Why.FAILED, name, f"the directory {cwd} is gone")
         return Missing(Why.NO_TOOL, name, f"{argv[0]} is not installed", f"install {os.path.basename(argv[0])}")
-    except PermissionError:
-        return Missing(Why.DENIED, name, f"{argv[0]} may not be executed")
+    except PermissionError as error:
+        if user is not None and error.errno == errno.EPERM:
+            return Missing(Why.DENIED, name, f"this process may not become user {user.name}", f"run torchtune-sys as {user.name}")
+        return Missing(Why.DENIED, name, f"{argv[0]} may not be executed" + (f" by user {user.name}" if user else ""))
     except BlockingIOError:
         return Missing(
             Why.FAILED, name, "no process could be started: the limit on processes is reached (nproc, or the cgroup's pids.max)"

@@ -1,4 +1,4 @@
-"""A host that was written down: one JSON file, which may extend another."""
+"""A host that was written down: one JSON file, which may extend others beside it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from typing import Any, TypeVar
 import msgspec
 
 from torchtune_sys.errors import UnreadableInput
-from torchtune_sys.host.base import Host, Output, Space, Stat
+from torchtune_sys.host.base import TEXT_LIMIT, Host, Output, Space, Stat
+from torchtune_sys.host.input.limits import EXTENDED_LIMIT, RECORDING_LIMIT, VALUE_LIMIT
 from torchtune_sys.model import codec
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.values import Missing, Why
@@ -47,7 +48,8 @@ class RecordedHost(Host):
             return found
         if isinstance(found, dict):
             return Missing(Why.UNPARSED, path, "the recording is wrong here: neither text nor an error")
-        return "\n".join(found) + "\n" if isinstance(found, list) else str(found)
+        text = "\n".join(found) + "\n" if isinstance(found, list) else str(found)
+        return Missing(Why.UNPARSED, path, f"larger than {TEXT_LIMIT >> 20} MiB") if len(text) > TEXT_LIMIT else text
 
     def names(self, path: str) -> Fact[tuple[str, ...]]:
         place = self._resolve(path)
@@ -172,35 +174,73 @@ def follow(path: str, target_of: Callable[[str], object]) -> str:
     return done or "/"
 
 
-def load_recording(path: str, above: tuple[str, ...] = ()) -> dict[str, Any]:
-    """Read a recording with what it extends. Raises UnreadableInput, naming the file. ``above``: the files that extend it."""
-    real = os.path.realpath(path)
-    if real in above:
-        chain = " -> ".join(os.path.basename(name) for name in (*above[above.index(real) :], real))
-        raise UnreadableInput(f"{path}: recordings extend each other in a circle: {chain}", 'break the chain of "extends"')
-    from torchtune_sys.host.input import read_input
+def load_recording(path: str) -> dict[str, Any]:
+    """Read a recording with what it extends. Raises UnreadableInput, naming the file."""
+    from torchtune_sys.host.input.reading import read_input
 
-    return parse_recording(read_input(path), path, os.path.dirname(path), (*above, real))
+    return parse_recording(read_input(path), path, path)
 
 
-def parse_recording(data: bytes, name: str, folder: str, above: tuple[str, ...] = ()) -> dict[str, Any]:
-    """The recording in ``data`` with what it extends, relative to ``folder``. Raises UnreadableInput."""
-    found = _parsed(data, name)
-    bases = found.pop("extends", None) or []
-    bases = [bases] if isinstance(bases, str) else bases
-    if not isinstance(bases, list) or not all(isinstance(base, str) for base in bases):
-        raise UnreadableInput(f'{name}: "extends" names no files', "give a file name or a list of them")
-    if len(above) <= 1 and not bases and not any(key in found for key in (*SECTIONS, "schema")):
-        raise UnreadableInput(f"{name}: this JSON is not a recording of a host", "make one with: torchtune-sys record")
-    _check(found, name)
-    result: dict[str, Any] = {}
-    for base in bases:
-        result = merged(result, load_recording(os.path.join(folder, base), above))
-    return merged(result, found)
+def parse_recording(data: bytes, name: str, path: str | None) -> dict[str, Any]:
+    """Read the recording in ``data`` with what it extends. Raises UnreadableInput.
+
+    ``path``: the file that holds it; None for standard input, which has no folder that another file could lie in.
+    """
+    return _Chain(path).whole(data, name, ())
+
+
+class _Chain:
+    """The files that one recording is made of. A recording may come from a stranger: it names nothing but regular files
+    beside itself, and each is read once."""
+
+    def __init__(self, path: str | None) -> None:
+        self._folder = None if path is None else os.path.dirname(path)
+        self._read = set() if path is None else {os.path.basename(path)}
+
+    def whole(self, data: bytes, name: str, above: tuple[str, ...]) -> dict[str, Any]:
+        """``above``: the names of the files that extend this one, the first one first."""
+        found = _parsed(data, name)
+        bases = found.pop("extends", None) or []
+        bases = [bases] if isinstance(bases, str) else bases
+        if not isinstance(bases, list) or not all(isinstance(base, str) for base in bases):
+            raise UnreadableInput(f'{name}: "extends" names no files', "give a file name or a list of them")
+        if not above and not bases and not any(key in found for key in (*SECTIONS, "schema")):
+            raise UnreadableInput(f"{name}: this JSON is not a recording of a host", "make one with: torchtune-sys record")
+        _check(found, name)
+        result: dict[str, Any] = {}
+        for base in bases:
+            result = merged(result, self._extended(base, name, (*above, os.path.basename(name))))
+        return merged(result, found)
+
+    def _extended(self, base: str, name: str, above: tuple[str, ...]) -> dict[str, Any]:
+        if self._folder is None:
+            raise UnreadableInput(f"{name}: a recording that is read from there may extend no file", "name the file with --from")
+        if base in ("", ".", "..") or "/" in base or "\0" in base:
+            raise UnreadableInput(
+                f'{name}: "extends" names {base[:100]!r}: only files in the same folder may be extended',
+                "put it beside the recording, and give its name without a folder",
+            )
+        if base in above:
+            chain = " -> ".join((*above[above.index(base) :], base))
+            raise UnreadableInput(f"{name}: recordings extend each other in a circle: {chain}", 'break the chain of "extends"')
+        if base in self._read:
+            return {}
+        self._read.add(base)
+        if len(self._read) > EXTENDED_LIMIT:
+            raise UnreadableInput(f"{name}: is made of more than {EXTENDED_LIMIT} files", "merge them")
+        from torchtune_sys.host.input.reading import read_input
+
+        place = os.path.join(self._folder, base)
+        return self.whole(read_input(place, plain=True), place, above)
 
 
 def _parsed(data: bytes, name: str) -> dict[str, Any]:
     data = data.removeprefix(b"\xef\xbb\xbf")
+    if len(data) > RECORDING_LIMIT or sum(map(data.count, (b",", b"[", b"{"))) > VALUE_LIMIT:
+        raise UnreadableInput(
+            f"{name}: is larger than a recording may be ({RECORDING_LIMIT >> 20} MiB, {VALUE_LIMIT:,} values)",
+            "record the host again",
+        )
     try:
         found = codec.loads(data)
     except (ValueError, RecursionError) as error:

@@ -1,34 +1,66 @@
-"""A directory for a run's own files, removed at its end."""
+"""A directory for a run's own files, and files without a name: nobody else can put theirs in the place of these."""
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import os
 import shutil
 import tempfile
 from collections.abc import Iterator
 
 from torchtune_sys.errors import CannotWrite, UserError
+from torchtune_sys.host import process
+from torchtune_sys.host.account import Account
+from torchtune_sys.host.trust import distrust
+from torchtune_sys.model.values import Missing
+
+_PATIENCE_S = 60.0
+_ELSEWHERE = ("/tmp", "/var/tmp", "/dev/shm")
+_SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
 
 
 @contextlib.contextmanager
-def directory(parent: str, otherwise: str) -> Iterator[str]:
-    """A new directory in ``parent`` ("": where temporary files go, and if that cannot be, in ``otherwise``), for this user only.
+def directory(parent: str, user: Account | None = None) -> Iterator[str]:
+    """A new directory in ``parent`` ("": where temporary files go), for ``user`` only (None: for us).
 
-    Raises CannotWrite; UserError where ``parent`` was named and cannot be written.
+    Not where others could put another in its place: they would have our files, and we theirs. Such a ``parent`` is refused to root; any
+    other user may trust whom they like. Raises CannotWrite; UserError where ``parent`` was named and cannot be taken.
     """
     made, failure = "", CannotWrite("no directory for temporary files", "name one with --scratch")
-    for place in (parent,) if parent else (_temporary(), otherwise):
+    for place in (parent,) if parent else dict.fromkeys((_temporary(), *_ELSEWHERE)):
         try:
-            made = tempfile.mkdtemp(prefix="torchtune-sys-", dir=place)
+            trusted = frozenset((os.geteuid() if user is None else user.uid,))
+            reason = distrust(os.path.abspath(place), trusted, may_be_shared=True)
+            if reason and (not parent or os.geteuid() == 0):
+                failure = CannotWrite(f"{place}: {reason}", "name another directory with --scratch")
+                continue
+            made = (
+                tempfile.mkdtemp(prefix="torchtune-sys-", dir=place) if user is None else _made_by(user, os.path.abspath(place))
+            )
             break
         except OSError as error:
             failure = CannotWrite(f"{place}: {error.strerror}", "name a directory that can be written with --scratch")
     if not made:
-        raise UserError(failure.seen, "--scratch must name a directory that this user may write in") if parent else failure
+        raise UserError(failure.seen, failure.todo) if parent else failure
     try:
         yield made
     finally:
-        shutil.rmtree(made, ignore_errors=True)
+        if user is None:
+            shutil.rmtree(made, ignore_errors=True)
+        else:
+            process.run(("rm", "-rf", "--", made), timeout_s=_PATIENCE_S, user=user)
+
+
+def _made_by(user: Account, parent: str) -> str:
+    """Made and removed as the user: what root did there, the user could lead elsewhere. Raises OSError."""
+    made = os.path.join(parent, f"torchtune-sys-{os.urandom(6).hex()}")
+    done = process.run(("mkdir", "-m", "700", "--", made), timeout_s=_PATIENCE_S, user=user)
+    if isinstance(done, Missing):
+        raise OSError(0, done.detail, parent)
+    if done.rc:
+        raise OSError(0, f"user {user.name} may not make a directory there", parent)
+    return made
 
 
 def _temporary() -> str:
@@ -38,10 +70,34 @@ def _temporary() -> str:
         return "/tmp"
 
 
-def write(path: str, text: str) -> None:
-    """A small file of the run. Raises CannotWrite."""
+@contextlib.contextmanager
+def nameless(name: str, text: str) -> Iterator[int]:
+    """The descriptor of a file with ``text``, which children that inherit it open as ``/proc/self/fd/NUMBER``. ``name`` is what /proc
+    calls it. It takes no room on a disk, and nobody can write to it. Raises CannotWrite."""
+    handle = _written(name, text)
     try:
-        with open(path, "w", encoding="utf-8") as file:
+        yield handle
+    finally:
+        os.close(handle)
+
+
+def _written(name: str, text: str) -> int:
+    handle = -1
+    try:
+        handle = _new(name)
+        with open(os.dup(handle), "w", encoding="utf-8") as file:
             file.write(text)
+        with contextlib.suppress(OSError):  # one that lies in a file system has no seals
+            fcntl.fcntl(handle, fcntl.F_ADD_SEALS, _SEALS)
+        return handle
     except OSError as error:
-        raise CannotWrite.because(error, path, "make room, or name another directory with --scratch") from None
+        if handle >= 0:
+            os.close(handle)
+        raise CannotWrite.because(error, name, "make room for temporary files") from None
+
+
+def _new(name: str) -> int:
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    with directory("") as folder, tempfile.TemporaryFile(dir=folder) as file:  # Python was built for glibc before 2.27
+        return os.dup(file.fileno())

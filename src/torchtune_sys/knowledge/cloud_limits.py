@@ -7,7 +7,7 @@ import msgspec
 from torchtune_sys.knowledge.tables import rows
 
 
-class Limit(msgspec.Struct, frozen=True, kw_only=True):
+class UserDataLimit(msgspec.Struct, frozen=True, kw_only=True):
     cloud: str
     size_bytes: int
     """Before base64."""
@@ -16,14 +16,14 @@ class Limit(msgspec.Struct, frozen=True, kw_only=True):
     source: str
 
 
-def limits() -> tuple[Limit, ...]:
+def limits() -> tuple[UserDataLimit, ...]:
     """The smallest first.
 
     >>> [(item.cloud, item.size_bytes) for item in limits()][0]
     ('Amazon EC2', 16384)
     """
     found = (
-        Limit(cloud=row["cloud"], size_bytes=int(row["bytes"]), is_text=row["text"] == "yes", source=row["source"])
+        UserDataLimit(cloud=row["cloud"], size_bytes=int(row["bytes"]), is_text=row["text"] == "yes", source=row["source"])
         for row in rows("cloud_limits")
     )
     return tuple(sorted(found, key=lambda item: item.size_bytes))

@@ -79,7 +79,7 @@ _BRANCHES_AS_OF = "2026-11"
 """Month in which the table of branches was read."""
 
 
-class Branch(msgspec.Struct, frozen=True, kw_only=True):
+class DriverBranch(msgspec.Struct, frozen=True, kw_only=True):
     branch: int
     kind: str
     end: str
@@ -94,14 +94,14 @@ class Branch(msgspec.Struct, frozen=True, kw_only=True):
         return self.end < _BRANCHES_AS_OF
 
 
-def driver_branches() -> tuple[Branch, ...]:
+def driver_branches() -> tuple[DriverBranch, ...]:
     """The one to take by default first; those that have ended last.
 
     >>> [(item.branch, item.has_ended) for item in driver_branches()]
     [(580, False), (595, False), (610, True), (535, True)]
     """
     found = (
-        Branch(
+        DriverBranch(
             branch=int(row["branch"]),
             kind=row["kind"],
             end=row["end"],
@@ -113,13 +113,13 @@ def driver_branches() -> tuple[Branch, ...]:
     return tuple(sorted(found, key=lambda item: item.has_ended))
 
 
-class Packages(msgspec.Struct, frozen=True, kw_only=True):
+class PackageNames(msgspec.Struct, frozen=True, kw_only=True):
     names: tuple[str, ...]
     source: str
     confidence: str
 
 
-def packages(family: str, purpose: str, **values: str) -> Packages | None:
+def packages(family: str, purpose: str, **values: str) -> PackageNames | None:
     """The packages for a purpose, None where no source tells their names.
 
     >>> packages("el8", "headers", kernel="4.18.0-553.el8.x86_64").names
@@ -130,11 +130,39 @@ def packages(family: str, purpose: str, **values: str) -> Packages | None:
     for name in (family, _MANAGERS.get(family)):
         for row in rows("install_packages"):
             if (row["family"], row["purpose"]) == (name, purpose):
-                return Packages(
+                return PackageNames(
                     names=tuple(word.format(**values) for word in row["packages"].split()),
                     source=row["source"],
                     confidence=row["confidence"],
                 )
+    return None
+
+
+class Key(msgspec.Struct, frozen=True, kw_only=True):
+    """The key that signs a repository."""
+
+    url: str
+    fingerprint: str
+    """40 digits; 8 where no source tells more, see :attr:`is_pinned`."""
+    source: str
+    confidence: str
+
+    @property
+    def is_pinned(self) -> bool:
+        """Whether nobody can make another key with that fingerprint: of 8 digits everybody can."""
+        return len(self.fingerprint) >= 40
+
+
+def key(name: str, base: str = "") -> Key | None:
+    """Return the key of a repository, ``base`` being where its packages are; None where no source tells it.
+
+    >>> key("rhel9", "https://example.org").url, key("rhel9").is_pinned, key("rhel10").is_pinned, key("windows")
+    ('https://example.org/D42D0685.pub', True, False, None)
+    """
+    for row in rows("install_keys"):
+        if row["name"] == name:
+            url = row["key"] if "://" in row["key"] else f"{base}/{row['key']}"
+            return Key(url=url, fingerprint=row["fingerprint"], source=row["source"], confidence=row["confidence"])
     return None
 
 

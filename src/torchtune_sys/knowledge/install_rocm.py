@@ -14,7 +14,7 @@ from torchtune_sys.model.version import Version
 MACHINE = "x86_64"
 
 
-class Build(msgspec.Struct, frozen=True, kw_only=True):
+class RocmBuild(msgspec.Struct, frozen=True, kw_only=True):
     torch: str
     rocm: str
     """``7.2``"""
@@ -37,7 +37,7 @@ class Build(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @functools.cache
-def builds() -> tuple[Build, ...]:
+def builds() -> tuple[RocmBuild, ...]:
     """Newest release first.
 
     >>> [(item.torch, item.name) for item in builds()][0]
@@ -46,11 +46,11 @@ def builds() -> tuple[Build, ...]:
     return tuple(_build(row) for row in rows("torch_rocm"))
 
 
-def _build(row: dict[str, str]) -> Build:
+def _build(row: dict[str, str]) -> RocmBuild:
     release = known.release(row["torch"])
     assert release is not None, row["torch"]
     vision = release.torchvision
-    return Build(
+    return RocmBuild(
         torch=row["torch"],
         rocm=row["rocm"],
         gfx=tuple(row["gfx"].split()),

@@ -15,7 +15,7 @@ INDEX = "https://download.pytorch.org/whl/"
 MACHINES = ("x86_64", "aarch64")
 
 
-class Build(msgspec.Struct, frozen=True, kw_only=True):
+class TorchBuild(msgspec.Struct, frozen=True, kw_only=True):
     """One build of one release for one machine."""
 
     torch: str
@@ -46,7 +46,7 @@ def _runs(arches: tuple[str, ...], cuda: Version, cc: tuple[int, int]) -> bool:
 
 
 @functools.cache
-def builds(machine: str) -> tuple[Build, ...]:
+def builds(machine: str) -> tuple[TorchBuild, ...]:
     """Newest release first; of a release the build on PyPI first, then the newer CUDA first, the CPU build last.
 
     A CUDA build is left out where no table says which GPUs it holds code for, or which driver runs it.
@@ -59,7 +59,7 @@ def builds(machine: str) -> tuple[Build, ...]:
     return tuple(build for row in reversed(rows("torch_releases")) for build in _of_release(row["torch"], machine, row))
 
 
-def _of_release(torch: str, machine: str, row: dict[str, str]) -> list[Build]:
+def _of_release(torch: str, machine: str, row: dict[str, str]) -> list[TorchBuild]:
     release = known.release(torch)
     if release is None or machine not in MACHINES:
         return []
@@ -71,7 +71,7 @@ def _of_release(torch: str, machine: str, row: dict[str, str]) -> list[Build]:
     return [*(build for build in made if build is not None), cpu]
 
 
-def _cuda(release: known.Release, name: str, machine: str, row: dict[str, str], index: str) -> Build | None:
+def _cuda(release: known.Release, name: str, machine: str, row: dict[str, str], index: str) -> TorchBuild | None:
     number = known.local_cuda(f"{release.torch}+{name}")
     compiled = known.compiled_for(release.torch, number, machine)
     floor = drivers.floor_for(version(number))
@@ -81,8 +81,8 @@ def _cuda(release: known.Release, name: str, machine: str, row: dict[str, str], 
     return msgspec.structs.replace(build, driver=floor.version, arches=compiled.arches)
 
 
-def _build(release: known.Release, name: str, machine: str, row: dict[str, str], index: str) -> Build:
-    return Build(
+def _build(release: known.Release, name: str, machine: str, row: dict[str, str], index: str) -> TorchBuild:
+    return TorchBuild(
         torch=release.torch,
         name=name,
         machine=machine,

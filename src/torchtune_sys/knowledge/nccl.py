@@ -84,12 +84,12 @@ def as_number(text: str, base: int = 0) -> int:
     return sign * int(text[:length], base) if length else 0
 
 
-class Choice(msgspec.Struct, frozen=True, kw_only=True):
+class InterfaceChoice(msgspec.Struct, frozen=True, kw_only=True):
     interface: str
     address: str
 
 
-class Step(msgspec.Struct, frozen=True, kw_only=True):
+class ChoiceStep(msgspec.Struct, frozen=True, kw_only=True):
     """One search in NCCL's order, and what it found."""
 
     search: str
@@ -97,12 +97,12 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Prediction(msgspec.Struct, frozen=True, kw_only=True):
-    choices: tuple[Choice, ...]
+    choices: tuple[InterfaceChoice, ...]
     """What NET/Socket would use, in NCCL's order; empty: NCCL fails with "no socket interface found"."""
-    bootstrap: Choice | None
+    bootstrap: InterfaceChoice | None
     """What the first contact between ranks uses: the first choice, or what NCCL_COMM_ID decides where it is set; None: NCCL fails."""
     reason: str
-    steps: tuple[Step, ...]
+    steps: tuple[ChoiceStep, ...]
     comm_id_fault: str = ""
     """Why NCCL fails on NCCL_COMM_ID, whatever the interfaces are."""
     undecided: str = ""
@@ -116,11 +116,11 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
 def predict_interfaces(interfaces: tuple[Interface, ...], settings: Settings, nccl: Version = NEWEST) -> Prediction:
     """ncclFindInterfaces. Raises Unknown where an address or a carrier that decides was not read."""
     family = {"AF_INET": "inet", "AF_INET6": "inet6"}.get(settings.get("NCCL_SOCKET_FAMILY", ""), "")
-    steps: list[Step] = []
+    steps: list[ChoiceStep] = []
 
-    def search(words: str) -> tuple[Choice, ...]:
+    def search(words: str) -> tuple[InterfaceChoice, ...]:
         found = _find(interfaces, parse_names(words), family, nccl)
-        steps.append(Step(search=words, found=tuple(choice.interface for choice in found)))
+        steps.append(ChoiceStep(search=words, found=tuple(choice.interface for choice in found)))
         return found
 
     wanted = settings.get("NCCL_SOCKET_IFNAME", "")
@@ -141,8 +141,8 @@ def predict_interfaces(interfaces: tuple[Interface, ...], settings: Settings, nc
 
 
 def _automatic(
-    search: Callable[[str], tuple[Choice, ...]], subnet: Choice | None, nccl: Version
-) -> tuple[tuple[Choice, ...], str]:
+    search: Callable[[str], tuple[InterfaceChoice, ...]], subnet: InterfaceChoice | None, nccl: Version
+) -> tuple[tuple[InterfaceChoice, ...], str]:
     if found := search("ib"):
         return found, "names that start with ib come first"
     if subnet is not None:
@@ -157,16 +157,16 @@ def _automatic(
     return (), "no interface has a usable address"
 
 
-def _find(interfaces: tuple[Interface, ...], names: Names, family: str, nccl: Version) -> tuple[Choice, ...]:
+def _find(interfaces: tuple[Interface, ...], names: Names, family: str, nccl: Version) -> tuple[InterfaceChoice, ...]:
     """The first usable address of each interface that ``names`` lets through, in the order of getifaddrs."""
-    found: list[tuple[int, Choice]] = []
+    found: list[tuple[int, InterfaceChoice]] = []
     for interface in interfaces:
         if not names.chosen(interface.name) or (nccl >= RUNNING_ONLY_SINCE and not need(interface.running)):
             continue
         usable = [address for address in need(interface.addresses) if _usable(address, family)]
         if usable:
             first = min(usable, key=lambda address: address.position)
-            found.append((first.position, Choice(interface=interface.name, address=first.address)))
+            found.append((first.position, InterfaceChoice(interface=interface.name, address=first.address)))
     return tuple(choice for _, choice in sorted(found, key=lambda pair: pair[0]))[:MAX_INTERFACES]
 
 
@@ -177,7 +177,7 @@ def _usable(address: Address, family: str) -> bool:
 class CommId(msgspec.Struct, frozen=True, kw_only=True):
     """What NCCL_COMM_ID decides; nothing where it is not set."""
 
-    choice: Choice | None = None
+    choice: InterfaceChoice | None = None
     fault: str = ""
     undecided: str = ""
 
@@ -196,7 +196,7 @@ def _in_comm_id_subnet(interfaces: tuple[Interface, ...], comm_id: str) -> CommI
     if remote is None:
         return CommId(undecided=f"NCCL_COMM_ID names the host {text}, whose address decides")
     matching = [
-        (address.position, Choice(interface=interface.name, address=address.address))
+        (address.position, InterfaceChoice(interface=interface.name, address=address.address))
         for interface in interfaces
         for address in need(interface.addresses)
         if _same_subnet(address, remote) and (zone or interface.name) == interface.name and _scope_agrees(address, zone)
@@ -235,7 +235,7 @@ def number_of(text: str) -> tuple[int, int] | None:
 
 
 class GlooPrediction(msgspec.Struct, frozen=True, kw_only=True):
-    choices: tuple[Choice, ...]
+    choices: tuple[InterfaceChoice, ...]
     missing: tuple[str, ...]
     """Entries of GLOO_SOCKET_IFNAME without such an interface or without an address on it: torch stops there."""
     reason: str
@@ -247,19 +247,19 @@ def predict_gloo(
     """The named interfaces, exactly; else the first of the host name's addresses that this host can bind; else loopback."""
     if wanted:
         found = {name: _first_address(interfaces, name) for name in wanted}
-        choices = tuple(Choice(interface=name, address=address) for name, address in found.items() if address)
+        choices = tuple(InterfaceChoice(interface=name, address=address) for name, address in found.items() if address)
         missing = tuple(name for name, address in found.items() if not address)
         return GlooPrediction(choices=choices, missing=missing, reason=f"GLOO_SOCKET_IFNAME={','.join(wanted)}")
     for address in hostname_addresses:
         owner = _owner(interfaces, address)
         if owner:
-            choice = Choice(interface=owner, address=address)
+            choice = InterfaceChoice(interface=owner, address=address)
             return GlooPrediction(choices=(choice,), missing=(), reason="the host name resolves to it")
-    fallback = Choice(interface="lo", address="127.0.0.1")
+    fallback = InterfaceChoice(interface="lo", address="127.0.0.1")
     return GlooPrediction(choices=(fallback,), missing=(), reason="the host name resolves to no address of this host")
 
 
-def share_subnet(interfaces: tuple[Interface, ...], one: Choice, other: Choice) -> bool:
+def share_subnet(interfaces: tuple[Interface, ...], one: InterfaceChoice, other: InterfaceChoice) -> bool:
     """Whether two choices are the same interface, or have an address in the same subnet."""
     if one.interface == other.interface:
         return True
@@ -274,7 +274,7 @@ def share_subnet(interfaces: tuple[Interface, ...], one: Choice, other: Choice) 
     )
 
 
-def _addresses_of(interfaces: tuple[Interface, ...], choice: Choice) -> list[str]:
+def _addresses_of(interfaces: tuple[Interface, ...], choice: InterfaceChoice) -> list[str]:
     return [address.address for row in interfaces if row.name == choice.interface for address in need(row.addresses)]
 
 

@@ -10,7 +10,7 @@ import msgspec
 from torchtune_sys.model.version import Version, version
 
 
-class Variable(msgspec.Struct, frozen=True, kw_only=True):
+class NcclVariable(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     number: bool
     """Read with strtoll: a word counts as 0."""
@@ -20,12 +20,12 @@ class Variable(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @functools.cache
-def variables() -> dict[str, Variable]:
+def variables() -> dict[str, NcclVariable]:
     """The table by name; read at the first call only, which most hosts never need."""
     with open(os.path.join(os.path.dirname(__file__), "data", "nccl_variables.csv"), encoding="utf-8") as file:
         rows = [line.rstrip("\n").split(",") for line in file if not line.startswith("#")][1:]
     return {
-        name: Variable(name=name, number=kind == "int", first=version(first), last=version(last))
+        name: NcclVariable(name=name, number=kind == "int", first=version(first), last=version(last))
         for name, kind, first, last in rows
     }
 

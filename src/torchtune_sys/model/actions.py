@@ -95,7 +95,7 @@ class NvmlSetting(_Action, frozen=True, kw_only=True, tag="nvml-setting"):
     value: str
 
 
-class Environment(_Action, frozen=True, kw_only=True, tag="environment"):
+class EnvironmentVariable(_Action, frozen=True, kw_only=True, tag="environment"):
     """Set (or, with ``value=None``, unset) a variable in the job's environment."""
 
     name: str
@@ -119,7 +119,7 @@ Action = (
     | ModuleOption
     | Install
     | NvmlSetting
-    | Environment
+    | EnvironmentVariable
     | Advice
 )
 
@@ -145,9 +145,9 @@ def text(action: Action) -> str:
             return words
         case NvmlSetting(setting=setting, value=value):
             return f"set the GPU's {setting} to {value}"
-        case Environment(name=name, value=None):
+        case EnvironmentVariable(name=name, value=None):
             return f"unset {name}"
-        case Environment(name=name, value=value):
+        case EnvironmentVariable(name=name, value=value):
             return f"export {name}={value}"
 
 
@@ -172,4 +172,6 @@ def doable(action: Action) -> bool:
     """Whether ``apply`` could do it: not what only a person can, nor what belongs into one job's environment."""
     if isinstance(action, SysfsWrite) and any(word.isupper() for part in action.path.split("/") for word in part.split(":")):
         return False  # a path that only the evidence could have named, and did not
-    return action.safety is not Safety.DISPLAY_ONLY and not isinstance(action, Advice | Install | NvmlSetting | Environment)
+    return action.safety is not Safety.DISPLAY_ONLY and not isinstance(
+        action, Advice | Install | NvmlSetting | EnvironmentVariable
+    )

@@ -11,6 +11,12 @@ from torchtune_sys.model.cpuset import CpuSet
 
 _EXACT = 1 << 53
 """Integers from here on lose digits in JSON readers that use doubles (RFC 8259, section 6)."""
+_ESCAPES = {
+    number: f"\\u{number:04x}"
+    for first, last in ((0x7F, 0x9F), (0x61C, 0x61C), (0x200E, 0x200F), (0x2028, 0x202E), (0x2066, 0x2069))
+    for number in range(first, last + 1)
+}
+"""What JSON leaves as it is and a terminal does not. Outside of strings JSON has only ASCII."""
 
 
 def to_builtins(value: object) -> Any:
@@ -23,8 +29,14 @@ def to_builtins(value: object) -> Any:
 
 
 def dumps(value: object, *, indent: int = 2) -> str:
-    """JSON text of ``value``, ending in a newline."""
-    return msgspec.json.format(msgspec.json.encode(to_builtins(value)), indent=indent).decode() + "\n"
+    r"""JSON text of ``value``, ending in a newline, in which neither a terminal nor a CI service finds anything to act upon.
+
+    >>> print(dumps("csi \x9b2J, override \u202e, é, ##[group]"), end="")
+    "csi \u009b2J, override \u202e, é, #\u0023[group]"
+    """
+    text = msgspec.json.format(msgspec.json.encode(to_builtins(value)), indent=indent).decode() + "\n"
+    text = text.replace("##", "#\\u0023") if "##" in text else text  # outside of strings JSON has no such sign
+    return text if text.isascii() and "\x7f" not in text else text.translate(_ESCAPES)
 
 
 def loads(text: str | bytes) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from torchtune_sys.model.install import Refused, Wheel
+from torchtune_sys.model.install import InstallRefused, Wheel
 from torchtune_sys.model.version import Version
 
 
@@ -83,7 +83,7 @@ class Image(msgspec.Struct, frozen=True, kw_only=True):
     offline: str = ""
     """A folder of the build context with wheels and packages; ``""`` builds from the network."""
     flags: tuple[Flag, ...] = ()
-    refused: tuple[Refused, ...] = ()
+    refused: tuple[InstallRefused, ...] = ()
     notes: tuple[str, ...] = ()
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import msgspec
 
 
-class Command(msgspec.Struct, frozen=True, kw_only=True, tag="command"):
+class InstallCommand(msgspec.Struct, frozen=True, kw_only=True, tag="command"):
     """One program with its arguments, as the kernel gets them: nothing in it is read by a shell."""
 
     words: tuple[str, ...]
     root: bool = False
 
 
-class File(msgspec.Struct, frozen=True, kw_only=True, tag="file"):
+class InstallFile(msgspec.Struct, frozen=True, kw_only=True, tag="file"):
     """A file of ours that is written whole."""
 
     path: str
@@ -29,6 +29,19 @@ class Packages(msgspec.Struct, frozen=True, kw_only=True, tag="packages"):
     """As the manager takes them: ``gcc``, ``nvidia-fabricmanager-580=580.95.05*`` (apt), ``nvidia-open<581`` (zypper), a URL (dnf)."""
 
 
+class Key(msgspec.Struct, frozen=True, kw_only=True, tag="key"):
+    """The key of a repository of rpm packages: fetched, and trusted only if it is the one that is meant; always as root.
+
+    apt needs none: it is told the fingerprint with the repository, and checks it itself.
+    """
+
+    path: str
+    """Where it is kept."""
+    url: str
+    fingerprint: str
+    """Hexadecimal digits at the end of the primary key's fingerprint; all 40, where a source tells them."""
+
+
 RUNNING = "$(uname -r)"
 """What the shell makes the release of the kernel that runs."""
 
@@ -41,7 +54,7 @@ class KernelPackages(msgspec.Struct, frozen=True, kw_only=True, tag="kernel-pack
     """The first whose pattern (of a shell's ``case``) the release matches; in the names :data:`RUNNING` stands for it."""
 
 
-class Environment(msgspec.Struct, frozen=True, kw_only=True, tag="environment"):
+class PythonEnvironment(msgspec.Struct, frozen=True, kw_only=True, tag="environment"):
     """A virtual environment with wheels in it."""
 
     venv: str
@@ -57,10 +70,10 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True, tag="environment"):
     """URL of the index; ``""`` for PyPI."""
 
 
-Action = Command | File | Packages | KernelPackages | Environment
+Action = InstallCommand | InstallFile | Packages | KernelPackages | PythonEnvironment | Key
 
 
-class Step(msgspec.Struct, frozen=True, kw_only=True):
+class InstallStep(msgspec.Struct, frozen=True, kw_only=True):
     """One thing to do. A later step needs the earlier ones."""
 
     key: str
@@ -78,7 +91,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     """Only for those who use what the reason names."""
 
 
-class Refused(msgspec.Struct, frozen=True, kw_only=True):
+class InstallRefused(msgspec.Struct, frozen=True, kw_only=True):
     """What was asked for, or would be needed, and cannot be had on this host."""
 
     key: str
@@ -129,20 +142,20 @@ class Driver(msgspec.Struct, frozen=True, kw_only=True):
     why: str = ""
 
 
-class Install(msgspec.Struct, frozen=True, kw_only=True):
+class Installation(msgspec.Struct, frozen=True, kw_only=True):
     host: str
     origin: str
     system: str
     """``Ubuntu 24.04.1 LTS (x86_64)``"""
     wheel: Wheel | None = None
     driver: Driver | None = None
-    steps: tuple[Step, ...] = ()
-    refused: tuple[Refused, ...] = ()
+    steps: tuple[InstallStep, ...] = ()
+    refused: tuple[InstallRefused, ...] = ()
     notes: tuple[str, ...] = ()
     """What is there already, and what could not be seen."""
 
 
-class Wishes(msgspec.Struct, frozen=True, kw_only=True):
+class InstallOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What the person asks for; ``""`` leaves it to the host."""
 
     torch: str = ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 
-class Variable(msgspec.Struct, frozen=True, kw_only=True):
+class JobVariable(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     value: str | None
     """None: to be unset."""

@@ -9,7 +9,7 @@ from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.values import Missing, Why
 
 
-class Board(msgspec.Struct, frozen=True, kw_only=True):
+class GpuDevice(msgspec.Struct, frozen=True, kw_only=True):
     """An NVIDIA GPU as the kernel's driver tells it without NVML."""
 
     address: str
@@ -18,7 +18,7 @@ class Board(msgspec.Struct, frozen=True, kw_only=True):
     uuid: str = ""
 
 
-class Room(msgspec.Struct, frozen=True, kw_only=True):
+class PlacementFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What placing needs besides the facts that rules judge."""
 
     cores: Fact[tuple[CpuSet, ...]]
@@ -29,11 +29,11 @@ class Room(msgspec.Struct, frozen=True, kw_only=True):
     """Whether numactl is installed; None where that is not to be seen."""
     isolated: CpuSet = CpuSet()
     """CPUs that the scheduler does not balance (isolcpus): threads that may use several of them all stay on the first."""
-    boards: Fact[tuple[Board, ...]] = Missing(Why.NOT_RECORDED, "/proc/driver/nvidia/gpus", "not read")
+    boards: Fact[tuple[GpuDevice, ...]] = Missing(Why.NOT_RECORDED, "/proc/driver/nvidia/gpus", "not read")
     """The GPUs that this session may open, in the order of the bus."""
 
 
-class Seat(msgspec.Struct, frozen=True, kw_only=True):
+class RankPlacement(msgspec.Struct, frozen=True, kw_only=True):
     rank: int
     """Local rank: LOCAL_RANK of torchrun."""
     gpu: str
@@ -53,7 +53,7 @@ class Seat(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
 
 
-class Seating(msgspec.Struct, frozen=True, kw_only=True):
-    seats: tuple[Seat, ...]
+class Placement(msgspec.Struct, frozen=True, kw_only=True):
+    seats: tuple[RankPlacement, ...]
     notes: tuple[str, ...]
     """What holds for all: no locality known, CPUs that are not allowed, ranks that share cores."""

@@ -9,8 +9,8 @@ from __future__ import annotations
 import msgspec
 
 from torchtune_sys.model.actions import Action, Needs, Safety
-from torchtune_sys.model.install import Refused
-from torchtune_sys.model.install import Step as InstallStep
+from torchtune_sys.model.install import InstallRefused
+from torchtune_sys.model.install import InstallStep as InstallStep
 
 
 class Value(msgspec.Struct, frozen=True, kw_only=True, tag="value"):
@@ -24,7 +24,7 @@ class Value(msgspec.Struct, frozen=True, kw_only=True, tag="value"):
     """The file that reads 0 once this one is written (``dirty_ratio`` for ``dirty_bytes``): of the two, the one that was not 0 is restored."""
 
 
-class Line(msgspec.Struct, frozen=True, kw_only=True, tag="line"):
+class FileLine(msgspec.Struct, frozen=True, kw_only=True, tag="line"):
     """What one change adds to a file that torchtune-sys owns."""
 
     path: str
@@ -41,14 +41,14 @@ class Unit(msgspec.Struct, frozen=True, kw_only=True, tag="unit"):
     enabled: bool
 
 
-class Command(msgspec.Struct, frozen=True, kw_only=True, tag="command"):
+class CommandStep(msgspec.Struct, frozen=True, kw_only=True, tag="command"):
     """A command that changes something which has no file of ours, and the command that takes it back."""
 
     argv: tuple[str, ...]
     undo: tuple[str, ...]
 
 
-Step = Value | Line | Unit | Command
+Step = Value | FileLine | Unit | CommandStep
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,7 +97,7 @@ class ToInstall(msgspec.Struct, frozen=True, kw_only=True):
     step: InstallStep
 
 
-class File(msgspec.Struct, frozen=True, kw_only=True):
+class PlannedFile(msgspec.Struct, frozen=True, kw_only=True):
     """A whole file that torchtune-sys owns, as it will be."""
 
     path: str
@@ -115,10 +115,10 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     changes: tuple[Change, ...]
     waiting: tuple[Change, ...] = ()
     """Made already; they only wait for what :attr:`Change.needs` says."""
-    files: tuple[File, ...]
+    files: tuple[PlannedFile, ...]
     refused: tuple[Refusal, ...]
     by_hand: tuple[ByHand, ...]
     install: tuple[ToInstall, ...] = ()
     """What is to be installed for it, in order: a later step needs the earlier ones."""
-    install_refused: tuple[Refused, ...] = ()
+    install_refused: tuple[InstallRefused, ...] = ()
     """What of that cannot be had on this host."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from torchtune_sys.model.install import Environment, Refused, Step, Wheel
+from torchtune_sys.model.install import InstallRefused, InstallStep, PythonEnvironment, Wheel
 from torchtune_sys.model.plan import Plan
 
 STAGES = ("install", "tune", "smoke")
@@ -17,16 +17,16 @@ class Provision(msgspec.Struct, frozen=True, kw_only=True):
     system: str
     stages: tuple[str, ...]
     """Of :data:`STAGES`, in that order."""
-    steps: tuple[Step, ...] = ()
+    steps: tuple[InstallStep, ...] = ()
     """What the stage install does, in order; none of them optional."""
-    by_hand: tuple[Step, ...] = ()
+    by_hand: tuple[InstallStep, ...] = ()
     """Steps of a person without which the others make no sense."""
-    refused: tuple[Refused, ...] = ()
+    refused: tuple[InstallRefused, ...] = ()
     """What cannot be had, where nothing makes sense without it."""
     notes: tuple[str, ...] = ()
     """What is left out, and what is there already."""
     wheel: Wheel | None = None
-    environment: Environment | None = None
+    environment: PythonEnvironment | None = None
     """What the stage install makes; None where torch is there."""
     tune: Plan | None = None
     python: str

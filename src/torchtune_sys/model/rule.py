@@ -59,6 +59,8 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     """Set where the verdict is unknown: what could not be seen, and why."""
     fix: tuple[Action, ...] = ()
     """The rule's fix as this subject needs it (its own path, its own value); empty where the rule's fix says it all."""
+    about: tuple[str, ...] = ()
+    """Other names of the subject, by which ``superseded_by`` finds what another rule says of the same."""
 
 
 def unsure(subject: str, missing: Missing, wanted: str = "") -> Evidence:
@@ -81,6 +83,15 @@ Judge = Callable[["Snapshot", Params], Iterable[Evidence]]
 Gate = Callable[["Snapshot"], None]
 
 
+def asked(rule_id: str, param: str) -> str:
+    """Return the name that another rule's parameter has in the ``Params`` of a rule that asks it.
+
+    >>> asked("swappiness-high", "max")
+    'swappiness-high.max'
+    """
+    return f"{rule_id}.{param}"
+
+
 class Rule(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     """Kebab-case, named for the defect, never reused."""
@@ -97,6 +108,12 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     applies: Gate | None = None
     """Raises NotApplicable (or Unknown, through need()) where the rule has nothing to judge."""
     status: Status = Status.STABLE
+    superseded_by: tuple[str, ...] = ()
+    """Rules (ids) that say more of the same fault: a finding is folded into a finding of theirs with the same subject."""
+    explained_by: tuple[str, ...] = ()
+    """Rules (ids) any finding of which explains all that this rule finds."""
+    asks: tuple[Rule, ...] = ()
+    """Rules whose parameters this one judges by, too; their names in its ``Params`` are :func:`asked`."""
 
 
 def rule(
@@ -109,6 +126,9 @@ def rule(
     params: tuple[Param, ...] = (),
     applies: Gate | None = None,
     status: Status = Status.STABLE,
+    superseded_by: tuple[str, ...] = (),
+    explained_by: tuple[str, ...] = (),
+    asks: tuple[Rule, ...] = (),
 ) -> Callable[[Judge], Rule]:
     """Turn a judging function into a Rule value. Registers nothing: ``rules/__init__.py`` lists the families."""
 
@@ -118,13 +138,16 @@ def rule(
             title=title,
             severity=severity,
             judge=judge,
-            family=judge.__module__.rpartition(".")[2].partition("_")[0],  # storage_space.py is family storage
+            family=judge.__module__.split(".")[2],  # torchtune_sys.rules.storage.space is of family storage
             doc=judge.__doc__ or "",
             cause=cause,
             fix=fix,
             params=params,
             applies=applies,
             status=status,
+            superseded_by=superseded_by,
+            explained_by=explained_by,
+            asks=asks,
         )
 
     return make

@@ -66,6 +66,8 @@ class Team(msgspec.Struct, frozen=True, kw_only=True):
     gpus: tuple[str, ...] = ()
     """Name and PCI address or UUID of the GPUs that were used."""
     level: str = "default"
+    user: str = ""
+    """Who the ranks ran as, where it was not who ran the tool: root runs nobody else's files as root."""
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):

@@ -18,7 +18,7 @@ from torchtune_sys.model.facts.network import NetworkFacts
 from torchtune_sys.model.facts.numa import NumaFacts
 from torchtune_sys.model.facts.pci import PciFacts
 from torchtune_sys.model.facts.python import PythonFacts
-from torchtune_sys.model.facts.session import Intent, SessionFacts
+from torchtune_sys.model.facts.session import SessionFacts, Workload
 from torchtune_sys.model.facts.software import SoftwareFacts
 from torchtune_sys.model.facts.storage import StorageFacts
 from torchtune_sys.model.facts.sysctl import SysctlFacts
@@ -31,6 +31,8 @@ class Saying(msgspec.Struct, frozen=True, kw_only=True):
     line: str
     remedy: str = ""
     """What to do where the rule's own fix is meant for less particular words."""
+    is_failure: bool = True
+    """Whether the program failed by it; else it lists what is there, and facts decide."""
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,11 +54,13 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     kernel: Fact[KernelFacts]
     software: Fact[SoftwareFacts]
     hardware: Fact[HardwareFacts]
-    intent: Intent
+    intent: Workload
     origin: str = "live"
     """``live``, ``root /mnt``, ``recording x.json``, ``tree x.tar.bz2`` or ``report (collect_env)``."""
     said: Mapping[str, Saying] = {}
     """Of a report, by rule id."""
+    failures: tuple[str, ...] = ()
+    """Of a report, the lines in which a program says that it failed."""
 
 
-FAMILIES = tuple(name for name in Snapshot.__struct_fields__ if name not in {"intent", "origin", "said"})
+FAMILIES = tuple(name for name in Snapshot.__struct_fields__ if name not in {"intent", "origin", "said", "failures"})

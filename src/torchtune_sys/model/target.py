@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import msgspec
 
 
@@ -49,11 +51,27 @@ def met(target: Target, value: str) -> bool:
         case Exactly(value=wanted):
             return value.split() == wanted.split()
         case AtLeast(value=floor):
-            return int(value) >= floor
+            return whole(value) >= floor
         case AtMost(value=ceiling):
-            return int(value) <= ceiling
+            return whole(value) <= ceiling
         case OneOf(values=accepted):
             return value in accepted
+
+
+_NUMBER = re.compile(r"[ \t]*([+-]?[0-9]{1,20})[ \t\n]*")
+"""As the kernel prints one, of 64 bits; Python's int() also takes underscores and the digits of other scripts."""
+
+
+def whole(text: str) -> int:
+    """The whole number that ``text`` is. Raises ValueError.
+
+    >>> whole("-1"), whole("16777216\\n")
+    (-1, 16777216)
+    """
+    found = _NUMBER.fullmatch(text)
+    if found is None:
+        raise ValueError(f"not a whole number: {text[:60]!r}")
+    return int(found[1])
 
 
 def choice(text: str) -> tuple[str, tuple[str, ...]]:

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 from torchtune_sys.host.base import Host
-from torchtune_sys.model.facts.session import Intent
+from torchtune_sys.model.facts.session import Workload
 
-Probe = Callable[[Host, Intent], Any]
+Probe = Callable[[Host, Workload], Any]
 
 FAMILIES = (
     "python",
@@ -33,8 +33,8 @@ FAMILIES = (
 
 
 def _probe(family: str) -> Probe:
-    def probe(host: Host, intent: Intent) -> Any:
-        return importlib.import_module(f"{__name__}.{family}").probe(host, intent)
+    def probe(host: Host, intent: Workload) -> Any:
+        return importlib.import_module(f"{__name__}.{family}.probe").probe(host, intent)
 
     return probe
 

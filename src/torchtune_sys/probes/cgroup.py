@@ -25,7 +25,7 @@ FileNames = Mapping[int, tuple[str, ...]]
 """cgroup version (1 or 2) → the files of a directory that are read together."""
 
 
-class Mount(msgspec.Struct, frozen=True, kw_only=True):
+class CgroupMount(msgspec.Struct, frozen=True, kw_only=True):
     """One mounted cgroup hierarchy."""
 
     root: str
@@ -36,7 +36,7 @@ class Mount(msgspec.Struct, frozen=True, kw_only=True):
     """Of version 1: the controllers bound to this hierarchy."""
 
 
-class Branch(msgspec.Struct, frozen=True, kw_only=True):
+class CgroupBranch(msgspec.Struct, frozen=True, kw_only=True):
     version: int
     directories: tuple[str, ...]
     """From the session's own cgroup up to the topmost one that is visible."""
@@ -126,7 +126,7 @@ def parse_max(text: str) -> float:
     return float(min(value, 1 << 64))
 
 
-def branch(host: Host, controller: str) -> Fact[Branch]:
+def branch(host: Host, controller: str) -> Fact[CgroupBranch]:
     """The directories that bind the session for ``controller``, and the cgroup version that holds it."""
     text = host.text(OWN)
     if isinstance(text, Missing):
@@ -142,7 +142,7 @@ def branch(host: Host, controller: str) -> Fact[Branch]:
     return _branch(mounts, version, controller, path)
 
 
-def _old_cpuset(host: Host) -> Fact[Branch]:
+def _old_cpuset(host: Host) -> Fact[CgroupBranch]:
     """Kernels before 2.6.24, and recordings that lack /proc/self/cgroup, name the cpuset alone."""
     path, mounts = host.word("/proc/self/cpuset"), _mounts(host)
     if isinstance(path, Missing):
@@ -153,14 +153,14 @@ def _old_cpuset(host: Host) -> Fact[Branch]:
     return _branch(mounts, 2, "cpuset", path) if isinstance(first, Missing) else first
 
 
-def _branch(mounts: tuple[Mount, ...], version: int, controller: str, path: str) -> Fact[Branch]:
+def _branch(mounts: tuple[CgroupMount, ...], version: int, controller: str, path: str) -> Fact[CgroupBranch]:
     suitable = [m for m in mounts if m.version == version and (version == 2 or controller in m.controllers)]
     if not suitable:
         return Missing(Why.NOT_SUPPORTED, MOUNTS, f"the cgroup file system with {controller} is not mounted here")
     found = [directories for mount in suitable if (directories := _directories(mount, path))]
     if not found:
         return Missing(Why.NOT_SUPPORTED, OWN, f"the cgroup {path} lies outside of what is mounted at {suitable[0].place}")
-    return Branch(version=version, directories=max(found, key=len))
+    return CgroupBranch(version=version, directories=max(found, key=len))
 
 
 def parse_own(text: str) -> dict[str, str]:
@@ -178,13 +178,13 @@ def parse_own(text: str) -> dict[str, str]:
     return found
 
 
-def parse_mountinfo(text: str) -> tuple[Mount, ...]:
+def parse_mountinfo(text: str) -> tuple[CgroupMount, ...]:
     """The cgroup hierarchies among the mounts of /proc/self/mountinfo (proc(5)).
 
     >>> [m.place for m in parse_mountinfo("36 31 0:33 /a /sys/fs/cgroup/memory rw shared:9 - cgroup cgroup rw,memory\\n")]
     ['/sys/fs/cgroup/memory']
     """
-    found: list[Mount] = []
+    found: list[CgroupMount] = []
     for line in text.splitlines():
         if " - cgroup" not in line:
             continue
@@ -195,13 +195,13 @@ def parse_mountinfo(text: str) -> tuple[Mount, ...]:
     return tuple(found)
 
 
-def parse_mounts(text: str) -> tuple[Mount, ...]:
+def parse_mounts(text: str) -> tuple[CgroupMount, ...]:
     """The cgroup hierarchies of /proc/mounts, for recordings that lack mountinfo; it does not tell the roots.
 
     >>> parse_mounts("cgroup /sys/fs/cgroup/cpuset cgroup rw,nosuid,cpuset 0 0\\n")[0].controllers
     ('rw', 'nosuid', 'cpuset')
     """
-    found: list[Mount] = []
+    found: list[CgroupMount] = []
     for line in text.splitlines():
         parts = line.split(" ")
         if len(parts) >= 4 and parts[2] in ("cgroup", "cgroup2", "cpuset"):
@@ -209,13 +209,15 @@ def parse_mounts(text: str) -> tuple[Mount, ...]:
     return tuple(found)
 
 
-def _mount(root: str, place: str, kind: str, options: str) -> Mount:
+def _mount(root: str, place: str, kind: str, options: str) -> CgroupMount:
     # The "cpuset" file system of kernels before 2.6.24 lives on as a cgroup hierarchy whose files have no prefix.
     controllers = (*options.split(","), "cpuset") if kind == "cpuset" else tuple(options.split(","))
-    return Mount(root=_unescaped(root), place=_unescaped(place), version=2 if kind == "cgroup2" else 1, controllers=controllers)
+    return CgroupMount(
+        root=_unescaped(root), place=_unescaped(place), version=2 if kind == "cgroup2" else 1, controllers=controllers
+    )
 
 
-def _mounts(host: Host) -> Fact[tuple[Mount, ...]]:
+def _mounts(host: Host) -> Fact[tuple[CgroupMount, ...]]:
     text = host.text(MOUNTS)
     if not isinstance(text, Missing):
         return parse_mountinfo(text)
@@ -223,7 +225,7 @@ def _mounts(host: Host) -> Fact[tuple[Mount, ...]]:
     return text if isinstance(older, Missing) else parse_mounts(older)
 
 
-def _directories(mount: Mount, path: str) -> tuple[str, ...]:
+def _directories(mount: CgroupMount, path: str) -> tuple[str, ...]:
     """Own directory first, the mount point last; ``()`` if the cgroup does not lie below this mount's root."""
     root = mount.root.rstrip("/")
     if ".." in path.split("/") or ".." in root.split("/") or not f"{path.rstrip('/')}/".startswith(f"{root}/"):

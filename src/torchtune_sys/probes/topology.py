@@ -11,7 +11,7 @@ from torchtune_sys.host.base import Host
 from torchtune_sys.model.cpuset import CpuSet
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.values import Missing, Why
-from torchtune_sys.probes import cpuinfo
+from torchtune_sys.probes.cpu import cpuinfo
 from torchtune_sys.probes.cpumask import read_set
 
 CPUS = "/sys/devices/system/cpu"

@@ -6,17 +6,19 @@ from typing import TYPE_CHECKING, Any
 
 from torchtune_sys import __version__
 from torchtune_sys.model import actions, codec
-from torchtune_sys.model.job import Variable
-from torchtune_sys.model.placement import Seating
+from torchtune_sys.model.job import JobVariable
+from torchtune_sys.model.placement import Placement
 from torchtune_sys.model.plan import Plan
 from torchtune_sys.model.rule import Evidence, Result, Rule
+from torchtune_sys.model.run import RunReport
 from torchtune_sys.model.snapshot import FAMILIES, Snapshot
 from torchtune_sys.model.values import Missing
-from torchtune_sys.render.report import Report, summary
+from torchtune_sys.render.report import Report, can_train, summary, unexplained
 
 if TYPE_CHECKING:
     from torchtune_sys.model.image import Image
-    from torchtune_sys.model.install import Install
+    from torchtune_sys.model.install import Installation
+    from torchtune_sys.model.preflight import Preflight
     from torchtune_sys.model.smoke import SmokeReport
 
 REPORT = "torchtune-sys/report/1"
@@ -26,37 +28,30 @@ PLAN = "torchtune-sys/plan/1"
 ENVIRONMENT = "torchtune-sys/environment/1"
 PLACEMENT = "torchtune-sys/placement/1"
 HISTORY = "torchtune-sys/history/1"
+RUN = "torchtune-sys/run/1"
 SMOKE = "torchtune-sys/smoke/1"
 INSTALL = "torchtune-sys/install/1"
 IMAGE = "torchtune-sys/image/1"
-_ESCAPES = {
-    number: f"\\u{number:04x}"
-    for first, last in ((0x7F, 0x9F), (0x200E, 0x200F), (0x2028, 0x202E), (0x2066, 0x2069))
-    for number in range(first, last + 1)
-}
-"""Control characters, line separators and what turns the direction of writing. Outside of strings JSON has only ASCII."""
-
-
-def _dumps(document: object) -> str:
-    """JSON in which a terminal finds nothing to act upon: JSON itself leaves these characters as they are.
-
-    >>> _dumps("csi \\x9b2J, override \\u202e, é").strip()
-    '"csi \\\\u009b2J, override \\\\u202e, é"'
-    """
-    text = codec.dumps(document)
-    return text if text.isascii() and "\x7f" not in text else text.translate(_ESCAPES)
+PREFLIGHT = "torchtune-sys/preflight/1"
 
 
 def smoke(value: SmokeReport) -> str:
     """The report as it is."""
     import msgspec
 
-    return _dumps({"schema": SMOKE, **msgspec.to_builtins(value)})
+    return codec.dumps({"schema": SMOKE, **msgspec.to_builtins(value)})
+
+
+def preflight(value: Preflight) -> str:
+    """The verdict as it is, for one node or for several."""
+    import msgspec
+
+    return codec.dumps({"schema": PREFLIGHT, **msgspec.to_builtins(value)})
 
 
 def report(value: Report) -> str:
     counts = summary(value.results)
-    return _dumps(
+    return codec.dumps(
         {
             "schema": REPORT,
             "tool": {"version": value.version},
@@ -68,7 +63,9 @@ def report(value: Report) -> str:
                 "unknown": counts.unknown,
                 "na": counts.na,
                 "crashed": counts.crashed,
+                "can_train": can_train(value).device,
             },
+            **({"unexplained": list(unexplained(value))} if unexplained(value) else {}),
             **({"proof": value.proof} if value.proof else {}),
             "results": [_result(result) for result in value.results],
         }
@@ -76,7 +73,7 @@ def report(value: Report) -> str:
 
 
 def snapshot(seen: Snapshot, *, version: str, time: str) -> str:
-    return _dumps(
+    return codec.dumps(
         {
             "schema": SNAPSHOT,
             "tool": {"version": version},
@@ -89,31 +86,35 @@ def snapshot(seen: Snapshot, *, version: str, time: str) -> str:
 
 
 def plan(made: Plan) -> str:
-    return _dumps({"schema": PLAN, "tool": {"version": __version__}, "plan": made})
+    return codec.dumps({"schema": PLAN, "tool": {"version": __version__}, "plan": made})
 
 
 def history(runs: list[dict[str, object]]) -> str:
-    return _dumps({"schema": HISTORY, "tool": {"version": __version__}, "runs": runs})
+    return codec.dumps({"schema": HISTORY, "tool": {"version": __version__}, "runs": runs})
 
 
-def install(value: Install) -> str:
-    return _dumps({"schema": INSTALL, "tool": {"version": __version__}, "install": value})
+def run(value: RunReport) -> str:
+    return codec.dumps({"schema": RUN, "tool": {"version": __version__}, "run": value.run, "changes": value.changes})
+
+
+def install(value: Installation) -> str:
+    return codec.dumps({"schema": INSTALL, "tool": {"version": __version__}, "install": value})
 
 
 def image(value: Image) -> str:
-    return _dumps({"schema": IMAGE, "tool": {"version": __version__}, "image": value})
+    return codec.dumps({"schema": IMAGE, "tool": {"version": __version__}, "image": value})
 
 
-def seating(value: Seating) -> str:
-    return _dumps({"schema": PLACEMENT, "tool": {"version": __version__}, "seats": value.seats, "notes": value.notes})
+def seating(value: Placement) -> str:
+    return codec.dumps({"schema": PLACEMENT, "tool": {"version": __version__}, "seats": value.seats, "notes": value.notes})
 
 
-def environment(variables: tuple[Variable, ...]) -> str:
-    return _dumps({"schema": ENVIRONMENT, "tool": {"version": __version__}, "variables": variables})
+def environment(variables: tuple[JobVariable, ...]) -> str:
+    return codec.dumps({"schema": ENVIRONMENT, "tool": {"version": __version__}, "variables": variables})
 
 
 def rules(chosen: tuple[Rule, ...]) -> str:
-    return _dumps({"schema": RULES, "rules": [rule(item) for item in chosen]})
+    return codec.dumps({"schema": RULES, "rules": [rule(item) for item in chosen]})
 
 
 def rule(item: Rule) -> dict[str, Any]:
@@ -151,6 +152,8 @@ def _host(seen: Snapshot) -> dict[str, Any]:
             "executable": python.executable,
             "version": python.version,
             "torch": python.torch if isinstance(python.torch, Missing) else python.torch.version,
+            "judged_as": python.judged_as,
+            "judged_without": python.judged_without,
         },
         "intent": seen.intent,
     }

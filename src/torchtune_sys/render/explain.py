@@ -26,12 +26,19 @@ def _lines(rule: Rule) -> Iterator[Line]:
             yield line((heading, "heading"))
         for paragraph in text:
             yield line(paragraph, indent=2 if heading else 0)
+    others = (*rule.superseded_by, *rule.explained_by)
+    if others:
+        yield line()
+        yield line(f"Not reported where one of these reports the same: {', '.join(others)}.")
     if rule.params:
         yield line()
         yield line(("Parameters", "heading"))
     for param in rule.params:
         yield line(f"{param.name} = {shown(param.default)}", indent=2)
         yield line(param.doc, indent=6)
+    if rule.asks:
+        yield line()
+        yield line(f"Judges by the parameters of these, too: {', '.join(other.id for other in rule.asks)}.")
     if rule.fix:
         yield line()
         yield line(("Fix", "heading"))

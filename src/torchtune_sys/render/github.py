@@ -17,7 +17,7 @@ def render(report: Report) -> str:
     rows = [_finding(result) for result in findings(report.results)]
     rows.extend(_others(report.results))
     # A line of the log, not a command: it must not begin with "::".
-    said = f"torchtune-sys: {host_name(report.snapshot)}: {verdict(report.results, summary(report.results))}"
+    said = f"torchtune-sys: {host_name(report.snapshot)}: {verdict(report, summary(report.results))}"
     return "\n".join([*rows, clean(said)]) + "\n"
 
 

@@ -10,11 +10,11 @@ from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.cpu import CpuFacts
 from torchtune_sys.model.facts.driver import DriverFacts
 from torchtune_sys.model.facts.gpu import Gpu, GpuFacts
-from torchtune_sys.model.facts.limits import Limit, LimitsFacts
+from torchtune_sys.model.facts.limits import LimitsFacts, SessionLimit
 from torchtune_sys.model.facts.memory import MemoryFacts
 from torchtune_sys.model.facts.numa import NumaFacts
 from torchtune_sys.model.facts.python import PythonFacts, Torch
-from torchtune_sys.model.facts.session import Intent, SessionFacts
+from torchtune_sys.model.facts.session import SessionFacts, Workload
 from torchtune_sys.model.facts.system import SystemFacts
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, Why, absent, known
@@ -189,6 +189,10 @@ def _python(facts: PythonFacts) -> Iterator[str]:
         yield "no torch" if absent(facts.torch) else f"torch {_untold(facts.torch, told(facts.torch))}"
     else:
         yield _torch(facts.torch)
+    if facts.judged_as:
+        yield f"judged as user {facts.judged_as}"
+    if facts.judged_without:
+        yield f"judged without {', '.join(facts.judged_without)}"
 
 
 def _untold(missing: Missing, reason: str) -> str:
@@ -228,12 +232,12 @@ def _session(facts: SessionFacts) -> Iterator[str]:
 def _limits(facts: LimitsFacts) -> Iterator[str]:
     for name in ("nofile", "memlock"):
         found = facts.limits.get(name, Missing(Why.ABSENT, name))
-        if isinstance(found, Limit):
+        if isinstance(found, SessionLimit):
             soft = "unlimited" if found.soft is None else (size(found.soft) if name == "memlock" else str(found.soft))
             yield f"{name} {soft}"
 
 
-def _job(intent: Intent) -> Iterator[str]:
+def _job(intent: Workload) -> Iterator[str]:
     wishes = (("node", intent.nodes), ("rank", intent.ranks), ("thread", intent.threads), ("worker", intent.workers))
     said = [f"{count} {name}{'' if count == 1 else 's'}" for name, count in wishes if count is not None]
     if said:

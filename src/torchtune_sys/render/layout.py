@@ -1,7 +1,7 @@
 """Lines of styled words, wrapped to the terminal's width.
 
 Text of the host reaches the terminal only through here: control characters, bidirectional overrides and lone surrogates
-are shown as escapes, so that a file name or a GPU's answer cannot steer the terminal.
+are shown as escapes, so that a file name or a GPU's answer cannot steer the terminal, and no row reads as a command of a CI service.
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import msgspec
+
+from torchtune_sys.model.steering import disarmed, escaped, no_command
 
 Span = tuple[str, str]
 """Words and the name of their style (``""`` for plain)."""
@@ -43,25 +45,26 @@ def line(*parts: str | Span, label: str | Span = "", indent: int = 0, hang: int 
 
 def render(lines: Iterable[Line], style: Style) -> str:
     """The text, ending in a newline."""
-    return "".join(row + "\n" for item in lines for row in _rows(item, style))
+    return "".join(no_command(row) + "\n" for item in lines for row in _rows(item, style))
 
 
 def clean(text: str) -> str:
-    """``text`` with everything that a terminal would act upon shown as an escape; line breaks become blanks.
+    """``text`` with everything that a terminal or a CI service would act upon disarmed, and line breaks as blanks.
 
     >>> clean("GPU\\x1b[2J\\r\\nok")
     'GPU\\\\x1b[2J ok'
     """
+    text = disarmed(text)
     if text.isprintable():
         return text
     for blank in ("\r\n", "\n", "\r", "\t", "\u00a0"):
         text = text.replace(blank, " ")
-    return "".join(sign if sign.isprintable() else _escape(sign) for sign in text)
+    return "".join(sign if sign.isprintable() else escaped(sign) for sign in text)
 
 
-def _escape(sign: str) -> str:
-    number = ord(sign)
-    return f"\\x{number:02x}" if number < 256 else (f"\\u{number:04x}" if number < 65536 else f"\\U{number:08x}")
+def row(text: str) -> str:
+    """``text`` as a line of its own, however long."""
+    return no_command(clean(text)) + "\n"
 
 
 def cut(text: str, limit: int) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from torchtune_sys.model import actions
 from torchtune_sys.model.rule import Verdict
 from torchtune_sys.render import head
@@ -18,7 +20,7 @@ def render(report: Report) -> str:
     return template.render(
         report=report,
         name=host_name(seen),
-        verdict=verdict(report.results, counts),
+        verdict=verdict(report, counts),
         counts=counts,
         failed=sum(counts.findings.values()),
         head={
@@ -56,8 +58,14 @@ def cell(text: str) -> str:
 def code(text: str) -> str:
     """Text as inline code, which may hold backticks itself (CommonMark 6.1)."""
     shown = clean(text).replace("|", "\\|")
-    fence = "`"
-    while fence in shown:
-        fence += "`"
+    fence = fenced((shown,), "`")
     pad = " " if shown[:1] == "`" or shown[-1:] == "`" else ""
     return f"{fence}{pad}{shown}{pad}{fence}"
+
+
+def fenced(rows: Iterable[str], fence: str = "```") -> str:
+    """A fence that none of the rows closes."""
+    text = "\n".join(rows)
+    while fence in text:
+        fence += "`"
+    return fence

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from torchtune_sys.model.rule import Severity
 from torchtune_sys.render.layout import clean, cut
-from torchtune_sys.render.report import Report, findings, host_name, summary, unjudged
+from torchtune_sys.render.report import Report, can_train, findings, host_name, summary, unjudged
+from torchtune_sys.rules.can_train import Device
 
 OK, WARNING, CRITICAL, UNKNOWN = range(4)
 _NAMES = ("OK", "WARNING", "CRITICAL", "UNKNOWN")
@@ -16,6 +17,11 @@ def render(report: Report, *, strict: bool = False) -> str:
     said = "; ".join(result.rule.title for result in found if result.rule.severity is not Severity.ADVICE)
     if not said:
         said = f"{counts.passed} passed, {counts.unknown} unknown"
+    ability = can_train(report)
+    if ability.device is Device.NONE and not ability.by_finding:
+        said = f"cannot train: {ability.why}; {said}"
+    if report.unjudged_families:
+        said += f"; no check applies of {', '.join(report.unjudged_families)}"
     if counts.crashed:
         said += f"; {counts.crashed} crashed (a bug)"
     numbers = " ".join(
@@ -40,6 +46,6 @@ def exit_code(report: Report, *, strict: bool = False) -> int:
     counts = summary(report.results)
     if counts.findings["error"]:
         return CRITICAL
-    if counts.crashed or any(unjudged(result, strict=strict) for result in report.results):
+    if counts.crashed or report.unjudged_families or any(unjudged(result, strict=strict) for result in report.results):
         return UNKNOWN
     return WARNING if counts.findings["warning"] else OK

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from difflib import unified_diff
 
 from torchtune_sys.model.actions import Needs, Safety
-from torchtune_sys.model.plan import ByHand, Change, Command, File, Plan, Refusal, Step, Unit, Value
-from torchtune_sys.model.plan import Line as FileLine
-from torchtune_sys.render import layout, to_install
-from torchtune_sys.render.layout import Line, Style, clean, cut, line
+from torchtune_sys.model.plan import ByHand, Change, CommandStep, Plan, PlannedFile, Refusal, Step, Unit, Value
+from torchtune_sys.model.plan import FileLine as FileLine
+from torchtune_sys.model.steering import CONTROL, disarmed, escaped, no_command
+from torchtune_sys.render import layout
+from torchtune_sys.render.generate import to_install
+from torchtune_sys.render.layout import Line, Style, cut, line
 
 _HANG = 8
 _BY_HAND_SHOWN = 5
@@ -83,7 +86,7 @@ def step_text(step: Step) -> str:
             return f"{path}: {' | '.join(words.splitlines())}"
         case Unit(unit=unit, enabled=enabled):
             return f"systemctl {'enable' if enabled else 'disable'} --now {unit}"
-        case Command(argv=argv):
+        case CommandStep(argv=argv):
             return " ".join(argv)
 
 
@@ -104,33 +107,44 @@ def _by_hand(items: tuple[ByHand, ...], verbose: bool) -> Iterator[Line]:
 
 
 def diff(plan: Plan) -> str:
-    """What ``diff -u`` would say of the files."""
+    """What ``diff -u`` would say of the files; characters that a terminal would act upon are shown as escapes."""
     return "".join(_file_diff(file) for file in plan.files)
 
 
-def _file_diff(file: File) -> str:
-    before = (file.before or "").splitlines(keepends=True)
+def _file_diff(file: PlannedFile) -> str:
+    before, after = (_lines_of(text) for text in (file.before or "", file.content))
     source = f"a{file.path}" if file.before is not None else "/dev/null"
-    rows = unified_diff(before, file.content.splitlines(keepends=True), source, f"b{file.path}")
-    return "".join(row if row.endswith("\n") else row + "\n\\ No newline at end of file\n" for row in rows)
+    rows = unified_diff(before, after, source, f"b{file.path}", lineterm="\n")
+    return "".join(_shown(row) if row.endswith("\n") else f"{_shown(row)}\n\\ No newline at end of file\n" for row in rows)
+
+
+def _lines_of(text: str) -> list[str]:
+    """As diff counts them: only a line feed ends one."""
+    return [line for line in re.split(r"(?<=\n)", text) if line]
+
+
+def _shown(row: str) -> str:
+    return no_command(CONTROL.sub(lambda found: escaped(found[0]), disarmed(row)))
 
 
 def markdown(plan: Plan) -> str:
-    rows = [f"# Plan: {_cell(headline(plan))}", ""]
+    from torchtune_sys.render.markdown import cell, code
+
+    rows = [f"# Plan: {cell(headline(plan))}", ""]
     if plan.changes:
         rows += ["| change | now | then | risk | takes effect | asked by |", "|---|---|---|---|---|---|"]
         rows += [
-            f"| `{_cell(c.key)}` | {_cell(c.seen)} | {_cell(goal(c))} | {c.safety.value} | {_when(c)} | {', '.join(c.rules)} |"
+            f"| {code(c.key)} | {cell(c.seen)} | {cell(goal(c))} | {c.safety.value} | {_when(c)} | {', '.join(c.rules)} |"
             for c in plan.changes
         ]
         rows.append("")
-        rows += [f"- `{_cell(change.key)}`: {_cell(words)}" for change in plan.changes for words in change.later]
+        rows += [f"- {code(change.key)}: {cell(words)}" for change in plan.changes for words in change.later]
     if plan.refused:
         rows += ["", "## Refused", ""]
-        rows += [f"- `{_cell(item.key)}`: {_cell(item.reason)}. Instead: {_cell(item.way)}" for item in plan.refused]
+        rows += [f"- {code(item.key)}: {cell(item.reason)}. Instead: {cell(item.way)}" for item in plan.refused]
     if plan.by_hand:
         rows += ["", "## By hand", ""]
-        rows += [f"- {_cell(item.why)} ({item.rule}): {_cell('; '.join(item.texts))}" for item in plan.by_hand]
+        rows += [f"- {cell(item.why)} ({item.rule}): {cell('; '.join(item.texts))}" for item in plan.by_hand]
     if plan.install or plan.install_refused:
         rows += ["", "## To install", "", *to_install.markdown(plan)]
     return "\n".join(rows) + "\n"
@@ -138,7 +152,3 @@ def markdown(plan: Plan) -> str:
 
 def _when(change: Change) -> str:
     return "at once" if change.needs is Needs.NOTHING else f"after {change.needs.value}"
-
-
-def _cell(words: str) -> str:
-    return clean(words).replace("|", "\\|").replace("`", "'").replace("<", "&lt;")

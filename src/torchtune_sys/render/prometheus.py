@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from torchtune_sys.model.rule import Result, Verdict
 from torchtune_sys.render.layout import clean
-from torchtune_sys.render.report import Report, failing, summary
+from torchtune_sys.render.report import Report, can_train, failing, summary
 
 Sample = tuple[Mapping[str, str], float]
 
@@ -22,12 +22,17 @@ def render(report: Report) -> str:
         "crashed": counts.crashed,
     }
     rows = [
-        *_metric("info", "The version that checked, and what it looked at.", [(_info(report), 1)]),
-        *_metric("check_timestamp_seconds", "When the host was checked.", [({}, report.epoch_s)]),
-        *_metric("rules", "Rules by verdict.", [({"verdict": name}, number) for name, number in verdicts.items()]),
-        *_metric("findings", "Failed rules by severity.", [({"severity": n}, number) for n, number in counts.findings.items()]),
-        *_metric("rule_verdict", "1 for the verdict that each rule gave.", map(_verdict, report.results)),
-        *_metric("finding", "1 for each subject that failed a rule.", _subjects(report.results)),
+        *metric("info", "The version that checked, and what it looked at.", [(_info(report), 1)]),
+        *metric("check_timestamp_seconds", "When the host was checked.", [({}, report.epoch_s)]),
+        *metric(
+            "can_train",
+            "1 for what the host can train on: gpu, cpu, no or unknown.",
+            [({"on": can_train(report).device.value}, 1)],
+        ),
+        *metric("rules", "Rules by verdict.", [({"verdict": name}, number) for name, number in verdicts.items()]),
+        *metric("findings", "Failed rules by severity.", [({"severity": n}, number) for n, number in counts.findings.items()]),
+        *metric("rule_verdict", "1 for the verdict that each rule gave.", map(_verdict, report.results)),
+        *metric("finding", "1 for each subject that failed a rule.", _subjects(report.results)),
     ]
     return "\n".join(rows) + "\n"
 
@@ -51,7 +56,8 @@ def _rule(result: Result) -> dict[str, str]:
     return {"rule": result.rule.id, "family": result.rule.family, "severity": result.rule.severity.value}
 
 
-def _metric(name: str, text: str, samples: Iterable[Sample]) -> Iterator[str]:
+def metric(name: str, text: str, samples: Iterable[Sample]) -> Iterator[str]:
+    """The lines of one metric, with its help and type."""
     full = f"torchtune_sys_{name}"
     yield f"# HELP {full} {text}"
     yield f"# TYPE {full} gauge"

@@ -7,6 +7,7 @@ import msgspec
 from torchtune_sys.model.rule import Evidence, Result, Severity, Verdict
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, Why
+from torchtune_sys.rules.can_train import Ability, ability
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
@@ -20,6 +21,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     """The same moment in seconds since 1970."""
     proof: str = ""
     """What is to be said of the last smoke test that passed; "" where there was none."""
+    unjudged_families: tuple[str, ...] = ()
+    """Families that were to be judged by all means (``--strict``), and of which no rule applies here."""
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,6 +32,17 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     unknown: int
     na: int
     crashed: int
+
+
+def can_train(report: Report) -> Ability:
+    """What this host can train on, as the facts and the findings say."""
+    return ability(report.snapshot, report.results)
+
+
+def unexplained(report: Report) -> tuple[str, ...]:
+    """The lines in which a program of the report says that it failed, where no finding stands for a failure."""
+    grave = any(r.verdict is Verdict.FAIL and r.rule.severity is not Severity.ADVICE for r in report.results)
+    return () if grave else report.snapshot.failures
 
 
 def summary(results: tuple[Result, ...]) -> Summary:

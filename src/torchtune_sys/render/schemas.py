@@ -12,13 +12,15 @@ import msgspec
 
 from torchtune_sys.model import codec
 from torchtune_sys.model.cpuset import CpuSet
-from torchtune_sys.model.facts.session import Intent
+from torchtune_sys.model.facts.session import Workload
 from torchtune_sys.model.image import Image
-from torchtune_sys.model.install import Install
+from torchtune_sys.model.install import Installation
 from torchtune_sys.model.plan import Plan
+from torchtune_sys.model.preflight import Preflight
+from torchtune_sys.model.run import RunReport
 from torchtune_sys.model.smoke import SmokeReport
 from torchtune_sys.model.snapshot import FAMILIES, Snapshot
-from torchtune_sys.render.as_json import IMAGE, INSTALL, PLAN, SMOKE, SNAPSHOT
+from torchtune_sys.render.as_json import IMAGE, INSTALL, PLAN, PREFLIGHT, RUN, SMOKE, SNAPSHOT
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 DATA = os.path.join(os.path.dirname(os.path.abspath(__file__)), "data")
@@ -43,7 +45,7 @@ def snapshot_schema() -> str:
                 "tool": _TOOL,
                 "time": {"type": "string", "format": "date-time"},
                 "origin": {"type": "string"},
-                "intent": _of(Intent, parts),
+                "intent": _of(Workload, parts),
                 "facts": {"type": "object", "required": list(FAMILIES), "properties": facts},
             },
             "$defs": parts,
@@ -56,9 +58,16 @@ def plan_schema() -> str:
     return _of_one(PLAN, "plan", "What would be changed on one host, and what not.", "plan", Plan)
 
 
+def run_schema() -> str:
+    """The text of ``run.schema.json``."""
+    return _whole(RUN, "apply --format json, torchtune-sys undo", "What became of each setting.", RunReport)
+
+
 def install_schema() -> str:
     """The text of ``install.schema.json``: each kind of action by its ``type``."""
-    return _of_one(INSTALL, "generate install", "What to install on one host, and what cannot be had there.", "install", Install)
+    return _of_one(
+        INSTALL, "generate install", "What to install on one host, and what cannot be had there.", "install", Installation
+    )
 
 
 def image_schema() -> str:
@@ -85,18 +94,28 @@ def _of_one(schema: str, command: str, says: str, key: str, kind: type[msgspec.S
 
 def smoke_schema() -> str:
     """The text of ``smoke.schema.json``."""
+    return _whole(SMOKE, "smoke", "One run of the training smoke test.", SmokeReport)
+
+
+def preflight_schema() -> str:
+    """The text of ``preflight.schema.json``."""
+    return _whole(PREFLIGHT, "preflight", "Whether a job may start on one node, or on several.", Preflight)
+
+
+def _whole(schema: str, command: str, says: str, kind: type[msgspec.Struct]) -> str:
+    """A document that is one value, with the name of its schema beside its keys."""
     parts: dict[str, Any] = {}
-    _of(SmokeReport, parts)
-    root = parts.pop(SmokeReport.__name__)
+    _of(kind, parts)
+    root = parts.pop(kind.__name__)
     return codec.dumps(
         {
             "$schema": DIALECT,
-            "$id": SMOKE,
-            "title": "torchtune-sys smoke --format json",
-            "description": "One run of the training smoke test. Keys may be added; none changes its meaning.",
+            "$id": schema,
+            "title": f"torchtune-sys {command} --format json",
+            "description": f"{says} Keys may be added; none changes its meaning.",
             **root,
             "required": ["schema", *root["required"]],
-            "properties": {"schema": {"const": SMOKE}, **root["properties"]},
+            "properties": {"schema": {"const": schema}, **root["properties"]},
             "$defs": parts,
         }
     )
@@ -135,7 +154,7 @@ def _of(kind: Any, parts: dict[str, Any]) -> dict[str, Any]:
 
 def _struct(kind: type[msgspec.Struct], parts: dict[str, Any]) -> dict[str, Any]:
     # What is installed has commands and files of its own, beside those of a change.
-    name = f"Install{kind.__name__.removeprefix('Install')}" if kind.__module__ == Install.__module__ else kind.__name__
+    name = f"Install{kind.__name__.removeprefix('Install')}" if kind.__module__ == Installation.__module__ else kind.__name__
     if name not in parts:
         parts[name] = {}  # for types that hold themselves
         fields, config = msgspec.structs.fields(kind), kind.__struct_config__

@@ -55,7 +55,8 @@ def about(report: SmokeReport) -> str:
     gpus = f" on {len(team.gpus)} GPU{'s' if len(team.gpus) > 1 else ''}" if team.gpus else ""
     torch = f"torch {team.torch}" if team.torch else "torch said nothing"
     ranks = f"{team.ranks} rank{'s' if team.ranks != 1 else ''}{gpus}"
-    return ", ".join(filter(None, (torch, ranks, team.backend, f"level {team.level}", team.python)))
+    judged_as = f"judged as user {team.user}" if team.user else ""
+    return ", ".join(filter(None, (torch, ranks, team.backend, f"level {team.level}", team.python, judged_as)))
 
 
 def _stage(stage: StageResult, verbose: bool) -> Iterator[Line]:

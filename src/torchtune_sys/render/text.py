@@ -12,7 +12,19 @@ from torchtune_sys.model.rule import Evidence, Result, Severity, Verdict
 from torchtune_sys.model.values import Missing, Why
 from torchtune_sys.render import head, layout
 from torchtune_sys.render.layout import Line, Style, cut, line
-from torchtune_sys.render.report import Report, Summary, failing, findings, host_name, reasons, summary, told
+from torchtune_sys.render.report import (
+    Report,
+    Summary,
+    can_train,
+    failing,
+    findings,
+    host_name,
+    reasons,
+    summary,
+    told,
+    unexplained,
+)
+from torchtune_sys.rules.can_train import Device, skipped_without_torch
 
 _SHOWN = {Severity.ERROR: 8, Severity.WARNING: 6, Severity.ADVICE: 4}
 """Findings of a severity that one screen has room for."""
@@ -31,6 +43,7 @@ def render(report: Report, style: Style, *, verbose: bool = False, quiet: bool =
             lines.append(line(report.snapshot.origin, label=("From", "bold"), hang=_HANG))
         lines.extend(head.head(report.snapshot))
     lines.extend(_findings(report.results, verbose))
+    lines.extend(_unexplained(unexplained(report)))
     lines.extend(_crashes(report.results))
     if not quiet:
         lines.extend(_unknowns(report.results, verbose))
@@ -44,17 +57,39 @@ def headline(report: Report, counts: Summary) -> Line:
     """Host, what was found, and what it means for training."""
     name = host_name(report.snapshot)
     worst = next(iter(findings(report.results)), None)
-    style = (
-        worst.rule.severity.value
-        if worst
-        else ("good" if counts.passed >= counts.unknown and counts.passed and not counts.crashed else "warning")
-    )
+    mostly_passed = counts.passed >= counts.unknown and counts.passed and not counts.crashed
+    good = mostly_passed and can_train(report).device is not Device.NONE
+    style = worst.rule.severity.value if worst else ("good" if good else "warning")
     proof = f"; {report.proof}" if report.proof else ""
-    return line((f"{name}: {verdict(report.results, counts)}{proof}", style))
+    return line((f"{name}: {verdict(report, counts)}{proof}", style))
 
 
-def verdict(results: tuple[Result, ...], counts: Summary) -> str:
-    """The verdict in one sentence."""
+def verdict(report: Report, counts: Summary) -> str:
+    """What the host can train on, and what was found, in one sentence."""
+    return "; ".join(filter(None, (_ability(report, counts), _found(report.results, counts, explained=not unexplained(report)))))
+
+
+def _ability(report: Report, counts: Summary) -> str:
+    """Where an error is found, that one says what training can expect; a missing torch is told all the same."""
+    found = can_train(report)
+    if unexplained(report):
+        return f"a program failed, and no check explains it: {cut(unexplained(report)[0], 200)}"
+    match found.device:
+        case Device.NONE if not found.by_finding:
+            skipped = skipped_without_torch(report.results)
+            more = f"; {_count(skipped, 'check')} skipped" if skipped else ""
+            return f"cannot train: {found.why} (point --python at yours{more})"
+        case Device.GPU if not counts.findings["error"]:
+            return f"trains on {_count(found.gpus, 'GPU')}"
+        case Device.CPU if not counts.findings["error"]:
+            return "trains on the CPU only" + (f" ({found.why})" if found.why else "")
+        case Device.UNKNOWN if found.missing is not None and found.missing.why is not Why.NOT_RECORDED:
+            return f"whether it can train is unknown ({cut(found.why, 80)})"
+        case _:
+            return ""
+
+
+def _found(results: tuple[Result, ...], counts: Summary, *, explained: bool) -> str:
     found = ", ".join(_count(number, level) for level, number in counts.findings.items() if number)
     crashed = f"; {_count(counts.crashed, 'check')} crashed" if counts.crashed else ""
     errors = [result for result in findings(results) if result.rule.severity is Severity.ERROR]
@@ -68,6 +103,8 @@ def verdict(results: tuple[Result, ...], counts: Summary) -> str:
     advice = f", {found}" if found else ""
     if not (counts.passed or counts.unknown or found):
         return f"nothing to judge: no check applies{crashed}"
+    if not explained:
+        return f"{known}{unknown}{advice}{crashed}"
     if not (counts.passed or counts.crashed or found):
         return f"nothing could be judged: what {_count(counts.unknown, 'check')} would need was not seen"
     if counts.unknown > counts.passed and not _given_little(results):
@@ -157,6 +194,19 @@ def subjects(names: list[str]) -> str:
         plain = digits and len(digits) < 7 and digits == str(int(digits)) and (stem[-1:].isalpha() or stem[-1:] in " _#")
         kinds.setdefault(stem if plain else name, []).extend([int(digits)] if plain else [])
     return ", ".join(stem + (str(CpuSet(numbers)) if numbers else "") for stem, numbers in kinds.items())
+
+
+def _unexplained(errors: tuple[str, ...]) -> Iterator[Line]:
+    if errors:
+        yield line()
+    for error in errors:
+        yield line(cut(error, 300), label=("said by a program:", "warning"), indent=2)
+    if errors:
+        yield line(
+            "torchtune-sys check --live and torchtune-sys smoke on that host, or the whole report",
+            label=("to find out: ", "good"),
+            indent=2,
+        )
 
 
 def _crashes(results: tuple[Result, ...]) -> Iterator[Line]:

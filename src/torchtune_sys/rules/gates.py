@@ -5,9 +5,11 @@ from __future__ import annotations
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.gpu import Gpu
 from torchtune_sys.model.facts.python import LiveTorch, Torch
+from torchtune_sys.model.launchers import JOB_VARIABLES
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, Unknown, Why, absent, known, need
 
+NO_TORCH = "no torch in the judged interpreter"
 _LOOK_FAILED = (Why.TIMEOUT, Why.FAILED, Why.UNPARSED, Why.CRASHED)
 
 
@@ -42,7 +44,7 @@ def torch_build(s: Snapshot) -> Torch:
     """The installed torch; NotApplicable where there is none."""
     found = need(s.python).torch
     if absent(found):
-        raise NotApplicable("no torch in the judged interpreter")
+        raise NotApplicable(NO_TORCH)
     return need(found)
 
 
@@ -81,9 +83,9 @@ def gpu_count(s: Snapshot) -> int:
 
 
 def ranks_here(s: Snapshot) -> int:
-    """Training processes on this host: what was asked about, else one per GPU that is seen, else one."""
-    if s.intent.ranks:
-        return s.intent.ranks
+    """Return the number of training processes on this host: what was asked about, else one per GPU that is seen, else one."""
+    if s.intent.ranks is not None:
+        return max(s.intent.ranks, 1)
     try:
         return max(gpu_count(s), 1)
     except Unknown:
@@ -121,10 +123,7 @@ def not_in_container(s: Snapshot) -> None:
         raise NotApplicable(f"inside a container ({s.system.container}), where the host's configuration cannot be seen")
 
 
-_JOBS = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "FLUX_JOB_ID", "_CONDOR_SLOT")
-
-
 def scheduled(s: Snapshot) -> bool:
     """Whether a batch system started the session: its device cgroup may hide the GPUs that it did not grant, from NVML too."""
     env = known(s.session.env, {}) if not isinstance(s.session, Missing) else {}
-    return any(name in env for name in _JOBS)
+    return any(name in env for name in JOB_VARIABLES)

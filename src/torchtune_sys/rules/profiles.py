@@ -98,7 +98,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     params: Overrides = {}
 
 
-class Choice(msgspec.Struct, frozen=True, kw_only=True):
+class RuleSelection(msgspec.Struct, frozen=True, kw_only=True):
     """The rules to judge by, and the parameters that differ from their defaults."""
 
     rules: tuple[Rule, ...]
@@ -112,7 +112,7 @@ FAIL_ON = ("error", "warning", "advice", "never")
 
 def choose(
     rules: Sequence[Rule], config: Config, *, profile: str = "", select: Iterable[str] = (), ignore: Iterable[str] = ()
-) -> Choice:
+) -> RuleSelection:
     """The rules and parameters that hold. Raises UnknownName.
 
     What is said on the command line replaces the file's ``select`` and adds to its ``ignore``. A rule that is selected by its
@@ -132,7 +132,14 @@ def choose(
     params: Overrides = {rule_id: dict(values) for rule_id, values in kind.params.items() if rule_id in known}
     for rule_id, values in config.params.items():
         params[rule_id] = {**params.get(rule_id, {}), **values}
-    return Choice(rules=chosen, overrides=params)
+    return RuleSelection(rules=chosen, overrides=params)
+
+
+def families_asked(rules: Sequence[Rule], config: Config, select: Iterable[str] = ()) -> tuple[str, ...]:
+    """The families that are selected by name; torch's where nothing is selected, since without it nothing of training was judged."""
+    asked = _items(select) or config.select
+    families = {rule.family for rule in rules}
+    return tuple(name for name in asked if name in families) if asked else ("torch",)
 
 
 def profile_of(name: str) -> Profile:
@@ -188,11 +195,12 @@ def parse_config(text: str, name: str, rules: Sequence[Rule]) -> Config:
         raise BadConfig(f"{name}: fail-on is not {fail_on!r}", f"one of {', '.join(FAIL_ON)}")
     select, ignore = (_names(found.get(key, []), key, name) for key in ("select", "ignore"))
     matching(rules, (*select, *ignore))
-    disabled, params = _rule_tables(found.get("rules", {}), name, rules)
+    disabled, params = rule_tables(found.get("rules", {}), name, rules)
     return Config(profile=profile, select=select, ignore=ignore, fail_on=str(fail_on), disabled=disabled, params=params)
 
 
-def _rule_tables(tables: object, name: str, rules: Sequence[Rule]) -> tuple[tuple[str, ...], Overrides]:
+def rule_tables(tables: object, name: str, rules: Sequence[Rule]) -> tuple[tuple[str, ...], Overrides]:
+    """The rules that are disabled below ``[rules]``, and the parameters that are set there. Raises BadConfig or UnknownName."""
     if not isinstance(tables, dict):
         raise BadConfig(f"{name}: rules is a table of rules", "[rules.some-rule-id]")
     disabled: list[str] = []

@@ -1,4 +1,4 @@
-"""Runs the smoke test: writes the worker's script, starts the ranks, watches them, and starts new ones for what is left when a stage
+"""Runs the smoke test: hands the worker's script over, starts the ranks, watches them, and starts new ones for what is left when a stage
 ended the old ones. torch is never imported here."""
 
 from __future__ import annotations
@@ -11,42 +11,27 @@ import msgspec
 
 from torchtune_sys.errors import UserError
 from torchtune_sys.host import scratch
-from torchtune_sys.host.gang import Gang
+from torchtune_sys.host.account import Account
+from torchtune_sys.host.rank_processes import RankProcesses
+from torchtune_sys.model.launchers import JOB_VARIABLES, VARIABLES
 from torchtune_sys.model.rule import Verdict
 from torchtune_sys.model.smoke import Figure, RankEnd, StageResult, Team
-from torchtune_sys.smoke import blame
+from torchtune_sys.smoke import attribution
 from torchtune_sys.smoke.merge import merged
-from torchtune_sys.smoke.places import innermost
-from torchtune_sys.smoke.script import source
-from torchtune_sys.smoke.watch import Trouble, Watch
+from torchtune_sys.smoke.script import SCRIPT, source
+from torchtune_sys.smoke.stack_traces import innermost
+from torchtune_sys.smoke.watch import RunFailure, Watch
 from torchtune_sys.smoke.worker.channel import SOCKET_VARIABLE
 from torchtune_sys.smoke.worker.killed import memory_kills
 
 _GANGS = 6
 """After so many that ended early the rest is left unknown."""
-_JOB_VARIABLES = frozenset(
-    [
-        "RANK",
-        "WORLD_SIZE",
-        "LOCAL_RANK",
-        "LOCAL_WORLD_SIZE",
-        "GROUP_RANK",
-        "ROLE_RANK",
-        "ROLE_WORLD_SIZE",
-        "MASTER_ADDR",
-        "MASTER_PORT",
-        "SLURM_PROCID",
-        "SLURM_LOCALID",
-        "OMPI_COMM_WORLD_RANK",
-        "OMPI_COMM_WORLD_LOCAL_RANK",
-        "OMPI_COMM_WORLD_SIZE",
-    ]
-)
+_JOB_VARIABLES = (VARIABLES - {*JOB_VARIABLES}) | {"ROLE_RANK", "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}
 """What an outer job set for its own ranks; ours get their own. What begins with PET_ are options of torch's launcher
 (torch/distributed/argparse_util.py), which Kubeflow sets for its nodes."""
 
 
-class Asked(msgspec.Struct, frozen=True, kw_only=True):
+class SmokeOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What to run."""
 
     python: str
@@ -63,16 +48,19 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     """Where checkpoints go; "" for the directory of temporary files."""
     master_port: int = 0
     timeout_s: float = 600.0
+    user: Account | None = None
+    """Who the ranks run as; None is who we are."""
     expected: Mapping[str, Mapping[str, float]] = {}
     """Plausible rates, by stage and figure."""
 
 
-class Run(msgspec.Struct, kw_only=True):
+class SmokeRun(msgspec.Struct, kw_only=True):
     """What all gangs share, and what they found together."""
 
-    asked: Asked
+    asked: SmokeOptions
     env: dict[str, str]
-    script: str
+    script: int
+    """The descriptor of the worker's script: nobody can put another file in its place."""
     folder: str
     """Where the ranks write."""
     until_s: float
@@ -86,10 +74,11 @@ class Run(msgspec.Struct, kw_only=True):
     about: dict[str, dict[str, object]] = {}
     output: str = ""
 
-    def gang(self, stages: list[str]) -> Trouble | None:
+    def gang(self, stages: list[str]) -> RunFailure | None:
         """One start of all ranks, for the stages that are left (all of the level where none is named)."""
         oom_before = memory_kills()
-        with Gang(_argv(self, stages), self.env, os.path.dirname(self.script), SOCKET_VARIABLE) as gang:
+        user = self.asked.user
+        with RankProcesses(_argv(self, stages), self.env, self.folder, SOCKET_VARIABLE, (self.script,), user) as gang:
             watch = Watch(gang, self.asked.ranks, self.until_s, self.told)
             trouble = watch.run()
             crash = "".join(gang.crash_reports(trouble.pids or gang.pids).values()) if trouble is not None else ""
@@ -101,7 +90,7 @@ class Run(msgspec.Struct, kw_only=True):
             _blame(self, trouble, gang.output, crash, memory_kills() > oom_before)
         return trouble
 
-    def _learn(self, watch: Watch, trouble: Trouble | None) -> None:
+    def _learn(self, watch: Watch, trouble: RunFailure | None) -> None:
         self.plan = self.plan or list(watch.plan or watch.ends) or ["import"]
         self.about.update(watch.about)
         self.places.update(watch.places)
@@ -119,22 +108,19 @@ class Run(msgspec.Struct, kw_only=True):
 
 
 def smoke(
-    asked: Asked, env: Mapping[str, str], found: Collection[str], told: Callable[[str, int, int], None]
+    asked: SmokeOptions, env: Mapping[str, str], found: Collection[str], told: Callable[[str, int, int], None]
 ) -> tuple[Team, tuple[StageResult, ...], str]:
     """Run the test. ``found``: the causes that the rules name on this host; ``told(stage, rank, ranks)`` shows progress.
 
     Returns who ran, the stages in their order, and the end of what was printed where something failed. Raises UserError
-    (CannotWrite) where not even the script can be written.
+    (CannotWrite) where there is no place for temporary files.
     """
     if not os.path.exists("/proc/self/stat"):
         raise UserError("/proc is not mounted: neither torch nor its DataLoader goes without", "mount -t proc proc /proc")
     until_s = time.monotonic() + asked.timeout_s
-    # Not beside the checkpoints: where these find no room, the script must say so.
-    with scratch.directory("", "/dev/shm") as home, scratch.directory(asked.scratch, home) as folder:
-        script = os.path.join(home, "smoke.py")
-        scratch.write(script, source())
+    with scratch.directory(asked.scratch, asked.user) as folder, scratch.nameless(SCRIPT, source()) as script:
         own, left = _environment(env, asked), list(asked.stages)
-        run = Run(asked=asked, env=own, script=script, folder=folder, until_s=until_s, found=found, told=told)
+        run = SmokeRun(asked=asked, env=own, script=script, folder=folder, until_s=until_s, found=found, told=told)
         for _ in range(_GANGS):
             trouble = run.gang(left)
             before, left = left, [stage for stage in run.plan if stage not in run.ends]
@@ -148,23 +134,23 @@ def smoke(
     return _team(run), stages, run.output if failed else ""
 
 
-def _complete(ends: Mapping[int, RankEnd], watch: Watch, trouble: Trouble | None) -> bool:
+def _complete(ends: Mapping[int, RankEnd], watch: Watch, trouble: RunFailure | None) -> bool:
     """Whether all ranks that take part are through a stage: else the next gang does it again."""
     if trouble is None or -1 in ends or any(end.verdict is Verdict.FAIL for end in ends.values()):
         return True
     return len(ends) >= len(watch.ranks)
 
 
-def _blame(run: Run, trouble: Trouble, output: str, crash: str, oom: bool) -> None:
+def _blame(run: SmokeRun, trouble: RunFailure, output: str, crash: str, oom: bool) -> None:
     """The stage that ended the gang fails, with the cause; what single ranks said of it by themselves goes first."""
     ends = run.ends.setdefault(trouble.stage, {})
     run.places[trouble.stage] = trouble.places or run.places.get(trouble.stage, ())
     if trouble.kind == "died":
-        for rank in [rank for rank, end in ends.items() if rank not in trouble.ranks and blame.is_consequence(end)]:
+        for rank in [rank for rank, end in ends.items() if rank not in trouble.ranks and attribution.is_consequence(end)]:
             del ends[rank]
     if any(end.verdict is Verdict.FAIL for end in ends.values()):
         return
-    blamed = blame.of_trouble(trouble, output, crash, oom, run.found)
+    blamed = attribution.of_trouble(trouble, output, crash, oom, run.found)
     verdict = Verdict.UNKNOWN if trouble.kind == "out-of-time" else Verdict.FAIL
     for rank in trouble.ranks or (-1,):
         ends[rank] = RankEnd(
@@ -178,9 +164,19 @@ def _blame(run: Run, trouble: Trouble, output: str, crash: str, oom: bool) -> No
         )
 
 
-def _argv(run: Run, stages: list[str]) -> tuple[str, ...]:
+def _argv(run: SmokeRun, stages: list[str]) -> tuple[str, ...]:
     asked = run.asked
-    words = [asked.python, run.script, "--launch", "--level", asked.level, "--device", asked.device, "--scratch", run.folder]
+    words = [
+        asked.python,
+        f"/proc/self/fd/{run.script}",
+        "--launch",
+        "--level",
+        asked.level,
+        "--device",
+        asked.device,
+        "--scratch",
+        run.folder,
+    ]
     words += ["--nproc-per-node", str(asked.ranks), "--world", str(asked.ranks)]
     words += ["--stages", ",".join(stages)] if stages else []
     words += ["--backend", asked.backend] if asked.backend else []
@@ -188,13 +184,13 @@ def _argv(run: Run, stages: list[str]) -> tuple[str, ...]:
     return (*words, "--expect", msgspec.json.encode(asked.expected).decode())
 
 
-def _environment(env: Mapping[str, str], asked: Asked) -> dict[str, str]:
+def _environment(env: Mapping[str, str], asked: SmokeOptions) -> dict[str, str]:
     kept = {name: value for name, value in env.items() if name not in _JOB_VARIABLES and not name.startswith("PET_")}
     kept.setdefault("OMP_NUM_THREADS", str(max(1, asked.cpus // asked.ranks)))
     return kept
 
 
-def _team(run: Run) -> Team:
+def _team(run: SmokeRun) -> Team:
     asked = run.asked
     abouts = [run.about[rank] for rank in sorted(run.about, key=int)]
     first = abouts[0] if abouts else {}
@@ -207,4 +203,5 @@ def _team(run: Run) -> Team:
         device=str(first.get("kind", "cuda" if asked.device == "cuda" or (asked.device == "auto" and asked.gpus) else "cpu")),
         gpus=tuple(gpus),
         level=asked.level,
+        user="" if asked.user is None else asked.user.name,
     )

@@ -6,17 +6,17 @@ from collections.abc import Collection, Mapping
 
 from torchtune_sys.model.rule import Verdict
 from torchtune_sys.model.smoke import LOW_IS_GOOD, Figure, RankEnd, StageResult
-from torchtune_sys.smoke import blame
+from torchtune_sys.smoke import attribution
 
 _WORST = (Verdict.FAIL, Verdict.CRASHED, Verdict.UNKNOWN, Verdict.PASS, Verdict.NA)
 
 
 def merged(stage: str, ends: Mapping[int, RankEnd], figures: Mapping[int, list[Figure]], found: Collection[str]) -> StageResult:
     """One stage: the worst verdict, from the lowest rank that has it."""
-    told = [blame.of_end(ends[rank], stage, found) for rank in sorted(ends)]
+    told = [attribution.of_end(ends[rank], stage, found) for rank in sorted(ends)]
     verdict = worst([end.verdict for end in told])
     alike = [end for end in told if end.verdict is verdict]
-    telling = [end for end in alike if not blame.is_consequence(end)] or alike
+    telling = [end for end in alike if not attribution.is_consequence(end)] or alike
     first = next((end for end in telling if end.cause), telling[0])
     return StageResult(
         stage=stage,

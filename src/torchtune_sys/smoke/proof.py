@@ -8,7 +8,7 @@ from statistics import median
 
 import msgspec
 
-from torchtune_sys.model.facts.limits import Limit
+from torchtune_sys.model.facts.limits import SessionLimit
 from torchtune_sys.model.rule import Verdict
 from torchtune_sys.model.smoke import LOW_IS_GOOD, Comparison, SmokeReport
 from torchtune_sys.model.snapshot import Snapshot
@@ -71,7 +71,7 @@ def fingerprint(seen: Snapshot) -> dict[str, str]:
     if not isinstance(seen.limits, Missing):
         for name in ("nofile", "memlock"):
             limit = seen.limits.limits.get(name)
-            if isinstance(limit, Limit):
+            if isinstance(limit, SessionLimit):
                 found[name] = "unlimited" if limit.soft is None else str(limit.soft)
     return {name: str(value) for name, value in found.items() if not isinstance(value, Missing)}
 

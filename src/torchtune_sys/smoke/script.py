@@ -9,38 +9,45 @@ from importlib.resources import files
 from torchtune_sys import __version__
 
 ORDER = (
+    "trust",
     "channel",
     "killed",
-    "first",
-    "here",
+    "starting",
+    "launching",
+    "import_torch",
+    "context",
     "identity",
     "arithmetic",
     "models",
     "training",
-    "scaling",
+    "grad_scaler",
     "precision",
     "loading",
-    "resuming",
+    "checkpoint",
     "compiled",
     "agreement",
     "interfaces",
-    "processes",
+    "rendezvous_store",
+    "rendezvous",
     "collectives",
     "integers",
-    "parallel",
+    "ddp",
     "sampling",
-    "together",
-    "mixed",
-    "sharded",
-    "sharing",
-    "promised",
+    "sync",
+    "ddp_amp",
+    "fsdp",
+    "shared_gpu",
+    "container",
     "table",
     "summary",
-    "starting",
     "main",
 )
 """Each after those it imports from."""
 _PACKAGE = "torchtune_sys.smoke.worker"
+_ELSEWHERE = {"trust": "torchtune_sys.host"}
+"""Packages of the modules that the tool itself uses, too."""
+SCRIPT = "torchtune-sys/smoke.py"
+"""What the driver calls it. Python looks for modules beside a script: in this folder, which there is not."""
 MARK = '#!/usr/bin/env python3\n"""The training smoke test of torchtune-sys'
 """How the script begins, whatever the version."""
 _HEAD = (
@@ -65,7 +72,7 @@ def source() -> str:
     owners: dict[str, str] = {}
     parts = [_HEAD.format(version=__version__)]
     for module in ORDER:
-        text = (files(_PACKAGE) / f"{module}.py").read_text(encoding="utf-8")
+        text = (files(_ELSEWHERE.get(module, _PACKAGE)) / f"{module}.py").read_text(encoding="utf-8")
         tree = ast.parse(text)
         for name in _defined(tree):
             if owners.setdefault(name, module) != module:
@@ -89,7 +96,7 @@ def _without_own_imports(text: str, tree: ast.Module) -> str:
     docstring becomes a comment by itself: a string that nobody reads."""
     lines = text.splitlines(keepends=True)
     for node in tree.body:
-        if isinstance(node, ast.ImportFrom) and (node.module == "__future__" or (node.module or "").startswith(_PACKAGE)):
+        if isinstance(node, ast.ImportFrom) and (node.module == "__future__" or (node.module or "").startswith("torchtune_sys.")):
             for number in range(node.lineno - 1, node.end_lineno or node.lineno):
                 lines[number] = ""
     return "".join(lines).strip("\n") + "\n"

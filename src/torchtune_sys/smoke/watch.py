@@ -8,10 +8,10 @@ from typing import Any
 
 import msgspec
 
-from torchtune_sys.host.gang import Ended, Gang, Gone, Told
+from torchtune_sys.host.rank_processes import Disconnected, Exited, Message, RankProcesses
 from torchtune_sys.model.rule import Verdict
 from torchtune_sys.model.smoke import Figure, RankEnd
-from torchtune_sys.smoke.places import place, waits_for_others
+from torchtune_sys.smoke.stack_traces import place, waits_for_others
 
 TICK_S = 0.25
 _MEETING_DEADLINE_S = 180.0
@@ -23,7 +23,7 @@ _STOPPED_S = 3.0
 _PARTING_S = 20.0
 """What the ranks may take to leave each other once all stages are through."""
 _LAST_WORDS_S = 3.0
-"""What the launcher may take to say how a rank ended: it looks every 0.1 to 5 s and then ends the others."""
+"""What the launcher may take to say how a rank ended."""
 
 
 class Rank:
@@ -41,7 +41,7 @@ class Rank:
         self.stopped_since_s: float | None = None
 
 
-class Trouble(msgspec.Struct, frozen=True, kw_only=True):
+class RunFailure(msgspec.Struct, frozen=True, kw_only=True):
     """Why the gang had to be ended before it was through."""
 
     kind: str
@@ -52,14 +52,14 @@ class Trouble(msgspec.Struct, frozen=True, kw_only=True):
     pids: tuple[int, ...] = ()
     seconds: float = 0.0
     """How long the ranks had been running, where one died."""
-    rc: int | None = None
-    """The launcher's exit status then; None if it was still there."""
+    status: int | None = None
+    """The exit status of the rank that died, as subprocess gives it; None if its launcher did not say."""
 
 
 class Watch:
     """Collects what the ranks of one gang tell, and notices when one does not go on."""
 
-    def __init__(self, gang: Gang, wanted: int, until_s: float, told: Callable[[str, int, int], None]) -> None:
+    def __init__(self, gang: RankProcesses, wanted: int, until_s: float, told: Callable[[str, int, int], None]) -> None:
         """``until_s``: time.monotonic() at which there is no time left; ``told(stage, rank, ranks)`` shows progress."""
         self.gang = gang
         self.ranks: dict[int, Rank] = {}
@@ -76,20 +76,22 @@ class Watch:
         self._gone_since_s: float | None = None
         self._all_through_since_s: float | None = None
         self._first_gone: Rank | None = None
+        self._statuses: dict[int, int] = {}
+        """Exit statuses of ranks, by process, as their launcher told them."""
 
-    def run(self) -> Trouble | None:
+    def run(self) -> RunFailure | None:
         """Until the ranks are through, or one is in trouble."""
         if self.gang.failure is not None:
-            return Trouble(kind="not-started", stage="import")
+            return RunFailure(kind="not-started", stage="import")
         while True:
             for event in self.gang.wait(TICK_S):
-                if isinstance(event, Told):
+                if isinstance(event, Message):
                     self._hear(event)
                     self._ask_whom_it_waited_for(event.fields)
-                elif isinstance(event, Gone):
+                elif isinstance(event, Disconnected):
                     self._lost(event.pid)
-                elif isinstance(event, Ended):
-                    return self._over(event.rc)
+                elif isinstance(event, Exited):
+                    return self._over()
             if self._parted(time.monotonic()):
                 return None
             found = self._judge(time.monotonic())
@@ -103,11 +105,14 @@ class Watch:
         self._all_through_since_s = self._all_through_since_s or now_s
         return now_s - self._all_through_since_s > _PARTING_S
 
-    def _hear(self, event: Told) -> None:
+    def _hear(self, event: Message) -> None:
         fields, kind = event.fields, event.fields.get("event")
         if kind == "hello":
             if fields.get("role") == "rank":
                 self.ranks[event.pid] = Rank(event.pid, fields)
+            return
+        if kind == "exited":
+            self._statuses[int(fields.get("pid", 0))] = int(fields.get("status", 0))
             return
         rank = self.ranks.get(event.pid)
         if kind == "end" and fields.get("verdict") == "fail" and rank is None:  # the launcher itself cannot go on
@@ -129,6 +134,8 @@ class Watch:
             self.about[str(rank.rank)] = fields
         elif kind == "bye":
             rank.through = True
+            if rank is self._first_gone:  # it was gone before its last word was read
+                self._first_gone = None
 
     def _ask_whom_it_waited_for(self, fields: dict[str, Any]) -> None:
         """Soon the others notice that this rank is gone, and leave where they are too."""
@@ -148,27 +155,29 @@ class Watch:
         self.ends.setdefault(str(fields.get("stage")), {})[rank] = end
 
     def _lost(self, pid: int) -> None:
-        """Only the first is remembered: its launcher ends the others."""
+        """Only the first is remembered: the others miss it."""
         rank = self.ranks.get(pid)
         if rank is not None and not rank.through and self._first_gone is None:
             self._gone_since_s = time.monotonic()
             self._first_gone = rank
 
-    def _over(self, rc: int) -> Trouble | None:
+    def _over(self) -> RunFailure | None:
         """The launcher ended: well if every rank had said good-bye."""
         for stage, ends in self.ends.items():
             if -1 in ends:
-                return Trouble(kind="not-started", stage=stage)
+                return RunFailure(kind="not-started", stage=stage)
         if self._first_gone is not None:
-            return self._died(self._first_gone, rc)
+            return self._died(self._first_gone)
         if len(self.ranks) < self._wanted or not all(rank.through for rank in self.ranks.values()):
-            return Trouble(kind="not-started", stage=self._stage_of(list(self.ranks.values())) or "import")
+            return RunFailure(kind="not-started", stage=self._stage_of(list(self.ranks.values())) or "import")
         return None
 
-    def _died(self, dead: Rank, rc: int | None = None) -> Trouble:
+    def _died(self, dead: Rank) -> RunFailure:
         seconds = time.monotonic() - self._started_s
         stage = self._stage_of([dead]) or "import"
-        return Trouble(kind="died", stage=stage, ranks=(dead.rank,), pids=(dead.pid,), seconds=seconds, rc=rc)
+        return RunFailure(
+            kind="died", stage=stage, ranks=(dead.rank,), pids=(dead.pid,), seconds=seconds, status=self._statuses.get(dead.pid)
+        )
 
     def _stage_of(self, ranks: Sequence[Rank]) -> str:
         """The earliest stage that one of them is in."""
@@ -178,10 +187,11 @@ class Watch:
     def _index(self, stage: str) -> int:
         return self.plan.index(stage) if stage in self.plan else -1
 
-    def _judge(self, now_s: float) -> Trouble | None:
+    def _judge(self, now_s: float) -> RunFailure | None:
         """Whether somebody does not go on."""
         if self._first_gone is not None and self._gone_since_s is not None:
-            return self._died(self._first_gone) if now_s - self._gone_since_s > _LAST_WORDS_S else None
+            patience_s = TICK_S if self._first_gone.pid in self._statuses else _LAST_WORDS_S
+            return self._died(self._first_gone) if now_s - self._gone_since_s > patience_s else None
         alive = [rank for rank in self.ranks.values() if not rank.through]
         for rank in alive:
             state = self.gang.state(rank.pid)
@@ -199,7 +209,7 @@ class Watch:
             return self._hung("hung", alive)
         return self._late(alive, now_s)
 
-    def _late(self, alive: list[Rank], now_s: float) -> Trouble | None:
+    def _late(self, alive: list[Rank], now_s: float) -> RunFailure | None:
         """The others wait for those in the earliest stage; its time counts from when the last of them began it."""
         if not alive:
             return None
@@ -209,7 +219,7 @@ class Watch:
             return self._hung("hung", alive)
         return None
 
-    def _hung(self, kind: str, alive: list[Rank]) -> Trouble:
+    def _hung(self, kind: str, alive: list[Rank]) -> RunFailure:
         states = {rank.pid: self.gang.state(rank.pid) for rank in alive}
         stacks = self.gang.stacks(rank.pid for rank in alive)
         stopped = [rank for rank in alive if states[rank.pid] in ("T", "t")]
@@ -221,7 +231,7 @@ class Watch:
         if kind == "hung":
             kind = "stopped" if stopped else "blocked" if blocked else "hung"
         alike = kind == "hung" and len(guilty) == len(alive)
-        return Trouble(
+        return RunFailure(
             kind=kind,
             stage=self._stage_of(guilty) or "import",
             ranks=() if alike else tuple(sorted(rank.rank for rank in guilty)),

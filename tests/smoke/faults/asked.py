@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
+from conftest import TIER
 from smoke.faults.bench import NotHere, Outcome, torch_python
 from smoke.faults.row import Fault
 from smoke.faults.table import FAULTS
@@ -15,8 +15,7 @@ from smoke.faults.trial import expected, tried
 
 
 def _repeats() -> set[str]:
-    """Faults that end at the stage and with the cause of one before them, and that no single stage answers for: for time's sake they
-    run with TORCHTUNE_SYS_TEST_LONG=all only."""
+    """Return the faults that end at the stage and with the cause of one before them, and that no single stage answers for."""
     met: set[tuple[str, str]] = set()
     found = set()
     for fault in FAULTS:
@@ -26,20 +25,30 @@ def _repeats() -> set[str]:
     return found
 
 
-REPEATS = set() if os.environ.get("TORCHTUNE_SYS_TEST_LONG") == "all" else _repeats()
+SELDOM = {
+    "autocast-wrong-dtype": "autocast-off breaks the same stage by the same means",
+    "amp-step-lost": "autocast-off breaks the same stage by the same means",
+    "disk-full-sharded": "disk-full fills the same disk for the other kind of checkpoint",
+    "illegal-instruction": "rank-killed ends a rank by a signal, too",
+    "no-libc-headers": "no-compiler lacks a part of the same tool",
+    "no-python-headers": "no-compiler lacks a part of the same tool",
+    "rank-killed-in-exchange": "rank-killed ends a rank by the same signal",
+    "threads-limit": "pids-limit sets the same limit of a cgroup",
+}
+"""Faults that CI leaves to ``./run test --all``, with what it tries in their place."""
+EXHAUSTIVE = _repeats() | SELDOM.keys()
 
 
 def _case(fault: Fault) -> object:
     marks = [pytest.mark.slow if fault.quick else pytest.mark.long]
-    if fault.name in REPEATS:
-        marks.append(pytest.mark.skip(reason="stage and cause are another fault's too: TORCHTUNE_SYS_TEST_LONG=all runs it"))
+    marks += [pytest.mark.exhaustive] if fault.name in EXHAUSTIVE else []
     marks += [pytest.mark.xfail(reason=fault.wrong, strict=True)] if fault.wrong else []
     return pytest.param(fault, id=fault.name, marks=marks)
 
 
 def together(fault: Fault) -> list[Fault]:
     """Those that share its run."""
-    alone = not fault.run or os.environ.get("TORCHTUNE_SYS_TEST_LONG") == "all"
+    alone = not fault.run or TIER == "all"
     return [fault] if alone else [one for one in FAULTS if one.run == fault.run]
 
 

@@ -116,18 +116,18 @@ ROWS = (
     ),
     Fault(
         name="memory-limit",
-        what="The cgroup has 400 MB of memory for two ranks",
+        what="The cgroup has 240 MB of memory for two ranks",
         means="cgroup",
-        inject=grouped("memory", memory_limit_in_bytes="400M"),
+        inject=grouped("memory", memory_limit_in_bytes="240M"),
         stages="device,gemm,memory",
         stage="import",
         cause="host-memory-oom",
     ),
     Fault(
         name="pids-limit",
-        what="The cgroup allows 8 processes and threads",
+        what="The cgroup allows 6 processes and threads",
         means="cgroup",
-        inject=all_of(grouped("pids", pids_max="8"), variables(OMP_NUM_THREADS="1")),
+        inject=all_of(grouped("pids", pids_max="6"), variables(OMP_NUM_THREADS="1")),
         stages="device,dataloader",
         stage="dataloader",
         cause="cgroup-pids-limit",
@@ -135,9 +135,9 @@ ROWS = (
     ),
     Fault(
         name="threads-limit",
-        what="The cgroup allows 8 processes and threads, and calculating takes several threads",
+        what="The cgroup allows 4 processes and threads, and calculating takes several threads",
         means="cgroup",
-        inject=all_of(grouped("pids", pids_max="8"), variables(OMP_NUM_THREADS="4")),
+        inject=all_of(grouped("pids", pids_max="4"), variables(OMP_NUM_THREADS="4")),
         stages="device",
         stage="device",
         cause="cgroup-pids-limit",
@@ -305,11 +305,8 @@ ROWS = (
             int connect(int handle, const struct sockaddr *to, socklen_t size) {
                 static int (*real)(int, const struct sockaddr *, socklen_t);
                 if (!real) real = dlsym(RTLD_NEXT, "connect");
-                const char *port = getenv("MASTER_PORT");
-                int number = 0;
-                if (to->sa_family == AF_INET) number = ntohs(((const struct sockaddr_in *)to)->sin_port);
-                if (to->sa_family == AF_INET6) number = ntohs(((const struct sockaddr_in6 *)to)->sin6_port);
-                if (getenv("RANK") && number && port && number != atoi(port)) { errno = ECONNREFUSED; return -1; }
+                int is_tcp = to->sa_family == AF_INET || to->sa_family == AF_INET6;
+                if (getenv("RANK") && is_tcp) { errno = ECONNREFUSED; return -1; }
                 return real(handle, to, size);
             }
         """),

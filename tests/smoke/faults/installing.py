@@ -68,7 +68,7 @@ ROWS = (
         stages="device",
         stage="import",
         cause="torch-install-damaged",
-        seen="Bus error",
+        seen="SIGBUS",
     ),
     Fault(
         name="own-name-nowhere",

@@ -32,7 +32,7 @@ class Fault(NamedTuple):
     """Also in the default suite; the rest takes minutes."""
     run: str = ""
     """Faults of one word are injected at once, each into a stage of its own: what a run costs is mostly its start. With
-    TORCHTUNE_SYS_TEST_LONG=all each has a run of its own."""
+    ``./run test --all`` each has a run of its own."""
     wrong: str = ""
     """Why the smoke test does not yet say so."""
 

@@ -14,7 +14,7 @@ class KernelEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """Messages of one kind on one subject that followed each other closely."""
 
     kind: str
-    """``xid``, ``sxid``, ``gpu-lost``, ``oom-kill`` …: the kinds in ``host/kernel_messages.py``."""
+    """``xid``, ``sxid``, ``gpu-lost``, ``oom-kill`` …: the kinds in ``formats/kernel_messages.py``."""
     subject: str = ""
     """PCI address (``0000:18:00.0``), device, server or CPU; ``""`` where the message names none."""
     code: int = 0

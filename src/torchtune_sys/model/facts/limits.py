@@ -10,23 +10,23 @@ from torchtune_sys.model.values import Missing, Why
 _NOT_READ = Missing(Why.NOT_RECORDED, "limits", "not read")
 
 
-class Limit(msgspec.Struct, frozen=True, kw_only=True):
+class SessionLimit(msgspec.Struct, frozen=True, kw_only=True):
     """Soft and hard limit; None is unlimited. Bytes for memory sizes, counts for the rest."""
 
     soft: int | None
     hard: int | None
 
 
-class Service(msgspec.Struct, frozen=True, kw_only=True):
+class ServiceLimits(msgspec.Struct, frozen=True, kw_only=True):
     """A running service that starts jobs or containers."""
 
     unit: str
     """Without ``.service``: ``slurmd``, ``containerd`` …"""
     pid: int
     """0 where its process was not seen, and its unit file tells."""
-    memlock: Fact[Limit]
+    memlock: Fact[SessionLimit]
     """RLIMIT_MEMLOCK of its process, bytes; what it starts inherits it."""
-    nofile: Fact[Limit] = _NOT_READ
+    nofile: Fact[SessionLimit] = _NOT_READ
     """RLIMIT_NOFILE, descriptors."""
     tasks_max: Fact[float] = _NOT_READ
     """pids.max of its control group, ``inf`` if unlimited; NOT_SUPPORTED where its jobs run outside of it (Slurm on cgroup v2)."""
@@ -35,7 +35,7 @@ class Service(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LimitsFacts(msgspec.Struct, frozen=True, kw_only=True):
-    limits: dict[str, Fact[Limit]]
+    limits: dict[str, Fact[SessionLimit]]
     """``memlock``, ``nofile``, ``nproc``, ``stack``, ``core``, ``as``, ``data``, ``rss``, ``fsize`` (the names of limits.conf)."""
     pids_max: Fact[float]
     """The cgroup's pids.max, the minimum over all ancestors; ``inf`` if unlimited."""
@@ -49,7 +49,7 @@ class LimitsFacts(msgspec.Struct, frozen=True, kw_only=True):
     """The file and line that sets it, or that it is logind's built-in choice."""
     slurm: Fact[bool]
     """Whether Slurm is set up here: its jobs are no login sessions for logind."""
-    services: Fact[tuple[Service, ...]] = _NOT_READ
+    services: Fact[tuple[ServiceLimits, ...]] = _NOT_READ
     """Services that jobs inherit their limits from; ABSENT where there is no RDMA device, which alone needs much locked memory."""
     pinning_failed: Fact[str] = _NOT_READ
     """The verbs call that a report shows to have failed with "Cannot allocate memory"."""

@@ -173,3 +173,7 @@ class PythonFacts(msgspec.Struct, frozen=True, kw_only=True):
     """In a report: what the loader, or CUDA through torch, complained of, one line each."""
     conda: Fact[bool] = NOT_READ
     """Whether the interpreter belongs to a conda environment."""
+    judged_as: str = ""
+    """The user that the interpreter was started as, where it was not who ran the tool: root runs nobody else's files as root."""
+    judged_without: tuple[str, ...] = ()
+    """Variables of the session that an interpreter started as root was not given, as they name files that others can change."""

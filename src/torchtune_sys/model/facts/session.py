@@ -23,7 +23,7 @@ class SessionFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Libraries that LD_PRELOAD names by path (without the loader's ``$LIB`` …), and whether each is there."""
 
 
-class Intent(msgspec.Struct, frozen=True, kw_only=True):
+class Workload(msgspec.Struct, frozen=True, kw_only=True):
     """What the person means to run here; everything optional, from the command line or the job's environment."""
 
     ranks: int | None = None

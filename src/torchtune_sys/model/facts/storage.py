@@ -36,7 +36,7 @@ class Array(msgspec.Struct, frozen=True, kw_only=True):
     """Members missing (``md/degraded``); NOT_SUPPORTED for levels without redundancy."""
 
 
-class Place(msgspec.Struct, frozen=True, kw_only=True):
+class StoragePath(msgspec.Struct, frozen=True, kw_only=True):
     """One path that training reads or writes, and what carries it."""
 
     path: str
@@ -75,14 +75,14 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StorageFacts(msgspec.Struct, frozen=True, kw_only=True):
-    places: tuple[Place, ...]
+    places: tuple[StoragePath, ...]
     disks: Fact[tuple[Disk, ...]]
     """Every whole disk of the host."""
 
 
-def nowhere(path: str, role: str, why: Missing) -> Place:
+def nowhere(path: str, role: str, why: Missing) -> StoragePath:
     """A place of which nothing is known, for one reason."""
-    return Place(
+    return StoragePath(
         path=path,
         role=role,
         real_path=why,

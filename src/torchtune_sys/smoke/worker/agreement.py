@@ -9,13 +9,13 @@ from typing import Dict, Iterable, List, Tuple
 
 import torch
 
-from torchtune_sys.smoke.worker.here import Here, Wrong
+from torchtune_sys.smoke.worker.context import RankContext, StageFailed
 
 Fault = Tuple[str, str]
 """A cause and what was seen."""
 
 
-def tell_all(here: Here, text: str) -> List[str]:
+def tell_all(here: RankContext, text: str) -> List[str]:
     """What each rank says, in the order of ranks. Raises RuntimeError that names the rank that says nothing."""
     if here.world == 1:
         return [text]
@@ -25,7 +25,7 @@ def tell_all(here: Here, text: str) -> List[str]:
     return [word_of(here, key % rank, rank, here.patience_s) for rank in range(here.world)]
 
 
-def word_of(here: Here, key: str, rank: int, patience_s: float) -> str:
+def word_of(here: RankContext, key: str, rank: int, patience_s: float) -> str:
     try:
         here.store.wait([key], datetime.timedelta(seconds=patience_s))
     except RuntimeError as error:
@@ -34,7 +34,7 @@ def word_of(here: Here, key: str, rank: int, patience_s: float) -> str:
     return str(here.store.get(key).decode())
 
 
-def judge(here: Here, faults: Iterable[Fault] = (), known_to_all: Iterable[Fault] = ()) -> None:
+def judge(here: RankContext, faults: Iterable[Fault] = (), known_to_all: Iterable[Fault] = ()) -> None:
     """Every rank learns what any of them saw, and all raise the same Wrong: that of the first rank that saw something. What all know
     (``unlike``) is said where no rank saw more."""
     own = next(iter(faults), ("", ""))
@@ -42,13 +42,13 @@ def judge(here: Here, faults: Iterable[Fault] = (), known_to_all: Iterable[Fault
     wrong = [rank for rank, fault in enumerate(all_seen) if fault != ("", "")]
     if not wrong:
         for cause, seen in known_to_all:
-            raise Wrong(cause, seen)
+            raise StageFailed(cause, seen)
         return
     cause, seen = all_seen[wrong[0]]
     if here.world > 1:
         who = "all ranks" if len(wrong) == here.world else "rank%s %s" % ("s"[: len(wrong) > 1], ", ".join(map(str, wrong)))
         seen = "%s (%s)" % (seen, who)
-    raise Wrong(cause, seen)
+    raise StageFailed(cause, seen)
 
 
 def bits_of(tensors: Iterable[torch.Tensor]) -> str:
@@ -65,7 +65,7 @@ def state_bits(model: torch.nn.Module) -> str:
     return bits_of(tensor for _, tensor in sorted(model.state_dict().items()) if isinstance(tensor, torch.Tensor))
 
 
-def unlike(here: Here, cause: str, what: str, mine: Dict[str, str]) -> List[Fault]:
+def unlike(here: RankContext, cause: str, what: str, mine: Dict[str, str]) -> List[Fault]:
     """Where the ranks should hold the same: which of them differ from rank 0, and in what. Every rank finds the same."""
     told = [
         dict(line.split("=", 1) for line in said.splitlines()) for said in tell_all(here, "\n".join(map("=".join, mine.items())))

@@ -9,13 +9,13 @@ from typing import List, Tuple
 import torch
 import torch.nn.functional as functional
 
-from torchtune_sys.smoke.worker.here import QUICK, THOROUGH, Here, Idle, Wrong, same_bits, small_integers
+from torchtune_sys.smoke.worker.context import QUICK, THOROUGH, RankContext, Skipped, StageFailed, same_bits, small_integers
 
 _NVIDIA, _AMD = "0x10de", "0x1002"
 _PLAIN = torch.contiguous_format
 
 
-def device_works(here: Here) -> None:
+def device_works(here: RankContext) -> None:
     """The device that torch will train on takes memory and runs a kernel."""
     if here.kind == "cpu" and here.device_wish != "cpu":
         _no_gpu_was_overlooked(here)
@@ -24,18 +24,18 @@ def device_works(here: Here) -> None:
     held += 1.0
     total = held.sum(dtype=torch.float64).item()
     if total != float(mebibytes << 18):
-        raise Wrong("device-computes-wrong", "the sum of %d ones is %r" % (mebibytes << 18, total))
+        raise StageFailed("device-computes-wrong", "the sum of %d ones is %r" % (mebibytes << 18, total))
     here.measure("allocated", mebibytes, "MiB")
 
 
-def _no_gpu_was_overlooked(here: Here) -> None:
+def _no_gpu_was_overlooked(here: RankContext) -> None:
     """torch falls back to the CPU without a word where CUDA cannot start."""
     vendor = "NVIDIA" if torch.version.hip is None else "AMD"
     present = _gpus_on_the_bus(_NVIDIA if vendor == "NVIDIA" else _AMD)
     if not present and here.device_wish != "cuda":
         return
     if torch.version.cuda is None and torch.version.hip is None:
-        raise Wrong(
+        raise StageFailed(
             "cpu-only-build", "%d NVIDIA GPU(s) are here, but torch %s is built without CUDA" % (present, torch.__version__)
         )
     try:
@@ -43,7 +43,7 @@ def _no_gpu_was_overlooked(here: Here) -> None:
         seen = "torch sees %d of %d %s GPU(s)" % (torch.cuda.device_count(), present, vendor)
     except Exception as error:
         seen = str(error).strip().splitlines()[0]
-    raise Wrong("", "CUDA cannot be used: %s" % seen)
+    raise StageFailed("", "CUDA cannot be used: %s" % seen)
 
 
 def _gpus_on_the_bus(maker: str) -> int:
@@ -58,7 +58,7 @@ def _gpus_on_the_bus(maker: str) -> int:
     return count
 
 
-def gemm_is_right(here: Here) -> None:
+def gemm_is_right(here: RankContext) -> None:
     """Matrix products have the right answer, to the last bit, in every precision that training uses."""
     size = 512 if here.kind == "cpu" else 1024 if here.level == QUICK else 2048  # the CPU, often one core of it, computes it too
     for dtype in _precisions(here):
@@ -70,22 +70,26 @@ def gemm_is_right(here: Here) -> None:
         product = left.to(here.device, dtype) @ right.to(here.device, dtype)
         differing = same_bits(product, wanted.to(dtype))
         if differing:
-            raise Wrong("gemm-wrong", "%d of %d elements of a %s product are wrong" % (differing, size * size, _short(dtype)))
+            raise StageFailed(
+                "gemm-wrong", "%d of %d elements of a %s product are wrong" % (differing, size * size, _short(dtype))
+            )
         _adds_up(here, dtype)
     _rates(here)
 
 
-def _adds_up(here: Here, dtype: torch.dtype) -> None:
+def _adds_up(here: RankContext, dtype: torch.dtype) -> None:
     """A long sum is kept in more bits than its terms: one of ones would stay at 256 in bfloat16's eight, at 16 times as much where
     16 are added at once. Partial sums of thousands may be rounded (see above), by less than a sixteenth."""
     terms = 1 << 15
     ones = torch.ones((16, terms), device=here.device, dtype=dtype)
     found = float((ones @ ones.t()).min().item())
     if not abs(found - terms) <= terms / 16:
-        raise Wrong("gemm-wrong", "a %s product adds %d ones to %g: its sums have too few bits" % (_short(dtype), terms, found))
+        raise StageFailed(
+            "gemm-wrong", "a %s product adds %d ones to %g: its sums have too few bits" % (_short(dtype), terms, found)
+        )
 
 
-def _precisions(here: Here) -> List[torch.dtype]:
+def _precisions(here: RankContext) -> List[torch.dtype]:
     low = [torch.bfloat16] * here.has_bfloat16() + [torch.float16] * (here.kind == "cuda")
     return [torch.float32, *low]
 
@@ -94,7 +98,7 @@ def _short(dtype: torch.dtype) -> str:
     return str(dtype).replace("torch.", "")
 
 
-def _rates(here: Here) -> None:
+def _rates(here: RankContext) -> None:
     sizes = {"cpu": 512, "cuda": 8192 if here.level == THOROUGH else 4096}
     size = sizes[here.kind]
     for dtype in _precisions(here):
@@ -103,7 +107,7 @@ def _rates(here: Here) -> None:
         here.measure("%s GEMM" % _short(dtype), 2 * size**3 / seconds / 1e12, "TFLOP/s")
 
 
-def memory_keeps(here: Here) -> None:
+def memory_keeps(here: RankContext) -> None:
     """What is written into the device's memory is what is read from it, and at a plausible rate."""
     mebibytes = 64 if here.kind == "cpu" else min(1024, torch.cuda.mem_get_info(here.device)[0] >> 23)
     # Every 8-byte word has its own value, so that a word at another's address, or one never written, is seen too.
@@ -114,27 +118,29 @@ def memory_keeps(here: Here) -> None:
     differing = int((held != written).sum().item())
     words = mebibytes << 17
     if differing or int(written.sum().item()) != words * (words - 1) // 2:
-        raise Wrong("memory-corrupts", "%d of %d words came back with other content" % (differing, words))
+        raise StageFailed("memory-corrupts", "%d of %d words came back with other content" % (differing, words))
     here.measure("memory copy", 2 * mebibytes * 2**20 / seconds / 1e9, "GB/s")
 
 
-def copies_arrive(here: Here) -> None:
+def copies_arrive(here: RankContext) -> None:
     """Data goes to the GPU and back unharmed, from pageable and from pinned memory."""
     if here.kind == "cpu":
-        raise Idle("the device is the CPU: nothing is copied to it")
+        raise Skipped("the device is the CPU: nothing is copied to it")
     mebibytes = 64 if here.level == QUICK else 256
     words = mebibytes << 17
     plain = torch.arange(words, dtype=torch.int64)
     for name, source in (("pageable", plain), ("pinned", plain.pin_memory())):
         if name == "pinned" and not source.is_pinned():
-            raise Wrong("memory-not-pinned", "pin_memory() returned memory that is not pinned")
+            raise StageFailed("memory-not-pinned", "pin_memory() returned memory that is not pinned")
         there = torch.zeros(words, dtype=torch.int64, device=here.device)
         back = torch.zeros(words, dtype=torch.int64, pin_memory=name == "pinned")
         to_device = here.seconds(functools.partial(there.copy_, source, non_blocking=True))
         to_host = here.seconds(functools.partial(back.copy_, there, non_blocking=True))
         differing = int((back != plain).sum().item())
         if differing:
-            raise Wrong("copy-corrupts", "%d of %d words of %s memory came back from the GPU changed" % (differing, words, name))
+            raise StageFailed(
+                "copy-corrupts", "%d of %d words of %s memory came back from the GPU changed" % (differing, words, name)
+            )
         here.measure("%s to device" % name, mebibytes * 2**20 / to_device / 1e9, "GB/s")
         here.measure("%s to host" % name, mebibytes * 2**20 / to_host / 1e9, "GB/s")
 
@@ -142,7 +148,7 @@ def copies_arrive(here: Here) -> None:
 _Gradients = Tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
 
 
-def conv_is_right(here: Here) -> None:
+def conv_is_right(here: RankContext) -> None:
     """Convolutions and their gradients (cuDNN, oneDNN) have the right answer."""
     # All factors are -1, 0 or 1 and no sum has more than 144 terms, so every sum on the way is an integer of at most 8 bits:
     # exact even in bfloat16. Algorithms that transform first (Winograd, FFT: in cuDNN and oneDNN only for a stride of 1, in MIOpen
@@ -159,7 +165,7 @@ def conv_is_right(here: Here) -> None:
     here.measure("float32 convolution", 2 * pictures.numel() * channels * 9 / seconds / 1e12, "TFLOP/s")
 
 
-def _conv_is_right(here: Here, dtype: torch.dtype, stride: int, tolerance: float) -> None:
+def _conv_is_right(here: RankContext, dtype: torch.dtype, stride: int, tolerance: float) -> None:
     side = 16 // (3 - stride)  # 72 terms in an output, at most 2 * 8 * 8 in a gradient of the weight, 72 in one of the input
     pictures = small_integers((2, 8, side, side), 3, -1, 2)
     weight, bias = small_integers((8, 8, 3, 3), 4, -1, 2), small_integers((8,), 5, -1, 2)
@@ -180,7 +186,7 @@ def _conv_is_right(here: Here, dtype: torch.dtype, stride: int, tolerance: float
         ):
             away = float((seen.detach().to("cpu", torch.float64) - right).abs().max().item())
             if not away <= tolerance:
-                raise Wrong(
+                raise StageFailed(
                     "convolution-wrong",
                     "the %s of a %s convolution (stride %d) is off by %g, where at most %g is due to rounding"
                     % (name, _short(dtype), stride, away, tolerance),

@@ -10,11 +10,32 @@ import os
 import signal
 import socket
 import sys
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, NamedTuple, Optional
 
 SOCKET_VARIABLE = "TORCHTUNE_SYS_SMOKE_SOCKET"
 """Name of the driver's abstract unix socket; a full disk does not stop it."""
+LAUNCHER_VARIABLE = "TORCHTUNE_SYS_SMOKE_LAUNCHER"
+"""What a rank inherited from the process that started it: the fields of ``Launcher``."""
 _PR_SET_PDEATHSIG = 1
+
+
+class Launcher(NamedTuple):
+    """The process of this script that started a rank, and the descriptors that the rank has from it."""
+
+    pid: int
+    store: int
+    """A file without a name, over which the ranks find each other: nobody else can open it."""
+    listener: int
+    """A socket that listens at --master-port on the loopback, for the first rank; -1 where there is none."""
+
+    def as_text(self) -> str:
+        return " ".join(map(str, self))
+
+
+def launcher() -> Optional[Launcher]:
+    """Return who started this rank; None where torchrun, srun or mpirun did."""
+    words = os.environ.get(LAUNCHER_VARIABLE, "").split()
+    return Launcher(*map(int, words)) if words else None
 
 
 class Channel:
@@ -28,10 +49,12 @@ class Channel:
 
     def open(self, role: str) -> None:
         """``role``: "agent" (starts the ranks) or "rank"."""
+        parent = launcher() if role == "rank" else None
+        if self.driven or parent is not None:
+            end_with_parent(parent.pid if parent is not None else 0)
         if not self.driven:
             faulthandler.enable()
             return
-        end_with_parent()
         self._stream = _connect()
         self.tell(
             "hello", role=role, pid=os.getpid(), host=socket.gethostname(), rank=_number("RANK"), local_rank=_number("LOCAL_RANK")
@@ -64,7 +87,7 @@ def _number(name: str) -> int:
 
 
 def end_with_parent(parent: int = 0) -> None:
-    """The launcher gives each rank a session of its own; a launcher that is killed must not leave them behind.
+    """Each rank has a session of its own; a launcher that is killed must not leave them behind.
 
     ``parent``: who it is, so that one that was gone before the kernel was asked is noticed too.
     """
@@ -87,6 +110,17 @@ def launching(argv: List[str]) -> bool:
     return "--launch" in argv or not any(name in os.environ for name in ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK"))
 
 
+def lasting_path(path: str) -> str:
+    """Return a path of this script that other processes of ours can open, too: the driver hands the script over as a descriptor, and
+    workers that are not forked (multiprocessing's spawn and forkserver) read it once more.
+
+    >>> lasting_path("/x/smoke.py")
+    '/x/smoke.py'
+    """
+    return path.replace("/self/", "/%d/" % os.getpid(), 1) if path.startswith("/proc/self/fd/") else path
+
+
 channel = Channel()
 if __name__ == "__main__":
+    __file__ = lasting_path(__file__)
     channel.open("agent" if launching(sys.argv) else "rank")

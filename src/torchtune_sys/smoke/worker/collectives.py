@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 from torchtune_sys.smoke.worker.agreement import Fault, judge, tell_all
-from torchtune_sys.smoke.worker.here import QUICK, THOROUGH, Here, Idle, same_bits, small_integers
+from torchtune_sys.smoke.worker.context import QUICK, THOROUGH, RankContext, Skipped, same_bits, small_integers
 
 _COUNTS = (1, 3, 1000, 65537, (1 << 20) + 5)
 """Elements: odd ones leave remainders in rings, the large ones take the paths in chunks."""
@@ -25,7 +25,7 @@ _EXACT_IN_BFLOAT16 = 256
 """Integers up to it have a bfloat16 of their own (8 bits); float16 has them up to 2048."""
 
 
-def exchanges_are_right(here: Here) -> None:
+def exchanges_are_right(here: RankContext) -> None:
     """Reductions, gathers and broadcasts give every rank the right values to the last bit; how fast they are."""
     faults: List[Fault] = []
     for name in _DTYPES:
@@ -37,10 +37,10 @@ def exchanges_are_right(here: Here) -> None:
     judge(here, faults)
     _bandwidths(here)
     if here.world == 1:
-        raise Idle("one rank: nothing was exchanged")
+        raise Skipped("one rank: nothing was exchanged")
 
 
-def _integers_of(here: Here, rank: int, count: int) -> torch.Tensor:
+def _integers_of(here: RankContext, rank: int, count: int) -> torch.Tensor:
     """A rank's own integers, so small that any order of adding those of all ranks is exact in bfloat16 too."""
     high = max(1, min(4, _EXACT_IN_BFLOAT16 // here.world))
     return small_integers((count,), 7919 * count + rank, -high, high + 1)
@@ -55,7 +55,7 @@ def _compared(what: str, found: torch.Tensor, wanted: torch.Tensor) -> List[Faul
     return [("collective-wrong", "%s: %d of %d elements are wrong; %s" % (what, differing, wanted.numel(), figures))]
 
 
-def _reduced(here: Here, dtype: torch.dtype, count: int) -> List[Fault]:
+def _reduced(here: RankContext, dtype: torch.dtype, count: int) -> List[Fault]:
     if dtype == torch.bfloat16 and here.world > _EXACT_IN_BFLOAT16:
         return []
     factor = _WIDE if dtype in (torch.int64, torch.float64) else 1
@@ -72,7 +72,7 @@ def _all_reduce(held: torch.Tensor) -> None:
         work.wait()
 
 
-def _ordered(here: Here) -> List[Fault]:
+def _ordered(here: RankContext) -> List[Fault]:
     """As gradient scaling asks whether any rank met an inf."""
     faults: List[Fault] = []
     rows = torch.tensor([[float("inf") if rank == here.world - 1 else 0.0, rank + 1.0] for rank in range(here.world)])
@@ -83,7 +83,7 @@ def _ordered(here: Here) -> List[Fault]:
     return faults
 
 
-def _swapped(here: Here) -> List[Fault]:
+def _swapped(here: RankContext) -> List[Fault]:
     """Between pairs of ranks: each has a part for every other (mixtures of experts), and hands on to the next one (pipelines)."""
     if here.world == 1 or (here.kind == "cuda" and here.backend == "gloo"):  # gloo does these on the CPU only
         return []
@@ -99,7 +99,7 @@ def _swapped(here: Here) -> List[Fault]:
     return faults + _compared("what rank %d sent" % before, taken, every[before])
 
 
-def _largest_size(here: Here) -> List[Fault]:
+def _largest_size(here: RankContext) -> List[Fault]:
     """Rings and trees go other ways with it than with less. Made and judged on the device: on the CPU it would take seconds."""
     count = _sizes(here)[-1][0] // 4
     held = torch.arange(count, dtype=torch.int32, device=here.device).remainder_(1021).float()
@@ -110,7 +110,7 @@ def _largest_size(here: Here) -> List[Fault]:
     return [("collective-wrong", "all_reduce of %d float32: %d elements are wrong" % (count, differing))] if differing else []
 
 
-def _barrier(here: Here) -> List[Fault]:
+def _barrier(here: RankContext) -> List[Fault]:
     """Nobody goes on before the last rank has come, which dawdles."""
     if here.rank == here.world - 1:
         time.sleep(_DAWDLING_S)
@@ -122,7 +122,7 @@ def _barrier(here: Here) -> List[Fault]:
     return [("collective-wrong", "barrier: a rank went on before rank %d had come" % (here.world - 1))]
 
 
-def _gathered(here: Here) -> List[Fault]:
+def _gathered(here: RankContext) -> List[Fault]:
     own = _integers_of(here, here.rank, 1001).to(here.device)
     wanted = torch.cat([_integers_of(here, rank, 1001) for rank in range(here.world)])
     pieces = [torch.empty_like(own) for _ in range(here.world)]
@@ -134,7 +134,7 @@ def _gathered(here: Here) -> List[Fault]:
     return faults
 
 
-def _scattered(here: Here) -> List[Fault]:
+def _scattered(here: RankContext) -> List[Fault]:
     """What sharded training adds gradients with."""
     every = [_integers_of(here, rank, here.world * 501) for rank in range(here.world)]
     own = torch.empty(501, device=here.device)
@@ -145,7 +145,7 @@ def _scattered(here: Here) -> List[Fault]:
     return _compared("reduce_scatter", own, wanted[here.rank * 501 : (here.rank + 1) * 501])
 
 
-def _can(here: Here, exchange: Callable[[], object]) -> bool:
+def _can(here: RankContext, exchange: Callable[[], object]) -> bool:
     """gloo learned some operations late, and some for the CPU only; it refuses those before it exchanges anything."""
     try:
         exchange()
@@ -156,7 +156,7 @@ def _can(here: Here, exchange: Callable[[], object]) -> bool:
     return True
 
 
-def _broadcast(here: Here) -> List[Fault]:
+def _broadcast(here: RankContext) -> List[Fault]:
     faults: List[Fault] = []
     for source in range(min(here.world, 8)):
         held = _integers_of(here, here.rank, 997).to(here.device)
@@ -165,7 +165,7 @@ def _broadcast(here: Here) -> List[Fault]:
     return faults
 
 
-def _sizes(here: Here) -> List[Tuple[int, int]]:
+def _sizes(here: RankContext) -> List[Tuple[int, int]]:
     """Bytes, and how many times: all ranks must agree, so no clock has a say."""
     if here.backend == "gloo":  # through the host's memory and TCP, also between ranks on a GPU
         return [(1 << 20, 10), (16 << 20, 3)][here.level == QUICK :]
@@ -173,7 +173,7 @@ def _sizes(here: Here) -> List[Tuple[int, int]]:
     return large + [(1 << 30, 5)] * (here.level == THOROUGH)
 
 
-def _bandwidths(here: Here) -> None:
+def _bandwidths(here: RankContext) -> None:
     """Bus bandwidth as nccl-tests defines it: what each link must carry, 2(n-1)/n of the bytes, whatever the number of ranks."""
     single = torch.ones(1, device=here.device)
     times = [_timed(here, lambda: dist.all_reduce(single), 50)]
@@ -189,7 +189,7 @@ def _bandwidths(here: Here) -> None:
         here.measure("bus bandwidth of %d MiB" % (size >> 20), 2 * (here.world - 1) / here.world * size / seconds / 1e9, "GB/s")
 
 
-def _timed(here: Here, work: Callable[[], object], calls: int) -> float:
+def _timed(here: RankContext, work: Callable[[], object], calls: int) -> float:
     """Seconds of one call on this rank: the best of three rounds that begin together."""
     work()
     best = float("inf")

@@ -12,7 +12,7 @@ from typing import Dict, Iterator, List, Tuple
 
 import torch
 
-from torchtune_sys.smoke.worker.here import Here, Idle, Wrong
+from torchtune_sys.smoke.worker.context import RankContext, Skipped, StageFailed
 from torchtune_sys.smoke.worker.models import SmallTransformer, loss_of, seeded, sentences
 
 _INDUCTOR_CACHE, _TRITON_CACHE = "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"
@@ -22,7 +22,7 @@ of some hundred terms, in another order: 2**-19 seen. The smallest fault to catc
 in place of the function (GELU by tanh): 2.6e-4, four times as much."""
 
 
-def compiled_agrees(here: Here) -> None:
+def compiled_agrees(here: RankContext) -> None:
     """A model compiled forward and backward gives the loss and gradients that it gives uncompiled."""
     _compiler_fits(here)
     # TF32, which NVIDIA's images allow (TORCH_ALLOW_TF32_CUBLAS_OVERRIDE), rounds by up to the tolerance. No stage comes after this one.
@@ -53,7 +53,7 @@ def compiled_agrees(here: Here) -> None:
         if not share <= _AWAY_COMPILED:
             what = "loss" if name == "loss" else "gradient of %s, as a share of its largest element," % name
             seen = "the %s is off by %.3g, where rounding explains %.3g" % (what, share, _AWAY_COMPILED)
-            raise Wrong("compiled-differs", seen)
+            raise StageFailed("compiled-differs", seen)
 
 
 def _compiler_writes(folder: str, error: Exception) -> None:
@@ -63,14 +63,14 @@ def _compiler_writes(folder: str, error: Exception) -> None:
     with contextlib.suppress(OSError, subprocess.SubprocessError):
         subprocess.run(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=60, check=True)
         if not os.path.exists(made):
-            raise Wrong("compiler-broken", "%s ends with status 0, but has written nothing" % compiler) from error
+            raise StageFailed("compiler-broken", "%s ends with status 0, but has written nothing" % compiler) from error
 
 
-def _compiler_fits(here: Here) -> None:
+def _compiler_fits(here: RankContext) -> None:
     if here.kind == "cuda" and torch.version.cuda is not None and torch.cuda.get_device_capability(here.device)[0] < 7:
-        raise Idle("Triton needs a GPU of compute capability 7.0 or higher")
+        raise Skipped("Triton needs a GPU of compute capability 7.0 or higher")
     if not hasattr(torch, "compile"):
-        raise Idle("torch %s lacks torch.compile" % torch.__version__)
+        raise Skipped("torch %s lacks torch.compile" % torch.__version__)
 
 
 def _compiled(model: torch.nn.Module) -> torch.nn.Module:
@@ -78,7 +78,7 @@ def _compiled(model: torch.nn.Module) -> torch.nn.Module:
         return torch.compile(model, fullgraph=True)
     except RuntimeError as error:
         if "not supported on Python" in str(error):
-            raise Idle("torch %s: %s" % (torch.__version__, error)) from None
+            raise Skipped("torch %s: %s" % (torch.__version__, error)) from None
         raise
 
 
@@ -93,7 +93,7 @@ def _away(eager: _Outcome, compiled: _Outcome) -> Iterator[Tuple[str, float]]:
     yield "loss", abs(compiled[0] - eager[0])
 
 
-def _loss_and_gradients(here: Here, model: torch.nn.Module, called: torch.nn.Module, turn: int) -> _Outcome:
+def _loss_and_gradients(here: RankContext, model: torch.nn.Module, called: torch.nn.Module, turn: int) -> _Outcome:
     model.zero_grad(set_to_none=True)
     loss = loss_of(called, sentences(16, turn), here.device)
     loss.backward()
@@ -101,7 +101,7 @@ def _loss_and_gradients(here: Here, model: torch.nn.Module, called: torch.nn.Mod
 
 
 @contextlib.contextmanager
-def fresh_caches(here: Here) -> Iterator[str]:
+def fresh_caches(here: RankContext) -> Iterator[str]:
     """Empty folders for the compilers, where theirs would be: what was compiled before would hide that it cannot be now."""
     wished = os.environ.get(_INDUCTOR_CACHE)
     before = {name: os.environ.get(name) for name in (_INDUCTOR_CACHE, _TRITON_CACHE)}
@@ -130,7 +130,9 @@ def _fresh_folder(place: str) -> str:
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise
-        raise Wrong("compile-cache-not-writable", "torch.compile cannot write below %s: %s" % (place, error.strerror)) from error
+        raise StageFailed(
+            "compile-cache-not-writable", "torch.compile cannot write below %s: %s" % (place, error.strerror)
+        ) from error
 
 
 def _default_cache_is_writable() -> None:
@@ -143,7 +145,7 @@ def _default_cache_is_writable() -> None:
     while not os.path.exists(folder):
         folder = os.path.dirname(folder)
     if not os.access(folder, os.W_OK | os.X_OK):
-        raise Wrong("compile-cache-not-writable", "torch.compile would write below %s, which this user may not" % folder)
+        raise StageFailed("compile-cache-not-writable", "torch.compile would write below %s, which this user may not" % folder)
 
 
 def _compiled_files(folder: str) -> List[str]:
@@ -153,7 +155,7 @@ def _compiled_files(folder: str) -> List[str]:
 def _has_compiled(files: List[str]) -> None:
     """By the machine code it left, not by its own counters: switched off, or after an error it was told to bear, it runs eagerly."""
     if len(files) < 2:
-        raise Wrong(
+        raise StageFailed(
             "compile-does-nothing",
             "torch.compile left %d compiled file(s) where forward and backward take two: the model ran uncompiled" % len(files),
             "look for TORCH_COMPILE_DISABLE, TORCHDYNAMO_DISABLE and torch._dynamo.config.suppress_errors",

@@ -11,7 +11,7 @@ from typing import Any, Dict
 import torch
 import torch.distributed
 
-from torchtune_sys.smoke.worker.here import Here
+from torchtune_sys.smoke.worker.context import RankContext
 
 
 def rank_from_scheduler() -> None:
@@ -45,7 +45,7 @@ def _first_node() -> str:
         return re.sub(r"\[(\d+).*", r"\1", nodes)
 
 
-def versions_agree(here: Here) -> Dict[str, str]:
+def versions_agree(here: RankContext) -> Dict[str, str]:
     """The verdict of the stage "import": Python files, compiled library and package record are of one torch."""
     ended = {"verdict": "pass", "cause": "", "seen": "", "remedy": "", "trace": ""}
     imported = torch.__version__
@@ -70,7 +70,7 @@ def versions_agree(here: Here) -> Dict[str, str]:
     return ended
 
 
-def about(here: Here) -> Dict[str, Any]:
+def about(here: RankContext) -> Dict[str, Any]:
     """What this rank runs with."""
     told: Dict[str, Any] = {"torch": torch.__version__, "backend": here.backend, "kind": here.kind, "device": "", "nccl": ""}
     if here.gpus:

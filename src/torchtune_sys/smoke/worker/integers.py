@@ -7,7 +7,7 @@ from typing import Dict, Sequence, Tuple
 import torch
 from torch import nn
 
-from torchtune_sys.smoke.worker.here import Here, small_integers
+from torchtune_sys.smoke.worker.context import RankContext, small_integers
 
 Batch = Tuple[torch.Tensor, torch.Tensor]
 BATCH = 8
@@ -73,12 +73,12 @@ def gradient_of(parameter: torch.Tensor) -> torch.Tensor:
     return torch.zeros_like(parameter) if parameter.grad is None else parameter.grad.detach()
 
 
-def exact(here: Here) -> bool:
+def exact(here: RankContext) -> bool:
     """Whether dividing by the number of ranks rounds nothing."""
     return here.world & (here.world - 1) == 0
 
 
-def furthest(here: Here, found: Dict[str, torch.Tensor], wanted: Dict[str, torch.Tensor]) -> str:
+def furthest(here: RankContext, found: Dict[str, torch.Tensor], wanted: Dict[str, torch.Tensor]) -> str:
     """The parameter that is most wrong and by how much; "" if all are right.
 
     With a power of two of ranks no bit may differ. Else each rank's share is rounded when it is divided, and after each addition:

@@ -8,10 +8,12 @@ import os
 import socket
 import struct
 import sys
-from typing import Dict, Iterable, List, Set
+import time
+from typing import Dict, Iterable, List, NamedTuple, Set, Tuple
 
-_SIOCGIFADDR = 0x8915
-_ESTABLISHED = "01"
+_SIOCGIFFLAGS, _SIOCGIFADDR = 0x8913, 0x8915
+_IFF_UP, _IFF_LOOPBACK = 0x1, 0x8
+_ESTABLISHED, _LISTENING = "01", "0A"
 
 
 def host_identity() -> str:
@@ -55,16 +57,91 @@ def open_sockets() -> Set[str]:
     return found
 
 
+class _Connection(NamedTuple):
+    """A row of proc_net_tcp(5). Ends are an address and a port."""
+
+    state: str
+    own: Tuple[str, int]
+    other: Tuple[str, int]
+    uid: int
+    inode: str
+    """"0" where no process has it open (yet, or any more); the user is then said to be 0, whoever it is."""
+
+
+def _connections() -> List[_Connection]:
+    """TCP's, of all processes of this network."""
+    found: List[_Connection] = []
+    for table, family in (("tcp", socket.AF_INET), ("tcp6", socket.AF_INET6)):
+        with contextlib.suppress(FileNotFoundError), open("/proc/self/net/" + table) as lines:
+            for words in map(str.split, lines):
+                if len(words) > 9 and words[7].isdigit():
+                    found.append(
+                        _Connection(
+                            words[3],
+                            _address_and_port(family, words[1]),
+                            _address_and_port(family, words[2]),
+                            int(words[7]),
+                            words[9],
+                        )
+                    )
+    return found
+
+
+def _address_and_port(family: int, text: str) -> Tuple[str, int]:
+    address, port = text.split(":")
+    return _address(family, address), int(port, 16)
+
+
 def connected_over(inodes: Set[str]) -> List[str]:
     """Own addresses of the established TCP connections among these sockets, each with its interface: "127.0.0.1 (lo)"."""
     addresses: Set[str] = set()
-    for table, family in (("tcp", socket.AF_INET), ("tcp6", socket.AF_INET6)):
-        with contextlib.suppress(OSError), open("/proc/self/net/" + table) as lines:
-            for words in map(str.split, lines):
-                if len(words) > 9 and words[3] == _ESTABLISHED and words[9] in inodes:
-                    addresses.add(_address(family, words[1].split(":")[0]))
+    with contextlib.suppress(OSError):
+        addresses = {row.own[0] for row in _connections() if row.state == _ESTABLISHED and row.inode in inodes}
     names = _interfaces_by_address()
     return ["%s (%s)" % (address, names[address]) if address in names else address for address in sorted(addresses)]
+
+
+def strangers(patience_s: float = 2.0) -> List[str]:
+    """Return who else than this user has connected to where this process listens; a peer that cannot be seen counts, too.
+
+    Every user of a host reaches its loopback, and gloo takes whoever names the number that comes next. Raises OSError where the kernel's
+    table cannot be read.
+    """
+    until = time.monotonic() + patience_s
+    while True:
+        found = _strangers()
+        if not found or time.monotonic() > until:  # one that was not accepted yet has no owner
+            return found
+        time.sleep(0.05)
+
+
+def _strangers() -> List[str]:
+    own, rows = open_sockets(), _connections()
+    ports = {row.own[1] for row in rows if row.state == _LISTENING and row.inode in own}
+    ours = {(row.own, row.other) for row in rows if row.state == _ESTABLISHED and row.uid == os.getuid() and row.inode != "0"}
+    accepted = [row for row in rows if row.state == _ESTABLISHED and row.inode in own and row.own[1] in ports]
+    owners = {(row.own, row.other): row.uid for row in rows if row.inode != "0"}
+    return [_described(row, owners) for row in accepted if (row.other, row.own) not in ours]
+
+
+def _described(row: _Connection, owners: Dict[Tuple[Tuple[str, int], Tuple[str, int]], int]) -> str:
+    uid = owners.get((row.other, row.own))
+    return "%s port %d, %s" % (*row.other, "nobody's any more" if uid is None else "of user %d" % uid)
+
+
+def loopback_interface() -> str:
+    """Return the name of the interface that leads to this host alone ("lo" where the kernel does not tell)."""
+    with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
+        for name in interface_names():
+            answer = fcntl.ioctl(asking, _SIOCGIFFLAGS, struct.pack("256s", name.encode()[:15]))
+            flags = struct.unpack_from("H", answer, 16)[0]
+            if flags & _IFF_UP and flags & _IFF_LOOPBACK:
+                return name
+    return "lo"
+
+
+def has_ipv4(interface: str) -> bool:
+    return any(name == interface and "." in address for address, name in _interfaces_by_address().items())
 
 
 def _address(family: int, text: str) -> str:

@@ -17,7 +17,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 from torchtune_sys.smoke.worker.channel import end_with_parent
-from torchtune_sys.smoke.worker.here import Here, Wrong
+from torchtune_sys.smoke.worker.context import RankContext, StageFailed
 
 _WORKERS = 2
 _WORDS = 1 << 16
@@ -71,7 +71,7 @@ def worker_starts(rank_process: int, _: int) -> None:
     end_with_parent(rank_process if multiprocessing.get_start_method() == "fork" else 0)
 
 
-def loader_delivers(here: Here) -> None:
+def loader_delivers(here: RankContext) -> None:
     """Workers deliver every sample once, in order and whole, twice over; their seeds are as torch documents; then they end."""
     try:
         _deliver(here)
@@ -81,12 +81,12 @@ def loader_delivers(here: Here) -> None:
     except (OSError, RuntimeError) as error:
         if not os.access(_SHARED, os.W_OK | os.X_OK):
             seen = "%s, where workers hand over their samples, is missing or cannot be written (%s)" % (_SHARED, error)
-            raise Wrong("dev-shm-too-small", seen, "mount a tmpfs there, open to all (mode 1777)") from error
+            raise StageFailed("dev-shm-too-small", seen, "mount a tmpfs there, open to all (mode 1777)") from error
         if len(os.fsencode(tempfile.gettempdir())) + len(_SOCKET) > _LONGEST_SOCKET:
             seen = "the name of the directory for temporary files is too long for the workers' sockets in it: %s"
-            raise Wrong("tmpdir-too-long", seen % tempfile.gettempdir(), "TMPDIR=/tmp") from error
+            raise StageFailed("tmpdir-too-long", seen % tempfile.gettempdir(), "TMPDIR=/tmp") from error
         if "DataLoader timed out" in str(error):
-            raise Wrong(
+            raise StageFailed(
                 "dataloader-worker-hung", "a worker has not delivered its batch in %g s: it timed out" % _PATIENCE_S
             ) from error
         raise
@@ -97,10 +97,10 @@ def _too_few_files(error: EOFError) -> None:
     limit, held = resource.getrlimit(resource.RLIMIT_NOFILE)[0], len(os.listdir("/proc/self/fd"))
     if limit - held < _FILES:
         seen = "a worker could not hand over its samples: this process has %d of %d files open" % (held, limit)
-        raise Wrong("nofile-limit-too-low", seen, "ulimit -n 65536") from error
+        raise StageFailed("nofile-limit-too-low", seen, "ulimit -n 65536") from error
 
 
-def _deliver(here: Here) -> None:
+def _deliver(here: RankContext) -> None:
     pinned = here.kind == "cuda"
     loader = _loader(NumberedSamples(_SAMPLES, _WORDS), _SAMPLES_A_BATCH, 11, pin_memory=pinned, persistent_workers=True)
     started = time.perf_counter()
@@ -113,9 +113,9 @@ def _deliver(here: Here) -> None:
     gc.collect()
     processes = {*first["process"], *second["process"]}
     if os.getpid() in processes or {*first["worker"]} != {*range(_WORKERS)}:
-        raise Wrong("dataloader-without-workers", "samples come from workers %s" % sorted({*first["worker"]}))
+        raise StageFailed("dataloader-without-workers", "samples come from workers %s" % sorted({*first["worker"]}))
     if len(processes) != _WORKERS:
-        raise Wrong(
+        raise StageFailed(
             "dataloader-workers-not-persistent", "%d processes served two epochs of %d workers" % (len(processes), _WORKERS)
         )
     _have_ended(sorted(processes))
@@ -135,7 +135,7 @@ def _loader(samples: NumberedSamples, batch: int, seed: int, **more: Any) -> Dat
     )
 
 
-def _epoch(here: Here, loader: DataLoader, pinned: bool) -> Dict[str, List[int]]:
+def _epoch(here: RankContext, loader: DataLoader, pinned: bool) -> Dict[str, List[int]]:
     """What the samples of one epoch say, in their order. Their content is compared where the model would get it."""
     told: Dict[str, List[int]] = {
         name: [] for name in ("index", "worker", "process", "seed", "drawn", "python drawn", "numpy drawn")
@@ -143,19 +143,19 @@ def _epoch(here: Here, loader: DataLoader, pinned: bool) -> Dict[str, List[int]]
     offsets = torch.arange(_WORDS, dtype=torch.int32, device=here.device)
     for batch in loader:
         if pinned and not batch["content"].is_pinned():
-            raise Wrong("memory-not-pinned", "a loader with pin_memory=True delivers memory that is not pinned")
+            raise StageFailed("memory-not-pinned", "a loader with pin_memory=True delivers memory that is not pinned")
         content = batch["content"].to(here.device, non_blocking=pinned)
         numbers = batch["index"].to(here.device, torch.int32)
         differing = int((content != numbers[:, None] * _WORDS + offsets).sum().item())
         if differing:
-            raise Wrong("dataloader-corrupts", "%d words of a batch are not what the worker wrote" % differing)
+            raise StageFailed("dataloader-corrupts", "%d words of a batch are not what the worker wrote" % differing)
         for name, values in told.items():
             values.extend(batch[name].flatten().tolist())
     if told["index"] != [*range(_SAMPLES)]:
         missing = len({*range(_SAMPLES)} - {*told["index"]})
         again = len(told["index"]) - len({*told["index"]})
         how = "%d missing, %d twice" % (missing, again) if missing or again else "in another order"
-        raise Wrong("dataloader-loses-samples", "%d samples were to come in order: %s" % (_SAMPLES, how))
+        raise StageFailed("dataloader-loses-samples", "%d samples were to come in order: %s" % (_SAMPLES, how))
     return told
 
 
@@ -167,7 +167,7 @@ def _have_ended(processes: List[int]) -> None:
         left = [number for number in left if os.path.exists("/proc/%d" % number)]
         time.sleep(0.01 if left else 0.0)
     if left:
-        raise Wrong("dataloader-workers-stay", "worker processes %s outlive their loader" % left)
+        raise StageFailed("dataloader-workers-stay", "worker processes %s outlive their loader" % left)
 
 
 def _seeds_as_documented(first: Dict[str, List[int]]) -> None:
@@ -177,33 +177,33 @@ def _seeds_as_documented(first: Dict[str, List[int]]) -> None:
     again = _seeds_of(11)
     other = _seeds_of(12) if multiprocessing.get_start_method() == "fork" else {}
     if len({*seeds.values()}) != _WORKERS:
-        raise Wrong(
+        raise StageFailed(
             "dataloader-seeds-equal", "all %d workers have the seed %d: each augments like the other" % (_WORKERS, seeds[0])
         )
     if any(seed - worker != seeds[0] for worker, seed in seeds.items()):
-        raise Wrong("dataloader-seeds-wrong", "the workers' seeds are %s, not a base and the worker's number" % seeds)
+        raise StageFailed("dataloader-seeds-wrong", "the workers' seeds are %s, not a base and the worker's number" % seeds)
     if again != seeds or seeds == other:
-        raise Wrong(
+        raise StageFailed(
             "dataloader-seeds-not-reproducible", "seeds %s; generator seeded alike: %s, otherwise: %s" % (seeds, again, other)
         )
     by_numpy = [first["numpy drawn"][first["worker"].index(worker)] for worker in seeds]
     if any(by_numpy) and len({*by_numpy}) != _WORKERS:
-        raise Wrong("dataloader-seeds-equal", "all %d workers draw the same from NumPy" % _WORKERS)
+        raise StageFailed("dataloader-seeds-equal", "all %d workers draw the same from NumPy" % _WORKERS)
     for worker, seed in seeds.items():
         at = first["worker"].index(worker)
         drawn = torch.randint(0, 1 << 62, (1,), generator=torch.Generator().manual_seed(seed)).item()
         python_drawn = random.Random(seed).getrandbits(62)
         if (first["drawn"][at], first["python drawn"][at]) != (drawn, python_drawn):
-            raise Wrong("dataloader-seeds-wrong", "worker %d does not draw what its seed %d gives" % (worker, seed))
+            raise StageFailed("dataloader-seeds-wrong", "worker %d does not draw what its seed %d gives" % (worker, seed))
 
 
 def _shuffles() -> None:
     loader = DataLoader(range(_SAMPLES), batch_size=8, shuffle=True, generator=torch.Generator().manual_seed(13))
     first, second = ([int(sample) for batch in loader for sample in batch] for _ in range(2))
     if not sorted(first) == sorted(second) == [*range(_SAMPLES)]:
-        raise Wrong("dataloader-loses-samples", "with shuffle=True %d samples are not once each in an epoch" % _SAMPLES)
+        raise StageFailed("dataloader-loses-samples", "with shuffle=True %d samples are not once each in an epoch" % _SAMPLES)
     if first == second or first == sorted(first):
-        raise Wrong(
+        raise StageFailed(
             "dataloader-not-shuffled",
             "shuffle=True gives an epoch the order of %s" % ("the data" if first != second else "the last"),
         )

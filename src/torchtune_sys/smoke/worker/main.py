@@ -7,7 +7,7 @@ import faulthandler
 import functools
 import json
 import os
-import signal
+import shutil
 import sys
 import tempfile
 import time
@@ -15,14 +15,15 @@ from typing import Dict, List, Sequence
 
 import torch
 
+from torchtune_sys.host.trust import distrust
 from torchtune_sys.smoke.worker.channel import channel, last_lines, launching
-from torchtune_sys.smoke.worker.first import IMPORT_S
-from torchtune_sys.smoke.worker.here import DEFAULT, Here, Idle, Unsure, Wrong
+from torchtune_sys.smoke.worker.container import container_is_as_promised, promises_in
+from torchtune_sys.smoke.worker.context import DEFAULT, Inconclusive, RankContext, Skipped, StageFailed
 from torchtune_sys.smoke.worker.identity import about, rank_from_scheduler, versions_agree
-from torchtune_sys.smoke.worker.killed import MORE_MEMORY, OUT_OF_MEMORY, memory_kills
-from torchtune_sys.smoke.worker.processes import part
-from torchtune_sys.smoke.worker.promised import container_is_as_promised, promises_in
-from torchtune_sys.smoke.worker.starting import obstacle
+from torchtune_sys.smoke.worker.import_torch import IMPORT_S
+from torchtune_sys.smoke.worker.killed import MORE_MEMORY, OUT_OF_MEMORY, memory_kills, say_why_when_ended
+from torchtune_sys.smoke.worker.launching import launch
+from torchtune_sys.smoke.worker.rendezvous import part
 from torchtune_sys.smoke.worker.summary import gather, summarize
 from torchtune_sys.smoke.worker.table import LEVELS, STAGES, Stage
 
@@ -38,7 +39,7 @@ def arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--world", type=int, default=0, help="ranks that the whole job must have; 0 is any")
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     parser.add_argument("--backend", choices=("gloo", "nccl"), default=None)
-    parser.add_argument("--master-port", type=int, default=0, help="where the ranks started here meet; a free one without")
+    parser.add_argument("--master-port", type=int, default=0, help="meet at this port of the loopback, too")
     parser.add_argument("--scratch", default="", help="where checkpoints and caches go, seen by all ranks of a host")
     parser.add_argument("--expect", default="{}", help="JSON: plausible rates, by stage and figure")
     parser.add_argument(
@@ -48,32 +49,21 @@ def arguments(argv: Sequence[str]) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def launch(asked: argparse.Namespace) -> None:
-    """Start the ranks of this host by torch's own launcher, in this process."""
-    from torch.distributed.run import main as torchrun
-
-    found = obstacle(asked.master_port)
-    if found:
-        channel.tell("end", verdict="fail", seconds=0.0, trace="", **found._asdict())
-        sys.exit("the smoke test cannot start its ranks: %s: %s" % (found.stage, found.seen))
-    channel.tell("end", stage="import", verdict="pass", seconds=IMPORT_S)
+def started_by_hand(asked: argparse.Namespace) -> int:
+    """Start the ranks of this host; return the exit status."""
     ranks = asked.nproc_per_node or (torch.cuda.device_count() if asked.device != "cpu" else 0)
     ranks = ranks if ranks > 1 else asked.nproc_per_node or 2
-    scratch = asked.scratch or tempfile.mkdtemp(prefix="smoke-")
-    rest = [word for word in sys.argv[1:] if word != "--launch"] + ([] if asked.scratch else ["--scratch", scratch])
-    where = ["--master-addr", "127.0.0.1", "--master-port", str(asked.master_port)] if asked.master_port else ["--standalone"]
-    kills = memory_kills()
+    words = [word for word in sys.argv[1:] if word != "--launch"]
+    if asked.scratch:
+        return launch(ranks, asked.master_port, words)
+    scratch = tempfile.mkdtemp(prefix="smoke-", dir=_temporary())
     try:
-        torchrun([*where, "--nproc-per-node", str(ranks), os.path.abspath(sys.argv[0]), *rest])
+        return launch(ranks, asked.master_port, [*words, "--scratch", scratch])
     finally:
-        say_if_memory_ran_out(kills)
-        if not asked.scratch:
-            import shutil
-
-            shutil.rmtree(scratch, ignore_errors=True)
+        shutil.rmtree(scratch, ignore_errors=True)
 
 
-def perform(here: Here, stage: Stage) -> None:
+def perform(here: RankContext, stage: Stage) -> None:
     """Run one stage and tell how it ended; what it raises never ends the rank."""
     here.stage, here.patience_s = stage.name, 0.8 * stage.deadline_s
     channel.tell("begin", stage=stage.name, deadline_s=stage.deadline_s)
@@ -85,11 +75,11 @@ def perform(here: Here, stage: Stage) -> None:
         here.remark = ""
         stage.run(here)
         ended["seen"] = here.remark
-    except Idle as error:
+    except Skipped as error:
         ended.update(verdict="na", seen=str(error))
-    except Unsure as error:
+    except Inconclusive as error:
         ended.update(verdict="unknown", seen=str(error))
-    except Wrong as error:
+    except StageFailed as error:
         ended.update(verdict="fail", cause=error.cause, seen=error.seen, remedy=error.remedy)
     except Exception as error:
         ended.update(verdict="fail", seen="%s: %s" % (type(error).__name__, error), trace=last_lines(error))
@@ -104,33 +94,13 @@ def perform(here: Here, stage: Stage) -> None:
             say_now(here, ended)
 
 
-def say_now(here: Here, ended: Dict[str, str]) -> None:
-    """The table comes at the end, which a rank need not reach: torchrun ends all when one has failed, and so does the kernel when memory
+def say_now(here: RankContext, ended: Dict[str, str]) -> None:
+    """The table comes at the end, which a rank need not reach: a launcher ends all when one has failed, and so does the kernel when memory
     or /dev/shm is used up."""
     cause = " [%s]" % ended["cause"] if ended["cause"] else ""
     remedy = "\n    %s" % ended["remedy"] if ended["remedy"] else ""
     sys.stderr.write("rank %d: %s failed: %s%s%s\n" % (here.rank, here.stage, ended["seen"], cause, remedy))
     sys.stderr.flush()
-
-
-def say_if_memory_ran_out(kills: int) -> None:
-    """A rank that the kernel killed has no last word. ``kills``: as many as there were when the ranks began."""
-    if not channel.driven and memory_kills() > kills:
-        sys.stderr.write("the smoke test: %s [host-memory-oom]\n    %s\n" % (OUT_OF_MEMORY, MORE_MEMORY))
-        sys.stderr.flush()
-
-
-def say_why_when_ended() -> None:
-    """torchrun ends the other ranks (SIGTERM) when it misses one: who starts it by hand has only their word."""
-    own, kills = os.getpid(), memory_kills()
-
-    def ended(number: int, _frame: object) -> None:
-        if os.getpid() == own:  # and no worker of a DataLoader
-            say_if_memory_ran_out(kills)
-        signal.signal(number, signal.SIG_DFL)
-        os.kill(os.getpid(), number)
-
-    signal.signal(signal.SIGTERM, ended)
 
 
 def chosen(asked: argparse.Namespace) -> List[Stage]:
@@ -149,7 +119,7 @@ def chosen(asked: argparse.Namespace) -> List[Stage]:
     return first + [stage for stage in STAGES if stage.name in names]
 
 
-def go_through(here: Here, stages: Sequence[Stage]) -> None:
+def go_through(here: RankContext, stages: Sequence[Stage]) -> None:
     for stage in stages:
         if stage.once and here.local_rank != 0:
             continue
@@ -164,12 +134,21 @@ def go_through(here: Here, stages: Sequence[Stage]) -> None:
         perform(here, stage)
 
 
-def _here(asked: argparse.Namespace) -> Here:
+def _temporary() -> str:
+    """The directory for temporary files, unless somebody else could put others in their place."""
+    named = [os.path.abspath(place) for place in map(os.environ.get, ("TMPDIR", "TEMP", "TMP")) if place]
+    for place in (*named, "/tmp", "/var/tmp", "/dev/shm"):
+        if os.access(place, os.W_OK | os.X_OK) and not distrust(place, frozenset((os.geteuid(),)), may_be_shared=True):
+            return place
+    sys.exit("the smoke test has no directory for temporary files where nobody else can replace them: --scratch names one")
+
+
+def _here(asked: argparse.Namespace) -> RankContext:
     """Ends the rank where its GPU cannot be had (lost, exclusively another's, hidden): the stage "device" says so."""
     try:
-        return Here(
+        return RankContext(
             level=asked.level,
-            scratch=asked.scratch or tempfile.gettempdir(),
+            scratch=asked.scratch or _temporary(),
             device=asked.device,
             backend=asked.backend or "",
             expected=json.loads(asked.expect),
@@ -186,8 +165,7 @@ def main() -> None:
     asked = arguments(sys.argv[1:])
     stages = chosen(asked)
     if launching(sys.argv):
-        launch(asked)
-        return
+        sys.exit(started_by_hand(asked))
     rank_from_scheduler()
     if not channel.driven:
         say_why_when_ended()

@@ -23,7 +23,7 @@ LEARNED = math.log(2) / 4
 in three of four cases. A model that lacks attention, a layer's gradient or a quarter of its data stays above."""
 
 
-class Block(nn.Module):
+class ResidualBlock(nn.Module):
     """Attention to earlier places, then two layers for each place, as in the models people train."""
 
     def __init__(self, dropout: float) -> None:
@@ -52,7 +52,7 @@ class SmallTransformer(nn.Module):
         super().__init__()
         self.words = nn.Embedding(TOKENS, WIDTH)
         self.places = nn.Parameter(torch.randn(TOKENS, WIDTH))
-        self.blocks = nn.ModuleList([Block(dropout) for _ in range(depth)])
+        self.blocks = nn.ModuleList([ResidualBlock(dropout) for _ in range(depth)])
         self.last = nn.LayerNorm(WIDTH)
         self.answer = nn.Linear(WIDTH, TOKENS)
 

@@ -9,9 +9,9 @@ from typing import Any, Dict, List
 import torch
 import torch.nn.functional as functional
 
-from torchtune_sys.smoke.worker.here import Here, Idle, Wrong, small_integers
+from torchtune_sys.smoke.worker.context import RankContext, Skipped, StageFailed, small_integers
+from torchtune_sys.smoke.worker.grad_scaler import new_scaler, scaler_skips_and_grows
 from torchtune_sys.smoke.worker.models import SmallTransformer, loss_of, seeded, sentences
-from torchtune_sys.smoke.worker.scaling import new_scaler, scaler_skips_and_grows
 
 _STEPS_FOLLOWED = 20
 _RATE = 0.3
@@ -20,15 +20,15 @@ _AWAY = {torch.bfloat16: 2.0**-8, torch.float16: 2.0**-10}
 step) and more. Rounding (8 bits of bfloat16, 11 of float16, in sums that float32 keeps) was seen to move it by 7e-4 and 8e-5."""
 
 
-def bfloat16_trains(here: Here) -> None:
+def bfloat16_trains(here: RankContext) -> None:
     """Training under autocast to bfloat16 is lowered where it should be, and follows the float32 run."""
     if not here.has_bfloat16():
-        raise Idle("this GPU has no bfloat16 (compute capability below 8.0)")
+        raise Skipped("this GPU has no bfloat16 (compute capability below 8.0)")
     autocast_lowers(here, torch.bfloat16)
     _follows(here, torch.bfloat16)
 
 
-def autocast_lowers(here: Here, dtype: torch.dtype) -> None:
+def autocast_lowers(here: RankContext, dtype: torch.dtype) -> None:
     """Products take the low dtype, what needs the range stays in float32, and outside all is as before."""
     left, right = small_integers((8, 8), 1).to(here.device), small_integers((8, 8), 2).to(here.device)
     picture = small_integers((1, 2, 4, 4), 3).to(here.device)
@@ -52,41 +52,43 @@ def autocast_lowers(here: Here, dtype: torch.dtype) -> None:
     for name, found in low.items():
         if found.dtype != dtype:
             cause = "autocast-off" if found.dtype == torch.float32 else "autocast-wrong-dtype"
-            raise Wrong(cause, "%s gives %s under autocast to %s" % (name, _word(found.dtype), _word(dtype)))
+            raise StageFailed(cause, "%s gives %s under autocast to %s" % (name, _word(found.dtype), _word(dtype)))
     for name, found in high.items():
         if found.dtype != torch.float32:
-            raise Wrong("autocast-lowers-too-much", "%s gives %s, not float32" % (name, _word(found.dtype)))
+            raise StageFailed("autocast-lowers-too-much", "%s gives %s, not float32" % (name, _word(found.dtype)))
     right_answer = left.to("cpu", torch.float64) @ right.to("cpu", torch.float64).t()  # below 2**7: exact in each dtype
     for name in ("linear", "matmul", "bmm"):
         if not torch.equal(low[name].to("cpu", torch.float64), right_answer):
-            raise Wrong("gemm-wrong", "%s under autocast to %s has a wrong answer" % (name, _word(dtype)))
+            raise StageFailed("gemm-wrong", "%s under autocast to %s has a wrong answer" % (name, _word(dtype)))
 
 
 def _word(dtype: torch.dtype) -> str:
     return str(dtype).replace("torch.", "")
 
 
-def _follows(here: Here, dtype: torch.dtype, scaler: Any = None) -> None:
+def _follows(here: RankContext, dtype: torch.dtype, scaler: Any = None) -> None:
     """From the same start, on the same data, the losses are those of float32 but for rounding."""
     plain, low = _losses(here, torch.float32, None), _losses(here, dtype, scaler)
     away = max(abs(one - other) for one, other in zip(plain, low))
     here.measure("away from float32", away, "")
     here.measure("loss", low[-1], "")
     if not away <= _AWAY[dtype]:
-        raise Wrong(
+        raise StageFailed(
             "amp-diverges",
             "under autocast to %s a loss is %.4g away from that of the float32 run (rounding: at most %.4g); %s against %s"
             % (_word(dtype), away, _AWAY[dtype], _row(low), _row(plain)),
         )
     if not low[-1] < low[0] - _STEPS_FOLLOWED * _AWAY[dtype]:
-        raise Wrong("training-does-not-learn", "under autocast to %s the loss does not fall: %s" % (_word(dtype), _row(low)))
+        raise StageFailed(
+            "training-does-not-learn", "under autocast to %s the loss does not fall: %s" % (_word(dtype), _row(low))
+        )
 
 
 def _row(losses: List[float]) -> str:
     return " ".join("%.4f" % loss for loss in losses)
 
 
-def _losses(here: Here, dtype: torch.dtype, scaler: Any) -> List[float]:
+def _losses(here: RankContext, dtype: torch.dtype, scaler: Any) -> List[float]:
     """The loss before each step, and that after the last."""
     seeded(2)
     model = SmallTransformer().to(here.device)
@@ -113,10 +115,10 @@ def _stay_float32(model: torch.nn.Module) -> None:
         for what, tensor in (("parameter", parameter), ("gradient", parameter.grad)):
             if tensor is None or tensor.dtype != torch.float32:
                 seen = "missing" if tensor is None else _word(tensor.dtype)
-                raise Wrong("amp-parameters-lowered", "the %s of %s is %s under autocast, not float32" % (what, name, seen))
+                raise StageFailed("amp-parameters-lowered", "the %s of %s is %s under autocast, not float32" % (what, name, seen))
 
 
-def float16_trains(here: Here) -> None:
+def float16_trains(here: RankContext) -> None:
     """Training under autocast to float16 with a scaler: as with bfloat16, and the scaler does what it is for."""
     float16_autocast_is_there(here)
     autocast_lowers(here, torch.float16)
@@ -125,16 +127,16 @@ def float16_trains(here: Here) -> None:
     _follows(here, torch.float16, new_scaler(here, 2.0**8, 1000))
 
 
-def float16_autocast_is_there(here: Here) -> None:
+def float16_autocast_is_there(here: RankContext) -> None:
     """Raises Idle where it is not: on the CPU it came with torch 2.3 and after. Before, asking for it raised (2.0) or warned."""
     if here.kind != "cpu":
         return
     lacks = "torch %s has no float16 autocast with scaler on the CPU" % torch.__version__
     if not hasattr(torch.amp, "GradScaler"):
-        raise Idle(lacks)
+        raise Skipped(lacks)
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         with torch.autocast("cpu", dtype=torch.float16):
             pass
     if any("not supported" in str(warning.message) for warning in said):
-        raise Idle(lacks)
+        raise Skipped(lacks)

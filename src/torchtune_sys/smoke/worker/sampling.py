@@ -8,14 +8,14 @@ from typing import Dict, List
 from torch.utils.data import DataLoader, DistributedSampler
 
 from torchtune_sys.smoke.worker.agreement import tell_all
-from torchtune_sys.smoke.worker.here import Here, Wrong
+from torchtune_sys.smoke.worker.context import RankContext, StageFailed
 
 _EPOCHS = (0, 1, 0)
 Shares = List[List[int]]
 """The samples of each rank, in its order."""
 
 
-def samples_are_shared_out(here: Here) -> None:
+def samples_are_shared_out(here: RankContext) -> None:
     """Each sample goes to one rank (a few to two, where their number does not divide), in a new order each epoch."""
     count = 12 * here.world + max(1, here.world // 2)
     own: Dict[str, List[List[int]]] = {}
@@ -40,7 +40,9 @@ def _complete(count: int, shares: Shares) -> None:
     _equal_shares(shares, each)
     missing = sorted(set(range(count)) - {sample for share in shares for sample in share})
     if missing:
-        raise Wrong("sampler-misses-samples", "%d of %d samples go to no rank, such as %s" % (len(missing), count, missing[:5]))
+        raise StageFailed(
+            "sampler-misses-samples", "%d of %d samples go to no rank, such as %s" % (len(missing), count, missing[:5])
+        )
 
 
 def _disjoint(count: int, shares: Shares) -> None:
@@ -49,7 +51,7 @@ def _disjoint(count: int, shares: Shares) -> None:
     different = len({sample for share in shares for sample in share})
     if different != each * len(shares):
         twice = each * len(shares) - different
-        raise Wrong("sampler-shards-overlap", "%d of %d samples go to more than one rank" % (twice, each * len(shares)))
+        raise StageFailed("sampler-shards-overlap", "%d of %d samples go to more than one rank" % (twice, each * len(shares)))
 
 
 def _equal_shares(shares: Shares, each: int) -> None:
@@ -57,13 +59,13 @@ def _equal_shares(shares: Shares, each: int) -> None:
     sizes = [len(share) for share in shares]
     if sizes != [each] * len(shares):
         cause = "sampler-shards-overlap" if min(sizes) > each else "sampler-shards-unequal"
-        raise Wrong(cause, "the ranks get %s samples, where each should get %d" % (sizes, each))
+        raise StageFailed(cause, "the ranks get %s samples, where each should get %d" % (sizes, each))
 
 
 def _shuffled(first: Shares, second: Shares, again: Shares) -> None:
     if first != again:
-        raise Wrong("sampler-not-repeatable", "the same epoch, set again, gives another order")
+        raise StageFailed("sampler-not-repeatable", "the same epoch, set again, gives another order")
     if first == second:
-        raise Wrong("sampler-not-reshuffled", "set_epoch(1) gives the order of epoch 0")
+        raise StageFailed("sampler-not-reshuffled", "set_epoch(1) gives the order of epoch 0")
     if [sample for turn in zip(*first) for sample in turn] == sorted(sample for share in first for sample in share):
-        raise Wrong("sampler-not-reshuffled", "shuffle=True gives the samples in their own order")
+        raise StageFailed("sampler-not-reshuffled", "shuffle=True gives the samples in their own order")

@@ -1,12 +1,14 @@
-"""What stands in the way of starting ranks: torch's launcher finds it out after a minute, in words of its own."""
+"""What stands in the way of starting ranks: torch's launcher, by which training is started, finds it out after a minute, in words of its
+own. Nothing here listens outside the loopback."""
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import resource
 import socket
-from typing import List, NamedTuple, Optional
+from typing import Any, List, NamedTuple, Optional, Tuple
 
 _LOOPBACK_S = 5.0
 _LAUNCHER_FILES = 23
@@ -59,12 +61,21 @@ def _no_thread() -> Optional[Obstacle]:
     return Obstacle("import", "", "no thread can be started: pthread_create: %s" % os.strerror(number))
 
 
+def loopback_address() -> Tuple[int, str]:
+    """Return the family and the address at which processes of this host reach each other and nobody else does: IPv4's where it is there."""
+    with contextlib.suppress(OSError), socket.socket() as trial:
+        trial.bind(("127.0.0.1", 0))
+        return socket.AF_INET, "127.0.0.1"
+    return (socket.AF_INET6, "::1") if socket.has_ipv6 else (socket.AF_INET, "127.0.0.1")
+
+
 def _no_loopback() -> Optional[Obstacle]:
+    family, address = loopback_address()
     try:
-        with socket.socket() as listener:
-            listener.bind(("127.0.0.1", 0))
+        with socket.socket(family) as listener:
+            listener.bind((address, 0))
             listener.listen(1)
-            with socket.create_connection(listener.getsockname(), _LOOPBACK_S):
+            with socket.create_connection(listener.getsockname()[:2], _LOOPBACK_S):
                 return None
     except OSError as error:
         seen = "no connection to 127.0.0.1: %s" % (error.strerror or error)
@@ -93,25 +104,39 @@ def _no_localhost() -> Optional[Obstacle]:
 
 
 def _no_own_name() -> Optional[Obstacle]:
-    """At that name its ranks meet, whatever torchrun --standalone was told; it tries for minutes, too."""
+    """At that name the ranks of torchrun meet, whatever --standalone was told; it tries for minutes, too."""
     name = socket.getfqdn()
-    wide = socket.has_dualstack_ipv6()
+    failure: Exception = OSError("no address")
     try:
-        with socket.create_server(("", 0), family=socket.AF_INET6 if wide else socket.AF_INET, dualstack_ipv6=wide) as listener:
-            port = listener.getsockname()[1]
-            with socket.create_connection((name, port), _LOOPBACK_S):
+        for family, kind, _protocol, _name, address in socket.getaddrinfo(name, 0, type=socket.SOCK_STREAM):
+            try:
+                _leads_here(family, kind, address)
                 return None
+            except OSError as error:
+                failure = error
     except (OSError, UnicodeError) as error:
-        seen = "this host's own name, %s, does not lead here: %s" % (name, getattr(error, "strerror", "") or error)
-        return Obstacle("rendezvous", "hostname-unresolvable", seen, "a line for it in /etc/hosts: 127.0.0.1 %s" % name)
+        failure = error
+    seen = "this host's own name, %s, does not lead here: %s" % (name, getattr(failure, "strerror", "") or failure)
+    return Obstacle("rendezvous", "hostname-unresolvable", seen, "a line for it in /etc/hosts: 127.0.0.1 %s" % name)
+
+
+def _leads_here(family: int, kind: int, address: Tuple[Any, ...]) -> None:
+    """Raises OSError. The port is taken, but nothing listens there: a host that is reached refuses at once."""
+    with socket.socket(family, kind) as bound, socket.socket(family, kind) as caller:
+        bound.bind(address)
+        caller.settimeout(_LOOPBACK_S)
+        try:
+            caller.connect(bound.getsockname())
+        except ConnectionRefusedError:
+            return
 
 
 def _port_taken(port: int) -> Optional[Obstacle]:
+    """By anybody, at any address: torchrun listens at all of them. Who binds does not listen yet."""
     try:
-        with socket.socket() as listener:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as torch does: what is closing does not count
-            listener.bind(("", port))
-            listener.listen(1)
+        with socket.socket() as trial:
+            trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as torch does: what is closing does not count
+            trial.bind(("", port))
     except OSError as error:
         return Obstacle("rendezvous", "", "port %d: %s" % (port, error.strerror or error))
     return None

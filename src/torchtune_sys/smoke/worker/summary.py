@@ -8,13 +8,13 @@ from typing import Any, Dict, List
 import torch
 
 from torchtune_sys.smoke.worker.agreement import word_of
-from torchtune_sys.smoke.worker.here import Here
-from torchtune_sys.smoke.worker.processes import EXCHANGE_S
+from torchtune_sys.smoke.worker.context import RankContext
+from torchtune_sys.smoke.worker.rendezvous import EXCHANGE_S
 
 _WORST = ("fail", "unknown", "pass", "na")
 
 
-def gather(here: Here, kept: List[Dict[str, Any]]) -> List[List[Dict[str, Any]]]:
+def gather(here: RankContext, kept: List[Dict[str, Any]]) -> List[List[Dict[str, Any]]]:
     """Every rank's events, on rank 0; on the others, and where the ranks lost each other, this rank's own."""
     if here.store is None or here.broken or here.world == 1:
         return [kept]
@@ -24,7 +24,7 @@ def gather(here: Here, kept: List[Dict[str, Any]]) -> List[List[Dict[str, Any]]]
     return [json.loads(word_of(here, "kept/%d" % rank, rank, EXCHANGE_S)) for rank in range(here.world)]
 
 
-def summarize(here: Here, everyone: List[List[Dict[str, Any]]]) -> int:
+def summarize(here: RankContext, everyone: List[List[Dict[str, Any]]]) -> int:
     """Print the stages (on rank 0; elsewhere only what this rank alone knows) and return the exit status: 0, 1 or 3."""
     stages: Dict[str, List[Dict[str, Any]]] = {}
     figures: Dict[str, List[str]] = {}

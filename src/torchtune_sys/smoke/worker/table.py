@@ -5,19 +5,19 @@ from __future__ import annotations
 from typing import Callable, NamedTuple, Tuple
 
 from torchtune_sys.smoke.worker.arithmetic import conv_is_right, copies_arrive, device_works, gemm_is_right, memory_keeps
+from torchtune_sys.smoke.worker.checkpoint import checkpoint_resumes
 from torchtune_sys.smoke.worker.collectives import exchanges_are_right
 from torchtune_sys.smoke.worker.compiled import compiled_agrees
-from torchtune_sys.smoke.worker.here import DEFAULT, QUICK, THOROUGH, Here
+from torchtune_sys.smoke.worker.context import DEFAULT, QUICK, THOROUGH, RankContext
+from torchtune_sys.smoke.worker.ddp import accumulation_is_the_large_batch, ranks_train_as_one
+from torchtune_sys.smoke.worker.ddp_amp import ranks_train_in_low_precision
+from torchtune_sys.smoke.worker.fsdp import sharded_checkpoint_resumes, sharded_step_is_right
 from torchtune_sys.smoke.worker.loading import loader_delivers
-from torchtune_sys.smoke.worker.mixed import ranks_train_in_low_precision
-from torchtune_sys.smoke.worker.parallel import accumulation_is_the_large_batch, ranks_train_as_one
 from torchtune_sys.smoke.worker.precision import bfloat16_trains, float16_trains
-from torchtune_sys.smoke.worker.processes import ranks_meet
-from torchtune_sys.smoke.worker.resuming import checkpoint_resumes
+from torchtune_sys.smoke.worker.rendezvous import ranks_meet
 from torchtune_sys.smoke.worker.sampling import samples_are_shared_out
-from torchtune_sys.smoke.worker.sharded import sharded_checkpoint_resumes, sharded_step_is_right
-from torchtune_sys.smoke.worker.sharing import ranks_share_a_gpu
-from torchtune_sys.smoke.worker.together import buffers_follow_rank_0, normalisation_spans_ranks, uneven_ranks_join
+from torchtune_sys.smoke.worker.shared_gpu import ranks_share_a_gpu
+from torchtune_sys.smoke.worker.sync import buffers_follow_rank_0, normalisation_spans_ranks, uneven_ranks_join
 from torchtune_sys.smoke.worker.training import training_learns
 
 
@@ -25,7 +25,7 @@ class Stage(NamedTuple):
     """One proof. ``together``: all ranks take part, and one that fails leaves the others waiting."""
 
     name: str
-    run: Callable[[Here], None]
+    run: Callable[[RankContext], None]
     deadline_s: float = 30.0
     level: str = QUICK
     """The least thorough level at which it runs."""

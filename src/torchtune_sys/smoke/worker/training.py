@@ -9,7 +9,7 @@ from typing import Callable, List, Tuple
 import torch
 from torch import nn
 
-from torchtune_sys.smoke.worker.here import Here, Wrong
+from torchtune_sys.smoke.worker.context import RankContext, StageFailed
 from torchtune_sys.smoke.worker.models import LEARNED, SmallConvNet, SmallTransformer, bars, loss_of, seeded, sentences
 
 Batches = Callable[[int, int], Tuple[torch.Tensor, torch.Tensor]]
@@ -19,14 +19,14 @@ _UNSEEN = 10**6
 """The seed of data that no training step had."""
 
 
-def training_learns(here: Here) -> None:
+def training_learns(here: RankContext) -> None:
     """A transformer and a convolutional net, in float32, learn what they are shown, and answer right what they were not shown."""
     for name, make, batches in (("transformer", SmallTransformer, sentences), ("conv net", SmallConvNet, bars)):
         seeded(1)
         _learns(here, name, make().to(here.device), batches)
 
 
-def _learns(here: Here, name: str, model: nn.Module, batches: Batches) -> None:
+def _learns(here: RankContext, name: str, model: nn.Module, batches: Batches) -> None:
     before = [parameter.detach().clone() for parameter in model.parameters()]
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     losses: List[float] = []
@@ -41,21 +41,21 @@ def _learns(here: Here, name: str, model: nn.Module, batches: Batches) -> None:
     here.measure("%s steps" % name, _STEPS / (time.perf_counter() - started), "1/s")
     still = [key for (key, now), was in zip(model.named_parameters(), before) if torch.equal(now, was)]
     if still:
-        raise Wrong("training-leaves-parameters", "%s: %d step(s) did not change %s" % (name, _STEPS, ", ".join(still)))
+        raise StageFailed("training-leaves-parameters", "%s: %d step(s) did not change %s" % (name, _STEPS, ", ".join(still)))
     _answers_right(here, name, model, batches, losses)
 
 
 def _finite(name: str, step: int, loss: float, model: nn.Module) -> None:
     if not math.isfinite(loss):
-        raise Wrong("loss-not-finite", "%s: the loss of step %d is %r" % (name, step, loss))
+        raise StageFailed("loss-not-finite", "%s: the loss of step %d is %r" % (name, step, loss))
     for key, parameter in model.named_parameters():
         if parameter.grad is None:
-            raise Wrong("gradient-missing", "%s: %s has no gradient after step %d" % (name, key, step))
+            raise StageFailed("gradient-missing", "%s: %s has no gradient after step %d" % (name, key, step))
         if not bool(torch.isfinite(parameter.grad).all()):
-            raise Wrong("gradient-not-finite", "%s: the gradient of %s is not finite in step %d" % (name, key, step))
+            raise StageFailed("gradient-not-finite", "%s: the gradient of %s is not finite in step %d" % (name, key, step))
 
 
-def _answers_right(here: Here, name: str, model: nn.Module, batches: Batches, losses: List[float]) -> None:
+def _answers_right(here: RankContext, name: str, model: nn.Module, batches: Batches, losses: List[float]) -> None:
     unseen = batches(256, _UNSEEN)
     model.eval()
     with torch.no_grad():
@@ -64,7 +64,7 @@ def _answers_right(here: Here, name: str, model: nn.Module, batches: Batches, lo
     here.measure("%s loss" % name, loss, "")
     wrong = int((answers != unseen[1]).sum().item())
     if not loss < LEARNED or wrong:
-        raise Wrong(
+        raise StageFailed(
             "training-does-not-learn",
             "%s: the loss went from %.4g to %.4g in %d steps (below %.4g it has learned), %d of %d answers are wrong"
             % (name, losses[0], loss, _STEPS, LEARNED, wrong, answers.numel()),

@@ -1,0 +1,111 @@
+#!/usr/bin/python
+# Copyright: The torchtune-sys maintainers
+# Licence: Apache-2.0 (see LICENSE)
+"""What to install on a host."""
+
+from __future__ import absolute_import, division, print_function
+
+__metaclass__ = type
+
+DOCUMENTATION = r"""
+module: torchtune_install_info
+short_description: Say what to install on a training host, in order
+version_added: "0.1.0"
+description:
+  - Runs C(torchtune-sys generate install) on the host, which tells driver, fabric manager, Python and torch as typed steps,
+    or the reason why one cannot be had.
+  - Changes nothing. The role's tasks_from install carries the steps out.
+author:
+  - The torchtune-sys maintainers (@torchtune-sys)
+extends_documentation_fragment:
+  - torchtune.sys.tool
+  - torchtune.sys.installing
+attributes:
+  check_mode:
+    description: Runs as usual.
+    support: full
+  diff_mode:
+    description: Nothing is changed.
+    support: none
+"""
+
+EXAMPLES = r"""
+- name: Ask what this host needs
+  torchtune.sys.torchtune_install_info:
+    venv: /opt/torch
+  register: wanted
+"""
+
+RETURN = r"""
+steps:
+  description: What to do, in order, each with its typed actions.
+  returned: when the tool answered
+  type: list
+  elements: dict
+refused:
+  description: What cannot be had on this host, and why.
+  returned: when the tool answered
+  type: list
+  elements: dict
+identity:
+  description: The host's machine id and the id of its start.
+  returned: when the tool answered
+  type: str
+notes:
+  description: What is there already, and what could not be seen.
+  returned: when the tool answered
+  type: list
+  elements: str
+why:
+  description: What kept the tool from answering.
+  returned: when it did not answer
+  type: str
+  sample: refused
+status:
+  description: Exit status of the tool.
+  returned: always
+  type: int
+"""
+
+import fnmatch
+import os
+
+from ansible.module_utils.basic import AnsibleModule
+
+from ansible_collections.torchtune.sys.plugins.module_utils import options, tool
+
+SCHEMA = "torchtune-sys/install/1"
+
+
+def main():
+    spec = dict(tool.TOOL, **options.INSTALLING_SPEC)
+    module = AnsibleModule(argument_spec=spec, supports_check_mode=True)
+    words = ["generate", "install", "--format", "json"] + tool.words_of(options.INSTALLING, module.params)
+    try:
+        answer = tool.Tool(module).ask(words, SCHEMA, (0, 1))
+    except tool.Unanswered as error:
+        tool.fail(module, error)
+    found = answer.document["install"]
+    steps = [dict(step, actions=[_resolved(action) for action in step["actions"]]) for step in found["steps"]]
+    module.exit_json(
+        changed=False,
+        status=answer.status,
+        steps=steps,
+        refused=found["refused"],
+        notes=found["notes"],
+        identity=tool.identity(),
+    )
+
+
+def _resolved(action):
+    """Packages that are called after the kernel get the running one's name."""
+    if action["type"] != "kernel-packages":
+        return action
+    release = os.uname()[2]
+    names = next((names for pattern, names in action["choices"] if fnmatch.fnmatchcase(release, pattern)), [])
+    names = [name.replace("$(uname -r)", release) for name in names]
+    return dict(type="packages", manager=action["manager"], names=names)
+
+
+if __name__ == "__main__":
+    main()

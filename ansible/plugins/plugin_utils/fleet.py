@@ -1,0 +1,132 @@
+# Copyright: The torchtune-sys maintainers
+# Licence: Apache-2.0 (see LICENSE)
+"""From what each host answered to one report about all of them: plain data, Markdown, and a few lines for the terminal."""
+
+from __future__ import annotations
+
+import re
+import typing as t
+
+SCHEMA = "torchtune-sys/fleet/1"
+SEVERITIES = ("error", "warning", "advice")
+STATES = {
+    "good": "no problem found",
+    "findings": "with findings",
+    "not-judged": "not judged",
+    "failed": "failed",
+    "unreachable": "not reached",
+    "absent": "without an answer",
+}
+"""What became of a host, the best first."""
+BAD = ("not-judged", "failed", "unreachable", "absent")
+_JUDGED_BY = ("headline", "user", "version", "counts", "passed", "not_applicable", "proof", "findings", "unknown")
+_HOSTS_SHOWN = 8
+
+
+def host(name: str, result: t.Any, failure: str, applied: t.Any = None) -> dict[str, t.Any]:
+    """What one host answered: ``result`` of the check, ``failure`` of what came before it, ``applied`` of the changes."""
+    found = {"host": name, **_judged(result, failure)}
+    if applied is not None:
+        found["applied"] = {key: applied[key] for key in ("run", "changes", "waits") if key in applied}
+        if applied.get("failed") and found["state"] in ("good", "findings"):
+            found.update(state="failed", reason=f"the changes: {_reason(applied)}")
+    return found
+
+
+def _judged(result: t.Any, failure: str) -> dict[str, t.Any]:
+    if result is not None and result.get("unreachable"):
+        return {"state": "unreachable", "reason": _reason(result)}
+    if result is None or ("headline" not in result and "why" not in result and failure):
+        return {"state": "failed" if failure else "absent", "reason": _line(failure) or "it was not asked, or never answered"}
+    if "headline" not in result:
+        why = result.get("why", "")
+        return {"state": "not-judged" if why in ("refused", "not-installed") else "failed", "why": why, "reason": _reason(result)}
+    found = {"state": _state(result), **{key: result[key] for key in _JUDGED_BY}}
+    return (
+        {**found, "reason": _reason(result) or "a rule of severity error could not be judged"} if found["state"] in BAD else found
+    )
+
+
+def _reason(result: t.Any) -> str:
+    """What Ansible puts before the module's own words tells nothing."""
+    return re.sub(r"^((Task|Module|Action) failed[:.] ?)+", "", _line(result.get("msg", "")))
+
+
+def _state(result: t.Mapping[str, t.Any]) -> str:
+    if result.get("status") == 4:
+        return "failed"
+    if result["findings"]:
+        return "findings"
+    return "good" if result["judged"] else "not-judged"
+
+
+def fleet(hosts: list[dict[str, t.Any]], time: str) -> dict[str, t.Any]:
+    """The document: hosts in their order, and each rule with the hosts on which it fails."""
+    rules: dict[str, dict[str, t.Any]] = {}
+    for one in hosts:
+        for finding in one.get("findings", ()):
+            same = ("rule", "severity", "cause", "title", "fix")
+            rule = rules.setdefault(finding["rule"], {**{key: finding[key] for key in same}, "hosts": []})
+            rule["hosts"].append(one["host"])
+    worst = sorted(rules.values(), key=lambda rule: (SEVERITIES.index(rule["severity"]), -len(rule["hosts"]), rule["rule"]))
+    counts = {state: sum(one["state"] == state for one in hosts) for state in STATES}
+    return {"schema": SCHEMA, "time": time, "summary": {"hosts": len(hosts), **counts}, "rules": worst, "hosts": hosts}
+
+
+def headline(document: t.Mapping[str, t.Any]) -> str:
+    """One line about all hosts."""
+    counts = document["summary"]
+    told = [f"{counts[state]} {words}" for state, words in STATES.items() if counts[state]]
+    return f"{counts['hosts']} host{'' if counts['hosts'] == 1 else 's'}: {', '.join(told) or 'none'}"
+
+
+def text(document: t.Mapping[str, t.Any]) -> list[str]:
+    """Lines for a terminal: what is bad, by rule and by host."""
+    lines = [headline(document)]
+    for rule in document["rules"]:
+        lines.append(f"{rule['severity']:<8} {rule['rule']}: {rule['title']} [{_few(rule['hosts'])}]")
+    for one in document["hosts"]:
+        if one["state"] in BAD:
+            lines.append(f"{STATES[one['state']]}: {one['host']}: {one['reason']}")
+    return lines
+
+
+def markdown(document: t.Mapping[str, t.Any]) -> str:
+    rows = [f"# {_cell(headline(document))}", "", document["time"], ""]
+    rows += ["| host | state | errors | warnings | advice | unknown | judged as | tool |", "|---|---|---|---|---|---|---|---|"]
+    rows += [_row(one) for one in document["hosts"]]
+    if document["rules"]:
+        rows += ["", "## Findings", ""]
+        for rule in document["rules"]:
+            rows += [f"- **{rule['severity']}** `{rule['rule']}`: {_cell(rule['title'])} ({_cell(', '.join(rule['hosts']))})"]
+            rows += [f"  - {_cell(words)}" for words in rule["fix"][:1]]
+    bad = [one for one in document["hosts"] if one["state"] in BAD]
+    if bad:
+        rows += ["", "## Not judged", ""]
+        rows += [f"- {_cell(one['host'])} ({STATES[one['state']]}): {_cell(one['reason'])}" for one in bad]
+    return "\n".join(rows) + "\n"
+
+
+def _row(one: t.Mapping[str, t.Any]) -> str:
+    if "counts" not in one:
+        return f"| {_cell(one['host'])} | {STATES[one['state']]} | | | | | | |"
+    counts = " | ".join(str(one["counts"][level]) for level in SEVERITIES)
+    state = STATES[one["state"]]
+    return (
+        f"| {_cell(one['host'])} | {state} | {counts} | {len(one['unknown'])} | {_cell(one['user'])} | {_cell(one['version'])} |"
+    )
+
+
+def _few(hosts: list[str]) -> str:
+    more = len(hosts) - _HOSTS_SHOWN
+    return ", ".join(hosts[:_HOSTS_SHOWN]) + (f" and {more} more" if more > 0 else "")
+
+
+def _line(text_: t.Any) -> str:
+    return " ".join(str(text_).split())
+
+
+def _cell(words: str) -> str:
+    """Text of a host in a table: nothing in it is markup."""
+    plain = "".join(sign if sign.isprintable() else " " for sign in str(words))
+    return plain.replace("\\", "\\\\").replace("|", "\\|").replace("`", "'").replace("<", "&lt;").replace("[", "\\[")

@@ -1,0 +1,50 @@
+"""Print the figures of the code's shape: size, small files, class names with two meanings, twins.
+
+    python scripts/house_figures.py [CHECKOUT]
+
+Arrows that run up and circles are what lint-imports refuses ([tool.importlinter] in pyproject.toml).
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections import Counter, defaultdict
+from pathlib import Path
+
+SMALL, TWIN = 60, 12
+
+
+def shape(node: ast.FunctionDef) -> str:
+    """A function without its names, texts and numbers: what two copies have in common."""
+    return " ".join(type(part).__name__ for part in ast.walk(ast.Module(body=node.body, type_ignores=[])))
+
+
+def main() -> None:
+    root = Path(sys.argv[1] if len(sys.argv) > 1 else ".") / "src/torchtune_sys"
+    folders: Counter[str] = Counter()
+    classes: dict[str, list[str]] = defaultdict(list)
+    shapes: dict[str, list[str]] = defaultdict(list)
+    lines = statements = small = 0
+    for path in sorted(root.rglob("*.py")):
+        name = path.relative_to(root).as_posix()
+        text = path.read_text()
+        folders[str(Path(name).parent)] += 1
+        lines += text.count("\n")
+        small += text.count("\n") < SMALL
+        for node in ast.walk(ast.parse(text)):
+            statements += isinstance(node, ast.stmt)
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                classes[node.name].append(name)
+            if isinstance(node, ast.FunctionDef) and (node.end_lineno or 0) - node.lineno + 1 >= TWIN:
+                shapes[shape(node)].append(f"{name}:{node.name}")
+    twice = {name: places for name, places in classes.items() if len(places) > 1}
+    twins = [places for places in shapes.values() if len(places) > 1]
+    print(f"files {sum(folders.values())}, statements {statements}, lines {lines}, files under {SMALL} lines {small}")
+    print("modules a folder: " + ", ".join(f"{folder} {count}" for folder, count in folders.most_common(12)))
+    print(f"public class names with two meanings {len(twice)}: {', '.join(sorted(twice))}")
+    print(f"twins (same shape, {TWIN} lines or more) {len(twins)}: {'; '.join(' = '.join(places) for places in twins)}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,123 @@
+"""Make the files of a new rule: a stub of its function, its place in the family's RULES, and two overlays of the healthy host.
+
+./run new-rule fan-speed-low hardware
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+REPO = Path(__file__).resolve().parent.parent
+RULES = REPO / "src/torchtune_sys/rules"
+HOSTS = REPO / "tests/hosts"
+
+STUB = '''"""TODO: what the rules of this module judge, in one line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torchtune_sys.model.actions import Advice
+from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, rule
+from torchtune_sys.model.snapshot import Snapshot
+
+
+@rule(
+    id="{id}",
+    title="TODO: the defect, in one line",
+    severity=Severity.ADVICE,
+    fix=(Advice(text="TODO: what to do"),),
+)
+def {name}(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """TODO: what the defect is.
+
+    Why it matters
+    TODO: what it does to training.
+
+    When to leave it
+    TODO: where it is right as it is.
+
+    References
+    TODO: who says so.
+    """
+    # Unwrap facts with need(s.<family>), which ends the rule as unknown; raise NotApplicable where there is nothing to judge.
+    yield Evidence(subject="TODO", seen="TODO", wanted="TODO", verdict=Verdict.PASS, source="TODO")
+
+
+RULES: tuple[Rule, ...] = ({name},)
+'''
+OVERLAY = """{
+ "extends": "healthy.json",
+ "files": {
+ }
+}
+"""
+
+
+def families() -> list[str]:
+    return sorted(path.parent.name for path in RULES.glob("*/__init__.py"))
+
+
+def refusal(rule_id: str, family: str) -> str:
+    """Return why these cannot be a new rule's id and family; empty where they can."""
+    if not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)+", rule_id) or not rule_id[0].isalpha():
+        return f"{rule_id!r} is no id: two or more words of small letters and digits with hyphens, named for the defect (fan-speed-low)"
+    if family not in families():
+        return f"no family is called {family!r}; there are {', '.join(families())}"
+    if any(f'id="{rule_id}"' in path.read_text() for path in RULES.rglob("*.py")):
+        return f"there is a rule {rule_id} already: torchtune-sys explain {rule_id}"
+    if (path := RULES / family / f"{rule_id.replace('-', '_')}.py").exists():
+        return f"{path.relative_to(REPO)} exists already"
+    return ""
+
+
+def listed(text: str, family: str, module: str) -> str:
+    """Return the text of the family's ``__init__.py`` with the module's rules at the end of RULES."""
+    line = f"from torchtune_sys.rules.{family} import {module}\n"
+    at = text.index("from torchtune_sys.")
+    body, end = text.rstrip().removesuffix(")").rstrip(), text.rstrip()[-1:]
+    if end != ")":
+        raise SystemExit(f"rules/{family}/__init__.py does not end with the tuple RULES: add *{module}.RULES by hand")
+    body = body + ("" if body.endswith(",") else ",")
+    return body[:at] + line + body[at:] + f"\n    *{module}.RULES,\n)\n"
+
+
+def in_order(path: Path) -> None:
+    """Sort the imports and format, where ruff is installed beside this Python, as ./run does it; ./run lint tells otherwise."""
+    ruff = Path(sys.executable).with_name("ruff")
+    for arguments in (["check", "--select", "I", "--fix"], ["format"]) if ruff.exists() else ():
+        subprocess.run([ruff, *arguments, "--quiet", "--no-cache", path], cwd=REPO, check=True)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="./run new-rule", description="Make the files of a new rule.")
+    parser.add_argument("id", help="named for the defect: fan-speed-low")
+    parser.add_argument("family", help=f"one of {', '.join(families())}")
+    asked = parser.parse_args()
+    if why := refusal(asked.id, asked.family):
+        parser.error(why)
+    name, package = asked.id.replace("-", "_"), RULES / asked.family / "__init__.py"
+    text = listed(package.read_text(), asked.family, name)
+    made = {RULES / asked.family / f"{name}.py": STUB.replace("{id}", asked.id).replace("{name}", name)}
+    made |= {HOSTS / f"{asked.id}.{verdict}.json": OVERLAY for verdict in ("fail", "unknown")}
+    for path, content in made.items():
+        if not path.exists():
+            path.write_text(content)
+            print(f"{path.relative_to(REPO)}: made")
+    package.write_text(text)
+    in_order(package)
+    print(f"{package.relative_to(REPO)}: lists it")
+    print(f"""Next:
+1. Write the function in place of each TODO.
+2. Put into the overlays' "files" what differs from tests/hosts/healthy.json: what makes the rule fail, what makes it unknown.
+3. ./run test -k {asked.id}
+4. .venv-test/bin/python -m torchtune_sys.gen write, which puts the rule into docs/rules.md.""")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,284 @@
+"""Record what a checkout says of every recorded host, and compare another checkout with it, byte by byte.
+
+    python scripts/same_output.py record  FOLDER --tree CHECKOUT [--reports DIR]
+    python scripts/same_output.py compare FOLDER [--tree CHECKOUT] [--only GLOB] [--sample N] [--expected FILE] [--lines N]
+
+``record`` keeps the hosts themselves, too (tests/hosts with what they extend, the machines of tests/platforms*.py, pasted reports below
+DIR), so that a comparison asks the same of both. Commands are run through the command line alone: no module of the checkout has to be
+where it was. The clock stands still.
+
+``--expected`` names a file with a regular expression a line (``#`` begins a comment): a difference all of whose changed lines match one
+is listed as expected. Exit status of ``compare``: 0 byte-equal but for those, 1 other differences.
+
+Needs the packages that the project needs. The whole takes about ten minutes on two idle processors; --sample 20 half a minute.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import fnmatch
+import gc
+import gzip
+import hashlib
+import importlib
+import json
+import os
+import pkgutil
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent.parent
+USUAL = {
+    "report": ("check", "--format", "json"),
+    "text": ("check", "--verbose"),
+    "plan": ("plan", "--format", "json"),
+    "script": ("generate", "script"),
+    "snapshot": ("snapshot", "--format", "json"),
+    "placement": ("generate", "numactl", "--format", "json"),
+}
+"""What is asked of each host."""
+MORE = {
+    **{f"report-{name}": ("check", "--format", name) for name in ("junit", "markdown", "github", "prometheus", "nagios")},
+    **{f"plan-{name}": ("plan", "--verbose", "--format", name) for name in ("text", "markdown", "diff")},
+    **{f"generate-{name}": ("generate", name) for name in ("env", "install", "dockerfile", "cloud-init", "tuned", "kernel-args")},
+    **{f"generate-{name}": ("generate", name) for name in ("sysctl", "limits", "modprobe", "tmpfiles", "udev", "systemd")},
+    "placement-commands": ("generate", "numactl", "--format", "commands", "--", "python", "train.py"),
+    "provision": ("generate", "script", "--stages", "install,tune,smoke"),
+    "workstation": ("check", "--profile", "workstation"),
+    "cluster": ("check", "--profile", "cluster"),
+    "quiet": ("check", "--quiet"),
+}
+"""What is asked of the hosts that stand for a kind of machine, too."""
+OF_ITSELF = {"rules": ("rules", "--format", "json"), "help": ("--help",)}
+THE_TIME = 1767225600.0
+ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/nonexistent", "LANG": "C.UTF-8", "TZ": "UTC"}
+"""All that the commands see of this machine's environment."""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("record", "compare", "_hosts", "_ask"))
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--tree", type=Path, default=HERE, help="a checkout, with src/ and templates/ [this one]")
+    parser.add_argument("--reports", type=Path, help="pasted reports, each input.txt or *.txt below it")
+    parser.add_argument("--only", default="*", help="hosts by name: typical/*, overlays/swap*, platforms/*, base/*, reports/*")
+    parser.add_argument("--sample", type=int, default=1, metavar="N", help="every N-th host only")
+    parser.add_argument("--expected", type=Path, help="regular expressions of differences that are intended")
+    parser.add_argument("--lines", type=int, default=12, help="how much of each difference is shown")
+    parser.add_argument("--part", default="0/1", help=argparse.SUPPRESS)
+    parser.add_argument("--to", type=Path, help=argparse.SUPPRESS)
+    asked = parser.parse_args()
+    if asked.what == "_hosts":
+        return write_hosts(asked.folder)
+    if asked.what == "_ask":
+        return ask_all(asked)
+    return record(asked) if asked.what == "record" else compare(asked)
+
+
+def record(asked: argparse.Namespace) -> int:
+    (asked.folder / "hosts").mkdir(parents=True, exist_ok=True)
+    started(asked.tree, ["_hosts", str(asked.folder)], tests=True).check()
+    for report in sorted(asked.reports.rglob("*.txt")) if asked.reports else ():
+        name = report.parent.name if report.stem == "input" else report.stem
+        keep(asked.folder / "hosts" / "reports" / name, report.read_bytes())
+    ask(asked, asked.folder / "said")
+    write_hashes(asked.folder)
+    commit = subprocess.run(("git", "-C", asked.tree, "rev-parse", "HEAD"), stdout=subprocess.PIPE, text=True).stdout.strip()
+    (asked.folder / "COMMIT").write_text(f"{commit}\n")
+    print(f"{sum(1 for _ in files(asked.folder / 'said'))} hosts as {commit or asked.tree} sees them, in {asked.folder}")
+    return 0
+
+
+def compare(asked: argparse.Namespace) -> int:
+    with tempfile.TemporaryDirectory() as room:
+        ask(asked, Path(room))
+        expected = patterns(asked.expected)
+        pairs = different = 0
+        groups: dict[tuple[str, str], list[str]] = defaultdict(list)
+        for name, now in said(Path(room)):
+            before = json.loads(gzip.decompress((asked.folder / "said" / f"{name}.gz").read_bytes()))
+            for command in sorted({*before, *now}):
+                pairs += 1
+                if before.get(command) != now.get(command):
+                    different += 1
+                    groups[(command, difference(before.get(command), now.get(command)))].append(name)
+    unexpected = 0
+    for (command, lines), names in sorted(groups.items(), key=lambda item: -len(item[1])):
+        reason = next((why for pattern, why in expected if all_match(pattern, lines)), None)
+        unexpected += reason is None
+        print(f"\n{command}: {len(names)} hosts ({', '.join(names[:3])}{' …' if names[3:] else ''}): {reason or 'NOT EXPECTED'}")
+        if reason is None:
+            print("\n".join(f"    {line}" for line in lines.splitlines()[: asked.lines]))
+    equal = "byte-equal" if not different else f"{different} differ in {len(groups)} ways, {unexpected} of them not expected"
+    print(f"\n{pairs} outputs compared: {equal}")
+    return 1 if unexpected or not pairs else 0
+
+
+def patterns(path: Path | None) -> list[tuple[re.Pattern[str], str]]:
+    lines = path.read_text().splitlines() if path else []
+    return [(re.compile(line), f"expected ({line})") for line in lines if line.strip() and not line.startswith("#")]
+
+
+def all_match(pattern: re.Pattern[str], lines: str) -> bool:
+    changed = [line[1:].strip() for line in lines.splitlines() if line[:1] in "+-"]
+    return all(pattern.search(line) for line in changed)
+
+
+def difference(before: dict[str, Any] | None, now: dict[str, Any] | None) -> str:
+    """The changed lines, JSON a key a line; without places, so that the same change at many hosts is one."""
+    one, two = (readable(found) for found in (before, now))
+    lines = difflib.unified_diff(one, two, lineterm="", n=1)
+    return "\n".join(line for line in lines if not line.startswith(("---", "+++", "@@")))
+
+
+def readable(found: dict[str, Any] | None) -> list[str]:
+    if found is None:
+        return ["(not asked)"]
+    out = str(found["out"])
+    if out.startswith("{"):
+        out = json.dumps(json.loads(out), indent=1, ensure_ascii=False)
+    return [f"exit status {found['status']}", *out.splitlines(), *(f"stderr: {line}" for line in found["err"].splitlines())]
+
+
+class Started:
+    """One child that works for us."""
+
+    def __init__(self, argv: list[str], env: dict[str, str]) -> None:
+        self.process = subprocess.Popen(argv, env=env)
+
+    def check(self) -> None:
+        if self.process.wait():
+            raise SystemExit(f"{' '.join(self.process.args)} ended with {self.process.returncode}")  # type: ignore[arg-type]
+
+
+def started(tree: Path, args: list[str], *, tests: bool = False) -> Started:
+    """This script again, with the modules of ``tree`` before all others."""
+    places = [tree / "src", *([tree / "tests"] if tests else [])]
+    path = os.pathsep.join(str(place.resolve()) for place in places)
+    env = {**ENVIRONMENT, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
+    return Started([sys.executable, str(Path(__file__).resolve()), *args], env)
+
+
+def ask(asked: argparse.Namespace, to: Path) -> None:
+    """Every command of every host, in as many processes as there are processors."""
+    count = os.cpu_count() or 1
+    args = ["_ask", str(asked.folder.resolve()), "--to", str(to.resolve()), "--only", asked.only, "--sample", str(asked.sample)]
+    for child in [started(asked.tree, [*args, "--part", f"{part}/{count}"]) for part in range(count)]:
+        child.check()
+
+
+def ask_all(asked: argparse.Namespace) -> int:
+    """In a process of the checkout: load it once, then answer each command in a child."""
+    import torchtune_sys
+
+    for module in pkgutil.walk_packages(torchtune_sys.__path__, "torchtune_sys."):
+        if not module.name.endswith("__main__") and ".smoke.worker" not in module.name:
+            importlib.import_module(module.name)
+    gc.freeze()  # children write to none of its pages
+    at, _, count = asked.part.partition("/")
+    os.chdir(asked.folder / "hosts")
+    names = [name for name in ("itself", *(name for name, _ in files(Path(".")))) if fnmatch.fnmatch(name, asked.only)]
+    for name in names[:: asked.sample][int(at) :: int(count)]:
+        found = {key: answer(argv) for key, argv in commands(name)}
+        keep(asked.to / f"{name}.gz", gzip.compress(json.dumps(found, ensure_ascii=False).encode(), 6, mtime=0))
+    return 0
+
+
+def commands(name: str) -> Iterator[tuple[str, tuple[str, ...]]]:
+    if name == "itself":
+        yield from OF_ITSELF.items()
+        return
+    many = {**USUAL, **MORE} if name.startswith(("typical/", "platforms/")) or name == "overlays/healthy" else USUAL
+    for key, argv in many.items():
+        words = (
+            (*argv[: argv.index("--")], "--from", name, *argv[argv.index("--") :]) if "--" in argv else (*argv, "--from", name)
+        )
+        yield key, words
+
+
+def answer(argv: tuple[str, ...]) -> dict[str, Any]:
+    """What one command line says, in a child that ends as the program ends."""
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        child = os.fork()
+        if not child:
+            run_command(argv, out.fileno(), err.fileno())
+        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        texts = []
+        for stream in (out, err):
+            stream.seek(0)
+            texts.append(stream.read().decode("utf-8", "replace"))
+    return {"status": status, "out": texts[0], "err": texts[1]}
+
+
+def run_command(argv: tuple[str, ...], out: int, err: int) -> None:
+    os.dup2(out, 1)
+    os.dup2(err, 2)
+    os.environ.pop("PYTHONPATH", None)
+    time.time = lambda: THE_TIME
+    sys.argv = ["torchtune-sys", *argv]
+    status = 70
+    try:
+        importlib.import_module("torchtune_sys.__main__").main()
+    except SystemExit as ended:
+        status = ended.code if isinstance(ended.code, int) else 70
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+
+
+def write_hosts(folder: Path) -> int:
+    """In a process of the checkout, with its tests: every recorded host, with what it extends."""
+    import conftest
+    from machines_libraries import with_libraries
+    from torchtune_sys.host.recorded import load_recording
+
+    for kind, place in (("overlays", ""), ("typical", "typical"), ("base", "base")):
+        for path in sorted((conftest.HOSTS / place).glob("*.json")):
+            keep_host(folder, f"{kind}/{path.stem}", load_recording(str(path)))
+    for module in ("platforms", "platforms_more", "platforms_troubled"):
+        tables = [
+            value for key, value in vars(importlib.import_module(module)).items() if key in ("PLATFORMS", "MORE", "TROUBLED")
+        ]
+        for name, make in sorted((name, make) for table in tables for name, make in table.items()):
+            keep_host(folder, f"platforms/{name}", with_libraries(make()))
+    return 0
+
+
+def keep_host(folder: Path, name: str, recording: dict[str, Any]) -> None:
+    keep(folder / "hosts" / name, json.dumps({**recording, "schema": "torchtune-sys/recording/1"}).encode())
+
+
+def keep(path: Path, data: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
+
+
+def files(folder: Path) -> Iterator[tuple[str, Path]]:
+    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+        yield str(path.relative_to(folder)), path
+
+
+def said(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    for name, path in files(folder):
+        yield name.removesuffix(".gz"), json.loads(gzip.decompress(path.read_bytes()))
+
+
+def write_hashes(folder: Path) -> None:
+    """A line for each output, for a look with plain tools."""
+    with open(folder / "hashes.txt", "w", encoding="utf-8") as to:
+        for name, found in said(folder / "said"):
+            for command, answered in found.items():
+                to.write(f"{hashlib.sha256(json.dumps(answered).encode()).hexdigest()}  {name}  {command}\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,76 @@
+"""Print where a test run's time went: ``python scripts/test_durations.py [--slowest N] [--files N] [JUNIT-XML …]``.
+
+Reads the JUnit files that ``./run test`` leaves in build/durations. Seconds are those of the clock, and grow with whatever else the
+machine does; CPU seconds are those of the test and of the children it waited for, and hardly do. What a test takes by the clock
+and not of a processor, it waits.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import xml.etree.ElementTree as ET
+from collections import defaultdict
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+FOLDER = Path(__file__).resolve().parents[1] / "build" / "durations"
+
+
+class Test(NamedTuple):
+    file: str
+    name: str
+    seconds: float
+    cpu_seconds: float
+    skipped: bool
+
+
+def tests_of(path: Path) -> list[Test]:
+    """Return the tests in a JUnit file; one that ran twice counts with both runs."""
+    return [_test(case) for case in ET.parse(path).getroot().iter("testcase")]
+
+
+def _test(case: ET.Element) -> Test:
+    spent = [float(each.get("value", "0")) for each in case.iter("property") if each.get("name") == "cpu_s"]
+    return Test(
+        case.get("classname", ""),
+        case.get("name", ""),
+        float(case.get("time", "0")),
+        max(spent, default=0.0),
+        case.find("skipped") is not None,
+    )
+
+
+def table(tests: Iterable[Test], slowest: int, files: int) -> Iterable[str]:
+    """Yield the lines of the report."""
+    ran = [test for test in tests if not test.skipped]
+    yield f"{len(ran)} tests, {sum(t.seconds for t in ran):.0f} s by the clock, {sum(t.cpu_seconds for t in ran):.0f} CPU s"
+    yield f"\n{'seconds':>8} {'CPU s':>8}  the {slowest} slowest tests"
+    for test in sorted(ran, key=lambda test: -test.seconds)[:slowest]:
+        yield f"{test.seconds:8.1f} {test.cpu_seconds:8.1f}  {test.file}::{test.name}"
+    by_file: dict[str, list[Test]] = defaultdict(list)
+    for test in ran:
+        by_file[test.file].append(test)
+    sums = {name: (sum(t.seconds for t in held), sum(t.cpu_seconds for t in held)) for name, held in by_file.items()}
+    yield f"\n{'seconds':>8} {'CPU s':>8} {'tests':>6}  files"
+    for name, (seconds, cpu_seconds) in sorted(sums.items(), key=lambda item: -max(item[1]))[:files]:
+        yield f"{seconds:8.1f} {cpu_seconds:8.1f} {len(by_file[name]):6}  {name}"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("paths", nargs="*", type=Path, metavar="JUNIT-XML", help="without any: those in build/durations")
+    parser.add_argument("--slowest", type=int, default=10, metavar="N", help="how many tests to list")
+    parser.add_argument("--by-file", type=int, default=40, metavar="N", help="how many files to list")
+    asked = parser.parse_args()
+    paths = asked.paths or sorted(FOLDER.glob("*.xml"))
+    if not paths:
+        print(f"{FOLDER} holds no JUnit file: ./run test leaves them there", file=sys.stderr)
+        return 2
+    print("\n".join(table([test for path in paths for test in tests_of(path)], asked.slowest, asked.by_file)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,171 @@
+"""``torchtune-sys check``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from torchtune_sys import __version__
+from torchtune_sys.cli import options as shared
+
+if TYPE_CHECKING:
+    from torchtune_sys.host.base import Host
+    from torchtune_sys.host.input.opening import PastedText
+    from torchtune_sys.model.rule import Result
+    from torchtune_sys.model.snapshot import Snapshot
+    from torchtune_sys.render.report import Report
+    from torchtune_sys.rules.profiles import Config
+
+FORMATS = ("text", "json", "junit", "markdown", "github", "prometheus", "nagios")
+_FAIL_ON = ("error", "warning", "advice", "never")
+
+
+@click.command(
+    "check",
+    epilog="""\b
+Examples:
+  torchtune-sys check --python ~/train/.venv/bin/python3 --nproc-per-node 8 --workers 4 --data /data
+  torchtune-sys check --live --fail-on warning
+  torchtune-sys check --select driver,torch --format json --output report.json
+  torchtune-sys check --from host.json
+  python -m torch.utils.collect_env | torchtune-sys check --from -
+
+\b
+Profiles change parameters and leave rules out:
+  workstation   one person's machine with a desktop
+  single-node   nothing that matters only between several hosts
+  cluster       more ranks, files and checkpoints
+  container     nothing that only the container's host can change
+  ci            no advice
+
+\b
+A configuration file (TOML) may hold: profile, select, ignore, fail-on, and
+for a rule  [rules.RULE]  enabled = false  or a parameter that
+"torchtune-sys explain RULE" names.
+
+\b
+Exit status: 0 no finding at or above --fail-on; 1 findings; 2 usage; 3 could
+not judge: a check of severity error failed to look or ran out of time (with
+--strict: for any reason, or no check applies of a family that --select names,
+or none of torch's where nothing is selected); 4 internal error. --format
+nagios: 0, 1, 2 or 3 as monitoring expects.
+
+\b
+Counts that are not given are taken from the job's environment:
+LOCAL_WORLD_SIZE, WORLD_SIZE, SLURM_NTASKS_PER_NODE (if above 1),
+SLURM_JOB_NUM_NODES, OMP_NUM_THREADS, OMPI_COMM_WORLD_LOCAL_SIZE.
+""",
+)
+@shared.intent_options
+@shared.host_options
+@shared.selection_options
+@shared.profile_options
+@shared.format_option(*FORMATS)
+@shared.output_option
+@click.option("--fail-on", type=click.Choice(_FAIL_ON), help="The least severity that makes the exit status 1. [error]")
+@click.option(
+    "--strict",
+    is_flag=True,
+    help="Exit 3 if a check of severity error is unknown for any reason, or no check applies of a selected family.",
+)
+@click.option("-v", "--verbose", is_flag=True, help="Cut nothing, and show what passed.")
+@click.option("--profile-probes", is_flag=True, help="Say on stderr where the time of the look went, by family.")
+@click.option("-q", "--quiet", is_flag=True, help="The verdict and the findings only.")
+@shared.color_option
+def command(**options: Any) -> int:
+    """Say what is wrong with this training host, why, and what to do about it."""
+    from torchtune_sys.cli.look import now, opened
+    from torchtune_sys.cli.pipeline import judged
+    from torchtune_sys.cli.terminal import give
+
+    timings: dict[str, float] | None = {} if options["profile_probes"] else None
+    found = opened(options)
+    seen, results, config = judged(options, timings, _load_text if options["format_"] == "text" else _load_report, found)
+    from torchtune_sys.render.report import Report
+
+    time, epoch_s = now()
+    report = Report(
+        snapshot=seen,
+        results=results,
+        version=__version__,
+        time=time,
+        epoch_s=epoch_s,
+        proof=_proof(found, options["format_"], seen, epoch_s),
+        unjudged_families=_unjudged_families(seen, results, options, config),
+    )
+    # node_exporter, which is not root, reads it where its textfile collector looks.
+    collected = options["format_"] == "prometheus"
+    give(_rendered(report, options), options["output"], machine=options["format_"] != "text", readable=collected)
+    if timings is not None:
+        from torchtune_sys.cli.terminal import tell
+        from torchtune_sys.render.tree import timings_text
+
+        tell(*timings_text(timings).splitlines())
+    return _status(report, options, options["fail_on"] or config.fail_on or "error")
+
+
+def _proof(host: Host | PastedText, format_: str, seen: Snapshot, epoch_s: float) -> str:
+    """Of this host only, and for the text and the JSON, which show it."""
+    from torchtune_sys.cli.proofs import standing
+    from torchtune_sys.host.base import Host
+
+    if not isinstance(host, Host) or not host.live or format_ not in ("text", "json"):
+        return ""
+
+    return standing(host, seen, epoch_s)
+
+
+def _unjudged_families(seen: Snapshot, results: tuple[Result, ...], options: dict[str, Any], config: Config) -> tuple[str, ...]:
+    if not options["strict"]:
+        return ()
+    from torchtune_sys.cli.terminal import tell
+    from torchtune_sys.rules import CATALOGUE
+    from torchtune_sys.rules.can_train import not_judged
+    from torchtune_sys.rules.profiles import families_asked
+
+    found = not_judged(seen, results, families_asked(CATALOGUE, config, options["select"]))
+    for family in found if options["format_"] != "nagios" else ():
+        tell(f"not judged: no check of {family} applies here (--strict)")
+    return tuple(found)
+
+
+def _load_report() -> None:
+    import torchtune_sys.render.report  # noqa: F401
+
+
+def _load_text() -> None:
+    import torchtune_sys.render.text  # noqa: F401
+
+
+def _rendered(report: Report, options: dict[str, Any]) -> str:
+    name: str = options["format_"]
+    if name == "text":
+        from torchtune_sys.cli.terminal import style
+        from torchtune_sys.render import text
+
+        return text.render(report, style(options["color"], options["output"]), verbose=options["verbose"], quiet=options["quiet"])
+    if name == "nagios":
+        from torchtune_sys.render import nagios
+
+        return nagios.render(report, strict=options["strict"])
+    from torchtune_sys.render import machine
+
+    return machine(name, report)
+
+
+def _status(report: Report, options: dict[str, Any], fail_on: str) -> int:
+    if options["format_"] == "nagios":
+        from torchtune_sys.render import nagios
+
+        return nagios.exit_code(report, strict=options["strict"])
+    from torchtune_sys.cli.status import status
+    from torchtune_sys.render.report import unexplained
+
+    return status(
+        report.results,
+        fail_on=fail_on,
+        strict=options["strict"],
+        unjudged_families=report.unjudged_families,
+        unexplained=unexplained(report),
+    )

@@ -1,0 +1,60 @@
+"""``torchtune-sys generate cloud-init``."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import click
+
+from torchtune_sys.cli.commands.generate.files import plan_options
+from torchtune_sys.cli.commands.generate.script import STAGES, VENV, provisioned
+from torchtune_sys.cli.described import description_options
+from torchtune_sys.cli.install_options import tell_refused, wish_options
+
+_URL = r"https?://[A-Za-z0-9._~:/?#@!&()*+,;=%-]+"
+
+
+@click.command(
+    "cloud-init",
+    epilog="""\b
+Examples:
+  torchtune-sys generate cloud-init --system debian-12 --gpu H200 --gpus 8 -o user-data
+  torchtune-sys generate cloud-init --from first-of-its-kind.json -o user-data
+  torchtune-sys generate cloud-init --system ubuntu-24.04 --gpu L40S \\
+      --url https://files.example.org/provision.sh --script provision.sh -o user-data
+
+\b
+The user data holds the script of generate script --stages, runs it at the first
+start, goes on after the starts that it asks for, and ends with the smoke test's
+verdict: cloud-init status says error where it is bad. How large it is, and for
+which clouds that is too large, is said beside it. See docs/cloud-init.md.
+""",
+)
+@plan_options
+@description_options
+@click.option("--stages", metavar="LIST", default=",".join(STAGES), help="Some of install, tune and smoke. [all]")
+@wish_options(VENV)
+@click.option("--offline", metavar="DIR", help="A folder in the image with packages and wheels: no connection is made.")
+@click.option("--url", metavar="URL", help="Fetch the script from there, by its SHA-256; for clouds that take little user data.")
+@click.option("--script", metavar="FILE", help="Write the script that --url serves to FILE.")
+def command(**options: Any) -> int:
+    """Print user data for cloud-init that takes a new machine from bare to proven, through its restarts."""
+    from torchtune_sys.cli.terminal import give, tell
+    from torchtune_sys.render.generate.cloud_init import fits, user_data
+
+    url = options["url"] or ""
+    if options["url"] is not None and not re.fullmatch(_URL, url):
+        raise click.BadParameter(f"{url} is no http or https address.", param_hint="--url")
+    if bool(url) is not bool(options["script"]):
+        raise click.UsageError("--url says where the script will lie, and --script writes it: give both.")
+    if url and options["script"] == options["output"]:
+        raise click.UsageError("--script and --output name one file: give two.")
+    made, text = provisioned(options)
+    if url:
+        give(text, options["script"], machine=True)
+    found = user_data(made, text, url)
+    give(found, options["output"], machine=True)
+    for words in fits(found):
+        tell(words)
+    return tell_refused(made.refused if "install" in made.stages else ())

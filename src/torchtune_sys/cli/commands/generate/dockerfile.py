@@ -1,0 +1,123 @@
+"""``torchtune-sys generate dockerfile``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from torchtune_sys.cli import options as shared
+from torchtune_sys.cli.described import description_options
+
+if TYPE_CHECKING:
+    from torchtune_sys.model.image import Image, ImageWishes
+
+FORMATS = ("dockerfile", "docker", "podman", "kubernetes", "json")
+EXTRAS = ("jemalloc", "numactl", "rdma", "torchvision")
+_SYSTEM = r"[a-z]+(?:-[a-z]+)*:\d+(?:\.\d+)?"
+_FOLDER = r"[A-Za-z0-9_][A-Za-z0-9._-]*(?:/[A-Za-z0-9_][A-Za-z0-9._-]*)*/?"
+
+
+@click.command(
+    "dockerfile",
+    epilog="""\b
+Examples:
+  torchtune-sys generate dockerfile -o image && docker build -t training image
+  torchtune-sys generate dockerfile --from host.json --torch 2.14 --cpu
+  torchtune-sys generate dockerfile --system ubuntu-24.04 --gpu H200 --gpus 8
+  torchtune-sys generate dockerfile --base ubuntu:24.04 --offline wheels -o .
+  torchtune-sys generate dockerfile --format docker -o train.sh
+  torchtune-sys generate dockerfile --nproc-per-node 8 --format kubernetes
+
+\b
+The image holds torch, a user and the training smoke test, no driver and no
+CUDA toolkit. Its last lines say how to start it, and why each flag is needed;
+started without a command it trains for a minute, and names what is missing.
+What cannot be had is said with its reason; it then exits with 1.
+""",
+)
+@shared.host_options
+@description_options
+@click.option("--torch", metavar="VERSION", help="2.14, 2.14.0 or 2.14.0+cu126. [the newest that runs here]")
+@click.option("--python", metavar="VERSION", help="3.12. [the host's, where an image has it]")
+@click.option("--cpu", is_flag=True, help="torch for the CPU.")
+@click.option("--base", metavar="IMAGE", help="Begin with this image. [an official image of Python]")
+@click.option("--base-system", metavar="ID:VERSION", help="What IMAGE holds, where its name does not tell: ubuntu:24.04.")
+@click.option(
+    "--offline", metavar="DIR", help="Build without a network, from the wheels (and packages) in this folder beside it."
+)
+@click.option("--no-compiler", is_flag=True, help="Leave out what torch.compile needs.")
+@click.option("--with", "extras", multiple=True, type=click.Choice(EXTRAS), help="Also this; may be repeated.")
+@click.option("--nproc-per-node", "ranks", type=shared.COUNT, metavar="N", help="Training processes on this host. [GPUs]")
+@click.option("--nnodes", "nodes", type=shared.COUNT, metavar="N", help="Hosts in the job: from 2 on --network=host. [1]")
+@click.option("--workers", type=click.IntRange(min=0), metavar="N", help="DataLoader workers per process. [4]")
+@shared.format_option(*FORMATS)
+@click.option("-o", "--output", metavar="PATH", help="A folder for Dockerfile and smoke.py; of other formats a file.")
+def command(**options: Any) -> int:
+    """Print a Dockerfile for training on this host, with the flags that its containers must be started with."""
+    from torchtune_sys.cli.install_options import tell_refused
+    from torchtune_sys.cli.look import look
+    from torchtune_sys.cli.terminal import give, tell
+    from torchtune_sys.remediation.image.plan import plan
+    from torchtune_sys.render import as_json
+    from torchtune_sys.render.generate import dockerfile
+
+    wishes = _wishes(options)
+    own = {name: options[name] for name in ("ranks", "nodes", "workers")}
+    image = plan(look({**options, **shared.NO_INTENT, **own, "python": None}), wishes)
+    form, output = options["format_"], options["output"]
+    if form == "json":
+        give(as_json.image(image), output, machine=True)
+    elif image.refused:
+        give(dockerfile.refused(image), None, machine=True)
+    elif form == "dockerfile" and output not in (None, "-"):
+        _write(image, output)
+    else:
+        give(dockerfile.FORMS[form](image), output, machine=True)
+        if form == "dockerfile":
+            tell("it copies smoke.py: -o DIR writes both, generate smoke prints it")
+    return tell_refused(image.refused)
+
+
+def _write(image: Image, folder: str) -> None:
+    """Dockerfile and smoke.py, unless somebody else's are there. Raises CannotWrite."""
+    from torchtune_sys.cli.terminal import tell
+    from torchtune_sys.host.files import write_below
+    from torchtune_sys.render.generate import dockerfile
+    from torchtune_sys.smoke import script
+
+    write_below(folder, {"smoke.py": script.source()}, script.MARK)
+    write_below(folder, {"Dockerfile": dockerfile.dockerfile(image)}, dockerfile.MARK)
+    tell(f"{folder}: {dockerfile.build('docker', image)}")
+    for row in dockerfile.rows("docker", image):
+        tell(row)
+
+
+def _wishes(options: Mapping[str, Any]) -> ImageWishes:
+    """Raises click.BadParameter."""
+    from torchtune_sys.cli.install_options import torch_wish
+    from torchtune_sys.knowledge.images import parts
+    from torchtune_sys.model.image import ImageWishes
+
+    torch, cpu = torch_wish(options["torch"], options["cpu"])
+    python, base, system, offline = (options[name] or "" for name in ("python", "base", "base_system", "offline"))
+    if python and not re.fullmatch(r"3\.\d{1,2}t?", python):
+        raise click.BadParameter(f"{python} is no version such as 3.12.", param_hint="--python")
+    if base and not (parts(base) or ("", ""))[1]:
+        raise click.BadParameter(f"{base} names no image with its tag, such as ubuntu:24.04.", param_hint="--base")
+    if system and not (base and re.fullmatch(_SYSTEM, system)):
+        raise click.BadParameter("it says of --base what it holds, such as ubuntu:24.04.", param_hint="--base-system")
+    if offline and not re.fullmatch(_FOLDER, offline):
+        raise click.BadParameter(f"{offline} is no plain path below the folder of the Dockerfile.", param_hint="--offline")
+    return ImageWishes(
+        torch=torch,
+        python=python,
+        cpu=cpu,
+        base=base,
+        base_system=system,
+        offline=offline.rstrip("/"),
+        compiler=not options["no_compiler"],
+        extras=tuple(options["extras"]),
+    )

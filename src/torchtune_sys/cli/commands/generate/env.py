@@ -1,0 +1,53 @@
+"""``torchtune-sys generate env``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from torchtune_sys.cli import options as shared
+
+FORMATS = ("shell", "systemd", "slurm", "docker", "kubernetes", "json")
+
+
+@click.command(
+    "env",
+    epilog="""\b
+Examples:
+  torchtune-sys generate env --nproc-per-node 8 --workers 4 -o job.env && . ./job.env
+  torchtune-sys generate env --nnodes 4 --format kubernetes
+  torchtune-sys generate env --format docker -o env.list && docker run --env-file env.list …
+
+\b
+Each variable stands below its reason. What depends on the job, or on a place
+that only you know, is commented out.
+""",
+)
+@shared.intent_options
+@shared.host_options
+@shared.selection_options
+@shared.profile_options
+@shared.format_option(*FORMATS)
+@shared.output_option
+def command(**options: Any) -> int:
+    """Print the environment that a job should start with on this host, each variable with its reason."""
+    from torchtune_sys.cli.look import host_of
+    from torchtune_sys.cli.pipeline import judged
+    from torchtune_sys.cli.terminal import give, tell
+    from torchtune_sys.probes.plan_context import allocators
+    from torchtune_sys.remediation.plan.job import variables
+    from torchtune_sys.render import as_json
+    from torchtune_sys.render.generate import job
+
+    seen, results, _ = judged(options)
+    host = host_of(options)
+    found = variables(seen, results, () if host is None else allocators.probe(host))
+    if options["format_"] == "json":
+        give(as_json.environment(found), options["output"], machine=True)
+        return 0
+    if found or options["output"]:  # what reads the file should find it
+        give(job.FORMS[options["format_"]](found), options["output"])
+    if not found:
+        tell("nothing to set: the session's environment is fine as it is")
+    return 0

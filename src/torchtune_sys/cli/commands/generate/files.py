@@ -1,0 +1,110 @@
+"""The commands that print one file of the plan: ``torchtune-sys generate sysctl`` and its kin."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from torchtune_sys.cli import options as shared
+from torchtune_sys.model import plan_context
+
+if TYPE_CHECKING:
+    from torchtune_sys.cli.planning import Planned
+    from torchtune_sys.model.plan import Plan
+
+
+def plan_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The options of a command that plans and prints."""
+    return shared.together(
+        (
+            shared.intent_options,
+            shared.host_options,
+            shared.selection_options,
+            shared.profile_options,
+            click.option(
+                "--safe-only/--unsafe",
+                "safe_only",
+                default=False,
+                help="Leave out what needs a decision, or put it in, too (default).",
+            ),
+            shared.output_option,
+        )
+    )(function)
+
+
+def _command(name: str, path: str, what: str, then: str) -> click.Command:
+    epilog = f"""\b
+Examples:
+  torchtune-sys generate {name}
+  torchtune-sys generate {name} --from host.json --safe-only -o {path.rpartition("/")[2]}
+
+\b
+{then}
+Nothing is printed where no change of the plan needs the file.
+"""
+
+    @click.command(name, help=f"Print {path}: {what}, byte for byte as apply writes it.", epilog=epilog)
+    @plan_options
+    def command(**options: Any) -> int:
+        return _print(path, options)
+
+    return command
+
+
+def part_of_plan(options: dict[str, Any], found: Planned | None = None) -> Plan:
+    """The plan, without what is unsafe if so asked."""
+    from torchtune_sys.cli.planning import planned
+    from torchtune_sys.model.actions import Safety
+    from torchtune_sys.remediation import plan as planner
+
+    found = planned(options) if found is None else found
+    return planner.part(found.plan, found.ground, lambda c: c.safety is Safety.SAFE or not options["safe_only"])
+
+
+def _print(path: str, options: dict[str, Any]) -> int:
+    """Say on stderr where the file belongs, or that there is nothing to write."""
+    from torchtune_sys.cli.terminal import give, tell
+
+    plan = part_of_plan(options)
+    content = next((file.content for file in plan.files if file.path == path), "")
+    if content:
+        give(content, options["output"])
+        tell(f"for {path}")
+    else:
+        tell(f"nothing to write to {path}: no change of the plan needs it")
+    return 0
+
+
+sysctl = _command(
+    "sysctl",
+    plan_context.SYSCTL_FILE,
+    "kernel settings",
+    "In its place it is read at each start, and at once by: sysctl --system",
+)
+limits = _command(
+    "limits",
+    plan_context.LIMITS_FILE,
+    "resource limits of logins",
+    "In its place it is read at the next login. Services never read it (generate\nsystemd --unit).",
+)
+modprobe = _command(
+    "modprobe",
+    plan_context.MODPROBE_FILE,
+    "options of kernel modules",
+    "In its place it is read when a module is loaded next; one of the initramfs wants\nthat made anew (update-initramfs -u, dracut -f) and a reboot.",
+)
+tmpfiles = _command(
+    "tmpfiles",
+    plan_context.TMPFILES_FILE,
+    "values below /sys that belong to no device",
+    f"In its place it is read at each start, and at once by:\n  systemd-tmpfiles --create {plan_context.TMPFILES_FILE}",
+)
+udev = _command(
+    "udev",
+    plan_context.UDEV_FILE,
+    "values of disks",
+    "In its place it is read for each disk that appears, and for all at once by:\n"
+    "  udevadm control --reload && udevadm trigger --subsystem-match=block",
+)

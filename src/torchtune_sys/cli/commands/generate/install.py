@@ -1,0 +1,56 @@
+"""``torchtune-sys generate install``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from torchtune_sys.cli import options as shared
+from torchtune_sys.cli.described import description_options
+from torchtune_sys.cli.install_options import must_start, tell_refused, wish_options, wishes_of
+
+FORMATS = ("shell", "json")
+TOOLS = ("pip", "uv", "conda", "pixi")
+
+
+@click.command(
+    "install",
+    epilog="""\b
+Examples:
+  torchtune-sys generate install
+  torchtune-sys generate install --torch 2.14 --python 3.12 --tool uv
+  torchtune-sys generate install --from host.json -o install.sh
+  torchtune-sys generate install --system debian-12 --gpu H200 --gpus 8
+  bash install.sh            (it asks for a reboot where one is needed)
+  bash install.sh 6          (and goes on with step 6)
+
+\b
+Nothing is installed by this command. What cannot be had on this host is said
+with its reason, the newest that can and the way there; it then exits with 1.
+""",
+)
+@shared.host_options
+@description_options
+@click.option("--python", metavar="VERSION|PATH", help="3.12, 3.14t, or an interpreter. [python3 of the active environment]")
+@wish_options(".venv")
+@click.option(
+    "--tool", type=click.Choice(TOOLS), default="pip", help="What installs torch; conda and pixi take conda-forge. [pip]"
+)
+@shared.format_option(*FORMATS)
+@shared.output_option
+def command(**options: Any) -> int:
+    """Print what to install on this host, in order: the driver, a reboot, torch, and what goes with them."""
+    from torchtune_sys.cli.look import look
+    from torchtune_sys.cli.terminal import give
+    from torchtune_sys.remediation.install.plan import plan
+    from torchtune_sys.render import as_json
+    from torchtune_sys.render.generate.install import shell
+
+    wishes, python = wishes_of(options)
+    seen = look({**options, **shared.NO_INTENT, "python": python})
+    must_start(seen, python)
+    found = plan(seen, wishes)
+    is_json = options["format_"] == "json"
+    give(as_json.install(found) if is_json else shell(found), options["output"], machine=True)
+    return tell_refused(found.refused)

@@ -1,0 +1,47 @@
+"""``torchtune-sys generate kernel-args``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from torchtune_sys.cli import options as shared
+from torchtune_sys.cli.commands.generate.files import plan_options
+
+FORMATS = ("line", "grub", "grubby", "rpm-ostree", "kernelstub", "systemd-boot")
+
+
+@click.command(
+    "kernel-args",
+    epilog="""\b
+Examples:
+  torchtune-sys generate kernel-args
+  torchtune-sys generate kernel-args --format grub -o /etc/default/grub.d/99-torchtune-sys.cfg && update-grub
+  torchtune-sys generate kernel-args --format grubby | sh
+  torchtune-sys generate kernel-args --format systemd-boot -o args.sh
+  sh args.sh && reboot        (and sh args.sh undo takes them back)
+
+\b
+They take effect after a reboot. The commands carry their inverse; of the file
+for grub.d it is to remove the file and to run update-grub.
+""",
+)
+@plan_options
+@shared.format_option(*FORMATS)
+def command(**options: Any) -> int:
+    """Print the kernel arguments that the rules ask for: as a line, a file for grub.d, or commands."""
+    from torchtune_sys.cli.planning import planned
+    from torchtune_sys.cli.terminal import give, tell
+    from torchtune_sys.remediation.plan.kernel_arguments import arguments
+    from torchtune_sys.render.generate.kernel_args import FORMS
+
+    found = planned(options)
+    wanted, refused = arguments(found.seen, found.results, found.ground, options["safe_only"])
+    for item in refused:
+        tell(f"left out: {item.key}: {item.reason}; instead: {item.way}")
+    if wanted:
+        give(FORMS[options["format_"]](wanted), options["output"])
+    else:
+        tell("no kernel argument is asked for")
+    return 0

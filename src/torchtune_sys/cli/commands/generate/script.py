@@ -1,0 +1,109 @@
+"""``torchtune-sys generate script``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from torchtune_sys.cli import options as shared
+from torchtune_sys.cli.commands.generate.files import part_of_plan, plan_options
+from torchtune_sys.cli.described import description_options
+from torchtune_sys.cli.install_options import must_start, tell_refused, wish_options, wishes_of
+
+if TYPE_CHECKING:
+    from torchtune_sys.model.provision import Provision
+
+VENV = "/opt/torch"
+STAGES = ("install", "tune", "smoke")
+
+
+@click.command(
+    "script",
+    epilog="""\b
+Examples:
+  torchtune-sys generate script -o tune.sh && sudo bash tune.sh
+  torchtune-sys generate script --from host.json --safe-only | ssh host sudo bash -s
+  bash tune.sh --check
+  torchtune-sys generate script --stages install,tune,smoke -o provision.sh
+  bash provision.sh --dry-run; sudo bash provision.sh --reboot
+
+\b
+The script needs bash 4.3 and coreutils, no Python. It writes the same files as
+apply, keeps what was there before, and takes it back with --undo.
+
+\b
+With --stages it takes a bare host to a proven one: driver, torch and the rest,
+the plan's changes, the training smoke test, through a reboot where one is
+needed. It may be run again, and be killed, at any point; its exit status is the
+smoke test's verdict. See docs/provision.md.
+""",
+)
+@plan_options
+@description_options
+@click.option("--stages", metavar="LIST", help="install, tune and smoke, or some of them, separated by commas. [the plan alone]")
+@wish_options(VENV)
+@click.option("--offline", metavar="DIR", help="A folder on that host with packages and wheels: no connection is made.")
+def command(**options: Any) -> int:
+    """Print one bash script that makes the plan's changes, checks them and takes them back; or one that installs and proves, too."""
+    from torchtune_sys.cli.terminal import give, tell
+    from torchtune_sys.render.generate.script import script
+
+    if options["stages"] is not None:
+        return _provisioning(options)
+    given = next((name for name in _OF_STAGES if options[name]), None)
+    if given is not None or options["venv"] != VENV:
+        raise click.UsageError(f"--{(_OF_STAGES[given] or given) if given else 'venv'} is for --stages.")
+    plan = part_of_plan(options)
+    give(script(plan), options["output"], machine=True)
+    if not plan.changes:
+        tell("the plan has no change, so the script does nothing")
+    return 0
+
+
+_OF_STAGES = {
+    **dict.fromkeys(("torch", "cpu", "offline"), ""),
+    "branch": "driver-branch",
+    "extras": "with",
+    **dict.fromkeys(shared.DESCRIPTION, ""),
+}
+
+
+def _provisioning(options: Mapping[str, Any]) -> int:
+    from torchtune_sys.cli.terminal import give
+
+    made, text = provisioned(options)
+    give(text, options["output"], machine=True)
+    return tell_refused(made.refused if "install" in made.stages else ())
+
+
+def provisioned(options: Mapping[str, Any]) -> tuple[Provision, str]:
+    """What takes the host from bare to proven, and as a script. Raises UnreadableInput, click.UsageError."""
+    from torchtune_sys.cli.planning import planned
+    from torchtune_sys.remediation.install import plan as install
+    from torchtune_sys.remediation.plan.provision import provision
+    from torchtune_sys.render.generate.provision import provisioning
+    from torchtune_sys.smoke.script import source
+
+    stages = _stages(options["stages"])
+    for name in ("venv", "offline"):
+        if options[name] and not options[name].startswith("/"):
+            raise click.BadParameter(
+                f"{options[name]} is no absolute path, and the script runs anywhere.", param_hint=f"--{name}"
+            )
+    wishes, python = wishes_of(options)
+    found = planned({**options, "python": python})
+    must_start(found.seen, python)
+    wanted = install.plan(found.seen, wishes)
+    tune = part_of_plan({**options, "python": python}, found)
+    made = provision(found.seen, wanted, tune, wishes, stages, options["offline"] or "")
+    return made, provisioning(made, source())
+
+
+def _stages(text: str) -> tuple[str, ...]:
+    named = tuple(word.strip() for word in text.split(",") if word.strip())
+    wrong = next((word for word in named if word not in STAGES), None)
+    if wrong is not None or not named:
+        raise click.BadParameter(f"{wrong or 'nothing'} is none of {', '.join(STAGES)}.", param_hint="--stages")
+    return named

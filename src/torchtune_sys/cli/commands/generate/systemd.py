@@ -1,0 +1,72 @@
+"""``torchtune-sys generate systemd``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from torchtune_sys.cli.commands.generate.files import part_of_plan, plan_options
+
+if TYPE_CHECKING:
+    from torchtune_sys.cli.planning import Planned
+
+
+@click.command(
+    "systemd",
+    epilog="""\b
+Examples:
+  torchtune-sys generate systemd
+  torchtune-sys generate systemd --unit train.service --nproc-per-node 8
+  torchtune-sys generate systemd --unit train --output-dir /
+
+\b
+Several files are printed each below its path, as systemctl cat shows them.
+Afterwards: systemctl daemon-reload, and restart the unit. limits.d is for
+logins: it never reaches a service, so --unit says the limits in the unit.
+""",
+)
+@plan_options
+@click.option("--unit", metavar="NAME", help="Also a drop-in for this service of yours: its limits and its environment.")
+@click.option("--defaults", is_flag=True, help="Also the default limits of all services (system.conf.d).")
+@click.option("--output-dir", metavar="DIR", help="Write each file at its path below DIR, unless something else is there.")
+def command(**options: Any) -> int:
+    """Print the plan's drop-ins for systemd, and those of a service of your own."""
+    from torchtune_sys.cli.planning import planned
+    from torchtune_sys.cli.terminal import give, tell
+    from torchtune_sys.errors import UserError
+    from torchtune_sys.render.generate import units
+
+    if options["output"] and options["output_dir"]:
+        raise UserError("--output and --output-dir are both given", "choose one")
+    path = units.drop_in(options["unit"]) if options["unit"] else ""
+    found = planned(options)
+    files = {f.path: f.content for f in part_of_plan(options, found).files if f.path.startswith("/etc/systemd/")}
+    files.update({name: text for name, text in _own(found, options, path).items() if text})
+    if not files:
+        tell("no change of the plan is systemd's" + ("" if options["unit"] else " (--unit NAME makes the drop-in of a service)"))
+    elif options["output_dir"]:
+        from torchtune_sys.host.files import write_below
+
+        write_below(options["output_dir"], files, units.MARK)
+        tell(*(f"written: {name}" for name in files))
+    else:
+        give(units.together(files), options["output"])
+    return 0
+
+
+def _own(found: Planned, options: dict[str, Any], path: str) -> dict[str, str]:
+    """What no change of the plan is: the person's own service, the defaults of all."""
+    from torchtune_sys.cli.look import host_of
+    from torchtune_sys.probes.plan_context import allocators
+    from torchtune_sys.remediation.plan import job
+    from torchtune_sys.remediation.plan.units import limits
+    from torchtune_sys.render.generate import units
+
+    wanted = limits(found.results)
+    made = {units.DEFAULTS: units.defaults(wanted)} if options["defaults"] else {}
+    if path:
+        host = host_of(options)
+        variables = job.variables(found.seen, found.results, () if host is None else allocators.probe(host))
+        made[path] = units.service(wanted, variables)
+    return made

@@ -1,0 +1,66 @@
+"""``torchtune-sys generate tuned``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from torchtune_sys.cli.commands.generate.files import plan_options
+
+
+@click.command(
+    "tuned",
+    epilog="""\b
+Examples:
+  torchtune-sys generate tuned
+  torchtune-sys generate tuned --output-dir / && tuned-adm profile torchtune-sys
+  torchtune-sys generate tuned --include accelerator-performance
+
+\b
+The profile includes the active one (else throughput-performance), so that it
+adds to it. It holds what apply refuses because tuned sets it. tuned-adm profile
+with the earlier name takes it back.
+""",
+)
+@plan_options
+@click.option("--include", metavar="NAME", help="The profile to build on. [the active one]")
+@click.option("--output-dir", metavar="DIR", help="Write it at its path below DIR, unless something else is there.")
+def command(**options: Any) -> int:
+    """Print a tuned profile that adds the plan's settings to the active profile."""
+    from torchtune_sys.cli.look import host_of
+    from torchtune_sys.cli.planning import planned
+    from torchtune_sys.cli.terminal import give, tell
+    from torchtune_sys.errors import UserError
+    from torchtune_sys.model.plan_context import TunedProfile
+    from torchtune_sys.model.values import Why
+    from torchtune_sys.probes.plan_context import tuned as probe
+    from torchtune_sys.remediation.plan.tuned import options as wanted
+    from torchtune_sys.render.generate import tuned, units
+
+    if options["output"] and options["output_dir"]:
+        raise UserError("--output and --output-dir are both given", "choose one")
+    found = planned(options)
+    host, include = host_of(options), options["include"] or ""
+    usual = TunedProfile(path="/etc/tuned/torchtune-sys/tuned.conf", include=(include or "throughput-performance",))
+    base = usual if host is None else probe.base(host, include)
+    gone = base.unread is not None and base.unread.why is Why.ABSENT and f"/{include}/" in base.unread.source
+    if include and gone and not options["from_"]:  # a recording need not hold it
+        raise UserError(f"tuned has no profile {include!r} here", "tuned-adm list shows those that it has")
+    if base.unread is not None:
+        tell(f"not all of {', '.join(base.include)} could be read: {base.unread}")
+    made = wanted(found.seen, found.results, found.ground, base, options["safe_only"])
+    for words in made.left_out:
+        tell(f"left out: {words}")
+    text = tuned.profile(base.include, made.options)
+    if not made.options:
+        tell("no change of the plan is tuned's")
+    elif options["output_dir"]:
+        from torchtune_sys.host.files import write_below
+
+        write_below(options["output_dir"], {base.path: text}, units.MARK)
+        tell(f"written: {base.path}")
+    else:
+        give(text, options["output"])
+        tell(f"for {base.path}; then: tuned-adm profile torchtune-sys")
+    return 0

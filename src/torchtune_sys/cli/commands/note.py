@@ -1,0 +1,49 @@
+"""``torchtune-sys note``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from torchtune_sys.cli import options as shared
+from torchtune_sys.errors import UserError
+
+
+@click.command(
+    "note",
+    epilog="""\b
+Examples:
+  sudo torchtune-sys note "package numactl installed"
+  sudo torchtune-sys note --run 3 "slurmd restarted" "host rebooted"
+
+\b
+For playbooks and scripts that do what apply leaves to them: packages,
+restarts, a reboot. history lists it, and undo names it as not undone.
+""",
+)
+@click.argument("texts", nargs=-1, required=True, metavar="TEXT...")
+@click.option(
+    "--run", type=click.IntRange(min=1), metavar="N", help="The run that it was done for. [the last; else one of its own]"
+)
+@shared.wait_option
+def command(**options: Any) -> int:
+    """Enter in a run's journal what somebody else changed for it."""
+    from torchtune_sys import __version__
+    from torchtune_sys.cli import confirm as changing
+    from torchtune_sys.cli.look import now
+    from torchtune_sys.cli.privilege import boot_id, is_root
+    from torchtune_sys.remediation.apply import journal, session
+
+    if not is_root():
+        raise UserError("the journal is root's", "run it again with sudo")
+    try:
+        with changing.told() as tell, changing.alone(options["wait"], tell):
+            if options["run"] and options["run"] not in journal.numbers(journal.STATE):
+                raise UserError(f"there is no run {options['run']}", "torchtune-sys history lists them")
+            moment = session.Moment(version=__version__, time=now()[0], boot_id=boot_id())
+            found = session.enter(options["texts"], options["run"], moment)
+    except OSError as error:
+        raise UserError(f"{error.filename or journal.STATE}: {error.strerror}", "nothing was entered") from None
+    click.echo(f"Entered in run {found.number}.")
+    return 0

@@ -1,0 +1,82 @@
+"""``torchtune-sys plan``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from torchtune_sys.cli import options as shared
+
+if TYPE_CHECKING:
+    from torchtune_sys.model.rule import Result
+
+FORMATS = ("text", "json", "markdown", "diff")
+
+
+@click.command(
+    "plan",
+    epilog="""\b
+Examples:
+  torchtune-sys plan --nproc-per-node 8
+  torchtune-sys plan --select sysctl,storage --format diff
+  torchtune-sys plan --from host.json --format json
+
+\b
+Nothing is changed. Safe changes take effect without disturbing anybody and
+are undone exactly; unsafe ones need a decision; what only a person can do is
+listed last. Refused is what somebody else owns here: tuned, a container's
+host, an image.
+
+Exit status: 0 nothing to change; 1 there are changes; 2 usage; 3 what
+decides them could not be seen; 4 internal error.
+""",
+)
+@shared.intent_options
+@shared.host_options
+@shared.selection_options
+@shared.profile_options
+@shared.format_option(*FORMATS)
+@shared.output_option
+@click.option("-v", "--verbose", is_flag=True, help="Show every step, and all that is left to a person.")
+@shared.color_option
+def command(**options: Any) -> int:
+    """Say what would be changed on this host to cure what check finds, why, and what not."""
+    from torchtune_sys.cli.planning import planned
+    from torchtune_sys.cli.terminal import give, tell
+
+    found = planned(options)
+    made = found.plan
+    give(_rendered(made, options), options["output"], machine=options["format_"] != "text")
+    if made.changes:
+        return 1
+    undecided = list(_undecided(found.results))
+    for line in undecided:
+        tell(f"not judged: {line}")
+    return 3 if undecided else 0
+
+
+def _undecided(results: Iterable[Result]) -> Iterator[str]:
+    """The rules that could ask for a change and did not see what they judge by."""
+    from torchtune_sys.cli.selection import unjudged
+    from torchtune_sys.model import actions
+    from torchtune_sys.model.rule import Verdict
+
+    for result in results:
+        if result.verdict in (Verdict.UNKNOWN, Verdict.CRASHED) and any(map(actions.doable, result.rule.fix)):
+            yield f"{result.rule.id}: {unjudged(result)}"
+
+
+def _rendered(made: Any, options: dict[str, Any]) -> str:
+    from torchtune_sys.render import plan as shown
+
+    if options["format_"] == "text":
+        from torchtune_sys.cli.terminal import style
+
+        return shown.text(made, style(options["color"], options["output"]), verbose=options["verbose"])
+    if options["format_"] == "json":
+        from torchtune_sys.render import as_json
+
+        return as_json.plan(made)
+    return shown.markdown(made) if options["format_"] == "markdown" else shown.diff(made)

@@ -1,0 +1,260 @@
+"""``torchtune-sys preflight``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from torchtune_sys import __version__
+from torchtune_sys.cli import options as shared
+from torchtune_sys.cli.main import INTERNAL, UNJUDGED, USAGE
+from torchtune_sys.errors import UnreadableInput, UserError
+from torchtune_sys.preflight.context import HOOKS
+
+if TYPE_CHECKING:
+    from torchtune_sys.model.preflight import Cause, NodeVerdict, Preflight
+    from torchtune_sys.model.snapshot import Snapshot
+    from torchtune_sys.preflight.policy import Policy
+
+FORMATS = ("text", "json", "prometheus", "reason")
+_BUDGETS_S = {"fast": 15.0, "standard": 60.0}
+_MARGIN_S = 2.0
+"""What the smoke test leaves of the budget, for its end and for ours."""
+
+
+@click.command(
+    "preflight",
+    epilog="""\b
+Examples:
+  torchtune-sys preflight
+  torchtune-sys preflight --level standard --python ~/train/.venv/bin/python3
+  torchtune-sys preflight --policy /etc/torchtune-sys/policy.toml --site-checks /etc/torchtune-sys/checks.d
+  srun --ntasks-per-node 1 torchtune-sys preflight --format json
+  torchtune-sys generate slurm prolog -o /etc/slurm/prolog.d/50-torchtune-sys.sh
+
+\b
+Levels:
+  fast       the host's facts, in about a second; torch is not imported
+  standard   also trains a little with your Python (smoke --quick)
+
+\b
+A policy (TOML) says what is fatal, a warning or ignored, by rule, cause,
+family or severity, also by partition; without one an error is fatal.
+docs/preflight.md has all of it.
+
+\b
+Exit status: 0 go; 1 no-go; 2 usage; 3 could not judge; 4 internal error.
+In a hook of Slurm (--hook, or SLURM_SCRIPT_CONTEXT) 2, 3 and 4 become 0 and
+a line on stderr, unless --fail-closed: a checker that fails must not drain
+a cluster.
+""",
+)
+@click.option("--level", type=click.Choice(tuple(_BUDGETS_S)), default="fast", help="[fast]")
+@click.option("--python", metavar="PATH", help="The interpreter you train with. [python3 of the active environment]")
+@click.option("--policy", metavar="FILE", help="What is fatal, a warning or ignored (TOML).")
+@click.option("--site-checks", metavar="DIR", help="Also run the programs in DIR: monitoring plug-ins, or JSON.")
+@click.option(
+    "--budget", type=float, callback=shared.seconds(0.1), metavar="S", help="End after S seconds. [15; at level standard 60]"
+)
+@click.option("--hook", type=click.Choice(HOOKS), help="Which program of Slurm's this is. [from SLURM_SCRIPT_CONTEXT]")
+@click.option("--fail-closed", is_flag=True, help="In a hook, keep the exit statuses 2, 3 and 4.")
+@click.option("--drain-state", metavar="DIR", help="A directory that all nodes share: keeps how many were called bad.")
+@click.option(
+    "--drain-limit",
+    type=shared.COUNT,
+    default=4,
+    metavar="N",
+    help="With --drain-state: at most N nodes are no-go within the window. [4]",
+)
+@click.option(
+    "--drain-window",
+    type=float,
+    callback=shared.seconds(1),
+    default=3600.0,
+    metavar="S",
+    help="With --drain-state: the window, in seconds. [3600]",
+)
+@click.option("--domain", default="", metavar="NAME", help="The failure domain that the limit counts in. [the job's partition]")
+@click.option("--from", "from_", metavar="PATH", help="Judge a recording instead of this host, as check does.")
+@shared.format_option(*FORMATS)
+@shared.output_option
+@click.option("-q", "--quiet", is_flag=True, help="The verdict and what is fatal only.")
+@shared.color_option
+def command(**options: Any) -> int:
+    """Say whether a job may start on this node: go or no-go, the causes, and who is to blame."""
+    from torchtune_sys.cli.terminal import environment, give, tell
+    from torchtune_sys.preflight.context import where
+
+    place = options["hook"] or where(environment())
+    is_hook = place in HOOKS and not options["fail_closed"]
+    try:
+        found = _judged(options, place)
+        give(_rendered(found, options), options["output"], machine=options["format_"] != "text")
+    except UserError as error:
+        if not is_hook:
+            raise
+        tell(f"torchtune-sys: pre-flight could not judge this node, and keeps it in service: {error.seen}")
+        return 0
+    except Exception as error:
+        if not is_hook:
+            raise
+        tell(f"torchtune-sys: pre-flight failed (a bug), and keeps this node in service: {type(error).__name__}: {error}")
+        return 0
+    status = _status(found)
+    if is_hook and status in (USAGE, UNJUDGED, INTERNAL):
+        tell("torchtune-sys: pre-flight could not judge this node, and keeps it in service")
+        return 0
+    return status
+
+
+def _judged(options: Mapping[str, Any], place: str) -> Preflight:
+    """Look, judge, run the site's checks and, at level standard, train. Raises UserError."""
+    import time
+
+    from torchtune_sys.cli.look import now
+    from torchtune_sys.cli.terminal import environment
+    from torchtune_sys.model.preflight import NodeVerdict, Preflight, Scale
+    from torchtune_sys.preflight import context, site_checks, verdict
+
+    started = time.monotonic()
+    until_s = started + (options["budget"] or _BUDGETS_S[options["level"]])
+    env = environment()
+    policy = _policy(options["policy"], context.partition(env))
+    seen, causes = _of_rules(options, policy, place, until_s)
+    if options["site_checks"]:
+        causes += site_checks.run(options["site_checks"], policy, _plain(env), until_s)
+    if options["level"] == "standard":
+        causes += _of_training(options, policy, until_s)
+    name = context.node_name(env, _host_name(seen)) if not options["from_"] else _host_name(seen)
+    node = NodeVerdict(node=name, verdict=verdict.verdict(causes), causes=verdict.ordered(causes))
+    node = _within_limit(node, options, context.partition(env))
+    time_, epoch_s = now()
+    return Preflight(
+        version=__version__,
+        time=time_,
+        epoch_s=epoch_s,
+        where=place,
+        level=options["level"],
+        seconds=time.monotonic() - started,
+        verdict=node.verdict,
+        nodes=(node,),
+        scale=Scale(nodes=1, ranks=seen.intent.ranks or 1),
+        proof=_proof(options, place, seen, epoch_s),
+    )
+
+
+def _of_rules(options: Mapping[str, Any], policy: Policy, place: str, until_s: float) -> tuple[Snapshot, list[Cause]]:
+    """The facts and what the rules find. In a hook, neither holds anything of the process that asks."""
+    import time
+
+    from torchtune_sys import engine
+    from torchtune_sys.cli.look import look
+    from torchtune_sys.preflight import host_only, verdict
+    from torchtune_sys.rules import CATALOGUE
+
+    looked = {**shared.NO_INTENT, "root": None, "from_": options["from_"], "python": options["python"]}
+    looked["timeout"] = max(until_s - time.monotonic(), 0.1)
+    if place in HOOKS:
+        looked["data"] = host_only.JOB_PLACES
+        seen = host_only.host_only(look(looked, only=host_only.FAMILIES))
+    else:
+        seen = look(looked)
+    return seen, verdict.of_results(engine.judge(seen, CATALOGUE, policy.params), policy)
+
+
+def _of_training(options: Mapping[str, Any], policy: Policy, until_s: float) -> list[Cause]:
+    import time
+
+    from torchtune_sys.cli.smoke_run import smoked
+    from torchtune_sys.preflight import verdict
+
+    left = until_s - _MARGIN_S - time.monotonic()
+    if left < 1:
+        return [verdict.fault("no time is left of the budget for the training: give more with --budget")]
+    report, _seen, _epoch_s = smoked({"python": options["python"], "level": "quick", "timeout": left})
+    return [*verdict.of_smoke(report, policy), *verdict.of_device(report, policy)]
+
+
+def _within_limit(node: NodeVerdict, options: Mapping[str, Any], partition: str) -> NodeVerdict:
+    """The verdict, unless too many other nodes were called bad just now."""
+    import msgspec
+
+    from torchtune_sys.model.preflight import Go
+    from torchtune_sys.preflight.drain_limit import DrainLimit
+
+    if node.verdict is not Go.NO_GO or not options["drain_state"]:
+        return node
+    limit = DrainLimit(
+        folder=options["drain_state"],
+        nodes=options["drain_limit"],
+        window_s=options["drain_window"],
+        domain=options["domain"] or partition,
+    )
+    against = limit.hold(node.node)
+    if against is None:
+        return node
+    return msgspec.structs.replace(node, verdict=Go.UNKNOWN, causes=(against, *node.causes))
+
+
+def _policy(path: str | None, partition: str) -> Policy:
+    from torchtune_sys.preflight.policy import Policy, parse_policy
+
+    if not path:
+        return Policy()
+    from torchtune_sys.host.live import read_text
+    from torchtune_sys.model.values import Missing
+    from torchtune_sys.rules import CATALOGUE
+
+    text = read_text(path, path)
+    if isinstance(text, Missing):
+        raise UnreadableInput(f"{path}: {text.detail}", "--policy names a TOML file that can be read")
+    return parse_policy(text, path, CATALOGUE, partition)
+
+
+def _plain(env: Mapping[str, str]) -> dict[str, str]:
+    """For programs of the site: a Prolog has neither PATH nor HOME."""
+    return {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C", **{n: v for n, v in env.items() if n.startswith("SLURM")}}
+
+
+def _host_name(seen: Snapshot) -> str:
+    from torchtune_sys.cli.privilege import node_name
+    from torchtune_sys.model.values import Missing
+
+    known = None if isinstance(seen.system, Missing) else seen.system.hostname
+    return known if isinstance(known, str) and known else node_name()
+
+
+def _proof(options: Mapping[str, Any], place: str, seen: Snapshot, epoch_s: float) -> str:
+    """What the last smoke test said of this node and session; a hook has no session."""
+
+    if place in HOOKS or options["from_"]:
+        return ""
+    from torchtune_sys.cli.proofs import standing
+    from torchtune_sys.host.live import LiveHost
+
+    return standing(LiveHost(), seen, epoch_s)
+
+
+def _rendered(found: Preflight, options: Mapping[str, Any]) -> str:
+    from torchtune_sys.render import preflight as render
+
+    if options["format_"] == "json":
+        from torchtune_sys.render import as_json
+
+        return as_json.preflight(found)
+    if options["format_"] == "prometheus":
+        return render.prometheus(found)
+    if options["format_"] == "reason":
+        said = render.reason(found.nodes[0])
+        return f"{said}\n" if said else ""
+    from torchtune_sys.cli.terminal import style
+
+    return render.text(found, style(options["color"], options["output"]), quiet=options["quiet"])
+
+
+def _status(found: Preflight) -> int:
+    from torchtune_sys.model.preflight import Go
+
+    return {Go.GO: 0, Go.NO_GO: 1, Go.UNKNOWN: UNJUDGED}[found.verdict]

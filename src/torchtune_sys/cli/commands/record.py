@@ -1,0 +1,71 @@
+"""``torchtune-sys record``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from torchtune_sys.cli import options as shared
+
+NOT_ALL_DONE = 1
+
+
+@click.command(
+    "record",
+    epilog="""\b
+Examples:
+  torchtune-sys record -o host.json
+  torchtune-sys check --from host.json
+
+
+Names of users and hosts, addresses, UUIDs and serial numbers are replaced,
+equal ones by equal tokens. Read the file before you publish it.
+""",
+)
+@shared.intent_options
+@shared.host_options
+@shared.output_option
+@click.option("--salt", metavar="TEXT", help="Makes recordings of several hosts comparable: equal names get equal tokens.")
+def command(**options: Any) -> int:
+    """Write this host down as JSON, with names replaced, so that it can be judged elsewhere."""
+    from torchtune_sys import engine
+    from torchtune_sys.cli.look import ended, patience
+    from torchtune_sys.cli.status import missed, status_of_look
+    from torchtune_sys.cli.terminal import give, tell
+    from torchtune_sys.cli.workload import intent_of
+    from torchtune_sys.host.input.opening import open_host
+    from torchtune_sys.host.recording.pseudonym import pseudonymise
+    from torchtune_sys.host.recording.recorder import RecordingHost
+    from torchtune_sys.model import codec
+    from torchtune_sys.model.values import Why
+
+    host = open_host(options["from_"], options["root"])
+    intent = intent_of({name: options[name] for name in shared.INTENT}, host)
+    keeper = RecordingHost(host)
+    seen = ended(engine.Look(keeper, intent), patience(options))
+    plain = keeper.to_recording(intent)
+    found = pseudonymise(plain, options["salt"])
+    give(codec.dumps(found, indent=1), options["output"], machine=True)
+    tell(summary(found, _replaced(plain, found)))
+    incomplete = missed(seen, Why.TIMEOUT, Why.CRASHED)
+    if incomplete:
+        tell(f"not recorded whole: {', '.join(incomplete)} (a longer --timeout may help)")
+    return status_of_look(seen, late=NOT_ALL_DONE)
+
+
+def summary(recording: dict[str, Any], replaced: int) -> str:
+    """What a recording holds, in one line."""
+    sections = {name: len(recording.get(name) or ()) for name in ("files", "commands", "answers", "env")}
+    held = ", ".join(f"{count} {name if name != 'env' else 'variables'}" for name, count in sections.items() if count)
+    return f"recorded {held or 'nothing'}; {replaced} texts held names or numbers that were replaced"
+
+
+def _replaced(plain: object, changed: object) -> int:
+    """How many texts differ between a recording and its pseudonymised form."""
+    if isinstance(plain, dict) and isinstance(changed, dict):
+        gone = sum(key not in changed for key in plain)
+        return gone + sum(_replaced(value, changed[key]) for key, value in plain.items() if key in changed)
+    if isinstance(plain, list) and isinstance(changed, list) and len(plain) == len(changed):
+        return sum(_replaced(one, other) for one, other in zip(plain, changed, strict=True))
+    return int(plain != changed)

@@ -1,0 +1,129 @@
+"""``torchtune-sys smoke``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from torchtune_sys.cli import options as shared
+from torchtune_sys.cli.smoke_run import PATIENCE_S
+
+if TYPE_CHECKING:
+    from torchtune_sys.model.smoke import SmokeReport
+    from torchtune_sys.model.snapshot import Snapshot
+
+FORMATS = ("text", "json", "junit")
+
+
+@click.command(
+    "smoke",
+    epilog="""\b
+Examples:
+  torchtune-sys smoke --python ~/train/.venv/bin/python3
+  torchtune-sys smoke --quick
+  torchtune-sys smoke --stages ddp,ddp-amp --nproc-per-node 4 --device cpu
+  torchtune-sys smoke --scratch /checkpoints --format junit -o smoke.xml
+
+\b
+It trains two small models on data that it makes: no network, no downloads.
+As many ranks run as there are GPUs; two where there is one or none.
+"torchtune-sys generate smoke" prints the same test as one script. A pass is
+remembered: check then says how old the proof is, and whether the host has
+changed since.
+
+\b
+Exit status: 0 all stages that apply passed; 1 one failed; 2 usage; 3 one
+could not be tried; 4 internal error.
+""",
+)
+@click.option("--python", metavar="PATH", help="The interpreter you train with. [python3 of the active environment]")
+@click.option(
+    "--nproc-per-node", "ranks", type=click.IntRange(1, 1024), metavar="N", help="Ranks. [GPUs; 2 with one GPU or none]"
+)
+@click.option("--quick", "level", flag_value="quick", help="Only what takes seconds (15 s on a GPU host).")
+@click.option("--thorough", "level", flag_value="thorough", help="Larger and longer.")
+@click.option(
+    "--stages", metavar="NAMES", multiple=True, help="Only these, separated by commas.", shell_complete=lambda *a: _complete(*a)
+)
+@click.option(
+    "--device", type=click.Choice(("auto", "cpu", "cuda")), default="auto", help="[auto: the GPUs, if torch was built for them]"
+)
+@click.option("--backend", type=click.Choice(("gloo", "nccl")), help="[nccl with a GPU for each rank, else gloo]")
+@click.option("--scratch", metavar="DIR", help="Where checkpoints are written, and removed. [directory of temporary files]")
+@click.option(
+    "--master-port", type=click.IntRange(1, 65535), metavar="PORT", help="Meet at this port of the loopback, too. [at none]"
+)
+@click.option(
+    "--timeout",
+    type=float,
+    callback=shared.seconds(1.0),
+    metavar="S",
+    default=PATIENCE_S,
+    help="End the whole test after S seconds. [600]",
+)
+@click.option("--list", "list_", is_flag=True, help="List the stages and what each proves; run nothing.")
+@click.option("--no-proof", is_flag=True, help="Do not remember a pass.")
+@shared.format_option(*FORMATS)
+@shared.output_option
+@click.option("-v", "--verbose", is_flag=True, help="All figures, and what the ranks printed last.")
+@click.option("-q", "--quiet", is_flag=True, help="The verdict and what failed only.")
+@shared.color_option
+def command(**options: Any) -> int:
+    """Train a little on this host, to prove that it can, or to say what is broken."""
+    from torchtune_sys.cli.terminal import give
+
+    if options["list_"]:
+        from torchtune_sys.smoke.names import stages
+
+        give("".join(f"{name:<20}{proof}\n" for name, proof in stages().items()), options["output"])
+        return 0
+    from torchtune_sys.cli.smoke_run import smoked
+
+    report = _beside_earlier(*smoked(options), options)
+    give(_rendered(report, options), options["output"], machine=options["format_"] != "text")
+    return _status(report)
+
+
+def _beside_earlier(report: SmokeReport, seen: Snapshot, epoch_s: float, options: Mapping[str, Any]) -> SmokeReport:
+    """The report with what got slower here. A pass of all stages of a level is remembered; a choice of stages proves too little."""
+    import msgspec
+
+    from torchtune_sys.cli.proofs import remember, remembered
+    from torchtune_sys.cli.terminal import tell
+    from torchtune_sys.smoke.proof import fingerprint, slower
+
+    before = remembered()
+    compared = msgspec.structs.replace(report, slower=slower(before, report, fingerprint(seen)))
+    if report.proven and not options["stages"] and not options["no_proof"]:
+        hindered = remember(before, report, seen, epoch_s)
+        if hindered:
+            tell(f"torchtune-sys: the proof is not remembered: {hindered}")
+    return compared
+
+
+def _rendered(report: SmokeReport, options: Mapping[str, Any]) -> str:
+    from torchtune_sys.cli.terminal import style
+    from torchtune_sys.render import smoke as render
+
+    if options["format_"] == "json":
+        from torchtune_sys.render import as_json
+
+        return as_json.smoke(report)
+    if options["format_"] == "junit":
+        return render.junit(report)
+    return render.text(report, style(options["color"], options["output"]), quiet=options["quiet"], verbose=options["verbose"])
+
+
+def _status(report: SmokeReport) -> int:
+    from torchtune_sys.model.rule import Verdict
+
+    return {Verdict.PASS: 0, Verdict.NA: 0, Verdict.FAIL: 1, Verdict.UNKNOWN: 3, Verdict.CRASHED: 4}[report.verdict]
+
+
+def _complete(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
+    from torchtune_sys.smoke.names import stage_names
+
+    before, comma, last = incomplete.rpartition(",")
+    return [before + comma + name for name in stage_names() if name.startswith(last)]

@@ -1,0 +1,44 @@
+"""``torchtune-sys snapshot``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from torchtune_sys import __version__
+from torchtune_sys.cli import options as shared
+
+
+@click.command(
+    "snapshot",
+    epilog="\b\nExamples:\n  torchtune-sys snapshot --format json\n  torchtune-sys snapshot --from machine.tar.bz2 --timings",
+)
+@shared.intent_options
+@shared.host_options
+@shared.format_option("text", "json")
+@shared.output_option
+@click.option("--timings", is_flag=True, help="Say on stderr where the time went, by family.")
+@shared.color_option
+def command(**options: Any) -> int:
+    """Print the facts that the rules judge. A fact that could not be read says why."""
+    from torchtune_sys.cli.look import look, now
+    from torchtune_sys.cli.main import UNJUDGED
+    from torchtune_sys.cli.status import status_of_look
+    from torchtune_sys.cli.terminal import give, style, tell
+
+    timings: dict[str, float] | None = {} if options["timings"] else None
+    seen = look(options, timings)
+    if options["format_"] == "json":
+        from torchtune_sys.render import as_json
+
+        give(as_json.snapshot(seen, version=__version__, time=now()[0]), options["output"], machine=True)
+    else:
+        from torchtune_sys.render import tree
+
+        give(tree.render(seen, style(options["color"], options["output"])), options["output"])
+    if timings is not None:
+        from torchtune_sys.render.tree import timings_text
+
+        tell(*timings_text(timings).splitlines())
+    return status_of_look(seen, late=UNJUDGED)

@@ -1,0 +1,147 @@
+"""``torchtune-sys undo``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from torchtune_sys.cli import options as shared
+from torchtune_sys.errors import UserError
+
+if TYPE_CHECKING:
+    from torchtune_sys.model.run import SettingOutcome
+    from torchtune_sys.remediation.apply.journal import Journal
+
+
+class LaterRun(UserError):
+    """Undoing would take away what a later run built upon."""
+
+    exit_code = 1
+
+
+@click.command(
+    "undo",
+    epilog="""\b
+Examples:
+  sudo torchtune-sys undo            the last run that was not undone
+  sudo torchtune-sys undo 3 --yes
+  sudo torchtune-sys undo --all
+
+\b
+What was changed since by somebody else is left as it is, and said. After a
+crash or a power cut undo restores what was before; it may be repeated.
+
+Exit status: 0 everything is as it was; 1 something was left or could not be
+restored, or you said no; 2 usage; 3 the journal is damaged; 4 internal error.
+""",
+)
+@click.argument("run", type=click.IntRange(min=1), required=False)
+@click.option("--all", "all_", is_flag=True, help="Undo every run, the last first.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@click.option("--dry-run", is_flag=True, help="Show what would be restored, and change nothing.")
+@shared.wait_option
+@shared.format_option("text", "json")
+@shared.color_option
+def command(**options: Any) -> int:
+    """Take back what apply changed: files byte for byte, and the values that ran before."""
+    from torchtune_sys.cli import confirm as changing
+    from torchtune_sys.cli.privilege import is_root
+    from torchtune_sys.remediation.apply import journal
+
+    if not is_root():
+        raise UserError("undoing needs root", "run it again with sudo")
+    if not journal.numbers(journal.STATE) and not options["run"]:
+        _nothing("Nothing was applied on this host, so there is nothing to undo.", options)
+        return 0
+    try:
+        with changing.told() as tell, changing.alone(options["wait"], tell):
+            return _undo(options, tell)
+    except OSError as error:
+        raise UserError(f"{error.filename or journal.STATE}: {error.strerror}", "nothing was changed") from None
+
+
+def _undo(options: dict[str, Any], tell: Callable[[str], None]) -> int:
+    from torchtune_sys.cli import confirm as changing
+    from torchtune_sys.cli.look import now
+    from torchtune_sys.cli.privilege import boot_id
+    from torchtune_sys.cli.terminal import say, style
+    from torchtune_sys.remediation.apply import undo
+    from torchtune_sys.render import run as told
+
+    found = _chosen(options)
+    if not found:
+        _nothing(f"Run {options['run']} was undone already." if options["run"] else "Every run was undone already.", options)
+        return 0
+    look, text = style(options["color"]), options["format_"] == "text"
+    changes: list[SettingOutcome] = []
+    for journal in found:
+        result = undo.undo(journal, same_boot=journal.header.boot_id == boot_id(), dry=True)
+        changes += told.settings_undone(journal, result)
+        if text:
+            say(told.intention(journal, result, look))
+    if options["dry_run"]:
+        _give(found[0].number, changes, options)
+        return 0
+    changing.ask("Take it back?", yes=options["yes"])
+    status, changes = 0, []
+    for journal in found:
+        result = undo.undo(journal, same_boot=journal.header.boot_id == boot_id(), time=now()[0], tell=tell)
+        tell("")
+        if text:
+            say(told.undone(journal.number, result, look))
+        changes += told.settings_undone(journal, result)
+        status = max(status, int(bool(result.kept or result.failed or result.elsewhere)))
+    _give(found[0].number, changes, options)
+    return status
+
+
+def _nothing(words: str, options: dict[str, Any]) -> None:
+    if options["format_"] == "text":
+        click.echo(words)
+    _give(None, [], options)
+
+
+def _give(run: int | None, changes: list[SettingOutcome], options: dict[str, Any]) -> None:
+    if options["format_"] == "json":
+        from torchtune_sys.cli.terminal import say
+        from torchtune_sys.model.run import RunReport
+        from torchtune_sys.render import as_json
+
+        say(as_json.run(RunReport(run=run, changes=tuple(changes))), machine=True)
+
+
+def _chosen(options: dict[str, Any]) -> list[Journal]:
+    from torchtune_sys.remediation.apply import journal
+
+    numbers = journal.numbers(journal.STATE)
+    if options["run"]:
+        return _one(options["run"], numbers)
+    open_ = []
+    for number in reversed(numbers):
+        if (found := journal.load(journal.STATE, number)).is_open:
+            open_.append(found)
+            if not options["all_"]:
+                break
+    return open_
+
+
+def _one(run: int, numbers: list[int]) -> list[Journal]:
+    """The run, unless nothing of it is left to undo, or a later one changed the same again."""
+    from torchtune_sys.remediation.apply import journal
+
+    if run not in numbers:
+        raise UserError(f"there is no run {run}", "torchtune-sys history lists them")
+    found = journal.load(journal.STATE, run)
+    if not found.is_open and not found.kept:
+        return []
+    for number in reversed(numbers[numbers.index(run) + 1 :]):
+        later = journal.load(journal.STATE, number)
+        both = sorted(later.paths & found.paths)
+        if later.is_open and both:
+            raise LaterRun(
+                f"run {number} changed {both[0]} after run {run}, so nothing was undone",
+                f"torchtune-sys undo {number} takes that back first; undo --all takes back every run",
+            )
+    return [found]

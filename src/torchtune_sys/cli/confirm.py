@@ -1,0 +1,104 @@
+"""What the commands that change a host share: asking first, and saying what takes long."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import click
+
+from torchtune_sys.errors import UserError
+
+PATIENCE_S = 2.0
+
+
+class NotAsked(UserError):
+    """Nobody is there to say yes."""
+
+
+class Declined(UserError):
+    """A person said no."""
+
+    exit_code = 1
+
+
+def ask(question: str, *, yes: bool) -> None:
+    """Raises NotAsked where nobody is at a terminal, Declined for anything but yes."""
+    from torchtune_sys.cli.terminal import can_ask
+
+    if yes:
+        return
+    if not can_ask():
+        raise NotAsked("nobody is at a terminal to say yes, so nothing was changed", "give --yes, or look with --dry-run")
+    if not click.confirm(question, err=True):
+        raise Declined("nothing was changed, as you answered")
+
+
+@contextlib.contextmanager
+def told() -> Iterator[Callable[[str], None]]:
+    """Hears what is being done; once one thing takes more than two seconds, a terminal shows it with its time."""
+    from torchtune_sys.cli.terminal import is_terminal
+
+    if not is_terminal(sys.stderr):
+        yield lambda _what: None
+        return
+    shown = _Shown()
+    try:
+        yield shown.begin
+    finally:
+        shown.end()
+
+
+@contextlib.contextmanager
+def alone(wait_s: float, tell: Callable[[str], None]) -> Iterator[None]:
+    """No other run changes this host meanwhile. Raises Busy, OSError."""
+    from torchtune_sys.remediation.apply import journal, lock
+
+    tell("waiting for another run to end")
+    with lock.held(journal.STATE, wait_s):
+        tell("")
+        yield
+
+
+class _Shown:
+    """A status line with a thread of its own: a step that waits for a child cannot show itself."""
+
+    def __init__(self) -> None:
+        self._now = ("", time.monotonic())
+        self._is_there = False
+        self._writing = threading.Lock()
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._show, daemon=True)
+        self._thread.start()
+
+    def begin(self, what: str) -> None:
+        """From now on it is this; what was shown is gone when this returns, since others write to the same line."""
+        with self._writing:
+            self._now = (what, time.monotonic())
+            if self._is_there:
+                _status("")
+                self._is_there = False
+
+    def end(self) -> None:
+        self._over.set()
+        self._thread.join()
+        self.begin("")
+
+    def _show(self) -> None:
+        while not self._over.wait(0.25):
+            with self._writing:
+                what, since = self._now
+                took_s = time.monotonic() - since
+                if what and took_s > PATIENCE_S:
+                    _status(f"{what} ({took_s:.0f} s)")
+                    self._is_there = True
+
+
+def _status(text: str) -> None:
+    from torchtune_sys.cli.terminal import status
+    from torchtune_sys.render.layout import clean
+
+    status(clean(text)[:100])

@@ -1,0 +1,119 @@
+"""What a person wants installed: the options, and the wishes that they make."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from torchtune_sys.cli import options as shared
+
+if TYPE_CHECKING:
+    from torchtune_sys.model.install import InstallOptions, InstallRefused
+    from torchtune_sys.model.snapshot import Snapshot
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+EXTRAS = ("container-toolkit", "cuda-toolkit", "jemalloc", "rdma")
+_SYSTEM = (
+    r"/|/(bin|boot|dev|etc|home|lib\d*|media|mnt|opt|proc|root|run|sbin|srv|sys|tmp|var)|/usr(/(s?bin|lib\d*|local(/s?bin)?))?"
+)
+_TORCH = r"(?:torch==|v)?(\d+\.\d+(?:\.\d+)?)(?:\+(cpu|cu\d{2,3}|rocm\d+(?:\.\d+){1,2}))?"
+_PYTHON = r"3\.\d{1,2}t?"
+
+
+def wish_options(venv: str) -> Callable[[_F], _F]:
+    """``--torch`` and its kin; ``venv`` is where the environment goes where nobody says."""
+    return shared.together(
+        (
+            click.option("--torch", metavar="VERSION", help="2.14, 2.14.0 or 2.14.0+cu126. [the newest that runs here]"),
+            click.option("--cpu", is_flag=True, help="torch for the CPU, and no driver."),
+            click.option("--venv", metavar="DIR", default=venv, help=f"The environment that torch goes into. [{venv}]"),
+            click.option(
+                "--driver-branch",
+                "branch",
+                type=click.IntRange(min=300),
+                metavar="N",
+                help="Branch of the driver. [580, the LTS]",
+            ),
+            click.option("--with", "extras", multiple=True, type=click.Choice(EXTRAS), help="Also this; may be repeated."),
+        )
+    )
+
+
+def wishes_of(options: Mapping[str, Any]) -> tuple[InstallOptions, str | None]:
+    """The wishes, and the interpreter to look at (None for the usual one). Raises click.BadParameter.
+
+    A host by description has no interpreter to look at.
+    """
+    from torchtune_sys.model.install import InstallOptions
+
+    torch, cpu = torch_wish(options["torch"], options["cpu"])
+    python = options["python"]
+    named = re.fullmatch(_PYTHON, python or "")
+    if python and not named and (options.get("system") or re.match(r"\d", python)):
+        raise click.BadParameter(f"{python} is no version such as 3.12 or 3.14t.", param_hint="--python")
+    return (
+        InstallOptions(
+            torch=torch,
+            python=python if named else "",
+            cpu=cpu,
+            tool=options.get("tool") or "pip",
+            venv=_folder(options["venv"]),
+            branch=options["branch"],
+            extras=tuple(options["extras"]),
+        ),
+        None if named else python,
+    )
+
+
+def must_start(seen: Snapshot, python: str | None) -> None:
+    """Raises UserError where the interpreter that was named does not start: no other one takes its place in silence."""
+    from torchtune_sys.errors import UserError
+    from torchtune_sys.model.values import Missing
+
+    version = seen.python if isinstance(seen.python, Missing) else seen.python.version
+    if python and isinstance(version, Missing):
+        raise UserError(
+            f"{python}: {version.detail or 'no Python that starts'}", "--python names an interpreter, or a version: 3.12"
+        )
+
+
+def tell_refused(refused: Iterable[InstallRefused]) -> int:
+    """Say on standard error what cannot be had; the exit status."""
+    from torchtune_sys.cli.terminal import tell
+    from torchtune_sys.render.generate.install import refusal
+
+    lines = [line for item in refused for line in refusal(item)]
+    for line in lines:
+        tell(line)
+    return 1 if lines else 0
+
+
+def _folder(text: str) -> str:
+    """A folder that an environment may be made in: in a system's own one it would take the place of the system's Python."""
+    whole = "/" + "/".join(part for part in text.split("/") if part not in ("", "."))
+    if not text.strip() or not text.isprintable():
+        raise click.BadParameter("an environment needs a folder with a name.", param_hint="--venv")
+    if text.startswith("/") and (re.fullmatch(_SYSTEM, whole) or "/../" in f"{whole}/"):
+        raise click.BadParameter(f"{text} is not to become an environment; name a folder in it.", param_hint="--venv")
+    return text
+
+
+def torch_wish(text: str | None, cpu: bool) -> tuple[str, bool]:
+    """``2.14``, ``2.14.0`` or ``2.14.0+cu126`` (``""`` for none), and whether it is the CPU's. Raises click.BadParameter.
+
+    >>> torch_wish("torch==2.14.0+cpu", False), torch_wish("2.13+rocm7.2", False), torch_wish(None, True)
+    (('2.14.0+cpu', True), ('2.13+rocm7.2', False), ('', True))
+    """
+    if not text:
+        return "", cpu
+    found = re.fullmatch(_TORCH, text)
+    if found is None:
+        raise click.BadParameter(f"{text} is no version such as 2.14 or 2.14.0+cu126.", param_hint="--torch")
+    build = found[2] or ""
+    if cpu and build not in ("", "cpu"):
+        raise click.BadParameter("--cpu and a build for GPUs exclude each other.", param_hint="--torch")
+    return found[1] + (f"+{build}" if build else ""), cpu or build == "cpu"

@@ -1,0 +1,62 @@
+"""Look at the host that the options name, and judge it by the rules that they choose."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from torchtune_sys.cli.look import begin
+from torchtune_sys.cli.terminal import environment
+from torchtune_sys.errors import UnreadableInput
+
+if TYPE_CHECKING:
+    from torchtune_sys.host.base import Host
+    from torchtune_sys.host.input.opening import PastedText
+    from torchtune_sys.model.rule import Result
+    from torchtune_sys.model.snapshot import Snapshot
+    from torchtune_sys.rules.profiles import Config, RuleSelection
+
+
+def judged(
+    options: Mapping[str, Any],
+    timings: dict[str, float] | None = None,
+    meanwhile: Callable[[], None] = lambda: None,
+    found: Host | PastedText | None = None,
+) -> tuple[Snapshot, tuple[Result, ...], Config]:
+    """The facts, the results and the configuration. ``meanwhile`` is called while children and files are waited for.
+
+    Raises UnreadableInput, BadConfig, UnknownName.
+    """
+    finish = begin(options, timings, found=found)
+    from torchtune_sys import engine
+
+    choice, config = chosen(options)
+    meanwhile()
+    seen = finish()
+    return seen, engine.judge(seen, choice.rules, choice.overrides), config
+
+
+def chosen(options: Mapping[str, Any]) -> tuple[RuleSelection, Config]:
+    from torchtune_sys.rules import CATALOGUE
+    from torchtune_sys.rules.profiles import choose
+
+    config = _config(options["config"])
+    return choose(CATALOGUE, config, profile=options["profile"] or "", select=options["select"], ignore=options["ignore"]), config
+
+
+def _config(path: str | None) -> Config:
+    """The configuration file that is named by the option or the environment."""
+    from torchtune_sys.rules.profiles import Config, parse_config
+
+    place = path or environment().get("TORCHTUNE_SYS_CONFIG", "")
+    if not place:
+        return Config()
+    from torchtune_sys.host.live import read_text
+    from torchtune_sys.model.values import Missing
+    from torchtune_sys.rules import CATALOGUE
+
+    text = read_text(place, place)
+    if isinstance(text, Missing):
+        named = "" if path else " (named by TORCHTUNE_SYS_CONFIG)"
+        raise UnreadableInput(f"{place}{named}: {text.detail}", "give a TOML file that can be read")
+    return parse_config(text, place, CATALOGUE)

@@ -1,0 +1,36 @@
+"""From the options to a plan: look, judge, look again at what would be written, decide."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+if TYPE_CHECKING:
+    from torchtune_sys.model.plan import Plan
+    from torchtune_sys.model.plan_context import PlanContext
+    from torchtune_sys.model.rule import Result
+    from torchtune_sys.model.snapshot import Snapshot
+
+
+class Planned(msgspec.Struct, frozen=True, kw_only=True):
+    plan: Plan
+    ground: PlanContext
+    seen: Snapshot
+    results: tuple[Result, ...]
+
+
+def planned(options: Mapping[str, Any], made_already: frozenset[str] = frozenset()) -> Planned:
+    """Raises UnreadableInput, BadConfig, UnknownName."""
+    from torchtune_sys.cli.look import host_of
+    from torchtune_sys.cli.pipeline import judged
+    from torchtune_sys.model.plan_context import PlanContext
+    from torchtune_sys.probes.plan_context import probe as ground
+    from torchtune_sys.remediation import plan as planner
+
+    seen, results, _ = judged(options)
+    host = host_of(options)
+    paths, files = planner.places(results)
+    found = PlanContext() if host is None else ground.probe(host, paths, files, planner.service_units(results))
+    return Planned(plan=planner.plan(seen, results, found, made_already), ground=found, seen=seen, results=results)

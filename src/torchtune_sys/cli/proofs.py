@@ -1,0 +1,61 @@
+"""The proof that the smoke test leaves, for ``smoke`` and ``check``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torchtune_sys.host.base import Host
+    from torchtune_sys.model.smoke import SmokeReport
+    from torchtune_sys.model.snapshot import Snapshot
+    from torchtune_sys.smoke.proof import Proof
+
+
+def own_place() -> str:
+    """Where this user's runs are remembered; "" where there is no place."""
+    from torchtune_sys.cli.privilege import effective_user, node_name
+    from torchtune_sys.cli.terminal import environment
+    from torchtune_sys.probes import proof
+
+    return proof.place(environment(), effective_user(), node_name())
+
+
+def standing(host: Host, seen: Snapshot, epoch_s: float) -> str:
+    """How old the last proof is, or what changed since; "" where there is none."""
+    from torchtune_sys.probes.proof import probe
+
+    texts = [text for text in probe(host, own_place()) if isinstance(text, str)]
+    if not texts:
+        return ""
+    from torchtune_sys.smoke import proof
+
+    found = [one for one in map(proof.parse, texts) if one is not None]
+    if not found:
+        return ""
+    return proof.standing(max(found, key=lambda one: one.runs[-1].epoch_s), proof.fingerprint(seen), epoch_s)
+
+
+def remembered() -> Proof | None:
+    """This user's own earlier runs."""
+    from torchtune_sys.host.live import LiveHost
+    from torchtune_sys.smoke import proof
+
+    place = own_place()
+    text = LiveHost().text(place) if place else ""
+    return proof.parse(text) if isinstance(text, str) else None
+
+
+def remember(before: Proof | None, report: SmokeReport, seen: Snapshot, epoch_s: float) -> str:
+    """Write a pass down. Returns what hindered, "" if nothing did: the run is as good without."""
+    from torchtune_sys.errors import CannotWrite
+    from torchtune_sys.host.files import write_in_new_folder
+    from torchtune_sys.smoke import proof
+
+    place = own_place()
+    if not place:
+        return "there is no home directory"
+    try:
+        write_in_new_folder(place, proof.grown(before, report, proof.fingerprint(seen), epoch_s))
+    except CannotWrite as error:
+        return error.seen
+    return ""

@@ -1,0 +1,45 @@
+"""``apply --prove``: the smoke test before and after, and the way back where something got worse."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torchtune_sys.model.smoke import SmokeReport
+    from torchtune_sys.smoke.regressions import Setback
+
+
+def tested(options: Mapping[str, Any], when: str) -> SmokeReport:
+    """One quick run, its verdict said on stderr."""
+    from torchtune_sys.cli.smoke_run import smoked
+    from torchtune_sys.cli.terminal import tell
+    from torchtune_sys.render.smoke import headline
+
+    report, _seen, _epoch_s = smoked({"python": options["python"], "ranks": options["ranks"], "level": "quick"})
+    tell(f"{when}: {headline(report)}")
+    return report
+
+
+def setbacks(options: Mapping[str, Any], before: list[SmokeReport]) -> list[Setback]:
+    """What is worse after the change. Where a figure looks worse both sides are run once more: ``before`` holds two runs at least."""
+    from torchtune_sys.smoke.regressions import broken, slowed
+
+    after = [tested(options, "after the changes")]
+    found = broken(before[0], after[0])
+    if not found and slowed(before, after):
+        after.append(tested(options, "once more, to tell a loss from noise"))
+        found = broken(before[0], after[1])
+    return found + slowed(before, after)
+
+
+def offer_undo(found: list[Setback], run: int) -> bool:
+    """Say what got worse, and whether a person at the terminal wants it taken back."""
+    import click
+
+    from torchtune_sys.cli.terminal import can_ask, tell
+
+    for setback in found:
+        tell(f"{'broken' if setback.broke else 'slower'}  {setback.stage}: {setback.words}")
+    tell(f"The changes of run {run} made training worse on this host. torchtune-sys undo {run} takes them back.")
+    return can_ask() and click.confirm("Take them back now?", err=True)

@@ -1,0 +1,91 @@
+"""Which of the planned changes ``apply`` makes, and what is said of the others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torchtune_sys.cli.planning import Planned
+    from torchtune_sys.model.plan import Change, Plan
+    from torchtune_sys.model.rule import Result
+
+
+def chosen(found: Planned, options: Mapping[str, Any]) -> tuple[Plan, dict[str, str]]:
+    """The changes that are asked for, and what was left out of the plan (key → why). Raises UnknownName."""
+    from torchtune_sys.cli.names import rule_names
+    from torchtune_sys.model.actions import Safety
+    from torchtune_sys.remediation import plan as planner
+
+    only = rule_names(options["only"])
+    busy = gpus_in_use(found) and not options["force"]
+    left_out: dict[str, str] = {}
+
+    def keep(change: Change) -> bool:
+        if only and not set(change.rules) & only:
+            return False
+        if change.safety is not Safety.SAFE and options["safe_only"]:
+            left_out[change.key] = "unsafe: give --unsafe to make it"
+        elif change.disrupts and busy:
+            left_out[change.key] = "would disturb the processes on the GPUs: give --force, or wait for them to end"
+        return change.key not in left_out
+
+    plan = planner.part(found.plan, found.ground, keep)
+    return plan, left_out
+
+
+def not_made(found: Planned, plan: Plan, options: Mapping[str, Any]) -> bool:
+    """Whether something that is asked for is not in the plan; what is not said above is said.
+
+    Asked for is what the rules that were named want; else all that could be made, but not what needs a decision that nobody took.
+    """
+    from torchtune_sys.cli.names import rule_names
+    from torchtune_sys.cli.terminal import tell
+    from torchtune_sys.model.actions import Safety
+
+    named = rule_names(options["only"])
+    words = list(_why_not(found, named)) if named else ["what is refused above"] if found.plan.refused else []
+    for line in words:
+        tell(f"not made: {line}")
+    made = {change.key for change in plan.changes}
+    undecided = frozenset() if named or not options["safe_only"] else frozenset(Safety) - {Safety.SAFE}
+    left_out = [change for change in found.plan.changes if change.key not in made and change.safety not in undecided]
+    return bool(words) or any(not named or set(change.rules) & named for change in left_out)
+
+
+def _why_not(found: Planned, named: frozenset[str]) -> Iterator[str]:
+    from torchtune_sys.model.rule import Verdict
+
+    plan = found.plan
+    for refusal in plan.refused:
+        if set(refusal.rules) & named:
+            yield f"{refusal.key}: {refusal.reason} ({refusal.way})"
+    told = {rule for change in (*plan.changes, *plan.waiting) for rule in change.rules}
+    told |= {rule for refusal in plan.refused for rule in refusal.rules}
+    for item in plan.by_hand:
+        if item.rule in named - told:
+            yield f"{item.rule}: only a person can do it (torchtune-sys explain {item.rule})"
+    for result in found.results:
+        if result.rule.id in named and result.verdict in (Verdict.UNKNOWN, Verdict.CRASHED):
+            yield f"{result.rule.id}: could not be judged: {unjudged(result)}"
+
+
+def unjudged(result: Result) -> str:
+    """Why a rule could not be judged, or crashed."""
+    from torchtune_sys.model.rule import Verdict
+
+    if result.why_unknown is not None:
+        return str(result.why_unknown)
+    return next((item.seen for item in result.evidence if item.verdict is Verdict.UNKNOWN), result.note)
+
+
+def gpus_in_use(found: Planned) -> bool:
+    """Whether processes run on the GPUs, or it could not be seen whether they do."""
+    from torchtune_sys.model.values import Missing, Why
+
+    gpu = found.seen.gpu
+    if isinstance(gpu, Missing) or isinstance(gpu.devices, Missing):
+        return False
+    seen = [device.processes for device in gpu.devices]
+    unseen = (Why.ABSENT, Why.NOT_RECORDED, Why.NOT_SUPPORTED)
+    return any(held.why not in unseen if isinstance(held, Missing) else bool(held) for held in seen)

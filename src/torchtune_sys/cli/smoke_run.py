@@ -1,0 +1,126 @@
+"""One run of the smoke test, for the commands that prove something by it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from torchtune_sys.cli import options as shared
+
+if TYPE_CHECKING:
+    from torchtune_sys.model.smoke import SmokeReport
+    from torchtune_sys.model.snapshot import Snapshot
+    from torchtune_sys.smoke.driver import SmokeOptions
+
+PATIENCE_S = 600.0
+DEFAULTS: Mapping[str, Any] = {
+    "python": None,
+    "ranks": None,
+    "level": "default",
+    "stages": (),
+    "device": "auto",
+    "backend": None,
+    "scratch": None,
+    "master_port": None,
+    "timeout": PATIENCE_S,
+}
+
+
+def smoked(options: Mapping[str, Any]) -> tuple[SmokeReport, Snapshot, float]:
+    """The report, the host it was made on, and when (seconds since 1970). Options as of ``smoke``; what is left out is the default.
+
+    Raises UserError.
+    """
+    from torchtune_sys import __version__
+    from torchtune_sys.cli.look import now
+    from torchtune_sys.cli.pipeline import judged
+    from torchtune_sys.cli.terminal import stage_progress
+    from torchtune_sys.host.child_environment import for_training
+    from torchtune_sys.model.rule import Verdict
+    from torchtune_sys.model.smoke import SmokeReport
+    from torchtune_sys.render.report import host_name
+    from torchtune_sys.smoke.driver import smoke
+    from torchtune_sys.smoke.merge import worst
+
+    started = time.monotonic()
+    options = {**DEFAULTS, **options}
+    looked = {**shared.NO_INTENT, **dict.fromkeys(("from_", "root", "profile", "config", "timeout")), "select": (), "ignore": ()}
+    looked.update(python=options["python"], ranks=options["ranks"])
+    seen, results, _config = judged(looked)
+    causes = {result.rule.cause for result in results if result.verdict is Verdict.FAIL and result.rule.cause}
+    asked = _asked(options, seen)
+    show, clear = stage_progress()
+    try:
+        team, stages, output = smoke(asked, for_training(asked.user), causes, show)
+    finally:
+        clear()
+    time_, epoch_s = now()
+    report = SmokeReport(
+        version=__version__,
+        time=time_,
+        host=host_name(seen),
+        team=team,
+        verdict=worst([stage.verdict for stage in stages]),
+        seconds=time.monotonic() - started,
+        stages=stages,
+        output=output,
+    )
+    return report, seen, epoch_s
+
+
+def _asked(options: Mapping[str, Any], seen: Snapshot) -> SmokeOptions:
+    from torchtune_sys.errors import UserError
+    from torchtune_sys.host.examined import runner
+    from torchtune_sys.model.values import Missing, known
+    from torchtune_sys.smoke.driver import SmokeOptions
+    from torchtune_sys.smoke.expected import expected
+    from torchtune_sys.smoke.names import named
+
+    if isinstance(seen.python, Missing) or isinstance(seen.python.executable, Missing):
+        missing = seen.python if isinstance(seen.python, Missing) else seen.python.executable
+        raise UserError(f"no Python to train with: {missing}", "--python names the interpreter you train with")
+    user = runner(seen.python.executable)
+    if isinstance(user, Missing):
+        raise UserError(f"{seen.python.executable}: {user.detail}", user.remedy)
+    cpus = 1 if isinstance(seen.cpu, Missing) else int(known(seen.cpu.effective, 1.0))
+    return SmokeOptions(
+        python=seen.python.executable,
+        user=user,
+        ranks=options["ranks"] or (2 if options["device"] == "cpu" else _ranks(seen)),
+        gpus=_gpus(seen),
+        cpus=max(cpus, 1),
+        level=options["level"] or "default",
+        stages=named(options["stages"]),
+        device=options["device"],
+        backend=options["backend"] or "",
+        scratch=options["scratch"] or "",
+        master_port=options["master_port"] or 0,
+        timeout_s=options["timeout"],
+        expected={} if options["device"] == "cpu" else expected(seen),
+    )
+
+
+def _gpus(seen: Snapshot) -> int:
+    from torchtune_sys.model.values import Missing, known
+
+    return 0 if isinstance(seen.gpu, Missing) else len(known(seen.gpu.devices, ()))
+
+
+def _ranks(seen: Snapshot) -> int:
+    """As many as GPUs that CUDA counts; two on one GPU or none, but one where the GPU takes a single process.
+
+    A process sees one MIG instance, and no other GPU beside it (MIG User Guide, CUDA device enumeration).
+    """
+    from torchtune_sys.model.values import Missing, Why, known
+    from torchtune_sys.remediation.placement.gpus import visible
+
+    shown = visible(seen, Missing(Why.ABSENT, "boards"))
+    devices = () if isinstance(seen.gpu, Missing) else known(seen.gpu.devices, ())
+    addresses = {*shown.addresses, *(shown.candidates if "" in shown.addresses else ())}
+    ours = [device for device in devices if known(device.pci_address, "") in addresses]
+    instances = any(known(device.mig, False) and known(device.mig_instances, 1) for device in ours)
+    if len(shown.addresses) > 1 and not instances:
+        return len(shown.addresses)
+    exclusive = any(known(device.compute_mode, "").startswith("exclusive") for device in ours)
+    return 1 if exclusive and shown.addresses else 2

@@ -1,0 +1,69 @@
+"""Hold ``--timeout`` also where Python cannot: a file that keeps a parser busy in one call is judged in a child that is ended.
+
+A regular expression, a decompressor and a JSON parser let no other thread and no signal handler run until they are done.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Sequence
+
+from torchtune_sys.cli.look import LIVE_PATIENCE_S, PATIENCE_S
+
+GRACE_S = 0.8
+"""After the time is up: what was read until then is judged and printed."""
+LEAST_S = 3.0
+"""What starting, judging and printing may take on a slow machine, whatever the option says."""
+
+
+def watched(args: Sequence[str], run: Callable[[Sequence[str]], int], late: Callable[[float], int]) -> int:
+    """The exit status of ``run``, in a child that is ended when the time of the options is up; then that of ``late``."""
+    if not _reads_a_file(args):
+        return run(args)
+    limit_s = _timeout(args)
+    child = os.fork()
+    if child == 0:
+        return run(args)
+    return _wait(child, limit_s, late)
+
+
+def _wait(child: int, limit_s: float, late: Callable[[float], int]) -> int:
+    deadline = time.monotonic() + max(limit_s + GRACE_S, LEAST_S)
+    handlers = {number: signal.signal(number, lambda found, _frame: os.kill(child, found)) for number in _PASSED_ON}
+    try:
+        while time.monotonic() < deadline or _pasted_by_a_person():
+            done, status = os.waitpid(child, os.WNOHANG)
+            if done:
+                return os.waitstatus_to_exitcode(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status)
+            time.sleep(0.005)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        return late(limit_s)
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+
+
+_PASSED_ON = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
+
+
+def _pasted_by_a_person() -> bool:
+    return "-" in sys.argv and os.isatty(0)
+
+
+def _reads_a_file(args: Sequence[str]) -> bool:
+    return any(word.partition("=")[0] in ("--from", "--root") for word in args)
+
+
+def _timeout(args: Sequence[str]) -> float:
+    pairs = zip(args, [*args[1:], ""], strict=True)
+    given = [after if word == "--timeout" else word.partition("=")[2] for word, after in pairs if word.startswith("--timeout")]
+    try:
+        return min(max(float(given[-1]), 0.0), 86400.0)
+    except (IndexError, ValueError):
+        return LIVE_PATIENCE_S if "--live" in args else PATIENCE_S

@@ -1,0 +1,178 @@
+"""What a distribution asks for: Requires-Dist lines, read as PEP 508 has them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+
+import msgspec
+
+from torchtune_sys.model.facts.python import Distribution
+from torchtune_sys.model.version import version
+
+
+class Requirement(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    """Normalised."""
+    extras: tuple[str, ...]
+    specifier: str
+    """``==13.0.2``, ``<14,>=13.0.3`` or ``""``."""
+    marker: str
+
+
+def parse(line: str) -> Requirement:
+    """One Requires-Dist line, in today's form or in that of old setuptools.
+
+    >>> found = parse('cuda-toolkit[cublas,cudart]==13.0.2; platform_system == "Linux"')
+    >>> found.name, found.extras, found.specifier, found.marker
+    ('cuda-toolkit', ('cublas', 'cudart'), '==13.0.2', 'platform_system == "Linux"')
+    >>> parse("torch (==2.11.0)").specifier
+    '==2.11.0'
+    """
+    head, _, marker = line.partition(";")
+    head = head.replace("(", "").replace(")", "").strip()
+    end = next((place for place, character in enumerate(head) if character in " [<>=!~"), len(head))
+    name, rest = head[:end].lower().replace("_", "-").replace(".", "-"), head[end:].strip()
+    extras: tuple[str, ...] = ()
+    if rest.startswith("["):
+        inside, _, rest = rest[1:].partition("]")
+        extras = tuple(word.strip() for word in inside.split(","))
+    return Requirement(name=name, extras=extras, specifier=rest.replace(" ", ""), marker=marker.strip())
+
+
+def holds(marker: str, environment: Mapping[str, str]) -> bool | None:
+    """Whether a marker is true; None where it asks what the environment does not tell, or is written in an unknown way.
+
+    >>> holds("(sys_platform == 'linux' or sys_platform == 'win32') and extra == 'cublas'", {"sys_platform": "linux", "extra": "cublas"})
+    True
+    >>> holds('platform_system == "Linux" and python_version < "3.13"', {"platform_system": "Linux", "python_version": "3.9"})
+    True
+    """
+    tokens = _tokens(marker)
+    if not tokens:
+        return True
+    try:
+        found = _either(tokens, environment)
+    except (IndexError, RecursionError, KeyError):
+        return None
+    return None if tokens else found
+
+
+def _tokens(marker: str) -> list[str]:
+    """In reverse order, the next one last."""
+    words: list[str] = []
+    quote = ""
+    for character in marker:
+        if quote or character in "'\"":
+            if not quote:
+                quote = character
+                words.append(character)
+            else:
+                words[-1] += character
+                quote = "" if character == quote else quote
+        elif character in "()":
+            words += [character, ""]
+        elif character.isspace():
+            words.append("")
+        elif words and words[-1] and words[-1][0] not in "'\"()" and (character in "<>=!~") == (words[-1][0] in "<>=!~"):
+            words[-1] += character
+        else:
+            words.append(character)
+    return [word for word in reversed(words) if word]
+
+
+def _either(tokens: list[str], environment: Mapping[str, str]) -> bool | None:
+    found = [_both(tokens, environment)]
+    while tokens and tokens[-1] == "or":
+        tokens.pop()
+        found.append(_both(tokens, environment))
+    return True if True in found else None if None in found else False
+
+
+def _both(tokens: list[str], environment: Mapping[str, str]) -> bool | None:
+    found = [_one(tokens, environment)]
+    while tokens and tokens[-1] == "and":
+        tokens.pop()
+        found.append(_one(tokens, environment))
+    return False if False in found else None if None in found else True
+
+
+def _one(tokens: list[str], environment: Mapping[str, str]) -> bool | None:
+    if tokens[-1] == "(":
+        tokens.pop()
+        found = _either(tokens, environment)
+        tokens.pop()
+        return found
+    left, operator, right = tokens.pop(), tokens.pop(), tokens.pop()
+    name = left if left[0] not in "'\"" else right
+    values = [word[1:-1] if word[0] in "'\"" else environment[word] for word in (left, right)]
+    if name in ("python_version", "python_full_version", "platform_release"):
+        return _compared(values[0], operator, values[1])
+    return {"==": values[0] == values[1], "!=": values[0] != values[1]}[operator]
+
+
+_PRE_RELEASE = re.compile(r"(?<=[0-9])(a|b|rc)[0-9]+\+?$")
+
+
+def _compared(found: str, operator: str, wanted: str) -> bool | None:
+    """Compare two versions of a marker; None where that cannot be told.
+
+    A pre-release lies between its release and every earlier one, so beside any other release it compares as its own does.
+
+    >>> _compared("3.13.0rc2", "<", "3.14"), _compared("3.13.0rc2", ">=", "3.12"), _compared("3.13.0rc2", "<", "3.13")
+    (True, True, None)
+    """
+    release = _PRE_RELEASE.sub("", found)
+    if release != found and satisfies(release, f"=={wanted.removesuffix('.*')}") is not False:
+        return None
+    return satisfies(release, operator + wanted)
+
+
+def satisfies(found: str, specifier: str) -> bool | None:
+    """Whether a version fulfils a specifier; local suffixes do not count. None where that cannot be told.
+
+    >>> satisfies("13.1.0.3", "==13.1.0.3.*"), satisfies("2.4.0+cu118", "==2.3.1"), satisfies("13.2", "<14,>=13.0.3"), satisfies("3.8.2", "~=3.8.0")
+    (True, False, True, True)
+    """
+    plain = found.partition("+")[0]
+    if not plain or not all(part.isdigit() for part in plain.split(".")):
+        return True if specifier.startswith("==") and specifier[2:].partition("+")[0] == plain else None
+    verdicts = [_clause(plain, clause) for clause in specifier.split(",") if clause]
+    return None if None in verdicts else all(verdicts)
+
+
+def _clause(plain: str, clause: str) -> bool | None:
+    operator = clause[: len(clause) - len(clause.lstrip("<>=!~"))]
+    wanted = clause[len(operator) :].partition("+")[0]
+    star = wanted.endswith(".*")
+    wanted = wanted.removesuffix(".*")
+    if not wanted or not all(part.isdigit() for part in wanted.split(".")):
+        return None
+    target, seen = version(wanted), version(plain)
+    size = max(len(target), len(seen))
+    left, right = (numbers + (0,) * (size - len(numbers)) for numbers in (seen, target))
+    match operator:
+        case "==" | "===":
+            return left[: len(target)] == target if star else left == right
+        case "!=":
+            return left[: len(target)] != target if star else left != right
+        case "~=":
+            return left >= right and left[: len(target) - 1] == target[:-1]
+        case "<" | ">" | "<=" | ">=":
+            return {"<": left < right, ">": left > right, "<=": left <= right, ">=": left >= right}[operator]
+        case _:
+            return None
+
+
+def asked_for(item: Distribution, environment: Mapping[str, str], others: Mapping[str, Distribution]) -> Iterator[Requirement]:
+    """What ``item`` asks for here, the extras of cuda-toolkit included, which is how torch names NVIDIA's libraries since 2.11."""
+    for line in item.requires:
+        wanted = parse(line)
+        if holds(wanted.marker, {"extra": "", **environment}) is not True:
+            continue
+        yield wanted
+        behind = others.get(wanted.name) if wanted.name == "cuda-toolkit" else None
+        for extra in wanted.extras if behind else ():
+            for inner in map(parse, behind.requires if behind else ()):
+                if "extra" in inner.marker and holds(inner.marker, {**environment, "extra": extra}) is True:
+                    yield inner

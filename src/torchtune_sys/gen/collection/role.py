@@ -1,0 +1,219 @@
+"""The role's defaults, argument specs and README: its own variables (gen/data/ansible.toml), those of the command line, one a rule."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import cache
+from importlib import resources
+from itertools import groupby
+from typing import Any
+
+import msgspec
+
+from torchtune_sys.gen.collection import options as options_
+from torchtune_sys.gen.collection import yaml
+from torchtune_sys.gen.collection.yaml import Node
+from torchtune_sys.model.rule import Rule
+from torchtune_sys.rules import CATALOGUE
+
+PREFIX = "torchtune_sys_"
+JUDGING = ("main", "check", "apply", "gather", "report", "rolling")
+"""The entry points that judge by the rules."""
+
+
+class Variable(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    """Without the prefix."""
+    type: str
+    doc: str
+    entries: tuple[str, ...]
+    default: Any = None
+    elements: str = ""
+    choices: tuple[str, ...] = ()
+
+
+class Entry(msgspec.Struct, frozen=True):
+    name: str
+    short: str
+    text: str
+
+
+class Options(msgspec.Struct, frozen=True):
+    """Options of a command that the role passes on."""
+
+    command: str
+    prefix: str
+    names: tuple[str, ...]
+    entries: tuple[str, ...]
+    defaults: dict[str, str] = {}
+    """Where the role wants another one than the command."""
+
+
+class Table(msgspec.Struct, frozen=True):
+    entry: tuple[Entry, ...]
+    variable: tuple[Variable, ...]
+    options: tuple[Options, ...]
+
+
+@cache
+def table() -> Table:
+    text = resources.files("torchtune_sys.gen").joinpath("data/ansible.toml").read_text(encoding="utf-8")
+    return msgspec.toml.decode(text, type=Table)
+
+
+def own() -> Iterator[Variable]:
+    """Every variable but those of the rules: first the role's own, then the command line's."""
+    yield from table().variable
+    names = (*options_.WORKLOAD, *options_.SELECTION)
+    yield from _passed(Options(command="check", prefix="", names=names, entries=JUDGING))
+    for asked in table().options:
+        yield from _passed(asked)
+
+
+def _passed(asked: Options) -> Iterator[Variable]:
+    for option in options_.options(asked.command, asked.names):
+        default: Any = [] if option.type == "list" else False if option.type == "bool" else None
+        yield Variable(
+            name=asked.prefix + option.name,
+            type=option.type,
+            doc=option.doc,
+            entries=asked.entries,
+            default=asked.defaults.get(option.name, default),
+            elements=option.elements,
+            choices=option.choices,
+        )
+
+
+def toggle(rule: Rule) -> str:
+    """The variable of a rule.
+
+    >>> toggle(next(rule for rule in CATALOGUE if rule.id == "swappiness-high"))
+    'torchtune_sys_rule_swappiness_high'
+    """
+    return f"{PREFIX}rule_{rule.id.replace('-', '_')}"
+
+
+def defaults() -> str:
+    parts = [_default(variable) for variable in own()]
+    parts.append(
+        "# One a rule: true, false (it is not asked and nothing is changed for it), or a dictionary of its parameters.\n"
+        + "".join(f"{toggle(rule)}: true  # {rule.severity.value}: {rule.title}\n" for rule in CATALOGUE)
+    )
+    return "\n".join(parts)
+
+
+def _default(variable: Variable) -> str:
+    """What has no default stays undefined: null would be no valid value."""
+    told = "".join(f"# {line}\n" for line in yaml.wrapped(_plain(variable.doc), 118))
+    if variable.default is None:
+        return f"{told}# {PREFIX}{variable.name}:\n"
+    return told + yaml.dump({PREFIX + variable.name: variable.default})
+
+
+def variables() -> str:
+    """The rules are gathered by their variables' names, so that one that no rule has is refused by the tool, with what was meant."""
+    return f"""# The rules as the modules take them, by id: every variable that is called like one.
+{PREFIX}rules: >-
+  {{{{ dict({PREFIX}rule_names | map('regex_replace', '^{PREFIX}rule_', '') | map('replace', '_', '-')
+  | zip(query('ansible.builtin.vars', *{PREFIX}rule_names))) }}}}
+{PREFIX}rule_names: "{{{{ query('ansible.builtin.varnames', '^{PREFIX}rule_(?!names$)') }}}}"
+
+# The self-contained files that the collection brings.
+{PREFIX}brought: "{{{{ query('ansible.builtin.fileglob', role_path ~ '/files/torchtune-sys-*.pyz') }}}}"
+
+# What is copied to the host: the source that somebody names, else what the collection brings for the host's processor.
+{PREFIX}chosen: >-
+  {{{{ {PREFIX}source | default({PREFIX}brought
+  | select('search', '-' ~ ansible_facts.architecture ~ '.pyz$' if {PREFIX}brought | length > 1 else '.pyz$')
+  | first | default('', true)) }}}}
+
+# Whether this host is the controller, by any connection: it is never rebooted.
+{PREFIX}is_controller: >-
+  {{{{ ansible_connection | default('ssh') == 'local' or {PREFIX}identity == {PREFIX}controller_words | join(' ') }}}}
+{PREFIX}controller_words:
+  - "{{{{ lookup('ansible.builtin.file', '/etc/machine-id', errors='ignore') or '-' }}}}"
+  - "{{{{ lookup('ansible.builtin.file', '/proc/sys/kernel/random/boot_id', errors='ignore') or '-' }}}}"
+{PREFIX}identity: "{{{{ ({PREFIX}applied | default({PREFIX}to_install)).identity }}}}"
+
+# Whether what was looked at in check mode could end or stall a job.
+{PREFIX}disruptive: >-
+  {{{{ {PREFIX}applied.disrupts | length > 0 or {PREFIX}reboot and {PREFIX}applied.waits.reboot | length > 0
+  or {PREFIX}restart_services | length > 0 and {PREFIX}applied.waits.service | length > 0
+  or {PREFIX}packages and {PREFIX}applied.install | length > 0 }}}}
+{PREFIX}drain_file: "{{{{ 'drain_' ~ {PREFIX}drain ~ '.yml' if {PREFIX}drain in ['slurm', 'kubernetes'] else {PREFIX}drain }}}}"
+{PREFIX}resume_file: >-
+  {{{{ 'resume_' ~ {PREFIX}drain ~ '.yml' if {PREFIX}drain in ['slurm', 'kubernetes'] else {PREFIX}resume | default('') }}}}
+"""
+
+
+def argument_specs() -> str:
+    """One spec an entry point. The variables of the rules are none of it: a wrong value would be shown with 300 of them."""
+    found: dict[str, Node] = {
+        entry.name: {
+            "short_description": entry.short,
+            "description": [entry.text],
+            "options": {PREFIX + variable.name: _spec(variable) for variable in own() if entry.name in variable.entries},
+        }
+        for entry in table().entry
+    }
+    return yaml.dump({"argument_specs": found})
+
+
+def _spec(variable: Variable) -> dict[str, Node]:
+    found: dict[str, Node] = {"description": variable.doc, "type": variable.type}
+    if variable.elements:
+        found["elements"] = variable.elements
+    if variable.choices:
+        found["choices"] = variable.choices
+    if variable.default is not None:
+        found["default"] = variable.default
+    return found
+
+
+def readme() -> str:
+    entries = "".join(f"| `{entry.name}` | {entry.short}. {entry.text} |\n" for entry in table().entry)
+    rows = "".join(_row(variable) for variable in own())
+    rules = "".join(
+        f"\n### {family}\n\n| variable | severity | defect | parameters |\n|---|---|---|---|\n{''.join(map(_rule, group))}"
+        for family, group in groupby(CATALOGUE, key=lambda rule: rule.family)
+    )
+    return (
+        f"<!-- generated by `python -m torchtune_sys.gen write`; edit the rules, the commands or gen/data/ansible.toml instead -->\n\n"
+        f"# The role torchtune.sys.torchtune_sys\n\n{_INTRODUCTION}\n"
+        f"## Entry points (tasks_from)\n\n| entry point | what it does |\n|---|---|\n{entries}\n"
+        f"## Variables\n\n| variable | default | meaning |\n|---|---|---|\n{rows}\n"
+        f"## One variable a rule\n\n{_TOGGLES}{rules}"
+    )
+
+
+_INTRODUCTION = """Judges, tunes and proves the hosts that PyTorch trains on, by the tool torchtune-sys on each host: its rules, its journal, its way back.
+The collection's README has examples, and docs/ansible.md of the project what is done, as whom, and what happens when something goes wrong.
+"""
+_TOGGLES = """`true`: the rule is asked. `false`: it is not asked, and nothing is changed for it. A dictionary: it is asked with these parameters,
+for example `torchtune_sys_rule_swappiness_high: {max: 20}`.
+"""
+
+
+def _row(variable: Variable) -> str:
+    default = "" if variable.default is None else f"`{yaml.scalar(variable.default)}`"
+    words = _plain(variable.doc) + (f" One of {', '.join(variable.choices)}." if variable.choices else "")
+    return f"| `{PREFIX}{variable.name}` | {default} | {_cell(words)} |\n"
+
+
+def _rule(rule: Rule) -> str:
+    params = ", ".join(f"`{param.name}` = `{param.default}`" for param in rule.params)
+    return f"| `{toggle(rule)}` | {rule.severity.value} | {_cell(rule.title)} | {_cell(params)} |\n"
+
+
+def _cell(words: str) -> str:
+    return words.replace("|", "\\|").replace("<", "&lt;")
+
+
+def _plain(doc: str) -> str:
+    """Without Ansible's markup.
+
+    >>> _plain("V(absent) removes it, as O(state) says")
+    'absent removes it, as state says'
+    """
+    return re.sub(r"\b[VOC]\(([^)]*)\)", r"\1", doc)

@@ -1,0 +1,62 @@
+"""Users of this machine, as somebody whom a child process is started as."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import stat
+from collections.abc import Mapping
+
+import msgspec
+
+
+class Account(msgspec.Struct, frozen=True, kw_only=True):
+    """All that a process is started with to be somebody else's."""
+
+    uid: int
+    gid: int
+    groups: tuple[int, ...]
+    name: str
+    home: str
+    login_shell: str
+
+    def may_pass(self, info: os.stat_result) -> bool:
+        """Whether the permission bits let this user enter a directory or execute a file."""
+        mode = info.st_mode
+        if info.st_uid == self.uid:
+            return bool(mode & stat.S_IXUSR)
+        if info.st_gid == self.gid or info.st_gid in self.groups:
+            return bool(mode & stat.S_IXGRP)
+        return bool(mode & stat.S_IXOTH)
+
+
+def account(uid: int, gid: int) -> Account:
+    """Return the user of that number; one without an entry in the user database gets ``gid`` alone, and no home."""
+    try:
+        entry = pwd.getpwuid(uid)
+    except KeyError:
+        return Account(uid=uid, gid=gid or uid, groups=(gid or uid,), name=str(uid), home="/", login_shell="/bin/sh")
+    groups = tuple(os.getgrouplist(entry.pw_name, entry.pw_gid))
+    return Account(
+        uid=uid,
+        gid=entry.pw_gid,
+        groups=groups,
+        name=entry.pw_name,
+        home=entry.pw_dir or "/",
+        login_shell=entry.pw_shell or "/bin/sh",
+    )
+
+
+def sudo_caller(env: Mapping[str, str]) -> Account | None:
+    """Return who called sudo, where its variables agree with each other and with the user database; None for root, and for nobody.
+
+    Source: sudo(8), ENVIRONMENT (SUDO_UID, SUDO_USER).
+    """
+    uid, name = env.get("SUDO_UID", ""), env.get("SUDO_USER", "")
+    if not (uid.isascii() and uid.isdigit() and len(uid) < 11 and int(uid) and name):
+        return None
+    try:
+        entry = pwd.getpwnam(name)
+    except (KeyError, ValueError):
+        return None
+    return account(entry.pw_uid, entry.pw_gid) if entry.pw_uid == int(uid) else None

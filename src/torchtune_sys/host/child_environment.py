@@ -1,0 +1,78 @@
+"""The environment of child processes: the session's own, or, as root, what of it cannot make a program run somebody else's code."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+
+from torchtune_sys.host.account import Account, account
+from torchtune_sys.host.environment import relevant
+from torchtune_sys.host.isolation import session
+from torchtune_sys.host.trust import distrust
+
+SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_LISTS = ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH")
+"""Of these single entries are left out; any other variable goes as a whole."""
+_KEPT = ("LD_LIBRARY_PATH", "LD_PRELOAD")
+"""Of the loader's variables; the others are for debugging, and some write files."""
+_SPLIT = re.compile(r"""[\s:,;="'{}()\[\]|&<>]+""")
+
+
+def for_tools() -> dict[str, str]:
+    """Return the environment for a program of the system (systemctl, nvidia-smi …), or for NVML."""
+    env = session()
+    if os.geteuid() == 0:
+        env = for_root(env)
+        env["PATH"] = ":".join(dict.fromkeys([*env["PATH"].split(":"), *SYSTEM_PATH.split(":")]))
+    return {**env, "LC_ALL": "C"}
+
+
+def for_python(user: Account | None) -> dict[str, str]:
+    """Return the environment for a look at the examined interpreter: started as ``user``, or (None) as who we are."""
+    return {**for_training(user), "LC_ALL": "C.UTF-8"}
+
+
+def for_training(user: Account | None) -> dict[str, str]:
+    """Return the environment in which the examined interpreter trains as ``user``, or (None) as who we are."""
+    env = session()
+    if user is not None:
+        return for_another(env, user)
+    return for_root(env) if os.geteuid() == 0 else env
+
+
+def for_another(env: Mapping[str, str], user: Account) -> dict[str, str]:
+    """Return what another user may have of our environment: what training reads, never a secret, and a home of their own."""
+    ours = ("TMPDIR", "TMP", "TEMP")
+    kept = {name: value for name, value in relevant(env).items() if name not in ours and not name.startswith("XDG_")}
+    return {**kept, **_identity(user)}
+
+
+def for_root(env: Mapping[str, str]) -> dict[str, str]:
+    """Return what training reads, without what names a file that others than root can change."""
+    allowed = {name: value for name, value in relevant(env).items() if not name.startswith(("LD_", "GLIBC_")) or name in _KEPT}
+    found = {name: _trusted_entries(value) if name in _LISTS else value for name, value in allowed.items()}
+    found = {name: value for name, value in found.items() if value and (name in _LISTS or not untrusted_files(value))}
+    return {"PATH": SYSTEM_PATH, **found, **_identity(account(0, 0))}
+
+
+def kept_from_root(env: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the names of the variables that steer Python or the loader and do not reach, whole, what runs as root."""
+    found = for_root(env)
+    return tuple(
+        sorted(name for name in relevant(env) if name.startswith(("LD_", "PYTHON")) and found.get(name) != env[name] != "")
+    )
+
+
+def _trusted_entries(value: str) -> str:
+    return ":".join(entry for entry in value.split(":") if entry.startswith("/") and not distrust(entry))
+
+
+def untrusted_files(value: str) -> bool:
+    """Whether a variable's value names, anywhere in it, a file that others than root can change or make."""
+    words = (word[word.index("/") :] for word in _SPLIT.split(value) if "/" in word)
+    return any(distrust(word, may_be_shared=True) for word in words)
+
+
+def _identity(user: Account) -> dict[str, str]:
+    return {"HOME": user.home, "USER": user.name, "LOGNAME": user.name, "SHELL": user.login_shell}

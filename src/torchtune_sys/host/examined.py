@@ -1,0 +1,109 @@
+"""As whom the examined interpreter is started where we are root: it, and whatever it imports, may be somebody else's."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+
+from torchtune_sys.host import trust
+from torchtune_sys.host.account import Account, account, sudo_caller
+from torchtune_sys.host.isolation import session
+from torchtune_sys.host.live import read_text
+from torchtune_sys.model.facts import Fact
+from torchtune_sys.model.values import Missing, Why
+
+_REMEDY = "run it as the user who trains with it, or let nobody else write there"
+_RUN_AT_START = ("sitecustomize.py", "usercustomize.py")
+
+
+def runner(path: str) -> Fact[Account | None]:
+    """Return the user to start an interpreter as; None stands for who we are.
+
+    Root starts what another user may change as that user, what only root may change as who called sudo (else as root), and nothing
+    that two may change.
+    """
+    if os.geteuid() != 0:
+        return None
+    system = trust.system_users()
+    try:
+        trust.steps(path)
+        places = tuple(dict.fromkeys(_places(path)))
+        owners = {info.st_uid: (place, info) for place, info in reversed(_steps(places)) if info.st_uid not in system}
+    except FileNotFoundError:
+        return Missing(Why.ABSENT, path, "no such file")
+    except OSError as error:
+        return _refused(path, f"{error.filename or path}: {error.strerror}")
+    if len(owners) > 1:
+        return _refused(
+            path, " and ".join(f"{place} belongs to user {trust.user_name(uid)}" for uid, (place, _) in owners.items())
+        )
+    reason = next(filter(None, (trust.distrust(place, frozenset(owners)) for place in places)), "")
+    if reason:
+        return _refused(path, reason)
+    for uid, (_, info) in owners.items():
+        return account(uid, info.st_gid)
+    caller = sudo_caller(session())
+    return caller if caller is not None and _may_execute(caller, path) else None
+
+
+def _refused(path: str, reason: str) -> Missing:
+    return Missing(Why.DENIED, path, f"not run as root: {reason}", _REMEDY)
+
+
+def _may_execute(user: Account, path: str) -> bool:
+    return all(stat.S_ISLNK(info.st_mode) or user.may_pass(info) for _, info in trust.steps(path))
+
+
+def _steps(places: tuple[str, ...]) -> list[tuple[str, os.stat_result]]:
+    """Of what is not there, the steps to where it could be made."""
+    found: dict[str, os.stat_result] = {}
+    for place in places:
+        while True:
+            try:
+                found.update(trust.steps(place))
+                break
+            except FileNotFoundError:
+                place = os.path.dirname(place)
+    return list(found.items())
+
+
+def _places(path: str) -> Iterator[str]:
+    """The interpreter, and what it executes at its start: its library, its packages' directories, and in these what is run unasked.
+
+    A pyvenv.cfg decides where the library is, so it matters who could make one. Source: getpath.py, and the documentation of site.
+    """
+    yield path
+    folders = [os.path.dirname(path), os.path.dirname(os.path.realpath(path))]
+    for folder in folders:
+        prefix = os.path.dirname(folder)
+        for config in (f"{folder}/pyvenv.cfg", f"{prefix}/pyvenv.cfg"):
+            yield config
+            folders += [home for home in _home(config) if home not in folders]
+        yield f"{prefix}/lib"
+        for library in (f"{prefix}/lib", f"{prefix}/lib64", f"{prefix}/local/lib"):
+            for name in _names(library):
+                if name.startswith(("python3", "pypy3")):
+                    yield from _library(f"{library}/{name}")
+
+
+def _home(config: str) -> Iterator[str]:
+    text = read_text(config, config)
+    for line in () if isinstance(text, Missing) else text.splitlines():
+        name, _, value = line.partition("=")
+        if name.strip().lower() == "home" and os.path.isdir(value.strip()):
+            yield os.path.abspath(value.strip())
+
+
+def _library(folder: str) -> Iterator[str]:
+    for place in (folder, f"{folder}/site-packages", f"{folder}/dist-packages"):
+        if os.path.isdir(place):
+            yield place
+            yield from (f"{place}/{name}" for name in _names(place) if name.endswith(".pth") or name in _RUN_AT_START)
+
+
+def _names(folder: str) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except OSError:
+        return []

@@ -1,0 +1,1 @@
+"""What ``--from`` and ``--root`` name: opened within bounds of size and time."""

@@ -1,0 +1,29 @@
+"""How much a file that somebody else made may hold: every limit of what ``--from`` and ``--root`` read, so that no input takes
+more than 512 MiB of memory (docs/input-limits.md)."""
+
+from __future__ import annotations
+
+FILE_LIMIT = 128 << 20
+"""Bytes of a file or of standard input, before and after it is decompressed."""
+RECORDING_LIMIT = 64 << 20
+"""Bytes of a recording; those of real hosts have at most some MiB."""
+VALUE_LIMIT = 1_500_000
+"""Values in a recording, by its commas and brackets: an empty object takes three bytes there and 64 in memory."""
+TEXT_LIMIT = 16 << 20
+"""Bytes of a pasted report or log."""
+LINE_LIMIT = 500_000
+"""Lines of a pasted report or log."""
+LINE_LENGTH = 64 << 10
+"""Characters of one line of it; what is longer is cut."""
+MEMBER_LIMIT = 500_000
+"""Entries of an archive; the /sys of a machine with 1,000 CPUs has about 300,000."""
+NAME_LIMIT = 4096
+"""Bytes of a name in an archive (PATH_MAX)."""
+DEPTH_LIMIT = 64
+"""Directories in a name; below /sys/devices there are about 20."""
+NAMES_LIMIT = 32 << 20
+"""Characters of all names in an archive, those of the directories on the way included."""
+EXTENDED_LIMIT = 64
+"""Files that one recording is made of: itself, and those that it extends, however deep."""
+WORD_LIMIT = 64 << 10
+"""Characters of a file that holds one value; those of the kernel have at most a page."""

@@ -1,0 +1,146 @@
+"""What ``--from`` and ``--root`` name: a recording, a tree of files, a mounted system, or text that somebody pasted."""
+
+from __future__ import annotations
+
+import os
+
+import msgspec
+
+from torchtune_sys.errors import UnreadableInput
+from torchtune_sys.host.base import Host
+from torchtune_sys.host.input import limits
+from torchtune_sys.host.input.reading import PATIENCE_S
+
+
+class PastedText(msgspec.Struct, frozen=True, kw_only=True):
+    """Input that is no host but a report about one: give it to ``torchtune_sys.evidence.read(text, name)``."""
+
+    text: str
+    name: str
+
+
+_WANTED = "give a recording (torchtune-sys record), a directory or tarball with a copied /proc and /sys, or a report's text"
+
+
+def open_input(
+    from_: str | None = None, root: str | None = None, patience_s: float = PATIENCE_S, deadline: float | None = None
+) -> Host | PastedText:
+    """The host to judge, of which no answer holds a secret: live without arguments, below the directory ``root``, or what the file ``from_`` holds (``-``: standard input).
+    ``deadline``: the time.monotonic() after which a live host waits for no command.
+
+    Raises UnreadableInput: what was seen, and what to do.
+    """
+    found = _named(from_, root, patience_s, deadline)
+    from torchtune_sys.host.scrubbed import ScrubbedHost
+    from torchtune_sys.host.secrets import scrubbed
+
+    return ScrubbedHost(found) if isinstance(found, Host) else PastedText(text=scrubbed(found.text), name=found.name)
+
+
+def _named(from_: str | None, root: str | None, patience_s: float, deadline: float | None) -> Host | PastedText:
+    if "" in (from_, root):
+        raise UnreadableInput("--from or --root is empty", "name a file or directory; . is this directory")
+    if from_ is not None and root is not None:
+        raise UnreadableInput("--from and --root name two different hosts", "give one of them")
+    if root is not None:
+        from torchtune_sys.host.tree import below
+
+        return below(root)
+    if from_ is None:
+        from torchtune_sys.host.live import LiveHost
+
+        return LiveHost(deadline)
+    if os.path.isdir(from_):
+        from torchtune_sys.host.tree import folder
+
+        return folder(from_)
+    return _opened(from_, patience_s)
+
+
+def open_host(from_: str | None = None, root: str | None = None) -> Host:
+    """As :func:`open_input`, for commands that need a host: pasted text is refused."""
+    found = open_input(from_, root)
+    if isinstance(found, PastedText):
+        raise UnreadableInput(f"{found.name}: is text, and this needs a host", _WANTED)
+    return found
+
+
+def _opened(path: str, patience_s: float) -> Host | PastedText:
+    from torchtune_sys.host.input.reading import read_input
+    from torchtune_sys.host.input.tarball import is_tar
+
+    name = "standard input" if path == "-" else path
+    data = _as_utf8(read_input(path, patience_s), name)
+    if is_tar(data[:512]):
+        from torchtune_sys.host.input.archive import archive
+
+        return archive(data, name)
+    if _is_json(data) and not _printed(data):
+        from torchtune_sys.host.recorded import RecordedHost, parse_recording
+
+        found = parse_recording(data, name, None if path == "-" else path)
+        return RecordedHost(found, f"recording {os.path.basename(name)}")
+    return PastedText(text=_text(data, name), name=name)
+
+
+def _is_json(data: bytes) -> bool:
+    """Whether the file is meant as JSON. A log may begin with a bracket, too: ``[2026-07-09 00:57:25] …``, ``[pip3] torch==2.11.0``.
+
+    >>> _is_json(b' {"files": {}}'), _is_json(b"[1, 2]"), _is_json(b"[    1.5] NVRM: Xid"), _is_json(b"[0] NCCL INFO")
+    (True, True, False, False)
+    """
+    start = data.lstrip(b"\xef\xbb\xbf \t\r\n")
+    if start[:1] != b"[":
+        return start[:1] == b"{"
+    if start[1:64].lstrip()[:1] in (b"{", b"[", b'"', b"]"):
+        return True
+    from torchtune_sys.model import codec
+
+    if len(data) > 1 << 20:
+        return False
+    try:
+        codec.loads(data)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def _printed(data: bytes) -> bool:
+    """Whether lsblk -J or findmnt -J wrote this: a report, no recording.
+
+    >>> _printed(b'{"blockdevices": []}'), _printed(b'{"schema": 1, "files": {}}')
+    (True, False)
+    """
+    start = data[:4096].lstrip(b"\xef\xbb\xbf \t\r\n")
+    return start[1:].lstrip().startswith((b'"blockdevices"', b'"filesystems"'))
+
+
+def _as_utf8(data: bytes, name: str) -> bytes:
+    """PowerShell's ``>`` writes UTF-16, on WSL too."""
+    if data[:2] not in (b"\xff\xfe", b"\xfe\xff"):
+        return data
+    _limit_text(data, name)
+    return data.decode("utf-16", "replace").lstrip("\ufeff").encode("utf-8", "replace")
+
+
+def _limit_text(data: bytes, name: str) -> None:
+    if len(data) > limits.TEXT_LIMIT:
+        raise UnreadableInput(
+            f"{name}: is text of more than {limits.TEXT_LIMIT >> 20} MiB", "give the part that matters: tail -c 16M"
+        )
+    if data.count(b"\n") + data.count(b"\r") > limits.LINE_LIMIT:
+        raise UnreadableInput(
+            f"{name}: has more than {limits.LINE_LIMIT:,} lines", f"give the part that matters: tail -n {limits.LINE_LIMIT}"
+        )
+
+
+def _text(data: bytes, name: str) -> str:
+    _limit_text(data, name)
+    text = data.decode("utf-8-sig", "replace")
+    sample = text[: 1 << 16]
+    strange = sum(character == "\ufffd" or (character < " " and character not in "\t\n\r\f\v\b\x1b\a") for character in sample)
+    if strange > len(sample) // 20 or "\0" in sample:
+        raise UnreadableInput(f"{name}: is neither text nor a known archive", _WANTED)
+    if len(max(text.split("\n"), key=len)) > limits.LINE_LENGTH:
+        text = "\n".join(line[: limits.LINE_LENGTH] for line in text.split("\n"))
+    return text

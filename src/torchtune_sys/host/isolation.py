@@ -1,0 +1,108 @@
+"""Keep the tool's own imports, and what it starts as root, from what the caller's environment and working directory offer.
+
+Runs before the tool's own modules are found, so at its top it imports only what Python itself has loaded by then. What Python does before
+the tool's first line (PYTHONPATH's sitecustomize, LD_PRELOAD) no program can take back: it is for who starts Python to leave them out.
+"""
+
+import os
+import sys
+
+from torchtune_sys.host.trust import distrust
+
+SET_ASIDE = "TORCHTUNE_SYS_SESSION_"
+"""Before the names of variables that belong to the session that is judged, and must not steer this process."""
+_STEERING = (
+    "LD_",
+    "PYTHON",
+    "GLIBC_",
+    "GCONV_",
+    "OPENSSL_",
+    "MALLOC_",
+    "TMPDIR",
+    "TMP",
+    "TEMP",
+    "TZDIR",
+    "LOCPATH",
+    "HOSTALIASES",
+)
+_RESTART = "import sys; sys.path.insert(0, sys.argv[1]); del sys.argv[1]; import torchtune_sys; del sys.path[0]; from torchtune_sys.__main__ import main; main()"
+_NEEDED = "click"
+"""A package that we need: where it is found, the others are, too."""
+
+session_path: "list[str]" = []
+"""sys.path as Python made it for this session."""
+
+
+def session() -> "dict[str, str]":
+    """Return the environment as the caller gave it."""
+    env = dict(os.environ)
+    for name in [name for name in env if name.startswith(SET_ASIDE)]:
+        env[name[len(SET_ASIDE) :]] = env.pop(name)
+    return env
+
+
+def isolate() -> None:
+    """Drop the working directory, PYTHONPATH and the user's site directory from where modules are looked for; as root start anew where
+    others than root can change what this process was started with."""
+    session_path[:] = sys.path
+    own = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    offered = _offered()
+    sys.path[:] = [entry for entry in sys.path if entry not in offered]
+    if os.geteuid() == 0:
+        _set_aside(own, offered)
+    _complete(own, offered)
+
+
+def _offered() -> "list[str]":
+    """Entries of sys.path that come from the caller and not from the installation, in their order."""
+    if sys.flags.isolated:
+        return []
+    found = [""] if getattr(sys.flags, "safe_path", False) else ["", *sys.path[:1]]
+    if not sys.flags.ignore_environment:
+        named = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
+        found += [*named, *map(os.path.abspath, named)]
+    site = sys.modules.get("site")
+    if getattr(site, "ENABLE_USER_SITE", None):
+        found.append(getattr(site, "USER_SITE", None) or "")
+    return [entry for entry in sys.path if entry in found and entry not in _standard_library()]
+
+
+def _standard_library() -> "tuple[str, str]":
+    """Where Python itself lies: on PYTHONPATH, too, it is not the caller's."""
+    library = os.path.dirname(os.__file__)
+    return library, library + "/lib-dynload"
+
+
+def _complete(own: str, offered: "list[str]") -> None:
+    """The tool's own directory, and, where that does not bring what it needs, what else the caller offered: behind the standard library."""
+    first = [] if own in sys.path or not _missing("torchtune_sys", sys.path) else [own]
+    named = offered or session().get("PYTHONPATH", "").split(os.pathsep)
+    rest = [entry for entry in named if entry not in (own, "")] if _missing(_NEEDED, sys.path + first) else []
+    if os.geteuid() == 0:
+        rest = [entry for entry in rest if not distrust(entry)]
+    if first or rest:
+        behind = max((at for at, entry in enumerate(sys.path) if entry in _standard_library()), default=-1) + 1
+        sys.path[behind:behind] = [*first, *rest]
+
+
+def _missing(package: str, path: "list[str]") -> bool:
+    return not any(os.path.isdir(os.path.join(entry, package)) for entry in path if entry)
+
+
+def _set_aside(own: str, offered: "list[str]") -> None:
+    """As root: leave out the variables that let others than root steer this process; of those that Python and the loader obeyed at the start
+    only a new start is rid."""
+    steering = [name for name in os.environ if name.startswith(_STEERING) and _is_foreign(os.environ[name])]
+    user_site = any(entry.endswith("-packages") and distrust(entry) for entry in offered)
+    if not steering and not user_site:
+        return
+    for name in steering:
+        os.environ[SET_ASIDE + name] = os.environ.pop(name)
+    if sys.executable and (user_site or any(name.startswith(("LD_", "PYTHON", "GLIBC_")) for name in steering)):
+        again = ["-I", *(["-B"] if sys.flags.dont_write_bytecode else []), "-c", _RESTART, own, *sys.argv[1:]]
+        os.execv(sys.executable, [sys.executable, *(sys.orig_argv[1:] if sys.flags.isolated else again)])
+
+
+def _is_foreign(value: str) -> bool:
+    words = value.replace("=", ":").replace(",", ":").replace(" ", ":").replace(";", ":").split(":")
+    return any(distrust(word[word.index("/") :], may_be_shared=True) for word in words if "/" in word)

@@ -1,0 +1,53 @@
+"""Which of the kernel's boot arguments hold no secret, by name; values of all others are hidden.
+
+Names of Linux (Documentation/admin-guide/kernel-parameters.txt), of systemd (kernel-command-line(7)), dracut (dracut.cmdline(7)) and of
+initramfs-tools (initramfs-tools(7)). What fetches something (``ip=``, ``nfsroot=``, ``inst.ks=``, ``ds=``, ``rd.iscsi.*``) is not among them.
+"""
+
+from __future__ import annotations
+
+import re
+
+_NAMES = frozenset(
+    (
+        "BOOT_IMAGE", "BOOTIF", "initrd", "root", "rootfstype", "rootdelay", "rootwait", "ro", "rw", "init", "resume", "resume_offset", "quiet",
+        "splash", "rhgb", "ostree", "boot", "LANG", "locale", "keyboard", "console", "consoleblank", "loglevel", "printk.devkmsg", "debug", "panic",
+        "panic_on_warn", "oops", "crash_kexec_post_notifiers", "crashkernel", "kexec_core.load_limit_reboot", "nosmt", "noibrs", "noibpb", "nopti",
+        "pti", "mce", "mitigations", "spectre_v2", "spectre_v2_user", "spec_store_bypass_disable", "spec_rstack_overflow", "l1tf", "mds", "tsx",
+        "tsx_async_abort", "mmio_stale_data", "retbleed", "srbds", "gather_data_sampling", "reg_file_data_sampling", "kvm", "hyperv", "nohz",
+        "nohz_full", "isolcpus", "irqaffinity", "kthread_cpus", "rcu_nocbs", "rcu_nocb_poll", "skew_tick", "tsc", "clocksource", "hpet", "idle",
+        "intel_idle.max_cstate", "max_cstate", "intel_pstate", "amd_pstate", "cpufreq.default_governor", "cpuidle.off", "cpuidle.governor", "nosoftlockup",
+        "nowatchdog", "nmi_watchdog", "watchdog", "softlockup_panic", "hung_task_panic", "audit", "audit_backlog_limit", "selinux", "enforcing",
+        "apparmor", "security", "lsm", "lockdown", "module.sig_enforce", "fips", "ima_policy", "ima_appraise", "integrity_audit", "evm", "random.trust_cpu",
+        "random.trust_bootloader", "maxcpus", "nr_cpus", "possible_cpus", "mem", "memmap", "memtest", "movable_node", "movablecore", "kernelcore", "cma",
+        "hugepages", "hugepagesz", "hugetlb_cma", "default_hugepagesz", "hugetlb_free_vmemmap", "transparent_hugepage", "numa", "numa_balancing",
+        "numa_zonelist_order", "zswap.enabled", "zswap.compressor", "zswap.zpool", "swapaccount", "cgroup_disable", "cgroup_enable", "cgroup_no_v1",
+        "cgroup.memory", "psi", "page_poison", "page_alloc.shuffle", "page_owner", "init_on_alloc", "init_on_free", "slab_nomerge", "slub_debug", "kasan",
+        "kfence.sample_interval", "kmemleak", "randomize_kstack_offset", "vsyscall", "ftrace", "elevator", "noresume", "nomodeset", "vga", "video",
+        "fbcon", "efifb", "biosdevname", "net.ifnames", "noapic", "nolapic", "x2apic", "nox2apic", "intremap", "earlyprintk", "earlycon", "kgdboc",
+        "no_timer_check", "preempt", "threadirqs", "sched_tick_max_deferment", "nvme_core.io_timeout", "nvme_core.multipath", "pcie_aspm", "pcie_ports",
+        "pcie_port_pm", "pcie_acs_override", "libata.force", "scsi_mod.use_blk_mq", "dm_mod.use_blk_mq", "rd.lvm.lv", "rd.lvm.vg", "rd.lvm", "rd.md",
+        "rd.md.uuid", "rd.dm", "rd.luks", "rd.luks.uuid", "rd.driver.blacklist", "rd.driver.pre", "rd.driver.export", "rd.shell", "rd.emergency",
+        "rd.systemd.show_status", "rd.udev.log_level", "rd.break", "rd.debug", "modprobe.blacklist", "module_blacklist", "modules-load", "modules_load",
+        "initcall_blacklist", "luks.uuid", "fsck.mode", "fsck.repair", "raid", "dyndbg", "trace_event", "ttyS0", "cloud-init", "skip_duid", "rootflags",
+        "bootdev", "ds_type", "mdadm", "acpi_osi", "acpi_enforce_resources", "acpi_backlight", "nospec_store_bypass_disable", "nosplash", "vt.handoff",
+    )
+)  # fmt: skip
+_FAMILIES = re.compile(
+    r"(?:sysctl|nvidia\w*|nouveau|nova\w*|amdgpu|amdkfd|radeon|i915|xe|ast|mgag200|mlx[45]_\w+|ib_\w+|rdma_\w+|bnxt_\w+|ice|ixgbe|i40e|ena|gve|efa|nvme\w*|mpt3sas"
+    r"|megaraid_sas|intel_iommu|amd_iommu\w*|iommu\w*|iommufd|vfio\w*|kvm\w*|pci\w*|acpi\w*|apic\w*|processor|intel_idle|workqueue|rcutree|rcupdate|sched\w*|psmouse"
+    r"|usbcore|usb_storage|usbhid|snd\w*|efi\w*|edac\w*|ghes\w*|mce|memory_hotplug|hv_\w+|xen\w*|virtio\w*|loop|nbd|zram|zfs|btrfs|xfs|ext4|overlay|bridge|bonding"
+    r"|systemd\.(?:unit|target|log_level|log_target|show_status|unified_cgroup_hierarchy|legacy_systemd_cgroup_controller|mask|wants|debug_shell|machine_id|firstboot"
+    r"|gpt_auto|swap|volatile|default_timeout_start_sec|cpu_affinity|random_seed))(?:\..*)?"
+)
+
+
+def harmless(name: str) -> bool:
+    """Whether the value of this argument may be shown.
+
+    >>> harmless("intel_iommu"), harmless("nvidia-drm.modeset"), harmless("root"), harmless("sysctl.vm.swappiness")
+    (True, True, True, True)
+    >>> harmless("iscsi_password"), harmless("inst.ks"), harmless("systemd.set_credential"), harmless("ceph.secret")
+    (False, False, False, False)
+    """
+    return name in _NAMES or _FAMILIES.fullmatch(name.replace("-", "_")) is not None or name.replace("-", "_") in _NAMES

@@ -1,0 +1,64 @@
+"""What the dynamic loader reads: dynamic sections and its cache."""
+
+from __future__ import annotations
+
+import os
+import stat as modes
+from typing import Any
+
+import msgspec
+
+from torchtune_sys.formats import elf
+from torchtune_sys.host.base import missing_from
+from torchtune_sys.model.facts import Fact
+from torchtune_sys.model.values import Missing, Why
+
+CACHE = "/etc/ld.so.cache"
+NAMES = (
+    "libcuda",
+    "libcublas",
+    "libcudnn",
+    "libcuf",
+    "libcupti",
+    "libcurand",
+    "libcus",
+    "libnv",
+    "libnccl",
+    "libtorch",
+    "libc10",
+)
+"""The libraries whose way into a training process is followed; a cache holds thousands of others."""
+_CACHE_LIMIT = 16 << 20
+
+
+def dynamic(path: str, _timeout_s: float) -> Fact[Any]:
+    """The fields of ``model.elf.Elf``; UNPARSED for what is no ELF file."""
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+    except OSError as error:
+        return missing_from(error, path)
+    except ValueError:
+        return Missing(Why.ABSENT, path, "no file can have this name")
+    try:
+        if not modes.S_ISREG(os.fstat(handle).st_mode):
+            return Missing(Why.FAILED, path, "not a regular file")
+        found = elf.parse_elf(lambda offset, size: os.pread(handle, size, offset))
+        return msgspec.to_builtins(found)
+    except OSError as error:
+        return missing_from(error, path)
+    except (ValueError, OverflowError) as error:
+        return Missing(Why.UNPARSED, path, str(error))
+    finally:
+        os.close(handle)
+
+
+def cache(_argument: str, _timeout_s: float) -> Fact[Any]:
+    """The entries of ld.so.cache for CUDA libraries, in its order: fields of ``model.elf.Cached``."""
+    try:
+        with open(CACHE, "rb") as file:
+            data = file.read(_CACHE_LIMIT)
+        return [msgspec.to_builtins(entry) for entry in elf.parse_cache(data, NAMES)]
+    except OSError as error:
+        return missing_from(error, CACHE)
+    except ValueError as error:
+        return Missing(Why.UNPARSED, CACHE, str(error))

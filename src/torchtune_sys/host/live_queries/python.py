@@ -1,0 +1,91 @@
+"""The interpreter one trains with: asked in a child of its own kind, from a neutral directory, in the user's environment."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+from torchtune_sys.host import process
+from torchtune_sys.host.account import Account
+from torchtune_sys.host.child_environment import for_python, kept_from_root
+from torchtune_sys.host.examined import runner
+from torchtune_sys.host.isolation import session, session_path
+from torchtune_sys.host.live import read_text
+from torchtune_sys.model.facts import Fact
+from torchtune_sys.model.values import Missing, Why
+
+_HERE = os.path.dirname(os.path.dirname(__file__))
+_LIVE_S = 60.0
+"""A cold torch import from a network file system takes tens of seconds."""
+
+
+def interpreter(path: str, timeout_s: float) -> Fact[Any]:
+    """What ``interpreter_child.look`` says in the interpreter ``path``; as root also ``judged_as`` and ``judged_without``."""
+    user = runner(path)
+    if isinstance(user, Missing):
+        return user
+    if user is None and path == sys.executable and not _steered():
+        return _ourselves()
+    found = _child(path, "interpreter_child.py", timeout_s, user)
+    return found if isinstance(found, Missing) or os.geteuid() != 0 else _by_root(found, user)
+
+
+def live_torch(path: str, timeout_s: float) -> Fact[Any]:
+    """What torch says in the interpreter ``path``; torch may hang, abort or print what it likes."""
+    user = runner(path)
+    return user if isinstance(user, Missing) else _child(path, "torch_child.py", max(timeout_s, _LIVE_S), user)
+
+
+def _steered() -> bool:
+    """Whether this process was started otherwise than the session starts an interpreter."""
+    alike = not (sys.flags.isolated or sys.flags.ignore_environment or sys.flags.no_user_site)
+    return not alike or (os.geteuid() == 0 and bool(kept_from_root(session())))
+
+
+def _ourselves() -> Any:
+    from torchtune_sys.host import interpreter_child
+
+    # Without safe_path (since Python 3.11) the first entry is our own script's place.
+    path = session_path[0 if getattr(sys.flags, "safe_path", False) else 1 :]
+    return interpreter_child.look(path)  # type: ignore[no-untyped-call]
+
+
+def _by_root(found: dict[str, Any], user: Account | None) -> dict[str, Any]:
+    """As whom, and without what; entries of PYTHONPATH that were kept from an interpreter that ran as root are on its path all the same."""
+    if user is not None:
+        return {**found, "judged_as": user.name}
+    without = kept_from_root(session())
+    if "PYTHONPATH" in without:
+        named = [entry for entry in session()["PYTHONPATH"].split(":") if entry.startswith("/")]
+        found = {**found, "path": list(dict.fromkeys([*named, *found.get("path", [])]))}
+    return {**found, "judged_without": list(without)}
+
+
+def _child(path: str, script: str, timeout_s: float, user: Account | None) -> Fact[Any]:
+    source = read_text(os.path.join(_HERE, script), script)
+    if isinstance(source, Missing):
+        return source
+    output = process.run((path, "-c", source), timeout_s=timeout_s, env=for_python(user), user=user)
+    if isinstance(output, Missing):
+        return Missing(output.why, path, output.detail.replace(source, "…"), output.remedy)
+    if output.rc < 0:
+        return Missing(Why.FAILED, path, f"the interpreter was ended by {process.ended_by(output.rc)}")
+    if output.rc != 0:
+        last = output.stderr.strip().splitlines()[-1:] or ["no message"]
+        return Missing(Why.FAILED, path, f"the interpreter ended with status {output.rc}: {last[0][:200]}")
+    return _last_object(output.stdout, path)
+
+
+def _last_object(text: str, path: str) -> Fact[Any]:
+    """The JSON object on the last line: sitecustomize, torch and its plug-ins print too."""
+    from torchtune_sys.model import codec
+
+    lines = text.strip().splitlines()
+    try:
+        found = codec.loads(lines[-1]) if lines else None
+    except ValueError as error:
+        return Missing(Why.UNPARSED, path, str(error))
+    return (
+        found if isinstance(found, dict) else Missing(Why.UNPARSED, path, "the interpreter did not print what it was asked for")
+    )

@@ -1,0 +1,297 @@
+"""A child that starts others, all of which tell us what they do over a socket: the ranks of a training run.
+
+The socket has an abstract name: it needs no room on a disk, and nobody but the user who trains may speak on it (SO_PEERCRED). Whoever
+connects sends lines of JSON; a connection whose first line is ``{"event": "stacks"}`` carries text as it is from then on: what
+faulthandler writes. Every rank has a session of its own, so a signal to the child's group does not reach them: they ask the kernel to end with their parent, and whatever is left of the child's descendants is looked for and killed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import selectors
+import signal
+import socket
+import struct
+import subprocess
+import time
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from torchtune_sys.host import process
+from torchtune_sys.host.account import Account
+from torchtune_sys.model.values import Missing
+
+TAIL_BYTES = 256 << 10
+"""How much of what the child prints is kept: its end."""
+_LINE_BYTES = 1 << 20
+_ABANDON_S = 2.0
+
+
+class Message(msgspec.Struct, frozen=True):
+    """A line that process ``pid`` sent."""
+
+    pid: int
+    fields: dict[str, Any]
+
+
+class Disconnected(msgspec.Struct, frozen=True):
+    """Process ``pid`` closed its connection, most likely by ending."""
+
+    pid: int
+
+
+class Exited(msgspec.Struct, frozen=True):
+    """The child itself ended."""
+
+    rc: int
+
+
+Event = Message | Disconnected | Exited
+
+
+class RankProcesses:
+    """One child with its descendants. A context manager: nothing outlives it."""
+
+    def __init__(
+        self,
+        argv: tuple[str, ...],
+        env: dict[str, str],
+        cwd: str,
+        variable: str,
+        keep: tuple[int, ...] = (),
+        user: Account | None = None,
+    ) -> None:
+        """``variable`` is how the child learns the name of the socket; it inherits the descriptors ``keep``, and is started as ``user``."""
+        self._user = user
+        self._name = f"torchtune-sys-{secrets.token_hex(16)}"
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._selector = selectors.DefaultSelector()
+        self._pids: dict[socket.socket, int] = {}
+        self._unread: dict[socket.socket, bytearray] = {}
+        self._stacks: dict[int, bytearray] = {}
+        self._is_stacks: set[socket.socket] = set()
+        self._output = bytearray()
+        self._child: subprocess.Popen[bytes] | None = None
+        self._kept: list[Event] = []
+        """What came while stacks were waited for."""
+        self.failure: Missing | None = None
+        """Why the child could not even be started."""
+        self._start(argv, {**env, variable: self._name}, cwd, keep)
+
+    def _start(self, argv: tuple[str, ...], env: dict[str, str], cwd: str, keep: tuple[int, ...]) -> None:
+        self._listener.bind("\0" + self._name)
+        self._listener.listen(1024)
+        self._listener.setblocking(False)
+        self._selector.register(self._listener, selectors.EVENT_READ)
+        found = process.start(argv, env=env, cwd=cwd, keep=keep, user=self._user)
+        if isinstance(found, Missing):
+            self.failure = found
+            return
+        self._child = found
+        for stream in (found.stdout, found.stderr):
+            assert stream is not None
+            os.set_blocking(stream.fileno(), False)
+            self._selector.register(stream, selectors.EVENT_READ)
+
+    def __enter__(self) -> RankProcesses:
+        return self
+
+    def __exit__(self, *_raised: object) -> None:
+        self.end()
+
+    @property
+    def output(self) -> str:
+        """The end of what the child and its descendants printed."""
+        return self._output.decode("utf-8", "replace")
+
+    def wait(self, timeout_s: float) -> list[Event]:
+        """What came within ``timeout_s``; returns as soon as something did. After ``Exited`` nothing more comes."""
+        kept, self._kept = self._kept, []
+        return kept or self._collect(timeout_s)
+
+    def _collect(self, timeout_s: float) -> list[Event]:
+        events: list[Event] = []
+        ended = self._child is None or self._child.poll() is not None  # asked first, so that its last words are read
+        for key, _mask in self._selector.select(0 if ended else timeout_s):
+            where = key.fileobj
+            if where is self._listener:
+                self._accept()
+            elif isinstance(where, socket.socket):
+                events += self._read(where)
+            elif isinstance(where, int) or not self._drain(where.fileno()):
+                self._selector.unregister(where)
+        if ended and not events:
+            rc = self._child.returncode if self._child is not None else -1
+            return [Exited(rc)]
+        return events
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            connection, _address = self._listener.accept()
+            pid, uid, _gid = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+            if uid != (os.getuid() if self._user is None else self._user.uid) or not self._ours(pid):
+                connection.close()
+                return
+            connection.setblocking(False)
+            self._pids[connection] = pid
+            self._unread[connection] = bytearray()
+            self._selector.register(connection, selectors.EVENT_READ)
+
+    def _ours(self, pid: int) -> bool:
+        """Whether the child is among its ancestors: whoever speaks on the socket is ended with us."""
+        while self._child is not None and pid > 1:
+            if pid == self._child.pid:
+                return True
+            pid = _parent(pid)
+        return False
+
+    def _read(self, connection: socket.socket) -> list[Event]:
+        try:
+            part = connection.recv(1 << 16)
+        except BlockingIOError:
+            return []
+        except OSError:
+            part = b""
+        pid = self._pids[connection]
+        if not part:
+            self._selector.unregister(connection)
+            connection.close()
+            return [] if connection in self._is_stacks else [Disconnected(pid)]
+        if connection in self._is_stacks:
+            self._stacks[pid] += part
+            return []
+        return self._lines(connection, pid, part)
+
+    def _lines(self, connection: socket.socket, pid: int, part: bytes) -> list[Event]:
+        unread = self._unread[connection]
+        unread += part
+        events: list[Event] = []
+        while (end := unread.find(b"\n")) >= 0:
+            line, unread[: end + 1] = bytes(unread[:end]), b""
+            with contextlib.suppress(msgspec.DecodeError):
+                fields = msgspec.json.decode(line)
+                if isinstance(fields, dict) and fields.get("event") == "stacks":
+                    self._is_stacks.add(connection)
+                    self._stacks.setdefault(pid, bytearray()).extend(unread)
+                    unread.clear()
+                elif isinstance(fields, dict):
+                    events.append(Message(pid, fields))
+        if len(unread) > _LINE_BYTES:
+            unread.clear()
+        return events
+
+    def _drain(self, handle: int) -> bool:
+        try:
+            part = os.read(handle, 1 << 16)
+        except BlockingIOError:
+            return True
+        self._output += part
+        del self._output[:-TAIL_BYTES]
+        return bool(part)
+
+    def stacks(self, pids: Iterable[int], patience_s: float = 2.0) -> dict[int, str]:
+        """Ask processes where they are; a stopped one, or one that left its handler aside, does not answer."""
+        asked = [pid for pid in pids if pid in self._stacks]
+        for pid in asked:
+            self._stacks[pid].clear()
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGUSR1)
+        limit = time.monotonic() + patience_s
+        while time.monotonic() < limit and not all(_is_whole(self._stacks[pid]) for pid in asked):
+            events = self._collect(0.05)
+            self._kept += events
+            if any(isinstance(event, Exited) for event in events):
+                break
+        self._kept += self._collect(0.1)
+        return self.crash_reports(asked)
+
+    @property
+    def pids(self) -> set[int]:
+        """Who spoke so far: the child, and those of its descendants that do."""
+        return {*self._pids.values()}
+
+    def crash_reports(self, pids: Iterable[int]) -> dict[int, str]:
+        """What faulthandler wrote so far, by process; those for which it wrote nothing are left out."""
+        return {pid: text.decode("utf-8", "replace") for pid in pids if (text := self._stacks.get(pid))}
+
+    def state(self, pid: int) -> str:
+        """The letter of proc(5): R, S, D, T (stopped), t, Z; "" for a process that is gone."""
+        return _state_and_parent(pid)[0]
+
+    def end(self) -> None:
+        """End the child and all its descendants."""
+        if self._child is not None:
+            family = descendants(self._child.pid) | {pid for where, pid in self._pids.items() if where.fileno() >= 0}
+            process.end(self._child)
+            process.forget(self._child)
+            for pid in family:
+                _kill(pid)
+            limit = time.monotonic() + _ABANDON_S
+            while time.monotonic() < limit and self._kill_heirs() + sum(self.state(pid) not in ("", "Z") for pid in family):
+                time.sleep(0.01)
+        self._selector.close()
+        self._listener.close()
+        for connection in self._pids:
+            connection.close()
+
+    def _kill_heirs(self) -> int:
+        """How many were left of those whose parent has ended (what a compiler of a compiler started): they carry the socket's name."""
+        mark = self._name.encode()
+        left = [int(name) for name in os.listdir("/proc") if name.isdigit() and mark in _environment(int(name))]
+        for pid in left:
+            _kill(pid)
+        return len(left)
+
+
+def _environment(pid: int) -> bytes:
+    """Nothing for another user's, and for one that has ended."""
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/environ", "rb") as file:
+        return file.read()
+    return b""
+
+
+def descendants(root: int) -> set[int]:
+    """The processes below ``root``, as far as /proc shows; a rank's own children (DataLoader workers, compilers) included."""
+    parents: dict[int, int] = {}
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            parents[int(name)] = _parent(int(name))
+    found: set[int] = set()
+    grown = {root}
+    while grown:
+        grown = {pid for pid, parent in parents.items() if parent in grown} - found
+        found |= grown
+    return found
+
+
+def _is_whole(dump: bytes | bytearray) -> bool:
+    """faulthandler writes thread by thread in small pieces, the main thread last; its outermost frame is the script, unless there are
+    more than 100 (Python/traceback.c).
+
+    >>> _is_whole(b'Thread 0x7f (most recent call first):\\n  File "a.py", line 1 in run\\n')
+    False
+    >>> _is_whole(b'Current thread 0x7f (most recent call first):\\n  File "smoke.py", line 9 in <module>\\n')
+    True
+    """
+    return dump.endswith((b" in <module>\n", b"  ...\n"))
+
+
+def _parent(pid: int) -> int:
+    return _state_and_parent(pid)[1]
+
+
+def _state_and_parent(pid: int) -> tuple[str, int]:
+    """The third and fourth field of proc(5)'s stat, after a name that may hold blanks and brackets; ("", 0) for one that is gone."""
+    with contextlib.suppress(OSError, ValueError), open(f"/proc/{pid}/stat", "rb") as file:
+        state, parent = file.read().rpartition(b")")[2].split()[:2]
+        return state.decode(), int(parent)
+    return "", 0
+
+
+def _kill(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.kill(pid, signal.SIGKILL)

@@ -1,0 +1,1 @@
+"""Writing a host down, with names, addresses and secrets taken out."""

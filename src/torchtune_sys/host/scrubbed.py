@@ -1,0 +1,71 @@
+"""A host of which no answer holds a secret: the door that every probe, recording and plan asks through."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torchtune_sys.host.base import Host, Output, Space, Stat
+from torchtune_sys.host.environment import secret
+from torchtune_sys.host.secrets import may_hold_secrets, scrubbed, scrubbed_data, scrubbed_file
+from torchtune_sys.model.facts import Fact
+from torchtune_sys.model.values import Missing
+
+
+class ScrubbedHost(Host):
+    """Answers as ``inner`` does, without passwords, tokens and keys."""
+
+    def __init__(self, inner: Host) -> None:
+        self.inner = inner
+        self.origin = inner.origin
+        self.live = inner.live
+        self.intent: dict[str, Any] = getattr(inner, "intent", {})
+        self._texts: dict[str, tuple[str, str]] = {}
+        self._answers: dict[str, tuple[Any, Any]] = {}
+
+    def text(self, path: str) -> Fact[str]:
+        found = self.inner.text(path)
+        if isinstance(found, Missing) or not may_hold_secrets(path):
+            return found
+        known = self._texts.get(path)
+        if known is None or known[0] is not found:
+            known = self._texts[path] = (found, scrubbed_file(found, path))
+        return known[1]
+
+    def names(self, path: str) -> Fact[tuple[str, ...]]:
+        return self.inner.names(path)
+
+    def link(self, path: str) -> Fact[str]:
+        return self.inner.link(path)
+
+    def real(self, path: str) -> Fact[str]:
+        return self.inner.real(path)
+
+    def stat(self, path: str) -> Fact[Stat]:
+        return self.inner.stat(path)
+
+    def space(self, path: str) -> Fact[Space]:
+        return self.inner.space(path)
+
+    def run(self, argv: tuple[str, ...], timeout_s: float = 10.0) -> Fact[Output]:
+        found = self.inner.run(argv, timeout_s)
+        if isinstance(found, Missing):
+            return _told(found)
+        return Output(rc=found.rc, stdout=scrubbed(found.stdout), stderr=scrubbed(found.stderr))
+
+    def env(self) -> Fact[dict[str, str]]:
+        found = self.inner.env()
+        if isinstance(found, Missing):
+            return found
+        return {name: scrubbed(value) for name, value in found.items() if not secret(name, value)}
+
+    def ask(self, question: str, timeout_s: float = 10.0) -> Fact[Any]:
+        found = self.inner.ask(question, timeout_s)
+        known = self._answers.get(question)
+        if known is None or known[0] is not found:
+            known = self._answers[question] = (found, _told(found) if isinstance(found, Missing) else scrubbed_data(found))
+        return known[1]
+
+
+def _told(missing: Missing) -> Missing:
+    """What a tool said of why it failed may be anything."""
+    return Missing(missing.why, missing.source, scrubbed(missing.detail), missing.remedy)

@@ -1,0 +1,264 @@
+r"""Take passwords, tokens and keys out of what a host says, where it is read: what is never read is in no output.
+
+In this order: what can hold none passes as it is (:func:`may_hold_secrets`, arguments of the kernel by name); then what has the
+name or the shape of a secret goes; last what looks like one by chance alone, long words of mixed letters and digits.
+
+>>> scrubbed("srun --api-key abc123 --lr 3e-4"), scrubbed("pull https://joe:pw@hub/x")
+('srun --api-key hidden-by-torchtune-sys --lr 3e-4', 'pull https://hidden-by-torchtune-sys@hub/x')
+>>> scrubbed("key hf_abcdefghijklmnopqrstuvwxyz"), scrubbed("GPU-0a1b2c3d-1111-2222-3333-444455556666")
+('key hidden-by-torchtune-sys', 'GPU-0a1b2c3d-1111-2222-3333-444455556666')
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Callable
+from typing import Any
+
+from torchtune_sys.host.environment import secret_name
+
+HIDDEN = "hidden-by-torchtune-sys"
+"""What stands in the place of a secret: one word in every file format, that no filter here takes for another."""
+
+_KERNELS_OWN = re.compile(
+    r"/sys/(?!.*/(?:ifalias|node_desc|backing_file)$)|/proc/(?!cmdline$|mounts$|swaps$|(?:self|thread-self|\d+)/(?:mounts|mountinfo|cmdline|environ)$)"
+)
+_DISTRIBUTIONS_OWN = re.compile(
+    r"/(?:usr/)?(?:lib|lib32|lib64|libx32)/|/usr/(?:share|include|src)/|/boot/config-|/var/lib/(?:dpkg|rpm|pacman|dkms)/|/etc/(?:ld\.so|os-release|alternatives/)"
+)
+_PACKAGES_OWN = re.compile(r"\.(?:dist|egg)-info/(?!direct_url)|/site-packages/(?!.*direct_url)|/dist-packages/(?!.*direct_url)")
+
+
+def may_hold_secrets(path: str) -> bool:
+    """Whether people, or programs on their behalf, wrote the text of this file: the kernel, the distribution and packages hold none.
+
+    >>> may_hold_secrets("/sys/class/net/eth0/mtu"), may_hold_secrets("/proc/meminfo"), may_hold_secrets("/usr/lib/os-release")
+    (False, False, False)
+    >>> may_hold_secrets("/proc/cmdline"), may_hold_secrets("/proc/self/mountinfo"), may_hold_secrets("/root/.nccl.conf")
+    (True, True, True)
+    """
+    return not (_KERNELS_OWN.match(path) or _DISTRIBUTIONS_OWN.match(path) or _PACKAGES_OWN.search(path))
+
+
+_B = r"(?![A-Za-z0-9])"
+_SHAPES = (
+    (r"hf_[A-Za-z0-9]{16,}", "Hugging Face"),
+    (r"api_org_[A-Za-z0-9]{16,}", "Hugging Face, of an organisation"),
+    (r"gh[pousr]_[A-Za-z0-9]{20,}", "GitHub"),
+    (r"github_pat_\w{20,}", "GitHub"),
+    (r"gl(?:pat|ptt|dt|rt|cbt|soat|ft|imt|agent)-[\w.-]{16,}", "GitLab"),
+    (r"(?:AKIA|ASIA|ABIA|ACCA|AROA|AIDA)[0-9A-Z]{16}" + _B, "AWS"),
+    (r"AIza[\w-]{30,}", "Google, API key"),
+    (r"ya29\.[\w-]{20,}", "Google, OAuth"),
+    (r"GOCSPX-[\w-]{20,}", "Google, client secret"),
+    (r"sk-[A-Za-z0-9_-]{20,}", "OpenAI, Anthropic and others"),
+    (r"[srp]k_(?:live|test)_[A-Za-z0-9]{10,}", "Stripe"),
+    (r"nvapi-[\w-]{20,}", "NVIDIA"),
+    (r"xox[abeoprs]-[\w-]{10,}", "Slack"),
+    (r"xapp-[\w-]{10,}", "Slack"),
+    (r"hooks\.slack\.com/(?:services|workflows)/[\w/-]+", "Slack, web hook"),
+    (r"discord(?:app)?\.com/api/webhooks/[\w/-]+", "Discord, web hook"),
+    (r"npm_[A-Za-z0-9]{30,}", "npm"),
+    (r"pypi-[\w-]{30,}", "PyPI"),
+    (r"dckr_(?:pat|oat)_[\w-]{20,}", "Docker"),
+    (r"dapi[0-9a-f]{32}", "Databricks"),
+    (r"dop_v1_[0-9a-f]{40,}", "DigitalOcean"),
+    (r"hv[bsr]\.[\w-]{20,}", "Vault"),
+    (r"r8_[A-Za-z0-9]{30,}", "Replicate"),
+    (r"gsk_[A-Za-z0-9]{30,}", "Groq"),
+    (r"pplx-[A-Za-z0-9]{30,}", "Perplexity"),
+    (r"xai-[A-Za-z0-9]{30,}", "xAI"),
+    (r"tgp_v1_[\w-]{20,}", "Together"),
+    (r"key_[A-Za-z0-9]{30,}", "Modal and others"),
+    (r"SG\.[\w-]{16,}\.[\w-]{16,}", "SendGrid"),
+    (r"shp(?:at|ca|pa|ss)_[0-9a-fA-F]{20,}", "Shopify"),
+    (r"ATATT3[\w=-]{20,}", "Atlassian"),
+    (r"lin_api_[A-Za-z0-9]{20,}", "Linear"),
+    (r"ntn_[A-Za-z0-9]{30,}", "Notion"),
+    (r"AGE-SECRET-KEY-1[0-9A-Z]{40,}", "age"),
+    (r"tskey-[\w-]{16,}", "Tailscale"),
+    (r"eyJ[\w-]{8,}\.[\w-]{8,}(?:\.[\w-]*)?", "JSON web token"),
+    (r"[0-9]{8,10}:AA[\w-]{33}", "Telegram"),
+    (r"\$(?:1|2[abxy]|5|6|7|y|gy|apr1|sha1|argon2(?:i|d|id))\$[^\s:'\"]{8,}", "hash of a password (crypt(5))"),
+)
+"""How tokens begin, and whose they are: from the issuers' own documents and from the rules of GitHub's and GitLab's secret scanning."""
+_TOKEN = re.compile("(?:" + "|".join(shape for shape, _ in _SHAPES) + ")")
+
+_NAMES = (
+    r"passw(?:or)?d|passphrase|passcode|(?:\b|[_-])(?:pass|pwd|psk|jwt|sas|sig|auth)(?![a-z])|secret|token|api[_-]?key|apikey|access[_-]?key|private[_-]?key|account[_-]?key|auth[_-]?key"
+    r"|encryption[_-]?key|signing[_-]?key|master[_-]?key|session[_-]?key|shared[_-]?key|storage[_-]?key|cryptkey|credential|authtok|authorization"
+    r"|x-amz-signature|x-goog-signature|cookie"
+)
+_VALUE = r"(?:\"[^\"\n]{1,4096}\"|'[^'\n]{1,4096}'|[^\s\"',;&]{1,4096})"
+_KEYED = re.compile(rf"(?i)((?:{_NAMES})[\w.-]{{0,64}}[\"']?[ \t]{{0,8}}(?:=|(?<=[\"'])[ \t]{{0,8}}:)[ \t]{{0,8}})({_VALUE})")
+_YAML = re.compile(rf"(?im)((?:{_NAMES})[\w.-]{{0,64}}[ \t]{{0,8}}:[ \t]{{1,8}})({_VALUE})[ \t]{{0,8}}$")
+_OPTION = re.compile(
+    rf"(?i)(?<![\w-])(--?[\w-]{{0,40}}(?:{_NAMES})[\w-]{{0,20}}[ \t]{{1,4}})(?!-)({_VALUE})"
+    r"|\b((?:sshpass[ \t]+-p|curl[ \t](?:[^\n|;&]{0,200}?[ \t])??(?:-u|--user))[ \t]{0,4})"
+    rf"({_VALUE})"
+)
+_UPPER = re.compile(rf"(?<![A-Za-z0-9_])([A-Z][A-Z0-9_]{{2,60}})(=)({_VALUE})")
+_HEADER = re.compile(
+    r"(?i)\b((?:proxy-)?authorization[ \t]{0,4}:[ \t]{0,4}(?:\w{1,20}[ \t]{1,4})?|bearer[ \t]{1,4})([\w.~+/=:-]{8,})"
+)
+_NETRC = re.compile(r"(?:(?m:^)|(?<=\s))((?:[ \t]*|login[ \t]+\S{1,200}[ \t]+)password[ \t]+)(\S{1,400})")
+_LOGIN = re.compile(r"://([^\s/@\"'<>]{1,1024})@")
+_SOURCE_LOGIN = re.compile(r"(?:(?<=//)|(?<![\w@.:/]))([\w.+%-]{1,64}:[^\s/@:,]{1,256})@(?=[\w-]+(?:\.[\w-]+)*:?/)")
+_ADDRESS = re.compile(r"[0-9.]+|[0-9a-fA-F:]+")
+_PEM_BEGIN, _PEM_END = re.compile(r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----"), "-----END "
+_BY_CHANCE = re.compile(r"(?<![A-Za-z0-9+/=_.-])[A-Za-z0-9+/]{40}(?![A-Za-z0-9+/=_-])|[A-Za-z0-9]{20,}")
+_HINTS = re.compile(
+    r"pass|pwd|sas[=:]|secret|token|key|credential|auth|jwt|psk|sig=|signature|cookie|bearer|sshpass|curl|://|@"
+    r"|hf_|api_org_|gh[pousr]_|github_pat_|gl\w{2,5}-|akia|asia|abia|acca|aroa|aida|aiza|ya29\.|gocspx-|sk-|k_live_|k_test_|nvapi-|xox|xapp-|hooks\.slack"
+    r"|api/webhooks|npm_|pypi-|dckr_|dapi|dop_v1_|hv[bsr]\.|r8_|gsk_|pplx-|xai-|tgp_v1_|sg\.|shp|atatt3|lin_api_|ntn_|eyj|:aa|\$|-----begin"
+)
+
+
+def scrubbed(text: str) -> str:
+    """``text`` without its secrets."""
+    if len(text) < _SHORTEST:
+        return text
+    if "-----BEGIN" in text:
+        text = _without_keys(text)
+    text = "\n".join(map(_line, text.split("\n"))) if "\n" in text else _line(text)
+    return _BY_CHANCE.sub(_unless_random, text)
+
+
+_SHORTEST = 6
+"""Characters; ``pass=x`` is the shortest."""
+
+
+def _line(text: str) -> str:
+    return _by_name(_by_shape(text)) if _HINTS.search(text.lower()) else text
+
+
+def _by_shape(text: str) -> str:
+    if "@" in text:
+        text = _SOURCE_LOGIN.sub(_unless_address, _LOGIN.sub(_login, text))
+    return _TOKEN.sub(_whole_word, text)
+
+
+def _by_name(text: str) -> str:
+    text = _HEADER.sub(_value, text)
+    text = _UPPER.sub(lambda found: f"{found[1]}={HIDDEN}" if secret_name(found[1]) else found[0], text)
+    for pattern in (_OPTION, _KEYED, _YAML, _NETRC):
+        text = pattern.sub(_value, text)
+    return text
+
+
+def _value(found: re.Match[str]) -> str:
+    """The name with its value hidden, in the quotes that it had; what is no value but a reference stays."""
+    name, value = (found[1], found[2]) if found[1] is not None else (found[3], found[4])
+    bare = value.strip("\"'")
+    if bare.lower() in _NO_VALUES or bare.startswith(HIDDEN) or _is_path(bare):
+        return found[0]
+    quote = value[0] if value[0] in "\"'" else ""
+    return f"{name}{quote}{HIDDEN}{quote}"
+
+
+_NO_VALUES = frozenset(("", "true", "false", "yes", "no", "none", "null", "on", "off", "0", "1", "{", "[", "|", ">"))
+
+
+def _is_path(value: str) -> bool:
+    """``PWD=/home/joe``, ``password_file=/etc/x``: where something lies. A secret in base 64 may begin so, too."""
+    return _PATH.fullmatch(value) is not None and not any(looks_random(word) for word in re.split(r"[/.]", value))
+
+
+_PATH = re.compile(r"(?:/|~/|\./)[\w.@+-]{1,64}(?:/[\w.@+-]{0,64}){0,20}")
+
+
+def _whole_word(found: re.Match[str]) -> str:
+    before = found.string[found.start() - 1 : found.start()]
+    return found[0] if before.isalnum() and found[0][0].isalnum() else HIDDEN
+
+
+def _login(found: re.Match[str]) -> str:
+    """``https://user:password@`` and ``https://token@``; a user alone, as in ``ssh://git@``, is no secret."""
+    user, colon, password = found[1].partition(":")
+    return found[0] if (not colon and len(user) < _LONG_USER) or (colon and not password) else f"://{HIDDEN}@"
+
+
+_LONG_USER = 20
+
+
+def _unless_address(found: re.Match[str]) -> str:
+    """``user:password@server:/path``; in ``tcp:10.0.0.2@tcp:/`` Lustre names a server."""
+    return found[0] if _ADDRESS.fullmatch(found[1].partition(":")[2]) else f"{HIDDEN}@"
+
+
+def _without_keys(text: str) -> str:
+    """Private keys in PEM and OpenPGP's armour; one without an end takes the rest with it."""
+    parts = []
+    at = 0
+    while found := _PEM_BEGIN.search(text, at):
+        end = text.find(_PEM_END, found.end())
+        stop = text.find("-----", end + len(_PEM_END)) if end >= 0 else -1
+        parts += [text[at : found.start()], HIDDEN]
+        at = stop + 5 if stop >= 0 else len(text)
+    return "".join([*parts, text[at:]])
+
+
+def _unless_random(found: re.Match[str]) -> str:
+    return HIDDEN if looks_random(found[0]) else found[0]
+
+
+def looks_random(word: str) -> bool:
+    """Whether letters of both cases and digits follow each other as in a random word; hexadecimal, which names are not, does not.
+
+    >>> looks_random("zX9kQ2mB7vL4pT8wR3nY6c"), looks_random("4f1e8f8f8a1e8f8b4f1e8f8f8a1e8f8b"), looks_random("SamsungMZQL21T9HCJR00A07")
+    (True, False, False)
+    """
+    kinds = "".join("d" if sign.isdigit() else "u" if sign.isupper() else "l" if sign.islower() else "x" for sign in word)
+    if kinds.count("d") < 2 or kinds.count("u") < 3 or kinds.count("l") < 3:
+        return False
+    changes = sum(one != other for one, other in itertools.pairwise(kinds))
+    return changes >= _OFTEN * (len(word) - 1)
+
+
+_OFTEN = 0.45
+"""Of neighbours in a random word of base 62, 62 % are of different kinds; in names that are made of words a quarter."""
+
+
+def scrubbed_file(text: str, path: str) -> str:
+    """The text of the file ``path`` without its secrets."""
+    if path in ("/proc/cmdline", "/etc/kernel/cmdline"):
+        return scrubbed(scrubbed_arguments(text))
+    if path.startswith(("/boot/", "/etc/default/grub", "/efi/")):
+        text = _BOOT_LINE.sub(lambda found: found[1] + scrubbed_arguments(found[2]), text)
+    return scrubbed(text)
+
+
+_BOOT_LINE = re.compile(r"(?m)^([ \t]{0,20}(?:linux(?:16|efi)?|options|GRUB_CMDLINE_LINUX\w{0,20}=)[ \t\"']{0,4})([^\n]*)")
+_ARGUMENT = re.compile(r"(?<!\S)([\w.-]+)=(\"[^\"]*\"|\S+)")
+_PLAIN_VALUE = re.compile(
+    r"(?:0x)?[0-9a-fA-F]{1,16}[KMGTkmgt]?|[\d.,:;@*!-]{1,200}|on|off|auto|force|yes|no|[ynYN]|true|false|none|always|never|default"
+)
+
+
+def scrubbed_arguments(text: str) -> str:
+    """Arguments of the kernel: a value stays where the argument is known to hold no secret, or where the value is a number or a switch.
+
+    >>> scrubbed_arguments("root=UUID=ab ro iommu=pt netboot_auth=joe ks=http://x/y quiet")
+    'root=UUID=ab ro iommu=pt netboot_auth=hidden-by-torchtune-sys ks=hidden-by-torchtune-sys quiet'
+    """
+    return _ARGUMENT.sub(lambda found: found[0] if _known(found[1], found[2]) else f"{found[1]}={HIDDEN}", text)
+
+
+def _known(name: str, value: str) -> bool:
+    from torchtune_sys.host.kernel_arguments import harmless
+
+    if re.search(_NAMES, name, re.IGNORECASE):
+        return False
+    return harmless(name) or _PLAIN_VALUE.fullmatch(value.strip('"')) is not None
+
+
+def scrubbed_data(value: Any, scrub: Callable[[str], str] = scrubbed) -> Any:
+    """Plain data without the secrets in its texts."""
+    if isinstance(value, str):
+        return scrub(value)
+    if isinstance(value, dict):
+        return {name: scrubbed_data(item, scrub) for name, item in value.items()}
+    if isinstance(value, list):
+        return [scrubbed_data(item, scrub) for item in value]
+    return value

@@ -1,0 +1,88 @@
+"""What a pre-flight says of a node: go, no-go or unknown, with causes and who is to blame."""
+
+from __future__ import annotations
+
+import enum
+
+import msgspec
+
+
+class Go(str, enum.Enum):
+    """Whether a job may start here."""
+
+    GO = "go"
+    NO_GO = "no-go"
+    UNKNOWN = "unknown"
+
+
+class Blame(str, enum.Enum):
+    """Who can mend it."""
+
+    NODE = "node"
+    HARDWARE = "hardware"
+    NETWORK = "network"
+    USER = "user"
+    CHECKER = "checker"
+
+
+class Weight(str, enum.Enum):
+    """What a policy makes of a finding."""
+
+    FATAL = "fatal"
+    WARNING = "warning"
+    UNKNOWN = "unknown"
+    """It could not be judged."""
+
+
+class Cause(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing that was found on a node, or that could not be judged there."""
+
+    cause: str
+    """The slug of the known cause; the rule's id where there is none."""
+    rule: str
+    """A rule's id, ``site:NAME`` of a site check, ``smoke:STAGE`` of the smoke test, ``preflight`` of the pre-flight itself."""
+    blame: Blame
+    weight: Weight
+    seen: str
+
+
+class NodeVerdict(msgspec.Struct, frozen=True, kw_only=True):
+    node: str
+    verdict: Go
+    causes: tuple[Cause, ...] = ()
+    """The fatal ones first."""
+
+
+class Link(msgspec.Struct, frozen=True, kw_only=True, rename={"from_": "from"}):
+    """A way between two nodes that is to blame. Found by the joint part alone."""
+
+    from_: str
+    to: str
+    cause: str
+    seen: str
+
+
+class Scale(msgspec.Struct, frozen=True, kw_only=True):
+    nodes: int
+    ranks: int
+
+
+class Preflight(msgspec.Struct, frozen=True, kw_only=True):
+    """One pre-flight. ``links``, ``suspects`` and ``absent`` stay empty where a node judges itself alone."""
+
+    version: str
+    time: str
+    """RFC 3339 in UTC."""
+    epoch_s: float
+    where: str
+    """``prolog``, ``epilog``, ``health-check``, ``srun``, ``sbatch``, ``torchrun``, ``mpirun``, ``pod`` or ``alone``."""
+    level: str
+    seconds: float
+    verdict: Go
+    nodes: tuple[NodeVerdict, ...]
+    scale: Scale
+    links: tuple[Link, ...] = ()
+    suspects: tuple[str, ...] = ()
+    absent: tuple[str, ...] = ()
+    proof: str = ""
+    """What the last smoke test on this node says, ``""`` where there was none."""

@@ -1,0 +1,48 @@
+"""What became of each setting that a run of ``apply`` or ``undo`` was about."""
+
+from __future__ import annotations
+
+import enum
+
+import msgspec
+
+
+class State(str, enum.Enum):
+    """Where a setting stands at the end of a run."""
+
+    CURED = "cured"
+    """The rules that asked for it find nothing any more, now and after the next boot."""
+    LOST_AT_BOOT = "lost-at-boot"
+    """Cured now, and something else sets it at the next boot, or nothing keeps it."""
+    WAITS = "waits"
+    """Made; takes effect after what ``needs`` says."""
+    REFUSED = "refused"
+    """Not made: somebody else owns it, two rules want different values, or this host lacks it."""
+    FAILED = "failed"
+    """Could not be made, or taken back; or was made, and the rules find the same as before."""
+    LEFT = "left"
+    """Not touched: nobody decided on it (apply), or somebody changed it since (undo)."""
+    RESTORED = "restored"
+    """As it was before the run that was undone."""
+
+
+class SettingOutcome(msgspec.Struct, frozen=True, kw_only=True):
+    key: str
+    """As in the plan: ``vm.swappiness``, ``limit memlock`` …"""
+    rule: str
+    """The (first) rule that asked for it; empty where the journal does not tell."""
+    state: State
+    seen: str
+    """What it was before the run."""
+    wanted: str
+    needs: str = "nothing"
+    """What must happen before it takes effect; of what is lost at boot, who takes it back and what mends that."""
+    detail: str = ""
+    """In words: why, who sets it at boot, what to do."""
+
+
+class RunReport(msgspec.Struct, frozen=True, kw_only=True):
+    run: int | None
+    """Number of the run in the journal; null where nothing was done."""
+    changes: tuple[SettingOutcome, ...]
+    """One entry a setting."""

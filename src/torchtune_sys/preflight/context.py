@@ -1,0 +1,49 @@
+"""Where a pre-flight runs, as the environment tells it: in a hook of Slurm, inside a job, or alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+HOOKS = ("prolog", "epilog", "health-check")
+"""Programs that slurmd starts: there the host is judged, and never the process that asks."""
+_SLURM_CONTEXTS = {
+    "prolog_slurmd": "prolog",
+    "epilog_slurmd": "epilog",
+    "prolog_task": "srun",
+    "epilog_task": "srun",
+}
+"""SLURM_SCRIPT_CONTEXT, set since Slurm 20.11 (slurm.schedmd.com/prolog_epilog.html)."""
+_STARTERS = (
+    ("torchrun", ("TORCHELASTIC_RUN_ID", "GROUP_RANK")),
+    ("mpirun", ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "MV2_COMM_WORLD_RANK", "PALS_RANKID")),
+    ("srun", ("SLURM_STEP_ID",)),
+    ("sbatch", ("SLURM_JOB_ID",)),
+    ("pod", ("KUBERNETES_SERVICE_HOST",)),
+)
+"""The innermost first: what srun starts inherits the batch script's variables, and torchrun those of both."""
+
+
+def where(env: Mapping[str, str]) -> str:
+    """What started this process: a hook's name, ``srun``, ``sbatch``, ``torchrun``, ``mpirun``, ``pod`` or ``alone``.
+
+    >>> where({"SLURM_SCRIPT_CONTEXT": "prolog_slurmd", "SLURM_JOB_ID": "7"}), where({"SLURM_JOB_ID": "7"}), where({})
+    ('prolog', 'sbatch', 'alone')
+    """
+    context = _SLURM_CONTEXTS.get(env.get("SLURM_SCRIPT_CONTEXT", ""))
+    if context:
+        return context
+    return next((name for name, variables in _STARTERS if any(env.get(variable) for variable in variables)), "alone")
+
+
+def node_name(env: Mapping[str, str], hostname: str) -> str:
+    """The name that the scheduler knows this node by; the host's own where there is none.
+
+    >>> node_name({"SLURMD_NODENAME": "n1"}, "n1.cluster.example"), node_name({}, "n1")
+    ('n1', 'n1')
+    """
+    return env.get("SLURMD_NODENAME") or hostname
+
+
+def partition(env: Mapping[str, str]) -> str:
+    """The job's partition; ``""`` outside of a job."""
+    return env.get("SLURM_JOB_PARTITION", "")

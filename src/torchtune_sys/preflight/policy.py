@@ -1,0 +1,146 @@
+"""What a site's policy file makes of findings: fatal, a warning, or ignored; by partition, too.
+
+fatal = ["warning"]                     # rule ids, causes, families, severities or globs, as --select takes them
+warning = ["filesystem-not-answering"]
+ignore = ["kernel-old"]
+
+[partition.debug]                       # for jobs of that partition; goes before what stands above
+warning = ["error"]
+
+[site-checks]
+timeout = 5                             # seconds for each
+[site-checks.lustre]
+timeout = 10
+severity = "warning"                    # what exit status 2 of it means; "fatal" where nothing is said
+
+[rules.disk-full]                       # parameters of rules, as in check's configuration file
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from torchtune_sys.errors import BadConfig, UnknownName
+from torchtune_sys.model.preflight import Weight
+from torchtune_sys.model.rule import Rule, Severity
+from torchtune_sys.rules.profiles import Overrides, matching, rule_tables
+
+_LISTS = ("fatal", "warning", "ignore")
+_KEYS = (*_LISTS, "partition", "site-checks", "rules")
+SITE_TIMEOUT_S = 5.0
+NO_GPU = "no-gpu"
+"""The cause of a node on which training finds no GPU. No rule's: a host without GPU may be meant to be one."""
+
+
+class SitePolicy(msgspec.Struct, frozen=True, kw_only=True):
+    """What holds for one site check."""
+
+    timeout_s: float = SITE_TIMEOUT_S
+    severity: Weight = Weight.FATAL
+
+
+class Table(msgspec.Struct, frozen=True, kw_only=True):
+    """Selectors by what they make of a finding."""
+
+    fatal: tuple[str, ...] = ()
+    warning: tuple[str, ...] = ()
+    ignore: tuple[str, ...] = ()
+
+
+class Policy(msgspec.Struct, frozen=True, kw_only=True):
+    tables: tuple[Table, ...] = ()
+    """The one that goes first, first."""
+    site: SitePolicy = SitePolicy()
+    sites: Mapping[str, SitePolicy] = {}
+    params: Overrides = {}
+
+    def weight(self, rule: Rule) -> Weight | None:
+        """What a finding of ``rule`` is; None where it is ignored. Within a table what names the rule or its cause goes before a family,
+        a severity or a glob; of what is left ``ignore`` before ``warning`` before ``fatal``."""
+        for table in self.tables:
+            lists = (("ignore", table.ignore), ("warning", table.warning), ("fatal", table.fatal))
+            for names in ((rule.id, rule.cause or rule.id), ()):
+                for kind, selectors in lists:
+                    if any(selector in names if names else _selects(selector, rule) for selector in selectors):
+                        return None if kind == "ignore" else Weight(kind)
+        return Weight.FATAL if rule.severity is Severity.ERROR else Weight.WARNING
+
+    def of_site(self, name: str) -> SitePolicy:
+        return self.sites.get(name, self.site)
+
+
+def _selects(selector: str, rule: Rule) -> bool:
+    from fnmatch import fnmatchcase
+
+    return selector in (rule.id, rule.cause, rule.family, rule.severity.value) or fnmatchcase(rule.id, selector)
+
+
+def parse_policy(text: str, name: str, rules: Sequence[Rule], partition: str = "") -> Policy:
+    """The policy of a TOML file for a job of ``partition``. Raises BadConfig or UnknownName, naming the file and the key."""
+    try:
+        found = msgspec.toml.decode(text)
+    except ImportError:
+        raise BadConfig(f"{name}: reading TOML on Python 3.10 needs the package tomli", "pip install tomli") from None
+    except ValueError as error:
+        raise BadConfig(f"{name}: not valid TOML: {error}") from None
+    _known(found, _KEYS, name)
+    partitions = _table(found.get("partition", {}), f"{name}: partition")
+    tables = {
+        label: _lists(_table(table, f"{name}: partition.{label}"), f"{name}: partition.{label}", rules, _LISTS)
+        for label, table in partitions.items()
+    }
+    site, sites = _sites(_table(found.get("site-checks", {}), f"{name}: site-checks"), name)
+    own = _lists({key: found[key] for key in _LISTS if key in found}, name, rules, _LISTS)
+    disabled, params = rule_tables(found.get("rules", {}), name, rules)
+    first = (tables[partition],) if partition in tables else ()
+    return Policy(tables=(Table(ignore=disabled), *first, own), site=site, sites=sites, params=params)
+
+
+def _lists(table: Mapping[str, object], place: str, rules: Sequence[Rule], keys: tuple[str, ...]) -> Table:
+    _known(table, keys, place)
+    lists: dict[str, tuple[str, ...]] = {}
+    causes = {NO_GPU, *(rule.cause for rule in rules if rule.cause)}
+    for key, value in table.items():
+        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+            raise BadConfig(f"{place}: {key} is a list of rules, not {value!r}", f'{key} = ["gpu-ecc-uncorrectable"]')
+        try:
+            matching(rules, [item for item in value if item not in causes])
+        except UnknownName as error:
+            raise UnknownName(f"{place}: {key}: {error.seen}", error.todo) from None
+        lists[key] = tuple(value)
+    return Table(**lists)
+
+
+def _sites(table: Mapping[str, object], name: str) -> tuple[SitePolicy, dict[str, SitePolicy]]:
+    place = f"{name}: site-checks"
+    general = _site({key: value for key, value in table.items() if not isinstance(value, dict)}, SitePolicy(), place)
+    return general, {key: _site(value, general, f"{place}.{key}") for key, value in table.items() if isinstance(value, dict)}
+
+
+def _site(table: Mapping[str, object], usual: SitePolicy, place: str) -> SitePolicy:
+    _known(table, ("timeout", "severity"), place)
+    timeout, severity = table.get("timeout", usual.timeout_s), table.get("severity", usual.severity.value)
+    if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not 0 < timeout <= 3600:
+        raise BadConfig(f"{place}: timeout is a number of seconds, not {timeout!r}", "timeout = 5")
+    if severity not in (Weight.FATAL.value, Weight.WARNING.value):
+        raise BadConfig(f"{place}: severity is fatal or warning, not {severity!r}", 'severity = "warning"')
+    return SitePolicy(timeout_s=float(timeout), severity=Weight(severity))
+
+
+def _table(value: object, place: str) -> dict[str, object]:
+    if not isinstance(value, dict):
+        raise BadConfig(f"{place} is a table, not {value!r}", f"[{place.rpartition(': ')[2]}.NAME]")
+    return value
+
+
+def _known(table: Mapping[str, object], keys: Sequence[str], place: str) -> None:
+    from difflib import get_close_matches
+
+    for key in table:
+        if key not in keys:
+            close = get_close_matches(key, keys, n=1)
+            raise UnknownName(
+                f"{place}: no such key: {key!r}", f"did you mean {close[0]}?" if close else f"one of {', '.join(keys)}"
+            )

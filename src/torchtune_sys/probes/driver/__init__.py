@@ -1,0 +1,1 @@
+"""The NVIDIA driver: /proc/driver/nvidia, /proc/modules, /dev/nvidia*, libraries that the loader finds, services beside it."""

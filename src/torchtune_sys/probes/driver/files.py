@@ -1,0 +1,187 @@
+"""The user-space side of the NVIDIA driver: libraries where the loader looks for them, and device nodes."""
+
+from __future__ import annotations
+
+import msgspec
+
+from torchtune_sys.host import queries
+from torchtune_sys.host.base import Host, Stat
+from torchtune_sys.model.facts import Fact
+from torchtune_sys.model.facts.driver import DeviceNode
+from torchtune_sys.model.values import Missing, Why
+
+_LIBRARIES = ("libcuda.so", "libnvidia-ml.so")
+DEFAULT_DIRECTORIES = (
+    "/lib/x86_64-linux-gnu",
+    "/usr/lib/x86_64-linux-gnu",
+    "/lib/aarch64-linux-gnu",
+    "/usr/lib/aarch64-linux-gnu",
+    "/lib64",
+    "/usr/lib64",
+    "/lib",
+    "/usr/lib",
+)
+"""Those of Debian's and of Red Hat's glibc; a directory of the other kind is not there, or holds files of another machine."""
+WSL_LIBRARIES = "/usr/lib/wsl/lib"
+
+
+class Libraries(msgspec.Struct, frozen=True, kw_only=True):
+    version: Fact[str]
+    versions: Fact[tuple[str, ...]]
+    empty: Fact[tuple[str, ...]]
+    libcuda: Fact[tuple[str, ...]]
+
+
+def read_libraries(host: Host) -> Libraries:
+    """Looks where the loader does: LD_LIBRARY_PATH, the directories of ld.so.conf.d (which ld.so.cache is made of), the default ones."""
+    first, versions, empty, libcuda = "", [], [], []
+    unseen: Missing | None = None
+    for directory in search_path(host):
+        names = host.names(directory)
+        if isinstance(names, Missing):
+            if names.why is not Why.ABSENT and unseen is None:
+                unseen = names
+            continue
+        if "libcuda.so.1" in names:
+            libcuda.append(f"{directory}/libcuda.so.1")
+        # cuda-compat's libcuda is newer than the driver on purpose (forward compatibility)
+        numbered = [name for name in names if _version(name)] if "/compat" not in directory else []
+        versions += [_version(name) for name in numbered]
+        empty += [f"{directory}/{name}" for name in numbered if _size(host, f"{directory}/{name}") == 0]
+        first = first or (_first(host, directory, names) if numbered else "")
+    nothing = Missing(Why.ABSENT, "libcuda.so.1", "no NVIDIA driver library where the loader looks") if unseen is None else unseen
+    seen = bool(versions or libcuda)
+    return Libraries(
+        version=first or nothing,
+        versions=tuple(sorted(set(versions))) if seen or unseen is None else unseen,
+        empty=tuple(empty) if seen or unseen is None else unseen,
+        libcuda=tuple(libcuda) if seen or unseen is None else unseen,
+    )
+
+
+def search_path(host: Host) -> list[str]:
+    """Directories in the loader's order, each once."""
+    env = host.env()
+    given = "" if isinstance(env, Missing) else env.get("LD_LIBRARY_PATH", "")
+    found: dict[str, None] = {}
+    for directory in (*given.split(":"), *_configured(host), *DEFAULT_DIRECTORIES):
+        place = directory.rstrip("/")
+        if not place.startswith("/"):
+            continue
+        real = host.real(place)
+        # /lib is a link to /usr/lib on merged systems: one directory, listed once
+        found.setdefault(place if isinstance(real, Missing) else real)
+    return list(found)
+
+
+def _configured(host: Host) -> list[str]:
+    found: list[str] = []
+    names = host.names("/etc/ld.so.conf.d")
+    for name in () if isinstance(names, Missing) else names:
+        text = host.text(f"/etc/ld.so.conf.d/{name}") if name.endswith(".conf") else ""
+        found += [] if isinstance(text, Missing) else parse_ld_so_conf(text)
+    return found
+
+
+def parse_ld_so_conf(text: str) -> list[str]:
+    """Directories named in a file of ld.so.conf.d.
+
+    >>> parse_ld_so_conf("# WSL\\n/usr/lib/wsl/lib\\ninclude /etc/other/*.conf\\n")
+    ['/usr/lib/wsl/lib']
+    """
+    lines = (line.partition("#")[0].strip() for line in text.splitlines()[:1000])
+    return [line for line in lines if line.startswith("/")]
+
+
+def _version(name: str) -> str:
+    """
+    >>> _version("libcuda.so.580.95.05"), _version("libcuda.so.1"), _version("libcudart.so.12.4.127")
+    ('580.95.05', '', '')
+    """
+    for library in _LIBRARIES:
+        rest = name.removeprefix(f"{library}.")
+        parts = rest.split(".")
+        if (
+            rest != name
+            and len(parts) > 1
+            and all(part.isascii() and part.isdigit() for part in parts)
+            and int(parts[0]) < 10_000
+        ):
+            return rest
+    return ""
+
+
+def _first(host: Host, directory: str, names: tuple[str, ...]) -> str:
+    """The version that libcuda.so.1 (or libnvidia-ml.so.1) of this directory leads to; stubs have none."""
+    for library in _LIBRARIES:
+        if f"{library}.1" in names:
+            target = host.link(f"{directory}/{library}.1")
+            version = "" if isinstance(target, Missing) else _version(target.rpartition("/")[2])
+            if version:
+                return version
+    return ""
+
+
+def _size(host: Host, path: str) -> int:
+    found = host.stat(path)
+    return -1 if isinstance(found, Missing) else found.size
+
+
+def wsl_on_path(host: Host) -> Fact[bool]:
+    """Whether the loader looks into WSL's own library directory, which Windows mounts and ld.wsl.conf names."""
+    there = host.exists(f"{WSL_LIBRARIES}/libcuda.so.1")
+    if there is not True:
+        return there if isinstance(there, Missing) else Missing(Why.ABSENT, WSL_LIBRARIES, "no libcuda.so.1 from Windows")
+    return WSL_LIBRARIES in search_path(host)
+
+
+def read_nodes(host: Host) -> Fact[tuple[DeviceNode, ...]]:
+    """The nodes in /dev that programs open to use a GPU."""
+    names = host.names("/dev")
+    if isinstance(names, Missing):
+        return names
+    nodes = [read_node(host, f"/dev/{name}") for name in names if is_gpu_node(name)]
+    return tuple(node for node in nodes if not isinstance(node, Missing))
+
+
+def read_node(host: Host, path: str) -> Fact[DeviceNode]:
+    """One device node, and whether this session may open it."""
+    found = host.stat(path)
+    if isinstance(found, Missing):
+        return found
+    accessible = _accessible(host, path, found, host.ask(queries.UID))
+    return DeviceNode(path=path, mode=found.mode & 0o7777, uid=found.uid, gid=found.gid, accessible=accessible)
+
+
+def is_gpu_node(name: str) -> bool:
+    """Those that CUDA opens; nvidia-caps is a directory, nvidia-modeset is for displays.
+
+    >>> [is_gpu_node(name) for name in ("nvidia0", "nvidiactl", "nvidia-uvm", "nvidia-modeset", "nvidia-caps", "null")]
+    [True, True, True, False, False, False]
+    """
+    return name in ("nvidiactl", "nvidia-uvm") or (name.startswith("nvidia") and name[6:].isascii() and name[6:].isdigit())
+
+
+def _accessible(host: Host, path: str, found: Stat, user: object) -> Fact[bool]:
+    if isinstance(user, Missing):
+        return user
+    if not isinstance(user, dict):
+        return Missing(Why.UNPARSED, "uid", "not an object")
+    if allowed(found, user):
+        return True
+    answer = host.ask(f"{queries.ACCESS}:{path}")  # an access list may permit what the bits do not
+    return bool(isinstance(answer, dict) and answer.get("read") and answer.get("write"))
+
+
+def allowed(node: Stat, user: dict[str, object]) -> bool:
+    """Whether the permission bits let the user read and write.
+
+    >>> allowed(Stat(mode=0o20660, uid=0, gid=44, size=0), {"uid": 1000, "gid": 1000, "groups": [44]})
+    True
+    """
+    groups = user.get("groups")
+    member = node.gid == user.get("gid") or (isinstance(groups, list) and node.gid in groups)
+    if user.get("uid") == 0:
+        return True
+    shift = 6 if node.uid == user.get("uid") else (3 if member else 0)
+    return (node.mode >> shift) & 0o6 == 0o6

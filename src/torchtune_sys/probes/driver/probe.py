@@ -1,0 +1,233 @@
+"""The GPU driver: what the kernel runs, what lies in user space, and whether this session may use it."""
+
+from __future__ import annotations
+
+from torchtune_sys.formats.pci_paths import perhaps_gpu
+from torchtune_sys.host.base import Host
+from torchtune_sys.model.facts import Fact
+from torchtune_sys.model.facts.driver import DriverFacts
+from torchtune_sys.model.facts.session import Workload
+from torchtune_sys.model.integrated_gpus import is_integrated
+from torchtune_sys.model.values import Missing, Why
+from torchtune_sys.probes.driver import files as driver_files
+from torchtune_sys.probes.pci import probe as pci
+
+_VERSION = "/proc/driver/nvidia/version"
+_NO_GPU = Missing(Why.ABSENT, "driver", "neither an NVIDIA GPU nor its driver is here")
+_NO_AMD = Missing(Why.ABSENT, "PCI", "no AMD GPU")
+
+
+def probe(host: Host, intent: Workload) -> DriverFacts:
+    """A host without any sign of NVIDIA costs the PCI listing and four small looks."""
+    nvidia, amd, switches = _devices(host)
+    version_text = host.text(_VERSION)
+    wsl = host.exists("/dev/dxg")
+    none_here = (
+        not isinstance(nvidia, Missing) and not nvidia and isinstance(version_text, Missing) and version_text.why is Why.ABSENT
+    )
+    modules = host.text("/proc/modules")
+    loaded = _loaded(host, version_text, modules)
+    version, flavour = _kernel_side(host, version_text)
+    found = DriverFacts(
+        nvidia_devices=nvidia,
+        amd_devices=amd,
+        nvswitches=switches,
+        module_loaded=loaded,
+        module_version=version,
+        module_flavour=flavour,
+        nouveau_loaded=_module(host, modules, ("nouveau", "nova_core")),
+        uvm_loaded=_module(host, modules, ("nvidia_uvm",)),
+        peermem_loaded=_module(host, modules, ("nvidia_peermem", "nv_peer_mem")),
+        wsl=wsl,
+        compute_node=driver_files.read_node(host, "/dev/kfd") if not isinstance(amd, Missing) and amd else _NO_AMD,
+    )
+    return _nothing_further(found) if none_here and wsl is not True else _further(host, found)
+
+
+def _nothing_further(found: DriverFacts) -> DriverFacts:
+    """Also on a Jetson, whose GPU is no PCI function and has a driver of its own (nvgpu)."""
+    import msgspec
+
+    names = (name for name in found.__struct_fields__ if name not in _SEEN_ANYWHERE)
+    return msgspec.structs.replace(found, **dict.fromkeys(names, _NO_GPU))
+
+
+_SEEN_ANYWHERE = (
+    "nvidia_devices",
+    "amd_devices",
+    "nvswitches",
+    "module_loaded",
+    "module_version",
+    "module_flavour",
+    "nouveau_loaded",
+    "uvm_loaded",
+    "peermem_loaded",
+    "wsl",
+    "compute_node",
+)
+
+
+def _further(host: Host, found: DriverFacts) -> DriverFacts:
+    import msgspec
+
+    libraries = driver_files.read_libraries(host)
+    params = host.text("/proc/driver/nvidia/params")
+    down = found.module_loaded is not True
+    settled = Missing(Why.NOT_SUPPORTED, "driver", "not looked for, since the module is loaded")
+    return msgspec.structs.replace(
+        found,
+        library_version=libraries.version,
+        library_versions=libraries.versions,
+        empty_libraries=libraries.empty,
+        libcuda=libraries.libcuda,
+        wsl_libraries_on_path=driver_files.wsl_on_path(host) if found.wsl is True else _NO_GPU,
+        device_nodes=driver_files.read_nodes(host),
+        persistenced=_daemon(host, "nvidia-persistenced", ("nvidia-persistenced.pid", "socket")),
+        imex=_daemon(host, "nvidia-imex", ("nvidia-imex.pid",)),
+        imex_channels=_imex_channels(host),
+        fabric_manager=_daemon(host, "nvidia-fabricmanager", ("nv-fabricmanager.pid",)),
+        fabric_manager_version=_fabric_manager_version(host, found.nvswitches),
+        module_params=params if isinstance(params, Missing) else parse_params(params),
+        modules_for_kernel=_modules_for_kernel(host) if down else True,
+        secure_boot=_secure_boot(host) if down else settled,
+    )
+
+
+def _imex_channels(host: Host) -> Fact[tuple[str, ...]]:
+    names = host.names("/dev/nvidia-caps-imex-channels")
+    if isinstance(names, Missing):
+        return () if names.why is Why.ABSENT else names
+    return tuple(name for name in names if name.startswith("channel"))
+
+
+def _devices(host: Host) -> tuple[Fact[tuple[str, ...]], Fact[tuple[str, ...]], Fact[int]]:
+    """NVIDIA GPUs, AMD GPUs, and the number of NVSwitches."""
+    names = host.names(pci.DEVICES)
+    if isinstance(names, Missing):
+        return names, names, names
+    nvidia, amd, switches = [], [], 0
+    doubt: Missing | None = None
+    for name in names:
+        if pci.address_key(name) is None:
+            continue
+        class_, vendor = pci.class_and_vendor(host, name)
+        if isinstance(class_, Missing) or isinstance(vendor, Missing):
+            doubt = perhaps_gpu(class_, vendor) if doubt is None else doubt
+        elif vendor == "0x10de" and class_[2:4] == "03":
+            nvidia.append(name)
+        elif vendor == "0x10de" and class_[2:6] == "0680":
+            switches += 1
+        elif vendor == "0x1002" and class_[2:4] in ("03", "12") and _trains(host, name):
+            amd.append(name)
+    return tuple(nvidia) if nvidia or doubt is None else doubt, tuple(amd) if amd or doubt is None else doubt, switches
+
+
+def _trains(host: Host, name: str) -> bool:
+    """Whether an AMD GPU is one that amdgpu serves, and not the graphics of a processor."""
+    device = pci.device_id(host, name)
+    number = "" if isinstance(device, Missing) else device
+    return pci.bound_driver(host, name) == "amdgpu" and not is_integrated("0x1002", number, name)
+
+
+def _loaded(host: Host, version_text: Fact[str], modules: Fact[str]) -> Fact[bool]:
+    if not isinstance(version_text, Missing):
+        return True
+    return _module(host, modules, ("nvidia",))
+
+
+def _module(host: Host, modules: Fact[str], names: tuple[str, ...]) -> Fact[bool]:
+    if not isinstance(modules, Missing):
+        lines = "\n" + modules
+        return any(f"\n{name} " in lines for name in names)
+    seen = [host.exists(f"/sys/module/{name}") for name in names]
+    if True in seen:
+        return True
+    return next((fact for fact in seen if isinstance(fact, Missing)), False)
+
+
+def _kernel_side(host: Host, text: Fact[str]) -> tuple[Fact[str], Fact[str]]:
+    """Version and flavour of the loaded module."""
+    if isinstance(text, Missing):
+        return host.word("/sys/module/nvidia/version"), text
+    parsed = parse_version(text)
+    if parsed is None:
+        unparsed = Missing(Why.UNPARSED, _VERSION, f"no version in {text.splitlines()[:1]}")
+        return host.word("/sys/module/nvidia/version"), unparsed
+    return parsed
+
+
+def parse_version(text: str) -> tuple[str, str] | None:
+    """Version and flavour from /proc/driver/nvidia/version; None where there is no NVRM line.
+
+    >>> parse_version("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  Release Build  (dvs-builder@U22)\\n")
+    ('580.95.05', 'open')
+    >>> parse_version("NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.90.07  Fri May 31 09:35:42 UTC 2024\\nGCC version: 12")
+    ('550.90.07', 'proprietary')
+    """
+    line = next((line for line in text.splitlines() if line.startswith("NVRM version:")), "")
+    flavour = "open" if "Open Kernel Module" in line else "proprietary"
+    for word in line.split():
+        parts = word.split(".")
+        if len(parts) > 1 and all(part.isascii() and part.isdigit() for part in parts):
+            return word, flavour
+    return None
+
+
+def parse_params(text: str) -> dict[str, str]:
+    """
+    >>> parse_params("ResmanDebugLevel: 4294967295\\nModifyDeviceFiles: 1\\nRegistryDwords: \\"\\"\\n")["ModifyDeviceFiles"]
+    '1'
+    """
+    pairs = (line.partition(":") for line in text.splitlines()[:1000])
+    return {name.strip(): value.strip() for name, colon, value in pairs if colon}
+
+
+def _daemon(host: Host, name: str, files: tuple[str, ...]) -> Fact[bool]:
+    """Whether a daemon runs, from what it leaves in /run or its unit's control group: cheaper than a look at every process.
+
+    Inside a container neither shows a daemon of the host, so that absence tells nothing there.
+    """
+    places = [f"/run/{name}/{file}" for file in files]
+    places += [f"/sys/fs/cgroup/system.slice/{name}.service", f"/sys/fs/cgroup/systemd/system.slice/{name}.service"]
+    seen = [host.exists(place) for place in places]
+    if True in seen:
+        return True
+    unsure = next((fact for fact in seen if isinstance(fact, Missing)), None)
+    if unsure is not None:
+        return unsure
+    if host.word("/proc/1/comm") == "systemd" and host.exists("/.dockerenv") is False:
+        return False
+    return Missing(Why.NOT_SUPPORTED, f"/run/{name}", "no systemd here: it may run outside this container", "look on the host")
+
+
+def _fabric_manager_version(host: Host, switches: Fact[int]) -> Fact[str]:
+    if isinstance(switches, Missing) or not switches:
+        return Missing(Why.ABSENT, "fabric manager", "no NVSwitch here")
+    from torchtune_sys.formats.fabric_manager_log import parse_fabric_manager_log
+
+    path = "/var/log/fabricmanager.log"
+    text = host.text(path)
+    if isinstance(text, Missing):
+        return text
+    return parse_fabric_manager_log(text) or Missing(Why.UNPARSED, path, "no start of the fabric manager is logged")
+
+
+def _modules_for_kernel(host: Host) -> Fact[bool]:
+    release = host.word("/proc/sys/kernel/osrelease")
+    if isinstance(release, Missing):
+        return release
+    path = f"/lib/modules/{release}/modules.dep"
+    text = host.text(path)
+    if isinstance(text, Missing):
+        return text
+    return any(f"/nvidia.ko{suffix}:" in text for suffix in ("", ".xz", ".zst", ".gz"))
+
+
+def _secure_boot(host: Host) -> Fact[bool]:
+    """The variable's last byte; the four before it are attributes (Documentation/filesystems/efivarfs.rst)."""
+    path = "/sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
+    text = host.text(path)
+    if isinstance(text, Missing):
+        no_efi = text.why is Why.ABSENT and host.exists("/sys/firmware/efi") is False
+        return False if no_efi else text
+    return text[-1:] == "\x01"

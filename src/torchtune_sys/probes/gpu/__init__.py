@@ -1,0 +1,1 @@
+"""GPUs: NVML or nvidia-smi, and /sys/class/kfd for AMD's."""

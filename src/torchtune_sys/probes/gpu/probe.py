@@ -1,0 +1,68 @@
+"""The GPUs, through the NVML child; never started on a host that shows no sign of an NVIDIA driver."""
+
+from __future__ import annotations
+
+from torchtune_sys.host import queries
+from torchtune_sys.host.base import Host
+from torchtune_sys.model.facts.gpu import GpuFacts, from_json, without
+from torchtune_sys.model.facts.session import Workload
+from torchtune_sys.model.values import Missing, Why
+from torchtune_sys.probes.pci.details import sleeps
+
+TIMEOUT_S = 20.0
+"""A node with 8 GPUs and persistence mode off needs several seconds only to wake them."""
+_BOUND = "/sys/bus/pci/drivers/nvidia"
+_SIGNS = (
+    "/proc/driver/nvidia/version",
+    "/dev/nvidiactl",
+    "/dev/nvidia0",
+    "/dev/dxg",
+    "/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1",
+    "/usr/lib64/libnvidia-ml.so.1",
+    "/usr/lib/aarch64-linux-gnu/libnvidia-ml.so.1",
+    "/usr/lib/libnvidia-ml.so.1",
+    "/usr/lib/wsl/lib/libnvidia-ml.so.1",
+    "/usr/local/nvidia/lib64/libnvidia-ml.so.1",
+    "/run/opengl-driver/lib/libnvidia-ml.so.1",
+)
+
+
+def probe(host: Host, intent: Workload) -> GpuFacts:
+    sign = find_sign(host)
+    if isinstance(sign, Missing):
+        return without(sign)
+    if not intent.live and (sleeper := find_sleeper(host)):
+        detail = f"{sleeper} is suspended, and asking the driver would wake it"
+        return without(Missing(Why.NOT_SUPPORTED, "NVML", detail, "check --live, or while a program uses the GPU"))
+    answer = host.ask(queries.NVML, TIMEOUT_S)
+    if isinstance(answer, Missing):
+        return without(answer)
+    found = from_json(answer, "NVML")
+    return without(found) if isinstance(found, Missing) else found
+
+
+def find_sleeper(host: Host) -> str:
+    """The PCI address of an NVIDIA GPU that runtime power management has suspended (laptops, and desktops with a second GPU); else ``""``."""
+    names = host.names(_BOUND)
+    addresses = () if isinstance(names, Missing) else [name for name in names if ":" in name and name[0].isalnum()]
+    return next((name for name in addresses if sleeps(host, f"{_BOUND}/{name}")), "")
+
+
+def find_sign(host: Host) -> str | Missing:
+    """The first thing that shows an NVIDIA driver; Missing(ABSENT) if all places were looked at and are empty."""
+    env = host.env()
+    variables = {} if isinstance(env, Missing) else env
+    places = [
+        f"{directory.rstrip('/')}/libnvidia-ml.so.1"
+        for directory in variables.get("LD_LIBRARY_PATH", "").split(":")
+        if directory[:1] == "/"
+    ]
+    tools = [f"{directory.rstrip('/')}/nvidia-smi" for directory in variables.get("PATH", "").split(":") if directory[:1] == "/"]
+    unseen: Missing | None = None
+    for place in (*_SIGNS, *places, *tools):
+        there = host.exists(place)
+        if there is True:
+            return place
+        if isinstance(there, Missing) and unseen is None:
+            unseen = there
+    return Missing(Why.ABSENT, "NVIDIA driver", "no NVIDIA driver on this host") if unseen is None else unseen

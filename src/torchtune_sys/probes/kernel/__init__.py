@@ -1,0 +1,1 @@
+"""The kernel's log: /dev/kmsg, or what a log daemon kept."""

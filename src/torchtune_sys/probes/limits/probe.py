@@ -1,0 +1,227 @@
+"""Resource limits of this session, the cgroup's limit on tasks, and logind's RemoveIPC."""
+
+from __future__ import annotations
+
+from torchtune_sys.host import queries
+from torchtune_sys.host.base import Host
+from torchtune_sys.model.facts import Fact
+from torchtune_sys.model.facts.limits import LimitsFacts, ServiceLimits, SessionLimit
+from torchtune_sys.model.facts.session import Workload
+from torchtune_sys.model.values import Missing, Why
+from torchtune_sys.probes import cgroup
+
+NAMES = ("as", "core", "data", "fsize", "memlock", "nofile", "nproc", "rss", "stack")
+_PROC = "/proc/self/limits"
+_CAP_IPC_LOCK = 14
+"""Number of the capability in linux/capability.h."""
+_ROWS = {
+    "Max address space": "as",
+    "Max core file size": "core",
+    "Max data size": "data",
+    "Max file size": "fsize",
+    "Max locked memory": "memlock",
+    "Max open files": "nofile",
+    "Max processes": "nproc",
+    "Max resident set": "rss",
+    "Max stack size": "stack",
+}
+_LOGIND_PROGRAMS = ("/usr/lib/systemd/systemd-logind", "/lib/systemd/systemd-logind")
+_LOGIND_FILES = ("/etc/systemd/logind.conf", "/run/systemd/logind.conf", "/usr/lib/systemd/logind.conf")
+_LOGIND_DIRECTORIES = (
+    "/etc/systemd/logind.conf.d",
+    "/run/systemd/logind.conf.d",
+    "/usr/local/lib/systemd/logind.conf.d",
+    "/usr/lib/systemd/logind.conf.d",
+    "/lib/systemd/logind.conf.d",
+)
+
+
+def probe(host: Host, intent: Workload) -> LimitsFacts:
+    pids_max, pids_current, pids_source = _pids(host)
+    remove, remove_source = remove_ipc(host)
+    services, propagates = _services(host)
+    return LimitsFacts(
+        limits=_limits(host),
+        pids_max=pids_max,
+        pids_current=pids_current,
+        pids_source=pids_source,
+        ipc_lock=_ipc_lock(host),
+        remove_ipc=remove,
+        remove_ipc_source=remove_source,
+        slurm=_slurm(host),
+        services=services,
+        slurm_propagates_memlock=propagates,
+    )
+
+
+def _services(host: Host) -> tuple[Fact[tuple[ServiceLimits, ...]], Fact[bool]]:
+    devices = host.names("/sys/class/infiniband")
+    if isinstance(devices, Missing):
+        return devices, devices
+    from torchtune_sys.probes.limits import services as service_limits  # its time to load is for hosts with RDMA alone
+
+    found = service_limits.look(host, parse_limits)
+    return found, found if isinstance(found, Missing) else service_limits.slurm_propagates(host)
+
+
+def _limits(host: Host) -> dict[str, Fact[SessionLimit]]:
+    """From the system call on a live host, from /proc/self/limits of a recorded tree."""
+    answer = host.ask(queries.RLIMITS)
+    if not isinstance(answer, Missing):
+        return parse_answer(answer)
+    text = host.text(_PROC)
+    if isinstance(text, Missing):
+        return dict.fromkeys(NAMES, answer)
+    found = parse_limits(text)
+    return {name: found[name] if name in found else Missing(Why.UNPARSED, _PROC, f"no line for {name}") for name in NAMES}
+
+
+def parse_answer(answer: object) -> dict[str, Fact[SessionLimit]]:
+    """``{"nofile": [soft, hard]}`` with null for unlimited.
+
+    >>> parse_answer({"nofile": [1024, None]})["nofile"]
+    SessionLimit(soft=1024, hard=None)
+    """
+    found: dict[str, Fact[SessionLimit]] = {}
+    for name in NAMES:
+        pair = answer.get(name) if isinstance(answer, dict) else None
+        good = isinstance(pair, (list, tuple)) and len(pair) == 2 and all(value is None or _is_count(value) for value in pair)
+        if good and isinstance(pair, (list, tuple)):
+            found[name] = SessionLimit(soft=pair[0], hard=pair[1])
+        else:
+            found[name] = Missing(Why.UNPARSED, "getrlimit", f"no pair of numbers for {name}")
+    return found
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def parse_limits(text: str) -> dict[str, SessionLimit]:
+    r"""The limits in /proc/<pid>/limits (bytes and counts as in getrlimit(2)).
+
+    >>> parse_limits("Limit   Soft SessionLimit   Hard SessionLimit   Units\nMax open files            1024                 524288               files\n")
+    {'nofile': SessionLimit(soft=1024, hard=524288)}
+    """
+    found = {}
+    for line in text.split("\n"):
+        name = next((name for title, name in _ROWS.items() if line.startswith(title)), None)
+        words = line.split()
+        if name is None:
+            continue
+        values = words[len(next(title for title in _ROWS if line.startswith(title)).split()) :][:2]
+        if len(values) == 2 and all(
+            value == "unlimited" or (value.isascii() and value.isdigit() and len(value) < 21) for value in values
+        ):
+            soft, hard = (None if value == "unlimited" else int(value) for value in values)
+            found[name] = SessionLimit(soft=soft, hard=hard)
+    return found
+
+
+def remove_ipc(host: Host) -> tuple[Fact[bool], str]:
+    """logind's RemoveIPC: the main file, then drop-ins by name over all directories; the last assignment wins.
+
+    Where none says, the built-in choice holds: yes upstream, no in Red Hat's builds. The file that a distribution ships
+    shows that choice in a comment. Sources: logind.conf(5); PostgreSQL's manual, section "systemd RemoveIPC".
+    """
+    there = [host.exists(path) for path in _LOGIND_PROGRAMS]
+    if True not in there:
+        nowhere = Missing(Why.ABSENT, "systemd-logind", "not installed")
+        return next((fact for fact in there if isinstance(fact, Missing)), nowhere), ""
+    main = next((path for path in _LOGIND_FILES if host.exists(path) is not False), "")
+    found: tuple[bool, str] | None = None
+    shipped: bool | None = None
+    for path in ([main] if main else []) + _drop_ins(host):
+        text = host.text(path)
+        if isinstance(text, Missing):
+            if text.why is Why.ABSENT or host.link(path) == "/dev/null":
+                continue
+            return text, path
+        said = parse_remove_ipc(text)
+        found = (said[0], f"{path}:{said[1]}") if said else found
+        commented = parse_remove_ipc(text.replace("#RemoveIPC", "RemoveIPC")) if path == main else None
+        shipped = commented[0] if commented else shipped
+    if found:
+        return found
+    return (shipped if shipped is not None else _built_in(host)), "built-in choice of systemd-logind"
+
+
+def parse_capability(status: str, number: int) -> bool:
+    r"""Whether the effective set in /proc/<pid>/status holds a capability. Raises ValueError without a CapEff line.
+
+    >>> parse_capability("CapEff:\t000001ffffffffff\n", 14), parse_capability("CapEff:\t00000000a80425fb\n", 14)
+    (True, False)
+    """
+    for line in status.split("\n"):
+        if line.startswith("CapEff:"):
+            return bool(int(line[7:].strip(), 16) >> number & 1)
+    raise ValueError("no line CapEff")
+
+
+def _ipc_lock(host: Host) -> Fact[bool]:
+    text = host.text("/proc/self/status")
+    if isinstance(text, Missing):
+        return text
+    try:
+        return parse_capability(text, _CAP_IPC_LOCK)
+    except ValueError as error:
+        return Missing(Why.UNPARSED, "/proc/self/status", str(error))
+
+
+def _slurm(host: Host) -> Fact[bool]:
+    seen = [host.exists(path) for path in ("/etc/slurm/slurm.conf", "/etc/slurm-llnl/slurm.conf", "/run/slurm/conf/slurm.conf")]
+    return True if True in seen else seen[0]
+
+
+def _drop_ins(host: Host) -> list[str]:
+    names: dict[str, str] = {}
+    for directory in _LOGIND_DIRECTORIES:
+        listing = host.names(directory)
+        for name in () if isinstance(listing, Missing) else listing:
+            if name.endswith(".conf"):
+                names.setdefault(name, f"{directory}/{name}")
+    return [names[name] for name in sorted(names)]
+
+
+def parse_remove_ipc(text: str) -> tuple[bool, int] | None:
+    r"""The last RemoveIPC= of the section [Login], with its line.
+
+    >>> parse_remove_ipc("[Login]\n#RemoveIPC=yes\nRemoveIPC=no\n")
+    (False, 3)
+    """
+    section, found = "", None
+    for number, raw in enumerate(text.split("\n"), 1):
+        line = raw.strip()
+        if line.startswith("["):
+            section = line
+        name, equals, value = line.partition("=")
+        if section == "[Login]" and equals and name.strip() == "RemoveIPC":
+            word = value.strip().lower()
+            if word in ("1", "yes", "y", "true", "t", "on"):
+                found = (True, number)
+            elif word in ("0", "no", "n", "false", "f", "off"):
+                found = (False, number)
+    return found
+
+
+def _built_in(host: Host) -> Fact[bool]:
+    text = host.text("/etc/os-release")
+    text = host.text("/usr/lib/os-release") if isinstance(text, Missing) else text
+    if isinstance(text, Missing):
+        return text
+    ids = {
+        word
+        for line in text.split("\n")
+        if line.startswith(("ID=", "ID_LIKE="))
+        for word in line.partition("=")[2].strip("\"'").split()
+    }
+    return not ids & {"rhel", "centos", "rocky", "almalinux", "ol"}
+
+
+def _pids(host: Host) -> tuple[Fact[float], Fact[int], str]:
+    """The tightest pids.max, and how many tasks that very group holds now."""
+    files = ("pids.max",)
+    limit, source = cgroup.tightest(host, "pids", {1: files, 2: files}, lambda texts: cgroup.parse_max(texts[0]))
+    if not source:
+        return limit, Missing(Why.ABSENT, "pids.current", "no cgroup limits the number of tasks"), ""
+    return limit, host.number(source.removesuffix("pids.max") + "pids.current"), source

@@ -1,0 +1,162 @@
+"""Limits of the running services that start jobs: a job inherits from them, not from the shell that somebody looks into.
+
+The process of a unit stands in its cgroup's ``cgroup.procs``, so that no walk over /proc is needed (a GPU host has thousands of kernel
+threads). /proc/PID/limits may be read by everybody unless proc is mounted with hidepid.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torchtune_sys.host.base import Host
+from torchtune_sys.model.facts import Fact
+from torchtune_sys.model.facts.limits import ServiceLimits, SessionLimit
+from torchtune_sys.model.values import Missing, Why
+
+UNITS = {
+    "slurmd": ("slurmd",),
+    "pbs": ("pbs_mom",),
+    "lsfd": ("sbatchd", "res"),
+    "jupyterhub": ("jupyterhub", "python", "python3"),
+    "ray": ("raylet", "ray", "python", "python3"),
+    "containerd": ("containerd",),
+    "crio": ("crio",),
+    "k3s": ("k3s-server",),
+    "k3s-agent": ("k3s-agent",),
+    "rke2-agent": ("rke2", "containerd"),
+    "kubelet": ("kubelet",),
+}
+"""Unit without ``.service``, and the names (comm, fifteen characters at most) of the process that starts the jobs."""
+_SLICES = ("/sys/fs/cgroup/system.slice", "/sys/fs/cgroup/systemd/system.slice")
+"""cgroup v2, and the hierarchy that systemd keeps for itself on v1."""
+_PID_FILES = {
+    "slurmd": ("/run/slurmd.pid", "/run/slurm/slurmd.pid", "/run/slurm-llnl/slurmd.pid"),
+    "crio": ("/run/crio/crio.pid",),
+}
+_MOST_PROCESSES = 40
+"""The service's own process is among the first of its cgroup: shims and children come later."""
+
+Parse = Callable[[str], dict[str, SessionLimit]]
+
+
+def look(host: Host, parse: Parse) -> Fact[tuple[ServiceLimits, ...]]:
+    """The services that run here, with their limits. ABSENT where no RDMA device is there to register memory with.
+
+    ``parse`` reads /proc/PID/limits.
+    """
+    devices = host.names("/sys/class/infiniband")
+    if isinstance(devices, Missing):
+        return devices
+    if not devices:
+        return Missing(Why.ABSENT, "/sys/class/infiniband", "no RDMA device")
+    slices = [(place, names) for place in _SLICES if not isinstance(names := host.names(place), Missing)]
+    found = []
+    for unit, comms in UNITS.items():
+        pid = _pid(host, unit, comms, slices)
+        if pid or (not slices and _enabled(host, unit)):
+            found.append(_service(host, unit, pid, parse))
+    return tuple(found)
+
+
+def _enabled(host: Host, unit: str) -> bool:
+    """Whether a recording without processes says that systemd starts it."""
+    return not isinstance(host.link(f"/etc/systemd/system/multi-user.target.wants/{unit}.service"), Missing)
+
+
+def _service(host: Host, unit: str, pid: int, parse: Parse) -> ServiceLimits:
+    path = f"/proc/{pid}/limits"
+    text = host.text(path) if pid else Missing(Why.NOT_RECORDED, path, "no processes are recorded")
+    tasks = _tasks_max(host, unit)
+    if isinstance(text, Missing):
+        from torchtune_sys.probes.limits import units as unit_limits
+
+        memlock, nofile, place = unit_limits.look(host, unit)
+        if isinstance(memlock, Missing) and isinstance(nofile, Missing):
+            return ServiceLimits(unit=unit, pid=pid, memlock=text, nofile=text, tasks_max=tasks, source=path)
+        return ServiceLimits(unit=unit, pid=pid, memlock=memlock, nofile=nofile, tasks_max=tasks, source=place)
+    limits = parse(text)
+    memlock = limits.get("memlock", Missing(Why.UNPARSED, path, "no line Max locked memory"))
+    nofile = limits.get("nofile", Missing(Why.UNPARSED, path, "no line Max open files"))
+    return ServiceLimits(unit=unit, pid=pid, memlock=memlock, nofile=nofile, tasks_max=tasks, source=path)
+
+
+def _tasks_max(host: Host, unit: str) -> Fact[float]:
+    path = f"/sys/fs/cgroup/system.slice/{unit}.service/pids.max"
+    word = host.word(path)
+    if unit == "slurmd" and not isinstance(word, Missing):
+        return Missing(Why.NOT_SUPPORTED, path, "the steps of its jobs run in a scope of their own")
+    if isinstance(word, Missing) and word.why in (Why.ABSENT, Why.NOT_RECORDED):
+        path = f"/sys/fs/cgroup/pids/system.slice/{unit}.service/pids.max"
+        word = host.word(path)
+    if isinstance(word, Missing):
+        return word
+    if word == "max":
+        return float("inf")
+    good = word.isascii() and word.isdigit() and len(word) < 19
+    return float(word) if good else Missing(Why.UNPARSED, path, f"not a number of tasks: {word[:40]!r}")
+
+
+def _pid(host: Host, unit: str, comms: tuple[str, ...], slices: list[tuple[str, tuple[str, ...]]]) -> int:
+    for place, names in slices:
+        if f"{unit}.service" in names:
+            text = host.text(f"{place}/{unit}.service/cgroup.procs")
+            pid = _first_of(host, "" if isinstance(text, Missing) else text, comms)
+            if pid:
+                return pid
+    for path in _PID_FILES.get(unit, ()):
+        text = host.text(path)
+        pid = _first_of(host, "" if isinstance(text, Missing) else text, comms)
+        if pid:
+            return pid
+    return 0
+
+
+def _first_of(host: Host, procs: str, comms: tuple[str, ...]) -> int:
+    """The first process with one of these names; 0 if there is none (a left-over pid file, a unit of another's name)."""
+    for pid in parse_pids(procs):
+        if host.word(f"/proc/{pid}/comm") in comms:
+            return pid
+    return 0
+
+
+def parse_pids(text: str) -> tuple[int, ...]:
+    r"""Process numbers, one a line; 0 stands for a process of another pid namespace and is left out.
+
+    >>> parse_pids("812\n1034\n0\nx\n")
+    (812, 1034)
+    """
+    words = text.split()[:_MOST_PROCESSES]
+    return tuple(int(word) for word in words if word.isascii() and word.isdigit() and len(word) < 11 and int(word) > 0)
+
+
+SLURM_CONF = ("/etc/slurm/slurm.conf", "/etc/slurm-llnl/slurm.conf", "/run/slurm/conf/slurm.conf")
+
+
+def slurm_propagates(host: Host) -> Fact[bool]:
+    """Whether Slurm gives jobs the limit on locked memory of the shell that submits them; ABSENT without a slurm.conf here."""
+    for path in SLURM_CONF:
+        text = host.text(path)
+        if not isinstance(text, Missing):
+            return parse_propagation(text)
+        if text.why is not Why.ABSENT:
+            return text
+    return Missing(Why.ABSENT, SLURM_CONF[0], "no slurm.conf")
+
+
+def parse_propagation(text: str) -> bool:
+    r"""PropagateResourceLimits (ALL by default) and PropagateResourceLimitsExcept in slurm.conf(5), for MEMLOCK. Names have no case.
+
+    >>> parse_propagation("ClusterName=x\n"), parse_propagation("PropagateResourceLimitsExcept=MEMLOCK,STACK\n")
+    (True, False)
+    >>> parse_propagation("PropagateResourceLimits=NONE\n"), parse_propagation("propagateresourcelimits=CORE\n")
+    (False, False)
+    """
+    found = {}
+    for line in text.split("\n"):
+        for word in line.partition("#")[0].split():
+            name, equals, value = word.partition("=")
+            if equals and name.lower() in ("propagateresourcelimits", "propagateresourcelimitsexcept"):
+                found[name.lower()] = {part.upper() for part in value.strip("\"'").split(",")}
+    if "propagateresourcelimitsexcept" in found:
+        return "MEMLOCK" not in found["propagateresourcelimitsexcept"]
+    return bool(found.get("propagateresourcelimits", {"ALL"}) & {"ALL", "MEMLOCK"})

@@ -1,0 +1,213 @@
+"""Main memory, swap, huge pages, /dev/shm, and the cgroup's limit."""
+
+from __future__ import annotations
+
+import math
+import re
+
+from torchtune_sys.host.base import Host
+from torchtune_sys.model.facts import Fact
+from torchtune_sys.model.facts.memory import MemoryFacts, SwapDevice
+from torchtune_sys.model.facts.session import Workload
+from torchtune_sys.model.values import Missing, Why
+from torchtune_sys.probes import cgroup
+
+_MEMINFO = "/proc/meminfo"
+_MOUNTINFO = "/proc/self/mountinfo"
+_SHM = "/dev/shm"
+_HUGEPAGES = "/sys/kernel/mm/hugepages"
+_THP = "/sys/kernel/mm/transparent_hugepage"
+
+
+def probe(host: Host, intent: Workload) -> MemoryFacts:
+    meminfo = _meminfo(host)
+    limit, limit_source = _cgroup_limit(host)
+    filesystem, mounted_size = _shm_mount(host)
+    space = host.space(_SHM) if not isinstance(filesystem, Missing) or filesystem.why is Why.NOT_RECORDED else filesystem
+    return MemoryFacts(
+        total_bytes=_field(meminfo, "MemTotal"),
+        available_bytes=_available(meminfo),
+        swap_total_bytes=_field(meminfo, "SwapTotal"),
+        swap_free_bytes=_field(meminfo, "SwapFree"),
+        swaps=_swaps(host),
+        cgroup_limit_bytes=limit,
+        cgroup_limit_source=limit_source,
+        thp=choice(host, f"{_THP}/enabled"),
+        thp_defrag=choice(host, f"{_THP}/defrag"),
+        thp_shmem=choice(host, f"{_THP}/shmem_enabled"),
+        hugepages_reserved_bytes=_hugepages(meminfo, "Hugetlb", "HugePages_Total"),
+        hugepages_free_bytes=_hugepages_free(host, meminfo),
+        commit_limit_bytes=_field(meminfo, "CommitLimit"),
+        committed_bytes=_field(meminfo, "Committed_AS"),
+        shm_size_bytes=_shm_size(space.size if not isinstance(space, Missing) else space, mounted_size),
+        shm_free_bytes=space.free if not isinstance(space, Missing) else space,
+        shm_filesystem=filesystem,
+        oom_kills=_oom_kills(host),
+    )
+
+
+def parse_meminfo(text: str) -> dict[str, int]:
+    r"""Fields of /proc/meminfo; what is given in kB becomes bytes, counts stay counts.
+
+    >>> parse_meminfo("MemTotal:       24684092 kB\nHugePages_Total:       3\n")
+    {'MemTotal': 25276510208, 'HugePages_Total': 3}
+    """
+    found = {}
+    for line in text.split("\n"):
+        name, colon, rest = line.partition(":")
+        words = rest.split()
+        if colon and words and words[0].isascii() and words[0].isdigit() and len(words[0]) < 20:
+            found[name] = int(words[0]) * (1024 if words[1:] == ["kB"] else 1)
+    return found
+
+
+def parse_swaps(text: str) -> tuple[SwapDevice, ...]:
+    r"""Areas of /proc/swaps. Raises ValueError on a line that is none.
+
+    >>> parse_swaps("Filename\tType\tSize\tUsed\tPriority\n/dev/zram0   partition\t8388604\t\t256\t\t100\n")
+    (SwapDevice(path='/dev/zram0', kind='zram', size_bytes=8589930496, used_bytes=262144),)
+    """
+    found = []
+    for line in text.split("\n")[1:]:
+        words = line.split()
+        if not words:
+            continue
+        if len(words) < 4:
+            raise ValueError(f"not a swap area: {line[:80]!r}")
+        path = re.sub(r"\\([0-7]{3})", lambda escape: chr(int(escape[1], 8) & 0xFF), words[0])
+        kind = "zram" if path.startswith("/dev/zram") else words[1]
+        found.append(SwapDevice(path=path, kind=kind, size_bytes=int(words[2]) * 1024, used_bytes=int(words[3]) * 1024))
+    return tuple(found)
+
+
+def parse_choice(text: str) -> str:
+    """The bracketed word of a sysfs choice file; a file with a single word is that word. Raises ValueError otherwise.
+
+    >>> parse_choice("always [madvise] never")
+    'madvise'
+    """
+    chosen = [word[1:-1] for word in text.split() if word.startswith("[") and word.endswith("]")]
+    words = chosen or text.split()
+    if len(words) != 1 or not words[0]:
+        raise ValueError(f"no choice is marked: {text[:60]!r}")
+    return words[0]
+
+
+def parse_size_option(options: str) -> int | None:
+    """``size=`` of a tmpfs mount in bytes, as the kernel prints it; None if it is not printed (half of the RAM).
+
+    >>> parse_size_option("rw,size=65536k,inode64"), parse_size_option("rw")
+    (67108864, None)
+    """
+    found = re.search(r"(?:^|,)size=(\d{1,18})([kmg]?)(?:,|$)", options)
+    return int(found[1]) << {"": 0, "k": 10, "m": 20, "g": 30}[found[2]] if found else None
+
+
+def choice(host: Host, path: str) -> Fact[str]:
+    text = host.word(path)
+    if isinstance(text, Missing):
+        return text
+    try:
+        return parse_choice(text)
+    except ValueError as error:
+        return Missing(Why.UNPARSED, path, str(error))
+
+
+def _meminfo(host: Host) -> Fact[dict[str, int]]:
+    text = host.text(_MEMINFO)
+    return text if isinstance(text, Missing) else parse_meminfo(text)
+
+
+def _field(meminfo: Fact[dict[str, int]], name: str) -> Fact[int]:
+    if isinstance(meminfo, Missing):
+        return meminfo
+    return meminfo[name] if name in meminfo else Missing(Why.UNPARSED, _MEMINFO, f"no line {name}")
+
+
+def _available(meminfo: Fact[dict[str, int]]) -> Fact[int]:
+    if not isinstance(meminfo, Missing) and "MemTotal" in meminfo and "MemAvailable" not in meminfo:
+        return Missing(Why.NOT_SUPPORTED, _MEMINFO, "Linux tells MemAvailable since 3.14")
+    return _field(meminfo, "MemAvailable")
+
+
+def _hugepages(meminfo: Fact[dict[str, int]], total: str, count: str) -> Fact[int]:
+    if isinstance(meminfo, Missing):
+        return meminfo
+    if total in meminfo:
+        return meminfo[total]
+    if count not in meminfo:
+        why = Why.ABSENT if "MemTotal" in meminfo else Why.UNPARSED
+        return Missing(why, _MEMINFO, "this kernel has no hugetlbfs" if why is Why.ABSENT else f"no line {count}")
+    return meminfo[count] * meminfo.get("Hugepagesize", 2 << 20)
+
+
+def _hugepages_free(host: Host, meminfo: Fact[dict[str, int]]) -> Fact[int]:
+    """/proc/meminfo tells it for the default size only; other sizes are looked up where there are any."""
+    if isinstance(meminfo, Missing) or meminfo.get("Hugetlb", 0) <= _default_pool(meminfo):
+        return _hugepages(meminfo, "", "HugePages_Free")
+    names = host.names(_HUGEPAGES)
+    if isinstance(names, Missing):
+        return names
+    free = 0
+    for name in names:
+        size = re.fullmatch(r"hugepages-(\d{1,9})kB", name)
+        count = host.number(f"{_HUGEPAGES}/{name}/free_hugepages")
+        if size and isinstance(count, Missing):
+            return count
+        free += int(size[1]) * 1024 * count if size and not isinstance(count, Missing) else 0
+    return free
+
+
+def _default_pool(meminfo: dict[str, int]) -> int:
+    return meminfo.get("HugePages_Total", 0) * meminfo.get("Hugepagesize", 2 << 20)
+
+
+def _swaps(host: Host) -> Fact[tuple[SwapDevice, ...]]:
+    text = host.text("/proc/swaps")
+    if isinstance(text, Missing):
+        return text
+    try:
+        return parse_swaps(text)
+    except ValueError as error:
+        return Missing(Why.UNPARSED, "/proc/swaps", str(error))
+
+
+def _shm_mount(host: Host) -> tuple[Fact[str], int | None]:
+    """Type and given size of what is mounted on /dev/shm; the last mount covers the ones before it."""
+    text = host.text(_MOUNTINFO)
+    if isinstance(text, Missing):
+        return text, None
+    found: tuple[Fact[str], int | None] = (Missing(Why.ABSENT, _MOUNTINFO, "nothing is mounted on /dev/shm"), None)
+    for line in text.split("\n"):
+        before, dash, after = line.partition(" - ")
+        place, kind = before.split(" "), after.split(" ")
+        if dash and len(place) > 4 and place[4] == _SHM and kind[0]:
+            found = kind[0], parse_size_option(kind[2]) if len(kind) > 2 else None
+    return found
+
+
+def _shm_size(size: Fact[int], mounted: int | None) -> Fact[int]:
+    """statvfs, or the mount option where the recording has no statvfs."""
+    return mounted if isinstance(size, Missing) and mounted is not None else size
+
+
+def _oom_kills(host: Host) -> Fact[int]:
+    text = host.text("/proc/vmstat")
+    if isinstance(text, Missing):
+        return text
+    found = re.search(r"^oom_kill (\d{1,18})$", text, re.MULTILINE)
+    return int(found[1]) if found else Missing(Why.NOT_SUPPORTED, "/proc/vmstat", "this kernel counts no OOM kills (before 4.13)")
+
+
+def parse_limit(texts: tuple[str, ...]) -> float:
+    """memory.max, or memory.limit_in_bytes, whose "no limit" is the largest multiple of a page below 2**63.
+
+    >>> parse_limit(("9223372036854771712\\n",)), parse_limit(("max\\n",)), parse_limit(("68719476736\\n",))
+    (inf, inf, 68719476736.0)
+    """
+    value = cgroup.parse_max(texts[0])
+    return math.inf if value >= 1 << 62 else value
+
+
+def _cgroup_limit(host: Host) -> tuple[Fact[float], str]:
+    return cgroup.tightest(host, "memory", {2: ("memory.max",), 1: ("memory.limit_in_bytes",)}, parse_limit)

@@ -1,0 +1,1 @@
+"""Networks: interfaces, addresses and their names, /sys/class/net, /sys/class/infiniband, NCCL's files and plug-ins."""

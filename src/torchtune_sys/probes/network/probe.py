@@ -1,0 +1,208 @@
+"""Interfaces, routes, the host's own name; RDMA devices and NCCL's files are read in the modules beside this one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torchtune_sys.host import queries
+from torchtune_sys.host.base import Host
+from torchtune_sys.model.facts import Fact
+from torchtune_sys.model.facts.network import Interface, NetworkFacts, RdmaDevice
+from torchtune_sys.model.facts.session import Workload
+from torchtune_sys.model.values import Missing, Why
+from torchtune_sys.probes.network import nccl_conf, rdma, rdma_counters
+from torchtune_sys.probes.network.addresses import Named, from_answer, from_proc
+from torchtune_sys.probes.network.interface_kind import PHYSICAL, kind_of
+
+NET = "/sys/class/net"
+_UP, _RUNNING = 0x1, 0x40
+_RESOLVER_TIMEOUT_S = 4.0
+"""A resolver's first retry comes after 5 s (resolv.conf(5)): a job that waits that long for its own name has a fault."""
+
+
+def probe(host: Host, intent: Workload) -> NetworkFacts:
+    conf = nccl_conf.read(host)
+    devices = rdma.devices(host)
+    plugins, elsewhere = _plugins(host, devices)
+    return NetworkFacts(
+        interfaces=interfaces(host),
+        default_route_interface=default_route(host),
+        hostname_addresses=hostname_addresses(host),
+        rdma=devices,
+        verbs_nodes=host.names("/dev/infiniband"),
+        nccl=conf if isinstance(conf, Missing) else conf[0],
+        nccl_files=conf if isinstance(conf, Missing) else conf[1],
+        gloo_interfaces=gloo_interfaces(host),
+        rdma_growth=devices if isinstance(devices, Missing) else rdma_counters.growth(host, intent.live),
+        net_plugins=plugins,
+        net_plugins_elsewhere=elsewhere,
+    )
+
+
+def _plugins(host: Host, devices: Fact[tuple[RdmaDevice, ...]]) -> tuple[Fact[tuple[str, ...]], Fact[tuple[str, ...]]]:
+    if isinstance(devices, Missing):
+        return devices, devices
+    from torchtune_sys.probes.network import net_plugin  # its time to load is for hosts with RDMA alone
+
+    return net_plugin.look(host, devices)
+
+
+def hostname_addresses(host: Host) -> Fact[tuple[str, ...]]:
+    found = host.ask(queries.HOSTNAME_ADDRESSES, _RESOLVER_TIMEOUT_S)
+    if isinstance(found, Missing):
+        return found
+    if not isinstance(found, list):
+        return Missing(Why.UNPARSED, queries.HOSTNAME_ADDRESSES, "not a list of addresses")
+    return tuple(dict.fromkeys(str(address) for address in found))
+
+
+def gloo_interfaces(host: Host) -> Fact[tuple[str, ...]]:
+    env = host.env()
+    if isinstance(env, Missing):
+        return env
+    value = env.get("GLOO_SOCKET_IFNAME", "")
+    return tuple(value.removesuffix(",").split(",")) if len(value) > 1 else ()  # std::getline gives nothing behind a last comma
+
+
+def interfaces(host: Host) -> Fact[tuple[Interface, ...]]:
+    """From the answer of the system's calls; where there is none (a recorded tree), from /sys and /proc."""
+    answer = host.ask(queries.INTERFACES)
+    if not isinstance(answer, Missing):
+        try:
+            return _made(host, from_answer(answer))
+        except (TypeError, KeyError, ValueError, AttributeError) as error:
+            return Missing(Why.UNPARSED, queries.INTERFACES, str(error))
+    names = host.names(NET)
+    if isinstance(names, Missing):
+        return names if answer.why in (Why.ABSENT, Why.NOT_RECORDED) else answer
+    return _made(host, from_proc(host, tuple(name for name in names if name != "bonding_masters")))
+
+
+def _made(host: Host, named: list[Named]) -> tuple[Interface, ...]:
+    return tuple(_interface(host, item) for item in named)
+
+
+def _interface(host: Host, item: Named) -> Interface:
+    base = f"{NET}/{item.name}"
+    told = item.told
+    flags = _told(told, "flags", host.number(f"{base}/flags") if "flags" not in told else 0)
+    operstate = host.word(f"{base}/operstate") if "operstate" not in told else str(told["operstate"])
+    kind = kind_of(host, item.name, told)
+    physical = kind in PHYSICAL
+    return Interface(
+        name=item.name,
+        index=_index(host, item),
+        kind=kind,
+        up=flags if isinstance(flags, Missing) else bool(flags & _UP),
+        running=_running(flags, operstate, "flags" in told),
+        operstate=operstate,
+        speed_mbps=_speed(host, base) if physical or kind == "bond" else _virtual(f"{base}/speed"),
+        mtu=_told(told, "mtu", host.number(f"{base}/mtu") if "mtu" not in told else 0),
+        addresses=item.addresses,
+        numa_node=host.number(f"{base}/device/numa_node") if physical else _virtual(f"{base}/device"),
+        pci_address=rdma.pci_address(host, base) if physical else _virtual(f"{base}/device"),
+        vendor=host.word(f"{base}/device/vendor") if physical else _virtual(f"{base}/device"),
+        driver=rdma.last_part(host.link(f"{base}/device/driver")) if physical else _virtual(f"{base}/device"),
+        master=_master(host, base, told),
+    )
+
+
+def _told(told: dict[str, Any], key: str, otherwise: Fact[int]) -> Fact[int]:
+    return int(told[key]) if key in told else otherwise
+
+
+def _index(host: Host, item: Named) -> int:
+    if "index" in item.told:
+        return int(item.told["index"])
+    found = host.number(f"{NET}/{item.name}/ifindex")
+    return -1 if isinstance(found, Missing) else found
+
+
+def _running(flags: Fact[int], operstate: Fact[str], kernel_told: bool) -> Fact[bool]:
+    if isinstance(flags, Missing):
+        return flags
+    if kernel_told:
+        return bool(flags & _RUNNING)
+    if isinstance(operstate, Missing):
+        return operstate
+    return bool(flags & _UP) and operstate in ("up", "unknown")
+
+
+def _speed(host: Host, base: str) -> Fact[int]:
+    """Megabits per second; reading fails with EINVAL on an interface that is down, and gives -1 where the driver cannot tell."""
+    found = host.number(f"{base}/speed")
+    if isinstance(found, Missing):
+        return found
+    unknown = found <= 0 or found >= 0xFFFFFFFF
+    return Missing(Why.NOT_SUPPORTED, f"{base}/speed", "no carrier, or the driver does not tell") if unknown else found
+
+
+def _virtual(source: str) -> Missing:
+    return Missing(Why.ABSENT, source, "a virtual interface")
+
+
+def _master(host: Host, base: str, told: dict[str, Any]) -> str:
+    if "master" in told:
+        return str(told["master"])
+    found = rdma.last_part(host.link(f"{base}/master"))
+    return "" if isinstance(found, Missing) else found
+
+
+def default_route(host: Host) -> Fact[str]:
+    """The interface that a packet to the world leaves by; IPv4 first, as most jobs use it."""
+    ipv4 = host.text("/proc/net/route")
+    if not isinstance(ipv4, Missing) and (name := parse_default_route(ipv4)):
+        return name
+    ipv6 = host.text("/proc/net/ipv6_route")
+    if not isinstance(ipv6, Missing) and (name := parse_default_route6(ipv6)):
+        return name
+    if isinstance(ipv4, Missing) and ipv4.why is not Why.ABSENT:
+        return ipv4
+    return Missing(Why.ABSENT, "/proc/net/route", "no default route")
+
+
+_RTF_UP, _RTF_REJECT = 0x1, 0x200
+
+
+def parse_default_route(text: str) -> str:
+    """The interface of the default route with the lowest metric in /proc/net/route, ``""`` if there is none.
+
+    >>> parse_default_route('''Iface\\tDestination\\tGateway \\tFlags\\tRefCnt\\tUse\\tMetric\\tMask\\t\\tMTU\\tWindow\\tIRTT
+    ... eno1\\t00000000\\t0100000A\\t0003\\t0\\t0\\t100\\t00000000\\t0\\t0\\t0
+    ... eno1\\t0000000A\\t00000000\\t0001\\t0\\t0\\t100\\t00FFFFFF\\t0\\t0\\t0
+    ... ''')
+    'eno1'
+    """
+    found: list[tuple[int, str]] = []
+    for line in text.splitlines()[1:]:
+        parts = line.split()
+        if len(parts) < 8 or parts[1] != "00000000" or parts[7] != "00000000":
+            continue
+        _keep_route(found, parts[0], parts[3], parts[6], 10)
+    return min(found)[1] if found else ""
+
+
+def parse_default_route6(text: str) -> str:
+    """The same of /proc/net/ipv6_route, which also lists the kernel's own "unreachable" default on lo.
+
+    >>> zero = "0" * 32
+    >>> parse_default_route6(f"{zero} 00 {zero} 00 fe800000000000000000000000000001 00000400 00000001 00000000 00000003     eth0")
+    'eth0'
+    >>> parse_default_route6(f"{zero} 00 {zero} 00 {zero} ffffffff 00000001 00000000 00200200       lo")
+    ''
+    """
+    found: list[tuple[int, str]] = []
+    for line in text.splitlines():
+        parts = line.split()
+        if len(parts) == 10 and parts[0] == "0" * 32 and parts[1] == "00":
+            _keep_route(found, parts[9], parts[8], parts[5], 16)
+    return min(found)[1] if found else ""
+
+
+def _keep_route(found: list[tuple[int, str]], name: str, flags: str, metric: str, base: int) -> None:
+    try:
+        usable = int(flags, 16) & (_RTF_UP | _RTF_REJECT) == _RTF_UP
+        if usable:
+            found.append((int(metric, base), name))
+    except ValueError:
+        return

@@ -1,0 +1,1 @@
+"""PCI functions: /sys/bus/pci/devices, configuration space, NCCL's topology file."""

@@ -1,0 +1,233 @@
+"""Which interpreter the session would train with, and what it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from torchtune_sys.host import queries
+from torchtune_sys.host.base import Host
+from torchtune_sys.model.facts import Fact
+from torchtune_sys.model.facts.python import PythonFacts
+from torchtune_sys.model.values import Missing, Why
+
+NAMES = ("python3", "python")
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
+    """What ``host/interpreter_child.py`` prints."""
+
+    executable: str | None
+    version: str
+    implementation: str
+    machine: str
+    free_threaded: bool
+    prefix: str
+    base_prefix: str
+    path: tuple[str, ...]
+    user_site: str | None = None
+    glibc: str | None = None
+    abiflags: str = ""
+    judged_as: str = ""
+    judged_without: tuple[str, ...] = ()
+
+
+def chosen(host: Host, env: Fact[dict[str, str]], wanted: str | None) -> Fact[str]:
+    """The interpreter's path: ``--python``, or what the session's PATH gives for python3 (else python)."""
+    if wanted:
+        return _named(host, env, wanted)
+    if isinstance(env, Missing):
+        return Missing(env.why, "PATH", "the session's PATH is not known", "--python PATH")
+    for path in which(host, env, NAMES):
+        real = behind_shim(host, env, path)
+        if real is not None:
+            return real
+    return Missing(Why.ABSENT, "PATH", "no python3 and no python on PATH", "--python PATH")
+
+
+def _named(host: Host, env: Fact[dict[str, str]], wanted: str) -> Fact[str]:
+    if "/" not in wanted:
+        found = None if isinstance(env, Missing) else next(which(host, env, (wanted,)), None)
+        if found is not None:
+            return found
+    path = wanted
+    if not path.startswith("/"):
+        here = host.ask(queries.CWD)
+        path = f"{here}/{wanted}" if isinstance(here, str) else wanted
+    inside = next((f"{path.rstrip('/')}/bin/{name}" for name in NAMES if host.exists(f"{path}/bin/{name}") is True), None)
+    if inside is None and host.exists(path) is False:
+        return Missing(Why.ABSENT, "--python", f"there is no {wanted}" + ("" if "/" in wanted else ", here or on PATH"))
+    return inside or path
+
+
+def which(host: Host, env: Mapping[str, str], names: tuple[str, ...]) -> Iterator[str]:
+    """Files on PATH with one of ``names``, all directories for the first name before those for the second."""
+    folders = [folder for folder in env.get("PATH", "").split(":")[:200] if folder.startswith("/")]
+    for name in names:
+        for folder in dict.fromkeys(folders):
+            path = f"{folder.rstrip('/')}/{name}"
+            found = host.stat(path)
+            if not isinstance(found, Missing) and found.mode & 0o170000 == 0o100000:
+                yield path
+
+
+def behind_shim(host: Host, env: Mapping[str, str], path: str) -> str | None:
+    """What a pyenv shim would start, which takes a tenth of a second to say so itself; None if it means the next one on PATH.
+
+    Order of pyenv: PYENV_VERSION, .python-version from the working directory upwards, the global version file. What is no plain name
+    (``../..``) is none of its versions.
+    """
+    root, _, name = path.rpartition("/shims/")
+    if not root or isinstance(host.names(f"{root}/versions"), Missing):
+        return path
+    for version in _pyenv_versions(host, env, root):
+        if version == "system":
+            return None
+        if not is_version_name(version):
+            continue
+        for folder in (version, *_newest_of(host, root, version)):
+            inside = f"{root}/versions/{folder}/bin/{name}"
+            if host.exists(inside) is True:
+                return inside
+    return path
+
+
+def _pyenv_versions(host: Host, env: Mapping[str, str], root: str) -> list[str]:
+    if env.get("PYENV_VERSION"):
+        return env["PYENV_VERSION"].split(":")
+    here = host.ask(queries.CWD)
+    folder = here if isinstance(here, str) and here.startswith("/") else ""
+    while folder:
+        found = host.text(f"{folder}/.python-version")
+        if isinstance(found, str) and found.split() and _may_choose(host, f"{folder}/.python-version", root):
+            return found.split()
+        folder = folder.rpartition("/")[0]
+    found = host.text(f"{root}/version")
+    return found.split() if isinstance(found, str) else []
+
+
+def is_version_name(text: str) -> bool:
+    """Say whether a version file's word can be the name of a version's directory.
+
+    >>> is_version_name("3.12.4"), is_version_name(".."), is_version_name("../../tmp/x"), is_version_name("")
+    (True, False, False, False)
+    """
+    return text not in ("", ".", "..") and all(sign in "._-" or (sign.isascii() and sign.isalnum()) for sign in text)
+
+
+def _may_choose(host: Host, path: str, root: str) -> bool:
+    """Root heeds no file of somebody else's (in /tmp anybody can lay one), but where the versions are theirs, too."""
+    who = host.ask(queries.UID)
+    if not host.live or isinstance(who, Missing) or who.get("uid") != 0:
+        return True
+    file, versions = host.stat(path), host.stat(root)
+    owner = None if isinstance(file, Missing) else file.uid
+    return owner == 0 or (not isinstance(versions, Missing) and owner == versions.uid)
+
+
+def _newest_of(host: Host, root: str, prefix: str) -> list[str]:
+    """The newest installed patch release of ``3.12``."""
+    names = host.names(f"{root}/versions")
+    if isinstance(names, Missing):
+        return []
+    found = [name for name in names if name.startswith(f"{prefix}.") and name.rpartition(".")[2].isdigit()]
+    return sorted(found, key=lambda name: int(name.rpartition(".")[2]))[-1:]
+
+
+def ask(host: Host, executable: str) -> Fact[Answer]:
+    """What the interpreter says of itself; where it cannot be started, what its files say."""
+    found = host.ask(f"{queries.INTERPRETER}:{executable}")
+    if isinstance(found, Missing):
+        unasked = not host.live and found.why in (Why.NOT_RECORDED, Why.ABSENT)
+        return derived(host, executable, found) if unasked else found
+    return parse_answer(found, executable)
+
+
+def parse_answer(found: Any, source: str) -> Fact[Answer]:
+    try:
+        return msgspec.convert(found, Answer)
+    except (msgspec.ValidationError, RecursionError) as error:
+        return Missing(Why.UNPARSED, source, str(error))
+
+
+def derived(host: Host, executable: str, why: Missing) -> Fact[Answer]:
+    """An interpreter from its files alone: a virtual environment's pyvenv.cfg, or the lib/python3.N beside bin."""
+    prefix = executable.rpartition("/")[0].rpartition("/")[0] or "/usr"
+    config = host.text(f"{prefix}/pyvenv.cfg")
+    settings = {} if isinstance(config, Missing) else parse_pyvenv(config)
+    home = settings.get("home", "").rstrip("/")
+    base = home.rpartition("/")[0] or "/usr" if home else prefix
+    minor = _minor(settings.get("version") or settings.get("version_info", "")) or _listed_minor(host, prefix)
+    if not minor:
+        return why
+    path = [f"{prefix}/lib/python{minor}/site-packages", f"{prefix}/lib64/python{minor}/site-packages"]
+    if base == prefix or settings.get("include-system-site-packages", "").lower() == "true":
+        path += [f"{base}/local/lib/python{minor}/dist-packages", f"{base}/lib/python3/dist-packages"]
+        path += [f"{base}/lib/python{minor}/site-packages"] if base != prefix else []
+    return Answer(
+        executable=executable,
+        version=settings.get("version") or settings.get("version_info", "") or minor,
+        implementation="",
+        machine="",
+        free_threaded=False,
+        prefix=prefix,
+        base_prefix=base,
+        path=tuple(path),
+    )
+
+
+def _minor(text: str) -> str:
+    parts = text.split(".")
+    return ".".join(parts[:2]) if len(parts) > 1 and all(part.isdigit() for part in parts[:2]) else ""
+
+
+def _listed_minor(host: Host, prefix: str) -> str:
+    names = host.names(f"{prefix}/lib")
+    found = [] if isinstance(names, Missing) else [name[6:] for name in names if name.startswith("python3.") and _minor(name[6:])]
+    return found[0] if len(found) == 1 else ""
+
+
+def parse_pyvenv(text: str) -> dict[str, str]:
+    """pyvenv.cfg as a mapping.
+
+    >>> parse_pyvenv("home = /usr/bin\\ninclude-system-site-packages = false\\nversion = 3.12.3\\n")["version"]
+    '3.12.3'
+    """
+    lines = (line.partition("=") for line in text.splitlines()[:200])
+    return {name.strip().lower(): value.strip() for name, equals, value in lines if equals}
+
+
+def facts(executable: Fact[str], answer: Fact[Answer]) -> PythonFacts:
+    """The part of PythonFacts that the interpreter itself tells."""
+    if isinstance(answer, Missing):
+        return PythonFacts(
+            executable=executable,
+            version=answer,
+            implementation=answer,
+            machine=answer,
+            free_threaded=answer,
+            prefix=answer,
+            base_prefix=answer,
+            sys_path=answer,
+            user_site=answer,
+            glibc=answer,
+        )
+    no_libc = Why.ABSENT if answer.version.startswith("3") and answer.machine else Why.NOT_RECORDED
+    unsaid = Missing(Why.NOT_RECORDED, "interpreter", "derived from its files, not asked")
+    return PythonFacts(
+        executable=executable,
+        version=answer.version,
+        implementation=answer.implementation or unsaid,
+        machine=answer.machine or unsaid,
+        free_threaded=answer.free_threaded if answer.machine else unsaid,
+        prefix=answer.prefix,
+        base_prefix=answer.base_prefix,
+        sys_path=answer.path,
+        user_site=answer.user_site
+        or Missing(Why.ABSENT if answer.machine else Why.NOT_RECORDED, "site", "no user site directory in use"),
+        glibc=answer.glibc or Missing(no_libc, "confstr(CS_GNU_LIBC_VERSION)", "the interpreter names no glibc"),
+        judged_as=answer.judged_as,
+        judged_without=answer.judged_without,
+    )

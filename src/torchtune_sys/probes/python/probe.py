@@ -1,0 +1,200 @@
+"""The interpreter one trains with, its packages, its torch, and the CUDA around it. torch is imported only under ``--live``, in a child."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from torchtune_sys.host import queries
+from torchtune_sys.host.base import Host
+from torchtune_sys.model.facts import Fact
+from torchtune_sys.model.facts.python import NOT_LIVE, Distribution, LiveTorch, LoaderChoice, PythonFacts, Torch
+from torchtune_sys.model.facts.session import Workload
+from torchtune_sys.model.values import Missing, Why
+from torchtune_sys.probes.python import cuda_libraries, interpreter
+from torchtune_sys.probes.python.distributions import Scan, scan
+
+
+def probe(host: Host, intent: Workload) -> PythonFacts:
+    env = host.env()
+    executable = interpreter.chosen(host, env, intent.python)
+    answer = executable if isinstance(executable, Missing) else interpreter.ask(host, executable)
+    facts = _with_packages(host, interpreter.facts(executable, answer))
+    facts = _with_surroundings(host, facts, env, "" if isinstance(answer, Missing) else answer.abiflags)
+    if intent.live and isinstance(executable, str):
+        return with_live(facts, live(host, executable))
+    return facts
+
+
+def _with_packages(host: Host, facts: PythonFacts) -> PythonFacts:
+    if isinstance(facts.sys_path, Missing):
+        nothing = facts.sys_path
+        return msgspec.structs.replace(facts, distributions=nothing, leftovers=nothing, torch=nothing, conda=nothing)
+    seen = scan(host, facts.sys_path, facts.prefix)
+    conda = True if isinstance(facts.prefix, Missing) else host.exists(f"{facts.prefix}/conda-meta")
+    refused = next(iter(seen.refused), None)
+    unlisted = refused is not None and not seen.distributions
+    return msgspec.structs.replace(
+        facts,
+        distributions=refused if unlisted and refused is not None else seen.distributions,
+        leftovers=seen.leftovers,
+        torch=torch_of(host, seen),
+        conda=conda,
+    )
+
+
+def _with_surroundings(host: Host, facts: PythonFacts, env: Fact[dict[str, str]], abiflags: str) -> PythonFacts:
+    variables = {} if isinstance(env, Missing) else env
+    folders = cuda_libraries.library_path(variables)
+    nvcc_path, nvcc = cuda_libraries.nvcc(host, variables)
+    return msgspec.structs.replace(
+        facts,
+        toolkits=cuda_libraries.toolkits(host),
+        nvcc=nvcc,
+        nvcc_path=nvcc_path,
+        library_path=env if isinstance(env, Missing) else folders,
+        shadowing=env if isinstance(env, Missing) else cuda_libraries.libraries(host, folders),
+        loader=_loader(host, facts, env),
+        **_build_libraries(host, facts, env),
+        headers=_headers(host, facts, abiflags),
+        compiler=env if isinstance(env, Missing) else _compiler(host, variables),
+    )
+
+
+def _loader(host: Host, facts: PythonFacts, env: Fact[dict[str, str]]) -> Fact[tuple[LoaderChoice, ...]]:
+    if isinstance(facts.torch, Missing):
+        return facts.torch
+    if isinstance(facts.torch.cuda, Missing):
+        return facts.torch.cuda
+    from torchtune_sys.probes.python.torch_libraries import predict  # a millisecond that only a CUDA build pays
+
+    return predict(host, facts, env)
+
+
+def _build_libraries(host: Host, facts: PythonFacts, env: Fact[dict[str, str]]) -> dict[str, Fact[Any]]:
+    """Read only where Triton or DeepSpeed would use them."""
+    there = {item.name: item for item in reversed(() if isinstance(facts.distributions, Missing) else facts.distributions)}
+    triton, deepspeed = there.get("triton") or there.get("pytorch-triton"), there.get("deepspeed")
+    found: dict[str, Fact[Any]] = {}
+    if triton or deepspeed:
+        from torchtune_sys.probes.python import build_libraries
+
+        if triton:
+            found["linkable"] = env if isinstance(env, Missing) else build_libraries.linkable(host, env, triton)
+        if deepspeed:
+            found["deepspeed_operators"] = build_libraries.deepspeed_operators(host, deepspeed)
+    return found
+
+
+def _headers(host: Host, facts: PythonFacts, abiflags: str) -> Fact[bool]:
+    if isinstance(facts.version, Missing):
+        return facts.version
+    if isinstance(facts.base_prefix, Missing):
+        return facts.base_prefix
+    minor = ".".join(facts.version.split(".")[:2])
+    return host.exists(f"{facts.base_prefix.rstrip('/')}/include/python{minor}{abiflags}/Python.h")
+
+
+def _compiler(host: Host, env: dict[str, str]) -> Fact[str]:
+    """Source: _build in triton/runtime/build.py: CC, else gcc, else clang."""
+    named = env.get("CC", "").split()[:1]
+    found = (
+        named[0]
+        if named and named[0].startswith("/")
+        else next(interpreter.which(host, env, (*named, "gcc", "clang", "cc")), None)
+    )
+    return found or Missing(Why.ABSENT, "PATH", "no gcc, clang or cc on PATH")
+
+
+def torch_of(host: Host, seen: Scan) -> Fact[Torch]:
+    """The first torch on sys.path, from the file that its build wrote."""
+    failed: Missing | None = None
+    for entry in seen.torch_entries:
+        path = f"{entry}/torch/version.py"
+        text = host.text(path)
+        if not isinstance(text, Missing):
+            return parse_torch(text, entry, seen.distributions)
+        if failed is None and text.why is not Why.ABSENT:
+            failed = text
+    if failed is not None:
+        return failed
+    listed = next((item for item in seen.distributions if item.name == "torch"), None)
+    if listed is not None:
+        return Missing(Why.FAILED, f"{listed.location}/torch", f"pip lists torch {listed.version}, and its package is not there")
+    return seen.refused[0] if seen.refused else Missing(Why.ABSENT, "sys.path", "torch is not installed")
+
+
+def parse_version_py(text: str) -> dict[str, str | None]:
+    """The values that torch/version.py assigns; None where it says None.
+
+    >>> found = parse_version_py("__version__ = '2.13.0+cpu'\\ndebug = False\\ncuda: Optional[str] = None\\nhip: Optional[str] = '6.1'")
+    >>> found["__version__"], found["debug"], found["cuda"], found["hip"]
+    ('2.13.0+cpu', 'False', None, '6.1')
+    """
+    found: dict[str, str | None] = {}
+    for line in text.splitlines()[:200]:
+        name, equals, value = line.partition("=")
+        name = name.partition(":")[0].strip()
+        if equals and name.isidentifier():
+            value = value.partition("#")[0].strip()
+            found[name] = None if value == "None" else value.strip("'\"")
+    return found
+
+
+def parse_torch(text: str, entry: str, distributions: tuple[Distribution, ...]) -> Fact[Torch]:
+    source = f"{entry}/torch/version.py"
+    values = parse_version_py(text)
+    version = values.get("__version__")
+    if not version or not version[0].isdigit():
+        return Missing(Why.UNPARSED, source, "it names no version")
+    cuda = values.get("cuda")
+    return Torch(
+        version=version,
+        location=f"{entry}/torch",
+        cuda=cuda or Missing(Why.ABSENT, source, "not a CUDA build"),
+        hip=values.get("hip") or Missing(Why.ABSENT, source, "not a ROCm build"),
+        xpu=values.get("xpu") or Missing(Why.ABSENT, source, "not a build for Intel GPUs"),
+        debug=values.get("debug") == "True" if "debug" in values else Missing(Why.UNPARSED, source, "it does not say"),
+        arch_list=Missing(Why.NOT_RECORDED, source, "only torch itself tells it", "--live"),
+        nccl=_library(distributions, "nvidia-nccl", cuda, "nccl"),
+        cudnn=_library(distributions, "nvidia-cudnn", cuda, "cudnn"),
+    )
+
+
+def _library(distributions: tuple[Distribution, ...], wheel: str, cuda: str | None, conda: str) -> Fact[str]:
+    if not cuda:
+        return Missing(Why.ABSENT, wheel, "not a CUDA build")
+    wanted = (f"{wheel}-cu{cuda.partition('.')[0]}", wheel)
+    found = next((item for item in distributions if item.name in wanted or (item.build and item.name == conda)), None)
+    return (
+        found.version
+        if found
+        else Missing(Why.NOT_RECORDED, wheel, "no such package: it is linked into torch, or lies elsewhere", "--live")
+    )
+
+
+def live(host: Host, executable: str) -> Fact[LiveTorch]:
+    found = host.ask(f"{queries.LIVE_TORCH}:{executable}")
+    return found if isinstance(found, Missing) else parse_live(found)
+
+
+def parse_live(found: Any) -> Fact[LiveTorch]:
+    if isinstance(found, dict) and isinstance(found.get("import_error"), str):
+        return Missing(Why.FAILED, "import torch", found["import_error"])
+    try:
+        return msgspec.convert(found, LiveTorch)
+    except (msgspec.ValidationError, RecursionError) as error:
+        return Missing(Why.UNPARSED, "live-torch", str(error))
+
+
+def with_live(facts: PythonFacts, seen: Fact[LiveTorch]) -> PythonFacts:
+    """What torch said of itself overrules what its files suggest."""
+    absent = isinstance(facts.torch, Missing) and facts.torch.why is Why.ABSENT
+    facts = msgspec.structs.replace(facts, live=NOT_LIVE if absent and isinstance(seen, Missing) else seen)
+    if isinstance(seen, Missing) or isinstance(facts.torch, Missing):
+        return facts
+    better = {name: value for name in ("arch_list", "nccl", "cudnn") if not isinstance(value := getattr(seen, name), Missing)}
+    return msgspec.structs.replace(
+        facts, torch=msgspec.structs.replace(facts.torch, version=seen.version, source="live", **better)
+    )

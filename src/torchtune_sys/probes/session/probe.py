@@ -1,0 +1,78 @@
+"""Whose session is judged: the user, how they got here, and the variables that training reads."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torchtune_sys.host import queries
+from torchtune_sys.host.base import Host
+from torchtune_sys.host.environment import relevant
+from torchtune_sys.model.facts import Fact
+from torchtune_sys.model.facts.session import SessionFacts, Workload
+from torchtune_sys.model.values import Missing, Why
+
+
+def probe(host: Host, intent: Workload) -> SessionFacts:
+    env = host.env()
+    if not isinstance(env, Missing):
+        env = relevant(env)
+    who = host.ask(queries.UID)
+    return SessionFacts(
+        user=_user(who, env),
+        uid=_uid(who),
+        sudo_user=env if isinstance(env, Missing) else env.get("SUDO_USER") or env.get("DOAS_USER") or "",
+        passwd_entry=_passwd_entry(who),
+        env=env,
+        virtual_env=env if isinstance(env, Missing) else env.get("VIRTUAL_ENV") or env.get("CONDA_PREFIX") or "",
+        cwd=_cwd(host.ask(queries.CWD)),
+        preloads={}
+        if isinstance(env, Missing)
+        else {path: host.exists(path) for path in preload_paths(env.get("LD_PRELOAD", ""))},
+    )
+
+
+def preload_paths(value: str) -> tuple[str, ...]:
+    """The libraries in LD_PRELOAD that are absolute paths; names without a slash are searched by the loader, and
+    ``$LIB``, ``$ORIGIN`` and ``$PLATFORM`` are its own (ld.so(8)).
+
+    >>> preload_paths("/usr/lib/libjemalloc.so.2:libfoo.so /usr/$LIB/libgtk3-nocsd.so.0")
+    ('/usr/lib/libjemalloc.so.2',)
+    """
+    words = value.replace(":", " ").split()
+    return tuple(dict.fromkeys(word for word in words if word.startswith("/") and "$" not in word))[:64]
+
+
+def _field(who: Fact[Any], name: str) -> Fact[Any]:
+    if isinstance(who, Missing):
+        return who
+    if not isinstance(who, dict) or name not in who:
+        return Missing(Why.UNPARSED, queries.UID, f"the answer has no {name}")
+    return who[name]
+
+
+def _uid(who: Fact[Any]) -> Fact[int]:
+    found = _field(who, "uid")
+    if isinstance(found, Missing) or (isinstance(found, int) and not isinstance(found, bool)):
+        return found
+    return Missing(Why.UNPARSED, queries.UID, f"not a user id: {found!r:.60}")
+
+
+def _passwd_entry(who: Fact[Any]) -> Fact[bool]:
+    found = _field(who, "user")
+    return found if isinstance(found, Missing) else isinstance(found, str)
+
+
+def _user(who: Fact[Any], env: Fact[dict[str, str]]) -> Fact[str]:
+    found = _field(who, "user")
+    if isinstance(found, str):
+        return found
+    named = None if isinstance(env, Missing) else next(filter(None, map(env.get, ("LOGNAME", "USER", "LNAME", "USERNAME"))), None)
+    if named:
+        return named
+    return found if isinstance(found, Missing) else Missing(Why.ABSENT, "getpwuid", "this uid has no entry in the user database")
+
+
+def _cwd(found: Fact[Any]) -> Fact[str]:
+    if isinstance(found, (Missing, str)):
+        return found
+    return Missing(Why.UNPARSED, queries.CWD, f"not a path: {found!r:.60}")

@@ -1,0 +1,211 @@
+"""What torch.compile, Triton and torch.utils.cpp_extension build with, and where they keep what they built."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Iterator, Mapping
+
+from torchtune_sys.formats.mounts import LOCAL, Mount, carrier, carrying
+from torchtune_sys.host import queries
+from torchtune_sys.host.base import Host
+from torchtune_sys.model.facts import Fact
+from torchtune_sys.model.facts.software import BuildTools, CompileCache
+from torchtune_sys.model.values import Missing, Why
+from torchtune_sys.probes.driver.files import allowed
+from torchtune_sys.probes.python.cuda_libraries import nvcc
+from torchtune_sys.probes.python.interpreter import which
+from torchtune_sys.probes.storage.mounts import read_mounts
+
+_HEADER = "/usr/include/stdlib.h"
+_FLAGS = ("NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS")
+_LIFTING = ("-ccbin", "--compiler-bindir", "-allow-unsupported-compiler")
+
+
+def tools(host: Host) -> Fact[BuildTools]:
+    env = host.env()
+    if isinstance(env, Missing):
+        return env
+    compiler = _host_compiler(host, env)
+    flags = " ".join(env.get(name, "") for name in _FLAGS)
+    return BuildTools(
+        libc_headers=_libc_headers(host, env),
+        host_compiler=compiler,
+        host_compiler_gcc=compiler if isinstance(compiler, Missing) else _gcc_major(host, compiler),
+        nvcc_gcc_limit=_limit(host, env),
+        ninja=next(iter(which(host, env, ("ninja",))), "") or Missing(Why.ABSENT, "PATH", "no ninja on PATH"),
+        limit_lifted=any(word in flags for word in _LIFTING),
+    )
+
+
+def _libc_headers(host: Host, env: Mapping[str, str]) -> Fact[bool]:
+    """Compilers of conda, Nix and modules bring headers of their own, wherever they lie; so may CPATH."""
+    found = next(iter(which(host, env, ("gcc", "clang", "cc"))), "")
+    if env.get("CC") or env.get("CPATH") or env.get("C_INCLUDE_PATH") or not found.startswith(("/usr/bin/", "/bin/")):
+        return Missing(Why.ABSENT, "PATH", "no compiler of the system's own is used")
+    machine = host.ask(queries.UNAME)
+    name = machine.get("machine") if isinstance(machine, dict) else ""
+    if host.exists(_HEADER) is True or host.exists(f"/usr/include/{name}-linux-gnu/stdlib.h") is True:
+        return True
+    return host.exists(_HEADER)
+
+
+def _host_compiler(host: Host, env: Mapping[str, str]) -> Fact[str]:
+    """torch hands CC on as -ccbin (unix_cuda_flags in torch/utils/cpp_extension.py); else nvcc takes NVCC_CCBIN, or the gcc that lies
+    beside it or on PATH (CUDA compiler driver manual, --compiler-bindir)."""
+    told = env.get("CC", "") or env.get("NVCC_CCBIN", "")
+    word = told.split()[0] if told.split() else ""
+    if word.startswith("/"):
+        folder = host.names(word)  # -ccbin may name a directory
+        return word if isinstance(folder, Missing) else f"{word.rstrip('/')}/gcc"
+    driver, _ = nvcc(host, env)
+    beside = "" if word or isinstance(driver, Missing) else f"{driver.rpartition('/')[0]}/gcc"
+    if beside and host.exists(beside) is True:
+        return beside
+    found = next(iter(which(host, env, (word or "gcc",))), "")
+    return found or Missing(Why.ABSENT, "PATH", f"no {word or 'gcc'} on PATH")
+
+
+def _gcc_major(host: Host, path: str) -> Fact[int]:
+    """gcc's major version from its file's name, which Debian's tools lead to, or from the one directory of compilers that is installed."""
+    real = host.real(path)
+    if isinstance(real, Missing):
+        return real
+    name = real.rpartition("/")[2]
+    if "clang" in name or "icx" in name or "icpx" in name or "nvc" in name:
+        return Missing(Why.ABSENT, real, "not gcc")
+    major = parse_major(name)
+    if major:
+        return major
+    prefix = real.rpartition("/bin/")[0] if real.startswith("/") else ""
+    found: set[int] = set()
+    for library in ("lib/gcc", "lib64/gcc", "libexec/gcc"):
+        folder = f"{prefix or '/usr'}/{library}"
+        targets = host.names(folder)
+        for target in () if isinstance(targets, Missing) else targets[:20]:
+            versions = host.names(f"{folder}/{target}")
+            found |= {
+                int(v.partition(".")[0]) for v in (() if isinstance(versions, Missing) else versions[:50]) if _is_release(v)
+            }
+    if len(found) == 1:
+        return found.pop()
+    return Missing(Why.NOT_SUPPORTED, real, "its version is not written where it can be read", "gcc --version")
+
+
+def _is_release(name: str) -> bool:
+    return re.fullmatch(r"\d{1,2}(\.\d{1,2}){0,2}", name) is not None
+
+
+def parse_major(name: str) -> int:
+    """
+    >>> parse_major("x86_64-linux-gnu-g++-13"), parse_major("gcc-9.4"), parse_major("gcc")
+    (13, 9, 0)
+    """
+    found = re.search(r"(?:gcc|g\+\+)-(\d{1,2})(?:\.\d{1,2}){0,2}$", name)
+    return int(found[1]) if found else 0
+
+
+def _limit(host: Host, env: Mapping[str, str]) -> Fact[int]:
+    """nvcc stops at an #error of its own header, which says how far it goes; so no table goes stale."""
+    path, _ = nvcc(host, env)
+    real = path if isinstance(path, Missing) else host.real(path)
+    if isinstance(real, Missing):
+        return real
+    home = real.rpartition("/bin/")[0]
+    first: Missing | None = None
+    for place in ("include", "targets/x86_64-linux/include", "targets/sbsa-linux/include"):
+        for name in ("crt/host_config.h", "host_config.h"):  # before CUDA 9 there was no crt/
+            text = host.text(f"{home}/{place}/{name}")
+            if not isinstance(text, Missing):
+                return parse_limit(text) or Missing(Why.UNPARSED, f"{home}/{place}/{name}", "names no version of gcc")
+            first = text if first is None or first.why is Why.ABSENT else first
+    if first is not None and first.why is not Why.ABSENT:
+        return first
+    return Missing(
+        Why.ABSENT, f"{home}/include", "nvcc's headers lie elsewhere (a distribution's package, which brings its compiler)"
+    )
+
+
+def parse_limit(text: str) -> int:
+    r"""
+    >>> parse_limit("#if __GNUC__ > 13\n\n#error -- unsupported GNU version! gcc versions later than 13 are not supported!\n")
+    13
+    """
+    found = re.search(r"gcc versions later than (\d{1,2})(?:\.\d{1,2})? are not supported", text)
+    return int(found[1]) if found else 0
+
+
+def caches(host: Host) -> Fact[tuple[CompileCache, ...]]:
+    env = host.env()
+    if isinstance(env, Missing):
+        return env
+    mounts = read_mounts(host)
+    if isinstance(mounts, Missing):
+        return mounts
+    who = host.ask(queries.UID)
+    user = who if isinstance(who, dict) else {}
+    return tuple(_cache(host, mounts, user, *wanted) for wanted in _wanted(host, env, user))
+
+
+def _temporary(host: Host, env: Mapping[str, str], user: Mapping[str, object]) -> str:
+    """tempfile.gettempdir(): the first directory that is there and can be written; ``""`` for none of the usual ones."""
+    named = (env.get(name, "") for name in ("TMPDIR", "TEMP", "TMP"))
+    usual = (place for place in (*named, "/tmp", "/var/tmp") if place.startswith("/"))
+    return next((place for place in usual if host.exists(place) is True and _writable(host, place, user) is not False), "")
+
+
+def _wanted(host: Host, env: Mapping[str, str], user: Mapping[str, object]) -> Iterator[tuple[str, str, str]]:
+    """Purpose, variable and path.
+
+    torch/_inductor/runtime/cache_dir_utils.py: below the temporary directory, named for the user; Triton's kernels of
+    torch.compile lie in it too. triton/knobs.py (before 3.4 triton/runtime/cache.py): .triton in TRITON_HOME, else at home.
+    """
+    inductor = env.get("TORCHINDUCTOR_CACHE_DIR", "")
+    if not inductor:
+        temporary = _temporary(host, env, user)
+        name = next((env[key] for key in ("LOGNAME", "USER", "LNAME", "USERNAME") if env.get(key)), user.get("user") or "")
+        inductor = f"{temporary.rstrip('/')}/torchinductor_{name}" if name and temporary else ""
+    if inductor.startswith("/"):
+        yield "torch.compile", "TORCHINDUCTOR_CACHE_DIR", posixpath.normpath(inductor)
+    home = env.get("TRITON_HOME") or env.get("HOME") or user.get("home") or ""
+    triton = env.get("TRITON_CACHE_DIR") or f"{home}/.triton"
+    if triton.startswith("/"):
+        yield "Triton", "TRITON_CACHE_DIR", posixpath.normpath(triton).replace("//", "/")
+
+
+def _cache(
+    host: Host, mounts: tuple[Mount, ...], user: Mapping[str, object], purpose: str, variable: str, path: str
+) -> CompileCache:
+    there = path
+    while there != "/" and host.exists(there) is False:
+        there = posixpath.dirname(there)
+    real = host.real(there)
+    mount = None if isinstance(real, Missing) else carrying(mounts, real)
+    if mount is None or isinstance(real, Missing):
+        why = real if isinstance(real, Missing) else Missing(Why.ABSENT, "/proc/self/mountinfo", f"no mount carries {real}")
+        return CompileCache(
+            purpose=purpose, variable=variable, path=path, filesystem=why, mount_point=why, noexec=why, network=why, writable=why
+        )
+    kind = carrier(mount.filesystem, mount.source)
+    return CompileCache(
+        purpose=purpose,
+        variable=variable,
+        path=path,
+        filesystem=mount.filesystem,
+        mount_point=mount.point,
+        noexec="noexec" in mount.options,
+        network=kind if isinstance(kind, Missing) else kind not in LOCAL and kind != "hypervisor",
+        writable=False if "ro" in mount.options else _writable(host, there, user),
+    )
+
+
+def _writable(host: Host, path: str, user: Mapping[str, object]) -> Fact[bool]:
+    found = host.stat(path)
+    if isinstance(found, Missing):
+        return found
+    if found.mode & 0o2 or (user and allowed(found, dict(user))):
+        return True
+    answer = host.ask(f"{queries.ACCESS}:{path}")  # access lists, and the root of a network file system
+    if isinstance(answer, Missing):
+        return answer
+    return bool(isinstance(answer, dict) and answer.get("write"))

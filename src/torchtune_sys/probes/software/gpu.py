@@ -1,0 +1,189 @@
+"""Packages, kernels and container runtimes of a host on which the NVIDIA driver runs."""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+from torchtune_sys.host import queries
+from torchtune_sys.host.base import Host
+from torchtune_sys.model.facts import Fact
+from torchtune_sys.model.facts.software import MANAGERS, Package, SoftwareFacts
+from torchtune_sys.model.values import Missing, Why
+from torchtune_sys.probes.software import apt as software_apt
+from torchtune_sys.probes.software import build, next_boot
+from torchtune_sys.probes.software import session as software_session
+
+_CDI = ("/etc/cdi", "/run/cdi")
+_MOST_FILES = 100
+
+
+def read(host: Host, port: Fact[tuple[int, ...]]) -> SoftwareFacts:
+    docker = host.exists("/usr/bin/dockerd")
+    manager = _manager(host)
+    found = SoftwareFacts(
+        manager=manager,
+        packages=_held(_packages(host), _locks(host, manager)),
+        runfile_installed=host.exists("/usr/bin/nvidia-uninstall"),
+        reboot_required=_reboot(host),
+        next_kernel=next_boot.next_kernel(host),
+        docker=docker,
+        cgroup_driver=_cgroup_driver(host) if docker is True else Missing(Why.ABSENT, "docker", "not installed"),
+        device_links=_device_links(host),
+        runtime_mode=_runtime_mode(host),
+        cdi_drivers=_cdi(host),
+        build_tools=build.tools(host),
+        compile_caches=build.caches(host),
+        mps=software_session.mps(host),
+        port_listeners=port,
+    )
+    return _with_upgrades(host, found)
+
+
+def _with_upgrades(host: Host, found: SoftwareFacts) -> SoftwareFacts:
+    if isinstance(found.manager, Missing):
+        return msgspec.structs.replace(found, automatic_upgrades=found.manager)
+    if found.manager == "dpkg":
+        apt = software_apt.configuration(host)
+        return msgspec.structs.replace(
+            found,
+            automatic_upgrades=apt if isinstance(apt, Missing) else software_apt.parse_automatic(apt),
+            upgrade_exclusions=() if isinstance(apt, Missing) else software_apt.parse_exclusions(apt),
+        )
+    from torchtune_sys.probes.software import rpm as software_rpm
+
+    upgrader = (
+        software_rpm.upgrader(host) if found.manager == "rpm" else Missing(Why.ABSENT, "pacman", "upgrades nothing by itself")
+    )
+    if isinstance(upgrader, Missing):
+        return msgspec.structs.replace(found, automatic_upgrades=upgrader, upgrader="automatic upgrades")
+    return msgspec.structs.replace(found, automatic_upgrades=True, upgrader=upgrader)
+
+
+def _manager(host: Host) -> Fact[str]:
+    """The one whose records are there; the order is that of the answer to the question for packages."""
+    for place, name in MANAGERS:
+        there = host.exists(place)
+        if there is True:
+            return name
+        if isinstance(there, Missing):
+            return there
+    return Missing(Why.ABSENT, "package manager", "neither dpkg, rpm nor pacman keeps records here")
+
+
+def _locks(host: Host, manager: Fact[str]) -> tuple[str, ...]:
+    if isinstance(manager, Missing):
+        return ()
+    if manager == "dpkg":
+        return software_apt.pins(host)
+    from torchtune_sys.probes.software import rpm as software_rpm
+
+    return software_rpm.locks(host) if manager == "rpm" else software_rpm.ignored(host)
+
+
+def _held(packages: Fact[tuple[Package, ...]], locks: tuple[str, ...]) -> Fact[tuple[Package, ...]]:
+    if isinstance(packages, Missing) or not locks:
+        return packages
+    from fnmatch import fnmatchcase
+
+    return tuple(
+        msgspec.structs.replace(package, held=package.held or any(fnmatchcase(package.name, lock) for lock in locks))
+        for package in packages
+    )
+
+
+def _packages(host: Host) -> Fact[tuple[Package, ...]]:
+    found = host.ask(queries.PACKAGES)
+    if isinstance(found, Missing):
+        return found
+    try:
+        return msgspec.convert(found, tuple[Package, ...])
+    except msgspec.ValidationError as error:
+        return Missing(Why.UNPARSED, queries.PACKAGES, str(error))
+
+
+def _reboot(host: Host) -> Fact[tuple[str, ...]]:
+    if host.exists("/run/reboot-needed") is True:  # libzypp's
+        return ()
+    asked = host.exists("/run/reboot-required")
+    if isinstance(asked, Missing):
+        return asked
+    if not asked:
+        return Missing(Why.ABSENT, "/run/reboot-required", "no package asked for a reboot")
+    names = host.text("/run/reboot-required.pkgs")
+    return () if isinstance(names, Missing) else tuple(dict.fromkeys(names.split()))[:50]
+
+
+def _cgroup_driver(host: Host) -> Fact[str]:
+    """dockerd's default is systemd where cgroups are v2 and systemd runs, cgroupfs otherwise (dockerd(8), native.cgroupdriver)."""
+    text = host.text("/etc/docker/daemon.json")
+    if isinstance(text, Missing) and text.why is not Why.ABSENT:
+        return text
+    told = "" if isinstance(text, Missing) else parse_cgroup_driver(text)
+    if told:
+        return told
+    unified = host.exists("/sys/fs/cgroup/cgroup.controllers")
+    if isinstance(unified, Missing):
+        return unified
+    return "systemd" if unified and host.word("/proc/1/comm") == "systemd" else "cgroupfs"
+
+
+def parse_cgroup_driver(text: str) -> str:
+    """
+    >>> parse_cgroup_driver('{"exec-opts": ["native.cgroupdriver=cgroupfs"]}'), parse_cgroup_driver('{"runtimes": {}}')
+    ('cgroupfs', '')
+    """
+    found = re.search(r'"native\.cgroupdriver=(systemd|cgroupfs)"', text)
+    return found[1] if found else ""
+
+
+def _device_links(host: Host) -> Fact[bool]:
+    """195:255 is /dev/nvidiactl (Documentation/admin-guide/devices.txt, major 195)."""
+    found = host.link("/dev/char/195:255")
+    return found.why is not Why.ABSENT and found if isinstance(found, Missing) else True
+
+
+def _runtime_mode(host: Host) -> Fact[str]:
+    text = host.text("/etc/nvidia-container-runtime/config.toml")
+    if isinstance(text, Missing):
+        return "auto" if text.why is Why.ABSENT else text
+    return parse_mode(text)
+
+
+def parse_mode(text: str) -> str:
+    r"""
+    >>> parse_mode('[nvidia-container-runtime]\n#debug = "x"\nmode = "cdi"\n'), parse_mode("")
+    ('cdi', 'auto')
+    """
+    found = re.search(r'^\s{0,20}mode\s{0,9}=\s{0,9}"([\w-]{1,20})"', text, re.M)
+    return found[1] if found else "auto"
+
+
+def _cdi(host: Host) -> Fact[dict[str, str]]:
+    found: dict[str, str] = {}
+    for folder in _CDI:
+        names = host.names(folder)
+        if isinstance(names, Missing):
+            if names.why is Why.ABSENT:
+                continue
+            return names
+        for name in names[:_MOST_FILES]:
+            if "nvidia" in name and name.endswith((".yaml", ".yml", ".json")):
+                text = host.text(f"{folder}/{name}")
+                if isinstance(text, Missing):
+                    return text
+                driver = parse_cdi(text)
+                if driver:
+                    found[f"{folder}/{name}"] = driver
+    return found
+
+
+def parse_cdi(text: str) -> str:
+    """The driver whose libraries a CDI specification mounts; ``""`` where it names none.
+
+    >>> parse_cdi("  - containerPath: /usr/lib/x86_64-linux-gnu/libcuda.so.580.95.05")
+    '580.95.05'
+    """
+    found = re.search(r"libcuda\.so\.(\d{3,4}\.\d{1,4}(?:\.\d{1,4})?)", text)
+    return found[1] if found else ""

@@ -1,0 +1,51 @@
+"""What the distribution installed: packages, their holds and upgrades, kernels for the next boot, the container runtime."""
+
+from __future__ import annotations
+
+from torchtune_sys.host.base import Host
+from torchtune_sys.model.facts import Fact
+from torchtune_sys.model.facts.session import Workload
+from torchtune_sys.model.facts.software import SoftwareFacts
+from torchtune_sys.model.values import Missing, Why
+
+_DRIVER = "/proc/driver/nvidia/version"
+
+
+def probe(host: Host, intent: Workload) -> SoftwareFacts:
+    """One look where no NVIDIA driver runs: nothing of this family is judged there."""
+    runs = host.exists(_DRIVER)
+    port = _port(host)
+    if runs is True:
+        from torchtune_sys.probes.software import gpu as software_gpu
+
+        return software_gpu.read(host, port)
+    nothing = runs if isinstance(runs, Missing) else Missing(Why.ABSENT, _DRIVER, "no NVIDIA driver runs here")
+    return SoftwareFacts(
+        manager=nothing,
+        packages=nothing,
+        automatic_upgrades=nothing,
+        runfile_installed=nothing,
+        reboot_required=nothing,
+        next_kernel=nothing,
+        docker=nothing,
+        cgroup_driver=nothing,
+        device_links=nothing,
+        runtime_mode=nothing,
+        cdi_drivers=nothing,
+        build_tools=nothing,
+        compile_caches=nothing,
+        mps=nothing,
+        port_listeners=port,
+    )
+
+
+def _port(host: Host) -> Fact[tuple[int, ...]]:
+    env = host.env()
+    if isinstance(env, Missing):
+        return env
+    port = env.get("MASTER_PORT", "")
+    if not port:
+        return Missing(Why.ABSENT, "MASTER_PORT", "not set")
+    from torchtune_sys.probes.software import session as software_session
+
+    return software_session.listeners(host, port)

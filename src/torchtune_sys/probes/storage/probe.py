@@ -1,0 +1,176 @@
+"""Where data, checkpoints, temporary files and caches lie, and what the host's disks are."""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Iterator
+
+from torchtune_sys.formats.mounts import LOCAL, Mount, carrier, carrying
+from torchtune_sys.host import queries
+from torchtune_sys.host.base import Host, Space
+from torchtune_sys.model.facts import Fact
+from torchtune_sys.model.facts.session import Workload
+from torchtune_sys.model.facts.storage import StorageFacts, StoragePath, nowhere
+from torchtune_sys.model.values import Missing, Why
+from torchtune_sys.probes.storage.block_devices import Descent, Stack, whole_disks
+from torchtune_sys.probes.storage.mounts import read_mounts
+
+_CACHES = ("XDG_CACHE_HOME", "HF_HOME", "TORCH_HOME", "TORCH_EXTENSIONS_DIR", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR")
+_LINK_LIMIT = 40
+"""As in the kernel (MAXSYMLINKS, include/linux/namei.h)."""
+
+
+def probe(host: Host, intent: Workload) -> StorageFacts:
+    mounts = read_mounts(host)
+    descent = Descent(host, () if isinstance(mounts, Missing) else mounts)
+    look = _Look(host, mounts, descent)
+    places = tuple(look.place(path, role) for path, role in _wanted(host, intent))
+    return StorageFacts(places=places, disks=whole_disks(host, descent))
+
+
+def _wanted(host: Host, intent: Workload) -> Iterator[tuple[Fact[str], str]]:
+    """Paths and their roles; the working directory stands for what the person did not name."""
+    cwd = host.ask(queries.CWD)
+    base = "/" if isinstance(cwd, Missing) or not isinstance(cwd, str) else cwd
+    for paths, role in ((intent.data, "data"), (intent.checkpoints, "checkpoints")):
+        for path in paths:
+            yield (cwd if isinstance(cwd, Missing) and not path.startswith("/") else posixpath.join(base, path)), role
+    recorded = not isinstance(cwd, Missing) or cwd.why is not Why.NOT_RECORDED  # a tree of /proc and /sys has no session
+    if not intent.data and not intent.checkpoints and recorded:
+        yield cwd if isinstance(cwd, Missing) else base, "working directory"
+    env = host.env()
+    if isinstance(env, Missing):
+        return
+    temporary = next((env[name] for name in ("TMPDIR", "TEMP", "TMP") if env.get(name, "").startswith("/")), "/tmp")
+    yield temporary, "temporary files"
+    if env.get("HOME", "").startswith("/"):
+        yield env["HOME"], "home"
+    for path in dict.fromkeys(env[name] for name in _CACHES if env.get(name, "").startswith("/")):
+        yield path, "cache"
+
+
+class _Look:
+    """Places of one host; what lies on the same mount is looked at once."""
+
+    def __init__(self, host: Host, mounts: Fact[tuple[Mount, ...]], descent: Descent) -> None:
+        self._host = host
+        self._mounts = mounts
+        self._descent = descent
+        self._stacks: dict[int, Stack] = {}
+        self._spaces: dict[str, Fact[Space]] = {}
+        table = () if isinstance(mounts, Missing) else mounts
+        self._remote_points = {mount.point for mount in table if carrier(mount.filesystem, mount.source) not in LOCAL}
+
+    def place(self, path: Fact[str], role: str) -> StoragePath:
+        if isinstance(path, Missing):
+            return nowhere("", role, path)
+        if isinstance(self._mounts, Missing):
+            return nowhere(path, role, self._mounts)
+        real, dead = self._resolve(path)
+        mount = carrying(self._mounts, real)
+        if mount is None:
+            return nowhere(path, role, Missing(Why.ABSENT, "/proc/self/mountinfo", f"no mount carries {real}"))
+        at_mount: Fact[bool] = True  # a mount point is there, whatever a recording lists
+        exists = dead if dead is not None else at_mount if real == mount.point else self._host.exists(real)
+        there = real
+        while dead is None and there not in ("/", mount.point) and self._host.exists(there) is False:
+            there = posixpath.dirname(there)
+        return self._describe(path, role, there, exists, mount, dead)
+
+    def _describe(self, path: str, role: str, there: str, exists: Fact[bool], mount: Mount, dead: Missing | None) -> StoragePath:
+        kind = carrier(mount.filesystem, mount.source)
+        stack = self._stack(mount)
+        space = self._space(there) if dead is None else dead
+        access = self._access(there, mount, space) if dead is None else (dead, dead)
+        return StoragePath(
+            path=path,
+            role=role,
+            real_path=there,
+            exists=exists,
+            mount_point=mount.point,
+            filesystem=mount.filesystem,
+            carrier=kind,
+            device=mount.device,
+            mount_source=mount.source,
+            options=mount.options,
+            network=kind if isinstance(kind, Missing) else kind not in LOCAL,
+            layers=tuple(stack.layers),
+            disks=stack.found(),
+            arrays=tuple(stack.arrays.values()),
+            read_ahead_kib=self._read_ahead(mount, stack),
+            size_bytes=space if isinstance(space, Missing) else space.size,
+            free_bytes=space if isinstance(space, Missing) else space.free,
+            inodes=space if isinstance(space, Missing) else space.inodes,
+            inodes_free=space if isinstance(space, Missing) else space.inodes_free,
+            readable=access[0],
+            writable=access[1],
+        )
+
+    def _stack(self, mount: Mount) -> Stack:
+        if mount.id not in self._stacks:
+            self._stacks[mount.id] = self._descent.below(mount)
+        return self._stacks[mount.id]
+
+    def _space(self, path: str) -> Fact[Space]:
+        if path not in self._spaces:
+            self._spaces[path] = self._host.space(path)
+        return self._spaces[path]
+
+    def _resolve(self, path: str) -> tuple[str, Missing | None]:
+        """``path`` without symbolic links, and why the walk ended early, if it did.
+
+        Before the walk steps into a network file system, statvfs (which has a deadline) must have answered there:
+        a look-up below a dead server never returns.
+        """
+        todo = [part for part in path.split("/") if part and part != "."]
+        done, followed = "/", 0
+        while todo:
+            part = todo.pop(0)
+            if part == "..":
+                done = posixpath.dirname(done)
+                continue
+            here = posixpath.join(done, part)
+            target = self._host.link(here)
+            if isinstance(target, Missing) or followed >= _LINK_LIMIT:
+                done = here
+                if (dead := self._dead(here)) is not None:
+                    return posixpath.normpath(posixpath.join(here, *todo)), dead
+                continue
+            followed += 1
+            done = "/" if target.startswith("/") else done
+            todo = [piece for piece in target.split("/") if piece and piece != "."] + todo
+        return done, None
+
+    def _dead(self, path: str) -> Missing | None:
+        if path not in self._remote_points:
+            return None
+        space = self._space(path)
+        return space if isinstance(space, Missing) and space.why is Why.TIMEOUT else None
+
+    def _access(self, path: str, mount: Mount, space: Fact[Space]) -> tuple[Fact[bool], Fact[bool]]:
+        """Whether this session may read and write there."""
+        answer = self._host.ask(f"{queries.ACCESS}:{path}")
+        if isinstance(answer, Missing):
+            readable: Fact[bool] = answer
+            writable: Fact[bool] = answer
+        elif isinstance(answer, dict):
+            readable, writable = answer.get("read") is True, answer.get("write") is True
+        else:
+            readable = writable = Missing(Why.UNPARSED, queries.ACCESS, "not an answer about access")
+        if "ro" in mount.options or (not isinstance(space, Missing) and space.read_only):
+            writable = False
+        return readable, writable
+
+    def _read_ahead(self, mount: Mount, stack: Stack) -> Fact[int]:
+        """Read-ahead of the mount's backing device information, KiB (mm/backing-dev.c).
+
+        A block device keeps it in its queue; NFS and FUSE have a bdi of their own under the mount's device number;
+        btrfs, CIFS and CephFS number theirs in a way that no file tells.
+        """
+        if not isinstance(stack.device, Missing):
+            directory = stack.device
+            if self._host.exists(f"{directory}/partition") is True:
+                directory = posixpath.dirname(directory)
+            if mount.device.partition(":")[0] not in ("", "0"):
+                return self._host.number(f"{directory}/queue/read_ahead_kb")
+        return self._host.number(f"/sys/class/bdi/{mount.device}/read_ahead_kb")

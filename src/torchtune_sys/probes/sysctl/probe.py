@@ -1,0 +1,176 @@
+"""Kernel settings that matter to training: the running value, and every place that may set it."""
+
+from __future__ import annotations
+
+from torchtune_sys.host.base import Host
+from torchtune_sys.model.facts import Fact
+from torchtune_sys.model.facts.session import Workload
+from torchtune_sys.model.facts.sysctl import Assignment, Setting, SysctlFacts
+from torchtune_sys.model.values import Missing, Why
+from torchtune_sys.probes.plan_context import tuned
+from torchtune_sys.probes.sysctl import files
+from torchtune_sys.probes.sysctl.files import Procps, Reading, SettingLine, Systemd
+
+KEYS = (
+    "fs/file-max",
+    "fs/inotify/max_user_instances",
+    "fs/inotify/max_user_watches",
+    "fs/nr_open",
+    "kernel/numa_balancing",
+    "kernel/pid_max",
+    "kernel/shmall",
+    "kernel/shmmax",
+    "kernel/threads-max",
+    "net/core/default_qdisc",
+    "net/core/rmem_max",
+    "net/core/somaxconn",
+    "net/core/wmem_max",
+    "net/ipv4/conf/all/arp_announce",
+    "net/ipv4/conf/all/arp_ignore",
+    "net/ipv4/conf/all/rp_filter",
+    "net/ipv4/tcp_available_congestion_control",
+    "net/ipv4/tcp_congestion_control",
+    "net/ipv4/tcp_notsent_lowat",
+    "net/ipv4/tcp_rmem",
+    "net/ipv4/tcp_slow_start_after_idle",
+    "net/ipv4/tcp_wmem",
+    "vm/dirty_background_bytes",
+    "vm/dirty_background_ratio",
+    "vm/dirty_bytes",
+    "vm/dirty_ratio",
+    "vm/max_map_count",
+    "vm/min_free_kbytes",
+    "vm/overcommit_kbytes",
+    "vm/overcommit_memory",
+    "vm/overcommit_ratio",
+    "vm/swappiness",
+    "vm/zone_reclaim_mode",
+)
+PER_INTERFACE = ("arp_announce", "arp_ignore", "rp_filter")
+_CONF = "net/ipv4/conf"
+_NOT_RAILS = (
+    "veth",
+    "cali",
+    "lxc",
+    "docker",
+    "virbr",
+    "cni",
+    "flannel",
+    "cilium",
+    "tap",
+    "tun",
+    "wg",
+    "kube",
+    "nodelocal",
+)
+_MOST_INTERFACES = 64
+
+
+def probe(host: Host, intent: Workload) -> SysctlFacts:
+    systemd_reading, procps_reading = files.readings(host)
+    systemd, procps = Systemd(systemd_reading), Procps(procps_reading)
+    profile = tuned.read(host)
+    boot_arguments = parse_cmdline(known_text(host.text("/proc/cmdline")))
+    settings = {}
+    for path in (*KEYS, *interface_keys(host.names(f"/proc/sys/{_CONF}"))):
+        configured = files.assignment(host, systemd.winner(path))
+        chosen = _tuned(profile, path)
+        argument = boot_arguments.get(path, Missing(Why.ABSENT, "/proc/cmdline", "no such boot argument"))
+        again = _reapplied(host, procps_reading, path) if profile.reapply else None
+        settings[files.dotted(path)] = Setting(
+            key=files.dotted(path),
+            running=running(host, path),
+            assignments=_assignments(host, systemd_reading, path),
+            systemd=configured,
+            procps=files.assignment(host, procps.winner(path)),
+            tuned=chosen,
+            cmdline=argument,
+            boot=at_boot(argument, configured, chosen, again),
+        )
+    return SysctlFacts(settings=settings, tuned_profile=profile.profile)
+
+
+def known_text(text: Fact[str]) -> str:
+    return "" if isinstance(text, Missing) else text
+
+
+def running(host: Host, path: str) -> Fact[str]:
+    value = host.word(f"/proc/sys/{path}")
+    return value if isinstance(value, Missing) else " ".join(value.split())
+
+
+def parse_cmdline(text: str) -> dict[str, Fact[Assignment]]:
+    """``sysctl.<key>=`` boot arguments, by path; the kernel applies them before any file is read.
+
+    >>> parse_cmdline("quiet sysctl.vm.swappiness=10")["vm/swappiness"].value
+    '10'
+    """
+    found: dict[str, Fact[Assignment]] = {}
+    for word in text.split():
+        if word.startswith(("sysctl.", "sysctl/")) and "=" in word:
+            key, _, value = word[7:].partition("=")
+            found[files.key_path(key)] = Assignment(value=value.strip('"'), source=f"kernel command line: {word}")
+    return found
+
+
+def interface_keys(names: Fact[tuple[str, ...]]) -> tuple[str, ...]:
+    """Per-interface keys of what may be a rail; none where fewer than two could share a subnet.
+
+    >>> len(interface_keys(("all", "default", "lo", "eth0", "eth1", "vethabc"))), interface_keys(("all", "eth0"))
+    (6, ())
+    """
+    if isinstance(names, Missing):
+        return ()
+    rails = [name for name in names if name not in ("all", "default", "lo") and not name.startswith(_NOT_RAILS)]
+    if len(rails) < 2:
+        return ()
+    return tuple(f"{_CONF}/{name}/{leaf}" for name in rails[:_MOST_INTERFACES] for leaf in PER_INTERFACE)
+
+
+def at_boot(
+    argument: Fact[Assignment], configured: Fact[Assignment], chosen: Fact[Assignment], again: Assignment | None
+) -> Fact[Assignment]:
+    """Which assignment holds once the host is up (see ``Setting.boot``)."""
+    base = argument if isinstance(configured, Missing) and configured.why is Why.ABSENT else configured
+    if isinstance(chosen, Missing):
+        return base if chosen.why is Why.ABSENT else chosen
+    if again is not None:
+        return again
+    if chosen.value[:1] not in "<>" or isinstance(base, Missing):
+        return chosen
+    return chosen if _moves(chosen.value, base.value) else base
+
+
+def _moves(wish: str, value: str) -> bool:
+    """tuned's ``>n`` only raises and ``<n`` only lowers a value."""
+    try:
+        wanted, present = int(wish[1:]), int(value)
+    except ValueError:
+        return True
+    return wanted > present if wish[0] == ">" else wanted < present
+
+
+def _tuned(profile: tuned.TunedState, path: str) -> Fact[Assignment]:
+    if path in profile.sysctls:
+        return profile.sysctls[path]
+    if profile.unread is not None:
+        return profile.unread
+    return Missing(Why.ABSENT, "tuned", "no active tuned profile sets it")
+
+
+def _reapplied(host: Host, reading: Reading, path: str) -> Assignment | None:
+    """tuned's own pass over the files knows neither patterns nor a leading "-", nor the vendor's directories."""
+    found = None
+    for line in reading.lines:
+        if line.path == path and line.value is not None and line.file.startswith(("/etc/", "/run/")):
+            found = line
+    made = None if found is None else files.assignment(host, found)
+    return None if isinstance(made, Missing) else made
+
+
+def _assignments(host: Host, reading: Reading, path: str) -> tuple[Assignment, ...]:
+    def touches(line: SettingLine) -> bool:
+        return line.path == path or (line.is_pattern and files.matches(line.path, path))
+
+    made = (files.assignment(host, line) for line in reading.lines if line.value is not None and touches(line))
+    return tuple(item for item in made if not isinstance(item, Missing))

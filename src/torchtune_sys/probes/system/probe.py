@@ -1,0 +1,164 @@
+"""Operating system, kernel and kind of machine."""
+
+from __future__ import annotations
+
+from torchtune_sys.host import queries
+from torchtune_sys.host.base import Host
+from torchtune_sys.model.facts import Fact
+from torchtune_sys.model.facts.session import Workload
+from torchtune_sys.model.facts.system import SystemFacts
+from torchtune_sys.model.values import Missing, Why
+from torchtune_sys.probes.system import machine, os_release
+
+CPUINFO = "/proc/cpuinfo"
+
+
+def probe(host: Host, intent: Workload) -> SystemFacts:
+    info = host.text(CPUINFO)
+    kernel = _uname(host, "release", "/proc/sys/kernel/osrelease")
+    if isinstance(kernel, Missing):
+        kernel = _kernel_of_version(host, kernel)
+    architecture = _machine(host, kernel, info)
+    return SystemFacts(
+        os=os_release.read_os(host),
+        kernel=kernel,
+        machine=architecture,
+        hostname=_uname(host, "nodename", "/proc/sys/kernel/hostname", "/etc/hostname"),
+        cmdline=_cmdline(host),
+        glibc=_glibc(host, architecture),
+        container=machine.container(host),
+        hypervisor=machine.hypervisor(host, kernel, info),
+        uptime_s=_uptime(host),
+        init=host.word("/proc/1/comm"),
+        today=_today(host),
+    )
+
+
+def parse_cmdline(text: str) -> tuple[str, ...]:
+    """The kernel's boot arguments; double quotes protect blanks (lib/cmdline.c, next_arg).
+
+    >>> parse_cmdline('BOOT_IMAGE=/vmlinuz root=UUID=ab ro dyndbg="file x.c +p" quiet\\n')
+    ('BOOT_IMAGE=/vmlinuz', 'root=UUID=ab', 'ro', 'dyndbg=file x.c +p', 'quiet')
+    """
+    words: list[str] = []
+    word, quoted, begun = "", False, False
+    for character in text.strip("\0\n"):
+        if character == '"':
+            quoted, begun = not quoted, True
+        elif character.isspace() and not quoted:
+            if word or begun:
+                words.append(word)
+            word, begun = "", False
+        else:
+            word += character
+    return (*words, word) if word or begun else tuple(words)
+
+
+def parse_version_line(text: str) -> Fact[str]:
+    """The release in /proc/version.
+
+    >>> parse_version_line("Linux version 4.14.0-49.el7a.ppc64le (mockbuild@x) (gcc version 4.8.5) #1 SMP")
+    '4.14.0-49.el7a.ppc64le'
+    """
+    words = text.split(" ", 3)
+    if len(words) >= 3 and words[:2] == ["Linux", "version"] and words[2][:1].isdecimal():
+        return words[2].strip()[:200]
+    return Missing(Why.UNPARSED, "/proc/version", text[:60])
+
+
+def parse_uptime(text: str) -> Fact[float]:
+    """Seconds since boot, from /proc/uptime.
+
+    >>> parse_uptime("350735.47 234388.90\\n")
+    350735.47
+    """
+    word = text.split(" ", 1)[0].strip()
+    if word.replace(".", "", 1).isdecimal() and len(word) < 30:
+        return float(word)
+    return Missing(Why.UNPARSED, "/proc/uptime", text[:60])
+
+
+def machine_of(kernel: str, cpuinfo: str) -> str:
+    """The architecture where uname was not recorded: by the release's suffix, else by the processor; ``""`` if neither tells.
+
+    >>> machine_of("5.14.0-70.el9.x86_64", ""), machine_of("6.8.0", "flags\\t: fpu lm\\n"), machine_of("", "CPU architecture: 8\\n")
+    ('x86_64', 'x86_64', 'aarch64')
+    """
+    suffixes = {"amd64": "x86_64", "arm64": "aarch64"}
+    for name in ("x86_64", "aarch64", "ppc64le", "s390x", "amd64", "arm64"):
+        if kernel.endswith((f".{name}", f"-{name}")):
+            return suffixes.get(name, name)
+    for line in (*cpuinfo[:8192].splitlines(), *cpuinfo[-1024:].splitlines()):
+        label, _, value = line.partition(":")
+        match label.strip():
+            case "flags":
+                return "x86_64" if "lm" in value.split() else "i686"
+            case "CPU architecture" if value.strip() == "8":
+                return "aarch64"
+            case "vendor_id" if value.strip() == "IBM/S390":
+                return "s390x"
+            case "cpu" if value.strip().startswith("POWER"):
+                return "ppc64" if "POWER7" in value else "ppc64le"
+            case _:
+                pass
+    return ""
+
+
+def _uname(host: Host, field: str, *files: str) -> Fact[str]:
+    answer = host.ask(queries.UNAME)
+    if isinstance(answer, dict) and isinstance(answer.get(field), str):
+        return str(answer[field])
+    for path in files:
+        found = host.word(path)
+        if not isinstance(found, Missing):
+            return found
+    if isinstance(answer, Missing):
+        return answer
+    lacks = isinstance(answer, dict) and field not in answer
+    return Missing(Why.NOT_RECORDED if lacks else Why.UNPARSED, queries.UNAME, f"holds no {field}")
+
+
+def _kernel_of_version(host: Host, missing: Missing) -> Fact[str]:
+    text = host.text("/proc/version")
+    if isinstance(text, Missing):
+        return missing
+    return parse_version_line(text)
+
+
+def _machine(host: Host, kernel: Fact[str], info: Fact[str]) -> Fact[str]:
+    found = _uname(host, "machine")
+    if not isinstance(found, Missing):
+        return found
+    texts = ("" if isinstance(fact, Missing) else fact for fact in (kernel, info))
+    return machine_of(*texts) or found
+
+
+def _cmdline(host: Host) -> Fact[tuple[str, ...]]:
+    text = host.text("/proc/cmdline")
+    return text if isinstance(text, Missing) else parse_cmdline(text)
+
+
+def _glibc(host: Host, architecture: Fact[str]) -> Fact[str]:
+    answer = host.ask(queries.GLIBC)
+    if not isinstance(answer, Missing):
+        return str(answer)
+    if answer.why is Why.ABSENT and host.live:
+        return answer
+    found = os_release.glibc_of_files(host, architecture)
+    # A complete recording that lacks the answer lacks it because the C library is another one.
+    return answer if isinstance(found, Missing) and found.why is not Why.ABSENT else found
+
+
+def _uptime(host: Host) -> Fact[float]:
+    text = host.text("/proc/uptime")
+    return text if isinstance(text, Missing) else parse_uptime(text)
+
+
+def _today(host: Host) -> Fact[str]:
+    answer = host.ask(queries.TODAY)
+    if isinstance(answer, Missing):
+        return answer
+    text = str(answer)
+    if len(text) == 10 and text.replace("-", "").isdecimal() and text[4] == text[7] == "-":
+        return text
+    return Missing(Why.UNPARSED, queries.TODAY, text[:40])

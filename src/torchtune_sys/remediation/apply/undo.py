@@ -1,0 +1,213 @@
+"""Take a run back from its journal: what nobody changed since becomes what it was, what somebody changed stays and is told."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+
+import msgspec
+
+from torchtune_sys.remediation.apply import durable, units, values
+from torchtune_sys.remediation.apply.durable import FileState
+from torchtune_sys.remediation.apply.entries import CommandEntry, Entry, FileEntry, Note, UnitEntry, ValueEntry
+from torchtune_sys.remediation.apply.journal import Journal
+from torchtune_sys.remediation.plan import files
+
+
+class Kept(Exception):
+    """Somebody changed it since; it is left as it is."""
+
+
+class Undone(msgspec.Struct, frozen=True, kw_only=True):
+    restored: tuple[str, ...]
+    kept: dict[str, str]
+    """What was left as it is → why."""
+    failed: dict[str, str]
+    elsewhere: tuple[str, ...] = ()
+    """What somebody else changed for the run; it stays."""
+
+
+def undo(
+    journal: Journal, *, same_boot: bool, time: str = "", tell: Callable[[str], None] = lambda what: None, dry: bool = False
+) -> Undone:
+    """Undo every step that was begun, the last first; may be repeated after a crash at any point. Raises OSError (journal).
+
+    ``dry``: look as far, and write nothing.
+    """
+    torn = journal.is_open and not any(note.what == "applied" for note in journal.notes)
+    if not dry:
+        _note(journal, "undoing", time=time)
+    restored: list[str] = []
+    kept: dict[str, str] = {}
+    failed: dict[str, str] = {}
+    for number in reversed(range(len(journal.header.entries))):
+        entry = journal.header.entries[number]
+        tell(name(entry))
+        try:
+            if torn and journal.made(number) is None:
+                _untold(entry)
+            elif undo_entry(journal, number, same_boot=same_boot, dry=dry):
+                restored.append(name(entry))
+        except Kept as why:
+            kept[name(entry)] = str(why)
+            if not dry:
+                _note(journal, "kept", number, why=str(why))
+        except OSError as error:
+            failed[name(entry)] = str(error.strerror or error)
+    if not dry:
+        _note(journal, "undone-part" if failed else "undone-all", time=time)
+    return Undone(restored=tuple(restored), kept=kept, failed=failed, elsewhere=journal.elsewhere)
+
+
+def _note(journal: Journal, what: str, entry: int = -1, *, why: str = "", time: str = "") -> None:
+    """A note that a full disk may swallow: restoring goes on, and whoever undoes again finds everything as it was before."""
+    with contextlib.suppress(OSError):
+        journal.note(what, entry, why=why, time=time)
+
+
+def name(entry: Entry) -> str:
+    match entry:
+        case ValueEntry(path=path) | FileEntry(path=path):
+            return path
+        case UnitEntry(unit=unit):
+            return unit
+        case CommandEntry(argv=argv):
+            return " ".join(argv)
+
+
+def undo_entry(journal: Journal, number: int, *, same_boot: bool = True, dry: bool = False) -> bool:
+    """Undo one step; False if there was nothing to undo. Raises Kept, OSError."""
+    last, note = journal.last(number), journal.made(number)
+    if note is None or (last is not None and last.what == "undone"):
+        return False
+    entry = journal.header.entries[number]
+    match entry:
+        case ValueEntry():
+            changed = _value(entry, note, same_boot, dry)
+        case FileEntry():
+            changed = _file(entry, note, dry)
+        case UnitEntry():
+            changed = _unit(entry, dry)
+        case _:
+            if not dry:
+                units.command(entry.undo)
+            changed = True
+    if not dry:
+        _note(journal, "undone", number)
+    return changed
+
+
+def _untold(entry: Entry) -> None:
+    """A step that a run did not come to, by its journal: were the journal's end lost, this would show. Raises Kept, OSError."""
+    match entry:
+        case ValueEntry(path=path, before=before):
+            with contextlib.suppress(FileNotFoundError):
+                if (present := values.read(path)) != before:
+                    raise Kept(f"it holds {present} now and held {before}, and the journal does not say that the run changed it")
+        case FileEntry(path=path, before=file):
+            try:
+                same = durable.read(path) == file
+            except durable.NotOurs:
+                same = False
+            if not same:
+                raise Kept("it is not what it was, and the journal does not say that the run changed it")
+        case _:
+            return
+
+
+def _value(entry: ValueEntry, note: Note, same_boot: bool, dry: bool) -> bool:
+    try:
+        present = values.read(entry.path)
+    except FileNotFoundError:
+        raise Kept("it is not there any more") from None
+    wrote = " ".join(entry.value.split())
+    if present == entry.before:
+        return False
+    # Cut off in the middle: the kernel may show it in another form, and a file laid over /proc or /sys (containers) may be empty.
+    unsettled = (note.what != "done" and same_boot) or not present
+    if present not in (note.after, wrote) and not unsettled:
+        raise Kept(f"it holds {present} now, neither what was set ({note.after or wrote}) nor what was before ({entry.before})")
+    if dry:
+        return True
+    if entry.counterpart and entry.before == "0" and entry.counterpart_before not in ("", "0"):
+        values.write(entry.counterpart, entry.counterpart_before)
+    else:
+        values.write(entry.path, entry.before)
+    return True
+
+
+def _file(entry: FileEntry, note: Note, dry: bool) -> bool:
+    try:
+        present = durable.read(entry.path)
+    except durable.NotOurs as error:
+        raise Kept(f"what stands there now {error.strerror}") from None
+    if present == entry.before:
+        if dry:
+            return False
+        with contextlib.suppress(IsADirectoryError):  # that is no draft of ours
+            durable.remove(durable.draft_of(entry.path))
+        durable.remove_folders(entry.made)
+        _refresh(entry)
+        return False
+    if present is None:
+        raise Kept("it was removed since")
+    rest = entry.before
+    if durable.digest(present.content) != note.after:
+        rest = _without_ours(entry, note, present)
+    if dry:
+        return True
+    if rest is not None and rest != entry.before:
+        durable.write(entry.path, rest)
+    elif entry.before is None:
+        durable.remove(entry.path)
+        durable.remove_folders(entry.made)
+    else:
+        durable.write(entry.path, entry.before)
+    _refresh(entry)
+    return True
+
+
+def _without_ours(entry: FileEntry, note: Note, present: FileState) -> FileState | None:
+    """The file without the blocks that the run wrote: as it was before, and what somebody added since. Raises Kept.
+
+    None: nothing is left, and there was no file.
+    """
+    changed = Kept("it was changed since, so what was written there stays: take out by hand what is not wanted")
+    try:
+        now, before = present.content.decode(), b"" if entry.before is None else entry.before.content
+        wrote, there, was = files.parse(note.text), files.parse(now), files.parse(before.decode())
+    except UnicodeDecodeError:
+        raise changed from None
+    ours = {key: text for key, text in wrote.ours.items() if was.ours.get(key) != text}
+    if (
+        not note.text
+        or not any(key in there.ours for key in ours)
+        or any(there.ours.get(key, text) != text for key, text in ours.items())
+    ):
+        raise changed  # our own lines were edited
+    kept = {key: text for key, text in there.ours.items() if key not in ours}
+    kept |= {key: text for key, text in was.ours.items() if key in ours}
+    if not kept and not there.by_hand and entry.before is None:
+        return None
+    head = [files.HEAD] if kept or (entry.before is not None and files.HEAD in before.decode()) else []
+    content = "\n\n".join([*head, *(kept[key] for key in sorted(kept)), *there.by_hand]) + "\n"
+    return msgspec.structs.replace(present, content=content.encode())
+
+
+def _refresh(entry: FileEntry) -> None:
+    """A daemon that does not answer must not keep the run open for ever: the file is back. Raises Kept."""
+    for argv in entry.refresh:
+        try:
+            units.command(argv)
+        except OSError as error:
+            raise Kept(f"it is as it was, but nobody was told: {error}") from None
+
+
+def _unit(entry: UnitEntry, dry: bool) -> bool:
+    present = units.state(entry.unit)
+    before = units.UnitState(enabled=entry.was_enabled, active=entry.was_active)
+    if present == before:
+        return False
+    if not dry:
+        units.set_to(entry.unit, before)
+    return True

@@ -1,0 +1,96 @@
+"""The steps that bring a driver onto a distribution, with what must have its version."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torchtune_sys.knowledge import install as known
+from torchtune_sys.model.install import Driver, InstallStep
+from torchtune_sys.model.version import version
+from torchtune_sys.remediation.install.branch import module_reason
+from torchtune_sys.remediation.install.fabric import Beside, beside
+from torchtune_sys.remediation.install.gpus import Card
+from torchtune_sys.remediation.install.pin import hold, of_branch, pin, unlocked
+from torchtune_sys.remediation.install.repository import headers, repository
+from torchtune_sys.remediation.install.site import Site, install, root
+
+_FIRST_WITH_THESE_NAMES = 570
+"""Driver guide, "Kernel Modules": older branches were packaged under other names, and have no package that pins them."""
+_AUR = "https://aur.archlinux.org/packages/nvidia-580xx-dkms"
+
+
+def steps(site: Site, driver: Driver, cards: tuple[Card, ...], there: str = "") -> Iterator[InstallStep]:
+    """In order: the repository, headers, the branch, the driver with what must have its version, the hold, the daemons.
+
+    ``there`` is the version of a driver that does not do.
+    """
+    if there and version(there)[0] > driver.branch:
+        yield _taken_away(there, driver)
+    if site.system.repository and not site.native:
+        yield from repository(site)
+    yield from headers(site)
+    packages = _packages(site, driver)
+    others = beside(site, driver, cards) if packages is not None else Beside()
+    yield _driver(site, driver, cards, packages, others, bool(there))
+    yield hold(site, driver)
+    yield _daemons(bool(others.manager))
+
+
+def _taken_away(there: str, driver: Driver) -> InstallStep:
+    return InstallStep(
+        key="old-driver",
+        title=f"driver {there} is taken away",
+        why=f"no package manager puts branch {driver.branch} in place of a newer one by itself (apt-get --yes ends, dnf leaves it)",
+        source=known.DRIVER_GUIDE,
+        by_hand=f"remove driver {there} the way it was installed (its packages, or nvidia-uninstall): {known.DRIVER_GUIDE}",
+    )
+
+
+def _packages(site: Site, driver: Driver) -> known.PackageNames | None:
+    family = site.system.family
+    if not site.native and family != "arch" and driver.branch < _FIRST_WITH_THESE_NAMES:
+        return None
+    return known.packages(family, f"{'native-' if site.native else ''}driver-{driver.module}", branch=str(driver.branch))
+
+
+def _driver(
+    site: Site, driver: Driver, cards: tuple[Card, ...], packages: known.PackageNames | None, others: Beside, replaces: bool
+) -> InstallStep:
+    """The branch first, then driver and fabric manager in one go, so that both are the newest of one branch."""
+    is_arch = site.system.family == "arch"
+    title = f"the driver, branch {driver.branch}, {driver.module} kernel module"
+    if is_arch:
+        title = f"the driver as it is today, {driver.module} kernel module (a rolling release keeps no branch)"
+    reason = module_reason(driver, cards)
+    why = f"{driver.why}; {reason}" if driver.why else reason
+    if packages is None:
+        page = _AUR if is_arch and driver.branch == 580 else known.DRIVER_GUIDE
+        by_hand = f"{page} (no source tells this distribution's packages for it)"
+        return InstallStep(key="driver", title=title, why=why, source=known.DRIVER_GUIDE, by_hand=by_hand)
+    fabric = (*others.manager, *others.subnet_manager)
+    return InstallStep(
+        key="driver",
+        title=title + (", and the fabric manager in the same version" if fabric else ""),
+        actions=(
+            *(unlocked(site) if replaces else ()),
+            *pin(site, driver),
+            install(site, *of_branch(site, driver, packages.names), *fabric),
+        ),
+        why=why,
+        source=f"{packages.source} ({packages.confidence})",
+        by_hand=others.by_hand,
+    )
+
+
+def _daemons(fabric: bool) -> InstallStep:
+    """Enabled before the reboot, which starts them. A fabric manager that is a person's is not there yet."""
+    units = ["nvidia-persistenced", *(["nvidia-fabricmanager"] if fabric else [])]
+    return InstallStep(
+        key="daemons",
+        title=f"enable {' and '.join(units)}, and start the host again",
+        actions=(root("systemctl", "enable", *units),),
+        why="persistenced keeps the GPUs initialised between jobs"
+        + ("; without the fabric manager CUDA ends in error 802" if fabric else ""),
+        source=known.DRIVER_GUIDE,
+        reboot=True,
+    )

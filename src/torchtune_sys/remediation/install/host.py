@@ -1,0 +1,90 @@
+"""What a host is, as far as installing asks: its vendor of GPUs, driver, distribution and C library."""
+
+from __future__ import annotations
+
+from torchtune_sys import engine
+from torchtune_sys.knowledge.install_python import Python, glibc_of, packaged
+from torchtune_sys.model.facts.system import Os
+from torchtune_sys.model.rule import Verdict
+from torchtune_sys.model.snapshot import Snapshot
+from torchtune_sys.model.values import Missing, absent, known
+from torchtune_sys.model.version import Version, version
+from torchtune_sys.remediation.install.gpus import cards
+from torchtune_sys.rules import CATALOGUE
+from torchtune_sys.rules.driver import common as driver_state
+from torchtune_sys.rules.torch.common import machine
+
+
+def is_nvidia(s: Snapshot) -> bool:
+    """Whether an NVIDIA GPU is here, or a driver that speaks for one."""
+    if cards(s):
+        return True
+    return not isinstance(s.gpu, Missing) and s.gpu.vendor == "nvidia" and not isinstance(s.gpu.driver_version, Missing)
+
+
+def is_amd(s: Snapshot) -> bool:
+    here = not isinstance(s.gpu, Missing) and s.gpu.vendor == "amd" and bool(known(s.gpu.devices, ()))
+    return here or (not isinstance(s.driver, Missing) and bool(known(s.driver.amd_devices, ())))
+
+
+def running_driver(s: Snapshot) -> str:
+    """Version of the driver that is installed, ``""`` where there is none or none was seen."""
+    return known(driver_state.driver_version(s), "")
+
+
+def owner(s: Snapshot) -> tuple[str, str] | None:
+    """Who gives this system its driver, and where to install one: None where it is this system itself."""
+    if isinstance(s.system, Missing):
+        return None
+    container = known(s.system.container, "")
+    if container:
+        way = "install it on the container's host, with nvidia-container-toolkit there; run torchtune-sys on that host"
+        return f"this is a container ({container}): the driver is its host's", way
+    if known(s.system.hypervisor, "") in ("wsl1", "wsl2"):
+        way = "install NVIDIA's driver in Windows (https://docs.nvidia.com/cuda/wsl-user-guide/), never one in here"
+        return "this is WSL: the driver is Windows'", way
+    return None
+
+
+def glibc(s: Snapshot) -> Version | None:
+    """As it was seen, else as the distribution release has it; ``()`` where neither tells, None where there is none (musl)."""
+    looks = [
+        s.python if isinstance(s.python, Missing) else s.python.glibc,
+        s.system if isinstance(s.system, Missing) else s.system.glibc,
+    ]
+    told = next((version(look) for look in looks if isinstance(look, str)), ())
+    if not told and any(absent(look) for look in looks):
+        return None
+    os = os_of(s)
+    return told or (() if os is None else glibc_of(os.id, os.version))
+
+
+def fails(s: Snapshot, *ids: str) -> bool:
+    """Whether one of these rules has something to say against the host."""
+    asked = tuple(rule for rule in CATALOGUE if rule.id in ids)
+    return any(result.verdict is Verdict.FAIL for result in engine.judge(s, asked))
+
+
+def os_of(s: Snapshot) -> Os | None:
+    return None if isinstance(s.system, Missing) or isinstance(s.system.os, Missing) else s.system.os
+
+
+def packaged_pythons(s: Snapshot) -> tuple[Python, ...]:
+    """What the host's own distribution packages, the one to take by default first."""
+    os = os_of(s)
+    return () if os is None else packaged(os.id, os.version)
+
+
+def host_name(s: Snapshot) -> str:
+    return "" if isinstance(s.system, Missing) else known(s.system.hostname, "")
+
+
+def system_name(s: Snapshot) -> str:
+    os = os_of(s)
+    words = os.pretty_name if os is not None else "a system of a kind that could not be seen"
+    return f"{words} ({machine_of(s) or 'machine not seen'})"
+
+
+def machine_of(s: Snapshot) -> str:
+    """``x86_64``, ``aarch64`` …; ``""`` where it could not be seen."""
+    return machine(s).partition(" ")[0]

@@ -1,0 +1,115 @@
+"""Which Python torch goes to: the one that is there, the one that was asked for, or the distribution's own, to be installed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from torchtune_sys.knowledge.install_python import Python
+from torchtune_sys.knowledge.install_torch import builds
+from torchtune_sys.model.install import InstallOptions, InstallRefused, InstallStep
+from torchtune_sys.model.snapshot import Snapshot
+from torchtune_sys.model.values import Missing, known
+from torchtune_sys.model.version import version
+from torchtune_sys.remediation.install.builds import is_wished
+from torchtune_sys.remediation.install.host import machine_of, owner, packaged_pythons
+from torchtune_sys.remediation.install.site import Site, install, root
+
+
+class Interpreter(msgspec.Struct, frozen=True, kw_only=True):
+    abi: str
+    """``cp312``, ``cp313t``"""
+    program: str
+    """What starts it, for making an environment."""
+    is_here: bool
+    """Whether it is there once torch is put in: it was seen on the host, or a step installs it."""
+    package: Python | None = None
+    """What a step installs; None where it is there, or somebody else brings it."""
+
+    @property
+    def version(self) -> str:
+        """``3.12``, ``3.13t``"""
+        return f"3.{self.abi.removeprefix('cp3')}"
+
+
+def interpreter(s: Snapshot, wishes: InstallOptions) -> Interpreter | InstallRefused:
+    """The interpreter that was asked for, else the one that was found if any wheel is for it, else the distribution's own."""
+    found = _found(s)
+    offered = packaged_pythons(s)
+    if wishes.python:
+        wanted = f"cp{wishes.python.replace('.', '')}"
+        if isinstance(found, Interpreter) and found.abi == wanted:
+            return found
+        own = next((item for item in offered if item.abi == wanted), None)
+        return _of(own, s, wishes) if own else Interpreter(abi=wanted, program=f"python{wishes.python}", is_here=False)
+    if isinstance(found, Interpreter) and any(found.abi in build.abis for build in builds(machine_of(s))):
+        return found
+    own = _fitting(s, wishes) or next(iter(offered), None)
+    if own is None or (owner(s) is not None and wishes.tool == "pip"):  # no package is installed there
+        return found
+    return _of(own, s, wishes)
+
+
+def _fitting(s: Snapshot, wishes: InstallOptions) -> Python | None:
+    """The first that the distribution packages and that a wheel of the wish is for."""
+    wished = [build for build in builds(machine_of(s)) if is_wished(build, wishes.torch)]
+    return next((item for item in packaged_pythons(s) if any(item.abi in build.abis for build in wished)), None)
+
+
+def _of(own: Python, s: Snapshot, wishes: InstallOptions) -> Interpreter:
+    """uv, conda and pixi bring a Python of the same version themselves, and its headers with it."""
+    if wishes.tool != "pip" or owner(s) is not None:
+        return Interpreter(abi=own.abi, program=f"python{own.version}", is_here=False)
+    return Interpreter(abi=own.abi, program=own.program, is_here=True, package=own)
+
+
+def _found(s: Snapshot) -> Interpreter | InstallRefused:
+    python = s.python
+    numbers = () if isinstance(python, Missing) else version(known(python.version, ""))
+    if isinstance(python, Missing) or len(numbers) < 2:
+        return _no_interpreter("no Python that starts was seen on this host")
+    if known(python.implementation, "cpython") not in ("", "cpython"):
+        return _no_interpreter(f"the interpreter is {python.implementation}, and wheels are for CPython")
+    if "32-bit" in known(python.machine, ""):
+        return _no_interpreter("the interpreter is a 32-bit one, and there are no such wheels")
+    free = "t" if python.free_threaded is True else ""
+    program = known(python.executable, "python3")
+    base = known(python.base_prefix, "")
+    # An environment is made with the Python below it, not with another environment.
+    if base and base != known(python.prefix, base):
+        program = f"{base}/bin/python{numbers[0]}.{numbers[1]}{free}"
+    return Interpreter(abi=f"cp{numbers[0]}{numbers[1]}{free}", program=program, is_here=True)
+
+
+def _no_interpreter(reason: str) -> InstallRefused:
+    return InstallRefused(
+        key="torch",
+        what="torch",
+        reason=reason,
+        blocked_by=("python",),
+        way="name one: --python 3.12, which uv fetches by itself (--tool uv)",
+    )
+
+
+def with_way(refused: InstallRefused, s: Snapshot, wishes: InstallOptions) -> InstallRefused:
+    """Where the interpreter stands in the way, and the distribution packages one that does not: that one is the way."""
+    if "python" not in refused.blocked_by or owner(s) is not None:
+        return refused
+    own = _fitting(s, wishes)
+    if own is None or own.version == wishes.python:
+        return refused
+    return msgspec.structs.replace(refused, way=f"--python {own.version}, which this distribution packages; or {refused.way}")
+
+
+def steps(site: Site, own: Python) -> Iterator[InstallStep]:
+    """The distribution's own Python, with what makes environments."""
+    update = (root("apt-get", "update"),) if site.system.manager == "apt" else ()
+    yield InstallStep(
+        key="python",
+        title=f"Python {own.version}, the distribution's own",
+        actions=(*update, install(site, *own.packages)),
+        why="no Python that torch has wheels for was seen" + ("; a fresh image has no lists of packages yet" if update else ""),
+        source=f"{own.source} ({own.confidence})",
+        by_hand=own.by_hand,
+    )

@@ -1,0 +1,82 @@
+"""What is said beside the steps: what stays, what another driver or another Python would allow, what could not be seen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torchtune_sys.knowledge import install as known
+from torchtune_sys.model.install import Driver, InstallOptions, InstallRefused, Wheel
+from torchtune_sys.model.snapshot import Snapshot
+from torchtune_sys.model.values import Missing
+from torchtune_sys.model.version import version
+from torchtune_sys.remediation.install import branch, builds, trust
+from torchtune_sys.remediation.install.builds import BuildTarget
+from torchtune_sys.remediation.install.gpus import capabilities_of, cards
+from torchtune_sys.remediation.install.host import glibc, owner, packaged_pythons, running_driver
+from torchtune_sys.remediation.install.site import Site
+
+
+def _newer(s: Snapshot, wishes: InstallOptions, wheel: Wheel | None) -> Iterator[str]:
+    """What a newer driver would allow."""
+    here = cards(s)
+    served = None if wheel is None or wishes.torch or not here or owner(s) is not None else branch.choose(here)
+    if wheel is None or not isinstance(served, Driver):
+        return
+    place = BuildTarget(
+        machine=wheel.machine,
+        abi=wheel.abi,
+        glibc=glibc(s) or (),
+        capabilities=capabilities_of(here),
+        driver=branch.first_version(served.branch),
+    )
+    better = builds.choose(place)
+    if (
+        isinstance(better, Wheel)
+        and version(better.torch) > version(wheel.torch)
+        and version(better.driver) > version(running_driver(s))
+    ):
+        yield f"with driver branch {served.branch} torch {better.local} would run here: --torch {better.torch} gives the steps"
+
+
+def _newer_python(s: Snapshot, wishes: InstallOptions, wheel: Wheel | None, driver: Driver | None) -> Iterator[str]:
+    """What another Python of the distribution would allow."""
+    if wheel is None or wishes.torch or wishes.python or owner(s) is not None or wheel.build.startswith("rocm"):
+        return
+    runs = () if driver is None else version(driver.installed) or branch.first_version(driver.branch)
+    capabilities = capabilities_of(cards(s))
+    for own in packaged_pythons(s):
+        place = BuildTarget(machine=wheel.machine, abi=own.abi, glibc=glibc(s) or (), capabilities=capabilities, driver=runs)
+        better = builds.choose(place, cpu=wheel.build == "cpu")
+        if isinstance(better, Wheel) and version(better.torch) > version(wheel.torch):
+            yield f"with the distribution's own Python {own.version} torch {better.local} would run here: --python {own.version}"
+            return
+
+
+def notes(
+    s: Snapshot, wishes: InstallOptions, wheel: Wheel | None, driver: Driver | None, site: Site | InstallRefused
+) -> Iterator[str]:
+    if wheel is not None and not glibc(s):
+        yield f"glibc could not be seen: the wheel needs {wheel.glibc}"
+    yield from _newer_python(s, wishes, wheel, driver)
+    if driver is not None and driver.installed:
+        yield f"driver {driver.installed} stays"
+        yield from _newer(s, wishes, wheel)
+    over = "" if driver is None else branch.ended(driver, cards(s))
+    if over:
+        yield over
+    owned = owner(s)
+    if owned is not None and not wishes.cpu:
+        yield f"{owned[0]}; {owned[1]}"
+    if isinstance(site, Site) and driver is not None and not driver.installed:
+        if not isinstance(s.driver, Missing) and s.driver.secure_boot is True:
+            yield "Secure Boot is on: the module is signed with a key of this host, which the next start asks to enrol (mokutil)"
+        if site.system.confidence != "high":
+            yield f"the repository's name {site.system.repository} is from: {site.system.source}"
+        key = None if site.native else known.key(site.system.repository, site.base)
+        if key is not None and not key.is_pinned:
+            yield trust.unpinned(f"NVIDIA's repository {site.system.repository}", key)
+    if any(card.name.startswith(("NVIDIA GB200", "GB200", "NVIDIA GB300", "GB300")) for card in cards(s)) and not wishes.cpu:
+        page = "https://docs.nvidia.com/multi-node-nvlink-systems/"
+        yield f"the rack's switch trays run the fabric manager; for NVLink between hosts nvidia-imex in the driver's version: {page}"
+    if wheel is not None and wheel.build.startswith("cu"):
+        yield "no CUDA toolkit, cuDNN or NCCL of the system is needed: the wheel brings its own"

@@ -1,0 +1,82 @@
+"""Where packages are installed, and the distribution's own way to do it."""
+
+from __future__ import annotations
+
+import msgspec
+
+from torchtune_sys.knowledge import eol
+from torchtune_sys.knowledge import install as known
+from torchtune_sys.model.facts.software import Package
+from torchtune_sys.model.install import InstallCommand, InstallRefused, Packages
+from torchtune_sys.model.snapshot import Snapshot
+from torchtune_sys.model.values import Missing
+from torchtune_sys.model.values import known as value
+from torchtune_sys.remediation.install.host import machine_of, os_of
+
+
+class Site(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the driver is installed."""
+
+    system: known.System
+    os_id: str
+    os_version: str
+    codename: str
+    machine: str
+    kernel: str
+    """``uname -r``; ``""`` where it could not be seen."""
+    native: bool = False
+    """The driver comes from the distribution's own packages already: it stays with them."""
+
+    @property
+    def base(self) -> str:
+        return f"{known.REPOSITORIES}/{self.system.repository}/{known.architecture(self.machine)}"
+
+
+def is_native(s: Snapshot) -> bool:
+    """Whether the driver's packages are Ubuntu's own."""
+    packages: tuple[Package, ...] = () if isinstance(s.software, Missing) else value(s.software.packages, ())
+    return any(item.name.startswith("nvidia-driver-") and item.origin == "ubuntu.com" for item in packages)
+
+
+def site_of(s: Snapshot) -> Site | InstallRefused:
+    """Where this host gets its packages; a Refused where NVIDIA has none for it that are known here."""
+    os = os_of(s)
+    page = known.DRIVER_GUIDE
+    if os is None:
+        return _no_system("which distribution this is could not be seen", f"follow {page}")
+    name = os.pretty_name or os.id
+    found = known.system(os.id, os.version)
+    if found is None:
+        end = eol.end_of_life(os.id, os.version, os.pretty_name)
+        if end is not None and end.date < eol.AS_OF:
+            way = "install a release that gets security updates, and come back"
+            sold = f"; {end.extended_by} sells updates until {end.extended}" if end.extended else ""
+            return _no_system(f"{name} ended on {end.date}{sold}, and today's packages of the driver are not made for it", way)
+        return _no_system(
+            f"NVIDIA's packages for {name} are not on record here", f"follow {page}, or take a release that it lists"
+        )
+    kernel = "" if isinstance(s.system, Missing) else value(s.system.kernel, "")
+    return Site(
+        system=found,
+        os_id=os.id,
+        os_version=os.version,
+        codename=os.codename,
+        machine=machine_of(s),
+        kernel=kernel,
+        native=found.family == "ubuntu" and is_native(s),
+    )
+
+
+def _no_system(reason: str, way: str) -> InstallRefused:
+    return InstallRefused(
+        key="packages", what="the system's packages", reason=reason, blocked_by=("system",), way=way, source=known.DRIVER_GUIDE
+    )
+
+
+def root(*words: str) -> InstallCommand:
+    return InstallCommand(words=words, root=True)
+
+
+def install(site: Site, *names: str) -> Packages:
+    """Packages by the distribution's own program."""
+    return Packages(manager=site.system.manager, names=names)

@@ -1,0 +1,91 @@
+"""Results → Plan: what would be changed on this host, in order, and what not, with the reasons.
+
+Pure: the same results and the same ground give the same plan. In two steps, since only the results say what there is to look at:
+:func:`places` names what must be looked at, :func:`plan` decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import msgspec
+
+from torchtune_sys.model.actions import KernelArgument, Needs, Safety, Service
+from torchtune_sys.model.plan import Change, FileLine, Plan, Refusal
+from torchtune_sys.model.plan_context import OWNED, PlanContext
+from torchtune_sys.model.rule import Result
+from torchtune_sys.model.snapshot import Snapshot
+from torchtune_sys.model.values import Missing, known
+from torchtune_sys.remediation.install.findings import steps_for
+from torchtune_sys.remediation.plan import change_requests, files, kernel_arguments, ownership, steps
+
+__all__ = ["part", "places", "plan", "still_asked", "service_units"]
+
+
+def places(results: Iterable[Result]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The running values (patterns included) and the files that a plan of these results may touch, or must know to be there."""
+    asked = [wish.action for wish in change_requests.asked(results)]
+    units = (path for action in asked for path in steps.unit_files(action))
+    return tuple(steps.value_paths(asked)), (*OWNED, *steps.own_files(asked), *units)
+
+
+def service_units(results: Iterable[Result]) -> tuple[str, ...]:
+    """The systemd units that a plan of these results may set."""
+    return tuple(wish.action.unit for wish in change_requests.asked(results) if isinstance(wish.action, Service))
+
+
+def plan(s: Snapshot, results: Iterable[Result], ground: PlanContext, made_already: frozenset[str] = frozenset()) -> Plan:
+    """``made_already`` are the keys of changes that an earlier run made since the host started."""
+    results = tuple(results)
+    found = [_one(s, ground, group) for group in change_requests.grouped(change_requests.asked(results))]
+    changes = sorted((item for item in found if isinstance(item, Change)), key=_order)
+    waiting = tuple(change for change in changes if _is_made(change, ground, made_already))
+    ordered = tuple(change for change in changes if change not in waiting)
+    to_install, not_had = steps_for(s, results)
+    return Plan(
+        host=known(s.system.hostname, "") if not isinstance(s.system, Missing) else "",
+        origin=s.origin,
+        changes=ordered,
+        waiting=waiting,
+        files=files.owned(ordered, ground),
+        refused=tuple(item for item in found if isinstance(item, Refusal)),
+        by_hand=tuple(change_requests.by_hand(results)),
+        install=to_install,
+        install_refused=not_had,
+    )
+
+
+def part(whole: Plan, ground: PlanContext, keep: Callable[[Change], bool]) -> Plan:
+    """The plan with some of its changes only, and the files as they are then."""
+    kept = tuple(change for change in whole.changes if keep(change))
+    return msgspec.structs.replace(whole, changes=kept, files=files.owned(kept, ground))
+
+
+def still_asked(results: Iterable[Result]) -> frozenset[str]:
+    """Keys of what the rules still want changed: what is not among them any more is cured."""
+    return frozenset(change_requests.key(wish.action) for wish in change_requests.asked(results))
+
+
+def _is_made(change: Change, ground: PlanContext, made_already: frozenset[str]) -> bool:
+    """Whether nothing is left but to wait: every step stands in a file of ours or at the next boot, or was done by an earlier run."""
+    if change.needs is Needs.NOTHING:
+        return False
+    made = change.key in made_already
+    if isinstance(change.action, KernelArgument):
+        made = made or kernel_arguments.stands(change.action.argument, ground)
+    return all(files.stands(step, ground) if isinstance(step, FileLine) else made for step in change.steps)
+
+
+def _one(s: Snapshot, ground: PlanContext, group: change_requests.Group) -> Change | Refusal | None:
+    if isinstance(group.merged, str):
+        return Refusal(key=group.key, rules=group.rules, reason=group.merged, way="choose one: --ignore the other rule")
+    made = ownership.refusal(s, ground, group.key, group.rules, group.merged) or steps.change(s, ground, group)
+    unread = files.unread(made.steps, ground) if isinstance(made, Change) else None
+    if unread is not None:
+        return Refusal(key=group.key, rules=group.rules, reason=str(unread), way="what stands there now must be read first")
+    return made
+
+
+def _order(change: Change) -> tuple[bool, int, str]:
+    """What is safe and takes effect at once comes first, what needs a restart or a reboot last."""
+    return (change.safety is not Safety.SAFE, tuple(Needs).index(change.needs), change.key)

@@ -1,0 +1,71 @@
+"""The kernel arguments that the failed rules ask for, whatever boot loader the host has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from torchtune_sys.model.actions import KernelArgument, Safety
+from torchtune_sys.model.plan import Refusal
+from torchtune_sys.model.plan_context import PlanContext
+from torchtune_sys.model.rule import Result
+from torchtune_sys.model.snapshot import Snapshot
+from torchtune_sys.model.values import Missing, known
+from torchtune_sys.remediation.plan import change_requests, ownership
+
+_SIGNS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.,:=/+@%")
+
+
+class Argument(msgspec.Struct, frozen=True, kw_only=True):
+    key: str
+    argument: str
+    rules: tuple[str, ...]
+    why: str
+
+
+def is_plain(argument: str) -> bool:
+    """Whether every boot loader and every shell takes it as one word; nothing else is ever written.
+
+    >>> is_plain("iommu=pt"), is_plain('x="a b"'), is_plain("$(reboot)"), is_plain("")
+    (True, False, False, False)
+    """
+    return bool(argument) and argument[0] not in "-=" and _SIGNS.issuperset(argument)
+
+
+def stands(argument: str, ground: PlanContext) -> bool:
+    """Whether every entry of the boot loader has it already."""
+    return bool(ground.boot_entries) and all(argument in words for words in ground.boot_entries)
+
+
+def in_the_way(s: Snapshot, argument: str, ground: PlanContext) -> str:
+    """What grubby would not only add to, and its inverse not bring back (grubby(8): a new value replaces the old ones)."""
+    name = argument.partition("=")[0]
+    running = () if isinstance(s.system, Missing) else known(s.system.cmdline, ())
+    entries = ground.boot_entries or (running,)
+    for word in (word for words in entries for word in words):
+        if word.partition("=")[0] == name and word != argument:
+            return f"the next boot has {word}, which grubby would replace: give both by hand"
+    if any(argument in words for words in ground.boot_entries):
+        return f"some boot entries have {argument} and some do not: give it to all of them by hand"
+    return ""
+
+
+def arguments(
+    s: Snapshot, results: Iterable[Result], ground: PlanContext, safe_only: bool = False
+) -> tuple[tuple[Argument, ...], tuple[Refusal, ...]]:
+    """What to boot with, and what somebody else owns or no boot loader could be told."""
+    found, refused = [], []
+    for group in change_requests.grouped(change_requests.asked(results)):
+        if not any(isinstance(wish.action, KernelArgument) for wish in group.wishes):
+            continue
+        action = group.merged
+        owned = ownership.refusal(s, ground, group.key, group.rules, action)
+        if owned is not None:
+            refused.append(owned)
+        elif not isinstance(action, KernelArgument) or not is_plain(action.argument):
+            reason = action if isinstance(action, str) else "it has signs that boot loaders read differently"
+            refused.append(Refusal(key=group.key, rules=group.rules, reason=reason, way="add it by hand"))
+        elif not safe_only or action.safety is Safety.SAFE:
+            found.append(Argument(key=group.key, argument=action.argument, rules=group.rules, why=group.wishes[0].why))
+    return tuple(found), tuple(refused)

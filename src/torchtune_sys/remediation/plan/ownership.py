@@ -1,0 +1,83 @@
+"""Who rules a setting, where that is not /etc on this host: then the change is refused, with the way there."""
+
+from __future__ import annotations
+
+from torchtune_sys.model.actions import Action, KernelArgument, Limit, Sysctl, SysfsWrite
+from torchtune_sys.model.facts import Fact
+from torchtune_sys.model.plan import Refusal
+from torchtune_sys.model.plan_context import PlanContext
+from torchtune_sys.model.snapshot import Snapshot
+from torchtune_sys.model.values import Missing, known
+
+_TUNED_OPTIONS = (
+    ("/sys/kernel/mm/transparent_hugepage/enabled", ("vm.transparent_hugepages", "vm.transparent_hugepage")),
+    ("/scaling_governor", ("cpu.governor",)),
+    ("/energy_performance_preference", ("cpu.energy_performance_preference",)),
+    ("/no_turbo", ("cpu.no_turbo",)),
+    ("/cpufreq/boost", ("cpu.boost",)),
+    ("/queue/scheduler", ("disk.elevator",)),
+    ("/read_ahead_kb", ("disk.readahead",)),
+)
+"""Ends of paths, and the options of tuned's plug-ins that write them."""
+
+
+def refusal(s: Snapshot, ground: PlanContext, key: str, rules: tuple[str, ...], action: Action | str) -> Refusal | None:
+    found = system(s, ground, action) or _tuned(s, ground, action)
+    return Refusal(key=key, rules=rules, reason=found[0], way=found[1]) if found else None
+
+
+def _fact(family: object, name: str) -> str:
+    value: Fact[str] = "" if isinstance(family, Missing) else getattr(family, name)
+    return known(value, "")
+
+
+def system(s: Snapshot, ground: PlanContext, action: Action | str) -> tuple[str, str] | None:
+    """Who owns the whole system's configuration, and the way there."""
+    container = _fact(s.system, "container")
+    if container:
+        if isinstance(action, Limit):
+            way = f"give the container its own limit: --ulimit {action.item}=… (docker, podman), or raise the runtime's"
+        elif isinstance(action, Sysctl) and action.key.startswith("net."):
+            way = f"start the container with --sysctl {action.key}=… (Kubernetes: securityContext.sysctls)"
+        else:
+            way = "run torchtune-sys on the container's host"
+        return f"this is a container ({container}): its host owns the setting", way
+    if _fact(s.system, "hypervisor") in ("wsl1", "wsl2"):
+        if isinstance(action, Sysctl):
+            return (
+                "Windows starts this kernel (WSL)",
+                f"kernelCommandLine = sysctl.{action.key}=… under [wsl2] in %UserProfile%\\.wslconfig",
+            )
+        return "Windows starts this kernel (WSL)", "[wsl2] in %UserProfile%\\.wslconfig, or [boot] command= in /etc/wsl.conf"
+    if ground.owner:
+        return f"{ground.owner} owns this system's configuration", ground.way
+    return None
+
+
+def _tuned(s: Snapshot, ground: PlanContext, action: Action | str) -> tuple[str, str] | None:
+    profile = _fact(s.sysctl, "tuned_profile")
+    found = None
+    if isinstance(action, Sysctl) and not isinstance(s.sysctl, Missing):
+        setting = s.sysctl.settings.get(action.key)
+        if setting is not None and not isinstance(setting.tuned, Missing):
+            found = (f"{action.key}={setting.tuned.value}", setting.tuned.source)
+    elif isinstance(action, SysfsWrite):
+        found = next(((f"{o.option}={o.value}", o.source) for o in ground.tuned if o.option in _options(action.path)), None)
+    elif isinstance(action, KernelArgument):
+        name = action.argument.partition("=")[0]
+        found = next(
+            (
+                (f"{o.option}={o.value}", o.source)
+                for o in ground.tuned
+                if o.option.startswith("bootloader.cmdline") and name in o.value
+            ),
+            None,
+        )
+    if found is None:
+        return None
+    way = f"torchtune-sys generate tuned makes a profile that includes {profile or 'it'}; or change its option there"
+    return f"tuned is active (profile {profile or 'unknown'}) and sets {found[0]} ({found[1]})", way
+
+
+def _options(path: str) -> tuple[str, ...]:
+    return next((options for end, options in _TUNED_OPTIONS if path.endswith(end)), ())

@@ -1,0 +1,63 @@
+"""What keeps a value below /sys over a reboot: a udev rule for what belongs to a device, a tmpfiles.d line for the rest."""
+
+from __future__ import annotations
+
+from torchtune_sys.model.plan import FileLine
+from torchtune_sys.model.plan_context import TMPFILES_FILE, UDEV_FILE, PlanContext
+
+_PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-")
+"""What udev takes in a match or a value as it stands: no glob, no substitution, no quote."""
+
+
+def lines(ground: PlanContext, path: str, value: str) -> tuple[FileLine, ...]:
+    """Empty where nothing keeps it: an NFS mount's read-ahead lives as long as the mount."""
+    parts = path.split("/")
+    if path.startswith("/sys/block/") and parts[4:5] == ["queue"]:
+        return _block_rule(parts[3], parts[-1], value)
+    if path.startswith("/sys/class/bdi/"):
+        return _block_rule(ground.device_names.get(parts[4], ""), "read_ahead_kb", value)
+    if "\n" in path or "\n" in value:
+        return ()  # no line can hold it
+    # "w" follows globs, and says nothing where the file is absent (tmpfiles.d(5))
+    return (FileLine(path=TMPFILES_FILE, key=path, text=f"w {_word(path)} - - - - {_argument(value)}"),)
+
+
+def _block_rule(name: str, attribute: str, value: str) -> tuple[FileLine, ...]:
+    """Kernel names of disks change from boot to boot, so a rule speaks of the kind of disk, a device mapper's or an array's of its name.
+
+    The paths of an NVMe drive that has several (nvme0c1n1) are left alone: what they carry is for the drive above them to say.
+    """
+    if not name or not _PLAIN.issuperset(name) or not _PLAIN.issuperset(value):
+        return ()
+    kind = next((kind for kind in _KINDS if name.startswith(kind) and name.isalpha()), "")
+    if name.startswith("nvme"):
+        match = 'KERNEL=="nvme*", KERNEL!="nvme*c*", ENV{DEVTYPE}=="disk"'
+    elif kind:
+        match = f'KERNEL=="{kind}*", ENV{{DEVTYPE}}=="disk", ATTR{{queue/rotational}}=="1"'
+    else:
+        match = f'KERNEL=="{name}", ENV{{DEVTYPE}}=="disk"'
+    text = f'ACTION=="add|change", SUBSYSTEM=="block", {match}, ATTR{{queue/{attribute}}}="{value}"'
+    return (FileLine(path=UDEV_FILE, key=f"{match.partition(',')[0]} {attribute}", text=text),)
+
+
+_KINDS = ("sd", "vd", "xvd", "hd")
+"""Disks that may be spinning ones, numbered by letters."""
+
+
+def _word(path: str) -> str:
+    r"""A path as tmpfiles.d takes it: of a glob only ``*`` is meant as one; specifiers are doubled.
+
+    Quotes, since C escapes in a path are read by newer releases only (252 makes ``ax20b`` of ``a\x20b``).
+
+    >>> print(_word("/sys/a*/b%c"), _word('/sys/"[x] y'))
+    /sys/a*/b%%c "/sys/\"[[]x] y"
+    """
+    glob = "".join({"%": "%%", "[": "[[]", "?": "[?]", "\\": "\\\\"}.get(sign, sign) for sign in path)
+    if _PLAIN.union("/.:*%").issuperset(glob):
+        return glob
+    return '"' + glob.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def _argument(value: str) -> str:
+    """The rest of the line: C escapes are read, specifiers expanded."""
+    return value.replace("\\", "\\\\").replace("%", "%%").replace("\t", "\\t")

@@ -1,0 +1,179 @@
+"""What may override a change once it is made, who then wins, and what running jobs notice meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from fnmatch import fnmatchcase
+
+from torchtune_sys.model.actions import Action, KernelArgument, Limit, Needs, OwnedFile, Service, Sysctl, SysfsWrite
+from torchtune_sys.model.facts import Fact
+from torchtune_sys.model.facts.sysctl import Assignment, Setting
+from torchtune_sys.model.plan import Change, FileLine, Step, Value
+from torchtune_sys.model.plan_context import GRUB_FILE, LIMITS_FILE, SYSCTL_FILE, UDEV_FILE, BootSetting, PlanContext
+from torchtune_sys.model.snapshot import Snapshot
+from torchtune_sys.model.target import Target, met
+from torchtune_sys.model.values import Missing, absent
+from torchtune_sys.remediation.plan import files
+
+
+def told(action: Action) -> str:
+    """The target in words, where the evidence gave none."""
+    if isinstance(action, Sysctl | SysfsWrite):
+        return str(action.target)
+    return action.target if isinstance(action, Limit) else ""
+
+
+_AFTER = {
+    UDEV_FILE: f"a rule in a file after {UDEV_FILE.rpartition('/')[2]} that sets the same attribute wins over it",
+    GRUB_FILE: f"a file after {GRUB_FILE.rpartition('/')[2]} in /etc/default/grub.d that sets GRUB_CMDLINE_LINUX anew wins over it",
+}
+
+
+def overrides(s: Snapshot, ground: PlanContext, action: Action, made: tuple[Step, ...]) -> Iterator[str]:
+    if isinstance(action, Sysctl) and not isinstance(s.sysctl, Missing):
+        setting = s.sysctl.settings.get(action.key)
+        if setting is not None:
+            yield from _sysctl_winners(setting)
+        yield from _by_hand(ground.files.get(SYSCTL_FILE), action.key)
+    yield from (
+        f"{rival.source} sets it to {rival.value} at boot, after our file was read" for rival in rivals(ground, action, made)
+    )
+    if isinstance(action, SysfsWrite) and not any(isinstance(step, FileLine) for step in made):
+        yield "nothing keeps it: it holds until the file system is mounted anew or the host restarts"
+    if isinstance(action, SysfsWrite) and not isinstance(s.sysctl, Missing) and isinstance(s.sysctl.tuned_profile, str):
+        yield f"tuned is active (profile {s.sysctl.tuned_profile}); another profile may set it"
+    yield from dict.fromkeys(_AFTER[step.path] for step in made if isinstance(step, FileLine) and step.path in _AFTER)
+    if isinstance(action, OwnedFile):
+        yield from _edited(action, ground.files.get(edited(action.path)))
+    if isinstance(action, Limit):
+        yield f"a line for a user or group, or a file after {LIMITS_FILE.rpartition('/')[2]} in /etc/security/limits.d, wins over it"
+        yield "services do not read it: there Limit…= of the unit holds"
+
+
+def rivals(ground: PlanContext, action: Action, made: tuple[Step, ...]) -> Iterator[BootSetting]:
+    """The commands that run at boot and set what this change sets to something that the target does not accept."""
+    written = {step.path: step.value for step in made if isinstance(step, Value)}
+    if isinstance(action, Sysctl | SysfsWrite):
+        for found in ground.boot_settings:
+            value = next((value for path, value in written.items() if path == found.path or fnmatchcase(found.path, path)), None)
+            if value is not None and not accepts(action.target, found.value):
+                yield found
+
+
+def accepts(target: Target, value: str) -> bool:
+    """Whether a value would do; of several numbers the last one decides.
+
+    >>> from torchtune_sys.model.target import AtLeast
+    >>> accepts(AtLeast(6291456), "4096 131072 6291456"), accepts(AtLeast(6291456), "4096 131072 1000"), accepts(AtLeast(1), "")
+    (True, False, False)
+    """
+
+    def does(text: str) -> bool:
+        try:
+            return met(target, text)
+        except ValueError:
+            return False
+
+    return does(value) or any(does(text) for text in value.split()[-1:])
+
+
+def lost_at_boot(s: Snapshot, ground: PlanContext, change: Change) -> str:
+    """Who takes the change back at the next boot, and what to do about it; "" if it stays, or that could not be seen.
+
+    ``s`` is the host after the change was made, ``ground`` may be of before.
+    """
+    action = change.action
+    for rival in rivals(ground, action, change.steps):
+        mend = f"systemctl disable {rival.unit}, or take it out of what it runs" if rival.unit else "take it out there"
+        return f"{rival.source} sets it to {rival.value} then: {mend}"
+    if isinstance(action, SysfsWrite) and not any(isinstance(step, FileLine) for step in change.steps):
+        return "nothing keeps it: make it again after each start or mount"
+    if not isinstance(action, Sysctl) or isinstance(s.sysctl, Missing) or action.key not in s.sysctl.settings:
+        return ""
+    setting = s.sysctl.settings[action.key]
+    boot = setting.boot
+    if isinstance(boot, Missing):
+        why = setting.systemd.detail if isinstance(setting.systemd, Missing) else boot.detail
+        return f"no file sets it then: {why}" if absent(boot) else ""
+    if accepts(action.target, boot.value):
+        return ""
+    return f"{boot.source} sets it to {boot.value} then: {_mended(boot.source)}"
+
+
+def _mended(source: str) -> str:
+    """How the line that wins is taken out."""
+    path, _, number = source.partition(" ")[0].rpartition(":")
+    if number.isdigit() and path.startswith("/etc/"):
+        return f"sudo sed -i '{number}s/^/# /' {path}"
+    return "take it out there"
+
+
+def _sysctl_winners(setting: Setting) -> Iterator[str]:
+    """Who beats our file under systemd-sysctl, and who under ``sysctl --system``."""
+    by_systemd, by_procps = setting.systemd, setting.procps
+    if isinstance(by_systemd, Assignment) and _after_ours(by_systemd):
+        yield f"{by_systemd.source} (= {by_systemd.value}) wins at boot: systemd-sysctl reads it after our file"
+    if isinstance(by_systemd, Missing) and by_systemd.detail.startswith(_EXCLUDED):
+        place = by_systemd.detail.removeprefix(_EXCLUDED)
+        if _name(place) >= _name(SYSCTL_FILE):  # in our own file a person's lines stand behind ours
+            yield f"{place} excludes it: at boot systemd-sysctl then leaves out what our file says"
+    if isinstance(by_procps, Assignment) and (_is_last(by_procps) or _after_ours(by_procps)):
+        yield f"{by_procps.source} (= {by_procps.value}) wins under sysctl --system, which reads it last"
+    if isinstance(setting.cmdline, Assignment):
+        yield f"{setting.cmdline.source} sets it earlier at boot; our file wins"
+    if isinstance(setting.systemd, Missing) and setting.systemd.why.value not in ("absent", "not-recorded"):
+        yield f"who else sets it at boot could not be read: {setting.systemd}"
+
+
+def edited(path: str) -> str:
+    """The drop-in beside ours that ``systemctl edit`` makes; its name sorts after ours, and the last one wins (systemd.unit(5))."""
+    return f"{path.rpartition('/')[0]}/override.conf"
+
+
+def _edited(action: OwnedFile, present: Fact[str] | None) -> Iterator[str]:
+    names = {line.partition("=")[0] for line in action.content.splitlines() if "=" in line}
+    for line in present.splitlines() if isinstance(present, str) else ():
+        if line.partition("=")[0].strip() in names:
+            yield f"{edited(action.path)} ({line.strip()}) wins over it: it is read after our file"
+
+
+def _by_hand(present: Fact[str] | None, key: str) -> Iterator[str]:
+    """What a person wrote into our file stands behind our lines."""
+    for paragraph in files.parse(present).by_hand if isinstance(present, str) else ():
+        for line in paragraph.splitlines():
+            name, sign, value = line.partition("=")
+            if sign and name.strip().lstrip("-").replace("/", ".") == key.replace("/", "."):
+                yield f"a line by hand in {SYSCTL_FILE} (= {value.strip()}) wins at boot: it stands behind ours"
+
+
+_EXCLUDED = "excluded in "
+"""How the fact begins where the last line of a key is ``-key`` without a value (sysctl.d(5))."""
+
+
+def _file(source: str) -> str:
+    path, _, number = source.rpartition(":")
+    return path if number.isdigit() else source
+
+
+def _is_last(found: Assignment) -> bool:
+    return not found.is_pattern and _file(found.source) == "/etc/sysctl.conf"
+
+
+def _name(source: str) -> str:
+    return _file(source).rpartition("/")[2]
+
+
+def _after_ours(found: Assignment) -> bool:
+    """Files are read in the order of their names, whatever directory they are in; and a pattern never beats the key itself."""
+    return not found.is_pattern and _name(found.source) > _name(SYSCTL_FILE)
+
+
+def effect(action: Action) -> str:
+    """What a job that runs now notices; empty: nothing."""
+    if isinstance(action, Service):
+        return "the service starts" if action.state == "enabled" else "the service stops: what depends on it ends"
+    if isinstance(action, SysfsWrite) and action.path.endswith("/queue/scheduler"):
+        return "requests of the disk wait for a moment while its queue is drained"
+    if isinstance(action, OwnedFile) and action.needs is Needs.SERVICE_RESTART:
+        return "none until the service is restarted, which may end what it started"
+    return "none until the reboot" if isinstance(action, KernelArgument) else ""

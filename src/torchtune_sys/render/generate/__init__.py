@@ -1,0 +1,1 @@
+"""What the command ``generate`` prints: scripts, files, units, images."""

@@ -1,0 +1,303 @@
+"""Processors: how many the job may use, how fast they may run, what they can do."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from torchtune_sys.model.actions import Advice, EnvironmentVariable
+from torchtune_sys.model.launchers import JOB_VARIABLES, LOCAL_RANK_VARIABLES, RANK_VARIABLES
+from torchtune_sys.model.rule import Evidence, Param, Params, Severity, Verdict, rule
+from torchtune_sys.model.snapshot import Snapshot
+from torchtune_sys.model.target import AtLeast
+from torchtune_sys.model.values import Missing, NotApplicable, known, need
+from torchtune_sys.rules.cpu.common import asked_threads, budget, default_threads, some
+from torchtune_sys.rules.gates import gpu_count, gpu_host, ranks_here
+
+
+@rule(
+    id="cpu-oversubscribed",
+    title="The ranks' threads are more than the CPUs that this session may use",
+    severity=Severity.WARNING,
+    fix=(Advice(text="set OMP_NUM_THREADS to the CPUs divided by the ranks, less the DataLoader workers, at least 1"),),
+)
+def cpu_oversubscribed(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """Ranks times threads per rank exceed the usable CPUs, counted after affinity, cpuset and the cgroup's CPU quota.
+
+    Why it matters
+    OpenMP threads wait for each other by spinning. Where there are more of them than CPUs, each parallel region lasts until the last
+    thread has had its turn, and CPU-side work (augmentation, optimizer on the CPU, tokenizing) becomes many times slower.
+
+    When to leave it
+    Where the variable is set for another program than the training, or where the ranks do next to nothing on the CPU.
+
+    References
+    PyTorch performance tuning guide, section on OMP_NUM_THREADS
+    torch 2.15 distributed/run.py: torchrun sets OMP_NUM_THREADS=1 where several ranks start and it is unset
+    """
+    ranks = ranks_here(s)
+    asked = asked_threads(s)
+    if asked is None and s.intent.ranks is None:
+        raise NotApplicable("neither --nproc-per-node, --threads nor OMP_NUM_THREADS says how many threads will run")
+    threads, where = asked or ((1, "torchrun's default") if ranks > 1 else (1, "one rank"))
+    have = budget(s)
+    total = ranks * threads
+    if total <= have.cpus:
+        have.settle()
+    yield Evidence(
+        subject=some(ranks, "rank"),
+        seen=f"{ranks} x {threads} threads ({where}) on {some(have.cpus, 'CPU')}",
+        wanted=f"at most {max(int(have.cpus // ranks), 1)} per rank",
+        verdict=Verdict.FAIL if total > have.cpus else Verdict.PASS,
+        source=have.source,
+    )
+
+
+@rule(
+    id="cpu-quota-ignored-by-torch",
+    title="A CPU quota is in force, and torch will start a thread for each core it sees nevertheless",
+    severity=Severity.WARNING,
+    fix=(
+        Advice(text="set OMP_NUM_THREADS to the quota, rounded down, at least 1; choose num_workers by the quota too"),
+        Advice(text="or give the container whole CPUs: --cpuset-cpus, Kubernetes' static CPU manager, Slurm's task/affinity"),
+    ),
+)
+def cpu_quota_ignored(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """The cgroup allows fewer CPUs than the affinity mask shows, and nothing tells torch and OpenMP.
+
+    Why it matters
+    torch, OpenMP and the DataLoader count the CPUs of the affinity mask. A container that may use 4 CPUs of a machine with 64 starts 64
+    threads; when they have used up the quota, the kernel stops all of them until the next period (100 ms).
+
+    When to leave it
+    Where the program sets its number of threads itself (torch.set_num_threads).
+
+    References
+    Linux Documentation/admin-guide/cgroup-v2.rst, cpu.max; Documentation/scheduler/sched-bwc.rst
+    torch 2.15 torch/_utils.py, cpu_count: reads sched_getaffinity only
+    """
+    cpu = need(s.cpu)
+    quota = need(cpu.quota)
+    if math.isinf(quota):
+        raise NotApplicable("no CPU quota")
+    ranks = ranks_here(s)
+    asked = asked_threads(s)
+    if asked is not None or (s.intent.ranks or 1) > 1:
+        threads, where = asked or (1, "torchrun's default")
+        judged = Verdict.PASS  # whether these are too many is cpu-oversubscribed's to say
+    else:
+        threads, where = default_threads(cpu), "torch's default"
+        judged = Verdict.FAIL if threads > math.ceil(quota) else Verdict.PASS
+    yield Evidence(
+        subject="CPU quota",
+        seen=f"{some(quota, 'CPU')} allowed, {len(need(cpu.affinity))} visible; {some(threads, 'thread')} per rank ({where})",
+        wanted=f"OMP_NUM_THREADS={max(int(quota // ranks), 1)}",
+        verdict=judged,
+        source=cpu.quota_source,
+    )
+
+
+@rule(
+    id="openmp-affinity-pins-process",
+    title="An OpenMP setting binds the training process, and with it its DataLoader workers, to few CPUs",
+    severity=Severity.WARNING,
+    cause="openmp-affinity-pins-process",
+    fix=(
+        EnvironmentVariable(name="GOMP_CPU_AFFINITY", value=None),
+        EnvironmentVariable(name="KMP_AFFINITY", value=None),
+        EnvironmentVariable(name="OMP_PROC_BIND", value=None),
+        Advice(text="bind ranks instead: torchrun --numa-binding=node, numactl, srun --cpu-bind"),
+    ),
+)
+def openmp_affinity(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """GOMP_CPU_AFFINITY, KMP_AFFINITY, OMP_PROC_BIND or OMP_PLACES binds threads to CPUs.
+
+    Why it matters
+    When OpenMP starts, it binds the main thread to one CPU or place. DataLoader workers are forked from that thread and inherit the
+    mask: all of them share one CPU, and each rank that runs with the same setting takes the same one.
+
+    When to leave it
+    Where the job has one rank, no workers, and was measured to gain.
+
+    References
+    https://github.com/pytorch/pytorch/issues/101850
+    GCC libgomp manual, GOMP_CPU_AFFINITY; Intel oneAPI, KMP_AFFINITY; OpenMP 5.2, OMP_PROC_BIND
+    PyTorch performance tuning guide, section on thread affinity
+    """
+    if s.intent.workers == 0 and (s.intent.ranks or 1) == 1:
+        raise NotApplicable("one process without workers")
+    env = need(need(s.session).env)
+    for name in ("GOMP_CPU_AFFINITY", "KMP_AFFINITY", "OMP_PROC_BIND", "OMP_PLACES"):
+        value = env.get(name, "")
+        if not binds(name, value, env.get("OMP_PROC_BIND", "")):
+            continue
+        yield Evidence(subject=name, seen=f"{name}={value}", wanted="unset", source="environment")
+
+
+def binds(name: str, value: str, proc_bind: str) -> bool:
+    """Whether the setting binds threads.
+
+    >>> binds("KMP_AFFINITY", "granularity=fine,compact,1,0", ""), binds("KMP_AFFINITY", "verbose,none", ""), binds("OMP_PROC_BIND", "false", "")
+    (True, False, False)
+    """
+    words = value.strip().lower().replace(" ", "").split(",")
+    if not value.strip():
+        return False
+    if name == "OMP_PROC_BIND":
+        return words[0] in ("true", "close", "spread", "master", "primary")
+    if name == "OMP_PLACES":  # places alone bind only where binding is not switched off
+        return proc_bind.strip().lower() not in ("", "false")
+    if name == "KMP_AFFINITY":
+        return bool(
+            {"compact", "scatter", "balanced", "explicit", "logical", "physical"} & {word.split("=")[0] for word in words}
+        )
+    return proc_bind.strip().lower() != "false"
+
+
+_LAUNCHERS = frozenset((*JOB_VARIABLES, *RANK_VARIABLES, *LOCAL_RANK_VARIABLES))
+
+
+@rule(
+    id="session-pinned-to-few-cpus",
+    title="The session is bound to a few of the CPUs that it is allowed to use",
+    severity=Severity.WARNING,
+    cause="openmp-affinity-pins-process",
+    params=(
+        Param("share", 0.25, "greatest share of the allowed CPUs that counts as few"),
+        Param("cpus", 4, "affinity masks with more CPUs than these are not called few"),
+    ),
+    fix=(Advice(text="start the job from a session without taskset or numactl, or with: taskset -c 0-LAST"),),
+)
+def session_pinned(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """The affinity mask of this session is much smaller than its cgroup's cpuset, and no batch system or launcher made it so.
+
+    Why it matters
+    Children inherit the mask. A shell, notebook kernel or service that was once bound to a core keeps all of the training on it: load
+    average and GPU utilisation are low, and one core is at 100 %.
+
+    When to leave it
+    Where you bound the session on purpose.
+
+    References
+    sched_setaffinity(2), taskset(1)
+    https://github.com/pytorch/pytorch/issues/99625
+    """
+    cpu = need(s.cpu)
+    affinity = need(cpu.affinity)
+    online = need(cpu.online)
+    room = online if isinstance(cpu.cpuset, Missing) else online & cpu.cpuset
+    env = need(need(s.session).env)
+    if any(name in env for name in _LAUNCHERS):
+        raise NotApplicable("a launcher or a batch system binds its processes")
+    few = len(affinity) <= float(p["cpus"]) and len(affinity) <= float(p["share"]) * len(room)
+    yield Evidence(
+        subject="affinity",
+        seen=f"{affinity} ({len(affinity)} of {len(room)} CPUs)",
+        wanted="all of the CPUs that the cgroup allows",
+        verdict=Verdict.FAIL if few else Verdict.PASS,
+        source="sched_getaffinity",
+    )
+
+
+@rule(
+    id="cpus-too-few-for-gpus",
+    title="There are too few CPUs for the GPUs",
+    severity=Severity.ADVICE,
+    params=(Param("per_gpu", 4, "usable CPUs for each GPU in use"),),
+    fix=(Advice(text="rent or allow more CPUs per GPU, decode and augment on the GPU, or prepare the data beforehand"),),
+    applies=gpu_host,
+)
+def cpus_too_few(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """Each GPU in use should find some CPUs: one for its rank and the rest for the DataLoader workers that feed it.
+
+    Why it matters
+    Decoding and augmenting on the CPU is the usual bottleneck of image and audio training. With one or two CPUs per GPU the GPU waits.
+
+    When to leave it
+    Where the data need no work on the CPU (tokens that are ready, data on the GPU).
+
+    References
+    ml-engineering, compute/cpu: cores for the rank, two to four workers per GPU, a few for the system
+    """
+    gpus = min(gpu_count(s), s.intent.ranks or gpu_count(s))
+    have = budget(s)
+    floor = int(float(p["per_gpu"])) * gpus
+    if have.cpus >= floor:
+        have.settle()
+    yield Evidence(
+        subject=some(gpus, "GPU"),
+        seen=f"{some(have.cpus, 'CPU')} for {some(gpus, 'GPU')}",
+        wanted=str(AtLeast(floor)),
+        verdict=Verdict.FAIL if have.cpus < floor else Verdict.PASS,
+        source=have.source,
+    )
+
+
+@rule(
+    id="cpu-lacks-avx",
+    title="The processor lacks AVX2, for which most binaries of the stack are tuned",
+    severity=Severity.WARNING,
+    cause="cpu-lacks-avx",
+    fix=(
+        Advice(text="virtual machine: expose the host's processor (QEMU -cpu host, Proxmox 'host', VMware without EVC masks)"),
+        Advice(text="hardware without AVX2: build the packages that die of SIGILL from source"),
+    ),
+)
+def cpu_lacks_avx(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """The x86 processor, often a virtual one with a generic model, does not offer AVX2.
+
+    Why it matters
+    torch chooses its kernels at run time and falls back to slow ones; FBGEMM's quantised operators, and many wheels around torch, do not
+    choose: they end in "Illegal instruction".
+
+    When to leave it
+    Where all of the work is on the GPU and your packages were seen to run.
+
+    References
+    torch aten/src/ATen/cpu/: kernels by CPU capability (default, AVX2, AVX512); FBGEMM's README: AVX2 or later
+    """
+    system = need(s.system)
+    if need(system.machine) not in ("x86_64", "i686"):
+        raise NotApplicable(f"not an x86 processor: {need(system.machine)}")
+    cpu = need(s.cpu)
+    flags = need(cpu.flags)
+    best = next((name for name in ("avx512f", "avx2", "avx", "sse4_2", "sse4_1") if name in flags), "no SSE4.1")
+    virtual = " (virtual machine)" if known(system.hypervisor, "") else ""
+    yield Evidence(
+        subject=known(cpu.model, "processor"),
+        seen=f"{best}{virtual}",
+        wanted="avx2",
+        verdict=Verdict.PASS if "avx2" in flags else Verdict.FAIL,
+        source="/proc/cpuinfo",
+    )
+
+
+@rule(
+    id="cpus-offline",
+    title="CPUs that are in the machine are offline",
+    severity=Severity.ADVICE,
+    fix=(Advice(text="write 1 to /sys/devices/system/cpu/cpuN/online, and remove maxcpus= from the boot arguments"),),
+)
+def cpus_offline(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """Some present CPUs are offline, and not because hyper-threading was switched off.
+
+    Why it matters
+    They do no work; GPUs near them are fed from farther away. The kernel takes CPUs offline for faults, too.
+
+    When to leave it
+    Where they were taken offline on purpose.
+
+    References
+    Linux Documentation/core-api/cpu_hotplug.rst; Documentation/ABI/testing/sysfs-devices-system-cpu, smt/control
+    """
+    cpu = need(s.cpu)
+    online, present = need(cpu.online), need(cpu.present)
+    lost = present - online
+    off = bool(lost) and known(cpu.smt_control, "") in ("off", "forceoff") and len(lost) <= len(online)
+    yield Evidence(
+        subject="CPUs",
+        seen=f"{len(online)} of {len(present)} online{'; hyper-threading is switched off' if off else ''}",
+        wanted="all online",
+        verdict=Verdict.FAIL if lost and not off else Verdict.PASS,
+        source="/sys/devices/system/cpu/online",
+    )

@@ -1,0 +1,115 @@
+"""What several rules on the driver ask: which GPUs, which driver, and why no module runs."""
+
+from __future__ import annotations
+
+from torchtune_sys.knowledge.cuda import Architecture
+from torchtune_sys.knowledge.gpus import architecture_by_device
+from torchtune_sys.model.facts import Fact
+from torchtune_sys.model.facts.driver import DriverFacts
+from torchtune_sys.model.snapshot import Snapshot
+from torchtune_sys.model.values import Missing, NotApplicable, Why, absent, need
+from torchtune_sys.model.version import version
+
+
+def nvml_error(s: Snapshot) -> str:
+    """NVML's (or nvidia-smi's) name for why it could not look; ``""`` if it could, or was not asked."""
+    return "" if isinstance(s.gpu, Missing) else s.gpu.error
+
+
+def gpu_addresses(s: Snapshot) -> tuple[str, ...]:
+    """NVIDIA GPUs on the PCI bus that are this host's own; NotApplicable where there is none."""
+    found = need(s.driver).nvidia_devices
+    if absent(found) or not need(found):
+        raise NotApplicable("no NVIDIA GPU on this host")
+    own = tuple(address for address in need(found) if bound_driver(s, address) != "vfio-pci")
+    if not own:
+        raise NotApplicable("every NVIDIA GPU is handed to a virtual machine (vfio-pci)")
+    return own
+
+
+def bound_driver(s: Snapshot, address: str) -> str:
+    """The kernel driver of one PCI function; ``""`` for none or not known."""
+    if isinstance(s.pci, Missing) or isinstance(s.pci.devices, Missing):
+        return ""
+    found = next((device.driver for device in s.pci.devices if device.address == address), "")
+    return "" if isinstance(found, Missing) else found
+
+
+def seen_by_nvml(s: Snapshot) -> frozenset[str]:
+    """Addresses of the GPUs that the driver serves, as far as NVML could tell."""
+    if isinstance(s.gpu, Missing) or isinstance(s.gpu.devices, Missing):
+        return frozenset()
+    return frozenset(gpu.pci_address for gpu in s.gpu.devices if not isinstance(gpu.pci_address, Missing) and not gpu.lost)
+
+
+def why_no_module(s: Snapshot) -> str:
+    """``loaded``, or the one reason that explains why the NVIDIA module is not: ``nouveau``, ``no-driver``, ``not-built``, ``secure-boot``
+    or ``not-loaded`` (installed and built, but not loaded for a reason that is not seen).
+
+    The reasons exclude each other, so that one fault gives one finding.
+    """
+    addresses = gpu_addresses(s)
+    driver: DriverFacts = need(s.driver)
+    if need(driver.module_loaded):
+        return "loaded"
+    if any(bound_driver(s, address) in ("nouveau", "nova_core", "NovaCore") for address in addresses):
+        return "nouveau"
+    built = driver.modules_for_kernel
+    if absent(driver.library_version):
+        return "not-loaded" if built is True else "no-driver"
+    need(driver.library_version)
+    if absent(built):  # containers have no /lib/modules
+        return "not-loaded"
+    if not need(built):
+        return "not-built"
+    return "secure-boot" if need(driver.secure_boot) else "not-loaded"
+
+
+def architectures(s: Snapshot) -> dict[str, Architecture]:
+    """Generation of each NVIDIA GPU by PCI address, as far as tables know its device id."""
+    devices = need(need(s.pci).devices)
+    ids = {device.address: device.device for device in devices}
+    found: dict[str, Architecture] = {}
+    for address in gpu_addresses(s):
+        device = ids.get(address, "")
+        arch = None if isinstance(device, Missing) else architecture_by_device(device)
+        if arch is not None:
+            found[address] = arch
+    return found
+
+
+def driver_version(s: Snapshot) -> Fact[str]:
+    """The driver's version: the loaded kernel module, which is what counts, else what NVML or its library says."""
+    looks: list[Fact[str]] = []
+    if not isinstance(s.driver, Missing):
+        looks.append(s.driver.module_version)
+    if not isinstance(s.gpu, Missing):
+        looks.append(s.gpu.driver_version)
+    if not isinstance(s.driver, Missing):
+        looks.append(s.driver.library_version)
+    found = next((look for look in looks if not isinstance(look, Missing) and version(look)), None)
+    if found is not None:
+        return found
+    return looks[0] if looks else Missing(Why.NOT_RECORDED, "driver", "the driver was not looked at")
+
+
+def not_served(s: Snapshot) -> frozenset[str]:
+    """Addresses of GPUs that this driver cannot serve by its version or flavour, as far as both are known."""
+    if isinstance(s.pci, Missing) or isinstance(s.pci.devices, Missing) or isinstance(s.driver, Missing):
+        return frozenset()
+    version_of = s.driver.module_version
+    branch = 0 if isinstance(version_of, Missing) else (version(version_of) or (0,))[0]
+    flavour = s.driver.module_flavour
+    return frozenset(
+        address
+        for address, arch in architectures(s).items()
+        if (branch and arch.last_branch is not None and branch > arch.last_branch)
+        or (branch and arch.first_branch is not None and branch < arch.first_branch)
+        or (flavour == "open" and arch.open_module == "no")
+        or (flavour == "proprietary" and arch.open_module == "only")
+    )
+
+
+def container(s: Snapshot) -> str:
+    """Kind of container, ``""`` for none."""
+    return need(need(s.system).container)

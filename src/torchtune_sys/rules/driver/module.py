@@ -1,0 +1,361 @@
+"""Whether the NVIDIA driver runs, fits itself and fits the GPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torchtune_sys.model.actions import Advice, Install, KernelArgument, Needs, Safety
+from torchtune_sys.model.rule import Evidence, Params, Severity, Verdict, rule
+from torchtune_sys.model.snapshot import Snapshot
+from torchtune_sys.model.values import Missing, NotApplicable, need
+from torchtune_sys.model.version import version
+from torchtune_sys.rules.driver import common as driver_state
+
+_MODULES = "/proc/modules, /proc/driver/nvidia/version"
+
+
+def _loaded_or(s: Snapshot, reason: str, seen: str, wanted: str, source: str = _MODULES) -> Iterator[Evidence]:
+    """Fails where ``reason`` is what keeps the module from being loaded."""
+    state = driver_state.why_no_module(s)
+    if state == "loaded":
+        yield Evidence(subject="nvidia", seen="the kernel module is loaded", wanted=wanted, verdict=Verdict.PASS, source=_MODULES)
+    elif state == reason:
+        yield Evidence(subject="nvidia", seen=seen, wanted=wanted, source=source)
+    else:
+        raise NotApplicable("the kernel module is not loaded for another reason")
+
+
+@rule(
+    id="no-nvidia-driver",
+    title="There is an NVIDIA GPU but no NVIDIA driver",
+    severity=Severity.ERROR,
+    cause="no-nvidia-driver",
+    fix=(Install(text="install the NVIDIA driver from the distribution or from NVIDIA's repository", needs=Needs.REBOOT),),
+)
+def no_nvidia_driver(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """The GPU is on the PCI bus, and neither a kernel module nor a user-space library of the driver is here.
+
+    Why it matters
+        Without the driver torch.cuda.is_available() is False and everything trains on the CPU.
+
+    When to leave it
+        The GPU only drives a display, or training runs elsewhere.
+
+    References
+        https://docs.nvidia.com/datacenter/tesla/driver-installation-guide/
+    """
+    addresses = ", ".join(driver_state.gpu_addresses(s))
+    yield from _loaded_or(s, "no-driver", f"GPU at {addresses}, no module and no libcuda.so.1", "an installed driver")
+
+
+@rule(
+    id="nouveau-loaded",
+    title="nouveau has taken the GPU, so the NVIDIA driver cannot",
+    severity=Severity.ERROR,
+    cause="nouveau-loaded",
+    fix=(
+        KernelArgument(argument="modprobe.blacklist=nouveau"),
+        Advice(text='put "blacklist nouveau" into /etc/modprobe.d/, rebuild the initramfs and reboot', needs=Needs.REBOOT),
+    ),
+)
+def nouveau_loaded(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """The free driver nouveau (or its successor nova_core) is bound to an NVIDIA GPU; it offers no CUDA.
+
+    Why it matters
+        Only one driver can hold a device: nvidia.ko refuses to load or finds no GPU. Blacklisting only in the initramfs
+        (rd.driver.blacklist) lets nouveau load later.
+
+    When to leave it
+        The GPU is only for a display.
+
+    References
+        https://docs.nvidia.com/datacenter/tesla/driver-installation-guide/#disabling-nouveau
+    """
+    addresses = driver_state.gpu_addresses(s)
+    if need(need(s.driver).nouveau_loaded):
+        need(need(s.pci).devices)  # loaded alone it harms nothing: another display card may be its own
+    for address in addresses:
+        bound = driver_state.bound_driver(s, address)
+        bad = bound in ("nouveau", "nova_core", "NovaCore")
+        yield Evidence(
+            subject=f"GPU {address}",
+            seen=f"bound to {bound}" if bound else "bound to no driver",
+            wanted="bound to nvidia",
+            verdict=Verdict.FAIL if bad else Verdict.PASS,
+            source=f"/sys/bus/pci/devices/{address}/driver",
+        )
+
+
+@rule(
+    id="nvidia-module-not-built-for-kernel",
+    title="The running kernel has no NVIDIA module, though the driver is installed",
+    severity=Severity.ERROR,
+    cause="nvidia-module-not-built-for-kernel",
+    fix=(
+        Install(
+            text="install the headers of the running kernel, then build the module: dkms autoinstall (or dnf/zypper/apt reinstall)",
+        ),
+        Advice(text="or boot the kernel for which the module was built", needs=Needs.REBOOT),
+    ),
+)
+def nvidia_module_not_built_for_kernel(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """User space of the driver is installed, but /lib/modules of the running kernel holds no nvidia.ko.
+
+    Why it matters
+        After a kernel update the module must be built again; DKMS fails silently without kernel headers or with a kernel
+        that the driver is too old for. nvidia-smi then says that it cannot communicate with the driver.
+
+    When to leave it
+        Never, if this kernel is to train.
+
+    References
+        dkms(8)
+        https://docs.nvidia.com/datacenter/tesla/driver-installation-guide/
+    """
+    failed = need(s.driver).build_failure
+    if not isinstance(failed, Missing) and not _serves(s):
+        yield Evidence(
+            subject="nvidia", seen=f"DKMS could not build it for {failed}", wanted="a module built for it", source="DKMS"
+        )
+        return
+    kernel = need(s.system).kernel
+    name = "the running kernel" if isinstance(kernel, Missing) else kernel
+    yield from _loaded_or(s, "not-built", f"no nvidia.ko for {name}", "a module built for it", "/lib/modules/*/modules.dep")
+
+
+def _serves(s: Snapshot) -> bool:
+    """Whether the driver serves GPUs: then the failed build was for another kernel."""
+    return not isinstance(s.gpu, Missing) and not isinstance(s.gpu.devices, Missing) and bool(s.gpu.devices)
+
+
+@rule(
+    id="secure-boot-blocks-module",
+    title="Secure Boot is on and the NVIDIA module is not loaded",
+    severity=Severity.ERROR,
+    cause="secure-boot-blocks-module",
+    fix=(
+        Advice(
+            text="enrol the key with which DKMS signs: mokutil --import /var/lib/dkms/mok.pub (Ubuntu: /var/lib/shim-signed/mok/MOK.der)",
+            needs=Needs.REBOOT,
+        ),
+        Advice(text="or install a module that the distribution has signed, or turn Secure Boot off in the firmware"),
+    ),
+)
+def secure_boot_blocks_module(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """A module for the running kernel is there, it is not loaded, and Secure Boot refuses modules with an unknown signature.
+
+    Why it matters
+        modprobe nvidia ends with "Key was rejected by service" and no CUDA program sees a GPU.
+
+    When to leave it
+        dmesg names another reason for the module's failure.
+
+    References
+        https://wiki.ubuntu.com/UEFI/SecureBoot
+        mokutil(1)
+    """
+    yield from _loaded_or(
+        s, "secure-boot", "Secure Boot is on, nvidia.ko exists and is not loaded", "a module signed with an enrolled key"
+    )
+
+
+@rule(
+    id="nvidia-driver-not-loaded",
+    title="The NVIDIA driver is installed but its kernel module is not loaded",
+    severity=Severity.ERROR,
+    explained_by=(
+        "nouveau-loaded",
+        "nvidia-module-not-built-for-kernel",
+        "driver-ignores-gpu",
+        "gpu-needs-proprietary-module",
+        "gpu-bar-not-assigned",
+        "gsp-firmware-missing",
+        "module-signature-refused",
+    ),
+    fix=(
+        Advice(
+            text="sudo modprobe nvidia; dmesg | grep -i -e nvrm -e nvidia then tells why it fails", safety=Safety.DISPLAY_ONLY
+        ),
+    ),
+)
+def nvidia_driver_not_loaded(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """The driver's user space is here, and a module too as far as can be seen, but the kernel does not run it.
+
+    Why it matters
+        nvidia-smi "couldn't communicate with the NVIDIA driver", and CUDA finds no device.
+
+    When to leave it
+        The GPU is powered off on purpose (hybrid graphics).
+
+    References
+        https://docs.nvidia.com/deploy/nvml-api/group__nvmlDeviceEnumvs.html (NVML_ERROR_DRIVER_NOT_LOADED)
+    """
+    if driver_state.nvml_error(s) == "DRIVER_NOT_LOADED" and need(s.gpu).source == "report":
+        yield Evidence(
+            subject="nvidia",
+            seen="nvidia-smi cannot communicate with the driver",
+            wanted="a loaded kernel module",
+            source="nvidia-smi",
+        )
+        return
+    yield from _loaded_or(s, "not-loaded", "the driver's libraries are here, its module is not loaded", "a loaded kernel module")
+
+
+@rule(
+    id="nvml-driver-library-mismatch",
+    title="The loaded kernel module and the driver's libraries have different versions",
+    severity=Severity.ERROR,
+    cause="nvml-driver-library-mismatch",
+    fix=(
+        Advice(text="reboot; or stop every GPU user, unload the nvidia modules and load the new ones", needs=Needs.REBOOT),
+        Advice(text="hold the driver's packages (apt-mark hold, dnf versionlock) so that unattended upgrades do not split them"),
+    ),
+)
+def nvml_driver_library_mismatch(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """A package upgrade replaced the libraries while the old module is still loaded; NVML and CUDA refuse to work.
+
+    Why it matters
+        nvidia-smi says "Driver/library version mismatch", and every new CUDA program fails at its start. Programs that
+        already run go on, so that the fault shows only at the next job.
+
+    When to leave it
+        Never.
+
+    References
+        https://docs.nvidia.com/deploy/nvml-api/group__nvmlDeviceEnumvs.html (NVML_ERROR_LIB_RM_VERSION_MISMATCH)
+    """
+    wanted = "the same version"
+    if driver_state.nvml_error(s) == "LIB_RM_VERSION_MISMATCH":
+        yield Evidence(subject="driver", seen=_both(s), wanted=wanted, source=need(s.gpu).source)
+    elif not isinstance(s.gpu, Missing) and not isinstance(s.gpu.devices, Missing):
+        if not s.gpu.devices:
+            driver_state.gpu_addresses(s)
+        yield Evidence(subject="driver", seen="NVML works", wanted=wanted, verdict=Verdict.PASS, source="NVML")
+    else:
+        driver_state.gpu_addresses(s)
+        if not need(need(s.driver).module_loaded):
+            raise NotApplicable("the kernel module is not loaded")
+        module, library = need(need(s.driver).module_version), need(need(s.driver).library_version)
+        verdict = Verdict.PASS if version(module) == version(library) else Verdict.FAIL
+        yield Evidence(subject="driver", seen=_both(s), wanted=wanted, verdict=verdict, source="/proc/driver/nvidia/version")
+
+
+def _both(s: Snapshot) -> str:
+    module = s.driver if isinstance(s.driver, Missing) else s.driver.module_version
+    library = s.driver if isinstance(s.driver, Missing) else s.driver.library_version
+    if isinstance(library, Missing) and not isinstance(s.gpu, Missing):
+        library = s.gpu.library_version
+    return " and ".join(
+        f"{name} {value}" if not isinstance(value, Missing) else f"{name} of another version"
+        for name, value in (("module", module), ("libraries", library))
+    )
+
+
+@rule(
+    id="driver-does-not-support-gpu",
+    title="This driver branch does not serve this GPU",
+    severity=Severity.ERROR,
+    cause="driver-does-not-support-gpu",
+    fix=(
+        Install(
+            text="install a driver of a branch that serves the GPU (580 for Maxwell, Pascal and Volta; 470 for Kepler)",
+            needs=Needs.REBOOT,
+        ),
+    ),
+)
+def driver_does_not_support_gpu(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """The GPU's generation was dropped before, or added after, the branch of the driver in use.
+
+    Why it matters
+        The module loads but ignores the GPU ("No devices were found"), or refuses to load. R580 is the last branch for
+        GPUs before Turing, R470 the last for Kepler.
+
+    When to leave it
+        Another GPU of this host is the one that trains.
+
+    References
+        https://docs.nvidia.com/cuda/cuda-toolkit-release-notes/ (13.0: Maxwell, Pascal, Volta)
+        README of the driver, appendix A (supported GPUs)
+    """
+    found = driver_state.architectures(s)
+    served = driver_state.seen_by_nvml(s)
+    if not found:
+        raise NotApplicable("no table knows the generation of these GPUs")
+    number = need(driver_state.driver_version(s))
+    branch = (version(number) or (0,))[0]
+    for address, arch in found.items():
+        too_new = arch.last_branch is not None and branch > arch.last_branch
+        too_old = arch.first_branch is not None and branch < arch.first_branch
+        limit = f"at most {arch.last_branch}" if too_new else (f"{arch.first_branch} or later" if arch.first_branch else "")
+        bad = branch > 0 and (too_new or too_old) and address not in served
+        yield Evidence(
+            subject=f"GPU {address} ({arch.name})",
+            seen=f"driver {number}",
+            wanted=f"branch {limit}" if limit else "",
+            verdict=Verdict.FAIL if bad else Verdict.PASS,
+            source=arch.source,
+        )
+
+
+@rule(
+    id="open-module-on-pre-turing-gpu",
+    title="The open kernel module does not serve this GPU",
+    severity=Severity.ERROR,
+    cause="open-module-on-pre-turing-gpu",
+    fix=(Install(text="install the proprietary flavour of the kernel module (branch 580 at most)", needs=Needs.REBOOT),),
+)
+def open_module_on_pre_turing_gpu(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """GPUs before Turing lack the processor (GSP) on which the open kernel module depends.
+
+    Why it matters
+        The module loads and leaves the GPU alone: "No devices were found".
+
+    When to leave it
+        Another GPU of this host is the one that trains.
+
+    References
+        README of the driver, chapter "Open Linux Kernel Modules"
+    """
+    yield from _flavour(s, "open", "no", "the proprietary module")
+
+
+@rule(
+    id="proprietary-module-on-blackwell-gpu",
+    title="The proprietary kernel module does not serve this GPU",
+    severity=Severity.ERROR,
+    cause="driver-does-not-support-gpu",
+    fix=(Install(text="install the open flavour of the kernel module (nvidia-open, nvidia-driver-…-open)", needs=Needs.REBOOT),),
+)
+def proprietary_module_on_blackwell_gpu(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """Blackwell and later generations are served by the open kernel module only.
+
+    Why it matters
+        The module loads and says in dmesg that the GPU requires the open kernel modules; no CUDA program sees it.
+
+    When to leave it
+        Another GPU of this host is the one that trains.
+
+    References
+        README of the driver, chapter "Open Linux Kernel Modules"
+        https://developer.nvidia.com/blog/nvidia-transitions-fully-towards-open-source-gpu-kernel-modules/
+    """
+    yield from _flavour(s, "proprietary", "only", "the open module")
+
+
+def _flavour(s: Snapshot, flavour: str, marked: str, wanted: str) -> Iterator[Evidence]:
+    """Fails for GPUs that are ``marked`` in the table, while a module of this flavour runs and NVML does not show them."""
+    found = {address: arch for address, arch in driver_state.architectures(s).items() if arch.open_module == marked}
+    if not found:
+        raise NotApplicable("no GPU of such a generation")
+    if not need(need(s.driver).module_loaded):
+        raise NotApplicable("the kernel module is not loaded")
+    seen = need(need(s.driver).module_flavour)
+    served = driver_state.seen_by_nvml(s)
+    for address, arch in found.items():
+        yield Evidence(
+            subject=f"GPU {address} ({arch.name})",
+            seen=f"the {seen} module",
+            wanted=wanted,
+            verdict=Verdict.FAIL if seen == flavour and address not in served else Verdict.PASS,
+            source="/proc/driver/nvidia/version",
+        )

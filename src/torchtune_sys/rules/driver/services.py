@@ -1,0 +1,264 @@
+"""What must run beside the driver: fabric manager, unified memory, persistence, GPUDirect RDMA."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torchtune_sys.knowledge.gpus import by_name
+from torchtune_sys.model.actions import Advice, Install, Needs, Safety, Service
+from torchtune_sys.model.facts.gpu import Gpu
+from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, rule, unsure
+from torchtune_sys.model.snapshot import Snapshot
+from torchtune_sys.model.values import Missing, NotApplicable, Why, absent, known, need
+from torchtune_sys.model.version import version
+from torchtune_sys.rules import gates
+from torchtune_sys.rules.driver.common import gpu_addresses
+
+_STATES = ("not-started", "in-progress", "completed")
+
+
+@rule(
+    id="fabric-manager-not-running",
+    title="The fabric manager has not set up the NVSwitch fabric",
+    severity=Severity.ERROR,
+    cause="fabric-manager-not-running",
+    fix=(
+        Install(text="install nvidia-fabricmanager in exactly the driver's version (B200 and later: nvlsm too)"),
+        Service(unit="nvidia-fabricmanager", state="enabled", needs=Needs.NOTHING),
+        Advice(text="GB200 and GB300 racks: the switch trays run it, not this host; look there, and at nvidia-imex here"),
+    ),
+)
+def fabric_manager_not_running(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """The host has NVSwitches, and its GPUs wait for the fabric, or (before Hopper, where GPUs do not tell) the daemon does not run.
+
+    Why it matters
+        CUDA refuses every GPU of such a board with error 802, "system not yet initialized".
+
+    When to leave it
+        In a virtual machine whose hypervisor runs the fabric manager, the GPUs' own fabric state counts, and is judged first.
+
+    References
+        https://docs.nvidia.com/datacenter/tesla/fabric-manager-user-guide/
+    """
+    failed = _failed_start(s)
+    if failed:
+        source = "the fabric manager's log"
+        yield Evidence(subject="nvidia-fabricmanager", seen=failed, wanted="started", source=source)
+        return
+    gates.nvidia_hardware(s)
+    gpus = () if isinstance(s.gpu, Missing) or isinstance(s.gpu.devices, Missing) else s.gpu.devices
+    telling = [gpu for gpu in gpus if _fabric(gpu) in _STATES and gpu.mig is not True]
+    for gpu in telling:
+        state = _fabric(gpu)
+        yield Evidence(
+            subject=f"GPU {gpu.index}",
+            seen=f"fabric state {state}",
+            wanted="completed" + (" (the rack's switch trays set it up)" if _in_rack(gpu) else ""),
+            verdict=Verdict.PASS if state == "completed" else Verdict.FAIL,
+            source="nvmlDeviceGetGpuFabricInfoV",
+        )
+    if telling:
+        return
+    if not need(need(s.driver).nvswitches):
+        raise NotApplicable("no NVSwitch on this host")
+    running = need(need(s.driver).fabric_manager)
+    yield Evidence(
+        subject="nvidia-fabricmanager",
+        seen="running" if running else "not running",
+        wanted="running",
+        verdict=Verdict.PASS if running else Verdict.FAIL,
+        source="/run/nvidia-fabricmanager",
+    )
+
+
+def _failed_start(s: Snapshot) -> str:
+    """Why the fabric manager did not start, where a log tells and the GPUs are not of a kind that has no use for it."""
+    told = s.driver if isinstance(s.driver, Missing) else s.driver.fabric_manager_failure
+    if isinstance(told, Missing) or not told:
+        return ""
+    gpus = () if isinstance(s.gpu, Missing) or isinstance(s.gpu.devices, Missing) else s.gpu.devices
+    models = [by_name(gpu.name) for gpu in gpus if not isinstance(gpu.name, Missing)]
+    if any(_fabric(gpu) == "completed" for gpu in gpus) or (models and not any(model and model.nvswitch for model in models)):
+        return ""
+    if told == "no NVSwitch":
+        return "the driver shows it no NVSwitch (B200 and later: nvlsm is missing, or not running)" if models else ""
+    return told
+
+
+def _in_rack(gpu: Gpu) -> bool:
+    """Their NVSwitches are machines of their own, with their own fabric manager."""
+    return not isinstance(gpu.name, Missing) and gpu.name.startswith(("NVIDIA GB200", "NVIDIA GB300"))
+
+
+def _fabric(gpu: Gpu) -> str:
+    return "" if isinstance(gpu.fabric_state, Missing) else gpu.fabric_state
+
+
+@rule(
+    id="fabric-manager-version-mismatch",
+    title="The fabric manager has another version than the driver",
+    severity=Severity.ERROR,
+    cause="fabric-manager-not-running",
+    fix=(
+        Install(text="install nvidia-fabricmanager in exactly the driver's version and restart it", needs=Needs.SERVICE_RESTART),
+    ),
+)
+def fabric_manager_version_mismatch(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """The last start in the fabric manager's log names another version than that of the loaded kernel module.
+
+    Why it matters
+        The daemon refuses to start with a driver of another version; after the next reboot the NVSwitch fabric stays down.
+
+    When to leave it
+        The log is old, and the installed package already has the driver's version.
+
+    References
+        https://docs.nvidia.com/datacenter/tesla/fabric-manager-user-guide/
+    """
+    gpu_addresses(s)
+    driver = need(s.driver)
+    if absent(driver.nvswitches) or not need(driver.nvswitches):
+        raise NotApplicable("no NVSwitch on this host")
+    logged = driver.fabric_manager_version
+    if isinstance(logged, Missing) and logged.why in (Why.ABSENT, Why.UNPARSED):
+        raise NotApplicable("no log of the fabric manager")
+    module = need(driver.module_version)
+    yield Evidence(
+        subject="nvidia-fabricmanager",
+        seen=f"version {need(logged)}",
+        wanted=f"version {module}",
+        verdict=Verdict.PASS if version(need(logged)) == version(module) else Verdict.FAIL,
+        source="/var/log/fabricmanager.log",
+    )
+
+
+@rule(
+    id="nvidia-uvm-not-loaded",
+    title="The module for CUDA's unified memory is not loaded",
+    severity=Severity.ADVICE,
+    fix=(
+        Advice(text="sudo modprobe nvidia-uvm (at boot: nvidia-persistenced with nvidia-modprobe, or a modules-load.d file)"),
+        Install(text="install nvidia-modprobe, with which CUDA loads it for ordinary users"),
+    ),
+)
+def nvidia_uvm_not_loaded(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """nvidia is loaded and nvidia_uvm is not; CUDA cannot start without it.
+
+    Why it matters
+        The first CUDA program loads it through the setuid helper nvidia-modprobe. Where that is missing, or in a container,
+        cuInit fails with "unknown error" (999) until somebody loads the module as root.
+
+    When to leave it
+        Right after boot with nvidia-modprobe installed: the first CUDA program brings it.
+
+    References
+        README of the driver, chapter "nvidia-modprobe"
+    """
+    gpu_addresses(s)
+    driver = need(s.driver)
+    if not need(driver.module_loaded):
+        raise NotApplicable("the kernel module is not loaded")
+    loaded = need(driver.uvm_loaded)
+    yield Evidence(
+        subject="nvidia_uvm",
+        seen="loaded" if loaded else "not loaded",
+        wanted="loaded",
+        verdict=Verdict.PASS if loaded else Verdict.FAIL,
+        source="/proc/modules",
+    )
+
+
+@rule(
+    id="gpu-persistence-mode-off",
+    title="Persistence mode is off",
+    severity=Severity.ADVICE,
+    fix=(Service(unit="nvidia-persistenced", state="enabled", safety=Safety.SAFE),),
+)
+def gpu_persistence_mode_off(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """The driver forgets the GPU whenever its last user ends, and wakes it again at the next start.
+
+    Why it matters
+        Each first use then costs seconds on a host with many GPUs, power limits and clocks set by hand are lost, and health
+        counters restart.
+
+    When to leave it
+        A GPU on which a display runs is kept awake by it, and is not reported.
+
+    References
+        https://docs.nvidia.com/deploy/driver-persistence/
+    """
+    gpus = gates.nvidia_gpus(s)
+    if need(s.driver).wsl is True:
+        raise NotApplicable("WSL: Windows manages the GPU")
+    for gpu in gpus:
+        if isinstance(gpu.persistence, Missing):
+            if gpu.persistence.why is not Why.NOT_SUPPORTED and not gpu.lost:
+                yield unsure(f"GPU {gpu.index}", gpu.persistence, "on")
+            continue
+        awake = gpu.persistence or known(gpu.display, False)
+        yield Evidence(
+            subject=f"GPU {gpu.index}",
+            seen="on" if gpu.persistence else "off" + ", but a display keeps the GPU awake" * awake,
+            wanted="on (nvidia-persistenced runs on the host)" if _inside(s) else "on",
+            verdict=Verdict.PASS if awake else Verdict.FAIL,
+            source="nvmlDeviceGetPersistenceMode",
+        )
+
+
+def _inside(s: Snapshot) -> bool:
+    return not isinstance(s.system, Missing) and bool(known(s.system.container, ""))
+
+
+@rule(
+    id="gpudirect-rdma-disabled",
+    title="Network cards cannot reach GPU memory directly",
+    severity=Severity.WARNING,
+    cause="gpudirect-rdma-disabled",
+    fix=(
+        Advice(text="sudo modprobe nvidia-peermem (at boot: a file in /etc/modules-load.d)"),
+        Advice(text="or use DMA-BUF: the open kernel module on Linux 5.12 or later"),
+    ),
+)
+def gpudirect_rdma_disabled(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """An RDMA network is up, and there is neither nvidia-peermem nor what DMA-BUF needs.
+
+    Why it matters
+        NCCL then copies everything that goes to another host through host memory; several hosts together train at a
+        fraction of the network's speed. One host without it slows the whole ring.
+
+    When to leave it
+        Training stays on this host, or the cards share no PCIe path with the GPUs anyway.
+
+    References
+        https://docs.nvidia.com/cuda/gpudirect-rdma/
+        https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html#gpu-direct
+    """
+    gpu_addresses(s)
+    if s.intent.nodes == 1:
+        raise NotApplicable("the job stays on this host")
+    if not gates.rdma_active(s):
+        raise NotApplicable("no RDMA port is up")
+    if not need(need(s.driver).module_loaded):
+        raise NotApplicable("the kernel module is not loaded")
+    peermem = need(need(s.driver).peermem_loaded)
+    flavour = need(need(s.driver).module_flavour)
+    kernel = need(need(s.system).kernel)
+    dma_buf = flavour == "open" and version(kernel) >= (5, 12)
+    ways = [name for name, there in (("nvidia-peermem", peermem), ("DMA-BUF", dma_buf)) if there]
+    yield Evidence(
+        subject="GPUDirect RDMA",
+        seen=" and ".join(ways)
+        or f"nvidia-peermem is not loaded, and DMA-BUF is not offered ({flavour} module, kernel {kernel})",
+        wanted="nvidia-peermem or DMA-BUF",
+        verdict=Verdict.PASS if ways else Verdict.FAIL,
+        source="/proc/modules",
+    )
+
+
+RULES: tuple[Rule, ...] = (
+    fabric_manager_not_running,
+    fabric_manager_version_mismatch,
+    nvidia_uvm_not_loaded,
+    gpu_persistence_mode_off,
+    gpudirect_rdma_disabled,
+)

@@ -1,0 +1,326 @@
+"""Variables that somebody set to find a fault, and that now cost speed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torchtune_sys.model.actions import Advice, EnvironmentVariable
+from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, rule
+from torchtune_sys.model.snapshot import Snapshot
+from torchtune_sys.model.values import Missing, NotApplicable, need
+from torchtune_sys.model.version import version
+from torchtune_sys.rules.gates import gpu_count, nvidia_gpus, nvidia_hardware
+
+
+def environment(s: Snapshot) -> dict[str, str]:
+    return need(need(s.session).env)
+
+
+def seen(name: str, value: str, wanted: str = "unset", why: str = "") -> Evidence:
+    return Evidence(subject=name, seen=f"{name}={value}{f': {why}' if why else ''}", wanted=wanted, source="environment")
+
+
+def number(text: str) -> int:
+    """As strtol reads it: leading digits, else 0."""
+    digits = text.strip()
+    end = len(digits) - len(digits.lstrip("+-0123456789"))
+    try:
+        return int(digits[:end])
+    except ValueError:
+        return 0
+
+
+@rule(
+    id="cuda-launch-blocking",
+    title="CUDA_LAUNCH_BLOCKING makes every kernel launch wait",
+    severity=Severity.WARNING,
+    applies=nvidia_hardware,
+    fix=(EnvironmentVariable(name="CUDA_LAUNCH_BLOCKING", value=None),),
+)
+def cuda_launch_blocking(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """The CPU waits for each kernel to end before it launches the next one.
+
+    Why it matters
+    CPU and GPU no longer work at the same time, nor do several streams: training slows down, the more so the smaller its kernels
+    are. The variable is what error messages of PyTorch advise for finding the failing call, and it is then forgotten.
+
+    When to leave it
+    While a device-side assert or an illegal memory access is being traced.
+
+    References
+    CUDA C++ Programming Guide, "CUDA Environment Variables", CUDA_LAUNCH_BLOCKING
+    https://docs.pytorch.org/docs/stable/notes/cuda.html#asynchronous-execution
+    """
+    value = environment(s).get("CUDA_LAUNCH_BLOCKING", "")
+    if number(value):
+        yield seen("CUDA_LAUNCH_BLOCKING", value)
+
+
+@rule(
+    id="distributed-debug-detail",
+    title="TORCH_DISTRIBUTED_DEBUG=DETAIL checks every collective",
+    severity=Severity.WARNING,
+    fix=(EnvironmentVariable(name="TORCH_DISTRIBUTED_DEBUG", value=None), Advice(text="or set it to INFO, which only logs")),
+)
+def distributed_debug_detail(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """Before each collective the ranks compare what they are about to do, through another process group.
+
+    Why it matters
+    PyTorch's documentation says that it affects performance and is for debugging only; each collective is preceded by a barrier
+    and a comparison over Gloo.
+
+    When to leave it
+    While a hang or a mismatch of collectives is being traced.
+
+    References
+    https://docs.pytorch.org/docs/stable/distributed.html#torch-distributed-debug
+    """
+    value = environment(s).get("TORCH_DISTRIBUTED_DEBUG", "")
+    if value.upper() == "DETAIL":
+        yield seen("TORCH_DISTRIBUTED_DEBUG", value, "unset, OFF or INFO")
+
+
+@rule(
+    id="cuda-caching-allocator-disabled",
+    title="PyTorch's caching memory allocator is switched off",
+    severity=Severity.WARNING,
+    fix=(
+        EnvironmentVariable(name="PYTORCH_NO_CUDA_MEMORY_CACHING", value=None),
+        EnvironmentVariable(name="PYTORCH_NO_HIP_MEMORY_CACHING", value=None),
+    ),
+)
+def caching_allocator_disabled(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """Each tensor is allocated and freed by the driver.
+
+    Why it matters
+    cudaMalloc takes long and cudaFree waits for the device: training slows down many times over. The variable counts whatever its
+    value is, 0 too: PyTorch only looks whether it is there.
+
+    When to leave it
+    Under compute-sanitizer, which needs to see each allocation.
+
+    References
+    https://docs.pytorch.org/docs/stable/cuda_environment_variables.html
+    pytorch c10/cuda/CUDACachingAllocator.cpp (forceUncachedAllocator)
+    """
+    if not gpu_count(s):
+        raise NotApplicable("no GPU on this host")
+    env = environment(s)
+    for name in ("PYTORCH_NO_CUDA_MEMORY_CACHING", "PYTORCH_NO_HIP_MEMORY_CACHING"):
+        if name in env:
+            yield seen(name, env[name], why="any value counts, 0 too" if env[name] in ("", "0") else "")
+
+
+@rule(
+    id="cuda-module-loading-eager",
+    title="CUDA loads every kernel at start-up",
+    severity=Severity.ADVICE,
+    applies=nvidia_hardware,
+    fix=(EnvironmentVariable(name="CUDA_MODULE_LOADING", value=None),),
+)
+def cuda_module_loading_eager(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """CUDA_MODULE_LOADING=EAGER brings back what was the default before CUDA 12.2: all kernels of all libraries are loaded at once.
+
+    Why it matters
+    Each process starts later and holds more memory on the GPU and on the host, of which it never uses most.
+
+    When to leave it
+    When kernels must not be loaded while others run (some uses of concurrent kernels that wait for each other).
+
+    References
+    CUDA C++ Programming Guide, "Lazy Loading"
+    """
+    value = environment(s).get("CUDA_MODULE_LOADING", "")
+    if value.upper() == "EAGER":
+        yield seen("CUDA_MODULE_LOADING", value, "unset or LAZY")
+
+
+@rule(
+    id="memory-debugging-on",
+    title="Memory debugging is left on",
+    severity=Severity.WARNING,
+    fix=(Advice(text="unset the variable in the job's environment"),),
+)
+def memory_debugging_on(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """Each allocation of Python or of the C library is checked, filled or traced.
+
+    Why it matters
+    DataLoader workers allocate all the time: Python's debug hooks, tracemalloc and malloc's checks slow them down and take memory for
+    their own records.
+
+    When to leave it
+    While a memory error is being traced.
+
+    References
+    https://docs.python.org/3/using/cmdline.html#envvar-PYTHONMALLOC
+    mallopt(3), MALLOC_CHECK_ (since glibc 2.34 without effect unless libc_malloc_debug is preloaded) and MALLOC_PERTURB_
+    """
+    env = environment(s)
+    if env.get("PYTHONMALLOC", "") in ("debug", "malloc_debug", "pymalloc_debug", "mimalloc_debug"):
+        yield seen("PYTHONMALLOC", env["PYTHONMALLOC"])
+    for name in ("PYTHONDEVMODE", "PYTHONTRACEMALLOC", "MALLOC_PERTURB_"):
+        value = env.get(name, "")
+        if value and (number(value) or not value.strip().isdigit()):
+            yield seen(name, value)
+    if number(env.get("MALLOC_CHECK_", "")) and _malloc_check_works(s, env):
+        yield seen("MALLOC_CHECK_", env["MALLOC_CHECK_"])
+
+
+def _malloc_check_works(s: Snapshot, env: dict[str, str]) -> bool:
+    if "libc_malloc_debug" in env.get("LD_PRELOAD", ""):
+        return True
+    glibc = None if isinstance(s.system, Missing) or isinstance(s.system.glibc, Missing) else s.system.glibc
+    return glibc is not None and version(glibc)[:2] < (2, 34)
+
+
+_TOOLS = (
+    "compute-sanitizer",
+    "libsanitizer",
+    "treelauncher",
+    "libasan",
+    "libtsan",
+    "libubsan",
+    "libtoolsinjection",
+    "cuda-memcheck",
+    "valgrind",
+)
+
+
+@rule(
+    id="tool-injection-left",
+    title="A debugger or profiler is injected into every process",
+    severity=Severity.WARNING,
+    fix=(Advice(text="unset the variable in the job's environment"),),
+)
+def tool_injection_left(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """CUDA_INJECTION64_PATH, or a sanitizer in LD_PRELOAD, loads a tool that follows each CUDA call or each memory access.
+
+    Why it matters
+    Such tools cost from some percent (tracing) to many times the run time (sanitizers), and some allow only one process per GPU.
+
+    When to leave it
+    While the tool is in use.
+
+    References
+    https://docs.nvidia.com/cupti/main/main.html (injection)
+    https://docs.nvidia.com/compute-sanitizer/
+    """
+    env = environment(s)
+    for name in ("CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH"):
+        if env.get(name):
+            yield seen(name, env[name])
+    loaded = env.get("LD_PRELOAD", "")
+    if any(tool in loaded.lower() for tool in _TOOLS):
+        yield seen("LD_PRELOAD", loaded, "without the tool")
+
+
+@rule(
+    id="tf32-override-off",
+    title="NVIDIA_TF32_OVERRIDE=0 forbids TF32 to every library",
+    severity=Severity.ADVICE,
+    applies=nvidia_hardware,
+    fix=(EnvironmentVariable(name="NVIDIA_TF32_OVERRIDE", value=None),),
+)
+def tf32_override_off(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """No library may use TF32, whatever the program asks for.
+
+    Why it matters
+    Convolutions in fp32, which use TF32 by default, and matrix products for which the program allowed it run without Tensor Cores.
+
+    When to leave it
+    When full fp32 precision is wanted everywhere, for example to compare results.
+
+    References
+    https://docs.nvidia.com/deeplearning/cudnn/ (NVIDIA_TF32_OVERRIDE)
+    https://docs.pytorch.org/docs/stable/notes/cuda.html#tensorfloat-32-tf32-on-ampere-and-later-devices
+    """
+    value = environment(s).get("NVIDIA_TF32_OVERRIDE")
+    if value is None or value.strip() != "0":
+        return
+    capabilities = [need(gpu.compute_capability) for gpu in nvidia_gpus(s)]
+    if capabilities and max(capabilities) < (8, 0):
+        raise NotApplicable("no GPU here has TF32 (compute capability 8.0 and later)")
+    yield seen("NVIDIA_TF32_OVERRIDE", value)
+
+
+_RENAMED = {
+    "NCCL_ASYNC_ERROR_HANDLING": ("TORCH_NCCL_ASYNC_ERROR_HANDLING", (2, 2)),
+    "NCCL_BLOCKING_WAIT": ("TORCH_NCCL_BLOCKING_WAIT", (2, 2)),
+    "NCCL_DESYNC_DEBUG": ("TORCH_NCCL_DESYNC_DEBUG", (2, 2)),
+    "NCCL_ENABLE_TIMING": ("TORCH_NCCL_ENABLE_TIMING", (2, 2)),
+    "TRANSFORMERS_CACHE": ("HF_HOME", ()),
+    "PYTORCH_TRANSFORMERS_CACHE": ("HF_HOME", ()),
+    "PYTORCH_PRETRAINED_BERT_CACHE": ("HF_HOME", ()),
+}
+_WITHOUT_EFFECT = {
+    "TORCH_USE_CUDA_DSA": "it is a switch for building PyTorch; setting it at run time does nothing",
+    "CUDA_VISIBLE_DEVICE": "CUDA reads CUDA_VISIBLE_DEVICES",
+    "CUDA_VISIBLES_DEVICES": "CUDA reads CUDA_VISIBLE_DEVICES",
+    "PYTORCH_CUDA_ALLOC_CONFIG": "PyTorch reads PYTORCH_CUDA_ALLOC_CONF",
+    "PYTORCH_CUDA_CONF": "PyTorch reads PYTORCH_CUDA_ALLOC_CONF",
+    "OMP_NUM_THREAD": "OpenMP reads OMP_NUM_THREADS",
+    "OMP_THREADS": "OpenMP reads OMP_NUM_THREADS",
+}
+
+
+@rule(
+    id="variable-renamed",
+    title="A variable has a new name, and the old one is going away",
+    severity=Severity.ADVICE,
+    fix=(Advice(text="set the new name instead of the old one"),),
+)
+def variable_renamed(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """The old name still works, with a warning from each process.
+
+    Why it matters
+    PyTorch prints a deprecation warning per rank, and a later release will stop reading the name, which nobody will notice.
+
+    When to leave it
+    When the same environment also serves a PyTorch before 2.2, which reads the old names only.
+
+    References
+    pytorch torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp (TORCH_NCCL_*, the second name of each list is the old one)
+    https://huggingface.co/docs/transformers/installation#cache-directory
+    """
+    env = environment(s)
+    torch = None if isinstance(s.python, Missing) or isinstance(s.python.torch, Missing) else version(s.python.torch.version)
+    for old, (new, since) in _RENAMED.items():
+        if old in env and new not in env and (torch is None or torch[:2] >= since):
+            yield seen(old, env[old], new)
+
+
+@rule(
+    id="variable-without-effect",
+    title="A variable that nothing reads",
+    severity=Severity.ADVICE,
+    fix=(Advice(text="correct the name, or unset the variable"),),
+)
+def variable_without_effect(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """A misspelt name, or a name that only counts while PyTorch is built.
+
+    Why it matters
+    What was meant is not in effect.
+
+    When to leave it
+    When a program of yours reads the variable.
+
+    References
+    CUDA C++ Programming Guide, "CUDA Environment Variables"
+    https://docs.pytorch.org/docs/stable/notes/cuda.html
+    """
+    for name, why in _WITHOUT_EFFECT.items():
+        if name in environment(s):
+            yield seen(name, environment(s)[name], "another name, or unset", why)
+
+
+RULES: tuple[Rule, ...] = (
+    cuda_launch_blocking,
+    distributed_debug_detail,
+    caching_allocator_disabled,
+    cuda_module_loading_eager,
+    memory_debugging_on,
+    tool_injection_left,
+    tf32_override_off,
+    variable_renamed,
+    variable_without_effect,
+)

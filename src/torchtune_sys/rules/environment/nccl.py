@@ -1,0 +1,195 @@
+"""Variables that switch off one of NCCL's ways, or make it talk."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torchtune_sys.model.actions import Advice, EnvironmentVariable
+from torchtune_sys.model.facts.gpu import Gpu
+from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, rule
+from torchtune_sys.model.snapshot import Snapshot
+from torchtune_sys.model.values import Missing, NotApplicable, absent, need
+from torchtune_sys.rules.environment.debug import environment, number, seen
+from torchtune_sys.rules.gates import nvidia_gpus, nvidia_hardware
+
+_PER_CALL = ("ALL", "COLL", "P2P", "CALL", "PROXY", "TUNING", "ALLOC", "PROFILE")
+"""Subsystems of NCCL that print at each operation rather than at the start."""
+
+
+@rule(
+    id="nccl-debug-verbose",
+    title="NCCL prints at every operation",
+    severity=Severity.ADVICE,
+    applies=nvidia_hardware,
+    fix=(
+        EnvironmentVariable(name="NCCL_DEBUG", value="WARN"),
+        Advice(text="or send the lines to a file: export NCCL_DEBUG_FILE=/tmp/nccl.%h.%p.log"),
+    ),
+)
+def nccl_debug_verbose(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """NCCL_DEBUG=TRACE, or INFO for subsystems that print at each collective, and the lines go to the job's output.
+
+    Why it matters
+    Every rank writes lines at each step: the log grows by gigabytes, and writing it takes the time of the thread that launches kernels.
+
+    When to leave it
+    While a communication fault is being traced. INFO with its default subsystems prints at the start only, and is not reported.
+
+    References
+    https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-debug
+    """
+    env = environment(s)
+    level = env.get("NCCL_DEBUG", "").upper()
+    systems = [word.strip().upper() for word in env.get("NCCL_DEBUG_SUBSYS", "").split(",")]
+    loud = [word for word in systems if word in _PER_CALL]
+    if env.get("NCCL_DEBUG_FILE") or not (level == "TRACE" or (level == "INFO" and loud)):
+        return
+    yield seen("NCCL_DEBUG", env["NCCL_DEBUG"], "WARN", f"with NCCL_DEBUG_SUBSYS={env['NCCL_DEBUG_SUBSYS']}" if loud else "")
+
+
+@rule(
+    id="nccl-p2p-disabled",
+    title="NCCL_P2P_DISABLE keeps the GPUs of this host from talking directly",
+    severity=Severity.WARNING,
+    applies=nvidia_hardware,
+    fix=(EnvironmentVariable(name="NCCL_P2P_DISABLE", value=None),),
+)
+def nccl_p2p_disabled(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """Data between GPUs goes through the host's memory instead of NVLink or PCIe.
+
+    Why it matters
+    On GPUs with NVLink it takes away most of the bandwidth of collectives inside the host. It is often set as a work-around for a hang
+    (IOMMU or ACS settings, a driver fault), and stays when that is long mended.
+
+    When to leave it
+    GeForce cards have no working P2P (from the RTX 40 series on); a host with two or more cards of that kind is not reported.
+    Virtual machines whose PCIe settings cannot be changed may need it.
+
+    References
+    https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-p2p-disable
+    NVIDIA/nccl src/graph/paths.cc (only the value 1 counts)
+    """
+    value = environment(s).get("NCCL_P2P_DISABLE", "")
+    if number(value) != 1:
+        return
+    gpus = nvidia_gpus(s)
+    if len(gpus) < 2:
+        raise NotApplicable("fewer than two GPUs")
+    if all(_without_p2p(gpu) for gpu in gpus):
+        raise NotApplicable("GeForce cards without NVLink, whose P2P over PCIe does not work")
+    yield seen("NCCL_P2P_DISABLE", value)
+
+
+def _without_p2p(gpu: Gpu) -> bool:
+    linked = not isinstance(gpu.nvlinks, Missing) and gpu.nvlinks > 0
+    return not isinstance(gpu.name, Missing) and "GeForce" in gpu.name and not linked
+
+
+@rule(
+    id="nccl-shm-disabled",
+    title="NCCL_SHM_DISABLE sends traffic inside the host through the network stack",
+    severity=Severity.WARNING,
+    applies=nvidia_hardware,
+    fix=(
+        EnvironmentVariable(name="NCCL_SHM_DISABLE", value=None),
+        Advice(text="and give the container a larger /dev/shm (docker run --shm-size)"),
+    ),
+)
+def nccl_shm_disabled(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """Where P2P is not possible, NCCL passes data between processes through shared memory; this forbids it.
+
+    Why it matters
+    The network takes its place, also between two GPUs of one host. It is mostly set because /dev/shm of a container was too small.
+
+    When to leave it
+    When shared memory between the containers of one host cannot be had.
+
+    References
+    https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-shm-disable
+    """
+    value = environment(s).get("NCCL_SHM_DISABLE", "")
+    if number(value) != 1:
+        return
+    if len(nvidia_gpus(s)) < 2:
+        raise NotApplicable("fewer than two GPUs")
+    yield seen("NCCL_SHM_DISABLE", value)
+
+
+@rule(
+    id="nccl-ib-disabled",
+    title="NCCL_IB_DISABLE leaves an active RDMA network unused",
+    severity=Severity.WARNING,
+    applies=nvidia_hardware,
+    fix=(EnvironmentVariable(name="NCCL_IB_DISABLE", value=None),),
+)
+def nccl_ib_disabled(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """There are active InfiniBand (or fast RoCE) ports, and NCCL is told to use TCP.
+
+    Why it matters
+    TCP carries a fraction of the bandwidth, with the CPU's help, and without GPUDirect: jobs over several hosts scale badly.
+
+    When to leave it
+    For jobs on one host it does not matter, and with --nnodes 1 it is not reported. Some clouds' own networks (EFA, TCPX) come with
+    a plugin that needs the variable.
+
+    References
+    https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-ib-disable
+    """
+    value = environment(s).get("NCCL_IB_DISABLE", "")
+    if not number(value):
+        return
+    if s.intent.nodes == 1:
+        raise NotApplicable("the job runs on this host alone")
+    devices = need(s.network).rdma
+    if absent(devices):
+        raise NotApplicable("no RDMA device on this host")
+    active = [
+        f"{device.name}/{port.port}"
+        for device in need(devices)
+        for port in device.ports
+        if port.state == "ACTIVE"
+        and (port.link_layer == "InfiniBand" or (port.link_layer == "Ethernet" and _fast(port.rate_gbps)))
+    ]
+    if active:
+        yield seen(
+            "NCCL_IB_DISABLE",
+            value,
+            "unset or 0",
+            f"{len(active)} active ports ({', '.join(active[:3])}{' …' * (len(active) > 3)})",
+        )
+
+
+def _fast(rate: float | Missing) -> bool:
+    return not isinstance(rate, Missing) and rate >= 100
+
+
+@rule(
+    id="nccl-cumem-disabled",
+    title="NCCL_CUMEM_ENABLE=0 takes NVLink SHARP away",
+    severity=Severity.ADVICE,
+    applies=nvidia_hardware,
+    fix=(EnvironmentVariable(name="NCCL_CUMEM_ENABLE", value=None),),
+)
+def nccl_cumem_disabled(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """The NVSwitches of this host could add up gradients themselves (NVLS), but that needs memory of the cuMem kind.
+
+    Why it matters
+    Large all-reduces inside the host take the ring instead, with less bandwidth.
+
+    When to leave it
+    Some versions of vLLM and of NCCL itself asked for it because of faults in CUDA graphs or of memory held twice.
+
+    References
+    https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-cumem-enable
+    NVIDIA/nccl src/transport/nvls.cc
+    """
+    value = environment(s).get("NCCL_CUMEM_ENABLE", "")
+    if value.strip() != "0":
+        return
+    capabilities = [gpu.compute_capability for gpu in nvidia_gpus(s) if not isinstance(gpu.compute_capability, Missing)]
+    if not need(need(s.driver).nvswitches) or not capabilities or max(capabilities) < (9, 0):
+        raise NotApplicable("no NVSwitch with NVLink SHARP (Hopper and later) on this host")
+    yield seen("NCCL_CUMEM_ENABLE", value)
+
+
+RULES: tuple[Rule, ...] = (nccl_debug_verbose, nccl_p2p_disabled, nccl_shm_disabled, nccl_ib_disabled, nccl_cumem_disabled)

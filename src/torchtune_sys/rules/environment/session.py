@@ -1,0 +1,205 @@
+"""The session: who runs, how they came here, and what the environment says to CUDA, PyTorch and NCCL."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torchtune_sys.model.actions import Advice, EnvironmentVariable
+from torchtune_sys.model.facts.python import Torch
+from torchtune_sys.model.rule import Evidence, Params, Severity, Verdict, rule, unsure
+from torchtune_sys.model.snapshot import Snapshot
+from torchtune_sys.model.values import Missing, NotApplicable, absent, need
+from torchtune_sys.model.version import version
+from torchtune_sys.rules.environment import values
+from torchtune_sys.rules.environment.debug import environment
+from torchtune_sys.rules.gates import NO_TORCH, nvidia_hardware
+
+_NAMES = ("LOGNAME", "USER", "LNAME", "USERNAME")
+
+
+@rule(
+    id="container-uid-without-passwd",
+    title="The user id has no entry in the user database",
+    severity=Severity.ERROR,
+    cause="container-uid-without-passwd",
+    fix=(
+        Advice(text="give the container a passwd entry (docker run -v /etc/passwd:/etc/passwd:ro, or useradd in the image)"),
+        Advice(text="or name the user in the job's environment: export USER=me LOGNAME=me"),
+    ),
+)
+def container_uid_without_passwd(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """The process runs as a number that no name belongs to, and no variable names the user either.
+
+    Why it matters
+    getpass.getuser() raises KeyError ("getpwuid(): uid not found"; OSError from Python 3.13 on). PyTorch's compiler asks it for the name
+    of its cache directory, so torch.compile, and whatever imports torch._inductor (torchvision, vLLM), fails; TORCHINDUCTOR_CACHE_DIR
+    helps in part only. It is usual with docker run --user 1234 and on OpenShift. torch 2.13 does without the name.
+
+    When to leave it
+    When the job sets USER or LOGNAME itself, where this command does not see it.
+
+    References
+    https://docs.python.org/3/library/getpass.html (the order LOGNAME, USER, LNAME, USERNAME, then the user database)
+    pytorch torch/_inductor/runtime/cache_dir_utils.py (default_cache_dir)
+    https://github.com/pytorch/pytorch/issues/140765, https://github.com/pytorch/pytorch/pull/184208
+    """
+    session = need(s.session)
+    if need(session.passwd_entry):
+        yield Evidence(subject="user", seen=f"uid {session.uid} is {session.user}", verdict=Verdict.PASS, source="getpwuid")
+        return
+    named = next((name for name in _NAMES if need(session.env).get(name)), None)
+    if named:
+        seen = f"uid {session.uid} has no entry, but {named} is set"
+        yield Evidence(subject="user", seen=seen, verdict=Verdict.PASS, source="environment")
+        return
+    torch = None if isinstance(s.python, Missing) else s.python.torch
+    if absent(torch):
+        raise NotApplicable(NO_TORCH)
+    if isinstance(torch, Torch) and version(torch.version) >= (2, 13):
+        seen = f"uid {session.uid} has no entry, which torch {torch.version} does not mind"
+        yield Evidence(subject="user", seen=seen, verdict=Verdict.PASS, source="getpwuid")
+        return
+    yield Evidence(
+        subject="user",
+        seen=f"uid {session.uid} has no entry, and none of {', '.join(_NAMES)} is set",
+        wanted="a name for this uid",
+        source="getpwuid",
+    )
+
+
+@rule(
+    id="session-under-sudo",
+    title="This command was run through sudo: root's session was judged, not the one that trains",
+    severity=Severity.ADVICE,
+    fix=(Advice(text="run the command once more as the user who trains, without sudo"),),
+)
+def session_under_sudo(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """Limits, environment variables, groups and the default interpreter are those of root's session.
+
+    Why it matters
+    sudo resets most of the environment and opens a session of its own with other resource limits: what is reported about
+    limits, the interpreter and variables says nothing about the job of the user who called it.
+
+    When to leave it
+    When jobs do run as root, or when only hardware and kernel settings are of interest.
+
+    References
+    sudoers(5), "Command environment"
+    """
+    session = need(s.session)
+    caller = need(session.sudo_user)
+    if caller and caller != "root" and need(session.uid) == 0:
+        yield Evidence(
+            subject="session", seen=f"root, called by {caller} through sudo", wanted=f"a look as {caller}", source="SUDO_USER"
+        )
+
+
+@rule(
+    id="ld-preload-missing",
+    title="LD_PRELOAD names a library that is not there",
+    severity=Severity.WARNING,
+    fix=(
+        EnvironmentVariable(name="LD_PRELOAD", value=None),
+        Advice(text="or correct the path in LD_PRELOAD (or install the library)"),
+    ),
+)
+def ld_preload_missing(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """The loader ignores what it cannot find, with a message at the start of every process.
+
+    Why it matters
+    What was to be preloaded (jemalloc, tcmalloc, an OpenMP runtime, a plugin) is not in effect, and "cannot be preloaded: ignored"
+    fills the output of each worker. A library that exists on the host only is missing in the container.
+
+    When to leave it
+    Never: either the library is wanted or the variable is not.
+
+    References
+    ld.so(8), LD_PRELOAD
+    """
+    session = need(s.session)
+    if not need(session.env).get("LD_PRELOAD"):
+        raise NotApplicable("LD_PRELOAD is not set")
+    for path, there in session.preloads.items():
+        if isinstance(there, Missing):
+            yield unsure(path, there)
+        elif not there:
+            yield Evidence(subject=path, seen="no such file", wanted="a library", source="LD_PRELOAD")
+
+
+@rule(
+    id="cuda-visible-devices-wrong",
+    title="CUDA_VISIBLE_DEVICES hides GPUs that it seems to offer, or all of them",
+    severity=Severity.ERROR,
+    cause="cuda-visible-devices-wrong",
+    applies=nvidia_hardware,
+    fix=(
+        EnvironmentVariable(name="CUDA_VISIBLE_DEVICES", value=None),
+        Advice(text="or name existing GPUs only, each once: indices from 0, or the UUIDs that nvidia-smi -L prints"),
+    ),
+)
+def cuda_visible_devices_wrong(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """An index that does not exist ends the list there; an empty value, or a device named twice, hides every GPU.
+
+    Why it matters
+    torch.cuda.is_available() is False, or fewer devices are seen than ranks are started ("invalid device ordinal"). Nothing says
+    that the variable is the reason.
+
+    When to leave it
+    When GPUs are hidden from this session on purpose (a login node, a CPU-only step).
+
+    References
+    CUDA C++ Programming Guide, "CUDA Environment Variables", CUDA_VISIBLE_DEVICES
+    pytorch torch/cuda/__init__.py (_parse_visible_devices)
+    """
+    value = environment(s).get("CUDA_VISIBLE_DEVICES")
+    if value is None:
+        raise NotApplicable("CUDA_VISIBLE_DEVICES is not set")
+    devices = need(need(s.gpu).devices)
+    uuids = [uuid for gpu in devices if not isinstance(uuid := gpu.uuid, Missing)]
+    sliced = any(gpu.mig is True for gpu in devices)
+    fault = values.visible_devices_fault(value, len(devices), None if len(uuids) < len(devices) else tuple(uuids), sliced)
+    if fault:
+        yield Evidence(
+            subject="CUDA_VISIBLE_DEVICES",
+            seen=f"{value!r}: {fault}",
+            wanted=f"some of 0-{len(devices) - 1}" if devices else "unset",
+            source="environment",
+        )
+
+
+@rule(
+    id="cuda-allocator-setting-invalid",
+    title="PyTorch refuses the settings given for its memory allocator",
+    severity=Severity.ERROR,
+    fix=(Advice(text="write name:value,name:value with the names of PyTorch's documentation, or unset the variable"),),
+)
+def cuda_allocator_setting_invalid(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """A name or a value in PYTORCH_CUDA_ALLOC_CONF (or PYTORCH_ALLOC_CONF, PYTORCH_HIP_ALLOC_CONF) that the allocator does not take.
+
+    Why it matters
+    The first allocation on a GPU raises RuntimeError ("Unrecognized CachingAllocator option"): the job ends after it has loaded
+    everything.
+
+    When to leave it
+    Never on a host that trains on GPUs.
+
+    References
+    https://docs.pytorch.org/docs/stable/notes/cuda.html#optimizing-memory-usage-with-pytorch-cuda-alloc-conf
+    pytorch c10/core/AllocatorConfig.cpp, c10/cuda/CUDAAllocatorConfig.cpp
+    """
+    given = {name: value for name, value in environment(s).items() if name in values.ALLOCATOR_VARIABLES}
+    if not given:
+        raise NotApplicable("no allocator setting in the environment")
+    torch = None if isinstance(s.python, Missing) or isinstance(s.python.torch, Missing) else s.python.torch.version
+    if not isinstance(s.python, Missing) and absent(s.python.torch):
+        raise NotApplicable(NO_TORCH)
+    for name, value in given.items():
+        for fault in values.allocator_faults(value, torch):
+            yield Evidence(subject=name, seen=f"{value!r}: {fault}", wanted="name:value,…", source="environment")
+        for unheard in values.unknown_allocator_names(value):
+            yield Evidence(
+                subject=f"{name} {unheard}",
+                seen="no option that this version of torchtune-sys knows",
+                verdict=Verdict.UNKNOWN,
+                source="environment",
+            )

@@ -1,0 +1,28 @@
+"""Whether each GPU is whole: on the bus, without uncorrected memory errors, not waiting for a reset."""
+
+from __future__ import annotations
+
+from torchtune_sys.model.rule import Rule
+from torchtune_sys.rules.gpu import board, imex, links, ranks, use
+from torchtune_sys.rules.gpu.health import (
+    gpu_ecc_off,
+    gpu_ecc_uncorrectable,
+    gpu_fallen_off_bus,
+    gpu_missing_from_driver,
+    gpu_reset_pending,
+    gpu_row_remap_failed,
+)
+
+RULES: tuple[Rule, ...] = (
+    gpu_fallen_off_bus,
+    gpu_missing_from_driver,
+    gpu_ecc_uncorrectable,
+    gpu_row_remap_failed,
+    gpu_reset_pending,
+    gpu_ecc_off,
+    *use.RULES,
+    *links.RULES,
+    *imex.RULES,
+    *board.RULES,
+    *ranks.RULES,
+)

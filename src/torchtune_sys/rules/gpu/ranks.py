@@ -1,0 +1,58 @@
+"""Ranks against the GPUs that this session sees."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torchtune_sys.model.actions import Advice
+from torchtune_sys.model.launchers import LOCAL_RANK_VARIABLES
+from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, rule
+from torchtune_sys.model.snapshot import Snapshot
+from torchtune_sys.model.values import NotApplicable, need
+from torchtune_sys.rules import gates
+from torchtune_sys.rules.environment.values import visible_devices
+
+
+@rule(
+    id="several-ranks-on-one-gpu",
+    title="The job has more ranks on this host than the session sees GPUs",
+    severity=Severity.WARNING,
+    cause="several-ranks-on-one-gpu",
+    explained_by=("cuda-visible-devices-wrong", "mig-mode-limits"),
+    fix=(Advice(text="start as many processes as there are GPUs (--nproc-per-node), or give the session more GPUs"),),
+)
+def several_ranks_on_one_gpu(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """More processes were asked for than GPUs are visible, so that some share one or ask for one that is not there.
+
+    Why it matters
+        torch.cuda.set_device(local_rank) fails with "invalid device ordinal", or NCCL stops with "Duplicate GPU detected": two
+        ranks of one communicator on one GPU are refused.
+
+    When to leave it
+        Ranks that work on the CPU, or that share GPUs on purpose (gloo, MPS without NCCL between them).
+
+    References
+        NCCL, src/init.cc: "Duplicate GPU detected"; https://docs.pytorch.org/docs/stable/elastic/run.html
+    """
+    gpus = gates.nvidia_gpus(s)
+    if not gpus:
+        raise NotApplicable("the driver shows no GPU, which other rules explain")
+    if not s.intent.ranks:
+        raise NotApplicable("how many ranks run here is not known (--nproc-per-node)")
+    env = need(need(s.session).env)
+    if any(name in env for name in LOCAL_RANK_VARIABLES):
+        raise NotApplicable("this is one rank's own environment, which may see its own GPU only")
+    listed = env.get("CUDA_VISIBLE_DEVICES")
+    count = len(gpus) if listed is None else visible_devices(listed, len(gpus))
+    if "MIG-" in (listed or "") or any(gpu.mig is True for gpu in gpus):
+        count = min(count, 1)  # of all instances a process sees the first
+    yield Evidence(
+        subject="ranks",
+        seen=f"{s.intent.ranks} ranks, {count} visible GPUs",
+        wanted="a GPU for each rank",
+        verdict=Verdict.FAIL if s.intent.ranks > count else Verdict.PASS,
+        source="NVML" if listed is None else "CUDA_VISIBLE_DEVICES",
+    )
+
+
+RULES: tuple[Rule, ...] = (several_ranks_on_one_gpu,)

@@ -1,0 +1,305 @@
+"""How the GPUs are set, and who uses them now."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torchtune_sys.knowledge.tables import rows
+from torchtune_sys.model.actions import Advice, NvmlSetting
+from torchtune_sys.model.facts.gpu import Gpu
+from torchtune_sys.model.facts.session import SessionFacts
+from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, Verdict, rule, unsure
+from torchtune_sys.model.snapshot import Snapshot
+from torchtune_sys.model.values import Missing, NotApplicable, Why, absent, need
+from torchtune_sys.rules import gates
+from torchtune_sys.rules.gpu.common import each, subject
+
+_SLOWDOWN = 0x8 | 0x20 | 0x40 | 0x80
+_HEAT = 0x20 | 0x40
+
+
+@rule(
+    id="gpu-thermal-throttle",
+    title="A GPU lowers its clocks because of heat or a power brake",
+    severity=Severity.WARNING,
+    cause="gpu-thermal-throttle",
+    fix=(
+        Advice(text="check fans, filters, air flow and inlet temperature; for a power brake the power supplies and their cables"),
+        NvmlSetting(setting="power limit (nvidia-smi -pl)", value="lower, until the cooling is repaired"),
+    ),
+)
+def gpu_thermal_throttle(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """The driver names thermal or hardware slowdown as the reason for the present clocks.
+
+    Why it matters
+        Clocks are at least halved by a hardware slowdown, and in synchronous training all GPUs wait for the slowest.
+
+    When to leave it
+        Never for long. A software power cap is normal at full load and is not meant here.
+
+    References
+        nvml.h: NVML_CLOCKS_EVENT_REASONS
+        https://docs.nvidia.com/deploy/nvml-api/group__nvmlClocksEventReasons.html
+    """
+    yield from each(
+        s,
+        lambda gpu: gpu.clock_event_reasons,
+        lambda _, mask: bool(mask & _SLOWDOWN),
+        lambda mask: ", ".join(reasons(mask)) or "no reason to slow down",
+        "no thermal or hardware slowdown",
+        "nvmlDeviceGetCurrentClocksEventReasons",
+    )
+
+
+def reasons(mask: int) -> list[str]:
+    """Names of the bits.
+
+    >>> reasons(0x60)
+    ['SwThermalSlowdown', 'HwThermalSlowdown']
+    """
+    return [row["name"].split(" ")[0] for row in rows("nvml_clock_event_bits") if mask & int(row["bit"], 16)]
+
+
+@rule(
+    id="gpu-power-limit-lowered",
+    title="A GPU's power limit is below its default",
+    severity=Severity.ADVICE,
+    params=(Param("tolerance_pct", 1, "percent below the default that count as equal"),),
+    fix=(NvmlSetting(setting="power limit (nvidia-smi -pl)", value="default"),),
+)
+def gpu_power_limit_lowered(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """Somebody, or the chassis out of band, enforces a lower limit than the card's default.
+
+    Why it matters
+        A GPU at its power limit lowers its clocks; at a tenth less power training loses a few percent.
+
+    When to leave it
+        The limit is meant: for cooling, for a shared circuit, or for energy per step.
+
+    References
+        https://docs.nvidia.com/deploy/nvml-api/group__nvmlDeviceQueries.html (EnforcedPowerLimit, PowerManagementDefaultLimit)
+    """
+    share = 1 - float(p["tolerance_pct"]) / 100
+    defaults = {gpu.index: gpu.power_default_mw for gpu in gates.nvidia_gpus(s)}
+    yield from each(
+        s,
+        lambda gpu: gpu.power_default_mw if isinstance(gpu.power_default_mw, Missing) else gpu.power_limit_mw,
+        lambda gpu, limit: limit < share * need(defaults[gpu.index]),
+        lambda limit: f"{limit / 1000:g} W",
+        "the card's default",
+        "nvmlDeviceGetEnforcedPowerLimit",
+    )
+
+
+@rule(
+    id="exclusive-compute-mode",
+    title="A GPU is in exclusive compute mode",
+    severity=Severity.WARNING,
+    cause="exclusive-compute-mode",
+    fix=(NvmlSetting(setting="compute mode (nvidia-smi -c 0)", value="DEFAULT"),),
+)
+def exclusive_compute_mode(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """Only one process may use the GPU; every other one gets "CUDA-capable device(s) is/are busy or unavailable".
+
+    Why it matters
+        Two ranks on one GPU, a forgotten notebook, an evaluation beside the training, or a profiler fail at once.
+
+    When to leave it
+        A scheduler or MPS wants it so, and each rank has a GPU of its own. In a batch system's job it is not reported.
+
+    References
+        https://docs.nvidia.com/deploy/nvml-api/group__nvmlDeviceEnumvs.html (nvmlComputeMode_t)
+    """
+    yield from each(
+        s,
+        lambda gpu: gpu.compute_mode,
+        lambda _, mode: mode.startswith("exclusive") and not gates.scheduled(s),
+        str,
+        "default",
+        "nvmlDeviceGetComputeMode",
+    )
+
+
+@rule(
+    id="compute-mode-prohibited",
+    title="A GPU's compute mode forbids CUDA",
+    severity=Severity.ERROR,
+    fix=(NvmlSetting(setting="compute mode (nvidia-smi -c 0)", value="DEFAULT"),),
+)
+def compute_mode_prohibited(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """No process may create a CUDA context on this GPU.
+
+    Why it matters
+        Ranks that are given this GPU fail at their first CUDA call.
+
+    When to leave it
+        It is the display GPU, and is kept out of training on purpose.
+
+    References
+        https://docs.nvidia.com/deploy/nvml-api/group__nvmlDeviceEnumvs.html (nvmlComputeMode_t)
+    """
+    yield from each(
+        s,
+        lambda gpu: gpu.compute_mode,
+        lambda _, mode: mode == "prohibited",
+        str,
+        "default",
+        "nvmlDeviceGetComputeMode",
+    )
+
+
+@rule(
+    id="mig-mode-limits",
+    title="Several ranks meet a GPU that is split into MIG instances",
+    severity=Severity.WARNING,
+    cause="mig-mode-limits",
+    fix=(
+        NvmlSetting(setting="MIG mode (nvidia-smi -i N -mig 0)", value="disabled"),
+        Advice(text="or start one process for each MIG instance, each with CUDA_VISIBLE_DEVICES=MIG-<uuid> of its own"),
+    ),
+)
+def mig_mode_limits(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """A process sees one MIG instance only, whatever its number, and NCCL does not connect instances.
+
+    Why it matters
+        cuda:1 and higher are "invalid device ordinal", and a job over several instances fails or runs on a part of the GPU.
+
+    When to leave it
+        Each job is one process on one instance.
+
+    References
+        https://docs.nvidia.com/datacenter/tesla/mig-user-guide/ (CUDA device enumeration)
+    """
+    gpus = gates.nvidia_gpus(s)
+    ranks = s.intent.ranks if s.intent.ranks is not None else len(gpus)
+    if ranks < 2:
+        raise NotApplicable("the job is one process")
+    yield from each(
+        s, lambda gpu: gpu.mig, lambda _, on: on, lambda on: "MIG on" if on else "MIG off", "MIG off", "nvmlDeviceGetMigMode"
+    )
+
+
+@rule(
+    id="gpu-memory-in-use",
+    title="GPU memory is already taken by somebody else",
+    severity=Severity.WARNING,
+    params=(Param("threshold_mib", 2048, "MiB used by others from which on it counts"),),
+    fix=(Advice(text="see whose it is: nvidia-smi, or sudo fuser -v /dev/nvidia*; end left-over ranks before a new job starts"),),
+)
+def gpu_memory_in_use(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """A process of another user, or one that cannot be seen, holds much of a GPU's memory.
+
+    Why it matters
+        A batch size that fits an empty GPU then runs out of memory, and the other process takes compute time. Ranks that outlived
+        a crashed job are a common reason.
+
+    When to leave it
+        The GPU is shared on purpose. Memory of the session's own user is not counted.
+
+    References
+        https://docs.nvidia.com/deploy/nvml-api/group__nvmlDeviceQueries.html (nvmlDeviceGetComputeRunningProcesses)
+    """
+    gpus = gates.nvidia_gpus(s)
+    if need(s.gpu).source == "report":
+        raise NotApplicable("a report does not tell whose processes they are")
+    user = _me(need(s.session))
+    threshold = int(p["threshold_mib"]) << 20
+    for gpu in gpus:
+        if gpu.lost:
+            continue
+        if isinstance(gpu.memory_used_bytes, Missing):
+            if gpu.memory_used_bytes.why.value != "not-supported":
+                yield unsure(subject(gpu), gpu.memory_used_bytes)
+            continue
+        others = gpu.memory_used_bytes - _own(gpu, user)
+        nobody = isinstance(gpu.processes, Missing) or not gpu.processes
+        if others >= threshold and nobody and _in_container(s):
+            yield unsure(subject(gpu), _HIDDEN, f"less than {threshold >> 20} MiB")
+            continue
+        yield Evidence(
+            subject=subject(gpu),
+            seen=f"{others >> 20} MiB used by others{_owners(gpu, user)}",
+            wanted=f"less than {threshold >> 20} MiB",
+            verdict=Verdict.FAIL if others >= threshold else Verdict.PASS,
+            source="nvmlDeviceGetMemoryInfo, nvmlDeviceGetComputeRunningProcesses",
+        )
+
+
+def _me(session: SessionFacts) -> str:
+    """The user as a process list names them: by number where the user database has no name."""
+    return str(need(session.uid)) if absent(session.user) else need(session.user)
+
+
+_HIDDEN = Missing(
+    Why.NOT_SUPPORTED,
+    "nvmlDeviceGetComputeRunningProcesses",
+    "a container does not show whose processes use the GPU",
+    "look on the host",
+)
+
+
+def _in_container(s: Snapshot) -> bool:
+    return isinstance(s.system, Missing) or s.system.container != ""
+
+
+def _own(gpu: Gpu, user: str) -> int:
+    """Bytes held by the session's own user. Where NVML does not tell a process's share, all of the GPU's counts as its own."""
+    if isinstance(gpu.processes, Missing):
+        return 0
+    total = 0
+    for process in gpu.processes:
+        if process.user == user:
+            if isinstance(process.used_bytes, Missing):
+                return need(gpu.memory_used_bytes)
+            total += process.used_bytes
+    return min(total, need(gpu.memory_used_bytes))
+
+
+def _owners(gpu: Gpu, user: str) -> str:
+    if isinstance(gpu.processes, Missing):
+        return ""
+    names = sorted({process.user for process in gpu.processes if isinstance(process.user, str) and process.user != user})
+    return f" ({', '.join(names[:4])})" if names else ""
+
+
+@rule(
+    id="gpu-models-mixed",
+    title="The host has GPUs of different models",
+    severity=Severity.ADVICE,
+    fix=(Advice(text="choose equal GPUs with CUDA_VISIBLE_DEVICES (and CUDA_DEVICE_ORDER=PCI_BUS_ID) for one job"),),
+)
+def gpu_models_mixed(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """Not all GPUs of this host are the same model.
+
+    Why it matters
+        In synchronous data-parallel training every step lasts as long as on the slowest GPU, and the batch has to fit the smallest
+        memory. CUDA orders devices by speed unless told otherwise, so that numbers differ from those of nvidia-smi.
+
+    When to leave it
+        The small one drives the display, or each job runs on one GPU.
+
+    References
+        https://docs.nvidia.com/cuda/cuda-c-programming-guide/#cuda-environment-variables (CUDA_DEVICE_ORDER)
+    """
+    gpus = gates.nvidia_gpus(s)
+    if len(gpus) < 2:
+        raise NotApplicable("one GPU only")
+    names = sorted({need(gpu.name) for gpu in gpus if not gpu.lost})
+    yield Evidence(
+        subject="GPUs",
+        seen=", ".join(names),
+        wanted="one model",
+        verdict=Verdict.FAIL if len(names) > 1 else Verdict.PASS,
+        source="nvmlDeviceGetName",
+    )
+
+
+RULES: tuple[Rule, ...] = (
+    gpu_thermal_throttle,
+    gpu_power_limit_lowered,
+    exclusive_compute_mode,
+    compute_mode_prohibited,
+    mig_mode_limits,
+    gpu_memory_in_use,
+    gpu_models_mixed,
+)

@@ -1,0 +1,230 @@
+"""The machine's clock, heat and size."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torchtune_sys.model.actions import Advice, Service
+from torchtune_sys.model.rule import Evidence, Param, Params, Severity, Verdict, rule
+from torchtune_sys.model.snapshot import Snapshot
+from torchtune_sys.model.values import Missing, NotApplicable, Why, absent, known, need
+from torchtune_sys.rules.gates import gpu_host, not_in_container
+
+_TIME_FIX = (Service(unit="systemd-timesyncd", state="enabled"), Advice(text="or chrony, which clusters ordinarily use"))
+
+
+@rule(
+    id="clock-not-synchronised",
+    title="Nothing keeps the clock",
+    severity=Severity.ADVICE,
+    fix=_TIME_FIX,
+    applies=not_in_container,
+)
+def clock_not_synchronised(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """No time daemon runs under systemd, or the one that runs has not reached a server. Of chrony that is asked with --live only.
+
+    Why it matters
+        The time of logs and files cannot be trusted; Kerberos tickets and signed requests to an object store are refused beyond
+        some minutes.
+
+    When to leave it
+        The hypervisor or a PTP service that is not a unit of this host keeps the clock; or the host is alone, and offline.
+
+    References
+        systemd-timesyncd.service(8), /run/systemd/timesync/synchronized
+        chronyc(1), tracking
+        https://docs.aws.amazon.com/AmazonS3/latest/API/ErrorResponses.html (RequestTimeTooSkewed)
+    """
+    if (s.intent.nodes or 1) > 1:
+        raise NotApplicable("a job of several hosts: see clock-of-node-not-synchronised")
+    yield _clock(s)
+
+
+@rule(
+    id="clock-of-node-not-synchronised",
+    title="Nothing keeps the clock of a host that trains together with others",
+    severity=Severity.WARNING,
+    fix=_TIME_FIX,
+    applies=not_in_container,
+)
+def clock_of_node_not_synchronised(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """As clock-not-synchronised, on one of several hosts of a job (--nodes).
+
+    Why it matters
+        Hosts drift apart by seconds in a week: their logs cannot be laid side by side when a collective hangs, traces of several
+        ranks do not line up, and Slurm's credentials expire too early or are not valid yet.
+
+    When to leave it
+        The hypervisor or a PTP service that is not a unit of this host keeps the clock.
+
+    References
+        systemd-timesyncd.service(8), chronyc(1)
+        https://slurm.schedmd.com/quickstart_admin.html (clocks of the cluster)
+    """
+    if s.intent.nodes is None or s.intent.nodes < 2:
+        raise NotApplicable("no job of several hosts is meant (--nodes)")
+    yield _clock(s)
+
+
+def _clock(s: Snapshot) -> Evidence:
+    system = need(s.system)
+    if absent(system.init) or need(system.init) != "systemd" or known(system.hypervisor, "") in ("wsl1", "wsl2"):
+        raise NotApplicable("no systemd here, or Windows keeps the clock")
+    found = need(s.hardware).clock_daemon
+    if absent(found):
+        raise NotApplicable("the host's services are not seen from here")
+    daemon, synchronised = need(found), need(s.hardware).clock_synchronised
+    silent = isinstance(synchronised, Missing) and synchronised.why is Why.NOT_SUPPORTED
+    good = silent or need(synchronised)
+    return Evidence(
+        subject="clock",
+        seen=f"{daemon} runs" + ", and has not reached a server" * (not good) if daemon else "no time daemon runs",
+        wanted="kept by a time daemon",
+        verdict=Verdict.PASS if good else Verdict.FAIL,
+        source="/sys/fs/cgroup/system.slice, /run/systemd/timesync",
+    )
+
+
+@rule(
+    id="clocksource-slow",
+    title="The kernel reads the time from a slow clock",
+    severity=Severity.ADVICE,
+    fix=(
+        Advice(
+            text="see why the TSC was given up: dmesg | grep -i tsc (firmware, or CPUs that are out of step); upgrade the firmware"
+        ),
+        Advice(
+            text="only where the vendor says that the counters of all sockets run together: boot with tsc=reliable; elsewhere time "
+            "would then go backwards"
+        ),
+    ),
+    applies=not_in_container,
+)
+def clocksource_slow(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """hpet, acpi_pm and the like are read through a device, by a system call each time.
+
+    Why it matters
+        A program asks for the time millions of times: every log line, profiler event and polling loop then costs a microsecond or
+        more instead of some tens of nanoseconds.
+
+    When to leave it
+        The kernel gave the TSC up for a good reason, and nothing on this host asks for the time in a loop.
+
+    References
+        https://docs.kernel.org/virt/kvm/x86/timekeeping.html
+        clock_gettime(2), vdso(7): only tsc, kvm-clock (pvclock) and Hyper-V's page are read without a system call
+    """
+    found = need(s.hardware).clocksource
+    if absent(found):
+        raise NotApplicable("this kernel names no clock source")
+    slow = need(found) in ("hpet", "acpi_pm", "jiffies", "refined-jiffies", "pit")
+    yield Evidence(
+        subject="clocksource",
+        seen=need(found),
+        wanted="tsc (on a virtual machine: its own clock)",
+        verdict=Verdict.FAIL if slow else Verdict.PASS,
+        source="/sys/devices/system/clocksource/clocksource0/current_clocksource",
+    )
+
+
+@rule(
+    id="cpu-throttled-for-heat",
+    title="The processors have slowed down for heat since boot",
+    severity=Severity.ADVICE,
+    explained_by=("cpu-thermal-throttle-logged",),
+    params=(Param("per_day", 100, "times per day since boot that are worth a look: a convention, nobody publishes one"),),
+    fix=(Advice(text="look at fans, air flow and inlet temperature (ipmitool sensor); the GPUs share them"),),
+)
+def cpu_throttled_for_heat(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """The package's thermal throttle counter says how often its heat reached the limit.
+
+    Why it matters
+        A processor that throttles feeds its GPUs more slowly, and one host of a job at a lower clock sets the pace of all.
+
+    When to leave it
+        The count grew in a single event long ago: it runs since boot.
+
+    References
+        Linux Documentation/ABI/testing/sysfs-devices-system-cpu (thermal_throttle)
+    """
+    found = need(s.hardware).throttled
+    if absent(found):
+        raise NotApplicable("this processor counts no throttling")
+    if known(need(s.hardware).portable, False):
+        raise NotApplicable("a laptop: its processor slows down for heat as a matter of course")
+    count = need(found)
+    days = max(need(need(s.system).uptime_s) / 86400, 1.0)
+    limit = float(p["per_day"]) * days
+    yield Evidence(
+        subject="processor packages",
+        seen=f"throttled {count} times in {days:.1f} days",
+        wanted=f"< {limit:.0f}",
+        verdict=Verdict.FAIL if count >= limit else Verdict.PASS,
+        source="/sys/devices/system/cpu/cpu0/thermal_throttle/package_throttle_count",
+    )
+
+
+@rule(
+    id="temperature-near-limit",
+    title="A part of the machine is about to be too hot",
+    severity=Severity.WARNING,
+    params=(Param("margin_celsius", 5, "distance to the hot or critical trip point: a convention, sensors err by some degrees"),),
+    fix=(Advice(text="look at fans, air flow and inlet temperature before the next long job"),),
+)
+def temperature_near_limit(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """A thermal zone of the kernel is within a few degrees of the point at which it shuts the machine down or throttles hard, or an NVMe
+    drive or network card of its own critical limit.
+
+    Why it matters
+        At the critical trip point Linux powers the machine off, and the job is gone. A drive at its limit stops or throttles to a crawl,
+        a network card takes its link down.
+
+    When to leave it
+        The sensor is known to be wrong (it shows the same on an idle, cold machine).
+
+    References
+        https://docs.kernel.org/driver-api/thermal/sysfs-api.html (trip points: hot, critical)
+        https://docs.kernel.org/hwmon/sysfs-interface.html (temp1_crit); NVM Express base specification, CCTEMP
+        Linux drivers/nvme/host/hwmon.c, drivers/net/ethernet/mellanox/mlx5/core/hwmon.c
+    """
+    found = need(s.hardware).zones
+    zones = () if absent(found) else need(found)
+    if not zones:
+        raise NotApplicable("no thermal zone, drive or network card with a critical limit")
+    for zone in zones:
+        hot = zone.celsius >= zone.limit_celsius - float(p["margin_celsius"])
+        yield Evidence(
+            subject=zone.name,
+            seen=f"{zone.celsius:.0f} °C",
+            wanted=f"well below {zone.limit_celsius:.0f} °C",
+            verdict=Verdict.FAIL if hot else Verdict.PASS,
+            source="/sys/class/thermal, /sys/class/hwmon",
+        )
+
+
+@rule(
+    id="host-small-for-gpu-training",
+    title="The host is small for training on a GPU",
+    severity=Severity.ADVICE,
+    params=(Param("cores", 8, "processor cores"), Param("gib", 60, "GiB of memory, what 64 GB leave to Linux")),
+    fix=(Advice(text="rent a larger machine, or keep decoding and caching off this host"),),
+    applies=gpu_host,
+)
+def host_small_for_gpu_training(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """Fewer than 8 cores, or less than 64 GB: common advice for a host with one training GPU.
+
+    Why it matters
+        Loader workers, pinned buffers, the page cache of the data set and checkpoints on their way out all live on the host.
+
+    When to leave it
+        The data is small or ready-made, and the GPU is measured to be busy.
+
+    References
+        https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html (workers, pinned memory)
+        ml-engineering, compute/cpu and compute/cpu-memory
+    """
+    from_cpus = need(need(s.cpu).cores), float(p["cores"])
+    memory = need(need(s.memory).total_bytes) / (1 << 30), float(p["gib"])
+    for subject, (have, floor), unit in (("cores", from_cpus, ""), ("memory", memory, " GiB")):
+        verdict = Verdict.FAIL if have < floor else Verdict.PASS
+        yield Evidence(subject=subject, seen=f"{have:.0f}{unit}", wanted=f">= {floor:.0f}{unit}", verdict=verdict, source="/proc")

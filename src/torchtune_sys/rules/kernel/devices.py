@@ -1,0 +1,397 @@
+"""What the kernel reported of PCIe links, network adapters, disks, file systems and file servers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torchtune_sys.model.actions import Advice
+from torchtune_sys.model.facts.kernel import KernelEvent, KernelFacts
+from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, rule
+from torchtune_sys.model.snapshot import Snapshot
+from torchtune_sys.model.values import Missing, NotApplicable, need
+from torchtune_sys.rules.kernel.common import DAYS, grouped, nothing, recent, shorter, total, when
+from torchtune_sys.rules.kernel.common import events as log_events
+
+_DAY = Param("days", 1, "how far back in the log a message counts, days")
+
+
+def _place(s: Snapshot, address: str) -> str:
+    """The device at an address, with what lies below it where it is a bridge."""
+    if isinstance(s.pci, Missing) or isinstance(s.pci.devices, Missing):
+        return address
+    parents = {device.address: device.parent for device in s.pci.devices}
+    below = []
+    for device in s.pci.devices:
+        above, steps = device.parent, 0
+        while above and above != address and steps < 16:
+            above, steps = parents.get(above, ""), steps + 1
+        if above == address and isinstance(device.driver, str) and device.driver not in ("pcieport", "i801_smbus"):
+            below.append(f"{device.driver} {device.address}")
+    own = next((device.driver for device in s.pci.devices if device.address == address), "")
+    name = f"{own} {address}" if isinstance(own, str) and own else address
+    return f"{name} (above {', '.join(below[:4])})" if below else name
+
+
+def _each(s: Snapshot, p: Params, kinds: tuple[str, ...], name: str, what: str, wanted: str) -> Iterator[Evidence]:
+    log = need(s.kernel)
+    found = grouped(recent(s, p, *kinds))
+    for subject, events in found.items():
+        worst = max(events, key=lambda event: kinds.index(event.kind))
+        yield Evidence(
+            subject=_place(s, subject) if ":" in subject else subject,
+            seen=f"{shorter(worst.text)}{when(log, events)}",
+            wanted=wanted,
+            source=log.source,
+        )
+    if not found:
+        yield from nothing(s, name, what)
+
+
+@rule(
+    id="pcie-uncorrected-errors",
+    title="A PCIe link had uncorrected errors",
+    severity=Severity.WARNING,
+    fix=(Advice(text="reseat the card, its riser and cables; update firmware; replace what keeps failing"),),
+    params=(DAYS,),
+)
+def pcie_uncorrected_errors(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """Advanced error reporting logged an uncorrected error of a device or port, or a port was shut to contain one (DPC).
+
+    Why it matters
+    A transaction was lost. After a fatal one the link is reset and whatever ran on the card has ended; non-fatal ones come before it.
+
+    When to leave it
+    They were logged while a device was taken out or a virtual machine reset it. Unsupported requests, with which software finds out what
+    a device can do, are left out, and so are devices whose error counters were read (pcie-errors-uncorrectable judges those).
+
+    References
+    Linux Documentation/PCI/pcieaer-howto.rst; drivers/pci/pcie/aer.c, dpc.c
+    """
+    log = need(s.kernel)
+    events = recent(s, p, "aer-uncorrected", "pcie-contained")
+    serious = [event for event in events if not (event.who == "Non-Fatal" and "UnsupReq" in event.text)]
+    found = {address: group for address, group in grouped(tuple(serious)).items() if not _counted(s, address)}
+    for address, group in found.items():
+        yield Evidence(
+            subject=_place(s, address),
+            seen=f"{shorter(group[-1].text)}{when(log, group)}",
+            wanted="no uncorrected error",
+            source=log.source,
+        )
+    if not found:
+        yield from nothing(s, "PCIe", "uncorrected error (beyond those that the kernel's counters tell)")
+
+
+def _counted(s: Snapshot, address: str) -> bool:
+    """Whether the kernel's own counters of the device were read: pcie-errors-uncorrectable and -correctable judge those."""
+    if isinstance(s.pci, Missing) or isinstance(s.pci.devices, Missing):
+        return False
+    return any(device.address == address and not isinstance(device.errors, Missing) for device in s.pci.devices)
+
+
+@rule(
+    id="pcie-corrected-errors",
+    title="A PCIe link has many corrected errors",
+    severity=Severity.WARNING,
+    fix=(
+        Advice(
+            text="reseat the card, its riser and cables; compare the link's speed and width with its neighbours'; then replace parts"
+        ),
+    ),
+    params=(_DAY, Param("count", 80, "corrected errors of one device that are too many")),
+)
+def pcie_corrected_errors(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """Advanced error reporting logged 80 corrected errors or more of one device within a day.
+
+    Why it matters
+    Each one is a packet sent again: the link is slower than it looks, and such links are the ones that fail. A few corrected errors are
+    normal, and the kernel leaves out what comes too fast, so that there were more than the log shows.
+
+    When to leave it
+    The card is not used for training; the platform is known to report errors of link power management (ASPM).
+
+    References
+    NVIDIA DCGM, diagnostic pcie, max_pcie_replays (80)
+    Linux drivers/pci/pcie/aer.c
+    """
+    log = need(s.kernel)
+    # An advisory error (ANFE) has the transaction layer: an unsupported request, not a packet that was sent again.
+    found = grouped(tuple(event for event in recent(s, p, "aer-corrected") if not event.who.startswith("Transaction")))
+    many = {address: events for address, events in found.items() if total(events) >= int(p["count"]) and not _counted(s, address)}
+    for address, events in many.items():
+        yield Evidence(
+            subject=_place(s, address),
+            seen=f"corrected errors ({events[-1].who}){when(log, events)}",
+            wanted=f"fewer than {p['count']} in {p['days']} d",
+            source=log.source,
+        )
+    if not many:
+        yield from nothing(s, "PCIe", "device with many corrected errors")
+
+
+@rule(
+    id="pcie-slot-link-down",
+    title="The link of a PCIe slot went down",
+    severity=Severity.ADVICE,
+    fix=(Advice(text="check power and seating of the card in that slot"),),
+    params=(DAYS,),
+)
+def pcie_slot_link_down(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """A slot that supports hot plugging reported that its link is down.
+
+    Why it matters
+    The device in it left the system; on a server where nobody pulled it out, that is a failing card or slot.
+
+    When to leave it
+    A disk or card was exchanged on purpose, a volume of a cloud detached, a dock unplugged, or the device below was reset.
+
+    References
+    Linux drivers/pci/hotplug/pciehp_ctrl.c
+    """
+    yield from _each(s, p, ("slot-down",), "PCIe slots", "slot that lost its card", "link up")
+
+
+@rule(
+    id="pcie-narrow-slot-logged",
+    title="The kernel says that a GPU or network card has fewer PCIe lanes than it can use",
+    severity=Severity.ADVICE,
+    fix=(
+        Advice(
+            text="put the card into a slot with all its lanes (the board's manual: bifurcation, shared slots), without a riser"
+        ),
+        Advice(text="in such a slot already: reseat the card, and look at slot and connector"),
+    ),
+)
+def pcie_narrow_slot_logged(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """When it found the card, the kernel noted that the bandwidth is limited by a link with fewer lanes than the card has.
+
+    Why it matters
+    Copies between host and GPU, and what a network card carries, have that part of the bandwidth only.
+
+    When to leave it
+    The board has no wider slot free, or shares lanes between two cards, and the data loader is not held up by it. Speeds are not judged: GPUs slow
+    their links down at rest. Cards whose links were read themselves are judged by gpu-slot-narrower-than-card and pcie-link-degraded.
+
+    References
+    Linux drivers/pci/pci.c (pcie_print_link_status)
+    """
+    log = need(s.kernel)
+    if not isinstance(s.system, Missing) and not isinstance(s.system.hypervisor, Missing) and s.system.hypervisor:
+        raise NotApplicable("a virtual machine: the links are what its hypervisor shows")
+    latest = {event.subject: event for event in log_events(s) if event.kind == "pcie-narrow"}
+    judged = {address: event for address, event in latest.items() if _trains(s, event) and not _read(s, address)}
+    for address, event in judged.items():
+        yield Evidence(
+            subject=_place(s, address),
+            seen=shorter(event.text.partition(f"{address}: ")[2] or event.text, 180),
+            wanted="as many lanes as the card has",
+            source=log.source,
+        )
+    if not judged:
+        yield from nothing(s, "PCIe", "GPU or network card with too few lanes")
+
+
+def _trains(s: Snapshot, event: KernelEvent) -> bool:
+    """Whether the device is a GPU, or a card of a driver of fast networks."""
+    if event.text.startswith(("mlx5_core ", "bnxt_en ", "nvidia ", "amdgpu ")):
+        return True
+    known_gpus = () if isinstance(s.gpu, Missing) or isinstance(s.gpu.devices, Missing) else s.gpu.devices
+    functions = () if isinstance(s.driver, Missing) or isinstance(s.driver.nvidia_devices, Missing) else s.driver.nvidia_devices
+    return event.subject in functions or any(gpu.pci_address == event.subject for gpu in known_gpus)
+
+
+def _read(s: Snapshot, address: str) -> bool:
+    """Whether the device's own link was read."""
+    if isinstance(s.pci, Missing) or isinstance(s.pci.devices, Missing):
+        return False
+    return any(device.address == address and not isinstance(device.link.current_width, Missing) for device in s.pci.devices)
+
+
+@rule(
+    id="network-adapter-fault",
+    title="A network adapter reported a fault of its own",
+    severity=Severity.ERROR,
+    fix=(
+        Advice(
+            text="restart the machine, update the adapter's firmware; replace the adapter, or the cable or transceiver that the message names"
+        ),
+    ),
+    params=(DAYS,),
+)
+def network_adapter_fault(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """The mlx5 driver logged a compromised health, a fatal error or syndrome, a cable or transceiver error, or too high a temperature;
+    or the EFA driver logged that its device does not answer.
+
+    Why it matters
+    After a health error the adapter is reset: RDMA connections break, and NCCL ends with "Got async event" or a timeout. A port whose
+    transceiver is refused or too hot stays down.
+
+    When to leave it
+    The adapter's firmware was updated or reset at that time; the port with the faulty module is not used.
+
+    References
+    Linux drivers/net/ethernet/mellanox/mlx5/core/health.c, events.c; drivers/infiniband/hw/efa/efa_com.c
+    """
+    kinds = ("nic-hot", "module-fault", "efa-fault", "mlx5-fault")
+    yield from _each(s, p, kinds, "network adapters", "fault of an adapter", "no fault")
+
+
+@rule(
+    id="network-link-flapping",
+    title="A network link goes down again and again",
+    severity=Severity.WARNING,
+    fix=(Advice(text="change the cable or transceiver, and look at the switch port's error counters"),),
+    params=(_DAY, Param("count", 3, "times that a link went down that are too many")),
+)
+def network_link_flapping(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """An interface lost its link three times or more within a day.
+
+    Why it matters
+    Each time connections stall or break; NCCL gives up after its retries, and the job ends.
+
+    When to leave it
+    Somebody worked on the cable or the switch; a laptop's or a management port.
+
+    References
+    leptonai/gpud, threshold for InfiniBand link flaps (3)
+    Linux drivers/net/ethernet/mellanox/mlx5/core/en_main.c
+    """
+    log = need(s.kernel)
+    found = grouped(tuple(event for event in recent(s, p, "link-down") if not _of_boot(log, event)))
+    many = {name: events for name, events in found.items() if total(events) >= int(p["count"])}
+    for name, events in many.items():
+        yield Evidence(
+            subject=name,
+            seen=f"link down{when(log, events)}",
+            wanted=f"fewer than {p['count']} in {p['days']} d",
+            source=log.source,
+        )
+    if not many:
+        yield from nothing(s, "network", "flapping link")
+
+
+def _of_boot(log: KernelFacts, event: KernelEvent) -> bool:
+    """Links are set up and down again while the machine starts, until bonds and addresses are made."""
+    since_boot = not isinstance(log.booted, Missing) and log.booted > 0
+    return since_boot and event.last_s is not None and event.last_s < _BOOT_S
+
+
+_BOOT_S = 180.0
+
+
+@rule(
+    id="nvme-errors-logged",
+    title="An NVMe disk had to be reset, or was given up",
+    severity=Severity.WARNING,
+    fix=(
+        Advice(
+            text="look at the disk (nvme smart-log, nvme error-log), update its firmware, check its slot; replace it if it comes back"
+        ),
+    ),
+    params=(DAYS,),
+)
+def nvme_errors_logged(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """The kernel reset an NVMe controller that did not answer, or took it out of use.
+
+    Why it matters
+    Every read and write waits for the reset, half a minute each time; once the controller is removed its data are gone from the system.
+
+    When to leave it
+    It happened once while the machine was suspended or the disk's firmware updated.
+
+    References
+    Linux drivers/nvme/host/pci.c, core.c
+    """
+    yield from _each(s, p, ("nvme-reset", "nvme-dead"), "NVMe disks", "reset of a disk", "no reset")
+
+
+@rule(
+    id="disk-errors-logged",
+    title="A disk or file system had errors",
+    severity=Severity.ERROR,
+    fix=(
+        Advice(
+            text="save the data, look at the disk (smartctl -a, nvme smart-log), and check the file system offline (fsck, xfs_repair)"
+        ),
+    ),
+    params=(DAYS,),
+)
+def disk_errors_logged(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """The log holds I/O or medium errors of a disk, errors or corruption of a file system, or one that was made read-only for them.
+
+    Why it matters
+    Training data or checkpoints cannot be read or written, or are damaged; a file system that was made read-only fails every checkpoint.
+
+    When to leave it
+    A removable disk that was pulled out.
+
+    References
+    Linux block/blk-core.c, fs/buffer.c, fs/ext4/super.c, fs/xfs, fs/btrfs
+    """
+    kinds = ("disk-io", "disk-medium", "fs-error", "fs-read-only")
+    log = need(s.kernel)
+    found = {name: group for name, group in grouped(recent(s, p, *kinds)).items() if not _pulled_out(s, name)}
+    for name, group in found.items():
+        worst = max(group, key=lambda event: kinds.index(event.kind))
+        yield Evidence(subject=name, seen=f"{shorter(worst.text)}{when(log, group)}", wanted="no error", source=log.source)
+    if not found:
+        yield from nothing(s, "disks", "error of a disk or file system")
+
+
+def _pulled_out(s: Snapshot, name: str) -> bool:
+    """A SCSI disk that is not there any more: USB sticks and drives. (A controller that took a disk out says so itself.)"""
+    if not name.startswith("sd") or isinstance(s.storage, Missing) or isinstance(s.storage.disks, Missing):
+        return False
+    return not any(name.rstrip("0123456789") == disk.name for disk in s.storage.disks)
+
+
+@rule(
+    id="file-server-not-responding",
+    title="A file server does not answer",
+    severity=Severity.WARNING,
+    fix=(Advice(text="check the server and the network to it; what waits for it (state D) goes on when it answers"),),
+    params=(_DAY, Param("count", 10, "times that a server was lost and came back that are too many")),
+)
+def file_server_not_responding(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """An NFS or Lustre server stopped answering and the log does not show that it came back, or it was lost ten times within a day.
+
+    Why it matters
+    Every process that touches the mount hangs in the kernel until the server answers; data loading and checkpoints stand still.
+
+    When to leave it
+    The server was restarted on purpose.
+
+    References
+    Linux net/sunrpc/clnt.c; Lustre ptlrpc/import.c
+    """
+    log = need(s.kernel)
+    order = recent(s, p, "server-lost", "server-back")
+    bad = False
+    for server, events in grouped(order).items():
+        lost = [event for event in events if event.kind == "server-lost"]
+        away = bool(lost) and not _came_back(events)
+        if away or total(lost) >= int(p["count"]):
+            bad = True
+            seen = f"not responding{when(log, lost)}{', and has not come back' if away else ''}"
+            yield Evidence(subject=server, seen=seen, wanted="answers", source=log.source)
+    if not bad:
+        yield from nothing(s, "file servers", "server that does not answer")
+
+
+def _came_back(events: list[KernelEvent]) -> bool:
+    """Whether the last message on a server is that it answers. Bursts overlap: their last times decide, where there are times."""
+    last = max(events, key=lambda event: (event.last_s or 0.0, event.kind == "server-back"))
+    return (last if last.last_s is not None else events[-1]).kind == "server-back"
+
+
+RULES: tuple[Rule, ...] = (
+    pcie_uncorrected_errors,
+    pcie_corrected_errors,
+    pcie_slot_link_down,
+    pcie_narrow_slot_logged,
+    network_adapter_fault,
+    network_link_flapping,
+    nvme_errors_logged,
+    disk_errors_logged,
+    file_server_not_responding,
+)

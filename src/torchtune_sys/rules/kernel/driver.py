@@ -1,0 +1,346 @@
+"""What NVIDIA's driver and the module loader reported when the driver started."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torchtune_sys.model.actions import Advice
+from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, rule
+from torchtune_sys.model.snapshot import Snapshot
+from torchtune_sys.model.values import Missing, NotApplicable, absent, need
+from torchtune_sys.model.version import version
+from torchtune_sys.rules.driver.common import bound_driver, nvml_error
+from torchtune_sys.rules.kernel.common import (
+    DAYS,
+    gpu_name,
+    grouped,
+    nothing,
+    nvidia_log,
+    recent,
+    shorter,
+    since_last_start,
+    when,
+    works,
+)
+from torchtune_sys.rules.kernel.common import events as log_events
+
+
+def _told(s: Snapshot, p: Params, kinds: tuple[str, ...], what: str, wanted: str) -> Iterator[Evidence]:
+    log = need(s.kernel)
+    found = [event for event in since_last_start(s, p, *kinds) if not works(s, event.subject)]
+    groups = grouped(tuple(found))
+    for address, events in groups.items():
+        if not address and len(groups) > 1:
+            continue  # the same failure again, in a message without the address
+        words = shorter(events[0].text.rstrip("."))
+        yield Evidence(subject=gpu_name(s, address), seen=f"{words}{when(log, events)}", wanted=wanted, source=log.source)
+    if not found:
+        yield from nothing(s, "driver", what)
+
+
+@rule(
+    id="gpu-bar-not-assigned",
+    title="A GPU has no address space on the PCI bus",
+    severity=Severity.ERROR,
+    cause="gpu-bar-not-assigned",
+    fix=(
+        Advice(
+            text='turn on "Above 4G Decoding" (and large BARs) in the firmware setup, or boot with pci=realloc; in a VM enlarge its MMIO window'
+        ),
+    ),
+    params=(DAYS,),
+    applies=nvidia_log,
+)
+def gpu_bar_not_assigned(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """The driver found an I/O region of the GPU that firmware and kernel left without an address (BAR1 is 0M @ 0x0).
+
+    Why it matters
+    Accelerators want tens of gigabytes of address space; where the firmware keeps to 32 bits nothing is left for them, and the driver
+    refuses the card.
+
+    When to leave it
+    Never.
+
+    References
+    NVIDIA/open-gpu-kernel-modules kernel-open/nvidia/nv-pci.c
+    Linux Documentation/admin-guide/kernel-parameters.txt (pci=realloc)
+    """
+    yield from _told(s, p, ("gpu-bar",), "missing address space", "an address for each region")
+
+
+@rule(
+    id="driver-ignores-gpu",
+    title="The driver says that it does not serve this GPU",
+    severity=Severity.ERROR,
+    cause="driver-does-not-support-gpu",
+    fix=(
+        Advice(
+            text="install the driver branch that the message names (or, for a new GPU, a newer one; Blackwell needs the open modules)"
+        ),
+    ),
+    params=(DAYS,),
+    applies=nvidia_log,
+)
+def driver_ignores_gpu(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """The log says that a GPU belongs to a legacy branch, is not supported by this release, or requires the open kernel modules.
+
+    Why it matters
+    The module loads, finds no GPU to serve and goes away: nvidia-smi cannot communicate with the driver.
+
+    When to leave it
+    The machine has another GPU that is used, and this one drives a screen or nothing.
+
+    References
+    NVIDIA/open-gpu-kernel-modules kernel-open/nvidia/nv.c, src/nvidia/arch/nvalloc/unix/src/osinit.c
+    https://www.nvidia.com/en-us/drivers/unix/legacy-gpu/
+    """
+    yield from _told(s, p, ("gpu-legacy", "gpu-unsupported", "gpu-needs-open"), "refused GPU", "a driver that serves it")
+
+
+@rule(
+    id="gpu-needs-proprietary-module",
+    title="The open kernel module says that it cannot serve this GPU",
+    severity=Severity.ERROR,
+    cause="open-module-on-pre-turing-gpu",
+    fix=(Advice(text="install the proprietary flavour of the kernel module (package names without -open)"),),
+    params=(DAYS,),
+    applies=nvidia_log,
+)
+def gpu_needs_proprietary_module(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """The log says that a GPU "is not supported by open nvidia.ko": it has no GPU System Processor.
+
+    Why it matters
+    The open module serves Turing and later. An older GPU stays without a driver until the proprietary module is installed.
+
+    When to leave it
+    The machine has a newer GPU that is used.
+
+    References
+    NVIDIA/open-gpu-kernel-modules README.md, src/nvidia/arch/nvalloc/unix/src/osinit.c
+    """
+    yield from _told(s, p, ("gpu-needs-proprietary",), "GPU that is too old for the module", "the proprietary module")
+
+
+@rule(
+    id="other-driver-holds-gpu",
+    title="The log says that nouveau, not NVIDIA's driver, holds the GPU",
+    severity=Severity.ERROR,
+    cause="nouveau-loaded",
+    superseded_by=("nouveau-loaded",),
+    fix=(
+        Advice(
+            text="deny nouveau (blacklist nouveau, options nouveau modeset=0 in /etc/modprobe.d/), rebuild the initramfs, and restart"
+        ),
+    ),
+    params=(DAYS,),
+    applies=nvidia_log,
+)
+def other_driver_holds_gpu(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """nouveau took a GPU when the machine started, and the log does not show that NVIDIA's driver was loaded after it.
+
+    Why it matters
+    One driver can hold a GPU, and CUDA works with NVIDIA's alone.
+
+    When to leave it
+    The GPU only drives a screen.
+
+    References
+    NVIDIA/open-gpu-kernel-modules kernel-open/nvidia/nv-pci.c (already bound)
+    """
+    log = need(s.kernel)
+    loads = [event.first_s for event in log_events(s) if event.kind == "driver-load"]
+    found = tuple(event for event in recent(s, p, "gpu-bound") if event.who == "nouveau")
+    if any(load is None or any(event.last_s is None or load > event.last_s for event in found) for load in loads):
+        found = tuple(event for event in found if "already bound" in event.text)
+    if not isinstance(s.driver, Missing) and not isinstance(s.driver.nouveau_loaded, Missing):
+        found = tuple(event for event in found if bound_driver(s, event.subject) == "nouveau")
+        if not found:
+            raise NotApplicable("nouveau-loaded judges which driver is loaded now")
+    for address, events in grouped(found).items():
+        yield Evidence(
+            subject=gpu_name(s, address),
+            seen=f"{shorter(events[0].text)}{when(log, events)}",
+            wanted="NVIDIA's driver",
+            source=log.source,
+            about=(f"GPU {address}",),
+        )
+    if not found:
+        yield from nothing(s, "driver", "GPU that nouveau holds")
+
+
+@rule(
+    id="gsp-firmware-missing",
+    title="The kernel did not find the GPU's firmware",
+    severity=Severity.ERROR,
+    cause="gsp-firmware-missing",
+    fix=(
+        Advice(
+            text="install the firmware package of the driver's very version (nvidia-firmware-…, nvidia-kernel-common) and load the module again"
+        ),
+    ),
+    params=(DAYS,),
+    applies=nvidia_log,
+)
+def gsp_firmware_missing(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """The kernel looked for nvidia/VERSION/gsp_….bin and got error -2 (no such file), and the driver does not serve the GPU.
+
+    Why it matters
+    Without the firmware the open module cannot start the GPU at all.
+
+    When to leave it
+    Never.
+
+    References
+    https://us.download.nvidia.com/XFree86/Linux-x86_64/580.95.05/README/gsp.html
+    Linux drivers/base/firmware_loader/main.c
+    """
+    yield from _told(s, p, ("gsp-firmware",), "missing firmware", "the file below /lib/firmware")
+
+
+@rule(
+    id="driver-mismatch-logged",
+    title="A program met a kernel module of another driver version",
+    severity=Severity.ERROR,
+    cause="nvml-driver-library-mismatch",
+    explained_by=("nvml-driver-library-mismatch",),
+    fix=(Advice(text="load the installed module (restart the machine, or rmmod and modprobe nvidia with nothing using it)"),),
+    params=(DAYS,),
+    applies=nvidia_log,
+)
+def driver_mismatch_logged(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """The kernel module refused a client of another version ("API mismatch"), and was not loaded again since.
+
+    Why it matters
+    The driver's libraries were replaced under a loaded module: no new process can use the GPU until both are of one version.
+
+    When to leave it
+    One program brings its own, wrong driver libraries (an image with the driver inside), and the others work.
+
+    References
+    NVIDIA/open-gpu-kernel-modules src/nvidia/arch/nvalloc/unix/src/osapi.c (API mismatch)
+    """
+    log = need(s.kernel)
+    found = since_last_start(s, p, "api-mismatch")
+    if found and _agree_now(s):
+        raise NotApplicable("nvml-driver-library-mismatch compares the versions as they are now")
+    if found:
+        versions = f" {found[-1].who}" if found[-1].who else ""
+        text = shorter(found[-1].text.removesuffix("but").rstrip(" ,"))
+        yield Evidence(
+            subject="kernel module" + versions,
+            seen=f"{text}{when(log, found)}",
+            wanted="client and module of one version",
+            source=log.source,
+        )
+    else:
+        yield from nothing(s, "driver", "client of another version")
+
+
+def _agree_now(s: Snapshot) -> bool:
+    """Whether the loaded module and the installed libraries are known to be of one version by now, or to work together."""
+    driver = s.driver
+    if isinstance(driver, Missing) or isinstance(driver.module_version, Missing) or isinstance(driver.library_version, Missing):
+        return False
+    if nvml_error(s) == "LIB_RM_VERSION_MISMATCH":
+        return False
+    works = not isinstance(s.gpu, Missing) and not isinstance(s.gpu.devices, Missing)
+    return works or version(driver.module_version) == version(driver.library_version)
+
+
+@rule(
+    id="module-signature-refused",
+    title="The kernel refused a module because of its signature",
+    severity=Severity.ERROR,
+    cause="secure-boot-blocks-module",
+    explained_by=("secure-boot-blocks-module",),
+    fix=(
+        Advice(
+            text="enrol the key that signs the modules (mokutil --import …, then restart), install signed modules, or turn Secure Boot off"
+        ),
+    ),
+    params=(DAYS,),
+)
+def module_signature_refused(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """With Secure Boot the kernel takes signed modules only; it refused one, and NVIDIA's module is not loaded.
+
+    Why it matters
+    DKMS signs what it builds with a key of its own. Until that key is enrolled the module is built, installed, and refused.
+
+    When to leave it
+    The refused module is not needed.
+
+    References
+    Linux Documentation/admin-guide/module-signing.rst; kernel/module/signing.c
+    """
+    log = need(s.kernel)
+    found = recent(s, p, "module-refused")
+    if found and not isinstance(s.driver, Missing) and (absent(s.driver.nvidia_devices) or s.driver.nvidia_devices == ()):
+        raise NotApplicable("no NVIDIA GPU on this host that the module would serve")
+    if found and not isinstance(s.driver, Missing) and s.driver.module_loaded is True:
+        raise NotApplicable("NVIDIA's module is loaded")
+    if found:
+        yield Evidence(
+            subject=", ".join(dict.fromkeys(event.who for event in found if event.who)) or "a module",
+            seen=f"{shorter(found[0].text)}{when(log, found)}",
+            wanted="a signature with an enrolled key",
+            source=log.source,
+        )
+    else:
+        yield from nothing(s, "modules", "refused module")
+
+
+@rule(
+    id="iommu-fault-of-gpu",
+    title="The IOMMU refused a GPU's memory access",
+    severity=Severity.WARNING,
+    cause="iommu-not-passthrough",
+    fix=(Advice(text="boot with iommu=pt (intel_iommu=on / amd_iommu=on stay), or turn the IOMMU off in the firmware"),),
+    params=(DAYS,),
+    applies=nvidia_log,
+)
+def iommu_fault_of_gpu(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """The log holds IO_PAGE_FAULT (AMD) or DMAR faults (Intel) whose requester is an NVIDIA GPU.
+
+    Why it matters
+    A GPU wrote to an address that the IOMMU does not translate, typically another GPU's memory (P2P): the data do not arrive, and
+    NCCL hangs or results are wrong.
+
+    When to leave it
+    The GPU is handed to a virtual machine, whose guest made the access.
+
+    References
+    https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html (PCI Access Control Services)
+    Linux drivers/iommu/amd/iommu.c, drivers/iommu/intel/dmar.c
+    """
+    log = need(s.kernel)
+    gpus = _gpu_addresses(s)
+    found = grouped(
+        tuple(event for event in recent(s, p, "iommu-fault") if event.subject in gpus or event.text.startswith("nvidia "))
+    )
+    for address, events in found.items():
+        yield Evidence(
+            subject=gpu_name(s, address),
+            seen=f"{shorter(events[0].text)}{when(log, events)}",
+            wanted="no fault",
+            source=log.source,
+        )
+    if not found:
+        yield from nothing(s, "GPUs", "IOMMU fault")
+
+
+def _gpu_addresses(s: Snapshot) -> frozenset[str]:
+    if isinstance(s.driver, Missing) or isinstance(s.driver.nvidia_devices, Missing):
+        return frozenset()
+    return frozenset(s.driver.nvidia_devices)
+
+
+RULES: tuple[Rule, ...] = (
+    gpu_bar_not_assigned,
+    driver_ignores_gpu,
+    gpu_needs_proprietary_module,
+    other_driver_holds_gpu,
+    gsp_firmware_missing,
+    driver_mismatch_logged,
+    module_signature_refused,
+    iommu_fault_of_gpu,
+)

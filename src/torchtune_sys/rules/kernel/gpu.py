@@ -1,0 +1,389 @@
+"""What NVIDIA's driver reported of its GPUs: Xids, and those of the switches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torchtune_sys.knowledge.xid import xid
+from torchtune_sys.model.actions import Advice
+from torchtune_sys.model.facts.kernel import KernelEvent
+from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, Verdict, rule
+from torchtune_sys.model.snapshot import Snapshot
+from torchtune_sys.model.values import Missing, NotApplicable, need
+from torchtune_sys.rules.kernel.common import (
+    DAYS,
+    gpu_name,
+    grouped,
+    nothing,
+    nvidia_log,
+    recent,
+    shorter,
+    since_last_start,
+    when,
+    works,
+)
+from torchtune_sys.rules.kernel.xid import XidIncident, troubles, wanted_action
+
+
+def _judged(s: Snapshot, p: Params, *kinds: str) -> Iterator[Evidence]:
+    found = [trouble for trouble in troubles(s, p) if trouble.judged in kinds]
+    for trouble in found:
+        yield _evidence(s, trouble)
+    if not found:
+        yield from nothing(s, "GPUs", "such Xid")
+
+
+def _evidence(s: Snapshot, trouble: XidIncident) -> Evidence:
+    log = need(s.kernel)
+    first = trouble.events[0]
+    entry = xid(first.code if first.kind == "xid" else 79)
+    text = first.text.partition(f": {first.code}")[2].strip(" ,.")
+    program = f" ({first.who})" if first.who else ""
+    words = f"Xid {entry.number}{program}{when(log, trouble.events)}: {entry.meaning or entry.name or shorter(text)}"
+    if first.kind == "gpu-lost":
+        words = f"{shorter(first.text.rstrip('.'))}{when(log, trouble.events)}"
+    if trouble.after:
+        words += f"; followed by {', '.join(trouble.after)}"
+    words += _seen_now(s, trouble)
+    action = wanted_action(s, trouble.address)
+    return Evidence(
+        subject=gpu_name(s, trouble.address),
+        seen=f"{words}; {trouble.over}" if trouble.over else words,
+        wanted="" if trouble.over else (f"{entry.todo} (the driver asks: {action})" if action else entry.todo),
+        verdict=Verdict.PASS if trouble.over else Verdict.FAIL,
+        source=log.source,
+    )
+
+
+def _seen_now(s: Snapshot, trouble: XidIncident) -> str:
+    """What NVML says of the same fault, for which its own rule is folded into this finding."""
+    devices = () if isinstance(s.gpu, Missing) or isinstance(s.gpu.devices, Missing) else s.gpu.devices
+    for gpu in devices:
+        if trouble.over or gpu.pci_address != trouble.address:
+            continue
+        down, count = gpu.nvlinks_down, gpu.ecc_uncorrected_volatile
+        if trouble.judged == "nvlink" and not isinstance(down, Missing) and down:
+            return f"; links down: {', '.join(map(str, down))}"
+        if trouble.judged == "memory" and not isinstance(count, Missing) and count > 0:
+            return f"; {count} uncorrectable errors counted since the driver was loaded"
+    return ""
+
+
+@rule(
+    id="xid-gpu-lost",
+    title="The kernel log says that a GPU fell off the bus",
+    severity=Severity.ERROR,
+    cause="gpu-fallen-off-bus",
+    superseded_by=("gpu-fallen-off-bus",),
+    fix=(Advice(text="restart the machine; if it comes back, check the card's power, riser and slot, then replace it"),),
+    params=(DAYS,),
+    applies=nvidia_log,
+)
+def xid_gpu_lost(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """The driver reported Xid 79, or that a GPU has fallen off the bus, and neither the driver nor the machine was started anew since.
+
+    Why it matters
+    The driver cannot reach the GPU any more: every process on it has ended or hangs, and on machines with NVLink the other GPUs lose
+    their peer. A reset of the GPU does not bring it back, since its PCIe link is gone.
+
+    When to leave it
+    The GPU was taken out of use on purpose (hot removal, handed to a virtual machine).
+
+    References
+    https://docs.nvidia.com/deploy/xid-errors/ (Xid 79: RESTART_BM)
+    NVIDIA/open-gpu-kernel-modules src/nvidia/arch/nvalloc/unix/src/osinit.c
+    """
+    yield from _judged(s, p, "lost")
+
+
+@rule(
+    id="xid-memory-error",
+    title="The kernel log tells of uncorrectable errors in a GPU's memory",
+    severity=Severity.ERROR,
+    cause="gpu-ecc-uncorrectable",
+    fix=(
+        Advice(
+            text="drain and reset the GPU, look at its row remapping (nvidia-smi -q -d ROW_REMAPPER), and run dcgmi diag -r 3"
+        ),
+    ),
+    params=(DAYS,),
+    applies=nvidia_log,
+)
+def xid_memory_error(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """The driver reported Xid 48, 64, 94, 95, 140, 171 or 172, and the GPU was not reset since.
+
+    Why it matters
+    A contained error (94) ends the process that owned the memory, an uncontained one (95) everything on the GPU until it is reset. A row
+    that could not be remapped (64) will fail again. Xid 63 alone (a row was recorded for remapping) and 92 are not reported: NVIDIA
+    asks for nothing then.
+
+    When to leave it
+    Once, followed by a reset, on a GPU whose row remapper has room: such errors are what the remapping is for.
+
+    References
+    https://docs.nvidia.com/deploy/xid-errors/
+    https://docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt/
+    """
+    yield from _judged(s, p, "memory")
+
+
+@rule(
+    id="xid-gsp-error",
+    title="The kernel log says that a GPU's system processor stopped answering",
+    severity=Severity.ERROR,
+    cause="gsp-firmware-timeout",
+    fix=(Advice(text="reset the GPU or restart the machine; update the driver if it comes back"),),
+    params=(DAYS,),
+    applies=nvidia_log,
+)
+def xid_gsp_error(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """The driver reported Xid 119 or 120, not as the consequence of a GPU that fell off the bus, and the GPU was not reset since.
+
+    Why it matters
+    The GPU System Processor runs most of the driver on the card. Once it does not answer, every call takes its timeout, nvidia-smi and
+    NVML hang for minutes, and running jobs stop.
+
+    When to leave it
+    The GPU was reset in a way that the log does not show.
+
+    References
+    https://docs.nvidia.com/deploy/xid-errors/ (Xid 119, 120: RESET_GPU)
+    """
+    yield from _judged(s, p, "gsp")
+
+
+@rule(
+    id="xid-nvlink-error",
+    title="The kernel log tells of fatal NVLink or NVSwitch errors",
+    severity=Severity.ERROR,
+    cause="nvlink-inactive",
+    fix=(
+        Advice(text="reset all GPUs of the NVLink fabric together, or restart the machine; call support if a link fails again"),
+    ),
+    params=(DAYS,),
+    applies=nvidia_log,
+)
+def xid_nvlink_error(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """The driver reported Xid 74, 136, 144 to 150 (fatal) or 155, or an NVSwitch a fatal SXid, and neither was started anew since.
+
+    Why it matters
+    A link after a fatal error is down until both ends are reset: NCCL fails, or goes around it over PCIe. Links fail together with a GPU
+    that fell off the bus (Xid 79): then only that is reported.
+
+    When to leave it
+    The link was reset in a way that the log does not show; nvidia-smi nvlink -s shows all links up.
+
+    References
+    https://docs.nvidia.com/deploy/xid-errors/
+    NVIDIA, Fabric Manager User Guide, SXid errors (fatal and non-fatal)
+    """
+    found = [trouble for trouble in troubles(s, p) if trouble.judged == "nvlink"]
+    for trouble in found:
+        yield _evidence(s, trouble)
+    log = need(s.kernel)
+    switches = grouped(tuple(event for event in recent(s, p, "sxid") if event.who == "Fatal"))
+    for address, events in switches.items():
+        yield Evidence(
+            subject=f"NVSwitch at {address}",
+            seen=f"fatal SXid {', '.join(dict.fromkeys(str(event.code) for event in events))}{when(log, events)}: "
+            f"{shorter(events[0].text.rpartition('Fatal, ')[2])}",
+            wanted="no fatal error",
+            source=log.source,
+        )
+    if not found and not switches:
+        yield from nothing(s, "NVLinks", "fatal NVLink error")
+
+
+@rule(
+    id="xid-gpu-fault",
+    title="The kernel log tells of a GPU fault that needs a reset",
+    severity=Severity.ERROR,
+    fix=(Advice(text="reset the GPU (nvidia-smi --gpu-reset) or restart the machine; call support if it comes back"),),
+    params=(DAYS,),
+    applies=nvidia_log,
+)
+def xid_gpu_fault(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """The driver reported another Xid for which NVIDIA's catalogue asks for a reset, a restart or a repair (46, 54, 62, 109, 143 …).
+
+    Why it matters
+    Work on the GPU stops or fails until it was reset.
+
+    When to leave it
+    The GPU was reset in a way that the log does not show. Xid 109 (a context switch timed out) can come from a program, too: look
+    whether it stays with the GPU or with the job.
+
+    References
+    https://docs.nvidia.com/deploy/xid-errors/
+    """
+    yield from _judged(s, p, "gpu")
+
+
+@rule(
+    id="xid-for-support",
+    title="The kernel log holds an Xid that NVIDIA's support wants to see",
+    severity=Severity.WARNING,
+    fix=(Advice(text="run nvidia-bug-report.sh and call support"),),
+    params=(DAYS,),
+    applies=nvidia_log,
+)
+def xid_for_support(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """The driver reported an Xid whose immediate action in NVIDIA's catalogue is to call support, or one that this version does not know.
+
+    Why it matters
+    These are faults of the card's flash memory, firmware or retired resources: the GPU may go on, with less memory or without a record.
+
+    When to leave it
+    Support knows of it.
+
+    References
+    https://docs.nvidia.com/deploy/xid-errors/
+    """
+    yield from _judged(s, p, "support")
+
+
+@rule(
+    id="xid-of-program",
+    title="A program on the GPU failed (the GPU did not)",
+    severity=Severity.ADVICE,
+    fix=(Advice(text="look into the program: compute-sanitizer, CUDA_LAUNCH_BLOCKING=1; the GPU needs nothing"),),
+    params=(DAYS, Param("programs", 3, "how many different programs on one GPU make the GPU itself a suspect")),
+    applies=nvidia_log,
+)
+def xid_of_program(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """The driver reported an Xid that a program causes (13, 31, 43, 68, 69 …), and no fault of the GPU beside it.
+
+    Why it matters
+    A job ended with a CUDA error, and its log may not say why: the Xid names the kind of error (an address out of bounds, an illegal
+    instruction). Different programs that fail on one GPU, and on no other, speak for a faulty GPU after all: run dcgmi diag -r 3.
+
+    When to leave it
+    The program's error is known. Xid 45 alone follows a process that was killed, and is not reported.
+
+    References
+    https://docs.nvidia.com/deploy/xid-errors/ (RESTART_APP)
+    """
+    log = need(s.kernel)
+    found = [trouble for trouble in troubles(s, p) if trouble.judged == "program" and not trouble.over]
+    for trouble in found:
+        programs = {name for event in trouble.events for name in event.who.split(", ") if name}
+        item = _evidence(s, trouble)
+        suspect = len(programs) >= int(p["programs"]) and len({other.address for other in found}) == 1
+        yield Evidence(
+            subject=item.subject,
+            seen=item.seen,
+            wanted=f"{len(programs)} different programs failed on this GPU alone: run dcgmi diag -r 3"
+            if suspect
+            else item.wanted,
+            source=log.source,
+        )
+    if not found:
+        yield from nothing(s, "GPUs", "Xid of a program")
+
+
+_WHY_NOT_SERVED = ("gpu-bar-not-assigned", "gsp-firmware-missing", "gpu-needs-proprietary-module", "driver-ignores-gpu")
+"""Rules on messages that say why the driver does not serve a GPU."""
+
+
+@rule(
+    id="gpu-initialisation-failed",
+    title="The driver could not initialise a GPU",
+    severity=Severity.ERROR,
+    explained_by=_WHY_NOT_SERVED,
+    fix=(Advice(text="restart the machine; check power and seating; see the lines beside it: dmesg | grep NVRM"),),
+    params=(DAYS,),
+    applies=nvidia_log,
+)
+def gpu_initialisation_failed(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """The log holds "RmInitAdapter failed" for a GPU that the driver does not serve now, or "probe routine failed", and nothing else
+    explains it.
+
+    Why it matters
+    The GPU is on the PCI bus and cannot be used: nvidia-smi says "No devices were found", or shows one GPU less.
+
+    When to leave it
+    Never.
+
+    References
+    NVIDIA/open-gpu-kernel-modules src/nvidia/arch/nvalloc/unix/src/osinit.c (RmInitAdapter)
+    """
+    own = {trouble.address for trouble in troubles(s, p) if trouble.judged == "init"}
+    log = need(s.kernel)
+    found = grouped(tuple(event for event in since_last_start(s, p, "gpu-init") if not works(s, event.subject)))
+    for address, events in found.items():
+        if address in own:
+            words = shorter(events[0].text)
+            yield Evidence(
+                subject=gpu_name(s, address), seen=f"{words}{when(log, events)}", wanted="initialised", source=log.source
+            )
+    refused = () if found or troubles(s, p) else _not_probed(s, p, "gpu-probe-failed")
+    if refused:
+        words = shorter(refused[-1].text.rstrip("."))
+        yield Evidence(
+            subject=f"{refused[-1].code} GPU(s)", seen=f"{words}{when(log, refused)}", wanted="initialised", source=log.source
+        )
+    elif not found:
+        yield from nothing(s, "driver", "failed initialisation")
+
+
+def _not_probed(s: Snapshot, p: Params, kind: str) -> tuple[KernelEvent, ...]:
+    """What the driver said of GPUs that it did not get, unless it serves every GPU by now."""
+    found = since_last_start(s, p, kind)
+    if not found:
+        return ()
+    if isinstance(s.gpu, Missing) or isinstance(s.gpu.devices, Missing) or not s.gpu.devices:
+        return found
+    return found if len(need(need(s.driver).nvidia_devices)) > len(s.gpu.devices) else ()
+
+
+@rule(
+    id="gpu-held-by-other-driver",
+    title="NVIDIA's driver was not given a GPU, which another driver holds",
+    severity=Severity.WARNING,
+    explained_by=("nouveau-loaded", "xid-gpu-lost", *_WHY_NOT_SERVED),
+    fix=(
+        Advice(
+            text="see which driver holds it (lspci -k), deny that one in /etc/modprobe.d/, rebuild the initramfs, and restart"
+        ),
+        Advice(
+            text="nothing holds it and the kernel is 5.18 or newer with an old driver: update the driver (or boot with ibt=off)"
+        ),
+    ),
+    params=(DAYS,),
+    applies=nvidia_log,
+)
+def gpu_held_by_other_driver(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """The log says "probe routine was not called" for some GPUs, names neither nouveau nor vfio-pci, and the driver does not serve them now.
+
+    Why it matters
+    One driver can hold a device: frame buffer drivers (nvidiafb, rivafb), nouveau and nova take GPUs at boot, and nvidia-smi shows none.
+
+    When to leave it
+    The GPU is meant for a virtual machine or for a screen.
+
+    References
+    NVIDIA/open-gpu-kernel-modules kernel-open/nvidia/nv.c (nvidia_init_module)
+    """
+    if any(recent(s, p, "gpu-bound")):
+        raise NotApplicable("another message says which driver holds it")
+    log = need(s.kernel)
+    found = _not_probed(s, p, "gpu-not-probed")
+    if found:
+        words = shorter(found[-1].text.rstrip("."))
+        yield Evidence(
+            subject=f"{found[-1].code} GPU(s)", seen=f"{words}{when(log, found)}", wanted="NVIDIA's driver", source=log.source
+        )
+    else:
+        yield from nothing(s, "driver", "GPU that the driver was not given")
+
+
+RULES: tuple[Rule, ...] = (
+    xid_gpu_lost,
+    xid_memory_error,
+    xid_gsp_error,
+    xid_nvlink_error,
+    xid_gpu_fault,
+    xid_for_support,
+    xid_of_program,
+    gpu_initialisation_failed,
+    gpu_held_by_other_driver,
+)

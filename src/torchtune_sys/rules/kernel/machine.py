@@ -1,0 +1,289 @@
+"""What the kernel reported of memory, processors and programs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torchtune_sys.model.actions import Advice
+from torchtune_sys.model.facts.kernel import KernelEvent
+from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, Verdict, rule
+from torchtune_sys.model.snapshot import Snapshot
+from torchtune_sys.model.values import Missing, NotApplicable, known, need
+from torchtune_sys.rules.kernel.common import DAYS, grouped, nothing, recent, shorter, total, when
+
+
+@rule(
+    id="oom-kill-logged",
+    title="The kernel killed a process because memory ran out",
+    severity=Severity.WARNING,
+    cause="host-memory-oom",
+    fix=(
+        Advice(
+            text="give the job more memory (or its container a higher limit), or use fewer DataLoader workers and a smaller cache"
+        ),
+    ),
+    params=(DAYS,),
+)
+def oom_kill_logged(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """The log names a process that the OOM killer ended: of the whole machine, or of a cgroup that reached its limit.
+
+    Why it matters
+    A killed DataLoader worker ends the rank, a killed rank the job; the other ranks wait for it until their NCCL timeout. Python
+    prints nothing: the process is gone (exit code 137, signal 9).
+
+    When to leave it
+    The process that was killed has nothing to do with training.
+
+    References
+    Linux mm/oom_kill.c; Documentation/admin-guide/cgroup-v2.rst (memory.max)
+    """
+    log = need(s.kernel)
+    found: dict[tuple[str, str], list[KernelEvent]] = {}
+    for event in recent(s, p, "oom-kill"):
+        # slurmstepd says "Detected", of the cgroup of a job step
+        limit = "a cgroup's limit" if event.subject.startswith(("Memory cgroup", "Detected")) else _what_was_full(event.text)
+        found.setdefault((event.who, limit), []).append(event)
+    for (process, limit), events in found.items():
+        group = events[-1].text.partition("CONSTRAINT_MEMCG ")[2]
+        yield Evidence(
+            subject=process,
+            seen=f"killed{when(log, tuple(events))}: {limit} was reached{f' ({shorter(group, 80)})' if group else ''}",
+            wanted="no kill",
+            source=log.source,
+            about=("kills in the log",),
+        )
+    if not found:
+        yield from nothing(s, "memory", "kill")
+
+
+def _what_was_full(text: str) -> str:
+    if "CONSTRAINT_CPUSET" in text or "CONSTRAINT_MEMORY_POLICY" in text:
+        return "the end of the memory nodes that it was bound to"
+    return "the end of the machine's memory"
+
+
+@rule(
+    id="memory-uncorrected-errors",
+    title="The machine's memory or processor had an uncorrected error",
+    severity=Severity.ERROR,
+    fix=(
+        Advice(text="take the machine out of service, find the module (ras-mc-ctl --errors, ipmitool sel list) and replace it"),
+    ),
+    params=(DAYS,),
+)
+def memory_uncorrected_errors(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """The log holds a machine check exception, an uncorrected error of the memory controller, or a page that was given up for it.
+
+    Why it matters
+    Data in memory were lost: the process that owned them was killed, or worse, went on with wrong ones.
+
+    When to leave it
+    Errors that somebody injected for a test.
+
+    References
+    Linux Documentation/arch/x86/x86_64/machinecheck.rst; mm/memory-failure.c; drivers/edac
+    """
+    log = need(s.kernel)
+    events = tuple(
+        event
+        for event in recent(s, p, "memory-uncorrected", "machine-check")
+        if event.kind != "machine-check" or _uncorrected(event)
+    )
+    for subject, group in grouped(events).items():
+        name = group[0].who or (f"CPU {subject}" if subject.isdigit() else subject) or "memory"
+        yield Evidence(
+            subject=name,
+            seen=f"{shorter(group[0].text)}{when(log, group)}",
+            wanted="no uncorrected error",
+            source=log.source,
+            about=tuple(dict.fromkeys(_controller(event) for event in group if event.kind == "memory-uncorrected")),
+        )
+    if not events:
+        yield from nothing(s, "memory", "uncorrected error")
+
+
+def _controller(event: KernelEvent) -> str:
+    """EDAC's name of the memory controller (``mc0``), as in /sys/devices/system/edac; firmware and kernel may not tell which it was."""
+    return event.subject.lower() if event.subject.startswith("MC") else "a memory controller"
+
+
+def _uncorrected(event: KernelEvent) -> bool:
+    """Bit 61 (UC) of the bank's status: corrected errors are logged in the same form (Intel SDM volume 3B, IA32_MCi_STATUS)."""
+    import re
+
+    found = re.search(r"Bank \d+: ([0-9a-f]{16})", event.text)
+    return found is None or bool(int(found[1], 16) >> 61 & 1)
+
+
+@rule(
+    id="memory-corrected-errors",
+    title="A memory module has many corrected errors",
+    severity=Severity.WARNING,
+    fix=(Advice(text="reseat or replace the module when the machine is next in maintenance"),),
+    params=(
+        Param("days", 1, "how far back in the log a message counts, days"),
+        Param("count", 50, "corrected errors on one module that are too many"),
+    ),
+)
+def memory_corrected_errors(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """The memory controller corrected 50 errors or more on one module within a day.
+
+    Why it matters
+    Corrected errors do no harm and announce those that cannot be corrected; many of them also cost time, since each raises an interrupt.
+
+    When to leave it
+    The module's replacement is planned.
+
+    References
+    rasdaemon, PAGE_CE_THRESHOLD (50 per 24 h); Linux drivers/edac/edac_mc.c
+    """
+    log = need(s.kernel)
+    found: dict[str, list[KernelEvent]] = {}
+    for event in recent(s, p, "memory-corrected"):
+        found.setdefault(event.who or event.subject, []).append(event)
+    many = False
+    for module, events in found.items():
+        errors = sum(max(event.code, 1) * event.count for event in events)
+        if errors >= int(p["count"]):
+            many = True
+            yield Evidence(
+                subject=module,
+                seen=f"{errors} corrected errors{when(log, events)}",
+                wanted=f"fewer than {p['count']} in {p['days']} d",
+                source=log.source,
+                about=tuple(dict.fromkeys(map(_controller, events))),
+            )
+    if not many:
+        yield from nothing(s, "memory", "module with many corrected errors")
+
+
+@rule(
+    id="cpu-lockup-logged",
+    title="The kernel reported processors or tasks that hung",
+    severity=Severity.WARNING,
+    fix=(
+        Advice(
+            text="look at the stack in the log: a module named there (nvidia, mlx5, nfs, lustre) is what hung; update its driver or mend its device"
+        ),
+    ),
+    params=(
+        DAYS,
+        Param(
+            "tasks",
+            3,
+            "hung tasks (on a virtual machine: lockups, too) that are reported; fewer only with a module of GPU, network or storage",
+        ),
+    ),
+)
+def cpu_lockup_logged(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """The log holds soft or hard lockups or RCU stalls of a CPU, or tasks that were blocked for minutes in the kernel.
+
+    Why it matters
+    While a CPU is locked up nothing else runs on it; a blocked task waits for a device or a file server that does not answer. A rank
+    there looks like an NCCL timeout on every other host.
+
+    When to leave it
+    On a virtual machine whose host was overloaded for a while (stalls without a module), or a backup that held the disk once.
+
+    References
+    Linux Documentation/admin-guide/lockup-watchdogs.rst; kernel/hung_task.c; Documentation/RCU/stallwarn.rst
+    """
+    log = need(s.kernel)
+    locked = recent(s, p, "lockup")
+    if not isinstance(s.system, Missing) and known(s.system.hypervisor, "") and total(locked) < int(p["tasks"]):
+        locked = tuple(event for event in locked if "in the module" in event.text)  # the host paused or moved this machine
+    hung = recent(s, p, "hung-task")
+    if total(hung) < int(p["tasks"]):
+        hung = tuple(event for event in hung if "in the module" in event.text)
+    for subject, events in (("CPU", locked), ("tasks", hung)):
+        if events:
+            first = next((event for event in events if "in the module" in event.text), events[0])
+            yield Evidence(
+                subject=subject, seen=f"{shorter(first.text, 160)}{when(log, events)}", wanted="none", source=log.source
+            )
+    if not locked and not hung:
+        yield from nothing(s, "CPU", "lockup")
+
+
+@rule(
+    id="cpu-thermal-throttle-logged",
+    title="The processors slowed down because they were too hot",
+    severity=Severity.WARNING,
+    fix=(Advice(text="check fans, air flow and heat sinks, and the firmware's power and thermal profile"),),
+    params=(
+        Param("days", 1, "how far back in the log a message counts, days"),
+        Param("count", 10, "messages in that time that are too many; each CPU writes one in five minutes at most"),
+    ),
+)
+def cpu_thermal_throttle_logged(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """The log says that a core's or package's temperature was above its threshold and its clock was throttled, ten times or more
+    within a day.
+
+    Why it matters
+    Data loading and kernel launches slow down on this host alone, and every other rank waits for it.
+
+    When to leave it
+    On a small workstation, where it is normal under load. (Laptops are not judged.)
+
+    References
+    Linux drivers/thermal/intel/therm_throt.c
+    """
+    if not isinstance(s.hardware, Missing) and known(s.hardware.portable, False):
+        raise NotApplicable("a laptop: its processor slows down for heat as a matter of course")
+    log = need(s.kernel)
+    events = recent(s, p, "cpu-hot")
+    if total(events) < int(p["count"]):
+        events = ()
+    for subject, group in grouped(events).items():
+        yield Evidence(
+            subject=f"CPU ({subject.lower()})",
+            seen=f"throttled for its temperature{when(log, group)}",
+            wanted="below the threshold",
+            source=log.source,
+        )
+    if not events:
+        yield from nothing(s, "CPU", "repeated throttling for temperature")
+
+
+@rule(
+    id="native-crash-logged",
+    title="A program crashed inside a CUDA, NCCL or torch library",
+    severity=Severity.ADVICE,
+    fix=(
+        Advice(
+            text="run it again with PYTHONFAULTHANDLER=1 and NCCL_DEBUG=INFO; look for mixed versions of the library that the log names"
+        ),
+    ),
+    params=(DAYS,),
+)
+def native_crash_logged(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """The log holds a segmentation fault in libcuda, libnccl, libtorch, libcudnn, libcublas or a driver library.
+
+    Why it matters
+    The rank was gone without a Python traceback; the library that the kernel names is where to look.
+
+    When to leave it
+    The crash is known.
+
+    References
+    Linux arch/x86/mm/fault.c (show_signal_msg)
+    """
+    log = need(s.kernel)
+    events = recent(s, p, "crash")
+    found: dict[tuple[str, str], list[KernelEvent]] = {}
+    for event in events:
+        found.setdefault((event.subject, event.who), []).append(event)
+    for (process, library), group in found.items():
+        yield Evidence(subject=process, seen=f"crashed in {library}{when(log, group)}", wanted="no crash", source=log.source)
+    if not found:
+        yield Evidence(subject="programs", seen="no such crash in the log", verdict=Verdict.PASS, source=log.source)
+
+
+RULES: tuple[Rule, ...] = (
+    oom_kill_logged,
+    memory_uncorrected_errors,
+    memory_corrected_errors,
+    cpu_lockup_logged,
+    cpu_thermal_throttle_logged,
+    native_crash_logged,
+)

@@ -1,0 +1,128 @@
+"""Which Xid is the cause and which its consequences, on each GPU."""
+
+from __future__ import annotations
+
+import msgspec
+
+from torchtune_sys.knowledge.xid import rank, xid
+from torchtune_sys.model.facts.kernel import KernelEvent
+from torchtune_sys.model.rule import Params
+from torchtune_sys.model.snapshot import Snapshot
+from torchtune_sys.model.values import Missing
+from torchtune_sys.rules.kernel.common import events as log_events
+from torchtune_sys.rules.kernel.common import recent, same_clock
+
+_TOGETHER_S = 600.0
+"""A driver that lost a GPU goes on to report it while programs end; the cleanup of one failure takes minutes, not hours."""
+_RELOAD_S = 60.0
+"""The driver says "loading" after it probed the GPUs: a message less old belongs to that start (kernel-open/nvidia/nv.c)."""
+
+
+class XidIncident(msgspec.Struct, frozen=True, kw_only=True):
+    """One failure of one GPU."""
+
+    address: str
+    judged: str
+    events: tuple[KernelEvent, ...]
+    """The cause, every burst of it."""
+    after: tuple[str, ...]
+    """What followed from it."""
+    over: str = ""
+    """Why it is over, ``""`` where it is not."""
+
+
+def troubles(s: Snapshot, p: Params) -> tuple[XidIncident, ...]:
+    """Failures in the window, GPU by GPU; the same Xid is one trouble however often it came."""
+    by_gpu: dict[str, list[KernelEvent]] = {}
+    for event in recent(s, p, "xid", "gpu-lost", "gpu-init"):
+        by_gpu.setdefault(event.subject, []).append(event)
+    lost = tuple(event for events in by_gpu.values() for event in events if _judged(event) == "lost")
+    found: list[XidIncident] = []
+    for address, events in by_gpu.items():
+        found += _of_gpu(s, address, events, lost)
+    return tuple(found)
+
+
+def _of_gpu(s: Snapshot, address: str, events: list[KernelEvent], lost: tuple[KernelEvent, ...]) -> list[XidIncident]:
+    causes: dict[str, list[KernelEvent]] = {}
+    after: dict[str, list[str]] = {}
+    elsewhere = [event for event in lost if event.subject != address]
+    for number, event in enumerate(events):
+        judged = _judged(event)
+        if not judged or (judged in ("nvlink", "program", "consequence") and any(_near(event, other) for other in elsewhere)):
+            continue
+        deeper = [other for other in events[:number] if _explains(other, event)]
+        deeper += [other for other in events[number + 1 :] if _explains(other, event) and _rank(other) > _rank(event)]
+        if deeper:
+            name = _name(max(deeper, key=_rank))
+            after.setdefault(name, []).append("" if judged == "action" else _name(event))
+        elif judged != "action":
+            causes.setdefault(_name(event), []).append(event)
+    return [
+        XidIncident(
+            address=address,
+            judged=_judged(group[0]),
+            events=tuple(group),
+            after=tuple(dict.fromkeys(filter(None, after.get(name, ())))),
+            over=_over(s, address, group[-1]),
+        )
+        for name, group in causes.items()
+    ]
+
+
+def _judged(event: KernelEvent) -> str:
+    if event.kind == "gpu-lost":
+        return "lost"
+    if event.kind == "gpu-init":
+        return "init"
+    kind = xid(event.code).judged
+    if kind == "nvlink" and event.code >= 144 and ("Nonfatal" in event.text or "Non-fatal" in event.text):
+        return ""  # NVLink 5 reports recovered errors by the same numbers (…, NETIR_LINK_EVT Nonfatal XC0 …)
+    return kind
+
+
+def _name(event: KernelEvent) -> str:
+    return f"Xid {event.code}" if event.kind == "xid" else "Xid 79" if event.kind == "gpu-lost" else "failed initialisation"
+
+
+def _rank(event: KernelEvent) -> int:
+    return rank(_judged(event))
+
+
+def _explains(cause: KernelEvent, event: KernelEvent) -> bool:
+    if _name(cause) == _name(event) or _judged(cause) in ("", "action", "consequence", "init") or not _near(event, cause):
+        return False
+    return _rank(cause) >= _rank(event)
+
+
+def _near(event: KernelEvent, other: KernelEvent) -> bool:
+    if event.first_s is None or other.first_s is None or other.last_s is None or not same_clock(event.first_s, other.first_s):
+        return True
+    return other.first_s - _TOGETHER_S <= event.first_s <= other.last_s + _TOGETHER_S
+
+
+def _over(s: Snapshot, address: str, event: KernelEvent) -> str:
+    """A reboot or a new start of the driver resets every GPU; the driver says so where it takes its wish for a reset back."""
+    if event.last_s is None:
+        return ""
+    for other in log_events(s):
+        if other.first_s is None or other.last_s is None or not same_clock(other.first_s, event.last_s):
+            continue
+        if other.kind in ("boot", "driver-load") and other.first_s > event.last_s + _RELOAD_S:
+            return "the machine was booted since" if other.kind == "boot" else "the driver was loaded again since"
+        taken_back = other.kind == "xid" and other.code == 154 and other.subject == address and "to 0x0 (None)" in other.text
+        if taken_back and other.last_s > event.last_s:
+            return "the driver wants no action any more"
+    return ""
+
+
+def wanted_action(s: Snapshot, address: str) -> str:
+    """What the last Xid 154 of a GPU asks for: ``GPU Reset Required`` …; ``""`` where there is none."""
+    log = s.kernel
+    if isinstance(log, Missing) or isinstance(log.events, Missing):
+        return ""
+    found = ""
+    for event in log.events:
+        if event.kind == "xid" and event.code == 154 and event.subject == address:
+            found = event.text.rpartition("(")[2].rstrip(") .") if "(" in event.text.partition(": 154")[2] else ""
+    return "" if found == "None" else found

@@ -1,0 +1,251 @@
+"""Locked memory in the context where jobs really start: below slurmd, containerd and the like."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torchtune_sys.model.actions import Advice, Needs, OwnedFile
+from torchtune_sys.model.facts.limits import ServiceLimits
+from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, rule, unsure
+from torchtune_sys.model.snapshot import Snapshot
+from torchtune_sys.model.values import Missing, NotApplicable, Why, absent, need
+from torchtune_sys.rules.amounts import size
+from torchtune_sys.rules.gates import gpu_host, not_in_container, rdma_active
+from torchtune_sys.rules.limits.common import below, count, limit_of, verdict_on
+from torchtune_sys.rules.limits.tasks import tasks_needed
+
+_MIB = 1 << 20
+_STARTERS = ("slurmd", "pbs", "lsfd", "jupyterhub", "ray")
+_PODS = ("kubelet", "k3s", "k3s-agent", "rke2-agent")
+_POD_RUNTIMES = ("containerd", "crio", "k3s", "k3s-agent", "rke2-agent")
+
+
+def _rdma_outside(s: Snapshot) -> None:
+    not_in_container(s)
+    gpu_host(s)
+    if s.intent.nodes == 1:
+        raise NotApplicable("the job runs on this host alone")
+    if not rdma_active(s):
+        raise NotApplicable("no active RDMA device: nothing registers memory with one")
+
+
+def _services(s: Snapshot, units: tuple[str, ...]) -> list[ServiceLimits]:
+    found = need(s.limits).services
+    if absent(found):
+        raise NotApplicable("there is no RDMA device")
+    services = [service for service in need(found) if service.unit in units]
+    if not services:
+        raise NotApplicable("no such service runs here")
+    return services
+
+
+def _judged(services: list[ServiceLimits], floor: int, wanted: str) -> Iterator[Evidence]:
+    for service in services:
+        if isinstance(service.memlock, Missing):
+            yield unsure(service.unit, service.memlock, wanted)
+            continue
+        yield Evidence(
+            subject=service.unit,
+            seen=f"soft {size(service.memlock.soft)}, hard {size(service.memlock.hard)}",
+            wanted=wanted,
+            verdict=verdict_on(below(service.memlock.hard, floor)),
+            source=service.source,
+        )
+
+
+def _drop_in(unit: str) -> OwnedFile:
+    return OwnedFile(
+        path=f"/etc/systemd/system/{unit}.service.d/90-torchtune-sys.conf",
+        content="[Service]\nLimitMEMLOCK=infinity\n",
+        needs=Needs.SERVICE_RESTART,
+    )
+
+
+@rule(
+    id="service-memlock-too-low",
+    title="The service that starts the jobs may lock too little memory for RDMA",
+    severity=Severity.WARNING,
+    cause="memlock-limit-too-low",
+    fix=(
+        Advice(text="systemctl edit UNIT: [Service] LimitMEMLOCK=infinity, then restart the unit; running jobs keep their limit"),
+    ),
+    params=(Param("min_mib", 128, "locked memory below which registering the first buffers fails, MiB"),),
+    applies=_rdma_outside,
+)
+def service_memlock_too_low(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """RDMA is active, and slurmd (or PBS, LSF, JupyterHub, Ray as a service) has a low hard limit on locked memory, which its jobs inherit.
+
+    Why it matters
+    ulimit -l says unlimited in a login shell, and the same program fails in a job: "Call to ibv_create_cq failed" or "Cannot allocate
+    memory". limits.conf is for logins through PAM; services get systemd's default (64 KiB, now 8 MiB).
+
+    When to leave it
+    When only storage uses the RDMA network (its clients are in the kernel, and need no such limit), when jobs stay on their host, or run as
+    root with CAP_IPC_LOCK.
+
+    References
+    https://slurm.schedmd.com/faq.html#memlock
+    systemd.exec(5), LimitMEMLOCK; Linux drivers/infiniband/core/umem.c
+    """
+    yield from _judged(_services(s, _STARTERS), int(p["min_mib"]) * _MIB, "hard unlimited (LimitMEMLOCK=infinity)")
+
+
+@rule(
+    id="service-nofile-too-low",
+    title="The service that starts the jobs allows them few open files",
+    severity=Severity.WARNING,
+    cause="nofile-limit-too-low",
+    fix=(Advice(text="systemctl edit UNIT: [Service] LimitNOFILE=131072, then restart the unit; running jobs keep their limit"),),
+    params=(Param("min_hard", 8192, "hard limit on open files of one process"),),
+    applies=_rdma_outside,
+)
+def service_nofile_too_low(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """On a host of an RDMA cluster, slurmd (or PBS, LSF, JupyterHub, Ray as a service) has a low hard limit on open files, which jobs inherit.
+
+    Why it matters
+    Sockets to every peer, tensors that DataLoader workers hand over and shards of the data take descriptors: "Too many open files" in the
+    job, while the login shell allows half a million.
+
+    When to leave it
+    Jobs have few workers and few peers.
+
+    References
+    systemd.exec(5), LimitNOFILE; NCCL, src/os/linux.cc: soft is raised to hard
+    https://github.com/SchedMD/slurm/blob/master/etc/slurmd.service.in (LimitNOFILE=131072)
+    """
+    floor = int(p["min_hard"])
+    for service in _services(s, _STARTERS):
+        if isinstance(service.nofile, Missing):
+            yield unsure(service.unit, service.nofile, f"hard {floor} or more")
+            continue
+        yield Evidence(
+            subject=service.unit,
+            seen=f"soft {count(service.nofile.soft)}, hard {count(service.nofile.hard)}",
+            wanted=f"hard {floor} or more",
+            verdict=verdict_on(below(service.nofile.hard, floor)),
+            source=service.source,
+        )
+
+
+@rule(
+    id="service-tasks-too-few",
+    title="The service that starts the jobs may have too few processes and threads",
+    severity=Severity.WARNING,
+    cause="cgroup-pids-limit",
+    fix=(Advice(text="systemctl edit UNIT: [Service] TasksMax=infinity, then restart the unit"),),
+    applies=_rdma_outside,
+)
+def service_tasks_too_few(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """The control group of the service in which its jobs run has a lower pids.max than ranks, threads and workers of this job add up to.
+
+    Why it matters
+    All jobs of the service share it. At the limit fork and pthread_create fail with EAGAIN, although ulimit -u is generous.
+
+    When to leave it
+    The job is smaller than was assumed (say so with --nproc-per-node, --workers and --threads).
+
+    References
+    systemd.resource-control(5), TasksMax: 15 % of the system's tasks unless told otherwise
+    Linux Documentation/admin-guide/cgroup-v2.rst, pids.max
+    """
+    wanted = tasks_needed(s)
+    judged = [service for service in _services(s, _STARTERS) if not _elsewhere(service)]
+    if not judged:
+        raise NotApplicable("no limit of the service's own binds its jobs")
+    for service in judged:
+        if isinstance(service.tasks_max, Missing):
+            yield unsure(service.unit, service.tasks_max, f"{wanted} or more")
+            continue
+        yield Evidence(
+            subject=service.unit,
+            seen=f"pids.max {service.tasks_max:.0f}",
+            wanted=f"{wanted} or more",
+            verdict=verdict_on(service.tasks_max < wanted),
+            source=f"{service.unit}.service, pids.max",
+        )
+
+
+def _elsewhere(service: ServiceLimits) -> bool:
+    """Its jobs are not in its control group, or it has no limit."""
+    tasks = service.tasks_max
+    return tasks.why in (Why.NOT_SUPPORTED, Why.ABSENT) if isinstance(tasks, Missing) else tasks == float("inf")
+
+
+@rule(
+    id="container-memlock-too-low",
+    title="Containers of this host inherit a low limit on locked memory",
+    severity=Severity.ADVICE,
+    cause="memlock-limit-too-low",
+    fix=(
+        _drop_in("containerd"),
+        Advice(
+            text="CRI-O: the same for crio.service, or default_ulimits in crio.conf; or give the pods the capability IPC_LOCK"
+        ),
+    ),
+    params=(Param("min_mib", 128, "locked memory below which registering the first buffers fails, MiB"),),
+    applies=_rdma_outside,
+)
+def container_memlock_too_low(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """Kubernetes runs here with RDMA, and the container runtime hands its own low limit on to every pod.
+
+    Why it matters
+    Pods have no field for limits of processes (one is only being introduced): without the capability IPC_LOCK a pod has what containerd or
+    CRI-O has, and cannot register memory with a network card.
+
+    When to leave it
+    When all pods with RDMA get the capability IPC_LOCK, as the examples of NVIDIA's network operator have it.
+
+    References
+    https://github.com/kubernetes/kubernetes/issues/3595, kubernetes/enhancements KEP-5758
+    https://github.com/containerd/containerd/blob/main/containerd.service; systemd.exec(5), LimitMEMLOCK
+    """
+    if not {service.unit for service in _services(s, _PODS)}:
+        raise NotApplicable("Kubernetes does not run here")
+    yield from _judged(_services(s, _POD_RUNTIMES), int(p["min_mib"]) * _MIB, "unlimited (LimitMEMLOCK=infinity)")
+
+
+@rule(
+    id="slurm-propagates-memlock",
+    title="Slurm gives jobs the low limit on locked memory of the shell that submits them",
+    severity=Severity.ADVICE,
+    cause="memlock-limit-too-low",
+    fix=(Advice(text="slurm.conf: PropagateResourceLimitsExcept=MEMLOCK, then scontrol reconfigure"),),
+    params=(Param("min_mib", 128, "locked memory below which registering the first buffers fails, MiB"),),
+    applies=_rdma_outside,
+)
+def slurm_propagates_memlock(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """RDMA is active, slurm.conf lets the soft limit of the submitting shell through to the job (as it does unless told otherwise), and
+    that of this session is low.
+
+    Why it matters
+    A job that is submitted from a login node, a notebook or cron with the usual 8 MiB fails to register memory, although every compute node
+    is set up well; the same script works from another shell.
+
+    When to leave it
+    When no job is submitted from here.
+
+    References
+    https://slurm.schedmd.com/faq.html#memlock, slurm.conf(5)
+    """
+    propagates = need(s.limits).slurm_propagates_memlock
+    if absent(propagates):
+        raise NotApplicable("there is no slurm.conf")
+    if not need(propagates):
+        return
+    soft = limit_of(s, "memlock").soft
+    yield Evidence(
+        subject="PropagateResourceLimits",
+        seen=f"MEMLOCK is propagated, and this session has {size(soft)}",
+        wanted="PropagateResourceLimitsExcept=MEMLOCK",
+        verdict=verdict_on(below(soft, int(p["min_mib"]) * _MIB)),
+        source="slurm.conf",
+    )
+
+
+RULES: tuple[Rule, ...] = (
+    service_memlock_too_low,
+    service_nofile_too_low,
+    service_tasks_too_few,
+    container_memlock_too_low,
+    slurm_propagates_memlock,
+)

@@ -1,0 +1,316 @@
+"""Resource limits of the session, tasks of the cgroup, logind's RemoveIPC."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torchtune_sys.model.actions import Advice, Limit, Needs, OwnedFile
+from torchtune_sys.model.facts.limits import SessionLimit as Seen
+from torchtune_sys.model.rule import Evidence, Param, Params, Severity, rule
+from torchtune_sys.model.snapshot import Snapshot
+from torchtune_sys.model.values import Missing, NotApplicable, absent, known, need
+from torchtune_sys.rules.amounts import size
+from torchtune_sys.rules.gates import gpu_host, not_in_container, rdma_active
+from torchtune_sys.rules.limits.common import IN_CONTAINER, SOURCE, below, count, limit_of, verdict_on
+
+_GIB = 1 << 30
+_MIB = 1 << 20
+
+
+def _pinning_failed(s: Snapshot) -> str:
+    """The verbs call that is known to have failed for lack of memory that may be locked."""
+    return "" if isinstance(s.limits, Missing) else known(s.limits.pinning_failed, "")
+
+
+def _rdma(s: Snapshot) -> None:
+    if _pinning_failed(s):
+        return
+    gpu_host(s)  # a login node has the fabric, too, and its limits are not those of a job
+    if not rdma_active(s):
+        raise NotApplicable("no active RDMA device: nothing registers memory with one")
+
+
+def _pinning_is_limited(s: Snapshot) -> Seen:
+    """The memlock limit, where it binds: CAP_IPC_LOCK lifts it (ib_umem_get in the kernel)."""
+    if known(need(s.limits).ipc_lock, False):
+        raise NotApplicable("this session holds CAP_IPC_LOCK, which lifts the limit (the job's user may not)")
+    return limit_of(s, "memlock")
+
+
+@rule(
+    id="memlock-limit-too-low",
+    title="The limit on locked memory is too low for RDMA",
+    severity=Severity.ERROR,
+    cause="memlock-limit-too-low",
+    fix=(Limit(item="memlock", target="unlimited"), Advice(text=IN_CONTAINER.format("memlock=-1"))),
+    params=(Param("min_mib", 128, "locked memory below which registering the first buffers fails, MiB"),),
+    applies=_rdma,
+)
+def memlock_limit_too_low(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """RDMA devices are active, and the session may lock no more memory than a distribution's default (64 KiB, or 8 MiB with systemd).
+
+    Why it matters
+    Registering memory with a verbs device pins it. NCCL then fails with "Call to ibv_create_cq failed" or "ibv_reg_mr failed … Cannot
+    allocate memory", and MPI says that the memlock limit is too low.
+
+    When to leave it
+    Nothing here uses the RDMA devices.
+
+    References
+    Linux drivers/infiniband/core/umem.c: the soft RLIMIT_MEMLOCK holds unless the process has CAP_IPC_LOCK.
+    limits.conf(5) does not reach systemd services: slurmd, dockerd and kubelet need LimitMEMLOCK=infinity (systemd.exec(5)).
+    """
+    limit = _pinning_is_limited(s)
+    call = _pinning_failed(s)
+    if call and limit.soft is not None:
+        seen = f"{call} failed: cannot allocate memory; the limit is {size(limit.soft)}"
+        yield Evidence(subject="memlock", seen=seen, wanted="unlimited", source="ulimit -l")
+        return
+    floor = int(p["min_mib"]) * _MIB
+    yield Evidence(
+        subject="memlock",
+        seen=f"soft {size(limit.soft)}, hard {size(limit.hard)}",
+        wanted="unlimited",
+        verdict=verdict_on(below(limit.soft, floor)),
+        source=SOURCE,
+    )
+
+
+@rule(
+    id="memlock-limit-finite",
+    title="The limit on locked memory may stop larger RDMA jobs",
+    severity=Severity.WARNING,
+    cause="memlock-limit-too-low",
+    superseded_by=("memlock-limit-too-low",),
+    fix=(Limit(item="memlock", target="unlimited"), Advice(text=IN_CONTAINER.format("memlock=-1"))),
+    params=(Param("min_gib", 16, "locked memory that has been seen to be enough, GiB"),),
+    applies=_rdma,
+)
+def memlock_limit_finite(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """RDMA devices are active, and the limit on locked memory lies between a default and what large jobs pin.
+
+    Why it matters
+    What is pinned grows with the number of peers and channels, so that a job which ran on two nodes fails on twenty.
+
+    When to leave it
+    The cluster sets this limit on purpose, and jobs of the largest size have run.
+
+    References
+    awsome-distributed-training, EFA checks: a warning below 16 GiB. oci-hpc sets it to unlimited.
+    """
+    limit = _pinning_is_limited(s)
+    yield Evidence(
+        subject="memlock",
+        seen=f"soft {size(limit.soft)}, hard {size(limit.hard)}",
+        wanted="unlimited",
+        verdict=verdict_on(below(limit.soft, int(p["min_gib"]) * _GIB)),
+        source=SOURCE,
+    )
+
+
+@rule(
+    id="nofile-limit-too-low",
+    title="The limit on open files is low",
+    severity=Severity.WARNING,
+    cause="nofile-limit-too-low",
+    fix=(Limit(item="nofile", target="65536"), Advice(text=IN_CONTAINER.format("nofile=65536:65536"))),
+    params=(Param("min_hard", 8192, "hard limit on open files of one process"),),
+)
+def nofile_limit_too_low(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """The hard limit, which NCCL raises the soft one to by itself, leaves little room for sockets and shared tensors.
+
+    Why it matters
+    Each tensor that a DataLoader worker hands over takes a file descriptor, each peer some sockets, each shard a file: "Too many open
+    files", "received 0 items of ancdata". Without privilege nobody can go beyond the hard limit.
+
+    When to leave it
+    Few workers and few shards on a single host, as measured with ls /proc/PID/fd.
+
+    References
+    NCCL, src/os/linux.cc: soft is raised to hard. torch.multiprocessing documentation, file_descriptor. systemd's default is 524288,
+    the kernel's own 4096 (include/linux/fs.h, INR_OPEN_MAX).
+    """
+    limit = limit_of(s, "nofile")
+    floor = int(p["min_hard"])
+    yield Evidence(
+        subject="nofile",
+        seen=f"soft {count(limit.soft)}, hard {count(limit.hard)}",
+        wanted=f"hard {floor} or more",
+        verdict=verdict_on(below(limit.hard, floor)),
+        source=SOURCE,
+    )
+
+
+@rule(
+    id="nofile-soft-limit-low",
+    title="The soft limit on open files is low for that many workers",
+    severity=Severity.ADVICE,
+    cause="nofile-limit-too-low",
+    fix=(
+        Limit(item="nofile", target="65536"),
+        Advice(text='ulimit -n 65536 before the job, or torch.multiprocessing.set_sharing_strategy("file_system")'),
+    ),
+    params=(Param("files_per_worker", 64, "descriptors that one worker's batches in flight take in the main process"),),
+)
+def nofile_soft_limit_low(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """Tensors in flight from all workers of a rank may take more descriptors than the soft limit, which Python does not raise.
+
+    Why it matters
+    With the default sharing strategy the receiving process holds a descriptor for each tensor until it is freed; samples that are
+    dicts of many tensors, kept in a list, reach 1024 soon.
+
+    When to leave it
+    Batches are one or two tensors each.
+
+    References
+    torch.multiprocessing documentation, "Sharing strategies": file_descriptor is the default on Linux.
+    """
+    workers = s.intent.workers
+    if not workers:
+        raise NotApplicable("no number of DataLoader workers was given")
+    limit = limit_of(s, "nofile")
+    wanted = workers * int(p["files_per_worker"])
+    yield Evidence(
+        subject="nofile",
+        seen=f"soft {count(limit.soft)}, hard {count(limit.hard)}; {workers} workers per rank",
+        wanted=f"soft {max(wanted, 4096)} or more",
+        verdict=verdict_on(below(limit.soft, wanted) and below(limit.soft, 4096)),
+        source=SOURCE,
+    )
+
+
+@rule(
+    id="address-space-limit",
+    title="The address space is limited (ulimit -v)",
+    severity=Severity.ERROR,
+    fix=(
+        Limit(item="as", target="unlimited"),
+        Advice(text="ulimit -v unlimited before the job; Slurm: VSizeFactor=0, PropagateResourceLimitsExcept=AS"),
+    ),
+    params=(Param("min_tib", 16, "address space from which the limit is no concern, TiB"),),
+    applies=gpu_host,
+)
+def address_space_limit(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """RLIMIT_AS is finite on a host with GPUs, where programs reserve far more addresses than they use memory.
+
+    Why it matters
+    CUDA reserves address space for the memory of the host and of all GPUs at once when a context is created, and PyTorch's expandable
+    segments more; reservations count towards this limit although they take no memory. The symptom is "out of memory" at initialisation.
+
+    When to leave it
+    The GPUs are not for the jobs of this session. Limit memory by a cgroup instead.
+
+    References
+    setrlimit(2), RLIMIT_AS. NVIDIA CUDA C programming guide, unified virtual address space. A reservation of 80 to 128 GiB per process
+    was seen in microsoft/WSL#40401.
+    """
+    limit = limit_of(s, "as")
+    floor = int(p["min_tib"]) << 40
+    yield Evidence(
+        subject="as",
+        seen=f"soft {size(limit.soft)}, hard {size(limit.hard)}",
+        wanted="unlimited",
+        verdict=verdict_on(below(limit.soft, floor)),
+        source=SOURCE,
+    )
+
+
+@rule(
+    id="data-segment-limit",
+    title="Private memory is limited (ulimit -d)",
+    severity=Severity.WARNING,
+    cause="host-memory-oom",
+    fix=(Limit(item="data", target="unlimited"),),
+)
+def data_segment_limit(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """RLIMIT_DATA is finite and smaller than the memory, and since Linux 4.7 it covers every private writable mapping.
+
+    Why it matters
+    malloc and new thread stacks fail with ENOMEM at the limit while memory is free.
+
+    When to leave it
+    A batch system sets it to what the job asked for.
+
+    References
+    setrlimit(2), RLIMIT_DATA: since 4.7 also mmap(2).
+    """
+    limit = limit_of(s, "data")
+    total = need(need(s.memory).total_bytes)
+    yield Evidence(
+        subject="data",
+        seen=f"soft {size(limit.soft)}, hard {size(limit.hard)}",
+        wanted="unlimited",
+        verdict=verdict_on(below(limit.soft, total)),
+        source=SOURCE,
+    )
+
+
+@rule(
+    id="file-size-limit",
+    title="The size of files is limited (ulimit -f)",
+    severity=Severity.WARNING,
+    cause="file-size-limit",
+    fix=(Limit(item="fsize", target="unlimited"),),
+    params=(Param("min_gib", 1024, "file size that no checkpoint exceeds, GiB"),),
+)
+def file_size_limit(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """RLIMIT_FSIZE is finite: a checkpoint, a data set cache or a shared-memory segment past it is cut off.
+
+    Why it matters
+    The process gets SIGXFSZ, or the write fails with EFBIG ("File too large"), mostly hours into a run. Segments in /dev/shm are files too.
+
+    When to leave it
+    Checkpoints are known to be smaller, or sharded.
+
+    References
+    setrlimit(2), RLIMIT_FSIZE.
+    """
+    limit = limit_of(s, "fsize")
+    yield Evidence(
+        subject="fsize",
+        seen=f"soft {size(limit.soft)}, hard {size(limit.hard)}",
+        wanted="unlimited",
+        verdict=verdict_on(below(limit.soft, int(p["min_gib"]) * _GIB)),
+        source=SOURCE,
+    )
+
+
+@rule(
+    id="logind-removes-ipc",
+    title="logind deletes the shared memory of Slurm jobs when their user logs out",
+    severity=Severity.WARNING,
+    fix=(
+        OwnedFile(
+            path="/etc/systemd/logind.conf.d/90-torchtune-sys.conf",
+            content="[Login]\nRemoveIPC=no\n",
+            needs=Needs.SERVICE_RESTART,
+        ),
+    ),
+    applies=not_in_container,
+)
+def logind_removes_ipc(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """RemoveIPC is on where Slurm runs jobs that are no login sessions of their users.
+
+    Why it matters
+    When the user's last login session ends, logind deletes what that user owns in /dev/shm, under a job that still runs: bus errors
+    and "unable to open shared memory object" in NCCL and DataLoader workers, seemingly at random.
+
+    When to leave it
+    Users never log in to this node, or jobs run as a system user (UID below 1000), which logind spares.
+
+    References
+    logind.conf(5), RemoveIPC; NVIDIA/deepops, roles/slurm, shmfix; NCCL user guide, Troubleshooting, "Shared memory".
+    """
+    limits = need(s.limits)
+    if absent(limits.remove_ipc):
+        raise NotApplicable("systemd-logind is not installed")
+    if not need(limits.slurm):
+        raise NotApplicable("no Slurm here: jobs run in login sessions or services of their own")
+    on = need(limits.remove_ipc)
+    yield Evidence(
+        subject="RemoveIPC",
+        seen="yes" if on else "no",
+        wanted="no",
+        verdict=verdict_on(on),
+        source=limits.remove_ipc_source,
+    )

@@ -1,0 +1,101 @@
+"""How many processes and threads the session may start."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torchtune_sys.model.actions import Advice, Limit
+from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, rule
+from torchtune_sys.model.snapshot import Snapshot
+from torchtune_sys.model.values import Missing, NotApplicable, known, need
+from torchtune_sys.rules.gates import ranks_here
+from torchtune_sys.rules.limits.common import IN_CONTAINER, SOURCE, below, count, limit_of, verdict_on
+
+
+def tasks_needed(s: Snapshot) -> int:
+    """Processes and threads that training takes here, by a cautious count: ranks × (threads + 32 of CUDA, NCCL and autograd + workers × 4)."""
+    ranks = ranks_here(s)
+    threads = s.intent.threads
+    if threads is None:
+        cores = None if isinstance(s.cpu, Missing) else s.cpu.cores
+        # torchrun sets OMP_NUM_THREADS=1 with several ranks; a single process takes one thread per core
+        threads = 1 if ranks > 1 or cores is None or isinstance(cores, Missing) else cores
+    return ranks * (threads + 32 + 4 * (s.intent.workers or 0))
+
+
+@rule(
+    id="nproc-limit-too-low",
+    title="The user may not start enough processes and threads",
+    severity=Severity.WARNING,
+    cause="nproc-limit-too-low",
+    fix=(Limit(item="nproc", target="unlimited"), Advice(text=IN_CONTAINER.format("nproc=-1"))),
+    params=(Param("min_soft", 1024, "soft limit below which even a small job is at risk"),),
+)
+def nproc_limit_too_low(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """The soft limit on the user's tasks is lower than what ranks, threads and workers of this job add up to.
+
+    Why it matters
+    The limit counts all threads of the user on the host, other jobs included. Past it, fork and pthread_create fail with EAGAIN:
+    "can't start new thread", "OpenBLAS blas_thread_init: pthread_create failed", "fork: Resource temporarily unavailable".
+
+    When to leave it
+    The job is smaller than was assumed (say so with --nproc-per-node, --workers and --threads).
+
+    References
+    setrlimit(2), RLIMIT_NPROC: not enforced for a process with CAP_SYS_RESOURCE or CAP_SYS_ADMIN. oci-hpc sets 40960 on GPU shapes.
+    """
+    session = need(s.session)
+    if need(session.uid) == 0:
+        raise NotApplicable("root is not bound by it (the job's user may be)")
+    limit = limit_of(s, "nproc")
+    wanted = max(int(p["min_soft"]), tasks_needed(s))
+    yield Evidence(
+        subject="nproc",
+        seen=f"soft {count(limit.soft)}, hard {count(limit.hard)}",
+        wanted=f"soft {wanted} or more",
+        verdict=verdict_on(below(limit.soft, wanted)),
+        source=SOURCE,
+    )
+
+
+@rule(
+    id="cgroup-pids-limit",
+    title="The cgroup allows too few processes and threads",
+    severity=Severity.WARNING,
+    cause="cgroup-pids-limit",
+    fix=(
+        Advice(
+            text="raise the limit: docker/podman run --pids-limit -1, podPidsLimit (kubelet), TasksMax=infinity (systemd unit or user-.slice)"
+        ),
+    ),
+)
+def cgroup_pids_limit(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """The tightest pids.max on the way to the root leaves fewer tasks than ranks, threads and workers add up to.
+
+    Why it matters
+    Threads count as tasks. At the limit fork and pthread_create fail with EAGAIN although ulimit -u is generous, and the kernel logs
+    "cgroup: fork rejected by pids controller".
+
+    When to leave it
+    The job is smaller than was assumed (say so with --nproc-per-node, --workers and --threads).
+
+    References
+    Linux Documentation/admin-guide/cgroup-v2.rst, pids.max. Podman's default is 2048; systemd's TasksMax for users is a third of the
+    system's tasks.
+    """
+    limits = need(s.limits)
+    most = need(limits.pids_max)
+    if most == float("inf"):
+        raise NotApplicable("no cgroup limits the number of tasks")
+    taken = known(limits.pids_current, 0)
+    wanted = tasks_needed(s)
+    yield Evidence(
+        subject="pids.max",
+        seen=f"{most:.0f}, {taken} of them taken",
+        wanted=f"room for {wanted} more",
+        verdict=verdict_on(most - taken < wanted),
+        source=limits.pids_source,
+    )
+
+
+RULES: tuple[Rule, ...] = (nproc_limit_too_low, cgroup_pids_limit)

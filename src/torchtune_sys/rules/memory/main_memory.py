@@ -1,0 +1,323 @@
+"""Main memory, swap, huge pages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torchtune_sys.model.actions import Advice, Safety, Sysctl, SysfsWrite
+from torchtune_sys.model.facts import Fact
+from torchtune_sys.model.facts.gpu import Gpu
+from torchtune_sys.model.rule import Evidence, Param, Params, Severity, Verdict, rule
+from torchtune_sys.model.snapshot import Snapshot
+from torchtune_sys.model.target import Exactly, OneOf
+from torchtune_sys.model.values import Missing, NotApplicable, Why, absent, need
+from torchtune_sys.rules.amounts import size
+from torchtune_sys.rules.gates import gpu_host, not_in_container, ranks_here
+
+_GIB = 1 << 30
+
+
+@rule(
+    id="swap-in-use",
+    title="Much of the swap space is in use",
+    severity=Severity.ADVICE,
+    fix=(Advice(text="find what is swapped out (grep VmSwap /proc/*/status), free memory for it, then swapoff -a && swapon -a"),),
+    params=(Param("min_gib", 2, "swapped-out memory from which it is worth a word, GiB"),),
+)
+def swap_in_use(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """Gigabytes of anonymous memory lie on disk. That swap exists is no fault, and neither are a few idle pages in it.
+
+    Why it matters
+    A loader worker or rank that touches swapped-out pages waits for the disk, and in a collective every other rank waits with it.
+
+    When to leave it
+    What is swapped out belongs to daemons that idle; zram (compressed RAM) is not counted.
+
+    References
+    Linux Documentation/admin-guide/sysctl/vm.rst, swappiness. imbue-ai/cluster-health and mej/nhc check that swap is off.
+    """
+    memory = need(s.memory)
+    areas = need(memory.swaps)
+    on_disk = [area for area in areas if area.kind != "zram"]
+    if not on_disk:
+        raise NotApplicable("no swap" if not areas else "swap is in compressed RAM only")
+    used = sum(area.used_bytes for area in on_disk)
+    limit = int(p["min_gib"]) * _GIB
+    yield Evidence(
+        subject="swap",
+        seen=f"{size(used)} used of {size(sum(area.size_bytes for area in on_disk))} ({', '.join(area.path for area in on_disk)})",
+        wanted=f"less than {size(limit)}",
+        verdict=Verdict.FAIL if used >= limit else Verdict.PASS,
+        source="/proc/swaps",
+    )
+
+
+@rule(
+    id="memory-available-low",
+    title="Little memory is available",
+    severity=Severity.WARNING,
+    cause="host-memory-oom",
+    fix=(Advice(text="see what holds the memory (ps aux --sort=-rss | head) before the job starts"),),
+    params=(
+        Param("min_share", 0.1, "share of the memory that should be available"),
+        Param("enough_gib", 16, "available memory that is enough whatever the share, GiB"),
+    ),
+)
+def memory_available_low(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """MemAvailable, which counts the page cache that can be dropped, is under a tenth of the memory and under 16 GiB.
+
+    Why it matters
+    Ranks and workers are forked processes that grow; when nothing is left the kernel kills the largest, usually a rank.
+
+    When to leave it
+    The job is already running and this is what it takes.
+
+    References
+    Linux Documentation/filesystems/proc.rst, MemAvailable. AMD's Primus node check warns under 10 %.
+    """
+    memory = need(s.memory)
+    total, available = need(memory.total_bytes), need(memory.available_bytes)
+    low = available < total * float(p["min_share"]) and available < int(p["enough_gib"]) * _GIB
+    yield Evidence(
+        subject="memory",
+        seen=f"{size(available)} available of {size(total)}",
+        wanted=f"{float(p['min_share']):.0%} available, or {p['enough_gib']} GiB",
+        verdict=Verdict.FAIL if low else Verdict.PASS,
+        source="/proc/meminfo",
+    )
+
+
+def _gpus(s: Snapshot) -> tuple[Gpu, ...]:
+    devices = need(s.gpu).devices
+    on_bus = need(s.driver).nvidia_devices
+    if isinstance(devices, Missing) and (absent(on_bus) or not need(on_bus)):
+        raise NotApplicable("the memory of other GPUs than NVIDIA's is not read")
+    return need(devices)
+
+
+@rule(
+    id="host-memory-below-gpu-memory",
+    title="The host has less memory than its GPUs",
+    severity=Severity.ADVICE,
+    cause="host-memory-oom",
+    fix=(
+        Advice(
+            text="load checkpoints with mmap=True or rank by rank, keep workers few; or add memory (raise the container's limit)"
+        ),
+    ),
+    applies=gpu_host,
+)
+def host_memory_below_gpu_memory(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """Main memory, or what the cgroup leaves of it, is smaller than the memory of all GPUs together.
+
+    Why it matters
+    A checkpoint passes through host memory on its way to and from the GPUs, once per rank unless it is mapped; optimizer offload and
+    pinned buffers come on top. The kernel kills the job when it does not fit.
+
+    When to leave it
+    Models are small for these GPUs, and the data set is read without a cache.
+
+    References
+    torch.load documentation, mmap; DeepSpeed ZeRO-Offload documentation on host memory.
+    """
+    memory = need(s.memory)
+    devices = _gpus(s)
+    # GB10 and Jetson share the host's memory: there NVML offers no such reading.
+    on_gpus = sum(need(amount) for gpu in devices if not _shared(amount := gpu.memory_total_bytes))
+    if not on_gpus:
+        raise NotApplicable("the GPUs have no memory of their own")
+    total = min(float(need(memory.total_bytes)), need(memory.cgroup_limit_bytes))
+    # The kernel and the firmware keep a few per cent of the modules' size, which MemTotal lacks.
+    yield Evidence(
+        subject="memory",
+        seen=f"{size(total)} of main memory, {size(on_gpus)} on {len(devices)} GPU{'s' * (len(devices) > 1)}",
+        wanted=f"{size(on_gpus)} or more",
+        verdict=Verdict.FAIL if total < 0.9 * on_gpus else Verdict.PASS,
+        source=memory.cgroup_limit_source or "/proc/meminfo",
+    )
+
+
+def _shared(amount: Fact[int]) -> bool:
+    return isinstance(amount, Missing) and amount.why is Why.NOT_SUPPORTED
+
+
+@rule(
+    id="cgroup-memory-tight",
+    title="The cgroup's memory limit leaves too little per rank",
+    severity=Severity.WARNING,
+    cause="host-memory-oom",
+    fix=(
+        Advice(
+            text="raise the limit: docker run --memory, resources.limits.memory (Kubernetes), --mem (Slurm), MemoryMax= (systemd)"
+        ),
+    ),
+    params=(Param("min_gib_per_rank", 4, "memory per training process, GiB"),),
+)
+def cgroup_memory_tight(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """The session's cgroup, or one above it, allows less memory than the ranks of this host will take.
+
+    Why it matters
+    A Python process with CUDA-enabled torch loaded takes 2 to 4 GiB before the first batch, each worker more. At the limit the kernel
+    kills a process of the group ("oom-kill:constraint=CONSTRAINT_MEMCG"), and free(1) still shows plenty.
+
+    When to leave it
+    Fewer ranks will run than were assumed (say how many with --nproc-per-node).
+
+    References
+    Linux Documentation/admin-guide/cgroup-v2.rst, memory.max: the limits of all ancestors hold.
+    """
+    memory = need(s.memory)
+    limit = need(memory.cgroup_limit_bytes)
+    if limit == float("inf"):
+        raise NotApplicable("no cgroup limits the memory")
+    ranks = ranks_here(s)
+    wanted = ranks * int(p["min_gib_per_rank"]) * _GIB
+    yield Evidence(
+        subject="memory limit",
+        seen=f"{size(limit)} for {ranks} rank{'s' * (ranks > 1)}",
+        wanted=f"{size(wanted)} or more",
+        verdict=Verdict.FAIL if limit < wanted else Verdict.PASS,
+        source=memory.cgroup_limit_source,
+    )
+
+
+@rule(
+    id="cgroup-memory-far-below-host",
+    title="The cgroup allows a small part of the host's memory",
+    severity=Severity.ADVICE,
+    fix=(Advice(text="size caches and workers by the limit, not by what free(1) shows; raise the limit if the node is yours"),),
+    params=(Param("min_share", 0.25, "share of the host's memory from which the limit is not mentioned"),),
+)
+def cgroup_memory_far_below_host(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """A cgroup limits this session to less than a quarter of the memory that /proc/meminfo shows.
+
+    Why it matters
+    free(1), psutil and many libraries size themselves by the host's memory and overshoot the limit. The page cache of the data set and
+    the files in /dev/shm count towards it too, so that an epoch cannot stay cached.
+
+    When to leave it
+    The share is what this job was given on a shared node, and it is enough.
+
+    References
+    Linux Documentation/admin-guide/cgroup-v2.rst, memory.max and memory.stat (file, shmem).
+    """
+    memory = need(s.memory)
+    limit = need(memory.cgroup_limit_bytes)
+    if limit == float("inf"):
+        raise NotApplicable("no cgroup limits the memory")
+    total = need(memory.total_bytes)
+    yield Evidence(
+        subject="memory limit",
+        seen=f"{size(limit)} of the host's {size(total)}",
+        wanted=f"{float(p['min_share']):.0%} or more",
+        verdict=Verdict.FAIL if limit < total * float(p["min_share"]) else Verdict.PASS,
+        source=memory.cgroup_limit_source,
+    )
+
+
+@rule(
+    id="thp-never",
+    title="Transparent huge pages are switched off",
+    severity=Severity.ADVICE,
+    fix=(SysfsWrite(path="/sys/kernel/mm/transparent_hugepage/enabled", target=OneOf(("madvise", "always"))),),
+)
+def thp_never(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """With "never", not even a program that asks for huge pages gets them.
+
+    Why it matters
+    Large host buffers (data sets in memory, optimizer offload, CPU tensors) miss the TLB more often. PyTorch's CPU allocator can ask
+    for huge pages (THP_MEM_ALLOC_ENABLE=1), which needs "madvise" or "always". No source gives a figure for GPU training.
+
+    When to leave it
+    Another service on this host needs it off (databases such as Redis and MongoDB ask for that), or latency was measured.
+
+    References
+    Linux Documentation/admin-guide/mm/transhuge.rst; PyTorch, c10/core/impl/alloc_cpu.cpp; tuned 2.28, profiles hpc-compute (always) and
+    network-latency (never).
+    """
+    memory = need(s.memory)
+    if absent(memory.thp):
+        raise NotApplicable("this kernel has no transparent huge pages")
+    chosen = need(memory.thp)
+    yield Evidence(
+        subject="transparent_hugepage/enabled",
+        seen=chosen,
+        wanted="madvise or always",
+        verdict=Verdict.FAIL if chosen == "never" else Verdict.PASS,
+        source="/sys/kernel/mm/transparent_hugepage/enabled",
+    )
+
+
+@rule(
+    id="hugepages-hoard-memory",
+    title="Reserved huge pages hold memory that nobody uses",
+    severity=Severity.WARNING,
+    fix=(
+        Sysctl(key="vm.nr_hugepages", target=Exactly("0"), safety=Safety.DISPLAY_ONLY),
+        Advice(text="remove vm.nr_hugepages from sysctl.d and hugepages= from the kernel command line"),
+    ),
+    params=(Param("max_share", 0.25, "share of the memory that idle reserved pages may hold"),),
+)
+def hugepages_hoard_memory(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """More than a quarter of the memory is set aside for hugetlbfs and not in use there.
+
+    Why it matters
+    Reserved pages serve nothing but programs that ask hugetlbfs for them; torch, NCCL and the page cache do not.
+
+    When to leave it
+    A virtual machine, DPDK or a database that is about to start will take them.
+
+    References
+    Linux Documentation/admin-guide/mm/hugetlbpage.rst: reserved pages cannot be used for other purposes.
+    """
+    memory = need(s.memory)
+    if absent(memory.hugepages_reserved_bytes):
+        raise NotApplicable("this kernel has no huge pages to reserve")
+    reserved, total = need(memory.hugepages_reserved_bytes), need(memory.total_bytes)
+    many = reserved > total * float(p["max_share"])
+    idle = min(need(memory.hugepages_free_bytes), reserved) if many else 0
+    yield Evidence(
+        subject="huge pages",
+        seen=f"{size(reserved)} of {size(total)} reserved" + (f", {size(idle)} of it idle" if many else ""),
+        wanted=f"at most {float(p['max_share']):.0%} idle",
+        verdict=Verdict.FAIL if idle > total * float(p["max_share"]) else Verdict.PASS,
+        source="/proc/meminfo",
+    )
+
+
+@rule(
+    id="oom-kills-since-boot",
+    title="The kernel has killed processes for lack of memory since boot",
+    severity=Severity.ADVICE,
+    cause="host-memory-oom",
+    superseded_by=("oom-kill-logged",),
+    fix=(Advice(text="see what was killed: journalctl -k -g 'Out of memory|oom-kill' (dmesg -T | grep -i oom)"),),
+    applies=not_in_container,
+)
+def oom_kills_since_boot(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """The counter of OOM kills is not zero; it counts kills at cgroup limits too.
+
+    Why it matters
+    A job that "just stopped", a worker "killed by signal: Killed", or a rank that vanished may have been one of them.
+
+    When to leave it
+    The kills are known, and belong to something else.
+
+    References
+    Linux Documentation/admin-guide/cgroup-v2.rst, oom_kill; the counter is in /proc/vmstat since 4.13.
+    """
+    kills = need(need(s.memory).oom_kills)
+    yield Evidence(
+        subject="oom_kill",
+        seen=str(kills),
+        wanted="0",
+        verdict=Verdict.FAIL if kills else Verdict.PASS,
+        source="/proc/vmstat",
+        about=("kills in the log",) if _kills_logged(s) >= kills else (),
+    )
+
+
+def _kills_logged(s: Snapshot) -> int:
+    if isinstance(s.kernel, Missing) or isinstance(s.kernel.events, Missing):
+        return 0
+    return sum(event.count for event in s.kernel.events if event.kind == "oom-kill")

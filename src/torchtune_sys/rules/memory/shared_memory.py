@@ -1,0 +1,150 @@
+"""Shared memory in /dev/shm."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torchtune_sys.model.actions import Advice
+from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, Verdict, rule
+from torchtune_sys.model.snapshot import Snapshot
+from torchtune_sys.model.values import NotApplicable, absent, known, need
+from torchtune_sys.rules.amounts import size
+from torchtune_sys.rules.gates import gpu_count
+
+_MIB = 1 << 20
+_CONTAINER_DEFAULT = 64 * _MIB
+"""What Docker, containerd and so Kubernetes give a container."""
+_GROW_SHM = (
+    Advice(text="docker/podman run --ipc=host, or --shm-size=16g; on a host: mount -o remount,size=50% /dev/shm"),
+    Advice(text="Kubernetes: mount an emptyDir with medium: Memory at /dev/shm"),
+)
+
+
+def _shared_memory_is_used(s: Snapshot) -> None:
+    ranks, workers = s.intent.ranks, s.intent.workers
+    if workers == 0 and ranks is not None and ranks <= 1:
+        raise NotApplicable("one process without DataLoader workers needs no shared memory")
+
+
+def _shared_memory_is_asked_for(s: Snapshot) -> bool:
+    """Whether workers or several ranks are meant to run, or a GPU says that training is what this machine is for."""
+    return bool(s.intent.workers) or (s.intent.ranks or 0) > 1 or gpu_count(s) > 0
+
+
+@rule(
+    id="dev-shm-too-small",
+    title="/dev/shm is too small for DataLoader workers and NCCL",
+    severity=Severity.ERROR,
+    cause="dev-shm-too-small",
+    fix=_GROW_SHM,
+    applies=_shared_memory_is_used,
+)
+def dev_shm_too_small(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """DataLoader workers hand tensors over through /dev/shm, and NCCL keeps its intra-node buffers there; 64 MiB hold neither.
+
+    Why it matters
+    A worker that finds the file system full dies of SIGBUS ("DataLoader worker is killed by signal: Bus error"), and NCCL fails
+    with "Error while creating shared memory segment" or "unable to extend". One batch of 64 images of 224x224 in float32 takes 37 MiB.
+
+    When to leave it
+    The job runs in one process with num_workers=0 (say so with --nproc-per-node 1 --workers 0), or workers use the sharing strategy file_system
+    on another directory.
+
+    References
+    PyTorch's package description: "either with --ipc=host or --shm-size command line options to nvidia-docker run".
+    NCCL user guide, Troubleshooting, "Shared memory"; moby/moby: default ShmSize 64 MiB.
+    """
+    memory = need(s.memory)
+    if absent(memory.shm_filesystem):
+        raise NotApplicable("nothing is mounted on /dev/shm")
+    total = need(memory.shm_size_bytes)
+    small = total <= _CONTAINER_DEFAULT
+    if small and not _shared_memory_is_asked_for(s):
+        raise NotApplicable("no GPU, and neither workers nor several ranks were asked for")
+    yield Evidence(
+        subject="/dev/shm",
+        seen=f"{size(total)} ({known(memory.shm_filesystem, 'type unknown')})",
+        wanted="1 GiB or more",
+        verdict=Verdict.FAIL if small else Verdict.PASS,
+        source="statvfs /dev/shm",
+    )
+
+
+@rule(
+    id="dev-shm-small",
+    title="/dev/shm is small for training",
+    severity=Severity.WARNING,
+    cause="dev-shm-too-small",
+    superseded_by=("dev-shm-too-small",),
+    fix=_GROW_SHM,
+    params=(Param("min_mib", 1024, "smallest size of /dev/shm that raises no question, MiB"),),
+    applies=_shared_memory_is_used,
+)
+def dev_shm_small(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """/dev/shm is larger than a container's default, but smaller than what a few workers with large batches fill, or it is not there.
+
+    Why it matters
+    Each worker keeps prefetch_factor (2) batches in shared memory; NCCL adds a few MiB per pair of ranks. When it is full the worker
+    dies of SIGBUS at a moment that depends on the data. Without a tmpfs there, shared memory lies on the container's disk.
+
+    When to leave it
+    Samples are small (text), or the size was measured under the real load (df /dev/shm while training).
+
+    References
+    PyTorch's package description on shared memory; torch.utils.data documentation, prefetch_factor.
+    DeepSpeed's ds_report warns below 512 MiB; AMD's Primus node check refuses below 8 GiB.
+    """
+    memory = need(s.memory)
+    if absent(memory.shm_filesystem):
+        if gpu_count(s) == 0 and not s.intent.workers:
+            raise NotApplicable("nothing is mounted on /dev/shm, and no workers were asked for")
+        yield Evidence(subject="/dev/shm", seen="nothing is mounted there", wanted="a tmpfs", source="/proc/self/mountinfo")
+        return
+    total = need(memory.shm_size_bytes)
+    wanted = int(p["min_mib"]) * _MIB
+    verdict = Verdict.FAIL if total < wanted else Verdict.PASS
+    yield Evidence(
+        subject="/dev/shm", seen=size(total), wanted=f"{size(wanted)} or more", verdict=verdict, source="statvfs /dev/shm"
+    )
+
+
+@rule(
+    id="dev-shm-full",
+    title="/dev/shm is nearly full",
+    severity=Severity.WARNING,
+    cause="dev-shm-too-small",
+    fix=(
+        Advice(text="see whose files lie in /dev/shm (ls -l, fuser -v) and remove what dead jobs left: torch_*, nccl-*, sem.*"),
+    ),
+    params=(Param("min_free_mib", 512, "free space below which it counts as nearly full, MiB"),),
+)
+def dev_shm_full(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """Little is left of a /dev/shm that is large enough, mostly because killed jobs left their segments behind.
+
+    Why it matters
+    Shared memory that no process uses stays until somebody deletes it, and takes RAM as well. The next worker that writes dies of SIGBUS.
+
+    When to leave it
+    A running job fills it on purpose (a data set staged in RAM).
+
+    References
+    shm_overview(7): objects persist until shut-down or shm_unlink; NCCL user guide, Troubleshooting, "Shared memory".
+    """
+    memory = need(s.memory)
+    if absent(memory.shm_filesystem):
+        raise NotApplicable("nothing is mounted on /dev/shm")
+    total, free = need(memory.shm_size_bytes), need(memory.shm_free_bytes)
+    wanted = int(p["min_free_mib"]) * _MIB
+    if total <= 2 * wanted:
+        raise NotApplicable("its size is the question: see dev-shm-too-small and dev-shm-small")
+    verdict = Verdict.FAIL if free < wanted else Verdict.PASS
+    yield Evidence(
+        subject="/dev/shm",
+        seen=f"{size(free)} free of {size(total)}",
+        wanted=f"{size(wanted)} free",
+        verdict=verdict,
+        source="statvfs /dev/shm",
+    )
+
+
+RULES: tuple[Rule, ...] = (dev_shm_too_small, dev_shm_small, dev_shm_full)

@@ -1,0 +1,280 @@
+"""NCCL's choice of networks; what it makes of its other settings is in the module beside this one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torchtune_sys.knowledge import nccl
+from torchtune_sys.model.actions import Advice, EnvironmentVariable
+from torchtune_sys.model.facts.network import NcclSetting
+from torchtune_sys.model.rule import Evidence, Params, Severity, Verdict, rule, unsure
+from torchtune_sys.model.snapshot import Snapshot
+from torchtune_sys.model.values import Missing, NotApplicable, Why, absent, known, need
+from torchtune_sys.rules.nccl.common import (
+    better,
+    doubt,
+    interface_named,
+    nccl_on_several_hosts,
+    nccl_version,
+    prediction,
+    settings,
+    sockets_carry_data,
+    uses_nccl,
+    values,
+)
+
+_SET_IFNAME = Advice(text="set NCCL_SOCKET_IFNAME to the interface that the other hosts reach (or unset it)")
+
+
+@rule(
+    id="nccl-wrong-interface",
+    title="NCCL finds no usable network interface, or one that other hosts cannot reach",
+    severity=Severity.ERROR,
+    cause="nccl-wrong-interface",
+    applies=uses_nccl,
+    fix=(_SET_IFNAME,),
+)
+def wrong_interface(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """NCCL's own search, replayed: nothing is found, or the first contact of a job over several hosts goes nowhere.
+
+    Why it matters
+    Every job needs one IP interface to start, even on one host and with InfiniBand. Once NCCL_SOCKET_IFNAME is set there is no
+    fallback: a name that does not match ends in "Bootstrap : no socket interface found". Unset, NCCL takes the first interface
+    called ib*, else the first that is not called docker*, lo* or (since 2.28.3) virbr*; other bridges, tunnels and VPNs pass that test,
+    and ranks on other hosts then wait for ever. NCCL_COMM_ID, where set, must hold an address in a subnet of this host.
+
+    When to leave it
+    When the named interface exists on the hosts where the job will run, and only this host was not meant.
+
+    References
+    NVIDIA/nccl src/misc/socket.cc (ncclFindInterfaces), src/bootstrap.cc
+    https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-socket-ifname
+    """
+    choice = prediction(s)
+    network = need(s.network)
+    setting = settings(s).get("NCCL_SOCKET_IFNAME")
+    _, name = nccl_version(s)
+    if not choice.choices:
+        yield _nothing_found(s, setting)
+        return
+    if choice.undecided or choice.bootstrap is None:
+        yield from _by_comm_id(s, choice)
+        return
+    chosen = interface_named(network, choice.bootstrap.interface)
+    why = doubt(network, chosen, choice.bootstrap.address) if chosen else ""
+    bad = bool(why) and (s.intent.nodes or 1) > 1
+    yield Evidence(
+        subject=choice.bootstrap.interface,
+        seen=f"{name} starts with {choice.bootstrap.interface} ({choice.bootstrap.address}): {choice.reason}"
+        + (f"; it is {why}" if bad else ""),
+        wanted=_wanted(better(network)),
+        verdict=Verdict.FAIL if bad else Verdict.PASS,
+        source=setting.source if setting else "the interfaces",
+    )
+
+
+def _by_comm_id(s: Snapshot, choice: nccl.Prediction) -> Iterator[Evidence]:
+    """Where NCCL_COMM_ID is set, its subnet alone decides the first contact, and there is no fallback."""
+    setting = settings(s)["NCCL_COMM_ID"]
+    wanted = "ADDRESS:PORT in a subnet of this host, or unset"
+    if choice.undecided:
+        yield unsure("NCCL_COMM_ID", Missing(Why.NOT_SUPPORTED, setting.source, choice.undecided), wanted)
+    else:
+        seen = f"{setting.value!r}: {choice.comm_id_fault}"
+        yield Evidence(subject="NCCL_COMM_ID", seen=seen, wanted=wanted, source=setting.source)
+
+
+def _nothing_found(s: Snapshot, setting: NcclSetting | None) -> Evidence:
+    network = need(s.network)
+    there = ", ".join(interface.name for interface in need(network.interfaces) if known(interface.addresses, ()))
+    wanted = _wanted(better(network) or tuple(there.split(", ")))
+    if setting is None or len(setting.value) < 2:
+        family = values(s).get("NCCL_SOCKET_FAMILY", "")
+        hint = f" of family {family}" if family else ""
+        return Evidence(
+            subject="interfaces", seen=f"no interface has a usable address{hint}", wanted=wanted, source="the interfaces"
+        )
+    return Evidence(
+        subject="NCCL_SOCKET_IFNAME",
+        seen=f"{setting.value!r} leaves none of: {there or 'no interface has an address'}",
+        wanted=wanted,
+        source=setting.source,
+    )
+
+
+def _wanted(names: tuple[str, ...]) -> str:
+    return (
+        f"an interface that exists and that other hosts reach: {' or '.join(names[:3])}"
+        if names and names[0]
+        else "an interface with an address"
+    )
+
+
+@rule(
+    id="nccl-interface-doubtful",
+    title="NCCL would also talk through bridges, tunnels or container cables",
+    severity=Severity.WARNING,
+    cause="nccl-wrong-interface",
+    applies=nccl_on_several_hosts,
+    fix=(_SET_IFNAME,),
+)
+def interface_doubtful(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """Among the interfaces that NCCL would take are some that hosts of a job hardly share, while better ones exist.
+
+    Why it matters
+    Without RDMA, NCCL opens sockets on every interface that its search leaves over, not on the first alone, and gives each GPU the
+    nearest. Bridges of containers (br-*, cni0), veth*, tailscale0, wg* and tun* are not left out by default, and have the same addresses
+    on every host or no route between hosts: the job hangs at its first collective.
+
+    When to leave it
+    When the interface is an overlay network that all hosts of the job share on purpose.
+
+    References
+    NVIDIA/nccl src/transport/net_socket.cc, src/misc/socket.cc
+    """
+    network, choice = need(s.network), prediction(s)
+    good = better(network)
+    if not choice.choices or not good or not sockets_carry_data(s):
+        return
+    first = choice.bootstrap or choice.choices[0]  # nccl-wrong-interface judges it
+    judged = [other for other in choice.choices if other != first]
+    for item in judged:
+        interface = interface_named(network, item.interface)
+        if interface and (why := doubt(network, interface, item.address)):
+            yield Evidence(
+                subject=item.interface,
+                seen=f"{item.address}: {why}; taken because {choice.reason}",
+                wanted=f"only {' and '.join(good[:3])}",
+            )
+
+
+@rule(
+    id="nccl-uneven-networks",
+    title="NCCL would spread its data over fast and slow networks alike",
+    severity=Severity.WARNING,
+    applies=nccl_on_several_hosts,
+    fix=(Advice(text="name the fast interfaces only: NCCL_SOCKET_IFNAME==IF1,IF2"),),
+)
+def uneven_networks(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """Sockets carry the data, and the interfaces that NCCL would take differ in speed.
+
+    Why it matters
+    NCCL gives each GPU a network device by distance, not by speed. A ring that passes through a 1 Gb/s management port runs at that pace.
+
+    When to leave it
+    When the slow interface cannot be reached from the other hosts' GPUs anyway, or the data volume is small.
+
+    References
+    NVIDIA/nccl src/transport/net_socket.cc, src/graph/topo.cc
+    """
+    if not sockets_carry_data(s):
+        raise NotApplicable("RDMA carries the data")
+    network = need(s.network)
+    speeds: dict[str, int] = {}
+    unread: dict[str, Missing] = {}
+    for item in prediction(s).choices:
+        interface = interface_named(network, item.interface)
+        if interface and not doubt(network, interface, item.address):
+            speed = interface.speed_mbps
+            if not isinstance(speed, Missing):
+                speeds[item.interface] = speed
+            elif speed.why not in (Why.ABSENT, Why.NOT_SUPPORTED):  # virtual interfaces, and drivers of virtual machines
+                unread[item.interface] = speed
+    if len(speeds) + len(unread) > 1:
+        yield from (unsure(name, missing, "as fast as the others") for name, missing in unread.items())
+    fastest = max(speeds.values(), default=0)
+    for name, speed in speeds.items():
+        if speed < fastest:
+            yield Evidence(
+                subject=name, seen=f"{speed} Mb/s", wanted=f"{fastest} Mb/s, as {max(speeds, key=lambda key: speeds[key])}"
+            )
+
+
+@rule(
+    id="nccl-socket-ifname-syntax",
+    title="NCCL_SOCKET_IFNAME does not mean what it seems to say",
+    severity=Severity.WARNING,
+    applies=uses_nccl,
+    fix=(Advice(text="write NCCL_SOCKET_IFNAME without blanks or quotes; = at the very start makes all names exact"),),
+)
+def ifname_syntax(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """Values that NCCL takes apart otherwise than their author meant.
+
+    Why it matters
+    Names are prefixes (eth1 is eth10, too), a marker counts only at the very start and for the whole list, blanks and quotes are part
+    of a name, a value of one character is ignored, and what follows the sixteenth name is dropped. None of it is reported.
+
+    When to leave it
+    When the prefix is meant to hold for several interfaces.
+
+    References
+    NVIDIA/nccl src/misc/utils.cc (parseStringList, matchIfList), src/misc/socket.cc
+    """
+    setting = settings(s).get("NCCL_SOCKET_IFNAME")
+    if setting is None or not setting.value:
+        raise NotApplicable("NCCL_SOCKET_IFNAME is not set")
+    names: tuple[str, ...] = ()
+    if s.intent.nodes != 1 and not nccl.parse_names(setting.value).exact:  # on one host every interface leads home
+        found = need(need(s.network).interfaces)
+        names = tuple(interface.name for interface in found if known(interface.addresses, None) != ())
+    for why, wanted in _oddities(setting.value, names):
+        yield Evidence(subject="NCCL_SOCKET_IFNAME", seen=f"{setting.value!r}: {why}", wanted=wanted, source=setting.source)
+
+
+def _oddities(value: str, names: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+    if len(value) == 1:
+        yield "a value of one character is ignored", "a name, or nothing"
+        return
+    parsed = nccl.parse_names(value)
+    parts = [part for part in value.removeprefix("^").removeprefix("=").split(",") if part]
+    if any(part.strip(" \t\"'\r\n") != part for part in parts):
+        yield "blanks and quotes are part of the names", "the plain name"
+    if any(part[0] in "^=" for part in parts):
+        yield "a further ^ or = is part of a name", "^, =, or ^= once, in front of the whole list"
+    if len(parts) > nccl.MAX_INTERFACES:
+        yield f"names after the sixteenth are ignored ({len(parts)} given)", "at most 16 names"
+    if parsed.exact:
+        return
+    for word, _ in parsed.entries:
+        also = [name for name in names if name.startswith(word) and name != word]
+        if word in names and also:
+            yield f"as a prefix, {word} also stands for {', '.join(also[:4])}", f"={word}"
+
+
+@rule(
+    id="nccl-ib-hca-unmatched",
+    title="NCCL_IB_HCA leaves no active RDMA port: NCCL falls back to TCP",
+    severity=Severity.WARNING,
+    applies=uses_nccl,
+    fix=(EnvironmentVariable(name="NCCL_IB_HCA", value=None),),
+)
+def ib_hca_unmatched(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """There are active RDMA ports, but the value of NCCL_IB_HCA lets none of them through.
+
+    Why it matters
+    NCCL says "NET/IB : No device found" at level INFO only and goes on over TCP, at a tenth of the speed or less.
+
+    When to leave it
+    When TCP is wanted; NCCL_IB_DISABLE=1 says so plainly.
+
+    References
+    NVIDIA/nccl src/transport/net_ib/init.cc
+    https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-ib-hca
+    """
+    setting = settings(s).get("NCCL_IB_HCA")
+    devices = need(s.network).rdma
+    if setting is None or not setting.value:
+        raise NotApplicable("NCCL_IB_HCA is not set")
+    if absent(devices):
+        raise NotApplicable("there is no RDMA device")
+    active = nccl.usable_ports(need(devices))
+    if not active or nccl.ib_disabled(values(s)):
+        raise NotApplicable("no RDMA port is active, or NCCL_IB_DISABLE is set")
+    if not nccl.usable_ports(need(devices), setting.value):
+        ports = ", ".join(f"{device.name}:{port.port}" for device, port in active)
+        yield Evidence(
+            subject="NCCL_IB_HCA",
+            seen=f"{setting.value!r} lets none of the active ports through",
+            wanted=f"some of {ports}",
+            source=setting.source,
+        )

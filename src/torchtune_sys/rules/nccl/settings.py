@@ -1,0 +1,209 @@
+"""Settings that NCCL takes otherwise than they were meant, and the files that it reads them from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torchtune_sys.knowledge import nccl
+from torchtune_sys.model.actions import Advice, EnvironmentVariable
+from torchtune_sys.model.facts.network import NcclSetting
+from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, rule
+from torchtune_sys.model.snapshot import Snapshot
+from torchtune_sys.model.values import NotApplicable, need
+from torchtune_sys.model.version import show, version
+from torchtune_sys.rules.nccl.common import nccl_version, read_by, settings, uses_nccl
+
+
+@rule(
+    id="nccl-value-ignored",
+    title="An NCCL variable has a value that NCCL does not understand",
+    severity=Severity.WARNING,
+    applies=uses_nccl,
+    fix=(Advice(text="write the value as NCCL's documentation has it, or unset the variable"),),
+)
+def value_ignored(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """Words where NCCL reads a number, and words that are not among those it knows.
+
+    Why it matters
+    NCCL reads switches with strtoll: NCCL_IB_DISABLE=true is 0 and disables nothing. A level that is not in its list (the case counts), or
+    a socket family other than AF_INET and AF_INET6, is as good as unset. Nothing is reported.
+
+    When to leave it
+    Never: the setting has no effect, or not the one it names.
+
+    References
+    NVIDIA/nccl src/misc/param.cc (ncclLoadParam), src/graph/paths.cc (ncclGetLevel), src/misc/socket.cc
+    """
+    given = settings(s)
+    if not given:
+        raise NotApplicable("no NCCL variable is set")
+    for setting in given.values():
+        if nccl.accepts(setting.name, setting.value) is False:
+            yield Evidence(
+                subject=setting.name, seen=f"{setting.value!r} is ignored", wanted=_words(setting.name), source=setting.source
+            )
+        elif _word_for_number(setting):
+            yield Evidence(subject=setting.name, seen=f"{setting.value!r} counts as 0", wanted="a number", source=setting.source)
+
+
+def _words(name: str) -> str:
+    if name == "NCCL_SOCKET_FAMILY":
+        return " or ".join(nccl.FAMILIES)
+    return ", ".join(nccl.DEBUG_LEVELS if name == "NCCL_DEBUG" else nccl.LEVELS)
+
+
+def _word_for_number(setting: NcclSetting) -> bool:
+    if not setting.value.strip() or setting.value.strip().lstrip("+-")[:1].isdigit():
+        return False
+    from torchtune_sys.knowledge.nccl_variables import variables
+
+    row = variables().get(setting.name)
+    return row is not None and row.number and not row.last
+
+
+@rule(
+    id="nccl-variable-unknown",
+    title="A variable is named almost like one of NCCL's",
+    severity=Severity.ADVICE,
+    applies=uses_nccl,
+    fix=(Advice(text="correct the name, or unset the variable"),),
+)
+def variable_unknown(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """NCCL_* variables that no release reads, one or two letters away from one that NCCL does read; and ones it no longer reads.
+
+    Why it matters
+    NCCL never reports a name that it does not know; the setting that was meant is simply not made.
+
+    When to leave it
+    When another program reads the variable.
+
+    References
+    The names that NCCL 2.3.5 to 2.30.7 read (NVIDIA/nccl, src/)
+    """
+    given = settings(s)
+    if not given:
+        raise NotApplicable("no NCCL variable is set")
+    from torchtune_sys.knowledge.nccl_variables import suggestion, variables
+
+    installed, name = nccl_version(s)
+    for setting in given.values():
+        row = variables().get(setting.name)
+        if row is not None and row.last and row.last < installed:
+            yield Evidence(
+                subject=setting.name,
+                seen=f"read up to NCCL {show(row.last)}; this is {name}",
+                wanted="unset",
+                source=setting.source,
+            )
+        elif row is None and (meant := suggestion(setting.name)):
+            yield Evidence(
+                subject=setting.name, seen="no release of NCCL reads it", wanted=f"{meant}={setting.value}", source=setting.source
+            )
+
+
+@rule(
+    id="nccl-conf-line-ignored",
+    title="A line of an NCCL configuration file does not do what it says",
+    severity=Severity.WARNING,
+    applies=uses_nccl,
+    fix=(Advice(text="write NAME=value, without export, quotes, blanks or a comment behind it"),),
+)
+def conf_line_ignored(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """~/.nccl.conf and /etc/nccl.conf are no shell: NCCL splits each line at the first = and takes both halves as they are.
+
+    Why it matters
+    "export NCCL_DEBUG=INFO" sets a variable called "export NCCL_DEBUG"; quotes and comments behind the value become part of it.
+
+    When to leave it
+    Never: the line is not what its author meant.
+
+    References
+    NVIDIA/nccl src/misc/param.cc (setEnvFile)
+    """
+    files = need(need(s.network).nccl_files)
+    installed = nccl_version(s)[0]
+    for line in files.ignored:
+        if (line.cured_in and version(line.cured_in) <= installed) or not read_by(installed, line.first, line.before):
+            continue
+        yield Evidence(subject=line.source, seen=f"{line.text}: {line.why}", wanted="NAME=value", source=line.source)
+
+
+_SWITCHED_OFF = {
+    "NCCL_P2P_DISABLE": "direct copies between GPUs",
+    "NCCL_SHM_DISABLE": "shared memory between processes",
+    "NCCL_IB_DISABLE": "InfiniBand and RoCE",
+}
+
+
+@rule(
+    id="nccl-conf-hides-setting",
+    title="A configuration file switches off one of NCCL's transports",
+    severity=Severity.WARNING,
+    applies=uses_nccl,
+    fix=(Advice(text="remove the line from the file, or override it in the job's environment with 0"),),
+)
+def conf_hides_setting(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """A transport is off for every job of this user or host, although the environment shows nothing of it.
+
+    Why it matters
+    The files are read at each start of NCCL and forgotten by people; without P2P or shared memory, traffic between GPUs of one host takes
+    the network's way, and without InfiniBand the traffic between hosts takes TCP.
+
+    When to leave it
+    When the hardware is known to be broken without it (GPUs without working P2P, for example), and the file says so.
+
+    References
+    NVIDIA/nccl src/misc/param.cc (initEnv)
+    https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html
+    """
+    hidden = [setting for setting in settings(s).values() if setting.source != "environment"]
+    if not hidden:
+        raise NotApplicable("no configuration file of NCCL sets anything")
+    for setting in hidden:
+        off = nccl.as_number(setting.value)
+        if setting.name in _SWITCHED_OFF and (off == 1 or (off != 0 and setting.name == "NCCL_IB_DISABLE")):
+            what = _SWITCHED_OFF[setting.name]
+            yield Evidence(
+                subject=setting.name, seen=f"{setting.value}: {what} switched off", wanted="unset or 0", source=setting.source
+            )
+
+
+@rule(
+    id="nccl-topo-file-missing",
+    title="NCCL_TOPO_FILE names a file that is not there",
+    severity=Severity.WARNING,
+    applies=uses_nccl,
+    fix=(EnvironmentVariable(name="NCCL_TOPO_FILE", value=None), Advice(text="or mount the file into the container, too")),
+)
+def topo_file_missing(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """The topology that the cloud provider or administrator wrote for this machine is not used.
+
+    Why it matters
+    NCCL only notes the failure at level INFO and goes by what the virtual machine shows of its PCI tree, which on cloud hosts often
+    hides which GPU is near which NIC; bandwidth between hosts suffers. Containers that lack the file are the usual cause.
+
+    When to leave it
+    When the machine is bare metal: NCCL then sees the true topology; unset the variable.
+
+    References
+    NVIDIA/nccl src/graph/topo.cc, src/graph/xml.cc (ncclTopoGetXmlFromFile)
+    """
+    if "NCCL_TOPO_FILE" not in settings(s):
+        raise NotApplicable("NCCL_TOPO_FILE is not set")
+    missing = need(need(need(s.network).nccl_files).missing_topology)
+    if missing:
+        yield Evidence(
+            subject="NCCL_TOPO_FILE",
+            seen=f"{missing} does not exist",
+            wanted="a readable file, or unset",
+            source=settings(s)["NCCL_TOPO_FILE"].source,
+        )
+
+
+RULES: tuple[Rule, ...] = (
+    value_ignored,
+    variable_unknown,
+    conf_line_ignored,
+    conf_hides_setting,
+    topo_file_missing,
+)

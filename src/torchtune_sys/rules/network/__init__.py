@@ -1,0 +1,26 @@
+"""The host's own name and its links; the rules on RDMA devices are in the module beside this one."""
+
+from __future__ import annotations
+
+from torchtune_sys.model.rule import Rule
+from torchtune_sys.rules import rdma
+from torchtune_sys.rules.network.ethernet import (
+    ethernet_link_slow,
+    ethernet_mtu_small,
+    gloo_and_nccl_differ,
+    gloo_interface_doubtful,
+    gloo_interface_missing,
+    hostname_loopback,
+    hostname_unresolvable,
+)
+
+RULES: tuple[Rule, ...] = (
+    hostname_loopback,
+    hostname_unresolvable,
+    gloo_interface_missing,
+    gloo_interface_doubtful,
+    gloo_and_nccl_differ,
+    ethernet_link_slow,
+    ethernet_mtu_small,
+    *rdma.RULES,
+)

@@ -1,0 +1,322 @@
+"""The host's own name and its links; the rules on RDMA devices are in the module beside this one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torchtune_sys.knowledge import nccl
+from torchtune_sys.model.actions import Advice
+from torchtune_sys.model.facts.network import Interface
+from torchtune_sys.model.rule import Evidence, Params, Severity, Verdict, rule, unsure
+from torchtune_sys.model.snapshot import Snapshot
+from torchtune_sys.model.values import Missing, NotApplicable, Why, absent, known, need
+from torchtune_sys.rules.nccl.common import (
+    better,
+    doubt,
+    interface_named,
+    nccl_on_several_hosts,
+    prediction,
+    settings,
+    several_hosts,
+    sockets_carry_data,
+)
+
+_NAME_IN_HOSTS = Advice(text="map the host name to this host's network address in /etc/hosts or DNS, or set GLOO_SOCKET_IFNAME")
+
+
+@rule(
+    id="hostname-resolves-to-loopback",
+    title="The host name resolves to a loopback address, and the job spans several hosts",
+    severity=Severity.ERROR,
+    cause="hostname-resolves-to-loopback",
+    fix=(_NAME_IN_HOSTS,),
+)
+def hostname_loopback(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """Gloo tells the other hosts the address that this host's name resolves to; 127.0.1.1 leads them back to themselves.
+
+    Why it matters
+    Debian and Ubuntu write "127.0.1.1 HOSTNAME" into /etc/hosts. On one host that is harmless. In a job over several hosts, Gloo (the
+    backend of CPU groups, of monitored barriers and of object collectives) publishes it, and the others get "Connection refused".
+
+    When to leave it
+    On a machine whose jobs never leave it. GLOO_SOCKET_IFNAME, where set, makes Gloo ignore the name.
+
+    References
+    facebookincubator/gloo transport/tcp/device.cc, pytorch torch/csrc/distributed/c10d/ProcessGroupGloo.cpp
+    https://github.com/pytorch/pytorch/issues/15592
+    """
+    if s.intent.nodes == 1:
+        raise NotApplicable("the job runs on this host alone")
+    network = need(s.network)
+    if need(network.gloo_interfaces):
+        raise NotApplicable("GLOO_SOCKET_IFNAME names the interface")
+    if absent(network.hostname_addresses):
+        raise NotApplicable("the host name resolves to nothing")
+    addresses = need(network.hostname_addresses)
+    chosen = nccl.predict_gloo(need(network.interfaces), addresses).choices[0]
+    loops = nccl.is_loopback(chosen.address) and any(nccl.is_loopback(address) for address in addresses)
+    several = (s.intent.nodes or 1) > 1
+    note = "; fine on one host, wrong for a job over several" if loops and not several else ""
+    yield Evidence(
+        subject=known_name(s),
+        seen=f"{', '.join(addresses)}; Gloo would use {chosen.address}{note}",
+        wanted="an address that the other hosts reach",
+        verdict=Verdict.FAIL if loops and several else Verdict.PASS,
+        source="getaddrinfo",
+    )
+
+
+def known_name(s: Snapshot) -> str:
+    return "the host name" if isinstance(s.system, Missing) else known(s.system.hostname, "the host name")
+
+
+@rule(
+    id="hostname-unresolvable",
+    title="The host cannot resolve its own name to an address of its own",
+    severity=Severity.WARNING,
+    cause="hostname-unresolvable",
+    fix=(_NAME_IN_HOSTS,),
+)
+def hostname_unresolvable(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """The name resolves to nothing, or only to addresses that no interface of this host has.
+
+    Why it matters
+    Gloo then falls back to 127.0.0.1 with a warning, which no other host can reach; torchrun and many logging and launching tools
+    look the name up, too, and fail or wait for a name server's timeout (seconds, at each look-up).
+
+    When to leave it
+    In containers that train on one host and print no such warning. With --nnodes 1 nothing is judged: loopback serves one host.
+
+    References
+    pytorch torch/csrc/distributed/c10d/ProcessGroupGloo.cpp (createDefaultDevice)
+    hosts(5), nss-myhostname(8)
+    """
+    network = need(s.network)
+    if s.intent.nodes == 1:
+        raise NotApplicable("the job runs on this host alone")
+    if absent(network.hostname_addresses):
+        yield Evidence(subject=known_name(s), seen="resolves to nothing", wanted="an address of this host", source="getaddrinfo")
+        return
+    addresses = need(network.hostname_addresses)
+    interfaces = need(network.interfaces)
+    if s.intent.nodes is None and not _foreign_matters(s):
+        return
+    if "resolves to no address" in nccl.predict_gloo(interfaces, addresses).reason:
+        yield Evidence(
+            subject=known_name(s),
+            seen=f"resolves to {', '.join(addresses)}, no address of this host",
+            wanted="an address of this host",
+            source="getaddrinfo",
+        )
+
+
+def _foreign_matters(s: Snapshot) -> bool:
+    """A container behind its host's name, or a cloud machine behind its public one, works alone; with a live RDMA port it is no loner."""
+    devices = need(s.network).rdma
+    return not isinstance(devices, Missing) and bool(nccl.usable_ports(devices))
+
+
+@rule(
+    id="gloo-interface-missing",
+    title="GLOO_SOCKET_IFNAME names an interface that this host does not have",
+    severity=Severity.ERROR,
+    fix=(Advice(text="set GLOO_SOCKET_IFNAME to the exact name of an interface with an address, or unset it"),),
+)
+def gloo_interface_missing(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """Gloo takes the names exactly: no prefixes, no ^ and no =, unlike NCCL_SOCKET_IFNAME.
+
+    Why it matters
+    init_process_group stops with "Unable to find address for: NAME" as soon as a Gloo group is made.
+
+    When to leave it
+    When no Gloo group is ever made (backend nccl alone, no CPU collectives).
+
+    References
+    facebookincubator/gloo transport/tcp/device.cc (lookupAddrForIface)
+    https://pytorch.org/docs/stable/distributed.html#choosing-the-network-interface-to-use
+    """
+    network = need(s.network)
+    wanted = need(network.gloo_interfaces)
+    if not wanted:
+        raise NotApplicable("GLOO_SOCKET_IFNAME is not set")
+    interfaces = need(network.interfaces)
+    there = ", ".join(interface.name for interface in interfaces if known(interface.addresses, ()))
+    for name in nccl.predict_gloo(interfaces, (), wanted).missing:
+        yield Evidence(
+            subject="GLOO_SOCKET_IFNAME", seen=f"{name!r} has no address here", wanted=f"one of {there}", source="environment"
+        )
+
+
+@rule(
+    id="gloo-interface-doubtful",
+    title="Gloo would talk through an interface that other hosts hardly reach",
+    severity=Severity.WARNING,
+    applies=several_hosts,
+    fix=(_NAME_IN_HOSTS,),
+)
+def gloo_interface_doubtful(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """The address that Gloo would publish belongs to a bridge, tunnel, container cable or link-local network.
+
+    Why it matters
+    CPU groups, barriers and object collectives of the job then hang or are refused, although NCCL itself may work.
+
+    When to leave it
+    When that network is an overlay which all hosts of the job share on purpose.
+
+    References
+    facebookincubator/gloo transport/tcp/device.cc, pytorch torch/csrc/distributed/c10d/ProcessGroupGloo.cpp
+    """
+    network = need(s.network)
+    named = need(network.gloo_interfaces)
+    addresses = () if absent(network.hostname_addresses) else need(network.hostname_addresses)
+    choice = nccl.predict_gloo(need(network.interfaces), addresses, named)
+    good = better(network)
+    for item in choice.choices:
+        interface = interface_named(network, item.interface)
+        if interface is None or (nccl.is_loopback(item.address) and not named):
+            continue  # the rules on the host's name say so
+        if good and (why := doubt(network, interface, item.address)):
+            yield Evidence(subject=item.interface, seen=f"{item.address}: {why}; {choice.reason}", wanted=" or ".join(good[:3]))
+
+
+@rule(
+    id="gloo-and-nccl-on-different-networks",
+    title="Only one of NCCL and Gloo was told which network to use, and the other takes another one",
+    severity=Severity.ADVICE,
+    applies=nccl_on_several_hosts,
+    fix=(Advice(text="name the same interface in both NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME"),),
+)
+def gloo_and_nccl_differ(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """One of NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME names an interface; the library without one would use a different subnet.
+
+    Why it matters
+    Who names an interface mostly has a reason: the other networks do not connect the hosts, or a firewall is between. Neither library
+    reads the other's variable, so that a job passes its first NCCL collective and hangs in the first barrier of a Gloo group, or the reverse.
+
+    When to leave it
+    When both networks connect all hosts of the job. Management beside InfiniBand or RoCE is usual, and not judged; nor is a host
+    where neither variable is set.
+
+    References
+    https://pytorch.org/docs/stable/distributed.html#choosing-the-network-interface-to-use
+    NVIDIA/nccl src/misc/socket.cc, facebookincubator/gloo transport/tcp/device.cc
+    """
+    network = need(s.network)
+    named = need(network.gloo_interfaces)
+    setting = settings(s).get("NCCL_SOCKET_IFNAME")
+    told = setting is not None and len(setting.value) > 1 and not setting.value.startswith("^")
+    if told == bool(named):
+        raise NotApplicable("both variables name an interface" if told else "neither variable names an interface")
+    addresses = () if absent(network.hostname_addresses) else need(network.hostname_addresses)
+    gloo = nccl.predict_gloo(need(network.interfaces), addresses, named).choices
+    predicted = prediction(s)
+    theirs = predicted.choices if told else predicted.choices[:1]  # unnamed: the first contact goes over the first alone
+    if not gloo or not theirs or (nccl.is_loopback(gloo[0].address) and not named):
+        return  # the rules on wrong names and on the host's own name say so
+    fabric = _fabric_interfaces(s)
+    if any(choice.interface in fabric for choice in (*gloo, *theirs)):
+        raise NotApplicable("one of them takes the RDMA fabric, which connects the hosts beside the other network")
+    if not any(nccl.share_subnet(need(network.interfaces), one, other) for one in gloo for other in theirs):
+        silent, other = ("GLOO_SOCKET_IFNAME", gloo[0]) if told else ("NCCL_SOCKET_IFNAME", theirs[0])
+        by = theirs[0] if told else gloo[0]
+        yield Evidence(
+            subject=silent,
+            seen=f"not set: {silent.partition('_')[0].replace('GLOO', 'Gloo')} takes {other.interface} ({other.address})",
+            wanted=f"{by.interface} ({by.address}), as the other variable says",
+            source=setting.source if told and setting else "environment",
+        )
+
+
+def _fabric_interfaces(s: Snapshot) -> set[str]:
+    network = need(s.network)
+    devices = () if isinstance(network.rdma, Missing) else network.rdma
+    own = {name for device in devices for name in known(device.interfaces, ())}
+    return own | {interface.name for interface in need(network.interfaces) if interface.kind == "infiniband"}
+
+
+_ETHERNET = ("ethernet", "usb")
+_TOO_SLOW_MBPS = 100
+
+
+@rule(
+    id="ethernet-link-slow",
+    title="The network link came up at 100 Mb/s or less",
+    severity=Severity.WARNING,
+    fix=(Advice(text="change the cable or port, and let both ends negotiate the speed (ethtool IF)"),),
+)
+def ethernet_link_slow(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """The wired interface of the default route runs at 100 Mb/s or 10 Mb/s.
+
+    Why it matters
+    Every NIC of the last fifteen years does 1 Gb/s; less means a damaged cable, a bad port or a forced speed. Data sets, checkpoints
+    and package downloads then arrive at 12 MB/s.
+
+    When to leave it
+    When the provider sells this speed.
+
+    References
+    Linux Documentation/ABI/testing/sysfs-class-net (speed)
+    """
+    interface = _default_interface(s)
+    if interface.kind not in _ETHERNET or interface.driver == "virtio_net":
+        raise NotApplicable("the default route leaves by no wired link")
+    if isinstance(interface.speed_mbps, Missing):
+        if interface.speed_mbps.why is Why.NOT_SUPPORTED:
+            raise NotApplicable("the driver names no speed, as those of virtual machines mostly do")
+        yield unsure(interface.name, interface.speed_mbps, f"more than {_TOO_SLOW_MBPS} Mb/s")
+        return
+    yield Evidence(
+        subject=interface.name,
+        seen=f"{interface.speed_mbps} Mb/s",
+        wanted=f"more than {_TOO_SLOW_MBPS} Mb/s",
+        verdict=Verdict.FAIL if interface.speed_mbps <= _TOO_SLOW_MBPS else Verdict.PASS,
+        source=f"/sys/class/net/{interface.name}/speed",
+    )
+
+
+def _default_interface(s: Snapshot) -> Interface:
+    network = need(s.network)
+    if absent(network.default_route_interface):
+        raise NotApplicable("there is no default route")
+    interface = interface_named(network, need(network.default_route_interface))
+    if interface is None:
+        raise NotApplicable("the default route's interface is not listed")
+    return interface
+
+
+@rule(
+    id="ethernet-mtu-small",
+    title="Fast Ethernet carries a job over several hosts in packets of 1500 bytes",
+    severity=Severity.ADVICE,
+    applies=several_hosts,
+    fix=(Advice(text="set MTU 9000 on the interface and on every switch port between the hosts"),),
+)
+def ethernet_mtu_small(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """NCCL's or Gloo's data goes over TCP on a link of 25 Gb/s or more whose MTU is 1500 or less.
+
+    Why it matters
+    A core handles a limited number of packets each second; with jumbo frames a sixth of them carries the same data.
+
+    When to leave it
+    When not all switches and hosts on the way take jumbo frames: a mismatch is worse than small packets.
+
+    References
+    https://fasterdata.es.net/network-tuning/mtu-issues/
+    """
+    if not sockets_carry_data(s):
+        raise NotApplicable("RDMA carries the data")
+    for item in prediction(s).choices:
+        interface = interface_named(need(s.network), item.interface)
+        if interface is None or interface.kind not in ("ethernet", "bond"):
+            continue
+        speed = interface.speed_mbps
+        if isinstance(speed, Missing) and speed.why is Why.NOT_SUPPORTED:
+            continue  # drivers of virtual machines mostly name none
+        if not isinstance(speed, Missing) and speed < 25_000:
+            continue
+        mtu = need(interface.mtu)
+        if mtu <= 1500 and isinstance(speed, Missing):
+            yield unsure(item.interface, speed)
+            continue
+        small = mtu <= 1500
+        yield Evidence(subject=item.interface, seen=f"MTU {mtu}", wanted="9000", verdict=Verdict.FAIL if small else Verdict.PASS)

@@ -1,0 +1,260 @@
+"""NUMA: where memory, CPUs and GPUs lie, and what the session may use of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torchtune_sys.model.actions import Advice
+from torchtune_sys.model.cpuset import CpuSet
+from torchtune_sys.model.facts.numa import NumaNode
+from torchtune_sys.model.facts.pci import PciDevice
+from torchtune_sys.model.rule import Evidence, Param, Params, Severity, Verdict, rule, unsure
+from torchtune_sys.model.snapshot import Snapshot
+from torchtune_sys.model.values import Missing, NotApplicable, known, need
+from torchtune_sys.rules.pci.common import gpus
+
+_GIB = 1 << 30
+
+
+def cpu_nodes(s: Snapshot) -> tuple[NumaNode, ...]:
+    """The nodes that have CPUs; NotApplicable where there are not several."""
+    nodes = need(need(s.numa).nodes)
+    found = tuple(node for node in nodes if len(need(node.cpus)))
+    if len(found) < 2:
+        raise NotApplicable("one NUMA node")
+    return found
+
+
+def memory_apart(s: Snapshot) -> bool:
+    """Whether there are nodes of memory alone (HBM, CXL, NVDIMM): then a CPU's own node may hold less, or none, by design."""
+    nodes = need(need(s.numa).nodes)
+    return any(not len(need(node.cpus)) and known(node.memory_bytes, 0) and not node.gpu_memory for node in nodes)
+
+
+def _in_use(s: Snapshot, gpus: tuple[PciDevice, ...]) -> tuple[PciDevice, ...]:
+    """Those that the driver shows to this session: containers and batch systems grant some, while the bus shows all."""
+    devices = () if isinstance(s.gpu, Missing) else known(s.gpu.devices, ())
+    shown = {gpu.pci_address for gpu in devices}
+    return tuple(gpu for gpu in gpus if gpu.address in shown) or gpus
+
+
+@rule(
+    id="gpu-numa-unknown",
+    title="The kernel does not know which NUMA node a GPU belongs to",
+    severity=Severity.WARNING,
+    fix=(
+        Advice(text="bare metal: update the firmware, and enable ACPI's proximity information (SRAT/_PXM) in its setup"),
+        Advice(text="virtual machine: pass the GPU through on a PCIe bus of the right vNUMA node (QEMU pxb-pcie numa_node=)"),
+    ),
+)
+def gpu_numa_unknown(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """The host has several NUMA nodes and sysfs says numa_node -1 for a GPU.
+
+    Why it matters
+    NCCL, torchrun --numa-binding and the kernel place CPUs, memory and network cards by this number. Without it they guess: half of the
+    copies to and from that GPU cross the sockets' link.
+
+    When to leave it
+    Where the provider does not tell the virtual machine and one rank per host runs.
+
+    References
+    Linux Documentation/ABI/testing/sysfs-bus-pci, numa_node
+    NCCL src/graph/topo.cc: the NUMA node of a device is read from sysfs
+    """
+    cpu_nodes(s)
+    for gpu in gpus(s):
+        node = gpu.numa_node
+        if isinstance(node, Missing):
+            yield unsure(gpu.address, node)
+            continue
+        yield Evidence(
+            subject=gpu.address,
+            seen=f"numa_node {node}",
+            wanted="the number of a node",
+            verdict=Verdict.FAIL if node < 0 else Verdict.PASS,
+            source=f"/sys/bus/pci/devices/{gpu.address}/numa_node",
+        )
+
+
+@rule(
+    id="numa-node-without-memory",
+    title="A NUMA node has CPUs and no memory of its own",
+    severity=Severity.WARNING,
+    fix=(Advice(text="populate the memory channels of each socket (virtual machine: give each vNUMA node memory)"),),
+)
+def node_without_memory(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """All memory of a socket's CPUs is at another socket.
+
+    Why it matters
+    Each access crosses the sockets' link, which GPUs of that socket need for their own traffic.
+
+    When to leave it
+    Where nothing runs on that node's CPUs.
+
+    References
+    Linux Documentation/admin-guide/mm/numaperf.rst; the board maker's guide to populating memory
+    """
+    nodes = cpu_nodes(s)
+    apart = memory_apart(s)
+    for node in nodes:
+        memory = node.memory_bytes
+        if isinstance(memory, Missing):
+            yield unsure(f"node {node.id}", memory)
+            continue
+        yield Evidence(
+            subject=f"node {node.id}",
+            seen=f"{memory / _GIB:.0f} GiB, CPUs {known(node.cpus, CpuSet())}{'; memory in nodes of its own' if apart else ''}",
+            wanted="memory at each socket",
+            verdict=Verdict.FAIL if memory == 0 and not apart else Verdict.PASS,
+            source=f"/sys/devices/system/node/node{node.id}/meminfo",
+        )
+
+
+@rule(
+    id="numa-memory-imbalanced",
+    title="The NUMA nodes have very different amounts of memory",
+    severity=Severity.ADVICE,
+    params=(Param("share", 0.6, "least share of the largest node's memory that is called even"),),
+    fix=(
+        Advice(text="look for a memory module that is missing or was disabled (dmidecode -t memory, the firmware's event log)"),
+    ),
+)
+def memory_imbalanced(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """One socket has much less memory than another.
+
+    Why it matters
+    It also has fewer channels in use, so less bandwidth; ranks on it run out of local memory first. A module that failed at boot is often
+    seen in no other way.
+
+    When to leave it
+    Where the machine was bought so.
+
+    References
+    Linux Documentation/admin-guide/mm/numaperf.rst; the board maker's guide to populating memory
+    """
+    sizes = {node.id: need(node.memory_bytes) for node in cpu_nodes(s)}
+    if memory_apart(s):
+        raise NotApplicable("memory of several kinds, in nodes of its own")
+    largest = max(sizes.values())
+    for number, size in sizes.items():
+        if not size:
+            continue  # numa-node-without-memory's finding
+        yield Evidence(
+            subject=f"node {number}",
+            seen=f"{size / _GIB:.0f} GiB of the largest node's {largest / _GIB:.0f} GiB",
+            wanted="as much as the other nodes",
+            verdict=Verdict.FAIL if size < largest * float(p["share"]) else Verdict.PASS,
+            source=f"/sys/devices/system/node/node{number}/meminfo",
+        )
+
+
+@rule(
+    id="numa-node-offline",
+    title="A NUMA node with CPUs or memory is offline",
+    severity=Severity.WARNING,
+    fix=(Advice(text="bring its memory blocks and CPUs online (chmem -e, chcpu -e), or see in the kernel log why they are not"),),
+)
+def node_offline(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """The kernel knows of a node with CPUs or memory that it does not use.
+
+    Why it matters
+    GPUs and network cards of that node are served from another one.
+
+    When to leave it
+    Where it was taken offline on purpose.
+
+    References
+    Linux Documentation/ABI/stable/sysfs-devices-node: online, has_cpu, has_memory
+    """
+    lost = need(need(s.numa).offline)
+    yield Evidence(
+        subject="NUMA nodes",
+        seen=f"offline: {', '.join(str(node) for node in lost)}" if lost else "all online",
+        wanted="all online",
+        verdict=Verdict.FAIL if lost else Verdict.PASS,
+        source="/sys/devices/system/node/online",
+    )
+
+
+@rule(
+    id="session-memory-on-other-node",
+    title="The session may run on CPUs of a node whose memory it may not use",
+    severity=Severity.WARNING,
+    fix=(
+        Advice(
+            text="let cpuset.cpus and cpuset.mems name the same nodes (--cpuset-cpus with --cpuset-mems, Slurm ConstrainRAMSpace)"
+        ),
+    ),
+)
+def memory_on_other_node(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """The cpuset allows CPUs of one node and memory of another only.
+
+    Why it matters
+    All memory of those CPUs' processes is remote, pinned buffers included, and nothing shows it: each copy to the GPU crosses the sockets.
+
+    When to leave it
+    Where the nodes are one fast-linked chip (sub-NUMA clusters) and the memory was set apart on purpose.
+
+    References
+    Linux Documentation/admin-guide/cgroup-v2.rst, cpuset.mems.effective; proc(5), Mems_allowed_list
+    """
+    nodes = cpu_nodes(s)
+    mems = need(need(s.numa).allowed_mems)
+    affinity = need(need(s.cpu).affinity)
+    for node in nodes:
+        cpus = need(node.cpus) & affinity
+        if not cpus or need(node.memory_bytes) == 0:
+            continue
+        yield Evidence(
+            subject=f"node {node.id}",
+            seen=f"CPUs {cpus} allowed, memory of nodes {mems}",
+            wanted=f"memory of node {node.id}",
+            verdict=Verdict.PASS if node.id in mems else Verdict.FAIL,
+            source="/proc/self/status",
+        )
+
+
+@rule(
+    id="session-cpus-far-from-gpus",
+    title="The session has no CPU at the NUMA node of a GPU that it uses",
+    severity=Severity.ADVICE,
+    fix=(
+        Advice(
+            text="start the job without numactl -N/taskset and bind each rank: torchrun --numa-binding=node (torch 2.9 and later)"
+        ),
+        Advice(text="or use only the GPUs near the CPUs that you were given (CUDA_VISIBLE_DEVICES)"),
+    ),
+)
+def cpus_far_from_gpus(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """GPUs lie on several nodes, all of them are used, and the session's CPUs are on some of the nodes only.
+
+    Why it matters
+    The ranks of the other GPUs run, and allocate their pinned buffers, at the wrong socket: copies and kernel launches take the longer
+    way. Best is one rank bound to the node of its GPU, which torchrun does with --numa-binding=node; a session that is free to use all
+    CPUs leaves that possible.
+
+    When to leave it
+    Where one node has all the CPUs the job was granted.
+
+    References
+    PyTorch documentation, torchrun, --numa-binding; nvidia-smi topo -m, column "CPU Affinity"
+    """
+    nodes = cpu_nodes(s)
+    used = _in_use(s, tuple(gpus(s)))
+    homes = {need(gpu.numa_node) for gpu in used}
+    if len(homes) < 2 or min(homes) < 0:
+        raise NotApplicable("the GPUs are on one node, or on unknown ones")
+    if s.intent.ranks is not None and s.intent.ranks < len(used):
+        raise NotApplicable("fewer ranks than GPUs: which of them are used is not known")
+    affinity = need(need(s.cpu).affinity)
+    for node in nodes:
+        if node.id not in homes:
+            continue
+        cpus = need(node.cpus) & affinity
+        yield Evidence(
+            subject=f"node {node.id}",
+            seen=f"{sum(need(gpu.numa_node) == node.id for gpu in used)} GPUs, {len(cpus)} of the session's CPUs",
+            wanted="CPUs at the GPUs; ranks bound by torchrun --numa-binding=node",
+            verdict=Verdict.PASS if cpus else Verdict.FAIL,
+            source="sched_getaffinity",
+        )

@@ -1,0 +1,103 @@
+"""What rules on PCI devices look at first."""
+
+from __future__ import annotations
+
+from torchtune_sys.formats.pci_paths import is_gpu, perhaps_gpu
+from torchtune_sys.model.facts.network import RdmaDevice
+from torchtune_sys.model.facts.pci import PciDevice
+from torchtune_sys.model.snapshot import Snapshot
+from torchtune_sys.model.values import Missing, NotApplicable, Unknown, absent, known, need
+
+
+def functions(s: Snapshot) -> dict[str, PciDevice]:
+    """All functions by address; NotApplicable without PCI."""
+    found = need(s.pci).devices
+    if absent(found):
+        raise NotApplicable("this kernel has no PCI")
+    return {device.address: device for device in need(found)}
+
+
+def bare_metal(s: Snapshot) -> bool:
+    """In a virtual machine, links and slots are what the hypervisor makes up."""
+    return not isinstance(s.system, Missing) and s.system.hypervisor == ""
+
+
+def on_bare_metal(s: Snapshot, otherwise: str) -> None:
+    """NotApplicable in a virtual machine."""
+    if need(need(s.system).hypervisor):
+        raise NotApplicable(otherwise)
+
+
+def gpus(s: Snapshot) -> list[PciDevice]:
+    """GPUs and accelerators of NVIDIA and AMD; NotApplicable without one."""
+    found = [device for device in functions(s).values() if is_gpu(device)]
+    if found:
+        return found
+    all_told(s)
+    raise NotApplicable("no GPU on this host")
+
+
+def all_told(s: Snapshot) -> None:
+    """Unknown where some function may be a GPU that is not counted."""
+    for device in functions(s).values():
+        if (unread := perhaps_gpu(device.class_, device.vendor)) is not None:
+            raise Unknown(unread)
+
+
+def cards(s: Snapshot) -> list[PciDevice]:
+    """Functions that carry an RDMA device."""
+    return [device for device in functions(s).values() if device.rdma]
+
+
+def peers(s: Snapshot) -> list[PciDevice]:
+    """GPUs and RDMA cards that read and write each other's memory; NotApplicable where no two of them do."""
+    found = [gpu for gpu in gpus(s) if gpu.address not in _geforce(s)]
+    if not found:
+        raise NotApplicable("the driver offers neither peer-to-peer over PCIe nor GPUDirect RDMA on GeForce")
+    both = [*found, *cards(s)]
+    if len(both) < 2:
+        raise NotApplicable("one GPU and no RDMA card: nothing talks to another device directly")
+    if any(device.driver == "vfio-pci" for device in found):
+        raise NotApplicable("the GPUs are given to virtual machines, which must stay apart")
+    return both
+
+
+def _geforce(s: Snapshot) -> set[str]:
+    """Addresses of GeForce GPUs since Turing, whose driver offers no peer-to-peer over PCIe; GPUDirect RDMA it offers on none.
+
+    Source: https://docs.nvidia.com/cuda/gpudirect-rdma/ (Tesla and Quadro class GPUs).
+    """
+    if isinstance(s.gpu, Missing) or isinstance(s.gpu.devices, Missing):
+        return set()
+    return {
+        gpu.pci_address
+        for gpu in s.gpu.devices
+        if not isinstance(gpu.pci_address, Missing)
+        and not isinstance(gpu.compute_capability, Missing)
+        and "GeForce" in known(gpu.name, "")
+        and gpu.compute_capability >= (7, 5)
+    }
+
+
+def gpu_name(address: str) -> str:
+    """A matrix of nvidia-smi calls the GPUs by number."""
+    return f"GPU {address.removeprefix('GPU')}"
+
+
+def name(device: PciDevice) -> str:
+    """``GPU 0000:1b:00.0``"""
+    class_ = known(device.class_, "")
+    if is_gpu(device):
+        return gpu_name(device.address)
+    if device.rdma:
+        return f"{device.rdma} ({device.address})"
+    kinds = {"02": "network card", "01": "drive", "06": "bridge"}
+    return f"{kinds.get(class_[2:4], 'device')} {device.address}"
+
+
+def rdma_devices(s: Snapshot) -> dict[str, RdmaDevice]:
+    """By name; empty where they were not read."""
+    network = s.network
+    if isinstance(network, Missing) or isinstance(network.rdma, Missing):
+        return {}
+    return {device.name: device for device in network.rdma}

@@ -1,0 +1,218 @@
+"""How far each GPU is from the RDMA cards, in NCCL's classes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torchtune_sys.formats.pci_paths import CLASSES
+from torchtune_sys.model.actions import Advice
+from torchtune_sys.model.facts.network import RdmaDevice
+from torchtune_sys.model.facts.pci import PciDevice, PciDistance
+from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, rule, unsure
+from torchtune_sys.model.snapshot import Snapshot
+from torchtune_sys.model.values import Missing, NotApplicable, Why, known, need
+from torchtune_sys.rules import gates
+from torchtune_sys.rules.pci import common as pci_seen
+
+_SOURCE = "/sys/bus/pci/devices, by NCCL's rules"
+
+
+_RATES = Missing(Why.NOT_RECORDED, "network cards", "their rates, which tell those for training from others")
+
+
+def _several_hosts(s: Snapshot) -> None:
+    if s.intent.nodes == 1:
+        raise NotApplicable("this host alone: nothing goes over the network")
+    if s.intent.nodes is None and not gates.rdma_active(s):
+        raise NotApplicable("no RDMA port is up, and nothing is known of other hosts")
+
+
+def _nearest(s: Snapshot) -> dict[str, PciDistance]:
+    """GPU → its nearest RDMA card among those with the best rate (the others are for storage and login)."""
+    pci_seen.gpus(s)
+    if not isinstance(need(s.pci).topology_file, Missing):
+        raise NotApplicable("NCCL takes the distances from a topology file")
+    fast = _fast(pci_seen.rdma_devices(s), {card.rdma for card in pci_seen.cards(s)})
+    found: dict[str, PciDistance] = {}
+    for item in need(need(s.pci).distances):
+        if item.rdma not in fast:
+            continue
+        best = found.get(item.gpu)
+        if best is None or CLASSES.index(item.path) < CLASSES.index(best.path):
+            found[item.gpu] = item
+    if not found:
+        raise NotApplicable("no RDMA card on this host")
+    return found
+
+
+def _fast(devices: dict[str, RdmaDevice], names: set[str]) -> set[str]:
+    rates = {
+        name: max((known(port.rate_gbps, 0.0) for port in devices[name].ports), default=0.0) for name in names if name in devices
+    }
+    best = max(rates.values(), default=0.0)
+    # A port that is down shows a low rate or none: it still belongs to the machine's rails, and ib-port-down tells of it.
+    down = {name for name in rates if not any(port.state == "ACTIVE" for port in devices[name].ports)}
+    return {name for name in names if rates.get(name, best) >= best or name in down}
+
+
+def _on_nodes(s: Snapshot, addresses: set[str]) -> dict[int, list[PciDevice]]:
+    found: dict[int, list[PciDevice]] = {}
+    for address, device in pci_seen.functions(s).items():
+        if address in addresses:
+            found.setdefault(need(device.numa_node), []).append(device)
+    return found
+
+
+def _sockets(s: Snapshot) -> dict[int, int]:
+    """NUMA node → the first node of its socket. Sub-NUMA clusters (AMD NPS, Intel SNC) show by distances below 20 (ACPI SLIT)."""
+    nodes = [node for node in need(need(s.numa).nodes) if len(need(node.cpus))]
+    if len(nodes) <= need(need(s.cpu).sockets):
+        return {node.id: node.id for node in nodes}
+    ids = [node.id for node in need(need(s.numa).nodes)]
+    found = {
+        node.id: next((other for other, far in zip(ids, need(node.distances), strict=False) if far < 20), node.id)
+        for node in nodes
+    }
+    if len(set(found.values())) != need(need(s.cpu).sockets):
+        raise NotApplicable("several NUMA nodes at each socket, and their distances do not say which belong together")
+    return found
+
+
+@rule(
+    id="gpu-far-from-network",
+    title="A GPU has no RDMA card at its own socket",
+    severity=Severity.WARNING,
+    applies=_several_hosts,
+    fix=(
+        Advice(
+            text="move a card to a slot of that socket (the board's manual says which slots belong to which CPU), one per GPU or pair"
+        ),
+        Advice(
+            text="virtual machine: pass GPUs and cards through at the vNUMA nodes they really have, or give NCCL the provider's NCCL_TOPO_FILE"
+        ),
+    ),
+)
+def far_from_network(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """Every way from the GPU to the network crosses the link between the sockets (NCCL's class SYS).
+
+    Why it matters
+        NCCL does not use GPUDirect RDMA over that distance: what this GPU sends is copied to host memory and crosses the sockets'
+        link, which others share. The slowest GPU sets the pace of each collective.
+
+    When to leave it
+        The host has fewer cards than nodes with GPUs: then it is not judged.
+
+    References
+        NCCL src/graph/paths.cc (PATH_SYS, NCCL_NET_GDR_LEVEL: PXB by default)
+        https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html (NCCL_NET_GDR_LEVEL)
+    """
+    nearest = _nearest(s)
+    homes = _on_nodes(s, set(nearest))
+    fast = _fast(pci_seen.rdma_devices(s), {card.rdma for card in pci_seen.cards(s)})
+    cards = [card for card in pci_seen.cards(s) if card.rdma in fast]
+    if len(homes) > 1 and len({card.address.rpartition(".")[0] or card.address for card in cards}) < len(homes):
+        raise NotApplicable("fewer cards than NUMA nodes with GPUs: some GPU must be far")
+    if -1 in homes or any(known(card.numa_node, -1) < 0 for card in cards):
+        raise NotApplicable("the kernel does not know the NUMA nodes of these devices")
+    sockets = _sockets(s)
+    served = {sockets.get(need(card.numa_node)) for card in cards}
+    of_gpu = {gpu.address: sockets.get(node) for node, found in homes.items() for gpu in found}
+    for gpu, item in nearest.items():
+        yield Evidence(
+            subject=pci_seen.gpu_name(gpu),
+            seen=f"nearest: {item.rdma} ({item.other}), {item.path}",
+            wanted="a card at the same socket, best below the same switch",
+            verdict=Verdict.FAIL if item.path == "SYS" and of_gpu[gpu] not in served else Verdict.PASS,
+            source=_SOURCE,
+        )
+
+
+@rule(
+    id="gpu-network-distance-uneven",
+    title="Some GPUs are farther from the network than others",
+    severity=Severity.ADVICE,
+    applies=_several_hosts,
+    fix=(
+        Advice(
+            text="put the cards so that each GPU has one at the same distance, best below the same PCIe switch (nvidia-smi topo -m)"
+        ),
+    ),
+)
+def distance_uneven(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """The nearest RDMA card is below the same PCIe switch for some GPUs, and behind the host bridge for others.
+
+    Why it matters
+        NCCL sends and receives by GPUDirect RDMA up to the class PXB: the other GPUs' data takes the way through host memory, or over
+        NVLink through a GPU that is near. The ring is as fast as its slowest part.
+
+    When to leave it
+        The board is made so, or the GPUs that are far do not take part.
+
+    References
+        NCCL src/graph/paths.cc (NCCL_NET_GDR_LEVEL: PXB by default; PXN)
+    """
+    nearest = _nearest(s)
+    if len(nearest) < 2:
+        raise NotApplicable("one GPU")
+    near = sum(item.path in ("PIX", "PXB") for item in nearest.values())
+    # Where rates do not tell which cards are for storage, one that happens to be near to a GPU says nothing of the others.
+    enough = 1 if pci_seen.rdma_devices(s) else len(nearest) / 2
+    for gpu, item in nearest.items():
+        far = item.path == "PHB" and near > 0
+        if far and near < enough:
+            yield unsure(pci_seen.gpu_name(gpu), _RATES, "the same for all GPUs")
+            continue
+        yield Evidence(
+            subject=pci_seen.gpu_name(gpu),
+            seen=f"nearest: {item.rdma} ({item.other}), {item.path}",
+            wanted="PXB or nearer, as others have" if far else "the same for all GPUs",
+            verdict=Verdict.FAIL if far else Verdict.PASS,
+            source=_SOURCE,
+        )
+
+
+@rule(
+    id="network-cards-uneven-over-nodes",
+    title="The NUMA nodes have different numbers of RDMA cards for their GPUs",
+    severity=Severity.ADVICE,
+    applies=_several_hosts,
+    fix=(
+        Advice(
+            text="look whether a card is missing (lspci, the kernel log), else spread the cards over the sockets as the GPUs are spread"
+        ),
+    ),
+)
+def cards_uneven(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """One node's GPUs share fewer cards than those of another node.
+
+    Why it matters
+        The GPUs of that node get a smaller share of the network each, and every collective waits for them. Often a card is not seen any more.
+
+    When to leave it
+        The machine was bought so.
+
+    References
+        NCCL src/graph/search.cc: each channel's speed is that of its slowest network card
+    """
+    nearest = _nearest(s)
+    homes = _on_nodes(s, set(nearest))
+    fast = _fast(pci_seen.rdma_devices(s), {card.rdma for card in pci_seen.cards(s)})
+    by_node = _on_nodes(s, {card.address for card in pci_seen.cards(s) if card.rdma in fast})
+    if len(homes) < 2 or -1 in homes or -1 in by_node:
+        raise NotApplicable("the GPUs are on one NUMA node, or on unknown ones")
+    if any(node not in by_node for node in homes):
+        raise NotApplicable("a node has no card at all")
+    pci_seen.all_told(s)
+    share = {node: len(by_node[node]) / len(found) for node, found in homes.items()}
+    best = max(share.values())
+    for node, found in sorted(homes.items()):
+        yield Evidence(
+            subject=f"node {node}",
+            seen=f"{len(found)} GPUs, {len(by_node[node])} cards",
+            wanted=f"{best:g} cards for each GPU",
+            verdict=Verdict.FAIL if share[node] < best else Verdict.PASS,
+            source=_SOURCE,
+        )
+
+
+RULES: tuple[Rule, ...] = (far_from_network, distance_uneven, cards_uneven)

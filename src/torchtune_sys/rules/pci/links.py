@@ -1,0 +1,297 @@
+"""Whether GPUs, network cards and NVMe drives have the PCIe link that card and slot are made for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torchtune_sys.formats.pci_paths import is_gpu
+from torchtune_sys.model.actions import Advice
+from torchtune_sys.model.facts import Fact
+from torchtune_sys.model.facts.gpu import Gpu
+from torchtune_sys.model.facts.pci import PciDevice
+from torchtune_sys.model.facts.python import LoadedLink
+from torchtune_sys.model.rule import Evidence, Param, Params, Severity, Verdict, rule, unsure
+from torchtune_sys.model.snapshot import Snapshot
+from torchtune_sys.model.values import Missing, NotApplicable, Unknown, Why, known, need
+from torchtune_sys.rules import gates
+from torchtune_sys.rules.gpu.common import subject
+from torchtune_sys.rules.pci import common as pci_seen
+from torchtune_sys.rules.pci.common import bare_metal, functions
+from torchtune_sys.rules.pci.siblings import narrower
+
+_GENERATION = {2.5: 1, 5.0: 2, 8.0: 3, 16.0: 4, 32.0: 5, 64.0: 6}
+_SOLDERED = ("Laptop", "Max-Q", "Mobile")
+"""In the names of GPUs that no slot holds."""
+_RESEAT = Advice(
+    text="reseat the card, its riser and cables; check the slot's lanes and speed in the firmware; update its firmware"
+)
+
+
+def _reachable_width(device: PciDevice, above: PciDevice) -> int | None:
+    """Lanes that card and slot both have; None where one of them does not tell."""
+    own, slot = device.link.max_width, above.link.max_width
+    return None if isinstance(own, Missing) or isinstance(slot, Missing) else min(own, slot)
+
+
+def _reachable_gts(device: PciDevice, above: PciDevice) -> float | None:
+    """The same of the speed."""
+    own, slot = device.link.max_gts, above.link.max_gts
+    return None if isinstance(own, Missing) or isinstance(slot, Missing) else min(own, slot)
+
+
+@rule(
+    id="gpu-pcie-link-degraded",
+    title="A GPU's PCIe link has fewer lanes or a lower speed than card and slot have",
+    severity=Severity.WARNING,
+    params=(Param("busy_pct", 50, "GPU utilisation from which on the link's speed is judged; an idle link is slow on purpose"),),
+    fix=(_RESEAT,),
+)
+def gpu_pcie_link_degraded(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """The link was trained with fewer lanes than the smaller of card and slot; or the GPU is busy and the link is slow all the same.
+
+    Why it matters
+        Half the lanes halve what is copied to and from the GPU, and on hosts without NVLink what GPUs exchange.
+
+    When to leave it
+        The firmware splits the slot's lanes between two cards. The generation of an idle GPU's link says nothing, as it drops to save power:
+        it is judged while the GPU is busy, or with --live, which copies 64 MB a few times.
+
+    References
+        https://docs.nvidia.com/deploy/nvml-api/group__nvmlDeviceQueries.html (PCIe link)
+        Linux Documentation/ABI/testing/sysfs-bus-pci (current_link_width, max_link_width)
+    """
+    if bare_metal(s):
+        yield from _gpu_links(s, int(p["busy_pct"]))
+        return
+    hypervisor = s.system if isinstance(s.system, Missing) else s.system.hypervisor
+    if isinstance(hypervisor, Missing) and hypervisor.why is not Why.NOT_RECORDED:
+        raise Unknown(hypervisor)
+    seen = () if isinstance(s.pci, Missing) or isinstance(s.pci.devices, Missing) else s.pci.devices
+    judged = tuple(narrower(device for device in seen if is_gpu(device)))
+    yield from judged or _unlike_its_siblings(gates.nvidia_gpus(s))
+
+
+def _gpu_links(s: Snapshot, busy_pct: int) -> Iterator[Evidence]:
+    found = functions(s)
+    gpus = pci_seen.gpus(s)
+    shown = () if isinstance(s.gpu, Missing) else known(s.gpu.devices, ())
+    links = {link.address: link for link in known(_loaded(s), ())}
+    judged = False
+    for device in gpus:
+        width = device.link.current_width
+        if isinstance(width, Missing):
+            if width.why is not Why.NOT_SUPPORTED and width.why is not Why.ABSENT:
+                judged = True
+                yield unsure(f"GPU {device.address}", width)
+            continue
+        above = found.get(device.parent)
+        reachable = None if above is None else _reachable_width(device, above)
+        if above is None or reachable is None:
+            continue  # the slot is not known
+        gpu = next((gpu for gpu in shown if gpu.pci_address == device.address), None)
+        if gpu is not None and not isinstance(gpu.name, Missing) and any(word in gpu.name for word in _SOLDERED):
+            continue  # the board wires 8 or fewer lanes to it, whatever the processor's port says it could have
+        judged = True
+        link = links.get(device.address)
+        best = _reachable_gts(device, above)
+        slow = None if best is None else _slow_while_copying(best, link) or _slow_while_busy(best, gpu, busy_pct)
+        unseen = None if slow or best is None or width < reachable else _unseen_load(s, device, best, gpu, link, busy_pct)
+        if unseen is not None:
+            yield unsure(f"GPU {device.address}", unseen, f"{best:g} GT/s while it is busy")
+            continue
+        copied = _rate(link)
+        yield Evidence(
+            subject=f"GPU {device.address}",
+            seen=f"x{width}" + (f", generation {slow[0]} under load" if slow else "") + copied,
+            wanted=f"x{reachable}" + (f", generation {slow[1]}" if slow else ""),
+            verdict=Verdict.FAIL if width < reachable or slow else Verdict.PASS,
+            source=f"/sys/bus/pci/devices/{device.address}/current_link_width",
+        )
+    if not judged:
+        raise NotApplicable("no GPU has a PCIe link of its own")
+
+
+def _loaded(s: Snapshot) -> Fact[tuple[LoadedLink, ...]]:
+    """Links as they were while something was copied to the GPU (``--live``)."""
+    live = s.python if isinstance(s.python, Missing) else s.python.live
+    return live if isinstance(live, Missing) else live.links
+
+
+def _rate(link: LoadedLink | None) -> str:
+    if link is None or isinstance(link.copy_gbytes_per_s, Missing):
+        return ""
+    return f", {link.copy_gbytes_per_s:.1f} GB/s from the host"
+
+
+def _slow_while_copying(best_gts: float, link: LoadedLink | None) -> tuple[int, int] | None:
+    """As :func:`_slow_while_busy`, by a copy that was made for it."""
+    if link is None or isinstance(link.current_gts, Missing) or link.current_gts >= best_gts:
+        return None
+    return _GENERATION.get(link.current_gts, 0), _GENERATION.get(best_gts, 0)
+
+
+def _slow_while_busy(best_gts: float, gpu: Gpu | None, busy_pct: int) -> tuple[int, int] | None:
+    """(generation now, generation that card and slot have) if the GPU is busy and the first is lower."""
+    if gpu is None or isinstance(gpu.utilization_pct, Missing) or gpu.utilization_pct < busy_pct:
+        return None
+    best = _GENERATION.get(best_gts, 0)
+    return None if isinstance(gpu.pcie_gen, Missing) or gpu.pcie_gen >= best else (gpu.pcie_gen, best)
+
+
+_FAILED = (Why.DENIED, Why.TIMEOUT, Why.FAILED, Why.UNPARSED, Why.CRASHED)
+"""A look that failed; without a driver, and where it offers no reading, nobody is known to be busy."""
+
+
+def _unseen_load(
+    s: Snapshot, device: PciDevice, best_gts: float, gpu: Gpu | None, link: LoadedLink | None, busy_pct: int
+) -> Missing | None:
+    """Of a link that is slow just now: the look that failed and would have told whether it is so under load, too."""
+    if known(device.link.current_gts, 0.0) >= best_gts or (link is not None and not isinstance(link.current_gts, Missing)):
+        return None
+    looks: list[object] = [_loaded(s) if link is None else link.current_gts] if s.intent.live else []
+    if gpu is not None:
+        looks += [gpu.utilization_pct] + [gpu.pcie_gen] * (known(gpu.utilization_pct, 0) >= busy_pct)
+    else:
+        shown = s.gpu if isinstance(s.gpu, Missing) else s.gpu.devices
+        looks += [shown] if isinstance(shown, Missing) else [other.pci_address for other in shown]
+    return next((look for look in looks if isinstance(look, Missing) and look.why in _FAILED), None)
+
+
+def _unlike_its_siblings(gpus: tuple[Gpu, ...]) -> Iterator[Evidence]:
+    """In a virtual machine or a report the slot is not seen; a GPU with fewer lanes than others of its model still stands out."""
+    widest: dict[str, int] = {}
+    for gpu in gpus:
+        if not isinstance(gpu.pcie_width, Missing) and not isinstance(gpu.name, Missing):
+            widest[gpu.name] = max(widest.get(gpu.name, 0), gpu.pcie_width)
+    judged = False
+    for gpu in gpus:
+        if isinstance(gpu.pcie_width, Missing) or isinstance(gpu.name, Missing):
+            continue
+        judged = True
+        yield Evidence(
+            subject=subject(gpu),
+            seen=f"x{gpu.pcie_width}",
+            wanted=f"x{widest[gpu.name]} as others of its model here",
+            verdict=Verdict.FAIL if gpu.pcie_width < widest[gpu.name] else Verdict.PASS,
+            source="nvmlDeviceGetCurrPcieLinkWidth",
+        )
+    if not judged:
+        raise NotApplicable("the PCIe slots cannot be seen here")
+
+
+@rule(
+    id="gpu-slot-narrower-than-card",
+    title="A GPU sits in a slot with fewer lanes than the card has",
+    severity=Severity.ADVICE,
+    fix=(
+        Advice(
+            text="move the card to a slot with all 16 lanes (the board's manual says which), or free the slot that shares its lanes"
+        ),
+    ),
+)
+def gpu_slot_narrower_than_card(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """The port above the GPU has fewer lanes than the card.
+
+    Why it matters
+        Copies between host and GPU run at the slot's speed; NVML's "maximum width" is that of card and slot together and hides it.
+
+    When to leave it
+        The board has no wider slot, or the job rarely copies.
+
+    References
+        Linux Documentation/ABI/testing/sysfs-bus-pci (max_link_width)
+    """
+    if not bare_metal(s):
+        need(need(s.system).hypervisor)
+        raise NotApplicable("a virtual machine: its slots are made up")
+    found = functions(s)
+    judged = False
+    for device in found.values():
+        above = found.get(device.parent)
+        if not is_gpu(device) or above is None or isinstance(above.link.max_width, Missing):
+            continue
+        own = device.link.max_width
+        if isinstance(own, Missing):
+            if own.why is not Why.NOT_SUPPORTED:
+                judged = True
+                yield unsure(f"GPU {device.address}", own)
+            continue
+        judged = True
+        yield Evidence(
+            subject=f"GPU {device.address}",
+            seen=f"slot x{above.link.max_width}, card x{own}",
+            wanted=f"slot x{own}",
+            verdict=Verdict.FAIL if above.link.max_width < own else Verdict.PASS,
+            source=f"/sys/bus/pci/devices/{above.address}/max_link_width",
+        )
+    if not judged:
+        raise NotApplicable("no GPU below a PCIe port that tells its width")
+
+
+@rule(
+    id="pcie-link-degraded",
+    title="A network card or NVMe drive has a slower PCIe link than card and slot have",
+    severity=Severity.WARNING,
+    fix=(_RESEAT,),
+)
+def pcie_link_degraded(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """The link was trained with fewer lanes or at a lower speed than both ends can.
+
+    Why it matters
+        A 400 Gb/s card needs 16 lanes of generation 5, and a drive's throughput is that of its link. A bad contact shows first here.
+
+    When to leave it
+        The lower speed was set in the firmware on purpose, for a riser or a cable that does not carry more.
+
+    References
+        Linux Documentation/ABI/testing/sysfs-bus-pci (current_link_speed, current_link_width)
+    """
+    if not bare_metal(s):
+        need(need(s.system).hypervisor)
+        alike = tuple(narrower(device for device in functions(s).values() if _is_card_or_drive(device)))
+        if not alike:
+            raise NotApplicable("a virtual machine: its ports are made up, and no two cards or drives are alike")
+        yield from alike
+        return
+    found = functions(s)
+    judged = False
+    for device in found.values():
+        if not _is_card_or_drive(device):
+            continue
+        for item in _link(device, found.get(device.parent)):
+            judged = True
+            yield item
+    if not judged:
+        raise NotApplicable("no network card or NVMe drive with a PCIe link of its own")
+
+
+def _is_card_or_drive(device: PciDevice) -> bool:
+    return not isinstance(device.class_, Missing) and device.class_[2:6] in ("0200", "0207", "0108")
+
+
+def _link(device: PciDevice, above: PciDevice | None) -> Iterator[Evidence]:
+    link = device.link
+    facts = (link.current_width, link.current_gts, link.max_width, link.max_gts)
+    refused = next((fact for fact in facts if isinstance(fact, Missing)), None)
+    if refused is not None:
+        if refused.why not in (Why.NOT_SUPPORTED, Why.ABSENT):  # virtual functions and integrated endpoints have no link
+            yield unsure(_name(device), refused)
+        return
+    width, speed = need(link.current_width), need(link.current_gts)
+    best_width, best_speed = need(link.max_width), need(link.max_gts)
+    if width < best_width or speed < best_speed:
+        if above is None or isinstance(above.link.max_width, Missing) or isinstance(above.link.max_gts, Missing):
+            return  # the slot is not known: it may be what limits the card
+        best_width, best_speed = min(best_width, above.link.max_width), min(best_speed, above.link.max_gts)
+    yield Evidence(
+        subject=_name(device),
+        seen=f"x{width} at {speed:g} GT/s",
+        wanted=f"x{best_width} at {best_speed:g} GT/s",
+        verdict=Verdict.FAIL if width < best_width or speed < best_speed else Verdict.PASS,
+        source=f"/sys/bus/pci/devices/{device.address}/current_link_speed",
+    )
+
+
+def _name(device: PciDevice) -> str:
+    kind = "NVMe drive" if str(device.class_)[2:6] == "0108" else "network card"
+    return f"{kind} {device.address}"

@@ -1,0 +1,166 @@
+"""Whether GPUs and RDMA cards may reach each other's memory directly: ACS and the IOMMU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torchtune_sys.formats.pci_paths import above, distance, is_gpu
+from torchtune_sys.model.actions import Advice, KernelArgument
+from torchtune_sys.model.facts.pci import PciDevice
+from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, rule, unsure
+from torchtune_sys.model.snapshot import Snapshot
+from torchtune_sys.model.values import Missing, NotApplicable, Why, known, need
+from torchtune_sys.rules.pci import common as pci_seen
+
+_REDIRECTS = ("ReqRedir", "CmpltRedir")
+_TRANSLATES = ("DMA", "DMA-FQ")
+
+
+@rule(
+    id="acs-redirects-peer-traffic",
+    title="PCIe switch ports send traffic between GPUs and network cards up to the CPU (ACS)",
+    severity=Severity.WARNING,
+    cause="p2p-blocked-by-iommu-acs",
+    fix=(
+        Advice(
+            text="switch ACS off on the named bridges until the next boot: setpci -s ADDRESS ECAP_ACS+0x6.w=0000 as root. It ends the "
+            "isolation between the devices below: not where devices are given to virtual machines (VFIO)"
+        ),
+        Advice(
+            text="or boot with pci=disable_acs_redir=ADDRESS;ADDRESS (pci:0:0 means all bridges), which ends that isolation for good"
+        ),
+        Advice(text="or switch ACS, and VT-d or the IOMMU if nothing needs it, off in the firmware's setup"),
+    ),
+)
+def acs_redirects(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """Two devices below one switch could talk through it; the ports above them redirect requests or completions to the root complex.
+
+    Why it matters
+        Copies between GPUs, and GPUDirect RDMA, cross the CPU's root complex: slower, on some machines with stalls or wrong data. NCCL still
+        counts the way as short and uses it. Devices on root ports of their own go through the root complex anyway; there it matters
+        only while the IOMMU translates.
+
+    When to leave it
+        GPUs are passed to virtual machines, or other tenants' devices share the switch: ACS is what keeps them apart. Where a card uses
+        ATS with DirectTrans, its translated requests are not redirected.
+
+    References
+        https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html (PCI Access Control Services)
+        Linux Documentation/admin-guide/kernel-parameters.txt (pci=disable_acs_redir=)
+        PCI Express Base Specification, Access Control Services
+        https://github.com/NVIDIA/nccl/issues/2079 (two GPUs at AMD root ports: all-reduce stood still until ACS was off)
+    """
+    pci_seen.on_bare_metal(s, "a virtual machine: ACS keeps its devices apart from others and must stay on")
+    ports = _ports_between(s)
+    if not ports:
+        raise NotApplicable(
+            "no two GPUs or RDMA cards share a PCIe switch: what they exchange goes through the root complex anyway"
+        )
+    for port in ports:
+        registers = port.config
+        enabled = registers if isinstance(registers, Missing) else registers.acs
+        if isinstance(enabled, Missing):
+            if enabled.why is not Why.ABSENT and not port.asleep:
+                yield unsure(f"bridge {port.address}", enabled, "no redirection")
+            continue
+        redirects = [word for word in enabled if word in _REDIRECTS]
+        yield Evidence(
+            subject=f"bridge {port.address}",
+            seen=f"ACS {' '.join(f'{word}+' for word in enabled)}" if enabled else "ACS off",
+            wanted="neither ReqRedir nor CmpltRedir",
+            verdict=Verdict.FAIL if redirects else Verdict.PASS,
+            source=f"/sys/bus/pci/devices/{port.address}/config (lspci -vvv: ACSCtl)",
+        )
+
+
+def _ports_between(s: Snapshot) -> list[PciDevice]:
+    """Bridges on the way between two peers, the switches' common upstream ports left out: nothing is redirected there any more."""
+    devices = pci_seen.functions(s)
+    peers = pci_seen.peers(s)
+    first = len(pci_seen.gpus(s))
+    found: dict[str, PciDevice] = {}
+    for position, one in enumerate(peers[:first]):
+        ways = above(one, devices)
+        for other in peers[position + 1 :]:
+            others = above(other, devices)
+            shared = {bridge.address for bridge in ways} & {bridge.address for bridge in others}
+            if not shared and not (ways and others and _through_iommu(one, ways[-1]) and _through_iommu(other, others[-1])):
+                continue
+            if shared and distance(one, other, devices) not in ("PIX", "PXB"):
+                continue
+            for bridge in (*ways, *others):
+                if bridge.address not in shared and known(bridge.class_, "")[2:6] == "0604":
+                    found[bridge.address] = bridge
+    return list(found.values())
+
+
+def _through_iommu(device: PciDevice, root: PciDevice) -> bool:
+    """Whether what a root port redirects is translated. A report does not tell; on AMD's it was seen to hang (NVIDIA/nccl#2079)."""
+    kind = device.iommu_type
+    if isinstance(kind, Missing):
+        return kind.why is Why.NOT_RECORDED and is_gpu(device) and root.vendor == "0x1022"
+    return kind in _TRANSLATES
+
+
+@rule(
+    id="iommu-translates-gpu-traffic",
+    title="The IOMMU translates what GPUs and network cards read and write",
+    severity=Severity.WARNING,
+    cause="iommu-not-passthrough",
+    fix=(
+        KernelArgument(argument="iommu=pt"),
+        Advice(
+            text="or switch the IOMMU off in the firmware's setup, where neither virtual machines nor more than 255 CPUs need it"
+        ),
+    ),
+)
+def iommu_translates(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """The devices' IOMMU groups have a translating domain (DMA, DMA-FQ) on bare metal, and several devices talk to each other.
+
+    Why it matters
+        CUDA does not support copies between GPUs over PCIe through a translating IOMMU on bare-metal Linux: they hang, or the data is wrong.
+        GPUDirect RDMA needs the same addresses for all devices, and AMD asks for pass-through, too. Each transfer costs a translation.
+
+    When to leave it
+        GPUs exchange data over NVLink alone and the network card reaches their memory by DMA-BUF, or isolation of devices is wanted.
+
+    References
+        https://docs.nvidia.com/cuda/cuda-c-programming-guide/index.html#iommu-on-linux
+        https://docs.nvidia.com/cuda/gpudirect-rdma/ (supported systems: the IOMMU disabled, or configured for pass-through)
+        Linux Documentation/ABI/testing/sysfs-kernel-iommu_groups (type)
+    """
+    pci_seen.on_bare_metal(s, "a virtual machine: its IOMMU is the hypervisor's")
+    if need(need(s.system).machine) != "x86_64":
+        raise NotApplicable("only known to matter on x86-64")
+    judged = False
+    for device in pci_seen.peers(s):
+        kind = device.iommu_type
+        if isinstance(kind, Missing):
+            if kind.why is not Why.ABSENT or not isinstance(device.iommu_group, Missing):
+                kind = _from_cmdline(s, kind)
+            else:
+                kind = "no IOMMU"
+        if isinstance(kind, Missing):
+            if kind.why not in (Why.NOT_SUPPORTED, Why.ABSENT):
+                judged = True
+                yield unsure(pci_seen.name(device), kind, "identity")
+            continue
+        judged = True
+        yield Evidence(
+            subject=pci_seen.name(device),
+            seen=f"domain {kind}" if kind != "no IOMMU" else kind,
+            wanted="identity (pass-through), or no IOMMU",
+            verdict=Verdict.FAIL if kind in _TRANSLATES else Verdict.PASS,
+            source=f"/sys/bus/pci/devices/{device.address}/iommu_group/type",
+        )
+    if not judged:
+        raise NotApplicable("the devices' IOMMU groups are not told")
+
+
+def _from_cmdline(s: Snapshot, missing: Missing) -> str | Missing:
+    """Kernels before 5.4 do not tell a group's type; pass-through is then asked for at boot."""
+    words = known(need(s.system).cmdline, ())
+    return "identity" if {"iommu=pt", "iommu.passthrough=1", "iommu=off"} & set(words) else missing
+
+
+RULES: tuple[Rule, ...] = (acs_redirects, iommu_translates)

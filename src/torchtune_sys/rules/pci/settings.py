@@ -1,0 +1,247 @@
+"""Settings of PCI functions: memory regions, read requests, ordering, and the file that describes the machine to NCCL."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torchtune_sys.formats.pci_paths import is_network
+from torchtune_sys.model.actions import Advice
+from torchtune_sys.model.facts.pci import PciConfig, PciDevice
+from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, Verdict, rule, unsure
+from torchtune_sys.model.snapshot import Snapshot
+from torchtune_sys.model.values import Missing, NotApplicable, Unknown, Why, absent, known, need
+from torchtune_sys.rules.pci import common as pci_seen
+
+_MIB = 1 << 20
+_NOT_TOLD = (Why.ABSENT, Why.NOT_SUPPORTED)
+
+
+@rule(
+    id="gpu-bar-small",
+    title="Only a small part of a GPU's memory can be reached over PCIe",
+    severity=Severity.ADVICE,
+    fix=(
+        Advice(
+            text="switch on Above 4G Decoding and Resizable BAR in the firmware's setup; virtual machine: give its firmware a large enough "
+            "64-bit window (QEMU/OVMF: opt/ovmf/X-PciMmio64Mb)"
+        ),
+    ),
+)
+def bar_small(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """The GPU's largest memory region is the traditional 256 MiB or less, and there are several GPUs or an RDMA card.
+
+    Why it matters
+        Other devices reach only what lies in that window: peer-to-peer copies over PCIe and GPUDirect RDMA need it large. Data-centre GPUs
+        come with a region as large as their memory; a small one there means that the firmware could not place it.
+
+    When to leave it
+        GeForce cards before the 50 series, whose driver offers no peer-to-peer at all; one GPU.
+
+    References
+        https://docs.nvidia.com/cuda/gpudirect-rdma/ (BAR sizes)
+        Linux Documentation/ABI/testing/sysfs-bus-pci (resource, resourceN_resize)
+    """
+    gpus = pci_seen.gpus(s)
+    if len(gpus) < 2 and not pci_seen.cards(s):
+        raise NotApplicable("one GPU and no RDMA card: nothing else reaches its memory")
+    shown = () if isinstance(s.gpu, Missing) else known(s.gpu.devices, ())
+    geforce = {gpu.pci_address for gpu in shown if "GeForce" in known(gpu.name, "")}
+    judged = False
+    for gpu in gpus:
+        if gpu.address in geforce:
+            continue
+        sizes = gpu.bars
+        if isinstance(sizes, Missing) or not sizes:
+            if isinstance(sizes, Missing) and sizes.why not in (Why.ABSENT, Why.NOT_SUPPORTED):
+                judged = True
+                yield unsure(f"GPU {gpu.address}", sizes)
+            continue
+        judged = True
+        yield Evidence(
+            subject=f"GPU {gpu.address}",
+            seen=f"largest region {max(sizes) // _MIB} MiB",
+            wanted="as large as its memory",
+            verdict=Verdict.FAIL if max(sizes) <= 256 * _MIB else Verdict.PASS,
+            source=f"/sys/bus/pci/devices/{gpu.address}/resource",
+        )
+    if not judged:
+        raise NotApplicable("no GPU here whose regions are told and matter")
+
+
+def _fast_cards(s: Snapshot, least_gbps: float) -> list[tuple[PciDevice, Missing | None]]:
+    """Cards with a port of this rate or more; and those that may have one, with the rate that could not be read."""
+    devices = pci_seen.rdma_devices(s)
+    found: list[tuple[PciDevice, Missing | None]] = []
+    for card in pci_seen.cards(s):
+        if is_network(card) and card.rdma in devices:
+            rates = [port.rate_gbps for port in devices[card.rdma].ports]
+            unread = [rate for rate in rates if isinstance(rate, Missing) and rate.why not in _NOT_TOLD]
+            if any(known(rate, 0.0) >= least_gbps for rate in rates):
+                found.append((card, None))
+            elif unread:
+                found.append((card, unread[0]))
+    if not found:
+        raise NotApplicable(f"no RDMA card of {least_gbps:g} Gb/s or more")
+    return found
+
+
+@rule(
+    id="pcie-read-request-small",
+    title="A fast network card may only ask for small pieces of memory at a time",
+    severity=Severity.ADVICE,
+    params=(Param("bytes", 512, "least maximum read request"), Param("gbps", 200, "rate from which on a card is judged")),
+    fix=(
+        Advice(
+            text="set it for this boot with setpci -s ADDRESS CAP_EXP+8.w=5000:7000 (4096 bytes) as root, for ever in the firmware's setup "
+            "(PCIe Max Read Request Size)"
+        ),
+    ),
+)
+def read_request_small(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """MaxReadReq of a card of 200 Gb/s or more is below 512 bytes.
+
+    Why it matters
+        Each packet that is sent is read from memory in pieces of that size, and the number of outstanding reads is limited: the card cannot fill its link.
+
+    When to leave it
+        The platform's maker prescribes the value.
+
+    References
+        NVIDIA Networking, "Understanding PCIe Configuration for Maximum Performance" (PCIe Max Read Request)
+        Linux include/uapi/linux/pci_regs.h (PCI_EXP_DEVCTL_READRQ)
+    """
+    pci_seen.gpus(s)
+    least = int(p["bytes"])
+    judged = False
+    for card, rate in _fast_cards(s, float(p["gbps"])):
+        size = _register(card, "max_read_request_bytes")
+        if not isinstance(size, Missing) and size < least and rate is not None:
+            size = rate
+        if isinstance(size, Missing):
+            if size.why not in _NOT_TOLD:
+                judged = True
+                yield unsure(pci_seen.name(card), size)
+            continue
+        judged = True
+        yield Evidence(
+            subject=pci_seen.name(card),
+            seen=f"MaxReadReq {size} bytes",
+            wanted=f">= {least} bytes",
+            verdict=Verdict.FAIL if size < least else Verdict.PASS,
+            source=f"/sys/bus/pci/devices/{card.address}/config (lspci -vvv: DevCtl)",
+        )
+    if not judged:
+        raise NotApplicable("the cards do not show their registers")
+
+
+@rule(
+    id="pcie-relaxed-ordering-off",
+    title="A fast network card may not relax the order of its PCIe writes on an AMD host",
+    severity=Severity.ADVICE,
+    params=(Param("gbps", 100, "rate from which on a card is judged"),),
+    fix=(
+        Advice(
+            text="switch on PCIe Relaxed Ordering in the firmware's setup, or setpci -s ADDRESS CAP_EXP+8.w=0010:0010 for this boot"
+        ),
+        Advice(
+            text="ConnectX: leave PCI_WR_ORDERING at per_mkey and let NCCL ask for it (NCCL_IB_PCI_RELAXED_ORDERING, automatic)"
+        ),
+    ),
+)
+def relaxed_ordering_off(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """The bit that lets the card mark its writes as relaxed is clear, so NCCL's wish for them has no effect.
+
+    Why it matters
+        On EPYC hosts (Rome, Milan) strictly ordered writes from a card on another die wait for each other, and receive bandwidth falls well below
+        the link's rate.
+
+    When to leave it
+        Another device on this host is known to need strict order.
+
+    References
+        https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html (NCCL_IB_PCI_RELAXED_ORDERING)
+        Linux include/uapi/linux/pci_regs.h (PCI_EXP_DEVCTL_RELAX_EN)
+    """
+    pci_seen.gpus(s)
+    if "EPYC" not in need(need(s.cpu).model):
+        raise NotApplicable("only known to matter on AMD EPYC hosts")
+    judged = False
+    for card, rate in _fast_cards(s, float(p["gbps"])):
+        relaxed = _register(card, "relaxed_ordering")
+        if relaxed is False and rate is not None:
+            relaxed = rate
+        if isinstance(relaxed, Missing):
+            if relaxed.why not in _NOT_TOLD:
+                judged = True
+                yield unsure(pci_seen.name(card), relaxed)
+            continue
+        judged = True
+        yield Evidence(
+            subject=pci_seen.name(card),
+            seen="RlxdOrd+" if relaxed else "RlxdOrd-",
+            wanted="RlxdOrd+",
+            verdict=Verdict.PASS if relaxed else Verdict.FAIL,
+            source=f"/sys/bus/pci/devices/{card.address}/config (lspci -vvv: DevCtl)",
+        )
+    if not judged:
+        raise NotApplicable("the cards do not show their registers")
+
+
+def _register(card: PciDevice, name: str) -> int | bool | Missing:
+    registers = card.config
+    if isinstance(registers, PciConfig):
+        found: int | bool | Missing = (
+            registers.max_read_request_bytes if name == "max_read_request_bytes" else registers.relaxed_ordering
+        )
+        return found
+    return registers
+
+
+@rule(
+    id="topology-file-of-another-machine",
+    title="NCCL is given the description of another machine",
+    severity=Severity.WARNING,
+    fix=(
+        Advice(
+            text="unset NCCL_TOPO_FILE (environment, /etc/nccl.conf, the image's start-up script), or give the file of this machine type"
+        ),
+    ),
+)
+def topology_file_of_another_machine(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """The topology file names GPUs that are not here, lacks some that are, or names no network card that is here.
+
+    Why it matters
+        NCCL believes the file: which GPUs share a switch, and which card is near, is then wrong for what is not in it or is somewhere else,
+        and rings take slow ways. Images of cloud providers bring the file of the size they were made for.
+
+    When to leave it
+        The file is meant for a job that sees only part of these GPUs.
+
+    References
+        NCCL src/graph/topo.cc (NCCL_TOPO_FILE, /var/run/nvidia-topologyd/virtualTopology.xml)
+    """
+    devices = pci_seen.functions(s)
+    here = {device.address for device in pci_seen.gpus(s)}
+    told = need(s.pci).topology_file
+    if absent(told):
+        raise NotApplicable("NCCL is given no topology file")
+    file = need(told)
+    elsewhere = [address for address in file.gpus if address not in devices]
+    unnamed = sorted(here - set(file.gpus))
+    strange = bool(file.cards) and not any(address in devices for address in file.cards)
+    seen = [f"names GPUs that are not here: {', '.join(elsewhere)}"] if elsewhere else []
+    seen += [f"lacks {', '.join(unnamed)}"] if unnamed and file.gpus else []
+    seen += ["names no network card that is here"] if strange else []
+    unread = [fact for device in devices.values() for fact in (device.class_, device.vendor) if isinstance(fact, Missing)]
+    if unread and not seen:
+        raise Unknown(unread[0])  # it may be a GPU that the file lacks
+    yield Evidence(
+        subject=f"{file.path} ({file.source})",
+        seen="; ".join(seen) or f"names the {len(here)} GPUs of this host",
+        wanted="the GPUs and network cards of this machine",
+        verdict=Verdict.FAIL if seen else Verdict.PASS,
+        source=file.path,
+    )
+
+
+RULES: tuple[Rule, ...] = (bar_small, read_request_small, relaxed_ordering_off, topology_file_of_another_machine)

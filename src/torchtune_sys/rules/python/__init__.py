@@ -1,0 +1,7 @@
+"""Whether the interpreter itself can hold a torch."""
+
+from __future__ import annotations
+
+from torchtune_sys.rules.python.interpreter import glibc_too_old, interpreter_does_not_start, no_wheel_for_python, pip_leftovers
+
+RULES = (interpreter_does_not_start, no_wheel_for_python, glibc_too_old, pip_leftovers)

@@ -1,0 +1,181 @@
+"""Whether the interpreter itself can hold a torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torchtune_sys.knowledge import torch as known
+from torchtune_sys.model.actions import Advice, Install
+from torchtune_sys.model.facts.python import PythonFacts
+from torchtune_sys.model.rule import Evidence, Params, Severity, Verdict, rule
+from torchtune_sys.model.snapshot import Snapshot
+from torchtune_sys.model.values import Missing, NotApplicable, Why, absent, need
+from torchtune_sys.model.version import show, version
+from torchtune_sys.rules.gates import torch_build
+from torchtune_sys.rules.torch.common import installed
+
+
+@rule(
+    id="interpreter-does-not-start",
+    title="The interpreter to train with does not start",
+    severity=Severity.ERROR,
+    fix=(
+        Advice(
+            text="make the environment again: its base Python was removed or replaced (python3 -m venv --upgrade DIR, or uv venv)"
+        ),
+    ),
+)
+def interpreter_does_not_start(s: Snapshot, _p: Params) -> Iterator[Evidence]:
+    """The file that --python or PATH names cannot be run, or ends in an error.
+
+    Why it matters
+        A virtual environment points to the Python it was made from; when that is upgraded away, nothing in it works.
+
+    When to leave it
+        Never; name another interpreter with --python if this one is not meant.
+
+    References
+        https://docs.python.org/3/library/venv.html
+    """
+    python = need(s.python)
+    if isinstance(python.executable, Missing) and python.executable.source == "--python":
+        yield Evidence(subject="--python", seen=python.executable.detail, wanted="an interpreter", source="--python")
+        return
+    path = need(python.executable)
+    found = python.version
+    if isinstance(found, Missing) and found.why in (Why.NO_TOOL, Why.DENIED, Why.FAILED, Why.UNPARSED):
+        yield Evidence(subject=path, seen=found.detail or found.why.value, wanted="a Python that starts", source=found.source)
+        return
+    yield Evidence(subject=path, seen=f"Python {need(found)}", verdict=Verdict.PASS)
+
+
+@rule(
+    id="no-wheel-for-python",
+    title="There is no torch wheel for this interpreter",
+    severity=Severity.WARNING,
+    cause="no-wheel-for-python",
+    fix=(Install(text="make an environment with a Python that has wheels, named above, and install torch there"),),
+)
+def no_wheel_for_python(s: Snapshot, _p: Params) -> Iterator[Evidence]:
+    """torch is not installed, and no release offers a wheel for this Python: too new, too old, 32-bit, PyPy or musl.
+
+    Why it matters
+        pip install torch ends in "Could not find a version that satisfies the requirement torch (from versions: none)".
+
+    When to leave it
+        Where another interpreter is the one to train with (--python), or torch is built from source.
+
+    References
+        File names of torch's wheels on PyPI.
+    """
+    python = need(s.python)
+    if not absent(python.torch):
+        need(python.torch)
+        raise NotApplicable("torch is installed")
+    found = need(python.version)
+    reason = _unsuitable(python, found) or _refused(python, found)
+    yield Evidence(
+        subject=f"Python {found}",
+        seen=reason or "torch is not installed",
+        wanted=f"for torch {known.newest().torch}: {' '.join(known.newest().abis)}" if reason else "",
+        verdict=Verdict.FAIL if reason else Verdict.PASS,
+        source=known.newest().source,
+    )
+
+
+def _unsuitable(python: PythonFacts, found: str) -> str:
+    if isinstance(python.implementation, str) and python.implementation not in ("", "cpython"):
+        return f"{python.implementation}: wheels are for CPython"
+    if isinstance(python.machine, str) and python.machine not in ("", "x86_64", "aarch64"):
+        return f"no wheels for {python.machine}"
+    if absent(python.glibc):
+        return "no glibc (musl): wheels are for glibc"
+    numbers = version(found)
+    abi = f"cp{numbers[0]}{numbers[1]}" if len(numbers) > 1 else ""
+    free = "t" if python.free_threaded is True else ""
+    offered = {name for release in known.releases() for name in release.abis}
+    if abi and abi + free not in offered and f"{abi}m" not in offered:
+        return f"no release has wheels for {abi}{free}"
+    return ""
+
+
+def _refused(python: PythonFacts, found: str) -> str:
+    """A report in which pip found nothing for the first patch releases of a Python, from a time when torch had no wheels for it yet."""
+    said = next((line for line in python.complaints if "No matching distribution found for torch" in line), "")
+    numbers = version(found)
+    return f"a new Python, and pip says: {said}" if said and len(numbers) > 2 and numbers[1] >= 8 and numbers[2] <= 2 else ""
+
+
+@rule(
+    id="glibc-too-old",
+    title="The C library is older than the installed binaries need",
+    severity=Severity.ERROR,
+    cause="glibc-too-old",
+    fix=(
+        Advice(
+            text="run in a container, or on a distribution release, with the glibc named above; or install a build for this one"
+        ),
+    ),
+)
+def glibc_too_old(s: Snapshot, _p: Params) -> Iterator[Evidence]:
+    """torch's wheel was made for a newer glibc than the interpreter runs on, or the loader has said so of another package.
+
+    pip checks this when it installs; copied environments, shared file systems and uv's cross-installs do not.
+
+    Why it matters
+        "version `GLIBC_2.28' not found": the library is not loaded. torch's x86_64 wheels need glibc 2.28 from 2.7 on.
+
+    When to leave it
+        Never; a newer glibc cannot be put beside the old one.
+
+    References
+        PEP 600; WHEEL files of torch's wheels.
+    """
+    python = need(s.python)
+    said = [line for line in python.complaints if "GLIBC_2." in line and "not found" in line]
+    for line in said:
+        yield Evidence(
+            subject="loader", seen=line, wanted=f"glibc {line.partition('GLIBC_')[2].partition(chr(39))[0]}", source="report"
+        )
+    if said:
+        return
+    torch_build(s)
+    item = installed(s).get("torch")
+    tags = () if item is None else item.tags
+    wanted = max((version(tag.partition("manylinux_")[2].replace("_", ".")) for tag in tags if "-manylinux_" in tag), default=())
+    if not wanted:
+        raise NotApplicable("the installed torch does not say which glibc it was made for")
+    found = need(python.glibc)
+    yield Evidence(
+        subject="glibc",
+        seen=found,
+        wanted=f">= {show(wanted)}",
+        verdict=Verdict.PASS if version(found) >= wanted else Verdict.FAIL,
+        source="WHEEL of torch",
+    )
+
+
+@rule(
+    id="pip-leftovers",
+    title="An interrupted pip left parts of a package behind",
+    severity=Severity.WARNING,
+    fix=(
+        Advice(text="delete the directories named above, and reinstall the package they belong to"),
+        Install(text="pip install --force-reinstall the package"),
+    ),
+)
+def pip_leftovers(s: Snapshot, _p: Params) -> Iterator[Evidence]:
+    """pip renames what it replaces (torch to ~orch) and deletes it at the end; directories with such names are remains.
+
+    Why it matters
+        "WARNING: Ignoring invalid distribution -orch", gigabytes of disk, and a package that may be half of each version: a
+        full disk or a file in use on NFS was the cause.
+
+    When to leave it
+        While pip runs.
+
+    References
+        https://github.com/pypa/pip/issues/9628
+    """
+    for path in need(need(s.python).leftovers):
+        yield Evidence(subject=path, seen="left behind", wanted="not there", source=path)

@@ -1,0 +1,367 @@
+"""RDMA adapters, their ports and addresses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torchtune_sys.knowledge import nccl
+from torchtune_sys.model.actions import Advice
+from torchtune_sys.model.facts.network import RdmaDevice
+from torchtune_sys.model.facts.pci import PciDevice
+from torchtune_sys.model.rule import Evidence, Params, Severity, Verdict, rule, unsure
+from torchtune_sys.model.snapshot import Snapshot
+from torchtune_sys.model.values import Missing, NotApplicable, Unknown, Why, absent, known, need
+from torchtune_sys.rules.nccl.common import interface_named, several_hosts, values
+from torchtune_sys.rules.rdma import common as rdma_links
+
+
+@rule(
+    id="rail-mtu-mismatch",
+    title="Network ports of the same card model have different MTUs",
+    severity=Severity.WARNING,
+    fix=(Advice(text="give all rails the same MTU (netplan, NetworkManager or ip link set IF mtu N)"),),
+)
+def rail_mtu_mismatch(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """Among the active RoCE or IPoIB ports of one card model, some interfaces carry smaller packets than the others.
+
+    Why it matters
+    RoCE takes its packet size from the interface: the odd rail is slower, and connections between rails of different MTU can fail.
+
+    When to leave it
+    When the odd port belongs to another network (storage, management) on purpose.
+
+    References
+    Linux Documentation/ABI/testing/sysfs-class-net (mtu); NVIDIA, RDMA over Converged Ethernet
+    """
+    groups = _mtu_groups(s)
+    if not any(len(group) > 2 for group in groups.values()):
+        raise NotApplicable("there are no three active RDMA ports of one card model with interfaces")
+    for group in groups.values():
+        most = max(group.values(), key=lambda mtu: (sum(other == mtu for other in group.values()), mtu))
+        if sum(mtu == most for mtu in group.values()) * 2 > len(group) > 2:
+            for name, mtu in group.items():
+                if mtu != most:
+                    yield Evidence(
+                        subject=name, seen=f"MTU {mtu}", wanted=f"{most}, as the other rails", source=f"/sys/class/net/{name}/mtu"
+                    )
+
+
+def _mtu_groups(s: Snapshot) -> dict[str, dict[str, int]]:
+    network = need(s.network)
+    if absent(network.rdma):
+        return {}
+    groups: dict[str, dict[str, int]] = {}
+    for device, port in nccl.usable_ports(need(network.rdma)):
+        for name in known(device.interfaces, ()):
+            interface = interface_named(network, name)
+            if interface and known(interface.up, False) and not isinstance(device.board, Missing):
+                groups.setdefault(f"{device.board} {need(port.link_layer)}", {})[name] = need(interface.mtu)
+    return groups
+
+
+def _devices(s: Snapshot) -> tuple[RdmaDevice, ...]:
+    found = need(s.network).rdma
+    if absent(found):
+        raise NotApplicable("there is no RDMA device")
+    return need(found)
+
+
+@rule(
+    id="ib-port-down",
+    title="An RDMA port that the job could use is not active",
+    severity=Severity.WARNING,
+    cause="ib-port-down",
+    fix=(
+        Advice(
+            text="bring the port up (cable, transceiver, switch port; ip link set IF up), or name the active ones in NCCL_IB_HCA"
+        ),
+    ),
+)
+def ib_port_down(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """A card whose like are active is down, or a port is down that NCCL_IB_HCA or an address names.
+
+    Why it matters
+    NCCL passes over a port that is not ACTIVE without a word; its GPUs then share the NICs of others and every collective of the job
+    runs at the pace of this host. Libraries that do not check fail on it.
+
+    When to leave it
+    When the port is not cabled on purpose. The second port of a card is reported only where something says that it is meant to be
+    used: NCCL_IB_HCA, or an IP address on its interface. A job that stays on this host (--nnodes 1) is not judged.
+
+    References
+    Linux Documentation/ABI/stable/sysfs-class-infiniband (state, phys_state)
+    NVIDIA/nccl src/transport/net_ib/init.cc
+    """
+    devices = _devices(s)
+    if s.intent.nodes == 1:
+        raise NotApplicable("the job runs on this host alone")
+    told = need(s.network).nccl
+    unrecorded = isinstance(told, Missing) and told.why is Why.NOT_RECORDED  # a tree of files belongs to no job
+    hca = "" if unrecorded else values(s).get("NCCL_IB_HCA", "")
+    reported = False
+    asked = (s.intent.nodes or 1) > 1 or s.origin.startswith("report")  # nobody pastes the ports of a network that is not used
+    for device, port, why in rdma_links.inactive(devices, hca, _addressed(s), several=asked):
+        reported = True
+        yield Evidence(
+            subject=f"{device.name}:{port.port}",
+            seen=f"{need(port.state)}, {rdma_links.physical(port)}: {why}",
+            wanted="ACTIVE, LinkUp",
+            source=f"/sys/class/infiniband/{device.name}/ports/{port.port}/state",
+        )
+    for subject, missing in rdma_links.unreadable_ports(devices):
+        reported = True
+        yield unsure(subject, missing, "ACTIVE")
+    if not reported:
+        _addresses_told(s, devices)
+        active = nccl.usable_ports(devices)
+        yield Evidence(
+            subject="RDMA ports", seen=f"{len(active)} active", wanted="", verdict=Verdict.PASS, source="/sys/class/infiniband"
+        )
+
+
+def _addresses_told(s: Snapshot, devices: tuple[RdmaDevice, ...]) -> None:
+    """Unknown where a port is down and a look at the interfaces, which may have addresses, failed."""
+    interfaces = need(s.network).interfaces
+    down = any(port.state != "ACTIVE" for device in devices for port in device.ports)
+    if down and isinstance(interfaces, Missing) and interfaces.why not in (Why.NOT_RECORDED, Why.ABSENT):
+        raise Unknown(interfaces)
+
+
+def _addressed(s: Snapshot) -> dict[str, str]:
+    """Interfaces that somebody gave an address; a link-local one comes by itself."""
+    found: dict[str, str] = {}
+    for interface in known(need(s.network).interfaces, ()):
+        for address in known(interface.addresses, ()):
+            if not nccl.is_link_local(address.address):
+                found.setdefault(interface.name, address.address)
+    return found
+
+
+@rule(
+    id="ib-subnet-manager-missing",
+    title="InfiniBand ports have a link, but no subnet manager configures them",
+    severity=Severity.WARNING,
+    cause="ib-port-down",
+    fix=(Advice(text="start a subnet manager (opensm on one host, UFM, or that of a managed switch), and look at its log"),),
+)
+def ib_subnet_manager_missing(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """The physical link is up and the port stays in state INIT (or ARMED): cable and card are sound.
+
+    Why it matters
+    A port carries nothing until a subnet manager gives it a local identifier and routes. NCCL passes over it without a word.
+
+    When to leave it
+    Within the first minute after a restart of the switch or of the manager. Two hosts connected back to back need a manager, too.
+
+    References
+    Linux Documentation/ABI/stable/sysfs-class-infiniband (state, sm_lid); opensm(8)
+    """
+    devices = _devices(s)
+    if s.intent.nodes == 1:
+        raise NotApplicable("the job runs on this host alone")
+    pairs = [(device, port) for device in devices for port in device.ports if port.link_layer == "InfiniBand"]
+    if not pairs:
+        raise NotApplicable("there is no InfiniBand port")
+    for device, port in pairs:
+        if isinstance(port.state, Missing):
+            yield unsure(f"{device.name}:{port.port}", port.state, "ACTIVE")
+        elif rdma_links.waits(port):
+            never = known(port.sm_lid, -1) == 0
+            yield Evidence(
+                subject=f"{device.name}:{port.port}",
+                seen=f"{port.state}, {known(port.physical_state, 'LinkUp')}"
+                + ("; it never heard of a subnet manager (sm_lid 0)" if never else ""),
+                wanted="ACTIVE",
+                source=f"/sys/class/infiniband/{device.name}/ports/{port.port}/state",
+            )
+
+
+@rule(
+    id="rdma-rate-degraded",
+    title="An InfiniBand link came up slower than its card or its siblings",
+    severity=Severity.WARNING,
+    fix=(Advice(text="reseat or change the cable or transceiver, and look at the switch port's speed"),),
+)
+def rdma_rate_degraded(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """One of several like cards negotiated a lower rate than most of its siblings, or an InfiniBand link has lost all lanes but one.
+
+    Why it matters
+    A link that lost lanes or fell back a generation still counts as active; collectives run at the pace of the slowest rail.
+
+    When to leave it
+    When the port goes to an older fabric (storage) on purpose. Two lanes are what a split cable gives, and not judged by themselves.
+
+    References
+    Linux Documentation/ABI/stable/sysfs-class-infiniband (rate)
+    """
+    ports = nccl.usable_ports(_devices(s))
+    below = dict(_below_siblings(rdma_links.by_board(ports)))
+    judged = any(len(group) > 2 for group in rdma_links.by_board(ports).values())
+    for device, port in ports:
+        name = f"{device.name}:{port.port}"
+        why = rdma_links.fell_back(device, port)
+        judged = judged or (port.link_layer == "InfiniBand" and not isinstance(port.lanes, Missing))
+        if name in below or why:
+            lanes = (
+                f" ({port.lanes}X {known(port.signalling, '')})".replace(" )", ")") if not isinstance(port.lanes, Missing) else ""
+            )
+            yield Evidence(
+                subject=name,
+                seen=f"{need(port.rate_gbps):g} Gb/s{lanes}" + (f": {why}" if why else ""),
+                wanted=f"{below[name]:g} Gb/s" if name in below else "the rate of the card",
+                source=f"/sys/class/infiniband/{name.replace(':', '/ports/')}/rate",
+            )
+    if not judged:
+        raise NotApplicable("there are no three active ports of one card model to compare")
+
+
+def _below_siblings(groups: dict[str, list[rdma_links.Pair]]) -> Iterator[tuple[str, float]]:
+    """Ports below what most ports of the same card model have, and that rate."""
+    for group in groups.values():
+        if len(group) < 3:
+            continue
+        rates = {f"{device.name}:{port.port}": need(port.rate_gbps) for device, port in group}
+        best = max(rates.values())
+        if sum(rate == best for rate in rates.values()) * 2 > len(rates):
+            yield from ((name, best) for name, rate in rates.items() if rate < best)
+
+
+@rule(
+    id="roce-gid-index",
+    title="NCCL would address RoCE ports by a GID that does not lead between hosts",
+    severity=Severity.WARNING,
+    cause="roce-gid-index",
+    applies=several_hosts,
+    fix=(
+        Advice(
+            text="set NCCL_IB_GID_INDEX to the RoCE v2 entry with the port's IPv4 address (show_gids), or unset it from NCCL 2.21 on"
+        ),
+    ),
+)
+def roce_gid_index(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """The chosen entry of the port's GID table is empty, or RoCE v1 or link-local while a RoCE v2 entry with an IPv4 address exists.
+
+    Why it matters
+    Connections end in "Got completion with error 12" (transport retry exceeded): the peer never answers at that address. Up to NCCL 2.20
+    the default was entry 0, which is RoCE v1 and link-local; since 2.21 NCCL looks for RoCE v2 itself unless NCCL_IB_GID_INDEX is set.
+
+    When to leave it
+    When all hosts share one Ethernet segment and RoCE v1 is used on purpose.
+
+    References
+    NVIDIA/nccl src/transport/net_ib/connect.cc (ncclIbGetGidIndex), src/transport/net_ib.cc at 2.20.5
+    https://github.com/NVIDIA/nccl/issues/426
+    """
+    devices = _devices(s)
+    chosen = values(s)
+    if nccl.ib_disabled(chosen):
+        raise NotApplicable("NCCL_IB_DISABLE is set")
+    ports = [pair for pair in nccl.usable_ports(devices, chosen.get("NCCL_IB_HCA", "")) if need(pair[1].link_layer) == "Ethernet"]
+    if not ports:
+        raise NotApplicable("no RoCE port is active")
+    unseen = rdma_links.unseen_version(s)
+    index = 0 if unseen is not None else rdma_links.gid_index(s)
+    if index < 0:
+        return
+    for device, port in ports:
+        why = rdma_links.gid_fault(port, index)
+        if why and unseen is not None:
+            raise Unknown(unseen)
+        if why:
+            yield Evidence(
+                subject=f"{device.name}:{port.port}",
+                seen=f"entry {index}: {why[0]}",
+                wanted=why[1],
+                source=f"/sys/class/infiniband/{device.name}/ports/{port.port}/gids/{index}",
+            )
+
+
+_INFINIBAND_CLASS = "0207"
+_AMAZON, _EFA = "1d0f", ("efa0", "efa1", "efa2", "efa3")
+
+
+def _hex(fact: object) -> str:
+    return fact.removeprefix("0x").lower() if isinstance(fact, str) else ""
+
+
+def _is_efa(device: PciDevice) -> bool:
+    return _hex(device.vendor) == _AMAZON and _hex(device.device) in _EFA
+
+
+def _pci_devices(s: Snapshot) -> tuple[PciDevice, ...]:
+    devices = need(s.pci).devices
+    if absent(devices):
+        raise NotApplicable("there is no PCI bus")
+    return need(devices)
+
+
+@rule(
+    id="rdma-driver-not-loaded",
+    title="There is an RDMA adapter, but the kernel has no RDMA device",
+    severity=Severity.WARNING,
+    cause="ib-driver-not-loaded",
+    fix=(Advice(text="install and load the RDMA driver (rdma-core with mlx5_ib, DOCA-OFED, or Amazon's efa installer)"),),
+)
+def rdma_driver_not_loaded(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """An InfiniBand or EFA function is on the PCI bus, and /sys/class/infiniband is empty or missing.
+
+    Why it matters
+    NCCL finds no RDMA device, says so only at level INFO, and sends everything over TCP.
+
+    When to leave it
+    When the adapter is meant for a virtual machine, or only storage uses the network.
+
+    References
+    https://docs.kernel.org/infiniband/index.html
+    https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/efa-start-nccl.html
+    """
+    found = [device for device in _pci_devices(s) if _hex(device.class_).startswith(_INFINIBAND_CLASS) or _is_efa(device)]
+    found = [device for device in found if device.driver != "vfio-pci"]
+    if not found:
+        raise NotApplicable("there is no InfiniBand or EFA adapter")
+    devices = need(s.network).rdma
+    names = () if absent(devices) else need(devices)
+    for device in found if not names else ():
+        driver = known(device.driver, "none")
+        yield Evidence(
+            subject=device.address,
+            seen=f"driver {driver}, no RDMA device",
+            wanted="a device in /sys/class/infiniband",
+            source="/sys/class/infiniband",
+        )
+
+
+@rule(
+    id="efa-not-in-container",
+    title="The container cannot open the machine's EFA devices",
+    severity=Severity.WARNING,
+    cause="efa-not-in-container",
+    fix=(
+        Advice(
+            text="pass /dev/infiniband/uverbs* into the container (--device, or the vpc.amazonaws.com/efa resource in Kubernetes)"
+        ),
+    ),
+)
+def efa_not_in_container(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """Elastic Fabric Adapters are on the PCI bus, but the container has no /dev/infiniband/uverbs*.
+
+    Why it matters
+    The libfabric plug-in of NCCL finds no EFA, and the job's traffic between hosts falls back to TCP.
+
+    When to leave it
+    When the job stays on this host.
+
+    References
+    https://docs.aws.amazon.com/AmazonECS/latest/developerguide/efa.html
+    https://docs.aws.amazon.com/eks/latest/userguide/node-efa.html
+    """
+    if not need(need(s.system).container):
+        raise NotApplicable("this is no container")
+    found = [device for device in _pci_devices(s) if _is_efa(device)]
+    if not found:
+        raise NotApplicable("there is no EFA")
+    nodes = need(s.network).verbs_nodes
+    names = () if absent(nodes) else need(nodes)
+    if not any(name.startswith("uverbs") for name in names):
+        seen = f"{len(found)} EFA on the PCI bus, no device node"
+        yield Evidence(subject="/dev/infiniband", seen=seen, wanted="uverbs0 and so on", source="/dev/infiniband")

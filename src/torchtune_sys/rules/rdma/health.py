@@ -1,0 +1,336 @@
+"""What the counters, firmware and addresses of RDMA ports say about them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torchtune_sys.knowledge import nccl
+from torchtune_sys.model.actions import Advice
+from torchtune_sys.model.facts.network import RdmaDevice, RdmaPort
+from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, Verdict, rule, unsure
+from torchtune_sys.model.snapshot import Snapshot
+from torchtune_sys.model.values import Missing, NotApplicable, Why, absent, known, need
+from torchtune_sys.rules.nccl.common import nccl_on_several_hosts, nccl_version, several_hosts, uses_nccl, values
+from torchtune_sys.rules.rdma import common as rdma_links
+
+_CABLE = Advice(
+    text="reseat or change the cable or transceiver, try another switch port, then watch the counter (perfquery, mlxlink)"
+)
+_ENDS = {"link_downed": 255, "link_error_recovery": 255, "symbol_error": 65535, "port_rcv_errors": 65535}
+
+
+def _devices(s: Snapshot) -> tuple[RdmaDevice, ...]:
+    found = need(s.network).rdma
+    if absent(found):
+        raise NotApplicable("there is no RDMA device")
+    return need(found)
+
+
+def _name(pair: rdma_links.Pair) -> str:
+    return f"{pair[0].name}:{pair[1].port}"
+
+
+def _source(pair: rdma_links.Pair, counter: str) -> str:
+    return f"/sys/class/infiniband/{pair[0].name}/ports/{pair[1].port}/counters/{counter}"
+
+
+def _active(s: Snapshot) -> list[rdma_links.Pair]:
+    return [(device, port) for device in _devices(s) for port in device.ports if port.state == "ACTIVE"]
+
+
+@rule(
+    id="rdma-link-flaps",
+    title="An RDMA link has gone down far more often than those of its sibling cards",
+    severity=Severity.WARNING,
+    fix=(_CABLE,),
+    params=(Param("more_than_siblings", 10, "link failures beyond the median of the sibling ports"),),
+)
+def rdma_link_flaps(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """Among at least three active ports of one card model, one counts many more link failures (link_downed) than the others.
+
+    Why it matters
+    Restarts of a switch or of the host hit all rails alike; one rail alone points to its cable, transceiver or switch port. A link that fails
+    for some seconds ends a job with transport retry errors (completion error 12), or stalls it.
+
+    When to leave it
+    When that port was cabled anew or moved while the host was up. perfquery -R clears the counter; what comes back is news.
+
+    References
+    Linux drivers/infiniband/core/sysfs.c: the counter has eight bits and stays at 255.
+    NVIDIA/NVSentinel, NIC health monitor: each further link_downed counts as fatal. leptonai/gpud, components/accelerator/nvidia/infiniband
+    """
+    groups = _counted(s, "link_downed")
+    more = int(p["more_than_siblings"])
+    for group in groups:
+        counts = sorted(count for _, count in group)
+        usual = counts[(len(counts) - 1) // 2]
+        for pair, count in group:
+            if count >= usual + more:
+                ends = " (the counter's end)" if count >= _ENDS["link_downed"] else ""
+                yield Evidence(
+                    subject=_name(pair),
+                    seen=f"went down {count} times{ends}",
+                    wanted=f"about {usual}, as its {len(group) - 1} siblings",
+                    source=_source(pair, "link_downed"),
+                )
+
+
+def _counted(s: Snapshot, counter: str) -> list[list[tuple[rdma_links.Pair, int]]]:
+    """Ports with that counter, grouped by card model and link layer; NotApplicable without three of a kind."""
+    groups: dict[str, list[tuple[rdma_links.Pair, int]]] = {}
+    unread: Missing | None = None
+    for pair in _active(s):
+        counters = pair[1].counters
+        if isinstance(counters, Missing) or counter not in counters:
+            if unread is None and isinstance(counters, Missing):
+                unread = counters
+        elif not isinstance(pair[0].board, Missing):
+            groups.setdefault(f"{pair[0].board} {known(pair[1].link_layer, '')}", []).append((pair, counters[counter]))
+    found = [group for group in groups.values() if len(group) > 2]
+    if not found:
+        if unread is not None and unread.why not in (Why.ABSENT, Why.NOT_SUPPORTED):
+            need(unread)
+        raise NotApplicable("there are no three active ports of one card model with counters to compare")
+    return found
+
+
+@rule(
+    id="rdma-symbol-errors",
+    title="An InfiniBand link has more bit errors than the standard allows",
+    severity=Severity.WARNING,
+    fix=(_CABLE,),
+    params=(Param("per_hour", 120, "symbol errors an hour that a link within the InfiniBand specification may have"),),
+)
+def rdma_symbol_errors(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """The symbol errors of an active port, spread over the whole time since the host's start, exceed what a sound link may have.
+
+    Why it matters
+    Damaged packets are sent again, which stalls every rank that waits for them; a link with many errors trains anew or goes down next.
+
+    When to leave it
+    When the errors came with a cable that has been changed since: clear the counter (perfquery -R). The rate can only be higher than
+    shown if the counter was cleared after the start.
+
+    References
+    NVIDIA/NVSentinel docs/configuration/nic-health-monitor.md: over 120 an hour is beyond the InfiniBand specification, and fatal.
+    Linux drivers/infiniband/core/sysfs.c: the counter has sixteen bits and stays at 65535.
+    """
+    ports = [pair for pair in _active(s) if pair[1].link_layer == "InfiniBand" and not absent(pair[1].counters)]
+    if not ports:
+        raise NotApplicable("no InfiniBand port is active, or they count nothing")
+    hours = max(need(need(s.system).uptime_s) / 3600, 1.0)
+    for pair in ports:
+        if isinstance(pair[1].counters, Missing):
+            if pair[1].counters.why is not Why.NOT_SUPPORTED:
+                yield unsure(_name(pair), pair[1].counters)
+            continue
+        count = pair[1].counters.get("symbol_error", 0)
+        if count > float(p["per_hour"]) * hours:
+            yield Evidence(
+                subject=_name(pair),
+                seen=f"{count} symbol errors within {hours:.0f} h, {count / hours:.0f} an hour",
+                wanted=f"at most {p['per_hour']} an hour",
+                source=_source(pair, "symbol_error"),
+            )
+
+
+_GROWTH_PER_S = {
+    "link_downed": 0.0,
+    "local_link_integrity_errors": 0.0,
+    "excessive_buffer_overrun_errors": 0.0,
+    "rnr_nak_retry_err": 0.0,
+    "link_error_recovery": 5 / 60,
+    "local_ack_timeout_err": 1.0,
+    "symbol_error": 10.0,
+    "port_rcv_errors": 10.0,
+    "roce_slow_restart": 10.0,
+    "port_xmit_discards": 100.0,
+}
+"""What is more than this a second is a fault: the defaults of NVSentinel's NIC health monitor."""
+
+
+@rule(
+    id="rdma-errors-growing",
+    title="Errors of an RDMA port are growing right now",
+    severity=Severity.WARNING,
+    fix=(
+        _CABLE,
+        Advice(text="for RoCE: check that PFC and ECN are configured alike on host and switch (mlnx_qos, cma_roce_tos)"),
+    ),
+)
+def rdma_errors_growing(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """With --live, the error counters of all ports are read twice within a second; some gained more than a sound link does.
+
+    Why it matters
+    What grows while one looks slows or breaks the job that runs now: damaged or dropped packets, retransmissions, links that train anew.
+
+    When to leave it
+    When the second fell into a restart of the switch or of the other hosts.
+
+    References
+    NVIDIA/NVSentinel docs/configuration/nic-health-monitor.md (default thresholds)
+    Linux Documentation/ABI/stable/sysfs-class-infiniband; NVIDIA, "Understanding mlx5 Linux counters"
+    """
+    _devices(s)
+    if not s.intent.live:
+        raise NotApplicable("watched only with --live")
+    seen = need(need(s.network).rdma_growth)
+    for port, counters in seen.gained.items():
+        for counter, gained in counters.items():
+            most = _GROWTH_PER_S.get(counter)
+            if most is not None and gained / seen.seconds > most:
+                limit = f"{most:g} a second" if most else "no more of them"
+                yield Evidence(
+                    subject=port, seen=f"{counter} grew by {gained} in {seen.seconds:.1f} s", wanted=limit, source="two readings"
+                )
+
+
+@rule(
+    id="rdma-firmware-differs",
+    title="Network cards of the same model run different firmware",
+    severity=Severity.ADVICE,
+    fix=(
+        Advice(
+            text="bring all cards to one firmware release (mlxfwmanager, or the vendor's tool; then reset the card or reboot)"
+        ),
+    ),
+)
+def rdma_firmware_differs(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """Cards with the same board id report different firmware versions.
+
+    Why it matters
+    Congestion control, adaptive routing and known faults differ between releases, so that one rail behaves unlike the others; a card that an
+    update left out is the usual cause.
+
+    When to leave it
+    When the cards serve different networks (storage, management) and are updated separately on purpose.
+
+    References
+    Linux Documentation/ABI/stable/sysfs-class-infiniband (fw_ver, board_id)
+    """
+    boards: dict[str, dict[str, str]] = {}
+    for device in _devices(s):
+        if not isinstance(device.board, Missing):
+            boards.setdefault(device.board, {})[device.name] = need(device.firmware)
+    if not any(len(cards) > 1 for cards in boards.values()):
+        raise NotApplicable("no two RDMA devices are of the same model")
+    for cards in boards.values():
+        releases = list(cards.values())
+        usual = max(releases, key=lambda release: (releases.count(release), _parts(release)))
+        for name, release in cards.items():
+            if release != usual:
+                yield Evidence(
+                    subject=name,
+                    seen=release,
+                    wanted=f"{usual}, as {releases.count(usual)} of {len(releases)} cards of this model",
+                    source=f"/sys/class/infiniband/{name}/fw_ver",
+                )
+
+
+def _parts(release: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in release.split(".")[:5] if part.isascii() and part.isdigit() and len(part) < 10)
+
+
+@rule(
+    id="roce-without-routable-address",
+    title="A RoCE port that NCCL would use has no address that other hosts can reach",
+    severity=Severity.WARNING,
+    cause="roce-gid-index",
+    applies=several_hosts,
+    fix=(
+        Advice(text="give the port's interface an IPv4 address (RoCE v2 enabled), or leave the port out with NCCL_IB_HCA"),
+        Advice(text="IPv6 alone: set NCCL_IB_ADDR_FAMILY=AF_INET6"),
+    ),
+)
+def roce_without_routable_address(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """No entry of the port's GID table is RoCE v2 with an IPv4 address (or a global IPv6 one, where NCCL is told to use that family).
+
+    Why it matters
+    NCCL takes every active port. Without such an entry it uses entry 0, which is link-local: connections end in "Got completion with error
+    12", although the other ports work.
+
+    When to leave it
+    When all hosts share one Ethernet segment and link-local addresses are meant.
+
+    References
+    NVIDIA/nccl src/transport/net_ib/connect.cc (ncclIbGetGidIndex)
+    """
+    uses_nccl(s)
+    chosen = values(s)
+    if nccl.ib_disabled(chosen):
+        raise NotApplicable("NCCL_IB_DISABLE is set")
+    ports = [pair for pair in nccl.usable_ports(_devices(s), chosen.get("NCCL_IB_HCA", "")) if pair[1].link_layer == "Ethernet"]
+    if not ports:
+        raise NotApplicable("no RoCE port is active")
+    if chosen.get("NCCL_IB_GID_INDEX", "") or nccl_version(s)[0] < nccl.GID_AUTOMATIC_SINCE:
+        raise NotApplicable("NCCL does not search the table: see roce-gid-index")
+    ipv6 = chosen.get("NCCL_IB_ADDR_FAMILY") == "AF_INET6"
+    for device, port in ports:
+        fault = _unreachable(port, ipv6)
+        if fault:
+            yield Evidence(
+                subject=f"{device.name}:{port.port}",
+                seen=fault,
+                wanted="a RoCE v2 entry with an IPv4 address",
+                source=f"/sys/class/infiniband/{device.name}/ports/{port.port}/gids",
+            )
+
+
+def _unreachable(port: RdmaPort, ipv6: bool) -> str:
+    gids = need(port.gids)
+    fit = [gid for gid in gids if rdma_links.is_ipv4(gid.gid) or (ipv6 and not nccl.is_link_local(gid.gid))]
+    if any((rdma_links.gid_type(gid) or "RoCE v2").startswith("RoCE v2") for gid in fit) or any(gid.index > 14 for gid in gids):
+        return ""  # the table is read up to entry 15: what is behind may hold one
+    if fit:
+        return "RoCE v1 entries alone have an address of this family"
+    return "only link-local entries" if all(nccl.is_link_local(gid.gid) for gid in gids) and gids else "no IPv4 address"
+
+
+@rule(
+    id="efa-plugin-missing",
+    title="NCCL has no plug-in for the Elastic Fabric Adapter",
+    severity=Severity.WARNING,
+    applies=nccl_on_several_hosts,
+    fix=(
+        Advice(text="install aws-ofi-nccl (Amazon's EFA installer brings it), and put its lib directory into LD_LIBRARY_PATH"),
+        Advice(text="in a container: the image needs it, too"),
+    ),
+)
+def efa_plugin_missing(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """EFA devices are here, and the loader finds no libnccl-net*.so, without which NCCL cannot use them.
+
+    Why it matters
+    NCCL then says "NET/Plugin: No plugin found" at level INFO and goes over TCP, at a fraction of the bandwidth.
+
+    When to leave it
+    When the job's own script sets LD_LIBRARY_PATH or NCCL_NET_PLUGIN later.
+
+    References
+    https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/efa-start-nccl.html
+    aws/aws-ofi-nccl; NVIDIA/nccl src/plugin/plugin_open.cc
+    """
+    found = need(s.network).net_plugins
+    if absent(found):
+        raise NotApplicable("there is no EFA, or no RDMA device at all")
+    named = values(s).get("NCCL_NET_PLUGIN", "")
+    if named.startswith("/"):
+        raise NotApplicable(f"NCCL_NET_PLUGIN names {named}")
+    plugins = need(found)
+    elsewhere = known(need(s.network).net_plugins_elsewhere, ())
+    yield Evidence(
+        subject="libnccl-net.so",
+        seen=plugins[0] if plugins else f"not on the loader's path{f'; there is {elsewhere[0]}' if elsewhere else ''}",
+        wanted="a plug-in that the loader finds",
+        verdict=Verdict.PASS if plugins else Verdict.FAIL,
+        source="LD_LIBRARY_PATH and ld.so.conf.d",
+    )
+
+
+RULES: tuple[Rule, ...] = (
+    rdma_link_flaps,
+    rdma_symbol_errors,
+    rdma_errors_growing,
+    rdma_firmware_differs,
+    roce_without_routable_address,
+    efa_plugin_missing,
+)

@@ -1,0 +1,198 @@
+"""What the distribution may change under a job, and what runs containers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from torchtune_sys.model.actions import Advice, Needs
+from torchtune_sys.model.facts.software import Package
+from torchtune_sys.model.rule import Evidence, Params, Severity, Verdict, rule
+from torchtune_sys.model.snapshot import Snapshot
+from torchtune_sys.model.values import NotApplicable, absent, need
+from torchtune_sys.rules.gates import not_in_container, nvidia_hardware
+
+
+def _gpu_machine(s: Snapshot) -> None:
+    nvidia_hardware(s)
+    not_in_container(s)
+
+
+def _packages(s: Snapshot) -> tuple[Package, ...]:
+    found = need(s.software).packages
+    if absent(found):
+        raise NotApplicable("no list of packages here")
+    return need(found)
+
+
+_WHOLE = ("nvidia-driver", "nvidia-headless-")
+"""Those that depend on all the others at exactly their own version: while one of them is held, none of the others can be upgraded.
+rpm's packages of the driver depend on each other so."""
+_DRIVER_NAMES = (
+    "nvidia-driver",
+    "nvidia-dkms-",
+    "nvidia-kernel-",
+    "libnvidia-compute-",
+    "nvidia-headless-",
+    "cuda-drivers",
+    "kmod-nvidia",
+    "akmod-nvidia",
+    "xorg-x11-drv-nvidia",
+    "nvidia-open",
+    "nvidia-compute-G0",
+    "nvidia-utils",
+)
+"""Of Debian and Ubuntu, RHEL and Fedora (NVIDIA's repository, RPM Fusion, ELRepo), SUSE and Arch."""
+
+
+def _driver_packages(s: Snapshot) -> tuple[Package, ...]:
+    return tuple(package for package in _packages(s) if package.name.startswith(_DRIVER_NAMES))
+
+
+@rule(
+    id="driver-upgrades-unattended",
+    title="Automatic upgrades may replace the GPU driver under a running job",
+    severity=Severity.ADVICE,
+    cause="nvml-driver-library-mismatch",
+    fix=(
+        Advice(
+            text='add "nvidia-"; and "libnvidia-"; to Unattended-Upgrade::Package-Blacklist, and upgrade the driver when no job runs'
+        ),
+        Advice(text="or hold the driver's packages: sudo apt-mark hold PACKAGE (sudo dnf versionlock add PACKAGE)"),
+    ),
+    applies=_gpu_machine,
+)
+def driver_upgrades_unattended(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """unattended-upgrades, dnf-automatic or yum-cron installs all upgrades, and the driver's packages are neither held nor excluded.
+
+    Why it matters
+        Once the libraries are replaced and the old kernel module still runs, every new CUDA process fails with "Driver/library
+        version mismatch" until a reboot; ranks that are running go on, restarts and DataLoader workers that use CUDA do not.
+
+    When to leave it
+        The host is drained and rebooted after upgrades anyway. On Debian and Ubuntu packages of NVIDIA's own repository are not
+        judged: its origin is not among those that unattended-upgrades takes by default. dnf-automatic takes every repository's.
+
+    References
+        README of unattended-upgrades (Package-Blacklist, Allowed-Origins)
+        https://documentation.ubuntu.com/server/how-to/graphics/install-nvidia-drivers/
+        dnf-automatic(8), dnf5-automatic(8), dnf-versionlock(8)
+    """
+    packages = _driver_packages(s)
+    dpkg = need(need(s.software).manager) == "dpkg"
+    driver = [package for package in packages if not dpkg or package.origin in ("ubuntu.com", "debian.org")]
+    if not driver:
+        raise NotApplicable("the driver does not come from the distribution's packages")
+    automatic = need(s.software).automatic_upgrades
+    there = not dpkg or any(package.name == "unattended-upgrades" for package in _packages(s))
+    on = not absent(automatic) and need(automatic) and there
+    excluded = need(s.software).upgrade_exclusions
+    kept = [package.name for package in driver if package.held or _excluded(package.name, excluded)]
+    whole = any(name.startswith(_WHOLE) or not dpkg for name in kept)
+    open_ = [] if whole else [package for package in driver if package.name not in kept]
+    yield Evidence(
+        subject=need(s.software).upgrader,
+        seen=f"on, {', '.join(package.name for package in open_[:3])} neither held nor excluded"
+        if on and open_
+        else "leaves the driver alone",
+        wanted="the driver held or excluded",
+        verdict=Verdict.FAIL if on and open_ else Verdict.PASS,
+        source="/etc/apt/apt.conf.d, /var/lib/dpkg/status" if dpkg else "/etc/dnf, /etc/systemd/system, rpm",
+    )
+
+
+def _excluded(name: str, patterns: tuple[str, ...]) -> bool:
+    for pattern in patterns:
+        try:
+            if re.match(pattern, name):
+                return True
+        except re.error:
+            continue
+    return False
+
+
+@rule(
+    id="driver-installed-twice",
+    title="The GPU driver was installed both from packages and by NVIDIA's installer",
+    severity=Severity.WARNING,
+    cause="nvml-driver-library-mismatch",
+    fix=(
+        Advice(
+            text="remove one of them when no job runs: sudo nvidia-uninstall, then reinstall the packages and reboot",
+            needs=Needs.REBOOT,
+        ),
+    ),
+    applies=_gpu_machine,
+)
+def driver_installed_twice(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """The uninstaller of the .run file is there beside the driver's packages.
+
+    Why it matters
+        Each overwrites the other's libraries at its next upgrade, and the module no longer fits them.
+
+    When to leave it
+        The .run file was used for a part that the packages lack, and both have one version.
+
+    References
+        https://docs.nvidia.com/datacenter/tesla/driver-installation-guide/ (removing, handling conflicting installation methods)
+    """
+    found = need(s.software).runfile_installed
+    if absent(found):
+        raise NotApplicable("no NVIDIA driver runs on this kernel")
+    runfile = need(found)
+    driver = _driver_packages(s)
+    if not runfile and not driver:
+        raise NotApplicable("no driver package is installed")
+    both = bool(runfile and driver)
+    yield Evidence(
+        subject="NVIDIA driver",
+        seen=f"/usr/bin/nvidia-uninstall and {driver[0].name} {driver[0].version}" if both else "one installation",
+        wanted="one installation",
+        verdict=Verdict.FAIL if both else Verdict.PASS,
+        source="/usr/bin/nvidia-uninstall",
+    )
+
+
+@rule(
+    id="reboot-pending",
+    title="Installed upgrades wait for a reboot",
+    severity=Severity.ADVICE,
+    fix=(Advice(text="drain the host and reboot it before a long job rather than during it", needs=Needs.REBOOT),),
+    applies=_gpu_machine,
+)
+def reboot_pending(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """A package has asked for a reboot since the last one; where packages do not ask, a newer kernel is installed than the one that runs.
+
+    Why it matters
+        Programs that start now use the new libraries with the old kernel and driver; and a host on which upgrades reboot by
+        themselves ends the job.
+
+    When to leave it
+        A job is running, and automatic reboots are off.
+
+    References
+        Debian Policy and update-notifier: /run/reboot-required
+        zypper(8), needs-rebooting: /run/reboot-needed
+    """
+    asked = need(s.software).reboot_required
+    kernel = need(s.software).next_kernel
+    manager = need(s.software).manager
+    if absent(asked) and (absent(manager) or need(manager) != "dpkg"):
+        if absent(kernel):
+            raise NotApplicable("no record of what waits for a reboot")
+        yield Evidence(
+            subject="reboot",
+            seen=f"kernel {need(kernel).release} is installed" + (" and runs" if need(kernel).running else ", an older one runs"),
+            wanted="none pending",
+            verdict=Verdict.PASS if need(kernel).running else Verdict.FAIL,
+            source="/boot",
+        )
+        return
+    names = () if absent(asked) else need(asked)
+    yield Evidence(
+        subject="reboot",
+        seen="none is asked for" if absent(asked) else f"asked for by {', '.join(names[:4]) or 'a package'}",
+        wanted="none pending",
+        verdict=Verdict.PASS if absent(asked) else Verdict.FAIL,
+        source="/run/reboot-required",
+    )

@@ -1,0 +1,126 @@
+"""What other processes hold that a job of this session needs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from torchtune_sys.model.actions import Advice, EnvironmentVariable
+from torchtune_sys.model.launchers import RANK_VARIABLES
+from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, rule
+from torchtune_sys.model.snapshot import Snapshot
+from torchtune_sys.model.values import NotApplicable, absent, known, need
+from torchtune_sys.rules.gates import nvidia_hardware
+
+
+@rule(
+    id="mps-server-unreachable",
+    title="Programs look for an MPS daemon that does not answer them",
+    severity=Severity.WARNING,
+    cause="mps-server-unreachable",
+    fix=(
+        Advice(text="start it: nvidia-cuda-mps-control -d, with the same CUDA_MPS_PIPE_DIRECTORY, as root or as this user"),
+        EnvironmentVariable(name="CUDA_MPS_PIPE_DIRECTORY", value=None),
+        Advice(text="or, if no daemon is meant to run, remove what it left: the directory named above"),
+    ),
+)
+def mps_server_unreachable(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """CUDA_MPS_PIPE_DIRECTORY, or a leftover /tmp/nvidia-mps, points to a control daemon that is gone, or that is another user's.
+
+    Why it matters
+        Each CUDA program tries the daemon first. At best it goes on without it, and processes that were to share a GPU take
+        turns; else CUDA does not start: error 805, MPS client failed to connect to the MPS control daemon or the MPS server.
+
+    When to leave it
+        The batch system starts the daemon together with the job.
+
+    References
+        nvidia-cuda-mps-control(1)
+        https://docs.nvidia.com/deploy/mps/index.html
+        https://github.com/NVIDIA/nvidia-container-toolkit/issues/714
+    """
+    nvidia_hardware(s)
+    found = need(s.software).mps
+    if absent(found):
+        raise NotApplicable("no Multi-Process Service is asked for, and none was started here")
+    mps = need(found)
+    if need(need(s.system).container) and need(mps.control):
+        raise NotApplicable("inside a container, where a daemon of the host or of another container is not seen")
+    owner = known(mps.owner, 0)
+    if not need(mps.listening):
+        seen = "a socket without a daemon" if need(mps.control) else "no control daemon's socket"
+    elif need(mps.owner) not in (0, need(need(s.session).uid)) and need(need(s.session).uid) != 0:
+        seen = f"the daemon of uid {owner}, which serves no other user"
+    else:
+        seen = ""
+    fails = bool(seen) and (mps.asked_for or need(mps.control))
+    yield Evidence(
+        subject=mps.directory,
+        seen=seen if fails else "no daemon, and nobody asks for one" if seen else "a daemon listens",
+        wanted="a control daemon of root or of this user",
+        verdict=Verdict.FAIL if fails else Verdict.PASS,
+        source="CUDA_MPS_PIPE_DIRECTORY" if mps.asked_for else mps.directory,
+    )
+
+
+@rule(
+    id="master-port-in-use",
+    title="The port of the rendezvous is taken",
+    severity=Severity.ERROR,
+    cause="master-port-in-use",
+    fix=(
+        Advice(text="give each job a port of its own: torchrun --master-port PORT, or --rdzv-endpoint=localhost:0 on one host"),
+        Advice(text="or end the process that holds it: ss -ltnp 'sport = :PORT'"),
+    ),
+)
+def master_port_in_use(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """MASTER_PORT is set, this host is the one that would listen on it, and another process already does.
+
+    Why it matters
+        Rank 0 ends with EADDRINUSE, "address already in use"; or, worse, the other ranks join the store of the other job.
+
+    When to leave it
+        The process that listens is the running job of this session itself.
+
+    References
+        https://docs.pytorch.org/docs/stable/elastic/run.html (several jobs on one host)
+        https://docs.pytorch.org/docs/stable/distributed.html (TCPStore)
+    """
+    found = need(s.software).port_listeners
+    if absent(found):
+        raise NotApplicable("MASTER_PORT is not set")
+    env = need(need(s.session).env)
+    _would_listen(s, env)
+    uids = need(found)
+    port = env.get("MASTER_PORT", "")
+    yield Evidence(
+        subject=f"port {port}",
+        seen=f"a process of uid {uids[0]} listens on it" if uids else "free",
+        wanted="free",
+        verdict=Verdict.FAIL if uids else Verdict.PASS,
+        source="MASTER_PORT, /proc/net/tcp",
+    )
+
+
+def _would_listen(s: Snapshot, env: Mapping[str, str]) -> None:
+    """NotApplicable unless rank 0 would be here. torchrun's own agent listens on the port that its ranks are told; a pod has its
+    ports to itself, so that whoever listens in it is the job."""
+    if need(need(s.system).container) == "kubernetes":
+        raise NotApplicable("a pod's ports are its own job's")
+    if any(name.startswith("TORCHELASTIC_") for name in env):
+        raise NotApplicable("torchrun started this session, and its agent keeps the port")
+    rank = next((env[name] for name in RANK_VARIABLES if env.get(name)), "0")
+    if rank != "0":
+        raise NotApplicable(f"rank {rank} does not listen on it")
+    address = env.get("MASTER_ADDR", "localhost")
+    if address in ("localhost", "127.0.0.1", "::1"):
+        return
+    hostname = known(need(s.system).hostname, "")
+    numeric = address.replace(".", "").isdigit()
+    if hostname and address.split(".")[0].lower() == hostname.split(".")[0].lower() and not numeric:
+        return
+    interfaces = need(need(s.network).interfaces)
+    if not any(address == item.address for interface in interfaces for item in known(interface.addresses, ())):
+        raise NotApplicable(f"{address} is not seen to be this host")
+
+
+RULES: tuple[Rule, ...] = (mps_server_unreachable, master_port_in_use)

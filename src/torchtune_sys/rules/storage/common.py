@@ -1,0 +1,37 @@
+"""What the storage rules share: which places a rule judges, and how they are named."""
+
+from __future__ import annotations
+
+from torchtune_sys.model.facts.storage import StoragePath
+from torchtune_sys.model.rule import Evidence, Verdict
+from torchtune_sys.model.snapshot import Snapshot
+from torchtune_sys.model.values import NotApplicable, need
+
+DATA = ("data", "working directory")
+"""The working directory stands for the data where none was named."""
+SAVES = ("checkpoints", "working directory")
+USED = ("data", "checkpoints", "working directory")
+
+GIB = 1 << 30
+
+
+def places(s: Snapshot, roles: tuple[str, ...]) -> tuple[StoragePath, ...]:
+    """The places of these roles. Raises NotApplicable where the person named none."""
+    found = tuple(place for place in need(s.storage).places if place.role in roles)
+    if not found:
+        raise NotApplicable(f"no path was named for: {', '.join(roles)}")
+    return found
+
+
+def subject(place: StoragePath) -> str:
+    return f"{place.role} {place.path}".rstrip()
+
+
+def fine(place: StoragePath, seen: str, source: str = "/proc/self/mountinfo") -> Evidence:
+    """Evidence that a place was judged and found good."""
+    return Evidence(subject=subject(place), seen=seen, verdict=Verdict.PASS, source=source)
+
+
+def beside_the_point(place: StoragePath, why: str) -> Evidence:
+    """Evidence that there is nothing to judge at this place."""
+    return Evidence(subject=subject(place), seen=why, verdict=Verdict.NA, source="/proc/self/mountinfo")

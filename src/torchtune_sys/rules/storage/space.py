@@ -1,0 +1,325 @@
+"""Whether there is room, whether it may be used, and whether it answers at all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torchtune_sys.model.actions import Advice, EnvironmentVariable
+from torchtune_sys.model.facts.storage import StoragePath
+from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, Verdict, rule, unsure
+from torchtune_sys.model.snapshot import Snapshot
+from torchtune_sys.model.values import Missing, Why
+from torchtune_sys.rules.storage.common import GIB, SAVES, beside_the_point, fine, places, subject
+
+_ALL = ("data", "checkpoints", "working directory", "home", "cache", "temporary files")
+_MAKE_ROOM = Advice(text="delete or move old checkpoints and caches (du -xh --max-depth=2), or save to a larger file system")
+_INODES = Advice(text="delete or pack small files (find -xdev lists them), or save to a file system with more inodes")
+
+
+@rule(
+    id="filesystem-not-answering",
+    title="A file system that the job uses does not answer",
+    severity=Severity.ERROR,
+    fix=(Advice(text="see that the file server is up and reachable; umount -l the dead mount and mount it anew"),),
+)
+def filesystem_not_answering(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """Each access to it blocks, and the process that tries cannot even be killed.
+
+    Why it matters
+        A hard NFS mount waits for its server for ever. Ranks hang there in state D without a message, and the others
+        run into the collective's timeout.
+
+    When to leave it
+        Never: the job cannot run like this.
+
+    References
+        nfs(5), "hard/soft"
+    """
+    for place in places(s, _ALL):
+        if isinstance(place.size_bytes, Missing):
+            if place.size_bytes.why is Why.TIMEOUT:
+                seen = f"{place.filesystem} {place.mount_source} on {place.mount_point}: {place.size_bytes.detail or 'no answer'}"
+                yield Evidence(subject=subject(place), seen=seen, wanted="an answer", source=place.size_bytes.source)
+            else:
+                yield unsure(subject(place), place.size_bytes)
+
+
+@rule(
+    id="data-path-unreadable",
+    title="The path given for the training data cannot be read",
+    severity=Severity.ERROR,
+    fix=(Advice(text="correct the path, mount what belongs there, or give this user the right to read it"),),
+)
+def data_path_unreadable(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """The path is not there, or this user may not read it.
+
+    Why it matters
+        Training ends at its first look at the data; in a job of many nodes that is after the wait for all of them.
+
+    When to leave it
+        Something makes or mounts it before training starts.
+
+    References
+        access(2)
+    """
+    for place in places(s, ("data",)):
+        if isinstance(place.exists, Missing):
+            yield unsure(subject(place), place.exists)
+        elif not place.exists:
+            yield Evidence(subject=subject(place), seen=f"no such path below {place.real_path}", wanted="a path that is there")
+        elif isinstance(place.readable, Missing):
+            yield unsure(subject(place), place.readable)
+        elif not place.readable:
+            yield Evidence(subject=subject(place), seen="this user may not read it", wanted="readable", source="access(2)")
+        else:
+            yield fine(place, "readable", "access(2)")
+
+
+@rule(
+    id="checkpoints-not-writable",
+    title="Checkpoints cannot be written where they should go",
+    severity=Severity.ERROR,
+    fix=(Advice(text="mount it read-write, give this user the right to write there, or save somewhere else"),),
+)
+def checkpoints_not_writable(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """The file system is read-only, or this user may not write there.
+
+    Why it matters
+        Training runs until its first checkpoint, hours later, and then ends with nothing saved.
+
+    When to leave it
+        Never, if checkpoints are to go there.
+
+    References
+        access(2)
+        mount(8), "ro" (ext4 also turns read-only by itself after an I/O error: errors=remount-ro)
+    """
+    for place in places(s, ("checkpoints",)):
+        if isinstance(place.writable, Missing):
+            yield unsure(subject(place), place.writable)
+        elif not place.writable:
+            read_only = not isinstance(place.options, Missing) and "ro" in place.options
+            where = f"{place.filesystem} on {place.mount_point}"
+            seen = f"{where} is mounted read-only" if read_only else f"this user may not write to {place.real_path}"
+            yield Evidence(subject=subject(place), seen=seen, wanted="writable", source="access(2)")
+        else:
+            yield fine(place, "writable", "access(2)")
+
+
+@rule(
+    id="disk-full",
+    title="There is no room left to save checkpoints",
+    severity=Severity.ERROR,
+    cause="disk-full-or-quota",
+    fix=(_MAKE_ROOM,),
+    params=(
+        Param("minimum_gib", 1, "free GiB below which the file system counts as full"),
+        Param("percent", 1, "share free below which it counts as full, if percent_applies_below_gib also holds"),
+        Param("percent_applies_below_gib", 20, "free GiB above which the share does not matter"),
+    ),
+)
+def disk_full(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """The file system has next to nothing free.
+
+    Why it matters
+        torch.save fails in the middle and leaves a broken file ("No space left on device", or a zip writer's error
+        about an unexpected position), and logs and caches fail with it.
+
+    When to leave it
+        Nothing is saved there. A user's quota may be tighter than what is seen here: see quota -s.
+
+    References
+        statvfs(3), f_bavail (what an ordinary user may still take)
+        https://github.com/pytorch/pytorch/issues/10577 (what torch.save says on a full disk)
+    """
+    yield from _room(s, p)
+
+
+@rule(
+    id="disk-space-low",
+    title="There is little room left to save checkpoints",
+    severity=Severity.WARNING,
+    cause="disk-full-or-quota",
+    superseded_by=("disk-full",),
+    fix=(_MAKE_ROOM,),
+    params=(
+        Param("minimum_gib", 10, "free GiB below which room counts as little"),
+        Param("percent", 5, "share free below which room counts as little, if percent_applies_below_gib also holds"),
+        Param("percent_applies_below_gib", 100, "free GiB above which the share does not matter"),
+    ),
+)
+def disk_space_low(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """The file system still has room, but a few checkpoints may take it.
+
+    Why it matters
+        A checkpoint with Adam's state takes about 14 bytes for each parameter: 100 GB for a model of 7 billion.
+
+    When to leave it
+        The model is small, or old checkpoints are deleted as new ones come.
+
+    References
+        statvfs(3), f_bavail
+    """
+    yield from _room(s, p)
+
+
+def _room(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    for place in places(s, SAVES):
+        if isinstance(place.free_bytes, Missing):
+            yield unsure(subject(place), place.free_bytes)
+        elif isinstance(place.size_bytes, Missing):
+            yield unsure(subject(place), place.size_bytes)
+        elif place.size_bytes <= 0:
+            nothing = Missing(Why.NOT_SUPPORTED, f"statvfs {place.real_path}", "the file system does not tell its size")
+            yield unsure(subject(place), nothing)
+        elif not isinstance(place.options, Missing) and "ro" in place.options:
+            yield beside_the_point(place, "mounted read-only")
+        else:
+            yield _room_at(place, place.free_bytes, place.size_bytes, p)
+
+
+def _tight(place: StoragePath, free: int, size: int, p: Params) -> bool:
+    share = 100 * free / size
+    # A small file system that is mostly empty is no sign of anything, unless checkpoints are to go there.
+    emptied = share < 50 or place.role == "checkpoints"
+    return emptied and free < _least(size, p)
+
+
+def _least(size: int, p: Params) -> float:
+    """Bytes that should be free. The share counts up to a number of GiB only: a hundredth of a petabyte is much room."""
+    share = min(size * float(p["percent"]) / 100, float(p["percent_applies_below_gib"]) * GIB)
+    return max(share, float(p["minimum_gib"]) * GIB)
+
+
+def _room_at(place: StoragePath, free: int, size: int, p: Params) -> Evidence:
+    return Evidence(
+        subject=subject(place),
+        seen=f"{free / GIB:.1f} of {size / GIB:.1f} GiB free ({100 * free / size:.1f} %) on {place.mount_point}",
+        wanted=f">= {_least(size, p) / GIB:.3g} GiB",
+        verdict=Verdict.FAIL if _tight(place, free, size, p) else Verdict.PASS,
+        source=f"statvfs {place.real_path}",
+        about=(f"file system {place.mount_point}",),
+    )
+
+
+@rule(
+    id="inodes-exhausted",
+    title="No new file can be made where checkpoints go: the inodes are used up",
+    severity=Severity.ERROR,
+    cause="disk-full-or-quota",
+    fix=(_INODES,),
+    params=(Param("minimum", 100, "free inodes below which they count as used up"),),
+)
+def inodes_exhausted(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """ext4 and some network file systems hold a fixed number of files; here it is reached.
+
+    Why it matters
+        Writing fails with "No space left on device" while df shows plenty of room.
+
+    When to leave it
+        Nothing is saved there.
+
+    References
+        statvfs(3), f_favail
+        mke2fs(8), -N and -i
+    """
+    yield from _inodes(s, int(p["minimum"]), 0.0)
+
+
+@rule(
+    id="inodes-low",
+    title="Few inodes are left where checkpoints go",
+    severity=Severity.WARNING,
+    cause="disk-full-or-quota",
+    superseded_by=("inodes-exhausted",),
+    fix=(_INODES,),
+    params=(
+        Param("minimum", 10_000, "free inodes below which they count as few"),
+        Param("percent", 1, "share free below which they count as few, up to a million of them"),
+    ),
+)
+def inodes_low(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """The file system can take few more files.
+
+    Why it matters
+        Unpacking a dataset of small files, or a compiler cache, takes inodes by the hundred thousand.
+
+    When to leave it
+        Only checkpoints go there, each a few files.
+
+    References
+        statvfs(3), f_favail
+    """
+    yield from _inodes(s, int(p["minimum"]), float(p["percent"]))
+
+
+def _inodes(s: Snapshot, minimum: int, percent: float) -> Iterator[Evidence]:
+    for place in places(s, SAVES):
+        if isinstance(place.inodes, Missing):
+            yield unsure(subject(place), place.inodes)
+        elif isinstance(place.inodes_free, Missing):
+            yield unsure(subject(place), place.inodes_free)
+        elif place.inodes <= 0:
+            yield fine(place, "no fixed number of inodes", f"statvfs {place.real_path}")
+        elif not isinstance(place.options, Missing) and "ro" in place.options:
+            yield beside_the_point(place, "mounted read-only")
+        else:
+            scarce = 100 * place.inodes_free < percent * place.inodes and place.inodes_free < 1_000_000
+            # A small file system (tmpfs in a container) may have fewer than the minimum from the start.
+            bad = scarce or (place.inodes_free < minimum and 2 * place.inodes_free < place.inodes)
+            yield Evidence(
+                subject=subject(place),
+                seen=f"{place.inodes_free} of {place.inodes} inodes free on {place.mount_point}",
+                wanted=f">= {minimum}",
+                verdict=Verdict.FAIL if bad else Verdict.PASS,
+                source=f"statvfs {place.real_path}",
+            )
+
+
+@rule(
+    id="temporary-space-low",
+    title="The directory for temporary files has too little room for an installation of torch",
+    severity=Severity.ADVICE,
+    cause="disk-full-or-quota",
+    superseded_by=("disk-full",),
+    fix=(EnvironmentVariable(name="TMPDIR", value="/path/with/room"),),
+    params=(Param("minimum_gib", 4, "free GiB: a CUDA torch with its libraries unpacks to about this much"),),
+)
+def temporary_space_low(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """pip unpacks and builds in $TMPDIR, compilers and torch.compile write there too.
+
+    Why it matters
+        An installation ends with "No space left on device" although the environment's own disk has room. Where /tmp is
+        a tmpfs, its content also takes main memory.
+
+    When to leave it
+        Everything is installed, and caches are elsewhere.
+
+    References
+        https://pip.pypa.io/en/stable/cli/pip/ (TMPDIR)
+        https://github.com/pypa/pip/issues/7745 (torch does not fit into a small /tmp)
+    """
+    for place in places(s, ("temporary files",)):
+        if isinstance(place.free_bytes, Missing):
+            yield unsure(subject(place), place.free_bytes)
+            continue
+        yield Evidence(
+            subject=subject(place),
+            seen=f"{place.free_bytes / GIB:.1f} GiB free ({place.filesystem} on {place.mount_point})",
+            wanted=f">= {p['minimum_gib']} GiB",
+            verdict=Verdict.FAIL if place.free_bytes < float(p["minimum_gib"]) * GIB else Verdict.PASS,
+            source=f"statvfs {place.real_path}",
+            about=(f"file system {place.mount_point}",),
+        )
+
+
+RULES: tuple[Rule, ...] = (
+    filesystem_not_answering,
+    data_path_unreadable,
+    checkpoints_not_writable,
+    disk_full,
+    disk_space_low,
+    inodes_exhausted,
+    inodes_low,
+    temporary_space_low,
+)

@@ -1,0 +1,331 @@
+"""Settings of mounts and disks that make reading and writing slower or less safe than the hardware is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torchtune_sys.model.actions import Advice, EnvironmentVariable, SysfsWrite
+from torchtune_sys.model.facts.storage import Disk, StoragePath
+from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, Verdict, rule, unsure
+from torchtune_sys.model.snapshot import Snapshot
+from torchtune_sys.model.target import AtLeast, Exactly, OneOf
+from torchtune_sys.model.values import Missing, NotApplicable, Why, need
+from torchtune_sys.rules.storage.common import DATA, USED, beside_the_point, fine, places, subject
+
+
+def _value(options: tuple[str, ...], name: str) -> str | None:
+    return next((option.partition("=")[2] for option in options if option.partition("=")[0] == name), None)
+
+
+def _number(options: tuple[str, ...], name: str) -> int | None:
+    text = _value(options, name)
+    return int(text) if text is not None and text.isascii() and text.isdigit() else None
+
+
+@rule(
+    id="read-ahead-small",
+    title="Read-ahead is small for storage that answers slowly",
+    severity=Severity.ADVICE,
+    cause="slow-data-storage",
+    fix=(
+        SysfsWrite(path="/sys/class/bdi/MAJOR:MINOR/read_ahead_kb", target=AtLeast(4096)),
+        Advice(text="to keep it for NFS: nfs=4096 and nfs4=4096 under [nfsrahead] in /etc/nfs.conf (nfs-utils 2.6 or later)"),
+    ),
+    params=(Param("minimum_kib", 1024, "KiB of read-ahead below which a network or spinning disk's is small"),),
+)
+def read_ahead_small(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """The kernel reads ahead less than a network round trip or a turn of the disk is worth.
+
+    Why it matters
+        Reading a large file in order waits once for each read-ahead window. Linux 5.4 lowered the window of NFS
+        from 15 times rsize to 128 KiB, and spinning disks have always had 128 KiB.
+
+    When to leave it
+        The data is small files or is read at random: more read-ahead then reads what nobody wants. NVMe is not judged.
+
+    References
+        https://learn.microsoft.com/azure/azure-netapp-files/performance-linux-nfs-read-ahead
+        tuned: accelerator-performance, hpc-compute, throughput-performance (readahead >= 4096)
+        nfs.conf(5), nfsrahead(5)
+    """
+    minimum = int(p["minimum_kib"])
+    for place in places(s, DATA):
+        slow = _waits(place)
+        if isinstance(slow, Missing):
+            yield unsure(subject(place), slow)
+        elif not slow:
+            yield beside_the_point(place, f"{place.filesystem}: neither NFS nor a spinning disk")
+        elif isinstance(place.read_ahead_kib, Missing):
+            yield unsure(subject(place), place.read_ahead_kib, f">= {minimum} KiB")
+        else:
+            yield Evidence(
+                subject=subject(place),
+                seen=f"{place.read_ahead_kib} KiB for {place.mount_point} ({place.filesystem})",
+                wanted=">= 4096 KiB",
+                verdict=Verdict.FAIL if place.read_ahead_kib < minimum else Verdict.PASS,
+                source="read_ahead_kb",
+                fix=(SysfsWrite(path=f"/sys/class/bdi/{place.device}/read_ahead_kb", target=AtLeast(4096)),)
+                if place.device
+                else (),
+            )
+
+
+def _waits(place: StoragePath) -> bool | Missing:
+    """Whether this is storage where read-ahead is known to pay: NFS, or nothing but spinning disks."""
+    if isinstance(place.carrier, Missing) or place.carrier != "disk":
+        return place.carrier if isinstance(place.carrier, Missing) else place.carrier == "nfs"
+    if isinstance(place.disks, Missing):
+        return place.disks
+    return bool(place.disks) and all(disk.kind == "hdd" for disk in place.disks)
+
+
+@rule(
+    id="nvme-scheduler-not-none",
+    title="An I/O scheduler sits in front of an NVMe drive",
+    severity=Severity.ADVICE,
+    fix=(SysfsWrite(path="/sys/block/NVME/queue/scheduler", target=Exactly("none")),),
+)
+def nvme_scheduler_not_none(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """An NVMe drive has a queue for each CPU; a scheduler sorts requests that need no sorting.
+
+    Why it matters
+        At several hundred thousand requests a second the scheduler's lock and its work per request cost CPU time and
+        latency. Linux itself takes none for devices with several queues.
+
+    When to leave it
+        bfq or kyber was chosen to share the drive fairly between users, or to keep latency low under writes.
+
+    References
+        https://docs.kernel.org/block/switching-sched.html
+        https://docs.kernel.org/block/blk-mq.html
+    """
+    yield from _scheduler(s, "nvme", ("none", "noop"), OneOf(("none",)))
+
+
+@rule(
+    id="hdd-scheduler-none",
+    title="A spinning disk has no I/O scheduler",
+    severity=Severity.ADVICE,
+    fix=(SysfsWrite(path="/sys/block/DISK/queue/scheduler", target=OneOf(("mq-deadline", "bfq"))),),
+)
+def hdd_scheduler_none(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """Without a scheduler requests reach the disk in the order of arrival, and its head moves for each.
+
+    Why it matters
+        Several readers at once, as DataLoader workers are, lose most of the disk's throughput to seeks.
+
+    When to leave it
+        A RAID controller behind it sorts requests itself.
+
+    References
+        https://docs.kernel.org/block/deadline-iosched.html
+        https://docs.kernel.org/block/bfq-iosched.html
+    """
+    yield from _scheduler(s, "hdd", ("mq-deadline", "bfq", "kyber", "deadline", "cfq"), OneOf(("mq-deadline", "bfq")))
+
+
+def _scheduler(s: Snapshot, kind: str, accepted: tuple[str, ...], target: OneOf) -> Iterator[Evidence]:
+    disks: tuple[Disk, ...] = need(need(s.storage).disks)
+    judged = [disk for disk in disks if disk.kind == kind]
+    if not judged:
+        raise NotApplicable(f"no disk of kind {kind} on this host")
+    for disk in judged:
+        source = f"/sys/block/{disk.name}/queue/scheduler"
+        if isinstance(disk.scheduler, Missing):
+            if disk.scheduler.why is not Why.ABSENT:  # kernels before 3.19 drive NVMe without a request queue
+                yield unsure(disk.name, disk.scheduler, str(target))
+            continue
+        good = disk.scheduler in accepted
+        yield Evidence(
+            subject=disk.name,
+            seen=disk.scheduler,
+            wanted=str(target),
+            verdict=Verdict.PASS if good else Verdict.FAIL,
+            source=source,
+            fix=() if good else (SysfsWrite(path=source, target=target),),
+        )
+
+
+@rule(
+    id="nfs-mount-untuned",
+    title="NFS mount options hold the client back",
+    severity=Severity.ADVICE,
+    cause="slow-data-storage",
+    fix=(Advice(text="mount with rsize=1048576,wsize=1048576,nconnect=8,proto=tcp and without noac, sync or actimeo=0"),),
+    params=(Param("minimum_rsize", 131072, "bytes of one read request below which it is small"),),
+)
+def nfs_mount_untuned(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """Small requests, UDP, a single connection or no attribute cache: each keeps NFS below what the network gives.
+
+    Why it matters
+        One TCP connection is served by one CPU at a time and rarely fills 25 Gb/s; nconnect (Linux 5.3) opens several.
+        With noac or actimeo=0 every stat of every file goes to the server.
+
+    When to leave it
+        The server does not take several connections, or other hosts change these files and must be seen at once.
+
+    References
+        nfs(5): rsize, nconnect, actimeo, noac
+        https://learn.microsoft.com/azure/azure-netapp-files/performance-linux-mount-options
+    """
+    judged = False
+    for place in places(s, USED):
+        if isinstance(place.carrier, Missing):
+            judged = True
+            yield unsure(subject(place), place.carrier)
+        elif place.carrier == "nfs":
+            judged = True
+            faults = _nfs_faults(need(place.options), place.role == "data", int(p["minimum_rsize"]))
+            verdict = Verdict.FAIL if faults else Verdict.PASS
+            seen = ", ".join(faults) or f"{place.filesystem} on {place.mount_point}"
+            yield Evidence(subject=subject(place), seen=seen, verdict=verdict, source="/proc/self/mountinfo")
+    if not judged:
+        raise NotApplicable("nothing that is judged lies on NFS")
+
+
+def _nfs_faults(options: tuple[str, ...], is_data: bool, minimum_rsize: int) -> list[str]:
+    faults = []
+    rsize = _number(options, "rsize")
+    if rsize is not None and rsize < minimum_rsize:
+        faults.append(f"rsize={rsize}")
+    if _value(options, "proto") in ("udp", "udp6"):
+        faults.append("proto=udp")
+    elif is_data and _value(options, "proto") in ("tcp", "tcp6") and (_number(options, "nconnect") or 1) == 1:
+        faults.append("one connection (no nconnect)")
+    if "noac" in options or _number(options, "actimeo") == 0 or _number(options, "acregmax") == 0:
+        faults.append("no attribute cache (noac)")
+    return faults
+
+
+@rule(
+    id="mount-options-slow",
+    title="Mount options make every access wait",
+    severity=Severity.ADVICE,
+    fix=(Advice(text="remount without sync and dirsync, and with relatime or noatime (fstab, then mount -o remount)"),),
+)
+def mount_options_slow(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """sync writes through to the disk at each call; strictatime writes a time stamp for each file that is read.
+
+    Why it matters
+        A checkpoint written with sync takes several times as long. With strictatime an epoch over a million files is
+        also a million metadata writes.
+
+    When to leave it
+        Something reads access times (a policy that removes unused files), or losing the last second is worse.
+
+    References
+        mount(8): sync, relatime, strictatime
+        https://docs.kernel.org/filesystems/ext4/index.html
+    """
+    for place in places(s, USED):
+        if isinstance(place.options, Missing):
+            yield unsure(subject(place), place.options)
+            continue
+        faults: list[str] = [option for option in ("sync", "dirsync") if option in place.options]
+        marked = _ACCESS_TIMES_MARKED & set(place.options)
+        if not marked and place.filesystem in _MARKS_ACCESS_TIMES:
+            faults.append("strictatime (neither relatime nor noatime)")
+        if faults:
+            seen = f"{', '.join(faults)} on {place.mount_point}"
+            yield Evidence(
+                subject=subject(place), seen=seen, wanted="relatime or noatime, no sync", source="/proc/self/mountinfo"
+            )
+        elif not marked and isinstance(place.filesystem, Missing):
+            yield unsure(subject(place), place.filesystem)
+        else:
+            yield fine(place, f"{place.filesystem} on {place.mount_point}")
+
+
+_MARKS_ACCESS_TIMES = ("ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "bcachefs")
+_ACCESS_TIMES_MARKED = frozenset({"noatime", "relatime", "ro", "lazytime"})
+"""The kernel prints noatime and relatime, and nothing for strictatime (fs/proc_namespace.c)."""
+
+
+@rule(
+    id="mount-without-barriers",
+    title="Checkpoints lie on a file system that does not flush the disk's cache",
+    severity=Severity.ADVICE,
+    fix=(Advice(text="remount with barrier (the default): mount -o remount,barrier=1, and remove nobarrier from fstab"),),
+)
+def mount_without_barriers(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """Without write barriers a power cut may leave the journal, and so the file system, broken.
+
+    Why it matters
+        What fsync promised to be on the disk may only have been in its cache: the last checkpoints, or all.
+
+    When to leave it
+        The disk or controller has a cache with a battery or capacitors, as data-centre drives have.
+
+    References
+        ext4(5), "barrier"
+        xfs(5), "nobarrier" (removed in Linux 4.19)
+    """
+    for place in places(s, ("checkpoints", "working directory")):
+        if isinstance(place.options, Missing):
+            yield unsure(subject(place), place.options)
+        elif "nobarrier" in place.options or "barrier=0" in place.options:
+            seen = f"{'nobarrier' if 'nobarrier' in place.options else 'barrier=0'} on {place.mount_point}"
+            yield Evidence(subject=subject(place), seen=seen, wanted="barrier", source="/proc/self/mountinfo")
+        else:
+            yield fine(place, f"{place.filesystem} on {place.mount_point}")
+
+
+@rule(
+    id="cache-without-file-locks",
+    title="Caches lie on a file system without working file locks",
+    severity=Severity.ADVICE,
+    cause="filesystem-without-locks",
+    fix=(
+        Advice(text="mount Lustre with -o flock (NFS without nolock)"),
+        EnvironmentVariable(name="XDG_CACHE_HOME", value="/local/disk/cache"),
+        EnvironmentVariable(name="HF_HOME", value="/local/disk/huggingface"),
+    ),
+)
+def cache_without_file_locks(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """Compiled extensions, kernels and downloaded models are cached under a lock that this mount does not give.
+
+    Why it matters
+        On Lustre mounted without flock a lock fails with "Function not implemented"; on NFS with nolock it holds on one
+        host only, so that the ranks of several hosts write the same file at once.
+
+    When to leave it
+        Nothing is cached there, or one process alone fills the cache before the job.
+
+    References
+        mount.lustre(8), "flock"
+        nfs(5), "local_lock"
+        https://docs.pytorch.org/docs/stable/cpp_extension.html (TORCH_EXTENSIONS_DIR)
+    """
+    for place in places(s, ("home", "cache")):
+        if isinstance(place.filesystem, Missing):
+            yield unsure(subject(place), place.filesystem)
+            continue
+        fault = _lock_fault(place.filesystem, need(place.options), s.intent.nodes)
+        if fault:
+            yield Evidence(
+                subject=subject(place), seen=f"{fault} on {place.mount_point}", wanted="file locks", source="mountinfo"
+            )
+        else:
+            yield fine(place, f"{place.filesystem} on {place.mount_point}")
+
+
+def _lock_fault(filesystem: str, options: tuple[str, ...], nodes: int | None) -> str:
+    if filesystem == "lustre" and "flock" not in options and "localflock" not in options:
+        return "lustre without flock"
+    if filesystem in ("nfs", "nfs4") and nodes is not None and nodes > 1:
+        if "nolock" in options:
+            return f"{filesystem} with nolock (locks hold on this host only)"
+        if _value(options, "local_lock") in ("all", "flock"):
+            return f"{filesystem} with local_lock (locks hold on this host only)"
+    return ""
+
+
+RULES: tuple[Rule, ...] = (
+    read_ahead_small,
+    nvme_scheduler_not_none,
+    hdd_scheduler_none,
+    nfs_mount_untuned,
+    mount_options_slow,
+    mount_without_barriers,
+    cache_without_file_locks,
+)

@@ -1,0 +1,29 @@
+"""Kernel settings: the running value, and which file set it."""
+
+from __future__ import annotations
+
+from torchtune_sys.model.rule import Rule
+from torchtune_sys.rules.sysctl import boot, network
+from torchtune_sys.rules.sysctl.kernel import (
+    dirty_limit_huge,
+    max_map_count_low,
+    numa_balancing_enabled,
+    overcommit_strict,
+    shmmax_lowered,
+    swappiness_high,
+    task_table_small,
+    zone_reclaim_enabled,
+)
+
+RULES: tuple[Rule, ...] = (
+    swappiness_high,
+    zone_reclaim_enabled,
+    numa_balancing_enabled,
+    overcommit_strict,
+    max_map_count_low,
+    dirty_limit_huge,
+    task_table_small,
+    shmmax_lowered,
+    *network.RULES,
+    *boot.RULES,
+)

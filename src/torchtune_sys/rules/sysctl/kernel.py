@@ -1,0 +1,265 @@
+"""Kernel settings: the running value, and which file set it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from torchtune_sys.model.actions import Advice, Safety, Sysctl
+from torchtune_sys.model.rule import Evidence, Param, Params, Severity, Verdict, rule
+from torchtune_sys.model.snapshot import Snapshot
+from torchtune_sys.model.target import AtLeast, AtMost, Exactly, OneOf
+from torchtune_sys.model.values import Missing, NotApplicable, Unknown, need
+from torchtune_sys.rules.gates import not_in_container
+from torchtune_sys.rules.limits.tasks import tasks_needed
+from torchtune_sys.rules.sysctl.policy import (
+    judged,
+    origin,
+    setting,
+    swap_on_disk,
+    told,
+    wanted,
+    wish_map_count,
+    wish_numa_balancing,
+    wish_overcommit,
+    wish_shmmax,
+    wish_zone_reclaim,
+)
+
+_GIB = 1 << 30
+_MAX_SWAPPINESS = Param("max", 10, "highest vm.swappiness")
+
+
+@rule(
+    id="swappiness-high",
+    title="The kernel prefers swapping processes out to dropping the page cache",
+    severity=Severity.ADVICE,
+    fix=(Sysctl(key="vm.swappiness", target=AtMost(int(_MAX_SWAPPINESS.default))),),
+    params=(_MAX_SWAPPINESS,),
+    applies=swap_on_disk,
+)
+def swappiness_high(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """With swap on a disk and a high vm.swappiness, a data set that streams through the page cache pushes out memory of processes.
+
+    Why it matters
+    Reading a data set fills the page cache; what is then swapped out may be a loader worker's or a rank's memory. No published
+    measurement of GPU training shows the effect, so this is advice.
+
+    When to leave it
+    The host is interactive, or swap is fast and unused. 0 does not mean "never swap", and 1 has no source but databases.
+
+    References
+    Linux Documentation/admin-guide/sysctl/vm.rst, swappiness (60 by default, 0 to 200 since 5.8).
+    tuned 2.28, profiles throughput-performance, latency-performance and accelerator-performance: 10.
+    """
+    yield judged(s, "vm.swappiness", AtMost(int(p["max"])))
+
+
+@rule(
+    id="zone-reclaim-enabled",
+    title="Page cache is dropped to keep allocations on their NUMA node",
+    severity=Severity.ADVICE,
+    fix=(Sysctl(key="vm.zone_reclaim_mode", target=Exactly("0")),),
+)
+def zone_reclaim_enabled(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """vm.zone_reclaim_mode is on: a node that is full drops cached files rather than using memory of another node.
+
+    Why it matters
+    The data set stays uncached although other nodes have memory to spare, and allocations stall while the node reclaims.
+
+    When to leave it
+    Each rank is bound to a node, fits in its memory, and reads no data through the page cache (tuned's hpc-compute assumes that).
+
+    References
+    Linux Documentation/admin-guide/sysctl/vm.rst, zone_reclaim_mode: to be left off for workloads that profit from cached files.
+    """
+    yield judged(s, "vm.zone_reclaim_mode", wish_zone_reclaim(s, p))
+
+
+@rule(
+    id="numa-balancing-enabled",
+    title="Automatic NUMA balancing is on",
+    severity=Severity.ADVICE,
+    fix=(
+        Advice(text="bind ranks first: torchrun --numa-binding=node (torch 2.9 and later), or numactl"),
+        Sysctl(key="kernel.numa_balancing", target=Exactly("0")),
+    ),
+)
+def numa_balancing_enabled(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """The kernel unmaps pages of the ranks from time to time to see who touches them, and moves them between nodes.
+
+    Why it matters
+    The faults and migrations cost time at moments that differ between ranks. With ranks bound to nodes there is nothing to gain from it.
+
+    When to leave it
+    Ranks are not bound: then balancing may help more than it costs. Measure both.
+
+    References
+    Linux Documentation/admin-guide/sysctl/kernel.rst, numa_balancing; tuned 2.28, hpc-compute and network-latency; RCCL and AMD's tuning
+    guides ask for 0.
+    """
+    target = wish_numa_balancing(s, p)
+    found = setting(s, "kernel.numa_balancing")
+    running = need(found.running)
+    on = not running.isdigit() or bool(int(running) & 1)  # 2 alone is memory tiering, which moves cold pages only
+    verdict = Verdict.FAIL if on else Verdict.PASS
+    yield Evidence(
+        subject=found.key,
+        seen=told(s, found, running),
+        wanted=wanted(s, found.key, target),
+        verdict=verdict,
+        source=origin(s, found),
+    )
+
+
+@rule(
+    id="overcommit-strict",
+    title="Memory may not be overcommitted",
+    severity=Severity.WARNING,
+    cause="host-memory-oom",
+    fix=(Sysctl(key="vm.overcommit_memory", target=OneOf(("0", "1")), safety=Safety.UNSAFE),),
+)
+def overcommit_strict(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """vm.overcommit_memory=2: the kernel promises no more than swap plus a share of the RAM, and a fork counts in full.
+
+    Why it matters
+    Each DataLoader worker is a fork of a rank whose private memory is promised once more, though it stays shared: fork fails with
+    ENOMEM ("Cannot allocate memory") while most of the memory is free. Large mappings of CUDA libraries count as well.
+
+    When to leave it
+    The site forbids overcommit and vm.overcommit_ratio leaves enough for all forks (see CommitLimit in /proc/meminfo).
+
+    References
+    Linux Documentation/mm/overcommit-accounting.rst; proc_sys_vm(5).
+    """
+    found = judged(s, "vm.overcommit_memory", wish_overcommit(s, p), Safety.UNSAFE)
+    memory = s.memory
+    if found.verdict is Verdict.FAIL and not isinstance(memory, Missing) and not isinstance(memory.commit_limit_bytes, Missing):
+        limit = f"{found.seen} (CommitLimit {memory.commit_limit_bytes / _GIB:.0f} GiB)"
+        found = msgspec.structs.replace(found, seen=limit)
+    yield found
+
+
+@rule(
+    id="max-map-count-low",
+    title="A process may have few memory mappings",
+    severity=Severity.WARNING,
+    fix=(Sysctl(key="vm.max_map_count", target=AtLeast(65530)),),
+)
+def max_map_count_low(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """vm.max_map_count was set below the kernel's own 65530.
+
+    Why it matters
+    Mapped data set shards, shared tensors and CUDA's mappings each count; past the limit mmap and malloc fail with ENOMEM.
+
+    When to leave it
+    Never seen to be useful; no training source asks for more than the default either.
+
+    References
+    Linux Documentation/admin-guide/sysctl/vm.rst, max_map_count.
+    """
+    yield judged(s, "vm.max_map_count", wish_map_count(s, p))
+
+
+@rule(
+    id="dirty-limit-huge",
+    title="Hundreds of gigabytes may wait to be written",
+    severity=Severity.ADVICE,
+    fix=(
+        Sysctl(key="vm.dirty_bytes", target=Exactly(str(32 * _GIB))),
+        Sysctl(key="vm.dirty_background_bytes", target=Exactly(str(4 * _GIB))),
+        Advice(text="set both *_bytes (the *_ratio of each then reads 0)"),
+    ),
+    applies=not_in_container,  # its own memory limit bounds what it may leave unwritten
+    params=(Param("max_gib", 128, "dirty data that may pile up before writers are held, GiB"),),
+)
+def dirty_limit_huge(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """On a host with very much memory, a limit in per cent lets more unwritten data pile up than its disks write in minutes.
+
+    Why it matters
+    A checkpoint seems to be saved at once, then fsync, sync or the next checkpoint waits until everything is on disk, and a crash in
+    between loses it.
+
+    When to leave it
+    Storage writes tens of GB/s, or bursts are meant to be absorbed (tuned's throughput profiles raise the limit for that).
+
+    References
+    Linux Documentation/admin-guide/sysctl/vm.rst, dirty_ratio and dirty_bytes: only one of the two may be set, the other reads 0.
+    """
+    ratio, count = setting(s, "vm.dirty_ratio"), setting(s, "vm.dirty_bytes")
+    total = need(need(s.memory).total_bytes)
+    as_bytes, as_ratio = _number(need(count.running), count.key), _number(need(ratio.running), ratio.key)
+    allowed = as_bytes or total * as_ratio // 100
+    deciding = count if as_bytes else ratio
+    yield Evidence(
+        subject=deciding.key,
+        seen=f"{told(s, deciding, need(deciding.running))}: up to {allowed / _GIB:.0f} GiB of {total / _GIB:.0f} GiB",
+        wanted=f"{p['max_gib']} GiB or less",
+        verdict=Verdict.FAIL if allowed > int(p["max_gib"]) * _GIB else Verdict.PASS,
+        source=origin(s, deciding),
+    )
+
+
+def _number(value: str, key: str) -> int:
+    from torchtune_sys.model.values import Why
+
+    if not (value.isascii() and value.isdigit() and len(value) < 25):
+        raise Unknown(Missing(Why.UNPARSED, key, f"not a whole number: {value[:40]!r}"))
+    return int(value)
+
+
+_THREAD_SIZE_BYTES = 16 << 10
+"""Kernel stack of a thread on x86-64 and aarch64."""
+
+
+@rule(
+    id="task-table-small",
+    title="The kernel's limit on tasks is lower than its own default",
+    severity=Severity.WARNING,
+    fix=(Sysctl(key="kernel.pid_max", target=AtLeast(4194304)), Sysctl(key="kernel.threads-max", target=AtLeast(131072))),
+)
+def task_table_small(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """kernel.pid_max or kernel.threads-max is under 32768, or under twice what this host's ranks, threads and workers take.
+
+    Why it matters
+    Every thread of every process takes a number. When none is left fork and pthread_create fail with EAGAIN, for all users.
+
+    When to leave it
+    A 32-bit system. With less than 4 GiB of memory the kernel's own default of threads-max is lower, and that is what is asked for.
+
+    References
+    Linux kernel/fork.c, set_max_threads; Documentation/admin-guide/sysctl/kernel.rst, pid_max and threads-max; systemd sets pid_max to 4194304 on 64-bit hosts.
+    """
+    wanted = 2 * tasks_needed(s)
+    memory = None if isinstance(s.memory, Missing) else s.memory.total_bytes
+    floors = {"kernel.pid_max": 32768, "kernel.threads-max": 32768}
+    if isinstance(memory, int):
+        # The kernel's default lets the stacks of all threads take an eighth of memory; a tenth below it is somebody's doing.
+        floors["kernel.threads-max"] = min(32768, memory // (8 * _THREAD_SIZE_BYTES) * 9 // 10)
+    for key, floor in floors.items():
+        try:
+            yield judged(s, key, AtLeast(max(floor, wanted)))
+        except NotApplicable:
+            continue
+
+
+@rule(
+    id="shmmax-lowered",
+    title="System V shared memory segments are limited to a small size",
+    severity=Severity.ADVICE,
+    fix=(Advice(text="remove the kernel.shmmax and kernel.shmall lines: the kernel's defaults have been unlimited since 3.16"),),
+)
+def shmmax_lowered(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """An old tuning file lowers kernel.shmmax, which is unlimited by default.
+
+    Why it matters
+    PyTorch and NCCL use POSIX shared memory in /dev/shm and do not care; MPI libraries and databases on the same host fail to attach.
+
+    When to leave it
+    Nothing here uses System V shared memory.
+
+    References
+    Linux Documentation/admin-guide/sysctl/kernel.rst, shmmax; ipc/shm.c since 3.16.
+    """
+    yield judged(s, "kernel.shmmax", wish_shmmax(s, p))

@@ -1,0 +1,309 @@
+"""Network settings of the kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torchtune_sys.model.actions import Advice, Safety, Sysctl
+from torchtune_sys.model.facts.network import Interface
+from torchtune_sys.model.facts.sysctl import Assignment, Setting
+from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, rule, unsure
+from torchtune_sys.model.snapshot import Snapshot
+from torchtune_sys.model.target import AtLeast, Exactly
+from torchtune_sys.model.values import Missing, NotApplicable, Unknown, Why, need
+from torchtune_sys.rules.gates import rdma_active
+from torchtune_sys.rules.sysctl.policy import (
+    judged,
+    origin,
+    setting,
+    tcp_between_hosts,
+    wish_slow_start,
+    wish_somaxconn,
+    wish_tcp_rmem,
+    wish_tcp_wmem,
+)
+
+ALGORITHMS = frozenset(
+    [
+        "bbr",
+        "bbr1",
+        "bbr2",
+        "bbr3",
+        "bic",
+        "cdg",
+        "cubic",
+        "dctcp",
+        "highspeed",
+        "htcp",
+        "hybla",
+        "illinois",
+        "lp",
+        "nv",
+        "prague",
+        "reno",
+        "scalable",
+        "vegas",
+        "veno",
+        "westwood",
+        "yeah",
+    ]
+)
+"""Names of Linux's modules tcp_*.c (net/ipv4), which the kernel loads when they are asked for, and of well-known ones outside of it."""
+
+
+@rule(
+    id="tcp-buffer-ceiling-low",
+    title="TCP buffers cannot grow far enough for the link",
+    severity=Severity.ADVICE,
+    fix=(
+        Sysctl(key="net.ipv4.tcp_rmem", target=Exactly("4096 131072 16777216")),
+        Sysctl(key="net.ipv4.tcp_wmem", target=Exactly("4096 16384 16777216")),
+    ),
+    applies=tcp_between_hosts,
+)
+def tcp_buffer_ceiling_low(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """The third number of tcp_rmem or tcp_wmem, up to which a socket grows by itself, is low for a job over TCP.
+
+    Why it matters
+    A socket cannot have more data in flight than its buffer, so throughput ends at ceiling / round-trip time. Old tuning files set
+    less than newer kernels use by themselves.
+
+    When to leave it
+    Round trips are short and the link is filled (iperf3 with one stream).
+
+    References
+    Linux Documentation/networking/ip-sysctl.rst, tcp_rmem: rmem_max does not bound automatic tuning. tuned 2.28, network-throughput.
+    """
+    yield judged(s, "net.ipv4.tcp_rmem", wish_tcp_rmem(s, p))
+    yield judged(s, "net.ipv4.tcp_wmem", wish_tcp_wmem(s, p))
+
+
+@rule(
+    id="tcp-slow-start-after-idle",
+    title="TCP connections start slowly again after each pause",
+    severity=Severity.ADVICE,
+    fix=(Sysctl(key="net.ipv4.tcp_slow_start_after_idle", target=Exactly("0")),),
+    applies=tcp_between_hosts,
+)
+def tcp_slow_start_after_idle(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """The congestion window is reset when a connection was idle, which between gradient exchanges it is in every step.
+
+    Why it matters
+    Each burst of gradients starts with a small window and needs several round trips to fill the link.
+
+    When to leave it
+    Links are shared with much other traffic, which a sudden burst would crowd out.
+
+    References
+    Linux Documentation/networking/ip-sysctl.rst, tcp_slow_start_after_idle (RFC 2861); tuned 2.28, network-throughput: 0.
+    """
+    yield judged(s, "net.ipv4.tcp_slow_start_after_idle", wish_slow_start(s, p))
+
+
+@rule(
+    id="somaxconn-low",
+    title="The queue of new connections is shorter than the job has ranks",
+    severity=Severity.ADVICE,
+    fix=(Sysctl(key="net.core.somaxconn", target=AtLeast(2048)),),
+)
+def somaxconn_low(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """All ranks of a large job connect to the rendezvous at once; connections beyond net.core.somaxconn are dropped and tried again.
+
+    Why it matters
+    Retries cost a second and more each, and rendezvous may time out.
+
+    When to leave it
+    The job starts in time.
+
+    References
+    listen(2): 4096 since Linux 5.4, 128 before. tuned 2.28, throughput-performance, asks for at least 2048.
+    """
+    yield judged(s, "net.core.somaxconn", wish_somaxconn(s, p))
+
+
+@rule(
+    id="congestion-control-unknown",
+    title="A TCP congestion control is configured that does not exist",
+    severity=Severity.WARNING,
+    fix=(
+        Advice(
+            text="correct the name (sysctl net.ipv4.tcp_available_congestion_control lists what is loaded), then sysctl --system"
+        ),
+    ),
+)
+def congestion_control_unknown(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """A file asks for an algorithm that neither this kernel offers nor any Linux kernel ever had.
+
+    Why it matters
+    The write fails with ENOENT, which systemd-sysctl mentions in the journal at most; the default stays, and everybody believes in the file.
+
+    When to leave it
+    It comes with a module that is loaded later.
+
+    References
+    Linux Documentation/networking/ip-sysctl.rst, tcp_congestion_control. A widely copied cluster recipe has "brr" for "bbr".
+    """
+    found = setting(s, "net.ipv4.tcp_congestion_control")
+    offered = need(setting(s, "net.ipv4.tcp_available_congestion_control").running).split()
+    blind = next(
+        (made for made in (found.systemd, found.procps) if isinstance(made, Missing) and made.why is not Why.ABSENT), None
+    )
+    if blind is not None:
+        yield unsure(found.key, blind)
+    for made in _distinct(found):
+        name = made.value.split()[0] if made.value.split() else ""
+        known_name = name in ALGORITHMS or name in offered
+        yield Evidence(
+            subject=found.key,
+            seen=name,
+            wanted=" or ".join(offered),
+            verdict=Verdict.PASS if known_name else Verdict.FAIL,
+            source=made.source,
+        )
+
+
+def _distinct(found: Setting) -> list[Assignment]:
+    sources: dict[str, Assignment] = {}
+    for made in (found.systemd, found.procps, found.tuned, found.cmdline):
+        if not isinstance(made, Missing):
+            sources.setdefault(made.source, made)
+    return list(sources.values())
+
+
+def shared_subnets(s: Snapshot) -> dict[str, tuple[Interface, ...]]:
+    """Interfaces that are up, by IPv4 subnet, where two or more are in one; NotApplicable where none is."""
+    found: dict[str, dict[str, Interface]] = {}
+    unseen: Missing | None = None
+    interfaces = need(need(s.network).interfaces)
+    # Over InfiniBand itself no data goes through IP: its interfaces carry the first contact only, and the first of them does for that.
+    native = any(interface.kind == "infiniband" for interface in interfaces) and rdma_active(s)
+    for interface in interfaces:
+        if interface.kind == "loopback" or interface.master or (not isinstance(interface.up, Missing) and not interface.up):
+            continue
+        if native and interface.kind == "infiniband":
+            continue
+        if isinstance(interface.addresses, Missing):
+            unseen = interface.addresses
+            continue
+        for address in interface.addresses:
+            if address.family == "inet" and not isinstance(address.prefix_length, Missing) and 0 < address.prefix_length < 32:
+                net = _network(address.address, address.prefix_length)
+                if net:
+                    found.setdefault(net, {})[interface.name] = interface
+    several = {net: tuple(members.values()) for net, members in found.items() if len(members) > 1}
+    if not several and unseen is not None:
+        raise Unknown(unseen)
+    if not several:
+        raise NotApplicable("no two interfaces are in one IPv4 subnet")
+    return several
+
+
+def _network(address: str, prefix: int) -> str:
+    """``_network("10.1.2.3", 16) == "10.1.0.0/16"``; ``""`` for what is no address."""
+    parts = address.split(".")
+    if len(parts) != 4 or not all(part.isascii() and part.isdigit() and len(part) < 4 for part in parts):
+        return ""
+    number = 0
+    for part in parts:
+        number = number << 8 | int(part)
+    number &= ~((1 << 32 - prefix) - 1)
+    return ".".join(str(number >> shift & 255) for shift in (24, 16, 8, 0)) + f"/{prefix}"
+
+
+_ROUTED = ("amazon", "microsoft", "google")
+"""Clouds whose virtual networks have no Ethernet segment between machines."""
+
+
+def _effective(s: Snapshot, name: str, leaf: str) -> tuple[int, Setting]:
+    """The higher of conf/all and conf/<interface> holds; with the setting that decides."""
+    common, own = (setting(s, f"net.ipv4.conf.{part}.{leaf}") for part in ("all", name.replace(".", "/")))
+    values = [(int(value) if value.isdigit() else 0, found) for found in (own, common) for value in [need(found.running)]]
+    return max(values, key=lambda pair: pair[0])
+
+
+@rule(
+    id="rp-filter-strict",
+    title="Strict reverse-path filtering with several interfaces in one subnet",
+    severity=Severity.WARNING,
+    fix=(Sysctl(key="net.ipv4.conf.all.rp_filter", target=Exactly("2"), safety=Safety.UNSAFE),),
+)
+def rp_filter_strict(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """Packets that arrive on one rail while the route back leads over another are dropped silently.
+
+    Why it matters
+    The routing table has one best interface per subnet; with strict filtering (1) all the others receive nothing. NCCL and Gloo hang
+    in connect, and RoCE address resolution fails, while ping over the first interface works.
+
+    When to leave it
+    Each rail has its own routing table (ip rule), so that the route back is the same interface.
+
+    References
+    Linux Documentation/networking/ip-sysctl.rst, rp_filter: the maximum of all and the interface holds. RFC 3704.
+    oci-hpc sets 2 on the rails of its GPU shapes.
+    """
+    for net, members in shared_subnets(s).items():
+        for interface in members:
+            if isinstance(interface.up, Missing):
+                yield unsure(interface.name, interface.up)
+                continue
+            try:
+                value, decides = _effective(s, interface.name, "rp_filter")
+            except NotApplicable as reason:
+                yield unsure(interface.name, Missing(Why.NOT_RECORDED, "/proc/sys/net/ipv4/conf", str(reason)))
+                continue
+            yield Evidence(
+                subject=interface.name,
+                seen=f"{value}, with {', '.join(i.name for i in members if i is not interface)} in {net} too",
+                wanted="2 (loose) or 0",
+                verdict=Verdict.FAIL if value == 1 else Verdict.PASS,
+                source=origin(s, decides),
+            )
+
+
+@rule(
+    id="arp-answers-on-any-interface",
+    title="Any interface answers ARP for the addresses of the others",
+    severity=Severity.ADVICE,
+    fix=(
+        Sysctl(key="net.ipv4.conf.all.arp_ignore", target=Exactly("1"), safety=Safety.UNSAFE),
+        Sysctl(key="net.ipv4.conf.all.arp_announce", target=Exactly("2"), safety=Safety.UNSAFE),
+    ),
+)
+def arp_answers_on_any_interface(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """Several interfaces share a subnet, and arp_ignore is 0: whichever hears a question answers it, with its own hardware address.
+
+    Why it matters
+    Traffic for one rail arrives on another, so that one link carries several and NIC and GPU affinity is lost.
+
+    When to leave it
+    The interfaces are a bond or stand-by, or nothing but management runs over them.
+
+    References
+    Linux Documentation/networking/ip-sysctl.rst, arp_ignore and arp_announce; oci-hpc, update_arp_settings.sh.
+    """
+    if not isinstance(s.system, Missing) and s.system.hypervisor in _ROUTED:
+        raise NotApplicable("the provider's network answers ARP itself, whatever a machine says")
+    for net, members in shared_subnets(s).items():
+        for interface in members:
+            try:
+                value, decides = _effective(s, interface.name, "arp_ignore")
+            except NotApplicable as reason:
+                yield unsure(interface.name, Missing(Why.NOT_RECORDED, "/proc/sys/net/ipv4/conf", str(reason)))
+                continue
+            yield Evidence(
+                subject=interface.name,
+                seen=f"arp_ignore {value}, with {', '.join(i.name for i in members if i is not interface)} in {net} too",
+                wanted="1 or 2",
+                verdict=Verdict.FAIL if value == 0 else Verdict.PASS,
+                source=origin(s, decides),
+            )
+
+
+RULES: tuple[Rule, ...] = (
+    tcp_buffer_ceiling_low,
+    tcp_slow_start_after_idle,
+    somaxconn_low,
+    congestion_control_unknown,
+    rp_filter_strict,
+    arp_answers_on_any_interface,
+)

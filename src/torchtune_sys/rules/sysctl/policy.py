@@ -1,0 +1,243 @@
+"""Which kernel settings are judged, what they should be on this host, and how a value and its origin are told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from torchtune_sys.model.actions import Safety, Sysctl
+from torchtune_sys.model.facts import Fact
+from torchtune_sys.model.facts.sysctl import Assignment, Setting
+from torchtune_sys.model.rule import Evidence, Params, Verdict, asked
+from torchtune_sys.model.snapshot import Snapshot
+from torchtune_sys.model.target import AtLeast, AtMost, Exactly, OneOf, Target, met
+from torchtune_sys.model.values import Missing, NotApplicable, Unknown, Why, absent, need
+from torchtune_sys.rules.gates import gpu_count, ranks_here, rdma_active
+
+TCP_MAX_FAST = 16 << 20
+"""tuned's network-throughput profile; wanted from 25 Gb/s on."""
+TCP_MAX_DEFAULT = {"net.ipv4.tcp_rmem": 6291456, "net.ipv4.tcp_wmem": 4194304}
+"""What the kernel chooses by itself on hosts with 1 GiB of memory or more (net/ipv4/tcp.c, tcp_init)."""
+
+
+class SysctlPolicy(msgspec.Struct, frozen=True, kw_only=True):
+    key: str
+    target: Callable[[Snapshot, Params], Target]
+    """Raises NotApplicable where the key does not matter."""
+    default: str
+    """What the kernel uses where nothing sets the key."""
+
+
+def swap_on_disk(s: Snapshot) -> None:
+    areas = need(need(s.memory).swaps)
+    if not areas:
+        raise NotApplicable("no swap: the setting has no effect")
+    if all(area.kind == "zram" for area in areas):
+        raise NotApplicable("swap is in compressed RAM only, where high values are right")
+
+
+def several_cpu_nodes(s: Snapshot) -> None:
+    nodes = need(s.numa).nodes
+    if absent(nodes) or sum(len(need(node.cpus)) > 0 for node in need(nodes)) < 2:
+        raise NotApplicable("one NUMA node")
+
+
+def tcp_between_hosts(s: Snapshot) -> None:
+    if (s.intent.nodes or 1) < 2:
+        raise NotApplicable("no job over several hosts was asked about (--nnodes)")
+    if rdma_active(s):
+        raise NotApplicable("RDMA carries the traffic between hosts")
+
+
+def wish_swappiness(s: Snapshot, p: Params) -> Target:
+    swap_on_disk(s)
+    return AtMost(int(p[asked("swappiness-high", "max")]))
+
+
+def wish_zone_reclaim(s: Snapshot, p: Params) -> Target:
+    several_cpu_nodes(s)
+    return Exactly("0")
+
+
+def wish_numa_balancing(s: Snapshot, p: Params) -> Target:
+    several_cpu_nodes(s)
+    if not gpu_count(s):
+        raise NotApplicable("no GPU on this host")
+    return Exactly("0")
+
+
+def wish_overcommit(s: Snapshot, p: Params) -> Target:
+    return OneOf(("0", "1"))
+
+
+def wish_map_count(s: Snapshot, p: Params) -> Target:
+    return AtLeast(65530)
+
+
+def wish_tasks(s: Snapshot, p: Params) -> Target:
+    return AtLeast(32768)
+
+
+def wish_shmmax(s: Snapshot, p: Params) -> Target:
+    return AtLeast(8 << 30)
+
+
+def wish_tcp_rmem(s: Snapshot, p: Params) -> Target:
+    return _wish_tcp(s, "net.ipv4.tcp_rmem")
+
+
+def wish_tcp_wmem(s: Snapshot, p: Params) -> Target:
+    return _wish_tcp(s, "net.ipv4.tcp_wmem")
+
+
+def _wish_tcp(s: Snapshot, key: str) -> Target:
+    tcp_between_hosts(s)
+    speeds = [interface.speed_mbps for interface in need(need(s.network).interfaces)]
+    if any(not isinstance(speed, Missing) and speed >= 25000 for speed in speeds):
+        return AtLeast(TCP_MAX_FAST)
+    for speed in speeds:  # virtual interfaces have none, and virtual machines' drivers tell none
+        if isinstance(speed, Missing) and speed.why not in (Why.ABSENT, Why.NOT_SUPPORTED):
+            raise Unknown(speed)
+    return AtLeast(TCP_MAX_DEFAULT[key])
+
+
+def wish_slow_start(s: Snapshot, p: Params) -> Target:
+    tcp_between_hosts(s)
+    return Exactly("0")
+
+
+def wish_somaxconn(s: Snapshot, p: Params) -> Target:
+    hosts = s.intent.nodes or 1
+    world = hosts * ranks_here(s)
+    if hosts < 2 or world < 256:
+        raise NotApplicable("fewer than 256 ranks over several hosts were asked about (--nnodes, --nproc-per-node)")
+    return AtLeast(min(2048, world))
+
+
+WISHES: tuple[SysctlPolicy, ...] = (
+    SysctlPolicy(key="vm.swappiness", target=wish_swappiness, default="60"),
+    SysctlPolicy(key="vm.zone_reclaim_mode", target=wish_zone_reclaim, default="0"),
+    SysctlPolicy(key="kernel.numa_balancing", target=wish_numa_balancing, default="1"),
+    SysctlPolicy(key="vm.overcommit_memory", target=wish_overcommit, default="0"),
+    SysctlPolicy(key="vm.max_map_count", target=wish_map_count, default="65530"),
+    SysctlPolicy(key="kernel.pid_max", target=wish_tasks, default="32768"),
+    SysctlPolicy(key="kernel.shmmax", target=wish_shmmax, default="18446744073692774399"),
+    SysctlPolicy(key="net.ipv4.tcp_rmem", target=wish_tcp_rmem, default="4096 131072 6291456"),
+    SysctlPolicy(key="net.ipv4.tcp_wmem", target=wish_tcp_wmem, default="4096 16384 4194304"),
+    SysctlPolicy(key="net.ipv4.tcp_slow_start_after_idle", target=wish_slow_start, default="1"),
+    SysctlPolicy(key="net.core.somaxconn", target=wish_somaxconn, default="4096"),
+)
+
+
+def setting(s: Snapshot, key: str) -> Setting:
+    """The setting; NotApplicable where this kernel does not have it (or hides it from a network namespace)."""
+    found = need(s.sysctl).settings.get(key)
+    if found is None or absent(found.running):
+        raise NotApplicable(f"this kernel does not show {key} here")
+    return found
+
+
+_DIGITS = 20
+"""Of the largest number that the kernel knows, 2**64 - 1."""
+
+
+def meets(target: Target, value: str) -> bool:
+    """Whether a value, as running or as written in a file, satisfies the target.
+
+    Of several numbers (tcp_rmem) the last is the ceiling. The kernel ignores what follows the last number that it expects.
+
+    >>> meets(AtLeast(5), "4096 131072 6291456"), meets(AtMost(10), "10 # a remark"), meets(Exactly("0"), "1")
+    (True, True, False)
+    """
+    words = value.lstrip("<>").split()
+    numbers = [word for word in words if word.isascii() and word.isdigit() and len(word) <= _DIGITS]
+    if not numbers or words[0] not in numbers:
+        return False
+    leading = words[: next((place for place, word in enumerate(words) if word not in numbers), len(words))]
+    return met(target, leading[-1])
+
+
+def agree(written: str, running: str) -> bool:
+    """Whether the kernel, given what is written, would show what is running.
+
+    >>> agree("4096\\t16384 4194304", "4096 16384 4194304"), agree("10 # remark", "10"), agree("1", "10")
+    (True, True, False)
+    """
+    return written.lstrip("<>").split()[: len(running.split())] == running.split()
+
+
+def proc(key: str) -> str:
+    return "/proc/sys/" + key.translate({ord("."): "/", ord("/"): "."})
+
+
+def at_boot(s: Snapshot, found: Setting) -> Fact[Assignment]:
+    """What the next boot sets, where that can be told: not from inside a container, nor where systemd is not what boots."""
+    if not isinstance(s.system, Missing):
+        if not isinstance(s.system.container, Missing) and s.system.container:
+            return Missing(Why.NOT_SUPPORTED, "sysctl.d", "the host's files are not visible in a container")
+        if not isinstance(s.system.init, Missing) and s.system.init != "systemd":
+            return Missing(Why.NOT_SUPPORTED, "sysctl.d", f"process 1 is {s.system.init}")
+    return found.boot
+
+
+def default_at_boot(s: Snapshot, wish: SysctlPolicy) -> str:
+    """The kernel's own value, as its boot arguments change it."""
+    arguments = () if isinstance(s.system, Missing) or isinstance(s.system.cmdline, Missing) else s.system.cmdline
+    if wish.key == "kernel.numa_balancing" and "numa_balancing=disable" in arguments:
+        return "0"
+    return wish.default
+
+
+def told(s: Snapshot, found: Setting, running: str) -> str:
+    """The running value, and what will be there after the next boot if that is another one."""
+    boot = at_boot(s, found)
+    if not isinstance(boot, Missing) and not agree(boot.value, running):
+        return f"{running} now, {boot.value} after a reboot"
+    return running
+
+
+def origin(s: Snapshot, found: Setting) -> str:
+    """Where the value was seen, and which file and line set it."""
+    boot = at_boot(s, found)
+    if isinstance(boot, Missing):
+        return proc(found.key) + (" (no file sets it)" if boot.why is Why.ABSENT else "")
+    return f"{proc(found.key)}; {boot.source} sets {boot.value}"
+
+
+def wanted(s: Snapshot, key: str, target: Target) -> str:
+    """The target; for what a container shares with its host, that the host is the place to change it."""
+    boxed = not isinstance(s.system, Missing) and not isinstance(s.system.container, Missing) and bool(s.system.container)
+    return f"{target} (set on the host: the container shares it)" if boxed and not key.startswith("net.") else str(target)
+
+
+def judged(s: Snapshot, key: str, target: Target, safety: Safety = Safety.SAFE) -> Evidence:
+    """Evidence on one key's running value."""
+    found = setting(s, key)
+    running = need(found.running)
+    good = meets(target, running)
+    return Evidence(
+        subject=key,
+        seen=told(s, found, running),
+        wanted=wanted(s, key, target),
+        verdict=Verdict.PASS if good else Verdict.FAIL,
+        source=origin(s, found),
+        fix=() if good else (Sysctl(key=key, target=target, safety=safety),),
+    )
+
+
+def wished(s: Snapshot, p: Params) -> tuple[list[tuple[SysctlPolicy, Setting, str, Target]], list[tuple[str, Missing]]]:
+    """The settings that matter on this host, with their running values; and the ones of which that could not be told."""
+    need(s.sysctl)
+    found: list[tuple[SysctlPolicy, Setting, str, Target]] = []
+    unknown: list[tuple[str, Missing]] = []
+    for wish in WISHES:
+        try:
+            target = wish.target(s, p)
+            present = setting(s, wish.key)
+            found.append((wish, present, need(present.running), target))
+        except NotApplicable:
+            continue
+        except Unknown as reason:
+            unknown.append((wish.key, reason.missing))
+    return found, unknown

@@ -1,0 +1,216 @@
+"""Operating system, kernel, C library, kind of machine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torchtune_sys.knowledge import eol
+from torchtune_sys.model.actions import Advice
+from torchtune_sys.model.rule import Evidence, Param, Params, Severity, Verdict, rule
+from torchtune_sys.model.snapshot import Snapshot
+from torchtune_sys.model.values import NotApplicable, absent, known, need
+from torchtune_sys.model.version import show, version
+
+
+@rule(
+    id="operating-system-end-of-life",
+    title="The operating system's public security updates have ended",
+    severity=Severity.ADVICE,
+    fix=(Advice(text="move to a release that is supported (in a container: to a newer base image)"),),
+)
+def end_of_life(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """The distribution's release gets no more updates without a contract.
+
+    Why it matters
+    Drivers, CUDA and wheels drop such releases first: new packages stop to install, and faults in kernel and C library stay.
+
+    When to leave it
+    Where a contract covers it (Ubuntu Pro, Extended Life Cycle Support, LTSS), or the machine is cut off and does what it should.
+
+    References
+    The vendors' own life cycle pages: the source of the row is shown with the finding
+    https://endoflife.date
+    """
+    system = need(s.system)
+    found = need(system.os)
+    end = eol.end_of_life(found.id, found.version, found.pretty_name)
+    if end is None:
+        raise NotApplicable(f"no end of life is known for {found.pretty_name}")
+    today = need(system.today)
+    over = today > end.date
+    sold = f", with {end.extended_by} until {end.extended}" if end.extended and today <= end.extended else ""
+    yield Evidence(
+        subject=found.pretty_name,
+        seen=f"updates until {end.date}{sold}",
+        wanted=f"a release that is supported on {today}",
+        verdict=Verdict.FAIL if over else Verdict.PASS,
+        source=end.source,
+    )
+
+
+@rule(
+    id="glibc-below-current-wheels",
+    title="The C library is too old for current PyTorch wheels",
+    severity=Severity.ADVICE,
+    fix=(
+        Advice(
+            text="move to a distribution with glibc 2.28 or later (RHEL 8 and later, Debian 12, Ubuntu 22.04 have it), or train in a container"
+        ),
+        Advice(text="to stay: torch 2.6.0 for CUDA 12.4 (x86-64) is the last wheel for glibc 2.17"),
+    ),
+)
+def glibc_too_old(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """The wheels of torch 2.7 and later carry the tag manylinux_2_28: pip installs them on glibc 2.28 or later only.
+
+    Why it matters
+    pip does not say so: it takes the newest release that fits, or says "no matching distribution". With CentOS 7 (glibc 2.17) that is
+    torch 2.6. Binaries that are put there by other means end in "version `GLIBC_2.28' not found".
+
+    When to leave it
+    Where the torch that you have is the one you want.
+
+    References
+    Wheel file names of torch 2.6.0 (manylinux1) and 2.7.0 (manylinux_2_28); aarch64 and CUDA 12.6 wheels need 2.28 from 2.6 on
+    https://github.com/pytorch/pytorch/issues/156215
+    """
+    found = need(s.system).glibc
+    if absent(found):
+        raise NotApplicable("the C library is not glibc")
+    have = need(found)
+    yield Evidence(
+        subject="glibc",
+        seen=have,
+        wanted=">= 2.28",
+        verdict=Verdict.PASS if version(have) >= (2, 28) else Verdict.FAIL,
+        source="confstr(CS_GNU_LIBC_VERSION)",
+    )
+
+
+@rule(
+    id="libc-is-musl",
+    title="The C library is not glibc, and PyTorch has no wheels for another one",
+    severity=Severity.WARNING,
+    fix=(Advice(text="use an image of Debian, Ubuntu or a RHEL clone instead of Alpine"),),
+)
+def libc_is_musl(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """The host runs on musl (Alpine and its like).
+
+    Why it matters
+    torch, the nvidia-* packages and the NVIDIA driver's user space are built for glibc only: pip finds no torch, and libcuda does not load.
+
+    When to leave it
+    Where the distribution's own CPU build of torch is all that is needed, or training happens in containers with glibc.
+
+    References
+    PEP 656 (musllinux tags): no wheel of torch carries one; NVIDIA Container Toolkit, supported platforms
+    """
+    found = need(s.system).glibc
+    other = absent(found)
+    yield Evidence(
+        subject="C library",
+        seen="not glibc" if other else f"glibc {need(found)}",
+        wanted="glibc",
+        verdict=Verdict.FAIL if other else Verdict.PASS,
+        source="confstr(CS_GNU_LIBC_VERSION)",
+    )
+
+
+_VENDOR_KERNEL = (".el", "-default", ".oe", ".an", ".tl", ".ky", "uek", ".lustre")
+"""Kernels whose number says little: their vendors port fixes back (RHEL and clones, SUSE, openEuler, Anolis, TencentOS, Kylin, UEK)."""
+
+
+@rule(
+    id="kernel-old",
+    title="The kernel is older than Linux 5.5, below which distributed training was seen to hang",
+    severity=Severity.ADVICE,
+    params=(Param("minimum", "5.5", "oldest kernel that is not reported"),),
+    fix=(Advice(text="boot a newer kernel (Ubuntu: linux-generic-hwe), or move to a newer release"),),
+)
+def kernel_old(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """The running kernel is an upstream series before 5.5, and not one of those into which a vendor ports fixes back.
+
+    Why it matters
+    Hugging Face Accelerate warns of these kernels: training over several processes was reported to hang on them.
+
+    When to leave it
+    Where your jobs run through. In a container the kernel is the host's, which only its owner can change.
+
+    References
+    huggingface/accelerate src/accelerate/utils/other.py, check_os_kernel
+    """
+    system = need(s.system)
+    kernel = need(system.kernel)
+    if any(mark in kernel for mark in _VENDOR_KERNEL):
+        raise NotApplicable(f"a vendor's kernel, whose number says little: {kernel}")
+    if "microsoft" in kernel.lower() and known(system.hypervisor, "") == "wsl1":
+        raise NotApplicable("WSL 1 has no Linux kernel")
+    minimum = version(str(p["minimum"]))
+    numbers = version(kernel)
+    if not numbers:
+        raise NotApplicable(f"the kernel's release has no number: {kernel}")
+    yield Evidence(
+        subject="kernel",
+        seen=kernel,
+        wanted=f">= {show(minimum)}",
+        verdict=Verdict.PASS if numbers >= minimum else Verdict.FAIL,
+        source="uname",
+    )
+
+
+@rule(
+    id="wsl1-without-gpu",
+    title="This is WSL 1, which has no Linux kernel and no GPU",
+    severity=Severity.ERROR,
+    fix=(Advice(text="in PowerShell: wsl --set-version DISTRIBUTION 2"),),
+)
+def wsl1(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """The distribution runs under the first version of the Windows Subsystem for Linux.
+
+    Why it matters
+    WSL 1 translates system calls. It has no device for GPUs, no /dev/shm worth the name and no cgroups: CUDA cannot start.
+
+    When to leave it
+    Where nothing but editing happens here.
+
+    References
+    Microsoft Learn, Comparing WSL versions; NVIDIA, CUDA on WSL user guide: WSL 2 is required
+    """
+    kernel = need(need(s.system).kernel)
+    kind = need(need(s.system).hypervisor) if "microsoft" in kernel.lower() else ""
+    if kind not in ("wsl1", "wsl2"):
+        raise NotApplicable("not in WSL")
+    yield Evidence(
+        subject="WSL",
+        seen=f"{kind[-1]} ({kernel})",
+        wanted="2",
+        verdict=Verdict.FAIL if kind == "wsl1" else Verdict.PASS,
+        source="uname",
+    )
+
+
+@rule(
+    id="system-clock-wrong",
+    title="The system clock is years behind",
+    severity=Severity.WARNING,
+    fix=(Advice(text="set the clock and keep it: timedatectl set-ntp true (in a container or VM: on the host)"),),
+)
+def clock_wrong(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """The date is before the day on which this tool's own tables were read.
+
+    Why it matters
+    Certificates are "not yet valid", so that downloads of data and packages fail; rendezvous and checkpoint clean-up by age go wrong.
+
+    When to leave it
+    Where a test sets the date on purpose.
+
+    References
+    X.509 validity (RFC 5280, section 4.1.2.5)
+    """
+    today = need(need(s.system).today)
+    yield Evidence(
+        subject="clock",
+        seen=today,
+        wanted=f"{eol.AS_OF} or later",
+        verdict=Verdict.FAIL if today < eol.AS_OF else Verdict.PASS,
+        source="clock_gettime",
+    )

@@ -1,0 +1,122 @@
+"""Which number formats these GPUs are good at."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torchtune_sys.model.actions import Advice
+from torchtune_sys.model.rule import Evidence, Params, Severity, Verdict, rule, unsure
+from torchtune_sys.model.snapshot import Snapshot
+from torchtune_sys.model.values import Missing, NotApplicable, absent, need
+from torchtune_sys.rules.gates import nvidia_gpus, nvidia_hardware, torch_imported
+from torchtune_sys.rules.torch.common import capability, cuda_build, label, model_name
+
+_SLOW_HALF = frozenset(((6, 1), (5, 0), (5, 2), (3, 5), (3, 7)))
+"""Half precision at 1/64 of single (6.1), or not at all in hardware; 6.0 (P100) and the on-chip GPUs have it at full rate."""
+
+
+@rule(
+    id="bf16-emulated",
+    title="bfloat16 is emulated on these GPUs",
+    severity=Severity.ADVICE,
+    fix=(
+        Advice(
+            text='train with torch.autocast("cuda", dtype=torch.float16) and torch.amp.GradScaler("cuda") instead of bfloat16'
+        ),
+    ),
+    applies=nvidia_hardware,
+)
+def bf16_emulated(s: Snapshot, _p: Params) -> Iterator[Evidence]:
+    """bfloat16 units came with Ampere (compute capability 8.0); older GPUs compute it in float32 steps.
+
+    Why it matters
+        bfloat16 training runs there, and slower than float32. torch.cuda.is_bf16_supported() says True all the same, unless it is
+        asked with including_emulation=False.
+
+    When to leave it
+        Where training uses float32 or float16.
+
+    References
+        CUDA C Programming Guide, arithmetic throughput by compute capability; torch/cuda/__init__.py, is_bf16_supported.
+    """
+    cuda_build(s)
+    for gpu in nvidia_gpus(s):
+        cc = capability(gpu)
+        if isinstance(cc, Missing):
+            yield unsure(label(gpu), cc)
+        elif cc in _SLOW_HALF:
+            yield Evidence(subject=label(gpu), seen="no short format is fast here: see fp16-without-speed", verdict=Verdict.NA)
+        else:
+            verdict = Verdict.FAIL if cc < (8, 0) else Verdict.PASS
+            seen = f"{model_name(gpu)}, compute capability {cc[0]}.{cc[1]}"
+            yield Evidence(subject=label(gpu), seen=seen, wanted="8.0 or later for bfloat16", verdict=verdict)
+
+
+@rule(
+    id="fp16-without-speed",
+    title="float16 is no faster than float32 on these GPUs",
+    severity=Severity.ADVICE,
+    fix=(Advice(text="train in float32 here; autocast saves memory at best"),),
+    applies=nvidia_hardware,
+)
+def fp16_without_speed(s: Snapshot, _p: Params) -> Iterator[Evidence]:
+    """Consumer Pascal computes half precision at 1/64 of its single-precision rate, Maxwell not at all.
+
+    Why it matters
+        Mixed precision makes training slower, not faster. The Tesla P100 (6.0) is the exception, and tensor cores begin with Volta (7.0).
+
+    When to leave it
+        Where float16 is used for its memory alone.
+
+    References
+        CUDA C Programming Guide, arithmetic throughput by compute capability.
+    """
+    cuda_build(s)
+    for gpu in nvidia_gpus(s):
+        cc = capability(gpu)
+        if isinstance(cc, Missing):
+            yield unsure(label(gpu), cc)
+        else:
+            verdict = Verdict.FAIL if cc in _SLOW_HALF else Verdict.PASS
+            seen = f"{model_name(gpu)}, compute capability {cc[0]}.{cc[1]}"
+            yield Evidence(subject=label(gpu), seen=seen, wanted="6.0, or 7.0 and later", verdict=verdict)
+
+
+@rule(
+    id="tf32-off",
+    title="float32 matrix products do not use TF32",
+    severity=Severity.ADVICE,
+    fix=(Advice(text='where the last bits do not matter: torch.set_float32_matmul_precision("high") in the training script'),),
+    applies=nvidia_hardware,
+)
+def tf32_off(s: Snapshot, _p: Params) -> Iterator[Evidence]:
+    """Under --live: torch's own default keeps float32 matrix products off the tensor cores of Ampere and later.
+
+    Why it matters
+        float32 layers run at an eighth of the rate that TF32 gives on an A100 or H100. Convolutions use TF32 by default,
+        matrix products do not; under autocast most of them are bfloat16 anyway.
+
+    When to leave it
+        Where float32 accuracy is needed, or all heavy products are in bfloat16 or float16.
+
+    References
+        torch/backends/cuda/__init__.py; https://pytorch.org/docs/stable/notes/cuda.html#tf32-on-ampere
+    """
+    imported = torch_imported(s)
+    cuda_build(s)
+    live = need(imported)
+    if absent(live.tf32_matmul):
+        raise NotApplicable("torch sees no GPU")
+    if not any(cc >= (8, 0) for gpu in nvidia_gpus(s) if not isinstance(cc := capability(gpu), Missing)):
+        raise NotApplicable("no GPU with TF32 (Ampere or later)")
+    on = need(live.tf32_matmul)
+    yield Evidence(
+        subject="torch.backends.cuda.matmul",
+        seen="TF32" if on else "IEEE float32",
+        wanted="TF32 where accuracy allows",
+        verdict=Verdict.PASS if on else Verdict.FAIL,
+        source="torch",
+    )
+
+
+RULES = (bf16_emulated, fp16_without_speed, tf32_off)

@@ -1,0 +1,346 @@
+"""Which kind of build torch is, whether it is whole, and whether it can use the GPUs at all."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from torchtune_sys.knowledge import torch as known
+from torchtune_sys.model.actions import Advice, Install
+from torchtune_sys.model.rule import Evidence, Params, Severity, Verdict, rule
+from torchtune_sys.model.snapshot import Snapshot
+from torchtune_sys.model.values import Missing, NotApplicable, Why, absent, need
+from torchtune_sys.rules.gates import nvidia_hardware, torch_build, torch_imported
+from torchtune_sys.rules.torch.common import OTHER_ACCELERATORS, cuda_build, cuda_of, installed, machine
+
+_CUDA_BUILD = Install(
+    text="reinstall torch as a CUDA build that the driver serves (nvidia-smi names the highest CUDA): "
+    "pip install --force-reinstall torch --index-url https://download.pytorch.org/whl/cu<version>"
+)
+
+_JETSON_BUILD = (
+    Install(
+        text="a wheel made for this JetPack: pip install torch --index-url https://pypi.jetson-ai-lab.io/jp6/cu126 (JetPack 6, Orin), or "
+        "NVIDIA's own from https://developer.download.nvidia.com/compute/redist/jp/; JetPack 7 on Thor takes the CUDA 13 wheels for "
+        "aarch64 (https://download.pytorch.org/whl/cu130)"
+    ),
+    Advice(text="or a container that has it: nvcr.io/nvidia/pytorch with the tag -igpu, or those of dusty-nv/jetson-containers"),
+)
+"""The wheels of PyPI and of PyTorch's index hold no code for these GPUs, whichever CUDA they are of (Thor excepted)."""
+
+
+def jetson(s: Snapshot) -> bool:
+    """Whether this is a module with the GPU on the processor's chip, by its kernel or its GPU."""
+    kernel = "" if isinstance(s.system, Missing) or isinstance(s.system.kernel, Missing) else s.system.kernel
+    gpus = () if isinstance(s.gpu, Missing) or isinstance(s.gpu.devices, Missing) else s.gpu.devices
+    capabilities = [gpu.compute_capability for gpu in gpus]
+    return kernel.endswith("-tegra") or any(not isinstance(cc, Missing) and known.on_chip(cc) for cc in capabilities)
+
+
+@rule(
+    id="cpu-only-build",
+    title="torch is a CPU-only build on a host with an NVIDIA GPU",
+    severity=Severity.ERROR,
+    cause="cpu-only-build",
+    fix=(_CUDA_BUILD,),
+    applies=nvidia_hardware,
+)
+def cpu_only_build(s: Snapshot, _p: Params) -> Iterator[Evidence]:
+    """The installed torch holds no GPU code at all, and the machine has a GPU.
+
+    Why it matters
+        Training runs on the CPU, or fails at the first .cuda(). It comes from the cpu index, from a solver that chose a
+        cpu build string, or from PyPI on aarch64, where wheels up to 2.10 are CPU-only.
+
+    When to leave it
+        Where this interpreter is meant for data preparation, or another accelerator's plug-in does the work.
+
+    References
+        https://pytorch.org/get-started/locally/; the wheels' metadata on PyPI.
+        https://forums.developer.nvidia.com/t/pytorch-for-jetson-version-1-9-0-now-available/72048 (wheels by JetPack)
+    """
+    build = torch_build(s)
+    gpu_builds = (build.cuda, build.hip, build.xpu)
+    if any(not isinstance(kind, Missing) for kind in gpu_builds):
+        yield Evidence(subject=f"torch {build.version}", seen="a GPU build", verdict=Verdict.PASS, source=build.location)
+        return
+    plugin = next((name for name in OTHER_ACCELERATORS if name in installed(s)), None)
+    if plugin is not None:
+        raise NotApplicable(f"{plugin} serves another accelerator")
+    if not absent(build.cuda) and "+cpu" not in build.version:
+        yield Evidence(subject=f"torch {build.version}", seen=f"built for CUDA {need(cuda_of(build))}", verdict=Verdict.PASS)
+        return
+    release = known.release(build.version)
+    arm = machine(s) == "aarch64" and release is not None and not release.aarch64_has_cuda
+    why = ": the aarch64 wheels on PyPI are CPU-only up to torch 2.10" if arm else ""
+    yield Evidence(
+        subject=f"torch {build.version}",
+        seen=f"built without CUDA{why}",
+        wanted="a CUDA build",
+        source=build.location,
+        fix=_JETSON_BUILD if jetson(s) else (),
+    )
+
+
+def amd_only(s: Snapshot) -> None:
+    """AMD GPUs and no NVIDIA one."""
+    if not isinstance(s.gpu, Missing) and s.gpu.vendor == "amd":
+        return
+    driver = need(s.driver)
+    if absent(driver.amd_devices) or not need(driver.amd_devices):
+        raise NotApplicable("no AMD GPU on this host")
+    if not absent(driver.nvidia_devices) and need(driver.nvidia_devices):
+        raise NotApplicable("this host has NVIDIA GPUs too")
+
+
+@rule(
+    id="cuda-build-on-amd-host",
+    title="torch is a CUDA build on a host with AMD GPUs",
+    severity=Severity.ERROR,
+    cause="cuda-build-on-amd-host",
+    fix=(
+        Install(
+            text="reinstall torch from the ROCm index: pip install --force-reinstall torch --index-url https://download.pytorch.org/whl/rocm<version>"
+        ),
+    ),
+    applies=amd_only,
+)
+def cuda_build_on_amd_host(s: Snapshot, _p: Params) -> Iterator[Evidence]:
+    """The machine's only GPUs are AMD's, and torch was built for CUDA.
+
+    Why it matters
+        torch.cuda.is_available() is False; pip's default wheel is the CUDA one, so any package that asks for torch
+        replaces a ROCm build by it.
+
+    When to leave it
+        Where the AMD GPU only drives a display and training runs on the CPU.
+
+    References
+        https://pytorch.org/get-started/locally/
+    """
+    build = torch_build(s)
+    if not isinstance(build.hip, Missing) or "+rocm" in build.version:
+        return
+    if absent(build.cuda):
+        raise NotApplicable(f"torch {build.version} is a CPU-only build")
+    cuda = need(cuda_of(build))
+    yield Evidence(subject=f"torch {build.version}", seen=f"built for CUDA {cuda}", wanted="a ROCm build", source=build.location)
+
+
+@rule(
+    id="rocm-arch-not-in-wheel",
+    title="torch's ROCm build holds no code for this AMD GPU",
+    severity=Severity.ERROR,
+    cause="rocm-gpu-arch-not-in-wheel",
+    fix=(
+        Install(
+            text="build torch from source with PYTORCH_ROCM_ARCH set to the GPU's gfx name, or train on a GPU that the wheels serve"
+        ),
+        Advice(
+            text="for a GPU beside one that is served, HSA_OVERRIDE_GFX_VERSION makes ROCm take that one's code (10.3.0 for gfx1031 and gfx1032); "
+            "AMD does not test this"
+        ),
+    ),
+    applies=amd_only,
+)
+def rocm_arch_not_in_wheel(s: Snapshot, _p: Params) -> Iterator[Evidence]:
+    """The wheels for ROCm hold machine code for a list of GPUs; unlike CUDA's there is no form that later or other GPUs could take.
+
+    Why it matters
+        "HIP error: invalid device function", "hipErrorNoBinaryForGpu", or a crash at the first kernel.
+
+    When to leave it
+        Where HSA_OVERRIDE_GFX_VERSION makes ROCm take the GPU for its like, and training was seen to be right.
+
+    References
+        PYTORCH_ROCM_ARCH in .ci/docker of pytorch/pytorch; https://rocm.docs.amd.com/en/latest/reference/gpu-arch-specs.html
+    """
+    from torchtune_sys.knowledge import install_rocm
+
+    build = torch_build(s)
+    if _ROCM_WHEEL.fullmatch(build.version) is None:
+        raise NotApplicable(f"torch {build.version} is no wheel of the PyTorch project whose GPUs a table tells")
+    served = sorted({gfx for wheel in install_rocm.builds() for gfx in wheel.gfx})
+    named = list(_amd_architectures(s))
+    if not named:
+        raise NotApplicable("nothing tells the architecture of these GPUs")
+    for name, gfx in named:
+        yield Evidence(
+            subject=name,
+            seen=f"{gfx}, with torch {build.version}",
+            wanted=f"one of {' '.join(served)}",
+            verdict=Verdict.PASS if gfx in served else Verdict.FAIL,
+            source="PYTORCH_ROCM_ARCH of the wheels",
+        )
+
+
+_ROCM_WHEEL = re.compile(r"2\.\d{1,2}\.\d(?:\.dev\d{8})?\+rocm(?:[56]\.\d|7\.[012])(?:\.\d)?")
+
+
+def _amd_architectures(s: Snapshot) -> Iterator[tuple[str, str]]:
+    """(the GPU, its gfx name), by what torch calls it or by its PCI device."""
+    from torchtune_sys.knowledge import install_rocm
+
+    gpus = () if isinstance(s.gpu, Missing) or isinstance(s.gpu.devices, Missing) else s.gpu.devices
+    for gpu in gpus:
+        found = re.search(r"\b(gfx[0-9a-f]{3,4})\b", gpu.name) if isinstance(gpu.name, str) else None
+        if found:
+            yield f"GPU {gpu.index}", found[1]
+    if gpus or isinstance(s.pci, Missing) or isinstance(s.pci.devices, Missing):
+        return
+    for device in s.pci.devices:
+        if device.vendor == "0x1002" and isinstance(device.device, str) and (gfx := install_rocm.gpu(device.device)[1]):
+            yield f"GPU {device.address}", gfx
+
+
+@rule(
+    id="rocm-build-on-nvidia-host",
+    title="torch is a ROCm build on a host with NVIDIA GPUs",
+    severity=Severity.ERROR,
+    fix=(_CUDA_BUILD,),
+    applies=nvidia_hardware,
+)
+def rocm_build_on_nvidia_host(s: Snapshot, _p: Params) -> Iterator[Evidence]:
+    """torch was built for AMD GPUs, and the machine has NVIDIA's.
+
+    Why it matters
+        torch.cuda.is_available() is False and training runs on the CPU.
+
+    When to leave it
+        On a machine that holds GPUs of both makers; the rule does not apply there.
+
+    References
+        https://pytorch.org/get-started/locally/
+    """
+    build = torch_build(s)
+    if isinstance(build.hip, Missing):
+        if not absent(build.hip) and isinstance(build.cuda, Missing) and "+cpu" not in build.version:
+            need(build.hip)
+        return
+    if not isinstance(s.driver, Missing) and not isinstance(s.driver.amd_devices, Missing) and s.driver.amd_devices:
+        raise NotApplicable("this host has AMD GPUs too")
+    yield Evidence(
+        subject=f"torch {build.version}", seen=f"built for ROCm {build.hip}", wanted="a CUDA build", source=build.location
+    )
+
+
+@rule(
+    id="torch-debug-build",
+    title="torch is a debug build",
+    severity=Severity.WARNING,
+    fix=(Install(text="install a release build of torch (built without DEBUG=1)"),),
+)
+def torch_debug_build(s: Snapshot, _p: Params) -> Iterator[Evidence]:
+    """torch was compiled without optimisation, with all its internal checks.
+
+    Why it matters
+        The CPU side of training, launching kernels included, is several times slower.
+
+    When to leave it
+        While torch itself is being debugged.
+
+    References
+        CONTRIBUTING.md of pytorch/pytorch, "Build with debug symbols"; the released torch 1.7.0 calls itself a debug build and is none:
+        https://github.com/pytorch/pytorch/issues/47003
+    """
+    build = torch_build(s)
+    if build.version.partition("+")[0] == "1.7.0":
+        raise NotApplicable("torch 1.7.0 calls every build a debug build")
+    if need(build.debug):
+        yield Evidence(subject=f"torch {build.version}", seen="debug build", wanted="release build", source=build.location)
+
+
+@rule(
+    id="torch-import-fails",
+    title="torch cannot be imported",
+    severity=Severity.ERROR,
+    fix=(
+        Advice(
+            text="read the error above; a clean virtual environment with torch alone shows whether a package or the host is the cause"
+        ),
+    ),
+)
+def torch_import_fails(s: Snapshot, _p: Params) -> Iterator[Evidence]:
+    """pip lists torch and its package is gone; or, under --live, importing it in the judged interpreter ended in an error.
+
+    Why it matters
+        Nothing can train.
+
+    When to leave it
+        Never; but the error may come from the shell's environment rather than from torch.
+
+    References
+        What Python printed.
+    """
+    python = need(s.python)
+    if isinstance(python.torch, Missing) and python.torch.why is Why.FAILED and python.torch.source.endswith("/torch"):
+        yield Evidence(
+            subject="torch", seen=python.torch.detail, wanted="the package beside its metadata", source=python.torch.source
+        )
+        return
+    found = torch_imported(s)
+    torch_build(s)
+    if isinstance(found, Missing) and found.source == "import torch":
+        yield Evidence(subject="import torch", seen=found.detail, wanted="an import without error", source=found.source)
+        return
+    seen = need(found)
+    yield Evidence(subject="import torch", seen=f"torch {seen.version}", verdict=Verdict.PASS, source="torch")
+
+
+def _refused(s: Snapshot) -> str:
+    """torch's own words in a report, of a program that wanted CUDA; as a warning they come wherever there is no GPU at all."""
+    told = () if isinstance(s.python, Missing) else s.python.complaints
+    amd = not isinstance(s.gpu, Missing) and (s.gpu.vendor == "amd" or bool(s.gpu.error))
+    said = "Found no NVIDIA driver on your system"
+    return said if not amd and any(said in line and "Warning:" not in line for line in told) else ""
+
+
+def _gpu_wanted(s: Snapshot) -> None:
+    if not _refused(s):
+        nvidia_hardware(s)
+
+
+@rule(
+    id="cuda-not-available-to-torch",
+    title="torch cannot use the GPUs that the driver shows",
+    severity=Severity.ERROR,
+    fix=(Advice(text="see what CUDA said, and the findings on driver, device nodes and CUDA_VISIBLE_DEVICES"),),
+    applies=_gpu_wanted,
+)
+def cuda_not_available(s: Snapshot, _p: Params) -> Iterator[Evidence]:
+    """Under --live: torch was imported, is a CUDA build, and torch.cuda.is_available() is False; or a report says that it found no driver.
+
+    Why it matters
+        Training runs on the CPU or fails. Other findings usually name the cause; this one says that it is real.
+
+    When to leave it
+        Where CUDA_VISIBLE_DEVICES hides the GPUs on purpose.
+
+    References
+        https://pytorch.org/docs/stable/generated/torch.cuda.is_available.html
+    """
+    if _refused(s):
+        yield Evidence(subject="torch", seen=_refused(s), wanted="a driver that torch can load", source="torch")
+        return
+    imported = torch_imported(s)
+    cuda_build(s)
+    seen = need(imported)
+    available = need(seen.cuda_available)
+    yield Evidence(
+        subject="torch.cuda.is_available()",
+        seen=f"{available}" + (f": {seen.error}" if seen.error else ""),
+        wanted="True",
+        verdict=Verdict.PASS if available else Verdict.FAIL,
+        source="torch",
+    )
+
+
+RULES = (
+    cpu_only_build,
+    cuda_build_on_amd_host,
+    rocm_arch_not_in_wheel,
+    rocm_build_on_nvidia_host,
+    torch_debug_build,
+    torch_import_fails,
+    cuda_not_available,
+)

@@ -1,0 +1,319 @@
+"""What torch.compile, Triton and extensions are built with, and where the results are kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from torchtune_sys.model.actions import Advice, EnvironmentVariable, Install
+from torchtune_sys.model.facts import Fact
+from torchtune_sys.model.facts.software import BuildTools, CompileCache
+from torchtune_sys.model.rule import Evidence, Params, Severity, Verdict, rule, unsure
+from torchtune_sys.model.snapshot import Snapshot
+from torchtune_sys.model.values import Missing, NotApplicable, absent, known, need
+from torchtune_sys.rules.gates import cuda_torch, nvidia_hardware, ranks_here
+from torchtune_sys.rules.torch.common import installed, installed_triton
+
+_MOVE = (
+    EnvironmentVariable(name="TORCHINDUCTOR_CACHE_DIR", value="/local/disk/torchinductor"),
+    EnvironmentVariable(name="TRITON_CACHE_DIR", value="/local/disk/triton"),
+)
+
+
+def _tools(s: Snapshot) -> BuildTools:
+    found = need(s.software).build_tools
+    if absent(found):
+        raise NotApplicable("no NVIDIA driver runs here")
+    return need(found)
+
+
+def _triton_there(s: Snapshot) -> None:
+    installed_triton(s)
+
+
+@rule(
+    id="host-compiler-too-new",
+    title="nvcc does not take this version of gcc",
+    severity=Severity.ADVICE,
+    cause="host-compiler-too-new",
+    fix=(
+        Install(
+            text="install a gcc that this CUDA takes beside the newer one, and name it: export CC=gcc-N CXX=g++-N NVCC_CCBIN=g++-N"
+        ),
+        Advice(text="or build with a newer CUDA toolkit of torch's major version"),
+    ),
+    applies=nvidia_hardware,
+)
+def host_compiler_too_new(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """nvcc hands the host's part of each source to gcc, and its headers stop at a gcc that came after it.
+
+    Why it matters
+        Building flash-attn, apex, DeepSpeed's kernels or one's own CUDA extensions ends with "unsupported GNU version! gcc
+        versions later than N are not supported". Training with ready-made wheels, and Triton, do not use nvcc.
+
+    When to leave it
+        Where no CUDA extension is compiled on this host.
+
+    References
+        include/crt/host_config.h of the CUDA toolkit (read here)
+        https://docs.nvidia.com/cuda/cuda-installation-guide-linux/ (host compiler support policy)
+        https://github.com/pytorch/pytorch/blob/main/torch/utils/cpp_extension.py (unix_cuda_flags)
+    """
+    cuda_torch(s)
+    tools = _tools(s)
+    if absent(tools.nvcc_gcc_limit):
+        raise NotApplicable("no nvcc with headers of its own on this host")
+    limit = need(tools.nvcc_gcc_limit)
+    if tools.limit_lifted:
+        raise NotApplicable("NVCC_PREPEND_FLAGS or NVCC_APPEND_FLAGS names nvcc's compiler")
+    if absent(tools.host_compiler) or absent(tools.host_compiler_gcc):
+        raise NotApplicable("nvcc would take no gcc here")
+    path, major = need(tools.host_compiler), need(tools.host_compiler_gcc)
+    yield Evidence(
+        subject=path,
+        seen=f"gcc {major}",
+        wanted=f"gcc {limit} at most",
+        verdict=Verdict.PASS if major <= limit else Verdict.FAIL,
+        source="crt/host_config.h",
+    )
+
+
+@rule(
+    id="python-headers-missing",
+    title="Triton has no Python.h to build with",
+    severity=Severity.ADVICE,
+    cause="python-headers-missing",
+    fix=(Install(text="install the development package of this Python (python3-dev, python3.12-dev, python3-devel)"),),
+    applies=_triton_there,
+)
+def python_headers_missing(s: Snapshot, _p: Params) -> Iterator[Evidence]:
+    """Triton compiles a small C module on first use, and that includes Python.h.
+
+    Why it matters
+        torch.compile and libraries with Triton kernels stop with "fatal error: Python.h: No such file or directory".
+
+    When to leave it
+        Where neither torch.compile nor Triton kernels are used.
+
+    References
+        triton/runtime/build.py
+    """
+    python = need(s.python)
+    if not need(python.headers):
+        minor = ".".join(need(python.version).split(".")[:2])
+        yield Evidence(
+            subject=f"Python {minor}",
+            seen="no Python.h",
+            wanted=f"include/python{minor}/Python.h",
+            source=known(python.base_prefix, ""),
+        )
+
+
+@rule(
+    id="c-compiler-missing",
+    title="Triton has no C compiler",
+    severity=Severity.ADVICE,
+    cause="build-tool-missing",
+    fix=(Install(text="install gcc (or clang), or set CC"),),
+    applies=_triton_there,
+)
+def c_compiler_missing(s: Snapshot, _p: Params) -> Iterator[Evidence]:
+    """Triton compiles a small C module on first use, with CC, gcc or clang.
+
+    Why it matters
+        torch.compile and libraries with Triton kernels stop with "Failed to find C compiler".
+
+    When to leave it
+        Where neither torch.compile nor Triton kernels are used.
+
+    References
+        triton/runtime/build.py
+    """
+    found = need(s.python).compiler
+    if absent(found):
+        yield Evidence(subject="C compiler", seen="none on PATH", wanted="gcc or clang", source="PATH")
+        return
+    yield Evidence(subject="C compiler", seen=need(found), verdict=Verdict.PASS, source="PATH")
+
+
+@rule(
+    id="c-library-headers-missing",
+    title="The C compiler has no headers of the C library",
+    severity=Severity.ADVICE,
+    cause="compiler-headers-missing",
+    fix=(Install(text="install them: libc6-dev (Debian, Ubuntu), glibc-devel (RHEL, SLES, Amazon Linux)"),),
+    applies=_triton_there,
+)
+def c_library_headers_missing(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """gcc is here, stdlib.h is not: the compiler was installed without what it only recommends, as in slim images.
+
+    Why it matters
+        Triton compiles a small C module on first use, and torch.compile stops with "fatal error: stdlib.h: No such file".
+
+    When to leave it
+        Where neither torch.compile nor Triton kernels are used.
+
+    References
+        triton/runtime/build.py
+        https://packages.debian.org/stable/gcc (recommends libc6-dev)
+    """
+    found = _tools(s).libc_headers
+    if absent(found):
+        raise NotApplicable("the system has no compiler of its own, or is told where headers lie")
+    there = need(found)
+    yield Evidence(
+        subject="C library headers",
+        seen="there" if there else "no /usr/include/stdlib.h",
+        wanted="/usr/include/stdlib.h",
+        verdict=Verdict.PASS if there else Verdict.FAIL,
+        source="/usr/include",
+    )
+
+
+@rule(
+    id="ninja-not-on-path",
+    title="ninja is installed where builds do not find it",
+    severity=Severity.ADVICE,
+    cause="build-tool-missing",
+    fix=(
+        Advice(text="activate the environment, or put its bin directory on PATH: export PATH=ENVIRONMENT/bin:$PATH"),
+        Install(text="or install the distribution's ninja-build"),
+    ),
+    applies=nvidia_hardware,
+)
+def ninja_not_on_path(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """The environment has the package ninja, and PATH of this session leads to no ninja: the interpreter is called by its path.
+
+    Why it matters
+        torch.utils.cpp_extension starts ninja as a program: "Ninja is required to load C++ extensions", though pip lists it.
+        DeepSpeed, FlashInfer and others build their kernels so on first use.
+
+    When to leave it
+        The job activates the environment, other than this session.
+
+    References
+        torch/utils/cpp_extension.py (is_ninja_available)
+    """
+    package = installed(s).get("ninja")
+    if package is None:
+        raise NotApplicable("the environment has no ninja")
+    ninja = _tools(s).ninja
+    there = "" if absent(ninja) else need(ninja)
+    yield Evidence(
+        subject=f"ninja {package.version}",
+        seen=there or f"installed in {package.location}, not on PATH",
+        wanted="on PATH",
+        verdict=Verdict.PASS if there else Verdict.FAIL,
+        source="PATH",
+    )
+
+
+_Seen = Callable[[CompileCache], Fact[bool]]
+
+
+def _judged(s: Snapshot, bad: _Seen, words: str, wanted: str) -> Iterator[Evidence]:
+    found = need(s.software).compile_caches
+    if absent(found):
+        raise NotApplicable("no NVIDIA driver runs here")
+    for cache in need(found):
+        fact = bad(cache)
+        subject = f"{cache.purpose} cache {cache.path}"
+        if isinstance(fact, Missing):
+            yield unsure(subject, fact, wanted)
+            continue
+        yield Evidence(
+            subject=subject,
+            seen=f"{words} ({cache.filesystem} on {cache.mount_point})" if fact else f"{cache.filesystem} on {cache.mount_point}",
+            wanted=wanted,
+            verdict=Verdict.FAIL if fact else Verdict.PASS,
+            source=cache.variable,
+            fix=tuple(action for action in _MOVE if action.name == cache.variable),
+        )
+
+
+@rule(
+    id="compile-cache-not-writable",
+    title="Compiled kernels cannot be kept where they would be",
+    severity=Severity.WARNING,
+    fix=_MOVE,
+    applies=_triton_there,
+)
+def compile_cache_not_writable(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """The cache of torch.compile or of Triton is not this user's: made under sudo, on a read-only mount, or in a home that is none.
+
+    Why it matters
+        The first compiled kernel ends with "Permission denied: '/.triton'": containers that run as a bare user id have HOME=/.
+
+    When to leave it
+        Where neither torch.compile nor Triton kernels are used.
+
+    References
+        torch/_inductor/runtime/cache_dir_utils.py (TORCHINDUCTOR_CACHE_DIR, else torchinductor_USER in the temporary directory)
+        triton/knobs.py (TRITON_CACHE_DIR, else .triton in TRITON_HOME or at home)
+    """
+    yield from _judged(s, _refused, "not writable", "writable")
+
+
+def _refused(cache: CompileCache) -> Fact[bool]:
+    return cache.writable if isinstance(cache.writable, Missing) else not cache.writable
+
+
+@rule(
+    id="compile-cache-not-executable",
+    title="Compiled kernels lie where nothing may be executed",
+    severity=Severity.WARNING,
+    fix=_MOVE,
+    applies=_triton_there,
+)
+def compile_cache_not_executable(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """The cache is on a file system mounted with noexec, as hardening guides ask for /tmp.
+
+    Why it matters
+        The launcher that Triton has just built cannot be loaded: "failed to map segment from shared object".
+
+    When to leave it
+        Where neither torch.compile nor Triton kernels are used.
+
+    References
+        https://github.com/pytorch/pytorch/issues/123054
+        mount(8), noexec
+    """
+    yield from _judged(s, lambda cache: cache.noexec, "noexec", "a mount without noexec")
+
+
+@rule(
+    id="compile-cache-on-network",
+    title="Several processes keep compiled kernels on a network file system",
+    severity=Severity.ADVICE,
+    fix=_MOVE,
+    applies=_triton_there,
+)
+def compile_cache_on_network(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """The cache of compiled kernels is on NFS, Lustre or the like, and more than one process writes it.
+
+    Why it matters
+        Ranks that compile the same kernel replace each other's files: "Stale file handle", "Device or resource busy" or
+        FileNotFoundError in one of them, and the others wait for it until NCCL's timeout.
+
+    When to leave it
+        The cache is filled by one process before the others start, or nothing is compiled.
+
+    References
+        https://github.com/triton-lang/triton/issues/11512
+        https://github.com/pytorch/pytorch/issues/173679
+        https://github.com/deepspeedai/DeepSpeed/pull/6487 (warns of the same)
+    """
+    if ranks_here(s) < 2 and (s.intent.nodes or 1) < 2:
+        raise NotApplicable("one process alone writes it")
+    yield from _judged(s, lambda cache: cache.network, "on a network file system", "a local disk")
+
+
+RULES = (
+    host_compiler_too_new,
+    python_headers_missing,
+    c_compiler_missing,
+    c_library_headers_missing,
+    ninja_not_on_path,
+    compile_cache_not_writable,
+    compile_cache_not_executable,
+    compile_cache_on_network,
+)

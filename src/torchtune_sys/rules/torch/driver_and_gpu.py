@@ -1,0 +1,284 @@
+"""Whether the torch that is installed fits the driver and the GPUs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from torchtune_sys.knowledge import cuda as drivers
+from torchtune_sys.knowledge import torch as known
+from torchtune_sys.model.actions import Advice, Install, Needs
+from torchtune_sys.model.facts.gpu import Gpu
+from torchtune_sys.model.facts.python import Torch
+from torchtune_sys.model.rule import Evidence, Params, Severity, Verdict, rule, unsure
+from torchtune_sys.model.snapshot import Snapshot
+from torchtune_sys.model.values import Missing, NotApplicable, need
+from torchtune_sys.model.version import Version, show, version
+from torchtune_sys.rules.driver.common import driver_version
+from torchtune_sys.rules.gates import nvidia_gpus, nvidia_hardware, torch_imported
+from torchtune_sys.rules.torch.common import capability, cuda_build, cuda_of, cuda_works, label, live, machine, model_name
+
+_TOO_OLD = ("driver on your system is too old", "requirement error: unsatisfied condition: cuda")
+"""torch, and the container toolkit for an image that asks for a newer CUDA."""
+_NO_CODE = "is not compatible with the current PyTorch installation"
+_NO_KERNEL = "no kernel image is available"
+_PTX = "compiled with an unsupported toolchain"
+
+
+@rule(
+    id="driver-too-old",
+    title="The NVIDIA driver is too old for the CUDA that torch was built with",
+    severity=Severity.ERROR,
+    cause="driver-too-old",
+    fix=(
+        Install(text="install a driver of at least the version named above, and reboot", needs=Needs.REBOOT),
+        Advice(text="or, where the driver must stay: install the build of torch named above, made for the driver's CUDA"),
+    ),
+)
+def driver_too_old(s: Snapshot, _p: Params) -> Iterator[Evidence]:
+    """A CUDA build of torch needs a driver from its CUDA series' floor on; below it, CUDA does not start at all.
+
+    The floor is that of the major version (580.65.06 for all of 13, 525.60.13 for all of 12), not the driver that the
+    toolkit came with: within a major version, newer builds run on older drivers.
+
+    Why it matters
+        torch.cuda.is_available() is False, and training fails or falls back to the CPU. The wheels on PyPI changed to
+        CUDA 13 with torch 2.11, so an upgrade of torch alone brings this about.
+
+    When to leave it
+        Where a cuda-compat package for this CUDA is on the loader's path of a data-centre GPU; the rule passes if the
+        driver's library then reports the newer CUDA.
+
+    References
+        https://docs.nvidia.com/deploy/cuda-compatibility/minor-version-compatibility.html
+        Requirements in the metadata of torch's wheels on PyPI.
+    """
+    complaint = _complaint(s)
+    if complaint is not None:
+        yield Evidence(subject="driver", seen=complaint.partition(". Please")[0], wanted=_instead(s, complaint), source="torch")
+        return
+    nvidia_hardware_or_driver(s)
+    build, cuda = cuda_build(s)
+    floor = drivers.floor_for(cuda)
+    subject = f"torch {build.version} (CUDA {show(cuda)})"
+    if cuda_works(s):
+        yield Evidence(subject=subject, seen="torch says that CUDA is available", verdict=Verdict.PASS, source="torch")
+        return
+    reported = "" if isinstance(s.gpu, Missing) or isinstance(s.gpu.cuda_driver_version, Missing) else s.gpu.cuda_driver_version
+    if _enough(version(reported), cuda):
+        yield Evidence(subject=subject, seen=f"the driver supports CUDA {reported}", verdict=Verdict.PASS, source="NVML")
+        return
+    found = driver_version(s)
+    if isinstance(found, Missing) and version(reported):
+        yield Evidence(subject=subject, seen=f"the driver supports CUDA {reported}", wanted=_floor_text(cuda), source="NVML")
+        return
+    driver = need(found)
+    if floor is None:
+        raise NotApplicable(f"no table knows the driver that CUDA {show(cuda)} needs")
+    enough = version(driver) >= floor.version
+    yield Evidence(
+        subject=subject,
+        seen=f"driver {driver}",
+        wanted=f">= {floor.driver}" if enough else f"driver >= {floor.driver}{_other_build(s, build, version(driver))}",
+        verdict=Verdict.PASS if enough else Verdict.FAIL,
+        source=floor.source,
+    )
+
+
+def nvidia_hardware_or_driver(s: Snapshot) -> None:
+    """As nvidia_hardware; a report that names a driver has a GPU too."""
+    seen = () if isinstance(s.gpu, Missing) or s.gpu.vendor != "nvidia" else (s.gpu.driver_version, s.gpu.cuda_driver_version)
+    if all(isinstance(look, Missing) for look in seen):
+        nvidia_hardware(s)
+
+
+def _complaint(s: Snapshot) -> str | None:
+    """The sentence in which torch itself refuses the driver."""
+    return _said(s, _TOO_OLD)
+
+
+def _said(s: Snapshot, words: tuple[str, ...]) -> str | None:
+    seen = live(s)
+    lines = [] if seen is None else [seen.error]
+    lines += [] if isinstance(s.python, Missing) else list(s.python.complaints)
+    return next((line for line in lines if any(phrase in line for phrase in words)), None)
+
+
+def _cuda_told(s: Snapshot) -> Version:
+    build = None if isinstance(s.python, Missing) or isinstance(s.python.torch, Missing) else s.python.torch
+    cuda = None if build is None else cuda_of(build)
+    return () if cuda is None or isinstance(cuda, Missing) else version(cuda)
+
+
+def _enough(reported: Version, cuda: Version) -> bool:
+    """The driver's CUDA (that of a cuda-compat package where one is loaded) covers the build's series."""
+    return bool(reported) and (reported >= cuda or (reported[0] == cuda[0] and cuda[0] >= 11))
+
+
+def _instead(s: Snapshot, complaint: str) -> str:
+    """A driver for torch's CUDA; where that is not told, one for today's, and the last torch for the CUDA that torch found the driver to have."""
+    cuda = _cuda_told(s)
+    found = re.search(r"found version (\d{4,5})\)", complaint)
+    if cuda or found is None:
+        return _floor_text(cuda)
+    major = int(found[1]) // 1000
+    floors = [(series, drivers.floor_for((series, 0))) for series in (13, 12) if series > major]
+    newer = ", ".join(f"CUDA {series}: >= {floor.driver}" for series, floor in floors if floor)
+    release = known.newest_with(major)
+    names = [] if release is None else [name for name in release.variants if int(name[2:-1]) == major]
+    last = f", or torch {release.torch} from the {max(names, key=lambda name: int(name[2:]))} index" if release and names else ""
+    return f"a newer driver ({newer}){last}" if newer else _floor_text(cuda)
+
+
+def _floor_text(cuda: Version) -> str:
+    floor = drivers.floor_for(cuda) if cuda else None
+    return f"driver >= {floor.driver}" if floor else "a newer driver, or a build of torch for an older CUDA"
+
+
+def _other_build(s: Snapshot, build: Torch, driver: Version) -> str:
+    """What to install under this driver: this release, else another one, built for a CUDA that it serves and for all GPUs here."""
+    supported = drivers.max_cuda(driver)
+    major = supported[0] if supported else 0
+    floor = drivers.floor_for((major, 0)) if major >= 11 else None
+    if floor is None or driver < floor.version:
+        return ""
+    own = known.release(build.version)
+    for release in ([own] if own else []) + list(reversed(known.releases())):
+        for variant in sorted(release.variants, key=lambda name: int(name[2:]), reverse=True):
+            if int(variant[2:-1]) <= major and _serves(s, release.torch, variant):
+                last = f" (the last with builds for CUDA {major})" if release == known.newest_with(major) != own else ""
+                return f", or torch {release.torch}{last} from the {variant} index"
+    return ""
+
+
+def _serves(s: Snapshot, release: str, variant: str) -> bool:
+    """Whether a build has code for every GPU whose capability is known; a build that no table knows may have it."""
+    cuda = known.local_cuda(f"{release}+{variant}")
+    found = known.compiled_for(release, cuda, machine(s) or "x86_64")
+    seen = () if isinstance(s.gpu, Missing) or isinstance(s.gpu.devices, Missing) else s.gpu.devices
+    told = [cc for gpu in seen if not isinstance(cc := capability(gpu), Missing)]
+    return found is None or all(any(known.runs(code, cc, version(cuda)) for code in found.arches) for cc in told)
+
+
+@rule(
+    id="gpu-arch-not-in-wheel",
+    title="torch holds no code for this GPU",
+    severity=Severity.ERROR,
+    cause="gpu-arch-not-in-wheel",
+    fix=(Install(text="install the build of torch that is named above"),),
+)
+def gpu_arch_not_in_wheel(s: Snapshot, _p: Params) -> Iterator[Evidence]:
+    """A wheel holds machine code for a list of GPU architectures; a GPU outside of that list cannot run a single kernel.
+
+    Code runs on its own architecture and on later ones of the same major version (sm_86 code on 8.9, sm_100 code on 10.3,
+    sm_120 code on 12.1), so the list need not name the GPU's own number. PTX in the wheel serves anything newer.
+
+    Why it matters
+        "no kernel image is available for execution on the device": new GPUs with old wheels, and old GPUs with new ones
+        (CUDA 13 builds begin with Turing).
+
+    When to leave it
+        Where torch was built from source for this GPU; use --live then, which asks torch itself.
+
+    References
+        .ci/manywheel/build_env_setup.py in pytorch/pytorch; RELEASE.md, "Release Compatibility Matrix".
+        DEVICE_REQUIREMENT in torch/cuda/__init__.py.
+    """
+    said = _said(s, (_NO_CODE,)) or (_said(s, (_NO_KERNEL,)) if _torch_unknown(s) else None)
+    if said is not None:
+        yield Evidence(subject="GPU", seen=said, wanted="a build of torch with code for this GPU", source="torch")
+        return
+    nvidia_hardware(s)
+    build, cuda = cuda_build(s)
+    told = build.arch_list if not isinstance(build.arch_list, Missing) else None
+    seen = live(s)
+    if told is None and seen is not None and not isinstance(seen.arch_list, Missing):
+        told = seen.arch_list
+    for gpu in nvidia_gpus(s):
+        cc = capability(gpu)
+        if isinstance(cc, Missing):
+            yield unsure(label(gpu), cc)
+        else:
+            yield from _fit(s, gpu, cc, build, cuda, told)
+
+
+def _torch_unknown(s: Snapshot) -> bool:
+    """Whether torch's own code cannot be judged; if it can, the missing kernel may be another package's."""
+    return isinstance(s.python, Missing) or isinstance(s.python.torch, Missing) or isinstance(s.gpu, Missing)
+
+
+def _fit(
+    s: Snapshot, gpu: Gpu, cc: tuple[int, int], build: Torch, cuda: Version, told: tuple[str, ...] | None
+) -> Iterator[Evidence]:
+    number = f"sm_{cc[0]}{cc[1]}"
+    if known.on_chip(cc) and not told:
+        yield Evidence(subject=label(gpu), seen=f"{model_name(gpu)} ({number}) takes wheels of its own", verdict=Verdict.PASS)
+        return
+    table = known.compiled_for(build.version, show(cuda), machine(s) or "x86_64")
+    arches = told or (table.arches if table else ())
+    limits = known.sm_range(cuda)
+    if arches:
+        fits = any(known.runs(arch, cc, cuda) for arch in arches)
+        seen = f"torch {build.version} is built for {' '.join(arches)}"
+        source = "torch" if told else table.source if table else ""
+    elif limits:
+        fits = limits[0] <= cc[0] * 10 + cc[1] and cc[0] * 10 <= limits[1]
+        seen = f"torch {build.version}: CUDA {show(cuda)} compiles for sm_{limits[0]} to sm_{limits[1]}"
+        source = "CUDA release notes"
+    else:
+        return
+    yield Evidence(
+        subject=label(gpu),
+        seen=seen,
+        wanted=f"code for {model_name(gpu)} ({number})" + ("" if fits else _better(cc, machine(s) or "x86_64")),
+        verdict=Verdict.PASS if fits else Verdict.FAIL,
+        source=source,
+    )
+
+
+def _better(cc: tuple[int, int], arch: str) -> str:
+    """The newest official build that runs on this GPU."""
+    for release in reversed(known.releases()):
+        for variant in sorted(release.variants, key=lambda name: int(name[2:]), reverse=True):
+            cuda = known.local_cuda(f"{release.torch}+{variant}")
+            found = known.compiled_for(release.torch, cuda, arch)
+            if found and any(known.runs(code, cc, version(cuda)) for code in found.arches):
+                return f": torch {release.torch}+{variant} has it"
+    return ""
+
+
+@rule(
+    id="ptx-newer-than-driver",
+    title="A program carries PTX that is newer than the driver can compile",
+    severity=Severity.ERROR,
+    cause="ptx-newer-than-driver",
+    fix=(
+        Install(text="install a driver of the CUDA version that the program was built with", needs=Needs.REBOOT),
+        Advice(
+            text="or rebuild it with machine code for this GPU (TORCH_CUDA_ARCH_LIST), which needs no compiling by the driver"
+        ),
+    ),
+)
+def ptx_newer_than_driver(s: Snapshot, _p: Params) -> Iterator[Evidence]:
+    """The driver refused to compile PTX. Within a major CUDA version machine code of a newer toolkit runs, PTX of a newer one does not.
+
+    It shows under --live, which runs one small kernel, and in reports; files cannot tell it.
+
+    Why it matters
+        The kernel cannot run: "the provided PTX was compiled with an unsupported toolchain" (error 222).
+
+    When to leave it
+        Never.
+
+    References
+        https://docs.nvidia.com/deploy/cuda-compatibility/minor-version-compatibility.html
+    """
+    said = _said(s, (_PTX,))
+    if said is not None:
+        yield Evidence(subject="driver", seen=said, wanted="a driver as new as the PTX", source="CUDA")
+        return
+    imported = torch_imported(s)
+    nvidia_hardware(s)
+    cuda_build(s)
+    need(imported)
+    yield Evidence(subject="a kernel", seen="CUDA ran it, or does not complain of PTX", verdict=Verdict.PASS, source="torch")

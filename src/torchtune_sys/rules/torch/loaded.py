@@ -1,0 +1,244 @@
+"""What torch was seen to run with (``--live``), and releases that are too old to train with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torchtune_sys.knowledge.eol import end_of_life
+from torchtune_sys.model.actions import Advice, EnvironmentVariable, Install
+from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, rule
+from torchtune_sys.model.snapshot import Snapshot
+from torchtune_sys.model.values import Missing, NotApplicable, absent, need
+from torchtune_sys.model.version import version
+from torchtune_sys.rules.gates import torch_build, torch_imported
+
+_OPENMP = ("libgomp", "libomp", "libiomp5")
+
+
+def soname(path: str) -> str:
+    """What the loader asks for, as far as the file's name tells.
+
+    >>> soname("/opt/cuda/lib64/libcudart.so.12.4.127"), soname("/a/libnccl.so"), soname("/b/libcudart-d0da41ae.so.11.0")
+    ('libcudart.so.12', 'libnccl.so', 'libcudart.so.11')
+    """
+    stem, _, numbers = path.rpartition("/")[2].partition(".so")
+    name, dash, tag = stem.rpartition("-")
+    stem = name if dash and len(tag) == 8 and all(c in "0123456789abcdef" for c in tag) else stem  # auditwheel's mark
+    major = numbers[1:].partition(".")[0]
+    return f"{stem}.so.{major}" if major else f"{stem}.so"
+
+
+@rule(
+    id="cuda-library-loaded-twice",
+    title="Two copies of one CUDA library are loaded in the same process",
+    severity=Severity.WARNING,
+    fix=(Advice(text="remove the copy that is not torch's own: its directory from LD_LIBRARY_PATH, or the second package"),),
+)
+def cuda_library_loaded_twice(s: Snapshot, _p: Params) -> Iterator[Evidence]:
+    """Under --live: importing torch mapped two files for one library name.
+
+    Why it matters
+        Each copy has state of its own, and symbols are taken from whichever came first: wrong versions at best, crashes and
+        communicators that do not know each other at worst.
+
+    When to leave it
+        Where both files are the same version and training works.
+
+    References
+        https://man7.org/linux/man-pages/man8/ld.so.8.html
+    """
+    live = need(torch_imported(s))
+    torch_build(s)
+    groups: dict[str, list[str]] = {}
+    for path in need(live.libraries):
+        name = soname(path)
+        if not name.startswith((*_OPENMP, "libmkl")):
+            groups.setdefault(name, []).append(path)
+    doubled = {name: paths for name, paths in groups.items() if len(paths) > 1}
+    for name, paths in doubled.items():
+        yield Evidence(subject=name, seen=" and ".join(paths[:3]), wanted="one file", source="/proc/self/maps")
+    if not doubled:
+        yield Evidence(subject="libraries", seen=f"{len(groups)}, each once", verdict=Verdict.PASS, source="/proc/self/maps")
+
+
+@rule(
+    id="openmp-runtime-conflict",
+    title="Two OpenMP runtimes that do not bear each other are loaded",
+    severity=Severity.WARNING,
+    cause="openmp-runtime-conflict",
+    fix=(
+        EnvironmentVariable(name="MKL_THREADING_LAYER", value="GNU"),
+        Advice(text="take torch, NumPy and MKL from one channel, so that they share one OpenMP runtime"),
+    ),
+)
+def openmp_runtime_conflict(s: Snapshot, _p: Params) -> Iterator[Evidence]:
+    """Under --live: LLVM's and Intel's OpenMP are both mapped, or MKL is told to use Intel's while GNU's is there.
+
+    libgomp beside libiomp5 alone is no finding: they work side by side, with a pool of threads each.
+
+    Why it matters
+        libomp and libiomp5 in one process deadlock or crash on Linux. MKL with MKL_THREADING_LAYER=INTEL refuses to work once
+        libgomp is loaded ("MKL_THREADING_LAYER=INTEL is incompatible with libgomp").
+
+    When to leave it
+        Never.
+
+    References
+        https://github.com/joblib/threadpoolctl/blob/master/multiple_openmp.md
+        https://github.com/pytorch/pytorch/issues/37377
+    """
+    live = need(torch_imported(s))
+    torch_build(s)
+    names = {path.rpartition("/")[2] for path in need(live.libraries)}
+    runtimes = [name for name in _OPENMP if any(file.startswith((f"{name}.", f"{name}-")) for file in names)]
+    mkl = any(file.startswith("libmkl_rt") for file in names)
+    layer = need(need(s.session).env).get("MKL_THREADING_LAYER", "").upper()
+    refused = mkl and layer == "INTEL" and "libgomp" in runtimes
+    bad = {"libomp", "libiomp5"} <= set(runtimes) or refused
+    yield Evidence(
+        subject="OpenMP",
+        seen=", ".join(runtimes) + (", MKL_THREADING_LAYER=INTEL" if refused else "") or "none",
+        wanted="one runtime",
+        verdict=Verdict.FAIL if bad else Verdict.PASS,
+        source="/proc/self/maps",
+    )
+
+
+@rule(
+    id="torch-cpu-code-slow",
+    title="torch uses its slowest CPU code on a CPU that can do more",
+    severity=Severity.ADVICE,
+    fix=(
+        EnvironmentVariable(name="ATEN_CPU_CAPABILITY", value=None),
+        Install(text="reinstall torch from an official wheel or from conda-forge"),
+    ),
+)
+def torch_cpu_code_slow(s: Snapshot, _p: Params) -> Iterator[Evidence]:
+    """Under --live: torch chose its default kernels although the processors have AVX2.
+
+    Why it matters
+        Augmentation, optimizers on the CPU and everything else that stays there run several times slower.
+
+    When to leave it
+        Where results must not depend on the instruction set.
+
+    References
+        aten/src/ATen/native/DispatchStub.cpp; https://pytorch.org/docs/stable/backends.html#torch-backends-cpu
+    """
+    live = need(torch_imported(s))
+    torch_build(s)
+    if "avx2" not in need(need(s.cpu).flags):
+        raise NotApplicable("no processors with AVX2")
+    level = need(live.cpu_capability)
+    slow = level.upper() in ("DEFAULT", "NO AVX")
+    yield Evidence(
+        subject="torch on the CPU",
+        seen=level,
+        wanted="AVX2 or AVX512",
+        verdict=Verdict.FAIL if slow else Verdict.PASS,
+        source="torch.backends.cpu.get_cpu_capability()",
+    )
+
+
+@rule(
+    id="mkl-old",
+    title="torch was built with an MKL from before 2021",
+    severity=Severity.ADVICE,
+    fix=(Install(text="install a torch release that is built with oneMKL (2021 or later)"),),
+)
+def mkl_old(s: Snapshot, _p: Params) -> Iterator[Evidence]:
+    """Under --live: the MKL that torch names in torch.__config__.
+
+    Why it matters
+        Before oneMKL, AMD processors were given the slowest code paths, and newer Intel ones lack theirs.
+
+    When to leave it
+        Where nothing heavy runs on the CPU.
+
+    References
+        Intel oneMKL release notes (2021.1 follows 2020 Update 4); torch.__config__.show()
+    """
+    live = need(torch_imported(s))
+    torch_build(s)
+    if absent(live.mkl):
+        raise NotApplicable("torch was built without MKL")
+    found = need(live.mkl)
+    old = version(found) < (2021,)
+    verdict = Verdict.FAIL if old else Verdict.PASS
+    yield Evidence(subject="MKL", seen=found, wanted="2021 or later", verdict=verdict, source="torch.__config__")
+
+
+@rule(
+    id="torch-release-old",
+    title="torch is a release from before 2.0, or its cuDNN from before 8.2",
+    severity=Severity.ADVICE,
+    fix=(Install(text="install a current torch release that the driver and Python serve"),),
+)
+def torch_release_old(s: Snapshot, _p: Params) -> Iterator[Evidence]:
+    """torch 1.x ended with 1.13 in 2022; no build of torch 2 brings a cuDNN from before 8.2.
+
+    Why it matters
+        No torch.compile, no scaled_dot_product_attention, and no fixes any more.
+
+    When to leave it
+        Where old results must be repeated with the old software.
+
+    References
+        https://pytorch.org/blog/pytorch-2-0-release/
+    """
+    build = torch_build(s)
+    old = version(build.version) < (2,)
+    yield Evidence(
+        subject="torch",
+        seen=build.version,
+        wanted="2.0 or later",
+        verdict=Verdict.FAIL if old else Verdict.PASS,
+        source=build.location,
+    )
+    if not isinstance(build.cudnn, Missing) and version(build.cudnn) < (8, 2):
+        yield Evidence(subject="cuDNN", seen=build.cudnn, wanted="8.2 or later", source=build.location)
+
+
+@rule(
+    id="python-end-of-life",
+    title="The support of this Python version has ended",
+    severity=Severity.ADVICE,
+    fix=(Install(text="make the training environment with a Python that is supported and that this torch has wheels for"),),
+)
+def python_end_of_life(s: Snapshot, _p: Params) -> Iterator[Evidence]:
+    """Python's security fixes for this minor version have ended, and current torch releases have no wheels for it.
+
+    Why it matters
+        New releases of torch and of what surrounds it cannot be installed: pip silently takes old ones.
+
+    When to leave it
+        Where the environment is frozen and nothing will be installed.
+
+    References
+        https://devguide.python.org/versions/
+    """
+    torch_build(s)
+    found = need(need(s.python).version)
+    minor = ".".join(found.split(".")[:2])
+    end = end_of_life("python", minor)
+    if end is None:
+        yield Evidence(subject=f"Python {minor}", seen="no end is known", verdict=Verdict.PASS, source="devguide.python.org")
+        return
+    today = need(need(s.system).today)
+    yield Evidence(
+        subject=f"Python {minor}",
+        seen=f"support ended on {end.date}" if today > end.date else f"supported until {end.date}",
+        wanted="a supported version",
+        verdict=Verdict.FAIL if today > end.date else Verdict.PASS,
+        source=end.source,
+    )
+
+
+RULES: tuple[Rule, ...] = (
+    cuda_library_loaded_twice,
+    openmp_runtime_conflict,
+    torch_cpu_code_slow,
+    mkl_old,
+    torch_release_old,
+    python_end_of_life,
+)

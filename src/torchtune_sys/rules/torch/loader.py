@@ -1,0 +1,303 @@
+"""What the dynamic loader finds beside torch's own libraries."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torchtune_sys.model.actions import Advice, EnvironmentVariable, Install
+from torchtune_sys.model.facts.python import CudaLibrary, Distribution, LoaderChoice
+from torchtune_sys.model.rule import Evidence, Params, Severity, Verdict, rule, unsure
+from torchtune_sys.model.snapshot import Snapshot
+from torchtune_sys.model.values import Missing, NotApplicable, Why, absent, known, need
+from torchtune_sys.model.version import show, version
+from torchtune_sys.rules.driver.common import driver_version
+from torchtune_sys.rules.gates import nvidia_hardware, torch_imported
+from torchtune_sys.rules.torch.common import complaints, cuda_build, cuda_works, installed, label, names_its_wheels
+
+UNSET = EnvironmentVariable(name="LD_LIBRARY_PATH", value=None)
+REMOVE = Advice(text="or take the directory named above out of LD_LIBRARY_PATH: torch's wheels find their own libraries")
+
+
+def _wheel(s: Snapshot, names: tuple[str, ...]) -> Distribution:
+    found = next((item for name, item in installed(s).items() if name in names), None)
+    if found is None:
+        raise NotApplicable("torch's own copy is not in a wheel")
+    return found
+
+
+def _older(s: Snapshot, library: str, wheels: tuple[str, ...]) -> Iterator[Evidence]:
+    """The copy in LD_LIBRARY_PATH that the loader would take for the wheel's, where it is older.
+
+    Only the number that the loader asks for counts (libcudnn.so.9): a copy of another major version is never taken.
+    """
+    said = _said(s, library)
+    if said is not None:
+        yield Evidence(subject="loader", seen=said, wanted="the library that torch brings", source="report")
+        return
+    build, cuda = cuda_build(s)
+    own = _wheel(s, tuple(name.replace("*", str(cuda[0])) for name in wheels))
+    if cuda_works(s):
+        raise NotApplicable("torch says that CUDA is available with the libraries as they are")
+    abi = show(version(own.version)[:1])
+    loader = need(s.python).loader
+    if not isinstance(loader, Missing):
+        yield from _taken(loader, library, abi, own)
+        return
+    lying = need(need(s.python).shadowing)
+    other = next((item for item in lying if item.name == library and item.abi == abi), None)
+    if other is None:
+        if loader.why is not Why.NOT_RECORDED or not names_its_wheels(build, own) or lying or not _nothing_before(s):
+            need(loader)  # what LD_PRELOAD, a cache or DT_RUNPATH bring was not seen
+        yield Evidence(subject=library, seen="LD_LIBRARY_PATH is not set", verdict=Verdict.PASS, source="environment")
+        return
+    if other.path.startswith(own.location):
+        return
+    yield _compared(other.path, other.version, own, "LD_LIBRARY_PATH")
+
+
+def _nothing_before(s: Snapshot) -> bool:
+    """Nothing goes before the places that torch's libraries name: only these two variables do (ld.so(8))."""
+    env = known(need(s.session).env, None)
+    return env is not None and not env.get("LD_LIBRARY_PATH") and not env.get("LD_PRELOAD")
+
+
+def _taken(loader: tuple[LoaderChoice, ...], library: str, abi: str, own: Distribution) -> Iterator[Evidence]:
+    """By what the loader would take, as DT_RPATH, DT_RUNPATH and torch's own preloading have it: most wheels are not touched by
+    LD_LIBRARY_PATH, but for what their libraries open by name."""
+    taken = [item for item in loader if not absent(item.path) and _is_of(item, library, abi)]
+    for item in taken:
+        if isinstance(item.path, Missing):
+            yield unsure(item.name, item.path)
+            return
+        if not item.path.startswith(f"{own.location}/"):
+            yield _compared(item.path, item.version, own, item.found_by)
+            return
+    if taken:
+        yield Evidence(subject=library, seen=f"the wheel's {own.version}", verdict=Verdict.PASS, source=own.location)
+
+
+def _is_of(item: LoaderChoice, library: str, abi: str) -> bool:
+    """The library itself, or one that it is divided into (``libcudnn_graph.so.9``)."""
+    stem, _, number = item.name.partition(".so.")
+    return number == abi and (stem == library or stem.startswith(f"{library}_"))
+
+
+def _compared(path: str, number: str, own: Distribution, source: str) -> Evidence:
+    seen = version(number)
+    digits = min(len(seen), len(version(own.version)))
+    older = seen[:digits] < version(own.version)[:digits]
+    return Evidence(
+        subject=path,
+        seen=number or "a version that its name does not tell",
+        wanted=f"nothing older than the wheel's {own.version}",
+        verdict=Verdict.FAIL if older else Verdict.PASS,
+        source=source,
+    )
+
+
+_SAYINGS = {
+    "libcudnn": ("cuDNN version incompatibility", "version libcudnn_"),
+    "libnvJitLink": ("undefined symbol: __nvJitLink",),
+    "libcublasLt": ("undefined symbol: cublasLt",),
+    "libnccl": (),
+}
+"""How the loader and torch complain of each."""
+
+
+def _said(s: Snapshot, library: str) -> str | None:
+    """A complaint in the report, or of the import under --live, that only this fault brings about."""
+    for line in complaints(s):
+        if any(words in line for words in _SAYINGS[library]) and "cannot open shared object" not in line:
+            return line
+    return None
+
+
+@rule(
+    id="cudnn-shadowed-by-ld-library-path",
+    title="LD_LIBRARY_PATH brings an older cuDNN than torch's own",
+    severity=Severity.ERROR,
+    cause="cudnn-shadowed-by-ld-library-path",
+    fix=(UNSET, REMOVE),
+)
+def cudnn_shadowed(s: Snapshot, _p: Params) -> Iterator[Evidence]:
+    """A directory of LD_LIBRARY_PATH holds a cuDNN of the same major version as the wheel's, and older.
+
+    The loader searches LD_LIBRARY_PATH before the place that the library itself names, and cuDNN opens its parts by name.
+
+    Why it matters
+        "cuDNN version incompatibility", or undefined symbols in libcudnn_*.so: parts of two versions do not fit.
+
+    When to leave it
+        Where torch was built from source against that cuDNN.
+
+    References
+        ld.so(8), order of search; torch/backends/cudnn/__init__.py, which says so in its error message.
+    """
+    yield from _older(s, "libcudnn", ("nvidia-cudnn-cu*",))
+
+
+@rule(
+    id="nvjitlink-shadowed-by-ld-library-path",
+    title="LD_LIBRARY_PATH brings an older nvJitLink than torch's own",
+    severity=Severity.ERROR,
+    cause="nvjitlink-shadowed-by-ld-library-path",
+    fix=(UNSET, REMOVE),
+)
+def nvjitlink_shadowed(s: Snapshot, _p: Params) -> Iterator[Evidence]:
+    """A toolkit in LD_LIBRARY_PATH holds a libnvJitLink of the same major version as the wheel's, and older.
+
+    Why it matters
+        import torch ends in "undefined symbol: __nvJitLinkComplete_12_4, version libnvJitLink.so.12": the wheel's cuSPARSE asks for
+        the symbol of its own CUDA minor version. From 2.6 on torch loads the wheel's nvJitLink before it, by its full path.
+
+    When to leave it
+        Where import torch works all the same (try it with --live).
+
+    References
+        https://github.com/pytorch/pytorch/issues/131312; ld.so(8).
+    """
+    yield from _older(s, "libnvJitLink", ("nvidia-nvjitlink-cu*", "nvidia-nvjitlink"))
+
+
+@rule(
+    id="cublas-shadowed-by-ld-library-path",
+    title="LD_LIBRARY_PATH brings an older cuBLAS than torch's own",
+    severity=Severity.WARNING,
+    cause="cublas-shadowed-by-ld-library-path",
+    fix=(UNSET, REMOVE),
+)
+def cublas_shadowed(s: Snapshot, _p: Params) -> Iterator[Evidence]:
+    """A directory of LD_LIBRARY_PATH holds a libcublasLt of the same major version as the wheel's, and older.
+
+    Why it matters
+        The wheel's libcublas binds to it and lacks a symbol ("cublasLtHSHMatmulAlgoInit"), in builds whose libraries name
+        their place in a way that LD_LIBRARY_PATH overrides (DT_RUNPATH), or not at all. PyPI's wheels from 2.0 on use DT_RPATH.
+
+    When to leave it
+        Where import torch works.
+
+    References
+        https://github.com/pytorch/pytorch/issues/88882; ld.so(8), DT_RPATH and DT_RUNPATH.
+    """
+    yield from _older(s, "libcublasLt", ("nvidia-cublas-cu*", "nvidia-cublas"))
+
+
+@rule(
+    id="nccl-shadowed-by-system-library",
+    title="LD_LIBRARY_PATH brings an older NCCL than torch's own",
+    severity=Severity.WARNING,
+    cause="nccl-shadowed-by-system-library",
+    fix=(UNSET, REMOVE),
+)
+def nccl_shadowed(s: Snapshot, _p: Params) -> Iterator[Evidence]:
+    """A directory of LD_LIBRARY_PATH holds a libnccl.so.2 that is older than the wheel's.
+
+    Why it matters
+        torch may take it ("undefined symbol: ncclCommRegister"), and another package in the process (a plug-in, CuPy) may:
+        two NCCLs in one process, or another one than on the other nodes.
+
+    When to leave it
+        Where an own NCCL is built in on purpose.
+
+    References
+        https://github.com/pytorch/pytorch/issues/119932; ld.so(8).
+    """
+    yield from _older(s, "libnccl", ("nvidia-nccl-cu*", "nvidia-nccl"))
+
+
+@rule(
+    id="forward-compat-unsupported-gpu",
+    title="CUDA's forward-compatibility library is used on a GPU that does not support it",
+    severity=Severity.ERROR,
+    cause="forward-compat-unsupported-gpu",
+    fix=(
+        Advice(
+            text="remove the cuda-compat package or its directory from the loader's path (an image for an older CUDA has none)"
+        ),
+        Install(text="or install a driver that supports the image's CUDA on the host"),
+    ),
+    applies=None,
+)
+def forward_compat(s: Snapshot, _p: Params) -> Iterator[Evidence]:
+    """The loader takes libcuda from a cuda-compat directory, newer than the driver, and the GPU is a GeForce or TITAN.
+
+    Why it matters
+        CUDA does not start: error 804, "forward compatibility was attempted on non supported HW". Only data-centre GPUs (and
+        some RTX workstation cards) support it.
+
+    When to leave it
+        Never on these GPUs.
+
+    References
+        https://docs.nvidia.com/deploy/cuda-compatibility/forward-compatibility.html
+    """
+    python = need(s.python)
+    said = next((line for line in python.complaints if "forward compatibility was attempted" in line), None)
+    if said is not None and (
+        isinstance(s.gpu, Missing) or not s.gpu.error
+    ):  # a driver that was upgraded without a reboot says it too
+        yield Evidence(subject="CUDA", seen=said, wanted="libcuda of the driver", source="report")
+        return
+    nvidia_hardware(s)
+    compat = next((item for item in need(python.shadowing) if _is_compat(item)), None)
+    if compat is None:
+        return
+    driver = need(driver_version(s))
+    if version(compat.version) and version(compat.version) <= version(driver):
+        return
+    for gpu in need(need(s.gpu).devices):
+        if isinstance(gpu.name, Missing):
+            yield unsure(label(gpu), gpu.name)
+        elif any(word in gpu.name for word in ("GeForce", "TITAN", "Titan")):
+            yield Evidence(
+                subject=label(gpu), seen=f"{compat.path} with driver {driver}", wanted="libcuda of the driver", source=gpu.name
+            )
+
+
+def _is_compat(item: CudaLibrary) -> bool:
+    return item.name == "libcuda" and item.abi == "1" and "compat" in item.path.rpartition("/")[0]
+
+
+@rule(
+    id="libstdcxx-too-old",
+    title="The loader takes a C++ library that is older than torch needs",
+    severity=Severity.ERROR,
+    cause="libstdcxx-too-old",
+    fix=(
+        Advice(
+            text="in a conda environment: conda install -c conda-forge libstdcxx-ng, and take system directories out of LD_LIBRARY_PATH"
+        ),
+        Install(text="elsewhere: a newer libstdc++ of the distribution, or a container with one"),
+    ),
+)
+def libstdcxx_too_old(s: Snapshot, _p: Params) -> Iterator[Evidence]:
+    """The loader said that libstdc++.so.6 lacks a version (GLIBCXX_3.4.N) that a package was built with.
+
+    It shows in reports, and under --live when torch is imported.
+
+    Why it matters
+        The package, often torch itself, cannot be loaded: the system's library was found before the environment's newer one.
+
+    When to leave it
+        Never.
+
+    References
+        https://github.com/pytorch/pytorch/issues/157709; https://gcc.gnu.org/onlinedocs/libstdc++/manual/abi.html
+    """
+    said = [line for line in complaints(s) if ("GLIBCXX_" in line or "CXXABI_" in line) and "not found" in line]
+    for line in said:
+        yield Evidence(subject="loader", seen=line, wanted="a libstdc++.so.6 that has it", source="loader")
+    if said:
+        return
+    seen = need(torch_imported(s))
+    yield Evidence(subject="import torch", seen=f"torch {seen.version}", verdict=Verdict.PASS, source="torch")
+
+
+RULES = (
+    cudnn_shadowed,
+    nvjitlink_shadowed,
+    cublas_shadowed,
+    nccl_shadowed,
+    forward_compat,
+    libstdcxx_too_old,
+)

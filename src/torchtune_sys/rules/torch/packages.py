@@ -1,0 +1,339 @@
+"""Whether NVIDIA's libraries and Triton are those that torch asks for, and each is there once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from torchtune_sys.formats.requirements import Requirement, asked_for, parse, satisfies
+from torchtune_sys.knowledge import torch as known
+from torchtune_sys.model.actions import Advice, EnvironmentVariable, Install
+from torchtune_sys.model.facts.python import Distribution, Torch
+from torchtune_sys.model.rule import Evidence, Params, Severity, Verdict, rule
+from torchtune_sys.model.snapshot import Snapshot
+from torchtune_sys.model.values import Missing, NotApplicable, absent, need
+from torchtune_sys.model.version import version
+from torchtune_sys.rules.gates import torch_build
+from torchtune_sys.rules.torch.common import complaints, cuda_build, cuda_of, cuda_works, installed, machine
+
+REINSTALL = Install(
+    text="install torch and what it asks for together again: pip install --force-reinstall torch==<the version you want>"
+)
+_SHARED = ("nvidia-nccl", "nvidia-cudnn", "nvidia-nvshmem", "nvidia-cusparselt")
+"""Packages whose -cu12 and -cu13 variants write the same files (nvidia/nccl/lib/libnccl.so.2 …); the other libraries' file names differ."""
+
+
+_TORCH_ONLY = ("libcusparseLt.so", "libnvshmem_host.so", "libcufile.so")
+"""Libraries that nothing but torch looks for in a wheel."""
+
+
+def metadata(s: Snapshot, build: Torch) -> Distribution:
+    """The distribution that the imported torch belongs to."""
+    found = installed(s).get("torch")
+    if found is None or (build.source != "report" and not build.location.startswith(found.location)):
+        raise NotApplicable("the imported torch was not installed by pip")
+    return found
+
+
+def pins(s: Snapshot, build: Torch) -> list[Requirement]:
+    """What the installed torch asks for of NVIDIA's libraries and Triton; from the table where only its version is known."""
+    others = installed(s)
+    item = metadata(s, build)
+    if item.requires:
+        return [wanted for wanted in asked_for(item, _environment(s), others) if wanted.name.startswith(("nvidia-", "triton"))]
+    release = known.release(build.version)
+    cuda = cuda_of(build)
+    if release is None or isinstance(cuda, Missing) or release.cuda != cuda:
+        raise NotApplicable(f"what torch {build.version} asks for is not known")
+    suffix = f"-cu{release.cuda.partition('.')[0]}"
+    names = {"nccl": f"nvidia-nccl{suffix}", "cudnn": f"nvidia-cudnn{suffix}", "triton": "triton"}
+    return [parse(f"{names[name]}{as_specifier(pin)}") for name, pin in release.pins.items() if name in names]
+
+
+def as_specifier(pin: str) -> str:
+    return pin if pin[:1] in "<>=~!" else f"=={pin}"
+
+
+def _environment(s: Snapshot) -> Mapping[str, str]:
+    python = need(s.python)
+    full = need(python.version)
+    return {
+        "platform_system": "Linux",
+        "sys_platform": "linux",
+        "os_name": "posix",
+        "platform_machine": machine(s) or "x86_64",
+        "python_version": ".".join(full.split(".")[:2]),
+        "python_full_version": full,
+        "implementation_name": "cpython",
+        "platform_python_implementation": "CPython",
+    }
+
+
+@rule(
+    id="mixed-nvidia-cuda-wheels",
+    title="The same NVIDIA library is installed for two CUDA versions, in one directory",
+    severity=Severity.ERROR,
+    cause="mixed-nvidia-cuda-wheels",
+    fix=(
+        Install(
+            text="pip uninstall the packages named above, both of them, then pip install --force-reinstall --no-deps the one that torch asks for"
+        ),
+        Advice(text="removing only the stray one deletes the files that the other one needs"),
+    ),
+)
+def mixed_nvidia_cuda_wheels(s: Snapshot, _p: Params) -> Iterator[Evidence]:
+    """nvidia-nccl-cu12 and nvidia-nccl-cu13 (likewise cuDNN, NVSHMEM and cuSPARSELt) unpack to the same files: the one installed last stays.
+
+    It is a fault where the stray one is older than what torch needs. Packages for CUDA 11 and 12 side by side are common and
+    were seen working, so they are no finding.
+
+    Why it matters
+        "undefined symbol: ncclCommResume" at import torch, or cuDNN sublibraries that do not fit each other.
+
+    When to leave it
+        Where torch imports and trains: then the newer file happens to be there, until the next upgrade.
+
+    References
+        https://github.com/pytorch/pytorch/issues/186591
+    """
+    found = need(need(s.python).distributions)
+    mine = _cuda_major(s)
+    if cuda_works(s):
+        raise NotApplicable("torch says that CUDA is available: the libraries in place fit")
+    for name in _SHARED:
+        variants = {
+            item.name.rpartition("-cu")[2]: item
+            for item in reversed(found)
+            if item.name.startswith(f"{name}-cu") and not item.build
+        }
+        if not variants:
+            continue
+        own = variants.get(mine or max(variants))
+        for suffix, other in sorted(variants.items()):
+            if own is None or other.name == own.name or {suffix, own.name.rpartition("-cu")[2]} == {"11", "12"}:
+                continue
+            if other.location == own.location and version(other.version) < version(own.version):
+                yield Evidence(
+                    subject=f"{own.name} {own.version}",
+                    seen=f"beside {other.name} {other.version}",
+                    wanted="one of them, for torch's CUDA",
+                    source=other.location,
+                )
+
+
+def _cuda_major(s: Snapshot) -> str:
+    python = need(s.python)
+    if isinstance(python.torch, Missing):
+        return ""
+    cuda = cuda_of(python.torch)
+    return "" if isinstance(cuda, Missing) else cuda.partition(".")[0]
+
+
+def _pinned(s: Snapshot) -> Iterator[tuple[Requirement, Distribution | None]]:
+    """What torch asks for, with what is there of it."""
+    build, _ = cuda_build(s)
+    there = installed(s)
+    for wanted in pins(s, build):
+        yield wanted, there.get(wanted.name)
+
+
+def _against_pin(wanted: Requirement, there: Distribution) -> Evidence:
+    fits = satisfies(there.version, wanted.specifier)
+    return Evidence(
+        subject=there.name,
+        seen=there.version,
+        wanted=wanted.specifier,
+        verdict=Verdict.FAIL if fits is False else Verdict.PASS,
+        source=there.location,
+    )
+
+
+@rule(
+    id="nccl-wheel-version-overridden",
+    title="Another NCCL than the one torch was built with is installed",
+    severity=Severity.WARNING,
+    cause="nccl-wheel-version-overridden",
+    fix=(Install(text="pip install the NCCL version that torch asks for, named above"),),
+)
+def nccl_wheel_version_overridden(s: Snapshot, _p: Params) -> Iterator[Evidence]:
+    """The nvidia-nccl wheel has another version than torch's metadata pins: some other package, or a person, replaced it.
+
+    Why it matters
+        An older one lacks symbols that torch was linked against; a newer one usually works, and is not what torch was tested
+        with. Nodes of one job that differ in NCCL hang.
+
+    When to leave it
+        Where the newer NCCL was installed on purpose, on all nodes alike.
+
+    References
+        Requires-Dist of torch's wheels on PyPI.
+    """
+    for wanted, there in _pinned(s):
+        if wanted.name.startswith("nvidia-nccl") and there is not None:
+            yield _against_pin(wanted, there)
+
+
+@rule(
+    id="nvidia-wheel-version-differs",
+    title="NVIDIA libraries have other versions than torch pins",
+    severity=Severity.WARNING,
+    fix=(REINSTALL,),
+)
+def nvidia_wheel_version_differs(s: Snapshot, _p: Params) -> Iterator[Evidence]:
+    """Wheels of cuBLAS, cuDNN, nvJitLink and the like that torch's metadata pins are there in another version.
+
+    Why it matters
+        The libraries are built to fit each other: an older nvJitLink or cuBLAS lacks symbols that its neighbours need
+        ("undefined symbol: __nvJitLinkComplete_12_4"), and another cuDNN was not tested with this torch.
+
+    When to leave it
+        Where a library was replaced on purpose by a newer one of the same major version.
+
+    References
+        Requires-Dist of torch's wheels on PyPI.
+    """
+    for wanted, there in _pinned(s):
+        if there is None or wanted.name.startswith(("nvidia-nccl", "triton")):
+            continue
+        if satisfies(there.version, wanted.specifier) is False:
+            yield Evidence(subject=there.name, seen=there.version, wanted=wanted.specifier, source=there.location)
+
+
+@rule(
+    id="wheel-libs-not-found",
+    title="NVIDIA libraries that torch needs are not installed",
+    severity=Severity.ERROR,
+    cause="wheel-libs-not-found",
+    fix=(Install(text="pip install the packages named above, or torch again with --force-reinstall"),),
+)
+def wheel_libs_not_found(s: Snapshot, _p: Params) -> Iterator[Evidence]:
+    """A package with NVIDIA libraries that torch's metadata asks for is not there.
+
+    Why it matters
+        import torch ends in "libcusparseLt.so.0: cannot open shared object file".
+
+    When to leave it
+        Where these libraries come from the system on purpose (pip install --no-deps in NVIDIA's containers).
+
+    References
+        Requires-Dist of torch's wheels on PyPI.
+    """
+    said = next(
+        (line for line in complaints(s) if "cannot open shared object" in line and any(name in line for name in _TORCH_ONLY)),
+        None,
+    )
+    if said is not None:
+        yield Evidence(subject="import torch", seen=said, wanted="the wheel that holds this library", source="loader")
+        return
+    build, _ = cuda_build(s)
+    if not metadata(s, build).requires:
+        raise NotApplicable("what torch asks for is not known here")
+    if cuda_works(s):
+        raise NotApplicable("torch says that CUDA is available: it found its libraries")
+    missing = [wanted for wanted, there in _pinned(s) if there is None and not wanted.name.startswith("triton")]
+    for wanted in missing:
+        yield Evidence(subject=wanted.name, seen="not installed", wanted=wanted.specifier, source=build.location)
+
+
+@rule(
+    id="triton-version-differs",
+    title="Another Triton than the one torch was built with is installed",
+    severity=Severity.WARNING,
+    fix=(Install(text="pip install the triton version named above"),),
+)
+def triton_version_differs(s: Snapshot, _p: Params) -> Iterator[Evidence]:
+    """torch.compile talks to one Triton release; torch's metadata pins it.
+
+    Why it matters
+        torch.compile fails inside its generated code, or compiles wrong code, with a neighbouring Triton version.
+
+    When to leave it
+        Where torch.compile is not used.
+
+    References
+        Requires-Dist of torch's wheels on PyPI; docs/source/get-started of triton.
+    """
+    for wanted, there in _pinned(s):
+        if wanted.name == "triton" and there is not None:
+            yield _against_pin(wanted, there)
+
+
+@rule(
+    id="torch-installed-twice",
+    title="A package that training depends on is installed twice on the interpreter's path",
+    severity=Severity.WARNING,
+    fix=(
+        Advice(text="remove the copy that is not meant: pip uninstall it in its own place, or drop that place from PYTHONPATH"),
+    ),
+)
+def torch_installed_twice(s: Snapshot, _p: Params) -> Iterator[Evidence]:
+    """torch or one of its libraries is found in two entries of sys.path, in different versions: the first one is imported.
+
+    Why it matters
+        The version that pip shows need not be the one that runs, and torch may load libraries that belong to its double.
+
+    When to leave it
+        In environments that overlay a system installation on purpose (--system-site-packages), where the first one is the wanted one.
+
+    References
+        https://docs.python.org/3/library/site.html
+    """
+    torch_build(s)
+    places: dict[str, list[Distribution]] = {}
+    for item in need(need(s.python).distributions):
+        if not item.build and item.location not in ("pip", "conda"):
+            places.setdefault(item.name, []).append(item)
+    for name in ("torch", "torchvision", "torchaudio", "triton", "numpy"):
+        found = places.get(name, [])
+        if len({item.location for item in found}) > 1 and len({item.version for item in found}) > 1:
+            both = ", ".join(f"{item.version} in {item.location}" for item in found)
+            yield Evidence(subject=name, seen=both, wanted="one", source="sys.path")
+        elif len(found) > 1 and len({item.location for item in found}) == 1:
+            both = " and ".join(item.version for item in found)
+            yield Evidence(
+                subject=name, seen=f"metadata of {both} in {found[0].location}", wanted="one", source=found[0].location
+            )
+
+
+@rule(
+    id="user-site-shadows-environment",
+    title="Packages in the user's home come before those of the environment",
+    severity=Severity.WARNING,
+    fix=(EnvironmentVariable(name="PYTHONNOUSERSITE", value="1"),),
+)
+def user_site_shadows(s: Snapshot, _p: Params) -> Iterator[Evidence]:
+    """Packages that were once installed with pip --user (~/.local/lib) hide the environment's own.
+
+    Why it matters
+        conda environments and containers see the user's site directory, a virtual environment does not: the same command
+        trains with different libraries, depending on whose home it runs in.
+
+    When to leave it
+        Where the interpreter has no environment of its own and everything is installed with --user.
+
+    References
+        https://docs.python.org/3/using/cmdline.html#envvar-PYTHONNOUSERSITE
+    """
+    python = need(s.python)
+    if absent(python.user_site):
+        raise NotApplicable("no user site directory in use")
+    user = need(python.user_site)
+    found = need(python.distributions)
+    there = {item.name: item for item in found if item.location == user}
+    for name in ("torch", "torchvision", "torchaudio", "triton", "numpy"):
+        other = next(
+            (item for item in found if item.name == name and item.location not in (user, "pip", "conda") and not item.build), None
+        )
+        if name in there and other is not None:
+            seen = f"{there[name].version} in {user}, {other.version} in {other.location}"
+            yield Evidence(subject=name, seen=seen, wanted="one", source="sys.path")
+
+
+RULES = (
+    mixed_nvidia_cuda_wheels,
+    nccl_wheel_version_overridden,
+    nvidia_wheel_version_differs,
+    wheel_libs_not_found,
+    triton_version_differs,
+    torch_installed_twice,
+    user_site_shadows,
+)

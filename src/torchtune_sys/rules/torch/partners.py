@@ -1,0 +1,275 @@
+"""Whether what is compiled against torch, or what torch was compiled against, is its partner: NumPy, torchvision, extensions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torchtune_sys.formats.requirements import parse, satisfies
+from torchtune_sys.knowledge import torch as known
+from torchtune_sys.model.actions import Install
+from torchtune_sys.model.facts.python import Distribution, Torch
+from torchtune_sys.model.rule import Evidence, Params, Severity, Verdict, rule
+from torchtune_sys.model.snapshot import Snapshot
+from torchtune_sys.model.values import Missing, NotApplicable, need
+from torchtune_sys.model.version import show, version
+from torchtune_sys.rules.gates import torch_build
+from torchtune_sys.rules.torch.common import cuda_build, cuda_of, installed
+from torchtune_sys.rules.torch.packages import as_specifier
+
+
+@rule(
+    id="numpy2-with-old-torch",
+    title="NumPy 2 beside a torch that was built for NumPy 1",
+    severity=Severity.ERROR,
+    cause="numpy2-with-old-torch",
+    fix=(Install(text='pip install "numpy<2", or upgrade torch to 2.3 or later'),),
+)
+def numpy2_with_old_torch(s: Snapshot, _p: Params) -> Iterator[Evidence]:
+    """torch before 2.3 was compiled against NumPy 1 and cannot use NumPy 2.
+
+    Why it matters
+        "A module that was compiled using NumPy 1.x cannot be run in NumPy 2": tensor.numpy() and torch.from_numpy() raise
+        "Numpy is not available", so DataLoader workers that use NumPy fail.
+
+    When to leave it
+        Where nothing in the program exchanges arrays with NumPy; or torch was compiled from source against NumPy 2.
+
+    References
+        https://github.com/pytorch/pytorch/issues/107302 (NumPy 2.0 support in torch 2.3)
+    """
+    build = torch_build(s)
+    numpy = installed(s).get("numpy") or next((item for item in need(need(s.python).distributions) if item.name == "numpy"), None)
+    if numpy is None:
+        raise NotApplicable("no NumPy in the judged interpreter")
+    clash = version(numpy.version) >= (2,) and version(build.version) < (2, 3)
+    yield Evidence(
+        subject=f"numpy {numpy.version}",
+        seen=f"with torch {build.version}",
+        wanted="numpy < 2 for torch < 2.3",
+        verdict=Verdict.FAIL if clash else Verdict.PASS,
+        source=numpy.location,
+    )
+
+
+@rule(
+    id="torch-torchvision-mismatch",
+    title="torchvision was built for another torch",
+    severity=Severity.WARNING,
+    cause="torch-torchvision-mismatch",
+    fix=(Install(text="install the torchvision named above, from the same index as torch"),),
+)
+def torch_torchvision_mismatch(s: Snapshot, _p: Params) -> Iterator[Evidence]:
+    """torchvision's compiled operators fit one torch release and one CUDA; up to 0.29.0 each version names its torch exactly.
+
+    Why it matters
+        "operator torchvision::nms does not exist", undefined symbols, or "PyTorch and torchvision have different CUDA versions".
+
+    When to leave it
+        Where both were built from source together; such builds carry no plain version and are not judged.
+
+    References
+        Requires-Dist of torchvision's wheels; the table in README.md of pytorch/vision.
+    """
+    build = torch_build(s)
+    item = installed(s).get("torchvision")
+    if item is None:
+        raise NotApplicable("no torchvision in the judged interpreter")
+    if not known.is_release(build.version) or not known.is_release(item.version):
+        raise NotApplicable("a build from source, a nightly or a vendor's build: no table knows its partner")
+    fits, alike = _fits(build, item), _alike(build, item.version)
+    subject, seen = f"torchvision {item.version}", f"with torch {build.version}"
+    if not fits:
+        yield Evidence(subject=subject, seen=seen, wanted=_partner(build, item), source=item.location)
+    if not alike:
+        both = f"{_made_for(build)} and {_made_for(item)}"
+        yield Evidence(subject=subject, seen=f"{seen}: {both}", wanted="both from the same index", source=item.location)
+    if fits and alike:
+        yield Evidence(subject=subject, seen=seen, verdict=Verdict.PASS, source=item.location)
+
+
+def _asked(item: Distribution) -> str | None:
+    """The torch that a distribution asks for."""
+    return next((wanted.specifier for line in item.requires if (wanted := parse(line)).name == "torch"), None)
+
+
+def _fitting(build: Torch) -> str | None:
+    """The torchvision for this torch, where a table knows it."""
+    release = known.release(build.version)
+    return as_specifier(release.torchvision) if release and release.torchvision else None
+
+
+def _fits(build: Torch, item: Distribution) -> bool:
+    """Whether the two belong together; also where nobody knows."""
+    asked, fitting = _asked(item), _fitting(build)
+    if asked is not None:
+        return satisfies(build.version, asked) is not False
+    return fitting is None or satisfies(item.version, fitting) is not False
+
+
+def _partner(build: Torch, item: Distribution) -> str:
+    fitting = _fitting(build)
+    return f"torchvision{fitting} for torch {build.version}" if fitting else f"torch{_asked(item)}"
+
+
+def _alike(build: Torch, torchvision: str) -> bool:
+    """Builds for one accelerator. torchvision compares the CUDA versions itself: exactly before 0.16, their major from then on."""
+    mine, theirs = cuda_of(build), known.local_cuda(torchvision)
+    if isinstance(mine, Missing):
+        return not (theirs and "+cpu" in build.version)
+    if not theirs:
+        return not torchvision.endswith("+cpu")
+    digits = 1 if version(torchvision) >= (0, 16) else 2
+    return version(mine)[:digits] == version(theirs)[:digits]
+
+
+def _made_for(item: Torch | Distribution) -> str:
+    cuda = cuda_of(item) if isinstance(item, Torch) else known.local_cuda(item.version)
+    return f"CUDA {cuda}" if isinstance(cuda, str) and cuda else "CPU"
+
+
+@rule(
+    id="torch-torchaudio-mismatch",
+    title="torchaudio was built for another torch",
+    severity=Severity.WARNING,
+    fix=(Install(text="install the torchaudio named above, or remove it where nothing imports it"),),
+)
+def torch_torchaudio_mismatch(s: Snapshot, _p: Params) -> Iterator[Evidence]:
+    """Up to 2.10 each torchaudio belongs to one torch; 2.11.0 is the last release and goes with torch 2.11 and later.
+
+    Why it matters
+        Importing torchaudio ends in an undefined symbol.
+
+    When to leave it
+        Where nothing imports torchaudio: it does no harm then.
+
+    References
+        Requires-Dist of torchaudio's wheels on PyPI; https://github.com/pytorch/audio/issues/3902
+    """
+    build = torch_build(s)
+    item = installed(s).get("torchaudio")
+    release = known.release(build.version)
+    if item is None:
+        raise NotApplicable("no torchaudio in the judged interpreter")
+    if release is None or not known.is_release(build.version) or not known.is_release(item.version):
+        raise NotApplicable("no table knows the partner of this build")
+    seen = version(item.version)
+    fits = seen == version(release.torchaudio) or (version(release.torch) >= (2, 11) and seen >= (2, 11))
+    yield Evidence(
+        subject=f"torchaudio {item.version}",
+        seen=f"with torch {build.version}",
+        wanted=f"torchaudio {release.torchaudio}",
+        verdict=Verdict.PASS if fits else Verdict.FAIL,
+        source=item.location,
+    )
+
+
+@rule(
+    id="extension-torch-abi-mismatch",
+    title="A compiled package was built for another torch",
+    severity=Severity.ERROR,
+    cause="extension-torch-abi-mismatch",
+    fix=(Install(text="install the release of that package that was built for this torch, or the torch that it names"),),
+)
+def extension_torch_abi_mismatch(s: Snapshot, _p: Params) -> Iterator[Evidence]:
+    """vLLM, xFormers, torchtext and sgl-kernel hold code compiled against one torch release, which their metadata names exactly.
+
+    Why it matters
+        torch's C++ interface changes with each release: "undefined symbol: _ZN3c10…" at import.
+
+    When to leave it
+        Where the package was rebuilt from source against this torch without changing its metadata.
+
+    References
+        Requires-Dist of the packages' wheels on PyPI.
+    """
+    build = torch_build(s)
+    for item in (item for name, item in installed(s).items() if name not in ("torchvision", "torchaudio")):
+        exact = [wanted for wanted in map(parse, item.requires) if wanted.name == "torch" and wanted.specifier.startswith("==")]
+        for wanted in exact:
+            if not wanted.marker and satisfies(build.version, wanted.specifier) is False:
+                seen = f"with torch {build.version}"
+                yield Evidence(
+                    subject=f"{item.name} {item.version}", seen=seen, wanted=f"torch{wanted.specifier}", source=item.location
+                )
+
+
+_COMPILED = ("vllm", "xformers", "flash-attn", "torchtext", "torchao", "sgl-kernel")
+
+
+@rule(
+    id="extension-cuda-mismatch",
+    title="A compiled package was built for another CUDA than torch",
+    severity=Severity.ERROR,
+    cause="extension-cuda-mismatch",
+    fix=(Install(text="install the package's build for torch's CUDA, or torch for the package's CUDA"),),
+)
+def extension_cuda_mismatch(s: Snapshot, _p: Params) -> Iterator[Evidence]:
+    """A package looks for the CUDA runtime of another major version than the one torch brings.
+
+    Why it matters
+        "libcudart.so.12: cannot open shared object file" at import: the package's own kernels are not there.
+
+    When to leave it
+        Where the package falls back to something that is good enough.
+
+    References
+        https://github.com/vllm-project/vllm/issues/7112
+    """
+    python = need(s.python)
+    _build, cuda = cuda_build(s)
+    for line in python.complaints:
+        rest = line.partition("libcudart.so.")[2]
+        wanted = version(rest)
+        if "cannot open shared object" in rest and wanted and wanted[0] != cuda[0]:
+            yield Evidence(subject="loader", seen=line, wanted=f"a build for CUDA {cuda[0]}", source="report")
+    for item in installed(s).values():
+        theirs = version(known.local_cuda(item.version))
+        if item.name.startswith(_COMPILED) and theirs and theirs[0] != cuda[0]:
+            seen = f"built for CUDA {show(theirs)}"
+            yield Evidence(subject=f"{item.name} {item.version}", seen=seen, wanted=f"CUDA {cuda[0]}", source=item.location)
+
+
+@rule(
+    id="extension-made-for-cuda",
+    title="A package is made for CUDA, and torch for ROCm",
+    severity=Severity.ERROR,
+    cause="cuda-build-on-amd-host",
+    fix=(
+        Install(
+            text="take the package's build for ROCm (flash-attn: its Composable Kernel or Triton flavour), or do without the package"
+        ),
+    ),
+)
+def extension_made_for_cuda(s: Snapshot, _p: Params) -> Iterator[Evidence]:
+    """A compiled package carries CUDA's version in its own, or asks for nvcc while it is built, beside a ROCm build of torch.
+
+    Why it matters
+        Its kernels are NVIDIA machine code: the import fails, or the build stops for want of nvcc.
+
+    When to leave it
+        Where the package falls back to something that is good enough.
+
+    References
+        https://github.com/Dao-AILab/flash-attention (setup.py, BUILD_TARGET); https://rocm.docs.amd.com/
+    """
+    build = torch_build(s)
+    if isinstance(build.hip, Missing) and "+rocm" not in build.version:
+        raise NotApplicable("torch is no ROCm build")
+    seen = f"with torch {build.version}"
+    for line in need(s.python).complaints:
+        if "nvcc was not found" in line or "CUDA_HOME" in line:
+            yield Evidence(subject="a build", seen=line, wanted="the package's flavour for ROCm", source="report")
+            return
+    for item in installed(s).values():
+        if item.name.startswith(_COMPILED) and known.local_cuda(item.version):
+            yield Evidence(subject=f"{item.name} {item.version}", seen=seen, wanted="its build for ROCm", source=item.location)
+
+
+RULES = (
+    numpy2_with_old_torch,
+    torch_torchvision_mismatch,
+    torch_torchaudio_mismatch,
+    extension_torch_abi_mismatch,
+    extension_cuda_mismatch,
+    extension_made_for_cuda,
+)

@@ -1,0 +1,133 @@
+"""The cause of what went wrong: what the stage says itself, what its error text stands for, how a rank ended."""
+
+from __future__ import annotations
+
+import os
+import re
+import resource
+from collections.abc import Collection
+
+import msgspec
+
+from torchtune_sys.host.process import ended_by
+from torchtune_sys.knowledge.symptoms import symptom
+from torchtune_sys.model.rule import Verdict
+from torchtune_sys.model.smoke import RankEnd
+from torchtune_sys.smoke.watch import RunFailure
+from torchtune_sys.smoke.worker.killed import MORE_MEMORY
+
+_TEXT_BYTES = 4000
+_LINE = 400
+
+
+_SILENT = "\nsmoke test: "
+"""The last line of ranks that found no driver (worker/summary.py)."""
+
+
+class Blame(msgspec.Struct, frozen=True, kw_only=True):
+    cause: str = ""
+    seen: str = ""
+    remedy: str = ""
+
+
+def of_end(end: RankEnd, stage: str, found: Collection[str]) -> RankEnd:
+    """An end with its cause. ``found`` are the causes that the rules name on this host."""
+    if end.cause or end.verdict.value != "fail":
+        return end
+    blame = of_text(end.seen + "\n" + end.trace, stage, found)
+    seen = _sentence(end.seen, stage)
+    trace = end.trace if seen == end.seen else f"{end.seen}\n{end.trace}"
+    return msgspec.structs.replace(end, cause=blame.cause, remedy=end.remedy or blame.remedy, seen=seen, trace=trace)
+
+
+def _sentence(text: str, stage: str) -> str:
+    """Of an exception that brings a whole report along (a worker's traceback, a compiler's output), the line that says why."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    if len(lines) < 2:
+        return text.strip()
+    whole = symptom(text, stage)
+    telling = next((line for line in lines if whole is not None and symptom(line, stage) == whole), "")
+    return (telling or _last_error(text) or lines[0])[:_LINE]
+
+
+_LOST = re.compile(r"connection (was )?(closed|reset|refused|aborted)|broken pipe|did not answer|timed? ?out", re.IGNORECASE)
+
+
+def is_consequence(end: RankEnd) -> bool:
+    """Whether a rank failed only because it lost another."""
+    return end.verdict is Verdict.FAIL and not end.cause and _LOST.search(end.seen) is not None
+
+
+def of_text(text: str, stage: str, found: Collection[str]) -> Blame:
+    """What an error text stands for; among the causes it may stand for, the one that the rules found too."""
+    row = symptom(text, stage)
+    if row is None:
+        return Blame()
+    cause = next((cause for cause in row.causes if cause in found), row.causes[0])
+    return Blame(cause=cause, remedy=row.remedy)
+
+
+def of_trouble(trouble: RunFailure, output: str, crash: str, killed_for_memory: bool, found: Collection[str]) -> Blame:
+    """Why a gang had to be ended. ``output`` is what it printed last, ``crash`` what faulthandler wrote of the dead rank."""
+    if trouble.kind == "died":
+        return _of_death(trouble, output, crash, killed_for_memory, found)
+    if trouble.kind == "not-started":
+        blame = of_text(crash + "\n" + output[-_TEXT_BYTES:], trouble.stage, found)
+        how = f" ({crash.strip().splitlines()[0]})" if crash.strip() else ""
+        if _SILENT in output:
+            return Blame(seen="the ranks ran, but told us nothing: what starts --python clears the environment")
+        words = _last_error(output) or f"the ranks ended before they had begun{how}"
+        return msgspec.structs.replace(blame, seen=words)
+    who = _ranks(trouble.ranks)
+    words = {
+        "stopped": f"{who} {_is(trouble.ranks)} stopped (SIGSTOP or a debugger) and the others wait",
+        "blocked": f"{who} {_is(trouble.ranks)} blocked in the kernel (state D)",
+        "out-of-time": "the time for the whole test was up",
+    }.get(trouble.kind, f"{who} did not go on" if trouble.ranks else "no rank goes on")
+    cause = {"stopped": "rank-stopped", "blocked": "rank-blocked-in-kernel", "out-of-time": "out-of-time"}.get(
+        trouble.kind, "rank-hung"
+    )
+    return Blame(cause=cause, seen=words)
+
+
+def _of_death(trouble: RunFailure, output: str, crash: str, killed_for_memory: bool, found: Collection[str]) -> Blame:
+    code = trouble.status
+    how = "ended" if code is None else f"was ended by {ended_by(code)}" if code < 0 else f"ended with status {code}"
+    seen = f"{_ranks(trouble.ranks)} {how}"
+    if killed_for_memory:
+        return Blame(
+            cause="host-memory-oom",
+            seen=f"{seen}: the kernel killed it for lack of memory",
+            remedy=MORE_MEMORY,
+        )
+    blame = of_text(
+        f"{'' if code is None or code >= 0 else ended_by(code)}\n{crash}\n{output[-_TEXT_BYTES:]}", trouble.stage, found
+    )
+    limit_s = resource.getrlimit(resource.RLIMIT_CPU)[1]
+    if code == -9 and 0 <= limit_s <= trouble.seconds * (os.cpu_count() or 1):  # at the hard limit it is no SIGXCPU
+        blame = Blame(cause="cpu-time-limit", remedy="ulimit -t unlimited")
+    if not blame.cause:
+        cause = "rank-killed" if code in (-9, -15) or code is None else "rank-crashed"
+        blame = Blame(
+            cause=cause, remedy="look who ends processes here (the kernel log, the scheduler)" if cause == "rank-killed" else ""
+        )
+    error = _last_error(output) if code is not None and code > 0 else ""
+    return msgspec.structs.replace(blame, seen=f"{seen}: {error}" if error else seen)
+
+
+def _ranks(ranks: tuple[int, ...]) -> str:
+    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}" if ranks else "every rank"
+
+
+def _is(ranks: tuple[int, ...]) -> str:
+    return "are" if len(ranks) > 1 else "is"
+
+
+_NOISE = re.compile(r"^(\s|Traceback|=+|-+|\[?[WIE]\d{4})")
+
+
+def _last_error(output: str) -> str:
+    """The last line that looks like an error."""
+    lines = [line.strip() for line in output.splitlines() if line.strip() and not _NOISE.match(line)]
+    errors = [line for line in lines if re.search(r"(Error|Exception|cannot|failed|refused)\b|error:", line)]
+    return (errors or lines or [""])[-1][:_LINE]

@@ -1,0 +1,146 @@
+"""A training that is interrupted goes on from its checkpoint as if it had not been."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+import warnings
+from typing import Any, Dict, Iterator, List
+
+import torch
+
+from torchtune_sys.smoke.worker.context import RankContext, StageFailed
+from torchtune_sys.smoke.worker.grad_scaler import new_scaler
+from torchtune_sys.smoke.worker.models import SmallTransformer, loss_of, seeded, sentences
+
+_BEFORE, _AFTER = 3, 3
+
+
+class Training:
+    """All that a checkpoint is to hold: weights, the optimizer's memory, the schedule, the scaler, and the generators (for dropout)."""
+
+    def __init__(self, here: RankContext, seed: int) -> None:
+        self.here = here
+        seeded(seed)
+        self.model = SmallTransformer(dropout=0.2).to(here.device)
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-2)
+        self.schedule = torch.optim.lr_scheduler.StepLR(self.optimizer, step_size=2, gamma=0.5)
+        self.scaler = new_scaler(here, 2.0**8, 2)
+
+    def train(self, first: int, count: int) -> List[float]:
+        losses: List[float] = []
+        for step in range(first, first + count):
+            self.optimizer.zero_grad()
+            loss = loss_of(self.model, sentences(32, step), self.here.device)
+            self.scaler.scale(loss).backward()
+            self.scaler.step(self.optimizer)
+            self.scaler.update()
+            self.schedule.step()
+            losses.append(loss.item())
+        return losses
+
+    def state(self) -> Dict[str, Any]:
+        held = {
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "schedule": self.schedule.state_dict(),
+            "scaler": self.scaler.state_dict(),
+            "generator": torch.get_rng_state(),
+        }
+        if self.here.kind == "cuda":
+            held["device generator"] = torch.cuda.get_rng_state(self.here.device)
+        return held
+
+    def restore(self, held: Dict[str, Any]) -> None:
+        self.model.load_state_dict(held["model"])
+        self.optimizer.load_state_dict(held["optimizer"])
+        self.schedule.load_state_dict(held["schedule"])
+        self.scaler.load_state_dict(held["scaler"])
+        torch.set_rng_state(held["generator"])
+        if self.here.kind == "cuda":
+            torch.cuda.set_rng_state(held["device generator"], self.here.device)
+
+
+def checkpoint_resumes(here: RankContext) -> None:
+    """Saved, loaded into fresh objects and trained on, all is bit for bit what it is without the interruption."""
+    with deterministic(here), tempfile.TemporaryDirectory(prefix="checkpoint-", dir=here.scratch) as folder:
+        path = os.path.join(folder, "checkpoint.pt")
+        through = Training(here, 4)
+        through.train(0, _BEFORE)
+        saved = through.state()
+        write_checkpoint(saved, path)
+        size = os.path.getsize(path)
+        wanted_losses = through.train(_BEFORE, _AFTER)
+        wanted = through.state()
+        resumed = Training(here, 5)  # another seed: whatever is not restored differs
+        held = torch.load(path, map_location="cpu", weights_only=True)
+        resumed.restore(held)
+        losses = resumed.train(_BEFORE, _AFTER)
+    here.measure("checkpoint", size / 1e6, "MB")
+    _same("resuming", resumed.state(), wanted, wanted_losses, losses)
+
+
+def _same(how: str, found: Dict[str, Any], wanted: Dict[str, Any], wanted_losses: List[float], losses: List[float]) -> None:
+    differing = differing_leaves(found, wanted)
+    if losses != wanted_losses or differing:
+        raise StageFailed(
+            "resume-differs",
+            "after %s the losses are %s, without interruption %s; what differs at the end: %s"
+            % (how, losses, wanted_losses, ", ".join(differing[:6]) or "nothing"),
+        )
+
+
+def differing_leaves(one: Any, other: Any, name: str = "") -> List[str]:
+    """The names of what differs in any bit between two trees of dictionaries, lists, tensors and numbers."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        found = ["%s.%s" % (name, key) for key in one.keys() ^ other.keys()]
+        for key in one.keys() & other.keys():
+            found += differing_leaves(one[key], other[key], "%s.%s" % (name, key) if name else str(key))
+        return sorted(found)
+    if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)) and len(one) == len(other):
+        return [leaf for number, pair in enumerate(zip(one, other)) for leaf in differing_leaves(*pair, "%s.%d" % (name, number))]
+    if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
+        return [] if torch.equal(one.to("cpu"), other.to("cpu")) else [name]
+    return [] if one == other else [name]
+
+
+def write_checkpoint(state: Dict[str, Any], path: str) -> None:
+    """``torch.save``, as training does. Raises OSError with the system's reason where there is one: torch's own message about a
+    full disk ("unexpected pos 64 vs 0") does not name it."""
+    try:
+        torch.save(state, path)
+        with open(path, "rb+") as written:
+            os.fsync(written.fileno())
+    except Exception as error:
+        _raise_what_the_disk_says(path, error)
+        raise
+
+
+def _raise_what_the_disk_says(path: str, error: Exception) -> None:
+    with contextlib.suppress(OSError):
+        os.unlink(path)
+    try:
+        with open(path, "wb") as probe:
+            probe.write(bytes(1 << 20))
+            probe.flush()
+            os.fsync(probe.fileno())
+    except OSError as reason:
+        raise OSError(reason.errno, "%s (torch: %s)" % (reason.strerror, str(error).splitlines()[0]), path) from error
+    finally:
+        with contextlib.suppress(OSError):
+            os.unlink(path)
+
+
+@contextlib.contextmanager
+def deterministic(here: RankContext) -> Iterator[None]:
+    """On a GPU some operations add in whatever order threads come; torch can be told not to. cuBLAS needs ``repeatable_cublas`` first."""
+    before = torch.are_deterministic_algorithms_enabled()
+    if here.kind == "cuda":
+        torch.use_deterministic_algorithms(True)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        torch.use_deterministic_algorithms(before)

@@ -1,0 +1,150 @@
+"""What a stage gets to work with, and how it says what it found."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+from typing import Any, Callable, Dict, List, Tuple
+
+import torch
+
+from torchtune_sys.smoke.worker.channel import channel
+
+QUICK, DEFAULT, THOROUGH = "quick", "default", "thorough"
+
+
+class StageFailed(Exception):
+    """A property that training needs does not hold. ``cause`` is a slug of docs/smoke.md's table."""
+
+    def __init__(self, cause: str, seen: str, remedy: str = "") -> None:
+        super().__init__(seen)
+        self.cause = cause
+        self.seen = seen
+        self.remedy = remedy
+
+
+class Skipped(Exception):
+    """There is nothing here to prove: no GPU, one rank, a torch that lacks the feature."""
+
+
+class Inconclusive(Exception):
+    """It could not be tried here; that is neither good nor bad."""
+
+
+class RankContext:
+    """One rank: its device, its place among the others, how thorough it is to be."""
+
+    def __init__(self, *, level: str, scratch: str, device: str, backend: str, expected: Dict[str, Dict[str, float]]) -> None:
+        self.level = level
+        self.scratch = scratch
+        """A directory that all ranks of this host see; the driver removes it."""
+        self.rank, self.world = _environment_number("RANK", 0), _environment_number("WORLD_SIZE", 1)
+        self.local_rank = _environment_number("LOCAL_RANK", 0)
+        self.local_world = _environment_number("LOCAL_WORLD_SIZE", 1)
+        self.world_wish = 0
+        """How many ranks the job is to have; 0 if nobody said."""
+        self.device_wish = device
+        self.kind = "cuda" if device != "cpu" and torch.cuda.is_available() else "cpu"
+        self.gpus = _countable_gpus() if self.kind == "cuda" else 0
+        self.shared = 0 < self.gpus < self.local_world
+        """Several ranks on one GPU: NCCL refuses that (before 2.30.3, and later unless it is told to), so they talk over gloo."""
+        self.device = torch.device("cuda", self.local_rank % self.gpus) if self.gpus else torch.device("cpu")
+        if self.gpus:
+            repeatable_cublas()
+            torch.cuda.set_device(self.device)
+        self.backend_wish = backend
+        self.backend = backend or ("nccl" if self.gpus and not self.shared else "gloo")
+        self.expected_figures = expected
+        self.stage = ""
+        self.remark = ""
+        """What a stage that passes has to say beside its figures."""
+        self.verdicts: Dict[str, str] = {}
+        self.store: Any = None
+        """Where the ranks met; None before."""
+        self.on_one_host = False
+        """Whether all ranks share this host's loopback, once they have met."""
+        self.exchanges = 0
+        self.patience_s = 20.0
+        """How long to wait for another rank's word: less than the stage's deadline, so that somebody names who did not speak."""
+        self.broken = False
+        """The ranks lost each other: an exchange between them failed."""
+
+    def expected(self, figure: str) -> float:
+        """The least that is plausible here for a figure of the running stage; 0 where nobody knows, as for a GPU that ranks share:
+        each gets a part of it, at the same time."""
+        return 0.0 if self.shared else self.expected_figures.get(self.stage, {}).get(figure, 0.0)
+
+    def has_bfloat16(self) -> bool:
+        """NVIDIA's GPUs have it since compute capability 8.0; before, cuBLAS emulates it (7.x) or refuses it (6.x and older,
+        https://github.com/pytorch/pytorch/issues/57773)."""
+        return self.kind == "cpu" or torch.version.cuda is None or torch.cuda.get_device_capability(self.device)[0] >= 8
+
+    def lacks(self, name: str) -> bool:
+        """Whether a stage that others build on did not pass."""
+        return self.verdicts.get(name) not in ("pass", "na")
+
+    def measure(self, name: str, value: float, unit: str) -> None:
+        """Tell a figure of the running stage. Wrong if it is a rate far below what is plausible here."""
+        expected = self.expected(name)
+        channel.tell("measure", stage=self.stage, name=name, value=float(value), unit=unit, expected=expected)
+        if value < expected:
+            raise StageFailed(
+                "slow-%s" % self.stage, "%s: %.4g %s, where at least %.4g is plausible" % (name, value, unit, expected)
+            )
+
+    def synchronize(self) -> None:
+        if self.kind == "cuda":
+            torch.cuda.synchronize(self.device)
+
+    def seconds(self, work: Callable[[], Any], at_least_s: float = 0.1, rounds: int = 5) -> float:
+        """Median seconds of one call, each round long enough for the clock; the first call is not counted."""
+        work()
+        self.synchronize()
+        started = time.perf_counter()
+        work()
+        self.synchronize()
+        calls = max(1, int(at_least_s / rounds / max(time.perf_counter() - started, 1e-7)))
+        times: List[float] = []
+        for _ in range(rounds):
+            started = time.perf_counter()
+            for _ in range(calls):
+                work()
+            self.synchronize()
+            times.append((time.perf_counter() - started) / calls)
+        return statistics.median(times)
+
+
+def _countable_gpus() -> int:
+    """By CUDA's own count: before it starts, torch asks NVML, which counts each GPU in MIG mode though CUDA shows one instance in all."""
+    told = torch.cuda.device_count()
+    return min(told, getattr(torch._C, "_cuda_getDeviceCount", torch.cuda.device_count)() or told)
+
+
+def repeatable_cublas() -> None:
+    """Before the first product: torch looks once in a process's life (aten/src/ATen/Context.cpp, alertCuBLASConfigNotDeterministic)
+    and then refuses every product under deterministic algorithms, which the checkpoint needs. 32 MiB, as on Hopper without it."""
+    name = "CUBLAS_WORKSPACE_CONFIG"
+    if os.environ.get(name) not in (":4096:8", ":16:8"):
+        os.environ[name] = ":4096:8"
+
+
+def _environment_number(name: str, otherwise: int) -> int:
+    text = os.environ.get(name, "")
+    return int(text) if text.isdigit() else otherwise
+
+
+def small_integers(shape: Tuple[int, ...], seed: int, low: int = -4, high: int = 4) -> torch.Tensor:
+    """Integers in [low, high) as float32, made on the CPU: the same on every rank, host and device.
+
+    Products of two and sums of up to 2**18 of them are exact in float32 (24 bits) in whatever order they are added, and each
+    is exact in bfloat16 and TF32 inputs: what is computed from them has one right answer, to the last bit.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(low, high, shape, generator=generator).to(torch.float32)
+
+
+def same_bits(found: torch.Tensor, wanted: torch.Tensor) -> int:
+    """How many elements differ in any bit (a NaN differs from all)."""
+    found = found.detach().to("cpu", torch.float64)
+    return int((found != wanted.detach().to("cpu", torch.float64)).sum().item())

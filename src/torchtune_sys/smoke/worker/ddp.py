@@ -1,0 +1,178 @@
+"""DistributedDataParallel: the ranks together are one process with all their data."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Dict, List, Sequence, Tuple
+
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from torchtune_sys.smoke.worker.agreement import Fault, bits_of, judge, state_bits, tell_all, unlike
+from torchtune_sys.smoke.worker.context import RankContext, same_bits
+from torchtune_sys.smoke.worker.integers import (
+    BATCH,
+    BRANCHES,
+    STEP_SIZE,
+    Batch,
+    IntegerNet,
+    furthest,
+    gradient_of,
+    gradients_alone,
+    integer_batch,
+    linear_loss,
+)
+from torchtune_sys.smoke.worker.models import SmallConvNet, SmallTransformer, bars, loss_of, sentences
+
+_WAYS: Tuple[Dict[str, Any], ...] = ({}, {"find_unused_parameters": True}, {"gradient_as_bucket_view": True})
+_PASSES = 2
+"""After the first pass DDP sorts its buckets anew, in the order in which the gradients came (reducer.cpp, rebuild_buckets)."""
+_OWN_SEED = 11
+_MICRO_BATCHES = 4
+
+
+def wrapped(here: RankContext, model: nn.Module, **ways: Any) -> DistributedDataParallel:
+    """Buckets of 1 MiB: the gradients of a small model too travel in several."""
+    return DistributedDataParallel(model, device_ids=[here.device] if here.kind == "cuda" else None, bucket_cap_mb=1, **ways)
+
+
+def ranks_train_as_one(here: RankContext) -> None:
+    """Ranks that begin with other weights, each with data of its own, take the step that one process takes with all the data."""
+    faults: List[Fault] = []
+    taken: Dict[str, str] = {}
+    states: Dict[str, str] = {}
+    for ways in _WAYS:
+        faults += _one_step(here, ways, taken, states)
+    faults += _usual_step(here, _transformer, sentences, taken, states)
+    faults += _usual_step(here, _conv_net, bars, taken, states)
+    # First: gradients of weights that differ are wrong by consequence.
+    faults = unlike(here, "ddp-weights-not-broadcast", "after wrapping the weights differ between ranks", taken) + faults
+    judge(here, faults, unlike(here, "ddp-ranks-drift", "after the step the weights differ between ranks", states))
+
+
+def _one_step(here: RankContext, ways: Dict[str, Any], taken: Dict[str, str], states: Dict[str, str]) -> List[Fault]:
+    way = ", ".join(ways) or "plain"
+    first = IntegerNet(_OWN_SEED)
+    net = IntegerNet(_OWN_SEED + here.rank).to(here.device)
+    model = wrapped(here, net, **ways)
+    taken[way] = state_bits(net)
+    faults: List[Fault] = []
+    if taken[way] != state_bits(first):
+        faults.append(("ddp-weights-not-broadcast", "%s: after wrapping, the weights are not rank 0's" % way))
+        net.load_state_dict(first.state_dict())
+    branches = [BRANCHES[rank % 2] for rank in range(here.world)] if ways.get("find_unused_parameters") else []
+    optimizer = torch.optim.SGD(model.parameters(), lr=STEP_SIZE)
+    found: Dict[str, torch.Tensor] = {}
+    wanted: Dict[str, torch.Tensor] = {}
+    for turn in range(_PASSES):
+        optimizer.zero_grad()
+        inputs, targets = (part.to(here.device) for part in integer_batch(here.rank, turn))
+        linear_loss(model(inputs, branches[here.rank : here.rank + 1]), targets).backward()
+        found = {name: gradient_of(value).clone() for name, value in net.named_parameters()}
+        batches = [integer_batch(rank, turn) for rank in range(here.world)]
+        wanted = gradients_alone(first, batches, BATCH * here.world, branches)
+        faults = faults or _gradient_faults(here, "%s, pass %d" % (way, turn), first, found, wanted, branches, turn)
+        if any(tell_all(here, "wrong" if faults else "")):  # DDP itself may refuse another pass then
+            break
+    optimizer.step()
+    after = {name: value.detach().double() - STEP_SIZE * wanted[name] for name, value in first.named_parameters()}
+    wrong = furthest(here, dict(net.named_parameters()), after)
+    if wrong and not faults:
+        faults.append(("ddp-step-wrong", "%s: weights after the step, %s" % (way, wrong)))
+    states[way] = state_bits(net)
+    states[way + " gradients"] = bits_of(found.values())
+    del model, optimizer
+    return faults
+
+
+def _gradient_faults(
+    here: RankContext,
+    way: str,
+    first: IntegerNet,
+    found: Dict[str, torch.Tensor],
+    wanted: Dict[str, torch.Tensor],
+    branches: Sequence[str],
+    turn: int,
+) -> List[Fault]:
+    wrong = furthest(here, found, wanted)
+    if not wrong:
+        return []
+    own = gradients_alone(first, [integer_batch(here.rank, turn)], BATCH, branches[here.rank : here.rank + 1])
+    kept = [name for name in own if bool((own[name] != wanted[name]).any()) and not same_bits(found[name], own[name])]
+    if kept:
+        seen = "%s: %s holds the gradient of this rank's data alone; %s" % (way, ", ".join(kept), wrong)
+        return [("ddp-gradients-not-synchronised", seen)]
+    return [("ddp-gradients-wrong", "%s: gradients are not those of all data; %s" % (way, wrong))]
+
+
+def _transformer(rank: int) -> nn.Module:
+    torch.manual_seed(_OWN_SEED + rank)
+    return SmallTransformer()
+
+
+def _conv_net(rank: int) -> nn.Module:
+    torch.manual_seed(_OWN_SEED + rank)
+    return SmallConvNet().eval()  # normalised by the same figures on all ranks
+
+
+def _usual_step(
+    here: RankContext,
+    make: Callable[[int], nn.Module],
+    data: Callable[[int, int], Batch],
+    taken: Dict[str, str],
+    states: Dict[str, str],
+) -> List[Fault]:
+    """As in one process, but for rounding. In float32 sums of at most 2048 products in another order are off by 2**-24 * 2048 = 1.2e-4 of
+    their size at most; where a GPU convolves in TF32 (torch's default), each factor by 2**-11, and another batch takes another algorithm.
+    A share of one rank of eight that is lost changes a gradient by a tenth of its size: the bound of a fiftieth lies between."""
+    model, alone = make(here.rank).to(here.device), make(0).to(here.device)
+    name = type(model).__name__
+    faults: List[Fault] = []
+    parallel = wrapped(here, model)
+    taken[name] = state_bits(model)
+    if taken[name] != state_bits(alone):  # the others are yet to be met in the exchange
+        faults.append(("ddp-weights-not-broadcast", "%s: after wrapping, the weights are not rank 0's" % name))
+    loss_of(parallel, data(16, 500 + here.rank), here.device).backward()
+    every = [data(16, 500 + rank) for rank in range(here.world)]
+    loss_of(alone, (torch.cat([each[0] for each in every]), torch.cat([each[1] for each in every])), here.device).backward()
+    states[name + " gradients"] = bits_of(gradient_of(value) for value in model.parameters())
+    for (key, found), wanted in zip(model.named_parameters(), alone.parameters()):
+        size, off = float(gradient_of(wanted).norm()), float((gradient_of(found) - gradient_of(wanted)).norm())
+        if not off <= 0.02 * size + 1e-6:
+            seen = "%s: the gradient of %s, of size %.3g, is off by %.3g" % (name, key, size, off)
+            return [*faults, ("ddp-gradients-wrong", seen)]
+    return faults
+
+
+def accumulation_is_the_large_batch(here: RankContext) -> None:
+    """Under no_sync each rank keeps its own gradients; with the last micro-batch they become those of all batches together."""
+    first = IntegerNet(_OWN_SEED)
+    net = IntegerNet(_OWN_SEED).to(here.device)
+    model = wrapped(here, net)
+    own = [integer_batch(here.rank, turn) for turn in range(_MICRO_BATCHES)]
+    faults: List[Fault] = []
+    samples = BATCH * _MICRO_BATCHES
+    with model.no_sync():
+        for turn, batch in enumerate(own[:-1], 1):
+            _micro_step(here, model, batch)
+            wrong = furthest(here, _gradients(net), gradients_alone(first, own[:turn], samples))
+            faults += [("no-sync-synchronises", "under no_sync, %d micro-batches: %s" % (turn, wrong))] if wrong else []
+    apart = bits_of(_gradients(net).values())
+    _micro_step(here, model, own[-1])
+    together = bits_of(_gradients(net).values())
+    every = [integer_batch(rank, turn) for rank in range(here.world) for turn in range(_MICRO_BATCHES)]
+    wrong = furthest(here, _gradients(net), gradients_alone(first, every, samples * here.world))
+    faults += [("accumulation-wrong", "%d micro-batches on each rank: %s" % (_MICRO_BATCHES, wrong))] if wrong else []
+    del model
+    if here.world > 1 and not unlike(here, "", "", {"gradients": apart}):
+        faults.append(("no-sync-synchronises", "under no_sync all ranks hold the same gradients"))
+    judge(here, faults, unlike(here, "ddp-gradients-not-synchronised", "after the last micro-batch", {"gradients": together}))
+
+
+def _micro_step(here: RankContext, model: nn.Module, batch: Batch) -> None:
+    inputs, targets = (part.to(here.device) for part in batch)
+    (linear_loss(model(inputs), targets) / _MICRO_BATCHES).backward()
+
+
+def _gradients(net: nn.Module) -> Dict[str, torch.Tensor]:
+    return {name: gradient_of(value) for name, value in net.named_parameters()}

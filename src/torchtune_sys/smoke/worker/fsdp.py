@@ -1,0 +1,214 @@
+"""Parameters that each rank holds a part of: a step with them, and checkpoints of them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from typing import Any, Callable, Dict, List, Tuple
+
+import torch
+
+from torchtune_sys.smoke.worker.agreement import Fault, bits_of, judge, tell_all
+from torchtune_sys.smoke.worker.context import RankContext, Skipped, StageFailed
+from torchtune_sys.smoke.worker.integers import (
+    BATCH,
+    STEP_SIZE,
+    IntegerNet,
+    furthest,
+    gradients_alone,
+    integer_batch,
+    linear_loss,
+)
+from torchtune_sys.smoke.worker.rendezvous_store import refuse_strangers
+
+_SHARD_WIDTH = 64
+_SHARD_SEED = 31
+_Pair = Tuple[torch.nn.Module, torch.optim.Optimizer]
+
+
+def _sharder(here: RankContext) -> Callable[..., Any]:
+    """torch's ``fully_shard`` (FSDP2). Raises Idle."""
+    if here.shared:
+        raise Skipped("the ranks share a GPU and talk over gloo, which FSDP does not use with GPUs")
+    if not hasattr(torch.distributed, "init_device_mesh"):
+        raise Skipped("torch %s lacks FSDP2" % torch.__version__)
+    try:
+        from torch.distributed.fsdp import fully_shard
+    except ImportError:  # until torch 2.5
+        try:
+            from torch.distributed._composable.fsdp import fully_shard
+        except ImportError:
+            raise Skipped("torch %s lacks FSDP2" % torch.__version__) from None
+        if here.kind == "cpu":
+            raise Skipped("FSDP2 of torch %s is for GPUs only" % torch.__version__) from None
+    return fully_shard
+
+
+def _sharded_net(here: RankContext, seed: int) -> IntegerNet:
+    shard = _sharder(here)
+    mesh = torch.distributed.init_device_mesh(here.kind, (here.world,))
+    net = IntegerNet(seed, _SHARD_WIDTH).to(here.device)
+    for layer in net.children():
+        shard(layer, mesh=mesh)
+    shard(net, mesh=mesh)
+    return net
+
+
+def _local(value: torch.Tensor) -> torch.Tensor:
+    held = value.to_local() if hasattr(value, "to_local") else value
+    return held.detach()
+
+
+def _rows(here: RankContext, rows: int) -> Tuple[int, int]:
+    """First and last of the rows that belong to this rank: equal parts, the last ones smaller."""
+    each = -(-rows // here.world)
+    return min(rows, here.rank * each), min(rows, (here.rank + 1) * each)
+
+
+def sharded_step_is_right(here: RankContext) -> None:
+    """Each rank holds its rows of each parameter and no more; a step with them is that of one process with all the data."""
+    net = _sharded_net(here, _SHARD_SEED)
+    first = IntegerNet(_SHARD_SEED, _SHARD_WIDTH)
+    faults = _holds_its_rows(here, "before", net, dict(first.named_parameters()))
+    optimizer = torch.optim.SGD(net.parameters(), lr=STEP_SIZE)
+    inputs, targets = (part.to(here.device) for part in integer_batch(here.rank, 0, _SHARD_WIDTH))
+    linear_loss(net(inputs), targets).backward()
+    every = [integer_batch(rank, 0, _SHARD_WIDTH) for rank in range(here.world)]
+    wanted = gradients_alone(first, every, BATCH * here.world)
+    gradients = {name: _local(value.grad) for name, value in net.named_parameters() if value.grad is not None}
+    faults += _part_is_right(here, "gradient of ", gradients, wanted)
+    optimizer.step()
+    after = {name: value.detach().double() - STEP_SIZE * wanted[name] for name, value in first.named_parameters()}
+    faults += _holds_its_rows(here, "after", net, after)
+    del net, optimizer
+    judge(here, faults)
+
+
+def _holds_its_rows(here: RankContext, when: str, net: IntegerNet, wanted: Dict[str, torch.Tensor]) -> List[Fault]:
+    held = {name: _local(value) for name, value in net.named_parameters()}
+    for name, value in wanted.items():
+        first, last = _rows(here, value.shape[0])
+        if held[name].numel() != (last - first) * value[0].numel():
+            figures = (when, here.rank, held[name].numel(), value.numel(), name, (last - first) * value[0].numel())
+            return [("fsdp-not-sharded", "%s the step rank %d holds %d of the %d elements of %s, its part are %d" % figures)]
+    return _part_is_right(here, "%s the step " % when, held, {name: value.detach().double() for name, value in wanted.items()})
+
+
+def _part_is_right(here: RankContext, what: str, held: Dict[str, torch.Tensor], wanted: Dict[str, torch.Tensor]) -> List[Fault]:
+    own = {name: value[slice(*_rows(here, value.shape[0]))] for name, value in wanted.items()}
+    own = {name: value for name, value in own.items() if value.numel()}
+    missing = [name for name, value in own.items() if name not in held or held[name].shape != value.shape]
+    if missing:
+        return [("fsdp-step-wrong", "%s%s is missing or of another shape" % (what, ", ".join(missing)))]
+    wrong = furthest(here, held, own)
+    return [("fsdp-step-wrong", "%s%s" % (what, wrong))] if wrong else []
+
+
+def sharded_checkpoint_resumes(here: RankContext) -> None:
+    """Written by all ranks, read into fresh objects: every bit is there, and training goes on as it would have."""
+    try:
+        from torch.distributed.checkpoint import state_dict
+    except ImportError:  # until torch 2.2
+        raise Skipped("torch %s lacks torch.distributed.checkpoint.state_dict" % torch.__version__) from None
+    before = _being_trained(here, _SHARD_SEED)
+    _adam_step(here, before, 0)
+    refuse_strangers(here)  # torch's ranks unpickle what they tell each other of a checkpoint
+    folder = _folder_of_all(here)
+    try:
+        size = _write(here, state_dict, before, folder)
+        after = _being_trained(here, _SHARD_SEED + 1)
+        _read(here, state_dict, after, folder)
+        faults = _same_training("loaded", before, after)
+        _adam_step(here, before, 1)
+        _adam_step(here, after, 1)
+        faults += _same_training("trained on", before, after)
+        judge(here, faults)
+        here.measure("written", size / 2**20, "MiB")
+    finally:
+        if here.rank == 0:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _write(here: RankContext, state_dict: Any, training: _Pair, folder: str) -> int:
+    """Bytes that were written."""
+    from torch.distributed import checkpoint
+
+    model, optimizer = state_dict.get_state_dict(*training)
+    _telling_why(here, lambda: checkpoint.save({"model": model, "optimizer": optimizer}, checkpoint_id=folder))
+    return sum(os.path.getsize(os.path.join(folder, name)) for name in os.listdir(folder))
+
+
+def _read(here: RankContext, state_dict: Any, training: _Pair, folder: str) -> None:
+    from torch.distributed import checkpoint
+
+    model, optimizer = state_dict.get_state_dict(*training)
+    held = {"model": model, "optimizer": optimizer}
+    _telling_why(here, lambda: checkpoint.load(held, checkpoint_id=folder))
+    state_dict.set_state_dict(*training, model_state_dict=held["model"], optim_state_dict=held["optimizer"])
+
+
+def _being_trained(here: RankContext, seed: int) -> _Pair:
+    """Sharded where torch can, else whole on each rank."""
+    try:
+        net: torch.nn.Module = _sharded_net(here, seed)
+    except Skipped:
+        net = IntegerNet(seed, _SHARD_WIDTH).to(here.device)
+    return net, torch.optim.AdamW(net.parameters(), lr=0.01)
+
+
+def _adam_step(here: RankContext, training: _Pair, turn: int) -> None:
+    net, optimizer = training
+    inputs, targets = (part.to(here.device) for part in integer_batch(0, turn, _SHARD_WIDTH))
+    optimizer.zero_grad()
+    linear_loss(net(inputs), targets).backward()
+    optimizer.step()
+
+
+def _same_training(when: str, one: _Pair, other: _Pair) -> List[Fault]:
+    first, second = _parts_held(*one), _parts_held(*other)
+    differing = [name for name in first if first[name] != second.get(name)]
+    if not differing:
+        return []
+    seen = "%s: %d of %d tensors are not what they were, such as %s" % (when, len(differing), len(first), differing[0])
+    return [("sharded-checkpoint-differs", seen)]
+
+
+def _parts_held(net: torch.nn.Module, optimizer: torch.optim.Optimizer) -> Dict[str, str]:
+    """Digests of this rank's parts of the weights and of what the optimizer remembers of them."""
+    held = {name: bits_of([_local(value)]) for name, value in net.state_dict().items()}
+    for name, value in net.named_parameters():
+        for key, memory in sorted(optimizer.state[value].items()):
+            held["%s of %s" % (key, name)] = bits_of([_local(torch.as_tensor(memory))])
+    return held
+
+
+def _folder_of_all(here: RankContext) -> str:
+    """A new directory that all ranks see. Raises Idle where they do not share one."""
+    told = ""
+    if here.rank == 0:
+        try:
+            told = tempfile.mkdtemp(prefix="sharded-", dir=here.scratch)
+        except OSError as error:
+            told = "!%s: %s" % (type(error).__name__, error)
+    folder = tell_all(here, told)[0]
+    if folder.startswith("!"):
+        raise StageFailed("", folder[1:])
+    blind = [str(rank) for rank, sees in enumerate(tell_all(here, str(os.path.isdir(folder)))) if sees != "True"]
+    if blind:
+        raise Skipped(
+            "ranks %s do not see %s: a sharded checkpoint needs a place that all hosts share (--scratch)"
+            % (", ".join(blind), folder)
+        )
+    return folder
+
+
+def _telling_why(here: RankContext, work: Callable[[], Any]) -> None:
+    """torch's exception is no Exception, and says what happened between pages of traces."""
+    try:
+        work()
+    except BaseException as error:
+        if not hasattr(error, "failures"):
+            raise
+        causes = ["rank %d: %s: %s" % (rank, type(each[0]).__name__, each[0]) for rank, each in sorted(error.failures.items())]
+        raise StageFailed("", "the checkpoint cannot be written or read: %s" % "; ".join(causes)) from error

@@ -1,0 +1,209 @@
+"""Ranks that meet, and part again."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import gc
+import inspect
+import json
+import os
+import socket
+import time
+from typing import Any, Dict, List
+
+import torch
+import torch.distributed as dist
+
+from torchtune_sys.smoke.worker.agreement import tell_all, word_of
+from torchtune_sys.smoke.worker.context import RankContext, StageFailed
+from torchtune_sys.smoke.worker.interfaces import (
+    connected_over,
+    gloo_address,
+    host_identity,
+    open_sockets,
+)
+from torchtune_sys.smoke.worker.rendezvous_store import (
+    MEETING_S,
+    meet_at_port,
+    meeting_place,
+    names_stand_for_something,
+    refuse_strangers,
+)
+
+GLOO_CONNECTS_S = 15.0
+"""gloo (torch 2.13) was seen to try five times as long where nobody answers."""
+EXCHANGE_S = 600.0
+"""Longer than any stage: who hangs is found by the stage's own deadline, and a rank may wait for another that compiles."""
+MULTI_RANK_VARIABLE = "NCCL_MULTI_RANK_GPU_ENABLE"
+"""With it NCCL 2.30.3 and newer let ranks share a GPU (src/init.cc)."""
+_AGREED = ("world", "torch", "cuda", "nccl", "backend")
+
+
+def ranks_meet(here: RankContext) -> None:
+    """The ranks find each other, are of one mind about the job, and form a process group."""
+    started = time.monotonic()
+    here.broken = True  # until they have met
+    names_stand_for_something(here)
+    try:
+        here.store = meeting_place(here)
+        everyone = _introduce(here)
+        meet_at_port(here)
+    except RuntimeError as error:
+        if not any(words in str(error) for words in ("clients joined", "did not answer")):
+            raise
+        seen = "%s; a rank did not start, cannot reach %s, or WORLD_SIZE=%d is too many"
+        raise StageFailed("ranks-missing", seen % (str(error).splitlines()[0].rstrip("."), _master(), here.world)) from error
+    here.on_one_host = len({own["where"] for own in everyone}) == 1
+    _own_gpu_after_all(here, everyone)
+    _one_gpu_each(here, everyone)
+    before = open_sockets()
+    _connect_all(here, everyone)
+    here.broken = False
+    addresses = connected_over(open_sockets() - before)
+    here.remark = "over %s" % ", ".join(addresses) if addresses else ""
+    here.measure("ranks", dist.get_world_size(), "")
+    here.measure("hosts", len({own["where"] for own in everyone}), "")
+    here.measure("rendezvous_store", time.monotonic() - started, "s")
+
+
+def _master() -> str:
+    return "%s:%s" % (os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"]) if "MASTER_PORT" in os.environ else "the others"
+
+
+def _introduce(here: RankContext) -> List[Dict[str, Any]]:
+    """What each rank believes of the job. Judged one by one: a rank that believes in too many would wait for those forever."""
+    own = {
+        "world": here.world,
+        "torch": torch.__version__,
+        "cuda": str(torch.version.cuda),
+        "nccl": _nccl_version(here),
+        "backend": here.backend,
+        "host": socket.gethostname(),
+        "where": host_identity(),
+        "address": gloo_address(os.environ.get("GLOO_SOCKET_IFNAME", "")),
+        "interface": os.environ.get("GLOO_SOCKET_IFNAME", ""),
+        "gpu": _gpu_uuid(here),
+    }
+    if here.store.add("met/%d" % here.rank, 1) > 1:
+        raise StageFailed("wrong-world-size", "two processes say that they are rank %d" % here.rank)
+    here.store.set("is/%d" % here.rank, json.dumps(own))
+    if 0 < here.world_wish != here.world:
+        raise StageFailed("wrong-world-size", "this rank was told of %d ranks, the job has %d" % (here.world, here.world_wish))
+    everyone: List[Dict[str, Any]] = []
+    for rank in range(here.world):
+        other = own if rank == here.rank else json.loads(word_of(here, "is/%d" % rank, rank, MEETING_S))
+        for name in _AGREED:
+            if other[name] != own[name]:
+                _disagreement(name, "rank %d on %s has %s %s, rank %d on %s %s"
+                              % (rank, other["host"], name, other[name], here.rank, own["host"], own[name]))  # fmt: skip
+        everyone.append(other)
+    return everyone
+
+
+def _disagreement(name: str, seen: str) -> None:
+    cause = {"world": "wrong-world-size", "torch": "torch-versions-mixed", "nccl": "nccl-versions-differ"}.get(
+        name, "ranks-unlike"
+    )
+    raise StageFailed(cause, seen)
+
+
+def _nccl_version(here: RankContext) -> str:
+    if here.kind != "cuda" or not dist.is_nccl_available():
+        return ""
+    return ".".join(map(str, torch.cuda.nccl.version()))
+
+
+def _gpu_uuid(here: RankContext) -> str:
+    """Since torch 2.5. AMD's are left out: ROCm gives all GPUs that have none the same."""
+    if not here.gpus or torch.version.hip is not None:
+        return ""
+    return str(getattr(torch.cuda.get_device_properties(here.device), "uuid", ""))
+
+
+def _own_gpu_after_all(here: RankContext, everyone: List[Dict[str, Any]]) -> None:
+    """A scheduler may show each rank one GPU only (srun --gpus-per-task=1), which looks as if all had the same. All decide alike."""
+    gpus = [other["gpu"] for other in everyone]
+    if here.shared and not here.backend_wish and all(gpus) and len({*gpus}) == len(gpus) and dist.is_nccl_available():
+        here.shared, here.backend = False, "nccl"
+
+
+def _one_gpu_each(here: RankContext, everyone: List[Dict[str, Any]]) -> None:
+    """NCCL's own word for it is less clear, and comes late."""
+    owners: Dict[str, int] = {}
+    refused = here.backend == "nccl" and os.environ.get(MULTI_RANK_VARIABLE) != "1"
+    for rank, other in enumerate(everyone):
+        if not refused or not other["gpu"]:
+            continue
+        first = owners.setdefault(other["where"] + other["gpu"], rank)
+        if first != rank:
+            raise StageFailed("several-ranks-on-one-gpu", "ranks %d and %d on %s share a GPU" % (first, rank, other["host"]))
+
+
+def _connect_all(here: RankContext, everyone: List[Dict[str, Any]]) -> None:
+    """One rank that listens on its loopback may do, if gloo has it call the others; two on different hosts never find each other."""
+    deaf = _listen_in_vain(here, everyone)
+    if len({everyone[rank]["where"] for rank in deaf}) > 1:
+        raise next(iter(deaf.values()))
+    try:
+        _form_group(here)
+    except RuntimeError as error:
+        for why in deaf.values():
+            raise why from error
+        if "onnect" not in str(error) or here.on_one_host:
+            raise
+        addresses = sorted({other["address"] for other in everyone} - {""})
+        seen = "the ranks meet at %s but cannot connect to each other at the ports that %s draws (%s): %s"
+        words = (_master(), here.backend, ", ".join(addresses), error)
+        raise StageFailed("firewall-blocks-nccl", " ".join((seen % words).split())[:400]) from error
+
+
+def _listen_in_vain(here: RankContext, everyone: List[Dict[str, Any]]) -> Dict[int, StageFailed]:
+    """Ranks that no other host can reach: gloo listens where the host's own name points, unless an interface is named."""
+    found: Dict[int, StageFailed] = {}
+    if here.backend != "gloo" or here.on_one_host:
+        return found
+    for rank, other in enumerate(everyone):
+        if other["address"] and not other["address"].startswith(("127.", "::1")):
+            continue
+        if other["interface"]:
+            seen = "rank %d on %s was told to listen at %s, whose address is %s"
+            seen = seen % (rank, other["host"], other["interface"], other["address"] or "none")
+            found[rank] = StageFailed("gloo-wrong-interface", seen)
+            continue
+        seen = "rank %d: the name of its host, %s, stands for %s" % (rank, other["host"], other["address"] or "no address")
+        cause = "hostname-resolves-to-loopback" if other["address"] else "hostname-unresolvable"
+        found[rank] = StageFailed(cause, seen, "a line in /etc/hosts with the address of the network, or GLOO_SOCKET_IFNAME")
+    return found
+
+
+def _form_group(here: RankContext) -> None:
+    more: Dict[str, Any] = {}
+    if here.backend == "nccl" and "device_id" in inspect.signature(dist.init_process_group).parameters:  # torch 2.3
+        more["device_id"] = here.device
+    later = getattr(dist.distributed_c10d, "_set_pg_timeout", None)  # torch 2.1
+    connecting_s = (GLOO_CONNECTS_S if here.backend == "gloo" else MEETING_S) if later else EXCHANGE_S
+    dist.init_process_group(
+        here.backend,
+        store=here.store,
+        rank=here.rank,
+        world_size=here.world,
+        timeout=datetime.timedelta(seconds=connecting_s),
+        **more,
+    )
+    tell_all(here, "connected")  # who has not accepted yet does not see who called
+    refuse_strangers(here)
+    dist.all_reduce(torch.ones(1, device=here.device))  # NCCL connects at the first exchange
+    refuse_strangers(here)
+    here.synchronize()
+    if later:
+        later(datetime.timedelta(seconds=EXCHANGE_S))
+
+
+def part(here: RankContext) -> None:
+    """Leave in order: what gloo still holds at the interpreter's end aborts it (torch 2.13)."""
+    gc.collect()
+    if dist.is_available() and dist.is_initialized() and not here.broken:
+        with contextlib.suppress(RuntimeError):  # another rank is gone; all stages are through
+            dist.barrier()
+            dist.destroy_process_group()

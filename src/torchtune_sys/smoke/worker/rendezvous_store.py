@@ -1,0 +1,114 @@
+"""Where ranks find each other: what their launcher says, or, if this script started them, a file that nobody else can open."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import os
+import socket
+from typing import Any, Dict
+
+import torch.distributed as dist
+
+from torchtune_sys.smoke.worker.agreement import word_of
+from torchtune_sys.smoke.worker.channel import Launcher, launcher
+from torchtune_sys.smoke.worker.context import RankContext, StageFailed
+from torchtune_sys.smoke.worker.interfaces import (
+    gloo_address,
+    has_ipv4,
+    interface_names,
+    loopback_interface,
+    named_but_absent,
+    strangers,
+)
+
+MEETING_S = 60.0
+"""How long a rank waits for the others; the driver finds a rank that hangs before."""
+_GLOO_INTERFACE, _NCCL_INTERFACE = "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"
+
+
+def meeting_place(here: RankContext) -> Any:
+    """Return torch's store over which the ranks find each other."""
+    timeout = datetime.timedelta(seconds=MEETING_S)
+    started = launcher()
+    if started is None:
+        return next(dist.rendezvous("env://", timeout=timeout))[0]
+    _keep_to_this_host()
+    store = dist.FileStore("/proc/self/fd/%d" % started.store, here.world)
+    store.set_timeout(timeout)
+    return store
+
+
+def meet_at_port(here: RankContext) -> None:
+    """At --master-port torch's own store answers every rank; what is said there is not used, since any user of this host may speak there."""
+    started = launcher()
+    if started is None or "MASTER_PORT" not in os.environ:
+        return
+    place = _store_at_port(here, started)
+    here.store.set("port/%d" % here.rank, "")
+    for rank in range(here.world if here.rank == 0 else 0):
+        word_of(here, "port/%d" % rank, rank, MEETING_S)
+    del place
+
+
+def _store_at_port(here: RankContext, started: Launcher) -> Any:
+    address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    if "master_listen_fd" not in (dist.TCPStore.__init__.__doc__ or ""):  # torch 2.0: its store listens on every address
+        return socket.create_connection((address, port), MEETING_S)
+    more: Dict[str, Any] = {"master_listen_fd": started.listener} if here.rank == 0 else {}
+    return dist.TCPStore(address, port, here.world, here.rank == 0, datetime.timedelta(seconds=MEETING_S), **more)
+
+
+def _keep_to_this_host() -> None:
+    """gloo and NCCL listen on the loopback alone. What a person chose for NCCL stays: it takes only who knows the number that rank 0 drew."""
+    loopback = loopback_interface()
+    os.environ[_GLOO_INTERFACE] = loopback
+    if has_ipv4(loopback) and not _nccl_interface_is_chosen():  # NCCL skips ::1 (src/misc/socket.cc)
+        os.environ[_NCCL_INTERFACE] = "=" + loopback
+
+
+def _nccl_interface_is_chosen() -> bool:
+    """In the environment, or in a file that NCCL reads (its guide, NCCL_CONF_FILE)."""
+    if _NCCL_INTERFACE in os.environ:
+        return True
+    for path in (os.environ.get("NCCL_CONF_FILE", "~/.nccl.conf"), "/etc/nccl.conf"):
+        with contextlib.suppress(OSError), open(os.path.expanduser(path), errors="replace") as lines:
+            if any(line.strip().startswith(_NCCL_INTERFACE) for line in lines):
+                return True
+    return False
+
+
+def names_stand_for_something(here: RankContext) -> None:
+    """torch tries a name that does not resolve again and again until its time is over."""
+    address = os.environ.get("MASTER_ADDR", "")
+    try:
+        if address or launcher() is None:
+            socket.getaddrinfo(address, None, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        raise StageFailed("master-addr-wrong", "MASTER_ADDR is %r: %s" % (address, error)) from error
+    wish = os.environ.get(_GLOO_INTERFACE, "")
+    if here.backend != "gloo" or not wish:
+        return
+    absent = named_but_absent(wish)
+    if absent:
+        there = ", ".join(interface_names())
+        raise StageFailed("gloo-wrong-interface", "%s names %s; there are: %s" % (_GLOO_INTERFACE, ", ".join(absent), there))
+    bare = [name for name in wish.split(",") if name and not gloo_address(name)]
+    if bare:
+        raise StageFailed("gloo-wrong-interface", "%s names %s, which has no address" % (_GLOO_INTERFACE, ", ".join(bare)))
+
+
+def refuse_strangers(here: RankContext) -> None:
+    """Ranks of one host have nobody but each other at the other end. Before anything is done with what comes from there."""
+    if not here.on_one_host:
+        return
+    try:
+        found = strangers()
+    except OSError:  # no table of connections: a sandbox
+        return
+    if found:
+        raise StageFailed(
+            "stranger-among-ranks",
+            "rank %d is connected with a process that is none of this user's: %s" % (here.rank, "; ".join(found)),
+            "look who that is; ranks of one host talk over its loopback, which every user reaches",
+        )

@@ -1,0 +1,55 @@
+"""The collection's sources: what old Pythons read, and that the role passes on what the modules take."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+COLLECTION = Path(__file__).resolve().parents[2] / "ansible"
+TASKS = COLLECTION / "roles/torchtune_sys/tasks"
+ON_HOSTS = [*COLLECTION.glob("plugins/modules/*.py"), *COLLECTION.glob("plugins/module_utils/*.py")]
+
+
+@pytest.mark.parametrize("path", ON_HOSTS, ids=lambda path: path.stem)
+def test_what_runs_on_hosts_has_nothing_that_python_2_cannot_read(path: Path) -> None:
+    """Compiled by 2.7 and 3.6 by hand; here what would break it is looked for in the tree."""
+    tree = ast.parse(path.read_text(), feature_version=(3, 7))
+    newer = (ast.JoinedStr, ast.AnnAssign, ast.AsyncFunctionDef, ast.NamedExpr, ast.Nonlocal)
+    found = [f"line {node.lineno}: {type(node).__name__}" for node in ast.walk(tree) if isinstance(node, newer)]
+    found += [f"line {node.lineno}: annotation" for node in ast.walk(tree) if isinstance(node, ast.arg) and node.annotation]
+    assert not found
+
+
+@pytest.mark.parametrize(("tasks", "module"), [("check.yml", "torchtune_check"), ("changes.yml", "torchtune_apply")])
+def test_the_role_passes_on_every_option(tasks: str, module: str) -> None:
+    """But those that the role has no use for."""
+    task = yaml.safe_load((TASKS / tasks).read_text())[0]
+    passed = set(task[f"torchtune.sys.{module}"])
+    options = (COLLECTION / "plugins/module_utils/options.py").read_text()
+    judging = re.findall(r'^    "(\w+)": dict', options.partition("SMOKING =")[0], re.M)
+    own = yaml.safe_load(
+        re.search(r'DOCUMENTATION = r"""\n(.*?)"""', (COLLECTION / f"plugins/modules/{module}.py").read_text(), re.S)[1]
+    )
+    assert passed == {*judging, *own["options"], "path", "interpreter", "rules"}
+
+
+def test_every_entry_point_has_its_tasks_and_its_specification() -> None:
+    specs = yaml.safe_load((COLLECTION / "roles/torchtune_sys/meta/argument_specs.yml").read_text())["argument_specs"]
+    assert {name for name in specs if not (TASKS / f"{name}.yml").is_file()} == set()
+
+
+def test_a_variable_that_tasks_use_has_a_default_or_is_made_by_the_role() -> None:
+    roots = [
+        *TASKS.glob("*.yml"),
+        COLLECTION / "roles/torchtune_sys/vars/main.yml",
+        COLLECTION / "roles/torchtune_sys/defaults/main.yml",
+    ]
+    text = "\n".join(path.read_text() for path in roots)
+    made = set(re.findall(r"^\s*(?:#\s*)?(?:register: |loop_var: )?(torchtune_sys_\w+)(?::|\s*$)", text, re.M))
+    used = set(re.findall(r"(?<![\w.'/])(torchtune_sys_\w+)", "\n".join(path.read_text() for path in TASKS.glob("*.yml"))))
+    tags = {f"torchtune_sys_{name}" for name in ("tool", "check", "apply")}
+    assert used - made - tags == set()

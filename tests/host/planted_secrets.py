@@ -1,0 +1,84 @@
+"""Secrets of many shapes, each with a text that holds it as people write it. None of them is anybody's."""
+
+from __future__ import annotations
+
+import random
+import string
+
+LETTERS, DIGITS = string.ascii_letters + string.digits, string.digits
+UPPER, HEX, LOWER = string.ascii_uppercase + string.digits, string.digits + "abcdef", string.ascii_lowercase
+
+TOKENS = (
+    ("hf_", LETTERS, 34), ("ghp_", LETTERS, 36), ("gho_", LETTERS, 36), ("github_pat_", LETTERS, 40), ("glpat-", LETTERS, 20), ("gldt-", LETTERS, 20),
+    ("AKIA", UPPER, 16), ("ASIA", UPPER, 16), ("AIza", LETTERS, 35), ("ya29.", LETTERS, 60), ("GOCSPX-", LETTERS, 28), ("sk-", LETTERS, 48),
+    ("sk-ant-api03-", LETTERS, 60), ("sk-proj-", LETTERS, 48), ("sk_live_", LETTERS, 24), ("rk_test_", LETTERS, 24), ("nvapi-", LETTERS, 60),
+    ("xoxb-", LETTERS, 40), ("xoxp-", LETTERS, 40), ("xapp-", LETTERS, 40), ("npm_", LETTERS, 36), ("pypi-", LETTERS, 80), ("dckr_pat_", LETTERS, 27),
+    ("dapi", HEX, 32), ("dop_v1_", HEX, 64), ("hvs.", LETTERS, 24), ("r8_", LETTERS, 37), ("gsk_", LETTERS, 48), ("pplx-", LETTERS, 48), ("xai-", LETTERS, 60),
+    ("shpat_", HEX, 32), ("lin_api_", LETTERS, 40), ("ntn_", LETTERS, 44), ("tskey-auth-", LETTERS, 30), ("AGE-SECRET-KEY-1", UPPER, 58),
+    ("$6$", LETTERS, 86), ("eyJhbGciOi.eyJzdWIi.", LETTERS, 43), ("api_org_", LETTERS, 34),
+)  # fmt: skip
+BARE = ("{0}", "note: {0}", "--resume {0} --lr 3", "x={0};y=1", "(see {0})", "'{0}'")
+KEYED = (
+    "train --password {0} --lr 3", "train --api-key {0}", "train --hf-token={0}", "mysql --pass {0} -h x", "sshpass -p {0} ssh x", "curl -u joe:{0} https://h/",
+    "password={0},vers=3.0", "password = {0}", '"password": "{0}"', "  password: {0}", "db_password={0}", "WANDB_API_KEY={0}", "export HF_TOKEN='{0}'",
+    "AWS_SECRET_ACCESS_KEY={0}", "secret={0}", "client_secret={0}", "https://joe:{0}@hub.example/x", "postgres://joe:{0}@db:5432/x", "machine h login joe password {0}",
+    "Authorization: Basic {0}x", "Authorization: Bearer {0}", '{{"auths": {{"h": {{"auth": "{0}"}}}}}}', "AccountKey={0};x=1", "https://h/x?X-Amz-Signature={0}&y=1",
+    "https://h/x?sv=1&sig={0}", "passphrase={0}", "PGPASSWORD={0}", "private_key={0}", "aws_session_token = {0}", "psk={0}", "cookie={0}",
+)  # fmt: skip
+CMDLINE = (
+    "iscsi_password={0}",
+    "ceph.secret={0}",
+    "netboot_auth={0}",
+    "ks=https://joe:{0}@h/ks",
+    "inst.ks=http://h/{0}",
+    "rd.iscsi.password={0}",
+)
+
+
+class Secrets:
+    """Secrets that are never given twice, so that one that gets out is known again."""
+
+    def __init__(self, seed: int = 1) -> None:
+        self._random = random.Random(seed)
+        self.planted: dict[str, str] = {}
+        """Secret → the text that it was planted in."""
+
+    def token(self) -> str:
+        start, signs, length = TOKENS[len(self.planted) % len(TOKENS)]
+        found = start + "".join(self._random.choices(signs, k=length))
+        return self._in(BARE[len(self.planted) % len(BARE)], found)
+
+    def password(self) -> str:
+        return self._in(KEYED[len(self.planted) % len(KEYED)], self.word())
+
+    def argument(self) -> str:
+        return self._in(CMDLINE[len(self.planted) % len(CMDLINE)], self.word())
+
+    def random(self) -> str:
+        """Known by nothing but its letters: a word that may be one by chance is drawn again."""
+        from torchtune_sys.host.secrets import looks_random
+
+        while not looks_random(found := "".join(self._random.choices(LETTERS, k=32))):
+            pass
+        return self._in("note {0}", found)
+
+    def key(self) -> list[str]:
+        rows = ["".join(self._random.choices(LETTERS, k=64)) for _ in range(2)]
+        for row in rows:
+            self.planted[row] = "a private key"
+        return ["-----BEGIN OPENSSH PRIVATE KEY-----", *rows, "-----END OPENSSH PRIVATE KEY-----"]
+
+    def word(self) -> str:
+        """Nothing in it looks like a secret: only its place tells."""
+        return "".join(self._random.choices(LOWER, k=12))
+
+    def of_each(self) -> list[str]:
+        """One line of each kind."""
+        return [self.token(), self.password(), self.random()]
+
+    def seen_in(self, text: str) -> list[str]:
+        return [f"{secret} ({where})" for secret, where in self.planted.items() if secret in text]
+
+    def _in(self, text: str, secret: str) -> str:
+        self.planted[secret] = text
+        return text.format(secret)

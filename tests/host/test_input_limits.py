@@ -1,0 +1,154 @@
+"""What a stranger's file may take: time in proportion to its size, at most 512 MiB, and no more time than --timeout gives."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import os
+import subprocess
+import sys
+import tarfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from torchtune_sys import evidence
+from torchtune_sys.errors import UnreadableInput
+from torchtune_sys.host.input import limits
+from torchtune_sys.host.input.opening import open_input
+from torchtune_sys.host.secrets import scrubbed
+
+SHAPES: dict[str, Callable[[int], str]] = {
+    "blanks": lambda n: " " * n,
+    "blanks before a word": lambda n: " " * (n - 1) + "x",
+    "one letter": lambda n: "a" * n,
+    "digits": lambda n: "1" * n,
+    "numbers": lambda n: "1 " * (n // 2),
+    "brackets": lambda n: "[" * n,
+    "angles": lambda n: "<" * n,
+    "dashes": lambda n: "-" * n,
+    "at signs": lambda n: "a@b:" * (n // 4),
+    "equals": lambda n: "a=" * (n // 2),
+    "escapes": lambda n: "\x1b[" * (n // 2),
+    "empty lines": lambda n: "\n" * n,
+    "quoted lines": lambda n: "> " * (n // 2),
+    "nested XML": lambda n: "<nvidia_smi_log>" * (n // 16),
+    "nested JSON": lambda n: '{"blockdevices":' * (n // 16),
+    "headers of lspci": lambda n: "00:00.0 VGA compatible controller: NVIDIA\n" * (n // 42),
+    "headers of nvidia-smi": lambda n: "=NVSMI LOG=\n" * (n // 12),
+    "Xid lines": lambda n: "NVRM: Xid (PCI:0000:1b:00): 79, x\n" * (n // 34),
+    "reports": lambda n: "PyTorch version: 2\n" * (n // 19),
+    "keys": lambda n: "-----BEGIN PRIVATE KEY-----\n" * (n // 28),
+    "passwords": lambda n: "--password " * (n // 11),
+}
+READERS: dict[str, Callable[[str], object]] = {"evidence": lambda text: evidence.read(text, "x"), "secrets": scrubbed}
+
+
+def seconds(read: Callable[[str], object], text: str) -> float:
+    """Of this thread's processor time, the least of three."""
+    found = []
+    for _ in range(3):
+        started = time.thread_time()
+        read(text)
+        found.append(time.thread_time() - started)
+    return min(found)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("reader", READERS)
+def test_four_times_the_text_takes_about_four_times_the_time(reader: str, shape: str) -> None:
+    read, grow = READERS[reader], SHAPES[shape]
+    read("PyTorch version: 2.1\n")  # imports, and patterns are compiled
+    size = 10_000
+    once, twice, four = (seconds(read, grow(size * factor)) for factor in (1, 2, 4))
+    assert four < 10 * max(once, 0.002), f"{once:.4f} {twice:.4f} {four:.4f} s at 1, 2 and 4 times {size}: quadratic would be 16"
+
+
+def test_the_measure_tells_a_quadratic_reader() -> None:
+    import re
+
+    def slow(text: str) -> object:
+        return re.sub(r"[ \t]+$", "", text)
+
+    grow = SHAPES["blanks before a word"]
+    assert seconds(slow, grow(8_000)) > 10 * seconds(slow, grow(2_000)) > 0
+
+
+def tar(*names: str, pax: bool = True) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT if pax else tarfile.GNU_FORMAT) as file:
+        for name in names:
+            file.addfile(tarfile.TarInfo(name))
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "words"),
+    [
+        ("deep.tar", lambda: tar("proc/" + "a/" * 200 + "x"), "directories deep"),
+        ("long.tar", lambda: tar("proc/" + "a" * 5000), "5,005 characters"),
+        ("bomb.gz", lambda: gzip.compress(bytes(limits.FILE_LIMIT + 1), 1), "unpacks to more than 128 MiB"),
+        ("letters", lambda: b"a" * (limits.TEXT_LIMIT + 1), "text of more than 16 MiB"),
+        ("lines", lambda: b"a\n" * (limits.LINE_LIMIT + 1), "more than 500,000 lines"),
+        ("values.json", lambda: b'{"files":{"a":[' + b'"",' * limits.VALUE_LIMIT + b'""]}}', "larger than a recording may be"),
+    ],
+)
+def test_what_is_too_much_is_refused_with_the_limit(tmp_path: Path, name: str, data: Callable[[], bytes], words: str) -> None:
+    (tmp_path / name).write_bytes(data())
+    with pytest.raises(UnreadableInput, match=words):
+        open_input(str(tmp_path / name))
+
+
+def test_a_long_line_is_cut(tmp_path: Path) -> None:
+    (tmp_path / "x.txt").write_text("PyTorch version: 2.11.0\n" + "x" * (limits.LINE_LENGTH * 2) + "\n")
+    assert max(map(len, open_input(str(tmp_path / "x.txt")).text.split("\n"))) <= limits.LINE_LENGTH  # type: ignore[union-attr]
+
+
+MEMORY = {
+    "deep.tar": lambda: tar("proc/" + "a/" * 2000 + "x"),
+    "many.tar.gz": lambda: gzip.compress(b"".join(_header(f"proc/{number}") for number in range(150_000)) + bytes(1024), 1),
+    "letters": lambda: b"a" * (limits.TEXT_LIMIT - 1),
+    "bomb.gz": lambda: gzip.compress(bytes(limits.FILE_LIMIT + 1), 1),
+    "values.json": lambda: b'{"files":{"a":[' + b'"",' * (limits.VALUE_LIMIT - 9) + b'""]}}',
+    "objects.json": lambda: b'{"answers":{"nvml":[' + b"{}," * (limits.VALUE_LIMIT // 2 - 9) + b"{}]}}",
+}
+
+
+def _header(name: str) -> bytes:
+    return tarfile.TarInfo(name).tobuf(tarfile.USTAR_FORMAT)
+
+
+@pytest.mark.parametrize("name", MEMORY)
+def test_no_input_takes_more_than_512_mib(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_bytes(MEMORY[name]())
+    code = (
+        "import resource, subprocess, sys; subprocess.run(sys.argv[1:], capture_output=True); "
+        "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)"
+    )
+    argv = [sys.executable, "-m", "torchtune_sys", "check", "-q", "--from", str(tmp_path / name), "--timeout", "60"]
+    done = subprocess.run([sys.executable, "-c", code, *argv], capture_output=True, text=True, timeout=200, check=True)
+    assert int(done.stdout) < 512 << 10, f"{int(done.stdout) >> 10} MiB"
+
+
+def test_a_parser_that_does_not_come_back_is_ended(tmp_path: Path) -> None:
+    """One call of a pattern that takes minutes, in which Python runs no other thread and no signal handler."""
+    code = (
+        "import re, sys; from torchtune_sys import evidence; from torchtune_sys.cli.main import main; "
+        "evidence.read = lambda *a: re.match('(a|a)*b', 'a' * 60); main()"
+    )
+    (tmp_path / "x.txt").write_text("PyTorch version: 2.11.0\n")
+    started = time.monotonic()
+    argv = [sys.executable, "-c", code, "check", "--from", str(tmp_path / "x.txt"), "--timeout", "4"]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=100, check=False)
+    assert (done.returncode, "within 4 s" in done.stderr) == (3, True), done.stderr
+    assert 4 < time.monotonic() - started < 60
+
+
+def test_the_kernels_log_is_not_waited_for_without_end() -> None:
+    if os.getuid() or not os.access("/proc/kmsg", os.R_OK):
+        pytest.skip("needs root to open /proc/kmsg")
+    argv = [sys.executable, "-m", "torchtune_sys", "check", "-q", "--from", "/proc/kmsg", "--timeout", "3"]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode in (2, 3), done.stderr

@@ -1,0 +1,152 @@
+"""The command as operators and hooks call it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from torchtune_sys.render.schemas import DATA
+
+HOSTS = Path(__file__).parent.parent / "hosts"
+BAD = str(HOSTS / "gpu-ecc-uncorrectable.fail.json")
+HEALTHY = str(HOSTS / "healthy.json")
+
+
+def preflight(*words: str, env: dict[str, str] | None = None, **more: Any) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-I", "-m", "torchtune_sys", "preflight", *words],
+        capture_output=True, text=True, timeout=120, env={**os.environ, **(env or {})}, **more,
+    )  # fmt: skip
+
+
+def document(*words: str, env: dict[str, str] | None = None, **more: Any) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(preflight(*words, "--format", "json", env=env, **more).stdout)
+    return found
+
+
+def test_a_bad_node_is_no_go_with_cause_and_who_can_mend_it() -> None:
+    found = document("--from", BAD)
+    (cause,) = [cause for cause in found["nodes"][0]["causes"] if cause["weight"] == "fatal"]
+    assert (found["verdict"], cause["cause"], cause["blame"]) == ("no-go", "gpu-ecc-uncorrectable", "hardware")
+    assert preflight("--from", BAD).returncode == 1
+    assert preflight("--from", HEALTHY).returncode == 0
+    with open(os.path.join(DATA, "preflight.schema.json"), encoding="utf-8") as file:
+        jsonschema.validate(found, json.load(file))
+
+
+def test_the_reason_is_one_line_that_slurm_takes() -> None:
+    reason = preflight("--from", BAD, "--format", "reason").stdout
+    assert reason.startswith("torchtune-sys: [hardware] gpu-ecc-uncorrectable: ")
+    assert reason.count("\n") == 1
+    assert len(reason) < 210
+    assert preflight("--from", HEALTHY, "--format", "reason").stdout == ""
+
+
+def test_prometheus_says_the_verdict_and_each_cause_once() -> None:
+    rows = preflight("--from", BAD, "--format", "prometheus").stdout.splitlines()
+    assert 'torchtune_sys_preflight_verdict{node="trainer-01",verdict="no-go"} 1' in rows
+    assert len([row for row in rows if not row.startswith("#")]) == len(
+        {row.rpartition(" ")[0] for row in rows if not row.startswith("#")}
+    )
+
+
+def test_the_policy_decides(tmp_path: Path) -> None:
+    policy = tmp_path / "policy.toml"
+    policy.write_text('ignore = ["gpu-ecc-uncorrectable"]\n')
+    assert preflight("--from", BAD, "--policy", str(policy)).returncode == 0
+
+
+def test_a_faulty_policy_is_a_usage_error_but_drains_nobody(tmp_path: Path) -> None:
+    policy = tmp_path / "policy.toml"
+    policy.write_text("fatl = []\n")
+    alone = preflight("--policy", str(policy))
+    assert alone.returncode == 2
+    assert "did you mean fatal?" in alone.stderr
+    hook = preflight("--policy", str(policy), "--hook", "prolog")
+    assert hook.returncode == 0
+    assert "keeps it in service" in hook.stderr
+    assert preflight("--policy", str(policy), "--hook", "prolog", "--fail-closed").returncode == 2
+
+
+def test_what_could_not_be_judged_drains_nobody(tmp_path: Path) -> None:
+    (tmp_path / "late").write_text("#!/bin/sh\nsleep 600\n")
+    (tmp_path / "late").chmod(0o755)
+    words = ("--from", HEALTHY, "--site-checks", str(tmp_path), "--budget", "5")
+    (tmp_path / "policy.toml").write_text("[site-checks]\ntimeout = 0.2\n")
+    assert preflight(*words, "--policy", str(tmp_path / "policy.toml")).returncode == 3
+    hook = preflight(*words, "--policy", str(tmp_path / "policy.toml"), "--hook", "health-check")
+    assert hook.returncode == 0
+    assert "could not judge" in hook.stderr
+
+
+def test_too_many_bad_nodes_speak_against_the_checker(tmp_path: Path) -> None:
+    for number in range(2):
+        (tmp_path / "all").mkdir(exist_ok=True)
+        (tmp_path / f"all/slot-{number}").write_text(f"n{number}")
+    found = document("--from", BAD, "--drain-state", str(tmp_path), "--drain-limit", "2")
+    assert found["verdict"] == "unknown"
+    assert "suspect the checker or the image" in found["nodes"][0]["causes"][0]["seen"]
+    assert document("--from", BAD, "--drain-state", str(tmp_path), "--drain-limit", "3")["verdict"] == "no-go"
+
+
+def test_a_hook_judges_the_host_and_not_slurmd(tmp_path: Path) -> None:
+    """Whatever slurmd's limits, CPUs, directory, environment and Python are, the verdict is the same."""
+    (tmp_path / "python3").write_text("#!/bin/sh\nexit 1\n")
+    (tmp_path / "python3").chmod(0o755)
+    hostile = {
+        "NCCL_SOCKET_IFNAME": "no-such-interface",
+        "CUDA_VISIBLE_DEVICES": "99",
+        "PATH": f"{tmp_path}:/usr/bin:/bin",
+        "SLURM_SCRIPT_CONTEXT": "prolog_slurmd",
+        "SLURM_JOB_NUM_NODES": "4",
+    }
+    limited = [
+        "sh",
+        "-c",
+        'ulimit -Sn 128 -Sl 64 2>/dev/null; exec taskset -c 0 "$@"',
+        "sh",
+        sys.executable,
+        "-I",
+        "-m",
+        "torchtune_sys",
+    ]
+    done = subprocess.run(
+        [*limited, "preflight", "--format", "json"], env=hostile, cwd="/proc", capture_output=True, text=True, timeout=120
+    )
+    plain = document("--hook", "prolog", env={"SLURM_JOB_NUM_NODES": "4"})
+    found = json.loads(done.stdout)
+    assert found["where"] == "prolog"
+
+    def rules(one: dict[str, Any]) -> list[str]:
+        return sorted(cause["rule"] for cause in one["nodes"][0]["causes"])
+
+    assert rules(found) == rules(plain)
+    without_hook = {**hostile, "SLURM_SCRIPT_CONTEXT": "", "SLURM_JOB_ID": "7"}
+    seen = subprocess.run(
+        [*limited, "preflight", "--format", "json"], env=without_hook, cwd="/", capture_output=True, text=True, timeout=120
+    )
+    assert len(rules(json.loads(seen.stdout))) > len(rules(found))
+
+
+@pytest.mark.parametrize(
+    ("env", "where"),
+    [
+        ({"SLURM_SCRIPT_CONTEXT": "epilog_slurmd"}, "epilog"),
+        ({"TORCHELASTIC_RUN_ID": "x", "SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0"}, "torchrun"),
+        ({"OMPI_COMM_WORLD_RANK": "0", "SLURM_JOB_ID": "7"}, "mpirun"),
+        ({"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0"}, "srun"),
+        ({"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, "pod"),
+        ({}, "alone"),
+    ],
+)
+def test_it_knows_where_it_is(env: dict[str, str], where: str) -> None:
+    from torchtune_sys.preflight import context
+
+    assert context.where(env) == where

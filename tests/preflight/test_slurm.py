@@ -1,0 +1,144 @@
+"""The hooks under a real Slurm: a bad node is drained with our reason, a broken checker drains nobody."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import slurm_here
+
+TOOL = Path(sys.executable).with_name("torchtune-sys")
+
+
+def generated(place: Path, piece: str, *words: str) -> Path:
+    done = subprocess.run([TOOL, "generate", "slurm", piece, *words, "-o", place], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    place.chmod(0o755)
+    return place
+
+
+class Cluster:
+    """One node, a site check that fails while ``bad`` is there, and the hooks that were generated for it."""
+
+    def __init__(self, root: Path, env: dict[str, str]) -> None:
+        self.root, self.env = root, env
+        self.prolog, self.health = root / "prolog.sh", root / "health-check.sh"
+
+    def run(self, *argv: str | Path, timeout_s: float = 120) -> subprocess.CompletedProcess[str]:
+        env = {**os.environ, **self.env, "SLURMD_NODENAME": "here"}
+        return subprocess.run([*argv], env=env, cwd="/", capture_output=True, text=True, timeout=timeout_s)
+
+    def state(self) -> str:
+        return self.run("scontrol", "show", "node", "here", "-o").stdout
+
+    def until(self, words: str, is_there: bool = True) -> str:
+        """The node's state once it holds ``words`` (or no longer does)."""
+        for _ in range(300):
+            if (words in self.state()) == is_there:
+                break
+            time.sleep(0.1)
+        return self.state()
+
+    def in_service(self) -> bool:
+        return "DRAIN" not in self.state()
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    root = tmp_path_factory.mktemp("slurm")
+    if not TOOL.exists():
+        pytest.skip(f"the tool is not installed beside {sys.executable}")
+    checks = root / "checks"
+    checks.mkdir()
+    (checks / "scratch").write_text(f"#!/bin/sh\n[ ! -e {root}/bad ] || {{ echo /scratch is not mounted; exit 2; }}\n")
+    (checks / "scratch").chmod(0o755)
+    (root / "policy.toml").write_text('warning = ["error"]\n')  # this machine's own findings are none of the test's
+    words = ("--site-checks", str(checks), "--policy", str(root / "policy.toml"), "--budget", "60")
+    generated(root / "prolog.sh", "prolog", *words)
+    generated(root / "health-check.sh", "health-check", *words)
+    more = f"Prolog={root}/prolog.sh\nPrologFlags=Alloc\nPrologEpilogTimeout=120\n"
+    try:
+        with slurm_here.cluster(root, "task/none", 1, more) as env:
+            yield Cluster(root, env)
+    except slurm_here.Unavailable as why:
+        pytest.skip(str(why))
+
+
+def test_a_bad_node_is_drained_with_our_reason_and_taken_back_once_it_is_well_twice(cluster: Cluster) -> None:
+    assert cluster.run("srun", "-n1", "true").returncode == 0
+    (cluster.root / "bad").touch()
+    refused = cluster.run("srun", "-n1", "true")
+    assert refused.returncode != 0
+    assert "Reason=torchtune-sys: [node] site-scratch: /scratch is not mounted" in cluster.until("DRAIN")
+    cluster.run("scancel", "--user=root")
+    assert cluster.run(cluster.health).returncode == 0
+    assert not cluster.in_service()
+    (cluster.root / "bad").unlink()
+    assert cluster.run(cluster.health).returncode == 0
+    assert not cluster.in_service(), "once well is not enough"
+    assert cluster.run(cluster.health).returncode == 0
+    assert "DRAIN" not in cluster.until("DRAIN", is_there=False)
+    cluster.until("State=IDLE ")
+    assert cluster.run("srun", "-n1", "true").returncode == 0
+
+
+def test_what_somebody_else_drained_stays_drained(cluster: Cluster) -> None:
+    cluster.run("scontrol", "update", "nodename=here", "state=drain", "reason=fan broken")
+    try:
+        for _ in range(3):
+            assert cluster.run(cluster.health).returncode == 0
+        assert "Reason=fan broken" in cluster.until("DRAIN")
+        assert not cluster.in_service()
+    finally:
+        cluster.run("scontrol", "update", "nodename=here", "state=resume")
+        cluster.until("DRAIN", is_there=False)
+
+
+BROKEN = {
+    "the tool is gone": None,
+    "its interpreter is broken": "#!/no/such/python\n",
+    "it ends with 1 and a traceback": "#!/bin/sh\necho 'Traceback (most recent call last):' >&2; exit 1\n",
+    "it prints garbage and ends with 1": "#!/bin/sh\nhead -c 3000 /dev/urandom; exit 1\n",
+    "it prints noise and ends with 1": "#!/bin/sh\necho 'warning: something'; echo 'torchtune-sys: [node]'; exit 1\n",
+    "it crashes": "#!/bin/sh\nkill -SEGV $$\n",
+    "it is not executable": "",
+    "it hangs": "#!/bin/sh\nsleep 600\n",
+    "it ends with 4": "#!/bin/sh\nexit 4\n",
+}
+
+
+@pytest.mark.parametrize("fault", BROKEN)
+def test_a_broken_checker_drains_nobody_and_says_why(cluster: Cluster, tmp_path: Path, fault: str) -> None:
+    tool = tmp_path / "tool"
+    if BROKEN[fault] is not None:
+        tool.write_text(BROKEN[fault])
+        tool.chmod(0o755 if BROKEN[fault] else 0o644)
+    budget = "1" if fault == "it hangs" else "30"
+    for piece in ("prolog", "health-check"):
+        hook = generated(tmp_path / f"{piece}.sh", piece, "--tool", str(tool), "--budget", budget)
+        done = cluster.run(hook)
+        assert done.returncode == 0
+        assert "this node is not judged" in done.stderr
+    assert cluster.in_service()
+
+
+def test_the_configuration_that_is_there_is_compared(cluster: Cluster) -> None:
+    found = cluster.run(TOOL, "generate", "slurm", "conf").stdout
+    assert "# PrologFlags=Alloc is set already" in found
+    assert "# SchedulerParameters=" in found
+    assert "now 120\nPrologEpilogTimeout=60" in found
+
+
+@pytest.mark.parametrize("piece", ["prolog", "health-check"])
+def test_shellcheck_finds_nothing(tmp_path: Path, piece: str) -> None:
+    shellcheck = Path(sys.executable).with_name("shellcheck")
+    if not shellcheck.exists():
+        pytest.skip("shellcheck is not installed")
+    hook = generated(tmp_path / "hook.sh", piece, "--tool", "/opt/it's here/torchtune-sys", "--policy", "/etc/a b.toml")
+    done = subprocess.run([shellcheck, hook], capture_output=True, text=True, timeout=60)
+    assert done.stdout == ""

@@ -1,0 +1,310 @@
+"""Nobody but this user speaks to the ranks of a smoke test: not another host, not another user of this one."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import torchtune_sys
+from smoke.faults.bench import Bench, torch_python
+from smoke.faults.means import patched
+from smoke.listening import Watch, listened, outside_loopback, traced
+from smoke.networks import ADDRESSES, PROPER, Host, ip, two_hosts
+from torchtune_sys.smoke.script import source
+
+STAGES = "dataloader,allreduce,ddp,fsdp,checkpoint-sharded"
+PATIENCE_S = 120
+BY_HAND = ["--device", "cpu", "--nproc-per-node", "2", "--stages", STAGES]
+
+
+@pytest.fixture
+def hosts() -> Iterator[tuple[Host, Host]]:
+    with two_hosts() as pair:
+        yield pair
+
+
+@pytest.fixture
+def names(tmp_path: Path) -> Path:
+    """An /etc/hosts for both."""
+    place = tmp_path / "hosts"
+    place.write_text(PROPER)
+    return place
+
+
+class Attack:
+    """The second host attacks the first."""
+
+    def __init__(self, pair: tuple[Host, Host], names: Path, folder: Path) -> None:
+        self.marker, self._stop = folder / "marker", folder / "stop"
+        words = [
+            torch_python(),
+            str(Path(__file__).with_name("store_attack.py")),
+            ADDRESSES[0],
+            str(self.marker),
+            str(self._stop),
+        ]
+        env = {"PATH": os.environ["PATH"], "TORCH_CPP_LOG_LEVEL": "ERROR"}
+        self._child = subprocess.Popen(
+            pair[1].argv(names, *words), env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+
+    def ports(self) -> list[int]:
+        """Those that were open to it. It knocks at each once more before it ends."""
+        self._stop.touch()
+        output, errors = self._child.communicate(timeout=PATIENCE_S)
+        assert self._child.returncode == 0, errors
+        return list(ast.literal_eval(output))
+
+
+def left_behind(folder: Path) -> list[str]:
+    return [name for name in os.listdir(folder) if name.startswith(("torchelastic_", "torchtune-sys-", "smoke-"))]
+
+
+@pytest.mark.long
+def test_torchrun_runs_the_code_of_another_host(hosts: tuple[Host, Host], names: Path, tmp_path: Path) -> None:
+    """How the smoke test began its ranks before. Without it the tests below could not fail."""
+    (tmp_path / "sleep.py").write_text("import time\ntime.sleep(600)\n")
+    words = [torch_python(), "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "1", str(tmp_path / "sleep.py")]
+    attack = Attack(hosts, names, tmp_path)
+    with Watch("ip", "netns", "exec", hosts[0].namespace) as watch:
+        child = subprocess.Popen(hosts[0].argv(names, *words), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        try:
+            until = time.monotonic() + PATIENCE_S
+            while not attack.marker.exists() and time.monotonic() < until and child.poll() is None:
+                time.sleep(0.2)
+        finally:
+            child.terminate()
+            child.wait(timeout=60)
+    ports = attack.ports()
+    assert attack.marker.read_text() == f"{os.getuid()}\n"
+    found = {int(address.rpartition(":")[2]) for address in outside_loopback([*watch.seen])}
+    assert ports and set(ports) <= found
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("options", [(), ("--master-port", "29811")], ids=["free", "port"])
+def test_another_host_finds_no_port(hosts: tuple[Host, Host], names: Path, tmp_path: Path, options: tuple[str, ...]) -> None:
+    bench = Bench(tmp_path, torch_python())
+    bench.before = hosts[0].argv(names)
+    bench.options += options
+    attack = Attack(hosts, names, tmp_path)
+    with Watch("ip", "netns", "exec", hosts[0].namespace) as watch:
+        outcome = bench.run(STAGES, 2)
+    assert outcome.rc == 0, outcome.told
+    assert attack.ports() == []
+    assert not attack.marker.exists()
+    assert watch.seen and outside_loopback([*watch.seen]) == []  # gloo listens on the loopback: ss would have seen more, too
+    assert left_behind(tmp_path) == []
+
+
+@pytest.mark.slow
+def test_no_process_listens_outside_the_loopback(tmp_path: Path) -> None:
+    """All calls of a whole quick test, at a port that was named."""
+    bench = Bench(tmp_path, torch_python())
+    bench.before = traced(tmp_path / "log")
+    port = _free_port()
+    bench.options += ["--quick", "--master-port", str(port)]
+    outcome = bench.run("", 2)
+    assert outcome.rc == 0, outcome.told
+    found = listened(tmp_path / "log")
+    assert outside_loopback(found) == []
+    assert f"127.0.0.1:{port}" in found and len(found) > 2  # the ranks' own
+
+
+@pytest.mark.long
+def test_by_hand_no_process_listens_outside_the_loopback(tmp_path: Path) -> None:
+    (tmp_path / "smoke.py").write_text(source())
+    argv = [*traced(tmp_path / "log"), torch_python(), str(tmp_path / "smoke.py"), *BY_HAND]
+    env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "TMPDIR": str(tmp_path)}
+    done = subprocess.run(argv, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=400)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = listened(tmp_path / "log")
+    assert found and outside_loopback(found) == []
+    assert left_behind(tmp_path) == []
+
+
+@pytest.mark.long
+def test_a_loopback_of_ipv6_alone_will_do(hosts: tuple[Host, Host], tmp_path: Path) -> None:
+    first = hosts[0]
+    ip("-n", first.namespace, "addr", "del", "127.0.0.1/8", "dev", "lo")
+    names = tmp_path / "hosts"
+    names.write_text("::1 localhost node0\n")
+    bench = Bench(tmp_path, torch_python())
+    bench.before = first.argv(names, *traced(tmp_path / "log"))
+    bench.options += ["--master-port", "29811"]
+    outcome = bench.run("allreduce,ddp", 2)
+    assert outcome.rc == 0, outcome.told
+    assert "over ::1 (lo)" in outcome.stages["rendezvous"]["seen"]
+    found = listened(tmp_path / "log")
+    assert "[::1]:29811" in found and outside_loopback(found) == []
+
+
+@pytest.mark.long
+def test_an_interface_that_somebody_chose_is_looked_at_and_not_listened_on(
+    hosts: tuple[Host, Host], names: Path, tmp_path: Path
+) -> None:
+    first = hosts[0]
+    for trial, (bare, rc, cause) in enumerate(((False, 0, ""), (True, 1, "gloo-wrong-interface"))):
+        if bare:
+            ip("-n", first.namespace, "addr", "flush", "dev", first.interface)
+        (tmp_path / str(trial)).mkdir()
+        bench = Bench(tmp_path / str(trial), torch_python())
+        bench.before = first.argv(_loopback_names(tmp_path) if bare else names, *traced(bench.folder / "log"))
+        bench.env["GLOO_SOCKET_IFNAME"] = first.interface
+        outcome = bench.run("allreduce", 2)
+        assert (outcome.rc, outcome.stages["rendezvous"]["cause"]) == (rc, cause), outcome.told
+        assert outside_loopback(listened(bench.folder / "log")) == []
+
+
+def _loopback_names(folder: Path) -> Path:
+    place = folder / "loopback"
+    place.write_text("127.0.0.1 localhost node0\n")
+    return place
+
+
+def _free_port() -> int:
+    import socket
+
+    with socket.socket() as trial:
+        trial.bind(("127.0.0.1", 0))
+        return int(trial.getsockname()[1])
+
+
+_INTRUDER = """
+import os, socket, struct, sys, time
+held, met = [], set()
+print("ready", flush=True)
+while True:  # whoever says a number that a rank of gloo waits for is that rank
+    for line in open("/proc/net/tcp"):
+        words = line.split()
+        if words[3] == "0A" and words[1].startswith("0100007F") and words[7] == sys.argv[1] and words[1] not in met:
+            met.add(words[1])
+            for number in range(4):
+                try:
+                    caller = socket.create_connection(("127.0.0.1", int(words[1].partition(":")[2], 16)), 1)
+                    caller.sendall(struct.pack("=q", number))
+                    held.append(caller)
+                except OSError:
+                    pass
+"""
+_RANK = """
+import datetime, json, os, sys, time
+import torch.distributed as dist
+namespace = {"__name__": "interfaces"}
+exec(compile(open(sys.argv[1]).read(), "interfaces.py", "exec"), namespace)
+rank, store = int(sys.argv[2]), dist.FileStore(sys.argv[3], 2)
+os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+for turn in range(20):  # which of two ranks waits for the other one's call is a matter of chance
+    if rank:
+        store.wait([str(turn)])
+        time.sleep(0.3)
+    else:
+        store.set(str(turn), "")
+    dist.init_process_group("gloo", store=dist.PrefixStore("%d" % turn, store), rank=rank, world_size=2)
+    store.set("%d by %d" % (turn, rank), json.dumps(namespace["strangers"](0.5)))
+    seen = [json.loads(store.get("%d by %d" % (turn, each))) for each in range(2)]
+    if any(seen):
+        print(json.dumps(seen), flush=True)
+        break
+    dist.destroy_process_group()
+os._exit(0)
+"""
+
+
+@pytest.mark.long
+def test_another_user_who_takes_a_rank_s_place_is_seen(tmp_path: Path) -> None:
+    """gloo asks nobody who they are. Any user reaches the loopback."""
+    if os.geteuid() != 0 or not os.path.exists("/usr/bin/python3"):
+        pytest.skip("needs root, to act as another user, and a /usr/bin/python3 that all users can start")
+    text = (Path(torchtune_sys.__file__).parent / "smoke" / "worker" / "interfaces.py").read_text()
+    (tmp_path / "interfaces.py").write_text(text)
+    (tmp_path / "rank.py").write_text(_RANK)
+    words = [torch_python(), str(tmp_path / "rank.py"), str(tmp_path / "interfaces.py")]
+    argv = ["/usr/bin/python3", "-c", _INTRUDER, "0"]
+    with subprocess.Popen(argv, user=65534, group=65534, extra_groups=[], stdout=subprocess.PIPE, cwd="/") as intruder:
+        assert intruder.stdout is not None and intruder.stdout.readline() == b"ready\n"
+        ranks = [subprocess.Popen([*words, str(rank), str(tmp_path / "store")], stdout=subprocess.PIPE) for rank in range(2)]
+        said = [rank.communicate(timeout=PATIENCE_S)[0] for rank in ranks]
+        intruder.kill()
+    assert b"of user 65534" in said[0], said
+
+
+@pytest.mark.long
+def test_a_stranger_among_the_ranks_ends_the_test(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, torch_python())
+    patched("""
+        import os
+        import torch.distributed as dist
+        real = dist.init_process_group
+        def init(*args, **more):
+            real(*args, **more)
+            os.getuid = lambda: 12345  # as if its peers were none of this user's
+        dist.init_process_group = init
+    """)(bench)
+    outcome = bench.run("allreduce,checkpoint-sharded", 2)
+    assert outcome.stages["rendezvous"]["cause"] == "stranger-among-ranks", outcome.told
+    assert re.search(r"127\.0\.0\.1 port \d+, of user 0", outcome.stages["rendezvous"]["seen"]) or os.getuid()
+    assert outcome.verdicts["checkpoint-sharded"] == "unknown"
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_workers_that_are_not_forked_find_the_script(tmp_path: Path, method: str) -> None:
+    """The script is a descriptor of the rank, which these do not inherit."""
+    bench = Bench(tmp_path, torch_python())
+    patched(f"import multiprocessing\nmultiprocessing.set_start_method({method!r}, force=True)", when="torch.utils.data")(bench)
+    outcome = bench.run("dataloader", 2)
+    assert outcome.rc == 0, outcome.told
+
+
+@pytest.mark.long
+def test_a_checkpoint_goes_where_no_link_can_wait_for_it(tmp_path: Path) -> None:
+    """Below a launcher the directory is everybody's /tmp."""
+    (tmp_path / "smoke.py").write_text(source())
+    for rank in range(2):
+        (tmp_path / f"checkpoint-{rank}.pt").symlink_to(tmp_path / "victim")
+    env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "TMPDIR": str(tmp_path), "RANK": "0", "WORLD_SIZE": "1"}
+    argv = [torch_python(), str(tmp_path / "smoke.py"), "--device", "cpu", "--stages", "checkpoint"]
+    done = subprocess.run(argv, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert not (tmp_path / "victim").exists()
+
+
+@pytest.mark.long
+def test_a_terminal_s_interrupt_ends_a_test_by_hand(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, torch_python())
+    patched("import time, torch\ntorch.Tensor.__matmul__ = lambda *args: time.sleep(1000)")(bench)
+    (tmp_path / "smoke.py").write_text(source())
+    words = [torch_python(), str(tmp_path / "smoke.py"), "--device", "cpu", "--nproc-per-node", "2", "--stages", "gemm"]
+    child = subprocess.Popen(words, env=bench.env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    until = time.monotonic() + PATIENCE_S
+    while bench.rank(1) is None and time.monotonic() < until:
+        time.sleep(0.1)
+    child.send_signal(2)
+    output, _ = child.communicate(timeout=60)
+    assert child.returncode == -2 and "Traceback" not in output, output
+    assert bench.processes() == {}
+
+
+def test_nothing_that_a_peer_says_is_unpickled() -> None:
+    """No collective that exchanges objects, no pickle; what torch.load reads are tensors."""
+    names = {"pickle", "_pickle", "cPickle", "dill", "cloudpickle", "marshal", "shelve"}
+    for path in Path(torchtune_sys.__file__).parent.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                assert names.isdisjoint(alias.name.partition(".")[0] for alias in node.names), path
+            elif isinstance(node, ast.ImportFrom):
+                assert (node.module or "").partition(".")[0] not in names, path
+            elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+                called = node.func.attr
+                assert not called.endswith(("_object", "_object_list")), (path, called)
+                if called == "load" and isinstance(node.func.value, ast.Name) and node.func.value.id == "torch":
+                    safe = [word.value for word in node.keywords if word.arg == "weights_only"]
+                    assert [ast.unparse(value) for value in safe] == ["True"], path
