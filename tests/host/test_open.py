@@ -256,7 +256,7 @@ def test_every_cut_of_an_archive_is_an_answer() -> None:
     data = tree_tar()
     for length in range(0, len(data), 97):
         with contextlib.suppress(ValueError):
-            list(members(data[:length]))
+            list(members(reading.Source(io.BytesIO(data[:length]).read, "x", "is larger than")))
 
 
 def test_bombs_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -265,6 +265,20 @@ def test_bombs_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert "larger than 1 MiB" in refusal(put(tmp_path / "large", b"x" * (2 << 20)))
     monkeypatch.setattr(archive, "MEMBER_LIMIT", 2)
     assert "more than 2 entries" in refusal(put(tmp_path / "many.tar", tree_tar()))
+
+
+def test_the_zeros_of_sysfs_count_for_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """tar writes the 4,096 bytes that a file of /sys claims to have: the tree of one server takes hundreds of MiB."""
+    monkeypatch.setattr(reading, "FILE_LIMIT", 1 << 20)
+    monkeypatch.setattr(archive, "FILE_LIMIT", 1 << 20)
+    files = [member(f"sys/module/m{n}/parameters/x") for n in range(400)]
+    data = tar((member("proc/cpuinfo"), b"processor : 0\n"), *((file, b"1\n".ljust(4096, b"\0")) for file in files))
+    assert len(data) > 1 << 20
+    for name in ("x.tar", "x.tar.gz", "x.tar.bz2", "x.tar.xz"):
+        found = host(put(tmp_path / name, packed(name, data)))
+        assert found.text("/sys/module/m7/parameters/x") == "1\n"
+    data = tar((member("proc/cpuinfo"), b"processor : 0\n"), *((file, b"1" * 4096) for file in files))
+    assert "its files hold more than 1 MiB" in refusal(put(tmp_path / "full.tar", data))
 
 
 def test_no_host_or_several_in_a_tree(tmp_path: Path) -> None:
@@ -385,11 +399,13 @@ def test_each_file_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     """Each of a chain that names the next one twice would double what is read: 2 to the power of its length."""
     read: list[str] = []
 
-    def counted(path: str, patience_s: float = 1.0, *, plain: bool = False) -> bytes:
-        read.append(Path(path).name)
-        return Path(path).read_bytes()
+    really = reading.opened_input
 
-    monkeypatch.setattr(reading, "read_input", counted)
+    def counted(path: str, patience_s: float = 1.0, *, plain: bool = False) -> contextlib.AbstractContextManager[reading.Source]:
+        read.append(Path(path).name)
+        return really(path, patience_s, plain=plain)
+
+    monkeypatch.setattr(reading, "opened_input", counted)
     last = EXTENDED_LIMIT - 1
     for number in range(last):
         content = {"extends": [f"{number + 1}.json"] * 2, "files": {"/proc/x": str(number)}}

@@ -6,7 +6,8 @@ import posixpath
 
 from torchtune_sys.errors import UnreadableInput
 from torchtune_sys.host.base import TEXT_LIMIT, Stat
-from torchtune_sys.host.input.limits import DEPTH_LIMIT, MEMBER_LIMIT, NAME_LIMIT, NAMES_LIMIT
+from torchtune_sys.host.input.limits import DEPTH_LIMIT, FILE_LIMIT, MEMBER_LIMIT, NAME_LIMIT, NAMES_LIMIT
+from torchtune_sys.host.input.reading import Source
 from torchtune_sys.host.input.tarball import Member, members
 from torchtune_sys.host.tree import Store, TreeHost, called, find_prefix
 from torchtune_sys.model.facts import Fact
@@ -26,10 +27,11 @@ _TYPE_BITS = {
 class TarStore(Store):
     """The members of an archive. The last one of a name counts, as when unpacking."""
 
-    def __init__(self, data: bytes) -> None:
-        self._data = data
+    def __init__(self) -> None:
         self._prefix = ""
         self._size = 0
+        self.held = 0
+        """Bytes of all contents."""
         self._members: dict[str, Member] = {}
         self._names: dict[str, set[str]] = {"/": set()}
 
@@ -49,6 +51,7 @@ class TarStore(Store):
                 return
             member = known
         self._members[place] = member
+        self.held += len(member.content or b"")
         if member.kind == "dir":
             self._names.setdefault(place, set())
         self._hang_in(place)
@@ -62,10 +65,9 @@ class TarStore(Store):
         if member is None or member.kind != "file":
             found = self.stat(place)
             return found if isinstance(found, Missing) else Missing(Why.FAILED, place, "not a regular file")
-        if member.size > TEXT_LIMIT:
+        if member.content is None:
             return Missing(Why.UNPARSED, place, f"larger than {TEXT_LIMIT >> 20} MiB")
-        # sysfs claims 4096 bytes for each file and tar fills up with zeros what could not be read.
-        return self._data[member.start : member.start + member.size].rstrip(b"\0").decode("utf-8", "replace")
+        return member.content.decode("utf-8", "replace")
 
     def names(self, place: str) -> Fact[tuple[str, ...]]:
         found = self._names.get(self._key(place))
@@ -108,22 +110,26 @@ def _place(name: str) -> str:
     return posixpath.normpath("/" + name.lstrip("/"))
 
 
-def archive(data: bytes, name: str) -> TreeHost:
+def archive(source: Source) -> TreeHost:
     """The host in a (decompressed) tar archive. Raises UnreadableInput."""
-    store = TarStore(data)
+    store = TarStore()
     count = 0
     try:
-        for member in members(data):
+        for member in members(source):
             count += 1
             if count > MEMBER_LIMIT:
                 raise UnreadableInput(
-                    f"{name}: has more than {MEMBER_LIMIT:,} entries", "give a recording of /proc and /sys only"
+                    f"{source.name}: has more than {MEMBER_LIMIT:,} entries", "give a recording of /proc and /sys only"
                 )
             store.add(member)
+            if store.held > FILE_LIMIT:
+                raise UnreadableInput(
+                    f"{source.name}: its files hold more than {FILE_LIMIT >> 20} MiB", "give a recording of /proc and /sys only"
+                )
     except ValueError as error:
         raise UnreadableInput(
-            f"{name}: a damaged or truncated archive: {error}, after {count} entries", "copy it again"
+            f"{source.name}: a damaged or truncated archive: {error}, after {count} entries", "copy it again"
         ) from None
-    prefix = find_prefix(store, name)
+    prefix = find_prefix(store, source.name)
     store.look_below(prefix)
-    return TreeHost(store, called(posixpath.basename(name), prefix), lambda _place: Why.NOT_RECORDED)
+    return TreeHost(store, called(posixpath.basename(source.name), prefix), lambda _place: Why.NOT_RECORDED)

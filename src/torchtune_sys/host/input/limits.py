@@ -4,7 +4,11 @@ more than 512 MiB of memory (docs/input-limits.md)."""
 from __future__ import annotations
 
 FILE_LIMIT = 128 << 20
-"""Bytes of a file or of standard input, before and after it is decompressed."""
+"""Bytes of a file or of standard input that are held in memory at once; of an archive, those of its files without the zeros that
+follow them: tar writes 4,096 bytes for each file of /sys, which claims that size, and most hold ten."""
+STREAM_LIMIT = 4 << 30
+"""Bytes of a file or of standard input, before and after it is decompressed: an archive's. The /sys of a machine with 1,000 CPUs
+takes about 1.4 GiB, most of it zeros."""
 RECORDING_LIMIT = 64 << 20
 """Bytes of a recording; those of real hosts have at most some MiB."""
 VALUE_LIMIT = 1_500_000

@@ -66,15 +66,16 @@ def open_host(from_: str | None = None, root: str | None = None) -> Host:
 
 
 def _opened(path: str, patience_s: float) -> Host | PastedText:
-    from torchtune_sys.host.input.reading import read_input
+    from torchtune_sys.host.input.reading import opened_input, whole
     from torchtune_sys.host.input.tarball import is_tar
 
-    name = "standard input" if path == "-" else path
-    data = _as_utf8(read_input(path, patience_s), name)
-    if is_tar(data[:512]):
-        from torchtune_sys.host.input.archive import archive
+    with opened_input(path, patience_s) as source:
+        name = source.name
+        if is_tar(source.look(512)):
+            from torchtune_sys.host.input.archive import archive
 
-        return archive(data, name)
+            return archive(source)
+        data = _as_utf8(whole(source), name)
     if _is_json(data) and not _printed(data):
         from torchtune_sys.host.recorded import RecordedHost, parse_recording
 

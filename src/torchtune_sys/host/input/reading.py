@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import select
 import stat as modes
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import IO, Any, cast
 
 from torchtune_sys.errors import UnreadableInput
-from torchtune_sys.host.input.limits import FILE_LIMIT
+from torchtune_sys.host.input.limits import FILE_LIMIT, STREAM_LIMIT
 
 PATIENCE_S = 30.0
 """How long a pipe may deliver nothing."""
+PIECE = 1 << 20
+"""Bytes that are read at once."""
 
 _STRANGERS = (
     (b"\x28\xb5\x2f\xfd", "compressed with zstd", "decompress it first: zstd -d"),
@@ -33,27 +37,113 @@ _STRANGERS = (
 )
 
 
-def read_input(path: str, patience_s: float = PATIENCE_S, *, plain: bool = False) -> bytes:
-    """Everything in the file ``path`` (``-``: standard input), decompressed. ``plain``: only a regular file that is no link, since
-    no person named it. Raises UnreadableInput."""
-    data = _read(path, patience_s, plain)
-    if (data[:4096].isspace() and not data.strip()) or not data:
-        raise UnreadableInput(f"{_called(path)}: is empty", "check how it was made")
-    for _ in range(2):  # an upload may have compressed the compressed file again
-        data = _decompressed(data, _called(path))
-    for magic, what, todo in _STRANGERS:
-        if data.startswith(magic):
-            raise UnreadableInput(
-                f"{_called(path)}: is {what}", todo or "give a recording, a tarball of /proc and /sys, or a report's text"
-            )
+class Source:
+    """Bytes from their start to their end, with a look ahead: what ``_decompressed`` and ``archive`` read from, a piece at a time."""
+
+    def __init__(self, read: Callable[[int], bytes], name: str, grown: str) -> None:
+        self.name = name
+        self.grown = grown
+        """What is said of too many bytes: that the file *is larger than* a limit, or *unpacks to more than* it."""
+        self._read = read
+        self._buffer = b""
+        self._at = 0
+        self._passed = 0
+        self._ended = False
+
+    def look(self, size: int) -> bytes:
+        """The next bytes, which stay; fewer at the end."""
+        self._fill(size)
+        return self._buffer[self._at : self._at + size]
+
+    def read(self, size: int) -> bytes:
+        """The next bytes; fewer at the end only."""
+        found = self.look(size)
+        self._at += len(found)
+        return found
+
+    def skip(self, size: int) -> bool:
+        """Pass over so many bytes; False where it ends before them."""
+        while size > 0:
+            found = len(self.read(min(size, PIECE)))
+            if not found:
+                return False
+            size -= found
+        return True
+
+    def rest(self, limit: int) -> bytes:
+        """All that follows. Raises UnreadableInput where it is more than ``limit``."""
+        parts = []
+        size = 0
+        while part := self.read(PIECE):
+            parts.append(part)
+            size += len(part)
+            if size > limit:
+                raise self.too_much(limit)
+        return b"".join(parts)
+
+    def too_much(self, limit: int) -> UnreadableInput:
+        return UnreadableInput(f"{self.name}: {self.grown} {limit >> 20} MiB", "give a recording of /proc and /sys only")
+
+    def _fill(self, size: int) -> None:
+        lacks = size - (len(self._buffer) - self._at)
+        if lacks <= 0 or self._ended:
+            return
+        parts = [self._buffer[self._at :]]
+        while lacks > 0:
+            part = self._read(PIECE)
+            if not part:
+                self._ended = True
+                break
+            parts.append(part)
+            lacks -= len(part)
+            self._passed += len(part)
+            if self._passed > STREAM_LIMIT:
+                raise self.too_much(STREAM_LIMIT)
+        self._buffer = b"".join(parts)
+        self._at = 0
+
+
+@contextlib.contextmanager
+def opened_input(path: str, patience_s: float = PATIENCE_S, *, plain: bool = False) -> Iterator[Source]:
+    """What the file ``path`` (``-``: standard input) holds, decompressed. ``plain``: only a regular file that is no link, since
+    no person named it. Raises UnreadableInput, also while it is read."""
+    handle = _handle(path, plain)
+    try:
+        source = Source(_pieces(handle, path, patience_s), _called(path), "is larger than")
+        if not source.look(1):
+            raise UnreadableInput(f"{source.name}: is empty", "check how it was made")
+        for _ in range(2):  # an upload may have compressed the compressed file again
+            source = _decompressed(source)
+        head = source.look(512)
+        for magic, what, todo in _STRANGERS:
+            if head.startswith(magic):
+                raise UnreadableInput(
+                    f"{source.name}: is {what}", todo or "give a recording, a tarball of /proc and /sys, or a report's text"
+                )
+        yield source
+    finally:
+        os.close(handle)
+
+
+def whole(source: Source) -> bytes:
+    """All of it. Raises UnreadableInput where it is nothing, or too much."""
+    data = source.rest(FILE_LIMIT)
+    if not data or (data[:4096].isspace() and not data.strip()):
+        raise UnreadableInput(f"{source.name}: is empty", "check how it was made")
     return data
+
+
+def read_input(path: str, patience_s: float = PATIENCE_S, *, plain: bool = False) -> bytes:
+    """As :func:`opened_input`, all at once."""
+    with opened_input(path, patience_s, plain=plain) as source:
+        return whole(source)
 
 
 def _called(path: str) -> str:
     return "standard input" if path == "-" else path
 
 
-def _read(path: str, patience_s: float, plain: bool) -> bytes:
+def _handle(path: str, plain: bool) -> int:
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY | (os.O_NOFOLLOW if plain else 0)
     try:
         handle = os.dup(0) if path == "-" and not plain else os.open(path, flags)
@@ -67,11 +157,10 @@ def _read(path: str, patience_s: float, plain: bool) -> bytes:
             raise UnreadableInput(f"{path}: is no regular file", "give a file")
         if modes.S_ISBLK(kind) or (modes.S_ISCHR(kind) and path != "-" and not os.isatty(handle)):
             raise UnreadableInput(f"{path}: is a device", "give a file")
-        return _read_all(handle, path, patience_s, waits=not modes.S_ISREG(kind))
-    except OSError as error:
-        raise _unreadable(path, error) from None
-    finally:
+    except BaseException:
         os.close(handle)
+        raise
+    return handle
 
 
 def _unreadable(path: str, error: OSError) -> UnreadableInput:
@@ -83,26 +172,23 @@ def _unreadable(path: str, error: OSError) -> UnreadableInput:
     return UnreadableInput(f"{_called(path)}: {error.strerror}", todo)
 
 
-def _read_all(handle: int, path: str, patience_s: float, *, waits: bool) -> bytes:
-    parts: list[bytes] = []
-    size = 0
+def _pieces(handle: int, path: str, patience_s: float) -> Callable[[int], bytes]:
     patient = os.isatty(handle)  # a person is pasting
-    while True:
-        if waits and not patient:
-            _wait(handle, path, patience_s)
+    waits = not modes.S_ISREG(os.fstat(handle).st_mode) and not patient
+
+    def read(size: int) -> bytes:
         try:
-            part = os.read(handle, 1 << 20)
-        except BlockingIOError:
-            _wait(handle, path, patience_s)  # also of a regular file: /proc/kmsg has nothing to say for the moment
-            continue
-        if not part:
-            return b"".join(parts)
-        parts.append(part)
-        size += len(part)
-        if size > FILE_LIMIT:
-            raise UnreadableInput(
-                f"{_called(path)}: is larger than {FILE_LIMIT >> 20} MiB", "give a recording of /proc and /sys only"
-            )
+            if waits:
+                _wait(handle, path, patience_s)
+            while True:
+                try:
+                    return os.read(handle, size)
+                except BlockingIOError:  # also of a regular file: /proc/kmsg has nothing to say for the moment
+                    _wait(handle, path, patience_s)
+        except OSError as error:
+            raise _unreadable(path, error) from None
+
+    return read
 
 
 def _wait(handle: int, path: str, patience_s: float) -> None:
@@ -113,42 +199,39 @@ def _wait(handle: int, path: str, patience_s: float) -> None:
         raise UnreadableInput(f"{_called(path)}: delivered nothing for {patience_s:g} s", "check the program that writes to it")
 
 
-def _decompressed(data: bytes, name: str) -> bytes:
-    import io
-
-    source = io.BytesIO(data)
-    if data.startswith(b"\x1f\x8b"):
+def _decompressed(source: Source) -> Source:
+    head = source.look(6)
+    packed: Any = source  # the three ask for no more than read(size)
+    stream: IO[bytes]
+    if head.startswith(b"\x1f\x8b"):
         import gzip
 
-        return _bounded(gzip.GzipFile(fileobj=source), "gzip", name)
-    if data.startswith(b"BZh"):
+        kind, stream = "gzip", cast("IO[bytes]", gzip.GzipFile(fileobj=packed))
+    elif head.startswith(b"BZh"):
         import bz2
 
-        return _bounded(bz2.BZ2File(source), "bzip2", name)
-    if data.startswith((b"\xfd7zXZ\x00", b"\x5d\x00\x00")):
+        kind, stream = "bzip2", bz2.BZ2File(packed)
+    elif head.startswith((b"\xfd7zXZ\x00", b"\x5d\x00\x00")):
         import lzma
 
-        return _bounded(lzma.LZMAFile(source), "xz", name)
-    return data
+        kind, stream = "xz", lzma.LZMAFile(packed)  # noqa: SIM115 - its source is closed by who opened it
+    else:
+        return source
+    return Source(_unpacked(stream, kind, source.name), source.name, "unpacks to more than")
 
 
-def _bounded(stream: Any, kind: str, name: str) -> bytes:
+def _unpacked(stream: IO[bytes], kind: str, name: str) -> Callable[[int], bytes]:
     import zlib
 
     try:
         from lzma import LZMAError
     except ImportError:  # a Python built without liblzma
         LZMAError = zlib.error  # type: ignore[assignment,misc]
-    parts: list[bytes] = []
-    size = 0
-    try:
-        while part := stream.read(1 << 20):
-            parts.append(part)
-            size += len(part)
-            if size > FILE_LIMIT:
-                raise UnreadableInput(
-                    f"{name}: unpacks to more than {FILE_LIMIT >> 20} MiB", "give a recording of /proc and /sys only"
-                )
-    except (EOFError, OSError, zlib.error, LZMAError) as error:
-        raise UnreadableInput(f"{name}: the {kind} data are damaged or cut off: {error}", "copy it again") from None
-    return b"".join(parts)
+
+    def read(size: int) -> bytes:
+        try:
+            return stream.read(size)
+        except (EOFError, OSError, zlib.error, LZMAError) as error:
+            raise UnreadableInput(f"{name}: the {kind} data are damaged or cut off: {error}", "copy it again") from None
+
+    return read

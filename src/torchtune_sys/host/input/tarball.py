@@ -7,10 +7,20 @@ files (the GNU tar manual, appendix "Tar Internals").
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Protocol
 
 import msgspec
 
+from torchtune_sys.host.base import TEXT_LIMIT
+
 BLOCK = 512
+
+
+class Reader(Protocol):
+    """What an archive is read from, once, from its start on."""
+
+    def read(self, size: int, /) -> bytes: ...
+    def skip(self, size: int, /) -> bool: ...
 
 
 class Member(msgspec.Struct, frozen=True, kw_only=True):
@@ -25,8 +35,8 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     """Of a link or hard link."""
     special: str = ""
     """``major:minor`` of a device node."""
-    start: int = 0
-    """Where the content begins in the archive."""
+    content: bytes | None = b""
+    """Of a file, without zeros at its end; None where it is longer than ``TEXT_LIMIT``."""
 
 
 _KINDS = {"0": "file", "\0": "file", "7": "file", "S": "file", "1": "hard", "2": "link", "3": "char", "4": "block", "5": "dir"}
@@ -37,13 +47,13 @@ def is_tar(head: bytes) -> bool:
     return len(head) >= BLOCK and any(head[:BLOCK]) and _checksum_holds(head[:BLOCK])
 
 
-def members(data: bytes) -> Iterator[Member]:
+def members(source: Reader) -> Iterator[Member]:
     """Every member, in the archive's order. Raises ValueError where the archive is damaged or ends too early."""
     at = 0
     for_all: dict[str, str] = {}
     for_next: dict[str, str] = {}
     while True:
-        head = data[at : at + BLOCK]
+        head = source.read(BLOCK)
         if not any(head):
             if not head:
                 raise ValueError(f"it ends at byte {at} without an end mark")
@@ -52,25 +62,33 @@ def members(data: bytes) -> Iterator[Member]:
             raise ValueError(f"no tar header at byte {at}")
         kind = chr(head[156])
         size = _number(head[124:136])
-        start = at + BLOCK
-        while kind == "S" and data[start - 30 : start - 29] == b"\x01" and start < len(data):  # more of the sparse map
-            start += BLOCK
-        if size < 0 or start + size > len(data):
+        more = head[482:483] == b"\x01"
+        passed = BLOCK
+        while kind == "S" and more:  # more of the sparse map
+            block = source.read(BLOCK)
+            more = block[504:505] == b"\x01"
+            passed += BLOCK
+        padded = (size + BLOCK - 1) // BLOCK * BLOCK
+        content = source.read(padded) if 0 <= size <= TEXT_LIMIT else None
+        if size < 0 or (len(content) < size if content is not None else not source.skip(padded)):
             raise ValueError(f"it ends inside the member at byte {at}")
-        at = start + (size + BLOCK - 1) // BLOCK * BLOCK
+        at += passed + padded
+        content = content if content is None else content[:size]
         match kind:
             case "L" | "K":
-                for_next["path" if kind == "L" else "linkpath"] = _string(data[start : start + size])
+                for_next["path" if kind == "L" else "linkpath"] = _string(content or b"")
             case "x" | "X":
-                for_next.update(_pax(data[start : start + size]))
+                for_next.update(_pax(content or b""))
             case "g":
-                for_all.update(_pax(data[start : start + size]))
+                for_all.update(_pax(content or b""))
             case _:
-                yield _member(head, kind, start, size, {**for_all, **for_next} if for_all or for_next else for_next)
+                # sysfs claims 4096 bytes for each file and tar fills up with zeros what could not be read.
+                kept = content if content is None else content.rstrip(b"\0")
+                yield _member(head, kind, kept, size, {**for_all, **for_next} if for_all or for_next else for_next)
                 for_next = {}
 
 
-def _member(head: bytes, kind: str, start: int, size: int, extra: dict[str, str]) -> Member:
+def _member(head: bytes, kind: str, content: bytes | None, size: int, extra: dict[str, str]) -> Member:
     name = _string(head[:100])
     prefix = _string(head[345:500]) if head[257:263] == b"ustar\0" else ""
     name = extra.get("path") or (f"{prefix}/{name}" if prefix else name)
@@ -86,7 +104,7 @@ def _member(head: bytes, kind: str, start: int, size: int, extra: dict[str, str]
         size=size if what == "file" else 0,
         target=extra.get("linkpath") or _string(head[157:257]) if what in ("link", "hard") else "",
         special=f"{_number(head[329:337])}:{_number(head[337:345])}" if what in ("char", "block") else "",
-        start=start,
+        content=content if what == "file" else b"",
     )
 
 
