@@ -42,6 +42,8 @@ def any_of(kind: Any) -> st.SearchStrategy[Any]:
     origin, inner = typing.get_origin(kind), typing.get_args(kind)
     if origin in (typing.Union, types.UnionType):
         return st.one_of([any_of(item) for item in inner])
+    if origin is dict:
+        return st.dictionaries(*map(any_of, inner), max_size=2)
     assert origin is tuple, kind
     if inner[-1] is Ellipsis:
         return st.lists(any_of(inner[0]), max_size=2).map(tuple)

@@ -37,27 +37,9 @@ def waiting(changes):
     return found
 
 
-def diff(plan, keys):
-    """Before and after of every file, and of every running value, of the changes of these keys."""
-    found, chosen = [], [change for change in plan["changes"] if change["key"] in keys]
-    for change in chosen:
-        for step in change["steps"]:
-            if step["type"] == "value":
-                found.append(_pair(step["path"], change["seen"], step["value"]))
-            elif step["type"] == "unit":
-                found.append(_pair(step["unit"], change["seen"], "enabled" if step["enabled"] else "disabled"))
-            elif step["type"] == "command":
-                found.append(_pair(" ".join(step["argv"]), "", "run"))
-            elif len(chosen) != len(plan["changes"]):  # the plan's files hold what is not made, too
-                found.append(_pair("%s (%s)" % (step["path"], change["key"]), "", step["text"]))
-    if len(chosen) == len(plan["changes"]):
-        found += [_pair(file["path"], file["before"], file["content"]) for file in plan["files"]]
+def diff(document):
+    """Before and after of each file and of each running value that a dry run names."""
+    found = []
+    for one in document["diff"]:
+        found.append(dict(before_header=one["path"], after_header=one["path"], before=one["before"] or "", after=one["after"]))
     return found
-
-
-def _pair(header, before, after):
-    return dict(before_header=header, after_header=header, before=_lines(before), after=_lines(after))
-
-
-def _lines(text):
-    return "" if not text else text if text.endswith("\n") else text + "\n"

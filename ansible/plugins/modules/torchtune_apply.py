@@ -186,7 +186,7 @@ def _planned(module, found):
     result["install"] = [one["step"] for one in plan["install"]]
     result["disrupts"] = [change["key"] for change in plan["changes"] if change["disrupts"]]
     if module._diff:
-        result["diff"] = run.diff(plan, keys)
+        result["diff"] = run.diff(answer.document)
     return result
 
 

@@ -20,6 +20,8 @@ class Value(msgspec.Struct, frozen=True, kw_only=True, tag="value"):
     value: str
     is_pattern: bool = False
     """``path`` holds ``*``: one value for each path that matches when it is written."""
+    now: dict[str, str] = {}
+    """What is set now, by the file that would be written."""
     counterpart: str = ""
     """The file that reads 0 once this one is written (``dirty_ratio`` for ``dirty_bytes``): of the two, the one that was not 0 is restored."""
 
@@ -107,6 +109,15 @@ class PlannedFile(msgspec.Struct, frozen=True, kw_only=True):
     mode: int = 0o644
     refresh: tuple[tuple[str, ...], ...] = ()
     """Commands that make the system read it, run after it was written and after it was restored."""
+
+
+class Difference(msgspec.Struct, frozen=True, kw_only=True):
+    """What would be written into one file, of /etc as of /proc and /sys."""
+
+    path: str
+    before: str | None
+    """Its content now; None: it is not there."""
+    after: str
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):

@@ -6,6 +6,8 @@ import enum
 
 import msgspec
 
+from torchtune_sys.model.plan import Difference
+
 
 class State(str, enum.Enum):
     """Where a setting stands at the end of a run."""
@@ -46,3 +48,5 @@ class RunReport(msgspec.Struct, frozen=True, kw_only=True):
     """Number of the run in the journal; null where nothing was done."""
     changes: tuple[SettingOutcome, ...]
     """One entry a setting."""
+    diff: tuple[Difference, ...] = ()
+    """Of a dry run: each file and each running value that would be written."""

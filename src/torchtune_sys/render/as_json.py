@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from torchtune_sys import __version__
 from torchtune_sys.model import actions, codec
 from torchtune_sys.model.job import JobVariable
@@ -94,7 +96,7 @@ def history(runs: list[dict[str, object]]) -> str:
 
 
 def run(value: RunReport) -> str:
-    return codec.dumps({"schema": RUN, "tool": {"version": __version__}, "run": value.run, "changes": value.changes})
+    return codec.dumps({"schema": RUN, "tool": {"version": __version__}, **msgspec.structs.asdict(value)})
 
 
 def install(value: Installation) -> str:

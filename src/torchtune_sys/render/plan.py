@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from difflib import unified_diff
 
 from torchtune_sys.model.actions import Needs, Safety
-from torchtune_sys.model.plan import ByHand, Change, CommandStep, Plan, PlannedFile, Refusal, Step, Unit, Value
+from torchtune_sys.model.plan import ByHand, Change, CommandStep, Difference, Plan, Refusal, Step, Unit, Value
 from torchtune_sys.model.plan import FileLine as FileLine
 from torchtune_sys.model.steering import CONTROL, disarmed, escaped, no_command
 from torchtune_sys.render import layout
@@ -107,12 +107,26 @@ def _by_hand(items: tuple[ByHand, ...], verbose: bool) -> Iterator[Line]:
 
 
 def diff(plan: Plan) -> str:
-    """What ``diff -u`` would say of the files; characters that a terminal would act upon are shown as escapes."""
-    return "".join(_file_diff(file) for file in plan.files)
+    """What ``diff -u`` would say of running values and files, and each command behind a ``#``; what a terminal would act upon is shown as escapes."""
+    commands = [step_text(step) for change in plan.changes for step in change.steps if isinstance(step, Unit | CommandStep)]
+    return "".join([*map(_unified, differences(plan)), *(_shown(f"# {words}\n") for words in commands)])
 
 
-def _file_diff(file: PlannedFile) -> str:
-    before, after = (_lines_of(text) for text in (file.before or "", file.content))
+def differences(plan: Plan) -> tuple[Difference, ...]:
+    """What would be written and is not there yet: running values first, then files."""
+    values = (
+        Difference(path=path, before=f"{now}\n", after=f"{step.value}\n")
+        for change in plan.changes
+        for step in change.steps
+        if isinstance(step, Value)
+        for path, now in step.now.items()
+    )
+    files = (Difference(path=file.path, before=file.before, after=file.content) for file in plan.files)
+    return tuple(one for one in (*values, *files) if one.before != one.after)
+
+
+def _unified(file: Difference) -> str:
+    before, after = (_lines_of(text) for text in (file.before or "", file.after))
     source = f"a{file.path}" if file.before is not None else "/dev/null"
     rows = unified_diff(before, after, source, f"b{file.path}", lineterm="\n")
     return "".join(_shown(row) if row.endswith("\n") else f"{_shown(row)}\n\\ No newline at end of file\n" for row in rows)

@@ -13,7 +13,7 @@ from torchtune_sys.errors import UserError
 
 if TYPE_CHECKING:
     from torchtune_sys.cli.planning import Planned
-    from torchtune_sys.model.plan import Plan
+    from torchtune_sys.model.plan import Difference, Plan
     from torchtune_sys.model.run import SettingOutcome
     from torchtune_sys.model.smoke import SmokeReport
     from torchtune_sys.remediation.apply.session import ApplyRun
@@ -125,13 +125,15 @@ def _others(found: Planned, left_out: dict[str, str], options: dict[str, Any]) -
     return tuple(outcome for outcome in outcomes if not only or outcome.key in keys)
 
 
-def _give(run: int | None, outcomes: tuple[SettingOutcome, ...], options: dict[str, Any]) -> None:
+def _give(
+    run: int | None, outcomes: tuple[SettingOutcome, ...], options: dict[str, Any], diff: tuple[Difference, ...] = ()
+) -> None:
     if _as_json(options):
         from torchtune_sys.cli.terminal import say
         from torchtune_sys.model.run import RunReport
         from torchtune_sys.render import as_json
 
-        say(as_json.run(RunReport(run=run, changes=outcomes)), machine=True)
+        say(as_json.run(RunReport(run=run, changes=outcomes, diff=diff)), machine=True)
 
 
 def _give_dry(found: Planned, plan: Plan, left_out: dict[str, str], options: dict[str, Any]) -> None:
@@ -139,10 +141,11 @@ def _give_dry(found: Planned, plan: Plan, left_out: dict[str, str], options: dic
         _show_diff(plan)
         return
     from torchtune_sys.model.run import State
+    from torchtune_sys.render import plan as shown
     from torchtune_sys.render import run as told
 
     would = tuple(told.outcome(change, State.LEFT, "would be changed (--dry-run)") for change in plan.changes)
-    _give(None, (*would, *_others(found, left_out, options)), options)
+    _give(None, (*would, *_others(found, left_out, options)), options, shown.differences(plan))
 
 
 def _proofs(options: dict[str, Any]) -> list[SmokeReport]:

@@ -195,9 +195,15 @@ def _sysctl(s: Snapshot, action: Sysctl) -> tuple[Step, ...] | str:
     value = _configured(target, found.systemd) or chosen(target, found.running)
     counterpart = COUNTERPARTS.get(action.key, "")
     return (
-        Value(path=proc(action.key), value=value, counterpart=proc(counterpart) if counterpart else ""),
+        _value(proc(action.key), value, {proc(action.key): found.running}, proc(counterpart) if counterpart else ""),
         FileLine(path=SYSCTL_FILE, key=action.key, text=f"{action.key} = {value}"),
     )
+
+
+def _value(path: str, value: str, now: dict[str, str], counterpart: str = "") -> Value:
+    """The step for one path, or for all that match a pattern."""
+    blanks_normalised = {place: " ".join(seen.split()) for place, seen in now.items()}
+    return Value(path=path, value=value, is_pattern="*" in path, now=blanks_normalised, counterpart=counterpart)
 
 
 def _numbers(text: str) -> bool:
@@ -243,13 +249,13 @@ def _sysfs(ground: PlanContext, action: SysfsWrite) -> tuple[Step, ...] | str:
             return f"{path} offers {' '.join(offered)}, not {action.target}"
         then.add(wanted)
         if wanted != current:
-            values.append(Value(path=path, value=wanted))
+            values.append(_value(path, wanted, {path: current}))
     if not values:
         return ()
     if len(then) > 1:  # what is better already, or another accepted word, keeps its own value, now and after a reboot
         lasts = {line.key: line for value in values for line in persistence.lines(ground, value.path, value.value)}
         return (*values, *lasts.values())
-    written = Value(path=action.path, value=values[0].value, is_pattern="*" in action.path)
+    written = _value(action.path, values[0].value, {path: now for value in values for path, now in value.now.items()})
     return (written, *persistence.lines(ground, action.path, written.value))
 
 
