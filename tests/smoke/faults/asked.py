@@ -13,18 +13,6 @@ from smoke.faults.row import Fault
 from smoke.faults.table import FAULTS
 from smoke.faults.trial import expected, tried
 
-
-def _repeats() -> set[str]:
-    """Return the faults that end at the stage and with the cause of one before them, and that no single stage answers for."""
-    met: set[tuple[str, str]] = set()
-    found = set()
-    for fault in FAULTS:
-        if (fault.stage, fault.cause) in met and not fault.sole and not fault.quick:
-            found.add(fault.name)
-        met.add((fault.stage, fault.cause))
-    return found
-
-
 SELDOM = {
     "autocast-wrong-dtype": "autocast-off breaks the same stage by the same means",
     "amp-step-lost": "autocast-off breaks the same stage by the same means",
@@ -35,13 +23,27 @@ SELDOM = {
     "rank-killed-in-exchange": "rank-killed ends a rank by the same signal",
     "threads-limit": "pids-limit sets the same limit of a cgroup",
 }
-"""Faults that CI leaves to ``./run test --all``, with what it tries in their place."""
-EXHAUSTIVE = _repeats() | SELDOM.keys()
+"""Faults that are never the one of their stage that CI tries, with what shows the same."""
+
+
+def _one_of_each() -> set[str]:
+    """Return the faults that CI tries: the first that ends at a stage, and the first that is injected by a means, preferring those
+    that no other stage catches; with each come those that share its run."""
+    chosen: dict[tuple[str, str], Fault] = {}
+    for fault in sorted(FAULTS, key=lambda fault: (bool(fault.wrong), fault.name in SELDOM, not fault.run, not fault.sole)):
+        for kind in (("stage", fault.stage), ("means", fault.means)):
+            chosen.setdefault(kind, fault)
+    runs = {fault.run for fault in chosen.values() if fault.run}
+    return {fault.name for fault in chosen.values()} | {fault.name for fault in FAULTS if fault.run in runs}
+
+
+CHOSEN = _one_of_each()
+"""Those that CI tries. ``./run test --all`` tries them all."""
 
 
 def _case(fault: Fault) -> object:
     marks = [pytest.mark.slow if fault.quick else pytest.mark.long]
-    marks += [pytest.mark.exhaustive] if fault.name in EXHAUSTIVE else []
+    marks += [pytest.mark.exhaustive] if fault.name not in CHOSEN and not fault.quick else []
     marks += [pytest.mark.xfail(reason=fault.wrong, strict=True)] if fault.wrong else []
     return pytest.param(fault, id=fault.name, marks=marks)
 
