@@ -167,3 +167,19 @@ def _texts(value: Any) -> list[str]:
 
 def test_one_name_is_not_there_for_free_text() -> None:
     assert "SUDO_COMMAND" not in NAMES and not "SUDO_COMMAND".startswith(PREFIXES)
+
+
+def test_what_the_smoke_test_quotes_of_the_environment_is_filtered(tmp_path: Path) -> None:
+    """A torch of one file that prints and raises what a real one might: the URL of its index, a token in a header."""
+    secret, token = "hunter2hunter2", "nvapi-" + "Zq8" * 15
+    (tmp_path / "torch.py").write_text(
+        f"import sys\nprint('index https://me:{secret}@pypi.example/simple', file=sys.stderr)\n"
+        f"raise RuntimeError('Authorization: Bearer {token}')\n"
+    )
+    argv = [sys.executable, "-m", "torchtune_sys", "smoke", "--quick", "--no-proof", "--python", sys.executable]
+    for format in ("text", "json", "junit"):
+        env = {**os.environ, "PYTHONPATH": str(tmp_path)}
+        done = subprocess.run([*argv, "--format", format], env=env, capture_output=True, text=True, timeout=200, check=False)
+        said = done.stdout + done.stderr
+        assert done.returncode == 1 and "RuntimeError" in said, said
+        assert secret not in said and token not in said

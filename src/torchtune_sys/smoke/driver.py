@@ -13,6 +13,7 @@ from torchtune_sys.errors import UserError
 from torchtune_sys.host import scratch
 from torchtune_sys.host.account import Account
 from torchtune_sys.host.rank_processes import RankProcesses
+from torchtune_sys.host.secrets import scrubbed
 from torchtune_sys.model.launchers import JOB_VARIABLES, VARIABLES
 from torchtune_sys.model.rule import Verdict
 from torchtune_sys.model.smoke import Figure, RankEnd, StageResult, Team
@@ -103,8 +104,9 @@ class SmokeRun(msgspec.Struct, kw_only=True):
 
     def stages(self) -> Iterator[StageResult]:
         for stage in self.plan or list(self.ends):
-            result = merged(stage, self.ends[stage], self.figures.get(stage, {}), self.found)
-            yield msgspec.structs.replace(result, places=self.places.get(stage, ()))
+            found = merged(stage, self.ends[stage], self.figures.get(stage, {}), self.found)
+            told = {name: scrubbed(getattr(found, name)) for name in ("seen", "remedy", "trace")}
+            yield msgspec.structs.replace(found, places=tuple(map(scrubbed, self.places.get(stage, ()))), **told)
 
 
 def smoke(
@@ -131,7 +133,7 @@ def smoke(
         run.ends[stage] = {-1: RankEnd(rank=-1, verdict=Verdict.UNKNOWN, seconds=0.0, seen="not reached")}
     stages = tuple(run.stages())
     failed = any(stage.verdict is not Verdict.PASS and stage.verdict is not Verdict.NA for stage in stages)
-    return _team(run), stages, run.output if failed else ""
+    return _team(run), stages, scrubbed(run.output) if failed else ""
 
 
 def _complete(ends: Mapping[int, RankEnd], watch: Watch, trouble: RunFailure | None) -> bool:
