@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from torchtune_sys.model.launchers import LAUNCHERS
+
 HOOKS = ("prolog", "epilog", "health-check")
 """Programs that slurmd starts: there the host is judged, and never the process that asks."""
 _SLURM_CONTEXTS = {
@@ -13,9 +15,10 @@ _SLURM_CONTEXTS = {
     "epilog_task": "srun",
 }
 """SLURM_SCRIPT_CONTEXT, set since Slurm 20.11 (slurm.schedmd.com/prolog_epilog.html)."""
+_MPI = ("Open MPI", "Intel MPI", "MVAPICH2", "PALS", "PMIx")
 _STARTERS = (
     ("torchrun", ("TORCHELASTIC_RUN_ID", "GROUP_RANK")),
-    ("mpirun", ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "MV2_COMM_WORLD_RANK", "PALS_RANKID")),
+    ("mpirun", tuple(launcher.rank for launcher in LAUNCHERS if launcher.name in _MPI)),
     ("srun", ("SLURM_STEP_ID",)),
     ("sbatch", ("SLURM_JOB_ID",)),
     ("pod", ("KUBERNETES_SERVICE_HOST",)),

@@ -8,6 +8,10 @@ from __future__ import annotations
 
 import msgspec
 
+from torchtune_sys.formats.mounts import LOCAL, carrier, parse_mountinfo
+from torchtune_sys.model.facts.network import NetworkFacts
+from torchtune_sys.model.facts.session import SessionFacts
+from torchtune_sys.model.facts.storage import MOUNTED, StorageFacts, StoragePath
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, Why
 
@@ -30,7 +34,12 @@ FAMILIES = (
 """What is looked at in a hook: neither the session nor the Python one trains with."""
 JOB_PLACES = ("/tmp",)
 """Where jobs write although nobody names it; the hook's own working directory is slurmd's."""
+MOST_MOUNTS = 16
+"""Mounts that are asked whether they answer."""
 _HIDDEN = Missing(Why.NOT_RECORDED, "pre-flight", "in a hook the host is judged, not the process that asks")
+_NOBODY = SessionFacts(
+    user="", uid=_HIDDEN, sudo_user="", passwd_entry=True, env={}, virtual_env="", cwd=_HIDDEN
+)  # to whom no process and no setting belongs
 _FIELDS: dict[str, tuple[str, ...]] = {
     "cpu": ("affinity", "cpuset", "quota", "effective"),
     "numa": ("allowed_mems",),
@@ -40,9 +49,25 @@ _FIELDS: dict[str, tuple[str, ...]] = {
 """Facts of the process, by family."""
 
 
+def places(mountinfo: str) -> tuple[str, ...]:
+    """Return the paths to look at: where jobs write, and what is mounted from elsewhere for all users.
+
+    >>> rows = "36 35 0:44 / /data rw - nfs4 srv:/x rw\\n37 35 0:45 / /home/a/x rw - fuse.sshfs a@b: rw,user_id=1000\\n38 35 8:1 / / rw - ext4 d rw"
+    >>> places(rows)
+    ('/tmp', '/data')
+    """
+    found = [
+        mount.point
+        for mount in parse_mountinfo(mountinfo)
+        if mount.filesystem.startswith("fuse") or carrier(mount.filesystem, mount.source) in ("nfs", "smb", "parallel", "remote")
+        if carrier(mount.filesystem, mount.source) not in LOCAL and mount.option("user_id") in (None, "0")
+    ]
+    return (*JOB_PLACES, *dict.fromkeys(found))[: MOST_MOUNTS + 1]
+
+
 def host_only(seen: Snapshot) -> Snapshot:
-    """``seen`` with every fact of the asking process Missing(NOT_RECORDED)."""
-    changed: dict[str, object] = {"session": _HIDDEN, "python": _HIDDEN}
+    """``seen`` with every fact of the asking process Missing(NOT_RECORDED), and nobody's session."""
+    changed: dict[str, object] = {"session": _NOBODY, "python": _HIDDEN}
     for family, names in _FIELDS.items():
         facts = getattr(seen, family)
         if not isinstance(facts, Missing):
@@ -50,4 +75,25 @@ def host_only(seen: Snapshot) -> Snapshot:
     limits = changed.get("limits", seen.limits)
     if not isinstance(limits, Missing) and limits is not _HIDDEN:
         changed["limits"] = msgspec.structs.replace(limits, limits=dict.fromkeys(seen.limits.limits, _HIDDEN))  # type: ignore[type-var,union-attr]
+    if not isinstance(seen.network, Missing):
+        changed["network"] = _network(seen.network)
+    if not isinstance(seen.storage, Missing):
+        changed["storage"] = _storage(seen.storage)
     return msgspec.structs.replace(seen, **changed)
+
+
+def _network(facts: NetworkFacts) -> NetworkFacts:
+    """What slurmd's environment says to NCCL and Gloo is not said to a job; what files of the host say is."""
+    nccl = facts.nccl if isinstance(facts.nccl, Missing) else tuple(one for one in facts.nccl if one.source != "environment")
+    return msgspec.structs.replace(facts, gloo_interfaces=(), nccl=nccl)
+
+
+def _storage(facts: StorageFacts) -> StorageFacts:
+    """The places that were asked for: each is data, since its role was not known then. slurmd's own are left out."""
+    asked = [place for place in facts.places if place.role == "data"]
+    return msgspec.structs.replace(facts, places=tuple(place for one in asked for place in _in_roles(one)))
+
+
+def _in_roles(place: StoragePath) -> tuple[StoragePath, ...]:
+    roles = ("working directory", "temporary files") if place.path in JOB_PLACES else (MOUNTED,)
+    return tuple(msgspec.structs.replace(place, role=role) for role in roles)

@@ -18,7 +18,7 @@ severity = "warning"                    # what exit status 2 of it means; "fatal
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
@@ -32,6 +32,21 @@ _KEYS = (*_LISTS, "partition", "site-checks", "rules")
 SITE_TIMEOUT_S = 5.0
 NO_GPU = "no-gpu"
 """The cause of a node on which training finds no GPU. No rule's: a host without GPU may be meant to be one."""
+LEFTOVERS = "leftover-processes"
+CPU_QUOTA = "cpu-quota-on-one-node"
+STRAGGLER = "straggler-compute"
+OWN_CAUSES = (NO_GPU, LEFTOVERS, CPU_QUOTA, STRAGGLER)
+"""Causes that pre-flight finds itself; no rule has them."""
+_BETWEEN_HOSTS = frozenset(
+    (
+        "hostname-resolves-to-loopback",
+        "hostname-unresolvable",
+        "gloo-interface-missing",
+        "gloo-interface-doubtful",
+        "nccl-wrong-interface",
+    )
+)
+"""Rules on how other hosts reach this one: fatal for a job of several hosts, whatever their severity, and a warning for one that stays here."""
 
 
 class SitePolicy(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,16 +71,25 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     sites: Mapping[str, SitePolicy] = {}
     params: Overrides = {}
 
-    def weight(self, rule: Rule) -> Weight | None:
-        """What a finding of ``rule`` is; None where it is ignored. Within a table what names the rule or its cause goes before a family,
-        a severity or a glob; of what is left ``ignore`` before ``warning`` before ``fatal``."""
+    def weight(self, rule: Rule, nodes: int | None = None) -> Weight | None:
+        """What a finding of ``rule`` is for a job of ``nodes``; None where it is ignored. Within a table what names the rule or its cause
+        goes before a family, a severity or a glob; of what is left ``ignore`` before ``warning`` before ``fatal``."""
+        fatal = (nodes or 1) > 1 if rule.id in _BETWEEN_HOSTS else rule.severity is Severity.ERROR
+        names = (rule.id, rule.cause or rule.id)
+        return self._decided(names, lambda selector: _selects(selector, rule), Weight.FATAL if fatal else Weight.WARNING)
+
+    def weight_of(self, cause: str, usual: Weight) -> Weight | None:
+        """The same for a cause that is no rule's."""
+        return self._decided((cause,), lambda _: False, usual)
+
+    def _decided(self, names: tuple[str, ...], selects: Callable[[str], bool], usual: Weight) -> Weight | None:
         for table in self.tables:
             lists = (("ignore", table.ignore), ("warning", table.warning), ("fatal", table.fatal))
-            for names in ((rule.id, rule.cause or rule.id), ()):
+            for is_named in (lambda selector: selector in names, selects):
                 for kind, selectors in lists:
-                    if any(selector in names if names else _selects(selector, rule) for selector in selectors):
+                    if any(map(is_named, selectors)):
                         return None if kind == "ignore" else Weight(kind)
-        return Weight.FATAL if rule.severity is Severity.ERROR else Weight.WARNING
+        return usual
 
     def of_site(self, name: str) -> SitePolicy:
         return self.sites.get(name, self.site)
@@ -101,7 +125,7 @@ def parse_policy(text: str, name: str, rules: Sequence[Rule], partition: str = "
 def _lists(table: Mapping[str, object], place: str, rules: Sequence[Rule], keys: tuple[str, ...]) -> Table:
     _known(table, keys, place)
     lists: dict[str, tuple[str, ...]] = {}
-    causes = {NO_GPU, *(rule.cause for rule in rules if rule.cause)}
+    causes = {*OWN_CAUSES, *(rule.cause for rule in rules if rule.cause)}
     for key, value in table.items():
         if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
             raise BadConfig(f"{place}: {key} is a list of rules, not {value!r}", f'{key} = ["gpu-ecc-uncorrectable"]')

@@ -19,26 +19,37 @@ BLAMES: dict[str, Blame] = {
     "nccl": Blame.NETWORK,
     "rdma": Blame.NETWORK,
     "environment": Blame.USER,
-    "limits": Blame.NODE,
     "torch": Blame.USER,
     "python": Blame.USER,
     "dataloader": Blame.USER,
 }
 """Who can mend what a family of rules finds; the node's administrator where it is not here."""
+_BLAMES_OF_RULES: dict[str, Blame] = {
+    "hostname-resolves-to-loopback": Blame.NODE,
+    "hostname-unresolvable": Blame.NODE,
+    "gloo-interface-missing": Blame.USER,
+    "filesystem-not-answering": Blame.NETWORK,
+    "file-server-not-responding": Blame.NETWORK,
+    "cgroup-memory-tight": Blame.USER,  # what the job asked for (--mem)
+    "cgroup-memory-far-below-host": Blame.USER,
+}
+"""The same for rules that differ from their family."""
+_NAMED_BY_ENVIRONMENT = ("gloo-interface-doubtful", "nccl-wrong-interface", "nccl-interface-doubtful")
+"""Rules that are the user's to mend where a variable chose the interface."""
 _ORDER = tuple(Weight)
 _SUBJECTS = 3
 """How many subjects of one finding are told."""
 
 
-def of_results(results: Iterable[Result], policy: Policy) -> list[Cause]:
-    """The findings that the policy does not ignore, and what could not be judged of severity error."""
+def of_results(results: Iterable[Result], policy: Policy, nodes: int | None = None) -> list[Cause]:
+    """The findings that the policy does not ignore for a job of ``nodes``, and what could not be judged of severity error."""
     found = []
     for result in results:
-        weight = policy.weight(result.rule)
+        weight = policy.weight(result.rule, nodes)
         if weight is None:
             continue
         if result.verdict is Verdict.FAIL:
-            found.append(_cause(result.rule, weight, _seen(failing(result)) or result.rule.title))
+            found.append(_cause(result.rule, weight, _seen(failing(result)) or result.rule.title, blame=_blame(result)))
         elif result.verdict is Verdict.CRASHED:
             seen = f"the rule {result.rule.id} crashed (a bug): {result.note}"
             found.append(_cause(result.rule, Weight.UNKNOWN, seen, cause="checker-fault", blame=Blame.CHECKER))
@@ -72,10 +83,16 @@ def of_smoke(report: SmokeReport, policy: Policy) -> list[Cause]:
 
 def of_device(report: SmokeReport, policy: Policy) -> list[Cause]:
     """A finding where the training found no GPU, unless the policy says that this is how it should be."""
-    if report.team.device == "cuda" or any(NO_GPU in table.ignore for table in policy.tables):
+    if report.team.device == "cuda":
         return []
     seen = f'torch found no GPU; for nodes without: ignore = ["{NO_GPU}"] in the policy'
-    return [Cause(cause=NO_GPU, rule="smoke:device", blame=Blame.NODE, weight=Weight.FATAL, seen=seen)]
+    return own(policy, NO_GPU, "smoke:device", Blame.NODE, Weight.FATAL, seen)
+
+
+def own(policy: Policy, cause: str, rule: str, blame: Blame, usual: Weight, seen: str) -> list[Cause]:
+    """A finding that is no rule's, as the policy weighs it; none where it is ignored."""
+    weight = policy.weight_of(cause, usual)
+    return [] if weight is None else [Cause(cause=cause, rule=rule, blame=blame, weight=weight, seen=seen)]
 
 
 def fault(seen: str) -> Cause:
@@ -99,10 +116,21 @@ def _cause(rule: Rule, weight: Weight, seen: str, cause: str = "", blame: Blame 
     return Cause(
         cause=cause or rule.cause or rule.id,
         rule=rule.id,
-        blame=blame or BLAMES.get(rule.family, Blame.NODE),
+        blame=blame or _blame_of(rule),
         weight=weight,
         seen=seen,
     )
+
+
+def _blame(result: Result) -> Blame:
+    rule = result.rule
+    if rule.id in _NAMED_BY_ENVIRONMENT and any("_SOCKET_IFNAME" in f"{item.subject} {item.seen}" for item in failing(result)):
+        return Blame.USER
+    return _blame_of(rule)
+
+
+def _blame_of(rule: Rule) -> Blame:
+    return _BLAMES_OF_RULES.get(rule.id) or BLAMES.get(rule.family, Blame.NODE)
 
 
 def _seen(evidence: Iterable[Evidence]) -> str:

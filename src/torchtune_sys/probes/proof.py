@@ -29,3 +29,13 @@ def place(env: Mapping[str, str], uid: int, hostname: str) -> str:
 def probe(host: Host, own: str) -> list[Fact[str]]:
     """The text of this user's proof (``own`` is its place) and of the system's."""
     return [host.text(path) for path in dict.fromkeys((own, SYSTEM)) if path]
+
+
+def beside(own: str, name: str) -> str:
+    """The place of another file of the same user's, which is written where the proof is.
+
+    >>> beside("/home/ada/.local/state/torchtune-sys/proof-n7.json", "standard"), beside(SYSTEM, "standard"), beside("", "standard")
+    ('/home/ada/.local/state/torchtune-sys/standard-n7.json', '/var/lib/torchtune-sys/standard.json', '')
+    """
+    folder, slash, last = own.rpartition("/")
+    return f"{folder}{slash}{last.replace('proof', name, 1)}"

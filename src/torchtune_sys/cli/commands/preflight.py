@@ -113,6 +113,7 @@ def _judged(options: Mapping[str, Any], place: str) -> Preflight:
     """Look, judge, run the site's checks and, at level standard, train. Raises UserError."""
     import time
 
+    from torchtune_sys.cli import standard
     from torchtune_sys.cli.look import now
     from torchtune_sys.cli.terminal import environment
     from torchtune_sys.model.preflight import NodeVerdict, Preflight, Scale
@@ -127,6 +128,8 @@ def _judged(options: Mapping[str, Any], place: str) -> Preflight:
         causes += site_checks.run(options["site_checks"], policy, _plain(env), until_s)
     if options["level"] == "standard":
         causes += _of_training(options, policy, until_s)
+    elif not options["from_"]:
+        causes += standard.counting(seen, policy)
     name = context.node_name(env, _host_name(seen)) if not options["from_"] else _host_name(seen)
     node = NodeVerdict(node=name, verdict=verdict.verdict(causes), causes=verdict.ordered(causes))
     node = _within_limit(node, options, context.partition(env))
@@ -151,30 +154,42 @@ def _of_rules(options: Mapping[str, Any], policy: Policy, place: str, until_s: f
 
     from torchtune_sys import engine
     from torchtune_sys.cli.look import look
-    from torchtune_sys.preflight import host_only, verdict
+    from torchtune_sys.host.left_processes import left_processes
+    from torchtune_sys.preflight import host_only, own_checks, verdict
     from torchtune_sys.rules import CATALOGUE
 
     looked = {**shared.NO_INTENT, "root": None, "from_": options["from_"], "python": options["python"]}
     looked["timeout"] = max(until_s - time.monotonic(), 0.1)
+    causes = []
     if place in HOOKS:
-        looked["data"] = host_only.JOB_PLACES
+        looked["data"] = host_only.JOB_PLACES if options["from_"] else host_only.places(_mountinfo())
         seen = host_only.host_only(look(looked, only=host_only.FAMILIES))
+        if not options["from_"]:
+            causes += own_checks.of_leftovers(left_processes(), policy)
     else:
         seen = look(looked)
-    return seen, verdict.of_results(engine.judge(seen, CATALOGUE, policy.params), policy)
+    results = engine.judge(seen, CATALOGUE, policy.params)
+    causes += [*verdict.of_results(results, policy, seen.intent.nodes), *own_checks.of_quota(seen, policy)]
+    return seen, causes
+
+
+def _mountinfo() -> str:
+    from torchtune_sys.host.live import LiveHost
+
+    text = LiveHost().text("/proc/self/mountinfo")
+    return text if isinstance(text, str) else ""
 
 
 def _of_training(options: Mapping[str, Any], policy: Policy, until_s: float) -> list[Cause]:
     import time
 
-    from torchtune_sys.cli.smoke_run import smoked
+    from torchtune_sys.cli import standard
     from torchtune_sys.preflight import verdict
 
     left = until_s - _MARGIN_S - time.monotonic()
     if left < 1:
         return [verdict.fault("no time is left of the budget for the training: give more with --budget")]
-    report, _seen, _epoch_s = smoked({"python": options["python"], "level": "quick", "timeout": left})
-    return [*verdict.of_smoke(report, policy), *verdict.of_device(report, policy)]
+    return standard.trained(options["python"], policy, until_s - _MARGIN_S)
 
 
 def _within_limit(node: NodeVerdict, options: Mapping[str, Any], partition: str) -> NodeVerdict:

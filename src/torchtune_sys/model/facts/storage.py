@@ -7,6 +7,9 @@ import msgspec
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.values import Missing
 
+MOUNTED = "mounted"
+"""The role of a mount that is only asked whether it answers."""
+
 
 class Disk(msgspec.Struct, frozen=True, kw_only=True):
     """A whole disk at the bottom of a stack of block devices."""
@@ -41,7 +44,7 @@ class StoragePath(msgspec.Struct, frozen=True, kw_only=True):
 
     path: str
     role: str
-    """``data``, ``checkpoints``, ``working directory``, ``temporary files``, ``home`` or ``cache``."""
+    """``data``, ``checkpoints``, ``working directory``, ``temporary files``, ``home``, ``cache`` or ``mounted``."""
     real_path: Fact[str]
     """With symbolic links resolved; of a path that is not there yet, the nearest parent that is."""
     exists: Fact[bool]

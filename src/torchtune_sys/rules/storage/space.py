@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from torchtune_sys.model.actions import Advice, EnvironmentVariable
-from torchtune_sys.model.facts.storage import StoragePath
+from torchtune_sys.model.facts.storage import MOUNTED, StoragePath
 from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, Why
 from torchtune_sys.rules.storage.common import GIB, SAVES, beside_the_point, fine, places, subject
 
 _ALL = ("data", "checkpoints", "working directory", "home", "cache", "temporary files")
+_DEAD = ("Transport endpoint is not connected", "Socket not connected", "Stale file handle", "Host is down")
+"""What the kernel says of a FUSE mount without its server (ENOTCONN; musl words it the other way), and of NFS and SMB ones whose server
+no longer knows them (ESTALE, EHOSTDOWN)."""
 _MAKE_ROOM = Advice(text="delete or move old checkpoints and caches (du -xh --max-depth=2), or save to a larger file system")
 _INODES = Advice(text="delete or pack small files (find -xdev lists them), or save to a file system with more inodes")
 
@@ -20,6 +23,7 @@ _INODES = Advice(text="delete or pack small files (find -xdev lists them), or sa
     id="filesystem-not-answering",
     title="A file system that the job uses does not answer",
     severity=Severity.ERROR,
+    cause="hung-mount",
     fix=(Advice(text="see that the file server is up and reachable; umount -l the dead mount and mount it anew"),),
 )
 def filesystem_not_answering(s: Snapshot, p: Params) -> Iterator[Evidence]:
@@ -35,12 +39,12 @@ def filesystem_not_answering(s: Snapshot, p: Params) -> Iterator[Evidence]:
     References
         nfs(5), "hard/soft"
     """
-    for place in places(s, _ALL):
+    for place in places(s, (*_ALL, MOUNTED)):
         if isinstance(place.size_bytes, Missing):
-            if place.size_bytes.why is Why.TIMEOUT:
+            if place.size_bytes.why is Why.TIMEOUT or place.size_bytes.detail in _DEAD:
                 seen = f"{place.filesystem} {place.mount_source} on {place.mount_point}: {place.size_bytes.detail or 'no answer'}"
                 yield Evidence(subject=subject(place), seen=seen, wanted="an answer", source=place.size_bytes.source)
-            else:
+            elif place.role != MOUNTED:
                 yield unsure(subject(place), place.size_bytes)
 
 
@@ -104,6 +108,40 @@ def checkpoints_not_writable(s: Snapshot, p: Params) -> Iterator[Evidence]:
             yield Evidence(subject=subject(place), seen=seen, wanted="writable", source="access(2)")
         else:
             yield fine(place, "writable", "access(2)")
+
+
+@rule(
+    id="temporary-directory-not-writable",
+    title="No temporary files can be written",
+    severity=Severity.ERROR,
+    cause="no-temporary-directory",
+    fix=(
+        EnvironmentVariable(name="TMPDIR", value="/path/that/is/writable"),
+        Advice(text="mount it read-write, or give this user the right to write there (chmod 1777 /tmp)"),
+    ),
+)
+def temporary_directory_not_writable(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """$TMPDIR, or /tmp where it is not set, is read-only, or this user may not write there.
+
+    Why it matters
+        DataLoader workers, torch.compile, Triton and torchrun's logs begin with a temporary file or socket: "No usable temporary directory found".
+
+    When to leave it
+        Never: programs fall back to the working directory at best.
+
+    References
+        https://docs.python.org/3/library/tempfile.html#tempfile.gettempdir
+    """
+    for place in places(s, ("temporary files",)):
+        if isinstance(place.writable, Missing):
+            yield unsure(subject(place), place.writable)
+        elif place.writable:
+            yield fine(place, "writable", "access(2)")
+        else:
+            read_only = not isinstance(place.options, Missing) and "ro" in place.options
+            where = f"{place.filesystem} on {place.mount_point}"
+            seen = f"{where} is mounted read-only" if read_only else f"this user may not write to {place.real_path}"
+            yield Evidence(subject=subject(place), seen=seen, wanted="writable", source="access(2)")
 
 
 @rule(
@@ -317,6 +355,7 @@ RULES: tuple[Rule, ...] = (
     filesystem_not_answering,
     data_path_unreadable,
     checkpoints_not_writable,
+    temporary_directory_not_writable,
     disk_full,
     disk_space_low,
     inodes_exhausted,

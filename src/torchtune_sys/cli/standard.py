@@ -1,0 +1,114 @@
+"""Pre-flight at level standard: what the training finds, beside this node's own earlier runs, and what of it counts later."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torchtune_sys.model.preflight import Cause
+    from torchtune_sys.model.snapshot import Snapshot
+    from torchtune_sys.preflight.last_standard import LastStandard
+    from torchtune_sys.preflight.policy import Policy
+
+_LOOKS = 5
+_AGAIN_S = 10.0
+"""The least that is left of the budget for a second run of what was slow."""
+
+
+def trained(python: str | None, policy: Policy, until_s: float) -> list[Cause]:
+    """Train a little until ``until_s`` (time.monotonic), and keep what was found. Raises UserError."""
+    from torchtune_sys.cli.proofs import remember, remembered
+    from torchtune_sys.cli.smoke_run import smoked
+    from torchtune_sys.preflight import last_standard, verdict
+    from torchtune_sys.smoke.proof import fingerprint, slower
+
+    report, seen, epoch_s = smoked({"python": python, "level": "quick", "timeout": until_s - time.monotonic()})
+    before, now = remembered(), fingerprint(seen)
+    slow = last_standard.of_slower(slower(before, report, now), report.team.device, policy)
+    stages = last_standard.slow_stages(slow)
+    if stages and until_s - time.monotonic() > _AGAIN_S:
+        asked = {"python": python, "level": "quick", "stages": stages, "timeout": until_s - time.monotonic()}
+        report = last_standard.better_of(report, smoked(asked)[0])
+        slow = last_standard.of_slower(slower(before, report, now), report.team.device, policy)
+    slow += _of_core(_last(_own()), policy)
+    causes = [*verdict.of_smoke(report, policy), *verdict.of_device(report, policy), *slow]
+    _keep(causes, now, epoch_s)
+    if report.proven and not slow:
+        _told(remember(before, report, seen, epoch_s))  # a slow run is no measure for later ones
+    return causes
+
+
+def counting(seen: Snapshot, policy: Policy) -> list[Cause]:
+    """What the last run at level standard found, where it still counts, and a core that is slower than it was then: by this user's
+    runs, and by the system's."""
+    from torchtune_sys.cli.look import now
+    from torchtune_sys.cli.privilege import boot_id
+    from torchtune_sys.preflight import last_standard
+    from torchtune_sys.probes.proof import SYSTEM, beside
+    from torchtune_sys.smoke.proof import fingerprint
+
+    found: list[Cause] = []
+    for place in dict.fromkeys((_own(), beside(SYSTEM, "standard"))):
+        last = _last(place)
+        if last is not None:
+            found += last_standard.counting(last, fingerprint(seen), boot_id(), now()[1])
+            found += _of_core(last, policy)
+    return found
+
+
+def _own() -> str:
+    from torchtune_sys.cli.proofs import own_place
+    from torchtune_sys.probes.proof import beside
+
+    return beside(own_place(), "standard")
+
+
+def _last(place: str) -> LastStandard | None:
+    from torchtune_sys.host.live import LiveHost
+    from torchtune_sys.preflight import last_standard
+
+    text = LiveHost().text(place) if place else ""
+    return last_standard.parse(text) if isinstance(text, str) else None
+
+
+def _of_core(last: LastStandard | None, policy: Policy) -> list[Cause]:
+    from torchtune_sys.host import kernel_speed
+    from torchtune_sys.preflight import last_standard
+
+    if last is None or kernel_speed.made_by() not in last.core_ms:
+        return []
+    best = float("inf")
+    found: list[Cause] = []
+    for _ in range(_LOOKS):  # what a neighbour does to the core passes, what ails it stays
+        best = min(best, kernel_speed.best_ms())
+        found = last_standard.of_core(last, kernel_speed.made_by(), best, policy)
+        if not found:
+            break
+    return found
+
+
+def _keep(causes: list[Cause], now: dict[str, str], epoch_s: float) -> None:
+    from torchtune_sys.cli.privilege import boot_id
+    from torchtune_sys.errors import CannotWrite
+    from torchtune_sys.host import kernel_speed
+    from torchtune_sys.host.files import write_in_new_folder
+    from torchtune_sys.preflight import last_standard
+
+    place = _own()
+    if not place:
+        return
+    run = last_standard.LastStandard(
+        epoch_s=epoch_s, boot=boot_id(), fingerprint=now, core_ms={kernel_speed.made_by(): (kernel_speed.best_ms(),)}
+    )
+    try:
+        write_in_new_folder(place, last_standard.encoded(last_standard.after(_last(place), causes, run)))
+    except CannotWrite as error:
+        _told(error.seen)
+
+
+def _told(hindered: str) -> None:
+    from torchtune_sys.cli.terminal import tell
+
+    if hindered:
+        tell(f"torchtune-sys: this run is not remembered: {hindered}")

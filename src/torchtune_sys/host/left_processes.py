@@ -1,0 +1,110 @@
+"""Processes of users that outlived what started them, and the memory they hold (proc_pid_stat(5), proc_pid_statm(5))."""
+
+from __future__ import annotations
+
+import os
+import pwd
+from typing import NamedTuple
+
+FIRST_USER = 1000
+"""Below it are the system's own accounts (UID_MIN, login.defs(5))."""
+_NOBODY = 65534
+_MOST = 20_000
+
+
+class Process(NamedTuple):
+    parent: int
+    uid: int
+    name: str
+    anonymous_bytes: int
+
+
+class Left(NamedTuple):
+    """One process whose parent is gone, with all that descends from it."""
+
+    pid: int
+    user: str
+    name: str
+    processes: int
+    anonymous_bytes: int
+
+
+def left_processes() -> list[Left]:
+    """Return what users' processes without a parent hold, the most first.
+
+    A process of a job that still runs here is none, also where it left its parent; nor is a service, a login's program or a
+    container's, which descend from a process of root's or of the user's own systemd.
+    """
+    found = _processes()
+    jobs = _running_jobs(found)
+    children: dict[int, list[int]] = {}
+    for pid, process in found.items():
+        children.setdefault(process.parent, []).append(pid)
+    left = []
+    for pid, process in found.items():
+        if process.parent != 1 or process.uid < FIRST_USER or process.uid == _NOBODY or process.name == "systemd":
+            continue
+        if _job_of(pid) in jobs or _is_service(pid):
+            continue
+        tree = _below(pid, children)
+        held = sum(found[one].anonymous_bytes for one in tree)
+        left.append(Left(pid, _user(process.uid), process.name, len(tree), held))
+    return sorted(left, key=lambda one: -one.anonymous_bytes)
+
+
+def _processes() -> dict[int, Process]:
+    page, found = os.sysconf("SC_PAGE_SIZE"), {}
+    for pid in [name for name in os.listdir("/proc") if name.isdigit()][:_MOST]:
+        name, closed, rest = _read(f"/proc/{pid}/stat").partition("(")[2].rpartition(")")
+        words, pages = rest.split(), _read(f"/proc/{pid}/statm").split()
+        try:
+            uid = os.stat(f"/proc/{pid}").st_uid
+            if closed:
+                found[int(pid)] = Process(int(words[1]), uid, name, (int(pages[1]) - int(pages[2])) * page)
+        except (OSError, ValueError, IndexError):
+            continue  # it ended
+    return found
+
+
+def _running_jobs(found: dict[int, Process]) -> set[str]:
+    """The jobs that have a step here: Slurm's step daemon names its own in its title, ``slurmstepd: [123.batch]``."""
+    titles = [_read(f"/proc/{pid}/cmdline") for pid, process in found.items() if process.name.startswith("slurmstepd")]
+    return {title.partition("[")[2].partition(".")[0] for title in titles if "[" in title}
+
+
+def _job_of(pid: int) -> str:
+    for entry in _read(f"/proc/{pid}/environ").split("\0"):
+        name, _, value = entry.partition("=")
+        if name == "SLURM_JOB_ID":
+            return value
+    return "none"
+
+
+def _is_service(pid: int) -> bool:
+    """Whether systemd keeps it as a service of its own; what slurmd, sshd and cron start, and left behind, is in theirs."""
+    text = _read(f"/proc/{pid}/cgroup")
+    units = {part for line in text.splitlines() for part in line.split("/") if part.endswith(".service")}
+    return bool(units - {"slurmd.service", "ssh.service", "sshd.service", "cron.service", "crond.service", "atd.service"})
+
+
+def _below(pid: int, children: dict[int, list[int]]) -> list[int]:
+    tree = [pid]
+    for one in tree:
+        tree += children.get(one, ())
+    return tree
+
+
+def _user(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
+
+
+def _read(path: str) -> str:
+    """``""`` for a process that ended."""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read(1 << 18)
+    except OSError:
+        return ""

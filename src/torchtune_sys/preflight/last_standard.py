@@ -1,0 +1,124 @@
+"""What the last pre-flight at level standard found on this node: it counts at level fast while it is fresh and nothing changed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from statistics import median
+
+import msgspec
+
+from torchtune_sys.model.preflight import Blame, Cause, Weight
+from torchtune_sys.model.smoke import Comparison, SmokeReport
+from torchtune_sys.preflight.policy import STRAGGLER, Policy
+from torchtune_sys.preflight.verdict import own
+from torchtune_sys.smoke.proof import ago, loss
+
+SCHEMA = "torchtune-sys/standard/1"
+FRESH_S = 86400.0
+"""For so long the last run counts."""
+MUCH_SLOWER = 0.15
+"""The part by which a kernel is slower that is no go; less is a warning. A slowdown of 20 % is beyond it with room for the measurement."""
+_KEPT = 20
+_KERNELS = ("gemm", "conv", "memory", "copy", "train")
+"""Stages that time the hardware alone."""
+
+
+class LastStandard(msgspec.Struct, frozen=True, kw_only=True):
+    """The file. No causes: the node was well."""
+
+    schema: str = SCHEMA
+    epoch_s: float
+    boot: str
+    fingerprint: dict[str, str]
+    causes: tuple[Cause, ...] = ()
+    core_ms: dict[str, tuple[float, ...]] = {}
+    """What a kernel took on one core, by the build of it, in the last runs in which it was not slow."""
+
+
+def parse(text: str) -> LastStandard | None:
+    """Read the file; None for anything else."""
+    try:
+        last = msgspec.json.decode(text.encode("utf-8", "surrogateescape"), type=LastStandard)
+    except (msgspec.DecodeError, UnicodeError):
+        return None
+    return last if last.schema == SCHEMA else None
+
+
+def encoded(last: LastStandard) -> str:
+    return msgspec.json.encode(last).decode() + "\n"
+
+
+def after(before: LastStandard | None, causes: Iterable[Cause], run: LastStandard) -> LastStandard:
+    """Return what is kept after ``run``, which found ``causes``. Where it could not judge, what was found before goes on counting."""
+    found = tuple(causes)
+    kept = tuple(cause for cause in found if cause.weight is Weight.FATAL)
+    slow = any(cause.cause == STRAGGLER for cause in found)
+    times = dict(before.core_ms) if before is not None else {}
+    if not slow:
+        times = {by: (*times.get(by, ()), *ms)[-_KEPT:] for by, ms in run.core_ms.items()}
+    if before is not None and not kept and any(cause.weight is Weight.UNKNOWN for cause in found):
+        return msgspec.structs.replace(before, core_ms=times)
+    return msgspec.structs.replace(run, causes=kept, core_ms=times)
+
+
+def of_core(last: LastStandard | None, by: str, now_ms: float, policy: Policy) -> list[Cause]:
+    """A core that computes slower than in this node's earlier runs. A warning: a busy sibling of the core slows it, too."""
+    earlier = last.core_ms.get(by, ()) if last is not None else ()
+    if not earlier:
+        return []
+    part = loss(now_ms, median(earlier), "ms")
+    if part < MUCH_SLOWER:
+        return []
+    seen = (
+        f"one core: {now_ms:.3g} ms for a kernel, {part:.0%} worse than {median(earlier):.3g} in {len(earlier)} earlier runs here"
+    )
+    return own(policy, STRAGGLER, "preflight:core", Blame.HARDWARE, Weight.WARNING, seen)
+
+
+def counting(last: LastStandard, now: Mapping[str, str], boot: str, epoch_s: float) -> tuple[Cause, ...]:
+    """Return the causes of the last run, if it was less than a day ago, since the last start of the host, and with the same hardware and
+    software as far as both are known."""
+    age_s = epoch_s - last.epoch_s
+    changed = any(now[name] != value for name, value in last.fingerprint.items() if name in now)
+    if not 0 <= age_s <= FRESH_S or last.boot != boot or changed:
+        return ()
+    when = f" (level standard, {ago(age_s)})"
+    return tuple(msgspec.structs.replace(cause, seen=cause.seen + when) for cause in last.causes)
+
+
+def of_slower(slower: Iterable[Comparison], device: str, policy: Policy) -> list[Cause]:
+    """Figures that fell behind this node's own earlier ones, beyond what they varied by. Fatal on GPUs only: nobody else uses those."""
+    causes = []
+    for one in slower:
+        part = loss(one.now, one.before, one.unit)
+        kernel = one.stage in _KERNELS
+        usual = Weight.FATAL if kernel and device == "cuda" and part >= MUCH_SLOWER else Weight.WARNING
+        seen = f"{one.figure}: {one.now:.4g} {one.unit}, {part:.0%} worse than {one.before:.4g} in {one.proofs} earlier runs here"
+        blame = Blame.HARDWARE if kernel else Blame.NODE
+        causes += own(policy, STRAGGLER, f"smoke:{one.stage}", blame, usual, seen)
+    return causes
+
+
+def slow_stages(causes: Iterable[Cause]) -> tuple[str, ...]:
+    """The stages that are worth a second run, for their speed alone."""
+    return tuple(
+        dict.fromkeys(
+            cause.rule.removeprefix("smoke:")
+            for cause in causes
+            if cause.cause == STRAGGLER and cause.rule.removeprefix("smoke:") in _KERNELS
+        )
+    )
+
+
+def better_of(one: SmokeReport, other: SmokeReport) -> SmokeReport:
+    """``one`` with the better figure of both runs: a neighbour slows one run, hardware both."""
+    again = {(stage.stage, figure.name): figure for stage in other.stages for figure in stage.figures}
+    stages = []
+    for stage in one.stages:
+        figures = []
+        for figure in stage.figures:
+            second = again.get((stage.stage, figure.name))
+            better = second is not None and loss(second.value, figure.value, figure.unit) < 0
+            figures.append(second if better and second is not None else figure)
+        stages.append(msgspec.structs.replace(stage, figures=tuple(figures)))
+    return msgspec.structs.replace(one, stages=tuple(stages))

@@ -1,0 +1,46 @@
+"""What pre-flight judges beside the rules: a share of the CPUs, and what earlier jobs left behind."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from torchtune_sys.host.left_processes import Left
+from torchtune_sys.model.preflight import Blame, Cause, Weight
+from torchtune_sys.model.snapshot import Snapshot
+from torchtune_sys.model.values import Missing
+from torchtune_sys.preflight.policy import CPU_QUOTA, LEFTOVERS, Policy
+from torchtune_sys.preflight.verdict import own
+
+LOW_QUOTA = 0.5
+"""A job that waits for its slowest rank takes at least twice as long from here on."""
+LEFTOVER_BYTES = 1 << 30
+"""Memory that what one user left behind may hold without a word."""
+
+
+def of_quota(seen: Snapshot, policy: Policy) -> list[Cause]:
+    """A CPU quota of at most half of the CPUs that the process sees."""
+    cpu = seen.cpu
+    if isinstance(cpu, Missing) or isinstance(cpu.quota, Missing) or isinstance(cpu.affinity, Missing) or math.isinf(cpu.quota):
+        return []
+    visible = len(cpu.affinity)
+    if cpu.quota > LOW_QUOTA * visible:
+        return []
+    seen_ = f"quota of {cpu.quota:g} CPUs, {visible} visible ({cpu.quota_source})"
+    return own(policy, CPU_QUOTA, "preflight:cpu-quota", Blame.NODE, Weight.WARNING, seen_)
+
+
+def of_leftovers(left: Iterable[Left], policy: Policy) -> list[Cause]:
+    """Processes of users that outlived their job, by user, where they hold much memory."""
+    by_user: dict[str, list[Left]] = {}
+    for one in left:
+        by_user.setdefault(one.user, []).append(one)
+    causes = []
+    for user, trees in by_user.items():
+        held = sum(tree.anonymous_bytes for tree in trees)
+        if held < LEFTOVER_BYTES:
+            continue
+        names = ", ".join(f"{tree.name} ({tree.pid})" for tree in trees[:3])
+        said = f"{sum(tree.processes for tree in trees)} processes of {user} hold {held / (1 << 30):.1f} GiB and belong to no job: {names}"
+        causes += own(policy, LEFTOVERS, "preflight:leftover-processes", Blame.NODE, Weight.WARNING, said)
+    return causes
