@@ -25,6 +25,45 @@ class Blame(str, enum.Enum):
     CHECKER = "checker"
 
 
+BLAMES_BETWEEN_NODES: dict[Blame, tuple[str, ...]] = {
+    Blame.NETWORK: (
+        "duplicate-address",
+        "link-delay",
+        "link-down",
+        "link-one-way-drop",
+        "mtu-black-hole",
+        "mtu-differs-between-nodes",
+        "narrow-link",
+        "network-partition",
+        "packet-loss",
+        "port-dropped",
+        "port-refused",
+        "straggler-network",
+    ),
+    Blame.HARDWARE: ("hardware-differs-between-nodes", "silent-data-corruption", "straggler-compute"),
+    Blame.USER: (
+        "environment-differs-between-nodes",
+        "job-launch-nested-wrongly",
+        "master-addr-wrong",
+        "nccl-wrong-interface",
+        "ranks-missing",
+    ),
+    Blame.NODE: (
+        "clock-skew",
+        "cpu-quota-on-one-node",
+        "hostname-resolves-to-loopback",
+        "hostname-unresolvable",
+        "node-never-came",
+        "rank-killed",
+        "rank-stopped",
+        "software-differs-between-nodes",
+    ),
+    Blame.CHECKER: ("fails-only-at-scale",),
+}
+"""Causes that the joint part names, by who can mend them."""
+JOINT_CAUSES = frozenset(cause for causes in BLAMES_BETWEEN_NODES.values() for cause in causes)
+
+
 class Weight(str, enum.Enum):
     """What a policy makes of a finding."""
 

@@ -23,7 +23,7 @@ from collections.abc import Callable, Mapping, Sequence
 import msgspec
 
 from torchtune_sys.errors import BadConfig, UnknownName
-from torchtune_sys.model.preflight import Weight
+from torchtune_sys.model.preflight import JOINT_CAUSES, Weight
 from torchtune_sys.model.rule import Rule, Severity
 from torchtune_sys.rules.profiles import Overrides, matching, rule_tables
 
@@ -125,7 +125,7 @@ def parse_policy(text: str, name: str, rules: Sequence[Rule], partition: str = "
 def _lists(table: Mapping[str, object], place: str, rules: Sequence[Rule], keys: tuple[str, ...]) -> Table:
     _known(table, keys, place)
     lists: dict[str, tuple[str, ...]] = {}
-    causes = {*OWN_CAUSES, *(rule.cause for rule in rules if rule.cause)}
+    causes = {*OWN_CAUSES, *JOINT_CAUSES, *(rule.cause for rule in rules if rule.cause)}
     for key, value in table.items():
         if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
             raise BadConfig(f"{place}: {key} is a list of rules, not {value!r}", f'{key} = ["gpu-ecc-uncorrectable"]')

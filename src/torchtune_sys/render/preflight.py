@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from torchtune_sys.model.preflight import Cause, Go, NodeVerdict, Preflight, Weight
 from torchtune_sys.render import layout
@@ -22,6 +22,9 @@ def text(value: Preflight, style: Style, *, quiet: bool = False) -> str:
 
 
 def _lines(value: Preflight, quiet: bool) -> Iterator[Line]:
+    if value.scale.nodes > 1:
+        yield from _lines_of_all(value, quiet)
+        return
     yield line((value.verdict.value.upper(), _STYLES[value.verdict]), f"  {_headline(value)}")
     for node in value.nodes:
         for cause in node.causes:
@@ -30,6 +33,45 @@ def _lines(value: Preflight, quiet: bool) -> Iterator[Line]:
                 yield line(said, label=(cause.weight.value, _WEIGHTS[cause.weight]), indent=2, hang=11)
     if value.proof and not quiet:
         yield line(clean(value.proof), indent=2)
+
+
+def _lines_of_all(value: Preflight, quiet: bool) -> Iterator[Line]:
+    """One page, however many nodes: the bad ones by name, what is alike once."""
+    bad = [node for node in value.nodes if node.verdict is Go.NO_GO and node.node not in value.absent]
+    unsure = [node for node in value.nodes if node.verdict is Go.UNKNOWN]
+    said = f"{len(value.nodes) - len(value.absent)} of {value.scale.nodes} nodes, {value.scale.ranks} ranks"
+    said += f" ({value.where}, level {value.level}, {value.seconds:.1f} s)"
+    yield line((value.verdict.value.upper(), _STYLES[value.verdict]), f"  {said}")
+    if value.absent:
+        yield line(f"did not come: {_some(value.absent)}", label=("absent", "error"), indent=2, hang=11)
+    for link in value.links[:_ROWS_AT_MOST]:
+        said = f"{clean(link.from_)} -> {clean(link.to)}  {link.cause}: {clean(link.seen)}"
+        yield line(said, label=("link", "error"), indent=2, hang=11)
+    for node in [*bad, *([] if quiet else unsure)][:_ROWS_AT_MOST]:
+        for cause in node.causes:
+            if cause.weight is not Weight.WARNING:
+                said = f"{clean(node.node)}  [{cause.blame.value}] {cause.cause}: {clean(cause.seen)} ({cause.rule})"
+                yield line(said, label=(cause.weight.value, _WEIGHTS[cause.weight]), indent=2, hang=11)
+    if len(bad) + len(unsure) > _ROWS_AT_MOST or len(value.links) > _ROWS_AT_MOST:
+        yield line("more in --format json", indent=2)
+    if value.suspects and not quiet:
+        yield line(f"one of: {_some(value.suspects)}", label=("suspect", "warning"), indent=2, hang=11)
+    warnings: dict[str, list[str]] = {}
+    for node in value.nodes:
+        for cause in node.causes:
+            if cause.weight is Weight.WARNING:
+                warnings.setdefault(cause.cause, []).append(node.node)
+    for name, nodes in () if quiet else warnings.items():
+        yield line(f"{name}: {_some(nodes)}", label=("warning", "dim"), indent=2, hang=11)
+
+
+_ROWS_AT_MOST = 30
+_NAMES_AT_MOST = 6
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _NAMES_AT_MOST} more" if len(names) > _NAMES_AT_MOST else ""
+    return ", ".join(map(clean, names[:_NAMES_AT_MOST])) + more
 
 
 def _headline(value: Preflight) -> str:

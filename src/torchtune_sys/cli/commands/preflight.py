@@ -16,6 +16,7 @@ from torchtune_sys.preflight.context import HOOKS
 if TYPE_CHECKING:
     from torchtune_sys.model.preflight import Cause, NodeVerdict, Preflight
     from torchtune_sys.model.snapshot import Snapshot
+    from torchtune_sys.preflight.joint.rank import Joint
     from torchtune_sys.preflight.policy import Policy
 
 FORMATS = ("text", "json", "prometheus", "reason")
@@ -77,6 +78,10 @@ a cluster.
     help="With --drain-state: the window, in seconds. [3600]",
 )
 @click.option("--domain", default="", metavar="NAME", help="The failure domain that the limit counts in. [the job's partition]")
+@click.option("--alone", is_flag=True, help="At level standard: do not join the job's other nodes.")
+@click.option("--hostfile", metavar="FILE", help="The job's nodes, one a line, where no scheduler tells them.")
+@click.option("--secret-file", metavar="FILE", help="A secret of the job, the same on all nodes; mode 0600.")
+@click.option("--lists", metavar="DIR", help="Write good_nodes.txt, bad_nodes.txt, exclude.txt, hostfile there.")
 @click.option("--from", "from_", metavar="PATH", help="Judge a recording instead of this host, as check does.")
 @shared.format_option(*FORMATS)
 @shared.output_option
@@ -91,6 +96,10 @@ def command(**options: Any) -> int:
     is_hook = place in HOOKS and not options["fail_closed"]
     try:
         found = _judged(options, place)
+        if options["lists"]:
+            from torchtune_sys.cli.joint_run import write_lists
+
+            write_lists(options["lists"], found)
         give(_rendered(found, options), options["output"], machine=options["format_"] != "text")
     except UserError as error:
         if not is_hook:
@@ -113,20 +122,22 @@ def _judged(options: Mapping[str, Any], place: str) -> Preflight:
     """Look, judge, run the site's checks and, at level standard, train. Raises UserError."""
     import time
 
-    from torchtune_sys.cli import standard
+    from torchtune_sys.cli import joint_run, standard
     from torchtune_sys.cli.look import now
     from torchtune_sys.cli.terminal import environment
     from torchtune_sys.model.preflight import NodeVerdict, Preflight, Scale
     from torchtune_sys.preflight import context, site_checks, verdict
 
     started = time.monotonic()
-    until_s = started + (options["budget"] or _BUDGETS_S[options["level"]])
+    budget_s = options["budget"] or _BUDGETS_S[options["level"]]
+    until_s = started + budget_s
     env = environment()
     policy = _policy(options["policy"], context.partition(env))
-    seen, causes = _of_rules(options, policy, place, until_s)
-    if options["site_checks"]:
+    joint = joint_run.begin(options, env, budget_s) if place not in HOOKS else None
+    seen, causes = _of_rules(options, policy, place, until_s, joint)
+    if options["site_checks"] and (joint is None or joint.speaks):
         causes += site_checks.run(options["site_checks"], policy, _plain(env), until_s)
-    if options["level"] == "standard":
+    if options["level"] == "standard" and joint is None:
         causes += _of_training(options, policy, until_s)
     elif not options["from_"]:
         causes += standard.counting(seen, policy)
@@ -134,7 +145,7 @@ def _judged(options: Mapping[str, Any], place: str) -> Preflight:
     node = NodeVerdict(node=name, verdict=verdict.verdict(causes), causes=verdict.ordered(causes))
     node = _within_limit(node, options, context.partition(env))
     time_, epoch_s = now()
-    return Preflight(
+    found = Preflight(
         version=__version__,
         time=time_,
         epoch_s=epoch_s,
@@ -146,13 +157,17 @@ def _judged(options: Mapping[str, Any], place: str) -> Preflight:
         scale=Scale(nodes=1, ranks=seen.intent.ranks or 1),
         proof=_proof(options, place, seen, epoch_s),
     )
+    return found if joint is None else joint_run.finish(joint, seen, node, found, policy, started)
 
 
-def _of_rules(options: Mapping[str, Any], policy: Policy, place: str, until_s: float) -> tuple[Snapshot, list[Cause]]:
+def _of_rules(
+    options: Mapping[str, Any], policy: Policy, place: str, until_s: float, joint: Joint | None
+) -> tuple[Snapshot, list[Cause]]:
     """The facts and what the rules find. In a hook, neither holds anything of the process that asks."""
     import time
 
     from torchtune_sys import engine
+    from torchtune_sys.cli import joint_run
     from torchtune_sys.cli.look import look
     from torchtune_sys.host.left_processes import left_processes
     from torchtune_sys.preflight import host_only, own_checks, verdict
@@ -166,6 +181,11 @@ def _of_rules(options: Mapping[str, Any], policy: Policy, place: str, until_s: f
         seen = host_only.host_only(look(looked, only=host_only.FAMILIES))
         if not options["from_"]:
             causes += own_checks.of_leftovers(left_processes(), policy)
+    elif joint is not None:
+        looked["nodes"] = joint.job.nodes
+        seen = look(looked, only=joint_run.families(joint))
+        if not joint.speaks:
+            return seen, []
     else:
         seen = look(looked)
     results = engine.judge(seen, CATALOGUE, policy.params)

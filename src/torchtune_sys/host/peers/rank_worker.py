@@ -1,0 +1,98 @@
+"""The process that has torch, on a rank: it is given tasks, one a line, and answers each under a deadline."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import time
+from typing import Any
+
+from torchtune_sys.host import process
+from torchtune_sys.host.account import Account
+from torchtune_sys.model.values import Missing
+
+_GRACE_S = 3.0
+"""Beyond a task's own deadline, which the worker keeps itself."""
+
+
+class RankWorker:
+    """A child under the interpreter that is examined. Tasks go to it over a pipe that it inherits as standard input."""
+
+    def __init__(self, argv: tuple[str, ...], env: dict[str, str], script: int, user: Account | None) -> None:
+        into, self._tasks = os.pipe()
+        words = ("/bin/sh", "-c", f'exec 0<&{into}; exec "$@"', "sh", *argv)
+        found = process.start(words, env=env, keep=(script, into), user=user)
+        os.close(into)
+        self._unread = b""
+        self.failure = ""
+        self._child = None if isinstance(found, Missing) else found
+        if isinstance(found, Missing):
+            self.failure = found.detail
+
+    def ask(self, name: str, task: Any, deadline_s: float) -> Any:
+        """The answer to one task; what went wrong where there is none."""
+        line = json.dumps({"id": name, "task": task, "deadline_s": deadline_s}).encode() + b"\n"
+        try:
+            os.write(self._tasks, line)
+        except OSError as error:
+            return {"error": f"the worker ended: {error.strerror}"}
+        until_s = time.monotonic() + deadline_s + _GRACE_S
+        while (left := until_s - time.monotonic()) > 0:
+            answer = self.answer(left)
+            if answer is None:
+                break
+            if answer.get("id") == name:
+                return answer.get("value")
+        return {"error": "the worker does not answer"}
+
+    def answer(self, timeout_s: float) -> dict[str, Any] | None:
+        """The next line that it says; None where none comes, also where it ended."""
+        if self._child is None or self._child.stdout is None:
+            return None
+        until_s = time.monotonic() + timeout_s
+        while b"\n" not in self._unread:
+            self._drain_errors()
+            ready, _, _ = select.select([self._child.stdout], [], [], max(until_s - time.monotonic(), 0))
+            if not ready:
+                return None
+            part = os.read(self._child.stdout.fileno(), 1 << 16)
+            if not part:
+                return {"id": "", "value": {"error": self._last_words()}} if self._fell_silent() else None
+            self._unread += part
+        line, _, self._unread = self._unread.partition(b"\n")
+        with contextlib.suppress(ValueError):
+            found = json.loads(line)
+            if isinstance(found, dict):
+                return found
+        return None
+
+    _errors = b""
+    _told_end = False
+
+    def _drain_errors(self) -> None:
+        """Keep the end of what it prints on standard error: a full pipe would stop it."""
+        assert self._child is not None
+        stream = self._child.stderr
+        while stream is not None and select.select([stream], [], [], 0)[0]:
+            part = os.read(stream.fileno(), 1 << 16)
+            if not part:
+                return
+            self._errors = (self._errors + part)[-4096:]
+
+    def _fell_silent(self) -> bool:
+        told, self._told_end = self._told_end, True
+        return not told
+
+    def _last_words(self) -> str:
+        self._drain_errors()
+        lines = self._errors.decode("utf-8", "replace").strip().splitlines()
+        return f"the interpreter ended: {lines[-1][:300] if lines else 'without a word'}"
+
+    def end(self) -> None:
+        """It, and what it started."""
+        os.close(self._tasks)
+        if self._child is not None:
+            process.end(self._child)
+            process.forget(self._child)

@@ -1,0 +1,70 @@
+"""A process that outlives the one that started it, and never its job: it ends by itself at a deadline."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Callable
+
+
+def start(work: Callable[[], None], deadline_s: float, keep: tuple[int, ...] = ()) -> int:
+    """Run ``work`` in a process of its own session, and return its id. The kernel ends it after ``deadline_s`` at the latest.
+
+    It is forked, not started: nothing has to be found or imported again. Call it before there are threads.
+    """
+    pid = os.fork()
+    if pid:
+        return pid
+    status = 1
+    try:
+        os.setsid()
+        _alone(keep)
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.setitimer(signal.ITIMER_REAL, deadline_s)
+        for number in (signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)  # of the terminal, or of a launcher that ends a rank
+        work()
+        status = 0
+    finally:
+        os._exit(status)
+
+
+def _alone(keep: tuple[int, ...]) -> None:
+    """No stream of the launcher's is held open: it may wait for their end."""
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for number in range(3):
+        os.dup2(nowhere, number)
+    for name in os.listdir("/proc/self/fd"):
+        if int(name) > 2 and int(name) not in keep:
+            with contextlib.suppress(OSError):
+                os.close(int(name))
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether a process is stopped by a signal or by a tracer (proc(5), stat)."""
+    return state(pid) in ("T", "t")
+
+
+def state(pid: int) -> str:
+    """Its letter in proc(5)'s stat; "" for one that is gone."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read().rpartition(b")")[2].split()[0].decode()
+    except (OSError, IndexError):
+        return ""
+
+
+def descendants(pid: int) -> tuple[int, ...]:
+    """Its children, theirs, and so on (proc(5), task/TID/children)."""
+    found: list[int] = []
+    todo = [pid]
+    while todo:
+        parent = todo.pop()
+        with contextlib.suppress(OSError):
+            for task in os.listdir(f"/proc/{parent}/task"):
+                with open(f"/proc/{parent}/task/{task}/children") as file:
+                    children = [int(word) for word in file.read().split()]
+                found += children
+                todo += children
+    return tuple(found)

@@ -1,0 +1,154 @@
+"""Signed lines of JSON between two processes of a job. Nothing else is ever decoded.
+
+Both sides say a random number first; from these and the job's secret each direction gets a key of its own, and every line carries a MAC over its
+number and its text: who does not know the secret can neither speak, nor repeat, nor leave out a line. Without a secret the key is no secret either:
+then the MAC only keeps other programs and other jobs out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import hashlib
+import hmac
+import json
+import os
+import socket
+import struct
+import termios
+import time
+from typing import Any
+
+LINE_LIMIT = 4 << 20
+"""Bytes; the verdict over 10,000 nodes with all their causes is smaller."""
+_HELLO_LIMIT = 512
+HANDSHAKE_S = 2.0
+_GREETING = "torchtune-sys/peers/1"
+
+Fields = dict[str, Any]
+
+
+class Gone(Exception):
+    """The other side closed, broke the rules, or did not answer in time."""
+
+
+class Wire:
+    """One connection after its handshake."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, keys: tuple[bytes, bytes]) -> None:
+        self._reader, self._writer = reader, writer
+        self._out_key, self._in_key = keys
+        self._sent = self._received = 0
+        self.heard_s = time.monotonic()
+        """When the last line came."""
+        self.bytes_sent = self.bytes_received = 0
+
+    def send(self, fields: Fields) -> None:
+        """Queue a line. A connection that is gone says so when it is read."""
+        text = json.dumps(fields, separators=(",", ":")).encode()
+        line = _mac(self._out_key, self._sent, text) + b" " + text + b"\n"
+        self._sent += 1
+        self.bytes_sent += len(line)
+        with contextlib.suppress(OSError, RuntimeError):
+            self._writer.write(line)
+
+    async def receive(self, timeout_s: float | None = None) -> Fields:
+        """The next line. Raises Gone."""
+        try:
+            line = await asyncio.wait_for(self._reader.readline(), timeout_s)
+        except asyncio.TimeoutError:
+            raise Gone("no answer") from None
+        except (OSError, ValueError) as error:
+            raise Gone(f"{error}") from None
+        mac, _, text = line.rstrip(b"\n").partition(b" ")
+        if not line.endswith(b"\n"):
+            raise Gone("closed")
+        if not hmac.compare_digest(mac, _mac(self._in_key, self._received, text)):
+            raise Gone("a line that was not signed with the job's secret")
+        self._received += 1
+        self.bytes_received += len(line)
+        self.heard_s = time.monotonic()
+        try:
+            fields = json.loads(text)
+        except ValueError:
+            raise Gone("no JSON") from None
+        if not isinstance(fields, dict):
+            raise Gone("no JSON object")
+        return fields
+
+    def unacknowledged(self) -> int:
+        """Bytes that the other side's *kernel* has not acknowledged: above 0 for long, the host or the way to it is gone; 0 with no answer,
+        its process is stopped or hangs (SIOCOUTQ, tcp(7))."""
+        held = self._writer.transport.get_extra_info("socket")
+        try:
+            return int(struct.unpack("i", fcntl.ioctl(held.fileno(), termios.TIOCOUTQ, b"\0\0\0\0"))[0])
+        except (OSError, AttributeError):
+            return 0
+
+    def streams(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """What is below: whoever takes it speaks without this wire's keys from then on."""
+        return self._reader, self._writer
+
+    def addresses(self) -> tuple[str, str]:
+        """Our own address on this connection, and the other's."""
+        own, other = (self._writer.get_extra_info(name) or ("",) for name in ("sockname", "peername"))
+        return (str(own[0]), str(other[0])) if isinstance(own, tuple) and isinstance(other, tuple) else ("", "")
+
+    def close(self) -> None:
+        with contextlib.suppress(Exception):
+            self._writer.close()
+
+    def abort(self) -> None:
+        with contextlib.suppress(Exception):
+            self._writer.transport.abort()
+
+
+def _mac(key: bytes, number: int, text: bytes) -> bytes:
+    return hmac.new(key, struct.pack(">Q", number) + text, hashlib.sha256).hexdigest()[:32].encode()
+
+
+def _keys(secret: bytes, ours: bytes, theirs: bytes, first: bool) -> tuple[bytes, bytes]:
+    """What we sign with, and what the other side does."""
+    numbers = ours + theirs if first else theirs + ours
+    out, into = (b"first", b"second") if first else (b"second", b"first")
+    return tuple(hmac.new(secret, side + numbers, hashlib.sha256).digest() for side in (out, into))  # type: ignore[return-value]
+
+
+async def handshake(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, secret: bytes, *, first: bool, timeout_s: float = HANDSHAKE_S
+) -> Wire:
+    """``first`` is the side that connected. Raises Gone where the other side is no torchtune-sys."""
+    ours = os.urandom(16).hex().encode()
+    try:
+        if first:
+            writer.write(_GREETING.encode() + b" " + ours + b"\n")
+        line = await asyncio.wait_for(reader.readuntil(b"\n"), timeout_s)
+        greeting, _, theirs = line.strip().partition(b" ")
+        if len(line) > _HELLO_LIMIT or greeting.decode("ascii", "replace") != _GREETING or len(theirs) != 32:
+            raise Gone("another program answers there")
+        if not first:
+            writer.write(_GREETING.encode() + b" " + ours + b"\n")
+    except (asyncio.TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, OSError) as error:
+        writer.transport.abort()
+        raise Gone(f"no greeting: {type(error).__name__}") from None
+    except Gone:
+        writer.transport.abort()
+        raise
+    return Wire(reader, writer, _keys(secret, ours, theirs, first))
+
+
+async def call(address: str, port: int, secret: bytes, timeout_s: float) -> Wire:
+    """Connect and greet. Raises OSError (refused, unreachable), TimeoutError, Gone."""
+    try:
+        reader, writer = await asyncio.wait_for(asyncio.open_connection(address, port, limit=LINE_LIMIT), timeout_s)
+    except asyncio.TimeoutError:
+        raise TimeoutError from None
+    _prompt(writer)
+    return await handshake(reader, writer, secret, first=True)
+
+
+def _prompt(writer: asyncio.StreamWriter) -> None:
+    held = writer.get_extra_info("socket")
+    with contextlib.suppress(OSError, AttributeError):
+        held.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -1,0 +1,353 @@
+"""The process that speaks for a node: it knows its ranks, follows the coordinator, tests connections, and is the coordinator where it has to be.
+
+It is forked by the first rank that comes and outlives all of them, so that a rank that dies is named by its own node.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket  # noqa: TID251 -- the type of the listener that the first rank hands on
+import time
+from typing import Any
+
+from torchtune_sys.host.peers import links, local, spare
+from torchtune_sys.host.peers.wire import LINE_LIMIT, Gone, Wire, handshake
+from torchtune_sys.preflight.joint import meeting
+from torchtune_sys.preflight.joint.coordinator import Coordinator, Times
+from torchtune_sys.preflight.joint.job import Job, candidates
+
+SILENCE_S = 8.0
+"""After so long without a word a process is called stopped, or its host cut off. A busy machine is late by a second or two."""
+_PULSE_S, _LOOK_S, _CLIMB_S = 2.0, 0.5, 1.0
+_AGREED_LOOKS = 3
+"""A rank that was seen stopped so often in a row is called stopped: a debugger or a scheduler may stop one for a moment."""
+
+
+class _Rank:
+    def __init__(self, wire: local.LocalWire, number: int, rank: int) -> None:
+        self.wire, self.local, self.rank = wire, number, rank
+        self.stopped = 0
+        self.told_stopped = False
+        self.answers: dict[str, asyncio.Future[Any]] = {}
+
+
+class Agent:
+    """One node's."""
+
+    def __init__(self, job: Job, times: Times) -> None:
+        self.job, self.times = job, times
+        self.ranks: dict[int, _Rank] = {}
+        self.ended: dict[int, str] = {}
+        """Local ranks that ended without a good-bye, and how."""
+        self.notes: dict[str, Any] = {}
+        self.lost: dict[int, tuple[str, str]] = {}
+        """Coordinators that we lost, with the cause."""
+        self.server = links.LinkServer()
+        self.control_port = 0
+        self.map = meeting.Map(job, lambda: self.control_port)
+        self.coordinator: Coordinator | None = None
+        self.uplink: Wire | None = None
+        self.following = -1
+        self.finished = asyncio.Event()
+        self._listeners: list[asyncio.AbstractServer] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def run(self, listener: socket.socket) -> None:
+        """Until the verdict is given to every rank, or nobody is left to give it to."""
+        await self.server.start()
+        await self._open_control_port()
+        self._listeners.append(await local.serve(listener, self._serve_rank))
+        beside = [asyncio.ensure_future(work) for work in (self._watch(), self._seek())]
+        try:
+            await asyncio.wait_for(self.finished.wait(), self.times.until_s - time.monotonic())
+            await self._part()
+        except asyncio.TimeoutError:
+            self._tell_ranks({"is": "cut-off", "seen": "no verdict came in time"})
+        finally:
+            for work in beside:
+                work.cancel()
+
+    async def _part(self) -> None:
+        """Let ranks, and the nodes that follow us, take the verdict before the sockets close."""
+        until_s = time.monotonic() + 3
+        while time.monotonic() < until_s and (self.ranks or (self.coordinator is not None and self.coordinator.has_followers())):
+            await asyncio.sleep(0.05)
+
+    async def _open_control_port(self) -> None:
+        is_candidate = self.job.node in candidates(self.job.nodes)
+        for port in (*(self.job.ports if is_candidate else ()), 0):
+            with contextlib.suppress(OSError):
+                server = await asyncio.start_server(self._serve_node, None, port, family=socket.AF_INET, limit=LINE_LIMIT)
+                self._listeners.append(server)
+                self.control_port = server.sockets[0].getsockname()[1]
+                return
+
+    # -- other nodes that call ---------------------------------------------------------------------------------------------------------
+
+    async def _serve_node(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            wire = await handshake(reader, writer, self.job.secret, first=False)
+            while True:
+                asked = await wire.receive(self.times.whole_s)
+                if asked.get("is") == "who":
+                    members = len(self.coordinator.members) if self.coordinator is not None else 0
+                    wire.send({"is": "me", "node": self.job.node, "key": self.job.key, "members": members})
+                elif asked.get("is") == "relay":
+                    await meeting.splice(wire, self.map.places(int(asked["to"])), lambda: wire.send({"is": "through"}))
+                    return
+                elif asked.get("is") == "join":
+                    if self.coordinator is None:
+                        wire.send({"is": "redirect", "to": self.following, "via": self.job.node})
+                        continue
+                    await self.coordinator.join(wire, asked)
+                    return
+        except (Gone, ValueError, KeyError, TypeError):
+            pass
+        finally:
+            writer.close()
+
+    # -- where to ----------------------------------------------------------------------------------------------------------------------
+
+    async def _seek(self) -> None:
+        """Follow the lowest candidate that is reached, and be the coordinator where none is."""
+        order = candidates(self.job.nodes)
+        own = self.job.node if self.job.node in order else self.job.nodes
+        target: meeting.Reached | None = None
+        while not self.finished.is_set():
+            target = target or await meeting.lower(self.map, order, own, self.lost)
+            if target is None and own in order:
+                target = await self._become_coordinator()
+            if target is None:
+                if time.monotonic() > self.times.meet_until_s:
+                    self._tell_ranks({"is": "cut-off", "seen": self._unreached()})
+                    self.finished.set()
+                await asyncio.sleep(0.3)
+                continue
+            target = await self._follow(target)
+
+    def _unreached(self) -> str:
+        words = ", ".join(f"{self.job.name(node)}: {word}" for node, word in sorted(self.map.words.items()))
+        return f"no node to meet at was reached at {self.job.master} port {self.job.ports[0]} ({words})"
+
+    async def _become_coordinator(self) -> meeting.Reached | None:
+        if self.coordinator is None:
+            self.coordinator = Coordinator(self.job, self.times, dict(self.lost), self.map)
+        return await self.map.dial(self.job.node)
+
+    async def _follow(self, target: meeting.Reached) -> meeting.Reached | None:
+        """Take part under a coordinator; where to go next where it sends us on."""
+        wire, self.following, self.uplink = target.wire, target.node, target.wire
+        if target.node != self.job.node:
+            self._resign(target.node)
+        wire.send(self._introduction(target))
+        beside = [asyncio.ensure_future(self._pulse(wire))]
+        if target.node == self.job.node:
+            beside.append(asyncio.ensure_future(self._climb(wire)))
+        try:
+            while True:
+                said = await wire.receive(SILENCE_S)
+                if said["is"] == "redirect":
+                    return await self._redirected(said, target.node)
+                if said["is"] == "switch":
+                    return self._next
+                self._hear(wire, said)
+                if self.finished.is_set():
+                    await asyncio.sleep(0.05)
+                    return None
+        except Gone as error:
+            if not self.finished.is_set() and target.node != self.job.node:
+                self.lost[target.node] = _how_lost(wire, str(error))
+            return None
+        finally:
+            self.uplink = None
+            for work in beside:
+                work.cancel()
+            wire.close()
+
+    _next: meeting.Reached | None = None
+
+    def _introduction(self, target: meeting.Reached) -> dict[str, Any]:
+        return {
+            "is": "join",
+            "node": self.job.node,
+            "address": target.wire.addresses()[0] if target.node != self.job.node else "",
+            "dialled": target.wire.addresses()[1] if target.via is None and target.node != self.job.node else "",
+            "via": target.via,
+            "control": self.control_port,
+            "link": [self.server.port, self.server.udp_port],
+            "ranks": sorted(self.ranks),
+            "expected": self.job.locals_,
+            "notes": self.notes,
+            "words": self.map.words,
+            "lost": self.lost,
+            "ended": self.ended,
+        }
+
+    async def _pulse(self, wire: Wire) -> None:
+        while True:
+            wire.send({"is": "pulse", "clock": time.time()})
+            await asyncio.sleep(_PULSE_S)
+
+    async def _climb(self, own: Wire) -> None:
+        """While we are the coordinator and wait: is a better one reached by now?"""
+        order = candidates(self.job.nodes)
+        while self.coordinator is not None and not self.coordinator.started:
+            await asyncio.sleep(_CLIMB_S)
+            better = await meeting.lower(self.map, order, self.job.node, self.lost) or await self._larger(order)
+            if better is None or self.coordinator.started:
+                if better is not None:
+                    better.wire.close()
+                continue
+            self._next = better
+            self.coordinator.redirect(better.node, self.job.node)
+            own.abort()
+            return
+
+    async def _larger(self, order: tuple[int, ...]) -> meeting.Reached | None:
+        """A later candidate that more nodes follow than us: nobody reaches us, but we reach it."""
+        assert self.coordinator is not None
+        if len(self.coordinator.members) * 2 > self.job.nodes or time.monotonic() < self.times.larger_from_s:
+            return None
+        for node in order:
+            if node <= self.job.node or node in self.lost:
+                continue
+            reached = await self.map.dial(node)
+            if reached is None:
+                continue
+            reached.wire.send({"is": "who"})
+            with contextlib.suppress(Gone):
+                if (await reached.wire.receive(meeting.DIAL_S)).get("members", 0) > len(self.coordinator.members):
+                    return reached
+            reached.wire.close()
+        return None
+
+    def _resign(self, to: int) -> None:
+        if self.coordinator is not None:
+            self.coordinator.redirect(to, self.job.node)
+            self.coordinator = None
+
+    async def _redirected(self, said: dict[str, Any], by: int) -> meeting.Reached | None:
+        node, via = int(said["to"]), int(said["via"])
+        await asyncio.sleep(0.2)
+        if node in (self.job.node, by) or node < 0:
+            return None
+        return await self.map.dial(node) or await self.map.dial_through(via, node)
+
+    # -- what the coordinator says -----------------------------------------------------------------------------------------------------
+
+    def _hear(self, wire: Wire, said: dict[str, Any]) -> None:
+        if said["is"] == "ping":
+            wire.send({"is": "pong", "n": said["n"], "clock": time.time()})
+        elif said["is"] == "table":
+            self.map.table.update({int(node): (place[0], int(place[1])) for node, place in said["nodes"].items()})
+        elif said["is"] == "status":
+            self._tell_ranks(said)
+        elif said["is"] in ("verdict", "cut-off"):
+            self.notes["verdict"] = said
+            self._tell_ranks(said)
+            self.finished.set()
+        elif said["is"] == "task":
+            task = asyncio.ensure_future(self._do(wire, said))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _do(self, wire: Wire, said: dict[str, Any]) -> None:
+        value: Any = None
+        if said["do"] == "link":
+            value = await links.test(
+                said["address"], said["port"], said["udp"], said["token"], self.job.node, short=bool(said.get("short"))
+            )
+        elif said["do"] == "count":
+            value = {
+                "from": {key: len(seen) for key, seen in self._counted(said["tokens"])},
+                "overflowed": self.server.overflowed(),
+            }
+        elif said["do"] == "ranks":
+            value = await self._ask_ranks(said)
+        wire.send({"is": "done", "id": said["id"], "value": value})
+
+    def _counted(self, tokens: list[str]) -> list[tuple[str, dict[int, int]]]:
+        return [(token, self.server.counted[token]) for token in tokens if token in self.server.counted]
+
+    async def _ask_ranks(self, said: dict[str, Any]) -> dict[str, Any]:
+        """Hand each rank its task, and wait for those that are still there."""
+        waiting: dict[str, asyncio.Future[Any]] = {}
+        for number, task in said["tasks"].items():
+            rank = self.ranks.get(int(number))
+            if rank is not None:
+                waiting[number] = rank.answers[said["id"]] = asyncio.get_running_loop().create_future()
+                rank.wire.send({"is": "task", "id": said["id"], "task": task, "deadline_s": said["deadline_s"]})
+        if waiting:
+            await asyncio.wait(waiting.values(), timeout=said["deadline_s"] + 2)
+        return {
+            number: answer.result() if answer.done() and not answer.cancelled() else None for number, answer in waiting.items()
+        }
+
+    # -- our ranks ---------------------------------------------------------------------------------------------------------------------
+
+    def _tell_ranks(self, said: dict[str, Any]) -> None:
+        for rank in self.ranks.values():
+            rank.wire.send(said)
+
+    def _tell(self, fields: dict[str, Any]) -> None:
+        if self.uplink is not None:
+            self.uplink.send(fields)
+
+    async def _serve_rank(self, wire: local.LocalWire) -> None:
+        own: _Rank | None = None
+        said_goodbye = False
+        try:
+            while True:
+                said = await wire.receive()
+                if said["is"] == "rank":
+                    own = self._come(wire, said)
+                elif said["is"] == "note":
+                    self.notes[said["key"]] = said["value"]
+                    self._tell(said)
+                elif said["is"] == "done" and own is not None and (waiting := own.answers.pop(said["id"], None)) is not None:
+                    if not waiting.done():
+                        waiting.set_result(said["value"])
+                elif said["is"] == "bye":
+                    said_goodbye = True
+        except (Gone, KeyError, ValueError):
+            pass
+        if own is not None and self.ranks.get(own.local) is own:
+            del self.ranks[own.local]
+            for waiting in own.answers.values():
+                waiting.cancel()
+            if not said_goodbye and not self.finished.is_set():
+                self._event(own, "rank-killed", f"rank {own.rank} (process {wire.pid}) was killed or crashed")
+
+    def _come(self, wire: local.LocalWire, said: dict[str, Any]) -> _Rank:
+        own = self.ranks[int(said["local"])] = _Rank(wire, int(said["local"]), int(said["rank"]))
+        self._tell({"is": "ranks", "ranks": sorted(self.ranks)})
+        if "verdict" in self.notes:
+            wire.send(self.notes["verdict"])
+        return own
+
+    def _event(self, rank: _Rank, cause: str, seen: str) -> None:
+        self.ended.setdefault(rank.local, f"{cause}: {seen}")
+        self._tell({"is": "event", "cause": cause, "seen": seen, "rank": rank.rank, "local": rank.local})
+        for waiting in rank.answers.values():
+            waiting.cancel()
+
+    async def _watch(self) -> None:
+        """Look whether a rank, or what it started, is stopped."""
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            for rank in list(self.ranks.values()):
+                pids = (rank.wire.pid, *spare.descendants(rank.wire.pid))
+                stopped = [pid for pid in pids if spare.is_stopped(pid)]
+                rank.stopped = rank.stopped + 1 if stopped else 0
+                if rank.stopped >= _AGREED_LOOKS and not rank.told_stopped:
+                    rank.told_stopped = True
+                    self._event(rank, "rank-stopped", f"process {stopped[0]} of rank {rank.rank} is stopped (state T)")
+
+
+def _how_lost(wire: Wire, words: str) -> tuple[str, str]:
+    if "no answer" not in words:
+        return "rank-killed", f"the connection ended: {words}"
+    if wire.unacknowledged():
+        return "link-down", f"no answer for {SILENCE_S:.0f} s, and its kernel acknowledges nothing"
+    return "rank-stopped", f"no answer for {SILENCE_S:.0f} s, while its kernel acknowledges what is sent"

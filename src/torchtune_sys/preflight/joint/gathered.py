@@ -1,0 +1,124 @@
+"""What the nodes of a job told, as judging reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True):
+    """Something happened to a node while the others watched. The first in time counts: others follow from it."""
+
+    at_s: float
+    node: int
+    cause: str
+    seen: str
+    local: int | None = None
+
+
+class LinkTest(msgspec.Struct, frozen=True, kw_only=True):
+    """One test of one direction."""
+
+    connect: str
+    """``ok``, ``refused``, ``time-out``, ``unreachable``, or the kernel's words."""
+    small_s: float | None = None
+    """Least time there and back of a small packet."""
+    beyond: bool | None = None
+    """Whether a message beyond the MTU came through; None where that was not tried."""
+    rate: float | None = None
+    """Bytes per second."""
+    sent: int = 0
+    arrived: int | None = None
+    """Of the datagrams; None where the receiver did not say."""
+    overflowed: int = 0
+    is_short: bool = False
+    """Only a connection was tried."""
+
+    @classmethod
+    def of(cls, value: Mapping[str, Any], arrived: int | None, overflowed: int) -> LinkTest:
+        """What a node answered. It may be anything: only what has the right form is taken."""
+
+        def number(name: str) -> float | None:
+            found = value.get(name)
+            return float(found) if isinstance(found, (int, float)) and not isinstance(found, bool) else None
+
+        beyond = value.get("beyond")
+        return cls(
+            connect=str(value.get("connect", "")),
+            small_s=number("small_s"),
+            beyond=beyond if isinstance(beyond, bool) else (False if value.get("error") else None),
+            rate=number("rate"),
+            sent=int(number("sent") or 0),
+            arrived=arrived,
+            overflowed=overflowed,
+            is_short="small_s" not in value and value.get("connect") == "ok" and "error" not in value,
+        )
+
+    @property
+    def loss(self) -> float | None:
+        """The part of the datagrams that was lost on the way; None where that cannot be told."""
+        if not self.sent or self.arrived is None or self.overflowed:
+            return None
+        return max(0.0, 1 - self.arrived / self.sent)
+
+
+class Node(msgspec.Struct, frozen=True, kw_only=True):
+    node: int
+    address: str = ""
+    alive: bool = True
+    via: int | None = None
+    ranks: tuple[int, ...] = ()
+    expected: int = 1
+    notes: Mapping[str, Any] = {}
+    words: Mapping[int, str] = {}
+    clock_offset_s: float | None = None
+    """Against the coordinator's clock."""
+    clock_error_s: float = 0.0
+
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        found = self.notes.get("facts")
+        return found if isinstance(found, dict) else {}
+
+
+Rank = tuple[int, int]
+"""A node and a local rank."""
+
+
+class Gathered(msgspec.Struct, kw_only=True):
+    """Everything, as far as it came."""
+
+    nodes: int
+    names: tuple[str, ...] = ()
+    locals_: int = 1
+    coordinator: int = 0
+    alone: bool = False
+    """A node that reached nobody judges for itself only."""
+    complete: bool = False
+    members: dict[int, Node] = {}
+    missing: dict[int, str] = {}
+    """Nodes that did not come, and how the last call to their host ended."""
+    resolved: dict[int, tuple[str, ...]] = {}
+    """The addresses that the names of missing nodes stand for."""
+    late: set[int] = set()
+    events: list[Event] = []
+    links: dict[tuple[int, int], list[LinkTest]] = {}
+    computes: dict[Rank, list[dict[str, Any]]] = {}
+    collectives: list[dict[Rank, Any]] = []
+    pair_collectives: dict[tuple[int, int], bool] = {}
+    own_link_up: bool | None = None
+    """Whether the coordinator's own interface has a carrier."""
+    faults: list[str] = []
+    """What went wrong with the checker itself."""
+
+    def name(self, node: int) -> str:
+        """The node's own name, else the list's, else its ranks."""
+        told = self.members[node].facts.get("name") if node in self.members else None
+        if isinstance(told, str) and told:
+            return told
+        if node < len(self.names):
+            return self.names[node]
+        first, last = node * self.locals_, (node + 1) * self.locals_ - 1
+        return f"node {node} (rank {first})" if first == last else f"node {node} (ranks {first}-{last})"

@@ -1,0 +1,149 @@
+"""Which job this process belongs to, and where its nodes meet, as the launcher's environment tells it."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from torchtune_sys.errors import BadConfig
+from torchtune_sys.model.launchers import LAUNCHERS, local_rank
+
+SECRET_VARIABLE = "TORCHTUNE_SYS_JOB_SECRET"
+"""A secret that the user or the scheduler gives to all ranks; only the same user can read a process's environment."""
+USUAL_PORT = 29500
+PORTS_TRIED = 4
+"""From MASTER_PORT on: an earlier job, or torchrun's own store, may hold the first."""
+_NAMES_AT_MOST = 100_000
+
+
+class Job(msgspec.Struct, frozen=True, kw_only=True):
+    """One rank's place in its job."""
+
+    rank: int
+    world: int
+    local: int
+    locals_: int
+    """Ranks on this node."""
+    node: int
+    """Number of this node, from 0."""
+    nodes: int
+    names: tuple[str, ...] = ()
+    """Of all nodes, where a node list tells them; else empty."""
+    master: str
+    ports: tuple[int, ...]
+    secret: bytes = b""
+    key: str
+    """The same for all ranks of this job."""
+
+    def name(self, node: int) -> str:
+        """How a node is called that never said its name."""
+        if node < len(self.names):
+            return self.names[node]
+        first, last = node * self.locals_, (node + 1) * self.locals_ - 1
+        return f"node {node} (rank {first})" if first == last else f"node {node} (ranks {first}-{last})"
+
+
+def job_of(env: Mapping[str, str], hostfile: Sequence[str] = (), secret: bytes = b"") -> Job | None:
+    """None where the environment names no second rank, or not enough of the job. Raises BadConfig where it contradicts itself."""
+    told = _ranks(env)
+    if told is None or told[1] < 2:
+        return None
+    rank, world = told
+    here = local_rank(env)
+    local, locals_ = (here.rank, here.ranks or 1) if here is not None else (0, 1)
+    node = _number(env, "GROUP_RANK", "NODE_RANK", "SLURM_NODEID") if "RANK" not in env or "GROUP_RANK" in env else None
+    nodes = _number(env, "GROUP_WORLD_SIZE", "SLURM_STEP_NUM_NODES", "SLURM_NNODES") if node is not None else None
+    if nodes is None or node is None:
+        node, nodes = rank // locals_, -(-world // locals_)
+    if not 0 <= rank < world or not 0 <= node < nodes:
+        raise BadConfig(f"rank {rank} of {world}, node {node} of {nodes}: the launcher's variables contradict each other", "")
+    names = tuple(hostfile) or expanded(env.get("SLURM_STEP_NODELIST") or env.get("SLURM_JOB_NODELIST", ""))
+    names = names if len(names) == nodes else ()
+    master = env.get("MASTER_ADDR") or (names[0] if names else "")
+    if not master:
+        return None
+    port = _number(env, "MASTER_PORT") or USUAL_PORT
+    first = port + 1 if env.get("TORCHELASTIC_USE_AGENT_STORE") == "True" else port
+    own_secret = secret or env.get(SECRET_VARIABLE, "").encode()
+    run = env.get("TORCHELASTIC_RUN_ID") or "/".join(env.get(name, "") for name in ("SLURM_JOB_ID", "SLURM_STEP_ID"))
+    key = hashlib.sha256(f"{run} {master} {port} {world}".encode() + own_secret).hexdigest()[:24]
+    return Job(
+        rank=rank,
+        world=world,
+        local=local,
+        locals_=locals_,
+        node=node,
+        nodes=nodes,
+        names=names,
+        master=master,
+        ports=tuple(1024 + (first + step - 1024) % 64512 for step in range(PORTS_TRIED)),
+        secret=own_secret or key.encode(),
+        key=key,
+    )
+
+
+def _ranks(env: Mapping[str, str]) -> tuple[int, int] | None:
+    for launcher in LAUNCHERS:
+        ranks = launcher.ranks or ("SLURM_STEP_NUM_TASKS" if launcher.name == "Slurm" else "")
+        if launcher.rank and ranks and env.get(launcher.rank) and env.get(ranks):
+            rank, world = _number(env, launcher.rank), _number(env, ranks)
+            if rank is not None and world is not None:
+                return rank, world
+    return None
+
+
+def _number(env: Mapping[str, str], *names: str) -> int | None:
+    for name in names:
+        text = env.get(name, "")
+        if text.isascii() and text.isdecimal() and len(text) < 8:
+            return int(text)
+    return None
+
+
+def expanded(text: str) -> tuple[str, ...]:
+    """The names of a Slurm node list; empty where it cannot be read.
+
+    >>> expanded("tt[1-3,07],login"), expanded("r[1-2]n[1-2]x"), expanded("bad[")
+    (('tt1', 'tt2', 'tt3', 'tt07', 'login'), ('r1n1x', 'r1n2x', 'r2n1x', 'r2n2x'), ())
+    """
+    found: list[str] = []
+    for part in re.findall(r"(?:[^,\[\]]|\[[^\]]*\])+", text):
+        pieces = [""]
+        for plain, ranges in re.findall(r"([^\[\]]+)|\[([^\]]*)\]", part):
+            ends = [plain] if plain else [name for item in ranges.split(",") for name in _range(item)]
+            if len(pieces) * len(ends) > _NAMES_AT_MOST:
+                return ()
+            pieces = [piece + end for piece in pieces for end in ends]
+        found += pieces
+    return tuple(found) if text.count("[") == text.count("]") else ()
+
+
+def _range(text: str) -> list[str]:
+    first, _, last = text.partition("-")
+    if not last:
+        return [first]
+    if not (first.isdecimal() and last.isdecimal()) or int(last) - int(first) > _NAMES_AT_MOST:
+        return []
+    return [str(number).zfill(len(first)) for number in range(int(first), int(last) + 1)]
+
+
+def hosts_of(text: str) -> tuple[str, ...]:
+    """The names in a hostfile of mpirun or a PBS node file: one a line, each once; ``slots=8`` and comments are left out.
+
+    >>> hosts_of("a slots=8\\n# b\\nc:4\\na\\n")
+    ('a', 'c')
+    """
+    words = (line.partition("#")[0].split() for line in text.splitlines())
+    return tuple(dict.fromkeys(found[0].partition(":")[0] for found in words if found))
+
+
+def candidates(nodes: int) -> tuple[int, ...]:
+    """Nodes at which the others may meet, in this order of preference: spread, so that each side of a cut has one.
+
+    >>> candidates(4), candidates(1024)
+    ((0, 1, 2, 3), (0, 1, 2, 512, 1023))
+    """
+    return tuple(range(nodes)) if nodes <= 8 else (0, 1, 2, nodes // 2, nodes - 1)

@@ -1,0 +1,146 @@
+"""Which link is bad, and whether a node explains it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from statistics import median
+
+from torchtune_sys.preflight.joint.gathered import Gathered, LinkTest
+from torchtune_sys.preflight.joint.judge.finding import Finding
+
+Way = tuple[int, int]
+LOSS = 0.01
+"""A healthy network of a cluster loses fewer than one packet in a thousand; of 200 datagrams 1 % is two."""
+DELAY_TIMES, DELAY_S = 5.0, 0.001
+"""How far the least time of 20 lies above the median of all, at least."""
+NARROW = 0.25
+"""Of the median rate. One TCP connection of a busy host is slower than its peers' by a factor of two or three for moments."""
+_WORDS = {
+    "port-refused": "the connection to a port that listens is refused",
+    "port-dropped": "no connection comes about, nobody refuses it",
+    "link-one-way-drop": "nothing arrives in this direction, while the other way is open",
+    "mtu-black-hole": "small packets pass, a message beyond the MTU does not",
+}
+
+
+def causes(gathered: Gathered) -> dict[Way, tuple[str, str]]:
+    """What is wrong with each way, as every test of it shows; and what was seen."""
+    tests = {way: found for way, found in gathered.links.items() if found}
+    usual_s = median([test.small_s for found in tests.values() for test in found if test.small_s] or [0.0])
+    usual_rate = median([max(test.rate or 0.0 for test in found) for found in tests.values()] or [0.0])
+    found: dict[Way, tuple[str, str]] = {}
+    for way, each in tests.items():
+        told = [_cause(test, _last(tests, (way[1], way[0])), usual_s, usual_rate) for test in each]
+        if all(told):
+            agreed = told[-1]
+            assert agreed is not None
+            found[way] = agreed
+    return _without_echoes(found)
+
+
+def _last(tests: Mapping[Way, list[LinkTest]], way: Way) -> LinkTest | None:
+    return tests[way][-1] if way in tests else None
+
+
+def _cause(test: LinkTest, back: LinkTest | None, usual_s: float, usual_rate: float) -> tuple[str, str] | None:
+    cause = _unconnected(test, back) if test.connect != "ok" else None
+    if cause:
+        return cause, f"{_WORDS[cause]} ({test.connect})"
+    loss = test.loss
+    if loss is not None and loss >= LOSS and test.arrived:
+        return "packet-loss", f"{test.sent - test.arrived} of {test.sent} datagrams were lost"
+    if test.connect == "ok" and not test.is_short and (test.beyond is False or test.small_s is None):
+        return "mtu-black-hole", _WORDS["mtu-black-hole"]
+    if test.small_s is not None and test.small_s > max(DELAY_TIMES * usual_s, usual_s + DELAY_S):
+        return "link-delay", f"{test.small_s * 1e3:.2f} ms there and back, others {usual_s * 1e3:.2f} ms"
+    if test.rate is not None and test.rate < NARROW * usual_rate:
+        return "narrow-link", f"{test.rate / 1e6:.1f} MB/s, others {usual_rate / 1e6:.0f} MB/s"
+    return None
+
+
+def _unconnected(test: LinkTest, back: LinkTest | None) -> str:
+    if test.connect == "refused":
+        return "port-refused"
+    arrives = None if test.arrived is None else test.arrived > 0
+    comes_back = None if back is None or back.arrived is None else back.arrived > 0
+    if arrives is False and comes_back:
+        return "link-one-way-drop"
+    return "port-dropped"
+
+
+def _without_echoes(found: Mapping[Way, tuple[str, str]]) -> dict[Way, tuple[str, str]]:
+    """TCP fails in both directions where one is cut: only the one in which nothing arrives is named."""
+    cut = {way for way, (cause, _seen) in found.items() if cause == "link-one-way-drop"}
+    return {
+        way: told
+        for way, told in found.items()
+        if way in cut or not ((way[1], way[0]) in cut and told[0] in ("port-dropped", "packet-loss"))
+    }
+
+
+_PASSING = ("packet-loss", "link-delay", "narrow-link")
+"""What a burst of other traffic or a busy CPU may look like for a moment."""
+_AGAIN_AT_MOST = 3
+
+
+def doubtful_links(gathered: Gathered) -> list[Way]:
+    """Ways that a single test speaks against, and that are worth another: a few of each node, and not what three nodes saw alike."""
+    told = causes(gathered)
+    counts: dict[int, int] = {}
+    found = []
+    for way, (cause, _seen) in told.items():
+        alike = max(sum(end in other and what[0] == cause for other, what in told.items()) for end in way)
+        if len(gathered.links[way]) > 1 or (cause not in _PASSING and alike > 2):
+            continue
+        if max(counts.get(end, 0) for end in way) < _AGAIN_AT_MOST or cause not in _PASSING:
+            found.append(way)
+            for end in way:
+                counts[end] = counts.get(end, 0) + 1
+    return found
+
+
+def behind_bad_links(gathered: Gathered) -> set[int]:
+    """Nodes whose way to others is so bad that what they say may not come."""
+    return {finding.node for finding in findings(gathered, ()) if finding.node is not None}
+
+
+def findings(gathered: Gathered, explained: Iterable[int]) -> list[Finding]:
+    """Nodes first, then the links that no node explains."""
+    gone = {*explained}
+    tested = [way for way, tests in gathered.links.items() if not gone & {*way} and not all(test.is_short for test in tests)]
+    told = {way: what for way, what in causes(gathered).items() if not gone & {*way}}
+    found: list[Finding] = []
+    for node, cause, ways in localised(told, tested):
+        seen = "; ".join(f"{gathered.name(a)} -> {gathered.name(b)}: {told[a, b][1]}" for a, b in ways[:2])
+        more = f"; {len(ways) - 2} more ways" if len(ways) > 2 else ""
+        found.append(Finding(part="connections", cause=cause, node=node, seen=seen + more))
+        told = {way: what for way, what in told.items() if node not in way}
+    for way, (cause, seen) in told.items():
+        found.append(Finding(part="connections", cause=cause, link=way, seen=seen))
+    return found
+
+
+def localised(told: Mapping[Way, tuple[str, str]], tested: Iterable[Way]) -> Iterator[tuple[int, str, list[Way]]]:
+    """Nodes that explain bad ways: everything that comes in, or everything that goes out, is bad, with at least two others.
+
+    The one that explains most goes first, and what it explains counts for nobody else.
+    """
+    left, ways = dict(told), [*tested]
+    while left:
+        best: tuple[int, int, list[Way]] | None = None
+        for node in sorted({end for way in left for end in way}):
+            mine: list[Way] = []
+            for side in (0, 1):
+                all_of = [way for way in ways if way[side] == node]
+                bad = [way for way in all_of if way in left]
+                if len(bad) >= 2 and len(bad) == len(all_of):
+                    mine += bad
+            if mine and (best is None or len(mine) > best[0]):
+                best = (len(mine), node, mine)
+        if best is None:
+            return
+        _count, node, mine = best
+        names = [left[way][0] for way in mine]
+        yield node, max(sorted({*names}, key=names.index), key=names.count), mine
+        left = {way: what for way, what in left.items() if node not in way}
+        ways = [way for way in ways if node not in way]

@@ -1,0 +1,205 @@
+"""Facts that differ between the nodes of one job, with what that breaks."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Hashable, Iterator, Mapping
+from statistics import median
+from typing import Any
+
+from torchtune_sys.knowledge.nccl import parse_names
+from torchtune_sys.model.preflight import Weight
+from torchtune_sys.preflight.joint.gathered import Gathered, Node
+from torchtune_sys.preflight.joint.judge.finding import Finding
+
+CLOCK_S = 1.0
+"""Farther apart than this, logs, leases and certificates go wrong; two synchronised hosts are within milliseconds."""
+_SOFTWARE = (("torch", Weight.FATAL), ("cuda", Weight.FATAL), ("nccl", Weight.FATAL), ("driver", Weight.FATAL))
+_SOFTWARE_NOTED = (("python", Weight.WARNING), ("kernel", Weight.WARNING))
+_HARDWARE = (("gpus", Weight.FATAL), ("cpu_model", Weight.WARNING), ("cpus", Weight.WARNING))
+_BRIDGES = ("bridge", "loopback", "veth", "dummy")
+
+
+def findings(gathered: Gathered) -> list[Finding]:
+    """Each node by itself first, then what differs."""
+    nodes = {node: member for node, member in gathered.members.items() if member.facts}
+    found: list[Finding] = []
+    for node, member in nodes.items():
+        if gathered.nodes > 1:
+            found += _alone(node, member)
+    found += _duplicates(gathered)
+    found += _clocks(gathered)
+    found += _mtu(gathered, nodes)
+    for fact, weight in (*_SOFTWARE, *_SOFTWARE_NOTED):
+        found += _differing(gathered, nodes, fact, "software-differs-between-nodes", weight)
+    for fact, weight in _HARDWARE:
+        found += _differing(gathered, nodes, fact, "hardware-differs-between-nodes", weight)
+    found += _environment(gathered, nodes)
+    found += _quotas(gathered, nodes)
+    return found
+
+
+def _alone(node: int, member: Node) -> Iterator[Finding]:
+    facts = member.facts
+    interfaces: Mapping[str, Any] = facts.get("interfaces") or {}
+    env: Mapping[str, str] = facts.get("env") or {}
+    gloo = env.get("GLOO_SOCKET_IFNAME", "")
+    for name in filter(None, gloo.split(",")):
+        words = _unfit(interfaces.get(name), member.address)
+        if words:
+            yield Finding(
+                part="facts", cause="nccl-wrong-interface", node=node, seen=f"GLOO_SOCKET_IFNAME={gloo}: {name} {words}"
+            )
+            break
+    nccl = env.get("NCCL_SOCKET_IFNAME", "")
+    if nccl and interfaces:
+        names = parse_names(nccl)
+        chosen = [name for name in interfaces if names.chosen(name) and interfaces[name].get("addresses")]
+        if not chosen or (not names.exclude and all(_unfit(interfaces[name], member.address) for name in chosen)):
+            there = ", ".join(f"{name} {_unfit(interfaces[name], member.address)}" for name in chosen) or "matches no interface"
+            yield Finding(part="facts", cause="nccl-wrong-interface", node=node, seen=f"NCCL_SOCKET_IFNAME={nccl}: {there}")
+    own = facts.get("own_name_addresses")
+    if not gloo and isinstance(own, list):
+        held = {address for entry in interfaces.values() for address, _length in entry.get("addresses", ())}
+        usable = [address for address in own if address in held and not _is_loopback(address)]
+        if own and not usable and any(map(_is_loopback, own)):
+            seen = f"its own name stands for {', '.join(own)}: gloo tells the other nodes that address"
+            yield Finding(part="facts", cause="hostname-resolves-to-loopback", node=node, seen=seen)
+        elif not usable:
+            seen = f"its own name stands for {', '.join(own) or 'no address'}, none of its own"
+            yield Finding(part="facts", cause="hostname-unresolvable", node=node, seen=seen)
+
+
+def _unfit(interface: Mapping[str, Any] | None, data_address: str) -> str:
+    """What speaks against an interface for what goes to other nodes; "" where nothing does."""
+    if interface is None:
+        return "does not exist"
+    if not interface.get("addresses"):
+        return "has no address"
+    if any(address == data_address for address, _length in interface["addresses"]):
+        return ""
+    return f"is a {interface.get('kind')}, which leads to no other node" if interface.get("kind") in _BRIDGES else ""
+
+
+def _is_loopback(address: str) -> bool:
+    try:
+        return ipaddress.ip_address(address).is_loopback
+    except ValueError:
+        return False
+
+
+def _duplicates(gathered: Gathered) -> list[Finding]:
+    """Addresses of the data network that two nodes hold, or one node that another one's name stands for."""
+    holders: dict[str, list[int]] = {}
+    for node, member in gathered.members.items():
+        for address in _data_network(member):
+            holders.setdefault(address, []).append(node)
+    for node, addresses in gathered.resolved.items():
+        for address in addresses:
+            if address in holders and node not in holders[address]:
+                holders[address].append(node)
+    found = []
+    for address, nodes in holders.items():
+        for node in nodes if len(nodes) > 1 else ():
+            seen = f"{address} is held by {' and '.join(gathered.name(other) for other in nodes)}"
+            found.append(Finding(part="facts", cause="duplicate-address", node=node, seen=seen))
+    return found
+
+
+def _data_network(member: Node) -> list[str]:
+    """The node's addresses in the network of its data address."""
+    interfaces: Mapping[str, Any] = member.facts.get("interfaces") or {}
+    held = [(address, length) for entry in interfaces.values() for address, length in entry.get("addresses", ())]
+    try:
+        network = next(
+            ipaddress.ip_network(f"{address}/{length}", strict=False) for address, length in held if address == member.address
+        )
+        return [address for address, _length in held if ipaddress.ip_address(address) in network]
+    except (StopIteration, ValueError, TypeError):
+        return [member.address] if member.address and not _is_loopback(member.address) else []
+
+
+def _clocks(gathered: Gathered) -> list[Finding]:
+    offsets = {node: member.clock_offset_s for node, member in gathered.members.items() if member.clock_offset_s is not None}
+    if len(offsets) < 2:
+        return []
+    middle = median(offsets.values()) if len(offsets) > 2 else 0.0
+    return [
+        Finding(part="facts", cause="clock-skew", node=node, seen=f"its clock is {offset - middle:+.1f} s off the others'")
+        for node, offset in offsets.items()
+        if abs(offset - middle) > CLOCK_S + gathered.members[node].clock_error_s
+    ]
+
+
+def _mtu(gathered: Gathered, nodes: Mapping[int, Node]) -> list[Finding]:
+    values: dict[int, Hashable] = {}
+    for node, member in nodes.items():
+        for name, entry in (member.facts.get("interfaces") or {}).items():
+            if any(address == member.address for address, _length in entry.get("addresses", ())):
+                values[node] = entry.get("mtu")
+                if values[node] is not None:
+                    break
+                del values[node]
+                del name
+    return _odd(gathered, values, "mtu-differs-between-nodes", "the MTU", Weight.FATAL)
+
+
+def _differing(gathered: Gathered, nodes: Mapping[int, Node], fact: str, cause: str, weight: Weight) -> list[Finding]:
+    values = {node: str(member.facts[fact]) for node, member in nodes.items() if member.facts.get(fact) is not None}
+    for node, member in nodes.items():
+        told = next((note for key, note in member.notes.items() if key.startswith("worker/") and isinstance(note, dict)), {})
+        if told.get(fact):
+            values[node] = str(told[fact])
+    return _odd(gathered, values, cause, fact, weight)
+
+
+def _odd(gathered: Gathered, values: Mapping[int, Hashable], cause: str, what: str, weight: Weight) -> list[Finding]:
+    """Those that differ from more than half of all. Without such a majority groups stand against each other, and nobody is odd."""
+    each = [*values.values()]
+    if len(each) < 2 or len({*each}) == 1:
+        return []
+    usual = max({*each}, key=lambda value: (each.count(value), str(value)))
+    if each.count(usual) * 2 <= len(each):
+        groups = "; ".join(
+            f"{value}: {', '.join(gathered.name(node) for node in values if values[node] == value)}"
+            for value in dict.fromkeys(each)
+        )
+        return [
+            Finding(
+                part="facts", cause=cause, node=node, seen=f"{what} differs, without a majority: {groups}", weight=Weight.WARNING
+            )
+            for node in values
+        ]
+    return [
+        Finding(
+            part="facts", cause=cause, node=node, seen=f"{what} is {value}, of {each.count(usual)} others {usual}", weight=weight
+        )
+        for node, value in values.items()
+        if value != usual
+    ]
+
+
+def _environment(gathered: Gathered, nodes: Mapping[int, Node]) -> list[Finding]:
+    """Variables that steer NCCL, gloo or torch. An interface may be named otherwise on one node."""
+    names = {name for member in nodes.values() for name in member.facts.get("env") or {}}
+    found: list[Finding] = []
+    for name in sorted(names):
+        if name.endswith("_IFNAME"):
+            continue
+        values = {node: str((member.facts.get("env") or {}).get(name, "(unset)")) for node, member in nodes.items()}
+        weight = Weight.FATAL if name.startswith(("NCCL_", "GLOO_")) else Weight.WARNING
+        found += _odd(gathered, values, "environment-differs-between-nodes", name, weight)
+    return found
+
+
+def _quotas(gathered: Gathered, nodes: Mapping[int, Node]) -> list[Finding]:
+    """A quota of CPU time that most others do not have, or have twice as much of."""
+    values = {node: float(member.facts.get("cpu_quota") or 0) or float("inf") for node, member in nodes.items()}
+    if len(values) < 3:
+        return []
+    usual = median(values.values())
+    return [
+        Finding(part="facts", cause="cpu-quota-on-one-node", node=node, seen=f"a cgroup allows {value:g} CPUs, others {usual:g}")
+        for node, value in values.items()
+        if value < float("inf") and value * 2 <= usual
+    ]

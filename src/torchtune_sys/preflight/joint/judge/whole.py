@@ -1,0 +1,218 @@
+"""The verdict over all nodes: who did not come, who died, and what of all else these explain."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from torchtune_sys.model.preflight import Blame, Cause, Go, Link, NodeVerdict, Weight
+from torchtune_sys.preflight.joint.gathered import Gathered
+from torchtune_sys.preflight.joint.judge import compute, connections, odd_facts
+from torchtune_sys.preflight.joint.judge.finding import Finding
+
+_LINKS_AT_MOST = 256
+_UNREACHED = ("time-out", "unreachable")
+_EXPLAINS_ALL = ("node-never-came", "rank-killed", "rank-stopped", "link-down", "duplicate-address")
+"""What else is seen of such a node, or on its links, follows from it."""
+_EXPLAINS_RATES = ("mtu-differs-between-nodes", "cpu-quota-on-one-node")
+_RATES = ("narrow-link", "link-delay", "packet-loss", "straggler-compute")
+
+
+class Whole(msgspec.Struct, frozen=True, kw_only=True):
+    """What the coordinator gives to everybody."""
+
+    verdict: Go
+    nodes: tuple[NodeVerdict, ...]
+    links: tuple[Link, ...] = ()
+    suspects: tuple[str, ...] = ()
+    absent: tuple[str, ...] = ()
+    ranks: int = 0
+
+
+def judged(gathered: Gathered) -> Any:
+    """The verdict, as plain JSON data."""
+    return msgspec.to_builtins(whole(gathered))
+
+
+def whole(gathered: Gathered) -> Whole:
+    """All of it."""
+    found = all_findings(gathered)
+    absent = [node for node in gathered.missing if any(f.node == node and f.cause == "node-never-came" for f in found)]
+    nodes = tuple(
+        _node(gathered, node, [f for f in found if f.node == node])
+        for node in sorted({*gathered.members, *(f.node for f in found if f.node is not None)})
+    )
+    links = [f for f in found if f.link is not None][:_LINKS_AT_MOST]
+    suspects = (
+        sorted({end for f in links if f.link is not None and f.cause != "network-partition" for end in f.link})
+        if gathered.nodes == 2
+        else []
+    )
+    return Whole(
+        verdict=_verdict(gathered, nodes, links),
+        nodes=nodes,
+        links=tuple(
+            Link(from_=_end(gathered, f.link[0]), to=_end(gathered, f.link[1]), cause=f.cause, seen=f.seen)
+            for f in links
+            if f.link is not None
+        ),
+        suspects=tuple(gathered.name(node) for node in suspects),
+        absent=tuple(gathered.name(node) for node in absent),
+        ranks=sum(len(member.ranks) for member in gathered.members.values()),
+    )
+
+
+def _end(gathered: Gathered, node: int) -> str:
+    return gathered.name(node)
+
+
+def _verdict(gathered: Gathered, nodes: Iterable[NodeVerdict], links: list[Finding]) -> Go:
+    verdicts = {node.verdict for node in nodes}
+    if gathered.alone:
+        return Go.UNKNOWN
+    if Go.NO_GO in verdicts or any(link.weight is Weight.FATAL for link in links):
+        return Go.NO_GO
+    if Go.UNKNOWN in verdicts or not gathered.complete or gathered.faults:
+        return Go.UNKNOWN
+    return Go.GO
+
+
+def _node(gathered: Gathered, node: int, found: list[Finding]) -> NodeVerdict:
+    own = gathered.members[node].notes.get("node") if node in gathered.members else None
+    causes = _own_causes(own)
+    causes += [Cause(cause=f.cause, rule=f"joint:{f.part}", blame=f.blame, weight=f.weight, seen=f.seen) for f in found]
+    causes = [cause for at, cause in enumerate(causes) if cause.cause not in {other.cause for other in causes[at + 1 :]}]
+    if node in gathered.members and own is None and not any(cause.weight is Weight.FATAL for cause in causes):
+        seen = "the node did not judge itself in time"
+        causes.append(Cause(cause="checker-fault", rule="joint:meeting", blame=Blame.CHECKER, weight=Weight.UNKNOWN, seen=seen))
+    for fault in gathered.faults if node == gathered.coordinator else ():
+        causes.append(Cause(cause="checker-fault", rule="preflight", blame=Blame.CHECKER, weight=Weight.UNKNOWN, seen=fault))
+    order = [*Weight]
+    causes.sort(key=lambda cause: order.index(cause.weight))
+    weights = {cause.weight for cause in causes}
+    verdict = Go.NO_GO if Weight.FATAL in weights else Go.UNKNOWN if Weight.UNKNOWN in weights else Go.GO
+    return NodeVerdict(node=gathered.name(node), verdict=verdict, causes=tuple(causes))
+
+
+def _own_causes(told: Any) -> list[Cause]:
+    """What a node found alone. Another process said it: what has not the form of causes is left out."""
+    try:
+        return [*msgspec.convert(told, tuple[Cause, ...])]
+    except msgspec.ValidationError:
+        return []
+
+
+def unsound(gathered: Gathered) -> set[int]:
+    """Nodes that are kept out of the collectives: a fault of theirs is known, and they would only hold up the others. Of a bad link, one end."""
+    found = [*_meeting(gathered), *_liveness(gathered), *odd_facts.findings(gathered)]
+    named = {f.node for f in found if f.node is not None and f.weight is Weight.FATAL}
+    for finding in connections.findings(gathered, named):
+        if finding.node is not None:
+            named.add(finding.node)
+        elif finding.link is not None and not named & {*finding.link}:
+            named.add(max(finding.link))
+    for node, member in gathered.members.items():
+        if member.via is not None:
+            named.add(node)
+    return {*named}
+
+
+def all_findings(gathered: Gathered) -> list[Finding]:
+    """Without what follows from something else."""
+    first = [*_meeting(gathered), *_liveness(gathered), *odd_facts.findings(gathered)]
+    duplicates = {f.node for f in first if f.cause == "duplicate-address"}
+    first = [f for f in first if f.node not in duplicates or f.cause == "duplicate-address"]
+    gone = {f.node for f in first if f.node is not None and f.cause in _EXPLAINS_ALL}
+    first = [f for f in first if f.node not in gone or f.cause in _EXPLAINS_ALL]
+    found = first + connections.findings(gathered, gone)
+    quotas = frozenset(f.node for f in first if f.cause == "cpu-quota-on-one-node" and f.node is not None)
+    found += [f for f in compute.findings(gathered, quotas) if f.node not in gone]
+    found += _collectives(gathered, found)
+    slowed = {f.node for f in found if f.cause in _EXPLAINS_RATES}
+    return [f for f in found if not (f.cause in _RATES and (f.node in slowed or (f.link and slowed & {*f.link})))]
+
+
+def _meeting(gathered: Gathered) -> list[Finding]:
+    found: list[Finding] = []
+    if gathered.alone:
+        words = next(iter(gathered.members.values())).words if gathered.members else {}
+        cause = {"refused": "node-never-came"}.get(words.get(0, ""), "master-addr-wrong")
+        seen = f"the meeting place was not reached ({words.get(0, 'no answer')}), nor was any other node"
+        return [Finding(part="meeting", cause=cause, link=(gathered.coordinator, 0), seen=seen)]
+    happened = {event.node for event in gathered.events}
+    missing = [node for node in gathered.missing if node not in happened]
+    here = sorted(gathered.members)
+    cut_off = [node for node in missing if gathered.missing[node] in _UNREACHED]
+    if len(cut_off) >= 2 and len(cut_off) * 2 >= gathered.nodes:
+        seen = f"{_names(gathered, here)} | {_names(gathered, cut_off)}: neither side reaches the other"
+        found += [Finding(part="meeting", cause="network-partition", link=(a, b), seen=seen) for a in here for b in cut_off]
+        missing = [node for node in missing if node not in cut_off]
+    came = f"; came: {_names(gathered, here)}"
+    for node in missing:
+        word = gathered.missing[node]
+        says = {"refused": "its host answers, but nothing was started there", "time-out": "its host does not answer"}
+        seen = f"{says.get(word, 'it did not come to the meeting')}{came}"
+        found.append(Finding(part="meeting", cause="node-never-came", node=node, seen=seen))
+    for node, member in gathered.members.items():
+        fewer = [local for local in range(member.expected) if local not in member.ranks]
+        dead = {event.local for event in gathered.events if event.node == node}
+        if member.alive and fewer and not dead:
+            ranks = ", ".join(f"{node * gathered.locals_ + local}" for local in fewer)
+            seen = f"{len(member.ranks)} of {member.expected} ranks came; missing: rank {ranks}"
+            found.append(Finding(part="meeting", cause="ranks-missing", node=node, seen=seen))
+    return found
+
+
+def _names(gathered: Gathered, nodes: Iterable[int]) -> str:
+    each = [gathered.name(node) for node in nodes]
+    return ", ".join(each[:8]) + (f" and {len(each) - 8} more" if len(each) > 8 else "")
+
+
+def _liveness(gathered: Gathered) -> list[Finding]:
+    """The first event of each node; where the coordinator lost half of all at once, it was cut off itself."""
+    first: dict[int, tuple[str, str]] = {}
+    for event in sorted(gathered.events, key=lambda event: event.at_s):
+        first.setdefault(event.node, (event.cause, event.seen))
+    silent = [node for node, (cause, _seen) in first.items() if cause == "link-down" and node != gathered.coordinator]
+    others = len(gathered.members) - 1
+    if gathered.own_link_up is False or (others > 1 and len(silent) * 2 > others):
+        for node in silent:
+            del first[node]
+        first[gathered.coordinator] = ("link-down", f"{_names(gathered, silent)} went silent at once")
+    return [Finding(part="liveness", cause=cause, node=node, seen=seen) for node, (cause, seen) in first.items()]
+
+
+def _collectives(gathered: Gathered, found: list[Finding]) -> list[Finding]:
+    if not gathered.collectives:
+        return []
+    answers = gathered.collectives[0]
+    wrong = {rank: value for rank, value in answers.items() if isinstance(value, dict) and value.get("wrong")}
+    if wrong and len(wrong) < len(answers):
+        return [
+            Finding(part="collectives", cause="silent-data-corruption", node=rank[0], seen=str(value["wrong"])[:200])
+            for rank, value in wrong.items()
+        ]
+    failed = [rank for rank, value in answers.items() if not (isinstance(value, dict) and value.get("ok"))]
+    if not failed or any(f.weight is Weight.FATAL for f in found):
+        return []
+    told = {
+        way: ("port-dropped", "a collective of these two fails") for way, well in gathered.pair_collectives.items() if not well
+    }
+    both = {**told, **{(b, a): what for (a, b), what in told.items()}}
+    tested = [*gathered.pair_collectives, *((b, a) for a, b in gathered.pair_collectives)]
+    named = [*connections.localised(both, tested)]
+    errors = "; ".join(dict.fromkeys(str((answers[rank] or {}).get("error", "no answer"))[:160] for rank in failed[:3]))
+    if named:
+        cause = "silent-data-corruption" if wrong else "straggler-network"
+        return [
+            Finding(part="collectives", cause=cause, node=node, seen=f"collectives with it fail: {errors}") for node, *_ in named
+        ]
+    if told:
+        return [
+            Finding(part="collectives", cause="straggler-network", link=way, seen=f"{what[1]}: {errors}")
+            for way, what in told.items()
+        ]
+    seen = f"the collective of all fails, of each pair it does not: {errors}"
+    return [Finding(part="collectives", cause="fails-only-at-scale", node=gathered.coordinator, seen=seen, weight=Weight.UNKNOWN)]

@@ -1,0 +1,152 @@
+"""Where a node finds the others: at the lowest of a few nodes that it reaches, itself or through another one.
+
+Every candidate may become the coordinator, so the first node may be the bad one. A node whose way to the coordinator is cut comes through a
+third one: then the link is to blame, and nobody "did not come".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterable
+
+from torchtune_sys.host.peers.wire import Gone, Wire, call, handshake
+from torchtune_sys.preflight.joint.job import Job
+
+DIAL_S = 2.5
+"""Time for a second SYN, not for a third."""
+Place = tuple[str, tuple[int, ...]]
+"""An address, and the ports to try there."""
+
+
+class Reached:
+    """A connection to a candidate, which accepted us."""
+
+    def __init__(self, node: int, wire: Wire, via: int | None, dialled: str) -> None:
+        self.node, self.wire, self.via, self.dialled = node, wire, via, dialled
+
+
+class Map:
+    """Where candidates are: told by the launcher at first, by the coordinator later."""
+
+    def __init__(self, job: Job, own_port: Callable[[], int]) -> None:
+        self._job, self._own_port = job, own_port
+        self.table: dict[int, tuple[str, int]] = {}
+        self.words: dict[int, str] = {}
+        """How the last try to reach a candidate ended."""
+
+    def places(self, node: int) -> Iterable[Place]:
+        if node == self._job.node:
+            yield "127.0.0.1", (self._own_port(),)
+            return
+        if node in self.table:
+            address, port = self.table[node]
+            yield address, (port,)
+            return
+        if node == 0:
+            yield self._job.master, self._job.ports
+        if node < len(self._job.names) and not (node == 0 and self._job.names[0] == self._job.master):
+            yield self._job.names[node], self._job.ports
+
+    async def dial(self, node: int) -> Reached | None:
+        """Connect to a candidate, at each place and port where it may be. What went wrong is in ``words``."""
+        word = "unknown-address"
+        for address, ports in self.places(node):
+            for port in ports:
+                try:
+                    wire = await call(address, port, self._job.secret, DIAL_S)
+                    wire.send({"is": "who"})
+                    answer = await wire.receive(DIAL_S)
+                    if answer.get("node") == node and answer.get("key") == self._job.key:
+                        self.words[node] = "ok"
+                        return Reached(node, wire, None, address)
+                    wire.close()
+                    word = "other-job"
+                except Gone as error:
+                    word = f"no-greeting: {error}"
+                except ConnectionRefusedError:
+                    word = "refused"
+                except TimeoutError:
+                    word = "time-out"
+                    break  # the other ports of this address are tried the next time
+                except OSError as error:
+                    word = (
+                        "unresolvable"
+                        if "ddress" not in str(error) and getattr(error, "errno", 0) in (-2, -3, -5)
+                        else "unreachable"
+                    )
+                    break
+        self.words[node] = word
+        return None
+
+    async def dial_through(self, helper: int, node: int) -> Reached | None:
+        """Reach ``node`` through ``helper``, which passes on what we say, and can neither read ahead nor change it."""
+        reached = await self.dial(helper)
+        if reached is None:
+            return None
+        wire = reached.wire
+        wire.send({"is": "relay", "to": node})
+        try:
+            answer = await wire.receive(2 * DIAL_S)
+            if answer.get("is") != "through":
+                wire.close()
+                return None
+            inner = await handshake(*wire.streams(), self._job.secret, first=True, timeout_s=DIAL_S)
+            inner.send({"is": "who"})
+            if (await inner.receive(DIAL_S)).get("node") == node:
+                return Reached(node, inner, helper, "")
+        except Gone:
+            pass
+        wire.abort()
+        return None
+
+
+async def splice(near: Wire, place: Iterable[Place], accept: Callable[[], None]) -> None:
+    """Join a node's connection with a new one to another node, until either ends."""
+    for address, ports in place:
+        for port in ports:
+            with contextlib.suppress(OSError, asyncio.TimeoutError):
+                reader, writer = await asyncio.wait_for(asyncio.open_connection(address, port), DIAL_S)
+                accept()
+                ends = near.streams()
+                ways = [asyncio.ensure_future(_pump(ends[0], writer)), asyncio.ensure_future(_pump(reader, ends[1]))]
+                await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+                for way in ways:
+                    way.cancel()
+                writer.close()
+                near.close()
+                return
+    near.send({"is": "cannot"})
+
+
+async def _pump(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+    with contextlib.suppress(OSError):
+        while data := await source.read(1 << 16):
+            target.write(data)
+            await target.drain()
+
+
+async def lower(where: Map, order: Iterable[int], own: int, excluded: Iterable[int]) -> Reached | None:
+    """The lowest candidate before ``own`` that is reached: directly, or through any other candidate."""
+    left_out = {*excluded}
+    before = [node for node in order if node < own and node not in left_out]
+    found = [reached for reached in await asyncio.gather(*map(where.dial, before)) if reached is not None]
+    best = min(found, key=lambda reached: reached.node, default=None)
+    for node in before:
+        if best is not None and best.node <= node:
+            break
+        if where.words.get(node) not in ("time-out", "unreachable"):
+            continue
+        helpers = [other for other in order if other not in (own, node) and other not in left_out]
+        for reached in await asyncio.gather(*(where.dial_through(helper, node) for helper in helpers)):
+            if reached is None:
+                continue
+            if best is None or reached.node < best.node:
+                found.append(reached)
+                best = reached
+            else:
+                reached.wire.close()
+    for reached in found:
+        if reached is not best:
+            reached.wire.close()
+    return best

@@ -1,0 +1,97 @@
+"""One rank: it starts the process that speaks for its node (or finds it), does what the coordinator asks of it, and ends with everybody's verdict."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from importlib.resources import files
+from typing import Any
+
+from torchtune_sys.host import scratch
+from torchtune_sys.host.account import Account
+from torchtune_sys.host.peers import local, spare
+from torchtune_sys.host.peers.rank_worker import RankWorker
+from torchtune_sys.host.peers.wire import Gone
+from torchtune_sys.preflight.joint.agent import Agent
+from torchtune_sys.preflight.joint.coordinator import Times
+from torchtune_sys.preflight.joint.job import Job
+
+_SCRIPT = "torchtune-sys/joint.py"
+_MEETING_S = 20.0
+
+
+class Joint:
+    """This rank's part in the joint pre-flight."""
+
+    def __init__(self, job: Job, budget_s: float) -> None:
+        """Start or find the node's process: first of all, while there are no threads yet. Raises Gone."""
+        self.job = job
+        started_s = time.monotonic()
+        self._until_s = started_s + budget_s + 4
+        times = Times(started_s, budget_s, min(_MEETING_S, budget_s / 2))
+        self.speaks = False
+        """Whether this rank judges its node: the first that came."""
+        self._speaker = 0
+        listener = local.claim(job.key + f"-{job.node}")
+        if listener is not None:
+
+            def speak() -> None:
+                asyncio.run(Agent(job, times).run(listener))
+
+            self.speaks = True
+            self._speaker = spare.start(speak, budget_s + 10, (listener.fileno(),))
+            listener.close()
+        self._link = local.RankLink.connect(job.key + f"-{job.node}", 5.0)
+        self._link.send({"is": "rank", "rank": job.rank, "local": job.local})
+
+    def note(self, key: str, value: Any) -> None:
+        """Tell the others something of this node."""
+        self._link.send({"is": "note", "key": key, "value": value})
+
+    def run(
+        self, python: str, env: Mapping[str, str], user: Account | None, show: Callable[[str], None]
+    ) -> dict[str, Any] | None:
+        """Do what is asked until the verdict comes; None where it does not. ``python`` is the interpreter one trains with, "" if there is none."""
+        text = (files("torchtune_sys.preflight.joint.worker") / "rank_tasks.py").read_text(encoding="utf-8")
+        with scratch.nameless(_SCRIPT, text) as script:
+            argv = (python, f"/proc/self/fd/{script}")
+            worker = RankWorker(argv, {**env, "TORCHTUNE_SYS_SPEAKER": str(self._speaker)}, script, user) if python else None
+            try:
+                return self._obey(worker, show)
+            except Gone:
+                return None
+            finally:
+                if worker is not None:
+                    worker.end()
+                self._link.send({"is": "bye"})
+                self._link.close()
+
+    def _obey(self, worker: RankWorker | None, show: Callable[[str], None]) -> dict[str, Any] | None:
+        key = f"worker/{self.job.local}"
+        if worker is None or worker.failure:
+            self.note(key, {"error": worker.failure if worker is not None else "no Python to train with"})
+            worker = None
+        waiting = worker is not None
+        while time.monotonic() < self._until_s:
+            if waiting and worker is not None and (told := worker.answer(0.0)) is not None:
+                self.note(key, told["value"])
+                waiting = False
+            said = self._link.receive(0.05 if waiting else 1.0)
+            if said is None:
+                continue
+            if said["is"] == "verdict":
+                found = said["value"]
+                return found if isinstance(found, dict) else None
+            if said["is"] == "cut-off":
+                return {"cut-off": str(said["seen"])}
+            if said["is"] == "status":
+                show(str(said["text"]))
+            elif said["is"] == "task":
+                self._link.send({"is": "done", "id": said["id"], "value": self._done(worker, said)})
+        return None
+
+    def _done(self, worker: RankWorker | None, said: Mapping[str, Any]) -> Any:
+        if worker is None:
+            return {"error": "no torch here"}
+        return worker.ask(said["id"], said["task"], float(said["deadline_s"]))

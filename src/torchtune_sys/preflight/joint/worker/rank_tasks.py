@@ -1,0 +1,350 @@
+"""A rank's side of the joint pre-flight: torch is imported once, and each task is done by a child that can be killed.
+
+Tasks and answers are lines of JSON. torch.distributed moves tensors only: nothing that another node sent is unpickled.
+"""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import json
+import os
+import platform
+import select
+import signal
+import sys
+import time
+from typing import Any, Callable, Dict, List, Optional, Tuple
+
+Fields = Dict[str, Any]
+BLOCKS = 3
+BLOCK_S = 0.12
+KERNEL_SIDE = 128
+WIDTH = 256
+SHARE_S = 0.25
+LARGE = 1 << 19
+REPEATS = 3
+CONNECT_S = 6.0
+
+
+def main() -> None:
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what a library prints is no answer
+    say(answers, started(import_torch()))
+    for line in sys.stdin:
+        asked = json.loads(line)
+        say(answers, {"id": asked["id"], "value": in_child(asked["task"], float(asked["deadline_s"]))})
+
+
+def say(answers: Any, fields: Fields) -> None:
+    answers.write(json.dumps(fields) + "\n")
+    answers.flush()
+
+
+def import_torch() -> str:
+    """What hinders it; "" where nothing does."""
+    try:
+        import torch
+
+        torch.set_num_threads(1)
+        import torch.distributed
+    except Exception as error:
+        return "%s: %s" % (type(error).__name__, str(error).strip().splitlines()[0][:300] if str(error).strip() else "")
+    return ""
+
+
+def started(failure: str) -> Fields:
+    if failure:
+        return {"id": "", "value": {"error": failure}}
+    import torch
+
+    told = {
+        "torch": torch.__version__,
+        "cuda": str(torch.version.cuda or torch.version.hip or ""),
+        "python": platform.python_version(),
+    }
+    return {"id": "", "value": told}
+
+
+TASKS: Dict[str, Callable[[Fields, Callable[[Fields], None]], Fields]] = {}
+
+
+def in_child(task: Fields, deadline_s: float) -> Fields:
+    """Do it in a child of its own session. What it said last counts, should it hang or die."""
+    near, far = os.pipe()
+    pid = os.fork()
+    if not pid:
+        status = 1
+        try:
+            os.close(near)
+            os.setsid()
+            told = os.fdopen(far, "w")
+            try:
+                found = TASKS[task["do"]](task, lambda fields: say(told, fields))
+            except Exception as error:
+                found = {"error": "%s: %s" % (type(error).__name__, " ".join(str(error).split())[:300])}
+            say(told, found)
+            if task["do"] == "store":
+                told.close()
+                outlive(float(task["seconds"]))
+            status = 0
+        finally:
+            os._exit(status)  # gloo may abort at an interpreter's usual end
+    os.close(far)
+    return collected(pid, near, deadline_s, keep=task["do"] == "store")
+
+
+def collected(pid: int, near: int, deadline_s: float, keep: bool) -> Fields:
+    until_s, parent = time.monotonic() + deadline_s, os.getppid()
+    text = b""
+    while time.monotonic() < until_s:
+        if not select.select([near], [], [], min(max(until_s - time.monotonic(), 0), 0.5))[0]:
+            if os.getppid() != parent:  # the rank was killed
+                end(pid)
+                sys.exit(1)
+            continue
+        part = os.read(near, 1 << 16)
+        if not part:
+            break
+        text += part
+    os.close(near)
+    timed_out = time.monotonic() >= until_s
+    if not keep or timed_out:
+        end(pid)
+    lines = text.decode("utf-8", "replace").splitlines()
+    found: Fields = json.loads(lines[-1]) if lines else {"error": "the child died without a word"}
+    if timed_out:
+        found.setdefault("error", "no end within %.0f s, at %s" % (deadline_s, found.get("stage", "its start")))
+    return found
+
+
+def end(pid: int) -> None:
+    for name in (os.killpg, os.kill):
+        try:
+            name(pid, signal.SIGKILL)
+        except OSError:
+            pass
+    until_s = time.monotonic() + 1
+    while time.monotonic() < until_s:  # one that hangs in the kernel is left behind
+        try:
+            if os.waitpid(pid, os.WNOHANG)[0]:
+                return
+        except ChildProcessError:
+            return
+        time.sleep(0.01)
+
+
+def outlive(seconds: float) -> None:
+    """Keep the store until the node's own process is gone, or until the time is up: it may outlive its rank."""
+    speaker = int(os.environ.get("TORCHTUNE_SYS_SPEAKER", "0"))
+    until_s = time.monotonic() + seconds
+    while time.monotonic() < until_s and (not speaker or os.path.exists("/proc/%d" % speaker)):
+        time.sleep(0.2)
+
+
+STORES: List[Any] = []
+
+
+def store(task: Fields, _told: Callable[[Fields], None]) -> Fields:
+    """torch's own store, on a port that the kernel draws. Its values are bytes."""
+    import torch.distributed as dist
+
+    kept = dist.TCPStore("0.0.0.0", 0, None, True, datetime.timedelta(seconds=30), wait_for_workers=False)
+    STORES.append(kept)
+    return {"port": kept.port}
+
+
+# ---- compute ------------------------------------------------------------------------------------------------------------------------
+
+
+def compute(task: Fields, _told: Callable[[Fields], None]) -> Fields:
+    """A timed kernel, an exact training step with a right answer, a training step whose bits depend on hardware and libraries, the share of a CPU."""
+    import torch
+
+    device = own_device(torch)
+    found: Fields = {"hardware": hardware(torch, device), "kernel_s": []}
+    found["class"] = " ".join([found["hardware"], torch.__version__, str(torch.backends.mkl.is_available())])
+    for block in range(BLOCKS):
+        found["kernel_s"].append(kernel(torch, device))
+        if block == 0:
+            found["wrong"] = exact_step(torch, device)
+        elif block == 1:
+            found["weights"] = float_step(torch, device)
+    if device.type == "cpu":
+        found["share"], found["gap"] = cpu_share()
+    return found
+
+
+def own_device(torch: Any) -> Any:
+    if not torch.cuda.is_available():
+        return torch.device("cpu")
+    return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
+
+
+def hardware(torch: Any, device: Any) -> str:
+    if device.type == "cuda":
+        return str(torch.cuda.get_device_name(device))
+    try:
+        with open("/proc/cpuinfo") as lines:
+            model = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
+    except OSError:
+        model = platform.machine()
+    capability = getattr(torch.backends.cpu, "get_cpu_capability", lambda: "")()
+    return "%s %s" % (model, capability)
+
+
+def kernel(torch: Any, device: Any) -> float:
+    """The best of many runs within a moment."""
+    side = KERNEL_SIDE if device.type == "cpu" else 4096
+    one = torch.ones(side, side, device=device)
+    two = torch.ones(side, side, device=device)
+    best, until_s, runs = 1e9, time.monotonic() + BLOCK_S, 0
+    while runs < 5 or (time.monotonic() < until_s and runs < 5000):
+        began = time.perf_counter()
+        torch.mm(one, two)
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        best = min(best, time.perf_counter() - began)
+        runs += 1
+    return best
+
+
+def whole_numbers(torch: Any, rows: int, columns: int, seed: int) -> Any:
+    """-1, 0 and 1, the same on every machine: no generator of torch's is asked."""
+    numbers = torch.arange(rows * columns, dtype=torch.int64)
+    mixed = (numbers * 2654435761 + seed * 40503) % 4294967296
+    return (((mixed >> 13) % 3) - 1).to(torch.float32).reshape(rows, columns)
+
+
+def exact_step(torch: Any, device: Any) -> str:
+    """One training step in whole numbers: float32 holds each of them, so there is one right answer on all hardware. Says what is wrong."""
+    inputs, targets = whole_numbers(torch, 8, WIDTH, 1), whole_numbers(torch, 8, 16, 2)
+    first, last = whole_numbers(torch, WIDTH, WIDTH, 3), whole_numbers(torch, 16, WIDTH, 4)
+    values = []
+    for place, kind in ((device, torch.float32), (torch.device("cpu"), torch.int64)):
+        x, y, a, b = (value.to(place).to(kind) for value in (inputs, targets, first, last))
+        hidden = x @ a.t()
+        active = (hidden > 0).to(kind)
+        shown = hidden * active
+        grad_b = y.t() @ shown
+        grad_a = ((y @ b) * active).t() @ x
+        values.append([value.cpu().to(torch.int64) for value in (a - grad_a, b - grad_b)])
+    names = ("first", "last")
+    for name, ours, right in zip(names, *values):
+        off = int((ours != right).sum())
+        if off:
+            place = int((ours != right).flatten().nonzero()[0])
+            words = (off, ours.numel(), name, int(ours.flatten()[place]), int(right.flatten()[place]))
+            return "%d of %d weights of layer %s are wrong after an exact training step: one is %d, not %d" % words
+    return ""
+
+
+def float_step(torch: Any, device: Any) -> str:
+    """A hash of the weights after three steps of a small net in float32, by autograd and SGD. Equal hardware and libraries give equal bits."""
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    net = torch.nn.Sequential(torch.nn.Linear(WIDTH, WIDTH), torch.nn.GELU(), torch.nn.Linear(WIDTH, 16))
+    with torch.no_grad():
+        for number, value in enumerate(net.parameters()):
+            rows = value.shape[0]
+            value.copy_(whole_numbers(torch, rows, value.numel() // rows, 10 + number).reshape(value.shape) / 17)
+    net.to(device)
+    steps = torch.optim.SGD(net.parameters(), lr=0.01, momentum=0.9)
+    inputs = (whole_numbers(torch, 32, WIDTH, 20) / 7).to(device)
+    targets = whole_numbers(torch, 32, 16, 21).to(device)
+    for _ in range(3):
+        steps.zero_grad()
+        ((net(inputs) - targets) ** 2).mean().backward()
+        steps.step()
+    mark = hashlib.sha256()
+    for value in net.parameters():
+        mark.update(bytes(value.detach().cpu().contiguous().flatten().view(torch.uint8).tolist()))
+    return mark.hexdigest()[:32]
+
+
+def cpu_share() -> Tuple[float, float]:
+    """Of the time in which this process only computes: the part in which it ran, and the part in which it neither ran nor waited in a run queue."""
+    began, ran, waited = time.monotonic(), time.process_time(), run_delay()
+    number = 0
+    while time.monotonic() - began < SHARE_S:
+        number += 1
+    wall = time.monotonic() - began
+    ran = time.process_time() - ran
+    waited = run_delay() - waited
+    return round(ran / wall, 3), round(max(0.0, 1 - (ran + waited) / wall), 3)
+
+
+def run_delay() -> float:
+    """Seconds in which this thread could have run, and another did (Documentation/scheduler/sched-stats.rst)."""
+    try:
+        with open("/proc/thread-self/schedstat") as file:
+            return int(file.read().split()[1]) / 1e9
+    except (OSError, ValueError, IndexError):
+        return 0.0
+
+
+# ---- collectives --------------------------------------------------------------------------------------------------------------------
+
+
+def collective(task: Fields, told: Callable[[Fields], None]) -> Fields:
+    """A group of its own: it meets, adds up and gathers, to the bit; says how far it came."""
+    import torch
+    import torch.distributed as dist
+
+    rank, world = int(task["rank"]), int(task["world"])
+    device = own_device(torch)
+    backend = "nccl" if device.type == "cuda" and dist.is_nccl_available() and not shares_gpu(torch) else "gloo"
+    device = device if backend == "nccl" else torch.device("cpu")
+    limit = datetime.timedelta(seconds=CONNECT_S)
+    told({"stage": "store"})
+    host, port = task["store"]
+    kept = dist.PrefixStore(task["prefix"], dist.TCPStore(host, int(port), None, False, limit, wait_for_workers=False))
+    told({"stage": "connect"})
+    dist.init_process_group(backend, store=kept, rank=rank, world_size=world, timeout=limit)
+    found: Fields = {"backend": backend, "best_s": []}
+    for size in (1, 257) if task.get("short") else (1, 257, LARGE):
+        told({"stage": "all_reduce of %d elements" % size})
+        best = 1e9
+        for turn in range(REPEATS):
+            value = pattern(torch, size, rank, turn).to(device)
+            began = time.perf_counter()
+            dist.all_reduce(value)
+            if device.type == "cuda":
+                torch.cuda.synchronize(device)
+            best = min(best, time.perf_counter() - began)
+            right = sum(pattern(torch, size, each, turn) for each in range(world)) if world <= 64 else None
+            words = differing(value.cpu(), right)
+            if words:
+                found["wrong"] = "all_reduce of %d elements: %s" % (size, words)
+        found["best_s"].append(best)
+    told({"stage": "all_gather"})
+    parts = [torch.zeros(64, device=device) for _ in range(world)]
+    dist.all_gather(parts, pattern(torch, 64, rank, 9).to(device))
+    for each, part in enumerate(parts):
+        words = differing(part.cpu(), pattern(torch, 64, each, 9))
+        if words:
+            found["wrong"] = "all_gather, the part of rank %d: %s" % (each, words)
+    dist.barrier()
+    found["ok"] = "wrong" not in found
+    return found
+
+
+def shares_gpu(torch: Any) -> bool:
+    return bool(int(os.environ.get("LOCAL_WORLD_SIZE", "1")) > torch.cuda.device_count())
+
+
+def pattern(torch: Any, size: int, rank: int, turn: int) -> Any:
+    """Whole numbers that differ by rank, place and turn; the sum of thousands of them is exact in float32."""
+    return ((torch.arange(size) + 7 * rank + 31 * turn) % 101).to(torch.float32)
+
+
+def differing(value: Any, right: Optional[Any]) -> str:
+    if right is None:
+        return ""
+    off = int((value != right).sum())
+    return "%d of %d elements are wrong" % (off, value.numel()) if off else ""
+
+
+TASKS.update(store=store, compute=compute, collective=collective)
+
+if __name__ == "__main__":
+    main()
