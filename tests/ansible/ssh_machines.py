@@ -1,6 +1,6 @@
 """Debian machines with systemd and sshd on a network of their own: systemd-nspawn below network namespaces, one bridge between them.
 
-A machine's root is an overlay over a root that is made once (mmdebstrap) and kept in the cache: what a machine writes stays its own,
+The bridge lies in a namespace, too, in which the controller's programs are started: nothing of it is seen on this host. A machine's root is an overlay over a root that is made once (mmdebstrap) and kept in the cache: what a machine writes stays its own,
 and stays over its restarts. /proc/sys/{vm,kernel,fs} and /sys are private copies: what is set there never reaches this host.
 """
 
@@ -28,6 +28,7 @@ SETTINGS = {
 }
 NETWORK = "10.79.0"
 CONTROLLER = f"{NETWORK}.254"
+NOBODY_THERE = f"{NETWORK}.250"
 INIT = """#!/bin/sh
 # Process 1 until systemd takes over: private copies of what is changed.
 mkdir -p /run/proc-sys && mount -t tmpfs none /run/proc-sys && cp -r /machine/proc-sys/. /run/proc-sys/
@@ -50,7 +51,7 @@ mkdir -p /run/systemd/nspawn && mount -t tmpfs none /run/systemd/nspawn
 export SYSTEMD_NSPAWN_API_VFS_WRITABLE=1 SYSTEMD_NSPAWN_UNIFIED_HIERARCHY=1
 code=133 # it asks to be started again
 while [ $code = 133 ]; do
-    systemd-nspawn -q --register=no --keep-unit -M "$1" --hostname="$1" --uuid="$5" --network-namespace-path="/run/netns/$1" \\
+    systemd-nspawn -q --register=no --keep-unit -M "$1" --hostname="$6" --uuid="$5" --network-namespace-path="/run/netns/$1" \\
         --resolv-conf=off --bind="$3/machine:/machine" --console=pipe -D "$3/root" $4 /bin/sh /machine/init
     code=$?
 done
@@ -88,6 +89,17 @@ def root(suite: str) -> Path:
     return place
 
 
+@dataclass(frozen=True)
+class Controller:
+    """The side that connects: where its programs run, and the key that all machines take."""
+
+    namespace: str
+    key: Path
+
+    def inside(self, *argv: str) -> list[str]:
+        return [which("ip") or "ip", "netns", "exec", self.namespace, *argv]
+
+
 @dataclass
 class Machine:
     """One that runs."""
@@ -95,7 +107,7 @@ class Machine:
     name: str
     address: str
     work: Path
-    key: Path
+    controller: Controller
     process: subprocess.Popen[bytes] = field(repr=False)
 
     @property
@@ -117,29 +129,16 @@ class Machine:
         return 0
 
     def ssh(self, command: str, user: str = "root", timeout_s: float = 60) -> subprocess.CompletedProcess[str]:
-        argv = ["ssh", "-q", "-i", str(self.key), *SSH_OPTIONS, f"{user}@{self.address}", command]
+        argv = self.controller.inside(
+            "ssh", "-q", "-i", str(self.controller.key), *SSH_OPTIONS, f"{user}@{self.address}", command
+        )
         return subprocess.run(argv, capture_output=True, text=True, timeout=timeout_s, check=False, stdin=subprocess.DEVNULL)
 
     def sh(self, command: str, timeout_s: float = 60) -> str:
         """Run as root, without sshd; what it wrote. Raises AssertionError where it fails."""
+        entered = ["nsenter", "-t", str(self.leader()), "-m", "-u", "-i", "-n", "-p", "-r", "-w", "--"]
         env = ["env", "-i", "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root"]
-        argv = [
-            "nsenter",
-            "-t",
-            str(self.leader()),
-            "-m",
-            "-u",
-            "-i",
-            "-n",
-            "-p",
-            "-r",
-            "-w",
-            "--",
-            *env,
-            "/bin/sh",
-            "-c",
-            command,
-        ]
+        argv = [*entered, *env, "/bin/sh", "-c", command]
         done = subprocess.run(argv, capture_output=True, text=True, timeout=timeout_s, check=False)
         assert done.returncode == 0, f"{self.name}: {command}: {done.stdout}{done.stderr}"
         return done.stdout
@@ -149,6 +148,12 @@ class Machine:
             return self.ssh("true", timeout_s=10).returncode == 0
         return False
 
+    def boot(self) -> str:
+        """The id of its present start; empty while it has none."""
+        with suppress(OSError):
+            return (self.root / "proc/sys/kernel/random/boot_id").read_text().strip()
+        return ""
+
 
 SSH_OPTIONS = (
     *("-o", "BatchMode=yes", "-o", "ConnectTimeout=5", "-o", "StrictHostKeyChecking=no"),
@@ -157,63 +162,69 @@ SSH_OPTIONS = (
 
 
 @contextmanager
-def machines(work: Path, suites: Mapping[str, str], options: str = "") -> Iterator[dict[str, Machine]]:
+def machines(work: Path, suites: Mapping[str, str], options: str = "") -> Iterator[tuple[Controller, dict[str, Machine]]]:
     """Machines by name, each of its suite, up and reachable by ssh as root. Skips the test where that cannot be."""
     try:
         roots = {suite: root(suite) for suite in dict.fromkeys(suites.values())}
+        run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(work / "key"))
     except Unavailable as why:
         pytest.skip(f"machines with sshd: {why}")
-    run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(work / "key"))
+    prefix = f"ttansible{os.getpid()}"
     with ExitStack() as stack:
-        stack.enter_context(_network(tuple(suites)))
+        controller = Controller(f"{prefix}.0", work / "key")
+        try:
+            stack.enter_context(_network(controller, [f"{prefix}.{number + 1}" for number in range(len(suites))]))
+        except Unavailable as why:
+            pytest.skip(f"machines with sshd: {why}")
         made = {}
         for number, (name, suite) in enumerate(suites.items(), 1):
-            made[name] = stack.enter_context(_machine(work, name, f"{NETWORK}.{number}", roots[suite], options))
+            place = (f"{prefix}.{number}", f"{NETWORK}.{number}")
+            made[name] = stack.enter_context(_machine(work, name, place, controller, roots[suite], options))
         for one in made.values():
             until(one.is_up, 300)
-        yield made
+        yield controller, made
 
 
 @contextmanager
-def _network(names: tuple[str, ...]) -> Iterator[None]:
-    """A bridge that this host has an address on, and a namespace with one link to it for each name."""
-    bridge = "ttansible0"
-    _remove_network(bridge, names)
-    run("ip", "link", "add", bridge, "type", "bridge")
+def _network(controller: Controller, names: list[str]) -> Iterator[None]:
+    """A bridge that the controller's namespace has an address on, and a namespace with one link to it for each name."""
+    at = ("ip", "-n", controller.namespace)
     try:
-        run("ip", "address", "add", f"{CONTROLLER}/24", "dev", bridge)
-        run("ip", "link", "set", bridge, "up")
+        run("ip", "netns", "add", controller.namespace)
+        for words in ("link set lo up", "link add br0 type bridge", f"address add {CONTROLLER}/24 dev br0", "link set br0 up"):
+            run(*at, *words.split())
         for number, name in enumerate(names, 1):
             run("ip", "netns", "add", name)
-            run("ip", "link", "add", f"tta{number}", "type", "veth", "peer", "name", "eth0", "netns", name)
-            run("ip", "link", "set", f"tta{number}", "master", bridge, "up")
+            run(*at, "link", "add", f"port{number}", "type", "veth", "peer", "name", "eth0", "netns", name)
+            run(*at, "link", "set", f"port{number}", "master", "br0", "up")
             for words in ("link set lo up", f"address add {NETWORK}.{number}/24 dev eth0", "link set eth0 up"):
                 run("ip", "-n", name, *words.split())
         yield
     finally:
-        _remove_network(bridge, names)
-
-
-def _remove_network(bridge: str, names: tuple[str, ...]) -> None:
-    for argv in (*(("netns", "del", name) for name in names), ("link", "del", bridge)):
-        subprocess.run(["ip", *argv], capture_output=True, check=False)
+        for name in (*names, controller.namespace):
+            subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)
 
 
 @contextmanager
-def _machine(work: Path, name: str, address: str, base: Path, options: str) -> Iterator[Machine]:
+def _machine(
+    work: Path, name: str, place: tuple[str, str], controller: Controller, base: Path, options: str
+) -> Iterator[Machine]:
+    """``place`` is its namespace, after which its control group is called, too, and its address."""
     own = work / name
+    namespace, address = place
     for folder in ("upper/root/.ssh", "work", "root", "machine/proc-sys"):
         (own / folder).mkdir(parents=True)
     (own / "upper/root").chmod(0o700)
     (own / "upper/root/.ssh").chmod(0o700)
-    shutil.copy(work / "key.pub", own / "upper/root/.ssh/authorized_keys")
+    shutil.copy(controller.key.with_suffix(".pub"), own / "upper/root/.ssh/authorized_keys")
     (own / "upper/etc/ssh").mkdir(parents=True)
     run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(own / "upper/etc/ssh/ssh_host_ed25519_key"))
+    (own / "upper/etc/hostname").write_text(f"{name}\n")
     (own / "upper/etc/hosts").write_text(f"127.0.0.1 localhost\n{address} {name}\n")
     (own / "machine/init").write_text(INIT)
     _copy_settings(own / "machine/proc-sys")
     with (own / "console").open("wb") as console:
-        words = ["bash", "-c", START, "bash", name, str(base), str(own), options, uuid.uuid4().hex]
+        words = ["bash", "-c", START, "bash", namespace, str(base), str(own), options, uuid.uuid4().hex, name]
         process = subprocess.Popen(
             ["unshare", "--mount", "--propagation", "private", *words],
             stdin=subprocess.DEVNULL,
@@ -221,7 +232,7 @@ def _machine(work: Path, name: str, address: str, base: Path, options: str) -> I
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-    made = Machine(name, address, own, work / "key", process)
+    made = Machine(name, address, own, controller, process)
     try:
         yield made
     finally:
@@ -233,7 +244,7 @@ def _machine(work: Path, name: str, address: str, base: Path, options: str) -> I
                 os.kill(leader, signal.SIGKILL)
         process.wait()
         with suppress(TimeoutError):
-            until(lambda: _is_tidy(name), 30)
+            until(lambda: _is_tidy(namespace), 30)
 
 
 def _copy_settings(folder: Path) -> None:
