@@ -22,8 +22,9 @@ PATIENCE_S = 900
 
 
 def program(name: str) -> str:
-    """A program of Ansible's: beside this interpreter, else on PATH. Skips the test where there is none."""
-    found = shutil.which(name, path=os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", "")]))
+    """A program of Ansible's, from the folder $TORCHTUNE_SYS_TEST_ANSIBLE or beside this interpreter, else on PATH. Skips the test where there is none."""
+    places = [os.environ.get("TORCHTUNE_SYS_TEST_ANSIBLE", ""), os.path.dirname(sys.executable), os.environ.get("PATH", "")]
+    found = shutil.which(name, path=os.pathsep.join(filter(None, places)))
     if found is None:
         pytest.skip(f"{name} is not installed: pip install ansible-core ansible-lint yamllint")
     return found

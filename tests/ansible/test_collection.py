@@ -37,6 +37,11 @@ def test_the_role_passes_on_every_option(tasks: str, module: str) -> None:
     assert passed == {*judging, *own["options"], "path", "interpreter", "rules"}
 
 
+def test_the_licence_is_the_projects() -> None:
+    """A copy, since not every checkout keeps symbolic links."""
+    assert (COLLECTION / "LICENSE").read_text() == (COLLECTION.parent / "LICENSE").read_text()
+
+
 def test_every_entry_point_has_its_tasks_and_its_specification() -> None:
     specs = yaml.safe_load((COLLECTION / "roles/torchtune_sys/meta/argument_specs.yml").read_text())["argument_specs"]
     assert {name for name in specs if not (TASKS / f"{name}.yml").is_file()} == set()

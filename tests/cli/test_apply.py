@@ -144,6 +144,20 @@ def test_what_somebody_else_did_is_entered_and_named_by_undo(tmp_path: Path) -> 
     assert [run["state"] for run in runs] == ["undone", "undone"]
 
 
+@pytest.mark.parametrize("how", ["--yes", "--dry-run"])
+def test_what_somebody_else_did_is_left_in_the_json_of_undo(tmp_path: Path, how: str) -> None:
+    said = staged(
+        f"""
+        $TOOL apply --yes --select max-map-count-low >/dev/null
+        $TOOL note "slurmd restarted"
+        echo; $TOOL undo {how} --format json
+        """,
+        tmp_path / "stage",
+    ).stdout
+    changes = json.loads(said[said.index("\n{") :])["changes"]
+    assert [(one["key"], one["state"]) for one in changes] == [("vm.max_map_count", "restored"), ("slurmd restarted", "left")]
+
+
 def test_an_interrupted_run_must_be_undone_first(tmp_path: Path) -> None:
     done = staged(
         f"""

@@ -82,11 +82,12 @@ class _Held:
         of_play = [str(name) for name in play]
         return of_play if any(map(self._was_asked, of_play)) else [name for name in self._hostvars if self._was_asked(name)]
 
-    def of(self, name: str) -> tuple[t.Any, str, t.Any]:
-        """Result of the check, what failed before it, result of the changes."""
+    def of(self, name: str) -> tuple[t.Any, str, t.Any, str]:
+        """Result of the check, what failed before it, result of the changes, what failed in them."""
         held = self._hostvars[name] if name in self._hostvars else {}
         result = held.get(self._names["result"], held.get("torchtune_sys_copied"))
-        return _plain(result), str(held.get(self._names["failure"]) or ""), _plain(held.get(self._names["applied"]))
+        failure, change_failure = (str(held.get(key) or "") for key in (self._names["failure"], "torchtune_sys_change_failure"))
+        return _plain(result), failure, _plain(held.get(self._names["applied"])), change_failure
 
     def _was_asked(self, name: str) -> bool:
         held = self._hostvars[name] if name in self._hostvars else {}

@@ -6,6 +6,8 @@ from __future__ import absolute_import, division, print_function
 
 __metaclass__ = type
 
+from ansible_collections.torchtune.sys.plugins.module_utils import tool
+
 SCHEMA = "torchtune-sys/run/1"
 PLAN = "torchtune-sys/plan/1"
 HISTORY = "torchtune-sys/history/1"
@@ -34,6 +36,29 @@ def waiting(changes):
     for one in changes:
         if one["needs"] in KINDS:
             found[KINDS[one["needs"]]].append(one["key"])
+    return found
+
+
+REBOOTED = "host rebooted by Ansible for "
+"""How the role's note of a reboot begins (tasks/reboot.yml); then what waited for it."""
+
+
+def rebooted(found_tool, wanted):
+    """Of what waits for a reboot, that for which the host was rebooted already since it was made: once more would be of no use.
+
+    None of it where the journals may not be read.
+    """
+    try:
+        history = found_tool.ask(["history", "--format", "json"], HISTORY, (0,)).document if wanted else dict(runs=[])
+    except tool.Unanswered:
+        return []
+    found = []
+    since = [entry for entry in history["runs"] if entry["state"] != "undone"]
+    for one in wanted:
+        made = [number for number, entry in enumerate(since) if one in entry["changes"]]
+        later = since[made[-1] :] if made else since
+        if any(REBOOTED + one in entry["elsewhere"] for entry in later):
+            found.append(one)
     return found
 
 

@@ -221,6 +221,14 @@ def _word(path):
         return ""
 
 
+def answer(module, words, schema, statuses):
+    """Return the Answer to one command; without one the task fails and says why."""
+    try:
+        return Tool(module).ask(words, schema, statuses)
+    except Unanswered as error:
+        fail(module, error)
+
+
 def fail(module, error, **more):
     """End the task because the tool did not answer."""
     module.fail_json(msg=error.msg, why=error.why, status=error.status, changed=False, **more)

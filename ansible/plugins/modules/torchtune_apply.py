@@ -85,6 +85,13 @@ waits:
   returned: when the tool answered
   type: dict
   sample: {login: [memlock], service: [], reboot: [], job: []}
+rebooted:
+  description:
+    - Keys of what waits for a reboot, and titles of steps that end with one, for which the host was rebooted already since they were made.
+    - The role does not reboot for them again.
+  returned: when the tool answered
+  type: list
+  elements: str
 lost_at_boot:
   description: What is cured now and will be lost at the next boot, since something else sets it.
   returned: when the tool answered
@@ -152,7 +159,7 @@ def main():
         recover=dict(type="bool", default=True),
     )
     module = AnsibleModule(argument_spec=tool.judging_spec(**own), supports_check_mode=True)
-    result = dict(changed=False, recovered=[], disrupts=[], install=[], identity=tool.identity())
+    result = dict(changed=False, recovered=[], disrupts=[], install=[], rebooted=[], identity=tool.identity())
     try:
         found = tool.Tool(module)
         if module.check_mode or module._diff:
@@ -161,6 +168,8 @@ def main():
             result.update(_applied(module, found, result["recovered"]))
     except tool.Unanswered as error:
         tool.fail(module, error, recovered=result["recovered"])
+    titles = [step["title"] for step in result["install"] if step["reboot"]]
+    result["rebooted"] = run.rebooted(found, result["waits"]["reboot"] + titles)
     _leave(module, result)
 
 
@@ -206,7 +215,7 @@ def _applied(module, found, recovered):
         run=answer.document["run"],
         changes=changes,
         changed=bool(run.having(changes, *run.MADE)) or bool(recovered),
-        waits=run.waiting(run.having(changes, "waits", "lost-at-boot")),
+        waits=run.waiting([one for one in changes if one["state"] == "waits" or one["made_already"]]),
         lost_at_boot=run.having(changes, "lost-at-boot"),
         refused=run.having(changes, "refused"),
         left=run.having(changes, "left"),
@@ -226,6 +235,8 @@ def _taken_back(found):
 def _leave(module, result):
     for number in result["recovered"]:
         module.warn("run %d had been cut off; it was taken back first" % number)
+    if result["rebooted"]:
+        module.warn("the host was rebooted already for what still waits for it: %s" % ", ".join(result["rebooted"]))
     for one in result.get("lost_at_boot", ()):
         module.warn("cured now, lost at the next boot: %s (%s)" % (one["key"], one.get("detail", "")))
     for one in result.get("refused", ()):

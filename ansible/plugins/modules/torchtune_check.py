@@ -146,10 +146,7 @@ def main():
     )
     module = AnsibleModule(argument_spec=tool.judging_spec(**own), supports_check_mode=True)
     words = ["check", "--format", "json", "--fail-on", "never"] + (["--strict"] if module.params["strict"] else [])
-    try:
-        answer = tool.Tool(module).ask(words + tool.judging_words(module), report.SCHEMA, (0, 3, 4))
-    except tool.Unanswered as error:
-        tool.fail(module, error)
+    answer = tool.answer(module, words + tool.judging_words(module), report.SCHEMA, (0, 3, 4))
     found = report.brief(answer.document)
     judged = answer.status == 0
     result = dict(

@@ -42,6 +42,11 @@ steps:
   returned: when the tool answered
   type: list
   elements: dict
+rebooted:
+  description: Titles of steps for which the role rebooted the host already, and which are there again. Only root is told.
+  returned: when the tool answered
+  type: list
+  elements: str
 refused:
   description: What cannot be had on this host, and why.
   returned: when the tool answered
@@ -72,7 +77,7 @@ import os
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ansible_collections.torchtune.sys.plugins.module_utils import options, tool
+from ansible_collections.torchtune.sys.plugins.module_utils import options, run, tool
 
 SCHEMA = "torchtune-sys/install/1"
 
@@ -82,7 +87,8 @@ def main():
     module = AnsibleModule(argument_spec=spec, supports_check_mode=True)
     words = ["generate", "install", "--format", "json"] + tool.words_of(options.INSTALLING, module.params)
     try:
-        answer = tool.Tool(module).ask(words, SCHEMA, (0, 1))
+        host = tool.Tool(module)
+        answer = host.ask(words, SCHEMA, (0, 1))
     except tool.Unanswered as error:
         tool.fail(module, error)
     found = answer.document["install"]
@@ -91,6 +97,7 @@ def main():
         changed=False,
         status=answer.status,
         steps=steps,
+        rebooted=run.rebooted(host, [step["title"] for step in found["steps"] if step["reboot"]]),
         refused=found["refused"],
         notes=found["notes"],
         identity=tool.identity(),

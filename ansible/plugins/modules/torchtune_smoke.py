@@ -86,11 +86,7 @@ def main():
     words = ["smoke", "--format", "json"] + tool.words_of(options.SMOKING, module.params)
     if module.params["level"]:
         words.append("--" + module.params["level"])
-    try:
-        answer = tool.Tool(module).ask(words, SCHEMA, (0, 1, 3, 4))
-    except tool.Unanswered as error:
-        tool.fail(module, error)
-    _leave(module, answer)
+    _leave(module, tool.answer(module, words, SCHEMA, (0, 1, 3, 4)))
 
 
 def _leave(module, answer):

@@ -90,10 +90,7 @@ def main():
     params = module.params
     words = ["undo", "--format", "json", "--wait", "%g" % params["wait"]] + (["--all"] if params["all"] else [str(params["run"])])
     words.append("--dry-run" if module.check_mode else "--yes")
-    try:
-        answer = tool.Tool(module).ask(words, run.SCHEMA, (0, 1))
-    except tool.Unanswered as error:
-        tool.fail(module, error)
+    answer = tool.answer(module, words, run.SCHEMA, (0, 1))
     changes = answer.document["changes"]
     restored, left, failed = (run.having(changes, state) for state in ("restored", "left", "failed"))
     result = dict(changed=bool(restored), status=answer.status, restored=restored, left=left, failed_changes=failed)

@@ -23,13 +23,15 @@ _JUDGED_BY = ("headline", "user", "version", "counts", "passed", "not_applicable
 _HOSTS_SHOWN = 8
 
 
-def host(name: str, result: t.Any, failure: str, applied: t.Any = None) -> dict[str, t.Any]:
-    """What one host answered: ``result`` of the check, ``failure`` of what came before it, ``applied`` of the changes."""
+def host(name: str, result: t.Any, failure: str, applied: t.Any = None, change_failure: str = "") -> dict[str, t.Any]:
+    """What one host answered: ``result`` of the check, ``failure`` of what came before it, ``applied`` of the changes and what failed in them."""
     found = {"host": name, **_judged(result, failure)}
     if applied is not None:
         found["applied"] = {key: applied[key] for key in ("run", "changes", "waits") if key in applied}
-        if applied.get("failed") and found["state"] in ("good", "findings"):
-            found.update(state="failed", reason=f"the changes: {_reason(applied)}")
+        if found["state"] in ("good", "findings") and (applied.get("failed") or applied.get("unreachable") or change_failure):
+            state = "unreachable" if applied.get("unreachable") else "failed"
+            words = _reason(applied) if "msg" in applied else _line(change_failure)
+            found.update(state=state, reason=f"the changes: {words}")
     return found
 
 

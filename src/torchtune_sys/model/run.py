@@ -39,6 +39,8 @@ class SettingOutcome(msgspec.Struct, frozen=True, kw_only=True):
     wanted: str
     needs: str = "nothing"
     """What must happen before it takes effect; of what is lost at boot, who takes it back and what mends that."""
+    made_already: bool = False
+    """Left, since an earlier run made it: it only waits for what ``needs`` says."""
     detail: str = ""
     """In words: why, who sets it at boot, what to do."""
 

@@ -76,11 +76,11 @@ def not_made(whole: Plan, left_out: Mapping[str, str]) -> tuple[SettingOutcome, 
     left = (outcome(change, State.LEFT, left_out[change.key]) for change in whole.changes if change.key in left_out)
     # Made by an earlier run: this one changed nothing of it.
     waits = (outcome(change, State.LEFT, f"made already; takes effect after: {change.needs.value}") for change in whole.waiting)
-    return (*refused, *left, *waits)
+    return (*refused, *left, *(replace(one, made_already=True) for one in waits))
 
 
 def settings_undone(journal: Journal, result: Undone) -> tuple[SettingOutcome, ...]:
-    """By setting: restored only if all that belongs to it was."""
+    """By setting: restored only if all that belongs to it was; what somebody else changed for the run stays."""
     found = []
     for key in journal.header.changes:
         entries = [entry for entry in journal.header.entries if key in _changes(entry)]
@@ -98,6 +98,9 @@ def settings_undone(journal: Journal, result: Undone) -> tuple[SettingOutcome, .
                 detail="; ".join([*failed, *kept]),
             )
         )
+    found += [
+        SettingOutcome(key=text, rule="", state=State.LEFT, seen="", wanted="", detail=ELSEWHERE) for text in result.elsewhere
+    ]
     return tuple(found)
 
 

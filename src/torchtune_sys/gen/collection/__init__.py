@@ -52,7 +52,6 @@ tags:
   - monitoring
   - linux
 dependencies: {{}}
-repository: https://github.com/torchtune-sys/torchtune-sys
 build_ignore:
   - .ansible
   - .ansible-lint

@@ -136,9 +136,14 @@ def variables() -> str:
   - "{{{{ lookup('ansible.builtin.file', '/proc/sys/kernel/random/boot_id', errors='ignore') or '-' }}}}"
 {PREFIX}identity: "{{{{ ({PREFIX}applied | default({PREFIX}to_install)).identity }}}}"
 
+# Whether the host was rebooted for this step before and nothing of it changed since: a further reboot would be made at every run.
+{PREFIX}reboot_useless: >-
+  {{{{ not {PREFIX}step_changed and {PREFIX}step.title in ({PREFIX}to_install | default({PREFIX}applied)).rebooted }}}}
+
 # Whether what was looked at in check mode could end or stall a job.
 {PREFIX}disruptive: >-
-  {{{{ {PREFIX}applied.disrupts | length > 0 or {PREFIX}reboot and {PREFIX}applied.waits.reboot | length > 0
+  {{{{ {PREFIX}applied.disrupts | length > 0
+  or {PREFIX}reboot and {PREFIX}applied.waits.reboot | difference({PREFIX}applied.rebooted) | length > 0
   or {PREFIX}restart_services | length > 0 and {PREFIX}applied.waits.service | length > 0
   or {PREFIX}packages and {PREFIX}applied.install | length > 0 }}}}
 {PREFIX}drain_file: "{{{{ 'drain_' ~ {PREFIX}drain ~ '.yml' if {PREFIX}drain in ['slurm', 'kubernetes'] else {PREFIX}drain }}}}"

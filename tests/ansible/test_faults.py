@@ -1,0 +1,310 @@
+"""What goes wrong in the middle of plays (the table of docs/ansible.md): what the run says, what the host holds, and that the next run mends it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import fleet
+import pytest
+from controller import Played, Plays, recorded
+from ssh_machines import Machine, machines, until
+
+pytestmark = [pytest.mark.long, pytest.mark.exhaustive, pytest.mark.skipif(shutil.which("strace") is None, reason="needs strace")]
+
+APPLY, CHECK = "torchtune.sys.site", "torchtune.sys.check"
+TOOL = "/usr/local/bin/torchtune-sys"
+RUNS = "/var/lib/torchtune-sys"
+PATIENCE_S = 600
+PASSWORD = "correct horse"
+TUNED = {
+    "/proc/sys/kernel/pid_max": "4194304",
+    "/proc/sys/vm/max_map_count": "65530",
+    "/sys/kernel/mm/transparent_hugepage/enabled": "madvise",
+}
+"""What the values are then; threads-max depends on the memory."""
+
+
+@dataclass
+class Host:
+    """A machine out of tune, and the plays on it."""
+
+    plays: Plays
+    machine: Machine
+    bundle: Path
+
+    def apply(self, *options: str, host: str = "host", **variables: Any) -> Played:
+        return self.plays.play(
+            APPLY, "--limit", f"{host},localhost", *options, **{"torchtune_sys_source": str(self.bundle), **variables}
+        )
+
+    def begin(self, *options: str, host: str = "host") -> Running:
+        return Running(
+            self, *self.plays.start(APPLY, "--limit", f"{host},localhost", *options, torchtune_sys_source=str(self.bundle))
+        )
+
+    def check(self, **variables: Any) -> Played:
+        """With the tool that lies there, whatever that is."""
+        return self.plays.play(CHECK, "--limit", "host,localhost", torchtune_sys_report_fail=False, **variables)
+
+    def history(self) -> list[str]:
+        """The state of each run, the first one first."""
+        return [one["state"] for one in json.loads(self.machine.sh(f"{TOOL} history --format json"))["runs"]]
+
+    def values(self) -> dict[str, str]:
+        return {path: self._text(path) for path in fleet.WRONG}
+
+    def _text(self, path: str) -> str:
+        return (self.machine.root / path.lstrip("/")).read_text().strip()
+
+    def files(self) -> dict[str, str]:
+        folders = (self.machine.root / folder for folder in ("etc/sysctl.d", "etc/tmpfiles.d"))
+        return {f"{path.parent.name}/{path.name}": path.read_text() for folder in folders for path in folder.glob("*torchtune*")}
+
+    def is_untouched(self) -> bool:
+        return self.values() == fleet.WRONG and self.files() == {}
+
+    def is_tuned(self) -> bool:
+        values = self.values()
+        threads = int(values["/proc/sys/kernel/threads-max"])
+        return values | TUNED == values and threads > 5000 and len(self.files()) == 2
+
+
+class Running:
+    """A play that has begun."""
+
+    def __init__(self, host: Host, process: subprocess.Popen[str], record: Path) -> None:
+        self.host, self.process, self.record = host, process, record
+
+    def end(self) -> Played:
+        output = self.process.communicate(timeout=PATIENCE_S)[0]
+        return Played(self.process.returncode, output, recorded(self.record))
+
+    def catch(self) -> int:
+        """Let the tool stop at its sixth fsync, between two steps of its run; its process."""
+        deadline = time.monotonic() + PATIENCE_S
+        tool: list[int] = []
+        while not tool and self.process.poll() is None and time.monotonic() < deadline:
+            tool = processes(self.host.machine, "apply", "--yes")[-1:]
+        assert tool, self.end().output
+        log = self.record.with_name("strace")
+        inject = ["-e", "trace=fsync", "-e", "inject=fsync:signal=SIGSTOP:when=6"]
+        watch = subprocess.Popen(["strace", "-f", "-p", str(tool[0]), *inject, "-o", str(log)], stderr=subprocess.DEVNULL)
+        try:
+            until(lambda: watch.poll() is not None or (log.exists() and "stopped by SIGSTOP" in log.read_text()), PATIENCE_S)
+        finally:
+            watch.terminate()
+            watch.wait()
+        until(lambda: "\nState:\tT" in _status(tool[0]) or not _status(tool[0]), PATIENCE_S)
+        assert _status(tool[0]), f"it was too fast to be caught: {self.end().output}"
+        return tool[0]
+
+
+def _status(process: int) -> str:
+    with suppress(OSError):
+        return Path(f"/proc/{process}/status").read_text()
+    return ""
+
+
+def processes(machine: Machine, *words: str) -> list[int]:
+    """Processes of the machine whose command line has all these words, parents first, by their numbers here."""
+    found, todo = [], [machine.leader()]
+    while todo:
+        one = todo.pop(0)
+        with suppress(OSError):
+            for task in os.listdir(f"/proc/{one}/task"):
+                todo += [int(word) for word in Path(f"/proc/{one}/task/{task}/children").read_text().split()]
+            argv = Path(f"/proc/{one}/cmdline").read_bytes().decode(errors="replace").split("\0")
+            if all(any(word == part or ("/" in word and word in part) for part in argv) for word in words):
+                found.append(one)
+    return found
+
+
+@pytest.fixture(scope="module")
+def lab(work: Path, bundle: Path) -> Iterator[Host]:
+    with machines(work, {"host": "bookworm", "beside": "bookworm"}) as (controller, made):
+        fleet.admin(made["host"], sudo="")
+        made["host"].sh(f"echo '{fleet.ADMIN}:{PASSWORD}' | chpasswd")
+        for path, value in fleet.WRONG.items():  # what it starts with
+            if path.startswith("/proc"):
+                (made["host"].work / "machine/proc-sys" / path.removeprefix("/proc/sys/")).write_text(f"{value}\n")
+        hosts = fleet.inventory(controller, made)
+        hosts["by-password"] = {**hosts["host"], **fleet.login(controller, fleet.ADMIN)}
+        host = Host(Plays(work, hosts, controller), made["host"], bundle)
+        first = host.plays.play(CHECK, "--limit", "host,beside,localhost", torchtune_sys_source=str(bundle))
+        assert first.status == 0, first.output
+        yield host
+
+
+@pytest.fixture
+def host(lab: Host) -> Iterator[Host]:
+    """Out of tune, with nothing applied. In the end the next run has mended it, and undoing gives what was before."""
+    lab.machine.sh(
+        f"{TOOL} undo --all --yes >/dev/null 2>&1; rm -rf {RUNS} /etc/ansible; ls {RUNS} 2>&1 | grep -c journal || true"
+    )
+    fleet.detune(lab.machine)
+    yield lab
+
+
+def mended(host: Host, name: str = "host", **variables: Any) -> Played:
+    """Run once more; the host is as one that nothing happened to, a further run changes nothing, and undo gives what was before."""
+    played = host.apply(host=name, **variables)
+    assert played.status == 0, played.output
+    assert host.is_tuned(), (host.values(), host.files(), played.output)
+    again = host.apply(host=name, **variables)
+    assert again.status == 0 and again.changed(name) == [], again.output
+    host.machine.sh(f"{TOOL} undo --all --yes || true")
+    values = host.values()
+    assert values | {path: fleet.WRONG[path] for path in values if path.startswith("/proc")} == values, host.history()
+    assert host.files() == {}
+    print(f"history: {host.history()}")
+    return played
+
+
+def test_1_the_connection_is_cut_while_the_tool_applies(host: Host) -> None:
+    running = host.begin("--forks", "2", host="host,beside")
+    tool = running.catch()
+    for process in processes(host.machine, "sshd: root@notty"):
+        os.kill(process, signal.SIGKILL)
+    os.kill(tool, signal.SIGCONT)
+    played = running.end()
+    failure, *_ = played.failed("host")
+    print(failure.state, failure.result.get("msg"))
+    assert failure.state == "unreachable" and played.failed("beside") == []
+    assert played.of("beside", "torchtune_apply")
+    until(lambda: not Path(f"/proc/{tool}").exists(), PATIENCE_S)
+    print("afterwards:", host.values(), host.history())
+    mended(host)
+
+
+def test_2_the_password_for_become_is_wrong(host: Host) -> None:
+    played = host.apply(host="by-password", ansible_become_password="wrong")
+    failure, *_ = played.failed("by-password")
+    print(failure.result["msg"])
+    assert "password" in failure.result["msg"] and host.is_untouched()
+    mended(host, "by-password", ansible_become_password=PASSWORD)
+
+
+def test_3_the_journals_file_system_is_full(host: Host) -> None:
+    host.machine.sh(
+        f"mkdir -p {RUNS}; mount -t tmpfs -o size=16k none {RUNS}; dd if=/dev/zero of={RUNS}/fill bs=4k 2>/dev/null || true"
+    )
+    try:
+        played = host.apply()
+        failure, *_ = played.failed("host")
+        print(failure.result["msg"])
+        assert "No space left" in failure.result["msg"] and RUNS in failure.result["msg"]
+        assert host.is_untouched()
+    finally:
+        host.machine.sh(f"umount {RUNS}")
+    mended(host)
+
+
+def test_4_where_kernel_settings_lie_is_read_only(host: Host) -> None:
+    host.machine.sh("mount --bind /etc/sysctl.d /etc/sysctl.d; mount -o remount,ro,bind /etc/sysctl.d")
+    try:
+        played = host.apply()
+        failure, *_ = played.failed("host")
+        print(failure.result["msg"], host.values())
+        told = failure.result["msg"] + str(failure.result.get("failed_changes"))
+        assert "/etc/sysctl.d" in told and "sysctl.d/99-torchtune-sys.conf" not in host.files()
+        assert {path: value for path, value in host.values().items() if path.startswith("/proc")}.items() <= fleet.WRONG.items()
+    finally:
+        host.machine.sh("umount /etc/sysctl.d")
+    mended(host)
+
+
+def test_5_two_controllers_at_once(host: Host) -> None:
+    both = [host.begin(), host.begin()]
+    ended = [one.end() for one in both]
+    assert [played.status for played in ended] == [0, 0], ended[0].output + ended[1].output
+    made = [
+        change["key"]
+        for played in ended
+        for result in played.of("host", "torchtune_apply")
+        for change in result["changes"]
+        if change["state"] in ("cured", "lost-at-boot", "waits")
+    ]
+    print(sorted(made), host.history())
+    assert len(made) == len(set(made)) == len(fleet.WRONG) and host.is_tuned()
+    mended(host)
+
+
+@pytest.mark.parametrize("what", ["words", "bytes", "half"])
+def test_6_the_tools_file_is_no_tool(host: Host, what: str) -> None:
+    place = host.machine.root / TOOL.lstrip("/")
+    whole = place.read_bytes()
+    place.write_bytes({"words": b"#!/bin/sh\necho hello\n", "bytes": os.urandom(5000), "half": whole[: len(whole) // 2]}[what])
+    played = host.check()
+    result, *_ = [one.result for one in played.failed("host")]
+    print(result["msg"])
+    assert "findings" not in result and result["why"] in ("garbage", "cannot-start", "no-answer", "refused"), result
+    assert host.is_untouched()
+    mended(host)
+
+
+def test_7_the_host_restarts_while_the_tool_applies(host: Host) -> None:
+    running = host.begin()
+    running.catch()
+    host.machine.restart()
+    played = running.end()
+    failure, *_ = played.failed("host")
+    print(failure.state, failure.result.get("msg"), host.history(), host.files().keys(), host.values())
+    assert failure.state == "unreachable"
+    fleet.detune(host.machine, {path: value for path, value in fleet.WRONG.items() if path.startswith("/sys")})
+    played = mended(host)
+    assert played.of("host", "torchtune_apply")[-1]["recovered"] == [1]
+
+
+def test_8_the_module_is_killed(host: Host) -> None:
+    running = host.begin()
+    tool = running.catch()
+    modules = processes(host.machine, "/AnsiballZ_torchtune_apply.py")
+    assert modules
+    for process in modules:
+        with suppress(ProcessLookupError):
+            os.kill(process, signal.SIGKILL)
+    os.kill(tool, signal.SIGCONT)
+    played = running.end()
+    print([(one.state, one.result.get("msg")) for one in played.failed("host")])
+    assert played.status != 0 and played.failed("host")
+    until(lambda: not Path(f"/proc/{tool}").exists(), PATIENCE_S)
+    print("afterwards:", host.values(), host.history())
+    mended(host)
+
+
+def test_9_a_banner_before_the_json_is_not_believed(host: Host) -> None:
+    host.machine.sh(
+        f"mv {TOOL} {TOOL}.real; printf '#!/bin/sh\\necho Welcome to node 7\\nexec {TOOL}.real \"$@\"\\n' >{TOOL}; chmod 755 {TOOL}"
+    )
+    (result,) = host.check().of("host", "torchtune_check")
+    print(result["msg"])
+    assert result["why"] == "garbage" and "Welcome to node 7" in result["msg"] and "findings" not in result
+    mended(host)
+
+
+def test_9_login_scripts_that_print_do_no_harm(host: Host) -> None:
+    lines = "echo Welcome to node 7; echo noise >&2"
+    host.machine.sh(f"cp /root/.bashrc /root/.bashrc.kept 2>/dev/null; echo {json.dumps(lines)} >/root/.bashrc")
+    try:
+        mended(host)
+    finally:
+        host.machine.sh("mv /root/.bashrc.kept /root/.bashrc || rm /root/.bashrc")
+
+
+def test_10_the_tool_is_killed_while_it_applies(host: Host) -> None:
+    running = host.begin()
+    os.kill(running.catch(), signal.SIGKILL)
+    failure, *_ = running.end().failed("host")
+    print(failure.result["msg"], host.history())
+    assert failure.result["why"] == "killed" and "signal 9" in failure.result["msg"]
+    assert mended(host).of("host", "torchtune_apply")[-1]["recovered"] == [1]
