@@ -110,7 +110,9 @@ def jetson_orin() -> Recording:
     )
     host = cpus(host, packages=["0-3", "4-7", "8-11"], info=[arm("0xd42")], driver="tegra194", governor="schedutil")
     host = nodes(host, {0: ("0-11", 64_349_708)})
+    drives = {path: text for path, text in host["files"].items() if path.startswith("/sys/devices/pci") and "/nvme/" in path}
     host = cut(host, "/sys/devices/pci", "/proc/driver/nvidia", "/sys/module/nvidia", "/dev/nvidia", "/run/nvidia-persistenced")
+    host = over(host, files=drives)
     host = {**host, "links": {k: v for k, v in host["links"].items() if not k.startswith(PCI_PLACES)}}
     host = function(host, "platform/14160000.pcie/pci0004:00/0004:00:00.0", "10de:229c", "60400", "pcieport", -1)
     host = over(

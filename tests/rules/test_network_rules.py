@@ -51,7 +51,7 @@ WORKSTATION = interfaces(
     ("tailscale0", "tun", UP, "100.101.102.103"),
     ("eno1", "", UP, "10.0.0.11"),
 )
-NO_RDMA = {"dirs": {"/sys/class/infiniband": {"error": "absent"}, "/dev/infiniband": {"error": "absent"}}}
+NO_RDMA = {"dirs": {"/sys/class/infiniband": [], "/dev/infiniband": {"error": "absent"}}}
 PLAIN = {"interfaces": WORKSTATION, "hostname-addresses": ["127.0.1.1"]}
 
 

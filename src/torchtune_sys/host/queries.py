@@ -30,6 +30,18 @@ HOSTNAME_ADDRESSES = "hostname-addresses"
 """getaddrinfo(gethostname()): list of addresses, in order; ABSENT if it does not resolve."""
 NVML = "nvml"
 """What the NVML child printed (see ``nvml_child.py``)."""
+NVML_TIMEOUT_S = 20.0
+"""A node with 8 GPUs and persistence mode off needs several seconds only to wake them."""
+NVML_LIBRARIES = (
+    "/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1",
+    "/usr/lib64/libnvidia-ml.so.1",
+    "/usr/lib/aarch64-linux-gnu/libnvidia-ml.so.1",
+    "/usr/lib/libnvidia-ml.so.1",
+    "/usr/lib/wsl/lib/libnvidia-ml.so.1",
+    "/usr/local/nvidia/lib64/libnvidia-ml.so.1",
+    "/run/opengl-driver/lib/libnvidia-ml.so.1",
+)
+"""Where distributions, WSL, Kubernetes' device plug-ins and NixOS put the library."""
 INTERPRETER = "interpreter"
 """What the child printed in the interpreter one trains with (see ``interpreter_child.py``)."""
 KERNEL_LOG = "kernel-log"

@@ -1,7 +1,8 @@
 """What cannot be seen is not absent: while something else on the host shows that a tree must exist, its absence is a look that failed.
 
 gVisor has no /sys/bus/pci and passes /dev/nvidia0 through; sandboxes hide /sys, containers /proc/driver. Each row of ``TREES`` is a
-directory that the kernel makes, and what else shows that there is something to list in it.
+directory that the kernel makes, and what else shows that there is something to list in it. A link to a PCI function or a disk whose
+target is not there shows the same of the target: sysfs makes both at once.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from torchtune_sys.host import queries
 from torchtune_sys.host.base import Host, Output, Space, Stat
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.values import Missing, Why, absent
@@ -50,6 +52,20 @@ def _interface(host: Host) -> str:
     return next((f"{name} in /proc/net/dev" for name in names if name not in ("", "lo")), "")
 
 
+def _addresses(host: Host) -> str:
+    found = host.ask(queries.INTERFACES)
+    names = [item.get("name") for item in found if isinstance(item, dict)] if isinstance(found, list) else []
+    return next((f"the address of {name}" for name in names if name not in (None, "lo")), "")
+
+
+def _entry(folder: str) -> Witness:
+    def look(host: Host) -> str:
+        names = host.names(folder)
+        return f"{folder}/{names[0]}" if isinstance(names, tuple) and names else ""
+
+    return look
+
+
 def _verbs(host: Host) -> str:
     names = host.names("/dev/infiniband")
     return (
@@ -74,7 +90,20 @@ def _process_1(*names: str) -> Witness:
     return look
 
 
+def _nvml(host: Host) -> str:
+    """GPUs that the driver's library names. Asked last, and only where there is one: it starts a process."""
+    if not any(host.exists(path) is True for path in queries.NVML_LIBRARIES) or any(
+        host.exists(path) is True for path in ("/dev/dxg", "/etc/nv_tegra_release")
+    ):
+        return ""  # below WSL and on a Jetson the library is there, and the bus has no GPU
+    answer = host.ask(queries.NVML, queries.NVML_TIMEOUT_S)
+    devices = answer.get("devices") if isinstance(answer, dict) else None
+    return f"NVML with {len(devices)} GPUs" if isinstance(devices, list) and devices else ""
+
+
 _NVIDIA_NODES = ("/dev/nvidiactl", "/dev/nvidia0", "/dev/nvidia-uvm")
+_RUNNING = _line("/proc/cpuinfo", "processor")
+"""A kernel runs, which makes these wherever it runs."""
 
 
 class Tree(msgspec.Struct, frozen=True):
@@ -83,6 +112,10 @@ class Tree(msgspec.Struct, frozen=True):
     listed: str
     """The directory that is there wherever the tree is."""
     witnesses: tuple[Witness, ...]
+    linked: tuple[str, ...] = ()
+    """Directories whose entries are links into the tree."""
+    made_by: tuple[Witness, ...] = ()
+    """What makes the directory and may leave it empty: asked only where it is not there at all."""
 
 
 TREES = (
@@ -91,52 +124,76 @@ TREES = (
         "/sys/bus/pci/devices",
         (
             _path(*_NVIDIA_NODES, "/dev/kfd", "/proc/driver/nvidia/version"),
-            _module("nvidia", "amdgpu", "mlx5_core", "nvme"),
+            _module("nvidia", "nouveau", "nova_core", "amdgpu", "mlx5_core", "nvme"),
             _verbs,
             _line("/proc/bus/pci/devices"),
             _process_1("NVIDIA_VISIBLE_DEVICES"),
+            _nvml,
         ),
     ),
-    Tree("/sys/class/net", "/sys/class/net", (_interface,)),
-    Tree("/sys/devices/system", "/sys/devices/system/cpu", (_line("/proc/cpuinfo", "processor"),)),
+    Tree(
+        "/sys/class/infiniband", "/sys/class/infiniband", (_verbs,), made_by=(_module("ib_core", "ib_uverbs", "mlx5_ib", "efa"),)
+    ),
+    Tree("/sys/class/net", "/sys/class/net", (_interface, _addresses)),
+    Tree("/sys/class", "/sys/class", (_RUNNING,)),
+    Tree("/sys/devices", "/sys/devices", (_RUNNING,), linked=("/sys/class/net/", "/sys/class/infiniband/")),
+    Tree("/sys/devices/system", "/sys/devices/system/cpu", (_RUNNING,)),
     Tree(
         "/sys/kernel/mm/transparent_hugepage", "/sys/kernel/mm/transparent_hugepage", (_line("/proc/meminfo", "AnonHugePages:"),)
     ),
     Tree("/sys/kernel/mm/hugepages", "/sys/kernel/mm/hugepages", (_line("/proc/meminfo", "Hugepagesize:"),)),
     Tree("/sys/block", "/sys/block", (_line("/proc/diskstats"), _line("/proc/partitions", "1", "2", "8"))),
     Tree("/sys/module", "/sys/module", (_line("/proc/modules"),)),
+    Tree("/sys", "/sys", (_RUNNING,)),
     Tree("/proc/driver/nvidia", "/proc/driver/nvidia", (_path(*_NVIDIA_NODES), _module("nvidia"))),
-    Tree("/sys", "/sys", (_line("/proc/cpuinfo", "processor"),)),
+    *(Tree(root, root, (_RUNNING,)) for root in ("/proc/sys/kernel", "/proc/sys/net", "/proc/sys/vm", "/proc/sys", "/proc/self")),
+    Tree("/proc/net", "/proc/net", (_entry("/sys/class/net"),)),
+    Tree("/proc", "/proc", (_path("/sys/devices/system/cpu", "/sys/kernel"),)),
+    Tree("/dev", "/dev", (_RUNNING,)),
 )
 """The one table of witnesses."""
 
 
+LINKED = ("/sys/bus/pci/devices/", "/sys/class/block/", "/sys/block/", "/sys/dev/block/")
+"""Directories of links into /sys/devices."""
+
+
 class Witnessed(Host):
-    """The same host, whose hidden trees are Missing(NOT_SUPPORTED) and not ABSENT."""
+    """The same host, whose hidden trees are Missing(HIDDEN) and not ABSENT."""
 
     def __init__(self, host: Host) -> None:
         self._host = host
         self.origin, self.live = host.origin, host.live
         self._hidden: dict[str, str] = {}
+        self._links: dict[str, bool] = {}
 
     def _seen(self, found: Fact[_T], path: str) -> Fact[_T]:
         if not isinstance(found, Missing) or found.why is not Why.ABSENT:
             return found
         for tree in TREES:
-            if path == tree.root or path.startswith(tree.root + "/"):
+            if path == tree.root or path.startswith((tree.root + "/", *tree.linked)):
                 witness = self._witness(tree)
                 if witness:
-                    return Missing(
-                        Why.NOT_SUPPORTED, path, f"{tree.root} is hidden here: {witness} shows that there is something in it"
-                    )
-        return found
+                    return Missing(Why.HIDDEN, path, f"{tree.root} is hidden here: {witness} shows that there is something in it")
+        link = self._dangling(path)
+        return Missing(Why.HIDDEN, path, f"{link} leads to what is hidden here") if link else found
 
     def _witness(self, tree: Tree) -> str:
         if tree.root not in self._hidden:
             names = self._host.names(tree.listed)
-            gone = names.why is Why.ABSENT if isinstance(names, Missing) else not names
-            self._hidden[tree.root] = next(filter(None, (look(self._host) for look in tree.witnesses)), "") if gone else ""
+            gone = isinstance(names, Missing) and names.why is Why.ABSENT
+            looks = tree.witnesses + tree.made_by if gone else () if isinstance(names, Missing) or names else tree.witnesses
+            self._hidden[tree.root] = next(filter(None, (look(self._host) for look in looks)), "")
         return self._hidden[tree.root]
+
+    def _dangling(self, path: str) -> str:
+        """The function's or disk's link on the way to ``path`` whose target is not there; ``""`` if it is."""
+        folder = next((folder for folder in LINKED if path.startswith(folder)), "")
+        link = folder + path[len(folder) :].partition("/")[0]
+        if folder and link not in self._links:
+            target = self._host.stat(link) if isinstance(self._host.link(link), str) else None
+            self._links[link] = isinstance(target, Missing) and target.why is Why.ABSENT
+        return link if folder and self._links[link] else ""
 
     def text(self, path: str) -> Fact[str]:
         return self._seen(self._host.text(path), path)

@@ -27,6 +27,8 @@ class Why(str, enum.Enum):
     """Something was read that this version cannot interpret."""
     NOT_SUPPORTED = "not-supported"
     """This kernel, driver or device does not offer the reading."""
+    HIDDEN = "hidden"
+    """It is there, as something else on the host shows, and cannot be seen from here (a sandbox, a container without /sys)."""
     NOT_RECORDED = "not-recorded"
     """The host is a recording or a report that does not hold this fact."""
     CRASHED = "crashed"
@@ -73,6 +75,13 @@ def need(fact: T | Missing) -> T:
     if isinstance(fact, Missing):
         raise Unknown(fact)
     return fact
+
+
+def shown(fact: T | Missing, default: T) -> T:
+    """As :func:`known`, but what is there and hidden stops the rule with the verdict *unknown*."""
+    if isinstance(fact, Missing) and fact.why is Why.HIDDEN:
+        raise Unknown(fact)
+    return known(fact, default)
 
 
 def known(fact: T | Missing, default: T) -> T:

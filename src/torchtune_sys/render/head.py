@@ -57,7 +57,7 @@ def gpu_parts(seen: Snapshot) -> list[str]:
         return ["none on the PCI bus"]
     if on_bus:
         seen_there = f"{len(on_bus)} on the PCI bus ({', '.join(on_bus[:4])})"
-        untold = isinstance(devices, Missing) and devices.why in (Why.NOT_SUPPORTED, Why.NOT_RECORDED)
+        untold = isinstance(devices, Missing) and devices.why in (Why.NOT_SUPPORTED, Why.HIDDEN, Why.NOT_RECORDED)
         return [
             seen_there,
             f"{'not asked' if untold else 'not visible to the driver'}: {_reason(devices)}",

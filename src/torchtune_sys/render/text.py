@@ -231,6 +231,7 @@ _PHRASES = {
     Why.FAILED: "the look failed",
     Why.UNPARSED: "read, but not understood",
     Why.NOT_SUPPORTED: "not offered by this kernel, driver or device",
+    Why.HIDDEN: "hidden from here",
     Why.NOT_RECORDED: "not in what was given",
     Why.CRASHED: "a probe crashed (a bug)",
 }

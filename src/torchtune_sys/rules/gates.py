@@ -7,7 +7,7 @@ from torchtune_sys.model.facts.gpu import Gpu
 from torchtune_sys.model.facts.python import LiveTorch, Torch
 from torchtune_sys.model.launchers import JOB_VARIABLES
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import Missing, NotApplicable, Unknown, Why, absent, known, need
+from torchtune_sys.model.values import Missing, NotApplicable, Unknown, Why, absent, known, need, shown
 
 NO_TORCH = "no torch in the judged interpreter"
 _LOOK_FAILED = (Why.TIMEOUT, Why.FAILED, Why.UNPARSED, Why.CRASHED)
@@ -113,7 +113,7 @@ def verbs_devices(s: Snapshot) -> bool:
     """Whether there are device nodes to open RDMA devices by: /sys shows the host's adapters in a container that was given none."""
     nodes = need(s.network).verbs_nodes
     if isinstance(nodes, Missing):
-        return not absent(nodes)
+        return not absent(nodes) and shown(nodes, True) is True
     return any(name.startswith("uverbs") for name in nodes)
 
 

@@ -113,6 +113,8 @@ def _devices(host: Host) -> tuple[Fact[tuple[str, ...]], Fact[tuple[str, ...]], 
         class_, vendor = pci.class_and_vendor(host, name)
         if isinstance(class_, Missing) or isinstance(vendor, Missing):
             doubt = perhaps_gpu(class_, vendor) if doubt is None else doubt
+            if isinstance(class_, Missing) and class_.why is Why.HIDDEN:
+                return class_, class_, class_
         elif vendor == "0x10de" and class_[2:4] == "03":
             nvidia.append(name)
         elif vendor == "0x10de" and class_[2:6] == "0680":
@@ -142,7 +144,8 @@ def _module(host: Host, modules: Fact[str], names: tuple[str, ...]) -> Fact[bool
     seen = [host.exists(f"/sys/module/{name}") for name in names]
     if True in seen:
         return True
-    return next((fact for fact in seen if isinstance(fact, Missing)), False)
+    unseen = modules if modules.why is Why.HIDDEN else False
+    return next((fact for fact in seen if isinstance(fact, Missing)), unseen)
 
 
 def _kernel_side(host: Host, text: Fact[str]) -> tuple[Fact[str], Fact[str]]:

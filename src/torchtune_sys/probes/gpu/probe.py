@@ -9,22 +9,8 @@ from torchtune_sys.model.facts.session import Workload
 from torchtune_sys.model.values import Missing, Why
 from torchtune_sys.probes.pci.details import sleeps
 
-TIMEOUT_S = 20.0
-"""A node with 8 GPUs and persistence mode off needs several seconds only to wake them."""
 _BOUND = "/sys/bus/pci/drivers/nvidia"
-_SIGNS = (
-    "/proc/driver/nvidia/version",
-    "/dev/nvidiactl",
-    "/dev/nvidia0",
-    "/dev/dxg",
-    "/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1",
-    "/usr/lib64/libnvidia-ml.so.1",
-    "/usr/lib/aarch64-linux-gnu/libnvidia-ml.so.1",
-    "/usr/lib/libnvidia-ml.so.1",
-    "/usr/lib/wsl/lib/libnvidia-ml.so.1",
-    "/usr/local/nvidia/lib64/libnvidia-ml.so.1",
-    "/run/opengl-driver/lib/libnvidia-ml.so.1",
-)
+_SIGNS = ("/proc/driver/nvidia/version", "/dev/nvidiactl", "/dev/nvidia0", "/dev/dxg", *queries.NVML_LIBRARIES)
 
 
 def probe(host: Host, intent: Workload) -> GpuFacts:
@@ -34,7 +20,7 @@ def probe(host: Host, intent: Workload) -> GpuFacts:
     if not intent.live and (sleeper := find_sleeper(host)):
         detail = f"{sleeper} is suspended, and asking the driver would wake it"
         return without(Missing(Why.NOT_SUPPORTED, "NVML", detail, "check --live, or while a program uses the GPU"))
-    answer = host.ask(queries.NVML, TIMEOUT_S)
+    answer = host.ask(queries.NVML, queries.NVML_TIMEOUT_S)
     if isinstance(answer, Missing):
         return without(answer)
     found = from_json(answer, "NVML")

@@ -89,6 +89,9 @@ def _interface(host: Host, item: Named) -> Interface:
     operstate = host.word(f"{base}/operstate") if "operstate" not in told else str(told["operstate"])
     kind = kind_of(host, item.name, told)
     physical = kind in PHYSICAL
+    device = _virtual(f"{base}/device")
+    if isinstance(entries := host.names(base), Missing) and entries.why is Why.HIDDEN:
+        device = entries
     return Interface(
         name=item.name,
         index=_index(host, item),
@@ -96,13 +99,13 @@ def _interface(host: Host, item: Named) -> Interface:
         up=flags if isinstance(flags, Missing) else bool(flags & _UP),
         running=_running(flags, operstate, "flags" in told),
         operstate=operstate,
-        speed_mbps=_speed(host, base) if physical or kind == "bond" else _virtual(f"{base}/speed"),
+        speed_mbps=_speed(host, base) if physical or kind == "bond" else device,
         mtu=_told(told, "mtu", host.number(f"{base}/mtu") if "mtu" not in told else 0),
         addresses=item.addresses,
-        numa_node=host.number(f"{base}/device/numa_node") if physical else _virtual(f"{base}/device"),
-        pci_address=rdma.pci_address(host, base) if physical else _virtual(f"{base}/device"),
-        vendor=host.word(f"{base}/device/vendor") if physical else _virtual(f"{base}/device"),
-        driver=rdma.last_part(host.link(f"{base}/device/driver")) if physical else _virtual(f"{base}/device"),
+        numa_node=host.number(f"{base}/device/numa_node") if physical else device,
+        pci_address=rdma.pci_address(host, base) if physical else device,
+        vendor=host.word(f"{base}/device/vendor") if physical else device,
+        driver=rdma.last_part(host.link(f"{base}/device/driver")) if physical else device,
         master=_master(host, base, told),
     )
 

@@ -28,6 +28,9 @@ def probe(host: Host, intent: Workload) -> PciFacts:
         return PciFacts(devices=names, distances=names, topology_file=names)
     rdma = _rdma(host)
     found = {name: _read(host, name, rdma.get(name, "")) for name in names if address_key(name) is not None}
+    for fact in (device.class_ for device in found.values()):
+        if isinstance(fact, Missing) and fact.why is Why.HIDDEN:  # names whose functions cannot be seen are no list of the bus
+            return PciFacts(devices=fact, distances=fact, topology_file=fact)
     matter: set[str] = set()
     for device in found.values():
         if is_of_interest(device.class_, device.vendor):

@@ -153,6 +153,9 @@ class Descent:
         target = self._host.link(path)
         if isinstance(target, Missing):
             return self._host.real(path) if target.why is Why.NOT_SUPPORTED else target  # old kernels: a directory
+        there = self._host.stat(path)
+        if isinstance(there, Missing) and there.why is Why.HIDDEN:
+            return there
         return posixpath.normpath(posixpath.join(posixpath.dirname(path), target))
 
     def _btrfs(self, device: str) -> Fact[tuple[str, ...]]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from torchtune_sys.model.actions import Advice, EnvironmentVariable, Install, Needs, Safety
 from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, rule
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import Missing, NotApplicable, absent, known, need
+from torchtune_sys.model.values import Missing, NotApplicable, absent, known, need, shown
 from torchtune_sys.rules import gates
 from torchtune_sys.rules.driver.common import container, gpu_addresses, nvml_error
 
@@ -270,6 +270,7 @@ def cuda_stub_library_loaded(s: Snapshot, p: Params) -> Iterator[Evidence]:
     """
     gates.nvidia_hardware(s)
     listed = need(s.driver).libcuda
+    shown(need(s.driver).wsl, False)  # where it is looked for depends on that
     if absent(listed) or not (found := need(listed)):
         raise NotApplicable("no libcuda.so.1 where the loader looks")
     stub = "/stubs/" in found[0]
@@ -309,7 +310,7 @@ def image_contains_driver_libraries(s: Snapshot, p: Params) -> Iterator[Evidence
     gates.nvidia_hardware(s)
     if not container(s):
         raise NotApplicable("not in a container")
-    if need(s.driver).wsl is True:
+    if shown(need(s.driver).wsl, False):
         raise NotApplicable("under WSL2 the driver is Windows'")
     module = need(need(s.driver).module_version)
     foreign = [number for number in need(need(s.driver).library_versions) if number != module]

@@ -9,7 +9,7 @@ from torchtune_sys.model.actions import Advice, Install, Needs, Safety, Service
 from torchtune_sys.model.facts.gpu import Gpu
 from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import Missing, NotApplicable, Why, absent, known, need
+from torchtune_sys.model.values import Missing, NotApplicable, Why, absent, known, need, shown
 from torchtune_sys.model.version import version
 from torchtune_sys.rules import gates
 from torchtune_sys.rules.driver.common import gpu_addresses
@@ -188,7 +188,7 @@ def gpu_persistence_mode_off(s: Snapshot, p: Params) -> Iterator[Evidence]:
         https://docs.nvidia.com/deploy/driver-persistence/
     """
     gpus = gates.nvidia_gpus(s)
-    if need(s.driver).wsl is True:
+    if shown(need(s.driver).wsl, False):
         raise NotApplicable("WSL: Windows manages the GPU")
     for gpu in gpus:
         if isinstance(gpu.persistence, Missing):

@@ -9,7 +9,7 @@ from torchtune_sys.model.actions import Advice
 from torchtune_sys.model.facts.gpu import Gpu, LinkErrors, Peers
 from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import Missing, NotApplicable, Why, known, need
+from torchtune_sys.model.values import Missing, NotApplicable, Why, known, need, shown
 from torchtune_sys.rules import gates
 from torchtune_sys.rules.gpu.common import each, subject
 
@@ -111,8 +111,7 @@ def _switched(s: Snapshot, gpus: tuple[Gpu, ...]) -> None:
         return
     if _not_told(s) and all(map(_of_a_switched_board, gpus)) and (len(gpus) >= 8 or any(map(_partly_down, gpus))):
         return
-    switches = need(s.driver).nvswitches
-    if isinstance(switches, Missing) or not switches:
+    if not shown(need(s.driver).nvswitches, 0):
         raise NotApplicable("no NVSwitch board")
 
 

@@ -9,7 +9,7 @@ from torchtune_sys.model.actions import Advice
 from torchtune_sys.model.facts.network import Interface
 from torchtune_sys.model.rule import Evidence, Params, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import Missing, NotApplicable, Why, absent, known, need
+from torchtune_sys.model.values import Missing, NotApplicable, Why, absent, known, need, shown
 from torchtune_sys.rules.nccl.common import (
     better,
     doubt,
@@ -258,7 +258,7 @@ def ethernet_link_slow(s: Snapshot, p: Params) -> Iterator[Evidence]:
     Linux Documentation/ABI/testing/sysfs-class-net (speed)
     """
     interface = _default_interface(s)
-    if interface.kind not in _ETHERNET or interface.driver == "virtio_net":
+    if shown(interface.driver, "") == "virtio_net" or interface.kind not in _ETHERNET:
         raise NotApplicable("the default route leaves by no wired link")
     if isinstance(interface.speed_mbps, Missing):
         if interface.speed_mbps.why is Why.NOT_SUPPORTED:

@@ -6,7 +6,7 @@ from torchtune_sys.formats.pci_paths import is_gpu, perhaps_gpu
 from torchtune_sys.model.facts.network import RdmaDevice
 from torchtune_sys.model.facts.pci import PciDevice
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import Missing, NotApplicable, Unknown, absent, known, need
+from torchtune_sys.model.values import Missing, NotApplicable, Unknown, absent, known, need, shown
 
 
 def functions(s: Snapshot) -> dict[str, PciDevice]:
@@ -46,6 +46,7 @@ def all_told(s: Snapshot) -> None:
 
 def cards(s: Snapshot) -> list[PciDevice]:
     """Functions that carry an RDMA device."""
+    rdma_devices(s)  # without its list in sight, no function seems to carry one
     return [device for device in functions(s).values() if device.rdma]
 
 
@@ -97,7 +98,4 @@ def name(device: PciDevice) -> str:
 
 def rdma_devices(s: Snapshot) -> dict[str, RdmaDevice]:
     """By name; empty where they were not read."""
-    network = s.network
-    if isinstance(network, Missing) or isinstance(network.rdma, Missing):
-        return {}
-    return {device.name: device for device in network.rdma}
+    return {} if isinstance(s.network, Missing) else {device.name: device for device in shown(s.network.rdma, ())}

@@ -10,7 +10,7 @@ from torchtune_sys.model.facts.network import RdmaDevice
 from torchtune_sys.model.facts.pci import PciDevice
 from torchtune_sys.model.rule import Evidence, Params, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import Missing, NotApplicable, Unknown, Why, absent, known, need
+from torchtune_sys.model.values import Missing, NotApplicable, Unknown, Why, absent, known, need, shown
 from torchtune_sys.rules.nccl.common import interface_named, several_hosts, values
 from torchtune_sys.rules.rdma import common as rdma_links
 
@@ -52,9 +52,9 @@ def _mtu_groups(s: Snapshot) -> dict[str, dict[str, int]]:
         return {}
     groups: dict[str, dict[str, int]] = {}
     for device, port in nccl.usable_ports(need(network.rdma)):
-        for name in known(device.interfaces, ()):
+        for name in shown(device.interfaces, ()):
             interface = interface_named(network, name)
-            if interface and known(interface.up, False) and not isinstance(device.board, Missing):
+            if interface and shown(interface.up, False) and not isinstance(device.board, Missing):
                 groups.setdefault(f"{device.board} {need(port.link_layer)}", {})[name] = need(interface.mtu)
     return groups
 

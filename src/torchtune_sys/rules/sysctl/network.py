@@ -10,7 +10,7 @@ from torchtune_sys.model.facts.sysctl import Assignment, Setting
 from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.target import AtLeast, Exactly
-from torchtune_sys.model.values import Missing, NotApplicable, Unknown, Why, need
+from torchtune_sys.model.values import Missing, NotApplicable, Unknown, Why, need, shown
 from torchtune_sys.rules.gates import rdma_active
 from torchtune_sys.rules.sysctl.policy import (
     judged,
@@ -281,7 +281,7 @@ def arp_answers_on_any_interface(s: Snapshot, p: Params) -> Iterator[Evidence]:
     References
     Linux Documentation/networking/ip-sysctl.rst, arp_ignore and arp_announce; oci-hpc, update_arp_settings.sh.
     """
-    if not isinstance(s.system, Missing) and s.system.hypervisor in _ROUTED:
+    if not isinstance(s.system, Missing) and shown(s.system.hypervisor, "") in _ROUTED:
         raise NotApplicable("the provider's network answers ARP itself, whatever a machine says")
     for net, members in shared_subnets(s).items():
         for interface in members:
