@@ -57,18 +57,19 @@ def test_what_the_next_boot_takes_back_is_not_called_cured(name: str, tmp_path: 
 
 @needs_mounts
 def test_what_fails_wins_over_what_is_lost(tmp_path: Path) -> None:
-    """A read-only tmpfs over one value; the other is lost."""
-    done = staged(
-        f"""
-        echo vm.max_map_count=4000 >/etc/sysctl.d/zz-site.conf
-        mkdir {OURS}.d; {APPLY} --format json >"$STAGE_JSON"; echo status $?; cat "$STAGE_JSON"
-        """.replace("$STAGE_JSON", "/etc/out.json"),
-        tmp_path / "stage",
-    )
+    """Both are lost at the next boot; once one of them cannot be written, the status is that of the failure."""
+    both = "$TOOL apply --yes --unsafe --select max-map-count-low,task-table-small --format json >/etc/out.json; echo status $?; cat /etc/out.json"
+    site = "printf 'vm.max_map_count=4000\\nkernel.pid_max=2000\\n' >/etc/sysctl.d/zz-site.conf"
+    small = "echo 2000 >/etc/pids; mount --bind /etc/pids /proc/sys/kernel/pid_max"
+    keys = ("vm.max_map_count", "kernel.pid_max")
+    done = staged(f"{site}; {small}; {both}", tmp_path / "lost")
     first, _, text = done.stdout.partition("\n")
-    assert first == "status 5"
-    assert changes(text) == [("vm.max_map_count", "max-map-count-low", "lost-at-boot")]
-    assert document(text)["run"] == 1
+    assert (first, {key: state for key, _, state in changes(text)}) == ("status 5", dict.fromkeys(keys, "lost-at-boot"))
+    done = staged(f"{site}; {small}; mount -o remount,ro,bind /proc/sys/kernel/pid_max; {both}", tmp_path / "failed")
+    first, _, text = done.stdout.partition("\n")
+    assert first == "status 1"
+    states = {key: state for key, _, state in changes(text)}
+    assert states["vm.max_map_count"] == "lost-at-boot" and states["kernel.pid_max"] in ("failed", "refused")
 
 
 @needs_mounts

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
 from torchtune_sys.model.facts import Fact
@@ -54,7 +56,7 @@ class UnitFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BootSetting(msgspec.Struct, frozen=True, kw_only=True):
-    """A value that a command writes once the host is up, after all files were read."""
+    """A value that something else sets at boot after our files' lines, or in their place."""
 
     path: str
     """Below /proc/sys or /sys."""
@@ -63,6 +65,9 @@ class BootSetting(msgspec.Struct, frozen=True, kw_only=True):
     """Who runs the command: ``late.service (loads /etc/sysctl.conf, line 3)``, ``/etc/rc.local``."""
     unit: str = ""
     """The systemd unit, if it is one."""
+    beats: Literal["all", "same", "matching"] = "all"
+    """Which of our lines it wins over: in tmpfiles.d an earlier file's line over one for the very same path, a later file's over those
+    that name the path by another pattern."""
 
 
 class PlanContext(msgspec.Struct, frozen=True, kw_only=True):

@@ -8,7 +8,7 @@ from torchtune_sys.host.base import Host
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.plan_context import TOOLS, PlanContext, TunedOption, UnitFacts
 from torchtune_sys.model.values import Missing, Why
-from torchtune_sys.probes.plan_context import boot_commands, boot_entries, tuned
+from torchtune_sys.probes.plan_context import boot_commands, boot_entries, device_rules, tuned
 
 _PROGRAM_DIRS = ("/usr/sbin", "/usr/bin", "/sbin", "/bin")
 _DAEMONS = {"udevadm": "/run/udev/control", "systemctl": "/run/systemd/system"}
@@ -42,7 +42,7 @@ def probe(host: Host, paths: Iterable[str], files: Iterable[str], units: Iterabl
         image="rpm-ostree" if host.exists("/run/ostree-booted") is True else "",
         boot_entries=boot_entries.probe(host),
         tuned=tuple(TunedOption(option=name, value=value, source=source) for name, value, source in tuned.read(host).others),
-        boot_settings=boot_commands.probe(host),
+        boot_settings=(*device_rules.probe(host), *boot_commands.probe(host)),
         device_names=_device_names(host, wanted),
     )
 

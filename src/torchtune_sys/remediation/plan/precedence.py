@@ -36,7 +36,8 @@ def overrides(s: Snapshot, ground: PlanContext, action: Action, made: tuple[Step
             yield from _sysctl_winners(setting)
         yield from _by_hand(ground.files.get(SYSCTL_FILE), action.key)
     yield from (
-        f"{rival.source} sets it to {rival.value} at boot, after our file was read" for rival in rivals(ground, action, made)
+        f"{rival.source} sets it to {rival.value} at boot, {'in place of' if rival.beats == 'same' else 'after'} what our file says"
+        for rival in rivals(ground, action, made)
     )
     if isinstance(action, SysfsWrite) and not any(isinstance(step, FileLine) for step in made):
         yield "nothing keeps it: it holds until the file system is mounted anew or the host restarts"
@@ -51,13 +52,29 @@ def overrides(s: Snapshot, ground: PlanContext, action: Action, made: tuple[Step
 
 
 def rivals(ground: PlanContext, action: Action, made: tuple[Step, ...]) -> Iterator[BootSetting]:
-    """The commands that run at boot and set what this change sets to something that the target does not accept."""
-    written = {step.path: step.value for step in made if isinstance(step, Value)}
+    """What sets at boot what this change sets, after our files or in their place, to something that the target does not accept."""
+    written = {_by_name(ground, step.path) for step in made if isinstance(step, Value)}
     if isinstance(action, Sysctl | SysfsWrite):
-        for found in ground.boot_settings:
-            value = next((value for path, value in written.items() if path == found.path or fnmatchcase(found.path, path)), None)
-            if value is not None and not accepts(action.target, found.value):
+        last = {found.path: found for found in ground.boot_settings}
+        for found in last.values():
+            if accepts(action.target, found.value):
+                continue
+            if any(_same(found, path) for path in written):
                 yield found
+
+
+def _same(found: BootSetting, path: str) -> bool:
+    """Whether it sets what is written; a pattern stands for whatever matches it."""
+    if path == found.path:
+        return found.beats != "matching"
+    return found.beats != "same" and (fnmatchcase(found.path, path) or fnmatchcase(path, found.path))
+
+
+def _by_name(ground: PlanContext, path: str) -> str:
+    """The read-ahead of a device, as udev rules name it."""
+    number = path.split("/")[4] if path.startswith("/sys/class/bdi/") else ""
+    name = ground.device_names.get(number, "")
+    return f"/sys/block/{name}/queue/read_ahead_kb" if name else path
 
 
 def accepts(target: Target, value: str) -> bool:
@@ -84,7 +101,7 @@ def lost_at_boot(s: Snapshot, ground: PlanContext, change: Change) -> str:
     """
     action = change.action
     for rival in rivals(ground, action, change.steps):
-        mend = f"systemctl disable {rival.unit}, or take it out of what it runs" if rival.unit else "take it out there"
+        mend = f"systemctl disable {rival.unit}, or take it out of what it runs" if rival.unit else _mended(rival.source)
         return f"{rival.source} sets it to {rival.value} then: {mend}"
     if isinstance(action, SysfsWrite) and not any(isinstance(step, FileLine) for step in change.steps):
         return "nothing keeps it: make it again after each start or mount"
