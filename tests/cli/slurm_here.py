@@ -8,7 +8,7 @@ import socket
 import stat
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -22,19 +22,19 @@ class Unavailable(Exception):
 
 CONF = """
 ClusterName=here
-SlurmctldHost={host}(127.0.0.1)
-SlurmctldPort={ports[0]}
+SlurmctldHost={controller}
+SlurmctldPort={port}
 SlurmUser=root
 SlurmdUser=root
 AuthType=auth/munge
 CredType=cred/munge
 AuthInfo=socket={root}/munge.socket
 StateSaveLocation={root}/state
-SlurmdSpoolDir={root}/spool
+SlurmdSpoolDir={root}/spool/%n
 SlurmctldPidFile={root}/slurmctld.pid
-SlurmdPidFile={root}/slurmd.pid
+SlurmdPidFile={root}/slurmd.%n.pid
 SlurmctldLogFile={root}/slurmctld.log
-SlurmdLogFile={root}/slurmd.log
+SlurmdLogFile={root}/slurmd.%n.log
 ProctrackType=proctrack/linuxproc
 TaskPlugin={plugin}
 TaskProlog={root}/task-prolog
@@ -49,7 +49,7 @@ SlurmdParameters=config_overrides
 ReturnToService=2
 KillWait=2
 GresTypes=gpu
-NodeName=here NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[1]} CPUs={cpus} RealMemory=1000 Gres=gpu:2 State=UNKNOWN
+NodeName={nodes} RealMemory=1000 Gres=gpu:2 State=UNKNOWN
 PartitionName=debug Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 """
 
@@ -61,13 +61,21 @@ def cluster(root: Path, plugin: str, cpus: int, more: str = "") -> Iterator[dict
     if missing or os.geteuid() != 0:
         raise Unavailable(f"needs root and {', '.join(missing) or 'nothing else'}")
     env = {**os.environ, "PATH": SBIN, "SLURM_CONF": str(root / "slurm.conf")}
-    _configure(root, plugin, cpus, more)
+    host = os.uname().nodename
     with ExitStack() as stack:
-        munge = ["munged", "--force", f"--key-file={root}/key", f"--socket={root}/munge.socket", f"--pid-file={root}/munged.pid"]
-        _start(stack, root, env, "munged", [*munge, f"--log-file={root}/munge.log", f"--seed-file={root}/seed"])
-        _start(stack, root, env, "slurmctld", ["slurmctld"])
-        _start(stack, root, env, "slurmd", ["slurmd", "-N", "here"])
-        _wait(root, env)
+        bound = [stack.enter_context(socket.socket()) for _ in range(2)]
+        for listener in bound:
+            listener.bind(("127.0.0.1", 0))
+        ports = [listener.getsockname()[1] for listener in bound]
+    nodes = f"here NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[1]} CPUs={cpus}"
+    configure(root, plugin, f"{host}(127.0.0.1)", ports[0], nodes, more)
+    with ExitStack() as stack:
+        start_munge(stack, root, env)
+        start(stack, root, env, "slurmctld", ["slurmctld"])
+        start(stack, root, env, "slurmd.here", ["slurmd", "-N", "here"])
+        wait(
+            root, lambda: subprocess.run(["sinfo", "-h", "-o", "%T"], env=env, capture_output=True, text=True, timeout=30).stdout
+        )
         yield {"PATH": SBIN, "SLURM_CONF": env["SLURM_CONF"]}
 
 
@@ -77,25 +85,27 @@ def write_task_prolog(root: Path, text: str) -> None:
     (root / "task-prolog").chmod(0o755)
 
 
-def _configure(root: Path, plugin: str, cpus: int, more: str) -> None:
+def configure(root: Path, plugin: str, controller: str, port: int, nodes: str, more: str) -> None:
+    """Write slurm.conf, and what it names. ``nodes``: the line of NodeName, as far as nodes differ."""
     write_task_prolog(root, "#!/bin/sh\n")
     for folder in ("state", "spool"):
         (root / folder).mkdir()
     (root / "key").write_bytes(os.urandom(1024))
     (root / "key").chmod(0o600)
-    with ExitStack() as stack:
-        bound = [stack.enter_context(socket.socket()) for _ in range(2)]
-        for listener in bound:
-            listener.bind(("127.0.0.1", 0))
-        ports = [listener.getsockname()[1] for listener in bound]
     for number in range(2):
         os.mknod(root / f"nvidia{number}", 0o666 | stat.S_IFCHR, os.makedev(1, 3))
     (root / "gres.conf").write_text(f"AutoDetect=off\nName=gpu File={root}/nvidia[0-1]\n")
-    conf = CONF.format(host=os.uname().nodename, root=root, ports=ports, plugin=plugin, cpus=cpus)
+    conf = CONF.format(root=root, controller=controller, port=port, plugin=plugin, nodes=nodes)
     (root / "slurm.conf").write_text(conf + more)
 
 
-def _start(stack: ExitStack, root: Path, env: dict[str, str], name: str, argv: list[str]) -> None:
+def start_munge(stack: ExitStack, root: Path, env: dict[str, str]) -> None:
+    munge = ["munged", "--force", f"--key-file={root}/key", f"--socket={root}/munge.socket", f"--pid-file={root}/munged.pid"]
+    start(stack, root, env, "munged", [*munge, f"--log-file={root}/munge.log", f"--seed-file={root}/seed"])
+
+
+def start(stack: ExitStack, root: Path, env: dict[str, str], name: str, argv: list[str]) -> None:
+    """Start a daemon that writes its id to ``NAME.pid``, and end it with the stack. Raises Unavailable."""
     done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=30, check=False)
     if done.returncode:
         raise Unavailable(f"{name}: {(done.stderr or done.stdout).strip()[-300:]}")
@@ -116,11 +126,13 @@ def _stop(pid_file: Path) -> None:
     os.kill(pid, 9)
 
 
-def _wait(root: Path, env: dict[str, str]) -> None:
+def wait(root: Path, states: Callable[[], str], nodes: int = 1) -> None:
+    """Wait until ``states`` (of sinfo) says idle for each node. Raises Unavailable."""
     said = ""
     for _ in range(900):
-        said = subprocess.run(["sinfo", "-h", "-o", "%T"], env=env, capture_output=True, text=True, timeout=30).stdout
-        if said.strip() == "idle":
+        said = states()
+        if said.split() == ["idle"] * nodes:
             return
         time.sleep(0.1)
-    raise Unavailable(f"the node is {said.strip() or 'silent'}: {(root / 'slurmd.log').read_text()[-300:]}")
+    logs = "; ".join(log.read_text()[-300:] for log in sorted(root.glob("slurmd.*.log"))[:2])
+    raise Unavailable(f"the nodes are {' '.join(said.split()) or 'silent'}: {logs}")

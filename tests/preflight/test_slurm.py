@@ -131,10 +131,12 @@ def test_the_configuration_that_is_there_is_compared(cluster: Cluster) -> None:
     found = cluster.run(TOOL, "generate", "slurm", "conf").stdout
     assert "# PrologFlags=Alloc is set already" in found
     assert "# SchedulerParameters=" in found
-    assert "now 120\nPrologEpilogTimeout=60" in found
+    assert "# PrologEpilogTimeout=120 is set already" in found
+    assert "; now (null)\nEpilog=/etc/slurm/epilog.d/50-torchtune-sys.sh" in found
+    assert f"now {cluster.root}/task-prolog: call ours from it\n#TaskProlog=" in found
 
 
-@pytest.mark.parametrize("piece", ["prolog", "health-check"])
+@pytest.mark.parametrize("piece", ["prolog", "epilog", "task-prolog", "health-check", "batch"])
 def test_shellcheck_finds_nothing(tmp_path: Path, piece: str) -> None:
     shellcheck = Path(sys.executable).with_name("shellcheck")
     if not shellcheck.exists():

@@ -42,19 +42,23 @@ def trained(python: str | None, policy: Policy, until_s: float) -> list[Cause]:
 def counting(seen: Snapshot, policy: Policy) -> list[Cause]:
     """What the last run at level standard found, where it still counts, and a core that is slower than it was then: by this user's
     runs, and by the system's."""
-    from torchtune_sys.cli.look import now
-    from torchtune_sys.cli.privilege import boot_id
-    from torchtune_sys.preflight import last_standard
     from torchtune_sys.probes.proof import SYSTEM, beside
-    from torchtune_sys.smoke.proof import fingerprint
 
     found: list[Cause] = []
     for place in dict.fromkeys((_own(), beside(SYSTEM, "standard"))):
         last = _last(place)
         if last is not None:
-            found += last_standard.counting(last, fingerprint(seen), boot_id(), now()[1])
-            found += _of_core(last, policy)
+            found += [*_of_last(last, seen), *_of_core(last, policy)]
     return found
+
+
+def _of_last(last: LastStandard, seen: Snapshot) -> tuple[Cause, ...]:
+    from torchtune_sys.cli.look import now
+    from torchtune_sys.cli.privilege import boot_id
+    from torchtune_sys.preflight import last_standard
+    from torchtune_sys.smoke.proof import fingerprint
+
+    return last_standard.counting(last, fingerprint(seen), boot_id(), now()[1])
 
 
 def _own() -> str:
@@ -66,10 +70,13 @@ def _own() -> str:
 
 def _last(place: str) -> LastStandard | None:
     from torchtune_sys.host.live import LiveHost
-    from torchtune_sys.preflight import last_standard
 
     text = LiveHost().text(place) if place else ""
-    return last_standard.parse(text) if isinstance(text, str) else None
+    if not isinstance(text, str) or not text:
+        return None
+    from torchtune_sys.preflight import last_standard  # 10 ms, where there is something to read
+
+    return last_standard.parse(text)
 
 
 def _of_core(last: LastStandard | None, policy: Policy) -> list[Cause]:

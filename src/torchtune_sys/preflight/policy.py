@@ -37,6 +37,8 @@ CPU_QUOTA = "cpu-quota-on-one-node"
 STRAGGLER = "straggler-compute"
 OWN_CAUSES = (NO_GPU, LEFTOVERS, CPU_QUOTA, STRAGGLER)
 """Causes that pre-flight finds itself; no rule has them."""
+LEFT_BEHIND = frozenset((LEFTOVERS, "gpu-memory-in-use", "memory-available-low", "dev-shm-full", "oom-kill-logged"))
+"""Rules and causes that may tell what the last job left behind."""
 _BETWEEN_HOSTS = frozenset(
     (
         "hostname-resolves-to-loopback",

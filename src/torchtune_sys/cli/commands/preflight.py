@@ -20,7 +20,10 @@ if TYPE_CHECKING:
     from torchtune_sys.preflight.policy import Policy
 
 FORMATS = ("text", "json", "prometheus", "reason")
-_BUDGETS_S = {"fast": 15.0, "standard": 60.0}
+BUDGETS_S = {"fast": 15.0, "standard": 60.0}
+DRAIN_LIMIT, DRAIN_WINDOW_S = 4, 3600.0
+_SEVERAL = 2
+"""Nodes that a hook judges for where no job says how many: a health check that looked for one alone would miss what several need."""
 _MARGIN_S = 2.0
 """What the smoke test leaves of the budget, for its end and for ours."""
 
@@ -52,20 +55,21 @@ a line on stderr, unless --fail-closed: a checker that fails must not drain
 a cluster.
 """,
 )
-@click.option("--level", type=click.Choice(tuple(_BUDGETS_S)), default="fast", help="[fast]")
+@click.option("--level", type=click.Choice(tuple(BUDGETS_S)), default="fast", help="[fast]")
 @click.option("--python", metavar="PATH", help="The interpreter you train with. [python3 of the active environment]")
 @click.option("--policy", metavar="FILE", help="What is fatal, a warning or ignored (TOML).")
 @click.option("--site-checks", metavar="DIR", help="Also run the programs in DIR: monitoring plug-ins, or JSON.")
 @click.option(
     "--budget", type=float, callback=shared.seconds(0.1), metavar="S", help="End after S seconds. [15; at level standard 60]"
 )
+@click.option("--nnodes", "nodes", type=shared.COUNT, metavar="N", help="Hosts of the job. [from the job; in a health check 2]")
 @click.option("--hook", type=click.Choice(HOOKS), help="Which program of Slurm's this is. [from SLURM_SCRIPT_CONTEXT]")
 @click.option("--fail-closed", is_flag=True, help="In a hook, keep the exit statuses 2, 3 and 4.")
 @click.option("--drain-state", metavar="DIR", help="A directory that all nodes share: keeps how many were called bad.")
 @click.option(
     "--drain-limit",
     type=shared.COUNT,
-    default=4,
+    default=DRAIN_LIMIT,
     metavar="N",
     help="With --drain-state: at most N nodes are no-go within the window. [4]",
 )
@@ -73,7 +77,7 @@ a cluster.
     "--drain-window",
     type=float,
     callback=shared.seconds(1),
-    default=3600.0,
+    default=DRAIN_WINDOW_S,
     metavar="S",
     help="With --drain-state: the window, in seconds. [3600]",
 )
@@ -111,6 +115,8 @@ def command(**options: Any) -> int:
             raise
         tell(f"torchtune-sys: pre-flight failed (a bug), and keeps this node in service: {type(error).__name__}: {error}")
         return 0
+    if place == "epilog":
+        _tell_leftovers(found)
     status = _status(found)
     if is_hook and status in (USAGE, UNJUDGED, INTERNAL):
         tell("torchtune-sys: pre-flight could not judge this node, and keeps it in service")
@@ -129,7 +135,7 @@ def _judged(options: Mapping[str, Any], place: str) -> Preflight:
     from torchtune_sys.preflight import context, site_checks, verdict
 
     started = time.monotonic()
-    budget_s = options["budget"] or _BUDGETS_S[options["level"]]
+    budget_s = options["budget"] or BUDGETS_S[options["level"]]
     until_s = started + budget_s
     env = environment()
     policy = _policy(options["policy"], context.partition(env))
@@ -174,6 +180,7 @@ def _of_rules(
     from torchtune_sys.rules import CATALOGUE
 
     looked = {**shared.NO_INTENT, "root": None, "from_": options["from_"], "python": options["python"]}
+    looked["nodes"] = options["nodes"] or (_SEVERAL if place == "health-check" else None)
     looked["timeout"] = max(until_s - time.monotonic(), 0.1)
     causes = []
     if place in HOOKS:
@@ -210,6 +217,18 @@ def _of_training(options: Mapping[str, Any], policy: Policy, until_s: float) -> 
     if left < 1:
         return [verdict.fault("no time is left of the budget for the training: give more with --budget")]
     return standard.trained(options["python"], policy, until_s - _MARGIN_S)
+
+
+def _tell_leftovers(found: Preflight) -> None:
+    """For the log: what a job left behind, which is no reason to drain the node unless the policy says so."""
+    from torchtune_sys.cli.terminal import environment, tell
+    from torchtune_sys.model.preflight import Weight
+    from torchtune_sys.preflight.policy import LEFT_BEHIND
+
+    job = environment().get("SLURM_JOB_ID", "")
+    for cause in found.nodes[0].causes:
+        if cause.weight is Weight.WARNING and LEFT_BEHIND & {cause.cause, cause.rule}:
+            tell(f"torchtune-sys: after job {job}: [{cause.blame.value}] {cause.cause}: {cause.seen}")
 
 
 def _within_limit(node: NodeVerdict, options: Mapping[str, Any], partition: str) -> NodeVerdict:

@@ -15,6 +15,8 @@ _GRACE_S = 3
 SETTINGS: Mapping[str, tuple[str, str]] = {
     "Prolog": ("/etc/slurm/prolog.d/50-torchtune-sys.sh", "judges the node before a job's first step"),
     "PrologFlags": ("Alloc", "when the job gets the node, not when its first step starts"),
+    "Epilog": ("/etc/slurm/epilog.d/50-torchtune-sys.sh", "tells what a job left behind"),
+    "TaskProlog": ("/etc/slurm/torchtune-sys-task-prolog.sh", "environment and placement of each task"),
     "PrologEpilogTimeout": ("60", "65534 s where nobody sets it: a hung Prolog would keep the node that long"),
     "SchedulerParameters": ("nohold_on_prolog_fail", "else a batch job whose Prolog failed is held, and never started again"),
     "HealthCheckProgram": ("/etc/slurm/torchtune-sys-health-check.sh", "judges idle nodes, and takes back what it drained"),
@@ -22,20 +24,30 @@ SETTINGS: Mapping[str, tuple[str, str]] = {
     "HealthCheckNodeState": ("IDLE,CYCLE", "not beside a job; spread over the interval"),
 }
 """What each line of slurm.conf is for (slurm.conf(5))."""
+_LISTS = ("SchedulerParameters", "PrologFlags")
+_PROGRAMS = ("Prolog", "Epilog", "TaskProlog", "HealthCheckProgram")
+_SECONDS = {"PrologEpilogTimeout": (30, 600), "HealthCheckInterval": (60, 3600)}
+"""Longer than a check with its end, and no longer than anybody wants to wait."""
 
 
-def hook(name: str, tool: str, budget_s: float, options: Sequence[str]) -> str:
-    """The script of ``prolog`` or ``health-check``. ``options`` go to ``preflight`` as they are."""
+def script(name: str, tool: str, budget_s: float, options: Sequence[str], drain: tuple[int, int] | None = None) -> str:
+    """The script of ``prolog``, ``epilog``, ``health-check``, ``task-prolog`` or ``batch``. ``options`` go to ``preflight`` as they are;
+    ``drain``: how many nodes within how many seconds, where Slurm itself is asked, None where the check counts."""
     from torchtune_sys.render.templates import environment
 
     template = environment({"quote": shlex.quote}).get_template(f"slurm/{name}.sh.j2")
+    nodes, window_s = drain or (0, 0)
     return template.render(
         version=__version__,
         tool=tool,
         budget=f"{budget_s:g}",
         limit=f"{budget_s + _GRACE_S:g}",
+        minutes=int((budget_s + _GRACE_S) // 60) + 1,
         options="".join(f" {shlex.quote(word)}" for word in options),
         passes=PASSES,
+        limited=drain is None,
+        drain_limit=nodes,
+        drain_window=window_s,
     )
 
 
@@ -45,14 +57,27 @@ def conf(running: Mapping[str, str] | None) -> str:
     if running is None:
         rows.append("# scontrol did not answer: not compared with a running configuration.")
     for key, (value, why) in SETTINGS.items():
-        now = "" if running is None else running.get(key, "(null)")
-        if running is not None and set(value.split(",")) <= set(now.split(",")):
-            rows.append(f"# {key}={clean(now)} is set already: {why}")
-            continue
-        kept = f"{clean(now)}," if key in ("SchedulerParameters", "PrologFlags") and now not in ("", "(null)") else ""
-        seen = f"; now {clean(now)}" if running is not None else ""
-        rows += [f"# {why}{seen}", f"{key}={kept}{value}"]
+        rows += _lines(key, value, why, None if running is None else clean(running.get(key, "(null)")))
     return "".join(f"{row}\n" for row in rows)
+
+
+def _lines(key: str, value: str, why: str, now: str | None) -> list[str]:
+    if now is None:
+        return [f"# {why}", f"{key}={value}"]
+    if set(value.split(",")) <= set(now.split(",")) or _is_long_enough(key, now):
+        return [f"# {key}={now} is set already: {why}"]
+    if key in _PROGRAMS and now != "(null)":
+        others = "call ours from it" if key in ("TaskProlog", "HealthCheckProgram") else f"set {key}=DIR/* and put both into DIR"
+        return [f"# {why}; now {now}: {others}", f"#{key}={value}"]
+    kept = f"{now}," if key in _LISTS and now not in ("", "(null)") else ""
+    return [f"# {why}; now {now}", f"{key}={kept}{value}"]
+
+
+def _is_long_enough(key: str, now: str) -> bool:
+    """``60 sec``, as scontrol words it, lies between what a check takes and what is sensible."""
+    number = now.split(" ")[0]
+    least, most = _SECONDS.get(key, (1, 0))
+    return number.isascii() and number.isdigit() and least <= int(number) <= most
 
 
 def parse_config(text: str) -> dict[str, str]:

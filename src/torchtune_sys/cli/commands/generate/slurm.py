@@ -7,9 +7,9 @@ from typing import Any
 import click
 
 from torchtune_sys.cli import options as shared
+from torchtune_sys.cli.commands.preflight import BUDGETS_S, DRAIN_LIMIT, DRAIN_WINDOW_S
 
-PIECES = ("prolog", "health-check", "conf")
-_BUDGET_S = 15.0
+PIECES = ("prolog", "epilog", "task-prolog", "health-check", "batch", "conf")
 
 
 @click.command(
@@ -17,42 +17,57 @@ _BUDGET_S = 15.0
     epilog="""\b
 Examples:
   torchtune-sys generate slurm prolog -o /etc/slurm/prolog.d/50-torchtune-sys.sh
+  torchtune-sys generate slurm epilog -o /etc/slurm/epilog.d/50-torchtune-sys.sh
+  torchtune-sys generate slurm task-prolog -o /etc/slurm/torchtune-sys-task-prolog.sh
   torchtune-sys generate slurm health-check -o /etc/slurm/torchtune-sys-health-check.sh
+  torchtune-sys generate slurm batch -o preflight.sbatch
+  TORCHTUNE_SYS_NODES=8 sbatch -N 10 preflight.sbatch python train.py
   torchtune-sys generate slurm conf               (compared with what scontrol shows)
   torchtune-sys generate slurm prolog --policy /etc/torchtune-sys/policy.toml --drain-state /shared/torchtune-sys
 
 \b
 Make the scripts executable. Only no-go drains a node; a tool that is gone,
-broken, late or cannot judge drains nobody, and the log says why.
+broken, late or cannot judge drains nobody, and the log says why. Without
+--drain-state Slurm is asked how many nodes were drained by these scripts.
+The task prolog sets environment and placement; batch pre-flights the nodes
+of a job, leaves out bad ones within the spare count and starts the program.
 """,
 )
-@click.argument("piece", type=click.Choice(PIECES), metavar="prolog|health-check|conf")
+@click.argument("piece", type=click.Choice(PIECES), metavar="PIECE")
 @click.option("--tool", metavar="PATH", help="Where the tool lies on the nodes. [this one]")
 @click.option("--policy", metavar="FILE", help="The policy file on the nodes.")
 @click.option("--site-checks", metavar="DIR", help="The directory of the site's own checks on the nodes.")
+@click.option("--level", type=click.Choice(tuple(BUDGETS_S)), help="As of preflight. [fast]")
+@click.option("--python", metavar="PATH", help="With --level standard: the interpreter on the nodes that trains.")
 @click.option(
-    "--budget", type=float, callback=shared.seconds(1), default=_BUDGET_S, metavar="S", help="Seconds for one check. [15]"
+    "--budget", type=float, callback=shared.seconds(1), metavar="S", help="Seconds for one check. [15; at level standard 60]"
 )
-@click.option("--drain-state", metavar="DIR", help="A directory that all nodes share: limits how many are drained.")
+@click.option("--drain-state", metavar="DIR", help="A directory that all nodes share: counts the drained. [Slurm is asked]")
 @click.option("--drain-limit", type=shared.COUNT, metavar="N", help="At most N nodes within the window. [4]")
 @click.option("--drain-window", type=float, callback=shared.seconds(1), metavar="S", help="The window, in seconds. [3600]")
 @shared.output_option
 def command(piece: str, output: str | None, **options: Any) -> int:
-    """Print a hook of Slurm that judges a node, or the lines of slurm.conf that the hooks need."""
+    """Print a script for Slurm that judges nodes, or the lines of slurm.conf for it.
+
+    PIECE: prolog, epilog, task-prolog, health-check, batch, or conf.
+    """
     from torchtune_sys.cli.terminal import give
     from torchtune_sys.render.generate import slurm
 
     if piece == "conf":
         give(slurm.conf(_running()), output)
         return 0
-    words = [word for name in ("policy", "site_checks", "drain_state") if options[name] for word in (_flag(name), options[name])]
-    words += [
+    shared_ = options["drain_state"]
+    named = ("policy", "site_checks", "level", "python", *(("drain_state", "drain_limit", "drain_window") if shared_ else ()))
+    words = [
         word
-        for name in ("drain_limit", "drain_window")
+        for name in named
         if options[name] is not None
-        for word in (_flag(name), f"{options[name]:g}")
+        for word in (_flag(name), options[name] if isinstance(options[name], str) else f"{options[name]:g}")
     ]
-    give(slurm.hook(piece, options["tool"] or _this_tool(), options["budget"], words), output)
+    drain = None if shared_ else (options["drain_limit"] or DRAIN_LIMIT, int(options["drain_window"] or DRAIN_WINDOW_S))
+    budget_s = options["budget"] or BUDGETS_S[options["level"] or "fast"]
+    give(slurm.script(piece, options["tool"] or _this_tool(), budget_s, words, drain), output)
     return 0
 
 
