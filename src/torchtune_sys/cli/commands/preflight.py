@@ -145,7 +145,7 @@ def _judged(options: Mapping[str, Any], place: str) -> Preflight:
         causes += site_checks.run(options["site_checks"], policy, _plain(env), until_s)
     if options["level"] == "standard" and joint is None:
         causes += _of_training(options, policy, until_s)
-    elif not options["from_"]:
+    elif options["level"] == "fast" and not options["from_"]:
         causes += standard.counting(seen, policy)
     name = context.node_name(env, _host_name(seen)) if not options["from_"] else _host_name(seen)
     node = NodeVerdict(node=name, verdict=verdict.verdict(causes), causes=verdict.ordered(causes))
