@@ -15,6 +15,7 @@ from torchtune_sys.preflight.context import HOOKS
 
 if TYPE_CHECKING:
     from torchtune_sys.model.preflight import Cause, NodeVerdict, Preflight
+    from torchtune_sys.model.rule import Result
     from torchtune_sys.model.snapshot import Snapshot
     from torchtune_sys.preflight.joint.rank import Joint
     from torchtune_sys.preflight.policy import Policy
@@ -86,6 +87,7 @@ a cluster.
 @click.option("--hostfile", metavar="FILE", help="The job's nodes, one a line, where no scheduler tells them.")
 @click.option("--secret-file", metavar="FILE", help="A secret of the job, the same on all nodes; mode 0600.")
 @click.option("--lists", metavar="DIR", help="Write good_nodes.txt, bad_nodes.txt, exclude.txt, hostfile there.")
+@click.option("--facts", metavar="FILE", help="Also write the facts, small, for torchtune-sys compare.")
 @click.option("--from", "from_", metavar="PATH", help="Judge a recording instead of this host, as check does.")
 @shared.format_option(*FORMATS)
 @shared.output_option
@@ -196,8 +198,23 @@ def _of_rules(
     else:
         seen = look(looked)
     results = engine.judge(seen, CATALOGUE, policy.params)
+    if options["facts"]:
+        _write_facts(options, seen, results, place)
     causes += [*verdict.of_results(results, policy, seen.intent.nodes), *own_checks.of_quota(seen, policy)]
     return seen, causes
+
+
+def _write_facts(options: Mapping[str, Any], seen: Snapshot, results: tuple[Result, ...], place: str) -> None:
+    """In a hook, a file that cannot be written is told, and changes no verdict."""
+    from torchtune_sys.cli.facts import facts_line
+    from torchtune_sys.cli.terminal import give, tell
+
+    try:
+        give(facts_line(seen, results), options["facts"], machine=True)
+    except UserError as error:
+        if place not in HOOKS or options["fail_closed"]:
+            raise
+        tell(f"torchtune-sys: the facts were not written: {error.seen}")
 
 
 def _mountinfo() -> str:

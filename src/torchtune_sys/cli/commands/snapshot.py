@@ -12,12 +12,14 @@ from torchtune_sys.cli import options as shared
 
 @click.command(
     "snapshot",
-    epilog="\b\nExamples:\n  torchtune-sys snapshot --format json\n  torchtune-sys snapshot --from machine.tar.bz2 --timings",
+    epilog="\b\nExamples:\n  torchtune-sys snapshot --format json\n  torchtune-sys snapshot --from machine.tar.bz2 --timings\n"
+    "  torchtune-sys snapshot --compact -o node-17.json",
 )
 @shared.intent_options
 @shared.host_options
 @shared.format_option("text", "json")
 @shared.output_option
+@click.option("--compact", is_flag=True, help="One line of JSON in a tenth of the size, for torchtune-sys compare.")
 @click.option("--timings", is_flag=True, help="Say on stderr where the time went, by family.")
 @shared.color_option
 def command(**options: Any) -> int:
@@ -29,7 +31,13 @@ def command(**options: Any) -> int:
 
     timings: dict[str, float] | None = {} if options["timings"] else None
     seen = look(options, timings)
-    if options["format_"] == "json":
+    if options["compact"]:
+        from torchtune_sys import engine
+        from torchtune_sys.cli.facts import facts_line
+        from torchtune_sys.rules import CATALOGUE
+
+        give(facts_line(seen, engine.judge(seen, CATALOGUE)), options["output"], machine=True)
+    elif options["format_"] == "json":
         from torchtune_sys.render import as_json
 
         give(as_json.snapshot(seen, version=__version__, time=now()[0]), options["output"], machine=True)

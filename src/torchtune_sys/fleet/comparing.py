@@ -1,0 +1,258 @@
+"""What differs between hosts: against what is usual among them, a golden one, or what each was before.
+
+The work grows with what differs, not with hosts times facts: a fact of a family is looked at only where some host's family differs
+from the first one's, and hosts with the same family are one.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+
+from torchtune_sys.fleet.divisions import Divided, divide
+from torchtune_sys.fleet.kinds import kinds
+from torchtune_sys.fleet.leaves import KNOWN
+from torchtune_sys.fleet.spread import NOT_THERE, UNSEEN, Spread, are_alike, spread
+from torchtune_sys.fleet.store import Family, HostFacts, Store
+from torchtune_sys.fleet.weights import Readers
+from torchtune_sys.model.comparison import (
+    Comparison,
+    Finding,
+    Group,
+    GroupFact,
+    Incomparable,
+    Kind,
+    Odd,
+    Unread,
+    Various,
+    Weight,
+)
+
+_RULES_SHOWN = 3
+
+
+class Comparing:
+    """The hosts of a store, and what their differences weigh."""
+
+    def __init__(self, store: Store, readers: Readers) -> None:
+        self._store = store
+        self._readers = readers
+        self._odd: list[Odd] = []
+        self._incomparable: list[Incomparable] = []
+
+    def among_themselves(self, unread: tuple[Unread, ...] = ()) -> Comparison:
+        """Each kind of hosts by itself, against what is usual there."""
+        found = kinds(self._store)
+        groups: list[Group] = []
+        various: list[Various] = []
+        shown: list[Kind] = []
+        for name, hosts in found.items():
+            if len(hosts) == 1 and len(self._store.hosts) > 1:
+                self._alone(hosts[0], name, found)
+                continue
+            shown.append(Kind(name=name, hosts=len(hosts)))
+            self._of_kind(hosts, groups, various)
+        return self._whole("majority", unread, tuple(shown), groups, various)
+
+    def against(self, golden: int, unread: tuple[Unread, ...] = ()) -> Comparison:
+        """All hosts against one."""
+        found = kinds(self._store)
+        own = next(name for name, hosts in found.items() if golden in hosts)
+        for name, hosts in found.items():
+            for host in hosts if name != own else ():
+                self._incomparable.append(Incomparable(host=self._name(host), why=f"{name}; the golden one is {own}"))
+        compared = [host for host in found[own] if host != golden]
+        for host in compared:
+            self._pair(host, golden)
+        return self._whole("golden", unread, (Kind(name=own, hosts=len(compared)),), [], [], left_out=1)
+
+    def before(self, count: int, unread: tuple[Unread, ...] = ()) -> Comparison:
+        """Each host against the one of the same name among the first ``count``, which are how hosts were before."""
+        earlier = {self._store.hosts[host].name: host for host in range(count)}
+        later = range(count, len(self._store.hosts))
+        compared = 0
+        for host in later:
+            was = earlier.pop(self._store.hosts[host].name, None)
+            if was is None:
+                self._incomparable.append(Incomparable(host=self._name(host), why="was not there before"))
+                continue
+            compared += 1
+            self._pair(host, was)
+        self._incomparable += [Incomparable(host=name, why="was there before, and is not now") for name in earlier]
+        return self._whole("before", unread, (Kind(name="hosts that were there before", hosts=compared),), [], [], left_out=count)
+
+    def _whole(
+        self,
+        against: str,
+        unread: tuple[Unread, ...],
+        shown: tuple[Kind, ...],
+        groups: Sequence[Group],
+        various: Sequence[Various],
+        left_out: int = 0,
+    ) -> Comparison:
+        hosts = self._store.hosts[left_out:] if against == "before" else self._store.hosts
+        return Comparison(
+            hosts=len(self._store.hosts) - left_out,
+            against=against,
+            kinds=shown,
+            odd=tuple(sorted(self._odd, key=lambda item: (item.weight.rank, item.fact, item.host))),
+            groups=tuple(groups),
+            various=tuple(sorted(various, key=lambda item: (item.weight.rank, item.fact))),
+            incomparable=tuple(sorted(self._incomparable, key=lambda item: item.host)),
+            unread=unread,
+            findings=findings(hosts),
+        )
+
+    def _alone(self, host: int, kind: str, found: dict[str, list[int]]) -> None:
+        others = ", ".join(f"{len(hosts)} × {name}" for name, hosts in list(found.items())[:3] if name != kind)
+        self._incomparable.append(Incomparable(host=self._name(host), why=f"the only one of its kind ({kind}); others: {others}"))
+
+    def _name(self, host: int) -> str:
+        return self._store.hosts[host].name
+
+    # Against what is usual
+
+    def _of_kind(self, hosts: list[int], groups: list[Group], various: list[Various]) -> None:
+        divided: dict[str, tuple[Spread, dict[int, bytes]]] = {}
+        for family in self._store.families.values():
+            for fact, values in _different(family, self._store.hosts, hosts):
+                known = {host: value for host, value in values.items() if value not in UNSEEN}
+                if 2 * len(known) <= len(hosts):
+                    continue  # most hosts do not tell
+                found = spread(fact, _counts(known))
+                if found.groups:
+                    divided[fact] = (found, values)
+                elif found.usual is None:
+                    various.append(Various(fact=fact, values=found.various, hosts=len(known), weight=self._weight(fact, hosts)))
+                else:
+                    self._note(fact, values, found.usual, found.alike)
+        first = max((group.division for group in groups), default=0)
+        for number, one in enumerate(divide(divided, len(hosts)), first + 1):
+            self._note_division(one, divided)
+            groups += [self._group(number, one, place) for place in range(len(one.groups))]
+
+    def _note(self, fact: str, values: dict[int, bytes], usual: bytes, alike: dict[bytes, bytes]) -> None:
+        for host, value in values.items():
+            if alike.get(value, value) != usual:
+                self._odd.append(self._one(host, fact, value, usual))
+
+    def _note_division(self, one: Divided, divided: dict[str, tuple[Spread, dict[int, bytes]]]) -> None:
+        """A host that has another value than its own group is odd."""
+        for fact in one.facts:
+            found, values = divided[fact]
+            for host, value in values.items():
+                usual = one.values[one.member[host]][fact]
+                if found.alike.get(value, value) != usual:
+                    self._odd.append(self._one(host, fact, value, usual))
+
+    def _group(self, number: int, one: Divided, place: int) -> Group:
+        facts = [
+            GroupFact(fact=fact, value=_plain(value), weight=self._weight(fact, one.groups[place]))
+            for fact, value in one.values[place].items()
+        ]
+        return Group(
+            division=number,
+            hosts=tuple(self._name(host) for host in one.groups[place]),
+            facts=tuple(sorted(facts, key=lambda item: (item.weight.rank, item.fact))),
+        )
+
+    # Against another host
+
+    def _pair(self, host: int, other: int) -> None:
+        for name, family in self._store.families.items():
+            now, then = self._store.hosts[host].variants.get(name), self._store.hosts[other].variants.get(name)
+            if now is None or then is None or now == then:
+                continue
+            delta, was = family.deltas[now], family.deltas[then]
+            for fact in {**delta, **was}:
+                value, usual = seen(family, now, fact), seen(family, then, fact)
+                if value is None or usual is None or usual in UNSEEN or are_alike(fact, value, usual):
+                    continue
+                self._odd.append(self._one(host, fact, value, usual))
+
+    # What a difference weighs
+
+    def _one(self, host: int, fact: str, value: bytes, usual: bytes) -> Odd:
+        rules = self._readers.of(fact)
+        return Odd(
+            host=self._name(host),
+            fact=fact,
+            value=_plain(value),
+            usual=_plain(usual),
+            weight=self._weight(fact, (host,)),
+            rules=tuple(rule.id for rule in rules[:_RULES_SHOWN]),
+        )
+
+    def _weight(self, fact: str, hosts: Iterable[int]) -> Weight:
+        for host in hosts:
+            told = self._store.hosts[host].weights.get(fact)
+            if told is not None:
+                return Weight(told) if told in {item.value for item in Weight} else Weight.NOISE
+        return self._readers.weight(fact)
+
+
+def _different(family: Family, all_hosts: Sequence[HostFacts], hosts: Sequence[int]) -> Iterable[tuple[str, dict[int, bytes]]]:
+    """Each fact that some host has otherwise, with its value on every host that has or might have it."""
+    by_variant: dict[int, list[int]] = {}
+    for host in hosts:
+        variant = all_hosts[host].variants.get(family.name)
+        if variant is not None:
+            by_variant.setdefault(variant, []).append(host)
+    if len(by_variant) < 2:
+        return
+    facts = dict.fromkeys(fact for variant in by_variant for fact in family.deltas[variant])
+    for fact in facts:
+        values: dict[int, bytes] = {}
+        for variant, same in by_variant.items():
+            value = seen(family, variant, fact)
+            if value is not None:
+                values.update(dict.fromkeys(same, value))
+        if len(set(values.values())) > 1:
+            yield fact, values
+
+
+def seen(family: Family, variant: int, fact: str) -> bytes | None:
+    """The value; ``null`` for an entry that is not in a list that is there; None where the file does not tell."""
+    value = family.get(variant, fact)
+    if value is not None or not fact.endswith("]"):
+        return value
+    return NOT_THERE if family.get(variant, _list_of(fact)) == KNOWN else None
+
+
+def _list_of(fact: str) -> str:
+    """
+    >>> _list_of("network.interfaces[eth0].addresses[inet #2]"), _list_of("session.env[A[0]]")
+    ('network.interfaces[eth0].addresses', 'session.env')
+    """
+    depth = 0
+    for place in range(len(fact) - 1, -1, -1):
+        depth += (fact[place] == "]") - (fact[place] == "[")
+        if depth == 0:
+            return fact[:place]
+    return fact
+
+
+def _counts(known: dict[int, bytes]) -> dict[bytes, int]:
+    return dict(Counter(known[host] for host in sorted(known)))
+
+
+def _plain(value: bytes) -> Any:
+    return msgspec.json.decode(value)
+
+
+def findings(hosts: Iterable[HostFacts]) -> tuple[Finding, ...]:
+    """What check found, by rule, the heaviest first."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for host in hosts:
+        for severity, rules in host.findings.items():
+            for rule in rules:
+                found.setdefault((rule, severity), []).append(host.name)
+    known = {item.value for item in Weight}
+    made = [
+        Finding(rule=rule, weight=Weight(severity) if severity in known else Weight.NOISE, hosts=tuple(names))
+        for (rule, severity), names in found.items()
+    ]
+    return tuple(sorted(made, key=lambda item: (item.weight.rank, -len(item.hosts), item.rule)))

@@ -1,0 +1,102 @@
+"""Which hosts may be compared with each other: same machine, same GPUs, same role."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+import msgspec
+
+from torchtune_sys.fleet.store import Family, Store
+
+_VENDORS = {'"0x10de"': "NVIDIA", '"0x1002"': "AMD"}
+_GPU_CLASSES = ('"0x0300', '"0x0302', '"0x0380', '"0x1200')
+_UNTOLD = "?"
+
+
+class _Seen(msgspec.Struct, frozen=True):
+    """What one host shows of what it is; ``?`` where it shows nothing."""
+
+    machine: str
+    devices: tuple[str, ...] | None
+    """PCI ids of its GPUs; () where the PCI list has none, None where there is no such list."""
+    names: tuple[str, ...]
+    """Names of its GPUs, as the driver prints them."""
+
+
+def kinds(store: Store) -> dict[str, list[int]]:
+    """The hosts by kind, the most frequent kind first."""
+    seen = _Look(store).all()
+    named = {one.devices: one.names for one in seen if one.devices and one.names}
+    labels = [_label(one, named) for one in seen]
+    told = Counter(label for label in labels if _UNTOLD not in label).most_common()
+    found: dict[str, list[int]] = {}
+    for host, label in enumerate(labels):
+        found.setdefault(_likely(label, [name for name, _ in told]) if _UNTOLD in label else label, []).append(host)
+    return dict(sorted(found.items(), key=lambda item: -len(item[1])))
+
+
+def _label(one: _Seen, named: dict[tuple[str, ...], tuple[str, ...]]) -> str:
+    if one.devices is None and not one.names:
+        gpus = _UNTOLD
+    elif not one.devices and not one.names:
+        gpus = "no GPU"
+    else:
+        gpus = " + ".join(named.get(one.devices or (), one.names) or one.names or one.devices or ())
+    return f"{one.machine}, {gpus}"
+
+
+def _likely(label: str, told: Sequence[str]) -> str:
+    """The most frequent kind that it may be, for a host that does not say all (a report, an older file)."""
+    parts = label.split(", ", 1)
+    for name in told:
+        if all(part in (_UNTOLD, other) for part, other in zip(parts, name.split(", ", 1), strict=True)):
+            return name
+    return label
+
+
+class _Look:
+    """Each variant of a family is looked at once."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._devices: dict[int, tuple[str, ...]] = {}
+        self._names: dict[int, tuple[str, ...]] = {}
+
+    def all(self) -> list[_Seen]:
+        return [
+            _Seen(self._machine(host), self._of(self._devices, host, "pci"), self._of(self._names, host, "gpu") or ())
+            for host in range(len(self._store.hosts))
+        ]
+
+    def _machine(self, host: int) -> str:
+        found = self._store.get(host, "system.machine")
+        return found.decode().strip('"') if found is not None and found[:1] == b'"' else _UNTOLD
+
+    def _of(self, known: dict[int, tuple[str, ...]], host: int, family: str) -> tuple[str, ...] | None:
+        variant = self._store.hosts[host].variants.get(family)
+        if variant is None or self._store.families[family].get(variant, "pci.devices") is None and family == "pci":
+            return None
+        if variant not in known:
+            known[variant] = self._look(self._store.families[family], variant)
+        return known[variant]
+
+    def _look(self, family: Family, variant: int) -> tuple[str, ...]:
+        tells = (".name",) if family.name == "gpu" else (".class", ".vendor", ".device")
+        if variant and not any(fact.endswith(tells) for fact in family.deltas[variant]) and 0 in (self._devices, self._names)[
+            family.name == "gpu"
+        ]:
+            return (self._devices, self._names)[family.name == "gpu"][0]
+        facts = family.whole(variant)
+        if family.name == "gpu":
+            names = (value.decode() for fact, value in facts.items() if fact.startswith("gpu.devices[") and fact.endswith("].name"))
+            return tuple(sorted({name.strip('"') for name in names if name[:1] == '"'}))
+        found = set()
+        for fact, value in facts.items():
+            if fact.endswith("].class") and value.decode().startswith(_GPU_CLASSES):
+                row = fact.removesuffix(".class")
+                vendor = facts.get(f"{row}.vendor", b"").decode()
+                if vendor in _VENDORS:
+                    device = facts.get(f"{row}.device", b'"?"').decode().strip('"')
+                    found.add(f"{_VENDORS[vendor]} {device}")
+        return tuple(sorted(found))

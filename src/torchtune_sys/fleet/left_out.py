@@ -1,0 +1,137 @@
+"""Facts of a snapshot that a comparison between hosts leaves out, each with its reason. A fact that is not named here is compared."""
+
+from __future__ import annotations
+
+import re
+
+from torchtune_sys.model.launchers import LAUNCHERS
+
+_COUNTER = "a counter: it grows while the host runs, and check judges it"
+_FREE = "how much is in use at the moment"
+_IDENTITY = "names this one host or device"
+_IDLE = "falls while the device is idle"
+_MEASURED = "measured anew by each look (--live)"
+_DERIVED = "follows from other facts that are compared"
+_HAPPENED = "what happened, not how the host is set up; check judges it"
+_NUMBERED = "a number that the kernel gives in the order in which it finds things"
+
+LEFT_OUT: dict[str, str] = {
+    "system.hostname": _IDENTITY,
+    "system.uptime_s": "time since the host started",
+    "system.today": "the time of the look",
+    "numa.nodes.free_bytes": _FREE,
+    "memory.available_bytes": _FREE,
+    "memory.swap_free_bytes": _FREE,
+    "memory.swaps.used_bytes": _FREE,
+    "memory.hugepages_free_bytes": _FREE,
+    "memory.committed_bytes": _FREE,
+    "memory.shm_free_bytes": _FREE,
+    "memory.oom_kills": _COUNTER,
+    "sysctl.settings.key": _DERIVED,
+    "sysctl.settings.systemd": _DERIVED,
+    "sysctl.settings.procps": _DERIVED,
+    "sysctl.settings.cmdline": _DERIVED,
+    "sysctl.settings.boot": _DERIVED,
+    "limits.pids_current": _FREE,
+    "limits.services.pid": "a process number",
+    "storage.places.free_bytes": _FREE,
+    "storage.places.inodes_free": _FREE,
+    "storage.places.device": _NUMBERED,
+    **{
+        f"storage.places.disks.{name}": _DERIVED
+        for name in ("kind", "rotational", "model", "scheduler", "read_ahead_kib", "size_bytes", "transport", "instance_store")
+    },
+    "storage.places.disks.name": _NUMBERED,
+    "storage.disks.name": _NUMBERED,
+    "network.interfaces.index": _NUMBERED,
+    "network.interfaces.addresses.address": _IDENTITY,
+    "network.interfaces.addresses.position": _NUMBERED,
+    "network.rdma.ports.lid": _IDENTITY,
+    "network.rdma.ports.counters": _COUNTER,
+    "network.rdma.ports.gids.gid": _IDENTITY,
+    "network.rdma_growth": _MEASURED,
+    "pci.devices.link.current_gts": _IDLE,
+    "pci.devices.asleep": _IDLE,
+    "pci.devices.errors": _COUNTER,
+    "pci.devices.iommu_group": _NUMBERED,
+    "pci.devices.rdma": _DERIVED,
+    "pci.distances": _DERIVED,
+    "pci.growth": _MEASURED,
+    "gpu.devices.uuid": _IDENTITY,
+    "gpu.devices.memory_used_bytes": _FREE,
+    "gpu.devices.temperature_c": "a temperature",
+    "gpu.devices.temperature_margin_c": "a temperature",
+    "gpu.devices.utilization_pct": _FREE,
+    "gpu.devices.clock_event_reasons": "changes with the load",
+    "gpu.devices.pcie_gen": _IDLE,
+    "gpu.devices.pcie_replays": _COUNTER,
+    "gpu.devices.ecc_uncorrected_volatile": _COUNTER,
+    "gpu.devices.ecc_uncorrected_aggregate": _COUNTER,
+    "gpu.devices.ecc_corrected_volatile": _COUNTER,
+    "gpu.devices.rows_remapped_correctable": _COUNTER,
+    "gpu.devices.rows_remapped_uncorrectable": _COUNTER,
+    "gpu.devices.row_banks": _COUNTER,
+    "gpu.devices.pages_retired_single_bit": _COUNTER,
+    "gpu.devices.pages_retired_double_bit": _COUNTER,
+    "gpu.devices.nvlink_errors": _COUNTER,
+    "gpu.devices.processes": "processes at the moment",
+    "python.distributions.requires": _DERIVED,
+    "python.distributions.requires_python": _DERIVED,
+    "python.distributions.tags": _DERIVED,
+    "python.loader.asked_by": _DERIVED,
+    "python.live.links": _MEASURED,
+    "kernel.events": _HAPPENED,
+    "kernel.from_s": "the time of a log's line",
+    "kernel.now_s": "the time of the look",
+    "kernel.booted": "the time of the start",
+    "kernel.whole": "how much the kernel has logged since",
+    "hardware.memory_devices.bank": _DERIVED,
+    "hardware.memory_controllers.corrected": _COUNTER,
+    "hardware.memory_controllers.uncorrected": _COUNTER,
+    "hardware.zones.celsius": "a temperature",
+    "hardware.throttled": _COUNTER,
+    "hardware.services": _MEASURED,
+    "software.port_listeners": "processes at the moment",
+}
+"""Fact → why it is not compared. A name stands for all below it; lists have no part in it."""
+
+_OF_ONE_TASK = frozenset(
+    name
+    for launcher in LAUNCHERS
+    for name in (launcher.job, launcher.rank, launcher.local_rank, launcher.node)
+    if name
+)
+_OF_THE_JOB = frozenset(
+    "HOSTNAME INVOCATION_ID XDG_SESSION_ID ROLE_RANK JOB_COMPLETION_INDEX MASTER_PORT MASTER_ADDR WSL_INTEROP DISPLAY TERM PWD SHLVL".split()
+)
+_ENDINGS = re.compile(
+    r"(?:SLURM|PBS|LSB|OMPI|PMIX?|PALS|MPI|FLUX|TORCHELASTIC)\w*(?:ID|IDS|RANK|PORT|PORTS|HOST|HOSTS|ADDR|IPADDR|TIME|NAME|NODELIST|"
+    r"HOSTFILE|NODEFILE|ALIASES|URI|URI2|FD|NAMESPACE|TMPDIR|DIR|NSPACE|RESERVATION|RUN_ID|FILE|BIND_LIST|BIND)"
+)
+
+
+def variable_left_out(name: str) -> str:
+    """Why the value of an environment variable is not compared; ``""`` where it is.
+
+    >>> variable_left_out("SLURM_PROCID"), variable_left_out("NCCL_IB_HCA")
+    ('the job, or the session, gives each process its own', '')
+    """
+    own = name in _OF_ONE_TASK or name in _OF_THE_JOB or _ENDINGS.fullmatch(name) is not None
+    return "the job, or the session, gives each process its own" if own else ""
+
+
+INTERFACES_LEFT_OUT = re.compile(r"veth\w*|cali\w+|br-[0-9a-f]{12}|lxc\w+|cilium_\w+|tap\w+|vnet\d+|virbr\d+-nic|if[0-9a-f]+@\w+")
+"""Network interfaces that come and go with containers and guests, under names that are made up."""
+
+
+def left_out(path: str) -> str:
+    """Why the fact is not compared; ``""`` where it is.
+
+    >>> left_out("gpu.devices.uuid"), left_out("gpu.devices.vbios")
+    ('names this one host or device', '')
+    """
+    found = LEFT_OUT.get(path)
+    while found is None and "." in path:
+        path = path.rpartition(".")[0]
+        found = LEFT_OUT.get(path)
+    return found or ""

@@ -1,0 +1,88 @@
+"""What a host calls itself, wherever it stands in its facts: replaced by a word, so that equal hosts have equal facts."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import msgspec
+
+from torchtune_sys.model.launchers import JOB_VARIABLES
+from torchtune_sys.model.snapshot import Snapshot
+from torchtune_sys.model.values import Missing, known
+
+_UUID = re.compile(r"\b[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}\b|\b[0-9A-F]{4}-[0-9A-F]{4}\b(?=$|\s)|\b[0-9a-f]{32}\b")
+_MAC = re.compile(r"\b(?:[0-9a-fA-F]{2}[:-]){5}[0-9a-fA-F]{2}\b")
+_DISK = re.compile(r"\b(?:nvme\d+n\d+(?:p\d+)?|(?:sd|vd|xvd)[a-z]{1,2}\d*|md\d+(?:p\d+)?|dm-\d+|loop\d+)\b")
+_PROCESS = re.compile(r"/proc/\d+\b")
+
+
+class OwnNames(msgspec.Struct, frozen=True):
+    words: tuple[tuple[re.Pattern[str], str], ...]
+
+    def text(self, text: str) -> str:
+        for pattern, word in self.words:
+            text = pattern.sub(word, text)
+        return text
+
+    def plain(self, value: Any) -> Any:
+        """The same in all texts of plain JSON data."""
+        if isinstance(value, str):
+            return self.text(value)
+        if isinstance(value, list):
+            return [self.plain(item) for item in value]
+        if isinstance(value, dict):
+            return {self.text(key): self.plain(item) for key, item in value.items()}
+        return value
+
+
+def own_names(seen: Snapshot) -> OwnNames:
+    """The words of this host: its name (if it holds a number or a dot: ``debian`` is no name alone), its addresses, its job; and whatever
+    looks like an identifier."""
+    found = [
+        *((word, "<host>") for word in _host(seen)),
+        *((word, "<address>") for word in _addresses(seen)),
+        *((word, "<job>") for word in _job(seen)),
+    ]
+    exact = tuple(
+        (re.compile(rf"(?<![\w.]){re.escape(word)}(?![\w])"), name)
+        for word, name in sorted(found, key=lambda item: (-len(item[0]), item[0]))
+    )
+    places = tuple((re.compile(rf"(?<![\w./]){re.escape(place)}(?=/)"), name) for place, name in _places(seen))
+    general = ((_UUID, "<uuid>"), (_MAC, "<mac>"), (_PROCESS, "/proc/<pid>"), (_DISK, "<disk>"))
+    return OwnNames((*exact, *places, *general))
+
+
+def _host(seen: Snapshot) -> set[str]:
+    name = known(seen.system.hostname, "") if not isinstance(seen.system, Missing) else ""
+    return {part for part in (name, name.partition(".")[0]) if len(part) > 1 and any(sign in "0123456789." for sign in part)}
+
+
+def _addresses(seen: Snapshot) -> set[str]:
+    if isinstance(seen.network, Missing):
+        return set()
+    own = {
+        address.address
+        for interface in known(seen.network.interfaces, ())
+        for address in known(interface.addresses, ())
+    }
+    return (own | set(known(seen.network.hostname_addresses, ()))) - {"127.0.0.1", "::1", "0.0.0.0", "::"}
+
+
+def _job(seen: Snapshot) -> set[str]:
+    if isinstance(seen.session, Missing):
+        return set()
+    env = known(seen.session.env, {})
+    return {env[name] for name in JOB_VARIABLES if len(env.get(name, "")) > 2}
+
+
+def _places(seen: Snapshot) -> list[tuple[str, str]]:
+    """Directories below which much lies: told once, where they are a fact themselves. The longest first."""
+    python = seen.python
+    if isinstance(python, Missing):
+        return []
+    prefix = known(python.prefix, "")
+    torch = "" if isinstance(python.torch, Missing) else python.torch.location
+    site = torch.rpartition("/")[0]
+    found = [(prefix, "<prefix>"), (site if site.startswith("/") else "", "<packages>")]
+    return sorted(((place, name) for place, name in found if place.count("/") > 1), key=lambda item: -len(item[0]))

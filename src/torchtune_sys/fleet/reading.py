@@ -1,0 +1,276 @@
+"""Hosts out of what people have: facts files, snapshots, reports, recordings, pre-flights, what fleet collected; also one a line."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from torchtune_sys import engine
+from torchtune_sys.errors import UnreadableInput
+from torchtune_sys.fleet import facts_file
+from torchtune_sys.fleet.facts_file import LIST, ROWS
+from torchtune_sys.fleet.store import Store
+from torchtune_sys.host.input.opening import PastedText, open_input
+from torchtune_sys.host.input.reading import names_in, read_documents
+from torchtune_sys.host.recorded import RecordedHost, parse_recording
+from torchtune_sys.model.comparison import Unread
+from torchtune_sys.model.facts.session import Workload
+from torchtune_sys.model.snapshot import Snapshot
+from torchtune_sys.model.snapshot_json import from_json
+from torchtune_sys.model.values import Missing
+
+COLLECTED = "torchtune-sys/fleet/1"
+_PATIENCE_S = 20.0
+_WANTED = "is neither facts, a snapshot, a report, a recording nor a pre-flight"
+
+
+class _Envelope(msgspec.Struct):
+    schema: Any = None
+    facts: dict[str, msgspec.Raw] | None = None
+    volatile: dict[str, Any] = {}
+
+
+_envelope = msgspec.json.Decoder(_Envelope)
+_encode = msgspec.json.Encoder(order="deterministic").encode
+
+
+def read(paths: Iterable[str], store: Store, progress: Callable[[int], None] = lambda _count: None) -> tuple[Unread, ...]:
+    """Read all that the paths name; what cannot be read is told, and stops nothing."""
+    unread: list[Unread] = []
+    for path in _files(paths, unread):
+        try:
+            for name, document in _documents(path):
+                try:
+                    add(document, name, store, unread)
+                except (ValueError, UnreadableInput) as error:
+                    unread.append(Unread(name=name, why=_said(error, name)))
+                progress(len(store.hosts))
+        except UnreadableInput as error:
+            unread.append(Unread(name=path, why=_said(error, path)))
+    return tuple(unread)
+
+
+def _said(error: Exception, name: str) -> str:
+    said = error.seen if isinstance(error, UnreadableInput) else str(error)
+    return said.removeprefix(f"{name}: ")
+
+
+def _files(paths: Iterable[str], unread: list[Unread]) -> Iterator[str]:
+    for path in paths:
+        if path != "-" and os.path.isdir(path) and not _is_copied_host(path):
+            try:
+                found = names_in(path)
+            except UnreadableInput as error:
+                unread.append(Unread(name=path, why=_said(error, path)))
+                continue
+            if not found:
+                unread.append(Unread(name=path, why="has no files"))
+            yield from found
+        else:
+            yield path
+
+
+def _is_copied_host(path: str) -> bool:
+    """Whether the directory is a recording itself: a copied /proc or /sys."""
+    return any(os.path.isdir(os.path.join(path, name)) for name in ("proc", "sys"))
+
+
+def _documents(path: str) -> Iterator[tuple[str, bytes]]:
+    """Each document with how it is called: the file, and its line where there are several."""
+    if path != "-" and os.path.isdir(path):
+        yield path, b""
+        return
+    name = "standard input" if path == "-" else path
+    before: bytes | None = None
+    count = 0
+    for found in read_documents(path):
+        for line in _lines(found):
+            if before is not None:
+                count += 1
+                yield f"{name}:{count}", before
+            before = line
+    if before is not None:
+        yield (f"{name}:{count + 1}" if count else name), before
+
+
+def _lines(data: bytes) -> Iterable[bytes]:
+    """The lines of a decompressed file, or of one that begins with something else, where they are documents."""
+    if data[:1] == b"{" and b"\n" not in data:
+        return (data,)
+    lines = [line for line in (row.strip() for row in data.split(b"\n")) if line]
+    several = len(lines) > 1 and sum(line[:1] == b"{" and line[-1:] == b"}" for line in lines[:4]) >= min(2, len(lines) - 1)
+    return lines if several else (data,)
+
+
+def add(document: bytes, name: str, store: Store, unread: list[Unread]) -> None:
+    """Add the host of one document. Raises ValueError or UnreadableInput."""
+    try:
+        found = _envelope.decode(document)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+        _add_other(document, name, store)
+        return
+    schema = found.schema if isinstance(found.schema, str) else ""
+    kind = schema.removeprefix("torchtune-sys/").partition("/")[0]
+    if kind == "facts":
+        _add_facts(found, name, store)
+        return
+    reader = _READERS.get(kind)
+    whole = _decoded(document)
+    if reader is not None:
+        reader(whole, name, store, unread)
+    elif isinstance(found.facts, dict):
+        _of_snapshot(whole, name, store, unread)
+    elif "files" in whole or "answers" in whole or kind == "recording":
+        _of_recording(document, name, store)
+    else:
+        raise ValueError(_WANTED if not schema else f"{_WANTED}, but {schema}")
+
+
+def _add_facts(found: _Envelope, name: str, store: Store) -> None:
+    if found.facts is None:
+        raise ValueError("a facts file without facts")
+    told = found.volatile
+    findings = told.get("findings")
+    store.add(
+        str(told.get("host") or _stem(name)),
+        name,
+        {family: bytes(raw) for family, raw in found.facts.items()},
+        findings={str(key): tuple(map(str, rules)) for key, rules in findings.items()} if isinstance(findings, dict) else {},
+    )
+
+
+def _decoded(document: bytes) -> dict[str, Any]:
+    found = msgspec.json.decode(document)
+    if not isinstance(found, dict):
+        raise ValueError(_WANTED)
+    return found
+
+
+def _of_snapshot(whole: dict[str, Any], name: str, store: Store, _unread: list[Unread]) -> None:
+    _add_snapshot(from_json(whole), name, store)
+
+
+def _of_report(whole: dict[str, Any], name: str, store: Store, _unread: list[Unread]) -> None:
+    """What a report says of each rule is a fact as heavy as the rule."""
+    results = [item for item in whole.get("results") or () if isinstance(item, dict) and "rule" in item]
+    if not results:
+        raise ValueError("a report without results")
+    host = whole.get("host") or {}
+    facts = {"check": _encode(_by_key({str(item["rule"]): item.get("verdict") for item in results}))}
+    python = host.get("python")
+    if isinstance(python, dict) and "$missing" not in python:
+        told = {key: python.get(key) for key in ("version", "torch") if isinstance(python.get(key), str)}
+        facts["python"] = _encode({"version": told.get("version"), "torch": {"version": told.get("torch")}})
+    findings: dict[str, list[str]] = {}
+    for item in results:
+        if item.get("verdict") == "fail":
+            findings.setdefault(str(item.get("severity")), []).append(str(item["rule"]))
+    store.add(
+        _name_of(host.get("name"), name),
+        name,
+        facts,
+        findings={severity: tuple(rules) for severity, rules in findings.items()},
+        weights={f"check[{item['rule']}]": str(item.get("severity")) for item in results},
+    )
+
+
+def _of_preflight(whole: dict[str, Any], name: str, store: Store, _unread: list[Unread]) -> None:
+    nodes = [node for node in whole.get("nodes") or () if isinstance(node, dict)]
+    if not nodes:
+        raise ValueError("a pre-flight without nodes")
+    for node in nodes:
+        causes = {str(cause.get("cause")): cause for cause in node.get("causes") or ()}
+        facts = {"preflight": _encode({"verdict": node.get("verdict"), "causes": _by_key(dict.fromkeys(sorted(causes), True))})}
+        weight = {"fatal": "error", "warning": "warning"}
+        told = {cause: weight.get(str(item.get("weight")), "advice") for cause, item in causes.items()}
+        findings: dict[str, list[str]] = {}
+        for cause, item in causes.items():
+            findings.setdefault(told[cause], []).append(str(item.get("rule") or cause))
+        store.add(
+            _name_of(node.get("node"), name),
+            name,
+            facts,
+            findings={severity: tuple(rules) for severity, rules in findings.items()},
+            weights={"preflight.verdict": "error", **{f"preflight.causes[{cause}]": found for cause, found in told.items()}},
+        )
+
+
+def _of_collected(whole: dict[str, Any], name: str, store: Store, unread: list[Unread]) -> None:
+    """A line that fleet wrote: a host's document, or why there is none."""
+    host = str(whole.get("host") or name)
+    document = whole.get("document")
+    if not isinstance(document, dict):
+        unread.append(Unread(name=host, why=str(whole.get("why") or "no document")))
+        return
+    count = len(store.hosts)
+    add(_encode(document), host, store, unread)
+    clock = whole.get("clock_offset_s")
+    for one in store.hosts[count:]:
+        one.name = host if len(store.hosts) - count == 1 else one.name
+        if clock is not None:
+            store.note(one, "clock", _encode({"offset_s": clock}))
+
+
+def _of_recording(document: bytes, name: str, store: Store) -> None:
+    host = RecordedHost(parse_recording(document, name, None), f"recording {os.path.basename(name)}")
+    _add_snapshot(engine.snapshot(host, Workload(), timeout_s=_PATIENCE_S), name, store)
+
+
+def _add_other(document: bytes, name: str, store: Store) -> None:
+    """A tarball, a copied /proc and /sys, or text that somebody pasted."""
+    if document and document.lstrip()[:1] == b"{":
+        raise ValueError("is not JSON: " + _json_fault(document))
+    path = "-" if name == "standard input" else name
+    if path == "-" or not os.path.exists(path):
+        raise ValueError(_WANTED)
+    found = open_input(path)
+    if isinstance(found, PastedText):
+        from torchtune_sys import evidence
+
+        seen = evidence.read(found.text, found.name, Workload())
+        if seen is None:
+            raise ValueError(_WANTED)
+    else:
+        seen = engine.snapshot(found, Workload(), timeout_s=_PATIENCE_S)
+    _add_snapshot(seen, name, store)
+
+
+def _json_fault(document: bytes) -> str:
+    try:
+        msgspec.json.decode(document)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        return str(error)
+    return "something else"
+
+
+def _add_snapshot(seen: Snapshot, name: str, store: Store) -> None:
+    host = None if isinstance(seen.system, Missing) else seen.system.hostname
+    store.add(_name_of(host, name), name, {family: _encode(value) for family, value in facts_file.facts(seen).items()})
+
+
+def _name_of(host: object, name: str) -> str:
+    return host if isinstance(host, str) and host else _stem(name)
+
+
+def _stem(name: str) -> str:
+    """
+    >>> _stem("/data/node-17.json"), _stem("all.jsonl:3")
+    ('node-17', 'all.jsonl:3')
+    """
+    base = os.path.basename(name.rstrip("/")) or name
+    return base if ":" in base else base.removesuffix(".gz").removesuffix(".json").removesuffix(".facts") or base
+
+
+def _by_key(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {ROWS: list(values), "": {LIST: list(values.values())}} if values else {}
+
+
+_READERS: dict[str, Callable[[dict[str, Any], str, Store, list[Unread]], None]] = {
+    "snapshot": _of_snapshot,
+    "report": _of_report,
+    "preflight": _of_preflight,
+    "fleet": _of_collected,
+}

@@ -1,0 +1,133 @@
+"""The facts of many hosts in little memory: each family of facts once for all hosts that have the same, the others as what differs from it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from torchtune_sys.fleet.facts_file import MISSING
+from torchtune_sys.fleet.leaves import KNOWN, Leaves, leaves
+
+_Delta = dict[str, bytes | None]
+_families = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+
+class Family:
+    """All variants of one family. The first is held whole."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.base: Leaves = {}
+        self.deltas: list[_Delta] = []
+        self._parts: dict[str, bytes] = {}
+        self._leaves: dict[str, Leaves] = {}
+        self._variants: dict[bytes, int] = {}
+        self._values: dict[bytes, bytes] = {}
+        self._last: dict[str, tuple[bytes, Leaves]] = {}
+
+    def add(self, raw: bytes) -> int:
+        """The number of the variant. Raises ValueError."""
+        known = self._variants.get(raw)
+        if known is None:
+            known = self._variants[raw] = self._new(raw)
+        return known
+
+    def get(self, variant: int, fact: str) -> bytes | None:
+        delta = self.deltas[variant]
+        return delta[fact] if fact in delta else self.base.get(fact)
+
+    def whole(self, variant: int) -> Leaves:
+        merged = {**self.base, **self.deltas[variant]}
+        return {fact: value for fact, value in merged.items() if value is not None}
+
+    def _new(self, raw: bytes) -> int:
+        try:
+            parts = {name: bytes(part) for name, part in _families.decode(raw).items()}
+        except msgspec.DecodeError as error:
+            raise ValueError(f"{self.name}: {error}") from None
+        if not self.deltas:
+            self._parts = parts
+            self._leaves = {name: self._of_part(name, part) for name, part in parts.items()}
+            self.base = {fact: value for found in self._leaves.values() for fact, value in found.items()}
+            if MISSING not in parts or self.base.get(self.name) is None:
+                self.base[self.name] = KNOWN
+            self.deltas.append({})
+        else:
+            self.deltas.append(self._delta(parts))
+        return len(self.deltas) - 1
+
+    def _delta(self, parts: dict[str, bytes]) -> _Delta:
+        before: Leaves = {}
+        after: Leaves = {}
+        for name in {*self._parts, *parts}:
+            part = parts.get(name)
+            if part != self._parts.get(name):
+                before.update(self._leaves.get(name, {}))
+                after.update(self._of_part(name, part) if part is not None else {})
+        after.setdefault(self.name, KNOWN)
+        before.setdefault(self.name, self.base[self.name])
+        delta: _Delta = dict.fromkeys(before.keys() - after.keys())
+        delta.update((fact, value) for fact, value in after.items() if before.get(fact) != value)
+        return delta
+
+    def _of_part(self, name: str, part: bytes) -> Leaves:
+        last = self._last.get(name)
+        if last is not None and last[0] == part:
+            return last[1]
+        found = leaves({name: msgspec.json.decode(part)}, self.name)
+        if found.get(self.name) == KNOWN:
+            del found[self.name]
+        shared = self._values
+        result = {fact: shared.setdefault(value, value) for fact, value in found.items()}
+        self._last[name] = (part, result)
+        return result
+
+
+class HostFacts(msgspec.Struct, kw_only=True):
+    """One host: which variant of each family it has."""
+
+    name: str
+    file: str
+    variants: dict[str, int]
+    findings: dict[str, tuple[str, ...]] = {}
+    """What check found there: severity → rules."""
+    weights: dict[str, str] = {}
+    """Of facts that no rule of ours reads, as the file tells them (a report's own severities)."""
+
+
+class Store:
+    """Hosts in the order in which they came."""
+
+    def __init__(self) -> None:
+        self.families: dict[str, Family] = {}
+        self.hosts: list[HostFacts] = []
+
+    def add(self, name: str, file: str, facts: Mapping[str, bytes], **more: Any) -> None:
+        """Raises ValueError; nothing is added then."""
+        variants = {family: self._family(family).add(raw) for family, raw in facts.items()}
+        self.hosts.append(HostFacts(name=name, file=file, variants=variants, **more))
+
+    def note(self, host: HostFacts, family: str, raw: bytes) -> None:
+        """Add facts that are not the host's own, but were seen from outside."""
+        host.variants[family] = self._family(family).add(raw)
+
+    def _family(self, name: str) -> Family:
+        if name not in self.families:
+            self.families[name] = Family(name)
+        return self.families[name]
+
+    def get(self, host: int, fact: str) -> bytes | None:
+        """The value as JSON; None where the host has no such fact."""
+        family = _family_of(fact)
+        variant = self.hosts[host].variants.get(family)
+        return None if variant is None else self.families[family].get(variant, fact)
+
+    def facts(self, host: int) -> Iterator[tuple[str, bytes]]:
+        for family, variant in self.hosts[host].variants.items():
+            yield from self.families[family].whole(variant).items()
+
+
+def _family_of(fact: str) -> str:
+    return fact.partition(".")[0].partition("[")[0]

@@ -1,0 +1,130 @@
+"""How heavy a fact is: as heavy as the worst rule that reads it.
+
+What a rule reads is taken from its own code: the names of attributes and the texts in its functions and in those that they call. A fact
+is read by a rule that names every step of the way to it (``gpu``, ``devices``, ``vbios``); a setting, limit or variable only by one that
+names its key, too (``rp_filter`` of ``net.ipv4.conf.eth0.rp_filter``). tests/fleet/test_weights.py holds this against what the rules really read on all recorded hosts.
+"""
+
+from __future__ import annotations
+
+import re
+import types
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
+from typing import Any
+
+import msgspec
+
+from torchtune_sys.model.comparison import Weight
+from torchtune_sys.model.rule import Rule
+
+_OURS = ("torchtune_sys.rules", "torchtune_sys.knowledge", "torchtune_sys.formats", "torchtune_sys.model")
+_KEYED = ("session.env", "sysctl.settings", "limits.limits", "driver.module_params")
+"""What is looked up by a key that the rule names."""
+_STEP = re.compile(r"\[(?:[^\[\]]|\[[^\]]*\])*\]")
+
+
+class Readers:
+    """The rules of a catalogue by what they read."""
+
+    def __init__(self, rules: Iterable[Rule]) -> None:
+        self._words = [(rule, frozenset(_words(rule))) for rule in rules]
+        self._found: dict[tuple[frozenset[str], str], tuple[Rule, ...]] = {}
+
+    def of(self, fact: str) -> tuple[Rule, ...]:
+        """The rules that read ``network.interfaces[eth0].mtu``, or what lies below it; the worst first."""
+        steps, key = frozenset(_STEP.sub("", fact).split(".")), _key(fact)
+        if (steps, key) not in self._found:
+            rules = (rule for rule, words in self._words if steps <= words and (not key or key in words or key.rpartition(".")[2] in words))
+            self._found[steps, key] = tuple(sorted(rules, key=lambda rule: (rule.severity.rank, rule.id)))
+        return self._found[steps, key]
+
+    def weight(self, fact: str) -> Weight:
+        readers = self.of(fact)
+        return Weight(readers[0].severity.value) if readers else Weight.NOISE
+
+
+def _key(fact: str) -> str:
+    """The key, of facts that are looked up by one.
+
+    >>> _key("sysctl.settings[vm.swappiness].running"), _key("gpu.devices[3].vbios")
+    ('vm.swappiness', '')
+    """
+    for place in _KEYED:
+        if fact.startswith(f"{place}["):
+            return fact[len(place) + 1 :].partition("]")[0]
+    return ""
+
+
+def _words(rule: Rule) -> Iterator[str]:
+    """All names and texts in the functions that judge, and in what they reach."""
+    seen: set[int] = set()
+    todo: list[Any] = [rule.judge, rule.applies]
+    while todo:
+        item = todo.pop()
+        if item is None or id(item) in seen:
+            continue
+        seen.add(id(item))
+        if isinstance(item, str):
+            yield item
+        elif isinstance(item, types.FunctionType):
+            if item.__module__.startswith(_OURS):
+                names, reached = _of_function(item)
+                yield from names
+                todo += reached
+        else:
+            todo += _inside(item)
+
+
+def _inside(item: Any) -> list[Any]:
+    """What a table, a value or a class of ours holds."""
+    if isinstance(item, dict):
+        return [*item.keys(), *item.values()]
+    if isinstance(item, (tuple, list, frozenset, set)):
+        return list(item)
+    if isinstance(item, Rule):
+        return []  # asked for its parameters
+    if isinstance(item, msgspec.Struct):
+        return [getattr(item, name) for name in item.__struct_fields__]
+    if isinstance(item, (staticmethod, classmethod)):
+        return [item.__func__]
+    if isinstance(item, property):
+        return [item.fget]
+    if isinstance(item, type) and item.__module__.startswith(_OURS):
+        return [value for value in vars(item).values() if isinstance(value, (types.FunctionType, property, staticmethod, classmethod))]
+    wrapped = getattr(item, "__wrapped__", None)  # functools.cache
+    return [wrapped] if wrapped is not None else []
+
+
+def _of_function(function: types.FunctionType) -> tuple[set[str], list[Any]]:
+    names, texts = _of_code(function.__code__)
+    reached = [function.__globals__[name] for name in names if name in function.__globals__]
+    modules = [item for item in reached if isinstance(item, types.ModuleType) and item.__name__.startswith(_OURS)]
+    reached += [vars(module)[name] for module in modules for name in names if name in vars(module)]
+    reached += [cell.cell_contents for cell in function.__closure__ or () if _is_filled(cell)]
+    reached += [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
+    return names | texts, reached
+
+
+@lru_cache(None)
+def _of_code(code: types.CodeType) -> tuple[set[str], set[str]]:
+    """The names that the code uses, and its texts; of the functions inside it, too."""
+    names, texts = set(code.co_names), set()
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            inner_names, inner_texts = _of_code(constant)
+            names |= inner_names
+            texts |= inner_texts
+        elif isinstance(constant, str):
+            texts.add(constant)
+        elif isinstance(constant, (tuple, frozenset)):
+            texts.update(item for item in constant if isinstance(item, str))
+    return names, texts
+
+
+def _is_filled(cell: types.CellType) -> bool:
+    try:
+        cell.cell_contents  # noqa: B018
+    except ValueError:
+        return False
+    return True
