@@ -15,7 +15,7 @@ from torchtune_sys.host.recorded import load_recording
 from torchtune_sys.render import as_json, schemas
 from torchtune_sys.render.report import Report
 
-SHIPPED = ("report", "snapshot", "recording", "plan", "run", "install", "image", "smoke")
+SHIPPED = ("report", "snapshot", "recording", "plan", "run", "install", "image", "smoke", "compare", "facts")
 
 
 def schema(name: str) -> dict[str, Any]:

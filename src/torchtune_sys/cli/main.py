@@ -36,6 +36,8 @@ COMMANDS = {
     "explain": ("torchtune_sys.cli.commands.explain", "Say why a rule matters, when to leave it, and how to mend it."),
     "rules": ("torchtune_sys.cli.commands.rules", "List the rules."),
     "snapshot": ("torchtune_sys.cli.commands.snapshot", "Print the facts that the rules judge."),
+    "compare": ("torchtune_sys.cli.commands.compare", "Say what differs between hosts, or between two days."),
+    "fleet": ("torchtune_sys.cli.commands.fleet", "Run a command on many hosts, and say what differs between them."),
     "record": ("torchtune_sys.cli.commands.record", "Write this host down, with names replaced, to judge it elsewhere."),
     "completion": ("torchtune_sys.cli.commands.completion", "Print the completion script for a shell."),
 }

@@ -149,6 +149,24 @@ def stage_progress() -> tuple[Callable[[str, int, int], None], Callable[[], None
     return show, lambda: status("")
 
 
+def counting(what: str) -> tuple[Callable[[int], None], Callable[[], None]]:
+    """What shows a growing number, once that takes over two seconds, and what takes it away; neither does anything where nobody looks."""
+    if not is_terminal(sys.stderr):
+        return (lambda _count: None), (lambda: None)
+    import time
+
+    started = shown = time.monotonic()
+
+    def show(count: int) -> None:
+        nonlocal shown
+        now = time.monotonic()
+        if now - started > 2 and now - shown > 0.2:
+            shown = now
+            status(f"{count:,} {what} ({now - started:.0f} s)")
+
+    return show, lambda: status("")
+
+
 def status(text: str) -> None:
     """Put a line on the terminal in place of the last one; "" takes it away."""
     with contextlib.suppress(OSError, ValueError):

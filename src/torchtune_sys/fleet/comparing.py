@@ -32,6 +32,8 @@ from torchtune_sys.model.comparison import (
 )
 
 _RULES_SHOWN = 3
+_SEEN_AS = {"clock.offset_s": "hardware.clock_synchronised"}
+"""A fact that is seen from outside → the host's own fact of the same thing, which the rules read."""
 
 
 class Comparing:
@@ -176,7 +178,7 @@ class Comparing:
     # What a difference weighs
 
     def _one(self, host: int, fact: str, value: bytes, usual: bytes) -> Odd:
-        rules = self._readers.of(fact)
+        rules = self._readers.of(_SEEN_AS.get(fact, fact))
         return Odd(
             host=self._name(host),
             fact=fact,
@@ -191,7 +193,7 @@ class Comparing:
             told = self._store.hosts[host].weights.get(fact)
             if told is not None:
                 return Weight(told) if told in {item.value for item in Weight} else Weight.NOISE
-        return self._readers.weight(fact)
+        return self._readers.weight(_SEEN_AS.get(fact, fact))
 
 
 def _different(family: Family, all_hosts: Sequence[HostFacts], hosts: Sequence[int]) -> Iterable[tuple[str, dict[int, bytes]]]:
@@ -241,6 +243,23 @@ def _counts(known: dict[int, bytes]) -> dict[bytes, int]:
 
 def _plain(value: bytes) -> Any:
     return msgspec.json.decode(value)
+
+
+def heavy(found: Comparison, least: Weight) -> Comparison:
+    """The same without what is lighter."""
+    if least is Weight.NOISE:
+        return found
+    facts = [
+        msgspec.structs.replace(group, facts=tuple(fact for fact in group.facts if fact.weight.rank <= least.rank))
+        for group in found.groups
+    ]
+    return msgspec.structs.replace(
+        found,
+        odd=tuple(item for item in found.odd if item.weight.rank <= least.rank),
+        groups=tuple(group for group in facts if group.facts),
+        various=tuple(item for item in found.various if item.weight.rank <= least.rank),
+        findings=tuple(item for item in found.findings if item.weight.rank <= least.rank),
+    )
 
 
 def findings(hosts: Iterable[HostFacts]) -> tuple[Finding, ...]:

@@ -81,7 +81,10 @@ def _divided(facts: tuple[str, ...], found: Mapping[str, tuple[Spread, dict[int,
     for host, place in member.items():
         groups[place].append(host)
     values = tuple(
-        {fact: value if value is not None else _commonest(found[fact], groups[place]) for fact, value in zip(facts, signature, strict=True)}
+        {
+            fact: value if value is not None else _commonest(found[fact], groups[place])
+            for fact, value in zip(facts, signature, strict=True)
+        }
         for place, signature in enumerate(kept)
     )
     return Divided(facts, tuple(map(tuple, groups)), values, member)

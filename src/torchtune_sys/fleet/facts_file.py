@@ -8,13 +8,15 @@ positions of their rows. What names one host (its name, addresses, identifiers) 
 from __future__ import annotations
 
 import posixpath
+import typing
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import Any
 
 import msgspec
 
-from torchtune_sys.fleet.left_out import INTERFACES_LEFT_OUT, left_out, variable_left_out
-from torchtune_sys.fleet.own_names import OwnNames, own_names
+from torchtune_sys.fleet.left_out import left_out, variable_left_out
+from torchtune_sys.fleet.own_names import OwnNames, comes_and_goes, own_names
 from torchtune_sys.model import codec
 from torchtune_sys.model.cpuset import CpuSet
 from torchtune_sys.model.facts.gpu import Peers
@@ -25,16 +27,17 @@ from torchtune_sys.model.facts.storage import Disk, StoragePath
 from torchtune_sys.model.facts.sysctl import Assignment
 from torchtune_sys.model.snapshot import FAMILIES, Snapshot
 from torchtune_sys.model.values import Missing, Why
+from torchtune_sys.render.as_json import FACTS
 
-SCHEMA = "torchtune-sys/facts/1"
+SCHEMA = FACTS
 ROWS, EACH, LIST, WORDS, MISSING = "$rows", "$each", "$list", "$words", "$missing"
 _OMITTED = object()
 
 
-def facts(seen: Snapshot) -> dict[str, Any]:
+def facts(seen: Snapshot, families: Iterable[str] = FAMILIES) -> dict[str, Any]:
     """The facts by family: plain JSON data with sorted keys."""
     own = own_names(seen)
-    found = {family: _value(getattr(seen, family), family, own) for family in sorted(FAMILIES)}
+    found = {family: _value(getattr(seen, family), family, own) for family in sorted(families)}
     return {family: value for family, value in found.items() if value is not _OMITTED}
 
 
@@ -61,6 +64,8 @@ def _value(value: Any, path: str, own: OwnNames) -> Any:
         return _mapping(value, path, own)
     if isinstance(value, tuple) and any(isinstance(item, msgspec.Struct) for item in value):
         return _rows(_keyed(value, own), path, own)
+    if value is None or isinstance(value, (bool, int)):
+        return codec.to_builtins(value) if isinstance(value, int) and abs(value) >> 53 else value
     return _words(own.plain(codec.to_builtins(sorted(value) if isinstance(value, frozenset) else value)))
 
 
@@ -86,7 +91,23 @@ def _shortened(word: str, last: str) -> str:
 def _fields(value: msgspec.Struct, path: str, own: OwnNames) -> dict[str, Any]:
     fields = sorted(zip(value.__struct_fields__, value.__struct_encode_fields__, strict=True), key=lambda names: names[1])
     found = {shown: _value(getattr(value, name), f"{path}.{shown}", own) for name, shown in fields}
+    for name, shown in fields:
+        if found[shown] == [] and name in _of_structs(type(value)):
+            found[shown] = {ROWS: []}
     return {name: item for name, item in found.items() if item is not _OMITTED}
+
+
+@lru_cache(None)
+def _of_structs(kind: type[msgspec.Struct]) -> frozenset[str]:
+    """The fields that hold rows: an empty list of these is told from one of plain values."""
+    return frozenset(name for name, hint in typing.get_type_hints(kind).items() if _holds_structs(hint))
+
+
+def _holds_structs(hint: Any) -> bool:
+    inner = typing.get_args(hint)
+    if typing.get_origin(hint) is tuple:
+        return isinstance(inner[0], type) and issubclass(inner[0], msgspec.Struct)
+    return any(_holds_structs(item) for item in inner)
 
 
 def _by_reason(found: dict[str, Any]) -> dict[str, Any]:
@@ -101,9 +122,12 @@ def _by_reason(found: dict[str, Any]) -> dict[str, Any]:
 
 def _mapping(value: Mapping[str, Any], path: str, own: OwnNames) -> Any:
     if any(isinstance(item, msgspec.Struct) and not isinstance(item, Missing) for item in value.values()):
+        if path == "sysctl.settings":
+            value = {key: item for key, item in value.items() if not _of_interface(key, own)}
         return _rows(sorted(((own.text(key), item) for key, item in value.items()), key=lambda item: item[0]), path, own, ())
     kept = sorted((own.text(key), item) for key, item in value.items() if path != "session.env" or not variable_left_out(key))
-    plain = {key: _value(item, path, own) for key, item in kept}
+    values = ((key, _value(item, path, own)) for key, item in kept)
+    plain = {key: value for key, value in values if value is not _OMITTED}
     return {ROWS: _words(list(plain)), "": {LIST: list(plain.values())}} if plain else {}
 
 
@@ -137,13 +161,21 @@ def _key_field(row: msgspec.Struct) -> str:
 
 
 def _in_key(row: msgspec.Struct) -> tuple[str, ...]:
-    if isinstance(row, (Disk, StoragePath, PciDistance)):
+    if isinstance(row, Disk):
+        return ("kind", "model") if isinstance(row.model, str) else ("kind",)
+    if isinstance(row, (StoragePath, PciDistance)):
         return ()
     return ("first", "second") if isinstance(row, Peers) else (_key_field(row),)
 
 
 def _comes_and_goes(row: object) -> bool:
-    return isinstance(row, Interface) and (row.kind == "veth" or INTERFACES_LEFT_OUT.fullmatch(row.name) is not None)
+    return isinstance(row, Interface) and comes_and_goes(row)
+
+
+def _of_interface(key: str, own: OwnNames) -> bool:
+    """Whether a kernel setting is one of an interface that comes and goes: ``net.ipv4.conf.veth1a2b3c.rp_filter``."""
+    parts = key.split(".")
+    return len(parts) > 4 and parts[2] in ("conf", "neigh") and ".".join(parts[3:-1]).replace("/", ".") in own.passing
 
 
 def _rows(rows: Iterable[tuple[str, Any]], path: str, own: OwnNames, known: tuple[str, ...] | None = None) -> dict[str, Any]:
@@ -179,8 +211,9 @@ def _body(row: Any, path: str, own: OwnNames, in_key: tuple[str, ...] | None) ->
     body = _fields(row, path, own)
     for name in _in_key(row) if in_key is None else in_key:
         body.pop(name, None)
-    if isinstance(row, LoaderChoice) and isinstance(body.get("path"), str):
-        body["path"] = own.text(posixpath.dirname(posixpath.normpath(row.path)) + "/")  # the file's name is the key
+    if isinstance(row, LoaderChoice) and isinstance(row.path, str):
+        path = posixpath.normpath(row.path)
+        body["path"] = own.text(posixpath.dirname(path) + "/" if posixpath.basename(path) == row.name else path)
     return body
 
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
+from torchtune_sys.fleet.leaves import Leaves
 from torchtune_sys.fleet.store import Family, Store
 
 _VENDORS = {'"0x10de"': "NVIDIA", '"0x1002"': "AMD"}
 _GPU_CLASSES = ('"0x0300', '"0x0302', '"0x0380', '"0x1200')
 _UNTOLD = "?"
+_TELLING = (".name", ".class", ".vendor", ".device", "]", "devices")
+"""Ends of the facts that say which GPUs there are."""
 
 
 class _Seen(msgspec.Struct, frozen=True):
@@ -60,12 +63,15 @@ class _Look:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._devices: dict[int, tuple[str, ...]] = {}
-        self._names: dict[int, tuple[str, ...]] = {}
+        self._known: dict[tuple[str, int], tuple[str, ...]] = {}
 
     def all(self) -> list[_Seen]:
         return [
-            _Seen(self._machine(host), self._of(self._devices, host, "pci"), self._of(self._names, host, "gpu") or ())
+            _Seen(
+                self._machine(host),
+                self._told(host, "pci", "pci.devices", _devices),
+                self._told(host, "gpu", "gpu", _names) or (),
+            )
             for host in range(len(self._store.hosts))
         ]
 
@@ -73,30 +79,34 @@ class _Look:
         found = self._store.get(host, "system.machine")
         return found.decode().strip('"') if found is not None and found[:1] == b'"' else _UNTOLD
 
-    def _of(self, known: dict[int, tuple[str, ...]], host: int, family: str) -> tuple[str, ...] | None:
+    def _told(self, host: int, family: str, holder: str, of: Callable[[Leaves], tuple[str, ...]]) -> tuple[str, ...] | None:
+        """None where the file does not tell."""
         variant = self._store.hosts[host].variants.get(family)
-        if variant is None or self._store.families[family].get(variant, "pci.devices") is None and family == "pci":
+        if variant is None or self._store.families[family].get(variant, holder) is None:
             return None
-        if variant not in known:
-            known[variant] = self._look(self._store.families[family], variant)
-        return known[variant]
+        if (family, variant) not in self._known:
+            self._known[family, variant] = self._look(self._store.families[family], variant, of)
+        return self._known[family, variant]
 
-    def _look(self, family: Family, variant: int) -> tuple[str, ...]:
-        tells = (".name",) if family.name == "gpu" else (".class", ".vendor", ".device")
-        if variant and not any(fact.endswith(tells) for fact in family.deltas[variant]) and 0 in (self._devices, self._names)[
-            family.name == "gpu"
-        ]:
-            return (self._devices, self._names)[family.name == "gpu"][0]
-        facts = family.whole(variant)
-        if family.name == "gpu":
-            names = (value.decode() for fact, value in facts.items() if fact.startswith("gpu.devices[") and fact.endswith("].name"))
-            return tuple(sorted({name.strip('"') for name in names if name[:1] == '"'}))
-        found = set()
-        for fact, value in facts.items():
-            if fact.endswith("].class") and value.decode().startswith(_GPU_CLASSES):
-                row = fact.removesuffix(".class")
-                vendor = facts.get(f"{row}.vendor", b"").decode()
-                if vendor in _VENDORS:
-                    device = facts.get(f"{row}.device", b'"?"').decode().strip('"')
-                    found.add(f"{_VENDORS[vendor]} {device}")
-        return tuple(sorted(found))
+    def _look(self, family: Family, variant: int, of: Callable[[Leaves], tuple[str, ...]]) -> tuple[str, ...]:
+        same = variant and not any(fact.endswith(_TELLING) for fact in family.deltas[variant])
+        if same and (family.name, 0) in self._known:
+            return self._known[family.name, 0]
+        return of(family.whole(variant))
+
+
+def _names(facts: Leaves) -> tuple[str, ...]:
+    found = (value.decode() for fact, value in facts.items() if fact.startswith("gpu.devices[") and fact.endswith("].name"))
+    return tuple(sorted({name.strip('"') for name in found if name[:1] == '"'}))
+
+
+def _devices(facts: Leaves) -> tuple[str, ...]:
+    found = set()
+    for fact, value in facts.items():
+        if fact.endswith("].class") and value.decode().startswith(_GPU_CLASSES):
+            row = fact.removesuffix(".class")
+            vendor = facts.get(f"{row}.vendor", b"").decode()
+            if vendor in _VENDORS:
+                device = facts.get(f"{row}.device", b'"?"').decode().strip('"')
+                found.add(f"{_VENDORS[vendor]} {device}")
+    return tuple(sorted(found))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 from torchtune_sys.model.launchers import LAUNCHERS
 
@@ -39,7 +40,7 @@ LEFT_OUT: dict[str, str] = {
     "storage.places.device": _NUMBERED,
     **{
         f"storage.places.disks.{name}": _DERIVED
-        for name in ("kind", "rotational", "model", "scheduler", "read_ahead_kib", "size_bytes", "transport", "instance_store")
+        for name in ("rotational", "scheduler", "read_ahead_kib", "size_bytes", "transport", "instance_store")
     },
     "storage.places.disks.name": _NUMBERED,
     "storage.disks.name": _NUMBERED,
@@ -81,6 +82,7 @@ LEFT_OUT: dict[str, str] = {
     "python.loader.asked_by": _DERIVED,
     "python.live.links": _MEASURED,
     "kernel.events": _HAPPENED,
+    "kernel.source": "where the log was read",
     "kernel.from_s": "the time of a log's line",
     "kernel.now_s": "the time of the look",
     "kernel.booted": "the time of the start",
@@ -96,14 +98,14 @@ LEFT_OUT: dict[str, str] = {
 """Fact → why it is not compared. A name stands for all below it; lists have no part in it."""
 
 _OF_ONE_TASK = frozenset(
-    name
-    for launcher in LAUNCHERS
-    for name in (launcher.job, launcher.rank, launcher.local_rank, launcher.node)
-    if name
+    name for launcher in LAUNCHERS for name in (launcher.job, launcher.rank, launcher.local_rank, launcher.node) if name
 )
 _OF_THE_JOB = frozenset(
-    "HOSTNAME INVOCATION_ID XDG_SESSION_ID ROLE_RANK JOB_COMPLETION_INDEX MASTER_PORT MASTER_ADDR WSL_INTEROP DISPLAY TERM PWD SHLVL".split()
-)
+    (
+        "HOSTNAME", "INVOCATION_ID", "XDG_SESSION_ID", "ROLE_RANK", "JOB_COMPLETION_INDEX", "MASTER_PORT", "MASTER_ADDR", "WSL_INTEROP",
+        "DISPLAY", "TERM", "PWD", "SHLVL",
+    )
+)  # fmt: skip
 _ENDINGS = re.compile(
     r"(?:SLURM|PBS|LSB|OMPI|PMIX?|PALS|MPI|FLUX|TORCHELASTIC)\w*(?:ID|IDS|RANK|PORT|PORTS|HOST|HOSTS|ADDR|IPADDR|TIME|NAME|NODELIST|"
     r"HOSTFILE|NODEFILE|ALIASES|URI|URI2|FD|NAMESPACE|TMPDIR|DIR|NSPACE|RESERVATION|RUN_ID|FILE|BIND_LIST|BIND)"
@@ -124,6 +126,7 @@ INTERFACES_LEFT_OUT = re.compile(r"veth\w*|cali\w+|br-[0-9a-f]{12}|lxc\w+|cilium
 """Network interfaces that come and go with containers and guests, under names that are made up."""
 
 
+@lru_cache(None)
 def left_out(path: str) -> str:
     """Why the fact is not compared; ``""`` where it is.
 

@@ -7,11 +7,15 @@ from typing import Any
 
 import msgspec
 
+from torchtune_sys.fleet.left_out import INTERFACES_LEFT_OUT
+from torchtune_sys.model.facts.network import Interface
 from torchtune_sys.model.launchers import JOB_VARIABLES
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, known
 
-_UUID = re.compile(r"\b[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}\b|\b[0-9A-F]{4}-[0-9A-F]{4}\b(?=$|\s)|\b[0-9a-f]{32}\b")
+_UUID = re.compile(
+    r"\b[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}\b|\b[0-9A-F]{4}-[0-9A-F]{4}\b(?=$|\s)|\b[0-9a-f]{32}\b"
+)
 _MAC = re.compile(r"\b(?:[0-9a-fA-F]{2}[:-]){5}[0-9a-fA-F]{2}\b")
 _DISK = re.compile(r"\b(?:nvme\d+n\d+(?:p\d+)?|(?:sd|vd|xvd)[a-z]{1,2}\d*|md\d+(?:p\d+)?|dm-\d+|loop\d+)\b")
 _PROCESS = re.compile(r"/proc/\d+\b")
@@ -19,10 +23,22 @@ _PROCESS = re.compile(r"/proc/\d+\b")
 
 class OwnNames(msgspec.Struct, frozen=True):
     words: tuple[tuple[re.Pattern[str], str], ...]
+    any_of: re.Pattern[str]
+    """Matches nothing where none of them does."""
+    passing: frozenset[str] = frozenset()
+    """Interfaces that come and go."""
+    known: dict[str, str] = {}
 
     def text(self, text: str) -> str:
-        for pattern, word in self.words:
-            text = pattern.sub(word, text)
+        found = self.known.get(text)
+        if found is None:
+            found = self.known[text] = self._replaced(text)
+        return found
+
+    def _replaced(self, text: str) -> str:
+        if self.any_of.search(text):
+            for pattern, word in self.words:
+                text = pattern.sub(word, text)
         return text
 
     def plain(self, value: Any) -> Any:
@@ -50,7 +66,17 @@ def own_names(seen: Snapshot) -> OwnNames:
     )
     places = tuple((re.compile(rf"(?<![\w./]){re.escape(place)}(?=/)"), name) for place, name in _places(seen))
     general = ((_UUID, "<uuid>"), (_MAC, "<mac>"), (_PROCESS, "/proc/<pid>"), (_DISK, "<disk>"))
-    return OwnNames((*exact, *places, *general))
+    words = (*exact, *places, *general)
+    return OwnNames(words, re.compile("|".join(pattern.pattern for pattern, _ in words)), _passing(seen))
+
+
+def comes_and_goes(interface: Interface) -> bool:
+    return interface.kind == "veth" or INTERFACES_LEFT_OUT.fullmatch(interface.name) is not None
+
+
+def _passing(seen: Snapshot) -> frozenset[str]:
+    found = () if isinstance(seen.network, Missing) else known(seen.network.interfaces, ())
+    return frozenset(interface.name for interface in found if comes_and_goes(interface))
 
 
 def _host(seen: Snapshot) -> set[str]:
@@ -61,11 +87,7 @@ def _host(seen: Snapshot) -> set[str]:
 def _addresses(seen: Snapshot) -> set[str]:
     if isinstance(seen.network, Missing):
         return set()
-    own = {
-        address.address
-        for interface in known(seen.network.interfaces, ())
-        for address in known(interface.addresses, ())
-    }
+    own = {address.address for interface in known(seen.network.interfaces, ()) for address in known(interface.addresses, ())}
     return (own | set(known(seen.network.hostname_addresses, ()))) - {"127.0.0.1", "::1", "0.0.0.0", "::"}
 
 

@@ -13,9 +13,9 @@ from torchtune_sys.errors import UnreadableInput
 from torchtune_sys.fleet import facts_file
 from torchtune_sys.fleet.facts_file import LIST, ROWS
 from torchtune_sys.fleet.store import Store
+from torchtune_sys.host.input.documents import files_in, read_documents
 from torchtune_sys.host.input.opening import PastedText, open_input
-from torchtune_sys.host.input.reading import names_in, read_documents
-from torchtune_sys.host.recorded import RecordedHost, parse_recording
+from torchtune_sys.host.recorded import SECTIONS, RecordedHost, parse_recording
 from torchtune_sys.model.comparison import Unread
 from torchtune_sys.model.facts.session import Workload
 from torchtune_sys.model.snapshot import Snapshot
@@ -62,7 +62,7 @@ def _files(paths: Iterable[str], unread: list[Unread]) -> Iterator[str]:
     for path in paths:
         if path != "-" and os.path.isdir(path) and not _is_copied_host(path):
             try:
-                found = names_in(path)
+                found = files_in(path)
             except UnreadableInput as error:
                 unread.append(Unread(name=path, why=_said(error, path)))
                 continue
@@ -86,23 +86,13 @@ def _documents(path: str) -> Iterator[tuple[str, bytes]]:
     name = "standard input" if path == "-" else path
     before: bytes | None = None
     count = 0
-    for found in read_documents(path):
-        for line in _lines(found):
-            if before is not None:
-                count += 1
-                yield f"{name}:{count}", before
-            before = line
+    for line in read_documents(path):
+        if before is not None:
+            count += 1
+            yield f"{name}:{count}", before
+        before = line
     if before is not None:
         yield (f"{name}:{count + 1}" if count else name), before
-
-
-def _lines(data: bytes) -> Iterable[bytes]:
-    """The lines of a decompressed file, or of one that begins with something else, where they are documents."""
-    if data[:1] == b"{" and b"\n" not in data:
-        return (data,)
-    lines = [line for line in (row.strip() for row in data.split(b"\n")) if line]
-    several = len(lines) > 1 and sum(line[:1] == b"{" and line[-1:] == b"}" for line in lines[:4]) >= min(2, len(lines) - 1)
-    return lines if several else (data,)
 
 
 def add(document: bytes, name: str, store: Store, unread: list[Unread]) -> None:
@@ -119,11 +109,14 @@ def add(document: bytes, name: str, store: Store, unread: list[Unread]) -> None:
         return
     reader = _READERS.get(kind)
     whole = _decoded(document)
+    if reader is None and isinstance(found.facts, dict):
+        reader = _of_snapshot
     if reader is not None:
-        reader(whole, name, store, unread)
-    elif isinstance(found.facts, dict):
-        _of_snapshot(whole, name, store, unread)
-    elif "files" in whole or "answers" in whole or kind == "recording":
+        try:
+            reader(whole, name, store, unread)
+        except (TypeError, KeyError, AttributeError) as error:
+            raise ValueError(f"is not as {schema or 'a snapshot'} has it ({type(error).__name__})") from None
+    elif kind == "recording" or not whole.keys().isdisjoint((*SECTIONS, "extends")):
         _of_recording(document, name, store)
     else:
         raise ValueError(_WANTED if not schema else f"{_WANTED}, but {schema}")
@@ -159,7 +152,7 @@ def _of_report(whole: dict[str, Any], name: str, store: Store, _unread: list[Unr
     if not results:
         raise ValueError("a report without results")
     host = whole.get("host") or {}
-    facts = {"check": _encode(_by_key({str(item["rule"]): item.get("verdict") for item in results}))}
+    facts = {"check": _encode({"rules": _by_key({str(item["rule"]): item.get("verdict") for item in results})})}
     python = host.get("python")
     if isinstance(python, dict) and "$missing" not in python:
         told = {key: python.get(key) for key in ("version", "torch") if isinstance(python.get(key), str)}
@@ -173,7 +166,7 @@ def _of_report(whole: dict[str, Any], name: str, store: Store, _unread: list[Unr
         name,
         facts,
         findings={severity: tuple(rules) for severity, rules in findings.items()},
-        weights={f"check[{item['rule']}]": str(item.get("severity")) for item in results},
+        weights={f"check.rules[{item['rule']}]": str(item.get("severity")) for item in results},
     )
 
 
@@ -215,7 +208,8 @@ def _of_collected(whole: dict[str, Any], name: str, store: Store, unread: list[U
 
 
 def _of_recording(document: bytes, name: str, store: Store) -> None:
-    host = RecordedHost(parse_recording(document, name, None), f"recording {os.path.basename(name)}")
+    path = name if os.path.isfile(name) else None  # of a line nothing lies beside it that it could extend
+    host = RecordedHost(parse_recording(document, name, path), f"recording {os.path.basename(name)}")
     _add_snapshot(engine.snapshot(host, Workload(), timeout_s=_PATIENCE_S), name, store)
 
 

@@ -10,10 +10,13 @@ from torchtune_sys.fleet.facts_file import MISSING
 
 NOT_THERE = b"null"
 UNSEEN = frozenset(
-    f'{{"{MISSING}":"{why}"}}'.encode() for why in ("denied", "no-tool", "timeout", "failed", "unparsed", "crashed", "not-recorded")
+    f'{{"{MISSING}":"{why}"}}'.encode()
+    for why in ("denied", "no-tool", "timeout", "failed", "unparsed", "crashed", "not-recorded")
 )
 """Values that say that nobody could look. *absent* and *not-supported* are no such values: there it was looked."""
-_QUANTITY = re.compile(r"_(?:bytes|kib|mib|khz|mts|celsius)\Z|^limits\.limits\[nproc\]|^sysctl\.settings\[[^\]]*\]\.running\Z|\.inodes\Z")
+_QUANTITY = re.compile(
+    r"_(?:bytes|kib|mib|khz|mts|celsius)\Z|^limits\.limits\[nproc\]|^sysctl\.settings\[[^\]]*\]\.running\Z|\.inodes\Z"
+)
 _ALIKE = 1.01
 """Quantities within a hundredth are alike, where hosts do not have them exactly alike: what is left of the same memory differs by firmware."""
 _EXACT_SHARE = 0.8
@@ -61,7 +64,7 @@ def _binned(fact: str, counts: dict[bytes, int]) -> dict[bytes, bytes]:
     alike: dict[bytes, bytes] = {}
     run: list[bytes] = []
     ordered = sorted(numbers, key=lambda value: numbers[value])
-    for value, after in zip(ordered, [*ordered[1:], None], strict=True):
+    for value, after in zip(ordered, [*ordered[1:], None], strict=False):
         run.append(value)
         if after is None or numbers[after] > numbers[value] * _ALIKE:
             best = max(run, key=lambda item: counts[item])

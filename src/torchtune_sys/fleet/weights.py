@@ -2,7 +2,7 @@
 
 What a rule reads is taken from its own code: the names of attributes and the texts in its functions and in those that they call. A fact
 is read by a rule that names every step of the way to it (``gpu``, ``devices``, ``vbios``); a setting, limit or variable only by one that
-names its key, too (``rp_filter`` of ``net.ipv4.conf.eth0.rp_filter``). tests/fleet/test_weights.py holds this against what the rules really read on all recorded hosts.
+names its key, too (``rp_filter`` of ``net.ipv4.conf.eth0.rp_filter``). tests/compare/test_weights.py holds this against what the rules really read on all recorded hosts.
 """
 
 from __future__ import annotations
@@ -35,7 +35,11 @@ class Readers:
         """The rules that read ``network.interfaces[eth0].mtu``, or what lies below it; the worst first."""
         steps, key = frozenset(_STEP.sub("", fact).split(".")), _key(fact)
         if (steps, key) not in self._found:
-            rules = (rule for rule, words in self._words if steps <= words and (not key or key in words or key.rpartition(".")[2] in words))
+            rules = (
+                rule
+                for rule, words in self._words
+                if steps <= words and (not key or key in words or key.rpartition(".")[2] in words)
+            )
             self._found[steps, key] = tuple(sorted(rules, key=lambda rule: (rule.severity.rank, rule.id)))
         return self._found[steps, key]
 
@@ -91,7 +95,9 @@ def _inside(item: Any) -> list[Any]:
     if isinstance(item, property):
         return [item.fget]
     if isinstance(item, type) and item.__module__.startswith(_OURS):
-        return [value for value in vars(item).values() if isinstance(value, (types.FunctionType, property, staticmethod, classmethod))]
+        return [
+            value for value in vars(item).values() if isinstance(value, (types.FunctionType, property, staticmethod, classmethod))
+        ]
     wrapped = getattr(item, "__wrapped__", None)  # functools.cache
     return [wrapped] if wrapped is not None else []
 

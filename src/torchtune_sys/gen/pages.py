@@ -13,6 +13,8 @@ from torchtune_sys.gen import collection, coverage
 from torchtune_sys.model.actions import text
 from torchtune_sys.model.rule import Rule
 from torchtune_sys.render.schemas import (
+    compare_schema,
+    facts_schema,
     image_schema,
     install_schema,
     plan_schema,
@@ -40,6 +42,8 @@ def pages() -> dict[str, str]:
         "src/torchtune_sys/render/data/smoke.schema.json": smoke_schema(),
         **collection.files(),
         "src/torchtune_sys/render/data/preflight.schema.json": preflight_schema(),
+        "src/torchtune_sys/render/data/compare.schema.json": compare_schema(),
+        "src/torchtune_sys/render/data/facts.schema.json": facts_schema(),
     }
 
 

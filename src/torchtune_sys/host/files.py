@@ -8,7 +8,7 @@ import os
 import re
 import select
 import stat
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from torchtune_sys.errors import CannotWrite
 from torchtune_sys.host.places import place as place_of
@@ -175,5 +175,36 @@ def sync_folder(folder: str) -> None:
     except OSError as error:
         if error.errno != errno.EINVAL:
             raise
+    finally:
+        os.close(handle)
+
+
+@contextlib.contextmanager
+def growing_file(path: str | None) -> Iterator[tuple[str, Callable[[str], None]]]:
+    """A file that text is added to, each piece with one write, so that all that came is there whatever happens next; and what adds it.
+
+    Without a ``path`` it is a file of nobody's that is gone afterwards. Raises CannotWrite.
+    """
+    shown = path or "a temporary file"
+    try:
+        if path:
+            handle = os.open(
+                path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, PRIVATE if os.geteuid() == 0 else READABLE
+            )
+        else:
+            handle = os.memfd_create("answers", os.MFD_CLOEXEC)
+    except OSError as error:
+        raise CannotWrite.because(error, shown, "name another file with --save") from None
+
+    def put(text: str) -> None:
+        left = memoryview(text.encode("utf-8", "surrogateescape"))
+        try:
+            while left:
+                left = left[os.write(handle, left) :]
+        except OSError as error:
+            raise CannotWrite.because(error, shown, "name a file with --save where there is room") from None
+
+    try:
+        yield path or f"/proc/self/fd/{handle}", put
     finally:
         os.close(handle)

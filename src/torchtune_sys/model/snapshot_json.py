@@ -28,7 +28,9 @@ def from_json(document: dict[str, Any]) -> Snapshot:
     if not isinstance(facts, dict):
         raise ValueError("has no facts")
     hints = _hints(Snapshot)
-    found = {family: _as(hints[family], facts.get(family), family) if family in facts else _NEWER for family in FAMILIES}
+    found: dict[str, Any] = {
+        family: _as(hints[family], facts.get(family), family) if family in facts else _NEWER for family in FAMILIES
+    }
     intent = document.get("intent")
     return Snapshot(
         **found,

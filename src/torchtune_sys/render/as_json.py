@@ -18,6 +18,7 @@ from torchtune_sys.model.values import Missing
 from torchtune_sys.render.report import Report, can_train, summary, unexplained
 
 if TYPE_CHECKING:
+    from torchtune_sys.model.comparison import Comparison
     from torchtune_sys.model.image import Image
     from torchtune_sys.model.install import Installation
     from torchtune_sys.model.preflight import Preflight
@@ -35,6 +36,8 @@ SMOKE = "torchtune-sys/smoke/1"
 INSTALL = "torchtune-sys/install/1"
 IMAGE = "torchtune-sys/image/1"
 PREFLIGHT = "torchtune-sys/preflight/1"
+COMPARE = "torchtune-sys/compare/1"
+FACTS = "torchtune-sys/facts/1"
 
 
 def smoke(value: SmokeReport) -> str:
@@ -49,6 +52,13 @@ def preflight(value: Preflight) -> str:
     import msgspec
 
     return codec.dumps({"schema": PREFLIGHT, **msgspec.to_builtins(value)})
+
+
+def comparison(value: Comparison) -> str:
+    """The differences as they are."""
+    import msgspec
+
+    return codec.dumps({"schema": COMPARE, "tool": {"version": __version__}, **msgspec.to_builtins(value)})
 
 
 def report(value: Report) -> str:

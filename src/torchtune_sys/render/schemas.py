@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from torchtune_sys.model import codec
+from torchtune_sys.model.comparison import Comparison
 from torchtune_sys.model.cpuset import CpuSet
 from torchtune_sys.model.facts.session import Workload
 from torchtune_sys.model.image import Image
@@ -20,7 +21,7 @@ from torchtune_sys.model.preflight import Preflight
 from torchtune_sys.model.run import RunReport
 from torchtune_sys.model.smoke import SmokeReport
 from torchtune_sys.model.snapshot import FAMILIES, Snapshot
-from torchtune_sys.render.as_json import IMAGE, INSTALL, PLAN, PREFLIGHT, RUN, SMOKE, SNAPSHOT
+from torchtune_sys.render.as_json import COMPARE, FACTS, IMAGE, INSTALL, PLAN, PREFLIGHT, RUN, SMOKE, SNAPSHOT
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 DATA = os.path.join(os.path.dirname(os.path.abspath(__file__)), "data")
@@ -102,6 +103,57 @@ def preflight_schema() -> str:
     return _whole(PREFLIGHT, "preflight", "Whether a job may start on one node, or on several.", Preflight)
 
 
+def compare_schema() -> str:
+    """The text of ``compare.schema.json``."""
+    return _whole(COMPARE, "compare", "What differs between hosts, the heaviest first.", Comparison)
+
+
+def facts_schema() -> str:
+    """The text of ``facts.schema.json``: how lists are written, not each fact; ``snapshot.schema.json`` has those."""
+    return codec.dumps(
+        {
+            "$schema": DIALECT,
+            "$id": FACTS,
+            "title": "torchtune-sys snapshot --compact",
+            "description": "The facts of one host in short. The same host has the same facts; all that may differ is volatile.",
+            "type": "object",
+            "required": ["schema", "tool", "facts", "volatile"],
+            "properties": {
+                "schema": {"const": FACTS},
+                "tool": _TOOL,
+                "facts": {
+                    "type": "object",
+                    "properties": {family: {"$ref": "#/$defs/value"} for family in FAMILIES},
+                    "additionalProperties": {"$ref": "#/$defs/value"},
+                },
+                "volatile": {
+                    "type": "object",
+                    "properties": {
+                        "host": {"type": "string"},
+                        "time": {"type": "string", "format": "date-time"},
+                        "epoch_s": {"type": "number"},
+                        "origin": {"type": "string"},
+                        "findings": {
+                            "type": "object",
+                            "description": "Severity to the rules that fail.",
+                            "additionalProperties": {"type": "array", "items": {"type": "string"}},
+                        },
+                    },
+                },
+            },
+            "$defs": {
+                "value": {
+                    "description": "A fact as in the snapshot, without the fields that were not recorded. An object may hold: "
+                    "$missing, why there is no value, or the names of its fields that have none, by why; "
+                    "$words, many words in one text, .b after net.a standing for net.b; "
+                    "$rows, the keys of a list's rows. Each other key of an object with $rows is a column: one value for all rows; "
+                    "or $list, a value for each row; or $each, pairs of a value and the positions of the rows that have it (0-3,7).",
+                }
+            },
+        }
+    )
+
+
 def _whole(schema: str, command: str, says: str, kind: type[msgspec.Struct]) -> str:
     """A document that is one value, with the name of its schema beside its keys."""
     parts: dict[str, Any] = {}
@@ -141,6 +193,8 @@ def _of(kind: Any, parts: dict[str, Any]) -> dict[str, Any]:
     if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
         return _struct(kind, parts)
     origin, inner = typing.get_origin(kind), typing.get_args(kind)
+    if kind is Any:
+        return {}
     if origin in (typing.Union, types.UnionType):
         return {"anyOf": [_of(item, parts) for item in inner]}
     if origin is dict:

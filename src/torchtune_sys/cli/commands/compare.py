@@ -1,0 +1,141 @@
+"""``torchtune-sys compare``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from torchtune_sys.cli import options as shared
+from torchtune_sys.cli.main import FINDINGS, UNJUDGED
+from torchtune_sys.errors import UnreadableInput
+
+if TYPE_CHECKING:
+    from torchtune_sys.model.comparison import Comparison
+
+FORMATS = ("text", "json", "markdown", "csv")
+WEIGHTS = ("error", "warning", "advice", "noise")
+
+
+@click.command(
+    "compare",
+    epilog="""\b
+Examples:
+  torchtune-sys compare node-1.json node-2.json
+  torchtune-sys compare facts/ --weight warning
+  torchtune-sys compare facts/ --golden golden.json --format csv -o drift.csv
+  torchtune-sys compare today/ --before yesterday/
+  ssh node-7 torchtune-sys snapshot --compact | torchtune-sys compare - node-1.json
+  torchtune-sys fleet --nodes 'node[1-64]' -- torchtune-sys snapshot --compact
+
+\b
+Reads facts (snapshot --compact, preflight --facts), snapshots, reports of
+check, recordings, pre-flights, and files with one of them a line; those of
+earlier releases, too. A file that cannot be read is told, and stops nothing.
+
+\b
+Without --golden and --before a host is odd where it differs from what is
+usual among hosts of its kind (machine and GPU model). Hosts that agree among
+themselves, as with two images, are groups. Of two hosts the first is usual.
+
+\b
+Weights, from the rules that read the fact (torchtune-sys rules):
+  error     may break training          advice    could be better
+  warning   slow, or fragile            noise     no rule reads it
+
+\b
+Exit status: 0 alike; 1 a host is odd, or there are groups; 2 usage; 3
+nothing to compare; 4 internal error.
+""",
+)
+@click.argument("paths", nargs=-1, required=True, metavar="FILE|DIR|-...")
+@click.option("--golden", metavar="FILE", help="Compare all with the one host in FILE.")
+@click.option("--before", metavar="DIR", help="Compare each with the host of its name in DIR (or FILE): what changed.")
+@click.option("--weight", type=click.Choice(WEIGHTS), default="noise", help="Show only what is as heavy, or heavier. [noise]")
+@click.option("--all", "whole", is_flag=True, help="Text: all differences, however many.")
+@shared.format_option(*FORMATS)
+@shared.output_option
+@shared.color_option
+def command(**options: Any) -> int:
+    """Say what differs between hosts, or between two days, the heaviest first."""
+    if options["golden"] is not None and options["before"] is not None:
+        raise UnreadableInput("--golden and --before exclude each other", "give one of them")
+    found = compared(options)
+    give_comparison(found, options)
+    return status(found)
+
+
+def compared(options: dict[str, Any]) -> Comparison:
+    """Read and compare. Raises UnreadableInput where --golden or --before gives nothing."""
+    from torchtune_sys.cli.terminal import counting
+    from torchtune_sys.fleet.comparing import Comparing
+    from torchtune_sys.fleet.reading import read
+    from torchtune_sys.fleet.store import Store
+    from torchtune_sys.fleet.weights import Readers
+    from torchtune_sys.rules import CATALOGUE
+
+    store = Store()
+    show, clear = counting("hosts read")
+    unread = _base(options, store)
+    count = len(store.hosts)
+    unread += read(options["paths"], store, show)
+    clear()
+    comparing = Comparing(store, Readers(CATALOGUE))
+    if options["golden"] is not None:
+        return comparing.against(0, unread)
+    if options["before"] is not None:
+        return comparing.before(count, unread)
+    return comparing.among_themselves(unread)
+
+
+def _base(options: dict[str, Any], store: Any) -> tuple[Any, ...]:
+    """What is compared with, ahead of all others."""
+    from torchtune_sys.fleet.reading import read
+
+    path = options["golden"] or options["before"]
+    if path is None:
+        return ()
+    unread = read([path], store)
+    option = "--golden" if options["golden"] else "--before"
+    if not store.hosts:
+        raise UnreadableInput(f"{option} {path}: {unread[0].why if unread else 'holds no host'}", "give facts or a snapshot")
+    if options["golden"] and len(store.hosts) > 1:
+        raise UnreadableInput(f"--golden {path}: holds {len(store.hosts)} hosts", "give a file with one")
+    return unread
+
+
+def status(found: Comparison) -> int:
+    """3 where no two hosts could be compared, 1 where they are not alike."""
+    from torchtune_sys.model.comparison import Weight
+
+    compared = sum(kind.hosts for kind in found.kinds)
+    if compared < (2 if found.against == "majority" else 1):
+        return UNJUDGED
+    heavy = any(item.weight in (Weight.ERROR, Weight.WARNING) for item in found.various)
+    return FINDINGS if found.odd or found.groups or heavy else 0
+
+
+def give_comparison(found: Comparison, options: dict[str, Any]) -> None:
+    """Print what is heavy enough."""
+    from torchtune_sys.cli.terminal import give
+    from torchtune_sys.fleet.comparing import heavy
+    from torchtune_sys.model.comparison import Weight
+
+    found = heavy(found, Weight(options["weight"]))
+    give(_rendered(found, options), options["output"], machine=options["format_"] != "text")
+
+
+def _rendered(found: Comparison, options: dict[str, Any]) -> str:
+    from torchtune_sys.render import comparison
+
+    if options["format_"] == "json":
+        from torchtune_sys.render import as_json
+
+        return as_json.comparison(found)
+    if options["format_"] == "markdown":
+        return comparison.markdown(found)
+    if options["format_"] == "csv":
+        return comparison.as_csv(found)
+    from torchtune_sys.cli.terminal import style
+
+    return comparison.text(found, style(options["color"], options["output"]), whole=options["whole"])

@@ -1,0 +1,138 @@
+"""One command on many hosts, over what is there: who answered with what, who did not and why. Nobody is waited for without end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from itertools import chain
+from typing import Any, Protocol
+
+import msgspec
+
+from torchtune_sys.fleet.reading import COLLECTED
+from torchtune_sys.model import codec
+from torchtune_sys.render.layout import cut
+
+_CLOCK_S = 2.0
+"""A host's time may be so far outside of the time in which it was asked."""
+_SAID = 100
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
+    """What one host gave."""
+
+    host: str
+    out: str = ""
+    error: str = ""
+    status: int | None = None
+    """None where the command did not end there."""
+    why: str = ""
+    """Why there is no answer, as the transport says it."""
+    begun_s: float = 0.0
+    ended_s: float = 0.0
+
+
+class Transport(Protocol):
+    """Slurm, ClusterShell …"""
+
+    width: int
+    """How many hosts one call takes."""
+
+    def hosts(self) -> tuple[Sequence[str], Sequence[Answer]]:
+        """The hosts to ask, and those that need not be asked, since they are known to be dead. Raises UnreadableInput."""
+
+    def run(self, hosts: Sequence[str], command: tuple[str, ...], timeout_s: float) -> Iterable[Answer]:
+        """Run the command on some hosts, and answer for each of them within ``timeout_s`` and a little."""
+
+
+def collect(
+    transport: Transport,
+    command: tuple[str, ...],
+    timeout_s: float,
+    at_once: int,
+    put: Callable[[str], None],
+    show: Callable[[int], None],
+) -> None:
+    """Give ``put`` a line of JSON for each host, as they answer. Raises UnreadableInput where there is no host to ask."""
+    hosts, dead = transport.hosts()
+    for count, answer in enumerate(chain(dead, _answers(transport, hosts, command, timeout_s, at_once)), 1):
+        put(codec.line(line(answer)))
+        show(count)
+
+
+def _answers(
+    transport: Transport, hosts: Sequence[str], command: tuple[str, ...], timeout_s: float, at_once: int
+) -> Iterator[Answer]:
+    parts = [hosts[place : place + transport.width] for place in range(0, len(hosts), transport.width)]
+    with ThreadPoolExecutor(max(at_once // transport.width, 1)) as pool:
+        waiting = {pool.submit(_asked, transport, part, command, timeout_s): part for part in parts}
+        try:
+            for done in as_completed(waiting):
+                yield from done.result()
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def _asked(transport: Transport, hosts: Sequence[str], command: tuple[str, ...], timeout_s: float) -> list[Answer]:
+    begun = time.time()
+    found = {answer.host: answer for answer in transport.run(hosts, command, timeout_s)}
+    ended = time.time()
+    silent = Answer(host="", why="no answer")
+    return [msgspec.structs.replace(found.get(host, silent), host=host, begun_s=begun, ended_s=ended) for host in hosts]
+
+
+def line(answer: Answer) -> dict[str, Any]:
+    """The line of a host: its document, or why there is none."""
+    told: dict[str, Any] = {"schema": COLLECTED, "host": answer.host, "status": answer.status}
+    document = None if answer.why and not answer.out else _document(answer.out)
+    if document is None:
+        return {**told, "why": _why(answer)}
+    told["document"] = document
+    offset = _clock_offset(answer, document)
+    return {**told, "clock_offset_s": offset} if offset is not None else told
+
+
+def _document(out: str) -> dict[str, Any] | None:
+    """The JSON that the command printed; what a login shell or a batch system prints before it is left out."""
+    for candidate in _candidates(out):
+        try:
+            found = msgspec.json.decode(candidate)
+        except (msgspec.DecodeError, RecursionError):
+            continue
+        if isinstance(found, dict) and "schema" in found:
+            return found
+    return None
+
+
+def _candidates(out: str) -> Iterator[str]:
+    rows = out.split("\n")
+    yield from (row for row in rows if row.startswith("{") and row.rstrip().endswith("}"))
+    for place, row in enumerate(rows):
+        if row.startswith("{"):
+            yield "\n".join(rows[place:])
+            return
+
+
+def _why(answer: Answer) -> str:
+    if answer.why:
+        return answer.why
+    last = next((row for row in reversed(answer.error.strip().splitlines()) if row.strip()), "")
+    said = f": {cut(last.strip(), _SAID)}" if last else ""
+    if answer.status:
+        return f"exit status {answer.status}{said}"
+    if answer.out.strip():
+        return f"answered no JSON of ours, but: {cut(answer.out.strip(), _SAID)}"
+    return f"answered nothing{said}"
+
+
+def _clock_offset(answer: Answer, document: dict[str, Any]) -> int | None:
+    """Seconds by which the host's clock is outside of the time in which it was asked; 0 within; None where it does not tell."""
+    told = document.get("volatile")
+    moment = told.get("epoch_s") if isinstance(told, dict) else document.get("epoch_s")
+    if not isinstance(moment, (int, float)) or not answer.begun_s:
+        return None
+    if moment < answer.begun_s - _CLOCK_S:
+        return round(moment - answer.begun_s)
+    return round(moment - answer.ended_s) if moment > answer.ended_s + _CLOCK_S else 0

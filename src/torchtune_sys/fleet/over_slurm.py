@@ -1,0 +1,63 @@
+"""Slurm: one step for each host, so that a node that hangs, or died, holds up nobody else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from torchtune_sys.errors import UnreadableInput
+from torchtune_sys.fleet.collecting import Answer
+from torchtune_sys.host import process
+from torchtune_sys.host.base import Output
+from torchtune_sys.model.facts import Fact
+from torchtune_sys.model.values import Missing, Why
+
+_ASK_S = 30.0
+_DEAD = ("down", "fail", "power", "unknown", "no_respond", "not_responding", "invalid", "future", "reboot")
+
+
+class Slurm:
+    """``nodes``: a Slurm node list; empty is the job's own, outside of a job all of the cluster."""
+
+    width = 1
+
+    def __init__(self, nodes: str, environment: Mapping[str, str]) -> None:
+        self._nodes = nodes or environment.get("SLURM_JOB_NODELIST", "")
+        self._environment = dict(environment)
+        self._in_a_job = bool(environment.get("SLURM_JOB_ID"))
+
+    def hosts(self) -> tuple[Sequence[str], Sequence[Answer]]:
+        where = (f"--nodes={self._nodes}",) if self._nodes else ()
+        found = self._run(("sinfo", "--noheader", "--Node", "--format=%N|%T|%E", *where), _ASK_S)
+        if isinstance(found, Missing) or found.rc:
+            raise UnreadableInput(f"Slurm could not be asked for its nodes: {_said(found)}", "run it where sinfo works")
+        states: dict[str, tuple[str, str]] = {}
+        for row in found.stdout.splitlines():
+            name, state, reason = (*row.split("|", 2), "", "")[:3]
+            states[name.strip()] = (state.strip(), reason.strip())
+        if not states:
+            raise UnreadableInput(f"Slurm knows no node {self._nodes}", "give nodes of this cluster")
+        dead = {name: told for name, told in states.items() if told[0].endswith("*") or told[0].startswith(_DEAD)}
+        answers = [
+            Answer(host=name, why=f"Slurm calls it {state}" + (f": {reason}" if reason not in ("", "none") else ""))
+            for name, (state, reason) in dead.items()
+        ]
+        return [name for name in states if name not in dead], answers
+
+    def run(self, hosts: Sequence[str], command: tuple[str, ...], timeout_s: float) -> Iterable[Answer]:
+        host = hosts[0]
+        # Without a job, srun would wait for a busy node; in one, the step shares what the job's other steps have.
+        how = ("--overlap",) if self._in_a_job else (f"--immediate={max(int(timeout_s), 1)}",)
+        argv = ("srun", "--quiet", "--nodes=1", "--ntasks=1", f"--nodelist={host}", "--input=none", *how, *command)
+        unfinished: list[str] = []
+        found = self._run(argv, timeout_s, unfinished)
+        if isinstance(found, Missing):
+            why = f"no answer within {timeout_s:g} s" if found.why is Why.TIMEOUT else str(found)
+            return [Answer(host=host, out="".join(unfinished), why=why)]
+        return [Answer(host=host, out=found.stdout, error=found.stderr, status=found.rc)]
+
+    def _run(self, argv: tuple[str, ...], timeout_s: float, unfinished: list[str] | None = None) -> Fact[Output]:
+        return process.run(argv, timeout_s=timeout_s, env=self._environment, unfinished=unfinished)
+
+
+def _said(found: Fact[Output]) -> str:
+    return str(found) if isinstance(found, Missing) else (found.stderr or found.stdout).strip()[-200:]

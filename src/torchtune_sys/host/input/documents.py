@@ -1,0 +1,67 @@
+"""Files of JSON, one document or one a line, as many as there are; and the files of a directory."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import msgspec
+
+from torchtune_sys.errors import UnreadableInput
+from torchtune_sys.host.input.limits import FILE_LIMIT
+from torchtune_sys.host.input.reading import PATIENCE_S, PIECE, Source, opened_input
+
+
+def read_documents(path: str, patience_s: float = PATIENCE_S) -> Iterator[bytes]:
+    """The lines of a file (``-``: standard input) of which the first one or the second is a JSON document; else the whole of it.
+
+    Lines are read one after the other, however many there are. Raises UnreadableInput, also after the first ones.
+    """
+    with opened_input(path, patience_s) as source:
+        held = source.read(PIECE)
+        starts = [line for line in held.split(b"\n", 3)[:3] if line.strip()]
+        if len(starts) > 1 and any(map(_is_document, starts[:2])):
+            yield from _lines(held, source)
+            return
+        data = held + source.rest(FILE_LIMIT)
+        if len(data) == len(held) and data.strip():
+            yield data
+        elif _is_document(data.partition(b"\n")[0]):  # the first line is longer than a piece
+            yield from _lines(data, source)
+        elif not data.strip():
+            raise UnreadableInput(f"{source.name}: is empty", "check how it was made")
+        else:
+            yield data
+
+
+def _lines(held: bytes, source: Source) -> Iterator[bytes]:
+    while True:
+        *lines, held = held.split(b"\n")
+        yield from filter(None, (line.strip() for line in lines))
+        more = source.read(PIECE)
+        if not more:
+            break
+        held += more
+        if len(held) > FILE_LIMIT:
+            raise source.too_much(FILE_LIMIT)
+    if held.strip():
+        yield held.strip()
+
+
+def _is_document(line: bytes) -> bool:
+    if line.lstrip()[:1] != b"{":
+        return False
+    try:
+        msgspec.json.decode(line, type=dict[str, msgspec.Raw])
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+        return False
+    return True
+
+
+def files_in(path: str) -> tuple[str, ...]:
+    """The files of a directory that are not hidden, in order. Raises UnreadableInput."""
+    try:
+        with os.scandir(path) as entries:
+            return tuple(sorted(entry.path for entry in entries if not entry.name.startswith(".") and not entry.is_dir()))
+    except OSError as error:
+        raise UnreadableInput(f"{path}: {error.strerror}", "give a directory that can be read") from None

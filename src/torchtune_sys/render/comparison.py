@@ -1,0 +1,223 @@
+"""What differs between hosts: a page for people however many hosts there are, Markdown, and CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from torchtune_sys.model import codec
+from torchtune_sys.model.comparison import Comparison, Group, Odd, Weight
+from torchtune_sys.render import layout
+from torchtune_sys.render.layout import Line, Style, clean, cut, line
+from torchtune_sys.render.markdown import cell
+from torchtune_sys.render.node_set import node_set
+
+_BUNDLES, _FACTS, _ROWS = 20, 6, 8
+_VALUE, _HOSTS = 60, 60
+_MANY = 2
+"""A list of more differences than so many is told by their number."""
+
+
+def text(value: Comparison, style: Style, *, whole: bool = False) -> str:
+    """``whole``: everything, however long."""
+    return layout.render(_lines(value, whole), style)
+
+
+def _lines(value: Comparison, whole: bool) -> Iterator[Line]:
+    yield line((_headline(value), "bold"))
+    for kind in value.kinds if len(value.kinds) > 1 or value.incomparable else ():
+        yield line(f"{kind.hosts:,} × {clean(kind.name)}", indent=2)
+    yield from _odd(value, whole)
+    for group in _shown_groups(value, whole):
+        yield from _group(group, value, whole)
+    for various in value.various[: None if whole else _ROWS]:
+        said = f"{clean(various.fact)}: {various.values:,} values on {various.hosts:,} hosts"
+        yield line(said, label=_label(various.weight), indent=2, hang=11)
+    yield from _more(len(value.various), _ROWS, whole, "facts that nearly each host has otherwise")
+    yield from _findings(value, whole)
+    yield from _told("Not compared", [(item.host, item.why) for item in value.incomparable], whole)
+    yield from _told("Not read", [(item.name, item.why) for item in value.unread], whole)
+
+
+def _headline(value: Comparison) -> str:
+    odd = len({item.host for item in value.odd})
+    against = {
+        "majority": "differ from what is usual",
+        "golden": "differ from the golden one",
+        "before": "differ from what they were before",
+    }[value.against]
+    parts = [f"{value.hosts:,} host{'s' if value.hosts != 1 else ''}", f"{odd:,} {against}" if odd else f"none {against}"]
+    divisions = {group.division for group in value.groups}
+    if divisions:
+        parts.append(f"{len(value.groups):,} groups")
+    parts += [
+        f"{len(items):,} {words}" for items, words in ((value.incomparable, "not compared"), (value.unread, "not read")) if items
+    ]
+    return ": ".join(parts[:2]) + "".join(f", {part}" for part in parts[2:])
+
+
+def _label(weight: Weight) -> tuple[str, str]:
+    return weight.value, "dim" if weight is Weight.NOISE else weight.value
+
+
+def bundles(odd: Sequence[Odd]) -> list[tuple[tuple[str, ...], list[Odd]]]:
+    """Hosts that are odd in the same facts with the same values, and these facts; the heaviest first, then the most hosts."""
+    of_fact: dict[tuple[str, str, str], list[Odd]] = {}
+    for item in odd:
+        of_fact.setdefault((item.fact, codec.line(item.value), codec.line(item.usual)), []).append(item)
+    of_hosts: dict[tuple[str, ...], list[Odd]] = {}
+    for same in of_fact.values():
+        of_hosts.setdefault(tuple(item.host for item in same), []).append(same[0])
+    return sorted(of_hosts.items(), key=lambda item: (item[1][0].weight.rank, -len(item[0]), item[0]))
+
+
+def _odd(value: Comparison, whole: bool) -> Iterator[Line]:
+    found = bundles(value.odd)
+    for hosts, facts in found[: None if whole else _BUNDLES]:
+        yield line((_hosts(hosts, whole), "bold"), label="", indent=0, hang=2)
+        for item in facts[: None if whole else _FACTS]:
+            rules = f"  ({', '.join(item.rules[:2])})" if item.rules and item.weight in (Weight.ERROR, Weight.WARNING) else ""
+            word = "was" if value.against == "before" else "golden" if value.against == "golden" else "usually"
+            said = f"{clean(item.fact)}: {difference(item.value, item.usual, word)}{rules}"
+            yield line(said, label=_label(item.weight), indent=2, hang=11)
+        yield from _more(len(facts), _FACTS, whole, "facts", 11)
+    yield from _more(len(found), _BUNDLES, whole, "sets of hosts that differ")
+
+
+def _hosts(hosts: Sequence[str], whole: bool) -> str:
+    names = node_set(clean(host) for host in hosts)
+    shown = names if whole else cut(names, _HOSTS)
+    return shown if len(hosts) == 1 else f"{len(hosts):,} hosts: {shown}"
+
+
+def _more(count: int, limit: int, whole: bool, what: str, indent: int = 2) -> Iterator[Line]:
+    if not whole and count > limit:
+        yield line((f"… and {count - limit:,} more {what} (--all shows them)", "dim"), indent=indent)
+
+
+def difference(value: Any, usual: Any, word: str = "usually") -> str:
+    """
+    >>> difference("2.6.0", "2.7.1"), difference(["a", "b"], ["a", "c"]), difference(None, True)
+    ('2.6.0 (usually 2.7.1)', 'has b, lacks c', 'not there')
+    """
+    if isinstance(value, list) and isinstance(usual, list):
+        has = [_short(item) for item in value if item not in usual]
+        lacks = [_short(item) for item in usual if item not in value]
+        if has or lacks:
+            return ", ".join(f"{verb} {_few(items)}" for verb, items in (("has", has), ("lacks", lacks)) if items)
+        return f"the same in another order: {_short(value)}"
+    if value is None and usual is True:
+        return "not there"
+    if value is True and usual is None:
+        return "only here"
+    return f"{_short(value)} ({word} {_short(usual)})"
+
+
+def _few(items: list[str]) -> str:
+    return ", ".join(items) if len(items) <= _MANY else f"{', '.join(items[:_MANY])} and {len(items) - _MANY} more"
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, Mapping) and "$missing" in value:
+        return f"({value['$missing']})"
+    if value is None:
+        return "none"
+    return cut(value if isinstance(value, str) and value else codec.line(value).strip(), _VALUE)
+
+
+def _shown_groups(value: Comparison, whole: bool) -> Iterable[list[Group]]:
+    divisions: dict[int, list[Group]] = {}
+    for group in value.groups:
+        divisions.setdefault(group.division, []).append(group)
+    return list(divisions.values())[: None if whole else _ROWS]
+
+
+def _group(groups: list[Group], value: Comparison, whole: bool) -> Iterator[Line]:
+    facts = groups[0].facts
+    yield line((f"{len(groups)} groups that differ in {len(facts):,} fact{'s' if len(facts) != 1 else ''}", "bold"))
+    letters = [_letters(place) for place in range(len(groups))]
+    shown = groups[: None if whole else _ROWS]
+    for letter, group in zip(letters, shown, strict=False):
+        yield line(f"{letter}: {_hosts(group.hosts, whole)}", indent=2, hang=5)
+    yield from _more(len(groups), _ROWS, whole, "groups")
+    values = [{fact.fact: fact.value for fact in group.facts} for group in shown]
+    for fact in facts[: None if whole else _ROWS]:
+        told = "; ".join(f"{letter} {_short(found.get(fact.fact))}" for letter, found in zip(letters, values, strict=False))
+        yield line(f"{clean(fact.fact)}: {told}", label=_label(fact.weight), indent=2, hang=11)
+    yield from _more(len(facts), _ROWS, whole, "facts", 11)
+
+
+def _letters(place: int) -> str:
+    return (_letters(place // 26 - 1) if place >= 26 else "") + chr(ord("A") + place % 26)
+
+
+def _findings(value: Comparison, whole: bool) -> Iterator[Line]:
+    if value.findings:
+        yield line(("What check finds on them", "bold"))
+    for item in value.findings[: None if whole else _ROWS]:
+        yield line(f"{item.rule}: {_hosts(item.hosts, whole)}", label=_label(item.weight), indent=2, hang=11)
+    yield from _more(len(value.findings), _ROWS, whole, "rules")
+
+
+def _told(title: str, items: Sequence[tuple[str, str]], whole: bool) -> Iterator[Line]:
+    reasons: dict[str, list[str]] = {}
+    for name, why in items:
+        reasons.setdefault(why, []).append(name)
+    if reasons:
+        yield line((title, "bold"))
+    for why, names in list(reasons.items())[: None if whole else _ROWS]:
+        yield line(f"{_hosts(names, whole)}: {clean(why)}", indent=2, hang=4)
+    yield from _more(len(reasons), _ROWS, whole, "reasons")
+
+
+def markdown(value: Comparison) -> str:
+    """A report for an issue or a wiki page; the facts in tables."""
+    rows = [f"# {cell(_headline(value))}", ""]
+    found = bundles(value.odd)
+    if found:
+        rows += ["| hosts | weight | fact | value | usual |", "|---|---|---|---|---|"]
+        for hosts, facts in found:
+            name = cell(_hosts(hosts, False))
+            rows += [
+                f"| {name} | {item.weight.value} | {cell(item.fact)} | {cell(_short(item.value))} | {cell(_short(item.usual))} |"
+                for item in facts
+            ]
+        rows.append("")
+    for groups in _shown_groups(value, True):
+        rows += [f"## {len(groups)} groups", "", "| hosts | fact | value | weight |", "|---|---|---|---|"]
+        rows += [
+            f"| {cell(_hosts(group.hosts, False))} | {cell(fact.fact)} | {cell(_short(fact.value))} | {fact.weight.value} |"
+            for group in groups
+            for fact in group.facts
+        ]
+        rows.append("")
+    for title, items in (
+        ("Nearly each host has another value", [(one.fact, f"{one.values} values") for one in value.various]),
+        ("Found by check", [(one.rule, _hosts(one.hosts, False)) for one in value.findings]),
+        ("Not compared", [(one.host, one.why) for one in value.incomparable]),
+        ("Not read", [(one.name, one.why) for one in value.unread]),
+    ):
+        if items:
+            rows += [f"## {title}", "", *(f"- {cell(name)}: {cell(why)}" for name, why in items), ""]
+    return "\n".join(rows).rstrip("\n") + "\n"
+
+
+def as_csv(value: Comparison) -> str:
+    """One odd fact a row. No cell begins as a formula."""
+    into = io.StringIO()
+    writer = csv.writer(into, lineterminator="\n")
+    writer.writerow(("host", "fact", "value", "usual", "weight", "rules"))
+    for item in value.odd:
+        row = (item.host, item.fact, _whole(item.value), _whole(item.usual), item.weight.value, " ".join(item.rules))
+        writer.writerow([_no_formula(clean(word)) for word in row])
+    return into.getvalue()
+
+
+def _whole(value: Any) -> str:
+    return value if isinstance(value, str) else codec.line(value).strip()
+
+
+def _no_formula(word: str) -> str:
+    return f"'{word}" if word[:1] in ("=", "+", "-", "@") else word

@@ -1,0 +1,165 @@
+"""``torchtune-sys compare`` on files of every kind."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from made_hosts import facts_line, plain, put
+
+from conftest import HOSTS
+from torchtune_sys.render import schemas
+
+COMPAT = Path(__file__).parent.parent / "compat"
+TORCH = put("python/torch/version", "2.6.0+cu124")
+
+
+def run(*words: str | Path, data: bytes = b"") -> subprocess.CompletedProcess[str]:
+    done = subprocess.run([sys.executable, "-m", "torchtune_sys", *map(str, words)], input=data, capture_output=True, timeout=120)
+    return subprocess.CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
+
+
+def found(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
+    value: dict[str, Any] = json.loads(done.stdout)
+    jsonschema.validate(value, json.loads(schemas.compare_schema()))
+    return value
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for number in range(4):
+        (tmp_path / f"{number}.json").write_bytes(facts_line(number))
+    return tmp_path
+
+
+def test_alike_is_0_and_odd_is_1_and_the_odd_one_is_named(folder: Path) -> None:
+    assert run("compare", folder).returncode == 0
+    (folder / "9.json").write_bytes(facts_line(9, TORCH))
+    done = run("compare", folder, "--format", "json")
+    assert done.returncode == 1
+    assert [(item["host"], item["fact"], item["weight"]) for item in found(done)["odd"]] == [
+        ("node-00009", "python.torch.version", "error")
+    ]
+    text = run("compare", folder).stdout
+    assert "node-00009" in text and "python.torch.version: 2.6.0+cu124 (usually" in text
+
+
+def test_one_a_line_on_standard_input_compressed_and_from_a_file(folder: Path) -> None:
+    lines = b"".join([*(facts_line(number) for number in range(4)), facts_line(9, TORCH)])
+    (folder / "all.jsonl").write_bytes(lines)
+    (folder / "all.gz").write_bytes(gzip.compress(lines))
+    for words, data in ((["-"], lines), ([folder / "all.jsonl"], b""), ([folder / "all.gz"], b"")):
+        done = run("compare", *words, "--format", "json", data=data)
+        assert [item["host"] for item in found(done)["odd"]] == ["node-00009"], done.stderr
+
+
+def test_facts_snapshots_reports_and_recordings_are_read(tmp_path: Path) -> None:
+    """The same host in each form is alike, as far as both forms tell."""
+    host = HOSTS / "healthy.json"
+    (tmp_path / "snapshot.json").write_text(plain())
+    for name, words in (("facts", ["snapshot", "--compact"]), ("report", ["check", "--format", "json"])):
+        assert run(*words, "--from", host, "-o", tmp_path / name).returncode == 0
+    done = run("compare", tmp_path / "facts", tmp_path / "snapshot.json", tmp_path / "report", host, "--format", "json")
+    value = found(done)
+    assert (done.returncode, value["hosts"], value["odd"], value["unread"]) == (0, 4, [], [])
+
+
+def test_reports_differ_in_what_the_rules_say(tmp_path: Path) -> None:
+    for number, name in enumerate(("healthy", "healthy", "swappiness-high.fail")):
+        run("check", "--from", HOSTS / f"{name}.json", "--format", "json", "-o", tmp_path / f"{number}.json")
+    value = found(run("compare", tmp_path, "--format", "json"))
+    assert ("check.rules[swappiness-high]", "advice") in {(item["fact"], item["weight"]) for item in value["odd"]}
+    assert ("swappiness-high", 1) in {(item["rule"], len(item["hosts"])) for item in value["findings"]}
+
+
+def test_what_earlier_releases_wrote_is_read(tmp_path: Path) -> None:
+    """Recordings of each commit that is kept; and a snapshot without what later releases look for."""
+    kept = sorted(COMPAT.glob("*/recording.json"))
+    assert kept
+    done = run("compare", *kept, *kept, "--format", "json")
+    assert (done.returncode, found(done)["unread"]) == (0, [])
+    older = json.loads(plain())
+    del older["facts"]["software"], older["facts"]["gpu"]["p2p"], older["facts"]["system"]["init"], older["intent"]
+    older["facts"]["from_the_future"] = {"x": 1}
+    (tmp_path / "old.json").write_text(json.dumps(older))
+    (tmp_path / "new.json").write_text(plain())
+    done = run("compare", tmp_path, "--format", "json")
+    assert (done.returncode, found(done)["odd"]) == (0, [])
+
+
+def test_files_that_cannot_be_read_are_named_and_stop_nothing(folder: Path) -> None:
+    bad = {
+        "empty.json": b"",
+        "cut.json": facts_line(5)[:900],
+        "other.json": b'{"a": 1}',
+        "list.json": b"[1]",
+        "noise.json": b"\x00\xff" * 99,
+        "deep.json": b"[" * 5000,
+        "wrong.json": b'{"schema": "torchtune-sys/facts/1", "facts": {"gpu": 3}, "volatile": {}}',
+        "rows.json": b'{"schema": "torchtune-sys/facts/1", "facts": {"gpu": {"devices": {"$rows": 4}}}, "volatile": {}}',
+        "snapshot.json": b'{"schema": "torchtune-sys/snapshot/1", "facts": {"gpu": 3}}',
+        "report.json": b'{"schema": "torchtune-sys/report/1", "results": 3}',
+        "tomorrow.json": b'{"schema": "torchtune-sys/tomorrow/1"}',
+    }
+    for name, data in bad.items():
+        (folder / name).write_bytes(data)
+    done = run("compare", folder, folder / "gone.json", "--format", "json")
+    value = found(done)
+    assert {Path(item["name"]).name for item in value["unread"]} == {*bad, "gone.json"}
+    assert (done.returncode, value["hosts"], value["odd"]) == (0, 4, [])
+    assert "Traceback" not in done.stderr
+
+
+def test_golden_and_before(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    golden = tmp_path_factory.mktemp("golden") / "golden.json"
+    golden.write_bytes(facts_line(9, TORCH))
+    done = run("compare", folder, "--golden", golden, "--format", "json")
+    assert (done.returncode, {item["fact"] for item in found(done)["odd"]}) == (1, {"python.torch.version"})
+    yesterday = tmp_path_factory.mktemp("yesterday")
+    for number in range(4):
+        (yesterday / f"{number}.json").write_bytes(facts_line(number, *([TORCH] if number == 2 else []), seed=2))
+    done = run("compare", folder, "--before", yesterday)
+    assert done.returncode == 1
+    assert "node-00002" in done.stdout and "(was 2.6.0+cu124)" in done.stdout
+
+
+def test_markdown_and_csv(folder: Path) -> None:
+    (folder / "9.json").write_bytes(facts_line(9, TORCH, put("session/env/LANG", "=cmd()|x\x1b[2J")))
+    rows = list(csv.DictReader(io.StringIO(run("compare", folder, "--format", "csv").stdout)))
+    assert [(row["host"], row["fact"]) for row in rows] == [
+        ("node-00009", "python.torch.version"),
+        ("node-00009", "session.env[LANG]"),
+    ]
+    assert rows[1]["value"].startswith("'=") and "\x1b" not in rows[1]["value"]
+    page = run("compare", folder, "--format", "markdown").stdout
+    assert "| python.torch.version |" in page and "\x1b" not in page
+
+
+def test_usage_and_nothing_to_compare(folder: Path) -> None:
+    assert run("compare").returncode == 2
+    assert run("compare", folder / "0.json").returncode == 3
+    assert run("compare", folder / "gone.json").returncode == 3
+    assert run("compare", folder, "--golden", folder / "gone.json").returncode == 2
+    assert run("compare", folder, "--golden", "x", "--before", "y").returncode == 2
+
+
+def test_only_what_is_heavy_is_shown_and_the_status_stays(folder: Path) -> None:
+    (folder / "9.json").write_bytes(facts_line(9, put("session/env/LANG", "x")))
+    done = run("compare", folder, "--weight", "error", "--format", "json")
+    assert (done.returncode, found(done)["odd"]) == (1, [])
+
+
+def test_preflight_writes_the_facts_beside_its_verdict(tmp_path: Path) -> None:
+    place = tmp_path / "facts.json"
+    run("preflight", "--from", HOSTS / "healthy.json", "--facts", place)
+    assert json.loads(place.read_text())["schema"] == "torchtune-sys/facts/1"
+    hook = run("preflight", "--hook", "prolog", "--facts", tmp_path / "no" / "such" / "folder.json")
+    assert "the facts were not written" in hook.stderr
