@@ -35,6 +35,13 @@ def test_a_place_is_free_once_its_time_is_over(tmp_path: Path) -> None:
     assert limit(tmp_path, 1).hold("n1") is not None
 
 
+def test_a_clock_that_jumped_holds_no_place_for_ever(tmp_path: Path) -> None:
+    assert limit(tmp_path, 1).hold("n1") is None
+    later = os.stat(tmp_path / "all/slot-0").st_mtime + 86400
+    os.utime(tmp_path / "all/slot-0", (later, later))
+    assert limit(tmp_path, 1).hold("n2") is None
+
+
 def test_each_failure_domain_counts_for_itself(tmp_path: Path) -> None:
     assert limit(tmp_path, 1, domain="rack/1").hold("n1") is None
     assert limit(tmp_path, 1, domain="rack/2").hold("n2") is None

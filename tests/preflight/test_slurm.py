@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 import slurm_here
 
+from conftest import exhaustive
+
 TOOL = Path(sys.executable).with_name("torchtune-sys")
 
 
@@ -109,7 +111,35 @@ BROKEN = {
     "it is not executable": "",
     "it hangs": "#!/bin/sh\nsleep 600\n",
     "it ends with 4": "#!/bin/sh\nexit 4\n",
+    "it ends with 126": "#!/bin/sh\nexit 126\n",
+    "it ends with 127": "#!/bin/sh\nexec /no/such/program\n",
+    "it cannot judge": "#!/bin/sh\nexit 3\n",
+    "it prints noise and ends with 0": "#!/bin/sh\necho 'torchtune-sys: [node] x'; exit 0\n",
+    "every rule crashes": f"""#!{sys.executable}
+import sys
+import msgspec
+from torchtune_sys import rules
+def crash(*_): raise RuntimeError("planted")
+rules.CATALOGUE = tuple(msgspec.structs.replace(rule, judge=crash, applies=None) for rule in rules.CATALOGUE)
+from torchtune_sys.cli.main import main
+sys.exit(main())
+""",
+    "its modules are broken": f"#!{sys.executable}\nimport torchtune_sys, torchtune_sys.no_such_module\n",
 }
+PLANTED = {
+    "the policy has an error": ("", ("--policy", "{bad}/policy.toml")),
+    "the policy is gone": ("", ("--policy", "{bad}/gone.toml")),
+    "a site check hangs": ("", ("--site-checks", "{bad}/hung")),
+    "the site checks are gone": ("", ("--site-checks", "{bad}/gone")),
+    "the state directory is read-only": ("mount -t tmpfs -o ro none {bad}/state", ("--drain-state", "{bad}/state")),
+    "the state directory is full": (
+        "mount -t tmpfs -o size=8k none {bad}/state; head -c 100k /dev/zero >{bad}/state/full 2>/dev/null || :",
+        ("--drain-state", "{bad}/state"),
+    ),
+    "hardly a file can be opened": ("ulimit -n 8", ()),
+    "memory is out": ("ulimit -v 60000", ()),
+}
+"""Shell commands before the hook starts, and options of the hook. The node is bad, so that a check that worked would drain it."""
 
 
 @pytest.mark.parametrize("fault", BROKEN)
@@ -125,6 +155,60 @@ def test_a_broken_checker_drains_nobody_and_says_why(cluster: Cluster, tmp_path:
         assert done.returncode == 0
         assert "this node is not judged" in done.stderr
     assert cluster.in_service()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("fault", PLANTED)
+def test_a_check_that_cannot_work_drains_nobody_and_says_why(cluster: Cluster, tmp_path: Path, fault: str) -> None:
+    before, options = PLANTED[fault]
+    (tmp_path / "state").mkdir()
+    (tmp_path / "hung").mkdir()
+    (tmp_path / "hung/late").write_text("#!/bin/sh\nsleep 600\n")
+    (tmp_path / "hung/late").chmod(0o755)
+    (tmp_path / "policy.toml").write_text("fatal = [\n")
+    hung = "hangs" in fault
+    words = [word.format(bad=tmp_path) for word in options]
+    if "--policy" not in words:
+        (tmp_path / "lenient.toml").write_text('warning = ["error"]\n[site-checks]\ntimeout = 1\n')
+        words += ["--policy", str(tmp_path / "lenient.toml")]
+    if "--site-checks" not in words:
+        words += ["--site-checks", str(cluster.root / "checks")]
+    (cluster.root / "bad").touch()
+    try:
+        for piece in ("prolog", "health-check"):
+            hook = generated(tmp_path / f"{piece}.sh", piece, *words, "--budget", "60")
+            run = f"{before.format(bad=tmp_path)}\nexec {hook}"
+            done = cluster.run("unshare", "--mount", "--propagation", "private", "bash", "-c", run)
+            assert done.returncode == 0
+            assert "no verdict; this node is not judged" in done.stderr or "could not" in done.stderr or "cannot" in done.stderr
+            assert cluster.in_service(), done.stderr
+            assert not hung or "no answer within 1 s" in done.stderr
+    finally:
+        (cluster.root / "bad").unlink()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("most", [1, *exhaustive(2, 3, 5, 8)])
+def test_where_no_process_can_be_started_nobody_is_drained(cluster: Cluster, tmp_path: Path, most: int) -> None:
+    """bash waits 15 s for room, and then ends with 254, which Slurm would take for a Prolog that failed."""
+    group = Path("/sys/fs/cgroup/pids") / f"torchtune-sys-test-{os.getpid()}"
+    if not group.parent.is_dir():
+        group = Path("/sys/fs/cgroup") / group.name
+    try:
+        group.mkdir()
+        (group / "pids.max").write_text(str(most))
+    except OSError as why:
+        pytest.skip(f"control groups: {why}")
+    try:
+        done = cluster.run("sh", "-c", f"echo $$ >{group}/cgroup.procs; exec {cluster.prolog}")
+        assert done.returncode == 0, done.stderr
+        assert cluster.in_service()
+    finally:
+        for _ in range(600):
+            if not (group / "cgroup.procs").read_text():
+                break
+            time.sleep(0.1)
+        group.rmdir()
 
 
 def test_the_configuration_that_is_there_is_compared(cluster: Cluster) -> None:

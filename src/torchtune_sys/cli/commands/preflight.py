@@ -25,6 +25,7 @@ BUDGETS_S = {"fast": 15.0, "standard": 60.0}
 DRAIN_LIMIT, DRAIN_WINDOW_S = 4, 3600.0
 _SEVERAL = 2
 """Nodes that a hook judges for where no job says how many: a health check that looked for one alone would miss what several need."""
+_TOLD_AT_MOST = 5
 _MARGIN_S = 2.0
 """What the smoke test leaves of the budget, for its end and for ours."""
 
@@ -117,6 +118,8 @@ def command(**options: Any) -> int:
             raise
         tell(f"torchtune-sys: pre-flight failed (a bug), and keeps this node in service: {type(error).__name__}: {error}")
         return 0
+    if place in HOOKS:
+        _tell_unknown(found)
     if place == "epilog":
         _tell_leftovers(found)
     status = _status(found)
@@ -234,6 +237,19 @@ def _of_training(options: Mapping[str, Any], policy: Policy, until_s: float) -> 
     if left < 1:
         return [verdict.fault("no time is left of the budget for the training: give more with --budget")]
     return standard.trained(options["python"], policy, until_s - _MARGIN_S)
+
+
+def _tell_unknown(found: Preflight) -> None:
+    """For the log: why a node was not judged."""
+    from torchtune_sys.cli.terminal import tell
+    from torchtune_sys.model.preflight import Go, Weight
+
+    node = found.nodes[0]
+    unknown = [cause for cause in node.causes if cause.weight is Weight.UNKNOWN] if node.verdict is Go.UNKNOWN else []
+    for cause in unknown[:_TOLD_AT_MOST]:
+        tell(f"torchtune-sys: could not be judged: {cause.rule}: {cause.seen}")
+    if len(unknown) > _TOLD_AT_MOST:
+        tell(f"torchtune-sys: {len(unknown) - _TOLD_AT_MOST} more could not be judged")
 
 
 def _tell_leftovers(found: Preflight) -> None:
