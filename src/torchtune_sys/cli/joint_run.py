@@ -76,7 +76,7 @@ def finish(joint: Joint, seen: Snapshot, node: NodeVerdict, found: Preflight, po
 
     if joint.speaks:
         joint.note("node", msgspec.to_builtins(node.causes))
-        joint.note("facts", facts_of(seen, node.node, environment()))
+        joint.note("facts", msgspec.to_builtins(facts_of(seen, node.node, environment())))
     python = "" if isinstance(seen.python, Missing) or isinstance(seen.python.executable, Missing) else seen.python.executable
     user = runner(python) if python else None
     if isinstance(user, Missing):

@@ -86,12 +86,16 @@ class RankLink:
 
     @classmethod
     def connect(cls, key: str, patience_s: float) -> RankLink:
-        """Raises Gone. A listener of another user's has another name, and is none of ours."""
+        """Raises Gone, also where the process that answers is another user's."""
         until_s = time.monotonic() + patience_s
         while True:
             held = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             try:
                 held.connect(_address(key))
+                pid, uid, _gid = struct.unpack("3i", held.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+                if uid != os.geteuid():  # an abstract name is for whoever comes first
+                    held.close()
+                    raise Gone(f"process {pid} of user {uid} holds the name of the process that speaks for this node")
                 return cls(held)
             except OSError as error:
                 held.close()

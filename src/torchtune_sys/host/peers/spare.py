@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import signal
 from collections.abc import Callable
 
@@ -39,6 +40,13 @@ def _alone(keep: tuple[int, ...]) -> None:
         if int(name) > 2 and int(name) not in keep:
             with contextlib.suppress(OSError):
                 os.close(int(name))
+
+
+def allow_connections() -> None:
+    """Raise the limit of open files as far as is allowed: a coordinator holds a connection of each node."""
+    _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def is_stopped(pid: int) -> bool:

@@ -19,7 +19,10 @@ from torchtune_sys.preflight.joint.job import Job, candidates
 
 SILENCE_S = 8.0
 """After so long without a word a process is called stopped, or its host cut off. A busy machine is late by a second or two."""
+_BACKLOG = 4096
+"""Nodes that may call in the same moment (the kernel's own limit is net.core.somaxconn)."""
 _PULSE_S, _LOOK_S, _CLIMB_S = 2.0, 0.5, 1.0
+_ALONE_S = 10.0
 _AGREED_LOOKS = 3
 """A rank that was seen stopped so often in a row is called stopped: a debugger or a scheduler may stop one for a moment."""
 
@@ -55,6 +58,7 @@ class Agent:
 
     async def run(self, listener: socket.socket) -> None:
         """Until the verdict is given to every rank, or nobody is left to give it to."""
+        spare.allow_connections()
         await self.server.start()
         await self._open_control_port()
         self._listeners.append(await local.serve(listener, self._serve_rank))
@@ -78,7 +82,9 @@ class Agent:
         is_candidate = self.job.node in candidates(self.job.nodes)
         for port in (*(self.job.ports if is_candidate else ()), 0):
             with contextlib.suppress(OSError):
-                server = await asyncio.start_server(self._serve_node, None, port, family=socket.AF_INET, limit=LINE_LIMIT)
+                server = await asyncio.start_server(
+                    self._serve_node, None, port, family=socket.AF_INET, limit=LINE_LIMIT, backlog=_BACKLOG
+                )
                 self._listeners.append(server)
                 self.control_port = server.sockets[0].getsockname()[1]
                 return
@@ -334,8 +340,13 @@ class Agent:
 
     async def _watch(self) -> None:
         """Look whether a rank, or what it started, is stopped."""
+        empty_since_s = time.monotonic()
         while True:
             await asyncio.sleep(_LOOK_S)
+            if self.ranks or (self.coordinator is not None and self.coordinator.has_followers()):
+                empty_since_s = time.monotonic()
+            elif time.monotonic() > empty_since_s + _ALONE_S:
+                self.finished.set()  # nobody is left who would hear the verdict
             for rank in list(self.ranks.values()):
                 pids = (rank.wire.pid, *spare.descendants(rank.wire.pid))
                 stopped = [pid for pid in pids if spare.is_stopped(pid)]

@@ -9,9 +9,10 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from torchtune_sys.host.peers.addresses import addresses_of, has_carrier
 from torchtune_sys.host.peers.wire import Gone, Wire
 from torchtune_sys.preflight.joint import judge
-from torchtune_sys.preflight.joint.gathered import Event, Gathered, LinkTest, Node
+from torchtune_sys.preflight.joint.gathered import Compute, Event, Gathered, LinkTest, Node, WorkerNote, taken
 from torchtune_sys.preflight.joint.job import Job, candidates
 from torchtune_sys.preflight.joint.meeting import Map
 
@@ -199,6 +200,8 @@ class Coordinator:
         missing = [node for node in range(self.job.nodes) if node not in self.members]
         await asyncio.gather(*(self.map.dial(node) for node in missing[:32]))
         self.gathered.missing = {node: self.map.words.get(node, "") for node in missing}
+        for node in missing[:32] if self.job.names else ():
+            self.gathered.resolved[node] = await addresses_of(self.job.names[node])
 
     async def _phases(self) -> None:
         if len(self._present()) > 1:
@@ -315,7 +318,7 @@ class Coordinator:
             (node, local)
             for node in nodes
             for local in self.members[node].ranks
-            if (self.members[node].notes.get(f"worker/{local}") or {}).get("torch")
+            if (taken(self.members[node].notes.get(f"worker/{local}"), WorkerNote) or WorkerNote()).torch
         ]
 
     async def _ask_ranks(self, tasks: Mapping[tuple[int, int], Any], deadline_s: float) -> dict[tuple[int, int], Any]:
@@ -337,11 +340,12 @@ class Coordinator:
     async def _compute(self) -> None:
         """The training step and the timed kernel on all ranks; again where somebody was odd, so that noise must come twice."""
         ranks = self._ready_ranks(self._present())
-        for turn in range(3):
+        for turn in range(judge.TURNS_AT_MOST):
             found = await self._ask_ranks({rank: {"do": "compute", "turn": turn} for rank in ranks}, _COMPUTE_S)
             for rank, value in found.items():
-                if isinstance(value, dict):
-                    self.gathered.computes.setdefault(rank, []).append(value)
+                told = taken(value, Compute)
+                if told is not None:
+                    self.gathered.computes.setdefault(rank, []).append(told)
             if not judge.doubtful_compute(self.gathered):
                 break
 
@@ -404,6 +408,8 @@ class Coordinator:
         return gathered
 
     def _give(self) -> None:
+        own = self.members.get(self.job.node)
+        self.gathered.own_link_up = has_carrier(own.address) if own is not None else None
         try:
             found = judge.judged(self._filled())
         except Exception as error:  # a bug: everybody learns that nobody judged

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -18,6 +18,9 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
     local: int | None = None
 
 
+_LARGEST = 1e15
+
+
 class LinkTest(msgspec.Struct, frozen=True, kw_only=True):
     """One test of one direction."""
 
@@ -27,8 +30,8 @@ class LinkTest(msgspec.Struct, frozen=True, kw_only=True):
     """Least time there and back of a small packet."""
     beyond: bool | None = None
     """Whether a message beyond the MTU came through; None where that was not tried."""
-    rate: float | None = None
-    """Bytes per second."""
+    rates: tuple[float, ...] = ()
+    """Bytes per second, of each run."""
     sent: int = 0
     arrived: int | None = None
     """Of the datagrams; None where the receiver did not say."""
@@ -42,14 +45,17 @@ class LinkTest(msgspec.Struct, frozen=True, kw_only=True):
 
         def number(name: str) -> float | None:
             found = value.get(name)
-            return float(found) if isinstance(found, (int, float)) and not isinstance(found, bool) else None
+            if not isinstance(found, (int, float)) or isinstance(found, bool) or not 0 <= found < _LARGEST:
+                return None
+            return float(found)
 
-        beyond = value.get("beyond")
+        beyond, rates = value.get("beyond"), value.get("rates")
+        rates = rates if isinstance(rates, list) else []
         return cls(
             connect=str(value.get("connect", "")),
             small_s=number("small_s"),
             beyond=beyond if isinstance(beyond, bool) else (False if value.get("error") else None),
-            rate=number("rate"),
+            rates=tuple(float(rate) for rate in rates if isinstance(rate, (int, float)) and 0 < rate < _LARGEST),
             sent=int(number("sent") or 0),
             arrived=arrived,
             overflowed=overflowed,
@@ -62,6 +68,63 @@ class LinkTest(msgspec.Struct, frozen=True, kw_only=True):
         if not self.sent or self.arrived is None or self.overflowed:
             return None
         return max(0.0, 1 - self.arrived / self.sent)
+
+
+class Interface(msgspec.Struct, frozen=True, kw_only=True):
+    kind: str = ""
+    mtu: int | None = None
+    addresses: tuple[tuple[str, int], ...] = ()
+    """IPv4, each with the length of its prefix."""
+
+
+class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """What a node tells of itself. What could not be read is None: nobody is odd for what is not known."""
+
+    name: str = ""
+    env: dict[str, str] = {}
+    interfaces: dict[str, Interface] = {}
+    own_name_addresses: tuple[str, ...] | None = None
+    """What its own name stands for; empty where it stands for nothing."""
+    kernel: str | None = None
+    driver: str | None = None
+    cpu_model: str | None = None
+    cpus: int | None = None
+    cpu_quota: float | None = None
+    gpus: tuple[str, ...] | None = None
+
+
+class WorkerNote(msgspec.Struct, frozen=True, kw_only=True):
+    """What the process that has torch said of itself."""
+
+    torch: str = ""
+    cuda: str = ""
+    python: str = ""
+    error: str = ""
+
+
+class Compute(msgspec.Struct, frozen=True, kw_only=True):
+    """One turn of a rank's timed kernel and training steps."""
+
+    hardware: str = ""
+    kernel_s: tuple[float, ...] = ()
+    """Best times, spread over the turn."""
+    weights: str = ""
+    kind: str = msgspec.field(default="", name="class")
+    wrong: str | None = ""
+    share: float | None = None
+    gap: float | None = None
+    error: str = ""
+
+
+_T = TypeVar("_T")
+
+
+def taken(value: Any, form: type[_T]) -> _T | None:
+    """What another process said, where it has the right form."""
+    try:
+        return msgspec.convert(value, form)
+    except (msgspec.ValidationError, ValueError, TypeError, OverflowError):
+        return None
 
 
 class Node(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,9 +141,14 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     clock_error_s: float = 0.0
 
     @property
-    def facts(self) -> Mapping[str, Any]:
-        found = self.notes.get("facts")
-        return found if isinstance(found, dict) else {}
+    def facts(self) -> NodeFacts | None:
+        return taken(self.notes.get("facts"), NodeFacts)
+
+    @property
+    def worker(self) -> WorkerNote:
+        """Of the first rank that told."""
+        told = (taken(note, WorkerNote) for key, note in self.notes.items() if key.startswith("worker/"))
+        return next((note for note in told if note is not None), WorkerNote())
 
 
 Rank = tuple[int, int]
@@ -105,7 +173,7 @@ class Gathered(msgspec.Struct, kw_only=True):
     late: set[int] = set()
     events: list[Event] = []
     links: dict[tuple[int, int], list[LinkTest]] = {}
-    computes: dict[Rank, list[dict[str, Any]]] = {}
+    computes: dict[Rank, list[Compute]] = {}
     collectives: list[dict[Rank, Any]] = []
     pair_collectives: dict[tuple[int, int], bool] = {}
     own_link_up: bool | None = None
@@ -115,9 +183,9 @@ class Gathered(msgspec.Struct, kw_only=True):
 
     def name(self, node: int) -> str:
         """The node's own name, else the list's, else its ranks."""
-        told = self.members[node].facts.get("name") if node in self.members else None
-        if isinstance(told, str) and told:
-            return told
+        told = self.members[node].facts if node in self.members else None
+        if told is not None and told.name:
+            return told.name
         if node < len(self.names):
             return self.names[node]
         first, last = node * self.locals_, (node + 1) * self.locals_ - 1

@@ -49,13 +49,13 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 def job_of(env: Mapping[str, str], hostfile: Sequence[str] = (), secret: bytes = b"") -> Job | None:
     """None where the environment names no second rank, or not enough of the job. Raises BadConfig where it contradicts itself."""
     told = _ranks(env)
-    if told is None or told[1] < 2:
+    if told is None or told[2] < 2:
         return None
-    rank, world = told
+    launcher, rank, world = told
     here = local_rank(env)
     local, locals_ = (here.rank, here.ranks or 1) if here is not None else (0, 1)
-    node = _number(env, "GROUP_RANK", "NODE_RANK", "SLURM_NODEID") if "RANK" not in env or "GROUP_RANK" in env else None
-    nodes = _number(env, "GROUP_WORLD_SIZE", "SLURM_STEP_NUM_NODES", "SLURM_NNODES") if node is not None else None
+    node_names, nodes_names = _NODES.get(launcher, ((), ()))
+    node, nodes = _number(env, *node_names), _number(env, *nodes_names)
     if nodes is None or node is None:
         node, nodes = rank // locals_, -(-world // locals_)
     if not 0 <= rank < world or not 0 <= node < nodes:
@@ -85,13 +85,20 @@ def job_of(env: Mapping[str, str], hostfile: Sequence[str] = (), secret: bytes =
     )
 
 
-def _ranks(env: Mapping[str, str]) -> tuple[int, int] | None:
+_NODES = {
+    "torchrun": (("GROUP_RANK",), ("GROUP_WORLD_SIZE",)),
+    "Slurm": (("SLURM_NODEID",), ("SLURM_STEP_NUM_NODES",)),
+}
+"""Which node this is, and of how many, by who started the ranks; elsewhere ranks are taken to be numbered node by node."""
+
+
+def _ranks(env: Mapping[str, str]) -> tuple[str, int, int] | None:
     for launcher in LAUNCHERS:
         ranks = launcher.ranks or ("SLURM_STEP_NUM_TASKS" if launcher.name == "Slurm" else "")
         if launcher.rank and ranks and env.get(launcher.rank) and env.get(ranks):
             rank, world = _number(env, launcher.rank), _number(env, ranks)
             if rank is not None and world is not None:
-                return rank, world
+                return launcher.name, rank, world
     return None
 
 

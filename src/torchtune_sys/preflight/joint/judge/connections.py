@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from statistics import median
 
@@ -13,8 +14,9 @@ LOSS = 0.01
 """A healthy network of a cluster loses fewer than one packet in a thousand; of 200 datagrams 1 % is two."""
 DELAY_TIMES, DELAY_S = 5.0, 0.001
 """How far the least time of 20 lies above the median of all, at least."""
-NARROW = 0.25
-"""Of the median rate. One TCP connection of a busy host is slower than its peers' by a factor of two or three for moments."""
+NARROW, NARROW_WHERE_NOISY = 0.6, 0.2
+"""Of the usual rate: on a quiet network, and where two runs in a row differ much, as on hosts whose CPUs are busy."""
+_NOISES = 4.0
 _WORDS = {
     "port-refused": "the connection to a port that listens is refused",
     "port-dropped": "no connection comes about, nobody refuses it",
@@ -26,11 +28,12 @@ _WORDS = {
 def causes(gathered: Gathered) -> dict[Way, tuple[str, str]]:
     """What is wrong with each way, as every test of it shows; and what was seen."""
     tests = {way: found for way, found in gathered.links.items() if found}
-    usual_s = median([test.small_s for found in tests.values() for test in found if test.small_s] or [0.0])
-    usual_rate = median([max(test.rate or 0.0 for test in found) for found in tests.values()] or [0.0])
+    usual_s = _quarter([test.small_s for found in tests.values() for test in found if test.small_s])
+    best = [max(test.rates) for found in tests.values() for test in found if test.rates]
+    least_rate = _quarter(best, from_above=True) * _narrow(tests.values(), best)
     found: dict[Way, tuple[str, str]] = {}
     for way, each in tests.items():
-        told = [_cause(test, _last(tests, (way[1], way[0])), usual_s, usual_rate) for test in each]
+        told = [_cause(test, _last(tests, (way[1], way[0])), usual_s, least_rate) for test in each]
         if all(told):
             agreed = told[-1]
             assert agreed is not None
@@ -42,7 +45,7 @@ def _last(tests: Mapping[Way, list[LinkTest]], way: Way) -> LinkTest | None:
     return tests[way][-1] if way in tests else None
 
 
-def _cause(test: LinkTest, back: LinkTest | None, usual_s: float, usual_rate: float) -> tuple[str, str] | None:
+def _cause(test: LinkTest, back: LinkTest | None, usual_s: float, least_rate: float) -> tuple[str, str] | None:
     cause = _unconnected(test, back) if test.connect != "ok" else None
     if cause:
         return cause, f"{_WORDS[cause]} ({test.connect})"
@@ -53,9 +56,24 @@ def _cause(test: LinkTest, back: LinkTest | None, usual_s: float, usual_rate: fl
         return "mtu-black-hole", _WORDS["mtu-black-hole"]
     if test.small_s is not None and test.small_s > max(DELAY_TIMES * usual_s, usual_s + DELAY_S):
         return "link-delay", f"{test.small_s * 1e3:.2f} ms there and back, others {usual_s * 1e3:.2f} ms"
-    if test.rate is not None and test.rate < NARROW * usual_rate:
-        return "narrow-link", f"{test.rate / 1e6:.1f} MB/s, others {usual_rate / 1e6:.0f} MB/s"
+    if test.rates and max(test.rates) < least_rate:
+        return "narrow-link", f"{max(test.rates) / 1e6:.1f} MB/s; its peers have more than {least_rate / 1e6:.0f} MB/s"
     return None
+
+
+def _quarter(values: Iterable[float], *, from_above: bool = False) -> float:
+    """A usual value that one bad node does not move: of three nodes, it has part in four ways of six."""
+    ordered = sorted(values, reverse=from_above)
+    return ordered[len(ordered) // 4] if ordered else 0.0
+
+
+def _narrow(tests: Iterable[list[LinkTest]], best: list[float]) -> float:
+    """Which part of the usual rate is too little, by how much two runs in a row differ, and how much connections do."""
+    pairs = [test.rates for each in tests for test in each if len(test.rates) > 1]
+    noise = median([(max(rates) - min(rates)) / max(rates) for rates in pairs] or [1.0])
+    upper = sorted(best)[len(best) // 2 :]
+    spread = median([abs(rate - median(upper)) / median(upper) for rate in upper] or [1.0])
+    return min(NARROW, max(NARROW_WHERE_NOISY, 1 - _NOISES * max(noise, spread)))
 
 
 def _unconnected(test: LinkTest, back: LinkTest | None) -> str:
@@ -87,9 +105,10 @@ def doubtful_links(gathered: Gathered) -> list[Way]:
     """Ways that a single test speaks against, and that are worth another: a few of each node, and not what three nodes saw alike."""
     told = causes(gathered)
     counts: dict[int, int] = {}
+    alike_at: Counter[tuple[int, str]] = Counter((end, cause) for way, (cause, _seen) in told.items() for end in way)
     found = []
     for way, (cause, _seen) in told.items():
-        alike = max(sum(end in other and what[0] == cause for other, what in told.items()) for end in way)
+        alike = max(alike_at[end, cause] for end in way)
         if len(gathered.links[way]) > 1 or (cause not in _PASSING and alike > 2):
             continue
         if max(counts.get(end, 0) for end in way) < _AGAIN_AT_MOST or cause not in _PASSING:
@@ -125,22 +144,31 @@ def localised(told: Mapping[Way, tuple[str, str]], tested: Iterable[Way]) -> Ite
 
     The one that explains most goes first, and what it explains counts for nobody else.
     """
-    left, ways = dict(told), [*tested]
+    sides: dict[tuple[int, int], set[Way]] = {}
+    """Ways by a node, and by whether it sends (0) or receives (1)."""
+    for way in tested:
+        for side in (0, 1):
+            sides.setdefault((way[side], side), set()).add(way)
+    left = {*told}
     while left:
-        best: tuple[int, int, list[Way]] | None = None
-        for node in sorted({end for way in left for end in way}):
-            mine: list[Way] = []
-            for side in (0, 1):
-                all_of = [way for way in ways if way[side] == node]
-                bad = [way for way in all_of if way in left]
-                if len(bad) >= 2 and len(bad) == len(all_of):
-                    mine += bad
-            if mine and (best is None or len(mine) > best[0]):
-                best = (len(mine), node, mine)
-        if best is None:
+        explained = {node: _explained(node, sides, left) for node in {end for way in left for end in way}}
+        node = max(sorted(explained), key=lambda node: len(explained[node]))
+        mine = explained[node]
+        if not mine:
             return
-        _count, node, mine = best
-        names = [left[way][0] for way in mine]
+        names = [told[way][0] for way in mine]
         yield node, max(sorted({*names}, key=names.index), key=names.count), mine
-        left = {way: what for way, what in left.items() if node not in way}
-        ways = [way for way in ways if node not in way]
+        gone = sides.pop((node, 0), set()) | sides.pop((node, 1), set())
+        for ways in sides.values():
+            ways -= gone
+        left -= gone
+
+
+def _explained(node: int, sides: Mapping[tuple[int, int], set[Way]], left: set[Way]) -> list[Way]:
+    """Bad ways that the node explains."""
+    mine: list[Way] = []
+    for side in (0, 1):
+        ways = sides.get((node, side), set())
+        if len(ways) >= 2 and ways <= left:
+            mine += sorted(ways)
+    return mine

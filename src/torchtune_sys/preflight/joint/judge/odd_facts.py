@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import ipaddress
+from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping
 from statistics import median
-from typing import Any
 
 from torchtune_sys.knowledge.nccl import parse_names
 from torchtune_sys.model.preflight import Weight
-from torchtune_sys.preflight.joint.gathered import Gathered, Node
+from torchtune_sys.preflight.joint.gathered import Gathered, Interface, Node, NodeFacts
 from torchtune_sys.preflight.joint.judge.finding import Finding
 
 CLOCK_S = 1.0
 """Farther apart than this, logs, leases and certificates go wrong; two synchronised hosts are within milliseconds."""
-_SOFTWARE = (("torch", Weight.FATAL), ("cuda", Weight.FATAL), ("nccl", Weight.FATAL), ("driver", Weight.FATAL))
+_SOFTWARE = (("torch", Weight.FATAL), ("cuda", Weight.FATAL), ("driver", Weight.FATAL))
 _SOFTWARE_NOTED = (("python", Weight.WARNING), ("kernel", Weight.WARNING))
 _HARDWARE = (("gpus", Weight.FATAL), ("cpu_model", Weight.WARNING), ("cpus", Weight.WARNING))
 _BRIDGES = ("bridge", "loopback", "veth", "dummy")
@@ -22,12 +22,13 @@ _BRIDGES = ("bridge", "loopback", "veth", "dummy")
 
 def findings(gathered: Gathered) -> list[Finding]:
     """Each node by itself first, then what differs."""
-    nodes = {node: member for node, member in gathered.members.items() if member.facts}
+    told = {node: member.facts for node, member in gathered.members.items()}
+    nodes = {node: facts for node, facts in told.items() if facts is not None}
     found: list[Finding] = []
-    for node, member in nodes.items():
+    for node, facts in nodes.items():
         if gathered.nodes > 1:
-            found += _alone(node, member)
-    found += _duplicates(gathered)
+            found += _alone(node, gathered.members[node], facts)
+    found += _duplicates(gathered, nodes)
     found += _clocks(gathered)
     found += _mtu(gathered, nodes)
     for fact, weight in (*_SOFTWARE, *_SOFTWARE_NOTED):
@@ -39,10 +40,8 @@ def findings(gathered: Gathered) -> list[Finding]:
     return found
 
 
-def _alone(node: int, member: Node) -> Iterator[Finding]:
-    facts = member.facts
-    interfaces: Mapping[str, Any] = facts.get("interfaces") or {}
-    env: Mapping[str, str] = facts.get("env") or {}
+def _alone(node: int, member: Node, facts: NodeFacts) -> Iterator[Finding]:
+    interfaces, env = facts.interfaces, facts.env
     gloo = env.get("GLOO_SOCKET_IFNAME", "")
     for name in filter(None, gloo.split(",")):
         words = _unfit(interfaces.get(name), member.address)
@@ -54,13 +53,13 @@ def _alone(node: int, member: Node) -> Iterator[Finding]:
     nccl = env.get("NCCL_SOCKET_IFNAME", "")
     if nccl and interfaces:
         names = parse_names(nccl)
-        chosen = [name for name in interfaces if names.chosen(name) and interfaces[name].get("addresses")]
+        chosen = [name for name in interfaces if names.chosen(name) and interfaces[name].addresses]
         if not chosen or (not names.exclude and all(_unfit(interfaces[name], member.address) for name in chosen)):
             there = ", ".join(f"{name} {_unfit(interfaces[name], member.address)}" for name in chosen) or "matches no interface"
             yield Finding(part="facts", cause="nccl-wrong-interface", node=node, seen=f"NCCL_SOCKET_IFNAME={nccl}: {there}")
-    own = facts.get("own_name_addresses")
-    if not gloo and isinstance(own, list):
-        held = {address for entry in interfaces.values() for address, _length in entry.get("addresses", ())}
+    own = facts.own_name_addresses
+    if not gloo and own is not None:
+        held = {address for entry in interfaces.values() for address, _length in entry.addresses}
         usable = [address for address in own if address in held and not _is_loopback(address)]
         if own and not usable and any(map(_is_loopback, own)):
             seen = f"its own name stands for {', '.join(own)}: gloo tells the other nodes that address"
@@ -70,15 +69,15 @@ def _alone(node: int, member: Node) -> Iterator[Finding]:
             yield Finding(part="facts", cause="hostname-unresolvable", node=node, seen=seen)
 
 
-def _unfit(interface: Mapping[str, Any] | None, data_address: str) -> str:
+def _unfit(interface: Interface | None, data_address: str) -> str:
     """What speaks against an interface for what goes to other nodes; "" where nothing does."""
     if interface is None:
         return "does not exist"
-    if not interface.get("addresses"):
+    if not interface.addresses:
         return "has no address"
-    if any(address == data_address for address, _length in interface["addresses"]):
+    if any(address == data_address for address, _length in interface.addresses):
         return ""
-    return f"is a {interface.get('kind')}, which leads to no other node" if interface.get("kind") in _BRIDGES else ""
+    return f"is a {interface.kind}, which leads to no other node" if interface.kind in _BRIDGES else ""
 
 
 def _is_loopback(address: str) -> bool:
@@ -88,28 +87,27 @@ def _is_loopback(address: str) -> bool:
         return False
 
 
-def _duplicates(gathered: Gathered) -> list[Finding]:
+def _duplicates(gathered: Gathered, nodes: Mapping[int, NodeFacts]) -> list[Finding]:
     """Addresses of the data network that two nodes hold, or one node that another one's name stands for."""
     holders: dict[str, list[int]] = {}
     for node, member in gathered.members.items():
-        for address in _data_network(member):
+        for address in _data_network(member, nodes.get(node, NodeFacts())):
             holders.setdefault(address, []).append(node)
     for node, addresses in gathered.resolved.items():
         for address in addresses:
             if address in holders and node not in holders[address]:
                 holders[address].append(node)
     found = []
-    for address, nodes in holders.items():
-        for node in nodes if len(nodes) > 1 else ():
-            seen = f"{address} is held by {' and '.join(gathered.name(other) for other in nodes)}"
+    for address, those in holders.items():
+        for node in those if len(those) > 1 else ():
+            seen = f"{address} is held by {' and '.join(gathered.name(other) for other in those)}"
             found.append(Finding(part="facts", cause="duplicate-address", node=node, seen=seen))
     return found
 
 
-def _data_network(member: Node) -> list[str]:
+def _data_network(member: Node, facts: NodeFacts) -> list[str]:
     """The node's addresses in the network of its data address."""
-    interfaces: Mapping[str, Any] = member.facts.get("interfaces") or {}
-    held = [(address, length) for entry in interfaces.values() for address, length in entry.get("addresses", ())]
+    held = [place for entry in facts.interfaces.values() for place in entry.addresses]
     try:
         network = next(
             ipaddress.ip_network(f"{address}/{length}", strict=False) for address, length in held if address == member.address
@@ -131,25 +129,22 @@ def _clocks(gathered: Gathered) -> list[Finding]:
     ]
 
 
-def _mtu(gathered: Gathered, nodes: Mapping[int, Node]) -> list[Finding]:
+def _mtu(gathered: Gathered, nodes: Mapping[int, NodeFacts]) -> list[Finding]:
     values: dict[int, Hashable] = {}
-    for node, member in nodes.items():
-        for name, entry in (member.facts.get("interfaces") or {}).items():
-            if any(address == member.address for address, _length in entry.get("addresses", ())):
-                values[node] = entry.get("mtu")
-                if values[node] is not None:
-                    break
-                del values[node]
-                del name
+    for node, facts in nodes.items():
+        own = gathered.members[node].address
+        for entry in facts.interfaces.values():
+            if entry.mtu is not None and any(address == own for address, _length in entry.addresses):
+                values[node] = entry.mtu
     return _odd(gathered, values, "mtu-differs-between-nodes", "the MTU", Weight.FATAL)
 
 
-def _differing(gathered: Gathered, nodes: Mapping[int, Node], fact: str, cause: str, weight: Weight) -> list[Finding]:
-    values = {node: str(member.facts[fact]) for node, member in nodes.items() if member.facts.get(fact) is not None}
-    for node, member in nodes.items():
-        told = next((note for key, note in member.notes.items() if key.startswith("worker/") and isinstance(note, dict)), {})
-        if told.get(fact):
-            values[node] = str(told[fact])
+def _differing(gathered: Gathered, nodes: Mapping[int, NodeFacts], fact: str, cause: str, weight: Weight) -> list[Finding]:
+    values: dict[int, Hashable] = {}
+    for node, facts in nodes.items():
+        value = getattr(gathered.members[node].worker, fact, "") or getattr(facts, fact, None)
+        if value is not None and value != "":
+            values[node] = value
     return _odd(gathered, values, cause, fact, weight)
 
 
@@ -158,8 +153,9 @@ def _odd(gathered: Gathered, values: Mapping[int, Hashable], cause: str, what: s
     each = [*values.values()]
     if len(each) < 2 or len({*each}) == 1:
         return []
-    usual = max({*each}, key=lambda value: (each.count(value), str(value)))
-    if each.count(usual) * 2 <= len(each):
+    counts = Counter(each)
+    usual = max(counts, key=lambda value: (counts[value], str(value)))
+    if counts[usual] * 2 <= len(each):
         groups = "; ".join(
             f"{value}: {', '.join(gathered.name(node) for node in values if values[node] == value)}"
             for value in dict.fromkeys(each)
@@ -171,30 +167,28 @@ def _odd(gathered: Gathered, values: Mapping[int, Hashable], cause: str, what: s
             for node in values
         ]
     return [
-        Finding(
-            part="facts", cause=cause, node=node, seen=f"{what} is {value}, of {each.count(usual)} others {usual}", weight=weight
-        )
+        Finding(part="facts", cause=cause, node=node, seen=f"{what} is {value}, of {counts[usual]} others {usual}", weight=weight)
         for node, value in values.items()
         if value != usual
     ]
 
 
-def _environment(gathered: Gathered, nodes: Mapping[int, Node]) -> list[Finding]:
+def _environment(gathered: Gathered, nodes: Mapping[int, NodeFacts]) -> list[Finding]:
     """Variables that steer NCCL, gloo or torch. An interface may be named otherwise on one node."""
-    names = {name for member in nodes.values() for name in member.facts.get("env") or {}}
+    names = {name for facts in nodes.values() for name in facts.env}
     found: list[Finding] = []
     for name in sorted(names):
         if name.endswith("_IFNAME"):
             continue
-        values = {node: str((member.facts.get("env") or {}).get(name, "(unset)")) for node, member in nodes.items()}
+        values: dict[int, Hashable] = {node: facts.env.get(name, "(unset)") for node, facts in nodes.items()}
         weight = Weight.FATAL if name.startswith(("NCCL_", "GLOO_")) else Weight.WARNING
         found += _odd(gathered, values, "environment-differs-between-nodes", name, weight)
     return found
 
 
-def _quotas(gathered: Gathered, nodes: Mapping[int, Node]) -> list[Finding]:
+def _quotas(gathered: Gathered, nodes: Mapping[int, NodeFacts]) -> list[Finding]:
     """A quota of CPU time that most others do not have, or have twice as much of."""
-    values = {node: float(member.facts.get("cpu_quota") or 0) or float("inf") for node, member in nodes.items()}
+    values = {node: facts.cpu_quota or float("inf") for node, facts in nodes.items()}
     if len(values) < 3:
         return []
     usual = median(values.values())

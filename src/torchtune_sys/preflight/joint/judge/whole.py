@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import islice, product
 from typing import Any
 
 import msgspec
 
 from torchtune_sys.model.preflight import Blame, Cause, Go, Link, NodeVerdict, Weight
-from torchtune_sys.preflight.joint.gathered import Gathered
+from torchtune_sys.preflight.joint.gathered import Gathered, taken
 from torchtune_sys.preflight.joint.judge import compute, connections, odd_facts
 from torchtune_sys.preflight.joint.judge.finding import Finding
 
@@ -41,7 +42,7 @@ def whole(gathered: Gathered) -> Whole:
     found = all_findings(gathered)
     absent = [node for node in gathered.missing if any(f.node == node and f.cause == "node-never-came" for f in found)]
     nodes = tuple(
-        _node(gathered, node, [f for f in found if f.node == node])
+        _node(gathered, node, [f for f in found if f.node == node or (node == gathered.coordinator and _is_whole(f))])
         for node in sorted({*gathered.members, *(f.node for f in found if f.node is not None)})
     )
     links = [f for f in found if f.link is not None][:_LINKS_AT_MOST]
@@ -64,6 +65,11 @@ def whole(gathered: Gathered) -> Whole:
     )
 
 
+def _is_whole(finding: Finding) -> bool:
+    """Whether it is no node's and no link's: the coordinator tells it."""
+    return finding.node is None and finding.link is None
+
+
 def _end(gathered: Gathered, node: int) -> str:
     return gathered.name(node)
 
@@ -80,8 +86,8 @@ def _verdict(gathered: Gathered, nodes: Iterable[NodeVerdict], links: list[Findi
 
 
 def _node(gathered: Gathered, node: int, found: list[Finding]) -> NodeVerdict:
-    own = gathered.members[node].notes.get("node") if node in gathered.members else None
-    causes = _own_causes(own)
+    own = taken(gathered.members[node].notes.get("node"), tuple[Cause, ...]) if node in gathered.members else None
+    causes = [*(own or ())]
     causes += [Cause(cause=f.cause, rule=f"joint:{f.part}", blame=f.blame, weight=f.weight, seen=f.seen) for f in found]
     causes = [cause for at, cause in enumerate(causes) if cause.cause not in {other.cause for other in causes[at + 1 :]}]
     if node in gathered.members and own is None and not any(cause.weight is Weight.FATAL for cause in causes):
@@ -94,14 +100,6 @@ def _node(gathered: Gathered, node: int, found: list[Finding]) -> NodeVerdict:
     weights = {cause.weight for cause in causes}
     verdict = Go.NO_GO if Weight.FATAL in weights else Go.UNKNOWN if Weight.UNKNOWN in weights else Go.GO
     return NodeVerdict(node=gathered.name(node), verdict=verdict, causes=tuple(causes))
-
-
-def _own_causes(told: Any) -> list[Cause]:
-    """What a node found alone. Another process said it: what has not the form of causes is left out."""
-    try:
-        return [*msgspec.convert(told, tuple[Cause, ...])]
-    except msgspec.ValidationError:
-        return []
 
 
 def unsound(gathered: Gathered) -> set[int]:
@@ -147,7 +145,8 @@ def _meeting(gathered: Gathered) -> list[Finding]:
     cut_off = [node for node in missing if gathered.missing[node] in _UNREACHED]
     if len(cut_off) >= 2 and len(cut_off) * 2 >= gathered.nodes:
         seen = f"{_names(gathered, here)} | {_names(gathered, cut_off)}: neither side reaches the other"
-        found += [Finding(part="meeting", cause="network-partition", link=(a, b), seen=seen) for a in here for b in cut_off]
+        ways = islice(product(here, cut_off), _LINKS_AT_MOST)
+        found += [Finding(part="meeting", cause="network-partition", link=way, seen=seen) for way in ways]
         missing = [node for node in missing if node not in cut_off]
     came = f"; came: {_names(gathered, here)}"
     for node in missing:
@@ -187,14 +186,14 @@ def _liveness(gathered: Gathered) -> list[Finding]:
 def _collectives(gathered: Gathered, found: list[Finding]) -> list[Finding]:
     if not gathered.collectives:
         return []
-    answers = gathered.collectives[0]
-    wrong = {rank: value for rank, value in answers.items() if isinstance(value, dict) and value.get("wrong")}
+    answers = {rank: value if isinstance(value, dict) else {} for rank, value in gathered.collectives[0].items()}
+    wrong = {rank: value for rank, value in answers.items() if value.get("wrong")}
     if wrong and len(wrong) < len(answers):
         return [
             Finding(part="collectives", cause="silent-data-corruption", node=rank[0], seen=str(value["wrong"])[:200])
             for rank, value in wrong.items()
         ]
-    failed = [rank for rank, value in answers.items() if not (isinstance(value, dict) and value.get("ok"))]
+    failed = [rank for rank, value in answers.items() if not value.get("ok")]
     if not failed or any(f.weight is Weight.FATAL for f in found):
         return []
     told = {
@@ -203,7 +202,7 @@ def _collectives(gathered: Gathered, found: list[Finding]) -> list[Finding]:
     both = {**told, **{(b, a): what for (a, b), what in told.items()}}
     tested = [*gathered.pair_collectives, *((b, a) for a, b in gathered.pair_collectives)]
     named = [*connections.localised(both, tested)]
-    errors = "; ".join(dict.fromkeys(str((answers[rank] or {}).get("error", "no answer"))[:160] for rank in failed[:3]))
+    errors = "; ".join(dict.fromkeys(str(answers[rank].get("error", "no answer"))[:160] for rank in failed[:3]))
     if named:
         cause = "silent-data-corruption" if wrong else "straggler-network"
         return [
@@ -215,4 +214,4 @@ def _collectives(gathered: Gathered, found: list[Finding]) -> list[Finding]:
             for way, what in told.items()
         ]
     seen = f"the collective of all fails, of each pair it does not: {errors}"
-    return [Finding(part="collectives", cause="fails-only-at-scale", node=gathered.coordinator, seen=seen, weight=Weight.UNKNOWN)]
+    return [Finding(part="collectives", cause="fails-only-at-scale", seen=seen, weight=Weight.UNKNOWN)]

@@ -17,8 +17,8 @@ import time
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
 Fields = Dict[str, Any]
-BLOCKS = 3
-BLOCK_S = 0.12
+BLOCKS = 6
+BLOCK_S = 0.06
 KERNEL_SIDE = 128
 WIDTH = 256
 SHARE_S = 0.25

@@ -1,0 +1,33 @@
+"""What a name stands for, and whether the interface of an address has a carrier."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+
+from torchtune_sys.host.live_queries.network import interfaces
+from torchtune_sys.model.values import Missing
+
+_PATIENCE_S = 2.0
+_NO_CARRIER = ("down", "lowerlayerdown", "notpresent")
+
+
+async def addresses_of(name: str) -> tuple[str, ...]:
+    """The IPv4 addresses of a name; none where that is not told in time."""
+    asked = asyncio.get_running_loop().getaddrinfo(name, None, family=socket.AF_INET, type=socket.SOCK_STREAM)
+    try:
+        found = await asyncio.wait_for(asked, _PATIENCE_S)
+    except (OSError, UnicodeError, asyncio.TimeoutError):
+        return ()
+    return tuple(dict.fromkeys(str(place[0]) for *_rest, place in found))
+
+
+def has_carrier(address: str) -> bool | None:
+    """Of the interface that holds the address; None where that is not known."""
+    found = interfaces("", _PATIENCE_S)
+    if isinstance(found, Missing):
+        return None
+    for each in found:
+        if any(entry.get("address") == address for entry in each["addresses"]):
+            return each.get("operstate") not in _NO_CARRIER
+    return None

@@ -1,0 +1,199 @@
+"""Judging what nodes told, without any node."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from torchtune_sys.model.preflight import Weight
+from torchtune_sys.preflight.joint import judge
+from torchtune_sys.preflight.joint.coordinator import pairings
+from torchtune_sys.preflight.joint.gathered import Compute, Event, Gathered, LinkTest, Node, taken
+from torchtune_sys.preflight.joint.job import job_of
+from torchtune_sys.preflight.joint.judge import compute
+from torchtune_sys.preflight.joint.judge.whole import Whole, whole
+
+WELL = LinkTest(connect="ok", small_s=1e-4, beyond=True, rates=(1e9, 1e9), sent=200, arrived=200)
+
+
+def gathered(nodes: int = 4, **changed: Any) -> Gathered:
+    """A healthy cluster."""
+    members = {}
+    for node in range(nodes):
+        address = f"10.0.0.{node + 1}"
+        facts = {
+            "name": f"n{node}",
+            "interfaces": {"eth0": {"kind": "ethernet", "mtu": 1500, "addresses": [(address, 24)]}},
+            "own_name_addresses": [address],
+            "env": {},
+        }
+        notes = {"facts": facts, "node": [], "worker/0": {"torch": "2.13.0"}}
+        members[node] = Node(node=node, address=address, ranks=(0,), notes=notes, clock_offset_s=0.0)
+    links = {(a, b): [WELL] for a in range(nodes) for b in range(nodes) if a != b}
+    well = Compute(hardware="x", kind="x", kernel_s=(1.0, 1.01), weights="aa", share=0.9, gap=0.0)
+    computes = {(node, 0): [well] * 2 for node in range(nodes)}
+    answers = {(node, 0): {"ok": True} for node in range(nodes)}
+    found = Gathered(nodes=nodes, members=members, links=links, computes=computes, collectives=[answers], complete=True)
+    for name, value in changed.items():
+        setattr(found, name, value)
+    return found
+
+
+def said(verdict: Whole) -> dict[str, set[str]]:
+    return {
+        node.node: {cause.cause for cause in node.causes if cause.weight is Weight.FATAL}
+        for node in verdict.nodes
+        if node.verdict == "no-go"
+    }
+
+
+def test_healthy_nodes_are_go() -> None:
+    verdict = whole(gathered())
+    assert (verdict.verdict, verdict.links, verdict.absent) == ("go", (), ())
+
+
+@pytest.mark.parametrize("nodes", [3, 4, 7])
+@pytest.mark.parametrize(
+    ("test", "cause"),
+    [
+        (LinkTest(connect="time-out", sent=200, arrived=200), "port-dropped"),
+        (LinkTest(connect="refused", sent=200, arrived=200), "port-refused"),
+        (LinkTest(connect="ok", small_s=1e-4, beyond=False, sent=200, arrived=200), "mtu-black-hole"),
+        (LinkTest(connect="ok", small_s=1e-4, beyond=True, rates=(1e9,), sent=200, arrived=188), "packet-loss"),
+        (LinkTest(connect="ok", small_s=2e-2, beyond=True, rates=(1e9,), sent=200, arrived=200), "link-delay"),
+        (LinkTest(connect="ok", small_s=1e-4, beyond=True, rates=(1e7, 1e7), sent=200, arrived=200), "narrow-link"),
+    ],
+)
+def test_what_a_node_explains_is_the_node_s(nodes: int, test: LinkTest, cause: str) -> None:
+    found = gathered(nodes)
+    for peer in range(nodes):
+        if peer != 1:
+            found.links[peer, 1] = [test, test]
+    verdict = whole(found)
+    assert (said(verdict), verdict.links) == ({"n1": {cause}}, ())
+
+
+def test_one_bad_way_is_a_link_s_and_no_node_s() -> None:
+    found = gathered()
+    found.links[2, 1] = [LinkTest(connect="time-out", sent=200, arrived=0)] * 2
+    found.links[1, 2] = [LinkTest(connect="time-out", sent=200, arrived=200)] * 2
+    verdict = whole(found)
+    assert said(verdict) == {}
+    assert [(link.from_, link.to, link.cause) for link in verdict.links] == [("n2", "n1", "link-one-way-drop")]
+    assert verdict.verdict == "no-go"
+
+
+def test_what_showed_once_and_not_again_is_noise() -> None:
+    found = gathered()
+    found.links[2, 1] = [LinkTest(connect="ok", small_s=0.5, beyond=True, rates=(1e9,), sent=200, arrived=150), WELL]
+    assert whole(found).verdict == "go"
+
+
+def test_datagrams_that_the_receiver_was_too_slow_for_are_not_lost_on_the_way() -> None:
+    found = gathered()
+    found.links[2, 1] = [LinkTest(connect="ok", small_s=1e-4, beyond=True, rates=(1e9,), sent=200, arrived=150, overflowed=50)]
+    assert whole(found).verdict == "go"
+
+
+def test_the_first_event_counts() -> None:
+    found = gathered(
+        events=[
+            Event(at_s=2, node=2, cause="rank-killed", seen="later"),
+            Event(at_s=1, node=2, cause="rank-stopped", seen="first"),
+        ]
+    )
+    assert said(whole(found)) == {"n2": {"rank-stopped"}}
+
+
+def test_a_coordinator_that_lost_most_at_once_was_cut_off_itself() -> None:
+    found = gathered(events=[Event(at_s=1, node=node, cause="link-down", seen="") for node in (1, 2, 3)])
+    assert said(whole(found)) == {"n0": {"link-down"}}
+
+
+def test_two_that_differ_have_no_majority() -> None:
+    found = gathered(2)
+    found.members[1].notes["worker/0"]["torch"] = "2.4.0"
+    verdict = whole(found)
+    assert said(verdict) == {}
+    assert all(any(cause.cause == "software-differs-between-nodes" for cause in node.causes) for node in verdict.nodes)
+
+
+def test_two_halves_that_do_not_reach_each_other_are_a_cut() -> None:
+    found = gathered(4, missing={2: "time-out", 3: "unreachable"})
+    del found.members[2], found.members[3]
+    verdict = whole(found)
+    assert (said(verdict), verdict.absent) == ({}, ())
+    assert {link.cause for link in verdict.links} == {"network-partition"}
+
+
+def test_hosts_that_answer_where_nothing_was_started_did_not_come() -> None:
+    found = gathered(4, missing={2: "refused", 3: "refused"}, names=("n0", "n1", "n2", "n3"))
+    del found.members[2], found.members[3]
+    assert whole(found).absent == ("n2", "n3")
+
+
+def test_other_hardware_is_not_compared() -> None:
+    found = gathered(4)
+    found.computes[3, 0] = [Compute(hardware="y", kind="y", weights="bb", kernel_s=(9.0,))] * 2
+    assert whole(found).verdict == "go"
+
+
+def test_what_a_peer_says_may_have_any_form() -> None:
+    """Nothing that another node may send ends the judging."""
+    rng = random.Random(7)
+    junk: list[Any] = [None, 3, "x", [], [[]], {}, {"a": 1}, float("inf"), True, ["x", 1]]
+    for _ in range(300):
+        found = gathered(3)
+        victim = found.members[rng.randrange(3)]
+        for name in ("name", "interfaces", "own_name_addresses", "cpu_quota", "gpus", "env"):
+            if rng.random() < 0.4 and isinstance(victim.notes["facts"], dict):
+                victim.notes["facts"][name] = rng.choice(junk)
+        for name in ("facts", "node", "worker/0"):
+            if rng.random() < 0.3:
+                victim.notes[name] = rng.choice(junk)
+        names = ("hardware", "kernel_s", "weights", "wrong", "share", "gap", "class")
+        told = taken({name: rng.choice(junk) for name in names if rng.random() < 0.3}, Compute)
+        found.computes[1, 0] = [] if told is None else [told]
+        found.collectives = [{(0, 0): rng.choice(junk), (1, 0): {"ok": True}, (2, 0): {"wrong": rng.choice(junk)}}]
+        found.links[0, 1] = [
+            LinkTest.of({key: rng.choice(junk) for key in ("connect", "small_s", "beyond", "rates", "sent")}, 1, 0)
+        ]
+        judge.judged(found)
+
+
+@pytest.mark.parametrize("count", [2, 3, 4, 7, 8, 9, 100])
+def test_each_round_holds_each_node_at_most_once_and_each_pair_is_new(count: int) -> None:
+    rounds = pairings(range(count))
+    for pairs in rounds:
+        ends = [end for pair in pairs for end in pair]
+        assert len(ends) == len({*ends}) >= count - 1
+    every = [pair for pairs in rounds for pair in pairs]
+    assert len(every) == len({*every})
+    assert count > 8 or len(every) == count * (count - 1) // 2
+
+
+def test_a_slow_rank_is_slow_in_every_turn() -> None:
+    found = gathered(20)
+    found.computes[5, 0] = [SLOW, found.computes[4, 0][0]]
+    assert not compute.slow(found), "it was fast once"
+    found.computes[5, 0] = [SLOW] * 2
+    assert [*compute.slow(found)] == [(5, 0)]
+
+
+SLOW = Compute(hardware="x", kind="x", kernel_s=(1.3, 1.31), weights="aa", share=0.9, gap=0.0)
+SLURM = {"SLURM_PROCID": "5", "SLURM_STEP_NUM_TASKS": "8", "SLURM_LOCALID": "1", "SLURM_NODEID": "2", "SLURM_STEP_NUM_NODES": "4"}
+
+
+def test_the_job_is_read_from_each_launcher() -> None:
+    job = job_of({**SLURM, "SLURM_STEP_NODELIST": "a[1-4]", "SLURM_STEP_TASKS_PER_NODE": "2(x4)"})
+    assert job is not None
+    assert (job.rank, job.world, job.node, job.nodes, job.local, job.locals_, job.master) == (5, 8, 2, 4, 1, 2, "a1")
+    job = job_of(
+        {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "h", "SLURM_NODEID": "0"}
+    )
+    assert job is not None
+    assert (job.node, job.nodes) == (1, 2)
+    assert job_of({"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "h"}) is None
+    assert job_of({}) is None
