@@ -426,7 +426,7 @@ def pairings(nodes: Sequence[int]) -> list[list[tuple[int, int]]]:
     """Rounds of disjoint pairs: every pair once for few nodes, else as many rounds as the logarithm, in which nobody meets the same twice.
 
     >>> pairings([0, 1, 2])
-    [[(1, 2)], [(0, 2)], [(0, 1)]]
+    [[(1, 2)], [(0, 1)], [(0, 2)]]
     >>> len(pairings(range(1024)))
     12
     """

@@ -22,7 +22,7 @@ QUOTA_GAP = 0.25
 LEAST_SHARE = 0.45
 """Of the usual share of a CPU. Four healthy nodes on two CPUs had from 0.47 to 0.90."""
 _TURNS = 2
-TURNS_AT_MOST = 5
+TURNS_AT_MOST = 6
 _LONGEST_S = 1e6
 
 
@@ -41,7 +41,7 @@ def slow(gathered: Gathered) -> dict[Rank, tuple[float, float]]:
     """Ranks whose best time is beyond the limit: how much slower than the median they are, and how much is allowed.
 
     On a busy host a kernel now and then runs undisturbed, and its best time tells its speed. How often that happens the peers show: a rank is
-    called slow only where a healthy one would hardly have missed every such moment in as many tries.
+    called slow only where a healthy one would hardly have missed every such moment in as many turns.
     """
     found: dict[Rank, tuple[float, float]] = {}
     for ranks in _by_class(gathered).values():
@@ -50,7 +50,7 @@ def slow(gathered: Gathered) -> dict[Rank, tuple[float, float]]:
             continue
         limit, middle = limit_of([*best.values()]), median(best.values())
         tries = sum(map(len, ranks.values()))
-        near = sum(value <= limit for times in ranks.values() for value in times)
+        near = sum(value <= limit for turns in ranks.values() for value in turns)
         for rank, value in best.items():
             own = len(ranks[rank])
             chance = (1 - near / (tries - own)) ** own if tries > own else 1.0
@@ -65,10 +65,11 @@ def _seems_slow(gathered: Gathered) -> bool:
 
 
 def _by_class(gathered: Gathered) -> dict[str, dict[Rank, list[float]]]:
-    """Best times of all moments, by what ranks run on: only equals are compared."""
+    """The best time of each turn, by what ranks run on: only equals are compared. Within a turn moments are alike, since what disturbs
+    one disturbs the next."""
     classes: dict[str, dict[Rank, list[float]]] = {}
     for rank, turns in gathered.computes.items():
-        values = [value for turn in turns for value in turn.kernel_s if 0 < value < _LONGEST_S]
+        values = [min(each) for turn in turns if (each := [value for value in turn.kernel_s if 0 < value < _LONGEST_S])]
         if values:
             classes.setdefault(turns[0].hardware, {})[rank] = values
     return classes
