@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import pwd
 import stat
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Mapping
+from typing import TypeVar
 
 import msgspec
+
+_T = TypeVar("_T")
+_KEYCTL = {"x86_64": 250, "aarch64": 219, "ppc64le": 271, "riscv64": 219, "s390x": 280}
+_JOIN_SESSION_KEYRING = 1
+_NO_KEYRINGS = (errno.ENOSYS, errno.EPERM, errno.EACCES, errno.EOPNOTSUPP)
+"""A kernel without them, or a container that forbids the call: to the child, too."""
 
 
 class Account(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,3 +69,42 @@ def sudo_caller(env: Mapping[str, str]) -> Account | None:
     except (KeyError, ValueError):
         return None
     return account(entry.pw_uid, entry.pw_gid) if entry.pw_uid == int(uid) else None
+
+
+def without_our_keys(start: Callable[[], _T]) -> _T:
+    """Start a process that does not inherit our session keyring: whoever possesses one reads its keys (Kerberos tickets, disk keys), whatever
+    user they are. Raises OSError where it cannot be left, and what ``start`` raises.
+
+    Which keyring that is belongs to the thread, so it is done in one that ends. Source: keyrings(7), session-keyring(7), keyctl(2).
+    """
+    done: list[_T] = []
+    failed: list[BaseException] = []
+
+    def body() -> None:
+        try:
+            _leave_keyring()
+            done.append(start())
+        except BaseException as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=body, daemon=True)
+    thread.start()
+    thread.join()
+    if failed:
+        raise failed[0]
+    return done[0]
+
+
+def _leave_keyring() -> None:
+    number = _KEYCTL.get(os.uname().machine)
+    try:
+        import ctypes
+    except ImportError:  # a Python without it (Debian's python3-minimal) cannot make the call
+        return
+    if number is None:
+        return
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.syscall(ctypes.c_long(number), ctypes.c_long(_JOIN_SESSION_KEYRING), None) < 0:
+        error = ctypes.get_errno()
+        if error not in _NO_KEYRINGS:
+            raise OSError(error, os.strerror(error), "keyctl")

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from torchtune_sys.host.account import Account, account
 from torchtune_sys.host.environment import relevant
-from torchtune_sys.host.isolation import session
+from torchtune_sys.host.isolation import TEMPORARY, session
 from torchtune_sys.host.trust import distrust
 
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -52,7 +52,7 @@ def for_root(env: Mapping[str, str]) -> dict[str, str]:
     """Return what training reads, without what names a file that others than root can change."""
     allowed = {name: value for name, value in relevant(env).items() if not name.startswith(("LD_", "GLIBC_")) or name in _KEPT}
     found = {name: _trusted_entries(value) if name in _LISTS else value for name, value in allowed.items()}
-    found = {name: value for name, value in found.items() if value and (name in _LISTS or not untrusted_files(value))}
+    found = {name: value for name, value in found.items() if value and (name in _LISTS or not untrusted_files(name, value))}
     return {"PATH": SYSTEM_PATH, **found, **_identity(account(0, 0))}
 
 
@@ -68,10 +68,13 @@ def _trusted_entries(value: str) -> str:
     return ":".join(entry for entry in value.split(":") if entry.startswith("/") and not distrust(entry))
 
 
-def untrusted_files(value: str) -> bool:
-    """Whether a variable's value names, anywhere in it, a file that others than root can change or make."""
-    words = (word[word.index("/") :] for word in _SPLIT.split(value) if "/" in word)
-    return any(distrust(word, may_be_shared=True) for word in words)
+def untrusted_files(name: str, value: str) -> bool:
+    """Whether a variable's value names, anywhere in it, a file that others than root can change or make: children start in /, where relative
+    names begin. A directory that everybody may write to is one, but for temporary files: in a cache (PYTHONPYCACHEPREFIX) code is found."""
+    words = {
+        place for word in _SPLIT.split(value) if word for place in (os.path.expanduser(word), word[max(word.find("/"), 0) :])
+    }
+    return any(distrust(os.path.join("/", word), may_be_shared=name in TEMPORARY) for word in words)
 
 
 def _identity(user: Account) -> dict[str, str]:

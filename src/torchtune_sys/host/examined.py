@@ -13,8 +13,9 @@ from torchtune_sys.host.live import read_text
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.values import Missing, Why
 
+_PTH_LIMIT = 1000
+"""Lines of a .pth file; site itself reads all of them, and such files have a few."""
 _REMEDY = "run it as the user who trains with it, or let nobody else write there"
-_RUN_AT_START = ("sitecustomize.py", "usercustomize.py")
 
 
 def runner(path: str) -> Fact[Account | None]:
@@ -69,7 +70,7 @@ def _steps(places: tuple[str, ...]) -> list[tuple[str, os.stat_result]]:
 
 
 def _places(path: str) -> Iterator[str]:
-    """The interpreter, and what it executes at its start: its library, its packages' directories, and in these what is run unasked.
+    """The interpreter, and what it executes: its library, and in its packages' directories what is not whose the directory is.
 
     A pyvenv.cfg decides where the library is, so it matters who could make one. Source: getpath.py, and the documentation of site.
     """
@@ -81,9 +82,11 @@ def _places(path: str) -> Iterator[str]:
             yield config
             folders += [home for home in _home(config) if home not in folders]
         yield f"{prefix}/lib"
-        for library in (f"{prefix}/lib", f"{prefix}/lib64", f"{prefix}/local/lib"):
+        for library in {
+            os.path.realpath(f"{prefix}/{name}"): f"{prefix}/{name}" for name in ("local/lib", "lib64", "lib")
+        }.values():
             for name in _names(library):
-                if name.startswith(("python3", "pypy3")):
+                if name.startswith(("python3", "pypy3", "libpython3")):
                     yield from _library(f"{library}/{name}")
 
 
@@ -95,11 +98,46 @@ def _home(config: str) -> Iterator[str]:
             yield os.path.abspath(value.strip())
 
 
-def _library(folder: str) -> Iterator[str]:
-    for place in (folder, f"{folder}/site-packages", f"{folder}/dist-packages"):
-        if os.path.isdir(place):
+def _library(place: str) -> Iterator[str]:
+    yield place
+    if os.path.isdir(place):
+        yield from _other_owners(place)
+        yield from _other_owners(f"{place}/lib-dynload")
+        for packages in (f"{place}/site-packages", f"{place}/dist-packages"):
+            if os.path.isdir(packages):
+                yield packages
+                yield from _other_owners(packages)
+                for name in _names(packages):
+                    if name.endswith(".pth"):
+                        yield from _named_by(packages, name)
+
+
+def _other_owners(folder: str) -> Iterator[str]:
+    """What of a directory may be others' than the directory itself: root's site-packages with one package that a user unpacked there."""
+    try:
+        of_folder = os.stat(folder)
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                info = entry.stat(follow_symlinks=False)
+                new_writers = info.st_mode & ~of_folder.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+                same = (info.st_uid, info.st_gid if info.st_mode & stat.S_IWGRP else of_folder.st_gid)
+                if stat.S_ISLNK(info.st_mode) or new_writers or same != (of_folder.st_uid, of_folder.st_gid):
+                    yield entry.path
+    except OSError:
+        return
+
+
+def _named_by(packages: str, name: str) -> Iterator[str]:
+    """Directories that a .pth file adds to where modules are looked for (an editable installation), and what in them is others'.
+
+    One that is not there may be made. Source: site.addpackage.
+    """
+    text = read_text(f"{packages}/{name}", name)
+    for line in () if isinstance(text, Missing) else text.splitlines()[:_PTH_LIMIT]:
+        if line.strip() and not line.startswith(("#", "import ", "import\t")) and "\0" not in line:
+            place = os.path.abspath(os.path.join(packages, line.rstrip()))
             yield place
-            yield from (f"{place}/{name}" for name in _names(place) if name.endswith(".pth") or name in _RUN_AT_START)
+            yield from _other_owners(place)
 
 
 def _names(folder: str) -> list[str]:

@@ -25,6 +25,11 @@ _STEERING = (
     "LOCPATH",
     "HOSTALIASES",
 )
+_DIRECTORIES = ("LD_LIBRARY_PATH", "PYTHONPATH")
+TEMPORARY = ("TMPDIR", "TMP", "TEMP")
+"""Variables that may name a directory that everybody may write to: who makes a file there makes a new one."""
+_OF_PLACES = (*TEMPORARY, "PATH", "PREFIX", "BASE", "HOME", "DIR", "CONF", "MODULES", "ENGINES", "ALIASES")
+"""How the names of variables end whose value is a place also without a slash: one in the working directory."""
 _RESTART = "import sys; sys.path.insert(0, sys.argv[1]); del sys.argv[1]; import torchtune_sys; del sys.path[0]; from torchtune_sys.__main__ import main; main()"
 _NEEDED = "click"
 """A package that we need: where it is found, the others are, too."""
@@ -92,7 +97,7 @@ def _missing(package: str, path: "list[str]") -> bool:
 def _set_aside(own: str, offered: "list[str]") -> None:
     """As root: leave out the variables that let others than root steer this process; of those that Python and the loader obeyed at the start
     only a new start is rid."""
-    steering = [name for name in os.environ if name.startswith(_STEERING) and _is_foreign(os.environ[name])]
+    steering = [name for name in os.environ if name.startswith(_STEERING) and _is_foreign(name, os.environ[name])]
     user_site = any(entry.endswith("-packages") and distrust(entry) for entry in offered)
     if not steering and not user_site:
         return
@@ -103,6 +108,22 @@ def _set_aside(own: str, offered: "list[str]") -> None:
         os.execv(sys.executable, [sys.executable, *(sys.orig_argv[1:] if sys.flags.isolated else again)])
 
 
-def _is_foreign(value: str) -> bool:
+def _is_foreign(name: str, value: str) -> bool:
+    """Whether a variable names what others than root decide. In a list of directories the empty name stands for the working directory, too
+    (ld.so(8)); in one that everybody may write to they decide which library is found, but not what becomes of temporary files."""
+    if name in _DIRECTORIES:
+        return bool(value) and any(_distrusted(entry) for entry in value.replace(";", ":").split(":"))
     words = value.replace("=", ":").replace(",", ":").replace(" ", ":").replace(";", ":").split(":")
-    return any(distrust(word[word.index("/") :], may_be_shared=True) for word in words if "/" in word)
+    shared = name in TEMPORARY
+    return any(
+        _distrusted(word, shared) or _distrusted("/" + word.partition("/")[2], shared)
+        for word in words
+        if "/" in word or (word and name.endswith(_OF_PLACES))
+    )
+
+
+def _distrusted(place: str, may_be_shared: bool = False) -> bool:
+    try:
+        return bool(distrust(os.path.abspath(place), may_be_shared=may_be_shared))
+    except FileNotFoundError:  # the working directory is gone
+        return True

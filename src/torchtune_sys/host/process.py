@@ -19,7 +19,7 @@ import threading
 import time
 from collections.abc import Iterator
 
-from torchtune_sys.host.account import Account
+from torchtune_sys.host.account import Account, without_our_keys
 from torchtune_sys.host.base import Output
 from torchtune_sys.host.child_environment import for_tools
 from torchtune_sys.model.facts import Fact
@@ -127,7 +127,8 @@ def _start(
     keep: tuple[int, ...],
 ) -> subprocess.Popen[bytes] | Missing:
     uid, gid, groups = (None, None, None) if user is None else (user.uid, user.gid, user.groups)
-    try:
+
+    def child() -> subprocess.Popen[bytes]:
         return subprocess.Popen(
             argv,
             stdin=into,
@@ -142,6 +143,9 @@ def _start(
             group=gid,
             extra_groups=groups,
         )
+
+    try:
+        return child() if user is None else without_our_keys(child)
     except FileNotFoundError as error:
         if error.filename == cwd:
             return Missing(Why.FAILED, name, f"the directory {cwd} is gone")

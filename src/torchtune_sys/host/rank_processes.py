@@ -28,6 +28,8 @@ from torchtune_sys.model.values import Missing
 TAIL_BYTES = 256 << 10
 """How much of what the child prints is kept: its end."""
 _LINE_BYTES = 1 << 20
+_MOST_BYTES = 64 << 20
+"""That all ranks may say; what follows is not kept. A run of the whole test says some 100 KiB."""
 _ABANDON_S = 2.0
 
 
@@ -75,6 +77,7 @@ class RankProcesses:
         self._stacks: dict[int, bytearray] = {}
         self._is_stacks: set[socket.socket] = set()
         self._output = bytearray()
+        self._said = 0
         self._child: subprocess.Popen[bytes] | None = None
         self._kept: list[Event] = []
         """What came while stacks were waited for."""
@@ -161,6 +164,9 @@ class RankProcesses:
             self._selector.unregister(connection)
             connection.close()
             return [] if connection in self._is_stacks else [Disconnected(pid)]
+        self._said += len(part)
+        if self._said > _MOST_BYTES:
+            return []
         if connection in self._is_stacks:
             self._stacks[pid] += part
             return []
@@ -172,7 +178,7 @@ class RankProcesses:
         events: list[Event] = []
         while (end := unread.find(b"\n")) >= 0:
             line, unread[: end + 1] = bytes(unread[:end]), b""
-            with contextlib.suppress(msgspec.DecodeError):
+            with contextlib.suppress(msgspec.DecodeError, RecursionError):
                 fields = msgspec.json.decode(line)
                 if isinstance(fields, dict) and fields.get("event") == "stacks":
                     self._is_stacks.add(connection)
@@ -198,8 +204,7 @@ class RankProcesses:
         asked = [pid for pid in pids if pid in self._stacks]
         for pid in asked:
             self._stacks[pid].clear()
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, signal.SIGUSR1)
+            self._signal(pid, signal.SIGUSR1)
         limit = time.monotonic() + patience_s
         while time.monotonic() < limit and not all(_is_whole(self._stacks[pid]) for pid in asked):
             events = self._collect(0.05)
@@ -229,7 +234,7 @@ class RankProcesses:
             process.end(self._child)
             process.forget(self._child)
             for pid in family:
-                _kill(pid)
+                self._kill(pid)
             limit = time.monotonic() + _ABANDON_S
             while time.monotonic() < limit and self._kill_heirs() + sum(self.state(pid) not in ("", "Z") for pid in family):
                 time.sleep(0.01)
@@ -243,8 +248,31 @@ class RankProcesses:
         mark = self._name.encode()
         left = [int(name) for name in os.listdir("/proc") if name.isdigit() and mark in _environment(int(name))]
         for pid in left:
-            _kill(pid)
+            self._kill(pid)
         return len(left)
+
+    def _kill(self, pid: int) -> None:
+        self._signal(pid, signal.SIGKILL)
+
+    def _signal(self, pid: int, number: signal.Signals) -> None:
+        """Of the ranks' user only: who speaks on the socket may have ended, and its number be another process's by now."""
+        handle = _handle(pid)
+        with contextlib.suppress(OSError):
+            if self._user is None or _real_user(pid) == self._user.uid:
+                if handle is None:
+                    os.kill(pid, number)
+                else:
+                    signal.pidfd_send_signal(handle, number)
+        if handle is not None:
+            os.close(handle)
+
+
+def _handle(pid: int) -> int | None:
+    """What stays with that very process; None where it is gone, or on a kernel without (before 5.3)."""
+    try:
+        return os.pidfd_open(pid)
+    except (OSError, AttributeError):
+        return None
 
 
 def _environment(pid: int) -> bytes:
@@ -292,6 +320,8 @@ def _state_and_parent(pid: int) -> tuple[str, int]:
     return "", 0
 
 
-def _kill(pid: int) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.kill(pid, signal.SIGKILL)
+def _real_user(pid: int) -> int:
+    """-1 for a process that is gone. Not the effective one: a program with the set-user-ID bit is its starter's."""
+    with contextlib.suppress(OSError, ValueError), open(f"/proc/{pid}/status", "rb") as file:
+        return next((int(line.split()[1]) for line in file if line.startswith(b"Uid:")), -1)
+    return -1

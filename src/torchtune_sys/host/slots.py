@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import secrets
+import stat
 import time
+
+_NAME = re.compile(r"[A-Za-z0-9_.:-]{1,253}")
+"""A host's name. What else stands in a slot was laid there by somebody else, and is not repeated."""
+_UNKNOWN = "somebody else"
 
 
 def take(folder: str, name: str, slots: int, window_s: float) -> tuple[bool, tuple[str, ...]]:
@@ -43,11 +49,31 @@ def _take(slot: str, mine: str, name: str, valid: tuple[float, float]) -> str:
             os.link(mine, slot)
             return name
         try:
-            if valid[0] <= os.stat(slot).st_mtime <= valid[1]:
-                with open(slot, encoding="utf-8", errors="replace") as file:
-                    return file.read(256)
+            held = _holder(slot, name, valid)
+            if held is not None:
+                return held
             os.rename(slot, f"{mine}.over")  # only one of those who find it over gets it away
             os.unlink(f"{mine}.over")
         except FileNotFoundError:
             time.sleep(0.01)
-    return "somebody else"
+    return _UNKNOWN
+
+
+def _holder(slot: str, name: str, valid: tuple[float, float]) -> str | None:
+    """The name in a slot whose time is not over; None for one that is. Where others write, too, they may have laid a link or a FIFO there."""
+    try:
+        handle = os.open(slot, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        raise
+    except OSError:
+        return _UNKNOWN
+    try:
+        info = os.fstat(handle)
+        if not stat.S_ISREG(info.st_mode):
+            return _UNKNOWN
+        if not valid[0] <= info.st_mtime <= valid[1]:
+            return None
+        found = os.read(handle, 256).decode("utf-8", "replace")
+        return found if found == name or _NAME.fullmatch(found) else _UNKNOWN
+    finally:
+        os.close(handle)

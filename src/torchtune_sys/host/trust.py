@@ -111,7 +111,8 @@ def _is_private_group(place: str, info: os.stat_result) -> bool:
     owner = user_name(info.st_uid)
     if any(member != owner for member in group.gr_mem):
         return False
-    return group.gr_name == owner or (info.st_gid < _SYSTEM_GROUPS and not _is_primary_group_of_another(info.st_gid, info.st_uid))
+    private = group.gr_name == owner or info.st_gid < _SYSTEM_GROUPS
+    return private and not _is_primary_group_of_another(info.st_gid, info.st_uid)
 
 
 def _is_primary_group_of_another(gid: int, owner: int) -> bool:

@@ -25,7 +25,7 @@ import msgspec
 from torchtune_sys.errors import BadConfig, UnknownName
 from torchtune_sys.model.preflight import JOINT_CAUSES, Weight
 from torchtune_sys.model.rule import Rule, Severity
-from torchtune_sys.rules.profiles import Overrides, matching, rule_tables
+from torchtune_sys.rules.profiles import Overrides, matching, rule_tables, toml
 
 _LISTS = ("fatal", "warning", "ignore")
 _KEYS = (*_LISTS, "partition", "site-checks", "rules")
@@ -105,12 +105,7 @@ def _selects(selector: str, rule: Rule) -> bool:
 
 def parse_policy(text: str, name: str, rules: Sequence[Rule], partition: str = "") -> Policy:
     """The policy of a TOML file for a job of ``partition``. Raises BadConfig or UnknownName, naming the file and the key."""
-    try:
-        found = msgspec.toml.decode(text)
-    except ImportError:
-        raise BadConfig(f"{name}: reading TOML on Python 3.10 needs the package tomli", "pip install tomli") from None
-    except ValueError as error:
-        raise BadConfig(f"{name}: not valid TOML: {error}") from None
+    found = toml(text, name)
     _known(found, _KEYS, name)
     partitions = _table(found.get("partition", {}), f"{name}: partition")
     tables = {

@@ -16,6 +16,7 @@ import msgspec
 from torchtune_sys.host import process
 from torchtune_sys.host.base import Output
 from torchtune_sys.host.programs import programs
+from torchtune_sys.host.secrets import scrubbed
 from torchtune_sys.model.preflight import Blame, Cause, Weight
 from torchtune_sys.model.values import Missing
 from torchtune_sys.preflight.policy import Policy
@@ -63,7 +64,7 @@ def _judged(name: str, found: Output | Missing, policy: Policy) -> Cause | None:
 def _of_json(name: str, text: str, policy: Policy) -> Cause | None:
     try:
         fields = msgspec.json.decode(text)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         return _unknown(name, f"printed no valid JSON: {error}")
     if not isinstance(fields, dict) or fields.get("verdict") not in _VERDICTS:
         return _unknown(name, f"its JSON has no verdict of {', '.join(map(str, _VERDICTS))}")
@@ -73,7 +74,7 @@ def _of_json(name: str, text: str, policy: Policy) -> Cause | None:
         _VERDICTS[fields["verdict"]],
         _first_line(str(fields.get("seen", ""))),
         policy,
-        cause=str(fields.get("cause", "")),
+        cause=_first_line(str(fields.get("cause", ""))),
         blame=Blame(blame) if blame in [*Blame] else Blame.NODE,
     )
 
@@ -97,4 +98,5 @@ def _unknown(name: str, seen: str) -> Cause:
 
 
 def _first_line(text: str) -> str:
-    return text.strip().partition("\n")[0].partition("|")[0].strip()[:_SEEN_AT_MOST]  # after the bar: performance data
+    line = text.lstrip()[: 8 * _SEEN_AT_MOST].partition("\n")[0].partition("|")[0]  # after the bar: performance data
+    return scrubbed(line.strip())[:_SEEN_AT_MOST]

@@ -7,6 +7,7 @@ is an error with a suggestion, since a misspelt rule that is silently not ignore
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import msgspec
 
@@ -16,6 +17,13 @@ from torchtune_sys.model.rule import Param, Rule, Severity
 Value = int | float | str | bool
 Overrides = dict[str, dict[str, Value]]
 """Rule id → parameter name → value."""
+
+
+MOST_CHARACTERS = 64 << 10
+"""Of a configuration or policy file: one that names each rule with all its parameters has 40 KiB."""
+
+_MOST_DOTS = 256
+"""In a line of such a file: a key of 30,000 parts takes tomllib minutes."""
 
 
 class Profile(msgspec.Struct, frozen=True, kw_only=True):
@@ -177,12 +185,7 @@ def rule_named(rules: Sequence[Rule], name: str) -> Rule:
 
 def parse_config(text: str, name: str, rules: Sequence[Rule]) -> Config:
     """What a configuration file (TOML) says. Raises BadConfig or UnknownName, naming the file and the key."""
-    try:
-        found = msgspec.toml.decode(text)
-    except ImportError:
-        raise BadConfig(f"{name}: reading TOML on Python 3.10 needs the package tomli", "pip install tomli") from None
-    except ValueError as error:
-        raise BadConfig(f"{name}: not valid TOML: {error}") from None
+    found = toml(text, name)
     keys = ("profile", "select", "ignore", "fail-on", "rules")
     for key in found:
         if key not in keys:
@@ -197,6 +200,23 @@ def parse_config(text: str, name: str, rules: Sequence[Rule]) -> Config:
     matching(rules, (*select, *ignore))
     disabled, params = rule_tables(found.get("rules", {}), name, rules)
     return Config(profile=profile, select=select, ignore=ignore, fail_on=str(fail_on), disabled=disabled, params=params)
+
+
+def toml(text: str, name: str) -> dict[str, Any]:
+    """What a TOML file says. Raises BadConfig, naming the file; also for one that would take Python's parser minutes: its time grows with the
+    square of the size where tables lie in each other."""
+    if len(text) > MOST_CHARACTERS:
+        raise BadConfig(f"{name}: longer than {MOST_CHARACTERS >> 10} KiB", "a configuration of a few lines")
+    if any(line.count(".") > _MOST_DOTS for line in text.splitlines()):
+        raise BadConfig(f"{name}: a line with more than {_MOST_DOTS} dots", "tables of rules lie two deep: [rules.disk-full]")
+    try:
+        return dict(msgspec.toml.decode(text))
+    except ImportError:
+        raise BadConfig(f"{name}: reading TOML on Python 3.10 needs the package tomli", "pip install tomli") from None
+    except RecursionError:
+        raise BadConfig(f"{name}: not valid TOML: nested too deeply") from None
+    except ValueError as error:
+        raise BadConfig(f"{name}: not valid TOML: {error}") from None
 
 
 def rule_tables(tables: object, name: str, rules: Sequence[Rule]) -> tuple[tuple[str, ...], Overrides]:

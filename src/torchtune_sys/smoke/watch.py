@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -86,7 +87,10 @@ class Watch:
         while True:
             for event in self.gang.wait(TICK_S):
                 if isinstance(event, Message):
-                    self._hear(event)
+                    with contextlib.suppress(
+                        TypeError, ValueError, OverflowError, msgspec.MsgspecError
+                    ):  # not what a rank of ours says
+                        self._hear(event)
                     self._ask_whom_it_waited_for(event.fields)
                 elif isinstance(event, Disconnected):
                     self._lost(event.pid)
