@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -218,6 +219,23 @@ def test_the_configuration_that_is_there_is_compared(cluster: Cluster) -> None:
     assert "# PrologEpilogTimeout=120 is set already" in found
     assert "; now (null)\nEpilog=/etc/slurm/epilog.d/50-torchtune-sys.sh" in found
     assert f"now {cluster.root}/task-prolog: call ours from it\n#TaskProlog=" in found
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root: nobody else's folder is trusted")
+def test_slurm_in_a_place_of_its_own_is_found_by_the_hooks(tmp_path: Path) -> None:
+    with tempfile.TemporaryDirectory(dir="/opt") as folder:
+        os.chmod(folder, 0o755)
+        scontrol = Path(folder) / "scontrol"
+        scontrol.write_text("#!/bin/sh\necho 'Prolog = /x'\n")
+        scontrol.chmod(0o755)
+        env = {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}"}
+        done = subprocess.run([TOOL, "generate", "slurm", "prolog"], env=env, capture_output=True, text=True, timeout=60)
+        assert f"export PATH={folder}:/usr/local/sbin" in done.stdout
+        done = subprocess.run([TOOL, "generate", "slurm", "conf"], env=env, capture_output=True, text=True, timeout=60)
+        assert "now /x: set Prolog=DIR/* and put both into DIR" in done.stdout
+        scontrol.chmod(0o777)
+        done = subprocess.run([TOOL, "generate", "slurm", "prolog"], env=env, capture_output=True, text=True, timeout=60)
+        assert folder not in done.stdout
 
 
 @pytest.mark.parametrize("piece", ["prolog", "epilog", "task-prolog", "health-check", "batch"])

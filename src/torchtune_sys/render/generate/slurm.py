@@ -30,9 +30,12 @@ _SECONDS = {"PrologEpilogTimeout": (30, 600), "HealthCheckInterval": (60, 3600)}
 """Longer than a check with its end, and no longer than anybody wants to wait."""
 
 
-def script(name: str, tool: str, budget_s: float, options: Sequence[str], drain: tuple[int, int] | None = None) -> str:
+def script(
+    name: str, tool: str, budget_s: float, options: Sequence[str], drain: tuple[int, int] | None = None, folder: str = ""
+) -> str:
     """The script of ``prolog``, ``epilog``, ``health-check``, ``task-prolog`` or ``batch``. ``options`` go to ``preflight`` as they are;
-    ``drain``: how many nodes within how many seconds, where Slurm itself is asked, None where the check counts."""
+    ``drain``: how many nodes within how many seconds, where Slurm itself is asked, None where the check counts; ``folder``: where Slurm's
+    commands lie, if it is none of the usual places."""
     from torchtune_sys.render.templates import environment
 
     template = environment({"quote": shlex.quote}).get_template(f"slurm/{name}.sh.j2")
@@ -45,6 +48,7 @@ def script(name: str, tool: str, budget_s: float, options: Sequence[str], drain:
         minutes=int((budget_s + _GRACE_S) // 60) + 1,
         options="".join(f" {shlex.quote(word)}" for word in options),
         passes=PASSES,
+        folder=f"{folder}:" if folder else "",
         limited=drain is None,
         drain_limit=nodes,
         drain_window=window_s,

@@ -67,7 +67,7 @@ def command(piece: str, output: str | None, **options: Any) -> int:
     ]
     drain = None if shared_ else (options["drain_limit"] or DRAIN_LIMIT, int(options["drain_window"] or DRAIN_WINDOW_S))
     budget_s = options["budget"] or BUDGETS_S[options["level"] or "fast"]
-    give(slurm.script(piece, options["tool"] or _this_tool(), budget_s, words, drain), output)
+    give(slurm.script(piece, options["tool"] or _this_tool(), budget_s, words, drain, _slurm_folder()), output)
     return 0
 
 
@@ -88,11 +88,26 @@ def _this_tool() -> str:
     return found
 
 
+def _slurm_folder() -> str:
+    """Where Slurm's commands lie, if that is a place of its own (/opt/slurm/bin) in which nobody but root writes; else ``""``."""
+    import os
+
+    from torchtune_sys.cli.terminal import environment
+    from torchtune_sys.host.trust import distrust
+
+    for folder in environment().get("PATH", "").split(":"):
+        program = os.path.join(folder, "scontrol")
+        if folder.startswith("/") and os.access(program, os.X_OK):
+            return "" if folder.startswith(("/usr/", "/bin", "/sbin")) or distrust(program) else folder
+    return ""
+
+
 def _running() -> dict[str, str] | None:
     """The configuration of the cluster that this host belongs to; None where scontrol is not there or does not answer."""
     from torchtune_sys.host.live import LiveHost
     from torchtune_sys.model.values import Missing
     from torchtune_sys.render.generate.slurm import parse_config
 
-    found = LiveHost().run(("scontrol", "show", "config"))
+    folder = _slurm_folder()
+    found = LiveHost().run((f"{folder}/scontrol" if folder else "scontrol", "show", "config"))
     return None if isinstance(found, Missing) or found.rc != 0 else parse_config(found.stdout)
