@@ -7,12 +7,10 @@ import re
 import msgspec
 
 from torchtune_sys.fleet.facts_file import MISSING
+from torchtune_sys.model.values import Why
 
 NOT_THERE = b"null"
-UNSEEN = frozenset(
-    f'{{"{MISSING}":"{why}"}}'.encode()
-    for why in ("denied", "no-tool", "timeout", "failed", "unparsed", "crashed", "not-recorded")
-)
+UNSEEN = frozenset(f'{{"{MISSING}":"{why.value}"}}'.encode() for why in Why if why not in (Why.ABSENT, Why.NOT_SUPPORTED))
 """Values that say that nobody could look. *absent* and *not-supported* are no such values: there it was looked."""
 _QUANTITY = re.compile(
     r"_(?:bytes|kib|mib|khz|mts|celsius)\Z|^limits\.limits\[nproc\]|^sysctl\.settings\[[^\]]*\]\.running\Z|\.inodes\Z"

@@ -1,0 +1,58 @@
+"""What one host's answer becomes."""
+
+from __future__ import annotations
+
+import pytest
+
+from torchtune_sys.fleet.collecting import Answer, line
+from torchtune_sys.fleet.over_clustershell import answers
+
+FACTS = '{"schema": "torchtune-sys/facts/1", "facts": {}, "volatile": {"epoch_s": 1000.5}}'
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        (Answer(host="h", why="no answer within 9 s"), "no answer within 9 s"),
+        (Answer(host="h", status=255, error="ssh: no route\n"), "exit status 255: ssh: no route"),
+        (Answer(host="h", status=0, out="hello\n"), "answered no JSON of ours, but: hello"),
+        (Answer(host="h", status=0), "answered nothing"),
+        (Answer(host="h", status=0, out='{"a": 1}'), 'answered no JSON of ours, but: {"a": 1}'),
+        (Answer(host="h", status=0, out="[" * 9999), "answered no JSON of ours, but: [[["),
+    ],
+)
+def test_a_host_without_a_document_is_told_with_the_reason(answer: Answer, why: str) -> None:
+    assert line(answer)["why"].startswith(why)
+
+
+@pytest.mark.parametrize("noise", ["", "Last login: today\n{oops\n", "{}\n"])
+def test_what_a_login_prints_before_is_left_out(noise: str) -> None:
+    assert line(Answer(host="h", status=1, out=f"{noise}{FACTS}\nbye\n"))["document"]["schema"] == "torchtune-sys/facts/1"
+
+
+def test_a_document_of_many_lines_is_read() -> None:
+    assert "document" in line(
+        Answer(host="h", status=0, out='hello\n{\n "schema": "torchtune-sys/report/1",\n "results": []\n}\n')
+    )
+
+
+@pytest.mark.parametrize(("begun", "ended", "offset"), [(999, 1003, 0), (1001.9, 1003, 0), (1300, 1310, -300), (500, 510, 490)])
+def test_a_clock_is_wrong_by_as_much_as_it_is_outside_of_the_time_of_asking(begun: float, ended: float, offset: int) -> None:
+    answer = Answer(host="h", status=0, out=FACTS, begun_s=begun, ended_s=ended)
+    assert abs(line(answer)["clock_offset_s"] - offset) <= 1
+
+
+def test_what_clush_says_of_each_host() -> None:
+    found = answers(
+        ["a", "b", "c", "d"],
+        f"a: {FACTS}\nb: motd\nb: {FACTS}\nnobody: x\n",
+        "c: no route\nclush: c: exited with exit code 255\nclush: d: command timeout\n",
+        9,
+    )
+    assert [(one.host, one.status, one.why) for one in found] == [
+        ("a", 0, ""),
+        ("b", 0, ""),
+        ("c", 255, ""),
+        ("d", None, "no answer within 9 s"),
+    ]
+    assert line(found[2])["why"] == "exit status 255: no route"
