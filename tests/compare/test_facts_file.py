@@ -27,7 +27,7 @@ from torchtune_sys.rules import CATALOGUE
 
 RECORDED = ["healthy", *sorted(f"typical/{path.stem}" for path in (HOSTS / "typical").glob("*.json"))]
 SOME = ("healthy", "typical/laptop-cpu", "typical/mi300x", "typical/slurm-a100")
-FEW = [*SOME, *(pytest.param(name, marks=pytest.mark.long) for name in RECORDED if name not in SOME)]
+FEW = [*SOME, *(pytest.param(name, marks=pytest.mark.exhaustive) for name in RECORDED if name not in SOME)]
 READERS = Readers(CATALOGUE)
 AT_MOST = 20_000
 

@@ -16,7 +16,7 @@ import namespace_hosts as cluster
 import pytest
 import slurm_of_many
 
-TIMEOUT_S = 40
+TIMEOUT_S = 30
 pytestmark = pytest.mark.long
 
 

@@ -19,7 +19,7 @@ def said(results: tuple[Result, ...]) -> dict[str, object]:
     return {result.rule.id: (result.verdict, result.evidence) for result in results}
 
 
-@pytest.mark.parametrize("part", [0, *(pytest.param(part, marks=pytest.mark.long) for part in range(1, 8))])
+@pytest.mark.parametrize("part", [0, *(pytest.param(part, marks=pytest.mark.exhaustive) for part in range(1, 8))])
 def test_a_rule_that_says_otherwise_reads_the_fact_that_drifted(part: int) -> None:
     seen = load("healthy")
     before = said(engine.judge(seen, CATALOGUE))

@@ -31,7 +31,7 @@ def part(said: str, name: str) -> tuple[dict[str, Any], str]:
 def test_what_differs_is_what_apply_told(tmp_path: Path) -> None:
     said = staged(tmp_path, SCRIPT)
     applied, _ = part(said, "applied")
-    told = {change["subject"] for change in applied["changes"] if change["state"] == "done"}
+    told = {change["key"] for change in applied["changes"] if change["state"] == "cured"}
     changed, status = part(said, "changed")
     keys = {re.sub(r"^sysctl\.settings\[([^\]]*)\].*", r"\1", item["fact"]) for item in changed["odd"]}
     assert told and keys == told
