@@ -102,6 +102,39 @@ def test_what_somebody_else_drained_stays_drained(cluster: Cluster) -> None:
         cluster.until("DRAIN", is_there=False)
 
 
+def test_a_check_that_cannot_judge_takes_no_node_back(cluster: Cluster, tmp_path: Path) -> None:
+    (tmp_path / "tool").write_text("#!/bin/sh\nexit 3\n")
+    (tmp_path / "tool").chmod(0o755)
+    hook = generated(tmp_path / "health-check.sh", "health-check", "--tool", str(tmp_path / "tool"))
+    cluster.run("scontrol", "update", "nodename=here", "state=drain", "reason=torchtune-sys: [node] x: y")
+    try:
+        for _ in range(3):
+            assert "this node is not judged" in cluster.run(hook).stderr
+        assert not cluster.in_service()
+    finally:
+        cluster.run("scontrol", "update", "nodename=here", "state=resume")
+        cluster.until("DRAIN", is_there=False)
+
+
+def test_prolog_error_on_a_node_that_we_drained_is_ours(cluster: Cluster) -> None:
+    """slurmd may repeat a failure that Slurm has answered already, and change our reason by that."""
+    mark = Path("/run/torchtune-sys-drained-here")
+    cluster.run("scontrol", "update", "nodename=here", "state=drain", "reason=Prolog error")
+    try:
+        for _ in range(3):
+            assert cluster.run(cluster.health).returncode == 0
+        assert not cluster.in_service(), "not by us"
+        mark.write_text("torchtune-sys: [node] x: y\n")
+        for _ in range(2):
+            assert cluster.run(cluster.health).returncode == 0
+        assert "DRAIN" not in cluster.until("DRAIN", is_there=False)
+        assert not mark.exists()
+    finally:
+        mark.unlink(missing_ok=True)
+        cluster.run("scontrol", "update", "nodename=here", "state=resume")
+        cluster.until("DRAIN", is_there=False)
+
+
 BROKEN = {
     "the tool is gone": None,
     "its interpreter is broken": "#!/no/such/python\n",
