@@ -145,16 +145,26 @@ def test_markdown_and_csv(folder: Path) -> None:
 
 def test_usage_and_nothing_to_compare(folder: Path) -> None:
     assert run("compare").returncode == 2
-    assert run("compare", folder / "0.json").returncode == 3
+    alone = run("compare", folder / "0.json")
+    assert alone.returncode == 3 and alone.stdout.startswith("nothing to compare: 1 host read, 0 not read\n")
     assert run("compare", folder / "gone.json").returncode == 3
     assert run("compare", folder, "--golden", folder / "gone.json").returncode == 2
     assert run("compare", folder, "--golden", "x", "--before", "y").returncode == 2
 
 
-def test_only_what_is_heavy_is_shown_and_the_status_stays(folder: Path) -> None:
+def test_what_is_lighter_counts_for_nothing(folder: Path) -> None:
     (folder / "9.json").write_bytes(facts_line(9, put("session/env/LANG", "x")))
+    assert run("compare", folder).returncode == 1
     done = run("compare", folder, "--weight", "error", "--format", "json")
-    assert (done.returncode, found(done)["odd"]) == (1, [])
+    assert (done.returncode, found(done)["odd"]) == (0, [])
+
+
+def test_hosts_of_one_name_are_told_by_their_files(tmp_path: Path) -> None:
+    for number in range(3):
+        (tmp_path / f"copy-{number}.json").write_bytes(facts_line(1))
+    (tmp_path / "other.json").write_bytes(facts_line(1, TORCH))
+    (item,) = found(run("compare", tmp_path, "--format", "json"))["odd"]
+    assert item["host"] == "node-00001 (other.json)"
 
 
 def test_preflight_writes_the_facts_beside_its_verdict(tmp_path: Path) -> None:

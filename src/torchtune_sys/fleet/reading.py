@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -12,7 +13,7 @@ from torchtune_sys import engine
 from torchtune_sys.errors import UnreadableInput
 from torchtune_sys.fleet import facts_file
 from torchtune_sys.fleet.facts_file import LIST, ROWS
-from torchtune_sys.fleet.store import Store
+from torchtune_sys.fleet.store import HostFacts, Store
 from torchtune_sys.host.input.documents import files_in, read_documents
 from torchtune_sys.host.input.opening import PastedText, open_input
 from torchtune_sys.host.recorded import SECTIONS, RecordedHost, parse_recording
@@ -40,6 +41,7 @@ _encode = msgspec.json.Encoder(order="deterministic").encode
 def read(paths: Iterable[str], store: Store, progress: Callable[[int], None] = lambda _count: None) -> tuple[Unread, ...]:
     """Read all that the paths name; what cannot be read is told, and stops nothing."""
     unread: list[Unread] = []
+    before = len(store.hosts)
     for path in _files(paths, unread):
         try:
             for name, document in _documents(path):
@@ -50,7 +52,16 @@ def read(paths: Iterable[str], store: Store, progress: Callable[[int], None] = l
                 progress(len(store.hosts))
         except UnreadableInput as error:
             unread.append(Unread(name=path, why=_said(error, path)))
+    _tell_apart(store.hosts[before:])
     return tuple(unread)
+
+
+def _tell_apart(hosts: Sequence[HostFacts]) -> None:
+    """Hosts of one name get their files' names beside it: copies of an image, or two days in one folder."""
+    times = Counter(host.name for host in hosts)
+    for host in hosts:
+        if times[host.name] > 1 and os.path.basename(host.file) != host.name:
+            host.name = f"{host.name} ({os.path.basename(host.file)})"
 
 
 def _said(error: Exception, name: str) -> str:

@@ -42,6 +42,8 @@ def _lines(value: Comparison, whole: bool) -> Iterator[Line]:
 
 
 def _headline(value: Comparison) -> str:
+    if sum(kind.hosts for kind in value.kinds) < (2 if value.against == "majority" else 1):
+        return f"nothing to compare: {value.hosts:,} host{'s' if value.hosts != 1 else ''} read, {len(value.unread):,} not read"
     odd = len({item.host for item in value.odd})
     against = {
         "majority": "differ from what is usual",

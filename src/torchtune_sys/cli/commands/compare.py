@@ -51,7 +51,7 @@ nothing to compare; 4 internal error.
 @click.argument("paths", nargs=-1, required=True, metavar="FILE|DIR|-...")
 @click.option("--golden", metavar="FILE", help="Compare all with the one host in FILE.")
 @click.option("--before", metavar="DIR", help="Compare each with the host of its name in DIR (or FILE): what changed.")
-@click.option("--weight", type=click.Choice(WEIGHTS), default="noise", help="Show only what is as heavy, or heavier. [noise]")
+@click.option("--weight", type=click.Choice(WEIGHTS), default="noise", help="Leave out what is lighter. [noise]")
 @click.option("--all", "whole", is_flag=True, help="Text: all differences, however many.")
 @shared.format_option(*FORMATS)
 @shared.output_option
@@ -66,12 +66,13 @@ def command(**options: Any) -> int:
 
 
 def compared(options: dict[str, Any]) -> Comparison:
-    """Read and compare. Raises UnreadableInput where --golden or --before gives nothing."""
+    """Read and compare; what is lighter than --weight is left out. Raises UnreadableInput where --golden or --before gives nothing."""
     from torchtune_sys.cli.terminal import counting
-    from torchtune_sys.fleet.comparing import Comparing
+    from torchtune_sys.fleet.comparing import Comparing, heavy
     from torchtune_sys.fleet.reading import read
     from torchtune_sys.fleet.store import Store
     from torchtune_sys.fleet.weights import Readers
+    from torchtune_sys.model.comparison import Weight
     from torchtune_sys.rules import CATALOGUE
 
     store = Store()
@@ -82,10 +83,12 @@ def compared(options: dict[str, Any]) -> Comparison:
     clear()
     comparing = Comparing(store, Readers(CATALOGUE))
     if options["golden"] is not None:
-        return comparing.against(0, unread)
-    if options["before"] is not None:
-        return comparing.before(count, unread)
-    return comparing.among_themselves(unread)
+        found = comparing.against(0, unread)
+    elif options["before"] is not None:
+        found = comparing.before(count, unread)
+    else:
+        found = comparing.among_themselves(unread)
+    return heavy(found, Weight(options["weight"]))
 
 
 def _base(options: dict[str, Any], store: Any) -> tuple[Any, ...]:
@@ -116,12 +119,8 @@ def status(found: Comparison) -> int:
 
 
 def give_comparison(found: Comparison, options: dict[str, Any]) -> None:
-    """Print what is heavy enough."""
     from torchtune_sys.cli.terminal import give
-    from torchtune_sys.fleet.comparing import heavy
-    from torchtune_sys.model.comparison import Weight
 
-    found = heavy(found, Weight(options["weight"]))
     give(_rendered(found, options), options["output"], machine=options["format_"] != "text")
 
 

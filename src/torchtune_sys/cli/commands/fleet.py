@@ -58,7 +58,7 @@ compare; 4 internal error.
 @click.option("--save", metavar="FILE", help="Keep what the hosts answered: a line of JSON each.")
 @click.option("--golden", metavar="FILE", help="Compare all with the one host in FILE.")
 @click.option("--before", metavar="FILE", help="Compare each with itself in FILE (or DIR), saved before.")
-@click.option("--weight", type=click.Choice(WEIGHTS), default="noise", help="Show only what is as heavy, or heavier. [noise]")
+@click.option("--weight", type=click.Choice(WEIGHTS), default="noise", help="Leave out what is lighter. [noise]")
 @click.option("--all", "whole", is_flag=True, help="Text: all differences, however many.")
 @shared.format_option(*FORMATS)
 @shared.output_option
