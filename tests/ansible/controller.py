@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -76,7 +77,7 @@ class Plays:
         try:
             output = process.communicate(timeout=PATIENCE_S)[0]
         except BaseException:
-            process.kill()
+            os.killpg(process.pid, signal.SIGKILL)
             raise
         return Played(process.returncode, output, recorded(record))
 
@@ -97,6 +98,7 @@ class Plays:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
+            start_new_session=True,
             cwd=self.work,
             env={**surroundings(self.work), "ANSIBLE_RECORD": str(folder / "record"), **self.env},
         )

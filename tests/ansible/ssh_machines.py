@@ -38,6 +38,7 @@ mkdir -p /run/cgroups && mount --rbind /sys/fs/cgroup /run/cgroups
 rm -rf /machine/sys && mkdir -p /machine/sys/upper /machine/sys/work
 mount -t overlay overlay -o lowerdir=/sys,upperdir=/machine/sys/upper,workdir=/machine/sys/work /sys
 mount --rbind /run/cgroups /sys/fs/cgroup
+[ -e /machine/hardware ] && . /machine/hardware
 umount /run/host/* 2>/dev/null; umount /run/host 2>/dev/null; rm -rf /run/host  # it is judged as a machine, not as a container
 exec env -u container -u container_uuid -u container_host_version_id /lib/systemd/systemd systemd.unit=multi-user.target
 """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -52,6 +53,19 @@ class Host:
             self, *self.plays.start(APPLY, "--limit", f"{host},localhost", *options, torchtune_sys_source=str(self.bundle))
         )
 
+    def begin_to_catch(self, *options: str, host: str = "host") -> Running:
+        """Whatever sshd starts is stopped at its sixth fsync: the tool has written its journal by then, and a value."""
+        for process in sessions(self.machine):  # or an earlier play's connection would be taken
+            os.kill(process, signal.SIGKILL)
+        (listener,) = processes(self.machine, "/usr/sbin/sshd -D")
+        log = self.plays.work / f"strace-{time.monotonic_ns()}"
+        inject = ["-e", "trace=fsync", "-e", "inject=fsync:signal=SIGSTOP:when=6"]
+        watch = subprocess.Popen(["strace", "-f", "-p", str(listener), *inject, "-o", str(log)], stderr=subprocess.DEVNULL)
+        until(lambda: "TracerPid:\t0" not in _status(listener), PATIENCE_S)
+        running = self.begin(*options, host=host)
+        running.watch, running.log = watch, log
+        return running
+
     def check(self, **variables: Any) -> Played:
         """With the tool that lies there, whatever that is."""
         return self.plays.play(CHECK, "--limit", "host,localhost", torchtune_sys_report_fail=False, **variables)
@@ -84,29 +98,27 @@ class Running:
 
     def __init__(self, host: Host, process: subprocess.Popen[str], record: Path) -> None:
         self.host, self.process, self.record = host, process, record
+        self.watch: subprocess.Popen[bytes] | None = None
+        self.log = Path()
 
     def end(self) -> Played:
         output = self.process.communicate(timeout=PATIENCE_S)[0]
         return Played(self.process.returncode, output, recorded(self.record))
 
     def catch(self) -> int:
-        """Let the tool stop at its sixth fsync, between two steps of its run; its process."""
-        deadline = time.monotonic() + PATIENCE_S
-        tool: list[int] = []
-        while not tool and self.process.poll() is None and time.monotonic() < deadline:
-            tool = processes(self.host.machine, "apply", "--yes")[-1:]
-        assert tool, self.end().output
-        log = self.record.with_name("strace")
-        inject = ["-e", "trace=fsync", "-e", "inject=fsync:signal=SIGSTOP:when=6"]
-        watch = subprocess.Popen(["strace", "-f", "-p", str(tool[0]), *inject, "-o", str(log)], stderr=subprocess.DEVNULL)
+        """Wait until the tool has stopped between two steps of its run; its process."""
+        assert self.watch is not None
+        stopped = re.compile(r"^(\d+) +--- stopped by SIGSTOP", re.M)
         try:
-            until(lambda: watch.poll() is not None or (log.exists() and "stopped by SIGSTOP" in log.read_text()), PATIENCE_S)
+            until(lambda: self.process.poll() is not None or stopped.search(self.log.read_text()), PATIENCE_S)
         finally:
-            watch.terminate()
-            watch.wait()
-        until(lambda: "\nState:\tT" in _status(tool[0]) or not _status(tool[0]), PATIENCE_S)
-        assert _status(tool[0]), f"it was too fast to be caught: {self.end().output}"
-        return tool[0]
+            self.watch.terminate()
+            self.watch.wait()
+        found = stopped.search(self.log.read_text())
+        assert found, f"the tool was not caught: {self.end().output}"
+        tool = int(found[1])
+        until(lambda: "\nState:\tT" in _status(tool), PATIENCE_S)
+        return tool
 
 
 def _status(process: int) -> str:
@@ -127,6 +139,11 @@ def processes(machine: Machine, *words: str) -> list[int]:
             if all(any(word == part or ("/" in word and word in part) for part in argv) for word in words):
                 found.append(one)
     return found
+
+
+def sessions(machine: Machine) -> list[int]:
+    """The processes of sshd that hold root's connections, with a terminal or without one."""
+    return [one for one in processes(machine) if Path(f"/proc/{one}/cmdline").read_bytes().startswith(b"sshd: root@")]
 
 
 @pytest.fixture(scope="module")
@@ -171,9 +188,9 @@ def mended(host: Host, name: str = "host", **variables: Any) -> Played:
 
 
 def test_1_the_connection_is_cut_while_the_tool_applies(host: Host) -> None:
-    running = host.begin("--forks", "2", host="host,beside")
+    running = host.begin_to_catch("--forks", "2", host="host,beside")
     tool = running.catch()
-    for process in processes(host.machine, "sshd: root@notty"):
+    for process in sessions(host.machine):
         os.kill(process, signal.SIGKILL)
     os.kill(tool, signal.SIGCONT)
     played = running.end()
@@ -253,7 +270,7 @@ def test_6_the_tools_file_is_no_tool(host: Host, what: str) -> None:
 
 
 def test_7_the_host_restarts_while_the_tool_applies(host: Host) -> None:
-    running = host.begin()
+    running = host.begin_to_catch()
     running.catch()
     host.machine.restart()
     played = running.end()
@@ -266,7 +283,7 @@ def test_7_the_host_restarts_while_the_tool_applies(host: Host) -> None:
 
 
 def test_8_the_module_is_killed(host: Host) -> None:
-    running = host.begin()
+    running = host.begin_to_catch()
     tool = running.catch()
     modules = processes(host.machine, "/AnsiballZ_torchtune_apply.py")
     assert modules
@@ -302,9 +319,79 @@ def test_9_login_scripts_that_print_do_no_harm(host: Host) -> None:
 
 
 def test_10_the_tool_is_killed_while_it_applies(host: Host) -> None:
-    running = host.begin()
+    running = host.begin_to_catch()
     os.kill(running.catch(), signal.SIGKILL)
     failure, *_ = running.end().failed("host")
     print(failure.result["msg"], host.history())
     assert failure.result["why"] == "killed" and "signal 9" in failure.result["msg"]
     assert mended(host).of("host", "torchtune_apply")[-1]["recovered"] == [1]
+
+
+def test_11_ansible_playbook_is_killed_while_the_tool_applies(host: Host) -> None:
+    running = host.begin_to_catch()
+    tool = running.catch()
+    os.killpg(running.process.pid, signal.SIGKILL)
+    running.end()
+    os.kill(tool, signal.SIGCONT)
+    until(lambda: not Path(f"/proc/{tool}").exists(), PATIENCE_S)
+    print("afterwards:", host.values(), host.history())
+    mended(host)
+
+
+def test_12_the_places_for_ansibles_own_files_are_full(host: Host) -> None:
+    places = ("/root/.ansible", "/tmp", "/var/tmp")
+    for place in places:
+        host.machine.sh(
+            f"mkdir -p {place}; mount -t tmpfs -o size=16k none {place}; dd if=/dev/zero of={place}/fill bs=4k 2>/dev/null || true"
+        )
+    try:
+        played = host.apply(host="host,beside")
+        failure, *_ = played.failed("host")
+        print(failure.state, failure.result.get("msg"))
+        assert played.status != 0 and host.is_untouched()
+        assert played.failed("beside") == [] and played.of("beside", "torchtune_apply")
+    finally:
+        host.machine.sh(f"umount {' '.join(places)}")
+    mended(host)
+
+
+def test_13_a_journal_is_damaged(host: Host) -> None:
+    assert host.apply().status == 0
+    journal = host.machine.root / RUNS.lstrip("/") / "0001.journal"
+    whole = journal.read_bytes()
+    journal.write_bytes(whole.replace(b"max_map_count", b"max_map_cOunt", 1))
+    fleet.detune(host.machine)
+    played = host.apply()
+    failure, *_ = played.failed("host")
+    print(failure.result["msg"])
+    assert "0001.journal" in failure.result["msg"] and host.values() == fleet.WRONG
+    journal.write_bytes(whole)
+    mended(host)
+
+
+def test_14_the_interpreter_that_is_named_is_not_there(host: Host) -> None:
+    played = host.apply(torchtune_sys_interpreter="/opt/nowhere/python3")
+    failure, *_ = played.failed("host")
+    print(failure.result["msg"])
+    assert "/opt/nowhere/python3" in failure.result["msg"] and host.is_untouched()
+    mended(host)
+
+
+def test_15_the_connection_is_cut_while_the_tool_is_copied(host: Host) -> None:
+    place = host.machine.root / TOOL.lstrip("/")
+    whole = place.read_bytes()
+    host.machine.sh(f"cp {TOOL} {TOOL}.real")
+    older = f'#!/bin/sh\nexec {TOOL}.real "$@"\n'.encode()
+    place.write_bytes(older)
+    running = host.begin()
+    coming = host.machine.root / "root/.ansible/tmp"
+    while running.process.poll() is None:
+        if any(path.stat().st_size > 10_000 for path in coming.glob("*/.source*")):
+            for process in sessions(host.machine):
+                os.kill(process, signal.SIGKILL)
+            break
+    played = running.end()
+    print([(one.task, one.state, one.result.get("msg")) for one in played.failed("host")])
+    assert place.read_bytes() in (older, whole)
+    assert host.machine.sh(f"{TOOL} --version").strip()
+    mended(host)
