@@ -29,13 +29,16 @@ Examples:
   torchtune-sys fleet --slurm --nodes 'node[1-64]' --save today.jsonl
   torchtune-sys fleet --nodes '@gpu' -- /opt/tt/bin/torchtune-sys snapshot --compact
   torchtune-sys fleet --nodes 'node[1-8]' -- torchtune-sys check --format json
+  torchtune-sys fleet --inventory inventory.yml --nodes 'gpu:!login'
   torchtune-sys fleet --dir /shared/facts
 
 \b
 How it gets there: in a Slurm job, or with --slurm, by srun, a step for each
-node; with --nodes by ClusterShell (clush, with your ssh settings); with --dir
-it reads what is already there. It brings no transport of its own. COMMAND
-must print what compare reads; [torchtune-sys snapshot --compact].
+node; with --nodes by ClusterShell (clush, with your ssh settings); with
+--inventory by Ansible, where the collection's module torchtune_facts is asked
+unless COMMAND is given; with --dir it reads what is already there. It brings
+no transport of its own. COMMAND must print what compare reads; [torchtune-sys
+snapshot --compact].
 
 \b
 A host that does not answer within --timeout, that Slurm calls down, or that
@@ -49,7 +52,12 @@ compare; 4 internal error.
 )
 @click.argument("words", nargs=-1, metavar="[-- COMMAND...]")
 @click.option("--slurm", is_flag=True, help="By srun, also outside of a job. [in a job]")
-@click.option("--nodes", metavar="SET", help="The hosts: a node set of ClusterShell's, with --slurm a list of Slurm's.")
+@click.option(
+    "--nodes",
+    metavar="SET",
+    help="The hosts: a node set of ClusterShell's, with --slurm a list of Slurm's, with --inventory a pattern.",
+)
+@click.option("--inventory", metavar="FILE", help="By Ansible, the hosts of its inventory. [all of them]")
 @click.option("--dir", "folder", metavar="DIR", help="Collect nothing: judge the files in DIR.")
 @click.option(
     "--timeout", type=float, callback=shared.seconds(1), default=60.0, metavar="S", help="Wait S seconds for each host. [60]"
@@ -70,8 +78,8 @@ def command(**options: Any) -> int:
     if options["golden"] is not None and options["before"] is not None:
         raise UnreadableInput("--golden and --before exclude each other", "give one of them")
     if options["folder"] is not None:
-        if options["words"] or options["slurm"] or options["nodes"] or options["save"]:
-            raise UnreadableInput("--dir collects nothing", "leave out --slurm, --nodes, --save and the command")
+        if options["words"] or options["slurm"] or options["nodes"] or options["inventory"] or options["save"]:
+            raise UnreadableInput("--dir collects nothing", "leave out --slurm, --nodes, --inventory, --save and the command")
         options["paths"] = [options["folder"]]
         found = compared(options)
     else:
@@ -103,6 +111,13 @@ def _transport(options: dict[str, Any]) -> Transport:
     from torchtune_sys.host.isolation import session
 
     environment = session()
+    if options["inventory"]:
+        if options["slurm"]:
+            raise UnreadableInput("--slurm and --inventory exclude each other", "give one of them")
+        from torchtune_sys.fleet.over_ansible import Ansible
+
+        own_command = bool(options["words"])
+        return Ansible(options["inventory"], options["nodes"] or "", environment, options["at_once"], own_command)
     if options["slurm"] or (options["nodes"] is None and environment.get("SLURM_JOB_ID")):
         from torchtune_sys.fleet.over_slurm import Slurm
 
@@ -112,7 +127,8 @@ def _transport(options: dict[str, Any]) -> Transport:
 
         return ClusterShell(options["nodes"], environment, options["at_once"])
     raise UnreadableInput(
-        "nothing says which hosts", "give --nodes (ClusterShell), --slurm or --dir, or run it in a job of Slurm's"
+        "nothing says which hosts",
+        "give --nodes (ClusterShell), --inventory (Ansible), --slurm or --dir, or run it in a job of Slurm's",
     )
 
 

@@ -1,0 +1,95 @@
+"""Ansible: the hosts of an inventory, asked by the collection's own module, or by a command that is named."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from torchtune_sys.errors import UnreadableInput
+from torchtune_sys.fleet.collecting import Answer
+from torchtune_sys.host import process
+from torchtune_sys.host.input.reading import read_input
+from torchtune_sys.host.scratch import directory
+from torchtune_sys.model import codec
+from torchtune_sys.model.values import Missing, Why
+from torchtune_sys.render.as_json import SNAPSHOT
+
+_ASK_S = 60.0
+_GRACE_S = 15.0
+"""What Ansible takes beside the command, to start and to connect."""
+_FACTS = ("-m", "torchtune.sys.torchtune_facts", "-a", "families=all")
+
+
+class Ansible:
+    """``pattern``: the hosts of the inventory, ``gpu:!login``; without a command the collection's module torchtune_facts is asked."""
+
+    def __init__(self, inventory: str, pattern: str, environment: Mapping[str, str], fanout: int, own_command: bool) -> None:
+        self.width = min(fanout, 256)
+        self._inventory = inventory
+        self._pattern = pattern or "all"
+        self._fanout = fanout
+        self._own_command = own_command
+        self._environment = {**environment, "ANSIBLE_NOCOLOR": "1", "ANSIBLE_DEPRECATION_WARNINGS": "0"}
+
+    def hosts(self) -> tuple[Sequence[str], Sequence[Answer]]:
+        argv = ("ansible", "-i", self._inventory, self._pattern, "--list-hosts")
+        found = process.run(argv, timeout_s=_ASK_S, env=self._environment, cwd=os.getcwd())
+        if isinstance(found, Missing):
+            raise UnreadableInput(f"Ansible could not be asked: {found}", "install ansible-core, or use --nodes")
+        hosts = [row.strip() for row in found.stdout.splitlines() if row.startswith("    ")]
+        if found.rc or not hosts:
+            said = next(iter((found.stderr or "it holds no host").strip().splitlines()), "")
+            raise UnreadableInput(f"--inventory {self._inventory}: {said}", "give an inventory that ansible --list-hosts reads")
+        return hosts, ()
+
+    def run(self, hosts: Sequence[str], command: tuple[str, ...], timeout_s: float) -> Iterable[Answer]:
+        what = ("-m", "ansible.builtin.command", "-a", shlex.join(command)) if self._own_command else _FACTS
+        whom = (":".join(hosts), "-i", self._inventory, "-f", str(self._fanout))
+        with directory("") as tree:
+            argv = ("ansible", *whom, *what, "--task-timeout", f"{max(timeout_s, 1):.0f}", "--tree", tree)
+            # Its standard output holds all answers once more: the tree has them by host.
+            quiet = ("sh", "-c", 'exec "$@" > /dev/null', "ansible", *argv)
+            found = process.run(quiet, timeout_s=timeout_s + _GRACE_S, env=self._environment, cwd=os.getcwd())
+            return [_answer(host, tree, found, timeout_s) for host in hosts]
+
+
+def _answer(host: str, tree: str, found: Any, timeout_s: float) -> Answer:
+    place = os.path.join(tree, host)
+    if not os.path.isfile(place):
+        late = not isinstance(found, Missing) or found.why is Why.TIMEOUT
+        said = "" if isinstance(found, Missing) else found.stderr.strip()[-200:]
+        return Answer(host=host, why=(said or f"no answer within {timeout_s:g} s") if late else str(found))
+    try:
+        result = msgspec.json.decode(read_input(place, plain=True))
+    except (msgspec.DecodeError, UnreadableInput, RecursionError) as error:
+        return Answer(host=host, why=f"Ansible's answer cannot be read: {error}")
+    return of_result(host, result) if isinstance(result, dict) else Answer(host=host, why="Ansible answered no result")
+
+
+def of_result(host: str, result: Mapping[str, Any]) -> Answer:
+    """What a task's result says.
+
+    >>> of_result("a", {"unreachable": True, "msg": "no route"}).why
+    'unreachable: no route'
+    """
+    told = (result.get("ansible_facts") or {}).get("torchtune_sys")
+    if isinstance(told, dict):
+        document = {"schema": SNAPSHOT, "tool": {"version": told.get("version")}, "facts": told.get("facts")}
+        return Answer(host=host, out=codec.line(document), status=0)
+    if result.get("unreachable"):
+        return Answer(host=host, why=f"unreachable: {_first(result.get('msg'))}")
+    if "stdout" in result or "rc" in result:
+        status = result.get("rc")
+        error = str(result.get("stderr") or result.get("msg") or "")
+        return Answer(
+            host=host, out=str(result.get("stdout") or ""), error=error, status=status if isinstance(status, int) else 1
+        )
+    return Answer(host=host, why=_first(result.get("msg")) or "Ansible answered no result")
+
+
+def _first(text: object) -> str:
+    return str(text or "").strip().partition("\n")[0][:200]
