@@ -188,3 +188,52 @@ def test_only_enabled_units_and_reboot_lines_of_cron_set_something_at_boot() -> 
         ("/sys/kernel/mm/x/enabled", "never", "on.service"),
         ("/proc/sys/vm/swappiness", "40", "/etc/cron.d/tune"),
     ]
+
+
+CLOSED = {
+    "a read-only value": (f"mount -o remount,ro,bind {MAPS}", f"{MAPS} is on a read-only mount"),
+    "a read-only folder": ("mount --bind /etc/sysctl.d /etc/sysctl.d; mount -o remount,ro,bind /etc/sysctl.d", "read-only file system"),
+    "an immutable folder": (
+        "mount -t tmpfs none /etc/sysctl.d; chattr +i /etc/sysctl.d 2>/dev/null || mount -o remount,ro /etc/sysctl.d",
+        "/etc/sysctl.d",
+    ),
+    "a full disk": ("mount -t tmpfs -o size=128k none /etc/sysctl.d; head -c 131072 /dev/zero >/etc/sysctl.d/big", "is full"),
+    "a link to nowhere": ("rm -rf /etc/sysctl.d; ln -s /nowhere /etc/sysctl.d", "/etc/sysctl.d is a link to /nowhere"),
+    "a file in the way": ("rm -rf /etc/sysctl.d; : >/etc/sysctl.d", "/etc/sysctl.d is no directory"),
+}
+
+
+@needs_mounts
+@pytest.mark.parametrize("name", CLOSED)
+def test_the_plan_knows_what_cannot_be_written_and_offers_the_rest(name: str, tmp_path: Path) -> None:
+    made, words = CLOSED[name]
+    done = staged(
+        f"""
+        echo 2000 >/etc/pids; mount --bind /etc/pids /proc/sys/kernel/pid_max; ulimit -n 512
+        {made}
+        $TOOL plan --select max-map-count-low,nofile-limit-too-low --format json; echo ---
+        $TOOL apply --yes --select max-map-count-low,nofile-limit-too-low --format json
+        """,
+        tmp_path / "stage",
+    )
+    planned, _, applied = done.stdout.partition("---\n")
+    plan = json.loads(planned)["plan"]
+    assert [item["key"] for item in plan["refused"]] == ["vm.max_map_count"] and words in plan["refused"][0]["reason"], done
+    assert "limit nofile" in {item["key"] for item in plan["changes"]}
+    states = {key: state for key, _, state in changes(applied)}
+    assert states["vm.max_map_count"] == "refused" and states["limit nofile"] in ("waits", "cured")
+
+
+@needs_mounts
+@pytest.mark.parametrize("place", [MAPS, "/etc/sysctl.d"])
+def test_undo_foretells_what_it_cannot_put_back(place: str, tmp_path: Path) -> None:
+    done = staged(
+        f"""
+        {APPLY} >/dev/null; mount --bind {place} {place}; mount -o remount,ro,bind {place}
+        $TOOL undo --dry-run --format json >/etc/foretold; $TOOL undo --yes --format json >/etc/found
+        cat /etc/foretold; echo ---; cat /etc/found
+        """,
+        tmp_path / "stage",
+    )
+    foretold, _, found = done.stdout.partition("---\n")
+    assert document(foretold) == document(found) and changes(found)[0][2] == "failed", done

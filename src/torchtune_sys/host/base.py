@@ -38,6 +38,8 @@ class Space(msgspec.Struct, frozen=True, kw_only=True):
     inodes: int
     inodes_free: int
     read_only: bool = False
+    free_for_root: int = -1
+    """f_bfree; negative where that is not known."""
 
 
 class Output(msgspec.Struct, frozen=True, kw_only=True):

@@ -165,4 +165,5 @@ def as_space(found: os.statvfs_result) -> Space:
         inodes=found.f_files,
         inodes_free=found.f_favail,
         read_only=bool(found.f_flag & os.ST_RDONLY),
+        free_for_root=found.f_frsize * found.f_bfree,
     )

@@ -89,5 +89,7 @@ class PlanContext(msgspec.Struct, frozen=True, kw_only=True):
     """By entry of the boot loader, the kernel arguments of the next boot; empty where that could not be seen."""
     tuned: tuple[TunedOption, ...] = ()
     boot_settings: tuple[BootSetting, ...] = ()
+    unwritable: dict[str, str] = {}
+    """Places that would be written, with what keeps that from being done."""
     device_names: dict[str, str] = {}
     """``major:minor`` → kernel name of the block device (``sda``, ``dm-0``)."""

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 
 from torchtune_sys.host.base import Host
 from torchtune_sys.model.facts import Fact
-from torchtune_sys.model.plan_context import TOOLS, PlanContext, TunedOption, UnitFacts
+from torchtune_sys.model.plan_context import OWNED, TOOLS, PlanContext, TunedOption, UnitFacts
 from torchtune_sys.model.values import Missing, Why
-from torchtune_sys.probes.plan_context import boot_commands, boot_entries, device_rules, tuned
+from torchtune_sys.probes.plan_context import boot_commands, boot_entries, device_rules, tuned, writable
 
 _PROGRAM_DIRS = ("/usr/sbin", "/usr/bin", "/sbin", "/bin")
 _DAEMONS = {"udevadm": "/run/udev/control", "systemctl": "/run/systemd/system"}
@@ -28,12 +28,15 @@ _IMAGES = (
 )
 
 
-def probe(host: Host, paths: Iterable[str], files: Iterable[str], units: Iterable[str] = ()) -> PlanContext:
-    """``paths`` are the running values that may be written (patterns included), ``files`` those that may be ours, ``units`` systemd's."""
+def probe(
+    host: Host, paths: Iterable[str], files: Iterable[str], units: Iterable[str] = (), settings: Iterable[str] = ()
+) -> PlanContext:
+    """``paths`` are the values below /sys that may be written (patterns included), ``files`` those that may be ours, ``units`` systemd's,
+    ``settings`` the kernel settings below /proc/sys."""
     owner, way = _owner(host)
-    wanted = sorted(set(paths))
+    wanted, files = sorted(set(paths)), sorted(set(files))
     return PlanContext(
-        files={path: _file(host, path) for path in sorted(set(files))},
+        files={path: _file(host, path) for path in files},
         values={path: _values(host, path) for path in wanted},
         units={name: state for name in sorted(set(units)) if (state := _unit_state(host, name)) is not None},
         tools=tuple(tool for tool in TOOLS if _answers(host, tool)),
@@ -43,8 +46,16 @@ def probe(host: Host, paths: Iterable[str], files: Iterable[str], units: Iterabl
         boot_entries=boot_entries.probe(host),
         tuned=tuple(TunedOption(option=name, value=value, source=source) for name, value, source in tuned.read(host).others),
         boot_settings=(*device_rules.probe(host), *boot_commands.probe(host)),
+        unwritable=_unwritable(host, [*settings, *wanted], files),
         device_names=_device_names(host, wanted),
     )
+
+
+def _unwritable(host: Host, values: Iterable[str], files: Iterable[str]) -> dict[str, str]:
+    there = [path for path in values if "*" not in path]
+    owned = [path for path in files if path in OWNED or (path.startswith("/etc/systemd/") and path.endswith(".conf"))]
+    found = {path: writable.reason(host, path) for path in (*there, *owned)}
+    return {path: why for path, why in found.items() if why}
 
 
 def _file(host: Host, path: str) -> Fact[str]:

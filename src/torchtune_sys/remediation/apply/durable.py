@@ -106,6 +106,15 @@ def _set_xattrs(handle: int, wanted: dict[str, bytes]) -> None:
             os.setxattr(handle, name, value)
 
 
+def may_write(path: str) -> None:
+    """Raises OSError where putting another file in its place would, for what access(2) tells: read-only, immutable, not ours to write."""
+    for place in (os.path.dirname(path), path):
+        if os.path.lexists(place) and not os.access(place, os.W_OK, effective_ids=True):
+            read_only = bool(os.statvfs(place).f_flag & os.ST_RDONLY)
+            number = errno.EROFS if read_only else errno.EPERM
+            raise OSError(number, os.strerror(number), place)
+
+
 def remove(path: str) -> None:
     """Remove a file durably; one that is gone already is no error."""
     if os.path.lexists(path):  # where nothing may be written, unlink fails even of what is not there

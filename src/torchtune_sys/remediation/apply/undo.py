@@ -128,6 +128,7 @@ def _value(entry: ValueEntry, note: Note, same_boot: bool, dry: bool) -> bool:
     if present not in (note.after, wrote) and not unsettled:
         raise Kept(f"it holds {present} now, neither what was set ({note.after or wrote}) nor what was before ({entry.before})")
     if dry:
+        values.may_write(entry.path)
         return True
     if entry.counterpart and entry.before == "0" and entry.counterpart_before not in ("", "0"):
         values.write(entry.counterpart, entry.counterpart_before)
@@ -155,6 +156,7 @@ def _file(entry: FileEntry, note: Note, dry: bool) -> bool:
     if durable.digest(present.content) != note.after:
         rest = _without_ours(entry, note, present)
     if dry:
+        durable.may_write(entry.path)
         return True
     if rest is not None and rest != entry.before:
         durable.write(entry.path, rest)

@@ -25,6 +25,11 @@ def write(path: str, value: str) -> None:
         os.close(handle)
 
 
+def may_write(path: str) -> None:
+    """Raises OSError where writing would."""
+    os.close(os.open(path, os.O_WRONLY | os.O_CLOEXEC))
+
+
 def matching(path: str, is_pattern: bool) -> list[str]:
     """The files that are meant; of a pattern, those that there are now."""
     return sorted(glob.glob(path)) if is_pattern else [path]

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
-from torchtune_sys.model.actions import KernelArgument, Needs, Safety, Service
-from torchtune_sys.model.plan import Change, FileLine, Plan, Refusal
+from torchtune_sys.model.actions import KernelArgument, Needs, Safety, Service, Sysctl
+from torchtune_sys.model.plan import Change, FileLine, Plan, Refusal, Step, Value
 from torchtune_sys.model.plan_context import OWNED, PlanContext
 from torchtune_sys.model.rule import Result
 from torchtune_sys.model.snapshot import Snapshot
@@ -19,7 +19,7 @@ from torchtune_sys.model.values import Missing, known
 from torchtune_sys.remediation.install.findings import steps_for
 from torchtune_sys.remediation.plan import change_requests, files, kernel_arguments, ownership, steps
 
-__all__ = ["part", "places", "plan", "still_asked", "service_units"]
+__all__ = ["part", "places", "plan", "settings", "still_asked", "service_units"]
 
 
 def places(results: Iterable[Result]) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -27,6 +27,11 @@ def places(results: Iterable[Result]) -> tuple[tuple[str, ...], tuple[str, ...]]
     asked = [wish.action for wish in change_requests.asked(results)]
     units = (path for action in asked for path in steps.unit_files(action))
     return tuple(steps.value_paths(asked)), (*OWNED, *steps.own_files(asked), *units)
+
+
+def settings(results: Iterable[Result]) -> tuple[str, ...]:
+    """The files below /proc/sys that a plan of these results may write."""
+    return tuple(dict.fromkeys(steps.proc(wish.action.key) for wish in change_requests.asked(results) if isinstance(wish.action, Sysctl)))
 
 
 def service_units(results: Iterable[Result]) -> tuple[str, ...]:
@@ -83,7 +88,15 @@ def _one(s: Snapshot, ground: PlanContext, group: change_requests.Group) -> Chan
     unread = files.unread(made.steps, ground) if isinstance(made, Change) else None
     if unread is not None:
         return Refusal(key=group.key, rules=group.rules, reason=str(unread), way="what stands there now must be read first")
+    closed = next(filter(None, (_closed(step, ground) for step in made.steps)), "") if isinstance(made, Change) else ""
+    if closed:
+        return Refusal(key=group.key, rules=group.rules, reason=closed, way="make it writable, and plan again")
     return made
+
+
+def _closed(step: Step, ground: PlanContext) -> str:
+    """Why it cannot be written; empty where nothing is known that would keep it from that."""
+    return ground.unwritable.get(step.path, "") if isinstance(step, Value | FileLine) else ""
 
 
 def _order(change: Change) -> tuple[bool, int, str]:
