@@ -192,7 +192,10 @@ def test_only_enabled_units_and_reboot_lines_of_cron_set_something_at_boot() -> 
 
 CLOSED = {
     "a read-only value": (f"mount -o remount,ro,bind {MAPS}", f"{MAPS} is on a read-only mount"),
-    "a read-only folder": ("mount --bind /etc/sysctl.d /etc/sysctl.d; mount -o remount,ro,bind /etc/sysctl.d", "read-only file system"),
+    "a read-only folder": (
+        "mount --bind /etc/sysctl.d /etc/sysctl.d; mount -o remount,ro,bind /etc/sysctl.d",
+        "read-only file system",
+    ),
     "an immutable folder": (
         "mount -t tmpfs none /etc/sysctl.d; chattr +i /etc/sysctl.d 2>/dev/null || mount -o remount,ro /etc/sysctl.d",
         "/etc/sysctl.d",

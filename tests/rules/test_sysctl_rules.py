@@ -9,6 +9,7 @@ import pytest
 
 from conftest import judge, load
 from torchtune_sys import engine
+from torchtune_sys.model.actions import Safety, Sysctl
 from torchtune_sys.model.facts.driver import DriverFacts
 from torchtune_sys.model.facts.memory import SwapDevice
 from torchtune_sys.model.facts.sysctl import Assignment
@@ -67,6 +68,16 @@ def test_swappiness_matters_with_swap_on_a_disk_only(healthy: Snapshot, kinds: t
 @pytest.mark.parametrize(("value", "verdict"), [("0", "pass"), ("1", "fail"), ("2", "pass"), ("3", "fail")])
 def test_memory_tiering_is_not_numa_balancing(healthy: Snapshot, value: str, verdict: str) -> None:
     assert said(running(healthy, kernel__numa_balancing=value), "numa-balancing-enabled").verdict.value == verdict
+
+
+def test_numa_balancing_goes_by_itself_only_where_ranks_are_bound(healthy: Snapshot) -> None:
+    on = running(healthy, kernel__numa_balancing="1")
+    assert not isinstance(on.cpu, Missing) and not isinstance(on.numa, Missing) and not isinstance(on.numa.nodes, Missing)
+    for affinity, bound in ((on.cpu.online, False), (on.numa.nodes[0].cpus, True)):
+        seen = msgspec.structs.replace(on, cpu=msgspec.structs.replace(on.cpu, affinity=affinity))
+        result = said(seen, "numa-balancing-enabled")
+        actions = result.evidence[0].fix or result.rule.fix
+        assert [action.safety is Safety.SAFE for action in actions if isinstance(action, Sysctl)] == [bound]
 
 
 def test_numa_balancing_is_no_question_without_a_gpu(healthy: Snapshot) -> None:

@@ -32,7 +32,9 @@ def planned(options: Mapping[str, Any], made_already: frozenset[str] = frozenset
     seen, results, _ = judged(options)
     host = host_of(options)
     paths, files = planner.places(results)
-    found = PlanContext() if host is None else ground.probe(
-        host, paths, files, planner.service_units(results), planner.settings(results)
+    found = (
+        PlanContext()
+        if host is None
+        else ground.probe(host, paths, files, planner.service_units(results), planner.settings(results))
     )
     return Planned(plan=planner.plan(seen, results, found, made_already), ground=found, seen=seen, results=results)

@@ -31,7 +31,9 @@ def places(results: Iterable[Result]) -> tuple[tuple[str, ...], tuple[str, ...]]
 
 def settings(results: Iterable[Result]) -> tuple[str, ...]:
     """The files below /proc/sys that a plan of these results may write."""
-    return tuple(dict.fromkeys(steps.proc(wish.action.key) for wish in change_requests.asked(results) if isinstance(wish.action, Sysctl)))
+    return tuple(
+        dict.fromkeys(steps.proc(wish.action.key) for wish in change_requests.asked(results) if isinstance(wish.action, Sysctl))
+    )
 
 
 def service_units(results: Iterable[Result]) -> tuple[str, ...]:

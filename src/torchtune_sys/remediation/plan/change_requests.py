@@ -31,6 +31,8 @@ class ChangeRequest(msgspec.Struct, frozen=True, kw_only=True):
     seen: str
     wanted: str
     action: Action
+    subject: str = ""
+    """What the rule judged; may be another setting than the one that is changed."""
 
 
 class Group(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,7 +55,12 @@ def asked(results: Iterable[Result]) -> Iterator[ChangeRequest]:
             for action in item.fix or result.rule.fix:
                 if actions.doable(action):
                     yield ChangeRequest(
-                        rule=result.rule.id, why=result.rule.title, seen=item.seen, wanted=item.wanted, action=action
+                        rule=result.rule.id,
+                        why=result.rule.title,
+                        seen=item.seen,
+                        wanted=item.wanted,
+                        action=action,
+                        subject=item.subject,
                     )
 
 

@@ -151,14 +151,17 @@ def change(s: Snapshot, ground: PlanContext, group: Group) -> Change | Refusal |
         return Refusal(key=group.key, rules=group.rules, reason=made, way="torchtune-sys explain " + group.rules[0])
     if not made:
         return None
-    first = group.wishes[0]
+    shown = _values(s, group, action)
+    if shown is None:
+        return None
+    seen, wanted = shown
     return Change(
         key=group.key,
         action=action,
         rules=group.rules,
-        why=first.why,
-        seen="; ".join(dict.fromkeys(wish.seen for wish in group.wishes)),
-        wanted=first.wanted or precedence.told(action),
+        why=group.wishes[0].why,
+        seen=seen,
+        wanted=wanted,
         safety=action.safety,
         needs=action.needs,
         steps=made,
@@ -166,6 +169,27 @@ def change(s: Snapshot, ground: PlanContext, group: Group) -> Change | Refusal |
         effect=precedence.effect(action),
         disrupts=isinstance(action, Service),
     )
+
+
+_SYSCTLS = ("vm.", "kernel.", "net.", "fs.")
+
+
+def _values(s: Snapshot, group: Group, action: Action) -> tuple[str, str] | None:
+    """What this very setting is, and should be; None where only another one is wrong, by which this one would have to change."""
+    wishes = group.wishes
+    if not isinstance(action, Sysctl) or not all(
+        wish.subject.startswith(_SYSCTLS) and wish.subject != action.key for wish in wishes
+    ):
+        return "; ".join(dict.fromkeys(wish.seen for wish in wishes)), wishes[0].wanted or precedence.told(action)
+    running = _running(s, action.key)
+    if isinstance(action.target, AtLeast | AtMost) and _met(action.target, running):
+        return None
+    return running, precedence.told(action)
+
+
+def _running(s: Snapshot, key: str) -> str:
+    found = None if isinstance(s.sysctl, Missing) else s.sysctl.settings.get(key)
+    return "" if found is None else known(found.running, "")
 
 
 def _texts(step: Step) -> tuple[str, ...]:

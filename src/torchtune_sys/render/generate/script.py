@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 from torchtune_sys import __version__
 from torchtune_sys.model.actions import Action, Sysctl, SysfsWrite
 from torchtune_sys.model.plan import Change, CommandStep, FileLine, Plan, Unit, Value
+from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.steering import disarmed, no_command
 from torchtune_sys.model.target import AtLeast, AtMost, OneOf
+from torchtune_sys.model.values import Missing, known
 from torchtune_sys.remediation.plan import files
+from torchtune_sys.remediation.plan.files import one_line
 from torchtune_sys.render.layout import clean
 
 _BARE = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-/.:,+@%")
@@ -17,7 +22,31 @@ _PLAIN = frozenset(map(chr, range(0x20, 0x7F))) - frozenset("'\\$`~!") | {"\n"}
 """What stands in single quotes as it is, and without shellcheck's doubts."""
 
 
-def script(plan: Plan) -> str:
+class MadeFor(msgspec.Struct, frozen=True, kw_only=True):
+    """What a host is known by: its values were chosen for this. None: not known, and not asked."""
+
+    system: str = ""
+    """ID and VERSION_ID of os-release."""
+    cpus: int | None = None
+    memory_mib: int | None = None
+    nvidia_gpus: int | None = None
+
+
+def made_for(s: Snapshot) -> MadeFor:
+    os_ = None if isinstance(s.system, Missing) else known(s.system.os, None)
+    online = None if isinstance(s.cpu, Missing) else known(s.cpu.online, None)
+    memory = None if isinstance(s.memory, Missing) else known(s.memory.total_bytes, None)
+    gpus = None if isinstance(s.driver, Missing) else known(s.driver.nvidia_devices, None)
+    return MadeFor(
+        system="" if os_ is None else one_line(f"{os_.id} {os_.version}"),
+        cpus=None if online is None else len(online),
+        memory_mib=None if memory is None else memory >> 20,
+        nvidia_gpus=None if gpus is None else len(gpus),
+    )
+
+
+def script(plan: Plan, made_for: MadeFor | None = None) -> str:
+    """``made_for``: the host that alone it is for, unless it is forced."""
     from torchtune_sys.render.templates import environment
 
     template = environment({"quote": quote, "comment": clean, "path": path}).get_template("script/provision.sh.j2")
@@ -28,6 +57,7 @@ def script(plan: Plan) -> str:
         origin=plan.origin,
         head=files.HEAD,
         changes=plan.changes,
+        made_for=made_for if plan.changes and made_for != MadeFor() else None,
         values=[_value(change, step) for change, step in steps if isinstance(step, Value)],
         lines=[_line(change, step) for change, step in steps if isinstance(step, FileLine)],
         files=plan.files,

@@ -10,7 +10,7 @@ from torchtune_sys.model.actions import Advice, Safety, Sysctl
 from torchtune_sys.model.rule import Evidence, Param, Params, Severity, Verdict, rule
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.target import AtLeast, AtMost, Exactly, OneOf
-from torchtune_sys.model.values import Missing, NotApplicable, Unknown, need
+from torchtune_sys.model.values import Missing, NotApplicable, Unknown, known, need
 from torchtune_sys.rules.gates import not_in_container
 from torchtune_sys.rules.limits.tasks import tasks_needed
 from torchtune_sys.rules.sysctl.policy import (
@@ -83,7 +83,7 @@ def zone_reclaim_enabled(s: Snapshot, p: Params) -> Iterator[Evidence]:
     severity=Severity.ADVICE,
     fix=(
         Advice(text="bind ranks first: torchrun --numa-binding=node (torch 2.9 and later), or numactl"),
-        Sysctl(key="kernel.numa_balancing", target=Exactly("0")),
+        Sysctl(key="kernel.numa_balancing", target=Exactly("0"), safety=Safety.UNSAFE),
     ),
 )
 def numa_balancing_enabled(s: Snapshot, p: Params) -> Iterator[Evidence]:
@@ -110,7 +110,15 @@ def numa_balancing_enabled(s: Snapshot, p: Params) -> Iterator[Evidence]:
         wanted=wanted(s, found.key, target),
         verdict=verdict,
         source=origin(s, found),
+        fix=(Sysctl(key=found.key, target=Exactly("0")),) if on and _bound(s) else (),
     )
+
+
+def _bound(s: Snapshot) -> bool:
+    """Whether this session, and so what it starts, is kept to the CPUs of one node: then nothing is moved to where it runs."""
+    affinity = None if isinstance(s.cpu, Missing) else known(s.cpu.affinity, None)
+    nodes = () if isinstance(s.numa, Missing) else known(s.numa.nodes, ())
+    return affinity is not None and len(affinity) > 0 and any(affinity <= known(node.cpus, affinity - affinity) for node in nodes)
 
 
 @rule(

@@ -26,8 +26,8 @@ def plan_options(function: Callable[..., Any]) -> Callable[..., Any]:
             click.option(
                 "--safe-only/--unsafe",
                 "safe_only",
-                default=False,
-                help="Leave out what needs a decision, or put it in, too (default).",
+                default=True,
+                help="Leave out what needs a decision (default), or put it in, too.",
             ),
             shared.output_option,
         )
@@ -38,7 +38,7 @@ def _command(name: str, path: str, what: str, then: str) -> click.Command:
     epilog = f"""\b
 Examples:
   torchtune-sys generate {name}
-  torchtune-sys generate {name} --from host.json --safe-only -o {path.rpartition("/")[2]}
+  torchtune-sys generate {name} --from host.json --unsafe -o {path.rpartition("/")[2]}
 
 \b
 {then}

@@ -24,14 +24,16 @@ STAGES = ("install", "tune", "smoke")
     epilog="""\b
 Examples:
   torchtune-sys generate script -o tune.sh && sudo bash tune.sh
-  torchtune-sys generate script --from host.json --safe-only | ssh host sudo bash -s
+  torchtune-sys generate script --from host.json | ssh host sudo bash -s
   bash tune.sh --check
   torchtune-sys generate script --stages install,tune,smoke -o provision.sh
   bash provision.sh --dry-run; sudo bash provision.sh --reboot
 
 \b
 The script needs bash 4.3 and coreutils, no Python. It writes the same files as
-apply, keeps what was there before, and takes it back with --undo.
+apply, keeps what was there before, and takes it back with --undo. On a host
+with other memory, CPUs, GPUs or another system than the plan's it stops, unless
+--force is given.
 
 \b
 With --stages it takes a bare host to a proven one: driver, torch and the rest,
@@ -47,16 +49,18 @@ smoke test's verdict. See docs/provision.md.
 @click.option("--offline", metavar="DIR", help="A folder on that host with packages and wheels: no connection is made.")
 def command(**options: Any) -> int:
     """Print one bash script that makes the plan's changes, checks them and takes them back; or one that installs and proves, too."""
+    from torchtune_sys.cli.planning import planned
     from torchtune_sys.cli.terminal import give, tell
-    from torchtune_sys.render.generate.script import script
+    from torchtune_sys.render.generate.script import made_for, script
 
     if options["stages"] is not None:
         return _provisioning(options)
     given = next((name for name in _OF_STAGES if options[name]), None)
     if given is not None or options["venv"] != VENV:
         raise click.UsageError(f"--{(_OF_STAGES[given] or given) if given else 'venv'} is for --stages.")
-    plan = part_of_plan(options)
-    give(script(plan), options["output"], machine=True)
+    found = planned(options)
+    plan = part_of_plan(options, found)
+    give(script(plan, made_for(found.seen)), options["output"], machine=True)
     if not plan.changes:
         tell("the plan has no change, so the script does nothing")
     return 0
