@@ -354,3 +354,62 @@ def test_a_configuration_takes_no_time_without_end(words: tuple[str, ...], shape
     place.write_text(HOSTILE_TOML[shape] + "\n")
     done = subprocess.run([*PROGRAM, *words, str(place)], capture_output=True, text=True, timeout=60, cwd="/")
     assert done.returncode == 2 and "hostile.toml" in done.stderr and "internal error" not in done.stderr, done.stderr
+
+
+@needs_root
+@pytest.mark.parametrize("way", ["link", "directory"])
+def test_root_reads_nothing_for_a_user_that_they_may_not_read(scene: Scene, way: str) -> None:
+    """What root's recording holds is given away; a link in an environment of theirs would put a file of root's into it."""
+    safe = scene.folder / "safe"
+    safe.mkdir(mode=0o755 if way == "link" else 0o700)
+    secret = safe / "version.py"
+    secret.write_text("__version__ = '2.9.0'\ncuda = 'only-root-may-read-this'\n")
+    secret.chmod(0o600 if way == "link" else 0o644)
+    venv = scene.alice.venv()
+    packages = scene.alice.packages(venv)
+    scene.alice.write(packages / "torch-2.9.0.dist-info" / "METADATA", "Name: torch\nVersion: 2.9.0\n")
+    scene.alice.write(packages / "torch" / "__init__.py", "")
+    if way == "link":
+        scene.alice.link(packages / "torch" / "version.py", secret)
+    else:
+        shutil.rmtree(packages / "torch")
+        scene.alice.link(packages / "torch", safe)
+    assert "only-root" in (packages / "torch" / "version.py").read_text()
+    assert scene.alice.run(["cat", str(packages / "torch" / "version.py")]).returncode != 0
+    for words in (("record",), ("snapshot", "--format", "json"), ("check", "--format", "json")):
+        assert "only-root" not in as_root(*words, "--python", str(venv)).stdout, words
+    (packages / "torch").unlink() if way == "directory" else (packages / "torch" / "version.py").unlink()
+    scene.alice.write(packages / "torch" / "version.py", "__version__ = '2.9.0'\ncuda = 'theirs-to-read'\n")
+    assert "theirs-to-read" in as_root("record", "--python", str(venv)).stdout, "what they may read is read"
+
+
+@pytest.mark.parametrize("words", [("sh",), ("--", "sh")], ids=["plain", "dashes"])
+def test_a_program_that_is_launched_is_not_taken_for_a_reader(words: tuple[str, ...]) -> None:
+    """One with an option --from was ended after 30 seconds, as a file that takes too long is; it would get its limits, too."""
+    argv = [*PROGRAM, "launch", "--local-rank", "0", *words, "-c", "ulimit -d; echo $PPID", "sh", "--from", "x"]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, cwd="/") as started:
+        told = started.communicate(timeout=60)[0].split()
+    usual = subprocess.run(["sh", "-c", "ulimit -d"], capture_output=True, text=True, check=True).stdout.split()
+    assert told == [*usual, str(os.getpid())], "it is the process that was started"
+
+
+@pytest.mark.parametrize("limit", ["data", "cpu"])
+def test_who_reads_a_stranger_s_file_has_a_limit_of_the_kernel_s(limit: str) -> None:
+    """Below the limits of the readers, should one fail."""
+    code = f"""
+import os, resource, sys, time
+from torchtune_sys.cli import watch
+watch._SPARE_CPU_S = -2
+def run(_args):
+    try:
+        if {limit == "cpu"}:
+            while True:
+                pass
+        kept = [bytes(1 << 20) for _ in range(1500)]
+        os._exit(7)
+    except MemoryError:
+        os._exit(3)
+sys.exit(watch.watched(["check", "--from", "x", "--timeout", "60" if {limit == "data"} else "2"], run, lambda _seconds: 9))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, cwd="/")
+    assert done.returncode == (3 if limit == "data" else 128 + 24), done.stderr

@@ -16,6 +16,10 @@ from torchtune_sys.cli.look import LIVE_PATIENCE_S, PATIENCE_S
 
 GRACE_S = 0.8
 """After the time is up: what was read until then is judged and printed."""
+MOST_DATA = 1 << 30
+"""Bytes for who reads a file of somebody else's; twice of what the limits let it use."""
+_SPARE_CPU_S = 30
+"""Threads use more than one second of processor time in one."""
 LEAST_S = 3.0
 """What starting, judging and printing may take on a slow machine, whatever the option says."""
 
@@ -27,8 +31,21 @@ def watched(args: Sequence[str], run: Callable[[Sequence[str]], int], late: Call
     limit_s = _timeout(args)
     child = os.fork()
     if child == 0:
+        _limit(limit_s)
         return run(args)
     return _wait(child, limit_s, late)
+
+
+def _limit(limit_s: float) -> None:
+    """A net below the readers' own limits (docs/input-limits.md), which hold less; of processor time, too, where we are killed and the child
+    is not. RLIMIT_DATA, since threads reserve addresses that they never use (RLIMIT_AS): getrlimit(2), since Linux 4.7."""
+    import resource
+
+    seconds = int(max(limit_s + GRACE_S, LEAST_S)) + _SPARE_CPU_S
+    for which, wanted in ((resource.RLIMIT_DATA, MOST_DATA), (resource.RLIMIT_CPU, seconds)):
+        soft, hard = resource.getrlimit(which)
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(which, (wanted if soft == resource.RLIM_INFINITY else min(soft, wanted), hard))
 
 
 def _wait(child: int, limit_s: float, late: Callable[[float], int]) -> int:
@@ -57,7 +74,19 @@ def _pasted_by_a_person() -> bool:
 
 
 def _reads_a_file(args: Sequence[str]) -> bool:
-    return any(word.partition("=")[0] in ("--from", "--root") for word in args)
+    """Whether it is told to by our own options: those of a program that we become (launch), or start elsewhere (fleet), are its own.
+
+    >>> _reads_a_file(["check", "--from", "x"]), _reads_a_file(["fleet", "--", "cmd", "--from=x"]), _reads_a_file(["launch", "cmd", "--from", "x"])
+    (True, False, False)
+    """
+    if "launch" in args[: _first_word(args) + 1]:
+        return False
+    own = args[: args.index("--")] if "--" in args else args
+    return any(word.partition("=")[0] in ("--from", "--root") for word in own)
+
+
+def _first_word(args: Sequence[str]) -> int:
+    return next((number for number, word in enumerate(args) if not word.startswith("-")), 0)
 
 
 def _timeout(args: Sequence[str]) -> float:

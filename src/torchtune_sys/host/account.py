@@ -31,12 +31,19 @@ class Account(msgspec.Struct, frozen=True, kw_only=True):
 
     def may_pass(self, info: os.stat_result) -> bool:
         """Whether the permission bits let this user enter a directory or execute a file."""
-        mode = info.st_mode
+        return self._may(info, stat.S_IXOTH)
+
+    def may_read(self, info: os.stat_result) -> bool:
+        """Whether the permission bits let this user read a file."""
+        return self._may(info, stat.S_IROTH)
+
+    def _may(self, info: os.stat_result, bit: int) -> bool:
+        """``bit`` as of others; the owner's and the group's stand above it."""
         if info.st_uid == self.uid:
-            return bool(mode & stat.S_IXUSR)
+            return bool(info.st_mode & bit << 6)
         if info.st_gid == self.gid or info.st_gid in self.groups:
-            return bool(mode & stat.S_IXGRP)
-        return bool(mode & stat.S_IXOTH)
+            return bool(info.st_mode & bit << 3)
+        return bool(info.st_mode & bit)
 
 
 def account(uid: int, gid: int) -> Account:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from torchtune_sys.host import queries
+from torchtune_sys.host import queries, trust
 from torchtune_sys.host.base import TEXT_LIMIT, Host, Output, Space, Stat, missing_from
 from torchtune_sys.host.isolation import session
 from torchtune_sys.host.remote import Remotes
@@ -34,11 +34,13 @@ class LiveHost(Host):
         self._answers: dict[str, Fact[Any]] = {}
         self._asking: dict[str, threading.Lock] = {}
         self._remotes: Remotes | None = None
+        self._deciding: dict[str, int | None] = {}
+        self._system = trust.system_users()
         self._lock = threading.Lock()
 
     def text(self, path: str) -> Fact[str]:
         if path not in self._texts:
-            found = self._look(path, lambda: read_text(path, path))
+            found = self._look(path, lambda: read_text(path, path, lent=self._decided_by(path)))
             return self._texts.setdefault(path, found)
         return self._texts[path]
 
@@ -101,6 +103,22 @@ class LiveHost(Host):
         except ValueError:
             return Missing(Why.ABSENT, path, "no file can have this name")  # a NUL byte in it
 
+    def _decided_by(self, path: str) -> int | None:
+        """As root: the other user who decides what lies at a path, since a directory on the way, or what lies there, is theirs."""
+        if os.geteuid() != 0 or path.startswith(("/proc/", "/sys/", "/dev/")):
+            return None
+        folder = os.path.dirname(path)
+        if folder not in self._deciding:
+            try:
+                owners = (info.st_uid for _, info in trust.steps(folder))
+                self._deciding[folder] = next((uid for uid in owners if uid not in self._system), None)
+            except OSError:
+                self._deciding[folder] = None
+        if self._deciding[folder] is not None:
+            return self._deciding[folder]
+        owner = os.lstat(path).st_uid
+        return None if owner in self._system else owner
+
     def _remote(self) -> Remotes:
         with self._lock:  # one for all probes: a server that does not answer is waited for once
             if self._remotes is None:
@@ -116,8 +134,9 @@ def _cut_short(found: Fact[_T]) -> Fact[_T]:
     return found
 
 
-def read_text(real_path: str, name: str, flags: int = 0) -> Fact[str]:
-    """Read a regular file of at most TEXT_LIMIT bytes; never blocks on a FIFO or a device."""
+def read_text(real_path: str, name: str, flags: int = 0, *, lent: int | None = None) -> Fact[str]:
+    """Read a regular file of at most TEXT_LIMIT bytes; never blocks on a FIFO or a device. ``lent``: only what this user may read, too, who
+    decides what lies there: a link of theirs to a file of root's would put that into a recording."""
     try:
         handle = os.open(real_path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY | flags)
     except OSError as error:
@@ -127,6 +146,8 @@ def read_text(real_path: str, name: str, flags: int = 0) -> Fact[str]:
     try:
         if not modes.S_ISREG(os.fstat(handle).st_mode):
             return Missing(Why.FAILED, name, "not a regular file")
+        if lent is not None and not _may_read(lent, handle):
+            return Missing(Why.DENIED, name, f"user {trust.user_name(lent)}, whose place this is, may not read what lies there")
         content = _read_all(handle)
     except OSError as error:
         return missing_from(error, name)
@@ -135,6 +156,18 @@ def read_text(real_path: str, name: str, flags: int = 0) -> Fact[str]:
     if len(content) > TEXT_LIMIT:
         return Missing(Why.UNPARSED, name, f"larger than {TEXT_LIMIT >> 20} MiB")
     return content.decode("utf-8", "replace")
+
+
+def _may_read(uid: int, handle: int) -> bool:
+    """Whether a user could have opened the file that is open here, at the place where it really lies."""
+    from torchtune_sys.host.account import account
+
+    info = os.fstat(handle)
+    if info.st_uid == uid:
+        return True
+    user = account(uid, 0)
+    folders = trust.steps(os.path.dirname(os.readlink(f"/proc/self/fd/{handle}")))
+    return user.may_read(info) and all(user.may_pass(info) for _, info in folders)
 
 
 def _read_all(handle: int) -> bytes:
