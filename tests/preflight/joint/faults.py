@@ -239,7 +239,7 @@ builtins.__import__ = _hooked
 """
 
 
-def patched(body: str, ready: str = 'hasattr(torch, "optim") and hasattr(torch.optim, "SGD")') -> Plant:
+def patched(body: str, ready: str = 'hasattr(torch, "nn") and hasattr(torch.nn, "GELU")') -> Plant:
     """A torch that does something else, through the interpreter's own start."""
 
     def plant(made: Cluster, node: int) -> dict[str, Any]:
@@ -264,13 +264,13 @@ def plant(torch):
 """
 FLIPPED_WEIGHT = """
 def plant(torch):
-    right = torch.optim.SGD.step
-    def flipped(self, *rest):
-        found = right(self, *rest)
+    right = torch.nn.GELU.forward
+    def flipped(self, value):
+        found = right(self, value)
         with torch.no_grad():
-            self.param_groups[0]["params"][0].view(torch.int32).view(-1)[5] ^= 1
+            found.view(torch.int32).view(-1)[5] ^= 1
         return found
-    torch.optim.SGD.step = flipped
+    torch.nn.GELU.forward = flipped
 """
 FLIPPED_SUM = """
 def plant(torch):
@@ -362,6 +362,7 @@ FAULTS = {
         ("silent-data-corruption",),
     ),
     "other-torch": Fault(patched(OTHER_TORCH), ("software-differs-between-nodes",)),
+    "no-torch": Fault(no_torch, ("software-differs-between-nodes",)),
     "quota": Fault(quota, ("cpu-quota-on-one-node",)),
     "slow-kernel": Fault(patched(SLOW_KERNEL), ("straggler-compute",)),
 }

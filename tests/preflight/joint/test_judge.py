@@ -120,6 +120,15 @@ def test_two_that_differ_have_no_majority() -> None:
     assert all(any(cause.cause == "software-differs-between-nodes" for cause in node.causes) for node in verdict.nodes)
 
 
+def test_a_node_whose_torch_does_not_start_is_named_unless_nobody_has_any() -> None:
+    found = gathered(4)
+    found.members[2].notes["worker/0"] = {"error": "ImportError: libtorch.so"}
+    assert said(whole(found)) == {"n2": {"software-differs-between-nodes"}}
+    for member in found.members.values():
+        member.notes["worker/0"] = {"error": "ImportError: libtorch.so"}
+    assert whole(found).verdict == "unknown"
+
+
 def test_two_halves_that_do_not_reach_each_other_are_a_cut() -> None:
     found = gathered(4, missing={2: "time-out", 3: "unreachable"})
     del found.members[2], found.members[3]

@@ -51,6 +51,13 @@ class LinkServer:
         self._udp, self.udp_port = udp, udp.getsockname()[1]
         asyncio.get_running_loop().add_reader(udp.fileno(), self._count)
 
+    def stop(self) -> None:
+        if self._server is not None:
+            self._server.close()
+        if self._udp is not None:
+            asyncio.get_running_loop().remove_reader(self._udp.fileno())
+            self._udp.close()
+
     def overflowed(self) -> int:
         """Datagrams that arrived, and that this process was too slow for (SO_MEMINFO)."""
         if self._udp is None:

@@ -83,7 +83,7 @@ class Wire:
         held = self._writer.transport.get_extra_info("socket")
         try:
             return int(struct.unpack("i", fcntl.ioctl(held.fileno(), termios.TIOCOUTQ, b"\0\0\0\0"))[0])
-        except (OSError, AttributeError):
+        except (OSError, AttributeError, ValueError):  # closed
             return 0
 
     def streams(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:

@@ -121,8 +121,9 @@ class Agent:
         own = self.job.node if self.job.node in order else self.job.nodes
         target: meeting.Reached | None = None
         while not self.finished.is_set():
-            target = target or await meeting.lower(self.map, order, own, self.lost)
-            if target is None and own in order:
+            is_candidate = own in order  # then help is asked for while we wait as the coordinator
+            target = target or await meeting.lower(self.map, order, own, self.lost, through=not is_candidate)
+            if target is None and is_candidate:
                 target = await self._become_coordinator()
             if target is None:
                 if time.monotonic() > self.times.meet_until_s:

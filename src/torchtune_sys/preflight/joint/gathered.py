@@ -145,10 +145,15 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
         return taken(self.notes.get("facts"), NodeFacts)
 
     @property
-    def worker(self) -> WorkerNote:
-        """Of the first rank that told."""
+    def workers(self) -> tuple[WorkerNote, ...]:
+        """Of each rank that told."""
         told = (taken(note, WorkerNote) for key, note in self.notes.items() if key.startswith("worker/"))
-        return next((note for note in told if note is not None), WorkerNote())
+        return tuple(note for note in told if note is not None)
+
+    @property
+    def worker(self) -> WorkerNote:
+        """Of the first rank that has torch."""
+        return next((note for note in self.workers if note.torch), WorkerNote())
 
 
 Rank = tuple[int, int]

@@ -126,13 +126,13 @@ async def _pump(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> N
             await target.drain()
 
 
-async def lower(where: Map, order: Iterable[int], own: int, excluded: Iterable[int]) -> Reached | None:
-    """The lowest candidate before ``own`` that is reached: directly, or through any other candidate."""
+async def lower(where: Map, order: Iterable[int], own: int, excluded: Iterable[int], *, through: bool = True) -> Reached | None:
+    """The lowest candidate before ``own`` that is reached: directly, or (``through``) with the help of any other candidate."""
     left_out = {*excluded}
     before = [node for node in order if node < own and node not in left_out]
     found = [reached for reached in await asyncio.gather(*map(where.dial, before)) if reached is not None]
     best = min(found, key=lambda reached: reached.node, default=None)
-    for node in before:
+    for node in before if through else ():
         if best is not None and best.node <= node:
             break
         if where.words.get(node) not in ("time-out", "unreachable"):

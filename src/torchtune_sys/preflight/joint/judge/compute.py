@@ -15,6 +15,7 @@ LEAST_SLOWER = 0.06
 _FEW, _LEAST_SLOWER_OF_FEW = 16, 0.15
 """Among so few the spread between healthy ranks is not known well enough."""
 _SPREADS = 5.0
+_MANY = 64
 _CHANCE = 1e-3
 """That any healthy rank is called slow because it never ran undisturbed, over all ranks."""
 QUOTA_GAP = 0.25
@@ -34,6 +35,8 @@ def limit_of(best: Sequence[float]) -> float:
     """
     middle = median(best)
     spread = 1.4826 * median(abs(value - middle) for value in best) / middle
+    if len(best) >= _MANY:  # noise is not even on both sides: the upper one counts, less a twentieth that may be slow
+        spread = max(spread, (sorted(best)[-1 - len(best) // 20] / middle - 1) / 1.645)
     return middle * (1 + max(LEAST_SLOWER if len(best) >= _FEW else _LEAST_SLOWER_OF_FEW, _SPREADS * spread))
 
 

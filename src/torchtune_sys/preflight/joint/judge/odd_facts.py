@@ -35,6 +35,7 @@ def findings(gathered: Gathered) -> list[Finding]:
         found += _differing(gathered, nodes, fact, "software-differs-between-nodes", weight)
     for fact, weight in _HARDWARE:
         found += _differing(gathered, nodes, fact, "hardware-differs-between-nodes", weight)
+    found += _without_torch(gathered)
     found += _environment(gathered, nodes)
     found += _quotas(gathered, nodes)
     return found
@@ -171,6 +172,18 @@ def _odd(gathered: Gathered, values: Mapping[int, Hashable], cause: str, what: s
         for node, value in values.items()
         if value != usual
     ]
+
+
+def _without_torch(gathered: Gathered) -> Iterator[Finding]:
+    """Ranks whose torch does not import. Where nobody has any, nothing can be said of the nodes."""
+    somebody = any(member.worker.torch for member in gathered.members.values())
+    for node, member in gathered.members.items():
+        errors = [note.error for note in member.workers if note.error and not note.torch]
+        if errors and somebody:
+            seen = f"torch does not start, as it does elsewhere: {errors[0][:200]}"
+            yield Finding(part="facts", cause="software-differs-between-nodes", node=node, seen=seen)
+        elif errors:
+            yield Finding(part="facts", cause="checker-fault", node=node, seen=errors[0][:200], weight=Weight.UNKNOWN)
 
 
 def _environment(gathered: Gathered, nodes: Mapping[int, NodeFacts]) -> list[Finding]:
