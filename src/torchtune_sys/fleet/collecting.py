@@ -65,14 +65,12 @@ def _answers(
     transport: Transport, hosts: Sequence[str], command: tuple[str, ...], timeout_s: float, at_once: int
 ) -> Iterator[Answer]:
     parts = [hosts[place : place + transport.width] for place in range(0, len(hosts), transport.width)]
-    with ThreadPoolExecutor(max(at_once // transport.width, 1)) as pool:
-        waiting = {pool.submit(_asked, transport, part, command, timeout_s): part for part in parts}
-        try:
-            for done in as_completed(waiting):
-                yield from done.result()
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
+    pool = ThreadPoolExecutor(max(at_once // transport.width, 1))
+    try:
+        for done in as_completed([pool.submit(_asked, transport, part, command, timeout_s) for part in parts]):
+            yield from done.result()
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)  # interrupted, nobody waits for who is still asked
 
 
 def _asked(transport: Transport, hosts: Sequence[str], command: tuple[str, ...], timeout_s: float) -> list[Answer]:

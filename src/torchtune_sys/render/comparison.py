@@ -121,7 +121,10 @@ def _few(items: list[str]) -> str:
     return ", ".join(items) if len(items) <= _MANY else f"{', '.join(items[:_MANY])} and {len(items) - _MANY} more"
 
 
-def _short(value: Any) -> str:
+def _short(value: Any, other: Any = "") -> str:
+    """``other``: what it is held against; of an entry that one lacks, only whether it is there is told."""
+    if (value is None and other is True) or (value is True and other is None):
+        return "there" if value else "not there"
     if isinstance(value, Mapping) and "$missing" in value:
         return f"({value['$missing']})"
     if value is None:
@@ -183,7 +186,7 @@ def markdown(value: Comparison) -> str:
         for hosts, facts in found:
             name = cell(_hosts(hosts, False))
             rows += [
-                f"| {name} | {item.weight.value} | {cell(item.fact)} | {cell(_short(item.value))} | {cell(_short(item.usual))} |"
+                f"| {name} | {item.weight.value} | {cell(item.fact)} | {cell(_short(item.value, item.usual))} | {cell(_short(item.usual, item.value))} |"
                 for item in facts
             ]
         rows.append("")
