@@ -11,6 +11,7 @@ from conftest import load
 from torchtune_sys.model.facts.software import Package
 from torchtune_sys.model.facts.system import Os
 from torchtune_sys.model.install import InstallOptions
+from torchtune_sys.model.values import Missing
 from torchtune_sys.remediation.install.plan import plan
 
 
@@ -23,7 +24,7 @@ from torchtune_sys.remediation.install.plan import plan
             H100,
             [
                 "env DEBIAN_FRONTEND=noninteractive apt-get install --yes nvidia-driver-pinning-580",
-                "env DEBIAN_FRONTEND=noninteractive apt-get install --yes nvidia-open nvidia-fabricmanager-580",
+                "env DEBIAN_FRONTEND=noninteractive apt-get install --yes nvidia-open nvidia-fabricmanager",
             ],
         ),
         (
@@ -122,7 +123,7 @@ def test_the_distributions_own_driver_stays_its_own() -> None:
 def test_the_fabric_manager_beside_a_driver_that_stays_has_its_version() -> None:
     seen = load("typical/azure-nd-h100.fabric-manager-not-running")
     found = plan(seen, InstallOptions())
-    assert words(found, "fabric-manager")[0].endswith("nvidia-fabricmanager-580=580.95.05*")
+    assert words(found, "fabric-manager")[0].endswith("nvidia-fabricmanager=580.95.05*")
     rocky = Os(id="rocky", id_like=("rhel",), version="9.4", pretty_name="Rocky Linux 9.4", codename="")
     found = plan(msgspec.structs.replace(seen, system=hosts.change(seen.system, os=rocky)), InstallOptions())
     assert words(found, "fabric-manager")[0] == "dnf install --assumeyes nvidia-fabricmanager-580.95.05"
@@ -186,3 +187,19 @@ def test_what_root_installs_does_not_lie_where_everybody_writes() -> None:
     for os_id, release in SYSTEMS:
         found = plan(bare([H100] * 8, os_id, release), InstallOptions(extras=("container-toolkit", "cuda-toolkit", "rdma")))
         assert not any("/tmp" in line for line in words(found))
+
+
+@pytest.mark.parametrize(
+    ("driver", "package"), [("570.195.03", "nvidia-fabricmanager-570="), ("580.95.05", "nvidia-fabricmanager=")]
+)
+def test_from_580_on_the_fabric_managers_package_has_no_branch_in_its_name(driver: str, package: str) -> None:
+    """NVIDIA/gpu-driver-container, PR 451."""
+    seen = load("typical/azure-nd-h100.fabric-manager-not-running")
+    assert not isinstance(seen.driver, Missing) and not isinstance(seen.gpu, Missing)
+    told = msgspec.structs.replace(
+        seen,
+        driver=msgspec.structs.replace(seen.driver, module_version=driver, library_version=driver),
+        gpu=msgspec.structs.replace(seen.gpu, driver_version=driver),
+    )
+    found = plan(told, InstallOptions(cpu=False, torch="2.9"))
+    assert f"{package}{driver}*" in words(found, "fabric-manager")[0]

@@ -10,8 +10,8 @@ from torchtune_sys.model.version import version
 from torchtune_sys.remediation.install.gpus import Card
 from torchtune_sys.remediation.install.site import Site, install, root
 
-_FIRST_WITHOUT_BRANCH_NAMES = 590
-"""From it on the packages of NVIDIA's repositories for Debian and Ubuntu have no branch in their names."""
+_FIRST_WITHOUT_BRANCH_NAMES = 580
+"""From it on the packages of NVIDIA's repositories for Debian and Ubuntu have no branch in their names (NVIDIA/gpu-driver-container, PR 451)."""
 
 
 def needs_fabric(cards: tuple[Card, ...]) -> bool:
