@@ -50,6 +50,45 @@ def {name}(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 RULES: tuple[Rule, ...] = ({name},)
 '''
+SYSCTL_STUB = '''"""TODO: what the rules of this module judge, in one line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torchtune_sys.model.actions import Sysctl
+from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, rule
+from torchtune_sys.model.snapshot import Snapshot
+from torchtune_sys.model.target import AtLeast
+from torchtune_sys.rules.sysctl.policy import judged
+
+_WANTED = AtLeast(0)  # TODO: AtLeast, AtMost, Exactly or OneOf
+
+
+@rule(
+    id="{id}",
+    title="TODO: the defect, in one line",
+    severity=Severity.ADVICE,
+    fix=(Sysctl(key="TODO.key", target=_WANTED),),
+)
+def {name}(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """TODO: what the defect is.
+
+    Why it matters
+    TODO: what it does to training.
+
+    When to leave it
+    TODO: where it is right as it is.
+
+    References
+    TODO: who says so.
+    """
+    # Raise NotApplicable where the key does not matter on this host.
+    yield judged(s, "TODO.key", _WANTED)
+
+
+RULES: tuple[Rule, ...] = ({name},)
+'''
 OVERLAY = """{
  "extends": "healthy.json",
  "files": {
@@ -93,6 +132,28 @@ def in_order(path: Path) -> None:
         subprocess.run([ruff, *arguments, "--quiet", "--no-cache", path], cwd=REPO, check=True)
 
 
+def next_steps(rule_id: str, family: str) -> str:
+    base = next((name for name in (f"base-{family}.json",) if (HOSTS / name).exists()), "base-*.json")
+    steps = [
+        "Write the function in place of each TODO. What a rule can read: src/torchtune_sys/model/facts/; what is lacking there is a"
+        " new fact (docs/architecture.md).",
+        f"""Put into the overlays' "files" what differs from the healthy host, whose files are in tests/hosts/{base}: what makes
+   the rule fail, what makes it unknown ({{"error": "denied"}} in place of a file's text).""",
+        f"./run test tests/rules/test_catalogue.py -k {rule_id}; its first error is the next step.",
+        "./run docs, which puts the rule into docs/rules.md and the Ansible role's variables; commit them with it.",
+        'A line in CHANGELOG.md under "Unreleased".',
+    ]
+    if family == "sysctl":
+        steps[1:1] = [
+            "A new key: its path into KEYS in src/torchtune_sys/probes/sysctl/probe.py, a healthy value into"
+            " tests/hosts/base-sysctl.json.",
+            "Where the fix is AtLeast: the kernel's own default into src/torchtune_sys/knowledge/data/kernel_defaults.csv.",
+            "Where the boot rules (lost at reboot, overridden) are to judge the key as well: its row in WISHES in"
+            " src/torchtune_sys/rules/sysctl/policy.py,\n   and the rule asks the row's function for its target.",
+        ]
+    return "\n".join(f"{number}. {step}" for number, step in enumerate(steps, 1))
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="./run new-rule", description="Make the files of a new rule.")
     parser.add_argument("id", help="named for the defect: fan-speed-low")
@@ -102,7 +163,8 @@ def main() -> int:
         parser.error(why)
     name, package = asked.id.replace("-", "_"), RULES / asked.family / "__init__.py"
     text = listed(package.read_text(), asked.family, name)
-    made = {RULES / asked.family / f"{name}.py": STUB.replace("{id}", asked.id).replace("{name}", name)}
+    stub = SYSCTL_STUB if asked.family == "sysctl" else STUB
+    made = {RULES / asked.family / f"{name}.py": stub.replace("{id}", asked.id).replace("{name}", name)}
     made |= {HOSTS / f"{asked.id}.{verdict}.json": OVERLAY for verdict in ("fail", "unknown")}
     for path, content in made.items():
         if not path.exists():
@@ -111,11 +173,7 @@ def main() -> int:
     package.write_text(text)
     in_order(package)
     print(f"{package.relative_to(REPO)}: lists it")
-    print(f"""Next:
-1. Write the function in place of each TODO.
-2. Put into the overlays' "files" what differs from tests/hosts/healthy.json: what makes the rule fail, what makes it unknown.
-3. ./run test -k {asked.id}
-4. .venv-test/bin/python -m torchtune_sys.gen write, which puts the rule into docs/rules.md.""")
+    print(f"Next:\n{next_steps(asked.id, asked.family)}")
     return 0
 
 

@@ -154,6 +154,17 @@ def test_an_environment_whose_interpreter_is_gone_is_made_again(clone: Clone) ->
     assert not python.is_symlink()
 
 
+def test_the_active_environment_is_not_made_again_by_its_own_interpreter(clone: Clone) -> None:
+    clone.run()
+    inside = clone.here / ".venv" / "bin"
+    for name in ("python3", "python"):
+        (inside / name).write_text(INTERPRETER.replace("'-m pip --version')", "'-m pip --version') exit 1 ;; x)"))
+        (inside / name).chmod(0o755)
+    (clone.here / ".venv/.stamp").unlink()
+    assert clone.run(PATH=f"{inside}:{clone.path}")[:2] == (0, GOOD)
+    assert not (inside / "python3").exists(), "the environment was made again"
+
+
 def test_an_environment_whose_interpreter_was_replaced_is_completed_again(clone: Clone, tmp_path: Path) -> None:
     clone.run()
     python = clone.here / ".venv" / "bin" / "python"

@@ -10,10 +10,12 @@ from torchtune_sys.model.actions import Advice, Safety, Sysctl
 from torchtune_sys.model.rule import Evidence, Param, Params, Severity, Verdict, rule
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.target import AtLeast, AtMost, Exactly, OneOf
-from torchtune_sys.model.values import Missing, NotApplicable, Unknown, known, need
+from torchtune_sys.model.values import Missing, NotApplicable, Unknown, Why, known, need
 from torchtune_sys.rules.gates import not_in_container
 from torchtune_sys.rules.limits.tasks import tasks_needed
 from torchtune_sys.rules.sysctl.policy import (
+    MAP_COUNT,
+    TASKS,
     judged,
     origin,
     setting,
@@ -153,7 +155,7 @@ def overcommit_strict(s: Snapshot, p: Params) -> Iterator[Evidence]:
     id="max-map-count-low",
     title="A process may have few memory mappings",
     severity=Severity.WARNING,
-    fix=(Sysctl(key="vm.max_map_count", target=AtLeast(65530)),),
+    fix=(Sysctl(key="vm.max_map_count", target=AtLeast(MAP_COUNT)),),
 )
 def max_map_count_low(s: Snapshot, p: Params) -> Iterator[Evidence]:
     """vm.max_map_count was set below the kernel's own 65530.
@@ -210,8 +212,6 @@ def dirty_limit_huge(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 
 def _number(value: str, key: str) -> int:
-    from torchtune_sys.model.values import Why
-
     if not (value.isascii() and value.isdigit() and len(value) < 25):
         raise Unknown(Missing(Why.UNPARSED, key, f"not a whole number: {value[:40]!r}"))
     return int(value)
@@ -241,10 +241,10 @@ def task_table_small(s: Snapshot, p: Params) -> Iterator[Evidence]:
     """
     wanted = 2 * tasks_needed(s)
     memory = None if isinstance(s.memory, Missing) else s.memory.total_bytes
-    floors = {"kernel.pid_max": 32768, "kernel.threads-max": 32768}
+    floors = {"kernel.pid_max": TASKS, "kernel.threads-max": TASKS}
     if isinstance(memory, int):
         # The kernel's default lets the stacks of all threads take an eighth of memory; a tenth below it is somebody's doing.
-        floors["kernel.threads-max"] = min(32768, memory // (8 * _THREAD_SIZE_BYTES) * 9 // 10)
+        floors["kernel.threads-max"] = min(TASKS, memory // (8 * _THREAD_SIZE_BYTES) * 9 // 10)
     for key, floor in floors.items():
         try:
             yield judged(s, key, AtLeast(max(floor, wanted)))

@@ -20,6 +20,11 @@ TCP_MAX_FAST = 16 << 20
 TCP_MAX_DEFAULT = {"net.ipv4.tcp_rmem": 6291456, "net.ipv4.tcp_wmem": 4194304}
 """What the kernel chooses by itself on hosts with 1 GiB of memory or more (net/ipv4/tcp.c, tcp_init)."""
 
+MAP_COUNT = 65530
+"""DEFAULT_MAX_MAP_COUNT (include/linux/mm.h): less than the kernel's own is somebody's doing."""
+TASKS = 32768
+"""PID_MAX_DEFAULT (include/linux/threads.h)."""
+
 
 class SysctlPolicy(msgspec.Struct, frozen=True, kw_only=True):
     key: str
@@ -72,11 +77,11 @@ def wish_overcommit(s: Snapshot, p: Params) -> Target:
 
 
 def wish_map_count(s: Snapshot, p: Params) -> Target:
-    return AtLeast(65530)
+    return AtLeast(MAP_COUNT)
 
 
 def wish_tasks(s: Snapshot, p: Params) -> Target:
-    return AtLeast(32768)
+    return AtLeast(TASKS)
 
 
 def wish_shmmax(s: Snapshot, p: Params) -> Target:
@@ -120,8 +125,8 @@ WISHES: tuple[SysctlPolicy, ...] = (
     SysctlPolicy(key="vm.zone_reclaim_mode", target=wish_zone_reclaim, default="0"),
     SysctlPolicy(key="kernel.numa_balancing", target=wish_numa_balancing, default="1"),
     SysctlPolicy(key="vm.overcommit_memory", target=wish_overcommit, default="0"),
-    SysctlPolicy(key="vm.max_map_count", target=wish_map_count, default="65530"),
-    SysctlPolicy(key="kernel.pid_max", target=wish_tasks, default="32768"),
+    SysctlPolicy(key="vm.max_map_count", target=wish_map_count, default=str(MAP_COUNT)),
+    SysctlPolicy(key="kernel.pid_max", target=wish_tasks, default=str(TASKS)),
     SysctlPolicy(key="kernel.shmmax", target=wish_shmmax, default="18446744073692774399"),
     SysctlPolicy(key="net.ipv4.tcp_rmem", target=wish_tcp_rmem, default="4096 131072 6291456"),
     SysctlPolicy(key="net.ipv4.tcp_wmem", target=wish_tcp_wmem, default="4096 16384 4194304"),
