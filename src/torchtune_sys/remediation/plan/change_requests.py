@@ -9,9 +9,13 @@ import msgspec
 from torchtune_sys.model import actions
 from torchtune_sys.model.actions import (
     Action,
+    Advice,
+    EnvironmentVariable,
+    Install,
     KernelArgument,
     Limit,
     ModuleOption,
+    NvmlSetting,
     OwnedFile,
     Safety,
     Service,
@@ -110,7 +114,7 @@ def key(action: Action) -> str:
             return f"service {unit}"
         case ModuleOption(module=module, option=option):
             return f"module {module} {option.partition('=')[0]}"
-        case _:
+        case Install() | NvmlSetting() | EnvironmentVariable() | Advice():
             return actions.text(action)
 
 

@@ -6,9 +6,13 @@ from collections.abc import Iterable, Iterator
 
 from torchtune_sys.model.actions import (
     Action,
+    Advice,
+    EnvironmentVariable,
+    Install,
     KernelArgument,
     Limit,
     ModuleOption,
+    NvmlSetting,
     OwnedFile,
     Service,
     Sysctl,
@@ -124,27 +128,32 @@ def _met(target: Target, value: str) -> bool:
         return False
 
 
+def _made(s: Snapshot, ground: PlanContext, key: str, action: Action) -> tuple[Step, ...] | str:
+    """The steps on this host, or why there are none."""
+    match action:
+        case Sysctl():
+            return _sysctl(s, action)
+        case SysfsWrite():
+            return _sysfs(ground, action)
+        case OwnedFile(path=path, content=content):
+            return (FileLine(path=path, key=key, text=content.rstrip("\n")),)
+        case Limit():
+            return _limit(s, action)
+        case Service():
+            return _unit(s, ground, action)
+        case ModuleOption(module=module, option=option):
+            return (FileLine(path=MODPROBE_FILE, key=key, text=f"options {module} {option}"),)
+        case KernelArgument(argument=argument):
+            return _argument(s, ground, key, argument)
+        case Install() | NvmlSetting() | EnvironmentVariable() | Advice():  # never asked for: actions.doable says no
+            return "torchtune-sys has no way to do it"
+
+
 def change(s: Snapshot, ground: PlanContext, group: Group) -> Change | Refusal | None:
     """The change; a Refusal where this host lacks what would be written; None where nothing is left to do."""
     action = group.merged
     assert not isinstance(action, str)
-    match action:
-        case Sysctl():
-            made = _sysctl(s, action)
-        case SysfsWrite():
-            made = _sysfs(ground, action)
-        case OwnedFile(path=path, content=content):
-            made = (FileLine(path=path, key=group.key, text=content.rstrip("\n")),)
-        case Limit():
-            made = _limit(s, action)
-        case Service():
-            made = _unit(s, ground, action)
-        case ModuleOption(module=module, option=option):
-            made = (FileLine(path=MODPROBE_FILE, key=group.key, text=f"options {module} {option}"),)
-        case KernelArgument(argument=argument):
-            made = _argument(s, ground, group.key, argument)
-        case _:
-            made = "torchtune-sys has no way to do it"
+    made = _made(s, ground, group.key, action)
     if not isinstance(made, str) and any(steers(text) for step in made for text in _texts(step)):
         made = "its name or its value holds control characters, which no setting of a kernel has"
     if isinstance(made, str):
