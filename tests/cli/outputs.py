@@ -10,17 +10,18 @@ from typing import Any
 from unittest import mock
 
 from torchtune_sys.cli import look, main
+from torchtune_sys.cli.commands import check, plan
 from torchtune_sys.host.base import Host
 from torchtune_sys.host.input import opening
 from torchtune_sys.host.input.opening import PastedText
 from torchtune_sys.model.snapshot import Snapshot
 
 CHECK = (
-    *(("check", "--format", name) for name in ("text", "json", "junit", "markdown", "github", "prometheus", "nagios")),
+    *(("check", "--format", name) for name in check.FORMATS),
     ("check", "--verbose", "--strict"),
     ("check", "--quiet"),
 )
-PLAN = (*(("plan", "--format", name) for name in ("text", "json", "markdown", "diff")), ("plan", "--verbose"))
+PLAN = (*(("plan", "--format", name) for name in plan.FORMATS), ("plan", "--verbose"))
 FACTS = (("snapshot",), ("snapshot", "--format", "json"), ("record",))
 GENERATE = (
     *(("generate", name) for name in ("sysctl", "limits", "modprobe", "tmpfiles", "udev", "tuned", "script")),

@@ -13,6 +13,7 @@ import pytest
 from driven import HOSTS, environment, judged_by, run
 
 from torchtune_sys import __version__
+from torchtune_sys.cli.commands import check
 from torchtune_sys.cli.main import COMMANDS, cli
 from torchtune_sys.model.snapshot import FAMILIES
 from torchtune_sys.rules import CATALOGUE
@@ -201,7 +202,7 @@ def test_the_shell_completes(words: str, expected: str) -> None:
     assert f"plain,{expected}" in run(env=asked).stdout.splitlines()
 
 
-@pytest.mark.parametrize("name", ["text", "json", "junit", "markdown", "github", "prometheus", "nagios"])
+@pytest.mark.parametrize("name", check.FORMATS)
 def test_output_writes_the_same_bytes_to_a_file(name: str, tmp_path: Path) -> None:
     place = tmp_path / "report"
     to_file = judged_by("E-fails A-passes W-denied", "--format", name, "--output", str(place))

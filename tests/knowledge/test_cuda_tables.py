@@ -71,14 +71,19 @@ def test_names_and_device_ids_agree_on_every_model() -> None:
         for name in row["nvml_name_examples"].split("|"):
             if name == "?":
                 continue
-            assert gpus.compute_capability(name) == version(row["cc"]), name
+            assert gpus.compute_capability(name) == version(row["cc"]), f"{name}: not what gpus.csv says"
             pattern_only = gpus.compute_capability(f"{name} ")  # not the exact name: by pattern
-            assert pattern_only == version(row["cc"]), name
+            assert pattern_only == version(row["cc"]), f"{name}: no row of gpu_names.csv, in order, gives {row['cc']}"
         for device in row["pci_device_ids"].split():
             if len(device) == 4:
                 found = gpus.architecture_by_device(device)
-                assert found is not None and found.name == row["arch"].split()[0], device
-                assert found.first_cc <= version(row["cc"]) <= found.last_cc
+                assert found is not None, (
+                    f"{device} ({row['name']}): no range of gpu_device_ids.csv, or no row of gpu_architectures.csv"
+                )
+                assert found.name == row["arch"].split()[0], f"{device}: gpus.csv and gpu_device_ids.csv differ"
+                assert found.first_cc <= version(row["cc"]) <= found.last_cc, (
+                    f"{device}: outside what gpu_architectures.csv gives"
+                )
 
 
 @pytest.mark.parametrize(
