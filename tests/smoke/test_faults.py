@@ -35,7 +35,8 @@ def test_every_stage_has_a_fault_that_only_it_catches() -> None:
     caught = {fault.stage for fault in FAULTS if fault.sole and not fault.wrong} | {
         fault.stage for fault in FAULTS if fault.stage == fault.stages == "compile" and not fault.wrong
     }
-    assert {*stage_names(), "import"} - caught == WITHOUT_SOLE_FAULT
+    told = "add to tests/smoke/faults/ a fault that fails this stage alone"
+    assert {*stage_names(), "import"} - caught == WITHOUT_SOLE_FAULT, told
 
 
 def test_names_are_unique_and_stages_exist() -> None:

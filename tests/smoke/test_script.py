@@ -18,7 +18,8 @@ WORKER = Path(script.__file__).parent / "worker"
 
 
 def test_every_module_is_in_the_script() -> None:
-    assert {path.stem for path in WORKER.glob("*.py")} - {"__init__"} == set(script.ORDER) - {"trust"}
+    modules = {path.stem for path in WORKER.glob("*.py")} - {"__init__"}
+    assert modules == set(script.ORDER) - {"trust"}, "ORDER in smoke/script.py names the modules of smoke/worker/"
 
 
 def test_it_is_python_3_8_and_imports_torch_and_the_standard_library_only() -> None:
@@ -38,7 +39,8 @@ def test_modules_come_after_those_they_import() -> None:
             for node in ast.walk(tree)
             if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("torchtune_sys")
         }
-        assert used <= set(script.ORDER[:place]), module
+        late = sorted(used - set(script.ORDER[:place]))
+        assert not late, f"{module} imports {', '.join(late)}, which ORDER in smoke/script.py has not named before it"
 
 
 def test_a_name_that_two_modules_define_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,7 +88,7 @@ def test_every_stage_says_what_it_proves_and_stands_in_the_guide() -> None:
     guide = (Path(__file__).parents[2] / "docs" / "smoke.md").read_text()
     table = guide.partition("| stage |")[2].partition("Exact tests")[0]
     told = {word for line in table.splitlines()[2:] for word in line.split("|")[1:2] for word in word.replace(",", " ").split()}
-    assert told == {"import", *names.stages()}
+    assert told == {"import", *names.stages()}, "the table of stages in docs/smoke.md has a row for each of smoke/worker/table.py"
     assert all(proof.endswith(".") for proof in names.stages().values()), names.stages()
 
 

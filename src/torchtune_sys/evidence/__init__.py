@@ -33,7 +33,7 @@ def read(text: str, name: str, intent: Workload | None = None) -> Snapshot | Non
     found = _lines(paste)
     listed = found.pop("gpu")
     for facts in parts.values():
-        found.update(facts)
+        found.update({family: _filled(told, found.get(family)) for family, told in facts.items()})
     found["gpu"] = _merged(found.get("gpu"), listed)
     found["driver"] = driver.driver_facts(found["gpu"], paste.module, paste.text)
     nothing = Missing(Why.NOT_RECORDED, name, "not in the report")
@@ -195,6 +195,24 @@ _JUDGED = (
     "Found no NVIDIA driver on your system",
 )
 """Complaints that a rule understands without anything else of the report."""
+
+
+def _filled(facts: Any, other: Any) -> Any:
+    """What one reader found of a family, and from another what it lacks.
+
+    >>> from torchtune_sys.evidence.partial import partly
+    >>> from torchtune_sys.model.facts.memory import MemoryFacts
+    >>> one, other = partly(MemoryFacts, total_bytes=4, shm_size_bytes=2), partly(MemoryFacts, total_bytes=9, oom_kills=1)
+    >>> both = _filled(one, other)
+    >>> both.total_bytes, both.shm_size_bytes, both.oom_kills
+    (4, 2, 1)
+    """
+    import msgspec
+
+    if facts is None or other is None or isinstance(other, Missing):
+        return facts
+    gaps = [name for name in facts.__struct_fields__ if isinstance(getattr(facts, name), Missing)]
+    return msgspec.structs.replace(facts, **{name: getattr(other, name) for name in gaps})
 
 
 def _merged(smi: GpuFacts | None, listed: GpuFacts | None) -> GpuFacts | None:
