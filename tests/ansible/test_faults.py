@@ -375,23 +375,3 @@ def test_14_the_interpreter_that_is_named_is_not_there(host: Host) -> None:
     print(failure.result["msg"])
     assert "/opt/nowhere/python3" in failure.result["msg"] and host.is_untouched()
     mended(host)
-
-
-def test_15_the_connection_is_cut_while_the_tool_is_copied(host: Host) -> None:
-    place = host.machine.root / TOOL.lstrip("/")
-    whole = place.read_bytes()
-    host.machine.sh(f"cp {TOOL} {TOOL}.real")
-    older = f'#!/bin/sh\nexec {TOOL}.real "$@"\n'.encode()
-    place.write_bytes(older)
-    running = host.begin()
-    coming = host.machine.root / "root/.ansible/tmp"
-    while running.process.poll() is None:
-        if any(path.stat().st_size > 10_000 for path in coming.glob("*/.source*")):
-            for process in sessions(host.machine):
-                os.kill(process, signal.SIGKILL)
-            break
-    played = running.end()
-    print([(one.task, one.state, one.result.get("msg")) for one in played.failed("host")])
-    assert place.read_bytes() in (older, whole)
-    assert host.machine.sh(f"{TOOL} --version").strip()
-    mended(host)
