@@ -129,6 +129,13 @@ def test_a_node_whose_torch_does_not_start_is_named_unless_nobody_has_any() -> N
     assert whole(found).verdict == "unknown"
 
 
+def test_where_the_meeting_place_is_wrong_nobody_is_absent() -> None:
+    found = gathered(3, missing={1: "unknown-address", 2: "unknown-address"}, master_wrong="MASTER_ADDR=h stands for 192.0.2.1")
+    del found.members[1], found.members[2]
+    verdict = whole(found)
+    assert (said(verdict), verdict.absent, {link.cause for link in verdict.links}) == ({}, (), {"master-addr-wrong"})
+
+
 def test_two_halves_that_do_not_reach_each_other_are_a_cut() -> None:
     found = gathered(4, missing={2: "time-out", 3: "unreachable"})
     del found.members[2], found.members[3]

@@ -200,6 +200,12 @@ class Coordinator:
         missing = [node for node in range(self.job.nodes) if node not in self.members]
         await asyncio.gather(*(self.map.dial(node) for node in missing[:32]))
         self.gathered.missing = {node: self.map.words.get(node, "") for node in missing}
+        if missing and self.job.node == 0:
+            meant = await addresses_of(self.job.master)
+            if meant and all(has_carrier(address) is None for address in meant):
+                self.gathered.master_wrong = (
+                    f"MASTER_ADDR={self.job.master} stands for {', '.join(meant)}, no address of the first node"
+                )
         for node in missing[:32] if self.job.names else ():
             self.gathered.resolved[node] = await addresses_of(self.job.names[node])
 

@@ -175,6 +175,8 @@ class Gathered(msgspec.Struct, kw_only=True):
     """Nodes that did not come, and how the last call to their host ended."""
     resolved: dict[int, tuple[str, ...]] = {}
     """The addresses that the names of missing nodes stand for."""
+    master_wrong: str = ""
+    """What speaks against the address at which all were to meet, as the first node sees it."""
     late: set[int] = set()
     events: list[Event] = []
     links: dict[tuple[int, int], list[LinkTest]] = {}

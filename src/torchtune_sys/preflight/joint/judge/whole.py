@@ -139,13 +139,16 @@ def _meeting(gathered: Gathered) -> list[Finding]:
         cause = {"refused": "node-never-came"}.get(words.get(0, ""), "master-addr-wrong")
         seen = f"the meeting place was not reached ({words.get(0, 'no answer')}), nor was any other node"
         return [Finding(part="meeting", cause=cause, link=(gathered.coordinator, 0), seen=seen)]
+    if gathered.master_wrong and gathered.missing:
+        ways = [(node, gathered.coordinator) for node in sorted(gathered.missing)[:_LINKS_AT_MOST]]
+        return [Finding(part="meeting", cause="master-addr-wrong", link=way, seen=gathered.master_wrong) for way in ways]
     happened = {event.node for event in gathered.events}
     missing = [node for node in gathered.missing if node not in happened]
     here = sorted(gathered.members)
     cut_off = [node for node in missing if gathered.missing[node] in _UNREACHED]
     if len(cut_off) >= 2 and len(cut_off) * 2 >= gathered.nodes:
         seen = f"{_names(gathered, here)} | {_names(gathered, cut_off)}: neither side reaches the other"
-        ways = islice(product(here, cut_off), _LINKS_AT_MOST)
+        ways = [*islice(product(here, cut_off), _LINKS_AT_MOST)]
         found += [Finding(part="meeting", cause="network-partition", link=way, seen=seen) for way in ways]
         missing = [node for node in missing if node not in cut_off]
     came = f"; came: {_names(gathered, here)}"
