@@ -413,3 +413,12 @@ sys.exit(watch.watched(["check", "--from", "x", "--timeout", "60" if {limit == "
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, cwd="/")
     assert done.returncode == (3 if limit == "data" else 128 + 24), done.stderr
+
+
+def test_a_fifo_in_a_directory_of_facts_is_not_waited_for(tmp_path: Path) -> None:
+    """Each held up compare and fleet for 30 seconds, and there may be thousands."""
+    (tmp_path / "a.json").write_text(json.dumps({"schema": "torchtune-sys/snapshot/1", "facts": {}}))
+    for number in range(20):
+        os.mkfifo(tmp_path / f"trap-{number}")
+    done = subprocess.run([*PROGRAM, "compare", str(tmp_path)], capture_output=True, text=True, timeout=120, cwd="/")
+    assert done.returncode == 3 and "is no regular file" in " ".join(done.stdout.split()), done

@@ -79,7 +79,11 @@ def _files(paths: Iterable[str], unread: list[Unread]) -> Iterator[str]:
                 continue
             if not found:
                 unread.append(Unread(name=path, why="has no files"))
-            yield from found
+            for file in found:
+                if os.path.isfile(file) or not os.path.exists(file):
+                    yield file
+                else:  # a FIFO or a device that somebody laid there would be waited for
+                    unread.append(Unread(name=file, why="is no regular file"))
         else:
             yield path
 

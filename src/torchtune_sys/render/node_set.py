@@ -12,6 +12,8 @@ def node_set(names: Iterable[str]) -> str:
     """
     >>> node_set(["n1", "n2", "n3", "n7", "login", "rack3-n08", "rack3-n09", "rack3-n10"])
     'login,n[1-3,7],rack3-n[08-10]'
+    >>> node_set(f"n{number}" for number in (8, 9, 10, 11, 99, 100))
+    'n[8-11,99-100]'
     """
     plain: list[str] = []
     numbered: dict[tuple[str, str, int], list[int]] = {}
@@ -31,6 +33,8 @@ def node_set(names: Iterable[str]) -> str:
 def _join_widths(numbered: dict[tuple[str, str, int], list[int]]) -> None:
     """n9 and n10 are written alike, without zeros; n09 and n10 with."""
     for before, after, width in sorted(numbered):
+        if (before, after, width) not in numbered:  # joined already
+            continue
         wider = (before, after, width + 1 if width else 2)
         if width == 0 or (width > 1 and min(numbered[before, after, width]) >= 10 ** (width - 1)):
             while wider in numbered and min(numbered[wider]) >= 10 ** (wider[2] - 1):
