@@ -32,6 +32,13 @@ def test_a_rank_that_only_lost_another_is_not_the_one_to_hear() -> None:
     assert (stage.seen, stage.cause) == ("IndexError: index 7 is out of bounds", "")
 
 
+def test_a_cause_that_a_rank_names_goes_before_what_a_lost_connection_may_stand_for() -> None:
+    lost = "RuntimeError: [gloo/transport/tcp/pair.cc:525] Read error [127.0.0.1]:4711: Connection reset by peer"
+    stage = merged("rendezvous", {0: failed(0, lost), 1: failed(1, "connected with user 7", "stranger-among-ranks")}, {}, ())
+    assert stage.cause == "stranger-among-ranks"
+    assert merged("rendezvous", {0: failed(0, lost), 1: failed(1, lost)}, {}, ()).cause == "firewall-blocks-nccl"
+
+
 def test_where_all_lost_each_other_the_first_speaks() -> None:
     assert merged("fsdp", {0: failed(0, LOST), 1: failed(1, LOST)}, {}, ()).seen == LOST
 

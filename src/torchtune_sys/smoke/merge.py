@@ -12,12 +12,14 @@ _WORST = (Verdict.FAIL, Verdict.CRASHED, Verdict.UNKNOWN, Verdict.PASS, Verdict.
 
 
 def merged(stage: str, ends: Mapping[int, RankEnd], figures: Mapping[int, list[Figure]], found: Collection[str]) -> StageResult:
-    """One stage: the worst verdict, from the lowest rank that has it."""
-    told = [attribution.of_end(ends[rank], stage, found) for rank in sorted(ends)]
+    """One stage: the worst verdict, from the lowest rank that has it; the cause that a rank names itself goes before one that its
+    error text stands for, which of a rank that only lost another is none."""
+    told = [ends[rank] for rank in sorted(ends)]
     verdict = worst([end.verdict for end in told])
     alike = [end for end in told if end.verdict is verdict]
     telling = [end for end in alike if not attribution.is_consequence(end)] or alike
-    first = next((end for end in telling if end.cause), telling[0])
+    judged = [attribution.of_end(end, stage, found) for end in telling]
+    first = next((end for end in telling if end.cause), None) or next((end for end in judged if end.cause), judged[0])
     return StageResult(
         stage=stage,
         verdict=verdict,
