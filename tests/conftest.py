@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import fcntl
 import os
+import signal
 from collections.abc import Generator, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,13 @@ from torchtune_sys.model.rule import Result, Rule
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.rules import by_id
 from two_users import scene, two_accounts  # noqa: F401
+
+for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+    if (
+        signal.getsignal(number) is signal.SIG_IGN
+    ):  # behind nohup, or in the background of a script: the tests' programs would inherit it
+        with suppress(ValueError):  # not in the main thread
+            signal.signal(number, handler)
 
 hypothesis.settings.register_profile("busy", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
 hypothesis.settings.load_profile("busy")  # how long an example takes is the machine's affair: speed is held by benchmarks/

@@ -24,7 +24,7 @@ def planted(seen: Snapshot) -> Iterator[tuple[str, Snapshot]]:
 
 def _drifted(value: Any, path: str) -> Iterator[tuple[str, Any]]:
     if isinstance(value, Missing):
-        if value.why is not Why.NOT_RECORDED:
+        if value.why in (Why.ABSENT, Why.NOT_SUPPORTED):  # what nobody could see on any host cannot drift
             why = Why.NOT_SUPPORTED if value.why is not Why.NOT_SUPPORTED else Why.ABSENT
             yield path, msgspec.structs.replace(value, why=why)
     elif isinstance(value, msgspec.Struct):
