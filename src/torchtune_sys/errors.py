@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Iterable
 
 
 class UserError(Exception):
@@ -22,6 +23,18 @@ class UnreadableInput(UserError):
 
 class UnknownName(UserError):
     """A rule, family, profile, parameter or format that does not exist."""
+
+
+def nearest(name: str, known: Iterable[str], otherwise: str, most: int = 1) -> str:
+    """What to do about a name that there is not: ask for the nearest that there are, or ``otherwise`` where none is near.
+
+    >>> nearest("alreduce", ["allreduce", "ddp"], "there are: allreduce, ddp"), nearest("x", ["ddp"], "there is: ddp")
+    ('did you mean allreduce?', 'there is: ddp')
+    """
+    from difflib import get_close_matches
+
+    close = get_close_matches(name, list(known), n=most)
+    return f"did you mean {' or '.join(close)}?" if close else otherwise
 
 
 class BadConfig(UserError):

@@ -9,28 +9,14 @@ from __future__ import annotations
 import msgspec
 
 from torchtune_sys.formats.mounts import LOCAL, carrier, parse_mountinfo
+from torchtune_sys.model import snapshot
 from torchtune_sys.model.facts.network import NetworkFacts
 from torchtune_sys.model.facts.session import SessionFacts
 from torchtune_sys.model.facts.storage import MOUNTED, StorageFacts, StoragePath
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, Why
 
-FAMILIES = (
-    "gpu",
-    "system",
-    "cpu",
-    "numa",
-    "memory",
-    "sysctl",
-    "limits",
-    "storage",
-    "network",
-    "pci",
-    "driver",
-    "kernel",
-    "software",
-    "hardware",
-)
+FAMILIES = tuple(family for family in snapshot.FAMILIES if family not in ("session", "python"))
 """What is looked at in a hook: neither the session nor the Python one trains with."""
 JOB_PLACES = ("/tmp",)
 """Where jobs write although nobody names it; the hook's own working directory is slurmd's."""

@@ -22,7 +22,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
-from torchtune_sys.errors import BadConfig, UnknownName
+from torchtune_sys.errors import BadConfig, UnknownName, nearest
 from torchtune_sys.model.preflight import JOINT_CAUSES, Weight
 from torchtune_sys.model.rule import Rule, Severity
 from torchtune_sys.rules.profiles import Overrides, matching, rule_tables, toml
@@ -157,11 +157,6 @@ def _table(value: object, place: str) -> dict[str, object]:
 
 
 def _known(table: Mapping[str, object], keys: Sequence[str], place: str) -> None:
-    from difflib import get_close_matches
-
     for key in table:
         if key not in keys:
-            close = get_close_matches(key, keys, n=1)
-            raise UnknownName(
-                f"{place}: no such key: {key!r}", f"did you mean {close[0]}?" if close else f"one of {', '.join(keys)}"
-            )
+            raise UnknownName(f"{place}: no such key: {key!r}", nearest(key, keys, f"one of {', '.join(keys)}"))

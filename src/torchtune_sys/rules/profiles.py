@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from torchtune_sys.errors import BadConfig, UnknownName
+from torchtune_sys.errors import BadConfig, UnknownName, nearest
 from torchtune_sys.model.rule import Param, Rule, Severity
 
 Value = int | float | str | bool
@@ -271,10 +271,5 @@ def _items(values: Iterable[str]) -> list[str]:
 
 
 def _suggest(name: str, names: Iterable[str]) -> str:
-    from difflib import get_close_matches
-
     known = list(dict.fromkeys(names))
-    close = get_close_matches(name, known, n=3, cutoff=0.6)
-    if close:
-        return f"did you mean {' or '.join(close)}?"
-    return f"one of {', '.join(known)}" if len(known) <= 12 else "torchtune-sys rules lists them"
+    return nearest(name, known, f"one of {', '.join(known)}" if len(known) <= 12 else "torchtune-sys rules lists them", 3)

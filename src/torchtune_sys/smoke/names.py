@@ -7,7 +7,7 @@ import functools
 from collections.abc import Iterable, Iterator
 from importlib.resources import files
 
-from torchtune_sys.errors import UserError
+from torchtune_sys.errors import UserError, nearest
 
 _PACKAGE = "torchtune_sys.smoke.worker"
 
@@ -48,9 +48,6 @@ def named(words: Iterable[str]) -> tuple[str, ...]:
     names = [name.strip() for word in words for name in word.split(",") if name.strip()]
     for name in names:
         if name not in stage_names():
-            import difflib
-
-            close = difflib.get_close_matches(name, stage_names(), 1)
-            hint = f"did you mean {close[0]}?" if close else "there are: " + ", ".join(stage_names())
+            hint = nearest(name, stage_names(), "there are: " + ", ".join(stage_names()))
             raise UserError(f"no stage is called {name!r}", hint)
     return tuple(dict.fromkeys(names))
