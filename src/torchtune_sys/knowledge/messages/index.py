@@ -1,0 +1,122 @@
+"""Which message a line is: the templates by a rare word of each, so that thousands of them cost microseconds a line."""
+
+from __future__ import annotations
+
+import functools
+import os
+from typing import NamedTuple
+
+import msgspec
+
+from torchtune_sys.knowledge import tables
+from torchtune_sys.knowledge.messages import templates
+from torchtune_sys.knowledge.messages.templates import Template
+
+_LONGEST = 65536
+"""Of a line, what is looked at."""
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True):
+    """A line that a program of the catalogue prints."""
+
+    program: str
+    template: str
+    versions: str = ""
+    """First and last sampled release that has it, ``2.7.8-2.30.7``; empty: not known."""
+    severity: str = ""
+    """``error``, ``warning``, ``info``; empty: not known."""
+    source: str = ""
+    families: tuple[str, ...] = ()
+    """What it says, the most telling first; empty where the message is known and means nothing yet."""
+    variables: dict[str, str] = {}
+    """What stands in the holes that have a name."""
+
+    @property
+    def family(self) -> str:
+        return self.families[0] if self.families else ""
+
+
+class _Entry(NamedTuple):
+    """A template with where it comes from; ``family`` only for a row of ``message_families.csv``."""
+
+    template: Template
+    text: str
+    program: str
+    versions: str
+    severity: str
+    source: str
+    family: str = ""
+
+    @property
+    def weight(self) -> int:
+        return self.template.weight
+
+
+def match(line: str) -> Message | None:
+    """The message that ``line`` is, or None where no program of the catalogue prints it.
+
+    >>> found = match("gpu01:55:90 [2] bootstrap.cc:45 NCCL WARN Bootstrap : no socket interface found")
+    >>> found.program, found.family
+    ('nccl', 'nccl-no-interface')
+    >>> match("all is well") is None
+    True
+    """
+    line = " ".join(line[:_LONGEST].split())
+    fitting: list[tuple[_Entry, tuple[str, ...]]] = []
+    for word in dict.fromkeys(templates.words(line)):
+        for row in _index().get(word, ()):
+            entry = _entry(row)
+            held = templates.fitted(entry.template, line)
+            if held is not None:
+                fitting.append((entry, held))
+    if not fitting:
+        return None
+    fitting.sort(key=lambda each: -each[0].weight)
+    families = [each for each in fitting if each[0].family]
+    printed = next((entry for entry, _ in fitting if not entry.family), fitting[0][0])
+    return Message(
+        program=printed.program,
+        template=printed.text,
+        versions=printed.versions,
+        severity=families[0][0].severity if families else printed.severity,
+        source=printed.source,
+        families=tuple(dict.fromkeys(entry.family for entry, _ in families)),
+        variables=_named(families),
+    )
+
+
+def _named(families: list[tuple[_Entry, tuple[str, ...]]]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for entry, held in families:
+        for name, value in zip(entry.template.names, held, strict=True):
+            if name:
+                found.setdefault(name, value)
+    return found
+
+
+@functools.cache
+def _entry(row: str) -> _Entry:
+    """A row of the index; parsed when the first line with its word comes."""
+    _, program, versions, severity, source, text, *family = row.split("\t")
+    return _Entry(templates.parsed(text), text, program, versions, severity, source, *family)
+
+
+@functools.cache
+def _index() -> dict[str, list[str]]:
+    index: dict[str, list[str]] = {}
+    for row in _catalogued():
+        index.setdefault(row[: row.index("\t")], []).append(row)
+    for family in tables.rows("message_families"):
+        text = family["pattern"]
+        # The longest word is seldom one that many lines have.
+        anchor = max(templates.whole_words(templates.parsed(text)), key=len)
+        fields = (anchor, family["program"], "", family["severity"], family["source"], text, family["family"])
+        index.setdefault(anchor, []).append("\t".join(fields))
+    return index
+
+
+def _catalogued() -> list[str]:
+    """The rows of ``data/messages.tsv``: word, program, releases, severity, source, text."""
+    path = os.path.join(os.path.dirname(tables.__file__), "data", "messages.tsv")
+    with open(path, encoding="utf-8") as file:
+        return [line for line in file.read().splitlines() if not line.startswith("#")]
