@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from smoke.faults.bench import Bench, Outcome
 from smoke.faults.row import Fault
@@ -27,8 +28,8 @@ def expected(fault: Fault, outcome: Outcome, beside: Collection[str] = ()) -> li
     found = outcome.stages.get(fault.stage, {})
     if found.get("verdict") != "fail" or found.get("cause") != fault.cause:
         wrong.append(f"{fault.stage} was to fail with {fault.cause}: {found.get('verdict')} {found.get('cause')!r}")
-    if not re.search(fault.seen, found.get("seen", "")):
-        wrong.append(f"seen lacks {fault.seen!r}: {found.get('seen')!r}")
+    if not re.search(fault.seen, words(found)):
+        wrong.append(f"seen lacks {fault.seen!r}: {words(found)!r}")
     others = {
         name: verdict
         for name, verdict in outcome.verdicts.items()
@@ -48,3 +49,9 @@ def expected(fault: Fault, outcome: Outcome, beside: Collection[str] = ()) -> li
     if outcome.left:
         wrong.append(f"processes outlive the driver: {outcome.left}")
     return wrong
+
+
+def words(found: Mapping[str, Any]) -> str:
+    """What was seen, with the ranks that saw it."""
+    ranks = ", ".join(f"rank {number}" for number in found.get("ranks", ()))
+    return f"{ranks}: {found.get('seen', '')}"

@@ -1,0 +1,54 @@
+"""Tries the second list and writes a line for each fault: ``PYTHONPATH=tests python -m smoke.faults.second reported|opened|sealed [NAME …]``.
+
+right: the stage, the cause and the rank that were expected; another stage: the same cause elsewhere; vague: something failed without a
+cause; wrong: with another cause; not noticed: nothing failed.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+from smoke.faults.bench import NotHere, Outcome
+from smoke.faults.row import Fault
+from smoke.faults.second import opened, reported, sealed
+from smoke.faults.trial import expected, tried, words
+
+LISTS = {"reported": reported.ROWS, "opened": opened.ROWS, "sealed": sealed.ROWS}
+
+
+def main(part: str, names: list[str]) -> None:
+    for fault in LISTS[part]:
+        if names and fault.name not in names:
+            continue
+        with tempfile.TemporaryDirectory(prefix="tt-") as folder:
+            try:
+                outcome = tried([fault], Path(folder), os.environ["TORCHTUNE_SYS_TEST_TORCH"])
+            except NotHere as why:
+                print(f"{part}\t{fault.name}\tskipped\t{why}", flush=True)
+                continue
+        failed = [f"{name} {found['cause']!r}: {words(found)[:150]}" for name, found in _failed(outcome)]
+        print(f"{part}\t{fault.name}\t{_grade(fault, outcome)}\t{outcome.seconds:.0f} s\t{'; '.join(failed)}", flush=True)
+        if os.environ.get("VERBOSE"):
+            print(outcome.told, flush=True)
+
+
+def _failed(outcome: Outcome) -> list[tuple[str, dict[str, object]]]:
+    return [(name, found) for name, found in outcome.stages.items() if found["verdict"] not in ("pass", "na")]
+
+
+def _grade(fault: Fault, outcome: Outcome) -> str:
+    failed = _failed(outcome)
+    if not expected(fault, outcome):
+        return "right"
+    if not failed:
+        return "not noticed" if outcome.stages else "no report"
+    causes = [found["cause"] for _, found in failed]
+    if fault.cause in causes:
+        return "right cause"
+    return "wrong" if any(causes) else "vague"
+
+
+main(sys.argv[1], sys.argv[2:])
