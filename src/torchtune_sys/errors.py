@@ -52,3 +52,11 @@ class CannotWrite(UserError):
         if error.errno == errno.EFBIG:  # setrlimit(2), RLIMIT_FSIZE; Python ignores the signal that comes with it
             todo = "raise the limit on the size of files: ulimit -f unlimited"
         return cls(f"{name}: {error.strerror or error}", todo)
+
+
+class Terminated(BaseException):
+    """A signal came that asks us to end: children first, since they have sessions of their own and do not hear it."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -69,10 +71,83 @@ def test_nothing_outlives_the_driver(bench: Bench, number: signal.Signals, statu
     assert len(bench.processes()) >= 6  # driver, launcher, two ranks, their workers
     child.send_signal(number)
     output, errors = child.communicate(timeout=120)
-    assert (child.returncode, output) == (status, "")
+    assert child.returncode == status
+    if number == signal.SIGKILL:
+        assert not output
+    else:
+        told = json.loads(output)
+        assert told["cut_off"] == ("interrupted" if number == signal.SIGINT else "terminated")
+        assert {stage["stage"]: stage["verdict"] for stage in told["stages"]} == {
+            "import": "pass",
+            "device": "pass",
+            "dataloader": "unknown",
+        }
     assert "Traceback" not in errors
     _nothing_left(bench)
     assert not [name for name in bench.folder.iterdir() if name.name.startswith("torchtune-sys-")] or number == signal.SIGKILL
+
+
+@pytest.mark.long
+def test_stages_are_shown_as_they_end_and_kept_when_it_is_interrupted(bench: Bench) -> None:
+    SLOW_LOADING(bench)
+    child = bench.start("gemm,dataloader", 2, "text")
+    assert child.stdout is not None
+    shown = ""
+    while "pass    gemm" not in shown:  # while the next stage still runs
+        shown += (row := child.stdout.readline())
+        assert row, (shown, child.communicate())
+    child.send_signal(signal.SIGINT)
+    output, errors = child.communicate(timeout=120)
+    assert child.returncode == 130 and errors.endswith("interrupted\n")
+    assert "CPU only" in shown.splitlines()[0]
+    assert "cut off (interrupted): 3 of 4 stages passed" in " ".join(output.split())
+    assert not re.findall("^(pass|unknown)", output, re.MULTILINE), output
+    _nothing_left(bench)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("format_", ["json", *(pytest.param(name, marks=pytest.mark.exhaustive) for name in ("junit", "text"))])
+def test_a_file_holds_the_stages_so_far_where_it_is_terminated(bench: Bench, format_: str) -> None:
+    SLOW_LOADING(bench)
+    bench.options += ["-o", str(bench.folder / "report")]
+    child = bench.start("dataloader", 2, format_)
+    _at_work(bench, child)
+    child.terminate()
+    output, _errors = child.communicate(timeout=120)
+    assert (child.returncode, output) == (143, "")
+    assert re.search("cut off", (bench.folder / "report").read_text())
+
+
+def test_a_gpu_is_asked_for_and_torch_has_none_built_in(bench: Bench) -> None:
+    began = time.monotonic()
+    bench.options += ["--device", "cuda"]
+    outcome = bench.run("", 2)
+    assert time.monotonic() - began < 30  # no rank is started: that takes a minute and more
+    assert outcome.rc == 1 and outcome.verdicts == {"device": "fail"}, outcome.told
+    assert outcome.stages["device"]["cause"] == "cpu-only-build" and "built without CUDA" in outcome.stages["device"]["seen"]
+    assert outcome.report["team"]["torch"].startswith("2.")
+
+
+@pytest.mark.long
+def test_the_worker_too_tries_nothing_else_where_no_gpu_is(bench: Bench) -> None:
+    """The facts said nothing, as of a torch without a package record."""
+    found = subprocess.run(
+        [bench.python, str(_script(bench)), "--device", "cuda", "--level", "quick", "--nproc-per-node", "1"],
+        env=bench.env,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert found.returncode == 1 and "built without CUDA" in found.stdout + found.stderr
+    assert "gemm" not in found.stdout, found.stdout
+
+
+def _script(bench: Bench) -> Path:
+    from torchtune_sys.smoke.script import source
+
+    path = bench.folder / "smoke.py"
+    path.write_text(source())
+    return path
 
 
 @pytest.mark.long

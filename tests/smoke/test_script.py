@@ -73,7 +73,7 @@ def test_a_file_that_hides_the_standard_library_is_named(tmp_path: Path) -> None
 
 
 def test_stages_are_named_in_their_order() -> None:
-    assert names.stage_names()[0] == "device"
+    assert names.stage_names()[:2] == ("import", "device")
     assert len(set(names.stage_names())) == len(names.stage_names()) >= 15
     assert names.named(["gemm,device", "gemm"]) == ("gemm", "device")
 
@@ -88,7 +88,7 @@ def test_every_stage_says_what_it_proves_and_stands_in_the_guide() -> None:
     guide = (Path(__file__).parents[2] / "docs" / "smoke.md").read_text()
     table = guide.partition("| stage |")[2].partition("Exact tests")[0]
     told = {word for line in table.splitlines()[2:] for word in line.split("|")[1:2] for word in word.replace(",", " ").split()}
-    assert told == {"import", *names.stages()}, "the table of stages in docs/smoke.md has a row for each of smoke/worker/table.py"
+    assert told == {*names.stages()}, "the table of stages in docs/smoke.md has a row for each of smoke/worker/table.py"
     assert all(proof.endswith(".") for proof in names.stages().values()), names.stages()
 
 

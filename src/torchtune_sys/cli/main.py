@@ -13,7 +13,7 @@ import click
 
 from torchtune_sys import __version__
 from torchtune_sys.cli.lazy import LazyGroup
-from torchtune_sys.errors import UserError
+from torchtune_sys.errors import Terminated, UserError
 
 if TYPE_CHECKING:
     from typing import NoReturn
@@ -99,7 +99,7 @@ def run(args: Sequence[str]) -> int:
         return _misused(args, error)
     except (click.Abort, KeyboardInterrupt):
         return _failed(args, _INTERRUPTED, "interrupted")
-    except _Terminated as signal:
+    except Terminated as signal:
         return _failed(args, _SIGNALLED + signal.number, "terminated")
     except MemoryError:
         return _failed(
@@ -108,14 +108,6 @@ def run(args: Sequence[str]) -> int:
     except Exception as error:
         return _crashed(args, error)
     return found if isinstance(found, int) else 0
-
-
-class _Terminated(BaseException):
-    """A signal came that asks us to end: children first, since they have sessions of their own and do not hear it."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__(number)
-        self.number = number
 
 
 def _heed_termination() -> None:
@@ -127,7 +119,7 @@ def _heed_termination() -> None:
         # An exception that comes while a lock of the import system is taken can leave it taken for ever.
         signal.signal(signal.SIGALRM, lambda _number, _frame: leave(_SIGNALLED + number))
         signal.alarm(_PATIENCE_S)
-        raise KeyboardInterrupt if number == signal.SIGINT else _Terminated(number)
+        raise KeyboardInterrupt if number == signal.SIGINT else Terminated(number)
 
     usual = (signal.SIG_DFL, signal.default_int_handler)  # nohup, and a shell for its background jobs, have them ignored
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):

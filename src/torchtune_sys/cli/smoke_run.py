@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from torchtune_sys.cli import options as shared
 
 if TYPE_CHECKING:
-    from torchtune_sys.model.smoke import SmokeReport
+    from torchtune_sys.model.smoke import SmokeReport, StageResult, Team
     from torchtune_sys.model.snapshot import Snapshot
     from torchtune_sys.smoke.driver import SmokeOptions
 
@@ -27,20 +28,22 @@ DEFAULTS: Mapping[str, Any] = {
 }
 
 
-def smoked(options: Mapping[str, Any]) -> tuple[SmokeReport, Snapshot, float]:
+def smoked(
+    options: Mapping[str, Any],
+    ended: Callable[[SmokeReport, StageResult], None] | None = None,
+    cut_off: Callable[[SmokeReport], None] = lambda _report: None,
+) -> tuple[SmokeReport, Snapshot, float]:
     """The report, the host it was made on, and when (seconds since 1970). Options as of ``smoke``; what is left out is the default.
 
-    Raises UserError.
+    ``ended`` is told each stage that all ranks have left behind, beside a report that has none yet; ``cut_off`` the report so far, where
+    a signal ends the test. Raises UserError.
     """
     from torchtune_sys import __version__
     from torchtune_sys.cli.look import now
     from torchtune_sys.cli.pipeline import judged
-    from torchtune_sys.cli.terminal import stage_progress
-    from torchtune_sys.host.child_environment import for_training
     from torchtune_sys.model.rule import Verdict
     from torchtune_sys.model.smoke import SmokeReport
     from torchtune_sys.render.report import host_name
-    from torchtune_sys.smoke.driver import smoke
     from torchtune_sys.smoke.merge import worst
 
     started = time.monotonic()
@@ -50,23 +53,58 @@ def smoked(options: Mapping[str, Any]) -> tuple[SmokeReport, Snapshot, float]:
     seen, results, _config = judged(looked)
     causes = {result.rule.cause for result in results if result.verdict is Verdict.FAIL and result.rule.cause}
     asked = _asked(options, seen)
+    time_, epoch_s = now()
+
+    def report(team: Team, stages: tuple[StageResult, ...], output: str = "", cut_off: str = "") -> SmokeReport:
+        return SmokeReport(
+            version=__version__,
+            time=time_,
+            host=host_name(seen),
+            team=team,
+            verdict=worst([stage.verdict for stage in stages]),
+            seconds=time.monotonic() - started,
+            stages=stages,
+            output=output,
+            cut_off=cut_off,
+        )
+
+    team, stages, output = _run(asked, seen, causes, report, ended, cut_off)
+    return report(team, stages, output), seen, epoch_s
+
+
+def _run(
+    asked: SmokeOptions,
+    seen: Snapshot,
+    causes: set[str],
+    report: Callable[..., SmokeReport],
+    ended: Callable[[SmokeReport, StageResult], None] | None,
+    cut_off: Callable[[SmokeReport], None],
+) -> tuple[Team, tuple[StageResult, ...], str]:
+    from torchtune_sys.cli.terminal import stage_progress
+    from torchtune_sys.host.child_environment import for_training
+    from torchtune_sys.rules.gates import torch_build
+    from torchtune_sys.smoke.driver import Progress, smoke, team_of
+    from torchtune_sys.smoke.expected import no_gpu_build
+
+    without = no_gpu_build(seen) if asked.device == "cuda" else None
+    if without is not None:
+        return team_of(asked, [{"torch": torch_build(seen).version}]), (without,), ""
     show, clear = stage_progress()
+
+    def show_ended(team: Team, stage: StageResult) -> None:
+        if ended is not None:
+            clear()
+            ended(report(team, ()), stage)
+
+    def show_cut_off(team: Team, stages: tuple[StageResult, ...]) -> None:
+        clear()
+        how = "interrupted" if isinstance(sys.exc_info()[1], KeyboardInterrupt) else "terminated"
+        cut_off(report(team, stages, cut_off=how))
+
     try:
-        team, stages, output = smoke(asked, for_training(asked.user), causes, show)
+        return smoke(asked, for_training(asked.user), causes, Progress(begun=show, ended=show_ended, cut_off=show_cut_off))
     finally:
         clear()
-    time_, epoch_s = now()
-    report = SmokeReport(
-        version=__version__,
-        time=time_,
-        host=host_name(seen),
-        team=team,
-        verdict=worst([stage.verdict for stage in stages]),
-        seconds=time.monotonic() - started,
-        stages=stages,
-        output=output,
-    )
-    return report, seen, epoch_s
 
 
 def _asked(options: Mapping[str, Any], seen: Snapshot) -> SmokeOptions:

@@ -96,8 +96,10 @@ class SmokeReport(msgspec.Struct, frozen=True, kw_only=True):
     slower: tuple[Comparison, ...] = ()
     output: str = ""
     """The end of what the ranks printed, where something failed."""
+    cut_off: str = ""
+    """"interrupted" or "terminated" where a signal ended the test: the stages that are through, the others unknown."""
 
     @property
     def proven(self) -> bool:
         """Every applicable stage of the level passed."""
-        return self.verdict is Verdict.PASS
+        return self.verdict is Verdict.PASS and not self.cut_off

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from torchtune_sys.model.rule import Verdict
 from torchtune_sys.model.smoke import Comparison, Figure, SmokeReport, StageResult
@@ -25,11 +25,40 @@ def text(report: SmokeReport, style: Style, *, quiet: bool, verbose: bool) -> st
         if not quiet or stage.verdict not in (Verdict.PASS, Verdict.NA):
             lines.extend(_stage(stage, verbose))
     lines.extend(_slower(report.slower))
-    if verbose and report.output:
-        lines.append(line())
-        lines.append(line(("What the ranks printed last", "bold")))
-        lines.extend(line(row, indent=2) for row in report.output.splitlines()[-_OUTPUT_LINES:])
+    lines.extend(_printed(report, verbose))
     return layout.render(lines, style)
+
+
+def opening(report: SmokeReport, style: Style) -> str:
+    """What comes before the first stage, where each is shown as it ends: who runs, and what will not be verified."""
+    where = "" if report.team.device == "cuda" else "nothing about GPUs is verified (CPU only); "
+    return layout.render([line(f"{report.host}: {where}{about(report)}"), line()], style)
+
+
+def stage_text(stage: StageResult, style: Style, *, verbose: bool) -> str:
+    return layout.render(_stage(stage, verbose), style)
+
+
+def ending(report: SmokeReport, shown: Mapping[str, StageResult], style: Style, *, verbose: bool) -> str:
+    """What comes after the stages that were ``shown``: those that were not, or came out differently since, and the verdict."""
+    left = [stage for stage in report.stages if not _was_shown(stage, shown)]
+    if report.cut_off:  # the verdict counts those that were not reached
+        left = [stage for stage in left if stage.verdict is not Verdict.UNKNOWN]
+    lines = [row for stage in left for row in _stage(stage, verbose)]
+    lines += [*_slower(report.slower), *_printed(report, verbose), line(), line((headline(report), _STYLES[report.verdict]))]
+    return layout.render(lines, style)
+
+
+def _was_shown(stage: StageResult, shown: Mapping[str, StageResult]) -> bool:
+    before = shown.get(stage.stage)
+    return before is not None and (before.verdict, before.cause, before.seen) == (stage.verdict, stage.cause, stage.seen)
+
+
+def _printed(report: SmokeReport, verbose: bool) -> Iterator[Line]:
+    if verbose and report.output:
+        yield line()
+        yield line(("What the ranks printed last", "bold"))
+        yield from (line(row, indent=2) for row in report.output.splitlines()[-_OUTPUT_LINES:])
 
 
 def headline(report: SmokeReport) -> str:
@@ -37,10 +66,13 @@ def headline(report: SmokeReport) -> str:
     failed = [stage for stage in report.stages if stage.verdict in (Verdict.FAIL, Verdict.CRASHED)]
     unknown = [stage for stage in report.stages if stage.verdict is Verdict.UNKNOWN]
     passed = sum(stage.verdict is Verdict.PASS for stage in report.stages)
-    if failed:
+    if report.cut_off and not failed:
+        words = f"cut off ({report.cut_off}): {passed} of {len(report.stages)} stages passed, the others are not tried"
+    elif failed:
         first = next((stage for stage in failed if stage.cause), failed[0])
         more = f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""
         words = f"training does not work: {first.stage}{more}" + (f": {first.cause}" if first.cause else "")
+        words += f" (cut off: {report.cut_off})" if report.cut_off else ""
     elif unknown:
         words = f"not proven: {len(unknown)} of {len(report.stages)} stages could not be tried"
     else:

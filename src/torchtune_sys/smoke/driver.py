@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 import msgspec
 
-from torchtune_sys.errors import UserError
+from torchtune_sys.errors import Terminated, UserError
 from torchtune_sys.host import scratch
 from torchtune_sys.host.account import Account
 from torchtune_sys.host.rank_processes import RankProcesses
@@ -55,6 +55,17 @@ class SmokeOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Plausible rates, by stage and figure."""
 
 
+class Progress(msgspec.Struct, frozen=True, kw_only=True):
+    """Who is told while the ranks run."""
+
+    begun: Callable[[str, int, int], None] = lambda _stage, _rank, _ranks: None
+    """A stage, the rank that began it, how many ranks there are."""
+    ended: Callable[[Team, StageResult], None] = lambda _team, _stage: None
+    """A stage that all ranks have left behind."""
+    cut_off: Callable[[Team, tuple[StageResult, ...]], None] = lambda _team, _stages: None
+    """The stages so far, where a signal ends the test: called before the ranks are ended."""
+
+
 class SmokeRun(msgspec.Struct, kw_only=True):
     """What all gangs share, and what they found together."""
 
@@ -67,21 +78,29 @@ class SmokeRun(msgspec.Struct, kw_only=True):
     until_s: float
     found: Collection[str]
     """The causes that the rules name on this host."""
-    told: Callable[[str, int, int], None]
+    progress: Progress
     plan: list[str] = []
     ends: dict[str, dict[int, RankEnd]] = {}
     figures: dict[str, dict[int, list[Figure]]] = {}
     places: dict[str, tuple[str, ...]] = {}
     about: dict[str, dict[str, object]] = {}
     output: str = ""
+    shown: set[str] = set()
+    """The stages that ``progress`` was told the end of."""
+    is_cut_off: bool = False
 
     def gang(self, stages: list[str]) -> RunFailure | None:
         """One start of all ranks, for the stages that are left (all of the level where none is named)."""
         oom_before = memory_kills()
         user = self.asked.user
         with RankProcesses(_argv(self, stages), self.env, self.folder, SOCKET_VARIABLE, (self.script,), user) as gang:
-            watch = Watch(gang, self.asked.ranks, self.until_s, self.told)
-            trouble = watch.run()
+            watch = self._watched(gang)
+            try:
+                trouble = watch.run()
+            except (KeyboardInterrupt, Terminated):
+                self._learn(watch, RunFailure(kind="cut-off", stage=""))
+                self.cut_off()  # before the ranks are ended, which takes time
+                raise
             crash = "".join(gang.crash_reports(trouble.pids or gang.pids).values()) if trouble is not None else ""
             self.output = gang.output if trouble is not None or not self.output else self.output
             if gang.failure is not None:
@@ -90,6 +109,32 @@ class SmokeRun(msgspec.Struct, kw_only=True):
         if trouble is not None and not (trouble.kind == "not-started" and trouble.stage in self.ends):
             _blame(self, trouble, gang.output, crash, memory_kills() > oom_before)
         return trouble
+
+    def _watched(self, gang: RankProcesses) -> Watch:
+        def begun(stage: str, rank: int, ranks: int) -> None:
+            self.progress.begun(stage, rank, ranks)
+            self.about.update(watch.about)
+            for name in watch.left_behind():
+                if name in watch.ends and name not in self.shown | {*self.ends}:
+                    self.shown.add(name)
+                    self.progress.ended(_team(self), self._result(name, watch.ends[name], watch.figures.get(name, {})))
+
+        watch = Watch(gang, self.asked.ranks, self.until_s, begun)
+        return watch
+
+    def lacks_the_gpu(self) -> bool:
+        """Whether no GPU can be used, and nothing else will do."""
+        ends = self.ends.get("device", {}).values()
+        return self.asked.device == "cuda" and any(end.verdict is Verdict.FAIL for end in ends)
+
+    def cut_off(self) -> None:
+        """A signal ended the test: what there is goes out, once."""
+        if self.is_cut_off:
+            return
+        self.is_cut_off = True
+        for stage in self.plan:
+            self.ends.setdefault(stage, {-1: not_reached("the test was cut off before it was through")})
+        self.progress.cut_off(_team(self), tuple(self.stages()))
 
     def _learn(self, watch: Watch, trouble: RunFailure | None) -> None:
         self.plan = self.plan or list(watch.plan or watch.ends) or ["import"]
@@ -104,15 +149,18 @@ class SmokeRun(msgspec.Struct, kw_only=True):
 
     def stages(self) -> Iterator[StageResult]:
         for stage in self.plan or list(self.ends):
-            found = merged(stage, self.ends[stage], self.figures.get(stage, {}), self.found)
-            told = {name: scrubbed(getattr(found, name)) for name in ("seen", "remedy", "trace")}
-            yield msgspec.structs.replace(found, places=tuple(map(scrubbed, self.places.get(stage, ()))), **told)
+            yield self._result(stage, self.ends[stage], self.figures.get(stage, {}))
+
+    def _result(self, stage: str, ends: Mapping[int, RankEnd], figures: Mapping[int, list[Figure]]) -> StageResult:
+        found = merged(stage, ends, figures, self.found)
+        told = {name: scrubbed(getattr(found, name)) for name in ("seen", "remedy", "trace")}
+        return msgspec.structs.replace(found, places=tuple(map(scrubbed, self.places.get(stage, ()))), **told)
 
 
 def smoke(
-    asked: SmokeOptions, env: Mapping[str, str], found: Collection[str], told: Callable[[str, int, int], None]
+    asked: SmokeOptions, env: Mapping[str, str], found: Collection[str], progress: Progress
 ) -> tuple[Team, tuple[StageResult, ...], str]:
-    """Run the test. ``found``: the causes that the rules name on this host; ``told(stage, rank, ranks)`` shows progress.
+    """Run the test. ``found``: the causes that the rules name on this host.
 
     Returns who ran, the stages in their order, and the end of what was printed where something failed. Raises UserError
     (CannotWrite) where there is no place for temporary files.
@@ -122,18 +170,26 @@ def smoke(
     until_s = time.monotonic() + asked.timeout_s
     with scratch.directory(asked.scratch, asked.user) as folder, scratch.nameless(SCRIPT, source()) as script:
         own, left = _environment(env, asked), list(asked.stages)
-        run = SmokeRun(asked=asked, env=own, script=script, folder=folder, until_s=until_s, found=found, told=told)
-        for _ in range(_GANGS):
-            trouble = run.gang(left)
-            before, left = left, [stage for stage in run.plan if stage not in run.ends]
-            over = trouble is not None and (trouble.stage == "import" or trouble.kind in ("not-started", "out-of-time"))
-            if not left or over or left == before:
-                break
+        run = SmokeRun(asked=asked, env=own, script=script, folder=folder, until_s=until_s, found=found, progress=progress)
+        try:
+            for _ in range(_GANGS):
+                trouble = run.gang(left)
+                before, left = left, [stage for stage in run.plan if stage not in run.ends]
+                over = trouble is not None and (trouble.stage == "import" or trouble.kind in ("not-started", "out-of-time"))
+                if not left or over or left == before or run.lacks_the_gpu():
+                    break
+        except (KeyboardInterrupt, Terminated):
+            run.cut_off()
+            raise
     for stage in left:
-        run.ends[stage] = {-1: RankEnd(rank=-1, verdict=Verdict.UNKNOWN, seconds=0.0, seen="not reached")}
+        run.ends[stage] = {-1: not_reached()}
     stages = tuple(run.stages())
     failed = any(stage.verdict is not Verdict.PASS and stage.verdict is not Verdict.NA for stage in stages)
     return _team(run), stages, scrubbed(run.output) if failed else ""
+
+
+def not_reached(why: str = "not reached") -> RankEnd:
+    return RankEnd(rank=-1, verdict=Verdict.UNKNOWN, seconds=0.0, seen=why)
 
 
 def _complete(ends: Mapping[int, RankEnd], watch: Watch, trouble: RunFailure | None) -> bool:
@@ -193,16 +249,20 @@ def _environment(env: Mapping[str, str], asked: SmokeOptions) -> dict[str, str]:
 
 
 def _team(run: SmokeRun) -> Team:
-    asked = run.asked
-    abouts = [run.about[rank] for rank in sorted(run.about, key=int)]
+    return team_of(run.asked, [run.about[rank] for rank in sorted(run.about, key=int)])
+
+
+def team_of(asked: SmokeOptions, abouts: Sequence[Mapping[str, object]] = ()) -> Team:
+    """Who runs, by what is asked and what the ranks told of themselves."""
     first = abouts[0] if abouts else {}
     gpus = dict.fromkeys(f"{about.get('gpu')} {about.get('uuid')}".strip() for about in abouts if about.get("gpu"))
+    device = "cuda" if asked.device == "cuda" or (asked.device == "auto" and asked.gpus) else "cpu"
     return Team(
         python=asked.python,
         torch=str(first.get("torch", "")),
         ranks=asked.ranks,
         backend=str(first.get("backend", "")),
-        device=str(first.get("kind", "cuda" if asked.device == "cuda" or (asked.device == "auto" and asked.gpus) else "cpu")),
+        device=str(first.get("kind", device)),
         gpus=tuple(gpus),
         level=asked.level,
         user="" if asked.user is None else asked.user.name,

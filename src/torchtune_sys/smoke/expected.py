@@ -1,10 +1,14 @@
-"""The least that is plausible for a GPU's figures: a share of its data sheet that a healthy one has no trouble to reach."""
+"""What the facts say before a rank is started: the least that is plausible for a GPU's figures (a share of its data sheet that a healthy
+one has no trouble to reach), and whether this torch can use a GPU at all."""
 
 from __future__ import annotations
 
 from torchtune_sys.knowledge import gpus
+from torchtune_sys.model.rule import Verdict
+from torchtune_sys.model.smoke import StageResult
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import Missing, known
+from torchtune_sys.model.values import Missing, NotApplicable, Unknown, absent, known
+from torchtune_sys.rules.gates import torch_build
 
 GEMM_SHARE = 0.4
 """Of the dense peak. Large products reach 60 to 85 % on healthy GPUs; one that is throttled, capped or half broken falls below. A
@@ -29,6 +33,26 @@ def expected(seen: Snapshot) -> dict[str, dict[str, float]]:
             figures = found.setdefault(stage, {})
             figures[figure] = min(value, figures.get(figure, value))
     return found
+
+
+def no_gpu_build(seen: Snapshot) -> StageResult | None:
+    """The end of the stage "device" where a GPU is asked for and torch was built without any; None where it has one, or nobody knows."""
+    try:
+        build = torch_build(seen)
+    except (NotApplicable, Unknown):
+        return None
+    if not all(isinstance(kind, Missing) for kind in (build.cuda, build.hip, build.xpu)):
+        return None
+    if not absent(build.cuda) and "+cpu" not in build.version:
+        return None
+    return StageResult(
+        stage="device",
+        verdict=Verdict.FAIL,
+        seconds=0.0,
+        cause="cpu-only-build",
+        seen=f"torch {build.version} is built without CUDA",
+        remedy="install a build for this host's GPUs (torchtune-sys generate install has the commands), or test with --device cpu",
+    )
 
 
 def _of(model: gpus.GpuModel) -> list[tuple[str, str, float]]:

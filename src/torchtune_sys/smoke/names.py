@@ -10,6 +10,9 @@ from importlib.resources import files
 from torchtune_sys.errors import UserError, nearest
 
 _PACKAGE = "torchtune_sys.smoke.worker"
+IMPORT = "import"
+"""The first stage: it comes before the worker's table can."""
+_IMPORT_PROOF = "torch can be imported, and is of one version on all ranks."
 
 
 @functools.cache
@@ -17,7 +20,7 @@ def stages() -> dict[str, str]:
     """Names and what each proves, in the order in which they run.
 
     >>> next(iter(stages().items()))
-    ('device', 'The device that torch will train on takes memory and runs a kernel.')
+    ('import', 'torch can be imported, and is of one version on all ranks.')
     """
     proofs = {
         node.name: (ast.get_docstring(node) or "").partition("\n")[0]
@@ -26,7 +29,7 @@ def stages() -> dict[str, str]:
         for node in ast.parse(module.read_text(encoding="utf-8")).body
         if isinstance(node, ast.FunctionDef)
     }
-    return {name: proofs.get(function, "") for name, function in _table()}
+    return {IMPORT: _IMPORT_PROOF, **{name: proofs.get(function, "") for name, function in _table()}}
 
 
 def _table() -> Iterator[tuple[str, str]]:

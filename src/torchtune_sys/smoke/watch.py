@@ -102,6 +102,13 @@ class Watch:
             if found is not None:
                 return found
 
+    def left_behind(self) -> tuple[str, ...]:
+        """The stages that every rank has gone on from: what becomes of a rank now is of a later one."""
+        if len(self.ranks) < self._wanted:
+            return ()
+        alive = [self._index(rank.stage) for rank in self.ranks.values() if not rank.through]
+        return self.plan[: max(min(alive, default=len(self.plan)), 0)]
+
     def _parted(self, now_s: float) -> bool:
         """Whether nothing is left to wait for but an end that does not come."""
         if len(self.ranks) < self._wanted or not all(rank.through for rank in self.ranks.values()):

@@ -77,14 +77,14 @@ class Bench:
         kept = {name: os.environ[name] for name in ("PATH", "TORCHINDUCTOR_CACHE_DIR", "LANG") if name in os.environ}
         self.env = {**kept, MARK: self.mark, "HOME": str(home), "USER": "tester", "TMPDIR": str(folder)}
 
-    def command(self, stages: str, ranks: int) -> list[str]:
-        argv = [sys.executable, "-I", "-m", "torchtune_sys", "smoke", "--python", self.python, "--format", "json"]
+    def command(self, stages: str, ranks: int, format_: str = "json") -> list[str]:
+        argv = [sys.executable, "-I", "-m", "torchtune_sys", "smoke", "--python", self.python, "--format", format_]
         argv += ["--nproc-per-node", str(ranks), "--no-proof", *self.options]
         return [*self.before, *argv, *(["--stages", stages] if stages else [])]
 
-    def start(self, stages: str, ranks: int) -> subprocess.Popen[str]:
+    def start(self, stages: str, ranks: int, format_: str = "json") -> subprocess.Popen[str]:
         return subprocess.Popen(
-            self.command(stages, ranks),
+            self.command(stages, ranks, format_),
             env=self.env,
             cwd=self.folder,
             stdout=subprocess.PIPE,

@@ -11,7 +11,7 @@ from torchtune_sys.cli import options as shared
 from torchtune_sys.cli.smoke_run import PATIENCE_S
 
 if TYPE_CHECKING:
-    from torchtune_sys.model.smoke import SmokeReport
+    from torchtune_sys.model.smoke import SmokeReport, StageResult
     from torchtune_sys.model.snapshot import Snapshot
 
 FORMATS = ("text", "json", "junit")
@@ -31,7 +31,8 @@ It trains two small models on data that it makes: no network, no downloads.
 As many ranks run as there are GPUs; two where there is one or none.
 "torchtune-sys generate smoke" prints the same test as one script. A pass is
 remembered: check then says how old the proof is, and whether the host has
-changed since.
+changed since. Each stage is shown as it ends, the verdict last (first in a
+file, and with --quiet); on Ctrl-C and SIGTERM the stages so far are kept.
 
 \b
 Exit status: 0 all stages that apply passed; 1 one failed; 2 usage; 3 one
@@ -81,9 +82,41 @@ def command(**options: Any) -> int:
         return 0
     from torchtune_sys.cli.smoke_run import smoked
 
-    report = _beside_earlier(*smoked(options), options)
-    give(_rendered(report, options), options["output"], machine=options["format_"] != "text")
+    shown = _Shown(options)
+    seen_by = shown.ended if options["format_"] == "text" and options["output"] in (None, "-") and not options["quiet"] else None
+    report = _beside_earlier(*smoked(options, seen_by, shown.rest), options)
+    shown.rest(report)
     return _status(report)
+
+
+class _Shown:
+    """What went to standard output while the test ran: text for people, a stage at a time."""
+
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        self._options = options
+        self._stages: dict[str, StageResult] = {}
+
+    def ended(self, report: SmokeReport, stage: StageResult) -> None:
+        from torchtune_sys.cli.terminal import say, style
+        from torchtune_sys.render import smoke as render
+
+        laid_out = style(self._options["color"], self._options["output"])
+        say(
+            ("" if self._stages else render.opening(report, laid_out))
+            + render.stage_text(stage, laid_out, verbose=self._options["verbose"])
+        )
+        self._stages[stage.stage] = stage
+
+    def rest(self, report: SmokeReport) -> None:
+        """The whole report, or what of it was not shown yet."""
+        from torchtune_sys.cli.terminal import give, say, style
+        from torchtune_sys.render import smoke as render
+
+        if not self._stages:
+            give(_rendered(report, self._options), self._options["output"], machine=self._options["format_"] != "text")
+            return
+        laid_out = style(self._options["color"], self._options["output"])
+        say(render.ending(report, self._stages, laid_out, verbose=self._options["verbose"]))
 
 
 def _beside_earlier(report: SmokeReport, seen: Snapshot, epoch_s: float, options: Mapping[str, Any]) -> SmokeReport:

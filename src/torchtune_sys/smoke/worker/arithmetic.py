@@ -35,9 +35,8 @@ def _no_gpu_was_overlooked(here: RankContext) -> None:
     if not present and here.device_wish != "cuda":
         return
     if torch.version.cuda is None and torch.version.hip is None:
-        raise StageFailed(
-            "cpu-only-build", "%d NVIDIA GPU(s) are here, but torch %s is built without CUDA" % (present, torch.__version__)
-        )
+        here_are = "%d NVIDIA GPU(s) are here, but " % present if present else ""
+        raise StageFailed("cpu-only-build", "%storch %s is built without CUDA" % (here_are, torch.__version__))
     try:
         torch.cuda.init()
         seen = "torch sees %d of %d %s GPU(s)" % (torch.cuda.device_count(), present, vendor)

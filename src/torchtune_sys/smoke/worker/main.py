@@ -132,6 +132,8 @@ def go_through(here: RankContext, stages: Sequence[Stage]) -> None:
             channel.tell("end", stage=stage.name, verdict="unknown", seen=seen, seconds=0.0)
             continue
         perform(here, stage)
+        if stage.name == "device" and here.device_wish == "cuda" and here.kind != "cuda":
+            break  # the stage "device" has said so: training on the CPU is no answer to who asks for a GPU
 
 
 def _temporary() -> str:
