@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
-from conftest import judge_one
+from conftest import HOSTS, judge, judge_one, load
+from torchtune_sys import evidence
+from torchtune_sys.host.recorded import load_recording
 from torchtune_sys.model.facts.kernel import KernelEvent, KernelFacts
 from torchtune_sys.model.rule import Result, Verdict
 from torchtune_sys.model.snapshot import Snapshot
@@ -46,3 +49,22 @@ def judged(seen: Snapshot, rule_id: str) -> Result:
 def subjects(seen: Snapshot, rule_id: str, *events: KernelEvent, **facts: Any) -> list[str]:
     """What the rule blames."""
     return [item.subject for item in judged(with_log(seen, *events, **facts), rule_id).evidence if item.verdict is FAIL]
+
+
+def pasted(text: str) -> Mapping[str, Result]:
+    seen = evidence.read(text, "log.txt")
+    assert seen is not None
+    assert "kernel log" in seen.origin
+    return judge(seen)
+
+
+def failing(results: Mapping[str, Result]) -> set[str]:
+    assert not [result.note for result in results.values() if result.verdict is Verdict.CRASHED]
+    return {name for name, result in results.items() if result.verdict is Verdict.FAIL}
+
+
+def live(*lines: str, **more: Any) -> Mapping[str, Result]:
+    """The healthy host with these lines in its log."""
+    answer = load_recording(str(HOSTS / "base-kernel.json"))["answers"]["kernel-log"]
+    files = more.pop("files", {})
+    return judge(load("healthy", answers={"kernel-log": {**answer, "lines": [*answer["lines"], *lines], **more}}, files=files))

@@ -2,40 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import msgspec
 import pytest
+from kernel_hosts import failing, live, pasted
 
 from conftest import HOSTS, judge, load
 from torchtune_sys import evidence
 from torchtune_sys.host.recorded import load_recording
-from torchtune_sys.model.rule import Result, Severity, Verdict
+from torchtune_sys.model.rule import Severity, Verdict
 from torchtune_sys.model.values import Missing
 from torchtune_sys.rules import by_id
 
 GPU = "0000:61:00"
 OTHER = "0000:9d:00"
-
-
-def pasted(text: str) -> Mapping[str, Result]:
-    seen = evidence.read(text, "log.txt")
-    assert seen is not None
-    assert "kernel log" in seen.origin
-    return judge(seen)
-
-
-def failing(results: Mapping[str, Result]) -> set[str]:
-    assert not [result.note for result in results.values() if result.verdict is Verdict.CRASHED]
-    return {name for name, result in results.items() if result.verdict is Verdict.FAIL}
-
-
-def live(*lines: str, **more: Any) -> Mapping[str, Result]:
-    """The healthy host with these lines in its log."""
-    answer = load_recording(str(HOSTS / "base-kernel.json"))["answers"]["kernel-log"]
-    files = more.pop("files", {})
-    return judge(load("healthy", answers={"kernel-log": {**answer, "lines": [*answer["lines"], *lines], **more}}, files=files))
 
 
 def xid(time: float, number: int, rest: str = "pid=7, name=python3, x", gpu: str = GPU) -> str:
@@ -164,7 +143,7 @@ def test_corrected_machine_checks_are_no_uncorrected_errors(status: str, found: 
 
 
 def test_one_hung_task_is_reported_only_with_a_module() -> None:
-    hung = "[1.000000] INFO: task python3:4711 blocked for more than 120 seconds.\n"
+    hung = "[1.000000] INFO: task jbd2/sda1-8:311 blocked for more than 120 seconds.\n"
     assert failing(pasted(hung)) == set()
     assert failing(pasted(f"{hung}[1.000000]  nfs_wait_bit_killable+0x1e/0x90 [nfs]\n")) == {"cpu-lockup-logged"}
     assert failing(pasted(hung * 3)) == {"cpu-lockup-logged"}

@@ -23,6 +23,8 @@ FALLEN = "[1200000.100000] NVRM: Xid (PCI:0000:61:00): 79, pid='<unknown>', name
 CORRECTED = "[1200000.000000] EDAC MC0: 60 CE memory read error on CPU_SrcID#0_MC#0_Chan#1_DIMM#0 (channel:1 slot:0 page:0x0)"
 LOST_DATA = "[1200000.000000] EDAC MC0: 1 UE memory read error on CPU_SrcID#0_MC#0_Chan#1_DIMM#0 (channel:1 slot:0 page:0x0)"
 KILLED = "[1200000.000000] Out of memory: Killed process 4711 (python3) total-vm:9000kB, anon-rss:8000kB, file-rss:0kB"
+OOPS = "[1200000.000000] Oops: 0002 [#1] PREEMPT SMP NOPTI"
+AMD_RESET = [f"[1200000.000000] amdgpu 0000:83:00.0: amdgpu: GPU reset {end}" for end in ("begin!", "end with ret = -110")]
 HOT = [
     f"[{1200000 + 300 * n}.000000] CPU{n}: Package temperature above threshold, cpu clock throttled (total events = {n})"
     for n in range(10)
@@ -77,6 +79,8 @@ PAIRS: tuple[tuple[str, str, Callable[[], Snapshot]], ...] = (
         "gpu-initialisation-failed",
         lambda: with_the_log_of("gpu-bar-not-assigned.fail", "gpu-bar-not-assigned.fail"),
     ),
+    ("kernel-crash-logged", "kernel-tainted-by-fault", lambda: seen_with_log(OOPS, files={"/proc/sys/kernel/tainted": "128"})),
+    ("amdgpu-reset-failed-logged", "amdgpu-reset-logged", lambda: load("base-amd-gpu", answers={"kernel-log": {"lines": AMD_RESET}})),
     ("xid-gsp-error", "driver-tools-fail", lambda: with_the_log_of("driver-tools-fail.fail", "xid-gsp-error.fail")),
 )  # fmt: skip
 

@@ -10,9 +10,11 @@ from torchtune_sys.model.values import Missing, Why
 
 _NAME = "report"
 _LINE = re.compile(
-    r"^[ \t>]{0,8}(?:<\d+>)?(?:\[ *\+?\d{1,9}\.\d{6}\]|\[[A-Z][a-z]{2} [A-Z][a-z]{2} +\d{1,2} \d\d:\d\d:\d\d \d{4}\]|(?=.{0,50}\d\d:\d\d:\d\d).{8,60} kernel: )",
+    r"^[ \t>]{0,8}(?:<\d+>)?(?:\[ *\+?\d{1,9}\.\d{6}\]|\[[A-Z][a-z]{2} [A-Z][a-z]{2} +\d{1,2} \d\d:\d\d:\d\d \d{4}\]|(?=.{0,50}\d\d:\d\d:\d\d).{8,60} kernel: )"
+    r"|^[ \t>]{0,8}(?:amdgpu [0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]: |\[drm(?::\w+ \[\w+\])?\] |amdgpu: )",
     re.MULTILINE,
 )
+"""A line with a time, or one of amdgpu and its frame without (dmesg -t, or cut off by who pasted it)."""
 _SAMPLE = 1 << 16
 _ENOUGH = 10
 """Lines in the form of a kernel log that make a log of a text in which no message is known; fewer do if they are most of it."""
@@ -50,4 +52,4 @@ def _telling(event: KernelEvent) -> bool:
     the kernel's says of the switches; such lines that ask for nothing make no kernel log of it."""
     if event.text.startswith("detected NVSwitch"):
         return event.who == "Fatal"
-    return event.kind != "boot" or event.first_s is not None
+    return event.kind not in ("boot", "hypervisor", "time-jump") or event.first_s is not None

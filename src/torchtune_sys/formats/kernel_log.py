@@ -19,6 +19,10 @@ WORDS = (
     "available PCIe bandwidth, limited", "event severity: ", "Error]:  Error ", "section_type: ", "Error]:   device_id: ", "aer_uncor_status: ",
     "admin cmd ", "(polling) timeout", "Admin queue is closed", "Device isn't ready",
     "unsigned module", "unavailable key", "Key was rejected by service", "Linux version ",
+    "Kernel panic", " [#", "BUG: ", "kernel BUG at ", "Unable to handle kernel", "file-max limit", "fork rejected", "table full", "table overflow",
+    "critical temperature", "HARDWARE PROTECTION", "over temperature", "has over heated", "ncorrectable hardware error", "reset begin", "GPU reset", "GPU Recovery",
+    "amdgpu_job_timedout", " timeout, signaled", "wait loop timeout", "failed to respond to msg=", "during GPU init", "LustreError: ", "ceph: mds", "ceph: [", "ceph: mon", "ceph: osd",
+    "clocksource: Long readout", "clocksource: timekeeping watchdog", "PM: suspend exit", "Hypervisor detected: ", "[amdgpu", "[ceph", "[ptlrpc", "[zfs",
     " in libcuda", " in libnccl", " in libtorch", " in libc10", " in libcudnn", " in libcublas", " in libnvidia", " in libmlx5", " in libibverbs",
 )  # fmt: skip
 LINES = 4_000

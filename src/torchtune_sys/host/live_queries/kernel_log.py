@@ -34,8 +34,8 @@ def kernel_log(_argument: str, timeout_s: float) -> Fact[dict[str, Any]]:
 
 
 def _worth_a_child() -> bool:
-    """Whether somebody asks for the log of this machine: it has NVIDIA's driver or RDMA adapters."""
-    return os.path.isdir("/proc/driver/nvidia") or os.path.isdir("/sys/class/infiniband")
+    """Whether somebody asks for the log of this machine: it has NVIDIA's or AMD's driver, or RDMA adapters."""
+    return any(map(os.path.isdir, ("/proc/driver/nvidia", "/sys/class/kfd", "/sys/class/infiniband")))
 
 
 def _ring(path: str = RING) -> Fact[dict[str, Any]]:

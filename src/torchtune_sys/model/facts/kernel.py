@@ -14,7 +14,7 @@ class KernelEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """Messages of one kind on one subject that followed each other closely."""
 
     kind: str
-    """``xid``, ``sxid``, ``gpu-lost``, ``oom-kill`` …: the kinds in ``formats/kernel_messages.py``."""
+    """``xid``, ``sxid``, ``gpu-lost``, ``oom-kill`` …: the kinds in ``formats/kernel_message_table.py``."""
     subject: str = ""
     """PCI address (``0000:18:00.0``), device, server or CPU; ``""`` where the message names none."""
     code: int = 0
@@ -27,6 +27,14 @@ class KernelEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     first_s: float | None = None
     """Time of the first and the last message by the log's own clock; None where the log has no times."""
     last_s: float | None = None
+
+
+class KernelDump(msgspec.Struct, frozen=True, kw_only=True):
+    """A log or core that the kernel left when it crashed (pstore, kdump)."""
+
+    path: str
+    age_days: int | None = None
+    """How long ago, as far as its name tells."""
 
 
 class KernelFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,3 +50,7 @@ class KernelFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What to add to the log's clock for seconds since 1970; 0 where the log shows the wall clock."""
     whole: Fact[bool] = _NOT_READ
     """Whether the log reaches back to the boot; false once the ring buffer wrapped."""
+    taint: Fact[int] = _NOT_READ
+    """Bits of ``/proc/sys/kernel/tainted``, set since boot: 4 machine check, 5 bad page, 7 died (Oops)."""
+    dumps: Fact[tuple[KernelDump, ...]] = _NOT_READ
+    """What earlier crashes left, in the order of their paths."""

@@ -10,6 +10,7 @@ from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.kernel import KernelFacts
 from torchtune_sys.model.facts.session import Workload
 from torchtune_sys.model.values import Missing, Why
+from torchtune_sys.probes.kernel import dumps
 
 if TYPE_CHECKING:
     from typing import Any
@@ -19,6 +20,12 @@ _FILES = ("/var/log/dmesg", "/var/log/kern.log", "/var/log/messages")
 
 
 def probe(host: Host, intent: Workload) -> KernelFacts:
+    from msgspec.structs import replace
+
+    return replace(_log(host), taint=host.number("/proc/sys/kernel/tainted"), dumps=dumps.read(host))
+
+
+def _log(host: Host) -> KernelFacts:
     answer = host.ask(queries.KERNEL_LOG)
     if not isinstance(answer, Missing):
         return parse_answer(answer)

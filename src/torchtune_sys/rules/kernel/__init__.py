@@ -3,6 +3,15 @@
 from __future__ import annotations
 
 from torchtune_sys.model.rule import Rule
-from torchtune_sys.rules.kernel import devices, driver, gpu, machine
+from torchtune_sys.rules.kernel import amd, crash, devices, driver, exhausted, gpu, machine, servers
 
-RULES: tuple[Rule, ...] = (*gpu.RULES, *driver.RULES, *devices.RULES, *machine.RULES)
+RULES: tuple[Rule, ...] = (
+    *gpu.RULES,
+    *amd.RULES,
+    *driver.RULES,
+    *devices.RULES,
+    *servers.RULES,
+    *machine.RULES,
+    *exhausted.RULES,
+    *crash.RULES,
+)

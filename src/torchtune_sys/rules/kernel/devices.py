@@ -1,4 +1,4 @@
-"""What the kernel reported of PCIe links, network adapters, disks, file systems and file servers."""
+"""What the kernel reported of PCIe links, network adapters, disks and file systems."""
 
 from __future__ import annotations
 
@@ -345,45 +345,6 @@ def _pulled_out(s: Snapshot, name: str) -> bool:
     return not any(name.rstrip("0123456789") == disk.name for disk in s.storage.disks)
 
 
-@rule(
-    id="file-server-not-responding",
-    title="A file server does not answer",
-    severity=Severity.WARNING,
-    fix=(Advice(text="check the server and the network to it; what waits for it (state D) goes on when it answers"),),
-    params=(_DAY, Param("count", 10, "times that a server was lost and came back that are too many")),
-)
-def file_server_not_responding(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """An NFS or Lustre server stopped answering and the log does not show that it came back, or it was lost ten times within a day.
-
-    Why it matters
-    Every process that touches the mount hangs in the kernel until the server answers; data loading and checkpoints stand still.
-
-    When to leave it
-    The server was restarted on purpose.
-
-    References
-    Linux net/sunrpc/clnt.c; Lustre ptlrpc/import.c
-    """
-    log = need(s.kernel)
-    order = recent(s, p, "server-lost", "server-back")
-    bad = False
-    for server, events in grouped(order).items():
-        lost = [event for event in events if event.kind == "server-lost"]
-        away = bool(lost) and not _came_back(events)
-        if away or total(lost) >= int(p["count"]):
-            bad = True
-            seen = f"not responding{when(log, lost)}{', and has not come back' if away else ''}"
-            yield Evidence(subject=server, seen=seen, wanted="answers", source=log.source)
-    if not bad:
-        yield from nothing(s, "file servers", "server that does not answer")
-
-
-def _came_back(events: list[KernelEvent]) -> bool:
-    """Whether the last message on a server is that it answers. Bursts overlap: their last times decide, where there are times."""
-    last = max(events, key=lambda event: (event.last_s or 0.0, event.kind == "server-back"))
-    return (last if last.last_s is not None else events[-1]).kind == "server-back"
-
-
 RULES: tuple[Rule, ...] = (
     pcie_uncorrected_errors,
     pcie_corrected_errors,
@@ -393,5 +354,4 @@ RULES: tuple[Rule, ...] = (
     network_link_flapping,
     nvme_errors_logged,
     disk_errors_logged,
-    file_server_not_responding,
 )

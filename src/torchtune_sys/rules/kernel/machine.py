@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from torchtune_sys.model.actions import Advice
@@ -109,8 +110,6 @@ def _controller(event: KernelEvent) -> str:
 
 def _uncorrected(event: KernelEvent) -> bool:
     """Bit 61 (UC) of the bank's status: corrected errors are logged in the same form (Intel SDM volume 3B, IA32_MCi_STATUS)."""
-    import re
-
     found = re.search(r"Bank \d+: ([0-9a-f]{16})", event.text)
     return found is None or bool(int(found[1], 16) >> 61 & 1)
 
@@ -171,7 +170,7 @@ def memory_corrected_errors(s: Snapshot, p: Params) -> Iterator[Evidence]:
         Param(
             "tasks",
             3,
-            "hung tasks (on a virtual machine: lockups, too) that are reported; fewer only with a module of GPU, network or storage",
+            "hung tasks (on a virtual machine: lockups, too) that are reported; fewer only of Python, or with a module of GPU, network or storage",
         ),
     ),
 )
@@ -183,18 +182,19 @@ def cpu_lockup_logged(s: Snapshot, p: Params) -> Iterator[Evidence]:
     there looks like an NCCL timeout on every other host.
 
     When to leave it
-    On a virtual machine whose host was overloaded for a while (stalls without a module), or a backup that held the disk once.
+    On a virtual machine whose host was overloaded for a while (stalls without a module), or a backup that held the disk once. A virtual machine
+    that was paused is left out: there all that is blocked is told of once, or beside a jump of the clock.
 
     References
     Linux Documentation/admin-guide/lockup-watchdogs.rst; kernel/hung_task.c; Documentation/RCU/stallwarn.rst
     """
     log = need(s.kernel)
     locked = recent(s, p, "lockup")
-    if not isinstance(s.system, Missing) and known(s.system.hypervisor, "") and total(locked) < int(p["tasks"]):
+    if _virtual(s) and total(locked) < int(p["tasks"]):
         locked = tuple(event for event in locked if "in the module" in event.text)  # the host paused or moved this machine
     hung = recent(s, p, "hung-task")
     if total(hung) < int(p["tasks"]):
-        hung = tuple(event for event in hung if "in the module" in event.text)
+        hung = tuple(event for event in hung if "in the module" in event.text or (_of_training(event) and _lasted(s, p, event)))
     for subject, events in (("CPU", locked), ("tasks", hung)):
         if events:
             first = next((event for event in events if "in the module" in event.text), events[0])
@@ -203,6 +203,42 @@ def cpu_lockup_logged(s: Snapshot, p: Params) -> Iterator[Evidence]:
             )
     if not locked and not hung:
         yield from nothing(s, "CPU", "lockup")
+
+
+_TRAINING = re.compile(r"python|^pt_|torchrun|^ray::|^cuda-")
+"""Names of Python and of threads that torch (c10/util/thread_name.cpp users: pt_data_worker, pt_nccl_watchdg …), Ray and CUDA start."""
+_NEAR_S = 60.0
+
+
+def _of_training(event: KernelEvent) -> bool:
+    return any(_TRAINING.search(name) for name in event.who.split(", "))
+
+
+def _lasted(s: Snapshot, p: Params, event: KernelEvent) -> bool:
+    """Whether the task was blocked itself, rather than the whole machine paused: a virtual machine that was paused, or a machine that
+    slept, finds all its tasks overdue at once, together with its clock and its watchdogs; tasks that are really blocked are told of again."""
+    jumps = recent(s, p, "time-jump", "lockup")
+    if any(_near(event, other) for other in jumps):
+        return False
+    return not _virtual(s) or sum(map(_of_training, recent(s, p, "hung-task"))) > 1 or _spans(event)
+
+
+def _near(event: KernelEvent, other: KernelEvent) -> bool:
+    if event.first_s is None or event.last_s is None or other.first_s is None or other.last_s is None:
+        return True
+    return other.first_s - _NEAR_S <= event.last_s and event.first_s <= other.last_s + _NEAR_S
+
+
+def _spans(event: KernelEvent) -> bool:
+    return event.first_s is not None and event.last_s is not None and event.last_s - event.first_s > _NEAR_S
+
+
+def _virtual(s: Snapshot) -> bool:
+    """Whether the machine is a virtual one, by its facts, or in a pasted log by the kernel's first lines."""
+    if not isinstance(s.system, Missing) and known(s.system.hypervisor, ""):
+        return True
+    log = need(s.kernel)
+    return not isinstance(log.events, Missing) and any(event.kind == "hypervisor" for event in log.events)
 
 
 @rule(

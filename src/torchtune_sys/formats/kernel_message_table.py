@@ -1,0 +1,143 @@
+"""What each message of the kernel's log means: kind and pattern. Formats are those of the sources named beside each group."""
+
+from __future__ import annotations
+
+PCI = r"(?P<subject>(?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{1,4}:[0-9a-fA-F]{2}(?:[.:][0-9a-fA-F]{1,2})?(?:\.[0-7])?)"
+
+ROWS: tuple[tuple[str, str, str], ...] = (
+    # A word that the line holds, the kind of the event, the pattern: the first row that matches a line decides.
+    # NVIDIA/open-gpu-kernel-modules: src/nvidia/src/kernel/gpu/.../nvErrorLog, arch/nvalloc/unix/src/osinit.c, kernel-open/nvidia/nv.c
+    ("NVRM: Xid", "xid", rf"NVRM: Xid \((?:PCI:)?{PCI}[^)]*\)[^:]{{0,40}}: (?P<code>\d{{1,6}})\b(?:.*?\bname=(?P<who>[^,<]{{1,40}}))?"),
+    ("fallen off the bus", "gpu-lost", rf"NVRM: .*?(?:GPU |PCI:){PCI}.*fallen off the bus"),
+    ("fallen off the bus", "gpu-lost", r"NVRM: .*fallen off the bus"),
+    ("device inaccessible", "gpu-lost", rf"nvidia {PCI}: Unable to change power state from D3\w+ to D0, device inaccessible"),
+    ("RmInitAdapter failed", "gpu-init", rf"NVRM: (?:GPU {PCI}: )?RmInitAdapter failed"),
+    ("API mismatch", "api-mismatch", r"NVRM: API mismatch(?:.*module has the version (?P<who>[\w.]{1,20}\w))?"),
+    ("Legacy", "gpu-legacy", r"NVRM: .*supported through the NVIDIA (?P<who>[\w.]{1,20}) Legacy"),
+    ("not supported by open", "gpu-needs-proprietary", r"NVRM: .*not supported by open"),
+    ("requires use of the", "gpu-needs-open", r"NVRM: .*requires use of the"),
+    ("system is not supported by the", "gpu-unsupported", r"NVRM: (?:installed )?in this system is not supported by the"),
+    ("I/O region assigned", "gpu-bar", r"NVRM: This PCI I/O region assigned to your NVIDIA device is invalid"),
+    ("already bound to", "gpu-bound", rf"NVRM: GPU {PCI} is already bound to (?P<who>\w+)"),
+    ("nouveau ", "gpu-bound", rf"(?P<who>nouveau) {PCI}: (?:NVIDIA [A-Z]{{1,3}}\d|DRM: VRAM)"),
+    ("probe routine failed", "gpu-probe-failed", r"NVRM: The NVIDIA probe routine failed for (?P<code>\d{1,4})\b"),
+    ("probe routine was", "gpu-not-probed", r"NVRM: The NVIDIA probe routine was not called for (?P<code>\d{1,4})\b"),
+    ("loading NVIDIA UNIX", "driver-load", r"NVRM: loading NVIDIA UNIX"),
+    ("gsp_", "gsp-firmware", rf"nvidia {PCI}: Direct firmware load for (?P<who>\S*gsp_\S*) failed with error -2"),
+    ("RmFetchGspRmImages", "gsp-firmware", r"NVRM: .*RmFetchGspRmImages: No firmware image found"),
+    ("SXid", "sxid", rf"nvidia-nvswitch\d+: SXid \(PCI:{PCI}\): (?P<code>\d{{1,6}})\b(?:, (?P<who>Fatal|Non-fatal))?"),
+    # NVIDIA's fabric manager, of what the switches' driver told it
+    ("detected NVSwitch", "sxid", rf"detected NVSwitch (?P<who>fatal|non-fatal) error (?P<code>\d{{1,6}}) on fid \d{{1,3}} on NVSwitch pci bus id {PCI}"),
+    # Linux: kernel/module/signing.c, security/lockdown; modprobe's own words
+    ("unsigned module", "module-refused", r"Lockdown: (?P<who>\S+): unsigned module loading is restricted|Loading of unsigned module is rejected"),
+    ("unavailable key", "module-refused", r"Loading of module with unavailable key is rejected"),
+    ("Key was rejected", "module-refused", r"could not insert '(?P<who>[\w-]+)': Key was rejected by service"),
+    # Linux: drivers/iommu/amd/iommu.c, drivers/iommu/intel/dmar.c
+    ("IO_PAGE_FAULT", "iommu-fault", rf"nvidia {PCI}: AMD-Vi: Event logged \[IO_PAGE_FAULT"),
+    ("IO_PAGE_FAULT", "iommu-fault", rf"\[?IO_PAGE_FAULT device=(?:[0-9a-f]{{4}}:)?{PCI}"),
+    ("DMAR: [", "iommu-fault", rf"DMAR: \[DMA (?:Read|Write)[^\]]*\] Request device \[(?:[0-9a-f]{{4}}:)?{PCI}\]"),
+    # Linux: drivers/pci/pcie/aer.c, dpc.c, drivers/pci/hotplug/pciehp_ctrl.c
+    ("Bus Error: severity=Uncorrect", "aer-uncorrected", rf"{PCI}: (?:AER: )?\w+ Bus Error: severity=Uncorrect\w+ \((?P<who>[\w-]+)\), type=[\w ]+"),
+    ("Bus Error: severity=Correct", "aer-corrected", rf"{PCI}: (?:AER: )?\w+ Bus Error: severity=Correct\w+, type=(?P<who>[\w ]+)"),
+    ("DPC: containment", "pcie-contained", rf"{PCI}: DPC: containment event"),
+    ("pciehp: Slot(", "slot-down", rf"{PCI}: pciehp: Slot\((?P<who>[^)]{{1,40}})\): Link Down"),
+    # Linux: drivers/pci/pci.c (__pcie_print_link_status), printed of every device when it is found, and by drivers of network cards
+    ("bandwidth, limited", "pcie-narrow", rf"[\w-]{{2,20}} {PCI}: [\d.]{{3,12}} Gb/s available PCIe bandwidth, limited by [\d.]{{1,5}} GT/s (?:PCIe )?x(?P<code>\d{{1,2}}) link at \S{{1,20}} \(capable of .{{1,40}} x(?P<most>\d{{1,2}}) link\)"),
+    # Linux: mm/oom_kill.c
+    ("ut of memory: Kill", "oom-kill", r"(?P<subject>Memory cgroup out of memory|Out of memory): Kill(?:ed)? process \d+,? \(?(?P<who>[^),]{1,40})"),
+    ("slurmstepd: error: Detected", "oom-kill", r"slurmstepd: error: (?P<subject>Detected) \d{1,9} oom[-_]kill event\S{0,3} in (?P<who>(?:StepId=|step )[\w.+]{1,30}\w)"),
+    # Linux: kernel/panic.c; arch/x86/kernel/dumpstack.c and arch/arm64/kernel/traps.c (die), arch/x86/mm/fault.c, lib/bug.c, mm/page_alloc.c
+    ("Kernel panic", "panic", r"(?<!end )Kernel panic - not syncing: \S"),
+    (" [#", "oops", r"(?:Internal error: |Oops: )?\w[^:]{2,80}: [0-9a-f]{4,16} \[#\d{1,3}\]"),
+    ("BUG: ", "oops", r"BUG: (?:kernel NULL pointer dereference|unable to handle|Bad page (?:state|map))"),
+    ("kernel BUG at ", "oops", r"kernel BUG at \S+:\d+!"),
+    ("Unable to handle kernel", "oops", r"Unable to handle kernel (?:NULL pointer|paging request|\w+ read|\w+ write|access to)"),
+    # Linux: fs/file_table.c, kernel/cgroup/pids.c, net/netfilter/nf_conntrack_core.c, net/core/neighbour.c (until 4.x net/ipv4/route.c)
+    ("file-max limit", "file-table-full", r"VFS: file-max limit (?P<code>\d{1,20}) reached"),
+    ("fork rejected", "fork-rejected", r"cgroup: fork rejected by pids controller in (?P<subject>\S{1,300})"),
+    ("table full", "conntrack-full", r"(?:nf|ip)_conntrack: table full(?:, | in )"),
+    ("table overflow", "neighbours-full", r"(?P<subject>arp_cache|ndisc_cache): neighbor table overflow!|[Nn]eighbour table overflow"),
+    # Linux: drivers/thermal/thermal_core.c, kernel/reboot.c (hw_protection), drivers/net/ethernet/intel/ixgbe/ixgbe_main.c
+    ("critical temperature", "too-hot", r"(?P<subject>thermal_zone\d+): .*critical temperature reached"),
+    ("HARDWARE PROTECTION", "too-hot", r"HARDWARE PROTECTION (?:shutdown|reboot|\w+) \(Temperature too high\)"),
+    ("has over heated", "too-hot", rf"\w+ {PCI}.*Network adapter has been stopped because it has over heated"),
+    # Linux: drivers/gpu/drm/amd: amdgpu_device.c, amdgpu_job.c, amdgpu_drv.c, amdgpu_ras.c, pm/swsmu, amdkfd/kfd_device_queue_manager.c
+    ("GPU over temperature", "too-hot", rf"amdgpu {PCI}: .*GPU over temperature range ?\(SW CTF\) detected"),
+    ("uncorrectable hardware error", "amdgpu-ue", rf"amdgpu {PCI}: .*?\b(?P<code>\d{{1,9}}) (?:new )?uncorrectable hardware errors detected in (?:total in )?(?P<who>\w{{1,20}}) block"),
+    ("ncorrectable hardware error", "amdgpu-ue", rf"amdgpu {PCI}: .*[Uu]ncorrectable hardware error ?\(ERREVENT_ATHUB_INTERRUPT\) detected"),
+    ("reset begin", "amdgpu-reset", rf"amdgpu {PCI}: (?:amdgpu: )?GPU reset begin!"),
+    ("GPU ", "amdgpu-reset-done", rf"amdgpu {PCI}: (?:amdgpu: )?GPU reset\(\d+\) succeeded!"),
+    ("GPU ", "amdgpu-reset-failed", rf"amdgpu {PCI}: (?:amdgpu: )?GPU (?:reset\(\d+\) failed|Recovery Failed: |reset end with ret = -)"),
+    (" timeout", "amdgpu-timeout", rf"amdgpu {PCI}: (?:amdgpu: )?(?:\[drm:amdgpu_job_timedout \[amdgpu\]\] \*ERROR\* )?ring (?P<who>[\w.]{{1,30}}) timeout, signaled"),
+    (" timeout", "amdgpu-timeout", r"\[drm:amdgpu_job_timedout \[amdgpu\]\] \*ERROR\* ring (?P<who>[\w.]{1,30}) timeout, signaled"),
+    ("wait loop timeout", "amdgpu-timeout", r"qcm fence wait loop timeout expired"),
+    ("failed to respond to msg=", "amdgpu-timeout", rf"amdgpu {PCI}: (?:amdgpu: )?MES(?:\(\d\))? failed to respond to msg="),
+    ("during GPU init", "amdgpu-init", rf"amdgpu {PCI}: (?:amdgpu: )?Fatal error during GPU init"),
+    # Linux: drivers/net/ethernet/mellanox/mlx5/core: health.c, events.c, en_main.c
+    ("health compromised", "mlx5-fault", rf"mlx5_core {PCI}: .*?device's health compromised"),
+    ("Fatal error ", "mlx5-fault", rf"mlx5_core {PCI}: .*?Fatal error \d+ detected"),
+    (": synd 0x", "mlx5-fault", rf"mlx5_core {PCI}: .*?synd 0x0*[1-9a-f][0-9a-f]*: "),
+    # Linux: drivers/infiniband/hw/efa/efa_com.c
+    ("any MSI-X interrupt for admin cmd", "efa-fault", r"infiniband (?P<subject>[\w-]{1,32}): The device sent a completion but the driver didn't receive any MSI-X"),
+    ("any completion for admin cmd", "efa-fault", r"infiniband (?P<subject>[\w-]{1,32}): The device didn't send any completion"),
+    ("(polling) timeout", "efa-fault", r"infiniband (?P<subject>(?:efa_|rdmap)\w{1,24}): Wait for completion \(polling\) timeout"),
+    ("Admin queue is closed", "efa-fault", r"infiniband (?P<subject>(?:efa_|rdmap)\w{1,24}): Admin queue is closed"),
+    ("Device isn't ready", "efa-fault", r"(?:infiniband|efa) (?P<subject>\S{1,32}): Device isn't ready, (?:abort com init|can't reset)"),
+    ("Cable error", "module-fault", rf"mlx5_core {PCI}: Port module event\[error\]: module \d+, Cable error, (?P<who>.{{1,80}})"),
+    ("High temperature on", "nic-hot", rf"mlx5_core {PCI}: .*High temperature on sensors"),
+    (": Link down", "link-down", r"mlx5_core \S+ (?P<subject>[\w.-]{1,16}): Link down"),
+    ("Link is Down", "link-down", r"(?P<subject>[\w.-]{1,16}): (?:NIC )?Link is Down"),
+    # Linux: drivers/nvme/host/core.c, pci.c
+    ("will reset", "nvme-reset", r"nvme (?P<subject>nvme\d+): controller is down; will reset"),
+    ("reset controller", "nvme-reset", r"nvme (?P<subject>nvme\d+): (?:frozen state error detected|.*timeout), reset controller"),
+    (" failure", "nvme-dead", r"nvme (?P<subject>nvme\d+): (?:Removing after probe failure|Disabling device after reset failure)"),
+    # Linux: block/blk-core.c, fs/buffer.c, fs/ext4/super.c, fs/xfs, fs/btrfs
+    ("critical medium error", "disk-medium", r"critical medium error, dev (?P<subject>[\w-]+)"),
+    ("I/O error", "disk-io", r"(?:^|[ :])I/O error, dev (?P<subject>[\w-]+), sector|Buffer I/O error on dev(?:ice)? (?P<other>[\w-]+)"),
+    ("I/O Error", "disk-medium", r"(?P<subject>nvme\d+n\d+): .*I/O Error \(sct 0x2 "),
+    ("EXT4-fs error", "fs-error", r"EXT4-fs error \(device (?P<subject>[^):]{1,60})"),
+    ("Remounting filesystem", "fs-read-only", r"EXT4-fs \((?P<subject>[^)]{1,60})\): Remounting filesystem read-only"),
+    ("orruption", "fs-error", r"XFS \((?P<subject>[^)]{1,60})\): .*[Cc]orruption"),
+    ("Internal error", "fs-error", r"XFS \((?P<subject>[^)]{1,60})\): Internal error"),
+    ("hutting down filesystem", "fs-error", r"XFS \((?P<subject>[^)]{1,60})\): .*[Ss]hutting down filesystem"),
+    ("log I/O error", "fs-error", r"XFS \((?P<subject>[^)]{1,60})\): log I/O error"),
+    ("forced readonly", "fs-read-only", r"BTRFS \w+ \(device (?P<subject>[\w-]{1,60})[^)]*\): .*forced readonly"),
+    ("BTRFS ", "fs-error", r"BTRFS (?:critical|error) \(device (?P<subject>[\w-]{1,60})[^)]*\): .*(?:corrupt|parent transid verify failed|csum failed|IO failure)"),
+    # Linux: net/sunrpc (clnt.c), Lustre: ptlrpc/import.c (166-1 is an error)
+    ("nfs: server ", "server-lost", r"nfs: server (?P<subject>\S{1,200}) not responding"),
+    ("nfs: server ", "server-back", r"nfs: server (?P<subject>\S{1,200}) OK"),
+    ("Lustre: ", "server-lost", r"Connection to (?P<subject>\S{1,200}) \(at [^)]*\) was lost"),
+    ("Lustre: ", "server-back", r"Connection restored to (?P<subject>\S{1,200}) "),
+    ("LustreError: ", "server-lost", r"LustreError: .{0,80}: Connection to (?P<subject>\S{1,200}) \(at [^)]*\) was lost"),
+    # Lustre: ptlrpc/import.c (167-0), osc/osc_request.c (132-0, 133-1, 168-f), libcfs (LBUG)
+    ("LustreError: ", "fs-evicted", r"LustreError: .{0,120}: This client was evicted by (?P<subject>[\w.-]{1,100})"),
+    ("LustreError: ", "fs-error", r"LustreError: .{0,20}: (?P<subject>[\w.-]{1,100}?)(?:-osc-[\w-]+)?: BAD (?:READ|WRITE) CHECKSUM"),
+    ("LustreError: ", "fs-error", r"(?P<subject>Lustre)Error: .{0,160}\) LBUG"),
+    # Linux: net/ceph/mon_client.c, osdmap.c, fs/ceph/mds_client.c (from 6.9 with the cluster's id in brackets), caps
+    ("ceph: ", "server-lost", r"libceph: (?P<subject>mon)\d+ .*session lost, hunting for new mon"),
+    ("ceph: ", "server-back", r"libceph: (?P<subject>mon)\d+ .*session established"),
+    ("ceph: ", "server-lost", r"libceph: (?P<subject>osd\d+) down"),
+    ("ceph: ", "server-back", r"libceph: (?P<subject>osd\d+) up"),
+    ("ceph: ", "server-lost", r"ceph: (?:\[[^\]]{1,80}\]: )?(?P<subject>mds\d+) (?:hung|caps stale)"),
+    ("ceph: ", "server-back", r"ceph: (?:\[[^\]]{1,80}\]: )?(?P<subject>mds\d+) (?:came back|caps renewed|recovery completed|reconnect success)"),
+    ("ceph: ", "fs-evicted", r"ceph: (?:\[[^\]]{1,80}\]: )?(?P<subject>mds\d+) (?:reconnect denied|rejected session|session blocklisted)"),
+    # Linux: arch/x86/kernel/cpu/mce, drivers/edac/edac_mc.c, mm/memory-failure.c
+    ("Machine Check", "machine-check", r"(?:CPU (?P<subject>\d+): )?Machine Check(?: Exception)?: [0-9a-f]+ Bank (?P<code>\d+)"),
+    (" CE ", "memory-corrected", r"EDAC (?P<subject>MC\d+): (?P<code>\d{1,9}) CE .*? on (?P<who>\S{1,60})"),
+    (" UE ", "memory-uncorrected", r"EDAC (?P<subject>MC\d+): (?P<code>\d{1,9}) UE .*? on (?P<who>\S{1,60})"),
+    ("Memory failure: 0x", "memory-uncorrected", r"Memory failure: 0x[0-9a-f]+: (?:Sending SIGBUS|recovery action|[\w ]*hardware memory corruption)"),
+    # Linux: kernel/watchdog.c, hung_task.c, rcu/tree_stall.h
+    ("soft lockup", "lockup", r"soft lockup - CPU#\d+ stuck for (?P<code>\d{1,6})s! \[(?P<who>[^\]]{1,40}):"),
+    ("hard LOCKUP", "lockup", r"hard LOCKUP on cpu"),
+    ("blocked for more than", "hung-task", r"INFO: task (?P<who>\S{1,40}):\d+ blocked for more than (?P<code>\d{1,6}) seconds"),
+    ("stall", "lockup", r"rcu: INFO: \w+ (?:self-)?detected (?:expedited )?stall"),
+    ("above threshold, cpu clock", "cpu-hot", r"CPU\d+: (?P<subject>Core|Package) temperature(?:/speed)? above threshold, cpu clock"),
+    # Linux: arch/x86/mm/fault.c, traps.c
+    (": segfault at ", "crash", r"(?P<subject>[^\s\[]{1,40})\[\d+\]: segfault at .* in (?P<who>lib(?:cuda|nccl|torch|c10|cudnn|cublas|nvidia|mlx5|ibverbs)[\w.+-]*)"),
+    ("general protection", "crash", r"(?P<subject>[^\s\[]{1,40})\[\d+\] general protection.* in (?P<who>lib(?:cuda|nccl|torch|c10|cudnn|cublas|nvidia|mlx5|ibverbs)[\w.+-]*)"),
+    ("Linux version ", "boot", r"Linux version \d"),
+    # Linux: arch/x86/kernel/cpu/hypervisor.c; kernel/time/clocksource.c, kernel/power/suspend.c: time passed in which nothing ran
+    ("Hypervisor detected", "hypervisor", r"Hypervisor detected: (?P<who>\w.{0,30})"),
+    ("clocksource: ", "time-jump", r"clocksource: (?:Long readout interval|timekeeping watchdog on CPU\d+: Marking clocksource)"),
+    ("PM: suspend exit", "time-jump", r"PM: suspend exit"),
+)  # fmt: skip

@@ -1,0 +1,179 @@
+"""What AMD's driver reported of its GPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torchtune_sys.model.actions import Advice
+from torchtune_sys.model.facts.kernel import KernelEvent
+from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, rule
+from torchtune_sys.model.snapshot import Snapshot
+from torchtune_sys.model.values import Missing, NotApplicable, need
+from torchtune_sys.rules.kernel.common import DAYS, grouped, nothing, recent, shorter, since_last_start, when
+
+
+def amd_log(s: Snapshot) -> None:
+    """A machine with AMD's driver, or a log that speaks of it."""
+    events = () if isinstance(s.kernel, Missing) or isinstance(s.kernel.events, Missing) else s.kernel.events
+    if any(event.kind.startswith("amdgpu-") for event in events):
+        return
+    if isinstance(s.driver, Missing) or isinstance(s.driver.amd_devices, Missing):
+        return
+    if not s.driver.amd_devices:
+        raise NotApplicable("no AMD GPU")
+
+
+def _by_gpu(events: tuple[KernelEvent, ...]) -> dict[str, list[KernelEvent]]:
+    """Messages by GPU; those that name none belong to the one GPU that others name, if it is one."""
+    found = grouped(events)
+    names = [name for name in found if name]
+    if "" in found and len(names) == 1:
+        found[names[0]] = sorted(found.pop("") + found[names[0]], key=lambda event: event.first_s or 0.0)
+    return found
+
+
+def _name(address: str) -> str:
+    return f"AMD GPU at {address}" if address else "an AMD GPU"
+
+
+def _each(s: Snapshot, p: Params, kinds: tuple[str, ...], what: str, wanted: str) -> Iterator[Evidence]:
+    log = need(s.kernel)
+    found = _by_gpu(recent(s, p, *kinds))
+    for address, events in found.items():
+        yield Evidence(
+            subject=_name(address), seen=f"{shorter(events[-1].text)}{when(log, events)}", wanted=wanted, source=log.source
+        )
+    if not found:
+        yield from nothing(s, "AMD GPUs", what)
+
+
+@rule(
+    id="amdgpu-reset-logged",
+    title="An AMD GPU hung and had to be reset",
+    severity=Severity.WARNING,
+    superseded_by=("amdgpu-reset-failed-logged",),
+    fix=(
+        Advice(
+            text="look whether it stays with the GPU or with the program; update the driver (amdgpu-dkms) and its firmware, or ROCm"
+        ),
+    ),
+    params=(DAYS,),
+    applies=amd_log,
+)
+def amdgpu_reset_logged(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """The amdgpu driver logged a ring or queue that timed out, or that it resets the GPU.
+
+    Why it matters
+    What was in the GPU's memory is lost, and every process that used it ends with a HIP error, also those that did nothing wrong. On GPUs
+    linked by XGMI all of the hive are reset together.
+
+    When to leave it
+    A program for the screen caused it once, on a workstation's display.
+
+    References
+    Linux drivers/gpu/drm/amd/amdgpu/amdgpu_job.c (amdgpu_job_timedout), amdgpu_device.c (amdgpu_device_gpu_recover),
+    drivers/gpu/drm/amd/amdkfd/kfd_device_queue_manager.c
+    """
+    yield from _each(s, p, ("amdgpu-timeout", "amdgpu-reset"), "hang or reset", "no hang")
+
+
+@rule(
+    id="amdgpu-reset-failed-logged",
+    title="An AMD GPU could not be reset",
+    severity=Severity.ERROR,
+    fix=(Advice(text="restart the machine (power cycle it, if it comes back without the GPU)"),),
+    params=(DAYS,),
+    applies=amd_log,
+)
+def amdgpu_reset_failed_logged(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """The amdgpu driver logged that a reset of the GPU failed, and neither a later reset nor a boot mended it.
+
+    Why it matters
+    The GPU is of no use until the machine is restarted; programs that touch it hang.
+
+    When to leave it
+    The machine was restarted since.
+
+    References
+    Linux drivers/gpu/drm/amd/amdgpu/amdgpu_device.c (amdgpu_device_gpu_recover)
+    """
+    log = need(s.kernel)
+    found = grouped(recent(s, p, "amdgpu-reset-failed"))
+    mended = [(event.subject, event.last_s) for event in recent(s, p, "amdgpu-reset-done", "boot") if event.last_s is not None]
+    left = False
+    for address, events in found.items():
+        last = events[-1].last_s
+        if last is not None and any(subject in ("", address) and time > last for subject, time in mended):
+            continue
+        left = True
+        yield Evidence(
+            subject=_name(address), seen=f"{shorter(events[-1].text)}{when(log, events)}", wanted="reset", source=log.source
+        )
+    if not left:
+        yield from nothing(s, "AMD GPUs", "reset that failed")
+
+
+@rule(
+    id="amdgpu-uncorrectable-errors-logged",
+    title="The kernel log tells of uncorrectable errors of an AMD GPU",
+    severity=Severity.ERROR,
+    cause="gpu-ecc-uncorrectable",
+    fix=(Advice(text="drain and reset the GPU, look at its bad pages (amd-smi bad-pages), and replace it if it comes back"),),
+    params=(DAYS,),
+    applies=amd_log,
+)
+def amdgpu_uncorrectable_errors_logged(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """The amdgpu driver logged uncorrectable hardware errors of a block (umc is the memory), or one that stopped the whole GPU.
+
+    Why it matters
+    Data on the GPU were lost: the process that consumed them is killed and the GPU is reset.
+
+    When to leave it
+    Once, if the page was retired and the count does not grow. Cards without RAS that "count" 1,048,560 errors are left out.
+
+    References
+    Linux drivers/gpu/drm/amd/amdgpu/amdgpu_ras.c; Documentation/gpu/amdgpu/ras.rst
+    """
+    yield from _each(s, p, ("amdgpu-ue",), "uncorrectable error", "no uncorrectable error")
+
+
+@rule(
+    id="amdgpu-initialisation-failed",
+    title="AMD's driver could not initialise a GPU",
+    severity=Severity.ERROR,
+    fix=(
+        Advice(
+            text="see the lines above it (dmesg | grep amdgpu): firmware that is missing (linux-firmware, amdgpu-dkms-firmware), or no room for its BAR"
+        ),
+    ),
+    params=(DAYS,),
+    applies=amd_log,
+)
+def amdgpu_initialisation_failed(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """The log says "Fatal error during GPU init" of an AMD GPU, since the machine was booted.
+
+    Why it matters
+    The GPU is on the PCI bus and ROCm does not see it.
+
+    When to leave it
+    The GPU is an integrated one that is not meant for computing.
+
+    References
+    Linux drivers/gpu/drm/amd/amdgpu/amdgpu_kms.c (amdgpu_driver_load_kms)
+    """
+    current = since_last_start(s, p, "amdgpu-init")
+    log = need(s.kernel)
+    for address, events in grouped(current).items():
+        yield Evidence(
+            subject=_name(address), seen=f"{shorter(events[-1].text)}{when(log, events)}", wanted="initialised", source=log.source
+        )
+    if not current:
+        yield from nothing(s, "AMD GPUs", "failed initialisation")
+
+
+RULES: tuple[Rule, ...] = (
+    amdgpu_reset_logged,
+    amdgpu_reset_failed_logged,
+    amdgpu_uncorrectable_errors_logged,
+    amdgpu_initialisation_failed,
+)

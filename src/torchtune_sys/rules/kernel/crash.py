@@ -1,0 +1,140 @@
+"""Crashes of the kernel itself: in its log, by its taint flags, by the dumps that they left."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torchtune_sys.model.actions import Advice
+from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, Verdict, rule
+from torchtune_sys.model.snapshot import Snapshot
+from torchtune_sys.model.values import Missing, NotApplicable, absent, known, need
+from torchtune_sys.rules.kernel.common import DAYS, nothing, recent, shorter, when
+
+
+@rule(
+    id="kernel-crash-logged",
+    title="The kernel crashed, or went on after a fault of its own (Oops)",
+    severity=Severity.ERROR,
+    fix=(
+        Advice(text="restart the machine; update the kernel, or the driver of the module that the log names"),
+        Advice(text="it comes back in different places: test memory and processor, and take the machine out of service"),
+    ),
+    params=(DAYS,),
+)
+def kernel_crash_logged(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """The log holds a kernel panic, an Oops, a BUG at a line of the kernel's source, or a page of memory in a bad state.
+
+    Why it matters
+    After a panic the machine stops or restarts, and the job is gone. After an Oops it goes on with one task killed in the kernel: locks that
+    the task held stay taken, and what needs them (a GPU, a mount) hangs until the machine is restarted.
+
+    When to leave it
+    The machine was restarted since, and the cause is mended.
+
+    References
+    Linux Documentation/admin-guide/bug-hunting.rst; kernel/panic.c; arch/x86/kernel/dumpstack.c; arch/arm64/kernel/traps.c
+    """
+    log = need(s.kernel)
+    found = False
+    for kind, subject in (("panic", "kernel panic"), ("oops", "kernel Oops")):
+        events = recent(s, p, kind)
+        if events:
+            found = True
+            first = next((event for event in events if "in the module" in event.text), events[0])
+            yield Evidence(
+                subject=subject,
+                seen=f"{shorter(first.text, 160)}{when(log, events)}",
+                wanted="none",
+                source=log.source,
+                about=("the kernel since boot",),
+            )
+    if not found:
+        yield from nothing(s, "kernel", "panic or Oops")
+
+
+_FLAGS = ((7, "D: the kernel died (Oops) and went on"), (5, "B: a page of memory was in a bad state"), (4, "M: a machine check"))
+
+
+@rule(
+    id="kernel-tainted-by-fault",
+    title="The kernel has had a fault since it was booted",
+    severity=Severity.WARNING,
+    superseded_by=("kernel-crash-logged",),
+    fix=(Advice(text="save the log (journalctl -k), and restart the machine"),),
+)
+def kernel_tainted_by_fault(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """/proc/sys/kernel/tainted has a flag that only a fault sets: D (Oops), B (bad page) or M (machine check exception).
+
+    Why it matters
+    The flag stays when the log has wrapped or may not be read. A kernel that went on after an Oops holds locks that nobody will release: calls
+    into the driver or file system that was at work may hang.
+
+    When to leave it
+    The fault is known and did not touch GPU, network or storage. Flags for modules that are proprietary, unsigned or from outside the kernel's
+    tree (P, E, O), and for warnings (W), are no faults and are not reported.
+
+    References
+    Linux Documentation/admin-guide/tainted-kernels.rst
+    """
+    if absent(need(s.kernel).taint):
+        raise NotApplicable("there is no /proc/sys/kernel/tainted here: not Linux itself, or a recording without it")
+    bits = need(need(s.kernel).taint)
+    names = [name for bit, name in _FLAGS if bits >> bit & 1]
+    yield Evidence(
+        subject="the kernel since boot",
+        seen=f"tainted ({bits}): {'; '.join(names)}" if names else f"tainted is {bits}: no flag of a fault",
+        wanted="no flag D, B or M" if names else "",
+        verdict=Verdict.FAIL if names else Verdict.PASS,
+        source="/proc/sys/kernel/tainted",
+    )
+
+
+@rule(
+    id="kernel-crash-dump-found",
+    title="The kernel of this machine crashed recently",
+    severity=Severity.WARNING,
+    fix=(
+        Advice(text="read the end of the dump (dmesg.txt, dmesg-efi-*): the module or device that it names; then move it away"),
+    ),
+    params=(
+        Param(
+            "days", 30, "how long ago a crash counts, days; a dump without a date counts while it lies in the firmware's store"
+        ),
+    ),
+)
+def kernel_crash_dump_found(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """A kernel log that was saved at a crash lies in pstore, or a dump in /var/crash, and is no older than 30 days.
+
+    Why it matters
+    The log of the boot at hand knows nothing of why the machine restarted. A node that crashed under load will crash again, and takes the whole
+    job with it.
+
+    When to leave it
+    The cause is known and mended, or somebody crashed the kernel on purpose (sysrq c) to try the dump.
+
+    References
+    Linux Documentation/ABI/testing/pstore; systemd-pstore.service(8); Documentation/admin-guide/kdump/kdump.rst
+    """
+    if not isinstance(s.system, Missing) and known(s.system.container, ""):
+        raise NotApplicable("inside a container: crash dumps are the host's")
+    recent_ones = 0
+    for dump in need(need(s.kernel).dumps):
+        age = dump.age_days
+        if age is not None and age > int(p["days"]):
+            continue
+        if age is None and not dump.path.startswith("/sys/fs/pstore/"):
+            continue
+        recent_ones += 1
+        if recent_ones <= _SHOWN:
+            seen = "a dump whose name holds no date" if age is None else f"the kernel crashed {max(age, 0)} d ago"
+            yield Evidence(subject=dump.path, seen=seen, wanted=f"no crash in {p['days']} d", source=dump.path.rpartition("/")[0])
+    if not recent_ones:
+        yield Evidence(
+            subject="crash dumps", seen=f"none of the last {p['days']} d", verdict=Verdict.PASS, source="/sys/fs/pstore"
+        )
+
+
+_SHOWN = 3
+"""A crash is stored in several parts."""
+
+RULES: tuple[Rule, ...] = (kernel_crash_logged, kernel_tainted_by_fault, kernel_crash_dump_found)

@@ -1,0 +1,172 @@
+"""Limits of the kernel that were reached, and heat that stopped a device, by the kernel's log."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torchtune_sys.model.actions import Advice
+from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, rule
+from torchtune_sys.model.snapshot import Snapshot
+from torchtune_sys.model.values import need
+from torchtune_sys.rules.kernel.common import DAYS, gpu_name, grouped, nothing, recent, shorter, when
+
+
+def _logged(s: Snapshot, p: Params, kind: str, name: str, what: str, wanted: str) -> Iterator[Evidence]:
+    log = need(s.kernel)
+    found = grouped(recent(s, p, kind))
+    for subject, events in found.items():
+        yield Evidence(
+            subject=subject or name,
+            seen=f"{shorter(events[-1].text)}{when(log, events)}",
+            wanted=wanted,
+            source=log.source,
+        )
+    if not found:
+        yield from nothing(s, name, what)
+
+
+@rule(
+    id="open-files-limit-reached-logged",
+    title="The machine ran out of open files",
+    severity=Severity.ERROR,
+    cause="nofile-limit-too-low",
+    fix=(
+        Advice(
+            text="find what lowers fs.file-max (grep -r file-max /etc/sysctl.conf /etc/sysctl.d) and raise it; see who holds files (lsof)"
+        ),
+    ),
+    params=(DAYS,),
+)
+def open_files_limit_reached_logged(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """The log says that fs.file-max, the limit on open files of the whole machine, was reached.
+
+    Why it matters
+    Every open(), socket() and shared-memory segment of every user but root fails with "Too many open files in system" (ENFILE) while it
+    lasts: DataLoader workers, NCCL's sockets, checkpoints.
+
+    When to leave it
+    A program that leaked files was found and mended.
+
+    References
+    Linux fs/file_table.c (alloc_empty_file); Documentation/admin-guide/sysctl/fs.rst (file-max)
+    """
+    yield from _logged(s, p, "file-table-full", "fs.file-max", "time at which fs.file-max was reached", "files left to open")
+
+
+@rule(
+    id="pids-limit-reached-logged",
+    title="A control group reached its limit on processes and threads",
+    severity=Severity.ERROR,
+    cause="cgroup-pids-limit",
+    fix=(
+        Advice(text="in a container: docker run --pids-limit, or podPidsLimit of the kubelet; a unit of systemd: TasksMax="),
+        Advice(text="fewer threads: OMP_NUM_THREADS, fewer DataLoader workers"),
+    ),
+    params=(DAYS,),
+)
+def pids_limit_reached_logged(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """The log says that a fork or a new thread was refused by the pids controller of a control group.
+
+    Why it matters
+    The program gets "Resource temporarily unavailable": "can't start new thread", "libgomp: Thread creation failed", a DataLoader worker that
+    cannot be started. The kernel writes this once for each control group, however often it refuses.
+
+    When to leave it
+    The control group has nothing to do with training (the message names it).
+
+    References
+    Linux kernel/cgroup/pids.c; Documentation/admin-guide/cgroup-v2.rst (pids.max)
+    """
+    yield from _logged(s, p, "fork-rejected", "control groups", "refused process or thread", "room below pids.max")
+
+
+@rule(
+    id="conntrack-table-full-logged",
+    title="The table of tracked connections was full, and packets were dropped",
+    severity=Severity.WARNING,
+    fix=(
+        Advice(text="raise net.netfilter.nf_conntrack_max (and nf_conntrack_buckets to a quarter of it)"),
+        Advice(text="do not track the training network at all: a notrack rule of nftables for its interfaces"),
+    ),
+    params=(DAYS,),
+)
+def conntrack_table_full_logged(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """The log says "nf_conntrack: table full, dropping packet".
+
+    Why it matters
+    New connections are dropped without an answer: rendezvous, NCCL's bootstrap and reads of data time out, at any moment and on this host
+    alone.
+
+    When to leave it
+    It was an attack or a test from outside.
+
+    References
+    Linux net/netfilter/nf_conntrack_core.c; Documentation/networking/nf_conntrack-sysctl.rst
+    """
+    yield from _logged(s, p, "conntrack-full", "nf_conntrack", "full table of connections", "room for new connections")
+
+
+@rule(
+    id="neighbour-table-full-logged",
+    title="The table of neighbours (ARP) overflowed",
+    severity=Severity.WARNING,
+    fix=(
+        Advice(text="raise net.ipv4.neigh.default.gc_thresh1, 2 and 3 above the number of hosts on the network (net.ipv6 alike)"),
+    ),
+    params=(DAYS,),
+)
+def neighbour_table_full_logged(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """The log says that the kernel had no room for another neighbour's address.
+
+    Why it matters
+    Packets to hosts that are not in the table are dropped: on large flat networks ranks lose each other at random, most of all when a job
+    starts and all meet all. The limit (gc_thresh3) is 1,024 by default.
+
+    When to leave it
+    Somebody scanned the network from this host.
+
+    References
+    Linux net/core/neighbour.c (neigh_alloc); Documentation/networking/ip-sysctl.rst (neigh/default/gc_thresh3)
+    """
+    yield from _logged(s, p, "neighbours-full", "neighbours", "overflow of the table of neighbours", "room for all hosts")
+
+
+@rule(
+    id="critical-temperature-logged",
+    title="A critical temperature was reached",
+    severity=Severity.ERROR,
+    fix=(Advice(text="check fans, air flow, dust and the room's temperature before the next job"),),
+    params=(DAYS,),
+)
+def critical_temperature_logged(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """The log says that a thermal zone, a GPU or a network adapter reached the temperature at which it is switched off.
+
+    Why it matters
+    The kernel shuts the machine down, or the device stops, in the middle of a job.
+
+    When to leave it
+    A sensor that reads nonsense (a zone that always says the same).
+
+    References
+    Linux drivers/thermal/thermal_core.c; drivers/gpu/drm/amd/pm/swsmu/amdgpu_smu.c (software CTF); drivers/net/ethernet/intel/ixgbe
+    """
+    log = need(s.kernel)
+    found = grouped(recent(s, p, "too-hot"))
+    for subject, events in found.items():
+        yield Evidence(
+            subject=gpu_name(s, subject) if events[0].text.startswith("amdgpu") else subject or "the machine",
+            seen=f"{shorter(events[-1].text)}{when(log, events)}",
+            wanted="below the critical temperature",
+            source=log.source,
+        )
+    if not found:
+        yield from nothing(s, "temperature", "critical temperature")
+
+
+RULES: tuple[Rule, ...] = (
+    open_files_limit_reached_logged,
+    pids_limit_reached_logged,
+    conntrack_table_full_logged,
+    neighbour_table_full_logged,
+    critical_temperature_logged,
+)
