@@ -31,3 +31,9 @@ EXTENDED_LIMIT = 64
 """Files that one recording is made of: itself, and those that it extends, however deep."""
 WORD_LIMIT = 64 << 10
 """Characters of a file that holds one value; those of the kernel have at most a page."""
+EXCERPT_WHOLE = 4 << 20
+"""Bytes of a text that diagnose reads whole; of a longer one it keeps the head, the tail and the complaints."""
+EXCERPT_LINES = 40_000
+"""Lines that are kept of a longer text."""
+SOURCES_LIMIT = 4096
+"""Texts that one diagnosis reads: files of directories and members of archives."""

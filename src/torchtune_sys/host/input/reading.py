@@ -104,25 +104,37 @@ class Source:
 
 
 @contextlib.contextmanager
-def opened_input(path: str, patience_s: float = PATIENCE_S, *, plain: bool = False) -> Iterator[Source]:
+def opened_input(
+    path: str, patience_s: float = PATIENCE_S, *, plain: bool = False, strangers: bool = True
+) -> Iterator[Source]:
     """What the file ``path`` (``-``: standard input) holds, decompressed. ``plain``: only a regular file that is no link, since
-    no person named it. Raises UnreadableInput, also while it is read."""
+    no person named it. ``strangers``: refuse what no reader of one host's facts knows. Raises UnreadableInput, also while it is read."""
     handle = _handle(path, plain)
     try:
         source = Source(_pieces(handle, path, patience_s), _called(path), "is larger than")
         if not source.look(1):
             raise UnreadableInput(f"{source.name}: is empty", "check how it was made")
-        for _ in range(2):  # an upload may have compressed the compressed file again
-            source = _decompressed(source)
-        head = source.look(512)
-        for magic, what, todo in _STRANGERS:
-            if head.startswith(magic):
-                raise UnreadableInput(
-                    f"{source.name}: is {what}", todo or "give a recording, a tarball of /proc and /sys, or a report's text"
-                )
+        source = decompressed(source)
+        if strangers:
+            refuse_strangers(source)
         yield source
     finally:
         os.close(handle)
+
+
+def decompressed(source: Source) -> Source:
+    """What it holds, twice unpacked at most: an upload may have compressed the compressed file again."""
+    return _decompressed(_decompressed(source))
+
+
+def refuse_strangers(source: Source) -> None:
+    """Raise UnreadableInput where it is a form that nobody here reads."""
+    head = source.look(512)
+    for magic, what, todo in _STRANGERS:
+        if head.startswith(magic):
+            raise UnreadableInput(
+                f"{source.name}: is {what}", todo or "give a recording, a tarball of /proc and /sys, or a report's text"
+            )
 
 
 def whole(source: Source) -> bytes:
@@ -215,9 +227,30 @@ def _decompressed(source: Source) -> Source:
         import lzma
 
         kind, stream = "xz", lzma.LZMAFile(packed)  # noqa: SIM115 - its source is closed by who opened it
+    elif head.startswith(_ZSTD) and (opener := _zstd()) is not None:
+        kind, stream = "zstd", opener(packed)
     else:
         return source
     return Source(_unpacked(stream, kind, source.name), source.name, "unpacks to more than")
+
+
+_ZSTD = b"\x28\xb5\x2f\xfd"
+
+
+def _zstd() -> Callable[[Any], IO[bytes]] | None:
+    """Python's own reader (3.14), or a package that brings one; None where there is none."""
+    import importlib
+
+    for name in ("compression.zstd", "backports.zstd"):
+        try:
+            return cast("Callable[[Any], IO[bytes]]", importlib.import_module(name).ZstdFile)
+        except ImportError:
+            continue
+    try:
+        zstandard = importlib.import_module("zstandard")
+    except ImportError:
+        return None
+    return cast("Callable[[Any], IO[bytes]]", lambda packed: zstandard.ZstdDecompressor().stream_reader(packed, read_across_frames=True))
 
 
 def _unpacked(stream: IO[bytes], kind: str, name: str) -> Callable[[int], bytes]:

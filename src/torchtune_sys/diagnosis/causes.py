@@ -1,0 +1,176 @@
+"""From symptoms and findings to causes: which one, how sure, the first failure before what follows from it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from torchtune_sys.diagnosis.facts import Told
+from torchtune_sys.diagnosis.lines import Line
+from torchtune_sys.diagnosis.symptoms import CERTAIN, LIKELY, POSSIBLE, Symptom
+from torchtune_sys.knowledge.signatures import cause_rows
+from torchtune_sys.model import actions
+from torchtune_sys.model.diagnosis import Cause, Confidence, Quote
+from torchtune_sys.model.rule import Evidence, Result, Severity, Verdict
+
+_CONFIDENCE = {CERTAIN: Confidence.CERTAIN, LIKELY: Confidence.LIKELY, POSSIBLE: Confidence.POSSIBLE}
+_QUOTES, _TEXT = 6, 400
+_FOLLOWS = frozenset(
+    "rank-killed rank-hung ranks-missing node-never-came port-refused port-dropped firewall-blocks-nccl fails-only-at-scale master-addr-wrong".split()
+)
+"""What is seen of a rank that another cause ended, or of a node that failed before."""
+_GENERAL = frozenset(
+    "nvidia-driver-not-loaded driver-tools-fail cuda-not-available-to-torch torch-import-fails gpu-initialisation-failed gpu-missing-from-driver"
+    " interpreter-does-not-start native-crash-logged".split()
+)
+"""Rules that say that something does not work, not why."""
+_WORTH_ALONE = frozenset(("ib-port-down",))
+"""Causes of warnings that stand for themselves where nothing else is told."""
+
+
+class Finding(msgspec.Struct, kw_only=True):
+    """A cause while evidence is gathered for it."""
+
+    cause: str
+    weight: int = 0
+    first: int = 1 << 60
+    by_text: bool = False
+    order: int = 0
+    """Place among the candidates of its symptom."""
+    quotes: list[Quote] = []
+    hosts: list[str] = []
+    ranks: list[int] = []
+    fix: list[str] = []
+    confirm: str = ""
+    rules: list[str] = []
+    sources: list[str] = []
+
+
+def causes_of(symptoms: Sequence[Symptom], told: Sequence[Told], lines: dict[str, Sequence[Line]]) -> tuple[Cause, ...]:
+    """The likeliest first."""
+    book: dict[str, Finding] = {}
+    starts = {source: at * (1 << 32) for at, source in enumerate(lines)}
+    for each in told:
+        _of_facts(each, book, lines.get(each.source, ()), starts.get(each.source, 0))
+    supported = {name for name, finding in book.items() if finding.weight} | _supporting(told)
+    refuted = frozenset().union(*(each.passed for each in told)) if told else frozenset()
+    for symptom in symptoms:
+        _of_symptom(symptom, book, supported, refuted, starts.get(symptom.source, 0))
+    return tuple(_cause(finding) for finding in _ranked(book.values()))
+
+
+def _supporting(told: Sequence[Told]) -> set[str]:
+    return {result.rule.cause for each in told for result in each.results if result.rule.cause}
+
+
+def _of_facts(told: Told, book: dict[str, Finding], lines: Sequence[Line], start: int) -> None:
+    for result in told.results:
+        line = next((line for item in _failed(result) if (line := _line_of(item, lines)) is not None), None)
+        said = told.snapshot.said.get(result.rule.id)
+        weight = _weight(result, line is not None, said is None or said.is_failure)
+        if not weight or result.rule.id in _GENERAL:
+            continue
+        finding = book.setdefault(result.rule.cause or result.rule.id, Finding(cause=result.rule.cause or result.rule.id))
+        finding.weight = max(finding.weight, weight)
+        finding.first = min(finding.first, start + line.number if line is not None else 1 << 60)
+        finding.by_text |= line is not None
+        finding.rules.append(result.rule.id)
+        finding.hosts += [told.host] if told.host else []
+        for item in _failed(result):
+            place = _line_of(item, lines)
+            text = place.printed if place is not None else f"{item.subject}: {item.seen}"
+            finding.quotes.append(Quote(source=told.source, line=place.number if place else 0, text=text[:_TEXT].strip()))
+            finding.fix += [actions.text(action) for action in item.fix or result.rule.fix]
+
+
+def _failed(result: Result) -> list[Evidence]:
+    return [item for item in result.evidence if item.verdict is Verdict.FAIL]
+
+
+def _weight(result: Result, by_text: bool, failure: bool) -> int:
+    """What the rule's finding is worth; 0 where it only speaks for a cause that a program names."""
+    if by_text and failure:
+        return CERTAIN if result.rule.severity is not Severity.ADVICE or result.rule.cause else 0
+    if result.rule.severity is Severity.ERROR:
+        return CERTAIN if result.rule.cause else LIKELY
+    if result.rule.cause in _WORTH_ALONE:
+        return POSSIBLE
+    return LIKELY if by_text and result.rule.severity is Severity.WARNING and result.rule.cause else 0
+
+
+def _line_of(item: Evidence, lines: Sequence[Line]) -> Line | None:
+    """The line that the evidence quotes."""
+    words = " ".join(item.seen.split())[:80].rstrip("…")
+    if len(words) < 12 or " " not in words:
+        return None
+    return next((line for line in lines if words in " ".join(line.printed.split())), None)
+
+
+def _of_symptom(symptom: Symptom, book: dict[str, Finding], supported: set[str], refuted: frozenset[str], start: int) -> None:
+    """The first candidate for which something speaks, else the likeliest; the others are possible."""
+    if not symptom.candidates:
+        return
+    names = [each.cause for each in symptom.candidates]
+    backed = [each for each in symptom.candidates if each.cause in supported]
+    open_ = [each for each in symptom.candidates if each.cause not in refuted or each.weight == CERTAIN]
+    chosen = (backed or open_ or list(symptom.candidates))[0]
+    weight = chosen.weight
+    if backed or (len(names) > 1 and len(open_) == 1):
+        weight = max(weight, LIKELY if len(backed) > 1 else CERTAIN if backed else LIKELY)
+    for each in symptom.candidates:
+        if each is not chosen and (backed or weight == CERTAIN or each not in open_):
+            continue
+        finding = book.setdefault(each.cause, Finding(cause=each.cause))
+        finding.weight = max(finding.weight, weight if each is chosen else POSSIBLE)
+        finding.order = max(finding.order, names.index(each.cause) if each is not chosen else 0)
+        finding.first = min(finding.first, start + symptom.line.number)
+        finding.by_text = True
+        _add(finding, symptom, each.fix, each.confirm)
+
+
+def _add(finding: Finding, symptom: Symptom, fix: str, confirm: str) -> None:
+    line = symptom.line
+    quote = Quote(source=symptom.source, line=line.number, text=line.text[:_TEXT])
+    if quote not in finding.quotes and not any(quote.line == other.line and quote.source == other.source for other in finding.quotes):
+        finding.quotes.append(quote)
+    finding.hosts += [line.host] if line.host else []
+    finding.ranks += [line.rank] if line.rank is not None else []
+    finding.fix += [fix] if fix else []
+    finding.confirm = finding.confirm or confirm
+    finding.sources += [symptom.words] if symptom.words else []
+
+
+def _ranked(found: Iterable[Finding]) -> list[Finding]:
+    """Surer ones first; of equal ones what failed first; what may follow from a surer one after it."""
+    named = list(found)
+    sure = any(each.weight >= LIKELY and each.cause not in _FOLLOWS for each in named)
+    for each in named:
+        if sure and each.cause in _FOLLOWS:
+            each.weight = POSSIBLE
+    most = max((each.weight for each in named), default=0)
+    kept = [each for each in named if each.weight > POSSIBLE or most < CERTAIN]
+    return sorted(kept, key=lambda each: (-each.weight, each.order, not each.by_text, each.first, each.cause))
+
+
+def _cause(finding: Finding) -> Cause:
+    row = cause_rows().get(finding.cause)
+    fix = [*dict.fromkeys(finding.fix), *([row.fix] if row is not None else [])]
+    return Cause(
+        cause=finding.cause,
+        confidence=_CONFIDENCE[finding.weight],
+        title=row.title if row is not None else _title(finding),
+        hosts=tuple(dict.fromkeys(finding.hosts)),
+        ranks=tuple(sorted(set(finding.ranks))),
+        evidence=tuple(dict.fromkeys(finding.quotes))[:_QUOTES],
+        fix=tuple(dict.fromkeys(fix))[:4],
+        confirm=finding.confirm or (row.confirm if row is not None else ""),
+        rules=tuple(dict.fromkeys(finding.rules)),
+        sources=tuple(dict.fromkeys(finding.sources)),
+    )
+
+
+def _title(finding: Finding) -> str:
+    from torchtune_sys.rules import CATALOGUE
+
+    return next((rule.title for rule in CATALOGUE if rule.id in finding.rules), finding.cause)

@@ -1,0 +1,156 @@
+"""Lines as a program printed them, out of what mail, web pages, collectors, launchers and terminals made of them.
+
+What a prefix says of host, process, rank and moment is kept beside the line. Each step costs time in proportion to the text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+
+import msgspec
+
+from torchtune_sys.diagnosis import unwrapping
+
+
+class Line(msgspec.Struct, frozen=True, kw_only=True):
+    number: int
+    text: str
+    """Without what others put before it."""
+    printed: str
+    """As it came, without colours: a kernel's time belongs to its line."""
+    host: str = ""
+    rank: int | None = None
+    pid: int | None = None
+    time: str = ""
+
+
+def lines_of(numbered: Iterable[tuple[int, str]]) -> tuple[Line, ...]:
+    """The lines that say something, in order.
+
+    >>> for line in lines_of([(1, "> node-3: [rank5]: RuntimeError: no"), (2, "> node-3: [rank5]: way"), (3, "> node-4: [rank9]: x")]):
+    ...     print(line.host, line.rank, line.text)
+    node-3 5 RuntimeError: no
+    node-3 5 way
+    node-4 9 x
+    """
+    plain = [(number, unwrapping.plain(line)) for number, line in unwrapping.unpacked(numbered)]
+    plain = unwrapping.unquoted([(number, line) for number, line in plain if line.strip()])
+    heads = _repeated_heads([line for _, line in plain])
+    return tuple(_read(number, line, heads) for number, line in plain)
+
+
+_TIME = r"\d{4}[-/]\d\d[-/]\d\d[T _]{1,2}\d\d:\d\d:\d\d(?:[.,:]\d{1,9})?(?:Z| ?[+-]\d\d:?\d\d| UTC)?"
+_PREFIXES: tuple[tuple[re.Pattern[str], bool], ...] = tuple(
+    (re.compile(pattern), repeated)
+    for pattern, repeated in (
+        (rf"\[?(?P<time>{_TIME})[\]|,:]{{0,2}}[ \t]{{0,4}}(?:[-|] )?", False),
+        (r"(?P<time>[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d) (?P<host>[\w.-]{1,64}) (?!kernel:)[\w./-]{1,40}(?:\[\d{1,8}\])?: ", False),
+        (r"\[(?P<time>\d\d:\d\d:\d\d(?:[.,]\d{1,6})?)\] ?", False),
+        (r"[EWIF]\d{4} (?P<time>\d\d:\d\d:\d\d(?:\.\d{1,9})?) {1,4}(?P<pid>\d{1,9}) (?=\S{1,80}:\d{1,6}\] )", False),
+        (r"\[\d{1,9},(?P<rank>\d{1,7})\]<std(?:err|out|diag)>: ?", False),
+        (r"\[(?:default|rank|trainer|worker|Rank |RANK |rank=|rank:|Rank: |GPU )(?P<rank>\d{1,7})(?:\|\d{1,4})?\]:? ?", False),
+        (r"(?:rank|Rank|RANK)[ =]?(?P<rank>\d{1,7})(?::| \|| -) ", False),
+        (r"(?P<rank>\d{1,5}): (?=\S)", True),
+        (r"\((?:[\w.:]{1,60} )?(?:pid|PID)=(?P<pid>\d{1,9})(?:, ip=(?P<host>[\w.:]{2,45}))?\) ?", False),
+        (r"\((?:\w{1,40} )?rank=(?P<rank>\d{1,7})(?: pid=(?P<pid>\d{1,9}))?\) ?", False),
+        (r"\[pod/(?P<host>[\w.-]{1,253})/[\w.-]{1,63}\] ?", False),
+        (r"(?P<host>[\w.-]{1,64}) {1,20}\| ", True),
+        (r"(?P<host>[A-Za-z][\w.-]{0,63}): (?=\S)", True),
+        (r"\[(?P<host>[A-Za-z][\w.-]{0,63})\]:? (?=\S)", True),
+    )
+)
+_PREFIXES_AT_MOST = 6
+_NCCL = re.compile(r"^(?P<host>[\w.-]{1,64}):(?P<pid>\d{1,9}):\d{1,9} \[(?P<rank>\d{1,4})\] ")
+_INNER_RANK = re.compile(r"\[(?:[Rr]ank |rank)(?P<rank>\d{1,7})\]")
+_FEW, _SHARE = 3, 0.3
+_NO_HOSTS = frozenset(
+    "error warning warn info debug note fatal critical exception caused cause traceback file ld gcc nvcc runtimeerror valueerror importerror oserror"
+    " e w make cmake pip conda docker error_code typeerror step epoch loss state rate port version driver cuda name".split()
+)
+
+
+def _repeated_heads(lines: Sequence[str]) -> frozenset[str]:
+    """Shapes of first words that so many lines share that they are somebody's prefix.
+
+    >>> sorted(_repeated_heads(["n1: a", "n1: b", "n2: c", "x y"]))
+    ['n0: ']
+    """
+    shapes: Counter[str] = Counter()
+    hosts: dict[str, set[str]] = {}
+    for line in lines:
+        for pattern, repeated in _PREFIXES:
+            found = pattern.match(line) if repeated else None
+            if found is not None:
+                shape = _shape(found[0])
+                shapes[shape] += 1
+                hosts.setdefault(shape, set()).add(found[0])
+    enough = max(_FEW, _SHARE * len(lines))
+    return frozenset(
+        shape for shape, count in shapes.items() if count >= enough and shape.strip(" :|[]").lower() not in _NO_HOSTS
+    )
+
+
+def _shape(head: str) -> str:
+    return re.sub(r"\d+", "0", head)
+
+
+def _read(number: int, line: str, heads: frozenset[str]) -> Line:
+    told: dict[str, str] = {}
+    text = line
+    for _ in range(_PREFIXES_AT_MOST):
+        found = _prefix(text, heads)
+        if found is None:
+            break
+        for name, value in found.groupdict().items():
+            if value:
+                told.setdefault(name, value)
+        text = text[found.end() :]
+    nccl = _NCCL.match(text)
+    if nccl is not None:
+        told.setdefault("host", nccl["host"])
+        told.setdefault("pid", nccl["pid"])
+    inner = _INNER_RANK.search(text[:400]) if "rank" not in told else None
+    if inner is not None:
+        told["rank"] = inner["rank"]
+    return Line(
+        number=number,
+        text=text.rstrip(),
+        printed=line,
+        host=told.get("host", ""),
+        rank=int(told["rank"]) if "rank" in told else None,
+        pid=int(told["pid"]) if "pid" in told else None,
+        time=told.get("time", ""),
+    )
+
+
+def _prefix(text: str, heads: frozenset[str]) -> re.Match[str] | None:
+    for pattern, repeated in _PREFIXES:
+        found = pattern.match(text)
+        if found is not None and (not repeated or _shape(found[0]) in heads):
+            return found
+    return None
+
+
+def joined(lines: Sequence[Line]) -> Iterator[tuple[int, str]]:
+    """Each line that may go on in the next ones, with these: what a terminal or a mail program broke at its width.
+
+    The number is that of the first line. Only breaks at one width count, so that lines that ended by themselves stay apart.
+    """
+    width = unwrapping.width([line.printed for line in lines])
+    if not width:
+        return
+    at = 0
+    while at < len(lines) - 1:
+        text, first, steps = lines[at].text, lines[at].number, 0
+        while at + 1 < len(lines) and steps < _JOINED and unwrapping.goes_on(lines[at].printed, lines[at + 1].printed, width):
+            text += ("" if len(lines[at].printed) >= width and not lines[at].printed.endswith(" ") else " ") + lines[at + 1].text
+            at, steps = at + 1, steps + 1
+        if steps:
+            yield first, text
+        else:
+            at += 1
+
+
+_JOINED = 40

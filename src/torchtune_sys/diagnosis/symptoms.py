@@ -1,0 +1,142 @@
+"""What lines stand for: signatures, families of known messages, and what follows from other errors."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from torchtune_sys.diagnosis.lines import Line, joined
+from torchtune_sys.knowledge import messages
+from torchtune_sys.knowledge.signatures import Book
+
+
+class Candidate(msgspec.Struct, frozen=True, kw_only=True):
+    """One cause that a line may stand for."""
+
+    cause: str
+    weight: int
+    """3 certain, 2 likely, 1 possible."""
+    decided: tuple[str, ...] = ()
+    """Facts, of which one makes it certain (knowledge.messages.Cause)."""
+    fix: str = ""
+    confirm: str = ""
+
+
+class Symptom(msgspec.Struct, frozen=True, kw_only=True):
+    source: str
+    line: Line
+    candidates: tuple[Candidate, ...] = ()
+    """The likeliest first; empty where the line follows from another error, or nothing knows what it stands for."""
+    consequence: bool = False
+    program: str = ""
+    words: str = ""
+    """Who prints the words."""
+
+
+CERTAIN, LIKELY, POSSIBLE = 3, 2, 1
+_WEIGHTS = {"certain": CERTAIN, "likely": LIKELY, "possible": POSSIBLE}
+_ALIKE = 8
+"""Lines of one shape that are looked at."""
+_LONGEST = 4000
+_MOST = 4000
+
+
+def symptoms_of(source: str, lines: Sequence[Line]) -> list[Symptom]:
+    """In the order of the text."""
+    text = "\n".join(line.text for line in lines)
+    book = Book(text)
+    seen: Counter[str] = Counter()
+    found: list[Symptom] = []
+    known: set[int] = set()
+    for line in lines:
+        shape = re.sub(r"\d+", "0", line.text[:300])
+        seen[shape] += 1
+        if seen[shape] > _ALIKE or len(found) > _MOST:
+            continue
+        symptom = _of_line(source, line, book, text)
+        if symptom is not None:
+            found.append(symptom)
+            known.add(line.number)
+    found += _broken(source, lines, book, text, found)
+    return sorted(found, key=lambda symptom: symptom.line.number)
+
+
+def _broken(source: str, lines: Sequence[Line], book: Book, text: str, found: Sequence[Symptom]) -> Iterator[Symptom]:
+    """What stands in lines that were broken at a width, and in none of their pieces."""
+    said = {(symptom.line.number, tuple(each.cause for each in symptom.candidates)) for symptom in found}
+    by_number = {line.number: line for line in lines}
+    for number, whole in joined(lines):
+        line = msgspec.structs.replace(by_number[number], text=whole)
+        symptom = _of_line(source, line, book, text)
+        if symptom is not None and (number, tuple(each.cause for each in symptom.candidates)) not in said:
+            yield symptom
+
+
+def _of_line(source: str, line: Line, book: Book, text: str) -> Symptom | None:
+    words = line.text[:_LONGEST]
+    found = book.signature(words)
+    if found is not None and found.role != "consequence":
+        weight = CERTAIN if found.role == "cause" else LIKELY if len(found.causes) == 1 else POSSIBLE
+        candidates = tuple(Candidate(cause=cause, weight=weight) for cause in found.causes)
+        return Symptom(source=source, line=line, candidates=candidates, program=found.program, words=found.source)
+    message = messages.match(words)
+    if message is not None and message.severity != "info":
+        candidates, consequence = _of_message(message, words, text)
+        if candidates or consequence:
+            return Symptom(
+                source=source,
+                line=line,
+                candidates=candidates,
+                consequence=not candidates,
+                program=message.program,
+                words=message.source,
+            )
+    if found is not None:
+        return Symptom(source=source, line=line, consequence=True, program=found.program, words=found.source)
+    if message is not None and message.severity == "error":
+        return Symptom(source=source, line=line, program=message.program, words=message.source)
+    return None
+
+
+def _of_message(message: messages.Message, line: str, text: str) -> tuple[tuple[Candidate, ...], bool]:
+    consequence = False
+    found: list[Candidate] = []
+    for family in message.families:
+        for cause in messages.causes_of(family):
+            if cause.consequence:
+                consequence = True
+            elif cause.cause and _holds(cause.only_if, message, text, True) and not _holds(cause.unless, message, text, False):
+                sure = bool(cause.decided_by) and _holds(cause.decided_by, message, text, False)
+                found.append(
+                    Candidate(
+                        cause=cause.cause,
+                        weight=CERTAIN if sure else _WEIGHTS.get(cause.confidence, POSSIBLE),
+                        decided=cause.decided_by,
+                        fix=cause.fix,
+                        confirm=cause.confirm,
+                    )
+                )
+        if found:
+            break
+    return tuple(found), consequence
+
+
+def _holds(facts: Sequence[str], message: messages.Message, text: str, otherwise: bool) -> bool:
+    """Whether one of the facts holds, as far as the text itself tells; ``rule:`` is asked for where the facts are."""
+    asked = [fact for fact in facts if not fact.startswith("rule:")]
+    if not facts:
+        return otherwise
+    for fact in asked:
+        kind, _, value = fact.partition(":")
+        if kind == "text" and value.lower() in text.lower():
+            return True
+        if kind == "var":
+            name, _, wanted = value.partition("=")
+            if message.variables.get(name, "") in wanted.split("|"):
+                return True
+        if kind == "family" and value in message.families:
+            return True
+    return False

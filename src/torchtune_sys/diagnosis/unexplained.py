@@ -1,0 +1,67 @@
+"""Errors that nothing knows: which program, where it was, in its own words."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from torchtune_sys.diagnosis.lines import Line
+from torchtune_sys.diagnosis.symptoms import Symptom
+from torchtune_sys.model.diagnosis import Unexplained
+
+_MOST, _TEXT = 3, 400
+_RAISED = re.compile(r"^(?P<name>(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Failure))\b(?::|$)")
+_FRAME = re.compile(r'^\s*File "(?P<file>[^"\n]{1,300})", line (?P<line>\d{1,7})(?:, in (?P<function>[^\n]{1,120}))?')
+_DEATHS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
+    (program, re.compile(pattern))
+    for program, pattern in (
+        ("python", r"Fatal Python error: "),
+        ("C++", r"terminate called after throwing|what\(\):  "),
+        ("CUDA", r"(?:torch\.AcceleratorError: )?CUDA error: |CUDA failure|Cuda failure"),
+        ("NCCL", r"NCCL WARN |NCCL error "),
+        ("shell", r"Segmentation fault|Aborted \(core dumped\)|Bus error|Illegal instruction"),
+        ("docker", r"^docker: Error response from daemon|^Error response from daemon|^Error: OCI runtime|OCI runtime create failed"),
+        ("Slurm", r"^(?:srun|sbatch|slurmstepd): error: "),
+        ("nvidia-container-cli", r"nvidia-container-cli: "),
+        ("pip", r"^ERROR: |^error: subprocess-exited"),
+        ("gcc", r": (?:fatal )?error: |^collect2: error"),
+        ("NVIDIA driver", r"NVRM: (?:Xid|GPU .*(?:failed|error)|.*Assertion failed)"),
+        ("Kubernetes", r"^\s*(?:Warning|Error)\s+(?:Failed|BackOff|FailedScheduling|FailedMount|Unhealthy)\b"),
+    )
+)
+
+
+def unexplained_of(lines: dict[str, Sequence[Line]], symptoms: Sequence[Symptom]) -> tuple[Unexplained, ...]:
+    """The first errors of each text that no cause explains; where all follow from others, the first of these."""
+    following = {(symptom.source, symptom.line.number) for symptom in symptoms if symptom.consequence}
+    known = {(symptom.source, symptom.line.number): symptom for symptom in symptoms if not symptom.candidates}
+    first, after = [], []
+    for source, part in lines.items():
+        for place, line, program in _errors(part, source, known):
+            found = Unexplained(source=source, line=line.number, text=line.text[:_TEXT].strip(), program=program, place=place)
+            (after if (source, line.number) in following else first).append(found)
+    return tuple(_distinct(first or after[:1]))[:_MOST]
+
+
+def _errors(lines: Sequence[Line], source: str, known: dict[tuple[str, int], Symptom]) -> list[tuple[str, Line, str]]:
+    frame = ""
+    found = []
+    for line in lines:
+        at = _FRAME.match(line.text)
+        if at is not None:
+            frame = f"{at['file']}:{at['line']}" + (f" in {at['function']}" if at["function"] else "")
+            continue
+        raised = _RAISED.match(line.text)
+        if raised is not None and frame:
+            found.append((frame, line, raised["name"].partition(".")[0] if "." in raised["name"] else "python"))
+            frame = ""
+            continue
+        program = next((name for name, pattern in _DEATHS if pattern.search(line.text[:_TEXT])), "")
+        message = known.get((source, line.number))
+        if program or (message is not None and not message.consequence):
+            found.append(("", line, program or (message.program if message is not None else "")))
+    return found
+
+
+def _distinct(found: list[Unexplained]) -> list[Unexplained]:
+    return list({re.sub(r"\d+", "0", item.text): item for item in reversed(found)}.values())[::-1]

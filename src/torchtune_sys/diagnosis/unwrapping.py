@@ -1,0 +1,138 @@
+"""What HTML, Markdown, JSON, terminals and mail put around a text, taken off; line numbers stay those of what came."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import msgspec
+
+_ANSI = re.compile(r"\x1b(?:\[[0-9;:?]*[ -/]*[@-~]|\][^\x07\x1b]{0,4096}(?:\x07|\x1b\\)?|[@-Z\\^_=>78])")
+_TAGS = re.compile(
+    r"</?(?:a|b|i|u|s|p|q|br|hr|em|tt|h[1-6]|ol|ul|li|td|th|tr|div|pre|sub|sup|code|span|body|html|head|meta|link|samp|kbd|table|tbody|thead"
+    r"|strong|section|article|blockquote|details|summary|font|img|input|button|svg|path)\b[^<>]{0,2000}>",
+    re.IGNORECASE,
+)
+_BREAKS = re.compile(r"<br ?/?>|</(?:p|div|tr|li|pre|h[1-6]|summary|blockquote|details)>", re.IGNORECASE)
+_ENTITY = re.compile(r"&(?:[a-z]{2,6}|#\d{1,5}|#x[0-9a-fA-F]{1,4});")
+_LINK = re.compile(r"\[([^\[\]\n]{1,400})\]\(https?://[^()\s]{1,1000}\)")
+_FENCE = re.compile(r"^ {0,3}(?:`{3,}|~{3,})[\w+.-]{0,20} *$")
+_QUOTE = re.compile(r"^[ \t]{0,3}(?:> ?){1,8}")
+_LIMIT = 16 << 20
+_MESSAGE_KEYS = ("message", "msg", "log", "text", "line", "MESSAGE", "textPayload", "body", "error", "err", "stderr", "exc_info", "stack_trace")
+
+
+def plain(line: str) -> str:
+    """Without colours, what was overwritten, and blanks that are none.
+
+    >>> plain("\\x1b[31merror\\x1b[0m:\\u00a0x")
+    'error: x'
+    """
+    if "\x1b" in line:
+        line = _ANSI.sub("", line)
+    if "\b" in line:
+        line = re.sub(r".\x08", "", line)
+    return line.replace("\u00a0", " ").replace("\ufeff", "").replace("\u200b", "").replace("\uff1a", ": ").rstrip()
+
+
+def unpacked(numbered: Iterable[tuple[int, str]]) -> Iterator[tuple[int, str]]:
+    """The lines, those within JSON and HTML apart.
+
+    >>> list(unpacked([(1, '{"log": "a\\\\nb", "stream": "stderr"}'), (2, "<p>x &gt; y</p><br>z")]))
+    [(1, 'a'), (1, 'b'), (2, 'x > y'), (2, 'z')]
+    """
+    for number, line in numbered:
+        for text in _of_json(line):
+            for part in _of_html(text):
+                yield number, part
+
+
+def _of_json(line: str) -> Iterable[str]:
+    start = line.lstrip()[:1]
+    if start and start in '{["' and len(line) < _LIMIT:
+        try:
+            value = msgspec.json.decode(line.strip())
+        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+            value = None
+        if isinstance(value, (dict, list, str)):
+            found = [part for text in _texts(value, 0) for part in text.replace("\r", "\n").split("\n")]
+            if found:
+                return found
+    if line.count("\\n") >= _ESCAPED and (len(line) > _LONG or start == '"' or start == "{"):
+        return line.replace("\\r", "").replace("\\n", "\n").replace("\\t", " ").replace('\\"', '"').split("\n")
+    return (line,)
+
+
+_ESCAPED, _LONG = 2, 120
+_DEEP = 8
+
+
+def _texts(value: Any, depth: int) -> Iterator[str]:
+    """The messages in a JSON document: what log collectors call so; else its texts that have several words."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, list) and depth < _DEEP:
+        for item in value:
+            yield from _texts(item, depth + 1)
+    elif isinstance(value, dict) and depth < _DEEP:
+        named = [value[key] for key in _MESSAGE_KEYS if isinstance(value.get(key), str) and value[key].strip()]
+        if named:
+            yield from named
+            return
+        for item in value.values():
+            if isinstance(item, (dict, list)) or (isinstance(item, str) and " " in item.strip()):
+                yield from _texts(item, depth + 1)
+
+
+def _of_html(text: str) -> Iterable[str]:
+    if "<" in text and _TAGS.search(text):
+        text = _TAGS.sub("", _BREAKS.sub("\n", text))
+    if "&" in text and _ENTITY.search(text):
+        text = html.unescape(text)
+    if "](http" in text:
+        text = _LINK.sub(r"\1", text)
+    return [part for part in text.split("\n") if part] if "\n" in text else (text,)
+
+
+def unquoted(numbered: list[tuple[int, str]]) -> list[tuple[int, str]]:
+    """Without marks of quotation, where several lines have them, fences, and an indentation that all share."""
+    quoted = sum(bool(_QUOTE.match(line)) for _, line in numbered)
+    if quoted >= min(3, len(numbered)):
+        numbered = [(number, _QUOTE.sub("", line)) for number, line in numbered]
+    found = [(number, line) for number, line in numbered if line.strip() and not _FENCE.match(line)]
+    common = min((len(line) - len(line.lstrip(" \t")) for _, line in found), default=0)
+    return [(number, line[common:]) for number, line in found] if common else found
+
+
+_NARROWEST, _WIDEST = 50, 260
+_BOXES = tuple("|+=-#*")
+
+
+def width(lines: Sequence[str]) -> int:
+    """The column at which the text was broken; 0 where it was not.
+
+    >>> width(["x" * 80, "x" * 80, "y" * 12, "z " * 40]), width(["short", "longer", "x" * 300])
+    (80, 0)
+    """
+    lengths = Counter(len(line.rstrip()) for line in lines if line.strip() and line.lstrip()[:1] not in _BOXES)
+    widest = max(lengths, default=0)
+    if not _NARROWEST <= widest <= _WIDEST:
+        return 0
+    near = sum(count for length, count in lengths.items() if length > widest - _WORD)
+    return widest if near >= _BROKEN else 0
+
+
+_WORD, _BROKEN = 16, 2
+
+
+def goes_on(line: str, after: str, width: int) -> bool:
+    """Whether the next word would not have fitted: then somebody broke the line there.
+
+    >>> goes_on("a" * 76, "bbbbbb", 80), goes_on("a" * 60, "bb cc", 80), goes_on("a" * 80, "b", 80)
+    (True, False, True)
+    """
+    word = after.lstrip().partition(" ")[0]
+    return len(line) >= width or (len(line) > width // 2 and len(line) + 1 + len(word) > width)

@@ -1,0 +1,152 @@
+"""Whatever a person has of a failure: files, directories, archives and standard input, each text in bounded memory, nothing unpacked to disk."""
+
+from __future__ import annotations
+
+import os
+import stat as modes
+from collections.abc import Iterable, Iterator
+
+import msgspec
+
+from torchtune_sys.errors import UnreadableInput
+from torchtune_sys.host.input.excerpts import Excerpt, excerpt
+from torchtune_sys.host.input.limits import FILE_LIMIT, MEMBER_LIMIT, SOURCES_LIMIT, STREAM_LIMIT
+from torchtune_sys.host.input.reading import PATIENCE_S, Source, decompressed, opened_input, refuse_strangers
+from torchtune_sys.host.input.tarball import is_tar, members
+from torchtune_sys.model.diagnosis import Unread
+
+
+class Text(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    excerpt: Excerpt
+
+
+class Dump(msgspec.Struct, frozen=True, kw_only=True):
+    """Bytes that are no text: what reads them never runs them."""
+
+    name: str
+    data: bytes
+
+
+Found = Text | Dump | Unread
+_DUMP_LIMIT = 64 << 20
+_PICKLE = b"\x80"
+"""How protocols 2 and above begin (PEP 307); torch's flight recorder writes them (torch/csrc/distributed/c10d/FlightRecorder.hpp)."""
+_DEPTH = 3
+"""Archives in archives."""
+
+
+def collected(paths: Iterable[str], patience_s: float = PATIENCE_S) -> Iterator[Found]:
+    """All texts that ``paths`` (``-``: standard input) name, in order; what cannot be read is told and stops nothing."""
+    count = 0
+    for path in paths:
+        for found in _of_path(path, patience_s):
+            count += 1
+            if count > SOURCES_LIMIT:
+                yield Unread(source=path, why=f"more than {SOURCES_LIMIT:,} files: the rest is left out")
+                return
+            yield found
+
+
+def _of_path(path: str, patience_s: float) -> Iterator[Found]:
+    if path != "-" and os.path.isdir(path):
+        for file in _files(path):
+            yield from _of_file(file, patience_s, quiet=True)
+        return
+    yield from _of_file(path, patience_s)
+
+
+def _files(top: str) -> Iterator[str]:
+    """Regular files, hidden ones and links aside."""
+    for folder, below, names in os.walk(top, onerror=None, followlinks=False):
+        below[:] = sorted(name for name in below if not name.startswith("."))
+        for name in sorted(names):
+            place = os.path.join(folder, name)
+            try:
+                regular = modes.S_ISREG(os.lstat(place).st_mode)
+            except OSError:
+                regular = False
+            if regular and not name.startswith("."):
+                yield place
+
+
+def _of_file(path: str, patience_s: float, *, quiet: bool = False) -> Iterator[Found]:
+    """``quiet``: of a directory, where an empty file is nothing to tell."""
+    try:
+        with opened_input(path, patience_s, strangers=False) as source:
+            yield from _of_source(source, source.name, _DEPTH)
+    except UnreadableInput as error:
+        if not (quiet and error.seen.endswith("is empty")):
+            yield Unread(source="standard input" if path == "-" else path, why=error.seen.removeprefix(f"{path}: "))
+
+
+def _of_source(source: Source, name: str, depth: int) -> Iterator[Found]:
+    head = source.look(512)
+    if is_tar(head):
+        yield from _of_tar(source, name, depth)
+    elif head.startswith(b"PK\x03\x04"):
+        yield from _of_zip(source, name, depth)
+    elif head.startswith(_PICKLE):
+        yield Dump(name=name, data=source.rest(_DUMP_LIMIT))
+    else:
+        refuse_strangers(source)
+        found = excerpt(source)
+        yield Unread(source=name, why="is no text") if found.binary else Text(name=name, excerpt=found)
+
+
+def _of_tar(source: Source, name: str, depth: int) -> Iterator[Found]:
+    try:
+        for count, member in enumerate(members(source)):
+            if count > MEMBER_LIMIT:
+                yield Unread(source=name, why=f"has more than {MEMBER_LIMIT:,} entries: the rest is left out")
+                return
+            if member.kind == "file" and member.content:
+                yield from _of_member(member.content, f"{name}:{_named(member.name)}", depth)
+            elif member.kind == "file" and member.content is None:
+                yield Unread(source=f"{name}:{_named(member.name)}", why="is too long for a member of an archive: give the file itself")
+    except ValueError as error:
+        yield Unread(source=name, why=f"a damaged or cut archive: {error}")
+
+
+def _of_zip(source: Source, name: str, depth: int) -> Iterator[Found]:
+    import io
+    import zipfile
+    import zlib
+
+    passed = 0
+    try:
+        with zipfile.ZipFile(io.BytesIO(source.rest(FILE_LIMIT))) as archive:
+            for entry in archive.infolist()[:MEMBER_LIMIT]:
+                if entry.is_dir():
+                    continue
+                with archive.open(entry) as member:
+                    inner = Source(member.read, f"{name}:{_named(entry.filename)}", "unpacks to more than")
+                    yield from _inside(inner, depth)
+                    passed += member.tell()
+                if passed > STREAM_LIMIT:
+                    yield Unread(source=name, why=f"unpacks to more than {STREAM_LIMIT >> 20} MiB: the rest is left out")
+                    return
+    except (zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError, NotImplementedError) as error:
+        yield Unread(source=name, why=f"a damaged, encrypted or cut archive: {error}")
+
+
+def _of_member(content: bytes, name: str, depth: int) -> Iterator[Found]:
+    import io
+
+    yield from _inside(Source(io.BytesIO(content).read, name, "unpacks to more than"), depth)
+
+
+def _inside(source: Source, depth: int) -> Iterator[Found]:
+    name = source.name
+    try:
+        if depth <= 0:
+            yield Unread(source=name, why=f"is more than {_DEPTH} archives deep")
+        elif source.look(1):
+            yield from _of_source(decompressed(source), name, depth - 1)
+    except UnreadableInput as error:
+        yield Unread(source=name, why=error.seen.removeprefix(f"{name}: "))
+
+
+def _named(member: str) -> str:
+    """The name as it is told: it opens nothing."""
+    return member[:300]

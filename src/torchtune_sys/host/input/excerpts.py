@@ -1,0 +1,185 @@
+"""A text of any length in bounded memory: whole where it is short; else its head, its tail and the lines in which a program complains."""
+
+from __future__ import annotations
+
+import codecs
+import re
+from collections import deque
+from collections.abc import Iterator
+from typing import Protocol
+
+import msgspec
+
+from torchtune_sys.host.input.limits import EXCERPT_LINES, EXCERPT_WHOLE, LINE_LENGTH
+from torchtune_sys.host.input.reading import PIECE
+
+_END = 512 << 10
+"""Bytes of the head and of the tail of a long text."""
+_ALIKE = 40
+"""Lines of one shape (digits aside) that are kept of a long text."""
+_SHAPES = 20_000
+_COMPLAINT = re.compile(
+    rb"(?i:error|fail|warn|fatal|abort|exception|traceback|denied|refused|unable|cannot|can't|not found|no such|killed|timed? ?out|timeout|mismatch"
+    rb"|unsupported|insufficient|invalid|xid|oom|signal|segfault|core dumped|too old|no space|not permitted|unreachable|exceed|missing|not supported)"
+)
+
+
+class Reader(Protocol):
+    def read(self, size: int, /) -> bytes: ...
+
+
+class Excerpt(msgspec.Struct, frozen=True, kw_only=True):
+    lines: tuple[tuple[int, str], ...]
+    """Number and text, in order; line ends, and what is too long of a line, are taken off."""
+    total: int
+    whole: bool
+    binary: bool = False
+    """Whether it is no text; there are no lines then."""
+
+
+def excerpt(source: Reader) -> Excerpt:
+    """What is kept of the text. Raises UnreadableInput, as its source does."""
+    pieces = _pieces(source)
+    held = bytearray()
+    for piece in pieces:
+        held += piece
+        if len(held) > EXCERPT_WHOLE:
+            break
+    else:
+        return _whole(bytes(held))
+    if _binary(bytes(held[:4096])):
+        return Excerpt(lines=(), total=0, whole=False, binary=True)
+    keeper = _Keeper()
+    keeper.take(bytes(held))
+    held.clear()
+    for piece in pieces:
+        keeper.take(piece)
+    return keeper.excerpt()
+
+
+def _pieces(source: Reader) -> Iterator[bytes]:
+    """UTF-8, whatever it was: PowerShell's ``>`` writes UTF-16, with or without a mark."""
+    piece = source.read(PIECE)
+    encoding = _utf16(piece[:4096])
+    if not encoding:
+        while piece:
+            yield piece
+            piece = source.read(PIECE)
+        return
+    decoder = codecs.getincrementaldecoder(encoding)("replace")
+    while piece:
+        yield decoder.decode(piece).lstrip("\ufeff").encode("utf-8", "replace")
+        piece = source.read(PIECE)
+
+
+def _utf16(head: bytes) -> str:
+    """
+    >>> _utf16("a\\nb".encode("utf-16")), _utf16("abcd".encode("utf-16-be")), _utf16(b"plain")
+    ('utf-16', 'utf-16-be', '')
+    """
+    if head[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        return "utf-16"
+    if len(head) < 4 or b"\0" not in head:
+        return ""
+    even, odd = head[::2].count(0), head[1::2].count(0)
+    half = len(head) // 2
+    if odd > 0.8 * half and even == 0:
+        return "utf-16-le"
+    return "utf-16-be" if even > 0.8 * half and odd == 0 else ""
+
+
+def _binary(head: bytes) -> bool:
+    sample = head.decode("utf-8", "replace")
+    strange = sum(sign == "\ufffd" or (sign < " " and sign not in "\t\n\r\f\v\b\x1b\a") for sign in sample)
+    return "\0" in sample or strange > max(len(sample) // 20, 3)
+
+
+def _whole(data: bytes) -> Excerpt:
+    if _binary(data[:65536]):
+        return Excerpt(lines=(), total=0, whole=True, binary=True)
+    lines = _decoded(data).split("\n")
+    if lines and not lines[-1]:
+        lines.pop()
+    return Excerpt(
+        lines=tuple((number, line[:LINE_LENGTH]) for number, line in enumerate(lines, 1)), total=len(lines), whole=True
+    )
+
+
+def _decoded(data: bytes) -> str:
+    return data.decode("utf-8-sig", "replace").replace("\r\n", "\n").replace("\r", "\n")
+
+
+class _Keeper:
+    """Takes pieces of a long text one after the other."""
+
+    def __init__(self) -> None:
+        self._open = b""
+        self._number = 0
+        self._kept: list[tuple[int, str]] = []
+        self._head = 0
+        self._tail: deque[tuple[int, bytes]] = deque()
+        self._tail_size = 0
+        self._shapes: dict[bytes, int] = {}
+
+    def take(self, piece: bytes) -> None:
+        data = self._open + piece
+        cut = data.rfind(b"\n") + 1
+        if not cut and len(data) > LINE_LENGTH:
+            # One endless line: its start is kept, the rest passed over until it ends.
+            self._open = data[:LINE_LENGTH]
+            return
+        self._open = data[cut:][:LINE_LENGTH]
+        data = data[:cut]
+        if self._head < _END:
+            first, data = data[: _END - self._head], data[_END - self._head :]
+            end = data.find(b"\n") + 1
+            first, data = first + data[:end], data[end:]
+            self._head += len(first)
+            for line in _decoded(first).split("\n")[:-1]:
+                self._number += 1
+                self._kept.append((self._number, line[:LINE_LENGTH]))
+        self._complaints(data)
+        self._last(data)
+        self._number += data.count(b"\n")
+
+    def _complaints(self, data: bytes) -> None:
+        at, number = 0, self._number
+        for found in _COMPLAINT.finditer(data):
+            if found.start() < at:
+                continue
+            start = data.rfind(b"\n", 0, found.start()) + 1
+            number += data.count(b"\n", at, start)
+            end = data.find(b"\n", found.end())
+            self._keep(number + 1, data[start : end if end - start < LINE_LENGTH else start + LINE_LENGTH])
+            at, number = end + 1, number + 1
+
+    def _keep(self, number: int, line: bytes) -> None:
+        shape = line.translate(None, b"0123456789abcdef")[:200]
+        count = self._shapes.get(shape, 0)
+        if len(self._kept) >= EXCERPT_LINES or count >= _ALIKE or (not count and len(self._shapes) >= _SHAPES):
+            return
+        self._shapes[shape] = count + 1
+        self._kept.append((number, _decoded(line)))
+
+    def _last(self, data: bytes) -> None:
+        start = data.find(b"\n", max(len(data) - _END, 0)) + 1 if len(data) > _END else 0
+        number = self._number + data.count(b"\n", 0, start)
+        part = data[start:]
+        if start:
+            self._tail.clear()
+            self._tail_size = 0
+        if part:
+            self._tail.append((number, part))
+            self._tail_size += len(part)
+        while self._tail and self._tail_size - len(self._tail[0][1]) > _END:
+            self._tail_size -= len(self._tail.popleft()[1])
+
+    def excerpt(self) -> Excerpt:
+        if self._open:
+            self.take(b"\n")
+        found = dict(self._kept)
+        for number, part in self._tail:
+            for offset, line in enumerate(_decoded(part).split("\n")[:-1], 1):
+                found[number + offset] = line[:LINE_LENGTH]
+        return Excerpt(lines=tuple(sorted(found.items())), total=self._number, whole=False)
+

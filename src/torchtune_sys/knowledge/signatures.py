@@ -1,0 +1,94 @@
+"""Words of programs that stand for causes, line by line, and what each cause is called."""
+
+from __future__ import annotations
+
+import functools
+import re
+
+import msgspec
+
+from torchtune_sys.knowledge import tables
+
+
+class Signature(msgspec.Struct, frozen=True, kw_only=True):
+    """A row of ``data/signatures.csv``."""
+
+    causes: tuple[str, ...]
+    """Candidates, the likeliest first; empty where the words follow from another error."""
+    role: str
+    """``cause``, ``hint``, ``consequence`` or ``inventory``."""
+    program: str
+    source: str
+
+
+class CauseRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A row of ``data/causes.csv``."""
+
+    cause: str
+    title: str
+    fix: str
+    confirm: str
+
+
+class _Row(msgspec.Struct, frozen=True, kw_only=True):
+    pattern: re.Pattern[str]
+    also: re.Pattern[str] | None
+    unless: re.Pattern[str] | None
+    found: Signature
+
+
+@functools.cache
+def _rows() -> tuple[_Row, ...]:
+    def compiled(pattern: str) -> re.Pattern[str] | None:
+        return re.compile(pattern) if pattern else None
+
+    return tuple(
+        _Row(
+            pattern=re.compile(row["pattern"]),
+            also=compiled(row["also"]),
+            unless=compiled(row["unless"]),
+            found=Signature(
+                causes=tuple(filter(None, row["cause"].split("|"))),
+                role=row["role"],
+                program=row["program"],
+                source=row["source"],
+            ),
+        )
+        for row in tables.rows("signatures")
+    )
+
+
+@functools.cache
+def cause_rows() -> dict[str, CauseRow]:
+    return {
+        row["cause"]: CauseRow(cause=row["cause"], title=row["title"], fix=row["fix"], confirm=row["confirm"])
+        for row in tables.rows("causes")
+    }
+
+
+class Book:
+    """The signatures as one text has them: what stands elsewhere in it is looked for once."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._asked: dict[re.Pattern[str], bool] = {}
+
+    def signature(self, line: str) -> Signature | None:
+        """What ``line`` says, by the first row that fits.
+
+        >>> Book("").signature("RuntimeError: DataLoader worker (pid 7) is killed by signal: Bus error.").causes
+        ('dev-shm-too-small',)
+        >>> Book("").signature("all is well, and there are no errors") is None
+        True
+        """
+        for row in _rows():
+            if row.pattern.search(line) and self._there(row.also, True) and not self._there(row.unless, False):
+                return row.found
+        return None
+
+    def _there(self, pattern: re.Pattern[str] | None, otherwise: bool) -> bool:
+        if pattern is None:
+            return otherwise
+        if pattern not in self._asked:
+            self._asked[pattern] = pattern.search(self._text) is not None
+        return self._asked[pattern]

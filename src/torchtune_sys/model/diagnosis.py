@@ -1,0 +1,77 @@
+"""What is wrong with training, told from what a person has: causes with the lines that decided, errors that nothing knows, facts."""
+
+from __future__ import annotations
+
+import enum
+from typing import Any
+
+import msgspec
+
+
+class Confidence(str, enum.Enum):
+    """How sure it is that a cause is the cause."""
+
+    CERTAIN = "certain"
+    """A program says so in words that have no other cause, or facts prove it."""
+    LIKELY = "likely"
+    """The words have few causes, and what else is known speaks for this one."""
+    POSSIBLE = "possible"
+    """The words have several causes, and nothing decides."""
+
+    @property
+    def rank(self) -> int:
+        """0 for the surest."""
+        return tuple(Confidence).index(self)
+
+
+class Quote(msgspec.Struct, frozen=True, kw_only=True):
+    source: str
+    """The file, or the member of an archive."""
+    line: int
+    """Counted from 1; 0 where it is no single line."""
+    text: str
+
+
+class Cause(msgspec.Struct, frozen=True, kw_only=True):
+    cause: str
+    """A slug of ``knowledge/data/causes.csv``."""
+    confidence: Confidence
+    title: str
+    hosts: tuple[str, ...] = ()
+    ranks: tuple[int, ...] = ()
+    evidence: tuple[Quote, ...] = ()
+    fix: tuple[str, ...] = ()
+    confirm: str = ""
+    """One command that would make it sure."""
+    rules: tuple[str, ...] = ()
+    """Rules that found it in the facts."""
+    sources: tuple[str, ...] = ()
+    """Who prints the words that decided."""
+
+
+class Unexplained(msgspec.Struct, frozen=True, kw_only=True):
+    """An error of a program that no signature knows."""
+
+    source: str
+    line: int
+    text: str
+    program: str = ""
+    place: str = ""
+    """Where in the program it was raised, as far as the text tells: file, line and function."""
+
+
+class Unread(msgspec.Struct, frozen=True, kw_only=True):
+    source: str
+    why: str
+
+
+class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
+    causes: tuple[Cause, ...] = ()
+    """The likeliest first."""
+    unexplained: tuple[Unexplained, ...] = ()
+    facts: dict[str, Any] = {}
+    """By source or host, the facts that were read there, by family."""
+    unread: tuple[Unread, ...] = ()
+    sources: int = 0
+    """Texts, recordings and dumps that were read."""
+    lines: int = 0
