@@ -17,7 +17,7 @@ from torchtune_sys.host.input.reading import PATIENCE_S as INPUT_PATIENCE_S
 from torchtune_sys.model.facts.session import Workload
 from torchtune_sys.model.snapshot import Snapshot
 
-PATIENCE_S, LIVE_PATIENCE_S = 30.0, 90.0
+PATIENCE_S, LIVE_PATIENCE_S, LOGS_PATIENCE_S = 30.0, 90.0, 600.0
 _MARGIN_S = 1.5
 """What a tool that hangs is ended before the look itself, so that it is named: the time that ending it may take."""
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 NAME = "torchtune-sys"
 COMMANDS = {
     "check": ("torchtune_sys.cli.commands.check", "Say what is wrong with this training host."),
+    "diagnose": ("torchtune_sys.cli.commands.diagnose", "Name the cause of a failure from logs, reports and dumps."),
     "plan": ("torchtune_sys.cli.commands.plan", "Say what would be changed on this host, and what not."),
     "apply": ("torchtune_sys.cli.commands.apply", "Change this host as planned, and see whether it cured."),
     "undo": ("torchtune_sys.cli.commands.undo", "Take back what apply changed."),

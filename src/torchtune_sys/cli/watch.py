@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 
-from torchtune_sys.cli.look import LIVE_PATIENCE_S, PATIENCE_S
+from torchtune_sys.cli.look import LIVE_PATIENCE_S, LOGS_PATIENCE_S, PATIENCE_S
 
 GRACE_S = 0.8
 """After the time is up: what was read until then is judged and printed."""
@@ -79,13 +79,17 @@ def _reads_a_file(args: Sequence[str]) -> bool:
     >>> _reads_a_file(["check", "--from", "x"]), _reads_a_file(["fleet", "--", "cmd", "--from=x"]), _reads_a_file(["launch", "cmd", "--from", "x"])
     (True, False, False)
     """
-    if "launch" in args[: _first_word(args) + 1]:
+    command = args[_first_word(args) : _first_word(args) + 1]
+    if list(command) == ["launch"]:
         return False
+    if list(command) == ["diagnose"]:
+        return True
     own = args[: args.index("--")] if "--" in args else args
     return any(word.partition("=")[0] in ("--from", "--root") for word in own)
 
 
 def _first_word(args: Sequence[str]) -> int:
+    """Of the command, behind the options that stand before it."""
     return next((number for number, word in enumerate(args) if not word.startswith("-")), 0)
 
 
@@ -95,4 +99,6 @@ def _timeout(args: Sequence[str]) -> float:
     try:
         return min(max(float(given[-1]), 0.0), 86400.0)
     except (IndexError, ValueError):
+        if "diagnose" in args[: _first_word(args) + 1]:
+            return LOGS_PATIENCE_S
         return LIVE_PATIENCE_S if "--live" in args else PATIENCE_S

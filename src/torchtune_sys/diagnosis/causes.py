@@ -7,22 +7,40 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from torchtune_sys.diagnosis.facts import Told
-from torchtune_sys.diagnosis.lines import Line
+from torchtune_sys.diagnosis.lines import LogLine
 from torchtune_sys.diagnosis.symptoms import CERTAIN, LIKELY, POSSIBLE, Symptom
 from torchtune_sys.knowledge.signatures import cause_rows
 from torchtune_sys.model import actions
-from torchtune_sys.model.diagnosis import Cause, Confidence, Quote
+from torchtune_sys.model.diagnosis import Confidence, NamedCause, Quote
 from torchtune_sys.model.rule import Evidence, Result, Severity, Verdict
 
 _CONFIDENCE = {CERTAIN: Confidence.CERTAIN, LIKELY: Confidence.LIKELY, POSSIBLE: Confidence.POSSIBLE}
 _QUOTES, _TEXT = 6, 400
 _FOLLOWS = frozenset(
-    "rank-killed rank-hung ranks-missing node-never-came port-refused port-dropped firewall-blocks-nccl fails-only-at-scale master-addr-wrong".split()
+    [
+        "rank-killed",
+        "rank-hung",
+        "ranks-missing",
+        "node-never-came",
+        "port-refused",
+        "port-dropped",
+        "firewall-blocks-nccl",
+        "fails-only-at-scale",
+        "master-addr-wrong",
+    ]
 )
 """What is seen of a rank that another cause ended, or of a node that failed before."""
 _GENERAL = frozenset(
-    "nvidia-driver-not-loaded driver-tools-fail cuda-not-available-to-torch torch-import-fails gpu-initialisation-failed gpu-missing-from-driver"
-    " interpreter-does-not-start native-crash-logged".split()
+    [
+        "nvidia-driver-not-loaded",
+        "driver-tools-fail",
+        "cuda-not-available-to-torch",
+        "torch-import-fails",
+        "gpu-initialisation-failed",
+        "gpu-missing-from-driver",
+        "interpreter-does-not-start",
+        "native-crash-logged",
+    ]
 )
 """Rules that say that something does not work, not why."""
 _WORTH_ALONE = frozenset(("ib-port-down",))
@@ -47,7 +65,7 @@ class Finding(msgspec.Struct, kw_only=True):
     sources: list[str] = []
 
 
-def causes_of(symptoms: Sequence[Symptom], told: Sequence[Told], lines: dict[str, Sequence[Line]]) -> tuple[Cause, ...]:
+def causes_of(symptoms: Sequence[Symptom], told: Sequence[Told], lines: dict[str, Sequence[LogLine]]) -> tuple[NamedCause, ...]:
     """The likeliest first."""
     book: dict[str, Finding] = {}
     starts = {source: at * (1 << 32) for at, source in enumerate(lines)}
@@ -64,7 +82,7 @@ def _supporting(told: Sequence[Told]) -> set[str]:
     return {result.rule.cause for each in told for result in each.results if result.rule.cause}
 
 
-def _of_facts(told: Told, book: dict[str, Finding], lines: Sequence[Line], start: int) -> None:
+def _of_facts(told: Told, book: dict[str, Finding], lines: Sequence[LogLine], start: int) -> None:
     for result in told.results:
         line = next((line for item in _failed(result) if (line := _line_of(item, lines)) is not None), None)
         said = told.snapshot.said.get(result.rule.id)
@@ -99,7 +117,7 @@ def _weight(result: Result, by_text: bool, failure: bool) -> int:
     return LIKELY if by_text and result.rule.severity is Severity.WARNING and result.rule.cause else 0
 
 
-def _line_of(item: Evidence, lines: Sequence[Line]) -> Line | None:
+def _line_of(item: Evidence, lines: Sequence[LogLine]) -> LogLine | None:
     """The line that the evidence quotes."""
     words = " ".join(item.seen.split())[:80].rstrip("…")
     if len(words) < 12 or " " not in words:
@@ -132,7 +150,9 @@ def _of_symptom(symptom: Symptom, book: dict[str, Finding], supported: set[str],
 def _add(finding: Finding, symptom: Symptom, fix: str, confirm: str) -> None:
     line = symptom.line
     quote = Quote(source=symptom.source, line=line.number, text=line.text[:_TEXT])
-    if quote not in finding.quotes and not any(quote.line == other.line and quote.source == other.source for other in finding.quotes):
+    if quote not in finding.quotes and not any(
+        quote.line == other.line and quote.source == other.source for other in finding.quotes
+    ):
         finding.quotes.append(quote)
     finding.hosts += [line.host] if line.host else []
     finding.ranks += [line.rank] if line.rank is not None else []
@@ -153,10 +173,10 @@ def _ranked(found: Iterable[Finding]) -> list[Finding]:
     return sorted(kept, key=lambda each: (-each.weight, each.order, not each.by_text, each.first, each.cause))
 
 
-def _cause(finding: Finding) -> Cause:
+def _cause(finding: Finding) -> NamedCause:
     row = cause_rows().get(finding.cause)
     fix = [*dict.fromkeys(finding.fix), *([row.fix] if row is not None else [])]
-    return Cause(
+    return NamedCause(
         cause=finding.cause,
         confidence=_CONFIDENCE[finding.weight],
         title=row.title if row is not None else _title(finding),

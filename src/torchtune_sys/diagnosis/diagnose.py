@@ -5,24 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from torchtune_sys.diagnosis import causes, facts, unexplained
-from torchtune_sys.diagnosis.lines import Line, lines_of
+from torchtune_sys.diagnosis.lines import LogLine, lines_of
 from torchtune_sys.diagnosis.symptoms import Symptom, symptoms_of
-from torchtune_sys.host.input.collection import Dump, Found, Text
-from torchtune_sys.model.diagnosis import Confidence, Diagnosis, Unread
+from torchtune_sys.host.input.collection import Found, InputDump, InputText
+from torchtune_sys.model.diagnosis import Confidence, Diagnosis, UnreadSource
 
 
 def diagnose(found: Iterable[Found]) -> Diagnosis:
     """Read everything, then judge it together."""
-    lines: dict[str, Sequence[Line]] = {}
+    lines: dict[str, Sequence[LogLine]] = {}
     symptoms: list[Symptom] = []
     told: list[facts.Told] = []
-    unread: list[Unread] = []
+    unread: list[UnreadSource] = []
     total = 0
     for item in found:
-        if isinstance(item, Unread):
+        if isinstance(item, UnreadSource):
             unread.append(item)
-        elif isinstance(item, Dump):
-            unread.append(Unread(source=item.name, why="is no text"))
+        elif isinstance(item, InputDump):
+            unread.append(UnreadSource(source=item.name, why="is no text"))
         else:
             lines[item.name] = part = _scrubbed(item)
             total += item.excerpt.total
@@ -40,7 +40,7 @@ def diagnose(found: Iterable[Found]) -> Diagnosis:
     )
 
 
-def _scrubbed(text: Text) -> tuple[Line, ...]:
+def _scrubbed(text: InputText) -> tuple[LogLine, ...]:
     from torchtune_sys.host.secrets import scrubbed
 
     return lines_of([(number, scrubbed(line)) for number, line in text.excerpt.lines])

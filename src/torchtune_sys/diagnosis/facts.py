@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from torchtune_sys import engine, evidence
-from torchtune_sys.diagnosis.lines import Line, joined
+from torchtune_sys.diagnosis.lines import LogLine, joined
 from torchtune_sys.diagnosis.unwrapping import goes_on, width
 from torchtune_sys.model import codec
 from torchtune_sys.model.rule import Result, Verdict
@@ -34,7 +34,7 @@ _PROMPT = re.compile(r"^(?:\([\w.-]{1,40}\) ?)?\[?(?P<user>[\w.-]{1,32})@(?P<hos
 _FEW = 3
 
 
-def told_of(source: str, lines: Sequence[Line], raw: str) -> list[Told]:
+def told_of(source: str, lines: Sequence[LogLine], raw: str) -> list[Told]:
     """One for each host of the text; none where it tells no fact."""
     parts = _by_host(lines)
     found = []
@@ -46,9 +46,9 @@ def told_of(source: str, lines: Sequence[Line], raw: str) -> list[Told]:
     return found
 
 
-def _by_host(lines: Sequence[Line]) -> list[tuple[str, list[Line]]]:
+def _by_host(lines: Sequence[LogLine]) -> list[tuple[str, list[LogLine]]]:
     """Lines of hosts that prefixes or prompts name; one part without a name where they name fewer than two."""
-    parts: dict[str, list[Line]] = {}
+    parts: dict[str, list[LogLine]] = {}
     host = ""
     for line in lines:
         prompt = _PROMPT.match(line.text)
@@ -60,7 +60,7 @@ def _by_host(lines: Sequence[Line]) -> list[tuple[str, list[Line]]]:
     return list(parts.items())
 
 
-def _text(lines: Sequence[Line]) -> str:
+def _text(lines: Sequence[LogLine]) -> str:
     """As the programs printed it: lines that were broken at a width are whole again."""
     shown = [line.printed if "kernel:" in line.printed else line.text for line in lines]
     column = width([line.printed for line in lines])
@@ -94,9 +94,7 @@ def _best(source: str, host: str, texts: Sequence[str]) -> Told | None:
     if snapshot is None:
         return None
     failed = {result.rule.cause for result in results.values()}
-    return Told(
-        source=source, host=host, snapshot=snapshot, results=tuple(results.values()), passed=frozenset(passed - failed)
-    )
+    return Told(source=source, host=host, snapshot=snapshot, results=tuple(results.values()), passed=frozenset(passed - failed))
 
 
 def _passed(results: Sequence[Result]) -> set[str]:

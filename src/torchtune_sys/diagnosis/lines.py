@@ -14,7 +14,7 @@ import msgspec
 from torchtune_sys.diagnosis import unwrapping
 
 
-class Line(msgspec.Struct, frozen=True, kw_only=True):
+class LogLine(msgspec.Struct, frozen=True, kw_only=True):
     number: int
     text: str
     """Without what others put before it."""
@@ -26,7 +26,7 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
     time: str = ""
 
 
-def lines_of(numbered: Iterable[tuple[int, str]]) -> tuple[Line, ...]:
+def lines_of(numbered: Iterable[tuple[int, str]]) -> tuple[LogLine, ...]:
     """The lines that say something, in order.
 
     >>> for line in lines_of([(1, "> node-3: [rank5]: RuntimeError: no"), (2, "> node-3: [rank5]: way"), (3, "> node-4: [rank9]: x")]):
@@ -46,7 +46,10 @@ _PREFIXES: tuple[tuple[re.Pattern[str], bool], ...] = tuple(
     (re.compile(pattern), repeated)
     for pattern, repeated in (
         (rf"\[?(?P<time>{_TIME})[\]|,:]{{0,2}}[ \t]{{0,4}}(?:[-|] )?", False),
-        (r"(?P<time>[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d) (?P<host>[\w.-]{1,64}) (?!kernel:)[\w./-]{1,40}(?:\[\d{1,8}\])?: ", False),
+        (
+            r"(?P<time>[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d) (?P<host>[\w.-]{1,64}) (?!kernel:)[\w./-]{1,40}(?:\[\d{1,8}\])?: ",
+            False,
+        ),
         (r"\[(?P<time>\d\d:\d\d:\d\d(?:[.,]\d{1,6})?)\] ?", False),
         (r"[EWIF]\d{4} (?P<time>\d\d:\d\d:\d\d(?:\.\d{1,9})?) {1,4}(?P<pid>\d{1,9}) (?=\S{1,80}:\d{1,6}\] )", False),
         (r"\[\d{1,9},(?P<rank>\d{1,7})\]<std(?:err|out|diag)>: ?", False),
@@ -66,8 +69,47 @@ _NCCL = re.compile(r"^(?P<host>[\w.-]{1,64}):(?P<pid>\d{1,9}):\d{1,9} \[(?P<rank
 _INNER_RANK = re.compile(r"\[(?:[Rr]ank |rank)(?P<rank>\d{1,7})\]")
 _FEW, _SHARE = 3, 0.3
 _NO_HOSTS = frozenset(
-    "error warning warn info debug note fatal critical exception caused cause traceback file ld gcc nvcc runtimeerror valueerror importerror oserror"
-    " e w make cmake pip conda docker error_code typeerror step epoch loss state rate port version driver cuda name".split()
+    [
+        "error",
+        "warning",
+        "warn",
+        "info",
+        "debug",
+        "note",
+        "fatal",
+        "critical",
+        "exception",
+        "caused",
+        "cause",
+        "traceback",
+        "file",
+        "ld",
+        "gcc",
+        "nvcc",
+        "runtimeerror",
+        "valueerror",
+        "importerror",
+        "oserror",
+        "e",
+        "w",
+        "make",
+        "cmake",
+        "pip",
+        "conda",
+        "docker",
+        "error_code",
+        "typeerror",
+        "step",
+        "epoch",
+        "loss",
+        "state",
+        "rate",
+        "port",
+        "version",
+        "driver",
+        "cuda",
+        "name",
+    ]
 )
 
 
@@ -96,7 +138,7 @@ def _shape(head: str) -> str:
     return re.sub(r"\d+", "0", head)
 
 
-def _read(number: int, line: str, heads: frozenset[str]) -> Line:
+def _read(number: int, line: str, heads: frozenset[str]) -> LogLine:
     told: dict[str, str] = {}
     text = line
     for _ in range(_PREFIXES_AT_MOST):
@@ -114,7 +156,7 @@ def _read(number: int, line: str, heads: frozenset[str]) -> Line:
     inner = _INNER_RANK.search(text[:400]) if "rank" not in told else None
     if inner is not None:
         told["rank"] = inner["rank"]
-    return Line(
+    return LogLine(
         number=number,
         text=text.rstrip(),
         printed=line,
@@ -133,7 +175,7 @@ def _prefix(text: str, heads: frozenset[str]) -> re.Match[str] | None:
     return None
 
 
-def joined(lines: Sequence[Line]) -> Iterator[tuple[int, str]]:
+def joined(lines: Sequence[LogLine]) -> Iterator[tuple[int, str]]:
     """Each line that may go on in the next ones, with these: what a terminal or a mail program broke at its width.
 
     The number is that of the first line. Only breaks at one width count, so that lines that ended by themselves stay apart.

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from torchtune_sys.diagnosis.lines import Line, joined
+from torchtune_sys.diagnosis.lines import LogLine, joined
 from torchtune_sys.knowledge import messages
 from torchtune_sys.knowledge.signatures import Book
 
@@ -27,7 +27,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
 
 class Symptom(msgspec.Struct, frozen=True, kw_only=True):
     source: str
-    line: Line
+    line: LogLine
     candidates: tuple[Candidate, ...] = ()
     """The likeliest first; empty where the line follows from another error, or nothing knows what it stands for."""
     consequence: bool = False
@@ -44,7 +44,7 @@ _LONGEST = 4000
 _MOST = 4000
 
 
-def symptoms_of(source: str, lines: Sequence[Line]) -> list[Symptom]:
+def symptoms_of(source: str, lines: Sequence[LogLine]) -> list[Symptom]:
     """In the order of the text."""
     text = "\n".join(line.text for line in lines)
     book = Book(text)
@@ -64,7 +64,7 @@ def symptoms_of(source: str, lines: Sequence[Line]) -> list[Symptom]:
     return sorted(found, key=lambda symptom: symptom.line.number)
 
 
-def _broken(source: str, lines: Sequence[Line], book: Book, text: str, found: Sequence[Symptom]) -> Iterator[Symptom]:
+def _broken(source: str, lines: Sequence[LogLine], book: Book, text: str, found: Sequence[Symptom]) -> Iterator[Symptom]:
     """What stands in lines that were broken at a width, and in none of their pieces."""
     said = {(symptom.line.number, tuple(each.cause for each in symptom.candidates)) for symptom in found}
     by_number = {line.number: line for line in lines}
@@ -75,7 +75,7 @@ def _broken(source: str, lines: Sequence[Line], book: Book, text: str, found: Se
             yield symptom
 
 
-def _of_line(source: str, line: Line, book: Book, text: str) -> Symptom | None:
+def _of_line(source: str, line: LogLine, book: Book, text: str) -> Symptom | None:
     words = line.text[:_LONGEST]
     found = book.signature(words)
     if found is not None and found.role != "consequence":

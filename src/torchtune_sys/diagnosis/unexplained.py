@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from torchtune_sys.diagnosis.lines import Line
+from torchtune_sys.diagnosis.lines import LogLine
 from torchtune_sys.diagnosis.symptoms import Symptom
 from torchtune_sys.model.diagnosis import Unexplained
 
@@ -20,7 +20,10 @@ _DEATHS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
         ("CUDA", r"(?:torch\.AcceleratorError: )?CUDA error: |CUDA failure|Cuda failure"),
         ("NCCL", r"NCCL WARN |NCCL error "),
         ("shell", r"Segmentation fault|Aborted \(core dumped\)|Bus error|Illegal instruction"),
-        ("docker", r"^docker: Error response from daemon|^Error response from daemon|^Error: OCI runtime|OCI runtime create failed"),
+        (
+            "docker",
+            r"^docker: Error response from daemon|^Error response from daemon|^Error: OCI runtime|OCI runtime create failed",
+        ),
         ("Slurm", r"^(?:srun|sbatch|slurmstepd): error: "),
         ("nvidia-container-cli", r"nvidia-container-cli: "),
         ("pip", r"^ERROR: |^error: subprocess-exited"),
@@ -31,19 +34,23 @@ _DEATHS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
 )
 
 
-def unexplained_of(lines: dict[str, Sequence[Line]], symptoms: Sequence[Symptom]) -> tuple[Unexplained, ...]:
+def unexplained_of(lines: dict[str, Sequence[LogLine]], symptoms: Sequence[Symptom]) -> tuple[Unexplained, ...]:
     """The first errors of each text that no cause explains; where all follow from others, the first of these."""
     following = {(symptom.source, symptom.line.number) for symptom in symptoms if symptom.consequence}
     known = {(symptom.source, symptom.line.number): symptom for symptom in symptoms if not symptom.candidates}
-    first, after = [], []
+    named = {(symptom.source, symptom.line.number) for symptom in symptoms if symptom.candidates}
+    first: list[Unexplained] = []
+    after: list[Unexplained] = []
     for source, part in lines.items():
         for place, line, program in _errors(part, source, known):
             found = Unexplained(source=source, line=line.number, text=line.text[:_TEXT].strip(), program=program, place=place)
+            if (source, line.number) in named:
+                continue
             (after if (source, line.number) in following else first).append(found)
     return tuple(_distinct(first or after[:1]))[:_MOST]
 
 
-def _errors(lines: Sequence[Line], source: str, known: dict[tuple[str, int], Symptom]) -> list[tuple[str, Line, str]]:
+def _errors(lines: Sequence[LogLine], source: str, known: dict[tuple[str, int], Symptom]) -> list[tuple[str, LogLine, str]]:
     frame = ""
     found = []
     for line in lines:

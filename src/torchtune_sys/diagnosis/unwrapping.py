@@ -22,7 +22,21 @@ _LINK = re.compile(r"\[([^\[\]\n]{1,400})\]\(https?://[^()\s]{1,1000}\)")
 _FENCE = re.compile(r"^ {0,3}(?:`{3,}|~{3,})[\w+.-]{0,20} *$")
 _QUOTE = re.compile(r"^[ \t]{0,3}(?:> ?){1,8}")
 _LIMIT = 16 << 20
-_MESSAGE_KEYS = ("message", "msg", "log", "text", "line", "MESSAGE", "textPayload", "body", "error", "err", "stderr", "exc_info", "stack_trace")
+_MESSAGE_KEYS = (
+    "message",
+    "msg",
+    "log",
+    "text",
+    "line",
+    "MESSAGE",
+    "textPayload",
+    "body",
+    "error",
+    "err",
+    "stderr",
+    "exc_info",
+    "stack_trace",
+)
 
 
 def plain(line: str) -> str:

@@ -14,6 +14,7 @@ from torchtune_sys.model.actions import text
 from torchtune_sys.model.rule import Rule
 from torchtune_sys.render.schemas import (
     compare_schema,
+    diagnosis_schema,
     facts_schema,
     image_schema,
     install_schema,
@@ -43,6 +44,7 @@ def pages() -> dict[str, str]:
         **collection.files(),
         "src/torchtune_sys/render/data/preflight.schema.json": preflight_schema(),
         "src/torchtune_sys/render/data/compare.schema.json": compare_schema(),
+        "src/torchtune_sys/render/data/diagnosis.schema.json": diagnosis_schema(),
         "src/torchtune_sys/render/data/facts.schema.json": facts_schema(),
     }
 

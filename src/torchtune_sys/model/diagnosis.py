@@ -32,7 +32,7 @@ class Quote(msgspec.Struct, frozen=True, kw_only=True):
     text: str
 
 
-class Cause(msgspec.Struct, frozen=True, kw_only=True):
+class NamedCause(msgspec.Struct, frozen=True, kw_only=True):
     cause: str
     """A slug of ``knowledge/data/causes.csv``."""
     confidence: Confidence
@@ -60,18 +60,18 @@ class Unexplained(msgspec.Struct, frozen=True, kw_only=True):
     """Where in the program it was raised, as far as the text tells: file, line and function."""
 
 
-class Unread(msgspec.Struct, frozen=True, kw_only=True):
+class UnreadSource(msgspec.Struct, frozen=True, kw_only=True):
     source: str
     why: str
 
 
 class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
-    causes: tuple[Cause, ...] = ()
+    causes: tuple[NamedCause, ...] = ()
     """The likeliest first."""
     unexplained: tuple[Unexplained, ...] = ()
     facts: dict[str, Any] = {}
     """By source or host, the facts that were read there, by family."""
-    unread: tuple[Unread, ...] = ()
+    unread: tuple[UnreadSource, ...] = ()
     sources: int = 0
     """Texts, recordings and dumps that were read."""
     lines: int = 0

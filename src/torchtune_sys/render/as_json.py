@@ -19,6 +19,7 @@ from torchtune_sys.render.report import Report, can_train, summary, unexplained
 
 if TYPE_CHECKING:
     from torchtune_sys.model.comparison import Comparison
+    from torchtune_sys.model.diagnosis import Diagnosis
     from torchtune_sys.model.image import Image
     from torchtune_sys.model.install import Installation
     from torchtune_sys.model.preflight import Preflight
@@ -38,6 +39,7 @@ IMAGE = "torchtune-sys/image/1"
 PREFLIGHT = "torchtune-sys/preflight/1"
 COMPARE = "torchtune-sys/compare/1"
 FACTS = "torchtune-sys/facts/1"
+DIAGNOSIS = "torchtune-sys/diagnosis/1"
 
 
 def smoke(value: SmokeReport) -> str:
@@ -52,6 +54,13 @@ def preflight(value: Preflight) -> str:
     import msgspec
 
     return codec.dumps({"schema": PREFLIGHT, **msgspec.to_builtins(value)})
+
+
+def diagnosis(value: Diagnosis) -> str:
+    """The causes as they are."""
+    import msgspec
+
+    return codec.dumps({"schema": DIAGNOSIS, "tool": {"version": __version__}, **msgspec.to_builtins(value)})
 
 
 def comparison(value: Comparison) -> str:

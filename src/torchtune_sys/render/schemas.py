@@ -13,6 +13,7 @@ import msgspec
 from torchtune_sys.model import codec
 from torchtune_sys.model.comparison import Comparison
 from torchtune_sys.model.cpuset import CpuSet
+from torchtune_sys.model.diagnosis import Diagnosis
 from torchtune_sys.model.facts.session import Workload
 from torchtune_sys.model.image import Image
 from torchtune_sys.model.install import Installation
@@ -21,7 +22,7 @@ from torchtune_sys.model.preflight import Preflight
 from torchtune_sys.model.run import RunReport
 from torchtune_sys.model.smoke import SmokeReport
 from torchtune_sys.model.snapshot import FAMILIES, Snapshot
-from torchtune_sys.render.as_json import COMPARE, FACTS, IMAGE, INSTALL, PLAN, PREFLIGHT, RUN, SMOKE, SNAPSHOT
+from torchtune_sys.render.as_json import COMPARE, DIAGNOSIS, FACTS, IMAGE, INSTALL, PLAN, PREFLIGHT, RUN, SMOKE, SNAPSHOT
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 DATA = os.path.join(os.path.dirname(os.path.abspath(__file__)), "data")
@@ -106,6 +107,11 @@ def preflight_schema() -> str:
 def compare_schema() -> str:
     """The text of ``compare.schema.json``."""
     return _whole(COMPARE, "compare", "What differs between hosts, the heaviest first.", Comparison)
+
+
+def diagnosis_schema() -> str:
+    """The text of ``diagnosis.schema.json``."""
+    return _whole(DIAGNOSIS, "diagnose", "What is wrong with training, the likeliest cause first.", Diagnosis)
 
 
 def facts_schema() -> str:

@@ -13,22 +13,22 @@ from torchtune_sys.host.input.excerpts import Excerpt, excerpt
 from torchtune_sys.host.input.limits import FILE_LIMIT, MEMBER_LIMIT, SOURCES_LIMIT, STREAM_LIMIT
 from torchtune_sys.host.input.reading import PATIENCE_S, Source, decompressed, opened_input, refuse_strangers
 from torchtune_sys.host.input.tarball import is_tar, members
-from torchtune_sys.model.diagnosis import Unread
+from torchtune_sys.model.diagnosis import UnreadSource
 
 
-class Text(msgspec.Struct, frozen=True, kw_only=True):
+class InputText(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     excerpt: Excerpt
 
 
-class Dump(msgspec.Struct, frozen=True, kw_only=True):
+class InputDump(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes that are no text: what reads them never runs them."""
 
     name: str
     data: bytes
 
 
-Found = Text | Dump | Unread
+Found = InputText | InputDump | UnreadSource
 _DUMP_LIMIT = 64 << 20
 _PICKLE = b"\x80"
 """How protocols 2 and above begin (PEP 307); torch's flight recorder writes them (torch/csrc/distributed/c10d/FlightRecorder.hpp)."""
@@ -43,7 +43,7 @@ def collected(paths: Iterable[str], patience_s: float = PATIENCE_S) -> Iterator[
         for found in _of_path(path, patience_s):
             count += 1
             if count > SOURCES_LIMIT:
-                yield Unread(source=path, why=f"more than {SOURCES_LIMIT:,} files: the rest is left out")
+                yield UnreadSource(source=path, why=f"more than {SOURCES_LIMIT:,} files: the rest is left out")
                 return
             yield found
 
@@ -77,7 +77,7 @@ def _of_file(path: str, patience_s: float, *, quiet: bool = False) -> Iterator[F
             yield from _of_source(source, source.name, _DEPTH)
     except UnreadableInput as error:
         if not (quiet and error.seen.endswith("is empty")):
-            yield Unread(source="standard input" if path == "-" else path, why=error.seen.removeprefix(f"{path}: "))
+            yield UnreadSource(source="standard input" if path == "-" else path, why=error.seen.removeprefix(f"{path}: "))
 
 
 def _of_source(source: Source, name: str, depth: int) -> Iterator[Found]:
@@ -87,25 +87,27 @@ def _of_source(source: Source, name: str, depth: int) -> Iterator[Found]:
     elif head.startswith(b"PK\x03\x04"):
         yield from _of_zip(source, name, depth)
     elif head.startswith(_PICKLE):
-        yield Dump(name=name, data=source.rest(_DUMP_LIMIT))
+        yield InputDump(name=name, data=source.rest(_DUMP_LIMIT))
     else:
         refuse_strangers(source)
         found = excerpt(source)
-        yield Unread(source=name, why="is no text") if found.binary else Text(name=name, excerpt=found)
+        yield UnreadSource(source=name, why="is no text") if found.binary else InputText(name=name, excerpt=found)
 
 
 def _of_tar(source: Source, name: str, depth: int) -> Iterator[Found]:
     try:
         for count, member in enumerate(members(source)):
             if count > MEMBER_LIMIT:
-                yield Unread(source=name, why=f"has more than {MEMBER_LIMIT:,} entries: the rest is left out")
+                yield UnreadSource(source=name, why=f"has more than {MEMBER_LIMIT:,} entries: the rest is left out")
                 return
             if member.kind == "file" and member.content:
                 yield from _of_member(member.content, f"{name}:{_named(member.name)}", depth)
             elif member.kind == "file" and member.content is None:
-                yield Unread(source=f"{name}:{_named(member.name)}", why="is too long for a member of an archive: give the file itself")
+                yield UnreadSource(
+                    source=f"{name}:{_named(member.name)}", why="is too long for a member of an archive: give the file itself"
+                )
     except ValueError as error:
-        yield Unread(source=name, why=f"a damaged or cut archive: {error}")
+        yield UnreadSource(source=name, why=f"a damaged or cut archive: {error}")
 
 
 def _of_zip(source: Source, name: str, depth: int) -> Iterator[Found]:
@@ -124,10 +126,10 @@ def _of_zip(source: Source, name: str, depth: int) -> Iterator[Found]:
                     yield from _inside(inner, depth)
                     passed += member.tell()
                 if passed > STREAM_LIMIT:
-                    yield Unread(source=name, why=f"unpacks to more than {STREAM_LIMIT >> 20} MiB: the rest is left out")
+                    yield UnreadSource(source=name, why=f"unpacks to more than {STREAM_LIMIT >> 20} MiB: the rest is left out")
                     return
     except (zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError, NotImplementedError) as error:
-        yield Unread(source=name, why=f"a damaged, encrypted or cut archive: {error}")
+        yield UnreadSource(source=name, why=f"a damaged, encrypted or cut archive: {error}")
 
 
 def _of_member(content: bytes, name: str, depth: int) -> Iterator[Found]:
@@ -140,11 +142,11 @@ def _inside(source: Source, depth: int) -> Iterator[Found]:
     name = source.name
     try:
         if depth <= 0:
-            yield Unread(source=name, why=f"is more than {_DEPTH} archives deep")
+            yield UnreadSource(source=name, why=f"is more than {_DEPTH} archives deep")
         elif source.look(1):
             yield from _of_source(decompressed(source), name, depth - 1)
     except UnreadableInput as error:
-        yield Unread(source=name, why=error.seen.removeprefix(f"{name}: "))
+        yield UnreadSource(source=name, why=error.seen.removeprefix(f"{name}: "))
 
 
 def _named(member: str) -> str:

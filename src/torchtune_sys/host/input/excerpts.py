@@ -182,4 +182,3 @@ class _Keeper:
             for offset, line in enumerate(_decoded(part).split("\n")[:-1], 1):
                 found[number + offset] = line[:LINE_LENGTH]
         return Excerpt(lines=tuple(sorted(found.items())), total=self._number, whole=False)
-

@@ -104,9 +104,7 @@ class Source:
 
 
 @contextlib.contextmanager
-def opened_input(
-    path: str, patience_s: float = PATIENCE_S, *, plain: bool = False, strangers: bool = True
-) -> Iterator[Source]:
+def opened_input(path: str, patience_s: float = PATIENCE_S, *, plain: bool = False, strangers: bool = True) -> Iterator[Source]:
     """What the file ``path`` (``-``: standard input) holds, decompressed. ``plain``: only a regular file that is no link, since
     no person named it. ``strangers``: refuse what no reader of one host's facts knows. Raises UnreadableInput, also while it is read."""
     handle = _handle(path, plain)
@@ -250,7 +248,9 @@ def _zstd() -> Callable[[Any], IO[bytes]] | None:
         zstandard = importlib.import_module("zstandard")
     except ImportError:
         return None
-    return cast("Callable[[Any], IO[bytes]]", lambda packed: zstandard.ZstdDecompressor().stream_reader(packed, read_across_frames=True))
+    return cast(
+        "Callable[[Any], IO[bytes]]", lambda packed: zstandard.ZstdDecompressor().stream_reader(packed, read_across_frames=True)
+    )
 
 
 def _unpacked(stream: IO[bytes], kind: str, name: str) -> Callable[[int], bytes]:

@@ -1,0 +1,173 @@
+"""What ``diagnose`` says of reports with known causes: ``python scripts/judge_diagnoses.py CASES [--changed wrapped|…]``.
+
+CASES holds one folder per report, as for ``judge_reports.py``: ``input.txt``, and ``case.json`` with its ``cause`` (``none``: healthy). Prints
+the share of reports whose first cause, and whose first three, are right; how many are named wrongly; how often each confidence is
+right; and the same for the perturbed texts of ``--changed``. Reports are no part of the repository.
+"""
+
+from __future__ import annotations
+
+import argparse
+import html
+import json
+import random
+import sys
+import textwrap
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from pathlib import Path
+
+from torchtune_sys.diagnosis.diagnose import diagnose
+from torchtune_sys.host.input.collection import InputText
+from torchtune_sys.host.input.excerpts import excerpt
+from torchtune_sys.model.diagnosis import Diagnosis
+
+
+class _Bytes:
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+
+    def read(self, size: int, /) -> bytes:
+        part, self._data = self._data[:size], self._data[size:]
+        return part
+
+
+def _hard(text: str) -> str:
+    return "\n".join(line[at : at + 80] for line in text.split("\n") for at in range(0, max(len(line), 1), 80))
+
+
+def _soft(text: str) -> str:
+    return "\n".join(textwrap.fill(line, 80, break_long_words=False, replace_whitespace=False) for line in text.split("\n"))
+
+
+def _cut(text: str) -> str:
+    lines = text.split("\n")
+    return "\n".join(
+        line[3 : max(len(line) - 3, 3)] if number in (0, len(lines) - 1) else line for number, line in enumerate(lines)
+    )
+
+
+def _interleaved(text: str) -> str:
+    lines = text.split("\n")
+    return "\n".join(f"[rank{rank}]: {line}" for line in lines for rank in (0, 1))
+
+
+CHANGES: dict[str, Callable[[str], str]] = {
+    "wrapped": _hard,
+    "folded": _soft,
+    "cut": _cut,
+    "json": lambda text: json.dumps({"message": text}),
+    "escaped": lambda text: json.dumps(text)[1:-1],
+    "jsonl": lambda text: "\n".join(
+        json.dumps({"log": line + "\n", "stream": "stderr", "time": "2025-01-01T00:00:00.1Z"}) for line in text.split("\n")
+    ),
+    "html": lambda text: "<div><pre><code>" + html.escape(text).replace("\n", "<br>") + "</code></pre></div>",
+    "quoted": lambda text: "\n".join(f"> {line}" for line in text.split("\n")),
+    "fenced": lambda text: f"<details><summary>log</summary>\n\n```shell\n{text}\n```\n</details>",
+    "crlf": lambda text: text.replace("\n", "\r\n"),
+    "times": lambda text: "\n".join(f"2025-03-04T05:06:07.{number:06d}Z {line}" for number, line in enumerate(text.split("\n"))),
+    "pods": lambda text: "\n".join(f"[pod/train-0/main] {line}" for line in text.split("\n")),
+    "hosts": lambda text: "\n".join(f"node-12: {line}" for line in text.split("\n")),
+    "srun": lambda text: "\n".join(f"3: {line}" for line in text.split("\n")),
+    "levels": lambda text: "\n".join(f"ERROR:trainer: {line}" for line in text.split("\n")),
+    "indented": lambda text: "\n".join(f"        {line}" for line in text.split("\n")),
+    "coloured": lambda text: "\n".join(f"\x1b[31m{line}\x1b[0m" for line in text.split("\n")),
+    "ranks": _interleaved,
+    "utf16": lambda text: text,
+}
+
+
+def judged(text: str, name: str, encoding: str = "utf-8") -> Diagnosis:
+    return diagnose([InputText(name=name, excerpt=excerpt(_Bytes(text.encode(encoding, "replace"))))])
+
+
+def interval(right: int, of: int) -> str:
+    """The share with Wilson's interval of 95 %."""
+    if not of:
+        return "-"
+    z, share = 1.96, right / of
+    middle, half = share + z * z / (2 * of), z * (share * (1 - share) / of + z * z / (4 * of * of)) ** 0.5
+    low, high = (middle - half) / (1 + z * z / of), (middle + half) / (1 + z * z / of)
+    return f"{right}/{of} = {share:.0%} ({low:.0%} to {high:.0%})"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("cases", type=Path)
+    parser.add_argument("--changed", action="store_true", help="also count what each perturbation loses")
+    parser.add_argument("--quiet", action="store_true")
+    options = parser.parse_args()
+    random.seed(20)
+    folders = sorted(path.parent for path in options.cases.glob("*/case.json"))
+    cases = [
+        (folder.name, json.loads((folder / "case.json").read_text())["cause"], (folder / "input.txt").read_text(errors="replace"))
+        for folder in folders
+    ]
+    found = {name: judged(text, name) for name, _, text in cases}
+    _tell(cases, found, quiet=options.quiet)
+    right = [case for case in cases if _right(case[1], found[case[0]])]
+    for change, apply in CHANGES.items() if options.changed else ():
+        encoding = "utf-16" if change == "utf16" else "utf-8"
+        lost = [name for name, cause, text in right if not _right(cause, judged(apply(text), name, encoding))]
+        print(f"{change:12}{len(lost):3} of {len(right)} lost  {' '.join(lost[:12])}")
+    return 0
+
+
+def _names(found: Diagnosis) -> list[str]:
+    return [cause.cause for cause in found.causes]
+
+
+def _right(cause: str, found: Diagnosis) -> bool:
+    return not found.causes if cause == "none" else _names(found)[:1] == [cause]
+
+
+def _tell(cases: list[tuple[str, str, str]], found: dict[str, Diagnosis], *, quiet: bool) -> None:
+    words: Counter[str] = Counter()
+    sure: dict[str, Counter[bool]] = defaultdict(Counter)
+    of_cause: dict[str, list[bool]] = defaultdict(list)
+    for name, cause, _ in cases:
+        diagnosis, named = found[name], _names(found[name])
+        good = _right(cause, diagnosis)
+        third = cause == "none" or cause in named[:3]
+        word = (
+            "right"
+            if good
+            else "FALSE ALARM"
+            if cause == "none"
+            else "third"
+            if third
+            else "WRONG"
+            if named
+            else "unexplained"
+            if diagnosis.unexplained
+            else "silent"
+        )
+        words[word] += 1
+        words["faults"] += cause != "none"
+        words["top3"] += cause != "none" and third
+        words["named"] += cause != "none" and bool(named)
+        if named and cause != "none":
+            sure[diagnosis.causes[0].confidence.value][good] += 1
+        if cause != "none":
+            of_cause[cause].append(good)
+        if not quiet and word != "right":
+            shown = [f"{each.cause}/{each.confidence.value[0]}" for each in diagnosis.causes[:4]] or [
+                each.text[:80] for each in diagnosis.unexplained
+            ]
+            print(f"{word:12}{name:24}{cause:36}{', '.join(shown)}")
+    faults = words["faults"]
+    right = sum(sum(each) for each in of_cause.values())
+    print(
+        f"first cause right: {interval(right, faults)}; macro over {len(of_cause)} causes: {sum(sum(each) / len(each) for each in of_cause.values()) / max(len(of_cause), 1):.1%}"
+    )
+    print(f"among the first three: {interval(words['top3'], faults)}")
+    print(
+        f"named wrongly: {words['WRONG'] + words['third']} of {words['named']} named; silent {words['silent']}, unexplained {words['unexplained']}"
+    )
+    print(f"healthy reports accused: {words['FALSE ALARM']} of {len(cases) - faults}")
+    for confidence, count in sorted(sure.items()):
+        print(f"{confidence:10}right {interval(count[True], sum(count.values()))}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

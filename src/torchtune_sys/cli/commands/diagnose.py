@@ -1,0 +1,99 @@
+"""``torchtune-sys diagnose``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from torchtune_sys.cli import options as shared
+from torchtune_sys.cli.look import LOGS_PATIENCE_S
+from torchtune_sys.cli.main import FINDINGS, UNJUDGED
+
+if TYPE_CHECKING:
+    from torchtune_sys.host.input.collection import Found
+    from torchtune_sys.model.diagnosis import Diagnosis
+
+FORMATS = ("text", "json")
+
+
+@click.command(
+    "diagnose",
+    epilog="""\b
+Examples:
+  torchtune-sys diagnose train.log
+  torchtune-sys diagnose logs/ nvidia-bug-report.log.gz
+  dmesg | torchtune-sys diagnose - train.log --format json
+  kubectl logs --prefix -l job=train | torchtune-sys diagnose
+
+\b
+Reads any mix of logs, tracebacks, reports and messages: NCCL, torch and
+torchrun, collect_env, nvidia-smi, dmesg and the journal, docker, Slurm,
+Kubernetes, pip, compilers. Plain, in Markdown, HTML or JSON, with the
+prefixes of launchers and collectors; .gz, .bz2, .xz, .zst, .tar and .zip.
+Of several files and ranks together the first failure is named, not what
+followed from it. Nothing leaves this machine, nothing is looked at but what
+is given, and nothing in it is run.
+
+\b
+How sure a cause is:
+  certain    a program says so in words that have no other cause
+  likely     what else is known speaks for it
+  possible   the words have several causes, and nothing decides
+
+\b
+Exit status: 0 nothing wrong; 1 causes; 2 usage; 3 an error that is not known,
+or nothing could be read; 4 internal error.
+""",
+)
+@click.argument("paths", nargs=-1, metavar="[FILE|DIR|-]...")
+@click.option(
+    "--timeout",
+    type=float,
+    callback=shared.seconds(1e-6),
+    metavar="S",
+    help=f"Give up after S seconds. [{LOGS_PATIENCE_S:g}]",
+)
+@shared.format_option(*FORMATS)
+@shared.output_option
+@shared.color_option
+def command(**options: Any) -> int:
+    """Name the cause of a failed or slow training from what you have of it."""
+    from torchtune_sys.cli.terminal import give
+    from torchtune_sys.diagnosis.diagnose import diagnose
+    from torchtune_sys.host.input.collection import collected
+
+    found = diagnose(_counted(collected(options["paths"] or ("-",))))
+    give(_rendered(found, options), options["output"], machine=options["format_"] != "text")
+    return status(found)
+
+
+def _counted(found: Iterable[Found]) -> Iterator[Found]:
+    """With the number of texts shown, where that takes long and somebody looks."""
+    from torchtune_sys.cli.terminal import counting
+
+    show, clear = counting("texts read")
+    try:
+        for number, item in enumerate(found, 1):
+            show(number)
+            yield item
+    finally:
+        clear()
+
+
+def status(found: Diagnosis) -> int:
+    if found.causes:
+        return FINDINGS
+    return UNJUDGED if found.unexplained or not found.sources else 0
+
+
+def _rendered(found: Diagnosis, options: dict[str, Any]) -> str:
+    if options["format_"] == "json":
+        from torchtune_sys.render import as_json
+
+        return as_json.diagnosis(found)
+    from torchtune_sys.cli.terminal import style
+    from torchtune_sys.render import diagnosis
+
+    return diagnosis.text(found, style(options["color"], options["output"]))

@@ -1,0 +1,82 @@
+"""A diagnosis for people: what it is in the first line, then each cause with the lines that decided and what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torchtune_sys.model.diagnosis import Confidence, Diagnosis, NamedCause
+from torchtune_sys.render import layout
+from torchtune_sys.render.layout import Line, Style, clean, cut, line
+from torchtune_sys.render.node_set import node_set
+
+_STYLES = {Confidence.CERTAIN: "error", Confidence.LIKELY: "warning", Confidence.POSSIBLE: "advice"}
+_QUOTES, _QUOTE, _RANKS, _UNREAD = 3, 300, 16, 6
+
+
+def text(value: Diagnosis, style: Style) -> str:
+    return layout.render(_lines(value), style)
+
+
+def _lines(value: Diagnosis) -> Iterator[Line]:
+    yield line((_headline(value), "bold"))
+    for cause in value.causes:
+        yield from _cause(cause)
+    for error in value.unexplained:
+        by = f" ({clean(error.program)})" if error.program else ""
+        yield line(
+            f"{clean(error.source)}:{error.line}{by}: {cut(error.text, _QUOTE)}",
+            label=("not known", "warning"),
+            indent=2,
+            hang=13,
+        )
+        if error.place:
+            yield line(f"at {cut(error.place, _QUOTE)}", indent=13)
+    if value.unexplained and not value.causes:
+        yield line(
+            "What more would tell: the lines before this one, the logs of the other ranks, and torchtune-sys check on the host.",
+            indent=2,
+        )
+    for unread in value.unread[:_UNREAD]:
+        yield line(f"{clean(unread.source)}: {clean(unread.why)}", label=("not read", "dim"), indent=2, hang=13)
+    if len(value.unread) > _UNREAD:
+        yield line(f"and {len(value.unread) - _UNREAD:,} more not read", indent=2)
+
+
+def _headline(value: Diagnosis) -> str:
+    if value.causes:
+        first, more = value.causes[0], len(value.causes) - 1
+        said = f"{first.confidence.value}: {first.title} ({first.cause})"
+        return said + (f", and {more} more" if more else "")
+    if value.unexplained:
+        return "error not known: no signature and no rule explains it"
+    if not value.sources:
+        return "nothing could be read"
+    return f"nothing wrong was found in {value.lines:,} line{'s' if value.lines != 1 else ''}"
+
+
+def _cause(cause: NamedCause) -> Iterator[Line]:
+    yield line(
+        (clean(cause.title), "bold"),
+        f"  {cause.cause}",
+        label=(cause.confidence.value, _STYLES[cause.confidence]),
+        indent=2,
+        hang=13,
+    )
+    where = [f"on {node_set(cause.hosts)}"] if cause.hosts else []
+    where += [f"rank{'s' if len(cause.ranks) > 1 else ''} {_some(cause.ranks)}"] if cause.ranks else []
+    if where:
+        yield line(", ".join(where), indent=13)
+    for quote in cause.evidence[:_QUOTES]:
+        place = f"{clean(quote.source)}:{quote.line}" if quote.line else clean(quote.source)
+        yield line((f"{place}: ", "dim"), cut(quote.text, _QUOTE), indent=13, hang=15)
+    if len(cause.evidence) > _QUOTES:
+        yield line((f"and {len(cause.evidence) - _QUOTES} more such lines", "dim"), indent=13)
+    if cause.fix:
+        yield line("; or ".join(clean(fix) for fix in cause.fix[:2]), label="do: ", indent=13, hang=17)
+    if cause.confirm and cause.confidence is not Confidence.CERTAIN:
+        yield line(clean(cause.confirm), label="sure by: ", indent=13, hang=22)
+
+
+def _some(ranks: tuple[int, ...]) -> str:
+    shown = ", ".join(map(str, ranks[:_RANKS]))
+    return f"{shown}, and {len(ranks) - _RANKS} more" if len(ranks) > _RANKS else shown

@@ -1,0 +1,120 @@
+"""The command: forms of input, exit statuses, JSON."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from torchtune_sys.render import schemas
+
+BUS = "RuntimeError: DataLoader worker (pid 7) is killed by signal: Bus error.\n"
+
+
+def run(*args: str | Path, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run([sys.executable, "-m", "torchtune_sys", "diagnose", *map(str, args)], input=stdin, capture_output=True)
+
+
+def found(*args: str | Path, stdin: bytes = b"") -> dict[str, object]:
+    done = run(*args, "--format", "json", stdin=stdin)
+    value: dict[str, object] = json.loads(done.stdout)
+    jsonschema.validate(value, json.loads(schemas.diagnosis_schema()))
+    return value
+
+
+def names(value: dict[str, object]) -> list[str]:
+    causes = value["causes"]
+    assert isinstance(causes, list)
+    return [cause["cause"] for cause in causes]
+
+
+def test_a_cause_is_named_with_its_line_and_exit_1() -> None:
+    done = run(stdin=b"epoch 1\n" + BUS.encode())
+    assert done.returncode == 1
+    first, *rest = done.stdout.decode().splitlines()
+    assert "dev-shm-too-small" in first
+    assert any("standard input:2: " in row for row in rest)
+
+
+def test_nothing_wrong_is_exit_0() -> None:
+    done = run(stdin=b"epoch 1 loss 0.3\nsaved\n")
+    assert (done.returncode, b"nothing wrong" in done.stdout) == (0, True)
+
+
+def test_an_error_that_nothing_knows_is_quoted_with_its_place_and_exit_3() -> None:
+    text = b'Traceback (most recent call last):\n  File "/a/train.py", line 7, in main\n    x()\nfoo.BarError: the flux is low\n'
+    done = run(stdin=text)
+    assert done.returncode == 3
+    assert b"error not known" in done.stdout.splitlines()[0]
+    value = found(stdin=text)
+    assert value["causes"] == []
+    assert value["unexplained"] == [
+        {
+            "source": "standard input",
+            "line": 4,
+            "text": "foo.BarError: the flux is low",
+            "program": "foo",
+            "place": "/a/train.py:7 in main",
+        }
+    ]
+
+
+def test_what_cannot_be_read_is_told_and_exit_3(tmp_path: Path) -> None:
+    done = run(tmp_path / "none.log")
+    assert done.returncode == 3
+    assert b"No such file" in done.stdout
+    assert run("--format", "yaml").returncode == 2
+
+
+def _tar(data: bytes) -> bytes:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w") as archive:
+        entry = tarfile.TarInfo("../../logs/a.log")
+        entry.size = len(data)
+        archive.addfile(entry, io.BytesIO(data))
+    return out.getvalue()
+
+
+def _zip(data: bytes) -> bytes:
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("/etc/../a.log", data)
+    return out.getvalue()
+
+
+@pytest.mark.parametrize(
+    "packed",
+    [
+        gzip.compress,
+        _tar,
+        _zip,
+        lambda data: gzip.compress(_tar(data)),
+        lambda data: _zip(_tar(data)),
+        lambda data: data.decode().encode("utf-16"),
+    ],
+    ids=["gz", "tar", "zip", "tar.gz", "tar in zip", "utf-16"],
+)
+def test_packed_text_is_read_without_unpacking_anything(packed: object, tmp_path: Path) -> None:
+    assert callable(packed)
+    place = tmp_path / "in"
+    place.mkdir()
+    (place / "given").write_bytes(packed(BUS.encode()))
+    assert names(found(place / "given")) == ["dev-shm-too-small"]
+    assert [path.name for path in tmp_path.rglob("*")] == ["in", "given"]
+
+
+def test_a_directory_is_read_whole_and_a_picture_in_it_told(tmp_path: Path) -> None:
+    (tmp_path / "rank0.log").write_text("fine\n")
+    (tmp_path / "rank1.log").write_text(BUS)
+    (tmp_path / "shot.png").write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(100))
+    value = found(tmp_path)
+    assert names(value) == ["dev-shm-too-small"]
+    assert [each["source"] for each in value["unread"]] == [str(tmp_path / "shot.png")]  # type: ignore[index,union-attr,call-overload]
