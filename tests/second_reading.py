@@ -22,12 +22,24 @@ def second_reading(text: str) -> Told:
     """The fields that are told, by name."""
     lines = [_bare(part) for line in text.replace("\r", "").split("\n") for part in _unpadded(line)]
     found: Told = {}
-    for read in (_torch_report, _sglang_report, _huggingface_report, _deepspeed_report, _lscpu, _listed_gpus, _packages, _matrix, _table, _limit):
+    for read in (
+        _torch_report,
+        _sglang_report,
+        _detectron_report,
+        _huggingface_report,
+        _deepspeed_report,
+        _lscpu,
+        _listed_gpus,
+        _packages,
+        _matrix,
+        _table,
+    ):
         for name, value in read(lines):
             if value is not None and name not in found:
                 found[name] = value
     if "gpu.names" in found and len(found["gpu.names"]) != found.get("matrix.gpus", len(found["gpu.names"])):
-        found.pop("matrix.gpus")  # a container that sees some of the host's GPUs
+        del found["matrix.gpus"]
+        found.pop("matrix.nvlinks", None)  # a container that sees some of the host's GPUs
     return found
 
 
@@ -126,8 +138,8 @@ def _huggingface_report(lines: list[str]) -> Iterator[tuple[str, Any]]:
     """transformers, accelerate and diffusers: ``- PyTorch version (GPU?): 2.4.1+cu121 (True)``."""
     for line in lines:
         words = line.strip().split()
-        if words[:3] == ["-", "PyTorch", "version"] and len(words) >= 4:
-            rest = [word for word in words[3:] if word != "(GPU?):" and word not in (":", "(accelerator?):")]
+        if words[:2] == ["-", "PyTorch"] and words[2:3] in (["version"], ["version:"]):
+            rest = [word for word in words[3:] if word != "(GPU?):"]
             if rest and rest[0][0].isdigit():
                 yield "torch.version", rest[0]
                 yield "cuda.available", {"(True)": True, "(False)": False}.get(rest[1]) if len(rest) > 1 else None
@@ -135,11 +147,38 @@ def _huggingface_report(lines: list[str]) -> Iterator[tuple[str, Any]]:
             yield "kernel", words[2][len("Linux-") : words[2].index("-x86_64-with")]
         if words[:3] == ["-", "Python", "version:"] and len(words) == 4:
             yield "python.version", words[3]
+        if words[:3] == ["-", "GPU", "type:"] or words[:2] == ["-", "Accelerator:"]:
+            name = line.partition(":")[2].partition(",")[0].strip()
+            yield "gpu.names", (name,) if name.startswith("NVIDIA") else None
+
+
+def _detectron_report(lines: list[str]) -> Iterator[tuple[str, Any]]:
+    """Labels and values in two columns."""
+    if not any(line.startswith("sys.platform  ") for line in lines):
+        return
+    rows = [[part.strip() for part in line.strip().split("  ", 1)] for line in lines if "  " in line.strip()]
+    values = {row[0]: row[1] for row in rows if len(row) == 2}
+    yield "torch.version", values["PyTorch"].split()[0] if "PyTorch" in values else None
+    yield "python.version", values["Python"].split()[0] if "Python" in values else None
+    yield "cuda.available", {"Yes": True, "No": False}.get(values.get("GPU available", ""))
+    yield "driver.version", values.get("Driver version")
+    names = {
+        int(number): name
+        for head, name in values.items()
+        if head[:4] == "GPU " and head[4:5].isdigit()
+        for number in head[4:].split(",")
+    }
+    yield "gpu.names", tuple(names[number].partition(" (arch=")[0] for number in sorted(names)) or None
 
 
 def _deepspeed_report(lines: list[str]) -> Iterator[tuple[str, Any]]:
     """ds_report: ``torch version .................... 2.3.0+cu121``."""
-    labels = {"torch version": "torch.version", "torch cuda version": "torch.cuda", "torch hip version": "torch.hip", "nvcc version": "nvcc"}
+    labels = {
+        "torch version": "torch.version",
+        "torch cuda version": "torch.cuda",
+        "torch hip version": "torch.hip",
+        "nvcc version": "nvcc",
+    }
     for line in lines:
         label, dots, rest = line.strip().partition(" ...")
         value = _told(rest.strip(". "))
@@ -150,13 +189,17 @@ def _deepspeed_report(lines: list[str]) -> Iterator[tuple[str, Any]]:
 
 
 def _lscpu(lines: list[str]) -> Iterator[tuple[str, Any]]:
-    yield "cpu.model", _told(_value(lines, "Model name"))
+    if (
+        sum(_value(lines, label) is not None for label in ("CPU(s)", "Socket(s)", "Vendor ID", "Flags", "On-line CPU(s) list"))
+        > 1
+    ):
+        yield "cpu.model", _told(_value(lines, "Model name"))
     yield "cpu.online", _told(_value(lines, "On-line CPU(s) list"))
     sockets, cores, threads = (_told(_value(lines, label)) for label in ("Socket(s)", "Core(s) per socket", "Thread(s) per core"))
-    if sockets and cores and sockets.isdigit() and cores.isdigit():
+    if sockets and cores and sockets.isdigit() and cores.isdigit() and "0" not in (sockets, cores):
         yield "cpu.sockets", int(sockets)
         yield "cpu.cores", int(cores) * int(sockets)
-    if threads and threads.isdigit():
+    if threads and threads.isdigit() and threads != "0":
         yield "cpu.smt", threads != "1"
     vendor = _told(_value(lines, "Hypervisor vendor"))
     kinds = {"kvm": "kvm", "xen": "xen", "microsoft": "microsoft", "vmware": "vmware"}
@@ -165,7 +208,13 @@ def _lscpu(lines: list[str]) -> Iterator[tuple[str, Any]]:
     nodes = {}
     for line in lines:
         words = line.strip().split()
-        if words[:1] == ["NUMA"] and len(words) == 4 and words[1][:4] == "node" and words[2] == "CPU(s):" and words[1][4:].isdigit():
+        if (
+            words[:1] == ["NUMA"]
+            and len(words) == 4
+            and words[1][:4] == "node"
+            and words[2] == "CPU(s):"
+            and words[1][4:].isdigit()
+        ):
             nodes.setdefault(int(words[1][4:]), words[3])
     yield "numa.nodes", tuple(sorted(nodes.items())) or None
 
@@ -180,7 +229,12 @@ def _listed_gpus(lines: list[str]) -> Iterator[tuple[str, Any]]:
             bare = bare.partition(":")[2].strip()
         head, _, rest = bare.partition(": ")
         numbers = head.removeprefix("GPU ").split(",")
-        if head.startswith("GPU ") and all(number.isdigit() and len(number) < 3 for number in numbers) and rest and rest[:3] != "X":
+        if (
+            head.startswith("GPU ")
+            and all(number.isdigit() and len(number) < 3 for number in numbers)
+            and rest
+            and rest[:3] != "X"
+        ):
             for number in numbers:
                 names.setdefault(int(number), rest.partition(" (UUID")[0].partition(" (arch=")[0].strip())
     if names:
@@ -209,14 +263,22 @@ def _matrix(lines: list[str]) -> Iterator[tuple[str, Any]]:
     """nvidia-smi topo -m: GPUs, NVLinks between the first two, NUMA affinity; only of a matrix all of whose rows are whole."""
     for at, line in enumerate(lines):
         head = line.split()
-        if head[:1] != ["GPU0"] or "CPU" not in head or not (len(head) > 2 and (head[1] in ("GPU1", "CPU") or head[1][:3] in ("NIC", "mlx"))):
+        if (
+            head[:1] != ["GPU0"]
+            or "CPU" not in head
+            or not (len(head) > 2 and (head[1] in ("GPU1", "CPU") or head[1][:3] in ("NIC", "mlx")))
+        ):
             continue
         names = head[: head.index("CPU")]
         gpus = [name for name in names if name[:3] == "GPU"]
         rows = [row.split() for row in lines[at + 1 : at + 1 + len(names) * 2]]
         rows = [row for row in rows if row and row[0] in names]
         cells = {row[0]: row[1 : len(names) + 1] for row in rows}
-        good = [name for name in gpus if len(cells.get(name, ())) == len(names) and all(c in _WAYS or c[:2] == "NV" for c in cells[name])]
+        good = [
+            name
+            for name in gpus
+            if len(cells.get(name, ())) == len(names) and all(c in _WAYS or c[:2] == "NV" for c in cells[name])
+        ]
         yield "matrix.gpus", len(gpus)
         if good == gpus and len(set(names)) == len(names) and all(name[:3] in ("GPU", "NIC", "mlx") for name in names):
             if len(gpus) > 1 and any(c[:2] == "NV" for gpu in gpus for c in cells[gpu]):
@@ -251,11 +313,6 @@ def _table(lines: list[str]) -> Iterator[tuple[str, Any]]:
     yield "table.names", tuple(names) or None
 
 
-def _limit(lines: list[str]) -> Iterator[tuple[str, Any]]:
-    value = _value(lines, "ulimit soft")
-    yield "limits.nofile", int(value) if value and value.strip("` ").isdigit() else None
-
-
 def _each(values: Any, read: Callable[[Any], Any]) -> Any:
     found = tuple(map(read, values)) if isinstance(values, tuple) else ()
     return None if not found or any(isinstance(value, Missing) or value is None for value in found) else found
@@ -285,7 +342,9 @@ OF_SNAPSHOT: dict[str, Callable[[Snapshot], Any]] = {
     "python.version": lambda s: s.python.version,  # type: ignore[union-attr]
     "cuda.available": lambda s: s.python.live.cuda_available,  # type: ignore[union-attr]
     "nvcc": lambda s: s.python.nvcc,  # type: ignore[union-attr]
-    "packages": lambda s: tuple(sorted({(each.name, each.version) for each in s.python.distributions if "[" not in each.location})),  # type: ignore[union-attr]
+    "packages": lambda s: tuple(
+        sorted({(each.name, each.version) for each in s.python.distributions if "[" not in each.location})
+    ),  # type: ignore[union-attr]
     "os.name": lambda s: s.system.os.pretty_name,  # type: ignore[union-attr]
     "kernel": lambda s: s.system.kernel,  # type: ignore[union-attr]
     "glibc": lambda s: s.system.glibc,  # type: ignore[union-attr]
@@ -296,7 +355,6 @@ OF_SNAPSHOT: dict[str, Callable[[Snapshot], Any]] = {
     "cpu.cores": lambda s: s.cpu.cores,  # type: ignore[union-attr]
     "cpu.smt": lambda s: s.cpu.smt,  # type: ignore[union-attr]
     "numa.nodes": lambda s: _nodes(s.numa.nodes),  # type: ignore[union-attr]
-    "limits.nofile": lambda s: s.limits.limits["nofile"].soft,  # type: ignore[union-attr]
     "shm.gib": lambda s: s.memory.shm_size_bytes / (1 << 30),  # type: ignore[union-attr, operator]
     "driver.version": lambda s: s.gpu.driver_version,  # type: ignore[union-attr]
     "driver.cuda": lambda s: s.gpu.cuda_driver_version,  # type: ignore[union-attr]
@@ -334,7 +392,11 @@ def same(field: str, told: Any, read: Any) -> bool:
             return bool(CpuSet.parse(told) == read)
         return tuple((number, str(CpuSet.parse(cpus))) for number, cpus in told) == read
     if field == "table.names":
-        return len(told) == len(read) and all(name.startswith(cut.removesuffix("...").strip()) for cut, name in zip(told, read, strict=True))
+        return len(told) == len(read) and all(
+            name.startswith(cut.removesuffix("...").strip()) for cut, name in zip(told, read, strict=True)
+        )
+    if field == "packages":  # the product reads other lists of packages, too
+        return set(told) <= set(read)
     if field == "shm.gib":
         return abs(told - read) < 2
     if field == "driver.version":

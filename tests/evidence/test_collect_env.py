@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from conftest import judge
 from torchtune_sys import evidence
-from torchtune_sys.evidence import collect_env, report_lines
+from torchtune_sys.evidence import lscpu, report_lines
 from torchtune_sys.model.rule import Severity, Verdict
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, Why, absent
@@ -300,6 +300,6 @@ def test_one_endless_line() -> None:
 
 def test_values_that_are_no_numbers() -> None:
     lines = report_lines.parse_lines("PyTorch version: x\nCPU(s): 999999999999\nSocket(s): -\nOn-line CPU(s) list: 9-1,,x\n")
-    facts = collect_env.cpu_facts(lines)
+    facts = lscpu.cpu_facts(lines)
     assert not isinstance(facts, Missing)
     assert isinstance(facts.online, Missing) and isinstance(facts.sockets, Missing)

@@ -120,8 +120,8 @@ def test_spaces_in_place_of_tabs_and_quoted() -> None:
 def test_a_row_that_the_terminal_broke_is_left_out() -> None:
     text = matrix(8, "NV18", 8).replace("GPU3\tNV18\tNV18\tNV18\t", "GPU3\tNV18\tNV18\n\tNV18\t")
     found = parse_matrix(text)
-    assert found is not None and "GPU3" not in found.rows and len(found.gpus()) == 7
-    assert failed(text, 2) == set()
+    assert found is not None and "GPU3" not in found.rows and len(found.gpus()) == 8 and not found.whole()
+    assert pci_facts(text) is None and failed(text, 2) == set()
 
 
 def test_the_matrix_of_peer_access_is_another_one() -> None:

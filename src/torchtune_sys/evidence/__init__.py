@@ -38,7 +38,9 @@ def read(text: str, name: str, intent: Workload | None = None) -> Snapshot | Non
     found["driver"] = driver.driver_facts(found["gpu"], paste.module, paste.text)
     nothing = Missing(Why.NOT_RECORDED, name, "not in the report")
     told = {family: nothing if found.get(family) is None else found[family] for family in FAMILIES}
-    kinds = [*(["collect_env"] if paste.lines.recognised else []), *parts] or ["text"]
+    if paste.lines.recognised:
+        parts = {"collect_env": {}, **{kind: facts for kind, facts in parts.items() if kind != "lscpu"}}  # it ends with lscpu
+    kinds = [*parts] or ["text"]
     return Snapshot(**told, intent=intent, origin=f"report ({', '.join(kinds)})", said=paste.said, failures=paste.failures)
 
 
@@ -64,17 +66,26 @@ class _Paste:
 
 def _lines(paste: _Paste) -> dict[str, Any]:
     """What single lines tell, wherever they stand."""
-    from torchtune_sys.evidence import collect_env
+    from torchtune_sys.evidence import collect_env, lscpu
 
     lines = paste.lines
     found: dict[str, Any] = {"gpu": collect_env.gpu_facts(lines), "system": collect_env.system_facts(lines, paste.text)}
     if lines.env:
         found["session"] = _session(lines.env)
     if lines.recognised:
-        found["cpu"] = collect_env.cpu_facts(lines)
+        found["cpu"] = lscpu.cpu_facts(lines)
     if lines.recognised or lines.packages or lines.complaints:
         found["python"] = collect_env.python_facts(lines)
     return found
+
+
+def _lscpu(paste: _Paste) -> dict[str, Any]:
+    """Alone, or at the end of another report, which then gives the paste its name."""
+    from torchtune_sys.evidence import lscpu
+
+    cpu, nodes = lscpu.cpu_facts(paste.lines), lscpu.numa_facts(paste.text)
+    found = {} if isinstance(cpu, Missing) else {"cpu": cpu, "system": _with_machine(paste)}
+    return found if nodes is None else {**found, "numa": nodes}
 
 
 def _nvidia_smi(paste: _Paste) -> dict[str, Any]:
@@ -147,6 +158,7 @@ def _shared_memory(paste: _Paste) -> dict[str, Any]:
 
 
 _READERS: tuple[tuple[str, Callable[[_Paste], dict[str, Any]]], ...] = (
+    ("lscpu", _lscpu),
     ("nvidia-smi", _nvidia_smi),
     ("kernel log", _kernel_log),
     ("lspci", _lspci),
@@ -158,6 +170,17 @@ _READERS: tuple[tuple[str, Callable[[_Paste], dict[str, Any]]], ...] = (
     ("limits", _limits),
 )
 """Kinds of output, and what reads the facts of whole families in them; nothing where the text has none of the kind."""
+
+
+def _with_machine(paste: _Paste) -> SystemFacts:
+    """What the first lines tell, and lscpu's architecture."""
+    import msgspec
+
+    from torchtune_sys.evidence import collect_env, report_lines
+
+    system = collect_env.system_facts(paste.lines, paste.text)
+    told = report_lines.told(paste.lines, "Architecture")
+    return msgspec.structs.replace(system, machine=told) if isinstance(system.machine, Missing) else system
 
 
 def _with_kind_of_machine(system: SystemFacts, text: str) -> SystemFacts:
@@ -216,13 +239,22 @@ def _filled(facts: Any, other: Any) -> Any:
 
 
 def _merged(smi: GpuFacts | None, listed: GpuFacts | None) -> GpuFacts | None:
-    """nvidia-smi tells more of the GPUs, collect_env fills what it lacks."""
+    """nvidia-smi tells more of the GPUs; what it lacks is filled out of the list, GPU by GPU."""
     import msgspec
 
     if smi is None or listed is None:
         return smi if listed is None else listed
+    if smi.error:
+        return smi
     gaps = ("driver_version", "cuda_driver_version", "devices")
-    fill = {name: getattr(listed, name) for name in gaps if isinstance(getattr(smi, name), Missing) and not smi.error}
+    fill = {name: getattr(listed, name) for name in gaps if isinstance(getattr(smi, name), Missing)}
+    if not isinstance(smi.devices, Missing) and not isinstance(listed.devices, Missing):
+        same = len(smi.devices) == len(listed.devices)
+        if same:
+            fill["devices"] = tuple(_filled(one, other) for one, other in zip(smi.devices, listed.devices, strict=True))
+        elif all(isinstance(gpu.name, Missing) for gpu in smi.devices):  # the host's matrix; torch is shown some of its GPUs
+            fill["devices"] = listed.devices
+            fill["p2p"] = Missing(Why.NOT_RECORDED, "report", "the matrix numbers the GPUs otherwise than the list")
     return msgspec.structs.replace(smi, **fill)
 
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 from torchtune_sys.evidence.partial import SOURCE, missing, partly
 from torchtune_sys.evidence.report_lines import Lines, told
-from torchtune_sys.model.cpuset import CpuSet
 from torchtune_sys.model.facts import Fact
-from torchtune_sys.model.facts.cpu import CpuFacts
 from torchtune_sys.model.facts.gpu import Gpu, GpuFacts
 from torchtune_sys.model.facts.python import LiveTorch, PythonFacts, Torch
 from torchtune_sys.model.facts.system import Os, SystemFacts
@@ -74,39 +73,6 @@ def parse_os(value: Fact[str]) -> Fact[Os]:
     return Os(id=found, id_like=(), version=".".join(kept), pretty_name=pretty, codename="")
 
 
-def cpu_facts(lines: Lines) -> Fact[CpuFacts]:
-    """lscpu's block, where it is in English."""
-    if "CPU(s)" not in lines.values and "Model name" not in lines.values:
-        return missing()
-    nothing = missing()
-    sockets, cores, threads = (_number(told(lines, key)) for key in ("Socket(s)", "Core(s) per socket", "Thread(s) per core"))
-    flags = told(lines, "Flags")
-    return partly(
-        CpuFacts,
-        model=told(lines, "Model name"),
-        online=_cpus(told(lines, "On-line CPU(s) list")),
-        sockets=sockets,
-        cores=cores * sockets if isinstance(cores, int) and isinstance(sockets, int) else nothing,
-        smt=threads > 1 if isinstance(threads, int) else threads,
-        flags=frozenset(flags.split()) if isinstance(flags, str) and {"fpu", "asimd"} & set(flags.split()) else nothing,
-    )
-
-
-def _number(value: Fact[str]) -> Fact[int]:
-    if isinstance(value, Missing):
-        return value
-    return int(value) if value.isascii() and value.isdigit() and len(value) < 9 else missing(f"not a number: {value[:40]!r}")
-
-
-def _cpus(value: Fact[str]) -> Fact[CpuSet]:
-    if isinstance(value, Missing):
-        return value
-    try:
-        return CpuSet.parse(value[:2000])
-    except ValueError as error:
-        return missing(str(error)[:100])
-
-
 def gpu_facts(lines: Lines) -> GpuFacts | None:
     """The GPUs as collect_env lists them; None where it says nothing of any."""
     driver = _first(r"(\d+\.\d+(?:\.\d+)?)", told(lines, "Nvidia driver version"))
@@ -122,10 +88,15 @@ def gpu_facts(lines: Lines) -> GpuFacts | None:
         driver_version=driver,
         cuda_driver_version=supported or missing(),
         library_version=missing(),
-        devices=tuple(Gpu(index=index, name=name) for index, name in enumerate(lines.gpus)) if lines.gpus else missing(),
+        devices=tuple(_listed(lines)) if lines.gpus else missing(),
         vendor="amd" if amd else "nvidia",
         source=SOURCE,
     )
+
+
+def _listed(lines: Lines) -> Iterator[Gpu]:
+    for index, name in enumerate(lines.gpus):
+        yield Gpu(index=index, name=name, compute_capability=lines.capabilities.get(index, missing()))
 
 
 def _unnamed_amd(lines: Lines, driver: Fact[str]) -> bool:
@@ -156,7 +127,7 @@ def python_facts(lines: Lines) -> PythonFacts:
     distributions = lines.packages if lines.packages else nothing
     return PythonFacts(
         executable=nothing,
-        version=_first(r"^(\d+\.\d+(?:\.\d+)?)", told(lines, "Python version")),
+        version=_first(r"^(\d+\.\d+(?:\.\d+)?(?:(?:a|b|rc)\d+)?)", told(lines, "Python version")),
         implementation=nothing,
         machine=_first(r"-(x86_64|aarch64|ppc64le|arm64)-with-", told(lines, "Python platform")),
         glibc=_first(r"-with-glibc(\d+\.\d+)", told(lines, "Python platform")),

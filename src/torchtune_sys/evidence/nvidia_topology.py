@@ -11,7 +11,11 @@ from torchtune_sys.model.values import Missing, Why
 
 _PATHS = {"PIX": "PIX", "PXB": "PXB", "PHB": "PHB", "NODE": "PHB", "SYS": "SYS", "SOC": "SYS"}
 """NCCL has no class between host bridges of one node, and knows but SYS for another socket (SOC: drivers before R390)."""
-_CELL = re.compile(r"X|NV\d{1,2}|[A-Z]{3,4}")
+_CELL = re.compile(r"X|NV\d{1,2}|PIX|PXB|PHB|NODE|SYS|SOC|[A-Z]{3,4}")
+_GLUED = re.compile(r"X|NV\d{1,2}|PIX|PXB|PHB|NODE|SYS|SOC")
+_COLUMN = re.compile(r"GPU\d{1,3}|NIC\d{1,3}|[a-z]\w{2,20}")
+_GLUED_COLUMN = re.compile(r"(?:GPU|NIC)\d{1,3}")
+"""Terminals broke lines between two columns, and pastes lost the break: cells and names of a fixed form can be told apart again."""
 _AFTER = ("CPU Affinity", "NUMA Affinity", "GPU NUMA ID")
 _LONGEST = 4000
 _MOST = 256
@@ -21,6 +25,7 @@ class Matrix:
     """Rows and columns are called ``GPU0``, ``NIC0`` (or, by old drivers, ``mlx5_0``)."""
 
     def __init__(self) -> None:
+        self.columns: list[str] = []
         self.cells: dict[tuple[str, str], str] = {}
         self.rows: list[str] = []
         self.nodes: dict[str, str] = {}
@@ -29,10 +34,14 @@ class Matrix:
         """RDMA device of each NIC."""
 
     def gpus(self) -> list[str]:
-        return [row for row in self.rows if _gpu(row)]
+        return [column for column in self.columns if _gpu(column)]
 
     def cards(self) -> list[str]:
-        return list(dict.fromkeys(column for _, column in self.cells if not _gpu(column)))
+        return [column for column in self.columns if not _gpu(column)]
+
+    def whole(self) -> bool:
+        """Whether the row of each GPU was read; of a cut matrix nothing but the number of GPUs is believed."""
+        return set(self.rows) == set(self.gpus())
 
 
 def _gpu(name: str) -> bool:
@@ -40,7 +49,7 @@ def _gpu(name: str) -> bool:
 
 
 def parse_matrix(text: str) -> Matrix | None:
-    """The first matrix of the text; None where there is none.
+    """The first matrix of the text; None where there is none, or where its rows do not belong to its columns.
 
     >>> found = parse_matrix("\\tGPU0\\tGPU1\\tCPU Affinity\\tNUMA Affinity\\nGPU0\\t X \\tNV4\\t0-15\\t0\\nGPU1\\tNV4\\t X \\t16-31\\t1\\n")
     >>> found.cells["GPU0", "GPU1"], found.nodes
@@ -49,52 +58,73 @@ def parse_matrix(text: str) -> Matrix | None:
     if "GPU0" not in text:
         return None
     found = Matrix()
-    columns: list[str] = []
+    seen: set[str] = set()
     after = 0
     for line in text.split("\n"):
         words = line[:_LONGEST].strip().lstrip("> ").split()
         if not words or len(words) > _MOST:
             continue
-        if not columns:
-            columns, after = _header(words, line)
-        elif _gpu(words[0]) and words[0] not in found.rows:
-            _read(found, words, columns, after)
+        if not found.columns:
+            found.columns, after = _header(line)
+        elif _gpu(words[0]) and words[0] not in seen and words[0] != words[-1]:
+            if _header(line)[0]:
+                break  # the matrix was printed again
+            seen.add(words[0])
+            if not _read(found, words, after):
+                return None
         elif re.fullmatch(r"NIC\d{1,3}:", words[0]) and len(words) == 2:
             found.names[words[0][:-1]] = words[1][:32]
     return found if found.rows else None
 
 
-def _header(words: list[str], line: str) -> tuple[list[str], int]:
+def _header(line: str) -> tuple[list[str], int]:
     """Names of the columns of the matrix, and how many columns stand behind it."""
-    names = words[: words.index("CPU")] if "CPU" in words else words
-    good = names[:1] == ["GPU0"] and all(re.fullmatch(r"GPU\d{1,3}|NIC\d{1,3}|[a-z]\w{2,20}", name) for name in names)
-    return (names, sum(name in line for name in _AFTER)) if good and (len(names) > 1 or "CPU" in words) else ([], 0)
+    head, behind, _ = line[:_LONGEST].strip().lstrip("> ").partition("CPU Affinity")
+    names = [part for word in head.split() for part in _apart(word, _COLUMN, _GLUED_COLUMN)]
+    good = names[:1] == ["GPU0"] and all(_COLUMN.fullmatch(name) for name in names) and len(set(names)) == len(names)
+    return (names, sum(name in line for name in _AFTER)) if good and (len(names) > 1 or behind) else ([], 0)
 
 
-def _read(found: Matrix, words: list[str], columns: list[str], after: int) -> None:
-    """A row; one that a terminal has broken is left out."""
-    cells, rest = words[1 : len(columns) + 1], words[len(columns) + 1 :]
-    if len(cells) < len(columns) or not all(_CELL.fullmatch(cell) for cell in cells) or len(rest) > after:
-        return
-    own = columns.index(words[0]) if words[0] in columns else -1
-    if own < 0 or cells[own] != "X" or cells.count("X") != 1:
-        return
+def _apart(word: str, one: re.Pattern[str], glued: re.Pattern[str]) -> list[str]:
+    """A word, or the parts that make it up without a rest."""
+    if one.fullmatch(word):
+        return [word]
+    parts = glued.findall(word)
+    return parts if "".join(parts) == word else [word]
+
+
+def _read(found: Matrix, words: list[str], after: int) -> bool:
+    """A row; one that was cut is left out. False where it is no row of this matrix: its columns were cut."""
+    if words[0] not in found.columns:
+        return False
+    parts = [part for word in words[1:] for part in _apart(word, _CELL, _GLUED)]
+    size = len(found.columns)
+    cells, rest = parts[:size], parts[size:]
+    if rest and _CELL.fullmatch(rest[0]) and len(rest) > after:
+        return False
+    own = found.columns.index(words[0])
+    if len(cells) < size or not all(_CELL.fullmatch(cell) for cell in cells) or cells[own] != "X" or cells.count("X") != 1:
+        return True
+    if len(rest) > after:
+        return True
     found.rows.append(words[0])
-    for column, cell in zip(columns, cells, strict=True):
+    for column, cell in zip(found.columns, cells, strict=True):
         found.cells[words[0], column] = cell
-    if len(rest) == after > 1 and rest[1].isascii() and rest[1].isdigit() and len(rest[1]) < 5:
-        found.nodes[words[0]] = rest[1]
+    node = rest[1].removesuffix("N/A") if len(rest) >= 2 and after > 1 else ""
+    if node.isascii() and node.isdigit() and len(node) < 5 and len(rest) >= min(after, 2):
+        found.nodes[words[0]] = node
+    return True
 
 
 def pairs(matrix: Matrix) -> list[dict[str, Any]]:
-    """NVLinks between each two GPUs. A matrix without any may be that of ``-mp``, which leaves them out, and says nothing."""
+    """NVLinks between each two GPUs. A matrix without any may be that of ``-mp``, which leaves them out, and says nothing; a cut one neither."""
     gpus = matrix.gpus()
-    if not any(matrix.cells[gpu, other].startswith("NV") for gpu in gpus for other in gpus if (gpu, other) in matrix.cells):
+    if not matrix.whole() or not any(matrix.cells[gpu, other].startswith("NV") for gpu in gpus for other in gpus):
         return []
     found = []
     for at, gpu in enumerate(gpus):
         for other in gpus[at + 1 :]:
-            cell = matrix.cells.get((gpu, other), "")
+            cell = matrix.cells[gpu, other]
             if cell.startswith("NV") or cell in _PATHS:
                 links = int(cell[2:]) if cell.startswith("NV") else 0
                 found.append({"first": int(gpu[3:]), "second": int(other[3:]), "nvlinks": links})
@@ -107,7 +137,7 @@ def pci_facts(text: str) -> PciFacts | None:
     Which cards are for storage or logins does not show, so that nothing is said of how many a node has.
     """
     matrix = parse_matrix(text)
-    if matrix is None:
+    if matrix is None or not matrix.whole():
         return None
     gpus, cards = matrix.gpus(), matrix.cards()
     rdma = {card: matrix.names.get(card, card) for card in cards}

@@ -1,4 +1,4 @@
-"""Reports on the environment that other tools print, in collect_env's words: MMCV and detectron2, Transformers, Accelerate and
+"""Reports on the environment that other tools print, in collect_env's words: MMCV and detectron2, SGLang, Transformers, Accelerate and
 Diffusers, DeepSpeed's ds_report, ComfyUI, Ultralytics; and a collect_env report whose line ends were lost.
 
 Each label is one that the tool's source prints; what stands there too (weights, paths, flags) says nothing of a host.
@@ -40,10 +40,14 @@ _NAMES: tuple[tuple[str, str], ...] = (
     ("PyTorch version", rf"PyTorch{_SEPARATOR}(\d+\.\d[\w.+]*)(?: @\S+)?"),
     ("Is CUDA available", rf"CUDA available{_SEPARATOR}(True|False)"),
     ("Is CUDA available", rf"GPU available{_SEPARATOR}(Yes|No)\b.*"),
-    ("Python version", rf"Python{_SEPARATOR}(\d+\.\d+\.\d+\b.*)"),
+    # sglang/check_env.py, under ROCm
+    ("Is CUDA available", r"ROCM available: (True|False)"),
+    ("ROCM used to build PyTorch", r"PyTorch: \d\S*?\+rocm(\d[\w.]*)"),
+    ("Python version", rf"Python{_SEPARATOR}(\d+\.\d+\.\d+(?:(?:a|b|rc)\d+)?\b.*)"),
     ("Nvidia driver version", rf"Driver version{_SEPARATOR}(\d{{3}}\.\d[\d.]*)"),
     ("CUDA used to build PyTorch", r"- CUDA Runtime (\d+\.\d+)"),
-    ("CUDA runtime version", rf"NVCC{_SEPARATOR}.*?\b[Vv]?(\d+\.\d+(?:\.\d+)?)\b.*"),
+    ("CUDA runtime version", rf"NVCC{_SEPARATOR}.*?\bV(\d+\.\d+(?:\.\d+)?)\b.*"),
+    ("CUDA runtime version", rf"NVCC{_SEPARATOR}.*?\b(\d+\.\d+(?:\.\d+)?)\b.*"),
     # transformers/commands/env.py, accelerate/commands/env.py, diffusers/commands/env.py
     ("PyTorch version", r"- PyTorch version(?: \(GPU\?\))?: (\d\S*)(?: \((?:True|False|NA)\))?"),
     ("Is CUDA available", r"- PyTorch version \(GPU\?\): \S+ \((True|False)\)"),
@@ -52,21 +56,39 @@ _NAMES: tuple[tuple[str, str], ...] = (
     # deepspeed/env_report.py
     ("PyTorch version", r"torch version \.{3,} (\d\S*)"),
     ("CUDA used to build PyTorch", r"torch cuda version \.{3,} (\d+\.\d+)"),
+    ("ROCM used to build PyTorch", r"torch hip version \.{3,} (\d\S*)"),
     ("CUDA runtime version", r"nvcc version \.{3,} (\d+\.\d+)"),
     # ComfyUI comfy/model_management.py
     ("PyTorch version", r"pytorch version: (\d\S*)"),
 )
 _GPUS = (
-    r"GPU (?P<numbers>\d{1,2}(?:,\d{1,2})*)(?::[ \t]*|[ \t]{2,})(?P<name>\S.*?)(?:[ \t]*\(arch=[\d.]+\))?",
+    r"GPU (?P<numbers>\d{1,3}(?:,\d{1,3})*)(?::[ \t]*|[ \t]{2,})(?P<name>\S.*?)(?:[ \t]*\(arch=[\d.]+\))?",
     r"- (?:GPU type|Accelerator): (?P<name>[^,\n]*(?:NVIDIA|AMD|Tesla|GeForce)[^,\n]*?)(?:, \d+ MiB)?",
     r"Device: cuda:(?P<numbers>\d{1,2}) (?P<name>[^:\n]{3,60}?) :.*",
 )
 _ULTRALYTICS = re.compile(r"Python-(\d+\.\d+\.\d+) torch-(\S+) (?:(CPU)|CUDA:(\d) \((.{3,60}?), \d+MiB\))")
 _TELLING = re.compile(
-    r"^[ \t>`*|]*(?:sys\.platform\b|PyTorch compiling details|- PyTorch version|torch version \.{3}|pytorch version: \d|CUDA available:)",
+    r"^[ \t>`*|]*(?:sys\.platform\b|PyTorch compiling details|- PyTorch version|torch version \.{3}|pytorch version: \d|CUDA available:|ROCM available:|torch hip version \.{3})",
     re.MULTILINE,
 )
 _OS = {"darwin": "macOS", "win32": "Microsoft Windows"}
+
+
+_CAPABILITY = re.compile(r"GPU (?P<numbers>\d{1,3}(?:,\d{1,3})*) Compute Capability: (?P<major>\d{1,2})\.(?P<minor>\d)\b")
+"""Of SGLang; a line may be padded before the next one."""
+
+
+def capabilities(text: str) -> dict[int, tuple[int, int]]:
+    """Of GPUs by their numbers, the first time that each is told.
+
+    >>> capabilities("GPU 0,1: NVIDIA H20\\nGPU 0,1 Compute Capability: 9.0\\n")
+    {0: (9, 0), 1: (9, 0)}
+    """
+    found: dict[int, tuple[int, int]] = {}
+    for match in _CAPABILITY.finditer(text) if " Compute Capability: " in text else ():
+        for number in match["numbers"].split(","):
+            found.setdefault(int(number), (int(match["major"]), int(match["minor"])))
+    return found
 
 
 def values(text: str) -> tuple[_Found, tuple[str, ...], tuple[str, ...]]:
@@ -84,7 +106,7 @@ def values(text: str) -> tuple[_Found, tuple[str, ...], tuple[str, ...]]:
         return found, tuple(gpus.values()), ()
     names = [(label, re.compile(rf"{pattern}[ \t`|]*$")) for label, pattern in _NAMES]
     lists = [re.compile(rf"{pattern}[ \t`|]*$") for pattern in _GPUS]
-    for line in text.split("\n")[:50_000]:
+    for line in text.split("\n"):
         line = line[:2000].strip(" \t>`|")
         for label, pattern in names:
             if label not in found and (match := pattern.match(line)):

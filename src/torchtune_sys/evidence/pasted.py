@@ -10,8 +10,13 @@ SIZE_LIMIT = 4 << 20
 _ENTITIES = ("&gt;", "&lt;", "&quot;", "&#39;", "&#x27;", "&nbsp;")
 _LINK = re.compile(r"\[([^\[\]\n]{1,400})\]\(https?://[^()\s]{1,1000}\)")
 """Markdown, also around the paths that VS Code copies out of its terminal."""
-_COLLECTED = re.compile(r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.(?:\d{7}|\d{9})Z ?", re.MULTILINE)
-"""What GitHub Actions (seven digits), Docker and Kubernetes (nine) put before each line of a log."""
+_COLLECTED = re.compile(r"^(?:[A-Z]{4,8} )?\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.(?:\d{7}|\d{9})Z ?", re.MULTILINE)
+"""What GitHub Actions (seven digits), Docker and Kubernetes (nine), and with a level cloud consoles put before each line of a log."""
+_COLOUR = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\ufffd\[\d{0,3}m|(?<!\S)\[\d{1,2}m(?=\S[^\n]*\[0m)|(?<=\S)\[0m$", re.MULTILINE)
+"""Colours of a terminal; web pages take the escape character out of them."""
+
+_FILLED = re.compile(r"(?<=\S) {48,}(?=[A-Z][\w ./()-]{0,40}: )")
+"""A terminal filled a line to its width, and the paste lost the line's end; after it a label."""
 
 
 def unescaped(text: str) -> str:
@@ -35,10 +40,11 @@ def plain(text: str) -> str:
     'a\\n b\\na'
     """
     text = unescaped(text[:SIZE_LIMIT]).replace("\r\n", "\n").replace("\r", "\n")
-    text = re.sub(r"\x1b\[[0-9;?]*[ -/]*[@-~]", "", text)
+    text = _COLOUR.sub("", text) if "[" in text else text
     text = _without(text, re.compile(r"^[ \t]{0,3}(?:> ?)+", re.MULTILINE))
     text = _without(text, _COLLECTED)
     text = "\n".join(line.rstrip(" \t") for line in text.split("\n"))  # a pattern would try each blank of a long row
+    text = _FILLED.sub("\n", text)
     return unfolded(_dedented(_single_spaced(text)))
 
 

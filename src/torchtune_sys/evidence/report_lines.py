@@ -20,7 +20,7 @@ _KEYS = (
     "PyTorch version", "Is debug build", "CUDA used to build PyTorch", "ROCM used to build PyTorch", "HIP used to build PyTorch", "OS", "GCC version",
     "Libc version", "Python version", "Python platform", "Is CUDA available", "CUDA runtime version", "GPU models and configuration",
     "Nvidia driver version", "NVIDIA driver version", "HIP runtime version", "CPU(s)", "On-line CPU(s) list", "Thread(s) per core", "Core(s) per socket",
-    "Socket(s)", "Model name", "Hypervisor vendor", "Flags", "CUDA Driver Version", "PyTorch",
+    "Socket(s)", "Architecture", "Model name", "Vendor ID", "Hypervisor vendor", "Flags", "CUDA Driver Version", "PyTorch",
 )  # fmt: skip
 _NOTHING = frozenset(("", "n/a", "none", "could not collect", "no cuda", "unknown", "not available", "no relevant packages"))
 _OF_ITS_OWN = frozenset(
@@ -43,6 +43,8 @@ class Lines(msgspec.Struct, frozen=True, kw_only=True):
     """Driver version and its CUDA in a line copied out of nvidia-smi's head."""
     arches: tuple[str, ...] = ()
     """What torch's own configuration says that it has code for."""
+    capabilities: dict[int, tuple[int, int]] = {}
+    """Compute capability by the GPU's number."""
 
 
 def parse_lines(text: str) -> Lines:
@@ -53,9 +55,9 @@ def parse_lines(text: str) -> Lines:
     ('2.5.1+cu124', ('NVIDIA L4',), '2.5.1')
     """
     keys = "|".join(re.escape(key) for key in sorted(_KEYS, key=len, reverse=True))
-    keyed = re.compile(rf"^(?:.{{0,120}}?[\s>|\]])??({keys})(?: set to)?[ \t]*:[ \t]*(.*)$")
+    keyed = re.compile(rf"^(?:.{{0,120}}?[\s>|\]])??({keys})(?: set to)?[ \t]*:+[ \t]*(.*)$")
     values: dict[str, str] = {}
-    lines = text.split("\n")[:50_000]
+    lines = text.split("\n")
     for number, line in enumerate(lines):
         found = keyed.match(re.sub(r" {9,}", " " * 8, line[:20_000]))  # a line that a terminal padded before the next one
         if found and found[1] not in values:
@@ -73,6 +75,7 @@ def parse_lines(text: str) -> Lines:
         recognised=bool(_OF_ITS_OWN & values.keys()),
         driver=_driver_line(text),
         arches=arches,
+        capabilities=other_collectors.capabilities(text),
     )
 
 
@@ -83,7 +86,7 @@ def _wrapped(lines: list[str], number: int) -> bool:
 
 
 def _packages(lines: list[str]) -> Iterator[Distribution]:
-    listed = re.compile(r"\[(pip3?|conda|pip\d\.\d+)\]\s+([A-Za-z0-9][\w.-]*)(?:==|\s+)(\d[\w.+!-]*)(?:\s+(\S+))?")
+    listed = re.compile(r"\[(pip3?|conda|pip\d\.\d+)\]\s+([A-Za-z0-9_-][\w.-]*)(?:==|\s+)(\d[\w.+!-]*)(?:\s+(\S+))?")
     printed = re.compile(r"\btorch\.__version__\s*[:=]\s*['\"]?(\d[\w.+]*)")  # what setup.py of an extension prints
     plain = re.compile(
         r"^[\s>|-]*(torch|[Tt]orch[Vv]ision|torchaudio|triton|[Nn]um[Pp]y|vllm|nvidia-[a-z0-9-]+)(?:==|:\s*|\s+)v?(\d[\w.+]*)(?: @\S+)?\s*$"

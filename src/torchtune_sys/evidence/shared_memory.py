@@ -1,4 +1,4 @@
-"""How large /dev/shm is, where df, findmnt or the mount table were pasted, or the one line that grep left of them."""
+"""How large /dev/shm is, where df, findmnt, the mount table or ds_report were pasted, or the one line that grep left of them."""
 
 from __future__ import annotations
 
@@ -18,6 +18,11 @@ _OPTIONS = re.compile(
     r"^[ \t>]{0,8}\S{1,40} (?:on )?/dev/shm (?:type )?tmpfs \(?[\w,=.:-]{0,300}?\bsize=(\d{1,12})([kmg]?)\b", re.MULTILINE
 )
 
+_DEEPSPEED = re.compile(
+    r"^[ \t>]{0,8}shared memory \(/dev/shm\) size \.{2,40} (\d{1,9}(?:\.\d{1,2})?) ?([KMGT])i?B\b", re.MULTILINE
+)
+"""ds_report, which divides by 1024 (deepspeed/env_report.py)."""
+
 
 def memory_facts(text: str) -> MemoryFacts | None:
     """None where the text does not tell the size.
@@ -27,7 +32,7 @@ def memory_facts(text: str) -> MemoryFacts | None:
     """
     if _POINT not in text:
         return None
-    found = _listed(text) or _alone(text) or _mounted(text)
+    found = _listed(text) or _alone(text) or _mounted(text) or _reported(text)
     if found is None or not found.size:
         return None
     return partly(
@@ -59,3 +64,8 @@ def _mounted(text: str) -> PastedMount | None:
     if found is None:
         return None
     return PastedMount(point=_POINT, filesystem="tmpfs", size=int(found[1]) << {"": 0, "k": 10, "m": 20, "g": 30}[found[2]])
+
+
+def _reported(text: str) -> PastedMount | None:
+    found = _DEEPSPEED.search(text)
+    return None if found is None else PastedMount(point=_POINT, size=size_of(f"{found[1]}{found[2]}"))

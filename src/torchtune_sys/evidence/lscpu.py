@@ -1,0 +1,109 @@
+"""What ``lscpu`` prints in English: alone, or in the report of collect_env, which ends with it."""
+
+from __future__ import annotations
+
+import re
+
+from torchtune_sys.evidence.partial import missing, partly
+from torchtune_sys.evidence.report_lines import Lines, told
+from torchtune_sys.model.cpuset import CpuSet
+from torchtune_sys.model.facts import Fact
+from torchtune_sys.model.facts.cpu import CpuFacts
+from torchtune_sys.model.facts.numa import NumaFacts, NumaNode
+from torchtune_sys.model.values import Missing
+
+_OF_LSCPU = (
+    "Architecture",
+    "CPU(s)",
+    "On-line CPU(s) list",
+    "Model name",
+    "Socket(s)",
+    "Core(s) per socket",
+    "Thread(s) per core",
+    "Vendor ID",
+    "Flags",
+)
+_ENOUGH = 2
+"""Labels that make a text lscpu's, in its own capitals: a single one may stand anywhere."""
+_NODE = re.compile(r"^(?:.{0,120}?[ \t>|\]])?NUMA node(\d{1,4}) CPU\(s\):[ \t]*(\S{0,4000})[ \t]*$", re.MULTILINE)
+_LONGEST = 2000
+
+
+def recognised(lines: Lines) -> bool:
+    return sum(label in lines.values for label in _OF_LSCPU) >= _ENOUGH
+
+
+def cpu_facts(lines: Lines) -> Fact[CpuFacts]:
+    """The block, where it is in English."""
+    if not recognised(lines) and not (lines.recognised and "Model name" in lines.values):
+        return missing()
+    nothing = missing()
+    sockets, cores, threads = (_count(lines, key) for key in ("Socket(s)", "Core(s) per socket", "Thread(s) per core"))
+    flags = told(lines, "Flags")
+    return partly(
+        CpuFacts,
+        model=told(lines, "Model name"),
+        online=_cpus(told(lines, "On-line CPU(s) list")),
+        sockets=sockets,
+        cores=cores * sockets if isinstance(cores, int) and isinstance(sockets, int) else nothing,
+        smt=threads > 1 if isinstance(threads, int) else threads,
+        flags=flags if isinstance(flags, Missing) else _flags(flags),
+    )
+
+
+def numa_facts(text: str) -> NumaFacts | None:
+    """The nodes with their CPUs; None where no line tells of one.
+
+    >>> found = numa_facts("NUMA node(s):      2\\nNUMA node0 CPU(s): 0-3,8\\nNUMA node1 CPU(s): 4-7\\n")
+    >>> [(node.id, str(node.cpus)) for node in found.nodes]
+    [(0, '0-3,8'), (1, '4-7')]
+    """
+    nodes: dict[int, NumaNode] = {}
+    for found in _NODE.finditer(text) if "NUMA node" in text else ():
+        number = int(found[1])
+        if number not in nodes:
+            cpus = _cpus(found[2])
+            nodes[number] = NumaNode(id=number, cpus=cpus, memory_bytes=missing(), free_bytes=missing(), distances=missing())
+    return partly(NumaFacts, nodes=tuple(nodes[number] for number in sorted(nodes))) if nodes else None
+
+
+def _count(lines: Lines, key: str) -> Fact[int]:
+    """lscpu prints 0 for what its kernel does not tell (containers of old hosts)."""
+    value = told(lines, key)
+    if isinstance(value, Missing):
+        return value
+    number = int(value) if value.isascii() and value.isdigit() and len(value) < 9 else 0
+    return number or missing(f"not a number of {key}: {value[:40]!r}")
+
+
+def _cpus(value: Fact[str]) -> Fact[CpuSet]:
+    if isinstance(value, Missing):
+        return value
+    try:
+        return CpuSet.parse(value[:_LONGEST])
+    except ValueError as error:
+        return missing(str(error)[:100])
+
+
+_AVX = re.compile(r"avx2?$|avx(?:512\w+|10\w*|_\w+)$")
+
+
+def _flags(words: str) -> Fact[frozenset[str]]:
+    """The flags, where the line holds enough of them to be whole. AVX-512 implies AVX2, and that AVX (Intel SDM, volume 1, 15.2.1); a paste may
+    have glued one of them to its neighbour.
+
+    >>> sorted(_flags("fpu avx512f sse") - {"fpu", "sse"}), "avx2" in _flags("fpu bmi1avx2 smep"), "avx2" in _flags("fpu avx2smep")
+    (['avx', 'avx2', 'avx512f'], True, True)
+    """
+    found = set(words.split())
+    if not {"fpu", "asimd"} & found:
+        return missing("the flags are not whole")
+    for word in list(found):
+        if _AVX.match(word):
+            continue
+        found.update(flag for flag in ("avx", "avx2") if word.endswith(flag) or (flag == "avx2" and word.startswith(flag)))
+    if any(word.startswith("avx512") for word in found):
+        found.add("avx2")
+    if "avx2" in found:
+        found.add("avx")
+    return frozenset(found)
