@@ -21,7 +21,8 @@ def begin(options: Mapping[str, Any], env: Mapping[str, str], budget_s: float) -
     if options["level"] != "standard" or options["from_"] or options["alone"]:
         return None
     from torchtune_sys.host.peers.wire import Gone
-    from torchtune_sys.preflight.joint.job import hosts_of, job_of
+    from torchtune_sys.preflight.joint.job import job_of
+    from torchtune_sys.preflight.joint.names import hosts_of
     from torchtune_sys.preflight.joint.rank import Joint
 
     hosts = hosts_of(_text(options["hostfile"], "--hostfile")) if options["hostfile"] else ()
@@ -73,6 +74,7 @@ def finish(joint: Joint, seen: Snapshot, node: NodeVerdict, found: Preflight, po
     from torchtune_sys.model.values import Missing
     from torchtune_sys.preflight.joint.facts import facts_of
     from torchtune_sys.preflight.joint.judge.whole import Whole
+    from torchtune_sys.render.layout import clean
 
     if joint.speaks:
         joint.note("node", msgspec.to_builtins(node.causes))
@@ -83,12 +85,18 @@ def finish(joint: Joint, seen: Snapshot, node: NodeVerdict, found: Preflight, po
         raise UserError(f"{python}: {user.detail}", user.remedy)
     import sys
 
-    show = status if is_terminal(sys.stderr) else (lambda _text: None)
+    def show(text: str) -> None:
+        if is_terminal(sys.stderr):
+            status(clean(text))
+
     told = joint.run(python, for_training(user), user, show)
     show("")
     if told is None or "cut-off" in told:
         return _partial(found, node, "no verdict of all nodes came" if told is None else told["cut-off"], started_s)
-    whole = msgspec.convert(told, Whole)
+    try:
+        whole = msgspec.convert(told, Whole)
+    except (msgspec.ValidationError, RecursionError):
+        return _partial(found, node, "the coordinator gave a verdict that makes no sense", started_s)
     return _weighed(found, whole, policy, joint.job.nodes, time.monotonic() - started_s)
 
 
@@ -145,9 +153,11 @@ def write_lists(folder: str, found: Preflight) -> None:
     """The nodes to go on with, and those to leave out, as launchers take them. Raises CannotWrite."""
     from torchtune_sys.host.files import READABLE, write_atomically
     from torchtune_sys.model.preflight import Go
+    from torchtune_sys.preflight.joint.names import is_host_name
 
-    bad = sorted({*(node.node for node in found.nodes if node.verdict is Go.NO_GO), *found.absent})
-    good = [node.node for node in found.nodes if node.node not in bad]
+    refused = {*(node.node for node in found.nodes if node.verdict is Go.NO_GO), *found.absent}
+    bad = sorted(filter(is_host_name, refused))  # the others have no name that a launcher knows
+    good = [node.node for node in found.nodes if node.node not in refused and is_host_name(node.node)]
     texts = {
         "good_nodes.txt": "".join(f"{name}\n" for name in good),
         "bad_nodes.txt": "".join(f"{name}\n" for name in bad),

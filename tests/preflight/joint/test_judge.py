@@ -9,11 +9,11 @@ import pytest
 
 from torchtune_sys.model.preflight import Weight
 from torchtune_sys.preflight.joint import judge
-from torchtune_sys.preflight.joint.coordinator import pairings
 from torchtune_sys.preflight.joint.gathered import Compute, Event, Gathered, LinkTest, Node, taken
 from torchtune_sys.preflight.joint.job import job_of
 from torchtune_sys.preflight.joint.judge import compute
 from torchtune_sys.preflight.joint.judge.whole import Whole, whole
+from torchtune_sys.preflight.joint.phases import pairings
 
 WELL = LinkTest(connect="ok", small_s=1e-4, beyond=True, rates=(1e9, 1e9), sent=200, arrived=200)
 

@@ -9,10 +9,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import hmac
+import os
 import socket
 import struct
 import time
 from typing import Any
+
+from torchtune_sys.host.peers.wire import Door
 
 CONNECT_S = 2.5
 """Time for a second SYN after one that was lost (sent after 1 s, RFC 6298), not for a third."""
@@ -23,12 +27,17 @@ _ECHO_S, _BEYOND_S, _BULK_S = 3.0, 3.0, 8.0
 _RUNS = 2
 DATAGRAMS = 200
 _PAUSE_S = 0.0005
+_HEADER_S, _SERVED_S = 5.0, 45.0
 _SO_MEMINFO, _DROPS = 55, 8
 _TCP_INFO_RETRANSMITS = 100
 """Offset of tcpi_total_retrans in struct tcp_info (linux/tcp.h)."""
-_HEADER = struct.Struct(">4sB")
+MARK_SIZE = 16
+_HEADER = struct.Struct(f">{MARK_SIZE}sB")
 _ECHO, _SINK = 1, 2
-_MARK = b"ttls"
+_TESTS_AT_MOST, _AT_ONCE = 65536, 512
+_ECHOED_AT_MOST = 4 * _ECHOES * (SMALL + BEYOND_MTU)
+_FROM_ONE, _IN_ALL = 32, 512
+"""Connections at once. A node tests one other at a time."""
 
 
 class LinkServer:
@@ -36,8 +45,11 @@ class LinkServer:
 
     def __init__(self) -> None:
         self.port = self.udp_port = 0
-        self.counted: dict[str, dict[int, int]] = {}
-        """Numbers of the datagrams that came, by the token of a test."""
+        self.mark = os.urandom(MARK_SIZE // 2).hex()
+        """What a test must bear: told to the job's nodes, so that nobody else's bytes are counted or given back."""
+        self._counted: dict[str, int] = {}
+        """Which datagrams came, a bit each, by the token of a test."""
+        self._door = Door(_FROM_ONE, _IN_ALL)
         self._server: asyncio.AbstractServer | None = None
         self._udp: socket.socket | None = None
 
@@ -58,6 +70,10 @@ class LinkServer:
             asyncio.get_running_loop().remove_reader(self._udp.fileno())
             self._udp.close()
 
+    def counted(self, token: str) -> int:
+        """Datagrams of one test that came, each once."""
+        return self._counted.get(token, 0).bit_count()
+
     def overflowed(self) -> int:
         """Datagrams that arrived, and that this process was too slow for (SO_MEMINFO)."""
         if self._udp is None:
@@ -69,48 +85,54 @@ class LinkServer:
 
     def _count(self) -> None:
         assert self._udp is not None
-        with contextlib.suppress(BlockingIOError):
-            while True:
-                data = self._udp.recv(2048)
-                words = data.split(b" ", 3)
-                if len(words) == 4 and words[0] == _MARK and words[3].isdigit() and len(self.counted) < 65536:
-                    seen = self.counted.setdefault(words[1].decode("ascii", "replace"), {})
-                    seen[int(words[3])] = 1
+        with contextlib.suppress(OSError):
+            for _ in range(_AT_ONCE):  # a flood must not keep us from all else
+                data = self._udp.recv(256)
+                mark, token, number, *_rest = (*data.split(b" "), b"", b"", b"")[:4]
+                if (
+                    not hmac.compare_digest(mark, self.mark.encode())
+                    or len(token) > 64
+                    or not number.isdigit()
+                    or len(number) > 4
+                ):
+                    continue
+                name, place = token.decode("ascii", "replace"), int(number)
+                if place < DATAGRAMS and (name in self._counted or len(self._counted) < _TESTS_AT_MOST):
+                    self._counted[name] = self._counted.get(name, 0) | 1 << place
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Give back what comes, or take it and say when all is there. Data is counted, never looked at."""
         try:
-            mark, kind = _HEADER.unpack(await asyncio.wait_for(reader.readexactly(_HEADER.size), _BULK_S))
-            if mark != _MARK:
-                return
-            held = writer.get_extra_info("socket")
-            held.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            left = BULK if kind == _SINK else 0
-            until_s = time.monotonic() + 60
-            while time.monotonic() < until_s:
-                data = await asyncio.wait_for(reader.read(1 << 18), 15)
-                if not data:
-                    return
-                if kind == _ECHO:
-                    writer.write(data)
-                    continue
-                left -= len(data)
-                if left <= 0:
-                    writer.write(b"!")
-                    left += BULK
+            with self._door.held(writer) as is_let_in:
+                if is_let_in:
+                    await asyncio.wait_for(self._answer(reader, writer), _SERVED_S)
         except (OSError, asyncio.TimeoutError, asyncio.IncompleteReadError, struct.error):
             return
         finally:
             writer.close()
 
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Give back what comes, or take it and say when all is there. Data is counted, never looked at."""
+        mark, kind = _HEADER.unpack(await asyncio.wait_for(reader.readexactly(_HEADER.size), _HEADER_S))
+        if not hmac.compare_digest(mark, self.mark.encode()):
+            return
+        writer.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        came, allowed = 0, _ECHOED_AT_MOST if kind == _ECHO else (_RUNS + 1) * BULK
+        while came < allowed and (data := await asyncio.wait_for(reader.read(1 << 18), 15)):
+            before, came = came, came + len(data)
+            if kind == _ECHO:
+                writer.write(data)
+            elif before // BULK < came // BULK:
+                writer.write(b"!")
+            await writer.drain()  # who does not read gets no more
 
-async def test(address: str, port: int, udp_port: int, token: str, node: int, *, short: bool = False) -> dict[str, Any]:
+
+async def test(address: str, port: int, udp_port: int, mark: str, token: str, *, short: bool = False) -> dict[str, Any]:
     """One direction. ``short``: only whether a connection is made, where the rest is known to fail.
 
     Answers ``connect`` (ok, refused, time-out, unreachable), ``small_s`` (least time there and back), ``beyond`` (whether the message beyond
     the MTU came back), ``rates`` (bytes per second, of two runs), ``retransmits``, ``sent`` (datagrams).
     """
-    found: dict[str, Any] = {"sent": await _datagrams(address, udp_port, token, node)}
+    found: dict[str, Any] = {"sent": await _datagrams(address, udp_port, mark, token)}
     found["connect"], held = await _connected(address, port)
     if held is None or short:
         if held is not None:
@@ -118,7 +140,7 @@ async def test(address: str, port: int, udp_port: int, token: str, node: int, *,
         return found
     loop = asyncio.get_running_loop()
     try:
-        await loop.sock_sendall(held, _HEADER.pack(_MARK, _ECHO))
+        await loop.sock_sendall(held, _HEADER.pack(mark.encode(), _ECHO))
         found["small_s"] = await _echo(held, SMALL, _ECHOES, _ECHO_S)
         if found["small_s"] is not None:
             beyond = await _echo(held, BEYOND_MTU, 2, _BEYOND_S)
@@ -129,17 +151,17 @@ async def test(address: str, port: int, udp_port: int, token: str, node: int, *,
         found["retransmits"] = _retransmits(held)
         held.close()
     if found.get("beyond"):
-        found["rates"] = await _rates(address, port)
+        found["rates"] = await _rates(address, port, mark)
     return found
 
 
-async def _datagrams(address: str, port: int, token: str, node: int) -> int:
+async def _datagrams(address: str, port: int, mark: str, token: str) -> int:
     sent = 0
     with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as udp:
         udp.setblocking(False)
         for number in range(DATAGRAMS):
             with contextlib.suppress(OSError):  # an answer by ICMP to an earlier one, or a full queue
-                udp.sendto(b"%s %s %d %d" % (_MARK, token.encode(), node, number), (address, port))
+                udp.sendto(f"{mark} {token} {number}".encode(), (address, port))
                 sent += 1
             if number % 5 == 4:
                 await asyncio.sleep(5 * _PAUSE_S)
@@ -187,7 +209,7 @@ async def _echo(held: socket.socket, size: int, times: int, within_s: float) -> 
     return least
 
 
-async def _rates(address: str, port: int) -> list[float]:
+async def _rates(address: str, port: int, mark: str) -> list[float]:
     """Of each run. One that does not end in time had less than half of what would have ended it."""
     held = (await _connected(address, port))[1]
     if held is None:
@@ -196,7 +218,7 @@ async def _rates(address: str, port: int) -> list[float]:
     rates: list[float] = []
     data = bytes(BULK)
     try:
-        await loop.sock_sendall(held, _HEADER.pack(_MARK, _SINK))
+        await loop.sock_sendall(held, _HEADER.pack(mark.encode(), _SINK))
         for _ in range(_RUNS):
             began = time.monotonic()
             await asyncio.wait_for(loop.sock_sendall(held, data), _BULK_S)

@@ -42,11 +42,12 @@ def _alone(keep: tuple[int, ...]) -> None:
                 os.close(int(name))
 
 
-def allow_connections() -> None:
-    """Raise the limit of open files as far as is allowed: a coordinator holds a connection of each node."""
+def allow_connections() -> int:
+    """Raise the limit of open files as far as is allowed, and return it: a coordinator holds a connection of each node."""
     _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
 def is_stopped(pid: int) -> bool:

@@ -18,13 +18,18 @@ import socket
 import struct
 import termios
 import time
+from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
 LINE_LIMIT = 4 << 20
 """Bytes; the verdict over 10,000 nodes with all their causes is smaller."""
-_HELLO_LIMIT = 512
+BUFFER = 1 << 14
+"""Bytes that are taken from the kernel before somebody asks for them, of a peer that may be anybody."""
+HELLO_LIMIT = 512
+"""Bytes of a line of somebody who did not show yet that they know the job's secret."""
 HANDSHAKE_S = 2.0
-_GREETING = "torchtune-sys/peers/1"
+_GREETING = "torchtune-sys/peers/2"
 
 Fields = dict[str, Any]
 
@@ -54,16 +59,14 @@ class Wire:
             self._writer.write(line)
 
     async def receive(self, timeout_s: float | None = None) -> Fields:
-        """The next line. Raises Gone."""
+        """The next line. Raises Gone. The first line of a stranger must be short."""
         try:
-            line = await asyncio.wait_for(self._reader.readline(), timeout_s)
+            line = await asyncio.wait_for(_line(self._reader, LINE_LIMIT if self._received else HELLO_LIMIT), timeout_s)
         except asyncio.TimeoutError:
             raise Gone("no answer") from None
-        except (OSError, ValueError) as error:
+        except OSError as error:
             raise Gone(f"{error}") from None
         mac, _, text = line.rstrip(b"\n").partition(b" ")
-        if not line.endswith(b"\n"):
-            raise Gone("closed")
         if not hmac.compare_digest(mac, _mac(self._in_key, self._received, text)):
             raise Gone("a line that was not signed with the job's secret")
         self._received += 1
@@ -71,7 +74,7 @@ class Wire:
         self.heard_s = time.monotonic()
         try:
             fields = json.loads(text)
-        except ValueError:
+        except (ValueError, RecursionError):
             raise Gone("no JSON") from None
         if not isinstance(fields, dict):
             raise Gone("no JSON object")
@@ -104,6 +107,23 @@ class Wire:
             self._writer.transport.abort()
 
 
+async def _line(reader: asyncio.StreamReader, limit: int) -> bytes:
+    """The next line, whole. Raises Gone where the connection ends before it does, and where it is longer than ``limit``."""
+    parts: list[bytes] = []
+    size = 0
+    while not parts or not parts[-1].endswith(b"\n"):
+        try:
+            parts.append(await reader.readuntil(b"\n"))
+        except asyncio.LimitOverrunError as over:  # no end of the line in the buffer yet
+            parts.append(await reader.readexactly(over.consumed))
+        except asyncio.IncompleteReadError:
+            raise Gone("closed") from None
+        size += len(parts[-1])
+        if size > limit:
+            raise Gone(f"a line of more than {limit} bytes")
+    return b"".join(parts)
+
+
 def _mac(key: bytes, number: int, text: bytes) -> bytes:
     return hmac.new(key, struct.pack(">Q", number) + text, hashlib.sha256).hexdigest()[:32].encode()
 
@@ -123,13 +143,13 @@ async def handshake(
     try:
         if first:
             writer.write(_GREETING.encode() + b" " + ours + b"\n")
-        line = await asyncio.wait_for(reader.readuntil(b"\n"), timeout_s)
+        line = await asyncio.wait_for(_line(reader, HELLO_LIMIT), timeout_s)
         greeting, _, theirs = line.strip().partition(b" ")
-        if len(line) > _HELLO_LIMIT or greeting.decode("ascii", "replace") != _GREETING or len(theirs) != 32:
+        if greeting.decode("ascii", "replace") != _GREETING or len(theirs) != 32:
             raise Gone("another program answers there")
         if not first:
             writer.write(_GREETING.encode() + b" " + ours + b"\n")
-    except (asyncio.TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, OSError) as error:
+    except (asyncio.TimeoutError, OSError) as error:
         writer.transport.abort()
         raise Gone(f"no greeting: {type(error).__name__}") from None
     except Gone:
@@ -138,10 +158,31 @@ async def handshake(
     return Wire(reader, writer, _keys(secret, ours, theirs, first))
 
 
+class Door:
+    """How many connections of strangers are open at once: one host that opens thousands keeps nobody else out."""
+
+    def __init__(self, from_one: int, in_all: int) -> None:
+        self._from_one, self._in_all = from_one, in_all
+        self._open: Counter[str] = Counter()
+
+    @contextlib.contextmanager
+    def held(self, writer: asyncio.StreamWriter) -> Iterator[bool]:
+        """Whether one more is let in; it counts until the end of the block."""
+        peer = writer.get_extra_info("peername") or ("",)
+        host = str(peer[0])
+        self._open[host] += 1
+        try:
+            yield self._open[host] <= self._from_one and self._open.total() <= self._in_all
+        finally:
+            self._open[host] -= 1
+            if not self._open[host]:
+                del self._open[host]
+
+
 async def call(address: str, port: int, secret: bytes, timeout_s: float) -> Wire:
     """Connect and greet. Raises OSError (refused, unreachable), TimeoutError, Gone."""
     try:
-        reader, writer = await asyncio.wait_for(asyncio.open_connection(address, port, limit=LINE_LIMIT), timeout_s)
+        reader, writer = await asyncio.wait_for(asyncio.open_connection(address, port, limit=BUFFER), timeout_s)
     except asyncio.TimeoutError:
         raise TimeoutError from None
     _prompt(writer)

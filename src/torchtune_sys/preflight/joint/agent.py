@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ipaddress
 import socket  # noqa: TID251 -- the type of the listener that the first rank hands on
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from torchtune_sys.host.peers import links, local, spare
-from torchtune_sys.host.peers.wire import LINE_LIMIT, Gone, Wire, handshake
-from torchtune_sys.preflight.joint import meeting
+from torchtune_sys.host.peers.wire import BUFFER, HANDSHAKE_S, Door, Gone, Wire, handshake
+from torchtune_sys.preflight.joint import meeting, messages
 from torchtune_sys.preflight.joint.coordinator import Coordinator, Times
 from torchtune_sys.preflight.joint.job import Job, candidates
 
@@ -21,6 +23,11 @@ SILENCE_S = 8.0
 """After so long without a word a process is called stopped, or its host cut off. A busy machine is late by a second or two."""
 _BACKLOG = 4096
 """Nodes that may call in the same moment (the kernel's own limit is net.core.somaxconn)."""
+_FROM_ONE, _IN_ALL = 256, 8192
+"""Connections of those who did not join yet: from one address, and from all."""
+_CHOOSING_S = 30.0
+"""Time for a node that called to say what it wants."""
+_TASKS_AT_MOST = 16
 _PULSE_S, _LOOK_S, _CLIMB_S = 2.0, 0.5, 1.0
 _ALONE_S = 10.0
 _AGREED_LOOKS = 3
@@ -41,9 +48,10 @@ class Agent:
     def __init__(self, job: Job, times: Times) -> None:
         self.job, self.times = job, times
         self.ranks: dict[int, _Rank] = {}
-        self.ended: dict[int, str] = {}
+        self.ended: dict[int, tuple[str, str]] = {}
         """Local ranks that ended without a good-bye, and how."""
         self.notes: dict[str, Any] = {}
+        self.verdict: dict[str, Any] | None = None
         self.lost: dict[int, tuple[str, str]] = {}
         """Coordinators that we lost, with the cause."""
         self.server = links.LinkServer()
@@ -53,12 +61,13 @@ class Agent:
         self.uplink: Wire | None = None
         self.following = -1
         self.finished = asyncio.Event()
+        self._door = Door(_FROM_ONE, _IN_ALL)
         self._listeners: list[asyncio.AbstractServer] = []
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def run(self, listener: socket.socket) -> None:
         """Until the verdict is given to every rank, or nobody is left to give it to."""
-        spare.allow_connections()
+        self._door = Door(_FROM_ONE, min(_IN_ALL, spare.allow_connections() // 2))
         await self.server.start()
         await self._open_control_port()
         self._listeners.append(await local.serve(listener, self._serve_rank))
@@ -83,7 +92,7 @@ class Agent:
         for port in (*(self.job.ports if is_candidate else ()), 0):
             with contextlib.suppress(OSError):
                 server = await asyncio.start_server(
-                    self._serve_node, None, port, family=socket.AF_INET, limit=LINE_LIMIT, backlog=_BACKLOG
+                    self._serve_node, None, port, family=socket.AF_INET, limit=BUFFER, backlog=_BACKLOG
                 )
                 self._listeners.append(server)
                 self.control_port = server.sockets[0].getsockname()[1]
@@ -93,25 +102,35 @@ class Agent:
 
     async def _serve_node(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            wire = await handshake(reader, writer, self.job.secret, first=False)
-            while True:
-                asked = await wire.receive(self.times.whole_s)
-                if asked.get("is") == "who":
-                    members = len(self.coordinator.members) if self.coordinator is not None else 0
-                    wire.send({"is": "me", "node": self.job.node, "key": self.job.key, "members": members})
-                elif asked.get("is") == "relay":
-                    await meeting.splice(wire, self.map.places(int(asked["to"])), lambda: wire.send({"is": "through"}))
-                    return
-                elif asked.get("is") == "join":
-                    if self.coordinator is None:
-                        wire.send({"is": "redirect", "to": self.following, "via": self.job.node})
-                        continue
-                    await self.coordinator.join(wire, asked)
-                    return
-        except (Gone, ValueError, KeyError, TypeError):
+            with self._door.held(writer) as is_let_in:
+                joins = await self._asked(reader, writer) if is_let_in else None
+            if joins is not None:
+                coordinator, wire, join = joins
+                await coordinator.join(wire, join)
+        except Gone:
             pass
         finally:
             writer.close()
+
+    async def _asked(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> tuple[Coordinator, Wire, messages.Join] | None:
+        """Hear a node until it joins. Raises Gone."""
+        wire = await handshake(reader, writer, self.job.secret, first=False)
+        patience_s = HANDSHAKE_S  # who does not know the secret has no more
+        while True:
+            asked = messages.asked(await wire.receive(patience_s))
+            patience_s = _CHOOSING_S
+            if isinstance(asked, messages.Who):
+                members = len(self.coordinator.members) if self.coordinator is not None else 0
+                wire.send(messages.plain(messages.Me(node=self.job.node, key=self.job.key, members=members)))
+            elif isinstance(asked, messages.Relay):
+                await meeting.splice(wire, self.map.places(asked.to), lambda: wire.send({"is": "through"}))
+                return None
+            elif self.coordinator is None:
+                wire.send(messages.plain(messages.Redirect(to=self.following, via=self.job.node)))
+            else:
+                return self.coordinator, wire, asked
 
     # -- where to ----------------------------------------------------------------------------------------------------------------------
 
@@ -147,17 +166,15 @@ class Agent:
         wire, self.following, self.uplink = target.wire, target.node, target.wire
         if target.node != self.job.node:
             self._resign(target.node)
-        wire.send(self._introduction(target))
+        wire.send(messages.plain(self._introduction(target)))
         beside = [asyncio.ensure_future(self._pulse(wire))]
         if target.node == self.job.node:
             beside.append(asyncio.ensure_future(self._climb(wire)))
         try:
             while True:
-                said = await wire.receive(SILENCE_S)
-                if said["is"] == "redirect":
+                said = messages.from_coordinator(await wire.receive(SILENCE_S))
+                if isinstance(said, messages.Redirect):
                     return await self._redirected(said, target.node)
-                if said["is"] == "switch":
-                    return self._next
                 self._hear(wire, said)
                 if self.finished.is_set():
                     await asyncio.sleep(0.05)
@@ -172,28 +189,26 @@ class Agent:
                 work.cancel()
             wire.close()
 
-    _next: meeting.Reached | None = None
-
-    def _introduction(self, target: meeting.Reached) -> dict[str, Any]:
-        return {
-            "is": "join",
-            "node": self.job.node,
-            "address": target.wire.addresses()[0] if target.node != self.job.node else "",
-            "dialled": target.wire.addresses()[1] if target.via is None and target.node != self.job.node else "",
-            "via": target.via,
-            "control": self.control_port,
-            "link": [self.server.port, self.server.udp_port],
-            "ranks": sorted(self.ranks),
-            "expected": self.job.locals_,
-            "notes": self.notes,
-            "words": self.map.words,
-            "lost": self.lost,
-            "ended": self.ended,
-        }
+    def _introduction(self, target: meeting.Reached) -> messages.Join:
+        own, other = target.wire.addresses() if target.node != self.job.node else ("", "")
+        return messages.Join(
+            node=self.job.node,
+            address=own,
+            dialled=other if target.via is None else "",
+            via=target.via,
+            control=self.control_port,
+            link=(self.server.port, self.server.udp_port, self.server.mark),
+            ranks=sorted(self.ranks),
+            expected=self.job.locals_,
+            notes=self.notes,
+            words={node: word[: messages.TEXT_AT_MOST] for node, word in self.map.words.items()},
+            lost=self.lost,
+            ended=self.ended,
+        )
 
     async def _pulse(self, wire: Wire) -> None:
         while True:
-            wire.send({"is": "pulse", "clock": time.time()})
+            wire.send(messages.plain(messages.Pulse()))
             await asyncio.sleep(_PULSE_S)
 
     async def _climb(self, own: Wire) -> None:
@@ -206,7 +221,7 @@ class Agent:
                 if better is not None:
                     better.wire.close()
                 continue
-            self._next = better
+            better.wire.close()
             self.coordinator.redirect(better.node, self.job.node)
             own.abort()
             return
@@ -222,9 +237,9 @@ class Agent:
             reached = await self.map.dial(node)
             if reached is None:
                 continue
-            reached.wire.send({"is": "who"})
+            reached.wire.send(messages.plain(messages.Who()))
             with contextlib.suppress(Gone):
-                if (await reached.wire.receive(meeting.DIAL_S)).get("members", 0) > len(self.coordinator.members):
+                if messages.me(await reached.wire.receive(meeting.DIAL_S)).members > len(self.coordinator.members):
                     return reached
             reached.wire.close()
         return None
@@ -234,62 +249,69 @@ class Agent:
             self.coordinator.redirect(to, self.job.node)
             self.coordinator = None
 
-    async def _redirected(self, said: dict[str, Any], by: int) -> meeting.Reached | None:
-        node, via = int(said["to"]), int(said["via"])
+    async def _redirected(self, said: messages.Redirect, by: int) -> meeting.Reached | None:
         await asyncio.sleep(0.2)
-        if node in (self.job.node, by) or node < 0:
+        if said.to in (self.job.node, by) or not 0 <= said.to < self.job.nodes:
             return None
-        return await self.map.dial(node) or await self.map.dial_through(via, node)
+        return await self.map.dial(said.to) or await self.map.dial_through(said.via, said.to)
 
     # -- what the coordinator says -----------------------------------------------------------------------------------------------------
 
-    def _hear(self, wire: Wire, said: dict[str, Any]) -> None:
-        if said["is"] == "ping":
-            wire.send({"is": "pong", "n": said["n"], "clock": time.time()})
-        elif said["is"] == "table":
-            self.map.table.update({int(node): (place[0], int(place[1])) for node, place in said["nodes"].items()})
-        elif said["is"] == "status":
-            self._tell_ranks(said)
-        elif said["is"] in ("verdict", "cut-off"):
-            self.notes["verdict"] = said
-            self._tell_ranks(said)
-            self.finished.set()
-        elif said["is"] == "task":
+    def _hear(self, wire: Wire, said: messages.FromCoordinator) -> None:
+        if isinstance(said, messages.Ping):
+            wire.send(messages.plain(messages.Pong(n=said.n, clock=time.time())))
+        elif isinstance(said, messages.Table):
+            self.map.table.update({node: place for node, place in said.nodes.items() if node < self.job.nodes})
+        elif isinstance(said, messages.Status):
+            self._tell_ranks({"is": "status", "text": said.text})
+        elif isinstance(said, messages.Verdict):
+            self._end({"is": "verdict", "value": said.value})
+        elif isinstance(said, messages.CutOff):
+            self._end({"is": "cut-off", "seen": said.seen})
+        elif isinstance(said, messages.Refused):
+            self._end({"is": "cut-off", "seen": f"another process takes part as node {self.job.node} already"})
+        elif isinstance(said, messages.Task) and len(self._tasks) < _TASKS_AT_MOST:
             task = asyncio.ensure_future(self._do(wire, said))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    async def _do(self, wire: Wire, said: dict[str, Any]) -> None:
+    def _end(self, verdict: dict[str, Any]) -> None:
+        self.verdict = verdict
+        self._tell_ranks(verdict)
+        self.finished.set()
+
+    async def _do(self, wire: Wire, said: messages.Task) -> None:
         value: Any = None
-        if said["do"] == "link":
-            value = await links.test(
-                said["address"], said["port"], said["udp"], said["token"], self.job.node, short=bool(said.get("short"))
-            )
-        elif said["do"] == "count":
-            value = {
-                "from": {key: len(seen) for key, seen in self._counted(said["tokens"])},
-                "overflowed": self.server.overflowed(),
-            }
-        elif said["do"] == "ranks":
+        if said.do == "link" and _is_address(said.address):
+            value = await links.test(said.address, said.port, said.udp, said.mark, said.token, short=said.short)
+        elif said.do == "count":
+            came = {token: count for token in said.tokens if (count := self.server.counted(token))}
+            value = {"from": came, "overflowed": self.server.overflowed()}
+        elif said.do == "ranks":
             value = await self._ask_ranks(said)
-        wire.send({"is": "done", "id": said["id"], "value": value})
+        wire.send(messages.plain(messages.Done(id=said.id, value=value)))
 
-    def _counted(self, tokens: list[str]) -> list[tuple[str, dict[int, int]]]:
-        return [(token, self.server.counted[token]) for token in tokens if token in self.server.counted]
-
-    async def _ask_ranks(self, said: dict[str, Any]) -> dict[str, Any]:
+    async def _ask_ranks(self, said: messages.Task) -> dict[int, Any]:
         """Hand each rank its task, and wait for those that are still there."""
-        waiting: dict[str, asyncio.Future[Any]] = {}
-        for number, task in said["tasks"].items():
-            rank = self.ranks.get(int(number))
-            if rank is not None:
-                waiting[number] = rank.answers[said["id"]] = asyncio.get_running_loop().create_future()
-                rank.wire.send({"is": "task", "id": said["id"], "task": task, "deadline_s": said["deadline_s"]})
+        waiting: dict[int, asyncio.Future[Any]] = {}
+        deadline_s = min(said.deadline_s, max(self.times.until_s - time.monotonic(), 0.0))
+        for number, task in said.tasks.items():
+            rank = self.ranks.get(number)
+            if rank is not None and self._is_sound(task):
+                waiting[number] = rank.answers[said.id] = asyncio.get_running_loop().create_future()
+                rank.wire.send({"is": "task", "id": said.id, "task": task, "deadline_s": deadline_s})
         if waiting:
-            await asyncio.wait(waiting.values(), timeout=said["deadline_s"] + 2)
-        return {
-            number: answer.result() if answer.done() and not answer.cancelled() else None for number, answer in waiting.items()
-        }
+            await asyncio.wait(waiting.values(), timeout=deadline_s + 2)
+        return {number: answer.result() for number, answer in waiting.items() if answer.done() and not answer.cancelled()}
+
+    def _is_sound(self, task: Mapping[str, Any]) -> bool:
+        """Whether a rank may do it: a collective has no more ranks than the job, and its store is at an address."""
+        if task.get("do") != "collective":
+            return task.get("do") in ("compute", "store")
+        rank, world, store = task.get("rank"), task.get("world"), task.get("store")
+        if not isinstance(rank, int) or not isinstance(world, int) or not isinstance(store, list) or len(store) != 2:
+            return False
+        return 0 <= rank < world <= self.job.world and _is_address(store[0]) and isinstance(store[1], int)
 
     # -- our ranks ---------------------------------------------------------------------------------------------------------------------
 
@@ -297,9 +319,9 @@ class Agent:
         for rank in self.ranks.values():
             rank.wire.send(said)
 
-    def _tell(self, fields: dict[str, Any]) -> None:
+    def _tell(self, message: messages.FromNode) -> None:
         if self.uplink is not None:
-            self.uplink.send(fields)
+            self.uplink.send(messages.plain(message))
 
     async def _serve_rank(self, wire: local.LocalWire) -> None:
         own: _Rank | None = None
@@ -311,7 +333,7 @@ class Agent:
                     own = self._come(wire, said)
                 elif said["is"] == "note":
                     self.notes[said["key"]] = said["value"]
-                    self._tell(said)
+                    self._tell(messages.Note(key=said["key"], value=said["value"]))
                 elif said["is"] == "done" and own is not None and (waiting := own.answers.pop(said["id"], None)) is not None:
                     if not waiting.done():
                         waiting.set_result(said["value"])
@@ -328,14 +350,14 @@ class Agent:
 
     def _come(self, wire: local.LocalWire, said: dict[str, Any]) -> _Rank:
         own = self.ranks[int(said["local"])] = _Rank(wire, int(said["local"]), int(said["rank"]))
-        self._tell({"is": "ranks", "ranks": sorted(self.ranks)})
-        if "verdict" in self.notes:
-            wire.send(self.notes["verdict"])
+        self._tell(messages.Ranks(ranks=sorted(self.ranks)))
+        if self.verdict is not None:
+            wire.send(self.verdict)
         return own
 
     def _event(self, rank: _Rank, cause: str, seen: str) -> None:
-        self.ended.setdefault(rank.local, f"{cause}: {seen}")
-        self._tell({"is": "event", "cause": cause, "seen": seen, "rank": rank.rank, "local": rank.local})
+        self.ended.setdefault(rank.local, (cause, seen))
+        self._tell(messages.Event(cause=cause, seen=seen, local=rank.local))
         for waiting in rank.answers.values():
             waiting.cancel()
 
@@ -363,3 +385,11 @@ def _how_lost(wire: Wire, words: str) -> tuple[str, str]:
     if wire.unacknowledged():
         return "link-down", f"no answer for {SILENCE_S:.0f} s, and its kernel acknowledges nothing"
     return "rank-stopped", f"no answer for {SILENCE_S:.0f} s, while its kernel acknowledges what is sent"
+
+
+def _is_address(text: object) -> bool:
+    """Whether it is written as an IPv4 address: no name is looked up because another node says so."""
+    try:
+        return isinstance(text, str) and bool(ipaddress.IPv4Address(text))
+    except ValueError:
+        return False

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
 import msgspec
+
+from torchtune_sys.preflight.joint.names import is_host_name, numbered
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True):
@@ -18,6 +21,8 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
     local: int | None = None
 
 
+EVENTS = ("rank-killed", "rank-stopped", "link-down", "job-launch-nested-wrongly")
+"""What can happen to a node while it is watched."""
 _LARGEST = 1e15
 
 
@@ -68,6 +73,14 @@ class LinkTest(msgspec.Struct, frozen=True, kw_only=True):
         if not self.sent or self.arrived is None or self.overflowed:
             return None
         return max(0.0, 1 - self.arrived / self.sent)
+
+
+class Counted(msgspec.Struct, frozen=True, kw_only=True, rename={"from_": "from"}):
+    """Datagrams that came to a node."""
+
+    from_: dict[str, int] = {}
+    """By the token of the test."""
+    overflowed: int = 0
 
 
 class Interface(msgspec.Struct, frozen=True, kw_only=True):
@@ -188,12 +201,17 @@ class Gathered(msgspec.Struct, kw_only=True):
     faults: list[str] = []
     """What went wrong with the checker itself."""
 
+    shown: dict[int, str] = {}
+    """What nodes called themselves, where that is a name of a host and of no other node."""
+
     def name(self, node: int) -> str:
         """The node's own name, else the list's, else its ranks."""
-        told = self.members[node].facts if node in self.members else None
-        if told is not None and told.name:
-            return told.name
-        if node < len(self.names):
-            return self.names[node]
-        first, last = node * self.locals_, (node + 1) * self.locals_ - 1
-        return f"node {node} (rank {first})" if first == last else f"node {node} (ranks {first}-{last})"
+        listed = self.names[node] if node < len(self.names) else numbered(node, self.locals_)
+        return self.shown.get(node, listed)
+
+
+def own_names(members: Mapping[int, Node]) -> dict[int, str]:
+    """What the nodes call themselves. One that takes another's name, or none that a launcher knows, is called as the job has it."""
+    told = {node: facts.name for node, member in members.items() if (facts := member.facts) is not None}
+    times = Counter(told.values())
+    return {node: name for node, name in told.items() if times[name] == 1 and is_host_name(name)}

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Mapping, Sequence
 
 import msgspec
 
 from torchtune_sys.errors import BadConfig
 from torchtune_sys.model.launchers import LAUNCHERS, local_rank
+from torchtune_sys.preflight.joint.names import expanded, numbered
 
 SECRET_VARIABLE = "TORCHTUNE_SYS_JOB_SECRET"
 """A secret that the user or the scheduler gives to all ranks; only the same user can read a process's environment."""
 USUAL_PORT = 29500
 PORTS_TRIED = 4
 """From MASTER_PORT on: an earlier job, or torchrun's own store, may hold the first."""
-_NAMES_AT_MOST = 100_000
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,10 +39,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
     def name(self, node: int) -> str:
         """How a node is called that never said its name."""
-        if node < len(self.names):
-            return self.names[node]
-        first, last = node * self.locals_, (node + 1) * self.locals_ - 1
-        return f"node {node} (rank {first})" if first == last else f"node {node} (ranks {first}-{last})"
+        return self.names[node] if node < len(self.names) else numbered(node, self.locals_)
 
 
 def job_of(env: Mapping[str, str], hostfile: Sequence[str] = (), secret: bytes = b"") -> Job | None:
@@ -108,43 +104,6 @@ def _number(env: Mapping[str, str], *names: str) -> int | None:
         if text.isascii() and text.isdecimal() and len(text) < 8:
             return int(text)
     return None
-
-
-def expanded(text: str) -> tuple[str, ...]:
-    """The names of a Slurm node list; empty where it cannot be read.
-
-    >>> expanded("tt[1-3,07],login"), expanded("r[1-2]n[1-2]x"), expanded("bad[")
-    (('tt1', 'tt2', 'tt3', 'tt07', 'login'), ('r1n1x', 'r1n2x', 'r2n1x', 'r2n2x'), ())
-    """
-    found: list[str] = []
-    for part in re.findall(r"(?:[^,\[\]]|\[[^\]]*\])+", text):
-        pieces = [""]
-        for plain, ranges in re.findall(r"([^\[\]]+)|\[([^\]]*)\]", part):
-            ends = [plain] if plain else [name for item in ranges.split(",") for name in _range(item)]
-            if len(pieces) * len(ends) > _NAMES_AT_MOST:
-                return ()
-            pieces = [piece + end for piece in pieces for end in ends]
-        found += pieces
-    return tuple(found) if text.count("[") == text.count("]") else ()
-
-
-def _range(text: str) -> list[str]:
-    first, _, last = text.partition("-")
-    if not last:
-        return [first]
-    if not (first.isdecimal() and last.isdecimal()) or int(last) - int(first) > _NAMES_AT_MOST:
-        return []
-    return [str(number).zfill(len(first)) for number in range(int(first), int(last) + 1)]
-
-
-def hosts_of(text: str) -> tuple[str, ...]:
-    """The names in a hostfile of mpirun or a PBS node file: one a line, each once; ``slots=8`` and comments are left out.
-
-    >>> hosts_of("a slots=8\\n# b\\nc:4\\na\\n")
-    ('a', 'c')
-    """
-    words = (line.partition("#")[0].split() for line in text.splitlines())
-    return tuple(dict.fromkeys(found[0].partition(":")[0] for found in words if found))
 
 
 def candidates(nodes: int) -> tuple[int, ...]:

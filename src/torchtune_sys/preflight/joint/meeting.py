@@ -10,7 +10,8 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Iterable
 
-from torchtune_sys.host.peers.wire import Gone, Wire, call, handshake
+from torchtune_sys.host.peers.wire import BUFFER, Gone, Wire, call, handshake
+from torchtune_sys.preflight.joint import messages
 from torchtune_sys.preflight.joint.job import Job
 
 DIAL_S = 2.5
@@ -36,6 +37,8 @@ class Map:
         """How the last try to reach a candidate ended."""
 
     def places(self, node: int) -> Iterable[Place]:
+        if not 0 <= node < self._job.nodes:
+            return
         if node == self._job.node:
             yield "127.0.0.1", (self._own_port(),)
             return
@@ -55,9 +58,9 @@ class Map:
             for port in ports:
                 try:
                     wire = await call(address, port, self._job.secret, DIAL_S)
-                    wire.send({"is": "who"})
-                    answer = await wire.receive(DIAL_S)
-                    if answer.get("node") == node and answer.get("key") == self._job.key:
+                    wire.send(messages.plain(messages.Who()))
+                    answer = messages.me(await wire.receive(DIAL_S))
+                    if answer.node == node and answer.key == self._job.key:
                         self.words[node] = "ok"
                         return Reached(node, wire, None, address)
                     wire.close()
@@ -85,15 +88,15 @@ class Map:
         if reached is None:
             return None
         wire = reached.wire
-        wire.send({"is": "relay", "to": node})
+        wire.send(messages.plain(messages.Relay(to=node)))
         try:
             answer = await wire.receive(2 * DIAL_S)
             if answer.get("is") != "through":
                 wire.close()
                 return None
             inner = await handshake(*wire.streams(), self._job.secret, first=True, timeout_s=DIAL_S)
-            inner.send({"is": "who"})
-            if (await inner.receive(DIAL_S)).get("node") == node:
+            inner.send(messages.plain(messages.Who()))
+            if messages.me(await inner.receive(DIAL_S)).node == node:
                 return Reached(node, inner, helper, "")
         except Gone:
             pass
@@ -106,7 +109,7 @@ async def splice(near: Wire, place: Iterable[Place], accept: Callable[[], None])
     for address, ports in place:
         for port in ports:
             with contextlib.suppress(OSError, asyncio.TimeoutError):
-                reader, writer = await asyncio.wait_for(asyncio.open_connection(address, port), DIAL_S)
+                reader, writer = await asyncio.wait_for(asyncio.open_connection(address, port, limit=BUFFER), DIAL_S)
                 accept()
                 ends = near.streams()
                 ways = [asyncio.ensure_future(_pump(ends[0], writer)), asyncio.ensure_future(_pump(reader, ends[1]))]

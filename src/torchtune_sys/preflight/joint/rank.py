@@ -94,4 +94,4 @@ class Joint:
     def _done(self, worker: RankWorker | None, said: Mapping[str, Any]) -> Any:
         if worker is None:
             return {"error": "no torch here"}
-        return worker.ask(said["id"], said["task"], float(said["deadline_s"]))
+        return worker.ask(said["id"], said["task"], min(float(said["deadline_s"]), self._until_s - time.monotonic()))

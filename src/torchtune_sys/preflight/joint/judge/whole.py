@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from torchtune_sys.model.preflight import Blame, Cause, Go, Link, NodeVerdict, Weight
-from torchtune_sys.preflight.joint.gathered import Gathered, taken
+from torchtune_sys.preflight.joint.gathered import Gathered, own_names, taken
 from torchtune_sys.preflight.joint.judge import compute, connections, odd_facts
 from torchtune_sys.preflight.joint.judge.finding import Finding
 
@@ -39,6 +39,7 @@ def judged(gathered: Gathered) -> Any:
 
 def whole(gathered: Gathered) -> Whole:
     """All of it."""
+    gathered.shown = own_names(gathered.members)
     found = all_findings(gathered)
     absent = [node for node in gathered.missing if any(f.node == node and f.cause == "node-never-came" for f in found)]
     nodes = tuple(

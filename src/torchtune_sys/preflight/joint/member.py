@@ -1,0 +1,110 @@
+"""A node that takes part, as the coordinator sees it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from torchtune_sys.host.peers.wire import Gone, Wire
+from torchtune_sys.preflight.joint import messages
+from torchtune_sys.preflight.joint.gathered import Node
+
+_GRACE_S = 4.0
+"""Beyond the deadline that a node keeps itself."""
+
+
+class Member:
+    """Raises Gone where its notes are too long."""
+
+    def __init__(self, wire: Wire, join: messages.Join) -> None:
+        self.wire, self.node = wire, join.node
+        self.address, self.dialled, self.via = join.address, join.dialled, join.via
+        self.control, self.link = join.control, join.link
+        self.ranks: list[int] = join.ranks
+        self.expected = join.expected
+        self.words = join.words
+        self.notes: dict[str, Any] = {}
+        self.alive = True
+        self.clock_offset_s: float | None = None
+        self.clock_error_s = 1e9
+        self._answers: dict[str, asyncio.Future[Any]] = {}
+        self._asked = 0
+        self._pinged: tuple[int, float, float] = (0, 0.0, 0.0)
+        self._room = messages.NOTES_AT_MOST
+        for key, value in join.notes.items():
+            self.note(key, value)
+
+    def note(self, key: str, value: Any) -> None:
+        """Keep what the node says of itself. Raises Gone."""
+        if not messages.is_note(key, self.expected):
+            return
+        self._room -= len(msgspec.json.encode(value))
+        if self._room < 0:
+            raise Gone("it says more than a node has to say")
+        self.notes[key] = value
+
+    def answered(self, said: messages.Done) -> None:
+        """The answer to a task that was given to it."""
+        waiting = self._answers.pop(said.id, None)
+        if waiting is not None and not waiting.done():
+            waiting.set_result(said.value)
+
+    def ping(self, number: int) -> None:
+        """Ask for its clock, and whether it is there."""
+        self._pinged = (number, time.monotonic(), time.time())
+        self.wire.send(messages.plain(messages.Ping(n=number)))
+
+    def ponged(self, said: messages.Pong) -> None:
+        """The answer that took least time tells its clock best."""
+        number, sent_s, sent_clock_s = self._pinged
+        if said.n != number:
+            return
+        taken_s = time.monotonic() - sent_s
+        if taken_s < self.clock_error_s:
+            self.clock_error_s = taken_s
+            self.clock_offset_s = said.clock - (sent_clock_s + taken_s / 2)
+
+    def gone(self) -> None:
+        """Its connection ended: nobody waits for its answers."""
+        self.alive = False
+        for waiting in self._answers.values():
+            waiting.cancel()
+
+    async def ask(self, deadline_s: float, **task: Any) -> Any:
+        """What it answers to a task; None where it does not."""
+        if not self.alive:
+            return None
+        self._asked += 1
+        name = f"{self.node}.{self._asked}"
+        waiting = self._answers[name] = asyncio.get_running_loop().create_future()
+        self.wire.send(messages.plain(messages.Task(id=name, deadline_s=deadline_s, **task)))
+        await asyncio.wait((waiting,), timeout=deadline_s + _GRACE_S)
+        return waiting.result() if waiting.done() and not waiting.cancelled() else None
+
+    def as_gathered(self) -> Node:
+        """What is known of it, as judging wants it."""
+        return Node(
+            node=self.node,
+            address=self.address,
+            alive=self.alive,
+            via=self.via,
+            ranks=tuple(self.ranks),
+            expected=self.expected,
+            notes=self.notes,
+            words=self.words,
+            clock_offset_s=self.clock_offset_s,
+            clock_error_s=self.clock_error_s,
+        )
+
+
+Members = Mapping[int, Member]
+"""By the number of the node."""
+
+
+def present(members: Members) -> list[int]:
+    """Nodes that are still there."""
+    return sorted(node for node, member in members.items() if member.alive)

@@ -1,0 +1,207 @@
+"""What the nodes of a job say to each other: a closed set of messages with bounds. A line of another form ends its connection."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from torchtune_sys.host.peers.wire import Fields, Gone
+
+NOTES_AT_MOST = 1 << 20
+"""Characters that the notes of one node may have as JSON; the facts of a host have about 10,000."""
+_NODES = 1 << 20
+TEXT_AT_MOST = 600
+
+Number = Annotated[int, Meta(ge=0, lt=_NODES)]
+Port = Annotated[int, Meta(ge=0, lt=65536)]
+Key = Annotated[str, Meta(max_length=64)]
+Text = Annotated[str, Meta(max_length=TEXT_AT_MOST)]
+Seconds = Annotated[float, Meta(ge=0, le=86400)]
+Numbers = Annotated[list[Number], Meta(max_length=4096)]
+Notes = Annotated[dict[Key, Any], Meta(max_length=4099)]
+Causes = Annotated[dict[Number, tuple[Key, Text]], Meta(max_length=64)]
+
+
+class _Message(msgspec.Struct, frozen=True, kw_only=True, tag_field="is", tag=str.lower):
+    pass
+
+
+class Who(_Message, frozen=True, kw_only=True):
+    """Who answers here?"""
+
+
+class Relay(_Message, frozen=True, kw_only=True):
+    """Join this connection with one to another node."""
+
+    to: Number
+
+
+class Join(_Message, frozen=True, kw_only=True):
+    """A node takes part."""
+
+    node: Number
+    address: Key = ""
+    """Its own end of the connection; empty on the coordinator's own node."""
+    dialled: Text = ""
+    """Where it reached the coordinator, if that was direct."""
+    via: Number | None = None
+    """The node that helped."""
+    control: Port
+    link: tuple[Port, Port, Key]
+    """Where its connections are tested: port, datagram port, and the mark that a test must bear."""
+    ranks: Numbers
+    expected: Number
+    notes: Notes
+    words: Annotated[dict[Number, Text], Meta(max_length=64)]
+    lost: Causes
+    ended: Causes
+
+
+class Note(_Message, frozen=True, kw_only=True):
+    """Something of the node: ``facts``, ``node``, ``worker/RANK``."""
+
+    key: Key
+    value: Any
+
+
+class Ranks(_Message, frozen=True, kw_only=True):
+    """The local ranks that are there."""
+
+    ranks: Numbers
+
+
+class Event(_Message, frozen=True, kw_only=True):
+    """Something happened to a rank."""
+
+    cause: Key
+    seen: Text
+    local: Number
+
+
+class Done(_Message, frozen=True, kw_only=True):
+    """The answer to a task."""
+
+    id: Key
+    value: Any
+
+
+class Pong(_Message, frozen=True, kw_only=True):
+    n: Number
+    clock: Annotated[float, Meta(ge=0, le=1e12)]
+
+
+class Pulse(_Message, frozen=True, kw_only=True):
+    """The node is there."""
+
+
+class Me(_Message, frozen=True, kw_only=True):
+    """The answer to who: a node of which job, and how many follow it."""
+
+    node: Number
+    key: Key
+    members: Number
+
+
+class Redirect(_Message, frozen=True, kw_only=True):
+    """There is a better coordinator."""
+
+    to: Annotated[int, Meta(ge=-1, lt=_NODES)]
+    via: Number
+
+
+class Welcome(_Message, frozen=True, kw_only=True):
+    pass
+
+
+class Refused(_Message, frozen=True, kw_only=True):
+    pass
+
+
+class Ping(_Message, frozen=True, kw_only=True):
+    n: Number
+
+
+class Table(_Message, frozen=True, kw_only=True):
+    """Where nodes are, should the coordinator be lost."""
+
+    nodes: Annotated[dict[Number, tuple[Key, Port]], Meta(max_length=128)]
+
+
+class Status(_Message, frozen=True, kw_only=True):
+    text: Text
+
+
+class Verdict(_Message, frozen=True, kw_only=True):
+    value: Any
+    bytes: Annotated[int, Meta(ge=0)] = 0
+
+
+class CutOff(_Message, frozen=True, kw_only=True, tag="cut-off"):
+    seen: Text
+
+
+class Task(_Message, frozen=True, kw_only=True):
+    """Something to do: ``link`` (test one direction), ``count`` (datagrams that came), ``ranks`` (tasks of the workers)."""
+
+    id: Key
+    do: Key
+    deadline_s: Seconds
+    address: Key = ""
+    port: Port = 0
+    udp: Port = 0
+    mark: Key = ""
+    token: Key = ""
+    short: bool = False
+    tokens: Annotated[list[Key], Meta(max_length=4096)] = []
+    tasks: Annotated[dict[Number, dict[Key, Any]], Meta(max_length=4096)] = {}
+
+
+Asked = Who | Relay | Join
+FromNode = Note | Ranks | Event | Done | Pong | Pulse
+FromCoordinator = Welcome | Refused | Redirect | Ping | Table | Status | Verdict | CutOff | Task
+
+
+def plain(message: msgspec.Struct) -> Fields:
+    """A message as it is sent."""
+    found: Fields = msgspec.to_builtins(message, str_keys=True)
+    return found
+
+
+def asked(fields: Mapping[str, Any]) -> Asked:
+    """What a peer that just came wants. Raises Gone, as the others do, where it has no such form."""
+    found: Asked = _heard(fields, Asked)
+    return found
+
+
+def from_node(fields: Mapping[str, Any]) -> FromNode:
+    """What a node that takes part says."""
+    found: FromNode = _heard(fields, FromNode)
+    return found
+
+
+def from_coordinator(fields: Mapping[str, Any]) -> FromCoordinator:
+    """What the coordinator says."""
+    found: FromCoordinator = _heard(fields, FromCoordinator)
+    return found
+
+
+def me(fields: Mapping[str, Any]) -> Me:
+    """Who answered."""
+    found: Me = _heard(fields, Me)
+    return found
+
+
+def _heard(fields: Mapping[str, Any], forms: Any) -> Any:
+    try:
+        return msgspec.convert(fields, forms, str_keys=True)
+    except (msgspec.ValidationError, RecursionError, OverflowError, ValueError):
+        raise Gone("it says what makes no sense") from None
+
+
+def is_note(key: str, ranks: int) -> bool:
+    """Whether a node has something to say under this name."""
+    rank = key.removeprefix("worker/")
+    return key in ("facts", "node") or (rank != key and rank.isascii() and rank.isdecimal() and int(rank) < ranks)

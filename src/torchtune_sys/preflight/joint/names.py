@@ -1,0 +1,63 @@
+"""Names of a job's nodes: as launchers list them, and how nodes are called."""
+
+from __future__ import annotations
+
+import re
+
+_NAMES_AT_MOST = 100_000
+
+
+def is_host_name(text: str) -> bool:
+    """Whether a launcher can be given it: letters, digits, ``.``, ``-`` and ``_``, no option.
+
+    >>> is_host_name("n1.example"), is_host_name("--all"), is_host_name("n1\\nn2"), is_host_name("node 3 (rank 3)")
+    (True, False, False, False)
+    """
+    return re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,252}", text) is not None
+
+
+def numbered(node: int, locals_: int) -> str:
+    """How a node is called that never said its name.
+
+    >>> numbered(3, 1), numbered(1, 8)
+    ('node 3 (rank 3)', 'node 1 (ranks 8-15)')
+    """
+    first, last = node * locals_, (node + 1) * locals_ - 1
+    return f"node {node} (rank {first})" if first == last else f"node {node} (ranks {first}-{last})"
+
+
+def expanded(text: str) -> tuple[str, ...]:
+    """The names of a Slurm node list; empty where it cannot be read.
+
+    >>> expanded("tt[1-3,07],login"), expanded("r[1-2]n[1-2]x"), expanded("bad[")
+    (('tt1', 'tt2', 'tt3', 'tt07', 'login'), ('r1n1x', 'r1n2x', 'r2n1x', 'r2n2x'), ())
+    """
+    found: list[str] = []
+    for part in re.findall(r"(?:[^,\[\]]|\[[^\]]*\])+", text):
+        pieces = [""]
+        for plain, ranges in re.findall(r"([^\[\]]+)|\[([^\]]*)\]", part):
+            ends = [plain] if plain else [name for item in ranges.split(",") for name in _range(item)]
+            if len(pieces) * len(ends) > _NAMES_AT_MOST:
+                return ()
+            pieces = [piece + end for piece in pieces for end in ends]
+        found += pieces
+    return tuple(found) if text.count("[") == text.count("]") else ()
+
+
+def _range(text: str) -> list[str]:
+    first, _, last = text.partition("-")
+    if not last:
+        return [first]
+    if not (first.isdecimal() and last.isdecimal()) or int(last) - int(first) > _NAMES_AT_MOST:
+        return []
+    return [str(number).zfill(len(first)) for number in range(int(first), int(last) + 1)]
+
+
+def hosts_of(text: str) -> tuple[str, ...]:
+    """The names in a hostfile of mpirun or a PBS node file: one a line, each once; ``slots=8`` and comments are left out.
+
+    >>> hosts_of("a slots=8\\n# b\\nc:4\\na\\n")
+    ('a', 'c')
+    """
+    words = (line.partition("#")[0].split() for line in text.splitlines())
+    return tuple(dict.fromkeys(found[0].partition(":")[0] for found in words if found))

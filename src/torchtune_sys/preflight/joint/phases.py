@@ -1,0 +1,174 @@
+"""What the nodes are asked to do, one after the other: test connections, train a step, add up together."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from torchtune_sys.preflight.joint import judge
+from torchtune_sys.preflight.joint.gathered import Compute, Counted, Gathered, LinkTest, WorkerNote, taken
+from torchtune_sys.preflight.joint.member import Members, present
+
+_LINK_S, _COUNT_S = 30.0, 10.0
+_COMPUTE_S, _COLLECTIVE_S, _STORE_S = 20.0, 20.0, 15.0
+_ALL_PAIRS = 8
+"""Up to so many nodes each pair is tested."""
+
+
+class Phases:
+    """Of the nodes that came; what they answer goes into ``gathered``."""
+
+    def __init__(self, members: Members, gathered: Gathered, whole_s: float) -> None:
+        self._members, self._gathered, self._whole_s = members, gathered, whole_s
+
+    async def connections(self) -> None:
+        """Each pair in each direction, one connection of a node at a time; what looks bad once more later. Where two others failed to reach a
+        node, the rest only tries to connect."""
+        failing: dict[int, set[int]] = {}
+        for pairs in pairings(present(self._members)):
+            for ways in (pairs, [(second, first) for first, second in pairs]):
+                await self._test(ways, failing)
+        await self._again()
+
+    async def _again(self) -> None:
+        """A fault must show twice: a burst of other traffic, or a busy CPU, does not."""
+        doubtful = judge.doubtful_links(self._gathered)
+        while doubtful:
+            now: list[tuple[int, int]] = []
+            used: set[int] = set()
+            for way in doubtful:
+                if not used & {*way}:
+                    now.append(way)
+                    used |= {*way}
+            doubtful = [way for way in doubtful if way not in now]
+            await self._test(now, {})
+
+    async def _test(self, ways: Sequence[tuple[int, int]], failing: dict[int, set[int]]) -> None:
+        async def one(sender: int, receiver: int) -> tuple[int, int, str, Any]:
+            to, token = self._members[receiver], secrets.token_hex(8)
+            port, udp, mark = to.link
+            short = any(len(failing.get(end, ())) > 1 for end in (sender, receiver))
+            found = await self._members[sender].ask(
+                _LINK_S, do="link", address=to.address, port=port, udp=udp, mark=mark, token=token, short=short
+            )
+            return sender, receiver, token, found
+
+        alive = {*present(self._members)}
+        found = await asyncio.gather(*(one(*way) for way in ways if {*way} <= alive))
+        counts = dict(zip(alive, await asyncio.gather(*(self._count(node, found) for node in alive)), strict=True))
+        for sender, receiver, token, value in found:
+            if not isinstance(value, dict):
+                continue
+            counted = taken(counts[receiver], Counted)
+            arrived = None if counted is None else counted.from_.get(token, 0)
+            test = LinkTest.of(value, arrived, 0 if counted is None else counted.overflowed)
+            self._gathered.links.setdefault((sender, receiver), []).append(test)
+            if test.connect != "ok" or test.beyond is False:
+                failing.setdefault(sender, set()).add(receiver)
+                failing.setdefault(receiver, set()).add(sender)
+
+    async def _count(self, node: int, found: Iterable[tuple[int, int, str, Any]]) -> Any:
+        tokens = [token for _sender, receiver, token, _value in found if receiver == node]
+        return await self._members[node].ask(_COUNT_S, do="count", tokens=tokens) if tokens else None
+
+    def _ready_ranks(self, nodes: Iterable[int]) -> list[tuple[int, int]]:
+        """Node and local rank of those that have torch."""
+        return [
+            (node, local)
+            for node in nodes
+            for local in self._members[node].ranks
+            if (taken(self._members[node].notes.get(f"worker/{local}"), WorkerNote) or WorkerNote()).torch
+        ]
+
+    async def _ask_ranks(self, tasks: Mapping[tuple[int, int], Any], deadline_s: float) -> dict[tuple[int, int], Any]:
+        nodes: dict[int, dict[int, Any]] = {}
+        for (node, local), task in tasks.items():
+            nodes.setdefault(node, {})[local] = task
+
+        async def one(node: int) -> Any:
+            return await self._members[node].ask(deadline_s, do="ranks", tasks=nodes[node])
+
+        found = await asyncio.gather(*map(one, nodes))
+        return {
+            (node, local): answers[str(local)]
+            for node, answers in zip(nodes, found, strict=True)
+            if isinstance(answers, dict)
+            for local in nodes[node]
+            if str(local) in answers
+        }
+
+    async def compute(self) -> None:
+        """The training step and the timed kernel on all ranks; again where somebody was odd, so that noise must come twice."""
+        ranks = self._ready_ranks(present(self._members))
+        for turn in range(judge.TURNS_AT_MOST):
+            found = await self._ask_ranks({rank: {"do": "compute", "turn": turn} for rank in ranks}, _COMPUTE_S)
+            for rank, value in found.items():
+                told = taken(value, Compute)
+                if told is not None:
+                    self._gathered.computes.setdefault(rank, []).append(told)
+            if not judge.doubtful_compute(self._gathered):
+                break
+
+    async def collectives(self) -> None:
+        """All ranks of the nodes that nothing speaks against; pairs where that fails."""
+        sound = [node for node in present(self._members) if node not in judge.unsound(self._gathered)]
+        ranks = self._ready_ranks(sound)
+        if len(ranks) < 2:
+            return
+        found = await self._round([ranks])
+        self._gathered.collectives.append({rank: found.get(rank) for rank in ranks})
+        if all(isinstance(value, dict) and value.get("ok") for value in self._gathered.collectives[0].values()) or len(ranks) < 3:
+            return
+        for pairs in pairings(sound):
+            groups = [[rank for rank in ranks if rank[0] in pair] for pair in pairs]
+            found = await self._round(groups, short=True)
+            for pair, group in zip(pairs, groups, strict=True):
+                well = all(isinstance(value := found.get(rank), dict) and value.get("ok") for rank in group)
+                self._gathered.pair_collectives[pair] = well
+
+    async def _round(self, groups: Sequence[Sequence[tuple[int, int]]], *, short: bool = False) -> dict[tuple[int, int], Any]:
+        """Each group in children of its own, which meet at a store that outlives them."""
+        host = groups[0][0]
+        answer = (await self._ask_ranks({host: {"do": "store", "seconds": self._whole_s}}, _STORE_S)).get(host)
+        if not isinstance(answer, dict) or not answer.get("port"):
+            return {}
+        tasks = {}
+        for number, group in enumerate(groups):
+            for at, rank in enumerate(group):
+                tasks[rank] = {
+                    "do": "collective",
+                    "store": [self._members[host[0]].address if rank[0] != host[0] else "127.0.0.1", answer["port"]],
+                    "prefix": f"{number}",
+                    "rank": at,
+                    "world": len(group),
+                    "short": short,
+                }
+        return await self._ask_ranks(tasks, _COLLECTIVE_S / (2 if short else 1))
+
+
+def pairings(nodes: Sequence[int]) -> list[list[tuple[int, int]]]:
+    """Rounds of disjoint pairs: every pair once for few nodes, else as many rounds as the logarithm, in which nobody meets the same twice.
+
+    >>> pairings([0, 1, 2])
+    [[(1, 2)], [(0, 1)], [(0, 2)]]
+    >>> len(pairings(range(1024)))
+    12
+    """
+    ring: list[int | None] = [*nodes]
+    if len(ring) % 2:
+        ring.append(None)
+    count = len(ring)
+    rounds = range(count - 1)
+    chosen = (
+        rounds
+        if count <= _ALL_PAIRS
+        else [step * (count - 1) // (count.bit_length() + 1) for step in range(count.bit_length() + 1)]
+    )
+    found = []
+    for turn in chosen:
+        turned = [ring[0], *(ring[1 + (turn + at) % (count - 1)] for at in range(count - 1))]
+        pairs = ((turned[at], turned[count - 1 - at]) for at in range(count // 2))
+        found.append([(min(a, b), max(a, b)) for a, b in pairs if a is not None and b is not None])
+    return found

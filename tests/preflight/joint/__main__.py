@@ -1,0 +1,106 @@
+"""Runs of the joint pre-flight on namespaces, one line of JSON each, for docs/joint-faults.md. From the repository's root:
+
+    PYTHONPATH=tests python -m preflight.joint clean COUNT [NODES]
+    PYTHONPATH=tests python -m preflight.joint fault NAME PLACE NODES [NAME PLACE NODES ...]
+    PYTHONPATH=tests python -m preflight.joint table FILE...
+
+TORCHTUNE_SYS_TEST_TORCH names a Python that has torch.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import pytest
+
+from preflight.joint.cluster import Run, cluster, preflight
+from preflight.joint.faults import FAULTS, problems
+from smoke.faults.bench import torch_python
+
+BUDGET_S = 60.0
+
+
+def clean(count: int, nodes: int) -> Iterator[dict[str, Any]]:
+    """Healthy nodes again and again: each verdict must be go."""
+    for number in range(count):
+        with tempfile.TemporaryDirectory() as folder, cluster(Path(folder), nodes) as made:
+            found = preflight(made, torch_python(), budget_s=BUDGET_S)
+        verdicts = Counter(str(each.verdict.get("verdict", "none")) for each in found.told.values())
+        yield {"fault": "none", "run": number, "nodes": nodes, "verdicts": dict(verdicts), **_measured(found), "why": _why(found)}
+
+
+def fault(name: str, place: int, nodes: int) -> dict[str, Any]:
+    """One fault at one place."""
+    told = {"fault": name, "place": place, "nodes": nodes}
+    try:
+        with tempfile.TemporaryDirectory() as folder, cluster(Path(folder), nodes) as made:
+            found = preflight(made, torch_python(), budget_s=BUDGET_S, **FAULTS[name].plant(made, place))
+            return {**told, "wrong": problems(FAULTS[name], made, place, found), **_measured(found)}
+    except pytest.skip.Exception as why:
+        return {**told, "skipped": str(why)}
+
+
+def _measured(found: Run) -> dict[str, Any]:
+    return {"seconds": round(found.seconds, 1), "load": round(os.getloadavg()[0], 1), "left": found.left}
+
+
+def _why(found: Run) -> list[str]:
+    """What was found besides warnings."""
+    return sorted(
+        {
+            f"{node['node']}: {cause['cause']}: {cause['seen'][:160]}"
+            for verdict in found.verdicts()
+            for node in verdict["nodes"]
+            for cause in node["causes"]
+            if cause["weight"] != "warning"
+        }
+    )
+
+
+def table(lines: Iterable[dict[str, Any]]) -> Iterator[str]:
+    """Rows of the page: by fault, what was run and what went wrong."""
+    by_fault: dict[str, list[dict[str, Any]]] = {}
+    for line in lines:
+        by_fault.setdefault(line["fault"], []).append(line)
+    yield "| fault | runs (nodes:place) | right | seconds (load) |"
+    yield "|---|---|---|---|"
+    for name, runs in by_fault.items():
+        done = [run for run in runs if "skipped" not in run]
+        right = [
+            run
+            for run in done
+            if (not run.get("wrong") and run.get("verdicts", {"go": 0}).keys() == {"go"}) or run.get("wrong") == []
+        ]
+        where = ", ".join(
+            dict.fromkeys(f"{run['nodes']}:{run['place']}" if "place" in run else f"{run['nodes']}" for run in done)
+        )
+        times = [run["seconds"] for run in done] or [0]
+        loads = [run["load"] for run in done] or [0]
+        yield (
+            f"| {name} | {where} | {len(right)} of {len(done)} | {median(times):.0f} ({min(times):.0f} to {max(times):.0f})"
+            f" at {min(loads):.0f} to {max(loads):.0f} |"
+        )
+
+
+def main(words: list[str]) -> None:
+    if words[0] == "clean":
+        for line in clean(int(words[1]), int((words[2:] or ["4"])[0])):
+            print(json.dumps(line), flush=True)
+    elif words[0] == "fault":
+        for at in range(1, len(words), 3):
+            print(json.dumps(fault(words[at], int(words[at + 1]), int(words[at + 2]))), flush=True)
+    else:
+        lines = [json.loads(line) for name in words[1:] for line in Path(name).read_text().splitlines()]
+        print("\n".join(table(lines)))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
