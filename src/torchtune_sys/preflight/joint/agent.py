@@ -80,6 +80,9 @@ class Agent:
         finally:
             for work in beside:
                 work.cancel()
+            self.server.stop()
+            for listening in self._listeners:
+                listening.close()
 
     async def _part(self) -> None:
         """Let ranks, and the nodes that follow us, take the verdict before the sockets close."""
