@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from torchtune_sys.model.preflight import Weight
+from torchtune_sys.cli.joint_run import write_lists
+from torchtune_sys.model.preflight import Preflight, Scale, Weight
 from torchtune_sys.preflight.joint import judge
 from torchtune_sys.preflight.joint.gathered import Compute, Event, Gathered, LinkTest, Node, taken
 from torchtune_sys.preflight.joint.job import job_of
@@ -177,6 +179,21 @@ def test_what_a_peer_says_may_have_any_form() -> None:
             LinkTest.of({key: rng.choice(junk) for key in ("connect", "small_s", "beyond", "rates", "sent")}, 1, 0)
         ]
         judge.judged(found)
+
+
+@pytest.mark.parametrize("name", ["n2", "n1\nn2", "--all", "n1 n2", "", "n" * 300, "$(id)"])
+def test_a_node_takes_no_name_but_its_own(name: str, tmp_path: Path) -> None:
+    """Of another node, or with what a launcher would read as more than a name: it is called as the node list has it, and by no name where there is none."""
+    found = gathered(3, events=[Event(at_s=1, node=1, cause="rank-killed", seen="")], names=("a", "b", "c"))
+    found.members[1].notes["facts"]["name"] = name
+    assert {*said(whole(found))} == {"b"}
+    found.names = ()
+    verdict = whole(found)
+    assert {*said(verdict)} == {"node 1 (rank 1)"}
+    alone = Preflight(version="", time="", epoch_s=0, where="", level="", seconds=0, verdict=verdict.verdict, nodes=verdict.nodes, scale=Scale(nodes=3, ranks=3))  # fmt: skip
+    write_lists(str(tmp_path), alone)
+    assert (tmp_path / "bad_nodes.txt").read_text() == (tmp_path / "exclude.txt").read_text() == ""
+    assert "node 1" not in (tmp_path / "good_nodes.txt").read_text()
 
 
 @pytest.mark.parametrize("count", [2, 3, 4, 7, 8, 9, 100])
