@@ -56,7 +56,7 @@ def test_what_cannot_be_meant_is_a_usage_error(words: tuple[str, ...]) -> None:
 def test_an_interpreter_that_does_not_start_is_not_replaced() -> None:
     for words in (("--python", "/no/such/python"), ("--python", "/etc/passwd")):
         done = run("--cpu", *words)
-        assert done.returncode == 2 and done.stdout == "" and f"{words[1]}: " in done.stderr
+        assert done.returncode == 2 and done.stdout == "" and words[1] in done.stderr
 
 
 def test_a_report_that_tells_little(tmp_path: Path) -> None:

@@ -36,13 +36,9 @@ def begin(options: Mapping[str, Any], env: Mapping[str, str], budget_s: float) -
 
 
 def _text(path: str, option: str) -> str:
-    from torchtune_sys.host.live import read_text
-    from torchtune_sys.model.values import Missing
+    from torchtune_sys.host.apart import text_of
 
-    found = read_text(path, path)
-    if isinstance(found, Missing):
-        raise UnreadableInput(f"{path}: {found.detail}", f"{option} names a file that can be read")
-    return found
+    return text_of(path, f"{option} names a file that can be read")
 
 
 def _secret(path: str | None) -> bytes:

@@ -10,12 +10,15 @@ from torchtune_sys import engine
 from torchtune_sys.cli.options import DESCRIPTION, INTENT
 from torchtune_sys.cli.terminal import clear_progress, progress
 from torchtune_sys.cli.workload import intent_of
-from torchtune_sys.errors import UnreadableInput
+from torchtune_sys.errors import UnreadableInput, UserError
+from torchtune_sys.host.apart import answers, apart
 from torchtune_sys.host.base import Host
+from torchtune_sys.host.examined import no_program
 from torchtune_sys.host.input.opening import PastedText, open_input
 from torchtune_sys.host.input.reading import PATIENCE_S as INPUT_PATIENCE_S
 from torchtune_sys.model.facts.session import Workload
 from torchtune_sys.model.snapshot import Snapshot
+from torchtune_sys.model.values import Missing
 
 PATIENCE_S, LIVE_PATIENCE_S, LOGS_PATIENCE_S = 30.0, 90.0, 600.0
 _MARGIN_S = 1.5
@@ -59,8 +62,33 @@ def opened(options: Mapping[str, Any]) -> Host | PastedText:
 
         return described_host(options)
     patience_s = patience(options)
-    deadline = time.monotonic() + patience_s - min(_MARGIN_S, 0.3 * patience_s)
-    return open_input(options["from_"], options["root"], min(patience_s, INPUT_PATIENCE_S), deadline=deadline)
+    within_s = patience_s - min(_MARGIN_S, 0.3 * patience_s)
+    deadline = time.monotonic() + within_s
+    for path in (options["from_"], options["root"]):
+        if path and path != "-":
+            answers(path, min(within_s, INPUT_PATIENCE_S))
+    found = open_input(options["from_"], options["root"], min(patience_s, INPUT_PATIENCE_S), deadline=deadline)
+    if options.get("python") and isinstance(found, Host) and found.live and not options.get("python_is_judged"):
+        _must_be_a_program(found, options["python"], min(within_s, INPUT_PATIENCE_S))
+    return found
+
+
+def _must_be_a_program(host: Host, python: str, patience_s: float) -> None:
+    """Raises UserError where --python names nothing that could be started: a mistake of who typed it, and no finding of the host."""
+    from torchtune_sys.probes.python.interpreter import chosen
+
+    def check() -> str:
+        place = chosen(host, host.env(), python)
+        seen = f"--python: {place.detail}" if isinstance(place, Missing) else no_program(place)
+        if seen:
+            raise UserError(seen.replace("--python: --python", "--python"), "--python names the interpreter you train with")
+        return ""
+
+    apart(
+        check,
+        UserError(f"--python {python}: no answer within {patience_s:g} s", "look whether its file system still answers"),
+        patience_s,
+    )
 
 
 def patience(options: Mapping[str, Any]) -> float:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from torchtune_sys.cli.look import begin
 from torchtune_sys.cli.terminal import environment
-from torchtune_sys.errors import UnreadableInput
 
 if TYPE_CHECKING:
     from torchtune_sys.host.base import Host
@@ -51,12 +50,8 @@ def _config(path: str | None) -> Config:
     place = path or environment().get("TORCHTUNE_SYS_CONFIG", "")
     if not place:
         return Config()
-    from torchtune_sys.host.live import read_text
-    from torchtune_sys.model.values import Missing
+    from torchtune_sys.host.apart import text_of
     from torchtune_sys.rules import CATALOGUE
 
-    text = read_text(place, place)
-    if isinstance(text, Missing):
-        named = "" if path else " (named by TORCHTUNE_SYS_CONFIG)"
-        raise UnreadableInput(f"{place}{named}: {text.detail}", "give a TOML file that can be read")
-    return parse_config(text, place, CATALOGUE)
+    named = "" if path else " (TORCHTUNE_SYS_CONFIG names it)"
+    return parse_config(text_of(place, f"give a TOML file that can be read{named}"), place, CATALOGUE)

@@ -74,9 +74,9 @@ def give(text: str, output: str | None, *, machine: bool = False, readable: bool
     if output is None or output == "-":
         say(text, machine=machine)
     else:
-        from torchtune_sys.host.files import PRIVATE, READABLE, write_atomically
+        from torchtune_sys.host.files import PRIVATE, READABLE, write_apart
 
-        write_atomically(output, text, by_root=READABLE if readable else PRIVATE)
+        write_apart(output, text, by_root=READABLE if readable else PRIVATE)
 
 
 def say(text: str, *, machine: bool = False) -> None:

@@ -20,6 +20,7 @@ MOST_DATA = 1 << 30
 """Bytes for who reads a file of somebody else's; twice of what the limits let it use."""
 _SPARE_CPU_S = 30
 """Threads use more than one second of processor time in one."""
+_REAPING_S = 1.0
 LEAST_S = 3.0
 """What starting, judging and printing may take on a slow machine, whatever the option says."""
 
@@ -59,7 +60,9 @@ def _wait(child: int, limit_s: float, late: Callable[[float], int]) -> int:
             time.sleep(0.005)
         with contextlib.suppress(ProcessLookupError):
             os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
+        until = time.monotonic() + _REAPING_S  # one that waits for a server in the kernel may stay for ever
+        while not os.waitpid(child, os.WNOHANG)[0] and time.monotonic() < until:
+            time.sleep(0.005)
         return late(limit_s)
     finally:
         for number, handler in handlers.items():

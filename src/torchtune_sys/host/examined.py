@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections.abc import Iterator
@@ -46,6 +47,17 @@ def runner(path: str) -> Fact[Account | None]:
         return account(uid, info.st_gid)
     caller = sudo_caller(session())
     return caller if caller is not None and _may_execute(caller, path) else None
+
+
+def no_program(path: str) -> str:
+    """Why nothing at ``path`` could be started by anybody; "" where something may be."""
+    try:
+        info = os.stat(path)
+    except OSError as error:
+        return f"{path}: {error.strerror}" if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP) else ""
+    if stat.S_ISDIR(info.st_mode):
+        return f"{path} is a folder, and holds no bin/python3"
+    return "" if info.st_mode & 0o111 else f"{path} may not be executed"
 
 
 def _refused(path: str, reason: str) -> Missing:

@@ -41,6 +41,33 @@ def write_atomically(path: str, text: str, *, by_root: int = READABLE) -> None:
         raise CannotWrite.because(error, path, "write somewhere else or make room") from None
 
 
+def write_apart(path: str, text: str, *, by_root: int = READABLE) -> None:
+    """As :func:`write_atomically`, to a place that an option names: one that does not answer costs its deadline. Raises CannotWrite."""
+    if _STREAM.fullmatch(path):
+        write_atomically(path, text, by_root=by_root)
+        return
+
+    _apart(path, lambda: write_atomically(path, text, by_root=by_root))
+
+
+def write_below_apart(folder: str, files: Mapping[str, str], mark: str) -> None:
+    """As :func:`write_below`, with a deadline. Raises CannotWrite."""
+    _apart(folder, lambda: write_below(folder, files, mark))
+
+
+def _apart(path: str, write: Callable[[], None]) -> None:
+    from torchtune_sys.host.apart import PATIENCE_S, apart
+
+    def written() -> str:
+        write()
+        return ""
+
+    patience_s = PATIENCE_S + _PATIENCE_MS / 1000  # the reader of a FIFO has a patience of its own
+    seen = f"{path}: could not be written within {patience_s:g} s"
+    late = CannotWrite(seen, "look whether its file system, or the server behind it, still answers")
+    apart(written, late, patience_s)
+
+
 def _write(folder: int, name: str, path: str, text: str, mode: int) -> None:
     try:
         there = os.stat(name, dir_fd=folder, follow_symlinks=False)

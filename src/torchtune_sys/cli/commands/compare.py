@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -14,6 +16,7 @@ if TYPE_CHECKING:
     from torchtune_sys.model.comparison import Comparison
 
 FORMATS = ("text", "json", "markdown", "csv")
+_FEW = 16
 WEIGHTS = ("error", "warning", "advice", "noise")
 
 
@@ -72,9 +75,12 @@ def compared(options: dict[str, Any]) -> Comparison:
     from torchtune_sys.fleet.reading import read
     from torchtune_sys.fleet.store import Store
     from torchtune_sys.fleet.weights import Readers
+    from torchtune_sys.host.apart import answers
     from torchtune_sys.model.comparison import Weight
     from torchtune_sys.rules import CATALOGUE
 
+    for path in _places(options):
+        answers(path)
     store = Store()
     show, clear = counting("hosts read")
     unread = _base(options, store)
@@ -89,6 +95,13 @@ def compared(options: dict[str, Any]) -> Comparison:
     else:
         found = comparing.among_themselves(unread)
     return heavy(found, Weight(options["weight"]))
+
+
+def _places(options: dict[str, Any]) -> Iterable[str]:
+    """What is looked at first, whether it answers: each file, of many the folders."""
+    paths = [path for path in options["paths"] if path != "-"]
+    paths = paths if len(paths) <= _FEW else sorted({os.path.dirname(path) or "." for path in paths})
+    return [*filter(None, (options["golden"], options["before"])), *paths]
 
 
 def _base(options: dict[str, Any], store: Any) -> tuple[Any, ...]:

@@ -10,7 +10,7 @@ import click
 from torchtune_sys import __version__
 from torchtune_sys.cli import options as shared
 from torchtune_sys.cli.main import INTERNAL, UNJUDGED, USAGE
-from torchtune_sys.errors import UnreadableInput, UserError
+from torchtune_sys.errors import UserError
 from torchtune_sys.preflight.context import HOOKS
 
 if TYPE_CHECKING:
@@ -185,6 +185,7 @@ def _of_rules(
     from torchtune_sys.rules import CATALOGUE
 
     looked = {**shared.NO_INTENT, "root": None, "from_": options["from_"], "python": options["python"]}
+    looked["python_is_judged"] = True  # that it is gone on this node is a reason against the node
     looked["nodes"] = options["nodes"] or (_SEVERAL if place == "health-check" else None)
     looked["timeout"] = max(until_s - time.monotonic(), 0.1)
     causes = []
@@ -290,14 +291,10 @@ def _policy(path: str | None, partition: str) -> Policy:
 
     if not path:
         return Policy()
-    from torchtune_sys.host.live import read_text
-    from torchtune_sys.model.values import Missing
+    from torchtune_sys.host.apart import text_of
     from torchtune_sys.rules import CATALOGUE
 
-    text = read_text(path, path)
-    if isinstance(text, Missing):
-        raise UnreadableInput(f"{path}: {text.detail}", "--policy names a TOML file that can be read")
-    return parse_policy(text, path, CATALOGUE, partition)
+    return parse_policy(text_of(path, "--policy names a TOML file that can be read"), path, CATALOGUE, partition)
 
 
 def _plain(env: Mapping[str, str]) -> dict[str, str]:

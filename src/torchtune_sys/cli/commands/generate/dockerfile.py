@@ -84,12 +84,12 @@ def command(**options: Any) -> int:
 def _write(image: Image, folder: str) -> None:
     """Dockerfile and smoke.py, unless somebody else's are there. Raises CannotWrite."""
     from torchtune_sys.cli.terminal import tell
-    from torchtune_sys.host.files import write_below
+    from torchtune_sys.host.files import write_below_apart
     from torchtune_sys.render.generate import dockerfile
     from torchtune_sys.smoke import script
 
-    write_below(folder, {"smoke.py": script.source()}, script.MARK)
-    write_below(folder, {"Dockerfile": dockerfile.dockerfile(image)}, dockerfile.MARK)
+    write_below_apart(folder, {"smoke.py": script.source()}, script.MARK)
+    write_below_apart(folder, {"Dockerfile": dockerfile.dockerfile(image)}, dockerfile.MARK)
     tell(f"{folder}: {dockerfile.build('docker', image)}")
     for row in dockerfile.rows("docker", image):
         tell(row)

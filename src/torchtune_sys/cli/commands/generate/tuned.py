@@ -56,9 +56,9 @@ def command(**options: Any) -> int:
     if not made.options:
         tell("no change of the plan is tuned's")
     elif options["output_dir"]:
-        from torchtune_sys.host.files import write_below
+        from torchtune_sys.host.files import write_below_apart
 
-        write_below(options["output_dir"], {base.path: text}, units.MARK)
+        write_below_apart(options["output_dir"], {base.path: text}, units.MARK)
         tell(f"written: {base.path}")
     else:
         give(text, options["output"])

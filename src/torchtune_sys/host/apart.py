@@ -1,0 +1,126 @@
+"""Do what may hang in the kernel in a child that can be left behind: a file on a server, or in a FUSE, that does not answer.
+
+A thread would not do: a process whose thread waits for such an answer cannot end, whatever signal it gets (fuse/dev.c,
+request_wait_answer: a request that the daemon has read is waited out). Nor may the child hold our standard streams: who reads our output would
+wait for it, too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import time
+from collections.abc import Callable
+
+from torchtune_sys import errors
+from torchtune_sys.errors import UnreadableInput, UserError
+from torchtune_sys.host.live import read_text
+from torchtune_sys.model.values import Missing
+
+PATIENCE_S = 30.0
+_REAPING_S = 1.0
+_PIECE = 1 << 16
+
+
+def apart(work: Callable[[], str], late: UserError, patience_s: float) -> str:
+    """Return what ``work`` returns, in a child of this process. Raises the UserError that it raises, and ``late`` when the time is up."""
+    theirs, ours = os.pipe()
+    child = os.fork()
+    if child == 0:
+        _work(work, ours)
+    os.close(ours)
+    try:
+        told = _all_of(theirs, time.monotonic() + patience_s)
+    finally:
+        os.close(theirs)
+        _end(child)
+    if told is None:
+        raise late
+    if not told:
+        raise UserError("a child process of ours ended before it was through", "look whether memory ran out: dmesg")
+    value = json.loads(told)
+    if isinstance(value, str):
+        return value
+    kind, seen, todo = value
+    raise getattr(errors, kind, UserError)(seen, todo)
+
+
+def answers(path: str, patience_s: float | None = None) -> None:
+    """Raise UnreadableInput where ``path`` is not opened, or gives no first byte or name, in time. That it is not there is for its reader to say."""
+
+    def first() -> str:
+        with contextlib.suppress(OSError, ValueError):
+            if os.path.isdir(path):
+                with os.scandir(path) as entries:
+                    next(entries, None)
+            elif os.path.isfile(path):  # a FIFO, or a terminal, may wait for a person
+                with open(path, "rb", buffering=0) as file:
+                    file.read(1)
+        return ""
+
+    patience_s = patience_s or PATIENCE_S
+    apart(first, _not_in_time(path, patience_s), patience_s)
+
+
+def text_of(path: str, todo: str) -> str:
+    """The text of a file that an option names. Raises UnreadableInput."""
+
+    def read() -> str:
+        found = read_text(path, path)
+        if isinstance(found, Missing):
+            raise UnreadableInput(f"{path}: {found.detail}", todo)
+        return found
+
+    return apart(read, _not_in_time(path, PATIENCE_S), PATIENCE_S)
+
+
+def _not_in_time(path: str, patience_s: float) -> UnreadableInput:
+    return UnreadableInput(
+        f"{path}: no answer within {patience_s:g} s", "look whether its file system, or the server behind it, still answers"
+    )
+
+
+def _work(work: Callable[[], str], ours: int) -> None:
+    """The child: it has no streams of ours, tells its result, and ends without cleaning up after its parent."""
+    try:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_DFL)
+        nowhere = os.open(os.devnull, os.O_RDWR)
+        for stream in (0, 1, 2):
+            if stream != ours:
+                os.dup2(nowhere, stream)
+        try:
+            told = json.dumps(work())
+        except UserError as error:
+            told = json.dumps([type(error).__name__, error.seen, error.todo])
+        left = told.encode("utf-8", "surrogatepass")
+        while left:
+            left = left[os.write(ours, left) :]
+    finally:
+        os._exit(0)
+
+
+def _all_of(source: int, until_s: float) -> str | None:
+    """What the child tells until it ends; None when the time is up."""
+    parts: list[bytes] = []
+    while (left_s := until_s - time.monotonic()) > 0:
+        if select.select([source], [], [], left_s)[0]:
+            part = os.read(source, _PIECE)
+            if not part:
+                return b"".join(parts).decode("utf-8", "surrogatepass")
+            parts.append(part)
+    return None
+
+
+def _end(child: int) -> None:
+    """Killed if it is still there; one that the kernel keeps is left to process 1."""
+    until_s = time.monotonic() + _REAPING_S
+    with contextlib.suppress(ProcessLookupError, ChildProcessError):
+        if os.waitpid(child, os.WNOHANG)[0]:
+            return
+        os.kill(child, signal.SIGKILL)
+        while not os.waitpid(child, os.WNOHANG)[0] and time.monotonic() < until_s:
+            time.sleep(0.002)
