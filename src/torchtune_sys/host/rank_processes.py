@@ -219,6 +219,11 @@ class RankProcesses:
         """Who spoke so far: the child, and those of its descendants that do."""
         return {*self._pids.values()}
 
+    @property
+    def launcher(self) -> int:
+        """The process that starts the ranks; 0 where it was not started."""
+        return self._child.pid if self._child is not None else 0
+
     def crash_reports(self, pids: Iterable[int]) -> dict[int, str]:
         """What faulthandler wrote so far, by process; those for which it wrote nothing are left out."""
         return {pid: text.decode("utf-8", "replace") for pid in pids if (text := self._stacks.get(pid))}

@@ -17,6 +17,8 @@ class Symptom(msgspec.Struct, frozen=True, kw_only=True):
     """Slugs, the likeliest first."""
     remedy: str
     source: str
+    sure: bool = True
+    """The words stand for nothing else that is known."""
 
 
 @functools.cache
@@ -25,7 +27,12 @@ def _patterns() -> tuple[tuple[re.Pattern[str], frozenset[str], Symptom], ...]:
         (
             re.compile(row["pattern"], re.IGNORECASE | re.DOTALL),
             frozenset(filter(None, row["stage"].split(","))),
-            Symptom(causes=tuple(row["cause"].split("|")), remedy=row["remedy"], source=row["source"]),
+            Symptom(
+                causes=tuple(row["cause"].split("|")),
+                remedy=row["remedy"],
+                source=row["source"],
+                sure=row["confidence"] == "high",
+            ),
         )
         for row in tables.rows("symptoms")
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from torchtune_sys.model.diagnosis import Confidence
 from torchtune_sys.model.rule import Verdict
 
 LOW_IS_GOOD = frozenset(("s", "ms"))
@@ -19,6 +20,8 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True):
     """As the field writes it: TFLOP/s, GB/s (10**9 bytes), s, MiB; "" for a count."""
     expected: float = 0.0
     """The least that is plausible here; 0 where nobody knows."""
+    of_ranks: tuple[float, ...] = ()
+    """What each rank measured, in the order of ranks; empty where one measured alone."""
 
 
 class RankEnd(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,6 +35,7 @@ class RankEnd(msgspec.Struct, frozen=True, kw_only=True):
     remedy: str = ""
     trace: str = ""
     """Where it happened, one frame a line, the innermost last."""
+    confidence: Confidence = Confidence.CERTAIN
 
 
 class StageResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,6 +51,8 @@ class StageResult(msgspec.Struct, frozen=True, kw_only=True):
     """Those with this verdict, where others have another one."""
     cause: str = ""
     """The same vocabulary as the rules' causes; "" where none is known."""
+    confidence: Confidence | None = None
+    """How sure the cause is; null where none is named."""
     seen: str = ""
     remedy: str = ""
     trace: str = ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from torchtune_sys.model.diagnosis import Confidence
 from torchtune_sys.model.rule import Verdict
 from torchtune_sys.model.smoke import Comparison, Figure, SmokeReport, StageResult
 from torchtune_sys.render import layout
@@ -99,7 +100,8 @@ def _stage(stage: StageResult, verbose: bool) -> Iterator[Line]:
     label = f"{stage.verdict.value:<8}{stage.stage:<19}{stage.seconds:5.1f} s"
     yield line(words, label=(label, _STYLES[stage.verdict]), hang=_HANG)
     if stage.verdict is Verdict.FAIL and stage.cause:
-        yield line((stage.cause, "bold"), label=("cause: ", "bold"), indent=_HANG)
+        sure = f" ({stage.confidence.value})" if stage.confidence not in (None, Confidence.CERTAIN) else ""
+        yield line((stage.cause, "bold"), sure, label=("cause: ", "bold"), indent=_HANG)
     if stage.verdict is Verdict.FAIL and stage.remedy:
         yield line(stage.remedy, label=("fix: ", "good"), indent=_HANG)
     for place in (*stage.places, *(stage.trace.splitlines() if verbose else ())):

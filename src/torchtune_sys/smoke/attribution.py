@@ -11,6 +11,7 @@ import msgspec
 
 from torchtune_sys.host.process import ended_by
 from torchtune_sys.knowledge.symptoms import symptom
+from torchtune_sys.model.diagnosis import Confidence
 from torchtune_sys.model.rule import Verdict
 from torchtune_sys.model.smoke import RankEnd
 from torchtune_sys.smoke.watch import RunFailure
@@ -28,6 +29,7 @@ class Blame(msgspec.Struct, frozen=True, kw_only=True):
     cause: str = ""
     seen: str = ""
     remedy: str = ""
+    confidence: Confidence = Confidence.CERTAIN
 
 
 def of_end(end: RankEnd, stage: str, found: Collection[str]) -> RankEnd:
@@ -37,7 +39,9 @@ def of_end(end: RankEnd, stage: str, found: Collection[str]) -> RankEnd:
     blame = of_text(end.seen + "\n" + end.trace, stage, found)
     seen = _sentence(end.seen, stage)
     trace = end.trace if seen == end.seen else f"{end.seen}\n{end.trace}"
-    return msgspec.structs.replace(end, cause=blame.cause, remedy=end.remedy or blame.remedy, seen=seen, trace=trace)
+    return msgspec.structs.replace(
+        end, cause=blame.cause, remedy=end.remedy or blame.remedy, seen=seen, trace=trace, confidence=blame.confidence
+    )
 
 
 def _sentence(text: str, stage: str) -> str:
@@ -64,7 +68,9 @@ def of_text(text: str, stage: str, found: Collection[str]) -> Blame:
     if row is None:
         return Blame()
     cause = next((cause for cause in row.causes if cause in found), row.causes[0])
-    return Blame(cause=cause, remedy=row.remedy)
+    alone = len(row.causes) == 1 and row.sure
+    confidence = Confidence.CERTAIN if cause in found else Confidence.LIKELY if alone else Confidence.POSSIBLE
+    return Blame(cause=cause, remedy=row.remedy, confidence=confidence)
 
 
 def of_trouble(trouble: RunFailure, output: str, crash: str, killed_for_memory: bool, found: Collection[str]) -> Blame:
@@ -82,12 +88,12 @@ def of_trouble(trouble: RunFailure, output: str, crash: str, killed_for_memory: 
     words = {
         "stopped": f"{who} {_is(trouble.ranks)} stopped (SIGSTOP or a debugger) and the others wait",
         "blocked": f"{who} {_is(trouble.ranks)} blocked in the kernel (state D)",
+        "launcher-stopped": "the process that started the ranks is stopped (SIGSTOP or a debugger)",
         "out-of-time": "the time for the whole test was up",
     }.get(trouble.kind, f"{who} did not go on" if trouble.ranks else "no rank goes on")
-    cause = {"stopped": "rank-stopped", "blocked": "rank-blocked-in-kernel", "out-of-time": "out-of-time"}.get(
-        trouble.kind, "rank-hung"
-    )
-    return Blame(cause=cause, seen=words)
+    causes = {"stopped": "rank-stopped", "blocked": "rank-blocked-in-kernel"}
+    causes |= {kind: kind for kind in ("launcher-stopped", "out-of-time")}
+    return Blame(cause=causes.get(trouble.kind, "rank-hung"), seen=words)
 
 
 def _of_death(trouble: RunFailure, output: str, crash: str, killed_for_memory: bool, found: Collection[str]) -> Blame:

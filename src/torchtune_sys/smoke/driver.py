@@ -218,6 +218,7 @@ def _blame(run: SmokeRun, trouble: RunFailure, output: str, crash: str, oom: boo
             cause=blamed.cause,
             seen=blamed.seen,
             remedy=blamed.remedy,
+            confidence=blamed.confidence,
             trace=innermost(crash),
         )
 

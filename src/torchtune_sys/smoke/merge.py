@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
+import msgspec
+
 from torchtune_sys.model.rule import Verdict
 from torchtune_sys.model.smoke import LOW_IS_GOOD, Figure, RankEnd, StageResult
 from torchtune_sys.smoke import attribution
@@ -27,6 +29,7 @@ def merged(stage: str, ends: Mapping[int, RankEnd], figures: Mapping[int, list[F
         figures=_figures(figures),
         ranks=tuple(end.rank for end in alike if end.rank >= 0) if len(alike) < len(told) else (),
         cause=first.cause,
+        confidence=first.confidence if first.cause else None,
         seen=first.seen,
         remedy=first.remedy,
         trace=first.trace,
@@ -46,4 +49,11 @@ def _figures(of_ranks: Mapping[int, list[Figure]]) -> tuple[Figure, ...]:
             other = kept.setdefault((figure.name, figure.unit), figure)
             worse = figure.value > other.value if figure.unit in LOW_IS_GOOD else figure.value < other.value
             kept[figure.name, figure.unit] = figure if worse else other
-    return tuple(kept.values())
+    return tuple(_beside_others(figure, of_ranks) for figure in kept.values())
+
+
+def _beside_others(figure: Figure, of_ranks: Mapping[int, list[Figure]]) -> Figure:
+    told = [
+        one.value for rank in sorted(of_ranks) for one in of_ranks[rank] if (one.name, one.unit) == (figure.name, figure.unit)
+    ]
+    return msgspec.structs.replace(figure, of_ranks=tuple(told)) if len(told) > 1 else figure

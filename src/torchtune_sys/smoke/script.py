@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from importlib.resources import files
 
 from torchtune_sys import __version__
@@ -18,6 +18,10 @@ ORDER = (
     "context",
     "identity",
     "arithmetic",
+    "layers",
+    "optimizers",
+    "measures",
+    "stress",
     "models",
     "training",
     "grad_scaler",
@@ -30,6 +34,7 @@ ORDER = (
     "rendezvous_store",
     "rendezvous",
     "collectives",
+    "stragglers",
     "integers",
     "ddp",
     "sampling",
@@ -69,10 +74,19 @@ from __future__ import annotations
 
 def source() -> str:
     """The script. Raises ValueError where two modules define the same name: joined, the later one would win."""
+    modules = [(_ELSEWHERE.get(module, _PACKAGE), module) for module in ORDER]
+    return _HEAD.format(version=__version__) + joined(modules, future=False)
+
+
+def joined(modules: Iterable[tuple[str, str]], *, future: bool = True) -> str:
+    """Modules, each by its package and its name, as one text that imports none of them. ``future``: with the import that must come first.
+
+    Raises ValueError where two define the same name.
+    """
     owners: dict[str, str] = {}
-    parts = [_HEAD.format(version=__version__)]
-    for module in ORDER:
-        text = (files(_ELSEWHERE.get(module, _PACKAGE)) / f"{module}.py").read_text(encoding="utf-8")
+    parts = ["from __future__ import annotations\n"] if future else []
+    for package, module in modules:
+        text = (files(package) / f"{module}.py").read_text(encoding="utf-8")
         tree = ast.parse(text)
         for name in _defined(tree):
             if owners.setdefault(name, module) != module:

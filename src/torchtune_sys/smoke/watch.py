@@ -46,7 +46,7 @@ class RunFailure(msgspec.Struct, frozen=True, kw_only=True):
     """Why the gang had to be ended before it was through."""
 
     kind: str
-    """not-started, died, stopped, hung, blocked (in the kernel), out-of-time."""
+    """not-started, died, stopped, launcher-stopped, hung, blocked (in the kernel), out-of-time."""
     stage: str
     ranks: tuple[int, ...] = ()
     places: tuple[str, ...] = ()
@@ -77,6 +77,7 @@ class Watch:
         self._gone_since_s: float | None = None
         self._all_through_since_s: float | None = None
         self._first_gone: Rank | None = None
+        self._launcher_stopped_since_s: float | None = None
         self._statuses: dict[int, int] = {}
         """Exit statuses of ranks, by process, as their launcher told them."""
 
@@ -161,7 +162,10 @@ class Watch:
             rank=rank,
             verdict=Verdict(fields.get("verdict", "unknown")),
             seconds=float(fields.get("seconds", 0.0)),
-            **{name: str(fields.get(name, "")) for name in ("cause", "seen", "remedy", "trace")},
+            cause=str(fields.get("cause", "")),
+            seen=str(fields.get("seen", "")),
+            remedy=str(fields.get("remedy", "")),
+            trace=str(fields.get("trace", "")),
         )
         self.ends.setdefault(str(fields.get("stage")), {})[rank] = end
 
@@ -216,9 +220,19 @@ class Watch:
                 rank.stopped_since_s = None
         if now_s > self._until_s:
             return self._hung("out-of-time", alive)
+        if self._launcher_is_stopped(now_s):
+            return RunFailure(kind="launcher-stopped", stage=self._stage_of(alive) or "import")
         if len(self.ranks) < self._wanted and now_s - self._started_s > _MEETING_DEADLINE_S:
             return self._hung("hung", alive)
         return self._late(alive, now_s)
+
+    def _launcher_is_stopped(self, now_s: float) -> bool:
+        """The ranks go on without it, but nobody would learn how they end."""
+        if self.gang.state(self.gang.launcher) not in ("T", "t"):
+            self._launcher_stopped_since_s = None
+            return False
+        self._launcher_stopped_since_s = self._launcher_stopped_since_s or now_s
+        return now_s - self._launcher_stopped_since_s > _STOPPED_S
 
     def _late(self, alive: list[Rank], now_s: float) -> RunFailure | None:
         """The others wait for those in the earliest stage; its time counts from when the last of them began it."""

@@ -86,9 +86,9 @@ ROWS = (
             import torch
             torch.set_rng_state = lambda state: None
         """),
+        stages="checkpoint",
         stage="checkpoint",
         cause="resume-differs",
-        run="all-3",
     ),
     Fault(
         name="sharded-checkpoint-bit",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from smoke.faults import calculating, differing, exchanging, feeding, hosting, installing, keeping
 from smoke.faults.row import Fault
+from smoke.faults.second import opened, reported, sealed
 
 FAULTS: tuple[Fault, ...] = (
     *calculating.ROWS,
@@ -13,4 +14,7 @@ FAULTS: tuple[Fault, ...] = (
     *differing.ROWS,
     *keeping.ROWS,
     *installing.ROWS,
+    *reported.ROWS,
+    *opened.ROWS,
+    *sealed.ROWS,
 )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping
-from importlib.resources import files
 from typing import Any
 
 from torchtune_sys.host import scratch
@@ -16,8 +15,10 @@ from torchtune_sys.host.peers.wire import Gone
 from torchtune_sys.preflight.joint.agent import Agent
 from torchtune_sys.preflight.joint.coordinator import Times
 from torchtune_sys.preflight.joint.job import Job
+from torchtune_sys.smoke.script import joined
 
 _SCRIPT = "torchtune-sys/joint.py"
+_PARTS = (("torchtune_sys.smoke.worker", "measures"), ("torchtune_sys.preflight.joint.worker", "rank_tasks"))
 _MEETING_S = 20.0
 
 
@@ -53,8 +54,7 @@ class Joint:
         self, python: str, env: Mapping[str, str], user: Account | None, show: Callable[[str], None]
     ) -> dict[str, Any] | None:
         """Do what is asked until the verdict comes; None where it does not. ``python`` is the interpreter one trains with, "" if there is none."""
-        text = (files("torchtune_sys.preflight.joint.worker") / "rank_tasks.py").read_text(encoding="utf-8")
-        with scratch.nameless(_SCRIPT, text) as script:
+        with scratch.nameless(_SCRIPT, joined(_PARTS)) as script:
             argv = (python, f"/proc/self/fd/{script}")
             worker = RankWorker(argv, {**env, "TORCHTUNE_SYS_SPEAKER": str(self._speaker)}, script, user) if python else None
             try:

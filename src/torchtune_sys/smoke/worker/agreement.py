@@ -13,6 +13,8 @@ from torchtune_sys.smoke.worker.context import RankContext, StageFailed
 
 Fault = Tuple[str, str]
 """A cause and what was seen."""
+ROOT_CAUSES = ("loss-not-finite", "gradient-not-finite")
+"""What one rank makes and all ranks see the consequences of: whoever has it is named, not the lowest rank that sees something."""
 
 
 def tell_all(here: RankContext, text: str) -> List[str]:
@@ -44,7 +46,8 @@ def judge(here: RankContext, faults: Iterable[Fault] = (), known_to_all: Iterabl
         for cause, seen in known_to_all:
             raise StageFailed(cause, seen)
         return
-    cause, seen = all_seen[wrong[0]]
+    cause, seen = all_seen[min(wrong, key=lambda rank: (all_seen[rank][0] not in ROOT_CAUSES, rank))]
+    wrong = [rank for rank in wrong if all_seen[rank][0] == cause]
     if here.world > 1:
         who = "all ranks" if len(wrong) == here.world else "rank%s %s" % ("s"[: len(wrong) > 1], ", ".join(map(str, wrong)))
         seen = "%s (%s)" % (seen, who)

@@ -20,11 +20,12 @@ _BEFORE, _AFTER = 3, 3
 class Training:
     """All that a checkpoint is to hold: weights, the optimizer's memory, the schedule, the scaler, and the generators (for dropout)."""
 
-    def __init__(self, here: RankContext, seed: int) -> None:
+    def __init__(self, here: RankContext, seed: int, optimizer: str = "AdamW") -> None:
         self.here = here
         seeded(seed)
         self.model = SmallTransformer(dropout=0.2).to(here.device)
-        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-2)
+        more = {"momentum": 0.9} if optimizer == "SGD" else {}
+        self.optimizer = getattr(torch.optim, optimizer)(self.model.parameters(), lr=1e-2, weight_decay=0.01, **more)
         self.schedule = torch.optim.lr_scheduler.StepLR(self.optimizer, step_size=2, gamma=0.5)
         self.scaler = new_scaler(here, 2.0**8, 2)
 
@@ -65,20 +66,37 @@ class Training:
 def checkpoint_resumes(here: RankContext) -> None:
     """Saved, loaded into fresh objects and trained on, all is bit for bit what it is without the interruption."""
     with deterministic(here), tempfile.TemporaryDirectory(prefix="checkpoint-", dir=here.scratch) as folder:
-        path = os.path.join(folder, "checkpoint.pt")
-        through = Training(here, 4)
-        through.train(0, _BEFORE)
-        saved = through.state()
-        write_checkpoint(saved, path)
-        size = os.path.getsize(path)
-        wanted_losses = through.train(_BEFORE, _AFTER)
-        wanted = through.state()
-        resumed = Training(here, 5)  # another seed: whatever is not restored differs
-        held = torch.load(path, map_location="cpu", weights_only=True)
-        resumed.restore(held)
-        losses = resumed.train(_BEFORE, _AFTER)
+        size = max(_resumes(here, optimizer, folder) for optimizer in ("AdamW", "SGD"))
     here.measure("checkpoint", size / 1e6, "MB")
-    _same("resuming", resumed.state(), wanted, wanted_losses, losses)
+
+
+def _resumes(here: RankContext, optimizer: str, folder: str) -> int:
+    """Bytes of the checkpoint."""
+    path = os.path.join(folder, "%s.pt" % optimizer)
+    through = Training(here, 4, optimizer)
+    through.train(0, _BEFORE)
+    write_checkpoint(through.state(), path)
+    size = os.path.getsize(path)
+    held = torch.load(path, map_location="cpu", weights_only=True)
+    wanted_losses = through.train(_BEFORE, _AFTER)
+    wanted = through.state()
+    _replaces(path, held, wanted)
+    resumed = Training(here, 5, optimizer)  # another seed: whatever is not restored differs
+    resumed.restore(held)
+    losses = resumed.train(_BEFORE, _AFTER)
+    _same("resuming (%s)" % optimizer, resumed.state(), wanted, wanted_losses, losses)
+    return size
+
+
+def _replaces(path: str, first: Dict[str, Any], second: Dict[str, Any]) -> None:
+    """A training keeps its last checkpoint under one name: a second one takes the place of the first."""
+    write_checkpoint(second, path)
+    found = torch.load(path, map_location="cpu", weights_only=True)
+    if not differing_leaves(found, second):
+        return
+    if not differing_leaves(found, first):
+        raise StageFailed("checkpoint-stale", "what was saved second under one name reads as what was saved first")
+    raise StageFailed("checkpoint-damaged", "what was saved second under one name is not what is read")
 
 
 def _same(how: str, found: Dict[str, Any], wanted: Dict[str, Any], wanted_losses: List[float], losses: List[float]) -> None:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import functools
+import importlib.util
 import json
 import time
-from typing import Callable, List, Tuple
+from typing import Any, Callable, List, Optional, Tuple
 
 import torch
 import torch.distributed as dist
 
 from torchtune_sys.smoke.worker.agreement import Fault, judge, tell_all
-from torchtune_sys.smoke.worker.context import QUICK, THOROUGH, RankContext, Skipped, same_bits, small_integers
+from torchtune_sys.smoke.worker.context import QUICK, THOROUGH, RankContext, StageFailed, same_bits, small_integers
+from torchtune_sys.smoke.worker.interfaces import unanswered
+from torchtune_sys.smoke.worker.rendezvous_store import refuse_strangers
 
 _COUNTS = (1, 3, 1000, 65537, (1 << 20) + 5)
 """Elements: odd ones leave remainders in rings, the large ones take the paths in chunks."""
@@ -20,6 +23,9 @@ _ASYNCHRONOUS = 1000
 """Elements of those that are waited for in a second step, as overlapping frameworks do."""
 _WIDE = (1 << 40) + 1
 """A factor that leaves float32 no room: what is exchanged in 64 bits must not go through less."""
+_LARGE_COUNT = 1 << 18
+_LARGE_S = 20.0
+"""TCP has sent anew what is lost six times by then."""
 _DAWDLING_S = 0.05
 _EXACT_IN_BFLOAT16 = 256
 """Integers up to it have a bfloat16 of their own (8 bits); float16 has them up to 2048."""
@@ -27,17 +33,34 @@ _EXACT_IN_BFLOAT16 = 256
 
 def exchanges_are_right(here: RankContext) -> None:
     """Reductions, gathers and broadcasts give every rank the right values to the last bit; how fast they are."""
+    large_packets_arrive(here)
     faults: List[Fault] = []
     for name in _DTYPES:
         dtype = getattr(torch, name)
         for count in _COUNTS if name == "float32" else _COUNTS[:3]:
             faults += _reduced(here, dtype, count)
-    for exchange in (_ordered, _gathered, _scattered, _broadcast, _swapped, _largest_size, _barrier):
+    for exchange in (_ordered, _gathered, _scattered, _broadcast, _rooted, _grouped, _objects, _swapped, _largest_size, _barrier):
         faults += exchange(here)
     judge(here, faults)
     _bandwidths(here)
     if here.world == 1:
-        raise Skipped("one rank: nothing was exchanged")
+        here.remark = "one rank: it exchanged with nobody but itself"
+
+
+def large_packets_arrive(here: RankContext) -> None:
+    """A network may take small packets and lose large ones (an MTU that is too large on the way): then nothing is said, and all wait."""
+    held = torch.full((_LARGE_COUNT,), float(here.rank), device=here.device)
+    work = dist.all_reduce(held, async_op=True)
+    until = time.monotonic() + _LARGE_S
+    while not work.is_completed() and time.monotonic() < until:
+        time.sleep(0.002)
+    if not work.is_completed():
+        stuck = unanswered()
+        if stuck:
+            seen = "small messages arrived, but of %d MiB nothing does: %s" % (4 * _LARGE_COUNT >> 20, "; ".join(stuck))
+            remedy = "the same MTU on all hosts and switches, or a smaller one here (ping -M do -s 1472 finds what passes)"
+            raise StageFailed("mtu-black-hole", seen, remedy)
+    work.wait()
 
 
 def _integers_of(here: RankContext, rank: int, count: int) -> torch.Tensor:
@@ -80,7 +103,92 @@ def _ordered(here: RankContext) -> List[Fault]:
         held = rows[here.rank].clone().to(here.device)
         dist.all_reduce(held, op=getattr(dist.ReduceOp, op))
         faults += _compared("all_reduce (%s)" % op, held, wanted)
+    whole = torch.tensor([[_WIDE + rank, -rank] for rank in range(here.world)])
+    for op, wanted in (("MAX", whole.amax(0)), ("MIN", whole.amin(0))):
+        kept = whole[here.rank].clone().to(here.device)
+        dist.all_reduce(kept, op=getattr(dist.ReduceOp, op))
+        faults += _compared("all_reduce (%s) of int64" % op, kept, wanted)
+    factors = _factors(here)
+    product = factors[here.rank].clone().to(here.device)
+    dist.all_reduce(product, op=dist.ReduceOp.PRODUCT)
+    return faults + _compared("all_reduce (PRODUCT)", product, factors.prod(0))
+
+
+def _factors(here: RankContext) -> torch.Tensor:
+    """A row for each rank, whose products are exact: halves and doubles of the first eight ranks, and signs of all."""
+    rows = [[2.0 if rank < 8 else 1.0, 0.5 if rank < 8 else 1.0, -1.0, 3.0 if rank == 0 else 1.0] for rank in range(here.world)]
+    return torch.tensor(rows)
+
+
+def _rooted(here: RankContext) -> List[Fault]:
+    """What only one rank is to hold in the end, or to begin with; the first and the last rank in turn."""
+    faults: List[Fault] = []
+    every = [_integers_of(here, rank, 301) for rank in range(here.world)]
+    for root in sorted({0, here.world - 1}):
+        at = "at rank %d" % root
+        for op, rows in (("SUM", torch.stack(every)), ("PRODUCT", _factors(here)), ("MAX", torch.stack(every))):
+            held = rows[here.rank].clone().to(here.device)
+            wanted = {"SUM": rows.sum(0), "PRODUCT": rows.prod(0), "MAX": rows.amax(0)}[op]
+            done = _can(here, functools.partial(dist.reduce, held, root, op=getattr(dist.ReduceOp, op)))
+            faults += _compared("reduce (%s) %s" % (op, at), held, wanted) if done and here.rank == root else []
+        own = every[here.rank].to(here.device)
+        pieces = [torch.zeros_like(own) for _ in range(here.world)] if here.rank == root else None
+        done = _can(here, functools.partial(dist.gather, own, pieces, dst=root))
+        faults += _compared("gather %s" % at, torch.cat(pieces), torch.cat(every)) if done and pieces else []
+        given = [(each + 1).to(here.device) for each in every] if here.rank == root else None
+        taken = torch.zeros_like(own)
+        done = _can(here, functools.partial(dist.scatter, taken, given, src=root))
+        faults += _compared("scatter from rank %d" % root, taken, every[here.rank] + 1) if done else []
     return faults
+
+
+def _grouped(here: RankContext) -> List[Fault]:
+    """Groups of some ranks (tensor, pipeline and data parallel training have them): what one does stays within it."""
+    faults: List[Fault] = []
+    halves = [[rank for rank in range(here.world) if rank % 2 == odd] for odd in (0, 1)]
+    for members in filter(None, [*halves, sorted({0, here.world - 1})]):
+        group = dist.new_group(members)  # all ranks take part in making it
+        if here.rank not in members:
+            continue
+        what = "the group of ranks %s" % _few(members)
+        if dist.get_world_size(group) != len(members) or dist.get_rank(group) != members.index(here.rank):
+            numbers = (what, dist.get_rank(group), dist.get_world_size(group), here.rank)
+            faults.append(("collective-wrong", "%s: rank %d of %d is what rank %d is told that it is there" % numbers))
+            continue  # in a group of others each would wait for somebody else
+        held = _integers_of(here, here.rank, 257).to(here.device)
+        dist.all_reduce(held, group=group)
+        wanted = torch.stack([_integers_of(here, rank, 257) for rank in members]).sum(0)
+        faults += _compared("all_reduce in %s" % what, held, wanted)
+        sent = _integers_of(here, here.rank, 255).to(here.device)
+        dist.broadcast(sent, members[-1], group=group)
+        faults += _compared("broadcast in %s" % what, sent, _integers_of(here, members[-1], 255))
+    return faults
+
+
+def _few(ranks: List[int]) -> str:
+    return ", ".join(map(str, ranks[:4])) + (", …" if len(ranks) > 4 else "")
+
+
+def _objects(here: RankContext) -> List[Fault]:
+    """Objects are pickled: whoever is at the other end is looked at first. torch needs NumPy for them, which may be missing."""
+    refuse_strangers(here)
+    if importlib.util.find_spec("numpy") is None:
+        return []
+    every = [{"rank": rank, "words": ["a", "b" * (rank % 7)]} for rank in range(here.world)]
+    own, last = every[here.rank], here.world - 1
+    gathered: List[Any] = [None] * here.world
+    dist.all_gather_object(gathered, own)
+    said: List[Any] = [own, here.rank]
+    dist.broadcast_object_list(said, last)
+    found = [("all_gather_object", gathered, every), ("broadcast_object_list", said, [every[last], last])]
+    if here.backend == "gloo":  # NCCL got them late, and needs a device set for each
+        collected: Optional[List[Any]] = [None] * here.world if here.rank == last else None
+        dist.gather_object(own, collected, dst=last)
+        dealt: List[Any] = [None]
+        dist.scatter_object_list(dealt, every if here.rank == 0 else None, src=0)
+        found += [("scatter_object_list", dealt, [own])]
+        found += [("gather_object", collected, every)] if collected is not None else []
+    return [("collective-wrong", "%s gives other objects than were given" % name) for name, one, other in found if one != other]
 
 
 def _swapped(here: RankContext) -> List[Fault]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import struct
 import subprocess
 import tempfile
 import time
@@ -16,6 +17,8 @@ from torchtune_sys.smoke.worker.context import RankContext, Skipped, StageFailed
 from torchtune_sys.smoke.worker.models import SmallTransformer, loss_of, seeded, sentences
 
 _INDUCTOR_CACHE, _TRITON_CACHE = "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"
+_EMPTY_FILE_S = 12.0
+_BEING_WRITTEN_S = 30.0
 _AWAY_COMPILED = 2.0**-14
 """How far the loss, and each gradient as a share of its largest element, may be from eager. Both round float32 (2**-24) in sums
 of some hundred terms, in another order: 2**-19 seen. The smallest fault to catch is the approximation of an activation function
@@ -25,6 +28,8 @@ in place of the function (GELU by tanh): 2.6e-4, four times as much."""
 def compiled_agrees(here: RankContext) -> None:
     """A model compiled forward and backward gives the loss and gradients that it gives uncompiled."""
     _compiler_fits(here)
+    _kept_code_is_whole()
+    _compiler_is_quick()
     # TF32, which NVIDIA's images allow (TORCH_ALLOW_TF32_CUBLAS_OVERRIDE), rounds by up to the tolerance. No stage comes after this one.
     torch.set_float32_matmul_precision("highest")
     seeded(6)
@@ -64,6 +69,59 @@ def _compiler_writes(folder: str, error: Exception) -> None:
         subprocess.run(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=60, check=True)
         if not os.path.exists(made):
             raise StageFailed("compiler-broken", "%s ends with status 0, but has written nothing" % compiler) from error
+
+
+def _kept_code_is_whole() -> None:
+    """Training takes what was compiled before from its own cache, which the cold cache of this stage would hide: a file that ends in the
+    middle (a full disk, a killed job) breaks it. The end of an ELF file is its table of sections (elf(5))."""
+    place = os.environ.get(_INDUCTOR_CACHE) or _default_cache()
+    cut: List[str] = []
+    for folder, _, names in os.walk(place) if place else ():
+        for name in names:
+            if name.endswith((".so", ".cubin")) and not _is_whole_elf(os.path.join(folder, name)):
+                cut.append(os.path.join(folder, name))
+    if cut:
+        seen = "%d compiled file(s) in the cache of torch.compile are cut off, such as %s" % (len(cut), cut[0])
+        raise StageFailed("compile-cache-damaged", seen, "remove %s: it is made anew" % place)
+
+
+def _is_whole_elf(path: str) -> bool:
+    """Also where it cannot be read, or has just gone: another process may be at work there."""
+    try:
+        with open(path, "rb") as file:
+            head, size = file.read(64), os.fstat(file.fileno()).st_size
+            if time.time() - os.fstat(file.fileno()).st_mtime < _BEING_WRITTEN_S:
+                return True
+    except OSError:
+        return True
+    if head[:5] != b"\x7fELF\x02":
+        return size > 0 and head[:4] == b"\x7fELF"
+    sections, (each, count) = struct.unpack_from("=Q", head, 40)[0], struct.unpack_from("=HH", head, 58)
+    return bool(sections + each * count <= size)
+
+
+def _default_cache() -> str:
+    with contextlib.suppress(Exception):  # a user without a name: the stage says so later
+        from torch._inductor.runtime.cache_dir_utils import default_cache_dir
+
+        return str(default_cache_dir())
+    return ""
+
+
+def _compiler_is_quick() -> None:
+    """An empty file, which takes a tenth of a second: a wrapper that asks a licence or a network first makes training start late, and
+    looks like a hang."""
+    compiler = os.environ.get("CXX") or "c++"
+    began = time.monotonic()
+    words = [compiler, "-x", "c++", "-c", os.devnull, "-o", os.devnull]
+    with contextlib.suppress(OSError, subprocess.TimeoutExpired):  # where there is none, the stage says so later
+        subprocess.run(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=_EMPTY_FILE_S * 4)
+    seconds = time.monotonic() - began
+    if seconds > _EMPTY_FILE_S:
+        seen = "%s takes %.0f s for an empty file, and torch.compile calls it for each piece of code" % (compiler, seconds)
+        raise StageFailed(
+            "compiler-slow", seen, "look what stands in front of the compiler (CXX, PATH: a wrapper, a network disk)"
+        )
 
 
 def _compiler_fits(here: RankContext) -> None:

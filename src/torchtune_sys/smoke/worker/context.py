@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import statistics
 import time
 from typing import Any, Callable, Dict, List, Tuple
@@ -92,6 +93,10 @@ class RankContext:
             raise StageFailed(
                 "slow-%s" % self.stage, "%s: %.4g %s, where at least %.4g is plausible" % (name, value, unit, expected)
             )
+
+    def place(self) -> str:
+        """Where this rank runs, for people."""
+        return "GPU %d on %s" % (self.device.index, socket.gethostname()) if self.gpus else "the CPU of %s" % socket.gethostname()
 
     def synchronize(self) -> None:
         if self.kind == "cuda":

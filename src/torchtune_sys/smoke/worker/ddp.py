@@ -67,7 +67,9 @@ def _one_step(here: RankContext, ways: Dict[str, Any], taken: Dict[str, str], st
     for turn in range(_PASSES):
         optimizer.zero_grad()
         inputs, targets = (part.to(here.device) for part in integer_batch(here.rank, turn))
-        linear_loss(model(inputs, branches[here.rank : here.rank + 1]), targets).backward()
+        loss = linear_loss(model(inputs, branches[here.rank : here.rank + 1]), targets)
+        faults += not_finite(here, "%s, pass %d" % (way, turn), loss)
+        loss.backward()
         found = {name: gradient_of(value).clone() for name, value in net.named_parameters()}
         batches = [integer_batch(rank, turn) for rank in range(here.world)]
         wanted = gradients_alone(first, batches, BATCH * here.world, branches)
@@ -97,12 +99,31 @@ def _gradient_faults(
     wrong = furthest(here, found, wanted)
     if not wrong:
         return []
+    if not all(bool(torch.isfinite(value).all()) for value in found.values()):
+        return _own_gradient_not_finite(here, way, turn, branches) or [("ddp-gradients-wrong", "%s: %s" % (way, wrong))]
     own = gradients_alone(first, [integer_batch(here.rank, turn)], BATCH, branches[here.rank : here.rank + 1])
     kept = [name for name in own if bool((own[name] != wanted[name]).any()) and not same_bits(found[name], own[name])]
     if kept:
         seen = "%s: %s holds the gradient of this rank's data alone; %s" % (way, ", ".join(kept), wrong)
         return [("ddp-gradients-not-synchronised", seen)]
     return [("ddp-gradients-wrong", "%s: gradients are not those of all data; %s" % (way, wrong))]
+
+
+def not_finite(here: RankContext, way: str, loss: torch.Tensor) -> List[Fault]:
+    """What this rank's own loss says: after the exchange all ranks' gradients are NaN, whoever's it was."""
+    if bool(torch.isfinite(loss.detach())):
+        return []
+    return [("loss-not-finite", "%s: the loss of rank %d, from its own data, is %r" % (way, here.rank, loss.item()))]
+
+
+def _own_gradient_not_finite(here: RankContext, way: str, turn: int, branches: Sequence[str]) -> List[Fault]:
+    """The same step once more by this rank alone, without DDP."""
+    alone = IntegerNet(_OWN_SEED).to(here.device)
+    inputs, targets = (part.to(here.device) for part in integer_batch(here.rank, turn))
+    linear_loss(alone(inputs, branches[here.rank : here.rank + 1]), targets).backward()
+    bad = [name for name, value in alone.named_parameters() if not bool(torch.isfinite(gradient_of(value)).all())]
+    seen = "%s: the gradient of %s is not finite on rank %d alone, from its own data" % (way, ", ".join(bad), here.rank)
+    return [("gradient-not-finite", seen)] if bad else []
 
 
 def _transformer(rank: int) -> nn.Module:

@@ -42,7 +42,27 @@ def _sharder(here: RankContext) -> Callable[..., Any]:
             raise Skipped("torch %s lacks FSDP2" % torch.__version__) from None
         if here.kind == "cpu":
             raise Skipped("FSDP2 of torch %s is for GPUs only" % torch.__version__) from None
+    if here.kind == "cpu":
+        _cpu_has_what_it_takes()
     return fully_shard
+
+
+def _cpu_has_what_it_takes() -> None:
+    """Raises Skipped where what FSDP is made of does not work on the CPU: then sharded training fails there, whatever this host is like."""
+    stream = getattr(torch.cpu, "current_stream", lambda: None)()
+    if not hasattr(stream, "record_event"):
+        raise Skipped("torch %s lacks record_event on the CPU's streams, which FSDP needs" % torch.__version__)
+    world = torch.distributed.get_world_size()
+    mean, given = torch.zeros(2), torch.full((2 * world,), float(world))
+    try:
+        torch.distributed.reduce_scatter_tensor(mean, given, op=torch.distributed.ReduceOp.AVG)
+    except (RuntimeError, ValueError):
+        return  # refused, not wrong: FSDP then does without it, or says so
+    if world > 1 and float(mean[0]) == float(world * world):
+        seen = (
+            "gloo of torch %s answers reduce_scatter (AVG) with the sum (pytorch/pytorch#162338), which FSDP takes for the mean"
+        )
+        raise Skipped(seen % torch.__version__)
 
 
 def _sharded_net(here: RankContext, seed: int) -> IntegerNet:

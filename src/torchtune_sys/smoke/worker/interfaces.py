@@ -61,6 +61,10 @@ class _Connection(NamedTuple):
     """A row of proc_net_tcp(5). Ends are an address and a port."""
 
     state: str
+    unsent: int
+    """Bytes that nobody has acknowledged."""
+    again: int
+    """How often they were sent anew in vain."""
     own: Tuple[str, int]
     other: Tuple[str, int]
     uid: int
@@ -78,6 +82,8 @@ def _connections() -> List[_Connection]:
                     found.append(
                         _Connection(
                             words[3],
+                            int(words[4].partition(":")[0], 16),
+                            int(words[6], 16),
                             _address_and_port(family, words[1]),
                             _address_and_port(family, words[2]),
                             int(words[7]),
@@ -99,6 +105,18 @@ def connected_over(inodes: Set[str]) -> List[str]:
         addresses = {row.own[0] for row in _connections() if row.state == _ESTABLISHED and row.inode in inodes}
     names = _interfaces_by_address()
     return ["%s (%s)" % (address, names[address]) if address in names else address for address in sorted(addresses)]
+
+
+def unanswered() -> List[str]:
+    """Connections of this process whose bytes were sent anew, and not acknowledged."""
+    with contextlib.suppress(OSError):
+        own = open_sockets()
+        return [
+            "%d bytes to %s port %d were sent %d times" % (row.unsent, *row.other, row.again + 1)
+            for row in _connections()
+            if row.state == _ESTABLISHED and row.inode in own and row.unsent and row.again > 1
+        ]
+    return []
 
 
 def strangers(patience_s: float = 2.0) -> List[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import gc
 import multiprocessing
@@ -85,11 +86,26 @@ def loader_delivers(here: RankContext) -> None:
         if len(os.fsencode(tempfile.gettempdir())) + len(_SOCKET) > _LONGEST_SOCKET:
             seen = "the name of the directory for temporary files is too long for the workers' sockets in it: %s"
             raise StageFailed("tmpdir-too-long", seen % tempfile.gettempdir(), "TMPDIR=/tmp") from error
+        stopped = _stopped_children() if "DataLoader timed out" in str(error) else []
+        if stopped:
+            seen = "worker process %s of rank %d is stopped (SIGSTOP or a debugger)"
+            words = seen % (", ".join(map(str, stopped)), here.rank)
+            raise StageFailed("dataloader-worker-stopped", words, "look who stopped it; kill -CONT lets it go on") from error
         if "DataLoader timed out" in str(error):
             raise StageFailed(
                 "dataloader-worker-hung", "a worker has not delivered its batch in %g s: it timed out" % _PATIENCE_S
             ) from error
         raise
+
+
+def _stopped_children() -> List[int]:
+    found = []
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        with contextlib.suppress(OSError, IndexError, ValueError), open("/proc/%s/stat" % name) as file:
+            state, parent = file.read().rpartition(")")[2].split()[:2]  # proc_pid_stat(5)
+            if int(parent) == os.getpid() and state in "Tt":
+                found.append(int(name))
+    return found
 
 
 def _too_few_files(error: EOFError) -> None:

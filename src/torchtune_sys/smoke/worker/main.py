@@ -24,6 +24,7 @@ from torchtune_sys.smoke.worker.import_torch import IMPORT_S
 from torchtune_sys.smoke.worker.killed import MORE_MEMORY, OUT_OF_MEMORY, memory_kills, say_why_when_ended
 from torchtune_sys.smoke.worker.launching import launch
 from torchtune_sys.smoke.worker.rendezvous import part
+from torchtune_sys.smoke.worker.rendezvous_store import MEETING_S
 from torchtune_sys.smoke.worker.summary import gather, summarize
 from torchtune_sys.smoke.worker.table import LEVELS, STAGES, Stage
 
@@ -68,11 +69,14 @@ def perform(here: RankContext, stage: Stage) -> None:
     here.stage, here.patience_s = stage.name, 0.8 * stage.deadline_s
     channel.tell("begin", stage=stage.name, deadline_s=stage.deadline_s)
     if not channel.driven:
-        faulthandler.dump_traceback_later(stage.deadline_s * 2, exit=True)
+        waits_s = MEETING_S if stage.name == "rendezvous" else 0.0
+        faulthandler.dump_traceback_later(stage.deadline_s * 2 + waits_s, exit=True)
     started, kills = time.monotonic(), memory_kills()
     ended: Dict[str, str] = {"verdict": "pass", "cause": "", "seen": "", "remedy": "", "trace": ""}
     try:
         here.remark = ""
+        if stage.compares and here.world == 1:
+            raise Skipped("one rank: there is no other to compare it with")
         stage.run(here)
         ended["seen"] = here.remark
     except Skipped as error:

@@ -182,7 +182,9 @@ def _form_group(here: RankContext) -> None:
     if here.backend == "nccl" and "device_id" in inspect.signature(dist.init_process_group).parameters:  # torch 2.3
         more["device_id"] = here.device
     later = getattr(dist.distributed_c10d, "_set_pg_timeout", None)  # torch 2.1
-    connecting_s = (GLOO_CONNECTS_S if here.backend == "gloo" else MEETING_S) if later else EXCHANGE_S
+    # NCCL's watchdog ends whoever waits when this time is up: it must not be shorter than the stage's deadline, by which the driver
+    # finds the rank that hangs, or those that waited for it are taken for the fault.
+    connecting_s = GLOO_CONNECTS_S if here.backend == "gloo" and later else EXCHANGE_S
     dist.init_process_group(
         here.backend,
         store=here.store,

@@ -11,7 +11,7 @@ from typing import Any, Dict
 import torch.distributed as dist
 
 from torchtune_sys.smoke.worker.agreement import word_of
-from torchtune_sys.smoke.worker.channel import Launcher, launcher
+from torchtune_sys.smoke.worker.channel import Launcher, channel, launcher
 from torchtune_sys.smoke.worker.context import RankContext, StageFailed
 from torchtune_sys.smoke.worker.interfaces import (
     gloo_address,
@@ -22,8 +22,11 @@ from torchtune_sys.smoke.worker.interfaces import (
     strangers,
 )
 
-MEETING_S = 60.0
-"""How long a rank waits for the others; the driver finds a rank that hangs before."""
+MEETING_S = 600.0 if channel.driven else 300.0
+"""How long a rank waits for the others, which may be late: the stages before may take one rank minutes longer than another. With a driver
+who hangs is found by the deadline of the stage that it is in."""
+NEAR_S = 60.0
+"""For what takes no other rank's work: a store that is there, a first exchange."""
 _GLOO_INTERFACE, _NCCL_INTERFACE = "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"
 
 
@@ -54,9 +57,9 @@ def meet_at_port(here: RankContext) -> None:
 def _store_at_port(here: RankContext, started: Launcher) -> Any:
     address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     if "master_listen_fd" not in (dist.TCPStore.__init__.__doc__ or ""):  # torch 2.0: its store listens on every address
-        return socket.create_connection((address, port), MEETING_S)
+        return socket.create_connection((address, port), NEAR_S)
     more: Dict[str, Any] = {"master_listen_fd": started.listener} if here.rank == 0 else {}
-    return dist.TCPStore(address, port, here.world, here.rank == 0, datetime.timedelta(seconds=MEETING_S), **more)
+    return dist.TCPStore(address, port, here.world, here.rank == 0, datetime.timedelta(seconds=NEAR_S), **more)
 
 
 def _keep_to_this_host() -> None:

@@ -12,11 +12,15 @@ from torchtune_sys.smoke.worker.context import DEFAULT, QUICK, THOROUGH, RankCon
 from torchtune_sys.smoke.worker.ddp import accumulation_is_the_large_batch, ranks_train_as_one
 from torchtune_sys.smoke.worker.ddp_amp import ranks_train_in_low_precision
 from torchtune_sys.smoke.worker.fsdp import sharded_checkpoint_resumes, sharded_step_is_right
+from torchtune_sys.smoke.worker.layers import layers_follow_their_formulas, recomputed_is_the_same
 from torchtune_sys.smoke.worker.loading import loader_delivers
+from torchtune_sys.smoke.worker.optimizers import optimizers_follow_their_formulas
 from torchtune_sys.smoke.worker.precision import bfloat16_trains, float16_trains
 from torchtune_sys.smoke.worker.rendezvous import ranks_meet
 from torchtune_sys.smoke.worker.sampling import samples_are_shared_out
 from torchtune_sys.smoke.worker.shared_gpu import ranks_share_a_gpu
+from torchtune_sys.smoke.worker.stragglers import ranks_keep_pace
+from torchtune_sys.smoke.worker.stress import repeated_work_repeats_its_bits
 from torchtune_sys.smoke.worker.sync import buffers_follow_rank_0, normalisation_spans_ranks, uneven_ranks_join
 from torchtune_sys.smoke.worker.training import training_learns
 
@@ -32,6 +36,8 @@ class Stage(NamedTuple):
     together: bool = False
     once: bool = False
     """On the first rank of each host only."""
+    compares: bool = False
+    """It compares ranks, or what they hold together: one rank alone has nothing to compare."""
 
 
 STAGES: Tuple[Stage, ...] = (
@@ -40,6 +46,10 @@ STAGES: Tuple[Stage, ...] = (
     Stage("memory", memory_keeps),
     Stage("copy", copies_arrive),
     Stage("conv", conv_is_right, 60.0),
+    Stage("stress", repeated_work_repeats_its_bits, 180.0),
+    Stage("layers", layers_follow_their_formulas),
+    Stage("optimizer", optimizers_follow_their_formulas),
+    Stage("recompute", recomputed_is_the_same),
     Stage("train", training_learns, 120.0),
     Stage("amp-bf16", bfloat16_trains, 120.0),
     Stage("amp-fp16", float16_trains, 120.0),
@@ -47,15 +57,16 @@ STAGES: Tuple[Stage, ...] = (
     Stage("checkpoint", checkpoint_resumes, 60.0),
     Stage("rendezvous", ranks_meet, 90.0, together=True),
     Stage("allreduce", exchanges_are_right, 60.0, together=True),
-    Stage("ddp", ranks_train_as_one, 60.0, together=True),
-    Stage("sampler", samples_are_shared_out, together=True),
-    Stage("accumulate", accumulation_is_the_large_batch, together=True),
-    Stage("buffers", buffers_follow_rank_0, together=True),
-    Stage("sync-batchnorm", normalisation_spans_ranks, together=True),
-    Stage("join", uneven_ranks_join, together=True),
-    Stage("ddp-amp", ranks_train_in_low_precision, 60.0, together=True),
-    Stage("fsdp", sharded_step_is_right, 60.0, together=True),
-    Stage("checkpoint-sharded", sharded_checkpoint_resumes, 60.0, together=True),
+    Stage("stragglers", ranks_keep_pace, 90.0, together=True, compares=True),
+    Stage("ddp", ranks_train_as_one, 60.0, together=True, compares=True),
+    Stage("sampler", samples_are_shared_out, together=True, compares=True),
+    Stage("accumulate", accumulation_is_the_large_batch, together=True, compares=True),
+    Stage("buffers", buffers_follow_rank_0, together=True, compares=True),
+    Stage("sync-batchnorm", normalisation_spans_ranks, together=True, compares=True),
+    Stage("join", uneven_ranks_join, together=True, compares=True),
+    Stage("ddp-amp", ranks_train_in_low_precision, 60.0, together=True, compares=True),
+    Stage("fsdp", sharded_step_is_right, 60.0, together=True, compares=True),
+    Stage("checkpoint-sharded", sharded_checkpoint_resumes, 60.0, together=True, compares=True),
     Stage("shared-gpu", ranks_share_a_gpu, 60.0, together=True),
     Stage("compile", compiled_agrees, 300.0, level=DEFAULT, once=True),
 )

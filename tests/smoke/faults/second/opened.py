@@ -126,7 +126,7 @@ ROWS = (
             return found
         torch.mm = mm
     """, rank=0, seen="rank 0"),
-    row("one-sum-of-200", "One of 200 sums is off on one rank", "stress", "silent-corruption", """
+    row("one-sum-of-200", "One of 200 sums is off on one rank", "stress", "silent-data-corruption", """
         import torch
         real, calls = torch.sum, [0]
         def total(*args, **more):
@@ -137,7 +137,7 @@ ROWS = (
             return found
         torch.sum = total
     """, rank=0, seen="rank 0"),
-    row("one-copy-of-100", "One of 100 copies within the device has a wrong bit", "stress", "silent-corruption", """
+    row("one-copy-of-100", "One of 100 copies within the device has a wrong bit", "stress", "silent-data-corruption", """
         import torch
         real, calls = torch.Tensor.copy_, [0]
         def copy_(self, *args, **more):
@@ -148,9 +148,9 @@ ROWS = (
             return found
         torch.Tensor.copy_ = copy_
     """, rank=1, seen="rank 1"),
-    row("memory-three-times-slower", "Copies take one rank three times as long", "stragglers", "rank-slow",
+    row("memory-three-times-slower", "Copies take one rank three times as long", "stragglers", "straggler-memory",
         slowed("Tensor.copy_", 3, 4096), rank=0, seen="rank 0.*memory"),
-    row("loading-slow-on-one-rank", "Putting a batch together takes one rank longer", "stragglers", "rank-slow", """
+    row("loading-slow-on-one-rank", "Putting a batch together takes one rank longer", "stragglers", "straggler-loading", """
         import time
         import torch.utils.data._utils.collate as collate
         import torch.utils.data._utils as utils
@@ -164,7 +164,7 @@ ROWS = (
         import torch.utils.data.dataloader as dataloader
         dataloader.default_collate = slow
     """, rank=1, when="torch.utils.data.dataloader", seen="rank 1.*loading"),
-    row("halting-rank", "One rank runs half of the time", "stragglers", "rank-slow", inject=_halting, means="signal", seen="rank 1"),
+    row("halting-rank", "One rank runs half of the time", "stragglers", "straggler-held-back", inject=_halting, means="signal", seen="rank 1"),
     row("gradient-nan-on-one-rank", "A gradient of one rank is NaN, its loss is not", "ddp", "gradient-not-finite", """
         import torch
         real = torch.relu

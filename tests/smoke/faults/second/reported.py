@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from pathlib import Path
 
@@ -51,6 +52,7 @@ def _poisoned_cache(bench: Bench) -> None:
     place.mkdir(parents=True)
     whole = Path("/proc/self/exe").read_bytes()
     (place / "cabcdefghijklmnop.so").write_bytes(whole[: 100 << 10])
+    os.utime(place / "cabcdefghijklmnop.so", (1e9, 1e9))
     bench.env["TORCHINDUCTOR_CACHE_DIR"] = str(bench.folder / "cache")
 
 
@@ -113,7 +115,7 @@ ROWS = (
         import torch
         real = torch.nn.functional.layer_norm
         torch.nn.functional.layer_norm = lambda one, shape, weight=None, bias=None, eps=1e-5: real(one, shape, weight, bias, eps * 1e3)
-    """, seen="(?i)layer_?norm"),
+    """, seen="(?i)layer_?norm", run="all-5", stages=""),
     row("embedding-loses-repeats", "An embedding's gradient counts a word that comes twice once", "layers", "layer-wrong", """
         import torch
         real = torch.nn.functional.embedding
@@ -136,7 +138,7 @@ ROWS = (
             found = real(words, *args, **more)
             return Once.apply(found, words) if found.requires_grad else found
         torch.nn.functional.embedding = embedding
-    """, seen="embedding"),
+    """, seen="(?i)embedding"),
     row("dropout-does-not-scale", "Dropout does not scale what it keeps", "layers", "layer-wrong", """
         import torch
         real = torch.nn.functional.dropout
@@ -184,17 +186,17 @@ ROWS = (
             if not isinstance(path, str) or not os.path.exists(path):
                 return real(held, path, *args, **more)
         torch.save = save
-    """),
+    """, run="all-3", stages=""),
     row("clip-value-ignored", "clip_grad_value_ leaves gradients as they are", "optimizer", "clip-wrong", """
         import torch
         torch.nn.utils.clip_grad_value_ = lambda *args, **more: None
-    """),
+    """, run="all-1", stages=""),
     row("recompute-other-dropout", "Activation checkpointing recomputes with other random numbers", "recompute", "recompute-differs", """
         import torch
         import torch.utils.checkpoint as checkpoint
         real = checkpoint.checkpoint
         checkpoint.checkpoint = lambda *args, **more: real(*args, **{**more, "preserve_rng_state": False})
-    """),
+    """, run="all-2", stages=""),
     row("compile-cache-poisoned", "The user's compile cache holds a file that ends in the middle", "compile", "compile-cache-damaged",
         inject=_poisoned_cache, means="environment"),
     row("memory-grows", "Each step of an optimizer keeps a megabyte", "train", "memory-grows", """
@@ -215,14 +217,14 @@ ROWS = (
             return real(self, *args, **more)
         torch.optim.AdamW.step = step
     """),
-    row("receives-late", "What one rank receives comes 25 ms late", "stragglers", "rank-slow", inject=preloaded(_DELAYED),
+    row("receives-late", "What one rank receives comes 25 ms late", "stragglers", "straggler-network", inject=preloaded(_DELAYED),
         means="LD_PRELOAD", seen="rank 1.*network"),
-    row("ten-times-slower", "Products take one rank ten times as long", "stragglers", "rank-slow", slowed("mm", 10, 64), rank=1,
+    row("ten-times-slower", "Products take one rank ten times as long", "stragglers", "straggler-compute", slowed("mm", 10, 64), rank=1,
+        seen="rank 1.*compute", run="all-3", stages=""),
+    row("a-third-slower", "Products take one rank 1.3 times as long", "stragglers", "straggler-compute", slowed("mm", 1.3, 64), rank=1,
         seen="rank 1.*compute"),
-    row("a-third-slower", "Products take one rank 1.3 times as long", "stragglers", "rank-slow", slowed("mm", 1.3, 64), rank=1,
-        seen="rank 1.*compute"),
-    row("one-product-of-300", "One of 300 products has a wrong bit on one rank", "stress", "silent-corruption",
-        every_nth("mm", 300, "found.view(-1)[7] *= 1 + 2.0**-7"), rank=1, seen="rank 1"),
+    row("one-product-of-300", "One of 300 products has a wrong bit on one rank", "stress", "silent-data-corruption",
+        every_nth("mm", 300, "found.view(-1)[7] *= 1 + 2.0**-7"), rank=1, seen="rank 1", run="all-5", stages=""),
     row("nan-from-one-rank", "The loss of one rank is NaN", "ddp", "loss-not-finite", """
         import torch
         real = torch.Tensor.sum

@@ -79,10 +79,10 @@ ROWS = (
             return real(tensor, dst, dist.ReduceOp.SUM if op == dist.ReduceOp.PRODUCT else op, *args, **more)
         dist.reduce = reduce
     """, seen="reduce"),
-    row("lowest-bit-of-250", "The lowest bit of one of 250 products is wrong on one rank", "stress", "silent-corruption",
+    row("lowest-bit-of-250", "The lowest bit of one of 250 products is wrong on one rank", "stress", "silent-data-corruption",
         every_nth("mm", 250, "found.view(-1).view(torch.int32 if found.dtype == torch.float32 else torch.int16)[11] ^= 1"), rank=0,
         seen="rank 0"),
-    row("bfloat16-of-150", "One of 150 bfloat16 products is wrong on one rank", "stress", "silent-corruption", """
+    row("bfloat16-of-150", "One of 150 bfloat16 products is wrong on one rank", "stress", "silent-data-corruption", """
         import torch
         real, calls = torch.mm, [0]
         def mm(*args, **more):
@@ -93,13 +93,13 @@ ROWS = (
             return found
         torch.mm = mm
     """, rank=1, seen="rank 1"),
-    row("one-clone-of-100", "One of 100 clones has a wrong element", "stress", "silent-corruption",
+    row("one-clone-of-100", "One of 100 clones has a wrong element", "stress", "silent-data-corruption",
         every_nth("Tensor.clone", 100, "found.view(-1)[5] += 1"), rank=0, seen="rank 0"),
-    row("compute-1.4-slower", "Products take one rank 1.4 times as long", "stragglers", "rank-slow", slowed("mm", 1.4, 64), rank=0,
+    row("compute-1.4-slower", "Products take one rank 1.4 times as long", "stragglers", "straggler-compute", slowed("mm", 1.4, 64), rank=0,
         seen="rank 0.*compute"),
-    row("memory-1.5-slower", "Copies take one rank 1.5 times as long", "stragglers", "rank-slow",
+    row("memory-1.5-slower", "Copies take one rank 1.5 times as long", "stragglers", "straggler-memory",
         slowed("Tensor.copy_", 1.5, 4096), rank=1, seen="rank 1.*memory"),
-    row("dataset-slow-on-one-rank", "Making a tensor takes one rank five times as long", "stragglers", "rank-slow", """
+    row("dataset-slow-on-one-rank", "Making a tensor takes one rank five times as long", "stragglers", "straggler-loading", """
         import time
         import torch
         real = torch.stack

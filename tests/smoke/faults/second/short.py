@@ -19,8 +19,9 @@ def row(
     stages: str | None = None,
     inject: Inject | None = None,
     means: str = "sitecustomize",
+    run: str = "",
 ) -> Fault:
-    """``where``: the stage that must name it, the only one that runs unless ``stages`` says others."""
+    """``where``: the stage that must name it, the only one that runs unless ``stages`` says others; "" for all but compile."""
     return Fault(
         name=name,
         what=what,
@@ -30,6 +31,7 @@ def row(
         stage=where,
         cause=cause,
         seen=seen,
+        run=run,
     )
 
 

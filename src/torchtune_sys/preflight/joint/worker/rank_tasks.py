@@ -6,7 +6,6 @@ Tasks and answers are lines of JSON. torch.distributed moves tensors only: nothi
 from __future__ import annotations
 
 import datetime
-import hashlib
 import json
 import os
 import platform
@@ -14,14 +13,14 @@ import select
 import signal
 import sys
 import time
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, List, Optional
+
+from torchtune_sys.smoke.worker.measures import cpu_share, exact_step, float_step
 
 Fields = Dict[str, Any]
 BLOCKS = 6
 BLOCK_S = 0.06
 KERNEL_SIDE = 128
-WIDTH = 256
-SHARE_S = 0.25
 LARGE = 1 << 19
 REPEATS = 3
 CONNECT_S = 6.0
@@ -209,82 +208,6 @@ def kernel(torch: Any, device: Any) -> float:
         best = min(best, time.perf_counter() - began)
         runs += 1
     return best
-
-
-def whole_numbers(torch: Any, rows: int, columns: int, seed: int) -> Any:
-    """-1, 0 and 1, the same on every machine: no generator of torch's is asked."""
-    numbers = torch.arange(rows * columns, dtype=torch.int64)
-    mixed = (numbers * 2654435761 + seed * 40503) % 4294967296
-    return (((mixed >> 13) % 3) - 1).to(torch.float32).reshape(rows, columns)
-
-
-def exact_step(torch: Any, device: Any) -> str:
-    """One training step in whole numbers: float32 holds each of them, so there is one right answer on all hardware. Says what is wrong."""
-    inputs, targets = whole_numbers(torch, 8, WIDTH, 1), whole_numbers(torch, 8, 16, 2)
-    first, last = whole_numbers(torch, WIDTH, WIDTH, 3), whole_numbers(torch, 16, WIDTH, 4)
-    values = []
-    for place, kind in ((device, torch.float32), (torch.device("cpu"), torch.int64)):
-        x, y, a, b = (value.to(place).to(kind) for value in (inputs, targets, first, last))
-        hidden = x @ a.t()
-        active = (hidden > 0).to(kind)
-        shown = hidden * active
-        grad_b = y.t() @ shown
-        grad_a = ((y @ b) * active).t() @ x
-        values.append([value.cpu().to(torch.int64) for value in (a - grad_a, b - grad_b)])
-    names = ("first", "last")
-    for name, ours, right in zip(names, *values):
-        off = int((ours != right).sum())
-        if off:
-            place = int((ours != right).flatten().nonzero()[0])
-            words = (off, ours.numel(), name, int(ours.flatten()[place]), int(right.flatten()[place]))
-            return "%d of %d weights of layer %s are wrong after an exact training step: one is %d, not %d" % words
-    return ""
-
-
-def float_step(torch: Any, device: Any) -> str:
-    """A hash of the weights after three steps of a small net in float32, by autograd and momentum (written out: torch.optim
-    imports seconds of compiler). Equal hardware and libraries give equal bits."""
-    net = torch.nn.Sequential(torch.nn.Linear(WIDTH, WIDTH), torch.nn.GELU(), torch.nn.Linear(WIDTH, 16))
-    with torch.no_grad():
-        for number, value in enumerate(net.parameters()):
-            rows = value.shape[0]
-            value.copy_(whole_numbers(torch, rows, value.numel() // rows, 10 + number).reshape(value.shape) / 17)
-    net.to(device)
-    speeds = [torch.zeros_like(value) for value in net.parameters()]
-    inputs = (whole_numbers(torch, 32, WIDTH, 20) / 7).to(device)
-    targets = whole_numbers(torch, 32, 16, 21).to(device)
-    for _ in range(3):
-        net.zero_grad()
-        ((net(inputs) - targets) ** 2).mean().backward()
-        with torch.no_grad():
-            for value, speed in zip(net.parameters(), speeds):
-                speed.mul_(0.9).add_(value.grad)
-                value.sub_(speed, alpha=0.01)
-    mark = hashlib.sha256()
-    for value in net.parameters():
-        mark.update(bytes(value.detach().cpu().contiguous().flatten().view(torch.uint8).tolist()))
-    return mark.hexdigest()[:32]
-
-
-def cpu_share() -> Tuple[float, float]:
-    """Of the time in which this process only computes: the part in which it ran, and the part in which it neither ran nor waited in a run queue."""
-    began, ran, waited = time.monotonic(), time.process_time(), run_delay()
-    number = 0
-    while time.monotonic() - began < SHARE_S:
-        number += 1
-    wall = time.monotonic() - began
-    ran = time.process_time() - ran
-    waited = run_delay() - waited
-    return round(ran / wall, 3), round(max(0.0, 1 - (ran + waited) / wall), 3)
-
-
-def run_delay() -> float:
-    """Seconds in which this thread could have run, and another did (Documentation/scheduler/sched-stats.rst)."""
-    try:
-        with open("/proc/thread-self/schedstat") as file:
-            return int(file.read().split()[1]) / 1e9
-    except (OSError, ValueError, IndexError):
-        return 0.0
 
 
 # ---- collectives --------------------------------------------------------------------------------------------------------------------

@@ -1,0 +1,207 @@
+"""The layers that models are made of, beside their formulas in float64, written out with nothing but sums, products and exponentials."""
+
+from __future__ import annotations
+
+import math
+from typing import Callable, Dict, List, Tuple
+
+import torch
+from torch import nn
+
+from torchtune_sys.smoke.worker.context import RankContext, StageFailed, small_integers
+
+_OFF = 2.0**-13
+"""Rounding of float32 in sums of some ten terms is below 2**-18 here. What is to be caught (another epsilon, the approximation of an
+activation function, a term that is left out) moves a result by 2.6e-4 or more."""
+_OFF_PRODUCTS = 2.0**-5
+"""Where matrix products may take TF32 (11 bits). A place that attention must not see moves a result by a tenth or more."""
+_DROPPED = 1 << 14
+
+
+def layers_follow_their_formulas(here: RankContext) -> None:
+    """Linear, embedding, normalisations, activations, attention, dropout and losses give what their formulas give, and so do gradients."""
+    for check in (_linear, _activations, _layer_norm, _batch_norm, _embedding, _attention, _loss_functions, _dropout):
+        check(here)
+
+
+def _points_of(shape: Tuple[int, ...], seed: int) -> torch.Tensor:
+    """Quarters between -2 and 2, none of them 0, where ReLU has no gradient."""
+    return (small_integers(shape, seed, -8, 8) + 0.5) / 4
+
+
+def _close(what: str, found: torch.Tensor, wanted: torch.Tensor, bound: float = _OFF, cause: str = "layer-wrong") -> None:
+    off = float((found.detach().cpu().double() - wanted.detach()).abs().max())
+    if not off <= bound * max(1.0, float(wanted.abs().max())):
+        raise StageFailed(cause, "%s is off by %.3g from its formula in float64 (rounding: at most %.3g)" % (what, off, bound))
+
+
+def _linear(here: RankContext) -> None:
+    layer = nn.Linear(12, 5)
+    with torch.no_grad():
+        layer.weight.copy_(small_integers((5, 12), 70))
+        layer.bias.copy_(small_integers((5,), 71))
+    inputs = small_integers((7, 12), 72)
+    wanted = inputs.double() @ layer.weight.detach().double().t() + layer.bias.detach().double()
+    _close("nn.Linear", layer.to(here.device)(inputs.to(here.device)), wanted, 0.0)
+
+
+def _erf(values: torch.Tensor) -> torch.Tensor:
+    return torch.tensor([math.erf(value) for value in values.flatten().tolist()], dtype=torch.float64).view(values.shape)
+
+
+def _activations(here: RankContext) -> None:
+    inputs = _points_of((64,), 73)
+    wide = inputs.double()
+    bell, below = torch.exp(-wide * wide / 2) / math.sqrt(2 * math.pi), (1 + _erf(wide / math.sqrt(2))) / 2
+    above = (wide > 0).double()
+    logistic = 1 / (1 + torch.exp(-wide))
+    rows: Tuple[Tuple[str, Callable[[torch.Tensor], torch.Tensor], torch.Tensor, torch.Tensor], ...] = (
+        ("nn.ReLU", nn.ReLU(), wide * above, above),
+        ("torch.relu", torch.relu, wide * above, above),
+        ("nn.GELU", nn.GELU(), wide * below, below + wide * bell),
+        ("nn.SiLU", nn.SiLU(), wide * logistic, logistic * (1 + wide * (1 - logistic))),
+        ("nn.Sigmoid", nn.Sigmoid(), logistic, logistic * (1 - logistic)),
+        ("nn.Tanh", nn.Tanh(), torch.tanh(wide), 1 - torch.tanh(wide) ** 2),
+    )
+    for name, function, wanted, slope in rows:
+        held = inputs.to(here.device, copy=True).requires_grad_()
+        output = function(held)
+        output.sum().backward()
+        _close(name, output, wanted)
+        _close("the gradient of %s" % name, held.grad, slope)
+
+
+def _normal(values: torch.Tensor, over: int, eps: float) -> torch.Tensor:
+    mean = values.mean(over, keepdim=True)
+    return (values - mean) / ((values - mean) ** 2).mean(over, keepdim=True).add(eps).sqrt()
+
+
+def _layer_norm(here: RankContext) -> None:
+    """With inputs so small that epsilon counts."""
+    inputs = _points_of((6, 16), 74) / 512
+    layer = nn.LayerNorm(16)
+    weight, bias = _points_of((16,), 75), _points_of((16,), 76)
+    with torch.no_grad():
+        layer.weight.copy_(weight)
+        layer.bias.copy_(bias)
+    layer.to(here.device)
+    held = inputs.to(here.device, copy=True).requires_grad_()
+    output = layer(held)
+    upstream = _points_of((6, 16), 77)
+    output.backward(upstream.to(here.device))
+    wide = inputs.double().requires_grad_()
+    wanted = _normal(wide, 1, 1e-5) * weight.double() + bias.double()
+    wanted.backward(upstream.double())
+    _close("nn.LayerNorm", output, wanted.detach())
+    _close("the input's gradient of nn.LayerNorm", held.grad, wide.grad)
+
+
+def _batch_norm(here: RankContext) -> None:
+    layer = nn.BatchNorm1d(5, momentum=0.25).to(here.device)
+    inputs = _points_of((8, 5), 78) * 3 + 1
+    wide = inputs.double()
+    _close("nn.BatchNorm1d", layer(inputs.to(here.device)), _normal(wide, 0, 1e-5))
+    mean, variance = 0.25 * wide.mean(0), 0.75 + 0.25 * wide.var(0, unbiased=True)
+    if bool((layer.running_mean == 0).all()):
+        raise StageFailed("batchnorm-stuck", "nn.BatchNorm1d does not update its running mean")
+    _close("the running mean of nn.BatchNorm1d", layer.running_mean, mean, cause="batchnorm-stuck")
+    _close("the running variance of nn.BatchNorm1d", layer.running_var, variance, cause="batchnorm-stuck")
+    layer.eval()
+    _close("nn.BatchNorm1d in eval", layer(inputs.to(here.device)), (wide - mean) / (variance + 1e-5).sqrt())
+
+
+def _embedding(here: RankContext) -> None:
+    """A word that comes twice adds to its row twice; the padding's row has no gradient."""
+    words = torch.tensor([[1, 2, 1], [0, 1, 3]])
+    layer = nn.Embedding(5, 4, padding_idx=0)
+    table = small_integers((5, 4), 79)
+    with torch.no_grad():
+        layer.weight.copy_(table)
+    layer.to(here.device)
+    upstream = small_integers((2, 3, 4), 80)
+    output = layer(words.to(here.device))
+    output.backward(upstream.to(here.device))
+    _close("nn.Embedding", output, torch.stack([table[word] for word in words.flatten().tolist()]).view(2, 3, 4).double(), 0.0)
+    wanted = torch.zeros(5, 4, dtype=torch.float64)
+    for word, row in zip(words.flatten().tolist(), upstream.view(6, 4)):
+        wanted[word] += row.double() if word else 0
+    _close("the gradient of nn.Embedding, whose words repeat,", layer.weight.grad, wanted, 0.0)
+
+
+def _attention(here: RankContext) -> None:
+    query, key, value = (_points_of((2, 3, 7, 8), seed) for seed in (81, 82, 83))
+    scores = query.double() @ key.double().transpose(2, 3) / math.sqrt(8)
+    seen = torch.ones(7, 7, dtype=torch.float64).tril()
+    for causal in (False, True):
+        weights = torch.exp(scores) * (seen if causal else 1)
+        wanted = weights / weights.sum(3, keepdim=True) @ value.double()
+        held = [part.to(here.device) for part in (query, key, value)]
+        output = nn.functional.scaled_dot_product_attention(*held, is_causal=causal)
+        _close("%sattention" % ("causal " if causal else ""), output, wanted, _OFF_PRODUCTS)
+
+
+def _loss_functions(here: RankContext) -> None:
+    scores, answers = _points_of((9, 4), 84), torch.tensor([0, 1, 2, 3, -100, 1, -100, 0, 2])
+    held = scores.to(here.device, copy=True).requires_grad_()
+    found = nn.functional.cross_entropy(held, answers.to(here.device))
+    found.backward()
+    wide = scores.double()
+    shares = torch.exp(wide) / torch.exp(wide).sum(1, keepdim=True)
+    counted = [number for number, answer in enumerate(answers.tolist()) if answer >= 0]
+    wanted = -torch.stack([shares[number, answers[number]].log() for number in counted]).mean()
+    slope = torch.zeros_like(shares)
+    for number in counted:
+        slope[number] = shares[number] / len(counted)
+        slope[number, answers[number]] -= 1 / len(counted)
+    _close("cross_entropy", found, wanted)
+    _close("the gradient of cross_entropy", held.grad, slope)
+    _close("softmax", torch.softmax(scores.to(here.device), 1), shares)
+    near = _points_of((9, 4), 85)
+    _close("mse_loss", nn.functional.mse_loss(scores.to(here.device), near.to(here.device)), ((wide - near.double()) ** 2).mean())
+
+
+def _dropout(here: RankContext) -> None:
+    """What stays is scaled by 1/(1-p), what is dropped varies, and a gradient goes the way its value went."""
+    layer = nn.Dropout(0.5)
+    held = torch.ones(_DROPPED, device=here.device, requires_grad=True)
+    masks: List[torch.Tensor] = []
+    for _ in range(2):
+        held.grad = None
+        output = layer(held)
+        output.sum().backward()
+        values = output.detach().cpu()
+        others = int(((values != 0) & (values != 2)).sum())
+        if others:
+            raise StageFailed("layer-wrong", "dropout (p 0.5) of ones gives %d values that are neither 0 nor 2" % others)
+        if not torch.equal(values, held.grad.cpu()):
+            raise StageFailed("layer-wrong", "the gradient of dropout does not go the way of its values")
+        masks.append(values)
+    share = float((masks[0] == 0).double().mean())
+    if not abs(share - 0.5) <= 0.03:  # 2**14 draws: 0.03 are more than seven standard deviations
+        raise StageFailed("layer-wrong", "dropout (p 0.5) drops %.1f %%" % (100 * share))
+    if torch.equal(*masks):
+        raise StageFailed("layer-wrong", "dropout drops the same elements each time")
+    if not torch.equal(layer.eval()(held), held):
+        raise StageFailed("layer-wrong", "dropout in eval changes its input")
+
+
+def recomputed_is_the_same(here: RankContext) -> None:
+    """With activation checkpointing the loss and the gradients are those without it, bit for bit, dropout and autocast included."""
+    from torch.utils import checkpoint
+
+    found: Dict[bool, List[torch.Tensor]] = {}
+    for kept in (True, False):
+        torch.manual_seed(8)
+        layers = nn.Sequential(nn.Linear(24, 48), nn.GELU(), nn.Dropout(0.5), nn.Linear(48, 24)).to(here.device)
+        inputs = _points_of((16, 24), 86).to(here.device).requires_grad_()
+        low = torch.bfloat16 if here.has_bfloat16() else torch.float16
+        with torch.autocast(here.kind, dtype=low, enabled=here.kind == "cuda" or low == torch.bfloat16):
+            output = layers(inputs) if kept else checkpoint.checkpoint(layers, inputs, use_reentrant=False)
+            output = layers(output) if kept else checkpoint.checkpoint(layers, output, use_reentrant=False)
+        loss = output.float().square().mean()
+        loss.backward()
+        found[kept] = [loss.detach(), inputs.grad, *(value.grad for value in layers.parameters())]
+    differing = sum(not torch.equal(one, other) for one, other in zip(found[True], found[False]))
+    if differing:
+        seen = "with activation checkpointing %d of %d of the loss and the gradients are others than without"
+        raise StageFailed("recompute-differs", seen % (differing, len(found[True])))

@@ -1,0 +1,131 @@
+"""Optimizers, schedules and clipping, beside their formulas in float64."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Callable, Dict, Iterator, List, Tuple
+
+import torch
+
+from torchtune_sys.smoke.worker.context import RankContext, StageFailed, small_integers
+
+_OPTIMIZER_STEPS = 6
+_OPTIMIZER_OFF = 2.0**-14
+"""Rounding of float32 over six steps is below 2**-19. What is to be caught (momentum, decay or a correction that is left out) moves a
+weight of size one by 1e-3 or more."""
+_EPOCHS_OF_SCHEDULE = 12
+_Formula = Callable[[torch.Tensor, torch.Tensor, Dict[str, Any], int], torch.Tensor]
+
+
+def optimizers_follow_their_formulas(here: RankContext) -> None:
+    """SGD with momentum, Adam and AdamW step, schedules move the rate, and clipping clips as their formulas say."""
+    for name, options, formula in (
+        ("SGD", {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.05}, _sgd),
+        ("SGD", {"lr": 0.1, "momentum": 0.9, "nesterov": True}, _sgd),
+        ("Adam", {"lr": 0.05, "weight_decay": 0.05}, _adam),
+        ("AdamW", {"lr": 0.05, "weight_decay": 0.1}, _adam_w),
+    ):
+        _steps_as(here, name, options, formula)
+    _clears(here)
+    for name, schedule, formula_of_rate in _schedules():
+        _moves_as(name, schedule, formula_of_rate)
+    _clips_values(here)
+
+
+def _weights_and_gradients(step: int) -> Tuple[torch.Tensor, torch.Tensor]:
+    return (small_integers((5, 7), 90) + 0.5) / 4, (small_integers((5, 7), 91 + step) + 0.5) / 8
+
+
+def _steps_as(here: RankContext, name: str, options: Dict[str, Any], formula: _Formula) -> None:
+    start, _ = _weights_and_gradients(0)
+    weights = torch.nn.Parameter(start.to(here.device, copy=True))
+    optimizer = getattr(torch.optim, name)([weights], **options)
+    wanted, memory = start.double(), dict(options)
+    for step in range(_OPTIMIZER_STEPS):
+        gradient = _weights_and_gradients(step)[1]
+        weights.grad = gradient.to(here.device, copy=True)
+        optimizer.step()
+        wanted = formula(wanted, gradient.double(), memory, step + 1)
+        off = float((weights.detach().cpu().double() - wanted).abs().max())
+        if not off <= _OPTIMIZER_OFF:
+            words = ", ".join("%s %s" % pair for pair in options.items())
+            seen = "step %d of %s (%s) is off by %.3g from its formula" % (step + 1, name, words, off)
+            raise StageFailed("optimizer-wrong", seen)
+
+
+def _sgd(weights: torch.Tensor, gradient: torch.Tensor, memory: Dict[str, Any], step: int) -> torch.Tensor:
+    """https://docs.pytorch.org/docs/stable/generated/torch.optim.SGD.html, without dampening."""
+    gradient = gradient + memory.get("weight_decay", 0.0) * weights
+    memory["speed"] = gradient if step == 1 else memory["momentum"] * memory["speed"] + gradient
+    way = gradient + memory["momentum"] * memory["speed"] if memory.get("nesterov") else memory["speed"]
+    return weights - memory["lr"] * way
+
+
+def _adam(weights: torch.Tensor, gradient: torch.Tensor, memory: Dict[str, Any], step: int) -> torch.Tensor:
+    """Kingma, Ba: Adam (arXiv 1412.6980), algorithm 1; the decay is added to the gradient."""
+    return _adam_of(weights, gradient + memory["weight_decay"] * weights, memory, step)
+
+
+def _adam_w(weights: torch.Tensor, gradient: torch.Tensor, memory: Dict[str, Any], step: int) -> torch.Tensor:
+    """Loshchilov, Hutter: Decoupled Weight Decay Regularization (arXiv 1711.05101), algorithm 2."""
+    return _adam_of(weights * (1 - memory["lr"] * memory["weight_decay"]), gradient, memory, step)
+
+
+def _adam_of(weights: torch.Tensor, gradient: torch.Tensor, memory: Dict[str, Any], step: int) -> torch.Tensor:
+    mean = 0.9 * memory.get("mean", torch.zeros_like(gradient)) + 0.1 * gradient
+    square = 0.999 * memory.get("square", torch.zeros_like(gradient)) + 0.001 * gradient**2
+    memory.update(mean=mean, square=square)
+    return weights - memory["lr"] * (mean / (1 - 0.9**step)) / ((square / (1 - 0.999**step)).sqrt() + 1e-8)
+
+
+def _clears(here: RankContext) -> None:
+    weights = torch.nn.Parameter(torch.ones(3, device=here.device))
+    optimizer = torch.optim.SGD([weights], lr=0.1)
+    (weights * 2).sum().backward()
+    optimizer.zero_grad()
+    if weights.grad is not None and bool(weights.grad.any()):
+        raise StageFailed("gradients-not-cleared", "zero_grad() leaves gradients: each step takes those of the steps before, too")
+
+
+def _schedules() -> Iterator[Tuple[str, Callable[[torch.optim.Optimizer], Any], Callable[[int], float]]]:
+    """Names, schedules of a rate of 1, and the rate after so many epochs."""
+    kinds = torch.optim.lr_scheduler
+    yield "StepLR", lambda one: kinds.StepLR(one, 3, gamma=0.5), lambda epoch: 0.5 ** (epoch // 3)
+    yield (
+        "CosineAnnealingLR",
+        lambda one: kinds.CosineAnnealingLR(one, _EPOCHS_OF_SCHEDULE, eta_min=0.1),
+        lambda epoch: 0.1 + 0.45 * (1 + math.cos(math.pi * epoch / _EPOCHS_OF_SCHEDULE)),
+    )
+    yield "LinearLR", lambda one: kinds.LinearLR(one, 0.25, 1.0, 6), lambda epoch: 0.25 + 0.75 * min(epoch, 6) / 6
+    yield "ExponentialLR", lambda one: kinds.ExponentialLR(one, 0.9), lambda epoch: 0.9**epoch
+    yield "LambdaLR", lambda one: kinds.LambdaLR(one, lambda epoch: 1 / (1 + epoch)), lambda epoch: 1 / (1 + epoch)
+
+
+def _moves_as(name: str, schedule: Callable[[torch.optim.Optimizer], Any], rate: Callable[[int], float]) -> None:
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=1.0)
+    moved = schedule(optimizer)
+    for epoch in range(_EPOCHS_OF_SCHEDULE + 1):
+        found = optimizer.param_groups[0]["lr"]
+        if not abs(found - rate(epoch)) <= 1e-9:
+            seen = "%s: after %d step(s) the rate is %.6g, where it must be %.6g" % (name, epoch, found, rate(epoch))
+            raise StageFailed("schedule-wrong", seen)
+        optimizer.step()
+        moved.step()
+
+
+def _parameters_with(gradients: List[torch.Tensor], here: RankContext) -> List[torch.nn.Parameter]:
+    held = [torch.nn.Parameter(torch.zeros_like(one, device=here.device)) for one in gradients]
+    for parameter, gradient in zip(held, gradients):
+        parameter.grad = gradient.to(here.device, copy=True)
+    return held
+
+
+def _clips_values(here: RankContext) -> None:
+    """By norm it is clipped beside the scaler (grad_scaler.py)."""
+    gradients = [small_integers((4, 3), 97), small_integers((5,), 98)]
+    held = _parameters_with(gradients, here)
+    torch.nn.utils.clip_grad_value_(held, 2.0)
+    for parameter, gradient in zip(held, gradients):
+        wanted = torch.tensor([max(-2.0, min(2.0, value)) for value in gradient.flatten().tolist()]).view(gradient.shape)
+        if not torch.equal(parameter.grad.cpu(), wanted):
+            raise StageFailed("clip-wrong", "clip_grad_value_(2) leaves a gradient of %g" % float(parameter.grad.abs().max()))

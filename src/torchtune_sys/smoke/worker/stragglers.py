@@ -1,0 +1,160 @@
+"""Ranks that are slower than the others: the job goes at the pace of the slowest."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import platform
+import socket
+import time
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple
+
+import torch
+from torch.utils.data import DataLoader
+
+from torchtune_sys.smoke.worker.agreement import Fault, judge, tell_all
+from torchtune_sys.smoke.worker.context import RankContext
+from torchtune_sys.smoke.worker.measures import cpu_share
+from torchtune_sys.smoke.worker.starting import loopback_address
+
+_ROUNDS, _MOST_ROUNDS = 3, 12
+"""Whoever looks slow is measured again, all ranks at once: what others on the host take from a rank passes, what is wrong with it stays."""
+_EFFECT, _EFFECT_SHARED = 1.2, 1.3
+"""Times as long as the others: less is nobody's loss. The second for what all processes of a host share (memory, caches, the
+interpreter's allocator): two equal ranks were seen to differ by 1.15 there beside ten busy processes, and by 1.02 in products."""
+_HELD_BACK = 0.2
+"""Of the time in which a rank neither runs nor waits for a CPU while it has work: a quota, a debugger, a stop and go."""
+
+
+class Gauge(NamedTuple):
+    """One thing that a rank does. ``least_s``: a difference below it is the clock's."""
+
+    name: str
+    cause: str
+    work: Callable[[], Any]
+    samples: int
+    least_s: float
+    effect: float = _EFFECT_SHARED
+
+
+def ranks_keep_pace(here: RankContext) -> None:
+    """Each rank computes, copies, loads and answers about as fast as the others on the same hardware."""
+    with _gauges(here) as gauges:
+        best = {gauge.name: float("inf") for gauge in gauges}
+        held_back = 1.0
+        faults: List[Fault] = []
+        told: List[str] = []
+        for turn in range(_MOST_ROUNDS):
+            for gauge in gauges:
+                best[gauge.name] = min(best[gauge.name], _quickest(here, gauge))
+            held_back = min(held_back, cpu_share()[1])
+            told = tell_all(
+                here, json.dumps({"class": _class_of(here), "place": here.place(), "best": best, "held back": held_back})
+            )
+            faults = _slow_ones([json.loads(text) for text in told], {gauge.name: gauge for gauge in gauges})
+            if turn + 1 >= _ROUNDS and not faults:
+                break
+    for name, seconds in best.items():
+        here.measure(name, seconds * 1e3, "ms")
+    judge(here, (), [(faults[0][0], "; ".join(seen for _, seen in faults))] if faults else [])
+
+
+def _class_of(here: RankContext) -> str:
+    """Ranks of one kind of hardware are comparable."""
+    if here.gpus:
+        return "%s %s" % (torch.cuda.get_device_name(here.device), "shared" if here.shared else "")
+    model = ""
+    with contextlib.suppress(OSError), open("/proc/cpuinfo") as lines:
+        model = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
+    return "%s %s, %d threads" % (platform.machine(), model, torch.get_num_threads())
+
+
+@contextlib.contextmanager
+def _gauges(here: RankContext) -> Iterator[List[Gauge]]:
+    cuda = here.kind == "cuda"
+    side, count = (4096, 1 << 26) if cuda else (160, 1 << 20)
+    left = torch.full(
+        (side, side), 0.5, device=here.device, dtype=torch.bfloat16 if cuda and here.has_bfloat16() else torch.float32
+    )
+    given = torch.ones(count, device=here.device)
+    taken = torch.empty_like(given)
+    found = [
+        Gauge("compute", "straggler-compute", functools.partial(torch.mm, left, left), 20 if cuda else 300, 5e-6, _EFFECT),
+        Gauge("memory", "straggler-memory", functools.partial(taken.copy_, given), 20 if cuda else 100, 5e-5),
+    ]
+    if cuda:
+        near = torch.ones(1 << 24).pin_memory()
+        there = torch.empty(1 << 24, device=here.device)
+        found.append(
+            Gauge("copies to the device", "straggler-copies", functools.partial(there.copy_, near, non_blocking=True), 10, 2e-4)
+        )
+        found.append(
+            Gauge("copies to the host", "straggler-copies", functools.partial(near.copy_, there, non_blocking=True), 10, 2e-4)
+        )
+    samples = [torch.full((64,), float(number)) for number in range(16)]
+    found.append(Gauge("loading", "straggler-loading", lambda: next(iter(DataLoader(samples, batch_size=16))), 100, 2e-4))
+    with _echo() as answered:
+        if answered is not None:
+            found.append(Gauge("network (this host's loopback)", "straggler-network", answered, 100, 5e-4))
+        yield found
+
+
+@contextlib.contextmanager
+def _echo() -> Iterator[Any]:
+    """A word to oneself through the kernel's TCP, there and back; None where there is no loopback."""
+    family, address = loopback_address()
+    with contextlib.ExitStack() as held:
+        near = far = socket.socket(family)
+        try:
+            listener = held.enter_context(socket.socket(family))
+            listener.bind((address, 0))
+            listener.listen(1)
+            near = held.enter_context(socket.create_connection(listener.getsockname()[:2], 5.0))
+            far = held.enter_context(listener.accept()[0])
+            own = far.getpeername()[1] == near.getsockname()[1]  # and nobody who was quicker
+        except OSError:
+            own = False
+        yield functools.partial(_there_and_back_again, near, far) if own else None
+
+
+def _there_and_back_again(near: socket.socket, far: socket.socket) -> None:
+    near.sendall(b"?")
+    far.recv(1)
+    far.sendall(b"!")
+    near.recv(1)
+
+
+def _quickest(here: RankContext, gauge: Gauge) -> float:
+    """Seconds of the quickest of many: short enough that some are not interrupted, also where several processes share a core."""
+    gauge.work()
+    here.synchronize()
+    best = float("inf")
+    for _ in range(gauge.samples):
+        started = time.perf_counter()
+        gauge.work()
+        here.synchronize()
+        best = min(best, time.perf_counter() - started)
+    return best
+
+
+def _slow_ones(told: List[Dict[str, Any]], gauges: Dict[str, Gauge]) -> List[Fault]:
+    """Each rank that is slow, and at what. Compared with the median of its kind, of two with the quicker one."""
+    found: List[Fault] = []
+    for rank, own in enumerate(told):
+        who = "rank %d (%s)" % (rank, own["place"])
+        peers = [other for other in told if other["class"] == own["class"]]
+        for name, seconds in own["best"].items():
+            middle = _lower_median([peer["best"][name] for peer in peers if name in peer["best"]])
+            if seconds > gauges[name].effect * middle and seconds - middle > gauges[name].least_s:
+                figures = (who, name, seconds / middle, seconds * 1e3, middle * 1e3)
+                seen = "%s: %s takes %.2f times as long as on the others (%.3g ms, %.3g ms)" % figures
+                found.append((gauges[name].cause, seen))
+        if own["held back"] > _HELD_BACK + _lower_median([peer["held back"] for peer in told]):
+            words = "%s is kept from running for %.0f %% of the time, though no CPU is missing (a quota, a debugger)"
+            found.append(("straggler-held-back", words % (who, 100 * own["held back"])))
+    return found
+
+
+def _lower_median(values: List[float]) -> float:
+    return sorted(values)[(len(values) - 1) // 2]

@@ -1,0 +1,176 @@
+"""Silent corruption: the same work again and again, where every repetition must give the same bits."""
+
+from __future__ import annotations
+
+import functools
+import os
+import subprocess
+import time
+from typing import Callable, Dict, Iterator, List, Optional, Tuple
+
+import torch
+
+from torchtune_sys.smoke.worker.context import DEFAULT, QUICK, THOROUGH, RankContext, StageFailed, same_bits, small_integers
+from torchtune_sys.smoke.worker.measures import exact_step, float_step
+
+_SIDES = {"cpu": (127, 129), "cuda": (511, 513, 2047)}
+"""No multiples of 32: the last tiles of a product take other code than the rest."""
+_ODD_SIDES = (511, 513)
+_PRODUCTS = {QUICK: 300, DEFAULT: 1500, THOROUGH: 6000}
+"""At least so many in all. A fault of one product in 300 escapes 1500 with a probability of 0.7 %."""
+_AT_LEAST_S = {QUICK: 1.0, DEFAULT: 5.0, THOROUGH: 60.0}
+"""Of load on a GPU, whose faults come with heat; a CPU does its number of products."""
+_STATE = (
+    "clocks.sm",
+    "temperature.gpu",
+    "power.draw",
+    "ecc.errors.uncorrected.volatile.total",
+    "ecc.errors.corrected.volatile.total",
+)
+_REASONS = ("clocks_event_reasons.active", "clocks_throttle_reasons.active")
+"""nvidia-smi --help-query-gpu: the second until driver 535."""
+_HARMLESS_REASONS = 0x1 | 0x2 | 0x4
+"""Idle, clocks set by an application, and the power cap, at which a GPU under load is meant to run (nvml.h, nvmlClocksEventReason…)."""
+
+Work = Callable[[], torch.Tensor]
+
+
+def repeated_work_repeats_its_bits(here: RankContext) -> None:
+    """Products in all layouts, sums and copies of random data, repeated under load, give the same bits each time."""
+    _odd_sizes_are_right(here)
+    wrong = exact_step(torch, here.device)
+    if wrong:
+        raise StageFailed("device-computes-wrong", wrong)
+    before = _gpu_state(here)
+    _repeat(here, list(_pieces_of_work(here)))
+    after = _gpu_state(here)
+    _errors_were_not_counted(before, after)
+    here.remark = "; ".join(filter(None, ["fingerprint of a step %s" % step_fingerprint(here), _words_of(after)]))
+
+
+def step_fingerprint(here: RankContext) -> str:
+    """Hosts of the same hardware and the same libraries have the same: what differs computes otherwise. One thread, as in the pre-flight."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        return float_step(torch, here.device)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _layouts(left: torch.Tensor, right: torch.Tensor) -> Iterator[Tuple[str, torch.Tensor, torch.Tensor]]:
+    """The same two factors, each as it is and as the transpose of what is stored."""
+    turned = left.t().contiguous().t(), right.t().contiguous().t()
+    yield from (("NN", left, right), ("TN", turned[0], right), ("NT", left, turned[1]), ("TT", *turned))
+
+
+def _odd_sizes_are_right(here: RankContext) -> None:
+    """Whole numbers, whose sums are exact in float32 in whatever order: one right answer for every layout."""
+    for side in _ODD_SIDES:
+        left, right = small_integers((side, side), side), small_integers((side, side), side + 1)
+        wanted = left.double() @ right.double()
+        for layout, one, other in _layouts(left.to(here.device), right.to(here.device)):
+            differing = same_bits(torch.mm(one, other), wanted)
+            if differing:
+                seen = "%d elements of a float32 product of %d x %d (layout %s) are wrong" % (differing, side, side, layout)
+                raise StageFailed("gemm-wrong", seen)
+
+
+def _pieces_of_work(here: RankContext) -> Iterator[Tuple[str, Work]]:
+    generator = torch.Generator().manual_seed(17)
+    low = torch.bfloat16 if here.has_bfloat16() else torch.float16
+    for side in _SIDES[here.kind]:
+        left, right = (torch.randn(side, side, generator=generator).to(here.device) for _ in range(2))
+        for dtype in (torch.float32, low):
+            for layout, one, other in _layouts(left.to(dtype), right.to(dtype)):
+                what = "%s products of %d x %d (layout %s)" % (str(dtype)[6:], side, side, layout)
+                yield what, functools.partial(torch.mm, one, other)
+        for number in range(2):
+            yield "sums", functools.partial(torch.sum, left[number:])
+            yield "copies", functools.partial(_copied, left)
+            yield "clones", functools.partial(_cloned, left)
+        if here.kind == "cuda":
+            yield "copies to the host and back", functools.partial(_there_and_back, left)
+
+
+def _copied(values: torch.Tensor) -> torch.Tensor:
+    return torch.empty_like(values).copy_(values)
+
+
+def _cloned(values: torch.Tensor) -> torch.Tensor:
+    return values.clone()
+
+
+def _there_and_back(values: torch.Tensor) -> torch.Tensor:
+    return values.to("cpu").to(values.device)
+
+
+def _repeat(here: RankContext, pieces: List[Tuple[str, Work]]) -> None:
+    wanted = [_settled(what, work) for what, work in pieces]
+    a_round = sum("products" in what for what, _ in pieces)
+    rounds, least = -(-_PRODUCTS[here.level] // a_round), _AT_LEAST_S[here.level] if here.kind == "cuda" else 0.0
+    off: Dict[str, int] = {}
+    done, started = 0, time.monotonic()
+    while done < rounds or time.monotonic() - started < least:
+        same = [torch.equal(work(), right) for (_, work), right in zip(pieces, wanted)]
+        for (what, _), agrees in zip(pieces, same):
+            if not agrees:
+                off[what] = off.get(what, 0) + 1
+        done += 1
+    here.measure("repeated products", done * a_round, "")
+    here.measure("under load", time.monotonic() - started, "s")
+    if off:
+        what = max(off, key=lambda name: off[name])
+        words = (sum(off.values()), done * len(pieces), off[what], what)
+        raise StageFailed("silent-data-corruption", "%d of %d repetitions gave other bits than the first, %d of them %s" % words)
+
+
+def _settled(what: str, work: Work) -> torch.Tensor:
+    """What two of three calls agree on. Raises StageFailed where none do."""
+    found = [work() for _ in range(3)]
+    for one, other in ((0, 1), (0, 2), (1, 2)):
+        if torch.equal(found[one], found[other]):
+            return found[one]
+    raise StageFailed("silent-data-corruption", "%s: three repetitions gave three answers" % what)
+
+
+def _gpu_state(here: RankContext) -> Dict[str, str]:
+    """What nvidia-smi says of this rank's GPU; nothing where there is none. Not yet verified on a GPU."""
+    uuid = str(getattr(torch.cuda.get_device_properties(here.device), "uuid", "")) if here.gpus and not torch.version.hip else ""
+    for reasons in _REASONS if uuid else ():
+        asked = [*_STATE, reasons]
+        words = ["nvidia-smi", "--id=GPU-%s" % uuid, "--query-gpu=%s" % ",".join(asked), "--format=csv,noheader,nounits"]
+        try:
+            told = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=10, check=True, env=_plain())
+        except (OSError, subprocess.SubprocessError):
+            continue
+        values = told.stdout.decode(errors="replace").strip().split(", ")
+        if len(values) == len(asked):
+            return dict(zip((*_STATE, "reasons"), values))
+    return {}
+
+
+def _plain() -> Dict[str, str]:
+    return {**os.environ, "LC_ALL": "C"}
+
+
+def _number_in(text: str) -> Optional[int]:
+    try:
+        return int(text, 0)
+    except ValueError:
+        return None
+
+
+def _errors_were_not_counted(before: Dict[str, str], after: Dict[str, str]) -> None:
+    name = _STATE[3]
+    was, now = _number_in(before.get(name, "")), _number_in(after.get(name, ""))
+    if was is not None and now is not None and now > was:
+        raise StageFailed("gpu-ecc-uncorrectable", "the GPU counted %d uncorrectable ECC errors under load" % (now - was))
+
+
+def _words_of(state: Dict[str, str]) -> str:
+    if not state:
+        return ""
+    reasons = (_number_in(state["reasons"]) or 0) & ~_HARMLESS_REASONS
+    throttled = ", throttled (clock event reasons %#x)" % reasons if reasons else ""
+    return "after the load: SM clock %s MHz, %s C, %s W%s" % (state[_STATE[0]], state[_STATE[1]], state[_STATE[2]], throttled)
