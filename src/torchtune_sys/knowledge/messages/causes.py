@@ -30,6 +30,19 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True):
     source: str = ""
 
 
+def holds_of(fact: str, variables: dict[str, str]) -> bool:
+    """Whether a fact ``var:NAME=a|b`` holds: the hole's text is one of them, or begins with it as a word.
+
+    >>> holds_of("var:errno=Connection refused|timeout", {"errno": "Connection refused (try 3)"})
+    True
+    >>> holds_of("var:xid=7", {"xid": "79"})
+    False
+    """
+    name, _, values = fact.removeprefix("var:").partition("=")
+    held = variables.get(name, "")
+    return any(held == value or (held.startswith(value) and not held[len(value)].isalnum()) for value in values.split("|"))
+
+
 @functools.cache
 def _by_family() -> dict[str, tuple[Cause, ...]]:
     found: dict[str, list[Cause]] = {}

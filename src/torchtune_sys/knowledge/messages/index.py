@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import functools
 import os
 from typing import NamedTuple
@@ -64,7 +65,7 @@ def match(line: str) -> Message | None:
     line = " ".join(line[:_LONGEST].split())
     fitting: list[tuple[_Entry, tuple[str, ...]]] = []
     for word in dict.fromkeys(templates.words(line)):
-        for row in _index().get(word, ()):
+        for row in _rows(word):
             entry = _entry(row)
             held = templates.fitted(entry.template, line)
             if held is not None:
@@ -102,21 +103,31 @@ def _entry(row: str) -> _Entry:
 
 
 @functools.cache
-def _index() -> dict[str, list[str]]:
-    index: dict[str, list[str]] = {}
-    for row in _catalogued():
-        index.setdefault(row[: row.index("\t")], []).append(row)
+def _families() -> dict[str, tuple[str, ...]]:
+    """The rows of ``message_families.csv`` as rows of the catalogue, by word."""
+    found: dict[str, list[str]] = {}
     for family in tables.rows("message_families"):
         text = family["pattern"]
         # The longest word is seldom one that many lines have.
         anchor = max(templates.whole_words(templates.parsed(text)), key=len)
         fields = (anchor, family["program"], "", family["severity"], family["source"], text, family["family"])
-        index.setdefault(anchor, []).append("\t".join(fields))
-    return index
+        found.setdefault(anchor, []).append("\t".join(fields))
+    return {word: tuple(rows) for word, rows in found.items()}
 
 
-def _catalogued() -> list[str]:
-    """The rows of ``data/messages.tsv``: word, program, releases, severity, source, text."""
+@functools.cache
+def catalogued() -> list[str]:
+    """The rows of ``data/messages.tsv``: word, program, releases, severity, source, text; in the order of their words."""
     path = os.path.join(os.path.dirname(tables.__file__), "data", "messages.tsv")
     with open(path, encoding="utf-8") as file:
-        return [line for line in file.read().splitlines() if not line.startswith("#")]
+        return file.read().splitlines()[1:]
+
+
+@functools.lru_cache(maxsize=65536)
+def _rows(word: str) -> tuple[str, ...]:
+    """What is known by this word."""
+    rows, begin = catalogued(), word + "\t"
+    first = last = bisect.bisect_left(rows, begin)
+    while last < len(rows) and rows[last].startswith(begin):
+        last += 1
+    return (*rows[first:last], *_families().get(word, ()))

@@ -23,17 +23,17 @@ class Template(NamedTuple):
 
 
 def parsed(text: str) -> Template:
-    """Read a template; ``{}`` and ``{name}`` are holes.
+    """Read a template; ``{}`` and ``{name}`` are holes. A hole at an end says nothing, but one with a name at the end holds the rest.
 
-    >>> parsed("Xid ({pci}): {xid}, pid")
-    Template(pieces=('Xid (', '): ', ', pid'), names=('pci', 'xid'))
+    >>> parsed("{} Xid ({pci}): {xid}, pid {}")
+    Template(pieces=(' Xid (', '): ', ', pid '), names=('pci', 'xid'))
     """
     parts = _HOLE.split(text)
     pieces, names = parts[::2], parts[1::2]
     first, last = 0, len(pieces)
     while first < last and not pieces[first].strip():
         first += 1
-    while last > first and not pieces[last - 1].strip():
+    while last > first + 1 and not pieces[last - 1].strip() and not names[last - 2]:
         last -= 1
     return Template(tuple(pieces[first:last]), tuple(names[first : last - 1]))
 
@@ -82,6 +82,6 @@ def fitted(template: Template, line: str) -> tuple[str, ...] | None:
         found = line.find(piece, at)
         if found < 0:
             return None
-        held.append(line[at:found].strip())
+        held.append((line[at:found] if piece else line[at:]).strip())
         at = found + len(piece)
     return tuple(held)
