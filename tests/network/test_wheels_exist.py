@@ -12,11 +12,12 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from test_install_builds import case_at, place_of, recorded, size
 
+from conftest import TIER
 from torchtune_sys.model.install import Wheel
 from torchtune_sys.model.version import show, version
 from torchtune_sys.remediation.install.builds import choose
 
-COUNT = int(os.environ.get("TORCHTUNE_SYS_TEST_WHEELS", "8"))
+COUNT = int(os.environ.get("TORCHTUNE_SYS_TEST_WHEELS", "8" if TIER == "all" else "2"))
 
 
 @pytest.mark.long

@@ -25,7 +25,7 @@ from torchtune_sys.remediation.image.plan import plan
 from torchtune_sys.render.generate import dockerfile
 from torchtune_sys.smoke import script
 
-pytestmark = [pytest.mark.slow, pytest.mark.long]
+pytestmark = [pytest.mark.slow, pytest.mark.exhaustive]
 
 NEEDED = ("buildah", "mmdebstrap", "podman", "runc", "unshare")
 FILES = min(16384, resource.getrlimit(resource.RLIMIT_NOFILE)[1])

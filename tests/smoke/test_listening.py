@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import torchtune_sys
+from conftest import exhaustive
 from smoke.faults.bench import Bench, torch_python
 from smoke.faults.means import patched
 from smoke.listening import Watch, listened, outside_loopback, traced
@@ -89,7 +90,7 @@ def test_torchrun_runs_the_code_of_another_host(hosts: tuple[Host, Host], names:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("options", [(), ("--master-port", "29811")], ids=["free", "port"])
+@pytest.mark.parametrize("options", [("--master-port", "29811"), *exhaustive(())])
 def test_another_host_finds_no_port(hosts: tuple[Host, Host], names: Path, tmp_path: Path, options: tuple[str, ...]) -> None:
     bench = Bench(tmp_path, torch_python())
     bench.before = hosts[0].argv(names)
@@ -255,7 +256,7 @@ def test_a_stranger_among_the_ranks_ends_the_test(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+@pytest.mark.parametrize("method", ["forkserver", *exhaustive("spawn")])
 def test_workers_that_are_not_forked_find_the_script(tmp_path: Path, method: str) -> None:
     """The script is a descriptor of the rank, which these do not inherit."""
     bench = Bench(tmp_path, torch_python())

@@ -31,7 +31,7 @@ def boot(folder: Path) -> list[dict[str, Any]]:
 def _machine(kernel: Path, initramfs: Path) -> tuple[str, ...]:
     """Node 0 has CPUs 0-7, node 1 CPUs 8-15; of two cards the first in the order of the bus hangs on node 1."""
     return (
-        *("qemu-system-x86_64", "-machine", "q35", "-accel", "tcg,thread=multi", "-cpu", "max"),
+        *("qemu-system-x86_64", "-machine", "q35", "-accel", "tcg,thread=multi", "-cpu", "max,-la57"),
         *("-smp", "16,sockets=2,cores=8,threads=1", "-m", "1536M"),
         *("-object", "memory-backend-ram,id=m0,size=768M", "-object", "memory-backend-ram,id=m1,size=768M"),
         *("-numa", "node,nodeid=0,cpus=0-7,memdev=m0", "-numa", "node,nodeid=1,cpus=8-15,memdev=m1"),
@@ -39,6 +39,7 @@ def _machine(kernel: Path, initramfs: Path) -> tuple[str, ...]:
         *("-device", "pxb-pcie,id=pxb0,bus=pcie.0,bus_nr=64,numa_node=0"),
         *("-device", "pcie-root-port,id=port1,bus=pxb1,chassis=1,slot=1", "-device", "e1000e,bus=port1"),
         *("-device", "pcie-root-port,id=port0,bus=pxb0,chassis=2,slot=2", "-device", "e1000e,bus=port0"),
-        *("-kernel", str(kernel), "-initrd", str(initramfs), "-append", "console=ttyS0 quiet nokaslr panic=-1 rdinit=/init"),
+        *("-kernel", str(kernel), "-initrd", str(initramfs), "-append"),
+        f"console=ttyS0 quiet nokaslr panic=-1 rdinit=/init {guest.EMULATED}",
         *("-nic", "none", "-display", "none", "-serial", "stdio", "-monitor", "none", "-no-reboot"),
     )

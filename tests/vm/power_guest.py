@@ -128,9 +128,9 @@ class Running:
                     "-accel",
                     "tcg,thread=multi",
                 ),
-                *("-cpu", "max,-hypervisor", "-smp", "1", "-m", f"{STATE_MIB}M"),
+                *("-cpu", "max,-hypervisor,-la57", "-smp", "1", "-m", f"{STATE_MIB}M"),
                 *("-drive", f"file={disk},format=raw,if=none,id=disk,cache=writeback", "-device", "virtio-blk-pci,drive=disk"),
-                *("-kernel", str(bench.kernel), "-append", "console=ttyS0 quiet panic=-1 rdinit=/init"),
+                *("-kernel", str(bench.kernel), "-append", f"console=ttyS0 quiet panic=-1 rdinit=/init {guest.EMULATED}"),
                 *(("-incoming", f"exec:cat {bench.state}") if resume else ("-initrd", str(bench.initramfs))),
                 *(
                     "-qmp",

@@ -41,7 +41,12 @@ After=multi-user.target
 Type=oneshot
 ExecStart=/remedy-init
 """
-GRUB = 'GRUB_TIMEOUT=0\nGRUB_DISTRIBUTOR=Debian\nGRUB_CMDLINE_LINUX="console=ttyS0 quiet panic=-1"\nGRUB_TERMINAL=console\nGRUB_DISABLE_LINUX_UUID=true\n'
+GRUB = f"""GRUB_TIMEOUT=0
+GRUB_DISTRIBUTOR=Debian
+GRUB_CMDLINE_LINUX="console=ttyS0 quiet panic=-1 {guest.EMULATED}"
+GRUB_TERMINAL=console
+GRUB_DISABLE_LINUX_UUID=true
+"""
 SYSTEM_MIB, FIRST_SECTOR = 1500, 2048
 MAKE = """mkdir -p /boot/grub && grub-install --target=i386-pc /dev/nvme0n1 && update-grub && echo MADE
 """
@@ -206,10 +211,10 @@ class Machine:
             "-kernel",
             str(self.kernel),
             "-append",
-            f"root=/dev/nvme0n1p1 ro console=ttyS0 quiet panic=-1 init=/remedy-init {append}",
+            f"root=/dev/nvme0n1p1 ro console=ttyS0 quiet panic=-1 init=/remedy-init {guest.EMULATED} {append}",
         )
         return (
-            *("qemu-system-x86_64", "-machine", "pc", "-accel", "tcg,thread=multi", "-cpu", "max,-hypervisor"),
+            *("qemu-system-x86_64", "-machine", "pc", "-accel", "tcg,thread=multi", "-cpu", "max,-hypervisor,-la57"),
             *("-smbios", "type=0,vendor=AMI,version=2.1", "-smbios", "type=1,manufacturer=Supermicro,product=SYS-421GE"),
             *("-smp", "2,sockets=2,cores=1,threads=1", "-m", "768M"),
             *("-object", "memory-backend-ram,id=m0,size=384M", "-object", "memory-backend-ram,id=m1,size=384M"),

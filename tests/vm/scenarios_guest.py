@@ -69,7 +69,7 @@ def _machine(kernel: Path, initramfs: Path, images: dict[str, Path]) -> tuple[st
     nodes = ("node,nodeid=0,cpus=0-1,memdev=m0", "node,nodeid=1,cpus=2-3,memdev=m1")
     ports = ((0, "near0", 1), (1, "near1", 2), (1, "slow", 3))
     return (
-        *("qemu-system-x86_64", "-machine", "q35", "-accel", "tcg,thread=multi", "-cpu", "max,-hypervisor"),
+        *("qemu-system-x86_64", "-machine", "q35", "-accel", "tcg,thread=multi", "-cpu", "max,-hypervisor,-la57"),
         *("-smbios", "type=0,vendor=AMI,version=2.1", "-smbios", "type=1,manufacturer=Supermicro,product=SYS-421GE"),
         *("-smp", "4,sockets=2,cores=2,threads=1", "-m", "6G"),
         *("-object", "memory-backend-ram,id=m0,size=3G", "-object", "memory-backend-ram,id=m1,size=3G"),
@@ -93,7 +93,7 @@ def _machine(kernel: Path, initramfs: Path, images: dict[str, Path]) -> tuple[st
         *("-kernel", str(kernel), "-initrd", str(initramfs)),
         *(
             "-append",
-            "console=ttyS0 quiet nokaslr nosoftlockup rcupdate.rcu_cpu_stall_suppress=1 panic=-1 rdinit=/init tsc=reliable",
+            f"console=ttyS0 quiet nokaslr nosoftlockup rcupdate.rcu_cpu_stall_suppress=1 panic=-1 rdinit=/init tsc=reliable {guest.EMULATED}",
         ),
         *("-nic", "none", "-display", "none", "-serial", "stdio", "-monitor", "none", "-no-reboot"),
     )

@@ -8,7 +8,7 @@ import guest
 import launch_guest
 import pytest
 
-pytestmark = [pytest.mark.slow, pytest.mark.long]
+pytestmark = [pytest.mark.slow, pytest.mark.exhaustive]
 
 NODES = {0: list(range(8)), 1: list(range(8, 16))}
 Found = dict[tuple[str, str], dict[str, Any]]

@@ -12,6 +12,8 @@ import power_guest
 import pytest
 import remedy_guest
 
+from conftest import TIER
+
 pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 TO_COME_BACK = {
@@ -55,31 +57,38 @@ LOOK = "--timeout 300 --data /data --data /spin --nnodes 200 --nproc-per-node 2"
 NO_CLOCK = "--ignore clock-of-node-not-synchronised"
 """Here nobody answers timesyncd, so starting it cures nothing; a run of its own shows it."""
 TOOL = "prlimit --nofile=1024:1024 /opt/tool"
-FIRST = f"""
-{DISKS}
-see() {{ /opt/python -S /run/todo/fingerprint.py all >$1; }}
-systemctl disable --now systemd-timesyncd
-sh /run/todo/readers >readers.fresh
-echo 100 >/proc/sys/vm/overcommit_ratio
-{chr(10).join(f"echo {value} >{path}" for path, value, _ in TO_COME_BACK.values())}
-see idle1
-see idle2
-{TOOL} check {LOOK} --format json >check
-{TOOL} apply {LOOK} --yes --unsafe {NO_CLOCK} >apply; echo $? >apply.status
+CLOCK = f"{TOOL} apply {LOOK} --yes --unsafe --select clock-of-node-not-synchronised"
+SEE = "see() { /opt/python -S /run/todo/fingerprint.py all >$1; }"
+TWICE = f"""
 see applied
-{TOOL} check {LOOK} --format json >check.after
 {TOOL} apply {LOOK} --yes --unsafe {NO_CLOCK} >again.told; echo $? >again.status
 see again
 /opt/tool undo --yes >undo; echo $? >undo.status
 see undone
-{TOOL} apply {LOOK} --yes --unsafe >apply2; echo $? >apply2.status
-{TOOL} apply {LOOK} --yes --unsafe >apply3; echo $? >apply3.status
-/opt/python /run/todo/kinds.py >kinds 2>&1; echo $? >kinds.status
+{TOOL} apply {LOOK} --yes --unsafe {NO_CLOCK}
 /opt/tool history >history
+"""
+"""What costs eight minutes of an emulated machine, and has its like without one: a second apply, and undo before a reboot."""
+FIRST = f"""
+{DISKS}
+{SEE}
+systemctl disable --now systemd-timesyncd
+sh /run/todo/readers >readers.fresh
+echo 100 >/proc/sys/vm/overcommit_ratio
+{chr(10).join(f"echo {value} >{path}" for path, value, _ in TO_COME_BACK.values())}
+see idle
+{"see idle.again" if TIER == "all" else ""}
+{TOOL} check {LOOK} --format json >check
+{TOOL} apply {LOOK} --yes --unsafe {NO_CLOCK} >apply; echo $? >apply.status
+{TOOL} check {LOOK} --format json >check.after
+{TWICE if TIER == "all" else ""}
+{CLOCK} >clock; echo $? >clock.status
+{CLOCK} >clock.again; echo $? >clock.again.status
+/opt/python /run/todo/kinds.py >kinds 2>&1; echo $? >kinds.status
 """
 SECOND = f"""
 {DISKS}
-see() {{ /opt/python -S /run/todo/fingerprint.py all >$1; }}
+{SEE}
 sh /run/todo/readers >readers.applied
 /opt/tool undo --all --yes >undo; echo $? >undo.status
 see undone
@@ -144,27 +153,30 @@ def test_each_detuned_setting_is_found_and_cured(story: Story) -> None:
     assert story.first["apply.status"] == b"0\n", story.first["apply"].decode()
 
 
+def test_a_service_that_cures_nothing_is_told(story: Story) -> None:
+    assert story.first["clock.status"] == b"1\n", "nobody answers timesyncd: that was not told"
+    assert story.first["clock.again.status"] == b"1\n", "it runs already and the clock is still not set: not all done"
+    assert b"enabled and runs already" in b" ".join(story.first["clock.again"].split()), story.first["clock.again"].decode()
+
+
+@pytest.mark.exhaustive
 def test_a_second_apply_changes_nothing(story: Story) -> None:
     assert story.first["again.status"] == b"0\n"
     assert b"safe change" not in story.first["again.told"], story.first["again.told"].decode()
-    assert story.first["apply2.status"] == b"1\n", "nobody answers timesyncd: that was not told"
-    assert story.first["apply3.status"] == b"1\n", "it runs already and the clock is still not set: not all done"
-    assert b"enabled and runs already" in b" ".join(story.first["apply3"].split()), story.first["apply3"].decode()
-    assert story.first["history"].count(b"applied: ") == 3 - 1, story.first["history"].decode()
+    assert story.first["history"].count(b"applied: ") == 2, story.first["history"].decode()
     assert set(differs(story.first["applied"], story.first["again"])) <= moving(story)
 
 
 def moving(story: Story) -> set[str]:
     """What changes between two looks while nobody does anything."""
-    return set(differs(story.first["idle1"], story.first["idle2"])) | DERIVED
+    return set(differs(story.first["idle"], story.first["idle.again"])) | DERIVED
 
 
+@pytest.mark.exhaustive
 def test_undo_restores_every_byte_and_value(story: Story) -> None:
-    changed = differs(story.first["idle2"], story.first["applied"])
-    left = {
-        path: pair for path, pair in differs(story.first["idle2"], story.first["undone"]).items() if path not in moving(story)
-    }
-    count = len(power_guest.seen(story.first["idle2"].decode()))
+    changed = differs(story.first["idle"], story.first["applied"])
+    left = {path: pair for path, pair in differs(story.first["idle"], story.first["undone"]).items() if path not in moving(story)}
+    count = len(power_guest.seen(story.first["idle"].decode()))
     print(f"{count} names and values compared, {len(changed)} changed by apply, moving by themselves: {sorted(moving(story))}")
     untouched = [path for path, _, _ in TO_COME_BACK.values() if not any(name.endswith(_end(path)) for name in changed)]
     assert untouched == []
@@ -204,6 +216,6 @@ def test_each_kind_of_file_is_read_after_a_reboot_and_gone_after_another(story: 
 
 def test_undo_after_a_reboot_restores_every_byte_of_etc(story: Story) -> None:
     assert story.second["undo.status"] == b"0\n", story.second["undo"].decode()
-    left = differs(story.first["idle2"], story.second["undone"])
+    left = differs(story.first["idle"], story.second["undone"])
     print({path: pair for path, pair in left.items() if not path.startswith(("/sys/", "/proc/"))})
     assert [path for path in left if path.startswith(("/etc/", "/boot/"))] == []

@@ -9,7 +9,7 @@ import guest
 import pytest
 import scenarios_guest
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.exhaustive]
 
 SMALL_GPU_HOST = {
     "no-nvidia-driver",  # nobody can give the guest a real one
