@@ -18,6 +18,7 @@ def brief(document):
         host=_known(document["host"].get("name")) or "",
         user=user(document),
         version=document["tool"]["version"],
+        can_train=counts.get("can_train", "unknown"),
         findings=_worst_first([_finding(result) for result in results if result["verdict"] == "fail"]),
         unknown=[_unknown(result) for result in results if result["verdict"] == "unknown"],
         crashed=[dict(rule=result["rule"], note=result["note"]) for result in results if result["verdict"] == "crashed"],
@@ -52,6 +53,8 @@ def headline(found, judged):
     if not judged:
         told.append("not all could be judged")
     words = ", ".join(told) or "no problem found"
+    if found["can_train"] == "no":
+        words += ", and training does not work here"
     return "%s (judged as %s, %d passed, %d unknown)" % (words, found["user"] or "?", found["passed"], len(found["unknown"]))
 
 

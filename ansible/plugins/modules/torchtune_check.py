@@ -71,6 +71,10 @@ headline:
   returned: when the tool answered
   type: str
   sample: 1 error, 2 warnings (judged as alice, 80 passed, 3 unknown)
+can_train:
+  description: What training would run on here, V(gpu), V(cpu), V(no) or V(unknown).
+  returned: when the tool answered
+  type: str
 judged:
   description: False where a rule of severity error got no verdict because looking failed.
   returned: when the tool answered

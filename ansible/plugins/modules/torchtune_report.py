@@ -72,7 +72,7 @@ headline:
   description: One line about all hosts.
   returned: always
   type: str
-  sample: "6 hosts: 3 no problem found, 1 with findings, 1 not judged, 1 not reached"
+  sample: "6 hosts: 3 no problem found, 1 with findings, 1 not judged, 1 not reached; training does not work on 1"
 summary:
   description: Number of hosts, and of hosts in each state.
   returned: always

@@ -18,8 +18,9 @@ STATES = {
     "absent": "without an answer",
 }
 """What became of a host, the best first."""
+TRAINS_ON = {"gpu": "GPUs", "cpu": "CPU only", "no": "nothing", "unknown": "unknown"}
 BAD = ("not-judged", "failed", "unreachable", "absent")
-_JUDGED_BY = ("headline", "user", "version", "counts", "passed", "not_applicable", "proof", "findings", "unknown")
+_JUDGED_BY = ("headline", "user", "version", "can_train", "counts", "passed", "not_applicable", "proof", "findings", "unknown")
 _HOSTS_SHOWN = 8
 
 
@@ -72,6 +73,7 @@ def fleet(hosts: list[dict[str, t.Any]], time: str) -> dict[str, t.Any]:
             rule["hosts"].append(one["host"])
     worst = sorted(rules.values(), key=lambda rule: (SEVERITIES.index(rule["severity"]), -len(rule["hosts"]), rule["rule"]))
     counts = {state: sum(one["state"] == state for one in hosts) for state in STATES}
+    counts["cannot_train"] = sum(one.get("can_train") == "no" for one in hosts)
     return {"schema": SCHEMA, "time": time, "summary": {"hosts": len(hosts), **counts}, "rules": worst, "hosts": hosts}
 
 
@@ -79,7 +81,8 @@ def headline(document: t.Mapping[str, t.Any]) -> str:
     """One line about all hosts."""
     counts = document["summary"]
     told = [f"{counts[state]} {words}" for state, words in STATES.items() if counts[state]]
-    return f"{counts['hosts']} host{'' if counts['hosts'] == 1 else 's'}: {', '.join(told) or 'none'}"
+    unable = f"; training does not work on {counts['cannot_train']}" if counts["cannot_train"] else ""
+    return f"{counts['hosts']} host{'' if counts['hosts'] == 1 else 's'}: {', '.join(told) or 'none'}{unable}"
 
 
 def text(document: t.Mapping[str, t.Any]) -> list[str]:
@@ -95,7 +98,10 @@ def text(document: t.Mapping[str, t.Any]) -> list[str]:
 
 def markdown(document: t.Mapping[str, t.Any]) -> str:
     rows = [f"# {_cell(headline(document))}", "", document["time"], ""]
-    rows += ["| host | state | errors | warnings | advice | unknown | judged as | tool |", "|---|---|---|---|---|---|---|---|"]
+    rows += [
+        "| host | state | trains on | errors | warnings | advice | unknown | judged as | tool |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
     rows += [_row(one) for one in document["hosts"]]
     if document["rules"]:
         rows += ["", "## Findings", ""]
@@ -111,12 +117,10 @@ def markdown(document: t.Mapping[str, t.Any]) -> str:
 
 def _row(one: t.Mapping[str, t.Any]) -> str:
     if "counts" not in one:
-        return f"| {_cell(one['host'])} | {STATES[one['state']]} | | | | | | |"
+        return f"| {_cell(one['host'])} | {STATES[one['state']]} | | | | | | | |"
     counts = " | ".join(str(one["counts"][level]) for level in SEVERITIES)
     state = STATES[one["state"]]
-    return (
-        f"| {_cell(one['host'])} | {state} | {counts} | {len(one['unknown'])} | {_cell(one['user'])} | {_cell(one['version'])} |"
-    )
+    return f"| {_cell(one['host'])} | {state} | {TRAINS_ON[one['can_train']]} | {counts} | {len(one['unknown'])} | {_cell(one['user'])} | {_cell(one['version'])} |"
 
 
 def _few(hosts: list[str]) -> str:
