@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Iterable, Sequence
 
 import msgspec
@@ -69,8 +70,9 @@ def causes_of(symptoms: Sequence[Symptom], told: Sequence[Told], lines: dict[str
     """The likeliest first."""
     book: dict[str, Finding] = {}
     starts = {source: at * (1 << 32) for at, source in enumerate(lines)}
+    places = {source: Places(lines[source]) for source in dict.fromkeys(each.source for each in told)}
     for each in told:
-        _of_facts(each, book, lines.get(each.source, ()), starts.get(each.source, 0))
+        _of_facts(each, book, places[each.source], starts[each.source])
     supported = {name for name, finding in book.items() if finding.weight} | _supporting(told)
     refuted = frozenset().union(*(each.passed for each in told)) if told else frozenset()
     for symptom in symptoms:
@@ -82,9 +84,9 @@ def _supporting(told: Sequence[Told]) -> set[str]:
     return {result.rule.cause for each in told for result in each.results if result.rule.cause}
 
 
-def _of_facts(told: Told, book: dict[str, Finding], lines: Sequence[LogLine], start: int) -> None:
+def _of_facts(told: Told, book: dict[str, Finding], places: Places, start: int) -> None:
     for result in told.results:
-        line = next((line for item in _failed(result) if (line := _line_of(item, lines)) is not None), None)
+        line = next((line for item in _failed(result) if (line := places.line(item)) is not None), None)
         said = told.snapshot.said.get(result.rule.id)
         weight = _weight(result, line is not None, said is None or said.is_failure)
         if not weight or result.rule.id in _GENERAL:
@@ -96,7 +98,7 @@ def _of_facts(told: Told, book: dict[str, Finding], lines: Sequence[LogLine], st
         finding.rules.append(result.rule.id)
         finding.hosts += [told.host] if told.host else []
         for item in _failed(result):
-            place = _line_of(item, lines)
+            place = places.line(item)
             text = place.printed if place is not None else f"{item.subject}: {item.seen}"
             finding.quotes.append(Quote(source=told.source, line=place.number if place else 0, text=text[:_TEXT].strip()))
             finding.fix += [actions.text(action) for action in item.fix or result.rule.fix]
@@ -117,12 +119,31 @@ def _weight(result: Result, by_text: bool, failure: bool) -> int:
     return LIKELY if by_text and result.rule.severity is Severity.WARNING and result.rule.cause else 0
 
 
-def _line_of(item: Evidence, lines: Sequence[LogLine]) -> LogLine | None:
-    """The line that the evidence quotes."""
-    words = " ".join(item.seen.split())[:80].rstrip("…")
-    if len(words) < 12 or " " not in words:
-        return None
-    return next((line for line in lines if words in " ".join(line.printed.split())), None)
+class Places:
+    """Where in a text words stand, whatever blanks and breaks are in them."""
+
+    def __init__(self, lines: Sequence[LogLine]) -> None:
+        self._lines = lines
+        self._starts: list[int] = []
+        parts = []
+        size = 0
+        for line in lines:
+            part = "".join(line.text.split())
+            self._starts.append(size)
+            parts.append(part)
+            size += len(part)
+        self._whole = "".join(parts)
+
+    def line(self, item: Evidence) -> LogLine | None:
+        """The line that the evidence quotes."""
+        words = item.seen[:_QUOTED].rstrip("…")
+        if len(words) < _SHORTEST or " " not in words:
+            return None
+        at = self._whole.find("".join(words.split()))
+        return self._lines[bisect.bisect_right(self._starts, at) - 1] if at >= 0 else None
+
+
+_QUOTED, _SHORTEST = 100, 12
 
 
 def _of_symptom(symptom: Symptom, book: dict[str, Finding], supported: set[str], refuted: frozenset[str], start: int) -> None:

@@ -7,9 +7,10 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from torchtune_sys import engine, evidence
-from torchtune_sys.diagnosis.lines import LogLine, joined
+from torchtune_sys.diagnosis.lines import LogLine, glued
 from torchtune_sys.diagnosis.unwrapping import goes_on, width
 from torchtune_sys.model import codec
 from torchtune_sys.model.rule import Result, Verdict
@@ -39,8 +40,8 @@ def told_of(source: str, lines: Sequence[LogLine], raw: str) -> list[Told]:
     parts = _by_host(lines)
     found = []
     for host, part in parts:
-        texts = [_text(part), raw] if len(parts) == 1 else [_text(part)]
-        told = _best(source, host, list(dict.fromkeys(texts)))
+        texts = dict.fromkeys([*_texts(part), *([raw] if len(parts) == 1 else [])])
+        told = _best(source, host, list(texts))
         if told is not None:
             found.append(told)
     return found
@@ -60,20 +61,26 @@ def _by_host(lines: Sequence[LogLine]) -> list[tuple[str, list[LogLine]]]:
     return list(parts.items())
 
 
-def _text(lines: Sequence[LogLine]) -> str:
-    """As the programs printed it: lines that were broken at a width are whole again."""
-    shown = [line.printed if "kernel:" in line.printed else line.text for line in lines]
+def _texts(lines: Sequence[LogLine]) -> Iterator[str]:
+    """As the programs printed it: the lines as they are, and, where somebody broke them at a width, whole again in both ways."""
+    shown = [replace(line, text=line.printed) if "kernel:" in line.printed else line for line in lines]
+    yield "\n".join(line.text for line in shown)
     column = width([line.printed for line in lines])
-    if not column or not any(True for _ in joined(lines)):
-        return "\n".join(shown)
-    whole: list[str] = []
-    for at, text in enumerate(shown):
-        before = lines[at - 1].printed if at else ""
-        if at and goes_on(before, lines[at].printed, column):
-            whole[-1] += ("" if len(before) >= column else " ") + text.lstrip()
+    groups = _groups(shown, column) if column else []
+    if len(groups) != len(lines):
+        for blank in ("", " "):
+            yield "\n".join(glued(group, column, blank) for group in groups)
+
+
+def _groups(lines: Sequence[LogLine], column: int) -> list[list[LogLine]]:
+    """Lines that were one."""
+    groups: list[list[LogLine]] = []
+    for line in lines:
+        if groups and goes_on(groups[-1][-1].printed, line.printed, column):
+            groups[-1].append(line)
         else:
-            whole.append(text)
-    return "\n".join(whole)
+            groups.append([line])
+    return groups
 
 
 def _best(source: str, host: str, texts: Sequence[str]) -> Told | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
 
 import msgspec
 
@@ -55,13 +56,14 @@ _PREFIXES: tuple[tuple[re.Pattern[str], bool], ...] = tuple(
         (r"\[\d{1,9},(?P<rank>\d{1,7})\]<std(?:err|out|diag)>: ?", False),
         (r"\[(?:default|rank|trainer|worker|Rank |RANK |rank=|rank:|Rank: |GPU )(?P<rank>\d{1,7})(?:\|\d{1,4})?\]:? ?", False),
         (r"(?:rank|Rank|RANK)[ =]?(?P<rank>\d{1,7})(?::| \|| -) ", False),
-        (r"(?P<rank>\d{1,5}): (?=\S)", True),
+        (r"(?P<rank>\d{1,5}):(?: |$)", True),
         (r"\((?:[\w.:]{1,60} )?(?:pid|PID)=(?P<pid>\d{1,9})(?:, ip=(?P<host>[\w.:]{2,45}))?\) ?", False),
         (r"\((?:\w{1,40} )?rank=(?P<rank>\d{1,7})(?: pid=(?P<pid>\d{1,9}))?\) ?", False),
         (r"\[pod/(?P<host>[\w.-]{1,253})/[\w.-]{1,63}\] ?", False),
         (r"(?P<host>[\w.-]{1,64}) {1,20}\| ", True),
-        (r"(?P<host>[A-Za-z][\w.-]{0,63}): (?=\S)", True),
-        (r"\[(?P<host>[A-Za-z][\w.-]{0,63})\]:? (?=\S)", True),
+        (r"(?:DEBUG|INFO|WARN|WARNING|ERROR|CRITICAL|FATAL)(?:[ :|-]{1,3}[\w.]{1,60})?(?: ?[:|-] ?| )", True),
+        (r"(?P<host>[A-Za-z][\w.-]{0,63}):(?: |$)", True),
+        (r"\[(?P<host>[A-Za-z][\w.-]{0,63})\]:?(?: |$)", True),
     )
 )
 _PREFIXES_AT_MOST = 6
@@ -176,23 +178,29 @@ def _prefix(text: str, heads: frozenset[str]) -> re.Match[str] | None:
 
 
 def joined(lines: Sequence[LogLine]) -> Iterator[tuple[int, str]]:
-    """Each line that may go on in the next ones, with these: what a terminal or a mail program broke at its width.
-
-    The number is that of the first line. Only breaks at one width count, so that lines that ended by themselves stay apart.
-    """
+    """Lines that somebody broke at a width, whole again, with the number of the first; both ways where it is not known whether a
+    blank was lost at the break."""
     width = unwrapping.width([line.printed for line in lines])
-    if not width:
-        return
     at = 0
-    while at < len(lines) - 1:
-        text, first, steps = lines[at].text, lines[at].number, 0
-        while at + 1 < len(lines) and steps < _JOINED and unwrapping.goes_on(lines[at].printed, lines[at + 1].printed, width):
-            text += ("" if len(lines[at].printed) >= width and not lines[at].printed.endswith(" ") else " ") + lines[at + 1].text
-            at, steps = at + 1, steps + 1
-        if steps:
-            yield first, text
-        else:
-            at += 1
+    while width and at < len(lines) - 1:
+        end = at
+        while (
+            end + 1 < len(lines) and end - at < _JOINED and unwrapping.goes_on(lines[end].printed, lines[end + 1].printed, width)
+        ):
+            end += 1
+        if end > at:
+            for blank in ("", " "):
+                yield lines[at].number, glued(lines[at : end + 1], width, blank)
+        at = max(end, at + 1)
+
+
+def glued(lines: Sequence[LogLine], width: int, blank: str) -> str:
+    """The lines as one; ``blank``: what stood at a break at the very width."""
+    whole = lines[0].text
+    for before, line in pairwise(lines):
+        broken_within = before.printed.endswith(("-", "/")) or len(before.printed) >= width
+        whole += (blank if broken_within else " ") + line.text.lstrip()
+    return whole
 
 
 _JOINED = 40

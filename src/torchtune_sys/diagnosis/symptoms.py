@@ -79,7 +79,7 @@ def _of_line(source: str, line: LogLine, book: Book, text: str) -> Symptom | Non
     words = line.text[:_LONGEST]
     found = book.signature(words)
     if found is not None and found.role != "consequence":
-        weight = CERTAIN if found.role == "cause" else LIKELY if len(found.causes) == 1 else POSSIBLE
+        weight = CERTAIN if found.role == "cause" else LIKELY if found.role == "hint" and len(found.causes) == 1 else POSSIBLE
         candidates = tuple(Candidate(cause=cause, weight=weight) for cause in found.causes)
         return Symptom(source=source, line=line, candidates=candidates, program=found.program, words=found.source)
     message = messages.match(words)

@@ -139,7 +139,7 @@ def width(lines: Sequence[str]) -> int:
     return widest if near >= _BROKEN else 0
 
 
-_WORD, _BROKEN = 16, 2
+_WORD, _BROKEN = 16, 1
 
 
 def goes_on(line: str, after: str, width: int) -> bool:
