@@ -117,7 +117,7 @@ def lines_of(text: str) -> Iterator[str]:
     """The lines of a template, without what says nothing."""
     for line in text.split("\n"):
         line = " ".join(line.replace("\t", " ").split())[:_LONGEST]
-        line = re.sub(r"(\{\w*\} ?){2,}", "{} ", line).strip()
+        line = re.sub(r"\{\w*\}(?: ?\{\w*\})+", "{}", line).strip()
         if tells(line):
             yield line
 
@@ -126,7 +126,12 @@ def tells(line: str) -> bool:
     """Whether a line with these words is this message, and not any text."""
     template = templates.parsed(line)
     words = [word for piece in template.pieces for word in re.findall(r"[A-Za-z]{3,}", piece)]
-    return template.weight >= 14 and len(words) >= 3 and bool(templates.whole_words(template)) and len(template.pieces) <= 12
+    return (
+        template.weight >= 14
+        and len(words) >= (2 if ":" in line else 3)
+        and bool(templates.whole_words(template))
+        and len(template.pieces) <= 12
+    )
 
 
 def rows(found: Iterable[Found]) -> list[tuple[str, str, str, str, str]]:

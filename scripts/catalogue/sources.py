@@ -36,7 +36,7 @@ KERNEL = (
         "printf",
         "error",
         "mlx5_core_err mlx5_core_err_rl dev_err pr_err pci_err dev_err_ratelimited mlx5_ib_err pr_emerg pr_crit netdev_err "
-        "pr_err_ratelimited panic dev_crit BUG",
+        "pr_err_ratelimited panic dev_crit BUG pci_printk dev_printk",
     )
     + calls(
         "printf",
@@ -84,7 +84,7 @@ REPOSITORIES = [
             "printf",
             "error",
             "nv_printf nvErrorLog_va nvErrorLog nvErrorLog2_va UVM_ERR_PRINT UVM_ERR_PRINT_ALWAYS UVM_ASSERT_MSG NVSWITCH_PRINT_SXID "
-            "NVSWITCH_REPORT_NONFATAL NVSWITCH_REPORT_FATAL NV_DRM_DEV_LOG_ERR NV_DRM_LOG_ERR peer_err",
+            "NVSWITCH_REPORT_NONFATAL NVSWITCH_REPORT_FATAL NV_DRM_DEV_LOG_ERR NV_DRM_LOG_ERR peer_err NV_DEV_PRINTF NV_DEV_PRINTF_STATUS nv_error_printf NV_ERROR_LOG",
         )
         + calls("printf", "", "NV_PRINTF nvlink_print NVSWITCH_PRINT")
         + calls("printf", "info", "UVM_INFO_PRINT NV_DRM_DEV_LOG_INFO peer_info")

@@ -56,7 +56,7 @@ def test_a_family_is_found_in_what_it_says(row: dict[str, str]) -> None:
 
 def test_every_family_stands_for_causes_or_says_that_it_means_nothing() -> None:
     without = {row["family"] for row in FAMILIES} - causes.families()
-    assert without == {"nccl-other-collectives", "driver-sxid", "mlx5-temperature", "mlx5-no-power"}
+    assert without == {"nccl-other-collectives", "driver-sxid", "mlx5-no-power"}
     assert not causes.families() - {row["family"] for row in FAMILIES}
 
 
@@ -91,3 +91,8 @@ def test_a_template_needs_its_words_in_order() -> None:
     template = templates.parsed("Connect to {address} failed : {errno}")
     assert templates.fitted(template, "Connect to 1.2.3.4<5> failed : Connection refused") == ("1.2.3.4<5>", "Connection refused")
     assert templates.fitted(template, "failed : Connect to 1.2.3.4") is None
+
+
+def test_causes_are_of_the_vocabulary() -> None:
+    vocabulary = {row["cause"] for row in tables.rows("causes")}
+    assert {cause.cause for family in causes.families() for cause in messages.causes_of(family) if cause.cause} <= vocabulary

@@ -9,7 +9,7 @@ from itertools import groupby
 import click
 
 from torchtune_sys.cli.main import cli
-from torchtune_sys.gen import collection, coverage
+from torchtune_sys.gen import causes, collection, coverage
 from torchtune_sys.model.actions import text
 from torchtune_sys.model.rule import Rule
 from torchtune_sys.render.schemas import (
@@ -35,6 +35,7 @@ def pages() -> dict[str, str]:
         "docs/rules.md": rules_page(),
         "docs/cli.md": cli_page(),
         "docs/coverage.md": NOTE + coverage.page(),
+        **{path: NOTE + text for path, text in causes.pages().items()},
         "src/torchtune_sys/render/data/snapshot.schema.json": snapshot_schema(),
         "src/torchtune_sys/render/data/plan.schema.json": plan_schema(),
         "src/torchtune_sys/render/data/run.schema.json": run_schema(),

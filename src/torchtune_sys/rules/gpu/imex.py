@@ -16,6 +16,7 @@ from torchtune_sys.rules.nccl.common import several_hosts, values
 @rule(
     id="imex-not-ready",
     title="NVLink leads to other hosts, but memory cannot be shared over it",
+    cause="imex-not-running",
     severity=Severity.WARNING,
     applies=several_hosts,
     fix=(

@@ -1,0 +1,93 @@
+"""docs/causes/: a page for each cause, with what programs print of it, the rules that find it, and what helps."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+
+from torchtune_sys.knowledge import tables
+from torchtune_sys.knowledge.messages import Cause, causes_of
+from torchtune_sys.rules import CATALOGUE
+
+_FACTS = {
+    "rule": "the rule [{0}](../rules.md#{0}) fails",
+    "text": "the text also has `{0}`",
+    "var": "`{0}`",
+    "family": "the message [{0}](#messages) is there too",
+}
+
+
+def pages() -> dict[str, str]:
+    """Return the text of each page, by its path in the checkout."""
+    rows = tables.rows("causes")
+    families = _families()
+    found = {f"docs/causes/{row['cause']}.md": _page(row, families[row["cause"]]) for row in rows}
+    links = "".join(f"| [{row['cause']}]({row['cause']}.md) | {row['title']} |\n" for row in rows)
+    found["docs/causes/README.md"] = (
+        "# Causes\n\nWhat [diagnose](../diagnose.md), `check`, `smoke` and `preflight` name: "
+        f"{len(rows)} causes, each with the messages that stand for it.\n\n| cause | |\n|---|---|\n{links}"
+    )
+    return found
+
+
+def _families() -> defaultdict[str, list[tuple[str, Cause]]]:
+    """The families that stand for each cause."""
+    found: defaultdict[str, list[tuple[str, Cause]]] = defaultdict(list)
+    for family in dict.fromkeys(row["family"] for row in tables.rows("family_causes")):
+        for cause in causes_of(family):
+            found[cause.cause].append((family, cause))
+    return found
+
+
+def _page(row: dict[str, str], families: list[tuple[str, Cause]]) -> str:
+    slug = row["cause"]
+    parts = [f"# {row['title']}\n\n`{slug}`\n\n"]
+    if row["fix"]:
+        parts.append(f"**What helps**: {row['fix']}\n\n")
+    if row["confirm"]:
+        parts.append(f"**To be sure**: `{row['confirm']}`\n\n")
+    if families:
+        parts += ["## Messages\n\n", *_messages(families)]
+    signatures = [each for each in tables.rows("signatures") if slug in each["cause"].split("|")]
+    if signatures:
+        parts += ["## Other words that stand for it\n\n", *map(_signature, signatures), "\n"]
+    rules = [rule for rule in CATALOGUE if rule.cause == slug]
+    if rules:
+        parts += [
+            "## Rules that find it on a host\n\n",
+            *(f"- [{rule.id}](../rules.md#{rule.id}): {rule.title}\n" for rule in rules),
+            "\n",
+        ]
+    return "".join(parts).rstrip() + "\n"
+
+
+def _messages(families: list[tuple[str, Cause]]) -> Iterable[str]:
+    patterns: defaultdict[str, list[dict[str, str]]] = defaultdict(list)
+    for each in tables.rows("message_families"):
+        patterns[each["family"]].append(each)
+    for family, cause in families:
+        for each in patterns[family]:
+            yield f"- {each['program']}: `{_code(each['pattern'])}` ({_code(each['source'])})\n"
+        yield f"\n  {_weight(cause)}\n\n"
+
+
+def _weight(cause: Cause) -> str:
+    """How much the messages are worth, and what decides."""
+    said = [f"*{cause.confidence}*"]
+    for words, facts in (("only where", cause.only_if), ("certain where", cause.decided_by), ("not where", cause.unless)):
+        if facts:
+            said.append(f"{words} {' or '.join(map(_fact, facts))}")
+    return "; ".join(said) + (f". {cause.fix[:1].upper()}{cause.fix[1:]}." if cause.fix else ".")
+
+
+def _fact(fact: str) -> str:
+    kind, _, what = fact.partition(":")
+    return _FACTS[kind].format(_code(what))
+
+
+def _signature(row: dict[str, str]) -> str:
+    return f"- `{_code(row['pattern'])}`{' ' + row['program'] if row['program'] else ''} ({row['role']}; {row['source']})\n"
+
+
+def _code(text: str) -> str:
+    return text.replace("`", "'")
