@@ -79,6 +79,12 @@ def _lines(paste: _Paste) -> dict[str, Any]:
     return found
 
 
+def _bug_report(paste: _Paste) -> dict[str, Any]:
+    from torchtune_sys.evidence import nvidia_bug_report
+
+    return nvidia_bug_report.facts(paste.text)
+
+
 def _lscpu(paste: _Paste) -> dict[str, Any]:
     """Alone, or at the end of another report, which then gives the paste its name."""
     from torchtune_sys.evidence import lscpu
@@ -158,6 +164,7 @@ def _shared_memory(paste: _Paste) -> dict[str, Any]:
 
 
 _READERS: tuple[tuple[str, Callable[[_Paste], dict[str, Any]]], ...] = (
+    ("nvidia-bug-report", _bug_report),
     ("lscpu", _lscpu),
     ("nvidia-smi", _nvidia_smi),
     ("kernel log", _kernel_log),

@@ -172,6 +172,8 @@ def _table(lines: list[str]) -> Iterator[Device]:
     heads: list[tuple[str, int, int]] = []
     above: list[str] = []
     for line in lines:
+        if not heads and "NAME" not in line:
+            continue
         words = [(found[0], found.start(), found.end()) for found in re.finditer(r"\S+", line[:2000])]
         names = {word for word, _, _ in words}
         if words and words[0][0] == "NAME" and names & _COLUMNS and "KERNEL" not in names:

@@ -12,11 +12,12 @@ if TYPE_CHECKING:
 
 def driver_facts(gpu: GpuFacts | None, module: str, text: str) -> DriverFacts | None:
     """None where the text says nothing of the driver."""
+    from torchtune_sys.evidence import nvidia_bug_report
     from torchtune_sys.model.facts.driver import DriverFacts
 
     if gpu is not None and gpu.vendor == "amd":
         return DriverFacts(nvidia_devices=())
-    told: dict[str, Any] = fabric_manager(text)
+    told: dict[str, Any] = {**nvidia_bug_report.modules(text), **fabric_manager(text)}
     kernel = not_built_for(text)
     if kernel:
         told["build_failure"] = kernel

@@ -47,7 +47,7 @@ def cpu_facts(lines: Lines) -> Fact[CpuFacts]:
         sockets=sockets,
         cores=cores * sockets if isinstance(cores, int) and isinstance(sockets, int) else nothing,
         smt=threads > 1 if isinstance(threads, int) else threads,
-        flags=flags if isinstance(flags, Missing) else _flags(flags),
+        flags=flags if isinstance(flags, Missing) else flags_of(flags),
     )
 
 
@@ -88,11 +88,11 @@ def _cpus(value: Fact[str]) -> Fact[CpuSet]:
 _AVX = re.compile(r"avx2?$|avx(?:512\w+|10\w*|_\w+)$")
 
 
-def _flags(words: str) -> Fact[frozenset[str]]:
+def flags_of(words: str) -> Fact[frozenset[str]]:
     """The flags, where the line holds enough of them to be whole. AVX-512 implies AVX2, and that AVX (Intel SDM, volume 1, 15.2.1); a paste may
     have glued one of them to its neighbour.
 
-    >>> sorted(_flags("fpu avx512f sse") - {"fpu", "sse"}), "avx2" in _flags("fpu bmi1avx2 smep"), "avx2" in _flags("fpu avx2smep")
+    >>> sorted(flags_of("fpu avx512f sse") - {"fpu", "sse"}), "avx2" in flags_of("fpu bmi1avx2 smep"), "avx2" in flags_of("fpu avx2smep")
     (['avx', 'avx2', 'avx512f'], True, True)
     """
     found = set(words.split())

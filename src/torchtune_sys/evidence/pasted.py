@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 
 from torchtune_sys.evidence.other_collectors import unfolded
 
-SIZE_LIMIT = 4 << 20
+_LONG = 2 << 20
+"""Characters from which on a text is thinned: programs' logs are long, and say the same again and again."""
+_ALIKE = 1000
+"""Lines alike in all but their numbers that are kept from the start of a long text, and as many from its end."""
 _ENTITIES = ("&gt;", "&lt;", "&quot;", "&#39;", "&#x27;", "&nbsp;")
 _LINK = re.compile(r"\[([^\[\]\n]{1,400})\]\(https?://[^()\s]{1,1000}\)")
 """Markdown, also around the paths that VS Code copies out of its terminal."""
@@ -39,13 +43,38 @@ def plain(text: str) -> str:
     >>> plain("> 2025-01-01T00:00:00.1234567Z a\\r\\n> 2025-01-01T00:00:00.1234567Z  b\\r\\n> 2025-01-01T00:00:00.1234567Z a")
     'a\\n b\\na'
     """
-    text = unescaped(text[:SIZE_LIMIT]).replace("\r\n", "\n").replace("\r", "\n")
+    text = thinned(unescaped(text)).replace("\r\n", "\n").replace("\r", "\n")
     text = _COLOUR.sub("", text) if "[" in text else text
     text = _without(text, re.compile(r"^[ \t]{0,3}(?:> ?)+", re.MULTILINE))
     text = _without(text, _COLLECTED)
     text = "\n".join(line.rstrip(" \t") for line in text.split("\n"))  # a pattern would try each blank of a long row
     text = _FILLED.sub("\n", text)
     return unfolded(_dedented(_single_spaced(text)))
+
+
+_NUMBERS = re.compile(r"\b[0-9a-f]{6,}\b|\d+")
+
+
+def thinned(text: str) -> str:
+    """A long text without the lines in the middle of those that are alike in all but their numbers.
+
+    The kernel's log is read from the whole text; here a report, a table or an error may stand anywhere, and each is of its own.
+
+    >>> thinned("step 1\\n" * 3)
+    'step 1\\nstep 1\\nstep 1\\n'
+    """
+    if len(text) < _LONG:
+        return text
+    lines = text.split("\n")
+    shapes = [hash(_NUMBERS.sub("0", line[:200])) for line in lines]
+    ahead = Counter(shapes)
+    seen: Counter[int] = Counter()
+    kept = []
+    for line, shape in zip(lines, shapes, strict=True):
+        seen[shape] += 1
+        if seen[shape] <= _ALIKE or ahead[shape] - seen[shape] < _ALIKE:
+            kept.append(line)
+    return "\n".join(kept)
 
 
 _SEVERAL = 3

@@ -58,7 +58,10 @@ def parse_lines(text: str) -> Lines:
     keyed = re.compile(rf"^(?:.{{0,120}}?[\s>|\]])??({keys})(?: set to)?[ \t]*:+[ \t]*(.*)$")
     values: dict[str, str] = {}
     lines = text.split("\n")
+    there = {key for key in _KEYS if key in text}
     for number, line in enumerate(lines):
+        if ":" not in line or not there - values.keys():
+            continue
         found = keyed.match(re.sub(r" {9,}", " " * 8, line[:20_000]))  # a line that a terminal padded before the next one
         if found and found[1] not in values:
             values[found[1]] = found[2].strip()
@@ -116,7 +119,7 @@ def _gpus(lines: list[str], values: dict[str, str]) -> Iterator[str]:
     numbered = re.compile(r"(?:^|[\s>|:])GPU (\d{1,3}): (.+?)\s*(?:\(UUID.*)?$")
     seen: dict[int, str] = {}
     for line in lines:
-        found = numbered.search(line[:300])
+        found = numbered.search(line[:300]) if "GPU " in line else None
         if found and not re.match(r"X\b|\d", found[2]):
             seen.setdefault(int(found[1]), found[2])
     if seen:
@@ -150,12 +153,18 @@ _COMPLAINTS = (
 )
 
 
+_MANY = 10_000
+"""Lines of a text that is searched as a whole first."""
+
+
 def _complaints(lines: list[str]) -> Iterator[str]:
     """Sentences of the loader and of CUDA that name a fault of the environment."""
     glibc = re.compile(r"version [`'\u2018]?(?:GLIBC|GLIBCXX|CXXABI)_[\d.]+['\u2019]? not found")
+    several = "\n".join(lines) if len(lines) > _MANY else ""
+    sought = [words for words in _COMPLAINTS if words in several] if several else _COMPLAINTS
     for line in lines:
         line = line[:2000]
-        if any(words in line for words in _COMPLAINTS) or glibc.search(line):
+        if any(words in line for words in sought) or ("not found" in line and glibc.search(line)):
             yield re.sub(r"[`'\u2018]((?:GLIBC|GLIBCXX|CXXABI)_[\d.]+)['\u2019]", r"`\1'", line.strip())[:400]
 
 
@@ -174,7 +183,7 @@ def _environment(lines: list[str]) -> dict[str, str]:
     from torchtune_sys.host.environment import relevant
 
     assigned = re.compile(r"^[\s>|]*([A-Z][A-Z0-9_]{2,60})=(.*)$")
-    found = [match for line in lines if (match := assigned.match(line[:8000]))]
+    found = [match for line in lines if "=" in line and (match := assigned.match(line[:8000]))]
     env = relevant({match[1]: match[2].strip() for match in found})
     return (
         env

@@ -136,6 +136,9 @@ def _limit_text(data: bytes, name: str) -> None:
 
 
 def _text(data: bytes, name: str) -> str:
+    from torchtune_sys.formats import nvidia_bug_report
+
+    data = nvidia_bug_report.reduced(data) if nvidia_bug_report.is_one(data) else data
     _limit_text(data, name)
     text = data.decode("utf-8-sig", "replace")
     sample = text[: 1 << 16]

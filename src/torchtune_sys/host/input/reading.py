@@ -82,7 +82,10 @@ class Source:
         return b"".join(parts)
 
     def too_much(self, limit: int) -> UnreadableInput:
-        return UnreadableInput(f"{self.name}: {self.grown} {limit >> 20} MiB", "give a recording of /proc and /sys only")
+        return UnreadableInput(
+            f"{self.name}: {self.grown} {limit >> 20} MiB",
+            "give a recording of /proc and /sys only, or the part of the text that matters",
+        )
 
     def _fill(self, size: int) -> None:
         lacks = size - (len(self._buffer) - self._at)

@@ -1,0 +1,92 @@
+"""Files of the host in the log of nvidia-bug-report.sh: the kernel and its arguments, processor, memory, modules. What its commands print is
+read as in any other text."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from torchtune_sys.evidence.lscpu import flags_of
+from torchtune_sys.evidence.partial import missing, partly
+from torchtune_sys.formats.nvidia_bug_report import files
+from torchtune_sys.model.cpuset import CpuSet
+from torchtune_sys.model.facts.cpu import CpuFacts
+from torchtune_sys.model.facts.memory import MemoryFacts
+from torchtune_sys.model.facts.system import Os, SystemFacts
+
+_MARK = "Start of NVIDIA bug report log file"
+_UNAME = re.compile(r"^uname: Linux \S+ (\S+) .*?\b(x86_64|aarch64|ppc64le)\b", re.MULTILINE)
+_THP = "/sys/kernel/mm/transparent_hugepage/enabled"
+_MODULES = {
+    "module_loaded": "nvidia",
+    "uvm_loaded": "nvidia_uvm",
+    "peermem_loaded": "nvidia_peermem",
+    "nouveau_loaded": "nouveau",
+}
+
+
+def facts(text: str) -> dict[str, Any]:
+    """By family; empty where the text is no such log."""
+    if _MARK not in text:
+        return {}
+    there = dict(files(text))
+    found: dict[str, Any] = {"system": _system(text, there)}
+    if (cpu := there.get("/proc/cpuinfo", "")).strip():
+        found["cpu"] = _cpu(cpu)
+    if "/proc/meminfo" in there or _THP in there:
+        found["memory"] = _memory(there)
+    return found
+
+
+def modules(text: str) -> dict[str, bool]:
+    """Facts on the driver by name, from /proc/modules in such a log: it lists all that are loaded."""
+    listed = dict(files(text)).get("/proc/modules", "") if _MARK in text else ""
+    loaded = {line.split(" ", 1)[0] for line in listed.split("\n")}
+    return {fact: name in loaded for fact, name in _MODULES.items()} if len(loaded) > 1 else {}
+
+
+def _system(text: str, there: dict[str, str]) -> SystemFacts:
+    uname = _UNAME.search(text)
+    release: dict[str, str] = dict(re.findall(r'^([A-Z_]+)="?([^"\n]*)"?$', there.get("/etc/os-release", ""), re.MULTILINE))
+    os = Os(
+        id=release.get("ID", ""),
+        id_like=tuple(release.get("ID_LIKE", "").split()),
+        version=release.get("VERSION_ID", ""),
+        pretty_name=release.get("PRETTY_NAME", release.get("ID", "")),
+        codename=release.get("VERSION_CODENAME", ""),
+    )
+    arguments = there.get("/proc/cmdline", "").split()
+    return partly(
+        SystemFacts,
+        os=os if os.id else missing(),
+        kernel=uname[1] if uname else missing(),
+        machine=uname[2] if uname else missing(),
+        cmdline=tuple(arguments) if arguments else missing(),
+    )
+
+
+def _cpu(text: str) -> CpuFacts:
+    values = dict(re.findall(r"^([\w ]{1,30}?)\s*: (.*)$", text.partition("\n\n")[0], re.MULTILINE))
+    numbers = [int(number) for number in re.findall(r"^processor\s*: (\d{1,5})$", text, re.MULTILINE)]
+    return partly(
+        CpuFacts,
+        model=values.get("model name", missing()),
+        online=CpuSet(numbers) if numbers else missing(),
+        flags=flags_of(values["flags"]) if "flags" in values else missing(),
+    )
+
+
+def _memory(there: dict[str, str]) -> MemoryFacts:
+    kib = {
+        name: int(size) * 1024
+        for name, size in re.findall(r"^(\w+):\s+(\d{1,15}) kB$", there.get("/proc/meminfo", ""), re.MULTILINE)
+    }
+    names = {
+        "total_bytes": "MemTotal",
+        "available_bytes": "MemAvailable",
+        "swap_total_bytes": "SwapTotal",
+        "swap_free_bytes": "SwapFree",
+    }
+    chosen = re.search(r"\[(\w+)\]", there.get(_THP, ""))
+    told: dict[str, Any] = {fact: kib[name] for fact, name in names.items() if name in kib}
+    return partly(MemoryFacts, **told, **({"thp": chosen[1]} if chosen else {}))
