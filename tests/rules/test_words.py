@@ -18,7 +18,7 @@ TOLD = re.compile(r"say so with|say how many with|asked about|is not known \(|do
 
 @pytest.fixture(scope="module")
 def options() -> set[str]:
-    return set(re.findall(r"--[a-z][a-z-]+", CliRunner().invoke(cli, ["check", "--help"]).output))
+    return set(re.findall(r"--[a-z][a-z-]+", CliRunner().invoke(cli, ["check", "--help-all"]).output))
 
 
 @pytest.mark.parametrize("path", TEXTS, ids=lambda path: path.stem)

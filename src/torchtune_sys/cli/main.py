@@ -41,6 +41,7 @@ COMMANDS = {
     "fleet": ("torchtune_sys.cli.commands.fleet", "Run a command on many hosts, and say what differs between them."),
     "record": ("torchtune_sys.cli.commands.record", "Write this host down, with names replaced, to judge it elsewhere."),
     "completion": ("torchtune_sys.cli.commands.completion", "Print the completion script for a shell."),
+    "help": ("torchtune_sys.cli.commands.help", "Show all of a command's help."),
 }
 FINDINGS, USAGE, UNJUDGED, INTERNAL = 1, 2, 3, 4
 _NAGIOS_UNKNOWN = 3
@@ -58,7 +59,7 @@ _PATIENCE_S = 3
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="Exit status: 0 no finding, 1 findings, 2 usage, 3 could not judge, 4 internal error.",
 )
-@click.version_option(__version__, prog_name=NAME)
+@click.version_option(__version__, "-V", "--version", prog_name=NAME)
 @click.option("--debug", is_flag=True, help="Show the traceback of an internal error.")
 @click.pass_context
 def cli(ctx: click.Context, debug: bool) -> None:
@@ -93,7 +94,7 @@ def _late(args: Sequence[str], limit_s: float) -> int:
 def run(args: Sequence[str]) -> int:
     """Run one command line and return its exit status; every error has been told on stderr."""
     try:
-        found = cli.main(list(args), prog_name=NAME, standalone_mode=False)
+        found = cli.main(list(args), prog_name=NAME, standalone_mode=False, max_content_width=_columns())
     except UserError as error:
         return _failed(args, error.exit_code, error.seen, error.todo)
     except click.ClickException as error:
@@ -128,11 +129,22 @@ def _heed_termination() -> None:
             signal.signal(number, stop)
 
 
+def _columns() -> int | None:
+    """For help that fills the width that COLUMNS asks for: click takes 80 at most."""
+    from torchtune_sys.host.isolation import session
+
+    if "COLUMNS" not in session():
+        return None
+    from torchtune_sys.cli.terminal import asked_columns
+
+    return asked_columns() or None
+
+
 def _misused(args: Sequence[str], error: click.ClickException) -> int:
-    if _for_nagios(args):
-        return _failed(args, USAGE, error.format_message())
-    error.show()
-    return USAGE
+    from torchtune_sys.cli.usage import worded
+
+    seen, todo = worded(error)
+    return _failed(args, USAGE, seen, todo)
 
 
 def _crashed(args: Sequence[str], error: Exception) -> int:

@@ -7,6 +7,8 @@ from typing import Any, TypeVar
 
 import click
 
+from torchtune_sys.cli.help import command as command
+
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 INTENT = ("ranks", "nodes", "threads", "workers", "data", "checkpoints", "python", "live")

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from torchtune_sys.render.layout import Style
 
 NARROW, USUAL, WIDE = 40, 80, 100
+_MOST_COLUMNS = 10_000
 _ASCII = {"→": "->", "–": "-", "…": "...", "×": "x", "≥": ">=", "≤": "<=", "µ": "u"}
 
 
@@ -32,7 +33,9 @@ def style(color: str, output: str | None = None) -> Style:
     from torchtune_sys.render.layout import Style
 
     to_terminal = output is None and is_terminal(sys.stdout)
-    return Style(width=_width() if to_terminal else USUAL, color=colored(color, environment(), to_terminal))
+    asked = asked_columns() if output is None else 0
+    width = max(asked, NARROW) if asked else _width() if to_terminal else USUAL
+    return Style(width=width, color=colored(color, environment(), to_terminal))
 
 
 def colored(color: str, env: Mapping[str, str], to_terminal: bool) -> bool:
@@ -56,6 +59,12 @@ def is_terminal(stream: TextIO | None) -> bool:
         return stream is not None and stream.isatty()
     except ValueError:  # closed
         return False
+
+
+def asked_columns() -> int:
+    """What COLUMNS asks for, which wins over the terminal's own answer (environ(7)); 0 where it asks for nothing."""
+    text = environment().get("COLUMNS", "")
+    return int(text) if text.isascii() and text.isdigit() and 0 < int(text) <= _MOST_COLUMNS else 0
 
 
 def _width() -> int:

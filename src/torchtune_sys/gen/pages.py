@@ -8,6 +8,7 @@ from itertools import groupby
 
 import click
 
+from torchtune_sys.cli.help import Command
 from torchtune_sys.cli.main import cli
 from torchtune_sys.gen import causes, collection, coverage
 from torchtune_sys.model.actions import text
@@ -102,9 +103,13 @@ def _commands(group: click.Group, context: click.Context) -> Iterator[str]:
         if command is not None:
             inner = _context(command, name, context)
             title = inner.command_path.removeprefix("torchtune-sys ")
-            yield f"\n{'#' * (title.count(' ') + 2)} {title}\n\n```text\n{command.get_help(inner)}\n```\n"
+            yield f"\n{'#' * (title.count(' ') + 2)} {title}\n\n```text\n{_whole(command, inner)}\n```\n"
             if isinstance(command, click.Group):
                 yield from _commands(command, inner)
+
+
+def _whole(command: click.Command, context: click.Context) -> str:
+    return command.whole_help(context) if isinstance(command, Command) else command.get_help(context)
 
 
 def _context(command: click.Command, name: str, parent: click.Context | None) -> click.Context:

@@ -31,8 +31,9 @@ class NotMade(UserError):
     exit_code = NOT_ALL
 
 
-@click.command(
+@shared.command(
     "apply",
+    common=("--dry-run", "--yes", "--unsafe", "--select", "--prove"),
     epilog="""\b
 Examples:
   sudo torchtune-sys apply

@@ -21,11 +21,13 @@ FORMATS = ("text", "json", "junit", "markdown", "github", "prometheus", "nagios"
 _FAIL_ON = ("error", "warning", "advice", "never")
 
 
-@click.command(
+@shared.command(
     "check",
+    common=("--python", "--nproc-per-node", "--data", "--live", "--from", "--select", "--format"),
     epilog="""\b
 Examples:
-  torchtune-sys check --python ~/train/.venv/bin/python3 --nproc-per-node 8 --workers 4 --data /data
+  torchtune-sys check
+  torchtune-sys check --python ~/train/.venv/bin/python3 --nproc-per-node 8
   torchtune-sys check --live --fail-on warning
   torchtune-sys check --select driver,torch --format json --output report.json
   torchtune-sys check --from host.json

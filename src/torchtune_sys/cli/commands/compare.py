@@ -20,8 +20,9 @@ _FEW = 16
 WEIGHTS = ("error", "warning", "advice", "noise")
 
 
-@click.command(
+@shared.command(
     "compare",
+    common=("--golden", "--before", "--weight", "--format"),
     epilog="""\b
 Examples:
   torchtune-sys compare node-1.json node-2.json

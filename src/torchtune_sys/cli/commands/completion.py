@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import click
 
+from torchtune_sys.cli import options as shared
 
-@click.command(
+
+@shared.command(
     "completion",
     epilog="""\b
 Examples:
@@ -14,7 +16,7 @@ Examples:
   torchtune-sys completion fish > ~/.config/fish/completions/torchtune-sys.fish
 """,
 )
-@click.argument("shell", type=click.Choice(("bash", "zsh", "fish")))
+@click.argument("shell", type=click.Choice(("bash", "zsh", "fish")), metavar="SHELL")
 def command(shell: str) -> None:
     """Print the completion script for SHELL."""
     from click.shell_completion import get_completion_class

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 FORMATS = ("text", "json")
 
 
-@click.command(
+@shared.command(
     "diagnose",
     epilog="""\b
 Examples:

@@ -7,7 +7,7 @@ import click
 from torchtune_sys.cli import options as shared
 
 
-@click.command("explain", epilog="\b\nExample:\n  torchtune-sys explain dev-shm-too-small")
+@shared.command("explain", epilog="\b\nExample:\n  torchtune-sys explain dev-shm-too-small")
 @click.argument("rule", shell_complete=shared.complete_rules)
 @shared.format_option("text", "json")
 @shared.output_option

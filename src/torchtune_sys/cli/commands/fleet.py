@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 _COMMAND = ("torchtune-sys", "snapshot", "--compact")
 
 
-@click.command(
+@shared.command(
     "fleet",
+    common=("--nodes", "--slurm", "--inventory", "--save", "--golden"),
     context_settings={"ignore_unknown_options": False, "allow_interspersed_args": False},
     epilog="""\b
 Examples:

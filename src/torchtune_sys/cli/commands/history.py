@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import click
-
 from torchtune_sys.cli import options as shared
 from torchtune_sys.errors import UserError
 
 
-@click.command("history")
+@shared.command("history")
 @shared.format_option("text", "json")
 @shared.output_option
 @shared.color_option

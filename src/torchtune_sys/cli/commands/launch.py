@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from torchtune_sys.cli import options as shared
 from torchtune_sys.errors import UserError
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ class CannotStart(UserError):
         self.exit_code = exit_code
 
 
-@click.command(
+@shared.command(
     "launch",
     context_settings={"allow_interspersed_args": False},
     epilog="""\b

@@ -10,7 +10,7 @@ from torchtune_sys.cli import options as shared
 from torchtune_sys.errors import UserError
 
 
-@click.command(
+@shared.command(
     "note",
     epilog="""\b
 Examples:

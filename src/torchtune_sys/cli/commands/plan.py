@@ -15,8 +15,9 @@ if TYPE_CHECKING:
 FORMATS = ("text", "json", "markdown", "diff")
 
 
-@click.command(
+@shared.command(
     "plan",
+    common=("--python", "--from", "--select", "--profile", "--format"),
     epilog="""\b
 Examples:
   torchtune-sys plan --nproc-per-node 8

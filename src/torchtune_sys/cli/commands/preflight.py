@@ -30,8 +30,9 @@ _MARGIN_S = 2.0
 """What the smoke test leaves of the budget, for its end and for ours."""
 
 
-@click.command(
+@shared.command(
     "preflight",
+    common=("--level", "--python", "--policy", "--site-checks", "--budget"),
     epilog="""\b
 Examples:
   torchtune-sys preflight

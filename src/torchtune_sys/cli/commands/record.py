@@ -11,8 +11,9 @@ from torchtune_sys.cli import options as shared
 NOT_ALL_DONE = 1
 
 
-@click.command(
+@shared.command(
     "record",
+    common=("--output", "--from", "--python"),
     epilog="""\b
 Examples:
   torchtune-sys record -o host.json

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import click
-
 from torchtune_sys.cli import options as shared
 
 
-@click.command(
+@shared.command(
     "rules", epilog="\b\nExamples:\n  torchtune-sys rules --select error\n  torchtune-sys rules --select 'nccl-*' --format json"
 )
 @shared.selection_options

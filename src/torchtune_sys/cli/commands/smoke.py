@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 FORMATS = ("text", "json", "junit")
 
 
-@click.command(
+@shared.command(
     "smoke",
+    common=("--python", "--quick", "--stages", "--device", "--nproc-per-node", "--output"),
     epilog="""\b
 Examples:
   torchtune-sys smoke --python ~/train/.venv/bin/python3

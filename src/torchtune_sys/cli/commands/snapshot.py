@@ -10,8 +10,9 @@ from torchtune_sys import __version__
 from torchtune_sys.cli import options as shared
 
 
-@click.command(
+@shared.command(
     "snapshot",
+    common=("--compact", "--format", "--from", "--python"),
     epilog="\b\nExamples:\n  torchtune-sys snapshot --format json\n  torchtune-sys snapshot --from machine.tar.bz2 --timings\n"
     "  torchtune-sys snapshot --compact -o node-17.json",
 )

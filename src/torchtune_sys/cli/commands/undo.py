@@ -21,7 +21,7 @@ class LaterRun(UserError):
     exit_code = 1
 
 
-@click.command(
+@shared.command(
     "undo",
     epilog="""\b
 Examples:

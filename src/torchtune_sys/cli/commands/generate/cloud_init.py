@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from torchtune_sys.cli import options as shared
 from torchtune_sys.cli.commands.generate.files import plan_options
 from torchtune_sys.cli.commands.generate.script import STAGES, VENV, provisioned
 from torchtune_sys.cli.described import description_options
@@ -15,8 +16,9 @@ from torchtune_sys.cli.install_options import tell_refused, wish_options
 _URL = r"https?://[A-Za-z0-9._~:/?#@!&()*+,;=%-]+"
 
 
-@click.command(
+@shared.command(
     "cloud-init",
+    common=("--system", "--gpu", "--gpus", "--output"),
     epilog="""\b
 Examples:
   torchtune-sys generate cloud-init --system debian-12 --gpu H200 --gpus 8 -o user-data

@@ -20,8 +20,9 @@ _SYSTEM = r"[a-z]+(?:-[a-z]+)*:\d+(?:\.\d+)?"
 _FOLDER = r"[A-Za-z0-9_][A-Za-z0-9._-]*(?:/[A-Za-z0-9_][A-Za-z0-9._-]*)*/?"
 
 
-@click.command(
+@shared.command(
     "dockerfile",
+    common=("--system", "--gpu", "--torch", "--output"),
     epilog="""\b
 Examples:
   torchtune-sys generate dockerfile -o image && docker build -t training image

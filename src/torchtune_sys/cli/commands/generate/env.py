@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
-import click
-
 from torchtune_sys.cli import options as shared
 
 FORMATS = ("shell", "systemd", "slurm", "docker", "kubernetes", "json")
 
 
-@click.command(
+@shared.command(
     "env",
+    common=("--nproc-per-node", "--workers", "--format", "--output"),
     epilog="""\b
 Examples:
   torchtune-sys generate env --nproc-per-node 8 --workers 4 -o job.env && . ./job.env
   torchtune-sys generate env --nnodes 4 --format kubernetes
-  torchtune-sys generate env --format docker -o env.list && docker run --env-file env.list …
+  torchtune-sys generate env --format docker -o env.list && docker run --env-file env.list IMAGE
 
 \b
 Each variable stands below its reason. What depends on the job, or on a place

@@ -45,7 +45,7 @@ Examples:
 Nothing is printed where no change of the plan needs the file.
 """
 
-    @click.command(name, help=f"Print {path}: {what}, byte for byte as apply writes it.", epilog=epilog)
+    @shared.command(name, help=f"Print {path}: {what}, byte for byte as apply writes it.", epilog=epilog)
     @plan_options
     def command(**options: Any) -> int:
         return _print(path, options)

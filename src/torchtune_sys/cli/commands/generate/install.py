@@ -14,8 +14,9 @@ FORMATS = ("shell", "json")
 TOOLS = ("pip", "uv", "conda", "pixi")
 
 
-@click.command(
+@shared.command(
     "install",
+    common=("--system", "--gpu", "--gpus", "--torch", "--output"),
     epilog="""\b
 Examples:
   torchtune-sys generate install

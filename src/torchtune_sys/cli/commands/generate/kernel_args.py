@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import click
-
 from torchtune_sys.cli import options as shared
 from torchtune_sys.cli.commands.generate.files import plan_options
 
 FORMATS = ("line", "grub", "grubby", "rpm-ostree", "kernelstub", "systemd-boot")
 
 
-@click.command(
+@shared.command(
     "kernel-args",
     epilog="""\b
 Examples:

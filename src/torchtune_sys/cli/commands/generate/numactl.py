@@ -12,8 +12,9 @@ if TYPE_CHECKING:
     from torchtune_sys.model.snapshot import Snapshot
 
 
-@click.command(
+@shared.command(
     "numactl",
+    common=("--nproc-per-node", "--format", "--from", "--output"),
     epilog="""\b
 Examples:
   torchtune-sys generate numactl --nproc-per-node 8

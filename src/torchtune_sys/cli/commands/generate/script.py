@@ -19,8 +19,9 @@ VENV = "/opt/torch"
 STAGES = ("install", "tune", "smoke")
 
 
-@click.command(
+@shared.command(
     "script",
+    common=("--from", "--stages", "--select", "--output"),
     epilog="""\b
 Examples:
   torchtune-sys generate script -o tune.sh && sudo bash tune.sh

@@ -12,18 +12,16 @@ from torchtune_sys.cli.commands.preflight import BUDGETS_S, DRAIN_LIMIT, DRAIN_W
 PIECES = ("prolog", "epilog", "task-prolog", "health-check", "batch", "conf")
 
 
-@click.command(
+@shared.command(
     "slurm",
+    common=("--level", "--policy", "--output"),
     epilog="""\b
 Examples:
   torchtune-sys generate slurm prolog -o /etc/slurm/prolog.d/50-torchtune-sys.sh
-  torchtune-sys generate slurm epilog -o /etc/slurm/epilog.d/50-torchtune-sys.sh
-  torchtune-sys generate slurm task-prolog -o /etc/slurm/torchtune-sys-task-prolog.sh
-  torchtune-sys generate slurm health-check -o /etc/slurm/torchtune-sys-health-check.sh
   torchtune-sys generate slurm batch -o preflight.sbatch
   TORCHTUNE_SYS_NODES=8 sbatch -N 10 preflight.sbatch python train.py
-  torchtune-sys generate slurm conf               (compared with what scontrol shows)
-  torchtune-sys generate slurm prolog --policy /etc/torchtune-sys/policy.toml --drain-state /shared/torchtune-sys
+  torchtune-sys generate slurm conf
+  torchtune-sys generate slurm prolog --policy /etc/policy.toml --drain-state /shared/state
 
 \b
 Make the scripts executable. Only no-go drains a node; a tool that is gone,

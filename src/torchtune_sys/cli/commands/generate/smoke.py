@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import click
-
 from torchtune_sys.cli import options as shared
 
 
-@click.command(
+@shared.command(
     "smoke",
     epilog="""\b
 Examples:

@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from torchtune_sys.cli import options as shared
 from torchtune_sys.cli.commands.generate.files import part_of_plan, plan_options
 
 if TYPE_CHECKING:
     from torchtune_sys.cli.planning import Planned
 
 
-@click.command(
+@shared.command(
     "systemd",
     epilog="""\b
 Examples:

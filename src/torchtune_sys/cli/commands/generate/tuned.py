@@ -6,10 +6,11 @@ from typing import Any
 
 import click
 
+from torchtune_sys.cli import options as shared
 from torchtune_sys.cli.commands.generate.files import plan_options
 
 
-@click.command(
+@shared.command(
     "tuned",
     epilog="""\b
 Examples:

@@ -1,0 +1,36 @@
+"""``torchtune-sys help``."""
+
+from __future__ import annotations
+
+import click
+
+from torchtune_sys.cli import options as shared
+from torchtune_sys.cli.help import Command
+
+
+@shared.command(
+    "help",
+    epilog="""\b
+Examples:
+  torchtune-sys help check
+  torchtune-sys help generate script
+""",
+)
+@click.argument("names", nargs=-1, metavar="[COMMAND]...")
+@click.pass_context
+def command(ctx: click.Context, names: tuple[str, ...]) -> int:
+    """Show all of a command's help, which "COMMAND --help" shows in short."""
+    from torchtune_sys.cli.terminal import give
+
+    assert ctx.parent is not None
+    found = ctx.parent
+    for name in names:
+        group = found.command
+        if not isinstance(group, click.Group):
+            raise click.UsageError(f"{found.command_path} has no commands below it.", ctx=found)
+        command = group.get_command(found, name)
+        assert command is not None  # a name that there is not was refused
+        found = click.Context(command, info_name=name, parent=found)
+    text = found.command.whole_help(found) if isinstance(found.command, Command) else found.command.get_help(found)
+    give(text + "\n", None)
+    return 0

@@ -1,0 +1,143 @@
+"""A command's help: on one screen with the examples first, and whole with ``--help-all``.
+
+An epilog is made of blocks that each begin with ``\\b``; the one that begins with *Example* comes before the options.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import textwrap
+from collections.abc import Callable, Sequence
+from itertools import groupby
+from typing import Any
+
+import click
+
+SCREEN = 24
+"""Rows of the smallest terminal that people use."""
+_NAMES = 34
+"""Columns for an option's names, where it is shown in one row."""
+HELP_ALL = "--help-all"
+
+
+class Command(click.Command):
+    """``common``: the options that the short help explains, by their longest names; of the others it gives the names."""
+
+    def __init__(self, *args: Any, common: Sequence[str] = (), **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self.common = tuple(common)
+        self.params.append(
+            click.Option(
+                [HELP_ALL], is_flag=True, is_eager=True, expose_value=False, callback=_show_all, help="Show all of the help."
+            )
+        )
+
+    def get_help(self, ctx: click.Context) -> str:
+        whole = self.whole_help(ctx)
+        return whole if len(whole.splitlines()) <= SCREEN else self._short_help(ctx)
+
+    def whole_help(self, ctx: click.Context) -> str:
+        formatter = ctx.make_formatter()
+        self._begin(ctx, formatter)
+        self.format_options(ctx, formatter)
+        for block in blocks(self.epilog):
+            if not is_example(block):
+                _verbatim(formatter, block)
+        return formatter.getvalue().rstrip("\n")
+
+    def _begin(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        self.format_usage(ctx, formatter)
+        self.format_help_text(ctx, formatter)
+        for block in blocks(self.epilog):
+            if is_example(block):
+                _verbatim(formatter, block)
+
+    def _short_help(self, ctx: click.Context) -> str:
+        formatter = ctx.make_formatter()
+        self._begin(ctx, formatter)
+        options = [option for option in self.get_params(ctx) if isinstance(option, click.Option) and not option.hidden]
+        left = SCREEN - len(formatter.getvalue().splitlines()) - _rows_of_more(options, formatter) - 4
+        shown = [option for name in self.common for option in options if option.opts[-1] == name] or options
+        shown = shown[: max(left, 1)]
+        with formatter.section("Options"):
+            for option in shown:
+                formatter.write(_row(option, ctx, formatter.width))
+        rest = _more([option for option in options if option not in shown])
+        rows = _wrapped(f"More: {rest}", formatter.width) if rest else []
+        formatter.write("\n" + "\n".join([*rows, f"{ctx.command_path} {HELP_ALL} explains {'them' if rest else 'more'}."]))
+        return formatter.getvalue().rstrip("\n")
+
+
+def command(name: str, **settings: Any) -> Callable[[Callable[..., Any]], Command]:
+    """As ``click.command``, with this help."""
+    return click.command(name, cls=Command, **settings)
+
+
+def _show_all(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
+    if value and not ctx.resilient_parsing:
+        assert isinstance(ctx.command, Command)
+        click.echo(ctx.command.whole_help(ctx))
+        ctx.exit()
+
+
+def blocks(epilog: str | None) -> list[str]:
+    """The blocks of an epilog, each as its lines are to be shown.
+
+    >>> blocks("\\b\\nExamples:\\n  a\\n\\n\\b\\nIt does b.")
+    ['Examples:\\n  a', 'It does b.']
+    """
+    return [block.strip("\n") for block in re.split("^\b$", inspect.cleandoc(epilog or ""), flags=re.MULTILINE) if block.strip()]
+
+
+def is_example(block: str) -> bool:
+    return block.startswith("Example")
+
+
+def _verbatim(formatter: click.HelpFormatter, block: str) -> None:
+    """Rows that begin with blanks stay as they are, but commands that are too long; the others are text."""
+    rows: list[str] = []
+    for kept, group in groupby(block.splitlines(), key=lambda row: not row or row.startswith(" ")):
+        if kept:
+            rows += [part for row in group for part in _continued(row, formatter.width - 2)]
+        else:
+            rows += _wrapped(" ".join(group), formatter.width - 2)
+    formatter.write("\n" + "".join(f"  {row}".rstrip() + "\n" for row in rows))
+
+
+def _continued(row: str, width: int) -> list[str]:
+    """A command that is too long for a row, in several, as a shell takes it: each begins with an option."""
+    rows = [""]
+    for part in re.split(" (?=[->] ?)", row) if len(row) > width else [row]:
+        if rows[-1] and len(rows[-1]) + len(part) + 3 > width:
+            rows[-1] += " \\"
+            rows.append("     ")
+        rows[-1] += f" {part}" if rows[-1] else part
+    return rows
+
+
+def _more(options: Sequence[click.Option]) -> str:
+    return ", ".join(option.opts[-1] for option in options if option.opts[-1] not in ("--help", HELP_ALL))
+
+
+def _rows_of_more(options: Sequence[click.Option], formatter: click.HelpFormatter) -> int:
+    return len(_wrapped(f"More: {_more(options)}", formatter.width))
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    return textwrap.wrap(text, width, break_on_hyphens=False)
+
+
+def _row(option: click.Option, ctx: click.Context, width: int) -> str:
+    """An option in one row: its names, and the first sentence that says what it does, as far as there is room."""
+    names, text = option.get_help_record(ctx) or ("", "")
+    if len(names) > _NAMES - 2 and option.metavar is None:
+        names = ", ".join(option.opts) + " NAME"
+    row = f"  {names:<{_NAMES - 2}}" if len(names) < _NAMES - 2 else f"  {names}  "
+    sentence = re.split(r"(?<=[^.])\. |; | \[", text)[0].strip(" [].")
+    room = width - len(row)
+    for end in (": ", ", "):
+        sentence = sentence if len(sentence) <= room else sentence.partition(end)[0]
+    if len(sentence) > room:
+        sentence = sentence[: room - 3].rsplit(" ", 1)[0] + "..."
+    return f"{row}{sentence}".rstrip() + "\n"

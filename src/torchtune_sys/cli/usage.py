@@ -1,0 +1,56 @@
+"""Mistakes in a command line, in the words of all other errors: what was seen, and what to do."""
+
+from __future__ import annotations
+
+import re
+
+import click
+
+from torchtune_sys.cli.help import HELP_ALL
+from torchtune_sys.errors import nearest
+
+_TOP = "torchtune-sys"
+_PLAINER = (
+    ("not a valid integer range", "no whole number"),
+    ("not a valid integer", "no whole number"),
+    ("not a valid float range", "no number"),
+    ("not a valid float", "no number"),
+)
+"""What click says of types that it knows by names of its own."""
+
+
+def worded(error: click.ClickException) -> tuple[str, str]:
+    """What click says, as one sentence without its full stop, and what helps.
+
+    >>> worded(click.UsageError("No such option '--slect'. Did you mean --select?"))
+    ("no such option '--slect'", 'did you mean --select? All options: torchtune-sys --help')
+    >>> worded(click.BadParameter("2 is odd.", param_hint="--ranks"))
+    ('--ranks: 2 is odd', 'how it is used: torchtune-sys --help')
+    """
+    context = getattr(error, "ctx", None)
+    path = context.command_path if context is not None else _TOP
+    if isinstance(error, click.NoSuchOption) and context is not None:
+        known = [name for param in context.command.get_params(context) for name in param.opts if name.startswith("--")]
+        hint = nearest(error.option_name, known, "", 2)
+        return f"no such option {error.option_name}", f"{hint} All options: {path} {HELP_ALL}".strip()
+    message = re.sub(r"^Invalid value for (?:'([^']*)'|(\S+)): ", _parameter, " ".join(error.format_message().split()))
+    for clumsy, plain in _PLAINER:
+        message = message.replace(clumsy, plain)
+    message, _, choices = message.partition(". Choose from: ")
+    seen, _, hint = message.partition(" Did you mean ")
+    if choices:
+        return _begun(seen), f"choose from: {choices}"
+    seen = _begun(seen.rstrip().removesuffix(".").removesuffix(";"))
+    group = context is not None and isinstance(context.command, click.Group)
+    if hint:
+        return seen, f"did you mean {hint} All {'commands' if group and 'command' in seen else 'options'}: {path} --help"
+    return seen, f"how it is used: {path} --help"
+
+
+def _parameter(found: re.Match[str]) -> str:
+    return f"{(found[1] or found[2]).split(' / ')[-1]}: "
+
+
+def _begun(text: str) -> str:
+    """Without the capital of a sentence; names keep theirs."""
+    return text[0].lower() + text[1:] if re.match("[A-Z][a-z]+ ", text) else text

@@ -1,0 +1,120 @@
+"""Help that fits on a screen, all of it on demand, and errors of one style."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import click
+import pytest
+from click.testing import CliRunner
+from driven import HOSTS, run
+
+from torchtune_sys import __version__
+from torchtune_sys.cli.help import HELP_ALL, SCREEN, Command
+from torchtune_sys.cli.main import cli
+
+RECORDED = str(HOSTS / "healthy.json")
+
+
+def _commands(group: click.Group = cli, before: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        found = group.get_command(context, name)
+        if isinstance(found, click.Group):
+            yield from _commands(found, (*before, name))
+        else:
+            yield (*before, name)
+
+
+ALL = [*_commands()]
+
+
+def _said(*words: str) -> str:
+    found = CliRunner().invoke(cli, words)
+    assert found.exit_code == 0, found.output
+    return found.output
+
+
+def test_the_help_of_every_command_fits_on_a_screen_examples_first() -> None:
+    for words in ALL:
+        text = _said(*words, "--help")
+        rows = text.splitlines()
+        assert len(rows) <= SCREEN and max(map(len, rows)) <= 80, text
+        assert text.isascii(), words
+        if "Example" in text:
+            assert text.index("Example") < text.index("Options:"), text
+
+
+def test_the_short_help_names_every_option_and_where_the_rest_is() -> None:
+    for words in ALL:
+        short, whole = _said(*words, "--help"), _said(*words, HELP_ALL)
+        names = set(re.findall(r"^ +(?:-\\w, )?(--[a-z][a-z-]+)", whole, re.MULTILINE)) - {"--help", HELP_ALL}
+        assert names <= set(re.findall(r"--[a-z][a-z-]+", short)), (words, short)
+        assert short == whole or f"torchtune-sys {' '.join(words)} {HELP_ALL}" in short
+
+
+def test_an_example_that_is_too_long_for_a_row_goes_on_as_a_shell_takes_it() -> None:
+    text = _said("preflight", "--help")
+    assert "policy.toml \\\n        --site-checks /etc" in text, text
+
+
+def test_help_shows_all_of_a_command() -> None:
+    assert _said("help", "check") == _said("check", HELP_ALL)
+    assert _said("help", "generate", "script") == _said("generate", "script", HELP_ALL)
+    assert _said("help") == _said("--help")
+
+
+def test_version_in_short() -> None:
+    assert _said("-V") == _said("--version") == f"torchtune-sys, version {__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "seen", "todo"),
+    [
+        ("check --slect x", "no such option --slect", "did you mean --select"),
+        ("chekc", "no such command 'chekc'", "did you mean check?"),
+        ("help chekc", "no such command 'chekc'", "did you mean check?"),
+        ("help check foo", "torchtune-sys check has no commands below it", "torchtune-sys check --help"),
+        ("generate scrpt", "no such command 'scrpt'", "did you mean script?"),
+        ("check --format x", "--format: 'x' is not one of 'text', ", "torchtune-sys check --help"),
+        ("check --nproc-per-node 0", "--nproc-per-node: 0 is not in the range", "torchtune-sys check --help"),
+        ("check --nproc-per-node x", "--nproc-per-node: 'x' is no whole number", "torchtune-sys check --help"),
+        ("check --python", "option '--python' requires an argument", "--help"),
+        ("check extra", "got unexpected extra argument (extra)", "torchtune-sys check --help"),
+        ("explain", "missing argument 'RULE'", "torchtune-sys explain --help"),
+        ("generate slurm", "missing argument 'PIECE'", "choose from: prolog, epilog"),
+        ("check --from /nope", "/nope: No such file or directory", "check the path"),
+        ("check --select nope", "no rule, family or severity is called 'nope'", "torchtune-sys rules"),
+    ],
+)
+def test_errors_say_what_was_seen_and_what_to_do_in_one_style(words: str, seen: str, todo: str) -> None:
+    found = run(*words.split())
+    first, second = found.stderr.splitlines()
+    assert (found.returncode, found.stdout) == (2, "")
+    assert first.startswith(f"torchtune-sys: {seen}") and not first.endswith("."), first
+    assert second.startswith("  ") and todo in second, second
+
+
+@pytest.mark.parametrize("columns", [60, 140])
+def test_columns_is_honoured(columns: int) -> None:
+    env = {"COLUMNS": str(columns)}
+    widest = max(map(len, run("check", "--from", RECORDED, env=env).stdout.splitlines()))
+    assert columns - 20 < widest <= columns
+    widest = max(map(len, run("check", HELP_ALL, env=env).stdout.splitlines()))
+    assert widest <= max(columns, 80) and (columns < 80 or widest > 80)
+
+
+@pytest.mark.parametrize("columns", ["", "0", "-5", "x", "99999999999999", "²"])
+def test_columns_that_are_none_are_left_aside(columns: str) -> None:
+    found = run("check", "--from", RECORDED, env={"COLUMNS": columns})
+    assert max(map(len, found.stdout.splitlines())) <= 80 and found.stderr == ""
+
+
+def test_every_command_has_this_help() -> None:
+    for words in ALL:
+        context, found = click.Context(cli), cli
+        for name in words:
+            assert isinstance(found, click.Group)
+            found = found.get_command(context, name)
+        assert isinstance(found, Command), words
