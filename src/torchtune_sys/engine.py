@@ -136,16 +136,20 @@ def _teller(rule: Rule, item: Evidence, failed: Mapping[str, Result]) -> str:
 
 
 def _told(result: Result, seen: Snapshot) -> Result:
-    """A program that failed by a defect knows better than facts from which its absence was inferred; it failed, however light the
-    defect is elsewhere. What only lists things decides where the facts are silent."""
+    """A program that failed by a defect knows better than facts from which its absence was inferred; it failed, and that is an
+    error, however light the defect is elsewhere. What only lists things decides where the facts are silent."""
+    from msgspec.structs import replace
+
     saying = seen.said.get(result.rule.id)
     silent = result.verdict in (Verdict.UNKNOWN, Verdict.NA)
-    if saying is None or not (silent or (saying.is_failure and result.verdict is Verdict.PASS)):
+    if saying is None:
         return result
-    rule = result.rule
+    rule = replace(result.rule, severity=Severity.ERROR) if saying.is_failure else result.rule
+    if saying.is_failure and result.verdict is Verdict.FAIL:
+        return replace(result, rule=rule)
+    if not (silent or (saying.is_failure and result.verdict is Verdict.PASS)):
+        return result
     if rule.severity is Severity.ADVICE:
-        from msgspec.structs import replace
-
         rule = replace(rule, severity=Severity.WARNING)
     fix = (Advice(text=saying.remedy),) if saying.remedy else ()
     told = Evidence(subject="a program says", seen=saying.line, source="report", fix=fix)

@@ -148,11 +148,12 @@ def hot(subject: str, count: int, at: float = NOW - 60) -> KernelEvent:
 @pytest.mark.parametrize(
     ("events", "expected"),
     [
-        ([hot("Core", 10)], ["CPU (core)"]),
-        ([hot("Core", 9)], []),
-        ([hot("Core", 5), hot("Package", 5)], ["CPU (core)", "CPU (package)"]),
-        ([hot("Core", 10, NOW - DAY)], ["CPU (core)"]),
-        ([hot("Core", 10, NOW - DAY - 1)], []),
+        ([hot("Core", 100)], ["CPU (core)"]),
+        ([hot("Core", 99)], []),
+        ([hot("Core", 50), hot("Package", 50)], []),
+        ([hot("Core", 100), hot("Package", 100)], ["CPU (core)", "CPU (package)"]),
+        ([hot("Core", 100, NOW - DAY)], ["CPU (core)"]),
+        ([hot("Core", 100, NOW - DAY - 1)], []),
         ([], []),
     ],
 )

@@ -131,7 +131,7 @@ ROWS: tuple[tuple[str, str, str], ...] = (
     ("hard LOCKUP", "lockup", r"hard LOCKUP on cpu"),
     ("blocked for more than", "hung-task", r"INFO: task (?P<who>\S{1,40}):\d+ blocked for more than (?P<code>\d{1,6}) seconds"),
     ("stall", "lockup", r"rcu: INFO: \w+ (?:self-)?detected (?:expedited )?stall"),
-    ("above threshold, cpu clock", "cpu-hot", r"CPU\d+: (?P<subject>Core|Package) temperature(?:/speed)? above threshold, cpu clock"),
+    ("above threshold, cpu clock", "cpu-hot", r"CPU(?P<who>\d+): (?P<subject>Core|Package) temperature(?:/speed)? above threshold, cpu clock throttled(?: \(total events = (?P<code>\d{1,12})\))?"),
     # Linux: arch/x86/mm/fault.c, traps.c
     (": segfault at ", "crash", r"(?P<subject>[^\s\[]{1,40})\[\d+\]: segfault at .* in (?P<who>lib(?:cuda|nccl|torch|c10|cudnn|cublas|nvidia|mlx5|ibverbs)[\w.+-]*)"),
     ("general protection", "crash", r"(?P<subject>[^\s\[]{1,40})\[\d+\] general protection.* in (?P<who>lib(?:cuda|nccl|torch|c10|cudnn|cublas|nvidia|mlx5|ibverbs)[\w.+-]*)"),

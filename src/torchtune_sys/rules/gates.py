@@ -92,6 +92,16 @@ def ranks_here(s: Snapshot) -> int:
         return 1
 
 
+def no_gpu(s: Snapshot) -> bool:
+    """Whether it is known that there is no GPU; a report that lists none tells it without a word of the PCI bus."""
+    if isinstance(s.driver, Missing):
+        return not isinstance(s.gpu, Missing) and s.gpu.devices == ()
+    try:
+        return gpu_count(s) == 0
+    except Unknown:
+        return False
+
+
 def gpu_host(s: Snapshot) -> None:
     """The machine has a GPU, whoever made it."""
     if not gpu_count(s):

@@ -29,14 +29,14 @@ def probe(host: Host, intent: Workload) -> StorageFacts:
 
 
 def _wanted(host: Host, intent: Workload) -> Iterator[tuple[Fact[str], str]]:
-    """Paths and their roles; the working directory stands for what the person did not name."""
+    """Paths and their roles; the working directory stands for what the person did not name, unless it is one of the system's."""
     cwd = host.ask(queries.CWD)
     base = "/" if isinstance(cwd, Missing) or not isinstance(cwd, str) else cwd
     for paths, role in ((intent.data, "data"), (intent.checkpoints, "checkpoints")):
         for path in paths:
             yield (cwd if isinstance(cwd, Missing) and not path.startswith("/") else posixpath.join(base, path)), role
     recorded = not isinstance(cwd, Missing) or cwd.why is not Why.NOT_RECORDED  # a tree of /proc and /sys has no session
-    if not intent.data and not intent.checkpoints and recorded:
+    if not intent.data and not intent.checkpoints and recorded and not (isinstance(cwd, str) and _of_the_system(cwd)):
         yield cwd if isinstance(cwd, Missing) else base, "working directory"
     env = host.env()
     if isinstance(env, Missing):
@@ -47,6 +47,21 @@ def _wanted(host: Host, intent: Workload) -> Iterator[tuple[Fact[str], str]]:
         yield env["HOME"], "home"
     for path in dict.fromkeys(env[name] for name in _CACHES if env.get(name, "").startswith("/")):
         yield path, "cache"
+
+
+_SYSTEM = ("bin", "boot", "dev", "etc", "lib", "lib32", "lib64", "libx32", "proc", "run", "sbin", "sys", "usr", "var")
+
+
+def _of_the_system(path: str) -> bool:
+    """Whether nobody trains there: monitors, schedulers and cron start their programs in / or in a service's own directory.
+
+    >>> [_of_the_system(path) for path in ("/", "/var/spool/slurmd", "/usr/src/app", "/workspace", "/root", "/variants")]
+    [True, True, False, False, False, False]
+    """
+    first = path.strip("/").partition("/")[0]
+    return not first or (
+        first in _SYSTEM and not path.startswith(("/usr/src/", "/run/media/", "/var/home/", "/var/mnt/", "/var/scratch"))
+    )
 
 
 class _Look:

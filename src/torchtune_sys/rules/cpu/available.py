@@ -35,7 +35,7 @@ def cpu_oversubscribed(s: Snapshot, p: Params) -> Iterator[Evidence]:
     PyTorch performance tuning guide, section on OMP_NUM_THREADS
     torch 2.15 distributed/run.py: torchrun sets OMP_NUM_THREADS=1 where several ranks start and it is unset
     """
-    ranks = ranks_here(s)
+    ranks = max(s.intent.ranks or 1, 1)
     asked = asked_threads(s)
     if asked is None and s.intent.ranks is None:
         raise NotApplicable("neither --nproc-per-node, --threads nor OMP_NUM_THREADS says how many threads will run")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from torchtune_sys.formats.kernel_log import is_wall_clock
 from torchtune_sys.model.actions import Advice
 from torchtune_sys.model.facts.kernel import KernelEvent
 from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, Verdict, rule
@@ -248,12 +249,12 @@ def _virtual(s: Snapshot) -> bool:
     fix=(Advice(text="check fans, air flow and heat sinks, and the firmware's power and thermal profile"),),
     params=(
         Param("days", 1, "how far back in the log a message counts, days"),
-        Param("count", 10, "messages in that time that are too many; each CPU writes one in five minutes at most"),
+        Param("count", 100, "times that one core or package was throttled in that time that are too many"),
     ),
 )
 def cpu_thermal_throttle_logged(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """The log says that a core's or package's temperature was above its threshold and its clock was throttled, ten times or more
-    within a day.
+    """The log says that a core's or package's temperature was above its threshold and its clock was throttled, a hundred times or more
+    within a day by the kernel's own count: it writes a line in five minutes at most, with the total since boot in it.
 
     Why it matters
     Data loading and kernel launches slow down on this host alone, and every other rank waits for it.
@@ -267,18 +268,36 @@ def cpu_thermal_throttle_logged(s: Snapshot, p: Params) -> Iterator[Evidence]:
     if not isinstance(s.hardware, Missing) and known(s.hardware.portable, False):
         raise NotApplicable("a laptop: its processor slows down for heat as a matter of course")
     log = need(s.kernel)
-    events = recent(s, p, "cpu-hot")
-    if total(events) < int(p["count"]):
-        events = ()
-    for subject, group in grouped(events).items():
+    found = grouped(recent(s, p, "cpu-hot"))
+    hot = {subject: events for subject, events in found.items() if _throttled(events) >= int(p["count"])}
+    for subject, group in hot.items():
         yield Evidence(
             subject=f"CPU ({subject.lower()})",
-            seen=f"throttled for its temperature{when(log, group)}",
+            seen=f"throttled {_throttled(group):,} times for its temperature{when(log, group).replace(' times', ' messages')}",
             wanted="below the threshold",
             source=log.source,
         )
-    if not events:
+    if not hot:
         yield from nothing(s, "CPU", "repeated throttling for temperature")
+
+
+def _throttled(events: list[KernelEvent]) -> int:
+    """How often the hottest core or package was throttled: by how much its own total grew between its first and its last message; of a
+    single message, its total by the days since boot, where the log's clock tells them. Without totals, the messages."""
+    totals: dict[str, list[KernelEvent]] = {}
+    for event in events:
+        totals.setdefault(event.who, []).append(event)
+    return max(_grown(own) for own in totals.values())
+
+
+def _grown(events: list[KernelEvent]) -> int:
+    codes = [event.code for event in events if event.code]
+    if not codes:
+        return total(events)
+    last = events[-1].last_s
+    if len(codes) == 1 and last is not None and not is_wall_clock(last):
+        return round(codes[0] / max(last / 86_400, 1.0))
+    return max(codes) - min(codes) + 1
 
 
 @rule(

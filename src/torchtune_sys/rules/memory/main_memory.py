@@ -12,7 +12,7 @@ from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.target import Exactly, OneOf
 from torchtune_sys.model.values import Missing, NotApplicable, Why, absent, need
 from torchtune_sys.rules.amounts import size
-from torchtune_sys.rules.gates import gpu_host, not_in_container, ranks_here
+from torchtune_sys.rules.gates import gpu_host, no_gpu, not_in_container, ranks_here
 
 _GIB = 1 << 30
 
@@ -170,6 +170,8 @@ def cgroup_memory_tight(s: Snapshot, p: Params) -> Iterator[Evidence]:
     limit = need(memory.cgroup_limit_bytes)
     if limit == float("inf"):
         raise NotApplicable("no cgroup limits the memory")
+    if s.intent.ranks is None and no_gpu(s):
+        raise NotApplicable("no GPU, and nobody said how many ranks will run (--nproc-per-node)")
     ranks = ranks_here(s)
     wanted = ranks * int(p["min_gib_per_rank"]) * _GIB
     yield Evidence(

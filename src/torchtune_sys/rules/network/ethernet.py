@@ -284,6 +284,18 @@ def _default_interface(s: Snapshot) -> Interface:
     return interface
 
 
+_CLOUD_MTU = {"amazon": "9001", "google": "8896 (of the VPC network, too)"}
+"""The largest packets of clouds that carry jumbo frames (docs.aws.amazon.com, Network MTU for your EC2 instance; cloud.google.com/vpc/docs/mtu)."""
+
+
+def _jumbo(s: Snapshot) -> str:
+    """The MTU to have; on a virtual machine the network is its owner's, and few carry jumbo frames."""
+    inside = "" if isinstance(s.system, Missing) else known(s.system.hypervisor, "")
+    if inside and inside not in _CLOUD_MTU:
+        raise NotApplicable(f"a virtual machine ({inside}): who owns its network says what the network carries")
+    return _CLOUD_MTU.get(inside, "9000")
+
+
 @rule(
     id="ethernet-mtu-small",
     title="Fast Ethernet carries a job over several hosts in packets of 1500 bytes",
@@ -305,6 +317,7 @@ def ethernet_mtu_small(s: Snapshot, p: Params) -> Iterator[Evidence]:
     """
     if not sockets_carry_data(s):
         raise NotApplicable("RDMA carries the data")
+    wanted = _jumbo(s)
     for item in prediction(s).choices:
         interface = interface_named(need(s.network), item.interface)
         if interface is None or interface.kind not in ("ethernet", "bond"):
@@ -319,4 +332,4 @@ def ethernet_mtu_small(s: Snapshot, p: Params) -> Iterator[Evidence]:
             yield unsure(item.interface, speed)
             continue
         small = mtu <= 1500
-        yield Evidence(subject=item.interface, seen=f"MTU {mtu}", wanted="9000", verdict=Verdict.FAIL if small else Verdict.PASS)
+        yield Evidence(subject=item.interface, seen=f"MTU {mtu}", wanted=wanted, verdict=Verdict.FAIL if small else Verdict.PASS)

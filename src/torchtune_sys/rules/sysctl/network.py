@@ -80,19 +80,20 @@ def tcp_buffer_ceiling_low(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 @rule(
     id="tcp-slow-start-after-idle",
-    title="TCP connections start slowly again after each pause",
+    title="TCP connections start slowly again after a pause of 0.2 seconds or more",
     severity=Severity.ADVICE,
     fix=(Sysctl(key="net.ipv4.tcp_slow_start_after_idle", target=Exactly("0")),),
     applies=tcp_between_hosts,
 )
 def tcp_slow_start_after_idle(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """The congestion window is reset when a connection was idle, which between gradient exchanges it is in every step.
+    """The congestion window is reset when a connection was idle for longer than its retransmission timeout, which is 200 ms at least.
 
     Why it matters
     Each burst of gradients starts with a small window and needs several round trips to fill the link.
 
     When to leave it
-    Links are shared with much other traffic, which a sudden burst would crowd out.
+    Steps take less than 200 ms: connections are never idle for so long. Or links are shared with much other traffic, which a sudden burst
+    would crowd out.
 
     References
     Linux Documentation/networking/ip-sysctl.rst, tcp_slow_start_after_idle (RFC 2861); tuned 2.28, network-throughput: 0.

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from torchtune_sys.knowledge import eol
 from torchtune_sys.model.actions import Advice
 from torchtune_sys.model.rule import Evidence, Param, Params, Severity, Verdict, rule
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import NotApplicable, absent, known, need
+from torchtune_sys.model.values import Missing, NotApplicable, absent, known, need
 from torchtune_sys.model.version import show, version
 
 
@@ -67,7 +68,7 @@ def glibc_too_old(s: Snapshot, p: Params) -> Iterator[Evidence]:
     torch 2.6. Binaries that are put there by other means end in "version `GLIBC_2.28' not found".
 
     When to leave it
-    Where the torch that you have is the one you want.
+    Where an older torch will be installed. Not judged where a torch is installed already.
 
     References
     Wheel file names of torch 2.6.0 (manylinux1) and 2.7.0 (manylinux_2_28); aarch64 and CUDA 12.6 wheels need 2.28 from 2.6 on
@@ -77,6 +78,9 @@ def glibc_too_old(s: Snapshot, p: Params) -> Iterator[Evidence]:
     if absent(found):
         raise NotApplicable("the C library is not glibc")
     have = need(found)
+    build = None if isinstance(s.python, Missing) or isinstance(s.python.torch, Missing) else s.python.torch
+    if version(have) < (2, 28) and build is not None:
+        raise NotApplicable(f"torch {build.version} is installed: whether it runs here is judged by glibc-too-old")
     yield Evidence(
         subject="glibc",
         seen=have,
@@ -117,6 +121,10 @@ def libc_is_musl(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 _VENDOR_KERNEL = (".el", "-default", ".oe", ".an", ".tl", ".ky", "uek", ".lustre")
 """Kernels whose number says little: their vendors port fixes back (RHEL and clones, SUSE, openEuler, Anolis, TencentOS, Kylin, UEK)."""
+_DEBIAN_KERNEL = re.compile(r"\d+\.\d+\.\d+-\d[\w.]*-[a-z]")
+"""Debian's, Ubuntu's and Proxmox's: the version, the number of the ABI, the flavour (``5.4.0-190-generic``, ``4.19.0-0.deb10.27-amd64``)."""
+_GVISOR = "4.4.0"
+"""What gVisor calls itself (pkg/sentry/syscalls/linux/linux64.go); a kernel that was built has more behind the number, or has had fixes."""
 
 
 @rule(
@@ -140,14 +148,15 @@ def kernel_old(s: Snapshot, p: Params) -> Iterator[Evidence]:
     """
     system = need(s.system)
     kernel = need(system.kernel)
-    if any(mark in kernel for mark in _VENDOR_KERNEL):
-        raise NotApplicable(f"a vendor's kernel, whose number says little: {kernel}")
-    if "microsoft" in kernel.lower() and known(system.hypervisor, "") == "wsl1":
-        raise NotApplicable("WSL 1 has no Linux kernel")
-    minimum = version(str(p["minimum"]))
-    numbers = version(kernel)
+    numbers, minimum = version(kernel), version(str(p["minimum"]))
     if not numbers:
         raise NotApplicable(f"the kernel's release has no number: {kernel}")
+    if "microsoft" in kernel.lower() and known(system.hypervisor, "") == "wsl1":
+        raise NotApplicable("WSL 1 has no Linux kernel")
+    if kernel == _GVISOR:
+        raise NotApplicable("gVisor, which is no Linux kernel and calls itself 4.4.0")
+    if numbers < minimum and (any(mark in kernel for mark in _VENDOR_KERNEL) or _DEBIAN_KERNEL.match(kernel)):
+        raise NotApplicable(f"a vendor's kernel, whose number says little: {kernel}")
     yield Evidence(
         subject="kernel",
         seen=kernel,

@@ -152,12 +152,15 @@ def _other_build(s: Snapshot, build: Torch, driver: Version) -> str:
 
 
 def _serves(s: Snapshot, release: str, variant: str) -> bool:
-    """Whether a build has code for every GPU whose capability is known; a build that no table knows may have it."""
+    """Whether a build has code for every GPU whose capability is known, or its CUDA at least can make some, as gpu-arch-not-in-wheel judges."""
     cuda = known.local_cuda(f"{release}+{variant}")
     found = known.compiled_for(release, cuda, machine(s) or "x86_64")
     seen = () if isinstance(s.gpu, Missing) or isinstance(s.gpu.devices, Missing) else s.gpu.devices
     told = [cc for gpu in seen if not isinstance(cc := capability(gpu), Missing)]
-    return found is None or all(any(known.runs(code, cc, version(cuda)) for code in found.arches) for cc in told)
+    if found is not None:
+        return all(any(known.runs(code, cc, version(cuda)) for code in found.arches) for cc in told)
+    limits = known.sm_range(version(cuda))
+    return limits is None or all(limits[0] <= cc[0] * 10 + cc[1] and cc[0] * 10 <= limits[1] for cc in told)
 
 
 @rule(
@@ -184,7 +187,8 @@ def gpu_arch_not_in_wheel(s: Snapshot, _p: Params) -> Iterator[Evidence]:
         .ci/manywheel/build_env_setup.py in pytorch/pytorch; RELEASE.md, "Release Compatibility Matrix".
         DEVICE_REQUIREMENT in torch/cuda/__init__.py.
     """
-    said = _said(s, (_NO_CODE,)) or (_said(s, (_NO_KERNEL,)) if _torch_unknown(s) else None)
+    no_kernel = _said(s, (_NO_KERNEL,)) if _torch_unknown(s) else None
+    said = _said(s, (_NO_CODE,)) or (None if no_kernel is None or _of_other_package(no_kernel) else no_kernel)
     if said is not None:
         yield Evidence(subject="GPU", seen=said, wanted="a build of torch with code for this GPU", source="torch")
         return
@@ -205,6 +209,18 @@ def gpu_arch_not_in_wheel(s: Snapshot, _p: Params) -> Iterator[Evidence]:
 def _torch_unknown(s: Snapshot) -> bool:
     """Whether torch's own code cannot be judged; if it can, the missing kernel may be another package's."""
     return isinstance(s.python, Missing) or isinstance(s.python.torch, Missing) or isinstance(s.gpu, Missing)
+
+
+def _of_other_package(line: str) -> bool:
+    """Whether the sentence names a source file that is not torch's: bitsandbytes, xformers, flash-attn and the like print theirs.
+
+    >>> _of_other_package("Error no kernel image is available for execution on the device at line 167 in file /src/csrc/ops.cu")
+    True
+    >>> _of_other_package("CUDA error: no kernel image is available for execution on the device")
+    False
+    """
+    names: list[str] = re.findall(r"[\w./-]+\.(?:cuh?|cpp|hpp|h)\b", line)
+    return any(not re.search(r"(?:^|/)(?:aten|c10|torch)/", name) for name in names)
 
 
 def _fit(
@@ -230,21 +246,32 @@ def _fit(
     yield Evidence(
         subject=label(gpu),
         seen=seen,
-        wanted=f"code for {model_name(gpu)} ({number})" + ("" if fits else _better(cc, machine(s) or "x86_64")),
+        wanted=f"code for {model_name(gpu)} ({number})" + ("" if fits else _better(s, cc)),
         verdict=Verdict.PASS if fits else Verdict.FAIL,
         source=source,
     )
 
 
-def _better(cc: tuple[int, int], arch: str) -> str:
-    """The newest official build that runs on this GPU."""
+def _better(s: Snapshot, cc: tuple[int, int]) -> str:
+    """The newest official build that runs on this GPU under this driver; where there is none, the newest at all and the driver for it."""
+    found = driver_version(s)
+    driver = () if isinstance(found, Missing) else version(found)
+    first = ""
     for release in reversed(known.releases()):
         for variant in sorted(release.variants, key=lambda name: int(name[2:]), reverse=True):
-            cuda = known.local_cuda(f"{release.torch}+{variant}")
-            found = known.compiled_for(release.torch, cuda, arch)
-            if found and any(known.runs(code, cc, version(cuda)) for code in found.arches):
+            if not _has_code(s, release.torch, variant, cc):
+                continue
+            floor = drivers.floor_for(version(known.local_cuda(f"{release.torch}+{variant}")))
+            if not driver or floor is None or driver >= floor.version:
                 return f": torch {release.torch}+{variant} has it"
-    return ""
+            first = first or f": torch {release.torch}+{variant} has it, with a driver of {floor.driver} or later"
+    return first
+
+
+def _has_code(s: Snapshot, release: str, variant: str, cc: tuple[int, int]) -> bool:
+    cuda = known.local_cuda(f"{release}+{variant}")
+    found = known.compiled_for(release, cuda, machine(s) or "x86_64")
+    return found is not None and any(known.runs(code, cc, version(cuda)) for code in found.arches)
 
 
 @rule(

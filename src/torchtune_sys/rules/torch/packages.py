@@ -12,7 +12,7 @@ from torchtune_sys.model.rule import Evidence, Params, Severity, Verdict, rule
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, absent, need
 from torchtune_sys.model.version import version
-from torchtune_sys.rules.gates import torch_build
+from torchtune_sys.rules.gates import no_gpu, torch_build
 from torchtune_sys.rules.torch.common import complaints, cuda_build, cuda_of, cuda_works, installed, machine
 
 REINSTALL = Install(
@@ -252,6 +252,8 @@ def triton_version_differs(s: Snapshot, _p: Params) -> Iterator[Evidence]:
     References
         Requires-Dist of torch's wheels on PyPI; docs/source/get-started of triton.
     """
+    if no_gpu(s):
+        raise NotApplicable("no GPU: torch.compile makes C++ for the CPU, without Triton")
     for wanted, there in _pinned(s):
         if wanted.name == "triton" and there is not None:
             yield _against_pin(wanted, there)

@@ -134,7 +134,7 @@ def _made_for(item: Torch | Distribution) -> str:
     fix=(Install(text="install the torchaudio named above, or remove it where nothing imports it"),),
 )
 def torch_torchaudio_mismatch(s: Snapshot, _p: Params) -> Iterator[Evidence]:
-    """Up to 2.10 each torchaudio belongs to one torch; 2.11.0 is the last release and goes with torch 2.11 and later.
+    """Up to 2.10 each torchaudio belongs to one release of torch, whatever its patch level; 2.11.0 is the last release and goes with torch 2.11 and later.
 
     Why it matters
         Importing torchaudio ends in an undefined symbol.
@@ -153,7 +153,7 @@ def torch_torchaudio_mismatch(s: Snapshot, _p: Params) -> Iterator[Evidence]:
     if release is None or not known.is_release(build.version) or not known.is_release(item.version):
         raise NotApplicable("no table knows the partner of this build")
     seen = version(item.version)
-    fits = seen == version(release.torchaudio) or (version(release.torch) >= (2, 11) and seen >= (2, 11))
+    fits = seen[:2] == version(release.torchaudio)[:2] or (version(release.torch) >= (2, 11) and seen >= (2, 11))
     yield Evidence(
         subject=f"torchaudio {item.version}",
         seen=f"with torch {build.version}",
