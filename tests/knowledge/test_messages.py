@@ -11,7 +11,7 @@ from torchtune_sys.knowledge.messages import causes, index, templates
 from torchtune_sys.rules import CATALOGUE
 
 FAMILIES = tables.rows("message_families")
-OUTSIDE = {"nvidia-container-cli", "gcc", "rocblas"}
+OUTSIDE = {"nvidia-container-cli", "gcc", "rocblas", "cpython"}
 """Programs whose sources are not read: what they print is known from their documentation."""
 
 
@@ -96,3 +96,11 @@ def test_a_template_needs_its_words_in_order() -> None:
 def test_causes_are_of_the_vocabulary() -> None:
     vocabulary = {row["cause"] for row in tables.rows("causes")}
     assert {cause.cause for family in causes.families() for cause in messages.causes_of(family) if cause.cause} <= vocabulary
+
+
+def test_most_families_say_what_a_source_has(texts: dict[str, list[str]]) -> None:
+    """A pattern may also be put together by its program (an error's name behind a format), or come from a program whose sources are not read."""
+    rows = [row for row in FAMILIES if row["program"] not in OUTSIDE]
+    longest = [(row["program"], max(templates.parsed(row["pattern"]).pieces, key=len).strip()) for row in rows]
+    printed = sum(any(words in filled(text) for text in texts[program]) for program, words in longest)
+    assert printed / len(rows) > 0.6
