@@ -7,7 +7,7 @@ import msgspec
 from torchtune_sys.knowledge import gpus
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing
-from torchtune_sys.smoke.expected import FRUGAL_GEMM_SHARE, GEMM_SHARE, MEMORY_SHARE, expected
+from torchtune_sys.smoke.expected import FRUGAL_GEMM_SHARE, GEMM_SHARE, MEMORY_SHARE, PCIE_SHARE, expected
 
 
 def with_gpus(seen: Snapshot, **changes: object) -> Snapshot:
@@ -19,27 +19,32 @@ def with_gpus(seen: Snapshot, **changes: object) -> Snapshot:
 
 def test_shares_of_the_data_sheet(healthy: Snapshot) -> None:
     # NVIDIA H100 data sheet, SXM5: 989 TFLOP/s dense in bfloat16, 67 in float32, 3.35 TB/s.
-    assert expected(healthy) == {
-        "gemm": {"float32 GEMM": GEMM_SHARE * 67, "bfloat16 GEMM": GEMM_SHARE * 989, "float16 GEMM": GEMM_SHARE * 989},
-        "memory": {"memory copy": MEMORY_SHARE * 3350},
-    }
+    found = expected(healthy)["NVIDIA H100 80GB HBM3"]
+    shares = {"float32": 67, "bfloat16": 989, "float16": 989}
+    assert {name: found["gemm"][f"{name} GEMM"] for name in shares} == {name: GEMM_SHARE * rate for name, rate in shares.items()}
+    assert found["memory"] == {"memory copy": MEMORY_SHARE * 3350}
+    assert found["copy"] == {"pinned to device": PCIE_SHARE * 63.0, "pinned to host": PCIE_SHARE * 63.0}
 
 
-def test_the_slowest_of_several_models_counts(healthy: Snapshot) -> None:
-    found = expected(with_gpus(healthy, name="NVIDIA A40"))
+def test_each_model_is_expected_to_do_what_it_can(healthy: Snapshot) -> None:
+    several = expected(with_gpus(healthy, name="NVIDIA A40"))
+    assert {*several} == {"NVIDIA A40", "NVIDIA H100 80GB HBM3"}
+    found = several["NVIDIA A40"]
     assert found["gemm"]["bfloat16 GEMM"] == GEMM_SHARE * 149.7
     assert found["memory"]["memory copy"] == MEMORY_SHARE * 696
 
 
 def test_a_board_of_little_power_is_allowed_what_was_measured_on_healthy_ones(healthy: Snapshot) -> None:
     """24 TFLOP/s in float16 (NVIDIA's forum, topic 264462)."""
-    least = expected(with_gpus(healthy, name="Tesla T4"))["gemm"]["float16 GEMM"]
+    least = expected(with_gpus(healthy, name="Tesla T4"))["Tesla T4"]["gemm"]["float16 GEMM"]
     assert least == FRUGAL_GEMM_SHARE * 65 < 24
 
 
-def test_nothing_is_expected_of_what_is_not_known(healthy: Snapshot) -> None:
-    assert expected(with_gpus(healthy, name="NVIDIA X999")) == {}
-    assert expected(with_gpus(healthy, mig=True)) == {}
+def test_nothing_is_expected_of_what_is_not_known_and_the_others_keep_theirs(healthy: Snapshot) -> None:
+    assert {*expected(with_gpus(healthy, name="NVIDIA X999"))} == {"NVIDIA H100 80GB HBM3"}
+    assert not isinstance(healthy.gpu, Missing) and not isinstance(healthy.gpu.devices, Missing)
+    parts = tuple(msgspec.structs.replace(device, mig=True) for device in healthy.gpu.devices)
+    assert expected(msgspec.structs.replace(healthy, gpu=msgspec.structs.replace(healthy.gpu, devices=parts))) == {}
 
 
 def test_no_model_is_expected_to_do_what_it_cannot() -> None:

@@ -33,6 +33,12 @@ class GpuModel(msgspec.Struct, frozen=True, kw_only=True):
     """Dense, with tensor cores."""
     fp16_tflops: float | None
     """Dense, accumulated in float32: what training uses."""
+    tf32_tflops: float | None
+    """Dense, with tensor cores."""
+    fp8_tflops: float | None
+    pcie_generation: int | None
+    measured: str
+    """Who measured this row with ``./run gpu``, and with which release; "" where nobody did."""
     memory_gbytes_per_s: float | None
     """The lowest of the variants that share the name."""
     power_w: float | None
@@ -72,6 +78,10 @@ def _model(row: dict[str, str]) -> GpuModel:
         fp32_tflops=_number(row["fp32_tflops"]),
         bf16_tflops=_number(row["bf16_tensor_dense"]),
         fp16_tflops=_number(row["fp16_tensor_dense_fp32acc"]),
+        tf32_tflops=_number(row["tf32_tensor_dense"]),
+        fp8_tflops=_number(row["fp8_tensor_dense"]),
+        pcie_generation=int(row["pcie_gen"]) if row["pcie_gen"].isdigit() else None,
+        measured=row["measured"],
         memory_gbytes_per_s=_number(row["mem_bw_gbs"]),
         power_w=_number(row["tdp_w"]),
     )

@@ -51,8 +51,8 @@ class SmokeOptions(msgspec.Struct, frozen=True, kw_only=True):
     timeout_s: float = 600.0
     user: Account | None = None
     """Who the ranks run as; None is who we are."""
-    expected: Mapping[str, Mapping[str, float]] = {}
-    """Plausible rates, by stage and figure."""
+    expected: Mapping[str, Mapping[str, Mapping[str, float]]] = {}
+    """Plausible rates, by the GPU's name, stage and figure."""
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):

@@ -21,17 +21,25 @@ MEMORY_SHARE = 0.5
 """Of the memory's peak, for a copy (reads and writes counted). Copies reach 80 to 93 % of it. A convention, too."""
 
 
-def expected(seen: Snapshot) -> dict[str, dict[str, float]]:
-    """By stage and figure, the lowest over the GPUs of this host; empty where a model is not known or a GPU is partitioned (MIG)."""
+PCIE_SHARE = 0.2
+"""Of what sixteen lanes of the board's own PCIe generation carry, from and to pinned memory. A board in a slot of eight lanes, or of one
+generation less, reaches half; four lanes, or an old slot, fall below. A convention."""
+_PCIE_GBYTES_PER_S = {3: 15.75, 4: 31.5, 5: 63.0, 6: 121.0}
+"""Sixteen lanes one way: 8, 16, 32 GT/s in 128b/130b, 64 GT/s in flits (PCI Express Base Specification)."""
+
+
+def expected(seen: Snapshot) -> dict[str, dict[str, dict[str, float]]]:
+    """By the GPU's name, stage and figure: each rank looks for its own GPU. Nothing of a model that is not known, or of a part of a GPU
+    (MIG), which torch calls by another name."""
     devices = () if isinstance(seen.gpu, Missing) else known(seen.gpu.devices, ())
-    found: dict[str, dict[str, float]] = {}
+    found: dict[str, dict[str, dict[str, float]]] = {}
     for device in devices:
-        model = gpus.by_name(known(device.name, ""))
+        name = known(device.name, "")
+        model = gpus.by_name(name)
         if model is None or known(device.mig, False):
-            return {}
+            continue
         for stage, figure, value in _of(model):
-            figures = found.setdefault(stage, {})
-            figures[figure] = min(value, figures.get(figure, value))
+            found.setdefault(name, {}).setdefault(stage, {})[figure] = value
     return found
 
 
@@ -56,9 +64,18 @@ def no_gpu_build(seen: Snapshot) -> StageResult | None:
 
 
 def _of(model: gpus.GpuModel) -> list[tuple[str, str, float]]:
-    rates = (("float32", model.fp32_tflops), ("bfloat16", model.bf16_tflops), ("float16", model.fp16_tflops))
+    rates = (
+        ("float32", model.fp32_tflops),
+        ("tf32", model.tf32_tflops),
+        ("bfloat16", model.bf16_tflops),
+        ("float16", model.fp16_tflops),
+        ("fp8", model.fp8_tflops),
+    )
     share = FRUGAL_GEMM_SHARE if model.power_w is not None and model.power_w <= FRUGAL_W else GEMM_SHARE
     listed = [("gemm", f"{name} GEMM", share * rate) for name, rate in rates if rate is not None]
     if model.memory_gbytes_per_s is not None:
         listed.append(("memory", "memory copy", MEMORY_SHARE * model.memory_gbytes_per_s))
+    link = _PCIE_GBYTES_PER_S.get(model.pcie_generation or 0)
+    if link is not None:
+        listed += [("copy", f"pinned to {where}", PCIE_SHARE * link) for where in ("device", "host")]
     return listed

@@ -113,12 +113,42 @@ def _short(dtype: torch.dtype) -> str:
 
 
 def _rates(here: RankContext) -> None:
+    """Of random data: ones and zeros let fewer transistors switch, and flatter a GPU that its power cap holds back. Long enough on a GPU
+    for the cap to act: clocks follow within some hundred milliseconds."""
     sizes = {"cpu": 512, "cuda": 8192 if here.level == THOROUGH else 4096}
-    size = sizes[here.kind]
+    size, long_s = sizes[here.kind], 0.1 if here.kind == "cpu" else {QUICK: 0.3, THOROUGH: 3.0}.get(here.level, 1.0)
+    noise = torch.randn((size, size), generator=torch.Generator().manual_seed(9))
     for dtype in _precisions(here):
-        left = torch.ones((size, size), device=here.device, dtype=dtype)
-        seconds = here.seconds(functools.partial(torch.matmul, left, left))
-        here.measure("%s GEMM" % _short(dtype), 2 * size**3 / seconds / 1e12, "TFLOP/s")
+        _rate(here, _short(dtype), noise.to(here.device, dtype), size, long_s)
+    if here.kind == "cuda" and torch.version.hip is None and torch.cuda.get_device_capability(here.device)[0] >= 8:
+        before = torch.backends.cuda.matmul.allow_tf32
+        torch.backends.cuda.matmul.allow_tf32 = True
+        try:
+            _rate(here, "tf32", noise.to(here.device), size, long_s)
+        finally:
+            torch.backends.cuda.matmul.allow_tf32 = before
+        _fp8_rate(here, noise, size, long_s)
+
+
+def _rate(here: RankContext, name: str, left: torch.Tensor, size: int, long_s: float) -> None:
+    seconds = here.seconds(functools.partial(torch.matmul, left, left), long_s)
+    here.measure("%s GEMM" % name, 2 * size**3 / seconds / 1e12, "TFLOP/s")
+
+
+def _fp8_rate(here: RankContext, noise: torch.Tensor, size: int, long_s: float) -> None:
+    """Where GPU and torch have it (compute capability 8.9, torch 2.5): torch's function is not a public one, and may go. Not yet verified
+    on a GPU."""
+    product = getattr(torch, "_scaled_mm", None)
+    narrow = getattr(torch, "float8_e4m3fn", None)
+    if product is None or narrow is None or torch.cuda.get_device_capability(here.device) < (8, 9):
+        return
+    left, one = noise.to(here.device).to(narrow), torch.ones((), device=here.device)
+    work = functools.partial(product, left, left.t(), scale_a=one, scale_b=one, out_dtype=torch.bfloat16)
+    try:
+        work()
+    except (RuntimeError, TypeError):
+        return
+    here.measure("fp8 GEMM", 2 * size**3 / here.seconds(work, long_s) / 1e12, "TFLOP/s")
 
 
 def memory_keeps(here: RankContext) -> None:
@@ -127,13 +157,32 @@ def memory_keeps(here: RankContext) -> None:
     # Every 8-byte word has its own value, so that a word at another's address, or one never written, is seen too.
     written = torch.arange(mebibytes << 17, dtype=torch.int64, device=here.device)
     held = torch.empty_like(written)
-    seconds = here.seconds(lambda: held.copy_(written))
+    seconds = here.seconds(functools.partial(held.copy_, written))
     # Sums of 64-bit integers have no rounding; the comparison reads every word of both.
     differing = int((held != written).sum().item())
     words = mebibytes << 17
     if differing or int(written.sum().item()) != words * (words - 1) // 2:
         raise StageFailed("memory-corrupts", "%d of %d words came back with other content" % (differing, words))
     here.measure("memory copy", 2 * mebibytes * 2**20 / seconds / 1e9, "GB/s")
+    if here.level == THOROUGH and here.kind == "cuda" and not here.shared:
+        _most_memory_keeps(here)
+
+
+def _most_memory_keeps(here: RankContext) -> None:
+    """Nine tenths of what is free, in pieces of a GiB, with patterns that set each bit and clear it. Not yet verified on a GPU."""
+    free = torch.cuda.mem_get_info(here.device)[0]
+    words = 1 << 27
+    pieces = [torch.empty(words, dtype=torch.int64, device=here.device) for _ in range(int(0.9 * free) >> 30)]
+    for pattern in (0x5555555555555555, -0x5555555555555556, 0, -1):
+        for number, piece in enumerate(pieces):
+            piece.fill_(pattern ^ number)
+        for number, piece in enumerate(pieces):
+            differing = int((piece != (pattern ^ number)).sum().item())
+            if differing:
+                figures = (differing, words, number, len(pieces), pattern & 0xFFFFFFFFFFFFFFFF)
+                seen = "%d of %d words of piece %d of %d do not keep %#x"
+                raise StageFailed("memory-corrupts", seen % figures)
+    here.measure("memory tried", len(pieces), "GiB")
 
 
 def copies_arrive(here: RankContext) -> None:
@@ -157,6 +206,27 @@ def copies_arrive(here: RankContext) -> None:
             )
         here.measure("%s to device" % name, mebibytes * 2**20 / to_device / 1e9, "GB/s")
         here.measure("%s to host" % name, mebibytes * 2**20 / to_host / 1e9, "GB/s")
+    _neighbours_take_it(here, plain)
+
+
+def _neighbours_take_it(here: RankContext, plain: torch.Tensor) -> None:
+    """From this rank's GPU to each other that it sees: peer to peer where the driver says that they can, else through the host."""
+    own = plain.to(here.device)
+    for number in range(here.gpus):
+        if number == here.device.index:
+            continue
+        there = own.to(torch.device("cuda", number))
+        torch.cuda.synchronize(number)
+        differing = int((there.to("cpu") != plain).sum().item())
+        if differing:
+            direct = torch.cuda.can_device_access_peer(here.device.index, number)
+            words = (differing, plain.numel(), here.device.index, number, "peer to peer" if direct else "through the host")
+            seen = "%d of %d words arrive changed from GPU %d at GPU %d (%s)" % words
+            if not direct:
+                raise StageFailed("copy-corrupts", seen)
+            raise StageFailed(
+                "p2p-blocked-by-iommu-acs", seen, "the IOMMU off or in pass-through, ACS off on the bridges between them"
+            )
 
 
 _Gradients = Tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]

@@ -10,7 +10,7 @@ import os
 import signal
 import socket
 import sys
-from typing import Any, Dict, List, NamedTuple, Optional
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 SOCKET_VARIABLE = "TORCHTUNE_SYS_SMOKE_SOCKET"
 """Name of the driver's abstract unix socket; a full disk does not stop it."""
@@ -105,9 +105,55 @@ def last_lines(error: BaseException, count: int = 3) -> str:
     return "\n".join("%s:%s in %s: %s" % (frame.filename, frame.lineno, frame.name, frame.line) for frame in frames)
 
 
+class Starter(NamedTuple):
+    """The variables by which a launcher tells a process which rank it is; several names for one thing, the first that is set counts."""
+
+    rank: str
+    world: Tuple[str, ...]
+    local: Tuple[str, ...]
+    local_world: Tuple[str, ...]
+
+
+STARTERS = (
+    Starter("RANK", ("WORLD_SIZE",), ("LOCAL_RANK",), ("LOCAL_WORLD_SIZE",)),
+    Starter("OMPI_COMM_WORLD_RANK", ("OMPI_COMM_WORLD_SIZE",), ("OMPI_COMM_WORLD_LOCAL_RANK",), ("OMPI_COMM_WORLD_LOCAL_SIZE",)),
+    Starter("MV2_COMM_WORLD_RANK", ("MV2_COMM_WORLD_SIZE",), ("MV2_COMM_WORLD_LOCAL_RANK",), ("MV2_COMM_WORLD_LOCAL_SIZE",)),
+    Starter("JSM_NAMESPACE_RANK", ("JSM_NAMESPACE_SIZE",), ("JSM_NAMESPACE_LOCAL_RANK",), ("JSM_NAMESPACE_LOCAL_SIZE",)),
+    Starter("PALS_RANKID", ("PMI_SIZE", "PALS_SIZE"), ("PALS_LOCAL_RANKID",), ("PMI_LOCAL_SIZE", "PALS_LOCAL_SIZE")),
+    Starter(
+        "PMI_RANK",
+        ("PMI_SIZE",),
+        ("MPI_LOCALRANKID", "PMI_LOCAL_RANK", "MPI_LOCALRANK"),
+        ("MPI_LOCALNRANKS", "PMI_LOCAL_SIZE"),
+    ),
+    Starter("SLURM_PROCID", ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"), ("SLURM_LOCALID",), ("SLURM_STEP_TASKS_PER_NODE",)),
+)
+"""torchrun; mpirun of Open MPI; MVAPICH2; jsrun (IBM's JSM); PALS of HPE Cray; MPICH's and Intel's hydra (PMI); srun. torchrun's come
+first: it may be started by one of the others, and what it starts inherits their variables. Slurm's come last, for the same reason."""
+_LAST_STEP = 0xFFFF0000
+"""Slurm's own steps (the batch script, an interactive one) have the numbers above (slurm/slurm.h, SLURM_BATCH_SCRIPT)."""
+
+
+def starter() -> Optional[Starter]:
+    """Who made this process a rank; None where nobody did: also in the body of a batch script and in a shell that srun --pty opened, where
+    Slurm says that this is task 0, though the tasks are yet to be started."""
+    for one in STARTERS:
+        if not os.environ.get(one.rank, "").isdigit():
+            continue
+        if one.rank == "SLURM_PROCID" and not _is_srun_task():
+            continue
+        return one
+    return None
+
+
+def _is_srun_task() -> bool:
+    step = os.environ.get("SLURM_STEP_ID", os.environ.get("SLURM_STEPID", ""))
+    return step.isdigit() and int(step) < _LAST_STEP and "SLURM_PTY_PORT" not in os.environ
+
+
 def launching(argv: List[str]) -> bool:
     """Whether this process is to start ranks: no launcher gave it a rank, or it was told to."""
-    return "--launch" in argv or not any(name in os.environ for name in ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK"))
+    return "--launch" in argv or starter() is None
 
 
 def lasting_path(path: str) -> str:

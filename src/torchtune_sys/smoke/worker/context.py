@@ -6,7 +6,7 @@ import os
 import socket
 import statistics
 import time
-from typing import Any, Callable, Dict, List, Tuple
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
 import torch
 
@@ -36,7 +36,7 @@ class Inconclusive(Exception):
 class RankContext:
     """One rank: its device, its place among the others, how thorough it is to be."""
 
-    def __init__(self, *, level: str, scratch: str, device: str, backend: str, expected: Dict[str, Dict[str, float]]) -> None:
+    def __init__(self, *, level: str, scratch: str, device: str, backend: str, expected: Dict[str, Any]) -> None:
         self.level = level
         self.scratch = scratch
         """A directory that all ranks of this host see; the driver removes it."""
@@ -56,13 +56,16 @@ class RankContext:
             torch.cuda.set_device(self.device)
         self.backend_wish = backend
         self.backend = backend or ("nccl" if self.gpus and not self.shared else "gloo")
-        self.expected_figures = expected
+        own = torch.cuda.get_device_name(self.device) if self.gpus else ""
+        self.expected_figures: Dict[str, Dict[str, float]] = expected.get(own, {})
         self.stage = ""
         self.remark = ""
         """What a stage that passes has to say beside its figures."""
         self.verdicts: Dict[str, str] = {}
         self.store: Any = None
         """Where the ranks met; None before."""
+        self.not_met: Optional[Exception] = None
+        """Why the ranks did not find each other."""
         self.on_one_host = False
         """Whether all ranks share this host's loopback, once they have met."""
         self.exchanges = 0

@@ -5,44 +5,54 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import re
-import subprocess
-from typing import Any, Dict
+import sys
+from typing import Any, Dict, Sequence
 
 import torch
 import torch.distributed
 
+from torchtune_sys.smoke.worker.channel import starter
 from torchtune_sys.smoke.worker.context import RankContext
+from torchtune_sys.smoke.worker.starting import loopback_address
 
 
 def rank_from_scheduler() -> None:
-    """Slurm and Open MPI give ranks their places under names of their own; torch reads only torchrun's."""
-    if "RANK" in os.environ:
+    """Slurm and the MPI launchers give ranks their places under names of their own; torch reads only torchrun's."""
+    told = starter()
+    if told is None or told.rank == "RANK":
         return
-    for rank, world, local, local_world in (
-        ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"),
-        ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE"),
-    ):
-        if rank in os.environ:
-            os.environ["RANK"] = os.environ[rank]
-            os.environ["WORLD_SIZE"] = os.environ.get(world, "1")
-            os.environ["LOCAL_RANK"] = os.environ.get(local, "0")
-            os.environ["LOCAL_WORLD_SIZE"] = re.split(r"[(,]", os.environ.get(local_world, "1"))[0]
-            break
-    os.environ.setdefault("MASTER_ADDR", _first_node())
+    world = _first_set(told.world, "1")
+    os.environ["RANK"] = os.environ[told.rank]
+    os.environ["WORLD_SIZE"] = world
+    os.environ["LOCAL_RANK"] = _first_set(told.local, "0")
+    os.environ["LOCAL_WORLD_SIZE"] = re.split(r"[(,]", _first_set(told.local_world, "1"))[0]
+    if "MASTER_ADDR" not in os.environ:
+        os.environ["MASTER_ADDR"] = _meeting_host(told.rank, os.environ["LOCAL_WORLD_SIZE"] == world)
     os.environ.setdefault("MASTER_PORT", str(20000 + int(os.environ.get("SLURM_JOB_ID", "0") or "0") % 10000))
 
 
-def _first_node() -> str:
+def _meeting_host(told: str, all_here: bool) -> str:
+    if all_here:
+        return loopback_address()[1]
     nodes = os.environ.get("SLURM_STEP_NODELIST") or os.environ.get("SLURM_JOB_NODELIST", "")
     if not nodes:
-        return "127.0.0.1"
-    if "[" not in nodes:
-        return nodes.split(",")[0]
-    try:
-        found = subprocess.run(["scontrol", "show", "hostnames", nodes], stdout=subprocess.PIPE, timeout=10, check=True)
-        return found.stdout.decode().split()[0]
-    except (OSError, subprocess.SubprocessError, IndexError):
-        return re.sub(r"\[(\d+).*", r"\1", nodes)
+        words = "the ranks of several hosts need a place to meet: export MASTER_ADDR=HOST, the host of rank 0 (%s says no host)"
+        sys.exit("the smoke test cannot start: " + words % told)
+    return first_host(nodes)
+
+
+def _first_set(names: Sequence[str], otherwise: str) -> str:
+    return next((os.environ[name] for name in names if os.environ.get(name)), otherwise)
+
+
+def first_host(nodes: str) -> str:
+    """The first of a host list of Slurm's, whose brackets hold numbers and ranges of them.
+
+    >>> first_host("gpu[003-007,12]-ib,login1"), first_host("r[1-2]n[04,08-16]"), first_host("alpha,beta"), first_host("n[7]")
+    ('gpu003-ib', 'r1n04', 'alpha', 'n7')
+    """
+    end = re.match(r"(?:\[[^\]]*\]|[^,\[])*", nodes)
+    return re.sub(r"\[(\w+)[^\]]*\]", r"\1", end.group(0) if end else nodes)
 
 
 def versions_agree(here: RankContext) -> Dict[str, str]:

@@ -23,7 +23,7 @@ from torchtune_sys.smoke.worker.identity import about, rank_from_scheduler, vers
 from torchtune_sys.smoke.worker.import_torch import IMPORT_S
 from torchtune_sys.smoke.worker.killed import MORE_MEMORY, OUT_OF_MEMORY, memory_kills, say_why_when_ended
 from torchtune_sys.smoke.worker.launching import launch
-from torchtune_sys.smoke.worker.rendezvous import part
+from torchtune_sys.smoke.worker.rendezvous import check_in, part
 from torchtune_sys.smoke.worker.rendezvous_store import MEETING_S
 from torchtune_sys.smoke.worker.summary import gather, summarize
 from torchtune_sys.smoke.worker.table import LEVELS, STAGES, Stage
@@ -42,7 +42,7 @@ def arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--backend", choices=("gloo", "nccl"), default=None)
     parser.add_argument("--master-port", type=int, default=0, help="meet at this port of the loopback, too")
     parser.add_argument("--scratch", default="", help="where checkpoints and caches go, seen by all ranks of a host")
-    parser.add_argument("--expect", default="{}", help="JSON: plausible rates, by stage and figure")
+    parser.add_argument("--expect", default="{}", help="JSON: plausible rates, by GPU, stage and figure")
     parser.add_argument(
         "--promised", type=promises_in, default=[], help="what a container was to be started with: shm=8192,gpus=8"
     )
@@ -179,6 +179,8 @@ def main() -> None:
     here.world_wish = asked.world
     channel.tell("about", stages=["import"] + [stage.name for stage in stages], **about(here))
     channel.tell("end", stage="import", seconds=IMPORT_S, **versions_agree(here))
+    if any(stage.together for stage in stages):
+        check_in(here)
     go_through(here, stages)
     channel.tell("bye")  # whatever comes now proves nothing any more
     everyone = [] if channel.driven else gather(here, channel.kept)

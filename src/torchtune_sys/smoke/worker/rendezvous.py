@@ -37,22 +37,36 @@ EXCHANGE_S = 600.0
 """Longer than any stage: who hangs is found by the stage's own deadline, and a rank may wait for another that compiles."""
 MULTI_RANK_VARIABLE = "NCCL_MULTI_RANK_GPU_ENABLE"
 """With it NCCL 2.30.3 and newer let ranks share a GPU (src/init.cc)."""
+_TWICE = "twice"
 _AGREED = ("world", "torch", "cuda", "nccl", "backend")
+
+
+def check_in(here: RankContext) -> None:
+    """Before all stages: the launcher starts the ranks at once, and a rank that is not there yet is missing, not late. What is wrong is
+    told by the stage "rendezvous"."""
+    try:
+        names_stand_for_something(here)
+        here.store = meeting_place(here)
+        if here.store.add("met/%d" % here.rank, 1) > 1:
+            here.store.add(_TWICE, 1)
+            raise StageFailed("wrong-world-size", "two processes say that they are rank %d" % here.rank)
+    except Exception as error:
+        here.not_met = error
 
 
 def ranks_meet(here: RankContext) -> None:
     """The ranks find each other, are of one mind about the job, and form a process group."""
     started = time.monotonic()
     here.broken = True  # until they have met
-    names_stand_for_something(here)
     try:
-        here.store = meeting_place(here)
+        if here.not_met is not None:
+            raise here.not_met
         everyone = _introduce(here)
         meet_at_port(here)
     except RuntimeError as error:
         if not any(words in str(error) for words in ("clients joined", "did not answer")):
             raise
-        seen = "%s; a rank did not start, cannot reach %s, or WORLD_SIZE=%d is too many"
+        seen = "%s; a rank did not start, cannot reach %s, has another MASTER_PORT, or WORLD_SIZE=%d is too many"
         raise StageFailed("ranks-missing", seen % (str(error).splitlines()[0].rstrip("."), _master(), here.world)) from error
     here.on_one_host = len({own["where"] for own in everyone}) == 1
     _own_gpu_after_all(here, everyone)
@@ -85,8 +99,8 @@ def _introduce(here: RankContext) -> List[Dict[str, Any]]:
         "interface": os.environ.get("GLOO_SOCKET_IFNAME", ""),
         "gpu": _gpu_uuid(here),
     }
-    if here.store.add("met/%d" % here.rank, 1) > 1:
-        raise StageFailed("wrong-world-size", "two processes say that they are rank %d" % here.rank)
+    if here.store.add(_TWICE, 0):
+        raise StageFailed("wrong-world-size", "two processes say that they are the same rank")
     here.store.set("is/%d" % here.rank, json.dumps(own))
     if 0 < here.world_wish != here.world:
         raise StageFailed("wrong-world-size", "this rank was told of %d ranks, the job has %d" % (here.world, here.world_wish))

@@ -31,14 +31,16 @@ _GLOO_INTERFACE, _NCCL_INTERFACE = "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"
 
 
 def meeting_place(here: RankContext) -> Any:
-    """Return torch's store over which the ranks find each other."""
-    timeout = datetime.timedelta(seconds=MEETING_S)
+    """Return torch's store over which the ranks find each other. Whoever is not there within a minute did not start: this is asked before
+    all stages."""
     started = launcher()
     if started is None:
-        return next(dist.rendezvous("env://", timeout=timeout))[0]
+        found = next(dist.rendezvous("env://", timeout=datetime.timedelta(seconds=NEAR_S)))[0]
+        found.set_timeout(datetime.timedelta(seconds=MEETING_S))
+        return found
     _keep_to_this_host()
     store = dist.FileStore("/proc/self/fd/%d" % started.store, here.world)
-    store.set_timeout(timeout)
+    store.set_timeout(datetime.timedelta(seconds=MEETING_S))
     return store
 
 

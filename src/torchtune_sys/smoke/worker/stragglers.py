@@ -23,7 +23,7 @@ _ROUNDS, _MOST_ROUNDS = 3, 12
 _EFFECT, _EFFECT_SHARED = 1.2, 1.3
 """Times as long as the others: less is nobody's loss. The second for what all processes of a host share (memory, caches, the
 interpreter's allocator): two equal ranks were seen to differ by 1.15 there beside ten busy processes, and by 1.02 in products."""
-_HELD_BACK = 0.2
+_HELD_BACK = 0.15
 """Of the time in which a rank neither runs nor waits for a CPU while it has work: a quota, a debugger, a stop and go."""
 
 
@@ -42,15 +42,18 @@ def ranks_keep_pace(here: RankContext) -> None:
     """Each rank computes, copies, loads and answers about as fast as the others on the same hardware."""
     with _gauges(here) as gauges:
         best = {gauge.name: float("inf") for gauge in gauges}
-        held_back = 1.0
+        held_back: List[float] = []
         faults: List[Fault] = []
         told: List[str] = []
         for turn in range(_MOST_ROUNDS):
             for gauge in gauges:
                 best[gauge.name] = min(best[gauge.name], _quickest(here, gauge))
-            held_back = min(held_back, cpu_share()[1])
+            held_back.append(cpu_share()[1])
             told = tell_all(
-                here, json.dumps({"class": _class_of(here), "place": here.place(), "best": best, "held back": held_back})
+                here,
+                json.dumps(
+                    {"class": _class_of(here), "place": here.place(), "best": best, "held back": _lower_median(held_back)}
+                ),
             )
             faults = _slow_ones([json.loads(text) for text in told], {gauge.name: gauge for gauge in gauges})
             if turn + 1 >= _ROUNDS and not faults:
@@ -144,15 +147,15 @@ def _slow_ones(told: List[Dict[str, Any]], gauges: Dict[str, Gauge]) -> List[Fau
     for rank, own in enumerate(told):
         who = "rank %d (%s)" % (rank, own["place"])
         peers = [other for other in told if other["class"] == own["class"]]
+        if own["held back"] > _HELD_BACK + _lower_median([peer["held back"] for peer in told]):
+            words = "%s is kept from running for %.0f %% of the time, though no CPU is missing (a quota, a debugger)"
+            found.append(("straggler-held-back", words % (who, 100 * own["held back"])))
         for name, seconds in own["best"].items():
             middle = _lower_median([peer["best"][name] for peer in peers if name in peer["best"]])
             if seconds > gauges[name].effect * middle and seconds - middle > gauges[name].least_s:
                 figures = (who, name, seconds / middle, seconds * 1e3, middle * 1e3)
                 seen = "%s: %s takes %.2f times as long as on the others (%.3g ms, %.3g ms)" % figures
                 found.append((gauges[name].cause, seen))
-        if own["held back"] > _HELD_BACK + _lower_median([peer["held back"] for peer in told]):
-            words = "%s is kept from running for %.0f %% of the time, though no CPU is missing (a quota, a debugger)"
-            found.append(("straggler-held-back", words % (who, 100 * own["held back"])))
     return found
 
 

@@ -1,0 +1,312 @@
+"""Everything of this project that needs a GPU, in order of value: ``./run gpu``.
+
+Each step takes less than ten minutes and leaves a file in .gpu/results; a second run goes on with what is not there. At the end one
+JSON without names of the machine, and the row for docs/verified.md. Nothing is changed on the machine, and nothing is made up: without
+a GPU it says so and ends with status 3. Not yet verified on a GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+PLACE = ROOT / ".gpu"
+SCHEMA = "torchtune-sys/gpu-run/1"
+_OUTPUT = 200_000
+
+
+@dataclass(frozen=True)
+class Step:
+    """``argv`` begins after ``python``; ``settles``: what is known after it."""
+
+    name: str
+    settles: str
+    argv: tuple[str, ...]
+    limit_s: float = 540.0
+    environment: dict[str, str] = field(default_factory=dict)
+    healthy: bool = True
+    """Nothing may be found; else a fault is injected, and it must be named."""
+
+
+def smoke(*words: str) -> tuple[str, ...]:
+    return ("-m", "torchtune_sys", "smoke", "--python", "{python}", "--no-proof", "--format", "json", *words)
+
+
+_ONE = ("--nproc-per-node", "1")
+_FAST = ("--stages", "device,gemm,memory,train", *_ONE)
+STEPS = (
+    Step(
+        "state",
+        "the machine, its driver and libraries",
+        ("-m", "torchtune_sys", "check", "--python", "{python}", "--format", "json"),
+    ),
+    Step("quick", "a healthy GPU is called healthy; --quick in 15 s", smoke("--quick")),
+    Step("default", "all stages; several ranks, each with a GPU, or sharing one", smoke()),
+    Step("one-rank", "NCCL with one rank", smoke(*_ONE)),
+    Step(
+        "rates",
+        "what the bounds of gemm, memory and copy should be; whether repeated products keep their bits",
+        ("scripts/gpu_rates.py",),
+    ),
+    *(
+        Step(f"repeat-{turn}", "tolerances, bits of the twins, spread of the rates", smoke("--quick", *_ONE))
+        for turn in range(1, 6)
+    ),
+    Step("fault-hidden", "CUDA_VISIBLE_DEVICES is empty", smoke(*_FAST), 300.0, {"CUDA_VISIBLE_DEVICES": ""}, healthy=False),
+    Step("fault-ordinal", "CUDA_VISIBLE_DEVICES names none", smoke(*_FAST), 300.0, {"CUDA_VISIBLE_DEVICES": "77"}, healthy=False),
+    Step(
+        "fault-two-ranks-nccl",
+        "two NCCL ranks on one GPU",
+        smoke("--stages", "allreduce", "--nproc-per-node", "2", "--backend", "nccl"),
+        300.0,
+        {"CUDA_VISIBLE_DEVICES": "0"},
+        healthy=False,
+    ),
+    Step(
+        "fault-interface",
+        "NCCL_SOCKET_IFNAME names none",
+        smoke("--stages", "allreduce", *_ONE, "--backend", "nccl"),
+        300.0,
+        {"NCCL_SOCKET_IFNAME": "nosuch0"},
+        healthy=False,
+    ),
+    Step("fault-compiler", "no C compiler", smoke("--stages", "compile", *_ONE), 500.0, {"CC": "/nonexistent"}, healthy=False),
+    Step(
+        "fault-ptxas",
+        "a ptxas that does nothing",
+        smoke("--stages", "compile", *_ONE),
+        500.0,
+        {"TRITON_PTXAS_PATH": "/bin/false", "TRITON_PTXAS_BLACKWELL_PATH": "/bin/false"},
+        healthy=False,
+    ),
+    Step("script", "the script by itself", ("{script}", "--level", "quick")),
+    Step("interrupted", "after SIGINT no process of ours holds GPU memory", ("{self}", "--interrupt")),
+    Step(
+        "thorough", "larger and longer: nine tenths of the memory, a minute under load", smoke("--thorough", "--timeout", "530")
+    ),
+)
+
+
+def ours(python: str) -> dict[str, str]:
+    """The environment in which that Python finds the tool: as a folder that was prepared where there is a network, or installed."""
+    site = PLACE / "site"
+    paths = [str(site), str(ROOT / "src")] if site.exists() else [str(ROOT / "src")]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join([*paths, *filter(None, [os.environ.get("PYTHONPATH")])])}
+
+
+def missing(python: str) -> str:
+    """What stands in the way; "" where nothing does."""
+    for what, code in (
+        ("torch with a GPU", "import torch; assert torch.cuda.is_available(), 'torch %s sees no GPU' % torch.__version__"),
+        ("the tool's own packages", "import torchtune_sys.cli.main, msgspec, click, jinja2"),
+    ):
+        done = subprocess.run([python, "-c", code], env=ours(python), capture_output=True, text=True, timeout=300, check=False)
+        if done.returncode:
+            last = (done.stderr.strip().splitlines() or ["no word"])[-1]
+            hint = "" if what.startswith("torch") else f"; where there is a network: ./run gpu --prepare --python {python}"
+            return f"{python} lacks {what}: {last}{hint}"
+    return ""
+
+
+def done_already(path: Path, key: str) -> bool:
+    try:
+        return bool(json.loads(path.read_text())["key"] == key)
+    except (OSError, ValueError, KeyError):
+        return False
+
+
+def run_step(step: Step, python: str, names: dict[str, str], key: str) -> dict[str, Any]:
+    """What came of it. One that takes too long is ended, and says so."""
+    argv = [python, *(word.format(**names) for word in step.argv)]
+    began = time.monotonic()
+    child = subprocess.Popen(
+        argv,
+        env=ours(python) | step.environment,
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        output, errors = child.communicate(timeout=step.limit_s)
+        ended = "ended"
+    except (subprocess.TimeoutExpired, KeyboardInterrupt) as why:
+        child.terminate()
+        try:
+            output, errors = child.communicate(timeout=20)
+        except subprocess.TimeoutExpired:
+            os.killpg(child.pid, 9)
+            output, errors = child.communicate()
+        if isinstance(why, KeyboardInterrupt):
+            raise
+        ended = f"not through after {step.limit_s:.0f} s"
+    try:
+        report: Any = json.loads(output)
+    except ValueError:
+        report = output[-_OUTPUT:]
+    return {
+        "key": key,
+        "step": step.name,
+        "settles": step.settles,
+        "status": child.returncode,
+        "ended": ended,
+        "seconds": round(time.monotonic() - began, 1),
+        "report": report,
+        "errors": errors[-4000:],
+    }
+
+
+def verdict(step: Step, result: dict[str, Any]) -> str:
+    """In words, for the table."""
+    report = result["report"]
+    stages = report.get("stages", ()) if isinstance(report, dict) else ()
+    failed = [f"{stage['stage']}: {stage['cause'] or 'no cause'}" for stage in stages if stage["verdict"] not in ("pass", "na")]
+    if result["ended"] != "ended":
+        return str(result["ended"])
+    if not step.healthy:
+        return f"named {', '.join(failed[:2])}" if failed else "NOT NOTICED"
+    if failed:
+        return f"FALSE ALARM? {', '.join(failed[:3])}"
+    return "passed" if result["status"] == 0 else f"status {result['status']}"
+
+
+def pseudonymised(text: str, secrets: Sequence[str]) -> str:
+    """Without the names of the machine, its users, its addresses and its GPUs. Equal names stay equal within one file.
+
+    >>> pseudonymised("node7: GPU-8f1c2a3b-0000-1111-2222-333344445555 at 10.1.2.3 of /home/ada/x", ["node7", "ada"])
+    'machine: GPU-1 at address-1 of /home/user/x'
+    """
+    for secret, word in zip(secrets, ("machine", *["user"] * len(secrets)), strict=False):
+        if len(secret) > 2:
+            text = re.sub(rf"(?<![\w-]){re.escape(secret)}(?![\w-])", word, text)
+    for pattern, word in (
+        (r"(?:GPU|MIG)-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", "GPU"),
+        (r"\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b", "id"),
+        (r"\b(?:[0-9a-f]{2}:){5,}[0-9a-f]{2}\b", "mac"),
+        (r"\b(?!127\.0\.0\.)(?:\d{1,3}\.){3}\d{1,3}\b(?![-.\w])", "address"),
+    ):
+        seen: dict[str, int] = {}
+        for found in dict.fromkeys(re.findall(pattern, text, re.IGNORECASE)):
+            seen.setdefault(found, len(seen) + 1)
+        for found, number in sorted(seen.items(), key=lambda item: -len(item[0])):
+            text = text.replace(found, f"{word}-{number}")
+    return text
+
+
+def machine(python: str) -> dict[str, Any]:
+    code = (
+        "import json, platform, torch; n = torch.cuda.device_count();"
+        "print(json.dumps({'gpus': [torch.cuda.get_device_name(i) for i in range(n)], 'torch': torch.__version__,"
+        "'cuda': torch.version.cuda, 'python': platform.python_version(), 'kernel': platform.release(),"
+        "'nccl': '.'.join(map(str, torch.cuda.nccl.version())) if torch.distributed.is_nccl_available() else ''}))"
+    )
+    told: dict[str, Any] = json.loads(
+        subprocess.run([python, "-c", code], capture_output=True, text=True, timeout=300, check=True).stdout
+    )
+    words = ["nvidia-smi", "--query-gpu=driver_version,uuid", "--format=csv,noheader"]
+    rows = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False).stdout.splitlines()
+    told["driver"] = rows[0].split(",")[0] if rows else ""
+    told["id"] = hashlib.sha256("\n".join(sorted(rows)).encode()).hexdigest()[:12]
+    return told
+
+
+def table(about: dict[str, Any], results: Sequence[tuple[Step, dict[str, Any]]]) -> str:
+    gpus = f"{len(about['gpus'])} x {about['gpus'][0]}" if about["gpus"] else "no GPU"
+    head = f"{gpus}, driver {about['driver']}, torch {about['torch']}, NCCL {about['nccl']}, Python {about['python']}"
+    rows = [f"| {step.name} | {step.settles} | {verdict(step, result)} | {result['seconds']:.0f} s |" for step, result in results]
+    return "\n".join([f"### {head}", "", "| step | settles | result | took |", "|---|---|---|---|", *rows, ""])
+
+
+def prepare(python: str) -> int:
+    """With a network: the tool and what it needs, for that Python, in a folder that can be carried."""
+    words = [python, "-m", "pip", "install", "-q", "--upgrade", "--target", str(PLACE / "site"), str(ROOT)]
+    return subprocess.run(words, check=False).returncode
+
+
+def interrupt(python: str) -> int:
+    """SIGINT in the middle of a run; then nobody may hold memory of a GPU who did not before."""
+    words = ["nvidia-smi", "--query-compute-apps=pid", "--format=csv,noheader"]
+    before = set(subprocess.run(words, capture_output=True, text=True, timeout=60, check=False).stdout.split())
+    argv = [python, "-m", "torchtune_sys", "smoke", "--python", python, "--no-proof", "--quick"]
+    child = subprocess.Popen(argv, env=ours(python), cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    time.sleep(10)
+    child.send_signal(2)
+    child.wait(60)
+    time.sleep(3)
+    left = set(subprocess.run(words, capture_output=True, text=True, timeout=60, check=False).stdout.split()) - before
+    print(json.dumps({"status": child.returncode, "processes that are left on the GPU": len(left)}))
+    return bool(left)
+
+
+def main(steps: Sequence[Step] = STEPS) -> int:
+    parser = argparse.ArgumentParser(prog="./run gpu", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--python", default=sys.executable, help="an interpreter with a CUDA torch [the one that runs this]")
+    parser.add_argument("--list", action="store_true", help="say what would be run")
+    parser.add_argument("--again", action="append", default=[], metavar="STEP", help="run a step once more")
+    parser.add_argument("--prepare", action="store_true", help="with a network: put the tool's packages into .gpu/site")
+    parser.add_argument("-o", "--output", type=Path, default=PLACE / "result.json")
+    parser.add_argument("--interrupt", action="store_true", help=argparse.SUPPRESS)
+    asked = parser.parse_args()
+    if asked.list:
+        print("".join(f"{step.name:<22}{step.settles} (at most {step.limit_s:.0f} s)\n" for step in steps), end="")
+        return 0
+    if asked.prepare:
+        return prepare(asked.python)
+    if asked.interrupt:
+        return interrupt(asked.python)
+    hindrance = missing(asked.python)
+    if hindrance:
+        print(f"./run gpu: nothing was run: {hindrance}", file=sys.stderr)
+        return 3
+    return run_all(steps, asked.python, set(asked.again), asked.output)
+
+
+def run_all(steps: Sequence[Step], python: str, again: set[str], output: Path) -> int:
+    about = machine(python)
+    key = hashlib.sha256(json.dumps([about, _sources()]).encode()).hexdigest()[:16]
+    folder = PLACE / "results"
+    folder.mkdir(parents=True, exist_ok=True)
+    results = []
+    with tempfile.TemporaryDirectory() as scratch:
+        script = Path(scratch) / "smoke.py"
+        words = [python, "-m", "torchtune_sys", "generate", "smoke", "-o", str(script)]
+        subprocess.run(words, env=ours(python), cwd=ROOT, check=True, timeout=120)
+        names = {"python": python, "script": str(script), "self": __file__}
+        for number, step in enumerate(steps, 1):
+            path = folder / f"{step.name}.json"
+            if step.name in again or not done_already(path, key):
+                print(f"[{number}/{len(steps)}] {step.name}: {step.settles} …", file=sys.stderr, flush=True)
+                path.write_text(json.dumps(run_step(step, python, names, key)))
+            results.append((step, json.loads(path.read_text())))
+            print(f"[{number}/{len(steps)}] {step.name}: {verdict(*results[-1])}", file=sys.stderr, flush=True)
+    secrets = [socket.gethostname(), os.environ.get("USER", ""), Path.home().name]
+    whole = json.dumps({"schema": SCHEMA, "machine": about, "steps": [result for _, result in results]}, indent=1)
+    output.write_text(pseudonymised(whole, secrets) + "\n")
+    print(table(about, results))
+    print(f"./run gpu: {output} has no names of this machine; docs/gpu.md says where to send it", file=sys.stderr)
+    return 0
+
+
+def _sources() -> str:
+    digest = hashlib.sha256()
+    for path in sorted((ROOT / "src").rglob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
