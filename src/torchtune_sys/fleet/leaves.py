@@ -11,6 +11,9 @@ from torchtune_sys.fleet.facts_file import EACH, LIST, MISSING, ROWS, WORDS
 from torchtune_sys.model.cpuset import CpuSet
 
 Leaves = dict[str, bytes]
+_ROWS_AT_MOST = 65536
+_LEAVES_AT_MOST = 500_000
+"""A host has some thousands; a few bytes of a list format could stand for millions."""
 KNOWN = b"true"
 """What stands for a thing that has facts of its own: that it is there."""
 _encode = msgspec.json.Encoder(order="deterministic").encode
@@ -33,6 +36,8 @@ def _walk(value: Any, path: str, found: Leaves) -> None:
         found[path] = _encode({MISSING: value[MISSING]})
     elif WORDS in value:
         found[path] = _encode(words(value))
+    elif len(found) > _LEAVES_AT_MOST:
+        raise ValueError(f"{path}: more facts than a host has")
     else:
         found[path] = KNOWN
         if ROWS in value:
@@ -56,6 +61,8 @@ def _rows(value: dict[str, Any], path: str, found: Leaves) -> None:
     found.update(dict.fromkeys(keys, KNOWN))
     for name, column in _fields(value):
         below = f".{name}" if name else ""
+        if len(found) > _LEAVES_AT_MOST:
+            raise ValueError(f"{path}: more facts than a host has")
         for place, item in _cells(column, len(keys)):
             _walk(item, keys[place] + below, found)
 
@@ -64,13 +71,13 @@ def _cells(column: Any, rows: int) -> Iterable[tuple[int, Any]]:
     if isinstance(column, dict) and LIST in column:
         return enumerate(column[LIST])
     if isinstance(column, dict) and EACH in column:
-        return ((place, item) for item, places in column[EACH] for place in CpuSet.parse(places))
+        return ((place, item) for item, places in column[EACH] for place in CpuSet.parse(places, _ROWS_AT_MOST))
     return ((place, column) for place in range(rows))
 
 
 def _keys(value: Any) -> Iterable[Any]:
     if isinstance(value, str):
-        return CpuSet.parse(value)
+        return CpuSet.parse(value, _ROWS_AT_MOST)
     return words(value) if isinstance(value, dict) else value
 
 

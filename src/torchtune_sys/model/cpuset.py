@@ -32,8 +32,8 @@ class CpuSet(Set[int]):
         return hash(self._numbers)
 
     @classmethod
-    def parse(cls, text: str) -> CpuSet:
-        """Parse the kernel's list format, or lscpu's. Raises ValueError on anything else.
+    def parse(cls, text: str, most: int = 1 << 22) -> CpuSet:
+        """Parse the kernel's list format, or lscpu's. Raises ValueError on anything else, and for more than ``most`` numbers.
 
         Source: Documentation/admin-guide/cputopology.rst, ``bitmap_parselist``; util-linux, lib/cpuset.c.
 
@@ -49,6 +49,9 @@ class CpuSet(Set[int]):
             first, last = int(low), int(high) if dash else int(low)
             if first < 0 or last < first or last > 1 << 20:
                 raise ValueError(f"not a CPU list: {text!r}")
+            most -= last - first + 1
+            if most < 0:
+                raise ValueError("a CPU list of too many numbers")
             if stride:
                 used, slash, group = stride.partition("/")
                 width, step = (int(used), int(group)) if slash else (1, int(used))  # lscpu writes 0-62:2

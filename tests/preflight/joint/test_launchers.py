@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import subprocess
 from pathlib import Path
@@ -11,8 +12,9 @@ from typing import Any
 
 import pytest
 import slurm_here
+import slurm_hosts
 
-from preflight.joint.cluster import TOOL
+from preflight.joint.cluster import TOOL, cluster
 from smoke.faults.bench import torch_python
 
 pytestmark = pytest.mark.long
@@ -29,21 +31,26 @@ def command(folder: Path) -> list[str]:
 
 
 def ran(argv: list[str], folder: Path, **env: str) -> list[dict[str, Any]]:
-    """The verdicts of all ranks, which print one after the other."""
     given = {"PATH": os.environ["PATH"], "HOME": str(folder), "OMP_NUM_THREADS": "1", **env}
     done = subprocess.run(argv, env=given, cwd=folder, capture_output=True, text=True, timeout=150, check=False)
-    found, at, text = [], 0, done.stdout
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]
+    return verdicts_in(done.stdout)
+
+
+def verdicts_in(text: str) -> list[dict[str, Any]]:
+    """Of all ranks, which print one after the other."""
+    found, at = [], 0
     while (at := text.find("{", at)) >= 0:
         verdict, at = json.JSONDecoder().raw_decode(text, at)
         found.append(verdict)
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]
     return found
 
 
-def are_together(verdicts: list[dict[str, Any]], ranks: int) -> None:
+def are_together(verdicts: list[dict[str, Any]], ranks: int, nodes: int = 1) -> None:
     assert len(verdicts) == ranks
-    assert [verdict["scale"] for verdict in verdicts] == [{"nodes": 1, "ranks": ranks}] * ranks
+    assert [verdict["scale"] for verdict in verdicts] == [{"nodes": nodes, "ranks": ranks}] * ranks
     assert {verdict["verdict"] for verdict in verdicts} == {"go"}
+    assert all(len(verdict["nodes"]) == nodes for verdict in verdicts)
 
 
 def test_below_mpirun(tmp_path: Path) -> None:
@@ -71,6 +78,99 @@ def test_below_srun(tmp_path: Path) -> None:
             are_together(ran(argv, tmp_path, **env, MASTER_ADDR="127.0.0.1", MASTER_PORT="29761"), 2)
     except slurm_here.Unavailable as why:
         pytest.skip(str(why))
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("rendezvous", ["static", "c10d"])
+def test_below_torchrun_on_several_hosts(tmp_path: Path, rendezvous: str) -> None:
+    """Each host's torchrun starts two ranks; with c10d it is torchrun that says which host is the first."""
+    torchrun = str(Path(torch_python()).with_name("torchrun"))
+    words = command(tmp_path)
+    with cluster(tmp_path, 3) as made:
+        running = []
+        for number in range(1, made.nodes + 1):
+            argv = [torchrun, "--no-python", "--nnodes", "3", "--nproc-per-node", "2"]
+            if rendezvous == "static":
+                argv += ["--node-rank", f"{number - 1}", "--master-addr", "n1", "--master-port", "29751"]
+            else:
+                argv += ["--rdzv-backend", "c10d", "--rdzv-endpoint", "n1:29751", "--rdzv-id", "here"]
+            env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "OMP_NUM_THREADS": "1"}
+            running.append(
+                subprocess.Popen(
+                    made.argv(number, [*argv, *words]),
+                    env=env,
+                    cwd=tmp_path,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    text=True,
+                )
+            )
+        told = [child.communicate(timeout=200) for child in running]
+    assert [child.returncode for child in running] == [0] * 3, [errors[-1500:] for _out, errors in told]
+    are_together([verdict for out, _errors in told for verdict in verdicts_in(out)], 6, 3)
+
+
+@pytest.mark.exhaustive
+def test_below_srun_on_several_hosts(tmp_path: Path) -> None:
+    """Names and places are Slurm's alone. Then a rank of one host does not start: that host is named by each of the others, and by --exclude."""
+    folder = tmp_path / "slurm"
+    folder.mkdir()
+    words = command(tmp_path)
+    lists = tmp_path / "lists"
+    lists.mkdir()
+    try:
+        with slurm_hosts.cluster(folder, 4, "") as made:
+            env = {"OMP_NUM_THREADS": "1", "HOME": str(tmp_path)}
+            srun = ["srun", "-N4", "--ntasks-per-node=1", "--kill-on-bad-exit=0", "--chdir", str(tmp_path)]
+            done = made.run(*srun, *words, **env)
+            assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]
+            are_together(verdicts_in(done.stdout), 4, 4)
+            text = '[ "$SLURMD_NODENAME" != tt3 ] || exit 0; exec "$@"'
+            done = made.run(*srun, "sh", "-c", text, "-", *words, "--budget", "40", "--lists", str(lists), **env)
+            verdicts = verdicts_in(done.stdout)
+            assert [verdict["absent"] for verdict in verdicts] == [["tt3"]] * 3, done.stderr[-2000:]
+            assert (lists / "exclude.txt").read_text() == "--exclude=tt3\n"
+    except slurm_hosts.Unavailable as why:
+        pytest.skip(str(why))
+
+
+@pytest.mark.exhaustive
+def test_below_mpirun_on_several_hosts(tmp_path: Path) -> None:
+    if shutil.which("mpirun.openmpi") is None:
+        pytest.skip("needs Open MPI")
+    words = command(tmp_path)
+    with cluster(tmp_path, 3) as made:
+        agent = tmp_path / "agent"
+        places = "".join(f'n{number}) set -- {shlex.join(made.argv(number, []))} "$@";; ' for number in range(1, made.nodes + 1))
+        agent.write_text(
+            '#!/bin/bash\nwhile [[ $1 == -* ]]; do shift; done; host=$1; shift; set -- bash -c "$*"\n'
+            f'case $host in {places} esac; exec "$@"\n'
+        )
+        agent.chmod(0o755)
+        mpirun = [
+            "mpirun.openmpi",
+            "--allow-run-as-root",
+            "--host",
+            "n1:2,n2:2,n3:2",
+            "-n",
+            "6",
+            "-x",
+            "MASTER_ADDR",
+            "-x",
+            "MASTER_PORT",
+        ]
+        mpirun += ["-x", "OMP_NUM_THREADS", "--mca", "plm_rsh_agent", str(agent), "--mca", "oob_tcp_if_include", "eth0"]
+        env = {
+            "PATH": os.environ["PATH"],
+            "HOME": str(tmp_path),
+            "OMP_NUM_THREADS": "1",
+            "MASTER_ADDR": "n1",
+            "MASTER_PORT": PORT,
+        }
+        argv = made.argv(1, [*mpirun, *words])
+        done = subprocess.run(argv, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=200, check=False)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]
+    are_together(verdicts_in(done.stdout), 6, 3)
 
 
 def test_a_job_of_one_rank_is_judged_alone(tmp_path: Path) -> None:

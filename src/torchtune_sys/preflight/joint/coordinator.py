@@ -11,6 +11,7 @@ from itertools import count
 from torchtune_sys.host.peers.addresses import addresses_of, has_carrier
 from torchtune_sys.host.peers.wire import Gone, Wire
 from torchtune_sys.preflight.joint import judge, messages
+from torchtune_sys.preflight.joint.compared import compared
 from torchtune_sys.preflight.joint.gathered import EVENTS, Event, Gathered
 from torchtune_sys.preflight.joint.job import Job, candidates
 from torchtune_sys.preflight.joint.meeting import Map
@@ -183,7 +184,7 @@ class Coordinator:
         self._status("an exact training step on every rank")
         await phases.compute()
         self._status("collectives")
-        self._filled()
+        self.gathered.differing = await asyncio.to_thread(compared, self._filled().members)
         await phases.collectives()
 
     async def _until(self, holds: Callable[[], bool], until_s: float) -> None:
@@ -234,7 +235,10 @@ class Coordinator:
         own = self.members.get(self.job.node)
         self.gathered.own_link_up = has_carrier(own.address) if own is not None else None
         try:
-            found = judge.judged(self._filled())
+            gathered = self._filled()
+            if gathered.differing is None:
+                gathered.differing = compared(gathered.members)
+            found = judge.judged(gathered)
         except Exception as error:  # a bug: everybody learns that nobody judged
             self._send_all(
                 messages.CutOff(seen=f"judging failed (a bug): {type(error).__name__}: {error}"[: messages.TEXT_AT_MOST])

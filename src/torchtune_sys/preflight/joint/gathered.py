@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from torchtune_sys.model.comparison import Weight as HowHeavy
 from torchtune_sys.preflight.joint.names import is_host_name, numbered
 
 
@@ -95,15 +96,26 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str = ""
     env: dict[str, str] = {}
+    """Variables that choose interfaces."""
     interfaces: dict[str, Interface] = {}
     own_name_addresses: tuple[str, ...] | None = None
     """What its own name stands for; empty where it stands for nothing."""
-    kernel: str | None = None
-    driver: str | None = None
-    cpu_model: str | None = None
-    cpus: int | None = None
     cpu_quota: float | None = None
-    gpus: tuple[str, ...] | None = None
+    families: dict[str, Any] = {}
+    """Its facts as in a facts file: what ``compare`` compares."""
+
+
+class Differing(msgspec.Struct, frozen=True, kw_only=True):
+    """One fact in which nodes differ."""
+
+    fact: str
+    values: dict[int, str]
+    """Of the nodes that are odd; of all, where nothing is usual."""
+    usual: str | None
+    """What more than half of the nodes have; None where so many agree on nothing."""
+    hosts: int
+    """How many were compared."""
+    weight: HowHeavy
 
 
 class WorkerNote(msgspec.Struct, frozen=True, kw_only=True):
@@ -191,6 +203,8 @@ class Gathered(msgspec.Struct, kw_only=True):
     master_wrong: str = ""
     """What speaks against the address at which all were to meet, as the first node sees it."""
     late: set[int] = set()
+    differing: tuple[Differing, ...] | None = None
+    """None before the facts were compared."""
     events: list[Event] = []
     links: dict[tuple[int, int], list[LinkTest]] = {}
     computes: dict[Rank, list[Compute]] = {}

@@ -10,7 +10,7 @@ import msgspec
 
 from torchtune_sys.model.preflight import Blame, Cause, Go, Link, NodeVerdict, Weight
 from torchtune_sys.preflight.joint.gathered import Gathered, own_names, taken
-from torchtune_sys.preflight.joint.judge import compute, connections, odd_facts
+from torchtune_sys.preflight.joint.judge import compute, connections, facts
 from torchtune_sys.preflight.joint.judge.finding import Finding
 
 _LINKS_AT_MOST = 256
@@ -90,22 +90,30 @@ def _node(gathered: Gathered, node: int, found: list[Finding]) -> NodeVerdict:
     own = taken(gathered.members[node].notes.get("node"), tuple[Cause, ...]) if node in gathered.members else None
     causes = [*(own or ())]
     causes += [Cause(cause=f.cause, rule=f"joint:{f.part}", blame=f.blame, weight=f.weight, seen=f.seen) for f in found]
-    causes = [cause for at, cause in enumerate(causes) if cause.cause not in {other.cause for other in causes[at + 1 :]}]
+    causes = [
+        *{cause.cause: cause for cause in sorted(causes, key=_lightest_first)}.values()
+    ]  # the heaviest of each, the last of equals
     if node in gathered.members and own is None and not any(cause.weight is Weight.FATAL for cause in causes):
         seen = "the node did not judge itself in time"
         causes.append(Cause(cause="checker-fault", rule="joint:meeting", blame=Blame.CHECKER, weight=Weight.UNKNOWN, seen=seen))
     for fault in gathered.faults if node == gathered.coordinator else ():
         causes.append(Cause(cause="checker-fault", rule="preflight", blame=Blame.CHECKER, weight=Weight.UNKNOWN, seen=fault))
-    order = [*Weight]
-    causes.sort(key=lambda cause: order.index(cause.weight))
+    causes.sort(key=_lightest_first, reverse=True)
     weights = {cause.weight for cause in causes}
     verdict = Go.NO_GO if Weight.FATAL in weights else Go.UNKNOWN if Weight.UNKNOWN in weights else Go.GO
     return NodeVerdict(node=gathered.name(node), verdict=verdict, causes=tuple(causes))
 
 
+_WEIGHTS = [*Weight]
+
+
+def _lightest_first(cause: Cause) -> int:
+    return -_WEIGHTS.index(cause.weight)
+
+
 def unsound(gathered: Gathered) -> set[int]:
     """Nodes that are kept out of the collectives: a fault of theirs is known, and they would only hold up the others. Of a bad link, one end."""
-    found = [*_meeting(gathered), *_liveness(gathered), *odd_facts.findings(gathered)]
+    found = [*_meeting(gathered), *_liveness(gathered), *facts.findings(gathered)]
     named = {f.node for f in found if f.node is not None and f.weight is Weight.FATAL}
     for finding in connections.findings(gathered, named):
         if finding.node is not None:
@@ -120,7 +128,7 @@ def unsound(gathered: Gathered) -> set[int]:
 
 def all_findings(gathered: Gathered) -> list[Finding]:
     """Without what follows from something else."""
-    first = [*_meeting(gathered), *_liveness(gathered), *odd_facts.findings(gathered)]
+    first = [*_meeting(gathered), *_liveness(gathered), *facts.findings(gathered)]
     duplicates = {f.node for f in first if f.cause == "duplicate-address"}
     first = [f for f in first if f.node not in duplicates or f.cause == "duplicate-address"]
     gone = {f.node for f in first if f.node is not None and f.cause in _EXPLAINS_ALL}

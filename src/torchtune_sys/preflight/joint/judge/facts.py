@@ -1,22 +1,40 @@
-"""Facts that differ between the nodes of one job, with what that breaks."""
+"""A node's facts by themselves, and in what nodes differ, with what that breaks."""
 
 from __future__ import annotations
 
 import ipaddress
-from collections import Counter
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from statistics import median
 
 from torchtune_sys.knowledge.nccl import parse_names
+from torchtune_sys.model.comparison import Weight as HowHeavy
 from torchtune_sys.model.preflight import Weight
-from torchtune_sys.preflight.joint.gathered import Gathered, Interface, Node, NodeFacts
+from torchtune_sys.preflight.joint.gathered import Differing, Gathered, Interface, Node, NodeFacts
 from torchtune_sys.preflight.joint.judge.finding import Finding
 
 CLOCK_S = 1.0
 """Farther apart than this, logs, leases and certificates go wrong; two synchronised hosts are within milliseconds."""
-_SOFTWARE = (("torch", Weight.FATAL), ("cuda", Weight.FATAL), ("driver", Weight.FATAL))
-_SOFTWARE_NOTED = (("python", Weight.WARNING), ("kernel", Weight.WARNING))
-_HARDWARE = (("gpus", Weight.FATAL), ("cpu_model", Weight.WARNING), ("cpus", Weight.WARNING))
+_ALIKE = (
+    ("job.torch", "software-differs-between-nodes"),
+    ("job.cuda", "software-differs-between-nodes"),
+    ("driver.module_version", "software-differs-between-nodes"),
+    ("kind", "hardware-differs-between-nodes"),
+    ("gpu.devices", "hardware-differs-between-nodes"),
+    ("job.mtu", "mtu-differs-between-nodes"),
+    ("session.env[NCCL_", "environment-differs-between-nodes"),
+    ("session.env[GLOO_", "environment-differs-between-nodes"),
+)
+"""Facts that a job must have alike on all nodes, by the begin of their names: what NCCL and gloo agree on when they connect, or what decides which bits are
+computed. Other facts that differ are told as warnings, as heavy as ``compare`` has them."""
+_NOTED = (
+    (("job.", "python", "driver", "kernel", "system", "software"), "software-differs-between-nodes"),
+    (("gpu", "pci", "cpu", "memory", "numa", "hardware", "storage.disks"), "hardware-differs-between-nodes"),
+    (("session.env",), "environment-differs-between-nodes"),
+)
+_CHOICES = ("session.env[NCCL_SOCKET_IFNAME]", "session.env[GLOO_SOCKET_IFNAME]", "cpu.quota")
+"""Judged by themselves."""
+_HEAVY = (HowHeavy.ERROR, HowHeavy.WARNING)
+_FACTS_AT_MOST = 6
 _BRIDGES = ("bridge", "loopback", "veth", "dummy")
 
 
@@ -30,13 +48,8 @@ def findings(gathered: Gathered) -> list[Finding]:
             found += _alone(node, gathered.members[node], facts)
     found += _duplicates(gathered, nodes)
     found += _clocks(gathered)
-    found += _mtu(gathered, nodes)
-    for fact, weight in (*_SOFTWARE, *_SOFTWARE_NOTED):
-        found += _differing(gathered, nodes, fact, "software-differs-between-nodes", weight)
-    for fact, weight in _HARDWARE:
-        found += _differing(gathered, nodes, fact, "hardware-differs-between-nodes", weight)
+    found += _differing(gathered)
     found += _without_torch(gathered)
-    found += _environment(gathered, nodes)
     found += _quotas(gathered, nodes)
     return found
 
@@ -130,48 +143,31 @@ def _clocks(gathered: Gathered) -> list[Finding]:
     ]
 
 
-def _mtu(gathered: Gathered, nodes: Mapping[int, NodeFacts]) -> list[Finding]:
-    values: dict[int, Hashable] = {}
-    for node, facts in nodes.items():
-        own = gathered.members[node].address
-        for entry in facts.interfaces.values():
-            if entry.mtu is not None and any(address == own for address, _length in entry.addresses):
-                values[node] = entry.mtu
-    return _odd(gathered, values, "mtu-differs-between-nodes", "the MTU", Weight.FATAL)
+def _differing(gathered: Gathered) -> Iterator[Finding]:
+    """What the engine of ``compare`` found, one finding for each node, cause and weight. Without a majority nobody is to blame."""
+    seen: dict[tuple[int, str, Weight], list[str]] = {}
+    for one in gathered.differing or ():
+        told = _weighed(one)
+        if told is None:
+            continue
+        for node, value in one.values.items():
+            others = f"of {one.hosts - len(one.values)} others {one.usual}" if one.usual is not None else "and nothing is usual"
+            seen.setdefault((node, *told), []).append(f"{one.fact} is {value}, {others}")
+    for (node, cause, weight), facts in seen.items():
+        more = f"; {len(facts) - _FACTS_AT_MOST} more facts" if len(facts) > _FACTS_AT_MOST else ""
+        yield Finding(part="facts", cause=cause, node=node, seen="; ".join(facts[:_FACTS_AT_MOST]) + more, weight=weight)
 
 
-def _differing(gathered: Gathered, nodes: Mapping[int, NodeFacts], fact: str, cause: str, weight: Weight) -> list[Finding]:
-    values: dict[int, Hashable] = {}
-    for node, facts in nodes.items():
-        value = getattr(gathered.members[node].worker, fact, "") or getattr(facts, fact, None)
-        if value is not None and value != "":
-            values[node] = value
-    return _odd(gathered, values, cause, fact, weight)
-
-
-def _odd(gathered: Gathered, values: Mapping[int, Hashable], cause: str, what: str, weight: Weight) -> list[Finding]:
-    """Those that differ from more than half of all. Without such a majority groups stand against each other, and nobody is odd."""
-    each = [*values.values()]
-    if len(each) < 2 or len({*each}) == 1:
-        return []
-    counts = Counter(each)
-    usual = max(counts, key=lambda value: (counts[value], str(value)))
-    if counts[usual] * 2 <= len(each):
-        groups = "; ".join(
-            f"{value}: {', '.join(gathered.name(node) for node in values if values[node] == value)}"
-            for value in dict.fromkeys(each)
-        )
-        return [
-            Finding(
-                part="facts", cause=cause, node=node, seen=f"{what} differs, without a majority: {groups}", weight=Weight.WARNING
-            )
-            for node in values
-        ]
-    return [
-        Finding(part="facts", cause=cause, node=node, seen=f"{what} is {value}, of {counts[usual]} others {usual}", weight=weight)
-        for node, value in values.items()
-        if value != usual
-    ]
+def _weighed(one: Differing) -> tuple[str, Weight] | None:
+    """Cause and weight of a difference; None where it breaks nothing."""
+    if one.fact.startswith(_CHOICES):
+        return None
+    for begin, cause in _ALIKE:
+        if one.fact.startswith(begin):
+            return cause, Weight.FATAL if one.usual is not None else Weight.WARNING
+    if one.weight not in _HEAVY and not one.fact.startswith("job."):
+        return None
+    return next(((cause, Weight.WARNING) for begins, cause in _NOTED if one.fact.startswith(begins)), None)
 
 
 def _without_torch(gathered: Gathered) -> Iterator[Finding]:
@@ -184,19 +180,6 @@ def _without_torch(gathered: Gathered) -> Iterator[Finding]:
             yield Finding(part="facts", cause="software-differs-between-nodes", node=node, seen=seen)
         elif errors:
             yield Finding(part="facts", cause="checker-fault", node=node, seen=errors[0][:200], weight=Weight.UNKNOWN)
-
-
-def _environment(gathered: Gathered, nodes: Mapping[int, NodeFacts]) -> list[Finding]:
-    """Variables that steer NCCL, gloo or torch. An interface may be named otherwise on one node."""
-    names = {name for facts in nodes.values() for name in facts.env}
-    found: list[Finding] = []
-    for name in sorted(names):
-        if name.endswith("_IFNAME"):
-            continue
-        values: dict[int, Hashable] = {node: facts.env.get(name, "(unset)") for node, facts in nodes.items()}
-        weight = Weight.FATAL if name.startswith(("NCCL_", "GLOO_")) else Weight.WARNING
-        found += _odd(gathered, values, "environment-differs-between-nodes", name, weight)
-    return found
 
 
 def _quotas(gathered: Gathered, nodes: Mapping[int, NodeFacts]) -> list[Finding]:
