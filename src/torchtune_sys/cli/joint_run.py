@@ -123,7 +123,7 @@ def _weighed(found: Preflight, whole: Any, policy: Policy, nodes: int, seconds: 
         return None if weight is None else msgspec.structs.replace(cause, weight=weight)
 
     judged = []
-    for node in whole.nodes:
+    for node in whole.all_nodes():
         causes = verdict.ordered(cause for cause in map(weighed, node.causes) if cause is not None)
         judged.append(msgspec.structs.replace(node, causes=causes, verdict=verdict.verdict(causes)))
     links = tuple(link for link in whole.links if policy.weight_of(link.cause, Weight.FATAL) is not None)

@@ -98,10 +98,30 @@ def reason(node: NodeVerdict) -> str:
     return cut(f"{REASON_MARK}: [{first.blame.value}] {first.cause}: {_plain(first)}{more}", _REASON_AT_MOST)
 
 
+def reason_of_all(value: Preflight) -> str:
+    """The same of the nodes of a job together: which one is bad, or which link. ``""`` where all are well."""
+    if value.scale.nodes == 1:
+        return reason(value.nodes[0])
+    bad = [node for node in value.nodes if node.verdict is Go.NO_GO and node.node not in value.absent]
+    told = [(node.node, *_worst(node)) for node in bad] + [(name, "did not come") for name in value.absent]
+    told += [(f"{link.from_} > {link.to}", link.cause, link.seen) for link in value.links]
+    if value.verdict is not Go.NO_GO or not told:
+        return ""
+    more = f" (+{len(told) - 1} more)" if len(told) > 1 else ""
+    return cut(f"{REASON_MARK}: {_sober(': '.join(told[0]))}{more}", _REASON_AT_MOST)
+
+
+def _worst(node: NodeVerdict) -> tuple[str, str]:
+    first = next(cause for cause in node.causes if cause.weight is Weight.FATAL)
+    return f"[{first.blame.value}] {first.cause}", first.seen
+
+
 def _plain(cause: Cause) -> str:
-    return "".join(
-        sign if sign.isascii() and (sign.isalnum() or sign in " .,:;/_+-()[]%=<>") else "?" for sign in clean(cause.seen)
-    )
+    return _sober(cause.seen)
+
+
+def _sober(text: str) -> str:
+    return "".join(sign if sign.isascii() and (sign.isalnum() or sign in " .,:;/_+-()[]%=<>") else "?" for sign in clean(text))
 
 
 def prometheus(value: Preflight) -> str:

@@ -7,16 +7,19 @@ import time
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from torchtune_sys.cli.joint_run import write_lists
 from torchtune_sys.model.preflight import Preflight, Scale, Weight
+from torchtune_sys.preflight.joint import judge
 from torchtune_sys.preflight.joint.compared import compared
 from torchtune_sys.preflight.joint.gathered import Compute, Event, Gathered, LinkTest, Node, taken
 from torchtune_sys.preflight.joint.job import job_of
 from torchtune_sys.preflight.joint.judge import compute
 from torchtune_sys.preflight.joint.judge.whole import Whole, whole
 from torchtune_sys.preflight.joint.phases import pairings
+from torchtune_sys.render.preflight import reason_of_all
 
 WELL = LinkTest(connect="ok", small_s=1e-4, beyond=True, rates=(1e9, 1e9), sent=200, arrived=200)
 
@@ -104,6 +107,55 @@ def test_datagrams_that_the_receiver_was_too_slow_for_are_not_lost_on_the_way() 
     found = gathered()
     found.links[2, 1] = [LinkTest(connect="ok", small_s=1e-4, beyond=True, rates=(1e9,), sent=200, arrived=150, overflowed=50)]
     assert whole(found).verdict == "go"
+
+
+def test_what_many_nodes_are_told_is_short_and_names_them_all() -> None:
+    found = gathered(100, events=[Event(at_s=1, node=7, cause="rank-killed", seen="x")])
+    for member in found.members.values():
+        member.notes["node"] = [{"cause": "c", "rule": "r", "blame": "node", "weight": "warning", "seen": "s" * 100}] * 5
+    found.members[9].notes["facts"]["name"] = "$(x)"
+    whole_ = judge.judged(found)
+    told = judge.brief(whole_)
+    both = [msgspec.convert(each, Whole) for each in (whole_, told)]
+    assert {(node.node, node.verdict) for node in both[0].all_nodes()} == {
+        (node.node, node.verdict) for node in both[1].all_nodes()
+    }
+    assert said(both[0]) == said(both[1]) == {"n7": {"rank-killed"}}
+    assert (len(msgspec.json.encode(whole_)) > 20_000, len(msgspec.json.encode(told)) < 2000) == (True, True)
+
+
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [
+        ({}, ""),
+        (
+            {"events": [Event(at_s=1, node=2, cause="rank-killed", seen="rank 2 was `killed`")]},
+            "torchtune-sys: n2: [node] rank-killed: rank 2 was ?killed?",
+        ),
+        (
+            {"missing": {2: "refused", 3: "refused"}, "names": ("n0", "n1", "n2", "n3")},
+            "torchtune-sys: n2: did not come (+1 more)",
+        ),
+        (
+            {
+                "links": {
+                    (2, 1): [LinkTest(connect="refused", sent=200, arrived=200)] * 2,
+                    (1, 2): [WELL],
+                    (0, 1): [WELL],
+                    (3, 1): [WELL],
+                }
+            },
+            "torchtune-sys: n2 > n1: port-refused: the connection to a port that listens is refused (refused)",
+        ),
+    ],
+)
+def test_the_reason_names_who_is_bad_and_not_the_first_node(changed: dict[str, Any], reason: str) -> None:
+    found = gathered(**changed)
+    for node in found.missing:
+        del found.members[node]
+    verdict = whole(found)
+    value = Preflight(version="", time="", epoch_s=0, where="", level="", seconds=0, verdict=verdict.verdict, nodes=verdict.nodes, links=verdict.links, absent=verdict.absent, scale=Scale(nodes=4, ranks=4))  # fmt: skip
+    assert reason_of_all(value) == reason
 
 
 def test_the_first_event_counts() -> None:

@@ -31,18 +31,25 @@ def command(folder: Path) -> list[str]:
 
 
 def ran(argv: list[str], folder: Path, **env: str) -> list[dict[str, Any]]:
+    """The verdicts of all ranks. ``argv`` ends with the tool's command."""
+    at = argv.index(str(TOOL))
     given = {"PATH": os.environ["PATH"], "HOME": str(folder), "OMP_NUM_THREADS": "1", **env}
-    done = subprocess.run(argv, env=given, cwd=folder, capture_output=True, text=True, timeout=150, check=False)
+    words = [*argv[:at], *apart(folder, argv[at:])]
+    done = subprocess.run(words, env=given, cwd=folder, capture_output=True, text=True, timeout=150, check=False)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]
-    return verdicts_in(done.stdout)
+    return told(folder)
 
 
-def verdicts_in(text: str) -> list[dict[str, Any]]:
-    """Of all ranks, which print one after the other."""
-    found, at = [], 0
-    while (at := text.find("{", at)) >= 0:
-        verdict, at = json.JSONDecoder().raw_decode(text, at)
-        found.append(verdict)
+def apart(folder: Path, words: list[str]) -> list[str]:
+    """The same command with a file for each rank: launchers mix what ranks print at once."""
+    rank = "${SLURM_PROCID:-${OMPI_COMM_WORLD_RANK:-${RANK}}}"
+    return ["sh", "-c", f'exec "$@" -o {folder}/told.{rank}', "-", *words]
+
+
+def told(folder: Path) -> list[dict[str, Any]]:
+    found = [json.loads(file.read_text()) for file in sorted(folder.glob("told.*"))]
+    for file in folder.glob("told.*"):
+        file.unlink()
     return found
 
 
@@ -85,7 +92,7 @@ def test_below_srun(tmp_path: Path) -> None:
 def test_below_torchrun_on_several_hosts(tmp_path: Path, rendezvous: str) -> None:
     """Each host's torchrun starts two ranks; with c10d it is torchrun that says which host is the first."""
     torchrun = str(Path(torch_python()).with_name("torchrun"))
-    words = command(tmp_path)
+    words = apart(tmp_path, command(tmp_path))
     with cluster(tmp_path, 3) as made:
         running = []
         for number in range(1, made.nodes + 1):
@@ -105,9 +112,9 @@ def test_below_torchrun_on_several_hosts(tmp_path: Path, rendezvous: str) -> Non
                     text=True,
                 )
             )
-        told = [child.communicate(timeout=200) for child in running]
-    assert [child.returncode for child in running] == [0] * 3, [errors[-1500:] for _out, errors in told]
-    are_together([verdict for out, _errors in told for verdict in verdicts_in(out)], 6, 3)
+        printed = [child.communicate(timeout=200) for child in running]
+    assert [child.returncode for child in running] == [0] * 3, [errors[-1500:] for _out, errors in printed]
+    are_together(told(tmp_path), 6, 3)
 
 
 @pytest.mark.exhaustive
@@ -115,7 +122,7 @@ def test_below_srun_on_several_hosts(tmp_path: Path) -> None:
     """Names and places are Slurm's alone. Then a rank of one host does not start: that host is named by each of the others, and by --exclude."""
     folder = tmp_path / "slurm"
     folder.mkdir()
-    words = command(tmp_path)
+    words = apart(tmp_path, command(tmp_path))
     lists = tmp_path / "lists"
     lists.mkdir()
     try:
@@ -124,10 +131,10 @@ def test_below_srun_on_several_hosts(tmp_path: Path) -> None:
             srun = ["srun", "-N4", "--ntasks-per-node=1", "--kill-on-bad-exit=0", "--chdir", str(tmp_path)]
             done = made.run(*srun, *words, **env)
             assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]
-            are_together(verdicts_in(done.stdout), 4, 4)
-            text = '[ "$SLURMD_NODENAME" != tt3 ] || exit 0; exec "$@"'
-            done = made.run(*srun, "sh", "-c", text, "-", *words, "--budget", "40", "--lists", str(lists), **env)
-            verdicts = verdicts_in(done.stdout)
+            are_together(told(tmp_path), 4, 4)
+            text = '[ "$SLURMD_NODENAME" != tt3 ] || exit 0; exec "$@" --budget 40 --lists ' + str(lists)
+            done = made.run(*srun, "sh", "-c", text, "-", *words, **env)
+            verdicts = told(tmp_path)
             assert [verdict["absent"] for verdict in verdicts] == [["tt3"]] * 3, done.stderr[-2000:]
             assert (lists / "exclude.txt").read_text() == "--exclude=tt3\n"
     except slurm_hosts.Unavailable as why:
@@ -138,7 +145,7 @@ def test_below_srun_on_several_hosts(tmp_path: Path) -> None:
 def test_below_mpirun_on_several_hosts(tmp_path: Path) -> None:
     if shutil.which("mpirun.openmpi") is None:
         pytest.skip("needs Open MPI")
-    words = command(tmp_path)
+    words = apart(tmp_path, command(tmp_path))
     with cluster(tmp_path, 3) as made:
         agent = tmp_path / "agent"
         places = "".join(f'n{number}) set -- {shlex.join(made.argv(number, []))} "$@";; ' for number in range(1, made.nodes + 1))
@@ -170,7 +177,7 @@ def test_below_mpirun_on_several_hosts(tmp_path: Path) -> None:
         argv = made.argv(1, [*mpirun, *words])
         done = subprocess.run(argv, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=200, check=False)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]
-    are_together(verdicts_in(done.stdout), 6, 3)
+    are_together(told(tmp_path), 6, 3)
 
 
 def test_a_job_of_one_rank_is_judged_alone(tmp_path: Path) -> None:

@@ -332,7 +332,7 @@ def _rendered(found: Preflight, options: Mapping[str, Any]) -> str:
     if options["format_"] == "prometheus":
         return render.prometheus(found)
     if options["format_"] == "reason":
-        said = render.reason(found.nodes[0])
+        said = render.reason_of_all(found)
         return f"{said}\n" if said else ""
     from torchtune_sys.cli.terminal import style
 

@@ -19,7 +19,8 @@ from torchtune_sys.preflight.joint.member import Member, present
 from torchtune_sys.preflight.joint.phases import Phases
 
 _SILENCE_S = 8.0
-_PING_S = 1.0
+_PING_S, _PINGS_A_SECOND = 1.0, 1000
+"""Each node's clock is asked for so often; all of them together no more than that."""
 _READY_S = 45.0
 _EVENTS_AT_MOST = 16
 """Of one node."""
@@ -105,7 +106,7 @@ class Coordinator:
     async def _ping(self, member: Member) -> None:
         for number in count(1):
             member.ping(number)
-            await asyncio.sleep(_PING_S)
+            await asyncio.sleep(max(_PING_S, self.job.nodes / _PINGS_A_SECOND))
 
     def _gone(self, member: Member, words: str) -> None:
         member.gone()
@@ -203,11 +204,11 @@ class Coordinator:
         table = {node: (self.members[node].address, self.members[node].control) for node in shown}
         self._send_all(messages.Table(nodes=table))
 
-    def _send_all(self, message: messages.FromCoordinator) -> None:
-        fields = messages.plain(message)
-        for member in self.members.values():
-            if member.alive:
-                member.wire.send(fields)
+    def _send_all(self, message: messages.FromCoordinator, but: frozenset[int] = frozenset()) -> None:
+        text = messages.encoded(message)
+        for node, member in self.members.items():
+            if member.alive and node not in but:
+                member.wire.send_text(text)
 
     def _status(self, text: str) -> None:
         self._send_all(messages.Status(text=text))
@@ -238,7 +239,9 @@ class Coordinator:
             gathered = self._filled()
             if gathered.differing is None:
                 gathered.differing = compared(gathered.members)
-            found = judge.judged(gathered)
+            found, brief = judge.judged(gathered), None
+            if len(self.members) > _TABLE_FOR_ALL:
+                brief = judge.brief(found)
         except Exception as error:  # a bug: everybody learns that nobody judged
             self._send_all(
                 messages.CutOff(seen=f"judging failed (a bug): {type(error).__name__}: {error}"[: messages.TEXT_AT_MOST])
@@ -246,4 +249,9 @@ class Coordinator:
             return
         self.over = True
         moved = sum(member.wire.bytes_sent + member.wire.bytes_received for member in self.members.values())
-        self._send_all(messages.Verdict(value=found, bytes=moved))
+        if brief is not None:  # the candidates have all of it
+            whole = frozenset(candidates(self.job.nodes))
+            self._send_all(messages.Verdict(value=brief, bytes=moved), but=whole)
+            self._send_all(messages.Verdict(value=found, bytes=moved), but=frozenset(self.members) - whole)
+        else:
+            self._send_all(messages.Verdict(value=found, bytes=moved))

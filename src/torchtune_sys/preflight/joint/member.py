@@ -56,7 +56,7 @@ class Member:
     def ping(self, number: int) -> None:
         """Ask for its clock, and whether it is there."""
         self._pinged = (number, time.monotonic(), time.time())
-        self.wire.send(messages.plain(messages.Ping(n=number)))
+        self.wire.send_text(messages.encoded(messages.Ping(n=number)))
 
     def ponged(self, said: messages.Pong) -> None:
         """The answer that took least time tells its clock best."""
@@ -81,7 +81,7 @@ class Member:
         self._asked += 1
         name = f"{self.node}.{self._asked}"
         waiting = self._answers[name] = asyncio.get_running_loop().create_future()
-        self.wire.send(messages.plain(messages.Task(id=name, deadline_s=deadline_s, **task)))
+        self.wire.send_text(messages.encoded(messages.Task(id=name, deadline_s=deadline_s, **task)))
         await asyncio.wait((waiting,), timeout=deadline_s + _GRACE_S)
         return waiting.result() if waiting.done() and not waiting.cancelled() else None
 

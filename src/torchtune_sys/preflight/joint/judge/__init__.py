@@ -2,6 +2,6 @@
 
 from torchtune_sys.preflight.joint.judge.compute import TURNS_AT_MOST, doubtful_compute
 from torchtune_sys.preflight.joint.judge.connections import behind_bad_links, doubtful_links
-from torchtune_sys.preflight.joint.judge.whole import judged, unsound
+from torchtune_sys.preflight.joint.judge.whole import brief, judged, unsound
 
-__all__ = ["TURNS_AT_MOST", "behind_bad_links", "doubtful_compute", "doubtful_links", "judged", "unsound"]
+__all__ = ["TURNS_AT_MOST", "behind_bad_links", "brief", "doubtful_compute", "doubtful_links", "judged", "unsound"]

@@ -12,6 +12,8 @@ from torchtune_sys.model.preflight import Blame, Cause, Go, Link, NodeVerdict, W
 from torchtune_sys.preflight.joint.gathered import Gathered, own_names, taken
 from torchtune_sys.preflight.joint.judge import compute, connections, facts
 from torchtune_sys.preflight.joint.judge.finding import Finding
+from torchtune_sys.preflight.joint.names import expanded, is_host_name
+from torchtune_sys.render.node_set import node_set
 
 _LINKS_AT_MOST = 256
 _UNREACHED = ("time-out", "unreachable")
@@ -30,11 +32,27 @@ class Whole(msgspec.Struct, frozen=True, kw_only=True):
     suspects: tuple[str, ...] = ()
     absent: tuple[str, ...] = ()
     ranks: int = 0
+    well: str = ""
+    """Nodes that are go and not among ``nodes``, as one node list."""
+
+    def all_nodes(self) -> tuple[NodeVerdict, ...]:
+        """Those of the list, too."""
+        return (*self.nodes, *(NodeVerdict(node=name, verdict=Go.GO) for name in expanded(self.well)))
 
 
 def judged(gathered: Gathered) -> Any:
     """The verdict, as plain JSON data."""
     return msgspec.to_builtins(whole(gathered))
+
+
+def brief(judged: Any) -> Any:
+    """The same verdict without what is said of nodes that are go: what a thousand nodes are told must not grow with their number."""
+    found = msgspec.convert(judged, Whole)
+    well = [node for node in found.nodes if node.verdict is Go.GO]
+    rest = tuple(node for node in found.nodes if node.verdict is not Go.GO)
+    listed = node_set(node.node for node in well if is_host_name(node.node))
+    named = tuple(msgspec.structs.replace(node, causes=()) for node in well if not is_host_name(node.node))
+    return msgspec.to_builtins(msgspec.structs.replace(found, nodes=rest + named, well=listed))
 
 
 def whole(gathered: Gathered) -> Whole:
