@@ -58,7 +58,7 @@ def test_layers_hold(copy: Path) -> None:
         ("remediation/apply/undo.py", "import torchtune_sys.render"),
         ("render/text.py", "import torchtune_sys.smoke"),
         ("smoke/driver.py", "import torchtune_sys.cli"),
-        ("preflight/verdict.py", "import torchtune_sys.fleet"),
+        ("fleet/store.py", "import torchtune_sys.preflight"),
         ("fleet/comparing.py", "import torchtune_sys.cli"),
         ("rules/memory/main_memory.py", "import time"),
         ("host/live.py", "import click"),

@@ -341,6 +341,17 @@ def test_a_slow_rank_is_slow_in_every_turn() -> None:
     assert [*compute.slow(found)] == [(5, 0)]
 
 
+def test_among_few_it_takes_more_turns_to_be_slow() -> None:
+    """Of three ranks on a busy machine one had two bad turns in a row, and was healthy."""
+    found = gathered(3)
+    found.computes[2, 0] = [SLOW] * 2
+    assert not compute.slow(found)
+    assert compute.doubtful_compute(found), "it is asked again"
+    for node in range(3):
+        found.computes[node, 0] = [found.computes[node, 0][0]] * compute.TURNS_AT_MOST
+    assert [*compute.slow(found)] == [(2, 0)]
+
+
 SLOW = Compute(hardware="x", kind="x", kernel_s=(1.3, 1.31), weights="aa", share=0.9, gap=0.0)
 SLURM = {"SLURM_PROCID": "5", "SLURM_STEP_NUM_TASKS": "8", "SLURM_LOCALID": "1", "SLURM_NODEID": "2", "SLURM_STEP_NUM_NODES": "4"}
 

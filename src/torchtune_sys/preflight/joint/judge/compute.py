@@ -56,7 +56,9 @@ def slow(gathered: Gathered) -> dict[Rank, tuple[float, float]]:
         near = sum(value <= limit for turns in ranks.values() for value in turns)
         for rank, value in best.items():
             own = len(ranks[rank])
-            chance = (1 - near / (tries - own)) ** own if tries > own else 1.0
+            chance = (
+                1 - (near + 1) / (tries - own + 2)
+            ) ** own  # the rule of succession: a few tries of a few peers prove little
             if value > limit and chance <= _CHANCE / len(ranks):
                 found[rank] = (value / middle - 1, limit / middle - 1)
     return found
