@@ -1,0 +1,92 @@
+"""What is known so far, shared by the steps of an isolation."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Generator, Iterable, Sequence
+from typing import TypeVar
+
+from torchtune_sys.preflight.isolation.values import Domain, Group, Pair
+
+_T = TypeVar("_T")
+Asked = tuple[str, list[Group]]
+"""Why a round is run, and its groups."""
+Steps = Generator[Asked, list[bool], _T]
+"""Yields what to test, and is sent which groups failed."""
+
+
+class Progress:
+    """Of one isolation."""
+
+    def __init__(self, units: int, domains: Sequence[Domain], seed: int) -> None:
+        self.units = range(units)
+        self.random = random.Random(seed)
+        self.domains = domains
+        self.home: dict[int, int] = {unit: number for number, domain in enumerate(domains) for unit in domain.units}
+        """The first part behind which a unit lies: partners come from behind another."""
+        self.bad_nodes: set[int] = set()
+        self.bad_pairs: set[Pair] = set()
+        self.sound: set[int] = set()
+        """Units that passed with a partner, since the last time somebody doubted them."""
+        self.passed: list[frozenset[int]] = []
+        """Large groups that passed: what lies in one need not be tested again."""
+        self.sound_ends: set[int] = set()
+        """Ends of bad links that are not bad themselves."""
+        self.suspects: set[int] = set()
+        self.largest_pass = 0
+        self.smallest_failure = len(self.units) + 1
+        self.is_only_at_scale = False
+        self.is_unexplained = False
+
+    def left(self) -> list[int]:
+        """Units that are not known to be bad."""
+        return [unit for unit in self.units if unit not in self.bad_nodes]
+
+    def shuffled(self, units: Iterable[int]) -> list[int]:
+        """In an order that only the seed decides."""
+        found = list(units)
+        self.random.shuffle(found)
+        return found
+
+    def accuse_node(self, unit: int) -> None:
+        """It explains what was said of its links."""
+        self.bad_nodes.add(unit)
+        self.sound.discard(unit)
+        self.bad_pairs = {known for known in self.bad_pairs if unit not in known}
+
+    def saw(self, groups: Sequence[Group], failed: Sequence[bool]) -> None:
+        """Keep what a round showed of sizes: what fails only at scale passes in every smaller group."""
+        for group, bad in zip(groups, failed, strict=True):
+            if bad:
+                self.smallest_failure = min(self.smallest_failure, len(group))
+            else:
+                self.largest_pass = max(self.largest_pass, len(group))
+
+    def partners(self, wanting: Sequence[int], offered: Iterable[int], refused: dict[int, set[int]]) -> list[tuple[int, int]]:
+        """Each unit with a partner of its own, of another part where there is one, and none that it refuses; as many as there are partners."""
+        pool = self.shuffled(offered)
+        found = []
+        for unit in wanting:
+            place = self._place(unit, pool, refused.get(unit, set()))
+            if place is not None:
+                pool[place], pool[-1] = pool[-1], pool[place]
+                found.append((unit, pool.pop()))
+        return found
+
+    def _place(self, unit: int, pool: Sequence[int], refused: set[int]) -> int | None:
+        """Look at the last of the pool: a few are refused or lie behind the same part."""
+        second: int | None = None
+        home = self.home.get(unit, -1)
+        for back, other in enumerate(reversed(pool)):
+            if other in refused or other == unit:
+                continue
+            place = len(pool) - 1 - back
+            if home < 0 or self.home.get(other) != home:
+                return place
+            second = place if second is None else second
+            if back > _LOOKED_AT:
+                break
+        return second
+
+
+_LOOKED_AT = 64

@@ -1,0 +1,101 @@
+"""What isolation is asked, what it is told of a round, and what it says in the end."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+
+import msgspec
+
+Group = tuple[int, ...]
+"""Units that are tested together."""
+Pair = tuple[int, int]
+"""Two units, the lower first."""
+ROUNDS_AT_MOST = 64
+ALL_PAIRS = 16
+"""Up to so many units each pair is tested."""
+
+
+def pair(first: int, second: int) -> Pair:
+    """The name of a link between two units."""
+    return (first, second) if first < second else (second, first)
+
+
+class Vote(str, enum.Enum):
+    """When a group counts as failed that was tested several times."""
+
+    ANY = "any"
+    """One failure is enough: tests miss faults."""
+    MAJORITY = "majority"
+    """More than half of them: tests also fail for nothing."""
+
+
+class Domain(msgspec.Struct, frozen=True, kw_only=True):
+    """Units behind one part: a leaf switch, a rail."""
+
+    kind: str
+    name: str
+    units: tuple[int, ...]
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """How much is spent."""
+
+    rounds: int = ROUNDS_AT_MOST
+    """Beyond, what is left are suspects. Repeats of a round count."""
+    repeats: int = 1
+    vote: Vote = Vote.ANY
+    passes: int = 3
+    """How often bad nodes are looked for, where tests are repeated since they miss."""
+    seed: int = 0
+
+
+class Round(msgspec.Struct, frozen=True, kw_only=True):
+    """Disjoint groups that are tested at the same time."""
+
+    number: int
+    purpose: str
+    groups: tuple[Group, ...]
+
+
+class RoundEvidence(msgspec.Struct, frozen=True, kw_only=True):
+    """What one round showed."""
+
+    number: int
+    purpose: str
+    groups: int
+    units: int
+    failed: tuple[Group, ...]
+
+
+class Outcome(str, enum.Enum):
+    """How an isolation ended."""
+
+    WELL = "well"
+    """All units together passed."""
+    NAMED = "named"
+    """What is named failed again by itself, and everybody else passes without it."""
+    ONLY_AT_SCALE = "fails-only-at-scale"
+    """No smaller group fails: no unit and no link is to blame."""
+    SUSPECTS = "suspects"
+    """Too many faults, too few rounds, or failures that did not come again."""
+
+
+class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+    """What is bad."""
+
+    outcome: Outcome
+    nodes: tuple[int, ...] = ()
+    pairs: tuple[Pair, ...] = ()
+    domains: tuple[Domain, ...] = ()
+    """Of which every unit is bad; their units stand in ``nodes``, too."""
+    suspects: tuple[int, ...] = ()
+    """Among these is what could not be named."""
+    why: str = ""
+    """Of suspects and of what fails only at scale."""
+    rounds: tuple[RoundEvidence, ...] = ()
+
+
+def largest(groups: Sequence[Group]) -> int:
+    """Units of the largest group; 0 where there is none."""
+    return max(map(len, groups), default=0)
