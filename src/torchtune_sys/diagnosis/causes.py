@@ -176,7 +176,7 @@ def _add(finding: Finding, symptom: Symptom, fix: str, confirm: str) -> None:
     ):
         finding.quotes.append(quote)
     finding.hosts += [line.host] if line.host else []
-    finding.ranks += [line.rank] if line.rank is not None else []
+    finding.ranks += symptom.ranks or ([line.rank] if line.rank is not None else [])
     finding.fix += [fix] if fix else []
     finding.confirm = finding.confirm or confirm
     finding.sources += [symptom.words] if symptom.words else []

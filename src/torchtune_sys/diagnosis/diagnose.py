@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from torchtune_sys.diagnosis import causes, facts, unexplained
+from torchtune_sys.diagnosis import causes, facts, ranks, slowness, unexplained
 from torchtune_sys.diagnosis.lines import LogLine, lines_of
 from torchtune_sys.diagnosis.symptoms import Symptom, symptoms_of
+from torchtune_sys.formats.flight_recorder import RankDump, dump_of
+from torchtune_sys.formats.pickles import plain_data
 from torchtune_sys.host.input.collection import Found, InputDump, InputText
+from torchtune_sys.model import codec
 from torchtune_sys.model.diagnosis import Confidence, Diagnosis, UnreadSource
 
 
@@ -17,17 +20,23 @@ def diagnose(found: Iterable[Found]) -> Diagnosis:
     symptoms: list[Symptom] = []
     told: list[facts.Told] = []
     unread: list[UnreadSource] = []
+    dumps: list[RankDump] = []
     total = 0
     for item in found:
         if isinstance(item, UnreadSource):
             unread.append(item)
+            continue
+        dump = _dump(item)
+        if isinstance(dump, RankDump):
+            dumps.append(dump)
         elif isinstance(item, InputDump):
-            unread.append(UnreadSource(source=item.name, why="is no text"))
+            unread.append(UnreadSource(source=item.name, why=dump))
         else:
-            lines[item.name] = part = _scrubbed(item)
+            lines[item.name] = part = ranks.attributed(_scrubbed(item), item.name)
             total += item.excerpt.total
             symptoms += symptoms_of(item.name, part)
             told += facts.told_of(item.name, part, "\n".join(line for _, line in item.excerpt.lines))
+    symptoms += [*ranks.of_dumps(dumps), *ranks.of_time_outs(lines), *ranks.of_stacks(lines), *slowness.symptoms_of(lines)]
     named = causes.causes_of(symptoms, told, lines)
     sure = any(each.confidence is not Confidence.POSSIBLE for each in named)
     return Diagnosis(
@@ -35,9 +44,23 @@ def diagnose(found: Iterable[Found]) -> Diagnosis:
         unexplained=() if sure else unexplained.unexplained_of(lines, symptoms),
         facts={f"{each.source} {each.host}".strip(): facts.shown(each.snapshot) for each in told},
         unread=tuple(unread),
-        sources=len(lines),
+        sources=len(lines) + len(dumps),
         lines=total,
     )
+
+
+def _dump(item: InputText | InputDump) -> RankDump | str:
+    """A dump of the flight recorder; else why it is none."""
+    try:
+        if isinstance(item, InputDump):
+            return dump_of(plain_data(item.data), item.name) or "a pickle that is no dump of the flight recorder"
+        first = item.excerpt.lines[0][1].lstrip()[:1] if item.excerpt.lines else ""
+        if first != "{" or not item.excerpt.whole:
+            return "is text"
+        whole = "\n".join(line for _, line in item.excerpt.lines)
+        return dump_of(codec.loads(whole), item.name) or "is text" if '"entries"' in whole else "is text"
+    except (ValueError, RecursionError) as error:
+        return f"a pickle that is not read: {error}"
 
 
 def _scrubbed(text: InputText) -> tuple[LogLine, ...]:

@@ -32,6 +32,8 @@ class Symptom(msgspec.Struct, frozen=True, kw_only=True):
     """The likeliest first; empty where the line follows from another error, or nothing knows what it stands for."""
     consequence: bool = False
     program: str = ""
+    ranks: tuple[int, ...] = ()
+    """Those that it is about, where the line names others than who printed it."""
     words: str = ""
     """Who prints the words."""
 
@@ -48,6 +50,7 @@ def symptoms_of(source: str, lines: Sequence[LogLine]) -> list[Symptom]:
     """In the order of the text."""
     text = "\n".join(line.text for line in lines)
     book = Book(text)
+    text = text.lower()
     seen: Counter[str] = Counter()
     found: list[Symptom] = []
     known: set[int] = set()
@@ -126,17 +129,14 @@ def _of_message(message: messages.Message, line: str, text: str) -> tuple[tuple[
 
 def _holds(facts: Sequence[str], message: messages.Message, text: str, otherwise: bool) -> bool:
     """Whether one of the facts holds, as far as the text itself tells; ``rule:`` is asked for where the facts are."""
-    asked = [fact for fact in facts if not fact.startswith("rule:")]
     if not facts:
         return otherwise
-    for fact in asked:
+    for fact in facts:
         kind, _, value = fact.partition(":")
-        if kind == "text" and value.lower() in text.lower():
+        if kind == "text" and value.lower() in text:
             return True
-        if kind == "var":
-            name, _, wanted = value.partition("=")
-            if message.variables.get(name, "") in wanted.split("|"):
-                return True
+        if kind == "var" and messages.holds_of(fact, message.variables):
+            return True
         if kind == "family" and value in message.families:
             return True
     return False

@@ -65,7 +65,7 @@ def _errors(lines: Sequence[LogLine], source: str, known: dict[tuple[str, int], 
             continue
         program = next((name for name, pattern in _DEATHS if pattern.search(line.text[:_TEXT])), "")
         message = known.get((source, line.number))
-        if program or (message is not None and not message.consequence):
+        if program or (message is not None and (message.program or not message.consequence)):
             found.append(("", line, program or (message.program if message is not None else "")))
     return found
 

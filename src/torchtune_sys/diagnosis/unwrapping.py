@@ -49,7 +49,13 @@ def plain(line: str) -> str:
         line = _ANSI.sub("", line)
     if "\b" in line:
         line = re.sub(r".\x08", "", line)
-    return line.replace("\u00a0", " ").replace("\ufeff", "").replace("\u200b", "").replace("\uff1a", ": ").rstrip()
+    return (line if line.isascii() else line.translate(_PLAIN)).rstrip()
+
+
+_PLAIN = {
+    0x00A0: " ", 0xFEFF: "", 0x200B: "", 0xFF1A: ": ", 0x2018: "'", 0x2019: "'", 0x201C: '"', 0x201D: '"', 0x2013: "-", 0x2026: "...",
+}  # fmt: skip
+"""What editors and web pages put in the place of characters."""
 
 
 def unpacked(numbered: Iterable[tuple[int, str]]) -> Iterator[tuple[int, str]]:

@@ -32,21 +32,18 @@ class CauseRow(msgspec.Struct, frozen=True, kw_only=True):
 
 class _Row(msgspec.Struct, frozen=True, kw_only=True):
     pattern: re.Pattern[str]
-    also: re.Pattern[str] | None
+    also: tuple[re.Pattern[str], ...]
     unless: re.Pattern[str] | None
     found: Signature
 
 
 @functools.cache
 def _rows() -> tuple[_Row, ...]:
-    def compiled(pattern: str) -> re.Pattern[str] | None:
-        return re.compile(pattern) if pattern else None
-
     return tuple(
         _Row(
             pattern=re.compile(row["pattern"]),
-            also=compiled(row["also"]),
-            unless=compiled(row["unless"]),
+            also=tuple(re.compile(part) for part in row["also"].split(" && ") if part),
+            unless=re.compile(row["unless"]) if row["unless"] else None,
             found=Signature(
                 causes=tuple(filter(None, row["cause"].split("|"))),
                 role=row["role"],
@@ -82,13 +79,11 @@ class Book:
         True
         """
         for row in _rows():
-            if row.pattern.search(line) and self._there(row.also, True) and not self._there(row.unless, False):
+            if row.pattern.search(line) and all(map(self._there, row.also)) and not (row.unless and self._there(row.unless)):
                 return row.found
         return None
 
-    def _there(self, pattern: re.Pattern[str] | None, otherwise: bool) -> bool:
-        if pattern is None:
-            return otherwise
+    def _there(self, pattern: re.Pattern[str]) -> bool:
         if pattern not in self._asked:
             self._asked[pattern] = pattern.search(self._text) is not None
         return self._asked[pattern]

@@ -1,0 +1,177 @@
+"""Who of a job's ranks failed, who only waited, and who was not there: from blocks of lines, names of files, time-outs, stacks and dumps."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+import msgspec
+from msgspec.structs import replace
+
+from torchtune_sys.diagnosis.lines import LogLine
+from torchtune_sys.diagnosis.symptoms import LIKELY, Candidate, Symptom
+from torchtune_sys.formats.flight_recorder import RankDump, absences
+
+_IN_NAME = re.compile(
+    r"rank[_-]?(\d{1,6})(?!\d)|[/:](\d{1,6})/(?:stdout|stderr|error)(?:\.\w{1,5})?$|slurm-\d+[_.](\d{1,6})\.(?:out|err)$"
+)
+_BLOCK = re.compile(r"^\s*rank {1,12}: (\d{1,6}) \(local_rank: \d{1,4}\)")
+"""torch/distributed/elastic/multiprocessing/errors/__init__.py: the lines of one failure follow each other."""
+_BLOCK_LINES = 5
+
+
+def attributed(lines: Sequence[LogLine], name: str) -> tuple[LogLine, ...]:
+    """Lines with the rank that the name of their file, or torchrun's block of one failure, gives to them.
+
+    >>> [line.rank for line in attributed([LogLine(number=1, text="  rank      : 3 (local_rank: 3)", printed=""),
+    ...                                    LogLine(number=2, text="  exitcode  : -9 (pid: 7)", printed="")], "x")]
+    [3, 3]
+    """
+    named = _IN_NAME.search(name)
+    rank = int(next(filter(None, named.groups()))) if named is not None else None
+    found = []
+    block, left = rank, 0
+    for line in lines:
+        begun = _BLOCK.match(line.text)
+        if begun is not None:
+            block, left = int(begun[1]), _BLOCK_LINES
+        elif left == 0:
+            block = rank
+        left = max(left - 1, 0)
+        found.append(line if line.rank is not None or block is None else replace(line, rank=block))
+    return tuple(found)
+
+
+def of_dumps(dumps: Sequence[RankDump]) -> Iterator[Symptom]:
+    """Ranks that did not come to a collective that the others are in."""
+    for absence in absences(dumps):
+        late = absence.missing or absence.silent
+        how = f"called {absence.differs} instead" if absence.differs else "did not come" if absence.missing else "left no dump"
+        at = f" at {absence.frame}" if absence.frame else ""
+        text = f"ranks {_some(absence.waiting)} wait in {absence.name} #{absence.sequence}{at}; ranks {_some(late)} {how}"
+        yield _hung(
+            absence.source, LogLine(number=0, text=text, printed=text), late, "torch FlightRecorder.hpp", gone=not absence.missing
+        )
+
+
+def _hung(source: str, line: LogLine, ranks: Sequence[int], words: str, *, gone: bool = False) -> Symptom:
+    causes = ("rank-killed", "rank-hung") if gone else ("rank-hung",)
+    return Symptom(
+        source=source,
+        line=line,
+        candidates=tuple(Candidate(cause=cause, weight=LIKELY) for cause in causes),
+        program="torch",
+        ranks=tuple(ranks),
+        words=words,
+    )
+
+
+_TIMED_OUT = re.compile(
+    r"[Rr]ank (\d{1,6})\].{0,80}Watchdog caught collective operation timeout: Work\w+\(SeqNum=(\d{1,12}), OpType=(\w{1,40})"
+)
+_ENQUEUED = re.compile(
+    r"[Rr]ank (\d{1,6})\].{0,200}last enqueued (?:NCCL )?work: (\d{1,12}), last completed (?:NCCL )?work: (\d{1,12})"
+)
+_WORLD = re.compile(r"(?:world[_ ]size|nranks|WORLD_SIZE|number of ranks)[\"']?[ :=]{1,4}(\d{1,6})\b")
+_BARRIER = re.compile(r"Ranks? (\d{1,6}(?:, ?\d{1,6}){0,400}) failed to pass monitoredBarrier")
+
+
+def of_time_outs(lines: Mapping[str, Sequence[LogLine]]) -> Iterator[Symptom]:
+    """Of the ranks whose watchdogs gave up, those that were behind; of the others, those that never came."""
+    waited: dict[int, tuple[int, str, str, LogLine]] = {}
+    reached: dict[int, int] = {}
+    world, seen = 0, set[int]()
+    for source, part in lines.items():
+        for line in part:
+            seen |= {line.rank} if line.rank is not None else set()
+            if "failed to pass monitoredBarrier" in line.text and (barrier := _BARRIER.search(line.text)):
+                yield _hung(source, line, [int(rank) for rank in barrier[1].split(",")], "torch ProcessGroupGloo.cpp")
+            if "orld" in line.text or "nranks" in line.text or "WORLD_SIZE" in line.text:
+                world = max([world, *(int(size) for size in _WORLD.findall(line.text[:4000]))])
+            if found := _ENQUEUED.search(line.text[:4000]):
+                reached[int(found[1])] = int(found[2])
+            if found := _TIMED_OUT.search(line.text[:4000]):
+                waited.setdefault(int(found[1]), (int(found[2]), found[3], source, line))
+    yield from _behind(waited, reached, set(range(world)) if 0 < world <= _MOST else seen)
+
+
+_MOST = 1 << 17
+
+
+def _behind(
+    waited: Mapping[int, tuple[int, str, str, LogLine]], reached: Mapping[int, int], ranks: set[int]
+) -> Iterator[Symptom]:
+    if not waited:
+        return
+    sequence, name, source, line = min(waited.values(), key=lambda one: one[0])
+    furthest = max(reached.values(), default=0)
+    late = {rank for rank, last in reached.items() if last < furthest} | {
+        rank for rank, (number, *_) in waited.items() if number > sequence and rank not in reached
+    }
+    if not late:
+        late = ranks - set(waited)
+    if not late or len(late) * 2 > len(ranks | set(waited)):
+        return
+    text = f"{line.text[:300]} (rank{'s' if len(late) > 1 else ''} {_some(sorted(late))} did not come to {name} #{sequence})"
+    yield _hung(source, replace(line, text=text, rank=None), sorted(late), "torch ProcessGroupNCCL.cpp")
+
+
+def _some(ranks: Sequence[int]) -> str:
+    shown = ", ".join(map(str, ranks[:16]))
+    return f"{shown}, and {len(ranks) - 16} more" if len(ranks) > 16 else shown
+
+
+class _Stack(msgspec.Struct, kw_only=True):
+    source: str
+    line: LogLine
+    rank: int | None
+    frames: list[str]
+
+
+_PROCESS = re.compile(r"^Process (\d{1,9}): ")
+_MAIN = re.compile(
+    r'^(?:Thread \S{1,40} \((?:idle|active|active\+gil)\): "MainThread"|Current thread 0x[0-9a-f]+|Thread 0x[0-9a-f]+.*most recent call first)'
+)
+_FRAME = re.compile(
+    r'^\s{2,8}(?:(?P<spy>[\w<>.:]{1,120}) \((?P<place>[^()\n]{1,300}:\d{1,7})\)|File "(?P<file>[^"\n]{1,300})", line (?P<line>\d{1,7}) in (?P<name>[\w<>.]{1,120}))'
+)
+_WAITS = re.compile(
+    r"\b(?:all_?reduce|_?all_gather\w*|broadcast\w*|reduce_scatter\w*|barrier|monitored_barrier|all_to_all\w*|synchronize|_store_based_barrier|recv|wait_for_tensor"
+    r"|wait|_engine_run_backward|backward|item|rendezvous|gather\w*|scatter\w*|TCPStore)\b"
+)
+_TOP = 12
+
+
+def of_stacks(lines: Mapping[str, Sequence[LogLine]]) -> Iterator[Symptom]:
+    """Of several processes' stacks, those that are elsewhere while the others wait for them (py-spy dump, faulthandler)."""
+    stacks = [stack for source, part in lines.items() for stack in _stacks(source, part)]
+    waiting = [stack for stack in stacks if _waits(stack)]
+    odd = [stack for stack in stacks if not _waits(stack)]
+    if not waiting or not odd or len(odd) >= len(waiting) + 1:
+        return
+    for stack in odd:
+        text = f"is in {stack.frames[0]}, while {len(waiting)} other{'s wait' if len(waiting) > 1 else ' waits'} in {waiting[0].frames[0]}"
+        ranks = [stack.rank] if stack.rank is not None else []
+        yield _hung(stack.source, replace(stack.line, text=text), ranks, "py-spy dump; CPython faulthandler")
+
+
+def _waits(stack: _Stack) -> bool:
+    return any(_WAITS.search(frame) for frame in stack.frames[:_TOP])
+
+
+def _stacks(source: str, lines: Sequence[LogLine]) -> list[_Stack]:
+    """One for each process: its main thread's."""
+    found: list[_Stack] = []
+    open_: dict[object, _Stack] = {}
+    for line in lines:
+        key = line.rank if line.rank is not None else line.pid
+        if _PROCESS.match(line.text):
+            open_.pop(key, None)
+        if _MAIN.match(line.text):
+            open_[key] = _Stack(source=source, line=line, rank=line.rank, frames=[])
+            found.append(open_[key])
+        elif key in open_ and (frame := _FRAME.match(line.text)):
+            open_[key].frames.append(f"{frame['name'] or frame['spy']} ({frame['place'] or frame['file'] + ':' + frame['line']})")
+        elif key in open_ and open_[key].frames:
+            open_.pop(key)
+    return [stack for stack in found if stack.frames]

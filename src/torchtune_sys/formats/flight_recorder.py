@@ -1,0 +1,146 @@
+"""Dumps of torch's flight recorder, one a rank: who came to which collective, and who did not.
+
+Fields: torch/csrc/distributed/c10d/FlightRecorder.hpp (pickle and JSON hold the same; JSON has no frames before torch 2.6).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+_RANK_IN_NAME = re.compile(r"(\d{1,6})(?:\.(?:json|pickle|pkl|pt))?$")
+_OPS_LIMIT = 1 << 20
+
+
+class Collective(msgspec.Struct, frozen=True, kw_only=True):
+    sequence: int
+    name: str
+    state: str
+    """``scheduled``, ``started`` or ``completed``."""
+    frame: str = ""
+    """Where it was called."""
+
+
+class RankDump(msgspec.Struct, frozen=True, kw_only=True):
+    source: str
+    rank: int | None
+    members: Mapping[str, tuple[int, ...]]
+    """Ranks of each process group that is described."""
+    collectives: Mapping[str, tuple[Collective, ...]]
+    """By process group, in order."""
+
+
+class Absence(msgspec.Struct, frozen=True, kw_only=True):
+    """Ranks that did not come to a collective that others are in."""
+
+    group: str
+    sequence: int
+    name: str
+    frame: str
+    waiting: tuple[int, ...]
+    missing: tuple[int, ...]
+    """Those that left a dump, and were not there."""
+    silent: tuple[int, ...]
+    """Those of the group that left none."""
+    source: str
+    differs: str = ""
+    """What the missing ranks called at the same place, where it is another collective."""
+
+
+def dump_of(value: Any, source: str) -> RankDump | None:
+    """None where it is no dump of the flight recorder.
+
+    >>> dump_of({"version": "2.9", "rank": 3, "entries": []}, "x").rank
+    3
+    """
+    if not isinstance(value, dict) or not isinstance(value.get("entries"), list) or "version" not in value:
+        return None
+    named = _RANK_IN_NAME.search(source)
+    rank = value.get("rank")
+    groups: dict[str, list[Collective]] = {}
+    for entry in value["entries"][:_OPS_LIMIT]:
+        if isinstance(entry, dict) and not entry.get("is_p2p"):
+            groups.setdefault(_group(entry), []).append(_collective(entry))
+    return RankDump(
+        source=source,
+        rank=int(rank) if isinstance(rank, int) else int(named[1]) if named else None,
+        members=_members(value.get("pg_config")),
+        collectives={group: tuple(sorted(each, key=lambda one: one.sequence)) for group, each in groups.items()},
+    )
+
+
+def _group(entry: Mapping[str, Any]) -> str:
+    group = entry.get("process_group") or entry.get("pg_id") or "0"
+    return str(group[0]) if isinstance(group, (list, tuple)) and group else str(group)
+
+
+def _collective(entry: Mapping[str, Any]) -> Collective:
+    number = entry.get("collective_seq_id", entry.get("seq_id", 0))
+    frames = entry.get("frames")
+    first = frames[0] if isinstance(frames, list) and frames and isinstance(frames[0], dict) else {}
+    place = f"{first.get('filename', '')}:{first.get('line', '')} in {first.get('name', '')}" if first else ""
+    return Collective(
+        sequence=number if isinstance(number, int) else 0,
+        name=str(entry.get("profiling_name", "")).rpartition(":")[2],
+        state=str(entry.get("state", "")),
+        frame=place,
+    )
+
+
+def _members(config: Any) -> dict[str, tuple[int, ...]]:
+    found = {}
+    for name, group in config.items() if isinstance(config, dict) else ():
+        ranks = group.get("ranks") if isinstance(group, dict) else None
+        numbers = re.findall(r"\d+", str(ranks))[: 1 << 20] if ranks else []
+        found[str(name)] = tuple(sorted({int(number) for number in numbers}))
+    return found
+
+
+def absences(dumps: Sequence[RankDump]) -> list[Absence]:
+    """By process group, where the ranks part: those that are furthest wait for those that are not there."""
+    known = [dump for dump in dumps if dump.rank is not None]
+    groups = dict.fromkeys(group for dump in known for group in dump.collectives)
+    found = [absence for group in groups if (absence := _absence(group, known)) is not None]
+    return sorted(found, key=lambda one: (not one.missing, one.sequence))
+
+
+def _absence(group: str, dumps: Sequence[RankDump]) -> Absence | None:
+    members = {rank for dump in dumps for rank in dump.members.get(group, ())}
+    reached = {dump.rank: _unfinished(dump.collectives.get(group, ())) for dump in dumps if dump.rank is not None}
+    if members:
+        reached = {rank: last for rank, last in reached.items() if rank in members}
+    waiting = {rank: last for rank, last in reached.items() if last is not None and last.state != "completed"}
+    if not waiting:
+        return None
+    first = min(waiting.values(), key=lambda last: last.sequence)
+    there = tuple(sorted(rank for rank, last in waiting.items() if last.sequence == first.sequence and last.name == first.name))
+    others = tuple(sorted(rank for rank, last in reached.items() if last is None or _is_behind(last, first)))
+    silent = tuple(sorted(members - set(reached)))
+    if not others and not silent:
+        return None
+    differing = next((last.name for rank, last in waiting.items() if rank in others and last.sequence == first.sequence), "")
+    source = next(dump.source for dump in dumps if dump.rank == there[0])
+    return Absence(
+        group=group,
+        sequence=first.sequence,
+        name=first.name,
+        frame=first.frame,
+        waiting=there,
+        missing=others,
+        silent=silent,
+        source=source,
+        differs=differing,
+    )
+
+
+def _is_behind(last: Collective, first: Collective) -> bool:
+    """Whether it did not come to ``first``, or came to another collective in its place."""
+    return last.sequence < first.sequence or (last.sequence == first.sequence and last.name != first.name)
+
+
+def _unfinished(collectives: Sequence[Collective]) -> Collective | None:
+    """The first that did not complete, else the last."""
+    return next((one for one in collectives if one.state != "completed"), collectives[-1] if collectives else None)
