@@ -15,7 +15,7 @@ import small
 from simulate import Seen, recording
 
 from torchtune_sys.model.plan import FileLine, PlannedFile
-from torchtune_sys.remediation.apply import journal, session, undo
+from torchtune_sys.remediation.apply import journal, session, undo, units
 from torchtune_sys.rules import by_id
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="files of root are written")
@@ -100,3 +100,14 @@ if __name__ == "__main__":
     with _stopping() as asked:
         ended = run(Path(sys.argv[1]), sys.argv[2], asked)
     print(json.dumps({"rolled_back": ended.rolled_back, "kept": ended.kept}))
+
+
+def test_what_makes_the_boot_entries_anew_may_take_its_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("update-grub", "udevadm"):
+        (tmp_path / name).write_text("#!/bin/sh\nsleep 2\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setattr(units, "PATIENCE_S", 0.5)
+    units.command(("update-grub",))
+    with pytest.raises(units.Failed, match=r"no answer within 0\.5 s"):
+        units.command(("udevadm",))

@@ -8,6 +8,9 @@ from torchtune_sys.host.process import run
 from torchtune_sys.model.values import Missing
 
 PATIENCE_S = 120.0
+BOOT_PATIENCE_S = 900.0
+"""For what makes the boot loader's entries anew: update-grub may ask every disk for other systems, rpm-ostree deploys a whole tree."""
+_OF_BOOT = ("update-grub", "grub-mkconfig", "grubby", "rpm-ostree")
 
 
 class Failed(OSError):
@@ -21,7 +24,7 @@ class UnitState(msgspec.Struct, frozen=True, kw_only=True):
 
 def command(argv: tuple[str, ...]) -> None:
     """Run a command to its end. Raises Failed with what it said."""
-    found = run(argv, timeout_s=PATIENCE_S)
+    found = run(argv, timeout_s=BOOT_PATIENCE_S if argv[0] in _OF_BOOT else PATIENCE_S)
     if isinstance(found, Missing):
         raise Failed(f"{' '.join(argv)}: {found.detail or found.why.value}")
     if found.rc:
