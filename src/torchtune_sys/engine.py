@@ -87,7 +87,21 @@ def snapshot(host: Host, intent: Workload, *, timeout_s: float, progress: Progre
 def judge(seen: Snapshot, rules: Iterable[Rule], overrides: Overrides | None = None) -> tuple[Result, ...]:
     """The verdict of each rule, in the order given. Never raises for what a rule does."""
     results = tuple(_told(_judge_one(rule, seen, _params(rule, overrides or {})), seen) for rule in rules)
-    return fold(results)
+    return fold(tuple(map(_of_report, results)) if seen.origin.startswith("report") else results)
+
+
+_PLACES = ("/", "nvml", "NVML", "uname", "confstr(", "statvfs ", "getrlimit", "sysconf", "version.json", "loader", "ulimit")
+"""How the sources of what was seen on a host itself begin: its files, its system calls, its libraries."""
+
+
+def _of_report(result: Result) -> Result:
+    """What was only pasted was not read at the place where a host has it."""
+    if not any(item.source.startswith(_PLACES) for item in result.evidence):
+        return result
+    from msgspec.structs import replace
+
+    kept = tuple(replace(item, source="report") if item.source.startswith(_PLACES) else item for item in result.evidence)
+    return replace(result, evidence=kept)
 
 
 def fold(results: tuple[Result, ...]) -> tuple[Result, ...]:

@@ -152,12 +152,20 @@ def test_missing_files_are_named() -> None:
     assert isinstance(distances, Missing) and distances.why is Why.ABSENT and distances.source.endswith("node0/distance")
 
 
-@pytest.mark.parametrize(("complete", "why"), [(True, Why.ABSENT), (False, Why.NOT_RECORDED)])
-def test_distances_of_the_only_node(complete: bool, why: Why) -> None:
-    host = RecordedHost({"files": {f"{CPUS}/online": "0-3\n"}, "complete": complete}, "test")
-    nodes = numa.probe(host, Workload()).nodes
+def test_distances_of_the_only_node() -> None:
+    nodes = numa.probe(RecordedHost({"files": {f"{CPUS}/online": "0-3\n"}}, "test"), Workload()).nodes
     assert not isinstance(nodes, Missing) and [str(node.cpus) for node in nodes] == ["0-3"]
-    assert isinstance(nodes[0].distances, Missing) and nodes[0].distances.why is why
+    assert isinstance(nodes[0].distances, Missing) and nodes[0].distances.why is Why.ABSENT
+
+
+def test_of_a_recording_without_nodes_nothing_is_told() -> None:
+    nodes = numa.probe(RecordedHost({"files": {f"{CPUS}/online": "0-3\n"}, "complete": False}, "test"), Workload()).nodes
+    assert isinstance(nodes, Missing) and nodes.why is Why.NOT_RECORDED
+    beside = {"/sys/devices/system": ["cpu", "memory"]}
+    nodes = numa.probe(
+        RecordedHost({"files": {f"{CPUS}/online": "0-3\n"}, "dirs": beside, "complete": False}, "test"), Workload()
+    ).nodes
+    assert not isinstance(nodes, Missing) and len(nodes) == 1
 
 
 def test_nodes_that_all_claim_the_same_cpus_are_one() -> None:

@@ -22,6 +22,7 @@ def read(text: str, name: str, intent: Workload | None = None) -> Snapshot | Non
     ``name`` says where the text comes from; ``intent`` names the paths that are looked for in it. Never raises for what the text is.
     """
     from torchtune_sys.evidence import driver, pasted
+    from torchtune_sys.evidence.partial import as_report
     from torchtune_sys.model.facts.session import Workload
     from torchtune_sys.model.snapshot import FAMILIES, Snapshot
 
@@ -37,7 +38,7 @@ def read(text: str, name: str, intent: Workload | None = None) -> Snapshot | Non
     found["gpu"] = _merged(found.get("gpu"), listed)
     found["driver"] = driver.driver_facts(found["gpu"], paste.module, paste.text)
     nothing = Missing(Why.NOT_RECORDED, name, "not in the report")
-    told = {family: nothing if found.get(family) is None else found[family] for family in FAMILIES}
+    told = {family: nothing if found.get(family) is None else as_report(found[family]) for family in FAMILIES}
     if paste.lines.recognised:
         parts = {"collect_env": {}, **{kind: facts for kind, facts in parts.items() if kind != "lscpu"}}  # it ends with lscpu
     kinds = [*parts] or ["text"]

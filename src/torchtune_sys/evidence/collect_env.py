@@ -29,6 +29,22 @@ def _first(pattern: str, value: Fact[str]) -> Fact[str]:
     return found[1] if found else missing(f"not understood: {value[:60]!r}")
 
 
+_OLDEST_LIBC = (2, 12)
+"""RHEL 6. platform.libc_ver() of Pythons up to 3.8 takes the newest symbol that the interpreter itself needs: 2.2.5, 2.9 or 2.10, where it was
+built on an old system (https://github.com/python/cpython/issues/87414); no torch runs on a host with so old a glibc."""
+
+
+def _libc(pattern: str, value: Fact[str]) -> Fact[str]:
+    """
+    >>> _libc(r"glibc-?(\\d+\\.\\d+)", "glibc-2.35"), isinstance(_libc(r"glibc-?(\\d+\\.\\d+)", "glibc-2.2.5"), Missing)
+    ('2.35', True)
+    """
+    found = _first(pattern, value)
+    if isinstance(found, Missing) or version(found) >= _OLDEST_LIBC:
+        return found
+    return missing(f"glibc {found} is what the interpreter needs at least, not what the host has")
+
+
 def system_facts(lines: Lines, text: str) -> SystemFacts:
     """The first lines, and the kind of machine: docker names a container's host after its id, which shows in the prompt."""
     platform = told(lines, "Python platform")
@@ -44,7 +60,7 @@ def system_facts(lines: Lines, text: str) -> SystemFacts:
         os=parse_os(told(lines, "OS")),
         kernel=kernel,
         machine=_first(r"-(x86_64|aarch64|ppc64le|arm64)-with-", platform),
-        glibc=_first(r"glibc-?(\d+\.\d+)", told(lines, "Libc version")),
+        glibc=_libc(r"glibc-?(\d+\.\d+)", told(lines, "Libc version")),
         hypervisor=hypervisor,
         container="docker" if re.search(r"\b[a-z_][\w-]{0,30}@[0-9a-f]{12}:", text) else missing(),
     )
@@ -130,7 +146,7 @@ def python_facts(lines: Lines) -> PythonFacts:
         version=_first(r"^(\d+\.\d+(?:\.\d+)?(?:(?:a|b|rc)\d+)?)", told(lines, "Python version")),
         implementation=nothing,
         machine=_first(r"-(x86_64|aarch64|ppc64le|arm64)-with-", told(lines, "Python platform")),
-        glibc=_first(r"-with-glibc(\d+\.\d+)", told(lines, "Python platform")),
+        glibc=_libc(r"-with-glibc(\d+\.\d+)", told(lines, "Python platform")),
         distributions=distributions,
         torch=torch,
         live=live_facts(lines, torch),

@@ -12,9 +12,9 @@ _NAMES = ("memlock", "nofile", "nproc", "stack", "core", "as", "data", "rss", "f
 _FAILED = re.compile(
     r"\b(ibv_(?:exp_)?(?:reg_mr|create_\w{2,6}|reg_dmabuf_mr))\b[^\n]{0,120}?\sfailed\b[^\n]{0,40}?Cannot\s+allocate\s+memory"
 )
-_CURRENT = re.compile(r"Please set max locked memory \(ulimit -l\) to 'unlimited'\s+\(current: (\d{1,15}) kbytes\)")
-_LISTED = re.compile(r"^.{0,20}max locked memory\s{1,20}\(kbytes, -l\) (\d{1,15}|unlimited)", re.MULTILINE)
-_OF_PROCESS = re.compile(r"^Max locked memory {1,20}(\d{1,18}|unlimited) {1,20}(\d{1,18}|unlimited) {1,20}bytes", re.MULTILINE)
+_CURRENT = re.compile(r"Please set max locked memory \(ulimit -l\) to 'unlimited'\s+\(current: (\d{1,20}) kbytes\)")
+_LISTED = re.compile(r"^.{0,20}max locked memory\s{1,20}\(kbytes, -l\) (\d{1,20}|unlimited)", re.MULTILINE)
+_OF_PROCESS = re.compile(r"^Max locked memory {1,20}(\d{1,20}|unlimited) {1,20}(\d{1,20}|unlimited) {1,20}bytes", re.MULTILINE)
 
 
 def limits_facts(text: str) -> LimitsFacts | None:
@@ -49,5 +49,13 @@ def _limit(text: str) -> SessionLimit | None:
     return SessionLimit(soft=_bytes(found[1], 1024), hard=_bytes(found[1], 1024)) if found else None
 
 
+_UNLIMITED = (1 << 63) - (1 << 20)
+"""The kernel's RLIM_INFINITY is 2^64 - 1; some shells print it, or its half, as a number of bytes or KiB."""
+
+
 def _bytes(words: str, unit: int) -> int | None:
-    return None if words == "unlimited" else int(words) * unit
+    """
+    >>> _bytes("18014398509481984", 1024), _bytes("18446744073709551615", 1), _bytes("64", 1024)
+    (None, None, 65536)
+    """
+    return None if words == "unlimited" or int(words) * unit >= _UNLIMITED else int(words) * unit

@@ -28,6 +28,7 @@ _FIELDS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "enforced.power.limit": ("power_limit_mw", values.milliwatts),
     "power.default_limit": ("power_default_mw", values.milliwatts),
     "pcie.link.gen.current": ("pcie_gen", values.leading_number),
+    "pcie.link.gen.max": ("pcie_gen_max", values.leading_number),
     "pcie.link.gen.gpumax": ("pcie_gen_max", values.leading_number),
     "pcie.link.width.current": ("pcie_width", values.leading_number),
     "pcie.link.width.max": ("pcie_width_max", values.leading_number),
@@ -55,6 +56,8 @@ _FIELDS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "fabric.status": ("fabric_status", values.dashed),
     "fabric.cliqueid": ("fabric_clique", values.count),
 }
+_BETTER = {"power.limit": "enforced.power.limit", "pcie.link.gen.max": "pcie.link.gen.gpumax"}
+"""Names of one fact of which the second tells it exactly."""
 _OTHERS = ("driver_version", "clocks_event_reasons.", "clocks_throttle_reasons.", "fabric.health.", "inforom.", "remapped_rows.")
 _WEAK = frozenset(("index", "name", "uuid"))
 """Names that any table may have for its columns."""
@@ -112,7 +115,8 @@ def _row(told: dict[str, str], number: int) -> dict[str, Any]:
         if name in _FIELDS:
             fact, read = _FIELDS[name]
             value = values.convert(read, cell)
-            if name != "power.limit" or "enforced.power.limit" not in told:
+            better = _BETTER.get(name)
+            if better is None or better not in told:
                 found[fact] = value
     if not isinstance(found.get("index"), int) or not 0 <= found["index"] < 10_000:
         found["index"] = number

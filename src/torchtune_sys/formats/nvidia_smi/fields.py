@@ -127,7 +127,12 @@ _FACTS: tuple[tuple[str, Callable[[str], Any], tuple[str, ...]], ...] = (
     (
         "pcie_gen_max",
         leading_number,
-        ("pci/pci_gpu_link_info/pcie_gen/max_device_link_gen", "pci/gpu link info/pcie generation/device max"),
+        (
+            "pci/pci_gpu_link_info/pcie_gen/max_device_link_gen",
+            "pci/gpu link info/pcie generation/device max",
+            "pci/pci_gpu_link_info/pcie_gen/max_link_gen",
+            "pci/gpu link info/pcie generation/max",
+        ),
     ),
     (
         "pcie_width",

@@ -76,7 +76,7 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     """Bit mask, already masked by the supported reasons."""
     pcie_gen: Fact[int] = NOT_READ
     pcie_gen_max: Fact[int] = NOT_READ
-    """The GPU's own maximum where the driver tells it (GpuMaxPcieLinkGeneration)."""
+    """The GPU's own maximum where the driver tells it (GpuMaxPcieLinkGeneration), else, in older reports, that of GPU and slot together."""
     pcie_width: Fact[int] = NOT_READ
     pcie_width_max: Fact[int] = NOT_READ
     """Of GPU and slot together: an x16 card in an x8 slot says 8."""

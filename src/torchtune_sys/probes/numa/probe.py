@@ -148,8 +148,10 @@ def _as_gpu_memory(node: NumaNode) -> NumaNode:
 
 
 def _single(host: Host, nothing: Missing) -> Fact[tuple[NumaNode, ...]]:
-    """A kernel built without NUMA is one node with everything."""
-    if nothing.why not in (Why.ABSENT, Why.NOT_RECORDED):
+    """A kernel built without NUMA is one node with everything; of a recording without these files nothing can be told, unless what stands
+    beside them was recorded."""
+    beside = host.names("/sys/devices/system") if nothing.why is Why.NOT_RECORDED else ()
+    if nothing.why not in (Why.ABSENT, Why.NOT_RECORDED) or isinstance(beside, Missing) or "node" in beside:
         return nothing
     cpus = online_cpus(host)
     if isinstance(cpus, Missing):

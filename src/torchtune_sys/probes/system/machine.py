@@ -38,7 +38,7 @@ def container(host: Host) -> Fact[str]:
         return "kubernetes" if in_pod else ("podman" if podman is True else "docker")
     if any(f"{brand}_{what}" in names for brand in ("APPTAINER", "SINGULARITY") for what in ("CONTAINER", "NAME")):
         return "apptainer"
-    for said in (host.word("/run/systemd/container"), names.get("container", "")):
+    for said in (host.word("/run/systemd/container"), host.word("/run/host/container-manager"), names.get("container", "")):
         if not isinstance(said, Missing) and said:
             return "kubernetes" if in_pod else _RUNTIMES.get(said, "other")
     groups = host.text("/proc/self/cgroup")
