@@ -17,7 +17,7 @@ from torchtune_sys.model.rule import Evidence, Result, Severity, Verdict
 
 _CONFIDENCE = {CERTAIN: Confidence.CERTAIN, LIKELY: Confidence.LIKELY, POSSIBLE: Confidence.POSSIBLE}
 _QUOTES, _TEXT = 6, 400
-_FOLLOWS = frozenset(
+FOLLOWS = frozenset(
     [
         "rank-killed",
         "rank-hung",
@@ -185,9 +185,9 @@ def _add(finding: Finding, symptom: Symptom, fix: str, confirm: str) -> None:
 def _ranked(found: Iterable[Finding]) -> list[Finding]:
     """Surer ones first; of equal ones what failed first; what may follow from a surer one after it."""
     named = list(found)
-    sure = any(each.weight >= LIKELY and each.cause not in _FOLLOWS for each in named)
+    sure = any(each.weight >= LIKELY and each.cause not in FOLLOWS for each in named)
     for each in named:
-        if sure and each.cause in _FOLLOWS:
+        if sure and each.cause in FOLLOWS:
             each.weight = POSSIBLE
     most = max((each.weight for each in named), default=0)
     kept = [each for each in named if each.weight > POSSIBLE or most < CERTAIN]

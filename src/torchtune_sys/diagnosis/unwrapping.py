@@ -77,6 +77,8 @@ def _of_json(line: str) -> Iterable[str]:
             value = msgspec.json.decode(line.strip())
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
             value = None
+        if isinstance(value, dict) and str(value.get("schema", "")).startswith(DIAGNOSIS):
+            return ()  # what a bundle says of itself is no evidence
         if isinstance(value, (dict, list, str)):
             found = [part for text in _texts(value, 0) for part in text.replace("\r", "\n").split("\n")]
             if found:
@@ -87,6 +89,7 @@ def _of_json(line: str) -> Iterable[str]:
 
 
 _ESCAPED, _LONG = 2, 120
+DIAGNOSIS = "torchtune-sys/diagnosis/"
 _DEEP = 8
 
 

@@ -63,6 +63,14 @@ def diagnosis(value: Diagnosis) -> str:
     return codec.dumps({"schema": DIAGNOSIS, "tool": {"version": __version__}, **msgspec.to_builtins(value)})
 
 
+def diagnosis_line(value: Diagnosis, node: str = "", *, facts: bool = True) -> str:
+    """The same in one line, for bundles and for ``--merge``; ``node``: whose it is."""
+    import msgspec
+
+    told = msgspec.to_builtins(value if facts else msgspec.structs.replace(value, facts={}))
+    return codec.line({"schema": DIAGNOSIS, "tool": {"version": __version__}, "node": node, **told})
+
+
 def comparison(value: Comparison) -> str:
     """The differences as they are."""
     import msgspec

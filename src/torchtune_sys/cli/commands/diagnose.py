@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
+import msgspec
 
 from torchtune_sys.cli import options as shared
 from torchtune_sys.cli.look import LOGS_PATIENCE_S
 from torchtune_sys.cli.main import FINDINGS, UNJUDGED
+from torchtune_sys.errors import UnreadableInput
 
 if TYPE_CHECKING:
     from torchtune_sys.host.input.collection import Found
     from torchtune_sys.model.diagnosis import Diagnosis
 
 FORMATS = ("text", "json")
+
+
+class _Node(msgspec.Struct):
+    node: str
+    schema: Literal["torchtune-sys/diagnosis/1"]
 
 
 @shared.command(
@@ -26,6 +33,8 @@ Examples:
   torchtune-sys diagnose logs/ nvidia-bug-report.log.gz
   dmesg | torchtune-sys diagnose - train.log --format json
   kubectl logs --prefix -l job=train | torchtune-sys diagnose
+  torchtune-sys diagnose train.log --share report.md
+  srun torchtune-sys diagnose --symptoms /tmp/job/ | torchtune-sys diagnose --merge
 
 \b
 Reads any mix of logs, tracebacks, reports and messages: NCCL, torch and
@@ -48,6 +57,9 @@ or nothing could be read; 4 internal error.
 """,
 )
 @click.argument("paths", nargs=-1, metavar="[FILE|DIR|-]...")
+@click.option("--share", metavar="FILE", help="Also write the evidence with names replaced, for a bug report (Markdown).")
+@click.option("--symptoms", is_flag=True, help="Print the diagnosis of this node in one line, for --merge.")
+@click.option("--merge", is_flag=True, help="Read such lines, of many nodes, and tell one diagnosis.")
 @click.option(
     "--timeout",
     type=float,
@@ -61,12 +73,47 @@ or nothing could be read; 4 internal error.
 def command(**options: Any) -> int:
     """Name the cause of a failed or slow training from what you have of it."""
     from torchtune_sys.cli.terminal import give
-    from torchtune_sys.diagnosis.diagnose import diagnose
-    from torchtune_sys.host.input.collection import collected
 
-    found = diagnose(_counted(collected(options["paths"] or ("-",))))
-    give(_rendered(found, options), options["output"], machine=options["format_"] != "text")
+    if options["symptoms"] and options["merge"]:
+        raise UnreadableInput("--symptoms and --merge exclude each other", "give one of them")
+    paths = options["paths"] or ("-",)
+    found = _merged(paths) if options["merge"] else _diagnosed(paths, options["share"])
+    give(_rendered(found, options), options["output"], machine=options["symptoms"] or options["format_"] != "text")
     return status(found)
+
+
+def _diagnosed(paths: Sequence[str], share: str | None) -> Diagnosis:
+    from torchtune_sys.diagnosis.diagnose import diagnose
+    from torchtune_sys.host.input.collection import InputText, collected
+
+    if share is None:
+        return diagnose(_counted(collected(paths)))
+    from torchtune_sys.cli.terminal import give
+    from torchtune_sys.diagnosis.sharing import shared as bundle
+    from torchtune_sys.render import as_json
+
+    given = list(_counted(collected(paths)))
+    found = diagnose(given)
+    texts = [item for item in given if isinstance(item, InputText)]
+    give(bundle(texts, found, as_json.diagnosis_line(found, facts=False)), share, machine=True)
+    return found
+
+
+def _merged(paths: Sequence[str]) -> Diagnosis:
+    from torchtune_sys.diagnosis.merging import merged
+    from torchtune_sys.host.input.documents import read_documents
+    from torchtune_sys.model.diagnosis import Diagnosis, UnreadSource
+
+    parts: list[tuple[str, Diagnosis]] = []
+    for path in paths:
+        for document in read_documents(path):
+            try:
+                node = msgspec.json.decode(document, type=_Node).node
+                parts.append((node, msgspec.json.decode(document, type=Diagnosis)))
+            except msgspec.DecodeError as error:
+                unread = UnreadSource(source=path, why=f"a line that is no diagnosis: {error}")
+                parts.append(("", Diagnosis(unread=(unread,))))
+    return merged(parts)
 
 
 def _counted(found: Iterable[Found]) -> Iterator[Found]:
@@ -89,6 +136,11 @@ def status(found: Diagnosis) -> int:
 
 
 def _rendered(found: Diagnosis, options: dict[str, Any]) -> str:
+    if options["symptoms"]:
+        from torchtune_sys.cli.privilege import node_name
+        from torchtune_sys.render import as_json
+
+        return as_json.diagnosis_line(found, node_name())
     if options["format_"] == "json":
         from torchtune_sys.render import as_json
 

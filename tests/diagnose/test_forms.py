@@ -1,0 +1,167 @@
+"""The same failure in every form in which people paste it, and inputs that mean harm."""
+
+from __future__ import annotations
+
+import html
+import io
+import json
+import time
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from torchtune_sys.diagnosis.diagnose import diagnose
+from torchtune_sys.host.input.collection import InputText, collected
+from torchtune_sys.host.input.excerpts import excerpt
+from torchtune_sys.model.diagnosis import Diagnosis
+
+# Look-alikes of https://github.com/pytorch/pytorch/issues/157709, /issues/103417, NVIDIA/nccl#426 and NVIDIA/nvidia-docker#1699.
+FAILURES = {
+    "libstdcxx-too-old": "import torch\nImportError: /lib/x86_64-linux-gnu/libstdc++.so.6: version `GLIBCXX_3.4.30' not found (required by /opt/env/lib/x.so)\n",
+    "libcuda-not-linkable": "/usr/bin/ld: cannot find -lcuda\ncollect2: error: ld returned 1 exit status\n",
+    "roce-gid-index": "w-1:9:98 [0] transport/net_ib.cc:839 NCCL WARN NET/IB : Got completion with error 12, opcode 1, len 0, vendor err 129\n",
+    "dev-shm-too-small": "step 3\nRuntimeError: DataLoader worker (pid 7) is killed by signal: Bus error.\nstep 4\n",
+    "master-port-in-use": "[W socket.cpp:464] [c10d] The server socket has failed to bind to [::]:29500 (errno: 98 - Address already in use).\n",
+    "image-contains-driver-libraries": "nvidia-container-cli: mount error: file creation failed: /var/lib/docker/overlay2/x/merged/usr/lib/libcuda.so.1: file exists: unknown\n",
+}
+
+
+def _each(change: Callable[[str], str]) -> Callable[[str], bytes]:
+    return lambda text: "\n".join(map(change, text.split("\n"))).encode()
+
+
+def _wrapped(text: str) -> bytes:
+    return "\n".join(line[at : at + 80] for line in text.split("\n") for at in range(0, max(len(line), 1), 80)).encode()
+
+
+FORMS: dict[str, Callable[[str], bytes]] = {
+    "plain": str.encode,
+    "wrapped": _wrapped,
+    "crlf": lambda text: text.replace("\n", "\r\n").encode(),
+    "utf-16": lambda text: text.encode("utf-16"),
+    "one line of JSON": lambda text: json.dumps({"level": "error", "message": text}).encode(),
+    "a JSON document a line": _each(lambda line: json.dumps({"log": line + "\n", "stream": "stderr"})),
+    "escaped": lambda text: json.dumps(text)[1:-1].encode(),
+    "HTML": lambda text: f"<div class='x'><pre>{html.escape(text)}</pre></div>".replace("\n", "<br/>").encode(),
+    "Markdown": lambda text: f"<details>\n<summary>log</summary>\n\n```shell\n{text}```\n</details>".encode(),
+    "quoted": _each(lambda line: f"> > {line}"),
+    "coloured": _each(lambda line: f"\x1b[1;31m{line}\x1b[0m"),
+    "times": _each(lambda line: f"2025-03-04T05:06:07.123456Z {line}"),
+    "kubectl": _each(lambda line: f"[pod/train-0/main] {line}"),
+    "srun -l": _each(lambda line: f"3: {line}"),
+    "mpirun": _each(lambda line: f"[1,3]<stderr>: {line}"),
+    "pdsh": _each(lambda line: f"node-12: {line}"),
+    "compose": _each(lambda line: f"worker-1  | {line}"),
+    "Ray": _each(lambda line: f"(RayTrainWorker pid=77, ip=10.0.0.3) {line}"),
+    "levels": _each(lambda line: f"ERROR:trainer.main:{line}"),
+    "interleaved": lambda text: "\n".join(f"[rank{rank}]: {line}" for line in text.split("\n") for rank in range(3)).encode(),
+}
+
+
+class _Bytes:
+    def __init__(self, data: bytes) -> None:
+        self._file = io.BytesIO(data)
+
+    def read(self, size: int, /) -> bytes:
+        return self._file.read(size)
+
+
+def judged(data: bytes) -> Diagnosis:
+    return diagnose([InputText(name="x", excerpt=excerpt(_Bytes(data)))])
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("cause", FAILURES)
+def test_a_failure_is_named_in_every_form(cause: str, form: str) -> None:
+    assert [each.cause for each in judged(FORMS[form](FAILURES[cause])).causes][:1] == [cause]
+
+
+def test_the_prefix_is_kept_as_host_and_rank() -> None:
+    found = judged(
+        b"\n".join(
+            b"node-%d: [rank%d]: RuntimeError: DataLoader worker (pid 7) is killed by signal: Bus error." % (n, 9 * n)
+            for n in (1, 2, 3)
+        )
+    )
+    assert (found.causes[0].hosts, found.causes[0].ranks) == (("node-1", "node-2", "node-3"), (9, 18, 27))
+
+
+def test_two_faults_in_one_report_are_both_named() -> None:
+    found = judged((FAILURES["libstdcxx-too-old"] + FAILURES["dev-shm-too-small"]).encode())
+    assert {each.cause for each in found.causes} == {"libstdcxx-too-old", "dev-shm-too-small"}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Epoch 1: loss 0.31, 0 errors\nsaved checkpoint\n",
+        "node-1:5:5 [0] NCCL INFO NET/Socket : Using [0]eth0:10.0.0.1<0>\nnode-1:5:5 [0] NCCL INFO comm 0x5 rank 0 nranks 8 - Init COMPLETE\n",
+        "Setting OMP_NUM_THREADS environment variable for each process to be 1 in default\n",
+        "The documentation says what to do where a port is already in use or memory runs out.\n",
+    ],
+)
+def test_what_is_healthy_has_no_cause(text: str) -> None:
+    found = judged(text.encode())
+    assert (found.causes, found.unexplained) == ((), ())
+
+
+HOSTILE = {
+    "prefixes": "[rank1]: " * 20_000,
+    "brackets": "[" * 100_000,
+    "json": '{"a":' * 50_000,
+    "blanks": "Error: " + " " * 200_000 + "x",
+    "tags": "<pre" * 50_000,
+    "escapes": "\x1b[" * 100_000,
+    "quotes": "> " * 100_000,
+    "frames": '  File "a", line 1 in f\n' * 6_000,
+    "words": "NCCL WARN error failed connect " * 10_000,
+    "paths": "/a" * 100_000,
+    "entities": "&#x27;" * 40_000,
+    "traceback": "Traceback (most recent call last):\n" * 4_000,
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_time_grows_with_the_text_and_no_faster(name: str) -> None:
+    text = HOSTILE[name]
+    judged(text[:100].encode())
+    times = []
+    for part in (text[: len(text) // 4], text):
+        began = time.process_time()
+        judged(part.encode())
+        times.append(time.process_time() - began)
+    assert times[1] < 12 * times[0] + 1.0, times
+
+
+def test_a_zip_bomb_ends_in_bounded_memory_and_is_told(tmp_path: Path) -> None:
+    inner = io.BytesIO()
+    with zipfile.ZipFile(inner, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("big.log", b"error " * (8 << 20))
+    with zipfile.ZipFile(tmp_path / "bomb.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        for number in range(3):
+            archive.writestr(f"{number}.zip", inner.getvalue())
+    found = diagnose(collected([str(tmp_path)]))
+    assert found.sources + len(found.unread) >= 3
+
+
+def test_archives_in_archives_without_end_are_not_followed(tmp_path: Path) -> None:
+    data = b"RuntimeError\n"
+    for _ in range(8):
+        out = io.BytesIO()
+        with zipfile.ZipFile(out, "w") as archive:
+            archive.writestr("x.zip", data)
+        data = out.getvalue()
+    (tmp_path / "a.zip").write_bytes(data)
+    found = diagnose(collected([str(tmp_path)]))
+    assert [each.why for each in found.unread] == ["is more than 3 archives deep"]
+
+
+def test_a_long_log_keeps_its_complaint_and_its_line_number() -> None:
+    row = "step {} loss 0.3171 lr 1e-4 tokens 81920 time 0.31\n"
+    lines = [row.format(number) for number in range(110_000)]
+    lines[63_456] = "RuntimeError: DataLoader worker (pid 7) is killed by signal: Bus error.\n"
+    found = judged("".join(lines).encode())
+    assert (found.causes[0].cause, found.causes[0].evidence[0].line) == ("dev-shm-too-small", 63_457)
+    assert found.lines == 110_000
