@@ -12,9 +12,9 @@ from pathlib import Path
 from catalogue import python_calls
 
 _SPEECH = re.compile(
-    r"NCCL|[Gg]loo|c10d|[Tt]imeout|timed out|\bstore\b|\bTCPStore|socket|rank|CUDA|cuDNN|CUDNN|cuBLAS|CUBLAS|driver|device-side|shared memory|"
-    r"file descriptor|[Ww]atchdog|process group|ProcessGroup|collective|worker|[Cc]onnect|\bport\b|hostname|HIP\b|ROCm|kernel image|peer|NVML|"
-    r"out of memory|mmap|memory|PytorchStream|address|[Bb]ackend|[Cc]ommunicator|FlightRecorder|Heartbeat|heartbeat"
+    r"NCCL|[Gg]loo|c10d|[Tt]imeout|timed out|TCPStore|\bsocket|\branks?\b|CUDA (error|driver|init|runtime|kernel)|cuDNN (error|version|lib)|cuBLAS|driver|"
+    r"shared memory|file descriptor|[Ww]atchdog|process group|ProcessGroup|collective|DataLoader|[Cc]onnection|hostname|HIP error|kernel image|peer|"
+    r"NVML|out of memory|allocate memory|mmap|PytorchStream|[Cc]ommunicator|FlightRecorder|[Hh]eartbeat"
 )
 _NOISE = re.compile(
     r"^(_Z|/|\.|[a-z_]+::|aten::|Args:|static )|->|;\s*$|\(Tensor|return |template|std::|const |\bvoid\b|void \*|rank\(|PARDISO|ATen_|Accepted range|[Dd]efault(s| value)|``|^(Args|Example|Returns|Allgathers|Allreduces|Append|Gathers|Broadcasts)\b"

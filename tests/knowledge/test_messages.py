@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import doctest
+import importlib
 import time
+from pathlib import Path
 
 import pytest
 
@@ -104,3 +107,15 @@ def test_most_families_say_what_a_source_has(texts: dict[str, list[str]]) -> Non
     longest = [(row["program"], max(templates.parsed(row["pattern"]).pieces, key=len).strip()) for row in rows]
     printed = sum(any(words in filled(text) for text in texts[program]) for program, words in longest)
     assert printed / len(rows) > 0.6
+
+
+@pytest.mark.parametrize("module", ["c_calls", "python_calls", "released"])
+def test_the_extractors_find_what_their_examples_show(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "scripts"))
+    tried = doctest.testmod(importlib.import_module(f"catalogue.{module}"))
+    assert tried.attempted and not tried.failed
+
+
+def test_the_catalogue_is_in_the_order_that_it_is_searched_in() -> None:
+    words = [row.split("\t", 1)[0] + "\t" for row in index.catalogued()]
+    assert words == sorted(words)
