@@ -169,7 +169,7 @@ def preflight(
     ranks = Ranks()
     mark = f"joint-{os.getpid()}-{time.monotonic_ns()}"
     policy = made.folder / "policy.toml"
-    policy.write_text('warning = ["error"]\n')  # this machine's own findings are none of the test's
+    policy.write_text('warning = ["error"]\nfatal = ["hung-mount"]\n')  # this machine's own findings are none of the test's
     hostfile = made.folder / "hostfile"
     hostfile.write_text("".join(f"{name}\n" for name in made.names))
     for number in range(1, made.nodes + 1):

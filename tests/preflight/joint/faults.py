@@ -329,7 +329,16 @@ def quota(made: Cluster, node: int) -> dict[str, Any]:
     return {"outer": {node: ["sh", "-c", f'echo $$ > {place}/cgroup.procs; exec "$@"', "-"]}}
 
 
+def hung(made: Cluster, node: int) -> dict[str, Any]:
+    """A file system whose server does not answer, in the mounts of that host alone."""
+    if not os.path.exists("/dev/fuse"):
+        pytest.skip("needs /dev/fuse")
+    words = f"env -u JOINT_TEST {sys.executable} {Path(__file__).parents[1] / 'hung_mount.py'} {made.folder}/scratch"
+    return {"outer": {node: ["unshare", "--mount", "--propagation", "private", "sh", "-ec", f'{words}; exec "$@"', "-"]}}
+
+
 FAULTS = {
+    "hung-mount": Fault(hung, ("hung-mount",)),
     "mtu": Fault(mtu, ("mtu-differs-between-nodes",)),
     "mtu-black-hole": Fault(black_hole, ("mtu-black-hole",)),
     "one-way": Fault(one_way, ("link-one-way-drop",), "link"),

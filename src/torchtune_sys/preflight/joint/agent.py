@@ -59,6 +59,7 @@ class Agent:
         self.map = meeting.Map(job, lambda: self.control_port)
         self.coordinator: Coordinator | None = None
         self.uplink: Wire | None = None
+        self._better: meeting.Reached | None = None
         self.following = -1
         self.finished = asyncio.Event()
         self._door = Door(_FROM_ONE, _IN_ALL)
@@ -177,7 +178,7 @@ class Agent:
             while True:
                 said = messages.from_coordinator(await wire.receive(SILENCE_S))
                 if isinstance(said, messages.Redirect):
-                    return await self._redirected(said, target.node)
+                    return self._taken_better() or await self._redirected(said, target.node)
                 self._hear(wire, said)
                 if self.finished.is_set():
                     await asyncio.sleep(0.05)
@@ -185,12 +186,17 @@ class Agent:
         except Gone as error:
             if not self.finished.is_set() and target.node != self.job.node:
                 self.lost[target.node] = _how_lost(wire, str(error))
-            return None
+            return self._taken_better()
         finally:
             self.uplink = None
             for work in beside:
                 work.cancel()
             wire.close()
+
+    def _taken_better(self) -> meeting.Reached | None:
+        """The coordinator that was found while we were one ourselves, with the way to it: there may be no other."""
+        better, self._better = self._better, None
+        return better
 
     def _introduction(self, target: meeting.Reached) -> messages.Join:
         own, other = target.wire.addresses() if target.node != self.job.node else ("", "")
@@ -224,7 +230,7 @@ class Agent:
                 if better is not None:
                     better.wire.close()
                 continue
-            better.wire.close()
+            self._better = better
             self.coordinator.redirect(better.node, self.job.node)
             own.abort()
             return
