@@ -197,6 +197,7 @@ def _of_rules(
             causes += own_checks.of_leftovers(left_processes(), policy)
     elif joint is not None:
         looked["nodes"] = joint.job.nodes
+        looked["data"] = host_only.places(_mountinfo()) if joint.speaks else ()
         seen = look(looked, only=joint_run.families(joint))
         if not joint.speaks:
             return seen, []
