@@ -70,7 +70,7 @@ SHAPES = {
     "kepler": (
         BIONIC, "1.13.1+cu117", "11.7", "3.8.16", "\nGPU 0: Tesla K80\nGPU 1: Tesla K80\n", "470.199.02",
         "[pip3] numpy==1.24.2\n[pip3] torch==1.13.1\n[pip3] torchvision==0.14.1",
-        {"glibc-below-current-wheels", "kernel-old", "fp16-without-speed", "torch-release-old"},
+        {"fp16-without-speed", "torch-release-old"},
     ),
     "rocm": (
         UBUNTU, "2.10.0+rocm7.1", "N/A", "3.12.3", "AMD Instinct MI300X (gfx942:sramecc+:xnack-)", "Could not collect",

@@ -26,7 +26,7 @@ KILLED = "[1200000.000000] Out of memory: Killed process 4711 (python3) total-vm
 OOPS = "[1200000.000000] Oops: 0002 [#1] PREEMPT SMP NOPTI"
 AMD_RESET = [f"[1200000.000000] amdgpu 0000:83:00.0: amdgpu: GPU reset {end}" for end in ("begin!", "end with ret = -110")]
 HOT = [
-    f"[{1200000 + 300 * n}.000000] CPU{n}: Package temperature above threshold, cpu clock throttled (total events = {n})"
+    f"[{1200000 + 300 * n}.000000] CPU0: Package temperature above threshold, cpu clock throttled (total events = {n * 100})"
     for n in range(10)
 ]
 THROTTLED = {"/sys/devices/system/cpu/cpu63/thermal_throttle/package_throttle_count": "5120"}

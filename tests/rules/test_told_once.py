@@ -112,7 +112,7 @@ def test_heat_of_the_processors() -> None:
 
     def lines(number: int) -> list[str]:
         return [
-            f"[{1200000 + 300 * n}.000000] CPU{n}: Package temperature above threshold, cpu clock throttled (total events = {n})"
+            f"[{1200000 + 300 * n}.000000] CPU0: Package temperature above threshold, cpu clock throttled (total events = {11 * n + 1})"
             for n in range(number)
         ]
 

@@ -34,7 +34,7 @@ def parse(place: str, name: str, today: str) -> KernelDump | None:
     >>> parse("/sys/fs/pstore", "dmesg-efi-155741337601001", "2019-05-11")
     KernelDump(path='/sys/fs/pstore/dmesg-efi-155741337601001', age_days=2)
     >>> parse("/sys/fs/pstore", "dmesg-erst-6520347102375936001", "2018-03-07").age_days
-    19
+    26
     >>> parse("/var/crash", "127.0.0.1-2026-11-20-12:30:05", "2026-11-21").age_days, parse("/var/crash", "202611201230", "").age_days
     (1, None)
     >>> parse("/var/crash", "_usr_bin_python3.0.crash", "2026-11-21"), parse("/sys/fs/pstore", "console-ramoops-0", "2026-11-21")

@@ -8,7 +8,7 @@ from torchtune_sys.model.actions import Advice
 from torchtune_sys.model.facts.kernel import KernelEvent
 from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, rule
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import Missing, NotApplicable, need
+from torchtune_sys.model.values import Missing, NotApplicable, absent, need
 from torchtune_sys.rules.kernel.common import DAYS, grouped, nothing, recent, shorter, since_last_start, when
 
 
@@ -17,9 +17,8 @@ def amd_log(s: Snapshot) -> None:
     events = () if isinstance(s.kernel, Missing) or isinstance(s.kernel.events, Missing) else s.kernel.events
     if any(event.kind.startswith("amdgpu-") for event in events):
         return
-    if isinstance(s.driver, Missing) or isinstance(s.driver.amd_devices, Missing):
-        return
-    if not s.driver.amd_devices:
+    devices = need(s.driver).amd_devices
+    if absent(devices) or not need(devices):
         raise NotApplicable("no AMD GPU")
 
 

@@ -98,7 +98,9 @@ def kernel_tainted_by_fault(s: Snapshot, p: Params) -> Iterator[Evidence]:
     ),
     params=(
         Param(
-            "days", 30, "how long ago a crash counts, days; a dump without a date counts while it lies in the firmware's store"
+            "age_days",
+            30,
+            "how long ago a crash counts, days; a dump without a date counts while it lies in the firmware's store",
         ),
     ),
 )
@@ -120,17 +122,19 @@ def kernel_crash_dump_found(s: Snapshot, p: Params) -> Iterator[Evidence]:
     recent_ones = 0
     for dump in need(need(s.kernel).dumps):
         age = dump.age_days
-        if age is not None and age > int(p["days"]):
+        if age is not None and age > int(p["age_days"]):
             continue
         if age is None and not dump.path.startswith("/sys/fs/pstore/"):
             continue
         recent_ones += 1
         if recent_ones <= _SHOWN:
             seen = "a dump whose name holds no date" if age is None else f"the kernel crashed {max(age, 0)} d ago"
-            yield Evidence(subject=dump.path, seen=seen, wanted=f"no crash in {p['days']} d", source=dump.path.rpartition("/")[0])
+            yield Evidence(
+                subject=dump.path, seen=seen, wanted=f"no crash in {p['age_days']} d", source=dump.path.rpartition("/")[0]
+            )
     if not recent_ones:
         yield Evidence(
-            subject="crash dumps", seen=f"none of the last {p['days']} d", verdict=Verdict.PASS, source="/sys/fs/pstore"
+            subject="crash dumps", seen=f"none of the last {p['age_days']} d", verdict=Verdict.PASS, source="/sys/fs/pstore"
         )
 
 
