@@ -119,9 +119,9 @@ def test_signals_that_python_ignores_are_as_a_program_expects_them() -> None:
     ("arguments", "status", "words"),
     [
         (["--", "true"], 2, "no local rank in the environment"),
-        (["--local-rank=0"], 2, "Missing argument"),
+        (["--local-rank=0"], 2, "missing argument"),
         (["--local-rank=-1", "--", "true"], 2, "not in the range"),
-        (["--typo", "--local-rank=0", "true"], 2, "No such option"),
+        (["--typo", "--local-rank=0", "true"], 2, "no such option"),
         (["--local-rank=0", "--", "/nonexistent/program"], 127, "/nonexistent/program: No such file"),
         (["--local-rank=0", "--", "/etc/passwd"], 126, "/etc/passwd: Permission denied"),
         (["--local-rank=0", "--", "torchrun", "train.py"], 2, "torchrun starts ranks"),

@@ -127,11 +127,13 @@ def test_a_cpuset_without_the_gpu_s_node() -> None:
 def test_more_ranks_than_cores_then_than_threads() -> None:
     s, room = machine([(2, 16)], gpus(0), threads=2)
     found = seating(s, room, 4)
-    assert shown(found) == ["0", "2", "1", "3"]
+    assert shown(found) == ["0", "1", "2", "3"]
     assert "4 ranks on 2 cores share cores" in " ".join(found.notes)
     assert shown(seating(s, room, 5)) == ["0-3"] * 5
     s, room = machine([(2, 16)], gpus(0), threads=4)
-    assert shown(seating(s, room, 3)) == ["0,2", "4,6", "1,3"]
+    assert shown(seating(s, room, 3)) == ["0,2", "1,3", "4,6"]
+    s, room = machine([(4, 16)], gpus(0), threads=2)
+    assert shown(seating(s, room, 6)) == ["0", "1", "2", "3", "4", "5"]  # no core idles while two ranks share one
 
 
 def test_as_many_ranks_as_cores_of_which_one_has_half_its_threads() -> None:

@@ -183,3 +183,16 @@ def test_systemd_verifies_a_unit_with_it(tmp_path: Path) -> None:
     broken.write_text(unit.read_text().replace('"V0=', '"V0 ='))
     told = subprocess.run(["systemd-analyze", "verify", str(broken)], capture_output=True, text=True, timeout=60)
     assert "broken-job" in told.stderr  # a wrong line is noticed
+
+
+def test_a_pod_takes_neither_this_host_s_interface_nor_its_cores() -> None:
+    seen = (
+        JobVariable(name="OMP_NUM_THREADS", value="12", reason="96 cores for 8 ranks", source="s"),
+        JobVariable(name="NCCL_SOCKET_IFNAME", value="eth7", reason="NCCL would take docker0", source="s"),
+        JobVariable(name="GLOO_SOCKET_IFNAME", value="eth7", reason="Gloo would take docker0", source="s"),
+        JobVariable(name="NCCL_DEBUG", value="WARN", reason="r", source="s"),
+    )
+    rows = job.kubernetes(seen).splitlines()
+    assert [row for row in rows if row.startswith("- ")] == ["- name: NCCL_DEBUG"]
+    assert "hostNetwork" in "".join(rows) and "the pod's limits" in "".join(rows)
+    assert "export NCCL_SOCKET_IFNAME=eth7" in job.shell(seen)  # for a job on this host it is what was seen

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -11,7 +12,7 @@ from torchtune_sys.model import actions, codec
 from torchtune_sys.model.job import JobVariable
 from torchtune_sys.model.placement import Placement
 from torchtune_sys.model.plan import Plan
-from torchtune_sys.model.rule import Evidence, Result, Rule
+from torchtune_sys.model.rule import Evidence, Result, Rule, Verdict
 from torchtune_sys.model.run import RunReport
 from torchtune_sys.model.snapshot import FAMILIES, Snapshot
 from torchtune_sys.model.values import Missing
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from torchtune_sys.model.smoke import SmokeReport
 
 REPORT = "torchtune-sys/report/1"
+REPORT_BRIEF = "torchtune-sys/report-brief/1"
 SNAPSHOT = "torchtune-sys/snapshot/1"
 RULES = "torchtune-sys/rules/1"
 PLAN = "torchtune-sys/plan/1"
@@ -79,26 +81,82 @@ def comparison(value: Comparison) -> str:
 
 
 def report(value: Report) -> str:
+    return codec.dumps({"schema": REPORT, **_head(value), "results": [_result(result) for result in value.results]})
+
+
+BRIEF_BYTES = 20_000
+_IN_FULL = (Verdict.FAIL, Verdict.UNKNOWN, Verdict.CRASHED)
+_CUTS = ((10_000, 100_000), (8, 240), (2, 120), (1, 60), (1, 0))
+"""Subjects of one rule and characters of one text: of 200 disks that are alike the first ones tell."""
+
+
+def report_brief(value: Report) -> str:
+    """The report as ten thousand nodes send it, on one line: what failed, crashed or could not be seen in full, of the rest the ids.
+
+    Where that is more than BRIEF_BYTES, texts and subjects are cut until it is not, and "cut" says so.
+    """
+    text = ""
+    for number, (subjects, length) in enumerate(_CUTS):
+        found = [_in_brief(item, subjects, length) for item in value.results if item.verdict in _IN_FULL]
+        text = codec.line({**_brief_head(value, length), "cut": number > 0, "results": found})
+        if len(text.encode()) <= BRIEF_BYTES:
+            break
+    return text
+
+
+def _brief_head(value: Report, length: int) -> dict[str, Any]:
+    head = _head(value)
+    host = {"name": head["host"]["name"], "origin": value.snapshot.origin, "python": head["host"]["python"]}
+    ids = {verdict.value: [item.rule.id for item in value.results if item.verdict is verdict] for verdict in Verdict}
+    return {"schema": REPORT_BRIEF, **_cut(head, max(length, 60)), "host": host, "pass": ids["pass"], "na": ids["na"]}
+
+
+def _in_brief(item: Result, subjects: int, length: int) -> dict[str, Any]:
+    """Without what ``rules`` tells of the rule, and of many subjects the first that have its verdict."""
+    told: dict[str, Any] = {"rule": item.rule.id, "verdict": item.verdict, "severity": item.rule.severity}
+    if not length:
+        return told
+    same = [evidence for evidence in item.evidence if evidence.verdict is item.verdict]
+    more = {
+        "cause": item.rule.cause,
+        "title": item.rule.title,
+        "evidence": [_evidence(evidence) for evidence in same[:subjects]],
+        "more_evidence": max(len(same) - subjects, 0),
+        "why_unknown": None if item.why_unknown is None else _why(item.why_unknown),
+        "fix": [actions.text(action) for action in item.rule.fix] if item.verdict is Verdict.FAIL else [],
+        "note": item.note,
+    }
+    return told | {name: _cut(part, length) for name, part in more.items() if part}
+
+
+def _cut(part: Any, length: int) -> Any:
+    """Without what says nothing, and each text in at most so many characters."""
+    if isinstance(part, dict):
+        return {name: _cut(inner, length) for name, inner in part.items() if inner not in (None, "")}
+    if isinstance(part, list):
+        return [_cut(inner, length) for inner in part]
+    if isinstance(part, str) and not isinstance(part, Enum) and len(part) > length:
+        return part[: length - 3] + "..."
+    return part
+
+
+def _head(value: Report) -> dict[str, Any]:
     counts = summary(value.results)
-    return codec.dumps(
-        {
-            "schema": REPORT,
-            "tool": {"version": value.version},
-            "time": value.time,
-            "host": _host(value.snapshot),
-            "summary": {
-                "findings": counts.findings,
-                "pass": counts.passed,
-                "unknown": counts.unknown,
-                "na": counts.na,
-                "crashed": counts.crashed,
-                "can_train": can_train(value).device,
-            },
-            **({"unexplained": list(unexplained(value))} if unexplained(value) else {}),
-            **({"proof": value.proof} if value.proof else {}),
-            "results": [_result(result) for result in value.results],
-        }
-    )
+    return {
+        "tool": {"version": value.version},
+        "time": value.time,
+        "host": _host(value.snapshot),
+        "summary": {
+            "findings": counts.findings,
+            "pass": counts.passed,
+            "unknown": counts.unknown,
+            "na": counts.na,
+            "crashed": counts.crashed,
+            "can_train": can_train(value).device,
+        },
+        **({"unexplained": list(unexplained(value))} if unexplained(value) else {}),
+        **({"proof": value.proof} if value.proof else {}),
+    }
 
 
 def snapshot(seen: Snapshot, *, version: str, time: str) -> str:

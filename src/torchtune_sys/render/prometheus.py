@@ -31,7 +31,7 @@ def render(report: Report) -> str:
         ),
         *metric("rules", "Rules by verdict.", [({"verdict": name}, number) for name, number in verdicts.items()]),
         *metric("findings", "Failed rules by severity.", [({"severity": n}, number) for n, number in counts.findings.items()]),
-        *metric("rule_verdict", "1 for the verdict that each rule gave.", map(_verdict, report.results)),
+        *metric("rule_verdict", "1 for the verdict of each rule that applies here.", map(_verdict, _applying(report))),
         *metric("finding", "1 for each subject that failed a rule.", _subjects(report.results)),
     ]
     return "\n".join(rows) + "\n"
@@ -39,6 +39,11 @@ def render(report: Report) -> str:
 
 def _info(report: Report) -> dict[str, str]:
     return {"version": report.version, "origin": report.snapshot.origin}
+
+
+def _applying(report: Report) -> Iterator[Result]:
+    """A series for each of hundreds of rules that do not apply would cost every host the same; their number is told."""
+    return (result for result in report.results if result.verdict is not Verdict.NA)
 
 
 def _verdict(result: Result) -> Sample:

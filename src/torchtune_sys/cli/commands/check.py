@@ -71,6 +71,7 @@ SLURM_JOB_NUM_NODES, OMP_NUM_THREADS, OMPI_COMM_WORLD_LOCAL_SIZE.
     is_flag=True,
     help="Exit 3 if a check of severity error is unknown for any reason, or no check applies of a selected family.",
 )
+@click.option("--brief", is_flag=True, help="With --format json: in 20 kB, what passed or does not apply as ids.")
 @click.option("-v", "--verbose", is_flag=True, help="Cut nothing, and show what passed.")
 @click.option("--profile-probes", is_flag=True, help="Say on stderr where the time of the look went, by family.")
 @click.option("-q", "--quiet", is_flag=True, help="The verdict and the findings only.")
@@ -81,6 +82,8 @@ def command(**options: Any) -> int:
     from torchtune_sys.cli.pipeline import judged
     from torchtune_sys.cli.terminal import give
 
+    if options["brief"] and options["format_"] != "json":
+        raise click.UsageError("--brief is of --format json; --quiet shortens text.")
     timings: dict[str, float] | None = {} if options["profile_probes"] else None
     found = opened(options)
     seen, results, config = judged(options, timings, _load_text if options["format_"] == "text" else _load_report, found)
@@ -151,6 +154,10 @@ def _rendered(report: Report, options: dict[str, Any]) -> str:
         from torchtune_sys.render import nagios
 
         return nagios.render(report, strict=options["strict"])
+    if options["brief"]:
+        from torchtune_sys.render import as_json
+
+        return as_json.report_brief(report)
     from torchtune_sys.render import machine
 
     return machine(name, report)

@@ -74,12 +74,19 @@ def _nearest(basis: Basis, address: str) -> int | None:
 
 
 def share(cores: tuple[CpuSet, ...], parts: int, part: int) -> CpuSet:
-    """Whole cores while there is one for each; then hardware threads; then the same CPUs for all."""
+    """Whole cores while there is one for each; then hardware threads, over the cores first; then the same CPUs for all.
+
+    >>> cores = (CpuSet((0, 4)), CpuSet((1, 5)), CpuSet((2, 6)), CpuSet((3, 7)))
+    >>> [str(share(cores, 6, part)) for part in range(6)]
+    ['0', '1', '2', '3', '4', '5']
+    """
     if len(cores) >= parts:
         each = len(cores) // parts
         return CpuSet(cpu for core in cores[part * each : (part + 1) * each] for cpu in core)
-    threads = [cpu for core in cores for cpu in core]
-    if len(threads) >= parts:
-        each = len(threads) // parts
-        return CpuSet(threads[part * each : (part + 1) * each])
-    return CpuSet(threads)
+    # A second part begins on a core only when every core has one; unequal cores (a cpuset, mixed kinds) take what they have room for.
+    places = [core for turn in range(max(map(len, cores), default=0)) for core in cores if len(core) > turn][:parts]
+    if len(places) < parts:
+        return CpuSet(cpu for core in cores for cpu in core)
+    each = min(len(core) // places.count(core) for core in places)
+    turn = places[:part].count(places[part])
+    return CpuSet([*places[part]][turn * each : (turn + 1) * each])

@@ -90,7 +90,20 @@ def _one_line(variable: JobVariable) -> str:
 
 def kubernetes(variables: Variables) -> str:
     """The ``env`` of a container."""
-    return "env:\n" + _lines(_in_image(variables), _entry)
+    return "env:\n" + _lines(_in_pod(variables), _entry)
+
+
+def _in_pod(variables: Variables) -> Iterator[JobVariable]:
+    """A pod has an interface of its own (eth0), and the cores that its limits give: what was seen here is the node's."""
+    for variable in _in_image(variables):
+        if variable.name.endswith("_SOCKET_IFNAME") and variable.value is not None:
+            reason = f"{variable.reason}; of the node, so only for a pod with hostNetwork: true"
+            variable = msgspec.structs.replace(variable, sure=False, reason=reason)
+        elif variable.name in ("OMP_NUM_THREADS", "NCCL_IB_HCA") and variable.value is not None:
+            what = "cores" if variable.name == "OMP_NUM_THREADS" else "devices"
+            reason = f"{variable.reason}, on the node; count those that the pod's limits give it"
+            variable = msgspec.structs.replace(variable, sure=False, reason=reason.replace("those", f"the {what}"))
+        yield variable
 
 
 def _in_image(variables: Variables) -> Iterator[JobVariable]:
