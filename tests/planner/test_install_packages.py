@@ -5,9 +5,11 @@ from __future__ import annotations
 import install_hosts as hosts
 import msgspec
 import pytest
+from click.testing import CliRunner
 from install_plans import H100, P100, RTX4090, RTX5090, SYSTEMS, V100, bare, keys, step, words
 
 from conftest import load
+from torchtune_sys.cli.main import cli
 from torchtune_sys.model.facts.software import Package
 from torchtune_sys.model.facts.system import Os
 from torchtune_sys.model.install import InstallOptions
@@ -203,3 +205,34 @@ def test_from_580_on_the_fabric_managers_package_has_no_branch_in_its_name(drive
     )
     found = plan(told, InstallOptions(cpu=False, torch="2.9"))
     assert f"{package}{driver}*" in words(found, "fabric-manager")[0]
+
+
+@pytest.mark.parametrize(
+    ("system", "driver", "package"),
+    [
+        ("ubuntu-24.04", "580.65.06", "nvidia-fabricmanager=580.65.06*"),
+        ("ubuntu-24.04", "570.195.03", "nvidia-fabricmanager-570=570.195.03*"),
+        ("rocky-9", "580.65.06", "nvidia-fabricmanager-580.65.06"),
+        ("sles-15.7", "580.65.06", "nvidia-fabricmanager-580.65.06"),
+    ],
+)
+def test_a_described_board_with_a_driver_gets_the_fabric_manager_of_that_version(system: str, driver: str, package: str) -> None:
+    found = _described("--system", system, "--gpu", "H100 SXM5 80GB", "--gpus", "8", "--driver", driver)
+    assert package in found and "systemctl enable --now nvidia-fabricmanager" in found
+    alone = _described("--system", system, "--gpu", "H100 PCIe", "--gpus", "8", "--driver", driver)
+    assert "fabricmanager" not in alone
+
+
+def test_who_must_enrol_a_key_be_in_a_group_or_take_another_kernel_is_told() -> None:
+    assert "its key is enrolled" in _described("--system", "debian-12", "--gpu", "H100 PCIe")
+    assert "render,video" in _described("--system", "ubuntu-24.04", "--gpu", "MI300X")
+    grace = ("--system", "rocky-9", "--machine", "aarch64", "--gpu", "GH200")
+    assert "64 KiB pages" in _described(*grace)
+    large = _described(*grace, "--kernel", "5.14.0-427.el9.aarch64+64k")
+    assert "64 KiB pages" not in large and "kernel-64k-devel-matched" in large
+
+
+def _described(*words: str) -> str:
+    found = CliRunner().invoke(cli, ["generate", "install", *words])
+    assert found.exit_code in (0, 1), found.output
+    return " ".join(found.output.replace("# ", "").split())

@@ -21,6 +21,10 @@ _LIKE = {
 """``ID_LIKE`` as the distributions write it."""
 
 
+DESCRIBED = "described"
+"""How the origin of such a host begins."""
+
+
 class Description(msgspec.Struct, frozen=True, kw_only=True):
     os_id: str
     """``ID`` of os-release."""
@@ -45,7 +49,7 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
         lacks = ", no driver" if self.devices and not self.devices[0].startswith(_AMD) else ""
         driver = f", driver {self.driver}" if self.driver else lacks
         kernel = f", kernel {self.kernel}" if self.kernel else ""
-        return f"described: {self.os_name} {self.machine}, {cards}{driver}{kernel}"
+        return f"{DESCRIBED}: {self.os_name} {self.machine}, {cards}{driver}{kernel}"
 
 
 def described(said: Description) -> RecordedHost:

@@ -66,7 +66,7 @@ def exact_fabric(site: Site, installed: str, cards: tuple[Card, ...], *, runs: b
         found = known.packages(site.system.family, purpose, branch=str(branch))
         # apt takes a star at the end of a version, so that the packager's revision need not be known
         wanted, source = (tuple(f"{name}={installed}*" for name in found.names), found.source) if found else ((), source)
-    elif site.system.manager == "dnf":
+    elif site.system.manager in ("dnf", "zypper"):
         found = known.packages(site.system.family, "fabric-manager-exact", version=installed)
         wanted, source = (found.names, found.source) if found else ((), source)
     if not wanted:

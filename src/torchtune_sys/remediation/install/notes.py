@@ -52,6 +52,23 @@ def _newer_python(s: Snapshot, wishes: InstallOptions, wheel: Wheel | None, driv
             return
 
 
+def _enrolment(s: Snapshot) -> Iterator[str]:
+    """A module that DKMS builds is signed with a key of the host itself, which the firmware does not know."""
+    secure_boot = None if isinstance(s.driver, Missing) else s.driver.secure_boot
+    if secure_boot is True:
+        yield "Secure Boot is on: the module is signed with a key of this host, which the next start asks to enrol (mokutil)"
+    elif secure_boot is not False:
+        yield "whether Secure Boot is on was not seen (mokutil --sb-state): if it is, a module that is built here loads only once its key is enrolled (mokutil --import), which the next start asks for on the console"
+
+
+def _pages_of_grace(s: Snapshot) -> Iterator[str]:
+    """Source: Grace Performance Tuning Guide, Operating System Settings, Page Size."""
+    kernel = "" if isinstance(s.system, Missing) or isinstance(s.system.kernel, Missing) else s.system.kernel
+    if "64k" not in kernel:
+        page = "https://docs.nvidia.com/grace-perf-tuning-guide/os-settings.html"
+        yield f"NVIDIA recommends a kernel with 64 KiB pages for Grace (kernel-64k, linux-nvidia-64k), before the driver: {page}"
+
+
 def notes(
     s: Snapshot, wishes: InstallOptions, wheel: Wheel | None, driver: Driver | None, site: Site | InstallRefused
 ) -> Iterator[str]:
@@ -68,13 +85,17 @@ def notes(
     if owned is not None and not wishes.cpu:
         yield f"{owned[0]}; {owned[1]}"
     if isinstance(site, Site) and driver is not None and not driver.installed:
-        if not isinstance(s.driver, Missing) and s.driver.secure_boot is True:
-            yield "Secure Boot is on: the module is signed with a key of this host, which the next start asks to enrol (mokutil)"
+        yield from _enrolment(s)
         if site.system.confidence != "high":
             yield f"the repository's name {site.system.repository} is from: {site.system.source}"
         key = None if site.native else known.key(site.system.repository, site.base)
         if key is not None and not key.is_pinned:
             yield trust.unpinned(f"NVIDIA's repository {site.system.repository}", key)
+    if wheel is not None and wheel.build.startswith("rocm"):
+        page = "https://rocm.docs.amd.com/projects/install-on-linux/en/latest/install/prerequisites.html"
+        yield f"/dev/kfd and /dev/dri are of the groups render and video: usermod -a -G render,video for who trains ({page})"
+    if any("GH200" in card.name or "GB200" in card.name or "GB300" in card.name for card in cards(s)) and not wishes.cpu:
+        yield from _pages_of_grace(s)
     if any(card.name.startswith(("NVIDIA GB200", "GB200", "NVIDIA GB300", "GB300")) for card in cards(s)) and not wishes.cpu:
         page = "https://docs.nvidia.com/multi-node-nvlink-systems/"
         yield f"the rack's switch trays run the fabric manager; for NVLink between hosts nvidia-imex in the driver's version: {page}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from torchtune_sys.host.described import DESCRIBED
 from torchtune_sys.model.install import Driver, Installation, InstallOptions, InstallRefused, InstallStep
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing
@@ -54,7 +55,14 @@ def plan(s: Snapshot, wishes: InstallOptions) -> Installation:
 def _missing_fabric(s: Snapshot, site: Site, driver: Driver | None) -> Iterator[InstallStep]:
     """The fabric manager beside a driver that stays."""
     facts = s.driver
-    if driver is None or not driver.installed or isinstance(facts, Missing) or not value(facts.nvswitches, 0):
+    if driver is None or not driver.installed or isinstance(facts, Missing):
+        return
+    if s.origin.startswith(DESCRIBED):  # its driver is all that it has; the board tells whether there are switches
+        step = exact_fabric(site, driver.installed, cards(s))
+        if step is not None:
+            yield step
+        return
+    if not value(facts.nvswitches, 0):
         return
     other = fails(s, "fabric-manager-version-mismatch")
     if not other and (facts.fabric_manager is not False or version(value(facts.fabric_manager_version, ""))):

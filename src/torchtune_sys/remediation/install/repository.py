@@ -128,6 +128,8 @@ def _headers_of(site: Site, kernel: str, called: str) -> known.PackageNames | No
     purpose = "headers"
     if "uek" in kernel:
         purpose = "headers-uek"
+    elif kernel.endswith("+64k"):
+        purpose = "headers-64k"
     elif site.os_id == "debian" and flavour is not None:
         purpose = "headers-flavour"
     elif site.os_id == "amzn" and number >= (6, 12):
