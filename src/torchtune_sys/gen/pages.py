@@ -10,7 +10,7 @@ import click
 
 from torchtune_sys.cli.help import Command
 from torchtune_sys.cli.main import cli
-from torchtune_sys.gen import causes, collection, coverage
+from torchtune_sys.gen import causes, collection, coverage, man
 from torchtune_sys.model.actions import text
 from torchtune_sys.model.rule import Rule
 from torchtune_sys.render.schemas import (
@@ -44,6 +44,7 @@ def pages() -> dict[str, str]:
         "src/torchtune_sys/render/data/image.schema.json": image_schema(),
         "src/torchtune_sys/render/data/smoke.schema.json": smoke_schema(),
         **collection.files(),
+        **man.pages(cli, click.Context(cli, info_name="torchtune-sys")),
         "src/torchtune_sys/render/data/preflight.schema.json": preflight_schema(),
         "src/torchtune_sys/render/data/compare.schema.json": compare_schema(),
         "src/torchtune_sys/render/data/diagnosis.schema.json": diagnosis_schema(),
