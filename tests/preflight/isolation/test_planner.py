@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Callable, Iterable, Iterator
 from itertools import combinations
 
@@ -11,7 +12,7 @@ import pytest
 from hypothesis import strategies as st
 
 from torchtune_sys.preflight.isolation.planner import Isolation
-from torchtune_sys.preflight.isolation.values import ALL_PAIRS, Domain, Group, Outcome, Settings, Verdict
+from torchtune_sys.preflight.isolation.values import ALL_PAIRS, Domain, Group, Outcome, Settings, Verdict, Vote
 
 Fails = Callable[[Group], bool]
 
@@ -167,8 +168,18 @@ def test_repeats_vote() -> None:
     """One failure of three counts where tests miss faults; where they fail for nothing it takes two."""
     answers = iter([True, False, False])
     assert isolated(20, lambda group: next(answers, False), settings=Settings(repeats=3)).rounds[3:]
-    from torchtune_sys.preflight.isolation.values import Vote
-
     answers = iter([True, False, False])
     found = isolated(20, lambda group: next(answers, False), settings=Settings(repeats=3, vote=Vote.MAJORITY))
     assert (found.outcome, len(found.rounds)) == (Outcome.WELL, 3)
+
+
+@pytest.mark.parametrize("vote", ["any", "majority"])
+def test_answers_that_fit_no_fault_end_too(vote: str) -> None:
+    """Within the limit, with disjoint groups (``isolated`` asks), and with a reason for suspects."""
+    for seed in range(150):
+        rng = random.Random(seed)
+        units, chance = rng.choice((2, 3, 5, 16, 17, 25, 64)), rng.choice((0.1, 0.5, 0.95))
+        settings = Settings(seed=seed, rounds=rng.choice((1, 3, 64)), repeats=rng.choice((1, 3)), vote=Vote(vote))
+        found = isolated(units, lambda group, rng=rng, chance=chance: rng.random() < chance, settings=settings)  # type: ignore[misc]
+        assert len(found.rounds) <= settings.rounds
+        assert found.why or found.outcome in (Outcome.WELL, Outcome.NAMED)

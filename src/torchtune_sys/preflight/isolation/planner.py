@@ -93,7 +93,7 @@ class Isolation:
 
     def _ask(self, purpose: str) -> None:
         if len(self._evidence) >= self._settings.rounds:
-            self.stop(f"more than {self._settings.rounds} rounds: too many faults")
+            self.stop(f"not finished within {self._settings.rounds} rounds")
         else:
             self._waiting = Round(number=len(self._evidence) + 1, purpose=purpose, groups=tuple(self._asked))
 
