@@ -164,6 +164,25 @@ def test_the_last_lines_of_many_that_are_alike_are_kept() -> None:
     assert pasted.thinned("".join(lines[:100])) == "".join(lines[:100])
 
 
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        (
+            "# dmidecode 3.3\nGetting SMBIOS data from sysfs.\n\nHandle 0x0000, DMI type 0, 26 bytes\nBIOS Information\n",
+            "dmidecode",
+        ),
+        ("6,1234,5678901,-;usb 1-1: new device\n6,1235,5678999,-;usb 1-1: found\n", "/dev/kmsg"),
+        ('{"card0": {"Temperature (Sensor edge) (C)": "35.0"}}\n', "rocm-smi --json"),
+        ("crw-rw-rw- 1 root root 195,   0 Mar  2 11:00 /dev/nvidia0\n", "ls -l /dev/nvidia"),
+        ("available: 2 nodes (0-1)\nnode 0 cpus: 0 1 2 3\n", "numactl -H"),
+        ("Package    Version\n---------- -------\nidna       3.7\n", "pip list"),
+    ],
+)
+def test_what_is_known_and_not_read_is_named(text: str, name: str) -> None:
+    assert evidence.read(text, "x") is not None or name in pasted.not_read(text)
+    assert pasted.not_read("Hello, my training is slow\n") == ""
+
+
 def test_another_text_of_that_size_is_refused_with_its_size(tmp_path: Path) -> None:
     (tmp_path / "x.log").write_text(steps(17 << 20))
     with pytest.raises(UnreadableInput, match="text of more than 16 MiB"):

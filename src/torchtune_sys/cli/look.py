@@ -112,6 +112,11 @@ def _from_text(pasted: PastedText, intent: Workload) -> Snapshot:
 
     seen = evidence.read(pasted.text, pasted.name, intent)
     if seen is None:
+        from torchtune_sys.evidence.pasted import not_read
+
+        if named := not_read(pasted.text):
+            what, _, todo = named.partition(": ")
+            raise UnreadableInput(f"{pasted.name}: {what}", todo)
         raise UnreadableInput(
             f"{pasted.name}: is neither a recording nor a report that can be read",
             "known reports: the output of python -m torch.utils.collect_env, nvidia-smi, lspci, ibstat, dmesg, lsblk, findmnt, df, "

@@ -97,3 +97,30 @@ def _dedented(text: str) -> str:
     indents = [len(line) - len(line.lstrip(" ")) for line in text.split("\n") if line]
     common = min(indents, default=0)
     return "\n".join(line[common:] for line in text.split("\n")) if common else text
+
+
+_NOT_READ = (
+    (
+        r"^# dmidecode \d|^Handle 0x[0-9A-F]{4}, DMI type \d",
+        "dmidecode",
+        "torchtune-sys record on the host reads the firmware's tables itself",
+    ),
+    (r"^\d{1,3},\d{1,12},\d{1,18},[-c][^;\n]{0,80};", "/dev/kmsg in its raw form", "give the output of dmesg"),
+    (r'^\s{0,4}\{?\s{0,8}"card\d{1,3}"\s?: ?\{', "rocm-smi --json", "give torchtune-sys record, or torch's collect_env"),
+    (r"ROCm System Management Interface|^={3,} ?ROCm-smi", "rocm-smi", "give torchtune-sys record, or torch's collect_env"),
+    (r"^[crwx-]{10}[.+]?\s+\d+ \w+\s+\w+\s+\d+, +\d+ .{0,40}/dev/nvidia", "ls -l /dev/nvidia*", "give torchtune-sys record"),
+    (r"^available: \d{1,4} nodes? \(", "numactl -H", "give lscpu"),
+    (r"^(?:[\w-]+[/,] ?[\w.]+, \S+, \w+: (?:installed|built|added))", "dkms status", "give the output of the build that failed"),
+    (r"^Package {2,}Version\b", "pip list without torch", "run it with the Python that you train with"),
+)
+"""Output that is known and that no reader takes, and what tells the same."""
+
+
+def not_read(text: str) -> str:
+    """What a text is, of which nothing is read; ``""`` where that is not known.
+
+    >>> not_read("# dmidecode 3.3\\nGetting SMBIOS data from sysfs.\\n").partition(":")[0]
+    'holds the output of dmidecode, which is not read'
+    """
+    found = next(((name, todo) for pattern, name, todo in _NOT_READ if re.search(pattern, text[:_LONG], re.MULTILINE)), None)
+    return "" if found is None else f"holds the output of {found[0]}, which is not read: {found[1]}"
