@@ -15,7 +15,9 @@ from conftest import HOSTS, judge, judge_one, load
 from torchtune_sys import engine, evidence
 from torchtune_sys.host.recorded import RecordedHost
 from torchtune_sys.knowledge import torch as known
+from torchtune_sys.model.actions import Safety, Sysctl
 from torchtune_sys.model.facts.session import Workload
+from torchtune_sys.model.facts.sysctl import Assignment
 from torchtune_sys.model.rule import Result, Severity, Verdict
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, Why
@@ -149,6 +151,25 @@ def test_a_small_container_without_a_gpu_is_not_tight() -> None:
     assert verdict(without_gpu(seen), "cgroup-memory-tight") is NA
     asked = msgspec.structs.replace(without_gpu(seen), intent=Workload(ranks=8))
     assert verdict(asked, "cgroup-memory-tight") is FAIL
+
+
+def test_where_zone_reclaim_was_chosen_undoing_it_is_a_decision() -> None:
+    seen = load("zone-reclaim-enabled.fail")
+    assert _safety(seen) is Safety.SAFE
+    assert _safety(changed(seen, "system", hypervisor="microsoft")) is Safety.UNSAFE
+    assert not isinstance(seen.sysctl, Missing)
+    key = "vm.zone_reclaim_mode"
+    profile = Assignment(value="1", source="tuned profile hpc-compute")
+    settings = {**seen.sysctl.settings, key: msgspec.structs.replace(seen.sysctl.settings[key], tuned=profile)}
+    assert _safety(changed(seen, "sysctl", settings=settings)) is Safety.UNSAFE
+
+
+def _safety(seen: Snapshot) -> Safety:
+    result = judge_one(seen, "zone-reclaim-enabled")
+    assert result.verdict is FAIL
+    (action,) = result.evidence[0].fix
+    assert isinstance(action, Sysctl)
+    return action.safety
 
 
 def test_nobody_asked_for_a_rank_a_gpu() -> None:

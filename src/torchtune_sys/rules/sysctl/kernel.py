@@ -71,12 +71,24 @@ def zone_reclaim_enabled(s: Snapshot, p: Params) -> Iterator[Evidence]:
     The data set stays uncached although other nodes have memory to spare, and allocations stall while the node reclaims.
 
     When to leave it
-    Each rank is bound to a node, fits in its memory, and reads no data through the page cache (tuned's hpc-compute assumes that).
+    Each rank is bound to a node, fits in its memory, and reads no data through the page cache: tuned's hpc-compute and Azure's HPC images
+    assume that and set 1. Where such a profile is active, and on Azure, the change needs a decision (--unsafe).
 
     References
     Linux Documentation/admin-guide/sysctl/vm.rst, zone_reclaim_mode: to be left off for workloads that profit from cached files.
+    Azure/azhpc-images, hpc-tuning.sh (1); tuned, profiles/hpc-compute/tuned.conf (1).
     """
-    yield judged(s, "vm.zone_reclaim_mode", wish_zone_reclaim(s, p))
+    target = wish_zone_reclaim(s, p)
+    chosen = _zone_reclaim_chosen(s)
+    yield judged(s, "vm.zone_reclaim_mode", target, Safety.UNSAFE if chosen else Safety.SAFE)
+
+
+def _zone_reclaim_chosen(s: Snapshot) -> bool:
+    """Whether a tuned profile or Azure's image turned it on for ranks that are bound to nodes: undoing that is a decision."""
+    found = setting(s, "vm.zone_reclaim_mode")
+    if not isinstance(found.tuned, Missing) and found.tuned.value.strip() not in ("", "0"):
+        return True
+    return not isinstance(s.system, Missing) and known(s.system.hypervisor, "") == "microsoft"
 
 
 @rule(
