@@ -118,3 +118,25 @@ def test_a_directory_is_read_whole_and_a_picture_in_it_told(tmp_path: Path) -> N
     value = found(tmp_path)
     assert names(value) == ["dev-shm-too-small"]
     assert [each["source"] for each in value["unread"]] == [str(tmp_path / "shot.png")]  # type: ignore[index,union-attr,call-overload]
+
+
+def test_a_secret_goes_into_no_output() -> None:
+    token = "hf_AbCdEfGhIjKlMnOpQrStUvWxYz012345"
+    text = f"HF_TOKEN={token} RuntimeError: DataLoader worker (pid 7) is killed by signal: Bus error.\n{'x' * 385} {token} Fatal Python error: {token}\n"
+    for args in ((), ("--format", "json"), ("--symptoms",)):
+        done = run(*args, stdin=text.encode())
+        assert done.returncode == 1
+        assert b"hf_" not in done.stdout
+
+
+@pytest.mark.long
+def test_memory_stays_bounded_however_long_the_log(tmp_path: Path) -> None:
+    place = tmp_path / "long.log"
+    with place.open("w") as file:
+        for _ in range(60):
+            file.write("step 1 loss 0.31 tokens 81920 error 0.1\n" * 50_000)
+        file.write(BUS)
+    code = "import resource, sys; from torchtune_sys.cli.main import run; run(['diagnose', sys.argv[1]]); print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
+    done = subprocess.run([sys.executable, "-c", code, str(place)], capture_output=True, text=True)
+    assert "dev-shm-too-small" in done.stdout
+    assert int(done.stdout.split()[-1]) < 200 << 10, "of 115 MB no more than 200 MiB are held"

@@ -10,6 +10,7 @@ import msgspec
 from torchtune_sys.diagnosis.facts import Told
 from torchtune_sys.diagnosis.lines import LogLine
 from torchtune_sys.diagnosis.symptoms import CERTAIN, LIKELY, POSSIBLE, Symptom
+from torchtune_sys.host.secrets import scrubbed
 from torchtune_sys.knowledge.signatures import cause_rows
 from torchtune_sys.model import actions
 from torchtune_sys.model.diagnosis import Confidence, NamedCause, Quote
@@ -100,7 +101,9 @@ def _of_facts(told: Told, book: dict[str, Finding], places: Places, start: int) 
         for item in _failed(result):
             place = places.line(item)
             text = place.printed if place is not None else f"{item.subject}: {item.seen}"
-            finding.quotes.append(Quote(source=told.source, line=place.number if place else 0, text=text[:_TEXT].strip()))
+            finding.quotes.append(
+                Quote(source=told.source, line=place.number if place else 0, text=scrubbed(text)[:_TEXT].strip())
+            )
             finding.fix += [actions.text(action) for action in item.fix or result.rule.fix]
 
 
@@ -170,7 +173,7 @@ def _of_symptom(symptom: Symptom, book: dict[str, Finding], supported: set[str],
 
 def _add(finding: Finding, symptom: Symptom, fix: str, confirm: str) -> None:
     line = symptom.line
-    quote = Quote(source=symptom.source, line=line.number, text=line.text[:_TEXT])
+    quote = Quote(source=symptom.source, line=line.number, text=scrubbed(line.text)[:_TEXT].strip())
     if quote not in finding.quotes and not any(
         quote.line == other.line and quote.source == other.source for other in finding.quotes
     ):

@@ -10,6 +10,7 @@ from torchtune_sys.diagnosis.symptoms import Symptom, symptoms_of
 from torchtune_sys.formats.flight_recorder import RankDump, dump_of
 from torchtune_sys.formats.pickles import plain_data
 from torchtune_sys.host.input.collection import Found, InputDump, InputText
+from torchtune_sys.host.secrets import scrubbed_data
 from torchtune_sys.model import codec
 from torchtune_sys.model.diagnosis import Confidence, Diagnosis, UnreadSource
 
@@ -32,7 +33,7 @@ def diagnose(found: Iterable[Found]) -> Diagnosis:
         elif isinstance(item, InputDump):
             unread.append(UnreadSource(source=item.name, why=dump))
         else:
-            lines[item.name] = part = ranks.attributed(_scrubbed(item), item.name)
+            lines[item.name] = part = ranks.attributed(lines_of(item.excerpt.lines), item.name)
             total += item.excerpt.total
             symptoms += symptoms_of(item.name, part)
             told += facts.told_of(item.name, part, "\n".join(line for _, line in item.excerpt.lines))
@@ -42,7 +43,7 @@ def diagnose(found: Iterable[Found]) -> Diagnosis:
     return Diagnosis(
         causes=named,
         unexplained=() if sure else unexplained.unexplained_of(lines, symptoms),
-        facts={f"{each.source} {each.host}".strip(): facts.shown(each.snapshot) for each in told},
+        facts={f"{each.source} {each.host}".strip(): scrubbed_data(facts.shown(each.snapshot)) for each in told},
         unread=tuple(unread),
         sources=len(lines) + len(dumps),
         lines=total,
@@ -61,9 +62,3 @@ def _dump(item: InputText | InputDump) -> RankDump | str:
         return dump_of(codec.loads(whole), item.name) or "is text" if '"entries"' in whole else "is text"
     except (ValueError, RecursionError) as error:
         return f"a pickle that is not read: {error}"
-
-
-def _scrubbed(text: InputText) -> tuple[LogLine, ...]:
-    from torchtune_sys.host.secrets import scrubbed
-
-    return lines_of([(number, scrubbed(line)) for number, line in text.excerpt.lines])

@@ -10,7 +10,7 @@ import msgspec
 from msgspec.structs import replace
 
 from torchtune_sys import engine, evidence
-from torchtune_sys.diagnosis.lines import LogLine, glued
+from torchtune_sys.diagnosis.lines import JOINED, LogLine, glued
 from torchtune_sys.diagnosis.unwrapping import goes_on, width
 from torchtune_sys.model import codec
 from torchtune_sys.model.rule import Result, Verdict
@@ -80,7 +80,7 @@ def _groups(lines: Sequence[LogLine], column: int) -> list[list[LogLine]]:
             groups[-1].append(line)
         else:
             groups.append([line])
-    return groups
+    return [part for group in groups for part in ([group] if len(group) <= JOINED else [[line] for line in group])]
 
 
 def _best(source: str, host: str, texts: Sequence[str]) -> Told | None:

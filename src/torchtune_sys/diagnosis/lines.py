@@ -185,10 +185,10 @@ def joined(lines: Sequence[LogLine]) -> Iterator[tuple[int, str]]:
     while width and at < len(lines) - 1:
         end = at
         while (
-            end + 1 < len(lines) and end - at < _JOINED and unwrapping.goes_on(lines[end].printed, lines[end + 1].printed, width)
+            end + 1 < len(lines) and end - at < JOINED and unwrapping.goes_on(lines[end].printed, lines[end + 1].printed, width)
         ):
             end += 1
-        if end > at:
+        if 0 < end - at < JOINED:
             for blank in ("", " "):
                 yield lines[at].number, glued(lines[at : end + 1], width, blank)
         at = max(end, at + 1)
@@ -203,4 +203,5 @@ def glued(lines: Sequence[LogLine], width: int, blank: str) -> str:
     return whole
 
 
-_JOINED = 40
+JOINED = 24
+"""Pieces of one line; more are lines that happen to be equally long."""

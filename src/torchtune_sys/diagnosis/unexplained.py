@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from torchtune_sys.diagnosis.lines import LogLine
 from torchtune_sys.diagnosis.symptoms import Symptom
+from torchtune_sys.host.secrets import scrubbed
 from torchtune_sys.model.diagnosis import Unexplained
 
 _MOST, _TEXT = 3, 400
@@ -43,7 +44,9 @@ def unexplained_of(lines: dict[str, Sequence[LogLine]], symptoms: Sequence[Sympt
     after: list[Unexplained] = []
     for source, part in lines.items():
         for place, line, program in _errors(part, source, known):
-            found = Unexplained(source=source, line=line.number, text=line.text[:_TEXT].strip(), program=program, place=place)
+            found = Unexplained(
+                source=source, line=line.number, text=scrubbed(line.text)[:_TEXT].strip(), program=program, place=place
+            )
             if (source, line.number) in named:
                 continue
             (after if (source, line.number) in following else first).append(found)
