@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -14,6 +15,7 @@ import pytest
 import slurm_here
 
 from conftest import exhaustive
+from preflight.joint.faults import SKEW
 
 TOOL = Path(sys.executable).with_name("torchtune-sys")
 
@@ -243,6 +245,37 @@ def test_where_no_process_can_be_started_nobody_is_drained(cluster: Cluster, tmp
                 break
             time.sleep(0.1)
         group.rmdir()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seconds", [86_400, *exhaustive(-30 * 365 * 86_400, 30 * 365 * 86_400)])
+def test_a_clock_that_jumped_drains_nobody_and_holds_no_slot(cluster: Cluster, tmp_path: Path, seconds: int) -> None:
+    """The tool's own clock is off. Once it is right again, a bad node is drained as ever."""
+    if shutil.which("cc") is None:
+        pytest.skip("needs cc")
+    (tmp_path / "skew.c").write_text(SKEW.replace("300", str(seconds)))
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", tmp_path / "skew.so", tmp_path / "skew.c", "-ldl"], check=True, timeout=60)
+    tool = tmp_path / "tool"
+    tool.write_text(f'#!/bin/sh\nLD_PRELOAD={tmp_path}/skew.so exec {TOOL} "$@"\n')
+    tool.chmod(0o755)
+    (tmp_path / "state").mkdir()
+    words = ("--site-checks", str(cluster.root / "checks"), "--policy", str(cluster.root / "policy.toml"), "--budget", "60")
+    words += ("--drain-state", str(tmp_path / "state"), "--drain-limit", "1")
+    hooks = [generated(tmp_path / f"{piece}.sh", piece, *words, "--tool", str(tool)) for piece in ("prolog", "health-check")]
+    for hook in hooks:
+        done = cluster.run(hook)
+        assert done.returncode == 0, done.stderr
+        assert cluster.in_service(), done.stderr
+    (cluster.root / "bad").touch()
+    try:
+        assert cluster.run(tool, "preflight", *words).returncode == 1, "it takes the one slot, at its own time"
+        right = generated(tmp_path / "right.sh", "prolog", *words)
+        assert cluster.run(right).returncode == 1
+        assert "site-scratch" in cluster.until("DRAIN")
+    finally:
+        (cluster.root / "bad").unlink()
+        cluster.run("scontrol", "update", "nodename=here", "state=resume")
+        cluster.until("DRAIN", is_there=False)
 
 
 def test_the_configuration_that_is_there_is_compared(cluster: Cluster) -> None:
