@@ -171,7 +171,6 @@ def test_the_last_lines_of_many_that_are_alike_are_kept() -> None:
             "# dmidecode 3.3\nGetting SMBIOS data from sysfs.\n\nHandle 0x0000, DMI type 0, 26 bytes\nBIOS Information\n",
             "dmidecode",
         ),
-        ("6,1234,5678901,-;usb 1-1: new device\n6,1235,5678999,-;usb 1-1: found\n", "/dev/kmsg"),
         ('{"card0": {"Temperature (Sensor edge) (C)": "35.0"}}\n', "rocm-smi --json"),
         ("crw-rw-rw- 1 root root 195,   0 Mar  2 11:00 /dev/nvidia0\n", "ls -l /dev/nvidia"),
         ("available: 2 nodes (0-1)\nnode 0 cpus: 0 1 2 3\n", "numactl -H"),
@@ -181,6 +180,14 @@ def test_the_last_lines_of_many_that_are_alike_are_kept() -> None:
 def test_what_is_known_and_not_read_is_named(text: str, name: str) -> None:
     assert evidence.read(text, "x") is not None or name in pasted.not_read(text)
     assert pasted.not_read("Hello, my training is slow\n") == ""
+
+
+def test_records_of_the_kernels_own_device() -> None:
+    text = "6,1234,5678901,-;usb 1-1: new device\n4,1235,95678999,-;NVRM: Xid (PCI:0000:19:00): 79, pid=7, GPU has fallen off the bus.\n"
+    seen = evidence.read(text, "x")
+    assert seen is not None
+    (event,) = seen.kernel.events  # type: ignore[union-attr, misc]
+    assert (event.kind, event.code, event.first_s) == ("xid", 79, 95.678999)
 
 
 def test_another_text_of_that_size_is_refused_with_its_size(tmp_path: Path) -> None:

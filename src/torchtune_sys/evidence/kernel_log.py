@@ -28,6 +28,7 @@ def kernel_facts(text: str) -> KernelFacts | None:
     >>> kernel_facts("[   12.345678] NVRM: Xid (PCI:0000:18:00): 79, GPU has fallen off the bus.").events[0].code
     79
     """
+    text = _plain(text)
     found = read_log(text, _NAME)
     if found is not None and not isinstance(found.events, Missing) and any(map(_telling, found.events)):
         return found
@@ -35,6 +36,19 @@ def kernel_facts(text: str) -> KernelFacts | None:
         return None
     nothing = Missing(Why.NOT_RECORDED, _NAME, "no line with a time was needed")
     return KernelFacts(events=(), source=_NAME, from_s=nothing, now_s=nothing, booted=nothing, whole=nothing)
+
+
+_RECORD = re.compile(r"^\d{1,5},\d{1,18},(\d{1,12})(\d{6}),[^;\n]{1,80};", re.MULTILINE)
+"""/dev/kmsg (Documentation/ABI/testing/dev-kmsg): priority and facility, number, microseconds, flags, then the message."""
+
+
+def _plain(text: str) -> str:
+    """Records of /dev/kmsg as dmesg prints them.
+
+    >>> _plain("4,1007,5678901,-;NVRM: loading\\n SUBSYSTEM=pci\\n")
+    '[5.678901] NVRM: loading\\n SUBSYSTEM=pci\\n'
+    """
+    return _RECORD.sub(r"[\1.\2] ", text)
 
 
 def _looks_like_one(text: str) -> bool:

@@ -105,7 +105,6 @@ _NOT_READ = (
         "dmidecode",
         "torchtune-sys record on the host reads the firmware's tables itself",
     ),
-    (r"^\d{1,3},\d{1,12},\d{1,18},[-c][^;\n]{0,80};", "/dev/kmsg in its raw form", "give the output of dmesg"),
     (r'^\s{0,4}\{?\s{0,8}"card\d{1,3}"\s?: ?\{', "rocm-smi --json", "give torchtune-sys record, or torch's collect_env"),
     (r"ROCm System Management Interface|^={3,} ?ROCm-smi", "rocm-smi", "give torchtune-sys record, or torch's collect_env"),
     (r"^[crwx-]{10}[.+]?\s+\d+ \w+\s+\w+\s+\d+, +\d+ .{0,40}/dev/nvidia", "ls -l /dev/nvidia*", "give torchtune-sys record"),
