@@ -41,9 +41,9 @@ class Cluster:
     def state(self) -> str:
         return self.run("scontrol", "show", "node", "here", "-o").stdout
 
-    def until(self, words: str, is_there: bool = True) -> str:
+    def until(self, words: str, is_there: bool = True, seconds: int = 30) -> str:
         """The node's state once it holds ``words`` (or no longer does)."""
-        for _ in range(300):
+        for _ in range(10 * seconds):
             if (words in self.state()) == is_there:
                 break
             time.sleep(0.1)
@@ -276,6 +276,38 @@ def test_a_clock_that_jumped_drains_nobody_and_holds_no_slot(cluster: Cluster, t
         (cluster.root / "bad").unlink()
         cluster.run("scontrol", "update", "nodename=here", "state=resume")
         cluster.until("DRAIN", is_there=False)
+
+
+@pytest.mark.long
+def test_slurmd_itself_runs_the_health_check(tmp_path: Path) -> None:
+    """A node that is bad while nobody uses it is drained, and comes back once it is well: nobody but slurmd starts anything."""
+    if not TOOL.exists():
+        pytest.skip(f"the tool is not installed beside {sys.executable}")
+    checks = tmp_path / "checks"
+    checks.mkdir()
+    (checks / "scratch").write_text(f"#!/bin/sh\n[ ! -e {tmp_path}/bad ] || {{ echo /scratch is not mounted; exit 2; }}\n")
+    (checks / "scratch").chmod(0o755)
+    (tmp_path / "policy.toml").write_text('warning = ["error"]\n')
+    words = ("--site-checks", str(checks), "--policy", str(tmp_path / "policy.toml"), "--budget", "40")
+    hook = generated(tmp_path / "health-check.sh", "health-check", *words)
+    folder = tmp_path / "slurm"
+    folder.mkdir()
+    start = (
+        tmp_path / "start.sh"
+    )  # slurmd gives it the node's name and nothing else: this cluster's configuration is not at its usual place
+    start.write_text(f"#!/bin/sh\nexport SLURM_CONF={folder}/slurm.conf\nexec {hook}\n")
+    start.chmod(0o755)
+    more = f"HealthCheckProgram={start}\nHealthCheckInterval=2\nHealthCheckNodeState=ANY\n"
+    try:
+        with slurm_here.cluster(folder, "task/none", 1, more) as env:
+            own = Cluster(folder, env)
+            (tmp_path / "bad").touch()
+            own.until("DRAIN", seconds=90)
+            assert "Reason=torchtune-sys: [node] site-scratch: /scratch is not mounted" in own.state()
+            (tmp_path / "bad").unlink()
+            assert "DRAIN" not in own.until("DRAIN", is_there=False, seconds=90)
+    except slurm_here.Unavailable as why:
+        pytest.skip(str(why))
 
 
 def test_the_configuration_that_is_there_is_compared(cluster: Cluster) -> None:
