@@ -53,5 +53,5 @@ def _config(path: str | None) -> Config:
     from torchtune_sys.host.apart import text_of
     from torchtune_sys.rules import CATALOGUE
 
-    named = "" if path else " (TORCHTUNE_SYS_CONFIG names it)"
-    return parse_config(text_of(place, f"give a TOML file that can be read{named}"), place, CATALOGUE)
+    named = "" if path else " (named by TORCHTUNE_SYS_CONFIG)"
+    return parse_config(text_of(place, "give a TOML file that can be read", named), place, CATALOGUE)

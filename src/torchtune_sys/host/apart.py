@@ -65,13 +65,13 @@ def answers(path: str, patience_s: float | None = None) -> None:
     apart(first, _not_in_time(path, patience_s), patience_s)
 
 
-def text_of(path: str, todo: str) -> str:
-    """The text of a file that an option names. Raises UnreadableInput."""
+def text_of(path: str, todo: str, named: str = "") -> str:
+    """The text of a file that an option names, or what ``named`` says. Raises UnreadableInput."""
 
     def read() -> str:
         found = read_text(path, path)
         if isinstance(found, Missing):
-            raise UnreadableInput(f"{path}: {found.detail}", todo)
+            raise UnreadableInput(f"{path}{named}: {found.detail}", todo)
         return found
 
     return apart(read, _not_in_time(path, PATIENCE_S), PATIENCE_S)
