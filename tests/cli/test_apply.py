@@ -80,7 +80,7 @@ def test_from_a_finding_to_a_cured_host_and_back(tmp_path: Path) -> None:
         ("--dry-run", 0, "Nothing was changed (--dry-run)."),
         ("--yes --only max-map-count-lo", 2, "did you mean max-map-count-low?"),
         ("--yes --only swappiness-high", 0, "nothing to change"),
-        ("--from x", 2, "No such option"),
+        ("--from x", 2, "no such option --from"),
     ],
 )
 def test_what_changes_nothing(options: str, status: int, words: str, tmp_path: Path) -> None:
