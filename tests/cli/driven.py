@@ -76,7 +76,15 @@ def judged_by(words: str, *arguments: str, env: dict[str, str] | None = None) ->
 
 def environment(changes: dict[str, str] | None = None) -> dict[str, str]:
     """This environment without what would colour or steer the program."""
-    steering = ("NO_COLOR", "FORCE_COLOR", "TORCHTUNE_SYS_CONFIG", "TORCHTUNE_SYS_DEBUG", "WORLD_SIZE", "OMP_NUM_THREADS", "COLUMNS")
+    steering = (
+        "NO_COLOR",
+        "FORCE_COLOR",
+        "TORCHTUNE_SYS_CONFIG",
+        "TORCHTUNE_SYS_DEBUG",
+        "WORLD_SIZE",
+        "OMP_NUM_THREADS",
+        "COLUMNS",
+    )
     kept = {name: value for name, value in os.environ.items() if name not in steering}
     return {**kept, **(changes or {})}
 
