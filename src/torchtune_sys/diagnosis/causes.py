@@ -71,9 +71,9 @@ def causes_of(symptoms: Sequence[Symptom], told: Sequence[Told], lines: dict[str
     """The likeliest first."""
     book: dict[str, Finding] = {}
     starts = {source: at * (1 << 32) for at, source in enumerate(lines)}
-    places = {source: Places(lines[source]) for source in dict.fromkeys(each.source for each in told)}
+    places = {source: Places(lines.get(source, ())) for source in dict.fromkeys(each.source for each in told)}
     for each in told:
-        _of_facts(each, book, places[each.source], starts[each.source])
+        _of_facts(each, book, places[each.source], starts.get(each.source, 0))
     supported = {name for name, finding in book.items() if finding.weight} | _supporting(told)
     refuted = frozenset().union(*(each.passed for each in told)) if told else frozenset()
     for symptom in symptoms:

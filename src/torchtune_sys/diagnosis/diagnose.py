@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from torchtune_sys.diagnosis import causes, facts, ranks, slowness, unexplained
+from torchtune_sys.diagnosis import causes, facts, own_documents, ranks, slowness, unexplained
 from torchtune_sys.diagnosis.lines import LogLine, lines_of
 from torchtune_sys.diagnosis.symptoms import Symptom, symptoms_of
 from torchtune_sys.formats.flight_recorder import RankDump, dump_of
@@ -22,7 +22,7 @@ def diagnose(found: Iterable[Found]) -> Diagnosis:
     told: list[facts.Told] = []
     unread: list[UnreadSource] = []
     dumps: list[RankDump] = []
-    total = 0
+    total = documents = 0
     for item in found:
         if isinstance(item, UnreadSource):
             unread.append(item)
@@ -30,24 +30,41 @@ def diagnose(found: Iterable[Found]) -> Diagnosis:
         dump = _dump(item)
         if isinstance(dump, RankDump):
             dumps.append(dump)
-        elif isinstance(item, InputDump):
+            continue
+        if isinstance(item, InputDump):
             unread.append(UnreadSource(source=item.name, why=dump))
+            continue
+        try:
+            own = own_documents.read(item.name, _text(item))
+        except ValueError as error:
+            unread.append(UnreadSource(source=item.name, why=str(error)))
+            continue
+        total += item.excerpt.total
+        if own is not None:
+            documents += 1
+            told += own.told
+            symptoms += own.symptoms
         else:
             lines[item.name] = part = ranks.attributed(lines_of(item.excerpt.lines), item.name)
-            total += item.excerpt.total
             symptoms += symptoms_of(item.name, part)
-            told += facts.told_of(item.name, part, "\n".join(line for _, line in item.excerpt.lines))
+            told += facts.told_of(item.name, part, _text(item))
     symptoms += [*ranks.of_dumps(dumps), *ranks.of_time_outs(lines), *ranks.of_stacks(lines), *slowness.symptoms_of(lines)]
     named = causes.causes_of(symptoms, told, lines)
     sure = any(each.confidence is not Confidence.POSSIBLE for each in named)
     return Diagnosis(
         causes=named,
         unexplained=() if sure else unexplained.unexplained_of(lines, symptoms),
-        facts={f"{each.source} {each.host}".strip(): scrubbed_data(facts.shown(each.snapshot)) for each in told},
+        facts={
+            f"{each.source} {each.host}".strip(): scrubbed_data(shown) for each in told if (shown := facts.shown(each.snapshot))
+        },
         unread=tuple(unread),
-        sources=len(lines) + len(dumps),
+        sources=len(lines) + len(dumps) + documents,
         lines=total,
     )
+
+
+def _text(item: InputText) -> str:
+    return "\n".join(line for _, line in item.excerpt.lines)
 
 
 def _dump(item: InputText | InputDump) -> RankDump | str:
@@ -58,7 +75,7 @@ def _dump(item: InputText | InputDump) -> RankDump | str:
         first = item.excerpt.lines[0][1].lstrip()[:1] if item.excerpt.lines else ""
         if first != "{" or not item.excerpt.whole:
             return "is text"
-        whole = "\n".join(line for _, line in item.excerpt.lines)
+        whole = _text(item)
         return dump_of(codec.loads(whole), item.name) or "is text" if '"entries"' in whole else "is text"
     except (ValueError, RecursionError) as error:
         return f"a pickle that is not read: {error}"

@@ -104,6 +104,12 @@ def _best(source: str, host: str, texts: Sequence[str]) -> Told | None:
     return Told(source=source, host=host, snapshot=snapshot, results=tuple(results.values()), passed=frozenset(passed - failed))
 
 
+def told_by(source: str, host: str, results: Sequence[Result], snapshot: Snapshot) -> Told:
+    """What results that are there already tell."""
+    failed = tuple(result for result in results if result.verdict is Verdict.FAIL)
+    return Told(source=source, host=host, snapshot=snapshot, results=failed, passed=frozenset(_passed(results)))
+
+
 def _passed(results: Sequence[Result]) -> set[str]:
     good = {result.rule.cause for result in results if result.verdict is Verdict.PASS and result.rule.cause}
     return good - {result.rule.cause for result in results if result.verdict in (Verdict.FAIL, Verdict.UNKNOWN)}

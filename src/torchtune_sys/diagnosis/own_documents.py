@@ -1,0 +1,141 @@
+"""What this tool wrote itself: recordings and snapshots are judged, of reports, smoke tests and pre-flights the causes are taken."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from torchtune_sys import engine
+from torchtune_sys.diagnosis.facts import Told, told_by
+from torchtune_sys.diagnosis.lines import LogLine
+from torchtune_sys.diagnosis.symptoms import CERTAIN, LIKELY, POSSIBLE, Candidate, Symptom
+from torchtune_sys.errors import UnreadableInput
+from torchtune_sys.host.recorded import SECTIONS, RecordedHost, parse_recording
+from torchtune_sys.host.scrubbed import ScrubbedHost
+from torchtune_sys.model import codec
+from torchtune_sys.model.facts.session import Workload
+from torchtune_sys.model.rule import Evidence, Result, Verdict
+from torchtune_sys.model.snapshot import FAMILIES, Snapshot
+from torchtune_sys.model.snapshot_json import from_json
+from torchtune_sys.model.values import Missing, Why
+from torchtune_sys.rules import CATALOGUE, by_id
+
+_OWN = "torchtune-sys/"
+_OF_RECORDINGS = frozenset((*SECTIONS, "schema", "tool", "origin", "extends", "complete", "intent"))
+_PATIENCE_S = 20.0
+_WEIGHTS = {"certain": CERTAIN, "likely": LIKELY, "possible": POSSIBLE}
+Document = Mapping[str, Any]
+
+
+class OwnDocument(msgspec.Struct, frozen=True, kw_only=True):
+    told: tuple[Told, ...] = ()
+    symptoms: tuple[Symptom, ...] = ()
+
+
+def read(source: str, text: str) -> OwnDocument | None:
+    """What the document tells; None where the text is none of this tool's. Raises ValueError: it is one, and tells nothing."""
+    if text.lstrip()[:1] != "{":
+        return None
+    try:
+        document = codec.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(document, dict):
+        return None
+    schema = document.get("schema")
+    kind = schema.removeprefix(_OWN).partition("/")[0] if isinstance(schema, str) and schema.startswith(_OWN) else ""
+    if not kind and not document.keys().isdisjoint(SECTIONS) and document.keys() <= _OF_RECORDINGS:
+        kind = "recording"
+    if not kind:
+        return None
+    reader = _READERS.get(kind)
+    if reader is None:
+        raise ValueError(f"is {schema}, which tells no fault")
+    try:
+        return reader(source, document, text)
+    except UnreadableInput as error:
+        raise ValueError(error.seen.removeprefix(f"{source}: ")) from None
+    except (TypeError, KeyError, AttributeError) as error:
+        raise ValueError(f"is not as {schema or 'a recording'} has it ({type(error).__name__})") from None
+
+
+def _of_recording(source: str, _document: Document, text: str) -> OwnDocument:
+    path = source if os.path.isfile(source) else None  # of an archive's member nothing lies beside it that it could extend
+    host = ScrubbedHost(RecordedHost(parse_recording(text.encode(), source, path), source))
+    return _judged(source, engine.snapshot(host, Workload(), timeout_s=_PATIENCE_S))
+
+
+def _of_snapshot(source: str, document: Document, _text: str) -> OwnDocument:
+    return _judged(source, from_json(dict(document)))
+
+
+def _judged(source: str, seen: Snapshot) -> OwnDocument:
+    name = "" if isinstance(seen.system, Missing) or isinstance(seen.system.hostname, Missing) else seen.system.hostname
+    return OwnDocument(told=(told_by(source, name, engine.judge(seen, CATALOGUE), _nothing()),))
+
+
+def _nothing() -> Snapshot:
+    """In place of the facts: the document holds them itself."""
+    unseen: dict[str, Any] = dict.fromkeys(FAMILIES, Missing(Why.NOT_RECORDED, "a document"))
+    return Snapshot(intent=Workload(), **unseen)
+
+
+def _of_report(source: str, document: Document, _text: str) -> OwnDocument:
+    rules = by_id()
+    results = []
+    for item in document["results"]:
+        rule = rules.get(str(item["rule"]))
+        if rule is not None and item["verdict"] in ("pass", "fail", "unknown"):
+            evidence = tuple(_evidence(found) for found in item.get("evidence") or () if found.get("verdict", "fail") == "fail")
+            results.append(Result(rule=rule, verdict=Verdict(item["verdict"]), evidence=evidence))
+    name = document["host"].get("name")
+    return OwnDocument(told=(told_by(source, name if isinstance(name, str) else "", results, _nothing()),))
+
+
+def _evidence(found: Mapping[str, Any]) -> Evidence:
+    return Evidence(subject=str(found["subject"]), seen=str(found["seen"]), wanted=str(found.get("wanted", "")))
+
+
+def _of_smoke(source: str, document: Document, _text: str) -> OwnDocument:
+    def symptoms() -> Iterator[Symptom]:
+        for stage in document["stages"]:
+            if stage["verdict"] == "fail" and stage.get("cause"):
+                ranks = stage.get("ranks") or [None]
+                weight = _WEIGHTS.get(str(stage.get("confidence")), LIKELY)
+                yield _symptom(source, f"{stage['stage']}: {stage['seen']}", stage["cause"], weight, "", ranks[0])
+
+    return OwnDocument(symptoms=tuple(symptoms()))
+
+
+def _of_preflight(source: str, document: Document, _text: str) -> OwnDocument:
+    def symptoms() -> Iterator[Symptom]:
+        for node in document["nodes"]:
+            for cause in node.get("causes") or ():
+                if cause.get("weight", "fatal") == "fatal":
+                    yield _symptom(source, str(cause["seen"]), cause["cause"], CERTAIN, str(node["node"]))
+        for link in document.get("links") or ():
+            said = f"{link['from']} → {link['to']}: {link['seen']}"
+            yield _symptom(source, said, link["cause"], CERTAIN, str(link["from"]))
+        for node in document.get("absent") or ():
+            yield _symptom(source, f"{node} did not come", "node-never-came", CERTAIN, str(node))
+
+    return OwnDocument(symptoms=tuple(symptoms()))
+
+
+def _symptom(source: str, said: str, cause: object, weight: int, host: str, rank: object = None) -> Symptom:
+    number = rank if isinstance(rank, int) else None
+    line = LogLine(number=0, text=said, printed=said, host=host, rank=number)
+    return Symptom(source=source, line=line, candidates=(Candidate(cause=str(cause), weight=weight),), program="torchtune-sys")
+
+
+_READERS: dict[str, Callable[[str, Document, str], OwnDocument]] = {
+    "recording": _of_recording,
+    "snapshot": _of_snapshot,
+    "report": _of_report,
+    "report-brief": _of_report,
+    "smoke": _of_smoke,
+    "preflight": _of_preflight,
+}

@@ -1,0 +1,82 @@
+"""What this tool wrote itself, given to diagnose: the same causes as check names, and never words of our own taken for a program's."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from driven import HOSTS, run
+
+RECORDED = {
+    "azure-nd-h100.fabric-manager-not-running": "fabric-manager-not-running",
+    "dgx-h100.nvml-driver-library-mismatch": "nvml-driver-library-mismatch",
+}
+FORMS = {
+    "snapshot": ("snapshot", "--format", "json"),
+    "report": ("check", "--format", "json"),
+    "brief report": ("check", "--format", "json", "--brief"),
+    "recording": ("record",),
+}
+
+
+def diagnosed(path: Path | str, data: str | None = None) -> tuple[int, dict[str, Any]]:
+    done = run("diagnose", "--format", "json", str(path), data=data)
+    return done.returncode, json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("host", RECORDED)
+def test_each_document_of_a_host_names_its_cause(host: str, form: str, tmp_path: Path) -> None:
+    document = tmp_path / "document.json"
+    document.write_text(run(*FORMS[form], "--from", str(HOSTS / "typical" / f"{host}.json")).stdout)
+    status, found = diagnosed(document)
+    assert (status, [cause["cause"] for cause in found["causes"]]) == (1, [RECORDED[host]])
+    assert found["causes"][0]["confidence"] == "certain" and found["unread"] == []
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_of_a_good_host_nothing_is_wrong(form: str, tmp_path: Path) -> None:
+    document = tmp_path / "document.json"
+    document.write_text(run(*FORMS[form], "--from", str(HOSTS / "typical" / "dgx-h100.json")).stdout)
+    assert diagnosed(document) == (0, diagnosed(document)[1])
+    assert diagnosed(document)[1]["causes"] == []
+
+
+def test_causes_of_a_smoke_test_and_a_preflight_are_theirs() -> None:
+    stage = {
+        "stage": "ddp",
+        "verdict": "fail",
+        "cause": "straggler-compute",
+        "confidence": "likely",
+        "seen": "rank 3 is slow",
+        "ranks": [3],
+    }
+    smoke = {"schema": "torchtune-sys/smoke/1", "stages": [stage, {"stage": "amp", "verdict": "pass", "cause": ""}]}
+    status, found = diagnosed("-", json.dumps(smoke))
+    (cause,) = found["causes"]
+    assert (status, cause["cause"], cause["confidence"], cause["ranks"]) == (1, "straggler-compute", "likely", [3])
+    bad = {"cause": "dev-shm-too-small", "rule": "dev-shm-too-small", "weight": "fatal", "seen": "16 MiB"}
+    warned = {**bad, "cause": "swappiness-high", "weight": "warning"}
+    preflight = {"schema": "torchtune-sys/preflight/1", "nodes": [{"node": "node-7", "causes": [bad, warned]}]}
+    status, found = diagnosed("-", json.dumps(preflight))
+    assert (status, [(cause["cause"], cause["hosts"]) for cause in found["causes"]]) == (1, [("dev-shm-too-small", ["node-7"])])
+    status, found = diagnosed("-", json.dumps({**preflight, "nodes": [], "absent": ["node-9"]}))
+    assert (status, [(cause["cause"], cause["hosts"]) for cause in found["causes"]]) == (1, [("node-never-came", ["node-9"])])
+
+
+@pytest.mark.parametrize(
+    ("document", "words"),
+    [
+        ({"schema": "torchtune-sys/plan/1", "changes": []}, "tells no fault"),
+        ({"schema": "torchtune-sys/report/1", "results": 7}, "is not as torchtune-sys/report/1 has it"),
+        ({"schema": "torchtune-sys/smoke/1"}, "is not as torchtune-sys/smoke/1 has it"),
+        ({"schema": "torchtune-sys/snapshot/1", "facts": []}, "has no facts"),
+        ({"files": {}, "extends": "/etc/hostname"}, "may extend no file"),
+    ],
+)
+def test_what_tells_nothing_or_is_damaged_is_not_read(document: dict[str, Any], words: str) -> None:
+    status, found = diagnosed("-", json.dumps(document))
+    assert (status, found["causes"]) == (3, [])
+    assert words in found["unread"][0]["why"]
