@@ -135,6 +135,7 @@ def _row(option: click.Option, ctx: click.Context, width: int) -> str:
         names = ", ".join(option.opts) + " NAME"
     row = f"  {names:<{_NAMES - 2}}" if len(names) < _NAMES - 2 else f"  {names}  "
     sentence = re.split(r"(?<=[^.])\. |; | \[", text)[0].strip(" [].")
+    sentence = sentence if sentence.count("(") == sentence.count(")") else sentence.rpartition(" (")[0]
     room = width - len(row)
     for end in (": ", ", "):
         sentence = sentence if len(sentence) <= room else sentence.partition(end)[0]

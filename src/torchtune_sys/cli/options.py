@@ -135,12 +135,14 @@ def color_option(function: _F) -> _F:
         type=click.Choice(("auto", "always", "never")),
         default="auto",
         metavar="WHEN",
-        help="auto (on a terminal; NO_COLOR, FORCE_COLOR), always or never.",
+        help="auto, always or never; auto asks the terminal, NO_COLOR and FORCE_COLOR.",
     )(function)
 
 
 def format_option(*formats: str) -> Callable[[_F], _F]:
-    return click.option("--format", "format_", type=click.Choice(formats), default=formats[0], help=f"[{formats[0]}]")
+    return click.option(
+        "--format", "format_", type=click.Choice(formats), default=formats[0], help=f"Form of the output. [{formats[0]}]"
+    )
 
 
 def _complete_selectors(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:

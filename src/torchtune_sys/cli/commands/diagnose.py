@@ -59,7 +59,7 @@ or nothing could be read; 4 internal error.
 @click.argument("paths", nargs=-1, metavar="[FILE|DIR|-]...")
 @click.option("--share", metavar="FILE", help="Also write the evidence with names replaced, for a bug report (Markdown).")
 @click.option("--symptoms", is_flag=True, help="Print the diagnosis of this node in one line, for --merge.")
-@click.option("--merge", is_flag=True, help="Read such lines, of many nodes, and tell one diagnosis.")
+@click.option("--merge", is_flag=True, help="Tell one diagnosis of many nodes, from such lines.")
 @click.option(
     "--timeout",
     type=float,

@@ -58,7 +58,9 @@ a line on stderr, unless --fail-closed: a checker that fails must not drain
 a cluster.
 """,
 )
-@click.option("--level", type=click.Choice(tuple(BUDGETS_S)), default="fast", help="[fast]")
+@click.option(
+    "--level", type=click.Choice(tuple(BUDGETS_S)), default="fast", help="How much: fast looks, standard also trains. [fast]"
+)
 @click.option("--python", metavar="PATH", help="The interpreter you train with. [python3 of the active environment]")
 @click.option("--policy", metavar="FILE", help="What is fatal, a warning or ignored (TOML).")
 @click.option("--site-checks", metavar="DIR", help="Also run the programs in DIR: monitoring plug-ins, or JSON.")
