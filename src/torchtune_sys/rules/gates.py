@@ -93,13 +93,10 @@ def ranks_here(s: Snapshot) -> int:
 
 
 def no_gpu(s: Snapshot) -> bool:
-    """Whether it is known that there is no GPU; a report that lists none tells it without a word of the PCI bus."""
+    """Whether there is no GPU; a report that lists none tells it without a word of the PCI bus. Raises Unknown where it cannot be seen."""
     if isinstance(s.driver, Missing):
         return not isinstance(s.gpu, Missing) and s.gpu.devices == ()
-    try:
-        return gpu_count(s) == 0
-    except Unknown:
-        return False
+    return gpu_count(s) == 0
 
 
 def gpu_host(s: Snapshot) -> None:

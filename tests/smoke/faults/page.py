@@ -28,7 +28,9 @@ def page() -> str:
         for fault in sorted(FAULTS, key=_place)
         if not fault.wrong
     ]
-    return _HEAD + "\n".join(rows) + "\n" + _TAIL
+    missed = [f"| {fault.what} | {fault.wrong} |" for fault in FAULTS if fault.wrong]
+    table = "\nNot noticed:\n\n| fault | why |\n|---|---|\n" + "\n".join(missed) + "\n" if missed else ""
+    return _HEAD + "\n".join(rows) + "\n" + table + _TAIL
 
 
 def _place(fault: object) -> int:

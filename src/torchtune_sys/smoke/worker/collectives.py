@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import functools
-import importlib.util
 import json
 import time
-from typing import Any, Callable, List, Optional, Tuple
+from typing import Callable, List, Tuple
 
 import torch
 import torch.distributed as dist
@@ -14,7 +13,6 @@ import torch.distributed as dist
 from torchtune_sys.smoke.worker.agreement import Fault, judge, tell_all
 from torchtune_sys.smoke.worker.context import QUICK, THOROUGH, RankContext, StageFailed, same_bits, small_integers
 from torchtune_sys.smoke.worker.interfaces import unanswered
-from torchtune_sys.smoke.worker.rendezvous_store import refuse_strangers
 
 _COUNTS = (1, 3, 1000, 65537, (1 << 20) + 5)
 """Elements: odd ones leave remainders in rings, the large ones take the paths in chunks."""
@@ -39,7 +37,7 @@ def exchanges_are_right(here: RankContext) -> None:
         dtype = getattr(torch, name)
         for count in _COUNTS if name == "float32" else _COUNTS[:3]:
             faults += _reduced(here, dtype, count)
-    for exchange in (_ordered, _gathered, _scattered, _broadcast, _rooted, _grouped, _objects, _swapped, _largest_size, _barrier):
+    for exchange in (_ordered, _gathered, _scattered, _broadcast, _rooted, _grouped, _swapped, _largest_size, _barrier):
         faults += exchange(here)
     judge(here, faults)
     _bandwidths(here)
@@ -167,28 +165,6 @@ def _grouped(here: RankContext) -> List[Fault]:
 
 def _few(ranks: List[int]) -> str:
     return ", ".join(map(str, ranks[:4])) + (", …" if len(ranks) > 4 else "")
-
-
-def _objects(here: RankContext) -> List[Fault]:
-    """Objects are pickled: whoever is at the other end is looked at first. torch needs NumPy for them, which may be missing."""
-    refuse_strangers(here)
-    if importlib.util.find_spec("numpy") is None:
-        return []
-    every = [{"rank": rank, "words": ["a", "b" * (rank % 7)]} for rank in range(here.world)]
-    own, last = every[here.rank], here.world - 1
-    gathered: List[Any] = [None] * here.world
-    dist.all_gather_object(gathered, own)
-    said: List[Any] = [own, here.rank]
-    dist.broadcast_object_list(said, last)
-    found = [("all_gather_object", gathered, every), ("broadcast_object_list", said, [every[last], last])]
-    if here.backend == "gloo":  # NCCL got them late, and needs a device set for each
-        collected: Optional[List[Any]] = [None] * here.world if here.rank == last else None
-        dist.gather_object(own, collected, dst=last)
-        dealt: List[Any] = [None]
-        dist.scatter_object_list(dealt, every if here.rank == 0 else None, src=0)
-        found += [("scatter_object_list", dealt, [own])]
-        found += [("gather_object", collected, every)] if collected is not None else []
-    return [("collective-wrong", "%s gives other objects than were given" % name) for name, one, other in found if one != other]
 
 
 def _swapped(here: RankContext) -> List[Fault]:
