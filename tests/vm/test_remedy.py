@@ -12,9 +12,7 @@ import power_guest
 import pytest
 import remedy_guest
 
-from conftest import TIER
-
-pytestmark = [pytest.mark.slow, pytest.mark.long]
+pytestmark = [pytest.mark.slow, pytest.mark.exhaustive]
 
 TO_COME_BACK = {
     "vm.swappiness": ("/proc/sys/vm/swappiness", "100", "swappiness-high"),
@@ -68,7 +66,7 @@ see undone
 {TOOL} apply {LOOK} --yes --unsafe {NO_CLOCK}
 /opt/tool history >history
 """
-"""What costs eight minutes of an emulated machine, and has its like without one: a second apply, and undo before a reboot."""
+"""A second apply, and undo before a reboot."""
 FIRST = f"""
 {DISKS}
 {SEE}
@@ -77,11 +75,11 @@ sh /run/todo/readers >readers.fresh
 echo 100 >/proc/sys/vm/overcommit_ratio
 {chr(10).join(f"echo {value} >{path}" for path, value, _ in TO_COME_BACK.values())}
 see idle
-{"see idle.again" if TIER == "all" else ""}
+see idle.again
 {TOOL} check {LOOK} --format json >check
 {TOOL} apply {LOOK} --yes --unsafe {NO_CLOCK} >apply; echo $? >apply.status
 {TOOL} check {LOOK} --format json >check.after
-{TWICE if TIER == "all" else ""}
+{TWICE}
 {CLOCK} >clock; echo $? >clock.status
 {CLOCK} >clock.again; echo $? >clock.again.status
 /opt/python /run/todo/kinds.py >kinds 2>&1; echo $? >kinds.status
@@ -159,7 +157,6 @@ def test_a_service_that_cures_nothing_is_told(story: Story) -> None:
     assert b"enabled and runs already" in b" ".join(story.first["clock.again"].split()), story.first["clock.again"].decode()
 
 
-@pytest.mark.exhaustive
 def test_a_second_apply_changes_nothing(story: Story) -> None:
     assert story.first["again.status"] == b"0\n"
     assert b"safe change" not in story.first["again.told"], story.first["again.told"].decode()
@@ -172,7 +169,6 @@ def moving(story: Story) -> set[str]:
     return set(differs(story.first["idle"], story.first["idle.again"])) | DERIVED
 
 
-@pytest.mark.exhaustive
 def test_undo_restores_every_byte_and_value(story: Story) -> None:
     changed = differs(story.first["idle"], story.first["applied"])
     left = {path: pair for path, pair in differs(story.first["idle"], story.first["undone"]).items() if path not in moving(story)}
