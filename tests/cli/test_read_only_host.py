@@ -14,7 +14,7 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0 or shutil.which("unshare") is 
 SCRIPT = """
 set -e
 mount --bind / /
-for folder in /tmp /var/tmp /dev/shm; do mount -t tmpfs -o ro none $folder; done
+for folder in /tmp /var/tmp /dev/shm; do mount --bind $folder $folder; mount -o remount,bind,ro $folder; done
 mount -t tmpfs none /mnt
 mount -o remount,bind,ro /
 cd /

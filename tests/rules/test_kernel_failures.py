@@ -9,7 +9,10 @@ from kernel_hosts import FAIL, NA, PASS, UNKNOWN, failing, live, pasted
 
 from conftest import judge, load
 from torchtune_sys import evidence
+from torchtune_sys.model.preflight import Blame, Go
 from torchtune_sys.model.rule import Result
+from torchtune_sys.preflight import verdict
+from torchtune_sys.preflight.policy import Policy
 
 AT = 1_209_000.0
 """Ten minutes before the look at the healthy host."""
@@ -199,3 +202,21 @@ def test_the_taint_of_a_fault_is_none_of_a_module(bits: int, verdict: object) ->
 
 def test_without_amd_there_is_nothing_to_say_of_it() -> None:
     assert judge(load("healthy"))["amdgpu-reset-logged"].verdict is NA
+
+
+OF_A_JOB = (
+    ("pids", Blame.USER, "cgroup: fork rejected by pids controller in /slurm/uid_1000/job_17"),
+    ("memory", Blame.HARDWARE, "Memory cgroup out of memory: Killed process 4711 (python) total-vm:1kB, anon-rss:1kB, file-rss:0kB, shmem-rss:0kB, UID:1000 pgtables:1kB oom_score_adj:0"),
+    ("open-files", Blame.NODE, "VFS: file-max limit 65536 reached"),
+    ("segfault", Blame.HARDWARE, "python[4711]: segfault at 8 ip 00007f10a3b0c0de sp 00007ffd2f3a1b40 error 4 in libtorch_cuda.so[7f10a0000000+5000000]"),
+    ("evicted", Blame.NETWORK, "LustreError: 167-0: scratch-OST0004-osc-ffff9d3c5a3f8000: This client was evicted by scratch-OST0004; in progress operations using this service will fail."),
+)  # fmt: skip
+"""What one job does to itself, or had to bear, and what is over when the next one starts."""
+
+
+@pytest.mark.parametrize(("blame", "line"), [row[1:] for row in OF_A_JOB], ids=[row[0] for row in OF_A_JOB])
+def test_what_a_job_left_in_the_log_drains_no_node(blame: Blame, line: str) -> None:
+    before = verdict.of_results(live().values(), Policy())
+    causes = [cause for cause in verdict.of_results(live(f"[{AT:.6f}] {line}").values(), Policy()) if cause not in before]
+    assert [cause.blame for cause in causes] == [blame]
+    assert verdict.verdict(causes) is Go.GO

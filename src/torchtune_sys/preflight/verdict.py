@@ -30,6 +30,11 @@ _BLAMES_OF_RULES: dict[str, Blame] = {
     "gloo-interface-missing": Blame.USER,
     "filesystem-not-answering": Blame.NETWORK,
     "file-server-not-responding": Blame.NETWORK,
+    "file-system-client-evicted": Blame.NETWORK,
+    "open-files-limit-reached-logged": Blame.NODE,
+    "conntrack-table-full-logged": Blame.NODE,
+    "neighbour-table-full-logged": Blame.NODE,
+    "pids-limit-reached-logged": Blame.USER,  # of one job or container, most often one that has ended
     "cgroup-memory-tight": Blame.USER,  # what the job asked for (--mem)
     "cgroup-memory-far-below-host": Blame.USER,
 }

@@ -102,11 +102,10 @@ class _Shown:
         from torchtune_sys.render import smoke as render
 
         laid_out = style(self._options["color"], self._options["output"])
-        say(
-            ("" if self._stages else render.opening(report, laid_out))
-            + render.stage_text(stage, laid_out, verbose=self._options["verbose"])
-        )
-        self._stages[stage.stage] = stage
+        words = "" if self._stages else render.opening(report, laid_out)
+        words += render.stage_text(stage, laid_out, verbose=self._options["verbose"])
+        self._stages[stage.stage] = stage  # before it is seen: who reads it may interrupt at once, and the rest follows then
+        say(words)
 
     def rest(self, report: SmokeReport) -> None:
         """The whole report, or what of it was not shown yet."""

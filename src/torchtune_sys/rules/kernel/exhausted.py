@@ -28,7 +28,7 @@ def _logged(s: Snapshot, p: Params, kind: str, name: str, what: str, wanted: str
 @rule(
     id="open-files-limit-reached-logged",
     title="The machine ran out of open files",
-    severity=Severity.ERROR,
+    severity=Severity.WARNING,
     cause="nofile-limit-too-low",
     fix=(
         Advice(
@@ -56,7 +56,7 @@ def open_files_limit_reached_logged(s: Snapshot, p: Params) -> Iterator[Evidence
 @rule(
     id="pids-limit-reached-logged",
     title="A control group reached its limit on processes and threads",
-    severity=Severity.ERROR,
+    severity=Severity.WARNING,
     cause="cgroup-pids-limit",
     fix=(
         Advice(text="in a container: docker run --pids-limit, or podPidsLimit of the kubelet; a unit of systemd: TasksMax="),

@@ -56,7 +56,7 @@ def _came_back(events: list[KernelEvent]) -> bool:
 @rule(
     id="file-system-client-evicted",
     title="A file server evicted this host",
-    severity=Severity.ERROR,
+    severity=Severity.WARNING,
     cause="hung-mount",
     fix=(
         Advice(
