@@ -13,7 +13,7 @@ from silent_fuse import silent_fuse
 
 RECORDED = str(HOSTS / "healthy.json")
 SHORT = (
-    "import torchtune_sys.host.apart as a, torchtune_sys.host.files as f; a.PATIENCE_S = 2.0; f._PATIENCE_MS = 500\n"
+    "import torchtune_sys.host.children.apart as a, torchtune_sys.host.files as f; a.PATIENCE_S = 2.0; f._PATIENCE_MS = 500\n"
     "import torchtune_sys.__main__ as m; m.main()"
 )
 """The tool with a shorter patience where --timeout does not hold."""

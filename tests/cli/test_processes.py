@@ -162,7 +162,7 @@ def test_an_end_that_hangs_is_an_end(tool: Path, number: int, status: int) -> No
 
 
 def test_leaving_while_the_module_for_children_is_being_imported() -> None:
-    code = "import sys, types; sys.modules['torchtune_sys.host.process'] = types.ModuleType('half'); from torchtune_sys.cli.terminal import leave; leave(7)"
+    code = "import sys, types; sys.modules['torchtune_sys.host.children.process'] = types.ModuleType('half'); from torchtune_sys.cli.terminal import leave; leave(7)"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert (found.returncode, found.stderr) == (7, "")
 

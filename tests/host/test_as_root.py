@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from torchtune_sys.host import process
 from torchtune_sys.host.account import account, sudo_caller
-from torchtune_sys.host.examined import runner
+from torchtune_sys.host.children import process
+from torchtune_sys.host.children.examined import runner
 from torchtune_sys.model.values import Missing, Why
 from two_users import PROGRAM, SYSTEM_PYTHON, Scene, as_root, needs_root
 
@@ -46,7 +46,7 @@ def test_a_child_is_wholly_the_other_user_s(scene: Scene) -> None:
 
 def test_a_user_that_we_may_not_become_is_told(scene: Scene) -> None:
     code = f"""import os
-from torchtune_sys.host import process
+from torchtune_sys.host.children import process
 from torchtune_sys.host.account import account
 bob = account({scene.bob.uid}, {scene.bob.gid})
 os.setgroups([]); os.setgid({scene.alice.gid}); os.setuid({scene.alice.uid})
@@ -369,7 +369,7 @@ def test_launch_hands_the_session_s_environment_on(scene: Scene) -> None:
 
 
 def test_without_root_nobody_is_asked_for(scene: Scene) -> None:
-    code = "import sys; from torchtune_sys.host.examined import runner; print(runner(sys.argv[1]))"
+    code = "import sys; from torchtune_sys.host.children.examined import runner; print(runner(sys.argv[1]))"
     venv = scene.bob.venv()
     done = subprocess.run(
         ["setpriv", f"--reuid={scene.alice.uid}", "--clear-groups", *PROGRAM[:1], "-c", code, f"{venv}/bin/python3"],

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from torchtune_sys.host import process
 from torchtune_sys.host.base import Output
+from torchtune_sys.host.children import process
 from torchtune_sys.model.values import Missing, Why
 
 
@@ -126,7 +126,7 @@ def test_process_limit_is_an_answer() -> None:
     if os.getuid() != 0:
         pytest.skip("needs root to become another user")
     code = (
-        "import os, resource; from torchtune_sys.host import process; process.run(('true',), timeout_s=5)\n"
+        "import os, resource; from torchtune_sys.host.children import process; process.run(('true',), timeout_s=5)\n"
         "os.setgid(65534); os.setuid(65534); resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))\n"
         "print(process.run(('true',), timeout_s=1))"
     )
@@ -135,7 +135,7 @@ def test_process_limit_is_an_answer() -> None:
 
 def test_file_limit_is_an_answer() -> None:
     code = (
-        "import resource; from torchtune_sys.host import process; process.run(('true',), timeout_s=5)\n"
+        "import resource; from torchtune_sys.host.children import process; process.run(('true',), timeout_s=5)\n"
         "resource.setrlimit(resource.RLIMIT_NOFILE, (4, 4)); print(process.run(('true',), timeout_s=1))"
     )
     assert "Too many open files" in _in_fresh_python(code)
@@ -143,7 +143,9 @@ def test_file_limit_is_an_answer() -> None:
 
 def test_interrupt_ends_the_child(tmp_path: Path) -> None:
     note = tmp_path / "pid"
-    code = f"from torchtune_sys.host import process; process.run(('sh', '-c', 'echo $$ > {note}; sleep 60'), timeout_s=60)"
+    code = (
+        f"from torchtune_sys.host.children import process; process.run(('sh', '-c', 'echo $$ > {note}; sleep 60'), timeout_s=60)"
+    )
     parent = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.DEVNULL)
     limit = time.monotonic() + 60
     while not (note.exists() and note.read_text()) and time.monotonic() < limit:
@@ -157,7 +159,7 @@ def test_a_child_that_starts_while_all_are_ended_is_ended_too(tmp_path: Path) ->
     """Twelve threads start children one after the other; at whatever moment the program leaves, none survives it."""
     code = f"""
 import os, threading, time
-from torchtune_sys.host import process
+from torchtune_sys.host.children import process
 from torchtune_sys.cli.terminal import leave
 def work():
     while True:

@@ -15,10 +15,10 @@ import pytest
 
 from torchtune_sys.host import slots
 from torchtune_sys.host.account import account
-from torchtune_sys.host.child_environment import for_root
-from torchtune_sys.host.examined import runner
+from torchtune_sys.host.children.child_environment import for_root
+from torchtune_sys.host.children.examined import runner
+from torchtune_sys.host.children.rank_processes import RankProcesses
 from torchtune_sys.host.isolation import _is_foreign
-from torchtune_sys.host.rank_processes import RankProcesses
 from torchtune_sys.model.values import Missing, Why
 from two_users import PROGRAM, SYSTEM_PYTHON, Scene, as_root, needs_root, system_minor
 
@@ -183,7 +183,7 @@ WITH_KEY = (
     KEYCTL
     + """
 import subprocess, sys
-from torchtune_sys.host import process
+from torchtune_sys.host.children import process
 from torchtune_sys.host.account import account
 alice = account(int(sys.argv[1]), int(sys.argv[2]))
 if keyctl(1, None) < 0:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from torchtune_sys.host import torch_child
+from torchtune_sys.host.children import torch_child
 
 look: Any = torch_child
 

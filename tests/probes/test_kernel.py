@@ -143,8 +143,8 @@ def test_what_is_no_record_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_journal_without_permission_prints_nothing_and_is_denied(monkeypatch: pytest.MonkeyPatch) -> None:
-    from torchtune_sys.host import process
     from torchtune_sys.host.base import Output
+    from torchtune_sys.host.children import process
 
     monkeypatch.setattr(process, "run", lambda *_args, **_kw: Output(rc=0, stdout="", stderr=""))
     found = kernel_log._journal(1.0)

@@ -24,7 +24,7 @@ from torchtune_sys.model.values import Missing, Why, absent
 from torchtune_sys.probes.python import cuda_libraries, distributions, interpreter
 from torchtune_sys.probes.python import probe as python
 
-CHILD = Path(answers.__file__).parents[1] / "interpreter_child.py"
+CHILD = Path(answers.__file__).parents[1] / "children/interpreter_child.py"
 PYENV = Path.home() / ".pyenv/versions"
 REAL = [sys.executable, "/usr/bin/python3", *(str(path) for path in sorted(PYENV.glob("*/bin/python")))]
 VENV = "/srv/env"

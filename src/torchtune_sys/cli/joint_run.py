@@ -36,7 +36,7 @@ def begin(options: Mapping[str, Any], env: Mapping[str, str], budget_s: float) -
 
 
 def _text(path: str, option: str) -> str:
-    from torchtune_sys.host.apart import text_of
+    from torchtune_sys.host.children.apart import text_of
 
     return text_of(path, f"{option} names a file that can be read")
 
@@ -65,8 +65,8 @@ def finish(joint: Joint, seen: Snapshot, node: NodeVerdict, found: Preflight, po
     import msgspec
 
     from torchtune_sys.cli.terminal import environment, is_terminal, status
-    from torchtune_sys.host.child_environment import for_training
-    from torchtune_sys.host.examined import runner
+    from torchtune_sys.host.children.child_environment import for_training
+    from torchtune_sys.host.children.examined import runner
     from torchtune_sys.model.values import Missing
     from torchtune_sys.preflight.joint.facts import facts_of
     from torchtune_sys.preflight.joint.judge.whole import Whole

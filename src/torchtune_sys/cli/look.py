@@ -11,9 +11,9 @@ from torchtune_sys.cli.options import DESCRIPTION, INTENT
 from torchtune_sys.cli.terminal import clear_progress, progress
 from torchtune_sys.cli.workload import intent_of
 from torchtune_sys.errors import UnreadableInput, UserError
-from torchtune_sys.host.apart import answers, apart
 from torchtune_sys.host.base import Host
-from torchtune_sys.host.examined import no_program
+from torchtune_sys.host.children.apart import answers, apart
+from torchtune_sys.host.children.examined import no_program
 from torchtune_sys.host.input.opening import PastedText, open_input
 from torchtune_sys.host.input.reading import PATIENCE_S as INPUT_PATIENCE_S
 from torchtune_sys.model.facts.session import Workload

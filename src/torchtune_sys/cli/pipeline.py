@@ -50,7 +50,7 @@ def _config(path: str | None) -> Config:
     place = path or environment().get("TORCHTUNE_SYS_CONFIG", "")
     if not place:
         return Config()
-    from torchtune_sys.host.apart import text_of
+    from torchtune_sys.host.children.apart import text_of
     from torchtune_sys.rules import CATALOGUE
 
     named = "" if path else " (named by TORCHTUNE_SYS_CONFIG)"

@@ -81,7 +81,7 @@ def _run(
     cut_off: Callable[[SmokeReport], None],
 ) -> tuple[Team, tuple[StageResult, ...], str]:
     from torchtune_sys.cli.terminal import stage_progress
-    from torchtune_sys.host.child_environment import for_training
+    from torchtune_sys.host.children.child_environment import for_training
     from torchtune_sys.rules.gates import torch_build
     from torchtune_sys.smoke.driver import Progress, smoke, team_of
     from torchtune_sys.smoke.expected import no_gpu_build
@@ -109,7 +109,7 @@ def _run(
 
 def _asked(options: Mapping[str, Any], seen: Snapshot) -> SmokeOptions:
     from torchtune_sys.errors import UserError
-    from torchtune_sys.host.examined import runner
+    from torchtune_sys.host.children.examined import runner
     from torchtune_sys.model.values import Missing, known
     from torchtune_sys.smoke.driver import SmokeOptions
     from torchtune_sys.smoke.expected import expected

@@ -203,7 +203,7 @@ def leave(code: int) -> NoReturn:
 
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # a second Ctrl-C while the children are ended
-    process = sys.modules.get("torchtune_sys.host.process")
+    process = sys.modules.get("torchtune_sys.host.children.process")
     if process is not None and hasattr(process, "end_all"):  # a thread may be in the middle of importing it
         process.end_all(for_good=True)
     for stream in (sys.stdout, sys.stderr):

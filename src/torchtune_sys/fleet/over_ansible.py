@@ -11,7 +11,7 @@ import msgspec
 
 from torchtune_sys.errors import UnreadableInput
 from torchtune_sys.fleet.collecting import Answer
-from torchtune_sys.host import process
+from torchtune_sys.host.children import process
 from torchtune_sys.host.input.reading import read_input
 from torchtune_sys.host.scratch import directory
 from torchtune_sys.model import codec

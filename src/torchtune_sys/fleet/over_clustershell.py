@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from torchtune_sys.errors import UnreadableInput
 from torchtune_sys.fleet.collecting import Answer
-from torchtune_sys.host import process
+from torchtune_sys.host.children import process
 from torchtune_sys.model.values import Missing, Why
 
 _ASK_S = 30.0

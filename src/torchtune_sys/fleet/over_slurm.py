@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from torchtune_sys.errors import UnreadableInput
 from torchtune_sys.fleet.collecting import Answer
-from torchtune_sys.host import process
 from torchtune_sys.host.base import Output
+from torchtune_sys.host.children import process
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.values import Missing, Why
 

@@ -56,7 +56,7 @@ def write_below_apart(folder: str, files: Mapping[str, str], mark: str) -> None:
 
 
 def _apart(path: str, write: Callable[[], None]) -> None:
-    from torchtune_sys.host.apart import PATIENCE_S, apart
+    from torchtune_sys.host.children.apart import PATIENCE_S, apart
 
     def written() -> str:
         write()

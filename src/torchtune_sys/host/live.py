@@ -60,7 +60,7 @@ class LiveHost(Host):
         return self._look(path, lambda: as_space(os.statvfs(path)))
 
     def run(self, argv: tuple[str, ...], timeout_s: float = 10.0) -> Fact[Output]:
-        from torchtune_sys.host import process
+        from torchtune_sys.host.children import process
 
         left = self._left(timeout_s)
         if left <= 0:

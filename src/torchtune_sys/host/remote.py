@@ -128,7 +128,7 @@ def _remote(kind: str) -> bool:
 
 
 def _answers(place: str) -> bool:
-    from torchtune_sys.host import process
+    from torchtune_sys.host.children import process
 
     found = process.run((sys.executable, "-I", "-S", "-c", _LOOK, place), timeout_s=PATIENCE_S)
     return not isinstance(found, Missing) or found.why is not Why.TIMEOUT

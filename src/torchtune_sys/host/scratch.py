@@ -10,8 +10,8 @@ import tempfile
 from collections.abc import Iterator
 
 from torchtune_sys.errors import CannotWrite, UserError
-from torchtune_sys.host import process
 from torchtune_sys.host.account import Account
+from torchtune_sys.host.children import process
 from torchtune_sys.host.trust import distrust
 from torchtune_sys.model.values import Missing
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from torchtune_sys.host.left_processes import Left
+from torchtune_sys.host.children.left_processes import Left
 from torchtune_sys.model.preflight import Blame, Cause, Weight
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing

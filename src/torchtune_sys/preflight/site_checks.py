@@ -13,9 +13,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
 
-from torchtune_sys.host import process
 from torchtune_sys.host.base import Output
-from torchtune_sys.host.programs import programs
+from torchtune_sys.host.children import process
+from torchtune_sys.host.children.programs import programs
 from torchtune_sys.host.secrets import scrubbed
 from torchtune_sys.model.preflight import Blame, Cause, Weight
 from torchtune_sys.model.values import Missing

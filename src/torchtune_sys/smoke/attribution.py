@@ -9,7 +9,7 @@ from collections.abc import Collection
 
 import msgspec
 
-from torchtune_sys.host.process import ended_by
+from torchtune_sys.host.children.process import ended_by
 from torchtune_sys.knowledge.symptoms import symptom
 from torchtune_sys.model.diagnosis import Confidence
 from torchtune_sys.model.rule import Verdict

@@ -12,7 +12,7 @@ import msgspec
 from torchtune_sys.errors import Terminated, UserError
 from torchtune_sys.host import scratch
 from torchtune_sys.host.account import Account
-from torchtune_sys.host.rank_processes import RankProcesses
+from torchtune_sys.host.children.rank_processes import RankProcesses
 from torchtune_sys.host.secrets import scrubbed
 from torchtune_sys.model.launchers import JOB_VARIABLES, VARIABLES
 from torchtune_sys.model.rule import Verdict

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from torchtune_sys.host.rank_processes import Disconnected, Exited, Message, RankProcesses
+from torchtune_sys.host.children.rank_processes import Disconnected, Exited, Message, RankProcesses
 from torchtune_sys.model.rule import Verdict
 from torchtune_sys.model.smoke import Figure, RankEnd
 from torchtune_sys.smoke.stack_traces import place, waits_for_others

@@ -76,7 +76,7 @@ def compared(options: dict[str, Any]) -> Comparison:
     from torchtune_sys.fleet.reading import read
     from torchtune_sys.fleet.store import Store
     from torchtune_sys.fleet.weights import Readers
-    from torchtune_sys.host.apart import answers
+    from torchtune_sys.host.children.apart import answers
     from torchtune_sys.model.comparison import Weight
     from torchtune_sys.rules import CATALOGUE
 

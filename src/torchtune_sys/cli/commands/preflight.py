@@ -183,7 +183,7 @@ def _of_rules(
     from torchtune_sys import engine
     from torchtune_sys.cli import joint_run
     from torchtune_sys.cli.look import look
-    from torchtune_sys.host.left_processes import left_processes
+    from torchtune_sys.host.children.left_processes import left_processes
     from torchtune_sys.preflight import host_only, own_checks, verdict
     from torchtune_sys.rules import CATALOGUE
 
@@ -295,7 +295,7 @@ def _policy(path: str | None, partition: str) -> Policy:
 
     if not path:
         return Policy()
-    from torchtune_sys.host.apart import text_of
+    from torchtune_sys.host.children.apart import text_of
     from torchtune_sys.rules import CATALOGUE
 
     return parse_policy(text_of(path, "--policy names a TOML file that can be read"), path, CATALOGUE, partition)

@@ -132,7 +132,7 @@ def _text(text: str) -> dict[str, Any]:
 
 
 def _journal(timeout_s: float) -> Fact[dict[str, Any]]:
-    from torchtune_sys.host import process
+    from torchtune_sys.host.children import process
 
     argv = ("journalctl", "-k", "-b", "-o", "short-iso", "--no-pager", "-q")
     found = process.run(argv, timeout_s=min(timeout_s, 3.0))

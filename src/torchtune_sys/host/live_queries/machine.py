@@ -34,7 +34,7 @@ def packages(argument: str, timeout_s: float) -> Fact[Any]:
             return missing_from(error, "/var/lib/pacman/local")
     if not os.path.isdir("/usr/lib/sysimage/rpm") and not os.path.isdir("/var/lib/rpm"):
         return data
-    from torchtune_sys.host import process
+    from torchtune_sys.host.children import process
 
     found = process.run(records.RPM_QUERY, timeout_s=min(timeout_s, 3.0))
     if isinstance(found, Missing):

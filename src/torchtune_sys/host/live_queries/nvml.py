@@ -7,7 +7,7 @@ import sys
 import time
 from typing import Any
 
-from torchtune_sys.host import process
+from torchtune_sys.host.children import process
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.values import Missing, Why
 

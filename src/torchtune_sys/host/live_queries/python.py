@@ -6,16 +6,16 @@ import os
 import sys
 from typing import Any
 
-from torchtune_sys.host import process
 from torchtune_sys.host.account import Account
-from torchtune_sys.host.child_environment import for_python, kept_from_root
-from torchtune_sys.host.examined import runner
+from torchtune_sys.host.children import process
+from torchtune_sys.host.children.child_environment import for_python, kept_from_root
+from torchtune_sys.host.children.examined import runner
 from torchtune_sys.host.isolation import session, session_path
 from torchtune_sys.host.live import read_text
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.values import Missing, Why
 
-_HERE = os.path.dirname(os.path.dirname(__file__))
+_CHILDREN = os.path.join(os.path.dirname(os.path.dirname(__file__)), "children")
 _LIVE_S = 60.0
 """A cold torch import from a network file system takes tens of seconds."""
 
@@ -44,7 +44,7 @@ def _steered() -> bool:
 
 
 def _ourselves() -> Any:
-    from torchtune_sys.host import interpreter_child
+    from torchtune_sys.host.children import interpreter_child
 
     # Without safe_path (since Python 3.11) the first entry is our own script's place.
     path = session_path[0 if getattr(sys.flags, "safe_path", False) else 1 :]
@@ -63,7 +63,7 @@ def _by_root(found: dict[str, Any], user: Account | None) -> dict[str, Any]:
 
 
 def _child(path: str, script: str, timeout_s: float, user: Account | None) -> Fact[Any]:
-    source = read_text(os.path.join(_HERE, script), script)
+    source = read_text(os.path.join(_CHILDREN, script), script)
     if isinstance(source, Missing):
         return source
     output = process.run((path, "-c", source), timeout_s=timeout_s, env=for_python(user), user=user)

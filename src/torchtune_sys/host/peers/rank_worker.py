@@ -9,8 +9,8 @@ import select
 import time
 from typing import Any
 
-from torchtune_sys.host import process
 from torchtune_sys.host.account import Account
+from torchtune_sys.host.children import process
 from torchtune_sys.model.values import Missing
 
 _GRACE_S = 3.0

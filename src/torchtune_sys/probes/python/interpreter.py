@@ -17,7 +17,7 @@ NAMES = ("python3", "python")
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """What ``host/interpreter_child.py`` prints."""
+    """What ``host/children/interpreter_child.py`` prints."""
 
     executable: str | None
     version: str

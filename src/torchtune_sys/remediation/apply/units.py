@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from torchtune_sys.host.process import run
+from torchtune_sys.host.children.process import run
 from torchtune_sys.model.values import Missing
 
 PATIENCE_S = 120.0

@@ -21,8 +21,8 @@ from typing import Any
 
 import msgspec
 
-from torchtune_sys.host import process
 from torchtune_sys.host.account import Account
+from torchtune_sys.host.children import process
 from torchtune_sys.model.values import Missing
 
 TAIL_BYTES = 256 << 10

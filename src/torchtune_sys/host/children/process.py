@@ -21,7 +21,7 @@ from collections.abc import Iterator
 
 from torchtune_sys.host.account import Account, without_our_keys
 from torchtune_sys.host.base import Output
-from torchtune_sys.host.child_environment import for_tools
+from torchtune_sys.host.children.child_environment import for_tools
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.values import Missing, Why
 
