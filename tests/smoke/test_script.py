@@ -18,7 +18,9 @@ WORKER = Path(script.__file__).parent / "worker"
 
 
 def test_every_module_is_in_the_script() -> None:
-    modules = {path.stem for path in WORKER.glob("*.py")} - {"__init__"}
+    modules = {
+        ".".join(path.relative_to(WORKER).with_suffix("").parts) for path in WORKER.rglob("*.py") if path.stem != "__init__"
+    }
     assert modules == set(script.ORDER) - {"trust"}, "ORDER in smoke/script.py names the modules of smoke/worker/"
 
 
@@ -33,9 +35,9 @@ def test_it_is_python_3_8_and_imports_torch_and_the_standard_library_only() -> N
 def test_modules_come_after_those_they_import() -> None:
     for place, module in enumerate(script.ORDER):
         place_of = WORKER if module != "trust" else WORKER.parents[1] / "host"
-        tree = ast.parse((place_of / f"{module}.py").read_text())
+        tree = ast.parse((place_of / f"{module.replace('.', '/')}.py").read_text())
         used = {
-            (node.module or "").rpartition(".")[2]
+            (node.module or "").removeprefix("torchtune_sys.smoke.worker.").removeprefix("torchtune_sys.host.")
             for node in ast.walk(tree)
             if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("torchtune_sys")
         }

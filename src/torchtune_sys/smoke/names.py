@@ -24,7 +24,8 @@ def stages() -> dict[str, str]:
     """
     proofs = {
         node.name: (ast.get_docstring(node) or "").partition("\n")[0]
-        for module in files(_PACKAGE).iterdir()
+        for package in (_PACKAGE, f"{_PACKAGE}.stages")
+        for module in files(package).iterdir()
         if module.name.endswith(".py")
         for node in ast.parse(module.read_text(encoding="utf-8")).body
         if isinstance(node, ast.FunctionDef)

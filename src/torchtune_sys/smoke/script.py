@@ -14,43 +14,43 @@ ORDER = (
     "killed",
     "starting",
     "launching",
-    "import_torch",
+    "stages.import_torch",
     "context",
     "identity",
-    "arithmetic",
-    "layers",
-    "optimizers",
+    "stages.arithmetic",
+    "stages.layers",
+    "stages.optimizers",
     "measures",
-    "stress",
+    "stages.stress",
     "models",
-    "training",
+    "stages.training",
     "grad_scaler",
-    "precision",
-    "loading",
-    "checkpoint",
-    "compiled",
+    "stages.precision",
+    "stages.loading",
+    "stages.checkpoint",
+    "stages.compiled",
     "agreement",
     "interfaces",
     "rendezvous_store",
-    "rendezvous",
-    "collectives",
-    "stragglers",
+    "stages.rendezvous",
+    "stages.collectives",
+    "stages.stragglers",
     "integers",
-    "ddp",
-    "sampling",
-    "sync",
-    "ddp_amp",
-    "fsdp",
-    "shared_gpu",
-    "container",
+    "stages.ddp",
+    "stages.sampling",
+    "stages.sync",
+    "stages.ddp_amp",
+    "stages.fsdp",
+    "stages.shared_gpu",
+    "stages.container",
     "table",
     "summary",
     "main",
 )
 """Each after those it imports from."""
 _PACKAGE = "torchtune_sys.smoke.worker"
-_ELSEWHERE = {"trust": "torchtune_sys.host"}
-"""Packages of the modules that the tool itself uses, too."""
+_ELSEWHERE = {"trust": "torchtune_sys.host.trust"}
+"""Modules that the tool itself uses, too."""
 SCRIPT = "torchtune-sys/smoke.py"
 """What the driver calls it. Python looks for modules beside a script: in this folder, which there is not."""
 MARK = '#!/usr/bin/env python3\n"""The training smoke test of torchtune-sys'
@@ -74,7 +74,8 @@ from __future__ import annotations
 
 def source() -> str:
     """The script. Raises ValueError where two modules define the same name: joined, the later one would win."""
-    modules = [(_ELSEWHERE.get(module, _PACKAGE), module) for module in ORDER]
+    paths = [_ELSEWHERE.get(module, f"{_PACKAGE}.{module}").rpartition(".") for module in ORDER]
+    modules = [(package, module) for package, _, module in paths]
     return _HEAD.format(version=__version__) + joined(modules, future=False)
 
 

@@ -17,14 +17,14 @@ import torch
 
 from torchtune_sys.host.trust import distrust
 from torchtune_sys.smoke.worker.channel import channel, last_lines, launching
-from torchtune_sys.smoke.worker.container import container_is_as_promised, promises_in
 from torchtune_sys.smoke.worker.context import DEFAULT, Inconclusive, RankContext, Skipped, StageFailed
 from torchtune_sys.smoke.worker.identity import about, rank_from_scheduler, versions_agree
-from torchtune_sys.smoke.worker.import_torch import IMPORT_S
 from torchtune_sys.smoke.worker.killed import MORE_MEMORY, OUT_OF_MEMORY, memory_kills, say_why_when_ended
 from torchtune_sys.smoke.worker.launching import launch
-from torchtune_sys.smoke.worker.rendezvous import check_in, part
 from torchtune_sys.smoke.worker.rendezvous_store import MEETING_S
+from torchtune_sys.smoke.worker.stages.container import container_is_as_promised, promises_in
+from torchtune_sys.smoke.worker.stages.import_torch import IMPORT_S
+from torchtune_sys.smoke.worker.stages.rendezvous import check_in, part
 from torchtune_sys.smoke.worker.summary import gather, summarize
 from torchtune_sys.smoke.worker.table import LEVELS, STAGES, Stage
 

@@ -9,7 +9,7 @@ import torch
 
 from torchtune_sys.smoke.worker.agreement import word_of
 from torchtune_sys.smoke.worker.context import RankContext
-from torchtune_sys.smoke.worker.rendezvous import EXCHANGE_S
+from torchtune_sys.smoke.worker.stages.rendezvous import EXCHANGE_S
 
 _WORST = ("fail", "unknown", "pass", "na")
 

@@ -4,25 +4,25 @@ from __future__ import annotations
 
 from typing import Callable, NamedTuple, Tuple
 
-from torchtune_sys.smoke.worker.arithmetic import conv_is_right, copies_arrive, device_works, gemm_is_right, memory_keeps
-from torchtune_sys.smoke.worker.checkpoint import checkpoint_resumes
-from torchtune_sys.smoke.worker.collectives import exchanges_are_right
-from torchtune_sys.smoke.worker.compiled import compiled_agrees
 from torchtune_sys.smoke.worker.context import DEFAULT, QUICK, THOROUGH, RankContext
-from torchtune_sys.smoke.worker.ddp import accumulation_is_the_large_batch, ranks_train_as_one
-from torchtune_sys.smoke.worker.ddp_amp import ranks_train_in_low_precision
-from torchtune_sys.smoke.worker.fsdp import sharded_checkpoint_resumes, sharded_step_is_right
-from torchtune_sys.smoke.worker.layers import layers_follow_their_formulas, recomputed_is_the_same
-from torchtune_sys.smoke.worker.loading import loader_delivers
-from torchtune_sys.smoke.worker.optimizers import optimizers_follow_their_formulas
-from torchtune_sys.smoke.worker.precision import bfloat16_trains, float16_trains
-from torchtune_sys.smoke.worker.rendezvous import ranks_meet
-from torchtune_sys.smoke.worker.sampling import samples_are_shared_out
-from torchtune_sys.smoke.worker.shared_gpu import ranks_share_a_gpu
-from torchtune_sys.smoke.worker.stragglers import ranks_keep_pace
-from torchtune_sys.smoke.worker.stress import repeated_work_repeats_its_bits
-from torchtune_sys.smoke.worker.sync import buffers_follow_rank_0, normalisation_spans_ranks, uneven_ranks_join
-from torchtune_sys.smoke.worker.training import training_learns
+from torchtune_sys.smoke.worker.stages.arithmetic import conv_is_right, copies_arrive, device_works, gemm_is_right, memory_keeps
+from torchtune_sys.smoke.worker.stages.checkpoint import checkpoint_resumes
+from torchtune_sys.smoke.worker.stages.collectives import exchanges_are_right
+from torchtune_sys.smoke.worker.stages.compiled import compiled_agrees
+from torchtune_sys.smoke.worker.stages.ddp import accumulation_is_the_large_batch, ranks_train_as_one
+from torchtune_sys.smoke.worker.stages.ddp_amp import ranks_train_in_low_precision
+from torchtune_sys.smoke.worker.stages.fsdp import sharded_checkpoint_resumes, sharded_step_is_right
+from torchtune_sys.smoke.worker.stages.layers import layers_follow_their_formulas, recomputed_is_the_same
+from torchtune_sys.smoke.worker.stages.loading import loader_delivers
+from torchtune_sys.smoke.worker.stages.optimizers import optimizers_follow_their_formulas
+from torchtune_sys.smoke.worker.stages.precision import bfloat16_trains, float16_trains
+from torchtune_sys.smoke.worker.stages.rendezvous import ranks_meet
+from torchtune_sys.smoke.worker.stages.sampling import samples_are_shared_out
+from torchtune_sys.smoke.worker.stages.shared_gpu import ranks_share_a_gpu
+from torchtune_sys.smoke.worker.stages.stragglers import ranks_keep_pace
+from torchtune_sys.smoke.worker.stages.stress import repeated_work_repeats_its_bits
+from torchtune_sys.smoke.worker.stages.sync import buffers_follow_rank_0, normalisation_spans_ranks, uneven_ranks_join
+from torchtune_sys.smoke.worker.stages.training import training_learns
 
 
 class Stage(NamedTuple):

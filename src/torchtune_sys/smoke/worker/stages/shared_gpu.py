@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 from torchtune_sys.smoke.worker.agreement import Fault, judge
 from torchtune_sys.smoke.worker.context import QUICK, RankContext, Skipped, same_bits, small_integers
-from torchtune_sys.smoke.worker.rendezvous import MULTI_RANK_VARIABLE
+from torchtune_sys.smoke.worker.stages.rendezvous import MULTI_RANK_VARIABLE
 
 _SHARED_COUNT = 1 << 20
 _FIRST_WITH_MANY_RANKS = (2, 30, 3)

@@ -9,8 +9,8 @@ from torch import nn
 
 from torchtune_sys.smoke.worker.agreement import Fault, judge, state_bits, unlike
 from torchtune_sys.smoke.worker.context import RankContext, Skipped, small_integers
-from torchtune_sys.smoke.worker.ddp import wrapped
 from torchtune_sys.smoke.worker.integers import STEP_SIZE, IntegerNet, gradients_alone, integer_batch, linear_loss
+from torchtune_sys.smoke.worker.stages.ddp import wrapped
 
 _ROWS, _COLUMNS = 8, 6
 _MOMENTUM = 0.5

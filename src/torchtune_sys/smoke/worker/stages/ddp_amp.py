@@ -10,10 +10,10 @@ from torch import nn
 
 from torchtune_sys.smoke.worker.agreement import Fault, bits_of, judge, state_bits, tell_all, unlike
 from torchtune_sys.smoke.worker.context import RankContext, Skipped, small_integers
-from torchtune_sys.smoke.worker.ddp import wrapped
 from torchtune_sys.smoke.worker.grad_scaler import new_scaler
 from torchtune_sys.smoke.worker.models import SmallTransformer, loss_of, seeded, sentences
-from torchtune_sys.smoke.worker.precision import float16_autocast_is_there
+from torchtune_sys.smoke.worker.stages.ddp import wrapped
+from torchtune_sys.smoke.worker.stages.precision import float16_autocast_is_there
 
 _RANKS_STEPS = 16
 _RANKS_RATE = 0.3
