@@ -1,6 +1,7 @@
 """What ``diagnose`` says of reports with known causes: ``python scripts/judge_diagnoses.py CASES [--changed wrapped|…]``.
 
-CASES holds one folder per report, as for ``judge_reports.py``: ``input.txt``, and ``case.json`` with its ``cause`` (``none``: healthy). Prints
+CASES holds one folder per report, as for ``judge_reports.py``: ``input.txt``, and ``case.json`` with its ``cause`` (``none``: healthy), and in ``accept`` others that
+what was pasted cannot tell from it. Prints
 the share of reports whose first cause, and whose first three, are right; how many are named wrongly; how often each confidence is
 right; and the same for the perturbed texts of ``--changed``. Reports are no part of the repository.
 """
@@ -99,16 +100,13 @@ def main() -> int:
     options = parser.parse_args()
     random.seed(20)
     folders = sorted(path.parent for path in options.cases.glob("*/case.json"))
-    cases = [
-        (folder.name, json.loads((folder / "case.json").read_text())["cause"], (folder / "input.txt").read_text(errors="replace"))
-        for folder in folders
-    ]
+    cases = [(folder.name, _causes(folder), (folder / "input.txt").read_text(errors="replace")) for folder in folders]
     found = {name: judged(text, name) for name, _, text in cases}
     _tell(cases, found, quiet=options.quiet)
     right = [case for case in cases if _right(case[1], found[case[0]])]
     for change, apply in CHANGES.items() if options.changed else ():
         encoding = "utf-16" if change == "utf16" else "utf-8"
-        lost = [name for name, cause, text in right if not _right(cause, judged(apply(text), name, encoding))]
+        lost = [name for name, causes, text in right if not _right(causes, judged(apply(text), name, encoding))]
         print(f"{change:12}{len(lost):3} of {len(right)} lost  {' '.join(lost[:12])}")
     return 0
 
@@ -117,18 +115,23 @@ def _names(found: Diagnosis) -> list[str]:
     return [cause.cause for cause in found.causes]
 
 
-def _right(cause: str, found: Diagnosis) -> bool:
-    return not found.causes if cause == "none" else _names(found)[:1] == [cause]
+def _causes(folder: Path) -> tuple[str, ...]:
+    case = json.loads((folder / "case.json").read_text())
+    return tuple(dict.fromkeys((case["cause"], *case.get("accept", ()))))
 
 
-def _tell(cases: list[tuple[str, str, str]], found: dict[str, Diagnosis], *, quiet: bool) -> None:
+def _right(causes: tuple[str, ...], found: Diagnosis) -> bool:
+    return not found.causes if causes[0] == "none" else bool(found.causes) and found.causes[0].cause in causes
+
+
+def _tell(cases: list[tuple[str, tuple[str, ...], str]], found: dict[str, Diagnosis], *, quiet: bool) -> None:
     words: Counter[str] = Counter()
     sure: dict[str, Counter[bool]] = defaultdict(Counter)
     of_cause: dict[str, list[bool]] = defaultdict(list)
-    for name, cause, _ in cases:
-        diagnosis, named = found[name], _names(found[name])
-        good = _right(cause, diagnosis)
-        third = cause == "none" or cause in named[:3]
+    for name, accepted, _ in cases:
+        diagnosis, named, cause = found[name], _names(found[name]), accepted[0]
+        good = _right(accepted, diagnosis)
+        third = cause == "none" or not set(accepted).isdisjoint(named[:3])
         word = (
             "right"
             if good

@@ -80,3 +80,23 @@ def test_what_tells_nothing_or_is_damaged_is_not_read(document: dict[str, Any], 
     status, found = diagnosed("-", json.dumps(document))
     assert (status, found["causes"]) == (3, [])
     assert words in found["unread"][0]["why"]
+
+
+def test_a_file_called_as_standard_input_is_is_not_read_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "standard input").write_text("{}")
+    (tmp_path / "base.json").write_text(json.dumps({"schema": "torchtune-sys/recording/1", "files": {}}))
+    recording = json.dumps({"schema": "torchtune-sys/recording/1", "extends": "base.json"})
+    done = run("diagnose", "--format", "json", "-", data=recording)
+    (unread,) = json.loads(done.stdout)["unread"]
+    assert "may extend no file" in unread["why"]
+
+
+def test_a_recording_on_one_long_line_is_one(tmp_path: Path) -> None:
+    recording = json.loads((HOSTS / "typical" / "dgx-h100.nvml-driver-library-mismatch.json").read_text())
+    recording.setdefault("files", {})["/etc/motd"] = "x" * 100_000
+    (tmp_path / "host.json").write_text(json.dumps(recording))
+    for base in [recording["extends"]] if isinstance(recording.get("extends"), str) else recording.get("extends", []):
+        (tmp_path / base).write_bytes((HOSTS / "typical" / base).read_bytes())
+    status, found = diagnosed(tmp_path / "host.json")
+    assert (status, found["causes"][0]["cause"]) == (1, "nvml-driver-library-mismatch")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -13,9 +12,8 @@ from torchtune_sys.diagnosis.facts import Told, told_by
 from torchtune_sys.diagnosis.lines import LogLine
 from torchtune_sys.diagnosis.symptoms import CERTAIN, LIKELY, POSSIBLE, Candidate, Symptom
 from torchtune_sys.errors import UnreadableInput
-from torchtune_sys.host.recorded import SECTIONS, RecordedHost, parse_recording
+from torchtune_sys.host.recorded import SECTIONS, recorded_document
 from torchtune_sys.host.scrubbed import ScrubbedHost
-from torchtune_sys.model import codec
 from torchtune_sys.model.facts.session import Workload
 from torchtune_sys.model.rule import Evidence, Result, Verdict
 from torchtune_sys.model.snapshot import FAMILIES, Snapshot
@@ -35,16 +33,8 @@ class OwnDocument(msgspec.Struct, frozen=True, kw_only=True):
     symptoms: tuple[Symptom, ...] = ()
 
 
-def read(source: str, text: str) -> OwnDocument | None:
-    """What the document tells; None where the text is none of this tool's. Raises ValueError: it is one, and tells nothing."""
-    if text.lstrip()[:1] != "{":
-        return None
-    try:
-        document = codec.loads(text)
-    except (ValueError, RecursionError):
-        return None
-    if not isinstance(document, dict):
-        return None
+def read(source: str, document: Document, text: str) -> OwnDocument | None:
+    """What the JSON document tells; None where it is none of this tool's. Raises ValueError: it is one, and tells nothing."""
     schema = document.get("schema")
     kind = schema.removeprefix(_OWN).partition("/")[0] if isinstance(schema, str) and schema.startswith(_OWN) else ""
     if not kind and not document.keys().isdisjoint(SECTIONS) and document.keys() <= _OF_RECORDINGS:
@@ -63,8 +53,7 @@ def read(source: str, text: str) -> OwnDocument | None:
 
 
 def _of_recording(source: str, _document: Document, text: str) -> OwnDocument:
-    path = source if os.path.isfile(source) else None  # of an archive's member nothing lies beside it that it could extend
-    host = ScrubbedHost(RecordedHost(parse_recording(text.encode(), source, path), source))
+    host = ScrubbedHost(recorded_document(text.encode(), source, source))
     return _judged(source, engine.snapshot(host, Workload(), timeout_s=_PATIENCE_S))
 
 

@@ -16,7 +16,8 @@ from torchtune_sys.fleet.facts_file import LIST, ROWS
 from torchtune_sys.fleet.store import HostFacts, Store
 from torchtune_sys.host.input.documents import files_in, read_documents
 from torchtune_sys.host.input.opening import PastedText, open_input
-from torchtune_sys.host.recorded import SECTIONS, RecordedHost, parse_recording
+from torchtune_sys.host.input.reading import STANDARD_INPUT, called
+from torchtune_sys.host.recorded import SECTIONS, recorded_document
 from torchtune_sys.model.comparison import Unread
 from torchtune_sys.model.facts.session import Workload
 from torchtune_sys.model.snapshot import Snapshot
@@ -98,7 +99,7 @@ def _documents(path: str) -> Iterator[tuple[str, bytes]]:
     if path != "-" and os.path.isdir(path):
         yield path, b""
         return
-    name = "standard input" if path == "-" else path
+    name = called(path)
     before: bytes | None = None
     count = 0
     for line in read_documents(path):
@@ -223,8 +224,7 @@ def _of_collected(whole: dict[str, Any], name: str, store: Store, unread: list[U
 
 
 def _of_recording(document: bytes, name: str, store: Store) -> None:
-    path = name if os.path.isfile(name) else None  # of a line nothing lies beside it that it could extend
-    host = RecordedHost(parse_recording(document, name, path), f"recording {os.path.basename(name)}")
+    host = recorded_document(document, name, f"recording {os.path.basename(name)}")
     _add_snapshot(engine.snapshot(host, Workload(), timeout_s=_PATIENCE_S), name, store)
 
 
@@ -232,7 +232,7 @@ def _add_other(document: bytes, name: str, store: Store) -> None:
     """A tarball, a copied /proc and /sys, or text that somebody pasted."""
     if document and document.lstrip()[:1] == b"{":
         raise ValueError("is not JSON: " + _json_fault(document))
-    path = "-" if name == "standard input" else name
+    path = "-" if name == STANDARD_INPUT else name
     if path == "-" or not os.path.exists(path):
         raise ValueError(_WANTED)
     found = open_input(path)

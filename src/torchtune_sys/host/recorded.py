@@ -12,6 +12,7 @@ import msgspec
 from torchtune_sys.errors import UnreadableInput
 from torchtune_sys.host.base import TEXT_LIMIT, Host, Output, Space, Stat
 from torchtune_sys.host.input.limits import EXTENDED_LIMIT, RECORDING_LIMIT, VALUE_LIMIT
+from torchtune_sys.host.input.reading import STANDARD_INPUT
 from torchtune_sys.model import codec
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.values import Missing, Why
@@ -187,6 +188,15 @@ def parse_recording(data: bytes, name: str, path: str | None) -> dict[str, Any]:
     ``path``: the file that holds it; None for standard input, which has no folder that another file could lie in.
     """
     return _Chain(path).whole(data, name, ())
+
+
+def recorded_document(data: bytes, name: str, origin: str) -> RecordedHost:
+    """The host of a recording that was read as one document among others. Raises UnreadableInput.
+
+    ``name``: its file; where it is none (standard input, a line, an archive's member), nothing lies beside it that it could extend.
+    """
+    path = name if name != STANDARD_INPUT and os.path.isfile(name) else None
+    return RecordedHost(parse_recording(data, name, path), origin)
 
 
 class _Chain:

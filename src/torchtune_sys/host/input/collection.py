@@ -11,7 +11,7 @@ import msgspec
 from torchtune_sys.errors import UnreadableInput
 from torchtune_sys.host.input.excerpts import Excerpt, excerpt
 from torchtune_sys.host.input.limits import FILE_LIMIT, MEMBER_LIMIT, SOURCES_LIMIT, STREAM_LIMIT
-from torchtune_sys.host.input.reading import PATIENCE_S, Source, decompressed, opened_input, refuse_strangers
+from torchtune_sys.host.input.reading import PATIENCE_S, Source, called, decompressed, opened_input, refuse_strangers
 from torchtune_sys.host.input.tarball import is_tar, members
 from torchtune_sys.model.diagnosis import UnreadSource
 
@@ -77,7 +77,7 @@ def _of_file(path: str, patience_s: float, *, quiet: bool = False) -> Iterator[F
             yield from _of_source(source, source.name, _DEPTH)
     except UnreadableInput as error:
         if not (quiet and error.seen.endswith("is empty")):
-            yield UnreadSource(source="standard input" if path == "-" else path, why=error.seen.removeprefix(f"{path}: "))
+            yield UnreadSource(source=called(path), why=error.seen.removeprefix(f"{path}: "))
 
 
 def _of_source(source: Source, name: str, depth: int) -> Iterator[Found]:

@@ -36,6 +36,8 @@ class Excerpt(msgspec.Struct, frozen=True, kw_only=True):
     whole: bool
     binary: bool = False
     """Whether it is no text; there are no lines then."""
+    document: str = ""
+    """All of a text that is kept whole and may be a JSON object: its lines may be longer than those that are kept."""
 
 
 def excerpt(source: Reader) -> Excerpt:
@@ -98,11 +100,15 @@ def _binary(head: bytes) -> bool:
 def _whole(data: bytes) -> Excerpt:
     if _binary(data[:65536]):
         return Excerpt(lines=(), total=0, whole=True, binary=True)
-    lines = _decoded(data).split("\n")
+    text = _decoded(data)
+    lines = text.split("\n")
     if lines and not lines[-1]:
         lines.pop()
     return Excerpt(
-        lines=tuple((number, line[:LINE_LENGTH]) for number, line in enumerate(lines, 1)), total=len(lines), whole=True
+        lines=tuple((number, line[:LINE_LENGTH]) for number, line in enumerate(lines, 1)),
+        total=len(lines),
+        whole=True,
+        document=text if text.lstrip()[:1] == "{" else "",
     )
 
 

@@ -13,6 +13,7 @@ from typing import IO, Any, cast
 from torchtune_sys.errors import UnreadableInput
 from torchtune_sys.host.input.limits import FILE_LIMIT, STREAM_LIMIT
 
+STANDARD_INPUT = "standard input"
 PATIENCE_S = 30.0
 """How long a pipe may deliver nothing."""
 PIECE = 1 << 20
@@ -112,7 +113,7 @@ def opened_input(path: str, patience_s: float = PATIENCE_S, *, plain: bool = Fal
     no person named it. ``strangers``: refuse what no reader of one host's facts knows. Raises UnreadableInput, also while it is read."""
     handle = _handle(path, plain)
     try:
-        source = Source(_pieces(handle, path, patience_s), _called(path), "is larger than")
+        source = Source(_pieces(handle, path, patience_s), called(path), "is larger than")
         if not source.look(1):
             raise UnreadableInput(f"{source.name}: is empty", "check how it was made")
         source = decompressed(source)
@@ -152,8 +153,9 @@ def read_input(path: str, patience_s: float = PATIENCE_S, *, plain: bool = False
         return whole(source)
 
 
-def _called(path: str) -> str:
-    return "standard input" if path == "-" else path
+def called(path: str) -> str:
+    """What it is called where people read of it."""
+    return STANDARD_INPUT if path == "-" else path
 
 
 def _handle(path: str, plain: bool) -> int:
@@ -182,7 +184,7 @@ def _unreadable(path: str, error: OSError) -> UnreadableInput:
         errno.EACCES: "run as a user who may read it",
         errno.EBADF: "standard input is closed; name a file",
     }.get(error.errno or 0, "")
-    return UnreadableInput(f"{_called(path)}: {error.strerror}", todo)
+    return UnreadableInput(f"{called(path)}: {error.strerror}", todo)
 
 
 def _pieces(handle: int, path: str, patience_s: float) -> Callable[[int], bytes]:
@@ -209,7 +211,7 @@ def _wait(handle: int, path: str, patience_s: float) -> None:
     poll = select.poll()
     poll.register(handle, select.POLLIN | select.POLLHUP)
     if not poll.poll(patience_s * 1000):
-        raise UnreadableInput(f"{_called(path)}: delivered nothing for {patience_s:g} s", "check the program that writes to it")
+        raise UnreadableInput(f"{called(path)}: delivered nothing for {patience_s:g} s", "check the program that writes to it")
 
 
 def _decompressed(source: Source) -> Source:
