@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import signal
+import sys
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import lru_cache
@@ -32,6 +33,10 @@ for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIG
 hypothesis.settings.register_profile("busy", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
 hypothesis.settings.load_profile("busy")  # how long an example takes is the machine's affair: speed is held by benchmarks/
 
+# Tests as pytest rewrites them are kept for the other workers and for the next run, whatever the shell's PYTHONDONTWRITEBYTECODE
+# says: a third of the time of collecting. What tests start keeps that variable.
+sys.dont_write_bytecode = False
+
 HOSTS = Path(__file__).parent / "hosts"
 RULES = by_id()
 
@@ -42,7 +47,8 @@ def load(name: str, **overlay: Any) -> Snapshot:
 
 
 @lru_cache(32)
-def _recording(name: str) -> dict[str, Any]:
+def recording(name: str) -> dict[str, Any]:
+    """Return tests/hosts/<name>.json with what it extends; not to be changed."""
     return load_recording(str(HOSTS / f"{name}.json"))
 
 
@@ -53,9 +59,9 @@ def _plain(name: str) -> Snapshot:
 
 
 def _snapshot(name: str, overlay: dict[str, Any]) -> Snapshot:
-    recording = merged(_recording(name), overlay)
-    intent = Workload(**{key: tuple(v) if isinstance(v, list) else v for key, v in recording.get("intent", {}).items()})
-    return engine.snapshot(RecordedHost(recording, f"recording {name}.json"), intent, timeout_s=20)
+    laid = merged(recording(name), overlay)
+    intent = Workload(**{key: tuple(v) if isinstance(v, list) else v for key, v in laid.get("intent", {}).items()})
+    return engine.snapshot(RecordedHost(laid, f"recording {name}.json"), intent, timeout_s=20)
 
 
 class Judged(Mapping[str, Result]):
@@ -71,6 +77,9 @@ class Judged(Mapping[str, Result]):
         return self._found[rule_id]
 
     def __iter__(self) -> Iterator[str]:
+        """All are wanted: judging them in one go asks no rule twice."""
+        if len(self._found) < len(RULES):
+            self._found |= zip(RULES, engine.judge(self._seen, RULES.values()), strict=True)
         return iter(RULES)
 
     def __len__(self) -> int:

@@ -8,7 +8,7 @@ from functools import cache
 
 import pytest
 
-from conftest import HOSTS, judge, load
+from conftest import HOSTS, judge, load, recording
 from torchtune_sys.host.recorded import load_recording
 from torchtune_sys.knowledge.kernel_defaults import default
 from torchtune_sys.model.actions import Sysctl
@@ -81,7 +81,7 @@ def test_each_rule_has_a_failing_a_passing_and_an_unknown_case(rule: Rule) -> No
 @pytest.mark.parametrize("name", OVERLAYS)
 def test_overlay_moves_exactly_its_rule(name: str) -> None:
     rule_id, verdict = name.split(".")[:2]
-    also = set(load_recording(str(HOSTS / f"{name}.json")).get("also", ()))
+    also = set(recording(name).get("also", ()))
     results = judge(load(name))
     assert rule_id in results, f"{name}.json stands for no rule"
     result = results[rule_id]

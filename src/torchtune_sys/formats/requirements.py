@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 
 import msgspec
 
@@ -20,6 +21,7 @@ class Requirement(msgspec.Struct, frozen=True, kw_only=True):
     marker: str
 
 
+@lru_cache(1024)  # several rules ask what the same distributions ask for
 def parse(line: str) -> Requirement:
     """One Requires-Dist line, in today's form or in that of old setuptools.
 
@@ -48,7 +50,7 @@ def holds(marker: str, environment: Mapping[str, str]) -> bool | None:
     >>> holds('platform_system == "Linux" and python_version < "3.13"', {"platform_system": "Linux", "python_version": "3.9"})
     True
     """
-    tokens = _tokens(marker)
+    tokens = list(_tokens(marker))
     if not tokens:
         return True
     try:
@@ -58,7 +60,8 @@ def holds(marker: str, environment: Mapping[str, str]) -> bool | None:
     return None if tokens else found
 
 
-def _tokens(marker: str) -> list[str]:
+@lru_cache(1024)
+def _tokens(marker: str) -> tuple[str, ...]:
     """In reverse order, the next one last."""
     words: list[str] = []
     quote = ""
@@ -78,7 +81,7 @@ def _tokens(marker: str) -> list[str]:
             words[-1] += character
         else:
             words.append(character)
-    return [word for word in reversed(words) if word]
+    return tuple(word for word in reversed(words) if word)
 
 
 def _either(tokens: list[str], environment: Mapping[str, str]) -> bool | None:

@@ -316,9 +316,11 @@ def _children(sections: Mapping[str, Mapping[str, Any]]) -> dict[str, set[str]]:
                 continue
             place = path
             while place != "/" and place:
-                parent, name = posixpath.split(place)
-                if name in found.setdefault(parent or "/", set()):
+                parent, _, name = place.rpartition("/")
+                parent = parent.rstrip("/")
+                names = found.setdefault(parent or "/", set())
+                if name in names:
                     break
-                found[parent or "/"].add(name)
+                names.add(name)
                 place = parent
     return found
