@@ -51,6 +51,8 @@ LITTLE_MEMORY = (
     "sed -i 's/^MemAvailable: *\\([0-9]*\\).*/MemAvailable:   \\1 kB/' $D/m; mount --bind $D/m /proc/meminfo; "
 )
 FULL_TMP = "mount -t tmpfs -o size=64m none /tmp; head -c 100m /dev/zero >/tmp/full 2>/dev/null || :; "
+SMALL_TMP = "mount -t tmpfs -o size=300m none /tmp; head -c 40m /dev/zero >/tmp/some; "
+HALF_TMP = "mount -t tmpfs -o size=1g none /tmp; head -c 600m /dev/zero >/tmp/some; "
 LEFT = f"{sys.executable} {HERE}/left_behind.py 1200 $D/left; "
 
 FAULTS: dict[str, Fault] = {
@@ -81,6 +83,12 @@ FAULTS: dict[str, Fault] = {
     "10 memory eaten": Fault(PROLOG, LITTLE_MEMORY, ("warning host-memory-oom node",)),
     "11 /tmp full": Fault(PROLOG, FULL_TMP, ("fatal disk-full-or-quota node",), "no-go"),
     "12 hung mount": Fault(PROLOG, f"{sys.executable} {HERE}/hung_mount.py $D/scratch; ", ("fatal hung-mount network",), "no-go"),
+    "12b six mounts of a server that is gone": Fault(
+        PROLOG,
+        f"for i in 1 2 3 4 5 6; do {sys.executable} {HERE}/hung_mount.py $D/s$i; done; ",
+        ("fatal hung-mount network",),
+        "no-go",
+    ),
     "13 leftover process": Fault(PROLOG, LEFT, ("warning leftover-processes node",)),
     "14 GPU memory in use": Fault(
         PROLOG, "", ("warning gpu-memory-in-use hardware",), words=("--from", f"{HERE.parent}/hosts/gpu-memory-in-use.fail.json")
@@ -132,8 +140,10 @@ FAULTS: dict[str, Fault] = {
     "28b a service's memory and an idle leftover": Fault(
         PROLOG, f"{sys.executable} {HERE}/left_behind.py 1200 $D/left 0; {sys.executable} {HERE}/left_behind.py 1 $D/idle; "
     ),
+    "28c a small /tmp": Fault(PROLOG, SMALL_TMP, verdict="go"),
+    "28d a /tmp in memory, more than half used": Fault(PROLOG, HALF_TMP, verdict="go"),
 }
-HELD_BACK = tuple(name for name in FAULTS if int(name.split()[0].rstrip("ab")) >= 19)
+HELD_BACK = tuple(name for name in FAULTS if int(name.split()[0].rstrip("abcd")) >= 19)
 
 
 def found(fault: Fault, folder: Path, *words: str) -> dict[str, Any]:

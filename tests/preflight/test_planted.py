@@ -16,6 +16,7 @@ ALWAYS = (
     "4 name at 127.0.1.1, one node",
     "11 /tmp full",
     "18 slurmd's own limits",
+    "28d a /tmp in memory, more than half used",
 )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -14,8 +15,9 @@ from pathlib import Path
 import pytest
 import slurm_here
 
-from conftest import exhaustive
+from conftest import HOSTS, exhaustive
 from preflight.joint.faults import SKEW
+from torchtune_sys.host.recorded import load_recording
 
 TOOL = Path(sys.executable).with_name("torchtune-sys")
 
@@ -133,6 +135,52 @@ def test_prolog_error_on_a_node_that_we_drained_is_ours(cluster: Cluster) -> Non
         assert not mark.exists()
     finally:
         mark.unlink(missing_ok=True)
+        cluster.run("scontrol", "update", "nodename=here", "state=resume")
+        cluster.until("DRAIN", is_there=False)
+
+
+XID = "[{at:12.6f}] NVRM: Xid (PCI:0000:18:00): 119, pid=1, name=python, Timeout after 6s of waiting for RPC response from GPU0 GSP!"
+
+
+@pytest.mark.long
+def test_what_the_kernel_logged_drains_a_node_once(cluster: Cluster, tmp_path: Path) -> None:
+    """A reset of a GPU leaves no trace in the log. Who takes the node back says that it is mended; only what comes later drains it again."""
+    recording = tmp_path / "host.json"
+
+    def logged(at: float) -> None:
+        host = load_recording(str(HOSTS / "healthy.json"))
+        log = host["answers"]["kernel-log"]
+        log["now_s"] = at + 60
+        log["lines"].append(XID.format(at=at))
+        recording.write_text(json.dumps(host))
+
+    tool = tmp_path / "tool"
+    tool.write_text(f'#!/bin/sh\nexec {TOOL} "$@" --from {recording}\n')
+    tool.chmod(0o755)
+    hooks = [
+        generated(tmp_path / f"{name}.sh", name, "--tool", str(tool), "--budget", "60") for name in ("prolog", "health-check")
+    ]
+    marks = [Path(f"/run/torchtune-sys-{kind}-here") for kind in ("drained", "known", "passes")]
+    try:
+        logged(at=40.0)
+        assert cluster.run(hooks[0]).returncode == 1
+        assert "Reason=torchtune-sys: [hardware] gsp-firmware-timeout" in cluster.until("DRAIN")
+        assert cluster.run(hooks[0]).returncode == 1, "a job that had the node already"
+        for _ in range(2):
+            assert cluster.run(hooks[1]).returncode == 0
+        assert not cluster.in_service(), "the health check takes back nothing that still stands in the log"
+        cluster.run("scontrol", "update", "nodename=here", "state=resume")
+        cluster.until("DRAIN", is_there=False)
+        for hook in hooks:
+            done = cluster.run(hook)
+            assert done.returncode == 0, done.stderr
+            assert cluster.in_service()
+        logged(at=1_200_000.0)
+        assert cluster.run(hooks[0]).returncode == 1
+        assert not cluster.in_service()
+    finally:
+        for mark in marks:
+            mark.unlink(missing_ok=True)
         cluster.run("scontrol", "update", "nodename=here", "state=resume")
         cluster.until("DRAIN", is_there=False)
 
@@ -297,7 +345,7 @@ def test_slurmd_itself_runs_the_health_check(tmp_path: Path) -> None:
     )  # slurmd gives it the node's name and nothing else: this cluster's configuration is not at its usual place
     start.write_text(f"#!/bin/sh\nexport SLURM_CONF={folder}/slurm.conf\nexec {hook}\n")
     start.chmod(0o755)
-    more = f"HealthCheckProgram={start}\nHealthCheckInterval=2\nHealthCheckNodeState=ANY\n"
+    more = f"HealthCheckProgram={start}\nHealthCheckInterval=2\nHealthCheckNodeState=IDLE,CYCLE\n"
     try:
         with slurm_here.cluster(folder, "task/none", 1, more) as env:
             own = Cluster(folder, env)

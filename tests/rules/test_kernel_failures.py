@@ -42,6 +42,7 @@ SEEN = (
     ("heat-gpu", "critical-temperature-logged", AMD + "ERROR: GPU over temperature range(SW CTF) detected!"),
     ("lustre-evicted", "file-system-client-evicted", "LustreError: 167-0: scratch-OST0004-osc-ffff9d3c5a3f8000: This client was evicted by scratch-OST0004; in progress operations using this service will fail."),
     ("lustre-mgs", "file-server-not-responding", "LustreError: 166-1: MGC10.0.0.2@o2ib: Connection to MGS (at 10.0.0.2@o2ib) was lost; in progress operations using this service will fail"),
+    ("lustre-sent", "disk-errors-logged", "LustreError: 132-0: srv1-OST0004-osc-ffff9d3c5a3f8000: BAD WRITE CHECKSUM: changed in transit before arrival at OST: from 10.0.0.5@o2ib"),
     ("lustre-sum", "disk-errors-logged", "LustreError: 133-1: scratch-OST0004-osc-ffff9d3c5a3f8000: BAD READ CHECKSUM: from 10.0.0.5@o2ib inode [0x200000401:0x1:0x0] object 0x0:123 extent [0-1048575]"),
     ("lustre-bug", "disk-errors-logged", "LustreError: 2931:0:(osc_cache.c:978:osc_extent_wait()) LBUG"),
     ("ceph-mon", "file-server-not-responding", "libceph: mon0 (1)10.0.0.3:6789 session lost, hunting for new mon"),
@@ -92,6 +93,11 @@ HARMLESS = (
     "BUG: Bad rss-counter state mm:00000000d5ba0bfa type:MM_ANONPAGES val:1",
     "INFO: task kworker/u8:1:31 blocked for more than 120 seconds.",
     "Kernel command line: panic=10 oops=panic",
+    "EXT4-fs error (device loop3): ext4_lookup:1855: inode #12: comm python: iget: checksum invalid",
+    "EXT4-fs (loop3): Remounting filesystem read-only",
+    "XFS (loop0): Metadata corruption detected at xfs_agi_verify+0x1/0x2 [xfs], xfs_agi block 0x2",
+    "critical medium error, dev sr0, sector 0 op 0x0:(READ) flags 0x0 phys_seg 1 prio class 0",
+    "LustreError: 132-0: scratch-OST0004-osc-ffff9d3c5a3f8000: BAD WRITE CHECKSUM: changed on the client after we checksummed it - likely false positive due to mmap IO (bug 11742): from 10.0.0.5@o2ib inode [0x200000401:0x1:0x0]",
 )
 
 
@@ -206,9 +212,12 @@ def test_without_amd_there_is_nothing_to_say_of_it() -> None:
 
 OF_A_JOB = (
     ("pids", Blame.USER, "cgroup: fork rejected by pids controller in /slurm/uid_1000/job_17"),
-    ("memory", Blame.HARDWARE, "Memory cgroup out of memory: Killed process 4711 (python) total-vm:1kB, anon-rss:1kB, file-rss:0kB, shmem-rss:0kB, UID:1000 pgtables:1kB oom_score_adj:0"),
+    ("memory", Blame.USER, "Memory cgroup out of memory: Killed process 4711 (python) total-vm:1kB, anon-rss:1kB, file-rss:0kB, shmem-rss:0kB, UID:1000 pgtables:1kB oom_score_adj:0"),
     ("open-files", Blame.NODE, "VFS: file-max limit 65536 reached"),
-    ("segfault", Blame.HARDWARE, "python[4711]: segfault at 8 ip 00007f10a3b0c0de sp 00007ffd2f3a1b40 error 4 in libtorch_cuda.so[7f10a0000000+5000000]"),
+    ("segfault", Blame.USER, "python[4711]: segfault at 8 ip 00007f10a3b0c0de sp 00007ffd2f3a1b40 error 4 in libtorch_cuda.so[7f10a0000000+5000000]"),
+    ("adapter", Blame.HARDWARE, "mlx5_core 0000:18:00.0: Port module event[error]: module 0, Cable error, Bus stuck (I2C or data shorted)"),
+    ("hot", Blame.HARDWARE, "thermal thermal_zone0: acpitz: critical temperature reached, shutting down"),
+    ("disk", Blame.HARDWARE, "I/O error, dev nvme1n1, sector 4096 op 0x0:(READ) flags 0x0 phys_seg 1 prio class 0"),
     ("evicted", Blame.NETWORK, "LustreError: 167-0: scratch-OST0004-osc-ffff9d3c5a3f8000: This client was evicted by scratch-OST0004; in progress operations using this service will fail."),
 )  # fmt: skip
 """What one job does to itself, or had to bear, and what is over when the next one starts."""
@@ -220,3 +229,23 @@ def test_what_a_job_left_in_the_log_drains_no_node(blame: Blame, line: str) -> N
     causes = [cause for cause in verdict.of_results(live(f"[{AT:.6f}] {line}").values(), Policy()) if cause not in before]
     assert [cause.blame for cause in causes] == [blame]
     assert verdict.verdict(causes) is Go.GO
+
+
+MENDED = (
+    ("sxid", "nvidia-nvswitch0: SXid (PCI:0000:06:00.0): 24007, Fatal, Link 30 sourcetrack timeout error", "NVRM: loading NVIDIA UNIX x86_64 Kernel Module  580.95.05"),
+    ("xid", "NVRM: Xid (PCI:0000:18:00): 119, pid=1, name=python, Timeout after 6s of waiting for RPC response from GPU0 GSP!", "NVRM: loading NVIDIA UNIX x86_64 Kernel Module  580.95.05"),
+    ("amd", AMD + "2 uncorrectable hardware errors detected in umc block", AMD + "GPU reset(3) succeeded!"),
+)  # fmt: skip
+"""What was, and the message of what mended it."""
+
+
+@pytest.mark.parametrize(("fault", "mend"), [row[1:] for row in MENDED], ids=[row[0] for row in MENDED])
+def test_what_was_mended_since_drains_no_node(fault: str, mend: str) -> None:
+    def verdict_of(*lines: str) -> Go:
+        before = verdict.of_results(live().values(), Policy(), hook=True)
+        found = verdict.of_results(live(*lines).values(), Policy(), hook=True)
+        return verdict.verdict(cause for cause in found if cause not in before)
+
+    assert verdict_of(f"[{AT:.6f}] {fault}") is Go.NO_GO
+    assert verdict_of(f"[{AT:.6f}] {fault}", f"[{AT + 300:.6f}] {mend}") is Go.GO
+    assert verdict_of(f"[{AT - 300:.6f}] {mend}", f"[{AT:.6f}] {fault}") is Go.NO_GO

@@ -111,7 +111,7 @@ ROWS: tuple[tuple[str, str, str], ...] = (
     ("LustreError: ", "server-lost", r"LustreError: .{0,80}: Connection to (?P<subject>\S{1,200}) \(at [^)]*\) was lost"),
     # Lustre: ptlrpc/import.c (167-0), osc/osc_request.c (132-0, 133-1, 168-f), libcfs (LBUG)
     ("LustreError: ", "fs-evicted", r"LustreError: .{0,120}: This client was evicted by (?P<subject>[\w.-]{1,100})"),
-    ("LustreError: ", "fs-error", r"LustreError: .{0,20}: (?P<subject>[\w.-]{1,100}?)(?:-osc-[\w-]+)?: BAD (?:READ|WRITE) CHECKSUM"),
+    ("LustreError: ", "fs-error", r"LustreError: .{0,20}: (?P<subject>[\w.-]{1,100}?)(?:-osc-[\w-]+)?: BAD (?:READ|WRITE) CHECKSUM(?!.*likely false positive)"),  # of a page that a program changed meanwhile (mmap)
     ("LustreError: ", "fs-error", r"(?P<subject>Lustre)Error: .{0,160}\) LBUG"),
     # Linux: net/ceph/mon_client.c, osdmap.c, fs/ceph/mds_client.c (from 6.9 with the cluster's id in brackets), caps
     ("ceph: ", "server-lost", r"libceph: (?P<subject>mon)\d+ .*session lost, hunting for new mon"),

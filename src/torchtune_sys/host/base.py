@@ -95,6 +95,9 @@ class Host(abc.ABC):
     def ask(self, question: str, timeout_s: float = 10.0) -> Fact[Any]:
         """The answer (plain JSON data) to one of the questions in ``host/queries.py``, which are asked of the system's calls."""
 
+    def look_ahead(self, paths: tuple[str, ...]) -> None:  # noqa: B027 (nothing to do where nothing takes long)
+        """Begin at once with what may take long at these paths, which will be asked for one after the other. A recording takes no time."""
+
     def exists(self, path: str) -> Fact[bool]:
         """Whether the path is there; Missing only where that could not be seen."""
         found = self.stat(path)

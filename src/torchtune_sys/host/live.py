@@ -59,6 +59,9 @@ class LiveHost(Host):
     def space(self, path: str) -> Fact[Space]:
         return self._look(path, lambda: as_space(os.statvfs(path)))
 
+    def look_ahead(self, paths: tuple[str, ...]) -> None:
+        self._remote().ask(paths)
+
     def run(self, argv: tuple[str, ...], timeout_s: float = 10.0) -> Fact[Output]:
         from torchtune_sys.host.children import process
 

@@ -61,6 +61,7 @@ class Remotes:
     def __init__(self, mountinfo: str) -> None:
         self._mounts = remote_mounts(mountinfo)
         self._answers: dict[str, bool] = {}
+        self._turns: dict[str, threading.Lock] = {}
         self._lock = threading.Lock()
 
     def refuse(self, path: str) -> Missing | None:
@@ -69,12 +70,28 @@ class Remotes:
             return None
         for mount, kind in self._on_the_way(path):
             place = path if kind == "autofs" else mount  # below an automounter each directory is another server's
-            with self._lock:
-                if place not in self._answers:
-                    self._answers[place] = _answers(place)
-            if not self._answers[place]:
+            if not self._answer(place):
                 return Missing(Why.TIMEOUT, path, f"the {kind} file system on {mount} does not answer")
         return None
+
+    def ask(self, paths: tuple[str, ...]) -> None:
+        """Look at all of them at once: a file server that is gone has several mounts, and each would be waited for in turn."""
+        if len(paths) < 2 or not self._mounts:
+            return
+        threads = [threading.Thread(target=self.refuse, args=(path,), daemon=True) for path in paths]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    def _answer(self, place: str) -> bool:
+        """Whether it answers; who asks for the same one meanwhile waits for that answer."""
+        with self._lock:
+            turn = self._turns.setdefault(place, threading.Lock())
+        with turn:
+            if place not in self._answers:
+                self._answers[place] = _answers(place)
+            return self._answers[place]
 
     def _on_the_way(self, path: str) -> list[tuple[str, str]]:
         """The remote mount that holds the path. A symbolic link is followed only as far as that needs no look at a remote one."""

@@ -46,6 +46,9 @@ class ScrubbedHost(Host):
     def space(self, path: str) -> Fact[Space]:
         return self.inner.space(path)
 
+    def look_ahead(self, paths: tuple[str, ...]) -> None:
+        self.inner.look_ahead(paths)
+
     def run(self, argv: tuple[str, ...], timeout_s: float = 10.0) -> Fact[Output]:
         found = self.inner.run(argv, timeout_s)
         if isinstance(found, Missing):

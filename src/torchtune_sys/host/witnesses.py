@@ -217,6 +217,9 @@ class Witnessed(Host):
     def space(self, path: str) -> Fact[Space]:
         return self._host.space(path)
 
+    def look_ahead(self, paths: tuple[str, ...]) -> None:
+        self._host.look_ahead(paths)
+
     def run(self, argv: tuple[str, ...], timeout_s: float = 10.0) -> Fact[Output]:
         return self._host.run(argv, timeout_s)
 

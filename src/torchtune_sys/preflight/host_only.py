@@ -10,16 +10,20 @@ import msgspec
 
 from torchtune_sys.formats.mounts import LOCAL, carrier, parse_mountinfo
 from torchtune_sys.model import snapshot
+from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.network import NetworkFacts
 from torchtune_sys.model.facts.session import SessionFacts
 from torchtune_sys.model.facts.storage import MOUNTED, StorageFacts, StoragePath
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, Why
+from torchtune_sys.rules.profiles import Overrides
 
 FAMILIES = tuple(family for family in snapshot.FAMILIES if family not in ("session", "python"))
 """What is looked at in a hook: neither the session nor the Python one trains with."""
 JOB_PLACES = ("/tmp",)
 """Where jobs write although nobody names it; the hook's own working directory is slurmd's."""
+FULL: Overrides = {"disk-full": {"minimum_gib": 0.25, "percent": 0}}
+"""When such a place is full: nobody saves checkpoints there, and a small /tmp in memory is as it should be."""
 MOST_MOUNTS = 16
 """Mounts that are asked whether they answer."""
 _HIDDEN = Missing(Why.NOT_RECORDED, "pre-flight", "in a hook the host is judged, not the process that asks")
@@ -51,6 +55,13 @@ def places(mountinfo: str) -> tuple[str, ...]:
     return (*JOB_PLACES, *dict.fromkeys(found))[: MOST_MOUNTS + 1]
 
 
+def hangs(facts: Fact[StorageFacts]) -> bool:
+    """Whether a place gave no answer in time."""
+    if isinstance(facts, Missing):
+        return False
+    return any(isinstance(place.size_bytes, Missing) and place.size_bytes.why is Why.TIMEOUT for place in facts.places)
+
+
 def host_only(seen: Snapshot) -> Snapshot:
     """``seen`` with every fact of the asking process Missing(NOT_RECORDED), and nobody's session."""
     changed: dict[str, object] = {"session": _NOBODY, "python": _HIDDEN}
@@ -66,6 +77,18 @@ def host_only(seen: Snapshot) -> Snapshot:
     if not isinstance(seen.storage, Missing):
         changed["storage"] = _storage(seen.storage)
     return msgspec.structs.replace(seen, **changed)
+
+
+def log_after(seen: Snapshot, since_s: float) -> Snapshot:
+    """``seen`` without what the kernel logged up to ``since_s`` seconds after boot; when it and its drivers were started stays."""
+    log = seen.kernel
+    if isinstance(log, Missing) or isinstance(log.events, Missing):
+        return seen
+    later = tuple(event for event in log.events if event.kind in _STARTS or event.last_s is None or event.last_s > since_s)
+    return msgspec.structs.replace(seen, kernel=msgspec.structs.replace(log, events=later))
+
+
+_STARTS = ("boot", "driver-load")
 
 
 def _network(facts: NetworkFacts) -> NetworkFacts:

@@ -25,6 +25,7 @@ import msgspec
 from torchtune_sys.errors import BadConfig, UnknownName, nearest
 from torchtune_sys.model.preflight import JOINT_CAUSES, Weight
 from torchtune_sys.model.rule import Rule, Severity
+from torchtune_sys.preflight.hosts_now import HOSTS_NOW, PAST
 from torchtune_sys.rules.profiles import Overrides, matching, rule_tables, toml
 
 _LISTS = ("fatal", "warning", "ignore")
@@ -39,7 +40,7 @@ OWN_CAUSES = (NO_GPU, LEFTOVERS, CPU_QUOTA, STRAGGLER)
 """Causes that pre-flight finds itself; no rule has them."""
 LEFT_BEHIND = frozenset((LEFTOVERS, "gpu-memory-in-use", "memory-available-low", "dev-shm-full", "oom-kill-logged"))
 """Rules and causes that may tell what the last job left behind."""
-_BETWEEN_HOSTS = frozenset(
+BETWEEN_HOSTS = frozenset(
     (
         "hostname-resolves-to-loopback",
         "hostname-unresolvable",
@@ -73,10 +74,12 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     sites: Mapping[str, SitePolicy] = {}
     params: Overrides = {}
 
-    def weight(self, rule: Rule, nodes: int | None = None) -> Weight | None:
-        """What a finding of ``rule`` is for a job of ``nodes``; None where it is ignored. Within a table what names the rule or its cause
-        goes before a family, a severity or a glob; of what is left ``ignore`` before ``warning`` before ``fatal``."""
-        fatal = (nodes or 1) > 1 if rule.id in _BETWEEN_HOSTS else rule.severity is Severity.ERROR
+    def weight(self, rule: Rule, nodes: int | None = None, *, hook: bool = False) -> Weight | None:
+        """What a finding of ``rule`` is for a job of ``nodes``, or in a hook; None where it is ignored. Within a table what names the rule or
+        its cause goes before a family, a severity or a glob; of what is left ``ignore`` before ``warning`` before ``fatal``."""
+        fatal = (nodes or 1) > 1 if rule.id in BETWEEN_HOSTS else rule.severity is Severity.ERROR
+        if rule.id in PAST or (hook and rule.id not in HOSTS_NOW):
+            fatal = False
         names = (rule.id, rule.cause or rule.id)
         return self._decided(names, lambda selector: _selects(selector, rule), Weight.FATAL if fatal else Weight.WARNING)
 

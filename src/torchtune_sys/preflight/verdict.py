@@ -35,6 +35,28 @@ _BLAMES_OF_RULES: dict[str, Blame] = {
     "conntrack-table-full-logged": Blame.NODE,
     "neighbour-table-full-logged": Blame.NODE,
     "pids-limit-reached-logged": Blame.USER,  # of one job or container, most often one that has ended
+    "oom-kill-logged": Blame.USER,
+    "native-crash-logged": Blame.USER,
+    "xid-of-program": Blame.USER,
+    # software of the host that the kernel's log tells of
+    **dict.fromkeys(
+        (
+            "kernel-crash-logged",
+            "kernel-tainted-by-fault",
+            "kernel-crash-dump-found",
+            "cpu-lockup-logged",
+            "iommu-fault-of-gpu",
+            "driver-mismatch-logged",
+            "driver-ignores-gpu",
+            "gpu-needs-proprietary-module",
+            "gpu-held-by-other-driver",
+            "other-driver-holds-gpu",
+            "gsp-firmware-missing",
+            "module-signature-refused",
+            "compute-mode-prohibited",
+        ),
+        Blame.NODE,
+    ),
     "cgroup-memory-tight": Blame.USER,  # what the job asked for (--mem)
     "cgroup-memory-far-below-host": Blame.USER,
 }
@@ -46,11 +68,11 @@ _SUBJECTS = 3
 """How many subjects of one finding are told."""
 
 
-def of_results(results: Iterable[Result], policy: Policy, nodes: int | None = None) -> list[Cause]:
-    """The findings that the policy does not ignore for a job of ``nodes``, and what could not be judged of severity error."""
+def of_results(results: Iterable[Result], policy: Policy, nodes: int | None = None, *, hook: bool = False) -> list[Cause]:
+    """The findings that the policy does not ignore for a job of ``nodes``, or in a hook, and what could not be judged of severity error."""
     found = []
     for result in results:
-        weight = policy.weight(result.rule, nodes)
+        weight = policy.weight(result.rule, nodes, hook=hook)
         if weight is None:
             continue
         if result.verdict is Verdict.FAIL:
@@ -62,6 +84,17 @@ def of_results(results: Iterable[Result], policy: Policy, nodes: int | None = No
             seen = "; ".join(map(told, reasons(result)))
             found.append(_cause(result.rule, Weight.UNKNOWN, seen, blame=Blame.CHECKER))
     return found
+
+
+def of_known(results: Iterable[Result], fresh: Iterable[Result], policy: Policy) -> list[Cause]:
+    """What only the known part of the log tells, which is not among the ``fresh`` results: warnings, whatever it weighs else."""
+    judged = {result.rule.id: result.verdict for result in fresh}
+    old = [one for one in results if one.verdict is Verdict.FAIL and judged.get(one.rule.id) is not Verdict.FAIL]
+    return [
+        _cause(one.rule, Weight.WARNING, f"known since this node was taken back: {_seen(failing(one))}", blame=_blame(one))
+        for one in old
+        if policy.weight(one.rule) is not None
+    ]
 
 
 def of_smoke(report: SmokeReport, policy: Policy) -> list[Cause]:

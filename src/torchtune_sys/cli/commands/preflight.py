@@ -26,6 +26,8 @@ DRAIN_LIMIT, DRAIN_WINDOW_S = 4, 3600.0
 _SEVERAL = 2
 """Nodes that a hook judges for where no job says how many: a health check that looked for one alone would miss what several need."""
 _TOLD_AT_MOST = 5
+_SECOND_LOOK_S = 5.0
+"""The least that is left of the budget for a second look at a file system that did not answer."""
 _MARGIN_S = 2.0
 """What the smoke test leaves of the budget, for its end and for ours."""
 
@@ -70,6 +72,13 @@ a cluster.
 @click.option("--nnodes", "nodes", type=shared.COUNT, metavar="N", help="Hosts of the job. [from the job; in a health check 2]")
 @click.option("--hook", type=click.Choice(HOOKS), help="Which program of Slurm's this is. [from SLURM_SCRIPT_CONTEXT]")
 @click.option("--fail-closed", is_flag=True, help="In a hook, keep the exit statuses 2, 3 and 4.")
+@click.option(
+    "--log-after",
+    type=click.IntRange(min=0),
+    default=0,
+    metavar="S",
+    help="In a hook, what the kernel logged up to S seconds after boot is told, and drains nothing.",
+)
 @click.option("--drain-state", metavar="DIR", help="A directory that all nodes share: keeps how many were called bad.")
 @click.option(
     "--drain-limit",
@@ -194,7 +203,7 @@ def _of_rules(
     causes = []
     if place in HOOKS:
         looked["data"] = host_only.JOB_PLACES if options["from_"] else host_only.places(_mountinfo())
-        seen = host_only.host_only(look(looked, only=host_only.FAMILIES))
+        seen = host_only.host_only(_patiently(looked, until_s))
         if not options["from_"]:
             causes += own_checks.of_leftovers(left_processes(), policy)
     elif joint is not None:
@@ -205,11 +214,34 @@ def _of_rules(
             return seen, []
     else:
         seen = look(looked)
-    results = engine.judge(seen, CATALOGUE, policy.params)
+    params = policy.params if place not in HOOKS else {**host_only.FULL, **policy.params}
+    results = engine.judge(seen, CATALOGUE, params)
     if options["facts"]:
         _write_facts(options, seen, results, place)
-    causes += [*verdict.of_results(results, policy, seen.intent.nodes), *own_checks.of_quota(seen, policy)]
+    if place in HOOKS and options["log_after"]:
+        fresh = engine.judge(host_only.log_after(seen, options["log_after"]), CATALOGUE, params)
+        causes += verdict.of_known(results, fresh, policy)
+        results = fresh
+    causes += verdict.of_results(results, policy, seen.intent.nodes, hook=place in HOOKS)
+    causes += own_checks.of_quota(seen, policy)
     return seen, causes
+
+
+def _patiently(looked: Mapping[str, Any], until_s: float) -> Snapshot:
+    """The look of a hook. Where a file system did not answer it is asked once more: a server that is busy for some seconds drains nobody."""
+    import time
+
+    import msgspec
+
+    from torchtune_sys.cli.look import look
+    from torchtune_sys.preflight import host_only
+
+    seen = look(looked, only=host_only.FAMILIES)
+    left_s = until_s - time.monotonic()
+    if left_s < _SECOND_LOOK_S or looked["from_"] or not host_only.hangs(seen.storage):
+        return seen
+    again = look({**looked, "timeout": left_s}, only=("storage",))
+    return msgspec.structs.replace(seen, storage=again.storage)
 
 
 def _write_facts(options: Mapping[str, Any], seen: Snapshot, results: tuple[Result, ...], place: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import re
 from typing import NamedTuple
 
 FIRST_USER = 1000
@@ -73,11 +74,27 @@ def _running_jobs(found: dict[int, Process]) -> set[str]:
 
 
 def _job_of(pid: int) -> str:
+    """The job that Slurm keeps it for, else the one that started it: who came by ssh (pam_slurm_adopt) has the job's control group alone."""
+    job = job_in(_read(f"/proc/{pid}/cgroup"))
+    if job:
+        return job
     for entry in _read(f"/proc/{pid}/environ").split("\0"):
         name, _, value = entry.partition("=")
         if name == "SLURM_JOB_ID":
             return value
     return "none"
+
+
+def job_in(cgroup: str) -> str:
+    """The job in the path of a control group (Slurm's cgroup plug-ins, both versions); ``""`` for none.
+
+    >>> job_in("0::/system.slice/slurmstepd.scope/job_17/step_extern/user/task_0"), job_in("4:memory:/slurm/uid_1000/job_18/step_0")
+    ('17', '18')
+    >>> job_in("0::/system.slice/ssh.service")
+    ''
+    """
+    found = re.search(r"/job_(\d{1,20})(?:/|$)", cgroup, re.MULTILINE)
+    return found[1] if found else ""
 
 
 def _is_service(pid: int) -> bool:

@@ -24,7 +24,9 @@ def probe(host: Host, intent: Workload) -> StorageFacts:
     mounts = read_mounts(host)
     descent = Descent(host, () if isinstance(mounts, Missing) else mounts)
     look = _Look(host, mounts, descent)
-    places = tuple(look.place(path, role) for path, role in _wanted(host, intent))
+    wanted = tuple(_wanted(host, intent))
+    host.look_ahead(tuple(path for path, _ in wanted if isinstance(path, str)))
+    places = tuple(look.place(path, role) for path, role in wanted)
     return StorageFacts(places=places, disks=whole_disks(host, descent))
 
 

@@ -46,6 +46,23 @@ def _each(s: Snapshot, p: Params, kinds: tuple[str, ...], what: str, wanted: str
         yield from nothing(s, "AMD GPUs", what)
 
 
+def _since_reset(s: Snapshot, p: Params, kind: str, what: str, wanted: str) -> Iterator[Evidence]:
+    """Messages after which neither the GPU was reset nor the machine booted."""
+    log = need(s.kernel)
+    mended = [(event.subject, event.last_s) for event in recent(s, p, "amdgpu-reset-done", "boot") if event.last_s is not None]
+    left = False
+    for address, events in _by_gpu(recent(s, p, kind)).items():
+        last = events[-1].last_s
+        if last is not None and any(subject in ("", address) and time > last for subject, time in mended):
+            continue
+        left = True
+        yield Evidence(
+            subject=_name(address), seen=f"{shorter(events[-1].text)}{when(log, events)}", wanted=wanted, source=log.source
+        )
+    if not left:
+        yield from nothing(s, "AMD GPUs", what)
+
+
 @rule(
     id="amdgpu-reset-logged",
     title="An AMD GPU hung and had to be reset",
@@ -96,20 +113,7 @@ def amdgpu_reset_failed_logged(s: Snapshot, p: Params) -> Iterator[Evidence]:
     References
     Linux drivers/gpu/drm/amd/amdgpu/amdgpu_device.c (amdgpu_device_gpu_recover)
     """
-    log = need(s.kernel)
-    found = grouped(recent(s, p, "amdgpu-reset-failed"))
-    mended = [(event.subject, event.last_s) for event in recent(s, p, "amdgpu-reset-done", "boot") if event.last_s is not None]
-    left = False
-    for address, events in found.items():
-        last = events[-1].last_s
-        if last is not None and any(subject in ("", address) and time > last for subject, time in mended):
-            continue
-        left = True
-        yield Evidence(
-            subject=_name(address), seen=f"{shorter(events[-1].text)}{when(log, events)}", wanted="reset", source=log.source
-        )
-    if not left:
-        yield from nothing(s, "AMD GPUs", "reset that failed")
+    yield from _since_reset(s, p, "amdgpu-reset-failed", "reset that failed", "reset")
 
 
 @rule(
@@ -122,7 +126,8 @@ def amdgpu_reset_failed_logged(s: Snapshot, p: Params) -> Iterator[Evidence]:
     applies=amd_log,
 )
 def amdgpu_uncorrectable_errors_logged(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """The amdgpu driver logged uncorrectable hardware errors of a block (umc is the memory), or one that stopped the whole GPU.
+    """The amdgpu driver logged uncorrectable hardware errors of a block (umc is the memory), or one that stopped the whole GPU, and the
+    GPU was not reset since.
 
     Why it matters
     Data on the GPU were lost: the process that consumed them is killed and the GPU is reset.
@@ -133,7 +138,7 @@ def amdgpu_uncorrectable_errors_logged(s: Snapshot, p: Params) -> Iterator[Evide
     References
     Linux drivers/gpu/drm/amd/amdgpu/amdgpu_ras.c; Documentation/gpu/amdgpu/ras.rst
     """
-    yield from _each(s, p, ("amdgpu-ue",), "uncorrectable error", "no uncorrectable error")
+    yield from _since_reset(s, p, "amdgpu-ue", "uncorrectable error (since the last reset)", "no uncorrectable error")
 
 
 @rule(

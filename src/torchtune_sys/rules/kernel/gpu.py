@@ -181,7 +181,7 @@ def xid_nvlink_error(s: Snapshot, p: Params) -> Iterator[Evidence]:
     for trouble in found:
         yield _evidence(s, trouble)
     log = need(s.kernel)
-    switches = grouped(tuple(event for event in recent(s, p, "sxid") if event.who == "Fatal"))
+    switches = grouped(tuple(event for event in since_last_start(s, p, "sxid") if event.who == "Fatal"))
     for address, events in switches.items():
         yield Evidence(
             subject=f"NVSwitch at {address}",

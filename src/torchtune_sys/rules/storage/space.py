@@ -42,10 +42,22 @@ def filesystem_not_answering(s: Snapshot, p: Params) -> Iterator[Evidence]:
     for place in places(s, (*_ALL, MOUNTED)):
         if isinstance(place.size_bytes, Missing):
             if place.size_bytes.why is Why.TIMEOUT or place.size_bytes.detail in _DEAD:
-                seen = f"{place.filesystem} {place.mount_source} on {place.mount_point}: {place.size_bytes.detail or 'no answer'}"
-                yield Evidence(subject=subject(place), seen=seen, wanted="an answer", source=place.size_bytes.source)
+                yield Evidence(
+                    subject=subject(place),
+                    seen=_silent(place, place.size_bytes),
+                    wanted="an answer",
+                    source=place.size_bytes.source,
+                )
             elif place.role != MOUNTED:
                 yield unsure(subject(place), place.size_bytes)
+
+
+def _silent(place: StoragePath, why: Missing) -> str:
+    """``nfs4 server:/export does not answer``, or what the kernel said, with the mount point where it is not the path itself."""
+    where = f"{place.filesystem} {place.mount_source}"
+    if place.mount_point != place.path:
+        where += f" on {place.mount_point}"
+    return f"{where} does not answer" if why.detail.endswith("does not answer") else f"{where}: {why.detail or 'no answer'}"
 
 
 @rule(

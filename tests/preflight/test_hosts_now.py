@@ -1,0 +1,63 @@
+"""Only what is the host's now drains a node in a hook: what a user's job can cause, and what is over, is told."""
+
+from __future__ import annotations
+
+import pytest
+
+from conftest import HOSTS, judge, load
+from torchtune_sys.model.preflight import Weight
+from torchtune_sys.model.rule import Severity
+from torchtune_sys.model.snapshot import Snapshot
+from torchtune_sys.preflight import verdict
+from torchtune_sys.preflight.host_only import host_only
+from torchtune_sys.preflight.hosts_now import HOSTS_NOW, OF_A_JOB, PAST
+from torchtune_sys.preflight.policy import BETWEEN_HOSTS, Policy
+from torchtune_sys.rules import CATALOGUE, by_id
+
+GRAVE = {rule.id for rule in CATALOGUE if rule.severity is Severity.ERROR} | BETWEEN_HOSTS
+SEVERAL = 2
+
+
+def test_each_grave_rule_is_declared_once() -> None:
+    """A new rule of severity error: can a user's process cause it, or is it over when the host is mended? See hosts_now."""
+    groups = (set(HOSTS_NOW), set(OF_A_JOB), set(PAST))
+    assert set().union(*groups) == GRAVE
+    assert sum(map(len, groups)) == len(GRAVE)
+
+
+def fatal(seen: Snapshot, *, hook: bool) -> set[str]:
+    judged = host_only(seen) if hook else seen
+    causes = verdict.of_results(judge(judged).values(), Policy(), SEVERAL, hook=hook)
+    return {cause.rule for cause in causes if cause.weight is Weight.FATAL}
+
+
+@pytest.mark.parametrize("rule", sorted(GRAVE))
+def test_a_host_that_fails_it_is_drained_or_not(rule: str) -> None:
+    """On the host that was recorded for the rule: what is the host's is found in a hook, too; what is a job's, or past, is not."""
+    seen = load(f"{rule}.fail")
+    failing = {name for name, result in judge(seen).items() if result.verdict.value == "fail"}
+    assert rule in failing
+    assert (rule in fatal(seen, hook=False)) == (rule not in PAST)
+    found = fatal(seen, hook=True)
+    assert rule not in found or rule in HOSTS_NOW
+    assert not found - HOSTS_NOW
+    if rule in HOSTS_NOW and rule not in _OF_A_PLACE:
+        assert rule in found
+
+
+_OF_A_PLACE = frozenset(
+    ("filesystem-not-answering", "temporary-directory-not-writable", "disk-full", "inodes-exhausted", "wsl1-without-gpu")
+)
+"""Judged of other paths in a hook (``planted.py``), or of a host that has no slurmd."""
+
+
+def test_what_drains_is_never_told_by_a_rule_that_does_not() -> None:
+    """A finding that another rule tells better is folded into that one's."""
+    for rule in CATALOGUE:
+        if rule.id in HOSTS_NOW:
+            assert not {*rule.superseded_by, *rule.explained_by} - HOSTS_NOW, rule.id
+
+
+def test_recordings_are_there_for_all() -> None:
+    assert {rule for rule in GRAVE if (HOSTS / f"{rule}.fail.json").exists()} == GRAVE
+    assert by_id().keys() >= GRAVE
