@@ -16,7 +16,7 @@ import pytest
 import slurm_here
 
 from conftest import HOSTS, exhaustive
-from preflight.joint.faults import SKEW
+from preflight.joint.faults_computing import SKEW
 from torchtune_sys.host.recorded import load_recording
 
 TOOL = Path(sys.executable).with_name("torchtune-sys")

@@ -8,16 +8,25 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
 from preflight.joint.cluster import Cluster, Ranks, Run, run
-
-Plant = Callable[[Cluster, int], dict[str, Any]]
-"""What it adds to the arguments of ``preflight()``."""
+from preflight.joint.faults_computing import (
+    FLIPPED_PRODUCT,
+    FLIPPED_SUM,
+    FLIPPED_WEIGHT,
+    OTHER_TORCH,
+    SLOW_KERNEL,
+    Plant,
+    clock,
+    hung,
+    no_torch,
+    patched,
+    quota,
+)
 
 
 class Fault(NamedTuple):
@@ -200,141 +209,6 @@ def cut(made: Cluster, node: int) -> dict[str, Any]:
         others = [other for other in range(1, made.nodes + 1) if (other <= half) != (number <= half)]
         made.drop(number, "ip saddr { " + ", ".join(map(made.address, others)) + " } drop")
     return {}
-
-
-SKEW = r"""
-#define _GNU_SOURCE
-#include <dlfcn.h>
-#include <time.h>
-int clock_gettime(clockid_t which, struct timespec *now) {
-  static int (*next)(clockid_t, struct timespec *);
-  if (!next) next = dlsym(RTLD_NEXT, "clock_gettime");
-  int status = next(which, now);
-  if (!status && which == CLOCK_REALTIME) now->tv_sec += 300;
-  return status;
-}
-"""
-
-
-def clock(made: Cluster, node: int) -> dict[str, Any]:
-    if shutil.which("cc") is None:
-        pytest.skip("needs cc")
-    (made.folder / "skew.c").write_text(SKEW)
-    library = str(made.folder / "skew.so")
-    run("cc", "-shared", "-fPIC", "-o", library, str(made.folder / "skew.c"), "-ldl")
-    return {"env": {node: {"LD_PRELOAD": library}}}
-
-
-HOOK = """
-import builtins, sys
-_import = builtins.__import__
-def _hooked(name, *rest, **more):
-    found = _import(name, *rest, **more)
-    torch = sys.modules.get("torch")
-    if torch is not None and hasattr(torch, "__version__") and {ready} and not hasattr(torch, "_planted"):
-        torch._planted = True
-        plant(torch)
-    return found
-builtins.__import__ = _hooked
-"""
-
-
-def patched(body: str, ready: str = 'hasattr(torch, "nn") and hasattr(torch.nn, "GELU")') -> Plant:
-    """A torch that does something else, through the interpreter's own start."""
-
-    def plant(made: Cluster, node: int) -> dict[str, Any]:
-        place = made.folder / f"planted{node}"
-        place.mkdir(mode=0o755)
-        (place / "sitecustomize.py").write_text(body + HOOK.replace("{ready}", ready))
-        return {"env": {node: {"PYTHONPATH": str(place)}}}
-
-    return plant
-
-
-FLIPPED_PRODUCT = """
-def plant(torch):
-    right = torch.Tensor.__matmul__
-    def flipped(one, two):
-        found = right(one, two)
-        if found.dtype == torch.float32 and found.numel() > 1000:
-            with torch.no_grad():
-                found.view(torch.int32).view(-1)[77] ^= 1 << 22
-        return found
-    torch.Tensor.__matmul__ = flipped
-"""
-FLIPPED_WEIGHT = """
-def plant(torch):
-    right = torch.nn.GELU.forward
-    def flipped(self, value):
-        found = right(self, value)
-        with torch.no_grad():
-            found.view(torch.int32).view(-1)[5] ^= 1
-        return found
-    torch.nn.GELU.forward = flipped
-"""
-FLIPPED_SUM = """
-def plant(torch):
-    import torch.distributed as dist
-    right = dist.all_reduce
-    def flipped(value, *rest, **more):
-        found = right(value, *rest, **more)
-        if value.numel() > 100:
-            value.view(torch.int32).view(-1)[99] ^= 1 << 20
-        return found
-    dist.all_reduce = flipped
-"""
-OTHER_TORCH = """
-def plant(torch):
-    torch.__version__ = "2.4.1+cpu"
-"""
-SLOW_KERNEL = """
-def plant(torch):
-    import time
-    right = torch.mm
-    def slow(one, two):
-        began = time.perf_counter()
-        found = right(one, two)
-        until = began + 1.25 * (time.perf_counter() - began)
-        while time.perf_counter() < until:
-            pass
-        return found
-    torch.mm = slow
-"""
-NO_TORCH = "import sys\nsys.modules['torch'] = None\n"
-
-
-def no_torch(made: Cluster, node: int) -> dict[str, Any]:
-    place = made.folder / f"planted{node}"
-    place.mkdir(mode=0o755)
-    (place / "sitecustomize.py").write_text(NO_TORCH)
-    return {"env": {node: {"PYTHONPATH": str(place)}}}
-
-
-def quota(made: Cluster, node: int) -> dict[str, Any]:
-    name = f"joint-{os.getpid()}"
-    old, new = Path("/sys/fs/cgroup/cpu"), Path("/sys/fs/cgroup")
-    try:
-        if old.is_dir():
-            place = old / name
-            place.mkdir()
-            (place / "cpu.cfs_quota_us").write_text("20000")
-        else:
-            place = new / name
-            place.mkdir()
-            (place / "cpu.max").write_text("20000 100000")
-    except OSError as error:
-        pytest.skip(f"no control group can be made: {error}")
-    made.stack.callback(place.rmdir)
-    made.stack.callback(time.sleep, 0.5)
-    return {"outer": {node: ["sh", "-c", f'echo $$ > {place}/cgroup.procs; exec "$@"', "-"]}}
-
-
-def hung(made: Cluster, node: int) -> dict[str, Any]:
-    """A file system whose server does not answer, in the mounts of that host alone."""
-    if not os.path.exists("/dev/fuse"):
-        pytest.skip("needs /dev/fuse")
-    words = f"env -u JOINT_TEST {sys.executable} {Path(__file__).parents[1] / 'hung_mount.py'} {made.folder}/scratch"
-    return {"outer": {node: ["unshare", "--mount", "--propagation", "private", "sh", "-ec", f'{words}; exec "$@"', "-"]}}
 
 
 FAULTS = {
