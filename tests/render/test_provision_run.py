@@ -11,6 +11,7 @@ from script_root import Root, may_mount
 
 from torchtune_sys.model.install import InstallRefused
 from torchtune_sys.render.generate.provision import provisioning
+from torchtune_sys.render.generate.script import MadeFor
 
 
 @pytest.fixture
@@ -105,3 +106,50 @@ def test_where_nothing_may_be_started_is_no_place_to_train(root: Root, places: t
     )
     done = root.run(provisioning(of_steps(stages=("smoke",)), SMOKE), stage=stage)
     assert done.returncode == wanted and ("programs may be started" in done.stdout) == bool(wanted), done.stdout
+
+
+MADE_FOR = MadeFor(system="rocky 9", cpus=2, memory_mib=1024, nvidia_gpus=1)
+"""Of a release that is named by its first number."""
+HERE = {
+    "/etc/os-release": 'NAME="Rocky Linux"\nID="rocky"\nVERSION_ID="9.4"\n',
+    "/proc/stat": "cpu  1 2\ncpu0 1 2\ncpu1 1 2\nctxt 5\n",
+    "/proc/meminfo": "MemTotal:        1040000 kB\n",
+    "/sys/bus/pci/devices/0000:01:00.0/vendor": "0x10de\n",
+    "/sys/bus/pci/devices/0000:01:00.0/class": "0x030200\n",
+}
+ELSEWHERE = {
+    "/etc/os-release": ("ID=rocky\nVERSION_ID=90\n", "the operating system is rocky 90 here, and was rocky 9 there"),
+    "/proc/stat": ("cpu  1 2\ncpu0 1 2\n", "the number of CPUs is 1 here, and was 2 there"),
+    "/proc/meminfo": ("MemTotal:  4000000 kB\n", "the memory is 3906 MiB here, and was 1024 MiB there"),
+    "/sys/bus/pci/devices/0000:01:00.0/class": ("0x020000\n", "the number of NVIDIA GPUs is 0 here, and was 1 there"),
+}
+
+
+@needs_root
+@pytest.mark.parametrize("path", ELSEWHERE)
+def test_it_stops_on_another_host_than_it_was_made_for(root: Root, path: str) -> None:
+    text = provisioning(PLAIN, SMOKE, MADE_FOR)
+    for name, content in HERE.items():
+        root.put(name, content)
+    changed, words = ELSEWHERE[path]
+    root.put(path, changed)
+    dry = root.run(text, "--dry-run")
+    assert dry.returncode == 0 and words in dry.stderr + dry.stdout
+    stopped = root.run(text)
+    assert stopped.returncode == 3 and words in stopped.stderr + stopped.stdout and "--force" in stopped.stderr, stopped
+    assert calls(root) == [] and root.run(text, "--status").returncode == 3
+    assert root.run(text, "--force").returncode == 0 and calls(root) != []
+    for name, content in HERE.items():
+        root.put(name, content)
+    assert root.run(text).returncode == 0
+
+
+@needs_root
+def test_what_it_changed_itself_stops_no_later_start(root: Root) -> None:
+    """The release of the system, by its own packages, before the start that it asked for."""
+    for name, content in HERE.items():
+        root.put(name, content)
+    text = provisioning(msgspec.structs.replace(PLAIN, stages=("install",)), SMOKE, MADE_FOR)
+    assert root.run(text).returncode == 0
+    root.put("/etc/os-release", "ID=rocky\nVERSION_ID=10.0\n")
+    assert root.run(text).returncode == 3 and root.run(text, "--resume").returncode == 0

@@ -22,7 +22,7 @@ from torchtune_sys.model.install import (
 from torchtune_sys.model.plan import Plan
 from torchtune_sys.model.provision import Provision
 from torchtune_sys.render.generate.install import refusal
-from torchtune_sys.render.generate.script import quote, script
+from torchtune_sys.render.generate.script import MadeFor, quote, script
 from torchtune_sys.render.layout import clean
 
 _SUFFIX = {"dnf": ".rpm", "zypper": ".rpm", "pacman": ".pkg.tar.zst"}
@@ -33,8 +33,8 @@ _OF_REPOSITORIES = ("dnf module ", "dnf versionlock ")
 _DEVICES = {"cuda": "this host with its GPUs", "cpu": "this host, on its CPUs,", "auto": "this host"}
 
 
-def provisioning(value: Provision, smoke: str) -> str:
-    """``smoke`` is the smoke test as one script of Python."""
+def provisioning(value: Provision, smoke: str, made_for: MadeFor | None = None) -> str:
+    """``smoke`` is the smoke test as one script of Python; ``made_for`` the host that alone it is for, unless it is forced."""
     from torchtune_sys.render.templates import environment
 
     template = environment({"quote": quote, "comment": clean}).get_template("provision/provision.sh.j2")
@@ -45,6 +45,7 @@ def provisioning(value: Provision, smoke: str) -> str:
         host=value.host or "a host without a name",
         origin=value.origin,
         about=tuple(_about(value)),
+        made_for=made_for if made_for != MadeFor() else None,
         stages=value.stages,
         offline=value.offline,
         steps=steps,

@@ -40,7 +40,7 @@ with other memory, CPUs, GPUs or another system than the plan's it stops, unless
 With --stages it takes a bare host to a proven one: driver, torch and the rest,
 the plan's changes, the training smoke test, through a reboot where one is
 needed. It may be run again, and be killed, at any point; its exit status is the
-smoke test's verdict. See docs/provision.md.
+smoke test's verdict. It stops on another host, too. See docs/provision.md.
 """,
 )
 @plan_options
@@ -89,6 +89,7 @@ def provisioned(options: Mapping[str, Any]) -> tuple[Provision, str]:
     from torchtune_sys.remediation.install import plan as install
     from torchtune_sys.remediation.plan.provision import provision
     from torchtune_sys.render.generate.provision import provisioning
+    from torchtune_sys.render.generate.script import made_for
     from torchtune_sys.smoke.script import source
 
     stages = _stages(options["stages"])
@@ -103,7 +104,7 @@ def provisioned(options: Mapping[str, Any]) -> tuple[Provision, str]:
     wanted = install.plan(found.seen, wishes)
     tune = part_of_plan({**options, "python": python}, found)
     made = provision(found.seen, wanted, tune, wishes, stages, options["offline"] or "")
-    return made, provisioning(made, source())
+    return made, provisioning(made, source(), made_for(found.seen))
 
 
 def _stages(text: str) -> tuple[str, ...]:
