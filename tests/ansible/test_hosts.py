@@ -158,6 +158,17 @@ def test_applied_twice_it_changes_nothing_and_undone_it_is_as_before(untuned: La
         )
 
 
+def test_a_tool_that_is_no_tool_gives_no_verdict_and_the_next_run_mends(untuned: Lab, bundle: Path) -> None:
+    """One of the faults of test_faults.py, for CI."""
+    name = untuned.good[-1]
+    untuned.machines[name].sh("printf '#!/bin/sh\\necho hello\\n' >/usr/local/bin/torchtune-sys")
+    check = [{"hosts": name, "gather_facts": False, "tasks": [{"torchtune.sys.torchtune_check": {}}]}]
+    (failure,) = untuned.plays.play(check).failed(name)
+    assert failure.result["why"] == "garbage" and "hello" in failure.result["msg"] and "findings" not in failure.result
+    mended = untuned.plays.play(APPLY, "--limit", f"{name},localhost", torchtune_sys_source=str(bundle))
+    assert mended.status == 0 and len(actions(mended, name)) == len(fleet.WRONG), mended.output
+
+
 @pytest.mark.exhaustive
 def test_a_host_that_fails_stops_no_other(untuned: Lab) -> None:
     """The site's play on all hosts, those that cannot be changed included."""

@@ -15,7 +15,7 @@ import typing as t
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 
-from ansible_collections.torchtune.sys.plugins.plugin_utils import fleet
+from ansible_collections.torchtune.sys.plugins.plugin_utils import differences, fleet
 
 
 class ActionModule(ActionBase):
@@ -33,32 +33,40 @@ class ActionModule(ActionBase):
                 "result": {"type": "str", "default": "torchtune_sys_checked"},
                 "failure": {"type": "str", "default": "torchtune_sys_failure"},
                 "applied": {"type": "str", "default": "torchtune_sys_applied"},
+                "preflight": {"type": "str", "default": "torchtune_sys_preflighted"},
                 "fail": {"type": "bool", "default": True},
+                "compare": {"type": "bool", "default": True},
+                "tool": {"type": "path"},
             }
         )[1]
         held = _Held((task_vars or {})["hostvars"], asked)
         names = asked["hosts"] or held.asked((task_vars or {}).get("ansible_play_hosts_all") or [])
         hosts = [fleet.host(str(name), *held.of(name)) for name in names]
-        document = fleet.fleet(hosts, time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
+        facts = {str(name): found for name in names if (found := held.facts(name)) is not None}
+        said = _differences(facts, asked)
+        document = fleet.fleet(hosts, time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), said.get("document"))
         result.update(
             changed=False,
-            msg=fleet.text(document),
+            msg=fleet.text(document, said.get("text", "")),
             headline=fleet.headline(document),
             summary=document["summary"],
             _ansible_verbose_always=True,
         )
         if asked["directory"]:
-            result.update(self._written(os.path.abspath(asked["directory"]), document))
+            result.update(self._written(os.path.abspath(asked["directory"]), document, facts, said.get("markdown", "")))
         bad = [one["host"] for one in hosts if one["state"] in fleet.BAD]
         if asked["fail"] and bad:
             result.update(failed=True, not_judged=bad)
         return result
 
-    def _written(self, folder: str, document: dict[str, t.Any]) -> dict[str, t.Any]:
+    def _written(self, folder: str, document: dict[str, t.Any], facts: t.Mapping[str, t.Any], differs: str) -> dict[str, t.Any]:
         """The files of the report: written anew each time, and a change where more than the time differs."""
         files = {f"hosts/{_file_name(one['host'])}.json": _json(one) for one in document["hosts"]}
         files["fleet.json"] = _json(document)
-        files["fleet.md"] = fleet.markdown(document)
+        if any("preflight" in one for one in document["hosts"]):
+            files["good_hosts.txt"] = "".join(f"{one['host']}\n" for one in document["hosts"] if one["state"] not in fleet.BAD)
+        files["fleet.md"] = fleet.markdown(document, differs)
+        files.update({f"facts/{_file_name(name)}.json": differences.line(name, found) for name, found in facts.items()})
         before = _without_time(os.path.join(folder, "fleet.json"))
         changed = before != json.loads(_json({**document, "time": ""}))
         if not self._task.check_mode:
@@ -82,16 +90,40 @@ class _Held:
         of_play = [str(name) for name in play]
         return of_play if any(map(self._was_asked, of_play)) else [name for name in self._hostvars if self._was_asked(name)]
 
-    def of(self, name: str) -> tuple[t.Any, str, t.Any, str]:
-        """Result of the check, what failed before it, result of the changes, what failed in them."""
+    def of(self, name: str) -> tuple[t.Any, str, t.Any, str, t.Any]:
+        """Result of the check, what failed before it, result of the changes, what failed in them, result of the pre-flight."""
         held = self._hostvars[name] if name in self._hostvars else {}
         result = held.get(self._names["result"], held.get("torchtune_sys_copied"))
         failure, change_failure = (str(held.get(key) or "") for key in (self._names["failure"], "torchtune_sys_change_failure"))
-        return _plain(result), failure, _plain(held.get(self._names["applied"])), change_failure
+        return _plain(result), failure, _plain(held.get(self._names["applied"])), change_failure, self._preflight(held)
+
+    def facts(self, name: str) -> t.Any:
+        """What the check's result holds for compare; None without it."""
+        held = self._hostvars[name] if name in self._hostvars else {}
+        result = held.get(self._names["result"])
+        found = result.get("facts") if isinstance(result, t.Mapping) else None
+        return _plain(found)
+
+    def _preflight(self, held: t.Any) -> t.Any:
+        """Its verdict; else why it did not begin, or did not end. None where it was not asked for."""
+        found = [_plain(held.get(name)) for name in (self._names["preflight"], "torchtune_sys_preflight_begun")]
+        told = [one for one in found if one and not one.get("skipped") and ("msg" in one or "verdict" in one)]
+        return next(iter(told), None)
 
     def _was_asked(self, name: str) -> bool:
         held = self._hostvars[name] if name in self._hostvars else {}
-        return any(self._names[key] in held for key in ("result", "failure", "applied")) or "torchtune_sys_copied" in held
+        asked = any(self._names[key] in held for key in ("result", "failure", "applied", "preflight"))
+        return asked or "torchtune_sys_copied" in held
+
+
+def _differences(facts: t.Mapping[str, t.Any], asked: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
+    """What compare says of these hosts; nothing where it is not wanted, or of fewer than two."""
+    if not asked["compare"] or len(facts) < 2:
+        return {}
+    try:
+        return differences.between(facts, differences.tool(asked["tool"]))
+    except differences.Unsaid as why:
+        return {"document": {"why": str(why)}}
 
 
 def _plain(value: t.Any) -> t.Any:

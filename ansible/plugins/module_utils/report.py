@@ -7,6 +7,7 @@ from __future__ import absolute_import, division, print_function
 __metaclass__ = type
 
 SCHEMA = "torchtune-sys/report/1"
+FACTS = "torchtune-sys/facts/1"
 SEVERITIES = ("error", "warning", "advice")
 
 

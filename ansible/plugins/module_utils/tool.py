@@ -229,6 +229,17 @@ def answer(module, words, schema, statuses):
         fail(module, error)
 
 
+def document_of(module, place, schema):
+    """The document that the tool wrote into a file; without one the task fails and says why."""
+    try:
+        with open(place, "rb") as file:
+            return parse(file.read(), schema, place)
+    except (IOError, OSError) as error:
+        fail(module, Unanswered("no-answer", "%s cannot be read: %s" % (place, error.strerror)))
+    except Unanswered as error:
+        fail(module, error)
+
+
 def fail(module, error, **more):
     """End the task because the tool did not answer."""
     module.fail_json(msg=error.msg, why=error.why, status=error.status, changed=False, **more)

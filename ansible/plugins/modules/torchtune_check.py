@@ -36,6 +36,10 @@ options:
     description: Also return the tool's whole report (200 kB) as RV(report).
     type: bool
     default: false
+  facts:
+    description: Also return the facts of the same look (20 kB) as RV(facts), from which M(torchtune.sys.torchtune_report) says what differs between hosts.
+    type: bool
+    default: false
 attributes:
   check_mode:
     description: Runs as usual.
@@ -126,6 +130,10 @@ report:
   description: The whole document, schema torchtune-sys/report/1.
   returned: with O(full=true)
   type: dict
+facts:
+  description: What the rules judged, in the form that C(torchtune-sys compare) reads, schema torchtune-sys/facts/1.
+  returned: with O(facts=true)
+  type: dict
 why:
   description: What kept the tool from answering.
   returned: when it did not answer
@@ -137,6 +145,8 @@ status:
   type: int
 """
 
+import os
+
 from ansible.module_utils.basic import AnsibleModule
 
 from ansible_collections.torchtune.sys.plugins.module_utils import report, tool
@@ -147,9 +157,12 @@ def main():
         fail_on=dict(type="str", choices=["error", "warning", "advice", "never"], default="never"),
         strict=dict(type="bool", default=False),
         full=dict(type="bool", default=False),
+        facts=dict(type="bool", default=False),
     )
     module = AnsibleModule(argument_spec=tool.judging_spec(**own), supports_check_mode=True)
     words = ["check", "--format", "json", "--fail-on", "never"] + (["--strict"] if module.params["strict"] else [])
+    facts = os.path.join(module.tmpdir, "torchtune-sys-facts.json") if module.params["facts"] else ""
+    words += ["--facts", facts] if facts else []
     answer = tool.answer(module, words + tool.judging_words(module), report.SCHEMA, (0, 3, 4))
     found = report.brief(answer.document)
     judged = answer.status == 0
@@ -163,6 +176,8 @@ def main():
     )
     if module.params["full"]:
         result["report"] = answer.document
+    if facts:
+        result["facts"] = tool.document_of(module, facts, report.FACTS)
     _leave(module, result)
 
 

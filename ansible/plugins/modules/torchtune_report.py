@@ -19,7 +19,10 @@ author:
   - The torchtune-sys maintainers (@torchtune-sys)
 options:
   directory:
-    description: Folder on the controller for C(fleet.md), C(fleet.json) and C(hosts/NAME.json). Nothing is written without it.
+    description:
+      - Folder on the controller for C(fleet.md), C(fleet.json), C(hosts/NAME.json), C(facts/NAME.json) and, of a pre-flight, C(good_hosts.txt)
+        (for C(--limit @good_hosts.txt)). Nothing is written without it.
+      - Two days' folders of facts are compared by C(torchtune-sys compare --before).
     type: path
   hosts:
     description:
@@ -39,10 +42,23 @@ options:
     description: The variable that the result of M(torchtune.sys.torchtune_apply) was registered in, where it was.
     type: str
     default: torchtune_sys_applied
+  preflight:
+    description: The variable that the result of M(torchtune.sys.torchtune_preflight) was registered in, where it was.
+    type: str
+    default: torchtune_sys_preflighted
   fail:
     description: Fail where a host was not reached or not judged.
     type: bool
     default: true
+  compare:
+    description:
+      - Say what differs between the hosts, by C(torchtune-sys compare) on the controller, where M(torchtune.sys.torchtune_check) was asked for facts.
+      - Where the tool does not run there, the report says so.
+    type: bool
+    default: true
+  tool:
+    description: The tool on the controller, for O(compare). If omitted, or no file, C(torchtune-sys) in PATH, or the file that the collection brings.
+    type: path
 attributes:
   action:
     description: Runs on the controller alone.

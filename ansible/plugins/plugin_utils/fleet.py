@@ -12,6 +12,8 @@ SEVERITIES = ("error", "warning", "advice")
 STATES = {
     "good": "no problem found",
     "findings": "with findings",
+    "go": "where a job may start",
+    "no-go": "where no job may start",
     "not-judged": "not judged",
     "failed": "failed",
     "unreachable": "not reached",
@@ -19,14 +21,23 @@ STATES = {
 }
 """What became of a host, the best first."""
 TRAINS_ON = {"gpu": "GPUs", "cpu": "CPU only", "no": "nothing", "unknown": "unknown"}
-BAD = ("not-judged", "failed", "unreachable", "absent")
+BAD = ("no-go", "not-judged", "failed", "unreachable", "absent")
 _JUDGED_BY = ("headline", "user", "version", "can_train", "counts", "passed", "not_applicable", "proof", "findings", "unknown")
+_OF_PREFLIGHT = ("verdict", "causes", "job", "bad", "absent", "links")
 _HOSTS_SHOWN = 8
 
 
-def host(name: str, result: t.Any, failure: str, applied: t.Any = None, change_failure: str = "") -> dict[str, t.Any]:
+def host(
+    name: str, result: t.Any, failure: str, applied: t.Any = None, change_failure: str = "", preflight: t.Any = None
+) -> dict[str, t.Any]:
     """What one host answered: ``result`` of the check, ``failure`` of what came before it, ``applied`` of the changes and what failed in them."""
-    found = {"host": name, **_judged(result, failure)}
+    alone = preflight is not None and not failure and (result is None or "headline" not in result)
+    found = {"host": name, **({} if alone else _judged(result, failure))}
+    if preflight is not None:
+        told = _together(preflight)
+        if alone or (told["state"] in BAD and found["state"] not in BAD):
+            found.update(told)
+        found["preflight"] = {key: preflight[key] for key in _OF_PREFLIGHT if key in preflight}
     if applied is not None:
         found["applied"] = {key: applied[key] for key in ("run", "changes", "waits") if key in applied}
         if found["state"] in ("good", "findings") and (applied.get("failed") or applied.get("unreachable") or change_failure):
@@ -50,6 +61,20 @@ def _judged(result: t.Any, failure: str) -> dict[str, t.Any]:
     )
 
 
+def _together(result: t.Any) -> dict[str, t.Any]:
+    """What the pre-flight of all hosts says of this one."""
+    if result.get("unreachable"):
+        return {"state": "unreachable", "reason": _reason(result)}
+    if "verdict" not in result:
+        return {"state": "failed", "reason": _reason(result) or "it never answered"}
+    if result["verdict"] == "go":
+        return {"state": "go"}
+    told = [f"{one['cause']}: {one['seen']}" for one in result["causes"] if one["weight"] != "warning"]
+    more = f" (and {len(told) - 1} more)" if len(told) > 1 else ""
+    reason = _line(told[0] if told else result["headline"]) + more
+    return {"state": "no-go" if result["verdict"] == "no-go" else "not-judged", "reason": reason}
+
+
 def _reason(result: t.Any) -> str:
     """What Ansible puts before the module's own words tells nothing."""
     return re.sub(r"^((Task|Module|Action) failed[:.] ?)+", "", _line(result.get("msg", "")))
@@ -63,8 +88,11 @@ def _state(result: t.Mapping[str, t.Any]) -> str:
     return "good" if result["judged"] else "not-judged"
 
 
-def fleet(hosts: list[dict[str, t.Any]], time: str) -> dict[str, t.Any]:
-    """The document: hosts in their order, and each rule with the hosts on which it fails."""
+def fleet(hosts: list[dict[str, t.Any]], time: str, differences: t.Mapping[str, t.Any] | None = None) -> dict[str, t.Any]:
+    """The document: hosts in their order, each rule with the hosts on which it fails, and what differs between hosts.
+
+    ``differences`` is the document of compare, or why there is none; None where it was not asked.
+    """
     rules: dict[str, dict[str, t.Any]] = {}
     for one in hosts:
         for finding in one.get("findings", ()):
@@ -74,7 +102,8 @@ def fleet(hosts: list[dict[str, t.Any]], time: str) -> dict[str, t.Any]:
     worst = sorted(rules.values(), key=lambda rule: (SEVERITIES.index(rule["severity"]), -len(rule["hosts"]), rule["rule"]))
     counts = {state: sum(one["state"] == state for one in hosts) for state in STATES}
     counts["cannot_train"] = sum(one.get("can_train") == "no" for one in hosts)
-    return {"schema": SCHEMA, "time": time, "summary": {"hosts": len(hosts), **counts}, "rules": worst, "hosts": hosts}
+    document = {"schema": SCHEMA, "time": time, "summary": {"hosts": len(hosts), **counts}, "rules": worst, "hosts": hosts}
+    return document if differences is None else {**document, "differences": differences}
 
 
 def headline(document: t.Mapping[str, t.Any]) -> str:
@@ -85,18 +114,21 @@ def headline(document: t.Mapping[str, t.Any]) -> str:
     return f"{counts['hosts']} host{'' if counts['hosts'] == 1 else 's'}: {', '.join(told) or 'none'}{unable}"
 
 
-def text(document: t.Mapping[str, t.Any]) -> list[str]:
-    """Lines for a terminal: what is bad, by rule and by host."""
+def text(document: t.Mapping[str, t.Any], differs: str = "") -> list[str]:
+    """Lines for a terminal: what is bad, by rule and by host, and what differs, as compare says it."""
     lines = [headline(document)]
     for rule in document["rules"]:
         lines.append(f"{rule['severity']:<8} {rule['rule']}: {rule['title']} [{_few(rule['hosts'])}]")
     for one in document["hosts"]:
         if one["state"] in BAD:
             lines.append(f"{STATES[one['state']]}: {one['host']}: {one['reason']}")
-    return lines
+    if "why" in document.get("differences", ()):
+        lines.append(f"what differs between hosts was not asked: {document['differences']['why']}")
+    return lines + [line for line in differs.splitlines() if line.strip()]
 
 
-def markdown(document: t.Mapping[str, t.Any]) -> str:
+def markdown(document: t.Mapping[str, t.Any], differs: str = "") -> str:
+    """``differs``: the page of compare."""
     rows = [f"# {_cell(headline(document))}", "", document["time"], ""]
     rows += [
         "| host | state | trains on | errors | warnings | advice | unknown | judged as | tool |",
@@ -110,8 +142,17 @@ def markdown(document: t.Mapping[str, t.Any]) -> str:
             rows += [f"  - {_cell(words)}" for words in rule["fix"][:1]]
     bad = [one for one in document["hosts"] if one["state"] in BAD]
     if bad:
-        rows += ["", "## Not judged", ""]
+        rows += ["", "## Bad, or not judged", ""]
         rows += [f"- {_cell(one['host'])} ({STATES[one['state']]}): {_cell(one['reason'])}" for one in bad]
+    if differs:
+        rows += [
+            "",
+            "## What differs between hosts",
+            "",
+            *(line.lstrip("# ") if line.startswith("# ") else line for line in differs.splitlines()),
+        ]
+    elif "why" in document.get("differences", ()):
+        rows += ["", "## What differs between hosts", "", f"Not asked: {_cell(document['differences']['why'])}"]
     return "\n".join(rows) + "\n"
 
 

@@ -25,6 +25,9 @@ _STARTERS = (
 )
 """The innermost first: what srun starts inherits the batch script's variables, and torchrun those of both."""
 
+NODE_VARIABLE = "TORCHTUNE_SYS_NODE"
+"""What a node is called, where another name than its own is known to those who ask: an inventory's."""
+
 
 def where(env: Mapping[str, str]) -> str:
     """What started this process: a hook's name, ``srun``, ``sbatch``, ``torchrun``, ``mpirun``, ``pod`` or ``alone``.
@@ -39,12 +42,12 @@ def where(env: Mapping[str, str]) -> str:
 
 
 def node_name(env: Mapping[str, str], hostname: str) -> str:
-    """The name that the scheduler knows this node by; the host's own where there is none.
+    """The name that whoever started us, or the scheduler, knows this node by; the host's own where there is none.
 
     >>> node_name({"SLURMD_NODENAME": "n1"}, "n1.cluster.example"), node_name({}, "n1")
     ('n1', 'n1')
     """
-    return env.get("SLURMD_NODENAME") or hostname
+    return env.get(NODE_VARIABLE) or env.get("SLURMD_NODENAME") or hostname
 
 
 def partition(env: Mapping[str, str]) -> str:

@@ -57,6 +57,8 @@ def are_together(verdicts: list[dict[str, Any]], ranks: int, nodes: int = 1) -> 
     assert len(verdicts) == ranks
     assert [verdict["scale"] for verdict in verdicts] == [{"nodes": nodes, "ranks": ranks}] * ranks
     assert {verdict["verdict"] for verdict in verdicts} == {"go"}
+    named = {cause["cause"] for verdict in verdicts for node in verdict["nodes"] for cause in node["causes"]}
+    assert "master-port-in-use" not in named, "what listens there is the pre-flight itself"
     assert all(len(verdict["nodes"]) == nodes for verdict in verdicts)
 
 

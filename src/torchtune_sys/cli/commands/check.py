@@ -73,6 +73,7 @@ SLURM_JOB_NUM_NODES, OMP_NUM_THREADS, OMPI_COMM_WORLD_LOCAL_SIZE.
 )
 @click.option("--brief", is_flag=True, help="With --format json: in 20 kB, what passed or does not apply as ids.")
 @click.option("-v", "--verbose", is_flag=True, help="Cut nothing, and show what passed.")
+@click.option("--facts", metavar="FILE", help="Also write the facts, small, for torchtune-sys compare.")
 @click.option("--profile-probes", is_flag=True, help="Say on stderr where the time of the look went, by family.")
 @click.option("-q", "--quiet", is_flag=True, help="The verdict and the findings only.")
 @shared.color_option
@@ -89,6 +90,10 @@ def command(**options: Any) -> int:
     seen, results, config = judged(options, timings, _load_text if options["format_"] == "text" else _load_report, found)
     from torchtune_sys.render.report import Report
 
+    if options["facts"]:
+        from torchtune_sys.cli.facts import facts_line
+
+        give(facts_line(seen, results), options["facts"], machine=True)
     time, epoch_s = now()
     report = Report(
         snapshot=seen,

@@ -216,6 +216,8 @@ def _of_rules(
         seen = look(looked)
     params = policy.params if place not in HOOKS else {**host_only.FULL, **policy.params}
     results = engine.judge(seen, CATALOGUE, params)
+    if joint is not None and joint.port_was_free:  # who listens there now is the joint part itself
+        results = tuple(result for result in results if result.rule.id != "master-port-in-use")
     if options["facts"]:
         _write_facts(options, seen, results, place)
     if place in HOOKS and options["log_after"]:

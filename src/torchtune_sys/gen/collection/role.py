@@ -146,6 +146,15 @@ def variables() -> str:
   or {PREFIX}reboot and {PREFIX}applied.waits.reboot | difference({PREFIX}applied.rebooted) | length > 0
   or {PREFIX}restart_services | length > 0 and {PREFIX}applied.waits.service | length > 0
   or {PREFIX}packages and {PREFIX}applied.install | length > 0 }}}}
+
+# The pre-flight of all hosts: where each is reached, how long it takes to begin on all of them, and how long the whole may take.
+{PREFIX}preflight_addresses: >-
+  {{{{ ansible_play_hosts_all | map('extract', hostvars) | map(attribute='{PREFIX}preflight_address', default='')
+  | zip(ansible_play_hosts_all | map('extract', hostvars) | map(attribute='ansible_host', default=''), ansible_play_hosts_all)
+  | map('select') | map('first') | list }}}}
+{PREFIX}preflight_spread: "{{{{ 5 * ((ansible_play_hosts_all | length / (ansible_forks | int)) | round(0, 'ceil')) }}}}"
+{PREFIX}preflight_longest: "{{{{ {PREFIX}preflight_budget + 2 * ({PREFIX}preflight_spread | float) + 60 }}}}"
+
 {PREFIX}drain_file: "{{{{ 'drain_' ~ {PREFIX}drain ~ '.yml' if {PREFIX}drain in ['slurm', 'kubernetes'] else {PREFIX}drain }}}}"
 {PREFIX}resume_file: >-
   {{{{ 'resume_' ~ {PREFIX}drain ~ '.yml' if {PREFIX}drain in ['slurm', 'kubernetes'] else {PREFIX}resume | default('') }}}}

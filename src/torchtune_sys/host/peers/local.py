@@ -22,6 +22,17 @@ def _address(key: str) -> str:
     return f"\0torchtune-sys-preflight-{os.geteuid()}-{key}"
 
 
+def is_free(port: int) -> bool:
+    """Whether no process of this host listens at the port, on whatever address."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as tried:
+        tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            tried.bind(("", port))
+        except OSError as error:
+            return error.errno != errno.EADDRINUSE
+    return True
+
+
 def claim(key: str) -> socket.socket | None:
     """The listener of the one process of this node that gets the name; None for all others."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

@@ -31,6 +31,8 @@ class Joint:
         started_s = time.monotonic()
         self._until_s = started_s + budget_s + 4
         times = Times(started_s, budget_s, min(_MEETING_S, budget_s / 2))
+        self.port_was_free = local.is_free(job.ports[0])
+        """Whether nobody listened at MASTER_PORT before this node's own process did."""
         self.speaks = False
         """Whether this rank judges its node: the first that came."""
         self._speaker = 0
