@@ -8,14 +8,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from bundled import built
+from bundled import shared
 from controller import installed
 
 
 @pytest.fixture(scope="session")
 def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The self-contained file, for the Pythons of the machines."""
-    return built(tmp_path_factory.mktemp("bundle"), "--python=3.11", "--python=3.13")
+    return shared(tmp_path_factory, "--python=3.11", "--python=3.13")
 
 
 @pytest.fixture(scope="session")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import functools
 import glob
 import importlib.util
@@ -59,6 +60,21 @@ def built(output: Path, *options: str, what: str = "bundle", env: dict[str, str]
         pytest.skip(f"pip cannot get the wheels: {done.stderr[:300]}")
     assert done.returncode == 0, done.stderr
     return Path(done.stdout.splitlines()[0])
+
+
+def shared(factory: pytest.TempPathFactory, *options: str) -> Path:
+    """Return what :func:`built` makes with ``options``, made once for all workers of a run: the first that asks makes it, the others wait."""
+    own = factory.getbasetemp()
+    folder = (own.parent if os.environ.get("PYTEST_XDIST_WORKER") else own) / "-".join(
+        ["bundle", *(word.lstrip("-") for word in options)]
+    )
+    with open(f"{folder}.lock", "wb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.exists():
+            made = built(folder.parent / f"{folder.name}.part", *options)
+            made.parent.rename(folder)
+    (bundle,) = folder.glob("*.pyz")
+    return bundle
 
 
 def surroundings(**more: str) -> dict[str, str]:

@@ -8,14 +8,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from bundled import built, good
+from bundled import good, shared
 
 
 @pytest.fixture(scope="session")
-def bundle() -> Iterator[Path]:
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Made for the interpreters of this machine, in a folder that every user may read."""
     folder = Path(tempfile.mkdtemp(prefix="bundle-"))
     folder.chmod(0o755)
-    made = built(folder, *(f"--python={major}.{minor}" for major, minor in good()))
-    yield made.rename(folder / "tt.pyz")
+    made = shared(tmp_path_factory, *(f"--python={major}.{minor}" for major, minor in good()))
+    yield Path(shutil.copy(made, folder / "tt.pyz"))
     shutil.rmtree(folder)

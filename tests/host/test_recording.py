@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from torchtune_sys.host.base import Host
 from torchtune_sys.host.environment import relevant, secret
@@ -136,6 +138,20 @@ def test_following_links_ends() -> None:
     assert follow("/a/../../x/./y", {}.get) == "/x/y"
     assert follow("/" + "x/" * 5000, {}.get) == ""
     assert follow("", {}.get) == "/"
+
+
+_PATHS = st.builds(
+    "{}{}".format,
+    st.sampled_from(["", "/"]),
+    st.lists(st.sampled_from("abcd") | st.sampled_from(["..", ".", ""]), max_size=5).map("/".join),
+)
+
+
+@given(st.dictionaries(st.sampled_from(["/a", "/b", "/a/b", "/c/a", "/b/c/d"]), _PATHS, max_size=4), st.lists(_PATHS, max_size=6))
+@settings(max_examples=60)
+def test_keeping_where_folders_lead_changes_no_way(links: dict[str, str], paths: list[str]) -> None:
+    host = RecordedHost({"links": links}, "made")
+    assert [host._resolve(path) for path in paths] == [follow(path, links.get) for path in paths]
 
 
 def test_an_answer_that_was_refused_keeps_its_remedy() -> None:

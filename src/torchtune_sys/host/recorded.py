@@ -36,6 +36,7 @@ class RecordedHost(Host):
         self._sections: dict[str, dict[str, Any]] = {name: dict(recording.get(name) or {}) for name in SECTIONS}
         self._has_env = "env" in recording or self._complete
         self._children = _children(self._sections)
+        self._folders: dict[str, str] = {}
         self.intent: dict[str, Any] = dict(recording.get("intent") or {})
         """What the person said about the job when the host was recorded: the fields of Intent."""
 
@@ -125,7 +126,16 @@ class RecordedHost(Host):
         return Missing(Why.NOT_RECORDED, source, "not in the recording")
 
     def _resolve(self, path: str) -> str:
-        return follow(path, self._sections["links"].get)
+        """Return where ``path`` leads, as :func:`follow` does; where each folder leads is kept, since many files lie in the same."""
+        folder, _, name = path.rpartition("/")
+        target_of = self._sections["links"].get
+        if name in ("", ".", "..") or len(path) > _PATH_MAX:
+            return follow(path, target_of)
+        if folder not in self._folders:
+            self._folders[folder] = follow(folder, target_of)
+        lies_in = self._folders[folder]
+        place = f"{lies_in.rstrip('/')}/{name}"
+        return follow(path, target_of) if isinstance(target_of(place), str) else place if lies_in else ""
 
 
 _WHYS = frozenset(why.value for why in Why)
