@@ -140,6 +140,11 @@ Return nvmlDeviceGetMigDeviceHandleByIndex(Device device, unsigned index, Device
 Return nvmlDeviceGetTotalEccErrors(Device device, int type, int counter, Number *n) { ASK(GPU, type * 2 + counter, "0"); *n = number(v, 0); return SUCCESS; }
 Return nvmlDeviceGetTemperature(Device device, int sensor, unsigned *t) { ASK(GPU, sensor, "41"); *t = number(v, 0); return SUCCESS; }
 Return nvmlDeviceGetTemperatureThreshold(Device device, int which, unsigned *t) { ASK(GPU, which, which ? "89" : "92"); *t = number(v, 0); return SUCCESS; }
+Return nvmlDeviceGetApplicationsClock(Device device, int kind, unsigned *mhz) { ASK(GPU, kind, "1980"); *mhz = number(v, 0); return SUCCESS; }
+Return nvmlDeviceGetDefaultApplicationsClock(Device device, int kind, unsigned *mhz) { ASK(GPU, kind, "1980"); *mhz = number(v, 0); return SUCCESS; }
+typedef struct { unsigned environment, feature, tools; } Confidential;
+Return nvmlSystemGetConfComputeState(Confidential *c) { ASK(NONE, NONE, "0"); memset(c, 0, sizeof *c); c->feature = number(v, 0); return SUCCESS; }
+Return nvmlSystemGetConfComputeGpusReadyState(unsigned *ready) { ASK(NONE, NONE, "0"); *ready = number(v, 0); return SUCCESS; }
 typedef struct { unsigned version; int margin; } Margin;
 Return nvmlDeviceGetMarginTemperature(Device device, Margin *out) { ASK(GPU, NONE, "46"); out->margin = atoi(v); return SUCCESS; }
 ONE(nvmlDeviceGetEnforcedPowerLimit, unsigned, "700000")

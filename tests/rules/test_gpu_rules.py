@@ -17,7 +17,7 @@ from torchtune_sys.model.rule import Result, Rule, Severity, Verdict
 from torchtune_sys.model.snapshot import FAMILIES, Snapshot
 from torchtune_sys.model.values import Missing, Why
 from torchtune_sys.rules import driver, gpu, pci
-from torchtune_sys.rules.gpu.use import reasons
+from torchtune_sys.rules.gpu.clocks import reasons
 
 RULES: dict[str, Rule] = {rule.id: rule for rule in (*driver.RULES, *gpu.RULES, *pci.RULES)}
 H100 = "NVIDIA H100 80GB HBM3"

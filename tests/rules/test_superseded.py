@@ -33,9 +33,10 @@ THROTTLED = {"/sys/devices/system/cpu/cpu63/thermal_throttle/package_throttle_co
 FULL = {"size": 500 << 30, "free": 1 << 29, "inodes": 0, "inodes_free": 0}
 
 
-def with_the_log_of(host: str, other: str, **overlay: Any) -> Snapshot:
-    """A recorded host with the kernel's log of another one."""
+def with_the_log_of(host: str, other: str, gpu: str = "83:00", **overlay: Any) -> Snapshot:
+    """A recorded host with the kernel's log of another one, which speaks of its GPU at ``gpu``."""
     log = load_recording(str(HOSTS / f"{other}.json"))["answers"]["kernel-log"]
+    log = {**log, "lines": [line.replace("83:00", gpu) for line in log["lines"]]}
     return load(host, answers={"kernel-log": log}, **overlay)
 
 
@@ -48,6 +49,22 @@ def half_filled() -> Snapshot:
 PAIRS: tuple[tuple[str, str, Callable[[], Snapshot]], ...] = (
     ("xid-memory-error", "gpu-ecc-uncorrectable", lambda: seen_with_log(ECC, gpus={3: {"ecc_uncorrected_volatile": 2}})),
     ("xid-nvlink-error", "nvlink-inactive", lambda: seen_with_log(LINK, gpus={3: {"nvlinks_down": [6]}})),
+    *(
+        (
+            "gpu-thermal-throttle",
+            other,
+            lambda fact=fact, value=value: seen_with_log(gpus={3: {"clock_event_reasons": 0x40, fact: value}}),
+        )
+        for other, fact, value in (
+            ("gpu-above-operating-temperature", "temperature_margin_c", -1),
+            ("gpu-slowed-by-hardware-before", "slowed_by_hardware_s", 90.0),
+        )
+    ),
+    (
+        "amdgpu-uncorrectable-errors-logged",
+        "amdgpu-uncorrectable-errors-counted",
+        lambda: with_the_log_of("amdgpu-uncorrectable-errors-counted.fail", "amdgpu-uncorrectable-errors-logged.fail", "1b:00"),
+    ),
     ("gpu-fallen-off-bus", "xid-gpu-lost", lambda: seen_with_log(FALLEN, gpus={3: {"lost": True}})),
     ("cpu-thermal-throttle-logged", "cpu-throttled-for-heat", lambda: seen_with_log(*HOT, files=THROTTLED)),
     ("memory-corrected-errors", "memory-errors-counted", lambda: seen_with_log(CORRECTED, files={f"{MC}/mc0/ce_count": "40210"})),

@@ -142,6 +142,7 @@ _COMPLAINTS = (
     "requirement error: unsatisfied condition: cuda",
     "No matching distribution found for torch",
     "Found no NVIDIA driver on your system",
+    "CUDA driver initialization failed",
     "cannot find -lcuda",
     "libcuda.so cannot found!",
     "nvcc was not found",

@@ -25,6 +25,10 @@ ROWS: tuple[tuple[str, str, str], ...] = (
     ("loading NVIDIA UNIX", "driver-load", r"NVRM: loading NVIDIA UNIX"),
     ("gsp_", "gsp-firmware", rf"nvidia {PCI}: Direct firmware load for (?P<who>\S*gsp_\S*) failed with error -2"),
     ("RmFetchGspRmImages", "gsp-firmware", r"NVRM: .*RmFetchGspRmImages: No firmware image found"),
+    # kernel-open/nvidia-uvm/uvm_pmm_gpu.c (devmem_alloc_pagemap), nvidia-peermem/nvidia-peermem.c; Linux kernel/module/version.c, main.c
+    ("request_free_mem_region() err", "uvm-hmm", r"nvidia-uvm: \S{1,40}:\d{1,6} devmem_alloc_pagemap\[pid:\d+\] request_free_mem_region\(\) err -\d+"),
+    ("ib_register_peer_memory_client", "peermem-refused", r"(?:nvidia_peermem|nv_peer_mem): (?:disagrees about version of|Unknown) symbol ib_register_peer_memory_client"),
+    ("detected invalid context", "peermem-context", r"nvidia-peermem nv_\w{1,60}:\d{1,6} ERROR detected invalid context"),
     ("SXid", "sxid", rf"nvidia-nvswitch\d+: SXid \(PCI:{PCI}\): (?P<code>\d{{1,6}})\b(?:, (?P<who>Fatal|Non-fatal))?"),
     # NVIDIA's fabric manager, of what the switches' driver told it
     ("detected NVSwitch", "sxid", rf"detected NVSwitch (?P<who>fatal|non-fatal) error (?P<code>\d{{1,6}}) on fid \d{{1,3}} on NVSwitch pci bus id {PCI}"),

@@ -40,6 +40,7 @@ def device(index: int, paths: Paths, listed: list[Paths] | None) -> dict[str, An
         found[fact] = _first(paths, places, read)
     found["recovery_action"] = _recovery(paths)
     found["clock_event_reasons"] = _reasons(paths)
+    found["slowed_by_hardware_s"] = _slowed(paths)
     for fact, span, kind in _ECC:
         found[fact] = ecc_errors(paths, span, kind)
     found["row_banks"] = together([_first(paths, places, count) for places in _BANKS])
@@ -94,6 +95,21 @@ _FACTS: tuple[tuple[str, Callable[[str], Any], tuple[str, ...]], ...] = (
     ("bar1_total_bytes", mebibytes, ("bar1_memory_usage/total", "bar1 memory usage/total")),
     ("temperature_c", leading_number, ("temperature/gpu_temp", "temperature/gpu current temp")),
     ("temperature_margin_c", leading_number, ("temperature/gpu_temp_tlimit", "temperature/gpu t.limit temp")),
+    (
+        "temperature_operating_c",
+        leading_number,
+        ("temperature/gpu_temp_max_gpu_threshold", "temperature/gpu max operating temp"),
+    ),
+    (
+        "clock_application_mhz",
+        leading_number,
+        ("applications_clocks/graphics_clock", "applications clocks/graphics"),
+    ),
+    (
+        "clock_application_default_mhz",
+        leading_number,
+        ("default_applications_clocks/graphics_clock", "default applications clocks/graphics"),
+    ),
     ("temperature_slowdown_c", leading_number, ("temperature/gpu_temp_slow_threshold", "temperature/gpu slowdown temp")),
     ("temperature_shutdown_c", leading_number, ("temperature/gpu_temp_max_threshold", "temperature/gpu shutdown temp")),
     ("utilization_pct", leading_number, ("utilization/gpu_util", "utilization/gpu")),
@@ -280,6 +296,21 @@ def _reasons(paths: Paths) -> Any:
             name = name.rpartition("/")[2]
             words["gpu_idle" if name == "idle" else name] = text
     return clock_reasons(words)
+
+
+_COUNTERS = ("hw_thermal_slowdown", "hw_power_brak")
+
+
+def _slowed(paths: Paths) -> Any:
+    """Seconds for which hardware lowered the clocks, of the counters in microseconds (``Clocks Event Reasons Counters``, R570 and later)."""
+    parts = [
+        convert(leading_number, text)
+        for place, text in paths.items()
+        if place.replace(" ", "_").startswith("clocks_event_reasons_counters/")
+        and any(n in place.replace(" ", "_") for n in _COUNTERS)
+    ]
+    added = total(parts)
+    return added / 1e6 if isinstance(added, int) else added
 
 
 def clock_reasons(words: dict[str, str]) -> Any:

@@ -59,6 +59,7 @@ class NvmlLook:
             "driver_version": reader.call("nvmlSystemGetDriverVersion"),
             "library_version": reader.call("nvmlSystemGetNVMLVersion"),
             "cuda_driver_version": reader.call("nvmlSystemGetCudaDriverVersion_v2, nvmlSystemGetCudaDriverVersion", then=_cuda),
+            "confidential": _confidential(reader),
         }
         count = reader.call("nvmlDeviceGetCount")
         if refused(count):
@@ -168,12 +169,21 @@ def start(work: Any, *args: Any) -> bool:
     return True
 
 
+def _confidential(reader: Reader) -> Any:
+    """Whether the GPUs work under confidential computing, and then whether they accept work (nvml.h: NVML_CC_SYSTEM_FEATURE_ENABLED 1,
+    NVML_CC_ACCEPTING_CLIENT_REQUESTS_TRUE 1)."""
+    on = reader.call("nvmlSystemGetConfComputeState", then=lambda state: state.ccFeature == 1)
+    if on is not True:
+        return on if refused(on) else "off"
+    return reader.call("nvmlSystemGetConfComputeGpusReadyState", then=lambda ready: "ready" if ready == 1 else "not-ready")
+
+
 def _cuda(number: int) -> str:
     return f"{number // 1000}.{number % 1000 // 10}"
 
 
 def nothing(why: dict[str, str], error: str) -> dict[str, Any]:
-    facts = ("driver_version", "library_version", "cuda_driver_version", "devices", "p2p")
+    facts = ("driver_version", "library_version", "cuda_driver_version", "confidential", "devices", "p2p")
     return {**dict.fromkeys(facts, why), "error": error}
 
 

@@ -56,6 +56,15 @@ def clock_event_reasons(reader: Reader, handle: Any) -> Any:
     return mask if refused(mask) else found & mask
 
 
+_HEAT, _BRAKE = 270, 271
+"""NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN and _HW_POWER_BRAKE_SLOWDOWN, in nanoseconds as DCGM names them (…_NS)."""
+
+
+def slowed_by_hardware(reader: Reader, handle: Any) -> Any:
+    heat, brake = reader.field(handle, _HEAT, int), reader.field(handle, _BRAKE, int)
+    return heat if refused(heat) else brake if refused(brake) else (heat + brake) / 1e9
+
+
 def sram_threshold(reader: Reader, handle: Any) -> Any:
     name = "nvmlDeviceGetSramEccErrorStatus"
     return reader.fill(name, "c_nvmlEccSramErrorStatus_v1_t", handle, lambda found: bool(found.bThresholdExceeded))
@@ -120,12 +129,16 @@ READINGS: tuple[tuple[tuple[str, ...], Read], ...] = (
     (("temperature_c",), _one("nvmlDeviceGetTemperature", 0)),
     # On Ada and later the thresholds are relative, and this margin is what is left (R570 and later).
     (("temperature_margin_c",), _one("nvmlDeviceGetMarginTemperature")),
+    (("temperature_operating_c",), _one("nvmlDeviceGetTemperatureThreshold", 3)),
     (("temperature_slowdown_c",), _one("nvmlDeviceGetTemperatureThreshold", 1)),
     (("temperature_shutdown_c",), _one("nvmlDeviceGetTemperatureThreshold", 0)),
     (("utilization_pct",), _one("nvmlDeviceGetUtilizationRates", then=lambda found: found.gpu)),
     (("power_limit_mw",), _one("nvmlDeviceGetEnforcedPowerLimit")),
     (("power_default_mw",), _one("nvmlDeviceGetPowerManagementDefaultLimit")),
     (("clock_event_reasons",), clock_event_reasons),
+    (("slowed_by_hardware_s",), slowed_by_hardware),
+    (("clock_application_mhz",), _one("nvmlDeviceGetApplicationsClock", 0)),
+    (("clock_application_default_mhz",), _one("nvmlDeviceGetDefaultApplicationsClock", 0)),
     (("pcie_gen",), _one("nvmlDeviceGetCurrPcieLinkGeneration")),
     # GetMaxPcieLinkGeneration is the lower of GPU and slot, so it hides a bad slot; the other is the GPU's own (R525 and later).
     (("pcie_gen_max",), _one("nvmlDeviceGetGpuMaxPcieLinkGeneration")),

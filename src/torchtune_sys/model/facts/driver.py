@@ -19,6 +19,16 @@ class DeviceNode(msgspec.Struct, frozen=True, kw_only=True):
     """Whether this session may open it for reading and writing (permission bits, then access lists; device cgroups do not show)."""
 
 
+class AmdErrors(msgspec.Struct, frozen=True, kw_only=True):
+    """What one block of an AMD GPU has counted since the driver was loaded."""
+
+    address: str
+    block: str
+    """``umc`` is the memory, ``gfx`` the compute units, ``sdma``, ``xgmi_wafl`` …"""
+    uncorrected: int
+    corrected: int
+
+
 class DriverFacts(msgspec.Struct, frozen=True, kw_only=True):
     nvidia_devices: Fact[tuple[str, ...]] = _NOT_READ
     """PCI addresses of NVIDIA GPUs (vendor 10de, class 03xx)."""
@@ -33,6 +43,8 @@ class DriverFacts(msgspec.Struct, frozen=True, kw_only=True):
     nouveau_loaded: Fact[bool] = _NOT_READ
     """nouveau, or its successor nova_core."""
     uvm_loaded: Fact[bool] = _NOT_READ
+    uvm_hmm_disabled: Fact[bool] = _NOT_READ
+    """nvidia_uvm's parameter uvm_disable_hmm; ABSENT where the module is not loaded, or is too old to have it."""
     peermem_loaded: Fact[bool] = _NOT_READ
     library_version: Fact[str] = _NOT_READ
     """Version of the user-space driver that the loader takes first (libcuda.so.N.N.N / libnvidia-ml.so.N.N.N)."""
@@ -46,6 +58,8 @@ class DriverFacts(msgspec.Struct, frozen=True, kw_only=True):
     """/dev/nvidia*; empty where there is none."""
     compute_node: Fact[DeviceNode] = _NOT_READ
     """AMD's /dev/kfd, by which programs compute; read where amdgpu has a device."""
+    amd_errors: Fact[tuple[AmdErrors, ...]] = _NOT_READ
+    """Blocks that have counted errors, of the GPUs that tell; ABSENT where none of them counts (no RAS)."""
     persistenced: Fact[bool] = _NOT_READ
     """Whether nvidia-persistenced runs."""
     fabric_manager: Fact[bool] = _NOT_READ

@@ -64,7 +64,9 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     memory_used_bytes: Fact[int] = NOT_READ
     temperature_c: Fact[int] = NOT_READ
     temperature_margin_c: Fact[int] = NOT_READ
-    """Degrees left before the GPU slows down (nvmlDeviceGetMarginTemperature, R570 and later)."""
+    """Degrees left to the maximum operating temperature (nvmlDeviceGetMarginTemperature, R570 and later; nvidia-smi's T.Limit)."""
+    temperature_operating_c: Fact[int] = NOT_READ
+    """Maximum operating temperature, above which the driver lowers the clocks (NVML_TEMPERATURE_THRESHOLD_GPU_MAX)."""
     temperature_slowdown_c: Fact[int] = NOT_READ
     temperature_shutdown_c: Fact[int] = NOT_READ
     utilization_pct: Fact[int] = NOT_READ
@@ -74,6 +76,11 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     power_default_mw: Fact[int] = NOT_READ
     clock_event_reasons: Fact[int] = NOT_READ
     """Bit mask, already masked by the supported reasons."""
+    slowed_by_hardware_s: Fact[float] = NOT_READ
+    """How long hardware has at least halved the clocks, for heat or a power brake, since the driver was loaded (R570 and later)."""
+    clock_application_mhz: Fact[int] = NOT_READ
+    """Graphics clock that programs are given (nvidia-smi -ac); NOT_SUPPORTED on GeForce."""
+    clock_application_default_mhz: Fact[int] = NOT_READ
     pcie_gen: Fact[int] = NOT_READ
     pcie_gen_max: Fact[int] = NOT_READ
     """The GPU's own maximum where the driver tells it (GpuMaxPcieLinkGeneration), else, in older reports, that of GPU and slot together."""
@@ -150,6 +157,8 @@ class GpuFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Highest CUDA that the driver supports, e.g. ``13.0`` (nvidia-smi's "CUDA Version")."""
     library_version: Fact[str] = NOT_READ
     """Version of the NVML library."""
+    confidential: Fact[str] = NOT_READ
+    """Confidential computing: ``off``, ``ready``, or ``not-ready``, in which GPUs take no work until somebody has attested them."""
     devices: Fact[tuple[Gpu, ...]] = NOT_READ
     """Missing carries NVML's error: what the library said and why."""
     p2p: Fact[tuple[Peers, ...]] = NOT_READ
@@ -174,5 +183,11 @@ def from_json(found: Any, source: str) -> Fact[GpuFacts]:
 def without(missing: Missing, error: str = "") -> GpuFacts:
     """What is known of the GPUs if ``missing`` is why they could not be asked."""
     return GpuFacts(
-        driver_version=missing, cuda_driver_version=missing, library_version=missing, devices=missing, p2p=missing, error=error
+        driver_version=missing,
+        cuda_driver_version=missing,
+        library_version=missing,
+        confidential=missing,
+        devices=missing,
+        p2p=missing,
+        error=error,
     )

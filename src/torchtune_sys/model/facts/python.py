@@ -89,6 +89,16 @@ class Torch(msgspec.Struct, frozen=True, kw_only=True):
     """oneAPI version of an Intel GPU build; ABSENT for others."""
 
 
+class Carrier(msgspec.Struct, frozen=True, kw_only=True):
+    """The file system that holds torch."""
+
+    mount_point: str
+    filesystem: str
+    """Type as in mountinfo: ext4, nfs4, lustre, overlay …"""
+    kind: Fact[str]
+    """What it lives on, as :class:`~torchtune_sys.model.facts.storage.StoragePath` has it: ``disk``, ``nfs``, ``parallel`` …"""
+
+
 class LoadedLink(msgspec.Struct, frozen=True, kw_only=True):
     """PCIe link of a GPU while pinned memory was copied to it."""
 
@@ -148,6 +158,8 @@ class PythonFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Directories that an interrupted pip left behind (``~orch``): full paths."""
     torch: Fact[Torch] = NOT_READ
     """ABSENT where no torch is installed."""
+    carrier: Fact[Carrier] = NOT_READ
+    """What torch is loaded from; ABSENT where none is installed."""
     live: Fact[LiveTorch] = NOT_LIVE
     """ABSENT unless ``--live`` was asked for."""
     toolkits: Fact[tuple[str, ...]] = NOT_READ

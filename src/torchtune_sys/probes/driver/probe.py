@@ -5,12 +5,13 @@ from __future__ import annotations
 from torchtune_sys.formats.pci_paths import perhaps_gpu
 from torchtune_sys.host.base import Host
 from torchtune_sys.model.facts import Fact
-from torchtune_sys.model.facts.driver import DriverFacts
+from torchtune_sys.model.facts.driver import AmdErrors, DriverFacts
 from torchtune_sys.model.facts.session import Workload
 from torchtune_sys.model.integrated_gpus import is_integrated
 from torchtune_sys.model.values import Missing, Why
 from torchtune_sys.probes.driver import files as driver_files
 from torchtune_sys.probes.pci import probe as pci
+from torchtune_sys.probes.pci.details import sleeps
 
 _VERSION = "/proc/driver/nvidia/version"
 _NO_GPU = Missing(Why.ABSENT, "driver", "neither an NVIDIA GPU nor its driver is here")
@@ -40,6 +41,7 @@ def probe(host: Host, intent: Workload) -> DriverFacts:
         peermem_loaded=_module(host, modules, ("nvidia_peermem", "nv_peer_mem")),
         wsl=wsl,
         compute_node=driver_files.read_node(host, "/dev/kfd") if not isinstance(amd, Missing) and amd else _NO_AMD,
+        amd_errors=_amd_errors(host, amd),
     )
     return _nothing_further(found) if none_here and wsl is not True else _further(host, found)
 
@@ -64,6 +66,7 @@ _SEEN_ANYWHERE = (
     "peermem_loaded",
     "wsl",
     "compute_node",
+    "amd_errors",
 )
 
 
@@ -81,6 +84,7 @@ def _further(host: Host, found: DriverFacts) -> DriverFacts:
         empty_libraries=libraries.empty,
         libcuda=libraries.libcuda,
         wsl_libraries_on_path=driver_files.wsl_on_path(host) if found.wsl is True else _NO_GPU,
+        uvm_hmm_disabled=_switch(host, "/sys/module/nvidia_uvm/parameters/uvm_disable_hmm"),
         device_nodes=driver_files.read_nodes(host),
         persistenced=_daemon(host, "nvidia-persistenced", ("nvidia-persistenced.pid", "socket")),
         imex=_daemon(host, "nvidia-imex", ("nvidia-imex.pid",)),
@@ -91,6 +95,14 @@ def _further(host: Host, found: DriverFacts) -> DriverFacts:
         modules_for_kernel=_modules_for_kernel(host) if down else True,
         secure_boot=_secure_boot(host) if down else settled,
     )
+
+
+def _switch(host: Host, path: str) -> Fact[bool]:
+    """A module's parameter of type bool (kernel/params.c: Y or N)."""
+    word = host.word(path)
+    if isinstance(word, Missing):
+        return word
+    return word == "Y" if word in ("Y", "N") else Missing(Why.UNPARSED, path, word[:40])
 
 
 def _imex_channels(host: Host) -> Fact[tuple[str, ...]]:
@@ -129,6 +141,52 @@ def _trains(host: Host, name: str) -> bool:
     device = pci.device_id(host, name)
     number = "" if isinstance(device, Missing) else device
     return pci.bound_driver(host, name) == "amdgpu" and not is_integrated("0x1002", number, name)
+
+
+def _amd_errors(host: Host, addresses: Fact[tuple[str, ...]]) -> Fact[tuple[AmdErrors, ...]]:
+    """The counters below ``ras``; those of a GPU that sleeps are left alone, since reading them would wake it."""
+    if isinstance(addresses, Missing):
+        return addresses
+    found: list[AmdErrors] = []
+    counts = False
+    unread: Missing | None = None
+    for address in addresses:
+        folder = f"{pci.DEVICES}/{address}"
+        names = () if sleeps(host, folder) else host.names(f"{folder}/ras")
+        if isinstance(names, Missing):
+            unread = names if names.why is not Why.ABSENT and unread is None else unread
+            continue
+        for name in names:
+            if name.endswith("_err_count"):
+                text = host.text(f"{folder}/ras/{name}")
+                counted = text if isinstance(text, Missing) else parse_ras(text)
+                if isinstance(counted, Missing):
+                    unread = counted if unread is None else unread
+                    continue
+                counts = True
+                if any(counted):
+                    block = name.removesuffix("_err_count")
+                    found.append(AmdErrors(address=address, block=block, uncorrected=counted[0], corrected=counted[1]))
+    if found or counts:
+        return tuple(found)
+    return Missing(Why.ABSENT, "ras", "no AMD GPU here counts errors") if unread is None else unread
+
+
+def parse_ras(text: str) -> tuple[int, int] | Missing:
+    """Uncorrected and corrected errors of one block (drivers/gpu/drm/amd/amdgpu/amdgpu_ras.c, amdgpu_ras_sysfs_read). A register of all
+    ones, which cards without RAS show, is a multiple of 1,048,560 and counts nothing.
+
+    >>> parse_ras("ue: 1\\nce: 4\\nde: 0\\n"), parse_ras("Query currently inaccessible\\n").why.value
+    ((1, 4), 'unparsed')
+    """
+    counts: dict[str, int] = {}
+    for line in text.splitlines():
+        name, _, number = line.partition(":")
+        if number.strip().isascii() and number.strip().isdigit():
+            counts[name.strip()] = 0 if int(number) % 1_048_560 == 0 else int(number)
+    if "ue" not in counts:
+        return Missing(Why.UNPARSED, "ras", text.strip()[:60])
+    return counts["ue"], counts.get("ce", 0)
 
 
 def _loaded(host: Host, version_text: Fact[str], modules: Fact[str]) -> Fact[bool]:

@@ -6,14 +6,16 @@ from typing import Any
 
 import msgspec
 
+from torchtune_sys.formats.mounts import carrier, carrying
 from torchtune_sys.host import queries
 from torchtune_sys.host.base import Host
 from torchtune_sys.model.facts import Fact
-from torchtune_sys.model.facts.python import NOT_LIVE, Distribution, LiveTorch, LoaderChoice, PythonFacts, Torch
+from torchtune_sys.model.facts.python import NOT_LIVE, Carrier, Distribution, LiveTorch, LoaderChoice, PythonFacts, Torch
 from torchtune_sys.model.facts.session import Workload
 from torchtune_sys.model.values import Missing, Why
 from torchtune_sys.probes.python import cuda_libraries, interpreter
 from torchtune_sys.probes.python.distributions import Scan, scan
+from torchtune_sys.probes.storage.mounts import read_mounts
 
 
 def probe(host: Host, intent: Workload) -> PythonFacts:
@@ -30,7 +32,8 @@ def probe(host: Host, intent: Workload) -> PythonFacts:
 def _with_packages(host: Host, facts: PythonFacts) -> PythonFacts:
     if isinstance(facts.sys_path, Missing):
         nothing = facts.sys_path
-        return msgspec.structs.replace(facts, distributions=nothing, leftovers=nothing, torch=nothing, conda=nothing)
+        unread = dict.fromkeys(("distributions", "leftovers", "torch", "carrier", "conda"), nothing)
+        return msgspec.structs.replace(facts, **unread)
     seen = scan(host, facts.sys_path, facts.prefix)
     conda = True if isinstance(facts.prefix, Missing) else host.exists(f"{facts.prefix}/conda-meta")
     refused = next(iter(seen.refused), None)
@@ -39,9 +42,21 @@ def _with_packages(host: Host, facts: PythonFacts) -> PythonFacts:
         facts,
         distributions=refused if unlisted and refused is not None else seen.distributions,
         leftovers=seen.leftovers,
-        torch=torch_of(host, seen),
+        torch=(torch := torch_of(host, seen)),
+        carrier=torch if isinstance(torch, Missing) else _carrier(host, torch.location),
         conda=conda,
     )
+
+
+def _carrier(host: Host, directory: str) -> Fact[Carrier]:
+    mounts = read_mounts(host)
+    if isinstance(mounts, Missing):
+        return mounts
+    real = host.real(directory)
+    mount = carrying(mounts, directory if isinstance(real, Missing) else real)
+    if mount is None:
+        return Missing(Why.ABSENT, "/proc/self/mountinfo", f"no mount carries {directory}")
+    return Carrier(mount_point=mount.point, filesystem=mount.filesystem, kind=carrier(mount.filesystem, mount.source))
 
 
 def _with_surroundings(host: Host, facts: PythonFacts, env: Fact[dict[str, str]], abiflags: str) -> PythonFacts:

@@ -245,14 +245,28 @@ def gpudirect_rdma_disabled(s: Snapshot, p: Params) -> Iterator[Evidence]:
     kernel = need(need(s.system).kernel)
     dma_buf = flavour == "open" and version(kernel) >= (5, 12)
     ways = [name for name, there in (("nvidia-peermem", peermem), ("DMA-BUF", dma_buf)) if there]
+    refused = _refused(s)
     yield Evidence(
         subject="GPUDirect RDMA",
         seen=" and ".join(ways)
-        or f"nvidia-peermem is not loaded, and DMA-BUF is not offered ({flavour} module, kernel {kernel})",
+        or f"nvidia-peermem is not loaded{refused}, and DMA-BUF is not offered ({flavour} module, kernel {kernel})",
         wanted="nvidia-peermem or DMA-BUF",
         verdict=Verdict.PASS if ways else Verdict.FAIL,
         source="/proc/modules",
+        fix=() if ways or not refused else (_REBUILD,),
     )
+
+
+_REBUILD = Advice(
+    text="build the driver's modules again now that this RDMA stack is there (dkms, or reinstall the driver), then modprobe nvidia-peermem"
+)
+
+
+def _refused(s: Snapshot) -> str:
+    """What the log says of nvidia-peermem that could not be loaded: it was built against another ib_core than the one that runs."""
+    events = () if isinstance(s.kernel, Missing) else known(s.kernel.events, ())
+    last = next((event for event in reversed(events) if event.kind in ("peermem-refused", "boot")), None)
+    return f" ({last.text})" if last is not None and last.kind == "peermem-refused" else ""
 
 
 RULES: tuple[Rule, ...] = (

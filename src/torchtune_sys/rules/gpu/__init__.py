@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from torchtune_sys.model.rule import Rule
-from torchtune_sys.rules.gpu import board, imex, links, ranks, use
+from torchtune_sys.rules.gpu import amd, board, clocks, imex, links, ranks, use
 from torchtune_sys.rules.gpu.health import (
     gpu_ecc_off,
     gpu_ecc_uncorrectable,
@@ -20,9 +20,11 @@ RULES: tuple[Rule, ...] = (
     gpu_row_remap_failed,
     gpu_reset_pending,
     gpu_ecc_off,
+    *clocks.RULES,
     *use.RULES,
     *links.RULES,
     *imex.RULES,
     *board.RULES,
     *ranks.RULES,
+    *amd.RULES,
 )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from torchtune_sys.knowledge.tables import rows
 from torchtune_sys.model.actions import Advice, NvmlSetting
 from torchtune_sys.model.facts.gpu import Gpu
 from torchtune_sys.model.facts.session import SessionFacts
@@ -14,80 +13,39 @@ from torchtune_sys.model.values import Missing, NotApplicable, Why, absent, need
 from torchtune_sys.rules import gates
 from torchtune_sys.rules.gpu.common import each, subject
 
-_SLOWDOWN = 0x8 | 0x20 | 0x40 | 0x80
-_HEAT = 0x20 | 0x40
-
 
 @rule(
-    id="gpu-thermal-throttle",
-    title="A GPU lowers its clocks because of heat or a power brake",
-    severity=Severity.WARNING,
-    cause="gpu-thermal-throttle",
+    id="gpu-confidential-not-ready",
+    title="GPUs in confidential-computing mode do not accept work yet",
+    severity=Severity.ERROR,
     fix=(
-        Advice(text="check fans, filters, air flow and inlet temperature; for a power brake the power supplies and their cables"),
-        NvmlSetting(setting="power limit (nvidia-smi -pl)", value="lower, until the cooling is repaired"),
+        Advice(
+            text="attest the GPUs (nvtrust's verifier sets them ready), or sudo nvidia-smi conf-compute -srs 1 once they are trusted"
+        ),
     ),
 )
-def gpu_thermal_throttle(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """The driver names thermal or hardware slowdown as the reason for the present clocks.
+def gpu_confidential_not_ready(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """Confidential computing is on, and the GPUs' ready state says that they accept no client's requests.
 
     Why it matters
-        Clocks are at least halved by a hardware slowdown, and in synchronous training all GPUs wait for the slowest.
+        nvidia-smi shows the GPUs as ever, and every CUDA program fails until the state is set; it is not ready after each boot.
 
     When to leave it
-        Never for long. A software power cap is normal at full load and is not meant here.
+        The attestation is about to run.
 
     References
-        nvml.h: NVML_CLOCKS_EVENT_REASONS
-        https://docs.nvidia.com/deploy/nvml-api/group__nvmlClocksEventReasons.html
+        nvml.h: nvmlSystemGetConfComputeGpusReadyState; https://github.com/NVIDIA/nvtrust/issues/37, 39
     """
-    yield from each(
-        s,
-        lambda gpu: gpu.clock_event_reasons,
-        lambda _, mask: bool(mask & _SLOWDOWN),
-        lambda mask: ", ".join(reasons(mask)) or "no reason to slow down",
-        "no thermal or hardware slowdown",
-        "nvmlDeviceGetCurrentClocksEventReasons",
-    )
-
-
-def reasons(mask: int) -> list[str]:
-    """Names of the bits.
-
-    >>> reasons(0x60)
-    ['SwThermalSlowdown', 'HwThermalSlowdown']
-    """
-    return [row["name"].split(" ")[0] for row in rows("nvml_clock_event_bits") if mask & int(row["bit"], 16)]
-
-
-@rule(
-    id="gpu-power-limit-lowered",
-    title="A GPU's power limit is below its default",
-    severity=Severity.ADVICE,
-    params=(Param("tolerance_pct", 1, "percent below the default that count as equal"),),
-    fix=(NvmlSetting(setting="power limit (nvidia-smi -pl)", value="default"),),
-)
-def gpu_power_limit_lowered(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """Somebody, or the chassis out of band, enforces a lower limit than the card's default.
-
-    Why it matters
-        A GPU at its power limit lowers its clocks; at a tenth less power training loses a few percent.
-
-    When to leave it
-        The limit is meant: for cooling, for a shared circuit, or for energy per step.
-
-    References
-        https://docs.nvidia.com/deploy/nvml-api/group__nvmlDeviceQueries.html (EnforcedPowerLimit, PowerManagementDefaultLimit)
-    """
-    share = 1 - float(p["tolerance_pct"]) / 100
-    defaults = {gpu.index: gpu.power_default_mw for gpu in gates.nvidia_gpus(s)}
-    yield from each(
-        s,
-        lambda gpu: gpu.power_default_mw if isinstance(gpu.power_default_mw, Missing) else gpu.power_limit_mw,
-        lambda gpu, limit: limit < share * need(defaults[gpu.index]),
-        lambda limit: f"{limit / 1000:g} W",
-        "the card's default",
-        "nvmlDeviceGetEnforcedPowerLimit",
+    gates.nvidia_gpus(s)
+    state = need(s.gpu).confidential
+    if isinstance(state, Missing) and state.why in (Why.NOT_SUPPORTED, Why.ABSENT):
+        raise NotApplicable("no confidential computing here")
+    yield Evidence(
+        subject="confidential computing",
+        seen=need(state).replace("-", " "),
+        wanted="ready" if state == "not-ready" else "",
+        verdict=Verdict.FAIL if state == "not-ready" else Verdict.PASS,
+        source="nvmlSystemGetConfComputeGpusReadyState",
     )
 
 
@@ -295,11 +253,10 @@ def gpu_models_mixed(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 
 RULES: tuple[Rule, ...] = (
-    gpu_thermal_throttle,
-    gpu_power_limit_lowered,
     exclusive_compute_mode,
     compute_mode_prohibited,
     mig_mode_limits,
     gpu_memory_in_use,
     gpu_models_mixed,
+    gpu_confidential_not_ready,
 )

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from torchtune_sys.model.rule import Rule
-from torchtune_sys.rules.kernel import amd, crash, devices, driver, exhausted, gpu, machine, servers
+from torchtune_sys.rules.kernel import amd, crash, devices, driver, exhausted, gpu, machine, memory_sharing, servers
 
 RULES: tuple[Rule, ...] = (
     *gpu.RULES,
     *amd.RULES,
     *driver.RULES,
+    *memory_sharing.RULES,
     *devices.RULES,
     *servers.RULES,
     *machine.RULES,

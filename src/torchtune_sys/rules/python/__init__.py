@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
-from torchtune_sys.rules.python.interpreter import glibc_too_old, interpreter_does_not_start, no_wheel_for_python, pip_leftovers
+from torchtune_sys.rules.python.interpreter import (
+    environment_on_network_filesystem,
+    glibc_too_old,
+    interpreter_does_not_start,
+    no_wheel_for_python,
+    pip_leftovers,
+)
 
-RULES = (interpreter_does_not_start, no_wheel_for_python, glibc_too_old, pip_leftovers)
+RULES = (interpreter_does_not_start, no_wheel_for_python, glibc_too_old, pip_leftovers, environment_on_network_filesystem)

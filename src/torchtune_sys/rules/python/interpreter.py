@@ -179,3 +179,46 @@ def pip_leftovers(s: Snapshot, _p: Params) -> Iterator[Evidence]:
     """
     for path in need(need(s.python).leftovers):
         yield Evidence(subject=path, seen="left behind", wanted="not there", source=path)
+
+
+_SHARED = ("nfs", "smb", "remote", "parallel", "object-store")
+
+
+@rule(
+    id="environment-on-network-filesystem",
+    title="The Python environment is loaded over the network",
+    severity=Severity.ADVICE,
+    fix=(
+        Advice(
+            text="pack the environment into one file that is mounted (a container image, squashfs), or unpack it on a local disk"
+        ),
+        Advice(text="keep it there: read its libraries once in order before the ranks start (cat …/lib/**/*.so* > /dev/null)"),
+    ),
+)
+def environment_on_network_filesystem(s: Snapshot, _p: Params) -> Iterator[Evidence]:
+    """The directory that holds torch lies on NFS, SMB, Lustre, GPFS, CephFS or an object store.
+
+    Why it matters
+        "import torch" opens thousands of small files and maps gigabytes of libraries, of which each page that is touched is a request
+        of its own to the server. All ranks of all nodes do so in the same moment: starts take from many seconds to minutes, and ranks that
+        come late run into the time-out of the rendezvous.
+
+    When to leave it
+        Starts are seldom, or fast enough as measured (time python -c 'import torch' on a node that has not run it), and the job is small.
+
+    References
+        https://github.com/Garden-AI/rootstock/issues/167 (Lustre: 350 kB/s by page faults, 13 MB/s when read in order, both cold)
+        https://eth-cscs.github.io/cscs-docs/guides/storage (virtual environments on Lustre)
+        https://support.crusoecloud.com/hc/en-us/articles/48530705971739 (conda environments on NFS)
+    """
+    torch_build(s)
+    place = need(need(s.python).carrier)
+    kind = need(place.kind)
+    shared = kind in _SHARED and "cvmfs" not in place.filesystem  # which keeps what it has read on a local disk
+    yield Evidence(
+        subject="the directory of torch",
+        seen=f"{place.filesystem} on {place.mount_point}",
+        wanted="a local file system, or one file that is mounted" if shared else "",
+        verdict=Verdict.FAIL if shared else Verdict.PASS,
+        source="/proc/self/mountinfo",
+    )

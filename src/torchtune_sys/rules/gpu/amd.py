@@ -1,0 +1,50 @@
+"""What AMD's GPUs count of their own errors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torchtune_sys.model.actions import Advice
+from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, rule
+from torchtune_sys.model.snapshot import Snapshot
+from torchtune_sys.model.values import NotApplicable, absent, need
+
+
+@rule(
+    id="amdgpu-uncorrectable-errors-counted",
+    title="An AMD GPU has counted uncorrectable errors",
+    severity=Severity.ERROR,
+    cause="gpu-ecc-uncorrectable",
+    superseded_by=("amdgpu-uncorrectable-errors-logged",),
+    fix=(Advice(text="drain and reset the GPU, look at its bad pages (amd-smi bad-pages), and replace it if it comes back"),),
+)
+def amdgpu_uncorrectable_errors_counted(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """A block of the GPU (umc is its memory, gfx its compute units) has had uncorrectable errors since the driver was loaded.
+
+    Why it matters
+        Data on the GPU were lost. The counters stay when the kernel's log has wrapped or may not be read.
+
+    When to leave it
+        Once, if the page was retired and the count does not grow.
+
+    References
+        Linux drivers/gpu/drm/amd/amdgpu/amdgpu_ras.c (amdgpu_ras_sysfs_read); Documentation/gpu/amdgpu/ras.rst
+    """
+    driver = need(s.driver)
+    if absent(driver.amd_devices) or not need(driver.amd_devices):
+        raise NotApplicable("no AMD GPU")
+    if absent(driver.amd_errors):
+        raise NotApplicable("no AMD GPU here counts errors")
+    counted = need(driver.amd_errors)
+    for address in need(driver.amd_devices):
+        bad = [block for block in counted if block.address == address and block.uncorrected]
+        yield Evidence(
+            subject=f"AMD GPU at {address}",
+            seen=", ".join(f"{block.uncorrected:,} in {block.block}" for block in bad) or "no uncorrectable error",
+            wanted="0" if bad else "",
+            verdict=Verdict.FAIL if bad else Verdict.PASS,
+            source=f"/sys/bus/pci/devices/{address}/ras",
+        )
+
+
+RULES: tuple[Rule, ...] = (amdgpu_uncorrectable_errors_counted,)

@@ -1,0 +1,202 @@
+"""What lowers the GPUs' clocks: heat, power, somebody's setting."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torchtune_sys.knowledge.tables import rows
+from torchtune_sys.model.actions import Advice, NvmlSetting
+from torchtune_sys.model.facts import Fact
+from torchtune_sys.model.facts.gpu import Gpu
+from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, rule
+from torchtune_sys.model.snapshot import Snapshot
+from torchtune_sys.model.values import Missing, need
+from torchtune_sys.rules import gates
+from torchtune_sys.rules.gpu.common import each
+
+_SLOWDOWN = 0x8 | 0x20 | 0x40 | 0x80
+
+
+@rule(
+    id="gpu-thermal-throttle",
+    title="A GPU lowers its clocks because of heat or a power brake",
+    severity=Severity.WARNING,
+    cause="gpu-thermal-throttle",
+    fix=(
+        Advice(text="check fans, filters, air flow and inlet temperature; for a power brake the power supplies and their cables"),
+        NvmlSetting(setting="power limit (nvidia-smi -pl)", value="lower, until the cooling is repaired"),
+    ),
+)
+def gpu_thermal_throttle(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """The driver names thermal or hardware slowdown as the reason for the present clocks.
+
+    Why it matters
+        Clocks are at least halved by a hardware slowdown, and in synchronous training all GPUs wait for the slowest.
+
+    When to leave it
+        Never for long. A software power cap is normal at full load and is not meant here.
+
+    References
+        nvml.h: NVML_CLOCKS_EVENT_REASONS
+        https://docs.nvidia.com/deploy/nvml-api/group__nvmlClocksEventReasons.html
+    """
+    yield from each(
+        s,
+        lambda gpu: gpu.clock_event_reasons,
+        lambda _, mask: bool(mask & _SLOWDOWN),
+        lambda mask: ", ".join(reasons(mask)) or "no reason to slow down",
+        "no thermal or hardware slowdown",
+        "nvmlDeviceGetCurrentClocksEventReasons",
+    )
+
+
+def reasons(mask: int) -> list[str]:
+    """Names of the bits.
+
+    >>> reasons(0x60)
+    ['SwThermalSlowdown', 'HwThermalSlowdown']
+    """
+    return [row["name"].split(" ")[0] for row in rows("nvml_clock_event_bits") if mask & int(row["bit"], 16)]
+
+
+@rule(
+    id="gpu-above-operating-temperature",
+    title="A GPU is hotter than its maximum operating temperature",
+    severity=Severity.WARNING,
+    cause="gpu-thermal-throttle",
+    superseded_by=("gpu-thermal-throttle",),
+    fix=(Advice(text="check fans, filters, air flow and inlet temperature"),),
+)
+def gpu_above_operating_temperature(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """The GPU's temperature has reached the maximum operating temperature that the card itself names, or no degree is left to it.
+
+    Why it matters
+        From there on the driver lowers the clocks, and some degrees above it the hardware halves them: in synchronous training all GPUs wait.
+
+    When to leave it
+        Consumer cards that are built to run at their limit; compare the clocks under load.
+
+    References
+        nvml.h: NVML_TEMPERATURE_THRESHOLD_GPU_MAX, nvmlDeviceGetMarginTemperature; nvidia-smi(1): GPU Max Operating Temp, GPU T.Limit Temp
+    """
+    current = {gpu.index: gpu.temperature_c for gpu in gates.nvidia_gpus(s)}
+
+    def left(gpu: Gpu) -> Fact[int]:
+        if not isinstance(gpu.temperature_margin_c, Missing) or isinstance(gpu.temperature_operating_c, Missing):
+            return gpu.temperature_margin_c
+        now = current[gpu.index]
+        return now if isinstance(now, Missing) else gpu.temperature_operating_c - now
+
+    yield from each(
+        s,
+        left,
+        lambda _, degrees: degrees <= 0,
+        lambda degrees: f"{degrees} °C left" if degrees > 0 else f"{-degrees} °C above it" if degrees else "at it",
+        "below the maximum operating temperature",
+        "nvmlDeviceGetMarginTemperature, nvmlDeviceGetTemperatureThreshold",
+    )
+
+
+@rule(
+    id="gpu-slowed-by-hardware-before",
+    title="Hardware has slowed a GPU down for heat or a power brake since the driver was loaded",
+    severity=Severity.ADVICE,
+    superseded_by=("gpu-thermal-throttle",),
+    params=(Param("seconds", 60, "seconds since the driver was loaded that are too many"),),
+    fix=(Advice(text="watch it under load (nvidia-smi -q -d PERFORMANCE); check air flow, and the power supplies' cables"),),
+)
+def gpu_slowed_by_hardware_before(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """The counters of hardware thermal slowdown and power brake show a minute or more. What the software does for heat or for the power
+    limit is not counted here: under load it is normal.
+
+    Why it matters
+        A GPU that is idle now shows no reason to slow down, and did when it worked. These slowdowns halve the clocks at least, and the other
+        GPUs wait.
+
+    When to leave it
+        The cooling or power supply was mended since; the counters go back to 0 when the driver is loaded again.
+
+    References
+        nvml.h: NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN, _HW_POWER_BRAKE_SLOWDOWN; nvidia-smi(1): Clocks Event Reasons Counters
+    """
+    yield from each(
+        s,
+        lambda gpu: gpu.slowed_by_hardware_s,
+        lambda _, seconds: seconds >= float(p["seconds"]),
+        lambda seconds: f"{seconds:,.0f} s",
+        f"less than {p['seconds']} s",
+        "NVML fields 270, 271",
+    )
+
+
+@rule(
+    id="gpu-application-clock-lowered",
+    title="A GPU's application clock is below its default",
+    severity=Severity.ADVICE,
+    fix=(NvmlSetting(setting="application clocks (nvidia-smi -rac)", value="default"),),
+)
+def gpu_application_clock_lowered(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """Somebody set an application clock (nvidia-smi -ac) that is lower than the card's default. What nvidia-smi -lgc locks cannot be read back.
+
+    Why it matters
+        Every program runs at that clock at most, on this GPU; in synchronous training all GPUs run at the slowest one's pace.
+
+    When to leave it
+        The clock is meant: for cooling, for energy, or to have equal GPUs for a measurement.
+
+    References
+        https://docs.nvidia.com/deploy/nvml-api/group__nvmlDeviceQueries.html (nvmlDeviceGetApplicationsClock, …DefaultApplicationsClock)
+    """
+    defaults = {gpu.index: gpu.clock_application_default_mhz for gpu in gates.nvidia_gpus(s)}
+    yield from each(
+        s,
+        lambda gpu: (
+            gpu.clock_application_default_mhz
+            if isinstance(gpu.clock_application_default_mhz, Missing)
+            else gpu.clock_application_mhz
+        ),
+        lambda gpu, clock: clock < need(defaults[gpu.index]),
+        lambda clock: f"{clock} MHz",
+        "the card's default",
+        "nvmlDeviceGetApplicationsClock",
+    )
+
+
+@rule(
+    id="gpu-power-limit-lowered",
+    title="A GPU's power limit is below its default",
+    severity=Severity.ADVICE,
+    params=(Param("tolerance_pct", 1, "percent below the default that count as equal"),),
+    fix=(NvmlSetting(setting="power limit (nvidia-smi -pl)", value="default"),),
+)
+def gpu_power_limit_lowered(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """Somebody, or the chassis out of band, enforces a lower limit than the card's default.
+
+    Why it matters
+        A GPU at its power limit lowers its clocks; at a tenth less power training loses a few percent.
+
+    When to leave it
+        The limit is meant: for cooling, for a shared circuit, or for energy per step.
+
+    References
+        https://docs.nvidia.com/deploy/nvml-api/group__nvmlDeviceQueries.html (EnforcedPowerLimit, PowerManagementDefaultLimit)
+    """
+    share = 1 - float(p["tolerance_pct"]) / 100
+    defaults = {gpu.index: gpu.power_default_mw for gpu in gates.nvidia_gpus(s)}
+    yield from each(
+        s,
+        lambda gpu: gpu.power_default_mw if isinstance(gpu.power_default_mw, Missing) else gpu.power_limit_mw,
+        lambda gpu, limit: limit < share * need(defaults[gpu.index]),
+        lambda limit: f"{limit / 1000:g} W",
+        "the card's default",
+        "nvmlDeviceGetEnforcedPowerLimit",
+    )
+
+
+RULES: tuple[Rule, ...] = (
+    gpu_thermal_throttle,
+    gpu_above_operating_temperature,
+    gpu_slowed_by_hardware_before,
+    gpu_application_clock_lowered,
+    gpu_power_limit_lowered,
+)

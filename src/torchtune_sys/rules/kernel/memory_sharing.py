@@ -1,0 +1,138 @@
+"""What lets GPUs share memory with the CPU and with network cards: nvidia-uvm's HMM, nvidia-peermem."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torchtune_sys.model.actions import Advice, Install, ModuleOption, Needs
+from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, rule
+from torchtune_sys.model.snapshot import Snapshot
+from torchtune_sys.model.values import Missing, NotApplicable, known, need
+from torchtune_sys.model.version import version
+from torchtune_sys.rules.driver.common import driver_version
+from torchtune_sys.rules.kernel.common import DAYS, nothing, nvidia_log, recent, shorter, since_last_start, when
+from torchtune_sys.rules.torch.common import complaints, cuda_works, live, machine
+
+_ERROR_3 = "CUDA driver initialization failed"
+_FIRST_HMM = (535,)
+
+
+@rule(
+    id="uvm-hmm-stops-cuda",
+    title="CUDA cannot start because nvidia-uvm could not set up HMM",
+    severity=Severity.ERROR,
+    cause="hmm-breaks-cuda-init",
+    fix=(
+        ModuleOption(module="nvidia_uvm", option="uvm_disable_hmm=1"),
+        Advice(text="or boot a kernel in which it is mended, or with nokaslr (which gives up a protection)", needs=Needs.REBOOT),
+    ),
+    params=(DAYS,),
+    applies=nvidia_log,
+)
+def uvm_hmm_stops_cuda(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """HMM gives the GPU all of a process's memory. It wants a free range of physical addresses as large as the GPUs' memory, which some
+    kernels with address randomisation (KASLR) have not left over. The log tells of it in few builds of the driver; else it is seen by
+    what CUDA says: error 3, while the driver shows the GPUs and HMM is not switched off (x86_64, driver R535 or later).
+
+    Why it matters
+    nvidia-smi works and cuInit does not: no program can use a GPU. PyTorch does not need HMM.
+
+    When to leave it
+    Where a program in use needs HMM (plain malloc memory on the GPU): another kernel is the way then.
+
+    References
+    https://docs.nvidia.com/cuda/archive/13.2.1/cuda-features-archive/index.html (known issues: CUDA initialization, KASLR)
+    https://github.com/NVIDIA/open-gpu-kernel-modules/issues/797, 901, 947
+    NVIDIA/open-gpu-kernel-modules kernel-open/nvidia-uvm/uvm_hmm.c, uvm_pmm_gpu.c (devmem_alloc_pagemap)
+    """
+    log = need(s.kernel)
+    off = not isinstance(s.driver, Missing) and known(s.driver.uvm_hmm_disabled, False)
+    if off or cuda_works(s):
+        yield Evidence(
+            subject="nvidia-uvm",
+            seen="HMM is switched off" if off else "CUDA starts",
+            verdict=Verdict.PASS,
+            source="/sys/module/nvidia_uvm/parameters/uvm_disable_hmm" if off else "torch",
+        )
+        return
+    said = _error_3(s)
+    if said:
+        yield Evidence(
+            subject="nvidia-uvm",
+            seen=f"CUDA says: {shorter(said)}, though the driver shows the GPUs and HMM is not switched off",
+            wanted="cuInit that ends well",
+            source="torch",
+        )
+        return
+    found = since_last_start(s, p, "uvm-hmm")
+    if found:
+        yield Evidence(
+            subject="nvidia-uvm",
+            seen=f"{shorter(found[-1].text)}{when(log, found)}",
+            wanted="HMM set up, or off",
+            source=log.source,
+        )
+    else:
+        yield from nothing(s, "nvidia-uvm", "failure of HMM")
+
+
+def _error_3(s: Snapshot) -> str:
+    """CUDA's error 3 where nothing but HMM is known to bring it: the driver shows GPUs, on a machine for which it turns HMM on."""
+    seen = live(s)
+    lines = [*complaints(s), *([seen.error] if seen is not None else [])]
+    said = next((line for line in lines if _ERROR_3 in line), "")
+    if not said or machine(s) not in ("x86_64", "") or need(s.gpu).vendor != "nvidia":
+        return ""
+    gpus = need(need(s.gpu).devices)
+    if not gpus or any(gpu.lost for gpu in gpus):
+        return ""
+    found = driver_version(s)
+    wsl = not isinstance(s.driver, Missing) and known(s.driver.wsl, False)
+    return "" if wsl or isinstance(found, Missing) or version(found) < _FIRST_HMM else said
+
+
+_MENDED = (560,)
+
+
+@rule(
+    id="peermem-invalid-context-logged",
+    title="nvidia-peermem fills the log with harmless complaints, which a newer driver does not make",
+    severity=Severity.ADVICE,
+    fix=(
+        Install(text="install a driver of branch 560 or later"),
+        Advice(text="until then look for the real fault elsewhere in the log"),
+    ),
+    params=(DAYS,),
+    applies=nvidia_log,
+)
+def peermem_invalid_context_logged(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """The log says "nvidia-peermem … ERROR detected invalid context, skipping further processing".
+
+    Why it matters
+    The line comes from a precaution in drivers R535 to R555, and by what NVIDIA says it is harmless. Thousands of them push what matters out of
+    the kernel's log, and are taken for the cause of a crash that has another.
+
+    When to leave it
+    The log is kept elsewhere, and the driver cannot be changed now.
+
+    References
+    https://github.com/Mellanox/nv_peer_memory/issues/120 (NVIDIA: harmless; mended in R560)
+    https://docs.nvidia.com/datacenter/tesla/tesla-release-notes-560-35-03/index.html (4272659)
+    """
+    log = need(s.kernel)
+    found = recent(s, p, "peermem-context")
+    installed = driver_version(s)
+    if found and not isinstance(installed, Missing) and version(installed) >= _MENDED:
+        raise NotApplicable(f"the driver is {installed} by now")
+    if found:
+        yield Evidence(
+            subject="nvidia-peermem",
+            seen=f"{shorter(found[-1].text)}{when(log, found)}",
+            wanted="driver >= 560",
+            source=log.source,
+        )
+    else:
+        yield from nothing(s, "nvidia-peermem", "invalid context")
+
+
+RULES: tuple[Rule, ...] = (uvm_hmm_stops_cuda, peermem_invalid_context_logged)
