@@ -10,7 +10,8 @@ import time
 from pathlib import Path
 
 import pytest
-from torchtune_sys.host.left_processes import left_processes
+
+from torchtune_sys.host.children.left_processes import left_processes
 
 HERE = Path(__file__).parent
 JOB = os.getpid()
