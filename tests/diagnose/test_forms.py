@@ -78,6 +78,30 @@ def test_a_failure_is_named_in_every_form(cause: str, form: str) -> None:
     assert [each.cause for each in judged(FORMS[form](FAILURES[cause])).causes][:1] == [cause]
 
 
+OTHER_WORDS = {
+    "rocm-device-permission": 'level=ERROR msg="open /dev/kfd: permission denied"',  # Go's case
+    "filesystem-without-locks": "OSError: ENOLCK",
+    "host-memory-oom": "`Killed`",  # Markdown's code, without its fence
+    "wsl-libcuda-link-missing": "uname -r: 5.15.90.1-microsoft-standard-WSL2\nRuntimeError: Failed to dlopen libcuda.so",
+    "nvidia-uvm-broken-after-suspend": "RuntimeError: cuda runtime error (999) : unknown error at THCGeneral.cpp:47",
+    "memlock-limit-too-low": "UCX  ERROR ibv_reg_mr(address=0x7f1bae800000, length=39845888, access=0xf) failed: Cannot allocate memory",
+    "nouveau-loaded": "[  201.9] NVRM: GPU 0000:01:00.0 is already bound to NovaCore.\n[  201.9] NVRM: No NVIDIA devices probed.",
+    "numpy2-with-old-torch": ">>> torch.__version__\n'2.2.2+cpu'\nRuntimeError: Numpy is not available",
+}
+"""Look-alikes of reports whose words no table had as they stand there (tests/diagnose/unseen.csv, set fresh)."""
+
+
+@pytest.mark.parametrize("cause", OTHER_WORDS)
+def test_the_same_error_in_other_letters_is_known(cause: str) -> None:
+    found = judged(OTHER_WORDS[cause].encode())
+    assert found.causes[0].cause == cause
+    assert found.causes[0].evidence[0].text in OTHER_WORDS[cause].replace("`", "")
+
+
+def test_a_call_of_cuda_in_a_program_is_no_error() -> None:
+    assert not judged(b"from cuda import cuda\ncuda.cuInit(0)\n").causes
+
+
 def test_the_prefix_is_kept_as_host_and_rank() -> None:
     found = judged(
         b"\n".join(

@@ -53,18 +53,50 @@ def symptoms_of(source: str, lines: Sequence[LogLine]) -> list[Symptom]:
     text = text.lower()
     seen: Counter[str] = Counter()
     found: list[Symptom] = []
-    known: set[int] = set()
     for line in lines:
         shape = re.sub(r"\d+", "0", line.text[:300])
         seen[shape] += 1
         if seen[shape] > _ALIKE or len(found) > _MOST:
             continue
         symptom = _of_line(source, line, book, text)
+        if symptom is None and (words := _as_libc_says(line.text)) != line.text:
+            other = _of_line(source, msgspec.structs.replace(line, text=words), book, text)
+            symptom = None if other is None else msgspec.structs.replace(other, line=line)
         if symptom is not None:
             found.append(symptom)
-            known.add(line.number)
     found += _broken(source, lines, book, text, found)
     return sorted(found, key=lambda symptom: symptom.line.number)
+
+
+_ERRORS = (
+    "Address already in use", "Bad address", "Cannot allocate memory", "Cannot assign requested address", "Connection refused",
+    "Connection timed out", "Disk quota exceeded", "Exec format error", "Function not implemented", "Input/output error",
+    "Invalid argument", "Network is unreachable", "No locks available", "No route to host", "No space left on device",
+    "No such device", "No such file or directory", "Operation not permitted", "Operation not supported", "Permission denied",
+    "Resource temporarily unavailable", "Stale file handle", "Too many open files", "Transport endpoint is not connected",
+)  # fmt: skip
+"""strerror(3) of glibc. Go, Rust and people write the same in another case."""
+_NAMED = {
+    "ENOLCK": "No locks available", "ENOSPC": "No space left on device", "EDQUOT": "Disk quota exceeded", "EMFILE": "Too many open files",
+    "ENOMEM": "Cannot allocate memory", "EADDRINUSE": "Address already in use", "ECONNREFUSED": "Connection refused",
+    "EHOSTUNREACH": "No route to host", "EACCES": "Permission denied", "EPERM": "Operation not permitted", "ESTALE": "Stale file handle",
+}  # fmt: skip
+_ERROR_NAMES = re.compile(rf"\b(?:{'|'.join(_NAMED)})\b")
+"""errno(3), where a program prints the name alone."""
+
+
+def _as_libc_says(words: str) -> str:
+    """With the C library's words for errors, in its own letters.
+
+    >>> _as_libc_says("open /dev/kfd: permission denied")
+    'open /dev/kfd: Permission denied'
+    """
+    lower = words.lower()
+    for error in _ERRORS:
+        at = lower.find(error.lower())
+        if at >= 0 and not words.startswith(error, at):
+            words = words[:at] + error + words[at + len(error) :]
+    return _ERROR_NAMES.sub(lambda found: f"{_NAMED[found[0]]} ({found[0]})", words)
 
 
 def _broken(source: str, lines: Sequence[LogLine], book: Book, text: str, found: Sequence[Symptom]) -> Iterator[Symptom]:

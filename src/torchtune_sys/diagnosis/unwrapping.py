@@ -125,9 +125,23 @@ def unquoted(numbered: list[tuple[int, str]]) -> list[tuple[int, str]]:
     quoted = sum(bool(_QUOTE.match(line)) for _, line in numbered)
     if quoted >= min(3, len(numbered)):
         numbered = [(number, _QUOTE.sub("", line)) for number, line in numbered]
-    found = [(number, line) for number, line in numbered if line.strip() and not _FENCE.match(line)]
+    found = [(number, unmarked(line)) for number, line in numbered if line.strip("` \t") and not _FENCE.match(line)]
     common = min((len(line) - len(line.lstrip(" \t")) for _, line in found), default=0)
     return [(number, line[common:]) for number, line in found] if common else found
+
+
+def unmarked(line: str) -> str:
+    """Without Markdown's marks of code and emphasis at its ends.
+
+    >>> unmarked("`Killed`"), unmarked("**ERROR: x**"), unmarked("version `GLIBC_2.29' not found")
+    ('Killed', 'ERROR: x', "version `GLIBC_2.29' not found")
+    """
+    for mark in ("`", "**"):
+        if line.startswith(mark):
+            line = line[len(mark) :]
+        if line.endswith(mark):
+            line = line[: -len(mark)]
+    return line
 
 
 _NARROWEST, _WIDEST = 50, 260
