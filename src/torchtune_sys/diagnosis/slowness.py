@@ -33,13 +33,7 @@ def _data(source: str, lines: Sequence[LogLine]) -> Iterator[Symptom]:
     if len(shares) < _STEPS or sum(share > _SHARE for share in shares) * 2 < len(shares):
         return
     slowest, _ = max(steps, key=lambda step: _share(step[1]) or 0.0)
-    yield Symptom(
-        source=source,
-        line=slowest,
-        candidates=(Candidate(cause="slow-data-storage", weight=LIKELY),),
-        program="torch",
-        words="pytorch/examples imagenet/main.py; mmengine",
-    )
+    yield _likely("slow-data-storage", source, slowest, "torch", "pytorch/examples imagenet/main.py; mmengine")
 
 
 def _share(found: re.Match[str]) -> float | None:
@@ -60,11 +54,9 @@ def _one_sided(source: str, lines: Sequence[LogLine]) -> Iterator[Symptom]:
     for both in halves.values():
         if len(both) == 2 and len({direct for direct, _ in both.values()}) == 2:
             without = next(line for direct, line in both.values() if not direct)
-            yield Symptom(
-                source=source,
-                line=without,
-                candidates=(Candidate(cause="gpudirect-rdma-disabled", weight=LIKELY),),
-                program="NCCL",
-                words="NCCL src/transport/net.cc",
-            )
+            yield _likely("gpudirect-rdma-disabled", source, without, "NCCL", "NCCL src/transport/net.cc")
             return
+
+
+def _likely(cause: str, source: str, line: LogLine, program: str, words: str) -> Symptom:
+    return Symptom(source=source, line=line, candidates=(Candidate(cause=cause, weight=LIKELY),), program=program, words=words)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from torchtune_sys.model.facts.kernel import KernelEvent, KernelFacts
 from torchtune_sys.model.rule import Evidence, Param, Params, Verdict
@@ -144,6 +144,23 @@ def nothing(s: Snapshot, subject: str, what: str) -> Iterator[Evidence]:
     """Evidence that the log was read and holds nothing of the kind."""
     log = need(s.kernel)
     yield Evidence(subject=subject, seen=f"no {what} {reach(log)}", verdict=Verdict.PASS, source=log.source)
+
+
+def logged(
+    s: Snapshot, p: Params, kinds: tuple[str, ...], name: str, what: str, wanted: str, named: Callable[[str], str] = str
+) -> Iterator[Evidence]:
+    """Evidence by subject of the events of these kinds, the worst kind last, each told by the latest of its worst; else that there is none.
+
+    ``name`` is who is meant where an event or the whole log names nobody, ``named`` makes a person's name of a subject.
+    """
+    log = need(s.kernel)
+    found = grouped(recent(s, p, *kinds))
+    for subject, of_it in found.items():
+        worst = max(reversed(of_it), key=lambda event: kinds.index(event.kind))
+        seen = f"{shorter(worst.text)}{when(log, of_it)}"
+        yield Evidence(subject=named(subject) or name, seen=seen, wanted=wanted, source=log.source)
+    if not found:
+        yield from nothing(s, name, what)
 
 
 def gpu_name(s: Snapshot, address: str) -> str:

@@ -9,7 +9,7 @@ from torchtune_sys.model.facts.kernel import KernelEvent, KernelFacts
 from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, rule
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, need
-from torchtune_sys.rules.kernel.common import DAYS, grouped, nothing, recent, shorter, total, when
+from torchtune_sys.rules.kernel.common import DAYS, grouped, logged, nothing, recent, shorter, total, when
 from torchtune_sys.rules.kernel.common import events as log_events
 
 _DAY = Param("days", 1, "how far back in the log a message counts, days")
@@ -33,18 +33,10 @@ def _place(s: Snapshot, address: str) -> str:
 
 
 def _each(s: Snapshot, p: Params, kinds: tuple[str, ...], name: str, what: str, wanted: str) -> Iterator[Evidence]:
-    log = need(s.kernel)
-    found = grouped(recent(s, p, *kinds))
-    for subject, events in found.items():
-        worst = max(events, key=lambda event: kinds.index(event.kind))
-        yield Evidence(
-            subject=_place(s, subject) if ":" in subject else subject,
-            seen=f"{shorter(worst.text)}{when(log, events)}",
-            wanted=wanted,
-            source=log.source,
-        )
-    if not found:
-        yield from nothing(s, name, what)
+    def named(subject: str) -> str:
+        return _place(s, subject) if ":" in subject else subject
+
+    yield from logged(s, p, kinds, name, what, wanted, named)
 
 
 @rule(

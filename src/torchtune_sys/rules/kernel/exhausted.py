@@ -8,21 +8,7 @@ from torchtune_sys.model.actions import Advice
 from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, rule
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import need
-from torchtune_sys.rules.kernel.common import DAYS, gpu_name, grouped, nothing, recent, shorter, when
-
-
-def _logged(s: Snapshot, p: Params, kind: str, name: str, what: str, wanted: str) -> Iterator[Evidence]:
-    log = need(s.kernel)
-    found = grouped(recent(s, p, kind))
-    for subject, events in found.items():
-        yield Evidence(
-            subject=subject or name,
-            seen=f"{shorter(events[-1].text)}{when(log, events)}",
-            wanted=wanted,
-            source=log.source,
-        )
-    if not found:
-        yield from nothing(s, name, what)
+from torchtune_sys.rules.kernel.common import DAYS, gpu_name, grouped, logged, nothing, recent, shorter, when
 
 
 @rule(
@@ -50,7 +36,7 @@ def open_files_limit_reached_logged(s: Snapshot, p: Params) -> Iterator[Evidence
     References
     Linux fs/file_table.c (alloc_empty_file); Documentation/admin-guide/sysctl/fs.rst (file-max)
     """
-    yield from _logged(s, p, "file-table-full", "fs.file-max", "time at which fs.file-max was reached", "files left to open")
+    yield from logged(s, p, ("file-table-full",), "fs.file-max", "time at which fs.file-max was reached", "files left to open")
 
 
 @rule(
@@ -77,7 +63,7 @@ def pids_limit_reached_logged(s: Snapshot, p: Params) -> Iterator[Evidence]:
     References
     Linux kernel/cgroup/pids.c; Documentation/admin-guide/cgroup-v2.rst (pids.max)
     """
-    yield from _logged(s, p, "fork-rejected", "control groups", "refused process or thread", "room below pids.max")
+    yield from logged(s, p, ("fork-rejected",), "control groups", "refused process or thread", "room below pids.max")
 
 
 @rule(
@@ -103,7 +89,7 @@ def conntrack_table_full_logged(s: Snapshot, p: Params) -> Iterator[Evidence]:
     References
     Linux net/netfilter/nf_conntrack_core.c; Documentation/networking/nf_conntrack-sysctl.rst
     """
-    yield from _logged(s, p, "conntrack-full", "nf_conntrack", "full table of connections", "room for new connections")
+    yield from logged(s, p, ("conntrack-full",), "nf_conntrack", "full table of connections", "room for new connections")
 
 
 @rule(
@@ -128,7 +114,7 @@ def neighbour_table_full_logged(s: Snapshot, p: Params) -> Iterator[Evidence]:
     References
     Linux net/core/neighbour.c (neigh_alloc); Documentation/networking/ip-sysctl.rst (neigh/default/gc_thresh3)
     """
-    yield from _logged(s, p, "neighbours-full", "neighbours", "overflow of the table of neighbours", "room for all hosts")
+    yield from logged(s, p, ("neighbours-full",), "neighbours", "overflow of the table of neighbours", "room for all hosts")
 
 
 @rule(
