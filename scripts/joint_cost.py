@@ -2,6 +2,7 @@
 """What the joint pre-flight costs its coordinator at N nodes, and how long a run would take: measured with N nodes that answer at once.
 
     joint_cost.py [N ...]          lines, bytes and processor time; then wall times projected to 1,024 and 10,000 nodes
+                                   (needs root: it runs in a network namespace of its own, where each node has an address)
 
 The coordinator is the real one, in a process of its own, over real TCP on the loopback; the facts are those of this machine, with a name and address for each node.
 Nodes are connections of one process that answers each task at once, so that what is measured is the coordinator. Parts that take time on a node (testing one
@@ -16,6 +17,7 @@ import json
 import multiprocessing
 import os
 import resource
+import socket
 import sys
 import threading
 import time
@@ -25,7 +27,7 @@ from torchtune_sys import engine
 from torchtune_sys.host.live import LiveHost
 from torchtune_sys.host.peers import local, spare
 from torchtune_sys.host.peers.links import LinkServer, test
-from torchtune_sys.host.peers.wire import Gone, call
+from torchtune_sys.host.peers.wire import Gone, Wire, handshake
 from torchtune_sys.model.facts.session import Workload
 from torchtune_sys.preflight.joint import messages
 from torchtune_sys.preflight.joint.agent import Agent
@@ -35,9 +37,11 @@ from torchtune_sys.preflight.joint.gathered import NodeFacts
 from torchtune_sys.preflight.joint.job import Job
 from torchtune_sys.preflight.joint.phases import pairings
 
-HERE, SECRET, BUDGET_S = "127.0.0.1", b"cost", 400.0
+NETWORK = "10.77.0.0/16"
+HERE, SECRET, BUDGET_S = "10.77.0.1", b"cost", 400.0
 COMPUTE = {"hardware": "x", "class": "x", "kernel_s": [1e-4] * 6, "weights": "0" * 32, "wrong": "", "share": 0.9, "gap": 0.0}
-LINK = {"connect": "ok", "small_s": 1e-4, "beyond": True, "rates": [1e9, 1e9], "sent": 200, "retransmits": 0}
+LINK = {"connect": "ok", "small_s": 0.02, "beyond": True, "rates": [5e7, 5e7], "sent": 200, "retransmits": 0}
+"""No better than what node 0 really measures, so that it does not look odd beside them."""
 TURN_S = 0.9
 """One turn of the timed kernel and the steps on a CPU (six blocks of 60 ms, two steps, the share of a CPU)."""
 COLLECTIVE_S, TORCH_S = 1.5, 4.0
@@ -47,6 +51,25 @@ COLLECTIVE_S, TORCH_S = 1.5, 4.0
 def job_of(nodes: int, node: int, port: int) -> Job:
     place = {"rank": node, "world": nodes, "local": 0, "locals_": 1, "node": node, "nodes": nodes}
     return Job(**place, master=HERE, ports=(port,), secret=SECRET, key=f"cost-{port}")
+
+
+def address_of(number: int) -> str:
+    return f"10.77.{number + 1 >> 8}.{number + 1 & 255}"
+
+
+def facts_at(facts: dict[str, Any], number: int) -> dict[str, Any]:
+    """The facts of this machine, as those of another with a name and an address of its own."""
+    interfaces = {"eth0": {"kind": "ethernet", "mtu": 1500, "addresses": [[address_of(number), 16]]}}
+    return {**facts, "name": f"node{number:05}", "interfaces": interfaces, "own_name_addresses": [address_of(number)]}
+
+
+def is_here(address: str) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind((address, 0))
+        except OSError:
+            return False
+    return True
 
 
 def answer(do: str, said: dict[str, Any]) -> Any:
@@ -69,7 +92,7 @@ def coordinator(nodes: int, port: int, facts: dict[str, Any], told: Any) -> None
     def rank() -> None:
         link = local.RankLink.connect(f"{own.key}-0", 5)
         link.send({"is": "rank", "rank": 0, "local": 0})
-        for key, value in (("node", []), ("facts", facts), ("worker/0", {"torch": "2.13.0"})):
+        for key, value in (("node", []), ("facts", facts_at(facts, 0)), ("worker/0", {"torch": "2.13.0"})):
             link.send({"is": "note", "key": key, "value": value})
         with contextlib.suppress(Gone):
             while (said := link.receive(BUDGET_S)) is not None and said["is"] not in ("verdict", "cut-off"):
@@ -99,23 +122,27 @@ class Count:
     verdict_bytes = 0
 
 
-async def node(nodes: int, number: int, port: int, facts: dict[str, Any], count: Count) -> None:
-    link = await call(HERE, port, SECRET, 60)
+async def connection(address: str, port: int) -> Wire:
+    """A coordinator lets only so many strangers in at once: who is sent away comes again, as a node does."""
+    while True:
+        with contextlib.suppress(Gone, OSError):
+            return await handshake(
+                *await asyncio.open_connection(HERE, port, local_addr=(address, 0)), SECRET, first=True, timeout_s=60
+            )
+        await asyncio.sleep(0.5)
+
+
+async def node(nodes: int, number: int, port: int, facts: dict[str, Any], count: Count, server: LinkServer) -> None:
+    address = address_of(number)
+    link = await connection(address, port)
     link.send(messages.plain(messages.Who()))
     await link.receive(60)
-    address = f"127.{1 + (number >> 16)}.{number >> 8 & 255}.{number & 255}"
     join = messages.Join(
-        node=number, address=address, dialled=HERE, control=2000, link=(2000, 2000, "0" * 16), ranks=[0], expected=1, notes={},
+        node=number, address=address, dialled=HERE, control=2000, link=(server.port, server.udp_port, server.mark), ranks=[0], expected=1, notes={},
         words={0: "ok"}, lost={}, ended={},
     )  # fmt: skip
     link.send(messages.plain(join))
-    own = {
-        **facts,
-        "name": f"node{number:05}",
-        "interfaces": {"eth0": {"kind": "ethernet", "mtu": 1500, "addresses": [[address, 8]]}},
-    }
-    own["own_name_addresses"] = [address]
-    for key, value in (("facts", own), ("node", []), ("worker/0", {"torch": "2.13.0"})):
+    for key, value in (("facts", facts_at(facts, number)), ("node", []), ("worker/0", {"torch": "2.13.0"})):
         link.send(messages.plain(messages.Note(key=key, value=value)))
     with contextlib.suppress(Gone):
         while True:
@@ -158,7 +185,10 @@ def measured(nodes: int, facts: dict[str, Any]) -> dict[str, Any]:
                 writer.close()
                 break
             await asyncio.sleep(0.1)
-        await asyncio.gather(*(node(nodes, number, port, facts, count) for number in range(1, nodes)))
+        server = LinkServer()  # what node 0, which is real, tests its directions against
+        await server.start()
+        await asyncio.gather(*(node(nodes, number, port, facts, count, server) for number in range(1, nodes)))
+        server.stop()
 
     asyncio.run(all_nodes())
     found: dict[str, Any] = near.recv()
@@ -201,4 +231,7 @@ def main(counts: list[int]) -> None:
 
 
 if __name__ == "__main__":
+    if not is_here(HERE):
+        inside = 'ip link set lo up && ip route add local "$1" dev lo && shift && exec "$@"'
+        os.execvp("unshare", ["unshare", "--net", "sh", "-c", inside, "sh", NETWORK, sys.executable, *sys.argv])
     main([int(word) for word in sys.argv[1:]] or [16, 64, 256])

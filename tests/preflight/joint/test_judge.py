@@ -302,7 +302,7 @@ def test_what_a_peer_says_may_have_any_form() -> None:
         found.computes[1, 0] = [] if told is None else [told]
         found.collectives = [{(0, 0): rng.choice(junk), (1, 0): {"ok": True}, (2, 0): {"wrong": rng.choice(junk)}}]
         found.links[0, 1] = [
-            LinkTest.of({key: rng.choice(junk) for key in ("connect", "small_s", "beyond", "rates", "sent")}, 1, 0)
+            LinkTest.of({key: rng.choice(junk) for key in ("connect", "small_s", "beyond", "rates", "sent")})
         ]
         weighed(found)
 

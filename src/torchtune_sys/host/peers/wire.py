@@ -12,7 +12,6 @@ import contextlib
 import fcntl
 import hashlib
 import hmac
-import json
 import os
 import socket
 import struct
@@ -21,6 +20,8 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
+
+import msgspec
 
 LINE_LIMIT = 4 << 20
 """Bytes; the verdict over 10,000 nodes with all their causes is smaller."""
@@ -32,6 +33,7 @@ HANDSHAKE_S = 2.0
 _GREETING = "torchtune-sys/peers/2"
 
 Fields = dict[str, Any]
+_encode, _decode = msgspec.json.Encoder().encode, msgspec.json.Decoder().decode
 
 
 class Gone(Exception):
@@ -51,7 +53,7 @@ class Wire:
 
     def send(self, fields: Fields) -> None:
         """Queue a line. A connection that is gone says so when it is read."""
-        self.send_text(json.dumps(fields, separators=(",", ":")).encode())
+        self.send_text(_encode(fields))
 
     def send_text(self, text: bytes) -> None:
         """The same with JSON that is written already, in one line."""
@@ -63,12 +65,18 @@ class Wire:
 
     async def receive(self, timeout_s: float | None = None) -> Fields:
         """The next line. Raises Gone. The first line of a stranger must be short."""
+        expiry = None
+        if timeout_s is not None:  # after it nobody reads on; a task of its own for each line (wait_for) takes longer than the line
+            expiry = asyncio.get_running_loop().call_later(timeout_s, self._reader.set_exception, asyncio.TimeoutError())
         try:
-            line = await asyncio.wait_for(_line(self._reader, LINE_LIMIT if self._received else HELLO_LIMIT), timeout_s)
+            line = await _line(self._reader, LINE_LIMIT if self._received else HELLO_LIMIT)
         except asyncio.TimeoutError:
             raise Gone("no answer") from None
         except OSError as error:
             raise Gone(f"{error}") from None
+        finally:
+            if expiry is not None:
+                expiry.cancel()
         mac, _, text = line.rstrip(b"\n").partition(b" ")
         if not hmac.compare_digest(mac, _mac(self._in_key, self._received, text)):
             raise Gone("a line that was not signed with the job's secret")
@@ -76,8 +84,8 @@ class Wire:
         self.bytes_received += len(line)
         self.heard_s = time.monotonic()
         try:
-            fields = json.loads(text)
-        except (ValueError, RecursionError):
+            fields = _decode(text)
+        except (ValueError, RecursionError, msgspec.DecodeError):
             raise Gone("no JSON") from None
         if not isinstance(fields, dict):
             raise Gone("no JSON object")

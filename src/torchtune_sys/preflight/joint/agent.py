@@ -19,8 +19,6 @@ from torchtune_sys.preflight.joint import meeting, messages
 from torchtune_sys.preflight.joint.coordinator import Coordinator, Times
 from torchtune_sys.preflight.joint.job import Job, candidates
 
-SILENCE_S = 8.0
-"""After so long without a word a process is called stopped, or its host cut off. A busy machine is late by a second or two."""
 _BACKLOG = 4096
 """Nodes that may call in the same moment (the kernel's own limit is net.core.somaxconn)."""
 _FROM_ONE, _IN_ALL = 256, 8192
@@ -28,7 +26,7 @@ _FROM_ONE, _IN_ALL = 256, 8192
 _CHOOSING_S = 30.0
 """Time for a node that called to say what it wants."""
 _TASKS_AT_MOST = 16
-_PULSE_S, _LOOK_S, _CLIMB_S = 2.0, 0.5, 1.0
+_LOOK_S, _CLIMB_S = 0.5, 1.0
 _ALONE_S = 10.0
 _AGREED_LOOKS = 3
 """A rank that was seen stopped so often in a row is called stopped: a debugger or a scheduler may stop one for a moment."""
@@ -171,12 +169,10 @@ class Agent:
         if target.node != self.job.node:
             self._resign(target.node)
         wire.send(messages.plain(self._introduction(target)))
-        beside = [asyncio.ensure_future(self._pulse(wire))]
-        if target.node == self.job.node:
-            beside.append(asyncio.ensure_future(self._climb(wire)))
+        climbing = asyncio.ensure_future(self._climb(wire)) if target.node == self.job.node else None
         try:
             while True:
-                said = messages.from_coordinator(await wire.receive(SILENCE_S))
+                said = messages.from_coordinator(await wire.receive(self.job.silence_s))
                 if isinstance(said, messages.Redirect):
                     return self._taken_better() or await self._redirected(said, target.node)
                 self._hear(wire, said)
@@ -185,12 +181,12 @@ class Agent:
                     return None
         except Gone as error:
             if not self.finished.is_set() and target.node != self.job.node:
-                self.lost[target.node] = _how_lost(wire, str(error))
+                self.lost[target.node] = _how_lost(wire, str(error), self.job.silence_s)
             return self._taken_better()
         finally:
             self.uplink = None
-            for work in beside:
-                work.cancel()
+            if climbing is not None:
+                climbing.cancel()
             wire.close()
 
     def _taken_better(self) -> meeting.Reached | None:
@@ -214,11 +210,6 @@ class Agent:
             lost=self.lost,
             ended=self.ended,
         )
-
-    async def _pulse(self, wire: Wire) -> None:
-        while True:
-            wire.send(messages.plain(messages.Pulse()))
-            await asyncio.sleep(_PULSE_S)
 
     async def _climb(self, own: Wire) -> None:
         """While we are the coordinator and wait: is a better one reached by now?"""
@@ -388,12 +379,12 @@ class Agent:
                     self._event(rank, "rank-stopped", f"process {stopped[0]} of rank {rank.rank} is stopped (state T)")
 
 
-def _how_lost(wire: Wire, words: str) -> tuple[str, str]:
+def _how_lost(wire: Wire, words: str, silence_s: float) -> tuple[str, str]:
     if "no answer" not in words:
         return "rank-killed", f"the connection ended: {words}"
     if wire.unacknowledged():
-        return "link-down", f"no answer for {SILENCE_S:.0f} s, and its kernel acknowledges nothing"
-    return "rank-stopped", f"no answer for {SILENCE_S:.0f} s, while its kernel acknowledges what is sent"
+        return "link-down", f"no answer for {silence_s:.0f} s, and its kernel acknowledges nothing"
+    return "rank-stopped", f"no answer for {silence_s:.0f} s, while its kernel acknowledges what is sent"
 
 
 def _is_address(text: object) -> bool:

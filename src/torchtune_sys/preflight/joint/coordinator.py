@@ -18,9 +18,6 @@ from torchtune_sys.preflight.joint.meeting import Map
 from torchtune_sys.preflight.joint.member import Member, present
 from torchtune_sys.preflight.joint.phases import Phases
 
-_SILENCE_S = 8.0
-_PING_S, _PINGS_A_SECOND = 1.0, 1000
-"""Each node's clock is asked for so often; all of them together no more than that."""
 _READY_S = 45.0
 _EVENTS_AT_MOST = 16
 """Of one node."""
@@ -82,7 +79,7 @@ class Coordinator:
         pinging = asyncio.ensure_future(self._ping(member))
         try:
             while True:
-                self._hear(member, messages.from_node(await wire.receive(_SILENCE_S)))
+                self._hear(member, messages.from_node(await wire.receive(self.job.silence_s)))
         except Gone as error:
             self._gone(member, str(error))
         finally:
@@ -106,7 +103,7 @@ class Coordinator:
     async def _ping(self, member: Member) -> None:
         for number in count(1):
             member.ping(number)
-            await asyncio.sleep(max(_PING_S, self.job.nodes / _PINGS_A_SECOND))
+            await asyncio.sleep(self.job.ping_s)
 
     def _gone(self, member: Member, words: str) -> None:
         member.gone()
@@ -119,10 +116,10 @@ class Coordinator:
                 self._happened(
                     member.node,
                     "link-down",
-                    f"no answer for {_SILENCE_S:.0f} s, and its kernel acknowledges nothing that is sent",
+                    f"no answer for {self.job.silence_s:.0f} s, and its kernel acknowledges nothing that is sent",
                 )
             else:
-                seen = f"no answer for {_SILENCE_S:.0f} s, while its kernel acknowledges what is sent"
+                seen = f"no answer for {self.job.silence_s:.0f} s, while its kernel acknowledges what is sent"
                 self._happened(member.node, "rank-stopped", seen)
         self._changed.set()
 

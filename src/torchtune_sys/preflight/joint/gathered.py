@@ -46,8 +46,8 @@ class LinkTest(msgspec.Struct, frozen=True, kw_only=True):
     """Only a connection was tried."""
 
     @classmethod
-    def of(cls, value: Mapping[str, Any], arrived: int | None, overflowed: int) -> LinkTest:
-        """What a node answered. It may be anything: only what has the right form is taken."""
+    def of(cls, value: Mapping[str, Any]) -> LinkTest:
+        """What the sender answered. It may be anything: only what has the right form is taken."""
 
         def number(name: str) -> float | None:
             found = value.get(name)
@@ -63,8 +63,6 @@ class LinkTest(msgspec.Struct, frozen=True, kw_only=True):
             beyond=beyond if isinstance(beyond, bool) else (False if value.get("error") else None),
             rates=tuple(float(rate) for rate in rates if isinstance(rate, (int, float)) and 0 < rate < _LARGEST),
             sent=int(number("sent") or 0),
-            arrived=arrived,
-            overflowed=overflowed,
             is_short="small_s" not in value and value.get("connect") == "ok" and "error" not in value,
         )
 

@@ -37,6 +37,16 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     key: str
     """The same for all ranks of this job."""
 
+    @property
+    def ping_s(self) -> float:
+        """How often the coordinator asks each node for its clock, and whether it is there: all of them no more than a thousand times a second."""
+        return max(1.0, self.nodes / 1000)
+
+    @property
+    def silence_s(self) -> float:
+        """After so long without a word a process is called stopped, or its host cut off. A busy machine is late by a second or two."""
+        return max(8.0, 3 * self.ping_s)
+
     def name(self, node: int) -> str:
         """How a node is called that never said its name."""
         return self.names[node] if node < len(self.names) else numbered(node, self.locals_)

@@ -93,10 +93,6 @@ class Pong(_Message, frozen=True, kw_only=True):
     clock: Annotated[float, Meta(ge=0, le=1e12)]
 
 
-class Pulse(_Message, frozen=True, kw_only=True):
-    """The node is there."""
-
-
 class Me(_Message, frozen=True, kw_only=True):
     """The answer to who: a node of which job, and how many follow it."""
 
@@ -160,7 +156,7 @@ class Task(_Message, frozen=True, kw_only=True):
 
 
 Asked = Who | Relay | Join
-FromNode = Note | Ranks | Event | Done | Pong | Pulse
+FromNode = Note | Ranks | Event | Done | Pong
 FromCoordinator = Welcome | Refused | Redirect | Ping | Table | Status | Verdict | CutOff | Task
 
 

@@ -7,6 +7,8 @@ import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from torchtune_sys.preflight.joint import judge
 from torchtune_sys.preflight.joint.gathered import Compute, Counted, Gathered, LinkTest, WorkerNote, taken
 from torchtune_sys.preflight.joint.member import Members, present
@@ -22,6 +24,8 @@ class Phases:
 
     def __init__(self, members: Members, gathered: Gathered, whole_s: float) -> None:
         self._members, self._gathered, self._whole_s = members, gathered, whole_s
+        self._uncounted: dict[int, list[tuple[str, list[LinkTest], int]]] = {}
+        """Tests by their receiver, which was not asked yet what arrived: the mark of the datagrams, and where the test stands."""
 
     async def connections(self) -> None:
         """Each pair in each direction, one connection of a node at a time; what looks bad once more later. Where two others failed to reach a
@@ -30,6 +34,7 @@ class Phases:
         for pairs in pairings(present(self._members)):
             for ways in (pairs, [(second, first) for first, second in pairs]):
                 await self._test(ways, failing)
+        await self._count()
         await self._again()
 
     async def _again(self) -> None:
@@ -44,6 +49,7 @@ class Phases:
                     used |= {*way}
             doubtful = [way for way in doubtful if way not in now]
             await self._test(now, {})
+        await self._count()
 
     async def _test(self, ways: Sequence[tuple[int, int]], failing: dict[int, set[int]]) -> None:
         async def one(sender: int, receiver: int) -> tuple[int, int, str, Any]:
@@ -56,22 +62,31 @@ class Phases:
             return sender, receiver, token, found
 
         alive = {*present(self._members)}
-        found = await asyncio.gather(*(one(*way) for way in ways if {*way} <= alive))
-        counts = dict(zip(alive, await asyncio.gather(*(self._count(node, found) for node in alive)), strict=True))
-        for sender, receiver, token, value in found:
+        for sender, receiver, token, value in await asyncio.gather(*(one(*way) for way in ways if {*way} <= alive)):
             if not isinstance(value, dict):
                 continue
-            counted = taken(counts[receiver], Counted)
-            arrived = None if counted is None else counted.from_.get(token, 0)
-            test = LinkTest.of(value, arrived, 0 if counted is None else counted.overflowed)
-            self._gathered.links.setdefault((sender, receiver), []).append(test)
+            test = LinkTest.of(value)
+            tests = self._gathered.links.setdefault((sender, receiver), [])
+            self._uncounted.setdefault(receiver, []).append((token, tests, len(tests)))
+            tests.append(test)
             if test.connect != "ok" or test.beyond is False:
                 failing.setdefault(sender, set()).add(receiver)
                 failing.setdefault(receiver, set()).add(sender)
 
-    async def _count(self, node: int, found: Iterable[tuple[int, int, str, Any]]) -> Any:
-        tokens = [token for _sender, receiver, token, _value in found if receiver == node]
-        return await self._members[node].ask(_COUNT_S, do="count", tokens=tokens) if tokens else None
+    async def _count(self) -> None:
+        """Ask every receiver, once for all tests, how many datagrams of each came."""
+
+        async def one(node: int) -> None:
+            tests = self._uncounted.pop(node)
+            told = await self._members[node].ask(_COUNT_S, do="count", tokens=[token for token, _tests, _at in tests])
+            counted = taken(told, Counted)
+            if counted is None:
+                return
+            for token, each, at in tests:
+                arrived = counted.from_.get(token, 0)
+                each[at] = msgspec.structs.replace(each[at], arrived=arrived, overflowed=counted.overflowed)
+
+        await asyncio.gather(*map(one, [*self._uncounted]))
 
     def _ready_ranks(self, nodes: Iterable[int]) -> list[tuple[int, int]]:
         """Node and local rank of those that have torch."""
@@ -113,7 +128,8 @@ class Phases:
 
     async def collectives(self) -> None:
         """All ranks of the nodes that nothing speaks against; pairs where that fails."""
-        sound = [node for node in present(self._members) if node not in judge.unsound(self._gathered)]
+        unsound = judge.unsound(self._gathered)
+        sound = [node for node in present(self._members) if node not in unsound]
         ranks = self._ready_ranks(sound)
         if len(ranks) < 2:
             return
