@@ -301,9 +301,7 @@ def test_what_a_peer_says_may_have_any_form() -> None:
         told = taken({name: rng.choice(junk) for name in names if rng.random() < 0.3}, Compute)
         found.computes[1, 0] = [] if told is None else [told]
         found.collectives = [{(0, 0): rng.choice(junk), (1, 0): {"ok": True}, (2, 0): {"wrong": rng.choice(junk)}}]
-        found.links[0, 1] = [
-            LinkTest.of({key: rng.choice(junk) for key in ("connect", "small_s", "beyond", "rates", "sent")})
-        ]
+        found.links[0, 1] = [LinkTest.of({key: rng.choice(junk) for key in ("connect", "small_s", "beyond", "rates", "sent")})]
         weighed(found)
 
 

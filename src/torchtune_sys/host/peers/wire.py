@@ -66,7 +66,9 @@ class Wire:
     async def receive(self, timeout_s: float | None = None) -> Fields:
         """The next line. Raises Gone. The first line of a stranger must be short."""
         expiry = None
-        if timeout_s is not None:  # after it nobody reads on; a task of its own for each line (wait_for) takes longer than the line
+        if (
+            timeout_s is not None
+        ):  # nobody reads on after it. wait_for makes a task for each line, which takes longer than the line
             expiry = asyncio.get_running_loop().call_later(timeout_s, self._reader.set_exception, asyncio.TimeoutError())
         try:
             line = await _line(self._reader, LINE_LIMIT if self._received else HELLO_LIMIT)
