@@ -14,8 +14,8 @@ from slurm_here import NEEDED, SBIN, Unavailable, configure, start, start_munge,
 
 
 @contextmanager
-def cluster(root: Path, names: Sequence[str], dead: Sequence[str]) -> Iterator[dict[str, str]]:
-    """The variables with which srun finds it. Raises Unavailable."""
+def cluster(root: Path, names: Sequence[str], dead: Sequence[str], unnoticed: Sequence[str] = ()) -> Iterator[dict[str, str]]:
+    """The variables with which srun finds it. ``unnoticed``: their slurmd is gone, and Slurm still calls them idle. Raises Unavailable."""
     missing = [tool for tool in NEEDED if shutil.which(tool, path=SBIN) is None]
     if missing or os.geteuid() != 0:
         raise Unavailable(f"needs root and {', '.join(missing) or 'nothing else'}")
@@ -33,6 +33,8 @@ def cluster(root: Path, names: Sequence[str], dead: Sequence[str]) -> Iterator[d
             subprocess.run(
                 ["scontrol", "update", f"nodename={name}", "state=down", "reason=died"], env=env, check=True, timeout=30
             )
+        for name in unnoticed:
+            os.kill(int((root / f"slurmd.{name}.pid").read_text()), 9)
         yield {"PATH": SBIN, "SLURM_CONF": env["SLURM_CONF"]}
 
 

@@ -19,6 +19,7 @@ from conftest import HOSTS
 from torchtune_sys.render import schemas
 
 COMPAT = Path(__file__).parent.parent / "compat"
+WRITTEN = sorted(path.parent for path in COMPAT.glob("*/snapshot.json.gz"))
 TORCH = put("python/torch/version", "2.6.0+cu124")
 
 
@@ -93,6 +94,21 @@ def test_what_earlier_releases_wrote_is_read(tmp_path: Path) -> None:
     (tmp_path / "new.json").write_text(plain())
     done = run("compare", tmp_path, "--format", "json")
     assert (done.returncode, found(done)["odd"]) == (0, [])
+
+
+@pytest.mark.parametrize("folder", WRITTEN, ids=[folder.name for folder in WRITTEN])
+def test_each_form_that_an_earlier_commit_wrote_tells_the_same_host(folder: Path, tmp_path: Path) -> None:
+    """Its snapshot, facts and report, and the recording as it is read today: all are read, and alike (tests/compat/make.py)."""
+    files = sorted(folder.glob("*.json.gz"))
+    done = run("compare", *files, "--format", "json")
+    value = found(done)
+    assert (value["unread"], value["hosts"]) == ([], len(files))
+    assert (value["odd"], value["groups"], done.returncode) == ([], [], 0)
+    older = json.loads(gzip.decompress((folder / "snapshot.json.gz").read_bytes()))
+    older["facts"]["system"]["kernel"] = "6.8.0-1-other"
+    (tmp_path / "changed.json").write_text(json.dumps(older))
+    value = found(run("compare", folder / "recording.json.gz", tmp_path / "changed.json", "--format", "json"))
+    assert "system.kernel" in {item["fact"] for item in value["odd"]}
 
 
 def test_files_that_cannot_be_read_are_named_and_stop_nothing(folder: Path) -> None:

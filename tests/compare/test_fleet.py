@@ -73,6 +73,33 @@ def test_over_srun_each_fault_is_named_and_nobody_holds_it_up(hosts: tuple[Path,
     assert len((tmp_path / "all.jsonl").read_text().splitlines()) == len(cluster.NAMES)
 
 
+@pytest.mark.exhaustive
+def test_over_srun_a_slurmd_that_died_unnoticed_is_named_and_holds_up_nobody(
+    hosts: tuple[Path, tuple[str, ...]], tmp_path: Path
+) -> None:
+    """Slurm still calls it idle; nothing of ours waits in the queue."""
+    root, command = hosts
+    at = tmp_path / "on-this-node"
+    at.write_text(f'#!/bin/sh\nexec {root}/at "$SLURMD_NODENAME" "$@"\n')
+    at.chmod(0o755)
+    names = [name for name in cluster.NAMES if name not in ("n9", "n11")]
+    try:
+        with slurm_of_many.cluster(tmp_path, names, [], ["n10"]) as env:
+            found, seconds, status = fleet(env, "--slurm", "--", str(at), *command)
+            asked = ["squeue", "-h", "--states=PENDING,RUNNING"]
+            queue = subprocess.run(asked, env={**os.environ, **env}, capture_output=True, text=True, timeout=60)
+    except slurm_of_many.Unavailable as why:
+        pytest.skip(str(why))
+    told = {(item["host"], item["fact"]) for item in found["odd"]}
+    assert {(host, fact) for host, (_, _, fact) in cluster.FAULTS.items()} <= told
+    why = {item["name"]: item["why"] for item in found["unread"]}
+    print(f"{why} after {seconds:.1f} s")
+    assert list(why) == ["n10"]
+    assert status == 1
+    assert seconds < 3 * TIMEOUT_S
+    assert queue.stdout == "", "a job that waits or runs: one that ended stays CG until Slurm calls the node down"
+
+
 def test_over_clustershell_each_fault_is_named_and_nobody_holds_it_up(
     hosts: tuple[Path, tuple[str, ...]], tmp_path: Path
 ) -> None:

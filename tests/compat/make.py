@@ -1,6 +1,7 @@
 """Make the files that test_compat.py judges, with another checkout: what that commit leaves on a host.
 
     python tests/compat/make.py CHECKOUT FOLDER [PYTHON-WITH-TORCH]
+    python tests/compat/make.py CHECKOUT FOLDER documents       what compare reads, of the recorded host of 8 GPUs; needs no root
 
 As root, in mount namespaces of its own: two runs of apply (one of them killed half way), a run of every kind of step, a recording with
 its verdicts, a configuration file, and, with a Python that has torch, a proof. FOLDER is named for the commit.
@@ -8,6 +9,7 @@ its verdicts, a configuration file, and, with a Python that has torch, a proof. 
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import subprocess
@@ -81,6 +83,9 @@ def main() -> None:
     folder.mkdir(exist_ok=True)
     path = os.pathsep.join(str(place) for place in (checkout / "src", checkout / "tests", checkout / "tests/apply"))
     env = {"PATH": os.environ["PATH"], "HOME": "/root", "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
+    if sys.argv[3:] == ["documents"]:
+        documents(folder, env, checkout / "tests/hosts/healthy.json")
+        return
     env |= {"STAGE": str(folder / "stage"), "TO": str(folder), "PYTHON": sys.executable}
     applied(folder, env, sys.argv[3] if len(sys.argv) > 3 else "")
     (folder / "config.toml").write_text(CONFIG)
@@ -113,6 +118,24 @@ def judged(folder: Path, env: dict[str, str], host: Path) -> None:
         results = json.loads(done.stdout)["results"]
         verdicts[name] = {"status": done.returncode, "rules": {result["rule"]: result["verdict"] for result in results}}
     (folder / "verdicts.json").write_text(json.dumps(verdicts, indent=1) + "\n")
+
+
+FORMS = {
+    "recording": ("record", "--salt", "kept"),
+    "snapshot": ("snapshot", "--format", "json"),
+    "report": ("check", "--format", "json"),
+    "facts": ("snapshot", "--compact"),
+    "preflight": ("preflight", "--format", "json"),
+}
+
+
+def documents(folder: Path, env: dict[str, str], host: Path) -> None:
+    """Each form in which the checkout tells of a host, as far as it has it; compressed."""
+    for name, words in FORMS.items():
+        argv = (sys.executable, "-m", "torchtune_sys", *words, "--from", host)
+        said = subprocess.run(argv, env=env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False).stdout
+        if said:
+            (folder / f"{name}.json.gz").write_bytes(gzip.compress(said, mtime=0))
 
 
 if __name__ == "__main__":

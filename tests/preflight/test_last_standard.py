@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import msgspec
+import pytest
 
+from conftest import load
+from torchtune_sys.cli import standard
 from torchtune_sys.host import kernel_speed
 from torchtune_sys.model.preflight import Blame, Cause, Weight
 from torchtune_sys.model.smoke import Comparison
@@ -64,6 +67,25 @@ def test_kernels_of_gpus_are_fatal_those_of_a_shared_cpu_a_warning() -> None:
     assert (gpu.weight, cpu.weight, gpu.blame) == (Weight.FATAL, Weight.WARNING, Blame.HARDWARE)
     little = msgspec.structs.replace(slow, now=92.0)
     assert last_standard.of_slower([little], "cuda", Policy())[0].weight is Weight.WARNING
+
+
+def test_a_gpu_that_a_job_used_meanwhile_is_no_straggler_for_certain() -> None:
+    slow = Comparison(stage="gemm", figure="bf16 GEMM", unit="TFLOP/s", now=50.0, before=100.0, proofs=5)
+    assert last_standard.shares_gpus(load("gpu-memory-in-use.fail"))
+    assert not last_standard.shares_gpus(load("healthy"))
+    assert last_standard.of_slower([slow], "cuda", Policy(), alone=False)[0].weight is Weight.WARNING
+
+
+def test_in_a_hook_a_training_speaks_against_the_hardware_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Root tried a Python without torch on this node: no reason to refuse every job for a day."""
+    no_torch = msgspec.structs.replace(BAD, cause="torch-not-installed", rule="smoke:import")
+    no_gpu = msgspec.structs.replace(BAD, cause="no-gpu", rule="smoke:device")
+    monkeypatch.setattr(standard, "_last", lambda place: RUN if place == standard._own() else None)
+    monkeypatch.setattr(standard, "_of_last", lambda last, seen: (BAD, no_torch, no_gpu))
+    monkeypatch.setattr(standard, "_of_core", lambda last, policy: [])
+    seen = load("healthy")
+    assert [cause.cause for cause in standard.counting(seen, Policy(), hook=True)] == ["gemm-wrong"]
+    assert len(standard.counting(seen, Policy(), hook=False)) == 3
 
 
 def test_the_kernel_is_short_and_says_the_same_twice() -> None:

@@ -25,12 +25,13 @@ def trained(python: str | None, policy: Policy, until_s: float) -> list[Cause]:
 
     report, seen, epoch_s = smoked({"python": python, "level": "quick", "timeout": until_s - time.monotonic()})
     before, now = remembered(), fingerprint(seen)
-    slow = last_standard.of_slower(slower(before, report, now), report.team.device, policy)
+    alone = not last_standard.shares_gpus(seen)
+    slow = last_standard.of_slower(slower(before, report, now), report.team.device, policy, alone=alone)
     stages = last_standard.slow_stages(slow)
     if stages and until_s - time.monotonic() > _AGAIN_S:
         asked = {"python": python, "level": "quick", "stages": stages, "timeout": until_s - time.monotonic()}
         report = last_standard.better_of(report, smoked(asked)[0])
-        slow = last_standard.of_slower(slower(before, report, now), report.team.device, policy)
+        slow = last_standard.of_slower(slower(before, report, now), report.team.device, policy, alone=alone)
     slow += _of_core(_last(_own()), policy)
     causes = [*verdict.of_smoke(report, policy), *verdict.of_device(report, policy), *slow]
     _keep(causes, now, epoch_s)
@@ -39,9 +40,10 @@ def trained(python: str | None, policy: Policy, until_s: float) -> list[Cause]:
     return causes
 
 
-def counting(seen: Snapshot, policy: Policy) -> list[Cause]:
+def counting(seen: Snapshot, policy: Policy, *, hook: bool) -> list[Cause]:
     """What the last run at level standard found, where it still counts, and a core that is slower than it was then: by this user's
-    runs, and by the system's."""
+    runs, and by the system's. In a hook, what speaks against the hardware alone: who ran it may have had the wrong Python."""
+    from torchtune_sys.preflight.hosts_now import PROVEN
     from torchtune_sys.probes.proof import SYSTEM, beside
 
     found: list[Cause] = []
@@ -49,7 +51,7 @@ def counting(seen: Snapshot, policy: Policy) -> list[Cause]:
         last = _last(place)
         if last is not None:
             found += [*_of_last(last, seen), *_of_core(last, policy)]
-    return found
+    return [cause for cause in found if not hook or cause.cause in PROVEN]
 
 
 def _of_last(last: LastStandard, seen: Snapshot) -> tuple[Cause, ...]:

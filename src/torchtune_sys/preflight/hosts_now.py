@@ -7,6 +7,8 @@ cause it, and if it ends when the host is mended.
 
 from __future__ import annotations
 
+STRAGGLER = "straggler-compute"
+
 HOSTS_NOW = frozenset(
     (
         # what runs on the machine, and whether the driver serves the GPUs at this moment
@@ -108,3 +110,20 @@ PAST: dict[str, str] = {
     "critical-temperature-logged": "it is cool again, or the machine is off",
 }
 """Told, and a warning everywhere: it was, nothing says that it still is; by rule, why."""
+
+PROVEN = frozenset(
+    (
+        "device-computes-wrong",
+        "gemm-wrong",
+        "convolution-wrong",
+        "memory-corrupts",
+        "copy-corrupts",
+        "silent-data-corruption",
+        "gpu-ecc-uncorrectable",
+        "gpu-fallen-off-bus",
+        "nvlink-inactive",
+        "p2p-blocked-by-iommu-acs",
+        STRAGGLER,
+    )
+)
+"""Causes found by an earlier training that are the hardware's, whichever Python and torch it was; what else failed then was that run's."""

@@ -9,7 +9,10 @@ import msgspec
 
 from torchtune_sys.model.preflight import Blame, Cause, Weight
 from torchtune_sys.model.smoke import Comparison, SmokeReport
-from torchtune_sys.preflight.policy import STRAGGLER, Policy
+from torchtune_sys.model.snapshot import Snapshot
+from torchtune_sys.model.values import Missing
+from torchtune_sys.preflight.hosts_now import STRAGGLER
+from torchtune_sys.preflight.policy import Policy
 from torchtune_sys.preflight.verdict import own
 from torchtune_sys.smoke.proof import ago, loss
 
@@ -86,13 +89,20 @@ def counting(last: LastStandard, now: Mapping[str, str], boot: str, epoch_s: flo
     return tuple(msgspec.structs.replace(cause, seen=cause.seen + when) for cause in last.causes)
 
 
-def of_slower(slower: Iterable[Comparison], device: str, policy: Policy) -> list[Cause]:
-    """Figures that fell behind this node's own earlier ones, beyond what they varied by. Fatal on GPUs only: nobody else uses those."""
+def shares_gpus(seen: Snapshot) -> bool:
+    """Whether other programs were on the GPUs when the look was made: those of a job that still runs."""
+    if isinstance(seen.gpu, Missing) or isinstance(seen.gpu.devices, Missing):
+        return False
+    return any(not isinstance(gpu.processes, Missing) and gpu.processes for gpu in seen.gpu.devices)
+
+
+def of_slower(slower: Iterable[Comparison], device: str, policy: Policy, *, alone: bool = True) -> list[Cause]:
+    """Figures that fell behind this node's own earlier ones, beyond what they varied by. Fatal on GPUs only, if nobody else used them."""
     causes = []
     for one in slower:
         part = loss(one.now, one.before, one.unit)
         kernel = one.stage in _KERNELS
-        usual = Weight.FATAL if kernel and device == "cuda" and part >= MUCH_SLOWER else Weight.WARNING
+        usual = Weight.FATAL if kernel and alone and device == "cuda" and part >= MUCH_SLOWER else Weight.WARNING
         seen = f"{one.figure}: {one.now:.4g} {one.unit}, {part:.0%} worse than {one.before:.4g} in {one.proofs} earlier runs here"
         blame = Blame.HARDWARE if kernel else Blame.NODE
         causes += own(policy, STRAGGLER, f"smoke:{one.stage}", blame, usual, seen)

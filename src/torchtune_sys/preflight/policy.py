@@ -25,7 +25,7 @@ import msgspec
 from torchtune_sys.errors import BadConfig, UnknownName, nearest
 from torchtune_sys.model.preflight import JOINT_CAUSES, Weight
 from torchtune_sys.model.rule import Rule, Severity
-from torchtune_sys.preflight.hosts_now import HOSTS_NOW, PAST
+from torchtune_sys.preflight.hosts_now import HOSTS_NOW, PAST, STRAGGLER
 from torchtune_sys.rules.profiles import Overrides, matching, rule_tables, toml
 
 _LISTS = ("fatal", "warning", "ignore")
@@ -35,7 +35,6 @@ NO_GPU = "no-gpu"
 """The cause of a node on which training finds no GPU. No rule's: a host without GPU may be meant to be one."""
 LEFTOVERS = "leftover-processes"
 CPU_QUOTA = "cpu-quota-on-one-node"
-STRAGGLER = "straggler-compute"
 OWN_CAUSES = (NO_GPU, LEFTOVERS, CPU_QUOTA, STRAGGLER)
 """Causes that pre-flight finds itself; no rule has them."""
 LEFT_BEHIND = frozenset((LEFTOVERS, "gpu-memory-in-use", "memory-available-low", "dev-shm-full", "oom-kill-logged"))

@@ -163,7 +163,7 @@ def _judged(options: Mapping[str, Any], place: str) -> Preflight:
     if options["level"] == "standard" and joint is None:
         causes += _of_training(options, policy, until_s)
     elif options["level"] == "fast" and not options["from_"]:
-        causes += standard.counting(seen, policy)
+        causes += standard.counting(seen, policy, hook=place in HOOKS)
     name = context.node_name(env, _host_name(seen)) if not options["from_"] else _host_name(seen)
     node = NodeVerdict(node=name, verdict=verdict.verdict(causes), causes=verdict.ordered(causes))
     node = _within_limit(node, options, context.partition(env))
