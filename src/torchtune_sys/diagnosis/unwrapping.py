@@ -145,7 +145,8 @@ def unmarked(line: str) -> str:
 
 
 _NARROWEST, _WIDEST = 50, 260
-_BOXES = tuple("|+=-#*")
+_BOX = re.compile(r"\s*(?:[|+]|[=#*-]{2}|[=#*-] )")
+_VARIABLE = re.compile(r"\s*(?:export )?[A-Z][A-Z0-9_]{2,60}=")
 
 
 def width(lines: Sequence[str]) -> int:
@@ -153,12 +154,18 @@ def width(lines: Sequence[str]) -> int:
 
     >>> width(["x" * 80, "x" * 80, "y" * 12, "z " * 40]), width(["short", "longer", "x" * 300])
     (80, 0)
+    >>> width(["file creation failed for the library that the image has:", "/var/lib/" + "x" * 140, "file exists: unknown."])
+    56
     """
-    lengths = Counter(len(line.rstrip()) for line in lines if line.strip() and line.lstrip()[:1] not in _BOXES)
+    texts = [line.rstrip() for line in lines if line.strip() and not _BOX.match(line)]
+    lengths = Counter(map(len, texts))
     widest = max(lengths, default=0)
+    folded = max((len(text) for text in texts if " " in text.strip()), default=0)
+    if widest > folded + _WORD >= _NARROWEST:  # who breaks between words leaves a long one whole, on a line of its own
+        widest = folded
     if not _NARROWEST <= widest <= _WIDEST:
         return 0
-    near = sum(count for length, count in lengths.items() if length > widest - _WORD)
+    near = sum(count for length, count in lengths.items() if widest - _WORD < length <= widest)
     return widest if near >= _BROKEN else 0
 
 
@@ -171,5 +178,7 @@ def goes_on(line: str, after: str, width: int) -> bool:
     >>> goes_on("a" * 76, "bbbbbb", 80), goes_on("a" * 60, "bb cc", 80), goes_on("a" * 80, "b", 80)
     (True, False, True)
     """
+    if _VARIABLE.match(after):
+        return False
     word = after.lstrip().partition(" ")[0]
     return len(line) >= width or (len(line) > width // 2 and len(line) + 1 + len(word) > width)
