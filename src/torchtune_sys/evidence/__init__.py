@@ -21,7 +21,7 @@ def read(text: str, name: str, intent: Workload | None = None) -> Snapshot | Non
 
     ``name`` says where the text comes from; ``intent`` names the paths that are looked for in it. Never raises for what the text is.
     """
-    from torchtune_sys.evidence import driver, pasted
+    from torchtune_sys.evidence import cuts, driver, pasted
     from torchtune_sys.evidence.partial import as_report
     from torchtune_sys.model.facts.session import Workload
     from torchtune_sys.model.snapshot import FAMILIES, Snapshot
@@ -42,7 +42,9 @@ def read(text: str, name: str, intent: Workload | None = None) -> Snapshot | Non
     if paste.lines.recognised:
         parts = {"collect_env": {}, **{kind: facts for kind, facts in parts.items() if kind != "lscpu"}}  # it ends with lscpu
     kinds = [*parts] or ["text"]
-    return Snapshot(**told, intent=intent, origin=f"report ({', '.join(kinds)})", said=paste.said, failures=paste.failures)
+    cut = cuts.cuts(paste.text)
+    origin = f"report ({', '.join(kinds)})" + (f", cut off: {cut}" if cut else "")
+    return Snapshot(**told, intent=intent, origin=origin, said=paste.said, failures=paste.failures)
 
 
 class _Paste:

@@ -143,6 +143,8 @@ _COMPLAINTS = (
     "No matching distribution found for torch",
     "Found no NVIDIA driver on your system",
     "CUDA driver initialization failed",
+    "CUDA initialization: CUDA unknown error",
+    "CUDA initialization: Unexpected error from cudaGetDeviceCount",
     "cannot find -lcuda",
     "libcuda.so cannot found!",
     "nvcc was not found",

@@ -74,7 +74,7 @@ def nvidia_log(s: Snapshot) -> None:
 
 def _of_nvidia(event: KernelEvent) -> bool:
     return event.kind in ("xid", "sxid", "api-mismatch", "iommu-fault", "module-refused") or event.kind.startswith(
-        ("gpu-", "gsp-")
+        ("gpu-", "gsp-", "uvm-", "peermem-")
     )
 
 

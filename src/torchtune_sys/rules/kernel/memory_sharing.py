@@ -135,4 +135,44 @@ def peermem_invalid_context_logged(s: Snapshot, p: Params) -> Iterator[Evidence]
         yield from nothing(s, "nvidia-peermem", "invalid context")
 
 
-RULES: tuple[Rule, ...] = (uvm_hmm_stops_cuda, peermem_invalid_context_logged)
+@rule(
+    id="peermem-refused-logged",
+    title="The kernel refused nvidia-peermem, which was built against another RDMA stack",
+    severity=Severity.WARNING,
+    cause="gpudirect-rdma-disabled",
+    explained_by=("gpudirect-rdma-disabled",),
+    fix=(
+        Advice(
+            text="build the driver's modules again now that this RDMA stack is there (dkms, or reinstall the driver), then modprobe nvidia-peermem"
+        ),
+        Advice(text="or use DMA-BUF: the open kernel module on Linux 5.12 or later"),
+    ),
+    params=(DAYS,),
+    applies=nvidia_log,
+)
+def peermem_refused_logged(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """The log says that nvidia_peermem does not agree with the kernel on ib_register_peer_memory_client, which MLNX_OFED's ib_core has.
+
+    Why it matters
+    Without it (and without DMA-BUF) NCCL copies what goes to other hosts through host memory. MLNX_OFED was installed or changed after the driver.
+
+    When to leave it
+    The module is loaded by now, or DMA-BUF is used.
+
+    References
+    https://github.com/NVIDIA/gpu-operator/issues/2868; Linux kernel/module/version.c (check_version)
+    NVIDIA/open-gpu-kernel-modules kernel-open/nvidia-peermem/nvidia-peermem.c
+    """
+    log = need(s.kernel)
+    found = since_last_start(s, p, "peermem-refused")
+    if found and not isinstance(s.driver, Missing) and known(s.driver.peermem_loaded, False):
+        raise NotApplicable("nvidia-peermem is loaded by now")
+    if found:
+        yield Evidence(
+            subject="nvidia-peermem", seen=f"{shorter(found[0].text)}{when(log, found)}", wanted="loaded", source=log.source
+        )
+    else:
+        yield from nothing(s, "nvidia-peermem", "refused module")
+
+
+RULES: tuple[Rule, ...] = (uvm_hmm_stops_cuda, peermem_invalid_context_logged, peermem_refused_logged)

@@ -123,8 +123,9 @@ _VENDOR_KERNEL = (".el", "-default", ".oe", ".an", ".tl", ".ky", "uek", ".lustre
 """Kernels whose number says little: their vendors port fixes back (RHEL and clones, SUSE, openEuler, Anolis, TencentOS, Kylin, UEK)."""
 _DEBIAN_KERNEL = re.compile(r"\d+\.\d+\.\d+-\d[\w.]*-[a-z]")
 """Debian's, Ubuntu's and Proxmox's: the version, the number of the ABI, the flavour (``5.4.0-190-generic``, ``4.19.0-0.deb10.27-amd64``)."""
-_GVISOR = "4.4.0"
-"""What gVisor calls itself (pkg/sentry/syscalls/linux/linux64.go); a kernel that was built has more behind the number, or has had fixes."""
+_GVISOR = ("4.4.0", "4.19.0-gvisor")
+"""What gVisor calls itself, for years the first (github.com/google/gvisor/issues/11117; pkg/sentry/syscalls/linux/linux64.go); a kernel that was
+built has more behind the number, or has had fixes."""
 
 
 @rule(
@@ -153,8 +154,8 @@ def kernel_old(s: Snapshot, p: Params) -> Iterator[Evidence]:
         raise NotApplicable(f"the kernel's release has no number: {kernel}")
     if "microsoft" in kernel.lower() and known(system.hypervisor, "") == "wsl1":
         raise NotApplicable("WSL 1 has no Linux kernel")
-    if kernel == _GVISOR:
-        raise NotApplicable("gVisor, which is no Linux kernel and calls itself 4.4.0")
+    if kernel in _GVISOR or kernel.endswith("-gvisor"):
+        raise NotApplicable(f"gVisor, which is no Linux kernel and calls itself {kernel}")
     if numbers < minimum and (any(mark in kernel for mark in _VENDOR_KERNEL) or _DEBIAN_KERNEL.match(kernel)):
         raise NotApplicable(f"a vendor's kernel, whose number says little: {kernel}")
     yield Evidence(

@@ -292,7 +292,18 @@ def _refused(s: Snapshot) -> str:
     told = () if isinstance(s.python, Missing) else s.python.complaints
     amd = not isinstance(s.gpu, Missing) and (s.gpu.vendor == "amd" or bool(s.gpu.error))
     said = "Found no NVIDIA driver on your system"
-    return said if not amd and any(said in line and "Warning:" not in line for line in told) else ""
+    if not amd and any(said in line and "Warning:" not in line for line in told):
+        return said
+    listed = not isinstance(s.gpu, Missing) and not isinstance(s.gpu.devices, Missing) and bool(s.gpu.devices)
+    return next((" ".join(line.split())[:160] for line in told if listed and any(words in line for words in _NO_START)), "")
+
+
+_NO_START = (
+    "CUDA driver initialization failed",
+    "CUDA initialization: CUDA unknown error",
+    "CUDA initialization: Unexpected error from cudaGetDeviceCount",
+)
+"""How torch warns that CUDA did not start (c10/cuda/CUDAFunctions.cpp, torch/csrc/cuda/Module.cpp); with a GPU that the driver shows it is a fault."""
 
 
 def _gpu_wanted(s: Snapshot) -> None:
@@ -320,7 +331,7 @@ def cuda_not_available(s: Snapshot, _p: Params) -> Iterator[Evidence]:
         https://pytorch.org/docs/stable/generated/torch.cuda.is_available.html
     """
     if _refused(s):
-        yield Evidence(subject="torch", seen=_refused(s), wanted="a driver that torch can load", source="torch")
+        yield Evidence(subject="torch", seen=_refused(s), wanted="a CUDA that starts", source="torch")
         return
     imported = torch_imported(s)
     cuda_build(s)

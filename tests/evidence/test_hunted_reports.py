@@ -1,0 +1,66 @@
+"""Lines of public reports that were passed over in silence once."""
+
+from __future__ import annotations
+
+import pytest
+
+from torchtune_sys import engine, evidence
+from torchtune_sys.model.rule import Verdict
+from torchtune_sys.rules import CATALOGUE
+
+
+def failing(text: str) -> set[str]:
+    seen = evidence.read(text, "report")
+    assert seen is not None
+    return {result.rule.id for result in engine.judge(seen, CATALOGUE) if result.verdict is Verdict.FAIL}
+
+
+SMI = """
++-----------------------------------------------------------------------------+
+| NVIDIA-SMI 525.105.17   Driver Version: 525.105.17   CUDA Version: 12.0     |
+|-------------------------------+----------------------+----------------------+
+| GPU  Name        Persistence-M| Bus-Id        Disp.A | Volatile Uncorr. ECC |
+| Fan  Temp  Perf  Pwr:Usage/Cap|         Memory-Usage | GPU-Util  Compute M. |
+|===============================+======================+======================|
+|   0  Tesla T4            Off  | 00000000:00:1E.0 Off |                    0 |
+| N/A   30C    P8    14W /  70W |      0MiB / 15360MiB |      0%      Default |
++-------------------------------+----------------------+----------------------+
+"""
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "CUDA driver initialization failed, you might not have a CUDA gpu. (Triggered internally at ../c10/cuda/CUDAFunctions.cpp:109.)",
+        "CUDA unknown error - this may be due to an incorrectly set up environment, e.g. changing env variable CUDA_VISIBLE_DEVICES",
+        "Unexpected error from cudaGetDeviceCount(). Did you run some cuda functions before calling NumCudaDevices()",
+    ],
+)
+def test_torch_that_cannot_start_cuda_on_gpus_that_the_driver_shows_is_a_finding(words: str) -> None:
+    warning = f"/x/torch/cuda/__init__.py:88: UserWarning: CUDA initialization: {words}\n  return torch._C._cuda_getDeviceCount() > 0\nFalse\n"
+    assert "cuda-not-available-to-torch" in failing(warning + SMI)
+    assert "cuda-not-available-to-torch" not in failing(SMI)
+
+
+@pytest.mark.parametrize(
+    ("line", "rule"),
+    [
+        ("[64689.125237] nvidia-uvm: uvm_pmm_gpu.c:3176 devmem_alloc_pagemap[pid:92821] request_free_mem_region() err -34", "uvm-hmm-stops-cuda"),
+        ("[Tue Sep  8 17:16:02 2026] nvidia_peermem: Unknown symbol ib_register_peer_memory_client (err -22)", "peermem-refused-logged"),
+        ("[25033.266922] nvidia-peermem nv_get_p2p_free_callback:127 ERROR detected invalid context, skipping further processing", "peermem-invalid-context-logged"),
+        ("[ 7768.998937] NVRM: This is a 64-bit BAR mapped above 4GB by the system", "gpu-bar-not-assigned"),
+        ("[Nov19 10:33] [drm:mes_v11_0_submit_pkt_and_poll_completion.constprop.0 [amdgpu]] *ERROR* MES failed to response msg=3", "amdgpu-reset-logged"),
+        ("[Wed Sep 26 00:34:02 2018] amdgpu 0000:03:00.0: GPU reset", "amdgpu-reset-logged"),
+        ("[22344.456139] amdgpu 0000:83:00.0: amdgpu: ASIC reset failed with error, -121 for drm dev, 0000:83:00.0", "amdgpu-reset-failed-logged"),
+        ("In the container:\nip-172-31-3-90:1929:1937 [0] nccl_net_ofi_rdma_init:7978 NCCL WARN NET/OFI OFI fi_getinfo() call failed: No data available", "efa-not-in-container"),
+    ],
+)  # fmt: skip
+def test_a_line_that_names_a_fault_is_a_finding(line: str, rule: str) -> None:
+    assert failing(line + "\n") == {rule}
+
+
+def test_gvisor_is_no_old_kernel() -> None:
+    assert "kernel-old" not in failing(
+        "PyTorch version: 2.6.0+cu124\nPython platform: Linux-4.19.0-gvisor-x86_64-with-glibc2.35\n"
+    )
+    assert "kernel-old" in failing("PyTorch version: 2.6.0+cu124\nPython platform: Linux-4.19.0-x86_64-with-glibc2.35\n")
