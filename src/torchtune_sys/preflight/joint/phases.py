@@ -31,9 +31,12 @@ class Phases:
         """Each pair in each direction, one connection of a node at a time; what looks bad once more later. Where two others failed to reach a
         node, the rest only tries to connect."""
         failing: dict[int, set[int]] = {}
-        for pairs in pairings(present(self._members)):
+        here = present(self._members)
+        for pairs in pairings(here):
             for ways in (pairs, [(second, first) for first, second in pairs]):
                 await self._test(ways, failing)
+                if len(here) <= _ALL_PAIRS:  # what is known when time runs out counts; many nodes would talk of nothing else
+                    await self._count()
         await self._count()
         await self._again()
 
@@ -49,7 +52,7 @@ class Phases:
                     used |= {*way}
             doubtful = [way for way in doubtful if way not in now]
             await self._test(now, {})
-        await self._count()
+            await self._count()
 
     async def _test(self, ways: Sequence[tuple[int, int]], failing: dict[int, set[int]]) -> None:
         async def one(sender: int, receiver: int) -> tuple[int, int, str, Any]:
@@ -74,7 +77,7 @@ class Phases:
                 failing.setdefault(receiver, set()).add(sender)
 
     async def _count(self) -> None:
-        """Ask every receiver, once for all tests, how many datagrams of each came."""
+        """Ask the receivers of tests how many datagrams of each came."""
 
         async def one(node: int) -> None:
             tests = self._uncounted.pop(node)
