@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -129,7 +130,10 @@ FAULTS: dict[str, Fault] = {
         ("warning hugepages-hoard-memory node",),
     ),
     "24 memory limit of the job": Fault(
-        STEP, "", ("warning host-memory-oom user",), group={"memory.limit_in_bytes": str(512 << 20)}
+        {**STEP, "SLURM_NTASKS_PER_NODE": "1"},
+        "",
+        ("warning host-memory-oom user",),
+        group={"memory.limit_in_bytes": str(512 << 20)},
     ),
     "25 limit on tasks": Fault(STEP, "", ("warning cgroup-pids-limit node",), group={"pids.max": "30"}),
     "26 few open files": Fault(STEP, "ulimit -n 256; ", ("warning nofile-limit-too-low node",)),
@@ -171,8 +175,9 @@ def found(fault: Fault, folder: Path, *words: str) -> dict[str, Any]:
     return told
 
 
-def named(document: dict[str, Any]) -> set[str]:
-    return {f"{cause['weight']} {cause['cause']} {cause['blame']}" for cause in document["nodes"][0]["causes"]}
+def named(document: dict[str, Any]) -> Counter[str]:
+    """How often each was named: this machine may have had the same cause already."""
+    return Counter(f"{cause['weight']} {cause['cause']} {cause['blame']}" for cause in document["nodes"][0]["causes"])
 
 
 @contextmanager

@@ -12,6 +12,8 @@ from typing import Any
 import jsonschema
 import pytest
 
+from torchtune_sys.model.preflight import Blame, Cause, Go, NodeVerdict, Weight
+from torchtune_sys.render.preflight import reason
 from torchtune_sys.render.schemas import DATA
 
 HOSTS = Path(__file__).parent.parent / "hosts"
@@ -47,6 +49,15 @@ def test_the_reason_is_one_line_that_slurm_takes() -> None:
     assert reason.count("\n") == 1
     assert len(reason) < 210
     assert preflight("--from", HEALTHY, "--format", "reason").stdout == ""
+    words = preflight("--from", str(HOSTS / "nvidia-driver-not-loaded.fail.json"), "--format", "reason").stdout
+    assert "the drivers libraries are here" in words, "quotes mean something to shells"
+    assert words.isascii() and "?" not in words
+
+
+def test_a_long_reason_is_cut_and_still_says_how_many_there_are() -> None:
+    cause = Cause(cause="x", rule="y", blame=Blame.NODE, weight=Weight.FATAL, seen="ä’" * 200)
+    said = reason(NodeVerdict(node="n", verdict=Go.NO_GO, causes=(cause, cause)))
+    assert said.isascii() and said.endswith("?... (+1 more)") and len(said) == 200
 
 
 def test_prometheus_says_the_verdict_and_each_cause_once() -> None:

@@ -11,7 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from torchtune_sys.host.children.left_processes import left_processes
+from conftest import judge, load
+from torchtune_sys.host.children.left_processes import at_work, left_processes
+from torchtune_sys.model.rule import Verdict
+from torchtune_sys.preflight import host_only
 
 HERE = Path(__file__).parent
 JOB = os.getpid()
@@ -37,9 +40,11 @@ def test_a_process_that_came_by_ssh_belongs_to_the_job_of_its_control_group(tmp_
         assert pid in {one.pid for one in left_processes()}
         (step / "cgroup.procs").write_text(str(pid))
         assert pid not in {one.pid for one in left_processes()}
+        assert at_work([pid, os.getpid()]) == {pid}
         daemon.kill()
         daemon.wait()
         assert pid in {one.pid for one in left_processes()}
+        assert not at_work([pid])
     finally:
         daemon.kill()
         daemon.wait()
@@ -51,3 +56,12 @@ def test_a_process_that_came_by_ssh_belongs_to_the_job_of_its_control_group(tmp_
             time.sleep(0.05)
         step.rmdir()
         group.rmdir()
+
+
+def test_memory_of_gpus_that_a_job_at_work_holds_is_no_leftover() -> None:
+    seen = host_only.host_only(load("gpu-memory-in-use.fail"))
+    pids = host_only.on_gpus(seen)
+    assert pids
+    assert judge(seen)["gpu-memory-in-use"].verdict is Verdict.FAIL
+    assert judge(host_only.without(seen, frozenset(pids)))["gpu-memory-in-use"].verdict is not Verdict.FAIL
+    assert judge(host_only.without(seen, frozenset([1])))["gpu-memory-in-use"].verdict is Verdict.FAIL

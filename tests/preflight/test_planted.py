@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections import Counter
 from pathlib import Path
 
 import planted
@@ -30,12 +31,12 @@ def _is_named(fault: planted.Fault, folder: Path) -> None:
     env = {name: value for name, value in fault.env.items() if "IFNAME" not in name}
     plain = fault._replace(plant=planted.NET if fault.network else "", group={}, env=env)
     try:
-        without = set() if fault.words else planted.named(planted.found(plain, folder / "without"))
+        without = Counter() if fault.words else planted.named(planted.found(plain, folder / "without"))
         document = planted.found(fault, folder / "with")
     except planted.Unavailable as why:
         pytest.skip(str(why))
     more = planted.named(document) - without
-    assert set(fault.named) <= more
+    assert set(fault.named) <= set(more)
     assert {one for one in more if one.startswith("fatal")} == {one for one in fault.named if one.startswith("fatal")}
     if not {one for one in without if not one.startswith("warning")}:
         assert document["verdict"] == fault.verdict

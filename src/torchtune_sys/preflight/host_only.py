@@ -11,6 +11,7 @@ import msgspec
 from torchtune_sys.formats.mounts import LOCAL, carrier, parse_mountinfo
 from torchtune_sys.model import snapshot
 from torchtune_sys.model.facts import Fact
+from torchtune_sys.model.facts.gpu import Gpu
 from torchtune_sys.model.facts.network import NetworkFacts
 from torchtune_sys.model.facts.session import SessionFacts
 from torchtune_sys.model.facts.storage import MOUNTED, StorageFacts, StoragePath
@@ -77,6 +78,32 @@ def host_only(seen: Snapshot) -> Snapshot:
     if not isinstance(seen.storage, Missing):
         changed["storage"] = _storage(seen.storage)
     return msgspec.structs.replace(seen, **changed)
+
+
+def on_gpus(seen: Snapshot) -> tuple[int, ...]:
+    """The processes on the GPUs."""
+    if isinstance(seen.gpu, Missing) or isinstance(seen.gpu.devices, Missing):
+        return ()
+    return tuple(one.pid for gpu in seen.gpu.devices if not isinstance(gpu.processes, Missing) for one in gpu.processes)
+
+
+def without(seen: Snapshot, pids: frozenset[int]) -> Snapshot:
+    """``seen`` without what these processes hold of the GPUs: other jobs of a shared node are at work."""
+    if not pids or isinstance(seen.gpu, Missing) or isinstance(seen.gpu.devices, Missing):
+        return seen
+    devices = tuple(_free_of(gpu, pids) for gpu in seen.gpu.devices)
+    return msgspec.structs.replace(seen, gpu=msgspec.structs.replace(seen.gpu, devices=devices))
+
+
+def _free_of(gpu: Gpu, pids: frozenset[int]) -> Gpu:
+    if isinstance(gpu.processes, Missing):
+        return gpu
+    used = gpu.memory_used_bytes
+    for one in gpu.processes:
+        if one.pid in pids and not isinstance(used, Missing):
+            used = _HIDDEN if isinstance(one.used_bytes, Missing) else max(used - one.used_bytes, 0)
+    left = tuple(one for one in gpu.processes if one.pid not in pids)
+    return msgspec.structs.replace(gpu, processes=left, memory_used_bytes=used)
 
 
 def log_after(seen: Snapshot, since_s: float) -> Snapshot:

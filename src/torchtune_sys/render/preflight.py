@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from torchtune_sys.model.preflight import Cause, Go, NodeVerdict, Preflight, Weight
+from torchtune_sys.model.preflight import Go, NodeVerdict, Preflight, Weight
 from torchtune_sys.render import layout
-from torchtune_sys.render.layout import Line, Style, clean, cut, line
+from torchtune_sys.render.layout import Line, Style, clean, line
 from torchtune_sys.render.prometheus import Sample, metric
 
 REASON_MARK = "torchtune-sys"
@@ -95,7 +95,7 @@ def reason(node: NodeVerdict) -> str:
         return ""
     first = fatal[0]
     more = f" (+{len(fatal) - 1} more)" if len(fatal) > 1 else ""
-    return cut(f"{REASON_MARK}: [{first.blame.value}] {first.cause}: {_plain(first)}{more}", _REASON_AT_MOST)
+    return _short(f"{REASON_MARK}: [{first.blame.value}] {first.cause}: {_sober(first.seen)}", more)
 
 
 def reason_of_all(value: Preflight) -> str:
@@ -108,7 +108,7 @@ def reason_of_all(value: Preflight) -> str:
     if value.verdict is not Go.NO_GO or not told:
         return ""
     more = f" (+{len(told) - 1} more)" if len(told) > 1 else ""
-    return cut(f"{REASON_MARK}: {_sober(': '.join(told[0]))}{more}", _REASON_AT_MOST)
+    return _short(f"{REASON_MARK}: {_sober(': '.join(told[0]))}", more)
 
 
 def _worst(node: NodeVerdict) -> tuple[str, str]:
@@ -116,12 +116,18 @@ def _worst(node: NodeVerdict) -> tuple[str, str]:
     return f"[{first.blame.value}] {first.cause}", first.seen
 
 
-def _plain(cause: Cause) -> str:
-    return _sober(cause.seen)
+def _short(text: str, more: str) -> str:
+    """What else there is stays, however long the first cause is."""
+    room = _REASON_AT_MOST - len(more)
+    return (text if len(text) <= room else f"{text[: room - 3].rstrip()}...") + more
+
+
+_NO_QUOTES = str.maketrans({"'": None, '"': None, "`": None, "’": None, "–": "-", "…": "..."})
 
 
 def _sober(text: str) -> str:
-    return "".join(sign if sign.isascii() and (sign.isalnum() or sign in " .,:;/_+-()[]%=<>") else "?" for sign in clean(text))
+    signs = clean(text).translate(_NO_QUOTES)
+    return "".join(sign if sign.isascii() and (sign.isalnum() or sign in " .,:;/_+-()[]%=<>") else "?" for sign in signs)
 
 
 def prometheus(value: Preflight) -> str:

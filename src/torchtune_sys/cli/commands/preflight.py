@@ -192,7 +192,7 @@ def _of_rules(
     from torchtune_sys import engine
     from torchtune_sys.cli import joint_run
     from torchtune_sys.cli.look import look
-    from torchtune_sys.host.children.left_processes import left_processes
+    from torchtune_sys.host.children.left_processes import at_work, left_processes
     from torchtune_sys.preflight import host_only, own_checks, verdict
     from torchtune_sys.rules import CATALOGUE
 
@@ -205,6 +205,7 @@ def _of_rules(
         looked["data"] = host_only.JOB_PLACES if options["from_"] else host_only.places(_mountinfo())
         seen = host_only.host_only(_patiently(looked, until_s))
         if not options["from_"]:
+            seen = host_only.without(seen, at_work(host_only.on_gpus(seen)))
             causes += own_checks.of_leftovers(left_processes(), policy)
     elif joint is not None:
         looked["nodes"] = joint.job.nodes

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pwd
 import re
+from collections.abc import Iterable
 from typing import NamedTuple
 
 FIRST_USER = 1000
@@ -51,6 +52,15 @@ def left_processes() -> list[Left]:
         held = sum(found[one].anonymous_bytes for one in tree)
         left.append(Left(pid, _user(process.uid), process.name, len(tree), held))
     return sorted(left, key=lambda one: -one.anonymous_bytes)
+
+
+def at_work(pids: Iterable[int]) -> frozenset[int]:
+    """Those of these processes that belong to a job that still runs here."""
+    asked = tuple(pids)
+    if not asked:
+        return frozenset()
+    jobs = _running_jobs(_processes())
+    return frozenset(pid for pid in asked if _job_of(pid) in jobs)
 
 
 def _processes() -> dict[int, Process]:
