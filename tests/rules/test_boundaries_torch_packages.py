@@ -277,3 +277,28 @@ def test_what_is_in_the_users_site_alone_hides_nothing(healthy: Snapshot) -> Non
 def test_packages_that_were_not_seen(healthy: Snapshot, rule_id: str) -> None:
     assert verdict(altered(healthy, python__distributions=DENIED), rule_id) is UNKNOWN
     assert verdict(altered(healthy, python=DENIED), rule_id) is UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("cuda", "there", "expected"),
+    [
+        ("12.8", {"cu11": ("1.1", ()), "cu12": ("1.2", ("nvidia/x/lib/x.so.1",))}, FAIL),  # CUDA 11's came last
+        ("12.8", {"cu11": ("1.1", ("nvidia/x/lib/x.so.1",)), "cu12": ("1.2", ())}, PASS),  # torch's own lie there
+        ("13.0", {"cu12": ("1.3", ()), "cu13": ("1.2", ("nvidia/x/lib/x.so.1",))}, FAIL),  # a newer stray one
+        ("13.0", {"cu12": ("1.1", ("nvidia/x/lib/x.so.1",)), "cu13": ("1.2", ())}, PASS),  # an older one that was overwritten
+    ],
+)
+def test_the_sizes_of_the_files_tell_whose_they_are(
+    healthy: Snapshot, cuda: str, there: dict[str, Any], expected: Verdict
+) -> None:
+    packages = [
+        item(f"nvidia-nccl-{suffix}", version, weighed=True, altered=altered) for suffix, (version, altered) in there.items()
+    ]
+    seen = host(healthy, torch("2.11.0a0+own", cuda), *packages)
+    assert verdict(seen, "mixed-nvidia-cuda-wheels") is expected
+    assert verdict(seen, "nvidia-wheel-files-altered") is PASS  # what is in place is what one of them brought
+    assert verdict(cuda_works(seen), "nvidia-wheel-files-altered") is NA
+    broken = host(
+        healthy, torch("2.11.0a0+own", cuda), item("nvidia-nccl-cu13", "1.2", weighed=True, altered=("nvidia/x/lib/x.so.1",))
+    )
+    assert verdict(broken, "nvidia-wheel-files-altered") is FAIL

@@ -53,6 +53,8 @@ ROWS: tuple[tuple[str, str, str], ...] = (
     ("slurmstepd: error: Detected", "oom-kill", r"slurmstepd: error: (?P<subject>Detected) \d{1,9} oom[-_]kill event\S{0,3} in (?P<who>(?:StepId=|step )[\w.+]{1,30}\w)"),
     # Linux: kernel/panic.c; arch/x86/kernel/dumpstack.c and arch/arm64/kernel/traps.c (die), arch/x86/mm/fault.c, lib/bug.c, mm/page_alloc.c
     ("Kernel panic", "panic", r"(?<!end )Kernel panic - not syncing: \S"),
+    # arm64's die() prints the error code unpadded ("Oops - undefined instruction: 0 [#1]") until 5.18, in 16 digits from there on
+    ("Internal error: ", "oops", r"Internal error: [^:\[]{2,80}: [0-9a-f]{1,16} \[#\d{1,3}\]"),
     (" [#", "oops", r"(?:Internal error: |Oops: )?\w[^:]{2,80}: [0-9a-f]{4,16} \[#\d{1,3}\]"),
     ("BUG: ", "oops", r"BUG: (?:kernel NULL pointer dereference|unable to handle|Bad page (?:state|map))"),
     ("kernel BUG at ", "oops", r"kernel BUG at \S+:\d+!"),
@@ -111,7 +113,7 @@ ROWS: tuple[tuple[str, str, str], ...] = (
     ("log I/O error", "fs-error", r"XFS \((?P<subject>[^)]{1,60})\): log I/O error"),
     ("forced readonly", "fs-read-only", r"BTRFS \w+ \(device (?P<subject>[\w-]{1,60})[^)]*\): .*forced readonly"),
     ("BTRFS ", "fs-error", r"BTRFS (?:critical|error) \(device (?P<subject>[\w-]{1,60})[^)]*\): .*(?:corrupt|parent transid verify failed|csum failed|IO failure)"),
-    # Linux: net/sunrpc (clnt.c), Lustre: ptlrpc/import.c (166-1 is an error)
+    # Linux: net/sunrpc (clnt.c), Lustre: ptlrpc/import.c (ptlrpc_set_import_discon: LCONSOLE_ERROR_MSG(0x166, …) is printed as 166-1)
     ("nfs: server ", "server-lost", r"nfs: server (?P<subject>\S{1,200}) not responding"),
     ("nfs: server ", "server-back", r"nfs: server (?P<subject>\S{1,200}) OK"),
     ("Lustre: ", "server-lost", r"Connection to (?P<subject>\S{1,200}) \(at [^)]*\) was lost"),
@@ -121,11 +123,11 @@ ROWS: tuple[tuple[str, str, str], ...] = (
     ("LustreError: ", "fs-evicted", r"LustreError: .{0,120}: This client was evicted by (?P<subject>[\w.-]{1,100})"),
     ("LustreError: ", "fs-error", r"LustreError: .{0,20}: (?P<subject>[\w.-]{1,100}?)(?:-osc-[\w-]+)?: BAD (?:READ|WRITE) CHECKSUM(?!.*likely false positive)"),  # of a page that a program changed meanwhile (mmap)
     ("LustreError: ", "fs-error", r"(?P<subject>Lustre)Error: .{0,160}\) LBUG"),
-    # Linux: net/ceph/mon_client.c, osdmap.c, fs/ceph/mds_client.c (from 6.9 with the cluster's id in brackets), caps
+    # Linux: net/ceph/mon_client.c, osdmap.c (osdmap_info of newer kernels puts the cluster's id and the epoch in brackets), fs/ceph/mds_client.c (from 6.9 with the cluster's id in brackets), caps
     ("ceph: ", "server-lost", r"libceph: (?P<subject>mon)\d+ .*session lost, hunting for new mon"),
     ("ceph: ", "server-back", r"libceph: (?P<subject>mon)\d+ .*session established"),
-    ("ceph: ", "server-lost", r"libceph: (?P<subject>osd\d+) down"),
-    ("ceph: ", "server-back", r"libceph: (?P<subject>osd\d+) up"),
+    (": osd", "server-lost", r"libceph(?: \([0-9a-f-]{36} e\d{1,10}\))?: (?P<subject>osd\d+) down"),
+    (": osd", "server-back", r"libceph(?: \([0-9a-f-]{36} e\d{1,10}\))?: (?P<subject>osd\d+) up"),
     ("ceph: ", "server-lost", r"ceph: (?:\[[^\]]{1,80}\]: )?(?P<subject>mds\d+) (?:hung|caps stale)"),
     ("ceph: ", "server-back", r"ceph: (?:\[[^\]]{1,80}\]: )?(?P<subject>mds\d+) (?:came back|caps renewed|recovery completed|reconnect success)"),
     ("ceph: ", "fs-evicted", r"ceph: (?:\[[^\]]{1,80}\]: )?(?P<subject>mds\d+) (?:reconnect denied|rejected session|session blocklisted)"),

@@ -38,6 +38,10 @@ class Distribution(msgspec.Struct, frozen=True, kw_only=True):
     requires_python: str = ""
     tags: tuple[str, ...] = ()
     """Wheel tags, for torch only (``cp312-cp312-manylinux_2_28_x86_64``)."""
+    weighed: bool = False
+    """Whether the sizes of its libraries were compared with those in its RECORD (NVIDIA's wheels only)."""
+    altered: tuple[str, ...] = ()
+    """Libraries that are gone, or of another size than RECORD says: ``nvidia/nccl/lib/libnccl.so.2``."""
     build: str = ""
     """conda's build string (``py3.11_cuda12.1_cudnn8.9.2_0``); ``""`` for anything else."""
 

@@ -102,14 +102,41 @@ def _distribution(host: Host, entry: str, folder: str, name: str, version: str) 
     if name == "torch" and wheel:
         text = host.text(f"{place}/WHEEL")
         tags = [] if isinstance(text, Missing) else parse_headers(text).get("tag", [])
+    record = host.text(f"{place}/RECORD") if wheel and name.startswith("nvidia-") else ""
+    sizes = {} if isinstance(record, Missing) else library_sizes(record)
     return Distribution(
         name=name,
         version=version or next(iter(headers.get("version", ())), ""),
         location=entry,
+        weighed=bool(sizes),
+        altered=tuple(path for path, size in sizes.items() if _differs(host, f"{entry}/{path}", size)),
         requires=tuple(headers.get("requires-dist", ())),
         requires_python=next(iter(headers.get("requires-python", ())), ""),
         tags=tuple(tags),
     )
+
+
+_MOST_LIBRARIES = 40
+
+
+def library_sizes(record: str) -> dict[str, int]:
+    """Sizes of the shared libraries that a RECORD lists (path, hash, size).
+
+    >>> library_sizes("nvidia/nccl/lib/libnccl.so.2,sha256=x,190000000\\nnvidia/nccl/__init__.py,sha256=y,0\\nnvidia/nccl/lib/a.so.1,,\\n")
+    {'nvidia/nccl/lib/libnccl.so.2': 190000000}
+    """
+    found: dict[str, int] = {}
+    for line in record.splitlines()[:20_000]:
+        path, _, size = line.rpartition(",")
+        path = path.partition(",")[0]
+        if ".so" in path and ".." not in path and size.isascii() and size.isdigit() and len(found) < _MOST_LIBRARIES:
+            found[path] = int(size)
+    return found
+
+
+def _differs(host: Host, path: str, size: int) -> bool:
+    found = host.stat(path)
+    return found.why is Why.ABSENT if isinstance(found, Missing) else found.size != size
 
 
 def parse_headers(text: str) -> dict[str, list[str]]:

@@ -83,8 +83,9 @@ def _environment(s: Snapshot) -> Mapping[str, str]:
 def mixed_nvidia_cuda_wheels(s: Snapshot, _p: Params) -> Iterator[Evidence]:
     """nvidia-nccl-cu12 and nvidia-nccl-cu13 (likewise cuDNN, NVSHMEM and cuSPARSELt) unpack to the same files: the one installed last stays.
 
-    It is a fault where the stray one is older than what torch needs. Packages for CUDA 11 and 12 side by side are common and
-    were seen working, so they are no finding.
+    Whose files lie there is told by their sizes, which each package's RECORD holds: those of another package are a fault, whatever its
+    version. Where there is no RECORD to compare with (a report), it is one where the stray package is older than what torch needs, and
+    CUDA 11 and 12 side by side are none: they were seen working, where torch's came last.
 
     Why it matters
         "undefined symbol: ncclCommResume" at import torch, or cuDNN sublibraries that do not fit each other.
@@ -93,7 +94,7 @@ def mixed_nvidia_cuda_wheels(s: Snapshot, _p: Params) -> Iterator[Evidence]:
         Where torch imports and trains: then the newer file happens to be there, until the next upgrade.
 
     References
-        https://github.com/pytorch/pytorch/issues/186591
+        https://github.com/pytorch/pytorch/issues/186591; https://github.com/rwth-i6/returnn/issues/1802 (CUDA 11 beside 12)
     """
     found = need(need(s.python).distributions)
     mine = _cuda_major(s)
@@ -109,15 +110,54 @@ def mixed_nvidia_cuda_wheels(s: Snapshot, _p: Params) -> Iterator[Evidence]:
             continue
         own = variants.get(mine or max(variants))
         for suffix, other in sorted(variants.items()):
-            if own is None or other.name == own.name or {suffix, own.name.rpartition("-cu")[2]} == {"11", "12"}:
+            if own is None or other.name == own.name or other.location != own.location:
                 continue
-            if other.location == own.location and version(other.version) < version(own.version):
+            older = {suffix, own.name.rpartition("-cu")[2]} != {"11", "12"} and version(other.version) < version(own.version)
+            if own.altered or (older and not own.weighed):
+                whose = f", and {own.altered[0]} has not its size" if own.altered else ""
                 yield Evidence(
                     subject=f"{own.name} {own.version}",
-                    seen=f"beside {other.name} {other.version}",
+                    seen=f"beside {other.name} {other.version}{whose}",
                     wanted="one of them, for torch's CUDA",
                     source=other.location,
                 )
+
+
+@rule(
+    id="nvidia-wheel-files-altered",
+    title="Files of NVIDIA's packages are not those that were installed",
+    severity=Severity.WARNING,
+    fix=(Install(text="pip install --force-reinstall --no-deps each of the packages named above, in its version"),),
+)
+def nvidia_wheel_files_altered(s: Snapshot, _p: Params) -> Iterator[Evidence]:
+    """A library of an nvidia-… package is gone, or has another size than the package's RECORD says.
+
+    Why it matters
+        An installation broke off, the disk was full, another package wrote over the file, or somebody removed it: torch does not import, or
+        computes with a library that nobody tested it with, while pip lists the right version.
+
+    When to leave it
+        The files were stripped or patched on purpose (images made small, Nix), and torch works: under --live it is not reported then.
+
+    References
+        https://packaging.python.org/en/latest/specifications/recording-installed-packages/ (RECORD)
+    """
+    if cuda_works(s):
+        raise NotApplicable("torch says that CUDA is available: the libraries in place fit")
+    weighed = [item for item in need(need(s.python).distributions) if item.weighed and not item.location.startswith("/nix/")]
+    if not weighed:
+        raise NotApplicable("no package of NVIDIA's whose RECORD lists libraries")
+    whole = {(item.location, item.name.rpartition("-cu")[0]) for item in weighed if not item.altered}
+    for item in weighed:
+        if item.altered and (item.location, item.name.rpartition("-cu")[0]) in whole:
+            continue  # the files in place are those of its sibling for another CUDA
+        yield Evidence(
+            subject=f"{item.name} {item.version}",
+            seen=f"{', '.join(item.altered[:3])}: not of the size in RECORD, or gone" if item.altered else "as installed",
+            wanted="the files that were installed" if item.altered else "",
+            verdict=Verdict.FAIL if item.altered else Verdict.PASS,
+            source=f"{item.location}/{item.name.replace('-', '_')}-{item.version}.dist-info/RECORD",
+        )
 
 
 def _cuda_major(s: Snapshot) -> str:
@@ -332,6 +372,7 @@ def user_site_shadows(s: Snapshot, _p: Params) -> Iterator[Evidence]:
 
 RULES = (
     mixed_nvidia_cuda_wheels,
+    nvidia_wheel_files_altered,
     nccl_wheel_version_overridden,
     nvidia_wheel_version_differs,
     wheel_libs_not_found,
