@@ -375,3 +375,35 @@ def test_14_the_interpreter_that_is_named_is_not_there(host: Host) -> None:
     print(failure.result["msg"])
     assert "/opt/nowhere/python3" in failure.result["msg"] and host.is_untouched()
     mended(host)
+
+
+def test_15_the_connection_is_cut_while_the_tool_is_copied(host: Host) -> None:
+    """Over a slow link, so that there is a while to cut it in; nothing is reached again until the play has ended."""
+    host.machine.sh(f"mv {TOOL} {TOOL}.real; printf '#!/bin/sh\\nexec {TOOL}.real \"$@\"\\n' >{TOOL}; chmod 755 {TOOL}")
+    place = host.machine.root / TOOL.lstrip("/")
+    older = place.read_bytes()
+    link = host.machine.controller.inside("tc", "qdisc", "{}", "dev", "port1", "root")
+    slow = ["tbf", "rate", "2mbit", "burst", "32kbit", "latency", "400ms"]
+    subprocess.run([word.format("add") for word in link] + slow, check=True)
+    try:
+        running = host.begin()
+        until(lambda: running.process.poll() is not None or half_copied(host.machine), PATIENCE_S)
+        host.machine.sh("systemctl stop ssh")
+        for process in sessions(host.machine):
+            os.kill(process, signal.SIGKILL)
+        played = running.end()
+    finally:
+        subprocess.run([word.format("del") for word in link], check=True)
+        host.machine.sh("systemctl start ssh")
+    failure, *_ = played.failed("host")
+    print(failure.task, failure.state, failure.result.get("msg"))
+    assert failure.state == "unreachable" and played.of("host", "torchtune_apply") == [], played.output
+    assert place.read_bytes() == older and "torchtune-sys" in host.machine.sh(f"{TOOL} --version") and host.is_untouched()
+    until(host.machine.is_up, PATIENCE_S)
+    mended(host)
+
+
+def half_copied(machine: Machine) -> bool:
+    """Whether part of the tool's file has come."""
+    found = (machine.root / "root/.ansible/tmp").glob("*/*")
+    return any(path.stat().st_size > 200_000 for path in found if path.is_file())
