@@ -38,7 +38,9 @@ EXAMPLES = r"""
 
 RETURN = r"""
 steps:
-  description: What to do, in order, each with its typed actions.
+  description:
+    - What to do, in order, each with its typed actions.
+    - C(wanted) is false for what is of use only to some, and was not asked for by O(with).
   returned: when the tool answered
   type: list
   elements: dict
@@ -92,7 +94,15 @@ def main():
     except tool.Unanswered as error:
         tool.fail(module, error)
     found = answer.document["install"]
-    steps = [dict(step, actions=[_resolved(action) for action in step["actions"]]) for step in found["steps"]]
+    extras = module.params["with"] or []
+    steps = [
+        dict(
+            step,
+            actions=[_resolved(action) for action in step["actions"]],
+            wanted=not step.get("optional") or step["key"] in extras,
+        )
+        for step in found["steps"]
+    ]
     module.exit_json(
         changed=False,
         status=answer.status,

@@ -147,6 +147,10 @@ def variables() -> str:
   or {PREFIX}restart_services | length > 0 and {PREFIX}applied.waits.service | length > 0
   or {PREFIX}packages and {PREFIX}applied.install | length > 0 }}}}
 
+# What of an installation cannot be had, and why.
+{PREFIX}refused_words: >-
+  {{{{ {PREFIX}to_install.refused | map(attribute='what') | zip({PREFIX}to_install.refused | map(attribute='reason')) | map('join', ': ') }}}}
+
 # The pre-flight of all hosts: where each is reached, how long it takes to begin on all of them, and how long the whole may take.
 {PREFIX}preflight_addresses: >-
   {{{{ ansible_play_hosts_all | map('extract', hostvars) | map(attribute='{PREFIX}preflight_address', default='')
