@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -56,3 +57,53 @@ def test_a_host_that_cannot_train_is_not_told_as_good(document: dict[str, Any]) 
     assert [row.split(" | ")[2] for row in rows[:3]] == ["trains on", "nothing", "GPUs"]
     assert len({row.count("|") for row in rows}) == 1
     assert "training does not work here" in answer("base-system.json")["headline"]
+
+
+def test_the_report_says_what_differs_as_compare_does(tmp_path: Path) -> None:
+    differences, fleet = module("plugin_utils/differences.py"), module("plugin_utils/fleet.py")
+    facts = {}
+    for name in ("one", "two", "three"):
+        place = tmp_path / f"{name}.json"
+        done = run("check", "--from", str(HOSTS / "typical/dgx-h100.json"), "--facts", str(place), "--fail-on", "never", "-q")
+        assert done.returncode == 0, done.stderr
+        facts[name] = json.loads(place.read_text())
+    facts["three"]["facts"]["python"]["torch"]["version"] = "2.1.0+cu121"
+    said = differences.between(facts, [sys.executable, "-m", "torchtune_sys"])
+    odd = said["document"]["odd"]
+    assert [(one["host"], one["fact"], one["value"], one["weight"]) for one in odd] == [
+        ("three", "python.torch.version", "2.1.0+cu121", "error")
+    ], odd
+    hosts = [fleet.host(name, None, "", None, "", {"verdict": "go"}) for name in facts]
+    document = fleet.fleet(hosts, "now", said["document"])
+    page = fleet.markdown(document, said["markdown"])
+    assert "## What differs between hosts" in page and "2.1.0+cu121" in page and page.count("\n# ") == 0
+    assert any("2.1.0+cu121" in line for line in fleet.text(document, said["text"]))
+
+
+def test_where_the_tool_does_not_run_on_the_controller_the_report_says_so(tmp_path: Path) -> None:
+    differences, fleet = module("plugin_utils/differences.py"), module("plugin_utils/fleet.py")
+    broken = tmp_path / "torchtune-sys"
+    broken.write_text("echo hello\n")
+    with pytest.raises(differences.Unsaid, match="no JSON"):
+        differences.between({"a": {}, "b": {}}, differences.tool(str(broken)))
+    document = fleet.fleet([], "now", {"why": "there is no torchtune-sys on the controller"})
+    assert "Not asked: there is no torchtune-sys" in fleet.markdown(document)
+    assert "there is no torchtune-sys on the controller" in fleet.text(document)[-1]
+
+
+@pytest.mark.parametrize(("verdict", "state"), [("go", "go"), ("no-go", "no-go"), ("unknown", "not-judged")])
+def test_what_a_joint_preflight_says_of_a_host(verdict: str, state: str) -> None:
+    fleet = module("plugin_utils/fleet.py")
+    cause = {"cause": "hung-mount", "seen": "/scratch does not answer", "weight": "fatal", "blame": "network"}
+    told = {
+        "verdict": verdict,
+        "causes": [] if verdict == "go" else [cause],
+        "headline": "h",
+        "job": "no-go",
+        "bad": [],
+        "absent": [],
+    }
+    found = fleet.host("a", None, "", None, "", told)
+    assert found["state"] == state and (verdict == "go" or found["reason"] == "hung-mount: /scratch does not answer")
+    judged = fleet.host("a", {**answer("typical/dgx-h100.json")}, "", None, "", told)
+    assert judged["state"] == ("findings" if verdict == "go" else state), "the check's own state stays where a job may start"
