@@ -17,7 +17,8 @@ from ssh_machines import Machine, Unavailable, machines, root, run
 
 pytestmark = [pytest.mark.long, pytest.mark.exhaustive]
 
-PACKAGES = "gcc g++ libc6-dev python3-dev python3-venv"
+PACKAGES = "gcc g++ libc6-dev python3-dev python3-venv python3-apt"
+"""The last for Ansible itself."""
 FETCH = """
 mkdir "$2/upper" "$2/work" "$2/root"
 mount -t overlay overlay -o "lowerdir=$1,upperdir=$2/upper,workdir=$2/work" "$2/root"
