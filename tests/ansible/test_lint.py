@@ -13,7 +13,9 @@ SANITY = (
     *("changelog", "compile", "empty-init", "ignores", "line-endings", "no-assert", "no-get-exception", "no-illegal-filenames"),
     *("no-smart-quotes", "replace-urlopen", "shebang", "symlinks", "use-argspec-type-path", "use-compat-six"),
 )
-"""The others (validate-modules, pylint …) are tried with what they need installed, by hand."""
+"""What runs without an environment of its own."""
+WITH_MORE = ("validate-modules", "pylint", "pep8", "import", "runtime-metadata", "ansible-doc", "action-plugin-docs")
+"""For each ansible-test makes an environment, with what it pins; for that it fetches pip's bootstrap script."""
 
 
 def said(work: Path, folder: Path, *argv: str) -> str:
@@ -45,6 +47,18 @@ def test_ansible_lint_finds_nothing(work: Path) -> None:
 def test_the_sanity_tests_find_nothing(work: Path) -> None:
     asked = [word for name in SANITY for word in ("--test", name)]
     said(work, installed_at(work), "ansible-test", "sanity", "--python", ".".join(map(str, sys.version_info[:2])), *asked)
+
+
+@pytest.mark.exhaustive
+def test_the_sanity_tests_that_need_more_find_nothing(work: Path) -> None:
+    asked = [word for name in WITH_MORE for word in ("--test", name)]
+    argv = [program("ansible-test"), "sanity", "--python", ".".join(map(str, sys.version_info[:2])), "--color", "no", *asked]
+    done = subprocess.run(
+        argv, capture_output=True, text=True, timeout=PATIENCE_S, check=False, env=surroundings(work), cwd=installed_at(work)
+    )
+    if "bootstrap script can be manually downloaded" in done.stdout + done.stderr:
+        pytest.skip("ansible-test cannot fetch pip's bootstrap script, which it makes its environments with")
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_the_collection_is_whole_where_it_is_installed(work: Path) -> None:

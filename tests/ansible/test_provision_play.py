@@ -72,7 +72,7 @@ def test_from_bare_to_proven(host: tuple[Plays, Machine], bundle: Path) -> None:
     (smoked,) = first.of("host", "torchtune_smoke")
     print(smoked["headline"], "|", machine.sh("/opt/torch/bin/python -c 'import torch; print(torch.__version__)'").strip())
     assert smoked["verdict"] == "pass"
-    noted = machine.sh("torchtune-sys history")
+    noted = " ".join(machine.sh("torchtune-sys history").split())
     print(noted)
     assert "installed by Ansible: gcc g++ libc6-dev" in noted and "installed by Ansible into /opt/torch: torch==2.13.0" in noted
     again = plays.play("torchtune.sys.provision", torchtune_sys_source=str(bundle), **wishes)

@@ -12,8 +12,8 @@ module: torchtune_preflight
 short_description: Say whether a job may start on all hosts together, where no scheduler starts it
 version_added: "0.1.0"
 description:
-  - Runs C(torchtune-sys preflight --level standard) on one node of a job. The nodes find each other at the first one's address, or at another's where that one is bad,
-    and test the ways between them, what they have alike, and a training step in common.
+  - Runs C(torchtune-sys preflight --level standard) on one node of a job. The nodes find each other at the first one's address, or at another's
+    where that one is bad, and test the ways between them, what they have alike, and a training step in common.
   - All nodes must be at it at once. So it is started with C(async) and C(poll=0) on every host, and waited for by M(ansible.builtin.async_status),
     as the role's tasks_from preflight does.
   - Fails on a host that is to blame, or that could not be judged. On the others RV(job) says what became of all.

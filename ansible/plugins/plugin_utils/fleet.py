@@ -159,9 +159,14 @@ def markdown(document: t.Mapping[str, t.Any], differs: str = "") -> str:
 def _row(one: t.Mapping[str, t.Any]) -> str:
     if "counts" not in one:
         return f"| {_cell(one['host'])} | {STATES[one['state']]} | | | | | | | |"
-    counts = " | ".join(str(one["counts"][level]) for level in SEVERITIES)
-    state = STATES[one["state"]]
-    return f"| {_cell(one['host'])} | {state} | {TRAINS_ON[one['can_train']]} | {counts} | {len(one['unknown'])} | {_cell(one['user'])} | {_cell(one['version'])} |"
+    cells = [
+        _cell(one["host"]),
+        STATES[one["state"]],
+        TRAINS_ON[one["can_train"]],
+        *(one["counts"][level] for level in SEVERITIES),
+    ]
+    cells += [len(one["unknown"]), _cell(one["user"]), _cell(one["version"])]
+    return f"| {' | '.join(map(str, cells))} |"
 
 
 def _few(hosts: list[str]) -> str:
