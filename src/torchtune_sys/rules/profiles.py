@@ -43,6 +43,7 @@ _OTHER_HOSTS = (
     "memlock-limit-finite",
     "nccl-interface-doubtful",
     "nccl-uneven-networks",
+    "neighbour-table-small",
     "rp-filter-strict",
     "somaxconn-low",
     "tcp-buffer-ceiling-low",

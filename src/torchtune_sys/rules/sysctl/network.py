@@ -17,6 +17,7 @@ from torchtune_sys.rules.sysctl.policy import (
     origin,
     setting,
     tcp_between_hosts,
+    wish_neighbours,
     wish_slow_start,
     wish_somaxconn,
     wish_tcp_rmem,
@@ -120,6 +121,29 @@ def somaxconn_low(s: Snapshot, p: Params) -> Iterator[Evidence]:
     listen(2): 4096 since Linux 5.4, 128 before. tuned 2.28, throughput-performance, asks for at least 2048.
     """
     yield judged(s, "net.core.somaxconn", wish_somaxconn(s, p))
+
+
+@rule(
+    id="neighbour-table-small",
+    title="The table of neighbours (ARP) is smaller than the job",
+    severity=Severity.ADVICE,
+    fix=(Sysctl(key="net.ipv4.neigh.default.gc_thresh3", target=AtLeast(4096)),),
+)
+def neighbour_table_small(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """gc_thresh3, the most addresses of neighbours that the kernel keeps, is below the number of hosts that the job has on this host's subnets.
+
+    Why it matters
+    All meet all when a job starts, and at each all-to-all. Where there is no room for another neighbour the packets to it are dropped
+    ("neighbor table overflow!"): ranks lose each other at random. Subnets that are too small for the job's hosts are counted with what fits
+    into them, since the others are behind a router; RoCE cards each with their own, InfiniBand with none.
+
+    When to leave it
+    The hosts of the job are in several subnets of their own, though this one would have room for all.
+
+    References
+    Linux Documentation/networking/ip-sysctl.rst (neigh/default/gc_thresh3); net/core/neighbour.c (neigh_alloc); net/ipv4/arp.c: 1024
+    """
+    yield judged(s, "net.ipv4.neigh.default.gc_thresh3", wish_neighbours(s, p))
 
 
 @rule(
@@ -304,6 +328,7 @@ RULES: tuple[Rule, ...] = (
     tcp_buffer_ceiling_low,
     tcp_slow_start_after_idle,
     somaxconn_low,
+    neighbour_table_small,
     congestion_control_unknown,
     rp_filter_strict,
     arp_answers_on_any_interface,

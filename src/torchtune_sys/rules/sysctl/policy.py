@@ -12,7 +12,7 @@ from torchtune_sys.model.facts.sysctl import Assignment, Setting
 from torchtune_sys.model.rule import Evidence, Params, Verdict, asked
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.target import AtLeast, AtMost, Exactly, OneOf, Target, met
-from torchtune_sys.model.values import Missing, NotApplicable, Unknown, Why, absent, need
+from torchtune_sys.model.values import Missing, NotApplicable, Unknown, Why, absent, known, need
 from torchtune_sys.rules.gates import gpu_count, ranks_here, rdma_active
 
 TCP_MAX_FAST = 16 << 20
@@ -120,6 +120,33 @@ def wish_somaxconn(s: Snapshot, p: Params) -> Target:
     return AtLeast(min(2048, world))
 
 
+_FEW_NODES = 128
+"""gc_thresh1 (net/ipv4/arp.c): so few neighbours are never removed, and far fewer than the limit."""
+
+
+def wish_neighbours(s: Snapshot, p: Params) -> Target:
+    """Room for each other host of the job on each subnet that the job uses: the fullest one, and those of RoCE cards."""
+    others = (s.intent.nodes or 1) - 1
+    if others < _FEW_NODES:
+        raise NotApplicable(f"no job over more than {_FEW_NODES} hosts was asked about (--nnodes)")
+    network = need(s.network)
+    roce = {
+        name
+        for device in known(network.rdma, ())
+        if any(known(port.link_layer, "") == "Ethernet" for port in device.ports)
+        for name in known(device.interfaces, ())
+    }
+    rails, single = 0, 0
+    for interface in need(network.interfaces):
+        lengths = [known(a.prefix_length, 32) for a in known(interface.addresses, ()) if a.family == "inet"]
+        if interface.kind == "loopback" or not known(interface.up, True) or not lengths:
+            continue
+        here = min(others, max((1 << (32 - length)) - 2 for length in lengths))
+        rails += max(here, 0) if interface.name in roce else 0
+        single = max(single, here) if interface.name not in roce else single
+    return AtLeast(rails + single)
+
+
 WISHES: tuple[SysctlPolicy, ...] = (
     SysctlPolicy(key="vm.swappiness", target=wish_swappiness, default="60"),
     SysctlPolicy(key="vm.zone_reclaim_mode", target=wish_zone_reclaim, default="0"),
@@ -131,6 +158,7 @@ WISHES: tuple[SysctlPolicy, ...] = (
     SysctlPolicy(key="net.ipv4.tcp_rmem", target=wish_tcp_rmem, default="4096 131072 6291456"),
     SysctlPolicy(key="net.ipv4.tcp_wmem", target=wish_tcp_wmem, default="4096 16384 4194304"),
     SysctlPolicy(key="net.ipv4.tcp_slow_start_after_idle", target=wish_slow_start, default="1"),
+    SysctlPolicy(key="net.ipv4.neigh.default.gc_thresh3", target=wish_neighbours, default="1024"),
     SysctlPolicy(key="net.core.somaxconn", target=wish_somaxconn, default="4096"),
 )
 
