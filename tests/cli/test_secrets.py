@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
-from outputs import outputs
+import pytest
+from outputs import outputs, said
 from planted_secrets import KEYED, TOKENS, Secrets
 
 from conftest import HOSTS
+from torchtune_sys.cli.commands import compare, diagnose, preflight
 from torchtune_sys.evidence import read
 from torchtune_sys.host.environment import NAMES, PREFIXES
 from torchtune_sys.host.input.opening import PastedText, open_input
@@ -105,9 +108,9 @@ def test_none_of_two_hundred_secrets_of_a_recording_is_in_any_output() -> None:
     assert len(secrets.planted) >= 200 and len(TOKENS) + len(KEYED) >= 60
     assert secrets.seen_in(codec.dumps(recording).replace('\\"', '"')), "they were planted"
     leaks, marks = [], 0
-    for command, said in outputs(lambda: ScrubbedHost(RecordedHost(recording, "recording x"))):
-        leaks += [f"{command}: {secret}" for secret in secrets.seen_in(said.text)]
-        marks += said.text.count(HIDDEN)
+    for command, found in outputs(lambda: ScrubbedHost(RecordedHost(recording, "recording x"))):
+        leaks += [f"{command}: {secret}" for secret in secrets.seen_in(found.text)]
+        marks += found.text.count(HIDDEN)
     assert leaks == []
     assert marks > 100, "what was hidden is shown as hidden"
 
@@ -132,15 +135,109 @@ def test_what_opens_an_input_hides(tmp_path: Path) -> None:
     assert "2.11.0" in codec.dumps(read(pasted.text, "x"))
 
 
+def test_none_is_in_what_is_made_of_files(tmp_path: Path) -> None:
+    """Facts, comparisons, pre-flights and diagnoses of two such hosts: each form, and each file that is written beside."""
+    one, other = Secrets(4), Secrets(5)
+    for name, secrets in (("a", one), ("b", other)):
+        (tmp_path / f"{name}.json").write_text(codec.dumps(planted(secrets)))
+    a, b = str(tmp_path / "a.json"), str(tmp_path / "b.json")
+    beside = tmp_path / "beside"
+    commands = [
+        ("snapshot", "--compact", "--from", a),
+        *(("preflight", "--from", a, "--format", form) for form in preflight.FORMATS),
+        ("preflight", "--from", a, "--facts", str(beside)),
+        *(("compare", a, b, "--format", form) for form in compare.FORMATS),
+        ("compare", a, b, "--all"),
+        ("compare", a, "--golden", b),
+        ("fleet", "--dir", str(tmp_path), "--all"),
+        *(("diagnose", a, "--format", form) for form in diagnose.FORMATS),
+        ("diagnose", a, "--symptoms"),
+        ("diagnose", a, "--share", str(beside)),
+    ]
+    for command in commands:
+        found = said(*command)
+        assert found.status in (0, 1), (command, found.err)
+        text = found.text + (beside.read_text() if beside.exists() else "")
+        assert one.seen_in(text) + other.seen_in(text) == [], command
+
+
+def test_what_others_wrote_down_is_compared_without_secrets(tmp_path: Path) -> None:
+    """Facts and snapshots that no filter of ours has seen."""
+    secrets = Secrets(6)
+    for name in "ab":
+        seen = json.loads(
+            dict(outputs(lambda: RecordedHost(planted(secrets), "x"), (("snapshot", "--format", "json"),)))[
+                "snapshot --format json"
+            ].out
+        )
+        seen["facts"]["session"]["env"]["WANDB_API_KEY"] = word = secrets.word()
+        secrets.planted[word] = "a name"
+        (tmp_path / f"{name}.json").write_text(json.dumps(seen))
+    assert len(secrets.seen_in((tmp_path / "a.json").read_text())) > 50, "they are there"
+    for form in compare.FORMATS:
+        found = said("compare", str(tmp_path / "a.json"), str(tmp_path / "b.json"), "--format", form)
+        assert found.status == 1 and secrets.seen_in(found.text) == [], form
+
+
+LOG_FORMS = {
+    "plain": lambda lines: "\n".join(lines),
+    "JSON": lambda lines: "\n".join(json.dumps({"log": line + "\n", "stream": "stderr"}) for line in lines),
+    "JSON in JSON": lambda lines: "\n".join(json.dumps({"log": json.dumps({"message": line})}) for line in lines),
+    "of a pod": lambda lines: "\n".join(f"2026-01-01T00:00:00.000000000Z stderr F {line}" for line in lines),
+}
+
+
+@pytest.mark.parametrize("form", LOG_FORMS)
+def test_none_of_a_log_is_in_its_diagnosis(tmp_path: Path, form: str) -> None:
+    secrets = Secrets(8)
+    lines = [f"[rank{number % 8}]: RuntimeError: {line}" for number in range(70) for line in secrets.of_each()]
+    lines += ["NCCL WARN " + secrets.password(), "export " + secrets.password(), "HF_TOKEN=" + secrets.token()]
+    lines += [f"[    0.000000] Command line: {' '.join(secrets.argument() for _ in range(6))} quiet"]
+    lines += secrets.key() if form == "plain" else []
+    lines += ["Traceback (most recent call last):", '  File "/a.py", line 3, in f', "RuntimeError: CUDA error: out of memory"]
+    assert len(secrets.planted) >= 200
+    log, beside, line = tmp_path / "x.log", tmp_path / "share.md", tmp_path / "line"
+    log.write_text(LOG_FORMS[form](lines))
+    for command in (("--format", "text"), ("--format", "json"), ("--share", str(beside)), ("--symptoms", "-o", str(line))):
+        found = said("diagnose", str(log), *command)
+        assert found.status in (1, 3), found.err
+        text = found.text + "".join(path.read_text() for path in (beside, line) if path.exists())
+        assert secrets.seen_in(text) == [], command
+    assert beside.read_text().count(HIDDEN) > 50
+    merged_ = said("diagnose", "--merge", str(line))
+    assert secrets.seen_in(merged_.text) == []
+
+
+def test_a_private_key_leaves_whole_not_in_part(tmp_path: Path) -> None:
+    """Base 64 has lines that no other net holds: those with many ``+`` and ``/``, and the last one, which is short."""
+    rows = ["/".join(["abcdef+ghijkl"] * 4), "QmFzZTY0IGVuZA=="]
+    (tmp_path / "x.log").write_text(
+        "\n".join(["x", "-----BEGIN RSA PRIVATE KEY-----", *rows, "-----END RSA PRIVATE KEY-----", "RuntimeError: y"])
+    )
+    said("diagnose", str(tmp_path / "x.log"), "--share", str(tmp_path / "s.md"))
+    text = (tmp_path / "s.md").read_text()
+    assert "RuntimeError: y" in text and not any(row in text for row in rows)
+
+
 def test_none_of_the_session_is_in_what_the_live_commands_print(tmp_path: Path) -> None:
     secrets = Secrets(3)
     env = {**os.environ, **variables(secrets), "HOME": str(tmp_path), "PYTHONPATH": os.environ.get("PYTHONPATH", "")}
     (tmp_path / ".nccl.conf").write_text("\n".join(f"NCCL_Z{number}={secrets.password()}" for number in range(31)))
-    for command in (("record",), ("snapshot", "--format", "json"), ("check", "-v"), ("plan", "-v"), ("generate", "env")):
-        argv = [sys.executable, "-m", "torchtune_sys", *command, "--timeout", "60"]
+    limited = ("--timeout", "60")
+    for command in (
+        *(("record", *limited), ("snapshot", "--format", "json", *limited), ("check", "-v", *limited), ("plan", "-v", *limited)),
+        *(
+            ("generate", "env", *limited),
+            ("snapshot", "--compact", *limited),
+            ("preflight", "--format", "json", "--budget", "60"),
+        ),
+        *(("history",), ("preflight", "--budget", "60", "--facts", str(tmp_path / "facts"))),
+    ):
+        argv = [sys.executable, "-m", "torchtune_sys", *command]
         done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=120, check=False)
         assert done.returncode in (0, 1, 3), done.stderr
-        assert secrets.seen_in(done.stdout + done.stderr) == [], command
+        beside = (tmp_path / "facts").read_text() if (tmp_path / "facts").exists() else ""
+        assert secrets.seen_in(done.stdout + done.stderr + beside) == [], command
 
 
 def test_facts_are_left_as_they_are() -> None:

@@ -14,9 +14,15 @@ from pathlib import Path
 
 import pytest
 
+from fuzz_targets import doubled
 from torchtune_sys import evidence
+from torchtune_sys.diagnosis.diagnose import diagnose
+from torchtune_sys.diagnosis.pseudonyms import Pseudonyms
 from torchtune_sys.errors import UnreadableInput
+from torchtune_sys.formats.pickles import plain_data
 from torchtune_sys.host.input import limits
+from torchtune_sys.host.input.collection import InputText
+from torchtune_sys.host.input.excerpts import excerpt
 from torchtune_sys.host.input.opening import open_input
 from torchtune_sys.host.secrets import scrubbed
 
@@ -42,8 +48,36 @@ SHAPES: dict[str, Callable[[int], str]] = {
     "reports": lambda n: "PyTorch version: 2\n" * (n // 19),
     "keys": lambda n: "-----BEGIN PRIVATE KEY-----\n" * (n // 28),
     "passwords": lambda n: "--password " * (n // 11),
+    "letters after host": lambda n: "host " + "a" * (n - 5),
+    "hosts": lambda n: "".join(f"node gpu{number}x:\n" for number in range(n // 14)),
+    "names with slashes": lambda n: "/a" * (n // 2),
+    "fields with colons": lambda n: "ab:" * (n // 3),
+    "ranks": lambda n: "[rank0]:" * (n // 8),
+    "JSON lines": lambda n: '{"log":"RuntimeError: x\\n"}\n' * (n // 28),
+    "time-outs": lambda n: "".join(
+        f"[rank{r}]: WorkNCCL(SeqNum={r}, OpType=ALLREDUCE, Timeout(ms)=9) ran for 9 milliseconds before timing out.\n"
+        for r in range(n // 96)
+    ),
+    "errors": lambda n: "".join(f"RuntimeError: thing {number} failed\n" for number in range(n // 30)),
+    "stacks": lambda n: 'Thread 0x7f (most recent call first):\n  File "/a.py", line 3 in f\n' * (n // 68),
 }
-READERS: dict[str, Callable[[str], object]] = {"evidence": lambda text: evidence.read(text, "x"), "secrets": scrubbed}
+
+
+def diagnosed(text: str) -> object:
+    return diagnose([InputText(name="x", excerpt=excerpt(io.BytesIO(text.encode("utf-8", "replace"))))])
+
+
+def replaced(text: str) -> object:
+    names = Pseudonyms()
+    return [names.text(line) for line in text.split("\n")]
+
+
+READERS: dict[str, Callable[[str], object]] = {
+    "evidence": lambda text: evidence.read(text, "x"),
+    "secrets": scrubbed,
+    "diagnose": diagnosed,
+    "share": replaced,
+}
 
 
 def seconds(read: Callable[[str], object], text: str) -> float:
@@ -56,8 +90,17 @@ def seconds(read: Callable[[str], object], text: str) -> float:
     return min(found)
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("reader", READERS)
+OF_LOGS = tuple(SHAPES)[tuple(SHAPES).index("letters after host") :]
+PAIRS = [
+    (reader, shape)
+    if reader in ("evidence", "secrets") or shape in OF_LOGS
+    else pytest.param(reader, shape, marks=pytest.mark.exhaustive)
+    for reader in READERS
+    for shape in SHAPES
+]
+
+
+@pytest.mark.parametrize(("reader", "shape"), PAIRS)
 def test_four_times_the_text_takes_about_four_times_the_time(reader: str, shape: str) -> None:
     read, grow = READERS[reader], SHAPES[shape]
     read("PyTorch version: 2.1\n")  # imports, and patterns are compiled
@@ -74,6 +117,54 @@ def test_the_measure_tells_a_quadratic_reader() -> None:
 
     grow = SHAPES["blanks before a word"]
     assert seconds(slow, grow(8_000)) > 10 * seconds(slow, grow(2_000)) > 0
+
+
+DEEP = 200
+"""Levels: who walks through all of a doubled value is never done."""
+
+
+@pytest.mark.parametrize("place", ["pg_id", "profiling_name", "state", "rank", "version", "is_p2p"])
+def test_a_dump_in_which_a_value_is_doubled_again_and_again(tmp_path: Path, place: str) -> None:
+    """A pickle names a value that is there already (BINGET): 154 bytes were a text of 4 MB, and each byte more was twice as much."""
+    (tmp_path / "d.pickle").write_bytes(doubled(DEEP, place))
+    code = f"import sys; sys.path[:0] = {sys.path!r}\nfrom torchtune_sys.diagnosis.diagnose import diagnose\n"
+    code += (
+        f"from torchtune_sys.host.input.collection import collected\nprint(len(str(diagnose(collected([{str(tmp_path)!r}])))))"
+    )
+    done = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert int(done.stdout) < 5000
+
+
+@pytest.mark.parametrize("level", [b"\x86", b"\x85"])
+def test_a_key_that_never_ends_is_refused(level: bytes) -> None:
+    """Hashing the tuple would take for ever, or the whole stack of C."""
+    key = b"K\x01" + b"".join(b"r" + number.to_bytes(4, "little") + (b"j" + number.to_bytes(4, "little")) * (level == b"\x86") + level
+                              for number in range(100_000 if level == b"\x85" else DEEP))  # fmt: skip
+    for data in (b"\x80\x02}" + key + b"K\x01s.", b"\x80\x02}(" + key + b"K\x01u.", b"\x80\x02(" + key + b"K\x01d."):
+        with pytest.raises(ValueError, match="no plain word"):
+            plain_data(data)
+
+
+DUMPS = {
+    "empty dicts": lambda: b"\x80\x02(" + b"}" * 5_000_000 + b"l.",
+    "lists in lists": lambda: b"\x80\x02" + b"](" * 2_500_000 + b"l.",
+    "the memo": lambda: b"\x80\x04(" + b"}\x94" * 2_500_000 + b"l.",
+    "one value in the memo": lambda: b"\x80\x04}" + b"\x94" * 5_000_000 + b".",
+    "a wide text": lambda: (
+        b"\x80\x02X" + (60 << 20).to_bytes(4, "little") + "\U0001f600".encode() + b"a" * ((60 << 20) - 4) + b"."
+    ),
+    "marks": lambda: b"\x80\x02" + b"(" * (30 << 20) + b"l.",
+}
+
+
+MANY = pytest.mark.exhaustive
+FIRST = ("empty dicts", "the memo", "a wide text")
+
+
+@pytest.mark.parametrize("name", [name if name in FIRST else pytest.param(name, marks=MANY) for name in DUMPS])
+def test_no_dump_takes_more_than_512_mib(tmp_path: Path, name: str) -> None:
+    (tmp_path / "d.pickle").write_bytes(DUMPS[name]())
+    assert memory_mib("diagnose", str(tmp_path / "d.pickle")) < 512
 
 
 def tar(*names: str, pax: bool = True) -> bytes:
@@ -123,13 +214,18 @@ def _header(name: str) -> bytes:
 @pytest.mark.parametrize("name", MEMORY)
 def test_no_input_takes_more_than_512_mib(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_bytes(MEMORY[name]())
+    assert memory_mib("check", "-q", "--from", str(tmp_path / name)) < 512
+
+
+def memory_mib(*words: str) -> int:
+    """The most that the command, or a child of it, takes."""
     code = (
         "import resource, subprocess, sys; subprocess.run(sys.argv[1:], capture_output=True); "
         "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)"
     )
-    argv = [sys.executable, "-m", "torchtune_sys", "check", "-q", "--from", str(tmp_path / name), "--timeout", "60"]
+    argv = [sys.executable, "-m", "torchtune_sys", *words, "--timeout", "60"]
     done = subprocess.run([sys.executable, "-c", code, *argv], capture_output=True, text=True, timeout=200, check=True)
-    assert int(done.stdout) < 512 << 10, f"{int(done.stdout) >> 10} MiB"
+    return int(done.stdout) >> 10
 
 
 def test_a_parser_that_does_not_come_back_is_ended(tmp_path: Path) -> None:

@@ -104,7 +104,7 @@ def test_centos_7_gets_the_last_torch_for_its_glibc() -> None:
     [
         (
             "pip",
-            ".venv/bin/python -m pip install torch==2.14.1 torchvision>=0.29.1 --index-url https://download.pytorch.org/whl/cu126",
+            ".venv/bin/python -I -m pip install torch==2.14.1 torchvision>=0.29.1 --index-url https://download.pytorch.org/whl/cu126",
         ),
         (
             "uv",

@@ -37,6 +37,8 @@ def found(folder: Path, policy: Policy | None = None, seconds: float = 30) -> di
         ("kill -SEGV $$", Weight.UNKNOWN, "ended by SIGSEGV"),
         ("echo '{\"verdict\": '", Weight.UNKNOWN, "no valid JSON"),
         ("""echo '{"verdict": "bad"}'""", Weight.UNKNOWN, "no verdict"),
+        ("""echo '{"verdict": ["fail"], "blame": []}'""", Weight.UNKNOWN, "no verdict"),
+        ("""echo '{"verdict": {"fail": 1}}'""", Weight.UNKNOWN, "no verdict"),
     ],
 )
 def test_what_a_program_says(tmp_path: Path, text: str, weight: Weight, seen: str) -> None:

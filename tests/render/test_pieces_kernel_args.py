@@ -73,7 +73,9 @@ def test_commands_carry_their_inverse() -> None:
 
 def test_systemd_boot_there_and_back(tmp_path: Path) -> None:
     script, cmdline, calls = tmp_path / "args.sh", tmp_path / "cmdline", tmp_path / "calls"
-    script.write_text(kernel_args.systemd_boot(TWO))
+    script.write_text(
+        kernel_args.systemd_boot(TWO).replace("\nPATH=", f"\nPATH={tmp_path}:")
+    )  # it starts none of the caller's PATH
     cmdline.write_text("root=UUID=1  rw iommu=pt,x intel_iommu=pt *")
     cmdline.chmod(0o640)
     root = tmp_path / "root"
@@ -87,7 +89,7 @@ def test_systemd_boot_there_and_back(tmp_path: Path) -> None:
         (root / kernel).touch()
     (tmp_path / "kernel-install").write_text(f'#!/bin/sh\necho "$@" >>{calls}\n')
     (tmp_path / "kernel-install").chmod(0o755)
-    env = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "TORCHTUNE_SYS_CMDLINE": str(cmdline), "TORCHTUNE_SYS_ROOT": str(root)}
+    env = {"TORCHTUNE_SYS_CMDLINE": str(cmdline), "TORCHTUNE_SYS_ROOT": str(root)}
     for _ in range(2):
         subprocess.run(["sh", str(script)], env=env, check=True, timeout=20)
         assert cmdline.read_text() == "root=UUID=1 rw iommu=pt,x intel_iommu=pt * iommu=pt modprobe.blacklist=nouveau\n"

@@ -32,7 +32,7 @@ _USER = re.compile(
 )
 _PROMPT = re.compile(r"(?P<user>\b[A-Za-z_][\w.-]{0,31})@(?P<host>[A-Za-z][\w-]{0,62})(?=[:~ \]])")
 _HOST = re.compile(
-    r"(?i)(?P<before>\b(?:host ?name|host|node ?name|node|server|master_addr|nodelist|hosts?)[\"']?(?:\s{0,3}[:=]\s{0,3}| )[\"']?|\bLinux )(?P<name>[a-z][a-z0-9]{0,40}(?:[-_]?[a-z0-9]+){0,6}\d[\w-]{0,20}|[a-z][\w]{0,30}-[\w-]{1,40})\b"
+    r"(?i)(?P<before>\b(?:host ?name|host|node ?name|node|server|master_addr|nodelist|hosts?)[\"']?(?:\s{0,3}[:=]\s{0,3}| )[\"']?|\bLinux )(?P<name>(?=[a-z][a-z_]{0,60}[\d-])[a-z][\w-]{1,100})\b"
 )
 _LOG_HOST = re.compile(
     r"(?m)^(?P<before>\[?(?:[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d |\d{4}-\d\d-\d\dT\S{8,24} )?)(?P<name>[A-Za-z][\w-]{1,62})(?=:\d+:\d+ \[| kernel: |:\d+:\d+ \[\d+\])"
@@ -52,6 +52,9 @@ _PLAIN_VALUES = re.compile(
     r"[\d.,:%+-]{1,60}|on|off|true|false|yes|no|none|auto|[A-Z_,]{1,40}|(?:eth|ens|enp|eno|ib|mlx|bond|lo|docker|veth|\^|=)[\w.,=^]{0,40}",
     re.IGNORECASE,
 )
+_WORD = re.compile(r"[\w.-]+")
+_LABELS = 64
+_SHORT = 2
 _GENERIC_USERS = frozenset(["root", "user", "ubuntu", "ec2-user", "runner", "nobody", "slurm", "app", "jovyan"])
 
 
@@ -68,8 +71,6 @@ class Pseudonyms:
     def __init__(self) -> None:
         self._given: dict[tuple[str, str], str] = {}
         self._counts: dict[str, int] = {}
-        self._words: re.Pattern[str] | None = None
-        self._known = 0
 
     def text(self, text: str) -> str:
         text = scrubbed(text)
@@ -119,15 +120,18 @@ class Pseudonyms:
         )
 
     def _word(self, text: str) -> str:
-        """Names that are known by now, as words."""
-        names = [name for (kind, name) in self._given if kind in ("host", "user") and len(name) > 2]
-        if len(names) != self._known:
-            self._known = len(names)
-            ordered = sorted(map(re.escape, names), key=len, reverse=True)
-            self._words = re.compile(rf"(?<![\w.-])(?:{'|'.join(ordered)})(?![\w-])") if ordered else None
-        if self._words is None:
-            return text
-        return self._words.sub(lambda found: self._given.get(("host", found[0])) or self._given[("user", found[0])], text)
+        """Names that are known by now, as words, also before a dot: one look-up for each word, however many names there are."""
+        return _WORD.sub(self._known_word, text)
+
+    def _known_word(self, found: re.Match[str]) -> str:
+        word = found[0]
+        ends = [len(word), *(at for at in range(len(word) - 1, 0, -1) if word[at] == ".")]
+        for end in ends[:_LABELS]:
+            name = word[:end]
+            known = self._given.get(("host", name)) or self._given.get(("user", name))
+            if known is not None and end > _SHORT:
+                return known + word[end:]
+        return word
 
     def _uuid(self, found: re.Match[str]) -> str:
         kind = found["kind"] or ""

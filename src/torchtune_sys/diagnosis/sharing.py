@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from torchtune_sys.diagnosis.pseudonyms import Pseudonyms
+from torchtune_sys.diagnosis.unwrapping import uncoloured
 from torchtune_sys.host.input.collection import InputText
+from torchtune_sys.host.secrets import scrubbed
 from torchtune_sys.model.diagnosis import Diagnosis
 
 _WHOLE, _AROUND, _ENDS = 1500, 12, 200
@@ -17,7 +19,7 @@ def shared(found: Iterable[InputText], diagnosis: Diagnosis, summary: str) -> st
     names = Pseudonyms()
     parts = ["# torchtune-sys diagnose", ""]
     for number, text in enumerate(found, 1):
-        lines = _kept(text, diagnosis)
+        lines = scrubbed("\n".join(map(uncoloured, _kept(text, diagnosis)))).split("\n")  # together: a private key has many lines
         fence = "`" * max(3, 1 + max((_ticks(line) for line in lines), default=0))
         parts += [
             f"## Text {number}: {len(lines):,} of {text.excerpt.total:,} lines",

@@ -39,14 +39,18 @@ _MESSAGE_KEYS = (
 )
 
 
+def uncoloured(line: str) -> str:
+    """Without what a terminal acts upon."""
+    return _ANSI.sub("", line) if "\x1b" in line else line
+
+
 def plain(line: str) -> str:
     """Without colours, what was overwritten, and blanks that are none.
 
     >>> plain("\\x1b[31merror\\x1b[0m:\\u00a0x")
     'error: x'
     """
-    if "\x1b" in line:
-        line = _ANSI.sub("", line)
+    line = uncoloured(line)
     if "\b" in line:
         line = re.sub(r".\x08", "", line)
     return (line if line.isascii() else line.translate(_PLAIN)).rstrip()

@@ -18,6 +18,8 @@ from torchtune_sys.fleet.leaves import KNOWN
 from torchtune_sys.fleet.spread import NOT_THERE, UNSEEN, Spread, are_alike, spread
 from torchtune_sys.fleet.store import Family, HostFacts, Store
 from torchtune_sys.fleet.weights import Readers
+from torchtune_sys.host.environment import secret_name
+from torchtune_sys.host.secrets import HIDDEN, scrubbed, scrubbed_arguments, scrubbed_data
 from torchtune_sys.model.comparison import (
     Comparison,
     Finding,
@@ -259,6 +261,28 @@ def heavy(found: Comparison, least: Weight) -> Comparison:
         groups=tuple(group for group in facts if group.facts),
         various=tuple(item for item in found.various if item.weight.rank <= least.rank),
         findings=tuple(item for item in found.findings if item.weight.rank <= least.rank),
+    )
+
+
+def without_secrets(found: Comparison) -> Comparison:
+    """The same as it may be shown: facts files and snapshots may have been made by others than this tool, which hides what it reads."""
+
+    def hidden(fact: str, value: Any) -> Any:
+        name = fact.rpartition("[")[2].rstrip("]")
+        if isinstance(value, str) and secret_name(name):
+            return HIDDEN
+        scrub = scrubbed_arguments if fact.startswith("system.cmdline") else scrubbed
+        return scrubbed_data(value, lambda text: scrubbed(scrub(text)))
+
+    replace = msgspec.structs.replace
+    return replace(
+        found,
+        odd=tuple(replace(item, value=hidden(item.fact, item.value), usual=hidden(item.fact, item.usual)) for item in found.odd),
+        groups=tuple(
+            replace(group, facts=tuple(replace(each, value=hidden(each.fact, each.value)) for each in group.facts))
+            for group in found.groups
+        ),
+        unread=tuple(replace(item, why=scrubbed(item.why)) for item in found.unread),
     )
 
 

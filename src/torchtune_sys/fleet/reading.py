@@ -18,6 +18,7 @@ from torchtune_sys.host.input.documents import files_in, read_documents
 from torchtune_sys.host.input.opening import PastedText, open_input
 from torchtune_sys.host.input.reading import STANDARD_INPUT, called
 from torchtune_sys.host.recorded import SECTIONS, recorded_document
+from torchtune_sys.host.scrubbed import ScrubbedHost
 from torchtune_sys.model.comparison import Unread
 from torchtune_sys.model.facts.session import Workload
 from torchtune_sys.model.snapshot import Snapshot
@@ -224,7 +225,7 @@ def _of_collected(whole: dict[str, Any], name: str, store: Store, unread: list[U
 
 
 def _of_recording(document: bytes, name: str, store: Store) -> None:
-    host = recorded_document(document, name, f"recording {os.path.basename(name)}")
+    host = ScrubbedHost(recorded_document(document, name, f"recording {os.path.basename(name)}"))
     _add_snapshot(engine.snapshot(host, Workload(), timeout_s=_PATIENCE_S), name, store)
 
 

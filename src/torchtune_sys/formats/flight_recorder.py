@@ -12,7 +12,9 @@ from typing import Any
 import msgspec
 
 _RANK_IN_NAME = re.compile(r"(\d{1,6})(?:\.(?:json|pickle|pkl|pt))?$")
-_OPS_LIMIT = 1 << 20
+_OPS_LIMIT = _RANKS_LIMIT = 1 << 20
+_WORD_LIMIT = 16 << 20
+"""Characters: the ranks of a group are one word."""
 
 
 class Collective(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,14 +61,14 @@ def dump_of(value: Any, source: str) -> RankDump | None:
     if not isinstance(value, dict) or not isinstance(value.get("entries"), list) or "version" not in value:
         return None
     named = _RANK_IN_NAME.search(source)
-    rank = value.get("rank")
+    rank = _number(value.get("rank"))
     groups: dict[str, list[Collective]] = {}
     for entry in value["entries"][:_OPS_LIMIT]:
         if isinstance(entry, dict) and not entry.get("is_p2p"):
             groups.setdefault(_group(entry), []).append(_collective(entry))
     return RankDump(
         source=source,
-        rank=int(rank) if isinstance(rank, int) else int(named[1]) if named else None,
+        rank=rank if rank is not None else int(named[1]) if named else None,
         members=_members(value.get("pg_config")),
         collectives={group: tuple(sorted(each, key=lambda one: one.sequence)) for group, each in groups.items()},
     )
@@ -74,18 +76,17 @@ def dump_of(value: Any, source: str) -> RankDump | None:
 
 def _group(entry: Mapping[str, Any]) -> str:
     group = entry.get("process_group") or entry.get("pg_id") or "0"
-    return str(group[0]) if isinstance(group, (list, tuple)) and group else str(group)
+    return _word(group[0] if isinstance(group, (list, tuple)) and group else group)
 
 
 def _collective(entry: Mapping[str, Any]) -> Collective:
-    number = entry.get("collective_seq_id", entry.get("seq_id", 0))
     frames = entry.get("frames")
     first = frames[0] if isinstance(frames, list) and frames and isinstance(frames[0], dict) else {}
-    place = f"{first.get('filename', '')}:{first.get('line', '')} in {first.get('name', '')}" if first else ""
+    place = f"{_word(first.get('filename'))}:{_word(first.get('line'))} in {_word(first.get('name'))}" if first else ""
     return Collective(
-        sequence=number if isinstance(number, int) else 0,
-        name=str(entry.get("profiling_name", "")).rpartition(":")[2],
-        state=str(entry.get("state", "")),
+        sequence=_number(entry.get("collective_seq_id", entry.get("seq_id", 0))) or 0,
+        name=_word(entry.get("profiling_name")).rpartition(":")[2],
+        state=_word(entry.get("state")),
         frame=place,
     )
 
@@ -94,9 +95,26 @@ def _members(config: Any) -> dict[str, tuple[int, ...]]:
     found = {}
     for name, group in config.items() if isinstance(config, dict) else ():
         ranks = group.get("ranks") if isinstance(group, dict) else None
-        numbers = re.findall(r"\d+", str(ranks))[: 1 << 20] if ranks else []
-        found[str(name)] = tuple(sorted({int(number) for number in numbers}))
+        if isinstance(ranks, (list, tuple)):
+            ranks = ",".join(map(_word, ranks[:_RANKS_LIMIT]))
+        numbers = re.findall(r"\b\d{1,7}\b", _word(ranks))[:_RANKS_LIMIT]
+        found[_word(name)] = tuple(sorted({int(number) for number in numbers}))
     return found
+
+
+def _word(value: Any) -> str:
+    """Of a pickle's values only these are printed: a list may hold itself, or the same list twice, and that one another twice.
+
+    >>> _word("nccl:all_reduce"), _word(3), _word([[1]]), _word(None)
+    ('nccl:all_reduce', '3', '', '')
+    """
+    if isinstance(value, str):
+        return value if len(value) <= _WORD_LIMIT else value[:_WORD_LIMIT]
+    return str(value) if _number(value) is not None else ""
+
+
+def _number(value: Any) -> int | None:
+    return int(value) if isinstance(value, int) and -1 <= value < 1 << 63 else None
 
 
 def absences(dumps: Sequence[RankDump]) -> list[Absence]:

@@ -9,9 +9,10 @@ from __future__ import annotations
 import pickletools
 from typing import Any
 
-OPS_LIMIT = 5_000_000
+OPS_LIMIT = 3_000_000
+"""Each may make an empty dict, or an entry of the memo: below 512 MiB in all (docs/input-limits.md)."""
 _LISTS = frozenset(f"torch.jit._pickle build_{kind}list" for kind in ("int", "double", "bool", "tensor"))
-_EMPTY: dict[str, Any] = {"EMPTY_DICT": dict, "EMPTY_LIST": list, "EMPTY_TUPLE": tuple, "EMPTY_SET": set}
+_EMPTY: dict[str, Any] = {"EMPTY_DICT": dict, "EMPTY_LIST": list, "EMPTY_TUPLE": tuple}
 _FIXED = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
 _VALUES = frozenset(
     [
@@ -118,7 +119,7 @@ def _collect(name: str, stack: list[Any]) -> None:
         stack[-1].append(value)
     elif name == "SETITEM":
         value, key = stack.pop(), stack.pop()
-        stack[-1][key] = value
+        stack[-1][_key(key)] = value
     elif name in ("TUPLE", "LIST", "DICT", "APPENDS", "SETITEMS"):
         _since_mark(name, stack)
     elif name == "POP":
@@ -140,11 +141,18 @@ def _since_mark(name: str, stack: list[Any]) -> None:
     elif name == "APPENDS":
         stack[-1].extend(values)
     else:
-        pairs = dict(zip(values[::2], values[1::2], strict=True))
+        pairs = dict(zip(map(_key, values[::2]), values[1::2], strict=True))
         if name == "DICT":
             stack.append(pairs)
         else:
             stack[-1].update(pairs)
+
+
+def _key(value: Any) -> Any:
+    """Hashing a tuple walks through all that it holds: where a pickle names one value in many places, that may take for ever."""
+    if not isinstance(value, (str, bytes, int, float, type(None))):
+        raise ValueError("it has a key that is no plain word")
+    return value
 
 
 def _checked(value: Any) -> Any:

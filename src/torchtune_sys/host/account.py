@@ -12,6 +12,8 @@ from typing import TypeVar
 
 import msgspec
 
+from torchtune_sys.host.trust import GROUP_OWNER, MASK, NAMED_GROUP, NAMED_USER, access_list
+
 _T = TypeVar("_T")
 _KEYCTL = {"x86_64": 250, "aarch64": 219, "ppc64le": 271, "riscv64": 219, "s390x": 280}
 _JOIN_SESSION_KEYRING = 1
@@ -29,21 +31,32 @@ class Account(msgspec.Struct, frozen=True, kw_only=True):
     home: str
     login_shell: str
 
-    def may_pass(self, info: os.stat_result) -> bool:
-        """Whether the permission bits let this user enter a directory or execute a file."""
-        return self._may(info, stat.S_IXOTH)
+    def may_pass(self, info: os.stat_result, place: str) -> bool:
+        """Whether this user may enter a directory or execute a file."""
+        return self._may(info, place, stat.S_IXOTH)
 
-    def may_read(self, info: os.stat_result) -> bool:
-        """Whether the permission bits let this user read a file."""
-        return self._may(info, stat.S_IROTH)
+    def may_read(self, info: os.stat_result, place: str | int) -> bool:
+        """Whether this user may read a file (its path, or a descriptor of it)."""
+        return self._may(info, place, stat.S_IROTH)
 
-    def _may(self, info: os.stat_result, bit: int) -> bool:
-        """``bit`` as of others; the owner's and the group's stand above it."""
+    def _may(self, info: os.stat_result, place: str | int, bit: int) -> bool:
+        """``bit`` as of others; the owner's and the group's stand above it. Source: acl(5), ACCESS CHECK ALGORITHM."""
         if info.st_uid == self.uid:
             return bool(info.st_mode & bit << 6)
-        if info.st_gid == self.gid or info.st_gid in self.groups:
-            return bool(info.st_mode & bit << 3)
-        return bool(info.st_mode & bit)
+        mine = (self.gid, *self.groups)
+        listed = access_list(place)
+        if not listed:
+            return bool(info.st_mode & (bit << 3 if info.st_gid in mine else bit))
+        mask = next((permission for tag, permission, _ in listed if tag == MASK), 7)
+        for tag, permission, number in listed:
+            if tag == NAMED_USER and number == self.uid:
+                return bool(permission & mask & bit)
+        of_groups = [
+            permission
+            for tag, permission, number in listed
+            if (tag == GROUP_OWNER and info.st_gid in mine) or (tag == NAMED_GROUP and number in mine)
+        ]
+        return any(permission & mask & bit for permission in of_groups) if of_groups else bool(info.st_mode & bit)
 
 
 def account(uid: int, gid: int) -> Account:

@@ -206,6 +206,22 @@ def sync_folder(folder: str) -> None:
         os.close(handle)
 
 
+def _emptied(path: str) -> int:
+    """A file of our own to write to, empty; one of another user's makes way for it, since its owner may have it open."""
+    flags = os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    with place_of(path) as (folder, name):
+        with contextlib.suppress(FileNotFoundError):
+            there = os.stat(name, dir_fd=folder, follow_symlinks=False)
+            if not stat.S_ISREG(there.st_mode):
+                raise CannotWrite(f"{path}: is no regular file", "name another file with --save")
+            if there.st_uid == os.geteuid():
+                handle = os.open(name, flags | os.O_TRUNC, dir_fd=folder)
+                os.fchmod(handle, there.st_mode & 0o777 & ~_NO_MORE_FOR_OTHERS)
+                return handle
+            os.unlink(name, dir_fd=folder)
+        return os.open(name, flags | os.O_CREAT | os.O_EXCL, PRIVATE if os.geteuid() == 0 else READABLE, dir_fd=folder)
+
+
 @contextlib.contextmanager
 def growing_file(path: str | None) -> Iterator[tuple[str, Callable[[str], None]]]:
     """A file that text is added to, each piece with one write, so that all that came is there whatever happens next; and what adds it.
@@ -214,12 +230,7 @@ def growing_file(path: str | None) -> Iterator[tuple[str, Callable[[str], None]]
     """
     shown = path or "a temporary file"
     try:
-        if path:
-            handle = os.open(
-                path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, PRIVATE if os.geteuid() == 0 else READABLE
-            )
-        else:
-            handle = os.memfd_create("answers", os.MFD_CLOEXEC)
+        handle = _emptied(path) if path else os.memfd_create("answers", os.MFD_CLOEXEC)
     except OSError as error:
         raise CannotWrite.because(error, shown, "name another file with --save") from None
 

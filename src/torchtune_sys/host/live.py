@@ -149,7 +149,7 @@ def read_text(real_path: str, name: str, flags: int = 0, *, lent: int | None = N
     try:
         if not modes.S_ISREG(os.fstat(handle).st_mode):
             return Missing(Why.FAILED, name, "not a regular file")
-        if lent is not None and not _may_read(lent, handle):
+        if lent is not None and not may_read(lent, handle):
             return Missing(Why.DENIED, name, f"user {trust.user_name(lent)}, whose place this is, may not read what lies there")
         content = _read_all(handle)
     except OSError as error:
@@ -161,7 +161,7 @@ def read_text(real_path: str, name: str, flags: int = 0, *, lent: int | None = N
     return content.decode("utf-8", "replace")
 
 
-def _may_read(uid: int, handle: int) -> bool:
+def may_read(uid: int, handle: int) -> bool:
     """Whether a user could have opened the file that is open here, at the place where it really lies."""
     from torchtune_sys.host.account import account
 
@@ -170,7 +170,7 @@ def _may_read(uid: int, handle: int) -> bool:
         return True
     user = account(uid, 0)
     folders = trust.steps(os.path.dirname(os.readlink(f"/proc/self/fd/{handle}")))
-    return user.may_read(info) and all(user.may_pass(info) for _, info in folders)
+    return user.may_read(info, handle) and all(user.may_pass(info, place) for place, info in folders)
 
 
 def _read_all(handle: int) -> bytes:

@@ -90,9 +90,13 @@ _NAMES = (
     r"|encryption[_-]?key|signing[_-]?key|master[_-]?key|session[_-]?key|shared[_-]?key|storage[_-]?key|cryptkey|credential|authtok|authorization"
     r"|x-amz-signature|x-goog-signature|cookie"
 )
-_VALUE = r"(?:\"[^\"\n]{1,4096}\"|'[^'\n]{1,4096}'|[^\s\"',;&]{1,4096})"
-_KEYED = re.compile(rf"(?i)((?:{_NAMES})[\w.-]{{0,64}}[\"']?[ \t]{{0,8}}(?:=|(?<=[\"'])[ \t]{{0,8}}:)[ \t]{{0,8}})({_VALUE})")
-_YAML = re.compile(rf"(?im)((?:{_NAMES})[\w.-]{{0,64}}[ \t]{{0,8}}:[ \t]{{1,8}})({_VALUE})[ \t]{{0,8}}$")
+_QUOTE = r"\\{0,3}[\"']"
+"""In JSON that holds JSON the quotes are escaped, once or twice."""
+_VALUE = r"(?:\"[^\"\n]{1,4096}\"|'[^'\n]{1,4096}'|\\{1,3}\"[^\"\n]{1,4096}\"|[^\s\"',;&]{1,4096})"
+_KEYED = re.compile(
+    rf"(?i)((?:{_NAMES})[\w.-]{{0,64}}(?:{_QUOTE})?[ \t]{{0,8}}(?:=|(?<=[\"'])[ \t]{{0,8}}:)[ \t]{{0,8}})({_VALUE})"
+)
+_YAML = re.compile(rf"(?im)((?:{_NAMES})[\w.-]{{0,64}}[ \t]{{0,8}}:[ \t]{{1,8}})({_VALUE})(?=[ \t]{{0,8}}(?:$|\\?[\"']))")
 _OPTION = re.compile(
     rf"(?i)(?<![\w-])(--?[\w-]{{0,40}}(?:{_NAMES})[\w-]{{0,20}}[ \t]{{1,4}})(?!-)({_VALUE})"
     r"|\b((?:sshpass[ \t]+-p|curl[ \t](?:[^\n|;&]{0,200}?[ \t])??(?:-u|--user))[ \t]{0,4})"
@@ -129,7 +133,13 @@ _SHORTEST = 6
 """Characters; ``pass=x`` is the shortest."""
 
 
+_KERNELS_LINE = re.compile(r"(?:Kernel c|(?:\]|kernel:) C)ommand line: ")
+"""In its own log; of a job's command line nothing is known."""
+
+
 def _line(text: str) -> str:
+    if "ommand line: " in text and (start := _KERNELS_LINE.search(text)) is not None:
+        text = text[: start.end()] + scrubbed_arguments(text[start.end() :])
     return _by_name(_by_shape(text)) if _HINTS.search(text.lower()) else text
 
 
@@ -150,10 +160,10 @@ def _by_name(text: str) -> str:
 def _value(found: re.Match[str]) -> str:
     """The name with its value hidden, in the quotes that it had; what is no value but a reference stays."""
     name, value = (found[1], found[2]) if found[1] is not None else (found[3], found[4])
-    bare = value.strip("\"'")
+    bare = value.strip("\"'\\")
     if bare.lower() in _NO_VALUES or bare.startswith(HIDDEN) or _is_path(bare):
         return found[0]
-    quote = value[0] if value[0] in "\"'" else ""
+    quote = value[: len(value) - len(value.lstrip("\"'\\"))]
     return f"{name}{quote}{HIDDEN}{quote}"
 
 

@@ -69,7 +69,29 @@ def distrust(path: str, users: "frozenset[int] | None" = None, *, may_be_shared:
         reason = _distrusted(place, info, allowed, sticky_helps=number < last or may_be_shared)
         if reason:
             return reason
+        if _holds_what_is_users(place, info):
+            allowed -= {_unmapped()}
     return ""
+
+
+def _holds_what_is_users(place: str, info: os.stat_result) -> bool:
+    """Whether users make what lies there: in a namespace all whom it does not map go by one number, the host's root and they."""
+    shared = stat.S_ISVTX | stat.S_IWOTH
+    return place == "/home" or (stat.S_ISDIR(info.st_mode) and info.st_mode & shared == shared)
+
+
+def _unmapped() -> int:
+    """The number of users whom a user namespace does not map (user_namespaces(7)); -1 where it maps all."""
+    try:
+        with open("/proc/self/uid_map", encoding="ascii") as file:
+            mapped = sum(int(line.split()[2]) for line in file)
+        with open("/proc/sys/kernel/overflowuid", encoding="ascii") as file:
+            return int(file.read()) if mapped < _ALL_USERS else -1
+    except (OSError, ValueError, IndexError):
+        return _OVERFLOW
+
+
+_ALL_USERS, _OVERFLOW = (1 << 32) - 1, 65534
 
 
 def _who_could_make(path: str, allowed: "frozenset[int]") -> str:
@@ -81,38 +103,99 @@ def _who_could_make(path: str, allowed: "frozenset[int]") -> str:
 def _distrusted(place: str, info: os.stat_result, allowed: "frozenset[int]", *, sticky_helps: bool) -> str:
     if info.st_uid not in allowed:
         return f"{place} belongs to user {user_name(info.st_uid)}"
-    if stat.S_ISLNK(info.st_mode) or not others_may_write(place, info):
+    if stat.S_ISLNK(info.st_mode) or not others_may_write(place, info, allowed):
         return ""
     if sticky_helps and stat.S_ISDIR(info.st_mode) and info.st_mode & stat.S_ISVTX:
         return ""
     return f"others may write to {place}"
 
 
-def others_may_write(place: str, info: os.stat_result) -> bool:
-    """Say whether anybody but the owner may: a group of which the owner is the only member is nobody else."""
-    if info.st_mode & stat.S_IWOTH:
+def others_may_write(place: str, info: os.stat_result, allowed: "frozenset[int]" = frozenset()) -> bool:
+    """Say whether anybody but the owner, root and ``allowed`` may: a group of which the owner is the only member is nobody else.
+
+    Where there is a POSIX access list (acl(5)), the group's bits are what the list gives to anybody it names at most. One of NFSv4 may give
+    more than the bits say.
+    """
+    if info.st_mode & stat.S_IWOTH or _nfs_list_lets_write(place):
         return True
-    return bool(info.st_mode & stat.S_IWGRP) and not _is_private_group(place, info)
+    if not info.st_mode & stat.S_IWGRP:
+        return False
+    users = allowed | {info.st_uid, 0}
+    for tag, number in _writers(place) or ((GROUP_OWNER, info.st_gid),):
+        if tag == NAMED_USER and number not in users:
+            return True
+        group = info.st_gid if tag == GROUP_OWNER else number
+        if tag in (GROUP_OWNER, NAMED_GROUP) and not _is_private_group(group, info.st_uid):
+            return True
+    return False
 
 
-def _is_private_group(place: str, info: os.stat_result) -> bool:
+_POSIX_LIST, _NFS_LIST = "system.posix_acl_access", "system.nfs4_acl"
+NAMED_USER, GROUP_OWNER, NAMED_GROUP, MASK = 2, 4, 8, 16
+_ENTRY = 8
+
+
+def has_access_list(place: str) -> bool:
+    """Say whether more than the permission bits decides who may write there."""
+    return bool(_attribute(place, _POSIX_LIST) or _attribute(place, _NFS_LIST))
+
+
+def _writers(place: str) -> "list[tuple[int, int]]":
+    """Kinds and numbers of the entries of a POSIX access list that let write, but for the owner's and the others'."""
+    kinds = (NAMED_USER, GROUP_OWNER, NAMED_GROUP)
+    return [(tag, number) for tag, permission, number in access_list(place) if permission & 2 and tag in kinds]
+
+
+def access_list(place: "str | int") -> "list[tuple[int, int, int]]":
+    """Return the entries of a POSIX access list as kind, permission and number; none where there is no list. Source: linux/posix_acl_xattr.h."""
+    data = _attribute(place, _POSIX_LIST)
+
+    def number(start: int, size: int) -> int:
+        return int.from_bytes(data[start : start + size], "little")
+
+    return [(number(at, 2), number(at + 2, 2), number(at + 4, 4)) for at in range(4, len(data) - _ENTRY + 1, _ENTRY)]
+
+
+_ALLOW, _INHERIT_ONLY = 0, 0x8
+_NFS_WRITES = 0x2 | 0x4 | 0x40 | 0x40000 | 0x80000
+"""Write or add a file, append or add a directory, delete what is in it, change the list, change the owner: RFC 7530, 6.2.1.3.1."""
+_IN_THE_BITS = (b"OWNER@", b"GROUP@", b"EVERYONE@")
+
+
+def _nfs_list_lets_write(place: str) -> bool:
+    """Whether a list of NFSv4 names anybody but root who may write: the bits of the mode need not tell (RFC 7530, 6.3.2)."""
+    data = _attribute(place, _NFS_LIST)
+    at = 4
+    while at + 16 <= len(data):
+        kind, flags, mask, length = (int.from_bytes(data[at + 4 * word : at + 4 * word + 4], "big") for word in range(4))
+        who = data[at + 16 : at + 16 + length]
+        at += 16 + (length + 3) // 4 * 4
+        named = who not in _IN_THE_BITS and who.partition(b"@")[0] not in (b"root", b"0")
+        if kind == _ALLOW and named and mask & _NFS_WRITES and not flags & _INHERIT_ONLY:
+            return True
+    return False
+
+
+def _attribute(place: "str | int", name: str) -> bytes:
+    try:
+        return os.getxattr(place, name) if isinstance(place, int) else os.getxattr(place, name, follow_symlinks=False)
+    except OSError:
+        return b""
+
+
+def _is_private_group(gid: int, owner: int) -> bool:
     """A group that is named as its only member, as most distributions make one for each user, or one of the system without members."""
     import grp
 
     try:
-        if "system.posix_acl_access" in os.listxattr(place, follow_symlinks=False):
-            return False  # the group's bits then stand for everybody whom the list names
-    except OSError:
-        pass
-    try:
-        group = grp.getgrgid(info.st_gid)
+        group = grp.getgrgid(gid)
     except KeyError:
-        return info.st_gid == info.st_uid
-    owner = user_name(info.st_uid)
-    if any(member != owner for member in group.gr_mem):
+        return gid == owner
+    name = user_name(owner)
+    if any(member != name for member in group.gr_mem):
         return False
-    private = group.gr_name == owner or info.st_gid < _SYSTEM_GROUPS
-    return private and not _is_primary_group_of_another(info.st_gid, info.st_uid)
+    private = group.gr_name == name or gid < _SYSTEM_GROUPS
+    return private and not _is_primary_group_of_another(gid, owner)
 
 
 def _is_primary_group_of_another(gid: int, owner: int) -> bool:

@@ -66,7 +66,7 @@ def _of_json(name: str, text: str, policy: Policy) -> Cause | None:
         fields = msgspec.json.decode(text)
     except (msgspec.DecodeError, RecursionError) as error:
         return _unknown(name, f"printed no valid JSON: {error}")
-    if not isinstance(fields, dict) or fields.get("verdict") not in _VERDICTS:
+    if not isinstance(fields, dict) or not isinstance(fields.get("verdict"), str) or fields["verdict"] not in _VERDICTS:
         return _unknown(name, f"its JSON has no verdict of {', '.join(map(str, _VERDICTS))}")
     blame = fields.get("blame", "node")
     return _cause(

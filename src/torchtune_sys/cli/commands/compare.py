@@ -72,7 +72,7 @@ def command(**options: Any) -> int:
 def compared(options: dict[str, Any]) -> Comparison:
     """Read and compare; what is lighter than --weight is left out. Raises UnreadableInput where --golden or --before gives nothing."""
     from torchtune_sys.cli.terminal import counting
-    from torchtune_sys.fleet.comparing import Comparing, heavy
+    from torchtune_sys.fleet.comparing import Comparing, heavy, without_secrets
     from torchtune_sys.fleet.reading import read
     from torchtune_sys.fleet.store import Store
     from torchtune_sys.fleet.weights import Readers
@@ -95,7 +95,7 @@ def compared(options: dict[str, Any]) -> Comparison:
         found = comparing.before(count, unread)
     else:
         found = comparing.among_themselves(unread)
-    return heavy(found, Weight(options["weight"]))
+    return without_secrets(heavy(found, Weight(options["weight"])))
 
 
 def _places(options: dict[str, Any]) -> Iterable[str]:

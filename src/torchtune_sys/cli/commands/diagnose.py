@@ -91,11 +91,13 @@ def _diagnosed(paths: Sequence[str], share: str | None) -> Diagnosis:
     from torchtune_sys.cli.terminal import give
     from torchtune_sys.diagnosis.sharing import shared as bundle
     from torchtune_sys.render import as_json
+    from torchtune_sys.render.layout import row
 
     given = list(_counted(collected(paths)))
     found = diagnose(given)
     texts = [item for item in given if isinstance(item, InputText)]
-    give(bundle(texts, found, as_json.diagnosis_line(found, facts=False)), share, machine=True)
+    made = bundle(texts, found, as_json.diagnosis_line(found, facts=False))
+    give("".join(map(row, made.removesuffix("\n").split("\n"))), share, machine=True)
     return found
 
 

@@ -65,7 +65,7 @@ def _refused(path: str, reason: str) -> Missing:
 
 
 def _may_execute(user: Account, path: str) -> bool:
-    return all(stat.S_ISLNK(info.st_mode) or user.may_pass(info) for _, info in trust.steps(path))
+    return all(stat.S_ISLNK(info.st_mode) or user.may_pass(info, place) for place, info in trust.steps(path))
 
 
 def _steps(places: tuple[str, ...]) -> list[tuple[str, os.stat_result]]:
@@ -133,7 +133,8 @@ def _other_owners(folder: str) -> Iterator[str]:
                 info = entry.stat(follow_symlinks=False)
                 new_writers = info.st_mode & ~of_folder.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
                 same = (info.st_uid, info.st_gid if info.st_mode & stat.S_IWGRP else of_folder.st_gid)
-                if stat.S_ISLNK(info.st_mode) or new_writers or same != (of_folder.st_uid, of_folder.st_gid):
+                different = stat.S_ISLNK(info.st_mode) or new_writers or same != (of_folder.st_uid, of_folder.st_gid)
+                if different or trust.has_access_list(entry.path):
                     yield entry.path
     except OSError:
         return

@@ -7,10 +7,11 @@ import errno
 import os
 import select
 import stat as modes
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import IO, Any, cast
 
 from torchtune_sys.errors import UnreadableInput
+from torchtune_sys.host import trust
 from torchtune_sys.host.input.limits import FILE_LIMIT, STREAM_LIMIT
 
 STANDARD_INPUT = "standard input"
@@ -172,10 +173,37 @@ def _handle(path: str, plain: bool) -> int:
             raise UnreadableInput(f"{path}: is no regular file", "give a file")
         if modes.S_ISBLK(kind) or (modes.S_ISCHR(kind) and path != "-" and not os.isatty(handle)):
             raise UnreadableInput(f"{path}: is a device", "give a file")
+        if path != "-" and os.geteuid() == 0:
+            _refuse_lent(path, handle)
     except BaseException:
         os.close(handle)
         raise
     return handle
+
+
+def _refuse_lent(path: str, handle: int) -> None:
+    """As root: what a user's link, or a second name for a file, leads to must be what that user may read, too; its lines would be told, or
+    stand in a bundle for others. Raises UnreadableInput."""
+    from torchtune_sys.host.live import may_read
+
+    try:
+        passed = trust.steps(os.path.abspath(path))
+        real = os.readlink(f"/proc/self/fd/{handle}")
+    except OSError:
+        return
+    system = trust.system_users()
+    links = [info.st_uid for _, info in passed if modes.S_ISLNK(info.st_mode)]
+    owners = links if os.fstat(handle).st_nlink <= 1 and real == _end_of(passed) else [info.st_uid for _, info in passed]
+    for uid in owners:
+        if uid not in system and not may_read(uid, handle):
+            raise UnreadableInput(
+                f"{path}: user {trust.user_name(uid)}, whose place this is, may not read what lies there",
+                "read it as that user, or give the file itself",
+            )
+
+
+def _end_of(passed: Sequence[tuple[str, os.stat_result]]) -> str:
+    return next(place for place, info in reversed(passed) if not modes.S_ISLNK(info.st_mode))
 
 
 def _unreadable(path: str, error: OSError) -> UnreadableInput:

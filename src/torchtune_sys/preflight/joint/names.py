@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 
 _NAMES_AT_MOST = 100_000
@@ -29,15 +30,16 @@ def numbered(node: int, locals_: int) -> str:
 def expanded(text: str) -> tuple[str, ...]:
     """The names of a Slurm node list; empty where it cannot be read.
 
-    >>> expanded("tt[1-3,07],login"), expanded("r[1-2]n[1-2]x"), expanded("bad[")
-    (('tt1', 'tt2', 'tt3', 'tt07', 'login'), ('r1n1x', 'r1n2x', 'r2n1x', 'r2n2x'), ())
+    >>> expanded("tt[1-3,07],login"), expanded("r[1-2]n[1-2]x"), expanded("bad["), expanded("a[1-99999],b[1-99999]")
+    (('tt1', 'tt2', 'tt3', 'tt07', 'login'), ('r1n1x', 'r1n2x', 'r2n1x', 'r2n2x'), (), ())
     """
     found: list[str] = []
     for part in re.findall(r"(?:[^,\[\]]|\[[^\]]*\])+", text):
         pieces = [""]
         for plain, ranges in re.findall(r"([^\[\]]+)|\[([^\]]*)\]", part):
-            ends = [plain] if plain else [name for item in ranges.split(",") for name in _range(item)]
-            if len(pieces) * len(ends) > _NAMES_AT_MOST:
+            named = (name for item in ranges.split(",") for name in _range(item))
+            ends = [plain] if plain else list(itertools.islice(named, _NAMES_AT_MOST + 1))
+            if len(found) + len(pieces) * len(ends) > _NAMES_AT_MOST:
                 return ()
             pieces = [piece + end for piece in pieces for end in ends]
         found += pieces
@@ -48,7 +50,11 @@ def _range(text: str) -> list[str]:
     first, _, last = text.partition("-")
     if not last:
         return [first]
-    if not (first.isdecimal() and last.isdecimal()) or int(last) - int(first) > _NAMES_AT_MOST:
+    if (
+        not re.fullmatch(r"[0-9]{1,18}", first)
+        or not re.fullmatch(r"[0-9]{1,18}", last)
+        or int(last) - int(first) > _NAMES_AT_MOST
+    ):
         return []
     return [str(number).zfill(len(first)) for number in range(int(first), int(last) + 1)]
 

@@ -39,8 +39,8 @@ def _commands(action: Action) -> tuple[InstallCommand | InstallFile | Key, ...]:
             put = ("uv", "pip", "install", "--python", f"{venv}/bin/python", *action.specifiers, *_index(action))
             return InstallCommand(words=("uv", "venv", "--allow-existing", "--python", program, venv)), InstallCommand(words=put)
         case PythonEnvironment(venv=venv, program=program):
-            put = (f"{venv}/bin/python", "-m", "pip", "install", *action.specifiers, *_index(action))
-            return InstallCommand(words=(program, "-m", "venv", venv)), InstallCommand(words=put)
+            put = (f"{venv}/bin/python", "-I", "-m", "pip", "install", *action.specifiers, *_index(action))
+            return InstallCommand(words=(program, "-I", "-m", "venv", venv)), InstallCommand(words=put)
         case _:
             return (action,)
 

@@ -9,10 +9,12 @@ from torchtune_sys.model.install import Installation, InstallCommand, InstallFil
 from torchtune_sys.render.generate.commands import step_commands, typed
 from torchtune_sys.render.generate.script import quote
 from torchtune_sys.render.layout import clean
+from torchtune_sys.render.templates import environment
 
 STOPPED, NOT_ALL = 3, 1
 """Exit codes of the script: a step is a person's; something was refused."""
 
+_SYSTEM = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _FIRST = """
 # Steps before the one named are left out: bash THIS 6 goes on with step 6.
 first=${1:-1}
@@ -64,6 +66,7 @@ def _helpers(value: Installation) -> Iterator[str]:
     """Only what the steps use, so that nothing is there to wonder about."""
     actions = [item for step in value.steps if not step.optional for item in step_commands(step)]
     if any(not step.optional for step in value.steps):
+        yield "\n" + environment({}).get_template("script/path.sh.j2").render(system=_SYSTEM)
         yield _FIRST
     if any(isinstance(action, Key) or action.root for action in actions):
         yield _AS_ROOT
