@@ -12,7 +12,7 @@ import pytest
 
 from torchtune_sys.host import trust
 from torchtune_sys.host.account import account
-from torchtune_sys.host.examined import runner
+from torchtune_sys.host.children.examined import runner
 from torchtune_sys.host.live import read_text
 from torchtune_sys.host.scratch import directory
 from torchtune_sys.model.values import Missing, Why
@@ -202,7 +202,7 @@ def test_a_user_whom_a_namespace_does_not_map_is_nobody_s_system(scene: Scene) -
 @needs_root
 def test_who_runs_a_child_has_neither_our_terminal_nor_our_memory(scene: Scene) -> None:
     """A child that shares the terminal types into root's shell (TIOCSTI); one that is not separated by execve(2) can be traced."""
-    from torchtune_sys.host import process
+    from torchtune_sys.host.children import process
 
     alice = account(scene.alice.uid, scene.alice.gid)
     code = "import os\ntry:\n os.open('/dev/tty', os.O_RDWR); print('a terminal')\nexcept OSError as e: print(e.errno)\nprint(os.getsid(0) == os.getpid())"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import os
+import struct
 import subprocess
 import sys
 import tarfile
@@ -21,10 +22,11 @@ from torchtune_sys.diagnosis.pseudonyms import Pseudonyms
 from torchtune_sys.errors import UnreadableInput
 from torchtune_sys.formats.pickles import plain_data
 from torchtune_sys.host.input import limits
-from torchtune_sys.host.input.collection import InputText
+from torchtune_sys.host.input.collection import InputText, collected
 from torchtune_sys.host.input.excerpts import excerpt
 from torchtune_sys.host.input.opening import open_input
 from torchtune_sys.host.secrets import scrubbed
+from torchtune_sys.model.diagnosis import UnreadSource
 
 SHAPES: dict[str, Callable[[int], str]] = {
     "blanks": lambda n: " " * n,
@@ -165,6 +167,20 @@ FIRST = ("empty dicts", "the memo", "a wide text")
 def test_no_dump_takes_more_than_512_mib(tmp_path: Path, name: str) -> None:
     (tmp_path / "d.pickle").write_bytes(DUMPS[name]())
     assert memory_mib("diagnose", str(tmp_path / "d.pickle")) < 512
+
+
+def zip_of(entries: int) -> bytes:
+    """An archive whose list has so many entries, and nothing else."""
+    one = b"PK\x01\x02" + bytes(24) + (1).to_bytes(2, "little") + bytes(16) + b"a"
+    size = len(one) * entries
+    return one * entries + struct.pack("<4s4H2LH", b"PK\x05\x06", 0, 0, 65535, 65535, size, 0, 0)
+
+
+def test_an_archive_with_a_long_list_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "x.zip").write_bytes(b"PK\x03\x04" + bytes(26) + zip_of(1_000_000))
+    (found,) = collected([str(tmp_path / "x.zip")])
+    assert isinstance(found, UnreadSource) and "more than 100,000 entries" in found.why
+    assert memory_mib("diagnose", str(tmp_path / "x.zip")) < 512
 
 
 def tar(*names: str, pax: bool = True) -> bytes:

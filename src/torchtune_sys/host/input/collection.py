@@ -11,7 +11,7 @@ import msgspec
 from torchtune_sys.errors import UnreadableInput
 from torchtune_sys.host.input.excerpts import Excerpt, excerpt
 from torchtune_sys.host.input.limits import FILE_LIMIT, MEMBER_LIMIT, SOURCES_LIMIT, STREAM_LIMIT
-from torchtune_sys.host.input.reading import PATIENCE_S, Source, called, decompressed, opened_input, refuse_strangers
+from torchtune_sys.host.input.reading import PATIENCE_S, Source, called, damaged, decompressed, opened_input, refuse_strangers
 from torchtune_sys.host.input.tarball import is_tar, members
 from torchtune_sys.model.diagnosis import UnreadSource
 
@@ -32,6 +32,7 @@ Found = InputText | InputDump | UnreadSource
 _DUMP_LIMIT = 64 << 20
 _PICKLE = b"\x80"
 """How protocols 2 and above begin (PEP 307); torch's flight recorder writes them (torch/csrc/distributed/c10d/FlightRecorder.hpp)."""
+_ZIP_ENTRY, _ZIP_ENTRIES = b"PK\x01\x02", 100_000
 _DEPTH = 3
 """Archives in archives."""
 
@@ -112,13 +113,18 @@ def _of_tar(source: Source, name: str, depth: int) -> Iterator[Found]:
 
 def _of_zip(source: Source, name: str, depth: int) -> Iterator[Found]:
     import io
+    import struct
     import zipfile
-    import zlib
 
+    damages: tuple[type[Exception], ...] = (zipfile.BadZipFile, struct.error, RuntimeError, ValueError, *damaged())
     passed = 0
+    data = source.rest(FILE_LIMIT)
+    if data.count(_ZIP_ENTRY) > _ZIP_ENTRIES:  # the list of them is made whole
+        yield UnreadSource(source=name, why=f"has more than {_ZIP_ENTRIES:,} entries")
+        return
     try:
-        with zipfile.ZipFile(io.BytesIO(source.rest(FILE_LIMIT))) as archive:
-            for entry in archive.infolist()[:MEMBER_LIMIT]:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            for entry in archive.infolist():
                 if entry.is_dir():
                     continue
                 with archive.open(entry) as member:
@@ -128,7 +134,7 @@ def _of_zip(source: Source, name: str, depth: int) -> Iterator[Found]:
                 if passed > STREAM_LIMIT:
                     yield UnreadSource(source=name, why=f"unpacks to more than {STREAM_LIMIT >> 20} MiB: the rest is left out")
                     return
-    except (zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError, NotImplementedError) as error:
+    except damages as error:
         yield UnreadSource(source=name, why=f"a damaged, encrypted or cut archive: {error}")
 
 

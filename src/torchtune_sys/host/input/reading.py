@@ -286,18 +286,24 @@ def _zstd() -> Callable[[Any], IO[bytes]] | None:
     )
 
 
-def _unpacked(stream: IO[bytes], kind: str, name: str) -> Callable[[int], bytes]:
+def damaged() -> tuple[type[Exception], ...]:
+    """What decompressors raise."""
     import zlib
 
     try:
         from lzma import LZMAError
     except ImportError:  # a Python built without liblzma
-        LZMAError = zlib.error  # type: ignore[assignment,misc]
+        return EOFError, OSError, zlib.error
+    return EOFError, OSError, zlib.error, LZMAError
+
+
+def _unpacked(stream: IO[bytes], kind: str, name: str) -> Callable[[int], bytes]:
+    damages = damaged()
 
     def read(size: int) -> bytes:
         try:
             return stream.read(size)
-        except (EOFError, OSError, zlib.error, LZMAError) as error:
+        except damages as error:
             raise UnreadableInput(f"{name}: the {kind} data are damaged or cut off: {error}", "copy it again") from None
 
     return read
