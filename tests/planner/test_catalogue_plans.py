@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from simulate import BY_SUBJECT, Seen, after, recording
 
-from conftest import HOSTS
+from conftest import HOSTS, exhaustive
 from torchtune_sys.model import actions
 from torchtune_sys.model.actions import Needs
 from torchtune_sys.model.plan import FileLine, Plan, Value
@@ -79,15 +79,17 @@ def test_what_waits_is_not_made_twice(name: str) -> None:
         assert waiting(name) <= {change.key for change in done.plan.waiting}
 
 
-def test_the_json_of_every_failing_host_follows_the_schema_and_reads_back() -> None:
+@pytest.mark.parametrize("part", [0, *exhaustive(1, 2, 3)])
+def test_the_json_of_every_failing_host_follows_the_schema_and_reads_back(part: int) -> None:
+    """In four parts, each of every fourth host, so that each has hosts of every family."""
     schema = json.loads(Path(schemas.DATA, "plan.schema.json").read_text())
     validator = jsonschema.Draft202012Validator(schema)
     counts = dict.fromkeys(("changes", "files", "refused", "by_hand"), 0)
-    for name in FAILING:
+    for name in FAILING[part::4]:
         plan = seen(name).plan
         said = json.loads(as_json.plan(plan))
         validator.validate(said)
         assert msgspec.convert(said["plan"], Plan, strict=False) == plan, name
         counts = {key: count + len(getattr(plan, key)) for key, count in counts.items()}
-    print(f"{len(FAILING)} hosts: {counts}")
-    assert len(FAILING) > 400 and counts["changes"] > 35 and counts["by_hand"] > 250 and counts["refused"] > 0
+    print(f"{len(FAILING[part::4])} hosts: {counts}")
+    assert len(FAILING) > 400 and counts["changes"] > 5 and counts["by_hand"] > 50

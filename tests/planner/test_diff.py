@@ -12,6 +12,7 @@ from test_catalogue_plans import DOABLE
 from test_platform_plans import PLATFORMS
 from test_platform_plans import seen as platform
 
+from conftest import TIER
 from torchtune_sys.host.recorded import merged
 from torchtune_sys.model.plan import CommandStep, Plan, Unit, Value
 from torchtune_sys.render import plan as shown
@@ -19,8 +20,12 @@ from torchtune_sys.render import plan as shown
 
 @cache
 def plans(when: str) -> dict[str, Plan]:
-    """Of every failing host and every platform; ``detuned``: as they are once the files stand and somebody sets the values back."""
-    seen = {**{name: Seen(recording(name)) for name in DOABLE}, **{name: platform(name) for name in PLATFORMS}}
+    """Of failing hosts and platforms, every third unless all is run; ``detuned``: as they are once the files stand and somebody sets the values back."""
+    step = 1 if TIER == "all" else 3
+    seen = {
+        **{name: Seen(recording(name)) for name in DOABLE[::step]},
+        **{name: platform(name) for name in list(PLATFORMS)[::step]},
+    }
     return {name: one.plan if when == "untouched" else Seen(detuned(one)).plan for name, one in seen.items()}
 
 
@@ -56,7 +61,7 @@ def test_applied_it_writes_what_the_plan_writes(tmp_path: Path, when: str) -> No
         values += len(wanted) - len(plan.files)
         alone += bool(differences) and not {one.path for one in differences} & {file.path for file in plan.files}
     print(f"{len(plans(when))} plans, {values} values; values alone in {alone} plans")
-    assert values > 50 and (when == "untouched" or alone > 20)
+    assert values > 20 and (when == "untouched" or alone > 6)
 
 
 def test_no_change_is_missing_from_it() -> None:
