@@ -62,7 +62,7 @@ from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.target import AtLeast
 from torchtune_sys.rules.sysctl.policy import judged
 
-_WANTED = AtLeast(0)  # TODO: AtLeast, AtMost, Exactly or OneOf
+_WANTED = AtLeast(0)  # TODO: AtLeast(1), AtMost(1), Exactly("0") or OneOf(("0", "2")), see model/target.py
 
 
 @rule(

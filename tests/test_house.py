@@ -38,6 +38,7 @@ def test_layers_hold(copy: Path) -> None:
     assert layers(copy).returncode == 0, layers(copy).stdout
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("module", "forbidden"),
     [

@@ -29,6 +29,7 @@ BROKEN = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("what", BROKEN)
 def test_nothing_is_left_changed(what: str, tmp_path: Path) -> None:
     found = staged(tmp_path, f"{{ {BROKEN[what]}; }} 2>/dev/null; tt $APPLY; {LOOK}; tt undo --yes; {LOOK}; tt history")
@@ -185,6 +186,7 @@ def test_what_is_improved_while_the_question_waits_stays(tmp_path: Path) -> None
     assert "lost at the next boot: no file sets it then" in " ".join(found.split())
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
 @pytest.mark.parametrize("at", ["fsync", "rename"])
 def test_a_signal_in_the_middle(number: signal.Signals, at: str, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from bundled import NOBODY, good, interpreters, start, surroundings, system_python
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+pytestmark = [pytest.mark.long, pytest.mark.skipif(os.geteuid() != 0, reason="needs root")]
 
 
 def by_a_folder(folder: Path) -> None:

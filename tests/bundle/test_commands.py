@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from bundled import start, surroundings
 
+pytestmark = pytest.mark.long
+
 COMMANDS = {
     "plan": ["plan", "--format=json"],
     "script": ["generate", "script"],
@@ -63,7 +65,6 @@ def test_it_says_what_it_holds(bundle: Path, env: dict[str, str]) -> None:
     assert all(len(digest) == 64 for digest in told["wheels"].values())
 
 
-@pytest.mark.long
 def test_training_is_proven_from_it(bundle: Path, env: dict[str, str]) -> None:
     python = os.environ.get("TORCHTUNE_SYS_TEST_TORCH", "0")
     if not os.path.exists(python):

@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 from bundled import built, dotted, good, interpreters, old, start, surroundings
 
+pytestmark = pytest.mark.long
+
 
 @pytest.mark.parametrize("version", good(), ids=dotted)
 def test_every_python_that_will_do(version: tuple[int, int], bundle: Path, tmp_path: Path) -> None:
@@ -66,7 +68,6 @@ def test_the_file_for_another_architecture(bundle: Path, tmp_path: Path) -> None
     assert f"use the file made for {here}" in done.stderr
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(("arch", "elf_machine"), [("aarch64", 183)])
 def test_libraries_are_of_the_architecture_and_for_every_python(arch: str, elf_machine: int, tmp_path: Path) -> None:
     made = built(tmp_path, f"--arch={arch}")

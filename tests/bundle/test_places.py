@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from bundled import NOBODY, apart, may_mount, surroundings, system_python
 
-pytestmark = pytest.mark.skipif(not may_mount(), reason="needs root, unshare and setpriv")
+pytestmark = [pytest.mark.long, pytest.mark.skipif(not may_mount(), reason="needs root, unshare and setpriv")]
 SHARED = ("/tmp", "/var/tmp", "/dev/shm", "/var/cache")
 EMPTY = "mount -t tmpfs -o mode=1777 none /tmp"
 

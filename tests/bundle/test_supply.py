@@ -30,6 +30,7 @@ def made(output: Path, wheels: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(words, capture_output=True, text=True, env=env, check=False)
 
 
+@pytest.mark.long
 def test_two_builds_give_the_same_bytes_and_the_same_bill(wheels: Path, tmp_path: Path) -> None:
     for name in ("one", "two"):
         done = made(tmp_path / name, wheels)
@@ -51,6 +52,7 @@ def test_two_builds_give_the_same_bytes_and_the_same_bill(wheels: Path, tmp_path
     assert all(one["version"] == lock.read()[name][0] for name, one in packed.items() if name != "torchtune-sys")
 
 
+@pytest.mark.long
 def test_another_wheel_of_the_same_name_is_refused(wheels: Path, tmp_path: Path) -> None:
     shutil.copytree(wheels, tmp_path / "wheels")
     (click,) = (tmp_path / "wheels").glob("click-*.whl")

@@ -13,6 +13,8 @@ from bundled import built, dotted, good, interpreters, start, surroundings
 
 from conftest import exhaustive
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture
 def env(tmp_path: Path) -> dict[str, str]:
@@ -148,7 +150,6 @@ def test_a_file_with_other_bytes(place: float, bundle: Path, env: dict[str, str]
     assert "is damaged; copy the file again, whole" in done.stderr
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("version", [good()[0], *exhaustive(*{good()[-1]} - {good()[0]})], ids=dotted)
 def test_the_wheelhouse_installs_without_a_network(version: tuple[int, int], tmp_path: Path) -> None:
     house = built(tmp_path, f"--python={dotted(version)}", what="wheelhouse")

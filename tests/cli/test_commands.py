@@ -44,6 +44,7 @@ def test_the_table_says_what_the_command_says(name: str) -> None:
     assert all(len(row) <= 80 or "torchtune-sys" in row or "Example" in row for row in found.stdout.splitlines())
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

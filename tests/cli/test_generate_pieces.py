@@ -86,6 +86,7 @@ def test_help_has_examples_that_run(piece: str) -> None:
             assert ran.returncode == 0 and "Traceback" not in ran.stderr, row
 
 
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("piece", PIECES)
 @pytest.mark.parametrize(
     ("options", "status", "words"),

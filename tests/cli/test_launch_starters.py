@@ -179,6 +179,7 @@ def test_srun_that_binds(tmp_path: Path, binding_slurm: Mapping[str, str], optio
     assert not set(found[0]["cpus"]) & set(found[1]["cpus"])
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("options", "each_its_own"),
     [

@@ -8,6 +8,7 @@ import pytest
 from driven import judged_by, run
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(
     ("rules", "arguments", "status"),
     [

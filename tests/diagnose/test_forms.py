@@ -72,6 +72,7 @@ def judged(data: bytes) -> Diagnosis:
     return diagnose([InputText(name="x", excerpt=excerpt(_Bytes(data)))])
 
 
+@pytest.mark.sampled(40)
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("cause", FAILURES)
 def test_a_failure_is_named_in_every_form(cause: str, form: str) -> None:

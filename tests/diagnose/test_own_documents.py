@@ -26,6 +26,7 @@ def diagnosed(path: Path | str, data: str | None = None) -> tuple[int, dict[str,
     return done.returncode, json.loads(done.stdout)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("host", RECORDED)
 def test_each_document_of_a_host_names_its_cause(host: str, form: str, tmp_path: Path) -> None:

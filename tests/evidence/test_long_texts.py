@@ -141,6 +141,7 @@ def steps(size: int) -> str:
     return text * (size // len(text) + 1)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("place", ["start", "middle", "end"])
 def test_a_report_anywhere_in_a_log_of_fifteen_mebibytes(place: str) -> None:
     half = steps((7 if place == "middle" else 3) << 20)

@@ -208,6 +208,7 @@ STATS = (
 GROUPS = tuple(dict.fromkeys(group for group, _, _ in attacks()))
 
 
+@pytest.mark.sampled(48)
 @pytest.mark.parametrize("group", GROUPS)
 @pytest.mark.parametrize("family", sorted(PROBES))
 def test_a_probe_never_raises(family: str, group: str) -> None:

@@ -52,6 +52,7 @@ def parsed(text: str) -> dict[str, dict[str, str]]:
     return {item["path"]: item for item in found["write_files"]}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("url", ["", "https://files.example.org/provision.sh?version=1&x=%20"])
 @pytest.mark.parametrize("stages", [("install", "smoke"), ("install",)])
 @pytest.mark.parametrize("origin", ["described: Debian", HOSTILE])

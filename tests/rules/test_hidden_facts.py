@@ -102,12 +102,14 @@ def stumbles(result: Result) -> bool:
     return result.verdict is Verdict.CRASHED or not all(isinstance(item.verdict, Verdict) for item in result.evidence)
 
 
+@pytest.mark.sampled(100)
 @pytest.mark.parametrize("name", FAILING)
 def test_a_fault_is_never_called_healthy(name: str) -> None:
     found = judged(seen(name), RULES[name.split(".")[0]])
     assert not {where for where, result in found if stumbles(result) or result.verdict is Verdict.PASS} - allowed(name)
 
 
+@pytest.mark.sampled(80)
 @pytest.mark.parametrize("rule", CATALOGUE, ids=lambda rule: rule.id)
 def test_health_is_never_called_a_fault(rule: Rule) -> None:
     found = judged(seen("healthy"), rule)

@@ -83,6 +83,7 @@ def test_there_are_few_exceptions() -> None:
     assert len(EXCEPTIONS) <= 10 and EXCEPTIONS.keys() <= {rule.id for rule in CATALOGUE}
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", SAMPLE)
 def test_a_hidden_tree_makes_nothing_pass_fail_or_not_apply(name: str) -> None:
     assert told_otherwise(f"typical/{name}") == {}

@@ -82,7 +82,8 @@ def test_a_power_cut_loses_nothing(stage: Stage, what: str) -> None:
     assert any("names changed" in left for left in table), "no cut fell into the changes"
 
 
-@pytest.mark.parametrize("fsync", ["a file's content", *exhaustive("the journal's lines")])
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("fsync", FSYNCS)
 def test_without_one_fsync_a_power_cut_loses_something(stage: Stage, fsync: str) -> None:
     """The test of the test above: it sees what a missing fsync does."""
     file, line = FSYNCS[fsync]

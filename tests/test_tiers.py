@@ -1,0 +1,51 @@
+"""How much runs when: what ``./run test`` leaves out of a row of tests that are alike, and when it leaves nothing out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import conftest
+
+HERE = Path(__file__)
+
+
+def left_out(count: int, of: int, args: list[str], keyword: str = "") -> list[int]:
+    marker = SimpleNamespace(args=(count,))
+    made = {"path": HERE, "name": "test_row", "keywords": {"sampled"}, "get_closest_marker": lambda _name: marker}
+    items: Any = [SimpleNamespace(number=number, originalname="test_row", **made) for number in range(of)]
+    config: Any = SimpleNamespace(args=args, option=SimpleNamespace(keyword=keyword, markexpr=""))
+    left: Any = conftest._sampled(config, items)
+    return [item.number for item in left]
+
+
+@pytest.mark.parametrize(("count", "of"), [(1, 1), (1, 40), (3, 8), (8, 48), (50, 154), (40, 41)])
+def test_as_many_run_as_the_marker_says(count: int, of: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(conftest, "TIER", "default")
+    assert len(left_out(count, of, [str(HERE.parent)])) == of - count
+
+
+def test_of_each_parameter_every_value_is_in_the_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(conftest, "TIER", "default")
+    kept = set(range(48)) - set(left_out(8, 48, [str(HERE.parent)]))
+    assert {number % 2 for number in kept} == {0, 1} and {number // 2 % 2 for number in kept} == {0, 1}
+
+
+@pytest.mark.parametrize(
+    ("tier", "args", "keyword"),
+    [
+        ("ci", ["."], ""),
+        ("all", ["."], ""),
+        ("default", [str(HERE)], ""),
+        ("default", [f"{HERE}::test_row"], ""),
+        ("default", ["."], "row"),
+    ],
+)
+def test_the_whole_row_runs_in_ci_and_for_who_names_it(
+    tier: str, args: list[str], keyword: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(conftest, "TIER", tier)
+    assert left_out(3, 48, args, keyword) == []
