@@ -1,0 +1,156 @@
+"""Break things for real and keep what the programs print: ``python scripts/plant_faults.py FOLDER [NAME…]``.
+
+Makes one ``FOLDER/NAME`` for each fault below, as ``judge_diagnoses.py`` reads them: ``input.txt`` has everything that the broken program printed,
+``case.json`` the cause, what cannot be told from it, and the rank. Needs root, gcc, nft and, in ``TORCHTUNE_SYS_TEST_TORCH``, a Python with torch for
+CPUs. Mounts and networks are made in namespaces of their own, limits for the one process: nothing of the host is changed.
+
+The causes were written down before the first run.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+_LIMIT_S = 150
+
+WORKER = """
+import os, sys, time, signal, datetime
+import torch, torch.distributed as dist
+how, who = sys.argv[1], int(sys.argv[2])
+rank = int(os.environ.get("RANK", 0))
+me = rank == who
+class Data(torch.utils.data.Dataset):
+    def __len__(self): return 64
+    def __getitem__(self, at): return torch.zeros(200_000)
+dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=20))
+dist.barrier()
+if how == "kill" and me: os.kill(os.getpid(), signal.SIGKILL)
+if how == "segv" and me: os.kill(os.getpid(), signal.SIGSEGV)
+if how == "disk" and me: torch.save(torch.zeros(10_000_000), "/full/rank.pt")
+if how == "memory" and me:
+    import resource
+    resource.setrlimit(resource.RLIMIT_AS, (6 << 30, 6 << 30)); torch.zeros(8 << 30)
+if how == "files" and me:
+    import resource
+    resource.setrlimit(resource.RLIMIT_NOFILE, (40, 40)); list(torch.utils.data.DataLoader(Data(), num_workers=4, batch_size=1))
+if how == "shm": list(torch.utils.data.DataLoader(Data(), num_workers=2, batch_size=8))
+if how == "hung" and me: time.sleep(12); sys.exit(0)
+if how == "hung": dist.monitored_barrier(timeout=datetime.timedelta(seconds=5))
+dist.barrier()
+print("rank", rank, "done")
+"""
+
+
+class Fault(NamedTuple):
+    name: str
+    causes: str
+    """The likeliest label first; the others cannot be told from it by what is printed."""
+    command: str
+    rank: int | None = None
+
+
+_RUN = "$PY -m torch.distributed.run --standalone --nproc-per-node"
+_ALONE = "MASTER_PORT=29561 timeout 60 $PY -c 'import datetime,torch.distributed as d; d.init_process_group(\"gloo\", timeout=datetime.timedelta(seconds=4))'"
+_OWN_NET = "unshare -n bash -c"
+_LIBRARY = "printf '%s' 'extern void {symbol}(void); void PyInit_{name}(void){{{symbol}();}}' > {name}.c && gcc -shared -fPIC -o {name}.so {name}.c && $PY -c 'import {name}'"
+
+FAULTS = (
+    Fault("gloo-interface", "gloo-wrong-interface", f"GLOO_SOCKET_IFNAME=nope0 {_RUN} 2 worker.py none 0"),
+    Fault("killed-of-3", "rank-killed host-memory-oom", f"{_RUN} 3 worker.py kill 1", 1),
+    Fault("killed-of-6", "rank-killed host-memory-oom", f"{_RUN} 6 worker.py kill 4", 4),
+    Fault("crashed-of-4", "rank-killed", f"{_RUN} 4 worker.py segv 2", 2),
+    Fault("hung-of-3", "rank-hung", f"{_RUN} 3 worker.py hung 2", 2),
+    Fault(
+        "disk-of-2",
+        "disk-full-or-quota",
+        f"mkdir -p /full; unshare -m bash -c 'mount -t tmpfs -o size=1m x /full; {_RUN} 2 worker.py disk 1'; rmdir /full",
+        1,
+    ),
+    Fault("memory-of-2", "host-memory-oom", f"{_RUN} 2 worker.py memory 1", 1),
+    Fault("files-of-2", "nofile-limit-too-low", f"{_RUN} 2 worker.py files 1", 1),
+    Fault("shm-of-2", "dev-shm-too-small", f"unshare -m bash -c 'mount -t tmpfs -o size=1m x /dev/shm; {_RUN} 2 worker.py shm 0'"),
+    Fault("shm-without-room", "dev-shm-too-small", f"unshare -m bash -c 'mount -t tmpfs -o size=4k,nr_inodes=1 x /dev/shm; {_RUN} 1 worker.py shm 0'"),
+    Fault(
+        "port-taken",
+        "master-port-in-use",
+        "python3 -c 'import socket,time; s=socket.socket(); s.bind((\"\",29571)); s.listen(); time.sleep(100)' & sleep 1; "
+        "RANK=0 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 $PY -m torch.distributed.run --nproc-per-node 1 --master-port 29571 worker.py none 0; kill $!",
+    ),
+    Fault("master-not-there", "port-refused master-addr-wrong node-never-came", f"RANK=1 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 {_ALONE}"),
+    Fault("master-without-name", "hostname-unresolvable master-addr-wrong", f"RANK=1 WORLD_SIZE=2 MASTER_ADDR=no-such-host.invalid {_ALONE}"),
+    Fault("others-missing", "ranks-missing node-never-came", f"RANK=0 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 {_ALONE}"),
+    Fault("no-launcher", "job-launch-nested-wrongly", f"env -u RANK -u WORLD_SIZE {_ALONE}"),
+    Fault("loopback-down", "link-down master-addr-wrong", f"RANK=1 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 {_OWN_NET} '" + _ALONE.replace("'", "'\\''") + "'"),
+    Fault(
+        "port-dropped",
+        "port-dropped firewall-blocks-nccl master-addr-wrong",
+        f"RANK=1 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 {_OWN_NET} 'ip link set lo up; nft add table inet t; "
+        "nft add chain inet t i \"{ type filter hook input priority 0; }\"; nft add rule inet t i tcp dport 29561 drop; " + _ALONE.replace("'", "'\\''") + "'",
+    ),
+    Fault("checkpoint-cut", "checkpoint-damaged", "$PY -c 'import torch; torch.save(torch.zeros(99999), \"a.pt\")'; truncate -s 200k a.pt; $PY -c 'import torch; torch.load(\"a.pt\")'"),
+    Fault("checkpoint-read-only", "checkpoints-not-writable", "mkdir ro; unshare -m bash -c 'mount -t tmpfs -o ro x ro; $PY -c \"import torch; torch.save(torch.zeros(9), \\\"ro/a.pt\\\")\"'"),
+    Fault("checkpoint-too-long", "file-size-limit", "ulimit -f 100; $PY -c 'import torch; torch.save(torch.zeros(999999), \"a.pt\")'"),
+    Fault("no-temporary", "no-temporary-directory", "mkdir ro; unshare -m bash -c 'for d in /tmp /var/tmp; do mount -t tmpfs -o ro x $d; done; mount -t tmpfs -o ro x ro; cd ro; env -u TMPDIR /usr/bin/python3 -c \"import tempfile; tempfile.gettempdir()\"'"),
+    Fault("no-memory", "host-memory-oom", "prlimit --as=8000000000 $PY -c 'import torch; torch.zeros(4 << 30)'"),
+    Fault("cuda-on-cpu-build", "cpu-only-build", "$PY -c 'import torch; torch.zeros(1).cuda()'"),
+    Fault("nccl-on-cpu-build", "cpu-only-build", "RANK=0 WORLD_SIZE=1 MASTER_ADDR=127.0.0.1 MASTER_PORT=29562 $PY -c 'import torch.distributed as d; d.init_process_group(\"nccl\")'"),
+    Fault("other-cudart", "extension-cuda-mismatch wheel-libs-not-found", "echo 'void f(void){}' > a.c; gcc -shared -o libcudart.so.11.0 a.c -Wl,-soname,libcudart.so.11.0; echo 'void f(void); void PyInit_ext(void){f();}' > b.c; gcc -shared -fPIC -o ext.so b.c ./libcudart.so.11.0; rm libcudart.so.11.0; $PY -c 'import ext'"),
+    Fault("old-libstdcxx", "libstdcxx-too-old", "echo 'GLIBCXX_3.4 { global: *; };' > v; echo 'int x;' > a.c; gcc -shared -fPIC -o libstdc++.so.6 a.c -Wl,-soname,libstdc++.so.6 -Wl,--version-script=v; LD_LIBRARY_PATH=$PWD $PY -c 'import torch'"),
+    Fault("other-torch", "extension-torch-abi-mismatch", _LIBRARY.format(name="ext_ops", symbol="_ZN3c106detail14torchCheckFailEPKcS2_jS2_")),
+    Fault("other-nvjitlink", "nvjitlink-shadowed-by-ld-library-path", _LIBRARY.format(name="sparse", symbol="__nvJitLinkComplete_12_4")),
+    Fault("other-nccl", "mixed-nvidia-cuda-wheels nccl-shadowed-by-system-library nccl-wheel-version-overridden", _LIBRARY.format(name="coll", symbol="ncclCommRegister")),
+    Fault("damaged-torch", "torch-install-damaged", "L=$($PY -c 'import importlib.util as i; print(i.find_spec(\"torch\").submodule_search_locations[0])')/lib/libc10.so; head -c 5000 $L > cut.so; unshare -m bash -c \"mount --bind cut.so $L; $PY -c 'import torch'\""),
+    Fault("torch-absent", "torch-not-installed", "/usr/bin/python3 -S -c 'import torch'"),
+    Fault("python-home", "python-does-not-start", "PYTHONHOME=/nowhere /usr/bin/python3 -c 'print(1)'"),
+    Fault("link-libcuda", "libcuda-not-linkable", "echo 'int main(void){return 0;}' > a.c; gcc a.c -lcuda"),
+    Fault("no-python-headers", "python-headers-missing", "echo '#include <Python.h>' > a.c; gcc -c a.c"),
+    Fault("no-nvcc", "cuda-toolkit-missing", "env -u CUDA_HOME $PY -c 'from torch.utils import cpp_extension as c; c._join_cuda_home(\"bin\", \"nvcc\")'"),
+    Fault("no-ninja", "build-tool-missing", "PATH=/nowhere $PY -c 'from torch.utils import cpp_extension as c; c.verify_ninja_availability()'"),
+    Fault("wheel-of-other-python", "no-wheel-for-python", "touch torch-2.0.0-cp38-cp38-manylinux1_x86_64.whl; $PY -m pip install --no-index --no-deps torch-2.0.0-cp38-cp38-manylinux1_x86_64.whl"),
+    Fault("cpu-time", "cpu-time-limit", "bash -c 'ulimit -t 1; $PY -c \"while True: pass\"'"),
+    Fault("user-without-name", "container-uid-without-passwd", "env -u USER -u LOGNAME -u LNAME -u USERNAME setpriv --reuid 51234 --clear-groups /usr/bin/python3 -c 'import getpass; getpass.getuser()'"),
+    Fault("threads", "nproc-limit-too-low cgroup-pids-limit", "setpriv --reuid 51235 --clear-groups prlimit --nproc=3 /usr/bin/python3 -c 'import threading,time; [threading.Thread(target=time.sleep, args=(1,)).start() for _ in range(9)]'"),
+    Fault("no-gpu-for-container", "container-toolkit-missing", "podman run --rm --device nvidia.com/gpu=all --rootfs $PWD true"),
+)  # fmt: skip
+
+
+def planted(fault: Fault, folder: Path) -> None:
+    place = folder / fault.name
+    place.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as scratch:
+        Path(scratch, "worker.py").write_text(WORKER)
+        env = {**os.environ, "PY": os.environ["TORCHTUNE_SYS_TEST_TORCH"], "OMP_NUM_THREADS": "1", "LC_ALL": "C.UTF-8"}
+        try:
+            done = subprocess.run(
+                ["bash", "-c", fault.command],
+                cwd=scratch,
+                env=env,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                timeout=_LIMIT_S,
+            )
+            said = done.stdout.decode(errors="replace")
+        except subprocess.TimeoutExpired as late:
+            said = (late.stdout or b"").decode(errors="replace")
+    (place / "input.txt").write_text(said)
+    case = {"id": fault.name, "cause": fault.causes.split()[0], "accept": fault.causes.split(), "rank": fault.rank}
+    (place / "case.json").write_text(json.dumps(case) + "\n")
+    print(fault.name, len(said), flush=True)
+
+
+def main() -> int:
+    folder, names = Path(sys.argv[1]), sys.argv[2:]
+    for fault in FAULTS:
+        if not names or fault.name in names:
+            planted(fault, folder)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
