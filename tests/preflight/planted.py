@@ -130,7 +130,7 @@ FAULTS: dict[str, Fault] = {
         ("warning hugepages-hoard-memory node",),
     ),
     "24 memory limit of the job": Fault(
-        {**STEP, "SLURM_NTASKS_PER_NODE": "1"},
+        {**STEP, "SLURM_NTASKS_PER_NODE": "2"},
         "",
         ("warning host-memory-oom user",),
         group={"memory.limit_in_bytes": str(512 << 20)},
