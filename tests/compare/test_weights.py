@@ -48,6 +48,13 @@ def test_a_fact_weighs_what_its_heaviest_reader_does(fact: str, weight: Weight) 
     assert READERS.weight(fact) is weight
 
 
+def test_a_field_that_is_called_like_a_family_is_not_read_by_who_reads_the_family() -> None:
+    """``system.kernel`` is the release; rules on the kernel's log read ``kernel.events``, and of ``system`` whether this is a container."""
+    readers = {rule.id for rule in READERS.of("system.kernel")}
+    assert "kernel-old" in readers
+    assert not {"amdgpu-initialisation-failed", "xid-gpu-lost"} & readers
+
+
 def test_without_rules_all_is_noise() -> None:
     assert Readers(()).weight("python.torch.version") is Weight.NOISE
     errors = [rule for rule in CATALOGUE if rule.id == "gpu-vbios-differs"]

@@ -7,6 +7,7 @@ names its key, too (``rp_filter`` of ``net.ipv4.conf.eth0.rp_filter``). tests/co
 
 from __future__ import annotations
 
+import dis
 import re
 import types
 from collections.abc import Iterable, Iterator
@@ -17,11 +18,16 @@ import msgspec
 
 from torchtune_sys.model.comparison import Weight
 from torchtune_sys.model.rule import Rule
+from torchtune_sys.model.snapshot import FAMILIES
 
 _OURS = ("torchtune_sys.rules", "torchtune_sys.knowledge", "torchtune_sys.formats", "torchtune_sys.model")
 _KEYED = ("session.env", "sysctl.settings", "limits.limits", "driver.module_params")
 """What is looked up by a key that the rule names."""
 _STEP = re.compile(r"\[(?:[^\[\]]|\[[^\]]*\])*\]")
+
+
+_OF_SNAPSHOT = "s."
+"""Stands before a family that is taken from a snapshot (``s.kernel``): a field of another family may have the same name (``system.kernel``)."""
 
 
 class Readers:
@@ -33,7 +39,8 @@ class Readers:
 
     def of(self, fact: str) -> tuple[Rule, ...]:
         """The rules that read ``network.interfaces[eth0].mtu``, or what lies below it; the worst first."""
-        steps, key = frozenset(_STEP.sub("", fact).split(".")), _key(fact)
+        family, *below = _STEP.sub("", fact).split(".")
+        steps, key = frozenset((_OF_SNAPSHOT + family, *below)), _key(fact)
         if (steps, key) not in self._found:
             rules = (
                 rule
@@ -115,17 +122,37 @@ def _of_function(function: types.FunctionType) -> tuple[set[str], list[Any]]:
 @lru_cache(None)
 def _of_code(code: types.CodeType) -> tuple[set[str], set[str]]:
     """The names that the code uses, and its texts; of the functions inside it, too."""
-    names, texts = set(code.co_names), set()
+    names, texts = _names(code), set()
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
             inner_names, inner_texts = _of_code(constant)
             names |= inner_names
             texts |= inner_texts
         elif isinstance(constant, str):
-            texts.add(constant)
+            texts |= {constant, _OF_SNAPSHOT + constant} if constant in FAMILIES else {constant}
         elif isinstance(constant, (tuple, frozenset)):
             texts.update(item for item in constant if isinstance(item, str))
     return names, texts
+
+
+def _names(code: types.CodeType) -> set[str]:
+    """The names that it uses. What it takes from the snapshot ``s`` is told by ``s.NAME``, a family that is reached otherwise by both."""
+    found, before = set(code.co_names), ""
+    if found.isdisjoint(FAMILIES) or "s" not in (*code.co_varnames, *code.co_freevars):
+        return found | {_OF_SNAPSHOT + name for name in found.intersection(FAMILIES)}
+    found = set()
+    for step in dis.get_instructions(code):
+        name = step.argval
+        if step.opname.startswith(("LOAD_ATTR", "LOAD_METHOD", "LOAD_GLOBAL", "LOAD_NAME", "IMPORT_FROM")):
+            own = step.opname.startswith("LOAD_ATTR") and before == "s"
+            found |= (
+                {_OF_SNAPSHOT + name} if own and name in FAMILIES else {name, _OF_SNAPSHOT + name} if name in FAMILIES else {name}
+            )
+        elif name in code.co_names:
+            found.add(name)
+        loaded = name[-1] if isinstance(name, tuple) and name else name  # two at once, since Python 3.13
+        before = loaded if isinstance(loaded, str) and step.opname.startswith(("LOAD_FAST", "LOAD_DEREF")) else ""
+    return found
 
 
 def _is_filled(cell: types.CellType) -> bool:
