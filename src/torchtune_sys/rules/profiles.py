@@ -44,6 +44,7 @@ _OTHER_HOSTS = (
     "nccl-interface-doubtful",
     "nccl-uneven-networks",
     "neighbour-table-small",
+    "network-interrupts-far",
     "rp-filter-strict",
     "somaxconn-low",
     "tcp-buffer-ceiling-low",

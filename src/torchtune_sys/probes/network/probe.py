@@ -9,7 +9,7 @@ from torchtune_sys.host.base import Host
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.network import Interface, NetworkFacts, RdmaDevice
 from torchtune_sys.model.facts.session import Workload
-from torchtune_sys.model.values import Missing, Why
+from torchtune_sys.model.values import Missing, Why, known
 from torchtune_sys.probes.network import nccl_conf, rdma, rdma_counters
 from torchtune_sys.probes.network.addresses import Named, from_answer, from_proc
 from torchtune_sys.probes.network.interface_kind import PHYSICAL, kind_of
@@ -92,14 +92,17 @@ def _interface(host: Host, item: Named) -> Interface:
     device = _virtual(f"{base}/device")
     if isinstance(entries := host.names(base), Missing) and entries.why is Why.HIDDEN:
         device = entries
+    speed = _speed(host, base) if physical or kind == "bond" else device
+    more = {"interrupt_cpus": interrupt_cpus(host, base)} if kind == "ethernet" and known(speed, 0) >= _FAST_MBPS else {}
     return Interface(
+        **more,
         name=item.name,
         index=_index(host, item),
         kind=kind,
         up=flags if isinstance(flags, Missing) else bool(flags & _UP),
         running=_running(flags, operstate, "flags" in told),
         operstate=operstate,
-        speed_mbps=_speed(host, base) if physical or kind == "bond" else device,
+        speed_mbps=speed,
         mtu=_told(told, "mtu", host.number(f"{base}/mtu") if "mtu" not in told else 0),
         addresses=item.addresses,
         numa_node=host.number(f"{base}/device/numa_node") if physical else device,
@@ -108,6 +111,27 @@ def _interface(host: Host, item: Named) -> Interface:
         driver=rdma.last_part(host.link(f"{base}/device/driver")) if physical else device,
         master=_master(host, base, told),
     )
+
+
+_FAST_MBPS = 25_000
+_FIRST = 9
+"""Interrupts that are looked at: a card has one for each CPU, and one of its own before them (mlx5)."""
+
+
+def interrupt_cpus(host: Host, base: str) -> Fact[tuple[int, ...]]:
+    """Which CPU serves each of the first interrupts (Documentation/core-api/irq/irq-affinity.rst: effective_affinity)."""
+    names = host.names(f"{base}/device/msi_irqs")
+    if isinstance(names, Missing):
+        return names
+    found: list[int] = []
+    for number in sorted(int(name) for name in names if name.isascii() and name.isdigit() and len(name) < 9)[:_FIRST]:
+        text = host.text(f"/proc/irq/{number}/effective_affinity_list")
+        if isinstance(text, Missing):
+            return Missing(Why.NOT_SUPPORTED, text.source, text.detail) if text.why is Why.ABSENT else text
+        cpu = text.strip()
+        if cpu.isascii() and cpu.isdigit():  # an interrupt that nobody has asked for yet has none
+            found.append(int(cpu))
+    return tuple(found)
 
 
 def _told(told: dict[str, Any], key: str, otherwise: Fact[int]) -> Fact[int]:

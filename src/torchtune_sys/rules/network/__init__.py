@@ -13,6 +13,7 @@ from torchtune_sys.rules.network.ethernet import (
     hostname_loopback,
     hostname_unresolvable,
 )
+from torchtune_sys.rules.network.interrupts import network_interrupts_far
 
 RULES: tuple[Rule, ...] = (
     hostname_loopback,
@@ -22,5 +23,6 @@ RULES: tuple[Rule, ...] = (
     gloo_and_nccl_differ,
     ethernet_link_slow,
     ethernet_mtu_small,
+    network_interrupts_far,
     *rdma.RULES,
 )

@@ -1,0 +1,72 @@
+"""Where the interrupts of the network that training uses are served."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torchtune_sys.model.actions import Advice
+from torchtune_sys.model.rule import Evidence, Params, Severity, Verdict, rule, unsure
+from torchtune_sys.model.snapshot import Snapshot
+from torchtune_sys.model.values import Missing, NotApplicable, Why, absent, known, need
+from torchtune_sys.rules.nccl.common import interface_named, prediction, several_hosts, sockets_carry_data
+
+_FEW = 4
+"""Interrupts that must have been seen before a card is judged."""
+
+
+@rule(
+    id="network-interrupts-far",
+    title="Interrupts of the training network are served at another NUMA node than the card's",
+    severity=Severity.ADVICE,
+    applies=several_hosts,
+    fix=(
+        Advice(
+            text="run irqbalance, or bind them to the CPUs in /sys/class/net/NAME/device/local_cpulist (the driver's set_irq_affinity script)"
+        ),
+    ),
+)
+def network_interrupts_far(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """NCCL's or Gloo's data goes over TCP on a link of 25 Gb/s or more, and none of the first interrupts of its card is served by a CPU of the
+    card's own NUMA node.
+
+    Why it matters
+    Every packet is brought to memory at the card's node and read from the other one: the CPUs there are busy sooner, and the link is not filled.
+
+    When to leave it
+    The ranks that use the network are bound to that other node on purpose. RDMA polls and needs no interrupts: it is not judged.
+
+    References
+    Linux Documentation/core-api/irq/irq-affinity.rst (effective_affinity); irqbalance(1)
+    RHEL 7 Performance Tuning Guide, appendix A.1 (irqbalance)
+    """
+    if not sockets_carry_data(s):
+        raise NotApplicable("RDMA carries the data")
+    nodes = need(s.numa).nodes
+    if absent(nodes) or sum(len(need(node.cpus)) > 0 for node in need(nodes)) < 2:
+        raise NotApplicable("one NUMA node")
+    homes = {node.id: need(node.cpus) for node in need(nodes)}
+    judged = False
+    for item in prediction(s).choices:
+        interface = interface_named(need(s.network), item.interface)
+        home = -1 if interface is None else known(interface.numa_node, -1)
+        if interface is None or interface.kind != "ethernet" or home not in homes:
+            continue
+        cpus = interface.interrupt_cpus
+        if isinstance(cpus, Missing):
+            if cpus.why not in (Why.ABSENT, Why.NOT_SUPPORTED):
+                judged = True
+                yield unsure(item.interface, cpus)
+            continue
+        if len(cpus) < _FEW:
+            continue
+        judged = True
+        near = sum(cpu in homes[home] for cpu in cpus)
+        yield Evidence(
+            subject=item.interface,
+            seen=f"{near} of the first {len(cpus)} interrupts at node {home}, where the card is",
+            wanted="" if near else f"CPUs of node {home}",
+            verdict=Verdict.PASS if near else Verdict.FAIL,
+            source="/proc/irq/*/effective_affinity_list",
+        )
+    if not judged:
+        raise NotApplicable("no fast Ethernet card whose interrupts and node are told")
