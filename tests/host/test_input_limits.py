@@ -169,6 +169,18 @@ def test_no_dump_takes_more_than_512_mib(tmp_path: Path, name: str) -> None:
     assert memory_mib("diagnose", str(tmp_path / "d.pickle")) < 512
 
 
+@pytest.mark.parametrize(
+    "text",
+    ["a[1-99999]," * 5000, f"a[{'0-99999,' * 5000}1]", "a[1-99][1-99][1-99][1-99]", f"a[{'9' * 5000}-{'9' * 5001}]"],
+    ids=range(4),
+)
+def test_a_list_of_nodes_takes_no_memory_without_limit(text: str) -> None:
+    code = f"import resource, sys; sys.path[:0] = {sys.path!r}; resource.setrlimit(resource.RLIMIT_DATA, (128 << 20,) * 2)\n"
+    code += "from torchtune_sys.preflight.joint.names import expanded\nprint(len(expanded(sys.stdin.read())))"
+    done = subprocess.run([sys.executable, "-I", "-c", code], input=text, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0 and int(done.stdout) < 10, done.stderr[-300:]
+
+
 def zip_of(entries: int) -> bytes:
     """An archive whose list has so many entries, and nothing else."""
     one = b"PK\x01\x02" + bytes(24) + (1).to_bytes(2, "little") + bytes(16) + b"a"
