@@ -1,8 +1,8 @@
-"""Print the figures of the code's shape: size, small files, class names with two meanings, twins.
+"""Print the figures of the code's shape: size, small files, class names with two meanings, twins, circles.
 
     python scripts/house_figures.py [CHECKOUT]
 
-Arrows that run up and circles are what lint-imports refuses ([tool.importlinter] in pyproject.toml).
+Arrows that run up are what lint-imports refuses ([tool.importlinter] in pyproject.toml).
 """
 
 from __future__ import annotations
@@ -18,6 +18,42 @@ SMALL, TWIN = 60, 12
 def shape(node: ast.FunctionDef) -> str:
     """A function without its names, texts and numbers: what two copies have in common."""
     return " ".join(type(part).__name__ for part in ast.walk(ast.Module(body=node.body, type_ignores=[])))
+
+
+def imports(root: Path) -> dict[str, set[str]]:
+    """Return module → the modules of the package that it imports, anywhere in it."""
+    trees = {
+        ".".join(path.relative_to(root.parent).with_suffix("").parts): ast.parse(path.read_text()) for path in root.rglob("*.py")
+    }
+    trees = {name.removesuffix(".__init__"): tree for name, tree in trees.items()}
+    found: dict[str, set[str]] = {}
+    for name, tree in trees.items():
+        named = set()
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Import):
+                named |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                inside = {f"{node.module}.{alias.name}" for alias in node.names}
+                named |= {place if place in trees else node.module for place in inside}
+        found[name] = (named & trees.keys()) - {name}
+    return found
+
+
+def circles(arrows: dict[str, set[str]]) -> list[set[str]]:
+    """Return the groups of modules that import each other in a loop."""
+    reached = {name: _reached(name, arrows) for name in arrows}
+    loops = {frozenset(other for other in reached[name] if name in reached[other]) for name in arrows}
+    return [set(loop) for loop in loops if len(loop) > 1]
+
+
+def _reached(start: str, arrows: dict[str, set[str]]) -> set[str]:
+    found: set[str] = set()
+    todo = [start]
+    while todo:
+        new = arrows[todo.pop()] - found
+        found |= new
+        todo += new
+    return found
 
 
 def main() -> None:
@@ -44,6 +80,9 @@ def main() -> None:
     print("modules a folder: " + ", ".join(f"{folder} {count}" for folder, count in folders.most_common(12)))
     print(f"public class names with two meanings {len(twice)}: {', '.join(sorted(twice))}")
     print(f"twins (same shape, {TWIN} lines or more) {len(twins)}: {'; '.join(' = '.join(places) for places in twins)}")
+
+    loops = circles(imports(root))
+    print(f"circles {len(loops)}: {'; '.join(' - '.join(sorted(loop)) for loop in loops)}")
 
 
 if __name__ == "__main__":

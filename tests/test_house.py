@@ -7,7 +7,10 @@ import re
 import shutil
 import subprocess
 import sys
+from collections import Counter
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -72,6 +75,30 @@ def test_a_forbidden_import_breaks_the_contract(copy: Path, module: str, forbidd
     found = layers(copy)
     assert found.returncode != 0
     assert "BROKEN" in found.stdout
+
+
+def figures() -> ModuleType:
+    found = spec_from_file_location("house_figures", REPO / "scripts/house_figures.py")
+    assert found is not None and found.loader is not None
+    module = module_from_spec(found)
+    found.loader.exec_module(module)
+    return module
+
+
+def test_no_module_imports_itself_by_way_of_others(copy: Path) -> None:
+    """Imports inside functions count, too."""
+    shape, root = figures(), copy / "src/torchtune_sys"
+    assert shape.circles(shape.imports(root)) == []
+    (root / "host/base.py").write_text(
+        (root / "host/base.py").read_text() + "\n\ndef planted():\n    from torchtune_sys.host import recorded\n"
+    )
+    (loop,) = shape.circles(shape.imports(root))
+    assert {"torchtune_sys.host.base", "torchtune_sys.host.recorded"} <= loop
+
+
+def test_no_folder_holds_more_than_thirty_modules() -> None:
+    counts = Counter(path.parent for path in (REPO / "src").rglob("*.py") if path.name != "__init__.py")
+    assert [folder.name for folder, count in counts.items() if count > 30] == []
 
 
 def test_a_package_that_no_layer_names_breaks_the_contract(copy: Path) -> None:

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from torchtune_sys.host.base import Host
+from torchtune_sys.host.base import Host, follow
 from torchtune_sys.host.environment import relevant, secret
 from torchtune_sys.host.live import LiveHost
-from torchtune_sys.host.recorded import RecordedHost, follow
+from torchtune_sys.host.recorded import RecordedHost
 from torchtune_sys.host.recording.recorder import RecordingHost
 from torchtune_sys.model.facts.session import Workload
 from torchtune_sys.model.values import Missing, Why

@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 import errno
 import os
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -135,3 +136,37 @@ def missing_from(error: OSError, path: str) -> Missing:
     if error.errno in (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL):
         return Missing(Why.NOT_SUPPORTED, path, os.strerror(error.errno))
     return Missing(Why.FAILED, path, os.strerror(error.errno or errno.EIO))
+
+
+PATH_MAX = 4096
+"""Bytes of a path that the kernel takes (linux/limits.h)."""
+
+
+def follow(path: str, target_of: Callable[[str], object]) -> str:
+    """Where ``path`` leads, component by component; ``""`` if by more than 40 links, or too long for the kernel (ELOOP,
+    ENAMETOOLONG). ``target_of`` gives the target of the link at a place, or anything but a str where there is none.
+
+    >>> follow("/sys/class/net/eth0/mtu", {"/sys/class/net/eth0": "../../devices/virtual/net/eth0"}.get)
+    '/sys/devices/virtual/net/eth0/mtu'
+    """
+    if len(path) > PATH_MAX:
+        return ""
+    todo = [part for part in reversed(path.split("/")) if part and part != "."]
+    done = ""
+    followed = 0
+    while todo:
+        part = todo.pop()
+        if part == "..":
+            done = done.rpartition("/")[0]
+            continue
+        place = f"{done}/{part}"
+        target = target_of(place)
+        if not isinstance(target, str):
+            done = place
+            continue
+        followed += 1
+        if followed > 40:
+            return ""
+        done = "" if target.startswith("/") else done
+        todo.extend(piece for piece in reversed(target.split("/")) if piece and piece != ".")
+    return done or "/"

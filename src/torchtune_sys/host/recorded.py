@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import posixpath
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
 import msgspec
 
 from torchtune_sys.errors import UnreadableInput
-from torchtune_sys.host.base import TEXT_LIMIT, Host, Output, Space, Stat
+from torchtune_sys.host.base import PATH_MAX, TEXT_LIMIT, Host, Output, Space, Stat, follow
 from torchtune_sys.host.input.limits import EXTENDED_LIMIT, RECORDING_LIMIT, VALUE_LIMIT
 from torchtune_sys.host.input.reading import STANDARD_INPUT
 from torchtune_sys.model import codec
@@ -129,7 +129,7 @@ class RecordedHost(Host):
         """Return where ``path`` leads, as :func:`follow` does; where each folder leads is kept, since many files lie in the same."""
         folder, _, name = path.rpartition("/")
         target_of = self._sections["links"].get
-        if name in ("", ".", "..") or len(path) > _PATH_MAX:
+        if name in ("", ".", "..") or len(path) > PATH_MAX:
             return follow(path, target_of)
         if folder not in self._folders:
             self._folders[folder] = follow(folder, target_of)
@@ -150,39 +150,6 @@ def _as(kind: type[_T], found: Any, source: str) -> Fact[_T]:
         return msgspec.convert(found, kind)
     except msgspec.ValidationError as error:
         return Missing(Why.UNPARSED, source, f"the recording is wrong here: {error}")
-
-
-_PATH_MAX = 4096
-
-
-def follow(path: str, target_of: Callable[[str], object]) -> str:
-    """Where ``path`` leads, component by component; ``""`` if by more than 40 links, or too long for the kernel (ELOOP,
-    ENAMETOOLONG). ``target_of`` gives the target of the link at a place, or anything but a str where there is none.
-
-    >>> follow("/sys/class/net/eth0/mtu", {"/sys/class/net/eth0": "../../devices/virtual/net/eth0"}.get)
-    '/sys/devices/virtual/net/eth0/mtu'
-    """
-    if len(path) > _PATH_MAX:
-        return ""
-    todo = [part for part in reversed(path.split("/")) if part and part != "."]
-    done = ""
-    followed = 0
-    while todo:
-        part = todo.pop()
-        if part == "..":
-            done = done.rpartition("/")[0]
-            continue
-        place = f"{done}/{part}"
-        target = target_of(place)
-        if not isinstance(target, str):
-            done = place
-            continue
-        followed += 1
-        if followed > 40:
-            return ""
-        done = "" if target.startswith("/") else done
-        todo.extend(piece for piece in reversed(target.split("/")) if piece and piece != ".")
-    return done or "/"
 
 
 def load_recording(path: str) -> dict[str, Any]:

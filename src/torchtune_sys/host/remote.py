@@ -11,6 +11,7 @@ import os
 import sys
 import threading
 
+from torchtune_sys.host.base import follow
 from torchtune_sys.model.values import Missing, Why
 
 PATIENCE_S = 3.0
@@ -106,8 +107,6 @@ class Remotes:
                 return os.readlink(place)
             except OSError:
                 return None
-
-        from torchtune_sys.host.recorded import follow
 
         follow(path, target_of)
         return list(dict.fromkeys(found))

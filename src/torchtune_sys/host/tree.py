@@ -14,9 +14,8 @@ from itertools import islice
 from typing import Any, TypeVar
 
 from torchtune_sys.errors import UnreadableInput
-from torchtune_sys.host.base import Host, Output, Space, Stat, missing_from
+from torchtune_sys.host.base import Host, Output, Space, Stat, follow, missing_from
 from torchtune_sys.host.live import as_space, as_stat, read_text
-from torchtune_sys.host.recorded import follow
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.values import Missing, Why
 

@@ -19,9 +19,9 @@ from typing import Any, TypeVar
 import msgspec
 
 from torchtune_sys import __version__
-from torchtune_sys.host.base import Host, Output, Space, Stat
+from torchtune_sys.host.base import Host, Output, Space, Stat, follow
 from torchtune_sys.host.environment import relevant
-from torchtune_sys.host.recorded import SCHEMA, follow
+from torchtune_sys.host.recorded import SCHEMA
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.session import Workload
 from torchtune_sys.model.values import Missing
