@@ -106,6 +106,25 @@ def test_what_only_looks_like_it_is_no_finding(line: str) -> None:
     assert failing(live(f"[{AT:.6f}] {line}")) == set()
 
 
+CHOSEN = (
+    "Oops: dead [#1][4711]: segfault at 8 ip 00007f10a3b0c0de sp 00007ffd2f3a1b40 error 4 in x.so[7f10a0000000+5000000]",
+    "INFO: task Oops: dead [#1]:4711 blocked for more than 120 seconds.",
+    "watchdog: BUG: soft lockup - CPU#3 stuck for 23s! [Oops: dead [#1]:4711]",
+    "oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=/,mems_allowed=0,oom_memcg=/user.slice/NVRM: Xid (PCI:0000:18:00): 79, GPU has fallen off the bus,task=x,pid=1,uid=1000",
+    "cgroup: fork rejected by pids controller in /user.slice/u/NVRM: Xid (PCI:0000:18:00): 79, GPU has fallen off the bus",
+    "Memory cgroup stats for /user.slice/EDAC MC0: 1 UE memory read error on DIMM_A1: anon 1",
+    "process 'u/Kernel panic - not syncing: x' started with executable stack",
+)
+"""Names that a user gave to a program, a task or a control group."""
+
+
+@pytest.mark.parametrize("line", CHOSEN)
+def test_names_that_a_user_chose_are_no_messages_of_the_kernel(line: str) -> None:
+    found = verdict.of_results(live(f"[{AT:.6f}] {line}").values(), Policy(), hook=True)
+    assert verdict.verdict(found) is Go.GO
+    assert not failing(live(f"[{AT:.6f}] {line}")) - {"cpu-lockup-logged", "pids-limit-reached-logged"}
+
+
 def test_a_server_that_came_back_is_no_finding() -> None:
     lost, back = (
         "libceph: mon0 (1)10.0.0.3:6789 session lost, hunting for new mon",

@@ -55,7 +55,7 @@ ROWS: tuple[tuple[str, str, str], ...] = (
     ("Kernel panic", "panic", r"(?<!end )Kernel panic - not syncing: \S"),
     # arm64's die() prints the error code unpadded ("Oops - undefined instruction: 0 [#1]") until 5.18, in 16 digits from there on
     ("Internal error: ", "oops", r"Internal error: [^:\[]{2,80}: [0-9a-f]{1,16} \[#\d{1,3}\]"),
-    (" [#", "oops", r"(?:Internal error: |Oops: )?\w[^:]{2,80}: [0-9a-f]{4,16} \[#\d{1,3}\]"),
+    (" [#", "oops", r"(?:Internal error: |Oops: )?\w[^:]{2,80}: [0-9a-f]{4,16} \[#\d{1,3}\](?= [A-Z]|\s*$)"),
     ("BUG: ", "oops", r"BUG: (?:kernel NULL pointer dereference|unable to handle|Bad page (?:state|map))"),
     ("kernel BUG at ", "oops", r"kernel BUG at \S+:\d+!"),
     ("Unable to handle kernel", "oops", r"Unable to handle kernel (?:NULL pointer|paging request|\w+ read|\w+ write|access to)"),

@@ -22,6 +22,24 @@ _IMAGES = r"(?:sr|fd|loop|ram|zram|nbd)\d"
 """Devices whose errors speak against no disk of the host: drives without a medium, and files that somebody mounted (images of containers)."""
 
 
+_NAMES = (
+    "oom-kill:constraint=",
+    "Memory cgroup stats for ",
+    "Tasks in /",
+    "Task in /",
+    "fork rejected by pids controller in ",
+    "process '",
+)
+"""What the kernel prints before names of control groups and programs, which any user may choose: another message, too (mm/oom_kill.c,
+mm/memcontrol.c, kernel/cgroup/pids.c, fs/exec.c). Names of tasks have 15 characters, too few for a message of the table."""
+
+
+def _kernels_own(line: str) -> int:
+    """How much of a line the kernel itself words."""
+    ends = [place + len(name) for name in _NAMES if (place := line.find(name)) >= 0]
+    return min(ends, default=len(line))
+
+
 def read_log(text: str, source: str) -> KernelFacts | None:
     """What a log (or a longer text with parts of one) says; None where not one line is known.
 
@@ -63,10 +81,11 @@ class _Book:
         self._record: dict[str, str] = {}  # what the firmware's error record, whose lines follow each other, has said so far
 
     def read(self, time: float | None, line: str) -> None:
+        kernels = _kernels_own(line)
         for word, kind, pattern in ROWS:
-            if word in line:
+            if word in line[:kernels]:
                 found = re.search(pattern, line)
-                if found is not None:
+                if found is not None and found.start() < kernels:
                     self._add(kind, found, time, line)
                     return
         self._context(time, line)
