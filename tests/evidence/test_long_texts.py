@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from evidence.layouts import LSCPU, SMI_535, TORCH_2
+from evidence.layouts import LSCPU, TORCH_2
+from evidence.layouts_nvidia_smi import SMI_535
 from torchtune_sys import evidence
 from torchtune_sys.errors import UnreadableInput
 from torchtune_sys.evidence import pasted
