@@ -111,6 +111,18 @@ def test_hosts_that_the_tool_cannot_run_on_say_why(lab: Lab) -> None:
 
 
 @pytest.mark.exhaustive
+def test_what_differs_between_the_hosts_is_in_the_report(lab: Lab) -> None:
+    """Two are Debian 12, the third is not; the tool on the controller is the file that was copied to them."""
+    report = Path(lab.plays.work, "torchtune-report")
+    told = json.loads((report / "fleet.json").read_text())["differences"]
+    assert told.get("why") is None and told["hosts"] == len(lab.good), told
+    print([(one["host"], one["fact"], one["value"], one["usual"]) for one in told["odd"]][:6])
+    assert {one["host"] for one in told["odd"]} >= {"trixie"}
+    page = (report / "fleet.md").read_text().partition("## What differs between hosts")[2]
+    assert "trixie" in page and {path.stem for path in report.glob("facts/*")} == set(lab.good)
+
+
+@pytest.mark.exhaustive
 def test_check_mode_tells_with_a_diff_and_changes_nothing(untuned: Lab) -> None:
     before = untuned.each(lambda one: (fleet.disk(one), fleet.values(one)))
     played = untuned.play(APPLY, "--check", "--diff")
