@@ -122,7 +122,7 @@ def test_a_check_that_cannot_judge_takes_no_node_back(cluster: Cluster, tmp_path
 
 def test_prolog_error_on_a_node_that_we_drained_is_ours(cluster: Cluster) -> None:
     """slurmd may repeat a failure that Slurm has answered already, and change our reason by that."""
-    mark = Path("/run/torchtune-sys-drained-here")
+    mark, known = (Path(f"/run/torchtune-sys-{kind}-here") for kind in ("drained", "known"))
     cluster.run("scontrol", "update", "nodename=here", "state=drain", "reason=Prolog error")
     try:
         for _ in range(3):
@@ -133,8 +133,14 @@ def test_prolog_error_on_a_node_that_we_drained_is_ours(cluster: Cluster) -> Non
             assert cluster.run(cluster.health).returncode == 0
         assert "DRAIN" not in cluster.until("DRAIN", is_there=False)
         assert not mark.exists()
+        cluster.run("scontrol", "update", "nodename=here", "state=drain", "reason=Prolog error")
+        known.write_text("1\n")  # somebody took it back, and slurmd told once more
+        for _ in range(2):
+            assert cluster.run(cluster.health).returncode == 0
+        assert "DRAIN" not in cluster.until("DRAIN", is_there=False)
     finally:
         mark.unlink(missing_ok=True)
+        known.unlink(missing_ok=True)
         cluster.run("scontrol", "update", "nodename=here", "state=resume")
         cluster.until("DRAIN", is_there=False)
 
