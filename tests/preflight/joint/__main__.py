@@ -42,7 +42,7 @@ def fault(name: str, place: int, nodes: int) -> dict[str, Any]:
     told = {"fault": name, "place": place, "nodes": nodes}
     try:
         with tempfile.TemporaryDirectory() as folder, cluster(Path(folder), nodes) as made:
-            found = preflight(made, torch_python(), budget_s=BUDGET_S, **FAULTS[name].plant(made, place))
+            found = preflight(made, torch_python(), **{"budget_s": BUDGET_S, **FAULTS[name].plant(made, place)})
             return {**told, "wrong": problems(FAULTS[name], made, place, found), **_measured(found)}
     except pytest.skip.Exception as why:
         return {**told, "skipped": str(why)}

@@ -98,6 +98,51 @@ def plant(torch):
         return found
     dist.all_reduce = flipped
 """
+HANGS_IN_GROUPS = """
+def plant(torch):
+    import torch.distributed as dist
+    right = dist.init_process_group
+    def hanging(*words, **named):
+        import time
+        time.sleep(1000)
+    dist.init_process_group = hanging
+"""
+HANGS_WITH = """
+def plant(torch):
+    import time
+    import torch.distributed as dist
+    right = dist.init_process_group
+    def hanging(*words, **named):
+        store = named["store"]
+        store.set("{own}", "here")
+        until_s = time.monotonic() + 2
+        while time.monotonic() < until_s and named["world_size"] > 1:
+            if store.check(["{other}"]):
+                time.sleep(1000)
+            time.sleep(0.1)
+        right(*words, **named)
+    dist.init_process_group = hanging
+"""
+_WITH_GROUPS = 'hasattr(torch, "distributed") and hasattr(torch.distributed, "init_process_group")'
+_LONG_S = 150
+"""Each round in which a group hangs takes its whole deadline."""
+
+
+def hangs_in_groups(made: Cluster, node: int) -> dict[str, Any]:
+    """Its connections are well; every collective with it hangs."""
+    return {**patched(HANGS_IN_GROUPS, _WITH_GROUPS)(made, node), "budget_s": _LONG_S}
+
+
+def hangs_with_the_one_before(made: Cluster, node: int) -> dict[str, Any]:
+    """Every collective of both hangs, of each with others none."""
+    pair = (node - 2) % made.nodes + 1, node
+    env: dict[int, Any] = {}
+    for own, other in (pair, pair[::-1]):
+        body = HANGS_WITH.replace("{own}", f"n{own}").replace("{other}", f"n{other}")
+        env.update(patched(body, _WITH_GROUPS)(made, own)["env"])
+    return {"env": env, "budget_s": _LONG_S}
+
+
 OTHER_TORCH = """
 def plant(torch):
     torch.__version__ = "2.4.1+cpu"

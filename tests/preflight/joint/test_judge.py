@@ -12,6 +12,7 @@ import pytest
 
 from torchtune_sys.cli.joint_run import write_lists
 from torchtune_sys.model.preflight import Preflight, Scale, Weight
+from torchtune_sys.preflight.isolation.values import Outcome, Verdict
 from torchtune_sys.preflight.joint import judge
 from torchtune_sys.preflight.joint.compared import compared
 from torchtune_sys.preflight.joint.gathered import Compute, Event, Gathered, LinkTest, Node, taken
@@ -130,7 +131,7 @@ def test_what_many_nodes_are_told_is_short_and_names_them_all() -> None:
         ({}, ""),
         (
             {"events": [Event(at_s=1, node=2, cause="rank-killed", seen="rank 2 was `killed`")]},
-            "torchtune-sys: n2: [node] rank-killed: rank 2 was ?killed?",
+            "torchtune-sys: n2: [node] rank-killed: rank 2 was killed",
         ),
         (
             {"missing": {2: "refused", 3: "refused"}, "names": ("n0", "n1", "n2", "n3")},
@@ -365,3 +366,29 @@ def test_the_job_is_read_from_each_launcher() -> None:
     assert (job.node, job.nodes) == (1, 2)
     assert job_of({"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "h"}) is None
     assert job_of({}) is None
+
+
+@pytest.mark.parametrize(
+    ("bad", "nodes", "links"),
+    [((2,), {"n2": {"straggler-network"}}, []), ((), {}, [("n1", "n3")])],
+    ids=["a node", "a link"],
+)
+def test_what_makes_the_collective_fail_is_named_and_nobody_else(
+    bad: tuple[int, ...], nodes: dict[str, set[str]], links: list[tuple[str, str]]
+) -> None:
+    found = gathered()
+    found.collectives = [{rank: {"error": "Connection closed by peer"} for rank in found.collectives[0]}]
+    found.isolated = Verdict(outcome=Outcome.NAMED, nodes=bad, pairs=() if bad else ((1, 3),))
+    verdict = weighed(found)
+    assert said(verdict) == nodes
+    assert [(link.from_, link.to) for link in verdict.links] == links
+    assert verdict.verdict == "no-go"
+
+
+def test_what_fails_at_scale_alone_accuses_nobody() -> None:
+    found = gathered()
+    found.collectives = [{rank: {} for rank in found.collectives[0]}]
+    found.isolated = Verdict(outcome=Outcome.ONLY_AT_SCALE, why="every group of up to 2 units passes")
+    verdict = weighed(found)
+    assert (verdict.verdict, said(verdict), verdict.links) == ("unknown", {}, ())
+    assert "fails-only-at-scale" in {cause.cause for node in verdict.nodes for cause in node.causes}

@@ -96,6 +96,24 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     rounds: tuple[RoundEvidence, ...] = ()
 
 
+def of_units(verdict: Verdict, names: Sequence[int]) -> Verdict:
+    """The verdict on units that are called ``names``: 0 is the first of them.
+
+    >>> of_units(Verdict(outcome=Outcome.NAMED, nodes=(1,), pairs=((0, 2),)), [4, 7, 9]).pairs
+    ((4, 9),)
+    """
+    return msgspec.structs.replace(
+        verdict,
+        nodes=tuple(names[unit] for unit in verdict.nodes),
+        pairs=tuple(pair(names[one], names[other]) for one, other in verdict.pairs),
+        suspects=tuple(names[unit] for unit in verdict.suspects),
+        rounds=tuple(
+            msgspec.structs.replace(each, failed=tuple(tuple(names[unit] for unit in group) for group in each.failed))
+            for each in verdict.rounds
+        ),
+    )
+
+
 def largest(groups: Sequence[Group]) -> int:
     """Units of the largest group; 0 where there is none."""
     return max(map(len, groups), default=0)

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from torchtune_sys.model.comparison import Weight as HowHeavy
+from torchtune_sys.preflight.isolation.values import Verdict
 from torchtune_sys.preflight.joint.names import is_host_name, numbered
 
 
@@ -207,7 +208,8 @@ class Gathered(msgspec.Struct, kw_only=True):
     links: dict[tuple[int, int], list[LinkTest]] = {}
     computes: dict[Rank, list[Compute]] = {}
     collectives: list[dict[Rank, Any]] = []
-    pair_collectives: dict[tuple[int, int], bool] = {}
+    isolated: Verdict | None = None
+    """Which nodes or links make the collective of all fail, by their numbers; None where nothing was to be isolated."""
     own_link_up: bool | None = None
     """Whether the coordinator's own interface has a carrier."""
     faults: list[str] = []

@@ -9,12 +9,14 @@ from typing import Any
 
 import msgspec
 
+from torchtune_sys.preflight.isolation.planner import Isolation
+from torchtune_sys.preflight.isolation.values import of_units
 from torchtune_sys.preflight.joint import judge
-from torchtune_sys.preflight.joint.gathered import Compute, Counted, Gathered, LinkTest, WorkerNote, taken
+from torchtune_sys.preflight.joint.gathered import Compute, Counted, Gathered, LinkTest, Rank, WorkerNote, taken
 from torchtune_sys.preflight.joint.member import Members, present
 
 _LINK_S, _COUNT_S = 30.0, 10.0
-_COMPUTE_S, _COLLECTIVE_S, _STORE_S = 20.0, 20.0, 15.0
+_COMPUTE_S, _COLLECTIVE_S, _SHORT_S, _STORE_S = 20.0, 20.0, 8.0, 15.0
 _ALL_PAIRS = 8
 """Up to so many nodes each pair is tested."""
 
@@ -130,41 +132,55 @@ class Phases:
                 break
 
     async def collectives(self) -> None:
-        """All ranks of the nodes that nothing speaks against; pairs where that fails."""
+        """All ranks of the nodes that nothing speaks against; where that fails, groups that say which node or link it is."""
         unsound = judge.unsound(self._gathered)
-        sound = [node for node in present(self._members) if node not in unsound]
-        ranks = self._ready_ranks(sound)
+        nodes = [node for node in present(self._members) if node not in unsound]
+        ranks = self._ready_ranks(nodes)
         if len(ranks) < 2:
             return
-        found = await self._round([ranks])
-        self._gathered.collectives.append({rank: found.get(rank) for rank in ranks})
-        if all(isinstance(value, dict) and value.get("ok") for value in self._gathered.collectives[0].values()) or len(ranks) < 3:
-            return
-        for pairs in pairings(sound):
-            groups = [[rank for rank in ranks if rank[0] in pair] for pair in pairs]
-            found = await self._round(groups, short=True)
-            for pair, group in zip(pairs, groups, strict=True):
-                well = all(isinstance(value := found.get(rank), dict) and value.get("ok") for rank in group)
-                self._gathered.pair_collectives[pair] = well
+        answers = (await self._round([ranks]))[0]
+        self._gathered.collectives.append(answers)
+        wrong = sum(isinstance(value, dict) and bool(value.get("wrong")) for value in answers.values())
+        if not _passed(answers) and wrong in (0, len(answers)):  # where only some got another sum, these are the bad ones
+            await self._isolate(ranks)
 
-    async def _round(self, groups: Sequence[Sequence[tuple[int, int]]], *, short: bool = False) -> dict[tuple[int, int], Any]:
-        """Each group in children of its own, which meet at a store that outlives them."""
-        host = groups[0][0]
-        answer = (await self._ask_ranks({host: {"do": "store", "seconds": self._whole_s}}, _STORE_S)).get(host)
-        if not isinstance(answer, dict) or not answer.get("port"):
-            return {}
+    async def _isolate(self, ranks: Sequence[Rank]) -> None:
+        """Which node or link makes the collective of all fail. Each group is a test of its own, and one that hangs has failed."""
+        by_node: dict[int, list[Rank]] = {}
+        for rank in ranks:
+            by_node.setdefault(rank[0], []).append(rank)
+        nodes = [*by_node]
+        if len(nodes) < 3:  # of two nobody says which it is
+            return
+        isolation = Isolation(len(nodes))
+        isolation.take([True])
+        try:
+            while (now := isolation.next_round()) is not None:
+                groups = [[rank for unit in group for rank in by_node[nodes[unit]]] for group in now.groups]
+                isolation.take([not _passed(each) for each in await self._round(groups, short=True)])
+        finally:  # what is known counts where time runs out
+            if isolation.next_round() is not None:
+                isolation.stop("no time was left (--budget)")
+            self._gathered.isolated = of_units(isolation.verdict(), nodes)
+
+    async def _round(self, groups: Sequence[Sequence[Rank]], *, short: bool = False) -> list[dict[Rank, Any]]:
+        """Each group in children of its own, which meet at a store that its first rank keeps and that outlives them: no group needs
+        another one's node. What each rank answered, by group."""
+        heads = [group[0] for group in groups]
+        stores = await self._ask_ranks({head: {"do": "store", "seconds": self._whole_s} for head in heads}, _STORE_S)
         tasks = {}
-        for number, group in enumerate(groups):
-            for at, rank in enumerate(group):
-                tasks[rank] = {
-                    "do": "collective",
-                    "store": [self._members[host[0]].address if rank[0] != host[0] else "127.0.0.1", answer["port"]],
-                    "prefix": f"{number}",
-                    "rank": at,
-                    "world": len(group),
-                    "short": short,
-                }
-        return await self._ask_ranks(tasks, _COLLECTIVE_S / (2 if short else 1))
+        for head, group in zip(heads, groups, strict=True):
+            port = stores[head].get("port") if isinstance(stores.get(head), dict) else None
+            for at, rank in enumerate(group) if port else ():
+                address = "127.0.0.1" if rank[0] == head[0] else self._members[head[0]].address
+                where = {"store": [address, port], "prefix": "", "rank": at, "world": len(group), "short": short}
+                tasks[rank] = {"do": "collective", **where}
+        found = await self._ask_ranks(tasks, _SHORT_S if short else _COLLECTIVE_S)
+        return [{rank: found.get(rank) for rank in group} for group in groups]
+
+
+def _passed(answers: Mapping[Rank, Any]) -> bool:
+    return all(isinstance(value, dict) and value.get("ok") for value in answers.values())
 
 
 def pairings(nodes: Sequence[int]) -> list[list[tuple[int, int]]]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import islice, product
 from typing import Any
 
 import msgspec
 
 from torchtune_sys.model.preflight import Blame, Cause, Go, Link, NodeVerdict, Weight
+from torchtune_sys.preflight.isolation.values import Outcome
 from torchtune_sys.preflight.joint.gathered import Gathered, own_names, taken
 from torchtune_sys.preflight.joint.judge import compute, connections, facts
 from torchtune_sys.preflight.joint.judge.finding import Finding
@@ -226,22 +227,30 @@ def _collectives(gathered: Gathered, found: list[Finding]) -> list[Finding]:
     failed = [rank for rank, value in answers.items() if not value.get("ok")]
     if not failed or any(f.weight is Weight.FATAL for f in found):
         return []
-    told = {
-        way: ("port-dropped", "a collective of these two fails") for way, well in gathered.pair_collectives.items() if not well
-    }
-    both = {**told, **{(b, a): what for (a, b), what in told.items()}}
-    tested = [*gathered.pair_collectives, *((b, a) for a, b in gathered.pair_collectives)]
-    named = [*connections.localised(both, tested)]
     errors = "; ".join(dict.fromkeys(str(answers[rank].get("error", "no answer"))[:160] for rank in failed[:3]))
-    if named:
-        cause = "silent-data-corruption" if wrong else "straggler-network"
-        return [
-            Finding(part="collectives", cause=cause, node=node, seen=f"collectives with it fail: {errors}") for node, *_ in named
-        ]
-    if told:
-        return [
-            Finding(part="collectives", cause="straggler-network", link=way, seen=f"{what[1]}: {errors}")
-            for way, what in told.items()
-        ]
-    seen = f"the collective of all fails, of each pair it does not: {errors}"
-    return [Finding(part="collectives", cause="fails-only-at-scale", seen=seen, weight=Weight.UNKNOWN)]
+    return [
+        *_isolated(
+            gathered, sorted({rank[0] for rank in answers}), "silent-data-corruption" if wrong else "straggler-network", errors
+        )
+    ]
+
+
+def _isolated(gathered: Gathered, nodes: list[int], cause: str, errors: str) -> Iterator[Finding]:
+    """The nodes and links that make the collective of all fail; where none could be named, that it fails, and nobody is to blame."""
+    found = gathered.isolated
+    if found is None and len(nodes) == 2:
+        seen = f"a collective of these two fails: {errors}"
+        yield Finding(part="collectives", cause=cause, link=(nodes[0], nodes[1]), seen=seen)
+    if found is None:
+        return
+    rounds = len(found.rounds)
+    for node in found.nodes:
+        seen = f"collectives with it fail, of all others none does ({rounds} rounds): {errors}"
+        yield Finding(part="collectives", cause=cause, node=node, seen=seen)
+    for link in found.pairs:
+        seen = f"collectives of these two fail, with others neither's does ({rounds} rounds): {errors}"
+        yield Finding(part="collectives", cause=cause, link=link, seen=seen)
+    if found.outcome in (Outcome.ONLY_AT_SCALE, Outcome.SUSPECTS):
+        among = f"; it is among {_names(gathered, found.suspects)}" if found.suspects else ""
+        seen = f"the collective of all fails; {found.why} ({rounds} rounds){among}: {errors}"
+        yield Finding(part="collectives", cause="fails-only-at-scale", seen=seen, weight=Weight.UNKNOWN)
