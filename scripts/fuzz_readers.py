@@ -268,7 +268,9 @@ def main() -> int:
                 mine[engine] = run(engine, name, asked.keep, left, mine.get(engine, {}))
         last = child("measure", name, asked.keep, 0)
         mine["measure"] = json.loads(last.stdout.splitlines()[-1]) if last.returncode == 0 else {}
-        results.write_text(json.dumps(known, indent=1))
+        draft = results.with_suffix(".new")
+        draft.write_text(json.dumps(known, indent=1))
+        draft.replace(results)  # whole or not at all: a run may be ended at any moment
     print(table(known))
     return int(any(found[engine]["failed"] for found in known.values() for engine in ENGINES if engine in found))
 
