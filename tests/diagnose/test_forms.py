@@ -113,6 +113,14 @@ def test_the_prefix_is_kept_as_host_and_rank() -> None:
     assert (found.causes[0].hosts, found.causes[0].ranks) == (("node-1", "node-2", "node-3"), (9, 18, 27))
 
 
+def test_a_line_before_the_error_lends_it_no_rank() -> None:
+    log = "".join(
+        f"node{rank}: [rank{rank}]: step {rank} loss 0.5 and so on, a line as long as all others\n" for rank in range(8)
+    )
+    (cause,) = judged(f"{log}RuntimeError: DataLoader worker (pid 7) is killed by signal: Bus error.\n".encode()).causes
+    assert (cause.hosts, cause.ranks, len(cause.evidence)) == ((), (), 1)
+
+
 def test_two_faults_in_one_report_are_both_named() -> None:
     found = judged((FAILURES["libstdcxx-too-old"] + FAILURES["dev-shm-too-small"]).encode())
     assert {each.cause for each in found.causes} == {"libstdcxx-too-old", "dev-shm-too-small"}

@@ -177,8 +177,8 @@ def _prefix(text: str, heads: frozenset[str]) -> re.Match[str] | None:
     return None
 
 
-def joined(lines: Sequence[LogLine]) -> Iterator[tuple[int, str]]:
-    """Lines that somebody broke at a width, whole again, with the number of the first; both ways where it is not known whether a
+def joined(lines: Sequence[LogLine]) -> Iterator[tuple[Sequence[LogLine], str]]:
+    """Lines that somebody broke at a width, and the same whole again; both ways where it is not known whether a
     blank was lost at the break."""
     width = unwrapping.width([line.printed for line in lines])
     at = 0
@@ -190,7 +190,7 @@ def joined(lines: Sequence[LogLine]) -> Iterator[tuple[int, str]]:
             end += 1
         if 0 < end - at < JOINED:
             for blank in ("", " "):
-                yield lines[at].number, glued(lines[at : end + 1], width, blank)
+                yield lines[at : end + 1], glued(lines[at : end + 1], width, blank)
         at = max(end, at + 1)
 
 

@@ -102,11 +102,12 @@ def _as_libc_says(words: str) -> str:
 def _broken(source: str, lines: Sequence[LogLine], book: Book, text: str, found: Sequence[Symptom]) -> Iterator[Symptom]:
     """What stands in lines that were broken at a width, and in none of their pieces."""
     said = {(symptom.line.number, tuple(each.cause for each in symptom.candidates)) for symptom in found}
-    by_number = {line.number: line for line in lines}
-    for number, whole in joined(lines):
-        line = msgspec.structs.replace(by_number[number], text=whole)
-        symptom = _of_line(source, line, book, text)
-        if symptom is not None and (number, tuple(each.cause for each in symptom.candidates)) not in said:
+    for pieces, whole in joined(lines):
+        symptom = _of_line(source, msgspec.structs.replace(pieces[0], text=whole), book, text)
+        if symptom is None:
+            continue
+        causes = tuple(each.cause for each in symptom.candidates)
+        if not any((piece.number, causes) in said for piece in pieces):
             yield symptom
 
 
