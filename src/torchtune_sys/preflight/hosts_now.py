@@ -31,6 +31,7 @@ HOSTS_NOW = frozenset(
         "gpu-row-remap-failed",
         "compute-mode-prohibited",  # set by root alone
         "gpu-fabric-registration-failed",
+        "gpu-confidential-not-ready",
         # messages that hold until the driver is loaded again, the GPU is reset, or the machine is started, each told apart in its rule
         "xid-gpu-lost",
         "xid-memory-error",
@@ -38,6 +39,7 @@ HOSTS_NOW = frozenset(
         "xid-nvlink-error",
         "xid-gpu-fault",
         "gpu-initialisation-failed",
+        "uvm-hmm-stops-cuda",
         "amdgpu-reset-failed-logged",
         "amdgpu-uncorrectable-errors-logged",
         "amdgpu-initialisation-failed",
@@ -107,6 +109,7 @@ PAST: dict[str, str] = {
     "fabric-manager-version-mismatch": "the log of a start; fabric-manager-not-running asks the GPUs",
     "network-adapter-fault": "the adapter recovers by itself, and a cable or transceiver is changed without a restart",
     "disk-errors-logged": "disks are exchanged and file systems mended without a restart; a user's image on a loop device counts, too",
+    "amdgpu-uncorrectable-errors-counted": "the count stays when the GPU was reset and its page retired; amdgpu-uncorrectable-errors-logged knows the reset",
     "critical-temperature-logged": "it is cool again, or the machine is off",
 }
 """Told, and a warning everywhere: it was, nothing says that it still is; by rule, why."""
