@@ -61,6 +61,7 @@ def test_the_sanity_tests_that_need_more_find_nothing(work: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.long
 def test_the_collection_is_whole_where_it_is_installed(work: Path) -> None:
     """Offline, into an empty path, and run from there."""
     at = installed_at(work)

@@ -154,6 +154,7 @@ def test_a_tuned_profile_that_is_not_there_is_not_built_upon(tmp_path: Path) -> 
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become another user")
+@pytest.mark.long
 def test_nothing_needs_root() -> None:
     """With the modules in a place that another user may read, and Debian's interpreter if it is of the same version."""
     python = next((path for path in ("/usr/bin/python3", "/usr/local/bin/python3") if _is_alike(path)), None)

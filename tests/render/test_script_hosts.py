@@ -104,6 +104,7 @@ def union(root: Root) -> tuple[Changes, Plan]:
     return list(found.values()), plan
 
 
+@pytest.mark.long
 def test_the_union_of_all_failing_hosts(tmp_path: Path) -> None:
     root = Root(tmp_path)
     as_apply_twice_and_back(root, *union(root))

@@ -53,7 +53,7 @@ def _nothing_left(bench: Bench) -> None:
     assert not left
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("number", "status"),
     [
