@@ -16,7 +16,7 @@ from conftest import HOSTS, load
 from torchtune_sys.fleet.comparing import Comparing
 from torchtune_sys.fleet.facts_file import document, facts
 from torchtune_sys.fleet.leaves import leaves
-from torchtune_sys.fleet.left_out import INTERFACES_LEFT_OUT, LEFT_OUT, left_out, variable_left_out
+from torchtune_sys.fleet.left_out import ASKED_FOR, INTERFACES_LEFT_OUT, LEFT_OUT, left_out, variable_left_out
 from torchtune_sys.fleet.store import Store
 from torchtune_sys.fleet.weights import Readers
 from torchtune_sys.model.snapshot import FAMILIES, Snapshot
@@ -93,7 +93,7 @@ def reason(path: str, seen: Snapshot) -> str:
         last = seen.network.interfaces[-1] if not isinstance(seen.network.interfaces, Missing) else None
         if last is not None and (last.kind == "veth" or INTERFACES_LEFT_OUT.fullmatch(last.name)):
             return "comes and goes"
-    return left_out(plain(path))
+    return left_out(plain(path)) or ASKED_FOR.get(path, "")
 
 
 def test_the_list_of_what_is_left_out_names_facts_that_there_are() -> None:

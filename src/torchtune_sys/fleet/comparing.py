@@ -15,6 +15,7 @@ import msgspec
 from torchtune_sys.fleet.divisions import Divided, divide
 from torchtune_sys.fleet.kinds import kinds
 from torchtune_sys.fleet.leaves import KNOWN
+from torchtune_sys.fleet.left_out import ASKED_FOR
 from torchtune_sys.fleet.spread import NOT_THERE, UNSEEN, Spread, are_alike, spread
 from torchtune_sys.fleet.store import Family, HostFacts, Store
 from torchtune_sys.fleet.weights import Readers
@@ -223,7 +224,8 @@ def seen(family: Family, variant: int, fact: str) -> bytes | None:
     value = family.get(variant, fact)
     if value is not None or not fact.endswith("]"):
         return value
-    return NOT_THERE if family.get(variant, _list_of(fact)) == KNOWN else None
+    held_by = _list_of(fact)
+    return NOT_THERE if held_by not in ASKED_FOR and family.get(variant, held_by) == KNOWN else None
 
 
 def _list_of(fact: str) -> str:
