@@ -41,7 +41,7 @@ def gpu_confidential_not_ready(s: Snapshot, p: Params) -> Iterator[Evidence]:
     if isinstance(state, Missing) and state.why in (Why.NOT_SUPPORTED, Why.ABSENT):
         raise NotApplicable("no confidential computing here")
     yield Evidence(
-        subject="confidential computing",
+        subject="all GPUs",
         seen=need(state).replace("-", " "),
         wanted="ready" if state == "not-ready" else "",
         verdict=Verdict.FAIL if state == "not-ready" else Verdict.PASS,
