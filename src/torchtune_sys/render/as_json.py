@@ -86,8 +86,8 @@ def report(value: Report) -> str:
 
 BRIEF_BYTES = 20_000
 _IN_FULL = (Verdict.FAIL, Verdict.UNKNOWN, Verdict.CRASHED)
-_CUTS = ((10_000, 100_000), (8, 240), (2, 120), (1, 60), (1, 0))
-"""Subjects of one rule and characters of one text: of 200 disks that are alike the first ones tell."""
+_CUTS = ((10_000, 100_000), (8, 240), (2, 120), (1, 60), (1, 0), (0, 0))
+"""Subjects of one rule and characters of one text: of 200 disks that are alike the first ones tell. Last, what could not be judged is a list of ids."""
 
 
 def report_brief(value: Report) -> str:
@@ -97,8 +97,10 @@ def report_brief(value: Report) -> str:
     """
     text = ""
     for number, (subjects, length) in enumerate(_CUTS):
-        found = [_in_brief(item, subjects, length) for item in value.results if item.verdict in _IN_FULL]
-        text = codec.line({**_brief_head(value, length), "cut": number > 0, "results": found})
+        full = _IN_FULL if subjects else (Verdict.FAIL, Verdict.CRASHED)
+        found = [_in_brief(item, subjects, length) for item in value.results if item.verdict in full]
+        ids = {} if subjects else {"unknown": _ids(value, Verdict.UNKNOWN)}
+        text = codec.line({**_brief_head(value, length), "cut": number > 0, "results": found, **ids})
         if len(text.encode()) <= BRIEF_BYTES:
             break
     return text
@@ -107,8 +109,12 @@ def report_brief(value: Report) -> str:
 def _brief_head(value: Report, length: int) -> dict[str, Any]:
     head = _head(value)
     host = {"name": head["host"]["name"], "origin": value.snapshot.origin, "python": head["host"]["python"]}
-    ids = {verdict.value: [item.rule.id for item in value.results if item.verdict is verdict] for verdict in Verdict}
-    return {"schema": REPORT_BRIEF, **_cut(head, max(length, 60)), "host": host, "pass": ids["pass"], "na": ids["na"]}
+    ids = {verdict.value: _ids(value, verdict) for verdict in (Verdict.PASS, Verdict.NA)}
+    return {"schema": REPORT_BRIEF, **_cut(head, max(length, 60)), "host": host, **ids}
+
+
+def _ids(value: Report, verdict: Verdict) -> list[str]:
+    return [item.rule.id for item in value.results if item.verdict is verdict]
 
 
 def _in_brief(item: Result, subjects: int, length: int) -> dict[str, Any]:
