@@ -194,7 +194,7 @@ Return nvmlDeviceGetFieldValues(Device device, int count, Field *out) { /* field
     const char *v;
     long sub = out[i].field >= 206 && out[i].field <= 222 ? out[i].field * 100L + out[i].scope : (long)out[i].field;
     out[i].code = ask(__func__, GPU, sub, out[i].field == 230 ? "0" : "!3", &v);
-    out[i].type = 1;
+    out[i].type = out[i].field == 270 || out[i].field == 271 ? 3 : 1; /* unsigned long long for nanoseconds */
     out[i].value.ull = out[i].code == SUCCESS ? number(v, 0) : 0;
   }
   return SUCCESS;
