@@ -224,7 +224,7 @@ def main(counts: list[int]) -> None:
         "| nodes | rounds of pairs | connections | torch and facts | two turns | collectives of a group | coordinator | in all |"
     )
     print("|---|---|---|---|---|---|---|---|")
-    for nodes in (*counts, 1024, 10_000):
+    for nodes in dict.fromkeys((*counts, 1024, 10_000)):
         rounds = len(pairings(range(nodes)))
         parts = (2 * rounds * link_s, TORCH_S, 2 * TURN_S, COLLECTIVE_S, found[small]["cpu_s"] + slope_s * (nodes - small))
         print(f"| {nodes:,} | {rounds} | " + " | ".join(f"{part:.1f} s" for part in parts) + f" | {sum(parts):.0f} s |")

@@ -151,6 +151,20 @@ def taken(value: Any, form: type[_T]) -> _T | None:
         return None
 
 
+Rank = tuple[int, int]
+"""A node and a local rank."""
+
+
+def odd_sums(answers: Mapping[Rank, Any]) -> dict[Rank, str]:
+    """Ranks that alone got a wrong result of a collective, and what was wrong: they are the bad ones. Empty where nobody did, or everybody.
+
+    >>> odd_sums({(0, 0): {"ok": True}, (1, 0): {"wrong": "1 of 257"}, (2, 0): None}), odd_sums({(0, 0): {"wrong": "all"}})
+    ({(1, 0): '1 of 257'}, {})
+    """
+    wrong = {rank: str(value["wrong"]) for rank, value in answers.items() if isinstance(value, dict) and value.get("wrong")}
+    return wrong if len(wrong) < len(answers) else {}
+
+
 class Node(msgspec.Struct, frozen=True, kw_only=True):
     node: int
     address: str = ""
@@ -178,10 +192,6 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     def worker(self) -> WorkerNote:
         """Of the first rank that has torch."""
         return next((note for note in self.workers if note.torch), WorkerNote())
-
-
-Rank = tuple[int, int]
-"""A node and a local rank."""
 
 
 class Gathered(msgspec.Struct, kw_only=True):

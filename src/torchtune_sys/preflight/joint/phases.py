@@ -12,7 +12,7 @@ import msgspec
 from torchtune_sys.preflight.isolation.planner import Isolation
 from torchtune_sys.preflight.isolation.values import of_units
 from torchtune_sys.preflight.joint import judge
-from torchtune_sys.preflight.joint.gathered import Compute, Counted, Gathered, LinkTest, Rank, WorkerNote, taken
+from torchtune_sys.preflight.joint.gathered import Compute, Counted, Gathered, LinkTest, Rank, WorkerNote, odd_sums, taken
 from torchtune_sys.preflight.joint.member import Members, present
 
 _LINK_S, _COUNT_S = 30.0, 10.0
@@ -140,8 +140,7 @@ class Phases:
             return
         answers = (await self._round([ranks]))[0]
         self._gathered.collectives.append(answers)
-        wrong = sum(isinstance(value, dict) and bool(value.get("wrong")) for value in answers.values())
-        if not _passed(answers) and wrong in (0, len(answers)):  # where only some got another sum, these are the bad ones
+        if not _passed(answers) and not odd_sums(answers):
             await self._isolate(ranks)
 
     async def _isolate(self, ranks: Sequence[Rank]) -> None:

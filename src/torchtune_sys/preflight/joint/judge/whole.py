@@ -10,7 +10,7 @@ import msgspec
 
 from torchtune_sys.model.preflight import Blame, Cause, Go, Link, NodeVerdict, Weight
 from torchtune_sys.preflight.isolation.values import Outcome
-from torchtune_sys.preflight.joint.gathered import Gathered, own_names, taken
+from torchtune_sys.preflight.joint.gathered import Gathered, odd_sums, own_names, taken
 from torchtune_sys.preflight.joint.judge import compute, connections, facts
 from torchtune_sys.preflight.joint.judge.finding import Finding
 from torchtune_sys.preflight.joint.names import expanded, is_host_name
@@ -218,21 +218,19 @@ def _collectives(gathered: Gathered, found: list[Finding]) -> list[Finding]:
     if not gathered.collectives:
         return []
     answers = {rank: value if isinstance(value, dict) else {} for rank, value in gathered.collectives[0].items()}
-    wrong = {rank: value for rank, value in answers.items() if value.get("wrong")}
-    if wrong and len(wrong) < len(answers):
+    odd = odd_sums(answers)
+    if odd:
         return [
-            Finding(part="collectives", cause="silent-data-corruption", node=rank[0], seen=str(value["wrong"])[:200])
-            for rank, value in wrong.items()
+            Finding(part="collectives", cause="silent-data-corruption", node=rank[0], seen=seen[:200])
+            for rank, seen in odd.items()
         ]
     failed = [rank for rank, value in answers.items() if not value.get("ok")]
     if not failed or any(f.weight is Weight.FATAL for f in found):
         return []
     errors = "; ".join(dict.fromkeys(str(answers[rank].get("error", "no answer"))[:160] for rank in failed[:3]))
-    return [
-        *_isolated(
-            gathered, sorted({rank[0] for rank in answers}), "silent-data-corruption" if wrong else "straggler-network", errors
-        )
-    ]
+    is_wrong = any(value.get("wrong") for value in answers.values())
+    cause = "silent-data-corruption" if is_wrong else "straggler-network"
+    return [*_isolated(gathered, sorted({rank[0] for rank in answers}), cause, errors)]
 
 
 def _isolated(gathered: Gathered, nodes: list[int], cause: str, errors: str) -> Iterator[Finding]:
