@@ -8,6 +8,7 @@ kept between runs. Exit status 1 if a stated limit is missed.
     ./run bench --torch-python PATH     also against ``python -m torch.utils.collect_env`` of that interpreter
     ./run bench --bundle FILE           also the self-contained file against this installed tool, under the same interpreter
     ./run bench --rivals                also against other checkers, installed in a throw-away environment
+    ./run bench --against PATH          also against another installation's command (of an earlier commit, say), by processor time
 """
 
 from __future__ import annotations
@@ -41,15 +42,20 @@ LIMITS = {
 }
 GOALS = {("check", "bare interpreter"): 10.0, ("check", "torch collect_env"): 0.05}
 MEMORY_LIMIT_MB = 60
+COMPARED = ("check -q", "--help")
+"""With ``--against``."""
 
 
-def once(argv: list[str]) -> tuple[float, float, int]:
-    """Wall seconds, peak resident MB and exit status of one run of ``argv``."""
+Run = tuple[float, float, int, float]
+
+
+def once(argv: list[str]) -> Run:
+    """Wall seconds, peak resident MB, exit status and processor seconds of one run of ``argv``, those of its children too."""
     started = time.perf_counter()
     child = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     _, status, usage = os.wait4(child.pid, 0)
     child.returncode = os.waitstatus_to_exitcode(status)
-    return time.perf_counter() - started, usage.ru_maxrss / 1024, child.returncode
+    return time.perf_counter() - started, usage.ru_maxrss / 1024, child.returncode, usage.ru_utime + usage.ru_stime
 
 
 def commands(args: argparse.Namespace, scratch: Path) -> dict[str, list[str]]:
@@ -69,6 +75,10 @@ def commands(args: argparse.Namespace, scratch: Path) -> dict[str, list[str]]:
         for name in ("--help", "check"):
             found[f"bundle {name}"] = [bundle, name]
             found[f"python3 bundle {name}"] = [sys.executable, bundle, name]
+    if args.against:
+        for name in COMPARED:
+            found[f"here {name}"] = [*tool, *name.split()]
+            found[f"there {name}"] = [str(args.against.absolute()), *name.split()]
     if args.rivals:
         found.update(rivals(scratch))
     return found
@@ -92,22 +102,22 @@ def rivals(scratch: Path) -> dict[str, list[str]]:
     return found
 
 
-def measure(argvs: dict[str, list[str]], rounds: int) -> dict[str, list[tuple[float, float, int]]]:
+def measure(argvs: dict[str, list[str]], rounds: int) -> dict[str, list[Run]]:
     for argv in argvs.values():
         once(argv)  # fills the page cache and writes .pyc files: not counted
-    runs: dict[str, list[tuple[float, float, int]]] = {name: [] for name in argvs}
+    runs: dict[str, list[Run]] = {name: [] for name in argvs}
     for _ in range(rounds):
         for name, argv in argvs.items():
             runs[name].append(once(argv))
     return runs
 
 
-def ratio(runs: dict[str, list[tuple[float, float, int]]], one: str, other: str) -> float:
+def ratio(runs: dict[str, list[Run]], one: str, other: str) -> float:
     """Median of the ratios of runs that stood next to each other."""
     return statistics.median(a[0] / b[0] for a, b in zip(runs[one], runs[other], strict=True))
 
 
-def report(runs: dict[str, list[tuple[float, float, int]]]) -> bool:
+def report(runs: dict[str, list[Run]]) -> bool:
     print(f"{'command':28} {'median ms':>10} {'min':>8} {'max':>8} {'x bare':>8} {'peak MB':>8}  exit")
     for name, found in runs.items():
         times = [1000 * run[0] for run in found]
@@ -129,6 +139,15 @@ def report(runs: dict[str, list[tuple[float, float, int]]]) -> bool:
     print(
         f"{'ok  ' if peak <= MEMORY_LIMIT_MB else 'MISS'} peak memory of check = {peak:.1f} MB (limit {MEMORY_LIMIT_MB}, goal 40)"
     )
+    for name in COMPARED:
+        if f"there {name}" in runs:
+            here, there = runs[f"here {name}"], runs[f"there {name}"]
+            pairs = [one[3] / other[3] for one, other in zip(here, there, strict=True)]
+            own, others = (statistics.median(run[3] for run in found) for found in (here, there))
+            low, _, high = statistics.quantiles(pairs, n=4)
+            print(
+                f"     {name}: {own:.3f} s of processor time, there {others:.3f}; pair by pair {statistics.median(pairs):.3f} ({low:.3f}-{high:.3f})"
+            )
     for name in RIVALS:
         if name in runs:
             print(f"     check / {name} = {ratio(runs, 'check', name):.2f}")
@@ -159,6 +178,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--torch-python", metavar="PATH")
     parser.add_argument("--bundle", metavar="FILE", type=Path)
+    parser.add_argument("--against", metavar="PATH", type=Path)
     parser.add_argument("--rivals", action="store_true")
     args = parser.parse_args()
     scratch = Path(tempfile.mkdtemp())

@@ -13,76 +13,98 @@ from __future__ import annotations
 import json
 import random
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
-from statistics import mean, median, pstdev
+from statistics import mean, median, pstdev, quantiles
 
 from torchtune_sys.preflight.joint.gathered import Compute, Gathered
-from torchtune_sys.preflight.joint.judge import compute
+from torchtune_sys.preflight.joint.judge import compute, slower
 
-NODES, RUNS = 1024, 100
-BLOCKS, RUNS_A_BLOCK = 6, 300
-APART = 24
-"""Blocks from the start of one turn to that of the next: about 1.5 s."""
+NODES, RUNS = 1024, 300
+BUCKET_S = 0.01
+BLOCKS, BLOCK_BUCKETS = 6, 6
+"""A turn's timed kernel: blocks of 60 ms, with other work of a rank between them."""
+BLOCKS_APART, TURNS_APART, LATE_TURNS_APART = 14, 100, 150
+"""In buckets, from start to start: of a turn's blocks, of turns of all, of turns of those who look slow."""
 SPREADS = (0.0, 0.01, 0.02, 0.04)
 SLOWER = (0.05, 0.08, 0.1, 0.12, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5)
 
 
-def record(path: str, seconds: float = 60.0) -> None:
-    import time
-
+def record(path: str, seconds: float = 120.0) -> None:
+    """The best time of each hundredth of a second in which the kernel ran to its end; of one in which it did not, that of the run that filled it."""
     import torch
 
     torch.set_num_threads(1)
-    one, two, times = torch.ones(128, 128), torch.ones(128, 128), []
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
+    one, two = torch.ones(128, 128), torch.ones(128, 128)
+    buckets = [0.0] * int(seconds / BUCKET_S)
+    start = ended = time.perf_counter()
+    while (at := int((ended - start) / BUCKET_S)) < len(buckets):
         began = time.perf_counter()
         torch.mm(one, two)
-        times.append(time.perf_counter() - began)
-    Path(path).write_text(json.dumps(times))
+        ended = time.perf_counter()
+        buckets[at] = min(buckets[at] or 1e9, ended - began)
+    last = next(value for value in buckets if value)
+    for at, value in enumerate(buckets):
+        last = buckets[at] = value or last
+    Path(path).write_text(json.dumps([float(f"{value:.4g}") for value in buckets]))
 
 
-def blocks(times: list[float]) -> list[float]:
-    """The best of a turn that begins at each block of the recording."""
-    best = [min(times[at : at + RUNS_A_BLOCK]) for at in range(0, len(times) - RUNS_A_BLOCK, RUNS_A_BLOCK)]
-    return [min(best[at : at + BLOCKS]) for at in range(len(best) - BLOCKS)]
+def turns_from(buckets: list[float]) -> list[float]:
+    """The best time of a turn that begins in each bucket of the recording, which is taken as a ring."""
+    count = len(buckets)
+    blocks = [min(buckets[(at + more) % count] for more in range(BLOCK_BUCKETS)) for at in range(count)]
+    return [min(blocks[(at + number * BLOCKS_APART) % count] for number in range(BLOCKS)) for at in range(count)]
 
 
-def turns_of(rng: random.Random, best: list[float], speeds: list[float]) -> list[list[list[float]]]:
-    """Of each turn the best time of each node: what the product reads of it. A node's turns follow each other in the recording as they do in a run."""
-    starts = [rng.randrange(len(best)) for _ in speeds]
-    found = []
-    for number in range(compute.TURNS_AT_MOST):
-        offset = number * APART
-        found.append([[best[(at + offset) % len(best)] * speed] for at, speed in zip(starts, speeds, strict=True)])
-    return found
+class Noise:
+    """The turns of each node of a run: a stretch of the recording for each, in which turns follow each other as in a run."""
+
+    def __init__(self, rng: random.Random, turns: list[float], speeds: list[float]) -> None:
+        self._turns, self._speeds = turns, speeds
+        self._starts = [rng.randrange(len(turns)) for _ in speeds]
+
+    def turn(self, number: int, node: int) -> float:
+        of_all = min(number, slower.TURNS_OF_ALL)
+        offset = of_all * TURNS_APART + (number - of_all) * LATE_TURNS_APART
+        return self._turns[(self._starts[node] + offset) % len(self._turns)] * self._speeds[node]
+
+    def first(self) -> list[float]:
+        return [self.turn(0, node) for node in range(len(self._speeds))]
 
 
-def product(turns: list[list[list[float]]]) -> set[int]:
+def product(noise: Noise) -> set[int]:
     gathered = Gathered(nodes=NODES)
-    for each in turns:
-        for node, times in enumerate(each):
-            gathered.computes.setdefault((node, 0), []).append(Compute(kernel_s=tuple(times)))
-        if not compute.doubtful_compute(gathered):
-            return {node for node, _local in compute.slow(gathered)}
-    return {node for node, _local in compute.slow(gathered)}
+    again, number = frozenset((node, 0) for node in range(NODES)), 0
+    while again and number < slower.TURNS_AT_MOST:
+        for rank in again:
+            gathered.computes.setdefault(rank, []).append(Compute(kernel_s=(noise.turn(number, rank[0]),)))
+        again, number = compute.ranks_again(gathered), number + 1
+    TURNS.append(number)
+    return {node for node, _local in slower.slow(gathered)}
 
 
-def one_sigma_and_ten_percent(turns: list[list[list[float]]]) -> set[int]:
-    values = [min(node) for node in turns[0]]
+Rule = Callable[[Noise], set[int]]
+
+TURNS: list[int] = []
+"""That the product took, of each run."""
+
+
+def one_sigma_and_ten_percent(noise: Noise) -> set[int]:
+    values = noise.first()
     middle, sigma = mean(values), pstdev(values)
     return {node for node, value in enumerate(values) if value > middle + sigma and value > 1.1 * middle}
 
 
-def median_times(factor: float):  # type: ignore[no-untyped-def]
-    def rule(turns: list[list[list[float]]]) -> set[int]:
-        values = [min(node) for node in turns[0]]
+def median_times(factor: float) -> Rule:
+    def rule(noise: Noise) -> set[int]:
+        values = noise.first()
         return {node for node, value in enumerate(values) if value > factor * median(values)}
 
     return rule
 
 
-RULES = {
+RULES: dict[str, Rule] = {
     "product": product,
     "> 1 sigma and > 10 % of the mean": one_sigma_and_ten_percent,
     "> median x 1.1": median_times(1.1),
@@ -91,35 +113,45 @@ RULES = {
 
 
 def judge(path: str) -> None:
-    best = blocks(json.loads(Path(path).read_text()))
-    print(f"{path}: {len(best)} turns; noise of a turn (best of {BLOCKS * RUNS_A_BLOCK}): {pstdev(best) / mean(best):.1%}")
-    print("| rule | spread | any healthy node excluded | healthy nodes excluded | power at 10 % | slowest found in 95 % |")
-    print("|---|---|---|---|---|---|")
+    turns = turns_from(json.loads(Path(path).read_text()))
+    parts = quantiles(turns, n=20)
+    of_least = ", ".join(f"{parts[at] / parts[0]:.3f}" for at in (4, 9, 14, 18))
+    print(
+        f"{path}: {len(turns) * BUCKET_S:.0f} s; a turn's best time: 5 % {parts[0] * 1e6:.1f} us; 25, 50, 75 and 95 % are {of_least} of it"
+    )
+    print(
+        "| rule | spread | any healthy node excluded | healthy nodes excluded | power at 10 % | slowest found in 95 % | turns |"
+    )
+    print("|---|---|---|---|---|---|---|")
     for name, rule in RULES.items():
         for spread in SPREADS:
             rng = random.Random(1)
             any_wrong = wrong = 0
-            for _ in range(RUNS):
+            TURNS.clear()
+            runs = RUNS if rule is product else 30
+            for _ in range(runs):
                 speeds = [max(0.5, rng.gauss(1.0, spread)) for _ in range(NODES)]
-                named = rule(turns_of(rng, best, speeds))
+                named = rule(Noise(rng, turns, speeds))
                 any_wrong += bool(named)
                 wrong += len(named)
-            powers = {slower: power(rule, rng, best, spread, slower) for slower in SLOWER}
-            found = next((f"{slower:.0%}" for slower in SLOWER if powers[slower] >= 0.95), "more than 50 %")
+            taken = f"{median(TURNS):.0f} ({max(TURNS)})" if TURNS else "1"
+            powers = {by: power(rule, rng, turns, spread, by) for by in SLOWER}
+            found = next((f"{by:.0%}" for by in SLOWER if powers[by] >= 0.95), "more than 50 %")
             print(
-                f"| {name} | {spread:.0%} | {any_wrong / RUNS:.1%} | {wrong / RUNS:.2f} | {powers[0.1]:.0%} | {found} |",
+                f"| {name} | {spread:.0%} | {any_wrong / runs:.1%} | {wrong / runs:.2f} | {powers[0.1]:.0%} | {found} | {taken} |",
                 flush=True,
             )
 
 
-def power(rule, rng: random.Random, best: list[float], spread: float, slower: float) -> float:  # type: ignore[no-untyped-def]
+def power(rule: Rule, rng: random.Random, turns: list[float], spread: float, by: float) -> float:
+    """The part of planted slow nodes that is named, four of them in each of ten runs."""
     hits, runs = 0, 10
     for _ in range(runs):
         speeds = [max(0.5, rng.gauss(1.0, spread)) for _ in range(NODES)]
         planted = rng.sample(range(NODES), 4)
         for node in planted:
-            speeds[node] = 1 + slower
-        hits += len(rule(turns_of(rng, best, speeds)) & {*planted})
+            speeds[node] = 1 + by
+        hits += len(rule(Noise(rng, turns, speeds)) & {*planted})
     return hits / (4 * runs)
 
 

@@ -31,10 +31,9 @@ from torchtune_sys.host.peers.wire import Gone, Wire, handshake
 from torchtune_sys.model.facts.session import Workload
 from torchtune_sys.preflight.joint import messages
 from torchtune_sys.preflight.joint.agent import Agent
-from torchtune_sys.preflight.joint.coordinator import Times
 from torchtune_sys.preflight.joint.facts import facts_of
 from torchtune_sys.preflight.joint.gathered import NodeFacts
-from torchtune_sys.preflight.joint.job import Job
+from torchtune_sys.preflight.joint.job import Job, Times
 from torchtune_sys.preflight.joint.phases import pairings
 
 NETWORK = "10.77.0.0/16"

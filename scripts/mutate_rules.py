@@ -192,9 +192,7 @@ def arrive(scratch: Path) -> Switch:
 
 
 def run(switch: Switch, mutants: list[Mutant], tables: dict[str, tuple[Mutant, Change]]) -> dict[str, str]:
-    tests = [
-        f"tests/rules/{path.name}" for path in sorted(Path("tests/rules").glob("test_*.py")) if path.name not in NOT_FOR_MUTANTS
-    ]
+    tests = [str(path) for path in sorted(Path("tests/rules").rglob("test_*.py")) if path.name not in NOT_FOR_MUTANTS]
     to_do = {name: (change.users, change.apply) for name, (_, change) in tables.items()}
     plugin = Mutants(switch, [*(mutant.name for mutant in mutants), *tables], to_do)
     pytest.main(["-p", "no:cacheprovider", "--tb=no", "--capture=no", *tests, *ALSO], plugins=[plugin])

@@ -1,6 +1,6 @@
 """Simulate the isolation of bad nodes and links on its own planner, beside simpler strategies, and print a table with 95 % intervals.
 
-    python scripts/simulate_isolation.py [--runs 300] [--sizes 17,64,1024,16384] > docs/isolation-results.md
+    python scripts/simulate_isolation.py [--runs 300] [--sizes 17,64,1024,16384] [--parts] > docs/isolation-results.md
 
 A group fails if it holds a bad node or both ends of a bad link. One test misses that with the chance "miss", and fails for nothing with the
 chance "false". Above 10,000 nodes a fifteenth of the runs are made.
@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from torchtune_sys.preflight.isolation.all_pairs import round_robin
 from torchtune_sys.preflight.isolation.planner import Isolation
-from torchtune_sys.preflight.isolation.values import Group, Outcome, Pair, Settings, Vote, pair
+from torchtune_sys.preflight.isolation.values import Domain, Group, Outcome, Pair, Settings, Vote, pair
 
 SIZES = (17, 64, 1024, 16384)
 UNLIMITED = 1 << 20
@@ -205,6 +205,81 @@ def row(units: int, case: Case, name: str, strategy: Callable[[World, int], Name
     return "| " + " | ".join(cells) + " |"
 
 
+LEAF, RAILS = 16, 4
+PARTS = ("nothing", "a leaf cut off", "the way between two leaves", "a rail", "a node on one rail")
+PART_CASES = ((0.0, 0.0, 1, Vote.ANY), (0.05, 0.0, 2, Vote.ANY), (0.2, 0.0, 3, Vote.ANY), (0.0, 0.01, 3, Vote.MAJORITY))
+
+
+class PartWorld:
+    """Leaf switches of 16 nodes and four rails, of which a part fails."""
+
+    def __init__(self, units: int, part: str, miss: float, false: float, seed: int) -> None:
+        self.part, self.miss, self.false, self.random = part, miss, false, random.Random(seed * 104_729 + units)
+        self.leaves = tuple(
+            Domain(kind="leaf", name=f"{at}", units=tuple(range(at, min(at + LEAF, units)))) for at in range(0, units, LEAF)
+        )
+        one, other = self.random.sample(self.leaves, 2)
+        self.one, self.other = {*one.units}, {*other.units}
+        self.names = (one.name, other.name)
+        self.rail, self.node = self.random.randrange(RAILS), self.random.randrange(units)
+        self.rounds = 0
+
+    def _is_bad(self, group: Group, rails: Sequence[int]) -> bool:
+        if self.part == "a leaf cut off":
+            return 0 < len(self.one & {*group}) < len(group)
+        if self.part == "the way between two leaves":
+            return bool(self.one & {*group} and self.other & {*group})
+        on_rail = not rails or self.rail in rails
+        return (self.part == "a rail" and on_rail) or (self.part == "a node on one rail" and on_rail and self.node in group)
+
+    def named(self, seed: int, repeats: int, vote: Vote) -> tuple[bool, bool]:
+        """Whether exactly the part is named, and whether a node that has nothing to do with it is accused."""
+        settings = Settings(rounds=UNLIMITED, repeats=repeats, vote=vote, seed=seed)
+        isolation = Isolation(sum(len(leaf.units) for leaf in self.leaves), self.leaves, settings, RAILS)
+        while (now := isolation.next_round()) is not None:
+            self.rounds += 1
+            rails = now.rails or ((),) * len(now.groups)
+            bad = [self._is_bad(group, on) for group, on in zip(now.groups, rails, strict=True)]
+            isolation.take([self.random.random() >= self.miss if each else self.random.random() < self.false for each in bad])
+        found = isolation.verdict()
+        said = (
+            {domain.name for domain in found.domains},
+            {frozenset((one.name, other.name)) for one, other in found.between},
+            found.rails,
+            found.nodes,
+            found.pairs,
+        )
+        between = {frozenset(self.names)}
+        expected = {
+            "nothing": (set(), set(), (), (), ()),
+            "a leaf cut off": ({self.names[0]}, set(), (), tuple(sorted(self.one)), ()),
+            "the way between two leaves": (set(), between, (), (), ()),
+            "a rail": (set(), set(), (self.rail,), (), ()),
+            "a node on one rail": (set(), set(), (), (self.node,), ()),
+        }[self.part]
+        return said == expected, bool({*found.nodes} - {*expected[3]})
+
+
+def part_rows(sizes: Sequence[int], runs: int) -> Iterator[str]:
+    """Leaves and rails: the same planner is told which nodes are behind which switch, and how many rails there are."""
+    yield "| N | bad | miss / false % | repeats, vote | rounds mean | max | exactly the part named % | accuses a healthy node % |"
+    yield "|" + "---|" * 8
+    for units in sizes:
+        for part in PARTS:
+            for miss, false, repeats, vote in PART_CASES:
+                count = runs if units < MANY else max(runs // FEWER, 20)
+                right = accused = 0
+                rounds = []
+                for seed in range(count):
+                    world = PartWorld(units, part, miss, false, seed)
+                    is_right, accuses = world.named(seed, repeats, vote)
+                    right, accused = right + is_right, accused + accuses
+                    rounds.append(world.rounds)
+                noise = f"{100 * miss:g} / {100 * false:g} | {repeats} {vote.value}"
+                mean = f"{sum(rounds) / count:.1f} | {max(rounds)}"
+                yield f"| {units} | {part} | {noise} | {mean} | {share(right, count)} | {share(accused, count)} |"
+
+
 HEAD = (
     "N", "bad", "miss / false %", "repeats, vote", "strategy", "rounds mean", "max", "bound", "above the bound %", f"above {CAP} %",
     "exact set right %", "accuses a healthy node %",
@@ -215,7 +290,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=300)
     parser.add_argument("--sizes", default=",".join(map(str, SIZES)))
+    parser.add_argument("--parts", action="store_true", help="leaf switches and rails instead of nodes and links")
     asked = parser.parse_args()
+    if asked.parts:
+        for line in part_rows([int(size) for size in asked.sizes.split(",") if int(size) > 2 * LEAF], asked.runs):
+            print(line)
+            sys.stdout.flush()
+        return
     print("| " + " | ".join(HEAD) + " |")
     print("|" + "---|" * len(HEAD))
     for line in rows([int(size) for size in asked.sizes.split(",")], asked.runs):

@@ -274,7 +274,7 @@ SAID: dict[str, dict[str, set[str]]] = {
         "warning": {"compile-cache-not-writable"},
         "advice": _NUMA,
     },
-    "apptainer": {"advice": _SWAP | _NUMA | {"compile-cache-on-network"} | {"environment-on-network-filesystem"}},
+    "apptainer": {"advice": _SWAP | _NUMA | {"compile-cache-on-network"}},
     "slurm-cgroup-v1": {"advice": _SWAP | _NUMA | _HEADERS | {"bf16-emulated"}},
     "lxc": {"advice": _SWAP | _HEADERS},
     "colab": {
@@ -288,7 +288,7 @@ SAID: dict[str, dict[str, set[str]]] = {
         }
     },
     "github-runner": {},
-    "aws-p5": {"advice": _NUMA | _BIG | {"environment-on-network-filesystem"}},
+    "aws-p5": {"advice": _NUMA | _BIG},
     "fedora-two-4090": {"advice": _HEADERS | {"gpu-persistence-mode-off"}},
     "old-lab-box": {"advice": _SWAP | _HEADERS | {"operating-system-end-of-life", "fp16-without-speed"}},
     "optimus-laptop": {"advice": _SWAP | _HEADERS},

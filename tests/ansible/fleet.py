@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import stat
 from collections.abc import Mapping
 from pathlib import Path
@@ -64,6 +65,26 @@ def values(machine: Machine) -> dict[str, str]:
                     continue
     moving = ("random", "stat", "nr", "pty", "state", "hung_task_detect_count", "route/flush")
     return {path: text for path, text in found.items() if not any(word in path for word in moving)}
+
+
+def sys_values(machine: Machine) -> dict[str, str]:
+    """All below /sys that was ever written on the machine, by path, as the kernel would have it: of what offers a choice the word that is chosen.
+
+    Its /sys is an overlay, so that a written file holds the written word alone.
+    """
+    upper = machine.work / "machine/sys/upper"
+    paths = [Path(place, name) for place, _, names in os.walk(upper) for name in names]
+    return {f"/sys/{path.relative_to(upper)}": effective(path.read_text()) for path in paths if path.is_file()}
+
+
+def untouched(path: str) -> str:
+    """What a file below /sys that no machine wrote holds: this host's own."""
+    return effective(Path(path).read_text())
+
+
+def effective(text: str) -> str:
+    chosen = re.search(r"\[([^\]]+)\]", text)
+    return chosen[1] if chosen else text.strip()
 
 
 def disk(machine: Machine) -> dict[str, tuple[int, str]]:

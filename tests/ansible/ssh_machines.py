@@ -10,6 +10,7 @@ import os
 import shutil
 import signal
 import subprocess
+import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
@@ -176,6 +177,7 @@ def machines(work: Path, suites: Mapping[str, str], options: str = "") -> Iterat
     """Machines by name, each of its suite, up and reachable by ssh as root. Skips the test where that cannot be."""
     try:
         roots = {suite: root(suite) for suite in dict.fromkeys(suites.values())}
+        work = Path(tempfile.mkdtemp(prefix="machines-", dir=work))  # an earlier module of this run has its own
         run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(work / "key"))
     except Unavailable as why:
         pytest.skip(f"machines with sshd: {why}")

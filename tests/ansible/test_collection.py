@@ -5,9 +5,12 @@ from __future__ import annotations
 import ast
 import re
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import yaml
+
+from torchtune_sys.model import install
 
 COLLECTION = Path(__file__).resolve().parents[2] / "ansible"
 TASKS = COLLECTION / "roles/torchtune_sys/tasks"
@@ -58,3 +61,9 @@ def test_a_variable_that_tasks_use_has_a_default_or_is_made_by_the_role() -> Non
     used = set(re.findall(r"(?<![\w.'/])(torchtune_sys_\w+)", "\n".join(path.read_text() for path in TASKS.glob("*.yml"))))
     tags = {f"torchtune_sys_{name}" for name in ("tool", "check", "apply")}
     assert used - made - tags == set()
+
+
+def test_every_kind_of_action_of_an_installation_has_its_tasks() -> None:
+    """Packages that are called after the kernel reach the role as packages (module_utils/installing.py)."""
+    kinds = {kind.__struct_config__.tag for kind in get_args(install.Action)} - {"kernel-packages"}
+    assert kinds == {path.stem.removeprefix("action_") for path in TASKS.glob("action_*.yml")}

@@ -1,17 +1,13 @@
-"""A few hosts at a time: where one fails the rest is left alone, or not, as the limit says; jobs are taken off first, by a real Slurm."""
+"""A few hosts at a time: where one fails the rest is left alone, or not, as the limit says."""
 
 from __future__ import annotations
 
 import json
-import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import fleet
 import pytest
-import slurm_here
 from controller import Plays
 from ssh_machines import Machine, machines
 
@@ -62,39 +58,3 @@ def test_a_host_that_fails_stops_the_rest_or_not(
     assert begun == (["first", "second"] if serial == 1 else list(NAMES)), (
         "a batch of which nothing is left ends the play, whatever the limit"
     )
-
-
-def test_slurm_lets_jobs_end_and_what_somebody_else_drained_stays_so(work: Path, tmp_path: Path) -> None:
-    try:
-        with slurm_here.cluster(tmp_path, "task/none", 2) as env:
-            plays = Plays(work, {"here": {"ansible_connection": "local"}}, env=env)
-
-            def slurm(*argv: str) -> str:
-                return subprocess.run(argv, env=env, capture_output=True, text=True, timeout=60, check=True).stdout.strip()
-
-            def state() -> str:
-                return slurm("sinfo", "-h", "-N", "-n", "here", "-o", "%T %E")
-
-            job = slurm("sbatch", "--parsable", "-o", "/dev/null", "--wrap", "sleep 15")
-            until = time.monotonic() + 60
-            while slurm("squeue", "-h", "-j", job, "-o", "%T") != "RUNNING" and time.monotonic() < until:
-                time.sleep(0.2)
-            drained = plays.play(role("drain"), torchtune_sys_drain="slurm")
-            assert drained.status == 0, drained.output
-            print(state(), "; jobs:", slurm("squeue", "-h"))
-            assert slurm("squeue", "-h") == "" and state().startswith("drained torchtune-sys")
-            back = plays.play(role("give_back"), torchtune_sys_drain="slurm")
-            assert back.status == 0 and state().startswith("idle"), back.output
-
-            slurm("scontrol", "update", "nodename=here", "state=drain", "reason=fan is loud")
-            for tasks in ("drain", "give_back"):
-                played = plays.play(role(tasks), torchtune_sys_drain="slurm")
-                assert played.status == 0 and played.changed("here") == [], played.output
-            assert state() == "drained fan is loud"
-    except slurm_here.Unavailable as why:
-        pytest.skip(str(why))
-
-
-def role(tasks: str) -> list[dict[str, Any]]:
-    include = {"include_role": {"name": "torchtune.sys.torchtune_sys", "tasks_from": tasks}}
-    return [{"hosts": "here", "gather_facts": False, "tasks": [include]}]

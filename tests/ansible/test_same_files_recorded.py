@@ -122,7 +122,7 @@ def state(folder: Path) -> dict[str, str]:
 
 
 class Tree:
-    """Where tests/render/script_root.py lays values."""
+    """Where tests/render/generate/script_root.py lays values."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

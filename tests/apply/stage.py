@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+import warm
+
 STATE = "/var/lib/torchtune-sys"
 FILE = "/etc/sysctl.d/99-torchtune-sys.conf"
 MAPS = "/proc/sys/vm/max_map_count"
@@ -26,7 +28,7 @@ mount --bind "$STAGE/state" /var/lib/torchtune-sys
 echo 3000 > "$STAGE/maps"; mount --bind "$STAGE/maps" /proc/sys/vm/max_map_count
 echo 2000 > "$STAGE/pids"; mount --bind "$STAGE/pids" /proc/sys/kernel/pid_max
 ip link set lo up
-tt() { "$PYTHON" -m torchtune_sys "$@"; echo "rc $?"; }
+tt() { $TOOL "$@"; echo "rc $?"; }
 APPLY="apply --yes --select max-map-count-low,task-table-small"
 shows() { for path in "$@"; do echo "$path: $(cat "$path" 2>&1 | tr '\\n' '|')"; done; }
 before() { getfattr -d -m- -R --absolute-names /etc/sysctl.d 2>/dev/null; find /etc/sysctl.d -printf '%p %m %U:%G %y\\n' | sort; \
@@ -56,7 +58,7 @@ def staged(folder: Path, script: str, timeout_s: float = 120) -> str:
     stage.mkdir(exist_ok=True)
     done = subprocess.run(
         ["unshare", "--mount", "--net", "--propagation", "private", "bash", "-c", SET_UP + script],
-        env={**os.environ, "STAGE": str(stage), "PYTHON": sys.executable, "NO_COLOR": "1"},
+        env={**os.environ, "STAGE": str(stage), "PYTHON": sys.executable, "TOOL": warm.WORDS, "NO_COLOR": "1"},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

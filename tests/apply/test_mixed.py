@@ -12,8 +12,8 @@ SCRIPTS = """
 export TORCHTUNE_SYS_LOG="$STAGE/log"
 one() { echo "-- script: $*"; bash "$STAGE/one.sh" "$@" 2>&1; echo "rc $?"; }
 both() { echo "-- both: $*"; bash "$STAGE/both.sh" "$@" 2>&1; echo "rc $?"; }
-"$PYTHON" -m torchtune_sys generate script --select max-map-count-low > "$STAGE/one.sh"
-"$PYTHON" -m torchtune_sys generate script --select max-map-count-low,task-table-small > "$STAGE/both.sh"
+$TOOL generate script --select max-map-count-low > "$STAGE/one.sh"
+$TOOL generate script --select max-map-count-low,task-table-small > "$STAGE/both.sh"
 same() { before > "$STAGE/2"; cmp "$STAGE/1" "$STAGE/2" && echo same; }
 before > "$STAGE/1"
 """

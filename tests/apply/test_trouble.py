@@ -15,6 +15,8 @@ from pathlib import Path
 import pytest
 from stage import FILE, MAPS, NEEDS, PIDS, SET_UP, staged
 
+import warm
+
 pytestmark = NEEDS
 STATE = "/var/lib/torchtune-sys"
 NOTHING = f"{MAPS}: 3000|\n{PIDS}: 2000|\nls: cannot access '{FILE}'"
@@ -126,8 +128,8 @@ def at_terminal(
     stage.mkdir()
     child, terminal = pty.fork()
     if child == 0:
-        os.environ |= {"STAGE": str(stage), "PYTHON": sys.executable, "TERM": "xterm"}
-        script = SET_UP + before + f'"$PYTHON" -m torchtune_sys {command}; code=$?; trap "" INT; shows {MAPS}; {more} exit $code'
+        os.environ |= {"STAGE": str(stage), "PYTHON": sys.executable, "TOOL": warm.WORDS, "TERM": "xterm"}
+        script = SET_UP + before + f'$TOOL {command}; code=$?; trap "" INT; shows {MAPS}; {more} exit $code'
         os.execvp("unshare", ["unshare", "--mount", "--net", "--propagation", "private", "bash", "-c", script])
     found, sent, end = b"", False, time.monotonic() + 60
     while time.monotonic() < end and select.select([terminal], [], [], 60)[0]:

@@ -7,8 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import warm
+
 HOSTS = Path(__file__).resolve().parent.parent / "hosts"
 PROGRAM = [sys.executable, "-m", "torchtune_sys"]
+"""A real start, for what only that shows: its streams, its signals while it begins, its time."""
 
 RULES = '''
 import sys
@@ -57,7 +60,7 @@ def run(
     *arguments: str, env: dict[str, str] | None = None, data: str | None = None, timeout: float = 60
 ) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [*PROGRAM, *arguments], env=environment(env), input=data, capture_output=True, encoding="utf-8", timeout=timeout
+        [*warm.PROGRAM, *arguments], env=environment(env), input=data, capture_output=True, encoding="utf-8", timeout=timeout
     )
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+import warm
 
 STAGE = """
 set -eu
@@ -22,7 +23,7 @@ mount --bind "$1/maps" /proc/sys/vm/max_map_count
 shift
 set +e
 """
-TOOL = f"{sys.executable} -m torchtune_sys"
+TOOL = warm.WORDS
 OURS = "/etc/sysctl.d/99-torchtune-sys.conf"
 MAPS = "/proc/sys/vm/max_map_count"
 

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from pathlib import Path
 
 import msgspec
 import pytest
 
+import warm
 from conftest import HOSTS
 from torchtune_sys.smoke import script
 
-PROGRAM = [sys.executable, "-m", "torchtune_sys", "generate", "dockerfile"]
+PROGRAM = [*warm.PROGRAM, "generate", "dockerfile"]
 HEALTHY = ("--from", str(HOSTS / "healthy.json"))
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from test_apply import MAPS, can_mount, staged
 
+import warm
 from conftest import HOSTS
 
 MADE = "$TOOL generate script --select max-map-count-low -o /etc/tune.sh 2>/dev/null"
@@ -46,7 +46,7 @@ def test_a_script_for_another_host_stops_unless_it_is_forced(name: str, tmp_path
 
 def said(*argv: str) -> str:
     host = str(HOSTS / "typical" / "dgx-h100.json")
-    argv = (sys.executable, "-m", "torchtune_sys", *argv, "--from", host)
+    argv = (*warm.PROGRAM, *argv, "--from", host)
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
     assert done.returncode in (0, 1), done.stderr
     return done.stdout

@@ -13,6 +13,7 @@ import pytest
 from outputs import outputs, said
 from planted_secrets import KEYED, TOKENS, Secrets
 
+import warm
 from conftest import HOSTS
 from torchtune_sys.cli.commands import compare, diagnose, preflight
 from torchtune_sys.evidence import read
@@ -233,7 +234,7 @@ def test_none_of_the_session_is_in_what_the_live_commands_print(tmp_path: Path) 
         ),
         *(("history",), ("preflight", "--budget", "60", "--facts", str(tmp_path / "facts"))),
     ):
-        argv = [sys.executable, "-m", "torchtune_sys", *command]
+        argv = [*warm.PROGRAM, *command]
         done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=120, check=False)
         assert done.returncode in (0, 1, 3), done.stderr
         beside = (tmp_path / "facts").read_text() if (tmp_path / "facts").exists() else ""

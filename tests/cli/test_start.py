@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import pytest
-from driven import environment
+from driven import HOSTS, environment
 
 HEAVY = {
     "torch", "jinja2", "psutil", "pynvml", "distro", "asyncio", "importlib.metadata", "subprocess", "dataclasses", "tomllib", "csv",
@@ -43,9 +43,8 @@ def test_help_loads_nothing_but_click(code: str) -> None:
 
 def test_check_loads_no_heavy_module_where_none_is_needed() -> None:
     """On a recording: live, children are started, and psutil may be asked."""
-    code = "from driven import HOSTS\nfrom torchtune_sys.cli.main import run\nrun(['check', '--from', str(HOSTS / 'base-system.json')])"
-    path = f"import sys; sys.path.insert(0, {__file__.rpartition('/')[0]!r})\n"
-    found = loaded(path + code) - loaded(path + "import driven")
+    code = f"from torchtune_sys.cli.main import run\nrun(['check', '--from', {str(HOSTS / 'base-system.json')!r}])"
+    found = loaded(code) - loaded("import pathlib, subprocess")
     assert not found & {
         "torch",
         "jinja2",

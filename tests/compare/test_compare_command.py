@@ -7,7 +7,6 @@ import gzip
 import io
 import json
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ import jsonschema
 import pytest
 from made_hosts import facts_line, plain, put
 
+import warm
 from conftest import HOSTS
 from torchtune_sys.render import schemas
 
@@ -24,7 +24,7 @@ TORCH = put("python/torch/version", "2.6.0+cu124")
 
 
 def run(*words: str | Path, data: bytes = b"") -> subprocess.CompletedProcess[str]:
-    done = subprocess.run([sys.executable, "-m", "torchtune_sys", *map(str, words)], input=data, capture_output=True, timeout=120)
+    done = subprocess.run([*warm.PROGRAM, *map(str, words)], input=data, capture_output=True, timeout=120)
     return subprocess.CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import typing
 from collections.abc import Iterator
 from typing import Any
@@ -129,6 +130,17 @@ def hostname(seen: Snapshot) -> str:
     assert not isinstance(seen.system, Missing)
     assert isinstance(seen.system.hostname, str)
     return seen.system.hostname
+
+
+def test_the_layers_of_a_container_are_no_facts() -> None:
+    """Each container has its own; their names would differ on every pod of a job."""
+    one = as_json.snapshot(load("data-on-container-layer.fail"), version="0", time="x")
+    layers = {*re.findall(r"(?:lowerdir|upperdir|workdir)=([^\s\",]+)", one)}
+    assert layers
+    other = one
+    for number, layer in enumerate(layers):
+        other = other.replace(layer, f"/another/{number}")
+    assert facts(from_json(json.loads(other))) == facts(from_json(json.loads(one)))
 
 
 def test_a_name_without_a_number_stays_in_the_facts() -> None:

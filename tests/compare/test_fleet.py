@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +14,8 @@ from typing import Any
 import namespace_hosts as cluster
 import pytest
 import slurm_of_many
+
+import warm
 
 TIMEOUT_S = 30
 pytestmark = pytest.mark.long
@@ -34,7 +35,7 @@ def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, tupl
 def fleet(env: dict[str, str], *words: str) -> tuple[dict[str, Any], float, int]:
     begun = time.monotonic()
     done = subprocess.run(
-        [sys.executable, "-m", "torchtune_sys", "fleet", "--format", "json", "--timeout", str(TIMEOUT_S), *words],
+        [*warm.PROGRAM, "fleet", "--format", "json", "--timeout", str(TIMEOUT_S), *words],
         env={**os.environ, **env},
         capture_output=True,
         text=True,

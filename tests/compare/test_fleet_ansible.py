@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from controller import installed, program, surroundings
 
+import warm
 from torchtune_sys.fleet.over_ansible import of_result
 
 HANG = "case $H in hung) sleep 1000;; garbage) echo hello; exit 0;; esac"
@@ -30,7 +31,7 @@ def fleet(work: Path, folder: Path, *words: str) -> dict[str, Any]:
     around = {name: value for name, value in surroundings(work).items() if "CALLBACK" not in name}
     path = os.pathsep.join([os.path.dirname(sys.executable), os.path.dirname(program("ansible")), os.environ["PATH"]])
     done = subprocess.run(
-        [sys.executable, "-m", "torchtune_sys", "fleet", "--inventory", str(inventory(folder)), "--format", "json", *words],
+        [*warm.PROGRAM, "fleet", "--inventory", str(inventory(folder)), "--format", "json", *words],
         env={**around, "PATH": path},
         capture_output=True,
         text=True,

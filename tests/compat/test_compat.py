@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from stage import NEEDS, staged
 
+import warm
 from torchtune_sys.smoke import proof
 
 HERE = Path(__file__).parent
@@ -103,7 +104,7 @@ def test_a_recording_is_judged_as_it_was(commit: str, name: str) -> None:
     kept = HERE / commit
     wanted = json.loads((kept / "verdicts.json").read_text())[name]
     options = ["--config", str(kept / "config.toml")] if name == "configured" else []
-    argv = [sys.executable, "-m", "torchtune_sys", "check", "--from", str(kept / "recording.json"), "--format", "json", *options]
+    argv = [*warm.PROGRAM, "check", "--from", str(kept / "recording.json"), "--format", "json", *options]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=120)
     assert not done.stderr
     now = {result["rule"]: result["verdict"] for result in json.loads(done.stdout)["results"]}

@@ -14,13 +14,14 @@ from pathlib import Path
 import jsonschema
 import pytest
 
+import warm
 from torchtune_sys.render import schemas
 
 BUS = "RuntimeError: DataLoader worker (pid 7) is killed by signal: Bus error.\n"
 
 
 def run(*args: str | Path, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run([sys.executable, "-m", "torchtune_sys", "diagnose", *map(str, args)], input=stdin, capture_output=True)
+    return subprocess.run([*warm.PROGRAM, "diagnose", *map(str, args)], input=stdin, capture_output=True)
 
 
 def found(*args: str | Path, stdin: bytes = b"") -> dict[str, object]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+import warm
 
 PLANTED = {
     "user": "jdoe77",
@@ -39,9 +40,7 @@ link/ether {mac} brd ff:ff:ff:ff:ff:ff
 
 
 def run(*args: str | Path, stdin: str = "") -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", "torchtune_sys", "diagnose", *map(str, args)], input=stdin, capture_output=True, text=True
-    )
+    done = subprocess.run([*warm.PROGRAM, "diagnose", *map(str, args)], input=stdin, capture_output=True, text=True)
     assert done.returncode in (0, 1, 3), done.stderr
     return done.stdout
 

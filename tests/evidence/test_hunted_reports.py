@@ -63,6 +63,24 @@ def test_a_line_that_names_a_fault_is_a_finding(line: str, rule: str) -> None:
     assert failing(line + "\n") == {rule}
 
 
+@pytest.mark.parametrize(
+    ("text", "rule"),
+    [
+        ("/x/torch/cuda/__init__.py:52: UserWarning: CUDA initialization: CUDA unknown error - this may be due to an incorrectly set up environment", "cuda-not-available-to-torch"),
+        ("PyTorch version: 1.7.0\nCUDA used to build PyTorch: 11.0\nIs CUDA available: True\nGPU models and configuration: GPU 0: GeForce RTX 3090\n\nRuntimeError: nvrtc: error: invalid value for --gpu-architecture (-arch)\n", "gpu-arch-not-in-wheel"),
+    ],
+)  # fmt: skip
+def test_a_sentence_that_names_a_fault_needs_no_other_facts(text: str, rule: str) -> None:
+    assert rule in failing(text)
+    assert evidence.read(text.replace("CUDA unknown error", "Found no error"), "report") is None or "nvrtc" in text
+
+
+@pytest.mark.parametrize("version", ["1.7.0", "1.7.0+cu101", "1.7.0.dev20200922+cpu", "1.8.0.dev20201007"])
+def test_a_release_that_calls_itself_a_debug_build_is_none(version: str) -> None:
+    assert "torch-debug-build" not in failing(f"PyTorch version: {version}\nIs debug build: True\n")
+    assert "torch-debug-build" in failing("PyTorch version: 1.8.0a0+af2250e\nIs debug build: True\n")
+
+
 def test_gvisor_is_no_old_kernel() -> None:
     assert "kernel-old" not in failing(
         "PyTorch version: 2.6.0+cu124\nPython platform: Linux-4.19.0-gvisor-x86_64-with-glibc2.35\n"

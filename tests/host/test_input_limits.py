@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from fuzz_targets import doubled
+from memory import memory_mib
 from torchtune_sys import evidence
 from torchtune_sys.diagnosis.diagnose import diagnose
 from torchtune_sys.diagnosis.pseudonyms import Pseudonyms
@@ -102,6 +103,7 @@ PAIRS = [
 ]
 
 
+@pytest.mark.sampled(26)
 @pytest.mark.parametrize(("reader", "shape"), PAIRS)
 def test_four_times_the_text_takes_about_four_times_the_time(reader: str, shape: str) -> None:
     read, grow = READERS[reader], SHAPES[shape]
@@ -239,21 +241,11 @@ def _header(name: str) -> bytes:
     return tarfile.TarInfo(name).tobuf(tarfile.USTAR_FORMAT)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", MEMORY)
 def test_no_input_takes_more_than_512_mib(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_bytes(MEMORY[name]())
     assert memory_mib("check", "-q", "--from", str(tmp_path / name)) < 512
-
-
-def memory_mib(*words: str) -> int:
-    """The most that the command, or a child of it, takes."""
-    code = (
-        "import resource, subprocess, sys; subprocess.run(sys.argv[1:], capture_output=True); "
-        "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)"
-    )
-    argv = [sys.executable, "-m", "torchtune_sys", *words, "--timeout", "60"]
-    done = subprocess.run([sys.executable, "-c", code, *argv], capture_output=True, text=True, timeout=200, check=True)
-    return int(done.stdout) >> 10
 
 
 def test_a_parser_that_does_not_come_back_is_ended(tmp_path: Path) -> None:

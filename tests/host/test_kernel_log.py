@@ -44,7 +44,15 @@ def test_a_year_that_syslog_does_not_show_turns() -> None:
 
 
 def test_relative_times_add_up() -> None:
-    assert [time for time, _ in stamps([f"[  +0.500000] {XID}", f"[  +1.000000] {XID}"])] == [0.5, 1.5]
+    assert [time for time, _ in stamps([f"[   3.000000] {XID}", f"[  +0.500000] {XID}", f"[  +1.000000] {XID}"])] == [
+        3.0,
+        3.5,
+        4.5,
+    ]
+
+
+def test_the_distance_to_a_line_that_was_cut_off_is_no_time_since_boot() -> None:
+    assert [time for time, _ in stamps([f"[  +6.010643] {XID}", f"[  +1.000000] {XID}"])] == [None, None]
 
 
 @pytest.mark.parametrize(

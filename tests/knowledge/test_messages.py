@@ -14,7 +14,41 @@ from torchtune_sys.knowledge.messages import causes, index, templates
 from torchtune_sys.rules import CATALOGUE
 
 FAMILIES = tables.rows("message_families")
-OUTSIDE = {"nvidia-container-cli", "gcc", "rocblas", "cpython"}
+OUTSIDE = {
+    "bash",
+    "binutils",
+    "cmake",
+    "cpython",
+    "cudnn",
+    "dcgm",
+    "deepspeed",
+    "fabricmanager",
+    "gcc",
+    "go",
+    "hip",
+    "infiniband-diags",
+    "kubelet",
+    "libfabric",
+    "libstdc++",
+    "lightning",
+    "lsf",
+    "lustre",
+    "nfs-utils",
+    "nvcc",
+    "nvidia-container-cli",
+    "nvidia-imex",
+    "nvidia-installer",
+    "nvidia-smi",
+    "openmp",
+    "pbs",
+    "perftest",
+    "ray",
+    "rocblas",
+    "safetensors",
+    "systemd",
+    "tensorflow",
+    "uv",
+}
 """Programs whose sources are not read: what they print is known from their documentation."""
 
 
@@ -101,12 +135,20 @@ def test_causes_are_of_the_vocabulary() -> None:
     assert {cause.cause for family in causes.families() for cause in messages.causes_of(family) if cause.cause} <= vocabulary
 
 
-def test_most_families_say_what_a_source_has(texts: dict[str, list[str]]) -> None:
-    """A pattern may also be put together by its program (an error's name behind a format), or come from a program whose sources are not read."""
-    rows = [row for row in FAMILIES if row["program"] not in OUTSIDE]
+@pytest.mark.parametrize(
+    ("programs", "least"),
+    [
+        pytest.param({"nccl", "rccl", "gloo", "cuda", "dkms"}, 0.8, id="of-programs-read-whole"),
+        pytest.param({row["program"] for row in FAMILIES} - OUTSIDE, 0.5, id="of-all-that-are-read"),
+    ],
+)
+def test_most_families_say_what_a_source_has(texts: dict[str, list[str]], programs: set[str], least: float) -> None:
+    """A pattern may also be put together by its program (an error's name behind a format), or stand in a file that is not catalogued: of Linux, glibc and
+    Slurm those are read that print most."""
+    rows = [row for row in FAMILIES if row["program"] in programs]
     longest = [(row["program"], max(templates.parsed(row["pattern"]).pieces, key=len).strip()) for row in rows]
     printed = sum(any(words in filled(text) for text in texts[program]) for program, words in longest)
-    assert printed / len(rows) > 0.6
+    assert printed / len(rows) > least
 
 
 @pytest.mark.parametrize("module", ["c_calls", "python_calls", "released"])

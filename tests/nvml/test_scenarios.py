@@ -10,12 +10,13 @@ import json
 import os
 import re
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 from library import COMPILER, build
+
+import warm
 
 SCENARIOS = sorted((Path(__file__).parent / "scenarios").glob("*.txt"))
 TIMEOUT_S = 8.0
@@ -49,7 +50,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def check(folder: Path, path: Path) -> tuple[dict[str, dict[str, object]], float]:
     env = {**os.environ, "LD_LIBRARY_PATH": str(folder), "NVIDIA_STUB_FILE": str(path)}
-    argv = [sys.executable, "-m", "torchtune_sys", "check", "--format", "json", "--timeout", str(TIMEOUT_S)]
+    argv = [*warm.PROGRAM, "check", "--format", "json", "--timeout", str(TIMEOUT_S)]
     started = time.monotonic()
     done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=60)
     spent = time.monotonic() - started

@@ -19,7 +19,7 @@ from torchtune_sys.rules import CATALOGUE
 
 Recording = dict[str, Any]
 BY_SUBJECT = ("hdd-scheduler-none.fail", "nvme-scheduler-not-none.fail", "read-ahead-small.fail", "shmmax-lowered.fail")
-"""Failing hosts whose rules name what to change with the evidence only (tests/render/test_script_hosts.py looks for others)."""
+"""Failing hosts whose rules name what to change with the evidence only (tests/render/generate/test_script_hosts.py looks for others)."""
 
 
 def recording(name: str, **overlay: Any) -> Recording:

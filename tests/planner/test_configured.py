@@ -26,6 +26,7 @@ def test_a_better_value_at_boot_is_not_lowered(configured: str, written: str) ->
     ("name", "line", "said"),
     [
         ("99-z.conf", "kernel.pid_max = 8192", "99-z.conf:1 (= 8192) wins at boot"),
+        ("99-z.conf", "kernel.pid_max = 8192", "sed -i '1s/^/# /' /etc/sysctl.d/99-z.conf"),
         ("99-z.conf", "kernel.pid_ma? = 8192", ""),
         ("99-z.conf", "-kernel.pid_max", "99-z.conf:1 excludes it"),
         ("99-a.conf", "-kernel.pid_max", ""),

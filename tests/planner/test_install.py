@@ -35,6 +35,7 @@ def platform(name: str) -> Snapshot:
     return engine.snapshot(RecordedHost(recording, name), intent, timeout_s=20)
 
 
+@pytest.mark.sampled(28)
 @pytest.mark.parametrize("name", [*PLATFORMS, *RECORDED])
 def test_every_platform(name: str) -> None:
     """Nothing raises, the script is sound, and a refusal says why and what could be had."""
@@ -45,6 +46,7 @@ def test_every_platform(name: str) -> None:
         check_script(found)
 
 
+@pytest.mark.sampled(14)
 @pytest.mark.parametrize(("os_id", "release"), SYSTEMS)
 @pytest.mark.parametrize("card", [H100, B200, V100, RTX4090], ids=["H100", "B200", "V100", "RTX4090"])
 def test_every_distribution(os_id: str, release: str, card: tuple[str, str, None]) -> None:

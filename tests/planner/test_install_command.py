@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import msgspec
 import pytest
 from install_plans import H100, RTX4090, bare
 
+import warm
 from conftest import HOSTS
 from torchtune_sys.model.install import Installation, InstallCommand, InstallFile, InstallOptions, InstallStep
 from torchtune_sys.remediation.install.plan import plan
 from torchtune_sys.render.generate.install import shell
 
-PROGRAM = [sys.executable, "-m", "torchtune_sys", "generate", "install"]
+PROGRAM = [*warm.PROGRAM, "generate", "install"]
 
 
 def run(*words: str) -> subprocess.CompletedProcess[str]:

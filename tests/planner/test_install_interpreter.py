@@ -51,6 +51,7 @@ def test_every_system_has_one() -> None:
             assert item.program == f"/usr/bin/python{item.version}" and item.source
 
 
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize(("os_id", "release"), SYSTEMS)
 @pytest.mark.parametrize("cpu", [True, False])
 def test_a_bare_host_gets_the_distributions_own(os_id: str, release: str, cpu: bool) -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 
 import msgspec
 import pytest
 from install_plans import check_script, check_sound, keys, words
 
+import warm
 from conftest import load
 from torchtune_sys.knowledge.install_rocm import builds, gpu
 from torchtune_sys.knowledge.tables import rows
@@ -111,7 +111,7 @@ def test_torch_that_is_there_stays_and_the_cpu_is_still_to_be_had() -> None:
 
 def test_a_build_of_rocm_can_be_asked_for_by_its_name() -> None:
     words = ("generate", "install", "--system", "ubuntu-24.04", "--gpu", "MI300X", "--torch", "2.13.0+rocm7.2")
-    done = subprocess.run([sys.executable, "-m", "torchtune_sys", *words], capture_output=True, text=True, check=False)
+    done = subprocess.run([*warm.PROGRAM, *words], capture_output=True, text=True, check=False)
     assert done.returncode == 0 and "whl/rocm7.2" in done.stdout
-    done = subprocess.run([sys.executable, "-m", "torchtune_sys", *words, "--cpu"], capture_output=True, text=True, check=False)
+    done = subprocess.run([*warm.PROGRAM, *words, "--cpu"], capture_output=True, text=True, check=False)
     assert done.returncode == 2 and "exclude each other" in done.stderr

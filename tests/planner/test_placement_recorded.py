@@ -123,7 +123,7 @@ def placed(name: str) -> dict[int | None, Placement] | None:
     return {count: seating(s, place, count) for count in dict.fromkeys((ranks, 1, 2, 3, 8, 9))}
 
 
-@pytest.mark.sampled(50)
+@pytest.mark.sampled(20)
 @pytest.mark.parametrize("name", NAMES)
 def test_seats_are_allowed_disjoint_and_near(name: str) -> None:
     found = placed(name)
@@ -135,6 +135,7 @@ def test_seats_are_allowed_disjoint_and_near(name: str) -> None:
 
 
 @pytest.mark.skipif(numactl_there.missing() != "", reason=numactl_there.missing())
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", [*SHAPES, *exhaustive(*NAMES[len(SHAPES) :])])
 def test_the_real_numactl_takes_them(tmp_path: Path, name: str) -> None:
     found = placed(name)

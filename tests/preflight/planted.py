@@ -13,8 +13,10 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import warm
+
 HERE = Path(__file__).parent
-TOOL = (sys.executable, "-I", "-m", "torchtune_sys", "preflight")
+TOOL = (*warm.PROGRAM, "preflight")
 JOB = {"SLURM_JOB_ID": "7", "SLURM_JOB_PARTITION": "debug"}
 PROLOG = {**JOB, "SLURM_SCRIPT_CONTEXT": "prolog_slurmd"}
 STEP = {**JOB, "SLURM_STEP_ID": "0"}

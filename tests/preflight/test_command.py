@@ -12,6 +12,7 @@ from typing import Any
 import jsonschema
 import pytest
 
+import warm
 from torchtune_sys.model.preflight import Blame, Cause, Go, NodeVerdict, Weight
 from torchtune_sys.render.preflight import reason
 from torchtune_sys.render.schemas import DATA
@@ -23,7 +24,7 @@ HEALTHY = str(HOSTS / "healthy.json")
 
 def preflight(*words: str, env: dict[str, str] | None = None, **more: Any) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-I", "-m", "torchtune_sys", "preflight", *words],
+        [*warm.PROGRAM, "preflight", *words],
         capture_output=True, text=True, timeout=120, env={**os.environ, **(env or {})}, **more,
     )  # fmt: skip
 
@@ -84,6 +85,22 @@ def test_a_faulty_policy_is_a_usage_error_but_drains_nobody(tmp_path: Path) -> N
     assert hook.returncode == 0
     assert "keeps it in service" in hook.stderr
     assert preflight("--policy", str(policy), "--hook", "prolog", "--fail-closed").returncode == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--isolate",), "--isolate needs a job of several nodes"),
+        (("--isolate", "--alone"), "--isolate tests nodes together, and --alone looks at one"),
+        (("--isolate", "--hook", "prolog", "--fail-closed"), "--isolate tests nodes together, and a prolog looks at one"),
+        (("--topology", "topology.conf"), "--topology tells --isolate which nodes are behind which switch"),
+    ],
+)
+def test_isolation_is_for_nodes_together(words: tuple[str, ...], says: str) -> None:
+    env = {"PATH": "/usr/bin:/bin"}
+    done = preflight(*words, env=env)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert says in done.stderr
 
 
 def test_what_could_not_be_judged_drains_nobody(tmp_path: Path) -> None:

@@ -391,11 +391,11 @@ def test_slurm_in_a_place_of_its_own_is_found_by_the_hooks(tmp_path: Path) -> No
         assert folder not in done.stdout
 
 
-@pytest.mark.parametrize("piece", ["prolog", "epilog", "task-prolog", "health-check", "batch"])
+@pytest.mark.parametrize("piece", ["prolog", "epilog", "task-prolog", "health-check", "batch", "batch --isolate"])
 def test_shellcheck_finds_nothing(tmp_path: Path, piece: str) -> None:
     shellcheck = Path(sys.executable).with_name("shellcheck")
     if not shellcheck.exists():
         pytest.skip("shellcheck is not installed")
-    hook = generated(tmp_path / "hook.sh", piece, "--tool", "/opt/it's here/torchtune-sys", "--policy", "/etc/a b.toml")
+    hook = generated(tmp_path / "hook.sh", *piece.split(), "--tool", "/opt/it's here/torchtune-sys", "--policy", "/etc/a b.toml")
     done = subprocess.run([shellcheck, hook], capture_output=True, text=True, timeout=60)
     assert done.stdout == ""

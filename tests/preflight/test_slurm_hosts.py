@@ -13,6 +13,9 @@ import pytest
 import slurm_hosts
 from slurm_hosts import Cluster
 
+from preflight.joint.faults_computing import HOOK
+from smoke.faults.bench import torch_python
+
 TOOL = Path(sys.executable).with_name("torchtune-sys")
 NODES = 8
 POLICY = """
@@ -145,6 +148,42 @@ def commands() -> Iterator[bytes]:
             yield place.read_bytes()
         except OSError:
             continue
+
+
+HANGS_THERE = """
+import os
+def plant(torch):
+    import torch.distributed as dist
+    right = dist.init_process_group
+    def hanging(*words, **named):
+        import time
+        if os.uname().nodename.startswith("tt3"):
+            time.sleep(1000)
+        right(*words, **named)
+    dist.init_process_group = hanging
+"""
+
+
+@pytest.mark.exhaustive
+def test_the_batch_script_isolates_a_node_whose_collectives_hang(nodes: Cluster) -> None:
+    for piece in HOOKS:
+        generated(nodes.root, piece, "--tool", "/bin/true")
+    generated(nodes.root, "batch", "--isolate", "--python", torch_python())
+    place = nodes.root / "planted"
+    place.mkdir(mode=0o755)
+    ready = 'hasattr(torch, "distributed") and hasattr(torch.distributed, "init_process_group")'
+    (place / "sitecustomize.py").write_text(HANGS_THERE + HOOK.replace("{ready}", ready))
+    words = ("--chdir", nodes.root, "--output=batch.%j", "-N4", "--nodelist=tt[1-4]", "--parsable", nodes.root / "batch.sh")
+    ask = {"TORCHTUNE_SYS_NODES": "3", "PYTHONPATH": str(place)}
+    try:
+        job = nodes.run("sbatch", *words, "hostname", **ask).stdout.strip()
+        until(lambda: nodes.run("squeue", "-h").stdout == "", 400)
+    finally:
+        generated(nodes.root, "batch", "--budget", "60")
+    said = (nodes.root / f"batch.{job}").read_text()
+    assert "together: tt3: [network] straggler-network" in said
+    assert "tt3 is left out: a bad node, or an end of a bad link" in said
+    assert {"tt1", "tt2", "tt4"} <= set(said.split("\n")), said
 
 
 def test_the_batch_script_leaves_out_bad_nodes_and_starts_on_the_rest(nodes: Cluster) -> None:

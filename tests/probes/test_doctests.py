@@ -5,6 +5,7 @@ from __future__ import annotations
 import doctest
 import importlib
 import pkgutil
+import re
 
 import pytest
 
@@ -13,7 +14,8 @@ import torchtune_sys
 MODULES = sorted(
     found.name
     for found in pkgutil.walk_packages(torchtune_sys.__path__, "torchtune_sys.")
-    if not found.name.endswith(("__main__", "_child")) and ".smoke.worker." not in found.name  # these need torch
+    if not found.name.endswith(("__main__", "_child"))
+    and not re.search(r"\.(smoke\.worker|torchrun)\.", found.name)  # these need torch
 )
 
 

@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_platforms import look
-from test_typical import SAID, judged
 from torch_hosts import asked, build, changed, without_gpu
 
 from conftest import HOSTS, judge, load
 from machines_libraries import with_libraries
 from platforms import PLATFORMS
 from platforms_more import MORE
+from rules.test_platforms import look
+from rules.test_typical import SAID, judged
 from torchtune_sys import engine
 from torchtune_sys.host.recorded import RecordedHost, load_recording
 from torchtune_sys.model.facts.gpu import without

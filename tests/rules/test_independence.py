@@ -7,6 +7,7 @@ from functools import cache
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from logged_hosts import ECC, seen_with_log
 from sysctl_hosts import changed, made, with_keys
 
 from conftest import HOSTS, load
@@ -127,8 +128,6 @@ def test_only_rules_of_the_catalogue_that_have_parameters_are_asked() -> None:
 @pytest.mark.parametrize("name", ["kernel", "gpu"])
 def test_of_a_host_with_both_either_family_alone_finds_something(name: str) -> None:
     """The kernel's log and NVML tell the same fault: whoever asks for one of them is told it."""
-    from test_told_once import ECC, seen_with_log
-
     seen = seen_with_log(ECC, gpus={3: {"ecc_uncorrected_volatile": 2}})
     family = tuple(rule for rule in by_id().values() if rule.family == name)
     assert Verdict.FAIL in {result.verdict for result in engine.judge(seen, family)}

@@ -6,10 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from test_boundaries_hardware_memory import DESKTOP, changed, slots
-from test_told_once import ECC, LINK, seen_with_log
+from logged_hosts import ECC, seen_with_log
 
 from conftest import HOSTS, load
+from rules.hardware.test_boundaries_hardware_memory import DESKTOP, changed, slots
+from rules.test_told_once import LINK
 from torchtune_sys import engine
 from torchtune_sys.host.recorded import load_recording
 from torchtune_sys.model.rule import Evidence, Result, Rule, Severity, Verdict

@@ -22,7 +22,7 @@ from torchtune_sys.render.report import findings
 
 SAID = {
     "aws-g5": {"advice": {"host-small-for-gpu-training"}},
-    "aws-p4d": {"advice": {"environment-on-network-filesystem", "numa-balancing-enabled", "dirty-limit-huge"}},
+    "aws-p4d": {"advice": {"numa-balancing-enabled", "dirty-limit-huge"}},
     "azure-nd-h100": {"advice": {"zone-reclaim-enabled", "numa-balancing-enabled", "dirty-limit-huge"}},
     "desktop-4090": {"advice": {"python-headers-missing", "swappiness-high"}},
     "dgx-h100": {"advice": {"numa-balancing-enabled", "dirty-limit-huge"}},
@@ -38,13 +38,12 @@ SAID = {
     "laptop-cpu": {"advice": {"cpu-governor-not-performance"}},
     "login-node": {
         "warning": {"cpu-quota-ignored-by-torch"},
-        "advice": {"environment-on-network-filesystem", "cgroup-memory-far-below-host", "swappiness-high"},
+        "advice": {"cgroup-memory-far-below-host", "swappiness-high"},
     },
     "mi300x": {"advice": {"swappiness-high", "dirty-limit-huge"}},
     "rocky8-v100": {"advice": {"python-headers-missing", "bf16-emulated", "swappiness-high", "numa-balancing-enabled"}},
     "slurm-a100": {
         "advice": {
-            "environment-on-network-filesystem",
             "swappiness-high",
             "numa-balancing-enabled",
             "dirty-limit-huge",

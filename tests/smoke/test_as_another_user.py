@@ -35,7 +35,7 @@ def test_what_two_can_change_does_not_train(scene: Scene) -> None:
     assert done.returncode == 2 and "not run as root" in done.stderr, done
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_another_user_s_environment_trains(scene: Scene) -> None:
     """With a real torch, its checkpoints in a directory of theirs."""
     packages = _torch()

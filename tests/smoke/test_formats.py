@@ -7,6 +7,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import jsonschema
+import msgspec
 import pytest
 
 from torchtune_sys.model.rule import Verdict
@@ -64,6 +65,13 @@ def test_the_first_line_is_the_verdict() -> None:
 @pytest.mark.parametrize("stage", [PASSED, HUNG, UNTRIED])
 def test_without_a_gpu_the_first_line_says_what_was_not_verified(stage: StageResult) -> None:
     assert text(report(PASSED, stage, device="cpu")).startswith("trainer: nothing about GPUs was verified (CPU only); ")
+
+
+@pytest.mark.parametrize(("here", "said"), [(0, ""), (1, ""), (8, "1 of 8 GPUs took part; ")])
+def test_a_pass_on_some_of_the_gpus_says_on_how_many(here: int, said: str) -> None:
+    made = report(PASSED)
+    made = msgspec.structs.replace(made, team=msgspec.structs.replace(made.team, gpus_here=here))
+    assert text(made).splitlines()[0] == f"trainer: {said}training works: 1 stage passed, 12 s"
 
 
 def test_a_failure_tells_cause_remedy_and_places() -> None:

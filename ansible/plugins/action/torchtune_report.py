@@ -54,9 +54,8 @@ class ActionModule(ActionBase):
         )
         if asked["directory"]:
             result.update(self._written(os.path.abspath(asked["directory"]), document, facts, said.get("markdown", "")))
-        bad = [one["host"] for one in hosts if one["state"] in fleet.BAD]
-        if asked["fail"] and bad:
-            result.update(failed=True, not_judged=bad)
+        reasons = fleet.reasons(hosts)
+        result.update(reasons=reasons, not_judged=list(reasons), failed=bool(asked["fail"] and reasons))
         return result
 
     def _written(self, folder: str, document: dict[str, t.Any], facts: t.Mapping[str, t.Any], differs: str) -> dict[str, t.Any]:

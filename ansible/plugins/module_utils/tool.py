@@ -93,7 +93,8 @@ class Tool(object):
             found = self.module.get_bin_path(path, opt_dirs=list(PLACES))
         if found is None:
             where = path if os.path.sep in path else "%s (PATH, %s)" % (path, ", ".join(PLACES))
-            raise Unanswered("not-installed", "there is no %s on this host: the role's tasks_from tool puts it there" % where)
+            puts = "the role's tasks_from tool puts it there" + (", though not in check mode" if self.module.check_mode else "")
+            raise Unanswered("not-installed", "there is no %s on this host: %s" % (where, puts))
         return [interpreter, found] if interpreter else [found]
 
     def _silent(self, status, err):
@@ -144,7 +145,7 @@ def last_words(err):
     """What the tool said itself; of other noise on standard error the end."""
     lines = [line.strip() for line in to_native(err, errors="surrogate_or_replace").splitlines() if line.strip()]
     own = [number for number, line in enumerate(lines) if line.startswith((NAME + ":", "Error:"))]
-    return " ".join(lines[own[-1] :] if own else lines[-3:])
+    return "; ".join(lines[own[-1] :] if own else lines[-3:])
 
 
 def words_of(table, params):

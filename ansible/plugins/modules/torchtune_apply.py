@@ -16,7 +16,8 @@ description:
     every value is read back, and the same rules judge again at the end. M(torchtune.sys.torchtune_undo) takes a run back.
   - Makes the changes that disturb nobody, unless O(unsafe) or O(force) is given. Nothing is restarted.
   - A run that was cut off (a lost connection, a power cut) is taken back first, unless O(recover=false).
-  - What somebody else owns (tuned, a container's host, an image) is refused, and a warning.
+  - What somebody else owns (tuned, a container's host, an image) is refused, and a warning. What cannot be written (a read-only mount,
+    an immutable file, a full disk) fails the task; the rest is made.
 author:
   - The torchtune-sys maintainers (@torchtune-sys)
 extends_documentation_fragment:
@@ -144,7 +145,7 @@ status:
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ansible_collections.torchtune.sys.plugins.module_utils import run, tool
+from ansible_collections.torchtune.sys.plugins.module_utils import installing, run, tool
 
 ATTEMPTS = 3
 """Another controller may change the host between our look and our turn."""
@@ -192,7 +193,7 @@ def _planned(module, found):
     result = dict(status=answer.status, run=None, changes=changes, changed=bool(changes))
     result["waits"] = run.waiting(changes + [run.planned(change) for change in plan["waiting"]])
     result["refused"] = run.having(outcomes, "refused")
-    result["install"] = [one["step"] for one in plan["install"]]
+    result["install"] = [installing.resolved(one["step"]) for one in plan["install"]]
     result["disrupts"] = [change["key"] for change in plan["changes"] if change["disrupts"]]
     if module._diff:
         result["diff"] = run.diff(answer.document)
@@ -240,7 +241,12 @@ def _leave(module, result):
     for one in result.get("lost_at_boot", ()):
         module.warn("cured now, lost at the next boot: %s (%s)" % (one["key"], one.get("detail", "")))
     for one in result.get("refused", ()):
-        module.warn("refused: %s (%s)" % (one["key"], one.get("detail", "")))
+        if not one.get("unwritable"):
+            module.warn("refused: %s (%s)" % (one["key"], one.get("detail", "")))
+    closed = [one for one in result.get("refused", ()) if one.get("unwritable")]
+    if closed:
+        told = ", ".join("%s (%s)" % (one["key"], one["detail"]) for one in closed)
+        module.fail_json(msg="not made, since the host does not let it be written: %s" % told, why="unwritable", **result)
     failed = result.get("failed_changes")
     if failed:
         module.fail_json(msg="could not be made, and was taken back: %s" % run.names(failed), why="failed", **result)

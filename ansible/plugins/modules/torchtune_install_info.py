@@ -74,12 +74,9 @@ status:
   type: int
 """
 
-import fnmatch
-import os
-
 from ansible.module_utils.basic import AnsibleModule
 
-from ansible_collections.torchtune.sys.plugins.module_utils import options, run, tool
+from ansible_collections.torchtune.sys.plugins.module_utils import installing, options, run, tool
 
 SCHEMA = "torchtune-sys/install/1"
 
@@ -95,14 +92,7 @@ def main():
         tool.fail(module, error)
     found = answer.document["install"]
     extras = module.params["with"] or []
-    steps = [
-        dict(
-            step,
-            actions=[_resolved(action) for action in step["actions"]],
-            wanted=not step.get("optional") or step["key"] in extras,
-        )
-        for step in found["steps"]
-    ]
+    steps = [dict(installing.resolved(step), wanted=not step.get("optional") or step["key"] in extras) for step in found["steps"]]
     module.exit_json(
         changed=False,
         status=answer.status,
@@ -112,16 +102,6 @@ def main():
         notes=found["notes"],
         identity=tool.identity(),
     )
-
-
-def _resolved(action):
-    """Packages that are called after the kernel get the running one's name."""
-    if action["type"] != "kernel-packages":
-        return action
-    release = os.uname()[2]
-    names = next((names for pattern, names in action["choices"] if fnmatch.fnmatchcase(release, pattern)), [])
-    names = [name.replace("$(uname -r)", release) for name in names]
-    return dict(type="packages", manager=action["manager"], names=names)
 
 
 if __name__ == "__main__":

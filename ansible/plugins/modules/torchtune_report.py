@@ -47,7 +47,7 @@ options:
     type: str
     default: torchtune_sys_preflighted
   fail:
-    description: Fail where a host was not reached or not judged.
+    description: Fail where a host was not reached, not judged, or is to blame in a pre-flight.
     type: bool
     default: true
   compare:
@@ -94,10 +94,15 @@ summary:
   returned: always
   type: dict
 not_judged:
-  description: The hosts that were not reached, failed, or could not be judged.
-  returned: when there is one
+  description: The hosts that were not reached, failed, could not be judged, or are to blame in a pre-flight.
+  returned: always
   type: list
   elements: str
+reasons:
+  description: One line about each of them, by host.
+  returned: always
+  type: dict
+  sample: {gpu07: 'not reached: Connection timed out'}
 markdown:
   description: Path of the report as Markdown.
   returned: with O(directory)

@@ -36,7 +36,7 @@ attributes:
     description: Tells what would be restored.
     support: full
   diff_mode:
-    description: Shows what would be restored.
+    description: Shows running values before and after; of files only that they become what they were.
     support: partial
 """
 
@@ -94,11 +94,18 @@ def main():
     changes = answer.document["changes"]
     restored, left, failed = (run.having(changes, state) for state in ("restored", "left", "failed"))
     result = dict(changed=bool(restored), status=answer.status, restored=restored, left=left, failed_changes=failed)
+    if module._diff:
+        result["diff"] = [_difference(one) for one in restored]
     for one in left:
         module.warn("not undone: %s (%s)" % (one["key"], one.get("detail") or one["seen"]))
     if failed:
         module.fail_json(msg="not all could be restored: %s" % run.names(failed), why="failed", **result)
     module.exit_json(**result)
+
+
+def _difference(change):
+    before, after = ("%s\n" % change[name] for name in ("seen", "wanted"))
+    return dict(before_header=change["key"], after_header=change["key"], before=before, after=after)
 
 
 if __name__ == "__main__":

@@ -106,6 +106,11 @@ def fleet(hosts: list[dict[str, t.Any]], time: str, differences: t.Mapping[str, 
     return document if differences is None else {**document, "differences": differences}
 
 
+def reasons(hosts: t.Sequence[t.Mapping[str, t.Any]]) -> dict[str, str]:
+    """Why each host that is bad is, in one line."""
+    return {one["host"]: f"{STATES[one['state']]}: {one['reason']}" for one in hosts if one["state"] in BAD}
+
+
 def headline(document: t.Mapping[str, t.Any]) -> str:
     """One line about all hosts."""
     counts = document["summary"]

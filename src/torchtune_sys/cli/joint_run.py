@@ -12,27 +12,74 @@ from torchtune_sys.errors import UnreadableInput, UserError
 if TYPE_CHECKING:
     from torchtune_sys.model.preflight import NodeVerdict, Preflight
     from torchtune_sys.model.snapshot import Snapshot
+    from torchtune_sys.preflight.joint.job import Job
+    from torchtune_sys.preflight.joint.judge.whole import Whole
     from torchtune_sys.preflight.joint.rank import Joint
     from torchtune_sys.preflight.policy import Policy
 
+_MEETING_S = 600.0
+"""As long as c10d waits for agents (torch/distributed/elastic/rendezvous/dynamic_rendezvous.py, RendezvousTimeout)."""
+_AFTER_MEETING_S = 30.0
+"""For the facts of all, once all agents came."""
+
 
 def begin(options: Mapping[str, Any], env: Mapping[str, str], budget_s: float) -> Joint | None:
-    """This rank's part, where the environment names several ranks; None alone, and at other levels. Raises UserError."""
-    if options["level"] != "standard" or options["from_"] or options["alone"]:
+    """This rank's part, where the environment names several ranks; None alone, and at other levels. With an endpoint, this launcher's. Raises UserError."""
+    meets = options["rdzv_endpoint"] is not None
+    if meets and (options["level"] != "fast" or options["from_"] or options["alone"] or not options["nnodes"]):
+        todo = "give --nnodes, too; --level standard, --from and --alone do not go with it"
+        raise UserError("--rdzv-endpoint: agents of torchrun meet at level fast, and say how many they are", todo)
+    if not meets and (options["level"] != "standard" or options["from_"] or options["alone"]):
         return None
+    import msgspec
+
     from torchtune_sys.host.peers.wire import Gone
-    from torchtune_sys.preflight.joint.job import job_of
-    from torchtune_sys.preflight.joint.names import hosts_of
+    from torchtune_sys.preflight.joint.job import Leaf, job_of
+    from torchtune_sys.preflight.joint.names import hosts_of, switches_of
     from torchtune_sys.preflight.joint.rank import Joint
 
     hosts = hosts_of(_text(options["hostfile"], "--hostfile")) if options["hostfile"] else ()
-    job = job_of(env, hosts, _secret(options["secret_file"]))
+    secret = _secret(options["secret_file"])
+    job = _agents_job(options, env, hosts, secret) if meets else job_of(env, hosts, secret)
+    if job is None and options["isolate"]:
+        raise UserError("--isolate needs a job of several nodes", "start it by srun, mpirun or torchrun, one rank or more a node")
     if job is None:
         return None
+    switches = switches_of(_text(options["topology"], "--topology")) if options["topology"] else {}
+    leaves = tuple(Leaf(name=name, nodes=nodes) for name, nodes in switches.items())
+    if options["topology"] and not leaves:
+        raise UserError(
+            f"{options['topology']}: no switch with nodes stands there", "--topology names a topology.conf of Slurm's"
+        )
+    job = msgspec.structs.replace(job, isolates=options["isolate"], leaves=leaves)
     try:
-        return Joint(job, budget_s)
+        meeting_s = options["meet_within"] or (_MEETING_S if meets else None)
+        return Joint(job, (_AFTER_MEETING_S if meets else budget_s) + (meeting_s or 0.0), meeting_s)
     except Gone as error:
         raise UserError(f"the joint part did not start: {error}", "--alone judges this node only") from None
+
+
+def _agents_job(options: Mapping[str, Any], env: Mapping[str, str], hosts: tuple[str, ...], secret: bytes) -> Job | None:
+    """None where there is one agent only: it meets nobody. Raises UserError."""
+    from torchtune_sys.cli.privilege import node_name
+    from torchtune_sys.preflight.context import node_name as known_name
+    from torchtune_sys.preflight.joint import agents
+    from torchtune_sys.preflight.joint.job import SECRET_VARIABLE, listed_as
+
+    least, most = options["nnodes"]
+    label, labels = listed_as(env, hosts, known_name(env, node_name()), most)
+    job = agents.job_of(
+        options["rdzv_endpoint"],
+        options["rdzv_id"],
+        least,
+        most,
+        label=label,
+        labels=labels,
+        secret=secret or env.get(SECRET_VARIABLE, "").encode(),
+        last_call_s=options["last_call"],
+        is_host=options["rdzv_is_host"],
+    )
+    return job if most > 1 else None
 
 
 def _text(path: str, option: str) -> str:
@@ -64,7 +111,7 @@ def finish(joint: Joint, seen: Snapshot, node: NodeVerdict, found: Preflight, po
     """Tell the others of this node, take part, and give the verdict of all. Raises UserError."""
     import msgspec
 
-    from torchtune_sys.cli.terminal import environment, is_terminal, status
+    from torchtune_sys.cli.terminal import environment, is_terminal, status, tell
     from torchtune_sys.host.children.child_environment import for_training
     from torchtune_sys.host.children.examined import runner
     from torchtune_sys.model.values import Missing
@@ -73,6 +120,8 @@ def finish(joint: Joint, seen: Snapshot, node: NodeVerdict, found: Preflight, po
     from torchtune_sys.render.layout import clean
 
     if joint.speaks:
+        if joint.job.agents is not None:
+            joint.note("worker/0", _torch_of(seen))
         joint.note("node", msgspec.to_builtins(node.causes))
         joint.note("facts", msgspec.to_builtins(facts_of(seen, node.node, environment())))
     python = "" if isinstance(seen.python, Missing) or isinstance(seen.python.executable, Missing) else seen.python.executable
@@ -84,16 +133,92 @@ def finish(joint: Joint, seen: Snapshot, node: NodeVerdict, found: Preflight, po
     def show(text: str) -> None:
         if is_terminal(sys.stderr):
             status(clean(text))
+        elif joint.job.agents is not None and " agents came" in text:
+            tell(f"torchtune-sys: {clean(text)}")
 
     told = joint.run(python, for_training(user), user, show)
     show("")
+    if told is not None and "alone" in told:
+        return msgspec.structs.replace(found, proof=_alone(joint, told["alone"]), seconds=time.monotonic() - started_s)
+    if told is not None and "never" in told:
+        return _never(found, joint, told["never"], time.monotonic() - started_s)
     if told is None or "cut-off" in told:
         return _partial(found, node, "no verdict of all nodes came" if told is None else told["cut-off"], started_s)
     try:
         whole = msgspec.convert(told, Whole)
     except (msgspec.ValidationError, RecursionError):
         return _partial(found, node, "the coordinator gave a verdict that makes no sense", started_s)
-    return _weighed(found, whole, policy, joint.job.nodes, time.monotonic() - started_s)
+    seconds = time.monotonic() - started_s
+    judged = _weighed(found, whole, policy, joint.job.nodes, seconds)
+    return (
+        judged if joint.job.agents is None else _of_agent(judged, whole, {node.node, joint.job.name(joint.node)}, joint.job.nodes)
+    )
+
+
+def _torch_of(seen: Snapshot) -> dict[str, str]:
+    """What ranks will say of their torch, as the files of the interpreter have it."""
+    from torchtune_sys.model.values import Missing, known
+
+    if isinstance(seen.python, Missing) or isinstance(seen.python.torch, Missing):
+        return {}
+    torch = seen.python.torch
+    return {"torch": torch.version, "cuda": known(torch.cuda, ""), "python": known(seen.python.version, "")}
+
+
+def _alone(joint: Joint, seen: str) -> str:
+    agents = joint.job.agents
+    port = agents.endpoint_port if agents is not None else 0
+    return f"no other agent was met ({joint.job.master} port {port}: {seen}): this node was judged by itself"
+
+
+def _never(found: Preflight, joint: Joint, seen: str, seconds: float) -> Preflight:
+    """Nobody can start without the agent at the endpoint: the rendezvous would be there."""
+    import msgspec
+
+    from torchtune_sys.model.preflight import Blame, Cause, Go, NodeVerdict, Scale, Weight
+
+    name = joint.job.master
+    seen = f"no agent came to the endpoint at {name} port {joint.job.ports[0]}: {seen}"
+    cause = Cause(cause="node-never-came", rule="joint:meeting", blame=Blame.NODE, weight=Weight.FATAL, seen=seen)
+    missing = NodeVerdict(node=name, verdict=Go.NO_GO, causes=(cause,))
+    return msgspec.structs.replace(
+        found,
+        verdict=Go.NO_GO,
+        nodes=(*found.nodes, missing),
+        absent=(name,),
+        scale=Scale(nodes=2, ranks=1),
+        seconds=seconds,
+    )
+
+
+def _of_agent(found: Preflight, whole: Whole, own: set[str], most: int) -> Preflight:
+    """Whether this agent goes on: its node is well, and so many others are as suffice, with the one where the rendezvous will be."""
+    import msgspec
+
+    from torchtune_sys.model.preflight import Blame, Cause, Go, NodeVerdict, Scale, Weight
+    from torchtune_sys.preflight import verdict
+
+    bad = {node.node for node in found.nodes if node.verdict is Go.NO_GO}
+    left = sum(count for name, count in whole.agents.items() if name not in bad) + len(whole.passed)
+    suffice = left >= whole.agents_at_least and whole.store not in bad and not found.links
+    result = found.verdict
+    if result is Go.NO_GO and suffice and not bad & own:
+        result = Go.UNKNOWN if any(node.verdict is Go.UNKNOWN for node in found.nodes) else Go.GO
+    nodes = list(found.nodes)
+    for address in whole.passed:
+        cause = Cause(
+            cause="checker-fault",
+            rule="joint:meeting",
+            blame=Blame.CHECKER,
+            weight=Weight.UNKNOWN,
+            seen=f"its agent went to the rendezvous without a pre-flight ({address})",
+        )
+        nodes.append(NodeVerdict(node=address, verdict=verdict.verdict((cause,)), causes=(cause,)))
+        result = Go.UNKNOWN if result is Go.GO else result
+    scale = Scale(
+        nodes=len(whole.agents) + len(whole.passed) + len(found.absent), ranks=sum(whole.agents.values()) + len(whole.passed)
+    )
+    return msgspec.structs.replace(found, verdict=result, nodes=tuple(nodes), scale=scale)
 
 
 def _partial(found: Preflight, node: NodeVerdict, seen: str, started_s: float) -> Preflight:
@@ -128,9 +253,17 @@ def _weighed(found: Preflight, whole: Any, policy: Policy, nodes: int, seconds: 
         judged.append(msgspec.structs.replace(node, causes=causes, verdict=verdict.verdict(causes)))
     links = tuple(link for link in whole.links if policy.weight_of(link.cause, Weight.FATAL) is not None)
     fatal_links = any(policy.weight_of(link.cause, Weight.FATAL) is Weight.FATAL for link in links)
+    causes = tuple(cause for cause in map(weighed, whole.causes) if cause is not None)
+    weights = {cause.weight for cause in causes}
     result = whole.verdict
-    if result is Go.NO_GO and not fatal_links and all(node.verdict is not Go.NO_GO for node in judged):
-        result = Go.UNKNOWN if any(node.verdict is Go.UNKNOWN for node in judged) else Go.GO
+    if (
+        result is Go.NO_GO
+        and not fatal_links
+        and Weight.FATAL not in weights
+        and all(node.verdict is not Go.NO_GO for node in judged)
+    ):
+        is_unsure = Weight.UNKNOWN in weights or any(node.verdict is Go.UNKNOWN for node in judged)
+        result = Go.UNKNOWN if is_unsure else Go.GO
     elif result is Go.GO and any(node.verdict is Go.NO_GO for node in judged):
         result = Go.NO_GO
     return msgspec.structs.replace(
@@ -140,6 +273,8 @@ def _weighed(found: Preflight, whole: Any, policy: Policy, nodes: int, seconds: 
         links=links,
         suspects=whole.suspects,
         absent=whole.absent,
+        causes=causes,
+        isolation=whole.isolation,
         scale=Scale(nodes=nodes, ranks=whole.ranks),
         seconds=seconds,
     )
@@ -160,5 +295,11 @@ def write_lists(folder: str, found: Preflight) -> None:
         "exclude.txt": f"--exclude={','.join(bad)}\n" if bad else "",
         "hostfile": "".join(f"{name}\n" for name in good),
     }
+    if found.isolation is not None:
+        texts["avoid.txt"] = "".join(f"{name}\n" for name in sorted({*bad, *found.isolation.exclude}))
+    if found.isolation is not None and found.isolation.heat is not None:
+        from torchtune_sys.render.isolation import svg
+
+        texts["isolation.svg"] = svg(found.isolation)
     for name, text in texts.items():
         write_atomically(os.path.join(folder, name), text, by_root=READABLE)

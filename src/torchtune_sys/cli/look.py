@@ -9,6 +9,7 @@ from typing import Any
 from torchtune_sys import engine
 from torchtune_sys.cli.options import DESCRIPTION, INTENT
 from torchtune_sys.cli.terminal import clear_progress, progress
+from torchtune_sys.cli.watch import LIVE_PATIENCE_S, PATIENCE_S
 from torchtune_sys.cli.workload import intent_of
 from torchtune_sys.errors import UnreadableInput, UserError
 from torchtune_sys.host.base import Host
@@ -20,7 +21,6 @@ from torchtune_sys.model.facts.session import Workload
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing
 
-PATIENCE_S, LIVE_PATIENCE_S, LOGS_PATIENCE_S = 30.0, 90.0, 600.0
 _MARGIN_S = 1.5
 """What a tool that hangs is ended before the look itself, so that it is named: the time that ending it may take."""
 

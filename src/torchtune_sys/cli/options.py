@@ -20,6 +20,23 @@ PROFILES = ("workstation", "single-node", "cluster", "container", "ci")
 COUNT = click.IntRange(min=1)
 
 
+class CountOrRange(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.5 on
+    """``4``, or ``2:4`` as torchrun takes it: the least and the most."""
+
+    name = "count"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, int]:
+        """Both are the same where one number is given."""
+        least, colon, most = str(value).partition(":")
+        words = (least, most if colon else least)
+        if not all(word.isascii() and word.isdecimal() and 0 < len(word) < 8 for word in words):
+            self.fail(f"{value!r} is neither a number nor MIN:MAX.", param, ctx)
+        found = int(words[0]), int(words[1])
+        if not 1 <= found[0] <= found[1]:
+            self.fail(f"{value!r} must be 1 at least, and MIN no more than MAX.", param, ctx)
+        return found
+
+
 def seconds(least: float = 0.0) -> Callable[[click.Context, click.Parameter, float | None], float | None]:
     """A day at most, so that nobody waits for ever; ``nan`` is a float that click's own range lets through."""
 
@@ -64,11 +81,12 @@ def wait_option(function: _F) -> _F:
     )(function)
 
 
-def timeout_option(function: _F) -> _F:
-    """How long looking may take."""
-    return click.option(
-        "--timeout", type=float, callback=seconds(1e-6), metavar="S", help="Stop looking after S seconds. [30; with --live 90]"
-    )(function)
+def timeout_of(words: str) -> Callable[[_F], _F]:
+    """How long looking, or reading, may take; ``words`` say what ends, and when where nobody says."""
+    return click.option("--timeout", type=float, callback=seconds(1e-6), metavar="S", help=words)
+
+
+timeout_option = timeout_of("Stop looking after S seconds. [30; with --live 90]")
 
 
 def intent_options(function: _F) -> _F:

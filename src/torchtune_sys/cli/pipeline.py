@@ -27,12 +27,13 @@ def judged(
     Raises UnreadableInput, BadConfig, UnknownName.
     """
     finish = begin(options, timings, found=found)
-    from torchtune_sys import engine
+    from torchtune_sys import consequences, engine
 
     choice, config = chosen(options)
     meanwhile()
     seen = finish()
-    return seen, engine.judge(seen, choice.rules, choice.overrides), config
+    results = engine.judge(seen, choice.rules, choice.overrides)
+    return seen, consequences.weighed(seen, results, choice.heeded, choice.overrides), config
 
 
 def chosen(options: Mapping[str, Any]) -> tuple[RuleSelection, Config]:

@@ -12,8 +12,8 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 
-from torchtune_sys.cli.look import LIVE_PATIENCE_S, LOGS_PATIENCE_S, PATIENCE_S
-
+PATIENCE_S, LIVE_PATIENCE_S, LOGS_PATIENCE_S = 30.0, 90.0, 600.0
+"""Seconds, where no --timeout says otherwise: for a look, for one with --live, for logs and for facts of many hosts."""
 GRACE_S = 0.8
 """After the time is up: what was read until then is judged and printed."""
 MOST_DATA = 1 << 30
@@ -30,10 +30,15 @@ def watched(args: Sequence[str], run: Callable[[Sequence[str]], int], late: Call
     if not _reads_a_file(args):
         return run(args)
     limit_s = _timeout(args)
+    return confined(lambda: run(args), limit_s, lambda: late(limit_s))
+
+
+def confined(work: Callable[[], int], limit_s: float, late: Callable[[], int]) -> int:
+    """The exit status of ``work`` in a child with limits; that child goes on where this returns, too, and so do we."""
     child = os.fork()
     if child == 0:
         _limit(limit_s)
-        return run(args)
+        return work()
     return _wait(child, limit_s, late)
 
 
@@ -49,7 +54,7 @@ def _limit(limit_s: float) -> None:
             resource.setrlimit(which, (wanted if soft == resource.RLIM_INFINITY else min(soft, wanted), hard))
 
 
-def _wait(child: int, limit_s: float, late: Callable[[float], int]) -> int:
+def _wait(child: int, limit_s: float, late: Callable[[], int]) -> int:
     deadline = time.monotonic() + max(limit_s + GRACE_S, LEAST_S)
     handlers = {number: signal.signal(number, lambda found, _frame: os.kill(child, found)) for number in _PASSED_ON}
     try:
@@ -63,7 +68,7 @@ def _wait(child: int, limit_s: float, late: Callable[[float], int]) -> int:
         until = time.monotonic() + _REAPING_S  # one that waits for a server in the kernel may stay for ever
         while not os.waitpid(child, os.WNOHANG)[0] and time.monotonic() < until:
             time.sleep(0.005)
-        return late(limit_s)
+        return late()
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)
@@ -81,14 +86,22 @@ def _reads_a_file(args: Sequence[str]) -> bool:
 
     >>> _reads_a_file(["check", "--from", "x"]), _reads_a_file(["fleet", "--", "cmd", "--from=x"]), _reads_a_file(["launch", "cmd", "--from", "x"])
     (True, False, False)
+    >>> _reads_a_file(["compare", "x"]), _reads_a_file(["fleet", "--dir=x"]), _reads_a_file(["fleet", "--nodes", "x", "--", "y", "--dir"])
+    (True, True, False)
     """
-    command = args[_first_word(args) : _first_word(args) + 1]
-    if list(command) == ["launch"]:
-        return False
-    if list(command) == ["diagnose"]:
-        return True
+    command = _command(args)
+    if command in _NAMES_FILES or command == "launch":
+        return command != "launch"
     own = args[: args.index("--")] if "--" in args else args
-    return any(word.partition("=")[0] in ("--from", "--root") for word in own)
+    return any(word.partition("=")[0] in ("--from", "--root", *(["--dir"] if command == "fleet" else [])) for word in own)
+
+
+_NAMES_FILES = ("diagnose", "compare")
+"""Commands whose words are files. fleet, whose limits srun would hand on to the hosts, confines itself once all have answered."""
+
+
+def _command(args: Sequence[str]) -> str:
+    return next(iter(args[_first_word(args) :]), "")
 
 
 def _first_word(args: Sequence[str]) -> int:
@@ -97,11 +110,14 @@ def _first_word(args: Sequence[str]) -> int:
 
 
 def _timeout(args: Sequence[str]) -> float:
+    command = _command(args)
+    if command == "fleet":  # there it is for each host
+        return LOGS_PATIENCE_S
     pairs = zip(args, [*args[1:], ""], strict=True)
     given = [after if word == "--timeout" else word.partition("=")[2] for word, after in pairs if word.startswith("--timeout")]
     try:
         return min(max(float(given[-1]), 0.0), 86400.0)
     except (IndexError, ValueError):
-        if "diagnose" in args[: _first_word(args) + 1]:
+        if command in _NAMES_FILES:
             return LOGS_PATIENCE_S
         return LIVE_PATIENCE_S if "--live" in args else PATIENCE_S

@@ -71,9 +71,10 @@ def causes_of(symptoms: Sequence[Symptom], told: Sequence[Told], lines: dict[str
     """The likeliest first."""
     book: dict[str, Finding] = {}
     starts = {source: at * (1 << 32) for at, source in enumerate(lines)}
+    named = {(symptom.source, symptom.line.number) for symptom in symptoms if symptom.candidates}
     places = {source: Places(lines.get(source, ())) for source in dict.fromkeys(each.source for each in told)}
     for each in told:
-        _of_facts(each, book, places[each.source], starts.get(each.source, 0))
+        _of_facts(each, book, places[each.source], starts.get(each.source, 0), named)
     supported = {name for name, finding in book.items() if finding.weight} | _supporting(told)
     refuted = frozenset().union(*(each.passed for each in told)) if told else frozenset()
     for symptom in symptoms:
@@ -85,9 +86,12 @@ def _supporting(told: Sequence[Told]) -> set[str]:
     return {result.rule.cause for each in told for result in each.results if result.rule.cause}
 
 
-def _of_facts(told: Told, book: dict[str, Finding], places: Places, start: int) -> None:
+def _of_facts(told: Told, book: dict[str, Finding], places: Places, start: int, named: set[tuple[str, int]]) -> None:
+    """``named``: lines of which it is known what they stand for; a rule that has no cause says nothing more of them."""
     for result in told.results:
         line = next((line for item in _failed(result) if (line := places.line(item)) is not None), None)
+        if line is not None and not result.rule.cause and (told.source, line.number) in named:
+            continue
         said = told.snapshot.said.get(result.rule.id)
         weight = _weight(result, line is not None, said is None or said.is_failure)
         if not weight or result.rule.id in _GENERAL:

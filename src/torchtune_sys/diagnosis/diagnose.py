@@ -5,19 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from torchtune_sys.diagnosis import causes, facts, own_documents, ranks, slowness, unexplained
+from torchtune_sys.diagnosis import causes, facts, own_documents, ranks, shadowing, slowness, unexplained
 from torchtune_sys.diagnosis.lines import LogLine, lines_of
 from torchtune_sys.diagnosis.symptoms import Symptom, symptoms_of
 from torchtune_sys.formats.flight_recorder import RankDump, dump_of
 from torchtune_sys.formats.pickles import plain_data
 from torchtune_sys.host.input.collection import Found, InputDump
+from torchtune_sys.host.input.excerpts import Room
+from torchtune_sys.host.input.limits import ENTRY_COST, LINE_COST, SYMPTOM_COST, TOLD_COST
 from torchtune_sys.host.secrets import scrubbed_data
 from torchtune_sys.model import codec
 from torchtune_sys.model.diagnosis import Confidence, Diagnosis, UnreadSource
 
 
-def diagnose(found: Iterable[Found]) -> Diagnosis:
-    """Read everything, then judge it together."""
+def diagnose(found: Iterable[Found], room: Room | None = None) -> Diagnosis:
+    """Read everything, then judge it together. ``room``: what is left for what is made of the texts, shared with who reads them."""
+    room = room or Room()
     lines: dict[str, Sequence[LogLine]] = {}
     symptoms: list[Symptom] = []
     told: list[facts.Told] = []
@@ -30,15 +33,12 @@ def diagnose(found: Iterable[Found]) -> Diagnosis:
             continue
         if isinstance(item, InputDump):
             pickled = _pickled(item)
-            if isinstance(pickled, RankDump):
-                dumps.append(pickled)
-            else:
-                unread.append(pickled)
+            _take_dump(pickled, room, dumps, unread)
             continue
         document = _document(item.excerpt.document)
         dump = dump_of(document, item.name)
         if dump is not None:
-            dumps.append(dump)
+            _take_dump(dump, room, dumps, unread)
             continue
         try:
             own = own_documents.read(item.name, document, item.excerpt.document) if document else None
@@ -48,13 +48,19 @@ def diagnose(found: Iterable[Found]) -> Diagnosis:
         total += item.excerpt.total
         if own is not None:
             documents += 1
-            told += own.told
-            symptoms += own.symptoms
+            said: Sequence[Symptom] = own.symptoms
+            hosts: Sequence[facts.Told] = own.told
         else:
             lines[item.name] = part = ranks.attributed(lines_of(item.excerpt.lines), item.name)
-            symptoms += symptoms_of(item.name, part)
-            told += facts.told_of(item.name, part, "\n".join(line for _, line in item.excerpt.lines))
-    symptoms += [*ranks.of_dumps(dumps), *ranks.of_time_outs(lines), *ranks.of_stacks(lines), *slowness.symptoms_of(lines)]
+            room.take(LINE_COST * max(len(part) - len(item.excerpt.lines), 0))
+            said = symptoms_of(item.name, part)
+            raw = "\n".join(line for _, line in item.excerpt.lines)
+            hosts = facts.told_of(item.name, part, raw) if room.left else ()
+        symptoms += said
+        told += hosts
+        room.take(SYMPTOM_COST * len(said) + TOLD_COST * len(hosts))
+    symptoms += [*ranks.of_dumps(dumps), *ranks.of_time_outs(lines), *ranks.of_stacks(lines)]
+    symptoms += [*slowness.symptoms_of(lines), *shadowing.symptoms_of(lines)]
     named = causes.causes_of(symptoms, told, lines)
     sure = any(each.confidence is not Confidence.POSSIBLE for each in named)
     return Diagnosis(
@@ -67,6 +73,19 @@ def diagnose(found: Iterable[Found]) -> Diagnosis:
         sources=len(lines) + len(dumps) + documents,
         lines=total,
     )
+
+
+def _take_dump(dump: RankDump | UnreadSource, room: Room, dumps: list[RankDump], unread: list[UnreadSource]) -> None:
+    if isinstance(dump, UnreadSource):
+        unread.append(dump)
+        return
+    entries = [entry for group in dump.collectives.values() for entry in group]
+    cost = ENTRY_COST * (len(entries) + sum(map(len, dump.members.values()))) + sum(map(len, {entry.frame for entry in entries}))
+    if cost > room.left:
+        unread.append(UnreadSource(source=dump.source, why="a dump for which no memory was left: give fewer at a time"))
+        return
+    room.take(cost)
+    dumps.append(dump)
 
 
 def _document(text: str) -> dict[str, Any]:

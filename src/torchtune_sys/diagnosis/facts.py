@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from torchtune_sys import engine, evidence
+from torchtune_sys import consequences, engine, evidence
 from torchtune_sys.diagnosis.lines import JOINED, LogLine, glued
 from torchtune_sys.diagnosis.unwrapping import goes_on, width
 from torchtune_sys.model import codec
@@ -93,7 +93,7 @@ def _best(source: str, host: str, texts: Sequence[str]) -> Told | None:
         if seen is None:
             continue
         snapshot = snapshot or seen
-        judged = engine.judge(seen, CATALOGUE)
+        judged = consequences.weighed(seen, engine.judge(seen, CATALOGUE), CATALOGUE)
         for result in judged:
             if result.verdict is Verdict.FAIL:
                 results.setdefault(result.rule.id, result)

@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import chain, islice
+from typing import TypeVar
 
 from msgspec.structs import replace
 
 from torchtune_sys.diagnosis.causes import FOLLOWS
 from torchtune_sys.model.diagnosis import Confidence, Diagnosis, NamedCause, Quote, Unexplained
 
-_QUOTES, _ERRORS = 6, 10
+_QUOTES, _ERRORS, _FIXES = 6, 10, 4
 
 
 def merged(parts: Sequence[tuple[str, Diagnosis]]) -> Diagnosis:
     """``parts``: the node's name, and what it told."""
-    causes: dict[str, NamedCause] = {}
+    by_cause: dict[str, list[NamedCause]] = {}
     for node, part in parts:
         for cause in part.causes:
-            causes[cause.cause] = _with(causes.get(cause.cause), _of_node(node, cause))
-    sure = any(each.confidence is not Confidence.POSSIBLE and each.cause not in FOLLOWS for each in causes.values())
-    found = [
-        replace(each, confidence=Confidence.POSSIBLE) if sure and each.cause in FOLLOWS else each for each in causes.values()
-    ]
+            by_cause.setdefault(cause.cause, []).append(_of_node(node, cause))
+    causes = [_as_one(each) for each in by_cause.values()]
+    sure = any(each.confidence is not Confidence.POSSIBLE and each.cause not in FOLLOWS for each in causes)
+    found = [replace(each, confidence=Confidence.POSSIBLE) if sure and each.cause in FOLLOWS else each for each in causes]
     errors = [_at(node, error) for node, part in parts for error in part.unexplained]
     distinct = {error.text: error for error in reversed(errors)}
     return Diagnosis(
@@ -47,15 +48,21 @@ def _of_node(node: str, cause: NamedCause) -> NamedCause:
     return replace(cause, hosts=cause.hosts or ((node,) if node else ()), evidence=quotes)
 
 
-def _with(one: NamedCause | None, other: NamedCause) -> NamedCause:
-    if one is None:
-        return other
+def _as_one(found: Sequence[NamedCause]) -> NamedCause:
+    """One cause as several nodes tell it; in time in proportion to their number."""
     return replace(
-        one,
-        confidence=min(one.confidence, other.confidence, key=lambda each: each.rank),
-        hosts=tuple(dict.fromkeys((*one.hosts, *other.hosts))),
-        ranks=tuple(sorted({*one.ranks, *other.ranks})),
-        evidence=(*one.evidence, *other.evidence)[:_QUOTES],
-        fix=tuple(dict.fromkeys((*one.fix, *other.fix)))[:4],
-        rules=tuple(dict.fromkeys((*one.rules, *other.rules))),
+        found[0],
+        confidence=min((each.confidence for each in found), key=lambda confidence: confidence.rank),
+        hosts=_distinct(each.hosts for each in found),
+        ranks=tuple(sorted(_distinct(each.ranks for each in found))),
+        evidence=tuple(islice(chain.from_iterable(each.evidence for each in found), _QUOTES)),
+        fix=_distinct(each.fix for each in found)[:_FIXES],
+        rules=_distinct(each.rules for each in found),
     )
+
+
+_Told = TypeVar("_Told")
+
+
+def _distinct(parts: Iterable[Iterable[_Told]]) -> tuple[_Told, ...]:
+    return tuple(dict.fromkeys(chain.from_iterable(parts)))

@@ -1,4 +1,4 @@
-"""What tables of steps and paths of NCCL's rings tell, though no line of them complains."""
+"""What tables of steps, of copies between GPUs and paths of NCCL's rings tell, though no line of them complains."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from torchtune_sys.diagnosis.lines import LogLine
-from torchtune_sys.diagnosis.symptoms import LIKELY, Candidate, Symptom
+from torchtune_sys.diagnosis.symptoms import LIKELY, POSSIBLE, Candidate, Symptom
 
 _METER = re.compile(
     r"\b[Tt]ime:? {1,4}(?P<time>[\d.]{1,12}) ?\((?P<mean>[\d.]{1,12})\).{0,40}?\b[Dd]ata(?:[ _][Tt]ime)?:? {1,4}(?P<data>[\d.]{1,12}) ?\((?P<data_mean>[\d.]{1,12})\)"
@@ -24,6 +24,7 @@ def symptoms_of(lines: Mapping[str, Sequence[LogLine]]) -> Iterator[Symptom]:
     for source, part in lines.items():
         yield from _data(source, part)
         yield from _one_sided(source, part)
+        yield from _slow_copies(source, part)
 
 
 def _data(source: str, lines: Sequence[LogLine]) -> Iterator[Symptom]:
@@ -56,6 +57,42 @@ def _one_sided(source: str, lines: Sequence[LogLine]) -> Iterator[Symptom]:
             without = next(line for direct, line in both.values() if not direct)
             yield _likely("gpudirect-rdma-disabled", source, without, "NCCL", "NCCL src/transport/net.cc")
             return
+
+
+_MATRIX = re.compile(r"^\s*Unidirectional P2P=(?P<state>Disabled|Enabled) Bandwidth.{0,20} Matrix \(GB/s\)")
+_ROW = re.compile(r"^\s*\d{1,3}((?:\s+\d{1,6}\.\d{1,3}){2,64})\s*$")
+_SLOWER = 0.5
+
+
+def _slow_copies(source: str, lines: Sequence[LogLine]) -> Iterator[Symptom]:
+    """Copies between GPUs that are slower directly than through the host's memory (CUDA's sample p2pBandwidthLatencyTest)."""
+    tables: dict[str, list[list[float]]] = {}
+    headings: dict[str, LogLine] = {}
+    state = ""
+    for line in lines:
+        heading, row = _MATRIX.match(line.text), _ROW.match(line.text)
+        if heading is not None:
+            state = heading["state"]
+            headings.setdefault(state, line)
+        elif state and row is not None:
+            tables.setdefault(state, []).append([float(value) for value in row[1].split()])
+        elif state in tables:
+            state = ""
+    pairs = [
+        (through, direct)
+        for at, rows in enumerate(zip(tables.get("Disabled", []), tables.get("Enabled", []), strict=False))
+        for to, (through, direct) in enumerate(zip(*rows, strict=False))
+        if at != to
+    ]
+    if pairs and any(direct < _SLOWER * through for through, direct in pairs):
+        causes = ("p2p-blocked-by-iommu-acs", "iommu-not-passthrough", "geforce-p2p-broken")
+        yield Symptom(
+            source=source,
+            line=headings["Enabled"],
+            candidates=tuple(Candidate(cause=cause, weight=LIKELY if at == 0 else POSSIBLE) for at, cause in enumerate(causes)),
+            program="CUDA",
+            words="CUDA samples p2pBandwidthLatencyTest",
+        )
 
 
 def _likely(cause: str, source: str, line: LogLine, program: str, words: str) -> Symptom:

@@ -114,6 +114,8 @@ def _broken(source: str, lines: Sequence[LogLine], book: Book, text: str, found:
 def _of_line(source: str, line: LogLine, book: Book, text: str) -> Symptom | None:
     words = line.text[:_LONGEST]
     found = book.signature(words)
+    if found is not None and found.role == "noise":
+        return Symptom(source=source, line=line, consequence=True, program=found.program, words=found.source)
     if found is not None and found.role != "consequence":
         weight = CERTAIN if found.role == "cause" else LIKELY if found.role == "hint" and len(found.causes) == 1 else POSSIBLE
         candidates = tuple(Candidate(cause=cause, weight=weight) for cause in found.causes)

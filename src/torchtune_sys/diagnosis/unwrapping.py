@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import re
+import urllib.parse
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -53,8 +54,13 @@ def plain(line: str) -> str:
     line = uncoloured(line)
     if "\b" in line:
         line = re.sub(r".\x08", "", line)
+    if line.count("%20") >= _PERCENT and " " not in line.strip():
+        line = urllib.parse.unquote(line)
     return (line if line.isascii() else line.translate(_PLAIN)).rstrip()
 
+
+_PERCENT = 2
+"""Blanks of an address into which somebody copied the line."""
 
 _PLAIN = {
     0x00A0: " ", 0xFEFF: "", 0x200B: "", 0xFF1A: ": ", 0x2018: "'", 0x2019: "'", 0x201C: '"', 0x201D: '"', 0x2013: "-", 0x2026: "...",

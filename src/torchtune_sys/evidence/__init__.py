@@ -226,6 +226,8 @@ _JUDGED = (
     "no kernel image is available",
     "compiled with an unsupported toolchain",
     "Found no NVIDIA driver on your system",
+    "CUDA initialization: CUDA unknown error",
+    "CUDA initialization: Unexpected error from cudaGetDeviceCount",
 )
 """Complaints that a rule understands without anything else of the report."""
 

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import msgspec
 
 from torchtune_sys.fleet.reading import COLLECTED
+from torchtune_sys.host.secrets import scrubbed
 from torchtune_sys.model import codec
 from torchtune_sys.render.layout import cut
 
@@ -82,11 +83,11 @@ def _asked(transport: Transport, hosts: Sequence[str], command: tuple[str, ...],
 
 
 def line(answer: Answer) -> dict[str, Any]:
-    """The line of a host: its document, or why there is none."""
+    """The line of a host: its document, whose secrets the tool took out where it was made; or why there is none, in words of programs that filter nothing."""
     told: dict[str, Any] = {"schema": COLLECTED, "host": answer.host, "status": answer.status}
     document = None if answer.why and not answer.out else _document(answer.out)
     if document is None:
-        return {**told, "why": _why(answer)}
+        return {**told, "why": scrubbed(_why(answer))}
     told["document"] = document
     offset = _clock_offset(answer, document)
     return {**told, "clock_offset_s": offset} if offset is not None else told

@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from torchtune_sys.fleet.left_out import left_out, variable_left_out
+from torchtune_sys.fleet.left_out import left_out, mount_option_left_out, variable_left_out
 from torchtune_sys.fleet.own_names import OwnNames, comes_and_goes, own_names
 from torchtune_sys.model import codec
 from torchtune_sys.model.cpuset import CpuSet
@@ -31,6 +31,7 @@ from torchtune_sys.render.as_json import FACTS
 
 SCHEMA = FACTS
 ROWS, EACH, LIST, WORDS, MISSING = "$rows", "$each", "$list", "$words", "$missing"
+_MOUNT_OPTIONS = "storage.places.options"
 _OMITTED = object()
 
 
@@ -64,6 +65,8 @@ def _value(value: Any, path: str, own: OwnNames) -> Any:
         return _mapping(value, path, own)
     if isinstance(value, tuple) and any(isinstance(item, msgspec.Struct) for item in value):
         return _rows(_keyed(value, own), path, own)
+    if path == _MOUNT_OPTIONS:
+        value = [option for option in value if not mount_option_left_out(option)]
     if value is None or isinstance(value, (bool, int)):
         return codec.to_builtins(value) if isinstance(value, int) and abs(value) >> 53 else value
     return _words(own.plain(codec.to_builtins(sorted(value) if isinstance(value, frozenset) else value)))

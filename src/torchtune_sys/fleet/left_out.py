@@ -124,6 +124,15 @@ def variable_left_out(name: str) -> str:
     return "the job, or the session, gives each process its own" if own else ""
 
 
+def mount_option_left_out(option: str) -> bool:
+    """The layers of an overlay lie in folders that each container, or each start of a live system, names anew.
+
+    >>> [word for word in ("rw", "lowerdir=/var/lib/docker/overlay2/l/AB", "noatime") if not mount_option_left_out(word)]
+    ['rw', 'noatime']
+    """
+    return option.startswith(("lowerdir=", "lowerdir+=", "datadir+=", "upperdir=", "workdir="))
+
+
 INTERFACES_LEFT_OUT = re.compile(r"veth\w*|cali\w+|br-[0-9a-f]{12}|lxc\w+|cilium_\w+|tap\w+|vnet\d+|virbr\d+-nic|if[0-9a-f]+@\w+")
 """Network interfaces that come and go with containers and guests, under names that are made up."""
 

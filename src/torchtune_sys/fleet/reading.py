@@ -15,6 +15,7 @@ from torchtune_sys.fleet import facts_file
 from torchtune_sys.fleet.facts_file import LIST, ROWS
 from torchtune_sys.fleet.store import HostFacts, Store
 from torchtune_sys.host.input.documents import files_in, read_documents
+from torchtune_sys.host.input.limits import RECORDING_LIMIT, UNREAD_LIMIT, VALUE_LIMIT, values_in
 from torchtune_sys.host.input.opening import PastedText, open_input
 from torchtune_sys.host.input.reading import STANDARD_INPUT, called
 from torchtune_sys.host.recorded import SECTIONS, recorded_document
@@ -52,8 +53,12 @@ def read(paths: Iterable[str], store: Store, progress: Callable[[int], None] = l
                 except (ValueError, UnreadableInput) as error:
                     unread.append(Unread(name=name, why=_said(error, name)))
                 progress(len(store.hosts))
+                if len(unread) > UNREAD_LIMIT:
+                    raise UnreadableInput(f"{name}: more than {UNREAD_LIMIT:,} are not read: the rest is left out", "")
         except UnreadableInput as error:
             unread.append(Unread(name=path, why=_said(error, path)))
+        if len(unread) > UNREAD_LIMIT:
+            break
     _tell_apart(store.hosts[before:])
     return tuple(unread)
 
@@ -114,6 +119,8 @@ def _documents(path: str) -> Iterator[tuple[str, bytes]]:
 
 def add(document: bytes, name: str, store: Store, unread: list[Unread]) -> None:
     """Add the host of one document. Raises ValueError or UnreadableInput."""
+    if len(document) > RECORDING_LIMIT or values_in(document) > VALUE_LIMIT:
+        raise ValueError(f"is more than a host tells ({RECORDING_LIMIT >> 20} MiB, {VALUE_LIMIT:,} values)")
     try:
         found = _envelope.decode(document)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):

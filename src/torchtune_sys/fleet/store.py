@@ -9,8 +9,11 @@ import msgspec
 
 from torchtune_sys.fleet.facts_file import MISSING
 from torchtune_sys.fleet.leaves import KNOWN, Leaves, leaves
+from torchtune_sys.host.input.limits import FACT_COST, HOST_COST, HOSTS_ROOM
 
 _Delta = dict[str, bytes | None]
+_FAMILIES_AT_MOST = 1000
+"""Of all hosts; of one there are some twenty."""
 _families = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
@@ -19,6 +22,8 @@ class Family:
 
     def __init__(self, name: str) -> None:
         self.name = name
+        self.cost = 0
+        """Bytes of memory that its variants take."""
         self.base: Leaves = {}
         self.deltas: list[_Delta] = []
         self._parts: dict[str, bytes] = {}
@@ -32,6 +37,7 @@ class Family:
         known = self._variants.get(raw)
         if known is None:
             known = self._variants[raw] = self._new(raw)
+            self.cost += len(raw) + FACT_COST * (1 + len(self.deltas[known] or self.base))
         return known
 
     def get(self, variant: int, fact: str) -> bytes | None:
@@ -106,6 +112,10 @@ class Store:
 
     def add(self, name: str, file: str, facts: Mapping[str, bytes], **more: Any) -> None:
         """Raises ValueError; nothing is added then."""
+        if len(self.families) + len(facts) > _FAMILIES_AT_MOST and len(self.families.keys() | facts.keys()) > _FAMILIES_AT_MOST:
+            raise ValueError(f"has more than {_FAMILIES_AT_MOST:,} families of facts")
+        if HOST_COST * len(self.hosts) + sum(family.cost for family in self.families.values()) > HOSTS_ROOM:
+            raise ValueError(f"is left out: the hosts before it fill {HOSTS_ROOM >> 20} MiB of memory")
         variants = {family: self._family(family).add(raw) for family, raw in facts.items()}
         self.hosts.append(HostFacts(name=name, file=file, variants=variants, **more))
 

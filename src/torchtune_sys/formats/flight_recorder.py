@@ -15,6 +15,8 @@ _RANK_IN_NAME = re.compile(r"(\d{1,6})(?:\.(?:json|pickle|pkl|pt))?$")
 _OPS_LIMIT = _RANKS_LIMIT = 1 << 20
 _WORD_LIMIT = 16 << 20
 """Characters: the ranks of a group are one word."""
+_FRAME_LIMIT = 200
+"""Characters of a file's and a function's name: a pickle may name one text at each of its entries."""
 
 
 class Collective(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,9 +65,10 @@ def dump_of(value: Any, source: str) -> RankDump | None:
     named = _RANK_IN_NAME.search(source)
     rank = _number(value.get("rank"))
     groups: dict[str, list[Collective]] = {}
+    words: dict[str, str] = {}
     for entry in value["entries"][:_OPS_LIMIT]:
         if isinstance(entry, dict) and not entry.get("is_p2p"):
-            groups.setdefault(_group(entry), []).append(_collective(entry))
+            groups.setdefault(_group(entry), []).append(_collective(entry, words))
     return RankDump(
         source=source,
         rank=rank if rank is not None else int(named[1]) if named else None,
@@ -79,15 +82,19 @@ def _group(entry: Mapping[str, Any]) -> str:
     return _word(group[0] if isinstance(group, (list, tuple)) and group else group)
 
 
-def _collective(entry: Mapping[str, Any]) -> Collective:
+def _collective(entry: Mapping[str, Any], words: dict[str, str]) -> Collective:
+    """``words``: those of the dump, each once in memory."""
     frames = entry.get("frames")
     first = frames[0] if isinstance(frames, list) and frames and isinstance(frames[0], dict) else {}
-    place = f"{_word(first.get('filename'))}:{_word(first.get('line'))} in {_word(first.get('name'))}" if first else ""
+    file, row, function = (_word(first.get(part))[:_FRAME_LIMIT] for part in ("filename", "line", "name"))
+    place = f"{file}:{row} in {function}" if first else ""
+    name = _word(entry.get("profiling_name"))[: 2 * _FRAME_LIMIT].rpartition(":")[2]
+    state = _word(entry.get("state"))[:_FRAME_LIMIT]
     return Collective(
         sequence=_number(entry.get("collective_seq_id", entry.get("seq_id", 0))) or 0,
-        name=_word(entry.get("profiling_name")).rpartition(":")[2],
-        state=_word(entry.get("state")),
-        frame=place,
+        name=words.setdefault(name, name),
+        state=words.setdefault(state, state),
+        frame=words.setdefault(place, place),
     )
 
 

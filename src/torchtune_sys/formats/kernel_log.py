@@ -107,8 +107,9 @@ class _Clock:
         return time + self._years * _YEAR
 
     def _delta(self, head: str) -> float | None:
+        """The time since the line before (dmesg -d, -e, -H): no time at all where no line before has one."""
         found = _search(r"\[ *\+(\d{1,9}\.\d{6})\]", head)
-        return None if found is None else (self._last or 0.0) + float(found[1])
+        return None if found is None or self._last is None else self._last + float(found[1])
 
 
 _YEAR = 366 * 86_400.0

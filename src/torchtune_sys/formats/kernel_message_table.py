@@ -51,7 +51,7 @@ ROWS: tuple[tuple[str, str, str], ...] = (
     # Linux: mm/oom_kill.c
     ("ut of memory: Kill", "oom-kill", r"(?P<subject>Memory cgroup out of memory|Out of memory): Kill(?:ed)? process \d+,? \(?(?P<who>[^),]{1,40})"),
     ("slurmstepd: error: Detected", "oom-kill", r"slurmstepd: error: (?P<subject>Detected) \d{1,9} oom[-_]kill event\S{0,3} in (?P<who>(?:StepId=|step )[\w.+]{1,30}\w)"),
-    # Linux: kernel/panic.c; arch/x86/kernel/dumpstack.c and arch/arm64/kernel/traps.c (die), arch/x86/mm/fault.c, lib/bug.c, mm/page_alloc.c
+    # Linux: kernel/panic.c (vpanic); arch/x86/kernel/dumpstack.c and arch/arm64/kernel/traps.c (die), arch/x86/mm/fault.c, lib/bug.c, mm/page_alloc.c
     ("Kernel panic", "panic", r"(?<!end )Kernel panic - not syncing: \S"),
     # arm64's die() prints the error code unpadded ("Oops - undefined instruction: 0 [#1]") until 5.18, in 16 digits from there on
     ("Internal error: ", "oops", r"Internal error: [^:\[]{2,80}: [0-9a-f]{1,16} \[#\d{1,3}\]"),
@@ -64,7 +64,7 @@ ROWS: tuple[tuple[str, str, str], ...] = (
     ("fork rejected", "fork-rejected", r"cgroup: fork rejected by pids controller in (?P<subject>\S{1,300})"),
     ("table full", "conntrack-full", r"(?:nf|ip)_conntrack: table full(?:, | in )"),
     ("table overflow", "neighbours-full", r"(?P<subject>arp_cache|ndisc_cache): neighbor table overflow!|[Nn]eighbour table overflow"),
-    # Linux: drivers/thermal/thermal_core.c, kernel/reboot.c (hw_protection), drivers/net/ethernet/intel/ixgbe/ixgbe_main.c
+    # Linux: drivers/thermal/thermal_core.c, kernel/reboot.c (hw_protection_shutdown; from 6.15 __hw_protection_trigger, which may restart), drivers/net/ethernet/intel/ixgbe/ixgbe_main.c
     ("critical temperature", "too-hot", r"(?P<subject>thermal_zone\d+): .*critical temperature reached"),
     ("HARDWARE PROTECTION", "too-hot", r"HARDWARE PROTECTION (?:shutdown|reboot|\w+) \(Temperature too high\)"),
     ("has over heated", "too-hot", rf"\w+ {PCI}.*Network adapter has been stopped because it has over heated"),
@@ -119,7 +119,7 @@ ROWS: tuple[tuple[str, str, str], ...] = (
     ("Lustre: ", "server-lost", r"Connection to (?P<subject>\S{1,200}) \(at [^)]*\) was lost"),
     ("Lustre: ", "server-back", r"Connection restored to (?P<subject>\S{1,200}) "),
     ("LustreError: ", "server-lost", r"LustreError: .{0,80}: Connection to (?P<subject>\S{1,200}) \(at [^)]*\) was lost"),
-    # Lustre: ptlrpc/import.c (167-0), osc/osc_request.c (132-0, 133-1, 168-f), libcfs (LBUG)
+    # Lustre: ptlrpc/import.c (167-0), osc/osc_request.c (132-0, 133-1, 168-f), libcfs/debug.c (lbug_with_loc)
     ("LustreError: ", "fs-evicted", r"LustreError: .{0,120}: This client was evicted by (?P<subject>[\w.-]{1,100})"),
     ("LustreError: ", "fs-error", r"LustreError: .{0,20}: (?P<subject>[\w.-]{1,100}?)(?:-osc-[\w-]+)?: BAD (?:READ|WRITE) CHECKSUM(?!.*likely false positive)"),  # of a page that a program changed meanwhile (mmap)
     ("LustreError: ", "fs-error", r"(?P<subject>Lustre)Error: .{0,160}\) LBUG"),

@@ -50,11 +50,17 @@ def holds(marker: str, environment: Mapping[str, str]) -> bool | None:
     >>> holds('platform_system == "Linux" and python_version < "3.13"', {"platform_system": "Linux", "python_version": "3.9"})
     True
     """
+    return _holds(marker, frozenset(environment.items()))
+
+
+@lru_cache(4096)
+def _holds(marker: str, environment: frozenset[tuple[str, str]]) -> bool | None:
+    """Several rules ask what one torch wants: the same hundred markers each."""
     tokens = list(_tokens(marker))
     if not tokens:
         return True
     try:
-        found = _either(tokens, environment)
+        found = _either(tokens, dict(environment))
     except (IndexError, RecursionError, KeyError):
         return None
     return None if tokens else found

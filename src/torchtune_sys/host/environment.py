@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 
 from torchtune_sys.model.launchers import VARIABLES
+from torchtune_sys.model.patterns import pattern
 
 PREFIXES = (
     "NCCL_",
@@ -73,9 +73,9 @@ NAMES = frozenset(
         "COLAB_GPU", "KAGGLE_KERNEL_RUN_TYPE", "CC", "CXX", "NVCC_CCBIN", "NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS", "CPATH", "C_INCLUDE_PATH",
     )
 )  # fmt: skip
-_SECRET = re.compile(r"(?<!P)KEY|TOKEN|SECRET|PASSW|PASSPHRASE|CREDENTIAL|COOKIE|_AUTH|PRIVATE|JWT|_PAT$|PROXY")
-_CREDENTIALS_IN_URL = re.compile(r"://[^/\s@]*:[^/\s@]*@")
-_FREE_TEXT = re.compile(
+_SECRET = pattern(r"(?<!P)KEY|TOKEN|SECRET|PASSW|PASSPHRASE|CREDENTIAL|COOKIE|_AUTH|PRIVATE|JWT|_PAT$|PROXY")
+_CREDENTIALS_IN_URL = pattern(r"://[^/\s@]*:[^/\s@]*@")
+_FREE_TEXT = pattern(
     r"SLURM_(?:JOB_)?(?:NAME|COMMENT|ADMIN_COMMENT|SYSTEM_COMMENT|EXTRA|CMD|COMMAND)|SLURM_SPANK_.*|SLURM_STEP_NAME|PBS_JOBNAME|LSB_(?:JOBNAME|JOBDESC|SUB_.*)|.*_COMMAND_LINE"
 )
 """Variables that hold what a person typed, which may be anything; no rule reads them."""

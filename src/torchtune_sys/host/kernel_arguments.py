@@ -6,7 +6,7 @@ initramfs-tools (initramfs-tools(7)). What fetches something (``ip=``, ``nfsroot
 
 from __future__ import annotations
 
-import re
+from torchtune_sys.model.patterns import pattern
 
 _NAMES = frozenset(
     (
@@ -33,7 +33,7 @@ _NAMES = frozenset(
         "bootdev", "ds_type", "mdadm", "acpi_osi", "acpi_enforce_resources", "acpi_backlight", "nospec_store_bypass_disable", "nosplash", "vt.handoff",
     )
 )  # fmt: skip
-_FAMILIES = re.compile(
+_FAMILIES = pattern(
     r"(?:sysctl|nvidia\w*|nouveau|nova\w*|amdgpu|amdkfd|radeon|i915|xe|ast|mgag200|mlx[45]_\w+|ib_\w+|rdma_\w+|bnxt_\w+|ice|ixgbe|i40e|ena|gve|efa|nvme\w*|mpt3sas"
     r"|megaraid_sas|intel_iommu|amd_iommu\w*|iommu\w*|iommufd|vfio\w*|kvm\w*|pci\w*|acpi\w*|apic\w*|processor|intel_idle|workqueue|rcutree|rcupdate|sched\w*|psmouse"
     r"|usbcore|usb_storage|usbhid|snd\w*|efi\w*|edac\w*|ghes\w*|mce|memory_hotplug|hv_\w+|xen\w*|virtio\w*|loop|nbd|zram|zfs|btrfs|xfs|ext4|overlay|bridge|bonding"

@@ -11,7 +11,7 @@ import msgspec
 
 from torchtune_sys.errors import UnreadableInput
 from torchtune_sys.host.base import PATH_MAX, TEXT_LIMIT, Host, Output, Space, Stat, follow
-from torchtune_sys.host.input.limits import EXTENDED_LIMIT, RECORDING_LIMIT, VALUE_LIMIT
+from torchtune_sys.host.input.limits import EXTENDED_LIMIT, RECORDING_LIMIT, VALUE_LIMIT, values_in
 from torchtune_sys.host.input.reading import STANDARD_INPUT
 from torchtune_sys.model import codec
 from torchtune_sys.model.facts import Fact
@@ -223,7 +223,7 @@ class _Chain:
 
 def _parsed(data: bytes, name: str) -> dict[str, Any]:
     data = data.removeprefix(b"\xef\xbb\xbf")
-    if len(data) > RECORDING_LIMIT or sum(map(data.count, (b",", b"[", b"{"))) > VALUE_LIMIT:
+    if len(data) > RECORDING_LIMIT or values_in(data) > VALUE_LIMIT:
         raise UnreadableInput(
             f"{name}: is larger than a recording may be ({RECORDING_LIMIT >> 20} MiB, {VALUE_LIMIT:,} values)",
             "record the host again",
@@ -290,6 +290,10 @@ def _children(sections: Mapping[str, Mapping[str, Any]]) -> dict[str, set[str]]:
     for section in ("files", "links", "dirs", "stats"):
         for path, value in sections[section].items():
             if isinstance(value, dict) and value.get("error") == Why.ABSENT.value:
+                continue
+            folder, _, name = path.rpartition("/")
+            if folder in found:  # so the folders above it are there, too
+                found[folder].add(name)
                 continue
             place = path
             while place != "/" and place:

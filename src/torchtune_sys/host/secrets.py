@@ -17,17 +17,18 @@ from collections.abc import Callable
 from typing import Any
 
 from torchtune_sys.host.environment import secret_name
+from torchtune_sys.model.patterns import pattern
 
 HIDDEN = "hidden-by-torchtune-sys"
 """What stands in the place of a secret: one word in every file format, that no filter here takes for another."""
 
-_KERNELS_OWN = re.compile(
+_KERNELS_OWN = pattern(
     r"/sys/(?!.*/(?:ifalias|node_desc|backing_file)$)|/proc/(?!cmdline$|mounts$|swaps$|(?:self|thread-self|\d+)/(?:mounts|mountinfo|cmdline|environ)$)"
 )
-_DISTRIBUTIONS_OWN = re.compile(
+_DISTRIBUTIONS_OWN = pattern(
     r"/(?:usr/)?(?:lib|lib32|lib64|libx32)/|/usr/(?:share|include|src)/|/boot/config-|/var/lib/(?:dpkg|rpm|pacman|dkms)/|/etc/(?:ld\.so|os-release|alternatives/)"
 )
-_PACKAGES_OWN = re.compile(r"\.(?:dist|egg)-info/(?!direct_url)|/site-packages/(?!.*direct_url)|/dist-packages/(?!.*direct_url)")
+_PACKAGES_OWN = pattern(r"\.(?:dist|egg)-info/(?!direct_url)|/site-packages/(?!.*direct_url)|/dist-packages/(?!.*direct_url)")
 
 
 def may_hold_secrets(path: str) -> bool:
@@ -83,7 +84,7 @@ _SHAPES = (
     (r"\$(?:1|2[abxy]|5|6|7|y|gy|apr1|sha1|argon2(?:i|d|id))\$[^\s:'\"]{8,}", "hash of a password (crypt(5))"),
 )
 """How tokens begin, and whose they are: from the issuers' own documents and from the rules of GitHub's and GitLab's secret scanning."""
-_TOKEN = re.compile("(?:" + "|".join(shape for shape, _ in _SHAPES) + ")")
+_TOKEN = pattern("(?:" + "|".join(shape for shape, _ in _SHAPES) + ")")
 
 _NAMES = (
     r"passw(?:or)?d|passphrase|passcode|(?:\b|[_-])(?:pass|pwd|psk|jwt|sas|sig|auth)(?![a-z])|secret|token|api[_-]?key|apikey|access[_-]?key|private[_-]?key|account[_-]?key|auth[_-]?key"
@@ -93,26 +94,24 @@ _NAMES = (
 _QUOTE = r"\\{0,3}[\"']"
 """In JSON that holds JSON the quotes are escaped, once or twice."""
 _VALUE = r"(?:\"[^\"\n]{1,4096}\"|'[^'\n]{1,4096}'|\\{1,3}\"[^\"\n]{1,4096}\"|[^\s\"',;&]{1,4096})"
-_KEYED = re.compile(
-    rf"(?i)((?:{_NAMES})[\w.-]{{0,64}}(?:{_QUOTE})?[ \t]{{0,8}}(?:=|(?<=[\"'])[ \t]{{0,8}}:)[ \t]{{0,8}})({_VALUE})"
-)
-_YAML = re.compile(rf"(?im)((?:{_NAMES})[\w.-]{{0,64}}[ \t]{{0,8}}:[ \t]{{1,8}})({_VALUE})(?=[ \t]{{0,8}}(?:$|\\?[\"']))")
-_OPTION = re.compile(
+_KEYED = pattern(rf"(?i)((?:{_NAMES})[\w.-]{{0,64}}(?:{_QUOTE})?[ \t]{{0,8}}(?:=|(?<=[\"'])[ \t]{{0,8}}:)[ \t]{{0,8}})({_VALUE})")
+_YAML = pattern(rf"(?im)((?:{_NAMES})[\w.-]{{0,64}}[ \t]{{0,8}}:[ \t]{{1,8}})({_VALUE})(?=[ \t]{{0,8}}(?:$|\\?[\"']))")
+_OPTION = pattern(
     rf"(?i)(?<![\w-])(--?[\w-]{{0,40}}(?:{_NAMES})[\w-]{{0,20}}[ \t]{{1,4}})(?!-)({_VALUE})"
     r"|\b((?:sshpass[ \t]+-p|curl[ \t](?:[^\n|;&]{0,200}?[ \t])??(?:-u|--user))[ \t]{0,4})"
     rf"({_VALUE})"
 )
-_UPPER = re.compile(rf"(?<![A-Za-z0-9_])([A-Z][A-Z0-9_]{{2,60}})(=)({_VALUE})")
-_HEADER = re.compile(
+_UPPER = pattern(rf"(?<![A-Za-z0-9_])([A-Z][A-Z0-9_]{{2,60}})(=)({_VALUE})")
+_HEADER = pattern(
     r"(?i)\b((?:proxy-)?authorization[ \t]{0,4}:[ \t]{0,4}(?:\w{1,20}[ \t]{1,4})?|bearer[ \t]{1,4})([\w.~+/=:-]{8,})"
 )
-_NETRC = re.compile(r"(?:(?m:^)|(?<=\s))((?:[ \t]*|login[ \t]+\S{1,200}[ \t]+)password[ \t]+)(\S{1,400})")
-_LOGIN = re.compile(r"://([^\s/@\"'<>]{1,1024})@")
-_SOURCE_LOGIN = re.compile(r"(?:(?<=//)|(?<![\w@.:/]))([\w.+%-]{1,64}:[^\s/@:,]{1,256})@(?=[\w-]+(?:\.[\w-]+)*:?/)")
-_ADDRESS = re.compile(r"[0-9.]+|[0-9a-fA-F:]+")
-_PEM_BEGIN, _PEM_END = re.compile(r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----"), "-----END "
-_BY_CHANCE = re.compile(r"(?<![A-Za-z0-9+/=_.-])[A-Za-z0-9+/]{40}(?![A-Za-z0-9+/=_-])|[A-Za-z0-9]{20,}")
-_HINTS = re.compile(
+_NETRC = pattern(r"(?:(?m:^)|(?<=\s))((?:[ \t]*|login[ \t]+\S{1,200}[ \t]+)password[ \t]+)(\S{1,400})")
+_LOGIN = pattern(r"://([^\s/@\"'<>]{1,1024})@")
+_SOURCE_LOGIN = pattern(r"(?:(?<=//)|(?<![\w@.:/]))([\w.+%-]{1,64}:[^\s/@:,]{1,256})@(?=[\w-]+(?:\.[\w-]+)*:?/)")
+_ADDRESS = pattern(r"[0-9.]+|[0-9a-fA-F:]+")
+_PEM_BEGIN, _PEM_END = pattern(r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----"), "-----END "
+_BY_CHANCE = pattern(r"(?<![A-Za-z0-9+/=_.-])[A-Za-z0-9+/]{40}(?![A-Za-z0-9+/=_-])|[A-Za-z0-9]{20,}")
+_HINTS = pattern(
     r"pass|pwd|sas[=:]|secret|token|key|credential|auth|jwt|psk|sig=|signature|cookie|bearer|sshpass|curl|://|@"
     r"|hf_|api_org_|gh[pousr]_|github_pat_|gl\w{2,5}-|akia|asia|abia|acca|aroa|aida|aiza|ya29\.|gocspx-|sk-|k_live_|k_test_|nvapi-|xox|xapp-|hooks\.slack"
     r"|api/webhooks|npm_|pypi-|dckr_|dapi|dop_v1_|hv[bsr]\.|r8_|gsk_|pplx-|xai-|tgp_v1_|sg\.|shp|atatt3|lin_api_|ntn_|eyj|:aa|\$|-----begin"
@@ -133,7 +132,7 @@ _SHORTEST = 6
 """Characters; ``pass=x`` is the shortest."""
 
 
-_KERNELS_LINE = re.compile(r"(?:Kernel c|(?:\]|kernel:) C)ommand line: ")
+_KERNELS_LINE = pattern(r"(?:Kernel c|(?:\]|kernel:) C)ommand line: ")
 """In its own log; of a job's command line nothing is known."""
 
 
@@ -152,8 +151,8 @@ def _by_shape(text: str) -> str:
 def _by_name(text: str) -> str:
     text = _HEADER.sub(_value, text)
     text = _UPPER.sub(lambda found: f"{found[1]}={HIDDEN}" if secret_name(found[1]) else found[0], text)
-    for pattern in (_OPTION, _KEYED, _YAML, _NETRC):
-        text = pattern.sub(_value, text)
+    for each in (_OPTION, _KEYED, _YAML, _NETRC):
+        text = each.sub(_value, text)
     return text
 
 
@@ -175,7 +174,7 @@ def _is_path(value: str) -> bool:
     return _PATH.fullmatch(value) is not None and not any(looks_random(word) for word in re.split(r"[/.]", value))
 
 
-_PATH = re.compile(r"(?:/|~/|\./)[\w.@+-]{1,64}(?:/[\w.@+-]{0,64}){0,20}")
+_PATH = pattern(r"(?:/|~/|\./)[\w.@+-]{1,64}(?:/[\w.@+-]{0,64}){0,20}")
 
 
 def _whole_word(found: re.Match[str]) -> str:
@@ -239,9 +238,9 @@ def scrubbed_file(text: str, path: str) -> str:
     return scrubbed(text)
 
 
-_BOOT_LINE = re.compile(r"(?m)^([ \t]{0,20}(?:linux(?:16|efi)?|options|GRUB_CMDLINE_LINUX\w{0,20}=)[ \t\"']{0,4})([^\n]*)")
-_ARGUMENT = re.compile(r"(?<!\S)([\w.-]+)=(\"[^\"]*\"|\S+)")
-_PLAIN_VALUE = re.compile(
+_BOOT_LINE = pattern(r"(?m)^([ \t]{0,20}(?:linux(?:16|efi)?|options|GRUB_CMDLINE_LINUX\w{0,20}=)[ \t\"']{0,4})([^\n]*)")
+_ARGUMENT = pattern(r"(?<!\S)([\w.-]+)=(\"[^\"]*\"|\S+)")
+_PLAIN_VALUE = pattern(
     r"(?:0x)?[0-9a-fA-F]{1,16}[KMGTkmgt]?|[\d.,:;@*!-]{1,200}|on|off|auto|force|yes|no|[ynYN]|true|false|none|always|never|default"
 )
 

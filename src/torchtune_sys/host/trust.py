@@ -135,9 +135,24 @@ NAMED_USER, GROUP_OWNER, NAMED_GROUP, MASK = 2, 4, 8, 16
 _ENTRY = 8
 
 
-def has_access_list(place: str) -> bool:
-    """Say whether more than the permission bits decides who may write there."""
-    return bool(_attribute(place, _POSIX_LIST) or _attribute(place, _NFS_LIST))
+def has_access_list(place: str, info: os.stat_result, *, nfs: bool) -> bool:
+    """Say whether more than the permission bits decides who may write there. Without the group's bit no POSIX list lets anybody write (acl(5),
+    the mask); ``nfs``: whether its file system knows those of NFSv4."""
+    posix = info.st_mode & stat.S_IWGRP and _attribute(place, _POSIX_LIST)
+    return bool(posix or (nfs and _attribute(place, _NFS_LIST)))
+
+
+def knows_nfs_lists(place: str) -> bool:
+    """Say whether its file system has access lists of NFSv4: to ask it for each of a thousand files takes longer than all else about them."""
+    try:
+        os.getxattr(place, _NFS_LIST)
+    except OSError as error:
+        return error.errno != _NOT_SUPPORTED
+    return True
+
+
+_NOT_SUPPORTED = 95
+"""EOPNOTSUPP; xattr(7)."""
 
 
 def _writers(place: str) -> "list[tuple[int, int]]":

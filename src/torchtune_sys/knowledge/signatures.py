@@ -16,7 +16,7 @@ class Signature(msgspec.Struct, frozen=True, kw_only=True):
     causes: tuple[str, ...]
     """Candidates, the likeliest first; empty where the words follow from another error."""
     role: str
-    """``cause``, ``hint``, ``consequence`` or ``inventory``."""
+    """``cause``, ``hint``, ``consequence``, ``inventory`` or ``noise``."""
     program: str
     source: str
 

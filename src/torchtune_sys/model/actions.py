@@ -33,6 +33,8 @@ class Needs(str, enum.Enum):
 class _Action(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     safety: Safety = Safety.DISPLAY_ONLY
     needs: Needs = Needs.NOTHING
+    but: str = ""
+    """What our own rules would find on this host once it is done; empty where nothing, or nobody asked them."""
 
 
 class Sysctl(_Action, frozen=True, kw_only=True, tag="sysctl"):
@@ -125,7 +127,11 @@ Action = (
 
 
 def text(action: Action) -> str:
-    """One line that says what to do."""
+    """One line that says what to do, and what our rules would say of it."""
+    return f"{_text(action)} (but then {action.but})" if action.but else _text(action)
+
+
+def _text(action: Action) -> str:
     match action:
         case Sysctl(key=key, target=target):
             return f"set sysctl {key} {_as_wish(target)}"

@@ -67,6 +67,8 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     steps: tuple[Step, ...]
     later: tuple[str, ...] = ()
     """What may override it later, and who then wins."""
+    but: str = ""
+    """What our own rules would find on this host once it is made, which is why it needs a decision."""
     effect: str = ""
     """What jobs that run meanwhile notice; empty: nothing."""
     disrupts: bool = False
@@ -74,13 +76,15 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Refusal(msgspec.Struct, frozen=True, kw_only=True):
-    """A change that is not made: somebody else owns the setting, two rules want different values, or this host lacks it."""
+    """A change that is not made: somebody else owns the setting, two rules want different values, this host lacks it, or its place cannot be written."""
 
     key: str
     rules: tuple[str, ...]
     reason: str
     way: str
     """Where the change belongs, or what to decide."""
+    unwritable: bool = False
+    """Nobody decided so: the place is read-only, immutable or full."""
 
 
 class ByHand(msgspec.Struct, frozen=True, kw_only=True):

@@ -39,6 +39,7 @@ BLAMES_BETWEEN_NODES: dict[Blame, tuple[str, ...]] = {
         "port-dropped",
         "port-refused",
         "straggler-network",
+        "fails-only-at-scale",
     ),
     Blame.HARDWARE: ("hardware-differs-between-nodes", "silent-data-corruption", "straggler-compute"),
     Blame.USER: (
@@ -58,7 +59,6 @@ BLAMES_BETWEEN_NODES: dict[Blame, tuple[str, ...]] = {
         "rank-stopped",
         "software-differs-between-nodes",
     ),
-    Blame.CHECKER: ("fails-only-at-scale",),
 }
 """Causes that the joint part names, by who can mend them."""
 JOINT_CAUSES = frozenset(cause for causes in BLAMES_BETWEEN_NODES.values() for cause in causes)
@@ -101,6 +101,56 @@ class Link(msgspec.Struct, frozen=True, kw_only=True, rename={"from_": "from"}):
     seen: str
 
 
+class IsolationRound(msgspec.Struct, frozen=True, kw_only=True):
+    """Disjoint groups that were tested at the same time."""
+
+    number: int
+    purpose: str
+    groups: int
+    nodes: int
+    """Nodes that were in a group."""
+    seconds: float
+    failed: tuple[str, ...] = ()
+    """The groups that failed or were slow, each as a node list."""
+    slow: tuple[str, ...] = ()
+    """Of these, those in which nothing failed."""
+
+
+class Heat(msgspec.Struct, frozen=True, kw_only=True):
+    """How long exchanges between nodes took: rows send, columns receive. Above 64 nodes each row stands for several, and the slowest counts."""
+
+    labels: tuple[str, ...]
+    """Node lists, of rows and columns."""
+    ms: tuple[tuple[float | None, ...], ...]
+    """The best time; None where nothing was measured."""
+    failed: tuple[tuple[int, int], ...] = ()
+    """Row and column of what did not end when it was tested by itself."""
+    usual_ms: float = 0.0
+    limit_ms: float = 0.0
+    """Above it a way is slow."""
+
+
+class IsolationReport(msgspec.Struct, frozen=True, kw_only=True):
+    """Which part makes collectives fail or slow, and how that was found out."""
+
+    outcome: str
+    """``well``, ``named``, ``fails-only-at-scale`` or ``suspects``."""
+    nodes: tuple[str, ...] = ()
+    links: tuple[tuple[str, str], ...] = ()
+    """Both ends of each."""
+    parts: tuple[str, ...] = ()
+    """Leaf switches, ways between two of them, rails."""
+    suspects: tuple[str, ...] = ()
+    why: str = ""
+    rounds: tuple[IsolationRound, ...] = ()
+    seconds: float = 0.0
+    node_seconds: float = 0.0
+    """Of all nodes of the job, while groups were tested."""
+    exclude: tuple[str, ...] = ()
+    """Nodes without which nothing that is named is left: bad nodes, and an end of each bad link, which is not accused."""
+    heat: Heat | None = None
+
+
 class Scale(msgspec.Struct, frozen=True, kw_only=True):
     nodes: int
     ranks: int
@@ -114,7 +164,8 @@ class Preflight(msgspec.Struct, frozen=True, kw_only=True):
     """RFC 3339 in UTC."""
     epoch_s: float
     where: str
-    """``prolog``, ``epilog``, ``health-check``, ``srun``, ``sbatch``, ``torchrun``, ``mpirun``, ``pod`` or ``alone``."""
+    """``prolog``, ``epilog``, ``health-check``, ``srun``, ``sbatch``, ``torchrun``, ``mpirun``, ``pod``, ``group`` (inside a process group) or
+    ``alone``."""
     level: str
     seconds: float
     verdict: Go
@@ -123,5 +174,9 @@ class Preflight(msgspec.Struct, frozen=True, kw_only=True):
     links: tuple[Link, ...] = ()
     suspects: tuple[str, ...] = ()
     absent: tuple[str, ...] = ()
+    causes: tuple[Cause, ...] = ()
+    """What is no node's and no link's fault: what fails at scale alone, a rail, the way between two leaf switches."""
+    isolation: IsolationReport | None = None
+    """Where groups of nodes were tested to find out which part fails."""
     proof: str = ""
     """What the last smoke test on this node says, ``""`` where there was none."""

@@ -41,6 +41,8 @@ class SettingOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """What must happen before it takes effect; of what is lost at boot, who takes it back and what mends that."""
     made_already: bool = False
     """Left, since an earlier run made it: it only waits for what ``needs`` says."""
+    unwritable: bool = False
+    """Refused, though nobody decided so: the place is read-only, immutable or full."""
     detail: str = ""
     """In words: why, who sets it at boot, what to do."""
 

@@ -71,6 +71,8 @@ class Team(msgspec.Struct, frozen=True, kw_only=True):
     """cpu or cuda."""
     gpus: tuple[str, ...] = ()
     """Name and PCI address or UUID of the GPUs that were used."""
+    gpus_here: int = 0
+    """As many as this host has, by NVML or sysfs; 0 where nobody could look."""
     level: str = "default"
     user: str = ""
     """Who the ranks ran as, where it was not who ran the tool: root runs nobody else's files as root."""

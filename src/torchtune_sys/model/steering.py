@@ -12,13 +12,13 @@ r"""Characters and words that do something where text is shown: in a terminal, o
 
 from __future__ import annotations
 
-import re
+from torchtune_sys.model.patterns import pattern
 
-CONTROL = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+CONTROL = pattern("[\0-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 """Control characters but tab and line feed, what turns the direction of writing, line separators, halves of a surrogate pair."""
-_ANYWHERE = re.compile(r"##(?=(?:vso|teamcity)?\[)")
+_ANYWHERE = pattern(r"##(?=(?:vso|teamcity)?\[)")
 """What begins a command of GitHub's runner (ActionCommand.cs), Azure Pipelines or TeamCity wherever it stands in a line."""
-_LEADING = re.compile(r"(?m)^([ \t]*)(?=::[A-Za-z][\w-]*(?: [^\n]*)?::)")
+_LEADING = pattern(r"(?m)^([ \t]*)(?=::[A-Za-z][\w-]*(?: [^\n]*)?::)")
 """GitHub's ``::command::``, which may be indented (ActionCommand.cs trims the line)."""
 
 

@@ -64,6 +64,8 @@ def _change(change: Change, verbose: bool) -> Iterator[Line]:
     yield line(change.why, " ", (f"[{', '.join(change.rules)}]", "dim"), indent=_HANG)
     if change.needs is not Needs.NOTHING:
         yield line(f"takes effect after: {change.needs.value}", indent=_HANG)
+    if change.but:
+        yield line((f"but then {change.but}", "warning"), indent=_HANG)
     if change.effect:
         yield line(f"running jobs: {change.effect}", indent=_HANG)
     for words in change.later:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from torchtune_sys.model.preflight import Go, NodeVerdict, Preflight, Weight
-from torchtune_sys.render import layout
+from torchtune_sys.model.preflight import Cause, Go, NodeVerdict, Preflight, Weight
+from torchtune_sys.render import isolation, layout
 from torchtune_sys.render.layout import Line, Style, clean, line
 from torchtune_sys.render.prometheus import Sample, metric
 
@@ -39,11 +39,14 @@ def _lines_of_all(value: Preflight, quiet: bool) -> Iterator[Line]:
     """One page, however many nodes: the bad ones by name, what is alike once."""
     bad = [node for node in value.nodes if node.verdict is Go.NO_GO and node.node not in value.absent]
     unsure = [node for node in value.nodes if node.verdict is Go.UNKNOWN]
-    said = f"{len(value.nodes) - len(value.absent)} of {value.scale.nodes} nodes, {value.scale.ranks} ranks"
+    said = f"{len(value.nodes) - len(value.absent)} of {value.scale.nodes} nodes, {value.scale.ranks} {'agents' if value.level == 'fast' else 'ranks'}"
     said += f" ({value.where}, level {value.level}, {value.seconds:.1f} s)"
     yield line((value.verdict.value.upper(), _STYLES[value.verdict]), f"  {said}")
-    if value.absent:
-        yield line(f"did not come: {_some(value.absent)}", label=("absent", "error"), indent=2, hang=11)
+    yield from _absent(value)
+    for cause in value.causes:
+        if not quiet or cause.weight is Weight.FATAL:
+            said = f"no node's fault  [{cause.blame.value}] {cause.cause}: {clean(cause.seen)} ({cause.rule})"
+            yield line(said, label=(cause.weight.value, _WEIGHTS[cause.weight]), indent=2, hang=11)
     for link in value.links[:_ROWS_AT_MOST]:
         said = f"{clean(link.from_)} -> {clean(link.to)}  {link.cause}: {clean(link.seen)}"
         yield line(said, label=("link", "error"), indent=2, hang=11)
@@ -54,19 +57,38 @@ def _lines_of_all(value: Preflight, quiet: bool) -> Iterator[Line]:
                 yield line(said, label=(cause.weight.value, _WEIGHTS[cause.weight]), indent=2, hang=11)
     if len(bad) + len(unsure) > _ROWS_AT_MOST or len(value.links) > _ROWS_AT_MOST:
         yield line("more in --format json", indent=2)
-    if value.suspects and not quiet:
+    if quiet:
+        return
+    if value.suspects:
         yield line(f"one of: {_some(value.suspects)}", label=("suspect", "warning"), indent=2, hang=11)
+    yield from _warnings(value)
+    if value.isolation is not None:
+        yield from isolation.lines(value.isolation)
+
+
+def _warnings(value: Preflight) -> Iterator[Line]:
+    """Each cause once, with its nodes."""
     warnings: dict[str, list[str]] = {}
     for node in value.nodes:
         for cause in node.causes:
             if cause.weight is Weight.WARNING:
                 warnings.setdefault(cause.cause, []).append(node.node)
-    for name, nodes in () if quiet else warnings.items():
+    for name, nodes in warnings.items():
         yield line(f"{name}: {_some(nodes)}", label=("warning", "dim"), indent=2, hang=11)
+
+
+def _absent(value: Preflight) -> Iterator[Line]:
+    if not value.absent:
+        return
+    yield line(f"did not come: {_some(value.absent)}", label=("absent", "error"), indent=2, hang=11)
+    why = [(node.node, cause.seen) for node in value.nodes if node.node in value.absent for cause in node.causes[:1]]
+    for name, seen in why[:_REASONS_AT_MOST]:
+        yield line(f"{clean(name)}: {clean(seen)}", indent=11, hang=11)
 
 
 _ROWS_AT_MOST = 30
 _NAMES_AT_MOST = 6
+_REASONS_AT_MOST = 3
 
 
 def _some(names: Sequence[str]) -> str:
@@ -105,6 +127,7 @@ def reason_of_all(value: Preflight) -> str:
     bad = [node for node in value.nodes if node.verdict is Go.NO_GO and node.node not in value.absent]
     told = [(node.node, *_worst(node)) for node in bad] + [(name, "did not come") for name in value.absent]
     told += [(f"{link.from_} > {link.to}", link.cause, link.seen) for link in value.links]
+    told += [("all nodes", _slug(cause), cause.seen) for cause in value.causes if cause.weight is Weight.FATAL]
     if value.verdict is not Go.NO_GO or not told:
         return ""
     more = f" (+{len(told) - 1} more)" if len(told) > 1 else ""
@@ -113,7 +136,11 @@ def reason_of_all(value: Preflight) -> str:
 
 def _worst(node: NodeVerdict) -> tuple[str, str]:
     first = next(cause for cause in node.causes if cause.weight is Weight.FATAL)
-    return f"[{first.blame.value}] {first.cause}", first.seen
+    return _slug(first), first.seen
+
+
+def _slug(cause: Cause) -> str:
+    return f"[{cause.blame.value}] {cause.cause}"
 
 
 def _short(text: str, more: str) -> str:
@@ -134,16 +161,16 @@ def prometheus(value: Preflight) -> str:
     """For node_exporter's textfile collector; each series once."""
     verdicts = [({"node": node.node, "verdict": node.verdict.value}, 1.0) for node in value.nodes]
     causes: dict[tuple[str, ...], Sample] = {}
-    for node in value.nodes:
-        for cause in node.causes:
-            labels = {
-                "node": node.node,
-                "cause": cause.cause,
-                "rule": cause.rule,
-                "blame": cause.blame.value,
-                "weight": cause.weight.value,
-            }
-            causes[tuple(labels.values())] = (labels, 1.0)
+    told = [(node.node, cause) for node in value.nodes for cause in node.causes]
+    for name, cause in [*told, *(("", cause) for cause in value.causes)]:
+        labels = {
+            "node": name,
+            "cause": cause.cause,
+            "rule": cause.rule,
+            "blame": cause.blame.value,
+            "weight": cause.weight.value,
+        }
+        causes[tuple(labels.values())] = (labels, 1.0)
     rows = [
         *metric("preflight_timestamp_seconds", "When the node was judged.", [({}, value.epoch_s)]),
         *metric("preflight_duration_seconds", "How long it took.", [({}, value.seconds)]),

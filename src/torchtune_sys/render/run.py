@@ -69,6 +69,7 @@ def not_made(whole: Plan, left_out: Mapping[str, str]) -> tuple[SettingOutcome, 
             state=State.REFUSED,
             seen="",
             wanted="",
+            unwritable=refusal.unwritable,
             detail=f"{refusal.reason} ({refusal.way})",
         )
         for refusal in whole.refused

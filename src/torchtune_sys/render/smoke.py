@@ -78,7 +78,10 @@ def headline(report: SmokeReport) -> str:
         words = f"not proven: {len(unknown)} of {len(report.stages)} stages could not be tried"
     else:
         words = f"training works: {passed} stage{'' if passed == 1 else 's'} passed"
-    where = "" if report.team.device == "cuda" else "nothing about GPUs was verified (CPU only); "
+    team = report.team
+    where = "" if team.device == "cuda" else "nothing about GPUs was verified (CPU only); "
+    if 0 < len(team.gpus) < team.gpus_here:
+        where = f"{len(team.gpus)} of {team.gpus_here} GPUs took part; "
     return f"{report.host}: {where}{words}, {report.seconds:.0f} s"
 
 

@@ -113,6 +113,8 @@ class RuleSelection(msgspec.Struct, frozen=True, kw_only=True):
 
     rules: tuple[Rule, ...]
     overrides: Overrides
+    heeded: tuple[Rule, ...]
+    """Those and the others that nobody left out: a fix of what is asked may not bring about what they find."""
 
 
 _SEVERITIES = tuple(level.value for level in Severity)
@@ -142,7 +144,8 @@ def choose(
     params: Overrides = {rule_id: dict(values) for rule_id, values in kind.params.items() if rule_id in known}
     for rule_id, values in config.params.items():
         params[rule_id] = {**params.get(rule_id, {}), **values}
-    return RuleSelection(rules=chosen, overrides=params)
+    heeded = tuple(rule for rule in rules if rule.id not in left_out)
+    return RuleSelection(rules=chosen, overrides=params, heeded=heeded)
 
 
 def families_asked(rules: Sequence[Rule], config: Config, select: Iterable[str] = ()) -> tuple[str, ...]:

@@ -265,6 +265,7 @@ def team_of(asked: SmokeOptions, abouts: Sequence[Mapping[str, object]] = ()) ->
         backend=str(first.get("backend", "")),
         device=str(first.get("kind", device)),
         gpus=tuple(gpus),
+        gpus_here=asked.gpus,
         level=asked.level,
         user="" if asked.user is None else asked.user.name,
     )

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
-from statistics import median
+from hashlib import sha256
 
 import msgspec
 
@@ -63,7 +62,7 @@ def fingerprint(seen: Snapshot) -> dict[str, str]:
     if not isinstance(seen.gpu, Missing):
         found["driver"] = seen.gpu.driver_version
         uuids = sorted(known(gpu.uuid, "") for gpu in known(seen.gpu.devices, ()))
-        found["gpus"] = hashlib.sha256("\n".join(uuids).encode()).hexdigest()[:16] if uuids else ""
+        found["gpus"] = sha256("\n".join(uuids).encode()).hexdigest()[:16] if uuids else ""
     if not isinstance(seen.python, Missing):
         found["python"] = seen.python.executable
         if not isinstance(seen.python.torch, Missing):
@@ -97,7 +96,7 @@ def _past(report: SmokeReport, now: Mapping[str, str], epoch_s: float) -> Past:
 
 
 def _digest(runs: tuple[Past, ...]) -> str:
-    return hashlib.sha256(msgspec.json.encode(runs, order="deterministic")).hexdigest()
+    return sha256(msgspec.json.encode(runs, order="deterministic")).hexdigest()
 
 
 def figures(report: SmokeReport) -> dict[str, float]:
@@ -113,6 +112,8 @@ def figures(report: SmokeReport) -> dict[str, float]:
 
 def slower(before: Proof | None, report: SmokeReport, now: Mapping[str, str]) -> tuple[Comparison, ...]:
     """Figures that are worse than this host's own earlier ones by more than they ever varied."""
+    from statistics import median  # with what it imports it takes longer than check, which shows a proof's age, has
+
     here = _past(report, now, 0.0)
     alike = [
         past

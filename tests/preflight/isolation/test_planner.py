@@ -116,8 +116,8 @@ def test_too_many_faults_are_suspects_after_the_rounds() -> None:
 def test_where_everything_fails_nobody_is_accused() -> None:
     for units in (3, 8, 20, 64):
         found = isolated(units, lambda group: True)
-        assert found.outcome in (Outcome.SUSPECTS, Outcome.NAMED)
-        assert not found.nodes
+        assert found.outcome is Outcome.SUSPECTS
+        assert (found.nodes, found.pairs) == ((), ())
 
 
 def test_a_failure_that_never_comes_again_is_noise() -> None:
@@ -183,3 +183,64 @@ def test_answers_that_fit_no_fault_end_too(vote: str) -> None:
         found = isolated(units, lambda group, rng=rng, chance=chance: rng.random() < chance, settings=settings)  # type: ignore[misc]
         assert len(found.rounds) <= settings.rounds
         assert found.why or found.outcome in (Outcome.WELL, Outcome.NAMED)
+
+
+def leaves_of(units: int, size: int) -> tuple[Domain, ...]:
+    return tuple(
+        Domain(kind="leaf", name=f"leaf{number}", units=tuple(range(first, min(first + size, units))))
+        for number, first in enumerate(range(0, units, size))
+    )
+
+
+@pytest.mark.parametrize(("units", "size"), [(8, 3), (12, 4), (9, 3), (64, 8), (64, 16)])
+def test_a_leaf_that_is_cut_off_is_a_leaf_at_any_size(units: int, size: int) -> None:
+    leaves = leaves_of(units, size)
+    inside = {*leaves[0].units}
+    for seed in range(6):
+        found = isolated(units, lambda group: 0 < len(inside & {*group}) < len(group), leaves, Settings(seed=seed))
+        assert ([domain.name for domain in found.domains], found.nodes) == (["leaf0"], leaves[0].units)
+        assert (found.pairs, found.between, found.outcome) == ((), (), Outcome.NAMED)
+
+
+@pytest.mark.parametrize(("units", "size"), [(8, 3), (12, 4), (8, 4), (32, 8), (64, 8)])
+def test_between_two_leaves_no_node_and_no_link_is_named(units: int, size: int) -> None:
+    leaves = leaves_of(units, size)
+    one, other = {*leaves[0].units}, {*leaves[1].units}
+    for seed in range(6):
+        found = isolated(units, lambda group: bool(one & {*group} and other & {*group}), leaves, Settings(seed=seed))
+        assert [(first.name, second.name) for first, second in found.between] == [("leaf0", "leaf1")]
+        assert (found.nodes, found.pairs, found.domains, found.outcome) == ((), (), (), Outcome.NAMED)
+
+
+@pytest.mark.parametrize("units", [8, 12, 64])
+def test_one_link_between_two_leaves_is_that_link(units: int) -> None:
+    found = isolated(units, holds(links=((0, units - 1),)), leaves_of(units, 4))
+    assert (found.pairs, found.between, found.domains) == (((0, units - 1),), (), ())
+
+
+def on_rails(units: int, rails: int, fails: Callable[[Group, int], bool]) -> Verdict:
+    """A group fails if it fails on one of its rails."""
+    isolation = Isolation(units, settings=Settings(), rails=rails)
+    while (now := isolation.next_round()) is not None:
+        asked = now.rails or (tuple(range(rails)),) * len(now.groups)
+        used = [(unit, rail) for group, on in zip(now.groups, asked, strict=True) for unit in group for rail in on]
+        assert len(used) == len({*used}), "no unit's rail is in two groups"
+        isolation.take([any(fails(group, rail) for rail in on) for group, on in zip(now.groups, asked, strict=True)])
+    return isolation.verdict()
+
+
+@pytest.mark.parametrize("units", [4, 5, 8, 64])
+def test_a_rail_that_is_down_is_named_and_no_node(units: int) -> None:
+    found = on_rails(units, 4, lambda group, rail: rail == 2)
+    assert (found.outcome, found.rails, found.nodes, found.pairs) == (Outcome.NAMED, (2,), (), ())
+    assert len(found.rounds) == 4
+
+
+@pytest.mark.parametrize("units", [8, 64])
+def test_a_node_and_a_link_of_one_rail_are_named_with_it(units: int) -> None:
+    found = on_rails(units, 4, lambda group, rail: rail == 1 and 3 in group)
+    assert (found.nodes, found.on, found.rails) == ((3,), (1,), ())
+    found = on_rails(units, 4, lambda group, rail: (rail == 1 and {2, 3} <= {*group}) or rail == 3)
+    assert (found.pairs, found.on, found.rails) == (((2, 3),), (1,), (3,))
+    found = on_rails(units, 4, lambda group, rail: 5 in group)
+    assert (found.nodes, found.on, found.rails) == ((5,), (), ())

@@ -2,6 +2,7 @@
 
     PYTHONPATH=tests python -m preflight.joint clean COUNT [NODES]
     PYTHONPATH=tests python -m preflight.joint fault NAME PLACE NODES [NAME PLACE NODES ...]
+    PYTHONPATH=tests python -m preflight.joint isolate NODES NAME SEED [NAME SEED ...]      docs/isolation-faults.md; SEED may be 1-5
     PYTHONPATH=tests python -m preflight.joint table FILE...
 
 TORCHTUNE_SYS_TEST_TORCH names a Python that has torch.
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import sys
 import tempfile
 from collections import Counter
@@ -21,6 +23,7 @@ from typing import Any
 
 import pytest
 
+from preflight.joint import faults_isolating
 from preflight.joint.cluster import Run, cluster, preflight
 from preflight.joint.faults import FAULTS, problems
 from smoke.faults.bench import torch_python
@@ -46,6 +49,25 @@ def fault(name: str, place: int, nodes: int) -> dict[str, Any]:
             return {**told, "wrong": problems(FAULTS[name], made, place, found), **_measured(found)}
     except pytest.skip.Exception as why:
         return {**told, "skipped": str(why)}
+
+
+def isolate(nodes: int, name: str, seed: int) -> dict[str, Any]:
+    """One fault of the isolation, at nodes that the seed draws."""
+    with tempfile.TemporaryDirectory() as folder, cluster(Path(folder), nodes) as made:
+        told, expected = faults_isolating.SCENARIOS[name](made, random.Random(seed))
+        words = ("--isolate", "--lists", folder, *told.pop("words", ()))
+        found = preflight(made, torch_python(), **{"budget_s": faults_isolating.BUDGET_S, "words": words, **told})
+        reports = [verdict["isolation"] for verdict in found.verdicts() if verdict.get("isolation")]
+        rounds = [(each["purpose"], each["seconds"], each["failed"]) for each in reports[0]["rounds"]] if reports else []
+    wrong = faults_isolating.problems(expected, found)
+    spent = {"rounds": len(rounds), "slowest_round": max([seconds for _, seconds, _ in rounds], default=0.0)}
+    told_rounds = {"evidence": rounds} if wrong else {}
+    return {"fault": f"isolate {name}", "place": seed, "nodes": nodes, "wrong": wrong, **spent, **_measured(found), **told_rounds}
+
+
+def _seeds(text: str) -> range:
+    first, _, last = text.partition("-")
+    return range(int(first), int(last or first) + 1)
 
 
 def _measured(found: Run) -> dict[str, Any]:
@@ -97,6 +119,10 @@ def main(words: list[str]) -> None:
     elif words[0] == "fault":
         for at in range(1, len(words), 3):
             print(json.dumps(fault(words[at], int(words[at + 1]), int(words[at + 2]))), flush=True)
+    elif words[0] == "isolate":
+        for at in range(2, len(words), 2):
+            for seed in _seeds(words[at + 1]):
+                print(json.dumps(isolate(int(words[1]), words[at], seed)), flush=True)
     else:
         lines = [json.loads(line) for name in words[1:] for line in Path(name).read_text().splitlines()]
         print("\n".join(table(lines)))

@@ -15,8 +15,7 @@ from torchtune_sys.host.peers import local
 from torchtune_sys.host.peers.wire import call
 from torchtune_sys.preflight.joint import messages
 from torchtune_sys.preflight.joint.agent import Agent
-from torchtune_sys.preflight.joint.coordinator import Times
-from torchtune_sys.preflight.joint.job import Job
+from torchtune_sys.preflight.joint.job import Job, Times
 
 SECRET = b"the job's own"
 HERE = "127.0.0.1"

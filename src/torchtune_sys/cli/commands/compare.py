@@ -10,6 +10,7 @@ import click
 
 from torchtune_sys.cli import options as shared
 from torchtune_sys.cli.main import FINDINGS, UNJUDGED
+from torchtune_sys.cli.watch import LOGS_PATIENCE_S
 from torchtune_sys.errors import UnreadableInput
 
 if TYPE_CHECKING:
@@ -56,6 +57,7 @@ nothing to compare; 4 internal error.
 @click.option("--golden", metavar="FILE", help="Compare all with the one host in FILE.")
 @click.option("--before", metavar="DIR", help="Compare each with the host of its name in DIR (or FILE): what changed.")
 @click.option("--weight", type=click.Choice(WEIGHTS), default="noise", help="Leave out what is lighter. [noise]")
+@shared.timeout_of(f"Give up after S seconds. [{LOGS_PATIENCE_S:g}]")
 @click.option("--all", "whole", is_flag=True, help="Text: all differences, however many.")
 @shared.format_option(*FORMATS)
 @shared.output_option

@@ -9,8 +9,8 @@ import click
 import msgspec
 
 from torchtune_sys.cli import options as shared
-from torchtune_sys.cli.look import LOGS_PATIENCE_S
 from torchtune_sys.cli.main import FINDINGS, UNJUDGED
+from torchtune_sys.cli.watch import LOGS_PATIENCE_S
 from torchtune_sys.errors import UnreadableInput
 
 if TYPE_CHECKING:
@@ -60,13 +60,7 @@ or nothing could be read; 4 internal error.
 @click.option("--share", metavar="FILE", help="Also write the evidence with names replaced, for a bug report (Markdown).")
 @click.option("--symptoms", is_flag=True, help="Print the diagnosis of this node in one line, for --merge.")
 @click.option("--merge", is_flag=True, help="Tell one diagnosis of many nodes, from such lines.")
-@click.option(
-    "--timeout",
-    type=float,
-    callback=shared.seconds(1e-6),
-    metavar="S",
-    help=f"Give up after S seconds. [{LOGS_PATIENCE_S:g}]",
-)
+@shared.timeout_of(f"Give up after S seconds. [{LOGS_PATIENCE_S:g}]")
 @shared.format_option(*FORMATS)
 @shared.output_option
 @shared.color_option
@@ -85,17 +79,26 @@ def command(**options: Any) -> int:
 def _diagnosed(paths: Sequence[str], share: str | None) -> Diagnosis:
     from torchtune_sys.diagnosis.diagnose import diagnose
     from torchtune_sys.host.input.collection import InputText, collected
+    from torchtune_sys.host.input.excerpts import Room
 
+    room = Room()
+    given = _counted(collected(paths, room=room))
     if share is None:
-        return diagnose(_counted(collected(paths)))
+        return diagnose(given, room)
     from torchtune_sys.cli.terminal import give
     from torchtune_sys.diagnosis.sharing import shared as bundle
     from torchtune_sys.render import as_json
     from torchtune_sys.render.layout import row
 
-    given = list(_counted(collected(paths)))
-    found = diagnose(given)
-    texts = [item for item in given if isinstance(item, InputText)]
+    texts: list[InputText] = []
+
+    def kept() -> Iterator[Found]:
+        for item in given:
+            if isinstance(item, InputText):
+                texts.append(item)
+            yield item
+
+    found = diagnose(kept(), room)
     made = bundle(texts, found, as_json.diagnosis_line(found, facts=False))
     give("".join(map(row, made.removesuffix("\n").split("\n"))), share, machine=True)
     return found
@@ -104,17 +107,42 @@ def _diagnosed(paths: Sequence[str], share: str | None) -> Diagnosis:
 def _merged(paths: Sequence[str]) -> Diagnosis:
     from torchtune_sys.diagnosis.merging import merged
     from torchtune_sys.host.input.documents import read_documents
+    from torchtune_sys.host.input.excerpts import Room
+    from torchtune_sys.host.input.limits import HOSTS_ROOM, told_cost
     from torchtune_sys.model.diagnosis import Diagnosis, UnreadSource
 
     parts: list[tuple[str, Diagnosis]] = []
+    room = Room(HOSTS_ROOM)
+    without_facts = 0
+
+    def unread(path: str, why: str) -> tuple[str, Diagnosis]:
+        return "", Diagnosis(unread=(UnreadSource(source=path, why=why),))
+
     for path in paths:
         for document in read_documents(path):
             try:
                 node = msgspec.json.decode(document, type=_Node).node
-                parts.append((node, msgspec.json.decode(document, type=Diagnosis)))
+                part = msgspec.json.decode(document, type=Diagnosis)
             except msgspec.DecodeError as error:
-                unread = UnreadSource(source=path, why=f"a line that is no diagnosis: {error}")
-                parts.append(("", Diagnosis(unread=(unread,))))
+                part = Diagnosis(unread=(UnreadSource(source=path, why=f"a line that is no diagnosis: {error}"),))
+                node = ""
+            cost = told_cost(document)
+            if cost > room.left // 2 and part.facts:
+                part = msgspec.structs.replace(part, facts={})
+                cost = told_cost(msgspec.json.encode(part))
+                without_facts += 1
+            if cost > room.left:
+                parts.append(unread(path, f"the diagnoses before it fill {HOSTS_ROOM >> 20} MiB of memory: the rest is left out"))
+                return merged(parts)
+            room.take(cost)
+            parts.append((node, part))
+    if without_facts:
+        parts.append(
+            unread(
+                "facts",
+                f"those of {without_facts:,} nodes are left out: of the nodes before them they fill {HOSTS_ROOM >> 21} MiB of memory",
+            )
+        )
     return merged(parts)
 
 

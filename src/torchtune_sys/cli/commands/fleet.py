@@ -74,19 +74,30 @@ compare; 4 internal error.
 @shared.color_option
 def command(**options: Any) -> int:
     """Run COMMAND on many hosts, and say what differs between them and what check finds there."""
-    from torchtune_sys.cli.commands.compare import compared, give_comparison
-
     if options["golden"] is not None and options["before"] is not None:
         raise UnreadableInput("--golden and --before exclude each other", "give one of them")
     if options["folder"] is not None:
         if options["words"] or options["slurm"] or options["nodes"] or options["inventory"] or options["save"]:
             raise UnreadableInput("--dir collects nothing", "leave out --slurm, --nodes, --inventory, --save and the command")
-        options["paths"] = [options["folder"]]
-        found = compared(options)
-    else:
-        with _collected(options) as path:
-            options["paths"] = [path]
-            found = compared(options)
+        return _judged(options, options["folder"])
+    from torchtune_sys.cli.terminal import tell
+    from torchtune_sys.cli.watch import LOGS_PATIENCE_S, confined
+
+    def late() -> int:
+        tell(
+            f"torchtune-sys: the answers could not be compared within {LOGS_PATIENCE_S:g} s",
+            "  keep them with --save, and compare parts",
+        )
+        return UNJUDGED
+
+    with _collected(options) as path:
+        return confined(lambda: _judged(options, path), LOGS_PATIENCE_S, late)
+
+
+def _judged(options: dict[str, Any], path: str) -> int:
+    from torchtune_sys.cli.commands.compare import compared, give_comparison
+
+    found = compared({**options, "paths": [path]})
     give_comparison(found, options)
     return _status(found)
 

@@ -20,8 +20,10 @@ if TYPE_CHECKING:
     from torchtune_sys.preflight.joint.rank import Joint
     from torchtune_sys.preflight.policy import Policy
 
-FORMATS = ("text", "json", "prometheus", "reason")
+FORMATS = ("text", "json", "prometheus", "reason", "node-patch")
 BUDGETS_S = {"fast": 15.0, "standard": 60.0}
+ISOLATE_S = 360.0
+"""The budget with --isolate: a group that hangs takes 10 s, and of up to 16 nodes a bad one hangs in every round."""
 DRAIN_LIMIT, DRAIN_WINDOW_S = 4, 3600.0
 _SEVERAL = 2
 """Nodes that a hook judges for where no job says how many: a health check that looked for one alone would miss what several need."""
@@ -41,6 +43,7 @@ Examples:
   torchtune-sys preflight --level standard --python ~/train/.venv/bin/python3
   torchtune-sys preflight --policy /etc/torchtune-sys/policy.toml --site-checks /etc/torchtune-sys/checks.d
   srun --ntasks-per-node 1 torchtune-sys preflight --format json
+  srun --ntasks-per-node 1 torchtune-sys preflight --isolate --lists .
   torchtune-sys generate slurm prolog -o /etc/slurm/prolog.d/50-torchtune-sys.sh
 
 \b
@@ -69,7 +72,12 @@ a cluster.
 @click.option(
     "--budget", type=float, callback=shared.seconds(0.1), metavar="S", help="End after S seconds. [15; at level standard 60]"
 )
-@click.option("--nnodes", "nodes", type=shared.COUNT, metavar="N", help="Hosts of the job. [from the job; in a health check 2]")
+@click.option(
+    "--nnodes",
+    type=shared.CountOrRange(),
+    metavar="N",
+    help="Hosts of the job, or MIN:MAX. [from the job; in a health check 2]",
+)
 @click.option("--hook", type=click.Choice(HOOKS), help="Which program of Slurm's this is. [from SLURM_SCRIPT_CONTEXT]")
 @click.option("--fail-closed", is_flag=True, help="In a hook, keep the exit statuses 2, 3 and 4.")
 @click.option(
@@ -97,9 +105,34 @@ a cluster.
 )
 @click.option("--domain", default="", metavar="NAME", help="The failure domain that the limit counts in. [the job's partition]")
 @click.option("--alone", is_flag=True, help="At level standard: do not join the job's other nodes.")
+@click.option(
+    "--rdzv-endpoint",
+    metavar="HOST:PORT",
+    help="Meet the agents of torchrun there, as they will: compare the facts of all nodes before torchrun starts.",
+)
+@click.option("--rdzv-id", default="none", metavar="ID", help="With --rdzv-endpoint: the job, as torchrun has it. [none]")
+@click.option("--rdzv-is-host", type=bool, metavar="BOOL", help="Whether it is this host that all meet at. [by its addresses]")
+@click.option(
+    "--meet-within",
+    type=float,
+    callback=shared.seconds(1),
+    metavar="S",
+    help="Wait S seconds for the job's other nodes. [20; with --rdzv-endpoint 600]",
+)
+@click.option(
+    "--last-call",
+    type=float,
+    callback=shared.seconds(),
+    default=30.0,
+    metavar="S",
+    help="With --nnodes MIN:MAX: wait S seconds more once MIN came. [30]",
+)
 @click.option("--hostfile", metavar="FILE", help="The job's nodes, one a line, where no scheduler tells them.")
 @click.option("--secret-file", metavar="FILE", help="A secret of the job, the same on all nodes; mode 0600.")
-@click.option("--lists", metavar="DIR", help="Write good_nodes.txt, bad_nodes.txt, exclude.txt, hostfile there.")
+@click.option("--isolate", is_flag=True, help="Test groups of nodes until the bad part is named. Implies standard.")
+@click.option("--topology", metavar="FILE", help="With --isolate: leaf switches, as in Slurm's topology.conf.")
+@click.option("--lists", metavar="DIR", help="Write good_nodes.txt, bad_nodes.txt, exclude.txt and more there.")
+@click.option("--act", is_flag=True, help="With --format node-patch, in a pod: also apply the patches to this node.")
 @click.option("--facts", metavar="FILE", help="Also write the facts, small, for torchtune-sys compare.")
 @click.option("--from", "from_", metavar="PATH", help="Judge a recording instead of this host, as check does.")
 @shared.format_option(*FORMATS)
@@ -111,7 +144,10 @@ def command(**options: Any) -> int:
     from torchtune_sys.cli.terminal import environment, give, tell
     from torchtune_sys.preflight.context import where
 
-    place = options["hook"] or where(environment())
+    if options["isolate"]:
+        options["level"] = "standard"
+    place = options["hook"] or ("torchrun" if options["rdzv_endpoint"] is not None else where(environment()))
+    _refuse_contradictions(options, place)
     is_hook = place in HOOKS and not options["fail_closed"]
     try:
         found = _judged(options, place)
@@ -141,6 +177,17 @@ def command(**options: Any) -> int:
     return status
 
 
+def _refuse_contradictions(options: Mapping[str, Any], place: str) -> None:
+    """Raises UserError."""
+    if options["isolate"] and (options["alone"] or options["from_"] or place in HOOKS):
+        other = "--alone" if options["alone"] else "--from" if options["from_"] else f"a {place}"
+        raise UserError(f"--isolate tests nodes together, and {other} looks at one", "leave out one of them")
+    if options["topology"] and not options["isolate"]:
+        raise UserError("--topology tells --isolate which nodes are behind which switch", "give --isolate, too")
+    if options["act"] and options["format_"] != "node-patch":
+        raise UserError("--act: what would be applied is the form node-patch", "--format node-patch --act")
+
+
 def _judged(options: Mapping[str, Any], place: str) -> Preflight:
     """Look, judge, run the site's checks and, at level standard, train. Raises UserError."""
     import time
@@ -152,7 +199,7 @@ def _judged(options: Mapping[str, Any], place: str) -> Preflight:
     from torchtune_sys.preflight import context, site_checks, verdict
 
     started = time.monotonic()
-    budget_s = options["budget"] or BUDGETS_S[options["level"]]
+    budget_s = options["budget"] or (ISOLATE_S if options["isolate"] else BUDGETS_S[options["level"]])
     until_s = started + budget_s
     env = environment()
     policy = _policy(options["policy"], context.partition(env))
@@ -198,7 +245,7 @@ def _of_rules(
 
     looked = {**shared.NO_INTENT, "root": None, "from_": options["from_"], "python": options["python"]}
     looked["python_is_judged"] = True  # that it is gone on this node is a reason against the node
-    looked["nodes"] = options["nodes"] or (_SEVERAL if place == "health-check" else None)
+    looked["nodes"] = options["nnodes"][1] if options["nnodes"] else (_SEVERAL if place == "health-check" else None)
     looked["timeout"] = max(until_s - time.monotonic(), 0.1)
     causes = []
     if place in HOOKS:
@@ -369,6 +416,10 @@ def _rendered(found: Preflight, options: Mapping[str, Any]) -> str:
         return as_json.preflight(found)
     if options["format_"] == "prometheus":
         return render.prometheus(found)
+    if options["format_"] == "node-patch":
+        from torchtune_sys.cli.node_patch import patched
+
+        return patched(found, act=options["act"])
     if options["format_"] == "reason":
         said = render.reason_of_all(found)
         return f"{said}\n" if said else ""

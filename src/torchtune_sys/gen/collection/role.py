@@ -122,11 +122,14 @@ def variables() -> str:
 # The self-contained files that the collection brings.
 {PREFIX}brought: "{{{{ query('ansible.builtin.fileglob', role_path ~ '/files/torchtune-sys-*.pyz') }}}}"
 
+# The source as it lies below the folder that ansible-playbook is started in, where it does; else where Ansible looks for files.
+{PREFIX}source_here: "{{{{ ({PREFIX}source | expanduser | realpath) if {PREFIX}source | expanduser is exists else {PREFIX}source }}}}"
+
 # What is copied to the host: the source that somebody names, else what the collection brings for the host's processor.
 {PREFIX}chosen: >-
-  {{{{ {PREFIX}source | default({PREFIX}brought
+  {{{{ {PREFIX}source_here if {PREFIX}source is defined else {PREFIX}brought
   | select('search', '-' ~ ansible_facts.architecture ~ '.pyz$' if {PREFIX}brought | length > 1 else '.pyz$')
-  | first | default('', true)) }}}}
+  | first | default('', true) }}}}
 
 # Whether this host is the controller, by any connection: it is never rebooted.
 {PREFIX}is_controller: >-
@@ -158,6 +161,13 @@ def variables() -> str:
   | map('select') | map('first') | list }}}}
 {PREFIX}preflight_spread: "{{{{ 5 * ((ansible_play_hosts_all | length / (ansible_forks | int)) | round(0, 'ceil')) }}}}"
 {PREFIX}preflight_longest: "{{{{ {PREFIX}preflight_budget + 2 * ({PREFIX}preflight_spread | float) + 60 }}}}"
+
+# Who drained the host is asked of Slurm and Kubernetes themselves: an earlier run may have, and failed.
+{PREFIX}may_be_drained: >-
+  {{{{ {PREFIX}drained | default(false) or {PREFIX}drain | default('') in ['slurm', 'kubernetes'] }}}}
+
+# Fingerprints of the primary keys in a file, as gpg --with-colons tells them.
+{PREFIX}key_fingerprints: "{{{{ {PREFIX}key.stdout | regex_findall('(?m)^pub:.*\\n(?:grp:.*\\n)?fpr:+([0-9A-F]+):') }}}}"
 
 {PREFIX}drain_file: "{{{{ 'drain_' ~ {PREFIX}drain ~ '.yml' if {PREFIX}drain in ['slurm', 'kubernetes'] else {PREFIX}drain }}}}"
 {PREFIX}resume_file: >-

@@ -128,13 +128,14 @@ def _other_owners(folder: str) -> Iterator[str]:
     """What of a directory may be others' than the directory itself: root's site-packages with one package that a user unpacked there."""
     try:
         of_folder = os.stat(folder)
+        nfs = trust.knows_nfs_lists(folder)
         with os.scandir(folder) as entries:
             for entry in entries:
                 info = entry.stat(follow_symlinks=False)
                 new_writers = info.st_mode & ~of_folder.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
                 same = (info.st_uid, info.st_gid if info.st_mode & stat.S_IWGRP else of_folder.st_gid)
                 different = stat.S_ISLNK(info.st_mode) or new_writers or same != (of_folder.st_uid, of_folder.st_gid)
-                if different or trust.has_access_list(entry.path):
+                if different or trust.has_access_list(entry.path, info, nfs=nfs or info.st_dev != of_folder.st_dev):
                     yield entry.path
     except OSError:
         return

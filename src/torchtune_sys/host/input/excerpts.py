@@ -9,7 +9,15 @@ from typing import Protocol
 
 import msgspec
 
-from torchtune_sys.host.input.limits import EXCERPT_LINES, EXCERPT_WHOLE, LINE_LENGTH
+from torchtune_sys.host.input.limits import (
+    EXCERPT_LINES,
+    EXCERPT_WHOLE,
+    LEAST_ROOM,
+    LINE_COST,
+    LINE_LENGTH,
+    ROOM_LIMIT,
+    TEXT_ROOM,
+)
 from torchtune_sys.host.input.reading import PIECE
 
 _END = 512 << 10
@@ -38,10 +46,30 @@ class Excerpt(msgspec.Struct, frozen=True, kw_only=True):
     """Whether it is no text; there are no lines then."""
     document: str = ""
     """All of a text that is kept whole and may be a JSON object: its lines may be longer than those that are kept."""
+    cut: bool = False
+    """Whether the room was too small for what is kept of a text of its length."""
+
+    def cost(self) -> int:
+        """What it takes of the room."""
+        return len(self.document) + sum(LINE_COST + len(line) for _, line in self.lines)
 
 
-def excerpt(source: Reader) -> Excerpt:
-    """What is kept of the text. Raises UnreadableInput, as its source does."""
+class Room:
+    """What is left of the memory that the texts of one diagnosis may take together. A text gets a third of it: a few are kept whole, and of
+    many each is kept in part, instead of the first ones alone."""
+
+    def __init__(self, size: int = ROOM_LIMIT) -> None:
+        self.left = size
+
+    def share(self) -> int:
+        return max(min(self.left // 3, TEXT_ROOM), LEAST_ROOM)
+
+    def take(self, cost: int) -> None:
+        self.left = max(self.left - cost, 0)
+
+
+def excerpt(source: Reader, room: int = TEXT_ROOM) -> Excerpt:
+    """What is kept of the text, at the cost of ``room`` at most. Raises UnreadableInput, as its source does."""
     pieces = _pieces(source)
     held = bytearray()
     for piece in pieces:
@@ -49,15 +77,32 @@ def excerpt(source: Reader) -> Excerpt:
         if len(held) > EXCERPT_WHOLE:
             break
     else:
-        return _whole(bytes(held))
+        if _cost(held) <= room:
+            return _whole(bytes(held))
+        if _is_document(bytes(held)):  # half of it says something else
+            return Excerpt(lines=(), total=0, whole=False, cut=True)
     if _binary(bytes(held[:4096])):
         return Excerpt(lines=(), total=0, whole=False, binary=True)
-    keeper = _Keeper()
+    keeper = _Keeper(room, cut=len(held) <= EXCERPT_WHOLE)
     keeper.take(bytes(held))
     held.clear()
     for piece in pieces:
         keeper.take(piece)
     return keeper.excerpt()
+
+
+def _cost(data: bytearray) -> int:
+    return len(data) + LINE_COST * (data.count(b"\n") + data.count(b"\r") - data.count(b"\r\n") + 1)
+
+
+def _is_document(data: bytes) -> bool:
+    """Whether it is one JSON object, and not one a line.
+
+    >>> _is_document(b'{"a":\\n1}'), _is_document(b'{"a": 1}'), _is_document(b'{"a": 1}\\n{"a": 2}\\n'), _is_document(b"x")
+    (True, True, False, False)
+    """
+    first, _, rest = data.strip().partition(b"\n")
+    return first[:1] == b"{" and (not rest or not first.rstrip().endswith(b"}"))
 
 
 def _pieces(source: Reader) -> Iterator[bytes]:
@@ -136,9 +181,12 @@ _PIECE_LINES = 2000
 
 
 class _Keeper:
-    """Takes pieces of a long text one after the other."""
+    """Takes pieces of a long text one after the other. A quarter of the room is for its head, one for its tail, half for complaints."""
 
-    def __init__(self) -> None:
+    def __init__(self, room: int, *, cut: bool) -> None:
+        self._head_room = self._tail_room = room // 4
+        self._room = room // 2
+        self._cut = cut
         self._open = b""
         self._number = 0
         self._kept: list[tuple[int, str]] = []
@@ -156,17 +204,24 @@ class _Keeper:
             return
         self._open = data[cut:][:LINE_LENGTH]
         data = data[:cut]
-        if self._head < _END:
-            first, data = data[: _END - self._head], data[_END - self._head :]
-            end = data.find(b"\n") + 1
-            first, data = first + data[:end], data[end:]
-            self._head += len(first)
-            for line in _decoded(first).split("\n")[:-1]:
-                self._number += 1
-                self._kept.append((self._number, line[:LINE_LENGTH]))
+        data = self._first(data)
         self._complaints(data)
         self._last(data)
         self._number += data.count(b"\n")
+
+    def _first(self, data: bytes) -> bytes:
+        """Keep the lines of the head; what follows them."""
+        at = 0
+        while at < len(data) and self._head < _END and self._head_room > 0:
+            end = data.find(b"\n", at) + 1
+            for line in _decoded(data[at:end]).split("\n")[:-1]:
+                self._number += 1
+                self._kept.append((self._number, line[: min(LINE_LENGTH, self._head_room)]))
+                self._head_room -= LINE_COST + len(self._kept[-1][1])
+            self._head += end - at
+            at = end
+        self._cut = self._cut or (self._head < _END and self._head_room <= 0)
+        return data[at:]
 
     def _complaints(self, data: bytes) -> None:
         at, number = 0, self._number
@@ -180,8 +235,12 @@ class _Keeper:
         count = self._shapes.get(shape, 0)
         if len(self._kept) >= EXCERPT_LINES or count >= _ALIKE or (not count and len(self._shapes) >= _SHAPES):
             return
+        if self._room <= 0:
+            self._cut = True
+            return
         self._shapes[shape] = count + 1
-        self._kept.append((number, _decoded(line)))
+        self._kept.append((number, _decoded(line[: self._room])))
+        self._room -= LINE_COST + len(line)
 
     def _last(self, data: bytes) -> None:
         start = data.find(b"\n", max(len(data) - _END, 0)) + 1 if len(data) > _END else 0
@@ -200,7 +259,13 @@ class _Keeper:
         if self._open:
             self.take(b"\n")
         found = dict(self._kept)
-        for number, part in self._tail:
-            for offset, line in enumerate(_decoded(part).split("\n")[:-1], 1):
-                found[number + offset] = line[:LINE_LENGTH]
-        return Excerpt(lines=tuple(sorted(found.items())), total=self._number, whole=False)
+        for number, part in reversed(self._tail):
+            lines = _decoded(part).split("\n")[:-1]
+            for offset in range(len(lines), 0, -1):
+                if self._tail_room <= 0:
+                    self._cut = True
+                    break
+                line = lines[offset - 1][: min(LINE_LENGTH, self._tail_room)]
+                found[number + offset] = line
+                self._tail_room -= LINE_COST + len(line)
+        return Excerpt(lines=tuple(sorted(found.items())), total=self._number, whole=False, cut=self._cut)

@@ -27,6 +27,15 @@ DEPTH_LIMIT = 64
 """Directories in a name; below /sys/devices there are about 20."""
 NAMES_LIMIT = 32 << 20
 """Characters of all names in an archive, those of the directories on the way included."""
+HOSTS_ROOM = 320 << 20
+"""Bytes that the hosts which compare reads, or the diagnoses which diagnose --merge reads, take together, by the costs below."""
+HOST_COST = 600
+FACT_COST = 160
+"""Bytes of one fact that a host has otherwise than the first."""
+VALUE_COST = 130
+"""Bytes of one JSON value, and of its copy while it is printed."""
+UNREAD_LIMIT = 10_000
+"""Files and lines of them that compare tells as not read."""
 EXTENDED_LIMIT = 64
 """Files that one recording is made of: itself, and those that it extends, however deep."""
 WORD_LIMIT = 64 << 10
@@ -35,5 +44,32 @@ EXCERPT_WHOLE = 4 << 20
 """Bytes of a text that diagnose reads whole; of a longer one it keeps the head, the tail and the complaints."""
 EXCERPT_LINES = 40_000
 """Lines that are kept of a longer text."""
+ROOM_LIMIT = 192 << 20
+"""Bytes that the texts and dumps of one diagnosis take together, by the costs below; they were measured (docs/input-limits.md)."""
+TEXT_ROOM = 64 << 20
+"""Of these, what one text takes at most: 4 MiB whole, if its lines have 20 characters."""
+LEAST_ROOM = 16 << 10
+"""What each text gets however little is left: some fifty lines. 4,096 texts take 64 MiB."""
+LINE_COST = 300
+"""Bytes that a line takes beside its characters."""
+SYMPTOM_COST = 700
+TOLD_COST = 64 << 10
+"""Bytes of what a text tells of one host."""
+ENTRY_COST = 100
+"""Bytes of one collective in a dump of the flight recorder."""
 SOURCES_LIMIT = 4096
 """Texts that one diagnosis reads: files of directories and members of archives."""
+
+
+def values_in(document: bytes) -> int:
+    """So many values a JSON document has at most, by its commas and brackets.
+
+    >>> values_in(b'{"a": [1, 2], "b": {}}')
+    5
+    """
+    return sum(map(document.count, (b",", b"[", b"{")))
+
+
+def told_cost(document: bytes) -> int:
+    """What is taken of HOSTS_ROOM by a document that is kept as it is, and printed again."""
+    return HOST_COST + 6 * len(document) + VALUE_COST * values_in(document)

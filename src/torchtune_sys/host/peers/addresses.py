@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 
 from torchtune_sys.host.live_queries.network import interfaces
@@ -20,6 +21,20 @@ async def addresses_of(name: str) -> tuple[str, ...]:
     except (OSError, UnicodeError, asyncio.TimeoutError):
         return ()
     return tuple(dict.fromkeys(str(place[0]) for *_rest, place in found))
+
+
+def towards(name: str) -> str:
+    """This host's address on the way to another: the kernel chooses it, and nothing is sent. "" where there is no way."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as tried, contextlib.suppress(OSError, UnicodeError):
+        tried.connect((name, 9))
+        return str(tried.getsockname()[0])
+    return ""
+
+
+def is_own(name: str) -> bool:
+    """Whether a name stands for an address of this host."""
+    found = asyncio.run(addresses_of(name))
+    return any(address.startswith("127.") or has_carrier(address) is not None for address in found)
 
 
 def has_carrier(address: str) -> bool | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from torchtune_sys.preflight.isolation.parts import Cut, across, cut_off, cuts, members
 from torchtune_sys.preflight.isolation.progress import Progress, Steps
 from torchtune_sys.preflight.isolation.values import Group, Pair, pair
 
@@ -17,10 +18,18 @@ def every_pair(known: Progress) -> Steps[bool]:
     for groups in round_robin(known.left()):
         failed = yield "pairs", groups
         bad |= {pair(group[0], group[1]) for group, is_bad in zip(groups, failed, strict=True) if is_bad}
+    if len(bad) == len(known.left()) * (len(known.left()) - 1) // 2:  # it lies in what they have in common, or in the test
+        known.is_unexplained = True
+        known.suspects |= {*known.left()}
+        return True
     nodes = failing_with_all(known.left(), bad)
     for unit in nodes:
         known.accuse_node(unit)
-    links = sorted(each for each in bad if not {*nodes} & {*each})
+    failing = {each for each in bad if not {*nodes} & {*each}}
+    found = cuts(known, failing)
+    if found:
+        yield from _cut(known, found)
+    links = sorted(failing - known.bad_pairs)
     while True:
         now: list[Group] = []
         used: set[int] = set()
@@ -39,6 +48,30 @@ def every_pair(known: Progress) -> Steps[bool]:
         links = [each for each in links if each not in now]
         if is_last:
             return _is_explained(known, rest, groups[-1] == rest and failed[-1])
+
+
+def _cut(known: Progress, found: list[Cut]) -> Steps[None]:
+    """Parts between which every pair failed: one pairing of each two again, then everybody without the part that is cut off, or without either."""
+    again: dict[Cut, list[Pair]] = {cut: [*zip(members(known, cut[0]), members(known, cut[1]), strict=False)] for cut in found}
+    waiting = [each for pairs in again.values() for each in pairs]
+    failed: dict[Pair, bool] = {}
+    while waiting:
+        now: list[Pair] = []
+        for each in waiting:
+            if not {*each} & {unit for group in now for unit in group}:
+                now.append(each)
+        waiting = [each for each in waiting if each not in now]
+        failed.update(zip(now, (yield "pairs between two parts", [*now]), strict=True))
+    sure = [cut for cut, pairs in again.items() if all(failed[each] for each in pairs)]
+    off = cut_off(known, sure)
+    left_out = [{*off}] if off else []
+    left_out += [{part} for cut in sure if not {*cut} & {*off} for part in cut]
+    for parts in left_out:
+        rest = tuple(unit for unit in known.left() if known.home.get(unit) not in parts)
+        if len(rest) > 1 and len(left_out) < 3 and (yield "everybody else", [rest])[0]:
+            known.is_unexplained = True
+            known.suspects |= {*rest}
+    known.bad_pairs |= {way for cut in sure for way in across(known, cut)}
 
 
 def _is_explained(known: Progress, rest: Group, fails: bool) -> bool:

@@ -7,6 +7,7 @@ are equal, both ends of a link lie in it, or none: each further round halves aga
 
 from __future__ import annotations
 
+from torchtune_sys.preflight.isolation.parts import find_between
 from torchtune_sys.preflight.isolation.progress import Progress, Steps
 from torchtune_sys.preflight.isolation.values import Group, Pair, pair
 
@@ -37,6 +38,8 @@ def _named_in(known: Progress, group: Group) -> Steps[bool]:
         failed = (yield "the link that was found, and everybody else", groups) if groups else []
         if failed and failed[0]:
             known.bad_pairs.add(pair(*candidate))
+            if (yield from find_between(known, [pair(*candidate)])):
+                return True
             while len(failed) > 1 and failed[1]:
                 group = rest
                 candidate = yield from _searched(known, group)
@@ -47,6 +50,8 @@ def _named_in(known: Progress, group: Group) -> Steps[bool]:
                 if not failed[0]:
                     break
                 known.bad_pairs.add(pair(*candidate))
+                if (yield from find_between(known, [pair(*candidate)])):
+                    return True
             if len(failed) > 1 and failed[0] and not failed[1]:
                 known.passed.append(frozenset(rest))
             return True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from torchtune_sys.preflight.isolation.parts import find_between
 from torchtune_sys.preflight.isolation.progress import Progress, Steps
 from torchtune_sys.preflight.isolation.values import Group, Pair, pair
 
@@ -27,8 +28,10 @@ def find_nodes(known: Progress) -> Steps[bool]:
     doubtful = [group for group, bad in zip(groups, failed, strict=True) if bad]
     suspects = _Suspects(known, doubtful)
     yield from suspects.tested()
-    pairs = yield from confirmed(known, suspects.links())
-    return bool(suspects.accused or pairs)
+    links = suspects.links()
+    is_between = yield from find_between(known, links)
+    pairs = yield from confirmed(known, [each for each in links if each not in known.bad_pairs])
+    return bool(suspects.accused or pairs or is_between)
 
 
 def pairing(known: Progress) -> list[Group]:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from torchtune_sys.preflight.isolation.all_pairs import every_pair
 from torchtune_sys.preflight.isolation.links import find_links
 from torchtune_sys.preflight.isolation.nodes import find_nodes
+from torchtune_sys.preflight.isolation.parts import across, cut_off, cuts, find_rails
 from torchtune_sys.preflight.isolation.progress import Progress, Steps
 from torchtune_sys.preflight.isolation.values import (
     ALL_PAIRS,
@@ -22,7 +23,7 @@ from torchtune_sys.preflight.isolation.values import (
 
 
 class Isolation:
-    """Of ``units`` units. ``next_round`` says what to test, ``take`` is told which groups failed, until ``next_round`` gives None.
+    """Of ``units`` units on so many ``rails``. ``next_round`` says what to test, ``take`` is told which groups failed, until ``next_round`` gives None.
 
     >>> isolation = Isolation(20)
     >>> while (now := isolation.next_round()) is not None:
@@ -31,10 +32,10 @@ class Isolation:
     ((7,), 5)
     """
 
-    def __init__(self, units: int, domains: Sequence[Domain] = (), settings: Settings | None = None) -> None:
+    def __init__(self, units: int, domains: Sequence[Domain] = (), settings: Settings | None = None, rails: int = 1) -> None:
         self._settings = settings or Settings()
         self._known = Progress(units, domains, self._settings.seed)
-        self._steps = _steps(self._known, self._settings.passes if self._settings.repeats > 1 else 1)
+        self._steps = _steps(self._known, self._settings.passes if self._settings.repeats > 1 else 1, rails)
         self._evidence: list[RoundEvidence] = []
         self._waiting: Round | None = None
         self._asked: list[Group] = []
@@ -95,19 +96,30 @@ class Isolation:
         if len(self._evidence) >= self._settings.rounds:
             self.stop(f"not finished within {self._settings.rounds} rounds")
         else:
-            self._waiting = Round(number=len(self._evidence) + 1, purpose=purpose, groups=tuple(self._asked))
+            known, groups = self._known, tuple(self._asked)
+            each = tuple((rail,) for rail in range(len(groups))) if known.is_by_rail else (known.on,) * len(groups)
+            rails = each if known.is_by_rail or known.on else ()
+            self._waiting = Round(number=len(self._evidence) + 1, purpose=purpose, groups=groups, rails=rails)
 
     def verdict(self) -> Verdict:
         """What is said by now."""
         known = self._known
         outcome, why, suspects = self._outcome()
-        domains = tuple(domain for domain in known.domains if domain.units and known.bad_nodes.issuperset(domain.units))
-        named = outcome is not Outcome.ONLY_AT_SCALE
+        if outcome is Outcome.ONLY_AT_SCALE:
+            return Verdict(outcome=outcome, why=why, rounds=tuple(self._evidence))
+        found = cuts(known, known.bad_pairs)
+        off = cut_off(known, found)
+        explained = {way for cut in found for way in across(known, cut)}
+        nodes = known.bad_nodes | {unit for part in off for unit in known.domains[part].units}
+        between = tuple((known.domains[one], known.domains[other]) for one, other in found if not {one, other} & {*off})
         return Verdict(
             outcome=outcome,
-            nodes=tuple(sorted(known.bad_nodes)) if named else (),
-            pairs=tuple(sorted(known.bad_pairs)) if named else (),
-            domains=domains if named else (),
+            nodes=tuple(sorted(nodes)),
+            pairs=tuple(sorted(known.bad_pairs - explained)),
+            domains=tuple(domain for domain in known.domains if domain.units and nodes.issuperset(domain.units)),
+            between=between,
+            rails=tuple(known.bad_rails),
+            on=known.on,
             suspects=tuple(sorted(suspects)),
             why=why,
             rounds=tuple(self._evidence),
@@ -122,7 +134,7 @@ class Isolation:
         if known.is_only_at_scale or known.is_unexplained or not self._verdict_well:
             why = "failures that no single part explains"
             return Outcome.SUSPECTS, why, known.suspects or self._last_failing()
-        return (Outcome.NAMED if known.bad_nodes or known.bad_pairs else Outcome.WELL), "", set()
+        return (Outcome.NAMED if known.bad_nodes or known.bad_pairs or known.bad_rails else Outcome.WELL), "", set()
 
     def _last_failing(self) -> set[int]:
         for evidence in reversed(self._evidence):
@@ -131,10 +143,12 @@ class Isolation:
         return set()
 
 
-def _steps(known: Progress, passes: int) -> Steps[bool]:
+def _steps(known: Progress, passes: int, rails: int) -> Steps[bool]:
     """The whole isolation; whether everything that failed is explained."""
     everybody = tuple(known.left())
     if len(everybody) < 2 or not (yield "all together", [everybody])[0]:
+        return True
+    if rails > 1 and (yield from find_rails(known, rails)):
         return True
     if len(everybody) == 2:  # nobody says which of them it is
         known.suspects |= {*everybody}

@@ -36,6 +36,13 @@ class Progress:
         self.largest_pass = 0
         self.smallest_failure = len(self.units) + 1
         self.is_only_at_scale = False
+        self.is_by_rail = False
+        """Each group of the round uses the rail of its number."""
+        self.on: tuple[int, ...] = ()
+        """The rails that are asked; empty for all of them."""
+        self.bad_rails: list[int] = []
+        self.asked_between: set[Pair] = set()
+        """Parts of which it was asked whether all ways between them are bad."""
         self.is_unexplained = False
 
     def left(self) -> list[int]:
@@ -56,7 +63,7 @@ class Progress:
 
     def saw(self, groups: Sequence[Group], failed: Sequence[bool]) -> None:
         """Keep what a round showed of sizes: what fails only at scale passes in every smaller group."""
-        for group, bad in zip(groups, failed, strict=True):
+        for group, bad in () if self.is_by_rail else zip(groups, failed, strict=True):
             if bad:
                 self.smallest_failure = min(self.smallest_failure, len(group))
             else:

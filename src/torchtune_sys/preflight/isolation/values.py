@@ -56,6 +56,8 @@ class Round(msgspec.Struct, frozen=True, kw_only=True):
     number: int
     purpose: str
     groups: tuple[Group, ...]
+    rails: tuple[tuple[int, ...], ...] = ()
+    """The rails that each group uses; empty where all use all of them."""
 
 
 class RoundEvidence(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,6 +91,12 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     pairs: tuple[Pair, ...] = ()
     domains: tuple[Domain, ...] = ()
     """Of which every unit is bad; their units stand in ``nodes``, too."""
+    between: tuple[tuple[Domain, Domain], ...] = ()
+    """Two parts of which no unit of one passes with any of the other; these pairs do not stand in ``pairs``."""
+    rails: tuple[int, ...] = ()
+    """Rails on which no two units pass, while the others are well."""
+    on: tuple[int, ...] = ()
+    """The rails on which ``nodes`` and ``pairs`` fail; empty where on all of them."""
     suspects: tuple[int, ...] = ()
     """Among these is what could not be named."""
     why: str = ""
@@ -102,8 +110,14 @@ def of_units(verdict: Verdict, names: Sequence[int]) -> Verdict:
     >>> of_units(Verdict(outcome=Outcome.NAMED, nodes=(1,), pairs=((0, 2),)), [4, 7, 9]).pairs
     ((4, 9),)
     """
+
+    def renamed(domain: Domain) -> Domain:
+        return msgspec.structs.replace(domain, units=tuple(names[unit] for unit in domain.units))
+
     return msgspec.structs.replace(
         verdict,
+        domains=tuple(map(renamed, verdict.domains)),
+        between=tuple((renamed(one), renamed(other)) for one, other in verdict.between),
         nodes=tuple(names[unit] for unit in verdict.nodes),
         pairs=tuple(pair(names[one], names[other]) for one, other in verdict.pairs),
         suspects=tuple(names[unit] for unit in verdict.suspects),

@@ -8,16 +8,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ipaddress
+import secrets
 import socket  # noqa: TID251 -- the type of the listener that the first rank hands on
 import time
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
+
 from torchtune_sys.host.peers import links, local, spare
 from torchtune_sys.host.peers.wire import BUFFER, HANDSHAKE_S, Door, Gone, Wire, handshake
 from torchtune_sys.preflight.joint import meeting, messages
-from torchtune_sys.preflight.joint.coordinator import Coordinator, Times
-from torchtune_sys.preflight.joint.job import Job, candidates
+from torchtune_sys.preflight.joint.coordinator import Coordinator
+from torchtune_sys.preflight.joint.gathered import HOST_SAYS
+from torchtune_sys.preflight.joint.job import Job, Times
 
 _BACKLOG = 4096
 """Nodes that may call in the same moment (the kernel's own limit is net.core.somaxconn)."""
@@ -28,6 +32,7 @@ _CHOOSING_S = 30.0
 _TASKS_AT_MOST = 16
 _LOOK_S, _CLIMB_S = 0.5, 1.0
 _ALONE_S = 10.0
+_SEAT_S = 0.5
 _AGREED_LOOKS = 3
 """A rank that was seen stopped so often in a row is called stopped: a debugger or a scheduler may stop one for a moment."""
 
@@ -60,6 +65,10 @@ class Agent:
         self._better: meeting.Reached | None = None
         self.following = -1
         self.finished = asyncio.Event()
+        self._token = secrets.token_hex(8)
+        self._seats: dict[str, int] = {}
+        """Places given to launchers on other hosts, by who asked."""
+        self._agents = 0
         self._door = Door(_FROM_ONE, _IN_ALL)
         self._listeners: list[asyncio.AbstractServer] = []
         self._tasks: set[asyncio.Task[None]] = set()
@@ -90,7 +99,7 @@ class Agent:
             await asyncio.sleep(0.05)
 
     async def _open_control_port(self) -> None:
-        is_candidate = self.job.node in candidates(self.job.nodes)
+        is_candidate = self.job.node in self.job.candidates
         for port in (*(self.job.ports if is_candidate else ()), 0):
             with contextlib.suppress(OSError):
                 server = await asyncio.start_server(
@@ -126,6 +135,8 @@ class Agent:
             if isinstance(asked, messages.Who):
                 members = len(self.coordinator.members) if self.coordinator is not None else 0
                 wire.send(messages.plain(messages.Me(node=self.job.node, key=self.job.key, members=members)))
+            elif isinstance(asked, messages.Seat):
+                wire.send(messages.plain(messages.Seated(node=self._seat(asked))))
             elif isinstance(asked, messages.Relay):
                 await meeting.splice(wire, self.map.places(asked.to), lambda: wire.send({"is": "through"}))
                 return None
@@ -134,25 +145,61 @@ class Agent:
             else:
                 return self.coordinator, wire, asked
 
+    def _seat(self, asked: messages.Seat) -> int:
+        """The same for whoever asks again; places are those after the first, which is ours."""
+        if self.job.agents is None or asked.key != self.job.key or self.job.node != 0:
+            return -1
+        if asked.token not in self._seats and len(self._seats) + 1 >= self.job.nodes:
+            return -1
+        return self._seats.setdefault(asked.token, len(self._seats) + 1)
+
     # -- where to ----------------------------------------------------------------------------------------------------------------------
 
     async def _seek(self) -> None:
         """Follow the lowest candidate that is reached, and be the coordinator where none is."""
-        order = candidates(self.job.nodes)
+        if self.job.node < 0 and not await self._take_seat():
+            return
+        if self.job.agents is not None and self.job.node == 0 and not local.is_free(self.job.agents.endpoint_port):
+            self._end({"is": "alone", "seen": "a process listens there already"})
+            return
+        order = self.job.candidates
         own = self.job.node if self.job.node in order else self.job.nodes
         target: meeting.Reached | None = None
         while not self.finished.is_set():
             is_candidate = own in order  # then help is asked for while we wait as the coordinator
             target = target or await meeting.lower(self.map, order, own, self.lost, through=not is_candidate)
             if target is None and is_candidate:
-                target = await self._become_coordinator()
+                # A firewall may refuse us on our own loopback: then we follow another.
+                target = await self._become_coordinator() or await self._larger(order)
             if target is None:
-                if time.monotonic() > self.times.meet_until_s:
+                is_lost = self.job.agents is not None and bool(self.lost)  # there is no other place
+                if is_lost or time.monotonic() > self.times.meet_until_s:
                     self._tell_ranks({"is": "cut-off", "seen": self._unreached()})
                     self.finished.set()
                 await asyncio.sleep(0.3)
                 continue
             target = await self._follow(target)
+
+    async def _take_seat(self) -> bool:
+        """A launcher's place in the job. False where it gets none: the reason is told, and whether the launchers' rendezvous has begun without us."""
+        agents = self.job.agents
+        assert agents is not None
+        word, was_open = "", False
+        while True:
+            node, word = await meeting.seat(self.job, self._token)
+            if node >= 0:
+                self.job = msgspec.structs.replace(self.job, node=node)
+                self.map = meeting.Map(self.job, lambda: self.control_port)
+                return True
+            is_open = word != "full" and await links.listens(self.job.master, agents.endpoint_port)
+            if word == "full" or (is_open and was_open):
+                self._end({"is": "alone", "seen": "all places are taken" if word == "full" else "the rendezvous has begun"})
+                return False
+            was_open = is_open
+            if time.monotonic() > self.times.meet_until_s:
+                self._end({"is": "never", "seen": HOST_SAYS.get(word, word)})
+                return False
+            await asyncio.sleep(_SEAT_S)
 
     def _unreached(self) -> str:
         words = ", ".join(f"{self.job.name(node)}: {word}" for node, word in sorted(self.map.words.items()))
@@ -213,7 +260,7 @@ class Agent:
 
     async def _climb(self, own: Wire) -> None:
         """While we are the coordinator and wait: is a better one reached by now?"""
-        order = candidates(self.job.nodes)
+        order = self.job.candidates
         while self.coordinator is not None and not self.coordinator.started:
             await asyncio.sleep(_CLIMB_S)
             better = await meeting.lower(self.map, order, self.job.node, self.lost) or await self._larger(order)
@@ -265,7 +312,7 @@ class Agent:
         elif isinstance(said, messages.Status):
             self._tell_ranks({"is": "status", "text": said.text})
         elif isinstance(said, messages.Verdict):
-            self._end({"is": "verdict", "value": said.value})
+            self._end({"is": "verdict", "value": said.value, "node": self.job.node})
         elif isinstance(said, messages.CutOff):
             self._end({"is": "cut-off", "seen": said.seen})
         elif isinstance(said, messages.Refused):
@@ -311,7 +358,11 @@ class Agent:
         rank, world, store = task.get("rank"), task.get("world"), task.get("store")
         if not isinstance(rank, int) or not isinstance(world, int) or not isinstance(store, list) or len(store) != 2:
             return False
-        return 0 <= rank < world <= self.job.world and _is_address(store[0]) and isinstance(store[1], int)
+        peers = task.get("timed", [])
+        if not isinstance(peers, list) or (peers and rank not in peers) or len({*map(str, peers)}) != len(peers):
+            return False
+        are_ranks = all(isinstance(peer, int) and 0 <= peer < world for peer in peers)
+        return are_ranks and 0 <= rank < world <= self.job.world and _is_address(store[0]) and isinstance(store[1], int)
 
     # -- our ranks ---------------------------------------------------------------------------------------------------------------------
 
@@ -349,7 +400,12 @@ class Agent:
                 self._event(own, "rank-killed", f"rank {own.rank} (process {wire.pid}) was killed or crashed")
 
     def _come(self, wire: local.LocalWire, said: dict[str, Any]) -> _Rank:
-        own = self.ranks[int(said["local"])] = _Rank(wire, int(said["local"]), int(said["rank"]))
+        number = int(said["local"])
+        if self.job.agents is not None:
+            number, self._agents = self._agents, self._agents + 1
+            self.notes["agents"] = [*self.notes.get("agents", ()), str(said.get("label", ""))]
+            self._tell(messages.Note(key="agents", value=self.notes["agents"]))
+        own = self.ranks[number] = _Rank(wire, number, int(said["rank"]))
         self._tell(messages.Ranks(ranks=sorted(self.ranks)))
         if self.verdict is not None:
             wire.send(self.verdict)

@@ -10,10 +10,10 @@ from itertools import count
 
 from torchtune_sys.host.peers.addresses import addresses_of, has_carrier
 from torchtune_sys.host.peers.wire import Gone, Wire
-from torchtune_sys.preflight.joint import judge, messages
+from torchtune_sys.preflight.joint import agents, judge, messages
 from torchtune_sys.preflight.joint.compared import compared
 from torchtune_sys.preflight.joint.gathered import EVENTS, Event, Gathered
-from torchtune_sys.preflight.joint.job import Job, candidates
+from torchtune_sys.preflight.joint.job import Agents, Job, Times
 from torchtune_sys.preflight.joint.meeting import Map
 from torchtune_sys.preflight.joint.member import Member, present
 from torchtune_sys.preflight.joint.phases import Phases
@@ -21,19 +21,10 @@ from torchtune_sys.preflight.joint.phases import Phases
 _READY_S = 45.0
 _EVENTS_AT_MOST = 16
 """Of one node."""
+_WORD_S = 15.0
+"""How often those that wait are told for whom."""
 _TABLE_FOR_ALL = 64
 """Up to so many nodes everybody learns where everybody is; above, where the candidates are."""
-
-
-class Times:
-    """What the budget leaves for what; all by time.monotonic()."""
-
-    def __init__(self, started_s: float, budget_s: float, meeting_s: float) -> None:
-        self.started_s, self.whole_s = started_s, budget_s
-        self.meet_until_s = started_s + meeting_s
-        self.conduct_until_s = started_s + budget_s - 2
-        self.until_s = started_s + budget_s + 2
-        self.larger_from_s = started_s + min(5.0, meeting_s / 3)
 
 
 class Coordinator:
@@ -45,9 +36,11 @@ class Coordinator:
         self.started = False
         self.over = False
         self.gathered = Gathered(nodes=job.nodes, names=job.names, locals_=job.locals_, coordinator=job.node)
+        self.gathered.agents_at_least = job.agents.least if job.agents is not None else 0
         for node, (cause, seen) in lost.items():
             self._happened(node, cause, seen)
         self._changed = asyncio.Event()
+        self._passing = agents.Passing(self._changed.set)
         self._behind_bad_links: set[int] = set()
         expected = {*where.table} - {*lost} if lost else set()
         self._expected = expected or {*range(job.nodes)}
@@ -136,16 +129,26 @@ class Coordinator:
         """Send everybody on to a better coordinator."""
         self.over = True
         self._conducting.cancel()
+        self._passing.stop()
         for member in self.members.values():
             member.wire.send(messages.plain(messages.Redirect(to=node, via=via)))
 
     # -- the phases --------------------------------------------------------------------------------------------------------------------
 
     async def _conduct(self) -> None:
-        await self._until(lambda: {*present(self.members)} >= self._expected, self._meet_until_s)
+        if self.job.agents is None:
+            await self._until(lambda: {*present(self.members)} >= self._expected, self._meet_until_s)
+        else:
+            await self._agents_come(self.job.agents)
         self.started = True
         await self._settle()
-        if len(self.members) == 1 and self.job.nodes > 1 and self.job.node > 0 and not self.gathered.events:
+        if (
+            self.job.agents is None
+            and len(self.members) == 1
+            and self.job.nodes > 1
+            and self.job.node > 0
+            and not self.gathered.events
+        ):
             self.gathered.alone = True
         try:
             self._introduce()
@@ -156,9 +159,39 @@ class Coordinator:
             self.gathered.faults.append(f"{type(error).__name__}: {error}")
         self._give()
 
+    async def _agents_come(self, wanted: Agents) -> None:
+        """All launchers, or so many as suffice and a last call. One that went on without a pre-flight does not wait for ever."""
+        await self._passing.start(wanted.endpoint_port)
+        next_word_s = time.monotonic() + _WORD_S
+        enough_s: float | None = None
+        while True:
+            self.gathered.passed = tuple(self._passing.since_s)
+            here = agents.come(self._filled(), present(self.members))
+            now_s = time.monotonic()
+            enough_s = (now_s if enough_s is None else enough_s) if here >= wanted.least else None
+            ends = [self._meet_until_s, *(first_s + agents.AFTER_PASSING_S for first_s in self._passing.since_s.values())]
+            until_s = min(ends if enough_s is None else [*ends, enough_s + wanted.last_call_s])
+            if here >= self.job.nodes or now_s >= until_s:
+                return
+            if now_s >= next_word_s:
+                next_word_s += _WORD_S
+                missing = ", ".join(agents.absent(self._filled(), wanted, self.job.nodes).values())
+                self._status(f"{here} of {self.job.nodes} agents came, waiting for {missing}")
+            seen = here
+            await self._until(lambda seen=seen: self._is_other(seen), min(until_s, next_word_s))  # type: ignore[misc]
+
+    def _is_other(self, count: int) -> bool:
+        """Whether another number of launchers is here."""
+        return sum(len(member.ranks) for member in self.members.values() if member.alive) + len(self._passing.since_s) != count
+
     async def _settle(self) -> None:
         """Look once more at who did not come: does its host answer at all?"""
         missing = [node for node in range(self.job.nodes) if node not in self.members]
+        if self.job.agents is not None:
+            self.gathered.labels = agents.absent(self._filled(), self.job.agents, self.job.nodes)
+            missing = [*self.gathered.labels]
+            for node in missing if self.job.agents.labels else ():
+                self.map.table[node] = (self.gathered.labels[node], self.job.ports[0])
         await asyncio.gather(*(self.map.dial(node) for node in missing[:32]))
         self.gathered.missing = {node: self.map.words.get(node, "") for node in missing}
         if missing and self.job.node == 0:
@@ -171,7 +204,11 @@ class Coordinator:
             self.gathered.resolved[node] = await addresses_of(self.job.names[node])
 
     async def _phases(self) -> None:
-        phases = Phases(self.members, self.gathered, self.times.whole_s)
+        if self.job.agents is not None:
+            self._status("waiting for the facts of every node")
+            await self._until(self._all_ready, time.monotonic() + _READY_S)
+            return
+        phases = Phases(self.members, self.gathered, self.times, self.job.isolates, self.job.leaves)
         if len(present(self.members)) > 1:
             self._status("testing connections")
             await phases.connections()
@@ -183,7 +220,7 @@ class Coordinator:
         await phases.compute()
         self._status("collectives")
         self.gathered.differing = await asyncio.to_thread(compared, self._filled().members)
-        await phases.collectives()
+        await phases.collectives(self._status)
 
     async def _until(self, holds: Callable[[], bool], until_s: float) -> None:
         while not holds() and (left := until_s - time.monotonic()) > 0:
@@ -197,7 +234,7 @@ class Coordinator:
         own = max({*dialled}, key=dialled.count, default="")
         for member in self.members.values():
             member.address = member.address or own
-        shown = self.members if len(self.members) <= _TABLE_FOR_ALL else {*candidates(self.job.nodes)} & {*self.members}
+        shown = self.members if len(self.members) <= _TABLE_FOR_ALL else {*self.job.candidates} & {*self.members}
         table = {node: (self.members[node].address, self.members[node].control) for node in shown}
         self._send_all(messages.Table(nodes=table))
 
@@ -216,7 +253,10 @@ class Coordinator:
         return all(
             "facts" in self.members[node].notes
             and "node" in self.members[node].notes
-            and all(f"worker/{local}" in self.members[node].notes for local in self.members[node].ranks)
+            and (
+                self.job.agents is not None
+                or all(f"worker/{local}" in self.members[node].notes for local in self.members[node].ranks)
+            )
             for node in present(self.members)
             if node not in bad
         )
@@ -230,6 +270,7 @@ class Coordinator:
         return gathered
 
     def _give(self) -> None:
+        self._passing.stop()
         own = self.members.get(self.job.node)
         self.gathered.own_link_up = has_carrier(own.address) if own is not None else None
         try:
@@ -247,7 +288,7 @@ class Coordinator:
         self.over = True
         moved = sum(member.wire.bytes_sent + member.wire.bytes_received for member in self.members.values())
         if brief is not None:  # the candidates have all of it
-            whole = frozenset(candidates(self.job.nodes))
+            whole = frozenset(self.job.candidates)
             self._send_all(messages.Verdict(value=brief, bytes=moved), but=whole)
             self._send_all(messages.Verdict(value=found, bytes=moved), but=frozenset(self.members) - whole)
         else:

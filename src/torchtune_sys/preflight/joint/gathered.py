@@ -151,6 +151,8 @@ def taken(value: Any, form: type[_T]) -> _T | None:
         return None
 
 
+HOST_SAYS = {"refused": "its host answers, but nothing was started there", "time-out": "its host does not answer"}
+"""What a failed try to reach a node tells of its host."""
 Rank = tuple[int, int]
 """A node and a local rank."""
 
@@ -194,6 +196,32 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
         return next((note for note in self.workers if note.torch), WorkerNote())
 
 
+class RoundRun(msgspec.Struct, frozen=True, kw_only=True):
+    """How one round of groups went."""
+
+    seconds: float
+    slow: tuple[tuple[int, ...], ...] = ()
+    """Groups, by their nodes, in which nothing failed, but exchanges were slow."""
+
+
+class GroupTests(msgspec.Struct, kw_only=True):
+    """What was measured while groups were tested, by the numbers of nodes."""
+
+    is_asked: bool = False
+    """By ``--isolate``: also for what is slow."""
+    rounds: list[RoundRun] = []
+    times: dict[tuple[int, int], float] = {}
+    """The best time of each way, in seconds."""
+    slow: set[tuple[int, int]] = set()
+    """Ways that were slow whenever their group was asked again."""
+    failed: set[tuple[int, int]] = set()
+    """Pairs that failed by themselves."""
+    errors: dict[tuple[int, ...], str] = {}
+    """What the groups of two said that failed."""
+    usual_s: float = 0.0
+    limit_s: float = 0.0
+
+
 class Gathered(msgspec.Struct, kw_only=True):
     """Everything, as far as it came."""
 
@@ -220,18 +248,28 @@ class Gathered(msgspec.Struct, kw_only=True):
     collectives: list[dict[Rank, Any]] = []
     isolated: Verdict | None = None
     """Which nodes or links make the collective of all fail, by their numbers; None where nothing was to be isolated."""
+    tests: GroupTests | None = None
     own_link_up: bool | None = None
     """Whether the coordinator's own interface has a carrier."""
     faults: list[str] = []
     """What went wrong with the checker itself."""
+
+    agents_at_least: int = 0
+    """Where launchers take part and no ranks: so many suffice. 0 for ranks."""
+    labels: dict[int, str] = {}
+    """What launchers that did not come are called."""
+    passed: tuple[str, ...] = ()
+    """Addresses from which a launcher went straight to its own rendezvous."""
 
     shown: dict[int, str] = {}
     """What nodes called themselves, where that is a name of a host and of no other node."""
 
     def name(self, node: int) -> str:
         """The node's own name, else the list's, else its ranks."""
+        if node in self.labels:
+            return self.labels[node]
         listed = self.names[node] if node < len(self.names) else numbered(node, self.locals_)
-        return self.shown.get(node, listed)
+        return self.shown.get(node, f"agent {node}" if self.agents_at_least else listed)
 
 
 def own_names(members: Mapping[int, Node]) -> dict[int, str]:

@@ -18,6 +18,28 @@ PORTS_TRIED = 4
 """From MASTER_PORT on: an earlier job, or torchrun's own store, may hold the first."""
 
 
+class Agents(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known where launchers meet, before there are ranks: their number at most is ``Job.nodes``, and places are given out as they come."""
+
+    least: int
+    """So many suffice to start."""
+    label: str = ""
+    """What this one is called in ``labels``."""
+    labels: tuple[str, ...] = ()
+    """Of all that should come; empty where nobody tells them."""
+    endpoint_port: int
+    """Where the launchers' own rendezvous will listen, on the host at which all meet."""
+    last_call_s: float
+    """How long those that suffice wait for the others."""
+
+
+class Leaf(msgspec.Struct, frozen=True, kw_only=True):
+    """A leaf switch, and the nodes behind it by their names."""
+
+    name: str
+    nodes: tuple[str, ...]
+
+
 class Job(msgspec.Struct, frozen=True, kw_only=True):
     """One rank's place in its job."""
 
@@ -27,7 +49,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     locals_: int
     """Ranks on this node."""
     node: int
-    """Number of this node, from 0."""
+    """Number of this node, from 0; -1 for a launcher that has not been given its place yet."""
     nodes: int
     names: tuple[str, ...] = ()
     """Of all nodes, where a node list tells them; else empty."""
@@ -36,6 +58,21 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     secret: bytes = b""
     key: str
     """The same for all ranks of this job."""
+    isolates: bool = False
+    """Whether groups of nodes are tested until the part that fails or is slow is named."""
+    leaves: tuple[Leaf, ...] = ()
+    agents: Agents | None = None
+    """Not None where no ranks but launchers take part."""
+
+    @property
+    def door(self) -> str:
+        """The name under which those on one host find the process that speaks for them."""
+        return f"{self.key}-{'agents' if self.agents is not None else self.node}"
+
+    @property
+    def candidates(self) -> tuple[int, ...]:
+        """Nodes at which the others may meet; launchers know one place only."""
+        return (0,) if self.agents is not None else candidates(self.nodes)
 
     @property
     def ping_s(self) -> float:
@@ -49,6 +86,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
     def name(self, node: int) -> str:
         """How a node is called that never said its name."""
+        if self.agents is not None:
+            return f"agent {node}"
         return self.names[node] if node < len(self.names) else numbered(node, self.locals_)
 
 
@@ -116,6 +155,28 @@ def _number(env: Mapping[str, str], *names: str) -> int | None:
     return None
 
 
+def listed_as(env: Mapping[str, str], hosts: Sequence[str], name: str, nodes: int) -> tuple[str, tuple[str, ...]]:
+    """What this node is called in a list of all, and the list: of names where somebody tells them, else of numbers that a launcher gives.
+
+    >>> listed_as({"SLURM_JOB_NODELIST": "n[1-2]"}, (), "n2.example", 2), listed_as({"JOB_COMPLETION_INDEX": "1"}, (), "p", 2)
+    (('n2', ('n1', 'n2')), ('node 1', ('node 0', 'node 1')))
+    """
+    names = tuple(hosts) or expanded(env.get("SLURM_STEP_NODELIST") or env.get("SLURM_JOB_NODELIST", ""))
+    if len(names) == nodes:
+        own = [each for each in names if each == name] or [
+            each for each in names if each.partition(".")[0] == name.partition(".")[0]
+        ]
+        return (own[0] if len(own) == 1 else ""), names
+    number = _number(env, *_NUMBERS)
+    if number is None or number >= nodes:
+        return "", ()
+    return f"node {number}", tuple(f"node {each}" for each in range(nodes))
+
+
+_NUMBERS = ("SLURM_NODEID", "JOB_COMPLETION_INDEX", "NODE_RANK", "GROUP_RANK")
+"""What tells a launcher's number among its like: srun(1); kubernetes.io/docs, Indexed Job; what templates of torchrun hand on by custom."""
+
+
 def candidates(nodes: int) -> tuple[int, ...]:
     """Nodes at which the others may meet, in this order of preference: spread, so that each side of a cut has one.
 
@@ -123,3 +184,14 @@ def candidates(nodes: int) -> tuple[int, ...]:
     ((0, 1, 2, 3), (0, 1, 2, 512, 1023))
     """
     return tuple(range(nodes)) if nodes <= 8 else (0, 1, 2, nodes // 2, nodes - 1)
+
+
+class Times:
+    """What the budget leaves for what; all by time.monotonic()."""
+
+    def __init__(self, started_s: float, budget_s: float, meeting_s: float) -> None:
+        self.started_s, self.whole_s = started_s, budget_s
+        self.meet_until_s = started_s + meeting_s
+        self.conduct_until_s = started_s + budget_s - 2
+        self.until_s = started_s + budget_s + 2
+        self.larger_from_s = started_s + min(5.0, meeting_s / 3)

@@ -104,6 +104,29 @@ class Map:
         return None
 
 
+async def seat(job: Job, token: str) -> tuple[int, str]:
+    """The place that a launcher is given where all meet; -1 where it gets none, and why: ``full``, or how the last try ended."""
+    word = "unreachable"
+    for port in job.ports:
+        try:
+            wire = await call(job.master, port, job.secret, DIAL_S)
+            wire.send(messages.plain(messages.Seat(key=job.key, token=token)))
+            found = messages.seated(await wire.receive(DIAL_S))
+            wire.close()
+            if found >= 0:
+                return found, ""
+            word = "full"
+        except Gone as error:
+            word = f"no-greeting: {error}"
+        except ConnectionRefusedError:
+            word = "refused"
+        except TimeoutError:
+            return -1, "time-out"
+        except OSError:
+            return -1, "unreachable"
+    return -1, word
+
+
 async def splice(near: Wire, place: Iterable[Place], accept: Callable[[], None]) -> None:
     """Join a node's connection with a new one to another node, until either ends."""
     for address, ports in place:

@@ -33,6 +33,13 @@ class Who(_Message, frozen=True, kw_only=True):
     """Who answers here?"""
 
 
+class Seat(_Message, frozen=True, kw_only=True):
+    """A launcher wants its place in the job; ``token`` says who asks, also where it asks again."""
+
+    key: Key
+    token: Key
+
+
 class Relay(_Message, frozen=True, kw_only=True):
     """Join this connection with one to another node."""
 
@@ -61,7 +68,7 @@ class Join(_Message, frozen=True, kw_only=True):
 
 
 class Note(_Message, frozen=True, kw_only=True):
-    """Something of the node: ``facts``, ``node``, ``worker/RANK``."""
+    """Something of the node: ``facts``, ``node``, ``worker/RANK``; of launchers ``agents``, what they are called in the list of all."""
 
     key: Key
     value: Any
@@ -99,6 +106,12 @@ class Me(_Message, frozen=True, kw_only=True):
     node: Number
     key: Key
     members: Number
+
+
+class Seated(_Message, frozen=True, kw_only=True):
+    """The place that a launcher has; -1 where all are taken, or where it belongs to another job."""
+
+    node: Annotated[int, Meta(ge=-1, lt=_NODES)]
 
 
 class Redirect(_Message, frozen=True, kw_only=True):
@@ -155,7 +168,7 @@ class Task(_Message, frozen=True, kw_only=True):
     tasks: Annotated[dict[Number, dict[Key, Any]], Meta(max_length=4096)] = {}
 
 
-Asked = Who | Relay | Join
+Asked = Who | Seat | Relay | Join
 FromNode = Note | Ranks | Event | Done | Pong
 FromCoordinator = Welcome | Refused | Redirect | Ping | Table | Status | Verdict | CutOff | Task
 
@@ -189,6 +202,12 @@ def from_coordinator(fields: Mapping[str, Any]) -> FromCoordinator:
     return found
 
 
+def seated(fields: Mapping[str, Any]) -> int:
+    """The place that was given."""
+    found: Seated = _heard(fields, Seated)
+    return found.node
+
+
 def me(fields: Mapping[str, Any]) -> Me:
     """Who answered."""
     found: Me = _heard(fields, Me)
@@ -205,4 +224,4 @@ def _heard(fields: Mapping[str, Any], forms: Any) -> Any:
 def is_note(key: str, ranks: int) -> bool:
     """Whether a node has something to say under this name."""
     rank = key.removeprefix("worker/")
-    return key in ("facts", "node") or (rank != key and rank.isascii() and rank.isdecimal() and int(rank) < ranks)
+    return key in ("facts", "node", "agents") or (rank != key and rank.isascii() and rank.isdecimal() and int(rank) < ranks)

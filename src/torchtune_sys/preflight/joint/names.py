@@ -67,3 +67,19 @@ def hosts_of(text: str) -> tuple[str, ...]:
     """
     words = (line.partition("#")[0].split() for line in text.splitlines())
     return tuple(dict.fromkeys(found[0].partition(":")[0] for found in words if found))
+
+
+def switches_of(text: str) -> dict[str, tuple[str, ...]]:
+    """The nodes behind each leaf switch, or in each block, of Slurm's topology.conf(5). Switches that only join others have none.
+
+    >>> switches_of("# a\\nSwitchName=s0 Nodes=tux[0-2] \\nswitchname=s1 LinkSpeed=4 nodes=tux3,\\\\\\ntux4\\nSwitchName=top Switches=s[0-1]\\nBlockName=b Nodes=x")
+    {'s0': ('tux0', 'tux1', 'tux2'), 's1': ('tux3', 'tux4'), 'b': ('x',)}
+    """
+    found: dict[str, tuple[str, ...]] = {}
+    for row in text.replace("\\\n", "").splitlines():
+        pairs = (word.partition("=") for word in row.partition("#")[0].split())
+        fields = {key.lower(): value for key, _, value in pairs}
+        name = fields.get("switchname") or fields.get("blockname")
+        if name and (nodes := expanded(fields.get("nodes", ""))):
+            found[name] = nodes
+    return found

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
-from torchtune_sys.preflight.isolation.planner import Isolation
-from torchtune_sys.preflight.isolation.values import of_units
 from torchtune_sys.preflight.joint import judge
 from torchtune_sys.preflight.joint.gathered import Compute, Counted, Gathered, LinkTest, Rank, WorkerNote, odd_sums, taken
+from torchtune_sys.preflight.joint.isolating import Isolating, passed
+from torchtune_sys.preflight.joint.job import Leaf, Times
 from torchtune_sys.preflight.joint.member import Members, present
 
 _LINK_S, _COUNT_S = 30.0, 10.0
-_COMPUTE_S, _COLLECTIVE_S, _SHORT_S, _STORE_S = 20.0, 20.0, 8.0, 15.0
+_COMPUTE_S, _COLLECTIVE_S, _STORE_S = 20.0, 20.0, 15.0
+_APART_S, _RESERVE_S = 0.5, 15.0
+"""Between the turns of ranks that look slow, and what they leave for the collectives."""
 _ALL_PAIRS = 8
 """Up to so many nodes each pair is tested."""
 
@@ -24,8 +27,12 @@ _ALL_PAIRS = 8
 class Phases:
     """Of the nodes that came; what they answer goes into ``gathered``."""
 
-    def __init__(self, members: Members, gathered: Gathered, whole_s: float) -> None:
-        self._members, self._gathered, self._whole_s = members, gathered, whole_s
+    def __init__(
+        self, members: Members, gathered: Gathered, times: Times, isolates: bool = False, parts: Sequence[Leaf] = ()
+    ) -> None:
+        """``isolates``: nodes and links are named by groups, also where nothing fails; ``parts``: the switches behind which nodes are."""
+        self._members, self._gathered, self._times = members, gathered, times
+        self._isolates, self._parts = isolates, parts
         self._uncounted: dict[int, list[tuple[str, list[LinkTest], int]]] = {}
         """Tests by their receiver, which was not asked yet what arrived: the mark of the datagrams, and where the test stands."""
 
@@ -121,65 +128,51 @@ class Phases:
 
     async def compute(self) -> None:
         """The training step and the timed kernel on all ranks; again where somebody was odd, so that noise must come twice."""
-        ranks = self._ready_ranks(present(self._members))
-        for turn in range(judge.TURNS_AT_MOST):
+        ranks, turn = self._ready_ranks(present(self._members)), 0
+        while ranks and turn < judge.TURNS_AT_MOST:
             found = await self._ask_ranks({rank: {"do": "compute", "turn": turn} for rank in ranks}, _COMPUTE_S)
             for rank, value in found.items():
                 told = taken(value, Compute)
                 if told is not None:
                     self._gathered.computes.setdefault(rank, []).append(told)
-            if not judge.doubtful_compute(self._gathered):
-                break
+            again, turn = judge.ranks_again(self._gathered), turn + 1
+            ranks = [rank for rank in again if rank in found]
+            if turn > 1 and ranks:  # a disturbance lasts seconds: turns far apart meet another moment
+                if time.monotonic() > self._times.conduct_until_s - _RESERVE_S:
+                    break
+                await asyncio.sleep(_APART_S)
 
-    async def collectives(self) -> None:
-        """All ranks of the nodes that nothing speaks against; where that fails, groups that say which node or link it is."""
-        unsound = judge.unsound(self._gathered)
+    async def collectives(self, show: Callable[[str], None]) -> None:
+        """All ranks of the nodes that nothing speaks against; where that fails, or where it is asked for, groups that say which part it is."""
+        unsound = judge.unsound(self._gathered) if not self._isolates else set()
         nodes = [node for node in present(self._members) if node not in unsound]
         ranks = self._ready_ranks(nodes)
         if len(ranks) < 2:
             return
         answers = (await self._round([ranks]))[0]
         self._gathered.collectives.append(answers)
-        if not _passed(answers) and not odd_sums(answers):
-            await self._isolate(ranks)
+        fails = not passed(answers) and not odd_sums(answers)
+        if fails or self._isolates:
+            tested = Isolating(self._gathered, ranks, self._parts, self._round, lambda: {*present(self._members)})
+            await tested.run(show, is_asked=self._isolates)
 
-    async def _isolate(self, ranks: Sequence[Rank]) -> None:
-        """Which node or link makes the collective of all fail. Each group is a test of its own, and one that hangs has failed."""
-        by_node: dict[int, list[Rank]] = {}
-        for rank in ranks:
-            by_node.setdefault(rank[0], []).append(rank)
-        nodes = [*by_node]
-        if len(nodes) < 3:  # of two nobody says which it is
-            return
-        isolation = Isolation(len(nodes))
-        isolation.take([True])
-        try:
-            while (now := isolation.next_round()) is not None:
-                groups = [[rank for unit in group for rank in by_node[nodes[unit]]] for group in now.groups]
-                isolation.take([not _passed(each) for each in await self._round(groups, short=True)])
-        finally:  # what is known counts where time runs out
-            if isolation.next_round() is not None:
-                isolation.stop("no time was left (--budget)")
-            self._gathered.isolated = of_units(isolation.verdict(), nodes)
-
-    async def _round(self, groups: Sequence[Sequence[Rank]], *, short: bool = False) -> list[dict[Rank, Any]]:
+    async def _round(
+        self, groups: Sequence[Sequence[Rank]], *, short_s: float | None = None, timed: bool = False
+    ) -> list[dict[Rank, Any]]:
         """Each group in children of its own, which meet at a store that its first rank keeps and that outlives them: no group needs
-        another one's node. What each rank answered, by group."""
+        another one's node. What each rank answered, by group. ``short_s``: less is added up, within so long; ``timed``: pairs exchange, too."""
         heads = [group[0] for group in groups]
-        stores = await self._ask_ranks({head: {"do": "store", "seconds": self._whole_s} for head in heads}, _STORE_S)
+        stores = await self._ask_ranks({head: {"do": "store", "seconds": self._times.whole_s} for head in heads}, _STORE_S)
         tasks = {}
         for head, group in zip(heads, groups, strict=True):
             port = stores[head].get("port") if isinstance(stores.get(head), dict) else None
             for at, rank in enumerate(group) if port else ():
                 address = "127.0.0.1" if rank[0] == head[0] else self._members[head[0]].address
-                where = {"store": [address, port], "prefix": "", "rank": at, "world": len(group), "short": short}
-                tasks[rank] = {"do": "collective", **where}
-        found = await self._ask_ranks(tasks, _SHORT_S if short else _COLLECTIVE_S)
+                where = {"store": [address, port], "prefix": "", "rank": at, "world": len(group), "short": short_s is not None}
+                peers = [place for place, other in enumerate(group) if other[1] == rank[1]] if timed else []
+                tasks[rank] = {"do": "collective", **where, "timed": peers if len(peers) > 1 else []}
+        found = await self._ask_ranks(tasks, short_s or _COLLECTIVE_S)
         return [{rank: found.get(rank) for rank in group} for group in groups]
-
-
-def _passed(answers: Mapping[Rank, Any]) -> bool:
-    return all(isinstance(value, dict) and value.get("ok") for value in answers.values())
 
 
 def pairings(nodes: Sequence[int]) -> list[list[tuple[int, int]]]:

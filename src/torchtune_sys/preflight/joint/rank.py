@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -13,8 +14,7 @@ from torchtune_sys.host.peers import local, spare
 from torchtune_sys.host.peers.rank_worker import RankWorker
 from torchtune_sys.host.peers.wire import Gone
 from torchtune_sys.preflight.joint.agent import Agent
-from torchtune_sys.preflight.joint.coordinator import Times
-from torchtune_sys.preflight.joint.job import Job
+from torchtune_sys.preflight.joint.job import Job, Times
 from torchtune_sys.smoke.script import joined
 
 _SCRIPT = "torchtune-sys/joint.py"
@@ -25,18 +25,19 @@ _MEETING_S = 20.0
 class Joint:
     """This rank's part in the joint pre-flight."""
 
-    def __init__(self, job: Job, budget_s: float) -> None:
-        """Start or find the node's process: first of all, while there are no threads yet. Raises Gone."""
+    def __init__(self, job: Job, budget_s: float, meeting_s: float | None = None) -> None:
+        """Start or find the node's process: first of all, while there are no threads yet. Raises Gone. ``meeting_s``: how long all are waited for."""
         self.job = job
         started_s = time.monotonic()
         self._until_s = started_s + budget_s + 4
-        times = Times(started_s, budget_s, min(_MEETING_S, budget_s / 2))
+        times = Times(started_s, budget_s, min(_MEETING_S, budget_s / 2) if meeting_s is None else meeting_s)
         self.port_was_free = local.is_free(job.ports[0])
         """Whether nobody listened at MASTER_PORT before this node's own process did."""
         self.speaks = False
         """Whether this rank judges its node: the first that came."""
+        self.node = job.node
         self._speaker = 0
-        listener = local.claim(job.key + f"-{job.node}")
+        listener = local.claim(job.door)
         if listener is not None:
 
             def speak() -> None:
@@ -45,8 +46,10 @@ class Joint:
             self.speaks = True
             self._speaker = spare.start(speak, budget_s + 10, (listener.fileno(),))
             listener.close()
-        self._link = local.RankLink.connect(job.key + f"-{job.node}", 5.0)
-        self._link.send({"is": "rank", "rank": job.rank, "local": job.local})
+        self._link = local.RankLink.connect(job.door, 5.0)
+        label = {} if job.agents is None else {"label": job.agents.label}
+        self._link.send({"is": "rank", "rank": job.rank, "local": job.local, **label})
+        self._parent = os.getppid()
 
     def note(self, key: str, value: Any) -> None:
         """Tell the others something of this node."""
@@ -55,7 +58,16 @@ class Joint:
     def run(
         self, python: str, env: Mapping[str, str], user: Account | None, show: Callable[[str], None]
     ) -> dict[str, Any] | None:
-        """Do what is asked until the verdict comes; None where it does not. ``python`` is the interpreter one trains with, "" if there is none."""
+        """Do what is asked until the verdict comes; None where it does not. ``python`` is the interpreter one trains with, "" if there is none.
+        Launchers have nothing to do: ranks alone train."""
+        if self.job.agents is not None:
+            try:
+                return self._obey(None, show)
+            except Gone:
+                return None
+            finally:
+                self._link.send({"is": "bye"})
+                self._link.close()
         with scratch.nameless(_SCRIPT, joined(_PARTS)) as script:
             argv = (python, f"/proc/self/fd/{script}")
             worker = RankWorker(argv, {**env, "TORCHTUNE_SYS_SPEAKER": str(self._speaker)}, script, user) if python else None
@@ -71,7 +83,7 @@ class Joint:
 
     def _obey(self, worker: RankWorker | None, show: Callable[[str], None]) -> dict[str, Any] | None:
         key = f"worker/{self.job.local}"
-        if worker is None or worker.failure:
+        if self.job.agents is None and (worker is None or worker.failure):
             self.note(key, {"error": worker.failure if worker is not None else "no Python to train with"})
             worker = None
         waiting = worker is not None
@@ -81,12 +93,15 @@ class Joint:
                 waiting = False
             said = self._link.receive(0.05 if waiting else 1.0)
             if said is None:
+                if self.job.agents is not None and os.getppid() != self._parent:
+                    return None  # the launcher that waits for us is gone
                 continue
             if said["is"] == "verdict":
                 found = said["value"]
+                self.node = int(said.get("node", self.job.node))
                 return found if isinstance(found, dict) else None
-            if said["is"] == "cut-off":
-                return {"cut-off": str(said["seen"])}
+            if said["is"] in ("cut-off", "alone", "never"):
+                return {said["is"]: str(said["seen"])}
             if said["is"] == "status":
                 show(str(said["text"]))
             elif said["is"] == "task":

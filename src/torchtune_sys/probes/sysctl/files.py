@@ -4,7 +4,7 @@ Both take a file name once (the directory with the higher rank holds it), read t
 let a line with the very key beat every pattern. They part where it hurts: procps reads /etc/sysctl.conf after everything else,
 while systemd knows that file only through a link such as 99-sysctl.conf; and for systemd ``-key`` without a value takes back an
 earlier assignment, for procps it only shields the key from patterns.
-Sources: sysctl.d(5), sysctl(8) of procps-ng 4, and both programs, run on the layouts in tests/probes/test_sysctl_tools.py.
+Sources: sysctl.d(5), sysctl(8) of procps-ng 4, and both programs, run on the layouts in tests/probes/sysctl/test_sysctl_tools.py.
 """
 
 from __future__ import annotations

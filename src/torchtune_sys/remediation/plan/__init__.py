@@ -92,7 +92,8 @@ def _one(s: Snapshot, ground: PlanContext, group: change_requests.Group) -> Chan
         return Refusal(key=group.key, rules=group.rules, reason=str(unread), way="what stands there now must be read first")
     closed = next(filter(None, (_closed(step, ground) for step in made.steps)), "") if isinstance(made, Change) else ""
     if closed:
-        return Refusal(key=group.key, rules=group.rules, reason=closed, way="make it writable, and plan again")
+        way = "make it writable, and plan again"
+        return Refusal(key=group.key, rules=group.rules, reason=closed, way=way, unwritable=True)
     return made
 
 

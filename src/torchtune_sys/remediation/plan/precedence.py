@@ -36,7 +36,8 @@ def overrides(s: Snapshot, ground: PlanContext, action: Action, made: tuple[Step
             yield from _sysctl_winners(setting)
         yield from _by_hand(ground.files.get(SYSCTL_FILE), action.key)
     yield from (
-        f"{rival.source} sets it to {rival.value} at boot, {'in place of' if rival.beats == 'same' else 'after'} what our file says"
+        f"{rival.source} sets it to {rival.value} at boot, {'in place of' if rival.beats == 'same' else 'after'} what our file says: "
+        f"{_way(rival)}"
         for rival in rivals(ground, action, made)
     )
     if isinstance(action, SysfsWrite) and not any(isinstance(step, FileLine) for step in made):
@@ -101,8 +102,7 @@ def lost_at_boot(s: Snapshot, ground: PlanContext, change: Change) -> str:
     """
     action = change.action
     for rival in rivals(ground, action, change.steps):
-        mend = f"systemctl disable {rival.unit}, or take it out of what it runs" if rival.unit else _mended(rival.source)
-        return f"{rival.source} sets it to {rival.value} then: {mend}"
+        return f"{rival.source} sets it to {rival.value} then: {_way(rival)}"
     if isinstance(action, SysfsWrite) and not any(isinstance(step, FileLine) for step in change.steps):
         return "nothing keeps it: make it again after each start or mount"
     if not isinstance(action, Sysctl) or isinstance(s.sysctl, Missing) or action.key not in s.sysctl.settings:
@@ -117,6 +117,11 @@ def lost_at_boot(s: Snapshot, ground: PlanContext, change: Change) -> str:
     return f"{boot.source} sets it to {boot.value} then: {_mended(boot.source)}"
 
 
+def _way(rival: BootSetting) -> str:
+    """What keeps it from being set to something else at the next boot."""
+    return f"systemctl disable {rival.unit}, or take it out of what it runs" if rival.unit else _mended(rival.source)
+
+
 def _mended(source: str) -> str:
     """How the line that wins is taken out."""
     path, _, number = source.partition(" ")[0].rpartition(":")
@@ -129,7 +134,7 @@ def _sysctl_winners(setting: Setting) -> Iterator[str]:
     """Who beats our file under systemd-sysctl, and who under ``sysctl --system``."""
     by_systemd, by_procps = setting.systemd, setting.procps
     if isinstance(by_systemd, Assignment) and _after_ours(by_systemd):
-        yield f"{by_systemd.source} (= {by_systemd.value}) wins at boot: systemd-sysctl reads it after our file"
+        yield f"{by_systemd.source} (= {by_systemd.value}) wins at boot: systemd-sysctl reads it after our file; {_mended(by_systemd.source)}"
     if isinstance(by_systemd, Missing) and by_systemd.detail.startswith(_EXCLUDED):
         place = by_systemd.detail.removeprefix(_EXCLUDED)
         if _name(place) >= _name(SYSCTL_FILE):  # in our own file a person's lines stand behind ours

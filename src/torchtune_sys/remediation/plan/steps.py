@@ -174,6 +174,7 @@ def change(s: Snapshot, ground: PlanContext, group: Group) -> Change | Refusal |
         safety=action.safety,
         needs=action.needs,
         steps=made,
+        but=action.but,
         later=tuple(precedence.overrides(s, ground, action, made)),
         effect=precedence.effect(action),
         disrupts=isinstance(action, Service),

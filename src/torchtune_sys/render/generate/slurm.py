@@ -12,6 +12,8 @@ PASSES = 2
 """After so many checks in a row that find it well a node is taken back."""
 _GRACE_S = 3
 """What the tool gets beyond its budget before it is ended."""
+_VERDICT_S = 6
+"""What the verdict of all nodes may take beyond the budget."""
 SETTINGS: Mapping[str, tuple[str, str]] = {
     "Prolog": ("/etc/slurm/prolog.d/50-torchtune-sys.sh", "judges the node before a job's first step"),
     "PrologFlags": ("Alloc", "when the job gets the node, not when its first step starts"),
@@ -31,11 +33,17 @@ _SECONDS = {"PrologEpilogTimeout": (30, 600), "HealthCheckInterval": (60, 3600)}
 
 
 def script(
-    name: str, tool: str, budget_s: float, options: Sequence[str], drain: tuple[int, int] | None = None, folder: str = ""
+    name: str,
+    tool: str,
+    budget_s: float,
+    options: Sequence[str],
+    drain: tuple[int, int] | None = None,
+    folder: str = "",
+    isolate_s: float = 0.0,
 ) -> str:
     """The script of ``prolog``, ``epilog``, ``health-check``, ``task-prolog`` or ``batch``. ``options`` go to ``preflight`` as they are;
     ``drain``: how many nodes within how many seconds, where Slurm itself is asked, None where the check counts; ``folder``: where Slurm's
-    commands lie, if it is none of the usual places."""
+    commands lie, if it is none of the usual places; ``isolate_s``: the budget in which ``batch`` isolates bad nodes and links, 0 where it does not."""
     from torchtune_sys.render.templates import environment
 
     template = environment({"quote": shlex.quote}).get_template(f"slurm/{name}.sh.j2")
@@ -52,6 +60,10 @@ def script(
         limited=drain is None,
         drain_limit=nodes,
         drain_window=window_s,
+        isolated=isolate_s > 0,
+        isolated_budget=f"{isolate_s:g}",
+        isolated_limit=f"{isolate_s + _GRACE_S + _VERDICT_S:g}",
+        isolated_minutes=int((isolate_s + _GRACE_S + _VERDICT_S) // 60) + 1,
     )
 
 

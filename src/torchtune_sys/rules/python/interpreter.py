@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from torchtune_sys.knowledge import torch as known
 from torchtune_sys.model.actions import Advice, Install
 from torchtune_sys.model.facts.python import PythonFacts
-from torchtune_sys.model.rule import Evidence, Params, Severity, Verdict, rule
+from torchtune_sys.model.rule import Evidence, Param, Params, Severity, Verdict, rule
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, Why, absent, need
 from torchtune_sys.model.version import show, version
@@ -182,6 +182,7 @@ def pip_leftovers(s: Snapshot, _p: Params) -> Iterator[Evidence]:
 
 
 _SHARED = ("nfs", "smb", "remote", "parallel", "object-store")
+_SERVES_A_FEW = ("nfs", "parallel")
 
 
 @rule(
@@ -194,9 +195,16 @@ _SHARED = ("nfs", "smb", "remote", "parallel", "object-store")
         ),
         Advice(text="keep it there: read its libraries once in order before the ranks start (cat …/lib/**/*.so* > /dev/null)"),
     ),
+    params=(
+        Param(
+            "min_nodes", 8, "hosts of the job, all of which load the environment at once, from which a shared file system is told"
+        ),
+    ),
 )
-def environment_on_network_filesystem(s: Snapshot, _p: Params) -> Iterator[Evidence]:
-    """The directory that holds torch lies on NFS, SMB, Lustre, GPFS, CephFS or an object store.
+def environment_on_network_filesystem(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """The directory that holds torch lies on an object store, on SMB or sshfs; or on NFS, Lustre, GPFS or CephFS, and many hosts start at once.
+
+    A shared file system for environments is what most clusters have, and serves a few hosts well: it is told where the job has many.
 
     Why it matters
         "import torch" opens thousands of small files and maps gigabytes of libraries, of which each page that is touched is a request
@@ -215,6 +223,10 @@ def environment_on_network_filesystem(s: Snapshot, _p: Params) -> Iterator[Evide
     place = need(need(s.python).carrier)
     kind = need(place.kind)
     shared = kind in _SHARED and "cvmfs" not in place.filesystem  # which keeps what it has read on a local disk
+    if shared and kind in _SERVES_A_FEW and (s.intent.nodes or 1) < int(p["min_nodes"]):
+        raise NotApplicable(
+            f"{place.filesystem} on {place.mount_point} serves a few hosts well, and the job is not known to have many"
+        )
     yield Evidence(
         subject="the directory of torch",
         seen=f"{place.filesystem} on {place.mount_point}",

@@ -244,8 +244,8 @@ def torch_debug_build(s: Snapshot, _p: Params) -> Iterator[Evidence]:
         https://github.com/pytorch/pytorch/issues/47003
     """
     build = torch_build(s)
-    if build.version.partition("+")[0] == "1.7.0":
-        raise NotApplicable("torch 1.7.0 calls every build a debug build")
+    if re.match(r"1\.7\.0(?!\d)|1\.8\.0\.dev2020", build.version):
+        raise NotApplicable("torch 1.7.0 and the nightly builds of its time call every build a debug build")
     if need(build.debug):
         yield Evidence(subject=f"torch {build.version}", seen="debug build", wanted="release build", source=build.location)
 
@@ -291,6 +291,9 @@ def _refused(s: Snapshot) -> str:
     """torch's own words in a report, of a program that wanted CUDA; as a warning they come wherever there is no GPU at all."""
     told = () if isinstance(s.python, Missing) else s.python.complaints
     amd = not isinstance(s.gpu, Missing) and (s.gpu.vendor == "amd" or bool(s.gpu.error))
+    unexpected = next((line for line in told if not amd and any(words in line for words in _BROKEN)), "")
+    if unexpected:
+        return " ".join(unexpected.split())[:160]
     said = "Found no NVIDIA driver on your system"
     if not amd and any(said in line and "Warning:" not in line for line in told):
         return said
@@ -298,11 +301,9 @@ def _refused(s: Snapshot) -> str:
     return next((" ".join(line.split())[:160] for line in told if listed and any(words in line for words in _NO_START)), "")
 
 
-_NO_START = (
-    "CUDA driver initialization failed",
-    "CUDA initialization: CUDA unknown error",
-    "CUDA initialization: Unexpected error from cudaGetDeviceCount",
-)
+_BROKEN = ("CUDA initialization: CUDA unknown error", "CUDA initialization: Unexpected error from cudaGetDeviceCount")
+"""How torch warns of a CUDA that fails in another way than by finding no driver or no GPU (c10/cuda/CUDAFunctions.cpp): there is one."""
+_NO_START = ("CUDA driver initialization failed",)
 """How torch warns that CUDA did not start (c10/cuda/CUDAFunctions.cpp, torch/csrc/cuda/Module.cpp); with a GPU that the driver shows it is a fault."""
 
 

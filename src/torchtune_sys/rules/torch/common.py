@@ -92,6 +92,18 @@ def model_name(gpu: Gpu) -> str:
     return "a GPU" if isinstance(gpu.name, Missing) else gpu.name
 
 
+def lacking_wheel(s: Snapshot, release: known.Release | None) -> str:
+    """Why pip finds no wheel of this release for the interpreter; empty where it does, or where the interpreter is not known."""
+    if release is None or isinstance(s.python, Missing) or isinstance(s.python.version, Missing):
+        return ""
+    numbers = version(s.python.version)
+    if len(numbers) < 2 or not release.abis:
+        return ""
+    abi = f"cp{numbers[0]}{numbers[1]}" + ("t" if s.python.free_threaded is True else "")
+    offered = {name.removesuffix("m") for name in release.abis}
+    return "" if abi in offered else f"torch {release.torch} has no wheel for Python {numbers[0]}.{numbers[1]}"
+
+
 def installed(s: Snapshot) -> dict[str, Distribution]:
     """The distributions that imports get: the first of each name on sys.path; conda's entries only where pip has none."""
     found: dict[str, Distribution] = {}

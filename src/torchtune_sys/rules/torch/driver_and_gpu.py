@@ -16,7 +16,17 @@ from torchtune_sys.model.values import Missing, NotApplicable, need
 from torchtune_sys.model.version import Version, show, version
 from torchtune_sys.rules.driver.common import driver_version
 from torchtune_sys.rules.gates import nvidia_gpus, nvidia_hardware, torch_imported
-from torchtune_sys.rules.torch.common import capability, cuda_build, cuda_of, cuda_works, label, live, machine, model_name
+from torchtune_sys.rules.torch.common import (
+    capability,
+    cuda_build,
+    cuda_of,
+    cuda_works,
+    label,
+    lacking_wheel,
+    live,
+    machine,
+    model_name,
+)
 
 _TOO_OLD = ("driver on your system is too old", "requirement error: unsatisfied condition: cuda")
 """torch, and the container toolkit for an image that asks for a newer CUDA."""
@@ -144,6 +154,8 @@ def _other_build(s: Snapshot, build: Torch, driver: Version) -> str:
         return ""
     own = known.release(build.version)
     for release in ([own] if own else []) + list(reversed(known.releases())):
+        if lacking_wheel(s, release):
+            continue
         for variant in sorted(release.variants, key=lambda name: int(name[2:]), reverse=True):
             if int(variant[2:-1]) <= major and _serves(s, release.torch, variant):
                 last = f" (the last with builds for CUDA {major})" if release == known.newest_with(major) != own else ""
@@ -253,18 +265,21 @@ def _fit(
 
 
 def _better(s: Snapshot, cc: tuple[int, int]) -> str:
-    """The newest official build that runs on this GPU under this driver; where there is none, the newest at all and the driver for it."""
+    """The newest official build that runs on this GPU and Python under this driver; where there is none, the newest at all, and what it
+    needs."""
     found = driver_version(s)
     driver = () if isinstance(found, Missing) else version(found)
     first = ""
-    for release in reversed(known.releases()):
+    newest_first = list(reversed(known.releases()))
+    for release in sorted(newest_first, key=lambda release: bool(lacking_wheel(s, release))):
+        other = f", under a Python of {' '.join(release.abis)}" if lacking_wheel(s, release) else ""
         for variant in sorted(release.variants, key=lambda name: int(name[2:]), reverse=True):
             if not _has_code(s, release.torch, variant, cc):
                 continue
             floor = drivers.floor_for(version(known.local_cuda(f"{release.torch}+{variant}")))
             if not driver or floor is None or driver >= floor.version:
-                return f": torch {release.torch}+{variant} has it"
-            first = first or f": torch {release.torch}+{variant} has it, with a driver of {floor.driver} or later"
+                return f": torch {release.torch}+{variant} has it{other}"
+            first = first or f": torch {release.torch}+{variant} has it{other}, with a driver of {floor.driver} or later"
     return first
 
 

@@ -23,6 +23,7 @@ COMMANDS = {
     "systemd": (f"{_HERE}.systemd", "Drop-ins of systemd, and one for a service of your own."),
     "tuned": (f"{_HERE}.tuned", "A tuned profile that adds to the active one."),
     "slurm": (f"{_HERE}.slurm", "Hooks of Slurm that judge a node before a job starts there."),
+    "kubernetes": (f"{_HERE}.kubernetes", "A job whose pods meet before they train, or a daemon that judges nodes."),
     "kernel-args": (f"{_HERE}.kernel_args", "Kernel arguments: a line, a file for grub.d, or commands."),
 }
 

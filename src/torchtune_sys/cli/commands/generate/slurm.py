@@ -7,7 +7,8 @@ from typing import Any
 import click
 
 from torchtune_sys.cli import options as shared
-from torchtune_sys.cli.commands.preflight import BUDGETS_S, DRAIN_LIMIT, DRAIN_WINDOW_S
+from torchtune_sys.cli.commands.preflight import BUDGETS_S, DRAIN_LIMIT, DRAIN_WINDOW_S, ISOLATE_S
+from torchtune_sys.errors import UserError
 
 PIECES = ("prolog", "epilog", "task-prolog", "health-check", "batch", "conf")
 
@@ -20,6 +21,7 @@ Examples:
   torchtune-sys generate slurm prolog -o /etc/slurm/prolog.d/50-torchtune-sys.sh
   torchtune-sys generate slurm batch -o preflight.sbatch
   TORCHTUNE_SYS_NODES=8 sbatch -N 10 preflight.sbatch python train.py
+  torchtune-sys generate slurm batch --isolate --python /opt/train/bin/python3
   torchtune-sys generate slurm conf
   torchtune-sys generate slurm prolog --policy /etc/policy.toml --drain-state /shared/state
 
@@ -40,6 +42,7 @@ of a job, leaves out bad ones within the spare count and starts the program.
 @click.option(
     "--budget", type=float, callback=shared.seconds(1), metavar="S", help="Seconds for one check. [15; at level standard 60]"
 )
+@click.option("--isolate", is_flag=True, help="batch: then name bad nodes and links of the job together, in 360 s.")
 @click.option("--drain-state", metavar="DIR", help="A directory that all nodes share: counts the drained. [Slurm is asked]")
 @click.option("--drain-limit", type=shared.COUNT, metavar="N", help="At most N nodes within the window. [4]")
 @click.option("--drain-window", type=float, callback=shared.seconds(1), metavar="S", help="The window, in seconds. [3600]")
@@ -65,7 +68,11 @@ def command(piece: str, output: str | None, **options: Any) -> int:
     ]
     drain = None if shared_ else (options["drain_limit"] or DRAIN_LIMIT, int(options["drain_window"] or DRAIN_WINDOW_S))
     budget_s = options["budget"] or BUDGETS_S[options["level"] or "fast"]
-    give(slurm.script(piece, options["tool"] or _this_tool(), budget_s, words, drain, _slurm_folder()), output)
+    if options["isolate"] and piece != "batch":
+        raise UserError("--isolate: a hook judges one node", f"it goes with batch, not with {piece}")
+    isolate_s = ISOLATE_S if options["isolate"] else 0.0
+    tool = options["tool"] or _this_tool()
+    give(slurm.script(piece, tool, budget_s, words, drain, _slurm_folder(), isolate_s), output)
     return 0
 
 
@@ -77,8 +84,6 @@ def _this_tool() -> str:
     """The absolute path by which this process was started."""
     import os
     import sys
-
-    from torchtune_sys.errors import UserError
 
     found = os.path.abspath(sys.argv[0])
     if not os.access(found, os.X_OK) or os.path.basename(found) == "__main__.py":

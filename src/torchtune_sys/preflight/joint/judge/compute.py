@@ -3,81 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from statistics import median
 
 from torchtune_sys.model.preflight import Weight
 from torchtune_sys.preflight.joint.gathered import Gathered, Rank
 from torchtune_sys.preflight.joint.judge.finding import Finding
+from torchtune_sys.preflight.joint.judge.slower import MANY, TURNS_AT_MOST, TURNS_OF_ALL, noisy, slow, undecided
 
-LEAST_SLOWER = 0.06
-"""Nobody is called slow for less."""
-_FEW, _LEAST_SLOWER_OF_FEW = 16, 0.15
-"""Among so few the spread between healthy ranks is not known well enough."""
-_SPREADS = 5.0
-_MANY = 64
-_CHANCE = 1e-3
-"""That any healthy rank is called slow because it never ran undisturbed, over all ranks."""
 QUOTA_GAP = 0.25
 """The part of the time in which a rank that only computes neither ran nor waited for a CPU: somebody held it back."""
 LEAST_SHARE = 0.45
 """Of the usual share of a CPU. Four healthy nodes on two CPUs had from 0.47 to 0.90."""
 _TURNS = 2
-TURNS_AT_MOST = 6
-_LONGEST_S = 1e6
-
-
-def limit_of(best: Sequence[float]) -> float:
-    """The time above which a rank is slow: the median of all, and above it what the spread between ranks allows.
-
-    >>> round(limit_of([1.0] * 100), 3), round(limit_of([1.0, 1.0, 1.3, 1.0]), 3)
-    (1.06, 1.15)
-    """
-    middle = median(best)
-    spread = 1.4826 * median(abs(value - middle) for value in best) / middle
-    if len(best) >= _MANY:  # noise is not even on both sides: the upper one counts, less a twentieth that may be slow
-        spread = max(spread, (sorted(best)[-1 - len(best) // 20] / middle - 1) / 1.645)
-    return middle * (1 + max(LEAST_SLOWER if len(best) >= _FEW else _LEAST_SLOWER_OF_FEW, _SPREADS * spread))
-
-
-def slow(gathered: Gathered) -> dict[Rank, tuple[float, float]]:
-    """Ranks whose best time is beyond the limit: how much slower than the median they are, and how much is allowed.
-
-    On a busy host a kernel now and then runs undisturbed, and its best time tells its speed. How often that happens the peers show: a rank is
-    called slow only where a healthy one would hardly have missed every such moment in as many turns.
-    """
-    found: dict[Rank, tuple[float, float]] = {}
-    for ranks in _by_class(gathered).values():
-        best = {rank: min(times) for rank, times in ranks.items()}
-        if len(ranks) < 3:
-            continue
-        limit, middle = limit_of([*best.values()]), median(best.values())
-        tries = sum(map(len, ranks.values()))
-        near = sum(value <= limit for turns in ranks.values() for value in turns)
-        for rank, value in best.items():
-            own = len(ranks[rank])
-            chance = (
-                1 - (near + 1) / (tries - own + 2)
-            ) ** own  # the rule of succession: a few tries of a few peers prove little
-            if value > limit and chance <= _CHANCE / len(ranks):
-                found[rank] = (value / middle - 1, limit / middle - 1)
-    return found
-
-
-def _seems_slow(gathered: Gathered) -> bool:
-    classes = [[min(times) for times in ranks.values()] for ranks in _by_class(gathered).values()]
-    return any(len(best) > 2 and max(best) > limit_of(best) for best in classes)
-
-
-def _by_class(gathered: Gathered) -> dict[str, dict[Rank, list[float]]]:
-    """The best time of each turn, by what ranks run on: only equals are compared. Within a turn moments are alike, since what disturbs
-    one disturbs the next."""
-    classes: dict[str, dict[Rank, list[float]]] = {}
-    for rank, turns in gathered.computes.items():
-        values = [min(each) for turn in turns if (each := [value for value in turn.kernel_s if 0 < value < _LONGEST_S])]
-        if values:
-            classes.setdefault(turns[0].hardware, {})[rank] = values
-    return classes
 
 
 def throttled(gathered: Gathered) -> dict[Rank, str]:
@@ -94,12 +31,21 @@ def throttled(gathered: Gathered) -> dict[Rank, str]:
     return found
 
 
-def doubtful_compute(gathered: Gathered) -> bool:
-    """Whether somebody looks odd, and one more turn may tell: noise must come again and again to be believed."""
-    turns = min((len(each) for each in gathered.computes.values()), default=0)
-    if _seems_slow(gathered):
-        return 0 < turns < (_TURNS if slow(gathered) else TURNS_AT_MOST)
-    return 0 < turns < _TURNS and bool(throttled(gathered) or fingerprints(gathered))
+def ranks_again(gathered: Gathered) -> frozenset[Rank]:
+    """Whose turn comes once more, where somebody looks odd: noise must come again and again to be believed.
+
+    A few times all, so that peers show how often noise comes; then those who look slow, of many alone. Of few all: they may share what they run on.
+    """
+    turns = {rank: len(each) for rank, each in gathered.computes.items()}
+    if not turns:
+        return frozenset()
+    most, suspects = max(turns.values()), undecided(gathered)
+    if most < _TURNS and (suspects or noisy(gathered) or throttled(gathered) or fingerprints(gathered)):
+        return frozenset(turns)
+    if most < TURNS_OF_ALL and (suspects or (noisy(gathered) and not slow(gathered))):
+        return frozenset(turns)
+    again = frozenset(rank for rank in suspects if turns[rank] < TURNS_AT_MOST)
+    return frozenset(turns) if again and len(turns) < MANY else again
 
 
 def fingerprints(gathered: Gathered) -> list[Finding]:

@@ -96,6 +96,7 @@ def _without_echoes(found: Mapping[Way, tuple[str, str]]) -> dict[Way, tuple[str
     }
 
 
+_UNCONNECTED = ("link-one-way-drop", "port-dropped", "port-refused")
 _PASSING = ("packet-loss", "link-delay", "narrow-link")
 """What a burst of other traffic or a busy CPU may look like for a moment."""
 _AGAIN_AT_MOST = 3
@@ -126,10 +127,12 @@ def behind_bad_links(gathered: Gathered) -> set[int]:
 def findings(gathered: Gathered, explained: Iterable[int]) -> list[Finding]:
     """Nodes first, then the links that no node explains."""
     gone = {*explained}
-    tested = [way for way, tests in gathered.links.items() if not gone & {*way} and not all(test.is_short for test in tests)]
+    ways_left = {way: tests for way, tests in gathered.links.items() if not gone & {*way}}
+    tested = [way for way, tests in ways_left.items() if not all(test.is_short for test in tests)]
+    connected = {*ways_left} - {*tested}
     told = {way: what for way, what in causes(gathered).items() if not gone & {*way}}
     found: list[Finding] = []
-    for node, cause, ways in localised(told, tested):
+    for node, cause, ways in localised(told, tested, connected):
         seen = "; ".join(f"{gathered.name(a)} -> {gathered.name(b)}: {told[a, b][1]}" for a, b in ways[:2])
         more = f"; {len(ways) - 2} more ways" if len(ways) > 2 else ""
         found.append(Finding(part="connections", cause=cause, node=node, seen=seen + more))
@@ -139,8 +142,11 @@ def findings(gathered: Gathered, explained: Iterable[int]) -> list[Finding]:
     return found
 
 
-def localised(told: Mapping[Way, tuple[str, str]], tested: Iterable[Way]) -> Iterator[tuple[int, str, list[Way]]]:
-    """Nodes that explain bad ways: everything that comes in, or everything that goes out, is bad, with at least two others.
+def localised(
+    told: Mapping[Way, tuple[str, str]], tested: Iterable[Way], connected: Iterable[Way] = ()
+) -> Iterator[tuple[int, str, list[Way]]]:
+    """Nodes that explain bad ways: everything that comes in, or everything that goes out, is bad, with at least two others. ``connected``: ways
+    of which no more was tried than a connection, which came about: no node explains that two others do not.
 
     The one that explains most goes first, and what it explains counts for nobody else.
     """
@@ -150,6 +156,11 @@ def localised(told: Mapping[Way, tuple[str, str]], tested: Iterable[Way]) -> Ite
         for side in (0, 1):
             sides.setdefault((way[side], side), set()).add(way)
     left = {*told}
+    dead = {way for way, (cause, _seen) in told.items() if cause in _UNCONNECTED}
+    reached = {(way[side], side) for way in connected for side in (0, 1)}
+    for end in reached:
+        if sides.get(end, set()) <= dead:
+            sides.pop(end, None)
     while left:
         explained = {node: _explained(node, sides, left) for node in {end for way in left for end in way}}
         node = max(sorted(explained), key=lambda node: len(explained[node]))

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from itertools import islice, product
 from typing import Any
 
 import msgspec
 
-from torchtune_sys.model.preflight import Blame, Cause, Go, Link, NodeVerdict, Weight
-from torchtune_sys.preflight.isolation.values import Outcome
-from torchtune_sys.preflight.joint.gathered import Gathered, odd_sums, own_names, taken
-from torchtune_sys.preflight.joint.judge import compute, connections, facts
+from torchtune_sys.model.preflight import Blame, Cause, Go, IsolationReport, Link, NodeVerdict, Weight
+from torchtune_sys.preflight.joint.gathered import HOST_SAYS, Gathered, odd_sums, own_names, taken
+from torchtune_sys.preflight.joint.judge import compute, connections, facts, isolated
 from torchtune_sys.preflight.joint.judge.finding import Finding
 from torchtune_sys.preflight.joint.names import expanded, is_host_name
 from torchtune_sys.render.node_set import node_set
@@ -32,7 +31,18 @@ class Whole(msgspec.Struct, frozen=True, kw_only=True):
     links: tuple[Link, ...] = ()
     suspects: tuple[str, ...] = ()
     absent: tuple[str, ...] = ()
+    causes: tuple[Cause, ...] = ()
+    """What is no node's and no link's fault."""
+    isolation: IsolationReport | None = None
     ranks: int = 0
+    agents: dict[str, int] = {}
+    """Where launchers take part: how many on each node that came."""
+    agents_at_least: int = 0
+    """So many suffice to start."""
+    passed: tuple[str, ...] = ()
+    """Addresses from which a launcher went on without a pre-flight."""
+    store: str = ""
+    """The node at which the launchers meet, and where their rendezvous will be."""
     well: str = ""
     """Nodes that are go and not among ``nodes``, as one node list."""
 
@@ -53,7 +63,8 @@ def brief(judged: Any) -> Any:
     rest = tuple(node for node in found.nodes if node.verdict is not Go.GO)
     listed = node_set(node.node for node in well if is_host_name(node.node))
     named = tuple(msgspec.structs.replace(node, causes=()) for node in well if not is_host_name(node.node))
-    return msgspec.to_builtins(msgspec.structs.replace(found, nodes=rest + named, well=listed))
+    tests = None if found.isolation is None else msgspec.structs.replace(found.isolation, heat=None)
+    return msgspec.to_builtins(msgspec.structs.replace(found, nodes=rest + named, well=listed, isolation=tests))
 
 
 def whole(gathered: Gathered) -> Whole:
@@ -62,7 +73,7 @@ def whole(gathered: Gathered) -> Whole:
     found = all_findings(gathered)
     absent = [node for node in gathered.missing if any(f.node == node and f.cause == "node-never-came" for f in found)]
     nodes = tuple(
-        _node(gathered, node, [f for f in found if f.node == node or (node == gathered.coordinator and _is_whole(f))])
+        _node(gathered, node, [f for f in found if f.node == node])
         for node in sorted({*gathered.members, *(f.node for f in found if f.node is not None)})
     )
     links = [f for f in found if f.link is not None][:_LINKS_AT_MOST]
@@ -71,8 +82,9 @@ def whole(gathered: Gathered) -> Whole:
         if gathered.nodes == 2
         else []
     )
+    causes = tuple(_cause(f) for f in found if f.node is None and f.link is None)
     return Whole(
-        verdict=_verdict(gathered, nodes, links),
+        verdict=_verdict(gathered, nodes, links, causes),
         nodes=nodes,
         links=tuple(
             Link(from_=_end(gathered, f.link[0]), to=_end(gathered, f.link[1]), cause=f.cause, seen=f.seen)
@@ -81,26 +93,41 @@ def whole(gathered: Gathered) -> Whole:
         ),
         suspects=tuple(gathered.name(node) for node in suspects),
         absent=tuple(gathered.name(node) for node in absent),
+        causes=causes,
+        isolation=isolated.report(gathered),
         ranks=sum(len(member.ranks) for member in gathered.members.values()),
+        **_of_agents(gathered),
     )
 
 
-def _is_whole(finding: Finding) -> bool:
-    """Whether it is no node's and no link's: the coordinator tells it."""
-    return finding.node is None and finding.link is None
+def _of_agents(gathered: Gathered) -> dict[str, Any]:
+    if not gathered.agents_at_least:
+        return {}
+    return {
+        "agents": {gathered.name(node): len(member.ranks) for node, member in gathered.members.items()},
+        "agents_at_least": gathered.agents_at_least,
+        "passed": gathered.passed,
+        "store": gathered.name(gathered.coordinator),
+    }
+
+
+def _cause(finding: Finding) -> Cause:
+    rule = f"joint:{finding.part}"
+    return Cause(cause=finding.cause, rule=rule, blame=finding.blame, weight=finding.weight, seen=finding.seen)
 
 
 def _end(gathered: Gathered, node: int) -> str:
     return gathered.name(node)
 
 
-def _verdict(gathered: Gathered, nodes: Iterable[NodeVerdict], links: list[Finding]) -> Go:
+def _verdict(gathered: Gathered, nodes: Iterable[NodeVerdict], links: list[Finding], causes: Iterable[Cause]) -> Go:
     verdicts = {node.verdict for node in nodes}
+    weights = {cause.weight for cause in causes}
     if gathered.alone:
         return Go.UNKNOWN
-    if Go.NO_GO in verdicts or any(link.weight is Weight.FATAL for link in links):
+    if Go.NO_GO in verdicts or Weight.FATAL in weights or any(link.weight is Weight.FATAL for link in links):
         return Go.NO_GO
-    if Go.UNKNOWN in verdicts or not gathered.complete or gathered.faults:
+    if Go.UNKNOWN in verdicts or Weight.UNKNOWN in weights or not gathered.complete or gathered.faults:
         return Go.UNKNOWN
     return Go.GO
 
@@ -108,7 +135,7 @@ def _verdict(gathered: Gathered, nodes: Iterable[NodeVerdict], links: list[Findi
 def _node(gathered: Gathered, node: int, found: list[Finding]) -> NodeVerdict:
     own = taken(gathered.members[node].notes.get("node"), tuple[Cause, ...]) if node in gathered.members else None
     causes = [*(own or ())]
-    causes += [Cause(cause=f.cause, rule=f"joint:{f.part}", blame=f.blame, weight=f.weight, seen=f.seen) for f in found]
+    causes += [_cause(f) for f in found]
     causes = [
         *{cause.cause: cause for cause in sorted(causes, key=_lightest_first)}.values()
     ]  # the heaviest of each, the last of equals
@@ -147,7 +174,7 @@ def unsound(gathered: Gathered) -> set[int]:
 
 def all_findings(gathered: Gathered) -> list[Finding]:
     """Without what follows from something else."""
-    first = [*_meeting(gathered), *_liveness(gathered), *facts.findings(gathered)]
+    first = [*_meeting(gathered), *_heard(gathered, _liveness(gathered)), *facts.findings(gathered)]
     duplicates = {f.node for f in first if f.cause == "duplicate-address"}
     first = [f for f in first if f.node not in duplicates or f.cause == "duplicate-address"]
     gone = {f.node for f in first if f.node is not None and f.cause in _EXPLAINS_ALL}
@@ -156,6 +183,7 @@ def all_findings(gathered: Gathered) -> list[Finding]:
     quotas = frozenset(f.node for f in first if f.cause == "cpu-quota-on-one-node" and f.node is not None)
     found += [f for f in compute.findings(gathered, quotas) if f.node not in gone]
     found += _collectives(gathered, found)
+    found = [f for f in found if not (isolated.explained(gathered, f) or isolated.refuted(gathered, f))]
     slowed = {f.node for f in found if f.cause in _EXPLAINS_RATES}
     return [f for f in found if not (f.cause in _RATES and (f.node in slowed or (f.link and slowed & {*f.link})))]
 
@@ -182,8 +210,7 @@ def _meeting(gathered: Gathered) -> list[Finding]:
     came = f"; came: {_names(gathered, here)}"
     for node in missing:
         word = gathered.missing[node]
-        says = {"refused": "its host answers, but nothing was started there", "time-out": "its host does not answer"}
-        seen = f"{says.get(word, 'it did not come to the meeting')}{came}"
+        seen = f"{HOST_SAYS.get(word, 'it did not come to the meeting')}{came}"
         found.append(Finding(part="meeting", cause="node-never-came", node=node, seen=seen))
     for node, member in gathered.members.items():
         fewer = [local for local in range(member.expected) if local not in member.ranks]
@@ -211,7 +238,20 @@ def _liveness(gathered: Gathered) -> list[Finding]:
         for node in silent:
             del first[node]
         first[gathered.coordinator] = ("link-down", f"{_names(gathered, silent)} went silent at once")
-    return [Finding(part="liveness", cause=cause, node=node, seen=seen) for node, (cause, seen) in first.items()]
+    # A launcher whose pre-flight ended may train all the same: it is told, and decides nothing.
+    weight = Weight.UNKNOWN if gathered.agents_at_least else Weight.FATAL
+    return [Finding(part="liveness", cause=cause, node=node, seen=seen, weight=weight) for node, (cause, seen) in first.items()]
+
+
+def _heard(gathered: Gathered, events: list[Finding]) -> list[Finding]:
+    """Without the silence of others where the coordinator's own packets get lost: of 30 % TCP recovers too late now and then."""
+    silent = {f.node for f in events if f.cause == "link-down" and f.node not in (None, gathered.coordinator)}
+    gone = {f.node for f in events if f.node is not None and f.cause in _EXPLAINS_ALL} - silent
+    if not silent or gathered.coordinator in gone:
+        return events
+    ours = [f for f in connections.findings(gathered, gone) if f.node == gathered.coordinator]
+    loses = any(f.cause == "packet-loss" and f.weight is Weight.FATAL for f in ours)
+    return [f for f in events if not (loses and f.cause == "link-down" and f.node in silent)]
 
 
 def _collectives(gathered: Gathered, found: list[Finding]) -> list[Finding]:
@@ -225,30 +265,20 @@ def _collectives(gathered: Gathered, found: list[Finding]) -> list[Finding]:
             for rank, seen in odd.items()
         ]
     failed = [rank for rank, value in answers.items() if not value.get("ok")]
-    if not failed or any(f.weight is Weight.FATAL for f in found):
+    is_asked = gathered.tests is not None and gathered.tests.is_asked
+    if not is_asked and (not failed or any(f.weight is Weight.FATAL for f in found)):
         return []
     errors = "; ".join(dict.fromkeys(str(answers[rank].get("error", "no answer"))[:160] for rank in failed[:3]))
     is_wrong = any(value.get("wrong") for value in answers.values())
     cause = "silent-data-corruption" if is_wrong else "straggler-network"
-    return [*_isolated(gathered, sorted({rank[0] for rank in answers}), cause, errors)]
-
-
-def _isolated(gathered: Gathered, nodes: list[int], cause: str, errors: str) -> Iterator[Finding]:
-    """The nodes and links that make the collective of all fail; where none could be named, that it fails, and nobody is to blame."""
-    found = gathered.isolated
-    if found is None and len(nodes) == 2:
+    nodes = sorted({rank[0] for rank in answers})
+    if failed and len(nodes) == 2:
         seen = f"a collective of these two fails: {errors}"
-        yield Finding(part="collectives", cause=cause, link=(nodes[0], nodes[1]), seen=seen)
-    if found is None:
-        return
-    rounds = len(found.rounds)
-    for node in found.nodes:
-        seen = f"collectives with it fail, of all others none does ({rounds} rounds): {errors}"
-        yield Finding(part="collectives", cause=cause, node=node, seen=seen)
-    for link in found.pairs:
-        seen = f"collectives of these two fail, with others neither's does ({rounds} rounds): {errors}"
-        yield Finding(part="collectives", cause=cause, link=link, seen=seen)
-    if found.outcome in (Outcome.ONLY_AT_SCALE, Outcome.SUSPECTS):
-        among = f"; it is among {_names(gathered, found.suspects)}" if found.suspects else ""
-        seen = f"the collective of all fails; {found.why} ({rounds} rounds){among}: {errors}"
-        yield Finding(part="collectives", cause="fails-only-at-scale", seen=seen, weight=Weight.UNKNOWN)
+        return [Finding(part="collectives", cause=cause, link=(nodes[0], nodes[1]), seen=seen)]
+    known_nodes = {f.node for f in found if f.node is not None and f.weight is Weight.FATAL}
+    known_links = {frozenset(f.link) for f in found if f.link is not None}
+    return [
+        f
+        for f in isolated.findings(gathered, cause, errors)
+        if f.node not in known_nodes and (f.link is None or not (frozenset(f.link) in known_links or known_nodes & {*f.link}))
+    ]

@@ -24,6 +24,12 @@ KERNEL_SIDE = 128
 LARGE = 1 << 19
 REPEATS = 3
 CONNECT_S = 6.0
+EXCHANGED = 1 << 17
+SWEEPS = 3
+SWEEPS_S = 1.5
+WAYS_TOLD = 256
+"""Up to so many others the time of each way is told; of more, the slowest."""
+SLOWEST_TOLD = 16
 
 
 def main() -> None:
@@ -222,7 +228,7 @@ def collective(task: Fields, told: Callable[[Fields], None]) -> Fields:
     device = own_device(torch)
     backend = "nccl" if device.type == "cuda" and dist.is_nccl_available() and not shares_gpu(torch) else "gloo"
     device = device if backend == "nccl" else torch.device("cpu")
-    limit = datetime.timedelta(seconds=CONNECT_S)
+    limit = datetime.timedelta(seconds=float(task.get("limit_s", CONNECT_S)))
     told({"stage": "store"})
     host, port = task["store"]
     kept = dist.PrefixStore(task["prefix"], dist.TCPStore(host, int(port), None, False, limit, wait_for_workers=False))
@@ -252,8 +258,66 @@ def collective(task: Fields, told: Callable[[Fields], None]) -> Fields:
         if words:
             found["wrong"] = "all_gather, the part of rank %d: %s" % (each, words)
     dist.barrier()
+    if task.get("timed"):
+        found["ways"] = exchanged(torch, device, rank, task["timed"], told)
     found["ok"] = "wrong" not in found
     return found
+
+
+def exchanged(torch: Any, device: Any, rank: int, peers: List[int], told: Callable[[Fields], None]) -> Dict[str, List[int]]:
+    """Microseconds from here to each of ``peers`` and back with a word, pair by pair, in each sweep over all pairs: a moment that disturbs one
+    sweep does not disturb them all. One pair at a time, so that a slow way shows whatever the ways beside it carry."""
+    import torch.distributed as dist
+
+    count, at = len(peers) + len(peers) % 2, peers.index(rank)
+    load, word = torch.zeros(EXCHANGED, device=device), torch.zeros(1, device=device)
+    found: Dict[str, List[int]] = {}
+    began = time.monotonic()
+    for sweep in range(SWEEPS):
+        for step in range(count - 1):
+            other = partner(step, at, count)
+            if other < len(peers):
+                told({"stage": "an exchange with rank %d of the group" % peers[other]})
+                taken = exchange(torch, load, word, peers[other], at < other)
+                found.setdefault(str(other), []).append(taken)
+        spent = torch.tensor([time.monotonic() - began], device=device)
+        dist.all_reduce(spent, dist.ReduceOp.MAX)
+        if float(spent) * (sweep + 2) / (sweep + 1) > SWEEPS_S:
+            break
+    if len(found) > WAYS_TOLD:
+        slowest = sorted(found, key=lambda other: min(found[other]), reverse=True)
+        found = {other: found[other] for other in [*slowest[:SLOWEST_TOLD], *slowest[:: max(len(slowest) // SLOWEST_TOLD, 1)]]}
+    return found
+
+
+def partner(step: int, at: int, count: int) -> int:
+    """With whom the one at this place exchanges; an even number of places meet pair by pair, each pair once."""
+    last = count - 1
+    if at == last:
+        return step * (count // 2) % last
+    other = (step - at) % last
+    return last if other == at else other
+
+
+def exchange(torch: Any, load: Any, word: Any, peer: int, is_first: bool) -> int:
+    """There, then back. Each direction begins when the receiver is ready, so that nobody is charged for a partner that was late."""
+    import torch.distributed as dist
+
+    taken = 0
+    for sends in (is_first, not is_first):
+        if not sends:
+            dist.send(word, peer)
+            dist.recv(load, peer)
+            dist.send(word, peer)
+            continue
+        dist.recv(word, peer)
+        began = time.perf_counter()
+        dist.send(load, peer)
+        dist.recv(word, peer)
+        if load.device.type == "cuda":
+            torch.cuda.synchronize(load.device)
+        taken = int((time.perf_counter() - began) * 1e6)
+    return taken
 
 
 def shares_gpu(torch: Any) -> bool:

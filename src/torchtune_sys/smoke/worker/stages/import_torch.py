@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import sys
 import time
 
@@ -20,6 +21,27 @@ def _hiding() -> str:
     return "; %s hides a module of the standard library" % strange[0] if strange else ""
 
 
+def _why(error: BaseException) -> str:
+    """Where the address space is used up, whatever breaks next says something else than that."""
+    try:
+        return "%s: %s%s%s" % (type(error).__name__, error, _hiding(), _no_address_space())
+    except MemoryError:
+        return "MemoryError"
+
+
+def _no_address_space() -> str:
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if limit == resource.RLIM_INFINITY:
+        return ""
+    with open("/proc/self/statm") as pages:
+        used = int(pages.read().split()[0]) * resource.getpagesize()
+    return (
+        "; MemoryError: %d of %d MiB of address space are used (ulimit -v)" % (used >> 20, limit >> 20)
+        if used > 0.9 * limit
+        else ""
+    )
+
+
 _import_started = time.monotonic()
 channel.tell("begin", stage="import", deadline_s=IMPORT_DEADLINE_S)
 try:
@@ -30,7 +52,7 @@ try:
             "no PyTorch, but another module named torch: %s" % (getattr(torch, "__file__", "") or [*torch.__path__])
         )
 except BaseException as error:
-    _import_error = "%s: %s%s" % (type(error).__name__, error, _hiding())
+    _import_error = _why(error)
     channel.tell(
         "end",
         stage="import",

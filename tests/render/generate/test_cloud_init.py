@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+import warm
 from conftest import alone_with
 from torchtune_sys.model.install import InstallFile, InstallStep
 from torchtune_sys.model.provision import Provision
@@ -23,7 +24,7 @@ from torchtune_sys.render.generate.cloud_init import SCRIPT, fits, user_data
 from torchtune_sys.render.generate.provision import provisioning
 
 SHELLCHECK = Path(sys.executable).with_name("shellcheck")
-PROGRAM = [sys.executable, "-m", "torchtune_sys", "generate", "cloud-init"]
+PROGRAM = [*warm.PROGRAM, "generate", "cloud-init"]
 PER_BOOT = "/var/lib/cloud/scripts/per-boot/torchtune-sys"
 HOSTILE = "x\n$(touch /tmp/torchtune-sys-owned) `id` 'q' \"q\" \\ : - # \x1b[2J \u2028 {{ y }} {% z %}"
 

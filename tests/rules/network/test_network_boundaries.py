@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from test_network_rules import NO_RDMA, UP, interfaces, port, results, subjects
 
 from conftest import judge, load
+from rules.network.test_network_rules import NO_RDMA, UP, interfaces, port, results, subjects
 from torchtune_sys.model.rule import Verdict
 
 
@@ -60,7 +60,7 @@ def test_which_hca_the_value_lets_through(value: str, verdict: Verdict) -> None:
 
 
 def mtus(*values: int) -> list[dict[str, Any]]:
-    from test_network_rules import load_answers
+    from rules.network.test_network_rules import load_answers
 
     chosen = {f"ib{number}": value for number, value in enumerate(values)}
     return [{**row, "mtu": chosen.get(row["name"], 4092)} for row in load_answers()]
@@ -91,7 +91,7 @@ def test_the_rate_of_the_majority_is_the_measure_and_none_is_asked_to_go_lower(s
 
 @pytest.mark.parametrize(("dead", "found"), [(1, 1), (3, 3), (4, 0)])
 def test_lost_cards_are_fewer_than_the_living(dead: int, found: int) -> None:
-    from test_network_rules import without_addresses
+    from rules.network.test_network_rules import without_addresses
 
     files: dict[str, str] = {}
     for number in range(dead):

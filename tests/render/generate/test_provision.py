@@ -12,6 +12,7 @@ import pytest
 from provisions import SMOKE, SYSTEMS, TUNE, of_host, of_steps, step
 from script_plans import HOSTILE
 
+import warm
 from conftest import HOSTS, exhaustive, load
 from torchtune_sys.model.install import InstallCommand, InstallFile, InstallOptions, InstallRefused, Packages, PythonEnvironment
 from torchtune_sys.model.provision import STAGES
@@ -20,7 +21,7 @@ from torchtune_sys.remediation.plan.provision import provision
 from torchtune_sys.render.generate.provision import provisioning
 
 SHELLCHECK = Path(sys.executable).with_name("shellcheck")
-PROGRAM = [sys.executable, "-m", "torchtune_sys", "generate", "script"]
+PROGRAM = [*warm.PROGRAM, "generate", "script"]
 
 
 def found_by_shellcheck(text: str, place: Path) -> str:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from test_platforms import judged
-
 import platforms_troubled
 from conftest import judge, load
+from rules.test_platforms import judged
 from torchtune_sys.model.actions import text
 from torchtune_sys.model.rule import Verdict
 

@@ -234,7 +234,8 @@ def refusing(numbers: tuple[int, ...]) -> None:
 
 def refused(*numbers: int, options: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
     argv = [*PROGRAM, "launch", *options, "--local-rank=0", "--nproc-per-node=2", "--", sys.executable, "-c", TELL]
-    code = f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); import os, test_launch; test_launch.refusing({numbers!r}); os.execv({argv[0]!r}, {argv!r})"
+    places = [*map(str, (Path(__file__).parent, *Path(__file__).parents[1:3]))]
+    code = f"import sys; sys.path[:0] = {places!r}; import os, test_launch; test_launch.refusing({numbers!r}); os.execv({argv[0]!r}, {argv!r})"
     return subprocess.run([sys.executable, "-c", code], env=env(), capture_output=True, text=True, timeout=60)
 
 

@@ -1,0 +1,212 @@
+"""The faults of docs/joint-faults.md before what people use: python benchmarks/faults.py [--torch PYTHON] [FAULT…]
+
+Each fault is planted on the third of four hosts (network namespaces of one bridge), and met by
+  torchtune-sys   preflight --level standard on each host, before the job
+  torchrun        the job itself: torchrun with c10d, a script that adds up with gloo; time-outs of 20 s
+  accelerate      accelerate test with a configuration of four machines, where accelerate is beside torch; without GPUs and MPI it starts one
+                  process on each host, which meets no other
+Needs root, ip, nft, tc. One run prints the table; ``hung``: did not end within the limit, and was ended.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+ROOT = Path(__file__).parent.parent
+sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests/preflight")]
+os.environ.setdefault("TORCHTUNE_SYS_TEST_LONG", "all")
+
+from preflight.joint.cluster import Cluster, cluster, preflight  # noqa: E402
+from preflight.joint.faults import FAULTS, problems  # noqa: E402
+
+NODES, BAD = 4, 3
+LIMIT_S = 90.0
+NAMES = (
+    "none",
+    "never",
+    "one-way",
+    "ports-dropped",
+    "mtu",
+    "loopback-name",
+    "bridge-interface",
+    "clock",
+    "other-torch",
+    "flipped-weight",
+    "flipped-sum",
+    "killed",
+)
+TRAINS = """
+import datetime, os, sys, time
+import torch, torch.distributed as dist
+open(os.path.join(sys.argv[1], "began" + os.environ["RANK"]), "w").write(str(os.getpid()))
+dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=20))
+net = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.GELU(), torch.nn.Linear(64, 1))
+for step in range(30):
+    net.zero_grad()
+    net(torch.ones(8, 64)).sum().backward()
+    for value in net.parameters():
+        dist.all_reduce(value.grad)
+    time.sleep(0.1)
+dist.barrier()
+print("trained", flush=True)
+os._exit(0)
+"""
+_SPEAKS = re.compile(r"\bn([1-4])\b|10\.78\.0\.([1-4])\b|\brank[ :=\[]+([0-3])\b", re.IGNORECASE)
+_ERRORS = re.compile(r"error|exception|fail|timed? ?out|refused|signal|unable|closed by|no-go|absent|did not", re.IGNORECASE)
+
+
+class Outcome(NamedTuple):
+    """What somebody who reads all that is printed learns."""
+
+    word: str
+    seconds: float
+
+    @property
+    def cell(self) -> str:
+        return f"{self.word}, {self.seconds:.0f} s"
+
+
+def ours(made: Cluster, python: str, name: str) -> Outcome:
+    """Right, where the verdict names whom and what the table of faults wants, on every healthy host."""
+    fault = FAULTS.get(name)
+    found = preflight(made, python, **(fault.plant(made, BAD) if fault is not None else {}))
+    verdicts = {verdict["verdict"] for verdict in found.verdicts()}
+    if fault is None:
+        return Outcome("go" if verdicts == {"go"} else f"wrong: {sorted(verdicts)}", found.seconds)
+    if not problems(fault, made, BAD, found):
+        return Outcome("named", found.seconds)
+    return Outcome("silent" if verdicts == {"go"} else "not judged" if verdicts == {"unknown"} else "wrong", found.seconds)
+
+
+def torchrun(python: str, folder: Path, _number: int) -> list[str]:
+    words = [
+        python,
+        "-m",
+        "torch.distributed.run",
+        "--rdzv-backend",
+        "c10d",
+        "--rdzv-endpoint",
+        "n1:29400",
+        "--rdzv-id",
+        "faults",
+    ]
+    words += ["--rdzv-conf", "join_timeout=20", "--nnodes", str(NODES), "--nproc-per-node", "1"]
+    return [*words, str(folder / "train.py"), str(folder)]
+
+
+def accelerate(python: str, folder: Path, number: int) -> list[str]:
+    config = folder / f"accelerate{number}.yaml"
+    config.write_text(
+        "compute_environment: LOCAL_MACHINE\ndistributed_type: MULTI_CPU\nuse_cpu: true\nmixed_precision: 'no'\ndebug: false\n"
+        f"machine_rank: {number - 1}\nmain_process_ip: n1\nmain_process_port: 29411\nmain_training_function: main\n"
+        f"num_machines: {NODES}\nnum_processes: {NODES}\nrdzv_backend: static\nsame_network: true\nmpirun_config: {{}}\n"
+    )
+    return [python, "-m", "accelerate.commands.accelerate_cli", "test", "--config_file", str(config)]
+
+
+def theirs(command: Callable[[str, Path, int], list[str]]) -> Callable[[Cluster, str, str], Outcome]:
+    def met(made: Cluster, python: str, name: str) -> Outcome:
+        fault = FAULTS.get(name)
+        planted: dict[str, Any] = fault.plant(made, BAD) if fault is not None else {}
+        (made.folder / "train.py").write_text(TRAINS)
+        skipped = {number for number, _local in planted.get("skip", ())}
+        children: dict[int, subprocess.Popen[bytes]] = {}
+        began_s = time.monotonic()
+        for number in range(1, NODES + 1):
+            if number in skipped:
+                continue
+            env = {"PATH": f"{Path(python).parent}:{os.environ['PATH']}", "HOME": str(made.folder), "OMP_NUM_THREADS": "1"}
+            env |= planted.get("env", {}).get(number, {})
+            argv = [*planted.get("outer", {}).get(number, []), *made.argv(number, command(python, made.folder, number))]
+            with open(made.folder / f"said{number}", "wb") as said:
+                children[number] = subprocess.Popen(argv, env=env, stdout=said, stderr=subprocess.STDOUT, start_new_session=True)
+        if name == "killed":
+            _kill(made, began_s)
+        while time.monotonic() < began_s + LIMIT_S and any(child.poll() is None for child in children.values()):
+            time.sleep(0.1)
+        seconds = time.monotonic() - began_s
+        hung = [number for number, child in children.items() if child.poll() is None]
+        for child in children.values():
+            if child.poll() is None:
+                os.killpg(child.pid, signal.SIGKILL)
+                child.wait()
+        said = {number: (made.folder / f"said{number}").read_text(errors="replace") for number in children}
+        return Outcome(_word(name, hung, [child.returncode for child in children.values()], said), seconds)
+
+    return met
+
+
+def _kill(made: Cluster, began_s: float) -> None:
+    """The process on the third host that imports torch, a moment after it began."""
+    mark = ""
+    while time.monotonic() < began_s + LIMIT_S / 2 and not mark:
+        words = subprocess.run(["ip", "netns", "pids", made.space(BAD)], capture_output=True, text=True).stdout.split()
+        found = [pid for pid in words if b"train.py" in _line(pid) or b"test_script" in _line(pid)]
+        mark = found[-1] if len(found) > 1 else ""
+        time.sleep(0.2)
+    time.sleep(6)
+    if mark:
+        os.kill(int(mark), signal.SIGKILL)
+
+
+def _line(pid: str) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+def _word(name: str, hung: list[int], statuses: list[int], said: dict[int, str]) -> str:
+    """Whom the lines with an error speak of, on all hosts together; a host's words of itself count on the bad host alone."""
+    if not hung and not any(statuses):
+        return "go" if name == "none" else "silent: passes"
+    blamed: set[int] = set()
+    for number, text in said.items():
+        for line in text.splitlines():
+            if _ERRORS.search(line):
+                told = {int(one or two or int(three) + 1) for one, two, three in _SPEAKS.findall(line)}
+                blamed |= told if number == BAD else told - {number}
+    end = "hung" if hung else "fails"
+    if blamed == {BAD}:
+        return f"{end}, named"
+    if BAD in blamed:
+        return f"{end}, names {len(blamed)} hosts, the bad one among them"
+    return f"{end}, names another" if blamed else f"{end}, names nobody"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--torch", default=os.environ.get("TORCHTUNE_SYS_TEST_TORCH", ""), help="the Python that has torch")
+    parser.add_argument("--accelerate", default="", help="a Python that has accelerate beside torch")
+    parser.add_argument("faults", nargs="*", default=NAMES)
+    asked = parser.parse_args()
+    if not asked.torch or os.geteuid() != 0:
+        parser.error("give --torch, and run it as root")
+    columns: dict[str, Callable[[Cluster, str, str], Outcome]] = {"torchtune-sys preflight": ours, "torchrun": theirs(torchrun)}
+    pythons = {"torchtune-sys preflight": asked.torch, "torchrun": asked.torch, "accelerate test": asked.accelerate}
+    if asked.accelerate:
+        columns["accelerate test"] = theirs(accelerate)
+    print(f"| fault | {' | '.join(columns)} | load |\n|---|{'---|' * len(columns)}---|", flush=True)
+    for name in asked.faults:
+        cells = []
+        for column, met in columns.items():
+            with tempfile.TemporaryDirectory() as folder:
+                Path(folder).chmod(0o755)
+                with cluster(Path(folder), NODES) as made:
+                    cells.append(met(made, pythons[column], name).cell)
+        print(f"| {name} | {' | '.join(cells)} | {os.getloadavg()[0]:.0f} |", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,107 @@
+"""``torchtune-sys generate kubernetes``."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import click
+
+from torchtune_sys.cli import options as shared
+from torchtune_sys.cli.commands.preflight import BUDGETS_S
+from torchtune_sys.errors import UserError
+
+PIECES = ("job", "jobset", "daemonset")
+
+
+@shared.command(
+    "kubernetes",
+    common=("--image", "--nodes", "--gpus", "--level", "--output"),
+    epilog="""\b
+Examples:
+  torchtune-sys generate kubernetes job --image registry/train:1 --nodes 4 --gpus 8
+  torchtune-sys generate kubernetes job --image registry/train:1 --nodes 4 -- python train.py
+  torchtune-sys generate kubernetes jobset --image registry/train:1 --nodes 4
+  torchtune-sys generate kubernetes daemonset --image registry/train:1 --act
+
+\b
+job        a headless service and an Indexed Job: the pods meet in an init
+           container, and train only if all nodes are well
+jobset     the same as a JobSet
+daemonset  judges each node at level fast, and prints the patches of its
+           condition and taint; with --act it applies them
+
+\b
+Only no-go keeps a pod from starting: a tool that is gone, broken or cannot
+judge does not, unless --fail-closed. Nothing of it was tried in a live
+cluster; docs/kubernetes.md says what was tried.
+""",
+)
+@click.argument("piece", type=click.Choice(PIECES), metavar="PIECE")
+@click.argument("train", nargs=-1, metavar="[-- COMMAND...]")
+@click.option("--image", required=True, metavar="IMAGE", help="An image with the tool and the Python that trains.")
+@click.option("--name", metavar="NAME", help="Of what is made. [training; the daemon torchtune-sys]")
+@click.option("--namespace", default="default", metavar="NAME", help="Where the daemon runs. [default]")
+@click.option("--nodes", type=shared.COUNT, default=2, metavar="N", help="Pods of the job, one a node. [2]")
+@click.option("--gpus", type=click.IntRange(min=0), default=0, metavar="N", help="NVIDIA GPUs of each pod. [0]")
+@click.option("--shm", default="8Gi", metavar="SIZE", help="Most that /dev/shm of a pod may hold. [8Gi]")
+@click.option("--level", type=click.Choice(tuple(BUDGETS_S)), default="standard", help="Of the job's pre-flight. [standard]")
+@click.option("--policy", metavar="FILE", help="The policy file in the image.")
+@click.option(
+    "--budget", type=float, callback=shared.seconds(1), metavar="S", help="Seconds for one pre-flight. [15; at level standard 60]"
+)
+@click.option("--secret", default="", metavar="NAME", help='A Secret with the key "secret": the job\'s secret.')
+@click.option(
+    "--every", type=click.IntRange(min=10), default=300, metavar="S", help="The daemon: seconds between two looks. [300]"
+)
+@click.option("--runtime-class", default="", metavar="NAME", help="The daemon: the runtime class that shows GPUs.")
+@click.option("--act", is_flag=True, help="The daemon: set the node's condition and taint; with the rights for it.")
+@click.option("--fail-closed", is_flag=True, help="A pod whose pre-flight could not judge does not start.")
+@shared.output_option
+def command(piece: str, train: tuple[str, ...], output: str | None, **options: Any) -> int:
+    """Print manifests that bring the pre-flight into a Kubernetes cluster.
+
+    PIECE: job, jobset or daemonset.
+    """
+    from torchtune_sys.cli.terminal import give
+    from torchtune_sys.render.generate import kubernetes
+
+    is_daemon = piece == "daemonset"
+    name = options["name"] or ("torchtune-sys" if is_daemon else "training")
+    _must_be_named(name, options["namespace"], options["nodes"])
+    if options["act"] and not is_daemon:
+        raise UserError("--act: only the daemon changes nodes", "generate kubernetes daemonset --act")
+    if is_daemon and train:
+        raise UserError("the daemon starts no training", "generate kubernetes job -- COMMAND…")
+    if not re.fullmatch(r"[1-9][0-9]{0,8}(Ki|Mi|Gi|Ti)?", options["shm"]):
+        raise UserError(f"--shm {options['shm']}: is no size", "a number with Mi or Gi: 8Gi")
+    words = [] if is_daemon else ["--level", options["level"]]
+    for option in ("policy", "budget"):
+        if (value := options[option]) is not None:
+            words += [f"--{option}", value if isinstance(value, str) else f"{value:g}"]
+    wanted = kubernetes.Wanted(
+        name=name,
+        namespace=options["namespace"],
+        image=options["image"],
+        nodes=options["nodes"],
+        gpus=options["gpus"],
+        shm=options["shm"],
+        level=options["level"],
+        options=tuple(words),
+        train=train,
+        secret=options["secret"],
+        fail_closed=options["fail_closed"],
+        act=options["act"],
+        every_s=options["every"],
+        runtime_class=options["runtime_class"],
+    )
+    give(kubernetes.PIECES[piece](wanted), output)
+    return 0
+
+
+def _must_be_named(name: str, namespace: str, nodes: int) -> None:
+    """Names of pods are made of it, with the number; a host name has 63 signs. Raises UserError."""
+    room = 63 - len(f"-nodes-0-{nodes}")
+    for word, option, most in ((name, "--name", room), (namespace, "--namespace", 63)):
+        if not re.fullmatch(r"[a-z]([-a-z0-9]*[a-z0-9])?", word) or len(word) > most:
+            raise UserError(f"{option} {word}: is no name", f"small letters, digits and -, at most {most}, a letter first")

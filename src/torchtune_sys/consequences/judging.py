@@ -1,0 +1,121 @@
+"""Every fix is judged by the rules before it is printed: what they would find on the host after it is said beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from torchtune_sys import engine
+from torchtune_sys.consequences.effects import Effect, after, impossible
+from torchtune_sys.consequences.named import effects
+from torchtune_sys.model.actions import Action, Advice, Install, Safety
+from torchtune_sys.model.rule import Evidence, Result, Rule, Verdict
+from torchtune_sys.model.snapshot import Snapshot
+
+MOST_LOOKS = 64
+"""How many fixes of one host are judged: each is a judgement of all rules, and no host that was seen had more than 20."""
+
+
+def weighed(
+    seen: Snapshot, results: tuple[Result, ...], rules: Iterable[Rule], overrides: engine.Overrides | None = None
+) -> tuple[Result, ...]:
+    """The results, with what ``rules`` would say of each fix beside it."""
+    return _Scales(seen, results, tuple(rules), overrides).results()
+
+
+Faults = frozenset[tuple[str, str]]
+"""Rule and subject of what is found."""
+
+
+class _Scales:
+    def __init__(
+        self, seen: Snapshot, results: tuple[Result, ...], rules: tuple[Rule, ...], overrides: engine.Overrides | None
+    ) -> None:
+        self._seen = msgspec.structs.replace(seen, said={}, failures=())  # what a program said was said before the fix
+        self._results, self._rules, self._overrides = results, rules, overrides
+        self._known: dict[tuple[Effect, ...], str] = {}
+        self._before: Faults | None = None
+
+    def results(self) -> tuple[Result, ...]:
+        return tuple(self._weighed(result) if result.verdict is Verdict.FAIL else result for result in self._results)
+
+    def _weighed(self, result: Result) -> Result:
+        """With what each fix would bring about. Fixes that ``apply`` would make are made together; sentences are alternatives."""
+        found = [item for item in result.evidence if item.verdict is Verdict.FAIL]
+        made = tuple(
+            dict.fromkeys(
+                action for item in found for action in item.fix or result.rule.fix if not isinstance(action, Advice | Install)
+            )
+        )
+        together = self._of(made)
+
+        def mark(action: Action, wanted: str) -> Action:
+            if not isinstance(action, Advice | Install):
+                return _but(action, together)
+            named = effects(action, wanted)
+            return _but(action, self._of(named)) if named else action
+
+        wanted = found[0].wanted if found else ""
+        fix = tuple(mark(action, wanted) for action in result.rule.fix)
+        evidence = tuple(_with_fix(item, tuple(mark(action, item.wanted) for action in item.fix)) for item in result.evidence)
+        if fix == result.rule.fix and evidence == result.evidence:
+            return result
+        return msgspec.structs.replace(result, rule=msgspec.structs.replace(result.rule, fix=fix), evidence=evidence)
+
+    def _of(self, done: tuple[Effect, ...]) -> str:
+        """What the rules would find that they do not find now; empty where nothing."""
+        if not done:
+            return ""
+        if done not in self._known:
+            self._known[done] = self._look(done) if len(self._known) < MOST_LOOKS else ""
+        return self._known[done]
+
+    def _found_now(self) -> Faults:
+        """Also by rules whose results nobody asked for."""
+        if self._before is None:
+            judged = {result.rule.id for result in self._results}
+            others = [rule for rule in self._rules if rule.id not in judged]
+            self._before = _faults(self._results) | _faults(engine.judge(self._seen, others, self._overrides))
+        return self._before
+
+    def _look(self, done: tuple[Effect, ...]) -> str:
+        then = self._seen
+        for effect in done:
+            if reason := impossible(self._seen, effect):
+                return reason
+            then = after(then, effect)
+        if then is self._seen:
+            return ""
+        results = engine.judge(then, self._rules, self._overrides)
+        before = self._found_now()
+        new = [
+            (result.rule, item)
+            for result in results
+            if result.verdict is Verdict.FAIL
+            for item in result.evidence
+            if item.verdict is Verdict.FAIL and (result.rule.id, item.subject) not in before
+        ]
+        return "; ".join(f"{found.id}: {item.subject}: {item.seen}" for found, item in new[:2])
+
+
+def _faults(results: Iterable[Result]) -> Faults:
+    """What is found now, also what another rule tells of."""
+    return frozenset(
+        (result.rule.id, item.subject)
+        for result in results
+        for item in result.evidence
+        if item.verdict is Verdict.FAIL or item.wanted.startswith("see ")
+    )
+
+
+def _but(action: Action, but: str) -> Action:
+    """What a rule would find fault with is never made without a person's decision."""
+    if not but:
+        return action
+    safety = Safety.UNSAFE if action.safety is Safety.SAFE else action.safety
+    return msgspec.structs.replace(action, but=but, safety=safety)
+
+
+def _with_fix(item: Evidence, fix: tuple[Action, ...]) -> Evidence:
+    return item if fix == item.fix else msgspec.structs.replace(item, fix=fix)

@@ -1,0 +1,105 @@
+"""Files that stand in the place of a module, as the frames of a traceback show them: the words of the error name another thing."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+
+import msgspec
+
+from torchtune_sys.diagnosis.lines import LogLine
+from torchtune_sys.diagnosis.symptoms import CERTAIN, LIKELY, Candidate, Symptom
+
+_FRAME = re.compile(r'^\s*File "(?P<path>[^"\n]{1,400})", line \d{1,7}, in (?P<name>\S{1,200})\s*$')
+_ERROR = re.compile(r"^\s*(?:[A-Za-z_]\w*\.)*(?:AttributeError|ImportError|ModuleNotFoundError|TypeError|NameError)\b")
+_INSTALLED = re.compile(r"(?:^|[/\\])(?:lib\w{0,10}[/\\](?:python|pypy)[\d.]*|(?:site|dist)-packages|Lib)[/\\]|^<")
+"""Where Python's own modules and installed packages lie; ``<frozen importlib._bootstrap>`` too."""
+_STEM = re.compile(r"([A-Za-z_]\w*)(?:\.py|[/\\]__init__\.py)$")
+_SCRIPTS = frozenset(("code", "main", "run", "setup", "site", "test", "this", "train"))
+"""Names that people give their scripts, and that nothing imports."""
+_MOST = 200
+
+
+class _Frame(msgspec.Struct, frozen=True):
+    line: LogLine
+    path: str
+    name: str
+    code: str
+
+    @property
+    def module(self) -> str:
+        """The name by which the file would be imported."""
+        found = _STEM.search(self.path)
+        return found[1] if found is not None else ""
+
+    @property
+    def installed(self) -> bool:
+        return _INSTALLED.search(self.path) is not None
+
+
+def symptoms_of(lines: Mapping[str, Sequence[LogLine]]) -> Iterator[Symptom]:
+    for source, part in lines.items():
+        for frames, error in _tracebacks(part):
+            found = _of_torch(source, frames, error) or _of_library(source, frames, error)
+            if found is not None:
+                yield found
+                break
+
+
+def _tracebacks(lines: Sequence[LogLine]) -> Iterator[tuple[list[_Frame], LogLine]]:
+    """The frames of each traceback, the outermost first, and the line of its error."""
+    frames: list[_Frame] = []
+    for at, line in enumerate(lines):
+        found = _FRAME.match(line.text) if 'File "' in line.text else None
+        if found is not None and len(frames) < _MOST:
+            code = lines[at + 1].text.strip() if at + 1 < len(lines) else ""
+            frames.append(_Frame(line, found["path"], found["name"], code))
+        elif frames and _ERROR.match(line.text):
+            yield frames, line
+            frames = []
+        elif line.text.startswith("Traceback "):
+            frames = []
+
+
+def _of_torch(source: str, frames: Sequence[_Frame], error: LogLine) -> Symptom | None:
+    """A file ``torch.py``, or a folder ``torch`` that is not the installed one, was imported."""
+    for frame in frames:
+        if frame.module != "torch" or frame.installed or frame.name != "<module>":
+            continue
+        if frame.path.endswith("torch.py") or "_C" in error.text:
+            return _symptom("torch-shadowed", CERTAIN, source, frame.line)
+    return None
+
+
+def _of_library(source: str, frames: Sequence[_Frame], error: LogLine) -> Symptom | None:
+    """A file of a name that Python's own library imports: the frame before it says ``import NAME``; or the script has such a name, and
+    what it imports fails deep within."""
+    for before, frame in pairwise(frames):
+        if (
+            _ours(frame)
+            and before.installed
+            and re.search(rf"\bimport\b.{{0,80}}\b{frame.module}\b|\bfrom {frame.module}\b", before.code)
+        ):
+            return _symptom("stdlib-hidden", CERTAIN, source, frame.line)
+    script = frames[0] if frames[0].path[0] != "<" else frames[min(1, len(frames) - 1)]
+    deep = frames[-1].installed and "import" in script.code and "has no attribute" in error.text
+    if _ours(script) and script.module not in _SCRIPTS and deep:
+        return _symptom("stdlib-hidden", LIKELY, source, script.line)
+    return None
+
+
+def _ours(frame: _Frame) -> bool:
+    """Whether a person's file has the name of a module of the standard library."""
+    return frame.name == "<module>" and frame.module in sys.stdlib_module_names and not frame.installed
+
+
+def _symptom(cause: str, weight: int, source: str, line: LogLine) -> Symptom:
+    return Symptom(
+        source=source,
+        line=line,
+        candidates=(Candidate(cause=cause, weight=weight),),
+        program="python",
+        words="CPython sys.path: the script's folder comes before the library",
+    )

@@ -1,0 +1,75 @@
+"""The API of the Kubernetes cluster that this pod runs in, asked with the pod's own account.
+
+Source: kubernetes.io/docs, "Accessing the Kubernetes API from a Pod": KUBERNETES_SERVICE_HOST and _PORT, and the files below
+/var/run/secrets/kubernetes.io/serviceaccount (token, ca.crt).
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import ssl
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import quote
+
+from torchtune_sys.errors import UserError
+
+_ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
+_PATIENCE_S = 10.0
+_ANSWER_AT_MOST = 4 << 20
+_MERGE, STRATEGIC = "application/merge-patch+json", "application/strategic-merge-patch+json"
+
+
+class Cluster:
+    """Raises UserError where this is no pod, or its account has no token."""
+
+    def __init__(self, env: Mapping[str, str], account: str = _ACCOUNT) -> None:
+        self._account = account
+        self._host, port = env.get("KUBERNETES_SERVICE_HOST", ""), env.get("KUBERNETES_SERVICE_PORT", "443")
+        if not self._host or not port.isdecimal() or not os.path.isfile(f"{self._account}/token"):
+            raise UserError(
+                "--act: this is no pod whose account may ask the cluster", "generate kubernetes daemonset --act makes one"
+            )
+        self._port = int(port)
+
+    def node(self, name: str) -> dict[str, Any]:
+        """The node as the cluster has it. Raises UserError."""
+        return self._ask("GET", _path(name))
+
+    def patch_status(self, name: str, patch: Mapping[str, Any]) -> None:
+        """Raises UserError."""
+        self._ask("PATCH", f"{_path(name)}/status", patch, STRATEGIC)
+
+    def patch(self, name: str, patch: Mapping[str, Any]) -> None:
+        """Raises UserError, also where the node changed since it was asked for."""
+        self._ask("PATCH", _path(name), patch, _MERGE)
+
+    def _ask(self, method: str, path: str, body: Mapping[str, Any] | None = None, form: str = "") -> dict[str, Any]:
+        try:
+            with open(f"{self._account}/token", encoding="ascii") as file:
+                headers = {"Authorization": f"Bearer {file.read().strip()}", "Accept": "application/json"}
+            trusted = ssl.create_default_context(cafile=f"{self._account}/ca.crt")
+            link = http.client.HTTPSConnection(self._host, self._port, timeout=_PATIENCE_S, context=trusted)
+            try:
+                data = None if body is None else json.dumps(body).encode()
+                link.request(method, path, data, {**headers, **({"Content-Type": form} if form else {})})
+                answer = link.getresponse()
+                text = answer.read(_ANSWER_AT_MOST)
+            finally:
+                link.close()
+            found = json.loads(text) if text else {}
+        except (OSError, ValueError, http.client.HTTPException) as error:
+            raise UserError(
+                f"the cluster did not answer {method} {path}: {error}", "look at the pod's account and network"
+            ) from None
+        if answer.status >= 300 or not isinstance(found, dict):
+            words = found.get("message", "") if isinstance(found, dict) else ""
+            todo = "the account may get and patch nodes, and patch nodes/status" if answer.status == 403 else ""
+            raise UserError(f"the cluster refused {method} {path}: {answer.status} {words}".rstrip(), todo)
+        return found
+
+
+def _path(name: str) -> str:
+    return f"/api/v1/nodes/{quote(name, safe='')}"

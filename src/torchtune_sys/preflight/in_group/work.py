@@ -1,0 +1,140 @@
+"""What each rank does in its own process: it is looked at, computes, and adds up with the others, in the group that is there."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import msgspec
+
+from torchtune_sys import engine
+from torchtune_sys.host.live import LiveHost
+from torchtune_sys.host.peers.addresses import towards
+from torchtune_sys.model.facts.session import Workload
+from torchtune_sys.model.values import Missing
+from torchtune_sys.preflight import context, own_checks, verdict
+from torchtune_sys.preflight.joint.facts import facts_of
+from torchtune_sys.preflight.joint.worker import rank_tasks
+from torchtune_sys.preflight.policy import Policy
+from torchtune_sys.rules import CATALOGUE
+
+_LOOK_S = 15.0
+_SIZES = (1, 257, 1 << 17)
+_FRAMES = 3
+
+
+def host_key() -> str:
+    """The same for all ranks on a host, and for no others: its name, this start of its kernel, its network."""
+    host = LiveHost()
+    parts = [os.uname().nodename, host.text("/proc/sys/kernel/random/boot_id")]
+    with suppress(OSError):
+        parts.append(str(os.stat("/proc/self/ns/net").st_ino))
+    return "-".join(str(part).strip() for part in parts)
+
+
+def of_node(torch: Any, policy: Policy, nodes: int, budget_s: float) -> dict[str, Any]:
+    """What one rank of a host tells of it: its facts, what the rules find, and its address in the job's network."""
+    env = _environment()
+    intent = Workload(nodes=nodes, python=sys.executable)
+    seen = engine.snapshot(LiveHost(), intent, timeout_s=min(_LOOK_S, max(budget_s, 0.5)))
+    hostname = None if isinstance(seen.system, Missing) else seen.system.hostname
+    name = context.node_name(env, hostname if isinstance(hostname, str) and hostname else os.uname().nodename)
+    results = engine.judge(seen, CATALOGUE, policy.params)
+    results = tuple(result for result in results if result.rule.id != "master-port-in-use")  # the job's own store listens there
+    causes = verdict.ordered([*verdict.of_results(results, policy, nodes), *own_checks.of_quota(seen, policy)])
+    return {
+        "facts": msgspec.to_builtins(facts_of(seen, name, env)),
+        "node": msgspec.to_builtins(causes),
+        "address": towards(env.get("MASTER_ADDR", "")),
+    }
+
+
+def _environment() -> Mapping[str, str]:
+    found = LiveHost().env()
+    return found if isinstance(found, dict) else {}
+
+
+@contextmanager
+def undisturbed(torch: Any) -> Iterator[None]:
+    """The caller's random numbers, types and threads are afterwards as they were."""
+    cuda = torch.cuda.is_available() and torch.cuda.is_initialized()
+    numbers, on_gpus = torch.get_rng_state(), torch.cuda.get_rng_state_all() if cuda else []
+    kind, threads = torch.get_default_dtype(), torch.get_num_threads()
+    try:
+        torch.set_default_dtype(torch.float32)
+        torch.set_num_threads(1)
+        yield
+    finally:
+        torch.set_num_threads(threads)
+        torch.set_default_dtype(kind)
+        torch.set_rng_state(numbers)
+        if cuda:
+            torch.cuda.set_rng_state_all(on_gpus)
+
+
+def computed() -> dict[str, Any]:
+    """One turn of the timed kernel and the exact training steps."""
+    try:
+        return rank_tasks.compute({}, lambda _told: None)
+    except Exception as error:
+        return {"error": f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"}
+
+
+class Collective:
+    """The caller's own group adds up, in a thread: one that hangs there holds nobody, and cannot be ended either."""
+
+    def __init__(self, torch: Any, group: Any, rank: int, world: int) -> None:
+        self._torch, self._group, self._rank, self._world = torch, group, rank, world
+        self._found: dict[str, Any] = {"stage": "its start"}
+        self._thread = threading.Thread(target=self._run, daemon=True, name="torchtune-sys")
+
+    def run(self, until_s: float) -> dict[str, Any]:
+        """What came of it, or where it stands when the time is up."""
+        self._thread.start()
+        self._thread.join(max(until_s - time.monotonic(), 0.0))
+        found = dict(self._found)
+        if self._thread.is_alive():
+            found["error"] = f"no end in time, at {found['stage']}"
+            found["at"] = self._where()
+        return found
+
+    def _where(self) -> str:
+        """The innermost lines of the thread, without files' places: hosts have them elsewhere."""
+        frame = sys._current_frames().get(self._thread.ident or 0)
+        lines: list[str] = []
+        while frame is not None and len(lines) < _FRAMES:
+            lines.append(f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_code.co_name}")
+            frame = frame.f_back
+        return " < ".join(lines)
+
+    def _run(self) -> None:
+        try:
+            self._add_up()
+            self._found["ok"] = "wrong" not in self._found
+        except Exception as error:
+            self._found["error"] = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+
+    def _add_up(self) -> None:
+        torch, dist = self._torch, self._torch.distributed
+        is_nccl = "nccl" in str(dist.get_backend(self._group))
+        device = torch.device("cuda", torch.cuda.current_device()) if is_nccl else torch.device("cpu")
+        for size in _SIZES:
+            self._found["stage"] = f"all_reduce of {size} elements"
+            value = rank_tasks.pattern(torch, size, self._rank, 0).to(device)
+            dist.all_reduce(value, group=self._group)
+            right = sum(rank_tasks.pattern(torch, size, each, 0) for each in range(self._world)) if self._world <= 64 else None
+            self._compare(f"all_reduce of {size} elements", value, right)
+        self._found["stage"] = "all_gather"
+        parts = [torch.zeros(64, device=device) for _ in range(self._world)]
+        dist.all_gather(parts, rank_tasks.pattern(torch, 64, self._rank, 9).to(device), group=self._group)
+        for each, part in enumerate(parts):
+            self._compare(f"all_gather, the part of rank {each}", part, rank_tasks.pattern(torch, 64, each, 9))
+
+    def _compare(self, what: str, value: Any, right: Any) -> None:
+        if words := rank_tasks.differing(value.cpu(), right):
+            self._found["wrong"] = f"{what}: {words}"

@@ -1,0 +1,124 @@
+"""Launchers that meet before there are ranks: the job they make, who of them is absent, and who went on without a pre-flight."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+
+from torchtune_sys.errors import UserError
+from torchtune_sys.host.peers.addresses import is_own
+from torchtune_sys.preflight.joint.gathered import Gathered, taken
+from torchtune_sys.preflight.joint.job import PORTS_TRIED, Agents, Job
+
+DEFAULT_PORT = 29400
+"""Of torchrun's rendezvous where the endpoint names none (torch/distributed/elastic/rendezvous/c10d_rendezvous_backend.py, DEFAULT_PORT)."""
+_STORE_MAGIC = (0x3C85F7CE).to_bytes(4, "little")
+"""What a client of torch's store says first (torch/csrc/distributed/c10d/TCPStoreBackend.hpp, validationMagicNumber)."""
+_HEAR_S = 5.0
+AFTER_PASSING_S = 15.0
+"""So long the others are waited for once a launcher went on: its own rendezvous gives up after 60 s."""
+
+
+def place_of(endpoint: str) -> tuple[str, int]:
+    """Host and port of a rendezvous endpoint. Raises UserError.
+
+    >>> place_of("n1:29500"), place_of("n1"), place_of("")
+    (('n1', 29500), ('n1', 29400), ('localhost', 29400))
+    """
+    host, _, port = endpoint.strip().rpartition(":") if ":" in endpoint else (endpoint.strip(), "", "")
+    if port and not (port.isascii() and port.isdecimal() and 0 < int(port) < 65536):
+        raise UserError(f"{endpoint}: its port is no number between 1 and 65535", "an endpoint is HOST or HOST:PORT")
+    if ":" in host:
+        raise UserError(f"{endpoint}: launchers meet over IPv4 alone", "name the host, or its IPv4 address")
+    return host or "localhost", int(port or DEFAULT_PORT)
+
+
+def job_of(
+    endpoint: str,
+    run_id: str,
+    least: int,
+    most: int,
+    *,
+    label: str,
+    labels: Sequence[str],
+    secret: bytes,
+    last_call_s: float,
+    is_host: bool | None = None,
+) -> Job:
+    """The job of a launcher that is to meet the others at ``endpoint``. Raises UserError.
+
+    ``is_host``: whether it is this host that they meet at; None where its addresses shall tell.
+    """
+    host, port = place_of(endpoint)
+    key = hashlib.sha256(f"agents {run_id} {host} {port} {most}".encode() + secret).hexdigest()[:24]
+    return Job(
+        rank=0,
+        world=most,
+        local=0,
+        locals_=1,
+        node=0 if (is_own(host) if is_host is None else is_host) else -1,
+        nodes=most,
+        master=host,
+        ports=tuple(1024 + (port + 1 + step - 1024) % 64512 for step in range(PORTS_TRIED)),
+        secret=secret or key.encode(),
+        key=key,
+        agents=Agents(least=least, label=label, labels=tuple(labels), endpoint_port=port, last_call_s=last_call_s),
+    )
+
+
+def come(gathered: Gathered, nodes: Iterable[int]) -> int:
+    """How many launchers there are on these nodes, and of those that went on."""
+    return sum(len(gathered.members[node].ranks) for node in nodes if node in gathered.members) + len(gathered.passed)
+
+
+def absent(gathered: Gathered, agents: Agents, most: int) -> dict[int, str]:
+    """Who did not come, each under a number that is free: by name where all that came stand in the list of all, else how many."""
+    here = come(gathered, gathered.members)
+    if here >= most:
+        return {}
+    told = Counter(label for member in gathered.members.values() for label in taken(member.notes.get("agents"), list[str]) or ())
+    names = list((Counter(agents.labels) - told).elements()) if {*told} <= {*agents.labels} and not gathered.passed else []
+    free = [node for node in range(most) if node not in gathered.members]
+    if not names or len(names) != most - here:
+        return {free[0]: f"{most - here} of {most} agents"} if free else {}
+    return dict(zip(free, names, strict=False))
+
+
+class Passing:
+    """Listens where the launchers' own rendezvous will, to learn of those that went there without a pre-flight."""
+
+    def __init__(self, changed: Callable[[], None]) -> None:
+        self._changed = changed
+        self._server: asyncio.AbstractServer | None = None
+        self._held: set[asyncio.StreamWriter] = set()
+        self.since_s: dict[str, float] = {}
+        """By address, when each was heard first."""
+
+    async def start(self, port: int) -> None:
+        """Where the port is taken nobody is heard."""
+        with contextlib.suppress(OSError):
+            self._server = await asyncio.start_server(self._hear, None, port, limit=512)
+
+    async def _hear(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """A client of torch's store waits for an answer; it gets none, and tries again when we are gone."""
+        self._held.add(writer)
+        with contextlib.suppress(OSError, asyncio.TimeoutError):
+            said = await asyncio.wait_for(reader.read(64), _HEAR_S)
+            if _STORE_MAGIC in said:
+                peer = writer.get_extra_info("peername") or ("",)
+                self.since_s.setdefault(str(peer[0]), time.monotonic())
+                self._changed()
+                return
+        self._held.discard(writer)
+        writer.close()
+
+    def stop(self) -> None:
+        """Leave the port to the launchers' own rendezvous."""
+        if self._server is not None:
+            self._server.close()
+        for writer in self._held:
+            writer.transport.abort()

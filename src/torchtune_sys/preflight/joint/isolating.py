@@ -1,0 +1,172 @@
+"""Has the groups tested that the isolation asks for, until it names the node, link, leaf switch or rail that makes collectives fail or slow.
+
+Each group is a collective in children that are killed at a deadline, so that a hang is an answer. Where it was asked for, every two nodes of a group
+also exchange something, rail by rail. A group that is only slow is tested once more, and what was slow both times counts.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+import msgspec
+
+from torchtune_sys.preflight.isolation.exchanges import Exchanges, Way
+from torchtune_sys.preflight.isolation.planner import Isolation
+from torchtune_sys.preflight.isolation.values import Domain, Round, of_units
+from torchtune_sys.preflight.joint.gathered import Gathered, GroupTests, Rank, RoundRun, own_names
+from torchtune_sys.preflight.joint.job import Leaf
+
+_GROUP_S = 8.0
+"""Time for a group's collectives; one that takes longer hangs."""
+_PER_NODE_S, _EXCHANGES_AT_MOST_S = 0.25, 60.0
+"""More time for the exchanges of each node with the others."""
+Answers = dict[Rank, Any]
+
+
+class Tester(Protocol):
+    """Has groups of ranks tested at the same time."""
+
+    async def __call__(
+        self, groups: Sequence[Sequence[Rank]], *, short_s: float | None = None, timed: bool = False
+    ) -> list[Answers]: ...
+
+
+class _Shown(msgspec.Struct, kw_only=True):
+    """What one group showed."""
+
+    error: str = ""
+    """Why it failed; empty where it did not."""
+    times: dict[Way, list[float]] = {}
+    slow: set[Way] = set()
+
+
+class Isolating:
+    """Of the nodes of ``ranks``. ``alive`` says which nodes are there: a group with one that is gone has failed, and is not run."""
+
+    def __init__(
+        self, gathered: Gathered, ranks: Sequence[Rank], leaves: Sequence[Leaf], test: Tester, alive: Callable[[], set[int]]
+    ) -> None:
+        self._gathered, self._test, self._alive = gathered, test, alive
+        self._by_node: dict[int, list[Rank]] = {}
+        for rank in ranks:
+            self._by_node.setdefault(rank[0], []).append(rank)
+        self._nodes = [*self._by_node]
+        own = own_names(gathered.members)
+        self._domains = _domains(leaves, [{gathered.name(node), own.get(node, "")} for node in self._nodes])
+        locals_ = {tuple(local for _node, local in each) for each in self._by_node.values()}
+        self._rails = len(next(iter(locals_))) if len(locals_) == 1 else 1
+        self._exchanges = Exchanges()
+        self._tests = gathered.tests = GroupTests()
+
+    async def run(self, show: Callable[[str], None], *, is_asked: bool) -> None:
+        """Until it is named, or no time is left: what is known then counts. Not ``is_asked``: the collective of all has failed, and slow ways
+        are not looked for."""
+        self._tests.is_asked = is_asked
+        if len(self._nodes) < (2 if is_asked else 3):  # of two nobody says which it is
+            return
+        isolation = Isolation(len(self._nodes), self._domains, rails=self._rails)
+        if not is_asked:
+            isolation.take([True])
+            self._tests.rounds.append(RoundRun(seconds=0.0))
+        try:
+            while (now := isolation.next_round()) is not None:
+                show(f"isolation, round {now.number}: {now.purpose}")
+                isolation.take(await self._round(now))
+        finally:
+            if isolation.next_round() is not None:
+                isolation.stop("no time was left (--budget)")
+            self._gathered.isolated = of_units(isolation.verdict(), self._nodes)
+
+    async def _round(self, now: Round) -> list[bool]:
+        """Which groups fail, or are slow twice."""
+        began_s = time.monotonic()
+        rails = now.rails or ((),) * len(now.groups)
+        groups = [self._ranks_of(group, on) for group, on in zip(now.groups, rails, strict=True)]
+        shown = await self._shown(groups)
+        again = [place for place, each in enumerate(shown) if each.slow and not each.error]
+        for place, second in zip(again, await self._shown([groups[place] for place in again]), strict=True):
+            shown[place].slow &= second.slow
+            shown[place].error = second.error
+        for group, each in zip(now.groups, shown, strict=True):
+            self._keep(tuple(self._nodes[unit] for unit in group), each)
+        slow = [group for group, each in zip(now.groups, shown, strict=True) if each.slow and not each.error]
+        named = tuple(tuple(self._nodes[unit] for unit in group) for group in slow)
+        self._tests.rounds.append(RoundRun(seconds=time.monotonic() - began_s, slow=named))
+        return [bool(each.error or each.slow) for each in shown]
+
+    def _ranks_of(self, group: Sequence[int], on: Sequence[int]) -> list[Rank]:
+        """All ranks of these nodes, or those of some rails."""
+        return [rank for unit in group for at, rank in enumerate(self._by_node[self._nodes[unit]]) if not on or at in on]
+
+    async def _shown(self, groups: Sequence[Sequence[Rank]]) -> list[_Shown]:
+        alive, timed = self._alive(), self._tests.is_asked
+        whole = [place for place, group in enumerate(groups) if {node for node, _local in group} <= alive]
+        found = [_Shown(error="the process of a node is gone") for _group in groups]
+        if not whole:
+            return found
+        size = max(len({node for node, _local in groups[place]}) for place in whole)
+        limit_s = _GROUP_S + (min(_PER_NODE_S * size, _EXCHANGES_AT_MOST_S) if timed else 0.0)
+        answers = await self._test([groups[place] for place in whole], short_s=limit_s, timed=timed)
+        for place, each in zip(whole, answers, strict=True):
+            found[place] = _Shown(error=_error(each), times=_times(groups[place], each))
+        for place in whole:
+            self._exchanges.take(found[place].times)
+        for place in whole:
+            found[place].slow = self._exchanges.slow(found[place].times)
+        return found
+
+    def _keep(self, nodes: tuple[int, ...], shown: _Shown) -> None:
+        tests = self._tests
+        tests.times, tests.usual_s, tests.limit_s = self._exchanges.best, self._exchanges.usual_s, self._exchanges.limit_s
+        tests.slow -= {*shown.times}
+        tests.slow |= shown.slow
+        if len(nodes) == 2 and shown.error:
+            tests.failed.add((nodes[0], nodes[1]))
+            tests.errors[nodes] = shown.error
+
+
+def passed(answers: Mapping[Rank, Any]) -> bool:
+    """Whether every rank of a group ended well."""
+    return not _error(answers)
+
+
+def _error(answers: Mapping[Rank, Any]) -> str:
+    for value in answers.values():
+        if not isinstance(value, dict) or not value.get("ok"):
+            told = value if isinstance(value, dict) else {}
+            return str(told.get("wrong") or told.get("error") or "no answer")[:200]
+    return ""
+
+
+def _times(group: Sequence[Rank], answers: Mapping[Rank, Any]) -> dict[Way, list[float]]:
+    """Seconds of each sweep by way; the slowest rail counts."""
+    found: dict[Way, list[float]] = {}
+    for rank, value in answers.items():
+        ways = value.get("ways") if isinstance(value, dict) else None
+        peers = [other for other in group if other[1] == rank[1]]
+        for name, sweeps in ways.items() if isinstance(ways, dict) else ():
+            at = int(name) if isinstance(name, str) and name.isascii() and name.isdecimal() and len(name) < 8 else len(peers)
+            if at >= len(peers) or not isinstance(sweeps, list):
+                continue
+            seconds = [value / 1e6 for value in sweeps if isinstance(value, int) and 0 < value < _LONGEST_US]
+            way = rank[0], peers[at][0]
+            before = found.get(way, seconds)
+            found[way] = [max(pair) for pair in zip(before, seconds, strict=False)]
+    return {way: seconds for way, seconds in found.items() if seconds}
+
+
+_LONGEST_US = 3_600_000_000
+
+
+def _domains(leaves: Sequence[Leaf], names: Sequence[set[str]]) -> tuple[Domain, ...]:
+    """The switches with nodes of this job behind them, where there are two or more. A node is known by its own name, with its domain or
+    without, or by that of the node list."""
+    unit = {called: place for place, each in enumerate(names) for name in each for called in (name, name.partition(".")[0])}
+    found = []
+    for leaf in leaves:
+        units = tuple(sorted({unit[name] for name in leaf.nodes if name in unit}))
+        if units:
+            found.append(Domain(kind="leaf", name=leaf.name, units=units))
+    return tuple(found) if len(found) > 1 else ()

@@ -1,0 +1,132 @@
+"""An isolation by groups of nodes: its rounds, what to leave out, and a heat map of the ways between nodes, in the terminal and as SVG."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from xml.sax.saxutils import escape
+
+from torchtune_sys.model.preflight import Heat, IsolationReport
+from torchtune_sys.render.layout import Line, Span, clean, cut, line
+
+_HANG = 11
+_GROUPS_AT_MOST, _GROUP_WIDTH = 4, 40
+_LEVELS = ((1.0, ".", "dim", "#d9efe0"), (2.0, "+", "warning", "#fde3a7"), (8.0, "*", "warning", "#f5a35c"))
+"""Up to so many times the limit: the sign, its style, its colour in SVG."""
+_BEYOND = ("#", "error", "#d1495b")
+_FAILED = ("X", "error", "#6a0f1f")
+_UNKNOWN = ("?", "dim", "#ffffff")
+_SELF = ("-", "dim", "#e6e6e6")
+_CELL, _FONT, _LEGEND_HEIGHT = 14, 11, 48
+
+
+def lines(value: IsolationReport) -> Iterator[Line]:
+    """What was named, each round, and the heat map."""
+    named = [*value.nodes, *(f"{one} - {other}" for one, other in value.links), *value.parts]
+    says = {
+        "well": "all pass together",
+        "named": f"{', '.join(map(clean, named))}",
+        "fails-only-at-scale": f"only all together fail: {clean(value.why)}",
+        "suspects": f"{', '.join(map(clean, named)) or 'nothing'} named; {clean(value.why)}",
+    }.get(value.outcome, clean(value.outcome))
+    cost = f" ({len(value.rounds)} rounds, {value.seconds:.1f} s, {value.node_seconds:.0f} node-seconds)"
+    yield line(says + cost, label=("isolation", "heading"), indent=2, hang=_HANG + 2)
+    for each in value.rounds:
+        bad = ", ".join(
+            f"{cut(group, _GROUP_WIDTH)}{' (slow)' if group in each.slow else ''}" for group in each.failed[:_GROUPS_AT_MOST]
+        )
+        more = f" and {len(each.failed) - _GROUPS_AT_MOST} more" if len(each.failed) > _GROUPS_AT_MOST else ""
+        groups = f"{each.groups} group{'s' if each.groups != 1 else ''} of {each.nodes} nodes"
+        said = f"{each.purpose}: {groups}, {f'not well: {bad}{more}' if bad else 'all well'} ({each.seconds:.1f} s)"
+        yield line(said, label=(f"round {each.number}", "dim"), indent=2, hang=_HANG + 2)
+    if value.exclude:
+        words = "" if {*value.exclude} <= {*value.nodes} else "  (an end of each bad link, which is not accused)"
+        yield line(
+            f"--exclude={','.join(map(clean, value.exclude))}{words}", label=("exclude", "heading"), indent=2, hang=_HANG + 2
+        )
+    if value.heat is not None:
+        yield from _heat_lines(value.heat)
+
+
+def _heat_lines(heat: Heat) -> Iterator[Line]:
+    """A row a sender, a sign a receiver."""
+    told = f"ms from row to column; usual {heat.usual_ms:.3g}, slow above {heat.limit_ms:.3g}"
+    legend = " ".join(["X fails", ". usual", "+ slow", "* 2 x", "# 8 x the limit", "? not measured"])
+    yield line(f"{told} ({legend})", label=("ways", "heading"), indent=2, hang=_HANG + 2)
+    width = min(max((len(clean(label)) for label in heat.labels), default=0), 20)
+    yield line("".join(str(place % 10) for place in range(len(heat.labels))), label=("", ""), indent=2, hang=width + 4)
+    for place, label in enumerate(heat.labels):
+        spans: list[Span] = []
+        for other in range(len(heat.labels)):
+            sign, style, _colour = _cell(heat, place, other)
+            if spans and spans[-1][1] == style:
+                spans[-1] = (spans[-1][0] + sign, style)
+            else:
+                spans.append((sign, style))
+        yield line(*spans, label=(clean(label)[:20], "dim"), indent=2, hang=width + 4)
+
+
+def _cell(heat: Heat, row: int, column: int) -> tuple[str, str, str]:
+    """Sign, style and colour."""
+    value = heat.ms[row][column]
+    if (row, column) in heat.failed:
+        return _FAILED
+    if value is None:
+        return _SELF if row == column else _UNKNOWN
+    for times, sign, style, colour in _LEVELS:
+        if not heat.limit_ms or value <= times * heat.limit_ms:
+            return sign, style, colour
+    return _BEYOND
+
+
+def svg(value: IsolationReport) -> str:
+    """The heat map as a picture that needs nothing else: rows send, columns receive, each cell tells its time where the pointer rests."""
+    heat = value.heat or Heat(labels=(), ms=())
+    count, names = len(heat.labels), [clean(label) for label in heat.labels]
+    left = 12 + 7 * min(max(map(len, names), default=0), 24)
+    width, height = max(left + _CELL * count + 12, 360), left + _CELL * count + _LEGEND_HEIGHT
+    found = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
+        f'font-family="sans-serif" font-size="{_FONT}">',
+        f"<title>{_text(f'ways between nodes: {value.outcome}')}</title>",
+        f'<rect width="{width}" height="{height}" fill="#ffffff"/>',
+    ]
+    for place, name in enumerate(names):
+        at = left + _CELL * place
+        short = _text(name if len(name) <= 24 else f"{name[:21]}...")
+        found.append(f'<text x="{left - 6}" y="{at + 11}" text-anchor="end">{short}</text>')
+        found.append(f'<text transform="translate({at + 11},{left - 6}) rotate(-90)">{short}</text>')
+        for other in range(count):
+            colour = _cell(heat, place, other)[2]
+            found.append(
+                f'<rect x="{left + _CELL * other}" y="{at}" width="{_CELL - 1}" height="{_CELL - 1}" fill="{colour}">'
+                f"<title>{_text(_says(heat, place, other))}</title></rect>"
+            )
+    found += _legend(heat, height)
+    return "\n".join([*found, "</svg>", ""])
+
+
+def _says(heat: Heat, row: int, column: int) -> str:
+    value = heat.ms[row][column]
+    told = "fails" if (row, column) in heat.failed else "not measured" if value is None else f"{value:g} ms"
+    return f"{clean(heat.labels[row])} to {clean(heat.labels[column])}: {told}"
+
+
+def _legend(heat: Heat, height: int) -> Iterator[str]:
+    marks = [
+        ("usual", _LEVELS[0][3]),
+        ("slow", _LEVELS[1][3]),
+        ("2 x", _LEVELS[2][3]),
+        ("8 x", _BEYOND[2]),
+        ("fails", _FAILED[2]),
+    ]
+    at = 12
+    for words, colour in marks:
+        yield f'<rect x="{at}" y="{height - 36}" width="12" height="12" fill="{colour}"/>'
+        yield f'<text x="{at + 16}" y="{height - 26}">{words}</text>'
+        at += 28 + 7 * len(words)
+    told = f"rows send, columns receive; usual {heat.usual_ms:.3g} ms, slow above {heat.limit_ms:.3g} ms"
+    yield f'<text x="12" y="{height - 8}">{_text(told)}</text>'
+
+
+def _text(words: str) -> str:
+    return escape(words)

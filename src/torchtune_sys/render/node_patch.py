@@ -1,0 +1,86 @@
+"""A verdict as patches of a Kubernetes node: its condition, and a taint while the node is unfit.
+
+Source: kubernetes.io/docs, Node status (conditions) and Taints; conditions are merged by their type (strategic merge patch), taints are one
+list, which a merge patch replaces whole: so the patch bears the version of the node that it was made from, and a change since is refused.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torchtune_sys.model.preflight import Go, Preflight, Weight
+from torchtune_sys.render.layout import clean
+
+CONDITION = "TorchtuneSysFit"
+TAINT = "torchtune-sys.io/unfit"
+_STATUS = {Go.GO: "True", Go.NO_GO: "False", Go.UNKNOWN: "Unknown"}
+_MESSAGE_AT_MOST = 1024
+_VALUE_AT_MOST = 63
+"""Of a taint: letters, digits, ``-``, ``_`` and ``.``, as of a label."""
+
+
+def condition(found: Preflight) -> dict[str, Any]:
+    """For ``/api/v1/nodes/NODE/status``, as application/strategic-merge-patch+json."""
+    causes = [cause for cause in found.nodes[0].causes if cause.weight is not Weight.WARNING]
+    message = "; ".join(f"[{cause.blame.value}] {cause.cause}: {clean(cause.seen)}" for cause in causes) or "a job may start here"
+    told = {
+        "type": CONDITION,
+        "status": _STATUS[found.verdict],
+        "reason": "".join(part.capitalize() for part in found.verdict.value.split("-")),
+        "message": message[:_MESSAGE_AT_MOST],
+        "lastHeartbeatTime": found.time,
+    }
+    return {"status": {"conditions": [told]}}
+
+
+def taint(found: Preflight) -> dict[str, str] | None:
+    """The node's taint while it is unfit; None else."""
+    if found.verdict is not Go.NO_GO:
+        return None
+    first = next(cause for cause in found.nodes[0].causes if cause.weight is Weight.FATAL)
+    return {"key": TAINT, "value": _value(first.cause), "effect": "NoSchedule"}
+
+
+def taints(found: Preflight, node: Mapping[str, Any]) -> dict[str, Any] | None:
+    """For ``/api/v1/nodes/NODE``, as application/merge-patch+json. ``node`` is the node as the cluster has it. None where nothing is to change:
+    what could not be judged takes nothing back."""
+    now = list(_taints(node))
+    own = taint(found)
+    others = [each for each in now if each.get("key") != TAINT]
+    wanted = now if found.verdict is Go.UNKNOWN else [*others, own] if own else others
+    if wanted == now:
+        return None
+    version = node.get("metadata", {}).get("resourceVersion")
+    return {**({"metadata": {"resourceVersion": version}} if version else {}), "spec": {"taints": wanted}}
+
+
+def commands(found: Preflight) -> list[str]:
+    """The same for a person who has not the cluster's view of the node: kubectl leaves the taints of others as they are."""
+    name = shlex.quote(found.nodes[0].node)
+    patch = shlex.quote(json.dumps(condition(found), ensure_ascii=True))
+    told = [f"kubectl patch node {name} --subresource=status --type=strategic -p {patch}"]
+    if own := taint(found):
+        told.append(f"kubectl taint node {name} {own['key']}={own['value']}:{own['effect']} --overwrite")
+    elif found.verdict is Go.GO:
+        told.append(f"kubectl taint node {name} {TAINT}-")
+    return told
+
+
+def _taints(node: Mapping[str, Any]) -> Sequence[dict[str, Any]]:
+    found = (node.get("spec") or {}).get("taints") or []
+    return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
+
+
+def _value(cause: str) -> str:
+    """A cause as the value of a taint.
+
+    >>> _value("site-mount:/x y"), _value("-")
+    ('site-mount-x-y', 'unfit')
+    """
+    text = "".join(sign if sign.isascii() and (sign.isalnum() or sign in "-_.") else "-" for sign in cause)
+    while "--" in text:
+        text = text.replace("--", "-")
+    return text[:_VALUE_AT_MOST].strip("-_.") or "unfit"

@@ -1,0 +1,174 @@
+"""Every fix is judged by our own rules before it is printed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+import pytest
+
+from conftest import HOSTS, RULES, exhaustive, load
+from torchtune_sys import engine, evidence
+from torchtune_sys.consequences import weighed
+from torchtune_sys.consequences.effects import after
+from torchtune_sys.consequences.named import effects
+from torchtune_sys.knowledge import torch as releases
+from torchtune_sys.model.actions import Action, Advice, EnvironmentVariable, Install, Safety, Sysctl, text
+from torchtune_sys.model.rule import Evidence, Params, Result, Rule, Severity, Verdict, rule
+from torchtune_sys.model.snapshot import Snapshot
+from torchtune_sys.model.target import AtLeast, AtMost
+from torchtune_sys.model.values import need
+from torchtune_sys.rules import CATALOGUE
+
+_HOSTS = sorted(path.stem for path in HOSTS.glob("*.fail*.json"))
+FAILING = [*_HOSTS[::4], *exhaustive(*(name for number, name in enumerate(_HOSTS) if number % 4))]
+
+
+def fixes(results: tuple[Result, ...]) -> Iterator[tuple[str, Action]]:
+    for result in results:
+        if result.verdict is Verdict.FAIL:
+            for item in result.evidence:
+                yield from ((result.rule.id, action) for action in (*item.fix, *result.rule.fix))
+
+
+def contradicted(seen: Snapshot) -> list[str]:
+    found = fixes(weighed(seen, engine.judge(seen, CATALOGUE), CATALOGUE))
+    return sorted({f"{rule_id}: {text(action)}" for rule_id, action in found if action.but})
+
+
+@pytest.mark.sampled(30)
+@pytest.mark.parametrize("name", FAILING)
+def test_no_fix_of_a_recorded_fault_brings_about_another_one(name: str) -> None:
+    assert contradicted(load(name)) == []
+
+
+NAMING = [item for item in CATALOGUE if any(effects(action, "") for action in item.fix)]
+
+
+@pytest.mark.parametrize("asked", NAMING, ids=lambda item: item.id)
+def test_no_fix_brings_about_a_fault_on_the_healthy_host(asked: Rule) -> None:
+    seen = load("healthy")
+    for action in asked.fix:
+        then = seen
+        for effect in effects(action, ""):
+            then = after(then, effect)
+        bad = [result for result in engine.judge(then, CATALOGUE) if result.verdict is Verdict.FAIL] if then is not seen else []
+        assert not bad, f"{text(action)}: {[(result.rule.id, result.evidence) for result in bad]}"
+
+
+NOT_TOLD_BY_FACTS = {
+    "fabric-manager-not-running": "the GPUs join the fabric some time after the service has started",
+    "gpu-persistence-mode-off": "the daemon switches it on GPU by GPU",
+    "imex-not-ready": "channels are made by hand",
+    "iommu-translates-gpu-traffic": "the kernel chooses the domains when it starts",
+    "nouveau-loaded": "another driver takes the GPU after the next start",
+    "nouveau-not-barred": "bars of the next start are read from files",
+}
+"""Rule → why its typed fix, made in the facts alone, does not make it pass."""
+
+
+@pytest.mark.sampled(30)
+@pytest.mark.parametrize("name", FAILING)
+def test_what_apply_would_do_makes_the_rule_pass(name: str) -> None:
+    """A fix that does not cure its own finding is no fix. The environment's are about what the loader then finds, which no fact tells."""
+    rule_id, seen = name.partition(".")[0], load(name)
+    found = engine.judge(seen, [RULES[rule_id]])[0]
+    failed = [item for item in found.evidence if item.verdict is Verdict.FAIL] if found.verdict is Verdict.FAIL else []
+    made = dict.fromkeys(action for item in failed for action in item.fix or found.rule.fix)
+    then = seen
+    for action in made:
+        if not isinstance(action, Advice | Install | EnvironmentVariable):
+            then = after(then, action)
+    if then is seen or rule_id in NOT_TOLD_BY_FACTS:
+        return
+    result = engine.judge(msgspec.structs.replace(then, said={}), [RULES[rule_id]])[0]
+    assert result.verdict is not Verdict.FAIL, result.evidence
+
+
+@rule(id="few-files", title="", severity=Severity.WARNING, fix=(Sysctl(key="net.core.somaxconn", target=AtLeast(9000)),))
+def few_connections(s: Snapshot, _p: Params) -> Iterator[Evidence]:
+    """Wants more than the other one stands."""
+    yield Evidence(subject="somaxconn", seen="few", verdict=Verdict.FAIL if _somaxconn(s) < 9000 else Verdict.PASS)
+
+
+@rule(id="many-files", title="", severity=Severity.WARNING, fix=(Sysctl(key="net.core.somaxconn", target=AtMost(8000)),))
+def many_connections(s: Snapshot, _p: Params) -> Iterator[Evidence]:
+    """Stands no more."""
+    yield Evidence(subject="somaxconn", seen="many", verdict=Verdict.FAIL if _somaxconn(s) > 8000 else Verdict.PASS)
+
+
+def _somaxconn(s: Snapshot) -> int:
+    return int(need(need(s.sysctl).settings["net.core.somaxconn"].running))
+
+
+def test_a_fix_that_another_rule_finds_fault_with_is_never_made_unasked_and_says_so() -> None:
+    seen, rules = load("healthy"), (few_connections, many_connections)
+    few, _ = weighed(seen, engine.judge(seen, rules), rules)
+    (fix,) = few.rule.fix
+    assert fix.but == "many-files: somaxconn: many"
+    assert fix.safety is Safety.UNSAFE
+    assert text(fix) == "set sysctl net.core.somaxconn to 9000 or more (but then many-files: somaxconn: many)"
+
+
+def test_a_rule_that_was_left_out_has_no_say_and_one_that_was_not_asked_has() -> None:
+    seen = load("healthy")
+    asked = engine.judge(seen, [few_connections])
+    assert not weighed(seen, asked, [few_connections])[0].rule.fix[0].but
+    assert weighed(seen, asked, [few_connections, many_connections])[0].rule.fix[0].but
+
+
+def report(**said: str) -> Snapshot:
+    told = {
+        "torch": "2.8.0+cu128",
+        "cuda": "12.8",
+        "python": "3.10.12",
+        "gpus": "GPU 0: NVIDIA A100",
+        "driver": "580.65.06",
+    } | said
+    seen = evidence.read(
+        f"PyTorch version: {told['torch']}\nCUDA used to build PyTorch: {told['cuda']}\nOS: Ubuntu 22.04.5 LTS (x86_64)\n"
+        f"Python version: {told['python']} (main)\nIs CUDA available: False\nGPU models and configuration: {told['gpus']}\n"
+        f"Nvidia driver version: {told['driver']}\n",
+        "report",
+    )
+    assert seen is not None
+    return seen
+
+
+def test_a_build_for_one_gpu_that_another_gpu_of_the_host_cannot_run() -> None:
+    (found,) = contradicted(report(gpus="GPU 0: Tesla P100-PCIE-16GB\nGPU 1: NVIDIA B200"))
+    assert found.startswith(
+        "gpu-arch-not-in-wheel: install the build of torch that is named above (but then gpu-arch-not-in-wheel: GPU 1"
+    )
+
+
+def test_a_build_that_is_named_has_a_wheel_for_this_python() -> None:
+    """For B200 under driver 570 the newest builds have no wheel for Python 3.9: an older one has the code, too."""
+    seen = report(torch="1.13.1+cu117", cuda="11.7", python="3.9.2", gpus="GPU 0: NVIDIA B200", driver="570.65.06")
+    (found,) = [result for result in engine.judge(seen, CATALOGUE) if result.rule.id == "gpu-arch-not-in-wheel"]
+    release = releases.release(found.evidence[0].wanted.partition("torch ")[2].partition("+")[0])
+    assert release is not None and "cp39" in release.abis, found.evidence[0].wanted
+
+
+def test_where_no_build_has_a_wheel_for_this_python_the_fix_names_one_that_has() -> None:
+    seen = report(torch="1.13.1+cu117", cuda="11.7", python="3.8.12", gpus="GPU 0: NVIDIA B200", driver="570.65.06")
+    (found,) = [result for result in engine.judge(seen, CATALOGUE) if result.rule.id == "gpu-arch-not-in-wheel"]
+    assert "under a Python of cp3" in found.evidence[0].wanted
+    assert contradicted(seen) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        ("export NCCL_IB_DISABLE=1", ["NCCL_IB_DISABLE"]),
+        ("or set NCCL_P2P_LEVEL=NVL and unset NCCL_IB_DISABLE", ["NCCL_P2P_LEVEL", "NCCL_IB_DISABLE"]),
+        ("leave out NCCL_DEBUG, not NCCL_P2P_DISABLE=1", []),
+        ("look into the program: CUDA_LAUNCH_BLOCKING=1", []),
+        ("set CUDA_VISIBLE_DEVICES=<uuid>", []),
+        ("sysctl -w vm.swappiness=10", ["vm.swappiness"]),
+        ("set vm.overcommit_memory = 1, rather than vm.overcommit_ratio=90", ["vm.overcommit_memory"]),
+    ],
+)
+def test_what_a_sentence_asks_for_is_read_and_what_it_only_mentions_is_not(words: str, named: list[str]) -> None:
+    found = effects(Advice(text=words), "")
+    assert [getattr(item, "name", getattr(item, "key", "")) for item in found] == named
