@@ -69,4 +69,13 @@ def assert_named(fault: Fault, outcomes: dict[str, Outcome], folder: Path) -> No
     wrong = expected(fault, outcome, {one.stage for one in others})
     if wrong:  # should it be tried once more, then not by the same outcome
         del outcomes[name]
-    assert not wrong, "\n".join([*wrong, outcome.told])
+    assert not wrong, "\n".join([*wrong, outcome.told, _dropped()])
+
+
+def _dropped() -> str:
+    """What this machine's kernel has dropped since it started: a connection within the host that times out has its reason there."""
+    names, counts = [
+        line.split()[1:] for line in Path("/proc/net/netstat").read_text().splitlines() if line.startswith("TcpExt:")
+    ]
+    seen = [f"{name} {count}" for name, count in zip(names, counts, strict=True) if "Drop" in name or "Overflow" in name]
+    return "since the machine started: " + ", ".join(one for one in seen if not one.endswith(" 0"))

@@ -11,6 +11,7 @@ import socket
 from typing import Any, List, NamedTuple, Optional, Tuple
 
 _LOOPBACK_S = 5.0
+_LOOPBACK_TRIES = 3
 _LAUNCHER_FILES = 23
 """torch 2.13's launcher was seen to have 27 open at once, for 2, 4 and 8 ranks, of which 5 are open before it begins."""
 
@@ -70,16 +71,22 @@ def loopback_address() -> Tuple[int, str]:
 
 
 def _no_loopback() -> Optional[Obstacle]:
+    """A refusal counts at once. Silence does where it lasts for another port, too: a busy kernel loses a packet, a firewall all of them."""
     family, address = loopback_address()
-    try:
-        with socket.socket(family) as listener:
-            listener.bind((address, 0))
-            listener.listen(1)
-            with socket.create_connection(listener.getsockname()[:2], _LOOPBACK_S):
-                return None
-    except OSError as error:
-        seen = "no connection to 127.0.0.1: %s" % (error.strerror or error)
-        return Obstacle("rendezvous", "loopback-down", seen, "ip link set lo up; look at the firewall")
+    failure: Optional[OSError] = None
+    for _try in range(_LOOPBACK_TRIES):
+        try:
+            with socket.socket(family) as listener:
+                listener.bind((address, 0))
+                listener.listen(1)
+                with socket.create_connection(listener.getsockname()[:2], _LOOPBACK_S):
+                    return None
+        except OSError as error:
+            failure = error
+            if not isinstance(error, socket.timeout):
+                break
+    seen = "no connection to %s: %s" % (address, getattr(failure, "strerror", None) or failure)
+    return Obstacle("rendezvous", "loopback-down", seen, "ip link set lo up; look at the firewall")
 
 
 def _no_localhost() -> Optional[Obstacle]:
