@@ -81,7 +81,7 @@ def product(noise: Noise) -> set[int]:
             gathered.computes.setdefault(rank, []).append(Compute(kernel_s=(noise.turn(number, rank[0]),)))
         again, number = compute.ranks_again(gathered), number + 1
     TURNS.append(number)
-    return {node for node, _local in slower.slow(gathered)}
+    return {node for node, _local in slower.standing(gathered).slow}
 
 
 Rule = Callable[[Noise], set[int]]

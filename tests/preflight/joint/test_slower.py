@@ -19,7 +19,7 @@ def judged(nodes: int, time_of: Callable[[int, int], float]) -> tuple[set[int], 
         for rank in again:
             gathered.computes.setdefault(rank, []).append(Compute(kernel_s=(time_of(rank[0], number),)))
         again, number = compute.ranks_again(gathered), number + 1
-    return {node for node, _local in slower.slow(gathered)}, number
+    return {node for node, _local in slower.standing(gathered).slow}, number
 
 
 class Stretches:

@@ -8,7 +8,7 @@ from statistics import median
 from torchtune_sys.model.preflight import Weight
 from torchtune_sys.preflight.joint.gathered import Gathered, Rank
 from torchtune_sys.preflight.joint.judge.finding import Finding
-from torchtune_sys.preflight.joint.judge.slower import MANY, TURNS_AT_MOST, TURNS_OF_ALL, noisy, slow, undecided
+from torchtune_sys.preflight.joint.judge.slower import MANY, TURNS_AT_MOST, TURNS_OF_ALL, standing
 
 QUOTA_GAP = 0.25
 """The part of the time in which a rank that only computes neither ran nor waited for a CPU: somebody held it back."""
@@ -39,10 +39,10 @@ def ranks_again(gathered: Gathered) -> frozenset[Rank]:
     turns = {rank: len(each) for rank, each in gathered.computes.items()}
     if not turns:
         return frozenset()
-    most, suspects = max(turns.values()), undecided(gathered)
-    if most < _TURNS and (suspects or noisy(gathered) or throttled(gathered) or fingerprints(gathered)):
+    most, (slow, suspects, noisy) = max(turns.values()), standing(gathered)
+    if most < _TURNS and (suspects or noisy or throttled(gathered) or fingerprints(gathered)):
         return frozenset(turns)
-    if most < TURNS_OF_ALL and (suspects or (noisy(gathered) and not slow(gathered))):
+    if most < TURNS_OF_ALL and (suspects or (noisy and not slow)):
         return frozenset(turns)
     again = frozenset(rank for rank in suspects if turns[rank] < TURNS_AT_MOST)
     return frozenset(turns) if again and len(turns) < MANY else again
@@ -89,7 +89,7 @@ def findings(gathered: Gathered, quotas: frozenset[int]) -> list[Finding]:
     for rank, seen in held.items():
         if rank[0] not in quotas:
             found.append(_finding(gathered, rank, "cpu-quota-on-one-node", seen))
-    for rank, (slower, allowed) in slow(gathered).items():
+    for rank, (slower, allowed) in standing(gathered).slow.items():
         if rank not in held and rank[0] not in quotas:
             seen = f"{slower:.0%} slower than the median of its peers; {allowed:.0%} is their noise"
             found.append(_finding(gathered, rank, "straggler-compute", seen))

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence, Set
 from math import prod, sqrt
 from statistics import median
+from typing import NamedTuple
 
 from torchtune_sys.preflight.joint.gathered import Gathered, Rank
 
@@ -76,36 +77,42 @@ def limit_beside_a_group(best: Sequence[float]) -> float:
     return max(limit_of(best), middle * (1 + _SPREADS * spread))
 
 
-def slow(gathered: Gathered) -> dict[Rank, tuple[float, float]]:
-    """Ranks whose best time is beyond the limit after enough turns: how much slower than the median they are, and how much is allowed."""
-    return {rank: told for rank, told, sure in _beyond(gathered) if sure}
+class Standing(NamedTuple):
+    """How ranks stand to their peers."""
 
-
-def undecided(gathered: Gathered) -> frozenset[Rank]:
-    """Ranks beyond the limit of which a further turn may tell whether they are slow."""
-    return frozenset(rank for rank, _told, sure in _beyond(gathered) if not sure)
-
-
-def noisy(gathered: Gathered) -> bool:
+    slow: dict[Rank, tuple[float, float]]
+    """Whose best time is beyond the limit after enough turns: how much slower than the median they are, and how much is allowed."""
+    undecided: frozenset[Rank]
+    """Those beyond the limit of which a further turn may tell whether they are slow."""
+    noisy: bool
     """Whether some of few differ by so much that the spread between the others hides who is slow: more turns of all make it smaller."""
-    classes = [[min(times) for times in turns.values()] for turns in _by_class(gathered).values()]
-    return any(2 < len(best) < MANY and max(best) > median(best) * (1 + _least(len(best))) for best in classes)
 
 
-def _beyond(gathered: Gathered) -> Iterator[tuple[Rank, tuple[float, float], bool]]:
-    """Ranks beyond the limit: how much slower than the median and what is allowed, and whether they are slow for sure."""
-    for turns in _by_class(gathered).values():
-        best = {rank: min(times) for rank, times in turns.items()}
-        if len(best) < 3:
-            continue
-        limit, middle = limit_of([*best.values()]), median(best.values())
-        suspects = {rank for rank, value in best.items() if value > limit}
-        decided = len(best) < MANY or len(suspects) <= len(best) // 20
-        if not decided and max(map(len, turns.values())) >= _TURNS_OF_A_GROUP:
-            limit, decided = limit_beside_a_group([*best.values()]), True
-            suspects = {rank for rank in suspects if best[rank] > limit}
-        for rank, known in _sure(turns, suspects, limit).items():
-            yield rank, (best[rank] / middle - 1, limit / middle - 1), known and decided
+def standing(gathered: Gathered) -> Standing:
+    """Compare all ranks with those that run on the same hardware."""
+    classes = _by_class(gathered).values()
+    beyond = [row for turns in classes for row in _beyond(turns)]
+    few = [best for turns in classes if 2 < len(best := [min(times) for times in turns.values()]) < MANY]
+    return Standing(
+        slow={rank: told for rank, told, sure in beyond if sure},
+        undecided=frozenset(rank for rank, _told, sure in beyond if not sure),
+        noisy=any(max(best) > median(best) * (1 + _least(len(best))) for best in few),
+    )
+
+
+def _beyond(turns: _Turns) -> Iterator[tuple[Rank, tuple[float, float], bool]]:
+    """Ranks of one class beyond its limit: how much slower than the median and what is allowed, and whether they are slow for sure."""
+    best = {rank: min(times) for rank, times in turns.items()}
+    if len(best) < 3:
+        return
+    limit, middle = limit_of([*best.values()]), median(best.values())
+    suspects = {rank for rank, value in best.items() if value > limit}
+    decided = len(best) < MANY or len(suspects) <= len(best) // 20
+    if not decided and max(map(len, turns.values())) >= _TURNS_OF_A_GROUP:
+        limit, decided = limit_beside_a_group([*best.values()]), True
+        suspects = {rank for rank in suspects if best[rank] > limit}
+    for rank, known in _sure(turns, suspects, limit).items():
+        yield rank, (best[rank] / middle - 1, limit / middle - 1), known and decided
 
 
 def _sure(turns: _Turns, suspects: Set[Rank], limit: float) -> dict[Rank, bool]:
