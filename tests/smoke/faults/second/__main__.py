@@ -1,4 +1,5 @@
-"""Tries the second list and writes a line for each fault: ``PYTHONPATH=tests python -m smoke.faults.second reported|opened|sealed [NAME …]``.
+"""Tries the lists that were written down beforehand and writes a line for each fault:
+``PYTHONPATH=tests python -m smoke.faults.second reported|opened|sealed|third-opened|third-sealed [NAME …]``.
 
 right: the stage, the cause and the rank that were expected; another stage: the same cause elsewhere; vague: something failed without a
 cause; wrong: with another cause; not noticed: nothing failed.
@@ -14,9 +15,12 @@ from pathlib import Path
 from smoke.faults.bench import NotHere, Outcome
 from smoke.faults.row import Fault
 from smoke.faults.second import opened, reported, sealed
+from smoke.faults.third import opened as third_opened
+from smoke.faults.third import sealed as third_sealed
 from smoke.faults.trial import expected, tried, words
 
 LISTS = {"reported": reported.ROWS, "opened": opened.ROWS, "sealed": sealed.ROWS}
+LISTS |= {"third-opened": third_opened.ROWS, "third-sealed": third_sealed.ROWS}
 
 
 def main(part: str, names: list[str]) -> None:
