@@ -2,7 +2,7 @@
 
     python scripts/smoke_clean_runs.py 30 --python ~/train/.venv/bin/python3
 
-Prints a line for each run and the spread of its figures; exit status 1 if any run was not a pass.
+Prints a line for each run, the spread of its figures and what did not apply; exit status 1 if any run was not a pass.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ def main() -> int:
     parser.add_argument("--python", required=True)
     asked, rest = parser.parse_known_args()
     figures: dict[str, list[float]] = {}
+    left_out: dict[str, str] = {}
     alarms = 0
     for number in range(1, asked.count + 1):
         report = run(asked.python, rest)
@@ -39,11 +40,14 @@ def main() -> int:
         alarms += bool(bad)
         print(f"{number:3} {report['verdict']:8}{report['seconds']:6.1f} s  {'; '.join(bad)}", flush=True)
         figures.setdefault("whole run (s)", []).append(report["seconds"])
+        left_out |= {stage["stage"]: stage["seen"] for stage in report["stages"] if stage["verdict"] == "na"}
         for stage in report["stages"]:
             for figure in stage["figures"]:
                 figures.setdefault(f"{stage['stage']}: {figure['name']} ({figure['unit']})", []).append(figure["value"])
     for name, values in figures.items():
         print(f"{name:50} {min(values):10.4g} {statistics.median(values):10.4g} {max(values):10.4g}")
+    for stage, why in left_out.items():
+        print(f"na {stage}: {why}")
     print(f"{asked.count} runs, {alarms} with a finding")
     return bool(alarms)
 

@@ -71,14 +71,16 @@ def loopback_address() -> Tuple[int, str]:
 
 
 def _no_loopback() -> Optional[Obstacle]:
-    """A refusal counts at once. Silence does where it lasts for another port, too: a busy kernel loses a packet, a firewall all of them."""
+    """A refusal counts at once. Silence does where it lasts for another port, too: a busy kernel loses a packet, a firewall all of them.
+    There is room for strangers in the queue, too: in one of 1 two who knock at all ports leave no room, and the kernel drops our own call
+    without a word (listen(2))."""
     family, address = loopback_address()
     failure: Optional[OSError] = None
     for _try in range(_LOOPBACK_TRIES):
         try:
             with socket.socket(family) as listener:
                 listener.bind((address, 0))
-                listener.listen(1)
+                listener.listen(socket.SOMAXCONN)
                 with socket.create_connection(listener.getsockname()[:2], _LOOPBACK_S):
                     return None
         except OSError as error:

@@ -121,7 +121,7 @@ def _echo() -> Iterator[Any]:
         try:
             listener = held.enter_context(socket.socket(family))
             listener.bind((address, 0))
-            listener.listen(1)
+            listener.listen(socket.SOMAXCONN)
             near = held.enter_context(socket.create_connection(listener.getsockname()[:2], 5.0))
             far = held.enter_context(listener.accept()[0])
             own = far.getpeername()[1] == near.getsockname()[1]  # and nobody who was quicker
