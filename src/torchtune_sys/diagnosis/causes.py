@@ -11,7 +11,7 @@ from torchtune_sys.diagnosis.facts import Told
 from torchtune_sys.diagnosis.lines import LogLine
 from torchtune_sys.diagnosis.symptoms import CERTAIN, LIKELY, POSSIBLE, Symptom
 from torchtune_sys.host.secrets import scrubbed
-from torchtune_sys.knowledge.signatures import cause_rows
+from torchtune_sys.knowledge.causes import cause_rows
 from torchtune_sys.model import actions
 from torchtune_sys.model.diagnosis import Confidence, NamedCause, Quote
 from torchtune_sys.model.rule import Evidence, Result, Severity, Verdict

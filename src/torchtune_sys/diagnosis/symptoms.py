@@ -10,7 +10,7 @@ import msgspec
 
 from torchtune_sys.diagnosis.lines import LogLine, joined
 from torchtune_sys.knowledge import messages
-from torchtune_sys.knowledge.signatures import Book
+from torchtune_sys.knowledge.sentences import Book
 
 
 class Candidate(msgspec.Struct, frozen=True, kw_only=True):
@@ -113,12 +113,12 @@ def _broken(source: str, lines: Sequence[LogLine], book: Book, text: str, found:
 
 def _of_line(source: str, line: LogLine, book: Book, text: str) -> Symptom | None:
     words = line.text[:_LONGEST]
-    found = book.signature(words)
+    found = book.sentence(words)
     if found is not None and found.role == "noise":
         return Symptom(source=source, line=line, consequence=True, program=found.program, words=found.source)
     if found is not None and found.role != "consequence":
         weight = CERTAIN if found.role == "cause" else LIKELY if found.role == "hint" and len(found.causes) == 1 else POSSIBLE
-        candidates = tuple(Candidate(cause=cause, weight=weight) for cause in found.causes)
+        candidates = tuple(Candidate(cause=cause, weight=weight, fix=found.remedy) for cause in found.causes)
         return Symptom(source=source, line=line, candidates=candidates, program=found.program, words=found.source)
     message = messages.match(words)
     if message is not None and message.severity != "info":

@@ -52,6 +52,7 @@ class _Paste:
 
     def __init__(self, raw: str, text: str, intent: Workload) -> None:
         from torchtune_sys.evidence import driver, report_lines
+        from torchtune_sys.formats.failure_lines import failures
         from torchtune_sys.knowledge import sentences
 
         self.raw, self.text, self.intent = raw, text, intent
@@ -59,7 +60,7 @@ class _Paste:
         self.module = driver.module_version(text)
         self.told = driver.driver_facts(None, self.module, text) is not None
         self.said = sentences.said(text)
-        self.failures = sentences.failures(text)
+        self.failures = failures(text)
 
     def useful(self) -> bool:
         lines = self.lines

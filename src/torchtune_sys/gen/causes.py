@@ -48,9 +48,9 @@ def _page(row: dict[str, str], families: list[tuple[str, Cause]]) -> str:
         parts.append(f"**To be sure**: `{row['confirm']}`\n\n")
     if families:
         parts += ["## Messages\n\n", *_messages(families)]
-    signatures = [each for each in tables.rows("signatures") if slug in each["cause"].split("|")]
-    if signatures:
-        parts += ["## Other words that stand for it\n\n", *map(_signature, signatures), "\n"]
+    sentences = [each for each in tables.rows("sentences") if slug in each["cause"].split("|")]
+    if sentences:
+        parts += ["## Other words that stand for it\n\n", *map(_sentence, sentences), "\n"]
     rules = [rule for rule in CATALOGUE if rule.cause == slug]
     if rules:
         parts += [
@@ -85,8 +85,10 @@ def _fact(fact: str) -> str:
     return _FACTS[kind].format(_code(what))
 
 
-def _signature(row: dict[str, str]) -> str:
-    return f"- `{_code(row['pattern'])}`{' ' + row['program'] if row['program'] else ''} ({row['role']}; {row['source']})\n"
+def _sentence(row: dict[str, str]) -> str:
+    program = f" {row['program']}" if row["program"] else ""
+    stage = {"": "", "any": "; in the smoke test"}.get(row["stage"], f"; in the smoke test's {row['stage']}")
+    return f"- `{_code(row['pattern'])}`{program} ({row['role']}{stage}; {row['source']})\n"
 
 
 def _code(text: str) -> str:

@@ -1,9 +1,14 @@
-"""Sentences by which programs name a fault of the host, in whatever text they stand."""
+"""Sentences by which programs name a fault, and the causes that they stand for: the one table, whoever asks.
+
+``diagnose``, the smoke test and the pre-flight look lines up (``Book``), ``check --from`` asks which rules a text fails (``said``).
+"""
 
 from __future__ import annotations
 
 import functools
 import re
+
+import msgspec
 
 from torchtune_sys.knowledge import tables
 from torchtune_sys.model.snapshot import Saying
@@ -11,19 +16,103 @@ from torchtune_sys.model.snapshot import Saying
 _WIDTH = 300
 
 
-@functools.cache
-def _patterns() -> tuple[tuple[str, re.Pattern[str], re.Pattern[str] | None, re.Pattern[str] | None, str, str], ...]:
-    def compiled(pattern: str) -> re.Pattern[str] | None:
-        return re.compile(pattern) if pattern else None
+class Sentence(msgspec.Struct, frozen=True, kw_only=True):
+    """A row of ``data/sentences.csv``."""
 
-    return tuple(
-        (row["rule"], re.compile(row["pattern"]), compiled(row["also"]), compiled(row["unless"]), row["remedy"], row["kind"])
-        for row in tables.rows("sentences")
+    causes: tuple[str, ...]
+    """Candidates, the likeliest first; empty where the words follow from another error."""
+    role: str
+    """``cause``, ``hint``, ``consequence``, ``inventory``, ``noise`` or ``fact``."""
+    rule: str = ""
+    """The rule that the words fail."""
+    remedy: str = ""
+    """In place of the cause's fix; empty: the words tell no more."""
+    program: str = ""
+    source: str = ""
+
+
+class _Row(msgspec.Struct, frozen=True, kw_only=True):
+    pattern: re.Pattern[str]
+    also: tuple[re.Pattern[str], ...]
+    unless: re.Pattern[str] | None
+    found: Sentence
+
+
+def _read(row: tables.Row) -> _Row:
+    return _Row(
+        pattern=re.compile(row["pattern"], re.MULTILINE),
+        also=tuple(re.compile(part) for part in row["also"].split(" && ") if part),
+        unless=re.compile(row["unless"]) if row["unless"] else None,
+        found=Sentence(
+            causes=tuple(filter(None, row["cause"].split("|"))),
+            role=row["role"],
+            rule=row["rule"],
+            remedy=row["remedy"],
+            program=row["program"],
+            source=row["source"],
+        ),
+    )
+
+
+@functools.cache
+def _of_any_program() -> tuple[_Row, ...]:
+    return tuple(_read(row) for row in tables.rows("sentences") if not row["stage"] and row["role"] != "fact")
+
+
+@functools.cache
+def _of_rules() -> tuple[_Row, ...]:
+    return tuple(_read(row) for row in tables.rows("sentences") if row["rule"])
+
+
+@functools.cache
+def _of_stages() -> tuple[tuple[frozenset[str], _Row], ...]:
+    return tuple((frozenset(row["stage"].split(",")), _read(row)) for row in tables.rows("sentences") if row["stage"])
+
+
+class Book:
+    """The sentences as one text has them: what stands elsewhere in it is looked for once."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._asked: dict[re.Pattern[str], bool] = {}
+
+    def sentence(self, line: str) -> Sentence | None:
+        """What ``line`` says, by the first row that fits.
+
+        >>> Book("").sentence("RuntimeError: DataLoader worker (pid 7) is killed by signal: Bus error.").causes
+        ('dev-shm-too-small',)
+        >>> Book("").sentence("all is well, and there are no errors") is None
+        True
+        """
+        for row in _of_any_program():
+            if row.pattern.search(line) and self.fits(row):
+                return row.found
+        return None
+
+    def fits(self, row: _Row) -> bool:
+        return all(map(self._there, row.also)) and not (row.unless and self._there(row.unless))
+
+    def _there(self, pattern: re.Pattern[str]) -> bool:
+        if pattern not in self._asked:
+            self._asked[pattern] = pattern.search(self._text) is not None
+        return self._asked[pattern]
+
+
+def in_stage(text: str, stage: str) -> Sentence | None:
+    """What the words mean in a stage of the smoke test, where they mean something else than in any other program.
+
+    >>> in_stage("OSError: [Errno 28] No space left on device", "dataloader").causes
+    ('dev-shm-too-small',)
+    >>> in_stage("OSError: [Errno 28] No space left on device", "train") is None
+    True
+    """
+    return next(
+        (row.found for stages, row in _of_stages() if not stages.isdisjoint(("any", stage)) and row.pattern.search(text)), None
     )
 
 
 def rules_named() -> frozenset[str]:
-    return frozenset(rule for rule, *_ in _patterns())
+    return frozenset(row["rule"] for row in tables.rows("sentences") if row["rule"])
 
 
 def said(text: str) -> dict[str, Saying]:
@@ -35,36 +124,15 @@ def said(text: str) -> dict[str, Saying]:
     {}
     """
     found: dict[str, Saying] = {}
-    for rule, pattern, also, unless, remedy, kind in _patterns():
-        match = None if rule in found else pattern.search(text)
-        if match is None or (also and not also.search(text)) or (unless and unless.search(text)):
-            continue
-        found[rule] = Saying(line=_line(text, match), remedy=remedy, is_failure=kind != "inventory")
+    book = Book(text)
+    for row in _of_rules():
+        sentence = row.found
+        match = None if sentence.rule in found else row.pattern.search(text)
+        if match is not None and book.fits(row):
+            found[sentence.rule] = Saying(
+                line=_line(text, match), remedy=sentence.remedy, is_failure=sentence.role not in ("fact", "inventory")
+            )
     return found
-
-
-_TRACEBACK = re.compile(
-    r"Traceback \(most recent call last\):[^\n]*\n(?:[^\n]*\n){1,400}?(?:\[?rank ?\d+\]?:? ?)?"
-    r"((?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Warning)\b[^\n]*)"
-)
-_DEATHS = re.compile(
-    r"(?m)^[^\n]{0,120}?((?:terminate called after throwing|Fatal Python error:|Segmentation fault|Aborted \(core dumped\)|"
-    r"CUDA error: |torch\.AcceleratorError: |NCCL error |Bus error \(core dumped\)|Illegal instruction \(core dumped\))[^\n]*)"
-)
-_MOST = 3
-
-
-def failures(text: str) -> tuple[str, ...]:
-    """The lines in which a program says that it failed, whatever of.
-
-    >>> failures("Traceback (most recent call last):\\n  File \\"a.py\\", line 1\\nfoo.BarError: no way\\n")
-    ('foo.BarError: no way',)
-    >>> failures("0 errors, RuntimeError is a class, no Traceback")
-    ()
-    """
-    found = [match[1] for pattern in (_TRACEBACK, _DEATHS) for match in pattern.finditer(text)]
-    lines = dict.fromkeys(" ".join(line.split()).strip("`> ")[:_WIDTH] for line in found)
-    return tuple(lines)[:_MOST]
 
 
 def _line(text: str, match: re.Match[str]) -> str:

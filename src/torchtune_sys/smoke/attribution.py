@@ -9,8 +9,8 @@ from collections.abc import Collection
 
 import msgspec
 
+from torchtune_sys.diagnosis.known_words import known
 from torchtune_sys.host.children.process import ended_by
-from torchtune_sys.knowledge.symptoms import symptom
 from torchtune_sys.model.diagnosis import Confidence
 from torchtune_sys.model.rule import Verdict
 from torchtune_sys.model.smoke import RankEnd
@@ -49,8 +49,8 @@ def _sentence(text: str, stage: str) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     if len(lines) < 2:
         return text.strip()
-    whole = symptom(text, stage)
-    telling = next((line for line in lines if whole is not None and symptom(line, stage) == whole), "")
+    whole = known(text, stage)
+    telling = next((line for line in lines if whole is not None and known(line, stage) == whole), "")
     return (telling or _last_error(text) or lines[0])[:_LINE]
 
 
@@ -64,12 +64,11 @@ def is_consequence(end: RankEnd) -> bool:
 
 def of_text(text: str, stage: str, found: Collection[str]) -> Blame:
     """What an error text stands for; among the causes it may stand for, the one that the rules found too."""
-    row = symptom(text, stage)
+    row = known(text, stage)
     if row is None:
         return Blame()
     cause = next((cause for cause in row.causes if cause in found), row.causes[0])
-    alone = len(row.causes) == 1 and row.sure
-    confidence = Confidence.CERTAIN if cause in found else Confidence.LIKELY if alone else Confidence.POSSIBLE
+    confidence = Confidence.CERTAIN if cause in found else Confidence.LIKELY if row.is_sure else Confidence.POSSIBLE
     return Blame(cause=cause, remedy=row.remedy, confidence=confidence)
 
 

@@ -1,0 +1,35 @@
+"""Every row of the tables that diagnose reads is whole: a comma in a pattern without quotes shifts the rest."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from torchtune_sys.knowledge import tables
+from torchtune_sys.knowledge.causes import cause_rows
+from torchtune_sys.knowledge.messages.causes import families
+
+ROLES = ("cause", "hint", "consequence", "inventory", "noise", "fact")
+
+
+@pytest.mark.parametrize("row", tables.rows("sentences"), ids=lambda row: row["pattern"][:40])
+def test_a_sentence_is_whole(row: dict[str, str]) -> None:
+    columns = {"pattern", "cause", "role", "stage", "also", "unless", "rule", "remedy", "program", "source"}
+    assert set(row) == columns and row["source"]
+    assert row["role"] in ROLES and bool(row["cause"]) == (row["role"] not in ("consequence", "noise"))
+    assert all(re.compile(part) for part in (row["pattern"], *row["also"].split(" && "), row["unless"]))
+    assert (row["role"] != "fact" or row["rule"]) and not (row["stage"] and row["rule"])
+    assert row["stage"] or not [cause for cause in row["cause"].split("|") if cause and cause not in cause_rows()]
+
+
+def test_no_sentence_stands_there_twice() -> None:
+    """The same words with the same condition have one row; in a stage they may mean something else."""
+    seen = [(row["pattern"], row["also"], row["unless"], row["stage"]) for row in tables.rows("sentences")]
+    assert len(seen) == len(set(seen))
+
+
+def test_every_family_of_messages_has_its_causes() -> None:
+    named = {row["family"] for row in tables.rows("message_families")}
+    assert not [family for family in families() if family not in named]
+    assert not [row for row in tables.rows("family_causes") if row["cause"] and row["cause"] not in cause_rows()]
