@@ -30,6 +30,12 @@ BUFFER = 1 << 14
 HELLO_LIMIT = 512
 """Bytes of a line of somebody who did not show yet that they know the job's secret."""
 HANDSHAKE_S = 2.0
+_LOSSY_AT_LEAST, _LOSSY_SHARE = 3, 0.02
+"""Packets, and their share, that were sent again or came out of order: above both, the way loses packets."""
+_LOSSY_PATIENCE = 3
+"""TCP waits twice as long after each packet that is lost once more: on such a way silence lasts so many times longer before it counts."""
+_TCP_INFO = struct.Struct("=100xI32xII80xI")
+"""tcpi_total_retrans, tcpi_segs_out, tcpi_segs_in, tcpi_rcv_ooopack (struct tcp_info in linux/tcp.h; the last one since Linux 5.4)."""
 _GREETING = "torchtune-sys/peers/2"
 
 Fields = dict[str, Any]
@@ -49,6 +55,9 @@ class Wire:
         self._sent = self._received = 0
         self.heard_s = time.monotonic()
         """When the last line came."""
+        self.loses = False
+        """Whether packets got lost on this connection, in either direction, before it was last heard."""
+        self._looked_s = self.heard_s
         self.bytes_sent = self.bytes_received = 0
 
     def send(self, fields: Fields) -> None:
@@ -64,12 +73,13 @@ class Wire:
             self._writer.write(line)
 
     async def receive(self, timeout_s: float | None = None) -> Fields:
-        """The next line. Raises Gone. The first line of a stranger must be short."""
+        """The next line. Raises Gone. The first line of a stranger must be short. Where packets get lost it may take longer."""
         expiry = None
         if (
             timeout_s is not None
         ):  # nobody reads on after it. wait_for makes a task for each line, which takes longer than the line
-            expiry = asyncio.get_running_loop().call_later(timeout_s, self._reader.set_exception, asyncio.TimeoutError())
+            waits_s = timeout_s * _LOSSY_PATIENCE if self.loses else timeout_s
+            expiry = asyncio.get_running_loop().call_later(waits_s, self._reader.set_exception, asyncio.TimeoutError())
         try:
             line = await _line(self._reader, LINE_LIMIT if self._received else HELLO_LIMIT)
         except asyncio.TimeoutError:
@@ -85,6 +95,8 @@ class Wire:
         self._received += 1
         self.bytes_received += len(line)
         self.heard_s = time.monotonic()
+        if self.heard_s > self._looked_s + 1:
+            self._looked_s, self.loses = self.heard_s, self._has_lost()
         try:
             fields = _decode(text)
         except (ValueError, RecursionError, msgspec.DecodeError):
@@ -92,6 +104,14 @@ class Wire:
         if not isinstance(fields, dict):
             raise Gone("no JSON object")
         return fields
+
+    def _has_lost(self) -> bool:
+        held = self._writer.transport.get_extra_info("socket")
+        try:
+            again, sent, came, disordered = _TCP_INFO.unpack(held.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO.size))
+        except (OSError, AttributeError, struct.error):  # closed, or an old kernel
+            return False
+        return any(part >= max(_LOSSY_AT_LEAST, _LOSSY_SHARE * of) for part, of in ((again, sent), (disordered, came)))
 
     def unacknowledged(self) -> int:
         """Bytes that the other side's *kernel* has not acknowledged: above 0 for long, the host or the way to it is gone; 0 with no answer,

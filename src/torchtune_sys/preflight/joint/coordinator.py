@@ -61,11 +61,12 @@ class Coordinator:
             return
         if self.started:
             wire.send(messages.plain(messages.Status(text="came too late: the others have begun")))
-            self.gathered.late.add(node)
         self.members[node] = member
         wire.send(messages.plain(messages.Welcome()))
+        self._lives(node)
         for gone, (cause, seen) in join.lost.items():
-            self._happened(gone, cause, seen)
+            if gone != self.job.node and gone not in present(self.members):  # whom we hear was not lost
+                self._happened(gone, cause, seen)
         for local, (cause, seen) in join.ended.items():
             self._happened(node, cause, seen, local)
         self._changed.set()
@@ -115,6 +116,11 @@ class Coordinator:
                 seen = f"no answer for {self.job.silence_s:.0f} s, while its kernel acknowledges what is sent"
                 self._happened(member.node, "rank-stopped", seen)
         self._changed.set()
+
+    def _lives(self, node: int) -> None:
+        """It came again: when its connection ended, its process had not."""
+        kept = [each for each in self.gathered.events if (each.node, each.cause, each.local) != (node, "rank-killed", None)]
+        self.gathered.events[:] = kept
 
     def _happened(self, node: int, cause: str, seen: str, local: int | None = None) -> None:
         """Only what a node can know of another is heard, and a few times."""

@@ -239,7 +239,6 @@ class Gathered(msgspec.Struct, kw_only=True):
     """The addresses that the names of missing nodes stand for."""
     master_wrong: str = ""
     """What speaks against the address at which all were to meet, as the first node sees it."""
-    late: set[int] = set()
     differing: tuple[Differing, ...] | None = None
     """None before the facts were compared."""
     events: list[Event] = []
