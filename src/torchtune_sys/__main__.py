@@ -9,6 +9,9 @@ from torchtune_sys.host.isolation import isolate
 def main() -> None:
     """The entry point."""
     isolate()
+    import gc
+
+    gc.disable()  # a run is over before a collection would pay for itself
     import signal
 
     kept = signal.getsignal(signal.SIGINT)

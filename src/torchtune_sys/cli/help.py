@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import inspect
 import re
-import textwrap
 from collections.abc import Callable, Sequence
 from itertools import groupby
 from typing import Any
@@ -125,6 +124,8 @@ def _rows_of_more(options: Sequence[click.Option], formatter: click.HelpFormatte
 
 
 def _wrapped(text: str, width: int) -> list[str]:
+    import textwrap
+
     return textwrap.wrap(text, width, break_on_hyphens=False)
 
 

@@ -76,9 +76,6 @@ def cli(ctx: click.Context, debug: bool) -> None:
 
 def main() -> NoReturn:
     """The entry point."""
-    import gc
-
-    gc.disable()  # a run is over before a collection would pay for itself
     _heed_termination()
     from torchtune_sys.cli.watch import watched
 

@@ -27,12 +27,17 @@ def judged(
     Raises UnreadableInput, BadConfig, UnknownName.
     """
     finish = begin(options, timings, found=found)
-    from torchtune_sys import consequences, engine
+    from torchtune_sys import engine
+    from torchtune_sys.model.rule import Verdict
 
     choice, config = chosen(options)
     meanwhile()
     seen = finish()
     results = engine.judge(seen, choice.rules, choice.overrides)
+    if not any(result.verdict is Verdict.FAIL for result in results):
+        return seen, results, config
+    from torchtune_sys import consequences
+
     return seen, consequences.weighed(seen, results, choice.heeded, choice.overrides), config
 
 

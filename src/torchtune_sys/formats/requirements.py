@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 
 import msgspec
 
 from torchtune_sys.model.facts.python import Distribution
+from torchtune_sys.model.patterns import pattern
 from torchtune_sys.model.version import version
 
 
@@ -120,7 +120,7 @@ def _one(tokens: list[str], environment: Mapping[str, str]) -> bool | None:
     return {"==": values[0] == values[1], "!=": values[0] != values[1]}[operator]
 
 
-_PRE_RELEASE = re.compile(r"(?<=[0-9])(a|b|rc)[0-9]+\+?$")
+_PRE_RELEASE = pattern(r"(?<=[0-9])(a|b|rc)[0-9]+\+?$")
 
 
 def _compared(found: str, operator: str, wanted: str) -> bool | None:

@@ -73,8 +73,9 @@ NAMES = frozenset(
         "COLAB_GPU", "KAGGLE_KERNEL_RUN_TYPE", "CC", "CXX", "NVCC_CCBIN", "NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS", "CPATH", "C_INCLUDE_PATH",
     )
 )  # fmt: skip
-_SECRET = pattern(r"(?<!P)KEY|TOKEN|SECRET|PASSW|PASSPHRASE|CREDENTIAL|COOKIE|_AUTH|PRIVATE|JWT|_PAT$|PROXY")
+_SECRET = ("KEY", "TOKEN", "SECRET", "PASSW", "PASSPHRASE", "CREDENTIAL", "COOKIE", "_AUTH", "PRIVATE", "JWT", "PROXY")
 _CREDENTIALS_IN_URL = pattern(r"://[^/\s@]*:[^/\s@]*@")
+_MAY_HOLD_FREE_TEXT = ("SLURM_", "PBS_", "LSB_")
 _FREE_TEXT = pattern(
     r"SLURM_(?:JOB_)?(?:NAME|COMMENT|ADMIN_COMMENT|SYSTEM_COMMENT|EXTRA|CMD|COMMAND)|SLURM_SPANK_.*|SLURM_STEP_NAME|PBS_JOBNAME|LSB_(?:JOBNAME|JOBDESC|SUB_.*)|.*_COMMAND_LINE"
 )
@@ -88,9 +89,14 @@ def relevant(env: Mapping[str, str]) -> dict[str, str]:
         name: value
         for name, value in env.items()
         if (name in NAMES or name in VARIABLES or name.startswith(PREFIXES))
-        and not _FREE_TEXT.fullmatch(name)
+        and not _is_free_text(name)
         and not secret(name, value)
     }
+
+
+def _is_free_text(name: str) -> bool:
+    may_be = name.startswith(_MAY_HOLD_FREE_TEXT) or name.endswith("_COMMAND_LINE")
+    return may_be and _FREE_TEXT.fullmatch(name) is not None
 
 
 def secret(name: str, value: str) -> bool:
@@ -110,4 +116,7 @@ def secret_name(name: str) -> bool:
     >>> secret_name("WANDB_API_KEY"), secret_name("NCCL_IB_PKEY"), secret_name("SLURM_JOB_COMMENT")
     (True, False, False)
     """
-    return name not in _HARMLESS and _SECRET.search(name.upper()) is not None
+    if name in _HARMLESS:
+        return False
+    upper = name.upper().replace("PKEY", " ")  # of InfiniBand, no secret
+    return upper.endswith("_PAT") or any(word in upper for word in _SECRET)

@@ -6,8 +6,6 @@ initramfs-tools (initramfs-tools(7)). What fetches something (``ip=``, ``nfsroot
 
 from __future__ import annotations
 
-from torchtune_sys.model.patterns import pattern
-
 _NAMES = frozenset(
     (
         "BOOT_IMAGE", "BOOTIF", "initrd", "root", "rootfstype", "rootdelay", "rootwait", "ro", "rw", "init", "resume", "resume_offset", "quiet",
@@ -33,13 +31,23 @@ _NAMES = frozenset(
         "bootdev", "ds_type", "mdadm", "acpi_osi", "acpi_enforce_resources", "acpi_backlight", "nospec_store_bypass_disable", "nosplash", "vt.handoff",
     )
 )  # fmt: skip
-_FAMILIES = pattern(
-    r"(?:sysctl|nvidia\w*|nouveau|nova\w*|amdgpu|amdkfd|radeon|i915|xe|ast|mgag200|mlx[45]_\w+|ib_\w+|rdma_\w+|bnxt_\w+|ice|ixgbe|i40e|ena|gve|efa|nvme\w*|mpt3sas"
-    r"|megaraid_sas|intel_iommu|amd_iommu\w*|iommu\w*|iommufd|vfio\w*|kvm\w*|pci\w*|acpi\w*|apic\w*|processor|intel_idle|workqueue|rcutree|rcupdate|sched\w*|psmouse"
-    r"|usbcore|usb_storage|usbhid|snd\w*|efi\w*|edac\w*|ghes\w*|mce|memory_hotplug|hv_\w+|xen\w*|virtio\w*|loop|nbd|zram|zfs|btrfs|xfs|ext4|overlay|bridge|bonding"
-    r"|systemd\.(?:unit|target|log_level|log_target|show_status|unified_cgroup_hierarchy|legacy_systemd_cgroup_controller|mask|wants|debug_shell|machine_id|firstboot"
-    r"|gpt_auto|swap|volatile|default_timeout_start_sec|cpu_affinity|random_seed))(?:\..*)?"
-)
+_MODULES = frozenset(
+    (
+        "sysctl", "nouveau", "amdgpu", "amdkfd", "radeon", "i915", "xe", "ast", "mgag200", "ice", "ixgbe", "i40e", "ena", "gve", "efa", "mpt3sas",
+        "megaraid_sas", "intel_iommu", "iommufd", "processor", "intel_idle", "workqueue", "rcutree", "rcupdate", "psmouse", "usbcore", "usb_storage",
+        "usbhid", "mce", "memory_hotplug", "loop", "nbd", "zram", "zfs", "btrfs", "xfs", "ext4", "overlay", "bridge", "bonding",
+    )
+)  # fmt: skip
+_BEGINNINGS = (
+    "nvidia", "nova", "amd_iommu", "iommu", "nvme", "vfio", "kvm", "pci", "acpi", "apic", "sched", "snd", "efi", "edac", "ghes", "xen", "virtio",
+)  # fmt: skip
+_BEGINNINGS_OF_MORE = ("mlx4_", "mlx5_", "ib_", "rdma_", "bnxt_", "hv_")
+_OF_SYSTEMD = frozenset(
+    (
+        "unit", "target", "log_level", "log_target", "show_status", "unified_cgroup_hierarchy", "legacy_systemd_cgroup_controller", "mask", "wants",
+        "debug_shell", "machine_id", "firstboot", "gpt_auto", "swap", "volatile", "default_timeout_start_sec", "cpu_affinity", "random_seed",
+    )
+)  # fmt: skip
 
 
 def harmless(name: str) -> bool:
@@ -50,4 +58,16 @@ def harmless(name: str) -> bool:
     >>> harmless("iscsi_password"), harmless("inst.ks"), harmless("systemd.set_credential"), harmless("ceph.secret")
     (False, False, False, False)
     """
-    return name in _NAMES or _FAMILIES.fullmatch(name.replace("-", "_")) is not None or name.replace("-", "_") in _NAMES
+    plain = name.replace("-", "_")
+    return name in _NAMES or plain in _NAMES or _is_of_a_family(plain)
+
+
+def _is_of_a_family(name: str) -> bool:
+    """Arguments of a module or of a part of the kernel, ``module.parameter``."""
+    family, _, rest = name.partition(".")
+    if family == "systemd":
+        return rest.partition(".")[0] in _OF_SYSTEMD
+    if not family.replace("_", "a").isalnum():
+        return False
+    is_more = any(family.startswith(each) and family != each for each in _BEGINNINGS_OF_MORE)
+    return family in _MODULES or family.startswith(_BEGINNINGS) or is_more

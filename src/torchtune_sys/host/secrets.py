@@ -22,13 +22,15 @@ from torchtune_sys.model.patterns import pattern
 HIDDEN = "hidden-by-torchtune-sys"
 """What stands in the place of a secret: one word in every file format, that no filter here takes for another."""
 
-_KERNELS_OWN = pattern(
-    r"/sys/(?!.*/(?:ifalias|node_desc|backing_file)$)|/proc/(?!cmdline$|mounts$|swaps$|(?:self|thread-self|\d+)/(?:mounts|mountinfo|cmdline|environ)$)"
+_OF_PEOPLE_IN_SYS = ("/ifalias", "/node_desc", "/backing_file")
+_OF_PEOPLE_IN_PROC = ("cmdline", "mounts", "swaps")
+_OF_A_PROCESS = ("mounts", "mountinfo", "cmdline", "environ")
+_DISTRIBUTIONS_OWN = (
+    *(f"{usr}/{lib}/" for usr in ("", "/usr") for lib in ("lib", "lib32", "lib64", "libx32")),
+    *("/usr/share/", "/usr/include/", "/usr/src/", "/boot/config-", "/etc/ld.so", "/etc/os-release", "/etc/alternatives/"),
+    *(f"/var/lib/{name}/" for name in ("dpkg", "rpm", "pacman", "dkms")),
 )
-_DISTRIBUTIONS_OWN = pattern(
-    r"/(?:usr/)?(?:lib|lib32|lib64|libx32)/|/usr/(?:share|include|src)/|/boot/config-|/var/lib/(?:dpkg|rpm|pacman|dkms)/|/etc/(?:ld\.so|os-release|alternatives/)"
-)
-_PACKAGES_OWN = pattern(r"\.(?:dist|egg)-info/(?!direct_url)|/site-packages/(?!.*direct_url)|/dist-packages/(?!.*direct_url)")
+_PACKAGES_OWN = (".dist-info/", ".egg-info/", "/site-packages/", "/dist-packages/")
 
 
 def may_hold_secrets(path: str) -> bool:
@@ -39,7 +41,15 @@ def may_hold_secrets(path: str) -> bool:
     >>> may_hold_secrets("/proc/cmdline"), may_hold_secrets("/proc/self/mountinfo"), may_hold_secrets("/root/.nccl.conf")
     (True, True, True)
     """
-    return not (_KERNELS_OWN.match(path) or _DISTRIBUTIONS_OWN.match(path) or _PACKAGES_OWN.search(path))
+    if path.startswith("/sys/"):
+        return path.endswith(_OF_PEOPLE_IN_SYS)
+    if path.startswith("/proc/"):
+        first, _, rest = path[len("/proc/") :].partition("/")
+        of_process = first in ("self", "thread-self") or first.isdecimal()
+        return first in _OF_PEOPLE_IN_PROC if not rest else of_process and rest in _OF_A_PROCESS
+    if path.startswith(_DISTRIBUTIONS_OWN):
+        return False
+    return "direct_url" in path or not any(part in path for part in _PACKAGES_OWN)
 
 
 _B = r"(?![A-Za-z0-9])"
@@ -111,11 +121,42 @@ _SOURCE_LOGIN = pattern(r"(?:(?<=//)|(?<![\w@.:/]))([\w.+%-]{1,64}:[^\s/@:,]{1,2
 _ADDRESS = pattern(r"[0-9.]+|[0-9a-fA-F:]+")
 _PEM_BEGIN, _PEM_END = pattern(r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----"), "-----END "
 _BY_CHANCE = pattern(r"(?<![A-Za-z0-9+/=_.-])[A-Za-z0-9+/]{40}(?![A-Za-z0-9+/=_-])|[A-Za-z0-9]{20,}")
-_HINTS = pattern(
-    r"pass|pwd|sas[=:]|secret|token|key|credential|auth|jwt|psk|sig=|signature|cookie|bearer|sshpass|curl|://|@"
-    r"|hf_|api_org_|gh[pousr]_|github_pat_|gl\w{2,5}-|akia|asia|abia|acca|aroa|aida|aiza|ya29\.|gocspx-|sk-|k_live_|k_test_|nvapi-|xox|xapp-|hooks\.slack"
-    r"|api/webhooks|npm_|pypi-|dckr_|dapi|dop_v1_|hv[bsr]\.|r8_|gsk_|pplx-|xai-|tgp_v1_|sg\.|shp|atatt3|lin_api_|ntn_|eyj|:aa|\$|-----begin"
+_KEYS = ("api", "access", "private", "account", "auth", "encryption", "signing", "master", "session", "shared", "storage")
+_IN_NAMES = (
+    *("pass", "pwd", "psk", "jwt", "sas", "sig", "auth", "secret", "token", "credential", "cookie", "cryptkey"),
+    *(f"{kind}{sign}key" for kind in _KEYS for sign in ("", "_", "-")),
 )
+"""Each of ``_NAMES`` holds one of these, each of ``_SHAPES`` one of the next: to look for them first saves compiling and running patterns."""
+_IN_TOKENS = (
+    *("hf_", "api_org_", "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_", "akia", "asia", "abia", "acca", "aroa", "aida", "aiza", "ya29."),
+    *(f"gl{kind}-" for kind in ("pat", "ptt", "dt", "rt", "cbt", "soat", "ft", "imt", "agent")),
+    *("gocspx-", "sk-", "k_live_", "k_test_", "nvapi-", "xox", "xapp-", "hooks.slack", "api/webhooks", "npm_", "pypi-", "dckr_", "dapi", "dop_v1_"),
+    *("hvb.", "hvs.", "hvr.", "r8_", "gsk_", "pplx-", "xai-", "tgp_v1_", "key_", "key-", "sg.", "shp", "atatt3", "lin_api_", "ntn_", "eyj", ":aa", "$"),
+)  # fmt: skip
+_IN_VARIABLES = (*_IN_NAMES, "key", "private", "_pat", "proxy")
+_HINTS = (
+    *(
+        "pass",
+        "pwd",
+        "sas=",
+        "sas:",
+        'sas"',
+        "sas'",
+        "secret",
+        "token",
+        "key",
+        "credential",
+        "auth",
+        "jwt",
+        "psk",
+        "sig=",
+        'sig"',
+        "sig'",
+    ),
+    *("signature", "cookie", "bearer", "sshpass", "curl", "://", "@"),
+    *_IN_TOKENS,
+)
+"""A line without any of these holds no secret that has a name or a shape."""
 
 
 def scrubbed(text: str) -> str:
@@ -124,7 +165,8 @@ def scrubbed(text: str) -> str:
         return text
     if "-----BEGIN" in text:
         text = _without_keys(text)
-    text = "\n".join(map(_line, text.split("\n"))) if "\n" in text else _line(text)
+    if "ommand line: " in text or _has(_lowered(text), _HINTS):
+        text = "\n".join(map(_line, text.split("\n"))) if "\n" in text else _line(text)
     return _BY_CHANCE.sub(_unless_random, text)
 
 
@@ -139,21 +181,45 @@ _KERNELS_LINE = pattern(r"(?:Kernel c|(?:\]|kernel:) C)ommand line: ")
 def _line(text: str) -> str:
     if "ommand line: " in text and (start := _KERNELS_LINE.search(text)) is not None:
         text = text[: start.end()] + scrubbed_arguments(text[start.end() :])
-    return _by_name(_by_shape(text)) if _HINTS.search(text.lower()) else text
+    low = _lowered(text)
+    return _by_name(_by_shape(text, low), low) if _has(low, _HINTS) else text
 
 
-def _by_shape(text: str) -> str:
+_SYN_COOKIES = "syncookies"
+"""A setting of the kernel's, in the files of every distribution."""
+
+
+def _lowered(text: str) -> str:
+    """As patterns that ignore case see it: two letters of other scripts are taken for s and i."""
+    return text.lower() if text.isascii() else text.lower().replace("\u017f", "s").replace("\u0131", "i")
+
+
+def _has(low: str, words: tuple[str, ...]) -> bool:
+    for word in words:  # noqa: SIM110 - any() takes twice as long, and this is asked of every line that is read
+        if word in low:
+            return True
+    return False
+
+
+def _by_shape(text: str, low: str) -> str:
     if "@" in text:
         text = _SOURCE_LOGIN.sub(_unless_address, _LOGIN.sub(_login, text))
-    return _TOKEN.sub(_whole_word, text)
+    return _TOKEN.sub(_whole_word, text) if _has(low, _IN_TOKENS) else text
 
 
-def _by_name(text: str) -> str:
-    text = _HEADER.sub(_value, text)
-    text = _UPPER.sub(lambda found: f"{found[1]}={HIDDEN}" if secret_name(found[1]) else found[0], text)
-    for each in (_OPTION, _KEYED, _YAML, _NETRC):
-        text = each.sub(_value, text)
-    return text
+def _by_name(text: str, low: str) -> str:
+    is_named = _has(low.replace(_SYN_COOKIES, ""), _IN_NAMES)
+    if "authorization" in low or "bearer" in low:
+        text = _HEADER.sub(_value, text)
+    if "=" in text and _has(low, _IN_VARIABLES):
+        text = _UPPER.sub(lambda found: f"{found[1]}={HIDDEN}" if secret_name(found[1]) else found[0], text)
+    if (is_named and "-" in text) or "sshpass" in low or "curl" in low:
+        text = _OPTION.sub(_value, text)
+    if is_named and ("=" in text or ":" in text):
+        text = _KEYED.sub(_value, text)
+    if is_named and (": " in text or ":\t" in text):
+        text = _YAML.sub(_value, text)
+    return _NETRC.sub(_value, text) if "password" in text else text
 
 
 def _value(found: re.Match[str]) -> str:
@@ -257,7 +323,7 @@ def scrubbed_arguments(text: str) -> str:
 def _known(name: str, value: str) -> bool:
     from torchtune_sys.host.kernel_arguments import harmless
 
-    if re.search(_NAMES, name, re.IGNORECASE):
+    if _has(_lowered(name), _IN_NAMES) and re.search(_NAMES, name, re.IGNORECASE):
         return False
     return harmless(name) or _PLAIN_VALUE.fullmatch(value.strip('"')) is not None
 

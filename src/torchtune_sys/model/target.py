@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import re
-
 import msgspec
+
+from torchtune_sys.model.patterns import pattern
 
 
 class Exactly(msgspec.Struct, frozen=True, tag=True):
@@ -58,7 +58,7 @@ def met(target: Target, value: str) -> bool:
             return value in accepted
 
 
-_NUMBER = re.compile(r"[ \t]*([+-]?[0-9]{1,20})[ \t\n]*")
+_NUMBER = pattern(r"[ \t]*([+-]?[0-9]{1,20})[ \t\n]*")
 """As the kernel prints one, of 64 bits; Python's int() also takes underscores and the digits of other scripts."""
 
 

@@ -8,7 +8,6 @@ wait for it, too.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import select
 import signal
@@ -41,6 +40,8 @@ def apart(work: Callable[[], str], late: UserError, patience_s: float) -> str:
         raise late
     if not told:
         raise UserError("a child process of ours ended before it was through", "look whether memory ran out: dmesg")
+    import json
+
     value = json.loads(told)
     if isinstance(value, str):
         return value
@@ -85,6 +86,8 @@ def _not_in_time(path: str, patience_s: float) -> UnreadableInput:
 
 def _work(work: Callable[[], str], ours: int) -> None:
     """The child: it has no streams of ours, tells its result, and ends without cleaning up after its parent."""
+    import json
+
     try:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, signal.SIG_DFL)

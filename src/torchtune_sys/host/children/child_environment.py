@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping
 
 from torchtune_sys.host.account import Account, account
 from torchtune_sys.host.environment import relevant
 from torchtune_sys.host.isolation import TEMPORARY, session
 from torchtune_sys.host.trust import distrust
+from torchtune_sys.model.patterns import pattern
 
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _LISTS = ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH")
 """Of these single entries are left out; any other variable goes as a whole."""
 _KEPT = ("LD_LIBRARY_PATH", "LD_PRELOAD")
 """Of the loader's variables; the others are for debugging, and some write files."""
-_SPLIT = re.compile(r"""[\s:,;="'{}()\[\]|&<>]+""")
+_SPLIT = pattern(r"""[\s:,;="'{}()\[\]|&<>]+""")
 
 
 def for_tools() -> dict[str, str]:
@@ -58,10 +58,9 @@ def for_root(env: Mapping[str, str]) -> dict[str, str]:
 
 def kept_from_root(env: Mapping[str, str]) -> tuple[str, ...]:
     """Return the names of the variables that steer Python or the loader and do not reach, whole, what runs as root."""
-    found = for_root(env)
-    return tuple(
-        sorted(name for name in relevant(env) if name.startswith(("LD_", "PYTHON")) and found.get(name) != env[name] != "")
-    )
+    steering = {name: value for name, value in env.items() if name.startswith(("LD_", "PYTHON"))}
+    found = for_root(steering) if steering else {}
+    return tuple(sorted(name for name in relevant(steering) if found.get(name) != env[name] != ""))
 
 
 def _trusted_entries(value: str) -> str:

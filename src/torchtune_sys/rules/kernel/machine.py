@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from torchtune_sys.formats.kernel_log import is_wall_clock
 from torchtune_sys.model.actions import Advice
 from torchtune_sys.model.facts.kernel import KernelEvent
+from torchtune_sys.model.patterns import pattern
 from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, Verdict, rule
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, known, need
@@ -206,7 +207,7 @@ def cpu_lockup_logged(s: Snapshot, p: Params) -> Iterator[Evidence]:
         yield from nothing(s, "CPU", "lockup")
 
 
-_TRAINING = re.compile(r"python|^pt_|torchrun|^ray::|^cuda-")
+_TRAINING = pattern(r"python|^pt_|torchrun|^ray::|^cuda-")
 """Names of Python and of threads that torch (c10/util/thread_name.cpp users: pt_data_worker, pt_nccl_watchdg …), Ray and CUDA start."""
 _NEAR_S = 60.0
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from torchtune_sys.knowledge import torch as known
 from torchtune_sys.model.actions import Advice, Install
+from torchtune_sys.model.patterns import pattern
 from torchtune_sys.model.rule import Evidence, Params, Severity, Verdict, rule
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, Why, absent, need
@@ -174,7 +175,7 @@ def rocm_arch_not_in_wheel(s: Snapshot, _p: Params) -> Iterator[Evidence]:
         )
 
 
-_ROCM_WHEEL = re.compile(r"2\.\d{1,2}\.\d(?:\.dev\d{8})?\+rocm(?:[56]\.\d|7\.[012])(?:\.\d)?")
+_ROCM_WHEEL = pattern(r"2\.\d{1,2}\.\d(?:\.dev\d{8})?\+rocm(?:[56]\.\d|7\.[012])(?:\.\d)?")
 
 
 def _amd_architectures(s: Snapshot) -> Iterator[tuple[str, str]]:

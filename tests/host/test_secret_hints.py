@@ -1,0 +1,62 @@
+"""Words that are looked for before a pattern of the filter of secrets is compiled: no secret may slip past them."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from torchtune_sys.host import secrets
+from torchtune_sys.host.environment import secret_name
+from torchtune_sys.host.kernel_arguments import harmless
+
+NAME = st.from_regex(re.compile(secrets._NAMES, re.ASCII), fullmatch=True)
+
+
+@pytest.mark.parametrize("shape", [shape for shape, _ in secrets._SHAPES])
+def test_each_shape_holds_a_word_that_is_looked_for(shape: str) -> None:
+    @settings(max_examples=20, deadline=None, database=None)
+    @given(st.from_regex(re.compile(shape, re.ASCII), fullmatch=True))
+    def holds(token: str) -> None:
+        assert secrets._has(secrets._lowered(token), secrets._IN_TOKENS)
+
+    holds()
+
+
+@settings(max_examples=300, deadline=None, database=None)
+@given(NAME)
+def test_each_name_holds_a_word_that_is_looked_for(name: str) -> None:
+    assert secrets._has(secrets._lowered(name), secrets._IN_NAMES)
+
+
+@pytest.mark.parametrize(
+    "text", ['{{"sas": "{0}"}}', "'sig': '{0}'", "paſſword={0}", "apı_key={0}", "--ſecret {0} -x", "tcp_syncookies=1 token={0}"]
+)
+def test_names_in_json_and_in_letters_that_patterns_take_for_ours(text: str) -> None:
+    assert "qwertyuiopas" not in secrets.scrubbed(text.format("qwertyuiopas"))
+
+
+def test_the_kernel_s_setting_is_no_cookie() -> None:
+    assert secrets.scrubbed("net.ipv4.tcp_syncookies=2") == "net.ipv4.tcp_syncookies=2"
+
+
+@pytest.mark.parametrize(
+    ("name", "is_one"),
+    [("NCCL_IB_PKEY", False), ("PKEYKEY", True), ("GH_PAT", True), ("PATH", False), ("X_PATH", False), ("HTTPS_PROXY", True), ("MY_AUTH", True)],
+)  # fmt: skip
+def test_variables(name: str, is_one: bool) -> None:
+    assert secret_name(name) is is_one
+
+
+@pytest.mark.parametrize(
+    "name", ["systemd.unit", "systemd.unit.x", "mlx5_core.x", "iommu", "pci-e", "nvidia-drm.modeset", "xe.force_probe"]
+)
+def test_arguments_of_families(name: str) -> None:
+    assert harmless(name)
+
+
+@pytest.mark.parametrize("name", ["systemd", "systemd.setenv", "mlx5_", "xenial x", "x", "iscsi_initiator", "ip", "sysctlx.y"])
+def test_other_arguments(name: str) -> None:
+    assert not harmless(name)
