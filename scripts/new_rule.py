@@ -140,7 +140,7 @@ def next_steps(rule_id: str, family: str) -> str:
         f"""Put into the overlays' "files" what differs from the healthy host, whose files are in tests/hosts/{base}: what makes
    the rule fail, what makes it unknown ({{"error": "denied"}} in place of a file's text).""",
         f"./run test tests/rules/test_catalogue.py -k {rule_id}; its first error is the next step.",
-        "./run docs, which puts the rule into docs/rules.md and the Ansible role's variables; commit them with it.",
+        "./run docs, which writes docs/rules/ID.md and the Ansible role's variables; commit them with it.",
         'A line in CHANGELOG.md under "Unreleased".',
     ]
     if family == "sysctl":

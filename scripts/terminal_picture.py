@@ -133,7 +133,7 @@ def spans_of(row: str) -> list[str]:
     """A row's parts by colour, each begun at its own column, so that no font's width matters.
 
     >>> spans_of("\\x1b[32mok\\x1b[0m <b>")
-    ['<tspan x="16.0" fill="#8fce74">ok</tspan>', '<tspan x="32.9" fill="#d8dee9"> &lt;b&gt;</tspan>']
+    ['<tspan x="16.0" fill="#8fce74">ok</tspan>', '<tspan x="41.3" fill="#d8dee9">&lt;b&gt;</tspan>']
     """
     found, column, color = [], 0, _COLORS[""]
     for code, text in re.findall(r"(?:\x1b\[([0-9;]*m|prompt\]))?([^\x1b]*)", row):
@@ -141,9 +141,10 @@ def spans_of(row: str) -> list[str]:
             color = _PROMPT
         elif code:
             color = _COLORS.get(code[:-1].removeprefix("0"), _COLORS[""])
-        if text:
-            found.append(f'<tspan x="{_MARGIN + column * _ADVANCE:.1f}" fill="{color}">{html.escape(text)}</tspan>')
-            column += len(text)
+        begun = column + len(text) - len(text.lstrip())  # browsers drop the blanks at the beginning of a row
+        if text.strip():
+            found.append(f'<tspan x="{_MARGIN + begun * _ADVANCE:.1f}" fill="{color}">{html.escape(text.strip())}</tspan>')
+        column += len(text)
     return found
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import pty
 import shutil
 import signal
 import subprocess
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -95,9 +97,40 @@ def clone(tmp_path: Path) -> Clone:
 
 
 def test_the_first_run_sets_up_and_the_second_does_not(clone: Clone) -> None:
-    assert clone.run() == (0, GOOD, f"run: setting up {clone.here}/.venv (once for each state of the sources)")
+    code, out, err = clone.run()
+    assert (code, out) == (0, GOOD)
+    assert err.startswith(f"run: setting up {clone.here}/.venv (once for each state of the sources)") and err.endswith("ready")
+    assert "nothing outside that folder is changed" in err
     assert clone.run() == (0, GOOD, "")
     assert clone.installed() == 1
+
+
+@pytest.mark.parametrize(("typed", "installs"), [("n\n", False), ("\n", False), ("y\n", True)])
+def test_a_person_at_the_terminal_is_asked_before_a_system_package(clone: Clone, typed: str, installs: bool) -> None:
+    """A Debian without python3-venv: the package is installed only after a yes, and never before the question."""
+    clone.python.write_text(INTERPRETER.replace("*ensurepip*) : ;;", "*ensurepip*) exit 1 ;;"))
+    for name in ("apt-get", "sudo"):
+        (clone.path / name).write_text(f'#!/bin/sh\nprintf "{name} %s\\n" "$*" >>"$CALLS"\n')
+        (clone.path / name).chmod(0o755)
+    leader, follower = pty.openpty()
+    os.write(leader, typed.encode())
+    child = subprocess.Popen(
+        [clone.here / "run", "check", "-q"],
+        env=clone.env,
+        stdin=follower,
+        stdout=follower,
+        stderr=follower,
+        start_new_session=True,
+    )
+    os.close(follower)
+    said = b""
+    with suppress(OSError):  # EIO once the other side is closed
+        while part := os.read(leader, 4096):
+            said += part
+    os.close(leader)
+    child.wait(120)
+    assert b"[y/N]" in said, said
+    assert ("apt-get -q -y install" in clone.calls.read_text()) is installs
 
 
 def test_changed_sources_are_installed_again(clone: Clone) -> None:

@@ -6,6 +6,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+from torchtune_sys.knowledge import tables
+from torchtune_sys.rules import CATALOGUE
+
 REPO = Path(__file__).resolve().parent.parent
 
 
@@ -22,8 +25,22 @@ def test_a_stale_file_is_noticed_and_mended(tmp_path: Path) -> None:
     assert gen("check", str(tmp_path)).returncode == 1
     assert gen("write", str(tmp_path)).returncode == 0
     assert gen("check", str(tmp_path)).returncode == 0
-    (tmp_path / "docs/rules.md").write_text("old")
+    (tmp_path / "docs/rules/README.md").write_text("old")
     assert gen("check", str(tmp_path)).returncode == 1
+
+
+def test_every_rule_and_cause_has_its_page_and_nothing_is_left_over(tmp_path: Path) -> None:
+    for folder, names in (
+        ("rules", {rule.id for rule in CATALOGUE}),
+        ("causes", {row["cause"] for row in tables.rows("causes")}),
+    ):
+        assert {page.stem for page in (REPO / "docs" / folder).glob("*.md")} == names | {"README"}
+    assert {rule.cause for rule in CATALOGUE if rule.cause} <= {row["cause"] for row in tables.rows("causes")}
+    (tmp_path / "docs/rules").mkdir(parents=True)
+    (tmp_path / "docs/rules/a-rule-that-is-gone.md").write_text("old")
+    assert "left over" in gen("check", str(tmp_path)).stdout
+    assert gen("write", str(tmp_path)).returncode == 0
+    assert not (tmp_path / "docs/rules/a-rule-that-is-gone.md").exists()
 
 
 def test_a_wrong_word_is_a_usage_error() -> None:

@@ -163,13 +163,13 @@ def lab(work: Path, bundle: Path) -> Iterator[Host]:
 
 
 @pytest.fixture
-def host(lab: Host) -> Iterator[Host]:
+def host(lab: Host) -> Host:
     """Out of tune, with nothing applied. In the end the next run has mended it, and undoing gives what was before."""
     lab.machine.sh(
         f"{TOOL} undo --all --yes >/dev/null 2>&1; rm -rf {RUNS} /etc/ansible; ls {RUNS} 2>&1 | grep -c journal || true"
     )
     fleet.detune(lab.machine)
-    yield lab
+    return lab
 
 
 def mended(host: Host, name: str = "host", **variables: Any) -> Played:

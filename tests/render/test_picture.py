@@ -20,7 +20,7 @@ SCRIPT = ROOT / "scripts" / "terminal_picture.py"
 
 def _rows(svg: str) -> list[str]:
     ET.fromstring(svg)
-    return [html.unescape(re.sub("<[^>]+>", "", row)) for row in svg.splitlines() if row.startswith("<text ")]
+    return [" ".join(html.unescape(re.sub("<[^>]+>", " ", row)).split()) for row in svg.splitlines() if row.startswith("<text ")]
 
 
 def test_it_shows_a_failing_report_and_a_plan_that_are_printed_today() -> None:

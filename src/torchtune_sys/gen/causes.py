@@ -7,10 +7,11 @@ from collections.abc import Iterable
 
 from torchtune_sys.knowledge import tables
 from torchtune_sys.knowledge.messages import Cause, causes_of
+from torchtune_sys.render.doc_pages import CAUSES, cause_page
 from torchtune_sys.rules import CATALOGUE
 
 _FACTS = {
-    "rule": "the rule [{0}](../rules.md#{0}) fails",
+    "rule": "the rule [{0}](../rules/{0}.md) fails",
     "text": "the text also has `{0}`",
     "var": "`{0}`",
     "family": "the message [{0}](#messages) is there too",
@@ -21,9 +22,9 @@ def pages() -> dict[str, str]:
     """Return the text of each page, by its path in the checkout."""
     rows = tables.rows("causes")
     families = _families()
-    found = {f"docs/causes/{row['cause']}.md": _page(row, families[row["cause"]]) for row in rows}
+    found = {cause_page(row["cause"]): _page(row, families[row["cause"]]) for row in rows}
     links = "".join(f"| [{row['cause']}]({row['cause']}.md) | {row['title']} |\n" for row in rows)
-    found["docs/causes/README.md"] = (
+    found[f"{CAUSES}/README.md"] = (
         "# Causes\n\nWhat [diagnose](../diagnose.md), `check`, `smoke` and `preflight` name: "
         f"{len(rows)} causes, each with the messages that stand for it.\n\n| cause | |\n|---|---|\n{links}"
     )
@@ -55,7 +56,7 @@ def _page(row: dict[str, str], families: list[tuple[str, Cause]]) -> str:
     if rules:
         parts += [
             "## Rules that find it on a host\n\n",
-            *(f"- [{rule.id}](../rules.md#{rule.id}): {rule.title}\n" for rule in rules),
+            *(f"- [{rule.id}](../rules/{rule.id}.md): {rule.title}\n" for rule in rules),
             "\n",
         ]
     return "".join(parts).rstrip() + "\n"

@@ -51,7 +51,7 @@ def _evidence(found: dict[str, Any]) -> list[str]:
 
 
 def _links(rules: list[str]) -> str:
-    return ", ".join(f"[{rule}](rules.md#{rule})" for rule in rules)
+    return ", ".join(f"[{rule}](rules/{rule}.md)" for rule in rules)
 
 
 def _tests(row: dict[str, Any]) -> str:

@@ -16,6 +16,7 @@ from torchtune_sys.model.rule import Evidence, Result, Rule, Verdict
 from torchtune_sys.model.run import RunReport
 from torchtune_sys.model.snapshot import FAMILIES, Snapshot
 from torchtune_sys.model.values import Missing
+from torchtune_sys.render.doc_pages import rule_page
 from torchtune_sys.render.report import Report, can_train, summary, unexplained
 
 if TYPE_CHECKING:
@@ -218,6 +219,7 @@ def rule(item: Rule) -> dict[str, Any]:
         "severity": item.severity,
         "status": item.status,
         "title": item.title,
+        "page": rule_page(item.id),
         "doc": item.doc,
         "params": [{"name": param.name, "default": param.default, "doc": param.doc} for param in item.params],
         "fix": [_fix(action) for action in item.fix],
@@ -260,6 +262,7 @@ def _result(item: Result) -> dict[str, Any]:
         "verdict": item.verdict,
         "severity": item.rule.severity,
         "title": item.rule.title,
+        "page": rule_page(item.rule.id),
         "evidence": [_evidence(found) for found in item.evidence],
         "why_unknown": None if item.why_unknown is None else _why(item.why_unknown),
         "fix": [_fix(action) for action in item.rule.fix],

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from torchtune_sys.model import actions
 from torchtune_sys.model.rule import Rule
 from torchtune_sys.render import layout
+from torchtune_sys.render.doc_pages import cause_page, rule_page
 from torchtune_sys.render.layout import Line, Style, line
 
 
@@ -45,6 +46,8 @@ def _lines(rule: Rule) -> Iterator[Line]:
     for action in rule.fix:
         after = "" if action.needs is actions.Needs.NOTHING else f"; takes effect after: {action.needs.value}"
         yield line(f"{actions.text(action)} ", (f"[{actions.kind(action)}, {action.safety.value}{after}]", "dim"), indent=2)
+    yield line()
+    yield line("Page: ", rule_page(rule.id), f"; of its cause: {cause_page(rule.cause)}" if rule.cause else "")
 
 
 def shown(value: object) -> str:

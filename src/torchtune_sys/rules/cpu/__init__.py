@@ -1,4 +1,4 @@
-"""Processors: how many the job may use, how fast they may run, what they can do."""
+"""CPUs: how many the job may use, how fast they may run, what they can do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DataLoader workers against the CPUs of this session, and values to start from."""
+"""DataLoader workers against the CPUs of this session, and starting values."""
 
 from __future__ import annotations
 

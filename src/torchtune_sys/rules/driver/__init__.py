@@ -1,4 +1,4 @@
-"""Whether the NVIDIA driver runs, fits itself and fits the GPUs."""
+"""The NVIDIA driver: does it run, fit itself and fit the GPUs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The session: who runs, how they came here, and what the environment says to CUDA, PyTorch and NCCL."""
+"""The session: who runs, and what the environment variables say to CUDA, PyTorch and NCCL."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether each GPU is whole: on the bus, without uncorrected memory errors, not waiting for a reset."""
+"""Each GPU: on the bus, without uncorrected memory errors, not waiting for a reset, not slowed."""
 
 from __future__ import annotations
 

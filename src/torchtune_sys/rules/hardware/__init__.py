@@ -1,4 +1,4 @@
-"""The machine's clock, heat and size."""
+"""The machine's clock, heat and memory modules."""
 
 from __future__ import annotations
 

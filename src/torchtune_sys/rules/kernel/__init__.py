@@ -1,4 +1,4 @@
-"""What the kernel reported: its log, as far as it reaches back and may be read."""
+"""What the kernel logged: Xids, PCIe, memory and disk errors, killed processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Resource limits of the session, tasks of the cgroup, logind's RemoveIPC."""
+"""Resource limits of the session, tasks of the cgroup, removal of IPC at logout."""
 
 from __future__ import annotations
 

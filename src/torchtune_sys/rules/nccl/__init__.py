@@ -1,4 +1,4 @@
-"""NCCL's choice of networks; what it makes of its other settings is in the module beside this one."""
+"""NCCL's choice of network interfaces, and its other settings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The host's own name and its links; the rules on RDMA devices are in the module beside this one."""
+"""The host's own name and its network links."""
 
 from __future__ import annotations
 

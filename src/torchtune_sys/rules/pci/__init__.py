@@ -1,4 +1,4 @@
-"""Whether GPUs, network cards and NVMe drives have the PCIe link that card and slot are made for."""
+"""PCIe links of GPUs, network cards and NVMe drives, against what card and slot are made for."""
 
 from __future__ import annotations
 

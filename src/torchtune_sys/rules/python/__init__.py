@@ -1,4 +1,4 @@
-"""Whether the interpreter itself can hold a torch."""
+"""The Python interpreter: can it hold a torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the distribution may change under a job, and what runs containers."""
+"""Packages that may change under a job, the next boot, and container runtimes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the data and the checkpoints lie on."""
+"""What data and checkpoints lie on, from the path down to the disk."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether the torch that is installed fits the driver and the GPUs."""
+"""The installed torch and its wheels, against the driver, the GPUs and each other."""
 
 from __future__ import annotations
 
