@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from torchtune_sys.diagnosis import causes, facts, own_documents, ranks, shadowing, slowness, unexplained
+from torchtune_sys.diagnosis import causes, facts, own_documents, ranks, ras, shadowing, slowness, unexplained
 from torchtune_sys.diagnosis.lines import LogLine, lines_of
 from torchtune_sys.diagnosis.symptoms import Symptom, symptoms_of
 from torchtune_sys.formats.flight_recorder import RankDump, dump_of
@@ -60,7 +60,7 @@ def diagnose(found: Iterable[Found], room: Room | None = None) -> Diagnosis:
         told += hosts
         room.take(SYMPTOM_COST * len(said) + TOLD_COST * len(hosts))
     symptoms += [*ranks.of_dumps(dumps), *ranks.of_time_outs(lines), *ranks.of_stacks(lines)]
-    symptoms += [*slowness.symptoms_of(lines), *shadowing.symptoms_of(lines)]
+    symptoms += [*ras.symptoms_of(lines), *slowness.symptoms_of(lines), *shadowing.symptoms_of(lines)]
     named = causes.causes_of(symptoms, told, lines)
     sure = any(each.confidence is not Confidence.POSSIBLE for each in named)
     return Diagnosis(

@@ -65,7 +65,7 @@ class _Paste:
     def useful(self) -> bool:
         lines = self.lines
         judged = any(words in line for line in lines.complaints for words in _JUDGED)
-        return bool(lines.recognised or lines.packages or self.told or self.said or judged or self.failures)
+        return bool(lines.recognised or lines.env or lines.packages or self.told or self.said or judged or self.failures)
 
 
 def _lines(paste: _Paste) -> dict[str, Any]:

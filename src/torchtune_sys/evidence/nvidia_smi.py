@@ -84,7 +84,8 @@ def _add(found: dict[str, Any], other: dict[str, Any]) -> None:
         same = next((known for known in devices if _same(known, gpu)), None)
         if same is not None:
             same.update({name: value for name, value in gpu.items() if not smi.told(same.get(name, smi.NOT_TOLD))})
-            same["lost"] = same.get("lost", False) or gpu.get("lost", False)
+            for name in ("lost", "reset_required"):
+                same[name] = same.get(name, False) or gpu.get(name, False)
         elif all(known["index"] != gpu["index"] for known in devices):
             devices.append(gpu)
 

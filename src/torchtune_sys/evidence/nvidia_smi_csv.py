@@ -128,13 +128,14 @@ def _row(told: dict[str, str], number: int) -> dict[str, Any]:
     found["fabric_health"] = facts.fabric_health({name: cell for name, cell in health.items() if name != "summary"})
     found["clock_event_reasons"] = _reasons(told)
     found["lost"] = any(map(values.lost, told.values()))
+    found["reset_required"] = any(map(values.reset_required, told.values()))
     return found
 
 
 def _sensible(gpu: dict[str, Any]) -> bool:
     """Not some other line with as many commas."""
     unparsed = [value for value in gpu.values() if isinstance(value, dict) and value["$missing"] == "unparsed"]
-    return 3 * len(unparsed) < len(gpu)
+    return 3 * len(unparsed) < len(gpu.keys() - {"reset_required"})
 
 
 def _valid(text: str) -> bool:

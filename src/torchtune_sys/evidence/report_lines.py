@@ -183,16 +183,11 @@ def _driver_line(text: str) -> tuple[str, str]:
 
 def _environment(lines: list[str]) -> dict[str, str]:
     """vLLM ends with the environment variables that matter to it; CUDA_MODULE_LOADING, which CUDA itself sets, is always among them."""
+    from torchtune_sys.evidence.assignments import assignments
     from torchtune_sys.host.environment import relevant
 
-    assigned = re.compile(r"^[\s>|]*([A-Z][A-Z0-9_]{2,60})=(.*)$")
-    found = [match for line in lines if "=" in line and (match := assigned.match(line[:8000]))]
-    env = relevant({match[1]: match[2].strip() for match in found})
-    return (
-        env
-        if "CUDA_MODULE_LOADING" in env or any("Environment Variables" in line or "ENV Variables" in line for line in lines)
-        else {}
-    )
+    whole = any("Environment Variables" in line or "ENV Variables" in line or "CUDA_MODULE_LOADING=" in line for line in lines)
+    return relevant(assignments(lines, whole))
 
 
 def told(lines: Lines, key: str) -> Fact[str]:

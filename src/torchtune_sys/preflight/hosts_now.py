@@ -27,6 +27,7 @@ HOSTS_NOW = frozenset(
         "container-lost-gpu-cgroup",  # of slurmd's own container, in which its jobs run
         # counters and states that the GPUs tell; a reset clears what it mends
         "gpu-fallen-off-bus",
+        "gpu-requires-reset",
         "gpu-ecc-uncorrectable",
         "gpu-row-remap-failed",
         "compute-mode-prohibited",  # set by root alone

@@ -50,10 +50,10 @@ def test_ecc_off(facts: dict[str, Any], expected: str) -> None:
     assert failed("gpu-ecc-off", last(having(healthy(), facts), ecc=False))[-1] == 7
 
 
-@pytest.mark.parametrize("error", ["GPU_IS_LOST", "RESET_REQUIRED"])
-def test_a_library_that_stops_at_a_lost_gpu(error: str) -> None:
+@pytest.mark.parametrize(("error", "rule"), [("GPU_IS_LOST", "gpu-fallen-off-bus"), ("RESET_REQUIRED", "gpu-requires-reset")])
+def test_a_library_that_stops_at_a_lost_gpu(error: str, rule: str) -> None:
     host = replace(healthy(), gpu=replace(gpu_facts(healthy()), devices=REFUSED, error=error))
-    assert verdict("gpu-fallen-off-bus", host) == "fail"
+    assert {each: verdict(each, host) for each in ("gpu-fallen-off-bus", "gpu-requires-reset")}[rule] == "fail"
     host = replace(healthy(), gpu=replace(gpu_facts(healthy()), devices=REFUSED, error="UNKNOWN"))
     assert verdict("gpu-fallen-off-bus", host) == "unknown"
 

@@ -175,6 +175,7 @@ def test_no_error_on_real_healthy_gpus(path: Path) -> None:
             "Unable to determine the device handle for GPU0000:3B:00.0: GPU is lost.  Reboot the system to recover this GPU\n",
             "gpu-fallen-off-bus",
         ),
+        ("Unable to determine the device handle for GPU0000:3B:00.0: GPU requires reset\n", "gpu-requires-reset"),
         (
             "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver. Make sure that the latest NVIDIA driver is installed and running.\n",
             "nvidia-driver-not-loaded",

@@ -34,7 +34,7 @@ def _sentence(line: str, words: str) -> str:
     return line[start : end if end > start else None].strip()[:300]
 
 
-_VALUES = ("[GPU is lost]", " : GPU is lost", ">GPU is lost<")
+_VALUES = tuple(around.format(words) for words in ("GPU is lost", "GPU requires reset") for around in ("[{}]", " : {}", ">{}<"))
 """One GPU's value in a list of all."""
 _COMPLAINTS = (
     ("Driver/library version mismatch", "LIB_RM_VERSION_MISMATCH", "failed"),
@@ -46,6 +46,7 @@ _COMPLAINTS = (
     ("GPU access blocked by the operating system", "OPERATING_SYSTEM", "denied"),
     ("Failed to initialize NVML: ", "UNKNOWN", "failed"),
     ("couldn't find libnvidia-ml.so", "LIBRARY_NOT_FOUND", "no-tool"),
+    ("GPU requires reset", "RESET_REQUIRED", "failed"),
     ("GPU is lost", "GPU_IS_LOST", "failed"),
     ("Unable to determine the device handle for", "GPU_IS_LOST", "failed"),
     ("No devices were found", "NO_DEVICES", "absent"),

@@ -26,6 +26,7 @@ from torchtune_sys.formats.nvidia_smi.values import (
     missing,
     on,
     recovery,
+    reset_required,
     told,
     virtualization,
 )
@@ -50,6 +51,7 @@ def device(index: int, paths: Paths, listed: list[Paths] | None) -> dict[str, An
     )
     found["processes"] = _processes(paths, listed)
     found["lost"] = any(map(lost, paths.values()))
+    found["reset_required"] = any(map(reset_required, paths.values()))
     return found
 
 

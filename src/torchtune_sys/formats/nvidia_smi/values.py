@@ -33,7 +33,12 @@ def convert(read: Callable[[str], Any], text: str) -> Any:
 def lost(text: str) -> bool:
     """Whether a value says that the GPU does not answer: ``[GPU is lost]``, ``[GPU requires reset]``."""
     low = text.lower()
-    return "gpu is lost" in low or "gpu requires reset" in low
+    return "gpu is lost" in low or reset_required(low)
+
+
+def reset_required(text: str) -> bool:
+    """Whether it does not answer because it has to be reset first (NVML_ERROR_RESET_REQUIRED)."""
+    return "gpu requires reset" in text.lower()
 
 
 def missing(why: str, detail: str, remedy: str = "") -> dict[str, str]:

@@ -93,7 +93,12 @@ def _of_file(path: str, patience_s: float, room: Room, *, quiet: bool) -> Iterat
             yield from _of_source(source, source.name, room, _DEPTH)
     except UnreadableInput as error:
         if not (quiet and error.seen.endswith("is empty")):
-            yield UnreadSource(source=called(path), why=error.seen.removeprefix(f"{path}: "))
+            yield UnreadSource(source=called(path), why=_why(error, path))
+
+
+def _why(error: UnreadableInput, name: str) -> str:
+    seen = error.seen.removeprefix(f"{name}: ")
+    return f"{seen}: {error.todo}" if error.todo and not seen.endswith("is empty") else seen
 
 
 def _of_source(source: Source, name: str, room: Room, depth: int) -> Iterator[Found]:
@@ -173,7 +178,7 @@ def _inside(source: Source, room: Room, depth: int) -> Iterator[Found]:
         elif source.look(1):
             yield from _of_source(decompressed(source), name, room, depth - 1)
     except UnreadableInput as error:
-        yield UnreadSource(source=name, why=error.seen.removeprefix(f"{name}: "))
+        yield UnreadSource(source=name, why=_why(error, name))
 
 
 def _named(member: str) -> str:

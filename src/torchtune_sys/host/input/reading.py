@@ -21,7 +21,11 @@ PIECE = 1 << 20
 """Bytes that are read at once."""
 
 _STRANGERS = (
-    (b"\x28\xb5\x2f\xfd", "compressed with zstd", "decompress it first: zstd -d"),
+    (
+        b"\x28\xb5\x2f\xfd",
+        "compressed with zstd, which this Python does not read",
+        "decompress it first: zstd -d (or zstd -dc FILE | torchtune-sys diagnose); or pip install zstandard",
+    ),
     (b"PK\x03\x04", "a zip archive", "unpack it first: unzip"),
     (b"7z\xbc\xaf\x27\x1c", "a 7-zip archive", "unpack it first: 7z x"),
     (b"\x04\x22\x4d\x18", "compressed with lz4", "decompress it first: lz4 -d"),

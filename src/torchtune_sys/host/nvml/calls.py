@@ -68,7 +68,7 @@ class Reader:
         self.nvml = nvml
         self.crashed = crashed
         self.gpu = gpu
-        self.lost = False
+        self.lost = self.reset_required = False
         self.at = ""
         self.since = time.monotonic()
         self._names = {
@@ -76,7 +76,7 @@ class Reader:
         }
 
     def turn_to(self, gpu: int) -> None:
-        self.gpu, self.lost, self.at = gpu, False, ""
+        self.gpu, self.lost, self.reset_required, self.at = gpu, False, False, ""
 
     def name(self, error: Any) -> str:
         code = getattr(error, "value", None)
@@ -85,6 +85,7 @@ class Reader:
     def refusal(self, error: Any, call: str) -> dict[str, str]:
         name = self.name(error)
         self.lost = self.lost or name in _LOST
+        self.reset_required = self.reset_required or name == "RESET_REQUIRED"
         why = WHY.get(name, "failed")
         return missing(why, call, TELLS.get(name, name), "run as root" if why == "denied" else "")
 

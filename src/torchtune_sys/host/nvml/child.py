@@ -65,7 +65,7 @@ class NvmlLook:
         if refused(count):
             self._end({**self.found, "devices": count})
             return
-        self.devices = [{"index": index, "lost": False} for index in range(count)]
+        self.devices = [{"index": index, "lost": False, "reset_required": False} for index in range(count)]
         last = len(READINGS)
         self.steps = [(gpu, step) for gpu in range(count) for step in range(-1, last)]
         self.steps += [(gpu, last) for gpu in range(count - 1)]
@@ -87,6 +87,7 @@ class NvmlLook:
                 if reader is not self.reader:
                     return  # given up meanwhile
                 self.devices[gpu]["lost"] |= reader.lost
+                self.devices[gpu]["reset_required"] |= reader.reset_required
                 self._keep(gpu, step, answer)
         if reader is self.reader:
             self.done.set()

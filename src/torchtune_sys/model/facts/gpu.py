@@ -148,7 +148,9 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     processes: Fact[tuple[GpuProcess, ...]] = NOT_READ
     """Compute processes; GPUs in a container or with another user's processes may show fewer than there are."""
     lost: bool = False
-    """NVML answered GPU_IS_LOST or RESET_REQUIRED for this GPU."""
+    """NVML answered GPU_IS_LOST or RESET_REQUIRED for this GPU: it can be asked nothing more."""
+    reset_required: bool = False
+    """Of a lost one, that it was RESET_REQUIRED: a reset brings it back."""
 
 
 class GpuFacts(msgspec.Struct, frozen=True, kw_only=True):

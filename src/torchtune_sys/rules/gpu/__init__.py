@@ -9,12 +9,14 @@ from torchtune_sys.rules.gpu.health import (
     gpu_ecc_uncorrectable,
     gpu_fallen_off_bus,
     gpu_missing_from_driver,
+    gpu_requires_reset,
     gpu_reset_pending,
     gpu_row_remap_failed,
 )
 
 RULES: tuple[Rule, ...] = (
     gpu_fallen_off_bus,
+    gpu_requires_reset,
     gpu_missing_from_driver,
     gpu_ecc_uncorrectable,
     gpu_row_remap_failed,

@@ -30,7 +30,7 @@ from torchtune_sys.rules.gpu.common import each, subject
     ),
 )
 def gpu_fallen_off_bus(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """NVML reports a GPU as lost or in need of a reset, or cannot get its handle.
+    """NVML reports a GPU as lost, or cannot get its handle.
 
     Why it matters
         Every process that used it is dead or hangs, and collectives wait for the missing rank until their timeout. Tools that list
@@ -41,19 +41,62 @@ def gpu_fallen_off_bus(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
     References
         https://docs.nvidia.com/deploy/xid-errors/ (Xid 79)
-        https://docs.nvidia.com/deploy/nvml-api/group__nvmlDeviceEnumvs.html (NVML_ERROR_GPU_IS_LOST, NVML_ERROR_RESET_REQUIRED)
+        https://docs.nvidia.com/deploy/nvml-api/group__nvmlDeviceEnumvs.html (NVML_ERROR_GPU_IS_LOST)
     """
-    if nvml_error(s) in ("GPU_IS_LOST", "RESET_REQUIRED"):
-        lost = need(s.gpu).devices
-        seen = lost.detail if isinstance(lost, Missing) else nvml_error(s)
-        yield Evidence(subject="GPU", seen=seen, wanted="a GPU that answers", source=need(s.gpu).source)
+    if nvml_error(s) == "GPU_IS_LOST":
+        yield _refused(s)
+        return
+    for gpu in gates.nvidia_gpus(s):
+        gone = gpu.lost and not gpu.reset_required
+        yield Evidence(
+            subject=subject(gpu),
+            seen="lost" if gone else "answers that it needs a reset" if gpu.lost else "answers",
+            wanted="a GPU that answers",
+            verdict=Verdict.FAIL if gone else Verdict.PASS,
+            source="NVML",
+        )
+
+
+def _refused(s: Snapshot) -> Evidence:
+    """What the library or nvidia-smi said in place of the list of GPUs."""
+    gpus = need(s.gpu)
+    seen = gpus.devices.detail if isinstance(gpus.devices, Missing) else nvml_error(s)
+    return Evidence(subject="GPU", seen=seen, wanted="a GPU that answers", source=gpus.source)
+
+
+@rule(
+    id="gpu-requires-reset",
+    title="A GPU refuses work until it is reset",
+    severity=Severity.ERROR,
+    cause="gpu-needs-reset",
+    fix=(
+        Advice(
+            text="end what uses it, then nvidia-smi --gpu-reset -i N (on NVSwitch hosts all GPUs together), or reboot; dmesg says which Xid came before",
+            needs=Needs.REBOOT,
+        ),
+    ),
+)
+def gpu_requires_reset(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """NVML or nvidia-smi answers "GPU requires reset".
+
+    Why it matters
+        The GPU is on the bus and nothing can use it: each CUDA program that takes it fails.
+
+    When to leave it
+        Never.
+
+    References
+        https://docs.nvidia.com/deploy/nvml-api/group__nvmlDeviceEnumvs.html (NVML_ERROR_RESET_REQUIRED)
+    """
+    if nvml_error(s) == "RESET_REQUIRED":
+        yield _refused(s)
         return
     for gpu in gates.nvidia_gpus(s):
         yield Evidence(
             subject=subject(gpu),
-            seen="lost, or needs a reset" if gpu.lost else "answers",
-            wanted="a GPU that answers",
-            verdict=Verdict.FAIL if gpu.lost else Verdict.PASS,
+            seen="requires a reset" if gpu.reset_required else "asks for none",
+            wanted="no reset",
+            verdict=Verdict.FAIL if gpu.reset_required else Verdict.PASS,
             source="NVML",
         )
 

@@ -1,0 +1,69 @@
+"""Environment variables as people paste them: env(1) and ``declare -x``, command lines, scripts, options of launchers, and NCCL's own log.
+
+A variable that is given two values (two nodes, before and after) is left out: which of them a failure had is not known.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+
+_NAME = r"[A-Za-z_][A-Za-z0-9_]{1,60}"
+_VALUE = r"\"[^\"]{0,2000}\"|'[^']{0,2000}'|[^\s\"';&|]{0,2000}"
+_PLAIN = re.compile(r"^[\s>|$]*([A-Z_][A-Z0-9_]{1,60})=(.*)$")
+_DECLARED = re.compile(rf"^[\s>|$+#]{{0,8}}(?:declare -x|export|setenv|ENV) +({_NAME})[= ]({_VALUE})")
+_LAUNCHED = re.compile(
+    rf"^[\s>|$+#]{{0,8}}(?:\S{{1,40}}[$#%] )?(?:env +)?((?:[A-Z_][A-Z0-9_]{{1,60}}=(?:{_VALUE}) +)+)"
+    r"(?:\S{0,200}/)?(?:torchrun|python[\d.]*|accelerate|deepspeed|srun|mpirun|mpiexec|horovodrun|ray|vllm|colossalai|llamafactory-cli|bash|sh)\b"
+)
+_ASSIGNED = re.compile(rf"([A-Z_][A-Z0-9_]{{1,60}})=({_VALUE})")
+_OPTION = re.compile(rf"(?<!\S)(?:-x|-e|--env|-genv)[ =]([A-Z_][A-Z0-9_]{{1,60}})[= ]({_VALUE})(?=\s|$)")
+_OF_LAUNCHERS = re.compile(r"\b(?:mpirun|mpiexec|docker|podman|nerdctl)\b")
+_OF_NCCL = re.compile(rf"NCCL INFO ({_NAME}) set by environment to (\S{{1,2000}}?)\.?$")
+_OF_SHELLS = frozenset(("PATH", "HOME", "PWD", "SHLVL", "HOSTNAME", "SHELL"))
+"""Which of them any process has."""
+_DUMP, _MARKERS = 5, 2
+"""Lines, and variables of a shell among them, that make a list of assignments an environment."""
+
+
+def assignments(lines: Iterable[str], whole: bool) -> dict[str, str]:
+    """What each variable is set to. ``whole``: a report says itself that it lists the environment.
+
+    >>> assignments(["$ NCCL_SOCKET_IFNAME=lo NCCL_DEBUG=INFO torchrun --nnodes 2 train.py"], False)
+    {'NCCL_SOCKET_IFNAME': 'lo', 'NCCL_DEBUG': 'INFO'}
+    >>> assignments(["n1:7:7 [0] NCCL INFO NCCL_IB_DISABLE set by environment to 1."], False)
+    {'NCCL_IB_DISABLE': '1'}
+    >>> assignments(["A=1", "loss=0.3"], False)
+    {}
+    """
+    plain: list[tuple[str, str]] = []
+    told: list[tuple[str, str]] = []
+    for line in lines:
+        if len(line) > _LONGEST or (
+            "=" not in line and "set by environment" not in line and "setenv" not in line and "ENV " not in line
+        ):
+            continue
+        told += _of_line(line)
+        if found := _PLAIN.match(line):
+            plain.append((found[1], found[2]))
+    names = {name for name, _ in plain}
+    if whole or (len(plain) >= _DUMP and len(names & _OF_SHELLS) >= _MARKERS):
+        told += plain
+    values: dict[str, set[str]] = {}
+    for name, value in told:
+        values.setdefault(name, set()).add(value.strip().strip("\"'"))
+    return {name: next(iter(each)) for name, each in values.items() if len(each) == 1}
+
+
+_LONGEST = 8000
+
+
+def _of_line(line: str) -> Iterator[tuple[str, str]]:
+    if found := _DECLARED.match(line):
+        yield found[1], found[2]
+    elif found := _LAUNCHED.match(line):
+        yield from ((each[1], each[2]) for each in _ASSIGNED.finditer(found[1]))
+    elif found := _OF_NCCL.search(line):
+        yield found[1], found[2]
+    if _OF_LAUNCHERS.search(line):
+        yield from ((each[1], each[2]) for each in _OPTION.finditer(line))
