@@ -1,0 +1,104 @@
+"""What `check --from` says of texts whose faults were written down first: ``python scripts/judge_unseen_hosts.py TABLE FOLDER``.
+
+TABLE is tests/evidence/unseen_hosts.csv, FOLDER holds the texts, named by their sums; a text that is not there is left out. Prints what is
+wrong with each and the counts; exits with 1 where a rule crashed or an error is wrong. Texts are no part of the repository.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+from torchtune_sys import engine
+from torchtune_sys.cli.look import look
+from torchtune_sys.cli.options import NO_INTENT
+from torchtune_sys.errors import UserError
+from torchtune_sys.model.rule import Result, Severity, Verdict
+from torchtune_sys.model.snapshot import Snapshot
+from torchtune_sys.rules import CATALOGUE
+
+
+def texts(table: Path, folder: Path) -> Iterator[tuple[dict[str, str], Path]]:
+    """Return the rows of which the text is there."""
+    rows = csv.DictReader(line for line in table.read_text().splitlines() if not line.startswith("#"))
+    for row in rows:
+        for found in sorted(folder.glob(row["sum"] + "*")):
+            yield row, found
+
+
+def facts(text: Path) -> Snapshot:
+    """Return what ``check --from`` reads of it. Raises UserError."""
+    return look({**NO_INTENT, "from_": str(text), "root": None, "timeout": None})
+
+
+def missing(must: str, failed: set[str]) -> list[str]:
+    """Return the faults that no finding names.
+
+    >>> missing("a|b;c", {"b"}), missing("none", set())
+    (['c'], [])
+    """
+    wanted = [] if must == "none" else must.split(";")
+    return [each for each in wanted if failed.isdisjoint(each.split("|")) and "none" not in each.split("|")]
+
+
+def wrong(row: dict[str, str], found: list[Result]) -> list[Result]:
+    """Return the errors that nobody expected."""
+    expected = set(row["must"].replace(";", "|").split("|")) | set(row["may"].split("|"))
+    return [
+        result
+        for result in found
+        if result.rule.severity is Severity.ERROR and result.rule.id not in expected and f"*{result.rule.family}" not in expected
+    ]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("table", type=Path)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--all", action="store_true", help="also what is as expected")
+    args = parser.parse_args()
+    count: Counter[str] = Counter()
+    for row, text in texts(args.table, args.folder):
+        count["texts"] += 1
+        started = time.process_time()
+        try:
+            seen = facts(text)
+        except UserError as error:
+            count["not read"] += 1
+            print(f"{row['sum']} {row['source']} {row['path'][-40:]} NOT READ: {str(error)[:160]}")
+            if row["must"] != "none":
+                count["missed"] += 1
+            continue
+        results = engine.judge(seen, CATALOGUE)
+        spent = time.process_time() - started
+        found = [result for result in results if result.verdict is Verdict.FAIL]
+        crashed = [result.rule.id for result in results if result.verdict is Verdict.CRASHED]
+        lost, bad = missing(row["must"], {result.rule.id for result in found}), wrong(row, found)
+        count["crashed"] += bool(crashed)
+        count["missed"] += bool(lost)
+        count["faults named"] += row["must"] != "none" and not lost
+        count["wrong errors"] += bool(bad)
+        count["slow"] += spent > 5
+        if args.all or crashed or lost or bad or spent > 5:
+            print(f"{row['sum']} {row['source']} {row['path'][-40:]} {spent:.1f} s")
+            for name, values in (("crashed", crashed), ("missed", lost)):
+                if values:
+                    print(f"    {name}: {', '.join(values)}")
+            for result in bad:
+                item = result.evidence[0]
+                print(f"    WRONG: {result.rule.id}: {item.subject}: {item.seen} ({item.source})")
+            if args.all:
+                for result in found:
+                    item = result.evidence[0]
+                    print(f"    {result.rule.severity.name[0]} {result.rule.id}: {item.subject}: {item.seen[:120]}")
+    print(", ".join(f"{name} {number}" for name, number in count.items()))
+    return 1 if count["crashed"] or count["wrong errors"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
