@@ -21,7 +21,7 @@ def read(text: str, name: str, intent: Workload | None = None) -> Snapshot | Non
 
     ``name`` says where the text comes from; ``intent`` names the paths that are looked for in it. Never raises for what the text is.
     """
-    from torchtune_sys.evidence import cuts, driver, pasted
+    from torchtune_sys.evidence import cuts, driver, nvidia_bug_report, pasted
     from torchtune_sys.evidence.partial import as_report
     from torchtune_sys.model.facts.session import Workload
     from torchtune_sys.model.snapshot import FAMILIES, Snapshot
@@ -44,7 +44,8 @@ def read(text: str, name: str, intent: Workload | None = None) -> Snapshot | Non
     kinds = [*parts] or ["text"]
     cut = cuts.cuts(paste.text)
     origin = f"report ({', '.join(kinds)})" + (f", cut off: {cut}" if cut else "")
-    return Snapshot(**told, intent=intent, origin=origin, said=paste.said, failures=paste.failures)
+    failures = (*nvidia_bug_report.of_earlier_boots(paste.text), *paste.failures)
+    return Snapshot(**told, intent=intent, origin=origin, said=paste.said, failures=failures)
 
 
 class _Paste:

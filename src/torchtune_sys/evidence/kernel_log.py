@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from torchtune_sys.formats.kernel_messages import read_log
+from torchtune_sys.formats.nvidia_bug_report import EARLIER
 from torchtune_sys.model.facts.kernel import KernelEvent, KernelFacts
 from torchtune_sys.model.values import Missing, Why
 
@@ -42,12 +43,16 @@ _RECORD = re.compile(r"^\d{1,5},\d{1,18},(\d{1,12})(\d{6}),[^;\n]{1,80};", re.MU
 """/dev/kmsg (Documentation/ABI/testing/dev-kmsg): priority and facility, number, microseconds, flags, then the message."""
 
 
+_EARLIER = re.compile(rf"^{EARLIER}[^\n]*\n?", re.MULTILINE)
+
+
 def _plain(text: str) -> str:
-    """Records of /dev/kmsg as dmesg prints them.
+    """What is told of this boot; records of /dev/kmsg as dmesg prints them.
 
     >>> _plain("4,1007,5678901,-;NVRM: loading\\n SUBSYSTEM=pci\\n")
     '[5.678901] NVRM: loading\\n SUBSYSTEM=pci\\n'
     """
+    text = _EARLIER.sub("", text) if EARLIER in text else text
     return _RECORD.sub(r"[\1.\2] ", text)
 
 

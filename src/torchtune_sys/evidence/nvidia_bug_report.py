@@ -8,11 +8,14 @@ from typing import Any
 
 from torchtune_sys.evidence.lscpu import flags_of
 from torchtune_sys.evidence.partial import missing, partly
-from torchtune_sys.formats.nvidia_bug_report import files
+from torchtune_sys.formats.kernel_messages import read_log
+from torchtune_sys.formats.nvidia_bug_report import EARLIER, files
+from torchtune_sys.knowledge.xid import xid
 from torchtune_sys.model.cpuset import CpuSet
 from torchtune_sys.model.facts.cpu import CpuFacts
 from torchtune_sys.model.facts.memory import MemoryFacts
 from torchtune_sys.model.facts.system import Os, SystemFacts
+from torchtune_sys.model.values import Missing
 
 _MARK = "Start of NVIDIA bug report log file"
 _UNAME = re.compile(r"^uname: Linux \S+ (\S+) .*?\b(x86_64|aarch64|ppc64le)\b", re.MULTILINE)
@@ -43,6 +46,25 @@ def modules(text: str) -> dict[str, bool]:
     listed = dict(files(text)).get("/proc/modules", "") if _MARK in text else ""
     loaded = {line.split(" ", 1)[0] for line in listed.split("\n")}
     return {fact: name in loaded for fact, name in _MODULES.items()} if len(loaded) > 1 else {}
+
+
+_GRAVE = frozenset({"lost", "memory", "gsp", "nvlink", "gpu"})
+"""Of the kinds of Xid (``knowledge.xid``) those that speak against the GPU, and not against a program."""
+
+
+def of_earlier_boots(text: str) -> tuple[str, ...]:
+    """What the log files tell of a GPU that failed before this boot, the newest line of each kind; this boot's own log is judged.
+
+    >>> of_earlier_boots(EARLIER + "Jul 7 10:00:00 a kernel: NVRM: Xid (PCI:0000:01:00): 79, GPU has fallen off the bus.\\n" * 2)
+    ('An earlier boot logged: Jul 7 10:00:00 a kernel: NVRM: Xid (PCI:0000:01:00): 79, GPU has fallen off the bus.',)
+    """
+    found: dict[tuple[str, int], str] = {}
+    for line in re.findall(rf"^{EARLIER}[^\n]*", text, re.MULTILINE):
+        log = read_log(line, "report")
+        for event in () if log is None or isinstance(log.events, Missing) else log.events:
+            if event.kind in ("gpu-lost", "gpu-init") or (event.kind == "xid" and xid(event.code).judged in _GRAVE):
+                found[event.kind, event.code] = line[:300]
+    return tuple(found.values())
 
 
 def _system(text: str, there: dict[str, str]) -> SystemFacts:

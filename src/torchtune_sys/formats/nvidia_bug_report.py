@@ -22,6 +22,12 @@ _KEPT_COMMANDS = ("nvidia-smi", "dmesg", "numactl", "dmidecode", "fabricmanager"
 _HEX = re.compile(rb"^[0-9a-f]{2,3}:(?: [0-9a-f]{2}){16}[ \t]*\r?\n", re.MULTILINE)
 """lspci -xxx."""
 _LINES_OF_DMESG = 10
+EARLIER = "An earlier boot logged: "
+"""What stands before a line of the kernel's log files that the log of this boot does not hold."""
+_OF_GPU = (b"NVRM: Xid (", b"has fallen off the bus", b"RmInitAdapter failed", b"rm_init_adapter")
+_EARLIER_LINES = 200
+_COMMAND = 500
+"""Characters from which on a line of a build's log is a command and no message."""
 
 
 def is_one(data: bytes) -> bool:
@@ -41,15 +47,34 @@ def reduced(data: bytes) -> bytes:
     sections = [
         (start, end, _title(data[start : min(end, start + 2000)])) for start, end in itertools.pairwise([*starts, len(data)])
     ]
-    dmesg = any(title.startswith("dmesg") and data.count(b"\n[", start, end) > _LINES_OF_DMESG for start, end, title in sections)
+    dmesg = b"".join(
+        data[start:end]
+        for start, end, title in sections
+        if title.startswith("dmesg") and data.count(b"\n[", start, end) > _LINES_OF_DMESG
+    )
     lspci = max((section for section in sections if _listed(section[2])), key=lambda each: each[1] - each[0], default=None)
     kept = []
     for number, (start, end, title) in enumerate(sections):
         whole = number < 2 or (start, end, title) == lspci or ("lspci" in title and "-nntv" in title) or _telling(title)
-        older = dmesg and title.startswith("Scanning kernel log files")  # lines of earlier boots stand there, too
-        if whole and not older:
+        if dmesg and title.startswith("Scanning kernel log files"):  # lines of earlier boots stand there, too
+            kept.append(_earlier(data[start:end], dmesg))
+        elif title.startswith("*** /var/lib/dkms/"):
+            kept.append(b"\n".join(line for line in data[start:end].split(b"\n") if len(line) < _COMMAND) + b"\n")
+        elif whole:
             kept.append(_HEX.sub(b"", data[start:end]))
     return (b"_" * 44 + b"\n").join(kept)
+
+
+def _earlier(section: bytes, dmesg: bytes) -> bytes:
+    """The newest lines on GPUs that the log of this boot does not hold, each marked as one of an earlier boot.
+
+    >>> _earlier(b"Jul 7 10:00:00 a kernel: NVRM: Xid (PCI:0000:01:00): 79, x\\n", b"[1.0] NVRM: loading\\n")
+    b'An earlier boot logged: Jul 7 10:00:00 a kernel: NVRM: Xid (PCI:0000:01:00): 79, x\\n'
+    """
+    mark = EARLIER.encode()
+    told = [line for line in section.split(b"\n") if any(words in line for words in _OF_GPU)]
+    fresh = [line for line in told if line[line.find(b"NVRM: ") :].strip() not in dmesg]
+    return b"".join(mark + line.strip() + b"\n" for line in dict.fromkeys(fresh[-_EARLIER_LINES:]))
 
 
 def _title(head: bytes) -> str:

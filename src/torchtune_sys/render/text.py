@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
+from torchtune_sys.formats.nvidia_bug_report import EARLIER
 from torchtune_sys.model import actions
 from torchtune_sys.model.cpuset import CpuSet
 from torchtune_sys.model.rule import Evidence, Result, Severity, Verdict
@@ -72,6 +73,8 @@ def verdict(report: Report, counts: Summary) -> str:
 def _ability(report: Report, counts: Summary) -> str:
     """Where an error is found, that one says what training can expect; a missing torch is told all the same."""
     found = can_train(report)
+    if unexplained(report) and unexplained(report)[0].startswith(EARLIER):
+        return cut(unexplained(report)[0][0].lower() + unexplained(report)[0][1:], 200)
     if unexplained(report):
         return f"a program failed, and no check explains it: {cut(unexplained(report)[0], 200)}"
     match found.device:
@@ -196,11 +199,15 @@ def subjects(names: list[str]) -> str:
     return ", ".join(stem + (str(CpuSet(numbers)) if numbers else "") for stem, numbers in kinds.items())
 
 
+_LABELS = {True: "an earlier boot:", False: "said by a program:"}
+
+
 def _unexplained(errors: tuple[str, ...]) -> Iterator[Line]:
     if errors:
         yield line()
     for error in errors:
-        yield line(cut(error, 300), label=("said by a program:", "warning"), indent=2)
+        logged = error.startswith(EARLIER)
+        yield line(cut(error.removeprefix(EARLIER), 300), label=(_LABELS[logged], "warning"), indent=2)
     if errors:
         yield line(
             "torchtune-sys check --live and torchtune-sys smoke on that host, or the whole report",
