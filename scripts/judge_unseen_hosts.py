@@ -17,7 +17,11 @@ from pathlib import Path
 from torchtune_sys import engine
 from torchtune_sys.cli.look import look
 from torchtune_sys.cli.options import NO_INTENT
+from torchtune_sys.diagnosis.diagnose import diagnose
 from torchtune_sys.errors import UserError
+from torchtune_sys.formats.nvidia_bug_report import EARLIER
+from torchtune_sys.host.input.collection import InputText
+from torchtune_sys.host.input.excerpts import excerpt
 from torchtune_sys.model.rule import Result, Severity, Verdict
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.rules import CATALOGUE
@@ -56,6 +60,26 @@ def wrong(row: dict[str, str], found: list[Result]) -> list[Result]:
     ]
 
 
+def by_diagnose(must: str, text: Path) -> bool:
+    """Whether ``diagnose`` names a cause that one of the rules in ``must``, or the label itself, stands for."""
+    wanted = set(must.replace(";", "|").split("|"))
+    wanted |= {rule.cause for rule in CATALOGUE if rule.id in wanted}
+    data = text.read_bytes()[: 4 << 20]
+    found = diagnose([InputText(name=text.name, excerpt=excerpt(_Bytes(data)))])
+    return any(cause.cause in wanted for cause in found.causes)
+
+
+class _Bytes:
+    """Bytes as a stream that is read once."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+
+    def read(self, size: int, /) -> bytes:
+        part, self._data = self._data[:size], self._data[size:]
+        return part
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("table", type=Path)
@@ -72,7 +96,7 @@ def main() -> int:
             count["not read"] += 1
             print(f"{row['sum']} {row['source']} {row['path'][-40:]} NOT READ: {str(error)[:160]}")
             if row["must"] != "none":
-                count["missed"] += 1
+                count["named by diagnose" if by_diagnose(row["must"], text) else "missed"] += 1
             continue
         results = engine.judge(seen, CATALOGUE)
         spent = time.process_time() - started
@@ -80,7 +104,10 @@ def main() -> int:
         crashed = [result.rule.id for result in results if result.verdict is Verdict.CRASHED]
         lost, bad = missing(row["must"], {result.rule.id for result in found}), wrong(row, found)
         count["crashed"] += bool(crashed)
-        count["missed"] += bool(lost)
+        if lost and any(line.startswith(EARLIER) for line in seen.failures):
+            count["said of an earlier boot"] += 1
+        elif lost:
+            count["named by diagnose" if by_diagnose(row["must"], text) else "missed"] += 1
         count["faults named"] += row["must"] != "none" and not lost
         count["wrong errors"] += bool(bad)
         count["slow"] += spent > 5

@@ -65,6 +65,8 @@ def test_what_fails_wins_over_what_is_lost(tmp_path: Path) -> None:
     done = staged(f"{site}; {small}; {both}", tmp_path / "lost")
     first, _, text = done.stdout.partition("\n")
     assert (first, {key: state for key, _, state in changes(text)}) == ("status 5", dict.fromkeys(keys, "lost-at-boot"))
+    lines = [{"action": "comment-out", "path": "/etc/sysctl.d/zz-site.conf", "line": line} for line in (1, 2)]
+    assert [item["remedy"] for item in document(text)["changes"]] in (lines, lines[::-1])
     done = staged(f"{site}; {small}; mount -o remount,ro,bind /proc/sys/kernel/pid_max; {both}", tmp_path / "failed")
     first, _, text = done.stdout.partition("\n")
     assert first == "status 1"

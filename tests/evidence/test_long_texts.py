@@ -123,6 +123,13 @@ def test_of_its_kernel_log_this_boot_counts(report: Path) -> None:
     assert [event.code for event in events if event.kind == "xid"] == [79]
 
 
+def test_what_an_earlier_boot_logged_of_a_gpu_is_said(report: Path) -> None:
+    """Who sends the log of a GPU that fell off the bus has restarted the machine before (five of 19 public logs)."""
+    seen = read(report)
+    assert [line for line in seen.failures if "Xid (PCI:0000:19:00): 48" in line and line.startswith(nvidia_bug_report.EARLIER)]
+    assert not any(event.code == 48 for event in seen.kernel.events)  # type: ignore[union-attr]
+
+
 def test_what_nobody_but_nvidia_can_read_is_left_out(report: Path) -> None:
     found = open_input(str(report))
     assert isinstance(found, PastedText) and len(found.text) < 100_000 < report.stat().st_size

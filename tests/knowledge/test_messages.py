@@ -20,6 +20,7 @@ OUTSIDE = {
     "cmake",
     "cpython",
     "cudnn",
+    "cufile",
     "dcgm",
     "deepspeed",
     "fabricmanager",

@@ -110,6 +110,15 @@ _NOT_READ = (
     (r"^[crwx-]{10}[.+]?\s+\d+ \w+\s+\w+\s+\d+, +\d+ .{0,40}/dev/nvidia", "ls -l /dev/nvidia*", "give torchtune-sys record"),
     (r"^available: \d{1,4} nodes? \(", "numactl -H", "give lscpu"),
     (r"^(?:[\w-]+[/,] ?[\w.]+, \S+, \w+: (?:installed|built|added))", "dkms status", "give the output of the build that failed"),
+    (
+        r"(?:^(?:abi|debug|dev|fs|kernel|net|vm)\.[\w.*/-]{2,80} ?= ?\S[^\n]{0,200}\n){8}",
+        "sysctl -a",
+        "torchtune-sys check on the host reads them",
+    ),
+    (r"^HSA System Attributes", "rocminfo", "give torchtune-sys record, or torch's collect_env"),
+    (r"^Module {2,}Size {2,}Used by", "lsmod", "give the kernel's log, or torchtune-sys record"),
+    (r"^ GDS release version: ", "gdscheck", "for files that libcufile refuses give its cufile.log to torchtune-sys diagnose"),
+    (r" NCCL (?:INFO|WARN) ", "NCCL's log alone", "torchtune-sys diagnose FILE"),
     (r"^Package {2,}Version\b", "pip list without torch", "run it with the Python that you train with"),
 )
 """Output that is known and that no reader takes, and what tells the same."""

@@ -28,6 +28,28 @@ class State(str, enum.Enum):
     """As it was before the run that was undone."""
 
 
+class CommentOut(msgspec.Struct, frozen=True, kw_only=True, tag_field="action", tag="comment-out"):
+    """The line that wins at the next boot is taken out."""
+
+    path: str
+    line: int
+    """From 1, as it stood when it was read."""
+
+
+class DisableUnit(msgspec.Struct, frozen=True, kw_only=True, tag_field="action", tag="disable-unit"):
+    """The unit that sets it at the next boot is not started any more."""
+
+    unit: str
+
+
+class LostAtBoot(msgspec.Struct, frozen=True, kw_only=True):
+    """Why a setting that was cured is not so after the next boot."""
+
+    words: str
+    remedy: CommentOut | DisableUnit | None = None
+    """What keeps it cured, where that is one line or one unit."""
+
+
 class SettingOutcome(msgspec.Struct, frozen=True, kw_only=True):
     key: str
     """As in the plan: ``vm.swappiness``, ``limit memlock`` …"""
@@ -39,6 +61,8 @@ class SettingOutcome(msgspec.Struct, frozen=True, kw_only=True):
     wanted: str
     needs: str = "nothing"
     """What must happen before it takes effect; of what is lost at boot, who takes it back and what mends that."""
+    remedy: CommentOut | DisableUnit | None = None
+    """Of what is lost at boot: the action that keeps it cured, for who reads no words."""
     made_already: bool = False
     """Left, since an earlier run made it: it only waits for what ``needs`` says."""
     unwritable: bool = False

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from torchtune_sys.model.actions import Needs
 from torchtune_sys.model.plan import Change, Plan
-from torchtune_sys.model.run import SettingOutcome, State
+from torchtune_sys.model.run import LostAtBoot, SettingOutcome, State
 from torchtune_sys.remediation.apply.entries import CommandEntry, Entry, FileEntry, UnitEntry, ValueEntry
 from torchtune_sys.remediation.apply.journal import Journal
 from torchtune_sys.remediation.apply.undo import Undone, name
@@ -23,13 +23,16 @@ _STYLES = {State.CURED: "good", State.LOST_AT_BOOT: "warning", State.WAITS: "adv
 def outcomes(
     plan: Plan,
     still_asked: frozenset[str],
-    lost: Mapping[str, str],
+    lost: Mapping[str, LostAtBoot],
     failed: Mapping[str, str],
     left: Mapping[str, str] = {},
 ) -> tuple[SettingOutcome, ...]:
     """Cured is what the rules do not ask for any more, unless the next boot takes it back (``lost``: key → who does)."""
     found = (outcome(change, *_became(change, still_asked, lost, failed, left)) for change in plan.changes)
-    return tuple(replace(one, needs=lost[one.key]) if one.state is State.LOST_AT_BOOT else one for one in found)
+    return tuple(
+        replace(one, needs=lost[one.key].words, remedy=lost[one.key].remedy) if one.state is State.LOST_AT_BOOT else one
+        for one in found
+    )
 
 
 def outcome(change: Change, state: State, detail: str) -> SettingOutcome:
@@ -46,14 +49,18 @@ def outcome(change: Change, state: State, detail: str) -> SettingOutcome:
 
 
 def _became(
-    change: Change, still_asked: frozenset[str], lost: Mapping[str, str], failed: Mapping[str, str], left: Mapping[str, str]
+    change: Change,
+    still_asked: frozenset[str],
+    lost: Mapping[str, LostAtBoot],
+    failed: Mapping[str, str],
+    left: Mapping[str, str],
 ) -> tuple[State, str]:
     rules = ", ".join(change.rules)
     if change.key in failed:
         return State.FAILED, failed[change.key]
     if change.key not in still_asked:
-        if lost.get(change.key):
-            return State.LOST_AT_BOOT, f"{rules}; cured now, lost at the next boot: {lost[change.key]}"
+        if change.key in lost:
+            return State.LOST_AT_BOOT, f"{rules}; cured now, lost at the next boot: {lost[change.key].words}"
         return State.CURED, "; ".join([rules, *([left[change.key]] if change.key in left else [])])
     if change.needs is not Needs.NOTHING:
         return State.WAITS, f"takes effect after: {change.needs.value}"

@@ -253,7 +253,8 @@ def _tell(run: ApplyRun, found: Planned, plan: Plan, left_out: dict[str, str], o
         _give(run.number, taken_back, options)
         return NOT_ALL
     seen, results, _ = judged(options)
-    lost = {change.key: lost_at_boot(seen, found.ground, change) for change in plan.changes}
+    found_lost = {change.key: lost_at_boot(seen, found.ground, change) for change in plan.changes}
+    lost = {key: why for key, why in found_lost.items() if why is not None}
     outcomes = told.outcomes(plan, planner.still_asked(results), lost, run.failed, run.left)
     if not _as_json(options):
         say(told.text(outcomes, run.number, style(options["color"])))

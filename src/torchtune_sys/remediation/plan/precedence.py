@@ -10,6 +10,7 @@ from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.sysctl import Assignment, Setting
 from torchtune_sys.model.plan import Change, FileLine, Step, Value
 from torchtune_sys.model.plan_context import GRUB_FILE, LIMITS_FILE, SYSCTL_FILE, UDEV_FILE, BootSetting, PlanContext
+from torchtune_sys.model.run import CommentOut, DisableUnit, LostAtBoot
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.target import Target, met
 from torchtune_sys.model.values import Missing, absent
@@ -95,26 +96,28 @@ def accepts(target: Target, value: str) -> bool:
     return does(value) or any(does(text) for text in value.split()[-1:])
 
 
-def lost_at_boot(s: Snapshot, ground: PlanContext, change: Change) -> str:
-    """Who takes the change back at the next boot, and what to do about it; "" if it stays, or that could not be seen.
+def lost_at_boot(s: Snapshot, ground: PlanContext, change: Change) -> LostAtBoot | None:
+    """Who takes the change back at the next boot, and what to do about it; None if it stays, or that could not be seen.
 
     ``s`` is the host after the change was made, ``ground`` may be of before.
     """
     action = change.action
     for rival in rivals(ground, action, change.steps):
-        return f"{rival.source} sets it to {rival.value} then: {_way(rival)}"
+        mend = DisableUnit(unit=rival.unit) if rival.unit else _line_of(rival.source)
+        return LostAtBoot(words=f"{rival.source} sets it to {rival.value} then: {_way(rival)}", remedy=mend)
     if isinstance(action, SysfsWrite) and not any(isinstance(step, FileLine) for step in change.steps):
-        return "nothing keeps it: make it again after each start or mount"
+        return LostAtBoot(words="nothing keeps it: make it again after each start or mount")
     if not isinstance(action, Sysctl) or isinstance(s.sysctl, Missing) or action.key not in s.sysctl.settings:
-        return ""
+        return None
     setting = s.sysctl.settings[action.key]
     boot = setting.boot
     if isinstance(boot, Missing):
         why = setting.systemd.detail if isinstance(setting.systemd, Missing) else boot.detail
-        return f"no file sets it then: {why}" if absent(boot) else ""
+        return LostAtBoot(words=f"no file sets it then: {why}") if absent(boot) else None
     if accepts(action.target, boot.value):
-        return ""
-    return f"{boot.source} sets it to {boot.value} then: {_mended(boot.source)}"
+        return None
+    words = f"{boot.source} sets it to {boot.value} then: {_mended(boot.source)}"
+    return LostAtBoot(words=words, remedy=_line_of(boot.source))
 
 
 def _way(rival: BootSetting) -> str:
@@ -124,10 +127,18 @@ def _way(rival: BootSetting) -> str:
 
 def _mended(source: str) -> str:
     """How the line that wins is taken out."""
+    found = _line_of(source)
+    return f"sudo sed -i '{found.line}s/^/# /' {found.path}" if found is not None else "take it out there"
+
+
+def _line_of(source: str) -> CommentOut | None:
+    """The line of a file of the administrator's that a source names.
+
+    >>> _line_of("/etc/sysctl.d/zz-site.conf:3"), _line_of("/usr/lib/sysctl.d/50-default.conf:3")
+    (CommentOut(path='/etc/sysctl.d/zz-site.conf', line=3), None)
+    """
     path, _, number = source.partition(" ")[0].rpartition(":")
-    if number.isdigit() and path.startswith("/etc/"):
-        return f"sudo sed -i '{number}s/^/# /' {path}"
-    return "take it out there"
+    return CommentOut(path=path, line=int(number)) if number.isdigit() and path.startswith("/etc/") else None
 
 
 def _sysctl_winners(setting: Setting) -> Iterator[str]:
