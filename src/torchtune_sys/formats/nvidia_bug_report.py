@@ -24,8 +24,7 @@ _HEX = re.compile(rb"^[0-9a-f]{2,3}:(?: [0-9a-f]{2}){16}[ \t]*\r?\n", re.MULTILI
 _LINES_OF_DMESG = 10
 EARLIER = "An earlier boot logged: "
 """What stands before a line of the kernel's log files that the log of this boot does not hold."""
-_OF_GPU = (b"NVRM: Xid (", b"has fallen off the bus", b"RmInitAdapter failed", b"rm_init_adapter")
-_EARLIER_LINES = 200
+_OF_GPU = re.compile(rb"NVRM: Xid \([^)]{1,40}\): \d{1,4}|has fallen off the bus|RmInitAdapter failed|rm_init_adapter")
 _COMMAND = 500
 """Characters from which on a line of a build's log is a command and no message."""
 
@@ -66,15 +65,18 @@ def reduced(data: bytes) -> bytes:
 
 
 def _earlier(section: bytes, dmesg: bytes) -> bytes:
-    """The newest lines on GPUs that the log of this boot does not hold, each marked as one of an earlier boot.
+    """The newest line of each kind on each GPU that the log of this boot does not hold, marked as one of an earlier boot.
 
     >>> _earlier(b"Jul 7 10:00:00 a kernel: NVRM: Xid (PCI:0000:01:00): 79, x\\n", b"[1.0] NVRM: loading\\n")
     b'An earlier boot logged: Jul 7 10:00:00 a kernel: NVRM: Xid (PCI:0000:01:00): 79, x\\n'
     """
     mark = EARLIER.encode()
-    told = [line for line in section.split(b"\n") if any(words in line for words in _OF_GPU)]
-    fresh = [line for line in told if line[line.find(b"NVRM: ") :].strip() not in dmesg]
-    return b"".join(mark + line.strip() + b"\n" for line in dict.fromkeys(fresh[-_EARLIER_LINES:]))
+    newest: dict[bytes, bytes] = {}
+    for line in section.split(b"\n"):
+        told = _OF_GPU.search(line)
+        if told is not None and line[line.find(b"NVRM: ") :].strip() not in dmesg:
+            newest[told[0]] = mark + line.strip() + b"\n"
+    return b"".join(newest.values())
 
 
 def _title(head: bytes) -> str:
