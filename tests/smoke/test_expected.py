@@ -5,9 +5,10 @@ from __future__ import annotations
 import msgspec
 
 from torchtune_sys.knowledge import gpus
+from torchtune_sys.model.facts.gpu import Peers
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing
-from torchtune_sys.smoke.expected import FRUGAL_GEMM_SHARE, GEMM_SHARE, MEMORY_SHARE, PCIE_SHARE, expected
+from torchtune_sys.smoke.expected import FRUGAL_GEMM_SHARE, GEMM_SHARE, MEMORY_SHARE, NVLINK_SHARE, PCIE_SHARE, expected
 
 
 def with_gpus(seen: Snapshot, **changes: object) -> Snapshot:
@@ -24,6 +25,21 @@ def test_shares_of_the_data_sheet(healthy: Snapshot) -> None:
     assert {name: found["gemm"][f"{name} GEMM"] for name in shares} == {name: GEMM_SHARE * rate for name, rate in shares.items()}
     assert found["memory"] == {"memory copy": MEMORY_SHARE * 3350}
     assert found["copy"] == {"pinned to device": PCIE_SHARE * 63.0, "pinned to host": PCIE_SHARE * 63.0}
+
+
+def test_what_all_reduce_is_to_reach_goes_by_the_links_between_all_gpus(healthy: Snapshot) -> None:
+    """H100 SXM5: 900 GB/s both ways; some 360 GB/s of bus bandwidth in nccl-tests."""
+    assert not isinstance(healthy.gpu, Missing) and not isinstance(healthy.gpu.devices, Missing)
+    count = len(healthy.gpu.devices)
+    pairs = [(one, other) for one in range(count) for other in range(one + 1, count)]
+
+    def reached(links: int) -> dict[str, float]:
+        peers = tuple(Peers(first=one, second=other, nvlinks=links if one == 0 else 18) for one, other in pairs)
+        seen = msgspec.structs.replace(healthy, gpu=msgspec.structs.replace(healthy.gpu, p2p=peers))
+        return expected(seen)["NVIDIA H100 80GB HBM3"].get("allreduce", {})
+
+    assert reached(18) == dict.fromkeys(("bus bandwidth of 256 MiB", "bus bandwidth of 1024 MiB"), NVLINK_SHARE * 450)
+    assert reached(0) == {}
 
 
 def test_each_model_is_expected_to_do_what_it_can(healthy: Snapshot) -> None:

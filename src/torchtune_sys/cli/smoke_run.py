@@ -127,6 +127,7 @@ def _asked(options: Mapping[str, Any], seen: Snapshot) -> SmokeOptions:
         user=user,
         ranks=options["ranks"] or (2 if options["device"] == "cpu" else _ranks(seen)),
         gpus=_gpus(seen),
+        visible=0 if options["device"] == "cpu" else _visible(seen),
         cpus=max(cpus, 1),
         level=options["level"] or "default",
         stages=named(options["stages"]),
@@ -143,6 +144,17 @@ def _gpus(seen: Snapshot) -> int:
     from torchtune_sys.model.values import Missing, known
 
     return 0 if isinstance(seen.gpu, Missing) else len(known(seen.gpu.devices, ()))
+
+
+def _visible(seen: Snapshot) -> int:
+    """As many GPUs as torch must count; 0 where that is not known for sure. By NVML alone: on the bus a container sees those of others, too."""
+    from torchtune_sys.model.values import Missing, Why, known
+    from torchtune_sys.remediation.placement.gpus import visible
+
+    devices = () if isinstance(seen.gpu, Missing) else known(seen.gpu.devices, ())
+    addresses = visible(seen, Missing(Why.ABSENT, "boards")).addresses
+    sure = "" not in addresses and not any(known(device.mig, False) for device in devices)
+    return len(addresses) if sure and len(addresses) <= len(devices) else 0
 
 
 def _ranks(seen: Snapshot) -> int:

@@ -39,6 +39,8 @@ class GpuModel(msgspec.Struct, frozen=True, kw_only=True):
     pcie_generation: int | None
     measured: str
     """Who measured this row with ``./run gpu``, and with which release; "" where nobody did."""
+    nvlink_gbytes_per_s: float | None
+    """Of all its NVLinks, both ways together; 0 without any."""
     memory_gbytes_per_s: float | None
     """The lowest of the variants that share the name."""
     power_w: float | None
@@ -82,6 +84,7 @@ def _model(row: dict[str, str]) -> GpuModel:
         fp8_tflops=_number(row["fp8_tensor_dense"]),
         pcie_generation=int(row["pcie_gen"]) if row["pcie_gen"].isdigit() else None,
         measured=row["measured"],
+        nvlink_gbytes_per_s=_number(row["nvlink_total_gbs"]),
         memory_gbytes_per_s=_number(row["mem_bw_gbs"]),
         power_w=_number(row["tdp_w"]),
     )

@@ -21,6 +21,7 @@ _TEXT_BYTES = 4000
 _LINE = 400
 
 
+_WHO_ENDS = "look who ends processes here (the kernel log, the scheduler)"
 _SILENT = "\nsmoke test: "
 """The last line of ranks that found no driver (worker/summary.py)."""
 
@@ -83,6 +84,8 @@ def of_trouble(trouble: RunFailure, output: str, crash: str, killed_for_memory: 
             return Blame(seen="the ranks ran, but told us nothing: what starts --python clears the environment")
         words = _last_error(output) or f"the ranks ended before they had begun{how}"
         return msgspec.structs.replace(blame, seen=words)
+    if trouble.kind == "launcher-killed":
+        return _of_launcher(trouble.status or 0, killed_for_memory)
     who = _ranks(trouble.ranks)
     words = {
         "stopped": f"{who} {_is(trouble.ranks)} stopped (SIGSTOP or a debugger) and the others wait",
@@ -93,6 +96,13 @@ def of_trouble(trouble: RunFailure, output: str, crash: str, killed_for_memory: 
     causes = {"stopped": "rank-stopped", "blocked": "rank-blocked-in-kernel"}
     causes |= {kind: kind for kind in ("launcher-stopped", "out-of-time")}
     return Blame(cause=causes.get(trouble.kind, "rank-hung"), seen=words)
+
+
+def _of_launcher(status: int, killed_for_memory: bool) -> Blame:
+    seen = f"the process that started the ranks was ended by {ended_by(status)}, and they with it"
+    if killed_for_memory:
+        return Blame(cause="host-memory-oom", seen=f"{seen}: the kernel killed it for lack of memory", remedy=MORE_MEMORY)
+    return Blame(cause="launcher-killed", seen=seen, remedy=_WHO_ENDS)
 
 
 def _of_death(trouble: RunFailure, output: str, crash: str, killed_for_memory: bool, found: Collection[str]) -> Blame:
@@ -113,9 +123,7 @@ def _of_death(trouble: RunFailure, output: str, crash: str, killed_for_memory: b
         blame = Blame(cause="cpu-time-limit", remedy="ulimit -t unlimited")
     if not blame.cause:
         cause = "rank-killed" if code in (-9, -15) or code is None else "rank-crashed"
-        blame = Blame(
-            cause=cause, remedy="look who ends processes here (the kernel log, the scheduler)" if cause == "rank-killed" else ""
-        )
+        blame = Blame(cause=cause, remedy=_WHO_ENDS if cause == "rank-killed" else "")
     error = _last_error(output) if code is not None and code > 0 else ""
     return msgspec.structs.replace(blame, seen=f"{seen}: {error}" if error else seen)
 

@@ -39,6 +39,8 @@ class SmokeOptions(msgspec.Struct, frozen=True, kw_only=True):
     ranks: int
     gpus: int = 0
     """That this host has: what is said where the ranks do not come to say what they run on."""
+    visible: int = 0
+    """GPUs that the ranks must find; 0 where nobody can say (MIG, none, a device that is not known)."""
     cpus: int
     """That this process may use: shared among the ranks as threads, where nobody set OMP_NUM_THREADS."""
     level: str = "default"
@@ -239,6 +241,7 @@ def _argv(run: SmokeRun, stages: list[str]) -> tuple[str, ...]:
     words += ["--nproc-per-node", str(asked.ranks), "--world", str(asked.ranks)]
     words += ["--stages", ",".join(stages)] if stages else []
     words += ["--backend", asked.backend] if asked.backend else []
+    words += ["--gpus", str(asked.visible)] if asked.visible else []
     words += ["--master-port", str(asked.master_port)] if asked.master_port else []
     return (*words, "--expect", msgspec.json.encode(asked.expected).decode())
 

@@ -24,6 +24,11 @@ MEMORY_SHARE = 0.5
 PCIE_SHARE = 0.2
 """Of what sixteen lanes of the board's own PCIe generation carry, from and to pinned memory. A board in a slot of eight lanes, or of one
 generation less, reaches half; four lanes, or an old slot, fall below. A convention."""
+NVLINK_SHARE = 0.3
+"""Of what a GPU's NVLinks carry one way, for the bus bandwidth of a large all_reduce where every pair of GPUs is linked through switches.
+nccl-tests reach 70 to 80 % of it on such hosts; over PCIe it would be a tenth. A convention; not yet verified on GPUs."""
+_LARGE_SIZES = ("256", "1024")
+"""MiB, of stages/collectives.py: less is ruled by latency."""
 _PCIE_GBYTES_PER_S = {3: 15.75, 4: 31.5, 5: 63.0, 6: 121.0}
 """Sixteen lanes one way: 8, 16, 32 GT/s in 128b/130b, 64 GT/s in flits (PCI Express Base Specification)."""
 
@@ -38,9 +43,24 @@ def expected(seen: Snapshot) -> dict[str, dict[str, dict[str, float]]]:
         model = gpus.by_name(name)
         if model is None or known(device.mig, False):
             continue
-        for stage, figure, value in _of(model):
+        for stage, figure, value in [*_of(model), *(_between(model) if _all_linked(seen) else [])]:
             found.setdefault(name, {}).setdefault(stage, {})[figure] = value
     return found
+
+
+def _all_linked(seen: Snapshot) -> bool:
+    """Whether NVLinks lead from each GPU to each other."""
+    if isinstance(seen.gpu, Missing):
+        return False
+    peers = known(seen.gpu.p2p, ())
+    return bool(peers) and all(known(pair.nvlinks, 0) > 0 for pair in peers)
+
+
+def _between(model: gpus.GpuModel) -> list[tuple[str, str, float]]:
+    if not model.nvswitch or not model.nvlink_gbytes_per_s:
+        return []
+    least = NVLINK_SHARE * model.nvlink_gbytes_per_s / 2
+    return [("allreduce", f"bus bandwidth of {size} MiB", least) for size in _LARGE_SIZES]
 
 
 def no_gpu_build(seen: Snapshot) -> StageResult | None:

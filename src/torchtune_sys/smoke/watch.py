@@ -46,7 +46,7 @@ class RunFailure(msgspec.Struct, frozen=True, kw_only=True):
     """Why the gang had to be ended before it was through."""
 
     kind: str
-    """not-started, died, stopped, launcher-stopped, hung, blocked (in the kernel), out-of-time."""
+    """not-started, died, stopped, launcher-stopped, launcher-killed, hung, blocked (in the kernel), out-of-time."""
     stage: str
     ranks: tuple[int, ...] = ()
     places: tuple[str, ...] = ()
@@ -54,7 +54,7 @@ class RunFailure(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float = 0.0
     """How long the ranks had been running, where one died."""
     status: int | None = None
-    """The exit status of the rank that died, as subprocess gives it; None if its launcher did not say."""
+    """The exit status of the rank that died, as subprocess gives it; None if its launcher did not say. Of a launcher that was killed, its own."""
 
 
 class Watch:
@@ -96,7 +96,7 @@ class Watch:
                 elif isinstance(event, Disconnected):
                     self._lost(event.pid)
                 elif isinstance(event, Exited):
-                    return self._over()
+                    return self._over(event.rc)
             if self._parted(time.monotonic()):
                 return None
             found = self._judge(time.monotonic())
@@ -176,11 +176,14 @@ class Watch:
             self._gone_since_s = time.monotonic()
             self._first_gone = rank
 
-    def _over(self) -> RunFailure | None:
-        """The launcher ended: well if every rank had said good-bye."""
+    def _over(self, status: int) -> RunFailure | None:
+        """The launcher ended: well if every rank had said good-bye. Ranks whose launcher is killed are killed by the kernel."""
         for stage, ends in self.ends.items():
             if -1 in ends:
                 return RunFailure(kind="not-started", stage=stage)
+        everyone = [*self.ranks.values()]
+        if status < 0 and everyone and not self._statuses:
+            return RunFailure(kind="launcher-killed", stage=self._stage_of(everyone) or "import", status=status)
         if self._first_gone is not None:
             return self._died(self._first_gone)
         if len(self.ranks) < self._wanted or not all(rank.through for rank in self.ranks.values()):

@@ -286,7 +286,7 @@ def loading(rank: int, *, worker: bool = False) -> Callable[[Bench], int | None]
         pid = bench.rank(rank)
         with contextlib.suppress(OSError):
             workers = bench.children(pid) if pid is not None else []
-            if workers:
+            if len(workers) > 1:  # importing torch may start a program, too
                 return workers[0] if worker else pid
         return None
 

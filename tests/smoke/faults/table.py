@@ -5,6 +5,8 @@ from __future__ import annotations
 from smoke.faults import calculating, differing, exchanging, feeding, hosting, installing, keeping
 from smoke.faults.row import Fault
 from smoke.faults.second import opened, reported, sealed
+from smoke.faults.third import opened as third_opened
+from smoke.faults.third import sealed as third_sealed
 
 FAULTS: tuple[Fault, ...] = (
     *calculating.ROWS,
@@ -17,4 +19,6 @@ FAULTS: tuple[Fault, ...] = (
     *reported.ROWS,
     *opened.ROWS,
     *sealed.ROWS,
+    *third_opened.ROWS,
+    *third_sealed.ROWS,
 )

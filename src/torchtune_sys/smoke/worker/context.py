@@ -45,6 +45,8 @@ class RankContext:
         self.local_world = _environment_number("LOCAL_WORLD_SIZE", 1)
         self.world_wish = 0
         """How many ranks the job is to have; 0 if nobody said."""
+        self.gpus_wish = 0
+        """How many GPUs torch must see here; 0 if nobody said."""
         self.device_wish = device
         self.kind = "cuda" if device != "cpu" and torch.cuda.is_available() else "cpu"
         self.gpus = _countable_gpus() if self.kind == "cuda" else 0

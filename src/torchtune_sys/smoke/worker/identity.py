@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import re
+import socket
 import sys
 from typing import Any, Dict, Sequence
 
@@ -87,6 +88,7 @@ def about(here: RankContext) -> Dict[str, Any]:
         found = torch.cuda.get_device_properties(here.device)
         # Since torch 2.5; the place on the bus since 2.8.
         told.update(device="GPU %d" % here.device.index, gpu=found.name, uuid=str(getattr(found, "uuid", "")))
+        told.update(gpus=here.gpus, host=socket.gethostname())
         if torch.distributed.is_available() and torch.distributed.is_nccl_available():
             told["nccl"] = ".".join(str(part) for part in torch.cuda.nccl.version())
     return told

@@ -38,6 +38,7 @@ def arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--stages", default="", help="names, separated by commas; all of the level without")
     parser.add_argument("--nproc-per-node", type=int, default=0, help="ranks to start where no launcher did; GPUs, else 2")
     parser.add_argument("--world", type=int, default=0, help="ranks that the whole job must have; 0 is any")
+    parser.add_argument("--gpus", type=int, default=0, help="GPUs that each rank of a host must see; 0 is any")
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     parser.add_argument("--backend", choices=("gloo", "nccl"), default=None)
     parser.add_argument("--master-port", type=int, default=0, help="meet at this port of the loopback, too")
@@ -176,7 +177,7 @@ def main() -> None:
     if not channel.driven:
         say_why_when_ended()
     here = _here(asked)
-    here.world_wish = asked.world
+    here.world_wish, here.gpus_wish = asked.world, asked.gpus
     channel.tell("about", stages=["import"] + [stage.name for stage in stages], **about(here))
     channel.tell("end", stage="import", seconds=IMPORT_S, **versions_agree(here))
     if any(stage.together for stage in stages):

@@ -51,10 +51,26 @@ def summarize(here: RankContext, everyone: List[List[Dict[str, Any]]]) -> int:
         if first["verdict"] == "fail" and first.get("remedy"):
             print("%36s%s" % ("", first["remedy"]))
     if here.rank == 0:
-        about = "on %d GPU(s)" % here.gpus if here.gpus else "on the CPU: nothing about GPUs was verified"
+        about = on_which_gpus(everyone) or "on the CPU: nothing about GPUs was verified"
         print("smoke test: %s, %d rank(s), torch %s, %s" % (worst, here.world, torch.__version__, about))
     own = {event["verdict"] for event in here_ends(everyone)}
     return 1 if "fail" in own else 3 if "unknown" in own else 0
+
+
+def on_which_gpus(everyone: List[List[Dict[str, Any]]]) -> str:
+    """As many as the ranks ran on, and as many as they saw; "" where there was none.
+
+    >>> one = {"event": "about", "host": "a", "device": "GPU 0", "gpu": "H200", "uuid": "", "gpus": 8}
+    >>> on_which_gpus([[one]]), on_which_gpus([[one], [{**one, "host": "b"}]]), on_which_gpus([[{**one, "gpus": 1}]])
+    ('on 1 of 8 GPUs', 'on 2 of 16 GPUs', 'on 1 GPU(s)')
+    """
+    used = set()
+    seen: Dict[str, int] = {}
+    for event in (event for events in everyone for event in events if event["event"] == "about" and event.get("gpu")):
+        used.add((event["host"], event["uuid"] or event["device"]))
+        seen[event["host"]] = max(seen.get(event["host"], 0), event["gpus"])
+    there = sum(seen.values())
+    return "on %d of %d GPUs" % (len(used), there) if len(used) < there else "on %d GPU(s)" % len(used) if used else ""
 
 
 def here_ends(everyone: List[List[Dict[str, Any]]]) -> List[Dict[str, Any]]:

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as functional
 
 from torchtune_sys.smoke.worker.context import QUICK, THOROUGH, RankContext, Skipped, StageFailed, same_bits, small_integers
+from torchtune_sys.smoke.worker.stages.process_settings import nothing_was_set_before
 
 _NVIDIA, _AMD = "0x10de", "0x1002"
 _PLAIN = torch.contiguous_format
@@ -19,7 +20,8 @@ def device_works(here: RankContext) -> None:
     """The device that torch will train on takes memory and runs a kernel."""
     if here.kind == "cpu" and here.device_wish != "cpu":
         _no_gpu_was_overlooked(here)
-    _nothing_was_set_before(here)
+    _all_gpus_are_seen(here)
+    nothing_was_set_before(here)
     mebibytes = 64 if here.kind == "cpu" else 256
     held = torch.zeros(mebibytes << 18, dtype=torch.float32, device=here.device)
     held += 1.0
@@ -46,18 +48,11 @@ def _no_gpu_was_overlooked(here: RankContext) -> None:
     raise StageFailed("", "CUDA cannot be used: %s" % seen)
 
 
-def _nothing_was_set_before(here: RankContext) -> None:
-    """What a sitecustomize, a plug-in or a patched torch may have left: every model and every seed would be another."""
-    if torch.get_default_dtype() != torch.float32:
-        seen = "the default dtype is %s before anybody set it, not float32" % _short(torch.get_default_dtype())
-        raise StageFailed("default-dtype-changed", seen, "look for torch.set_default_dtype in sitecustomize and .pth files")
-    drawn = []
-    for seed in (7, 7, 8):
-        torch.manual_seed(seed)
-        drawn.append((torch.rand(8).tolist(), torch.rand(8, device=here.device).tolist()))
-    if drawn[0] != drawn[1] or any(one == other for one, other in zip(drawn[1], drawn[2])):
-        how = "the same seed gives other numbers" if drawn[0] != drawn[1] else "another seed gives the same numbers"
-        raise StageFailed("seed-ignored", "torch.manual_seed: %s" % how)
+def _all_gpus_are_seen(here: RankContext) -> None:
+    """With one GPU less than ranks two of them would share one without a word. Not yet verified on a GPU."""
+    if 0 < here.gpus < here.gpus_wish:
+        seen = "torch sees %d of the %d GPUs that this host shows it" % (here.gpus, here.gpus_wish)
+        raise StageFailed("gpu-overlooked", seen, "nvidia-smi, and dmesg (NVRM: Xid); the rights on /dev/nvidia*")
 
 
 def _gpus_on_the_bus(maker: str) -> int:

@@ -89,14 +89,21 @@ def _resumes(here: RankContext, optimizer: str, folder: str) -> int:
 
 
 def _replaces(path: str, first: Dict[str, Any], second: Dict[str, Any]) -> None:
-    """A training keeps its last checkpoint under one name: a second one takes the place of the first."""
+    """A training keeps its last checkpoint under one name: a second one takes the place of the first, written over it or renamed."""
     write_checkpoint(second, path)
+    _reads_as(path, second, first, "saved second under one name")
+    write_checkpoint(first, path + ".new")
+    os.replace(path + ".new", path)
+    _reads_as(path, first, second, "renamed over another")
+
+
+def _reads_as(path: str, wanted: Dict[str, Any], before: Dict[str, Any], how: str) -> None:
     found = torch.load(path, map_location="cpu", weights_only=True)
-    if not differing_leaves(found, second):
+    if not differing_leaves(found, wanted):
         return
-    if not differing_leaves(found, first):
-        raise StageFailed("checkpoint-stale", "what was saved second under one name reads as what was saved first")
-    raise StageFailed("checkpoint-damaged", "what was saved second under one name is not what is read")
+    if not differing_leaves(found, before):
+        raise StageFailed("checkpoint-stale", "what was %s reads as what was there before" % how)
+    raise StageFailed("checkpoint-damaged", "what was %s is not what is read" % how)
 
 
 def _same(how: str, found: Dict[str, Any], wanted: Dict[str, Any], wanted_losses: List[float], losses: List[float]) -> None:

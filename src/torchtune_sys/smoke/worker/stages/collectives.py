@@ -106,6 +106,11 @@ def _ordered(here: RankContext) -> List[Fault]:
         kept = whole[here.rank].clone().to(here.device)
         dist.all_reduce(kept, op=getattr(dist.ReduceOp, op))
         faults += _compared("all_reduce (%s) of int64" % op, kept, wanted)
+    marks = torch.tensor([[1 + rank % 100, 200 - rank % 100] for rank in range(here.world)], dtype=torch.uint8)
+    for op, wanted in (("MAX", marks.amax(0)), ("MIN", marks.amin(0))):  # masks, and the bytes of what is sent as text
+        held = marks[here.rank].clone().to(here.device)
+        if _can(here, functools.partial(dist.all_reduce, held, op=getattr(dist.ReduceOp, op))):
+            faults += _compared("all_reduce (%s) of uint8" % op, held, wanted)
     factors = _factors(here)
     product = factors[here.rank].clone().to(here.device)
     dist.all_reduce(product, op=dist.ReduceOp.PRODUCT)
@@ -177,10 +182,24 @@ def _swapped(here: RankContext) -> List[Fault]:
     faults: List[Fault] = []
     if _can(here, lambda: dist.all_to_all_single(taken, given)):
         faults += _compared("all_to_all", taken, torch.cat([each[own] for each in every]))
+    faults += _unequal_parts(here)
     before, after = (here.rank - 1) % here.world, (here.rank + 1) % here.world
     for work in dist.batch_isend_irecv([dist.P2POp(dist.isend, given, after), dist.P2POp(dist.irecv, taken, before)]):
         work.wait()
-    return faults + _compared("what rank %d sent" % before, taken, every[before])
+    return faults + _compared("what rank %d sent (batch_isend_irecv)" % before, taken, every[before])
+
+
+def _unequal_parts(here: RankContext) -> List[Fault]:
+    """As experts get words: each rank another number from each other."""
+    sizes = [[1 + (3 * sender + 5 * receiver) % 7 for receiver in range(here.world)] for sender in range(here.world)]
+    every = [_integers_of(here, rank, 7 * here.world)[: sum(sizes[rank])] for rank in range(here.world)]
+    mine = [sizes[rank][here.rank] for rank in range(here.world)]
+    taken = torch.zeros(sum(mine), device=here.device)
+    given = every[here.rank].to(here.device)
+    if not _can(here, lambda: dist.all_to_all_single(taken, given, mine, sizes[here.rank])):
+        return []
+    parts = [every[rank].split(sizes[rank])[here.rank] for rank in range(here.world)]
+    return _compared("all_to_all_single of unequal parts", taken, torch.cat(parts))
 
 
 def _largest_size(here: RankContext) -> List[Fault]:

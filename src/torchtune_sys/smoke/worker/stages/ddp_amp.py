@@ -12,7 +12,7 @@ from torchtune_sys.smoke.worker.agreement import Fault, bits_of, judge, state_bi
 from torchtune_sys.smoke.worker.context import RankContext, Skipped, small_integers
 from torchtune_sys.smoke.worker.grad_scaler import new_scaler
 from torchtune_sys.smoke.worker.models import SmallTransformer, loss_of, seeded, sentences
-from torchtune_sys.smoke.worker.stages.ddp import wrapped
+from torchtune_sys.smoke.worker.stages.ddp import not_finite, wrapped
 from torchtune_sys.smoke.worker.stages.precision import float16_autocast_is_there
 
 _RANKS_STEPS = 16
@@ -55,6 +55,7 @@ def _follows_one_process(here: RankContext) -> None:
             loss = nn.functional.cross_entropy(answers.flatten(0, -2), every[here.rank][1].to(here.device).flatten())
         if answers.dtype != torch.bfloat16:
             faults.append(("autocast-off", "a model that DDP holds gives %s under autocast to bfloat16" % str(answers.dtype)[6:]))
+        faults += not_finite(here, "under autocast, step %d" % step, loss)
         whole = loss_of(alone, (torch.cat([each[0] for each in every]), torch.cat([each[1] for each in every])), here.device)
         own.append(loss.item())
         plain.append(whole.item())

@@ -42,6 +42,8 @@ def _no_address_space() -> str:
     )
 
 
+CPUS_BEFORE_TORCH = len(os.sched_getaffinity(0))
+"""An OpenMP runtime binds the main thread as it is loaded."""
 _import_started = time.monotonic()
 channel.tell("begin", stage="import", deadline_s=IMPORT_DEADLINE_S)
 try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Callable, Dict, List, Tuple
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
 import torch
 from torch import nn
@@ -20,7 +20,17 @@ _DROPPED = 1 << 14
 
 def layers_follow_their_formulas(here: RankContext) -> None:
     """Linear, embedding, normalisations, activations, attention, dropout and losses give what their formulas give, and so do gradients."""
-    for check in (_linear, _activations, _layer_norm, _batch_norm, _embedding, _attention, _loss_functions, _dropout):
+    for check in (
+        _linear,
+        _activations,
+        _layer_norm,
+        _other_norms,
+        _batch_norm,
+        _embedding,
+        _attention,
+        _loss_functions,
+        _dropout,
+    ):
         check(here)
 
 
@@ -96,6 +106,30 @@ def _layer_norm(here: RankContext) -> None:
     _close("the input's gradient of nn.LayerNorm", held.grad, wide.grad)
 
 
+def _other_norms(here: RankContext) -> None:
+    inputs, weight, bias = _points_of((4, 6, 5), 87), _points_of((6,), 88), _points_of((6,), 89)
+    wide = inputs.double()
+    grouped = _normal(wide.reshape(4, 2, 15), 2, 1e-5).view(4, 6, 5) * weight.double()[:, None] + bias.double()[:, None]
+    layer = nn.GroupNorm(2, 6)
+    _weigh(layer, weight, bias)
+    _close("nn.GroupNorm", layer.to(here.device)(inputs.to(here.device)), grouped)
+    if not hasattr(nn, "RMSNorm"):  # torch 2.4
+        return
+    rows = inputs.transpose(1, 2)
+    squares = (rows.double() ** 2).mean(2, keepdim=True)
+    rms = nn.RMSNorm(6, eps=1e-3)
+    _weigh(rms, weight, None)
+    wanted = rows.double() / (squares + 1e-3).sqrt() * weight.double()
+    _close("nn.RMSNorm", rms.to(here.device)(rows.to(here.device)), wanted)
+
+
+def _weigh(layer: nn.Module, weight: torch.Tensor, bias: Optional[torch.Tensor]) -> None:
+    with torch.no_grad():
+        layer.weight.copy_(weight)
+        if bias is not None:
+            layer.bias.copy_(bias)
+
+
 def _batch_norm(here: RankContext) -> None:
     layer = nn.BatchNorm1d(5, momentum=0.25).to(here.device)
     inputs = _points_of((8, 5), 78) * 3 + 1
@@ -129,15 +163,32 @@ def _embedding(here: RankContext) -> None:
 
 
 def _attention(here: RankContext) -> None:
-    query, key, value = (_points_of((2, 3, 7, 8), seed) for seed in (81, 82, 83))
-    scores = query.double() @ key.double().transpose(2, 3) / math.sqrt(8)
-    seen = torch.ones(7, 7, dtype=torch.float64).tril()
-    for causal in (False, True):
-        weights = torch.exp(scores) * (seen if causal else 1)
-        wanted = weights / weights.sum(3, keepdim=True) @ value.double()
-        held = [part.to(here.device) for part in (query, key, value)]
-        output = nn.functional.scaled_dot_product_attention(*held, is_causal=causal)
-        _close("%sattention" % ("causal " if causal else ""), output, wanted, _OFF_PRODUCTS)
+    """All places, the earlier ones, and those that a mask lets through; what goes back to queries, keys and values, too."""
+    parts = [_points_of((2, 3, 7, 8), seed) for seed in (81, 82, 83)]
+    upstream = _points_of((2, 3, 7, 8), 68)
+    masked = small_integers((2, 1, 7, 7), 69) > 0
+    masked |= torch.eye(7, dtype=torch.bool)  # a place that sees none would have no answer
+    earlier = torch.ones(7, 7, dtype=torch.bool).tril()
+    rows: Tuple[Tuple[str, Dict[str, Any], Any], ...] = (
+        ("attention", {}, 1.0),
+        ("causal attention", {"is_causal": True}, earlier.double()),
+        ("attention with a mask", {"attn_mask": masked.to(here.device)}, masked.double()),
+    )
+    for name, options, seen in rows:
+        wide = [part.double().requires_grad_() for part in parts]
+        weights = torch.exp(wide[0] @ wide[1].transpose(2, 3) / math.sqrt(8)) * seen
+        wanted = weights / weights.sum(3, keepdim=True) @ wide[2]
+        wanted.backward(upstream.double())
+        held = [part.to(here.device, copy=True).requires_grad_() for part in parts]
+        output = nn.functional.scaled_dot_product_attention(*held, **options)
+        output.backward(upstream.to(here.device))
+        _close(name, output, wanted.detach(), _OFF_PRODUCTS)
+        for what, one, other in zip(("queries", "keys", "values"), held, wide):
+            _close("the gradient of the %s of %s" % (what, name), gradient_or_zeros(one), other.grad, _OFF_PRODUCTS)
+
+
+def gradient_or_zeros(value: torch.Tensor) -> torch.Tensor:
+    return torch.zeros_like(value) if value.grad is None else value.grad
 
 
 def _loss_functions(here: RankContext) -> None:
@@ -156,6 +207,10 @@ def _loss_functions(here: RankContext) -> None:
     _close("cross_entropy", found, wanted)
     _close("the gradient of cross_entropy", held.grad, slope)
     _close("softmax", torch.softmax(scores.to(here.device), 1), shares)
+    large = 200 * (wide - wide.amax(1, keepdim=True))
+    powers = torch.exp(large)
+    wanted = powers / powers.sum(1, keepdim=True)
+    _close("softmax of numbers in the hundreds", torch.softmax(200 * scores.to(here.device), 1), wanted)
     near = _points_of((9, 4), 85)
     _close("mse_loss", nn.functional.mse_loss(scores.to(here.device), near.to(here.device)), ((wide - near.double()) ** 2).mean())
 

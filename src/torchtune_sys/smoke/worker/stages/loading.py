@@ -137,6 +137,16 @@ def _deliver(here: RankContext) -> None:
     _have_ended(sorted(processes))
     _seeds_as_documented(first)
     _shuffles()
+    _last_batches_are_kept()
+
+
+def _last_batches_are_kept() -> None:
+    """The last batch is short where the batch's size does not divide: it comes, unless it is to be dropped."""
+    for dropping, wanted in ((False, [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]), (True, [[0, 1, 2, 3], [4, 5, 6, 7]])):
+        found = [batch.tolist() for batch in DataLoader(range(10), batch_size=4, drop_last=dropping)]
+        if found != wanted:
+            seen = "with drop_last=%s ten samples in fours come as %s" % (dropping, found)
+            raise StageFailed("dataloader-loses-samples", seen)
 
 
 def _loader(samples: NumberedSamples, batch: int, seed: int, **more: Any) -> DataLoader:

@@ -25,10 +25,12 @@ def optimizers_follow_their_formulas(here: RankContext) -> None:
         ("Adam", {"lr": 0.05, "weight_decay": 0.05}, _adam),
         ("AdamW", {"lr": 0.05, "weight_decay": 0.1}, _adam_w),
     ):
-        _steps_as(here, name, options, formula)
+        for way in ({}, {"foreach": True}, {"fused": True}):
+            _steps_as(here, name, {**options, **way}, formula)
     _clears(here)
     for name, schedule, formula_of_rate in _schedules():
         _moves_as(name, schedule, formula_of_rate)
+    _lowers_where_nothing_improves()
     _clips_values(here)
 
 
@@ -39,7 +41,12 @@ def _weights_and_gradients(step: int) -> Tuple[torch.Tensor, torch.Tensor]:
 def _steps_as(here: RankContext, name: str, options: Dict[str, Any], formula: _Formula) -> None:
     start, _ = _weights_and_gradients(0)
     weights = torch.nn.Parameter(start.to(here.device, copy=True))
-    optimizer = getattr(torch.optim, name)([weights], **options)
+    try:
+        optimizer = getattr(torch.optim, name)([weights], **options)
+    except (RuntimeError, TypeError):
+        if "fused" in options:  # on the CPU since torch 2.4, and not for all
+            return
+        raise
     wanted, memory = start.double(), dict(options)
     for step in range(_OPTIMIZER_STEPS):
         gradient = _weights_and_gradients(step)[1]
@@ -98,7 +105,39 @@ def _schedules() -> Iterator[Tuple[str, Callable[[torch.optim.Optimizer], Any], 
     )
     yield "LinearLR", lambda one: kinds.LinearLR(one, 0.25, 1.0, 6), lambda epoch: 0.25 + 0.75 * min(epoch, 6) / 6
     yield "ExponentialLR", lambda one: kinds.ExponentialLR(one, 0.9), lambda epoch: 0.9**epoch
+    yield "MultiStepLR", lambda one: kinds.MultiStepLR(one, [2, 5], gamma=0.1), lambda epoch: 0.1 ** ((epoch >= 2) + (epoch >= 5))
+    yield (
+        "CosineAnnealingWarmRestarts",
+        lambda one: kinds.CosineAnnealingWarmRestarts(one, 4),
+        lambda epoch: 0.5 * (1 + math.cos(math.pi * (epoch % 4) / 4)),
+    )
+    yield (
+        "OneCycleLR",
+        lambda one: kinds.OneCycleLR(one, 1.0, total_steps=_EPOCHS_OF_SCHEDULE + 1, pct_start=5 / 13, cycle_momentum=False),
+        _one_cycle,
+    )
     yield "LambdaLR", lambda one: kinds.LambdaLR(one, lambda epoch: 1 / (1 + epoch)), lambda epoch: 1 / (1 + epoch)
+
+
+def _one_cycle(epoch: int) -> float:
+    """From 1/25 up to 1 in four steps, then to a ten thousandth of where it began; along cosines (torch's defaults)."""
+    low, last = 1 / 25, 1 / 25 / 1e4
+    if epoch <= 4:
+        return low + (1 - low) * (1 - math.cos(math.pi * epoch / 4)) / 2
+    return last + (1 - last) * (1 + math.cos(math.pi * (epoch - 4) / (_EPOCHS_OF_SCHEDULE - 4))) / 2
+
+
+def _lowers_where_nothing_improves() -> None:
+    """After more than two steps that are no better than the best the rate is halved, and counting begins anew."""
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=1.0)
+    schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, factor=0.5, patience=2)
+    for step in range(8):
+        schedule.step(1.0)
+        wanted = 0.5 ** (step // 3)
+        found = optimizer.param_groups[0]["lr"]
+        if found != wanted:
+            seen = "ReduceLROnPlateau: after %d losses without improvement the rate is %g, where it must be %g"
+            raise StageFailed("schedule-wrong", seen % (step, found, wanted))
 
 
 def _moves_as(name: str, schedule: Callable[[torch.optim.Optimizer], Any], rate: Callable[[int], float]) -> None:

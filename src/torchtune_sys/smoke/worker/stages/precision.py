@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import warnings
 from typing import Any, Dict, List
 
@@ -100,6 +101,9 @@ def _losses(here: RankContext, dtype: torch.dtype, scaler: Any) -> List[float]:
         with torch.autocast(here.kind, dtype=dtype) if dtype != torch.float32 else contextlib.nullcontext():
             loss = loss_of(model, sentences(16, step), here.device)
         losses.append(loss.item())
+        if not math.isfinite(losses[-1]):
+            words = (losses[-1], step, "under autocast to %s" % _word(dtype) if dtype != torch.float32 else "in float32")
+            raise StageFailed("loss-not-finite", "the loss is %r in step %d %s" % words)
         (loss if scaler is None else scaler.scale(loss)).backward()
         _stay_float32(model)
         if scaler is None:

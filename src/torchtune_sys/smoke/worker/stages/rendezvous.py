@@ -98,6 +98,7 @@ def _introduce(here: RankContext) -> List[Dict[str, Any]]:
         "address": gloo_address(os.environ.get("GLOO_SOCKET_IFNAME", "")),
         "interface": os.environ.get("GLOO_SOCKET_IFNAME", ""),
         "gpu": _gpu_uuid(here),
+        "board": _board(here),
     }
     if here.store.add(_TWICE, 0):
         raise StageFailed("wrong-world-size", "two processes say that they are the same rank")
@@ -135,9 +136,24 @@ def _gpu_uuid(here: RankContext) -> str:
     return str(getattr(torch.cuda.get_device_properties(here.device), "uuid", ""))
 
 
+def _board(here: RankContext) -> str:
+    """The GPU's place on the bus (since torch 2.8), by which NCCL tells GPUs apart (src/init.cc): instances of one GPU (MIG) have UUIDs of
+    their own, and one place. "MIG" where only the name tells that it is an instance."""
+    if not here.gpus:
+        return ""
+    found = torch.cuda.get_device_properties(here.device)
+    place = [str(getattr(found, "pci_%s_id" % part, "")) for part in ("domain", "bus", "device")]
+    if all(place):
+        return ":".join(place)
+    return "MIG" if " MIG " in found.name else ""
+
+
 def _own_gpu_after_all(here: RankContext, everyone: List[Dict[str, Any]]) -> None:
     """A scheduler may show each rank one GPU only (srun --gpus-per-task=1), which looks as if all had the same. All decide alike."""
     gpus = [other["gpu"] for other in everyone]
+    boards = [other["where"] + other["board"] for other in everyone if other["board"]]
+    if len({*boards}) < len(boards):  # instances of one GPU
+        return
     if here.shared and not here.backend_wish and all(gpus) and len({*gpus}) == len(gpus) and dist.is_nccl_available():
         here.shared, here.backend = False, "nccl"
 
@@ -147,11 +163,13 @@ def _one_gpu_each(here: RankContext, everyone: List[Dict[str, Any]]) -> None:
     owners: Dict[str, int] = {}
     refused = here.backend == "nccl" and os.environ.get(MULTI_RANK_VARIABLE) != "1"
     for rank, other in enumerate(everyone):
-        if not refused or not other["gpu"]:
-            continue
-        first = owners.setdefault(other["where"] + other["gpu"], rank)
-        if first != rank:
-            raise StageFailed("several-ranks-on-one-gpu", "ranks %d and %d on %s share a GPU" % (first, rank, other["host"]))
+        for name, seen in (("gpu", "share a GPU"), ("board", "have instances of one GPU (MIG), which NCCL takes for the same")):
+            if not refused or other[name] in ("", "MIG"):
+                continue
+            first = owners.setdefault("%s %s" % (other["where"], other[name]), rank)
+            if first != rank:
+                words = "ranks %d and %d on %s %s"
+                raise StageFailed("several-ranks-on-one-gpu", words % (first, rank, other["host"], seen))
 
 
 def _connect_all(here: RankContext, everyone: List[Dict[str, Any]]) -> None:

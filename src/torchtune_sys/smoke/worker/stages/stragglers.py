@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
-import platform
 import socket
 import time
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple
@@ -16,6 +15,7 @@ from torch.utils.data import DataLoader
 from torchtune_sys.smoke.worker.agreement import Fault, judge, tell_all
 from torchtune_sys.smoke.worker.context import RankContext
 from torchtune_sys.smoke.worker.measures import cpu_share
+from torchtune_sys.smoke.worker.stages.likeness import differences, hardware
 from torchtune_sys.smoke.worker.starting import loopback_address
 
 _ROUNDS, _MOST_ROUNDS = 3, 12
@@ -41,7 +41,10 @@ class Gauge(NamedTuple):
 
 
 def ranks_keep_pace(here: RankContext) -> None:
-    """Each rank computes, copies, loads and answers about as fast as the others on the same hardware."""
+    """Each rank computes, copies, loads and answers about as fast as the others on the same hardware, and gets the same bits."""
+    unlike_others = differences(here)
+    if unlike_others:
+        judge(here, (), unlike_others)
     with _gauges(here) as gauges:
         best = {gauge.name: float("inf") for gauge in gauges}
         held_back: List[float] = []
@@ -67,12 +70,8 @@ def ranks_keep_pace(here: RankContext) -> None:
 
 def _class_of(here: RankContext) -> str:
     """Ranks of one kind of hardware are comparable."""
-    if here.gpus:
-        return "%s %s" % (torch.cuda.get_device_name(here.device), "shared" if here.shared else "")
-    model = ""
-    with contextlib.suppress(OSError), open("/proc/cpuinfo") as lines:
-        model = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
-    return "%s %s, %d threads" % (platform.machine(), model, torch.get_num_threads())
+    shared = ", shared" if here.shared else ""
+    return "%s%s, %d threads" % (hardware(here), shared, 0 if here.gpus else torch.get_num_threads())
 
 
 @contextlib.contextmanager

@@ -1,0 +1,95 @@
+"""Ranks on the same hardware compute the same way: with the same instructions, about as many threads, on CPUs of their own."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import platform
+from typing import Any, Dict, Iterable, List
+
+import torch
+
+from torchtune_sys.smoke.worker.agreement import Fault, tell_all
+from torchtune_sys.smoke.worker.context import RankContext
+from torchtune_sys.smoke.worker.interfaces import host_identity
+from torchtune_sys.smoke.worker.stages.import_torch import CPUS_BEFORE_TORCH
+from torchtune_sys.smoke.worker.stages.stress import step_fingerprint
+
+_THREADS_APART = 2
+"""Ranks of a host may have one CPU more than others, where their number does not divide: twice as many threads, never more."""
+_BINDING = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
+
+
+def differences(here: RankContext) -> List[Fault]:
+    """Return what is unlike where it must be alike; every rank finds the same."""
+    own = {
+        "where": host_identity(),
+        "place": here.place(),
+        "hardware": hardware(here),
+        "threads": torch.get_num_threads(),
+        "cpus": sorted(os.sched_getaffinity(0)),
+        "cpus before": CPUS_BEFORE_TORCH,
+        "bits": step_fingerprint(here),
+    }
+    told = [json.loads(text) for text in tell_all(here, json.dumps(own))]
+    return [*_bound_together(told), *_unlike_threads(told), *_unlike_bits(told)]
+
+
+def hardware(here: RankContext) -> str:
+    """Ranks of one kind are comparable: by the GPU's name, else by what the kernel says of the CPU (its flags, too: a virtual machine may hide some)."""
+    if here.gpus:
+        return torch.cuda.get_device_name(here.device)
+    told: Dict[str, str] = {}
+    with contextlib.suppress(OSError), open("/proc/cpuinfo") as lines:
+        for line in lines:
+            name, _, value = line.partition(":")
+            told.setdefault(name.strip(), value.strip())
+    return " ".join([platform.machine(), *(told.get(name, "") for name in ("model name", "flags", "Features", "CPU part"))])
+
+
+def _who(rank: int, told: List[Dict[str, Any]]) -> str:
+    return "rank %d (%s)" % (rank, told[rank]["place"])
+
+
+def _by(told: List[Dict[str, Any]], name: str) -> Iterable[List[int]]:
+    """Ranks of the same."""
+    groups: Dict[str, List[int]] = {}
+    for rank, one in enumerate(told):
+        groups.setdefault(one[name], []).append(rank)
+    return groups.values()
+
+
+def _bound_together(told: List[Dict[str, Any]]) -> Iterable[Fault]:
+    """Made for one program that has the host to itself: each rank's main thread is bound to the first place, and all it starts with it."""
+    for ranks in _by(told, "where"):
+        left = {cpu for rank in ranks for cpu in told[rank]["cpus"]}
+        bound = [rank for rank in ranks if len(told[rank]["cpus"]) < told[rank]["cpus before"]]
+        room = max(told[rank]["cpus before"] for rank in ranks)
+        if len(bound) > 1 and len(left) < min(len(ranks), room):
+            named = ", ".join("%s=%s" % (name, os.environ[name]) for name in _BINDING if name in os.environ)
+            figures = (", ".join(map(str, bound)), ", ".join(map(str, sorted(left))), room, named or "no variable says so")
+            yield "openmp-affinity-pins-process", "loading torch bound ranks %s to CPU %s, of %d that they had (%s)" % figures
+
+
+def _unlike_threads(told: List[Dict[str, Any]]) -> Iterable[Fault]:
+    for ranks in _by(told, "where"):
+        least = min(told[rank]["threads"] for rank in ranks)
+        for rank in ranks:
+            if told[rank]["threads"] > _THREADS_APART * least:
+                words = (_who(rank, told), told[rank]["threads"], least)
+                yield "ranks-unlike", "%s computes with %d threads, others on its host with %d" % words
+
+
+def _unlike_bits(told: List[Dict[str, Any]]) -> Iterable[Fault]:
+    """The same step on one thread: of ranks on equal hardware those that differ from most (of two, the later one) are named."""
+    for ranks in _by(told, "hardware"):
+        bits = [told[rank]["bits"] for rank in ranks]
+        usual = max(bits, key=lambda one: (bits.count(one), -bits.index(one)))
+        for rank in ranks:
+            if told[rank]["bits"] != usual:
+                words = (_who(rank, told), told[rank]["bits"], usual)
+                yield (
+                    "ranks-compute-differently",
+                    "%s has other weights after the same step: fingerprint %s, the others' %s" % words,
+                )

@@ -1,0 +1,93 @@
+"""What a process begins with: a sitecustomize, a plug-in or a library may have changed it before training does anything."""
+
+from __future__ import annotations
+
+import os
+from typing import List, Tuple
+
+import torch
+
+from torchtune_sys.smoke.worker.context import RankContext, StageFailed
+
+_DRAWS = 1 << 14
+_SPREAD_OFF, _MEAN_OFF = 0.08, 0.06
+"""Standard errors of 2**14 normal draws are 0.011 (of the variance) and 0.008 (of the mean): seven of them. Twice the spread is a
+variance of 4."""
+_WHO = "look for it in sitecustomize, .pth files and plug-ins"
+
+
+def nothing_was_set_before(here: RankContext) -> None:
+    """torch's settings, its random numbers and the processor's floating point are as torch documents them."""
+    for check in (_settings_are_defaults, _floating_point_is_ieee, _seeds_are_kept, _numbers_are_random):
+        check(here)
+
+
+def _settings_are_defaults(here: RankContext) -> None:
+    """Every model of this process would be trained with what somebody else chose."""
+    if torch.get_default_dtype() != torch.float32:
+        seen = "the default dtype is %s before anybody set it, not float32" % str(torch.get_default_dtype())[6:]
+        raise StageFailed("default-dtype-changed", seen, "look for torch.set_default_dtype in sitecustomize and .pth files")
+    found = []
+    if not torch.is_grad_enabled() or torch.is_inference_mode_enabled():
+        found.append("autograd records nothing (set_grad_enabled, inference_mode)")
+    if torch.empty(0).device.type != "cpu":
+        found.append("the default device is %s" % torch.empty(0).device)
+    if torch.is_anomaly_enabled():
+        found.append("the detection of anomalies is on, which makes each step several times slower")
+    precision = _precision_of_products()
+    if precision != "highest":
+        found.append("products of float32 may be computed with fewer bits (set_float32_matmul_precision: %s)" % precision)
+    if found:
+        raise StageFailed("torch-setting-changed", "before anybody set it: %s" % "; ".join(found), _WHO)
+
+
+def _precision_of_products() -> str:
+    """NVIDIA's images allow TF32 by a variable, which torch reads as "high" (aten/src/ATen/Context.cpp): a choice that is seen."""
+    try:
+        told = str(torch.get_float32_matmul_precision())
+    except RuntimeError:  # set by torch 2.9's newer names, which the old function does not mix with
+        return "highest"
+    allowed = told == "high" and os.environ.get("TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", "") not in ("", "0")
+    return "highest" if allowed else told
+
+
+def _floating_point_is_ieee(here: RankContext) -> None:
+    """A library built with -ffast-math sets the processor's registers for the whole process as it is loaded (GCC's crtfastmath.o)."""
+    found = []
+    tiny, one = float("1e-310"), float("1")
+    if tiny * one == 0.0 or float(torch.full((8,), 1e-40).mul(1.0).sum()) == 0.0:
+        found.append("denormal numbers are taken for zero")
+    half, more = float(2.0**-53), float(3 * 2.0**-54)  # of the last place of 1: a half goes to even, three quarters up
+    if one + half != one or -one - half != -one or one + more == one:
+        found.append("results are not rounded to the nearest number")
+    if found:
+        remedy = "look for a library built with -ffast-math that each Python loads (LD_PRELOAD, sitecustomize, .pth files)"
+        raise StageFailed("float-environment-changed", "%s, before torch does anything" % "; ".join(found), remedy)
+
+
+def _seeds_are_kept(here: RankContext) -> None:
+    drawn: List[Tuple[List[float], List[float]]] = []
+    for seed in (7, 7, 8):
+        torch.manual_seed(seed)
+        drawn.append((torch.rand(8).tolist(), torch.rand(8, device=here.device).tolist()))
+    if drawn[0] != drawn[1] or any(one == other for one, other in zip(drawn[1], drawn[2])):
+        how = "the same seed gives other numbers" if drawn[0] != drawn[1] else "another seed gives the same numbers"
+        raise StageFailed("seed-ignored", "torch.manual_seed: %s" % how)
+
+
+def _numbers_are_random(here: RankContext) -> None:
+    """Weights, dropout and the order of samples are drawn: by the same seed each time, so that chance has no part in the verdict."""
+    torch.manual_seed(9)
+    for name, values, mean, variance in (
+        ("randn", torch.randn(_DRAWS, device=here.device), 0.0, 1.0),
+        ("rand", torch.rand(_DRAWS, device=here.device), 0.5, 1 / 12),
+    ):
+        drawn = values.cpu().double()
+        off = abs(float(drawn.mean()) - mean), abs(float(drawn.var()) - variance)
+        if not (off[0] <= _MEAN_OFF and off[1] <= _SPREAD_OFF * variance):
+            figures = (name, _DRAWS, float(drawn.mean()), float(drawn.var()), mean, variance)
+            seen = "torch.%s: %d draws have mean %.3g and variance %.3g, where %.3g and %.3g are right"
+            raise StageFailed("random-numbers-wrong", seen % figures)
+    order = torch.randperm(_DRAWS, device=here.device).cpu()
+    if not torch.equal(order.sort().values, torch.arange(_DRAWS)) or torch.equal(order, torch.arange(_DRAWS)):
+        raise StageFailed("random-numbers-wrong", "torch.randperm gives no order of all numbers, or theirs")
