@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from torchtune_sys.cli.smoke_run import _ranks
+from torchtune_sys.cli.smoke_run import _ranks, _visible
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing
 
@@ -50,3 +50,15 @@ def test_an_instance_on_a_gpu_that_is_not_visible_does_not_count(healthy: Snapsh
     partitioned = with_gpus(healthy, 8, mig=True, mig_instances=7)
     assert _ranks(shown(partitioned, "1,2,3")) == 3
     assert _ranks(shown(partitioned, "0,1,2")) == 2
+
+
+def test_torch_must_see_what_nvml_shows_unless_it_may_count_otherwise(healthy: Snapshot) -> None:
+    assert _visible(with_gpus(healthy, 8)) == 8
+    assert _visible(shown(healthy, "1,2,3")) == 3
+    assert _visible(with_gpus(healthy, 8, mig=True)) == 0  # one instance stands for all
+    assert (
+        _visible(with_gpus(healthy, 8, name="NVIDIA A40")) == 0
+    )  # the order is not known; NVML may show a GPU that CUDA leaves out
+    assert not isinstance(healthy.gpu, Missing)
+    none = msgspec.structs.replace(healthy.gpu, devices=())
+    assert _visible(msgspec.structs.replace(healthy, gpu=none)) == 0  # on the bus of a container are those of others, too

@@ -70,6 +70,16 @@ def test_how_a_rank_ended() -> None:
     assert limit.cause == "cgroup-pids-limit" and limit.seen.startswith("rank 1 ended with status 1: libgomp: Thread creation")
 
 
+def test_a_launcher_that_was_killed_takes_the_ranks_with_it() -> None:
+    trouble = RunFailure(kind="launcher-killed", stage="ddp", status=-9)
+    found = attribution.of_trouble(trouble, "", "", False, ())
+    assert (found.cause, found.seen) == (
+        "launcher-killed",
+        "the process that started the ranks was ended by SIGKILL, and they with it",
+    )
+    assert attribution.of_trouble(trouble, "", "", True, ()).cause == "host-memory-oom"
+
+
 def test_how_ranks_hang() -> None:
     def told(kind: str, *ranks: int) -> tuple[str, str]:
         found = attribution.of_trouble(RunFailure(kind=kind, stage="ddp", ranks=ranks), "", "", False, ())

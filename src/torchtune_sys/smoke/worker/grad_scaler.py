@@ -41,7 +41,7 @@ def scaler_skips_and_grows(here: RankContext) -> None:
             _same_gradients(where, model, twin)
             _clips(where, model, twin)
         if what in ("inf", "nan"):
-            list(model.parameters())[2].grad.view(-1)[-1] = float(what)
+            list(model.parameters())[2].grad.view(-1)[-1] = float(what)  # of the second group
         before = _all_bits(model, optimizer)
         scaler.step(optimizer)
         scaler.update()
@@ -62,7 +62,8 @@ def _perceptron(here: RankContext) -> Tuple[torch.nn.Module, torch.optim.Optimiz
     """Nothing in it adds in an order that varies (an embedding's gradient does on GPUs)."""
     seeded(3)
     model = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.GELU(), torch.nn.Linear(32, 4)).to(here.device)
-    return model, torch.optim.AdamW(model.parameters(), lr=1e-2)
+    groups = [{"params": list(layer.parameters())} for layer in (model[0], model[2])]
+    return model, torch.optim.AdamW(groups, lr=1e-2)
 
 
 def _points(seed: int) -> Tuple[torch.Tensor, torch.Tensor]:
@@ -89,7 +90,9 @@ def _left_alone(where: str, before: Dict[str, torch.Tensor], after: Dict[str, to
     changed = _differing(before, after)
     if changed:
         raise StageFailed(
-            "scaler-never-skips", "%s had a gradient that is not finite, yet it changed %s" % (where, ", ".join(changed))
+            "scaler-never-skips",
+            "%s had a gradient that is not finite in the second group of parameters, yet it changed %s"
+            % (where, ", ".join(changed)),
         )
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
+import os
 import socket
 import time
+import warnings
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple
 
 import torch
@@ -25,6 +27,8 @@ _EFFECT, _EFFECT_SHARED = 1.2, 1.3
 interpreter's allocator): two equal ranks were seen to differ by 1.15 there beside ten busy processes, and by 1.02 in products."""
 _EFFECT_PAGES = 2.0
 """For the host's memory: a rank whose buffers the kernel gave huge pages was seen to copy 1.43 times as fast as one without."""
+_EFFECT_PROCESS = 4.0
+"""One start a round, and a new process waits for a CPU: at a load of 20 on two cores 21 to 115 ms were seen."""
 _HELD_BACK = 0.15
 """Of the time in which a rank neither runs nor waits for a CPU while it has work: a quota, a debugger, a stop and go."""
 
@@ -105,10 +109,21 @@ def _gauges(here: RankContext) -> Iterator[List[Gauge]]:
         )
     samples = [torch.full((64,), float(number)) for number in range(16)]
     found.append(Gauge("loading", "straggler-loading", lambda: next(iter(DataLoader(samples, batch_size=16))), 100, 2e-4))
+    found.append(Gauge("starting a process", "straggler-loading", _start_and_end, 1, 0.25, _EFFECT_PROCESS))
     with _echo() as answered:
         if answered is not None:
             found.append(Gauge("network (this host's loopback)", "straggler-network", answered, 100, 5e-4))
         yield found
+
+
+def _start_and_end() -> None:
+    """As a DataLoader starts its workers: how long the kernel copies this process's tables, and whatever is asked of a child first."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Python 3.12: forking beside threads; nothing but the end is done there
+        child = os.fork()
+    if child == 0:
+        os._exit(0)
+    os.waitpid(child, 0)
 
 
 @contextlib.contextmanager

@@ -1,0 +1,80 @@
+"""Which GPUs ranks have, as a launcher, a scheduler and NCCL count them: judged by what ranks tell each other, without a GPU."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from smoke.faults.bench import torch_python
+from torchtune_sys.smoke.script import source
+
+pytestmark = pytest.mark.long
+_ASK = """
+import json, sys, types
+script, questions = open(sys.argv[1]).read(), json.loads(sys.argv[2])
+space = {"__name__": "examined"}
+exec(compile(script, sys.argv[1], "exec"), space)
+def answer(function, here, *args):
+    here = types.SimpleNamespace(**here)
+    try:
+        found = space[function](here, *args) if vars(here) else space[function](*args)
+    except space["StageFailed"] as error:
+        return [error.cause, error.seen]
+    return found if found is not None else vars(here)
+print(json.dumps([answer(*question) for question in questions]))
+"""
+
+
+def _asked(folder: Path, questions: list[list[Any]]) -> list[Any]:
+    """Functions of the script, each with what stands for the rank's context (none for {})."""
+    (folder / "smoke.py").write_text(source())
+    words = [torch_python(), "-c", _ASK, str(folder / "smoke.py"), json.dumps(questions)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=200, check=True)
+    found: list[Any] = json.loads(done.stdout)
+    return found
+
+
+def _rank(gpu: str, board: str, where: str = "a") -> dict[str, str]:
+    return {"gpu": gpu, "board": board, "where": where, "host": where}
+
+
+def test_what_ranks_tell_of_their_gpus_decides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NCCL_MULTI_RANK_GPU_ENABLE", raising=False)
+    slices = [_rank("MIG-1", "0:7:0"), _rank("MIG-2", "0:7:0")]
+    boards = [_rank("GPU-1", "0:7:0"), _rank("GPU-2", "0:8:0")]
+    hosts = [_rank("GPU-1", "0:7:0"), _rank("GPU-2", "0:7:0", "b")]
+    told = {"event": "about", "host": "a", "device": "GPU 0", "gpu": "H200", "uuid": "", "gpus": 8}
+    nccl = {"backend": "nccl"}
+    answers = _asked(
+        tmp_path,
+        [
+            ["_one_gpu_each", nccl, slices],
+            ["_one_gpu_each", nccl, [boards[0], boards[0]]],
+            ["_one_gpu_each", nccl, boards],
+            ["_one_gpu_each", nccl, hosts],
+            ["_one_gpu_each", nccl, [_rank("MIG-1", "MIG"), _rank("MIG-2", "MIG", "b")]],
+            ["_own_gpu_after_all", {"shared": True, "backend": "gloo", "backend_wish": ""}, slices],
+            ["_own_gpu_after_all", {"shared": True, "backend": "gloo", "backend_wish": ""}, [_rank("MIG-1", "MIG"), _rank("MIG-2", "MIG")]],
+            ["_all_gpus_are_seen", {"gpus": 7, "gpus_wish": 8}],
+            ["_all_gpus_are_seen", {"gpus": 8, "gpus_wish": 8}],
+            ["_all_gpus_are_seen", {"gpus": 7, "gpus_wish": 0}],
+            ["on_which_gpus", {}, [[told]]],
+            ["on_which_gpus", {}, [[told], [{**told, "host": "b"}]]],
+            ["on_which_gpus", {}, [[{**told, "gpus": 1, "uuid": "1"}], [{**told, "gpus": 1, "uuid": "2"}]]],
+            ["on_which_gpus", {}, [[{**told, "gpu": ""}]]],
+        ],
+    )  # fmt: skip
+    assert answers[0] == [
+        "several-ranks-on-one-gpu",
+        "ranks 0 and 1 on a have instances of one GPU (MIG), which NCCL takes for the same",
+    ]
+    assert answers[1] == ["several-ranks-on-one-gpu", "ranks 0 and 1 on a share a GPU"]
+    assert answers[2:5] == [nccl] * 3
+    assert all(found["backend"] == "gloo" and found["shared"] for found in answers[5:7])
+    assert answers[7] == ["gpu-overlooked", "torch sees 7 of the 8 GPUs that this host shows it"]
+    assert answers[8:10] == [{"gpus": 8, "gpus_wish": 8}, {"gpus": 7, "gpus_wish": 0}]
+    assert answers[10:] == ["on 1 of 8 GPUs", "on 2 of 16 GPUs", "on 2 GPU(s)", ""]
