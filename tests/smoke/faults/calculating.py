@@ -78,7 +78,7 @@ ROWS = (
         """),
         stage="memory",
         cause="memory-corrupts",
-        run="all-3",
+        run="all-1",
     ),
     Fault(
         name="conv-output",
@@ -226,7 +226,7 @@ ROWS = (
         """),
         stage="amp-bf16",
         cause="autocast-off",
-        run="all-3",
+        run="all-1",
     ),
     Fault(
         name="autocast-wrong-dtype",

@@ -66,7 +66,7 @@ ROWS = (
         stage="allreduce",
         cause="collective-wrong",
         seen="all_gather",
-        run="all-3",
+        run="all-1",
     ),
     Fault(
         name="broadcast-misses-a-rank",
@@ -245,7 +245,7 @@ ROWS = (
         """),
         stage="accumulate",
         cause="accumulation-wrong",
-        run="all-5",
+        run="all-4",
     ),
     Fault(
         name="join-without-last-word",
@@ -257,7 +257,7 @@ ROWS = (
         """),
         stage="join",
         cause="join-wrong",
-        run="all-5",
+        run="all-4",
     ),
     Fault(
         name="scaler-of-one-rank-skips",

@@ -185,7 +185,7 @@ ROWS = (
         """),
         stage="fsdp",
         cause="fsdp-not-sharded",
-        run="all-3",
+        run="all-1",
     ),
     Fault(
         name="fsdp-without-reduction",
@@ -310,7 +310,7 @@ ROWS = (
         """),
         stage="ddp-amp",
         cause="autocast-off",
-        run="all-5",
+        run="all-4",
     ),
     Fault(
         name="scaler-of-one-rank",
