@@ -24,7 +24,6 @@ from torchtune_sys.model.rule import Result, Rule
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.rules import by_id
 from two_users import scene, two_accounts  # noqa: F401
-from workers import pytest_addoption, pytest_runtestloop  # noqa: F401
 
 for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
     if (
@@ -174,7 +173,7 @@ _BEGUN = pytest.StashKey[float]()
 def _processor_seconds() -> float:
     """Return the CPU seconds of this process, of the children it has waited for, and of the commands that its server ran."""
     warm = sys.modules.get("warm")
-    return sum(os.times()[:4]) + (sum(warm.runs_s()) if warm else 0.0)
+    return sum(os.times()[:4]) + (warm.spent_s() if warm else 0.0)
 
 
 @pytest.hookimpl(wrapper=True)

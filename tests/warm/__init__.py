@@ -1,7 +1,7 @@
 """The command as a process of its own, without what the start of an interpreter and the reading of its modules costs (0.1 to 0.3 s).
 
 ``PROGRAM`` stands in place of ``[sys.executable, "-m", "torchtune_sys"]``, in an argument list as in a shell script (``WORDS``). It starts
-``client.py``, which takes hundredths of a second. A server, one for all of pytest's workers (tests/workers.py), has read all modules of the tool and has done nothing
+``client.py``, which takes hundredths of a second. A server, one for each of pytest's workers, has read all modules of the tool and has done nothing
 else; for each client it forks a process with the client's arguments, environment, working directory, streams and namespaces, which
 begins where ``python -m torchtune_sys`` does. Its status is the client's, and signals that the client gets are passed on.
 
@@ -53,7 +53,6 @@ def _end() -> None:
         shutil.rmtree(FOLDER, ignore_errors=True)
 
 
-def runs_s() -> list[float]:
-    """Return the CPU seconds of each run that this process, or what it started, has asked for so far; they are no children of it."""
-    rows = [row.split() for row in SPENT.read_text().splitlines()] if SPENT.exists() else []
-    return [float(seconds) for whose, seconds in rows if int(whose) == os.getpid()]
+def spent_s() -> float:
+    """Return the CPU seconds of all runs so far; they are no children of this process."""
+    return sum(map(float, SPENT.read_text().split())) if SPENT.exists() else 0.0

@@ -41,7 +41,6 @@ ALIKE = (
 """Lines of /proc/PID/status in which who asks must equal the server, whose children have the server's."""
 SHARED = ("pid", "user", "cgroup", "time")
 """Namespaces that a process cannot enter, or enters for its children only."""
-PYTEST = os.getppid()
 MAIN = str(Path(torchtune_sys.__file__).with_name("__main__.py"))
 
 
@@ -59,16 +58,6 @@ def standing(process: int | str) -> tuple[object, ...]:
     spaces = [os.stat(place / "ns" / name).st_ino for name in SHARED if (place / "ns" / name).exists()]
     kept = (place / "limits").read_text(), (place / "cgroup").read_text(), (place / "oom_score_adj").read_text()
     return tuple(status.get(name) for name in ALIKE), spaces, kept
-
-
-def worker(process: int) -> int:
-    """Return which process of pytest ``process`` descends from: the one that started this server, or one that it forked; 0 for none."""
-    while process > 1:
-        parent = int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
-        if PYTEST in (process, parent):
-            return process
-        process = parent
-    return 0
 
 
 def at_the_start(environment: dict[bytes, bytes]) -> dict[bytes, bytes]:
@@ -93,7 +82,6 @@ def supervise(connection: socket.socket, spent: str) -> Asked:
     (peer,) = struct.unpack("i8x", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
     try:
         asked = read(connection)
-        whose = worker(peer)
         alike = standing(peer) == standing("self") and at_the_start(asked.environment) == at_the_start(dict(os.environb))
     except (OSError, EOFError):  # who asked is gone
         os._exit(0)
@@ -113,7 +101,7 @@ def supervise(connection: socket.socket, spent: str) -> Asked:
             os.kill(child, number)
     _, status, used = os.wait4(child, 0)
     with open(spent, "a") as stream:
-        stream.write(f"{whose} {used.ru_utime + used.ru_stime:.3f}\n")
+        stream.write(f"{used.ru_utime + used.ru_stime:.3f}\n")
     with suppress(BrokenPipeError):
         connection.send(b"%d" % status)
     os._exit(0)
