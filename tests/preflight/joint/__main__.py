@@ -3,6 +3,7 @@
     PYTHONPATH=tests python -m preflight.joint clean COUNT [NODES]
     PYTHONPATH=tests python -m preflight.joint fault NAME PLACE NODES [NAME PLACE NODES ...]
     PYTHONPATH=tests python -m preflight.joint isolate NODES NAME SEED [NAME SEED ...]      docs/isolation-faults.md; SEED may be 1-5
+    PYTHONPATH=tests python -m preflight.joint series FILE MINUTES LANES      the must-show of the same page at eight nodes, what FILE lacks of it
     PYTHONPATH=tests python -m preflight.joint table FILE...
 
 TORCHTUNE_SYS_TEST_TORCH names a Python that has torch.
@@ -10,11 +11,15 @@ TORCHTUNE_SYS_TEST_TORCH names a Python that has torch.
 
 from __future__ import annotations
 
+import fcntl
 import json
+import multiprocessing
 import os
 import random
+import subprocess
 import sys
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -23,12 +28,14 @@ from typing import Any
 
 import pytest
 
-from preflight.joint import faults_isolating
+from preflight.joint import faults_isolating, warm_torch
 from preflight.joint.cluster import Run, cluster, preflight
 from preflight.joint.faults import FAULTS, problems
 from smoke.faults.bench import torch_python
 
 BUDGET_S = 60.0
+SEEDS = 20
+AT_A_START = ("PYTHON", "LC_", "LANG", "TZ")
 
 
 def clean(count: int, nodes: int) -> Iterator[dict[str, Any]]:
@@ -51,18 +58,51 @@ def fault(name: str, place: int, nodes: int) -> dict[str, Any]:
         return {**told, "skipped": str(why)}
 
 
-def isolate(nodes: int, name: str, seed: int) -> dict[str, Any]:
+def isolate(nodes: int, name: str, seed: int, python: str = "", **started: Any) -> dict[str, Any]:
     """One fault of the isolation, at nodes that the seed draws."""
     with tempfile.TemporaryDirectory() as folder, cluster(Path(folder), nodes) as made:
         told, expected = faults_isolating.SCENARIOS[name](made, random.Random(seed))
         words = ("--isolate", "--lists", folder, *told.pop("words", ()))
-        found = preflight(made, torch_python(), **{"budget_s": faults_isolating.BUDGET_S, "words": words, **told})
+        budget = {"budget_s": faults_isolating.BUDGET_S, "words": words}
+        found = preflight(made, python or torch_python(), **{**budget, **started, **told})
         reports = [verdict["isolation"] for verdict in found.verdicts() if verdict.get("isolation")]
         rounds = [(each["purpose"], each["seconds"], each["failed"]) for each in reports[0]["rounds"]] if reports else []
     wrong = faults_isolating.problems(expected, found)
     spent = {"rounds": len(rounds), "slowest_round": max([seconds for _, seconds, _ in rounds], default=0.0)}
     told_rounds = {"evidence": rounds} if wrong else {}
     return {"fault": f"isolate {name}", "place": seed, "nodes": nodes, "wrong": wrong, **spent, **_measured(found), **told_rounds}
+
+
+def series(path: Path, minutes: float) -> None:
+    """One lane of the series: what no line of the file and no other lane has, until the time is up. Commands and workers are forked from processes
+    that have read their modules (``warm``, ``warm_torch``)."""
+    for name in [name for name in os.environ if name.startswith(AT_A_START)]:
+        del os.environ[name]  # else nothing is forked: the ranks' environment has none of them
+    import warm
+
+    until_s = time.monotonic() + 60 * minutes
+    commit = subprocess.run(["git", "describe", "--always", "--dirty"], capture_output=True, text=True, check=True).stdout.strip()
+    with tempfile.TemporaryDirectory() as folder, warm_torch.python(Path(folder), torch_python()) as python:
+        while time.monotonic() < until_s and (picked := _claimed(path)):
+            found = isolate(8, *picked, python=python, tool=tuple(warm.PROGRAM))
+            with path.open("a") as lines:
+                lines.write(json.dumps({**found, "commit": commit, "ended": time.strftime("%FT%TZ", time.gmtime())}) + "\n")
+
+
+def _claimed(path: Path) -> tuple[str, int] | None:
+    """The next run, seed by seed, which nobody has made or is making: a claim is worth something as long as its process lives."""
+    with Path(f"{path}.claims").open("a+") as claims:
+        fcntl.flock(claims, fcntl.LOCK_EX)
+        claims.seek(0)
+        rows = [row.split() for row in claims]
+        taken = {(name, int(seed)) for name, seed, pid in rows if os.path.exists(f"/proc/{pid}")}
+        done = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        taken |= {(each["fault"].removeprefix("isolate "), each["place"]) for each in done}
+        free = ((name, seed) for seed in range(1, SEEDS + 1) for name in faults_isolating.MUST_SHOW if (name, seed) not in taken)
+        found = next(free, None)
+        if found:
+            claims.write(f"{found[0]} {found[1]} {os.getpid()}\n")
+        return found
 
 
 def _seeds(text: str) -> range:
@@ -123,6 +163,15 @@ def main(words: list[str]) -> None:
         for at in range(2, len(words), 2):
             for seed in _seeds(words[at + 1]):
                 print(json.dumps(isolate(int(words[1]), words[at], seed)), flush=True)
+    elif words[0] == "series":
+        lanes = [
+            multiprocessing.get_context("spawn").Process(target=series, args=(Path(words[1]), float(words[2])))
+            for _ in range(int(words[3]))
+        ]
+        for lane in lanes:
+            lane.start()
+        for lane in lanes:
+            lane.join()
     else:
         lines = [json.loads(line) for name in words[1:] for line in Path(name).read_text().splitlines()]
         print("\n".join(table(lines)))

@@ -164,6 +164,7 @@ def preflight(
     words: tuple[str, ...] = (),
     port: int = 29711,
     master: str = "",
+    tool: tuple[str, ...] = (str(TOOL),),
 ) -> Run:
     """``preflight --level standard`` on every host, all at once, as mpirun would start it."""
     ranks = Ranks()
@@ -182,7 +183,7 @@ def preflight(
             own.update({name: str(value) for name, value in place.items()})
             own.update(MASTER_ADDR=master or made.names[0], MASTER_PORT=str(port))
             own.update((env or {}).get(number, {}))
-            command = [str(TOOL), "preflight", "--level", "standard", "--python", (pythons or {}).get(number, python)]
+            command = [*tool, "preflight", "--level", "standard", "--python", (pythons or {}).get(number, python)]
             command += ["--format", "json", "--budget", str(budget_s), "--policy", str(policy), *words]
             command += ["--hostfile", str(hostfile)] if nodelist else []
             argv = [*(outer or {}).get(number, []), *made.argv(number, command)]
@@ -202,7 +203,7 @@ def preflight(
                 os.killpg(child.pid, signal.SIGKILL)
                 child.wait()
     seconds = time.monotonic() - ranks.began_s
-    return Run(found, max([each.seconds for each in found.values()], default=seconds), _left(mark))
+    return Run(found, max([each.seconds for each in found.values()], default=seconds), _left(mark, made))
 
 
 def _collected(ranks: Ranks, patience_s: float) -> dict[tuple[int, int], Told]:
@@ -226,14 +227,15 @@ def _is_stopped(pid: int) -> bool:
     return False
 
 
-def _left(mark: str, patience_s: float = 6.0) -> list[str]:
-    """Processes of the run that do not end by themselves, by what is in their environment."""
+def _left(mark: str, made: Cluster, patience_s: float = 6.0) -> list[str]:
+    """Processes of the run that do not end by themselves, by what is in their environment, or by their network namespace."""
     until_s = time.monotonic() + patience_s
+    spaces = {os.stat(f"/run/netns/{made.space(number)}").st_ino for number in range(1, made.nodes + 1)}
     while True:
         found = []
         for place in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
-                if mark.encode() in (place / "environ").read_bytes():
+                if os.stat(place / "ns/net").st_ino in spaces or mark.encode() in (place / "environ").read_bytes():
                     found.append(f"{place.name}: {(place / 'cmdline').read_bytes()[:200].decode(errors='replace')}")
         if not found or time.monotonic() > until_s:
             return found

@@ -290,6 +290,10 @@ SCENARIOS: dict[str, Scenario] = {
 }
 
 
+MUST_SHOW = ("one-link", "two-links", "two-links-one-end", "slow-node", "dead-node", "one-way")
+"""Twenty seeds of each at eight nodes: at most one wrong in all, no healthy node accused."""
+
+
 def problems(expected: Expected, found: Run) -> list[str]:
     """What is wrong with the verdicts, of those who gave one; empty where all are right."""
     wrong = [f"left running: {each}" for each in found.left]
@@ -319,6 +323,8 @@ def _problems(expected: Expected, verdict: dict[str, Any]) -> list[str]:
     if expected.verdict not in ("any", verdict["verdict"]):
         wrong.append(f"verdict {verdict['verdict']}: {verdict['causes']}")
     isolation = verdict["isolation"] or {}
+    if not isolation.get("rounds"):
+        wrong.append("no groups were tested")
     if tuple(isolation.get("parts", ())) != expected.parts:
         wrong.append(f"parts {isolation.get('parts')}, not {expected.parts}")
     return wrong

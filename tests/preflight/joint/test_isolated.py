@@ -65,10 +65,12 @@ def isolated(
             told[rank] = {"ok": True, "ways": times}
         return told
 
-    async def tester(groups: Sequence[Sequence[Rank]], *, short_s: float | None = None, timed: bool = False) -> list[Any]:
+    async def tester(
+        groups: Sequence[Sequence[Rank]], within_s: Sequence[float], *, timed: bool = False, **_more: bool
+    ) -> list[Any]:
         turns[0] += bool(groups)
-        assert short_s is not None
         assert timed
+        assert len(within_s) == len(groups)
         return [answer(group, turns[0]) for group in groups]
 
     everybody = {*range(nodes)}
@@ -240,7 +242,7 @@ def test_leaves_and_rails_are_nobody_s_fault() -> None:
 def test_without_time_it_says_so_and_is_no_go() -> None:
     found = gathered(4)
 
-    async def late(_groups: Any, *, short_s: float | None = None, timed: bool = False) -> list[Any]:
+    async def late(*_groups: Any, **_more: Any) -> list[Any]:
         raise asyncio.TimeoutError
 
     with pytest.raises(asyncio.TimeoutError):

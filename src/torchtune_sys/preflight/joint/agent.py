@@ -356,6 +356,8 @@ class Agent:
         if task.get("do") != "collective":
             return task.get("do") in ("compute", "store")
         rank, world, store = task.get("rank"), task.get("world"), task.get("store")
+        if not isinstance(task.get("within_s", 0.0), (int, float)):
+            return False
         if not isinstance(rank, int) or not isinstance(world, int) or not isinstance(store, list) or len(store) != 2:
             return False
         peers = task.get("timed", [])

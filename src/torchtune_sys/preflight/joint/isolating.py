@@ -1,6 +1,6 @@
 """Has the groups tested that the isolation asks for, until it names the node, link, leaf switch or rail that makes collectives fail or slow.
 
-Each group is a collective in children that are killed at a deadline, so that a hang is an answer. Where it was asked for, every two nodes of a group
+Each group is a collective in children that are killed at its own deadline, so that a hang is an answer. Where it was asked for, every two nodes of a group
 also exchange something, rail by rail. A group that is only slow is tested once more, and what was slow both times counts.
 """
 
@@ -15,21 +15,18 @@ import msgspec
 from torchtune_sys.preflight.isolation.exchanges import Exchanges, Way
 from torchtune_sys.preflight.isolation.planner import Isolation
 from torchtune_sys.preflight.isolation.values import Domain, Round, of_units
+from torchtune_sys.preflight.joint.deadlines import Deadlines
 from torchtune_sys.preflight.joint.gathered import Gathered, GroupTests, Rank, RoundRun, own_names
 from torchtune_sys.preflight.joint.job import Leaf
 
-_GROUP_S = 8.0
-"""Time for a group's collectives; one that takes longer hangs."""
-_PER_NODE_S, _EXCHANGES_AT_MOST_S = 0.25, 60.0
-"""More time for the exchanges of each node with the others."""
 Answers = dict[Rank, Any]
 
 
 class Tester(Protocol):
-    """Has groups of ranks tested at the same time."""
+    """Has groups of ranks tested at the same time, each within so many seconds."""
 
     async def __call__(
-        self, groups: Sequence[Sequence[Rank]], *, short_s: float | None = None, timed: bool = False
+        self, groups: Sequence[Sequence[Rank]], within_s: Sequence[float], *, timed: bool = False, short: bool = False
     ) -> list[Answers]: ...
 
 
@@ -57,19 +54,20 @@ class Isolating:
         self._domains = _domains(leaves, [{gathered.name(node), own.get(node, "")} for node in self._nodes])
         locals_ = {tuple(local for _node, local in each) for each in self._by_node.values()}
         self._rails = len(next(iter(locals_))) if len(locals_) == 1 else 1
-        self._exchanges = Exchanges()
+        self._exchanges, self._deadlines = Exchanges(), Deadlines(timed=False)
         self._tests = gathered.tests = GroupTests()
 
-    async def run(self, show: Callable[[str], None], *, is_asked: bool) -> None:
-        """Until it is named, or no time is left: what is known then counts. Not ``is_asked``: the collective of all has failed, and slow ways
-        are not looked for."""
+    async def run(self, show: Callable[[str], None], *, is_asked: bool, failed_s: float | None = None) -> None:
+        """Until it is named, or no time is left: what is known then counts. Not ``is_asked``: slow ways are not looked for. ``failed_s``: the
+        collective of all has failed, after so long, and is not asked again."""
         self._tests.is_asked = is_asked
+        self._deadlines = Deadlines(timed=is_asked)
         if len(self._nodes) < (2 if is_asked else 3):  # of two nobody says which it is
             return
         isolation = Isolation(len(self._nodes), self._domains, rails=self._rails)
-        if not is_asked:
+        if failed_s is not None:
             isolation.take([True])
-            self._tests.rounds.append(RoundRun(seconds=0.0))
+            self._tests.rounds.append(RoundRun(seconds=failed_s))
         try:
             while (now := isolation.next_round()) is not None:
                 show(f"isolation, round {now.number}: {now.purpose}")
@@ -106,11 +104,13 @@ class Isolating:
         found = [_Shown(error="the process of a node is gone") for _group in groups]
         if not whole:
             return found
-        size = max(len({node for node, _local in groups[place]}) for place in whole)
-        limit_s = _GROUP_S + (min(_PER_NODE_S * size, _EXCHANGES_AT_MOST_S) if timed else 0.0)
-        answers = await self._test([groups[place] for place in whole], short_s=limit_s, timed=timed)
+        nodes = [{node for node, _local in groups[place]} for place in whole]
+        within_s = [self._deadlines.of(each) for each in nodes]
+        answers = await self._test([groups[place] for place in whole], within_s, timed=timed, short=True)
         for place, each in zip(whole, answers, strict=True):
             found[place] = _Shown(error=_error(each), times=_times(groups[place], each))
+        for group, limit_s, place, each in zip(nodes, within_s, whole, answers, strict=True):
+            self._deadlines.saw(group, limit_s, None if found[place].error else _longest_s(each))
         for place in whole:
             self._exchanges.take(found[place].times)
         for place in whole:
@@ -138,6 +138,12 @@ def _error(answers: Mapping[Rank, Any]) -> str:
             told = value if isinstance(value, dict) else {}
             return str(told.get("wrong") or told.get("error") or "no answer")[:200]
     return ""
+
+
+def _longest_s(answers: Mapping[Rank, Any]) -> float:
+    """How long the slowest rank was at it, as the ranks say."""
+    told = [value.get("spent_s") for value in answers.values() if isinstance(value, dict)]
+    return max((value for value in told if isinstance(value, float) and 0 < value < _LONGEST_US / 1e6), default=0.0)
 
 
 def _times(group: Sequence[Rank], answers: Mapping[Rank, Any]) -> dict[Way, list[float]]:

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from torchtune_sys.preflight.joint import judge
+from torchtune_sys.preflight.joint.deadlines import Deadlines
 from torchtune_sys.preflight.joint.gathered import Compute, Counted, Gathered, LinkTest, Rank, WorkerNote, odd_sums, taken
 from torchtune_sys.preflight.joint.isolating import Isolating, passed
 from torchtune_sys.preflight.joint.job import Leaf, Times
@@ -149,29 +150,38 @@ class Phases:
         ranks = self._ready_ranks(nodes)
         if len(ranks) < 2:
             return
-        answers = (await self._round([ranks]))[0]
+        began_s = time.monotonic()
+        within_s = Deadlines(timed=True).long_s(len(nodes)) if self._isolates else _COLLECTIVE_S
+        answers = (await self._round([ranks], [within_s]))[0]
         self._gathered.collectives.append(answers)
         fails = not passed(answers) and not odd_sums(answers)
         if fails or self._isolates:
             tested = Isolating(self._gathered, ranks, self._parts, self._round, lambda: {*present(self._members)})
-            await tested.run(show, is_asked=self._isolates)
+            await tested.run(show, is_asked=self._isolates, failed_s=time.monotonic() - began_s if fails else None)
 
     async def _round(
-        self, groups: Sequence[Sequence[Rank]], *, short_s: float | None = None, timed: bool = False
+        self, groups: Sequence[Sequence[Rank]], within_s: Sequence[float], *, timed: bool = False, short: bool = False
     ) -> list[dict[Rank, Any]]:
         """Each group in children of its own, which meet at a store that its first rank keeps and that outlives them: no group needs
-        another one's node. What each rank answered, by group. ``short_s``: less is added up, within so long; ``timed``: pairs exchange, too."""
+        another one's node. What each rank answered, by group. ``within_s``: of each group; ``short``: less is added up; ``timed``: pairs exchange."""
         heads = [group[0] for group in groups]
         stores = await self._ask_ranks({head: {"do": "store", "seconds": self._times.whole_s} for head in heads}, _STORE_S)
         tasks = {}
-        for head, group in zip(heads, groups, strict=True):
+        for head, group, limit_s in zip(heads, groups, within_s, strict=True):
             port = stores[head].get("port") if isinstance(stores.get(head), dict) else None
             for at, rank in enumerate(group) if port else ():
                 address = "127.0.0.1" if rank[0] == head[0] else self._members[head[0]].address
-                where = {"store": [address, port], "prefix": "", "rank": at, "world": len(group), "short": short_s is not None}
+                where = {
+                    "store": [address, port],
+                    "prefix": "",
+                    "rank": at,
+                    "world": len(group),
+                    "short": short,
+                    "within_s": limit_s,
+                }
                 peers = [place for place, other in enumerate(group) if other[1] == rank[1]] if timed else []
                 tasks[rank] = {"do": "collective", **where, "timed": peers if len(peers) > 1 else []}
-        found = await self._ask_ranks(tasks, short_s or _COLLECTIVE_S)
+        found = await self._ask_ranks(tasks, max(within_s))
         return [{rank: found.get(rank) for rank in group} for group in groups]
 
 

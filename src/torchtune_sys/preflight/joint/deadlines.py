@@ -1,0 +1,61 @@
+"""How long a group may take until it counts as hanging: long at first, and a multiple of what healthy groups took where a long wait proved something.
+
+A pair that failed within the long deadline is asked again, and its ends are asked with others, under the short one: each hang is waited for once. Nobody's
+first failure is judged by the short deadline alone, unless one of the two has failed within the long one already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+LONG_S = 8.0
+_PER_NODE_S, _EXCHANGES_AT_MOST_S = 0.25, 60.0
+"""More time for the exchanges of each node with the others."""
+_LEAST_S, _TIMES = 2.0, 10.0
+"""The short deadline, at least, and by how much it exceeds the slowest healthy group of this size or more."""
+Nodes = frozenset[int]
+
+
+class Deadlines:
+    """Of the groups of one isolation. ``timed``: pairs exchange something, too.
+
+    >>> known = Deadlines(timed=True)
+    >>> known.of([1, 2])
+    8.5
+    >>> known.saw([3, 4], 8.5, ended_s=0.3), known.saw([1, 2], 8.5, ended_s=None)
+    (None, None)
+    >>> known.of([1, 2]), known.of([1, 5]), known.of([5, 6]), known.of([1, 2, 5])
+    (3.0, 3.0, 8.5, 8.75)
+    """
+
+    def __init__(self, *, timed: bool) -> None:
+        self._timed = timed
+        self._doubted: set[Nodes] = set()
+        """Pairs that failed within the short deadline alone."""
+        self._proven: set[int] = set()
+        """Nodes of pairs that failed within the long one."""
+        self._healthy: list[tuple[int, float]] = []
+
+    def of(self, nodes: Collection[int]) -> float:
+        """Seconds for a group of these nodes."""
+        long_s = self.long_s(len(nodes))
+        known = [seconds for size, seconds in self._healthy if size >= len(nodes)]
+        if len(nodes) != 2 or not known or not self._proven & {*nodes} or frozenset(nodes) in self._doubted:
+            return long_s
+        return min(long_s, max(_LEAST_S, _TIMES * max(known)))
+
+    def long_s(self, nodes: int) -> float:
+        """Seconds for the collectives of so many nodes, of which nothing is known."""
+        return LONG_S + (min(_PER_NODE_S * nodes, _EXCHANGES_AT_MOST_S) if self._timed else 0.0)
+
+    def saw(self, nodes: Iterable[int], within_s: float, ended_s: float | None) -> None:
+        """How a group ended that was given so long: after how many seconds, None where it failed."""
+        group = frozenset(nodes)
+        if ended_s is not None:
+            self._healthy.append((len(group), ended_s))
+        elif len(group) == 2:
+            if within_s >= self.long_s(2):
+                self._proven |= group
+                self._doubted.discard(group)
+            elif not group <= self._proven:
+                self._doubted.add(group)
