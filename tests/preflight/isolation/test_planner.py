@@ -139,6 +139,31 @@ def test_a_leaf_that_is_cut_off_is_a_leaf(seed: int) -> None:
     assert len(found.rounds) <= 5
 
 
+def test_the_way_between_two_leaves_accuses_no_node_where_tests_miss() -> None:
+    """Once in so many runs both partners that a node failed with lay behind the same other leaf, and the node was called bad."""
+    leaves = tuple(Domain(kind="leaf", name=str(at), units=tuple(range(at, at + 16))) for at in range(0, 64, 16))
+    one, other = {*leaves[0].units}, {*leaves[2].units}
+    for seed in (44, 69, 77, 176, 181):  # wrong before
+        rng = random.Random(seed)
+
+        def fails(group: Group, rng: random.Random = rng) -> bool:
+            return bool(one & {*group} and other & {*group}) and rng.random() >= 0.2
+
+        found = isolated(64, fails, leaves, Settings(rounds=10_000, repeats=3, seed=seed))
+        assert found.nodes == (), seed
+
+
+def test_the_few_that_pass_where_nearly_all_fail_are_no_proof() -> None:
+    missed = (3, 40)
+
+    def fails(group: Group) -> bool:
+        return {*group} & {*missed} != {*group}
+
+    for seed in (92, 185, 208, 228, 230):  # wrong before
+        found = isolated(64, fails, settings=Settings(seed=seed))
+        assert (found.nodes, found.outcome) == ((), Outcome.SUSPECTS), seed
+
+
 def test_the_same_seed_asks_the_same() -> None:
     asked = []
     for seed in (1, 1, 2):

@@ -125,21 +125,21 @@ def _is_node(known: Progress, group: Group) -> Steps[bool]:
     ends = {end for link in known.bad_pairs for end in link}
     asked = sorted((ends & {*group}) - known.sound_ends)
     partners = [unit for unit in known.left() if unit not in ends]
-    refused: dict[int, set[int]] = {}
+    refused = {end: {other for link in known.bad_pairs if end in link for other in link} - {end} for end in asked}
     found = False
-    for _ in range(2):
+    for turn in range(2):
         tests = known.partners(asked, partners, refused)
         if not tests:
             break
         failed = yield "an end of the link with a proven partner", [*tests]
         known.sound_ends |= {unit for (unit, _), bad in zip(tests, failed, strict=True) if not bad}
-        if refused:
+        if turn:
             for (unit, _), bad in zip(tests, failed, strict=True):
                 if bad:
                     known.accuse_node(unit)
                     found = True
-        refused = {unit: {partner} for (unit, partner), bad in zip(tests, failed, strict=True) if bad}
-        asked = [*refused]
+        asked = [unit for (unit, _), bad in zip(tests, failed, strict=True) if bad]
+        refused = {unit: refused[unit] | {partner} for unit, partner in tests}
     return found
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from torchtune_sys.preflight.isolation.parts import find_between
+from torchtune_sys.preflight.isolation.parts import find_between, is_whole
 from torchtune_sys.preflight.isolation.progress import Progress, Steps
 from torchtune_sys.preflight.isolation.values import Group, Pair, pair
 
 _PAIRINGS = 3
-"""Pairings that are tried until any pair passes."""
+"""Pairings that are tried until pairs pass."""
 _TURNS = 8
 """Tests of one suspect."""
 
@@ -19,7 +19,7 @@ def find_nodes(known: Progress) -> Steps[bool]:
     for _ in range(_PAIRINGS):
         groups = pairing(known)
         failed = yield "pairs", groups
-        if not all(failed):
+        if not is_whole(failed):  # else the few that passed are more likely missed than proven
             break
     else:
         known.suspects |= {*known.left()}
@@ -93,7 +93,8 @@ class _Suspects:
         failures, passes = len(self._failed[unit]), len(self._passed[unit])
         mates = [mate for mate in self._group[unit] if mate != unit]
         is_retold = failures == 1 and unit in self._left_over and self._cleared.issuperset(mates)
-        if failures > max(1, passes) or (is_retold and not passes):
+        is_bad = failures > max(1, passes) or (is_retold and not passes)
+        if is_bad and not self._known.is_one_way(unit, self._failed[unit]):
             self.accused.add(unit)
             self._known.accuse_node(unit)
         elif passes > failures:

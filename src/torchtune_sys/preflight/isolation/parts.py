@@ -56,7 +56,7 @@ def find_between(known: Progress, links: Iterable[Pair]) -> Steps[bool]:
         known.asked_between.add(cut)
         for _ in range(_PAIRINGS):
             groups: list[Group] = [*zip(*(known.shuffled(members(known, part)) for part in cut), strict=False)]
-            if not _fail((yield "pairs between two parts", groups)):
+            if not is_whole((yield "pairs between two parts", groups)):
                 break
         else:
             known.bad_pairs |= {*across(known, cut)}
@@ -64,7 +64,7 @@ def find_between(known: Progress, links: Iterable[Pair]) -> Steps[bool]:
     return is_found
 
 
-def _fail(failed: list[bool]) -> bool:
+def is_whole(failed: list[bool]) -> bool:
     """Whether a pairing fails as a whole. Tests miss: a few of many may pass. Bad nodes alone, a quarter of all, fail in half of the pairs."""
     return sum(failed) >= len(failed) - len(failed) // _PASSES_OF
 
@@ -83,7 +83,7 @@ def find_rails(known: Progress, rails: int) -> Steps[bool]:
         known.on = (rail,)
         for _ in range(_PAIRINGS):
             units = known.shuffled(everybody)
-            if not _fail((yield "pairs on the rail that fails", [*zip(units[::2], units[1::2], strict=False)])):
+            if not is_whole((yield "pairs on the rail that fails", [*zip(units[::2], units[1::2], strict=False)])):
                 break
         else:
             known.bad_rails.append(rail)

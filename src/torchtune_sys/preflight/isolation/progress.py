@@ -70,7 +70,8 @@ class Progress:
                 self.largest_pass = max(self.largest_pass, len(group))
 
     def partners(self, wanting: Sequence[int], offered: Iterable[int], refused: dict[int, set[int]]) -> list[tuple[int, int]]:
-        """Each unit with a partner of its own, of another part where there is one, and none that it refuses; as many as there are partners."""
+        """Each unit with a partner of its own, and none that it refuses; as many as there are partners. Where there is one, from behind another part
+        than the unit and those that it refuses: two failures with units of one part may be the way to that part."""
         pool = self.shuffled(offered)
         found = []
         for unit in wanting:
@@ -82,18 +83,29 @@ class Progress:
 
     def _place(self, unit: int, pool: Sequence[int], refused: set[int]) -> int | None:
         """Look at the last of the pool: a few are refused or lie behind the same part."""
-        second: int | None = None
-        home = self.home.get(unit, -1)
+        own = self.home.get(unit, -1)
+        seen = {self.home[other] for other in refused if other in self.home} | {own}
+        choices: list[int | None] = [None, None]
+        """Behind a part that it has met, and behind its own."""
         for back, other in enumerate(reversed(pool)):
             if other in refused or other == unit:
                 continue
-            place = len(pool) - 1 - back
-            if home < 0 or self.home.get(other) != home:
+            place, home = len(pool) - 1 - back, self.home.get(other, -1)
+            if own < 0 or home not in seen:
                 return place
-            second = place if second is None else second
+            level = int(home == own)
+            choices[level] = place if choices[level] is None else choices[level]
             if back > _LOOKED_AT:
                 break
-        return second
+        return choices[0] if choices[0] is not None else choices[1]
+
+    def is_one_way(self, unit: int, partners: Iterable[int]) -> bool:
+        """Whether all these partners lie behind one part, other than the unit's, and others could be asked: it may be the way to that part."""
+        met = {self.home.get(partner, -1) for partner in partners}
+        own = self.home.get(unit, -1)
+        if len(met) != 1 or own < 0 or met & {own, -1}:
+            return False
+        return any(self.home.get(other, -1) not in {own, *met} for other in self.sound if other != unit)
 
 
 _LOOKED_AT = 64
