@@ -153,6 +153,26 @@ def test_who_says_nothing_is_not_waited_for() -> None:
     finished(go)
 
 
+def test_a_process_that_answers_late_is_no_delay_of_the_link() -> None:
+    """As on a host whose CPUs others have: the kernel's own answers say how far the other host is."""
+
+    class Late(links.LinkServer):
+        async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readexactly(links._HEADER.size)
+            while (data := await reader.read(1 << 18)) and len(data) <= links.SMALL:
+                await asyncio.sleep(0.02)
+                writer.write(data)
+
+    async def go() -> None:
+        receiver = Late()
+        await receiver.start()
+        found = await links.test("127.0.0.1", receiver.port, receiver.udp_port, receiver.mark, "token")
+        assert 0 < found["small_s"] < 0.01
+        receiver.stop()
+
+    finished(go)
+
+
 def test_a_connection_is_measured_and_its_datagrams_are_counted() -> None:
     async def go() -> None:
         receiver = links.LinkServer()
