@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import fcntl
 import json
-import multiprocessing
 import os
 import random
 import subprocess
@@ -164,14 +163,11 @@ def main(words: list[str]) -> None:
             for seed in _seeds(words[at + 1]):
                 print(json.dumps(isolate(int(words[1]), words[at], seed)), flush=True)
     elif words[0] == "series":
-        lanes = [
-            multiprocessing.get_context("spawn").Process(target=series, args=(Path(words[1]), float(words[2])))
-            for _ in range(int(words[3]))
-        ]
-        for lane in lanes:
-            lane.start()
-        for lane in lanes:
-            lane.join()
+        lane = [sys.executable, "-m", "preflight.joint", "lane", *words[1:3]]
+        for each in [subprocess.Popen(lane) for _ in range(int(words[3]))]:
+            each.wait()
+    elif words[0] == "lane":
+        series(Path(words[1]), float(words[2]))
     else:
         lines = [json.loads(line) for name in words[1:] for line in Path(name).read_text().splitlines()]
         print("\n".join(table(lines)))
