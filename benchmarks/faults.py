@@ -3,14 +3,16 @@
 Each fault is planted on the third of four hosts (network namespaces of one bridge), and met by
   torchtune-sys   preflight --level standard on each host, before the job
   torchrun        the job itself: torchrun with c10d, a script that adds up with gloo; time-outs of 20 s
-  accelerate      accelerate test with a configuration of four machines, where accelerate is beside torch; without GPUs and MPI it starts one
-                  process on each host, which meets no other
-Needs root, ip, nft, tc. One run prints the table; ``hung``: did not end within the limit, and was ended.
+  accelerate      accelerate test with a configuration of four machines (MULTI_GPU: through torchrun; its ranks fall back to gloo
+                  where there is no GPU), where accelerate is beside torch
+Needs root, ip, nft, tc. One run prints the table; ``hung``: did not end within the limit, and was ended. With ``--record FILE`` each cell is
+kept as it comes, and one that is there is not run again: a run that was broken off goes on.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import re
 import signal
@@ -18,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,7 +32,7 @@ from preflight.joint.cluster import Cluster, cluster, preflight  # noqa: E402
 from preflight.joint.faults import FAULTS, problems  # noqa: E402
 
 NODES, BAD = 4, 3
-LIMIT_S = 90.0
+LIMIT_S = 100.0
 NAMES = (
     "none",
     "never",
@@ -107,15 +109,15 @@ def torchrun(python: str, folder: Path, _number: int) -> list[str]:
 def accelerate(python: str, folder: Path, number: int) -> list[str]:
     config = folder / f"accelerate{number}.yaml"
     config.write_text(
-        "compute_environment: LOCAL_MACHINE\ndistributed_type: MULTI_CPU\nuse_cpu: true\nmixed_precision: 'no'\ndebug: false\n"
-        f"machine_rank: {number - 1}\nmain_process_ip: n1\nmain_process_port: 29411\nmain_training_function: main\n"
-        f"num_machines: {NODES}\nnum_processes: {NODES}\nrdzv_backend: static\nsame_network: true\nmpirun_config: {{}}\n"
+        "compute_environment: LOCAL_MACHINE\ndistributed_type: MULTI_GPU\nuse_cpu: false\nmixed_precision: 'no'\ndebug: false\n"
+        f"gpu_ids: all\nmachine_rank: {number - 1}\nmain_process_ip: n1\nmain_process_port: 29411\nmain_training_function: main\n"
+        f"num_machines: {NODES}\nnum_processes: {NODES}\nrdzv_backend: static\nsame_network: true\n"
     )
     return [python, "-m", "accelerate.commands.accelerate_cli", "test", "--config_file", str(config)]
 
 
 def theirs(command: Callable[[str, Path, int], list[str]]) -> Callable[[Cluster, str, str], Outcome]:
-    def met(made: Cluster, python: str, name: str) -> Outcome:
+    def run(made: Cluster, python: str, name: str) -> Outcome:
         fault = FAULTS.get(name)
         planted: dict[str, Any] = fault.plant(made, BAD) if fault is not None else {}
         (made.folder / "train.py").write_text(TRAINS)
@@ -143,7 +145,7 @@ def theirs(command: Callable[[str, Path, int], list[str]]) -> Callable[[Cluster,
         said = {number: (made.folder / f"said{number}").read_text(errors="replace") for number in children}
         return Outcome(_word(name, hung, [child.returncode for child in children.values()], said), seconds)
 
-    return met
+    return run
 
 
 def _kill(made: Cluster, began_s: float) -> None:
@@ -184,27 +186,64 @@ def _word(name: str, hung: list[int], statuses: list[int], said: dict[int, str])
     return f"{end}, names another" if blamed else f"{end}, names nobody"
 
 
+class Record:
+    """The cells of one run, kept in a file as they come: of (fault, column) what came of it, and the machine's load then."""
+
+    def __init__(self, path: str) -> None:
+        self._path = Path(path) if path else None
+        self.cells: dict[tuple[str, str], tuple[Outcome, float]] = {}
+        for line in self._path.read_text().splitlines() if self._path and self._path.exists() else ():
+            told = json.loads(line)
+            self.cells[told["fault"], told["column"]] = Outcome(told["word"], told["seconds"]), told["load"]
+
+    def put(self, fault: str, column: str, found: Outcome) -> None:
+        load = os.getloadavg()[0]
+        self.cells[fault, column] = found, load
+        if self._path:
+            told = {
+                "fault": fault,
+                "column": column,
+                "word": found.word,
+                "seconds": round(found.seconds, 1),
+                "load": round(load, 1),
+            }
+            with self._path.open("a") as file:
+                file.write(f"{json.dumps(told)}\n")
+
+    def row(self, fault: str, columns: Iterable[str]) -> str:
+        found = [self.cells[fault, column] for column in columns]
+        return f"| {fault} | {' | '.join(outcome.cell for outcome, _ in found)} | {max(load for _, load in found):.0f} |"
+
+
+def met(column: Callable[[Cluster, str, str], Outcome], python: str, fault: str) -> Outcome:
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        with cluster(Path(folder), NODES) as made:
+            return column(made, python, fault)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--torch", default=os.environ.get("TORCHTUNE_SYS_TEST_TORCH", ""), help="the Python that has torch")
     parser.add_argument("--accelerate", default="", help="a Python that has accelerate beside torch")
+    parser.add_argument("--record", default="", metavar="FILE", help="keep each cell there, and go on where a run was broken off")
     parser.add_argument("faults", nargs="*", default=NAMES)
     asked = parser.parse_args()
     if not asked.torch or os.geteuid() != 0:
         parser.error("give --torch, and run it as root")
-    columns: dict[str, Callable[[Cluster, str, str], Outcome]] = {"torchtune-sys preflight": ours, "torchrun": theirs(torchrun)}
-    pythons = {"torchtune-sys preflight": asked.torch, "torchrun": asked.torch, "accelerate test": asked.accelerate}
+    columns: dict[str, tuple[Callable[[Cluster, str, str], Outcome], str]] = {
+        "torchtune-sys preflight": (ours, asked.torch),
+        "torchrun": (theirs(torchrun), asked.torch),
+    }
     if asked.accelerate:
-        columns["accelerate test"] = theirs(accelerate)
+        columns["accelerate test"] = theirs(accelerate), asked.accelerate
+    record = Record(asked.record)
     print(f"| fault | {' | '.join(columns)} | load |\n|---|{'---|' * len(columns)}---|", flush=True)
-    for name in asked.faults:
-        cells = []
-        for column, met in columns.items():
-            with tempfile.TemporaryDirectory() as folder:
-                Path(folder).chmod(0o755)
-                with cluster(Path(folder), NODES) as made:
-                    cells.append(met(made, pythons[column], name).cell)
-        print(f"| {name} | {' | '.join(cells)} | {os.getloadavg()[0]:.0f} |", flush=True)
+    for fault in asked.faults:
+        for name, (column, python) in columns.items():
+            if (fault, name) not in record.cells:
+                record.put(fault, name, met(column, python, fault))
+        print(record.row(fault, columns), flush=True)
     return 0
 
 
