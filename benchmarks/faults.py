@@ -3,8 +3,8 @@
 Each fault is planted on the third of four hosts (network namespaces of one bridge), and met by
   torchtune-sys   preflight --level standard on each host, before the job
   torchrun        the job itself: torchrun with c10d, a script that adds up with gloo; time-outs of 20 s
-  accelerate      accelerate test with a configuration of four machines (MULTI_GPU: through torchrun; its ranks fall back to gloo
-                  where there is no GPU), where accelerate is beside torch
+  accelerate      accelerate test with a configuration of four machines (MULTI_GPU: through torchrun; ACCELERATE_USE_CPU
+                  has its ranks meet with gloo), where accelerate is beside torch
 Needs root, ip, nft, tc. One run prints the table; ``hung``: did not end within the limit, and was ended. With ``--record FILE`` each cell is
 kept as it comes, and one that is there is not run again: a run that was broken off goes on.
 """
@@ -128,6 +128,7 @@ def theirs(command: Callable[[str, Path, int], list[str]]) -> Callable[[Cluster,
             if number in skipped:
                 continue
             env = {"PATH": f"{Path(python).parent}:{os.environ['PATH']}", "HOME": str(made.folder), "OMP_NUM_THREADS": "1"}
+            env["ACCELERATE_USE_CPU"] = "true"
             env |= planted.get("env", {}).get(number, {})
             argv = [*planted.get("outer", {}).get(number, []), *made.argv(number, command(python, made.folder, number))]
             with open(made.folder / f"said{number}", "wb") as said:

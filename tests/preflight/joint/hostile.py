@@ -44,7 +44,7 @@ async def speaking(own: Job, budget_s: float = 60) -> AsyncIterator[Agent]:
     rank = local.RankLink.connect(f"{own.key}-{own.node}", 5)
     rank.send({"is": "rank", "rank": own.rank, "local": 0})
     try:
-        await until(lambda: agent.control_port > 0 and bool(agent.ranks))
+        await until(lambda: agent.control_port > 0 and bool(agent.ranks.here))
         yield agent
     finally:
         running.cancel()

@@ -198,14 +198,14 @@ def test_a_coordinator_holds_no_rank_beyond_its_time() -> None:
     async def work() -> None:
         own = job(1, (free_port(),), b"")
         async with speaking(own, 20) as agent:
-            rank = agent.ranks[0]
+            rank = agent.ranks.here[0]
             rank.wire.send = asked.append  # type: ignore[method-assign, assignment]
             tasks: dict[int, dict[str, Any]] = {0: {"do": "compute"}}
-            waits = asyncio.ensure_future(agent._ask_ranks(messages.Task(id="1", do="ranks", deadline_s=86400, tasks=tasks)))
+            waits = asyncio.ensure_future(agent.ranks.ask(messages.Task(id="1", do="ranks", deadline_s=86400, tasks=tasks)))
             crowd = {"do": "collective", "rank": 0, "world": 10**9, "store": [HERE, 1]}
             named = {"do": "collective", "rank": 0, "world": 2, "store": ["example.org", 1]}
             for task in (crowd, named, {"do": "rm"}, {}):
-                assert await agent._ask_ranks(messages.Task(id="2", do="ranks", deadline_s=1, tasks={0: task})) == {}
+                assert await agent.ranks.ask(messages.Task(id="2", do="ranks", deadline_s=1, tasks={0: task})) == {}
             await until(lambda: bool(asked))
             waits.cancel()
         assert [fields["id"] for fields in asked if fields["is"] == "task"] == ["1"]

@@ -7,21 +7,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ipaddress
-import secrets
 import socket  # noqa: TID251 -- the type of the listener that the first rank hands on
 import time
-from collections.abc import Mapping
 from typing import Any
-
-import msgspec
 
 from torchtune_sys.host.peers import links, local, spare
 from torchtune_sys.host.peers.wire import BUFFER, HANDSHAKE_S, Door, Gone, Wire, handshake
-from torchtune_sys.preflight.joint import meeting, messages
+from torchtune_sys.preflight.joint import meeting, messages, seats
 from torchtune_sys.preflight.joint.coordinator import Coordinator
-from torchtune_sys.preflight.joint.gathered import HOST_SAYS
 from torchtune_sys.preflight.joint.job import Job, Times
+from torchtune_sys.preflight.joint.own_ranks import OwnRanks, is_address
 
 _BACKLOG = 4096
 """Nodes that may call in the same moment (the kernel's own limit is net.core.somaxconn)."""
@@ -32,17 +27,6 @@ _CHOOSING_S = 30.0
 _TASKS_AT_MOST = 16
 _LOOK_S, _CLIMB_S = 0.5, 1.0
 _ALONE_S = 10.0
-_SEAT_S = 0.5
-_AGREED_LOOKS = 3
-"""A rank that was seen stopped so often in a row is called stopped: a debugger or a scheduler may stop one for a moment."""
-
-
-class _Rank:
-    def __init__(self, wire: local.LocalWire, number: int, rank: int) -> None:
-        self.wire, self.local, self.rank = wire, number, rank
-        self.stopped = 0
-        self.told_stopped = False
-        self.answers: dict[str, asyncio.Future[Any]] = {}
 
 
 class Agent:
@@ -50,11 +34,7 @@ class Agent:
 
     def __init__(self, job: Job, times: Times) -> None:
         self.job, self.times = job, times
-        self.ranks: dict[int, _Rank] = {}
-        self.ended: dict[int, tuple[str, str]] = {}
-        """Local ranks that ended without a good-bye, and how."""
-        self.notes: dict[str, Any] = {}
-        self.verdict: dict[str, Any] | None = None
+        self.ranks = OwnRanks(job, times.until_s, self._tell)
         self.lost: dict[int, tuple[str, str]] = {}
         """Coordinators that we lost, with the cause."""
         self.server = links.LinkServer()
@@ -65,10 +45,7 @@ class Agent:
         self._better: meeting.Reached | None = None
         self.following = -1
         self.finished = asyncio.Event()
-        self._token = secrets.token_hex(8)
-        self._seats: dict[str, int] = {}
-        """Places given to launchers on other hosts, by who asked."""
-        self._agents = 0
+        self._seats = seats.Seats()
         self._door = Door(_FROM_ONE, _IN_ALL)
         self._listeners: list[asyncio.AbstractServer] = []
         self._tasks: set[asyncio.Task[None]] = set()
@@ -78,13 +55,13 @@ class Agent:
         self._door = Door(_FROM_ONE, min(_IN_ALL, spare.allow_connections() // 2))
         await self.server.start()
         await self._open_control_port()
-        self._listeners.append(await local.serve(listener, self._serve_rank))
-        beside = [asyncio.ensure_future(work) for work in (self._watch(), self._seek())]
+        self._listeners.append(await local.serve(listener, self.ranks.serve))
+        beside = [asyncio.ensure_future(work) for work in (self.ranks.watch(), self._end_alone(), self._seek())]
         try:
             await asyncio.wait_for(self.finished.wait(), self.times.until_s - time.monotonic())
             await self._part()
         except asyncio.TimeoutError:
-            self._tell_ranks({"is": "cut-off", "seen": "no verdict came in time"})
+            self.ranks.tell_all({"is": "cut-off", "seen": "no verdict came in time"})
         finally:
             for work in beside:
                 work.cancel()
@@ -92,11 +69,32 @@ class Agent:
             for listening in self._listeners:
                 listening.close()
 
+    @property
+    def verdict(self) -> dict[str, Any] | None:
+        return self.ranks.verdict
+
     async def _part(self) -> None:
         """Let ranks, and the nodes that follow us, take the verdict before the sockets close."""
         until_s = time.monotonic() + 3
-        while time.monotonic() < until_s and (self.ranks or (self.coordinator is not None and self.coordinator.has_followers())):
+        while time.monotonic() < until_s and self._is_followed():
             await asyncio.sleep(0.05)
+
+    def _is_followed(self) -> bool:
+        return bool(self.ranks.here) or (self.coordinator is not None and self.coordinator.has_followers())
+
+    async def _end_alone(self) -> None:
+        """End where nobody is left who would hear the verdict."""
+        since_s = time.monotonic()
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            if self._is_followed():
+                since_s = time.monotonic()
+            elif time.monotonic() > since_s + _ALONE_S:
+                self._finish()
+
+    def _finish(self) -> None:
+        self.ranks.is_over = True
+        self.finished.set()
 
     async def _open_control_port(self) -> None:
         is_candidate = self.job.node in self.job.candidates
@@ -136,7 +134,7 @@ class Agent:
                 members = len(self.coordinator.members) if self.coordinator is not None else 0
                 wire.send(messages.plain(messages.Me(node=self.job.node, key=self.job.key, members=members)))
             elif isinstance(asked, messages.Seat):
-                wire.send(messages.plain(messages.Seated(node=self._seat(asked))))
+                wire.send(messages.plain(messages.Seated(node=self._seats.give(self.job, asked))))
             elif isinstance(asked, messages.Relay):
                 await meeting.splice(wire, self.map.places(asked.to), lambda: wire.send({"is": "through"}))
                 return None
@@ -145,22 +143,19 @@ class Agent:
             else:
                 return self.coordinator, wire, asked
 
-    def _seat(self, asked: messages.Seat) -> int:
-        """The same for whoever asks again; places are those after the first, which is ours."""
-        if self.job.agents is None or asked.key != self.job.key or self.job.node != 0:
-            return -1
-        if asked.token not in self._seats and len(self._seats) + 1 >= self.job.nodes:
-            return -1
-        return self._seats.setdefault(asked.token, len(self._seats) + 1)
-
     # -- where to ----------------------------------------------------------------------------------------------------------------------
 
     async def _seek(self) -> None:
         """Follow the lowest candidate that is reached, and be the coordinator where none is."""
-        if self.job.node < 0 and not await self._take_seat():
-            return
-        if self.job.agents is not None and self.job.node == 0 and not local.is_free(self.job.agents.endpoint_port):
-            self._end({"is": "alone", "seen": "a process listens there already"})
+        if self.job.node < 0:
+            taken = await seats.take(self.job, self.times.meet_until_s)
+            if taken.job is None:
+                self._end(taken.end)
+                return
+            self.job = taken.job
+            self.map = meeting.Map(self.job, lambda: self.control_port)
+        if (said := seats.begun_without_us(self.job)) is not None:
+            self._end(said)
             return
         order = self.job.candidates
         own = self.job.node if self.job.node in order else self.job.nodes
@@ -174,32 +169,11 @@ class Agent:
             if target is None:
                 is_lost = self.job.agents is not None and bool(self.lost)  # there is no other place
                 if is_lost or time.monotonic() > self.times.meet_until_s:
-                    self._tell_ranks({"is": "cut-off", "seen": self._unreached()})
-                    self.finished.set()
+                    self.ranks.tell_all({"is": "cut-off", "seen": self._unreached()})
+                    self._finish()
                 await asyncio.sleep(0.3)
                 continue
             target = await self._follow(target)
-
-    async def _take_seat(self) -> bool:
-        """A launcher's place in the job. False where it gets none: the reason is told, and whether the launchers' rendezvous has begun without us."""
-        agents = self.job.agents
-        assert agents is not None
-        word, was_open = "", False
-        while True:
-            node, word = await meeting.seat(self.job, self._token)
-            if node >= 0:
-                self.job = msgspec.structs.replace(self.job, node=node)
-                self.map = meeting.Map(self.job, lambda: self.control_port)
-                return True
-            is_open = word != "full" and await links.listens(self.job.master, agents.endpoint_port)
-            if word == "full" or (is_open and was_open):
-                self._end({"is": "alone", "seen": "all places are taken" if word == "full" else "the rendezvous has begun"})
-                return False
-            was_open = is_open
-            if time.monotonic() > self.times.meet_until_s:
-                self._end({"is": "never", "seen": HOST_SAYS.get(word, word)})
-                return False
-            await asyncio.sleep(_SEAT_S)
 
     def _unreached(self) -> str:
         words = ", ".join(f"{self.job.name(node)}: {word}" for node, word in sorted(self.map.words.items()))
@@ -250,12 +224,12 @@ class Agent:
             via=target.via,
             control=self.control_port,
             link=(self.server.port, self.server.udp_port, self.server.mark),
-            ranks=sorted(self.ranks),
+            ranks=sorted(self.ranks.here),
             expected=self.job.locals_,
-            notes=self.notes,
+            notes=self.ranks.notes,
             words={node: word[: messages.TEXT_AT_MOST] for node, word in self.map.words.items()},
             lost=self.lost,
-            ended=self.ended,
+            ended=self.ranks.ended,
         )
 
     async def _climb(self, own: Wire) -> None:
@@ -310,7 +284,7 @@ class Agent:
         elif isinstance(said, messages.Table):
             self.map.table.update({node: place for node, place in said.nodes.items() if node < self.job.nodes})
         elif isinstance(said, messages.Status):
-            self._tell_ranks({"is": "status", "text": said.text})
+            self.ranks.tell_all({"is": "status", "text": said.text})
         elif isinstance(said, messages.Verdict):
             self._end({"is": "verdict", "value": said.value, "node": self.job.node})
         elif isinstance(said, messages.CutOff):
@@ -323,118 +297,24 @@ class Agent:
             task.add_done_callback(self._tasks.discard)
 
     def _end(self, verdict: dict[str, Any]) -> None:
-        self.verdict = verdict
-        self._tell_ranks(verdict)
-        self.finished.set()
-
-    async def _do(self, wire: Wire, said: messages.Task) -> None:
-        value: Any = None
-        if said.do == "link" and _is_address(said.address):
-            value = await links.test(said.address, said.port, said.udp, said.mark, said.token, short=said.short)
-        elif said.do == "count":
-            came = {token: count for token in said.tokens if (count := self.server.counted(token))}
-            value = {"from": came, "overflowed": self.server.overflowed()}
-        elif said.do == "ranks":
-            value = await self._ask_ranks(said)
-        wire.send(messages.plain(messages.Done(id=said.id, value=value)))
-
-    async def _ask_ranks(self, said: messages.Task) -> dict[int, Any]:
-        """Hand each rank its task, and wait for those that are still there."""
-        waiting: dict[int, asyncio.Future[Any]] = {}
-        deadline_s = min(said.deadline_s, max(self.times.until_s - time.monotonic(), 0.0))
-        for number, task in said.tasks.items():
-            rank = self.ranks.get(number)
-            if rank is not None and self._is_sound(task):
-                waiting[number] = rank.answers[said.id] = asyncio.get_running_loop().create_future()
-                rank.wire.send({"is": "task", "id": said.id, "task": task, "deadline_s": deadline_s})
-        if waiting:
-            await asyncio.wait(waiting.values(), timeout=deadline_s + 2)
-        return {number: answer.result() for number, answer in waiting.items() if answer.done() and not answer.cancelled()}
-
-    def _is_sound(self, task: Mapping[str, Any]) -> bool:
-        """Whether a rank may do it: a collective has no more ranks than the job, and its store is at an address."""
-        if task.get("do") != "collective":
-            return task.get("do") in ("compute", "store")
-        rank, world, store = task.get("rank"), task.get("world"), task.get("store")
-        if not isinstance(task.get("within_s", 0.0), (int, float)):
-            return False
-        if not isinstance(rank, int) or not isinstance(world, int) or not isinstance(store, list) or len(store) != 2:
-            return False
-        peers = task.get("timed", [])
-        if not isinstance(peers, list) or (peers and rank not in peers) or len({*map(str, peers)}) != len(peers):
-            return False
-        are_ranks = all(isinstance(peer, int) and 0 <= peer < world for peer in peers)
-        return are_ranks and 0 <= rank < world <= self.job.world and _is_address(store[0]) and isinstance(store[1], int)
-
-    # -- our ranks ---------------------------------------------------------------------------------------------------------------------
-
-    def _tell_ranks(self, said: dict[str, Any]) -> None:
-        for rank in self.ranks.values():
-            rank.wire.send(said)
+        self.ranks.verdict = verdict
+        self.ranks.tell_all(verdict)
+        self._finish()
 
     def _tell(self, message: messages.FromNode) -> None:
         if self.uplink is not None:
             self.uplink.send(messages.plain(message))
 
-    async def _serve_rank(self, wire: local.LocalWire) -> None:
-        own: _Rank | None = None
-        said_goodbye = False
-        try:
-            while True:
-                said = await wire.receive()
-                if said["is"] == "rank":
-                    own = self._come(wire, said)
-                elif said["is"] == "note":
-                    self.notes[said["key"]] = said["value"]
-                    self._tell(messages.Note(key=said["key"], value=said["value"]))
-                elif said["is"] == "done" and own is not None and (waiting := own.answers.pop(said["id"], None)) is not None:
-                    if not waiting.done():
-                        waiting.set_result(said["value"])
-                elif said["is"] == "bye":
-                    said_goodbye = True
-        except (Gone, KeyError, ValueError):
-            pass
-        if own is not None and self.ranks.get(own.local) is own:
-            del self.ranks[own.local]
-            for waiting in own.answers.values():
-                waiting.cancel()
-            if not said_goodbye and not self.finished.is_set():
-                self._event(own, "rank-killed", f"rank {own.rank} (process {wire.pid}) was killed or crashed")
-
-    def _come(self, wire: local.LocalWire, said: dict[str, Any]) -> _Rank:
-        number = int(said["local"])
-        if self.job.agents is not None:
-            number, self._agents = self._agents, self._agents + 1
-            self.notes["agents"] = [*self.notes.get("agents", ()), str(said.get("label", ""))]
-            self._tell(messages.Note(key="agents", value=self.notes["agents"]))
-        own = self.ranks[number] = _Rank(wire, number, int(said["rank"]))
-        self._tell(messages.Ranks(ranks=sorted(self.ranks)))
-        if self.verdict is not None:
-            wire.send(self.verdict)
-        return own
-
-    def _event(self, rank: _Rank, cause: str, seen: str) -> None:
-        self.ended.setdefault(rank.local, (cause, seen))
-        self._tell(messages.Event(cause=cause, seen=seen, local=rank.local))
-        for waiting in rank.answers.values():
-            waiting.cancel()
-
-    async def _watch(self) -> None:
-        """Look whether a rank, or what it started, is stopped."""
-        empty_since_s = time.monotonic()
-        while True:
-            await asyncio.sleep(_LOOK_S)
-            if self.ranks or (self.coordinator is not None and self.coordinator.has_followers()):
-                empty_since_s = time.monotonic()
-            elif time.monotonic() > empty_since_s + _ALONE_S:
-                self.finished.set()  # nobody is left who would hear the verdict
-            for rank in list(self.ranks.values()):
-                pids = (rank.wire.pid, *spare.descendants(rank.wire.pid))
-                stopped = [pid for pid in pids if spare.is_stopped(pid)]
-                rank.stopped = rank.stopped + 1 if stopped else 0
-                if rank.stopped >= _AGREED_LOOKS and not rank.told_stopped:
-                    rank.told_stopped = True
-                    self._event(rank, "rank-stopped", f"process {stopped[0]} of rank {rank.rank} is stopped (state T)")
+    async def _do(self, wire: Wire, said: messages.Task) -> None:
+        value: Any = None
+        if said.do == "link" and is_address(said.address):
+            value = await links.test(said.address, said.port, said.udp, said.mark, said.token, short=said.short)
+        elif said.do == "count":
+            came = {token: count for token in said.tokens if (count := self.server.counted(token))}
+            value = {"from": came, "overflowed": self.server.overflowed()}
+        elif said.do == "ranks":
+            value = await self.ranks.ask(said)
+        wire.send(messages.plain(messages.Done(id=said.id, value=value)))
 
 
 def _how_lost(wire: Wire, words: str, silence_s: float) -> tuple[str, str]:
@@ -443,11 +323,3 @@ def _how_lost(wire: Wire, words: str, silence_s: float) -> tuple[str, str]:
     if wire.unacknowledged():
         return "link-down", f"no answer for {silence_s:.0f} s, and its kernel acknowledges nothing"
     return "rank-stopped", f"no answer for {silence_s:.0f} s, while its kernel acknowledges what is sent"
-
-
-def _is_address(text: object) -> bool:
-    """Whether it is written as an IPv4 address: no name is looked up because another node says so."""
-    try:
-        return isinstance(text, str) and bool(ipaddress.IPv4Address(text))
-    except ValueError:
-        return False

@@ -1,0 +1,140 @@
+"""The ranks of this node: who came, what they are asked and tell, and who of them ended or is stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from torchtune_sys.host.peers import local, spare
+from torchtune_sys.host.peers.wire import Gone
+from torchtune_sys.preflight.joint import messages
+from torchtune_sys.preflight.joint.job import Job
+
+_LOOK_S = 0.5
+_AGREED_LOOKS = 3
+"""A rank that was seen stopped so often in a row is called stopped: a debugger or a scheduler may stop one for a moment."""
+
+
+class Rank:
+    """One that came, by the connection that it came with."""
+
+    def __init__(self, wire: local.LocalWire, number: int, rank: int) -> None:
+        self.wire, self.local, self.rank = wire, number, rank
+        self.stopped = 0
+        self.told_stopped = False
+        self.answers: dict[str, asyncio.Future[Any]] = {}
+
+
+class OwnRanks:
+    """``tell`` hands the coordinator a message. Launchers that meet are ranks, too: they are numbered as they come."""
+
+    def __init__(self, job: Job, until_s: float, tell: Callable[[messages.FromNode], None]) -> None:
+        self._job, self._until_s, self._tell = job, until_s, tell
+        self.here: dict[int, Rank] = {}
+        self.ended: dict[int, tuple[str, str]] = {}
+        """Local ranks that ended without a good-bye, and how."""
+        self.notes: dict[str, Any] = {}
+        self.verdict: dict[str, Any] | None = None
+        """What ranks that come later are told at once."""
+        self.is_over = False
+        """From then on a rank may hang up."""
+        self._agents = 0
+
+    def tell_all(self, said: dict[str, Any]) -> None:
+        for rank in self.here.values():
+            rank.wire.send(said)
+
+    async def serve(self, wire: local.LocalWire) -> None:
+        """Until the rank hangs up."""
+        own: Rank | None = None
+        said_goodbye = False
+        try:
+            while True:
+                said = await wire.receive()
+                if said["is"] == "rank":
+                    own = self._come(wire, said)
+                elif said["is"] == "note":
+                    self.notes[said["key"]] = said["value"]
+                    self._tell(messages.Note(key=said["key"], value=said["value"]))
+                elif said["is"] == "done" and own is not None and (waiting := own.answers.pop(said["id"], None)) is not None:
+                    if not waiting.done():
+                        waiting.set_result(said["value"])
+                elif said["is"] == "bye":
+                    said_goodbye = True
+        except (Gone, KeyError, ValueError):
+            pass
+        if own is not None and self.here.get(own.local) is own:
+            del self.here[own.local]
+            for waiting in own.answers.values():
+                waiting.cancel()
+            if not said_goodbye and not self.is_over:
+                self._event(own, "rank-killed", f"rank {own.rank} (process {wire.pid}) was killed or crashed")
+
+    def _come(self, wire: local.LocalWire, said: dict[str, Any]) -> Rank:
+        number = int(said["local"])
+        if self._job.agents is not None:
+            number, self._agents = self._agents, self._agents + 1
+            self.notes["agents"] = [*self.notes.get("agents", ()), str(said.get("label", ""))]
+            self._tell(messages.Note(key="agents", value=self.notes["agents"]))
+        own = self.here[number] = Rank(wire, number, int(said["rank"]))
+        self._tell(messages.Ranks(ranks=sorted(self.here)))
+        if self.verdict is not None:
+            wire.send(self.verdict)
+        return own
+
+    def _event(self, rank: Rank, cause: str, seen: str) -> None:
+        self.ended.setdefault(rank.local, (cause, seen))
+        self._tell(messages.Event(cause=cause, seen=seen, local=rank.local))
+        for waiting in rank.answers.values():
+            waiting.cancel()
+
+    async def watch(self) -> None:
+        """Look whether a rank, or what it started, is stopped."""
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            for rank in list(self.here.values()):
+                pids = (rank.wire.pid, *spare.descendants(rank.wire.pid))
+                stopped = [pid for pid in pids if spare.is_stopped(pid)]
+                rank.stopped = rank.stopped + 1 if stopped else 0
+                if rank.stopped >= _AGREED_LOOKS and not rank.told_stopped:
+                    rank.told_stopped = True
+                    self._event(rank, "rank-stopped", f"process {stopped[0]} of rank {rank.rank} is stopped (state T)")
+
+    async def ask(self, said: messages.Task) -> dict[int, Any]:
+        """Hand each rank its task, and wait for those that are still there."""
+        waiting: dict[int, asyncio.Future[Any]] = {}
+        deadline_s = min(said.deadline_s, max(self._until_s - time.monotonic(), 0.0))
+        for number, task in said.tasks.items():
+            rank = self.here.get(number)
+            if rank is not None and self._is_sound(task):
+                waiting[number] = rank.answers[said.id] = asyncio.get_running_loop().create_future()
+                rank.wire.send({"is": "task", "id": said.id, "task": task, "deadline_s": deadline_s})
+        if waiting:
+            await asyncio.wait(waiting.values(), timeout=deadline_s + 2)
+        return {number: answer.result() for number, answer in waiting.items() if answer.done() and not answer.cancelled()}
+
+    def _is_sound(self, task: Mapping[str, Any]) -> bool:
+        """Whether a rank may do it: a collective has no more ranks than the job, and its store is at an address."""
+        if task.get("do") != "collective":
+            return task.get("do") in ("compute", "store")
+        rank, world, store = task.get("rank"), task.get("world"), task.get("store")
+        if not isinstance(task.get("within_s", 0.0), (int, float)):
+            return False
+        if not isinstance(rank, int) or not isinstance(world, int) or not isinstance(store, list) or len(store) != 2:
+            return False
+        peers = task.get("timed", [])
+        if not isinstance(peers, list) or (peers and rank not in peers) or len({*map(str, peers)}) != len(peers):
+            return False
+        are_ranks = all(isinstance(peer, int) and 0 <= peer < world for peer in peers)
+        return are_ranks and 0 <= rank < world <= self._job.world and is_address(store[0]) and isinstance(store[1], int)
+
+
+def is_address(text: object) -> bool:
+    """Whether it is written as an IPv4 address: no name is looked up because another node says so."""
+    try:
+        return isinstance(text, str) and bool(ipaddress.IPv4Address(text))
+    except ValueError:
+        return False

@@ -1,0 +1,68 @@
+"""Places in the job of launchers, which have no number of their own: the launcher at the endpoint gives them, the others ask for one."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from typing import Any, NamedTuple
+
+import msgspec
+
+from torchtune_sys.host.peers import links, local
+from torchtune_sys.preflight.joint import meeting, messages
+from torchtune_sys.preflight.joint.gathered import HOST_SAYS
+from torchtune_sys.preflight.joint.job import Job
+
+_AGAIN_S = 0.5
+
+
+class Seats:
+    """What the launcher at the endpoint gave away. Places are those after the first, which is its own."""
+
+    def __init__(self) -> None:
+        self._given: dict[str, int] = {}
+        """By the token of who asked."""
+
+    def give(self, job: Job, asked: messages.Seat) -> int:
+        """The same place for whoever asks again; -1 where there is none, or where another job asks."""
+        if job.agents is None or asked.key != job.key or job.node != 0:
+            return -1
+        if asked.token not in self._given and len(self._given) + 1 >= job.nodes:
+            return -1
+        return self._given.setdefault(asked.token, len(self._given) + 1)
+
+
+class Taken(NamedTuple):
+    """The job with a launcher's own place in it; or, where it gets none, what its ranks are told."""
+
+    job: Job | None
+    end: dict[str, Any]
+
+
+async def take(job: Job, until_s: float) -> Taken:
+    """Ask at the endpoint for a place until there is one, the rendezvous there has begun without us, or the time is up (monotonic)."""
+    assert job.agents is not None
+    token, was_open = secrets.token_hex(8), False
+    while True:
+        node, word = await meeting.seat(job, token)
+        if node >= 0:
+            return Taken(msgspec.structs.replace(job, node=node), {})
+        is_open = word != "full" and await links.listens(job.master, job.agents.endpoint_port)
+        if word == "full" or (is_open and was_open):
+            return Taken(None, _alone("all places are taken" if word == "full" else "the rendezvous has begun"))
+        was_open = is_open
+        if time.monotonic() > until_s:
+            return Taken(None, {"is": "never", "seen": HOST_SAYS.get(word, word)})
+        await asyncio.sleep(_AGAIN_S)
+
+
+def begun_without_us(job: Job) -> dict[str, Any] | None:
+    """At the endpoint: what ranks are told where somebody listens at its port already."""
+    if job.agents is None or job.node != 0 or local.is_free(job.agents.endpoint_port):
+        return None
+    return _alone("a process listens there already")
+
+
+def _alone(seen: str) -> dict[str, Any]:
+    return {"is": "alone", "seen": seen}
