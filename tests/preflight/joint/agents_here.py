@@ -8,7 +8,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -123,9 +123,11 @@ def ran(
     *,
     env: Mapping[int, Mapping[str, str]] | None = None,
     after: Mapping[int, Callable[[], bool]] | None = None,
+    outer: Mapping[int, list[str]] | None = None,
+    unheard: Collection[int] = (),
     patience_s: float = 150,
 ) -> dict[int, Agent]:
-    """Each agent on its host, started together but for those that come ``after`` something."""
+    """Each agent on its host, started together but for those that come ``after`` something. Of the ``unheard`` nobody waits for the end."""
     usual = {"PATH": os.environ["PATH"], "HOME": str(folder), "OMP_NUM_THREADS": "1", "LC_ALL": "C.UTF-8"}
     running: dict[int, tuple[subprocess.Popen[bytes], float]] = {}
     for number, words in sorted(commands.items(), key=lambda item: item[0] in (after or {})):
@@ -135,18 +137,24 @@ def ran(
         given = {**usual, **(env or {}).get(number, {})}
         with open(folder / f"out{number}", "wb") as out, open(folder / f"err{number}", "wb") as err:
             child = subprocess.Popen(
-                made.argv(number, unproven(words)), env=given, cwd=folder, stdout=out, stderr=err, start_new_session=True
+                [*(outer or {}).get(number, []), *made.argv(number, unproven(words))],
+                env=given,
+                cwd=folder,
+                stdout=out,
+                stderr=err,
+                start_new_session=True,
             )
+        made.stack.callback(child.wait)
         made.stack.callback(child.kill)
         running[number] = (child, time.monotonic())
     found: dict[int, Agent] = {}
     until_s = time.monotonic() + patience_s
-    while len(found) < len(running) and time.monotonic() < until_s:
+    while not {*running} - {*unheard} <= {*found} and time.monotonic() < until_s:
         for number, (child, since_s) in running.items():
             if number not in found and child.poll() is not None:
                 texts = [(folder / f"{name}{number}").read_text(errors="replace") for name in ("out", "err")]
                 found[number] = Agent(child.returncode, *texts, time.monotonic() - since_s)
         time.sleep(0.05)
-    missing = {number: (folder / f"err{number}").read_text()[-800:] for number in running if number not in found}
+    missing = {number: (folder / f"err{number}").read_text()[-800:] for number in running if number not in {*found, *unheard}}
     assert not missing, missing
     return found
