@@ -3,7 +3,7 @@
 Each fault is planted on the third of four hosts (network namespaces of one bridge), and met by
   torchtune-sys   preflight --level standard on each host, before the job
   torchrun        the job itself: torchrun with c10d, a script that adds up with gloo; time-outs of 20 s
-  accelerate      accelerate test with a configuration of two machines, the first and the bad one (MULTI_GPU: through torchrun;
+  accelerate      accelerate test with a configuration of two machines, the bad one and the one before it (MULTI_GPU: through torchrun;
                   ACCELERATE_USE_CPU has its ranks meet with gloo), where accelerate is beside torch; its own check of
                   split_between_processes fails with more than two ranks (1.15)
 Needs root, ip, nft, tc. One run prints the table; ``hung``: did not end within the limit, and was ended. With ``--record FILE`` each cell is
@@ -33,7 +33,7 @@ from preflight.joint.cluster import Cluster, cluster, preflight  # noqa: E402
 from preflight.joint.faults import FAULTS, problems  # noqa: E402
 
 NODES, BAD = 4, 3
-ALL, PAIR = (1, 2, 3, 4), (1, BAD)
+ALL, PAIR = (1, 2, 3, 4), (2, BAD)
 LIMIT_S = 100.0
 NAMES = (
     "none",
@@ -112,7 +112,7 @@ def accelerate(python: str, folder: Path, number: int) -> list[str]:
     config = folder / f"accelerate{number}.yaml"
     config.write_text(
         "compute_environment: LOCAL_MACHINE\ndistributed_type: MULTI_GPU\nuse_cpu: false\nmixed_precision: 'no'\ndebug: false\n"
-        f"gpu_ids: all\nmachine_rank: {PAIR.index(number)}\nmain_process_ip: n1\nmain_process_port: 29411\nmain_training_function: main\n"
+        f"gpu_ids: all\nmachine_rank: {PAIR.index(number)}\nmain_process_ip: n{PAIR[0]}\nmain_process_port: 29411\nmain_training_function: main\n"
         f"num_machines: {len(PAIR)}\nnum_processes: {len(PAIR)}\nrdzv_backend: static\nsame_network: true\n"
     )
     return [python, "-m", "accelerate.commands.accelerate_cli", "test", "--config_file", str(config)]
