@@ -9,15 +9,20 @@ import shutil
 import ssl
 import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote, unquote
 
+import msgspec
 import pytest
 
+from torchtune_sys.cli.node_patch import applied
 from torchtune_sys.errors import UserError
 from torchtune_sys.host.cluster import Cluster
 from torchtune_sys.model.preflight import Blame, Cause, Go, NodeVerdict, Preflight, Scale, Weight
+from torchtune_sys.preflight.drain_limit import parse_taint_limit
 from torchtune_sys.render import node_patch
 
 OTHER = {"key": "maintenance", "effect": "NoSchedule"}
@@ -40,7 +45,8 @@ def verdict(go: Go, *causes: str) -> Preflight:
 
 
 def node(*taints: dict[str, str]) -> dict[str, Any]:
-    return {"metadata": {"resourceVersion": "7"}, "spec": {"taints": [*taints]}}
+    labels = {node_patch.LABEL: "true"} if any(each["key"] == node_patch.TAINT for each in taints) else {}
+    return {"metadata": {"resourceVersion": "7", "labels": labels}, "spec": {"taints": [*taints]}}
 
 
 def test_the_condition_says_why() -> None:
@@ -64,7 +70,10 @@ def test_the_condition_says_why() -> None:
 )
 def test_only_our_own_taint_comes_and_goes(go: Go, before: list[Any], after: list[Any] | None) -> None:
     found = node_patch.taints(verdict(go, *(["gpu-lost"] if go is Go.NO_GO else [])), node(*before))
-    assert found == (None if after is None else {"metadata": {"resourceVersion": "7"}, "spec": {"taints": after}})
+    labels = {node_patch.LABEL: "true" if OURS in (after or ()) else None}
+    assert found == (
+        None if after is None else {"metadata": {"resourceVersion": "7", "labels": labels}, "spec": {"taints": after}}
+    )
 
 
 def test_what_a_person_would_type_touches_no_other_taint() -> None:
@@ -78,9 +87,55 @@ def test_what_a_person_would_type_touches_no_other_taint() -> None:
     assert patch["status"]["conditions"][0]["status"] == "False"
 
 
+class Api:
+    """A cluster's nodes, as its API has them: merge patches, versions, labels as selectors, and counting without sending."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self.nodes: dict[str, dict[str, Any]] = {name: {"metadata": {"name": name, "resourceVersion": "7"}} for name in names}
+        self.asked: list[Any] = []
+        self.answers: dict[str, int] = {}
+        """The status that it answers by method and the begin of the path."""
+        self._lock = threading.Lock()
+
+    def answer(self, method: str, path: str, body: Any) -> tuple[int, Any]:
+        for what, status in self.answers.items():
+            if f"{method} {path}".startswith(what):
+                return status, {"message": "forbidden"}
+        place, _, words = path.partition("?")
+        name, _, part = place.removeprefix("/api/v1/nodes").strip("/").partition("/")
+        with self._lock:
+            if not name:
+                return 200, self._list(dict(pair.split("=", 1) for pair in unquote(words).split("&")))
+            found = self.nodes.setdefault(unquote(name), node(OTHER))
+            return (200, found) if method == "GET" else self._patched(found, body, is_status=part == "status")
+
+    def _list(self, words: dict[str, str]) -> Any:
+        label = words.get("labelSelector")
+        items = [each for each in self.nodes.values() if label is None or label in each["metadata"].get("labels", {})]
+        most = int(words.get("limit", len(items)))
+        left = {"continue": "x", "remainingItemCount": len(items) - most} if len(items) > most else {}
+        return {"kind": "PartialObjectMetadataList", "metadata": left, "items": items[:most]}
+
+    def _patched(self, found: dict[str, Any], body: Any, is_status: bool) -> tuple[int, Any]:
+        if is_status:
+            found["status"] = body["status"]
+            return 200, found
+        meta = found["metadata"]
+        if body["metadata"].get("resourceVersion", meta["resourceVersion"]) != meta["resourceVersion"]:
+            return 409, {"message": "the object has been modified"}
+        labels = {**meta.get("labels", {}), **body["metadata"].get("labels", {})}
+        meta["labels"] = {key: value for key, value in labels.items() if value is not None}
+        meta["resourceVersion"] = str(int(meta["resourceVersion"]) + 1)
+        found["spec"] = body["spec"]
+        return 200, found
+
+    def tainted(self) -> list[str]:
+        return [name for name, each in self.nodes.items() if node_patch.is_tainted(each)]
+
+
 @pytest.fixture
-def api(tmp_path: Path) -> Iterator[tuple[Cluster, list[Any], dict[str, int]]]:
-    """A server with a certificate of its own authority; what it was asked, and the status that it answers by method."""
+def api(tmp_path: Path) -> Iterator[tuple[Cluster, Api]]:
+    """Behind HTTPS, with a certificate of its own authority."""
     if shutil.which("openssl") is None:
         pytest.skip("needs openssl")
     account = tmp_path / "account"
@@ -102,18 +157,17 @@ def api(tmp_path: Path) -> Iterator[tuple[Cluster, list[Any], dict[str, int]]]:
         "2",
     ]
     subprocess.run([*words, "-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1"], check=True, capture_output=True)
-    asked: list[Any] = []
-    answers: dict[str, int] = {}
+    made = Api(())
 
     class Answers(http.server.BaseHTTPRequestHandler):
         def _answer(self) -> None:
-            body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-            form = self.headers.get("Content-Type")
-            asked.append((self.command, self.path, form, json.loads(body) if body else None, self.headers["Authorization"]))
-            text = json.dumps({**node(OTHER), "message": "forbidden"}).encode()
-            self.send_response(answers.get(self.command, 200))
+            text = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            body = json.loads(text) if text else None
+            made.asked.append((self.command, self.path, self.headers.get("Content-Type"), body, self.headers["Authorization"]))
+            status, told = made.answer(self.command, self.path, body)
+            self.send_response(status)
             self.end_headers()
-            self.wfile.write(text)
+            self.wfile.write(json.dumps(told).encode())
 
         do_GET = do_PATCH = _answer
 
@@ -123,44 +177,102 @@ def api(tmp_path: Path) -> Iterator[tuple[Cluster, list[Any], dict[str, int]]]:
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Answers)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate, key)
-    server.socket = context.wrap_socket(server.socket, server_side=True)
-    thread = threading.Thread(target=server.serve_forever)
+    server.handle_error = lambda *_words: None  # type: ignore[method-assign]  # a client that refuses us hangs up
+    server.socket = context.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     env = {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": str(server.server_address[1])}
     try:
-        yield Cluster(env, str(account)), asked, answers
+        yield Cluster(env, str(account)), made
     finally:
         server.shutdown()
         thread.join()
         server.server_close()
 
 
-def test_what_is_asked_of_the_cluster(api: tuple[Cluster, list[Any], dict[str, int]]) -> None:
-    cluster, asked, answers = api
-    found = cluster.node("n/1")
-    patch = node_patch.taints(verdict(Go.NO_GO, "gpu-lost"), found)
-    assert patch is not None
-    cluster.patch_status("n1", node_patch.condition(verdict(Go.NO_GO, "gpu-lost")))
-    cluster.patch("n1", patch)
-    assert [each[:3] for each in asked] == [
+def of(name: str, go: Go = Go.NO_GO) -> Preflight:
+    found = verdict(go, *(["gpu-lost"] if go is Go.NO_GO else []))
+    return msgspec.structs.replace(found, nodes=(msgspec.structs.replace(found.nodes[0], node=name),))
+
+
+def test_no_more_nodes_are_tainted_than_may_be(api: tuple[Cluster, Api]) -> None:
+    cluster, made = api
+    made.nodes.update(Api(f"n{number}" for number in range(30)).nodes)
+    limit = parse_taint_limit("10%")
+    told = [applied(of(f"n{number}"), cluster, limit) for number in range(5)]
+    assert made.tainted() == ["n0", "n1", "n2"]
+    assert told[:3] == ["", "", ""]
+    assert told[3].startswith("3 of 30 nodes bear the taint, as many as may (--max-tainted 10%)")
+    assert made.nodes["n3"]["status"]["conditions"][0]["message"].startswith("not tainted: 3 of 30")
+    assert made.nodes["n3"]["status"]["conditions"][0]["status"] == "False"
+    assert applied(of("n0"), cluster, limit) == "", "who bears it already stays so"
+    assert applied(of("n1", Go.GO), cluster, limit) == ""
+    assert applied(of("n4"), cluster, limit) == ""
+    assert made.tainted() == ["n0", "n2", "n4"]
+
+
+def test_nodes_that_are_judged_in_the_same_moment_do_not_pass_the_limit(api: tuple[Cluster, Api]) -> None:
+    """The first counts all come before any taint: each that tainted itself sees the others, and takes it back."""
+    cluster, made = api
+    made.nodes.update(Api(f"n{number}" for number in range(12)).nodes)
+    together = threading.Barrier(12)
+
+    class Hasty(Cluster):
+        def patch(self, name: str, patch: Any) -> None:
+            if patch["spec"]["taints"]:
+                together.wait(20)
+            super().patch(name, patch)
+
+    cluster.__class__ = Hasty
+    with ThreadPoolExecutor(12) as pool:
+        told = [*pool.map(lambda name: applied(of(name), cluster, parse_taint_limit("2")), [*made.nodes])]
+    assert len(made.tainted()) <= 2
+    assert sum(not each for each in told) == len(made.tainted())
+
+
+@pytest.mark.parametrize("refused", ["GET /api/v1/nodes?limit", "GET /api/v1/nodes?label"])
+def test_where_nobody_can_count_nothing_is_tainted(api: tuple[Cluster, Api], refused: str) -> None:
+    cluster, made = api
+    made.nodes.update(Api(["n1", "n2"]).nodes)
+    made.answers[refused] = 403
+    assert "cannot be told" in applied(of("n1"), cluster, parse_taint_limit("2"))
+    assert made.tainted() == []
+    assert made.nodes["n1"]["status"]["conditions"][0]["status"] == "False"
+
+
+def test_what_is_asked_of_the_cluster(api: tuple[Cluster, Api]) -> None:
+    cluster, made = api
+    assert cluster.node("n/1") == node(OTHER)
+    made.nodes["n1"] = node(OTHER)
+    assert applied(of("n1"), cluster, parse_taint_limit("4")) == ""
+    label = f"/api/v1/nodes?labelSelector={quote(node_patch.LABEL, safe='')}"
+    assert [each[:3] for each in made.asked] == [
         ("GET", "/api/v1/nodes/n%2F1", None),
-        ("PATCH", "/api/v1/nodes/n1/status", "application/strategic-merge-patch+json"),
+        ("GET", "/api/v1/nodes/n1", None),
+        ("GET", label, None),
+        ("GET", "/api/v1/nodes?limit=1", None),
         ("PATCH", "/api/v1/nodes/n1", "application/merge-patch+json"),
+        ("GET", label, None),
+        ("GET", "/api/v1/nodes?limit=1", None),
+        ("PATCH", "/api/v1/nodes/n1/status", "application/strategic-merge-patch+json"),
     ]
-    assert {each[4] for each in asked} == {"Bearer secret-token"}
-    assert asked[2][3] == {"metadata": {"resourceVersion": "7"}, "spec": {"taints": [OTHER, OURS]}}
-    answers["PATCH"] = 409
+    assert {each[4] for each in made.asked} == {"Bearer secret-token"}
+    assert made.asked[4][3] == {
+        "metadata": {"resourceVersion": "7", "labels": {node_patch.LABEL: "true"}},
+        "spec": {"taints": [OTHER, OURS]},
+    }
+    made.answers["PATCH"] = 409
     with pytest.raises(UserError, match="409 forbidden"):
-        cluster.patch("n1", patch)
+        applied(of("n2"), cluster, parse_taint_limit("4"))
 
 
-def test_another_servers_certificate_is_refused(api: tuple[Cluster, list[Any], dict[str, int]], tmp_path: Path) -> None:
-    cluster, asked, _answers = api
+def test_another_servers_certificate_is_refused(api: tuple[Cluster, Api], tmp_path: Path) -> None:
+    cluster, made = api
     words = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", str(tmp_path / "k"), "-subj", "/CN=x"]
     subprocess.run([*words, "-out", str(tmp_path / "account" / "ca.crt")], check=True, capture_output=True)
     with pytest.raises(UserError, match="did not answer"):
         cluster.node("n1")
-    assert asked == []
+    assert made.asked == []
 
 
 def test_outside_of_a_pod_nothing_is_asked(tmp_path: Path) -> None:

@@ -2,27 +2,82 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from torchtune_sys.errors import UserError
 
 if TYPE_CHECKING:
+    from torchtune_sys.host.cluster import Cluster
     from torchtune_sys.model.preflight import Preflight
+    from torchtune_sys.preflight.drain_limit import TaintLimit
+
+_TRIES = 4
+"""To take a taint back: the node may change between the look and the patch (kubelet writes there, too)."""
 
 
-def patched(found: Preflight, *, act: bool) -> str:
+def patched(found: Preflight, *, act: bool, at_most: str) -> str:
     """Condition and taint as one line of JSON, with the commands that a person would type; applied first with ``act``. Raises UserError."""
     import json
 
     from torchtune_sys.cli.terminal import environment
     from torchtune_sys.render import node_patch
 
-    name, condition = found.nodes[0].node, node_patch.condition(found)
+    withheld = ""
     if act:
         from torchtune_sys.host.cluster import Cluster
+        from torchtune_sys.preflight.drain_limit import parse_taint_limit
 
-        cluster = Cluster(environment())
-        taints = node_patch.taints(found, cluster.node(name))
-        cluster.patch_status(name, condition)
-        if taints is not None:
-            cluster.patch(name, taints)
-    told = {"node": name, "condition": condition, "taint": node_patch.taint(found), "commands": node_patch.commands(found)}
-    return json.dumps({**told, "applied": act}, ensure_ascii=True) + "\n"
+        withheld = applied(found, Cluster(environment()), parse_taint_limit(at_most))
+    told: dict[str, Any] = {"node": found.nodes[0].node, "condition": node_patch.condition(found, withheld)}
+    told |= {"taint": node_patch.taint(found), "commands": node_patch.commands(found), "applied": act, "withheld": withheld}
+    return json.dumps(told, ensure_ascii=True) + "\n"
+
+
+def applied(found: Preflight, cluster: Cluster, limit: TaintLimit) -> str:
+    """Change the node; why it is not tainted although it is unfit, else "". Raises UserError.
+
+    All nodes may be judged in the same second: so each that tainted itself counts once more, and takes that back where there are too many. Of those that
+    stay, the last to come has counted all.
+    """
+    from torchtune_sys.render import node_patch
+
+    name = found.nodes[0].node
+    node = cluster.node(name)
+    patch = node_patch.taints(found, node)
+    is_new = node_patch.taint(found) is not None and not node_patch.is_tainted(node)
+    withheld = _beyond(cluster, limit, 1) if is_new else ""
+    if patch is not None and not withheld:
+        cluster.patch(name, patch)
+        withheld = _beyond(cluster, limit, 0) if is_new else ""
+        if withheld:
+            _take_back(cluster, name)
+    cluster.patch_status(name, node_patch.condition(found, withheld))
+    return withheld
+
+
+def _beyond(cluster: Cluster, limit: TaintLimit, more: int) -> str:
+    """What speaks against ``more`` nodes with the taint beside those that bear it; "" where nothing does. Where nobody can tell, that does."""
+    from torchtune_sys.render import node_patch
+
+    try:
+        tainted, of_all = cluster.count(node_patch.LABEL), cluster.count()
+    except UserError as error:
+        return f"how many nodes bear the taint cannot be told ({error.seen})"
+    if tainted + more <= limit.nodes(of_all):
+        return ""
+    return f"{tainted - (1 - more)} of {of_all} nodes bear the taint, as many as may (--max-tainted {limit}): suspect the checker or the image"
+
+
+def _take_back(cluster: Cluster, name: str) -> None:
+    """Raises UserError where the cluster refuses it again and again."""
+    from torchtune_sys.render import node_patch
+
+    for left in reversed(range(_TRIES)):
+        try:
+            patch = node_patch.untainted(cluster.node(name))
+            if patch is not None:
+                cluster.patch(name, patch)
+            return
+        except UserError:
+            if not left:
+                raise

@@ -37,6 +37,16 @@ class CountOrRange(click.ParamType):  # type: ignore[type-arg]  # generic from c
         return found
 
 
+def taint_limit(_ctx: click.Context, _param: click.Parameter, value: str) -> str:
+    """``4`` or ``10%``."""
+    from torchtune_sys.preflight.drain_limit import parse_taint_limit
+
+    try:
+        return str(parse_taint_limit(value))
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
+
+
 def seconds(least: float = 0.0) -> Callable[[click.Context, click.Parameter, float | None], float | None]:
     """A day at most, so that nobody waits for ever; ``nan`` is a float that click's own range lets through."""
 

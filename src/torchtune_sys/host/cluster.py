@@ -19,6 +19,8 @@ from torchtune_sys.errors import UserError
 _ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
 _PATIENCE_S = 10.0
 _ANSWER_AT_MOST = 4 << 20
+_NODES = "/api/v1/nodes"
+_NAMES_ALONE = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1, application/json"
 _MERGE, STRATEGIC = "application/merge-patch+json", "application/strategic-merge-patch+json"
 
 
@@ -38,6 +40,18 @@ class Cluster:
         """The node as the cluster has it. Raises UserError."""
         return self._ask("GET", _path(name))
 
+    def count(self, label: str = "") -> int:
+        """How many nodes there are; with ``label`` those that bear it. Raises UserError, also where the answer tells no number."""
+        # With a selector the API sends all that match, else one and how many more there are (meta/v1 ListMeta.remainingItemCount).
+        words = f"labelSelector={quote(label, safe='')}" if label else "limit=1"
+        found = self._ask("GET", f"{_NODES}?{words}", accept=_NAMES_ALONE)
+        items, told = found.get("items"), found.get("metadata")
+        left = told.get("remainingItemCount", 0) if isinstance(told, dict) else None
+        is_cut = isinstance(told, dict) and bool(told.get("continue")) and not left
+        if not isinstance(items, list) or not isinstance(left, int) or left < 0 or is_cut:
+            raise UserError("the cluster did not say how many nodes there are", "")
+        return len(items) + left
+
     def patch_status(self, name: str, patch: Mapping[str, Any]) -> None:
         """Raises UserError."""
         self._ask("PATCH", f"{_path(name)}/status", patch, STRATEGIC)
@@ -46,10 +60,12 @@ class Cluster:
         """Raises UserError, also where the node changed since it was asked for."""
         self._ask("PATCH", _path(name), patch, _MERGE)
 
-    def _ask(self, method: str, path: str, body: Mapping[str, Any] | None = None, form: str = "") -> dict[str, Any]:
+    def _ask(
+        self, method: str, path: str, body: Mapping[str, Any] | None = None, form: str = "", accept: str = "application/json"
+    ) -> dict[str, Any]:
         try:
             with open(f"{self._account}/token", encoding="ascii") as file:
-                headers = {"Authorization": f"Bearer {file.read().strip()}", "Accept": "application/json"}
+                headers = {"Authorization": f"Bearer {file.read().strip()}", "Accept": accept}
             trusted = ssl.create_default_context(cafile=f"{self._account}/ca.crt")
             link = http.client.HTTPSConnection(self._host, self._port, timeout=_PATIENCE_S, context=trusted)
             try:
@@ -66,10 +82,10 @@ class Cluster:
             ) from None
         if answer.status >= 300 or not isinstance(found, dict):
             words = found.get("message", "") if isinstance(found, dict) else ""
-            todo = "the account may get and patch nodes, and patch nodes/status" if answer.status == 403 else ""
+            todo = "the account may get, list and patch nodes, and patch nodes/status" if answer.status == 403 else ""
             raise UserError(f"the cluster refused {method} {path}: {answer.status} {words}".rstrip(), todo)
         return found
 
 
 def _path(name: str) -> str:
-    return f"/api/v1/nodes/{quote(name, safe='')}"
+    return f"{_NODES}/{quote(name, safe='')}"

@@ -16,16 +16,19 @@ from torchtune_sys.render.layout import clean
 
 CONDITION = "TorchtuneSysFit"
 TAINT = "torchtune-sys.io/unfit"
+LABEL = TAINT
+"""Beside the taint, so that the nodes that bear it can be counted: the API selects by labels, and not by taints."""
 _STATUS = {Go.GO: "True", Go.NO_GO: "False", Go.UNKNOWN: "Unknown"}
 _MESSAGE_AT_MOST = 1024
 _VALUE_AT_MOST = 63
 """Of a taint: letters, digits, ``-``, ``_`` and ``.``, as of a label."""
 
 
-def condition(found: Preflight) -> dict[str, Any]:
-    """For ``/api/v1/nodes/NODE/status``, as application/strategic-merge-patch+json."""
+def condition(found: Preflight, withheld: str = "") -> dict[str, Any]:
+    """``withheld``: why an unfit node is not tainted. For ``/api/v1/nodes/NODE/status``, as application/strategic-merge-patch+json."""
     causes = [cause for cause in found.nodes[0].causes if cause.weight is not Weight.WARNING]
     message = "; ".join(f"[{cause.blame.value}] {cause.cause}: {clean(cause.seen)}" for cause in causes) or "a job may start here"
+    message = f"not tainted: {withheld}; {message}" if withheld else message
     told = {
         "type": CONDITION,
         "status": _STATUS[found.verdict],
@@ -47,14 +50,29 @@ def taint(found: Preflight) -> dict[str, str] | None:
 def taints(found: Preflight, node: Mapping[str, Any]) -> dict[str, Any] | None:
     """For ``/api/v1/nodes/NODE``, as application/merge-patch+json. ``node`` is the node as the cluster has it. None where nothing is to change:
     what could not be judged takes nothing back."""
-    now = list(_taints(node))
-    own = taint(found)
+    return None if found.verdict is Go.UNKNOWN else _patch(node, taint(found))
+
+
+def untainted(node: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The same for a node that is to be without our taint."""
+    return _patch(node, None)
+
+
+def is_tainted(node: Mapping[str, Any]) -> bool:
+    """Whether the node bears our taint."""
+    return any(each.get("key") == TAINT for each in _taints(node))
+
+
+def _patch(node: Mapping[str, Any], own: Mapping[str, str] | None) -> dict[str, Any] | None:
+    now, meta = list(_taints(node)), node.get("metadata") or {}
     others = [each for each in now if each.get("key") != TAINT]
-    wanted = now if found.verdict is Go.UNKNOWN else [*others, own] if own else others
-    if wanted == now:
+    wanted = [*others, own] if own else others
+    is_labelled = LABEL in (meta.get("labels") or {})
+    if wanted == now and is_labelled == bool(own):
         return None
-    version = node.get("metadata", {}).get("resourceVersion")
-    return {**({"metadata": {"resourceVersion": version}} if version else {}), "spec": {"taints": wanted}}
+    version = meta.get("resourceVersion")
+    told = {**({"resourceVersion": version} if version else {}), "labels": {LABEL: "true" if own else None}}
+    return {"metadata": told, "spec": {"taints": wanted}}
 
 
 def commands(found: Preflight) -> list[str]:

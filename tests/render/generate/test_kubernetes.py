@@ -1,4 +1,4 @@
-"""What ``generate kubernetes`` prints: valid for four releases, sound in what schemas do not ask, and its commands do what they should."""
+"""What ``generate kubernetes`` prints: valid for five releases, sound in what schemas do not ask, and its commands do what they should."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 
 yaml = pytest.importorskip("yaml")
 TOOL = Path(sys.executable).with_name("torchtune-sys")
-VERSIONS = ("1.30", "1.32", "1.34", "1.36")
+VERSIONS = ("1.30", "1.32", "1.34", "1.36", "1.37")
 USUAL = ("--image", "registry/train:1", "--nodes", "4", "--gpus", "8")
 FORMS = {
     "job": ("job", *USUAL),
@@ -41,7 +41,7 @@ def documents(form: str) -> list[Document]:
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_schemas_of_four_releases_take_it(form: str) -> None:
+def test_schemas_of_five_releases_take_it(form: str) -> None:
     validate = pytest.importorskip("kubernetes_validate")
     for document in documents(form):
         if document["kind"] == "JobSet":  # no release's: its job is
@@ -187,7 +187,7 @@ def _of_the_daemon(kinds: dict[str, Document]) -> Iterator[str]:
         for kind in rule["resources"]
         for verb in rule["verbs"]
     }
-    if rights != {("", "nodes", "get"), ("", "nodes", "patch"), ("", "nodes/status", "patch")}:
+    if rights != {("", "nodes", "get"), ("", "nodes", "list"), ("", "nodes", "patch"), ("", "nodes/status", "patch")}:
         yield f"rights {rights}"
     account = kinds["ServiceAccount"]["metadata"]
     subject = {"kind": "ServiceAccount", "name": account["name"], "namespace": account["namespace"]}

@@ -26,54 +26,61 @@ _REPLICATED = "nodes"
 """The one job of a JobSet, in its pods' host names."""
 
 
-class Wanted(msgspec.Struct, frozen=True, kw_only=True):
-    """What was asked for."""
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    """What was asked for, each field under the name that its option has; the templates have them under the same names."""
 
     name: str
-    namespace: str = "default"
+    namespace: str
     image: str
     nodes: int
-    gpus: int = 0
+    gpus: int
     shm: str
-    level: str = "standard"
-    options: tuple[str, ...] = ()
-    """Of ``preflight``."""
-    train: tuple[str, ...] = ()
-    secret: str = ""
-    fail_closed: bool = False
-    act: bool = False
-    every_s: int = 300
-    runtime_class: str = ""
+    level: str
+    policy: str | None
+    budget: float | None
+    train: tuple[str, ...]
+    secret: str
+    fail_closed: bool
+    act: bool
+    max_tainted: str
+    every: int
+    runtime_class: str
+
+    def preflight_options(self) -> list[str]:
+        """Of every pre-flight."""
+        words = ["--policy", self.policy] if self.policy is not None else []
+        return words if self.budget is None else [*words, "--budget", f"{self.budget:g}"]
 
 
-def job(wanted: Wanted) -> str:
+def job(manifest: Manifest) -> str:
     """A headless service and an Indexed Job."""
-    return _rendered("job", wanted, subdomain=wanted.name)
+    return _rendered("job", manifest, subdomain=manifest.name)
 
 
-def jobset(wanted: Wanted) -> str:
+def jobset(manifest: Manifest) -> str:
     """A JobSet of one job."""
-    return _rendered("jobset", wanted, subdomain="")
+    return _rendered("jobset", manifest, subdomain="")
 
 
-def daemonset(wanted: Wanted) -> str:
+def daemonset(manifest: Manifest) -> str:
     """A daemon on each node; with the rights that it needs, where it is to act."""
-    text = _template("watch.sh").render(options=_words(wanted.options), act=wanted.act, every=wanted.every_s)
-    return _template("daemonset.yaml").render(**_common(wanted), script=text.rstrip("\n"), every=wanted.every_s, taint=TAINT)
+    values = {**_values(manifest), "taint": TAINT}
+    script = _template("watch.sh").render(**values, options=_words(manifest.preflight_options()))
+    return _template("daemonset.yaml").render(**values, script=script.rstrip("\n"))
 
 
 PIECES = {"job": job, "jobset": jobset, "daemonset": daemonset}
 
 
-def _rendered(piece: str, wanted: Wanted, subdomain: str) -> str:
-    first = f"{wanted.name}-{_REPLICATED}-0-0" if piece == "jobset" else f"{wanted.name}-0"
-    master = f"{first}.{wanted.name}"
-    options = [*wanted.options, "--meet-within", f"{MEETING_S}"]
-    if wanted.level == "fast":
-        options += ["--nnodes", f"{wanted.nodes}", "--rdzv-endpoint", f"{master}:{PORT}", "--rdzv-id", wanted.name]
-    script = _template("preflight.sh").render(options=_words(options), fail_closed=wanted.fail_closed)
-    train = wanted.train or _torchrun(wanted, master)
-    values = {**_common(wanted), "master": master, "subdomain": subdomain, "train": train, "script": script.rstrip("\n")}
+def _rendered(piece: str, manifest: Manifest, subdomain: str) -> str:
+    first = f"{manifest.name}-{_REPLICATED}-0-0" if piece == "jobset" else f"{manifest.name}-0"
+    master = f"{first}.{manifest.name}"
+    options = ["--level", manifest.level, *manifest.preflight_options(), "--meet-within", f"{MEETING_S}"]
+    if manifest.level == "fast":
+        options += ["--nnodes", f"{manifest.nodes}", "--rdzv-endpoint", f"{master}:{PORT}", "--rdzv-id", manifest.name]
+    script = _template("preflight.sh").render(options=_words(options), fail_closed=manifest.fail_closed)
+    train = manifest.train or _torchrun(manifest, master)
+    values = {**_values(manifest), "master": master, "subdomain": subdomain, "train": train, "script": script.rstrip("\n")}
     pod = _template("pod.yaml").render(**values)
     body = _template("body.yaml").render(**values, pod=pod.strip("\n"))
     return _without_blank_lines(_template(f"{piece}.yaml").render(**values, body=body.strip("\n")))
@@ -83,32 +90,19 @@ def _without_blank_lines(text: str) -> str:
     return "".join(f"{line}\n" for line in text.splitlines() if line.strip())
 
 
-def _torchrun(wanted: Wanted, master: str) -> tuple[str, ...]:
+def _torchrun(manifest: Manifest, master: str) -> tuple[str, ...]:
     """The controller sets JOB_COMPLETION_INDEX; kubelet puts it into the command."""
     words = (
         "torchrun",
-        f"--nnodes={wanted.nodes}",
-        f"--nproc-per-node={wanted.gpus or 1}",
+        f"--nnodes={manifest.nodes}",
+        f"--nproc-per-node={manifest.gpus or 1}",
         "--node-rank=$(JOB_COMPLETION_INDEX)",
     )
     return (*words, f"--master-addr={master}", f"--master-port={PORT}", "train.py")
 
 
-def _common(wanted: Wanted) -> dict[str, object]:
-    return {
-        "version": __version__,
-        "name": wanted.name,
-        "namespace": wanted.namespace,
-        "image": wanted.image,
-        "nodes": wanted.nodes,
-        "gpus": wanted.gpus,
-        "shm": wanted.shm,
-        "port": PORT,
-        "secret": wanted.secret,
-        "fail_closed": wanted.fail_closed,
-        "act": wanted.act,
-        "runtime_class": wanted.runtime_class,
-    }
+def _values(manifest: Manifest) -> dict[str, object]:
+    return {**msgspec.structs.asdict(manifest), "version": __version__, "port": PORT}
 
 
 def _words(options: Sequence[str]) -> str:

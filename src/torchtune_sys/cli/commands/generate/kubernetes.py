@@ -10,6 +10,7 @@ import click
 from torchtune_sys.cli import options as shared
 from torchtune_sys.cli.commands.preflight import BUDGETS_S
 from torchtune_sys.errors import UserError
+from torchtune_sys.preflight.drain_limit import TAINTED_AT_MOST
 
 PIECES = ("job", "jobset", "daemonset")
 
@@ -29,7 +30,8 @@ job        a headless service and an Indexed Job: the pods meet in an init
            container, and train only if all nodes are well
 jobset     the same as a JobSet
 daemonset  judges each node at level fast, and prints the patches of its
-           condition and taint; with --act it applies them
+           condition and taint; with --act it applies them, to at most
+           --max-tainted nodes at once
 
 \b
 Only no-go keeps a pod from starting: a tool that is gone, broken or cannot
@@ -56,9 +58,16 @@ cluster; docs/kubernetes.md says what was tried.
 )
 @click.option("--runtime-class", default="", metavar="NAME", help="The daemon: the runtime class that shows GPUs.")
 @click.option("--act", is_flag=True, help="The daemon: set the node's condition and taint; with the rights for it.")
+@click.option(
+    "--max-tainted",
+    default=TAINTED_AT_MOST,
+    callback=shared.taint_limit,
+    metavar="N|P%",
+    help="With --act: taint no further node while so many bear the taint. [10%, 1 at least]",
+)
 @click.option("--fail-closed", is_flag=True, help="A pod whose pre-flight could not judge does not start.")
 @shared.output_option
-def command(piece: str, train: tuple[str, ...], output: str | None, **options: Any) -> int:
+def command(piece: str, output: str | None, **asked: Any) -> int:
     """Print manifests that bring the pre-flight into a Kubernetes cluster.
 
     PIECE: job, jobset or daemonset.
@@ -67,35 +76,16 @@ def command(piece: str, train: tuple[str, ...], output: str | None, **options: A
     from torchtune_sys.render.generate import kubernetes
 
     is_daemon = piece == "daemonset"
-    name = options["name"] or ("torchtune-sys" if is_daemon else "training")
-    _must_be_named(name, options["namespace"], options["nodes"])
-    if options["act"] and not is_daemon:
+    asked["name"] = asked["name"] or ("torchtune-sys" if is_daemon else "training")
+    manifest = kubernetes.Manifest(**asked)
+    _must_be_named(manifest.name, manifest.namespace, manifest.nodes)
+    if manifest.act and not is_daemon:
         raise UserError("--act: only the daemon changes nodes", "generate kubernetes daemonset --act")
-    if is_daemon and train:
+    if is_daemon and manifest.train:
         raise UserError("the daemon starts no training", "generate kubernetes job -- COMMAND…")
-    if not re.fullmatch(r"[1-9][0-9]{0,8}(Ki|Mi|Gi|Ti)?", options["shm"]):
-        raise UserError(f"--shm {options['shm']}: is no size", "a number with Mi or Gi: 8Gi")
-    words = [] if is_daemon else ["--level", options["level"]]
-    for option in ("policy", "budget"):
-        if (value := options[option]) is not None:
-            words += [f"--{option}", value if isinstance(value, str) else f"{value:g}"]
-    wanted = kubernetes.Wanted(
-        name=name,
-        namespace=options["namespace"],
-        image=options["image"],
-        nodes=options["nodes"],
-        gpus=options["gpus"],
-        shm=options["shm"],
-        level=options["level"],
-        options=tuple(words),
-        train=train,
-        secret=options["secret"],
-        fail_closed=options["fail_closed"],
-        act=options["act"],
-        every_s=options["every"],
-        runtime_class=options["runtime_class"],
-    )
-    give(kubernetes.PIECES[piece](wanted), output)
+    if not re.fullmatch(r"[1-9][0-9]{0,8}(Ki|Mi|Gi|Ti)?", manifest.shm):
+        raise UserError(f"--shm {manifest.shm}: is no size", "a number with Mi or Gi: 8Gi")
+    give(kubernetes.PIECES[piece](manifest), output)
     return 0
 
 
