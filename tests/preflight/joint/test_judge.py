@@ -395,3 +395,13 @@ def test_what_fails_at_scale_alone_accuses_nobody() -> None:
     verdict = weighed(found)
     assert (verdict.verdict, said(verdict), verdict.links) == ("no-go", {}, ())
     assert [(cause.cause, cause.weight) for cause in verdict.causes] == [("fails-only-at-scale", "fatal")]
+
+
+def test_a_node_whose_torch_was_not_there_in_time_is_not_go() -> None:
+    found = gathered(collectives=[])
+    assert whole(found).verdict == "go"
+    del found.members[2].notes["worker/0"]
+    told = whole(found)
+    assert told.verdict == "unknown"
+    assert {node.node: node.verdict for node in told.nodes if node.verdict != "go"} == {"n2": "unknown"}
+    assert "rank 2" in told.nodes[2].causes[0].seen

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import islice, product
 from typing import Any
 
@@ -71,6 +71,8 @@ def whole(gathered: Gathered) -> Whole:
     """All of it."""
     gathered.shown = own_names(gathered.members)
     found = all_findings(gathered)
+    if not any(f.weight is Weight.FATAL for f in found):
+        found += _untried(gathered)
     absent = [node for node in gathered.missing if any(f.node == node and f.cause == "node-never-came" for f in found)]
     nodes = tuple(
         _node(gathered, node, [f for f in found if f.node == node])
@@ -220,6 +222,16 @@ def _meeting(gathered: Gathered) -> list[Finding]:
             seen = f"{len(member.ranks)} of {member.expected} ranks came; missing: rank {ranks}"
             found.append(Finding(part="meeting", cause="ranks-missing", node=node, seen=seen))
     return found
+
+
+def _untried(gathered: Gathered) -> Iterator[Finding]:
+    """Nodes with a rank whose torch was not there in time: they took part in no training step and in no collective, and nothing speaks for them."""
+    for node, member in gathered.members.items():
+        late = [local for local in member.ranks if f"worker/{local}" not in member.notes]
+        if member.alive and late and not gathered.agents_at_least:
+            ranks = ", ".join(f"{node * gathered.locals_ + local}" for local in late)
+            seen = f"torch was not imported in time by rank {ranks}: neither training step nor collectives were tried with it"
+            yield Finding(part="compute", cause="checker-fault", node=node, seen=seen, weight=Weight.UNKNOWN)
 
 
 def _names(gathered: Gathered, nodes: Iterable[int]) -> str:
