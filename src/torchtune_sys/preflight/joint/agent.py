@@ -154,7 +154,7 @@ class Agent:
                 return
             self.job = taken.job
             self.map = meeting.Map(self.job, lambda: self.control_port)
-        if (said := seats.begun_without_us(self.job)) is not None:
+        if (said := seats.begun_without_us(self.job, self.control_port)) is not None:
             self._end(said)
             return
         order = self.job.candidates

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from torchtune_sys.errors import UserError
 from torchtune_sys.host.peers.addresses import is_own
+from torchtune_sys.host.peers.wire import Door
 from torchtune_sys.preflight.joint.gathered import Gathered, taken
 from torchtune_sys.preflight.joint.job import PORTS_TRIED, Agents, Job
 
@@ -19,6 +20,8 @@ DEFAULT_PORT = 29400
 _STORE_MAGIC = (0x3C85F7CE).to_bytes(4, "little")
 """What a client of torch's store says first (torch/csrc/distributed/c10d/TCPStoreBackend.hpp, validationMagicNumber)."""
 _HEAR_S = 5.0
+_FROM_ONE, _IN_ALL = 16, 2048
+"""Connections that are held at once: a launcher has one, and whoever reaches the port may open thousands."""
 AFTER_PASSING_S = 15.0
 """So long the others are waited for once a launcher went on: its own rendezvous gives up after 60 s."""
 
@@ -70,9 +73,10 @@ def job_of(
     )
 
 
-def come(gathered: Gathered, nodes: Iterable[int]) -> int:
+def come(gathered: Gathered, nodes: Iterable[int], *, and_passed: bool = True) -> int:
     """How many launchers there are on these nodes, and of those that went on."""
-    return sum(len(gathered.members[node].ranks) for node in nodes if node in gathered.members) + len(gathered.passed)
+    here = sum(len(gathered.members[node].ranks) for node in nodes if node in gathered.members)
+    return here + len(gathered.passed) * and_passed
 
 
 def absent(gathered: Gathered, agents: Agents, most: int) -> dict[int, str]:
@@ -95,6 +99,7 @@ class Passing:
         self._changed = changed
         self._server: asyncio.AbstractServer | None = None
         self._held: set[asyncio.StreamWriter] = set()
+        self._door = Door(_FROM_ONE, _IN_ALL)
         self.since_s: dict[str, float] = {}
         """By address, when each was heard first."""
 
@@ -106,19 +111,21 @@ class Passing:
     async def _hear(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """A client of torch's store waits for an answer; it gets none, and tries again when we are gone."""
         self._held.add(writer)
-        with contextlib.suppress(OSError, asyncio.TimeoutError):
-            said = await asyncio.wait_for(reader.read(64), _HEAR_S)
-            if _STORE_MAGIC in said:
-                peer = writer.get_extra_info("peername") or ("",)
-                self.since_s.setdefault(str(peer[0]), time.monotonic())
-                self._changed()
-                return
-        self._held.discard(writer)
-        writer.close()
+        try:
+            with self._door.held(writer) as is_let_in, contextlib.suppress(OSError, asyncio.TimeoutError):
+                said = await asyncio.wait_for(reader.read(64), _HEAR_S) if is_let_in else b""
+                if _STORE_MAGIC in said:
+                    peer = writer.get_extra_info("peername") or ("",)
+                    self.since_s.setdefault(str(peer[0]), time.monotonic())
+                    self._changed()
+                    await reader.read(1)  # until it goes, or we do
+        finally:
+            self._held.discard(writer)
+            writer.close()
 
     def stop(self) -> None:
         """Leave the port to the launchers' own rendezvous."""
         if self._server is not None:
             self._server.close()
-        for writer in self._held:
+        for writer in [*self._held]:
             writer.transport.abort()

@@ -172,7 +172,8 @@ class Coordinator:
         enough_s: float | None = None
         while True:
             self.gathered.passed = tuple(self._passing.since_s)
-            here = agents.come(self._filled(), present(self.members))
+            # Torch's store has no authentication: where the job has a secret, strangers do not make up the number.
+            here = agents.come(self._filled(), present(self.members), and_passed=not self.job.has_secret)
             now_s = time.monotonic()
             enough_s = (now_s if enough_s is None else enough_s) if here >= wanted.least else None
             ends = [self._meet_until_s, *(first_s + agents.AFTER_PASSING_S for first_s in self._passing.since_s.values())]
@@ -183,7 +184,7 @@ class Coordinator:
                 next_word_s += _WORD_S
                 missing = ", ".join(agents.absent(self._filled(), wanted, self.job.nodes).values())
                 self._status(f"{here} of {self.job.nodes} agents came, waiting for {missing}")
-            seen = here
+            seen = agents.come(self._filled(), present(self.members))
             await self._until(lambda seen=seen: self._is_other(seen), min(until_s, next_word_s))  # type: ignore[misc]
 
     def _is_other(self, count: int) -> bool:

@@ -70,6 +70,11 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.key}-{'agents' if self.agents is not None else self.node}"
 
     @property
+    def has_secret(self) -> bool:
+        """Whether somebody gave it one; else the key stands in its place, which is no secret."""
+        return self.secret not in (b"", self.key.encode())
+
+    @property
     def candidates(self) -> tuple[int, ...]:
         """Nodes at which the others may meet; launchers know one place only."""
         return (0,) if self.agents is not None else candidates(self.nodes)

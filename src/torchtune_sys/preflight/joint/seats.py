@@ -53,15 +53,20 @@ async def take(job: Job, until_s: float) -> Taken:
             return Taken(None, _alone("all places are taken" if word == "full" else "the rendezvous has begun"))
         was_open = is_open
         if time.monotonic() > until_s:
-            return Taken(None, {"is": "never", "seen": HOST_SAYS.get(word, word)})
+            # Another program there, or another secret, says nothing of whether the agent came.
+            return Taken(
+                None, _alone(word) if word.startswith("no-greeting") else {"is": "never", "seen": HOST_SAYS.get(word, word)}
+            )
         await asyncio.sleep(_AGAIN_S)
 
 
-def begun_without_us(job: Job) -> dict[str, Any] | None:
-    """At the endpoint: what ranks are told where somebody listens at its port already."""
-    if job.agents is None or job.node != 0 or local.is_free(job.agents.endpoint_port):
+def begun_without_us(job: Job, control_port: int) -> dict[str, Any] | None:
+    """At the endpoint: what ranks are told where somebody listens at its port already, or at all ports where the others would look for us."""
+    if job.agents is None or job.node != 0:
         return None
-    return _alone("a process listens there already")
+    if not local.is_free(job.agents.endpoint_port):
+        return _alone("a process listens there already")
+    return None if control_port in job.ports else _alone("other processes listen where agents would meet")
 
 
 def _alone(seen: str) -> dict[str, Any]:
