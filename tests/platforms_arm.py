@@ -131,7 +131,7 @@ def jetson_orin() -> Recording:
     # JetPack's torch is linked with the system's CUDA
     host = torch(cut(host, "/home/ubuntu/train/.venv/lib/python3.12/site-packages/nvidia_"), "2.8.0", cuda="12.6")
     nvml = host["answers"]["nvml"]
-    bare = {key: NOT_SUPPORTED for key in Gpu.__struct_fields__ if key not in ("index", "lost")}
+    bare = {key: NOT_SUPPORTED for key in Gpu.__struct_fields__ if key not in ("index", "lost", "reset_required")}
     gpu = {**bare, "index": 0, "name": "Orin (nvgpu)", "uuid": "GPU-5c0ffee0-0000-4000-8000-00000000000a", "processes": []}
     return over(
         host,

@@ -3,11 +3,23 @@
 Nothing is imported at the top but what cannot be taken from the caller's PYTHONPATH or working directory.
 """
 
+import os
+
 from torchtune_sys.host.isolation import isolate
 
 
 def main() -> None:
     """The entry point."""
+    try:
+        _run()
+    except (
+        MemoryError
+    ):  # too little even to say so as usual. Python's own status for that is 1, which says that something was found
+        os.write(2, b"torchtune-sys: there is not enough memory for this; raise the limit on memory (ulimit -v)\n")
+        os._exit(3)
+
+
+def _run() -> None:
     isolate()
     import gc
 

@@ -123,6 +123,7 @@ def test_a_check_that_cannot_judge_takes_no_node_back(cluster: Cluster, tmp_path
 def test_prolog_error_on_a_node_that_we_drained_is_ours(cluster: Cluster) -> None:
     """slurmd may repeat a failure that Slurm has answered already, and change our reason by that."""
     mark, known = (Path(f"/run/torchtune-sys-{kind}-here") for kind in ("drained", "known"))
+    known.unlink(missing_ok=True)  # of an earlier test, or of an earlier run
     cluster.run("scontrol", "update", "nodename=here", "state=drain", "reason=Prolog error")
     try:
         for _ in range(3):
@@ -227,7 +228,8 @@ PLANTED = {
         ("--drain-state", "{bad}/state"),
     ),
     "hardly a file can be opened": ("ulimit -n 8", ()),
-    "memory is out": ("ulimit -v 60000", ()),
+    "memory is out": ("ulimit -v 42000", ()),
+    "memory is out before anything is imported": ("ulimit -v 27000", ()),
 }
 """Shell commands before the hook starts, and options of the hook. The node is bad, so that a check that worked would drain it."""
 
