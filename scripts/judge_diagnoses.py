@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import html
+import io
 import json
 import random
 import sys
@@ -22,15 +23,6 @@ from torchtune_sys.diagnosis.diagnose import diagnose
 from torchtune_sys.host.input.collection import InputText
 from torchtune_sys.host.input.excerpts import excerpt
 from torchtune_sys.model.diagnosis import Diagnosis
-
-
-class _Bytes:
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-
-    def read(self, size: int, /) -> bytes:
-        part, self._data = self._data[:size], self._data[size:]
-        return part
 
 
 def _hard(text: str) -> str:
@@ -79,7 +71,7 @@ CHANGES: dict[str, Callable[[str], str]] = {
 
 
 def judged(text: str, name: str, encoding: str = "utf-8") -> Diagnosis:
-    return diagnose([InputText(name=name, excerpt=excerpt(_Bytes(text.encode(encoding, "replace"))))])
+    return diagnose([InputText(name=name, excerpt=excerpt(io.BytesIO(text.encode(encoding, "replace"))))])
 
 
 def interval(right: int, of: int) -> str:

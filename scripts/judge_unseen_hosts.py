@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import io
 import sys
 import time
 from collections import Counter
@@ -65,19 +66,8 @@ def by_diagnose(must: str, text: Path) -> bool:
     wanted = set(must.replace(";", "|").split("|"))
     wanted |= {rule.cause for rule in CATALOGUE if rule.id in wanted}
     data = text.read_bytes()[: 4 << 20]
-    found = diagnose([InputText(name=text.name, excerpt=excerpt(_Bytes(data)))])
+    found = diagnose([InputText(name=text.name, excerpt=excerpt(io.BytesIO(data)))])
     return any(cause.cause in wanted for cause in found.causes)
-
-
-class _Bytes:
-    """Bytes as a stream that is read once."""
-
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-
-    def read(self, size: int, /) -> bytes:
-        part, self._data = self._data[:size], self._data[size:]
-        return part
 
 
 def main() -> int:

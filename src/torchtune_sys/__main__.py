@@ -12,9 +12,8 @@ def main() -> None:
     """The entry point."""
     try:
         _run()
-    except (
-        MemoryError
-    ):  # too little even to say so as usual. Python's own status for that is 1, which says that something was found
+    except MemoryError:
+        # Too little even to say so as usual. Python's own status for that is 1, which says that something was found.
         os.write(2, b"torchtune-sys: there is not enough memory for this; raise the limit on memory (ulimit -v)\n")
         os._exit(3)
 

@@ -37,16 +37,6 @@ class CountOrRange(click.ParamType):  # type: ignore[type-arg]  # generic from c
         return found
 
 
-def taint_limit(_ctx: click.Context, _param: click.Parameter, value: str) -> str:
-    """``4`` or ``10%``."""
-    from torchtune_sys.preflight.drain_limit import parse_taint_limit
-
-    try:
-        return str(parse_taint_limit(value))
-    except ValueError as error:
-        raise click.BadParameter(str(error)) from None
-
-
 def seconds(least: float = 0.0) -> Callable[[click.Context, click.Parameter, float | None], float | None]:
     """A day at most, so that nobody waits for ever; ``nan`` is a float that click's own range lets through."""
 
@@ -155,6 +145,32 @@ def output_option(function: _F) -> _F:
     return click.option("-o", "--output", metavar="FILE", help="Write to FILE, whole or not at all; - is standard output.")(
         function
     )
+
+
+def max_tainted_option(function: _F) -> _F:
+    return click.option(
+        "--max-tainted",
+        default=_tainted_at_most,
+        callback=_taint_limit,
+        metavar="N|P%",
+        help="With --act: taint no further node while so many bear the taint. [10%, 1 at least]",
+    )(function)
+
+
+def _tainted_at_most() -> str:
+    from torchtune_sys.preflight.drain_limit import TAINTED_AT_MOST
+
+    return TAINTED_AT_MOST
+
+
+def _taint_limit(_ctx: click.Context, _param: click.Parameter, value: str) -> str:
+    """``4`` or ``10%``."""
+    from torchtune_sys.preflight.drain_limit import parse_taint_limit
+
+    try:
+        return str(parse_taint_limit(value))
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
 
 
 def color_option(function: _F) -> _F:

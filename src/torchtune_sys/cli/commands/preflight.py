@@ -12,7 +12,6 @@ from torchtune_sys.cli import options as shared
 from torchtune_sys.cli.main import INTERNAL, UNJUDGED, USAGE
 from torchtune_sys.errors import UserError
 from torchtune_sys.preflight.context import HOOKS
-from torchtune_sys.preflight.drain_limit import TAINTED_AT_MOST
 
 if TYPE_CHECKING:
     from torchtune_sys.model.preflight import Cause, NodeVerdict, Preflight
@@ -134,13 +133,7 @@ a cluster.
 @click.option("--topology", metavar="FILE", help="With --isolate: leaf switches, as in Slurm's topology.conf.")
 @click.option("--lists", metavar="DIR", help="Write good_nodes.txt, bad_nodes.txt, exclude.txt and more there.")
 @click.option("--act", is_flag=True, help="With --format node-patch, in a pod: also apply the patches to this node.")
-@click.option(
-    "--max-tainted",
-    default=TAINTED_AT_MOST,
-    callback=shared.taint_limit,
-    metavar="N|P%",
-    help="With --act: taint no further node while so many bear the taint. [10%, 1 at least]",
-)
+@shared.max_tainted_option
 @click.option("--facts", metavar="FILE", help="Also write the facts, small, for torchtune-sys compare.")
 @click.option("--from", "from_", metavar="PATH", help="Judge a recording instead of this host, as check does.")
 @shared.format_option(*FORMATS)

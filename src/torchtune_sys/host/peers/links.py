@@ -16,6 +16,7 @@ import struct
 import time
 from typing import Any
 
+from torchtune_sys.host.peers.tcp_info import tcp_info
 from torchtune_sys.host.peers.wire import Door
 
 CONNECT_S = 2.5
@@ -30,10 +31,6 @@ _PAUSE_S = 0.0005
 _LISTENS_S = 2.0
 _HEADER_S, _SERVED_S = 5.0, 45.0
 _SO_MEMINFO, _DROPS = 55, 8
-_TCP_INFO_RETRANSMITS = 100
-_TCP_INFO_LEAST_RTT = 148
-"""Offsets of tcpi_total_retrans and of tcpi_min_rtt (us, since Linux 4.6) in struct tcp_info (linux/tcp.h)."""
-_NO_SAMPLE = 0xFFFFFFFF
 MARK_SIZE = 16
 _HEADER = struct.Struct(f">{MARK_SIZE}sB")
 _ECHO, _SINK = 1, 2
@@ -151,7 +148,7 @@ async def test(address: str, port: int, udp_port: int, mark: str, token: str, *,
     except OSError as error:
         found["error"] = error.strerror or str(error)
     finally:
-        found["retransmits"] = _retransmits(held)
+        found["retransmits"] = tcp_info(held).retransmits
         held.close()
     if found.get("beyond"):
         found["rates"] = await _rates(address, port, mark)
@@ -247,21 +244,8 @@ async def _rates(address: str, port: int, mark: str) -> list[float]:
     return rates
 
 
-def _retransmits(held: socket.socket) -> int:
-    return _tcp_info(held, _TCP_INFO_RETRANSMITS)
-
-
 def _least(echoed_s: float | None, held: socket.socket) -> float | None:
     """The least time there and back, None where nothing came back. The kernel's own answers, the one to a SYN among them, do not wait for a CPU that
     other processes have: a packet that is late on a busy host alone is no delay of the link."""
-    kernel_s = _tcp_info(held, _TCP_INFO_LEAST_RTT) / 1e6
+    kernel_s = tcp_info(held).least_rtt_us / 1e6
     return echoed_s if echoed_s is None or not kernel_s else min(echoed_s, kernel_s)
-
-
-def _tcp_info(held: socket.socket, offset: int) -> int:
-    """A number of struct tcp_info; 0 where the kernel has none."""
-    try:
-        value = int(struct.unpack_from("I", held.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 192), offset)[0])
-    except (OSError, struct.error):
-        return 0
-    return 0 if value == _NO_SAMPLE else value

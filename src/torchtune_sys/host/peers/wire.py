@@ -23,6 +23,8 @@ from typing import Any
 
 import msgspec
 
+from torchtune_sys.host.peers.tcp_info import tcp_info
+
 LINE_LIMIT = 4 << 20
 """Bytes; the verdict over 10,000 nodes with all their causes is smaller."""
 BUFFER = 1 << 14
@@ -34,8 +36,6 @@ _LOSSY_AT_LEAST, _LOSSY_SHARE = 3, 0.02
 """Packets, and their share, that were sent again or came out of order: above both, the way loses packets."""
 _LOSSY_PATIENCE = 3
 """TCP waits twice as long after each packet that is lost once more: on such a way silence lasts so many times longer before it counts."""
-_TCP_INFO = struct.Struct("=100xI32xII80xI")
-"""tcpi_total_retrans, tcpi_segs_out, tcpi_segs_in, tcpi_rcv_ooopack (struct tcp_info in linux/tcp.h; the last one since Linux 5.4)."""
 _GREETING = "torchtune-sys/peers/2"
 
 Fields = dict[str, Any]
@@ -75,9 +75,8 @@ class Wire:
     async def receive(self, timeout_s: float | None = None) -> Fields:
         """The next line. Raises Gone. The first line of a stranger must be short. Where packets get lost it may take longer."""
         expiry = None
-        if (
-            timeout_s is not None
-        ):  # nobody reads on after it. wait_for makes a task for each line, which takes longer than the line
+        if timeout_s is not None:
+            # Nobody reads on after it. asyncio.wait_for makes a task for each line, which takes longer than the line
             waits_s = timeout_s * _LOSSY_PATIENCE if self.loses else timeout_s
             expiry = asyncio.get_running_loop().call_later(waits_s, self._reader.set_exception, asyncio.TimeoutError())
         try:
@@ -106,12 +105,9 @@ class Wire:
         return fields
 
     def _has_lost(self) -> bool:
-        held = self._writer.transport.get_extra_info("socket")
-        try:
-            again, sent, came, disordered = _TCP_INFO.unpack(held.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO.size))
-        except (OSError, AttributeError, struct.error):  # closed, or an old kernel
-            return False
-        return any(part >= max(_LOSSY_AT_LEAST, _LOSSY_SHARE * of) for part, of in ((again, sent), (disordered, came)))
+        seen = tcp_info(self._writer.transport.get_extra_info("socket"))
+        shares = ((seen.retransmits, seen.sent), (seen.disordered, seen.received))
+        return any(part >= max(_LOSSY_AT_LEAST, _LOSSY_SHARE * of) for part, of in shares)
 
     def unacknowledged(self) -> int:
         """Bytes that the other side's *kernel* has not acknowledged: above 0 for long, the host or the way to it is gone; 0 with no answer,

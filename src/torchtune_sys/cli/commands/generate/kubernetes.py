@@ -10,7 +10,6 @@ import click
 from torchtune_sys.cli import options as shared
 from torchtune_sys.cli.commands.preflight import BUDGETS_S
 from torchtune_sys.errors import UserError
-from torchtune_sys.preflight.drain_limit import TAINTED_AT_MOST
 
 PIECES = ("job", "jobset", "daemonset")
 
@@ -58,13 +57,7 @@ cluster; docs/kubernetes.md says what was tried.
 )
 @click.option("--runtime-class", default="", metavar="NAME", help="The daemon: the runtime class that shows GPUs.")
 @click.option("--act", is_flag=True, help="The daemon: set the node's condition and taint; with the rights for it.")
-@click.option(
-    "--max-tainted",
-    default=TAINTED_AT_MOST,
-    callback=shared.taint_limit,
-    metavar="N|P%",
-    help="With --act: taint no further node while so many bear the taint. [10%, 1 at least]",
-)
+@shared.max_tainted_option
 @click.option("--fail-closed", is_flag=True, help="A pod whose pre-flight could not judge does not start.")
 @shared.output_option
 def command(piece: str, output: str | None, **asked: Any) -> int:

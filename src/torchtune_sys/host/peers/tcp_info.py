@@ -1,0 +1,35 @@
+"""What the kernel counts of a TCP connection (struct tcp_info in linux/tcp.h)."""
+
+from __future__ import annotations
+
+import socket
+import struct
+from typing import NamedTuple
+
+_FIELDS = struct.Struct("=100xI32xII4xI72xI")
+_NO_SAMPLE = 0xFFFFFFFF
+
+
+class TcpInfo(NamedTuple):
+    """Counts of segments since the connection began, and a time; 0 of what the kernel is too old for."""
+
+    retransmits: int = 0
+    """tcpi_total_retrans."""
+    sent: int = 0
+    """tcpi_segs_out."""
+    received: int = 0
+    """tcpi_segs_in."""
+    least_rtt_us: int = 0
+    """tcpi_min_rtt, since Linux 4.6; 0 where nothing was measured yet."""
+    disordered: int = 0
+    """tcpi_rcv_ooopack, since Linux 5.4."""
+
+
+def tcp_info(held: socket.socket) -> TcpInfo:
+    """All zero where the socket is closed."""
+    try:
+        told = held.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _FIELDS.size)
+    except (OSError, AttributeError):  # a transport that is closed has no socket
+        return TcpInfo()
+    retransmits, sent, received, least_us, disordered = _FIELDS.unpack(told.ljust(_FIELDS.size, b"\0"))
+    return TcpInfo(retransmits, sent, received, 0 if least_us == _NO_SAMPLE else least_us, disordered)
