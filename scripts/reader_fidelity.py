@@ -23,7 +23,7 @@ def reports(folders: list[Path]) -> list[Path]:
 
 def main() -> int:
     sys.path.insert(0, str(TESTS))
-    from second_reading import OF_SNAPSHOT, compared
+    from fidelity import OF_SNAPSHOT, compared
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folders", type=Path, nargs="+")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from evidence.layouts import LAYOUTS, SGLANG, TORCH_2, VLLM
-from second_reading import OF_SNAPSHOT, compared, second_reading
+from fidelity import OF_SNAPSHOT, compared
+from second_reading import second_reading
 from torchtune_sys import evidence
 from torchtune_sys.model.values import Missing
 

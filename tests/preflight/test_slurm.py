@@ -7,7 +7,6 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,42 +16,8 @@ import slurm_here
 
 from conftest import HOSTS, exhaustive
 from preflight.joint.faults_computing import SKEW
+from preflight.slurm_node import TOOL, Cluster, generated
 from torchtune_sys.host.recorded import load_recording
-
-TOOL = Path(sys.executable).with_name("torchtune-sys")
-
-
-def generated(place: Path, piece: str, *words: str) -> Path:
-    done = subprocess.run([TOOL, "generate", "slurm", piece, *words, "-o", place], capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr
-    place.chmod(0o755)
-    return place
-
-
-class Cluster:
-    """One node, a site check that fails while ``bad`` is there, and the hooks that were generated for it."""
-
-    def __init__(self, root: Path, env: dict[str, str]) -> None:
-        self.root, self.env = root, env
-        self.prolog, self.health = root / "prolog.sh", root / "health-check.sh"
-
-    def run(self, *argv: str | Path, timeout_s: float = 120) -> subprocess.CompletedProcess[str]:
-        env = {**os.environ, **self.env, "SLURMD_NODENAME": "here"}
-        return subprocess.run([*argv], env=env, cwd="/", capture_output=True, text=True, timeout=timeout_s)
-
-    def state(self) -> str:
-        return self.run("scontrol", "show", "node", "here", "-o").stdout
-
-    def until(self, words: str, is_there: bool = True, seconds: int = 30) -> str:
-        """The node's state once it holds ``words`` (or no longer does)."""
-        for _ in range(10 * seconds):
-            if (words in self.state()) == is_there:
-                break
-            time.sleep(0.1)
-        return self.state()
-
-    def in_service(self) -> bool:
-        return "DRAIN" not in self.state()
 
 
 @pytest.fixture(scope="module")
@@ -374,30 +339,3 @@ def test_the_configuration_that_is_there_is_compared(cluster: Cluster) -> None:
     assert "# PrologEpilogTimeout=120 is set already" in found
     assert "; now (null)\nEpilog=/etc/slurm/epilog.d/50-torchtune-sys.sh" in found
     assert f"now {cluster.root}/task-prolog: call ours from it\n#TaskProlog=" in found
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs root: nobody else's folder is trusted")
-def test_slurm_in_a_place_of_its_own_is_found_by_the_hooks(tmp_path: Path) -> None:
-    with tempfile.TemporaryDirectory(dir="/opt") as folder:
-        os.chmod(folder, 0o755)
-        scontrol = Path(folder) / "scontrol"
-        scontrol.write_text("#!/bin/sh\necho 'Prolog = /x'\n")
-        scontrol.chmod(0o755)
-        env = {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}"}
-        done = subprocess.run([TOOL, "generate", "slurm", "prolog"], env=env, capture_output=True, text=True, timeout=60)
-        assert f"export PATH={folder}:/usr/local/sbin" in done.stdout
-        done = subprocess.run([TOOL, "generate", "slurm", "conf"], env=env, capture_output=True, text=True, timeout=60)
-        assert "now /x: set Prolog=DIR/* and put both into DIR" in done.stdout
-        scontrol.chmod(0o777)
-        done = subprocess.run([TOOL, "generate", "slurm", "prolog"], env=env, capture_output=True, text=True, timeout=60)
-        assert folder not in done.stdout
-
-
-@pytest.mark.parametrize("piece", ["prolog", "epilog", "task-prolog", "health-check", "batch", "batch --isolate"])
-def test_shellcheck_finds_nothing(tmp_path: Path, piece: str) -> None:
-    shellcheck = Path(sys.executable).with_name("shellcheck")
-    if not shellcheck.exists():
-        pytest.skip("shellcheck is not installed")
-    hook = generated(tmp_path / "hook.sh", *piece.split(), "--tool", "/opt/it's here/torchtune-sys", "--policy", "/etc/a b.toml")
-    done = subprocess.run([shellcheck, hook], capture_output=True, text=True, timeout=60)
-    assert done.stdout == ""

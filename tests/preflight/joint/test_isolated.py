@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from preflight.joint.test_judge import gathered, said, weighed
+from preflight.joint.a_cluster import gathered, said, weighed
 from torchtune_sys.cli.joint_run import write_lists
 from torchtune_sys.model.preflight import Preflight, Scale
 from torchtune_sys.preflight.isolation.exchanges import Exchanges

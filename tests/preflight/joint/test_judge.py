@@ -3,62 +3,20 @@
 from __future__ import annotations
 
 import random
-import time
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
+from preflight.joint.a_cluster import WELL, gathered, said, weighed
 from torchtune_sys.cli.joint_run import write_lists
-from torchtune_sys.model.preflight import Preflight, Scale, Weight
+from torchtune_sys.model.preflight import Preflight, Scale
 from torchtune_sys.preflight.isolation.values import Outcome, Verdict
 from torchtune_sys.preflight.joint import judge
-from torchtune_sys.preflight.joint.compared import compared
-from torchtune_sys.preflight.joint.gathered import Compute, Event, Gathered, LinkTest, Node, taken
-from torchtune_sys.preflight.joint.job import job_of
+from torchtune_sys.preflight.joint.gathered import Compute, Event, LinkTest, taken
 from torchtune_sys.preflight.joint.judge.whole import Whole, whole
-from torchtune_sys.preflight.joint.phases import pairings
 from torchtune_sys.render.preflight import reason_of_all
-
-WELL = LinkTest(connect="ok", small_s=1e-4, beyond=True, rates=(1e9, 1e9), sent=200, arrived=200)
-
-
-def gathered(nodes: int = 4, **changed: Any) -> Gathered:
-    """A healthy cluster."""
-    members = {}
-    for node in range(nodes):
-        address = f"10.0.0.{node + 1}"
-        facts = {
-            "name": f"n{node}",
-            "interfaces": {"eth0": {"kind": "ethernet", "mtu": 1500, "addresses": [(address, 24)]}},
-            "own_name_addresses": [address],
-            "env": {},
-        }
-        notes = {"facts": facts, "node": [], "worker/0": {"torch": "2.13.0"}}
-        members[node] = Node(node=node, address=address, ranks=(0,), notes=notes, clock_offset_s=0.0)
-    links = {(a, b): [WELL] for a in range(nodes) for b in range(nodes) if a != b}
-    well = Compute(hardware="x", kind="x", kernel_s=(1.0, 1.01), weights="aa", share=0.9, gap=0.0)
-    computes = {(node, 0): [well] * 2 for node in range(nodes)}
-    answers = {(node, 0): {"ok": True} for node in range(nodes)}
-    found = Gathered(nodes=nodes, members=members, links=links, computes=computes, collectives=[answers], complete=True)
-    for name, value in changed.items():
-        setattr(found, name, value)
-    return found
-
-
-def weighed(found: Gathered) -> Whole:
-    """The verdict, once facts are compared."""
-    found.differing = compared(found.members)
-    return whole(found)
-
-
-def said(verdict: Whole) -> dict[str, set[str]]:
-    return {
-        node.node: {cause.cause for cause in node.causes if cause.weight is Weight.FATAL}
-        for node in verdict.nodes
-        if node.verdict == "no-go"
-    }
 
 
 def test_healthy_nodes_are_go() -> None:
@@ -197,81 +155,6 @@ def test_who_is_silent_to_a_coordinator_that_loses_packets_is_not_down(lossy: in
     assert said(whole(found)) == named
 
 
-def test_two_that_differ_have_no_majority() -> None:
-    found = gathered(2)
-    found.members[1].notes["worker/0"]["torch"] = "2.4.0"
-    verdict = weighed(found)
-    assert said(verdict) == {}
-    assert all(any(cause.cause == "software-differs-between-nodes" for cause in node.causes) for node in verdict.nodes)
-
-
-@pytest.mark.parametrize(("nodes", "odd"), [(3, 1), (4, 1), (8, 2), (8, 3), (100, 49)])
-def test_the_smaller_part_is_named(nodes: int, odd: int) -> None:
-    """Also where it is a group, and no single node."""
-    found = gathered(nodes)
-    for node in range(odd):
-        found.members[node].notes["worker/0"]["torch"] = "2.4.0"
-    assert said(weighed(found)) == {f"n{node}": {"software-differs-between-nodes"} for node in range(odd)}
-
-
-SEVERAL = {
-    "driver": ({"module_version": "570.1"}, {"module_version": "550.2"}, "software-differs-between-nodes"),
-    "session": (
-        {"env": {"$rows": ["NCCL_ALGO"], "": {"$list": ["Ring"]}}},
-        {"env": {"$rows": ["NCCL_ALGO"], "": {"$list": ["Tree"]}}},
-        "environment-differs-between-nodes",
-    ),
-    "gpu": (
-        {"devices": {"$rows": "0-7", "name": "NVIDIA H100", "class": "0x0302"}},
-        {"devices": {"$rows": "0-6", "name": "NVIDIA H100", "class": "0x0302"}},
-        "hardware-differs-between-nodes",
-    ),
-}
-
-
-@pytest.mark.parametrize("family", SEVERAL)
-def test_facts_are_compared_as_compare_does(family: str) -> None:
-    usual, odd, cause = SEVERAL[family]
-    found = gathered(4)
-    for node, member in found.members.items():
-        member.notes["facts"]["families"] = {family: odd if node == 2 else usual, "system": {"machine": "x86_64"}}
-    assert said(weighed(found)) == {"n2": {cause}}
-
-
-def test_the_mtu_of_the_way_between_nodes_counts_and_no_other() -> None:
-    found = gathered(4)
-    found.members[1].notes["facts"]["interfaces"]["eth0"]["mtu"] = 9000
-    found.members[2].notes["facts"]["interfaces"]["docker0"] = {"kind": "bridge", "mtu": 1400, "addresses": [("172.17.0.1", 16)]}
-    assert said(weighed(found)) == {"n1": {"mtu-differs-between-nodes"}}
-
-
-def test_a_lighter_difference_of_the_same_cause_hides_no_heavier_one() -> None:
-    found = gathered(4)
-    found.members[1].notes["worker/0"].update(torch="2.4.0", python="3.9")
-    assert said(weighed(found)) == {"n1": {"software-differs-between-nodes"}}
-
-
-@pytest.mark.parametrize(
-    "families",
-    [
-        {"cpu": {"caches": {"$rows": "0-9999999"}}},
-        {"cpu": {"caches": {"$rows": ",".join(["0-60000"] * 3000)}}},
-        {"cpu": {"caches": {"$rows": "0-60000", **{f"c{number}": 1 for number in range(3000)}}}},
-        {"cpu": {"caches": {"$rows": ["a"], "x": {"$each": [[1, "0-9999999"]]}}}},
-        {"cpu": 3},
-        {"": {}},
-        {"cpu": [[[]]]},
-    ],
-)
-def test_facts_that_stand_for_millions_are_not_compared(families: dict[str, Any]) -> None:
-    """A few hundred bytes of another node's."""
-    found = gathered(4)
-    found.members[1].notes["facts"]["families"] = families
-    begun_s = time.process_time()
-    assert said(weighed(found)) == {}
-    assert time.process_time() - begun_s < 5
-
-
 def test_a_node_whose_torch_does_not_start_is_named_unless_nobody_has_any() -> None:
     found = gathered(4)
     found.members[2].notes["worker/0"] = {"error": "ImportError: libtorch.so"}
@@ -342,33 +225,6 @@ def test_a_node_takes_no_name_but_its_own(name: str, tmp_path: Path) -> None:
     write_lists(str(tmp_path), alone)
     assert (tmp_path / "bad_nodes.txt").read_text() == (tmp_path / "exclude.txt").read_text() == ""
     assert "node 1" not in (tmp_path / "good_nodes.txt").read_text()
-
-
-@pytest.mark.parametrize("count", [2, 3, 4, 7, 8, 9, 100])
-def test_each_round_holds_each_node_at_most_once_and_each_pair_is_new(count: int) -> None:
-    rounds = pairings(range(count))
-    for pairs in rounds:
-        ends = [end for pair in pairs for end in pair]
-        assert len(ends) == len({*ends}) >= count - 1
-    every = [pair for pairs in rounds for pair in pairs]
-    assert len(every) == len({*every})
-    assert count > 8 or len(every) == count * (count - 1) // 2
-
-
-SLURM = {"SLURM_PROCID": "5", "SLURM_STEP_NUM_TASKS": "8", "SLURM_LOCALID": "1", "SLURM_NODEID": "2", "SLURM_STEP_NUM_NODES": "4"}
-
-
-def test_the_job_is_read_from_each_launcher() -> None:
-    job = job_of({**SLURM, "SLURM_STEP_NODELIST": "a[1-4]", "SLURM_STEP_TASKS_PER_NODE": "2(x4)"})
-    assert job is not None
-    assert (job.rank, job.world, job.node, job.nodes, job.local, job.locals_, job.master) == (5, 8, 2, 4, 1, 2, "a1")
-    job = job_of(
-        {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "h", "SLURM_NODEID": "0"}
-    )
-    assert job is not None
-    assert (job.node, job.nodes) == (1, 2)
-    assert job_of({"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "h"}) is None
-    assert job_of({}) is None
 
 
 @pytest.mark.parametrize(

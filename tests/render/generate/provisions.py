@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import msgspec
-import pytest
 from script_plans import change, plan
 from script_root import Root
 
@@ -112,7 +110,6 @@ def working_root(folder: Path) -> Root:
     return made
 
 
-needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: chroot")
 PLAIN = of_steps(
     step("packages", Packages(manager="apt", names=("gcc", "make"))),
     step("file", InstallFile(path="/etc/deep/x.conf", text="a\nb\n", root=True)),

@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
+import pytest
 from simulate import Seen
 
 from torchtune_sys.model.plan import Change, Plan, Unit, Value
@@ -168,3 +169,7 @@ def pairs(root: Root, plan: Plan) -> dict[str, str]:
     """The values of such pairs now."""
     steps = [step for change in plan.changes for step in change.steps if isinstance(step, Value) and step.counterpart]
     return {path: root.text(path).strip() for step in steps for path in (step.path, step.counterpart)}
+
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: chroot")
+needs_mounts = pytest.mark.skipif(not may_mount(), reason="needs root that may mount")

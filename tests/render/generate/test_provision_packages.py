@@ -6,8 +6,8 @@ import hashlib
 from pathlib import Path
 
 import pytest
-from provisions import APT, PLAIN, SMOKE, TALK, calls, needs_root, of_steps, step, working_root
-from script_root import Root
+from provisions import APT, PLAIN, SMOKE, TALK, calls, of_steps, step, working_root
+from script_root import Root, needs_root
 
 from torchtune_sys.model.install import RUNNING, KernelPackages, Key, Packages
 from torchtune_sys.render.generate.provision import provisioning

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from provisions import PLAIN, SMOKE, calls, needs_root, of_steps, step, working_root
-from script_root import Root, may_mount
+from provisions import PLAIN, SMOKE, calls, of_steps, step, working_root
+from script_root import Root, may_mount, needs_root
 
 from torchtune_sys.model.install import InstallRefused
 from torchtune_sys.render.generate.provision import provisioning

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from provisions import PLAIN, SMOKE, TUNE, calls, needs_root, of_steps, step, working_root
-from script_root import Root
+from provisions import PLAIN, SMOKE, TUNE, calls, of_steps, step, working_root
+from script_root import Root, needs_root
 
 from torchtune_sys.model.actions import Needs
 from torchtune_sys.model.install import InstallCommand, Packages

@@ -7,31 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from torchtune_sys import __version__
 from torchtune_sys.cli import options as shared
 from torchtune_sys.cli.main import INTERNAL, UNJUDGED, USAGE
+from torchtune_sys.cli.preflight_run import BUDGETS_S, judged
 from torchtune_sys.errors import UserError
 from torchtune_sys.preflight.context import HOOKS
 
 if TYPE_CHECKING:
-    from torchtune_sys.model.preflight import Cause, NodeVerdict, Preflight
-    from torchtune_sys.model.rule import Result
-    from torchtune_sys.model.snapshot import Snapshot
-    from torchtune_sys.preflight.joint.rank import Joint
-    from torchtune_sys.preflight.policy import Policy
+    from torchtune_sys.model.preflight import Preflight
 
 FORMATS = ("text", "json", "prometheus", "reason", "node-patch")
-BUDGETS_S = {"fast": 15.0, "standard": 60.0}
-ISOLATE_S = 360.0
-"""The budget with --isolate: a group that hangs takes 10 s, and of up to 16 nodes a bad one hangs in every round."""
 DRAIN_LIMIT, DRAIN_WINDOW_S = 4, 3600.0
-_SEVERAL = 2
-"""Nodes that a hook judges for where no job says how many: a health check that looked for one alone would miss what several need."""
 _TOLD_AT_MOST = 5
-_SECOND_LOOK_S = 5.0
-"""The least that is left of the budget for a second look at a file system that did not answer."""
-_MARGIN_S = 2.0
-"""What the smoke test leaves of the budget, for its end and for ours."""
 
 
 @shared.command(
@@ -151,7 +138,7 @@ def command(**options: Any) -> int:
     _refuse_contradictions(options, place)
     is_hook = place in HOOKS and not options["fail_closed"]
     try:
-        found = _judged(options, place)
+        found = judged(options, place)
         if options["lists"]:
             from torchtune_sys.cli.joint_run import write_lists
 
@@ -189,144 +176,6 @@ def _refuse_contradictions(options: Mapping[str, Any], place: str) -> None:
         raise UserError("--act: what would be applied is the form node-patch", "--format node-patch --act")
 
 
-def _judged(options: Mapping[str, Any], place: str) -> Preflight:
-    """Look, judge, run the site's checks and, at level standard, train. Raises UserError."""
-    import time
-
-    from torchtune_sys.cli import joint_run, standard
-    from torchtune_sys.cli.look import now
-    from torchtune_sys.cli.terminal import environment
-    from torchtune_sys.model.preflight import NodeVerdict, Preflight, Scale
-    from torchtune_sys.preflight import context, site_checks, verdict
-
-    started = time.monotonic()
-    budget_s = options["budget"] or (ISOLATE_S if options["isolate"] else BUDGETS_S[options["level"]])
-    until_s = started + budget_s
-    env = environment()
-    policy = _policy(options["policy"], context.partition(env))
-    joint = joint_run.begin(options, env, budget_s) if place not in HOOKS else None
-    seen, causes = _of_rules(options, policy, place, until_s, joint)
-    if options["site_checks"] and (joint is None or joint.speaks):
-        causes += site_checks.run(options["site_checks"], policy, _plain(env), until_s)
-    if options["level"] == "standard" and joint is None:
-        causes += _of_training(options, policy, until_s)
-    elif options["level"] == "fast" and not options["from_"]:
-        causes += standard.counting(seen, policy, hook=place in HOOKS)
-    name = context.node_name(env, _host_name(seen)) if not options["from_"] else _host_name(seen)
-    node = NodeVerdict(node=name, verdict=verdict.verdict(causes), causes=verdict.ordered(causes))
-    node = _within_limit(node, options, context.partition(env))
-    time_, epoch_s = now()
-    found = Preflight(
-        version=__version__,
-        time=time_,
-        epoch_s=epoch_s,
-        where=place,
-        level=options["level"],
-        seconds=time.monotonic() - started,
-        verdict=node.verdict,
-        nodes=(node,),
-        scale=Scale(nodes=1, ranks=seen.intent.ranks or 1),
-        proof=_proof(options, place, seen, epoch_s),
-    )
-    return found if joint is None else joint_run.finish(joint, seen, node, found, policy, started)
-
-
-def _of_rules(
-    options: Mapping[str, Any], policy: Policy, place: str, until_s: float, joint: Joint | None
-) -> tuple[Snapshot, list[Cause]]:
-    """The facts and what the rules find. In a hook, neither holds anything of the process that asks."""
-    import time
-
-    from torchtune_sys import engine
-    from torchtune_sys.cli import joint_run
-    from torchtune_sys.cli.look import look
-    from torchtune_sys.host.children.left_processes import at_work, left_processes
-    from torchtune_sys.preflight import host_only, own_checks, verdict
-    from torchtune_sys.rules import CATALOGUE
-
-    looked = {**shared.NO_INTENT, "root": None, "from_": options["from_"], "python": options["python"]}
-    looked["python_is_judged"] = True  # that it is gone on this node is a reason against the node
-    looked["nodes"] = options["nnodes"][1] if options["nnodes"] else (_SEVERAL if place == "health-check" else None)
-    looked["timeout"] = max(until_s - time.monotonic(), 0.1)
-    causes = []
-    if place in HOOKS:
-        looked["data"] = host_only.JOB_PLACES if options["from_"] else host_only.places(_mountinfo())
-        seen = host_only.host_only(_patiently(looked, until_s))
-        if not options["from_"]:
-            seen = host_only.without(seen, at_work(host_only.on_gpus(seen)))
-            causes += own_checks.of_leftovers(left_processes(), policy)
-    elif joint is not None:
-        looked["nodes"] = joint.job.nodes
-        looked["data"] = host_only.places(_mountinfo()) if joint.speaks else ()
-        seen = look(looked, only=joint_run.families(joint))
-        if not joint.speaks:
-            return seen, []
-    else:
-        seen = look(looked)
-    params = policy.params if place not in HOOKS else {**host_only.FULL, **policy.params}
-    results = engine.judge(seen, CATALOGUE, params)
-    if joint is not None and joint.port_was_free:  # who listens there now is the joint part itself
-        results = tuple(result for result in results if result.rule.id != "master-port-in-use")
-    if options["facts"]:
-        _write_facts(options, seen, results, place)
-    if place in HOOKS and options["log_after"]:
-        fresh = engine.judge(host_only.log_after(seen, options["log_after"]), CATALOGUE, params)
-        causes += verdict.of_known(results, fresh, policy)
-        results = fresh
-    causes += verdict.of_results(results, policy, seen.intent.nodes, hook=place in HOOKS)
-    causes += own_checks.of_quota(seen, policy)
-    return seen, causes
-
-
-def _patiently(looked: Mapping[str, Any], until_s: float) -> Snapshot:
-    """The look of a hook. Where a file system did not answer it is asked once more: a server that is busy for some seconds drains nobody."""
-    import time
-
-    import msgspec
-
-    from torchtune_sys.cli.look import look
-    from torchtune_sys.preflight import host_only
-
-    seen = look(looked, only=host_only.FAMILIES)
-    left_s = until_s - time.monotonic()
-    if left_s < _SECOND_LOOK_S or looked["from_"] or not host_only.hangs(seen.storage):
-        return seen
-    again = look({**looked, "timeout": left_s}, only=("storage",))
-    return msgspec.structs.replace(seen, storage=again.storage)
-
-
-def _write_facts(options: Mapping[str, Any], seen: Snapshot, results: tuple[Result, ...], place: str) -> None:
-    """In a hook, a file that cannot be written is told, and changes no verdict."""
-    from torchtune_sys.cli.facts import facts_line
-    from torchtune_sys.cli.terminal import give, tell
-
-    try:
-        give(facts_line(seen, results), options["facts"], machine=True)
-    except UserError as error:
-        if place not in HOOKS or options["fail_closed"]:
-            raise
-        tell(f"torchtune-sys: the facts were not written: {error.seen}")
-
-
-def _mountinfo() -> str:
-    from torchtune_sys.host.live import LiveHost
-
-    text = LiveHost().text("/proc/self/mountinfo")
-    return text if isinstance(text, str) else ""
-
-
-def _of_training(options: Mapping[str, Any], policy: Policy, until_s: float) -> list[Cause]:
-    import time
-
-    from torchtune_sys.cli import standard
-    from torchtune_sys.preflight import verdict
-
-    left = until_s - _MARGIN_S - time.monotonic()
-    if left < 1:
-        return [verdict.fault("no time is left of the budget for the training: give more with --budget")]
-    return standard.trained(options["python"], policy, until_s - _MARGIN_S)
-
-
 def _tell_unknown(found: Preflight) -> None:
     """For the log: why a node was not judged."""
     from torchtune_sys.cli.terminal import tell
@@ -350,61 +199,6 @@ def _tell_leftovers(found: Preflight) -> None:
     for cause in found.nodes[0].causes:
         if cause.weight is Weight.WARNING and LEFT_BEHIND & {cause.cause, cause.rule}:
             tell(f"torchtune-sys: after job {job}: [{cause.blame.value}] {cause.cause}: {cause.seen}")
-
-
-def _within_limit(node: NodeVerdict, options: Mapping[str, Any], partition: str) -> NodeVerdict:
-    """The verdict, unless too many other nodes were called bad just now."""
-    import msgspec
-
-    from torchtune_sys.model.preflight import Go
-    from torchtune_sys.preflight.drain_limit import DrainLimit
-
-    if node.verdict is not Go.NO_GO or not options["drain_state"]:
-        return node
-    limit = DrainLimit(
-        folder=options["drain_state"],
-        nodes=options["drain_limit"],
-        window_s=options["drain_window"],
-        domain=options["domain"] or partition,
-    )
-    against = limit.hold(node.node)
-    if against is None:
-        return node
-    return msgspec.structs.replace(node, verdict=Go.UNKNOWN, causes=(against, *node.causes))
-
-
-def _policy(path: str | None, partition: str) -> Policy:
-    from torchtune_sys.preflight.policy import Policy, parse_policy
-
-    if not path:
-        return Policy()
-    from torchtune_sys.host.children.apart import text_of
-    from torchtune_sys.rules import CATALOGUE
-
-    return parse_policy(text_of(path, "--policy names a TOML file that can be read"), path, CATALOGUE, partition)
-
-
-def _plain(env: Mapping[str, str]) -> dict[str, str]:
-    """For programs of the site: a Prolog has neither PATH nor HOME."""
-    return {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C", **{n: v for n, v in env.items() if n.startswith("SLURM")}}
-
-
-def _host_name(seen: Snapshot) -> str:
-    from torchtune_sys.cli.privilege import node_name
-    from torchtune_sys.model.values import Missing
-
-    known = None if isinstance(seen.system, Missing) else seen.system.hostname
-    return known if isinstance(known, str) and known else node_name()
-
-
-def _proof(options: Mapping[str, Any], place: str, seen: Snapshot, epoch_s: float) -> str:
-    """What the last smoke test said of this node and session; a hook has no session."""
-    if place in HOOKS or options["from_"]:
-        return ""
-    from torchtune_sys.cli.proofs import standing
-    from torchtune_sys.host.live import LiveHost
-
-    return standing(LiveHost(), seen, epoch_s)
 
 
 def _rendered(found: Preflight, options: Mapping[str, Any]) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from torchtune_sys.cli import options as shared
-from torchtune_sys.cli.commands.preflight import BUDGETS_S
+from torchtune_sys.cli.preflight_run import BUDGETS_S
 from torchtune_sys.errors import UserError
 
 PIECES = ("job", "jobset", "daemonset")

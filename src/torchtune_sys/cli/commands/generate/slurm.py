@@ -7,7 +7,8 @@ from typing import Any
 import click
 
 from torchtune_sys.cli import options as shared
-from torchtune_sys.cli.commands.preflight import BUDGETS_S, DRAIN_LIMIT, DRAIN_WINDOW_S, ISOLATE_S
+from torchtune_sys.cli.commands.preflight import DRAIN_LIMIT, DRAIN_WINDOW_S
+from torchtune_sys.cli.preflight_run import BUDGETS_S, ISOLATE_S
 from torchtune_sys.errors import UserError
 
 PIECES = ("prolog", "epilog", "task-prolog", "health-check", "batch", "conf")

@@ -1,0 +1,85 @@
+"""Judging nodes whose facts differ."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+from preflight.joint.a_cluster import gathered, said, weighed
+
+
+def test_two_that_differ_have_no_majority() -> None:
+    found = gathered(2)
+    found.members[1].notes["worker/0"]["torch"] = "2.4.0"
+    verdict = weighed(found)
+    assert said(verdict) == {}
+    assert all(any(cause.cause == "software-differs-between-nodes" for cause in node.causes) for node in verdict.nodes)
+
+
+@pytest.mark.parametrize(("nodes", "odd"), [(3, 1), (4, 1), (8, 2), (8, 3), (100, 49)])
+def test_the_smaller_part_is_named(nodes: int, odd: int) -> None:
+    """Also where it is a group, and no single node."""
+    found = gathered(nodes)
+    for node in range(odd):
+        found.members[node].notes["worker/0"]["torch"] = "2.4.0"
+    assert said(weighed(found)) == {f"n{node}": {"software-differs-between-nodes"} for node in range(odd)}
+
+
+SEVERAL = {
+    "driver": ({"module_version": "570.1"}, {"module_version": "550.2"}, "software-differs-between-nodes"),
+    "session": (
+        {"env": {"$rows": ["NCCL_ALGO"], "": {"$list": ["Ring"]}}},
+        {"env": {"$rows": ["NCCL_ALGO"], "": {"$list": ["Tree"]}}},
+        "environment-differs-between-nodes",
+    ),
+    "gpu": (
+        {"devices": {"$rows": "0-7", "name": "NVIDIA H100", "class": "0x0302"}},
+        {"devices": {"$rows": "0-6", "name": "NVIDIA H100", "class": "0x0302"}},
+        "hardware-differs-between-nodes",
+    ),
+}
+
+
+@pytest.mark.parametrize("family", SEVERAL)
+def test_facts_are_compared_as_compare_does(family: str) -> None:
+    usual, odd, cause = SEVERAL[family]
+    found = gathered(4)
+    for node, member in found.members.items():
+        member.notes["facts"]["families"] = {family: odd if node == 2 else usual, "system": {"machine": "x86_64"}}
+    assert said(weighed(found)) == {"n2": {cause}}
+
+
+def test_the_mtu_of_the_way_between_nodes_counts_and_no_other() -> None:
+    found = gathered(4)
+    found.members[1].notes["facts"]["interfaces"]["eth0"]["mtu"] = 9000
+    found.members[2].notes["facts"]["interfaces"]["docker0"] = {"kind": "bridge", "mtu": 1400, "addresses": [("172.17.0.1", 16)]}
+    assert said(weighed(found)) == {"n1": {"mtu-differs-between-nodes"}}
+
+
+def test_a_lighter_difference_of_the_same_cause_hides_no_heavier_one() -> None:
+    found = gathered(4)
+    found.members[1].notes["worker/0"].update(torch="2.4.0", python="3.9")
+    assert said(weighed(found)) == {"n1": {"software-differs-between-nodes"}}
+
+
+@pytest.mark.parametrize(
+    "families",
+    [
+        {"cpu": {"caches": {"$rows": "0-9999999"}}},
+        {"cpu": {"caches": {"$rows": ",".join(["0-60000"] * 3000)}}},
+        {"cpu": {"caches": {"$rows": "0-60000", **{f"c{number}": 1 for number in range(3000)}}}},
+        {"cpu": {"caches": {"$rows": ["a"], "x": {"$each": [[1, "0-9999999"]]}}}},
+        {"cpu": 3},
+        {"": {}},
+        {"cpu": [[[]]]},
+    ],
+)
+def test_facts_that_stand_for_millions_are_not_compared(families: dict[str, Any]) -> None:
+    """A few hundred bytes of another node's."""
+    found = gathered(4)
+    found.members[1].notes["facts"]["families"] = families
+    begun_s = time.process_time()
+    assert said(weighed(found)) == {}
+    assert time.process_time() - begun_s < 5
