@@ -1,5 +1,6 @@
 """Tries the lists that were written down beforehand and writes a line for each fault:
-``PYTHONPATH=tests python -m smoke.faults.second reported|opened|sealed|third-opened|third-sealed [NAME …]``.
+``PYTHONPATH=tests python -m smoke.faults.second LIST [NAME …]``, the lists being reported, opened, sealed, third-opened, third-sealed,
+fourth-opened and fourth-sealed.
 
 right: the stage, the cause and the rank that were expected; another stage: the same cause elsewhere; vague: something failed without a
 cause; wrong: with another cause; not noticed: nothing failed.
@@ -13,6 +14,8 @@ import tempfile
 from pathlib import Path
 
 from smoke.faults.bench import NotHere, Outcome
+from smoke.faults.fourth import opened as fourth_opened
+from smoke.faults.fourth import sealed as fourth_sealed
 from smoke.faults.row import Fault
 from smoke.faults.second import opened, reported, sealed
 from smoke.faults.third import opened as third_opened
@@ -21,6 +24,7 @@ from smoke.faults.trial import expected, tried, words
 
 LISTS = {"reported": reported.ROWS, "opened": opened.ROWS, "sealed": sealed.ROWS}
 LISTS |= {"third-opened": third_opened.ROWS, "third-sealed": third_sealed.ROWS}
+LISTS |= {"fourth-opened": fourth_opened.ROWS, "fourth-sealed": fourth_sealed.ROWS}
 
 
 def main(part: str, names: list[str]) -> None:
