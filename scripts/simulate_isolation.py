@@ -1,9 +1,9 @@
 """Simulate the isolation of bad nodes and links on its own planner, beside simpler strategies, and print a table with 95 % intervals.
 
-    python scripts/simulate_isolation.py [--runs 300] [--sizes 17,64,1024,16384] [--parts] > docs/isolation-results.md
+    python scripts/simulate_isolation.py [--runs 300] [--large 20] [--sizes 17,64,1024,16384] [--parts] > docs/isolation-results.md
 
 A group fails if it holds a bad node or both ends of a bad link. One test misses that with the chance "miss", and fails for nothing with the
-chance "false". Above 10,000 nodes a fifteenth of the runs are made.
+chance "false". ``--large``: runs where there are more than 10,000 nodes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from torchtune_sys.preflight.isolation.values import Domain, Group, Outcome, Pai
 SIZES = (17, 64, 1024, 16384)
 UNLIMITED = 1 << 20
 CAP = 64
-MANY, FEWER = 10_000, 15
+MANY = 10_000
 
 
 class Case(NamedTuple):
@@ -174,7 +174,7 @@ def share(hits: int, runs: int) -> str:
     return f"{100 * hits / runs:.1f} ({100 * low:.1f} to {100 * high:.1f})"
 
 
-def rows(sizes: Sequence[int], runs: int) -> Iterator[str]:
+def rows(sizes: Sequence[int], runs: int, large: int) -> Iterator[str]:
     for units in sizes:
         for case in CASES:
             if case.nodes > units // 4:
@@ -182,7 +182,7 @@ def rows(sizes: Sequence[int], runs: int) -> Iterator[str]:
             for name, strategy in STRATEGIES.items():
                 if name == "round-robin" and units > ROUND_ROBIN_AT_MOST:
                     continue
-                yield row(units, case, name, strategy, runs if units < MANY else max(runs // FEWER, 20))
+                yield row(units, case, name, strategy, runs if units < MANY else large)
 
 
 def row(units: int, case: Case, name: str, strategy: Callable[[World, int], Named], runs: int) -> str:
@@ -260,14 +260,14 @@ class PartWorld:
         return said == expected, bool({*found.nodes} - {*expected[3]})
 
 
-def part_rows(sizes: Sequence[int], runs: int) -> Iterator[str]:
+def part_rows(sizes: Sequence[int], runs: int, large: int) -> Iterator[str]:
     """Leaves and rails: the same planner is told which nodes are behind which switch, and how many rails there are."""
     yield "| N | bad | miss / false % | repeats, vote | rounds mean | max | exactly the part named % | accuses a healthy node % |"
     yield "|" + "---|" * 8
     for units in sizes:
         for part in PARTS:
             for miss, false, repeats, vote in PART_CASES:
-                count = runs if units < MANY else max(runs // FEWER, 20)
+                count = runs if units < MANY else large
                 right = accused = 0
                 rounds = []
                 for seed in range(count):
@@ -289,17 +289,18 @@ HEAD = (
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=300)
+    parser.add_argument("--large", type=int, default=20)
     parser.add_argument("--sizes", default=",".join(map(str, SIZES)))
     parser.add_argument("--parts", action="store_true", help="leaf switches and rails instead of nodes and links")
     asked = parser.parse_args()
     if asked.parts:
-        for line in part_rows([int(size) for size in asked.sizes.split(",") if int(size) > 2 * LEAF], asked.runs):
+        for line in part_rows([int(size) for size in asked.sizes.split(",") if int(size) > 2 * LEAF], asked.runs, asked.large):
             print(line)
             sys.stdout.flush()
         return
     print("| " + " | ".join(HEAD) + " |")
     print("|" + "---|" * len(HEAD))
-    for line in rows([int(size) for size in asked.sizes.split(",")], asked.runs):
+    for line in rows([int(size) for size in asked.sizes.split(",")], asked.runs, asked.large):
         print(line)
         sys.stdout.flush()
 

@@ -16,20 +16,15 @@ _BEYOND = ("#", "error", "#d1495b")
 _FAILED = ("X", "error", "#6a0f1f")
 _UNKNOWN = ("?", "dim", "#ffffff")
 _SELF = ("-", "dim", "#e6e6e6")
-_CELL, _FONT, _LEGEND_HEIGHT = 14, 11, 48
+_PLAIN = (_LEVELS[0][1], _SELF[0], _UNKNOWN[0])
+"""Signs that a picture leaves to the colour."""
+_CELL, _FONT, _HEADING_HEIGHT, _LEGEND_HEIGHT, _LEAST_WIDTH = 14, 11, 24, 48, 520
 
 
 def lines(value: IsolationReport) -> Iterator[Line]:
     """What was named, each round, and the heat map."""
-    named = [*value.nodes, *(f"{one} - {other}" for one, other in value.links), *value.parts]
-    says = {
-        "well": "all pass together",
-        "named": f"{', '.join(map(clean, named))}",
-        "fails-only-at-scale": f"only all together fail: {clean(value.why)}",
-        "suspects": f"{', '.join(map(clean, named)) or 'nothing'} named; {clean(value.why)}",
-    }.get(value.outcome, clean(value.outcome))
     cost = f" ({len(value.rounds)} rounds, {value.seconds:.1f} s, {value.node_seconds:.0f} node-seconds)"
-    yield line(says + cost, label=("isolation", "heading"), indent=2, hang=_HANG + 2)
+    yield line(_says_what(value) + cost, label=("isolation", "heading"), indent=2, hang=_HANG + 2)
     for each in value.rounds:
         bad = ", ".join(
             f"{cut(group, _GROUP_WIDTH)}{' (slow)' if group in each.slow else ''}" for group in each.failed[:_GROUPS_AT_MOST]
@@ -47,9 +42,19 @@ def lines(value: IsolationReport) -> Iterator[Line]:
         yield from _heat_lines(value.heat)
 
 
+def _says_what(value: IsolationReport) -> str:
+    named = ", ".join(map(clean, [*value.nodes, *(f"{one} - {other}" for one, other in value.links), *value.parts]))
+    return {
+        "well": "all pass together",
+        "named": named,
+        "fails-only-at-scale": f"only all together fail: {clean(value.why)}",
+        "suspects": f"{named or 'nothing'} named; {clean(value.why)}",
+    }.get(value.outcome, clean(value.outcome))
+
+
 def _heat_lines(heat: Heat) -> Iterator[Line]:
     """A row a sender, a sign a receiver."""
-    told = f"ms from row to column; usual {heat.usual_ms:.3g}, slow above {heat.limit_ms:.3g}"
+    told = f"ms from row to column; usual {heat.usual_ms:.3g}, slow above {heat.limit_ms:.3g}{_of_several(heat)}"
     legend = " ".join(["X fails", ". usual", "+ slow", "* 2 x", "# 8 x the limit", "? not measured"])
     yield line(f"{told} ({legend})", label=("ways", "heading"), indent=2, hang=_HANG + 2)
     width = min(max((len(clean(label)) for label in heat.labels), default=0), 20)
@@ -63,6 +68,11 @@ def _heat_lines(heat: Heat) -> Iterator[Line]:
             else:
                 spans.append((sign, style))
         yield line(*spans, label=(clean(label)[:20], "dim"), indent=2, hang=width + 4)
+
+
+def _of_several(heat: Heat) -> str:
+    """Where rows stand for several nodes, which of their ways is shown."""
+    return "; of several nodes in a row the worst way" if any(heat.ms[at][at] is not None for at in range(len(heat.ms))) else ""
 
 
 def _cell(heat: Heat, row: int, column: int) -> tuple[str, str, str]:
@@ -79,30 +89,40 @@ def _cell(heat: Heat, row: int, column: int) -> tuple[str, str, str]:
 
 
 def svg(value: IsolationReport) -> str:
-    """The heat map as a picture that needs nothing else: rows send, columns receive, each cell tells its time where the pointer rests."""
+    """The heat map as a picture that needs nothing else: what was named, rows send, columns receive, each cell has the terminal's sign and tells
+    its time where the pointer rests."""
     heat = value.heat or Heat(labels=(), ms=())
     count, names = len(heat.labels), [clean(label) for label in heat.labels]
     left = 12 + 7 * min(max(map(len, names), default=0), 24)
-    width, height = max(left + _CELL * count + 12, 360), left + _CELL * count + _LEGEND_HEIGHT
+    top = left + _HEADING_HEIGHT
+    width, height = max(left + _CELL * count + 12, _LEAST_WIDTH), top + _CELL * count + _LEGEND_HEIGHT
+    said = f"{'bad: ' * (value.outcome == 'named')}{_says_what(value)} ({len(value.rounds)} rounds, {value.seconds:.1f} s)"
     found = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
         f'font-family="sans-serif" font-size="{_FONT}">',
-        f"<title>{_text(f'ways between nodes: {value.outcome}')}</title>",
+        f"<title>{_text(f'ways between nodes: {said}')}</title>",
         f'<rect width="{width}" height="{height}" fill="#ffffff"/>',
+        f'<text x="12" y="18" font-size="13" font-weight="bold">{_text(cut(said, width // 8))}</text>',
     ]
     for place, name in enumerate(names):
-        at = left + _CELL * place
-        short = _text(name if len(name) <= 24 else f"{name[:21]}...")
-        found.append(f'<text x="{left - 6}" y="{at + 11}" text-anchor="end">{short}</text>')
-        found.append(f'<text transform="translate({at + 11},{left - 6}) rotate(-90)">{short}</text>')
-        for other in range(count):
-            colour = _cell(heat, place, other)[2]
-            found.append(
-                f'<rect x="{left + _CELL * other}" y="{at}" width="{_CELL - 1}" height="{_CELL - 1}" fill="{colour}">'
-                f"<title>{_text(_says(heat, place, other))}</title></rect>"
-            )
+        across, down = left + _CELL * place, top + _CELL * place
+        short = _text(cut(name, 24))
+        found.append(f'<text x="{left - 6}" y="{down + 11}" text-anchor="end">{short}</text>')
+        found.append(f'<text transform="translate({across + 11},{top - 6}) rotate(-90)">{short}</text>')
+        found += [_square(heat, place, other, left + _CELL * other, down) for other in range(count)]
     found += _legend(heat, height)
     return "\n".join([*found, "</svg>", ""])
+
+
+def _square(heat: Heat, row: int, column: int, x: int, y: int) -> str:
+    sign, _style, colour = _cell(heat, row, column)
+    title = f"<title>{_text(_says(heat, row, column))}</title>"
+    square = f'<rect x="{x}" y="{y}" width="{_CELL - 1}" height="{_CELL - 1}" fill="{colour}">{title}</rect>'
+    if sign in _PLAIN:
+        return square
+    ink = "#ffffff" if sign in (_BEYOND[0], _FAILED[0]) else "#000000"
+    at = f'x="{x + _CELL // 2}" y="{y + 10}"'
+    return f'{square}<text {at} fill="{ink}" text-anchor="middle" pointer-events="none">{_text(sign)}</text>'
 
 
 def _says(heat: Heat, row: int, column: int) -> str:
@@ -114,17 +134,18 @@ def _says(heat: Heat, row: int, column: int) -> str:
 def _legend(heat: Heat, height: int) -> Iterator[str]:
     marks = [
         ("usual", _LEVELS[0][3]),
-        ("slow", _LEVELS[1][3]),
-        ("2 x", _LEVELS[2][3]),
-        ("8 x", _BEYOND[2]),
-        ("fails", _FAILED[2]),
+        ("+ slow", _LEVELS[1][3]),
+        ("* 2 x", _LEVELS[2][3]),
+        ("# 8 x the limit", _BEYOND[2]),
+        ("X fails", _FAILED[2]),
+        ("not measured", _UNKNOWN[2]),
     ]
     at = 12
     for words, colour in marks:
-        yield f'<rect x="{at}" y="{height - 36}" width="12" height="12" fill="{colour}"/>'
-        yield f'<text x="{at + 16}" y="{height - 26}">{words}</text>'
-        at += 28 + 7 * len(words)
-    told = f"rows send, columns receive; usual {heat.usual_ms:.3g} ms, slow above {heat.limit_ms:.3g} ms"
+        yield f'<rect x="{at}" y="{height - 36}" width="12" height="12" fill="{colour}" stroke="#bbbbbb"/>'
+        yield f'<text x="{at + 16}" y="{height - 26}">{_text(words)}</text>'
+        at += 28 + 6 * len(words)
+    told = f"rows send, columns receive; usual {heat.usual_ms:.3g} ms, slow above {heat.limit_ms:.3g} ms{_of_several(heat)}"
     yield f'<text x="12" y="{height - 8}">{_text(told)}</text>'
 
 

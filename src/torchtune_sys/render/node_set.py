@@ -14,6 +14,8 @@ def node_set(names: Iterable[str]) -> str:
     'login,n[1-3,7],rack3-n[08-10]'
     >>> node_set(f"n{number}" for number in (8, 9, 10, 11, 99, 100))
     'n[8-11,99-100]'
+    >>> node_set(f"n{number}" for number in range(12))
+    'n[0-11]'
     """
     plain: list[str] = []
     numbered: dict[tuple[str, str, int], list[int]] = {}
@@ -23,7 +25,7 @@ def node_set(names: Iterable[str]) -> str:
             plain.append(name)
             continue
         before, digits, after = found.groups()
-        width = len(digits) if digits.startswith("0") or len(digits) > 1 else 0
+        width = len(digits) if len(digits) > 1 else 0
         numbered.setdefault((before, after, width), []).append(int(digits))
     _join_widths(numbered)
     ranges = [f"{before}{_ranges(numbers, width)}{after}" for (before, after, width), numbers in numbered.items()]

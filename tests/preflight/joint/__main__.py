@@ -3,7 +3,7 @@
     PYTHONPATH=tests python -m preflight.joint clean COUNT [NODES]
     PYTHONPATH=tests python -m preflight.joint fault NAME PLACE NODES [NAME PLACE NODES ...]
     PYTHONPATH=tests python -m preflight.joint isolate NODES NAME SEED [NAME SEED ...]      docs/isolation-faults.md; SEED may be 1-5
-    PYTHONPATH=tests python -m preflight.joint series FILE MINUTES LANES      the must-show of the same page at eight nodes, what FILE lacks of it
+    PYTHONPATH=tests python -m preflight.joint series FILE MINUTES LANES [NAME SEED ...]     the must-show of the same page at eight nodes, or these
     PYTHONPATH=tests python -m preflight.joint table FILE...
 
 TORCHTUNE_SYS_TEST_TORCH names a Python that has torch.
@@ -35,6 +35,8 @@ from smoke.faults.bench import torch_python
 BUDGET_S = 60.0
 SEEDS = 20
 AT_A_START = ("PYTHON", "LC_", "LANG", "TZ")
+Wanted = list[tuple[str, int]]
+"""Scenarios and their seeds."""
 
 
 def clean(count: int, nodes: int) -> Iterator[dict[str, Any]]:
@@ -72,7 +74,7 @@ def isolate(nodes: int, name: str, seed: int, python: str = "", **started: Any) 
     return {"fault": f"isolate {name}", "place": seed, "nodes": nodes, "wrong": wrong, **spent, **_measured(found), **told_rounds}
 
 
-def series(path: Path, minutes: float) -> None:
+def series(path: Path, minutes: float, wanted: Wanted) -> None:
     """One lane of the series: what no line of the file and no other lane has, until the time is up. Commands and workers are forked from processes
     that have read their modules (``warm``, ``warm_torch``)."""
     for name in [name for name in os.environ if name.startswith(AT_A_START)]:
@@ -82,13 +84,13 @@ def series(path: Path, minutes: float) -> None:
     until_s = time.monotonic() + 60 * minutes
     commit = subprocess.run(["git", "describe", "--always", "--dirty"], capture_output=True, text=True, check=True).stdout.strip()
     with tempfile.TemporaryDirectory() as folder, warm_torch.python(Path(folder), torch_python()) as python:
-        while time.monotonic() < until_s and (picked := _claimed(path)):
+        while time.monotonic() < until_s and (picked := _claimed(path, wanted)):
             found = isolate(8, *picked, python=python, tool=tuple(warm.PROGRAM))
             with path.open("a") as lines:
                 lines.write(json.dumps({**found, "commit": commit, "ended": time.strftime("%FT%TZ", time.gmtime())}) + "\n")
 
 
-def _claimed(path: Path) -> tuple[str, int] | None:
+def _claimed(path: Path, wanted: Wanted) -> tuple[str, int] | None:
     """The next run, seed by seed, which nobody has made or is making: a claim is worth something as long as its process lives."""
     with Path(f"{path}.claims").open("a+") as claims:
         fcntl.flock(claims, fcntl.LOCK_EX)
@@ -97,11 +99,17 @@ def _claimed(path: Path) -> tuple[str, int] | None:
         taken = {(name, int(seed)) for name, seed, pid in rows if os.path.exists(f"/proc/{pid}")}
         done = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
         taken |= {(each["fault"].removeprefix("isolate "), each["place"]) for each in done}
-        free = ((name, seed) for seed in range(1, SEEDS + 1) for name in faults_isolating.MUST_SHOW if (name, seed) not in taken)
-        found = next(free, None)
+        found = next((each for each in wanted if each not in taken), None)
         if found:
             claims.write(f"{found[0]} {found[1]} {os.getpid()}\n")
         return found
+
+
+def _wanted(words: list[str]) -> Wanted:
+    """Scenarios and seeds by their words; all that must be shown, seed by seed, where there are none."""
+    if not words:
+        return [(name, seed) for seed in range(1, SEEDS + 1) for name in faults_isolating.MUST_SHOW]
+    return [(words[at], seed) for at in range(0, len(words), 2) for seed in _seeds(words[at + 1])]
 
 
 def _seeds(text: str) -> range:
@@ -159,15 +167,14 @@ def main(words: list[str]) -> None:
         for at in range(1, len(words), 3):
             print(json.dumps(fault(words[at], int(words[at + 1]), int(words[at + 2]))), flush=True)
     elif words[0] == "isolate":
-        for at in range(2, len(words), 2):
-            for seed in _seeds(words[at + 1]):
-                print(json.dumps(isolate(int(words[1]), words[at], seed)), flush=True)
+        for name, seed in _wanted(words[2:]):
+            print(json.dumps(isolate(int(words[1]), name, seed)), flush=True)
     elif words[0] == "series":
-        lane = [sys.executable, "-m", "preflight.joint", "lane", *words[1:3]]
+        lane = [sys.executable, "-m", "preflight.joint", "lane", *words[1:3], *words[4:]]
         for each in [subprocess.Popen(lane) for _ in range(int(words[3]))]:
             each.wait()
     elif words[0] == "lane":
-        series(Path(words[1]), float(words[2]))
+        series(Path(words[1]), float(words[2]), _wanted(words[3:]))
     else:
         lines = [json.loads(line) for name in words[1:] for line in Path(name).read_text().splitlines()]
         print("\n".join(table(lines)))

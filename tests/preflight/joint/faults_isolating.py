@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from preflight.joint.cluster import Cluster, Run
 from preflight.joint.faults import named, narrow
 from preflight.joint.faults_computing import patched
+from torchtune_sys.preflight.joint.deadlines import READY_S, Deadlines
 
 BUDGET_S = 240.0
 _READY = 'hasattr(torch, "distributed") and hasattr(torch.distributed, "init_process_group")'
@@ -63,6 +64,12 @@ def plant(torch):
     dist.init_process_group = counting
 """
 """Something happens in one of the groups that this node is in."""
+LATE = f"""
+def plant(torch):
+    import time
+    time.sleep({READY_S + 15})
+"""
+"""Torch is imported late, as on a machine that is busy with other things."""
 SLOW_SEND = """
 def plant(torch):
     import time
@@ -207,6 +214,16 @@ def _narrowed(made: Cluster, sender: int, receiver: int) -> None:
     made.drop(sender, out=f"ip daddr {made.address(receiver)} meta priority set 1:2 ")  # nft 1.0 wants the blank
 
 
+def late_torch(made: Cluster, rng: random.Random) -> Planted:
+    """On every node; one link is bad, too."""
+    told, expected = _links(made, rng, 1, False)
+    plant = patched(LATE, 'hasattr(torch, "nn")')
+    return {
+        "env": {node: env for at in range(1, made.nodes + 1) for node, env in plant(made, at)["env"].items()},
+        **told,
+    }, expected
+
+
 def slow_link(made: Cluster, rng: random.Random) -> Planted:
     one, other = rng.sample(range(1, made.nodes + 1), 2)
     _narrowed(made, one, other)
@@ -286,6 +303,7 @@ SCENARIOS: dict[str, Scenario] = {
     "leaf": leaf,
     "between-leaves": between_leaves,
     "rail": rail,
+    "late-torch": late_torch,
     **{f"hang-in-round-{turn}": hang_in_round(turn) for turn in range(1, 10)},
 }
 
@@ -325,6 +343,9 @@ def _problems(expected: Expected, verdict: dict[str, Any]) -> list[str]:
     isolation = verdict["isolation"] or {}
     if not isolation.get("rounds"):
         wrong.append("no groups were tested")
+    bound_s = len(isolation.get("rounds", ())) * Deadlines(timed=True).long_s(verdict["scale"]["nodes"])
+    if isolation.get("seconds", 0.0) > bound_s:
+        wrong.append(f"{isolation['seconds']} s, longer than its rounds times the deadline: {bound_s} s")
     if tuple(isolation.get("parts", ())) != expected.parts:
         wrong.append(f"parts {isolation.get('parts')}, not {expected.parts}")
     return wrong

@@ -221,6 +221,20 @@ def test_a_delay_that_an_exchange_refutes_was_a_busy_moment() -> None:
     assert [(link.from_, link.to, link.cause) for link in weighed(found).links] == [("n2", "n5", "link-delay")]
 
 
+def test_a_rate_that_an_exchange_refutes_was_a_busy_moment() -> None:
+    """Connections say 10 MB/s at most; 512 KiB went in 1 ms, as everywhere. In 4 ms it is more than 10 MB/s, too, but less than others carry."""
+    few = [LinkTest(connect="ok", small_s=2e-4, beyond=True, rates=(1e7, 9e6), sent=200, arrived=200)] * 2
+    found = isolated(8)
+    found.links[2, 5] = few
+    assert links(weighed(found)) == []
+    for taken_us in (SLOW_US, 4 * USUAL_US):
+        found = isolated(8)
+        found.links[2, 5] = few
+        assert found.tests is not None
+        found.tests.times[2, 5] = taken_us / 1e6
+        assert [(link.from_, link.to, link.cause) for link in weighed(found).links] == [("n2", "n5", "narrow-link")]
+
+
 def test_leaves_and_rails_are_nobody_s_fault() -> None:
     leaves = [
         Leaf(name=f"s{number}", nodes=tuple(f"n{node}.example" for node in nodes))
@@ -269,6 +283,13 @@ def test_the_heat_map_has_a_cell_for_each_two_and_ends_at_64_rows(nodes: int) ->
     picture = ElementTree.fromstring(isolation.svg(report))
     cells = [cell for cell in picture.iter("{http://www.w3.org/2000/svg}rect") if len(cell)]
     assert len(cells) == rows * rows
+    says = [part.text for part in picture.iter("{http://www.w3.org/2000/svg}text")]
+    assert says[0] is not None
+    assert says[0].startswith("bad: n1 - n4, n2 - n5 (")
+    assert (says.count("X"), says.count("#")) == (2, int(nodes == 8)), (
+        "of 200 the slow way lies in the cell of the one that fails"
+    )
+    assert ("of several nodes in a row the worst way" in str(says[-1])) is (nodes > 64)
     shown = text(page(verdict, nodes), Style())
     assert max(map(len, shown.splitlines())) <= 120
     if nodes == 8:

@@ -12,13 +12,13 @@ from torchtune_sys.host.peers.addresses import addresses_of, has_carrier
 from torchtune_sys.host.peers.wire import Gone, Wire
 from torchtune_sys.preflight.joint import agents, judge, messages
 from torchtune_sys.preflight.joint.compared import compared
+from torchtune_sys.preflight.joint.deadlines import ready_s
 from torchtune_sys.preflight.joint.gathered import EVENTS, Event, Gathered
 from torchtune_sys.preflight.joint.job import Agents, Job, Times
 from torchtune_sys.preflight.joint.meeting import Map
 from torchtune_sys.preflight.joint.member import Member, present
 from torchtune_sys.preflight.joint.phases import Phases
 
-_READY_S = 45.0
 _EVENTS_AT_MOST = 16
 """Of one node."""
 _WORD_S = 15.0
@@ -213,7 +213,7 @@ class Coordinator:
     async def _phases(self) -> None:
         if self.job.agents is not None:
             self._status("waiting for the facts of every node")
-            await self._until(self._all_ready, time.monotonic() + _READY_S)
+            await self._all_tell()
             return
         phases = Phases(self.members, self.gathered, self.times, self.job.isolates, self.job.leaves)
         if len(present(self.members)) > 1:
@@ -222,12 +222,19 @@ class Coordinator:
             self._filled()
             self._behind_bad_links = judge.behind_bad_links(self.gathered)
         self._status("waiting for the facts and for torch on every node")
-        await self._until(self._all_ready, time.monotonic() + _READY_S)
+        await self._all_tell()
         self._status("an exact training step on every rank")
         await phases.compute()
         self._status("collectives")
         self.gathered.differing = await asyncio.to_thread(compared, self._filled().members)
         await phases.collectives(self._status)
+
+    async def _all_tell(self) -> None:
+        """Wait for the facts and for torch, first until half of the nodes are through, then for the others as long as those make likely."""
+        began_s, here = time.monotonic(), len(present(self.members))
+        left_s = self.times.conduct_until_s - began_s
+        await self._until(lambda: 2 * len(self._untold()) <= here, began_s + ready_s(left_s))
+        await self._until(lambda: not self._untold(), began_s + ready_s(left_s, time.monotonic() - began_s))
 
     async def _until(self, holds: Callable[[], bool], until_s: float) -> None:
         while not holds() and (left := until_s - time.monotonic()) > 0:
@@ -254,19 +261,14 @@ class Coordinator:
     def _status(self, text: str) -> None:
         self._send_all(messages.Status(text=text))
 
-    def _all_ready(self) -> bool:
-        """Whether everybody has told what there is to tell. Nodes that something is wrong with already are not waited for."""
+    def _untold(self) -> list[int]:
+        """Nodes that have not told all there is to tell. Those that something is wrong with already are not waited for."""
         bad = {event.node for event in self.gathered.events} | self._behind_bad_links
-        return all(
-            "facts" in self.members[node].notes
-            and "node" in self.members[node].notes
-            and (
-                self.job.agents is not None
-                or all(f"worker/{local}" in self.members[node].notes for local in self.members[node].ranks)
-            )
-            for node in present(self.members)
-            if node not in bad
-        )
+        return [node for node in present(self.members) if node not in bad and not self._has_told(self.members[node])]
+
+    def _has_told(self, member: Member) -> bool:
+        ranks = () if self.job.agents is not None else member.ranks
+        return {"facts", "node", *(f"worker/{local}" for local in ranks)} <= {*member.notes}
 
     # -- the verdict -------------------------------------------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""How long a group may take until it counts as hanging: long at first, and a multiple of what healthy groups took where a long wait proved something.
+"""How long torch is waited for, and how long a group may take until it counts as hanging: long at first, and a multiple of what healthy groups took where a long wait proved something.
 
 A pair that failed within the long deadline is asked again, and its ends are asked with others, under the short one: each hang is waited for once. Nobody's
 first failure is judged by the short deadline alone, unless one of the two has failed within the long one already.
@@ -13,7 +13,22 @@ _PER_NODE_S, _EXCHANGES_AT_MOST_S = 0.25, 60.0
 """More time for the exchanges of each node with the others."""
 _LEAST_S, _TIMES = 2.0, 10.0
 """The short deadline, at least, and by how much it exceeds the slowest healthy group of this size or more."""
+READY_S = 45.0
+"""So long everybody may take at least until facts and torch are there."""
+_READY_PART, _READY_TIMES = 0.5, 3.0
+"""Of the time that is left, at most; and how many times as long as half of the nodes the others may take."""
 Nodes = frozenset[int]
+
+
+def ready_s(left_s: float, half_took_s: float | None = None) -> float:
+    """How long all are waited for, as fast as this machine is: import of torch, most of which is reading files, took more than 45 s at a load of 40 on two
+    cores. ``half_took_s``: after so long half of the nodes were there; None while they are not.
+
+    >>> ready_s(50.0), ready_s(350.0), ready_s(350.0, 5.0), ready_s(350.0, 40.0), ready_s(350.0, 90.0)
+    (45.0, 175.0, 45.0, 120.0, 175.0)
+    """
+    longest_s = max(READY_S, _READY_PART * left_s)
+    return longest_s if half_took_s is None else min(longest_s, max(READY_S, _READY_TIMES * half_took_s))
 
 
 class Deadlines:

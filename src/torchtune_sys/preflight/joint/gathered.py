@@ -220,6 +220,8 @@ class GroupTests(msgspec.Struct, kw_only=True):
     """What the groups of two said that failed."""
     usual_s: float = 0.0
     limit_s: float = 0.0
+    sent: int = 0
+    """Bytes of an exchange in each direction."""
 
 
 class Gathered(msgspec.Struct, kw_only=True):

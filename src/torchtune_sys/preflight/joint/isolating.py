@@ -18,6 +18,7 @@ from torchtune_sys.preflight.isolation.values import Domain, Round, of_units
 from torchtune_sys.preflight.joint.deadlines import Deadlines
 from torchtune_sys.preflight.joint.gathered import Gathered, GroupTests, Rank, RoundRun, own_names
 from torchtune_sys.preflight.joint.job import Leaf
+from torchtune_sys.preflight.joint.worker.rank_tasks import EXCHANGED_BYTES
 
 Answers = dict[Rank, Any]
 
@@ -60,7 +61,7 @@ class Isolating:
     async def run(self, show: Callable[[str], None], *, is_asked: bool, failed_s: float | None = None) -> None:
         """Until it is named, or no time is left: what is known then counts. Not ``is_asked``: slow ways are not looked for. ``failed_s``: the
         collective of all has failed, after so long, and is not asked again."""
-        self._tests.is_asked = is_asked
+        self._tests.is_asked, self._tests.sent = is_asked, EXCHANGED_BYTES
         self._deadlines = Deadlines(timed=is_asked)
         if len(self._nodes) < (2 if is_asked else 3):  # of two nobody says which it is
             return

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from torchtune_sys.model.preflight import Heat, IsolationReport, IsolationRound, Weight
 from torchtune_sys.preflight.isolation.values import Domain, Outcome, Verdict
 from torchtune_sys.preflight.joint.gathered import Gathered, GroupTests
+from torchtune_sys.preflight.joint.judge import connections
 from torchtune_sys.preflight.joint.judge.finding import Finding
 from torchtune_sys.preflight.joint.names import is_host_name
 from torchtune_sys.render.node_set import node_set
@@ -106,14 +107,21 @@ def explained(gathered: Gathered, finding: Finding) -> bool:
 
 
 def refuted(gathered: Gathered, finding: Finding) -> bool:
-    """Whether a whole exchange went there and back in less time than the best packet of the tests that call the way delayed: they met a busy
-    moment. Without an isolation that was asked for nothing is."""
+    """Whether an exchange shows that the tests which call a way delayed or narrow met a busy moment. Without an isolation that was asked for
+    nothing does."""
     tests = gathered.tests
-    if finding.cause != "link-delay" or finding.link is None or tests is None:
+    if finding.link is None or tests is None:
         return False
-    measured = [tests.times[way] for way in (finding.link, finding.link[::-1]) if way in tests.times]
-    packets = [each.small_s for each in gathered.links.get(finding.link, []) if each.small_s is not None]
-    return bool(measured and packets) and min(measured) < min(packets)
+    told = gathered.links.get(finding.link, [])
+    if finding.cause == "link-delay":  # a whole exchange went there and back in less time than their best packet
+        measured = [tests.times[way] for way in (finding.link, finding.link[::-1]) if way in tests.times]
+        packets = [each.small_s for each in told if each.small_s is not None]
+        return bool(measured and packets) and min(measured) < min(packets)
+    rates, taken_s = [rate for each in told for rate in each.rates], tests.times.get(finding.link, 0.0)
+    if finding.cause != "narrow-link" or not rates or not taken_s:
+        return False
+    # It carried more in a second than the way is said to carry at most, and as much as others do.
+    return tests.sent / taken_s > max(rates) and taken_s * connections.NARROW < tests.usual_s
 
 
 def report(gathered: Gathered) -> IsolationReport | None:
