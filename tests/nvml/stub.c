@@ -112,6 +112,12 @@ Return nvmlDeviceGetUUID(Device device, char *b, unsigned n) {
   ASK(GPU, NONE, usual);
   return text(b, n, v);
 }
+Return nvmlDeviceGetHandleByUUID(const char *wanted, Device *out) {
+  char own[96];
+  for (*out = 1; *out <= gpus(); ++*out)
+    if (nvmlDeviceGetUUID(*out, own, sizeof own) == SUCCESS && strcmp(own, wanted) == 0) return SUCCESS;
+  return NOT_FOUND;
+}
 typedef struct { char legacy[16]; unsigned domain, bus, device, ids, subsystem; char id[32]; } Pci;
 Return nvmlDeviceGetPciInfo_v3(Device device, Pci *out) {
   ASK(GPU, NONE, "0");
@@ -147,6 +153,8 @@ Return nvmlSystemGetConfComputeState(Confidential *c) { ASK(NONE, NONE, "0"); me
 Return nvmlSystemGetConfComputeGpusReadyState(unsigned *ready) { ASK(NONE, NONE, "0"); *ready = number(v, 0); return SUCCESS; }
 typedef struct { unsigned version; int margin; } Margin;
 Return nvmlDeviceGetMarginTemperature(Device device, Margin *out) { ASK(GPU, NONE, "46"); out->margin = atoi(v); return SUCCESS; }
+Return nvmlDeviceGetClockInfo(Device device, int kind, unsigned *mhz) { ASK(GPU, kind, "1980"); *mhz = number(v, 0); return SUCCESS; }
+ONE(nvmlDeviceGetPowerUsage, unsigned, "310000")
 ONE(nvmlDeviceGetEnforcedPowerLimit, unsigned, "700000")
 ONE(nvmlDeviceGetPowerManagementDefaultLimit, unsigned, "700000")
 ONE(nvmlDeviceGetCurrPcieLinkGeneration, unsigned, "5")

@@ -21,6 +21,7 @@ ORDER = (
     "stages.arithmetic",
     "stages.layers",
     "stages.optimizers",
+    "gpu_health",
     "measures",
     "stages.stress",
     "models",

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import functools
-import os
-import subprocess
 import time
-from typing import Callable, Dict, Iterator, List, Optional, Tuple
+from typing import Callable, Dict, Iterator, List, Tuple
 
 import torch
 
 from torchtune_sys.smoke.worker.context import DEFAULT, QUICK, THOROUGH, RankContext, StageFailed, same_bits, small_integers
+from torchtune_sys.smoke.worker.gpu_health import GpuHealth
 from torchtune_sys.smoke.worker.measures import exact_step, float_step
 
 _SIDES = {"cpu": (127, 129), "cuda": (511, 513, 2047)}
@@ -20,18 +19,6 @@ _PRODUCTS = {QUICK: 300, DEFAULT: 1500, THOROUGH: 6000}
 """At least so many in all. A fault of one product in 300 escapes 1500 with a probability of 0.7 %."""
 _AT_LEAST_S = {QUICK: 1.0, DEFAULT: 5.0, THOROUGH: 60.0}
 """Of load on a GPU, whose faults come with heat; a CPU does its number of products."""
-_STATE = (
-    "clocks.sm",
-    "temperature.gpu",
-    "power.draw",
-    "ecc.errors.uncorrected.volatile.total",
-    "ecc.errors.corrected.volatile.total",
-)
-_REASONS = ("clocks_event_reasons.active", "clocks_throttle_reasons.active")
-"""nvidia-smi --help-query-gpu: the second until driver 535."""
-_HARMLESS_REASONS = 0x1 | 0x2 | 0x4
-"""Idle, clocks set by an application, and the power cap, at which a GPU under load is meant to run (nvml.h, nvmlClocksEventReason…)."""
-
 Work = Callable[[], torch.Tensor]
 
 
@@ -41,11 +28,25 @@ def repeated_work_repeats_its_bits(here: RankContext) -> None:
     wrong = exact_step(torch, here.device)
     if wrong:
         raise StageFailed("device-computes-wrong", wrong)
-    before = _gpu_state(here)
-    _repeat(here, list(_pieces_of_work(here)))
-    after = _gpu_state(here)
-    _errors_were_not_counted(before, after)
-    here.remark = "; ".join(filter(None, ["fingerprint of a step %s" % step_fingerprint(here), _words_of(after)]))
+    health = GpuHealth(_uuid(here))
+    try:
+        off = _repeat(here, list(_pieces_of_work(here)), health)
+        told = health.judge()
+    except RuntimeError as error:
+        xids = [text for _, text in health.xids()]  # why CUDA gave up
+        if not xids:
+            raise
+        raise StageFailed("", "%s; the driver logged %s" % (str(error).splitlines()[0], "; ".join(xids[:3]))) from error
+    finally:
+        health.close()
+    if off:
+        raise StageFailed("silent-data-corruption", "; ".join(filter(None, [off, told])))
+    here.remark = "; ".join(filter(None, ["fingerprint of a step %s" % step_fingerprint(here), told]))
+
+
+def _uuid(here: RankContext) -> str:
+    """As NVML knows the GPU; "" where it is none of NVIDIA's, or torch is older than 2.5."""
+    return str(getattr(torch.cuda.get_device_properties(here.device), "uuid", "")) if here.gpus and not torch.version.hip else ""
 
 
 def step_fingerprint(here: RankContext) -> str:
@@ -105,7 +106,8 @@ def _there_and_back(values: torch.Tensor) -> torch.Tensor:
     return values.to("cpu").to(values.device)
 
 
-def _repeat(here: RankContext, pieces: List[Tuple[str, Work]]) -> None:
+def _repeat(here: RankContext, pieces: List[Tuple[str, Work]], health: GpuHealth) -> str:
+    """Return what gave other bits; "" if nothing did."""
     wanted = [_settled(what, work) for what, work in pieces]
     a_round = sum("products" in what for what, _ in pieces)
     rounds, least = -(-_PRODUCTS[here.level] // a_round), _AT_LEAST_S[here.level] if here.kind == "cuda" else 0.0
@@ -117,12 +119,18 @@ def _repeat(here: RankContext, pieces: List[Tuple[str, Work]]) -> None:
             if not agrees:
                 off[what] = off.get(what, 0) + 1
         done += 1
+        health.look()
     here.measure("repeated products", done * a_round, "")
     here.measure("under load", time.monotonic() - started, "s")
-    if off:
-        what = max(off, key=lambda name: off[name])
-        words = (sum(off.values()), done * len(pieces), off[what], what)
-        raise StageFailed("silent-data-corruption", "%d of %d repetitions gave other bits than the first, %d of them %s" % words)
+    if not off:
+        return ""
+    what = max(off, key=lambda name: off[name])
+    return "%d of %d repetitions gave other bits than the first, %d of them %s" % (
+        sum(off.values()),
+        done * len(pieces),
+        off[what],
+        what,
+    )
 
 
 def _settled(what: str, work: Work) -> torch.Tensor:
@@ -132,45 +140,3 @@ def _settled(what: str, work: Work) -> torch.Tensor:
         if torch.equal(found[one], found[other]):
             return found[one]
     raise StageFailed("silent-data-corruption", "%s: three repetitions gave three answers" % what)
-
-
-def _gpu_state(here: RankContext) -> Dict[str, str]:
-    """What nvidia-smi says of this rank's GPU; nothing where there is none. Not yet verified on a GPU."""
-    uuid = str(getattr(torch.cuda.get_device_properties(here.device), "uuid", "")) if here.gpus and not torch.version.hip else ""
-    for reasons in _REASONS if uuid else ():
-        asked = [*_STATE, reasons]
-        words = ["nvidia-smi", "--id=GPU-%s" % uuid, "--query-gpu=%s" % ",".join(asked), "--format=csv,noheader,nounits"]
-        try:
-            told = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=10, check=True, env=_plain())
-        except (OSError, subprocess.SubprocessError):
-            continue
-        values = told.stdout.decode(errors="replace").strip().split(", ")
-        if len(values) == len(asked):
-            return dict(zip((*_STATE, "reasons"), values))
-    return {}
-
-
-def _plain() -> Dict[str, str]:
-    return {**os.environ, "LC_ALL": "C"}
-
-
-def _number_in(text: str) -> Optional[int]:
-    try:
-        return int(text, 0)
-    except ValueError:
-        return None
-
-
-def _errors_were_not_counted(before: Dict[str, str], after: Dict[str, str]) -> None:
-    name = _STATE[3]
-    was, now = _number_in(before.get(name, "")), _number_in(after.get(name, ""))
-    if was is not None and now is not None and now > was:
-        raise StageFailed("gpu-ecc-uncorrectable", "the GPU counted %d uncorrectable ECC errors under load" % (now - was))
-
-
-def _words_of(state: Dict[str, str]) -> str:
-    if not state:
-        return ""
-    reasons = (_number_in(state["reasons"]) or 0) & ~_HARMLESS_REASONS
-    throttled = ", throttled (clock event reasons %#x)" % reasons if reasons else ""
-    return "after the load: SM clock %s MHz, %s C, %s W%s" % (state[_STATE[0]], state[_STATE[1]], state[_STATE[2]], throttled)
