@@ -16,7 +16,6 @@ import subprocess
 import sys
 from typing import Any
 
-
 _LOADED = 10
 """Mean load at which a host of two cores has five times what it can do."""
 
