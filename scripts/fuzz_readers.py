@@ -40,7 +40,7 @@ def atheris_run(name: str, corpus: Path, seconds: int, prefix: Path) -> NoReturn
     import atheris  # type: ignore[import-not-found,unused-ignore]
 
     with atheris.instrument_imports(include=["torchtune_sys"], enable_loader_override=False):
-        from fuzz_targets import TARGETS
+        from fuzz.targets import TARGETS
     limits = [f"-max_total_time={seconds}", f"-rss_limit_mb={MEMORY_MIB}", f"-timeout={SECONDS_EACH}", f"-max_len={LONGEST}"]
     options = [str(corpus), *limits, f"-artifact_prefix={prefix}", "-print_final_stats=1", "-close_fd_mask=0"]
     atheris.Setup([sys.argv[0], *options], TARGETS[name].read)
@@ -53,7 +53,7 @@ def hypothesis_run(name: str, corpus: Path, seconds: int, prefix: Path) -> None:
     from hypothesis import HealthCheck, Phase, given, seed, settings
     from hypothesis import strategies as st
 
-    from fuzz_targets import TARGETS
+    from fuzz.targets import TARGETS
 
     seeds = TARGETS[name].seeds()
     texts = [data for data in seeds if b"\0" not in data]
@@ -118,11 +118,11 @@ def _changed_json(documents: list[Any], st: Any) -> Any:
     )
 
     def changed(found: tuple[int, list[tuple[int, Any]]]) -> bytes:
-        from fuzz_targets import _leaves
+        from fuzz.target import leaves
 
         document = copy.deepcopy(documents[found[0] % len(documents)])
         for at, value in found[1]:
-            places = _leaves(document)
+            places = leaves(document)
             if places:
                 container, key = places[at % len(places)]
                 container[key] = value
@@ -135,7 +135,7 @@ def _changed_json(documents: list[Any], st: Any) -> Any:
 
 def measure(name: str, corpus: Path, *_: Any) -> None:
     """Every kept input once more, without instrumentation: one line of JSON."""
-    from fuzz_targets import TARGETS
+    from fuzz.targets import TARGETS
 
     read = TARGETS[name].read
 
@@ -185,7 +185,7 @@ def prefix_of(name: str, keep: Path) -> Path:
 
 def corpus_of(name: str, keep: Path) -> Path:
     """Where the inputs of a target are kept; those to start from are put there first."""
-    from fuzz_targets import TARGETS
+    from fuzz.targets import TARGETS
 
     folder = keep / "corpus" / re.sub(r"\W+", "-", name)
     folder.mkdir(parents=True, exist_ok=True)
@@ -252,7 +252,7 @@ def main() -> int:
     parser.add_argument("--table", action="store_true", help="print what is known so far, and do nothing")
     parser.add_argument("target", nargs="*", help="all where none is named")
     asked = parser.parse_args()
-    from fuzz_targets import TARGETS
+    from fuzz.targets import TARGETS
 
     unknown = set(asked.target) - set(TARGETS)
     if unknown:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from fuzz_targets import doubled
+from fuzz.runs import doubled
 from memory import memory_mib
 from torchtune_sys import evidence
 from torchtune_sys.diagnosis.diagnose import diagnose

@@ -65,7 +65,7 @@ def _answer(host: str, tree: str, found: Any, timeout_s: float) -> Answer:
         return Answer(host=host, why=(said or f"no answer within {timeout_s:g} s") if late else str(found))
     try:
         result = msgspec.json.decode(read_input(place, plain=True))
-    except (msgspec.DecodeError, UnreadableInput, RecursionError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, UnreadableInput, RecursionError) as error:
         return Answer(host=host, why=f"Ansible's answer cannot be read: {error}")
     return of_result(host, result) if isinstance(result, dict) else Answer(host=host, why="Ansible answered no result")
 

@@ -76,7 +76,7 @@ class Cluster:
             finally:
                 link.close()
             found = json.loads(text) if text else {}
-        except (OSError, ValueError, http.client.HTTPException) as error:
+        except (OSError, ValueError, RecursionError, http.client.HTTPException) as error:
             raise UserError(
                 f"the cluster did not answer {method} {path}: {error}", "look at the pod's account and network"
             ) from None

@@ -51,7 +51,7 @@ def loads(text: str | bytes) -> Any:
     """Parse JSON. Raises ValueError with the place of the fault."""
     try:
         return msgspec.json.decode(text)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise ValueError(str(error)) from None
 
 

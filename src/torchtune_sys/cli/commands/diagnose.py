@@ -123,7 +123,7 @@ def _merged(paths: Sequence[str]) -> Diagnosis:
             try:
                 node = msgspec.json.decode(document, type=_Node).node
                 part = msgspec.json.decode(document, type=Diagnosis)
-            except msgspec.DecodeError as error:
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
                 part = Diagnosis(unread=(UnreadSource(source=path, why=f"a line that is no diagnosis: {error}"),))
                 node = ""
             cost = told_cost(document)

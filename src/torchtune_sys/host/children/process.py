@@ -74,13 +74,13 @@ def start(
     *,
     env: dict[str, str] | None = None,
     cwd: str = "/",
-    data: str | None = None,
+    data: str | int | None = None,
     user: Account | None = None,
     keep: tuple[int, ...] = (),
 ) -> subprocess.Popen[bytes] | Missing:
     """Start a child that :func:`end_all` ends with us; its caller reads its pipes, ends it and forgets it.
 
-    ``env`` is the one for programs of the system where it is not given, ``data`` the child's standard input. ``user`` is who it is
+    ``env`` is the one for programs of the system where it is not given, ``data`` the child's standard input, or a descriptor of it. ``user`` is who it is
     started as, with that user's groups and none of ours; what it executes, its directory and its environment are for the caller to choose.
     It inherits the descriptors ``keep``.
     """
@@ -101,10 +101,10 @@ def forget(child: subprocess.Popen[bytes]) -> None:
 
 
 @contextlib.contextmanager
-def _input(data: str | None) -> Iterator[int]:
+def _input(data: str | int | None) -> Iterator[int]:
     """A file with the data that needs no room on a disk: the child reads it at its own pace."""
-    if data is None and os.path.exists(os.devnull):
-        yield subprocess.DEVNULL
+    if isinstance(data, int) or (data is None and os.path.exists(os.devnull)):
+        yield subprocess.DEVNULL if data is None else data
         return
     handle = os.memfd_create("input")  # without data: for a container that has no /dev
     try:

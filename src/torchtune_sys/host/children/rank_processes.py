@@ -178,7 +178,7 @@ class RankProcesses:
         events: list[Event] = []
         while (end := unread.find(b"\n")) >= 0:
             line, unread[: end + 1] = bytes(unread[:end]), b""
-            with contextlib.suppress(msgspec.DecodeError, RecursionError):
+            with contextlib.suppress(msgspec.DecodeError, RecursionError, UnicodeDecodeError):
                 fields = msgspec.json.decode(line)
                 if isinstance(fields, dict) and fields.get("event") == "stacks":
                     self._is_stacks.add(connection)

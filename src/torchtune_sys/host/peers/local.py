@@ -78,7 +78,7 @@ class LocalWire:
         try:
             line = await self._reader.readline()
             fields = json.loads(line) if line else None
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise Gone(str(error)) from None
         if not isinstance(fields, dict):
             raise Gone("closed")

@@ -39,7 +39,7 @@ class Notes:
                 came(key)
                 try:
                     found[key] = json.loads(self._store.get(f"{self._prefix}{key}"))
-                except ValueError:
+                except (ValueError, RecursionError):
                     found[key] = None
             left = [key for key in left if key not in found]
             if not left or time.monotonic() > until_s:

@@ -7,7 +7,8 @@ import random
 
 import pytest
 
-from fuzz_targets import TARGETS, Crash, judged
+from fuzz.target import Crash, judged
+from fuzz.targets import TARGETS
 from torchtune_sys.model.values import Missing, Why
 
 ROUNDS = 25

@@ -1,0 +1,90 @@
+"""What is fuzzed: a reader, and true files to start from; and what several of the tables ask."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from torchtune_sys import engine
+from torchtune_sys.host.recorded import load_recording
+from torchtune_sys.model.rule import Verdict
+from torchtune_sys.model.snapshot import FAMILIES, Snapshot
+from torchtune_sys.model.values import Missing, Why
+from torchtune_sys.rules import CATALOGUE
+
+TESTS = Path(__file__).parent.parent
+
+
+class Target(NamedTuple):
+    seeds: Callable[[], list[bytes]]
+    read: Callable[[bytes], object]
+
+
+class Crash(AssertionError):
+    """A probe or a rule raised what it must not."""
+
+
+def judged(seen: Snapshot) -> None:
+    """Raises Crash where a probe or a rule crashed on it."""
+    for family in FAMILIES:
+        facts = getattr(seen, family)
+        if isinstance(facts, Missing) and facts.why is Why.CRASHED:
+            raise Crash(str(facts))
+    for result in engine.judge(seen, CATALOGUE):
+        if result.verdict is Verdict.CRASHED:
+            raise Crash(f"{result.rule.id}: {result.note}: {result.why_unknown}")
+
+
+@contextlib.contextmanager
+def in_a_file(data: bytes, ending: str = "") -> Iterator[str]:
+    with tempfile.NamedTemporaryFile(dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None, suffix=ending) as file:
+        file.write(data)
+        file.flush()
+        yield file.name
+
+
+@lru_cache(None)
+def recording(name: str) -> dict[str, Any]:
+    return load_recording(str(TESTS / "hosts" / f"{name}.json"))
+
+
+def leaves(value: Any) -> list[tuple[Any, Any]]:
+    """Every place in a JSON value that holds something, as its container and its key or index."""
+    found = []
+    for key, inner in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
+        found.append((value, key))
+        found += leaves(inner)
+    return found
+
+
+def of_text(parse: Callable[[str], object]) -> Callable[[bytes], object]:
+    return lambda data: parse(data.decode("utf-8", "replace"))
+
+
+def refusing(parse: Callable[[bytes], object]) -> Callable[[bytes], object]:
+    """``parse`` is documented to raise ValueError for what it cannot read."""
+
+    def read(data: bytes) -> object:
+        try:
+            return parse(data)
+        except ValueError:
+            return None
+
+    return read
+
+
+def reports() -> list[bytes]:
+    """Pasted texts: those in the tests' own files, long strings in them, of which each names what it is."""
+    import ast
+
+    found = []
+    for path in sorted((TESTS / "evidence").glob("test_*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.count("\n") > 3:
+                found.append(node.value.encode("utf-8", "replace"))
+    return found

@@ -1,0 +1,99 @@
+"""Ways in that a fourth look found: what another user's process, another node or nobody known says stops nobody who reads it."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from driven import run
+
+from torchtune_sys.host.children.rank_processes import Message, RankProcesses
+from torchtune_sys.host.peers.rank_worker import RankWorker
+from torchtune_sys.model import codec
+from torchtune_sys.preflight.in_group.notes import Notes
+
+DEEP = b'{"x": ' + b"[" * 100_000
+CUT = b'{"schema": "torchtune-sys/diagnosis/1", "node": "\xc3"}'
+
+
+@pytest.mark.parametrize("said", [DEEP, CUT, b'{"node": 1e999}', b"\0"], ids=["deep", "cut", "number", "nothing"])
+def test_a_node_s_line_costs_no_other_node_its_diagnosis(tmp_path: Path, said: bytes) -> None:
+    """``diagnose --merge``: the first two ended all of it with an internal error. A line that a launcher cuts may end within a letter."""
+    log = tmp_path / "train.log"
+    log.write_text("torch.distributed.DistStoreError: Timed out after 61 seconds waiting for clients. 1/2 clients joined.\n")
+    own = run("diagnose", "--symptoms", str(log)).stdout.encode()
+    lines = tmp_path / "lines"
+    lines.write_bytes(own + said + b"\n" + own)
+    done = run("diagnose", "--merge", "--format", "json", str(lines))
+    told = json.loads(done.stdout)
+    assert told["causes"] and "no diagnosis" in told["unread"][0]["why"], done
+
+
+@pytest.mark.parametrize("said", [DEEP, b'{"x": "\xff"}'], ids=["deep", "cut"])
+def test_a_rank_of_another_user_says_nothing_that_ends_the_test(said: bytes) -> None:
+    script = "import os, socket, sys\ns = socket.socket(socket.AF_UNIX); s.connect('\\0' + os.environ['S'])\n"
+    script += "s.sendall(sys.stdin.buffer.read())\n"
+    words = ("/bin/sh", "-c", 'exec "$@" < "$0"', _file(said + b'\n{"event": "here"}\n'), sys.executable, "-c", script)
+    events: list[object] = []
+    with RankProcesses(words, dict(os.environ), "/", "S") as gang:
+        until_s = time.monotonic() + 60
+        while time.monotonic() < until_s and not any(isinstance(event, Message) for event in events):
+            events += gang.wait(1)
+    assert [event.fields for event in events if isinstance(event, Message)] == [{"event": "here"}], events
+
+
+def _file(data: bytes) -> str:
+    handle = os.memfd_create("said")
+    os.write(handle, data)
+    return f"/proc/{os.getpid()}/fd/{handle}"
+
+
+@pytest.mark.parametrize("said", ["b'['*100_000 + b'\\n'", "b'\\xff\\n'", "b'x' * (1 << 20)"], ids=["deep", "cut", "without end"])
+def test_a_worker_of_the_examined_user_s_takes_no_memory_and_ends_nobody(said: str) -> None:
+    """What speaks for a node is root's where root runs the pre-flight; the worker is the user's. Without an end it took what it printed."""
+    script = f"import sys\nwhile True: sys.stdout.buffer.write({said}); sys.stdout.buffer.flush()"
+    worker = RankWorker((sys.executable, "-c", script), dict(os.environ), os.open(os.devnull, os.O_RDONLY), None)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    try:
+        told = worker.ask("1", {}, 3)
+    finally:
+        worker.end()
+    assert told == {"error": "the worker does not answer"}
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 64 << 10, "kept what it printed"
+
+
+def test_a_worker_starts_from_a_process_that_holds_many_files() -> None:
+    """A launcher may leave any number open to its ranks; a shell's redirection knows those below ten alone."""
+    script = "import sys, json\nfor line in sys.stdin: print(json.dumps({'id': json.loads(line)['id'], 'value': 5}), flush=True)"
+    held = [os.open(os.devnull, os.O_RDONLY) for _ in range(20)]
+    worker = RankWorker((sys.executable, "-c", script), dict(os.environ), held[0], None)
+    try:
+        assert worker.ask("1", {}, 60) == 5
+    finally:
+        worker.end()
+        for handle in held:
+            os.close(handle)
+
+
+class Store:
+    """As torch's, with what a stranger put into it: it knows no secret."""
+
+    def check(self, _keys: list[str]) -> bool:
+        return True
+
+    def get(self, key: str) -> bytes:
+        return b'{"seen": 1}' if key.endswith("good") else DEEP
+
+
+def test_a_note_of_a_stranger_s_in_torch_s_store_ends_no_training() -> None:
+    assert Notes(Store(), "p/").gather(("bad", "good"), 0) == {"bad": None, "good": {"seen": 1}}
+
+
+def test_an_interpreter_that_answers_with_brackets_crashes_no_probe() -> None:
+    with pytest.raises(ValueError, match="recursion"):
+        codec.loads(DEEP)
