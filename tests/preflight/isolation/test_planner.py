@@ -174,6 +174,23 @@ def test_the_way_between_two_leaves_accuses_no_node_where_tests_miss() -> None:
         assert found.nodes == (), seed
 
 
+@pytest.mark.parametrize(
+    "links",
+    [
+        ((0, 1), (0, 2), (0, 3), (5, 6), (9, 12)),
+        ((0, 1), (0, 2), (0, 3), (0, 4), (9, 12)),
+        ((0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3)),
+    ],
+)
+def test_a_node_with_several_bad_links_is_not_bad_where_others_are_bad_too(links: tuple[tuple[int, int], ...]) -> None:
+    """One that failed with three partners in a row was called bad, whatever it passed with."""
+    for seed in range(40):
+        found = isolated(17, holds(links=links), settings=Settings(seed=seed, rounds=200))
+        assert (found.nodes, found.pairs) == ((), links), seed
+    found = isolated(17, holds((16,), links[:1]), settings=Settings(rounds=200))
+    assert (found.nodes, found.pairs) == ((16,), links[:1])
+
+
 def test_the_few_that_pass_where_nearly_all_fail_are_no_proof() -> None:
     missed = (3, 40)
 

@@ -270,7 +270,7 @@ def test_without_time_it_says_so_and_is_no_go() -> None:
     assert "no time was left" in verdict.causes[0].seen
 
 
-@pytest.mark.parametrize("nodes", [8, 200])
+@pytest.mark.parametrize("nodes", [8, 72])
 def test_the_heat_map_has_a_cell_for_each_two_and_ends_at_64_rows(nodes: int) -> None:
     bad = {(1, 0), (4, 0)}
     verdict = weighed(isolated(nodes, lambda _turn, group: bad <= group, slow=lambda _turn, way: way == (5, 2)))
@@ -278,7 +278,7 @@ def test_the_heat_map_has_a_cell_for_each_two_and_ends_at_64_rows(nodes: int) ->
     assert report is not None
     assert report.heat is not None
     rows = len(report.heat.labels)
-    assert rows == (8 if nodes == 8 else 50)
+    assert rows == (8 if nodes == 8 else 36)
     assert {len(row) for row in report.heat.ms} == {rows}
     picture = ElementTree.fromstring(isolation.svg(report))
     cells = [cell for cell in picture.iter("{http://www.w3.org/2000/svg}rect") if len(cell)]
@@ -286,9 +286,7 @@ def test_the_heat_map_has_a_cell_for_each_two_and_ends_at_64_rows(nodes: int) ->
     says = [part.text for part in picture.iter("{http://www.w3.org/2000/svg}text")]
     assert says[0] is not None
     assert says[0].startswith("bad: n1 - n4, n2 - n5 (")
-    assert (says.count("X"), says.count("#")) == (2, int(nodes == 8)), (
-        "of 200 the slow way lies in the cell of the one that fails"
-    )
+    assert (says.count("X"), says.count("#")) == (2, 1)
     assert ("of several nodes in a row the worst way" in str(says[-1])) is (nodes > 64)
     shown = text(page(verdict, nodes), Style())
     assert max(map(len, shown.splitlines())) <= 120

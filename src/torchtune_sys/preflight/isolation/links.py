@@ -134,9 +134,10 @@ def _is_node(known: Progress, group: Group) -> Steps[bool]:
         failed = yield "an end of the link with a proven partner", [*tests]
         known.sound_ends |= {unit for (unit, _), bad in zip(tests, failed, strict=True) if not bad}
         if turn:
-            for (unit, _), bad in zip(tests, failed, strict=True):
+            for (unit, partner), bad in zip(tests, failed, strict=True):
                 if bad:
                     known.accuse_node(unit)
+                    known.failed_with[unit] = refused[unit] | {partner}
                     found = True
         asked = [unit for (unit, _), bad in zip(tests, failed, strict=True) if bad]
         refused = {unit: refused[unit] | {partner} for unit, partner in tests}

@@ -97,6 +97,7 @@ class _Suspects:
         if is_bad and not self._known.is_one_way(unit, self._failed[unit]):
             self.accused.add(unit)
             self._known.accuse_node(unit)
+            self._known.failed_with[unit] = self._failed[unit] | (({*self._group[unit]} - {unit}) if mates[1:] == [] else set())
         elif passes > failures:
             self._cleared.add(unit)
             self._known.sound.add(unit)
@@ -108,6 +109,22 @@ class _Suspects:
             if self._cleared.issuperset(group):
                 found |= {pair(first, second) for first in group for second in group if first < second}
         return sorted(each for each in found if not self._known.bad_nodes & {*each})
+
+
+def find_cleared(known: Progress) -> Steps[bool]:
+    """Where links are bad, too, a node may have failed for its own links alone: it is asked with two partners more. Whether one passes with both; what it
+    failed with are links then."""
+    ends = {end for link in known.bad_pairs for end in link}
+    asked = sorted({*known.failed_with} & known.bad_nodes) if ends else []
+    for _ in range(2):
+        tests = known.partners(asked, [unit for unit in known.left() if unit not in ends], known.failed_with)
+        failed = (yield "a bad node with another partner, as links are bad", [*tests]) if tests else []
+        asked = [unit for (unit, _partner), bad in zip(tests, failed, strict=True) if not bad]
+    for unit in asked:
+        known.clear_node(unit)
+    links = {pair(unit, other) for unit in asked for other in known.failed_with[unit] if other not in known.bad_nodes}
+    yield from confirmed(known, sorted(links))
+    return bool(asked)
 
 
 def confirmed(known: Progress, candidates: list[Pair]) -> Steps[list[Pair]]:

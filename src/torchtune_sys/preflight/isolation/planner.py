@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from torchtune_sys.preflight.isolation.all_pairs import every_pair
 from torchtune_sys.preflight.isolation.links import find_links
-from torchtune_sys.preflight.isolation.nodes import find_nodes
+from torchtune_sys.preflight.isolation.nodes import find_cleared, find_nodes
 from torchtune_sys.preflight.isolation.parts import across, cut_off, cuts, find_rails
 from torchtune_sys.preflight.isolation.progress import Progress, Steps
 from torchtune_sys.preflight.isolation.values import (
@@ -155,6 +155,13 @@ def _steps(known: Progress, passes: int, rails: int) -> Steps[bool]:
         return False
     if len(everybody) <= ALL_PAIRS:
         return (yield from every_pair(known))
+    is_explained = yield from _nodes_and_links(known, passes)
+    if is_explained and (yield from find_cleared(known)):
+        is_explained = yield from find_links(known, None)
+    return is_explained
+
+
+def _nodes_and_links(known: Progress, passes: int) -> Steps[bool]:
     for _ in range(passes):
         found = yield from find_nodes(known)
         rest = tuple(known.left())

@@ -26,6 +26,8 @@ class Progress:
         """The first part behind which a unit lies: partners come from behind another."""
         self.bad_nodes: set[int] = set()
         self.bad_pairs: set[Pair] = set()
+        self.failed_with: dict[int, set[int]] = {}
+        """Of each node that was accused with partners of its own, those partners."""
         self.sound: set[int] = set()
         """Units that passed with a partner, since the last time somebody doubted them."""
         self.passed: list[frozenset[int]] = []
@@ -60,6 +62,11 @@ class Progress:
         self.bad_nodes.add(unit)
         self.sound.discard(unit)
         self.bad_pairs = {known for known in self.bad_pairs if unit not in known}
+
+    def clear_node(self, unit: int) -> None:
+        """It is not bad itself after all."""
+        self.bad_nodes.discard(unit)
+        self.sound.add(unit)
 
     def saw(self, groups: Sequence[Group], failed: Sequence[bool]) -> None:
         """Keep what a round showed of sizes: what fails only at scale passes in every smaller group."""
