@@ -8,7 +8,7 @@ import pytest
 
 from preflight.joint.agents_here import environment
 from preflight.joint.cluster import cluster
-from preflight.joint.faults_torchrun import FAULTY, NODES, UNNAMED, met, problems
+from preflight.joint.faults_torchrun import FAULTY, NODES, met, problems
 
 _IN_CI = "dev-shm-small"
 
@@ -20,16 +20,7 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize(
     "name",
-    [
-        pytest.param(
-            name,
-            marks=[
-                pytest.mark.long if name == _IN_CI else pytest.mark.exhaustive,
-                *([pytest.mark.xfail(reason=UNNAMED[name], strict=False)] if name in UNNAMED else []),
-            ],
-        )
-        for name in FAULTY
-    ],
+    [pytest.param(name, marks=pytest.mark.long if name == _IN_CI else pytest.mark.exhaustive) for name in FAULTY],
 )
 def test_each_fault_is_named_by_every_agent(tmp_path: Path, python: Path, name: str) -> None:
     with cluster(tmp_path, NODES) as made:
