@@ -78,6 +78,7 @@ def _agents_job(options: Mapping[str, Any], env: Mapping[str, str], hosts: tuple
         secret=secret or env.get(SECRET_VARIABLE, "").encode(),
         last_call_s=options["last_call"],
         is_host=options["rdzv_is_host"],
+        name=known_name(env, node_name()),
     )
     return job if most > 1 else None
 
@@ -142,6 +143,8 @@ def finish(joint: Joint, seen: Snapshot, node: NodeVerdict, found: Preflight, po
         return msgspec.structs.replace(found, proof=_alone(joint, told["alone"]), seconds=time.monotonic() - started_s)
     if told is not None and "never" in told:
         return _never(found, joint, told["never"], time.monotonic() - started_s)
+    if told is not None and "unfit" in told:
+        return _unfit(found, node, told["cause"], told["unfit"], started_s)
     if told is None or "cut-off" in told:
         return _partial(found, node, "no verdict of all nodes came" if told is None else told["cut-off"], started_s)
     try:
@@ -175,11 +178,13 @@ def _never(found: Preflight, joint: Joint, seen: str, seconds: float) -> Preflig
     """Nobody can start without the agent at the endpoint: the rendezvous would be there."""
     import msgspec
 
-    from torchtune_sys.model.preflight import Blame, Cause, Go, NodeVerdict, Scale, Weight
+    from torchtune_sys.model.preflight import Go, NodeVerdict, Scale
+    from torchtune_sys.preflight.joint.judge.finding import Finding
+    from torchtune_sys.preflight.joint.judge.whole import cause_of
 
     name = joint.job.master
     seen = f"no agent came to the endpoint at {name} port {joint.job.ports[0]}: {seen}"
-    cause = Cause(cause="node-never-came", rule="joint:meeting", blame=Blame.NODE, weight=Weight.FATAL, seen=seen)
+    cause = cause_of(Finding(part="meeting", cause="node-never-came", seen=seen))
     missing = NodeVerdict(node=name, verdict=Go.NO_GO, causes=(cause,))
     return msgspec.structs.replace(
         found,
@@ -189,6 +194,20 @@ def _never(found: Preflight, joint: Joint, seen: str, seconds: float) -> Preflig
         scale=Scale(nodes=2, ranks=1),
         seconds=seconds,
     )
+
+
+def _unfit(found: Preflight, node: NodeVerdict, cause: str, seen: str, started_s: float) -> Preflight:
+    """This agent's host is where all would meet, and nobody can."""
+    import msgspec
+
+    from torchtune_sys.model.preflight import Go
+    from torchtune_sys.preflight import verdict
+    from torchtune_sys.preflight.joint.judge.finding import Finding
+    from torchtune_sys.preflight.joint.judge.whole import cause_of
+
+    causes = verdict.ordered([*node.causes, cause_of(Finding(part="meeting", cause=cause, seen=seen))])
+    both = msgspec.structs.replace(node, causes=causes, verdict=verdict.verdict(causes))
+    return msgspec.structs.replace(found, nodes=(both,), verdict=Go.NO_GO, seconds=time.monotonic() - started_s)
 
 
 def _of_agent(found: Preflight, whole: Whole, own: set[str], most: int) -> Preflight:

@@ -220,8 +220,8 @@ def _host_name(seen: Snapshot) -> str:
 
 
 def _proof(options: Mapping[str, Any], place: str, seen: Snapshot, epoch_s: float) -> str:
-    """What the last smoke test said of this node and session; a hook has no session."""
-    if place in HOOKS or options["from_"]:
+    """What the last smoke test said of this node and session; a hook has no session, and launchers do not train here."""
+    if place in (*HOOKS, "torchrun") or options["from_"]:
         return ""
     from torchtune_sys.cli.proofs import standing
     from torchtune_sys.host.live import LiveHost

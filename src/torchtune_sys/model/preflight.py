@@ -46,6 +46,7 @@ BLAMES_BETWEEN_NODES: dict[Blame, tuple[str, ...]] = {
         "environment-differs-between-nodes",
         "job-launch-nested-wrongly",
         "master-addr-wrong",
+        "master-port-in-use",
         "nccl-wrong-interface",
         "ranks-missing",
     ),

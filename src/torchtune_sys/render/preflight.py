@@ -28,10 +28,10 @@ def _lines(value: Preflight, quiet: bool) -> Iterator[Line]:
     yield line((value.verdict.value.upper(), _STYLES[value.verdict]), f"  {_headline(value)}")
     for node in value.nodes:
         for cause in node.causes:
-            if not quiet or cause.weight is Weight.FATAL:
+            if not quiet or _is_told(cause):
                 said = f"[{cause.blame.value}] {cause.cause}: {clean(cause.seen)} ({cause.rule})"
                 yield line(said, label=(cause.weight.value, _WEIGHTS[cause.weight]), indent=2, hang=11)
-    if value.proof and not quiet:
+    if value.proof and (not quiet or value.where == "torchrun"):  # there: that no other agent was met
         yield line(clean(value.proof), indent=2)
 
 
@@ -50,9 +50,9 @@ def _lines_of_all(value: Preflight, quiet: bool) -> Iterator[Line]:
     for link in value.links[:_ROWS_AT_MOST]:
         said = f"{clean(link.from_)} -> {clean(link.to)}  {link.cause}: {clean(link.seen)}"
         yield line(said, label=("link", "error"), indent=2, hang=11)
-    for node in [*bad, *([] if quiet else unsure)][:_ROWS_AT_MOST]:
+    for node in [*bad, *unsure][:_ROWS_AT_MOST]:
         for cause in node.causes:
-            if cause.weight is not Weight.WARNING:
+            if cause.weight is not Weight.WARNING and (not quiet or _is_told(cause)):
                 said = f"{clean(node.node)}  [{cause.blame.value}] {cause.cause}: {clean(cause.seen)} ({cause.rule})"
                 yield line(said, label=(cause.weight.value, _WEIGHTS[cause.weight]), indent=2, hang=11)
     if len(bad) + len(unsure) > _ROWS_AT_MOST or len(value.links) > _ROWS_AT_MOST:
@@ -64,6 +64,11 @@ def _lines_of_all(value: Preflight, quiet: bool) -> Iterator[Line]:
     yield from _warnings(value)
     if value.isolation is not None:
         yield from isolation.lines(value.isolation)
+
+
+def _is_told(cause: Cause) -> bool:
+    """Also where little is to be said: what speaks against a start, and what happened between the nodes."""
+    return cause.weight is Weight.FATAL or (cause.weight is Weight.UNKNOWN and cause.rule.startswith("joint:"))
 
 
 def _warnings(value: Preflight) -> Iterator[Line]:

@@ -43,6 +43,14 @@ def squat(address: str, port: int, _key: bytes) -> None:
     time.sleep(600)
 
 
+def endpoint(address: str, port: int, _key: bytes) -> None:
+    """Another user of the first node listens where the launchers' own rendezvous will be, and says nothing."""
+    held = socket.create_server(("", port))
+    print("ready", flush=True)
+    time.sleep(600)
+    held.close()
+
+
 def passing(address: str, port: int, _key: bytes) -> None:
     """Ever more connections that say what a client of torch's store says first."""
     held: list[socket.socket] = []
@@ -108,6 +116,7 @@ def seats(address: str, port: int, key: bytes) -> None:
 
 ATTACKS: dict[str, Callable[[str, int, bytes], None]] = {
     "squat": squat,
+    "endpoint": endpoint,
     "passing": passing,
     "noise": noise,
     "seats": seats,

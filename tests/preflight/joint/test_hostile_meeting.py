@@ -60,6 +60,14 @@ def test_who_listens_where_agents_would_meet_stops_no_job(tmp_path: Path) -> Non
     assert "no other agent was met" in " ".join(found[2].out.split())
 
 
+def test_who_holds_the_port_of_the_rendezvous_is_told_by_all(tmp_path: Path) -> None:
+    """No job can start there. Before, each agent was judged by itself and waited for two minutes in c10d."""
+    found, _ = met(tmp_path, "endpoint", 1)
+    assert [agent.status for agent in found.values()] == [1, 1], found
+    for agent in found.values():
+        assert "n1 [user] master-port-in-use: a program of uid 0 listens at port 29400" in " ".join(agent.out.split()), found
+
+
 def test_noise_costs_no_healthy_node_its_job(tmp_path: Path) -> None:
     found, _ = met(tmp_path, "noise", 3)
     assert not [agent for agent in found.values() if "NO-GO" in agent.out], found

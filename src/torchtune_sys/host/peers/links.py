@@ -28,7 +28,6 @@ _ECHO_S, _BEYOND_S, _BULK_S = 3.0, 3.0, 8.0
 _RUNS = 2
 DATAGRAMS = 200
 _PAUSE_S = 0.0005
-_LISTENS_S = 2.0
 _HEADER_S, _SERVED_S = 5.0, 45.0
 _SO_MEMINFO, _DROPS = 55, 8
 MARK_SIZE = 16
@@ -153,15 +152,6 @@ async def test(address: str, port: int, udp_port: int, mark: str, token: str, *,
     if found.get("beyond"):
         found["rates"] = await _rates(address, port, mark)
     return found
-
-
-async def listens(host: str, port: int) -> bool:
-    """Whether a process answers there."""
-    with contextlib.suppress(OSError, asyncio.TimeoutError):
-        _reader, writer = await asyncio.wait_for(asyncio.open_connection(host, port, family=socket.AF_INET), _LISTENS_S)
-        writer.close()
-        return True
-    return False
 
 
 async def _datagrams(address: str, port: int, mark: str, token: str) -> int:

@@ -16,6 +16,7 @@ from torchtune_sys.host.peers.wire import BUFFER, HANDSHAKE_S, Door, Gone, Wire,
 from torchtune_sys.preflight.joint import meeting, messages, seats
 from torchtune_sys.preflight.joint.coordinator import Coordinator
 from torchtune_sys.preflight.joint.job import Job, Times
+from torchtune_sys.preflight.joint.member import how_lost
 from torchtune_sys.preflight.joint.own_ranks import OwnRanks, is_address
 
 _BACKLOG = 4096
@@ -134,7 +135,7 @@ class Agent:
                 members = len(self.coordinator.members) if self.coordinator is not None else 0
                 wire.send(messages.plain(messages.Me(node=self.job.node, key=self.job.key, members=members)))
             elif isinstance(asked, messages.Seat):
-                wire.send(messages.plain(messages.Seated(node=self._seats.give(self.job, asked))))
+                wire.send(messages.plain(messages.Seated(node=self._seats.give(self.job, asked, self._departed()))))
             elif isinstance(asked, messages.Relay):
                 await meeting.splice(wire, self.map.places(asked.to), lambda: wire.send({"is": "through"}))
                 return None
@@ -142,6 +143,10 @@ class Agent:
                 wire.send(messages.plain(messages.Redirect(to=self.following, via=self.job.node)))
             else:
                 return self.coordinator, wire, asked
+
+    def _departed(self) -> set[int]:
+        """Launchers whose places are free again."""
+        return self.coordinator.gathered.departed if self.coordinator is not None else set()
 
     # -- where to ----------------------------------------------------------------------------------------------------------------------
 
@@ -154,7 +159,7 @@ class Agent:
                 return
             self.job = taken.job
             self.map = meeting.Map(self.job, lambda: self.control_port)
-        if (said := seats.begun_without_us(self.job, self.control_port)) is not None:
+        if (said := await seats.begun_without_us(self.job, self.control_port)) is not None:
             self._end(said)
             return
         order = self.job.candidates
@@ -169,11 +174,19 @@ class Agent:
             if target is None:
                 is_lost = self.job.agents is not None and bool(self.lost)  # there is no other place
                 if is_lost or time.monotonic() > self.times.meet_until_s:
-                    self.ranks.tell_all({"is": "cut-off", "seen": self._unreached()})
-                    self._finish()
+                    self._end({"is": "cut-off", "seen": self._unreached()} if is_lost else self._met_nobody())
                 await asyncio.sleep(0.3)
                 continue
             target = await self._follow(target)
+
+    def _met_nobody(self) -> dict[str, Any]:
+        """What ranks are told at the end of the waiting. A launcher at the endpoint has only itself to reach, as its rendezvous has."""
+        word = self.map.words.get(self.job.node, "")
+        cause = {"time-out": "port-dropped", "refused": "port-refused"}.get(word)
+        if self.job.agents is None or self.job.node != 0 or cause is None:
+            return {"is": "cut-off", "seen": self._unreached()}
+        seen = f"this host does not reach its own port {self.control_port} ({word}): no agent would reach the rendezvous at port {self.job.agents.endpoint_port}"
+        return {"is": "unfit", "cause": cause, "seen": seen}
 
     def _unreached(self) -> str:
         words = ", ".join(f"{self.job.name(node)}: {word}" for node, word in sorted(self.map.words.items()))
@@ -182,6 +195,7 @@ class Agent:
     async def _become_coordinator(self) -> meeting.Reached | None:
         if self.coordinator is None:
             self.coordinator = Coordinator(self.job, self.times, dict(self.lost), self.map)
+            self.coordinator.gathered.endpoint_taken = seats.taken_by(self.job)
         return await self.map.dial(self.job.node)
 
     async def _follow(self, target: meeting.Reached) -> meeting.Reached | None:
@@ -202,7 +216,7 @@ class Agent:
                     return None
         except Gone as error:
             if not self.finished.is_set() and target.node != self.job.node:
-                self.lost[target.node] = _how_lost(wire, str(error), self.job.silence_s)
+                self.lost[target.node] = how_lost(wire, str(error), self.job.silence_s)
             return self._taken_better()
         finally:
             self.uplink = None
@@ -315,11 +329,3 @@ class Agent:
         elif said.do == "ranks":
             value = await self.ranks.ask(said)
         wire.send(messages.plain(messages.Done(id=said.id, value=value)))
-
-
-def _how_lost(wire: Wire, words: str, silence_s: float) -> tuple[str, str]:
-    if "no answer" not in words:
-        return "rank-killed", f"the connection ended: {words}"
-    if wire.unacknowledged():
-        return "link-down", f"no answer for {silence_s:.0f} s, and its kernel acknowledges nothing"
-    return "rank-stopped", f"no answer for {silence_s:.0f} s, while its kernel acknowledges what is sent"

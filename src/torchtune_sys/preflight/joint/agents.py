@@ -10,15 +10,14 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
 from torchtune_sys.errors import UserError
+from torchtune_sys.host.peers import torch_store
 from torchtune_sys.host.peers.addresses import is_own
 from torchtune_sys.host.peers.wire import Door
-from torchtune_sys.preflight.joint.gathered import Gathered, taken
+from torchtune_sys.preflight.joint.gathered import Gathered, own_name, own_names, taken
 from torchtune_sys.preflight.joint.job import PORTS_TRIED, Agents, Job
 
 DEFAULT_PORT = 29400
 """Of torchrun's rendezvous where the endpoint names none (torch/distributed/elastic/rendezvous/c10d_rendezvous_backend.py, DEFAULT_PORT)."""
-_STORE_MAGIC = (0x3C85F7CE).to_bytes(4, "little")
-"""What a client of torch's store says first (torch/csrc/distributed/c10d/TCPStoreBackend.hpp, validationMagicNumber)."""
 _HEAR_S = 5.0
 _FROM_ONE, _IN_ALL = 16, 2048
 """Connections that are held at once: a launcher has one, and whoever reaches the port may open thousands."""
@@ -51,6 +50,7 @@ def job_of(
     secret: bytes,
     last_call_s: float,
     is_host: bool | None = None,
+    name: str = "",
 ) -> Job:
     """The job of a launcher that is to meet the others at ``endpoint``. Raises UserError.
 
@@ -69,7 +69,7 @@ def job_of(
         ports=tuple(1024 + (port + 1 + step - 1024) % 64512 for step in range(PORTS_TRIED)),
         secret=secret or key.encode(),
         key=key,
-        agents=Agents(least=least, label=label, labels=tuple(labels), endpoint_port=port, last_call_s=last_call_s),
+        agents=Agents(name=name, least=least, label=label, labels=tuple(labels), endpoint_port=port, last_call_s=last_call_s),
     )
 
 
@@ -79,9 +79,22 @@ def come(gathered: Gathered, nodes: Iterable[int], *, and_passed: bool = True) -
     return here + len(gathered.passed) * and_passed
 
 
+def came_again(gathered: Gathered, most: int) -> set[int]:
+    """Places of launchers that went, and whose host sent another one since: there is one of its name, or all that should come are there."""
+    stay = [node for node, member in gathered.members.items() if member.alive]
+    names = own_names(gathered.members, of=stay)
+    is_full = come(gathered, stay) >= most
+    return {
+        node
+        for node in gathered.departed
+        if not gathered.has_passed(node) and (is_full or own_name(gathered.members[node]) in names.values())
+    }
+
+
 def absent(gathered: Gathered, agents: Agents, most: int) -> dict[int, str]:
-    """Who did not come, each under a number that is free: by name where all that came stand in the list of all, else how many."""
-    here = come(gathered, gathered.members)
+    """Who did not come, each under a number that is free: by name where all that came stand in the list of all, else how many.
+    Who came and went is not among them."""
+    here = come(gathered, [node for node in gathered.members if not gathered.has_passed(node)])
     if here >= most:
         return {}
     told = Counter(label for member in gathered.members.values() for label in taken(member.notes.get("agents"), list[str]) or ())
@@ -114,7 +127,7 @@ class Passing:
         try:
             with self._door.held(writer) as is_let_in, contextlib.suppress(OSError, asyncio.TimeoutError):
                 said = await asyncio.wait_for(reader.read(64), _HEAR_S) if is_let_in else b""
-                if _STORE_MAGIC in said:
+                if torch_store.MAGIC in said and said != torch_store.QUESTION:
                     peer = writer.get_extra_info("peername") or ("",)
                     self.since_s.setdefault(str(peer[0]), time.monotonic())
                     self._changed()

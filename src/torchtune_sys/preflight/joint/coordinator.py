@@ -6,17 +6,16 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Mapping
-from itertools import count
 
 from torchtune_sys.host.peers.addresses import addresses_of, has_carrier
 from torchtune_sys.host.peers.wire import Gone, Wire
 from torchtune_sys.preflight.joint import agents, judge, messages
 from torchtune_sys.preflight.joint.compared import compared
 from torchtune_sys.preflight.joint.deadlines import ready_s
-from torchtune_sys.preflight.joint.gathered import EVENTS, Event, Gathered
+from torchtune_sys.preflight.joint.gathered import EVENTS, Event, Gathered, own_names
 from torchtune_sys.preflight.joint.job import Agents, Job, Times
 from torchtune_sys.preflight.joint.meeting import Map
-from torchtune_sys.preflight.joint.member import Member, present
+from torchtune_sys.preflight.joint.member import Member, how_lost, present
 from torchtune_sys.preflight.joint.phases import Phases
 
 _EVENTS_AT_MOST = 16
@@ -61,9 +60,9 @@ class Coordinator:
             return
         if self.started:
             wire.send(messages.plain(messages.Status(text="came too late: the others have begun")))
+        self._lives(node)
         self.members[node] = member
         wire.send(messages.plain(messages.Welcome()))
-        self._lives(node)
         for gone, (cause, seen) in join.lost.items():
             if gone != self.job.node and gone not in present(self.members):  # whom we hear was not lost
                 self._happened(gone, cause, seen)
@@ -95,32 +94,32 @@ class Coordinator:
             member.ponged(said)
 
     async def _ping(self, member: Member) -> None:
-        for number in count(1):
-            member.ping(number)
+        while True:
+            member.ping()
             await asyncio.sleep(self.job.ping_s)
 
     def _gone(self, member: Member, words: str) -> None:
         member.gone()
-        if self.members.get(member.node) is member and not self.started:
+        is_launcher = self.job.agents is not None
+        if self.members.get(member.node) is member and not self.started and not is_launcher:
             del self.members[member.node]  # it may come again, or was sent on
         elif not self.over:
-            if "no answer" not in words:
-                self._happened(member.node, "rank-killed", f"its process ended: {words}")
-            elif member.wire.unacknowledged():
-                self._happened(
-                    member.node,
-                    "link-down",
-                    f"no answer for {self.job.silence_s:.0f} s, and its kernel acknowledges nothing that is sent",
-                )
-            else:
-                seen = f"no answer for {self.job.silence_s:.0f} s, while its kernel acknowledges what is sent"
-                self._happened(member.node, "rank-stopped", seen)
+            if is_launcher and not self.started:
+                self.gathered.departed.add(member.node)
+            self._happened(member.node, *how_lost(member.wire, words, self.job.silence_s))
         self._changed.set()
 
     def _lives(self, node: int) -> None:
-        """It came again: when its connection ended, its process had not."""
+        """It came again: when its connection ended, its process had not. A launcher's place may be another's now."""
+        if node in self.gathered.departed:
+            self._forget(node)
         kept = [each for each in self.gathered.events if (each.node, each.cause, each.local) != (node, "rank-killed", None)]
         self.gathered.events[:] = kept
+
+    def _forget(self, node: int) -> None:
+        """What happened to a launcher that departed: another took its place."""
+        self.gathered.departed.discard(node)
+        self.gathered.events[:] = [each for each in self.gathered.events if each.node != node]
 
     def _happened(self, node: int, cause: str, seen: str, local: int | None = None) -> None:
         """Only what a node can know of another is heard, and a few times."""
@@ -174,18 +173,39 @@ class Coordinator:
             self.gathered.passed = tuple(self._passing.since_s)
             # Torch's store has no authentication: where the job has a secret, strangers do not make up the number.
             here = agents.come(self._filled(), present(self.members), and_passed=not self.job.has_secret)
+            self._forget_who_came_again()
             now_s = time.monotonic()
             enough_s = (now_s if enough_s is None else enough_s) if here >= wanted.least else None
             ends = [self._meet_until_s, *(first_s + agents.AFTER_PASSING_S for first_s in self._passing.since_s.values())]
             until_s = min(ends if enough_s is None else [*ends, enough_s + wanted.last_call_s])
             if here >= self.job.nodes or now_s >= until_s:
-                return
+                await self._all_answer()
+                if agents.come(self._filled(), present(self.members), and_passed=not self.job.has_secret) >= here:
+                    return
+                continue
             if now_s >= next_word_s:
                 next_word_s += _WORD_S
-                missing = ", ".join(agents.absent(self._filled(), wanted, self.job.nodes).values())
+                missing = ", ".join((*agents.absent(self._filled(), wanted, self.job.nodes).values(), *self._left()))
                 self._status(f"{here} of {self.job.nodes} agents came, waiting for {missing}")
             seen = agents.come(self._filled(), present(self.members))
             await self._until(lambda seen=seen: self._is_other(seen), min(until_s, next_word_s))  # type: ignore[misc]
+
+    async def _all_answer(self) -> None:
+        """Everybody who is counted answers once more: of a host whose link just went down nothing else is noticed for seconds."""
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(
+                asyncio.gather(*(member.answers() for member in self.members.values())), self.job.silence_s + 1
+            )
+
+    def _forget_who_came_again(self) -> None:
+        for node in agents.came_again(self._filled(), self.job.nodes):
+            self._forget(node)
+            del self.members[node]
+
+    def _left(self) -> list[str]:
+        """Launchers that came and went, as they are called."""
+        named = own_names(self._filled().members)
+        return [f"{named.get(node, self.job.name(node))}, which came and is gone" for node in sorted(self.gathered.departed)]
 
     def _is_other(self, count: int) -> bool:
         """Whether another number of launchers is here."""

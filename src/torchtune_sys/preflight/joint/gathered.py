@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
 import msgspec
@@ -261,9 +261,17 @@ class Gathered(msgspec.Struct, kw_only=True):
     """What launchers that did not come are called."""
     passed: tuple[str, ...] = ()
     """Addresses from which a launcher went straight to its own rendezvous."""
+    departed: set[int] = set()
+    """Launchers that came, and went before all had met."""
+    endpoint_taken: str = ""
+    """Who holds the port of the launchers' own rendezvous, where that is another program."""
 
     shown: dict[int, str] = {}
     """What nodes called themselves, where that is a name of a host and of no other node."""
+
+    def has_passed(self, node: int) -> bool:
+        """Whether a launcher that departed went on to its own rendezvous: it may train all the same."""
+        return node in self.departed and self.members[node].address in self.passed
 
     def name(self, node: int) -> str:
         """The node's own name, else the list's, else its ranks."""
@@ -273,8 +281,14 @@ class Gathered(msgspec.Struct, kw_only=True):
         return self.shown.get(node, f"agent {node}" if self.agents_at_least else listed)
 
 
-def own_names(members: Mapping[int, Node]) -> dict[int, str]:
+def own_name(member: Node) -> str:
+    """What a node calls itself; a launcher does so before its host was looked at. "" where it never came so far."""
+    facts = member.facts
+    return facts.name if facts is not None else taken(member.notes.get("name"), str) or ""
+
+
+def own_names(members: Mapping[int, Node], of: Iterable[int] | None = None) -> dict[int, str]:
     """What the nodes call themselves. One that takes another's name, or none that a launcher knows, is called as the job has it."""
-    told = {node: facts.name for node, member in members.items() if (facts := member.facts) is not None}
+    told = {node: own_name(members[node]) for node in (members if of is None else of)}
     times = Counter(told.values())
     return {node: name for node, name in told.items() if times[name] == 1 and is_host_name(name)}

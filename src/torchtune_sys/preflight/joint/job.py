@@ -23,6 +23,8 @@ class Agents(msgspec.Struct, frozen=True, kw_only=True):
 
     least: int
     """So many suffice to start."""
+    name: str = ""
+    """What this host is called."""
     label: str = ""
     """What this one is called in ``labels``."""
     labels: tuple[str, ...] = ()

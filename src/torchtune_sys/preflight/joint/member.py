@@ -34,6 +34,9 @@ class Member:
         self._answers: dict[str, asyncio.Future[Any]] = {}
         self._asked = 0
         self._pinged: tuple[int, float, float] = (0, 0.0, 0.0)
+        self._answered = asyncio.Event()
+        """Set by the answer to a ping that is waited for, and where none will come any more."""
+        self._awaited = 0
         self._room = messages.NOTES_AT_MOST
         for key, value in join.notes.items():
             self.note(key, value)
@@ -53,14 +56,25 @@ class Member:
         if waiting is not None and not waiting.done():
             waiting.set_result(said.value)
 
-    def ping(self, number: int) -> None:
+    def ping(self) -> None:
         """Ask for its clock, and whether it is there."""
+        number = self._pinged[0] + 1
         self._pinged = (number, time.monotonic(), time.time())
         self.wire.send_text(messages.encoded(messages.Ping(n=number)))
+
+    async def answers(self) -> None:
+        """Until it answers what it is asked now, or is gone."""
+        if self.alive:
+            self._answered.clear()
+            self.ping()
+            self._awaited = self._pinged[0]
+            await self._answered.wait()
 
     def ponged(self, said: messages.Pong) -> None:
         """The answer that took least time tells its clock best."""
         number, sent_s, sent_clock_s = self._pinged
+        if said.n >= self._awaited:
+            self._answered.set()
         if said.n != number:
             return
         taken_s = time.monotonic() - sent_s
@@ -71,6 +85,7 @@ class Member:
     def gone(self) -> None:
         """Its connection ended: nobody waits for its answers."""
         self.alive = False
+        self._answered.set()
         for waiting in self._answers.values():
             waiting.cancel()
 
@@ -99,6 +114,15 @@ class Member:
             clock_offset_s=self.clock_offset_s,
             clock_error_s=self.clock_error_s,
         )
+
+
+def how_lost(wire: Wire, words: str, silence_s: float) -> tuple[str, str]:
+    """Cause, and what was seen, of a connection that ended as ``words`` say."""
+    if "no answer" not in words:
+        return "rank-killed", f"its process ended: {words}"
+    if wire.unacknowledged():
+        return "link-down", f"no answer for {silence_s:.0f} s, and its kernel acknowledges nothing that is sent"
+    return "rank-stopped", f"no answer for {silence_s:.0f} s, while its kernel acknowledges what is sent"
 
 
 Members = Mapping[int, Member]

@@ -21,7 +21,7 @@ Key = Annotated[str, Meta(max_length=64)]
 Text = Annotated[str, Meta(max_length=TEXT_AT_MOST)]
 Seconds = Annotated[float, Meta(ge=0, le=86400)]
 Numbers = Annotated[list[Number], Meta(max_length=4096)]
-Notes = Annotated[dict[Key, Any], Meta(max_length=4099)]
+Notes = Annotated[dict[Key, Any], Meta(max_length=4100)]
 Causes = Annotated[dict[Number, tuple[Key, Text]], Meta(max_length=64)]
 
 
@@ -68,7 +68,7 @@ class Join(_Message, frozen=True, kw_only=True):
 
 
 class Note(_Message, frozen=True, kw_only=True):
-    """Something of the node: ``facts``, ``node``, ``worker/RANK``; of launchers ``agents``, what they are called in the list of all."""
+    """Something of the node: ``facts``, ``node``, ``worker/RANK``; of launchers ``name``, the host's, and ``agents``, what they are called in the list of all."""
 
     key: Key
     value: Any
@@ -224,4 +224,6 @@ def _heard(fields: Mapping[str, Any], forms: Any) -> Any:
 def is_note(key: str, ranks: int) -> bool:
     """Whether a node has something to say under this name."""
     rank = key.removeprefix("worker/")
-    return key in ("facts", "node", "agents") or (rank != key and rank.isascii() and rank.isdecimal() and int(rank) < ranks)
+    return key in ("facts", "node", "agents", "name") or (
+        rank != key and rank.isascii() and rank.isdecimal() and int(rank) < ranks
+    )

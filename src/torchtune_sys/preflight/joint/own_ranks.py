@@ -77,8 +77,10 @@ class OwnRanks:
         number = int(said["local"])
         if self._job.agents is not None:
             number, self._agents = self._agents, self._agents + 1
-            self.notes["agents"] = [*self.notes.get("agents", ()), str(said.get("label", ""))]
-            self._tell(messages.Note(key="agents", value=self.notes["agents"]))
+            told = {"name": self._job.agents.name, "agents": [*self.notes.get("agents", ()), str(said.get("label", ""))]}
+            self.notes.update(told)
+            for key, value in told.items():
+                self._tell(messages.Note(key=key, value=value))
         own = self.here[number] = Rank(wire, number, int(said["rank"]))
         self._tell(messages.Ranks(ranks=sorted(self.here)))
         if self.verdict is not None:

@@ -100,8 +100,8 @@ class Joint:
                 found = said["value"]
                 self.node = int(said.get("node", self.job.node))
                 return found if isinstance(found, dict) else None
-            if said["is"] in ("cut-off", "alone", "never"):
-                return {said["is"]: str(said["seen"])}
+            if said["is"] in ("cut-off", "alone", "never", "unfit"):
+                return {said["is"]: str(said["seen"]), "cause": str(said.get("cause", ""))}
             if said["is"] == "status":
                 show(str(said["text"]))
             elif said["is"] == "task":

@@ -5,16 +5,20 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
+from collections.abc import Collection
 from typing import Any, NamedTuple
 
 import msgspec
 
-from torchtune_sys.host.peers import links, local
+from torchtune_sys.host.live_queries.sockets import port_listeners
+from torchtune_sys.host.peers import local, torch_store
 from torchtune_sys.preflight.joint import meeting, messages
 from torchtune_sys.preflight.joint.gathered import HOST_SAYS
 from torchtune_sys.preflight.joint.job import Job
 
 _AGAIN_S = 0.5
+_TRIES = 3
+"""A store of a busy host may answer late."""
 
 
 class Seats:
@@ -24,12 +28,15 @@ class Seats:
         self._given: dict[str, int] = {}
         """By the token of who asked."""
 
-    def give(self, job: Job, asked: messages.Seat) -> int:
-        """The same place for whoever asks again; -1 where there is none, or where another job asks."""
+    def give(self, job: Job, asked: messages.Seat, departed: Collection[int] = ()) -> int:
+        """The same place for whoever asks again; where all are given away that of one that departed. -1 where there is none, or another job asks."""
         if job.agents is None or asked.key != job.key or job.node != 0:
             return -1
         if asked.token not in self._given and len(self._given) + 1 >= job.nodes:
-            return -1
+            left = next((token for token, node in self._given.items() if node in departed), None)
+            if left is None:
+                return -1
+            self._given[asked.token] = self._given.pop(left)
         return self._given.setdefault(asked.token, len(self._given) + 1)
 
 
@@ -48,7 +55,7 @@ async def take(job: Job, until_s: float) -> Taken:
         node, word = await meeting.seat(job, token)
         if node >= 0:
             return Taken(msgspec.structs.replace(job, node=node), {})
-        is_open = word != "full" and await links.listens(job.master, job.agents.endpoint_port)
+        is_open = word != "full" and await torch_store.answers(job.master, job.agents.endpoint_port)
         if word == "full" or (is_open and was_open):
             return Taken(None, _alone("all places are taken" if word == "full" else "the rendezvous has begun"))
         was_open = is_open
@@ -60,13 +67,25 @@ async def take(job: Job, until_s: float) -> Taken:
         await asyncio.sleep(_AGAIN_S)
 
 
-def begun_without_us(job: Job, control_port: int) -> dict[str, Any] | None:
-    """At the endpoint: what ranks are told where somebody listens at its port already, or at all ports where the others would look for us."""
+async def begun_without_us(job: Job, control_port: int) -> dict[str, Any] | None:
+    """At the endpoint: what ranks are told where a rendezvous listens at its port already, or others at all ports where we are looked for."""
     if job.agents is None or job.node != 0:
         return None
     if not local.is_free(job.agents.endpoint_port):
-        return _alone("a process listens there already")
+        for _ in range(_TRIES):
+            if await torch_store.answers("127.0.0.1", job.agents.endpoint_port):
+                return _alone("a rendezvous listens there already")
     return None if control_port in job.ports else _alone("other processes listen where agents would meet")
+
+
+def taken_by(job: Job) -> str:
+    """At the endpoint, before we listen there: who holds the port of the launchers' own rendezvous; "" where nobody does."""
+    if job.agents is None or job.node != 0 or local.is_free(job.agents.endpoint_port):
+        return ""
+    found = port_listeners(str(job.agents.endpoint_port), 1.0)
+    whose = f"of uid {', '.join(map(str, found))} " if isinstance(found, list) and found else ""
+    port = job.agents.endpoint_port
+    return f"a program {whose}listens at port {port}, where torchrun's own rendezvous would be, and is none: give --rdzv-endpoint another port"
 
 
 def _alone(seen: str) -> dict[str, Any]:

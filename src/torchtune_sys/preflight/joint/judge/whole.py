@@ -84,7 +84,7 @@ def whole(gathered: Gathered) -> Whole:
         if gathered.nodes == 2
         else []
     )
-    causes = tuple(_cause(f) for f in found if f.node is None and f.link is None)
+    causes = tuple(cause_of(f) for f in found if f.node is None and f.link is None)
     return Whole(
         verdict=_verdict(gathered, nodes, links, causes),
         nodes=nodes,
@@ -105,15 +105,17 @@ def whole(gathered: Gathered) -> Whole:
 def _of_agents(gathered: Gathered) -> dict[str, Any]:
     if not gathered.agents_at_least:
         return {}
+    left = {gathered.members[node].address for node in gathered.departed}
     return {
         "agents": {gathered.name(node): len(member.ranks) for node, member in gathered.members.items()},
         "agents_at_least": gathered.agents_at_least,
-        "passed": gathered.passed,
+        "passed": tuple(address for address in gathered.passed if address not in left),
         "store": gathered.name(gathered.coordinator),
     }
 
 
-def _cause(finding: Finding) -> Cause:
+def cause_of(finding: Finding) -> Cause:
+    """As the verdict has it."""
     rule = f"joint:{finding.part}"
     return Cause(cause=finding.cause, rule=rule, blame=finding.blame, weight=finding.weight, seen=finding.seen)
 
@@ -137,7 +139,7 @@ def _verdict(gathered: Gathered, nodes: Iterable[NodeVerdict], links: list[Findi
 def _node(gathered: Gathered, node: int, found: list[Finding]) -> NodeVerdict:
     own = taken(gathered.members[node].notes.get("node"), tuple[Cause, ...]) if node in gathered.members else None
     causes = [*(own or ())]
-    causes += [_cause(f) for f in found]
+    causes += [cause_of(f) for f in found]
     causes = [
         *{cause.cause: cause for cause in sorted(causes, key=_lightest_first)}.values()
     ]  # the heaviest of each, the last of equals
@@ -200,6 +202,8 @@ def _meeting(gathered: Gathered) -> list[Finding]:
     if gathered.master_wrong and gathered.missing:
         ways = [(node, gathered.coordinator) for node in sorted(gathered.missing)[:_LINKS_AT_MOST]]
         return [Finding(part="meeting", cause="master-addr-wrong", link=way, seen=gathered.master_wrong) for way in ways]
+    if gathered.endpoint_taken:
+        found.append(Finding(part="meeting", cause="master-port-in-use", node=gathered.coordinator, seen=gathered.endpoint_taken))
     happened = {event.node for event in gathered.events}
     missing = [node for node in gathered.missing if node not in happened]
     here = sorted(gathered.members)
@@ -250,9 +254,27 @@ def _liveness(gathered: Gathered) -> list[Finding]:
         for node in silent:
             del first[node]
         first[gathered.coordinator] = ("link-down", f"{_names(gathered, silent)} went silent at once")
-    # A launcher whose pre-flight ended may train all the same: it is told, and decides nothing.
-    weight = Weight.UNKNOWN if gathered.agents_at_least else Weight.FATAL
-    return [Finding(part="liveness", cause=cause, node=node, seen=seen, weight=weight) for node, (cause, seen) in first.items()]
+    return [
+        Finding(
+            part="liveness",
+            cause=cause,
+            node=node,
+            seen=f"{seen}; its agent went to the rendezvous without a pre-flight" if gathered.has_passed(node) else seen,
+            weight=_weight_of_gone(gathered, node),
+        )
+        for node, (cause, seen) in first.items()
+    ]
+
+
+def _weight_of_gone(gathered: Gathered, node: int) -> Weight:
+    """A launcher whose pre-flight ended when all had met, or that was heard at its own rendezvous, may train all the same: it is told, and decides
+    nothing. The others would wait for one that went before."""
+    if not gathered.agents_at_least:
+        return Weight.FATAL
+    is_gone = (
+        bool(gathered.departed) if node == gathered.coordinator else node in gathered.departed and not gathered.has_passed(node)
+    )
+    return Weight.FATAL if is_gone else Weight.UNKNOWN
 
 
 def _heard(gathered: Gathered, events: list[Finding]) -> list[Finding]:

@@ -1,0 +1,89 @@
+"""Launchers that meet: who came and went is named, and whether the others wait for it."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from preflight.joint.test_judge import gathered, said
+from torchtune_sys.model.preflight import Weight
+from torchtune_sys.preflight.joint import agents, messages
+from torchtune_sys.preflight.joint.gathered import Event, Gathered, Node
+from torchtune_sys.preflight.joint.job import Job
+from torchtune_sys.preflight.joint.judge.whole import whole
+from torchtune_sys.preflight.joint.seats import Seats
+
+WENT = Event(at_s=1, node=2, cause="rank-killed", seen="its process ended: closed")
+
+
+def met(*gone: int, nodes: int = 4, least: int = 3, **changed: object) -> Gathered:
+    """Launchers; of those that are ``gone`` nothing is known but the name that they said at once."""
+    found = gathered(
+        nodes, agents_at_least=least, links={}, computes={}, collectives=[], departed={*gone}, differing=(), **changed
+    )
+    for node in gone:
+        left = Node(node=node, address=f"10.0.0.{node + 1}", ranks=(0,), alive=False, notes={"name": f"n{node}", "agents": [""]})
+        found.members = {**found.members, node: left}
+    return found
+
+
+def job(nodes: int = 4) -> Job:
+    return agents.job_of("127.0.0.1:29400", "7", 3, nodes, label="", labels=(), secret=b"", last_call_s=1, is_host=True)
+
+
+def test_who_came_and_went_is_named_with_what_happened_and_does_not_count() -> None:
+    verdict = whole(met(2, events=[WENT]))
+    assert said(verdict) == {"n2": {"rank-killed"}}
+    assert verdict.verdict == "no-go", "the agents weigh themselves whether so many suffice"
+    assert verdict.absent == ()
+
+
+def test_who_came_and_went_to_the_rendezvous_may_train() -> None:
+    """Its pre-flight ended, its torchrun did not: it is told once, under its name, and nobody is kept from starting."""
+    verdict = whole(met(2, events=[WENT], passed=("10.0.0.3",)))
+    assert (verdict.verdict, said(verdict), verdict.passed) == ("unknown", {}, ())
+    (node,) = [each for each in verdict.nodes if each.node == "n2"]
+    assert [(cause.cause, cause.weight) for cause in node.causes if cause.cause == "rank-killed"] == [
+        ("rank-killed", Weight.UNKNOWN)
+    ]
+    assert "without a pre-flight" in " ".join(cause.seen for cause in node.causes)
+
+
+def test_what_happens_when_all_have_met_decides_nothing() -> None:
+    found = met(2, events=[WENT])
+    found.departed = set()
+    assert (said(whole(found)), whole(found).verdict) == ({}, "unknown")
+
+
+def test_who_came_and_went_is_not_absent_too() -> None:
+    found, wanted = met(2, events=[WENT]), job().agents
+    assert wanted is not None
+    assert agents.absent(found, wanted, 4) == {}
+    found.members = {node: member for node, member in found.members.items() if node != 3}
+    assert agents.absent(found, wanted, 4) == {3: "1 of 4 agents"}
+    listed = msgspec.structs.replace(wanted, labels=("a", "b", "c", "d"))
+    for node, label in ((0, "a"), (1, "b"), (2, "d")):
+        found.members[node].notes["agents"] = [label]  # type: ignore[index]
+    assert agents.absent(found, listed, 4) == {3: "c"}
+
+
+@pytest.mark.parametrize(("name", "again"), [("n2", {2}), ("n9", set())])
+def test_another_agent_of_the_same_host_takes_the_place_of_one_that_went(name: str, again: set[int]) -> None:
+    found = met(2, nodes=4, events=[WENT])
+    found.members[3].notes["facts"]["name"] = name  # type: ignore[index]
+    assert agents.came_again(found, 4) == again
+
+
+def test_where_all_are_there_nobody_is_gone() -> None:
+    assert agents.came_again(met(2, nodes=5, events=[WENT]), 4) == {2}
+
+
+def test_a_place_is_given_again_where_its_agent_went_and_all_are_given_away() -> None:
+    seats, wanted = Seats(), job(3)
+
+    def asks(token: str, departed: tuple[int, ...] = ()) -> int:
+        return seats.give(wanted, messages.Seat(key=wanted.key, token=token), departed)
+
+    assert [asks("a"), asks("b"), asks("a"), asks("c")] == [1, 2, 1, -1]
+    assert asks("c", (1,)) == 1
+    assert [asks("c"), asks("d"), asks("b")] == [1, -1, 2]
