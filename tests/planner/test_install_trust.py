@@ -104,7 +104,7 @@ def of_apt(url: str, fingerprint: str, key: Path) -> str:
     system = known.system("debian", "12")
     assert system is not None
     site = Site(system=system, os_id="debian", os_version="12", codename="bookworm", machine="x86_64", kernel="")
-    pinned = known.Key(url="", fingerprint=fingerprint, source="", confidence="")
+    pinned = known.SigningKey(url="", fingerprint=fingerprint, source="", confidence="")
     (file,) = [action for action in trust.of_apt(site, pinned, "kept", "/etc/x.list", url) if isinstance(action, InstallFile)]
     return file.text.replace("/usr/share/keyrings/kept.asc", str(key))
 

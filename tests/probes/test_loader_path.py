@@ -19,7 +19,7 @@ from torchtune_sys.host.live import LiveHost
 from torchtune_sys.host.live_queries import loader
 from torchtune_sys.model.values import Missing, Why
 from torchtune_sys.probes.python import loader_path
-from torchtune_sys.probes.python.loader_path import Process
+from torchtune_sys.probes.python.loader_path import LoadingProcess
 
 MAIN = r"""
 #include <dlfcn.h>
@@ -72,7 +72,7 @@ class Yard:
         return sorted(line for line in lines if line.rpartition("/")[2].startswith(loader_path.FOLLOWED))
 
     def predicted(self, main: str, opened: tuple[str, ...], env: dict[str, str], here: str) -> list[str]:
-        process = Process(LiveHost(), main, env, here)
+        process = LoadingProcess(LiveHost(), main, env, here)
         for path in opened:
             process.open(path)
         assert process.unsure is None

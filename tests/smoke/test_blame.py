@@ -22,7 +22,7 @@ def failed(rank: int, seen: str, cause: str = "") -> RankEnd:
     return RankEnd(rank=rank, verdict=Verdict.FAIL, seconds=1.0, seen=seen, cause=cause)
 
 
-def died(code: int, *, crash: str = "", oom: bool = False, more: str = "") -> attribution.Blame:
+def died(code: int, *, crash: str = "", oom: bool = False, more: str = "") -> attribution.Attribution:
     trouble = RunFailure(kind="died", stage="ddp", ranks=(1,), pids=(77,), status=code)
     return attribution.of_trouble(trouble, more, crash, oom, ())
 

@@ -32,7 +32,9 @@ def main() -> None:
     changes: list[Change] = []
     for action in ACTIONS:
         wish = change_requests.ChangeRequest(rule="a-test", why="A test asks", seen="", wanted="", action=action)
-        made = steps.change(nothing, found, change_requests.Group(key=change_requests.key(action), wishes=(wish,), merged=action))
+        made = steps.change(
+            nothing, found, change_requests.RequestGroup(key=change_requests.key(action), wishes=(wish,), merged=action)
+        )
         assert isinstance(made, Change), made
         changes.append(made)
     plan = Plan(host="", origin="live", changes=tuple(changes), files=files.owned(changes, found), refused=(), by_hand=())

@@ -83,7 +83,7 @@ def _run(
     from torchtune_sys.cli.terminal import stage_progress
     from torchtune_sys.host.children.child_environment import for_training
     from torchtune_sys.rules.gates import torch_build
-    from torchtune_sys.smoke.driver import Progress, smoke, team_of
+    from torchtune_sys.smoke.driver import ProgressListener, smoke, team_of
     from torchtune_sys.smoke.expected import no_gpu_build
 
     without = no_gpu_build(seen) if asked.device == "cuda" else None
@@ -102,7 +102,9 @@ def _run(
         cut_off(report(team, stages, cut_off=how))
 
     try:
-        return smoke(asked, for_training(asked.user), causes, Progress(begun=show, ended=show_ended, cut_off=show_cut_off))
+        return smoke(
+            asked, for_training(asked.user), causes, ProgressListener(begun=show, ended=show_ended, cut_off=show_cut_off)
+        )
     finally:
         clear()
 

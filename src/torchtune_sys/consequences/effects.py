@@ -32,7 +32,7 @@ from torchtune_sys.model.version import show, version
 from torchtune_sys.rules.torch.common import lacking_wheel
 
 
-class TorchBuild(msgspec.Struct, frozen=True, kw_only=True):
+class ReplacedTorch(msgspec.Struct, frozen=True, kw_only=True):
     """Another build of torch in the place of the one that is installed."""
 
     version: str
@@ -48,7 +48,7 @@ class NvidiaDriver(msgspec.Struct, frozen=True, kw_only=True):
     version: str
 
 
-Effect = Action | TorchBuild | NvidiaDriver
+Effect = Action | ReplacedTorch | NvidiaDriver
 
 
 def after(s: Snapshot, effect: Effect) -> Snapshot:
@@ -71,7 +71,7 @@ def after(s: Snapshot, effect: Effect) -> Snapshot:
             return _with(s, "driver", uvm_hmm_disabled=True)
         case NvmlSetting(setting=setting):
             return _gpus(s, setting)
-        case TorchBuild():
+        case ReplacedTorch():
             return _torch(s, effect)
         case NvidiaDriver():
             return _driver(s, effect)
@@ -81,7 +81,7 @@ def after(s: Snapshot, effect: Effect) -> Snapshot:
 
 def impossible(s: Snapshot, effect: Effect) -> str:
     """Why it cannot be had here at all, which no fact about the installed could say; empty where it can."""
-    if not isinstance(effect, TorchBuild) or effect.with_other_python:
+    if not isinstance(effect, ReplacedTorch) or effect.with_other_python:
         return ""
     return lacking_wheel(s, torch.release(effect.version))
 
@@ -283,7 +283,7 @@ def _read_ahead(s: Snapshot, device: str, target: Target) -> Snapshot:
 _SIMULATED = Missing(Why.NOT_RECORDED, "a fix that was not made", "only the host itself can tell")
 
 
-def _torch(s: Snapshot, build: TorchBuild) -> Snapshot:
+def _torch(s: Snapshot, build: ReplacedTorch) -> Snapshot:
     if isinstance(s.python, Missing):
         return s
     full = f"{build.version}+{build.variant}"

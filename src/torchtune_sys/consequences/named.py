@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from torchtune_sys.consequences.effects import Effect, NvidiaDriver, TorchBuild, is_placeholder
+from torchtune_sys.consequences.effects import Effect, NvidiaDriver, ReplacedTorch, is_placeholder
 from torchtune_sys.model.actions import Action, Advice, EnvironmentVariable, Install, Sysctl
 from torchtune_sys.model.patterns import pattern
 from torchtune_sys.model.target import Exactly
@@ -63,6 +63,6 @@ def _of_finding(text: str, wanted: str) -> Iterator[Effect]:
         yield NvidiaDriver(version=driver[2])
     elif _NEW_BUILD.search(text) and build is not None:
         other = " under a Python " in wanted[build.end() :].partition(";")[0]
-        yield TorchBuild(version=build[1], variant=build[2], with_other_python=other)
+        yield ReplacedTorch(version=build[1], variant=build[2], with_other_python=other)
         if driver is not None and driver[1] == "of":  # the build, and the driver that it needs
             yield NvidiaDriver(version=driver[2])

@@ -18,7 +18,7 @@ _MOST = 4096
 _DEPTH = 32
 
 
-class Device(msgspec.Struct, frozen=True, kw_only=True):
+class LsblkDevice(msgspec.Struct, frozen=True, kw_only=True):
     """One line of lsblk; a device that several others carry is told once below each."""
 
     name: str
@@ -39,7 +39,7 @@ class PastedMount(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Paste(msgspec.Struct, frozen=True, kw_only=True):
-    devices: tuple[Device, ...]
+    devices: tuple[LsblkDevice, ...]
     mounts: tuple[PastedMount, ...]
     whole: bool
     """Whether the mounts of network file systems would be among them: lsblk shows those of block devices only."""
@@ -117,13 +117,13 @@ def _cells(entry: dict[str, object]) -> dict[str, str]:
     return cells
 
 
-def _tree(entries: object, parent: str, depth: int) -> Iterator[Device]:
+def _tree(entries: object, parent: str, depth: int) -> Iterator[LsblkDevice]:
     for entry in entries if isinstance(entries, list) and depth < _DEPTH else ():
         if not isinstance(entry, dict) or not isinstance(entry.get("name"), str):
             continue
         name, several = plain(entry["name"]), entry.get("mountpoints")
         points = [*(several if isinstance(several, list) else ()), entry.get("mountpoint")]
-        yield Device(
+        yield LsblkDevice(
             name=name,
             parent=parent or plain(str(entry.get("pkname") or "")),
             cells=_cells(entry),
@@ -152,7 +152,7 @@ def _mount(cells: dict[str, str]) -> PastedMount:
     )
 
 
-def _pairs(lines: list[str]) -> Iterator[Device]:
+def _pairs(lines: list[str]) -> Iterator[LsblkDevice]:
     """lsblk -P."""
     for line in lines:
         if 'NAME="' in line[:200]:
@@ -160,14 +160,14 @@ def _pairs(lines: list[str]) -> Iterator[Device]:
             cells = {key: value for key, value in cells.items() if value}
             if "name" in cells:
                 points = tuple(cells.get("mountpoints", cells.get("mountpoint", "")).split("\\x0a"))
-                yield Device(name=plain(cells["name"]), parent=plain(cells.get("pkname", "")), cells=cells, points=points)
+                yield LsblkDevice(name=plain(cells["name"]), parent=plain(cells.get("pkname", "")), cells=cells, points=points)
 
 
 _BRANCHES = " │├└─|`-"
 _COLUMNS = frozenset(("SIZE", "TYPE", "MOUNTPOINT", "MOUNTPOINTS", "ROTA", "MODEL", "FSTYPE", "TRAN", "MAJ:MIN"))
 
 
-def _table(lines: list[str]) -> Iterator[Device]:
+def _table(lines: list[str]) -> Iterator[LsblkDevice]:
     """lsblk's own table: a tree of names, and columns in which values may lack."""
     heads: list[tuple[str, int, int]] = []
     above: list[str] = []
@@ -184,13 +184,15 @@ def _table(lines: list[str]) -> Iterator[Device]:
             heads = []
 
 
-def _row(line: str, words: list[tuple[str, int, int]], heads: list[tuple[str, int, int]], above: list[str]) -> Iterator[Device]:
+def _row(
+    line: str, words: list[tuple[str, int, int]], heads: list[tuple[str, int, int]], above: list[str]
+) -> Iterator[LsblkDevice]:
     """One device; or, on a line without a name, one more place where the device above is mounted."""
     indent = len(line) - len(line.lstrip(_BRANCHES))
     name = line[indent : indent + 200].split(" ")[0].split("\t")[0]
     point_at = next((start for head, start, _ in heads if head.startswith("MOUNTPOINT")), len(line))
     if (indent >= point_at or name.startswith("[")) and above and not name.startswith("sd"):
-        yield Device(name=above[-1], parent="", cells={}, points=(line[indent:].strip(),))
+        yield LsblkDevice(name=above[-1], parent="", cells={}, points=(line[indent:].strip(),))
         return
     depth = (indent - heads[0][1]) // 2
     if not name or depth > len(above) or depth < 0:
@@ -203,7 +205,7 @@ def _row(line: str, words: list[tuple[str, int, int]], heads: list[tuple[str, in
     above[depth:] = [plain(name)]
     parent = above[depth - 1] if depth else plain(cells.get("pkname", ""))
     point = cells.get("mountpoints", cells.get("mountpoint", ""))
-    yield Device(name=plain(name), parent=parent, cells={"name": name, **cells}, points=(point,))
+    yield LsblkDevice(name=plain(name), parent=parent, cells={"name": name, **cells}, points=(point,))
 
 
 def _column(start: int, end: int, heads: list[tuple[str, int, int]]) -> str:

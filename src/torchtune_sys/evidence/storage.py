@@ -6,7 +6,7 @@ import posixpath
 
 import msgspec
 
-from torchtune_sys.evidence.block_devices import Device, Paste, PastedMount, plain, read_paste, size_of
+from torchtune_sys.evidence.block_devices import LsblkDevice, Paste, PastedMount, plain, read_paste, size_of
 from torchtune_sys.formats.mounts import LOCAL, carrier, is_below
 from torchtune_sys.model.disk_media import INSTANCE_STORE, classify, is_made_up
 from torchtune_sys.model.facts import Fact
@@ -46,7 +46,7 @@ class _Look:
             self._points(device)
         self._mounts = self._merged()
 
-    def _points(self, device: Device) -> None:
+    def _points(self, device: LsblkDevice) -> None:
         for point in device.points:
             if point.startswith("/"):
                 self._at[point] = device.name

@@ -19,7 +19,7 @@ _FRAME_LIMIT = 200
 """Characters of a file's and a function's name: a pickle may name one text at each of its entries."""
 
 
-class Collective(msgspec.Struct, frozen=True, kw_only=True):
+class RecordedCollective(msgspec.Struct, frozen=True, kw_only=True):
     sequence: int
     name: str
     state: str
@@ -33,7 +33,7 @@ class RankDump(msgspec.Struct, frozen=True, kw_only=True):
     rank: int | None
     members: Mapping[str, tuple[int, ...]]
     """Ranks of each process group that is described."""
-    collectives: Mapping[str, tuple[Collective, ...]]
+    collectives: Mapping[str, tuple[RecordedCollective, ...]]
     """By process group, in order."""
 
 
@@ -64,7 +64,7 @@ def dump_of(value: Any, source: str) -> RankDump | None:
         return None
     named = _RANK_IN_NAME.search(source)
     rank = _number(value.get("rank"))
-    groups: dict[str, list[Collective]] = {}
+    groups: dict[str, list[RecordedCollective]] = {}
     words: dict[str, str] = {}
     for entry in value["entries"][:_OPS_LIMIT]:
         if isinstance(entry, dict) and not entry.get("is_p2p"):
@@ -82,7 +82,7 @@ def _group(entry: Mapping[str, Any]) -> str:
     return _word(group[0] if isinstance(group, (list, tuple)) and group else group)
 
 
-def _collective(entry: Mapping[str, Any], words: dict[str, str]) -> Collective:
+def _collective(entry: Mapping[str, Any], words: dict[str, str]) -> RecordedCollective:
     """``words``: those of the dump, each once in memory."""
     frames = entry.get("frames")
     first = frames[0] if isinstance(frames, list) and frames and isinstance(frames[0], dict) else {}
@@ -90,7 +90,7 @@ def _collective(entry: Mapping[str, Any], words: dict[str, str]) -> Collective:
     place = f"{file}:{row} in {function}" if first else ""
     name = _word(entry.get("profiling_name"))[: 2 * _FRAME_LIMIT].rpartition(":")[2]
     state = _word(entry.get("state"))[:_FRAME_LIMIT]
-    return Collective(
+    return RecordedCollective(
         sequence=_number(entry.get("collective_seq_id", entry.get("seq_id", 0))) or 0,
         name=words.setdefault(name, name),
         state=words.setdefault(state, state),
@@ -161,11 +161,11 @@ def _absence(group: str, dumps: Sequence[RankDump]) -> Absence | None:
     )
 
 
-def _is_behind(last: Collective, first: Collective) -> bool:
+def _is_behind(last: RecordedCollective, first: RecordedCollective) -> bool:
     """Whether it did not come to ``first``, or came to another collective in its place."""
     return last.sequence < first.sequence or (last.sequence == first.sequence and last.name != first.name)
 
 
-def _unfinished(collectives: Sequence[Collective]) -> Collective | None:
+def _unfinished(collectives: Sequence[RecordedCollective]) -> RecordedCollective | None:
     """The first that did not complete, else the last."""
     return next((one for one in collectives if one.state != "completed"), collectives[-1] if collectives else None)

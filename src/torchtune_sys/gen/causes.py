@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 
 from torchtune_sys.knowledge import tables
-from torchtune_sys.knowledge.messages import Cause, causes_of
+from torchtune_sys.knowledge.messages import MessageCause, causes_of
 from torchtune_sys.render.doc_pages import CAUSES, cause_page
 from torchtune_sys.rules import CATALOGUE
 
@@ -31,16 +31,16 @@ def pages() -> dict[str, str]:
     return found
 
 
-def _families() -> defaultdict[str, list[tuple[str, Cause]]]:
+def _families() -> defaultdict[str, list[tuple[str, MessageCause]]]:
     """The families that stand for each cause."""
-    found: defaultdict[str, list[tuple[str, Cause]]] = defaultdict(list)
+    found: defaultdict[str, list[tuple[str, MessageCause]]] = defaultdict(list)
     for family in dict.fromkeys(row["family"] for row in tables.rows("family_causes")):
         for cause in causes_of(family):
             found[cause.cause].append((family, cause))
     return found
 
 
-def _page(row: dict[str, str], families: list[tuple[str, Cause]]) -> str:
+def _page(row: dict[str, str], families: list[tuple[str, MessageCause]]) -> str:
     slug = row["cause"]
     parts = [f"# {row['title']}\n\n`{slug}`\n\n"]
     if row["fix"]:
@@ -62,7 +62,7 @@ def _page(row: dict[str, str], families: list[tuple[str, Cause]]) -> str:
     return "".join(parts).rstrip() + "\n"
 
 
-def _messages(families: list[tuple[str, Cause]]) -> Iterable[str]:
+def _messages(families: list[tuple[str, MessageCause]]) -> Iterable[str]:
     patterns: defaultdict[str, list[dict[str, str]]] = defaultdict(list)
     for each in tables.rows("message_families"):
         patterns[each["family"]].append(each)
@@ -72,7 +72,7 @@ def _messages(families: list[tuple[str, Cause]]) -> Iterable[str]:
         yield f"\n  {_weight(cause)}\n\n"
 
 
-def _weight(cause: Cause) -> str:
+def _weight(cause: MessageCause) -> str:
     """How much the messages are worth, and what decides."""
     said = [f"*{cause.confidence}*"]
     for words, facts in (("only where", cause.only_if), ("certain where", cause.decided_by), ("not where", cause.unless)):

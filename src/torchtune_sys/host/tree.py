@@ -38,7 +38,7 @@ _KNOWN = {
 """Some of what lies in the kernel's own /proc and /sys."""
 
 
-class Store(abc.ABC):
+class TreeStore(abc.ABC):
     """Where the files lie. Places are absolute in the tree and hold no symbolic link on the way."""
 
     @abc.abstractmethod
@@ -61,7 +61,7 @@ class Store(abc.ABC):
 class TreeHost(Host):
     """Files answer; commands, the environment and system calls are not recorded. ``nothing`` says what it means that a path is not there."""
 
-    def __init__(self, store: Store, origin: str, nothing: Callable[[str], Why]) -> None:
+    def __init__(self, store: TreeStore, origin: str, nothing: Callable[[str], Why]) -> None:
         self.origin = origin
         self._store = store
         self._nothing = nothing
@@ -115,7 +115,7 @@ class TreeHost(Host):
         return Missing(why, path, detail, found.remedy)
 
 
-class FolderStore(Store):
+class FolderStore(TreeStore):
     """Files below a real directory."""
 
     def __init__(self, root: str) -> None:
@@ -191,7 +191,7 @@ def called(name: str, prefix: str) -> str:
     return f"tree {name}: {prefix[1:]}" if prefix.count("/") > 1 else f"tree {name}"
 
 
-def find_prefix(store: Store, name: str) -> str:
+def find_prefix(store: TreeStore, name: str) -> str:
     """Where in the tree the recorded /proc and /sys lie: ``""``, or some directories down. Raises UnreadableInput."""
     level = [""]
     packed: list[str] = []
@@ -216,7 +216,7 @@ def find_prefix(store: Store, name: str) -> str:
     )
 
 
-def _is_recorded(store: Store, top: str) -> bool:
+def _is_recorded(store: TreeStore, top: str) -> bool:
     """Whether a host's /proc or /sys lies here. ``/usr/include`` has a directory ``sys``, too; what was given itself is taken at its word."""
     there = [name for name in _KNOWN if _is_folder(store, f"{top}/{name}")]
     if not there or len(there) == len(_KNOWN) or not top:
@@ -224,17 +224,17 @@ def _is_recorded(store: Store, top: str) -> bool:
     return any(entry in _KNOWN[there[0]] or entry.isdecimal() for entry in _some_names(store, f"{top}/{there[0]}"))
 
 
-def _some_names(store: Store, top: str) -> tuple[str, ...]:
+def _some_names(store: TreeStore, top: str) -> tuple[str, ...]:
     names = store.names(top or "/")
     return () if isinstance(names, Missing) else names[:_WIDE]
 
 
-def _is_folder(store: Store, place: str) -> bool:
+def _is_folder(store: TreeStore, place: str) -> bool:
     found = store.stat(place)
     return not isinstance(found, Missing) and modes.S_ISDIR(found.mode)
 
 
-def _filled(store: Store, place: str) -> bool:
+def _filled(store: TreeStore, place: str) -> bool:
     names = store.names(place)
     return not isinstance(names, Missing) and bool(names)
 

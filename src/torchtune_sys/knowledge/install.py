@@ -138,7 +138,7 @@ def packages(family: str, purpose: str, **values: str) -> PackageNames | None:
     return None
 
 
-class Key(msgspec.Struct, frozen=True, kw_only=True):
+class SigningKey(msgspec.Struct, frozen=True, kw_only=True):
     """The key that signs a repository."""
 
     url: str
@@ -153,7 +153,7 @@ class Key(msgspec.Struct, frozen=True, kw_only=True):
         return len(self.fingerprint) >= 40
 
 
-def key(name: str, base: str = "") -> Key | None:
+def key(name: str, base: str = "") -> SigningKey | None:
     """Return the key of a repository, ``base`` being where its packages are; None where no source tells it.
 
     >>> key("rhel9", "https://example.org").url, key("rhel9").is_pinned, key("rhel10").is_pinned, key("windows")
@@ -162,7 +162,7 @@ def key(name: str, base: str = "") -> Key | None:
     for row in rows("install_keys"):
         if row["name"] == name:
             url = row["key"] if "://" in row["key"] else f"{base}/{row['key']}"
-            return Key(url=url, fingerprint=row["fingerprint"], source=row["source"], confidence=row["confidence"])
+            return SigningKey(url=url, fingerprint=row["fingerprint"], source=row["source"], confidence=row["confidence"])
     return None
 
 

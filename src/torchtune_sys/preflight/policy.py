@@ -58,7 +58,7 @@ class SitePolicy(msgspec.Struct, frozen=True, kw_only=True):
     severity: Weight = Weight.FATAL
 
 
-class Table(msgspec.Struct, frozen=True, kw_only=True):
+class PolicyTable(msgspec.Struct, frozen=True, kw_only=True):
     """Selectors by what they make of a finding."""
 
     fatal: tuple[str, ...] = ()
@@ -67,7 +67,7 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
-    tables: tuple[Table, ...] = ()
+    tables: tuple[PolicyTable, ...] = ()
     """The one that goes first, first."""
     site: SitePolicy = SitePolicy()
     sites: Mapping[str, SitePolicy] = {}
@@ -118,10 +118,10 @@ def parse_policy(text: str, name: str, rules: Sequence[Rule], partition: str = "
     own = _lists({key: found[key] for key in _LISTS if key in found}, name, rules, _LISTS)
     disabled, params = rule_tables(found.get("rules", {}), name, rules)
     first = (tables[partition],) if partition in tables else ()
-    return Policy(tables=(Table(ignore=disabled), *first, own), site=site, sites=sites, params=params)
+    return Policy(tables=(PolicyTable(ignore=disabled), *first, own), site=site, sites=sites, params=params)
 
 
-def _lists(table: Mapping[str, object], place: str, rules: Sequence[Rule], keys: tuple[str, ...]) -> Table:
+def _lists(table: Mapping[str, object], place: str, rules: Sequence[Rule], keys: tuple[str, ...]) -> PolicyTable:
     _known(table, keys, place)
     lists: dict[str, tuple[str, ...]] = {}
     causes = {*OWN_CAUSES, *JOINT_CAUSES, *(rule.cause for rule in rules if rule.cause)}
@@ -133,7 +133,7 @@ def _lists(table: Mapping[str, object], place: str, rules: Sequence[Rule], keys:
         except UnknownName as error:
             raise UnknownName(f"{place}: {key}: {error.seen}", error.todo) from None
         lists[key] = tuple(value)
-    return Table(**lists)
+    return PolicyTable(**lists)
 
 
 def _sites(table: Mapping[str, object], name: str) -> tuple[SitePolicy, dict[str, SitePolicy]]:

@@ -26,7 +26,7 @@ _SILENT = "\nsmoke test: "
 """The last line of ranks that found no driver (worker/summary.py)."""
 
 
-class Blame(msgspec.Struct, frozen=True, kw_only=True):
+class Attribution(msgspec.Struct, frozen=True, kw_only=True):
     cause: str = ""
     seen: str = ""
     remedy: str = ""
@@ -63,17 +63,17 @@ def is_consequence(end: RankEnd) -> bool:
     return end.verdict is Verdict.FAIL and not end.cause and _LOST.search(end.seen) is not None
 
 
-def of_text(text: str, stage: str, found: Collection[str]) -> Blame:
+def of_text(text: str, stage: str, found: Collection[str]) -> Attribution:
     """What an error text stands for; among the causes it may stand for, the one that the rules found too."""
     row = known(text, stage)
     if row is None:
-        return Blame()
+        return Attribution()
     cause = next((cause for cause in row.causes if cause in found), row.causes[0])
     confidence = Confidence.CERTAIN if cause in found else Confidence.LIKELY if row.is_sure else Confidence.POSSIBLE
-    return Blame(cause=cause, remedy=row.remedy, confidence=confidence)
+    return Attribution(cause=cause, remedy=row.remedy, confidence=confidence)
 
 
-def of_trouble(trouble: RunFailure, output: str, crash: str, killed_for_memory: bool, found: Collection[str]) -> Blame:
+def of_trouble(trouble: RunFailure, output: str, crash: str, killed_for_memory: bool, found: Collection[str]) -> Attribution:
     """Why a gang had to be ended. ``output`` is what it printed last, ``crash`` what faulthandler wrote of the dead rank."""
     if trouble.kind == "died":
         return _of_death(trouble, output, crash, killed_for_memory, found)
@@ -81,7 +81,7 @@ def of_trouble(trouble: RunFailure, output: str, crash: str, killed_for_memory: 
         blame = of_text(crash + "\n" + output[-_TEXT_BYTES:], trouble.stage, found)
         how = f" ({crash.strip().splitlines()[0]})" if crash.strip() else ""
         if _SILENT in output:
-            return Blame(seen="the ranks ran, but told us nothing: what starts --python clears the environment")
+            return Attribution(seen="the ranks ran, but told us nothing: what starts --python clears the environment")
         words = _last_error(output) or f"the ranks ended before they had begun{how}"
         return msgspec.structs.replace(blame, seen=words)
     if trouble.kind == "launcher-killed":
@@ -95,22 +95,22 @@ def of_trouble(trouble: RunFailure, output: str, crash: str, killed_for_memory: 
     }.get(trouble.kind, f"{who} did not go on" if trouble.ranks else "no rank goes on")
     causes = {"stopped": "rank-stopped", "blocked": "rank-blocked-in-kernel"}
     causes |= {kind: kind for kind in ("launcher-stopped", "out-of-time")}
-    return Blame(cause=causes.get(trouble.kind, "rank-hung"), seen=words)
+    return Attribution(cause=causes.get(trouble.kind, "rank-hung"), seen=words)
 
 
-def _of_launcher(status: int, killed_for_memory: bool) -> Blame:
+def _of_launcher(status: int, killed_for_memory: bool) -> Attribution:
     seen = f"the process that started the ranks was ended by {ended_by(status)}, and they with it"
     if killed_for_memory:
-        return Blame(cause="host-memory-oom", seen=f"{seen}: the kernel killed it for lack of memory", remedy=MORE_MEMORY)
-    return Blame(cause="launcher-killed", seen=seen, remedy=_WHO_ENDS)
+        return Attribution(cause="host-memory-oom", seen=f"{seen}: the kernel killed it for lack of memory", remedy=MORE_MEMORY)
+    return Attribution(cause="launcher-killed", seen=seen, remedy=_WHO_ENDS)
 
 
-def _of_death(trouble: RunFailure, output: str, crash: str, killed_for_memory: bool, found: Collection[str]) -> Blame:
+def _of_death(trouble: RunFailure, output: str, crash: str, killed_for_memory: bool, found: Collection[str]) -> Attribution:
     code = trouble.status
     how = "ended" if code is None else f"was ended by {ended_by(code)}" if code < 0 else f"ended with status {code}"
     seen = f"{_ranks(trouble.ranks)} {how}"
     if killed_for_memory:
-        return Blame(
+        return Attribution(
             cause="host-memory-oom",
             seen=f"{seen}: the kernel killed it for lack of memory",
             remedy=MORE_MEMORY,
@@ -120,10 +120,10 @@ def _of_death(trouble: RunFailure, output: str, crash: str, killed_for_memory: b
     )
     limit_s = resource.getrlimit(resource.RLIMIT_CPU)[1]
     if code == -9 and 0 <= limit_s <= trouble.seconds * (os.cpu_count() or 1):  # at the hard limit it is no SIGXCPU
-        blame = Blame(cause="cpu-time-limit", remedy="ulimit -t unlimited")
+        blame = Attribution(cause="cpu-time-limit", remedy="ulimit -t unlimited")
     if not blame.cause:
         cause = "rank-killed" if code in (-9, -15) or code is None else "rank-crashed"
-        blame = Blame(cause=cause, remedy=_WHO_ENDS if cause == "rank-killed" else "")
+        blame = Attribution(cause=cause, remedy=_WHO_ENDS if cause == "rank-killed" else "")
     error = _last_error(output) if code is not None and code > 0 else ""
     return msgspec.structs.replace(blame, seen=f"{seen}: {error}" if error else seen)
 

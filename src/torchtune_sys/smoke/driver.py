@@ -57,7 +57,7 @@ class SmokeOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Plausible rates, by the GPU's name, stage and figure."""
 
 
-class Progress(msgspec.Struct, frozen=True, kw_only=True):
+class ProgressListener(msgspec.Struct, frozen=True, kw_only=True):
     """Who is told while the ranks run."""
 
     begun: Callable[[str, int, int], None] = lambda _stage, _rank, _ranks: None
@@ -80,7 +80,7 @@ class SmokeRun(msgspec.Struct, kw_only=True):
     until_s: float
     found: Collection[str]
     """The causes that the rules name on this host."""
-    progress: Progress
+    progress: ProgressListener
     plan: list[str] = []
     ends: dict[str, dict[int, RankEnd]] = {}
     figures: dict[str, dict[int, list[Figure]]] = {}
@@ -160,7 +160,7 @@ class SmokeRun(msgspec.Struct, kw_only=True):
 
 
 def smoke(
-    asked: SmokeOptions, env: Mapping[str, str], found: Collection[str], progress: Progress
+    asked: SmokeOptions, env: Mapping[str, str], found: Collection[str], progress: ProgressListener
 ) -> tuple[Team, tuple[StageResult, ...], str]:
     """Run the test. ``found``: the causes that the rules name on this host.
 

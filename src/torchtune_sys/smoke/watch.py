@@ -27,7 +27,7 @@ _LAST_WORDS_S = 3.0
 """What the launcher may take to say how a rank ended."""
 
 
-class Rank:
+class WatchedRank:
     """What one rank told so far."""
 
     def __init__(self, pid: int, fields: dict[str, Any]) -> None:
@@ -63,7 +63,7 @@ class Watch:
     def __init__(self, gang: RankProcesses, wanted: int, until_s: float, told: Callable[[str, int, int], None]) -> None:
         """``until_s``: time.monotonic() at which there is no time left; ``told(stage, rank, ranks)`` shows progress."""
         self.gang = gang
-        self.ranks: dict[int, Rank] = {}
+        self.ranks: dict[int, WatchedRank] = {}
         self.ends: dict[str, dict[int, RankEnd]] = {}
         self.figures: dict[str, dict[int, list[Figure]]] = {}
         self.plan: tuple[str, ...] = ()
@@ -76,7 +76,7 @@ class Watch:
         self._started_s = time.monotonic()
         self._gone_since_s: float | None = None
         self._all_through_since_s: float | None = None
-        self._first_gone: Rank | None = None
+        self._first_gone: WatchedRank | None = None
         self._launcher_stopped_since_s: float | None = None
         self._statuses: dict[int, int] = {}
         """Exit statuses of ranks, by process, as their launcher told them."""
@@ -121,7 +121,7 @@ class Watch:
         fields, kind = event.fields, event.fields.get("event")
         if kind == "hello":
             if fields.get("role") == "rank":
-                self.ranks[event.pid] = Rank(event.pid, fields)
+                self.ranks[event.pid] = WatchedRank(event.pid, fields)
             return
         if kind == "exited":
             self._statuses[int(fields.get("pid", 0))] = int(fields.get("status", 0))
@@ -190,14 +190,14 @@ class Watch:
             return RunFailure(kind="not-started", stage=self._stage_of(list(self.ranks.values())) or "import")
         return None
 
-    def _died(self, dead: Rank) -> RunFailure:
+    def _died(self, dead: WatchedRank) -> RunFailure:
         seconds = time.monotonic() - self._started_s
         stage = self._stage_of([dead]) or "import"
         return RunFailure(
             kind="died", stage=stage, ranks=(dead.rank,), pids=(dead.pid,), seconds=seconds, status=self._statuses.get(dead.pid)
         )
 
-    def _stage_of(self, ranks: Sequence[Rank]) -> str:
+    def _stage_of(self, ranks: Sequence[WatchedRank]) -> str:
         """The earliest stage that one of them is in."""
         stages = [rank.stage for rank in ranks if rank.stage]
         return min(stages, key=self._index, default="")
@@ -237,7 +237,7 @@ class Watch:
         self._launcher_stopped_since_s = self._launcher_stopped_since_s or now_s
         return now_s - self._launcher_stopped_since_s > _STOPPED_S
 
-    def _late(self, alive: list[Rank], now_s: float) -> RunFailure | None:
+    def _late(self, alive: list[WatchedRank], now_s: float) -> RunFailure | None:
         """The others wait for those in the earliest stage; its time counts from when the last of them began it."""
         if not alive:
             return None
@@ -247,7 +247,7 @@ class Watch:
             return self._hung("hung", alive)
         return None
 
-    def _hung(self, kind: str, alive: list[Rank]) -> RunFailure:
+    def _hung(self, kind: str, alive: list[WatchedRank]) -> RunFailure:
         states = {rank.pid: self.gang.state(rank.pid) for rank in alive}
         stacks = self.gang.stacks(rank.pid for rank in alive)
         stopped = [rank for rank in alive if states[rank.pid] in ("T", "t")]
@@ -268,7 +268,7 @@ class Watch:
         )
 
 
-def _places(ranks: Sequence[Rank], states: Mapping[int, str], stacks: Mapping[int, str]) -> tuple[str, ...]:
+def _places(ranks: Sequence[WatchedRank], states: Mapping[int, str], stacks: Mapping[int, str]) -> tuple[str, ...]:
     return tuple(
         place(rank.rank, rank.pid, rank.host, rank.device, rank.stage, states[rank.pid], stacks.get(rank.pid, ""))
         for rank in sorted(ranks, key=lambda one: one.rank)

@@ -39,7 +39,7 @@ class Entry(msgspec.Struct, frozen=True):
     text: str
 
 
-class Options(msgspec.Struct, frozen=True):
+class PassedOptions(msgspec.Struct, frozen=True):
     """Options of a command that the role passes on."""
 
     command: str
@@ -50,28 +50,28 @@ class Options(msgspec.Struct, frozen=True):
     """Where the role wants another one than the command."""
 
 
-class Table(msgspec.Struct, frozen=True):
+class RoleTable(msgspec.Struct, frozen=True):
     entry: tuple[Entry, ...]
     variable: tuple[Variable, ...]
-    options: tuple[Options, ...]
+    options: tuple[PassedOptions, ...]
 
 
 @cache
-def table() -> Table:
+def table() -> RoleTable:
     text = resources.files("torchtune_sys.gen").joinpath("data/ansible.toml").read_text(encoding="utf-8")
-    return msgspec.toml.decode(text, type=Table)
+    return msgspec.toml.decode(text, type=RoleTable)
 
 
 def own() -> Iterator[Variable]:
     """Every variable but those of the rules: first the role's own, then the command line's."""
     yield from table().variable
     names = (*options_.WORKLOAD, *options_.SELECTION)
-    yield from _passed(Options(command="check", prefix="", names=names, entries=JUDGING))
+    yield from _passed(PassedOptions(command="check", prefix="", names=names, entries=JUDGING))
     for asked in table().options:
         yield from _passed(asked)
 
 
-def _passed(asked: Options) -> Iterator[Variable]:
+def _passed(asked: PassedOptions) -> Iterator[Variable]:
     for option in options_.options(asked.command, asked.names):
         default: Any = [] if option.type == "list" else False if option.type == "bool" else None
         yield Variable(

@@ -14,7 +14,7 @@ _NOBODY = 65534
 _MOST = 20_000
 
 
-class Process(NamedTuple):
+class LeftProcess(NamedTuple):
     parent: int
     uid: int
     name: str
@@ -63,7 +63,7 @@ def at_work(pids: Iterable[int]) -> frozenset[int]:
     return frozenset(pid for pid in asked if _job_of(pid) in jobs)
 
 
-def _processes() -> dict[int, Process]:
+def _processes() -> dict[int, LeftProcess]:
     page, found = os.sysconf("SC_PAGE_SIZE"), {}
     for pid in [name for name in os.listdir("/proc") if name.isdigit()][:_MOST]:
         name, closed, rest = _read(f"/proc/{pid}/stat").partition("(")[2].rpartition(")")
@@ -71,13 +71,13 @@ def _processes() -> dict[int, Process]:
         try:
             uid = os.stat(f"/proc/{pid}").st_uid
             if closed:
-                found[int(pid)] = Process(int(words[1]), uid, name, (int(pages[1]) - int(pages[2])) * page)
+                found[int(pid)] = LeftProcess(int(words[1]), uid, name, (int(pages[1]) - int(pages[2])) * page)
         except (OSError, ValueError, IndexError):
             continue  # it ended
     return found
 
 
-def _running_jobs(found: dict[int, Process]) -> set[str]:
+def _running_jobs(found: dict[int, LeftProcess]) -> set[str]:
     """The jobs that have a step here: Slurm's step daemon names its own in its title, ``slurmstepd: [123.batch]``."""
     titles = [_read(f"/proc/{pid}/cmdline") for pid, process in found.items() if process.name.startswith("slurmstepd")]
     return {title.partition("[")[2].partition(".")[0] for title in titles if "[" in title}

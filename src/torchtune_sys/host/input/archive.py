@@ -8,8 +8,8 @@ from torchtune_sys.errors import UnreadableInput
 from torchtune_sys.host.base import TEXT_LIMIT, Stat
 from torchtune_sys.host.input.limits import DEPTH_LIMIT, FILE_LIMIT, MEMBER_LIMIT, NAME_LIMIT, NAMES_LIMIT
 from torchtune_sys.host.input.reading import Source
-from torchtune_sys.host.input.tarball import Member, members
-from torchtune_sys.host.tree import Store, TreeHost, called, find_prefix
+from torchtune_sys.host.input.tarball import ArchiveMember, members
+from torchtune_sys.host.tree import TreeHost, TreeStore, called, find_prefix
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.values import Missing, Why
 
@@ -24,7 +24,7 @@ _TYPE_BITS = {
 }
 
 
-class TarStore(Store):
+class TarStore(TreeStore):
     """The members of an archive. The last one of a name counts, as when unpacking."""
 
     def __init__(self) -> None:
@@ -32,14 +32,14 @@ class TarStore(Store):
         self._size = 0
         self.held = 0
         """Bytes of all contents."""
-        self._members: dict[str, Member] = {}
+        self._members: dict[str, ArchiveMember] = {}
         self._names: dict[str, set[str]] = {"/": set()}
 
     def look_below(self, prefix: str) -> None:
         """From now on every place is one below this directory of the archive."""
         self._prefix = prefix
 
-    def add(self, member: Member) -> None:
+    def add(self, member: ArchiveMember) -> None:
         if len(member.name) > NAME_LIMIT or member.name.count("/") > DEPTH_LIMIT:
             raise ValueError(f"a name of {len(member.name):,} characters, {member.name.count('/'):,} directories deep")
         place = _place(member.name)

@@ -16,14 +16,14 @@ from torchtune_sys.host.base import TEXT_LIMIT
 BLOCK = 512
 
 
-class Reader(Protocol):
+class ArchiveReader(Protocol):
     """What an archive is read from, once, from its start on."""
 
     def read(self, size: int, /) -> bytes: ...
     def skip(self, size: int, /) -> bool: ...
 
 
-class Member(msgspec.Struct, frozen=True, kw_only=True):
+class ArchiveMember(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     kind: str
     """``file``, ``dir``, ``link``, ``hard`` (link), ``char``, ``block`` or ``other``."""
@@ -47,7 +47,7 @@ def is_tar(head: bytes) -> bool:
     return len(head) >= BLOCK and any(head[:BLOCK]) and _checksum_holds(head[:BLOCK])
 
 
-def members(source: Reader) -> Iterator[Member]:
+def members(source: ArchiveReader) -> Iterator[ArchiveMember]:
     """Every member, in the archive's order. Raises ValueError where the archive is damaged or ends too early."""
     at = 0
     for_all: dict[str, str] = {}
@@ -88,14 +88,14 @@ def members(source: Reader) -> Iterator[Member]:
                 for_next = {}
 
 
-def _member(head: bytes, kind: str, content: bytes | None, size: int, extra: dict[str, str]) -> Member:
+def _member(head: bytes, kind: str, content: bytes | None, size: int, extra: dict[str, str]) -> ArchiveMember:
     name = _string(head[:100])
     prefix = _string(head[345:500]) if head[257:263] == b"ustar\0" else ""
     name = extra.get("path") or (f"{prefix}/{name}" if prefix else name)
     what = _KINDS.get(kind, "other")
     if what == "file" and name.endswith("/"):  # how tar wrote directories before 1988
         what = "dir"
-    return Member(
+    return ArchiveMember(
         name=name,
         kind=what,
         mode=_number(head[100:108]) & 0o7777,

@@ -5,7 +5,7 @@ and text with holes. ``data/message_families.csv`` groups them by what they say,
 stands for and which facts decide among them.
 """
 
-from torchtune_sys.knowledge.messages.causes import Cause, causes_of, holds_of
+from torchtune_sys.knowledge.messages.causes import MessageCause, causes_of, holds_of
 from torchtune_sys.knowledge.messages.index import Message, match
 
-__all__ = ["Cause", "Message", "causes_of", "holds_of", "match"]
+__all__ = ["MessageCause", "Message", "causes_of", "holds_of", "match"]

@@ -9,7 +9,7 @@ import msgspec
 from torchtune_sys.knowledge import tables
 
 
-class Cause(msgspec.Struct, frozen=True, kw_only=True):
+class MessageCause(msgspec.Struct, frozen=True, kw_only=True):
     """A row of ``data/family_causes.csv``."""
 
     cause: str
@@ -44,11 +44,11 @@ def holds_of(fact: str, variables: dict[str, str]) -> bool:
 
 
 @functools.cache
-def _by_family() -> dict[str, tuple[Cause, ...]]:
-    found: dict[str, list[Cause]] = {}
+def _by_family() -> dict[str, tuple[MessageCause, ...]]:
+    found: dict[str, list[MessageCause]] = {}
     for row in tables.rows("family_causes"):
         found.setdefault(row["family"], []).append(
-            Cause(
+            MessageCause(
                 cause=row["cause"],
                 confidence=row["confidence"] or "possible",
                 only_if=_facts(row["only_if"]),
@@ -67,7 +67,7 @@ def _facts(cell: str) -> tuple[str, ...]:
     return tuple(fact.strip() for fact in cell.split(";") if fact.strip())
 
 
-def causes_of(family: str) -> tuple[Cause, ...]:
+def causes_of(family: str) -> tuple[MessageCause, ...]:
     """The causes of a family, likeliest first; empty where it is not known or means nothing.
 
     >>> [each.cause for each in causes_of("nccl-no-interface")]

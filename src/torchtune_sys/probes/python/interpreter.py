@@ -16,7 +16,7 @@ from torchtune_sys.model.values import Missing, Why
 NAMES = ("python3", "python")
 
 
-class Answer(msgspec.Struct, frozen=True, kw_only=True):
+class InterpreterAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """What ``host/children/interpreter_child.py`` prints."""
 
     executable: str | None
@@ -136,7 +136,7 @@ def _newest_of(host: Host, root: str, prefix: str) -> list[str]:
     return sorted(found, key=lambda name: int(name.rpartition(".")[2]))[-1:]
 
 
-def ask(host: Host, executable: str) -> Fact[Answer]:
+def ask(host: Host, executable: str) -> Fact[InterpreterAnswer]:
     """What the interpreter says of itself; where it cannot be started, what its files say."""
     found = host.ask(f"{queries.INTERPRETER}:{executable}")
     if isinstance(found, Missing):
@@ -145,14 +145,14 @@ def ask(host: Host, executable: str) -> Fact[Answer]:
     return parse_answer(found, executable)
 
 
-def parse_answer(found: Any, source: str) -> Fact[Answer]:
+def parse_answer(found: Any, source: str) -> Fact[InterpreterAnswer]:
     try:
-        return msgspec.convert(found, Answer)
+        return msgspec.convert(found, InterpreterAnswer)
     except (msgspec.ValidationError, RecursionError) as error:
         return Missing(Why.UNPARSED, source, str(error))
 
 
-def derived(host: Host, executable: str, why: Missing) -> Fact[Answer]:
+def derived(host: Host, executable: str, why: Missing) -> Fact[InterpreterAnswer]:
     """An interpreter from its files alone: a virtual environment's pyvenv.cfg, or the lib/python3.N beside bin."""
     prefix = executable.rpartition("/")[0].rpartition("/")[0] or "/usr"
     config = host.text(f"{prefix}/pyvenv.cfg")
@@ -166,7 +166,7 @@ def derived(host: Host, executable: str, why: Missing) -> Fact[Answer]:
     if base == prefix or settings.get("include-system-site-packages", "").lower() == "true":
         path += [f"{base}/local/lib/python{minor}/dist-packages", f"{base}/lib/python3/dist-packages"]
         path += [f"{base}/lib/python{minor}/site-packages"] if base != prefix else []
-    return Answer(
+    return InterpreterAnswer(
         executable=executable,
         version=settings.get("version") or settings.get("version_info", "") or minor,
         implementation="",
@@ -199,7 +199,7 @@ def parse_pyvenv(text: str) -> dict[str, str]:
     return {name.strip().lower(): value.strip() for name, equals, value in lines if equals}
 
 
-def facts(executable: Fact[str], answer: Fact[Answer]) -> PythonFacts:
+def facts(executable: Fact[str], answer: Fact[InterpreterAnswer]) -> PythonFacts:
     """The part of PythonFacts that the interpreter itself tells."""
     if isinstance(answer, Missing):
         return PythonFacts(

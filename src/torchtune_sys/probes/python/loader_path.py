@@ -45,7 +45,7 @@ class Loaded(msgspec.Struct):
         return [part for part in parts if part.startswith("/") and "$" not in part]
 
 
-class Process:
+class LoadingProcess:
     """A process that loads shared objects, in one namespace, as glibc does."""
 
     def __init__(self, host: Host, executable: str, env: dict[str, str], here: str = "") -> None:

@@ -12,7 +12,7 @@ from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.python import LoaderChoice, PythonFacts
 from torchtune_sys.model.values import Missing, Why
 from torchtune_sys.probes.python.cuda_libraries import parse_libraries
-from torchtune_sys.probes.python.loader_path import CUDA, Loaded, Process
+from torchtune_sys.probes.python.loader_path import CUDA, Loaded, LoadingProcess
 
 
 class Preloads(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,7 +44,7 @@ def predict(host: Host, facts: PythonFacts, env: Fact[dict[str, str]]) -> Fact[t
     if isinstance(facts.glibc, Missing) and facts.glibc.why is Why.ABSENT:
         return Missing(Why.NOT_SUPPORTED, "ld.so", "not the loader of glibc")
     executable, here = host.real(facts.executable), host.ask(queries.CWD)
-    process = Process(
+    process = LoadingProcess(
         host,
         facts.executable if isinstance(executable, Missing) else executable,
         env,
@@ -61,7 +61,7 @@ def predict(host: Host, facts: PythonFacts, env: Fact[dict[str, str]]) -> Fact[t
     return (*found, *(_nothing(name, asked_by) for name, asked_by in process.missing.items()))
 
 
-def _import(host: Host, process: Process, package: str, cuda: str, sys_path: tuple[str, ...]) -> Missing | None:
+def _import(host: Host, process: LoadingProcess, package: str, cuda: str, sys_path: tuple[str, ...]) -> Missing | None:
     """The steps of ``import torch`` that load libraries."""
     first = f"{package}/lib/libtorch_global_deps.so"
     answer = host.ask(f"{queries.DYNAMIC}:{first}")
@@ -85,14 +85,14 @@ def _import(host: Host, process: Process, package: str, cuda: str, sys_path: tup
     return None
 
 
-def _keep_what_was_found(process: Process, path: str) -> None:
+def _keep_what_was_found(process: LoadingProcess, path: str) -> None:
     """The import fails; which files the others would be still says why."""
     missing = dict(process.missing)
     process.open(path, partly=True)
     process.missing.update(missing)
 
 
-def _open_all(process: Process, sys_path: Iterable[str], wanted: tuple[tuple[str, str], ...], numbered: str) -> bool:
+def _open_all(process: LoadingProcess, sys_path: Iterable[str], wanted: tuple[tuple[str, str], ...], numbered: str) -> bool:
     """torch stops at the first that lies in no package."""
     for folder, start in wanted:
         path = _packaged(process, sys_path, folder, start, numbered)
@@ -103,7 +103,7 @@ def _open_all(process: Process, sys_path: Iterable[str], wanted: tuple[tuple[str
     return bool(wanted)
 
 
-def _packaged(process: Process, sys_path: Iterable[str], folder: str, start: str, numbered: str) -> str:
+def _packaged(process: LoadingProcess, sys_path: Iterable[str], folder: str, start: str, numbered: str) -> str:
     for entry in sys_path:
         if not entry.startswith("/") or entry.endswith(".zip"):
             continue
@@ -154,7 +154,7 @@ def parse_preloads(text: str, cuda: str) -> Preloads:
     )
 
 
-def _while_running(process: Process) -> None:
+def _while_running(process: LoadingProcess) -> None:
     """What is opened by name later: the driver's library by the CUDA runtime, cuDNN's parts by libcudnn."""
     for item in list(process.loaded):
         name = item.path.rpartition("/")[2]
@@ -167,7 +167,7 @@ def _while_running(process: Process) -> None:
                 process.would_find(part, item)
 
 
-def _choice(host: Host, process: Process, item: Loaded, entry: str) -> LoaderChoice:
+def _choice(host: Host, process: LoadingProcess, item: Loaded, entry: str) -> LoaderChoice:
     folder, _, file = item.path.rpartition("/")
     version = ""
     if not item.path.startswith(entry):
@@ -182,7 +182,7 @@ def _choice(host: Host, process: Process, item: Loaded, entry: str) -> LoaderCho
 _WHEELS = {"cudnn": "nvidia_cudnn", "nvJitLink": "nvidia_nvjitlink", "cublas": "nvidia_cublas", "nccl": "nvidia_nccl"}
 
 
-def _of_wheel(process: Process, path: str) -> str:
+def _of_wheel(process: LoadingProcess, path: str) -> str:
     """The version of another environment's wheel that holds the library: its files carry the major number only."""
     site, found, _ = path.partition("/nvidia/")
     stem, _, abi = path.rpartition("/")[2].removeprefix("lib").partition(".so.")

@@ -61,7 +61,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
     """Key of a change → the (first) rule that asked for it."""
 
 
-class Note(msgspec.Struct, frozen=True, kw_only=True):
+class JournalNote(msgspec.Struct, frozen=True, kw_only=True):
     """A later line: what became of an entry, or of the run."""
 
     what: str

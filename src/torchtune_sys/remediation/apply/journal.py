@@ -16,7 +16,7 @@ import msgspec
 
 from torchtune_sys.errors import UserError
 from torchtune_sys.remediation.apply import durable
-from torchtune_sys.remediation.apply.entries import FileEntry, Header, Note, ValueEntry
+from torchtune_sys.remediation.apply.entries import FileEntry, Header, JournalNote, ValueEntry
 
 STATE = "/var/lib/torchtune-sys"
 SCHEMA = "torchtune-sys/journal/1"
@@ -57,7 +57,7 @@ class _Schema(msgspec.Struct, frozen=True):
 class Journal:
     """One run's journal on the disk."""
 
-    def __init__(self, path: str, header: Header, notes: list[Note]) -> None:
+    def __init__(self, path: str, header: Header, notes: list[JournalNote]) -> None:
         self.path = path
         self.header = header
         self.notes = notes
@@ -68,7 +68,7 @@ class Journal:
 
     def note(self, what: str, entry: int = -1, *, after: str = "", why: str = "", time: str = "", text: str = "") -> None:
         """Add a line and sync it. Raises OSError (a full disk); then the line is not there, or torn."""
-        made = Note(what=what, entry=entry, after=after, why=why, time=time, text=text)
+        made = JournalNote(what=what, entry=entry, after=after, why=why, time=time, text=text)
         handle = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
         try:
             _mend_end(handle, self.path)
@@ -78,11 +78,11 @@ class Journal:
             os.close(handle)
         self.notes.append(made)
 
-    def last(self, entry: int) -> Note | None:
+    def last(self, entry: int) -> JournalNote | None:
         """What was noted last of an entry."""
         return next((note for note in reversed(self.notes) if note.entry == entry), None)
 
-    def made(self, entry: int) -> Note | None:
+    def made(self, entry: int) -> JournalNote | None:
         """What was noted last of making an entry, whatever became of undoing it; None if it was not made."""
         notes = (note for note in reversed(self.notes) if note.entry == entry)
         found = next((note for note in notes if note.what in ("doing", "done", "failed", "skipped")), None)
@@ -122,7 +122,7 @@ class Journal:
         return self.state in ("applied", "interrupted", "undone in part")
 
 
-def line(value: Header | Note) -> bytes:
+def line(value: Header | JournalNote) -> bytes:
     body = msgspec.json.encode(value)
     return b"%08x %s\n" % (zlib.crc32(body), body)
 
@@ -209,7 +209,9 @@ def load(folder: str, number: int) -> Journal:
             "nothing was changed; undo it with the version that made it",
         )
     header = _row(rows[0], Header, path, 1)
-    notes = [_row(row, Note, path, place) for place, row in enumerate(rows[1:-1], 2)]  # what follows the last newline is torn
+    notes = [
+        _row(row, JournalNote, path, place) for place, row in enumerate(rows[1:-1], 2)
+    ]  # what follows the last newline is torn
     return Journal(path, header, notes)
 
 

@@ -9,7 +9,7 @@ import msgspec
 
 from torchtune_sys.remediation.apply import durable, units, values
 from torchtune_sys.remediation.apply.durable import FileState
-from torchtune_sys.remediation.apply.entries import CommandEntry, Entry, FileEntry, Note, UnitEntry, ValueEntry
+from torchtune_sys.remediation.apply.entries import CommandEntry, Entry, FileEntry, JournalNote, UnitEntry, ValueEntry
 from torchtune_sys.remediation.apply.journal import Journal
 from torchtune_sys.remediation.plan import files
 
@@ -115,7 +115,7 @@ def _untold(entry: Entry) -> None:
             return
 
 
-def _value(entry: ValueEntry, note: Note, same_boot: bool, dry: bool) -> bool:
+def _value(entry: ValueEntry, note: JournalNote, same_boot: bool, dry: bool) -> bool:
     try:
         present = values.read(entry.path)
     except FileNotFoundError:
@@ -137,7 +137,7 @@ def _value(entry: ValueEntry, note: Note, same_boot: bool, dry: bool) -> bool:
     return True
 
 
-def _file(entry: FileEntry, note: Note, dry: bool) -> bool:
+def _file(entry: FileEntry, note: JournalNote, dry: bool) -> bool:
     try:
         present = durable.read(entry.path)
     except durable.NotOurs as error:
@@ -169,7 +169,7 @@ def _file(entry: FileEntry, note: Note, dry: bool) -> bool:
     return True
 
 
-def _without_ours(entry: FileEntry, note: Note, present: FileState) -> FileState | None:
+def _without_ours(entry: FileEntry, note: JournalNote, present: FileState) -> FileState | None:
     """The file without the blocks that the run wrote: as it was before, and what somebody added since. Raises Kept.
 
     None: nothing is left, and there was no file.

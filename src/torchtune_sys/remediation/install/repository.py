@@ -38,7 +38,7 @@ def repository(site: Site) -> Iterator[InstallStep]:
     )
 
 
-def _of_nvidia(site: Site, key: known.Key) -> tuple[Action, ...]:
+def _of_nvidia(site: Site, key: known.SigningKey) -> tuple[Action, ...]:
     name, arch = site.system.repository, known.architecture(site.machine)
     if site.system.manager == "apt":
         # NVIDIA's package cuda-keyring has the same file: two that name the same place must name the same key.

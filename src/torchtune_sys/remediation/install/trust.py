@@ -19,14 +19,14 @@ gpgkey=file://{path}
 """
 
 
-def why(key: known.Key) -> str:
+def why(key: known.SigningKey) -> str:
     """Return what the key is held against."""
     if key.is_pinned:
         return f"its key must have the fingerprint {key.fingerprint}"
     return f"its key is not pinned: only the end of its fingerprint is on record, {key.fingerprint}"
 
 
-def unpinned(name: str, key: known.Key) -> str:
+def unpinned(name: str, key: known.SigningKey) -> str:
     """Return the note on a key that anybody could make one of the same name for."""
     return (
         f"not pinned: the key of {name}: no source on record tells its whole fingerprint, it is only checked to end in "
@@ -34,7 +34,7 @@ def unpinned(name: str, key: known.Key) -> str:
     )
 
 
-def of_apt(site: Site, key: known.Key, kept: str, place: str, url: str) -> tuple[Action, ...]:
+def of_apt(site: Site, key: known.SigningKey, kept: str, place: str, url: str) -> tuple[Action, ...]:
     """The key is fetched as it comes: apt takes nothing that is not signed by the one of this fingerprint (sources.list(5), Signed-By)."""
     path = f"{_APT_KEYS}/{kept}.asc"
     fetch = known.packages(site.system.family, "fetch")
@@ -47,7 +47,7 @@ def of_apt(site: Site, key: known.Key, kept: str, place: str, url: str) -> tuple
     )
 
 
-def of_rpm(site: Site, key: known.Key, kept: str, file: str, text: str) -> tuple[Action, ...]:
+def of_rpm(site: Site, key: known.SigningKey, kept: str, file: str, text: str) -> tuple[Action, ...]:
     """A repository in a file of ours: the vendor's own names a key by its URL, which the manager would take as it comes."""
     return (
         *trusted(site, key, kept),
@@ -61,7 +61,7 @@ def repo(name: str, url: str, kept: str, *, signed: str = "packages") -> str:
     return _REPO.format(name=name, url=url, checks=checks, path=f"{_RPM_KEYS}/{kept}")
 
 
-def trusted(site: Site, key: known.Key, kept: str) -> tuple[Action, ...]:
+def trusted(site: Site, key: known.SigningKey, kept: str) -> tuple[Action, ...]:
     """What reads the key, and the key."""
     check = known.packages(site.system.family, "check-key")
     reads = (install(site, *check.names),) if check else ()

@@ -83,7 +83,7 @@ def _is_made(change: Change, ground: PlanContext, made_already: frozenset[str]) 
     return all(files.stands(step, ground) if isinstance(step, FileLine) else made for step in change.steps)
 
 
-def _one(s: Snapshot, ground: PlanContext, group: change_requests.Group) -> Change | Refusal | None:
+def _one(s: Snapshot, ground: PlanContext, group: change_requests.RequestGroup) -> Change | Refusal | None:
     if isinstance(group.merged, str):
         return Refusal(key=group.key, rules=group.rules, reason=group.merged, way="choose one: --ignore the other rule")
     made = ownership.refusal(s, ground, group.key, group.rules, group.merged) or steps.change(s, ground, group)

@@ -39,7 +39,7 @@ class ChangeRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What the rule judged; may be another setting than the one that is changed."""
 
 
-class Group(msgspec.Struct, frozen=True, kw_only=True):
+class RequestGroup(msgspec.Struct, frozen=True, kw_only=True):
     """All wishes about one thing."""
 
     key: str
@@ -91,12 +91,12 @@ def _all(item: Evidence, result: Result) -> Iterator[Action]:
     yield from (action for action in result.rule.fix if type(action) not in kinds)
 
 
-def grouped(wishes: Iterable[ChangeRequest]) -> Iterator[Group]:
+def grouped(wishes: Iterable[ChangeRequest]) -> Iterator[RequestGroup]:
     by_key: dict[str, list[ChangeRequest]] = {}
     for wish in wishes:
         by_key.setdefault(key(wish.action), []).append(wish)
     for name, found in by_key.items():
-        yield Group(key=name, wishes=tuple(found), merged=_merged(found))
+        yield RequestGroup(key=name, wishes=tuple(found), merged=_merged(found))
 
 
 def key(action: Action) -> str:

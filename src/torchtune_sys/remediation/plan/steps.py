@@ -27,7 +27,7 @@ from torchtune_sys.model.steering import steers
 from torchtune_sys.model.target import AtLeast, AtMost, Exactly, OneOf, Target, choice, met, whole
 from torchtune_sys.model.values import Missing, Why, absent, known
 from torchtune_sys.remediation.plan import persistence, precedence
-from torchtune_sys.remediation.plan.change_requests import Group
+from torchtune_sys.remediation.plan.change_requests import RequestGroup
 from torchtune_sys.remediation.plan.kernel_arguments import in_the_way, is_plain, stands
 from torchtune_sys.remediation.plan.units import HARD_NOFILE
 
@@ -149,7 +149,7 @@ def _made(s: Snapshot, ground: PlanContext, key: str, action: Action) -> tuple[S
             return "torchtune-sys has no way to do it"
 
 
-def change(s: Snapshot, ground: PlanContext, group: Group) -> Change | Refusal | None:
+def change(s: Snapshot, ground: PlanContext, group: RequestGroup) -> Change | Refusal | None:
     """The change; a Refusal where this host lacks what would be written; None where nothing is left to do."""
     action = group.merged
     assert not isinstance(action, str)
@@ -184,7 +184,7 @@ def change(s: Snapshot, ground: PlanContext, group: Group) -> Change | Refusal |
 _SYSCTLS = ("vm.", "kernel.", "net.", "fs.")
 
 
-def _values(s: Snapshot, group: Group, action: Action) -> tuple[str, str] | None:
+def _values(s: Snapshot, group: RequestGroup, action: Action) -> tuple[str, str] | None:
     """What this very setting is, and should be; None where only another one is wrong, by which this one would have to change."""
     wishes = group.wishes
     if not isinstance(action, Sysctl) or not all(

@@ -33,13 +33,15 @@ class PlannedOption(msgspec.Struct, frozen=True, kw_only=True):
     why: str = ""
 
 
-class Options(msgspec.Struct, frozen=True, kw_only=True):
+class TunedOptions(msgspec.Struct, frozen=True, kw_only=True):
     options: tuple[PlannedOption, ...]
     left_out: tuple[str, ...] = ()
     """What a profile cannot hold, or what its owner is not tuned."""
 
 
-def options(s: Snapshot, results: Iterable[Result], ground: PlanContext, base: TunedProfile, safe_only: bool = False) -> Options:
+def options(
+    s: Snapshot, results: Iterable[Result], ground: PlanContext, base: TunedProfile, safe_only: bool = False
+) -> TunedOptions:
     """Also what planning refuses because tuned sets it: this is the way there. What our own active profile holds already is kept."""
     found: dict[tuple[str, str], PlannedOption] = {
         (own.section, own.option): PlannedOption(section=own.section, name=own.option, value=own.value)
@@ -61,7 +63,7 @@ def options(s: Snapshot, results: Iterable[Result], ground: PlanContext, base: T
         else:
             for option in made:
                 found[option.section, option.name] = _joined(option, found.get((option.section, option.name)))
-    return Options(options=tuple(found.values()), left_out=tuple(left_out))
+    return TunedOptions(options=tuple(found.values()), left_out=tuple(left_out))
 
 
 def _steers(option: TunedOption) -> bool:
@@ -75,12 +77,12 @@ def _joined(option: PlannedOption, before: PlannedOption | None) -> PlannedOptio
     return msgspec.structs.replace(option, value=f"{before.value},{option.value}")
 
 
-def _why(group: change_requests.Group) -> str:
+def _why(group: change_requests.RequestGroup) -> str:
     return f"{group.wishes[0].why} ({', '.join(group.rules)})"
 
 
 def _argument(
-    action: KernelArgument, group: change_requests.Group, found: dict[tuple[str, str], PlannedOption]
+    action: KernelArgument, group: change_requests.RequestGroup, found: dict[tuple[str, str], PlannedOption]
 ) -> list[PlannedOption] | str:
     """One option holds all arguments: a second one of the same name would take the first one's place."""
     if not is_plain(action.argument):
@@ -91,7 +93,9 @@ def _argument(
     return [PlannedOption(section="bootloader", name=_ARGUMENTS, value="+" + " ".join(words), why=_why(group))]
 
 
-def _value(s: Snapshot, ground: PlanContext, base: TunedProfile, group: change_requests.Group) -> list[PlannedOption] | str:
+def _value(
+    s: Snapshot, ground: PlanContext, base: TunedProfile, group: change_requests.RequestGroup
+) -> list[PlannedOption] | str:
     change = steps.change(s, ground, group)
     if change is None:
         return []
