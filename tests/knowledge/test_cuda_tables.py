@@ -60,7 +60,8 @@ def test_no_newer_branch_supports_less() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["cuda_minor_compat", "cuda_toolkit_driver", "driver_branch_cuda", "gpus", "gpu_architectures", "gpu_names"]
+    "name",
+    ["cuda_minor_compat", "cuda_toolkit_driver", "driver_branch_cuda", "gpus", "gpu_ids", "gpu_architectures", "gpu_names"],
 )
 def test_every_row_has_a_source(name: str) -> None:
     assert all(row["source"] for row in rows(name))
@@ -84,6 +85,14 @@ def test_names_and_device_ids_agree_on_every_model() -> None:
                 assert found.first_cc <= version(row["cc"]) <= found.last_cc, (
                     f"{device}: outside what gpu_architectures.csv gives"
                 )
+
+
+def test_a_card_of_name_and_id_alone_is_known_by_both() -> None:
+    for row in rows("gpu_ids"):
+        arch, cc = gpus.architecture_by_device(row["pci_device_id"]), gpus.compute_capability(row["name"])
+        assert arch is not None, f"{row['pci_device_id']} ({row['name']}): no range of gpu_device_ids.csv holds it"
+        assert cc is not None, f"{row['name']}: no row of gpu_names.csv fits"
+        assert arch.first_cc <= cc <= arch.last_cc, f"{row['name']}: its name says {cc}, its id {arch.name}"
 
 
 @pytest.mark.parametrize(

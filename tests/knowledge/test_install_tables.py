@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import string
 
 import pytest
@@ -85,6 +86,17 @@ def test_builds_are_in_order_and_whole(machine: str) -> None:
         assert (build.name == "cpu") is (not build.driver) is (not build.arches)
         assert build.abis and build.glibc >= (2, 17)
         assert build.index in ("", f"https://download.pytorch.org/whl/{build.name}")
+
+
+def test_each_cuda_build_of_a_release_has_its_row_of_architectures() -> None:
+    """Without it the build is offered to nobody, and a GPU gets an older release, or the one for CPUs."""
+    listed = {(row["torch"], cuda) for row in rows("torch_arch_list") for cuda in row["cuda"].split("/")}
+    for row in rows("torch_releases"):
+        release = ".".join(row["torch"].split(".")[:2])
+        named = re.findall(r"\bcu(\d+)(\d)\b", row["download_pytorch_org_variants"].partition("(")[0])
+        for variant in (".".join(parts) for parts in named):
+            known = (release, variant) in listed or version(release) < (2, 0)
+            assert known, f"torch {row['torch']} for CUDA {variant}: write ({release}, {variant}) into torch_arch_list.csv"
 
 
 def test_pypi_has_one_build_of_a_release() -> None:
