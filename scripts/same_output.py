@@ -1,14 +1,15 @@
 """Record what a checkout says of every recorded host, and compare another checkout with it, byte by byte.
 
     python scripts/same_output.py record  FOLDER --tree CHECKOUT [--reports DIR]
-    python scripts/same_output.py compare FOLDER [--tree CHECKOUT] [--only GLOB] [--sample N] [--expected FILE] [--lines N]
+    python scripts/same_output.py compare FOLDER [--tree CHECKOUT] [--only GLOB] [--sample N] [--expected FILE] [--lines N] [--kinds]
 
 ``record`` keeps the hosts themselves, too (tests/hosts with what they extend, the machines of tests/platforms*.py, pasted reports below
 DIR), so that a comparison asks the same of both. Commands are run through the command line alone: no module of the checkout has to be
 where it was. The clock stands still.
 
 ``--expected`` names a file with a regular expression a line (``#`` begins a comment): a difference all of whose changed lines match one
-is listed as expected. Exit status of ``compare``: 0 byte-equal but for those, 1 other differences.
+is listed as expected. ``--kinds`` counts differences by their kind and shows none: between commits that lie far apart, what a key of the
+JSON says anew, and each verdict of a rule that both know. Exit status of ``compare``: 0 byte-equal but for those, 1 other differences.
 
 Needs the packages that the project needs. The whole takes about ten minutes on two idle processors; --sample 20 half a minute.
 """
@@ -73,6 +74,7 @@ def main() -> int:
     parser.add_argument("--sample", type=int, default=1, metavar="N", help="every N-th host only")
     parser.add_argument("--expected", type=Path, help="regular expressions of differences that are intended")
     parser.add_argument("--lines", type=int, default=12, help="how much of each difference is shown")
+    parser.add_argument("--kinds", action="store_true", help="count the kinds of differences, of JSON by key and verdict")
     parser.add_argument("--part", default="0/1", help=argparse.SUPPRESS)
     parser.add_argument("--to", type=Path, help=argparse.SUPPRESS)
     asked = parser.parse_args()
@@ -103,21 +105,28 @@ def compare(asked: argparse.Namespace) -> int:
         expected = patterns(asked.expected)
         pairs = different = 0
         groups: dict[tuple[str, str], list[str]] = defaultdict(list)
+        counted: dict[str, list[str]] = defaultdict(list)
         for name, now in said(Path(room)):
             before = json.loads(gzip.decompress((asked.folder / "said" / f"{name}.gz").read_bytes()))
             for command in sorted({*before, *now}):
                 pairs += 1
                 if before.get(command) != now.get(command):
                     different += 1
-                    groups[(command, difference(before.get(command), now.get(command)))].append(name)
-    unexpected = 0
+                    for kind in sorted(kinds(before.get(command), now.get(command))) if asked.kinds else ():
+                        counted[f"{command}: {kind}"].append(name)
+                    if not asked.kinds:
+                        groups[(command, difference(before.get(command), now.get(command)))].append(name)
+    for kind, names in sorted(counted.items(), key=lambda item: -len(item[1])):
+        print(f"{len(names):5}  {kind}  ({', '.join(names[:2])}{' …' if names[2:] else ''})")
+    unexpected = len(counted)
     for (command, lines), names in sorted(groups.items(), key=lambda item: -len(item[1])):
         reason = next((why for pattern, why in expected if all_match(pattern, lines)), None)
         unexpected += reason is None
         print(f"\n{command}: {len(names)} hosts ({', '.join(names[:3])}{' …' if names[3:] else ''}): {reason or 'NOT EXPECTED'}")
         if reason is None:
             print("\n".join(f"    {line}" for line in lines.splitlines()[: asked.lines]))
-    equal = "byte-equal" if not different else f"{different} differ in {len(groups)} ways, {unexpected} of them not expected"
+    ways = len(groups) + len(counted)
+    equal = "byte-equal" if not different else f"{different} differ in {ways} ways, {unexpected} of them not expected"
     print(f"\n{pairs} outputs compared: {equal}")
     return 1 if unexpected or not pairs else 0
 
@@ -137,6 +146,50 @@ def difference(before: dict[str, Any] | None, now: dict[str, Any] | None) -> str
     one, two = (readable(found) for found in (before, now))
     lines = difflib.unified_diff(one, two, lineterm="", n=1)
     return "\n".join(line for line in lines if not line.startswith(("---", "+++", "@@")))
+
+
+def kinds(before: dict[str, Any] | None, now: dict[str, Any] | None) -> set[str]:
+    """What is different, without values and places; of a verdict also whose, and both."""
+    if before is None or now is None:
+        return {"is asked by one of both alone"}
+    found = {f"exit status {before['status']}, now {now['status']}"} if before["status"] != now["status"] else set()
+    found |= {"what is told on stderr"} if before["err"] != now["err"] else set()
+    try:
+        return found | set(_kinds("", json.loads(before["out"]), json.loads(now["out"])))
+    except ValueError:
+        return found | ({"text"} if before["out"] != now["out"] else set())
+
+
+def _kinds(place: str, before: Any, now: Any, of: str = "") -> Iterator[str]:
+    """``of``: what names the item of a list that the value is in."""
+    if isinstance(before, list) and isinstance(now, list):
+        one, two = _by_name(before), _by_name(now)
+        if one is None or two is None:
+            for was, is_ in zip(before, now, strict=False):
+                yield from _kinds(f"{place}[]", was, is_, of)
+            if len(before) != len(now):
+                yield f"{place}: {'more' if len(before) < len(now) else 'fewer'} items"
+            return
+        for name in one.keys() & two.keys():
+            yield from _kinds(f"{place}[]", one[name], two[name], name)
+        yield from (f"{place}[]: new" for _ in two.keys() - one.keys())
+        yield from (f"{place}[]: gone" for _ in one.keys() - two.keys())
+    elif isinstance(before, dict) and isinstance(now, dict):
+        for key in before.keys() & now.keys():
+            yield from _kinds(f"{place}.{key}".lstrip("."), before[key], now[key], of)
+        yield from (f"{place}.{key}: new key".lstrip(".") for key in now.keys() - before.keys())
+        yield from (f"{place}.{key}: no such key any more".lstrip(".") for key in before.keys() - now.keys())
+    elif before != now:
+        yield f"{place} of {of}: {before}, now {now}" if place.endswith("verdict") else f"{place}: another value"
+
+
+def _by_name(items: list[Any]) -> dict[str, Any] | None:
+    """The items of a list by what they are called; None where they have no names, or share one."""
+    for key in ("rule", "id", "key", "name", "path"):
+        names = [item.get(key) for item in items if isinstance(item, dict)]
+        if len(names) == len(items) and all(isinstance(name, str) for name in names) and len({*names}) == len(names):
+            return dict(zip(names, items, strict=True))
+    return None
 
 
 def readable(found: dict[str, Any] | None) -> list[str]:
