@@ -70,11 +70,11 @@ def test_garbage_is_no_proof(text: str) -> None:
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("kernel", "kernel changed since the last proof"),
-        ("driver", "driver changed since the last proof"),
-        ("gpus", "GPUs changed since the last proof"),
-        ("torch", "torch changed since the last proof"),
-        ("nofile", "limit nofile changed since the last proof"),
+        ("kernel", "kernel changed since the smoke test last passed"),
+        ("driver", "driver changed since the smoke test last passed"),
+        ("gpus", "GPUs changed since the smoke test last passed"),
+        ("torch", "torch changed since the smoke test last passed"),
+        ("nofile", "limit nofile changed since the smoke test last passed"),
     ],
 )
 def test_each_thing_that_a_proof_rests_on_can_outdate_it(name: str, words: str) -> None:

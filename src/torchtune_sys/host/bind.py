@@ -1,4 +1,4 @@
-"""CPU affinity and memory policy of this very process, and its becoming another program, which keeps both.
+"""Set affinity and memory policy of this very process, then execute another program, which keeps both.
 
 Source: sched_setaffinity(2), set_mempolicy(2), execve(2); the numbers of the system calls from the kernel's tables (asm/unistd.h).
 """

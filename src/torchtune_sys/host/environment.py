@@ -1,4 +1,4 @@
-"""Which environment variables matter to training, and which are nobody's business."""
+"""The environment variables that are read (an allow-list), and the filter that hides secrets in them."""
 
 from __future__ import annotations
 

@@ -9,6 +9,7 @@ from torchtune_sys.model.rule import Evidence, Result, Rule, Verdict
 from torchtune_sys.model.smoke import SmokeReport
 from torchtune_sys.preflight.policy import NO_GPU, Policy
 from torchtune_sys.render.report import failing, reasons, told, unjudged
+from torchtune_sys.render.text import seen_and_wanted
 
 BLAMES: dict[str, Blame] = {
     "gpu": Blame.HARDWARE,
@@ -173,7 +174,5 @@ def _blame_of(rule: Rule) -> Blame:
 
 def _seen(evidence: Iterable[Evidence]) -> str:
     items = list(evidence)
-    parts = [
-        f"{item.subject}: {item.seen}" + (f" (should be {item.wanted})" if item.wanted else "") for item in items[:_SUBJECTS]
-    ]
+    parts = [seen_and_wanted(item) for item in items[:_SUBJECTS]]
     return "; ".join(parts) + (f"; {len(items) - _SUBJECTS} more" if len(items) > _SUBJECTS else "")

@@ -33,7 +33,7 @@ def _lines(value: Diagnosis) -> Iterator[Line]:
             yield line(f"at {cut(error.place, _QUOTE)}", indent=13)
     if value.unexplained and not value.causes:
         yield line(
-            "What more would tell: the lines before this one, the logs of the other ranks, and torchtune-sys check on the host.",
+            "To find out more: the lines before this one, the logs of the other ranks, and torchtune-sys check on the host.",
             indent=2,
         )
     for unread in value.unread[:_UNREAD]:

@@ -170,10 +170,16 @@ def _fixes(fixes: tuple[actions.Action, ...], verbose: bool) -> Iterator[Line]:
 
 
 def evidence_text(item: Evidence) -> str:
-    """``GPU 0-3: x4 → x16 (/sys/…)``; the arrow leads to what is wanted."""
-    wanted = f" → {item.wanted}" if item.wanted else ""
+    """Return ``GPU 0-3: x4, should be x16 (/sys/…)``."""
     source = f" ({item.source})" if item.source and item.source != item.subject else ""
-    return f"{item.subject}: {item.seen}{wanted}{source}" if item.subject else f"{item.seen}{wanted}{source}"
+    return f"{seen_and_wanted(item)}{source}"
+
+
+def seen_and_wanted(item: Evidence) -> str:
+    """Return ``GPU 0-3: x4, should be x16``; what is to be done, and which rule tells more, follows as it is."""
+    joint = "; " if item.wanted.startswith(("see ", "to do: ")) else ", should be "
+    wanted = f"{joint}{item.wanted}" if item.wanted else ""
+    return f"{item.subject}: {item.seen}{wanted}" if item.subject else f"{item.seen}{wanted}"
 
 
 def grouped(items: Iterable[Evidence]) -> list[Evidence]:
@@ -277,7 +283,7 @@ def _unknown(remedy: str, why: Why, rules: dict[str, Missing], verbose: bool) ->
     said = f"{short}: " if why is Why.NOT_RECORDED and not verbose else f"{short} – {detail}: "
     yield line(said, (listed, "dim"), label=f"{len(names):3}  ", indent=1)
     if remedy and short != remedy:
-        yield line(remedy, label=("would tell: ", "good"), indent=6)
+        yield line(remedy, label=("to find out: ", "good"), indent=6)
 
 
 def _passes(results: tuple[Result, ...]) -> Iterator[Line]:

@@ -149,7 +149,7 @@ def standing(proof: Proof, now: Mapping[str, str], epoch_s: float) -> str:
     >>> standing(Proof(runs=(past,)), {"driver": "580.95"}, 3 * 86400.0)
     'training proven 3 days ago'
     >>> standing(Proof(runs=(past,)), {"driver": "590.1"}, 60.0)
-    'driver changed since the last proof'
+    'driver changed since the smoke test last passed'
     """
     last = proof.runs[-1]
     changed = [
@@ -158,7 +158,7 @@ def standing(proof: Proof, now: Mapping[str, str], epoch_s: float) -> str:
         if name in now and name in last.fingerprint and now[name] != last.fingerprint[name]
     ]
     if changed:
-        return f"{', '.join(changed)} changed since the last proof"
+        return f"{', '.join(changed)} changed since the smoke test last passed"
     return f"training proven {ago(epoch_s - last.epoch_s)}"
 
 

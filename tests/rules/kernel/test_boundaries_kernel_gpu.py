@@ -106,7 +106,8 @@ def test_what_the_driver_asks_for_in_the_end(healthy: Snapshot, texts: list[str]
     assert kernel_xid.wanted_action(with_log(healthy, *wishes, *others), ONE) == action
     (finding,) = judged(healthy, "xid-gpu-fault", xid(62, T + 10), *wishes).evidence  # the wishes came before
     todo = catalogue(62).todo
-    assert finding.wanted == (f"{todo} (the driver asks: {action})" if action else todo)
+    wanted = f"{todo} (the driver asks: {action})" if action else todo
+    assert finding.wanted == f"to do: {wanted}"
 
 
 # --- the rules
@@ -142,7 +143,7 @@ def test_what_is_said_of_an_xid(healthy: Snapshot) -> None:
     assert finding.seen == f"Xid 62: {catalogue(62).meaning}"
     (finding,) = judged(healthy, "xid-for-support", xid(4711, None, text="Xid (PCI:x): 4711, pid=7: 4711 was odd.")).evidence
     assert finding.seen == "Xid 4711: pid=7: 4711 was odd"
-    assert finding.wanted == catalogue(4711).todo
+    assert finding.wanted == f"to do: {catalogue(4711).todo}"
     nameless = next(number for number in range(1, 180) if catalogue(number).judged == "program" and not catalogue(number).meaning)
     (finding,) = judged(healthy, "xid-of-program", xid(nameless, None)).evidence
     assert finding.seen == f"Xid {nameless}: {catalogue(nameless).name}"
@@ -153,7 +154,7 @@ def test_what_is_said_of_a_gpu_that_was_lost(healthy: Snapshot) -> None:
         healthy, "xid-gpu-lost", event("gpu-lost", at=None, text="GPU has fallen off the bus."), xid(45, None)
     ).evidence
     assert finding.seen == "GPU has fallen off the bus; followed by Xid 45"
-    assert finding.wanted == catalogue(79).todo
+    assert finding.wanted == f"to do: {catalogue(79).todo}"
 
 
 @pytest.mark.parametrize(
@@ -227,7 +228,7 @@ def test_errors_of_switches(healthy: Snapshot) -> None:
 def test_many_programs_on_one_gpu_make_it_a_suspect(healthy: Snapshot, events: list[KernelEvent], suspect: bool) -> None:
     found = judged(healthy, "xid-of-program", *events).evidence
     assert ("different programs" in found[0].wanted) is suspect
-    assert suspect or found[0].wanted == catalogue(31).todo
+    assert suspect or found[0].wanted == f"to do: {catalogue(31).todo}"
 
 
 def test_a_program_that_failed_before_the_last_start_is_forgotten(healthy: Snapshot) -> None:

@@ -17,7 +17,7 @@ from torchtune_sys.rules.gates import gpu_count, gpu_host, ranks_here
 
 @rule(
     id="cpu-oversubscribed",
-    title="The ranks' threads are more than the CPUs that this session may use",
+    title="The ranks start more threads than there are CPUs for this session",
     severity=Severity.WARNING,
     fix=(Advice(text="set OMP_NUM_THREADS to the CPUs divided by the ranks, less the DataLoader workers, at least 1"),),
 )
@@ -55,7 +55,7 @@ def cpu_oversubscribed(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 @rule(
     id="cpu-quota-ignored-by-torch",
-    title="A CPU quota is in force, and torch will start a thread for each core it sees nevertheless",
+    title="A CPU quota is set, but torch starts one thread for each core it sees",
     severity=Severity.WARNING,
     fix=(
         Advice(text="set OMP_NUM_THREADS to the quota, rounded down, at least 1; choose num_workers by the quota too"),
@@ -274,7 +274,7 @@ def cpu_lacks_avx(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 @rule(
     id="cpus-offline",
-    title="CPUs that are in the machine are offline",
+    title="Installed CPUs are offline",
     severity=Severity.ADVICE,
     fix=(Advice(text="write 1 to /sys/devices/system/cpu/cpuN/online, and remove maxcpus= from the boot arguments"),),
 )

@@ -42,7 +42,7 @@ def _cpus(numbers: list[int]) -> str:
 
 @rule(
     id="cpu-governor-powersave",
-    title="The governor holds the CPUs at their lowest frequency",
+    title="The CPU frequency governor holds the CPUs at their lowest frequency",
     severity=Severity.WARNING,
     fix=(_FASTEST, Advice(text="tuned-adm profile throughput-performance")),
 )
@@ -72,7 +72,7 @@ def governor_powersave(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 @rule(
     id="cpu-governor-not-performance",
-    title="The CPUs' frequency follows the load or prefers saving energy",
+    title="The CPU frequency governor or energy preference favours saving power",
     severity=Severity.ADVICE,
     fix=(
         _FASTEST,

@@ -52,7 +52,7 @@ def workers_exceed_cpus(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 @rule(
     id="dataloader-without-workers",
-    title="The training process loads its data itself, and the GPU waits meanwhile",
+    title="The DataLoader has no workers, so the GPU waits for data",
     severity=Severity.ADVICE,
     fix=(Advice(text="start with the values of no-cpu-for-dataloader-workers (torchtune-sys check -v), and measure"),),
 )

@@ -144,7 +144,7 @@ def container_without_gpu_devices(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 @rule(
     id="container-lost-gpu-cgroup",
-    title="The container has lost its permission for the GPUs",
+    title="The container lost access to its GPUs (device cgroup)",
     severity=Severity.ERROR,
     cause="container-lost-gpu-cgroup",
     fix=(
@@ -194,7 +194,7 @@ _OF_WINDOWS = Advice(
 
 @rule(
     id="driver-tools-fail",
-    title="The driver's own tools do not reach the GPUs",
+    title="nvidia-smi or NVML cannot reach the GPUs",
     severity=Severity.ERROR,
     explained_by=(
         *("xid-gpu-lost", "xid-memory-error", "xid-gsp-error", "xid-nvlink-error", "xid-gpu-fault"),
@@ -285,7 +285,7 @@ def cuda_stub_library_loaded(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 @rule(
     id="image-contains-driver-libraries",
-    title="The image carries driver libraries of its own",
+    title="The image contains driver libraries of its own",
     severity=Severity.WARNING,
     cause="image-contains-driver-libraries",
     fix=(

@@ -253,7 +253,7 @@ def _both(s: Snapshot) -> str:
 
 @rule(
     id="driver-does-not-support-gpu",
-    title="This driver branch does not serve this GPU",
+    title="This driver branch does not support this GPU",
     severity=Severity.ERROR,
     cause="driver-does-not-support-gpu",
     fix=(
@@ -299,7 +299,7 @@ def driver_does_not_support_gpu(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 @rule(
     id="open-module-on-pre-turing-gpu",
-    title="The open kernel module does not serve this GPU",
+    title="The open kernel module does not support this GPU",
     severity=Severity.ERROR,
     cause="open-module-on-pre-turing-gpu",
     fix=(Install(text="install the proprietary flavour of the kernel module (branch 580 at most)", needs=Needs.REBOOT),),
@@ -321,7 +321,7 @@ def open_module_on_pre_turing_gpu(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 @rule(
     id="proprietary-module-on-blackwell-gpu",
-    title="The proprietary kernel module does not serve this GPU",
+    title="The proprietary kernel module does not support this GPU",
     severity=Severity.ERROR,
     cause="driver-does-not-support-gpu",
     fix=(Install(text="install the open flavour of the kernel module (nvidia-open, nvidia-driver-…-open)", needs=Needs.REBOOT),),

@@ -265,7 +265,7 @@ _WITHOUT_EFFECT = {
 
 @rule(
     id="variable-renamed",
-    title="A variable has a new name, and the old one is going away",
+    title="An environment variable was renamed, and the old name will go away",
     severity=Severity.ADVICE,
     fix=(Advice(text="set the new name instead of the old one"),),
 )
@@ -291,7 +291,7 @@ def variable_renamed(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 @rule(
     id="variable-without-effect",
-    title="A variable that nothing reads",
+    title="An environment variable has no effect",
     severity=Severity.ADVICE,
     fix=(Advice(text="correct the name, or unset the variable"),),
 )

@@ -18,7 +18,7 @@ _PER_CALL = ("ALL", "COLL", "P2P", "CALL", "PROXY", "TUNING", "ALLOC", "PROFILE"
 
 @rule(
     id="nccl-debug-verbose",
-    title="NCCL prints at every operation",
+    title="NCCL_DEBUG makes NCCL print at every operation",
     severity=Severity.ADVICE,
     applies=nvidia_hardware,
     fix=(
@@ -165,7 +165,7 @@ def _fast(rate: float | Missing) -> bool:
 
 @rule(
     id="nccl-cumem-disabled",
-    title="NCCL_CUMEM_ENABLE=0 takes NVLink SHARP away",
+    title="NCCL_CUMEM_ENABLE=0 disables NVLink SHARP",
     severity=Severity.ADVICE,
     applies=nvidia_hardware,
     fix=(EnvironmentVariable(name="NCCL_CUMEM_ENABLE", value=None),),

@@ -19,7 +19,7 @@ _SLOWDOWN = 0x8 | 0x20 | 0x40 | 0x80
 
 @rule(
     id="gpu-thermal-throttle",
-    title="A GPU lowers its clocks because of heat or a power brake",
+    title="A GPU is throttled for heat or by a power brake",
     severity=Severity.WARNING,
     cause="gpu-thermal-throttle",
     fix=(
@@ -99,7 +99,7 @@ def gpu_above_operating_temperature(s: Snapshot, p: Params) -> Iterator[Evidence
 
 @rule(
     id="gpu-slowed-by-hardware-before",
-    title="Hardware has slowed a GPU down for heat or a power brake since the driver was loaded",
+    title="A GPU was slowed down for heat or a power brake since the driver was loaded",
     severity=Severity.ADVICE,
     superseded_by=("gpu-thermal-throttle",),
     params=(Param("seconds", 60, "seconds since the driver was loaded that are too many"),),

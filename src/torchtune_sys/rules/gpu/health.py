@@ -180,7 +180,7 @@ def gpu_ecc_uncorrectable(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 @rule(
     id="gpu-row-remap-failed",
-    title="A GPU has no spare memory rows left where it needs one",
+    title="A GPU could not remap a faulty memory row",
     severity=Severity.ERROR,
     cause="gpu-ecc-uncorrectable",
     fix=(Advice(text="take the GPU out of service and have it replaced: the remapping failure flag is NVIDIA's criterion"),),

@@ -15,7 +15,7 @@ from torchtune_sys.rules.nccl.common import several_hosts, values
 
 @rule(
     id="imex-not-ready",
-    title="NVLink leads to other hosts, but memory cannot be shared over it",
+    title="IMEX is not ready, so memory cannot be shared over NVLink between hosts",
     cause="imex-not-running",
     severity=Severity.WARNING,
     applies=several_hosts,

@@ -197,7 +197,7 @@ def fabric_unhealthy(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 @rule(
     id="nvlink-errors",
-    title="NVLinks had to replay or to recover",
+    title="NVLinks counted replays or recoveries",
     severity=Severity.ADVICE,
     fix=(Advice(text="look whether the numbers grow (nvidia-smi nvlink -e); if so, drain the host and have the board checked"),),
 )

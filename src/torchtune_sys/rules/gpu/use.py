@@ -108,7 +108,7 @@ def compute_mode_prohibited(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 @rule(
     id="mig-mode-limits",
-    title="Several ranks meet a GPU that is split into MIG instances",
+    title="Several ranks share one MIG-partitioned GPU",
     severity=Severity.WARNING,
     cause="mig-mode-limits",
     fix=(
@@ -139,7 +139,7 @@ def mig_mode_limits(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 @rule(
     id="gpu-memory-in-use",
-    title="GPU memory is already taken by somebody else",
+    title="GPU memory is already used by another process",
     severity=Severity.WARNING,
     params=(Param("threshold_mib", 2048, "MiB used by others from which on it counts"),),
     fix=(Advice(text="see whose it is: nvidia-smi, or sudo fuser -v /dev/nvidia*; end left-over ranks before a new job starts"),),

@@ -15,7 +15,7 @@ _TIME_FIX = (Service(unit="systemd-timesyncd", state="enabled"), Advice(text="or
 
 @rule(
     id="clock-not-synchronised",
-    title="Nothing keeps the clock",
+    title="The system clock is not synchronised",
     severity=Severity.ADVICE,
     fix=_TIME_FIX,
     applies=not_in_container,
@@ -42,7 +42,7 @@ def clock_not_synchronised(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 @rule(
     id="clock-of-node-not-synchronised",
-    title="Nothing keeps the clock of a host that trains together with others",
+    title="The system clock of a node of a multi-node job is not synchronised",
     severity=Severity.WARNING,
     fix=_TIME_FIX,
     applies=not_in_container,
@@ -87,7 +87,7 @@ def _clock(s: Snapshot) -> Evidence:
 
 @rule(
     id="clocksource-slow",
-    title="The kernel reads the time from a slow clock",
+    title="The kernel uses a slow clock source",
     severity=Severity.ADVICE,
     fix=(
         Advice(
@@ -129,7 +129,7 @@ def clocksource_slow(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 @rule(
     id="cpu-throttled-for-heat",
-    title="The processors have slowed down for heat since boot",
+    title="The CPUs have been throttled for heat since boot",
     severity=Severity.ADVICE,
     explained_by=("cpu-thermal-throttle-logged",),
     params=(Param("per_day", 100, "times per day since boot that are worth a look: a convention, nobody publishes one"),),
@@ -166,7 +166,7 @@ def cpu_throttled_for_heat(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 @rule(
     id="temperature-near-limit",
-    title="A part of the machine is about to be too hot",
+    title="A temperature is close to its critical limit",
     severity=Severity.WARNING,
     params=(Param("margin_celsius", 5, "distance to the hot or critical trip point: a convention, sensors err by some degrees"),),
     fix=(Advice(text="look at fans, air flow and inlet temperature before the next long job"),),

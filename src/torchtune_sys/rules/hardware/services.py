@@ -13,7 +13,7 @@ from torchtune_sys.rules.gates import not_in_container
 
 @rule(
     id="service-takes-resources",
-    title="A service takes processor time or memory from training",
+    title="A background service takes CPU time or memory from training",
     severity=Severity.ADVICE,
     fix=(Advice(text="see what it does (systemctl status UNIT) and let it wait, or run it elsewhere, while a job trains"),),
     params=(

@@ -118,7 +118,7 @@ def amdgpu_reset_failed_logged(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 @rule(
     id="amdgpu-uncorrectable-errors-logged",
-    title="The kernel log tells of uncorrectable errors of an AMD GPU",
+    title="The kernel log reports uncorrectable errors of an AMD GPU",
     severity=Severity.ERROR,
     cause="gpu-ecc-uncorrectable",
     fix=(Advice(text="drain and reset the GPU, look at its bad pages (amd-smi bad-pages), and replace it if it comes back"),),

@@ -57,7 +57,7 @@ _FLAGS = ((7, "D: the kernel died (Oops) and went on"), (5, "B: a page of memory
 
 @rule(
     id="kernel-tainted-by-fault",
-    title="The kernel has had a fault since it was booted",
+    title="The kernel has been tainted by a fault since boot",
     severity=Severity.WARNING,
     superseded_by=("kernel-crash-logged",),
     fix=(Advice(text="save the log (journalctl -k), and restart the machine"),),

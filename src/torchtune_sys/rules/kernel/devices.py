@@ -230,7 +230,7 @@ def network_adapter_fault(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 @rule(
     id="network-link-flapping",
-    title="A network link goes down again and again",
+    title="A network link goes down repeatedly",
     severity=Severity.WARNING,
     fix=(Advice(text="change the cable or transceiver, and look at the switch port's error counters"),),
     params=(_DAY, Param("count", 3, "times that a link went down that are too many")),
@@ -273,7 +273,7 @@ _BOOT_S = 180.0
 
 @rule(
     id="nvme-errors-logged",
-    title="An NVMe disk had to be reset, or was given up",
+    title="An NVMe drive was reset or taken out of use",
     severity=Severity.WARNING,
     fix=(
         Advice(

@@ -40,7 +40,7 @@ def _told(s: Snapshot, p: Params, kinds: tuple[str, ...], what: str, wanted: str
 
 @rule(
     id="gpu-bar-not-assigned",
-    title="A GPU has no address space on the PCI bus",
+    title="A GPU's PCI memory region (BAR) has no address",
     severity=Severity.ERROR,
     cause="gpu-bar-not-assigned",
     fix=(
@@ -70,7 +70,7 @@ def gpu_bar_not_assigned(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 @rule(
     id="driver-ignores-gpu",
-    title="The driver says that it does not serve this GPU",
+    title="The driver says that it does not support this GPU",
     severity=Severity.ERROR,
     cause="driver-does-not-support-gpu",
     fix=(
@@ -170,7 +170,7 @@ def other_driver_holds_gpu(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 @rule(
     id="gsp-firmware-missing",
-    title="The kernel did not find the GPU's firmware",
+    title="The kernel did not find the GPU's GSP firmware",
     severity=Severity.ERROR,
     cause="gsp-firmware-missing",
     fix=(
@@ -199,7 +199,7 @@ def gsp_firmware_missing(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 @rule(
     id="driver-mismatch-logged",
-    title="A program met a kernel module of another driver version",
+    title="A program's driver library did not match the loaded kernel module",
     severity=Severity.ERROR,
     cause="nvml-driver-library-mismatch",
     explained_by=("nvml-driver-library-mismatch",),
@@ -249,7 +249,7 @@ def _agree_now(s: Snapshot) -> bool:
 
 @rule(
     id="module-signature-refused",
-    title="The kernel refused a module because of its signature",
+    title="The kernel refused a module for its signature",
     severity=Severity.ERROR,
     cause="secure-boot-blocks-module",
     explained_by=("secure-boot-blocks-module",),

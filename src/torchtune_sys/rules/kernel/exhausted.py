@@ -13,7 +13,7 @@ from torchtune_sys.rules.kernel.common import DAYS, gpu_name, grouped, logged, n
 
 @rule(
     id="open-files-limit-reached-logged",
-    title="The machine ran out of open files",
+    title="The system-wide limit on open files was reached",
     severity=Severity.WARNING,
     cause="nofile-limit-too-low",
     fix=(
@@ -68,7 +68,7 @@ def pids_limit_reached_logged(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 @rule(
     id="conntrack-table-full-logged",
-    title="The table of tracked connections was full, and packets were dropped",
+    title="The connection tracking table (conntrack) was full, and packets were dropped",
     severity=Severity.WARNING,
     fix=(
         Advice(text="raise net.netfilter.nf_conntrack_max (and nf_conntrack_buckets to a quarter of it)"),
@@ -94,7 +94,7 @@ def conntrack_table_full_logged(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 @rule(
     id="neighbour-table-full-logged",
-    title="The table of neighbours (ARP) overflowed",
+    title="The neighbour (ARP) table overflowed",
     severity=Severity.WARNING,
     fix=(
         Advice(text="raise net.ipv4.neigh.default.gc_thresh1, 2 and 3 above the number of hosts on the network (net.ipv6 alike)"),

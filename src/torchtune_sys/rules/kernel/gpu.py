@@ -46,10 +46,11 @@ def _evidence(s: Snapshot, trouble: XidIncident) -> Evidence:
         words += f"; followed by {', '.join(trouble.after)}"
     words += _seen_now(s, trouble)
     action = wanted_action(s, trouble.address)
+    todo = f"{entry.todo} (the driver asks: {action})" if action else entry.todo
     return Evidence(
         subject=gpu_name(s, trouble.address),
         seen=f"{words}; {trouble.over}" if trouble.over else words,
-        wanted="" if trouble.over else (f"{entry.todo} (the driver asks: {action})" if action else entry.todo),
+        wanted="" if trouble.over else f"to do: {todo}",
         verdict=Verdict.PASS if trouble.over else Verdict.FAIL,
         source=log.source,
     )
@@ -98,7 +99,7 @@ def xid_gpu_lost(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 @rule(
     id="xid-memory-error",
-    title="The kernel log tells of uncorrectable errors in a GPU's memory",
+    title="The kernel log reports uncorrectable errors in a GPU's memory",
     severity=Severity.ERROR,
     cause="gpu-ecc-uncorrectable",
     fix=(
@@ -154,7 +155,7 @@ def xid_gsp_error(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 @rule(
     id="xid-nvlink-error",
-    title="The kernel log tells of fatal NVLink or NVSwitch errors",
+    title="The kernel log reports fatal NVLink or NVSwitch errors",
     severity=Severity.ERROR,
     cause="nvlink-inactive",
     fix=(
@@ -196,7 +197,7 @@ def xid_nvlink_error(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 @rule(
     id="xid-gpu-fault",
-    title="The kernel log tells of a GPU fault that needs a reset",
+    title="The kernel log reports a GPU fault that needs a reset",
     severity=Severity.ERROR,
     fix=(Advice(text="reset the GPU (nvidia-smi --gpu-reset) or restart the machine; call support if it comes back"),),
     params=(DAYS,),
@@ -220,7 +221,7 @@ def xid_gpu_fault(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 @rule(
     id="xid-for-support",
-    title="The kernel log holds an Xid that NVIDIA's support wants to see",
+    title="The kernel log holds an Xid that NVIDIA's support should see",
     severity=Severity.WARNING,
     fix=(Advice(text="run nvidia-bug-report.sh and call support"),),
     params=(DAYS,),
@@ -271,7 +272,7 @@ def xid_of_program(s: Snapshot, p: Params) -> Iterator[Evidence]:
         yield Evidence(
             subject=item.subject,
             seen=item.seen,
-            wanted=f"{len(programs)} different programs failed on this GPU alone: run dcgmi diag -r 3"
+            wanted=f"to do: {len(programs)} different programs failed on this GPU alone: run dcgmi diag -r 3"
             if suspect
             else item.wanted,
             source=log.source,
@@ -337,7 +338,7 @@ def _not_probed(s: Snapshot, p: Params, kind: str) -> tuple[KernelEvent, ...]:
 
 @rule(
     id="gpu-held-by-other-driver",
-    title="NVIDIA's driver was not given a GPU, which another driver holds",
+    title="Another driver holds a GPU that NVIDIA's driver should have",
     severity=Severity.WARNING,
     explained_by=("nouveau-loaded", "xid-gpu-lost", *_WHY_NOT_SERVED),
     fix=(

@@ -160,7 +160,7 @@ def memory_corrected_errors(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 @rule(
     id="cpu-lockup-logged",
-    title="The kernel reported processors or tasks that hung",
+    title="The kernel reported CPU lockups or hung tasks",
     severity=Severity.WARNING,
     fix=(
         Advice(
@@ -245,7 +245,7 @@ def _virtual(s: Snapshot) -> bool:
 
 @rule(
     id="cpu-thermal-throttle-logged",
-    title="The processors slowed down because they were too hot",
+    title="The kernel log reports CPUs that were throttled for heat",
     severity=Severity.WARNING,
     fix=(Advice(text="check fans, air flow and heat sinks, and the firmware's power and thermal profile"),),
     params=(

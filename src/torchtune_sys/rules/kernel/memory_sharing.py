@@ -96,7 +96,7 @@ _MENDED = (560,)
 
 @rule(
     id="peermem-invalid-context-logged",
-    title="nvidia-peermem fills the log with harmless complaints, which a newer driver does not make",
+    title="nvidia-peermem logs harmless errors that a newer driver avoids",
     severity=Severity.ADVICE,
     fix=(
         Install(text="install a driver of branch 560 or later"),

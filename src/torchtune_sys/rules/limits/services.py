@@ -63,7 +63,7 @@ def _drop_in(unit: str) -> OwnedFile:
 
 @rule(
     id="service-memlock-too-low",
-    title="The service that starts the jobs may lock too little memory for RDMA",
+    title="The service that starts jobs has a memlock limit too low for RDMA",
     severity=Severity.WARNING,
     cause="memlock-limit-too-low",
     fix=(
@@ -92,7 +92,7 @@ def service_memlock_too_low(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 @rule(
     id="service-nofile-too-low",
-    title="The service that starts the jobs allows them few open files",
+    title="The service that starts jobs has a low limit on open files",
     severity=Severity.WARNING,
     cause="nofile-limit-too-low",
     fix=(Advice(text="systemctl edit UNIT: [Service] LimitNOFILE=131072, then restart the unit; running jobs keep their limit"),),
@@ -129,7 +129,7 @@ def service_nofile_too_low(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 @rule(
     id="service-tasks-too-few",
-    title="The service that starts the jobs may have too few processes and threads",
+    title="The service that starts jobs has a low limit on processes and threads",
     severity=Severity.WARNING,
     cause="cgroup-pids-limit",
     fix=(Advice(text="systemctl edit UNIT: [Service] TasksMax=infinity, then restart the unit"),),
@@ -173,7 +173,7 @@ def _elsewhere(service: ServiceLimits) -> bool:
 
 @rule(
     id="container-memlock-too-low",
-    title="Containers of this host inherit a low limit on locked memory",
+    title="Containers on this host inherit a low memlock limit",
     severity=Severity.ADVICE,
     cause="memlock-limit-too-low",
     fix=(
@@ -206,7 +206,7 @@ def container_memlock_too_low(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 @rule(
     id="slurm-propagates-memlock",
-    title="Slurm gives jobs the low limit on locked memory of the shell that submits them",
+    title="Slurm passes the submitting shell's low memlock limit on to jobs",
     severity=Severity.ADVICE,
     cause="memlock-limit-too-low",
     fix=(Advice(text="slurm.conf: PropagateResourceLimitsExcept=MEMLOCK, then scontrol reconfigure"),),

@@ -143,7 +143,7 @@ def nofile_limit_too_low(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 @rule(
     id="nofile-soft-limit-low",
-    title="The soft limit on open files is low for that many workers",
+    title="The soft limit on open files is low for this many workers",
     severity=Severity.ADVICE,
     cause="nofile-limit-too-low",
     fix=(

@@ -25,7 +25,7 @@ def tasks_needed(s: Snapshot) -> int:
 
 @rule(
     id="nproc-limit-too-low",
-    title="The user may not start enough processes and threads",
+    title="The limit on the user's processes and threads is too low",
     severity=Severity.WARNING,
     cause="nproc-limit-too-low",
     fix=(Limit(item="nproc", target="unlimited"), Advice(text=IN_CONTAINER.format("nproc=-1"))),

@@ -252,7 +252,7 @@ def thp_never(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 @rule(
     id="hugepages-hoard-memory",
-    title="Reserved huge pages hold memory that nobody uses",
+    title="Reserved huge pages hold memory that is not used",
     severity=Severity.WARNING,
     fix=(
         Sysctl(key="vm.nr_hugepages", target=Exactly("0"), safety=Safety.DISPLAY_ONLY),

@@ -76,7 +76,7 @@ def sockets_carry_data(s: Snapshot) -> bool:
 _DOUBTS = {
     "loopback": "the loopback interface",
     "bridge": "a bridge of containers or virtual machines",
-    "veth": "one end of a container's cable",
+    "veth": "a container's veth interface",
     "tun": "a tunnel",
     "wireguard": "a VPN",
     "dummy": "a dummy",

@@ -112,7 +112,7 @@ def _wanted(names: tuple[str, ...]) -> str:
 
 @rule(
     id="nccl-interface-doubtful",
-    title="NCCL would also talk through bridges, tunnels or container cables",
+    title="NCCL would also use bridge, tunnel or veth interfaces",
     severity=Severity.WARNING,
     cause="nccl-wrong-interface",
     applies=nccl_on_several_hosts,
@@ -150,7 +150,7 @@ def interface_doubtful(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 @rule(
     id="nccl-uneven-networks",
-    title="NCCL would spread its data over fast and slow networks alike",
+    title="NCCL would use fast and slow networks alike",
     severity=Severity.WARNING,
     applies=nccl_on_several_hosts,
     fix=(Advice(text="name the fast interfaces only: NCCL_SOCKET_IFNAME==IF1,IF2"),),

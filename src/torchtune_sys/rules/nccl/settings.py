@@ -63,7 +63,7 @@ def _word_for_number(setting: NcclSetting) -> bool:
 
 @rule(
     id="nccl-variable-unknown",
-    title="A variable is named almost like one of NCCL's",
+    title="A variable looks like a misspelt one of NCCL's",
     severity=Severity.ADVICE,
     applies=uses_nccl,
     fix=(Advice(text="correct the name, or unset the variable"),),

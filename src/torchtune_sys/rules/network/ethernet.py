@@ -149,13 +149,13 @@ def gloo_interface_missing(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 @rule(
     id="gloo-interface-doubtful",
-    title="Gloo would talk through an interface that other hosts hardly reach",
+    title="Gloo would use an interface that other hosts can hardly reach",
     severity=Severity.WARNING,
     applies=several_hosts,
     fix=(_NAME_IN_HOSTS,),
 )
 def gloo_interface_doubtful(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """The address that Gloo would publish belongs to a bridge, tunnel, container cable or link-local network.
+    """The address that Gloo would publish belongs to a bridge, a tunnel, a veth pair or a link-local network.
 
     Why it matters
     CPU groups, barriers and object collectives of the job then hang or are refused, although NCCL itself may work.
@@ -298,7 +298,7 @@ def _jumbo(s: Snapshot) -> str:
 
 @rule(
     id="ethernet-mtu-small",
-    title="Fast Ethernet carries a job over several hosts in packets of 1500 bytes",
+    title="The MTU is 1500 on a fast Ethernet network between hosts",
     severity=Severity.ADVICE,
     applies=several_hosts,
     fix=(Advice(text="set MTU 9000 on the interface and on every switch port between the hosts"),),

@@ -16,7 +16,7 @@ _FEW = 4
 
 @rule(
     id="network-interrupts-far",
-    title="Interrupts of the training network are served at another NUMA node than the card's",
+    title="Interrupts of the training network are handled on another NUMA node than the card's",
     severity=Severity.ADVICE,
     applies=several_hosts,
     fix=(

@@ -178,7 +178,7 @@ def node_offline(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 @rule(
     id="session-memory-on-other-node",
-    title="The session may run on CPUs of a node whose memory it may not use",
+    title="The session may use CPUs of one NUMA node and memory of another only",
     severity=Severity.WARNING,
     fix=(
         Advice(
@@ -216,7 +216,7 @@ def memory_on_other_node(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 @rule(
     id="session-cpus-far-from-gpus",
-    title="The session has no CPU at the NUMA node of a GPU that it uses",
+    title="The session has no CPU on the NUMA node of a GPU that it uses",
     severity=Severity.ADVICE,
     fix=(
         Advice(

@@ -80,7 +80,7 @@ def _sockets(s: Snapshot) -> dict[int, int]:
 
 @rule(
     id="gpu-far-from-network",
-    title="A GPU has no RDMA card at its own socket",
+    title="A GPU has no RDMA card on its own socket",
     severity=Severity.WARNING,
     applies=_several_hosts,
     fix=(

@@ -59,7 +59,7 @@ def _lost(errors: PciErrors, _hours: float) -> tuple[str, bool]:
 
 @rule(
     id="pcie-errors-correctable",
-    title="A PCIe link repeats many transfers because of errors",
+    title="A PCIe link counts many correctable errors",
     severity=Severity.WARNING,
     params=(
         Param("per_minute", 8, "correctable errors a minute, on average since boot, from which on the link is called bad"),

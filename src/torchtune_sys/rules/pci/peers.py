@@ -18,7 +18,7 @@ _TRANSLATES = ("DMA", "DMA-FQ")
 
 @rule(
     id="acs-redirects-peer-traffic",
-    title="PCIe switch ports send traffic between GPUs and network cards up to the CPU (ACS)",
+    title="PCIe ACS routes traffic between GPUs and network cards through the CPU",
     severity=Severity.WARNING,
     cause="p2p-blocked-by-iommu-acs",
     fix=(
@@ -104,7 +104,7 @@ def _through_iommu(device: PciDevice, root: PciDevice) -> bool:
 
 @rule(
     id="iommu-translates-gpu-traffic",
-    title="The IOMMU translates what GPUs and network cards read and write",
+    title="The IOMMU translates the DMA of GPUs and network cards",
     severity=Severity.WARNING,
     cause="iommu-not-passthrough",
     fix=(

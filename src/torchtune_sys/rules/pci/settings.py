@@ -18,7 +18,7 @@ _NOT_TOLD = (Why.ABSENT, Why.NOT_SUPPORTED)
 
 @rule(
     id="gpu-bar-small",
-    title="Only a small part of a GPU's memory can be reached over PCIe",
+    title="A GPU's BAR covers only a small part of its memory",
     severity=Severity.ADVICE,
     fix=(
         Advice(
@@ -87,7 +87,7 @@ def _fast_cards(s: Snapshot, least_gbps: float) -> list[tuple[PciDevice, Missing
 
 @rule(
     id="pcie-read-request-small",
-    title="A fast network card may only ask for small pieces of memory at a time",
+    title="The maximum PCIe read request of a fast network card is small",
     severity=Severity.ADVICE,
     params=(Param("bytes", 512, "least maximum read request"), Param("gbps", 200, "rate from which on a card is judged")),
     fix=(
@@ -136,7 +136,7 @@ def read_request_small(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 @rule(
     id="pcie-relaxed-ordering-off",
-    title="A fast network card may not relax the order of its PCIe writes on an AMD host",
+    title="PCIe relaxed ordering is off for a fast network card on an AMD host",
     severity=Severity.ADVICE,
     params=(Param("gbps", 100, "rate from which on a card is judged"),),
     fix=(
@@ -199,7 +199,7 @@ def _register(card: PciDevice, name: str) -> int | bool | Missing:
 
 @rule(
     id="topology-file-of-another-machine",
-    title="NCCL is given the description of another machine",
+    title="NCCL's topology file describes another machine",
     severity=Severity.WARNING,
     fix=(
         Advice(

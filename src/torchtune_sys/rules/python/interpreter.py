@@ -157,7 +157,7 @@ def glibc_too_old(s: Snapshot, _p: Params) -> Iterator[Evidence]:
 
 @rule(
     id="pip-leftovers",
-    title="An interrupted pip left parts of a package behind",
+    title="An interrupted pip run left parts of a package behind",
     severity=Severity.WARNING,
     fix=(
         Advice(text="delete the directories named above, and reinstall the package they belong to"),
@@ -187,7 +187,7 @@ _SERVES_A_FEW = ("nfs", "parallel")
 
 @rule(
     id="environment-on-network-filesystem",
-    title="The Python environment is loaded over the network",
+    title="The Python environment is on a network file system",
     severity=Severity.ADVICE,
     fix=(
         Advice(

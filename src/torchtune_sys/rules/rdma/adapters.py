@@ -228,7 +228,7 @@ def _below_siblings(groups: dict[str, list[rdma_links.Pair]]) -> Iterator[tuple[
 
 @rule(
     id="roce-gid-index",
-    title="NCCL would address RoCE ports by a GID that does not lead between hosts",
+    title="NCCL would use a RoCE GID that does not lead between hosts",
     severity=Severity.WARNING,
     cause="roce-gid-index",
     applies=several_hosts,

@@ -40,7 +40,7 @@ def _active(s: Snapshot) -> list[rdma_links.Pair]:
 
 @rule(
     id="rdma-link-flaps",
-    title="An RDMA link has gone down far more often than those of its sibling cards",
+    title="An RDMA link went down far more often than its siblings",
     severity=Severity.WARNING,
     fix=(_CABLE,),
     params=(Param("more_than_siblings", 10, "link failures beyond the median of the sibling ports"),),

@@ -31,7 +31,7 @@ def _installed(s: Snapshot, name: str) -> str:
 
 @rule(
     id="container-toolkit-missing",
-    title="Docker has no NVIDIA container toolkit",
+    title="Docker lacks the NVIDIA Container Toolkit",
     severity=Severity.ADVICE,
     cause="container-toolkit-missing",
     fix=(
@@ -142,7 +142,7 @@ def cdi_specification_stale(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 @rule(
     id="docker-refuses-clone3",
-    title="This Docker keeps programs of newer images from starting threads",
+    title="This Docker version blocks clone3, so programs of newer images cannot start threads",
     severity=Severity.WARNING,
     cause="container-seccomp-too-old",
     fix=(Install(text="install docker-ce 20.10.10 or later", needs=Needs.SERVICE_RESTART),),

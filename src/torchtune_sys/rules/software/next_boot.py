@@ -26,7 +26,7 @@ def _next_kernel(s: Snapshot) -> NextKernel:
 
 @rule(
     id="driver-not-built-for-next-boot",
-    title="The next boot takes a kernel that has no GPU driver",
+    title="The kernel that boots next has no NVIDIA module",
     severity=Severity.WARNING,
     cause="nvidia-module-not-built-for-kernel",
     fix=(
@@ -73,7 +73,7 @@ def driver_not_built_for_next_boot(s: Snapshot, p: Params) -> Iterator[Evidence]
 
 @rule(
     id="nouveau-not-barred",
-    title="Nothing keeps nouveau from taking the GPUs at the next boot",
+    title="nouveau is not blacklisted and may take the GPUs at the next boot",
     severity=Severity.ADVICE,
     cause="nouveau-loaded",
     fix=(

@@ -155,7 +155,7 @@ def driver_installed_twice(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 @rule(
     id="reboot-pending",
-    title="Installed upgrades wait for a reboot",
+    title="A reboot is pending after upgrades",
     severity=Severity.ADVICE,
     fix=(Advice(text="drain the host and reboot it before a long job rather than during it", needs=Needs.REBOOT),),
     applies=_gpu_machine,

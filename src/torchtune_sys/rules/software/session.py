@@ -14,7 +14,7 @@ from torchtune_sys.rules.gates import nvidia_hardware
 
 @rule(
     id="mps-server-unreachable",
-    title="Programs look for an MPS daemon that does not answer them",
+    title="Programs are directed to an MPS daemon that does not answer",
     severity=Severity.WARNING,
     cause="mps-server-unreachable",
     fix=(

@@ -221,7 +221,7 @@ def data_on_container_layer(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 @rule(
     id="checkpoints-on-volatile-storage",
-    title="The checkpoints go where they are lost",
+    title="Checkpoints are written to volatile storage",
     severity=Severity.WARNING,
     fix=(Advice(text="write checkpoints to a volume or a file system that outlives the container, the job and the instance"),),
 )

@@ -254,7 +254,7 @@ def _room_at(place: StoragePath, free: int, size: int, p: Params) -> Evidence:
 
 @rule(
     id="inodes-exhausted",
-    title="No new file can be made where checkpoints go: the inodes are used up",
+    title="No inodes are left where checkpoints go",
     severity=Severity.ERROR,
     cause="disk-full-or-quota",
     fix=(_INODES,),

@@ -24,7 +24,7 @@ def _number(options: tuple[str, ...], name: str) -> int | None:
 
 @rule(
     id="read-ahead-small",
-    title="Read-ahead is small for storage that answers slowly",
+    title="Read-ahead is small for storage with a high latency",
     severity=Severity.ADVICE,
     cause="slow-data-storage",
     fix=(
@@ -85,7 +85,7 @@ def _waits(place: StoragePath) -> bool | Missing:
 
 @rule(
     id="nvme-scheduler-not-none",
-    title="An I/O scheduler sits in front of an NVMe drive",
+    title="An I/O scheduler is set for an NVMe drive",
     severity=Severity.ADVICE,
     fix=(SysfsWrite(path="/sys/block/NVME/queue/scheduler", target=Exactly("none")),),
 )
@@ -152,7 +152,7 @@ def _scheduler(s: Snapshot, kind: str, accepted: tuple[str, ...], target: OneOf)
 
 @rule(
     id="nfs-mount-untuned",
-    title="NFS mount options hold the client back",
+    title="NFS mount options limit the throughput",
     severity=Severity.ADVICE,
     cause="slow-data-storage",
     fix=(Advice(text="mount with rsize=1048576,wsize=1048576,nconnect=8,proto=tcp and without noac, sync or actimeo=0"),),
@@ -203,7 +203,7 @@ def _nfs_faults(options: tuple[str, ...], is_data: bool, minimum_rsize: int) -> 
 
 @rule(
     id="mount-options-slow",
-    title="Mount options make every access wait",
+    title="Mount options slow every access down",
     severity=Severity.ADVICE,
     fix=(Advice(text="remount without sync and dirsync, and with relatime or noatime (fstab, then mount -o remount)"),),
 )
@@ -247,7 +247,7 @@ _ACCESS_TIMES_MARKED = frozenset({"noatime", "relatime", "ro", "lazytime"})
 
 @rule(
     id="mount-without-barriers",
-    title="Checkpoints lie on a file system that does not flush the disk's cache",
+    title="Checkpoints are on a file system mounted without write barriers",
     severity=Severity.ADVICE,
     fix=(Advice(text="remount with barrier (the default): mount -o remount,barrier=1, and remove nobarrier from fstab"),),
 )

@@ -28,7 +28,7 @@ def _unreadable(found: Setting) -> Missing | None:
 
 @rule(
     id="sysctl-not-applied",
-    title="A setting is configured but not in force",
+    title="A configured kernel setting is not in force",
     severity=Severity.ADVICE,
     fix=(
         Advice(
@@ -69,7 +69,7 @@ def sysctl_not_applied(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 @rule(
     id="sysctl-lost-at-reboot",
-    title="A setting is right now but gone after a reboot",
+    title="A kernel setting is right now but lost at the next boot",
     severity=Severity.ADVICE,
     fix=(Advice(text="write the value to a file of your own in /etc/sysctl.d whose name sorts last (99-zz-….conf)"),),
     applies=systemd_host,
@@ -108,7 +108,7 @@ def sysctl_lost_at_reboot(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 @rule(
     id="sysctl-overridden",
-    title="A right setting is overridden by a later one",
+    title="A right kernel setting is overridden by a later one",
     severity=Severity.ADVICE,
     fix=(
         Advice(
@@ -159,7 +159,7 @@ def _all(found: Setting) -> list[Assignment]:
 
 @rule(
     id="sysctl-tools-disagree",
-    title="The boot and sysctl --system set different values",
+    title="systemd-sysctl and sysctl --system set different values",
     severity=Severity.ADVICE,
     fix=(Advice(text="name the key once: move it from /etc/sysctl.conf to a file in /etc/sysctl.d, or remove the other line"),),
     applies=systemd_host,

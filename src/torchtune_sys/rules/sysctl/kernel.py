@@ -60,7 +60,7 @@ def swappiness_high(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 @rule(
     id="zone-reclaim-enabled",
-    title="Page cache is dropped to keep allocations on their NUMA node",
+    title="zone_reclaim_mode drops page cache to keep allocations on their NUMA node",
     severity=Severity.ADVICE,
     fix=(Sysctl(key="vm.zone_reclaim_mode", target=Exactly("0")),),
 )
@@ -137,7 +137,7 @@ def _bound(s: Snapshot) -> bool:
 
 @rule(
     id="overcommit-strict",
-    title="Memory may not be overcommitted",
+    title="Memory overcommit is forbidden",
     severity=Severity.WARNING,
     cause="host-memory-oom",
     fix=(Sysctl(key="vm.overcommit_memory", target=OneOf(("0", "1")), safety=Safety.UNSAFE),),
@@ -165,7 +165,7 @@ def overcommit_strict(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 @rule(
     id="max-map-count-low",
-    title="A process may have few memory mappings",
+    title="The limit on memory mappings of a process is low",
     severity=Severity.WARNING,
     fix=(Sysctl(key="vm.max_map_count", target=AtLeast(MAP_COUNT)),),
 )
@@ -186,7 +186,7 @@ def max_map_count_low(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 @rule(
     id="dirty-limit-huge",
-    title="Hundreds of gigabytes may wait to be written",
+    title="Hundreds of gigabytes of dirty pages may wait to be written",
     severity=Severity.ADVICE,
     fix=(
         Sysctl(key="vm.dirty_bytes", target=Exactly(str(32 * _GIB))),

@@ -104,7 +104,7 @@ def tcp_slow_start_after_idle(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 @rule(
     id="somaxconn-low",
-    title="The queue of new connections is shorter than the job has ranks",
+    title="The listen queue (somaxconn) is shorter than the number of ranks",
     severity=Severity.ADVICE,
     fix=(Sysctl(key="net.core.somaxconn", target=AtLeast(2048)),),
 )
@@ -125,7 +125,7 @@ def somaxconn_low(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 @rule(
     id="neighbour-table-small",
-    title="The table of neighbours (ARP) is smaller than the job",
+    title="The neighbour (ARP) table is too small for the job",
     severity=Severity.ADVICE,
     fix=(Sysctl(key="net.ipv4.neigh.default.gc_thresh3", target=AtLeast(4096)),),
 )
@@ -287,7 +287,7 @@ def rp_filter_strict(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 @rule(
     id="arp-answers-on-any-interface",
-    title="Any interface answers ARP for the addresses of the others",
+    title="Every interface answers ARP requests for the addresses of the others",
     severity=Severity.ADVICE,
     fix=(
         Sysctl(key="net.ipv4.conf.all.arp_ignore", target=Exactly("1"), safety=Safety.UNSAFE),

@@ -15,7 +15,7 @@ from torchtune_sys.model.version import show, version
 
 @rule(
     id="operating-system-end-of-life",
-    title="The operating system's public security updates have ended",
+    title="The operating system gets no more public security updates",
     severity=Severity.ADVICE,
     fix=(Advice(text="move to a release that is supported (in a container: to a newer base image)"),),
 )

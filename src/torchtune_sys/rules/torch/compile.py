@@ -171,7 +171,7 @@ def c_library_headers_missing(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 @rule(
     id="ninja-not-on-path",
-    title="ninja is installed where builds do not find it",
+    title="ninja is installed but not on PATH",
     severity=Severity.ADVICE,
     cause="build-tool-missing",
     fix=(
@@ -232,7 +232,7 @@ def _judged(s: Snapshot, bad: _Seen, words: str, wanted: str) -> Iterator[Eviden
 
 @rule(
     id="compile-cache-not-writable",
-    title="Compiled kernels cannot be kept where they would be",
+    title="The compile cache is not writable",
     severity=Severity.WARNING,
     fix=_MOVE,
     applies=_triton_there,
@@ -259,7 +259,7 @@ def _refused(cache: CompileCache) -> Fact[bool]:
 
 @rule(
     id="compile-cache-not-executable",
-    title="Compiled kernels lie where nothing may be executed",
+    title="The compile cache is on a file system mounted with noexec",
     severity=Severity.WARNING,
     fix=_MOVE,
     applies=_triton_there,
@@ -282,7 +282,7 @@ def compile_cache_not_executable(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 @rule(
     id="compile-cache-on-network",
-    title="Several processes keep compiled kernels on a network file system",
+    title="Several processes share a compile cache on a network file system",
     severity=Severity.ADVICE,
     fix=_MOVE,
     applies=_triton_there,

@@ -63,7 +63,7 @@ def cuda_library_loaded_twice(s: Snapshot, _p: Params) -> Iterator[Evidence]:
 
 @rule(
     id="openmp-runtime-conflict",
-    title="Two OpenMP runtimes that do not bear each other are loaded",
+    title="Two incompatible OpenMP runtimes are loaded",
     severity=Severity.WARNING,
     cause="openmp-runtime-conflict",
     fix=(
@@ -106,7 +106,7 @@ def openmp_runtime_conflict(s: Snapshot, _p: Params) -> Iterator[Evidence]:
 
 @rule(
     id="torch-cpu-code-slow",
-    title="torch uses its slowest CPU code on a CPU that can do more",
+    title="torch uses its slowest CPU code on a CPU that supports faster code",
     severity=Severity.ADVICE,
     fix=(
         EnvironmentVariable(name="ATEN_CPU_CAPABILITY", value=None),
@@ -201,7 +201,7 @@ def torch_release_old(s: Snapshot, _p: Params) -> Iterator[Evidence]:
 
 @rule(
     id="python-end-of-life",
-    title="The support of this Python version has ended",
+    title="This Python version is no longer supported",
     severity=Severity.ADVICE,
     fix=(Install(text="make the training environment with a Python that is supported and that this torch has wheels for"),),
 )

@@ -260,7 +260,7 @@ def _is_compat(item: CudaLibrary) -> bool:
 
 @rule(
     id="libstdcxx-too-old",
-    title="The loader takes a C++ library that is older than torch needs",
+    title="The loader finds a libstdc++ that is older than torch needs",
     severity=Severity.ERROR,
     cause="libstdcxx-too-old",
     fix=(

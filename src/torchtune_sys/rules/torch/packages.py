@@ -125,7 +125,7 @@ def mixed_nvidia_cuda_wheels(s: Snapshot, _p: Params) -> Iterator[Evidence]:
 
 @rule(
     id="nvidia-wheel-files-altered",
-    title="Files of NVIDIA's packages are not those that were installed",
+    title="Files of installed NVIDIA packages were changed",
     severity=Severity.WARNING,
     fix=(Install(text="pip install --force-reinstall --no-deps each of the packages named above, in its version"),),
 )
@@ -189,7 +189,7 @@ def _against_pin(wanted: Requirement, there: Distribution) -> Evidence:
 
 @rule(
     id="nccl-wheel-version-overridden",
-    title="Another NCCL than the one torch was built with is installed",
+    title="The installed NCCL is not the one that torch was built with",
     severity=Severity.WARNING,
     cause="nccl-wheel-version-overridden",
     fix=(Install(text="pip install the NCCL version that torch asks for, named above"),),
@@ -214,7 +214,7 @@ def nccl_wheel_version_overridden(s: Snapshot, _p: Params) -> Iterator[Evidence]
 
 @rule(
     id="nvidia-wheel-version-differs",
-    title="NVIDIA libraries have other versions than torch pins",
+    title="NVIDIA libraries differ from the versions that torch pins",
     severity=Severity.WARNING,
     fix=(REINSTALL,),
 )
@@ -276,7 +276,7 @@ def wheel_libs_not_found(s: Snapshot, _p: Params) -> Iterator[Evidence]:
 
 @rule(
     id="triton-version-differs",
-    title="Another Triton than the one torch was built with is installed",
+    title="The installed Triton is not the one that torch was built with",
     severity=Severity.WARNING,
     fix=(Install(text="pip install the triton version named above"),),
 )

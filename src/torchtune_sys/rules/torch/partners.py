@@ -165,7 +165,7 @@ def torch_torchaudio_mismatch(s: Snapshot, _p: Params) -> Iterator[Evidence]:
 
 @rule(
     id="extension-torch-abi-mismatch",
-    title="A compiled package was built for another torch",
+    title="A compiled package was built for another torch version",
     severity=Severity.ERROR,
     cause="extension-torch-abi-mismatch",
     fix=(Install(text="install the release of that package that was built for this torch, or the torch that it names"),),
@@ -198,7 +198,7 @@ _COMPILED = ("vllm", "xformers", "flash-attn", "torchtext", "torchao", "sgl-kern
 
 @rule(
     id="extension-cuda-mismatch",
-    title="A compiled package was built for another CUDA than torch",
+    title="A compiled package was built for another CUDA version than torch",
     severity=Severity.ERROR,
     cause="extension-cuda-mismatch",
     fix=(Install(text="install the package's build for torch's CUDA, or torch for the package's CUDA"),),
@@ -231,7 +231,7 @@ def extension_cuda_mismatch(s: Snapshot, _p: Params) -> Iterator[Evidence]:
 
 @rule(
     id="extension-made-for-cuda",
-    title="A package is made for CUDA, and torch for ROCm",
+    title="A package is built for CUDA, but torch for ROCm",
     severity=Severity.ERROR,
     cause="cuda-build-on-amd-host",
     fix=(

@@ -64,7 +64,7 @@ def nvcc_mismatch(s: Snapshot, _p: Params) -> Iterator[Evidence]:
 
 @rule(
     id="cuda-toolkit-missing",
-    title="There is no nvcc for what must be compiled",
+    title="nvcc is missing, and something has to be compiled with it",
     severity=Severity.ADVICE,
     cause="cuda-toolkit-missing",
     fix=(
@@ -170,7 +170,7 @@ def libcuda_not_linkable(s: Snapshot, _p: Params) -> Iterator[Evidence]:
 
 @rule(
     id="cudnn-not-on-loader-path",
-    title="The cuDNN of the Python environment is not found by what needs it",
+    title="The cuDNN of the Python environment is not on the loader's path",
     severity=Severity.ERROR,
     cause="cudnn-not-on-loader-path",
     fix=(
@@ -255,7 +255,7 @@ def _supported(s: Snapshot) -> Version:
 
 @rule(
     id="triton-ptxas-newer-than-driver",
-    title="Triton's assembler is of a newer CUDA than the driver loads",
+    title="Triton's ptxas is of a newer CUDA than the driver supports",
     severity=Severity.WARNING,
     cause="triton-ptxas-newer-than-driver",
     fix=(
