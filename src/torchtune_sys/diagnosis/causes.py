@@ -118,7 +118,9 @@ def _failed(result: Result) -> list[Evidence]:
 def _weight(result: Result, by_text: bool, failure: bool) -> int:
     """What the rule's finding is worth; 0 where it only speaks for a cause that a program names."""
     if by_text and failure:
-        return CERTAIN if result.rule.severity is not Severity.ADVICE or result.rule.cause else 0
+        if not result.rule.cause:
+            return LIKELY if result.rule.severity is not Severity.ADVICE else 0
+        return CERTAIN
     if result.rule.severity is Severity.ERROR:
         return CERTAIN if result.rule.cause else LIKELY
     if result.rule.cause in _WORTH_ALONE:
@@ -198,7 +200,10 @@ def _ranked(found: Iterable[Finding]) -> list[Finding]:
             each.weight = POSSIBLE
     most = max((each.weight for each in named), default=0)
     kept = [each for each in named if each.weight > POSSIBLE or most < CERTAIN]
-    return sorted(kept, key=lambda each: (-each.weight, each.order, not each.by_text, each.first, each.cause))
+    causes = cause_rows()
+    return sorted(
+        kept, key=lambda each: (-each.weight, each.cause not in causes, each.order, not each.by_text, each.first, each.cause)
+    )
 
 
 def _cause(finding: Finding) -> NamedCause:

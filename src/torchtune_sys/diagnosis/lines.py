@@ -131,9 +131,16 @@ def _repeated_heads(lines: Sequence[str]) -> frozenset[str]:
                 shapes[shape] += 1
                 hosts.setdefault(shape, set()).add(found[0])
     enough = max(_FEW, _SHARE * len(lines))
-    return frozenset(
-        shape for shape, count in shapes.items() if count >= enough and shape.strip(" :|[]").lower() not in _NO_HOSTS
-    )
+    return frozenset(shape for shape, count in shapes.items() if count >= enough and not _names_program(shape.strip(" :|[]")))
+
+
+def _names_program(word: str) -> bool:
+    """Whether it is a program or a level rather than a host: known, or letters that are all large.
+
+    >>> _names_program("NVRM"), _names_program("NODE0"), _names_program("warning"), _names_program("node0")
+    (True, False, True, False)
+    """
+    return word.lower() in _NO_HOSTS or (word.isalpha() and word.isupper())
 
 
 def _shape(head: str) -> str:

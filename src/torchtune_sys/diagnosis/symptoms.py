@@ -10,7 +10,7 @@ import msgspec
 
 from torchtune_sys.diagnosis.lines import LogLine, joined
 from torchtune_sys.knowledge import messages
-from torchtune_sys.knowledge.sentences import Book
+from torchtune_sys.knowledge.sentences import Book, is_about_code
 
 
 class Candidate(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,7 +56,7 @@ def symptoms_of(source: str, lines: Sequence[LogLine]) -> list[Symptom]:
     for line in lines:
         shape = re.sub(r"\d+", "0", line.text[:300])
         seen[shape] += 1
-        if seen[shape] > _ALIKE or len(found) > _MOST:
+        if seen[shape] > _ALIKE or len(found) > _MOST or is_about_code(line.text[:_LONGEST]):
             continue
         symptom = _of_line(source, line, book, text)
         if symptom is None and (words := _as_libc_says(line.text)) != line.text:
@@ -81,8 +81,10 @@ _NAMED = {
     "ENOMEM": "Cannot allocate memory", "EADDRINUSE": "Address already in use", "ECONNREFUSED": "Connection refused",
     "EHOSTUNREACH": "No route to host", "EACCES": "Permission denied", "EPERM": "Operation not permitted", "ESTALE": "Stale file handle",
 }  # fmt: skip
-_ERROR_NAMES = re.compile(rf"\b(?:{'|'.join(_NAMED)})\b")
-"""errno(3), where a program prints the name alone."""
+_ERROR_NAMES = re.compile(
+    rf"(?:^|[:='\"(\[{{,-] ?|\b(?:errno|error|code|with|got|returned|returns|failed)\b.{{0,3}})(?P<name>{'|'.join(_NAMED)})\b(?! (?:when|if|is)\b)"
+)
+"""errno(3), where a program prints the name alone; not where somebody speaks of it."""
 
 
 def _as_libc_says(words: str) -> str:
@@ -96,7 +98,7 @@ def _as_libc_says(words: str) -> str:
         at = lower.find(error.lower())
         if at >= 0 and not words.startswith(error, at):
             words = words[:at] + error + words[at + len(error) :]
-    return _ERROR_NAMES.sub(lambda found: f"{_NAMED[found[0]]} ({found[0]})", words)
+    return _ERROR_NAMES.sub(lambda found: found[0].replace(found["name"], f"{_NAMED[found['name']]} ({found['name']})"), words)
 
 
 def _broken(source: str, lines: Sequence[LogLine], book: Book, text: str, found: Sequence[Symptom]) -> Iterator[Symptom]:

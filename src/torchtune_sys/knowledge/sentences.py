@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import re
+from itertools import islice
 
 import msgspec
 
@@ -14,6 +15,13 @@ from torchtune_sys.knowledge import tables
 from torchtune_sys.model.snapshot import Saying
 
 _WIDTH = 300
+_PLACES = 32
+"""Of one row in a text, that are looked at."""
+_ABOUT_CODE = re.compile(
+    r"^\W{0,6}(?:This|The) (?:PR|patch|commit|pull request|merge request)\b"
+    r"|\bto (?:catch|handle|ignore|swallow|suppress|detect) (?:the |an? |any )?(?:errors? )?[`'\"]?(?:[A-Z]\w{0,40}(?:Error|Exception)\b|cuda[A-Z]\w|E?[A-Z_]{4,60}\b)"
+)
+"""Somebody tells what a program does about errors: none happened."""
 
 
 class Sentence(msgspec.Struct, frozen=True, kw_only=True):
@@ -98,6 +106,15 @@ class Book:
         return self._asked[pattern]
 
 
+def is_about_code(line: str) -> bool:
+    """Whether the line tells what a program does about errors, rather than that one happened.
+
+    >>> is_about_code("This PR raises a clear error for CUDA_ERROR_SYSTEM_NOT_READY"), is_about_code("got CUDA_ERROR_SYSTEM_NOT_READY")
+    (True, False)
+    """
+    return _ABOUT_CODE.search(line) is not None
+
+
 def in_stage(text: str, stage: str) -> Sentence | None:
     """What the words mean in a stage of the smoke test, where they mean something else than in any other program.
 
@@ -127,12 +144,18 @@ def said(text: str) -> dict[str, Saying]:
     book = Book(text)
     for row in _of_rules():
         sentence = row.found
-        match = None if sentence.rule in found else row.pattern.search(text)
+        match = None if sentence.rule in found else _place(row.pattern, text)
         if match is not None and book.fits(row):
             found[sentence.rule] = Saying(
                 line=_line(text, match), remedy=sentence.remedy, is_failure=sentence.role not in ("fact", "inventory")
             )
     return found
+
+
+def _place(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
+    """Where a line of the text says it that is not about code."""
+    places = islice(pattern.finditer(text), _PLACES)
+    return next((place for place in places if not is_about_code(_line(text, place))), None)
 
 
 def _line(text: str, match: re.Match[str]) -> str:

@@ -139,6 +139,7 @@ def _of_a_switched_board(gpu: Gpu) -> bool:
         Advice(text="read the fabric manager's log (journalctl -u nvidia-fabricmanager); reset all GPUs together, or reboot"),
         Advice(text="if it comes back: have the GPU, its NVLinks and the NVSwitches checked"),
     ),
+    cause="fabric-manager-not-running",
 )
 def fabric_registration_failed(s: Snapshot, p: Params) -> Iterator[Evidence]:
     """The registration with the fabric has ended, and in an error; the state alone reads "completed" then, too.

@@ -83,6 +83,7 @@ def exclusive_compute_mode(s: Snapshot, p: Params) -> Iterator[Evidence]:
     title="A GPU's compute mode forbids CUDA",
     severity=Severity.ERROR,
     fix=(NvmlSetting(setting="compute mode (nvidia-smi -c 0)", value="DEFAULT"),),
+    cause="exclusive-compute-mode",
 )
 def compute_mode_prohibited(s: Snapshot, p: Params) -> Iterator[Evidence]:
     """No process may create a CUDA context on this GPU.

@@ -100,6 +100,7 @@ def amdgpu_reset_logged(s: Snapshot, p: Params) -> Iterator[Evidence]:
     fix=(Advice(text="restart the machine (power cycle it, if it comes back without the GPU)"),),
     params=(DAYS,),
     applies=amd_log,
+    cause="gpu-needs-reset",
 )
 def amdgpu_reset_failed_logged(s: Snapshot, p: Params) -> Iterator[Evidence]:
     """The amdgpu driver logged that a reset of the GPU failed, and neither a later reset nor a boot mended it.

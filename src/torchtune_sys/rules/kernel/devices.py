@@ -209,6 +209,7 @@ def _read(s: Snapshot, address: str) -> bool:
         ),
     ),
     params=(DAYS,),
+    cause="rdma-adapter-failed",
 )
 def network_adapter_fault(s: Snapshot, p: Params) -> Iterator[Evidence]:
     """The mlx5 driver logged a compromised health, a fatal error or syndrome, a cable or transceiver error, or too high a temperature;
@@ -281,6 +282,7 @@ _BOOT_S = 180.0
         ),
     ),
     params=(DAYS,),
+    cause="storage-io-error",
 )
 def nvme_errors_logged(s: Snapshot, p: Params) -> Iterator[Evidence]:
     """The kernel reset an NVMe controller that did not answer, or took it out of use.
@@ -307,6 +309,7 @@ def nvme_errors_logged(s: Snapshot, p: Params) -> Iterator[Evidence]:
         ),
     ),
     params=(DAYS,),
+    cause="storage-io-error",
 )
 def disk_errors_logged(s: Snapshot, p: Params) -> Iterator[Evidence]:
     """The log holds I/O or medium errors of a disk, errors or corruption of a file system, or one that was made read-only for them.

@@ -20,6 +20,7 @@ _DAY = Param("days", 1, "how far back in the log a message counts, days")
     severity=Severity.WARNING,
     fix=(Advice(text="check the server and the network to it; what waits for it (state D) goes on when it answers"),),
     params=(_DAY, Param("count", 10, "times that a server was lost and came back that are too many")),
+    cause="hung-mount",
 )
 def file_server_not_responding(s: Snapshot, p: Params) -> Iterator[Evidence]:
     """An NFS, Lustre or Ceph server stopped answering and the log does not show that it came back, or it was lost ten times within a day.

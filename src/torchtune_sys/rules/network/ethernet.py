@@ -121,6 +121,7 @@ def _foreign_matters(s: Snapshot) -> bool:
     title="GLOO_SOCKET_IFNAME names an interface that this host does not have",
     severity=Severity.ERROR,
     fix=(Advice(text="set GLOO_SOCKET_IFNAME to the exact name of an interface with an address, or unset it"),),
+    cause="gloo-wrong-interface",
 )
 def gloo_interface_missing(s: Snapshot, p: Params) -> Iterator[Evidence]:
     """Gloo takes the names exactly: no prefixes, no ^ and no =, unlike NCCL_SOCKET_IFNAME.

@@ -295,6 +295,7 @@ def _unreachable(port: RdmaPort, ipv6: bool) -> str:
         Advice(text="install aws-ofi-nccl (Amazon's EFA installer brings it), and put its lib directory into LD_LIBRARY_PATH"),
         Advice(text="in a container: the image needs it, too"),
     ),
+    cause="efa-not-in-container",
 )
 def efa_plugin_missing(s: Snapshot, p: Params) -> Iterator[Evidence]:
     """EFA devices are here, and the loader finds no libnccl-net*.so, without which NCCL cannot use them.

@@ -132,6 +132,7 @@ def _made_for(item: Torch | Distribution) -> str:
     title="torchaudio was built for another torch",
     severity=Severity.WARNING,
     fix=(Install(text="install the torchaudio named above, or remove it where nothing imports it"),),
+    cause="extension-torch-abi-mismatch",
 )
 def torch_torchaudio_mismatch(s: Snapshot, _p: Params) -> Iterator[Evidence]:
     """Up to 2.10 each torchaudio belongs to one release of torch, whatever its patch level; 2.11.0 is the last release and goes with torch 2.11 and later.
