@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-_SERVER = r"""
+SERVER = r"""
 import ctypes, os, struct, sys
 INIT, GETATTR = 26, 3
 handle = os.open("/dev/fuse", os.O_RDWR)
@@ -44,7 +44,7 @@ def silent_fuse(place: Path) -> Iterator[Path]:
         pytest.skip("a FUSE of one's own needs root and /dev/fuse")
     place.mkdir()
     server = subprocess.Popen(
-        [sys.executable, "-c", _SERVER, str(place)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-c", SERVER, str(place)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     assert server.stdout is not None and server.stderr is not None
     try:
