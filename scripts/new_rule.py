@@ -145,7 +145,7 @@ def next_steps(rule_id: str, family: str) -> str:
     ]
     if family == "sysctl":
         steps[1:1] = [
-            "A new key: its path into KEYS in src/torchtune_sys/probes/sysctl/probe.py, a healthy value into"
+            "A new key: its path into KEYS in src/torchtune_sys/formats/sysctl_keys.py, a healthy value into"
             " tests/hosts/base-sysctl.json.",
             "Where the fix is AtLeast: the kernel's own default into src/torchtune_sys/knowledge/data/kernel_defaults.csv.",
             "Where the boot rules (lost at reboot, overridden) are to judge the key as well: its row in WISHES in"

@@ -182,7 +182,6 @@ def test_the_last_lines_of_many_that_are_alike_are_kept() -> None:
         ),
         ('{"card0": {"Temperature (Sensor edge) (C)": "35.0"}}\n', "rocm-smi --json"),
         ("crw-rw-rw- 1 root root 195,   0 Mar  2 11:00 /dev/nvidia0\n", "ls -l /dev/nvidia"),
-        ("available: 2 nodes (0-1)\nnode 0 cpus: 0 1 2 3\n", "numactl -H"),
         ("Package    Version\n---------- -------\nidna       3.7\n", "pip list"),
     ],
 )

@@ -9,12 +9,12 @@ from functools import cache
 import pytest
 
 from conftest import HOSTS, judge, load, recording
+from torchtune_sys.formats.sysctl_keys import KEYS
 from torchtune_sys.host.recorded import load_recording
 from torchtune_sys.knowledge.kernel_defaults import default
 from torchtune_sys.model.actions import Sysctl
 from torchtune_sys.model.rule import Result, Rule, Verdict
 from torchtune_sys.model.target import AtLeast
-from torchtune_sys.probes.sysctl.probe import KEYS
 from torchtune_sys.rules import CATALOGUE
 
 OVERLAYS = sorted(path.stem for path in HOSTS.glob("*.*.json"))
@@ -52,7 +52,7 @@ SETTINGS = [(rule, action) for rule in CATALOGUE for action in rule.fix if isins
 def test_the_kernel_setting_that_a_rule_changes_is_read(rule: Rule, action: Sysctl) -> None:
     key, path = action.key, action.key.replace(".", "/")
     if rule.family == "sysctl":
-        assert path in KEYS, f"no probe reads {key}, so {rule.id} is na everywhere: add {path} to KEYS in probes/sysctl/probe.py"
+        assert path in KEYS, f"no probe reads {key}, so {rule.id} is na everywhere: add {path} to KEYS in formats/sysctl_keys.py"
         healthy = load_recording(str(HOSTS / "healthy.json"))["files"]
         assert f"/proc/sys/{path}" in healthy, f"write a healthy host's /proc/sys/{path} into tests/hosts/base-sysctl.json"
     known = not isinstance(action.target, AtLeast) or default(key, "6.8.0-45-generic") is not None

@@ -168,9 +168,25 @@ def _shared_memory(paste: _Paste) -> dict[str, Any]:
     return {} if found is None else {"memory": found}
 
 
+def _numactl(paste: _Paste) -> dict[str, Any]:
+    from torchtune_sys.evidence.numactl import numa_facts
+
+    found = numa_facts(paste.text)
+    return {} if found is None else {"numa": found}
+
+
+def _sysctl(paste: _Paste) -> dict[str, Any]:
+    from torchtune_sys.evidence.sysctl import sysctl_facts
+
+    found = sysctl_facts(paste.text)
+    return {} if found is None else {"sysctl": found}
+
+
 _READERS: tuple[tuple[str, Callable[[_Paste], dict[str, Any]]], ...] = (
     ("nvidia-bug-report", _bug_report),
     ("lscpu", _lscpu),
+    ("numactl", _numactl),
+    ("sysctl", _sysctl),
     ("nvidia-smi", _nvidia_smi),
     ("kernel log", _kernel_log),
     ("lspci", _lspci),

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from torchtune_sys.formats.sysctl_keys import dotted, interface_keys
 from torchtune_sys.host.recorded import RecordedHost
 from torchtune_sys.model.facts.session import Workload
 from torchtune_sys.model.facts.sysctl import Assignment, Setting, SysctlFacts
@@ -169,9 +170,9 @@ def test_a_directory_in_place_of_a_file_says_nothing() -> None:
 
 def test_rails_are_the_interfaces_that_may_share_a_subnet() -> None:
     names = ("all", "default", "lo", "docker0", "veth12", "eth0", "eth1.100")
-    assert "net/ipv4/conf/eth1.100/rp_filter" in sysctl.interface_keys(names)
-    assert not any("docker" in key or "/lo/" in key for key in sysctl.interface_keys(names))
-    assert sysctl_files.dotted("net/ipv4/conf/eth1.100/rp_filter") == "net.ipv4.conf.eth1/100.rp_filter"
+    assert "net/ipv4/conf/eth1.100/rp_filter" in interface_keys(names)
+    assert not any("docker" in key or "/lo/" in key for key in interface_keys(names))
+    assert dotted("net/ipv4/conf/eth1.100/rp_filter") == "net.ipv4.conf.eth1/100.rp_filter"
 
 
 def test_absent_is_told_from_denied_in_running_values() -> None:

@@ -58,15 +58,6 @@ def key_path(key: str) -> str:
     return "/".join(part for part in path.split("/") if part)
 
 
-def dotted(path: str) -> str:
-    """The key as sysctl(8) prints it.
-
-    >>> dotted("net/ipv4/conf/enp3s0.200/rp_filter")
-    'net.ipv4.conf.enp3s0/200.rp_filter'
-    """
-    return path.translate({ord("."): "/", ord("/"): "."})
-
-
 def parse_lines(text: str, file: str, rank: int = 0) -> list[SettingLine]:
     r"""The lines of a sysctl.d file that name a key; anything else is skipped, as both programs do.
 

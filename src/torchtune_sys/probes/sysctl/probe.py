@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from torchtune_sys.formats.sysctl_keys import KEYS, dotted, interface_keys
 from torchtune_sys.host.base import Host
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.session import Workload
@@ -11,61 +12,6 @@ from torchtune_sys.probes.plan_context import tuned
 from torchtune_sys.probes.sysctl import files
 from torchtune_sys.probes.sysctl.files import Procps, Reading, SettingLine, Systemd
 
-KEYS = (
-    "fs/file-max",
-    "fs/inotify/max_user_instances",
-    "fs/inotify/max_user_watches",
-    "fs/nr_open",
-    "kernel/numa_balancing",
-    "kernel/pid_max",
-    "kernel/shmall",
-    "kernel/shmmax",
-    "kernel/threads-max",
-    "net/core/default_qdisc",
-    "net/core/rmem_max",
-    "net/core/somaxconn",
-    "net/core/wmem_max",
-    "net/ipv4/conf/all/arp_announce",
-    "net/ipv4/conf/all/arp_ignore",
-    "net/ipv4/conf/all/rp_filter",
-    "net/ipv4/neigh/default/gc_thresh3",
-    "net/ipv4/tcp_available_congestion_control",
-    "net/ipv4/tcp_congestion_control",
-    "net/ipv4/tcp_notsent_lowat",
-    "net/ipv4/tcp_rmem",
-    "net/ipv4/tcp_slow_start_after_idle",
-    "net/ipv4/tcp_wmem",
-    "vm/dirty_background_bytes",
-    "vm/dirty_background_ratio",
-    "vm/dirty_bytes",
-    "vm/dirty_ratio",
-    "vm/max_map_count",
-    "vm/min_free_kbytes",
-    "vm/overcommit_kbytes",
-    "vm/overcommit_memory",
-    "vm/overcommit_ratio",
-    "vm/swappiness",
-    "vm/zone_reclaim_mode",
-)
-PER_INTERFACE = ("arp_announce", "arp_ignore", "rp_filter")
-_CONF = "net/ipv4/conf"
-_NOT_RAILS = (
-    "veth",
-    "cali",
-    "lxc",
-    "docker",
-    "virbr",
-    "cni",
-    "flannel",
-    "cilium",
-    "tap",
-    "tun",
-    "wg",
-    "kube",
-    "nodelocal",
-)
-_MOST_INTERFACES = 64
-
 
 def probe(host: Host, intent: Workload) -> SysctlFacts:
     systemd_reading, procps_reading = files.readings(host)
@@ -73,13 +19,13 @@ def probe(host: Host, intent: Workload) -> SysctlFacts:
     profile = tuned.read(host)
     boot_arguments = parse_cmdline(known_text(host.text("/proc/cmdline")))
     settings = {}
-    for path in (*KEYS, *interface_keys(host.names(f"/proc/sys/{_CONF}"))):
+    for path in (*KEYS, *_of_interfaces(host)):
         configured = files.assignment(host, systemd.winner(path))
         chosen = _tuned(profile, path)
         argument = boot_arguments.get(path, Missing(Why.ABSENT, "/proc/cmdline", "no such boot argument"))
         again = _reapplied(host, procps_reading, path) if profile.reapply else None
-        settings[files.dotted(path)] = Setting(
-            key=files.dotted(path),
+        settings[dotted(path)] = Setting(
+            key=dotted(path),
             running=running(host, path),
             assignments=_assignments(host, systemd_reading, path),
             systemd=configured,
@@ -89,6 +35,11 @@ def probe(host: Host, intent: Workload) -> SysctlFacts:
             boot=at_boot(argument, configured, chosen, again),
         )
     return SysctlFacts(settings=settings, tuned_profile=profile.profile)
+
+
+def _of_interfaces(host: Host) -> tuple[str, ...]:
+    names = host.names("/proc/sys/net/ipv4/conf")
+    return () if isinstance(names, Missing) else interface_keys(names)
 
 
 def known_text(text: Fact[str]) -> str:
@@ -112,20 +63,6 @@ def parse_cmdline(text: str) -> dict[str, Fact[Assignment]]:
             key, _, value = word[7:].partition("=")
             found[files.key_path(key)] = Assignment(value=value.strip('"'), source=f"kernel command line: {word}")
     return found
-
-
-def interface_keys(names: Fact[tuple[str, ...]]) -> tuple[str, ...]:
-    """Per-interface keys of what may be a rail; none where fewer than two could share a subnet.
-
-    >>> len(interface_keys(("all", "default", "lo", "eth0", "eth1", "vethabc"))), interface_keys(("all", "eth0"))
-    (6, ())
-    """
-    if isinstance(names, Missing):
-        return ()
-    rails = [name for name in names if name not in ("all", "default", "lo") and not name.startswith(_NOT_RAILS)]
-    if len(rails) < 2:
-        return ()
-    return tuple(f"{_CONF}/{name}/{leaf}" for name in rails[:_MOST_INTERFACES] for leaf in PER_INTERFACE)
 
 
 def at_boot(
