@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import msgspec
 import pytest
 
 from conftest import HOSTS, RULES, exhaustive, load
 from torchtune_sys import engine, evidence
-from torchtune_sys.consequences import weighed
+from torchtune_sys.consequences import judging, weighed
 from torchtune_sys.consequences.effects import after
+from torchtune_sys.consequences.judging import may_read
 from torchtune_sys.consequences.named import effects
 from torchtune_sys.knowledge import torch as releases
 from torchtune_sys.model.actions import Action, Advice, EnvironmentVariable, Install, Safety, Sysctl, text
 from torchtune_sys.model.rule import Evidence, Params, Result, Rule, Severity, Verdict, rule
-from torchtune_sys.model.snapshot import Snapshot
+from torchtune_sys.model.snapshot import FAMILIES, Snapshot
 from torchtune_sys.model.target import AtLeast, AtMost
 from torchtune_sys.model.values import need
 from torchtune_sys.rules import CATALOGUE
@@ -108,6 +109,61 @@ def test_a_fix_that_another_rule_finds_fault_with_is_never_made_unasked_and_says
     assert fix.but == "many-files: somaxconn: many"
     assert fix.safety is Safety.UNSAFE
     assert text(fix) == "set sysctl net.core.somaxconn to 9000 or more (but then many-files: somaxconn: many)"
+
+
+class _Watched(Snapshot, frozen=True, kw_only=True):
+    """Keeps which families were asked for."""
+
+    def __getattribute__(self, name: str) -> object:
+        _ASKED.add(name)
+        return super().__getattribute__(name)
+
+
+_ASKED: set[str] = set()
+
+
+def unlisted(seen: Snapshot, rules: Iterable[Rule]) -> list[str]:
+    """Rules that read a family which the table does not name for them."""
+    watched = _Watched(**{name: getattr(seen, name) for name in Snapshot.__struct_fields__})
+    found = []
+    for one in rules:
+        _ASKED.clear()
+        engine.judge(watched, [one])
+        if more := (_ASKED & set(FAMILIES)) - may_read(one.id):
+            found.append(f"{one.id}: {', '.join(sorted(more))}")
+    return found
+
+
+@pytest.mark.sampled(30)
+@pytest.mark.parametrize("name", FAILING)
+def test_no_rule_reads_what_the_table_does_not_name(name: str) -> None:
+    """By that table a fix is judged by a few rules only."""
+    assert unlisted(load(name), CATALOGUE) == []
+
+
+def test_a_rule_that_reads_more_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(judging, "_reads", lambda: {"few-files": frozenset({"cpu"})})
+    assert unlisted(load("healthy"), [few_connections]) == ["few-files: sysctl"]
+
+
+def test_few_rules_are_asked_of_a_fix_and_they_say_what_all_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpus = "GPU 0: Tesla P100-PCIE-16GB\nGPU 1: NVIDIA B200"
+    hosts = [report(gpus=gpus), load("overcommit-strict.fail"), load("nccl-wrong-interface.fail")]
+    asked = [0]
+
+    def judge(seen: Snapshot, rules: Iterable[Rule], overrides: object = None) -> tuple[Result, ...]:
+        asked[0] += len(chosen := list(rules))
+        return whole(seen, chosen, overrides)  # type: ignore[arg-type]
+
+    whole = engine.judge
+    results = [engine.judge(seen, CATALOGUE) for seen in hosts]
+    monkeypatch.setattr(engine, "judge", judge)
+    few = [weighed(seen, found, CATALOGUE) for seen, found in zip(hosts, results, strict=True)]
+    narrow, asked[0] = asked[0], 0
+    monkeypatch.setattr(judging, "may_read", lambda _: frozenset(FAMILIES))
+    assert few == [weighed(seen, found, CATALOGUE) for seen, found in zip(hosts, results, strict=True)]
+    assert any(action.but for _, action in fixes(few[0]))
+    assert 0 < narrow < asked[0] * 0.7
 
 
 def test_a_rule_that_was_left_out_has_no_say_and_one_that_was_not_asked_has() -> None:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cache
 
 import msgspec
 
 from torchtune_sys import engine
 from torchtune_sys.consequences.effects import Effect, after, impossible
 from torchtune_sys.consequences.named import effects
+from torchtune_sys.knowledge.tables import rows
 from torchtune_sys.model.actions import Action, Advice, Install, Safety
 from torchtune_sys.model.rule import Evidence, Result, Rule, Verdict
-from torchtune_sys.model.snapshot import Snapshot
+from torchtune_sys.model.snapshot import FAMILIES, Snapshot
 
 MOST_LOOKS = 64
 """How many fixes of one host are judged: each is a judgement of all rules, and no host that was seen had more than 20."""
@@ -87,7 +89,7 @@ class _Scales:
             then = after(then, effect)
         if then is self._seen:
             return ""
-        results = engine.judge(then, self._rules, self._overrides)
+        results = engine.judge(then, self._asked(then), self._overrides)
         before = self._found_now()
         new = [
             (result.rule, item)
@@ -97,6 +99,34 @@ class _Scales:
             if item.verdict is Verdict.FAIL and (result.rule.id, item.subject) not in before
         ]
         return "; ".join(f"{found.id}: {item.subject}: {item.seen}" for found, item in new[:2])
+
+    def _asked(self, then: Snapshot) -> list[Rule]:
+        """The rules that read a family that is another one, and those whose findings may stand in the place of theirs: no
+        other can say something else than before."""
+        changed = {family for family in FAMILIES if getattr(then, family) is not getattr(self._seen, family)}
+        asked = {rule.id for rule in self._rules if not changed.isdisjoint(may_read(rule.id))}
+        by_id = {rule.id: rule for rule in self._rules}
+        todo = [by_id[name] for name in asked]
+        while todo:
+            rule = todo.pop()
+            tellers = {name for name in (*rule.superseded_by, *rule.explained_by) if name in by_id} - asked
+            asked |= tellers
+            todo += [by_id[name] for name in tellers]
+        return [rule for rule in self._rules if rule.id in asked]
+
+
+@cache
+def _reads() -> dict[str, frozenset[str]]:
+    return {row["rule"]: frozenset(row["families"].split()) for row in rows("rule_reads")}
+
+
+def may_read(rule_id: str) -> frozenset[str]:
+    """The families of facts that the rule's verdict may rest on; all, where the table does not have the rule.
+
+    >>> "sysctl" in may_read("swappiness-high"), "sysctl" in may_read("dev-shm-small"), may_read("of a test") == frozenset(FAMILIES)
+    (True, False, True)
+    """
+    return _reads().get(rule_id, frozenset(FAMILIES))
 
 
 def _faults(results: Iterable[Result]) -> Faults:

@@ -24,6 +24,7 @@ _MODULES = {
     "module_loaded": "nvidia",
     "uvm_loaded": "nvidia_uvm",
     "peermem_loaded": "nvidia_peermem",
+    "storage_loaded": "nvidia_fs",
     "nouveau_loaded": "nouveau",
 }
 

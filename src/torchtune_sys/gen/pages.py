@@ -8,7 +8,7 @@ import click
 
 from torchtune_sys.cli.help import Command
 from torchtune_sys.cli.main import cli
-from torchtune_sys.gen import causes, collection, coverage, man, rules
+from torchtune_sys.gen import causes, collection, coverage, man, reads, rules
 from torchtune_sys.render.doc_pages import CAUSES, RULES
 from torchtune_sys.render.schemas import (
     compare_schema,
@@ -40,6 +40,7 @@ def pages() -> dict[str, str]:
         "src/torchtune_sys/render/data/install.schema.json": install_schema(),
         "src/torchtune_sys/render/data/image.schema.json": image_schema(),
         "src/torchtune_sys/render/data/smoke.schema.json": smoke_schema(),
+        "src/torchtune_sys/knowledge/data/rule_reads.csv": reads.table(),
         **collection.files(),
         **man.pages(cli, click.Context(cli, info_name="torchtune-sys")),
         "src/torchtune_sys/render/data/preflight.schema.json": preflight_schema(),

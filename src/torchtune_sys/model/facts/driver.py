@@ -46,6 +46,10 @@ class DriverFacts(msgspec.Struct, frozen=True, kw_only=True):
     uvm_hmm_disabled: Fact[bool] = _NOT_READ
     """nvidia_uvm's parameter uvm_disable_hmm; ABSENT where the module is not loaded, or is too old to have it."""
     peermem_loaded: Fact[bool] = _NOT_READ
+    storage_loaded: Fact[bool] = _NOT_READ
+    """nvidia-fs, the kernel's side of GPUDirect Storage."""
+    direct_storage_only: Fact[bool] = _NOT_READ
+    """Whether /etc/cufile.json forbids reading through the host's memory, and asks for nvidia-fs; ABSENT without that file."""
     library_version: Fact[str] = _NOT_READ
     """Version of the user-space driver that the loader takes first (libcuda.so.N.N.N / libnvidia-ml.so.N.N.N)."""
     library_versions: Fact[tuple[str, ...]] = _NOT_READ

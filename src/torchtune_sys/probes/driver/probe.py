@@ -84,6 +84,8 @@ def _further(host: Host, found: DriverFacts) -> DriverFacts:
         empty_libraries=libraries.empty,
         libcuda=libraries.libcuda,
         wsl_libraries_on_path=driver_files.wsl_on_path(host) if found.wsl is True else _NO_GPU,
+        storage_loaded=_module(host, host.text("/proc/modules"), ("nvidia_fs",)),
+        direct_storage_only=_direct_storage_only(host),
         uvm_hmm_disabled=_switch(host, "/sys/module/nvidia_uvm/parameters/uvm_disable_hmm"),
         device_nodes=driver_files.read_nodes(host),
         persistenced=_daemon(host, "nvidia-persistenced", ("nvidia-persistenced.pid", "socket")),
@@ -103,6 +105,18 @@ def _switch(host: Host, path: str) -> Fact[bool]:
     if isinstance(word, Missing):
         return word
     return word == "Y" if word in ("Y", "N") else Missing(Why.UNPARSED, path, word[:40])
+
+
+_CUFILE = "/etc/cufile.json"
+
+
+def _direct_storage_only(host: Host) -> Fact[bool]:
+    """Who forbids the way through the host's memory wants GPUDirect Storage; by PCI P2PDMA it needs no nvidia-fs."""
+    from torchtune_sys.formats.cufile import parse_cufile
+
+    text = host.text(_CUFILE)
+    found = text if isinstance(text, Missing) else parse_cufile(text, _CUFILE)
+    return found if isinstance(found, Missing) else not found.allow_compat_mode and not found.use_pci_p2pdma
 
 
 def _imex_channels(host: Host) -> Fact[tuple[str, ...]]:

@@ -269,10 +269,52 @@ def _refused(s: Snapshot) -> str:
     return f" ({last.text})" if last is not None and last.kind == "peermem-refused" else ""
 
 
+@rule(
+    id="gpudirect-storage-not-loaded",
+    title="GPUDirect Storage is demanded, and its kernel module is not loaded",
+    severity=Severity.WARNING,
+    cause="gpudirect-storage-off",
+    fix=(
+        Advice(text="sudo modprobe nvidia-fs (at boot: a file in /etc/modules-load.d); its package is nvidia-fs, or nvidia-gds"),
+        Advice(text='or let files be read through the host\'s memory: "allow_compat_mode": true in /etc/cufile.json'),
+        Advice(text='or, for local NVMe drives, use the kernel\'s PCI P2PDMA: "use_pci_p2pdma": true in /etc/cufile.json'),
+    ),
+)
+def gpudirect_storage_not_loaded(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """/etc/cufile.json forbids libcufile the way through the host's memory, and nvidia-fs, which the direct way needs, is not loaded.
+
+    Why it matters
+        cuFileDriverOpen, and each read and write of files into GPU memory (DALI, kvikio, checkpoint libraries that use cuFile), fails with
+        5001 instead of being slower. By default libcufile falls back, and nothing is said here.
+
+    When to leave it
+        No program here uses cuFile, or CUFILE_ENV_PATH_JSON gives those that do another file.
+
+    References
+        https://docs.nvidia.com/gpudirect-storage/api-reference-guide/topics/cufile-compatibility.html (allow_compat_mode; nvidia-fs.ko not loaded)
+        https://docs.nvidia.com/deploy/gds-support-for-nvme/setting-cufilejson-configuration.html (use_pci_p2pdma)
+    """
+    gpu_addresses(s)
+    if not need(need(s.driver).module_loaded):
+        raise NotApplicable("the kernel module is not loaded")
+    demanded = need(s.driver).direct_storage_only
+    if absent(demanded) or not need(demanded):
+        raise NotApplicable("libcufile may read through the host's memory, or by the kernel's PCI P2PDMA")
+    loaded = need(need(s.driver).storage_loaded)
+    yield Evidence(
+        subject="GPUDirect Storage",
+        seen="nvidia-fs is loaded" if loaded else "nvidia-fs is not loaded, and /etc/cufile.json has allow_compat_mode false",
+        wanted="nvidia-fs, or a way without it",
+        verdict=Verdict.PASS if loaded else Verdict.FAIL,
+        source="/etc/cufile.json, /proc/modules",
+    )
+
+
 RULES: tuple[Rule, ...] = (
     fabric_manager_not_running,
     fabric_manager_version_mismatch,
     nvidia_uvm_not_loaded,
     gpu_persistence_mode_off,
     gpudirect_rdma_disabled,
+    gpudirect_storage_not_loaded,
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from torchtune_sys.knowledge.gpus import by_name
@@ -288,10 +289,62 @@ def _refused(pair: Peers) -> str:
     return ", ".join(f"{name}: {found}" for name, found in ways if not isinstance(found, Missing) and found != "ok")
 
 
+_WITHOUT_PEERS = re.compile(r"GeForce RTX [45]0\d\d")
+
+
+@rule(
+    id="geforce-peer-access-patched",
+    title="GeForce boards offer direct access to each other's memory, which NVIDIA's own driver does not offer",
+    severity=Severity.ADVICE,
+    cause="geforce-p2p-broken",
+    fix=(
+        Advice(text="prove it before training: torchtune-sys smoke trains over all GPUs and compares results"),
+        Advice(text="keep the IOMMU off or in pass-through, and no display on these boards"),
+        Advice(text="or go back to NVIDIA's own kernel module, which goes through the host's memory"),
+    ),
+)
+def geforce_peer_access_patched(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """Two boards of the RTX 40 or 50 series say that they reach each other's memory: the kernel module was changed to allow that, or it is one
+    of early 2023 that says so wrongly.
+
+    Why it matters
+        NVIDIA switches peer access off on these boards. With the changed modules copies work, but on some RTX 50 hosts what a kernel writes to
+        the other board's memory is lost without an error: all-reduce kernels wait for ever. With a translating IOMMU copied tensors were zero,
+        and with a display on one board results were wrong.
+
+    When to leave it
+        The smoke test passes, and was repeated after each change of the driver.
+
+    References
+        https://github.com/tinygrad/open-gpu-kernel-modules/issues/44 (RTX 5090: stores of kernels are lost, vLLM waits for ever)
+        https://github.com/NVIDIA/nccl-tests/issues/117 (RTX 4090 with a driver of January 2023: the first all-reduce never ended)
+        https://github.com/tinygrad/open-gpu-kernel-modules/issues/18 (IOMMU on: copied tensors are zero)
+        https://github.com/aikitoria/open-gpu-kernel-modules/issues/11 (wrong with a monitor on one RTX 5090)
+    """
+    boards = {gpu.index: gpu for gpu in gates.nvidia_gpus(s) if _WITHOUT_PEERS.search(need(gpu.name))}
+    if len(boards) < 2:
+        raise NotApplicable("no two GeForce boards of the RTX 40 or 50 series")
+    for pair in need(need(s.gpu).p2p):
+        if pair.first not in boards or pair.second not in boards:
+            continue
+        refused = _refused(pair)
+        open_ways = [name for name, way in (("read", pair.read), ("write", pair.write)) if way == "ok"]
+        if not refused and not open_ways:
+            need(pair.read)
+        yield Evidence(
+            subject=f"{subject(boards[pair.first])} and {subject(boards[pair.second])}",
+            seen=f"peer access: {', '.join(open_ways)} ok" if open_ways else refused,
+            wanted="no peer access, as NVIDIA's driver has it",
+            verdict=Verdict.FAIL if open_ways else Verdict.PASS,
+            source="nvmlDeviceGetP2PStatus",
+        )
+
+
 RULES: tuple[Rule, ...] = (
     nvlink_inactive,
     fabric_registration_failed,
     fabric_unhealthy,
     nvlink_errors,
     peer_access_broken,
+    geforce_peer_access_patched,
 )
