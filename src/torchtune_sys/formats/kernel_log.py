@@ -18,7 +18,7 @@ WORDS = (
     "blocked for more than", "detected stall", "detected expedited stall", "[nvidia", "[mlx5", "[nfs", "[lustre", "above threshold, cpu clock",
     "available PCIe bandwidth, limited", "event severity: ", "Error]:  Error ", "section_type: ", "Error]:   device_id: ", "aer_uncor_status: ",
     "admin cmd ", "(polling) timeout", "Admin queue is closed", "Device isn't ready",
-    "unsigned module", "unavailable key", "Key was rejected by service", "Linux version ",
+    "unsigned module", "unavailable key", "Key was rejected by service", ": version magic '", "version of symbol module_layout", "Linux version ",
     "Kernel panic", " [#", "BUG: ", "kernel BUG at ", "Unable to handle kernel", "file-max limit", "fork rejected", "table full", "table overflow",
     "critical temperature", "HARDWARE PROTECTION", "over temperature", "has over heated", "ncorrectable hardware error", "reset begin", "GPU reset", "GPU Recovery",
     "amdgpu_job_timedout", " timeout, signaled", "wait loop timeout", "failed to respond to msg=", "failed to response msg=", "ASIC reset failed", "during GPU init", "LustreError: ", "ceph: mds", "ceph: [", "ceph: mon", "ceph: osd", "): osd",

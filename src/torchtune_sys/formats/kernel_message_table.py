@@ -37,6 +37,9 @@ ROWS: tuple[tuple[str, str, str], ...] = (
     ("unsigned module", "module-refused", r"Lockdown: (?P<who>\S+): unsigned module loading is restricted|Loading of unsigned module is rejected"),
     ("unavailable key", "module-refused", r"Loading of module with unavailable key is rejected"),
     ("Key was rejected", "module-refused", r"could not insert '(?P<who>[\w-]+)': Key was rejected by service"),
+    # Linux: kernel/module/main.c (check_modinfo), kernel/module/version.c (check_version)
+    ("version magic", "module-of-other-kernel", r"(?P<who>nvidia(?:[-_](?:uvm|drm|modeset))?|amdgpu|amdkcl): version magic '[^']{0,120}' should be "),
+    ("disagrees about version of symbol module_layout", "module-of-other-kernel", r"(?P<who>nvidia(?:[-_](?:uvm|drm|modeset))?|amdgpu|amdkcl): disagrees about version of symbol module_layout"),
     # Linux: drivers/iommu/amd/iommu.c, drivers/iommu/intel/dmar.c
     ("IO_PAGE_FAULT", "iommu-fault", rf"nvidia {PCI}: AMD-Vi: Event logged \[IO_PAGE_FAULT"),
     ("IO_PAGE_FAULT", "iommu-fault", rf"\[?IO_PAGE_FAULT device=(?:[0-9a-f]{{4}}:)?{PCI}"),

@@ -50,6 +50,7 @@ HOSTS_NOW = frozenset(
         "other-driver-holds-gpu",
         "gsp-firmware-missing",
         "module-signature-refused",
+        "module-of-another-kernel-refused",
         "memory-uncorrected-errors",
         "kernel-crash-logged",
         "memory-uncorrected-counted",

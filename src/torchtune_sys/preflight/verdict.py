@@ -54,6 +54,7 @@ _BLAMES_OF_RULES: dict[str, Blame] = {
             "other-driver-holds-gpu",
             "gsp-firmware-missing",
             "module-signature-refused",
+            "module-of-another-kernel-refused",
             "compute-mode-prohibited",
         ),
         Blame.NODE,

@@ -171,6 +171,7 @@ def secure_boot_blocks_module(s: Snapshot, p: Params) -> Iterator[Evidence]:
         "gpu-bar-not-assigned",
         "gsp-firmware-missing",
         "module-signature-refused",
+        "module-of-another-kernel-refused",
     ),
     fix=(
         Advice(

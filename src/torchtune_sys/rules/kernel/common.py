@@ -73,9 +73,14 @@ def nvidia_log(s: Snapshot) -> None:
 
 
 def _of_nvidia(event: KernelEvent) -> bool:
-    return event.kind in ("xid", "sxid", "api-mismatch", "iommu-fault", "module-refused") or event.kind.startswith(
-        ("gpu-", "gsp-", "uvm-", "peermem-")
-    )
+    return event.kind in (
+        "xid",
+        "sxid",
+        "api-mismatch",
+        "iommu-fault",
+        "module-refused",
+        "module-of-other-kernel",
+    ) or event.kind.startswith(("gpu-", "gsp-", "uvm-", "peermem-"))
 
 
 def total(events: tuple[KernelEvent, ...] | list[KernelEvent]) -> int:

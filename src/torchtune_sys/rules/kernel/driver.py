@@ -290,6 +290,47 @@ def module_signature_refused(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 
 @rule(
+    id="module-of-another-kernel-refused",
+    title="The kernel refused a GPU driver's module, which was built for another kernel",
+    severity=Severity.ERROR,
+    cause="nvidia-module-not-built-for-kernel",
+    explained_by=("nvidia-module-not-built-for-kernel",),
+    fix=(
+        Advice(
+            text="build the module for the running kernel (its headers, then dkms autoinstall), or start the kernel that it was built for"
+        ),
+    ),
+    params=(DAYS,),
+)
+def module_of_another_kernel_refused(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """The kernel compared the module's version magic, or the checksums of its symbols, with its own; they differ, so it did not load it.
+
+    Why it matters
+    No GPU is there until a module that fits is loaded. It is seen after an update of the kernel, with a module that was copied from
+    another host or image, and where the kernel was built again under the same name.
+
+    When to leave it
+    The module that was refused is not needed.
+
+    References
+    Linux kernel/module/main.c (check_modinfo), kernel/module/version.c (check_version)
+    """
+    log = need(s.kernel)
+    found = recent(s, p, "module-of-other-kernel")
+    if found and not isinstance(s.driver, Missing) and s.driver.module_loaded is True and found[-1].who.startswith("nvidia"):
+        raise NotApplicable("NVIDIA's module is loaded")
+    if found:
+        yield Evidence(
+            subject=", ".join(dict.fromkeys(event.who for event in found if event.who)),
+            seen=f"{shorter(found[0].text.removeprefix(found[0].who + ': '))}{when(log, found)}",
+            wanted="a module built for the running kernel",
+            source=log.source,
+        )
+    else:
+        yield from nothing(s, "modules", "module of another kernel")
+
+
+@rule(
     id="iommu-fault-of-gpu",
     title="The IOMMU refused a GPU's memory access",
     severity=Severity.WARNING,
@@ -342,5 +383,6 @@ RULES: tuple[Rule, ...] = (
     gsp_firmware_missing,
     driver_mismatch_logged,
     module_signature_refused,
+    module_of_another_kernel_refused,
     iommu_fault_of_gpu,
 )
