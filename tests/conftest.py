@@ -75,8 +75,8 @@ def _plain(name: str) -> Snapshot:
 
 def _snapshot(name: str, overlay: dict[str, Any]) -> Snapshot:
     laid = merged(recording(name), overlay)
-    intent = Workload(**{key: tuple(v) if isinstance(v, list) else v for key, v in laid.get("intent", {}).items()})
-    return engine.snapshot(RecordedHost(laid, f"recording {name}.json"), intent, timeout_s=20)
+    told: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in laid.get("intent", {}).items()}
+    return engine.snapshot(RecordedHost(laid, f"recording {name}.json"), Workload(**told), timeout_s=20)
 
 
 class Judged(Mapping[str, Result]):

@@ -28,6 +28,10 @@ def _matrix_nodes(devices: Any) -> Any:
     return _each(tuple(device for device in devices if device.address.startswith("GPU")), lambda device: device.numa_node)
 
 
+def _distributions(s: Snapshot) -> Any:
+    return s.python.distributions  # type: ignore[union-attr]
+
+
 def _first_links(pairs: Any) -> Any:
     found = [pair.nvlinks for pair in pairs if (pair.first, pair.second) == (0, 1)]
     return found[0] if found else None
@@ -40,9 +44,7 @@ OF_SNAPSHOT: dict[str, Callable[[Snapshot], Any]] = {
     "python.version": lambda s: s.python.version,  # type: ignore[union-attr]
     "cuda.available": lambda s: s.python.live.cuda_available,  # type: ignore[union-attr]
     "nvcc": lambda s: s.python.nvcc,  # type: ignore[union-attr]
-    "packages": lambda s: tuple(
-        sorted({(each.name, each.version) for each in s.python.distributions if "[" not in each.location})
-    ),  # type: ignore[union-attr]
+    "packages": lambda s: tuple(sorted({(each.name, each.version) for each in _distributions(s) if "[" not in each.location})),
     "os.name": lambda s: s.system.os.pretty_name,  # type: ignore[union-attr]
     "kernel": lambda s: s.system.kernel,  # type: ignore[union-attr]
     "glibc": lambda s: s.system.glibc,  # type: ignore[union-attr]
@@ -88,15 +90,14 @@ def same(field: str, told: Any, read: Any) -> bool:
 
         if field == "cpu.online":
             return bool(CpuSet.parse(told) == read)
-        return tuple((number, str(CpuSet.parse(cpus))) for number, cpus in told) == read
+        return bool(tuple((number, str(CpuSet.parse(cpus))) for number, cpus in told) == read)
     if field == "table.names":
-        return len(told) == len(read) and all(
-            name.startswith(cut.removesuffix("...").strip()) for cut, name in zip(told, read, strict=True)
-        )
+        cuts = [cut.removesuffix("...").strip() for cut in told]
+        return len(told) == len(read) and all(name.startswith(cut) for cut, name in zip(cuts, read, strict=True))
     if field == "packages":  # the product reads other lists of packages, too
-        return set(told) <= set(read)
+        return bool(set(told) <= set(read))
     if field == "shm.gib":
-        return abs(told - read) < 2
+        return bool(abs(told - read) < 2)
     if field == "driver.version":
         return str(told).startswith(str(read)) or str(read).startswith(str(told))
     return bool(told == read)

@@ -7,6 +7,7 @@ system's CUDA by way of ld.so.cache (own builds, JetPack). A host that says some
 from __future__ import annotations
 
 from posixpath import normpath
+from typing import Any
 
 from machines import Recording, over, text
 
@@ -95,7 +96,8 @@ def _places(host: Recording, package: str, major: str) -> tuple[dict[str, str], 
     wheels = {path.removeprefix(f"{site}/nvidia_").rpartition("_cu")[0] for path in host["files"] if f"{site}/nvidia_" in path}
     conda = "/conda/" in site
     abis = {**ABIS, **(ABIS_13 if major == "13" else {})}
-    found, folders = {}, []
+    found: dict[str, Any] = {}
+    folders: list[str] = []
     for folder, names in FOLDERS.items():
         if folder in wheels or (wheels and not conda):
             place = f"nvidia/{folder if major != '13' or folder in ('cudnn', 'nccl') else 'cu13'}/lib"

@@ -201,7 +201,7 @@ def _lscpu(lines: list[str]) -> Iterator[tuple[str, Any]]:
     kinds = {"kvm": "kvm", "xen": "xen", "microsoft": "microsoft", "vmware": "vmware"}
     kernel = _told(_value(lines, "Python platform")) or ""
     yield "hypervisor", None if not vendor or "icrosoft" in kernel else kinds.get(vendor.strip(": ").lower(), "other")
-    nodes = {}
+    nodes: dict[int, str] = {}
     for line in lines:
         words = line.strip().split()
         if (
@@ -288,7 +288,9 @@ def _matrix(lines: list[str]) -> Iterator[tuple[str, Any]]:
 
 def _table(lines: list[str]) -> Iterator[tuple[str, Any]]:
     """The table of plain nvidia-smi, by its bars."""
-    memory, addresses, names = [], [], []
+    memory: list[Any] = []
+    addresses: list[Any] = []
+    names: list[Any] = []
     for line in lines:
         if "NVIDIA-SMI" in line and "Driver Version:" in line:
             yield "driver.version", line.partition("Driver Version:")[2].split()[0]

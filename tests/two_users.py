@@ -12,6 +12,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -60,10 +61,10 @@ class User:
     def packages(self, place: Path) -> Path:
         return place / "lib" / f"python{system_minor()}" / "site-packages"
 
-    def run(self, argv: list[str], **more: object) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            argv, user=self.uid, group=self.gid, extra_groups=[self.gid], capture_output=True, text=True, **more
-        )  # type: ignore[call-overload, no-any-return]
+    def run(self, argv: list[str], **more: Any) -> subprocess.CompletedProcess[str]:
+        owner = {"user": self.uid, "group": self.gid, "extra_groups": [self.gid]}
+        done: subprocess.CompletedProcess[str] = subprocess.run(argv, capture_output=True, text=True, **{**owner, **more})
+        return done
 
 
 class Scene:
@@ -124,7 +125,8 @@ def two_accounts() -> Iterator[tuple[Path, User, User]]:
             _retried(
                 ["useradd", "--no-create-home", "--home-dir", str(folder / name), "--user-group", "--shell", "/bin/sh", name]
             )
-        yield folder, *(User(name, folder / name) for name in names)
+        alice, bob = (User(name, folder / name) for name in names)
+        yield folder, alice, bob
     finally:
         for name in names:
             with contextlib.suppress(KeyError):

@@ -73,8 +73,8 @@ def set_up() -> None:
     os.chmod(KEPT, 0o640)
     os.chown(KEPT, 7, 8)
     os.setxattr(KEPT, "trusted.torchtune", b"\x00kept")
-    for path in Path("/var/lib/torchtune-sys").iterdir():
-        path.unlink()
+    for left in Path("/var/lib/torchtune-sys").iterdir():
+        left.unlink()
 
 
 def fingerprint() -> dict[str, str]:

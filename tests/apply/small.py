@@ -77,7 +77,7 @@ def take_back(folder: Path) -> undo.Undone:
 
 def seen(folder: Path) -> dict[str, str]:
     """Every file but the journals; a draft that was left, too."""
-    found = {}
+    found: dict[str, str] = {}
     for place, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if f"{place}/{name}" != state(folder)]
         found |= {f"{place}/{name}": Path(place, name).read_text() for name in names}

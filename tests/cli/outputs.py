@@ -11,6 +11,7 @@ from unittest import mock
 
 from torchtune_sys.cli import look, main
 from torchtune_sys.cli.commands import check, plan
+from torchtune_sys.cli.options import INTENT
 from torchtune_sys.host.base import Host
 from torchtune_sys.host.input import opening
 from torchtune_sys.host.input.opening import PastedText
@@ -65,7 +66,7 @@ def outputs(
         return host()
 
     def begin(options: Any, timings: Any = None, only: Any = None, found: Any = None) -> Callable[[], Snapshot]:
-        key = repr((sorted((name, str(options.get(name))) for name in look.INTENT), only))
+        key = repr((sorted((name, str(options.get(name))) for name in INTENT), only))
         if key not in memory:
             memory[key] = original(options, timings, only, found)()
         return lambda: memory[key]
@@ -90,7 +91,8 @@ def said(*command: str) -> Said:
 
 def _text(stream: io.TextIOWrapper) -> str:
     stream.flush()
-    return stream.buffer.getvalue().decode("utf-8", "surrogateescape")  # type: ignore[attr-defined]
+    assert isinstance(stream.buffer, io.BytesIO)
+    return stream.buffer.getvalue().decode("utf-8", "surrogateescape")
 
 
 @contextmanager

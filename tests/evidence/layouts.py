@@ -6,7 +6,7 @@ commands of transformers, accelerate and diffusers, DeepSpeed's ds_report, util-
 
 from __future__ import annotations
 
-from evidence.layouts_nvidia_smi import MATRIX, PLAIN_MATRIX, SMI_384, SMI_450, SMI_535, SMI_570, SMI_LIST
+from layouts_nvidia_smi import MATRIX, PLAIN_MATRIX, SMI_384, SMI_450, SMI_535, SMI_570, SMI_LIST
 
 LSCPU = """\
 Architecture:                       x86_64

@@ -58,13 +58,13 @@ def _noted(data: bytes) -> None:
         return
     if not isinstance(told, dict):
         return
-    notes = [told.get(name) if isinstance(told.get(name), dict) else {} for name in ("one", "other")]
+    notes: list[dict[str, Any]] = [note if isinstance(note := told.get(name), dict) else {} for name in ("one", "other")]
     well = json.loads(_notes()[0])["one"]
     members = {
         number: Node(node=number, address=f"10.0.0.{number + 1}", ranks=(0,), notes=note, clock_offset_s=0.0)
         for number, note in enumerate([*notes, well, well])
     }
-    tests, computed = (taken(told.get(name), kind) for name, kind in (("link", LinkTest), ("compute", Compute)))
+    tests, computed = taken(told.get("link"), LinkTest), taken(told.get("compute"), Compute)
     links = {(a, b): [tests] for a in members for b in members if a != b and tests is not None}
     found = Gathered(
         nodes=4, members=members, links=links, complete=True, collectives=[{(0, 0): told.get("sum"), (1, 0): {"ok": True}}]
@@ -85,10 +85,10 @@ def _preflight(verdict: Go, nodes: tuple[NodeVerdict, ...]) -> Preflight:
 
 
 def _notes() -> list[bytes]:
-    facts = {"name": "n0", "interfaces": {"eth0": {"kind": "ethernet", "mtu": 1500, "addresses": [["10.0.0.1", 24]]}},
+    facts: dict[str, Any] = {"name": "n0", "interfaces": {"eth0": {"kind": "ethernet", "mtu": 1500, "addresses": [["10.0.0.1", 24]]}},
              "own_name_addresses": ["10.0.0.1"], "env": {"NCCL_DEBUG": "INFO"}, "families": {"cpu": {"cores": 4}}}  # fmt: skip
     bad = {"cause": "no-gpu", "seen": "x", "weight": "fatal", "blame": "node", "rule": "r"}
-    note = {"facts": facts, "node": [bad], "worker/0": {"torch": "2.13.0"}, "agents": ["a"]}
+    note: dict[str, Any] = {"facts": facts, "node": [bad], "worker/0": {"torch": "2.13.0"}, "agents": ["a"]}
     link = {"connect": "ok", "small_s": 1e-4, "beyond": True, "rates": [1e9, 1e9], "sent": 200, "arrived": 200}
     compute = {"hardware": "x", "kind": "x", "kernel_s": [1.0, 1.01], "weights": "aa", "share": 0.9, "gap": 0.0}
     told = {
@@ -163,7 +163,8 @@ def _answers() -> list[bytes]:
         "metadata": {"labels": {node_patch.LABEL: "true"}},
         "spec": {"taints": [{"key": node_patch.TAINT, "effect": "NoSchedule"}]},
     }
-    few, many = {"items": [], "metadata": {}}, {"items": [{}], "metadata": {"remainingItemCount": 9, "continue": "x"}}
+    few: dict[str, Any] = {"items": [], "metadata": {}}
+    many = {"items": [{}], "metadata": {"remainingItemCount": 9, "continue": "x"}}
     return [json.dumps(each).encode() for each in ([node, few, many, {}, many, many, ours, {}, {}], [ours, {}, {}])]
 
 

@@ -40,7 +40,7 @@ def change(value: Any, **fields: Any) -> Any:
 def with_gpus(seen: Snapshot, cards: Iterable[tuple[str, str, tuple[int, int] | None]]) -> Snapshot:
     """Another set of GPUs: (name or "", PCI device id, compute capability or None where no driver tells it)."""
     cards = tuple(cards)
-    old = [device for device in seen.pci.devices if device.address in seen.driver.nvidia_devices]  # type: ignore[union-attr]
+    old = [device for device in seen.pci.devices if device.address in seen.driver.nvidia_devices]  # type: ignore[union-attr, operator]
     rest = [device for device in seen.pci.devices if device not in old]  # type: ignore[union-attr]
     devices = [change(device, device=f"0x{number}") for device, (_, number, _) in zip(old, cards, strict=False)]
     shown = tuple(

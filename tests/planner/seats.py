@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 from torchtune_sys.model.cpuset import CpuSet
 from torchtune_sys.model.facts.cpu import CpuFacts
@@ -67,7 +68,7 @@ def built(
         row = tuple(10 if other == number else 21 + abs(other - number) for other in range(len(by_node)))
         made.append(NumaNode(id=number, cpus=cpus, memory_bytes=gib << 30, free_bytes=gib << 29, distances=row))
     online = CpuSet(cpu for core in cores for cpu in core if cpu not in offline)
-    cpu = dict.fromkeys(CpuFacts.__struct_fields__, NOT_LOOKED)
+    cpu: dict[str, Any] = dict.fromkeys(CpuFacts.__struct_fields__, NOT_LOOKED)
     cpu |= {
         "online": online,
         "affinity": online if allowed is None else allowed,
@@ -86,7 +87,7 @@ def built(
     session = SessionFacts(
         user="u", uid=1000, sudo_user="", passwd_entry=True, env=env or {}, virtual_env="", cwd="/", preloads={}
     )
-    facts = dict.fromkeys(FAMILIES, NOT_LOOKED)
+    facts: dict[str, Any] = dict.fromkeys(FAMILIES, NOT_LOOKED)
     everywhere = CpuSet(node.id for node in made if need(node.memory_bytes))
     facts |= {
         "session": session,

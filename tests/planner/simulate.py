@@ -32,7 +32,8 @@ class Seen:
     def __init__(self, data: Recording, rules: Any = CATALOGUE) -> None:
         self.data = data
         self.host = RecordedHost(data, "recording")
-        intent = Workload(**{key: tuple(v) if isinstance(v, list) else v for key, v in data.get("intent", {}).items()})
+        told: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in data.get("intent", {}).items()}
+        intent = Workload(**told)
         self.facts: Snapshot = engine.snapshot(self.host, intent, timeout_s=20)
         self.results: tuple[Result, ...] = engine.judge(self.facts, rules)
         paths, files = plan.places(self.results)

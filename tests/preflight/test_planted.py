@@ -6,10 +6,10 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 
-import planted
 import pytest
 
 from conftest import exhaustive
+from preflight import planted
 
 ALWAYS = (
     "2 tiny /dev/shm",

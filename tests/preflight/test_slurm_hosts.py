@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-import slurm_hosts
-from slurm_hosts import Cluster
 
+from preflight import slurm_hosts
 from preflight.joint.faults_computing import HOOK
+from preflight.slurm_hosts import Cluster
 from smoke.faults.bench import torch_python
 
 TOOL = Path(sys.executable).with_name("torchtune-sys")

@@ -116,8 +116,8 @@ def install() -> None:
     env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     for argv in (("update", "-q"), ("install", "-q", "-y", "--no-install-recommends", "-o", "DPkg::Lock::Timeout=300", *missing)):
         done = subprocess.run(("apt-get", *argv), env=env, capture_output=True, text=True, timeout=300, check=False)
-    if done.returncode:
-        raise Unavailable(f"apt-get could not install {', '.join(missing)}: {done.stderr.strip()[-300:]}")
+        if done.returncode and argv[0] == "install":
+            raise Unavailable(f"apt-get could not install {', '.join(missing)}: {done.stderr.strip()[-300:]}")
 
 
 def parts(folder: Path) -> Path:

@@ -1,5 +1,7 @@
 """Runs in the guest: applies one action of each kind that no rule asks for on such a machine, the way ``apply`` does."""
 
+from typing import Any
+
 from torchtune_sys.cli.privilege import boot_id
 from torchtune_sys.host.live import LiveHost
 from torchtune_sys.model.actions import Action, KernelArgument, ModuleOption, OwnedFile, Safety
@@ -28,7 +30,8 @@ def main() -> None:
     own = [action.path for action in ACTIONS if isinstance(action, OwnedFile)]
     found = ground.probe(host, (), (*OWNED, *own))
     unseen = Missing(Why.NOT_RECORDED, "a test")
-    nothing = Snapshot(intent=Workload(), **dict.fromkeys(FAMILIES, unseen))
+    families: dict[str, Any] = dict.fromkeys(FAMILIES, unseen)
+    nothing = Snapshot(intent=Workload(), **families)
     changes: list[Change] = []
     for action in ACTIONS:
         wish = change_requests.ChangeRequest(rule="a-test", why="A test asks", seen="", wanted="", action=action)

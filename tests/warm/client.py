@@ -1,6 +1,6 @@
 """``client.py SOCKET ARGUMENTS…``: has the server run the command, and ends as it ended. Imports only what takes no time."""
 
-import _signal as signal
+import _signal as signal  # type: ignore[import-not-found]
 import _socket
 import marshal
 import os
@@ -48,7 +48,7 @@ def main() -> None:
         pass
     if not started:
         os.execv(sys.executable, [sys.executable, "-m", "torchtune_sys", *sys.argv[2:]])
-    status, killed = followed(connection)
+    status, killed = followed(connection)  # type: ignore[possibly-undefined]
     if killed:
         signal.signal(killed, signal.SIG_DFL) if killed not in (signal.SIGKILL, signal.SIGSTOP) else None
         os.kill(os.getpid(), killed)

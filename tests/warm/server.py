@@ -73,7 +73,8 @@ def read(connection: socket.socket) -> Asked:
         left -= len(parts[-1])
         if not parts[-1]:
             raise EOFError
-    return Asked(*marshal.loads(b"".join(parts)), descriptors)
+    arguments, environment, mask = marshal.loads(b"".join(parts))
+    return Asked(arguments, environment, mask, descriptors)
 
 
 def supervise(connection: socket.socket, spent: str) -> Asked:
@@ -96,7 +97,7 @@ def supervise(connection: socket.socket, spent: str) -> Asked:
         os.close(descriptor)
     with suppress(BrokenPipeError):
         connection.send(child.to_bytes(8, "little"))
-    while handle not in select.select([connection, handle], [], [])[0]:
+    while handle not in select.select([connection.fileno(), handle], [], [])[0]:
         for number in connection.recv(64) or (signal.SIGKILL,):  # at its end the client was killed
             os.kill(child, number)
     _, status, used = os.wait4(child, 0)
@@ -130,7 +131,7 @@ def serve() -> Asked:
     listening, spent = socket.socket(fileno=int(sys.argv[1])), sys.argv[2]
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     while True:
-        ready, _, _ = select.select([listening, 0], [], [])
+        ready, _, _ = select.select([listening.fileno(), 0], [], [])
         if 0 in ready:
             shutil.rmtree(Path(spent).parent, ignore_errors=True)
             os._exit(0)

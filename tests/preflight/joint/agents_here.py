@@ -152,8 +152,8 @@ def ran(
     while not {*running} - {*unheard} <= {*found} and time.monotonic() < until_s:
         for number, (child, since_s) in running.items():
             if number not in found and child.poll() is not None:
-                texts = [(folder / f"{name}{number}").read_text(errors="replace") for name in ("out", "err")]
-                found[number] = Agent(child.returncode, *texts, time.monotonic() - since_s)
+                said, errors = ((folder / f"{name}{number}").read_text(errors="replace") for name in ("out", "err"))
+                found[number] = Agent(child.returncode, said, errors, time.monotonic() - since_s)
         time.sleep(0.05)
     missing = {number: (folder / f"err{number}").read_text()[-800:] for number in running if number not in {*found, *unheard}}
     assert not missing, missing

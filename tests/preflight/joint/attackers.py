@@ -123,5 +123,5 @@ ATTACKS: dict[str, Callable[[str, int, bytes], None]] = {
 }
 
 if __name__ == "__main__":
-    what, where, endpoint, *more = sys.argv[1:]
-    ATTACKS[what](where, int(endpoint), (more[0] if more else "").encode())
+    what, where, port, *more = sys.argv[1:]
+    ATTACKS[what](where, int(port), (more[0] if more else "").encode())

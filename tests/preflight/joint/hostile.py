@@ -10,6 +10,7 @@ import socket
 import time
 import warnings
 from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
 
 from torchtune_sys.host.peers import local
 from torchtune_sys.host.peers.wire import call
@@ -30,7 +31,7 @@ def free_port() -> int:
 
 def job(node: int, ports: tuple[int, ...], secret: bytes = SECRET) -> Job:
     key = f"test-{os.getpid()}-{time.monotonic_ns()}"
-    place = {"rank": node, "world": 3, "local": 0, "locals_": 1, "node": node, "nodes": 3}
+    place: dict[str, Any] = {"rank": node, "world": 3, "local": 0, "locals_": 1, "node": node, "nodes": 3}
     return Job(**place, names=(HERE, "192.0.2.1", "192.0.2.2"), master=HERE, ports=ports, secret=secret, key=key)
 
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 import slurm_here
-import slurm_hosts
 
+from preflight import slurm_hosts
 from preflight.joint.cluster import TOOL, cluster
 from smoke.faults.bench import torch_python
 

@@ -158,12 +158,12 @@ def grouped(controller: str, **limits: str) -> Inject:
         except OSError as error:
             raise NotHere(f"no cgroup of {controller}: {error}") from None
         bench.closing.callback(_remove_group, group)
-        try:
-            for name, value in limits.items():
+        for name, value in limits.items():
+            try:
                 (group / name.replace("_", ".", 1)).write_text(value)
-        except OSError as error:
-            bench.closing.close()
-            raise NotHere(f"the cgroup takes no {name}: {error}") from None
+            except OSError as error:
+                bench.closing.close()
+                raise NotHere(f"the cgroup takes no {name}: {error}") from None
         bench.before += ["sh", "-ec", f'echo $$ > {group}/cgroup.procs\nexec "$@"', "sh"]
 
     return inject
