@@ -20,6 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from torchtune_sys.diagnosis.diagnose import diagnose
+from torchtune_sys.fleet.pasted_hosts import compared
 from torchtune_sys.host.input.collection import InputText
 from torchtune_sys.host.input.excerpts import excerpt
 from torchtune_sys.model.diagnosis import Diagnosis
@@ -71,7 +72,8 @@ CHANGES: dict[str, Callable[[str], str]] = {
 
 
 def judged(text: str, name: str, encoding: str = "utf-8") -> Diagnosis:
-    return diagnose([InputText(name=name, excerpt=excerpt(io.BytesIO(text.encode(encoding, "replace"))))])
+    given = InputText(name=name, excerpt=excerpt(io.BytesIO(text.encode(encoding, "replace"))))
+    return diagnose([given], compare=compared)
 
 
 def interval(right: int, of: int) -> str:

@@ -69,6 +69,7 @@ class Finding(msgspec.Struct, kw_only=True):
 
 def causes_of(symptoms: Sequence[Symptom], told: Sequence[Told], lines: dict[str, Sequence[LogLine]]) -> tuple[NamedCause, ...]:
     """The likeliest first."""
+    told = [each for each in told if not each.is_past]
     book: dict[str, Finding] = {}
     starts = {source: at * (1 << 32) for at, source in enumerate(lines)}
     named = {(symptom.source, symptom.line.number) for symptom in symptoms if symptom.candidates}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from torchtune_sys.diagnosis import causes, facts, own_documents, ranks, ras, shadowing, slowness, unexplained
@@ -15,10 +15,13 @@ from torchtune_sys.host.input.excerpts import Room
 from torchtune_sys.host.input.limits import ENTRY_COST, LINE_COST, SYMPTOM_COST, TOLD_COST
 from torchtune_sys.host.secrets import scrubbed_data
 from torchtune_sys.model import codec
-from torchtune_sys.model.diagnosis import Confidence, Diagnosis, UnreadSource
+from torchtune_sys.model.diagnosis import Confidence, Diagnosis, Difference, UnreadSource
+
+Comparer = Callable[[Sequence[facts.Told], bool], tuple[Sequence[Difference], Sequence[Symptom]]]
+"""In what the hosts and looks differ, and, where no program named a cause (the second argument), what that stands for."""
 
 
-def diagnose(found: Iterable[Found], room: Room | None = None) -> Diagnosis:
+def diagnose(found: Iterable[Found], room: Room | None = None, compare: Comparer | None = None) -> Diagnosis:
     """Read everything, then judge it together. ``room``: what is left for what is made of the texts, shared with who reads them."""
     room = room or Room()
     lines: dict[str, Sequence[LogLine]] = {}
@@ -61,14 +64,17 @@ def diagnose(found: Iterable[Found], room: Room | None = None) -> Diagnosis:
         room.take(SYMPTOM_COST * len(said) + TOLD_COST * len(hosts))
     symptoms += [*ranks.of_dumps(dumps), *ranks.of_time_outs(lines), *ranks.of_stacks(lines)]
     symptoms += [*ras.symptoms_of(lines), *slowness.symptoms_of(lines), *shadowing.symptoms_of(lines)]
+    differences: Sequence[Difference] = ()
+    if compare is not None and len(told) > 1:
+        differences, differing = compare(told, not any(each.candidates for each in symptoms))
+        symptoms += differing
     named = causes.causes_of(symptoms, told, lines)
     sure = any(each.confidence is not Confidence.POSSIBLE for each in named)
     return Diagnosis(
         causes=named,
         unexplained=() if sure else unexplained.unexplained_of(lines, symptoms),
-        facts={
-            f"{each.source} {each.host}".strip(): scrubbed_data(shown) for each in told if (shown := facts.shown(each.snapshot))
-        },
+        facts={each.name: scrubbed_data(shown) for each in told if (shown := facts.shown(each.snapshot))},
+        differences=tuple(differences),
         unread=tuple(unread),
         sources=len(lines) + len(dumps) + documents,
         lines=total,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -11,6 +10,7 @@ from msgspec.structs import replace
 
 from torchtune_sys import consequences, engine, evidence
 from torchtune_sys.diagnosis.lines import JOINED, LogLine, glued
+from torchtune_sys.diagnosis.parts import parts_of
 from torchtune_sys.diagnosis.unwrapping import goes_on, width
 from torchtune_sys.model import codec
 from torchtune_sys.model.rule import Result, Verdict
@@ -29,36 +29,27 @@ class Told(msgspec.Struct, frozen=True, kw_only=True):
     """Those that failed."""
     passed: frozenset[str]
     """Causes of which every rule that could judge passed."""
+    is_node: bool = False
+    look: str = ""
+    """What sets it apart from another look at the same host."""
+    is_past: bool = False
+    """It was so before, and is no more."""
 
-
-_PROMPT = re.compile(r"^(?:\([\w.-]{1,40}\) ?)?\[?(?P<user>[\w.-]{1,32})@(?P<host>[\w.-]{1,64})[: ][^\n]{0,200}?[$#](?: |$)")
-_FEW = 3
+    @property
+    def name(self) -> str:
+        return f"{self.source} {self.host} {self.look}".strip().replace("  ", " ")
 
 
 def told_of(source: str, lines: Sequence[LogLine], raw: str) -> list[Told]:
-    """One for each host of the text; none where it tells no fact."""
-    parts = _by_host(lines)
+    """One for each host and moment of the text; none where it tells no fact."""
+    parts = parts_of(lines)
     found = []
-    for host, part in parts:
-        texts = dict.fromkeys([*_texts(part), *([raw] if len(parts) == 1 else [])])
-        told = _best(source, host, list(texts))
+    for part in parts:
+        texts = dict.fromkeys([*_texts(part.lines), *([raw] if len(parts) == 1 else [])])
+        told = _best(source, part.host, list(texts))
         if told is not None:
-            found.append(told)
+            found.append(replace(told, look=part.look, is_past=part.is_past, is_node=part.is_node))
     return found
-
-
-def _by_host(lines: Sequence[LogLine]) -> list[tuple[str, list[LogLine]]]:
-    """Lines of hosts that prefixes or prompts name; one part without a name where they name fewer than two."""
-    parts: dict[str, list[LogLine]] = {}
-    host = ""
-    for line in lines:
-        prompt = _PROMPT.match(line.text)
-        host = prompt["host"] if prompt is not None else host
-        parts.setdefault(line.host or host, []).append(line)
-    several = [name for name, part in parts.items() if name and len(part) >= _FEW]
-    if len(several) < 2:
-        return [(several[0] if several and len(parts[several[0]]) == len(lines) else "", list(lines))]
-    return list(parts.items())
 
 
 def _texts(lines: Sequence[LogLine]) -> Iterator[str]:

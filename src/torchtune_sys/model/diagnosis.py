@@ -65,12 +65,29 @@ class UnreadSource(msgspec.Struct, frozen=True, kw_only=True):
     why: str
 
 
+class FactValue(msgspec.Struct, frozen=True, kw_only=True):
+    where: str
+    """The host, or the heading of one of two looks at a host."""
+    value: Any
+
+
+class Difference(msgspec.Struct, frozen=True, kw_only=True):
+    """A fact in which hosts of one text differ, or a host before and after."""
+
+    fact: str
+    """``driver.module_version``"""
+    values: tuple[FactValue, ...]
+    """Two at least; of two looks at a host the earlier first."""
+
+
 class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     causes: tuple[NamedCause, ...] = ()
     """The likeliest first."""
     unexplained: tuple[Unexplained, ...] = ()
     facts: dict[str, Any] = {}
     """By source or host, the facts that were read there, by family."""
+    differences: tuple[Difference, ...] = ()
+    """Between hosts, or a host before and after, the heaviest first."""
     unread: tuple[UnreadSource, ...] = ()
     sources: int = 0
     """Texts, recordings and dumps that were read."""

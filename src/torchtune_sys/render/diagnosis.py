@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from typing import Any
 
 from torchtune_sys.model.diagnosis import Confidence, Diagnosis, NamedCause
 from torchtune_sys.render import layout
@@ -10,7 +12,7 @@ from torchtune_sys.render.layout import Line, Style, clean, cut, line
 from torchtune_sys.render.node_set import node_set
 
 _STYLES = {Confidence.CERTAIN: "error", Confidence.LIKELY: "warning", Confidence.POSSIBLE: "advice"}
-_QUOTES, _QUOTE, _RANKS, _UNREAD = 3, 300, 16, 6
+_QUOTES, _QUOTE, _RANKS, _UNREAD, _DIFFERENCES, _VALUE = 3, 300, 16, 6, 6, 60
 
 
 def text(value: Diagnosis, style: Style) -> str:
@@ -36,6 +38,11 @@ def _lines(value: Diagnosis) -> Iterator[Line]:
             "To find out more: the lines before this one, the logs of the other ranks, and torchtune-sys check on the host.",
             indent=2,
         )
+    for difference in value.differences[:_DIFFERENCES]:
+        told = ", ".join(f"{_short(each.value)} ({clean(each.where)})" for each in difference.values[:_RANKS])
+        yield line(f"{clean(difference.fact)}: {told}", label=("differs", "dim"), indent=2, hang=13)
+    if len(value.differences) > _DIFFERENCES:
+        yield line(f"and {len(value.differences) - _DIFFERENCES} more differences", indent=13)
     for unread in value.unread[:_UNREAD]:
         yield line(f"{clean(unread.source)}: {clean(unread.why)}", label=("not read", "dim"), indent=2, hang=13)
     if len(value.unread) > _UNREAD:
@@ -75,6 +82,10 @@ def _cause(cause: NamedCause) -> Iterator[Line]:
         yield line("; or ".join(clean(fix) for fix in cause.fix[:2]), label="do: ", indent=13, hang=17)
     if cause.confirm and cause.confidence is not Confidence.CERTAIN:
         yield line(clean(cause.confirm), label="sure by: ", indent=13, hang=22)
+
+
+def _short(value: Any) -> str:
+    return cut(value if isinstance(value, str) else json.dumps(value), _VALUE)
 
 
 def _some(ranks: tuple[int, ...]) -> str:

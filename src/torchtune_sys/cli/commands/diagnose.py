@@ -78,13 +78,14 @@ def command(**options: Any) -> int:
 
 def _diagnosed(paths: Sequence[str], share: str | None) -> Diagnosis:
     from torchtune_sys.diagnosis.diagnose import diagnose
+    from torchtune_sys.fleet.pasted_hosts import compared
     from torchtune_sys.host.input.collection import InputText, collected
     from torchtune_sys.host.input.excerpts import Room
 
     room = Room()
     given = _counted(collected(paths, room=room))
     if share is None:
-        return diagnose(given, room)
+        return diagnose(given, room, compared)
     from torchtune_sys.cli.terminal import give
     from torchtune_sys.diagnosis.sharing import shared as bundle
     from torchtune_sys.render import as_json
@@ -98,7 +99,7 @@ def _diagnosed(paths: Sequence[str], share: str | None) -> Diagnosis:
                 texts.append(item)
             yield item
 
-    found = diagnose(kept(), room)
+    found = diagnose(kept(), room, compared)
     made = bundle(texts, found, as_json.diagnosis_line(found, facts=False))
     give("".join(map(row, made.removesuffix("\n").split("\n"))), share, machine=True)
     return found

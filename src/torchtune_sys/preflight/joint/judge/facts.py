@@ -6,6 +6,7 @@ import ipaddress
 from collections.abc import Iterator, Mapping
 from statistics import median
 
+from torchtune_sys.fleet.difference_causes import cause_of, must_be_alike
 from torchtune_sys.knowledge.nccl import parse_names
 from torchtune_sys.model.comparison import Weight as HowHeavy
 from torchtune_sys.model.preflight import Weight
@@ -14,23 +15,6 @@ from torchtune_sys.preflight.joint.judge.finding import Finding
 
 CLOCK_S = 1.0
 """Farther apart than this, logs, leases and certificates go wrong; two synchronised hosts are within milliseconds."""
-_ALIKE = (
-    ("job.torch", "software-differs-between-nodes"),
-    ("job.cuda", "software-differs-between-nodes"),
-    ("driver.module_version", "software-differs-between-nodes"),
-    ("kind", "hardware-differs-between-nodes"),
-    ("gpu.devices", "hardware-differs-between-nodes"),
-    ("job.mtu", "mtu-differs-between-nodes"),
-    ("session.env[NCCL_", "environment-differs-between-nodes"),
-    ("session.env[GLOO_", "environment-differs-between-nodes"),
-)
-"""Facts that a job must have alike on all nodes, by the begin of their names: what NCCL and gloo agree on when they connect, or what decides which bits are
-computed. Other facts that differ are told as warnings, as heavy as ``compare`` has them."""
-_NOTED = (
-    (("job.", "python", "driver", "kernel", "system", "software"), "software-differs-between-nodes"),
-    (("gpu", "pci", "cpu", "memory", "numa", "hardware", "storage.disks"), "hardware-differs-between-nodes"),
-    (("session.env",), "environment-differs-between-nodes"),
-)
 _CHOICES = ("session.env[NCCL_SOCKET_IFNAME]", "session.env[GLOO_SOCKET_IFNAME]", "cpu.quota")
 """Judged by themselves."""
 _HEAVY = (HowHeavy.ERROR, HowHeavy.WARNING)
@@ -162,12 +146,12 @@ def _weighed(one: Differing) -> tuple[str, Weight] | None:
     """Cause and weight of a difference; None where it breaks nothing."""
     if one.fact.startswith(_CHOICES):
         return None
-    for begin, cause in _ALIKE:
-        if one.fact.startswith(begin):
-            return cause, Weight.FATAL if one.usual is not None else Weight.WARNING
-    if one.weight not in _HEAVY and not one.fact.startswith("job."):
+    cause = cause_of(one.fact)
+    if cause is None:
         return None
-    return next(((cause, Weight.WARNING) for begins, cause in _NOTED if one.fact.startswith(begins)), None)
+    if must_be_alike(one.fact):
+        return cause, Weight.FATAL if one.usual is not None else Weight.WARNING
+    return (cause, Weight.WARNING) if one.weight in _HEAVY or one.fact.startswith("job.") else None
 
 
 def _without_torch(gathered: Gathered) -> Iterator[Finding]:

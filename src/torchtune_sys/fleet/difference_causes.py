@@ -1,0 +1,37 @@
+"""What it stands for that nodes of a job differ in a fact."""
+
+from __future__ import annotations
+
+_ALIKE = (
+    ("job.torch", "software-differs-between-nodes"),
+    ("job.cuda", "software-differs-between-nodes"),
+    ("driver.module_version", "software-differs-between-nodes"),
+    ("gpu.driver_version", "software-differs-between-nodes"),
+    ("gpu.cuda_driver_version", "software-differs-between-nodes"),
+    ("kind", "hardware-differs-between-nodes"),
+    ("gpu.devices", "hardware-differs-between-nodes"),
+    ("job.mtu", "mtu-differs-between-nodes"),
+    ("session.env[NCCL_", "environment-differs-between-nodes"),
+    ("session.env[GLOO_", "environment-differs-between-nodes"),
+)
+"""Facts that a job must have alike on all nodes, by the begin of their names: what NCCL and gloo agree on when they connect, or what decides which bits are
+computed."""
+_NOTED = (
+    (("job.", "python", "driver", "kernel", "system", "software"), "software-differs-between-nodes"),
+    (("gpu", "pci", "cpu", "memory", "numa", "hardware", "storage.disks"), "hardware-differs-between-nodes"),
+    (("session.env",), "environment-differs-between-nodes"),
+)
+"""Others that may matter, as heavy as ``compare`` has them."""
+
+
+def must_be_alike(fact: str) -> bool:
+    return any(fact.startswith(begin) for begin, _ in _ALIKE)
+
+
+def cause_of(fact: str) -> str | None:
+    """
+    >>> cause_of("driver.module_version"), cause_of("gpu.devices[0].name"), cause_of("sysctl.net")
+    ('software-differs-between-nodes', 'hardware-differs-between-nodes', None)
+    """
+    alike = next((cause for begin, cause in _ALIKE if fact.startswith(begin)), None)
+    return alike or next((cause for begins, cause in _NOTED if fact.startswith(begins)), None)
