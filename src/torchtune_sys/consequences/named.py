@@ -35,7 +35,7 @@ def effects(action: Action, wanted: str) -> tuple[Effect, ...]:
     >>> [(each.name, each.value) for each in effects(Advice(text="or cap it: export NCCL_MAX_NCHANNELS=16, not NCCL_P2P_DISABLE=1"), "")]
     [('NCCL_MAX_NCHANNELS', '16')]
     >>> effects(Install(text="install the build of torch that is named above"), "code for it: torch 2.9.1 from the cu128 index")
-    (TorchBuild(version='2.9.1', variant='cu128', with_other_python=False),)
+    (ReplacedTorch(version='2.9.1', variant='cu128', with_other_python=False),)
     """
     if not isinstance(action, Advice | Install):
         return (action,)
