@@ -57,7 +57,7 @@ def _nothing_left(bench: Bench) -> None:
 @pytest.mark.parametrize(
     ("number", "status"),
     [
-        pytest.param(signal.SIGINT, 130, id="Ctrl-C"),
+        pytest.param(signal.SIGINT, 130, id="Ctrl-C", marks=pytest.mark.exhaustive),  # beside the next test, of what it shows
         pytest.param(signal.SIGKILL, -9, id="kill -9"),
         pytest.param(signal.SIGTERM, 143, id="SIGTERM", marks=pytest.mark.exhaustive),
         pytest.param(signal.SIGHUP, 129, id="SIGHUP", marks=pytest.mark.exhaustive),

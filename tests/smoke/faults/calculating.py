@@ -124,7 +124,7 @@ ROWS = (
         """),
         stage="conv",
         cause="convolution-wrong",
-        run="all-4",
+        run="all-1",
     ),
     Fault(
         name="optimizer-leaves-one",
@@ -364,6 +364,6 @@ ROWS = (
         """),
         stage="amp-fp16",
         cause="clip-wrong",
-        run="all-4",
+        run="all-2",
     ),
 )

@@ -175,7 +175,7 @@ ROWS = (
         stage="ddp",
         cause="ddp-gradients-not-synchronised",
         seen="find_unused_parameters",
-        run="all-4",
+        run="all-2",
     ),
     Fault(
         name="rank-skips-a-step",
@@ -245,7 +245,7 @@ ROWS = (
         """),
         stage="accumulate",
         cause="accumulation-wrong",
-        run="all-4",
+        run="all-1",
     ),
     Fault(
         name="join-without-last-word",
@@ -257,7 +257,7 @@ ROWS = (
         """),
         stage="join",
         cause="join-wrong",
-        run="all-4",
+        run="all-2",
     ),
     Fault(
         name="scaler-of-one-rank-skips",
@@ -335,7 +335,7 @@ ROWS = (
         """),
         stage="checkpoint-sharded",
         cause="sharded-checkpoint-differs",
-        run="all-4",
+        run="all-2",
     ),
     Fault(
         name="sharded-optimizer-not-read",

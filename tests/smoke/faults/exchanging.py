@@ -264,7 +264,7 @@ ROWS = (
         """),
         stage="buffers",
         cause="buffers-not-broadcast",
-        run="all-4",
+        run="all-1",
     ),
     Fault(
         name="join-divides-wrong",
@@ -310,7 +310,7 @@ ROWS = (
         """),
         stage="ddp-amp",
         cause="autocast-off",
-        run="all-4",
+        run="all-2",
     ),
     Fault(
         name="scaler-of-one-rank",

@@ -115,7 +115,7 @@ ROWS = (
         import torch
         real = torch.nn.functional.layer_norm
         torch.nn.functional.layer_norm = lambda one, shape, weight=None, bias=None, eps=1e-5: real(one, shape, weight, bias, eps * 1e3)
-    """, seen="(?i)layer_?norm", run="all-5", stages=""),
+    """, seen="(?i)layer_?norm", run="all-1", stages=""),
     row("embedding-loses-repeats", "An embedding's gradient counts a word that comes twice once", "layers", "layer-wrong", """
         import torch
         real = torch.nn.functional.embedding
@@ -186,7 +186,7 @@ ROWS = (
             if not isinstance(path, str) or not os.path.exists(path):
                 return real(held, path, *args, **more)
         torch.save = save
-    """, run="all-3", stages=""),
+    """, run="all-1", stages=""),
     row("clip-value-ignored", "clip_grad_value_ leaves gradients as they are", "optimizer", "clip-wrong", """
         import torch
         torch.nn.utils.clip_grad_value_ = lambda *args, **more: None
@@ -220,11 +220,11 @@ ROWS = (
     row("receives-late", "What one rank receives comes 25 ms late", "stragglers", "straggler-network", inject=preloaded(_DELAYED),
         means="LD_PRELOAD", seen="rank 1.*network"),
     row("ten-times-slower", "Products take one rank ten times as long", "stragglers", "straggler-compute", slowed("mm", 10, 64), rank=1,
-        seen="rank 1.*compute", run="all-3", stages=""),
+        seen="rank 1.*compute", run="all-2", stages=""),
     row("a-third-slower", "Products take one rank 1.3 times as long", "stragglers", "straggler-compute", slowed("mm", 1.3, 64), rank=1,
         seen="rank 1.*compute"),
     row("one-product-of-300", "One of 300 products has a wrong bit on one rank", "stress", "silent-data-corruption",
-        every_nth("mm", 300, "found.view(-1)[7] *= 1 + 2.0**-7"), rank=1, seen="rank 1", run="all-5", stages=""),
+        every_nth("mm", 300, "found.view(-1)[7] *= 1 + 2.0**-7"), rank=1, seen="rank 1", run="all-2", stages=""),
     row("nan-from-one-rank", "The loss of one rank is NaN", "ddp", "loss-not-finite", """
         import torch
         real = torch.Tensor.sum
