@@ -6,7 +6,7 @@ import socket
 import struct
 from typing import NamedTuple
 
-_FIELDS = struct.Struct("=100xI32xII4xI72xI")
+_FIELDS = struct.Struct("=16xI80xI32xII4xI40xI28xI")
 _NO_SAMPLE = 0xFFFFFFFF
 
 
@@ -21,6 +21,10 @@ class TcpInfo(NamedTuple):
     """tcpi_segs_in."""
     least_rtt_us: int = 0
     """tcpi_min_rtt, since Linux 4.6; 0 where nothing was measured yet."""
+    delivered: int = 0
+    """tcpi_delivered, since Linux 4.18: what the other kernel has, also beyond a gap; so it grows evenly where packets are lost."""
+    segment: int = 0
+    """tcpi_snd_mss: bytes of a full segment."""
     disordered: int = 0
     """tcpi_rcv_ooopack, since Linux 5.4."""
 
@@ -31,5 +35,6 @@ def tcp_info(held: socket.socket) -> TcpInfo:
         told = held.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _FIELDS.size)
     except (OSError, AttributeError):  # a transport that is closed has no socket
         return TcpInfo()
-    retransmits, sent, received, least_us, disordered = _FIELDS.unpack(told.ljust(_FIELDS.size, b"\0"))
-    return TcpInfo(retransmits, sent, received, 0 if least_us == _NO_SAMPLE else least_us, disordered)
+    segment, retransmits, sent, received, least_us, delivered, disordered = _FIELDS.unpack(told.ljust(_FIELDS.size, b"\0"))
+    least_us = 0 if least_us == _NO_SAMPLE else least_us
+    return TcpInfo(retransmits, sent, received, least_us, delivered, segment, disordered)

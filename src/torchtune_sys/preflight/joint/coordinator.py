@@ -243,6 +243,7 @@ class Coordinator:
             self._behind_bad_links = judge.behind_bad_links(self.gathered)
         self._status("waiting for the facts and for torch on every node")
         await self._all_tell()
+        await phases.confirm()
         self._status("an exact training step on every rank")
         await phases.compute()
         self._status("collectives")

@@ -45,6 +45,8 @@ class LinkTest(msgspec.Struct, frozen=True, kw_only=True):
     overflowed: int = 0
     is_short: bool = False
     """Only a connection was tried."""
+    is_alone: bool = False
+    """No other connection was tested at the same time."""
 
     @classmethod
     def of(cls, value: Mapping[str, Any]) -> LinkTest:

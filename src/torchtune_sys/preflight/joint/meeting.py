@@ -131,17 +131,21 @@ async def splice(near: Wire, place: Iterable[Place], accept: Callable[[], None])
     """Join a node's connection with a new one to another node, until either ends."""
     for address, ports in place:
         for port in ports:
-            with contextlib.suppress(OSError, asyncio.TimeoutError):
+            try:
                 reader, writer = await asyncio.wait_for(asyncio.open_connection(address, port, limit=BUFFER), DIAL_S)
-                accept()
-                ends = near.streams()
-                ways = [asyncio.ensure_future(_pump(ends[0], writer)), asyncio.ensure_future(_pump(reader, ends[1]))]
-                await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
-                for way in ways:
-                    way.cancel()
-                writer.close()
-                near.close()
-                return
+            except asyncio.TimeoutError:
+                break  # as with the other ports of this address, for which nobody waits
+            except OSError:
+                continue
+            accept()
+            ends = near.streams()
+            ways = [asyncio.ensure_future(_pump(ends[0], writer)), asyncio.ensure_future(_pump(reader, ends[1]))]
+            await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+            for way in ways:
+                way.cancel()
+            writer.close()
+            near.close()
+            return
     near.send({"is": "cannot"})
 
 
@@ -153,26 +157,20 @@ async def _pump(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> N
 
 
 async def lower(where: Map, order: Iterable[int], own: int, excluded: Iterable[int], *, through: bool = True) -> Reached | None:
-    """The lowest candidate before ``own`` that is reached: directly, or (``through``) with the help of any other candidate."""
+    """The lowest candidate before ``own`` that is reached directly; where none is, and ``through``, the lowest that is with the help of another.
+
+    Who is reached directly looks for a better one itself, and sends us on to it: nobody of a cut network waits for the other side meanwhile.
+    """
     left_out = {*excluded}
     before = [node for node in order if node < own and node not in left_out]
-    found = [reached for reached in await asyncio.gather(*map(where.dial, before)) if reached is not None]
-    best = min(found, key=lambda reached: reached.node, default=None)
-    for node in before if through else ():
-        if best is not None and best.node <= node:
-            break
-        if where.words.get(node) not in ("time-out", "unreachable"):
-            continue
-        helpers = [other for other in order if other not in (own, node) and other not in left_out]
-        for reached in await asyncio.gather(*(where.dial_through(helper, node) for helper in helpers)):
-            if reached is None:
-                continue
-            if best is None or reached.node < best.node:
-                found.append(reached)
-                best = reached
-            else:
-                reached.wire.close()
-    for reached in found:
-        if reached is not best:
-            reached.wire.close()
+    found = await asyncio.gather(*map(where.dial, before))
+    silent = [node for node in before if where.words.get(node) in ("time-out", "unreachable")]
+    if through and not any(found):
+        helpers = [other for other in order if other not in (own, *silent) and other not in left_out]
+        found = await asyncio.gather(*(where.dial_through(helper, node) for node in silent for helper in helpers))
+    reached = [each for each in found if each is not None]
+    best = min(reached, key=lambda each: each.node, default=None)
+    for each in reached:
+        if each is not best:
+            each.wire.close()
     return best

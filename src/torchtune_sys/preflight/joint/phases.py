@@ -64,7 +64,15 @@ class Phases:
             await self._test(now, {})
             await self._count()
 
-    async def _test(self, ways: Sequence[tuple[int, int]], failing: dict[int, set[int]]) -> None:
+    async def confirm(self) -> None:
+        """What a verdict would rest on once more, one connection at a time, and later than all else."""
+        asked: set[tuple[int, int]] = set()
+        while ways := [way for way in judge.accused_links(self._gathered) if way not in asked]:
+            asked.add(ways[0])
+            await self._test(ways[:1], {}, is_alone=True)
+            await self._count()
+
+    async def _test(self, ways: Sequence[tuple[int, int]], failing: dict[int, set[int]], *, is_alone: bool = False) -> None:
         async def one(sender: int, receiver: int) -> tuple[int, int, str, Any]:
             to, token = self._members[receiver], secrets.token_hex(8)
             port, udp, mark = to.link
@@ -78,7 +86,7 @@ class Phases:
         for sender, receiver, token, value in await asyncio.gather(*(one(*way) for way in ways if {*way} <= alive)):
             if not isinstance(value, dict):
                 continue
-            test = LinkTest.of(value)
+            test = msgspec.structs.replace(LinkTest.of(value), is_alone=is_alone)
             tests = self._gathered.links.setdefault((sender, receiver), [])
             self._uncounted.setdefault(receiver, []).append((token, tests, len(tests)))
             tests.append(test)

@@ -99,24 +99,37 @@ def _without_echoes(found: Mapping[Way, tuple[str, str]]) -> dict[Way, tuple[str
 _UNCONNECTED = ("link-one-way-drop", "port-dropped", "port-refused")
 _PASSING = ("packet-loss", "link-delay", "narrow-link")
 """What a burst of other traffic or a busy CPU may look like for a moment."""
+_SHARED = ("link-delay", "narrow-link")
+"""What other tests at the same time may look like."""
 _AGAIN_AT_MOST = 3
+_ALONE_OF_A_NODE, _ALONE_AT_MOST = 2, 16
 
 
 def doubtful_links(gathered: Gathered) -> list[Way]:
     """Ways that a single test speaks against, and that are worth another: a few of each node, and not what three nodes saw alike."""
     told = causes(gathered)
-    counts: dict[int, int] = {}
+    counts: Counter[int] = Counter()
     alike_at: Counter[tuple[int, str]] = Counter((end, cause) for way, (cause, _seen) in told.items() for end in way)
     found = []
     for way, (cause, _seen) in told.items():
-        alike = max(alike_at[end, cause] for end in way)
-        if len(gathered.links[way]) > 1 or (cause not in _PASSING and alike > 2):
+        if len(gathered.links[way]) > 1:
             continue
-        if max(counts.get(end, 0) for end in way) < _AGAIN_AT_MOST or cause not in _PASSING:
+        if cause not in _PASSING:
+            found += [way] if max(alike_at[end, cause] for end in way) <= 2 else []
+        elif max(counts[end] for end in way) < _AGAIN_AT_MOST:
             found.append(way)
-            for end in way:
-                counts[end] = counts.get(end, 0) + 1
+            counts.update(way)
     return found
+
+
+def accused_links(gathered: Gathered) -> list[Way]:
+    """Ways that a verdict would rest on, and that were not tested yet while no other was: transfers at the same time share switches and CPUs."""
+    told = causes(gathered)
+    nodes, links = _blamed(told, gathered.links)
+    ways = [way for _node, cause, ways in nodes if cause in _SHARED for way in ways[:_ALONE_OF_A_NODE]]
+    ways += [way for way in links if told[way][0] in _PASSING]
+    alone = {way for way, tests in gathered.links.items() if any(test.is_alone for test in tests)}
+    return [way for way in ways if way not in alone][: max(0, _ALONE_AT_MOST - len(alone))]
 
 
 def behind_bad_links(gathered: Gathered) -> set[int]:
@@ -127,19 +140,28 @@ def behind_bad_links(gathered: Gathered) -> set[int]:
 def findings(gathered: Gathered, explained: Iterable[int]) -> list[Finding]:
     """Nodes first, then the links that no node explains."""
     gone = {*explained}
-    ways_left = {way: tests for way, tests in gathered.links.items() if not gone & {*way}}
-    tested = [way for way, tests in ways_left.items() if not all(test.is_short for test in tests)]
-    connected = {*ways_left} - {*tested}
     told = {way: what for way, what in causes(gathered).items() if not gone & {*way}}
     found: list[Finding] = []
-    for node, cause, ways in localised(told, tested, connected):
+    nodes, links = _blamed(told, {way: tests for way, tests in gathered.links.items() if not gone & {*way}})
+    for node, cause, ways in nodes:
         seen = "; ".join(f"{gathered.name(a)} -> {gathered.name(b)}: {told[a, b][1]}" for a, b in ways[:2])
         more = f"; {len(ways) - 2} more ways" if len(ways) > 2 else ""
         found.append(Finding(part="connections", cause=cause, node=node, seen=seen + more))
-        told = {way: what for way, what in told.items() if node not in way}
-    for way, (cause, seen) in told.items():
-        found.append(Finding(part="connections", cause=cause, link=way, seen=seen))
+    for way in links:
+        cause, seen = told[way]
+        if cause not in _PASSING or len(gathered.links[way]) > 1:  # what may pass must show twice
+            found.append(Finding(part="connections", cause=cause, link=way, seen=seen))
     return found
+
+
+def _blamed(
+    told: Mapping[Way, tuple[str, str]], links: Mapping[Way, list[LinkTest]]
+) -> tuple[list[tuple[int, str, list[Way]]], list[Way]]:
+    """Nodes that explain bad ways, and the ways that none explains."""
+    tested = [way for way, tests in links.items() if not all(test.is_short for test in tests)]
+    nodes = [*localised(told, tested, {*links} - {*tested})]
+    blamed = {node for node, _cause, _ways in nodes}
+    return nodes, [way for way in told if not blamed & {*way}]
 
 
 def localised(
