@@ -35,3 +35,15 @@ def test_what_shares_switches_and_cpus_is_asked_alone_before_it_is_blamed() -> N
         found.links[way].append(msgspec.structs.replace(WELL if way == (2, 1) else NARROW, is_alone=True))
     assert judge.accused_links(found) == []
     assert (said(whole(found)), whole(found).links) == ({"n3": {"narrow-link"}}, ())
+
+
+def test_a_node_that_loses_packets_is_named_though_time_ran_out() -> None:
+    """Some of its ways were never counted, on some no connection came about, and what it sends is answered too late for a message beyond the MTU."""
+    found = gathered(5, complete=False)
+    lost = msgspec.structs.replace(WELL, arrived=140)
+    for peer in (0, 1, 2, 4):
+        found.links[3, peer] = [msgspec.structs.replace(WELL, beyond=False, rates=())]
+        found.links[peer, 3] = [lost]
+    found.links[0, 3] = [msgspec.structs.replace(WELL, arrived=None)]
+    found.links[1, 3] = [LinkTest(connect="time-out", sent=200, arrived=140)]
+    assert (said(whole(found)), whole(found).links) == ({"n3": {"packet-loss"}}, ())

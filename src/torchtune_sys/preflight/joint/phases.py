@@ -34,12 +34,14 @@ class Phases:
         """``isolates``: nodes and links are named by groups, also where nothing fails; ``parts``: the switches behind which nodes are."""
         self._members, self._gathered, self._times = members, gathered, times
         self._isolates, self._parts = isolates, parts
-        self._uncounted: dict[int, list[tuple[str, list[LinkTest], int]]] = {}
-        """Tests by their receiver, which was not asked yet what arrived: the mark of the datagrams, and where the test stands."""
+        self._uncounted: dict[int, list[tuple[str, int, list[LinkTest], int]]] = {}
+        """Tests by their receiver, which was not asked yet what arrived: the mark of the datagrams, their sender, and where the test stands."""
+        self._lossy: dict[int, set[int]] = {}
+        """Others to or from which many packets of a node get lost."""
 
     async def connections(self) -> None:
         """Each pair in each direction, one connection of a node at a time; what looks bad once more later. Where two others failed to reach a
-        node, the rest only tries to connect."""
+        node, or two lost many packets, the rest only tries to connect."""
         failing: dict[int, set[int]] = {}
         here = present(self._members)
         for pairs in pairings(here):
@@ -76,7 +78,7 @@ class Phases:
         async def one(sender: int, receiver: int) -> tuple[int, int, str, Any]:
             to, token = self._members[receiver], secrets.token_hex(8)
             port, udp, mark = to.link
-            short = any(len(failing.get(end, ())) > 1 for end in (sender, receiver))
+            short = any(len(bad.get(end, ())) > 1 for end in (sender, receiver) for bad in (failing, self._lossy))
             found = await self._members[sender].ask(
                 _LINK_S, do="link", address=to.address, port=port, udp=udp, mark=mark, token=token, short=short
             )
@@ -88,7 +90,7 @@ class Phases:
                 continue
             test = msgspec.structs.replace(LinkTest.of(value), is_alone=is_alone)
             tests = self._gathered.links.setdefault((sender, receiver), [])
-            self._uncounted.setdefault(receiver, []).append((token, tests, len(tests)))
+            self._uncounted.setdefault(receiver, []).append((token, sender, tests, len(tests)))
             tests.append(test)
             if test.connect != "ok" or test.beyond is False:
                 failing.setdefault(sender, set()).add(receiver)
@@ -99,13 +101,16 @@ class Phases:
 
         async def one(node: int) -> None:
             tests = self._uncounted.pop(node)
-            told = await self._members[node].ask(_COUNT_S, do="count", tokens=[token for token, _tests, _at in tests])
+            told = await self._members[node].ask(_COUNT_S, do="count", tokens=[token for token, *_rest in tests])
             counted = taken(told, Counted)
             if counted is None:
                 return
-            for token, each, at in tests:
+            for token, sender, each, at in tests:
                 arrived = counted.from_.get(token, 0)
                 each[at] = msgspec.structs.replace(each[at], arrived=arrived, overflowed=counted.overflowed)
+                if judge.loses_much(each[at]):
+                    self._lossy.setdefault(sender, set()).add(node)
+                    self._lossy.setdefault(node, set()).add(sender)
 
         await asyncio.gather(*map(one, [*self._uncounted]))
 

@@ -1,8 +1,18 @@
 """Judging what the nodes told: pure functions from what was gathered to a verdict."""
 
 from torchtune_sys.preflight.joint.judge.compute import ranks_again
-from torchtune_sys.preflight.joint.judge.connections import accused_links, behind_bad_links, doubtful_links
+from torchtune_sys.preflight.joint.judge.connections import accused_links, behind_bad_links, doubtful_links, loses_much
 from torchtune_sys.preflight.joint.judge.slower import TURNS_AT_MOST
 from torchtune_sys.preflight.joint.judge.whole import brief, judged, unsound
 
-__all__ = ["TURNS_AT_MOST", "accused_links", "behind_bad_links", "brief", "doubtful_links", "judged", "ranks_again", "unsound"]
+__all__ = [
+    "TURNS_AT_MOST",
+    "accused_links",
+    "behind_bad_links",
+    "brief",
+    "doubtful_links",
+    "judged",
+    "loses_much",
+    "ranks_again",
+    "unsound",
+]

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
 from statistics import median
 
 from torchtune_sys.preflight.joint.gathered import Gathered, LinkTest
 from torchtune_sys.preflight.joint.judge.finding import Finding
 
 Way = tuple[int, int]
-LOSS = 0.01
-"""A healthy network of a cluster loses fewer than one packet in a thousand; of 200 datagrams 1 % is two."""
+LOSS, HEAVY_LOSS = 0.01, 0.1
+"""A healthy network of a cluster loses fewer than one packet in a thousand; of 200 datagrams 1 % is two. From 10 % on TCP waits for seconds now and then."""
 DELAY_TIMES, DELAY_S = 5.0, 0.001
 """How far the least time of 20 lies above the median of all, at least."""
 NARROW, NARROW_WHERE_NOISY = 0.6, 0.2
 """Of the usual rate: on a quiet network, and where two runs in a row differ much, as on hosts whose CPUs are busy."""
 _NOISES = 4.0
+_OF_LOSS = ("port-dropped", "mtu-black-hole", "link-delay", "narrow-link")
+"""What the way back of one that loses much may look like."""
 _WORDS = {
     "port-refused": "the connection to a port that listens is refused",
     "port-dropped": "no connection comes about, nobody refuses it",
@@ -38,7 +40,8 @@ def causes(gathered: Gathered) -> dict[Way, tuple[str, str]]:
             agreed = told[-1]
             assert agreed is not None
             found[way] = agreed
-    return _without_echoes(found)
+    heavy = {way for way, (cause, _seen) in found.items() if cause == "packet-loss" and all(map(loses_much, tests[way]))}
+    return _without_echoes(found, heavy)
 
 
 def _last(tests: Mapping[Way, list[LinkTest]], way: Way) -> LinkTest | None:
@@ -46,10 +49,10 @@ def _last(tests: Mapping[Way, list[LinkTest]], way: Way) -> LinkTest | None:
 
 
 def _cause(test: LinkTest, back: LinkTest | None, usual_s: float, least_rate: float) -> tuple[str, str] | None:
-    cause = _unconnected(test, back) if test.connect != "ok" else None
+    loss = test.loss
+    cause = _unconnected(test, back) if test.connect != "ok" and not loses_much(test) else None
     if cause:
         return cause, f"{_WORDS[cause]} ({test.connect})"
-    loss = test.loss
     if loss is not None and loss >= LOSS and test.arrived:
         return "packet-loss", f"{test.sent - test.arrived} of {test.sent} datagrams were lost"
     if test.connect == "ok" and not test.is_short and (test.beyond is False or test.small_s is None):
@@ -59,6 +62,11 @@ def _cause(test: LinkTest, back: LinkTest | None, usual_s: float, least_rate: fl
     if test.rates and max(test.rates) < least_rate:
         return "narrow-link", f"{max(test.rates) / 1e6:.1f} MB/s; its peers have more than {least_rate / 1e6:.0f} MB/s"
     return None
+
+
+def loses_much(test: LinkTest) -> bool:
+    """Whether so many packets get lost that connections fail now and then."""
+    return bool(test.arrived) and test.connect != "refused" and (test.loss or 0.0) >= HEAVY_LOSS
 
 
 def _quarter(values: Iterable[float], *, from_above: bool = False) -> float:
@@ -86,14 +94,11 @@ def _unconnected(test: LinkTest, back: LinkTest | None) -> str:
     return "port-dropped"
 
 
-def _without_echoes(found: Mapping[Way, tuple[str, str]]) -> dict[Way, tuple[str, str]]:
-    """TCP fails in both directions where one is cut: only the one in which nothing arrives is named."""
+def _without_echoes(found: Mapping[Way, tuple[str, str]], heavy: Set[Way]) -> dict[Way, tuple[str, str]]:
+    """TCP fails or is slow in both directions where one is cut, or loses much: only that one is named."""
     cut = {way for way, (cause, _seen) in found.items() if cause == "link-one-way-drop"}
-    return {
-        way: told
-        for way, told in found.items()
-        if way in cut or not ((way[1], way[0]) in cut and told[0] in ("port-dropped", "packet-loss"))
-    }
+    echoes = {way[::-1]: ("port-dropped", "packet-loss") for way in cut} | {way[::-1]: _OF_LOSS for way in heavy}
+    return {way: told for way, told in found.items() if way in cut or told[0] not in echoes.get(way, ())}
 
 
 _UNCONNECTED = ("link-one-way-drop", "port-dropped", "port-refused")
@@ -158,7 +163,9 @@ def _blamed(
     told: Mapping[Way, tuple[str, str]], links: Mapping[Way, list[LinkTest]]
 ) -> tuple[list[tuple[int, str, list[Way]]], list[Way]]:
     """Nodes that explain bad ways, and the ways that none explains."""
-    tested = [way for way, tests in links.items() if not all(test.is_short for test in tests)]
+    tested = [
+        way for way, tests in links.items() if way in told or not all(test.is_short or test.arrived is None for test in tests)
+    ]
     nodes = [*localised(told, tested, {*links} - {*tested})]
     blamed = {node for node, _cause, _ways in nodes}
     return nodes, [way for way in told if not blamed & {*way}]
