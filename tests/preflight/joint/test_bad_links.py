@@ -34,6 +34,8 @@ def test_what_shares_switches_and_cpus_is_asked_alone_before_it_is_blamed() -> N
     for way in asked:
         found.links[way].append(msgspec.structs.replace(WELL if way == (2, 1) else NARROW, is_alone=True))
     assert judge.accused_links(found) == []
+    found.links[3, 0][-1] = msgspec.structs.replace(NARROW, rates=(5e6, 9e6, 1e8), is_alone=True)
+    assert judge.accused_links(found) == [(3, 0)], "runs that differ so much tell a busy CPU"
     assert (said(whole(found)), whole(found).links) == ({"n3": {"narrow-link"}}, ())
 
 

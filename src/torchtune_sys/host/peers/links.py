@@ -27,7 +27,9 @@ _ECHOES = 20
 _PIECE, _STRETCH = 128 << 10, BULK // 4
 """Bytes after which the kernel is asked how much has arrived, and over which a rate counts: no bucket of a shaper or queue of a switch port holds as much."""
 _ECHO_S, _BEYOND_S, _BULK_S = 3.0, 3.0, 8.0
-_RUNS = 2
+_RUNS, _RUNS_THOROUGH = 2, 16
+_THOROUGH_S, _BETWEEN_S = 1.5, 0.02
+"""Of a thorough test: no run begins later; and a pause, in which processes that wait for a CPU may get it."""
 DATAGRAMS = 200
 _PAUSE_S = 0.0005
 _HEADER_S, _SERVED_S = 5.0, 45.0
@@ -117,7 +119,7 @@ class LinkServer:
         if not hmac.compare_digest(mark, self.mark.encode()):
             return
         writer.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        came, allowed = 0, _ECHOED_AT_MOST if kind == _ECHO else (_RUNS + 1) * BULK
+        came, allowed = 0, _ECHOED_AT_MOST if kind == _ECHO else (_RUNS_THOROUGH + 1) * BULK
         while came < allowed and (data := await asyncio.wait_for(reader.read(1 << 18), 15)):
             before, came = came, came + len(data)
             if kind == _ECHO:
@@ -127,11 +129,13 @@ class LinkServer:
             await writer.drain()  # who does not read gets no more
 
 
-async def test(address: str, port: int, udp_port: int, mark: str, token: str, *, short: bool = False) -> dict[str, Any]:
-    """One direction. ``short``: only whether a connection is made, where the rest is known to fail.
+async def test(
+    address: str, port: int, udp_port: int, mark: str, token: str, *, short: bool = False, thorough: bool = False
+) -> dict[str, Any]:
+    """One direction. ``short``: only whether a connection is made, where the rest is known to fail; ``thorough``: the rate of more runs.
 
     Answers ``connect`` (ok, refused, time-out, unreachable), ``small_s`` (least time there and back, as the processes or the kernel saw it), ``beyond`` (whether the message beyond
-    the MTU came back), ``rates`` (bytes per second, of two runs), ``retransmits``, ``sent`` (datagrams).
+    the MTU came back), ``rates`` (bytes per second, of two or more runs), ``retransmits``, ``sent`` (datagrams).
     """
     found: dict[str, Any] = {"sent": await _datagrams(address, udp_port, mark, token)}
     found["connect"], held = await _connected(address, port)
@@ -152,7 +156,7 @@ async def test(address: str, port: int, udp_port: int, mark: str, token: str, *,
         found["retransmits"] = tcp_info(held).retransmits
         held.close()
     if found.get("beyond"):
-        found["rates"] = await _rates(address, port, mark)
+        found["rates"] = await _rates(address, port, mark, _RUNS_THOROUGH if thorough else _RUNS)
     return found
 
 
@@ -210,7 +214,7 @@ async def _echo(held: socket.socket, size: int, times: int, within_s: float) -> 
     return least
 
 
-async def _rates(address: str, port: int, mark: str) -> list[float]:
+async def _rates(address: str, port: int, mark: str, runs: int) -> list[float]:
     """Of each run. One that does not end in time had less than half of what would have ended it."""
     held = (await _connected(address, port))[1]
     if held is None:
@@ -221,7 +225,8 @@ async def _rates(address: str, port: int, mark: str) -> list[float]:
     try:
         held.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _PIECE)
         await loop.sock_sendall(held, _HEADER.pack(mark.encode(), _SINK))
-        for _ in range(_RUNS):
+        until_s = time.monotonic() + _THOROUGH_S
+        while len(rates) < runs and time.monotonic() < until_s:
             arrivals = Arrivals(held)
             for _ in range(BULK // _PIECE):
                 await asyncio.wait_for(loop.sock_sendall(held, data), _BULK_S)
@@ -232,6 +237,8 @@ async def _rates(address: str, port: int, mark: str) -> list[float]:
             rates.append(max(arrivals.best(), BULK / arrivals.taken_s))
             if arrivals.taken_s > 1:
                 break
+            if len(rates) >= _RUNS:
+                await asyncio.sleep(_BETWEEN_S)
     except (asyncio.TimeoutError, OSError):
         rates = rates or [BULK / _BULK_S / 2]
     finally:

@@ -164,6 +164,7 @@ class Task(_Message, frozen=True, kw_only=True):
     mark: Key = ""
     token: Key = ""
     short: bool = False
+    thorough: bool = False
     tokens: Annotated[list[Key], Meta(max_length=4096)] = []
     tasks: Annotated[dict[Number, dict[Key, Any]], Meta(max_length=4096)] = {}
 

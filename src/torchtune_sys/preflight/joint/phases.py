@@ -68,20 +68,21 @@ class Phases:
 
     async def confirm(self) -> None:
         """What a verdict would rest on once more, one connection at a time, and later than all else."""
-        asked: set[tuple[int, int]] = set()
-        while ways := [way for way in judge.accused_links(self._gathered) if way not in asked]:
-            asked.add(ways[0])
+        silent: set[tuple[int, int]] = set()
+        while ways := [way for way in judge.accused_links(self._gathered) if way not in silent]:
+            before = len(self._gathered.links[ways[0]])
             await self._test(ways[:1], {}, is_alone=True)
             await self._count()
+            if len(self._gathered.links[ways[0]]) == before:
+                silent.add(ways[0])
 
     async def _test(self, ways: Sequence[tuple[int, int]], failing: dict[int, set[int]], *, is_alone: bool = False) -> None:
         async def one(sender: int, receiver: int) -> tuple[int, int, str, Any]:
             to, token = self._members[receiver], secrets.token_hex(8)
             port, udp, mark = to.link
             short = any(len(bad.get(end, ())) > 1 for end in (sender, receiver) for bad in (failing, self._lossy))
-            found = await self._members[sender].ask(
-                _LINK_S, do="link", address=to.address, port=port, udp=udp, mark=mark, token=token, short=short
-            )
+            how = {"address": to.address, "port": port, "udp": udp, "mark": mark, "token": token}
+            found = await self._members[sender].ask(_LINK_S, do="link", **how, short=short, thorough=is_alone)
             return sender, receiver, token, found
 
         alive = {*present(self._members)}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from statistics import median
 
 from torchtune_sys.preflight.joint.gathered import Gathered, LinkTest
@@ -77,7 +77,7 @@ def _quarter(values: Iterable[float], *, from_above: bool = False) -> float:
 
 def _narrow(tests: Iterable[list[LinkTest]], best: list[float]) -> float:
     """Which part of the usual rate is too little, by how much two runs in a row differ, and how much connections do."""
-    pairs = [test.rates for each in tests for test in each if len(test.rates) > 1]
+    pairs = [test.rates[:2] for each in tests for test in each if len(test.rates) > 1]
     noise = median([(max(rates) - min(rates)) / max(rates) for rates in pairs] or [1.0])
     upper = sorted(best)[len(best) // 2 :]
     spread = median([abs(rate - median(upper)) / median(upper) for rate in upper] or [1.0])
@@ -107,7 +107,9 @@ _PASSING = ("packet-loss", "link-delay", "narrow-link")
 _SHARED = ("link-delay", "narrow-link")
 """What other tests at the same time may look like."""
 _AGAIN_AT_MOST = 3
-_ALONE_OF_A_NODE, _ALONE_AT_MOST = 2, 16
+_ALONE_OF_A_NODE, _ALONE_OF_A_WAY, _ALONE_AT_MOST = 2, 3, 32
+_ALIKE = 4.0
+"""Times as fast as the slowest run of a narrow link is the fastest, at most."""
 
 
 def doubtful_links(gathered: Gathered) -> list[Way]:
@@ -133,8 +135,15 @@ def accused_links(gathered: Gathered) -> list[Way]:
     nodes, links = _blamed(told, gathered.links)
     ways = [way for _node, cause, ways in nodes if cause in _SHARED for way in ways[:_ALONE_OF_A_NODE]]
     ways += [way for way in links if told[way][0] in _PASSING]
-    alone = {way for way, tests in gathered.links.items() if any(test.is_alone for test in tests)}
-    return [way for way in ways if way not in alone][: max(0, _ALONE_AT_MOST - len(alone))]
+    alone = {way: each for way, tests in gathered.links.items() if (each := [test for test in tests if test.is_alone])}
+    open_ = [way for way in ways if way not in alone or _differs(alone[way])]
+    return open_[: max(0, _ALONE_AT_MOST - sum(map(len, alone.values())))]
+
+
+def _differs(alone: Sequence[LinkTest]) -> bool:
+    """Whether the rate may yet turn out: a narrow link gives each run the same, processes that wait for a CPU do not."""
+    rates = alone[-1].rates
+    return len(alone) < _ALONE_OF_A_WAY and len(rates) > 1 and max(rates) > _ALIKE * min(rates)
 
 
 def behind_bad_links(gathered: Gathered) -> set[int]:
