@@ -1,11 +1,83 @@
-"""Which rank of which job asks, and who is paired with whom."""
+"""Which rank of which job asks, who is paired with whom, and where a node finds the others when the network is cut: over real connections, some to
+listeners that take none."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import socket
+from collections.abc import Iterator
+
 import pytest
 
-from torchtune_sys.preflight.joint.job import job_of
+from torchtune_sys.host.peers.wire import Gone, handshake
+from torchtune_sys.preflight.joint import meeting, messages
+from torchtune_sys.preflight.joint.job import Job, job_of
 from torchtune_sys.preflight.joint.phases import pairings
+
+JOB = Job(rank=6, world=8, local=0, locals_=1, node=6, nodes=8, master="127.0.0.1", ports=(1,), key="k", secret=b"k")
+TRIES = 8
+
+
+@contextlib.contextmanager
+def silent() -> Iterator[int]:
+    """A port whose queue is full: the kernel drops whoever else calls, as a cut does."""
+    with contextlib.ExitStack() as stack:
+        held = stack.enter_context(socket.socket())
+        held.bind(("127.0.0.1", 0))
+        held.listen(0)
+        for _ in range(TRIES):
+            caller = stack.enter_context(socket.socket())
+            caller.setblocking(False)
+            caller.connect_ex(held.getsockname())
+        yield held.getsockname()[1]
+
+
+class Candidate:
+    """Says who it is, and notes to whom it was asked to lead: nobody, since it reaches no more than we do."""
+
+    def __init__(self, node: int) -> None:
+        self.node = node
+        self.led: list[int] = []
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(Gone):
+            wire = await handshake(reader, writer, b"k", first=False)
+            while True:
+                asked = messages.asked(await wire.receive(5))
+                if isinstance(asked, messages.Who):
+                    wire.send(messages.plain(messages.Me(node=self.node, key="k", members=1)))
+                elif isinstance(asked, messages.Relay):
+                    self.led.append(asked.to)
+                    wire.send({"is": "cannot"})
+        writer.close()
+
+
+@pytest.mark.parametrize(("reached", "best", "led"), [((4, 5), 4, []), ((), None, [0, 1, 2, 3])])
+def test_one_side_of_a_cut_meets_without_waiting_for_the_other(
+    monkeypatch: pytest.MonkeyPatch, reached: tuple[int, ...], best: int | None, led: list[int]
+) -> None:
+    """Before, each node of the other side was asked for one after the other, through everybody, for half a minute; the meeting was over by then."""
+    monkeypatch.setattr(meeting, "DIAL_S", 0.5)
+
+    async def go() -> tuple[int | None, list[int]]:
+        where = meeting.Map(JOB, lambda: 1)
+        order = (0, 1, 2, 3, *reached, 7)
+        candidates = [Candidate(node) for node in (*reached, 7)]
+        with contextlib.ExitStack() as stack:
+            servers = [await asyncio.start_server(each.serve, "127.0.0.1", 0) for each in candidates]
+            ports = [server.sockets[0].getsockname()[1] for server in servers]
+            where.table = {each.node: ("127.0.0.1", port) for each, port in zip(candidates, ports, strict=True)}
+            where.table |= {node: ("127.0.0.1", stack.enter_context(silent())) for node in range(4)}
+            found = await meeting.lower(where, order, 6, ())
+            if found is not None:
+                found.wire.close()
+            for server in servers:
+                server.close()
+        await asyncio.sleep(0.05)
+        return found and found.node, sorted(node for each in candidates for node in each.led)
+
+    assert asyncio.run(go()) == (best, led)
 
 
 @pytest.mark.parametrize("count", [2, 3, 4, 7, 8, 9, 100])
