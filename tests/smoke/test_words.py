@@ -53,6 +53,8 @@ WORDS = [
     ("OSError: [Errno 24] Too many open files", "dataloader", "nofile-limit-too-low"),
     ("RuntimeError: [enforce fail at alloc_cpu.cpp:118] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to allocate 268435456 bytes.", "device", "host-memory-oom"),
     ("A module that was compiled using NumPy 1.x cannot be run in NumPy 2.0.0", "import", "numpy2-with-old-torch"),
+    ("ImportError: No module named 'numpy._core._multiarray_umath'", "import", "numpy-broken"),
+    ("RuntimeError: Failed to load the backend extension: vendor. You can disable extension auto-loading with TORCH_DEVICE_BACKEND_AUTOLOAD=0.", "import", "torch-backend-broken"),
     ("Fatal Python error: Illegal instruction\nSIGILL", "gemm", "cpu-lacks-avx"),
     ("ModuleNotFoundError: No module named '_ctypes'", "import", "python-incomplete"),
     ("ModuleNotFoundError: No module named 'sympy'", "import", "torch-requirements-missing"),

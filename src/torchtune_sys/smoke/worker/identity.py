@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.metadata
 import os
 import re
@@ -71,6 +72,14 @@ def versions_agree(here: RankContext) -> Dict[str, str]:
             seen="torch %s was imported from %s, but %s is installed" % (imported, os.path.dirname(torch.__file__), recorded),
             remedy="remove the other torch (PYTHONPATH, ~/.local, a folder named torch), or reinstall",
         )
+    unusable = _numpy_is_unusable()
+    if unusable:
+        ended.update(
+            verdict="fail",
+            cause="numpy-broken",
+            seen=unusable,
+            remedy="pip install --force-reinstall numpy; numpy<2 for torch before 2.3",
+        )
     if 0 < here.world_wish != here.world:
         ended.update(
             verdict="fail",
@@ -79,6 +88,23 @@ def versions_agree(here: RankContext) -> Dict[str, str]:
             remedy="look who sets WORLD_SIZE beside the launcher",
         )
     return ended
+
+
+def _numpy_is_unusable() -> str:
+    """It is not needed; but where it is there data sets take it, and torch says no more than a warning. Return what is wrong with it."""
+    try:
+        numpy: Any = importlib.import_module("numpy")
+        if torch.from_numpy(numpy.arange(3)).tolist() == torch.arange(3).numpy().tolist():
+            return ""
+        seen = "it and torch do not agree on what an array holds"
+    except ModuleNotFoundError as error:
+        if error.name == "numpy":
+            return ""
+        seen = str(error)
+    except Exception as error:
+        seen = "%s: %s" % (type(error).__name__, error)
+    lines = [line.strip() for line in seen.splitlines() if line.strip()]
+    return "NumPy is there, but cannot be used: %s" % " ".join(lines)[:300]
 
 
 def about(here: RankContext) -> Dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import mmap
 import os
 import tempfile
 import warnings
@@ -78,6 +79,7 @@ def _resumes(here: RankContext, optimizer: str, folder: str) -> int:
     write_checkpoint(through.state(), path)
     size = os.path.getsize(path)
     held = torch.load(path, map_location="cpu", weights_only=True)
+    _can_be_mapped(path, held)
     wanted_losses = through.train(_BEFORE, _AFTER)
     wanted = through.state()
     _replaces(path, held, wanted)
@@ -95,6 +97,20 @@ def _replaces(path: str, first: Dict[str, Any], second: Dict[str, Any]) -> None:
     write_checkpoint(first, path + ".new")
     os.replace(path + ".new", path)
     _reads_as(path, first, second, "renamed over another")
+
+
+def _can_be_mapped(path: str, held: Dict[str, Any]) -> None:
+    """Large checkpoints are not read but mapped (``torch.load(mmap=True)``, safetensors), which some file systems refuse."""
+    try:
+        with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
+            mapped[-1]
+    except OSError as error:
+        seen = "a checkpoint cannot be mapped (mmap: %s): torch.load(mmap=True) and safetensors fail there" % error.strerror
+        raise StageFailed("checkpoint-disk-without-mmap", seen, "another place (--scratch), or FUSE without direct_io") from error
+    if [int(part) for part in torch.__version__.split(".")[:2]] >= [2, 1]:
+        found = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+        if differing_leaves(found, held):
+            raise StageFailed("checkpoint-damaged", "what was saved is not what is mapped")
 
 
 def _reads_as(path: str, wanted: Dict[str, Any], before: Dict[str, Any], how: str) -> None:

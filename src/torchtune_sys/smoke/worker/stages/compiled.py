@@ -13,7 +13,7 @@ from typing import Dict, Iterator, List, Tuple
 
 import torch
 
-from torchtune_sys.smoke.worker.context import RankContext, Skipped, StageFailed
+from torchtune_sys.smoke.worker.context import RankContext, Skipped, StageFailed, small_integers
 from torchtune_sys.smoke.worker.models import SmallTransformer, loss_of, seeded, sentences
 
 _INDUCTOR_CACHE, _TRITON_CACHE = "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"
@@ -47,6 +47,7 @@ def compiled_agrees(here: RankContext) -> None:
             raise
         here.measure("cold compilation", time.perf_counter() - started, "s")
         files = _compiled_files(folder)
+        _other_sizes_agree(here)
     _has_compiled(files)
     torch.optim.SGD(model.parameters(), lr=0.1).step()  # what was compiled must see it
     shares = [
@@ -59,6 +60,20 @@ def compiled_agrees(here: RankContext) -> None:
             what = "loss" if name == "loss" else "gradient of %s, as a share of its largest element," % name
             seen = "the %s is off by %.3g, where rounding explains %.3g" % (what, share, _AWAY_COMPILED)
             raise StageFailed("compiled-differs", seen)
+
+
+def _other_sizes_agree(here: RankContext) -> None:
+    """The last batch is shorter, and sentences differ: what was compiled for one size is not to be taken for another."""
+    layer = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.GELU()).to(here.device)
+    called = _compiled(layer)
+    inputs = small_integers((16, 8), 15).to(here.device) / 4
+    with torch.no_grad():
+        wanted = layer(inputs)
+        for size in (16, 10, 5):
+            off = float((called(inputs[:size]) - wanted[:size]).abs().max())
+            if not off <= _AWAY_COMPILED:
+                seen = "what was compiled for a batch of 16 is off by %.3g for one of %d" % (off, size)
+                raise StageFailed("compiled-differs", seen)
 
 
 def _compiler_writes(folder: str, error: Exception) -> None:

@@ -24,7 +24,12 @@ from torchtune_sys.smoke.worker.integers import (
 )
 from torchtune_sys.smoke.worker.models import SmallConvNet, SmallTransformer, bars, loss_of, sentences
 
-_WAYS: Tuple[Dict[str, Any], ...] = ({}, {"find_unused_parameters": True}, {"gradient_as_bucket_view": True})
+_WAYS: Tuple[Dict[str, Any], ...] = (
+    {},
+    {"find_unused_parameters": True},
+    {"gradient_as_bucket_view": True},
+    {"static_graph": True},
+)
 _PASSES = 2
 """After the first pass DDP sorts its buckets anew, in the order in which the gradients came (reducer.cpp, rebuild_buckets)."""
 _OWN_SEED = 11

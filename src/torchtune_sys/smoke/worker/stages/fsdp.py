@@ -24,6 +24,7 @@ from torchtune_sys.smoke.worker.rendezvous_store import refuse_strangers
 
 _SHARD_WIDTH = 64
 _SHARD_SEED = 31
+_NORM_OFF = 2.0**-12
 _Pair = Tuple[torch.nn.Module, torch.optim.Optimizer]
 
 
@@ -101,6 +102,7 @@ def sharded_step_is_right(here: RankContext) -> None:
     optimizer.step()
     after = {name: value.detach().double() - STEP_SIZE * wanted[name] for name, value in first.named_parameters()}
     faults += _holds_its_rows(here, "after", net, after)
+    faults += _clips_as_a_whole(here, net, wanted)
     del net, optimizer
     judge(here, faults)
 
@@ -113,6 +115,21 @@ def _holds_its_rows(here: RankContext, when: str, net: IntegerNet, wanted: Dict[
             figures = (when, here.rank, held[name].numel(), value.numel(), name, (last - first) * value[0].numel())
             return [("fsdp-not-sharded", "%s the step rank %d holds %d of the %d elements of %s, its part are %d" % figures)]
     return _part_is_right(here, "%s the step " % when, held, {name: value.detach().double() for name, value in wanted.items()})
+
+
+def _clips_as_a_whole(here: RankContext, net: IntegerNet, wanted: Dict[str, torch.Tensor]) -> List[Fault]:
+    """The norm is that of all parts together, on each rank. Rounding is far below the bound; a part that is left out is far above it."""
+    norm = sum(float((value**2).sum()) for value in wanted.values()) ** 0.5
+    found = torch.nn.utils.clip_grad_norm_(net.parameters(), norm / 2)
+    told = float(found.full_tensor() if hasattr(found, "full_tensor") else found)
+    left = sum(float((_local(value.grad).double() ** 2).sum()) for value in net.parameters()) ** 0.5
+    own = sum(float((value[slice(*_rows(here, value.shape[0]))] ** 2).sum()) for value in wanted.values()) ** 0.5
+    if abs(told - norm) <= _NORM_OFF * norm and abs(left - own / 2) <= _NORM_OFF * norm:
+        return []
+    words = (norm, norm / 2, told, left, own / 2)
+    return [
+        ("clip-wrong", "sharded gradients of norm %.6g, clipped at %.6g: told %.6g; the part here has %.6g, not %.6g" % words)
+    ]
 
 
 def _part_is_right(here: RankContext, what: str, held: Dict[str, torch.Tensor], wanted: Dict[str, torch.Tensor]) -> List[Fault]:

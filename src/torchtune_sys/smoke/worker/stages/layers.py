@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, List, Optional, Tuple, Union
 
 import torch
 from torch import nn
@@ -26,6 +26,7 @@ def layers_follow_their_formulas(here: RankContext) -> None:
         _layer_norm,
         _other_norms,
         _batch_norm,
+        _pictures,
         _embedding,
         _attention,
         _loss_functions,
@@ -81,7 +82,7 @@ def _activations(here: RankContext) -> None:
         _close("the gradient of %s" % name, held.grad, slope)
 
 
-def _normal(values: torch.Tensor, over: int, eps: float) -> torch.Tensor:
+def _normal(values: torch.Tensor, over: Union[int, Tuple[int, ...]], eps: float) -> torch.Tensor:
     mean = values.mean(over, keepdim=True)
     return (values - mean) / ((values - mean) ** 2).mean(over, keepdim=True).add(eps).sqrt()
 
@@ -142,6 +143,33 @@ def _batch_norm(here: RankContext) -> None:
     _close("the running variance of nn.BatchNorm1d", layer.running_var, variance, cause="batchnorm-stuck")
     layer.eval()
     _close("nn.BatchNorm1d in eval", layer(inputs.to(here.device)), (wide - mean) / (variance + 1e-5).sqrt())
+
+
+def _pictures(here: RankContext) -> None:
+    """What stands between convolutions, in both memory layouts. No two values are equal: the largest of a field is one."""
+    shape = (3, 4, 6, 6)
+    values = (torch.arange(432) * 175 % 432).view(shape) / 64 - 3
+    weight, bias = _points_of((4,), 65), _points_of((4,), 66)
+    norm = nn.BatchNorm2d(4)
+    _weigh(norm, weight, bias)
+    rows: Tuple[Tuple[nn.Module, Callable[[torch.Tensor], torch.Tensor]], ...] = (
+        (norm, lambda wide: _normal(wide, (0, 2, 3), 1e-5) * weight.double()[:, None, None] + bias.double()[:, None, None]),
+        (nn.MaxPool2d(2), lambda wide: wide.view(3, 4, 3, 2, 3, 2).amax((3, 5))),
+        (nn.AvgPool2d(2), lambda wide: wide.view(3, 4, 3, 2, 3, 2).mean((3, 5))),
+        (nn.AdaptiveAvgPool2d(1), lambda wide: wide.mean((2, 3), keepdim=True)),
+    )
+    for layer, formula in rows:
+        for layout in (torch.contiguous_format, torch.channels_last):
+            name = "nn.%s in %s" % (type(layer).__name__, str(layout)[6:])
+            wide = values.double().requires_grad_()
+            wanted = formula(wide)
+            upstream = _points_of(tuple(wanted.shape), 67)
+            wanted.backward(upstream.double())
+            held = values.to(here.device, copy=True).contiguous(memory_format=layout).requires_grad_()
+            output = layer.to(here.device)(held)
+            output.backward(upstream.to(here.device))
+            _close(name, output, wanted.detach())
+            _close("the input's gradient of %s" % name, gradient_or_zeros(held), wide.grad)
 
 
 def _embedding(here: RankContext) -> None:

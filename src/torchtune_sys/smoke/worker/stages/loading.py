@@ -12,10 +12,10 @@ import resource
 import sys
 import tempfile
 import time
-from typing import Any, Dict, List
+from typing import Any, Dict, Iterator, List
 
 import torch
-from torch.utils.data import DataLoader, Dataset, get_worker_info
+from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
 
 from torchtune_sys.smoke.worker.channel import end_with_parent
 from torchtune_sys.smoke.worker.context import RankContext, StageFailed
@@ -58,6 +58,14 @@ class NumberedSamples(Dataset):
             "python drawn": random.getrandbits(62),
             "numpy drawn": _drawn_by_numpy(),
         }
+
+
+class SharedStream(IterableDataset):
+    """A data set without indices, of which each worker gives what no other does, as torch's documentation has it."""
+
+    def __iter__(self) -> Iterator[int]:
+        info = get_worker_info()
+        return iter(range(info.id, _SAMPLES, info.num_workers) if info else range(_SAMPLES))
 
 
 def _drawn_by_numpy() -> int:
@@ -138,6 +146,7 @@ def _deliver(here: RankContext) -> None:
     _seeds_as_documented(first)
     _shuffles()
     _last_batches_are_kept()
+    _streams_are_shared_out()
 
 
 def _last_batches_are_kept() -> None:
@@ -149,7 +158,17 @@ def _last_batches_are_kept() -> None:
             raise StageFailed("dataloader-loses-samples", seen)
 
 
-def _loader(samples: NumberedSamples, batch: int, seed: int, **more: Any) -> DataLoader:
+def _streams_are_shared_out() -> None:
+    if multiprocessing.get_start_method() != "fork":  # two more imports of torch
+        return
+    found = [int(sample) for batch in _loader(SharedStream(), 8, 14) for sample in batch]
+    if sorted(found) != [*range(_SAMPLES)]:
+        words = (_SAMPLES, _WORKERS, len(found), len(found) - len({*found}))
+        seen = "an iterable data set of %d samples, shared out among %d workers by get_worker_info, gives %d, %d of them again"
+        raise StageFailed("dataloader-loses-samples", seen % words)
+
+
+def _loader(samples: Dataset, batch: int, seed: int, **more: Any) -> DataLoader:
     return DataLoader(
         samples,
         batch_size=batch,

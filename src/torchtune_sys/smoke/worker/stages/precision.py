@@ -61,6 +61,24 @@ def autocast_lowers(here: RankContext, dtype: torch.dtype) -> None:
     for name in ("linear", "matmul", "bmm"):
         if not torch.equal(low[name].to("cpu", torch.float64), right_answer):
             raise StageFailed("gemm-wrong", "%s under autocast to %s has a wrong answer" % (name, _word(dtype)))
+    _weights_are_lowered_anew(here, dtype)
+
+
+def _weights_are_lowered_anew(here: RankContext, dtype: torch.dtype) -> None:
+    """Within a block a weight is lowered once and kept; the next block must see what a step has made of it. Below 2**8: exact in each dtype."""
+    weight = torch.nn.Parameter(small_integers((8, 8), 4).to(here.device))
+    inputs = small_integers((8, 8), 5).to(here.device)
+    for steps in range(2):
+        with torch.autocast(here.kind, dtype=dtype):
+            found = functional.linear(inputs, weight)
+        wanted = inputs.to("cpu", torch.float64) @ weight.detach().to("cpu", torch.float64).t()
+        if not torch.equal(found.detach().to("cpu", torch.float64), wanted):
+            if steps == 0:
+                raise StageFailed("gemm-wrong", "linear under autocast to %s has a wrong answer" % _word(dtype))
+            seen = "under autocast to %s a layer goes on with its weights from before the step" % _word(dtype)
+            raise StageFailed("autocast-cache-stale", seen, "look who clears no cache of autocast (torch.clear_autocast_cache)")
+        with torch.no_grad():
+            weight.add_(1)
 
 
 def _word(dtype: torch.dtype) -> str:
