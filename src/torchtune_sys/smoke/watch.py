@@ -13,6 +13,7 @@ from torchtune_sys.host.children.rank_processes import Disconnected, Exited, Mes
 from torchtune_sys.model.rule import Verdict
 from torchtune_sys.model.smoke import Figure, RankEnd
 from torchtune_sys.smoke.stack_traces import place, waits_for_others
+from torchtune_sys.smoke.worker.measures import patience
 
 TICK_S = 0.25
 _MEETING_DEADLINE_S = 180.0
@@ -225,7 +226,7 @@ class Watch:
             return self._hung("out-of-time", alive)
         if self._launcher_is_stopped(now_s):
             return RunFailure(kind="launcher-stopped", stage=self._stage_of(alive) or "import")
-        if len(self.ranks) < self._wanted and now_s - self._started_s > _MEETING_DEADLINE_S:
+        if len(self.ranks) < self._wanted and now_s - self._started_s > _MEETING_DEADLINE_S * patience():
             return self._hung("hung", alive)
         return self._late(alive, now_s)
 
@@ -243,9 +244,8 @@ class Watch:
             return None
         earliest = min(self._index(rank.stage) for rank in alive)
         behind = [rank for rank in alive if self._index(rank.stage) == earliest]
-        if now_s - max(rank.begun_s for rank in behind) > max(rank.deadline_s for rank in behind):
-            return self._hung("hung", alive)
-        return None
+        taken_s, deadline_s = now_s - max(rank.begun_s for rank in behind), max(rank.deadline_s for rank in behind)
+        return self._hung("hung", alive) if taken_s > deadline_s and taken_s > deadline_s * patience() else None
 
     def _hung(self, kind: str, alive: list[WatchedRank]) -> RunFailure:
         states = {rank.pid: self.gang.state(rank.pid) for rank in alive}

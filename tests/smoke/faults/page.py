@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from smoke.faults.fourth import opened, sealed
+from smoke.faults.fourth.results import RESULTS
 from smoke.faults.table import FAULTS
 
 _HEAD = """# Faults that the smoke test catches
@@ -21,6 +23,16 @@ the loopback, and what a firewall keeps apart. `tests/smoke/test_driver.py` brea
 other processes on its socket, interpreters that are none.
 """
 
+_LIST = """
+## The fourth list: first and last results
+
+Written down and committed before anything was built for it; those that are *sealed* were not tried before the end, and only their first result counts. *Right*: the
+stage, the cause and what had to be named; *vague*: the stage fails without a cause; *wrong*: with another cause. The lists before it: [verified.md](verified.md#the-smoke-tests-second-list-of-faults).
+
+| fault | list | first result | last result |
+|---|---|---|---|
+"""
+
 
 def page() -> str:
     rows = [
@@ -30,7 +42,12 @@ def page() -> str:
     ]
     missed = [f"| {fault.what} | {fault.wrong} |" for fault in FAULTS if fault.wrong]
     table = "\nNot noticed:\n\n| fault | why |\n|---|---|\n" + "\n".join(missed) + "\n" if missed else ""
-    return _HEAD + "\n".join(rows) + "\n" + table + _TAIL
+    return _HEAD + "\n".join(rows) + "\n" + table + _TAIL + _LIST + "\n".join(_results()) + "\n"
+
+
+def _results() -> list[str]:
+    lists = (("opened", opened.ROWS), ("sealed", sealed.ROWS))
+    return [f"| {fault.what} | {name} | {' | '.join(RESULTS[fault.name])} |" for name, rows in lists for fault in rows]
 
 
 def _place(fault: object) -> int:

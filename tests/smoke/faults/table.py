@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from smoke.faults import calculating, differing, exchanging, feeding, hosting, installing, keeping
+from smoke.faults.fourth import opened as fourth_opened
+from smoke.faults.fourth import sealed as fourth_sealed
 from smoke.faults.row import Fault
 from smoke.faults.second import opened, reported, sealed
 from smoke.faults.third import opened as third_opened
@@ -21,4 +23,6 @@ FAULTS: tuple[Fault, ...] = (
     *sealed.ROWS,
     *third_opened.ROWS,
     *third_sealed.ROWS,
+    *fourth_opened.ROWS,
+    *fourth_sealed.ROWS,
 )

@@ -21,6 +21,7 @@ from torchtune_sys.smoke.worker.context import DEFAULT, Inconclusive, RankContex
 from torchtune_sys.smoke.worker.identity import about, rank_from_scheduler, versions_agree
 from torchtune_sys.smoke.worker.killed import MORE_MEMORY, OUT_OF_MEMORY, memory_kills, say_why_when_ended
 from torchtune_sys.smoke.worker.launching import launch
+from torchtune_sys.smoke.worker.measures import patience
 from torchtune_sys.smoke.worker.rendezvous_store import MEETING_S
 from torchtune_sys.smoke.worker.stages.container import container_is_as_promised, promises_in
 from torchtune_sys.smoke.worker.stages.import_torch import IMPORT_S
@@ -67,11 +68,11 @@ def started_by_hand(asked: argparse.Namespace) -> int:
 
 def perform(here: RankContext, stage: Stage) -> None:
     """Run one stage and tell how it ended; what it raises never ends the rank."""
-    here.stage, here.patience_s = stage.name, 0.8 * stage.deadline_s
+    here.stage, here.patience_s = stage.name, 0.8 * stage.deadline_s * patience()
     channel.tell("begin", stage=stage.name, deadline_s=stage.deadline_s)
     if not channel.driven:
         waits_s = MEETING_S if stage.name == "rendezvous" else 0.0
-        faulthandler.dump_traceback_later(stage.deadline_s * 2 + waits_s, exit=True)
+        faulthandler.dump_traceback_later(stage.deadline_s * 2 * patience() + waits_s, exit=True)
     started, kills = time.monotonic(), memory_kills()
     ended: Dict[str, str] = {"verdict": "pass", "cause": "", "seen": "", "remedy": "", "trace": ""}
     try:

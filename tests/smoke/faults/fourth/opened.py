@@ -22,7 +22,7 @@ ROWS = (
         "numpy/__init__.py", "raise ImportError(\"No module named 'numpy._core._multiarray_umath'\")\n"),
         means="environment", seen="_multiarray_umath"),
     row("cache-noexec", "The compiler's cache is on a file system mounted noexec", "compile", "compile-cache-not-executable",
-        inject=all_of(unshared("--mount", "mkdir {folder}/cache\nmount -t tmpfs -o noexec tmpfs {folder}/cache"),
+        inject=all_of(unshared("--mount", "mkdir {folder}/cache\nmount -t tmpfs -o noexec,mode=755 tmpfs {folder}/cache"),
                       variables(TORCHINDUCTOR_CACHE_DIR="{folder}/cache")), means="namespace"),
     row("compiled-for-one-size", "A compiled model is wrong for batches of another size than its first", "compile",
         "compiled-differs", """

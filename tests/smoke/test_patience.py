@@ -1,0 +1,40 @@
+"""How long the driver waits for a stage: longer where the host is so busy that a rank gets no CPU, and never without end."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
+
+from torchtune_sys.smoke.watch import Rank, Watch
+from torchtune_sys.smoke.worker.measures import patience
+
+
+class Quiet:
+    """Ranks of which nothing is heard; all run."""
+
+    failure = None
+    launcher = 1
+
+    def state(self, _pid: int) -> str:
+        return "S"
+
+    def stacks(self, pids: Any) -> dict[int, str]:
+        return dict.fromkeys(pids, "")
+
+
+@pytest.mark.parametrize(("load", "times"), [(0.5, 1.0), (8.0, 1.0), (12.0, 1.5), (33.0, 4.0), (500.0, 4.0)])
+def test_a_deadline_grows_with_the_processes_that_wait_for_a_cpu(
+    monkeypatch: pytest.MonkeyPatch, load: float, times: float
+) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(os, "getloadavg", lambda: (load, 0.0, 0.0))
+    assert patience() == pytest.approx(min(times, 4.0), abs=0.13)
+    watch = Watch(Quiet(), 1, 1e12, lambda *_: None)  # type: ignore[arg-type]
+    watch.plan, rank = ("compile",), Rank(7, {"rank": 0})
+    rank.stage, rank.deadline_s, watch.ranks = "compile", 300.0, {7: rank}
+    limit_s = rank.begun_s + 300 * patience()
+    assert watch._judge(limit_s - 1) is None
+    found = watch._judge(limit_s + 1)
+    assert found is not None and (found.kind, found.stage) == ("hung", "compile")
