@@ -53,12 +53,13 @@ def _says_what(value: IsolationReport) -> str:
 
 
 def _heat_lines(heat: Heat) -> Iterator[Line]:
-    """A row a sender, a sign a receiver."""
+    """A row a sender, a sign a receiver, under the last digit of its name."""
     told = f"ms from row to column; usual {heat.usual_ms:.3g}, slow above {heat.limit_ms:.3g}{_of_several(heat)}"
     legend = " ".join(["X fails", ". usual", "+ slow", "* 2 x", "# 8 x the limit", "? not measured"])
     yield line(f"{told} ({legend})", label=("ways", "heading"), indent=2, hang=_HANG + 2)
     width = min(max((len(clean(label)) for label in heat.labels), default=0), 20)
-    yield line("".join(str(place % 10) for place in range(len(heat.labels))), label=("", ""), indent=2, hang=width + 4)
+    heads = "".join(clean(label)[-1:] if label[-1:].isdigit() else str(place % 10) for place, label in enumerate(heat.labels))
+    yield line(heads, label=("", ""), indent=2, hang=width + 4)
     for place, label in enumerate(heat.labels):
         spans: list[Span] = []
         for other in range(len(heat.labels)):

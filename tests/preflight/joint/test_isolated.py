@@ -308,6 +308,16 @@ def test_names_from_the_network_steer_neither_terminal_nor_picture() -> None:
     ElementTree.fromstring(picture)
 
 
+def test_a_column_is_headed_by_the_last_digit_of_its_node() -> None:
+    found = isolated(3)
+    found.names = ("a9", "a10", "login")
+    for node, name in enumerate(found.names):
+        found.members[node].notes["facts"]["name"] = name
+    rows = text(page(weighed(found), 3), Style()).splitlines()
+    place = next(at for at, row in enumerate(rows) if row.strip().startswith("a9 "))
+    assert rows[place - 1].strip() == "902", "the third by its place"
+
+
 def test_one_slow_node_among_four_does_not_make_slow_usual() -> None:
     known = Exchanges()
     ways = {(a, b): [0.2 if 0 in (a, b) else 0.001] * 3 for a in range(4) for b in range(4) if a != b}
