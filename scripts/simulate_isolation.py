@@ -1,9 +1,9 @@
 """Simulate the isolation of bad nodes and links on its own planner, beside simpler strategies, and print a table with 95 % intervals.
 
-    python scripts/simulate_isolation.py [--runs 300] [--large 20] [--sizes 17,64,1024,16384] [--parts] > docs/isolation-results.md
+    python scripts/simulate_isolation.py [--runs 300] [--large 20] [--sizes 17,64,1024,16384] [--parts | --alone]
 
 A group fails if it holds a bad node or both ends of a bad link. One test misses that with the chance "miss", and fails for nothing with the
-chance "false". ``--large``: runs where there are more than 10,000 nodes.
+chance "false". ``--large``: runs where there are more than 10,000 nodes; ``--alone``: without the simpler strategies.
 """
 
 from __future__ import annotations
@@ -174,15 +174,15 @@ def share(hits: int, runs: int) -> str:
     return f"{100 * hits / runs:.1f} ({100 * low:.1f} to {100 * high:.1f})"
 
 
-def rows(sizes: Sequence[int], runs: int, large: int) -> Iterator[str]:
+def rows(sizes: Sequence[int], runs: int, large: int, names: Sequence[str]) -> Iterator[str]:
     for units in sizes:
         for case in CASES:
             if case.nodes > units // 4:
                 continue
-            for name, strategy in STRATEGIES.items():
+            for name in names:
                 if name == "round-robin" and units > ROUND_ROBIN_AT_MOST:
                     continue
-                yield row(units, case, name, strategy, runs if units < MANY else large)
+                yield row(units, case, name, STRATEGIES[name], runs if units < MANY else large)
 
 
 def row(units: int, case: Case, name: str, strategy: Callable[[World, int], Named], runs: int) -> str:
@@ -292,6 +292,7 @@ def main() -> None:
     parser.add_argument("--large", type=int, default=20)
     parser.add_argument("--sizes", default=",".join(map(str, SIZES)))
     parser.add_argument("--parts", action="store_true", help="leaf switches and rails instead of nodes and links")
+    parser.add_argument("--alone", action="store_true", help="the planner without the simpler strategies")
     asked = parser.parse_args()
     if asked.parts:
         for line in part_rows([int(size) for size in asked.sizes.split(",") if int(size) > 2 * LEAF], asked.runs, asked.large):
@@ -300,7 +301,8 @@ def main() -> None:
         return
     print("| " + " | ".join(HEAD) + " |")
     print("|" + "---|" * len(HEAD))
-    for line in rows([int(size) for size in asked.sizes.split(",")], asked.runs, asked.large):
+    names = [*STRATEGIES][: 1 if asked.alone else None]
+    for line in rows([int(size) for size in asked.sizes.split(",")], asked.runs, asked.large, names):
         print(line)
         sys.stdout.flush()
 
