@@ -193,7 +193,7 @@ FAULTY = {
     "dead-host": Seen(with_list(dead), r"did not come: n3", speaks=_OTHERS, conf=_ABSENT),
     "endpoint-never": Seen(never, r"did not come: n1", at=1, speaks=ALL - {1}, conf=_ABSENT),
     "endpoint-refuses": Seen(refused, r"did not come: n1", at=1, speaks=ALL - {1}, conf=_ABSENT),
-    "endpoint-drops": Seen(of_joint("ports-dropped"), r"did not come: n1|n1 .*port-dropped", at=1, conf=_ABSENT),
+    "endpoint-drops": Seen(of_joint("ports-dropped"), r"(?s)did not come: n1|NO-GO n1: .*port-dropped", at=1, conf=_ABSENT),
     "endpoint-taken": Seen(taken, r"n{n} \[user\] master-port-in-use", at=1, conf=_ABSENT),
     "one-way-to-endpoint": Seen(with_list(one_way_to_the_first), r"did not come: n3", speaks=ALL - {3}, conf=_ABSENT),
     "cut": Seen(with_list(of_joint("cut")), r"network-partition: n1, n2 \| n3, n4", speaks=frozenset({1, 2}), conf=_ABSENT),

@@ -87,3 +87,13 @@ def test_a_place_is_given_again_where_its_agent_went_and_all_are_given_away() ->
     assert [asks("a"), asks("b"), asks("a"), asks("c")] == [1, 2, 1, -1]
     assert asks("c", (1,)) == 1
     assert [asks("c"), asks("d"), asks("b")] == [1, -1, 2]
+
+
+def test_a_launcher_whose_process_of_the_host_lives_on_is_gone_too() -> None:
+    """Its ranks are none: it is named, counts as no agent, and is not absent besides."""
+    found, wanted = met(2, events=[WENT]), job().agents
+    assert wanted is not None
+    found.members[2] = Node(node=2, address="10.0.0.3", ranks=(), notes=found.members[2].notes)  # type: ignore[index]
+    assert agents.absent(found, wanted, 4) == {}
+    assert agents.came_again(found, 4) == set()
+    assert said(whole(found)) == {"n2": {"rank-killed"}}

@@ -135,7 +135,7 @@ class Agent:
                 members = len(self.coordinator.members) if self.coordinator is not None else 0
                 wire.send(messages.plain(messages.Me(node=self.job.node, key=self.job.key, members=members)))
             elif isinstance(asked, messages.Seat):
-                wire.send(messages.plain(messages.Seated(node=self._seats.give(self.job, asked, self._departed()))))
+                wire.send(messages.plain(messages.Seated(node=self._seats.give(self.job, asked, self._free_places()))))
             elif isinstance(asked, messages.Relay):
                 await meeting.splice(wire, self.map.places(asked.to), lambda: wire.send({"is": "through"}))
                 return None
@@ -144,9 +144,8 @@ class Agent:
             else:
                 return self.coordinator, wire, asked
 
-    def _departed(self) -> set[int]:
-        """Launchers whose places are free again."""
-        return self.coordinator.gathered.departed if self.coordinator is not None else set()
+    def _free_places(self) -> set[int]:
+        return self.coordinator.free_places if self.coordinator is not None else set()
 
     # -- where to ----------------------------------------------------------------------------------------------------------------------
 

@@ -81,7 +81,7 @@ def come(gathered: Gathered, nodes: Iterable[int], *, and_passed: bool = True) -
 
 def came_again(gathered: Gathered, most: int) -> set[int]:
     """Places of launchers that went, and whose host sent another one since: there is one of its name, or all that should come are there."""
-    stay = [node for node, member in gathered.members.items() if member.alive]
+    stay = [node for node, member in gathered.members.items() if member.alive and node not in gathered.departed]
     names = own_names(gathered.members, of=stay)
     is_full = come(gathered, stay) >= most
     return {
@@ -95,6 +95,7 @@ def absent(gathered: Gathered, agents: Agents, most: int) -> dict[int, str]:
     """Who did not come, each under a number that is free: by name where all that came stand in the list of all, else how many.
     Who came and went is not among them."""
     here = come(gathered, [node for node in gathered.members if not gathered.has_passed(node)])
+    here += sum(not gathered.members[node].ranks for node in gathered.departed if not gathered.has_passed(node))
     if here >= most:
         return {}
     told = Counter(label for member in gathered.members.values() for label in taken(member.notes.get("agents"), list[str]) or ())

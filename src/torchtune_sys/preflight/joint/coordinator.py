@@ -41,6 +41,8 @@ class Coordinator:
         self._changed = asyncio.Event()
         self._passing = agents.Passing(self._changed.set)
         self._behind_bad_links: set[int] = set()
+        self.free_places: set[int] = set()
+        """Of launchers that went."""
         expected = {*where.table} - {*lost} if lost else set()
         self._expected = expected or {*range(job.nodes)}
         self._meet_until_s = min(time.monotonic() + 5, times.conduct_until_s) if lost else times.meet_until_s
@@ -62,6 +64,7 @@ class Coordinator:
             wire.send(messages.plain(messages.Status(text="came too late: the others have begun")))
         self._lives(node)
         self.members[node] = member
+        self.free_places.discard(node)
         wire.send(messages.plain(messages.Welcome()))
         for gone, (cause, seen) in join.lost.items():
             if gone != self.job.node and gone not in present(self.members):  # whom we hear was not lost
@@ -87,11 +90,20 @@ class Coordinator:
             self._changed.set()
         elif isinstance(said, messages.Ranks):
             member.ranks = said.ranks
+            self._counts_again(member)
             self._changed.set()
         elif isinstance(said, messages.Event):
             self._happened(member.node, said.cause, said.seen, said.local)
         elif isinstance(said, messages.Pong):
             member.ponged(said)
+
+    def _counts_again(self, member: Member) -> None:
+        """Of launchers on one host the last may go before the process that speaks for them does, and another one may come to it."""
+        if self.job.agents is not None and not self.started:
+            if not member.ranks:
+                self.gathered.departed.add(member.node)
+            elif member.node in self.gathered.departed:
+                self._forget(member.node)
 
     async def _ping(self, member: Member) -> None:
         while True:
@@ -106,6 +118,7 @@ class Coordinator:
         elif not self.over:
             if is_launcher and not self.started:
                 self.gathered.departed.add(member.node)
+                self.free_places.add(member.node)
             self._happened(member.node, *how_lost(member.wire, words, self.job.silence_s))
         self._changed.set()
 

@@ -28,12 +28,12 @@ class Seats:
         self._given: dict[str, int] = {}
         """By the token of who asked."""
 
-    def give(self, job: Job, asked: messages.Seat, departed: Collection[int] = ()) -> int:
-        """The same place for whoever asks again; where all are given away that of one that departed. -1 where there is none, or another job asks."""
+    def give(self, job: Job, asked: messages.Seat, free: Collection[int] = ()) -> int:
+        """The same place for whoever asks again; where all are given away that that is free again. -1 where there is none, or another job asks."""
         if job.agents is None or asked.key != job.key or job.node != 0:
             return -1
         if asked.token not in self._given and len(self._given) + 1 >= job.nodes:
-            left = next((token for token, node in self._given.items() if node in departed), None)
+            left = next((token for token, node in self._given.items() if node in free), None)
             if left is None:
                 return -1
             self._given[asked.token] = self._given.pop(left)
