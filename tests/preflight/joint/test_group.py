@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import os
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from preflight.joint.agents_here import environment
+from preflight.joint.agents_here import environment, unproven
 from preflight.joint.cluster import cluster
-from preflight.joint.group_here import PLANTED, problems, ran
+from preflight.joint.faults import loopback_name
+from preflight.joint.group_here import PLANTED, SCRIPT, problems, ran
 
 pytestmark = pytest.mark.long
 _SURE = ("flipped-sum",)
@@ -46,6 +49,20 @@ def test_healthy_ranks_are_go_and_undisturbed(tmp_path: Path, python: Path) -> N
         found = ran(made, python)
     assert [told["verdict"] for told in found.told.values()] == ["go"] * 4, found
     assert all(told["kept"] for told in found.told.values())
+
+
+def test_ranks_of_one_host_need_no_name_that_others_reach(tmp_path: Path, python: Path) -> None:
+    """On many a workstation the own name stands for 127.0.1.1. Before, this was no-go there."""
+    script = tmp_path / "group.py"
+    script.write_text(SCRIPT.format(absent="False", budget=_BUDGET_S))
+    words = [str(python), "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(script), str(tmp_path)]
+    env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "OMP_NUM_THREADS": "1"}
+    with cluster(tmp_path, 1) as made:
+        loopback_name(made, 1)
+        done = subprocess.run(made.argv(1, unproven(words)), env=env, capture_output=True, text=True, timeout=120)
+    told = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    assert len(told) == 2, done.stderr[-2000:]
+    assert "hostname-resolves-to-loopback" not in str(told)
 
 
 def test_without_a_group_it_says_so(python: Path) -> None:

@@ -10,7 +10,7 @@ from preflight.joint.agents_here import environment
 from preflight.joint.cluster import cluster
 from preflight.joint.faults_torchrun import FAULTY, NODES, met, problems
 
-_IN_CI = "dev-shm-small"
+pytestmark = pytest.mark.exhaustive
 
 
 @pytest.fixture(scope="module")
@@ -18,10 +18,7 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return environment(tmp_path_factory.mktemp("torchrun"))
 
 
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=pytest.mark.long if name == _IN_CI else pytest.mark.exhaustive) for name in FAULTY],
-)
+@pytest.mark.parametrize("name", FAULTY)
 def test_each_fault_is_named_by_every_agent(tmp_path: Path, python: Path, name: str) -> None:
     with cluster(tmp_path, NODES) as made:
         found = met(made, python, FAULTY[name])

@@ -26,6 +26,7 @@ from torchtune_sys.preflight.policy import Policy, parse_policy
 
 _APART_S = 0.5
 """Between turns of the timed kernel: a disturbance lasts, and noise must come again to be believed."""
+_LOOK_S = 0.05
 _GRACE_S = 3.0
 """For the verdict to reach all, and for a store that does not answer."""
 _CLOCK_S = 1.0
@@ -96,13 +97,24 @@ class _Checking:
     def _tell(self) -> None:
         key = work.host_key()
         speaks = self._notes.first(f"host/{key}")
+        self._notes.counted("hosts", more=int(speaks))
+        self._notes.counted("ranks", more=1)
         self._notes.put(f"{self.rank}/here", {"host": key, "clock": time.time(), "torch": self._torch.__version__})
         if speaks:
             self.stage = "the look at this node"
-            told = work.of_node(self._torch, self._policy, 2 if self.world > 1 else 1, self._left_s() / 2)
+            told = work.of_node(self._torch, self._policy, self._hosts(), self._left_s() / 2)
             self._notes.put(f"facts/{key}", told)
         if self.rank != 0:
             self._obey()
+
+    def _hosts(self) -> int:
+        """How many hosts the group has, once all ranks are there; several, where one is missing. What other hosts must reach matters to none alone."""
+        until_s = self._share(0.1)
+        while self._notes.counted("ranks") < self.world:
+            if time.monotonic() > until_s:
+                return max(2, self._notes.counted("hosts"))
+            time.sleep(_LOOK_S)
+        return self._notes.counted("hosts")
 
     def _obey(self) -> None:
         """Ranks other than the first: turns of computing until the others are through, then the collective."""

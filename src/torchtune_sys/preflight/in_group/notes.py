@@ -24,7 +24,11 @@ class Notes:
 
     def first(self, key: str) -> bool:
         """Whether nobody asked for this before."""
-        return int(self._store.add(f"{self._prefix}{key}", 1)) == 1
+        return self.counted(key, 1) == 1
+
+    def counted(self, key: str, more: int = 0) -> int:
+        """How often this was counted, with ``more``."""
+        return int(self._store.add(f"{self._prefix}{key}", more))
 
     def get(self, key: str, until_s: float) -> object:
         """What stands there; None where nothing does in time."""
