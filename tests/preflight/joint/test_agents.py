@@ -97,3 +97,11 @@ def test_a_launcher_whose_process_of_the_host_lives_on_is_gone_too() -> None:
     assert agents.absent(found, wanted, 4) == {}
     assert agents.came_again(found, 4) == set()
     assert said(whole(found)) == {"n2": {"rank-killed"}}
+    found.members = {node: member for node, member in found.members.items() if node != 3}
+    assert agents.absent(found, wanted, 4) == {3: "1 of 4 agents"}
+
+
+def test_a_second_launcher_of_a_host_lacks_no_first_one() -> None:
+    found = met()
+    found.members[1] = msgspec.structs.replace(found.members[1], ranks=(1,))  # type: ignore[index]
+    assert (whole(found).verdict, said(whole(found))) == ("go", {})
