@@ -29,6 +29,7 @@ def python(copy: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, *arguments], cwd=copy, env=env, capture_output=True, text=True, timeout=120)
 
 
+@pytest.mark.long
 def test_a_stub_in_each_family_is_a_rule_of_the_catalogue(copy: Path) -> None:
     for family in FAMILIES:
         made = python(copy, "scripts/new_rule.py", f"new-{family}-defect", family)

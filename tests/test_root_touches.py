@@ -36,6 +36,7 @@ def compared(*command: str) -> subprocess.CompletedProcess[str]:
 
 
 @needs_trace
+@pytest.mark.long
 def test_root_touches_what_is_listed_and_nothing_else() -> None:
     done = compared()
     assert done.returncode == 0, f"not in {LIST.name}:\n{done.stdout}{done.stderr}"

@@ -267,6 +267,7 @@ def test_one_name_is_not_there_for_free_text() -> None:
     assert "SUDO_COMMAND" not in NAMES and not "SUDO_COMMAND".startswith(PREFIXES)
 
 
+@pytest.mark.long
 def test_what_the_smoke_test_quotes_of_the_environment_is_filtered(tmp_path: Path) -> None:
     """A torch of one file that prints and raises what a real one might: the URL of its index, a token in a header."""
     secret, token = "hunter2hunter2", "nvapi-" + "Zq8" * 15

@@ -49,6 +49,7 @@ def test_scripts_for_a_person_start_no_program_of_another_user_s(scene: Scene, p
     assert (piece == "install" and "a greeting" in done.stdout) or "iommu=pt" in cmdline.read_text(), done
 
 
+@pytest.mark.long
 @needs_root
 @pytest.mark.parametrize("module", ["venv", "pip"])
 def test_what_generated_scripts_ask_of_python_is_not_taken_from_the_working_directory(scene: Scene, module: str) -> None:

@@ -46,6 +46,7 @@ def test_what_only_the_evidence_names_is_changed(name: str) -> None:
     assert name in DOABLE and seen(name).plan.changes
 
 
+@pytest.mark.sampled(30)
 @pytest.mark.parametrize("name", DOABLE)
 def test_every_wish_is_planned_or_refused(name: str) -> None:
     plan = seen(name).plan
@@ -64,6 +65,7 @@ def waiting(name: str) -> set[str]:
     return {c.key for c in changes if c.needs is not Needs.NOTHING and all(isinstance(step, FileLine) for step in c.steps)}
 
 
+@pytest.mark.sampled(30)
 @pytest.mark.parametrize("name", list(filter(at_once, DOABLE)))
 def test_the_change_cures(name: str) -> None:
     done = Seen(after(seen(name)), [RULES[name.split(".")[0]]])
@@ -71,6 +73,7 @@ def test_the_change_cures(name: str) -> None:
     assert done.plan.changes == ()
 
 
+@pytest.mark.sampled(30)
 @pytest.mark.parametrize("name", list(filter(waiting, DOABLE)))
 def test_what_waits_is_not_made_twice(name: str) -> None:
     done = Seen(after(seen(name)), [RULES[name.split(".")[0]]])

@@ -78,6 +78,7 @@ def test_each_rule_has_a_failing_a_passing_and_an_unknown_case(rule: Rule) -> No
     assert overlays(rule, "unknown"), f"write tests/hosts/{rule.id}.unknown.json"
 
 
+@pytest.mark.sampled(200)
 @pytest.mark.parametrize("name", OVERLAYS)
 def test_overlay_moves_exactly_its_rule(name: str) -> None:
     rule_id, verdict = name.split(".")[:2]

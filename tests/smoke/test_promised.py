@@ -142,6 +142,7 @@ def test_it_is_told_although_the_ranks_die_of_it(tmp_path: Path) -> None:
     assert "dataloader failed: " in done.stderr
 
 
+@pytest.mark.long
 def test_what_nobody_promises_is_a_usage_error(tmp_path: Path) -> None:
     (tmp_path / "smoke.py").write_text(script.source())
     argv = [torch_python(), str(tmp_path / "smoke.py"), "--promised", "shm=8192,luck=1"]

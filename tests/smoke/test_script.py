@@ -105,6 +105,7 @@ os.kill(os.getpid(), signal.SIGTERM)
 """
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("kills", [0, 1])
 def test_without_a_driver_a_rank_that_torchrun_ends_says_that_memory_ran_out(tmp_path: Path, kills: int) -> None:

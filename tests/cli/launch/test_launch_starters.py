@@ -217,6 +217,7 @@ def test_which_gpus_slurm_shows_to_tasks(
         assert slurm_gives_gpus_to_each(line["env"], len(found), len(numbers)) is each_its_own
 
 
+@pytest.mark.long
 @two_cpus
 def test_torchrun(tmp_path: Path, torchrun: list[str]) -> None:
     found = started(tmp_path / "found", [*torchrun, "--nproc-per-node=2"])
@@ -225,6 +226,7 @@ def test_torchrun(tmp_path: Path, torchrun: list[str]) -> None:
     assert all(int(line["env"]["OMP_NUM_THREADS"]) <= len(line["cpus"]) for line in found.values())
 
 
+@pytest.mark.long
 def test_torchrun_ends_the_job_where_a_rank_fails(torchrun: list[str]) -> None:
     argv = [*torchrun, "--nproc-per-node=2", *LAUNCH, "sh", "-c", "exit 7"]
     done = subprocess.run(argv, env=environment(), capture_output=True, text=True, timeout=120)

@@ -37,8 +37,8 @@ def _one_of_each() -> set[str]:
     return {fault.name for fault in chosen.values()} | {fault.name for fault in FAULTS if fault.run in runs}
 
 
-CHOSEN = _one_of_each()
-"""Those that CI tries. ``./run test --all`` tries them all."""
+CHOSEN = _one_of_each() | {"no-gradient-synchronisation"}
+"""Those that CI tries, with what DDP is for. ``./run test --all`` tries them all."""
 
 
 def _case(fault: Fault) -> object:

@@ -77,7 +77,6 @@ ROWS = (
         stages="allreduce,ddp",
         stage="ddp",
         cause="ddp-gradients-not-synchronised",
-        quick=True,
     ),
     Fault(
         name="one-rank-other-weights",

@@ -160,7 +160,6 @@ ROWS = (
         stages="device,dataloader,allreduce",
         stage="dataloader",
         cause="dev-shm-too-small",
-        quick=True,
     ),
     Fault(
         name="file-size",
