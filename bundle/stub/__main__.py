@@ -94,12 +94,12 @@ def main():
     if tag is None or sys.argv[1:2] == ["--bundle-info"]:
         import refuse
 
-        refuse.other()
+        refuse.other(sys.modules[__name__])
     folder = unpacked(tag)
     if folder is None:
         import unpack
 
-        folder = unpack.unpack(tag)
+        folder = unpack.unpack(sys.modules[__name__], tag)
     start = os.path.join(folder, "torchtune-sys")
     if (sys.flags.isolated and sys.flags.no_site) or not sys.executable:
         sys.path[:] = [entry for entry in sys.path if entry != FILE]

@@ -5,8 +5,6 @@ import stat
 import sys
 import zipimport
 
-import __main__ as start
-
 WANTED = ""  # the interpreters this file is for, in words
 
 
@@ -19,20 +17,20 @@ def say(words):
     sys.exit(2)
 
 
-def content(name):
-    """An entry of the archive."""
+def content(start, name):
+    """An entry of the archive. ``start`` is __main__, here and below: whoever is started calls, and is not imported."""
     try:
         return zipimport.zipimporter(start.FILE).get_data(name)
     except Exception as error:  # whatever a damaged archive makes it raise
         say("%s is damaged (%s); copy the file again, whole" % (start.FILE, error))
 
 
-def other():
+def other(start):
     """Never returns: what the file holds, or for another interpreter a better one, or a word."""
     if sys.argv[1:2] == ["--bundle-info"]:
-        sys.stdout.write(content("info.json").decode("utf-8"))
+        sys.stdout.write(content(start, "info.json").decode("utf-8"))
         sys.exit(0)
-    better = another()
+    better = another(start)
     if better and getattr(sys.flags, "isolated", 0) and sys.flags.no_site:  # the shell took the first python3 it found
         os.execv(better, [better, "-IS", start.FILE] + sys.argv[1:])
     if os.uname()[4] != start.MACHINE:
@@ -41,10 +39,10 @@ def other():
         do = "run: %s %s" % (better, " ".join([start.FILE] + sys.argv[1:]))
     else:
         do = "install one and run: /path/to/python3 %s" % start.FILE
-    say("%s is %s; this file needs a %s: %s" % (sys.executable or "the interpreter", seen(), WANTED, do))
+    say("%s is %s; this file needs a %s: %s" % (sys.executable or "the interpreter", seen(start), WANTED, do))
 
 
-def seen():
+def seen(start):
     """This interpreter in words: what of it does not fit first."""
     version = "%d.%d.%d" % sys.version_info[:3]
     name = getattr(getattr(sys, "implementation", None), "name", "pypy" if "PyPy" in sys.version else "cpython")
@@ -74,7 +72,7 @@ def suffix():
         return ""
 
 
-def another():
+def another(start):
     """The path of an interpreter that will do, or None."""
     import subprocess
 

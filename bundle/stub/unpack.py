@@ -6,8 +6,6 @@ import time
 
 from refuse import content, say
 
-import __main__ as start
-
 PAYLOAD = "payload.zip"
 PAYLOAD_SHA256 = ""
 OLD_DAYS = 30
@@ -18,13 +16,13 @@ class Unusable(Exception):
     """Why a folder cannot be used."""
 
 
-def unpack(tag):
+def unpack(start, tag):
     """The folder with everything for this interpreter, whole."""
     import hashlib
     import io
     import zipfile
 
-    packed = content(PAYLOAD)
+    packed = content(start, PAYLOAD)
     if hashlib.sha256(packed).hexdigest() != PAYLOAD_SHA256:
         say("%s is damaged; copy the file again, whole" % start.FILE)
     with zipfile.ZipFile(io.BytesIO(packed)) as archive:
@@ -33,23 +31,23 @@ def unpack(tag):
             folder, path = info.filename.split("/", 1)
             if folder in ("common", tag):
                 files[path] = info
-        return somewhere(tag, archive, files)
+        return somewhere(start, tag, archive, files)
 
 
-def somewhere(tag, archive, files):
+def somewhere(start, tag, archive, files):
     """In the first folder that serves; from memory where libraries may be mapped from none of them."""
     tried = []
     for mapped in (map_file, map_memory):
-        for place in itertools.chain(start.places(), own_names()):
+        for place in itertools.chain(start.places(), own_names(start)):
             try:
-                return usable(place, tag, archive, files, mapped)
+                return usable(start, place, tag, archive, files, mapped)
             except (Unusable, EnvironmentError) as error:
                 tried.append("%s (%s)" % (place, getattr(error, "strerror", None) or error))
     shown = [words for number, words in enumerate(tried) if words not in tried[:number]]
     return say("no folder to unpack to: %s; name one that this user may write: TORCHTUNE_SYS_CACHE=/folder" % ", ".join(shown))
 
 
-def own_names():
+def own_names(start):
     """Where somebody else has the usual names: names that nobody could know. Later starts find them."""
     import shutil
     import tempfile
@@ -63,7 +61,7 @@ def own_names():
         shutil.rmtree(place, ignore_errors=True)  # it did not serve
 
 
-def usable(place, tag, archive, files, mapped):
+def usable(start, place, tag, archive, files, mapped):
     """The unpacked folder below ``place``, made if need be."""
     above = os.path.dirname(place)
     if mapped is map_file and os.path.isdir(above) and os.statvfs(above).f_flag & start.NOEXEC:
@@ -77,11 +75,11 @@ def usable(place, tag, archive, files, mapped):
         with Turn(place):
             if not whole(folder, files):
                 fill(folder, archive, files)
-                sweep(place, folder)
+                sweep(start, place, folder)
     for path in files:
         if path.endswith(".so"):
             mapped(os.path.join(folder, path))
-    mark(folder)
+    mark(start, folder)
     return folder
 
 
@@ -159,7 +157,7 @@ def fill(folder, archive, files):
             raise
 
 
-def mark(folder):
+def mark(start, folder):
     """Looked through since this boot; such marks are believed. A folder that may not be written is looked through each time."""
     checked = os.path.join(folder, ".checked")
     try:
@@ -176,7 +174,7 @@ def mark(folder):
         pass
 
 
-def sweep(place, kept):
+def sweep(start, place, kept):
     """Remove what nobody started for a month, and what was left by one that was killed."""
     import shutil
 
