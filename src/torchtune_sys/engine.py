@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -25,9 +26,10 @@ _LEFT_OUT = Missing(Why.NOT_RECORDED, "the whole look", "not asked for")
 
 
 class Look:
-    """The probes of one host under way, each family in its own thread from the moment of construction.
+    """The probes of one host under way from the moment of construction, a few at a time.
 
-    A family whose probe did not end in time is Missing(TIMEOUT), one whose probe raised Missing(CRASHED). A thread that
+    A thread takes family after family; where none ended for a moment (a child or a disk is waited for, the kernel hangs), one more
+    thread begins. A family whose probe did not end in time is Missing(TIMEOUT), one whose probe raised Missing(CRASHED). A thread that
     hangs in the kernel is left behind as a daemon; the process can still exit.
     """
 
@@ -40,19 +42,32 @@ class Look:
         self._host, self._intent, self._timings = Witnessed(host), intent, timings
         self._started = time.monotonic()
         self._found: dict[str, Any] = {}
-        self._threads = {
-            family: threading.Thread(target=self._work, args=(family, probe), daemon=True)
-            for family, probe in PROBES.items()
-            if only is None or family in only
-        }
-        self._left_out = () if only is None else tuple(family for family in PROBES if family not in self._threads)
-        for family, thread in self._threads.items():
-            try:
-                thread.start()
-            except RuntimeError:  # no room for a thread (ulimit -v, -u, pids.max): then one after the other
-                self._work(family, PROBES[family])
+        self._asked = tuple(family for family in PROBES if only is None or family in only)
+        self._left_out = tuple(family for family in PROBES if family not in self._asked)
+        self._todo = deque(self._asked)
+        self._ended = threading.Semaphore(0)
+        for _ in range(min(_THREADS, len(self._todo))):
+            self._one_more()
 
-    def _work(self, family: str, probe: Callable[[Host, Workload], Any]) -> None:
+    def _one_more(self) -> None:
+        try:
+            threading.Thread(target=self._work, daemon=True).start()
+        except RuntimeError:  # no room for a thread (ulimit -v, -u, pids.max): then here
+            self._work()
+
+    def _work(self) -> None:
+        """Take what is left, family by family, until nothing is."""
+        from torchtune_sys.probes import PROBES
+
+        while True:
+            try:
+                family = self._todo.popleft()
+            except IndexError:
+                return
+            self._probe(family, PROBES[family])
+            self._ended.release()
+
+    def _probe(self, family: str, probe: Callable[[Host, Workload], Any]) -> None:
         begin = time.perf_counter()
         try:
             facts = probe(self._host, self._intent)
@@ -68,15 +83,23 @@ class Look:
         """Wait until every probe ended, at most until ``timeout_s`` after the start. ``progress`` is called about ten times
         a second with the families still under way."""
         deadline = self._started + timeout_s
-        for thread in self._threads.values():
-            while thread.is_alive() and (left := deadline - time.monotonic()) > 0:
-                thread.join(min(left, 0.1) if progress else left)
-                if progress and thread.is_alive():
-                    progress({name for name, other in self._threads.items() if other.is_alive()})
+        told_s = time.monotonic()
+        while len(self._found) < len(self._asked) and (left := deadline - time.monotonic()) > 0:
+            if not self._ended.acquire(timeout=min(left, _STALL_S if self._todo else _TELL_S)) and self._todo:
+                self._one_more()
+            if progress and time.monotonic() > told_s + _TELL_S:
+                told_s = time.monotonic()
+                progress({family for family in self._asked if family not in self._found})
         late = Missing(Why.TIMEOUT, "the whole look", f"not read within {timeout_s:g} s", "a longer --timeout")
-        facts: dict[str, Any] = {family: self._found.get(family, late) for family in self._threads}
+        facts: dict[str, Any] = {family: self._found.get(family, late) for family in self._asked}
         facts |= dict.fromkeys(self._left_out, _LEFT_OUT)
         return Snapshot(**facts, intent=self._intent, origin=self._host.origin)
+
+
+_THREADS = 3
+"""At the start: one each for the interpreter's child and NVML's, one that reads. Each thread more takes turns with the others for the interpreter's lock."""
+_STALL_S = 0.02
+_TELL_S = 0.1
 
 
 def snapshot(host: Host, intent: Workload, *, timeout_s: float, progress: Progress | None = None) -> Snapshot:

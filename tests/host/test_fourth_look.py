@@ -5,15 +5,19 @@ from __future__ import annotations
 import json
 import os
 import resource
+import socket
+import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
-from driven import run
+from driven import PROGRAM, run
+from planted_secrets import Secrets
 
 from torchtune_sys.host.children.rank_processes import Message, RankProcesses
 from torchtune_sys.host.peers.rank_worker import RankWorker
+from torchtune_sys.host.secrets import HIDDEN
 from torchtune_sys.model import codec
 from torchtune_sys.preflight.in_group.notes import Notes
 
@@ -78,6 +82,53 @@ def test_a_worker_starts_from_a_process_that_holds_many_files() -> None:
         worker.end()
         for handle in held:
             os.close(handle)
+
+
+def test_what_torch_says_on_a_rank_is_filtered_before_it_goes_to_all_nodes(tmp_path: Path) -> None:
+    """The joint pre-flight quotes why torch does not import; so do a scheduler's reason and a node's condition, which everybody reads."""
+    secret, token = "hunter2hunter2", "nvapi-" + "Zq8" * 15
+    (tmp_path / "torch.py").write_text(
+        f"raise RuntimeError('index https://me:{secret}@pypi.example Authorization: Bearer {token}')\n"
+    )
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        port = held.getsockname()[1]
+    env = {
+        **os.environ,
+        "PYTHONPATH": str(tmp_path),
+        "WORLD_SIZE": "2",
+        "LOCAL_WORLD_SIZE": "2",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+    }
+    argv = [*PROGRAM, "preflight", "--level", "standard", "--budget", "40", "--python", sys.executable, "--format", "json"]
+    ranks = [
+        subprocess.Popen(
+            argv, env={**env, "RANK": rank, "LOCAL_RANK": rank}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+        for rank in "01"
+    ]
+    told = [rank.communicate(timeout=120)[0] for rank in ranks]
+    assert all("RuntimeError" in said and HIDDEN in said for said in told), told
+    assert not [said for said in told if secret in said or token in said], told
+
+
+def test_what_a_training_process_notes_for_the_others_is_filtered() -> None:
+    secrets, store = Secrets(), Written()
+    for number in range(200):
+        text = (secrets.token, secrets.password, secrets.random)[number % 3]()
+        Notes(store, "p/").put(str(number), {"error": text, "rows": [text], "pair": (text,), "x": 1})
+    assert len(store.texts) == 200 and not secrets.seen_in("".join(store.texts))
+
+
+class Written:
+    """Keeps what is put."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+
+    def set(self, _key: str, text: str) -> None:
+        self.texts.append(text)
 
 
 class Store:

@@ -28,6 +28,7 @@ from torchtune_sys.host.input.excerpts import excerpt
 from torchtune_sys.host.input.opening import open_input
 from torchtune_sys.host.secrets import scrubbed
 from torchtune_sys.model.diagnosis import UnreadSource
+from torchtune_sys.preflight.joint.names import expanded
 
 SHAPES: dict[str, Callable[[int], str]] = {
     "blanks": lambda n: " " * n,
@@ -111,6 +112,13 @@ def test_four_times_the_text_takes_about_four_times_the_time(reader: str, shape:
     size = 10_000
     once, twice, four = (seconds(read, grow(size * factor)) for factor in (1, 2, 4))
     assert four < 10 * max(once, 0.002), f"{once:.4f} {twice:.4f} {four:.4f} s at 1, 2 and 4 times {size}: quadratic would be 16"
+
+
+@pytest.mark.parametrize("piece", ["tt[t[", "][", "x,[", "a[1,"])
+def test_a_list_of_nodes_takes_time_in_proportion(piece: str) -> None:
+    """Found by its growth in fuzzing: a coordinator's list of 64 KiB with brackets that are not closed took 1.6 s, one of 4 MiB an hour and a half."""
+    once, four = (seconds(expanded, piece * (size // len(piece))) for size in (32_768, 131_072))
+    assert four < 10 * max(once, 0.002), f"{once:.4f} and {four:.4f} s"
 
 
 def test_the_measure_tells_a_quadratic_reader() -> None:

@@ -31,6 +31,71 @@ def test_each_name_holds_a_word_that_is_looked_for(name: str) -> None:
     assert secrets._has(secrets._lowered(name), secrets._IN_NAMES)
 
 
+_PIECES = (
+    "--",
+    "-",
+    "=",
+    ":",
+    ": ",
+    " ",
+    "\t",
+    '"',
+    "'",
+    "\\\\",
+    "//",
+    "@",
+    "/",
+    ".",
+    ",",
+    "(",
+    "x",
+    "a1",
+    "TOKEN",
+    "joe",
+    "curl ",
+    "qwertyuiop",
+    "\u00a0",
+    "\u017f",
+)
+
+
+_WORDS = (
+    "password",
+    "Api-Key",
+    "token",
+    "-pwd",
+    "_auth",
+    "x-amz-signature",
+    "cookie",
+    "PSK",
+    "DB_SECRET",
+    "MASTER_KEY",
+    "hf_token",
+)
+
+
+@settings(max_examples=300, deadline=None, database=None)
+@given(st.lists(st.sampled_from((*_PIECES, *_WORDS)), max_size=12).map("".join))
+def test_what_a_look_before_a_pattern_leaves_out_the_pattern_would_not_have_found(text: str) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("_names_an_option", "_names_a_key", "_names_a_variable"):
+            patch.setattr(secrets, name, lambda *_words: True)
+        plain = secrets.scrubbed(text)
+    assert secrets.scrubbed(text) == plain
+
+
+@settings(max_examples=200, deadline=None, database=None)
+@given(
+    st.lists(
+        st.lists(st.sampled_from((*_PIECES, *_WORDS, "\n", "-----BEGIN PRIVATE KEY-----")), max_size=6).map("".join),
+        max_size=5,
+    )
+)
+def test_an_answer_s_texts_together_hide_what_each_hides(texts: list[str]) -> None:
+    value = {"a": texts, "b": {"c": texts[:1]}, "d": 1}
+    assert secrets.scrubbed_answer(value) == secrets.scrubbed_data(value)
+
+
 @pytest.mark.parametrize(
     "text", ['{{"sas": "{0}"}}', "'sig': '{0}'", "paſſword={0}", "apı_key={0}", "--ſecret {0} -x", "tcp_syncookies=1 token={0}"]
 )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from torchtune_sys.errors import UnreadableInput, UserError
 
 if TYPE_CHECKING:
-    from torchtune_sys.model.preflight import NodeVerdict, Preflight
+    from torchtune_sys.model.preflight import Cause, NodeVerdict, Preflight
     from torchtune_sys.model.snapshot import Snapshot
     from torchtune_sys.preflight.joint.job import Job
     from torchtune_sys.preflight.joint.judge.whole import Whole
@@ -153,9 +153,7 @@ def finish(joint: Joint, seen: Snapshot, node: NodeVerdict, found: Preflight, po
         return _partial(found, node, "the coordinator gave a verdict that makes no sense", started_s)
     seconds = time.monotonic() - started_s
     judged = _weighed(found, whole, policy, joint.job.nodes, seconds)
-    return (
-        judged if joint.job.agents is None else _of_agent(judged, whole, {node.node, joint.job.name(joint.node)}, joint.job.nodes)
-    )
+    return judged if joint.job.agents is None else _of_agent(judged, whole, {node.node, joint.job.name(joint.node)}, joint.job)
 
 
 def _torch_of(seen: Snapshot) -> dict[str, str]:
@@ -210,21 +208,30 @@ def _unfit(found: Preflight, node: NodeVerdict, cause: str, seen: str, started_s
     return msgspec.structs.replace(found, nodes=(both,), verdict=Go.NO_GO, seconds=time.monotonic() - started_s)
 
 
-def _of_agent(found: Preflight, whole: Whole, own: set[str], most: int) -> Preflight:
-    """Whether this agent goes on: its node is well, and so many others are as suffice, with the one where the rendezvous will be."""
+def _of_agent(found: Preflight, whole: Whole, own: set[str], job: Job) -> Preflight:
+    """Whether this agent goes on: its node is well, and so many others are as suffice, with the one where the rendezvous will be.
+
+    Who speaks at the endpoint as clients of torch's store do may be an agent that went on without a pre-flight, or anybody: where all agents came it is
+    nobody's, and where the job has a secret it makes up no number.
+    """
     import msgspec
 
     from torchtune_sys.model.preflight import Blame, Cause, Go, NodeVerdict, Scale, Weight
     from torchtune_sys.preflight import verdict
 
     bad = {node.node for node in found.nodes if node.verdict is Go.NO_GO}
-    left = sum(count for name, count in whole.agents.items() if name not in bad) + len(whole.passed)
+    is_stranger = sum(whole.agents.values()) >= job.world
+    counted = 0 if is_stranger or job.has_secret else len(whole.passed)
+    left = sum(count for name, count in whole.agents.items() if name not in bad) + counted
     suffice = left >= whole.agents_at_least and whole.store not in bad and not found.links
     result = found.verdict
     if result is Go.NO_GO and suffice and not bad & own:
         result = Go.UNKNOWN if any(node.verdict is Go.UNKNOWN for node in found.nodes) else Go.GO
-    nodes = list(found.nodes)
+    nodes, strangers = list(found.nodes), list(found.causes)
     for address in whole.passed:
+        if is_stranger:
+            strangers.append(_stranger(address))
+            continue
         cause = Cause(
             cause="checker-fault",
             rule="joint:meeting",
@@ -234,10 +241,17 @@ def _of_agent(found: Preflight, whole: Whole, own: set[str], most: int) -> Prefl
         )
         nodes.append(NodeVerdict(node=address, verdict=verdict.verdict((cause,)), causes=(cause,)))
         result = Go.UNKNOWN if result is Go.GO else result
-    scale = Scale(
-        nodes=len(whole.agents) + len(whole.passed) + len(found.absent), ranks=sum(whole.agents.values()) + len(whole.passed)
-    )
-    return msgspec.structs.replace(found, verdict=result, nodes=tuple(nodes), scale=scale)
+    others = 0 if is_stranger else len(whole.passed)
+    scale = Scale(nodes=len(whole.agents) + others + len(found.absent), ranks=sum(whole.agents.values()) + others)
+    return msgspec.structs.replace(found, verdict=result, nodes=tuple(nodes), causes=tuple(strangers), scale=scale)
+
+
+def _stranger(address: str) -> Cause:
+    """What is said of somebody who is not of the job."""
+    from torchtune_sys.model.preflight import Blame, Cause, Weight
+
+    seen = f"{address} speaks to torchrun's endpoint and is none of the agents, which all came: torch's store has no password, let only the job's nodes reach it"
+    return Cause(cause="checker-fault", rule="joint:meeting", blame=Blame.NETWORK, weight=Weight.WARNING, seen=seen)
 
 
 def _partial(found: Preflight, node: NodeVerdict, seen: str, started_s: float) -> Preflight:
@@ -257,7 +271,7 @@ def _weighed(found: Preflight, whole: Any, policy: Policy, nodes: int, seconds: 
     """The verdict of all, as the site's policy weighs what was found between nodes."""
     import msgspec
 
-    from torchtune_sys.model.preflight import Cause, Go, Scale, Weight
+    from torchtune_sys.model.preflight import Go, Scale, Weight
     from torchtune_sys.preflight import verdict
 
     def weighed(cause: Cause) -> Cause | None:

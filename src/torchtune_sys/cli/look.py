@@ -13,10 +13,8 @@ from torchtune_sys.cli.watch import LIVE_PATIENCE_S, PATIENCE_S
 from torchtune_sys.cli.workload import intent_of
 from torchtune_sys.errors import UnreadableInput, UserError
 from torchtune_sys.host.base import Host
-from torchtune_sys.host.children.apart import answers, apart
-from torchtune_sys.host.children.examined import no_program
+from torchtune_sys.host.input.limits import PATIENCE_S as INPUT_PATIENCE_S
 from torchtune_sys.host.input.opening import PastedText, open_input
-from torchtune_sys.host.input.reading import PATIENCE_S as INPUT_PATIENCE_S
 from torchtune_sys.model.facts.session import Workload
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing
@@ -66,6 +64,8 @@ def opened(options: Mapping[str, Any]) -> Host | PastedText:
     deadline = time.monotonic() + within_s
     for path in (options["from_"], options["root"]):
         if path and path != "-":
+            from torchtune_sys.host.children.apart import answers
+
             answers(path, min(within_s, INPUT_PATIENCE_S))
     found = open_input(options["from_"], options["root"], min(patience_s, INPUT_PATIENCE_S), deadline=deadline)
     if options.get("python") and isinstance(found, Host) and found.live and not options.get("python_is_judged"):
@@ -75,6 +75,8 @@ def opened(options: Mapping[str, Any]) -> Host | PastedText:
 
 def _must_be_a_program(host: Host, python: str, patience_s: float) -> None:
     """Raises UserError where --python names nothing that could be started: a mistake of who typed it, and no finding of the host."""
+    from torchtune_sys.host.children.apart import apart
+    from torchtune_sys.host.children.examined import no_program
     from torchtune_sys.probes.python.interpreter import chosen
 
     def check() -> str:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
+from torchtune_sys.formats.kernel_log import EARLIER
 from torchtune_sys.formats.kernel_messages import read_log
-from torchtune_sys.formats.nvidia_bug_report import EARLIER
 from torchtune_sys.model.facts.kernel import KernelEvent, KernelFacts
 from torchtune_sys.model.values import Missing, Why
 

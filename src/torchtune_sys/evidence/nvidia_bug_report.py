@@ -8,8 +8,9 @@ from typing import Any
 
 from torchtune_sys.evidence.lscpu import flags_of
 from torchtune_sys.evidence.partial import missing, partly
+from torchtune_sys.formats.kernel_log import EARLIER
 from torchtune_sys.formats.kernel_messages import read_log
-from torchtune_sys.formats.nvidia_bug_report import EARLIER, files
+from torchtune_sys.formats.nvidia_bug_report import files
 from torchtune_sys.knowledge.xid import xid
 from torchtune_sys.model.cpuset import CpuSet
 from torchtune_sys.model.facts.cpu import CpuFacts

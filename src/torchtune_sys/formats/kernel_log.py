@@ -30,6 +30,8 @@ LINES = 4_000
 """Lines that are kept for each word, the newest: a flood of one kind leaves room for the others."""
 WIDTH = 1_000
 """Characters of a line that are kept (LOG_LINE_MAX of the kernel)."""
+EARLIER = "An earlier boot logged: "
+"""What stands before a line of the kernel's log files that the log of this boot does not hold."""
 _SERIAL = "Board Serial Number"
 
 

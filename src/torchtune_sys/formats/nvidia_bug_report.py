@@ -11,6 +11,8 @@ import itertools
 import re
 from collections.abc import Iterator
 
+from torchtune_sys.formats.kernel_log import EARLIER
+
 _START = b"Start of NVIDIA bug report log file"
 _SEPARATOR = re.compile(rb"^_{40,60}[ \t]*\r?\n", re.MULTILINE)
 _FILE = re.compile(r"\*\*\* (/\S{1,300})")
@@ -22,8 +24,6 @@ _KEPT_COMMANDS = ("nvidia-smi", "dmesg", "numactl", "dmidecode", "fabricmanager"
 _HEX = re.compile(rb"^[0-9a-f]{2,3}:(?: [0-9a-f]{2}){16}[ \t]*\r?\n", re.MULTILINE)
 """lspci -xxx."""
 _LINES_OF_DMESG = 10
-EARLIER = "An earlier boot logged: "
-"""What stands before a line of the kernel's log files that the log of this boot does not hold."""
 _OF_GPU = re.compile(rb"NVRM: Xid \([^)]{1,40}\): \d{1,4}|has fallen off the bus|RmInitAdapter failed|rm_init_adapter")
 _COMMAND = 500
 """Characters from which on a line of a build's log is a command and no message."""

@@ -6,7 +6,7 @@ from typing import Any
 
 from torchtune_sys.host.base import Host, Output, Space, Stat
 from torchtune_sys.host.environment import secret
-from torchtune_sys.host.secrets import may_hold_secrets, scrubbed, scrubbed_data, scrubbed_file
+from torchtune_sys.host.secrets import may_hold_secrets, scrubbed, scrubbed_answer, scrubbed_file
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.values import Missing
 
@@ -21,6 +21,7 @@ class ScrubbedHost(Host):
         self.intent: dict[str, Any] = getattr(inner, "intent", {})
         self._texts: dict[str, tuple[str, str]] = {}
         self._answers: dict[str, tuple[Any, Any]] = {}
+        self._env: tuple[dict[str, str], dict[str, str]] | None = None
 
     def text(self, path: str) -> Fact[str]:
         found = self.inner.text(path)
@@ -59,13 +60,15 @@ class ScrubbedHost(Host):
         found = self.inner.env()
         if isinstance(found, Missing):
             return found
-        return {name: scrubbed(value) for name, value in found.items() if not secret(name, value)}
+        if self._env is None or self._env[0] != found:
+            self._env = (found, {name: scrubbed(value) for name, value in found.items() if not secret(name, value)})
+        return dict(self._env[1])
 
     def ask(self, question: str, timeout_s: float = 10.0) -> Fact[Any]:
         found = self.inner.ask(question, timeout_s)
         known = self._answers.get(question)
         if known is None or known[0] is not found:
-            known = self._answers[question] = (found, _told(found) if isinstance(found, Missing) else scrubbed_data(found))
+            known = self._answers[question] = (found, _told(found) if isinstance(found, Missing) else scrubbed_answer(found))
         return known[1]
 
 

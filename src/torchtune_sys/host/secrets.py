@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from torchtune_sys.host.environment import secret_name
@@ -203,7 +203,9 @@ def _has(low: str, words: tuple[str, ...]) -> bool:
 
 def _by_shape(text: str, low: str) -> str:
     if "@" in text:
-        text = _SOURCE_LOGIN.sub(_unless_address, _LOGIN.sub(_login, text))
+        text = _LOGIN.sub(_login, text) if "://" in text else text
+        if ":" in text[: text.rfind("@")] and "/" in text[text.find("@") :]:
+            text = _SOURCE_LOGIN.sub(_unless_address, text)
     return _TOKEN.sub(_whole_word, text) if _has(low, _IN_TOKENS) else text
 
 
@@ -211,15 +213,35 @@ def _by_name(text: str, low: str) -> str:
     is_named = _has(low.replace(_SYN_COOKIES, ""), _IN_NAMES)
     if "authorization" in low or "bearer" in low:
         text = _HEADER.sub(_value, text)
-    if "=" in text and _has(low, _IN_VARIABLES):
+    if "=" in text and _has(low, _IN_VARIABLES) and _names_a_variable(text):
         text = _UPPER.sub(lambda found: f"{found[1]}={HIDDEN}" if secret_name(found[1]) else found[0], text)
-    if (is_named and "-" in text) or "sshpass" in low or "curl" in low:
+    if (is_named and "-" in text and _names_an_option(low)) or "sshpass" in low or "curl" in low:
         text = _OPTION.sub(_value, text)
-    if is_named and ("=" in text or ":" in text):
+    if is_named and (_names_a_key(low, "=") or _names_a_key(low, ":")):
         text = _KEYED.sub(_value, text)
     if is_named and (": " in text or ":\t" in text):
         text = _YAML.sub(_value, text)
     return _NETRC.sub(_value, text) if "password" in text else text
+
+
+def _names_an_option(low: str) -> bool:
+    """Whether a word with a hyphen and the name of a secret stands before one that is no option itself: without, ``_OPTION`` finds nothing."""
+    words = low.split()
+    return any("-" in one and other[0] != "-" and _has(one, _IN_NAMES) for one, other in itertools.pairwise(words))
+
+
+def _names_a_key(low: str, sign: str) -> bool:
+    """Whether the word before a ``sign`` has the name of a secret: without, ``_KEYED`` finds nothing."""
+    return any(_has(part[-_KEY_AT_MOST:], _IN_NAMES) for part in low.split(sign)[:-1])
+
+
+def _names_a_variable(text: str) -> bool:
+    """Whether what stands before a ``=`` ends as the name of a variable does: without, ``_UPPER`` finds nothing."""
+    return any(part[-1:].isupper() or part[-1:].isdigit() or part[-1:] == "_" for part in text.split("=")[:-1])
+
+
+_KEY_AT_MOST = 128
+"""Letters of a name, what may follow within its word, quotes, and blanks before the sign."""
 
 
 def _value(found: re.Match[str]) -> str:
@@ -334,6 +356,23 @@ def scrubbed_data(value: Any, scrub: Callable[[str], str] = scrubbed) -> Any:
         return scrub(value)
     if isinstance(value, dict):
         return {name: scrubbed_data(item, scrub) for name, item in value.items()}
-    if isinstance(value, list):
+    if isinstance(value, (list, tuple)):
         return [scrubbed_data(item, scrub) for item in value]
     return value
+
+
+def scrubbed_answer(value: Any) -> Any:
+    """As :func:`scrubbed_data`; short texts are looked at together first, since few answers have anything that calls for more."""
+    together = "\n".join(_texts(value))
+    return value if len(together) < _TOGETHER and scrubbed(together) == together else scrubbed_data(value)
+
+
+_TOGETHER = 1 << 16
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, (dict, list, tuple)):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from _texts(item)

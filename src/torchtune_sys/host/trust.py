@@ -20,11 +20,13 @@ def system_users() -> "frozenset[int]":
     return frozenset(found)
 
 
-def steps(path: str) -> "list[tuple[str, os.stat_result]]":
-    """Return every directory, symbolic link and file that is passed on the way to an absolute path, with what lstat(2) says of it.
+def steps(path: str, seen: "dict[str, os.stat_result] | None" = None) -> "list[tuple[str, os.stat_result]]":
+    """Return every directory, symbolic link and file that is passed on the way to an absolute path, with what lstat(2) says of it; in
+    ``seen``, which must live for one decision only, it is kept for the next path.
 
     Raises OSError, of which ``filename`` is the step that is not there or cannot be seen.
     """
+    seen = {} if seen is None else seen
     found = [("/", os.lstat("/"))]
     place, todo, links = "/", path.split("/")[::-1], 0
     while todo:
@@ -34,8 +36,9 @@ def steps(path: str) -> "list[tuple[str, os.stat_result]]":
         if part == "..":
             place = os.path.dirname(place)
             continue
-        here = os.path.join(place, part)
-        info = os.lstat(here)
+        here = f"{place}/{part}" if place != "/" else f"/{part}"
+        info = seen.get(here) or os.lstat(here)
+        seen[here] = info
         found.append((here, info))
         if not stat.S_ISLNK(info.st_mode):
             place = here
@@ -49,17 +52,23 @@ def steps(path: str) -> "list[tuple[str, os.stat_result]]":
     return found
 
 
-def distrust(path: str, users: "frozenset[int] | None" = None, *, may_be_shared: bool = False) -> str:
+def distrust(
+    path: str,
+    users: "frozenset[int] | None" = None,
+    *,
+    may_be_shared: bool = False,
+    seen: "dict[str, os.stat_result] | None" = None,
+) -> str:
     """Say why others than ``users`` (the system's alone, if None) decide what lies at a path; "" where they do not.
 
     Directories that everybody may write to, but where nobody may replace another's file (the sticky bit, /tmp), are passed; the path itself
-    may be one only where ``may_be_shared``. A path that is not there is judged by who could make it.
+    may be one only where ``may_be_shared``. A path that is not there is judged by who could make it. ``seen`` is as of :func:`steps`.
     """
     if not path.startswith("/"):
         return f"{path} is no absolute path"
     allowed = system_users() | (users or frozenset())
     try:
-        passed = steps(path)
+        passed = steps(path, seen)
     except FileNotFoundError as error:
         return _who_could_make(error.filename, allowed)
     except OSError as error:

@@ -64,10 +64,10 @@ def is_tainted(node: Mapping[str, Any]) -> bool:
 
 
 def _patch(node: Mapping[str, Any], own: Mapping[str, str] | None) -> dict[str, Any] | None:
-    now, meta = list(_taints(node)), node.get("metadata") or {}
+    now, meta = list(_taints(node)), _part(node, "metadata")
     others = [each for each in now if each.get("key") != TAINT]
     wanted = [*others, own] if own else others
-    is_labelled = LABEL in (meta.get("labels") or {})
+    is_labelled = LABEL in _part(meta, "labels")
     if wanted == now and is_labelled == bool(own):
         return None
     version = meta.get("resourceVersion")
@@ -88,8 +88,14 @@ def commands(found: Preflight) -> list[str]:
 
 
 def _taints(node: Mapping[str, Any]) -> Sequence[dict[str, Any]]:
-    found = (node.get("spec") or {}).get("taints") or []
+    found = _part(node, "spec").get("taints")
     return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
+
+
+def _part(node: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """An object within what the API answered; an empty one where there is none."""
+    found = node.get(name)
+    return found if isinstance(found, dict) else {}
 
 
 def _value(cause: str) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from torchtune_sys.formats.nvidia_bug_report import EARLIER
+from torchtune_sys.formats.kernel_log import EARLIER
 from torchtune_sys.model import actions
 from torchtune_sys.model.cpuset import CpuSet
 from torchtune_sys.model.rule import Evidence, Result, Severity, Verdict

@@ -51,8 +51,9 @@ def for_another(env: Mapping[str, str], user: Account) -> dict[str, str]:
 def for_root(env: Mapping[str, str]) -> dict[str, str]:
     """Return what training reads, without what names a file that others than root can change."""
     allowed = {name: value for name, value in relevant(env).items() if not name.startswith(("LD_", "GLIBC_")) or name in _KEPT}
-    found = {name: _trusted_entries(value) if name in _LISTS else value for name, value in allowed.items()}
-    found = {name: value for name, value in found.items() if value and (name in _LISTS or not untrusted_files(name, value))}
+    seen: dict[str, os.stat_result] = {}
+    found = {name: _trusted_entries(value, seen) if name in _LISTS else value for name, value in allowed.items()}
+    found = {name: value for name, value in found.items() if value and (name in _LISTS or not untrusted_files(name, value, seen))}
     return {"PATH": SYSTEM_PATH, **found, **_identity(account(0, 0))}
 
 
@@ -63,17 +64,17 @@ def kept_from_root(env: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(sorted(name for name in relevant(steering) if found.get(name) != env[name] != ""))
 
 
-def _trusted_entries(value: str) -> str:
-    return ":".join(entry for entry in value.split(":") if entry.startswith("/") and not distrust(entry))
+def _trusted_entries(value: str, seen: dict[str, os.stat_result]) -> str:
+    return ":".join(entry for entry in value.split(":") if entry.startswith("/") and not distrust(entry, seen=seen))
 
 
-def untrusted_files(name: str, value: str) -> bool:
+def untrusted_files(name: str, value: str, seen: dict[str, os.stat_result] | None = None) -> bool:
     """Whether a variable's value names, anywhere in it, a file that others than root can change or make: children start in /, where relative
     names begin. A directory that everybody may write to is one, but for temporary files: in a cache (PYTHONPYCACHEPREFIX) code is found."""
     words = {
         place for word in _SPLIT.split(value) if word for place in (os.path.expanduser(word), word[max(word.find("/"), 0) :])
     }
-    return any(distrust(os.path.join("/", word), may_be_shared=name in TEMPORARY) for word in words)
+    return any(distrust(os.path.join("/", word), may_be_shared=name in TEMPORARY, seen=seen) for word in words)
 
 
 def _identity(user: Account) -> dict[str, str]:

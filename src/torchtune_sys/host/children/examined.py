@@ -33,7 +33,8 @@ def runner(path: str) -> Fact[Account | None]:
     try:
         trust.steps(path)
         places = tuple(dict.fromkeys(_places(path)))
-        owners = {info.st_uid: (place, info) for place, info in reversed(_steps(places)) if info.st_uid not in system}
+        seen: dict[str, os.stat_result] = {}
+        owners = {info.st_uid: (place, info) for place, info in reversed(_steps(places, seen)) if info.st_uid not in system}
     except FileNotFoundError:
         return Missing(Why.ABSENT, path, "no such file")
     except OSError as error:
@@ -42,7 +43,7 @@ def runner(path: str) -> Fact[Account | None]:
         return _refused(
             path, " and ".join(f"{place} belongs to user {trust.user_name(uid)}" for uid, (place, _) in owners.items())
         )
-    reason = next(filter(None, (trust.distrust(place, frozenset(owners)) for place in places)), "")
+    reason = next(filter(None, (trust.distrust(place, frozenset(owners), seen=seen) for place in places)), "")
     if reason:
         return _refused(path, reason)
     for uid, (_, info) in owners.items():
@@ -70,13 +71,13 @@ def _may_execute(user: Account, path: str) -> bool:
     return all(stat.S_ISLNK(info.st_mode) or user.may_pass(info, place) for place, info in trust.steps(path))
 
 
-def _steps(places: tuple[str, ...]) -> list[tuple[str, os.stat_result]]:
+def _steps(places: tuple[str, ...], seen: dict[str, os.stat_result]) -> list[tuple[str, os.stat_result]]:
     """Of what is not there, the steps to where it could be made."""
     found: dict[str, os.stat_result] = {}
     for place in places:
         while True:
             try:
-                found.update(trust.steps(place))
+                found.update(trust.steps(place, seen))
                 break
             except FileNotFoundError:
                 place = os.path.dirname(place)
@@ -89,7 +90,7 @@ def _places(path: str) -> Iterator[str]:
     A pyvenv.cfg decides where the library is, so it matters who could make one. Source: getpath.py, and the documentation of site.
     """
     yield path
-    folders = [os.path.dirname(path), os.path.dirname(os.path.realpath(path))]
+    folders = list(dict.fromkeys((os.path.dirname(path), os.path.dirname(os.path.realpath(path)))))
     for folder in folders:
         prefix = os.path.dirname(folder)
         for config in (f"{folder}/pyvenv.cfg", f"{prefix}/pyvenv.cfg"):

@@ -10,8 +10,8 @@ import msgspec
 
 from torchtune_sys.errors import UnreadableInput
 from torchtune_sys.host.input.excerpts import Excerpt, Room, excerpt
-from torchtune_sys.host.input.limits import FILE_LIMIT, MEMBER_LIMIT, ROOM_LIMIT, SOURCES_LIMIT, STREAM_LIMIT
-from torchtune_sys.host.input.reading import PATIENCE_S, Source, called, damaged, decompressed, opened_input, refuse_strangers
+from torchtune_sys.host.input.limits import FILE_LIMIT, MEMBER_LIMIT, PATIENCE_S, ROOM_LIMIT, SOURCES_LIMIT, STREAM_LIMIT
+from torchtune_sys.host.input.reading import Source, called, damaged, decompressed, opened_input, refuse_strangers
 from torchtune_sys.host.input.tarball import is_tar, members
 from torchtune_sys.model.diagnosis import UnreadSource
 

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import msgspec
 
 from torchtune_sys.errors import UnreadableInput
-from torchtune_sys.host.input.limits import FILE_LIMIT
-from torchtune_sys.host.input.reading import PATIENCE_S, PIECE, Source, opened_input
+from torchtune_sys.host.input.limits import FILE_LIMIT, PATIENCE_S
+from torchtune_sys.host.input.reading import PIECE, Source, opened_input
 
 
 def read_documents(path: str, patience_s: float = PATIENCE_S) -> Iterator[bytes]:

@@ -3,6 +3,8 @@ more than 512 MiB of memory (docs/input-limits.md)."""
 
 from __future__ import annotations
 
+PATIENCE_S = 30.0
+"""How long a pipe may deliver nothing."""
 FILE_LIMIT = 128 << 20
 """Bytes of a file or of standard input that are held in memory at once; of an archive, those of its files without the zeros that
 follow them: tar writes 4,096 bytes for each file of /sys, which claims that size, and most hold ten."""

@@ -9,7 +9,7 @@ import msgspec
 from torchtune_sys.errors import UnreadableInput
 from torchtune_sys.host.base import Host
 from torchtune_sys.host.input import limits
-from torchtune_sys.host.input.reading import PATIENCE_S
+from torchtune_sys.host.input.limits import PATIENCE_S
 
 
 class PastedText(msgspec.Struct, frozen=True, kw_only=True):

@@ -12,11 +12,9 @@ from typing import IO, Any, cast
 
 from torchtune_sys.errors import UnreadableInput
 from torchtune_sys.host import trust
-from torchtune_sys.host.input.limits import FILE_LIMIT, STREAM_LIMIT
+from torchtune_sys.host.input.limits import FILE_LIMIT, PATIENCE_S, STREAM_LIMIT
 
 STANDARD_INPUT = "standard input"
-PATIENCE_S = 30.0
-"""How long a pipe may deliver nothing."""
 PIECE = 1 << 20
 """Bytes that are read at once."""
 

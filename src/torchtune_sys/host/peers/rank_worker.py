@@ -1,4 +1,5 @@
-"""The process that has torch, on a rank: it is given tasks, one a line, and answers each under a deadline."""
+"""The process that has torch, on a rank: it is given tasks, one a line, and answers each under a deadline. What it says of torch goes to all nodes and
+into the verdict, so it passes the filter of secrets here."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ from typing import Any
 
 from torchtune_sys.host.account import Account
 from torchtune_sys.host.children import process
+from torchtune_sys.host.secrets import scrubbed, scrubbed_answer
 from torchtune_sys.model.values import Missing
 
 _GRACE_S = 3.0
@@ -69,7 +71,8 @@ class RankWorker:
         with contextlib.suppress(ValueError, RecursionError):
             found = json.loads(line)
             if isinstance(found, dict):
-                return found
+                answer: dict[str, Any] = scrubbed_answer(found)
+                return answer
         return None
 
     _errors = b""
@@ -92,7 +95,7 @@ class RankWorker:
     def _last_words(self) -> str:
         self._drain_errors()
         lines = self._errors.decode("utf-8", "replace").strip().splitlines()
-        return f"the interpreter ended: {lines[-1][:300] if lines else 'without a word'}"
+        return f"the interpreter ended: {scrubbed(lines[-1])[:300] if lines else 'without a word'}"
 
     def end(self) -> None:
         """It, and what it started."""

@@ -14,6 +14,7 @@ import msgspec
 
 from torchtune_sys import __version__
 from torchtune_sys.errors import UserError
+from torchtune_sys.host.secrets import scrubbed
 from torchtune_sys.model.preflight import Blame, Cause, Go, NodeVerdict, Preflight, Scale, Weight
 from torchtune_sys.preflight import verdict
 from torchtune_sys.preflight.in_group import work
@@ -85,7 +86,7 @@ class _Checking:
             told = self._gathered() if self.rank == 0 else self._notes.get("verdict", self._until_s)
             self.found = self._verdict(told)
         except Exception as error:
-            self.found = self.partial(f"the check failed (a bug): {type(error).__name__}: {error}"[:500])
+            self.found = self.partial(f"the check failed (a bug): {type(error).__name__}: {scrubbed(str(error))}"[:500])
 
     def partial(self, seen: str) -> Preflight:
         """What is left where no verdict of all came."""

@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from torchtune_sys.host.secrets import scrubbed_answer
+
 _POLL_S = 0.05
 _NOTE_AT_MOST = 1 << 20
 
@@ -18,8 +20,8 @@ class Notes:
         self._store, self._prefix = store, prefix
 
     def put(self, key: str, value: Any) -> None:
-        """Tell all ranks."""
-        text = json.dumps(value)
+        """Tell all ranks, without secrets: an exception's words may hold any."""
+        text = json.dumps(scrubbed_answer(value))
         self._store.set(f"{self._prefix}{key}", text if len(text) <= _NOTE_AT_MOST else "null")
 
     def first(self, key: str) -> bool:

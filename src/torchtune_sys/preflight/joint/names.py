@@ -34,9 +34,9 @@ def expanded(text: str) -> tuple[str, ...]:
     (('tt1', 'tt2', 'tt3', 'tt07', 'login'), ('r1n1x', 'r1n2x', 'r2n1x', 'r2n2x'), (), ())
     """
     found: list[str] = []
-    for part in re.findall(r"(?:[^,\[\]]|\[[^\]]*\])+", text):
+    for part in re.findall(r"(?:[^,\[\]]|\[[^\[\]]*\])+", text):
         pieces = [""]
-        for plain, ranges in re.findall(r"([^\[\]]+)|\[([^\]]*)\]", part):
+        for plain, ranges in re.findall(r"([^\[\]]+)|\[([^\[\]]*)\]", part):
             named = (name for item in ranges.split(",") for name in _range(item))
             ends = [plain] if plain else list(itertools.islice(named, _NAMES_AT_MOST + 1))
             if len(found) + len(pieces) * len(ends) > _NAMES_AT_MOST:
