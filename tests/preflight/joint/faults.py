@@ -104,8 +104,31 @@ def loss(percent: int) -> Plant:
     return plant
 
 
+_BUCKET = ("burst", "32kbit", "latency", "50ms")
+
+
 def narrow(made: Cluster, node: int) -> dict[str, Any]:
-    made.inside(node, "tc", "qdisc", "add", "dev", "eth0", "root", "tbf", "rate", "20mbit", "burst", "32kbit", "latency", "50ms")
+    made.inside(node, "tc", "qdisc", "add", "dev", "eth0", "root", "tbf", "rate", "20mbit", *_BUCKET)
+    return {}
+
+
+def tenth(made: Cluster, node: int) -> dict[str, Any]:
+    """One node's port came up with 100 Mbit/s, the others have 1 Gbit/s."""
+    for number in range(1, made.nodes + 1):
+        rate = "100mbit" if number == node else "1gbit"
+        made.inside(
+            number, "tc", "qdisc", "add", "dev", "eth0", "root", "tbf", "rate", rate, "burst", "256kbit", "latency", "20ms"
+        )
+    return {}
+
+
+def narrow_way(made: Cluster, node: int) -> dict[str, Any]:
+    """20 Mbit/s from the one before it to the node, and nowhere else."""
+    sender, to = before(made, node), f"{made.address(node)}/32"
+    made.inside(sender, "tc", "qdisc", "add", "dev", "eth0", "root", "handle", "1:", "prio", "bands", "4", "priomap", *["0"] * 16)
+    made.inside(sender, "tc", "qdisc", "add", "dev", "eth0", "parent", "1:4", "tbf", "rate", "20mbit", *_BUCKET)
+    which = ("protocol", "ip", "u32", "match", "ip", "dst", to, "flowid", "1:4")
+    made.inside(sender, "tc", "filter", "add", "dev", "eth0", "parent", "1:", *which)
     return {}
 
 
@@ -225,6 +248,8 @@ FAULTS = {
     "loss-5": Fault(loss(5), ("packet-loss",)),
     "loss-30": Fault(loss(30), ("packet-loss",)),
     "narrow": Fault(narrow, ("narrow-link",)),
+    "tenth": Fault(tenth, ("narrow-link",)),
+    "narrow-way": Fault(narrow_way, ("narrow-link",), "link"),
     "delay": Fault(delayed, ("link-delay",)),
     "bridge-interface": Fault(bridge_interface, ("nccl-wrong-interface",)),
     "absent-interface": Fault(absent_interface, ("nccl-wrong-interface",)),
