@@ -288,7 +288,7 @@ def test_what_shares_switches_and_cpus_is_asked_alone_before_it_is_blamed() -> N
     for way in asked:
         found.links[way].append(msgspec.structs.replace(WELL if way == (2, 1) else NARROW, is_alone=True))
     assert judge.accused_links(found) == []
-    found.links[3, 0][-1] = msgspec.structs.replace(NARROW, rates=(5e6, 9e6, 1e8), is_alone=True)
+    found.links[3, 0][-1] = msgspec.structs.replace(NARROW, rates=(5e6, 5e6, 9e6, 1e8), is_alone=True)
     assert judge.accused_links(found) == [(3, 0)], "runs that differ so much tell a busy CPU"
     assert (said(whole(found)), whole(found).links) == ({"n3": {"narrow-link"}}, ())
 
@@ -303,3 +303,15 @@ def test_a_node_that_loses_packets_is_named_though_time_ran_out() -> None:
     found.links[0, 3] = [msgspec.structs.replace(WELL, arrived=None)]
     found.links[1, 3] = [LinkTest(connect="time-out", sent=200, arrived=140)]
     assert (said(whole(found)), whole(found).links) == ({"n3": {"packet-loss"}}, ())
+
+
+def test_who_was_slow_in_all_turns_until_time_ran_out_is_not_go() -> None:
+    """Before, the verdict was go: of five, one that is a quarter slower takes twelve turns to be told for sure, and a busy machine has time for eleven."""
+    found = gathered(5)
+    for (node, _local), turns in found.computes.items():
+        slow = msgspec.structs.replace(turns[0], kernel_s=(1.25 if node == 3 else 1.0,))
+        turns[:] = [slow] * 5
+    assert whole(found).verdict == "go", "turns ended with certainty, or nobody asked for more"
+    found.turns_cut = True
+    told = {node.node: node.verdict for node in whole(found).nodes if node.verdict != "go"}
+    assert (whole(found).verdict, told) == ("unknown", {"n3": "unknown"})

@@ -25,9 +25,10 @@ SMALL, BEYOND_MTU, BULK = 64, 48 << 10, 4 << 20
 """Bytes: one packet; more than any MTU (65,535 on IPoIB in connected mode) of Ethernet; enough for the rate of a fast link."""
 _ECHOES = 20
 _PIECE, _STRETCH = 128 << 10, BULK // 4
-"""Bytes after which the kernel is asked how much has arrived, and over which a rate counts: no bucket of a shaper or queue of a switch port holds as much."""
+"""Bytes after which the kernel is asked how much has arrived, and over which a rate counts."""
 _ECHO_S, _BEYOND_S, _BULK_S = 3.0, 3.0, 8.0
-_RUNS, _RUNS_THOROUGH = 2, 16
+_RUNS, _RUNS_THOROUGH = 3, 16
+"""The first fills what is a bucket of a shaper or a queue of a switch, and counts as a whole."""
 _THOROUGH_S, _BETWEEN_S = 1.5, 0.02
 """Of a thorough test: no run begins later; and a pause, in which processes that wait for a CPU may get it."""
 DATAGRAMS = 200
@@ -135,7 +136,7 @@ async def test(
     """One direction. ``short``: only whether a connection is made, where the rest is known to fail; ``thorough``: the rate of more runs.
 
     Answers ``connect`` (ok, refused, time-out, unreachable), ``small_s`` (least time there and back, as the processes or the kernel saw it), ``beyond`` (whether the message beyond
-    the MTU came back), ``rates`` (bytes per second, of two or more runs), ``retransmits``, ``sent`` (datagrams).
+    the MTU came back), ``rates`` (bytes per second, of three or more runs, the first as a whole), ``retransmits``, ``sent`` (datagrams).
     """
     found: dict[str, Any] = {"sent": await _datagrams(address, udp_port, mark, token)}
     found["connect"], held = await _connected(address, port)
@@ -234,7 +235,7 @@ async def _rates(address: str, port: int, mark: str, runs: int) -> list[float]:
             if not await asyncio.wait_for(loop.sock_recv(held, 1), _BULK_S):
                 break
             arrivals.look()
-            rates.append(max(arrivals.best(), BULK / arrivals.taken_s))
+            rates.append(max(arrivals.best() if rates else 0.0, BULK / arrivals.taken_s))
             if arrivals.taken_s > 1:
                 break
             if len(rates) >= _RUNS:

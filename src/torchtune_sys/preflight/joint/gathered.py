@@ -248,6 +248,8 @@ class Gathered(msgspec.Struct, kw_only=True):
     events: list[Event] = []
     links: dict[tuple[int, int], list[LinkTest]] = {}
     computes: dict[Rank, list[Compute]] = {}
+    turns_cut: bool = False
+    """Whether the time ended the turns of ranks that look slow, before it was certain."""
     collectives: list[dict[Rank, Any]] = []
     isolated: Verdict | None = None
     """Which nodes or links make the collective of all fail, by their numbers; None where nothing was to be isolated."""

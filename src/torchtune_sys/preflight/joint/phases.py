@@ -154,6 +154,7 @@ class Phases:
             ranks = [rank for rank in again if rank in found]
             if turn > 1 and ranks:  # a disturbance lasts seconds: turns far apart meet another moment
                 if time.monotonic() > self._times.conduct_until_s - _RESERVE_S:
+                    self._gathered.turns_cut = True
                     break
                 await asyncio.sleep(_APART_S)
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from statistics import median
 
+import msgspec
+
 from torchtune_sys.model.preflight import Weight
 from torchtune_sys.preflight.joint.gathered import Gathered, Rank
 from torchtune_sys.preflight.joint.judge.finding import Finding
@@ -82,6 +84,11 @@ def _finding(gathered: Gathered, rank: Rank, cause: str, seen: str) -> Finding:
     return Finding(part=part, cause=cause, node=node, seen=where + seen)
 
 
+def _uncertain(slow: Finding, turns: int) -> Finding:
+    seen = f"{slow.seen}; time ran out after {turns} turns, in all of which it was, before that was certain"
+    return msgspec.structs.replace(slow, seen=seen, weight=Weight.UNKNOWN)
+
+
 def findings(gathered: Gathered, quotas: frozenset[int]) -> list[Finding]:
     """``quotas``: nodes whose facts tell of a quota."""
     found = fingerprints(gathered)
@@ -89,10 +96,12 @@ def findings(gathered: Gathered, quotas: frozenset[int]) -> list[Finding]:
     for rank, seen in held.items():
         if rank[0] not in quotas:
             found.append(_finding(gathered, rank, "cpu-quota-on-one-node", seen))
-    for rank, (slower, allowed) in standing(gathered).slow.items():
+    stand = standing(gathered)
+    for rank, (slower, allowed) in (stand.slow | (stand.undecided if gathered.turns_cut else {})).items():
         if rank not in held and rank[0] not in quotas:
             seen = f"{slower:.0%} slower than the median of its peers; {allowed:.0%} is their noise"
-            found.append(_finding(gathered, rank, "straggler-compute", seen))
+            slow = _finding(gathered, rank, "straggler-compute", seen)
+            found.append(slow if rank in stand.slow else _uncertain(slow, len(gathered.computes[rank])))
     for rank, turns in gathered.computes.items():
         failed = turns[-1].error if turns else ""
         if failed:

@@ -77,7 +77,7 @@ def _quarter(values: Iterable[float], *, from_above: bool = False) -> float:
 
 def _narrow(tests: Iterable[list[LinkTest]], best: list[float]) -> float:
     """Which part of the usual rate is too little, by how much two runs in a row differ, and how much connections do."""
-    pairs = [test.rates[:2] for each in tests for test in each if len(test.rates) > 1]
+    pairs = [test.rates[-2:] for each in tests for test in each if len(test.rates) > 1 and not test.is_alone]
     noise = median([(max(rates) - min(rates)) / max(rates) for rates in pairs] or [1.0])
     upper = sorted(best)[len(best) // 2 :]
     spread = median([abs(rate - median(upper)) / median(upper) for rate in upper] or [1.0])
@@ -142,7 +142,7 @@ def accused_links(gathered: Gathered) -> list[Way]:
 
 def _differs(alone: Sequence[LinkTest]) -> bool:
     """Whether the rate may yet turn out: a narrow link gives each run the same, processes that wait for a CPU do not."""
-    rates = alone[-1].rates
+    rates = alone[-1].rates[1:]
     return len(alone) < _ALONE_OF_A_WAY and len(rates) > 1 and max(rates) > _ALIKE * min(rates)
 
 

@@ -82,8 +82,8 @@ class Standing(NamedTuple):
 
     slow: dict[Rank, tuple[float, float]]
     """Whose best time is beyond the limit after enough turns: how much slower than the median they are, and how much is allowed."""
-    undecided: frozenset[Rank]
-    """Those beyond the limit of which a further turn may tell whether they are slow."""
+    undecided: dict[Rank, tuple[float, float]]
+    """The same of those beyond the limit of which a further turn may tell whether they are slow."""
     noisy: bool
     """Whether some of few differ by so much that the spread between the others hides who is slow: more turns of all make it smaller."""
 
@@ -95,7 +95,7 @@ def standing(gathered: Gathered) -> Standing:
     few = [best for turns in classes if 2 < len(best := [min(times) for times in turns.values()]) < MANY]
     return Standing(
         slow={rank: told for rank, told, sure in beyond if sure},
-        undecided=frozenset(rank for rank, _told, sure in beyond if not sure),
+        undecided={rank: told for rank, told, sure in beyond if not sure},
         noisy=any(max(best) > median(best) * (1 + _least(len(best))) for best in few),
     )
 
