@@ -11,7 +11,7 @@ from typing import Any
 
 from torchtune_sys.host.base import Host
 from torchtune_sys.host.witnesses import Witnessed
-from torchtune_sys.model.actions import Advice
+from torchtune_sys.model.actions import Action, Advice
 from torchtune_sys.model.facts.session import Workload
 from torchtune_sys.model.rule import Evidence, Param, Params, Result, Rule, Severity, Verdict, asked
 from torchtune_sys.model.snapshot import Snapshot
@@ -110,7 +110,23 @@ def snapshot(host: Host, intent: Workload, *, timeout_s: float, progress: Progre
 def judge(seen: Snapshot, rules: Iterable[Rule], overrides: Overrides | None = None) -> tuple[Result, ...]:
     """The verdict of each rule, in the order given. Never raises for what a rule does."""
     results = tuple(_told(_judge_one(rule, seen, _params(rule, overrides or {})), seen) for rule in rules)
+    if not isinstance(seen.system, Missing) and not isinstance(seen.system.container, Missing) and seen.system.container:
+        results = tuple(map(_flag_first, results))
     return fold(tuple(map(_of_report, results)) if seen.origin.startswith("report") else results)
+
+
+_OF_WHO_STARTS = ("in a container:", "docker", "podman", "Kubernetes:")
+
+
+def _flag_first(result: Result) -> Result:
+    """In a container what who starts it can do stands first: the host's files are out of reach."""
+    from msgspec.structs import replace
+
+    def rank(action: Action) -> bool:
+        return not (isinstance(action, Advice) and action.text.startswith(_OF_WHO_STARTS))
+
+    fix = tuple(sorted(result.rule.fix, key=rank)) if result.verdict is Verdict.FAIL else result.rule.fix
+    return result if fix == result.rule.fix else replace(result, rule=replace(result.rule, fix=fix))
 
 
 _PLACES = ("/", "nvml", "NVML", "uname", "confstr(", "statvfs ", "getrlimit", "sysconf", "version.json", "loader", "ulimit")

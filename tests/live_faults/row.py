@@ -19,3 +19,7 @@ class Fault(NamedTuple):
     base: str = "host"
     """``host``: this machine with a network of its own. ``gpu``: two H100 beside it, played by a library with NVML's ABI and a tree of /sys."""
     user: int = 0
+    mistaken: str = ""
+    """Why the expectation was wrong, which was found after the first run: nothing need be said."""
+    left: str = ""
+    """Why ``check`` does not say it yet."""

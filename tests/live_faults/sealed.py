@@ -5,7 +5,14 @@ from __future__ import annotations
 from live_faults.row import Fault
 
 ROWS = (
-    Fault("locked-memory-64k", "ulimit -l 64", "memlock-limit-too-low|memlock-limit-finite", base="gpu", user=65534),
+    Fault(
+        "locked-memory-64k",
+        "ulimit -l 64",
+        "memlock-limit-too-low|memlock-limit-finite",
+        base="gpu",
+        user=65534,
+        mistaken="without RDMA nothing is locked",
+    ),
     Fault("data-segment-1g", "ulimit -d 1048576", "data-segment-limit"),
     Fault(
         "cgroup-memory-hidden",
@@ -44,7 +51,7 @@ ROWS = (
     ),
     Fault(
         "checkpoints-without-inodes",
-        "disk ext4 300M defaults '-N 20'; for i in $(seq 40); do touch $W/m/$i 2>/dev/null || true; done",
+        "disk ext4 300M defaults '-N 20'; for i in $(seq 400); do touch $W/m/$i 2>/dev/null || true; done",
         "inodes-exhausted",
         may="disk-space-low",
         args="--checkpoints $W/m",
@@ -70,6 +77,7 @@ ROWS = (
         "mkdir $W/h; chmod 700 $W/h; export HOME=$W/h TRITON_CACHE_DIR=$W/h/triton",
         "compile-cache-not-writable",
         user=65534,
+        left="compile caches are looked at beside an NVIDIA GPU with Triton alone",
     ),
     Fault(
         "gloo-names-a-dead-end",
@@ -100,15 +108,16 @@ ROWS = (
     ),
     Fault(
         "nccl-takes-virbr0",
-        "ip link set eth0 down; ip link del eth0; wire virbr0 192.168.122.1/24; printf '127.0.0.1 localhost\\n192.168.122.1 node5\\n' | over /etc/hosts",
+        "cuda_torch; ip link set eth0 down; ip link del eth0; wire virbr0 192.168.122.1/24; printf '127.0.0.1 localhost\\n192.168.122.1 node5\\n' | over /etc/hosts",
         "nccl-interface-doubtful|gloo-interface-doubtful|nccl-wrong-interface",
         may="gloo-interface-doubtful nccl-interface-doubtful",
+        left="the only interface is not doubted, since there is no better one to name",
         args="--nnodes 2",
         base="gpu",
     ),
     Fault(
         "nccl-left-to-loopback",
-        "export NCCL_SOCKET_IFNAME=lo",
+        "cuda_torch; export NCCL_SOCKET_IFNAME=lo",
         "nccl-wrong-interface|nccl-interface-doubtful",
         args="--nnodes 2",
         base="gpu",
@@ -136,11 +145,13 @@ ROWS = (
         "lay $SITE; rm $SITE/torch/lib/libgomp*",
         "torch-import-fails|wheel-libs-not-found|says:gomp",
         args="--live",
+        mistaken="the loader takes the distribution's libgomp",
     ),
     Fault(
         "old-c++-library-not-imported",
         "mkdir $W/l; echo 'int nothing;' | gcc -shared -fPIC -x c - -Wl,-soname,libstdc++.so.6 -o $W/l/libstdc++.so.6; export LD_LIBRARY_PATH=$W/l",
         "libstdcxx-too-old",
+        left="which C++ library the loader takes is looked at with --live alone",
     ),
     Fault(
         "vision-of-another-torch",
@@ -149,7 +160,7 @@ ROWS = (
     ),
     Fault(
         "torch.py-beside-the-script",
-        "echo 'x = 1' > torch.py; export PYTHONPATH=$PWD",
+        "mkdir $W/p; echo 'x = 1' > $W/p/torch.py; export PYTHONPATH=$W/p",
         "says:torch.py",
         may="torch-import-fails",
         args="--live",
@@ -181,10 +192,15 @@ ROWS = (
     ),
     Fault(
         "disk-fails-in-the-log",
-        "printf '6,1,100000,-;Linux version 6.8.0-45-generic\\n3,900,5000000000,-;blk_update_request: critical medium error, dev sda, sector 123456 op 0x0:(READ) flags 0x0 phys_seg 1 prio class 0\\n3,901,5000000100,-;Buffer I/O error on dev sda1, logical block 1234, async page read\\n' | over /dev/kmsg",
+        "printf '6,1,100000,-;Linux version 6.8.0-45-generic\\n3,900,5000000000,-;blk_update_request: critical medium error, dev vda, sector 123456 op 0x0:(READ) flags 0x0 phys_seg 1 prio class 0\\n3,901,5000000100,-;Buffer I/O error on dev vda1, logical block 1234, async page read\\n' | over /dev/kmsg",
         "disk-errors-logged",
     ),
     Fault("confidential-gpu", "stub 'nvmlSystemGetConfComputeState = 1'", "gpu-confidential-not-ready", base="gpu"),
     Fault("healthy-two-networks", "wire eth1 10.20.0.5/24", args="--nnodes 2"),
-    Fault("passwd-gone", ": | over /etc/passwd", "container-uid-without-passwd"),
+    Fault(
+        "passwd-gone",
+        ": | over /etc/passwd",
+        "container-uid-without-passwd",
+        mistaken="torch 2.13 does without the name",
+    ),
 )

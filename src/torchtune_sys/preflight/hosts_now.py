@@ -56,10 +56,12 @@ HOSTS_NOW = frozenset(
         "memory-uncorrected-counted",
         # places that each job uses
         "dev-shm-too-small",
+        "dev-shm-not-writable",
         "filesystem-not-answering",
         "temporary-directory-not-writable",
         "disk-full",
         "inodes-exhausted",
+        "loopback-unusable",
         "hostname-resolves-to-loopback",
         "hostname-unresolvable",
     )

@@ -176,6 +176,11 @@ def main():
         words = str(error).strip().splitlines() or [""]
         sys.stdout.write(json.dumps({"import_error": "%s: %s" % (type(error).__name__, words[0][:400])}) + "\n")
         return
+    if not hasattr(torch, "__version__"):
+        place = getattr(torch, "__file__", None) or ", ".join(getattr(torch, "__path__", [])) or "no file"
+        words = "%s is imported in place of PyTorch, which it is not (it has no __version__)" % place
+        sys.stdout.write(json.dumps({"import_error": words}) + "\n")
+        return
     sys.stdout.write("\n" + json.dumps(look(torch)) + "\n")
 
 

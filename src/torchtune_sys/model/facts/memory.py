@@ -40,5 +40,9 @@ class MemoryFacts(msgspec.Struct, frozen=True, kw_only=True):
     shm_free_bytes: Fact[int]
     shm_filesystem: Fact[str]
     """Type of the file system on /dev/shm (tmpfs); ABSENT if nothing is mounted there."""
+    shm_inodes_free: Fact[int]
+    """Files that may still be made there; NOT_SUPPORTED where the file system has no limit on them."""
+    shm_writable: Fact[bool]
+    """Whether this session may make files there."""
     oom_kills: Fact[int]
     """oom_kill of /proc/vmstat since boot."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import re
 
-from torchtune_sys.host.base import Host
+from torchtune_sys.host import queries
+from torchtune_sys.host.base import Host, Space
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.memory import MemoryFacts, SwapDevice
 from torchtune_sys.model.facts.session import Workload
@@ -22,7 +23,7 @@ _THP = "/sys/kernel/mm/transparent_hugepage"
 def probe(host: Host, intent: Workload) -> MemoryFacts:
     meminfo = _meminfo(host)
     limit, limit_source = _cgroup_limit(host)
-    filesystem, mounted_size = _shm_mount(host)
+    filesystem, mounted_size, read_only = _shm_mount(host)
     space = host.space(_SHM) if not isinstance(filesystem, Missing) or filesystem.why is Why.NOT_RECORDED else filesystem
     return MemoryFacts(
         total_bytes=_field(meminfo, "MemTotal"),
@@ -42,6 +43,8 @@ def probe(host: Host, intent: Workload) -> MemoryFacts:
         shm_size_bytes=_shm_size(space.size if not isinstance(space, Missing) else space, mounted_size),
         shm_free_bytes=space.free if not isinstance(space, Missing) else space,
         shm_filesystem=filesystem,
+        shm_inodes_free=_inodes_free(space),
+        shm_writable=_shm_writable(host, filesystem, read_only),
         oom_kills=_oom_kills(host),
     )
 
@@ -172,23 +175,39 @@ def _swaps(host: Host) -> Fact[tuple[SwapDevice, ...]]:
         return Missing(Why.UNPARSED, "/proc/swaps", str(error))
 
 
-def _shm_mount(host: Host) -> tuple[Fact[str], int | None]:
-    """Type and given size of what is mounted on /dev/shm; the last mount covers the ones before it."""
+def _shm_mount(host: Host) -> tuple[Fact[str], int | None, bool]:
+    """Type, given size and whether read-only, of what is mounted on /dev/shm; the last mount covers the ones before it."""
     text = host.text(_MOUNTINFO)
     if isinstance(text, Missing):
-        return text, None
-    found: tuple[Fact[str], int | None] = (Missing(Why.ABSENT, _MOUNTINFO, "nothing is mounted on /dev/shm"), None)
+        return text, None, False
+    found: tuple[Fact[str], int | None, bool] = (Missing(Why.ABSENT, _MOUNTINFO, "nothing is mounted on /dev/shm"), None, False)
     for line in text.split("\n"):
         before, dash, after = line.partition(" - ")
         place, kind = before.split(" "), after.split(" ")
         if dash and len(place) > 4 and place[4] == _SHM and kind[0]:
-            found = kind[0], parse_size_option(kind[2]) if len(kind) > 2 else None
+            options = kind[2] if len(kind) > 2 else ""
+            read_only = "ro" in (*",".join(place[5:6]).split(","), *options.split(","))
+            found = kind[0], parse_size_option(options) if options else None, read_only
     return found
 
 
 def _shm_size(size: Fact[int], mounted: int | None) -> Fact[int]:
     """statvfs, or the mount option where the recording has no statvfs."""
     return mounted if isinstance(size, Missing) and mounted is not None else size
+
+
+def _inodes_free(space: Fact[Space]) -> Fact[int]:
+    """tmpfs with nr_inodes=0 has no limit, and says 0 of 0 (Documentation/filesystems/tmpfs.rst)."""
+    if isinstance(space, Missing):
+        return space
+    return space.inodes_free if space.inodes else Missing(Why.NOT_SUPPORTED, _SHM, "no limit on inodes")
+
+
+def _shm_writable(host: Host, filesystem: Fact[str], read_only: bool) -> Fact[bool]:
+    if isinstance(filesystem, Missing) or read_only:
+        return filesystem if isinstance(filesystem, Missing) else False
+    answer = host.ask(f"{queries.ACCESS}:{_SHM}")
+    return answer if isinstance(answer, Missing) else bool(isinstance(answer, dict) and answer.get("write"))
 
 
 def _oom_kills(host: Host) -> Fact[int]:

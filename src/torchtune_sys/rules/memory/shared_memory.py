@@ -109,6 +109,54 @@ def dev_shm_small(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 
 @rule(
+    id="dev-shm-not-writable",
+    title="No file can be made in /dev/shm",
+    severity=Severity.ERROR,
+    cause="dev-shm-too-small",
+    fix=(
+        Advice(
+            text="mount it as every distribution does: mount -o remount,rw,mode=1777 /dev/shm, nr_inodes as many as there are files to be"
+        ),
+        Advice(text="remove what dead jobs left there (ls -l /dev/shm), where it is out of inodes"),
+    ),
+    applies=_shared_memory_is_used,
+)
+def dev_shm_not_writable(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """/dev/shm is mounted read-only, is not this user's, or has no inodes left.
+
+    Why it matters
+    DataLoader workers and NCCL make a file there for each piece of memory that they share: "unable to open shared memory object", "unable to
+    allocate shared memory", however much room there is.
+
+    When to leave it
+    One process trains, without DataLoader workers (say so with --nproc-per-node 1 --workers 0).
+
+    References
+    shm_overview(7), shm_open(3) (EACCES, EROFS, ENOSPC); Linux Documentation/filesystems/tmpfs.rst (nr_inodes)
+    """
+    memory = need(s.memory)
+    if absent(memory.shm_filesystem):
+        raise NotApplicable("nothing is mounted on /dev/shm")
+    if not _shared_memory_is_asked_for(s):
+        raise NotApplicable("no GPU, and neither workers nor several ranks were asked for")
+    left = known(memory.shm_inodes_free, 1)
+    bad = (
+        "no inode is left"
+        if left == 0
+        else ""
+        if need(memory.shm_writable)
+        else "this user may not write there, or it is read-only"
+    )
+    yield Evidence(
+        subject="/dev/shm",
+        seen=bad or "writable",
+        wanted="writable",
+        verdict=Verdict.FAIL if bad else Verdict.PASS,
+        source="access(2), statvfs /dev/shm",
+    )
+
+
+@rule(
     id="dev-shm-full",
     title="/dev/shm is nearly full",
     severity=Severity.WARNING,
@@ -135,8 +183,9 @@ def dev_shm_full(s: Snapshot, p: Params) -> Iterator[Evidence]:
         raise NotApplicable("nothing is mounted on /dev/shm")
     total, free = need(memory.shm_size_bytes), need(memory.shm_free_bytes)
     wanted = int(p["min_free_mib"]) * _MIB
-    if total <= 2 * wanted:
-        raise NotApplicable("its size is the question: see dev-shm-too-small and dev-shm-small")
+    if total <= _CONTAINER_DEFAULT:
+        raise NotApplicable("its size is the question: see dev-shm-too-small")
+    wanted = min(wanted, total // 2)
     verdict = Verdict.FAIL if free < wanted else Verdict.PASS
     yield Evidence(
         subject="/dev/shm",
@@ -147,4 +196,4 @@ def dev_shm_full(s: Snapshot, p: Params) -> Iterator[Evidence]:
     )
 
 
-RULES: tuple[Rule, ...] = (dev_shm_too_small, dev_shm_small, dev_shm_full)
+RULES: tuple[Rule, ...] = (dev_shm_too_small, dev_shm_small, dev_shm_not_writable, dev_shm_full)

@@ -91,18 +91,18 @@ _WITH_DEVICE = ("ethernet", "infiniband", "wifi", "usb", "wwan", "bond", "vlan")
 def doubt(network: NetworkFacts, interface: Interface, address: str) -> str:
     """Why other hosts of a job will hardly reach this interface; ``""`` if nothing speaks against it.
 
-    The interface of the default route is never doubted: in a pod it is a veth, on a virtualisation host a bridge. A veth is this host's
+    With a carrier the interface of the default route is never doubted: in a pod it is a veth, on a virtualisation host a bridge. A veth is this host's
     own way out, too, where nothing with a device behind it has an address: inside a container or a network namespace.
     """
     if nccl.is_loopback(address) or interface.kind == "loopback":
         return _DOUBTS["loopback"]
+    if not known(interface.running, True):
+        return "no carrier"
     if interface.name == network.default_route_interface or (interface.kind == "veth" and _is_inside(network)):
         return ""
     if interface.kind in _DOUBTS:
         return _DOUBTS[interface.kind]
-    if nccl.is_link_local(address):
-        return "an address that is valid on one wire only"
-    return "" if known(interface.running, True) else "no carrier"
+    return "an address that is valid on one wire only" if nccl.is_link_local(address) else ""
 
 
 def _is_inside(network: NetworkFacts) -> bool:

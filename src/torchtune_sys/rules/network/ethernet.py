@@ -97,6 +97,14 @@ def hostname_unresolvable(s: Snapshot, p: Params) -> Iterator[Evidence]:
     if absent(network.hostname_addresses):
         yield Evidence(subject=known_name(s), seen="resolves to nothing", wanted="an address of this host", source="getaddrinfo")
         return
+    if isinstance(network.hostname_addresses, Missing) and _NO_ANSWER in network.hostname_addresses.detail:
+        yield Evidence(
+            subject=known_name(s),
+            seen=f"{network.hostname_addresses.detail}: /etc/hosts does not name it, and no name server answers",
+            wanted="an address of this host",
+            source="getaddrinfo",
+        )
+        return
     addresses = need(network.hostname_addresses)
     interfaces = need(network.interfaces)
     if s.intent.nodes is None and not _foreign_matters(s):
@@ -108,6 +116,10 @@ def hostname_unresolvable(s: Snapshot, p: Params) -> Iterator[Evidence]:
             wanted="an address of this host",
             source="getaddrinfo",
         )
+
+
+_NO_ANSWER = "Temporary failure in name resolution"
+"""EAI_AGAIN as glibc words it."""
 
 
 def _foreign_matters(s: Snapshot) -> bool:

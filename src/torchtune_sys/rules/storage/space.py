@@ -21,13 +21,19 @@ _INODES = Advice(text="delete or pack small files (find -xdev lists them), or sa
 
 @rule(
     id="filesystem-not-answering",
-    title="A file system that the job uses does not answer",
+    title="A file system that the job uses does not answer, or answers with I/O errors",
     severity=Severity.ERROR,
     cause="hung-mount",
-    fix=(Advice(text="see that the file server is up and reachable; umount -l the dead mount and mount it anew"),),
+    fix=(
+        Advice(text="see that the file server is up and reachable; umount -l the dead mount and mount it anew"),
+        Advice(
+            text="I/O errors of a local disk: the kernel's log names it; unmount, check (xfs_repair, e2fsck -f), mount again, or replace it"
+        ),
+    ),
 )
 def filesystem_not_answering(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """Each access to it blocks, and the process that tries cannot even be killed.
+    """Each access to it blocks, and the process that tries cannot even be killed; or the kernel has given the file system up, and each
+    access fails.
 
     Why it matters
         A hard NFS mount waits for its server for ever. Ranks hang there in state D without a message, and the others
@@ -38,9 +44,13 @@ def filesystem_not_answering(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
     References
         nfs(5), "hard/soft"
+        Linux fs/xfs/xfs_fsops.c (xfs_do_force_shutdown), fs/ext4/super.c (ext4_handle_error)
     """
     for place in places(s, (*_ALL, MOUNTED)):
-        if isinstance(place.size_bytes, Missing):
+        if (failed := _failed(place)) is not None:
+            where = f"{place.filesystem} {place.mount_source} on {place.mount_point}"
+            yield Evidence(subject=subject(place), seen=f"{where}: {failed.detail}", wanted="an answer", source=failed.source)
+        elif isinstance(place.size_bytes, Missing):
             if place.size_bytes.why is Why.TIMEOUT or place.size_bytes.detail in _DEAD:
                 yield Evidence(
                     subject=subject(place),
@@ -50,6 +60,16 @@ def filesystem_not_answering(s: Snapshot, p: Params) -> Iterator[Evidence]:
                 )
             elif place.role != MOUNTED:
                 yield unsure(subject(place), place.size_bytes)
+
+
+_GIVEN_UP = ("Input/output error", "Structure needs cleaning")
+"""EIO and EUCLEAN."""
+
+
+def _failed(place: StoragePath) -> Missing | None:
+    """What was answered with an I/O error."""
+    looks = (place.size_bytes, place.exists, place.readable, place.writable)
+    return next((fact for fact in looks if isinstance(fact, Missing) and fact.detail in _GIVEN_UP), None)
 
 
 def _silent(place: StoragePath, why: Missing) -> str:
@@ -79,7 +99,14 @@ def data_path_unreadable(s: Snapshot, p: Params) -> Iterator[Evidence]:
         access(2)
     """
     for place in places(s, ("data",)):
-        if isinstance(place.exists, Missing):
+        if isinstance(place.exists, Missing) and place.exists.why is Why.DENIED and place.exists.source == place.real_path:
+            yield Evidence(
+                subject=subject(place),
+                seen="a directory above it is closed to this user",
+                wanted="readable",
+                source=place.exists.source,
+            )
+        elif isinstance(place.exists, Missing):
             yield unsure(subject(place), place.exists)
         elif not place.exists:
             yield Evidence(subject=subject(place), seen=f"no such path below {place.real_path}", wanted="a path that is there")

@@ -6,6 +6,7 @@ from torchtune_sys.model.rule import Rule
 from torchtune_sys.rules.sysctl import boot, network
 from torchtune_sys.rules.sysctl.kernel import (
     dirty_limit_huge,
+    free_memory_reserve_huge,
     max_map_count_low,
     numa_balancing_enabled,
     overcommit_strict,
@@ -24,6 +25,7 @@ RULES: tuple[Rule, ...] = (
     dirty_limit_huge,
     task_table_small,
     shmmax_lowered,
+    free_memory_reserve_huge,
     *network.RULES,
     *boot.RULES,
 )

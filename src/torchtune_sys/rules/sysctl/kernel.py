@@ -11,6 +11,7 @@ from torchtune_sys.model.rule import Evidence, Param, Params, Severity, Verdict,
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.target import AtLeast, AtMost, Exactly, OneOf
 from torchtune_sys.model.values import Missing, NotApplicable, Unknown, Why, known, need
+from torchtune_sys.rules.amounts import size
 from torchtune_sys.rules.gates import not_in_container
 from torchtune_sys.rules.limits.tasks import tasks_needed
 from torchtune_sys.rules.sysctl.policy import (
@@ -283,3 +284,39 @@ def shmmax_lowered(s: Snapshot, p: Params) -> Iterator[Evidence]:
     Linux Documentation/admin-guide/sysctl/kernel.rst, shmmax; ipc/shm.c since 3.16.
     """
     yield judged(s, "kernel.shmmax", wish_shmmax(s, p))
+
+
+@rule(
+    id="free-memory-reserve-huge",
+    title="The kernel keeps a large part of memory free",
+    severity=Severity.WARNING,
+    params=(Param("share", 0.1, "largest part of memory that vm.min_free_kbytes may keep free"),),
+    fix=(
+        Advice(
+            text="remove the vm.min_free_kbytes line from sysctl.d and restart: the kernel then chooses by itself (up to 64 MiB, more with THP)"
+        ),
+    ),
+)
+def free_memory_reserve_huge(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """vm.min_free_kbytes is a large part of the machine's memory.
+
+    Why it matters
+    No program gets the last of it: allocations stall and processes are killed for lack of memory although much is shown as free.
+
+    When to leave it
+    A vendor of network or storage drivers asks for that much, for atomic allocations.
+
+    References
+    Linux Documentation/admin-guide/sysctl/vm.rst, min_free_kbytes ("setting this too high will OOM your machine instantly"); mm/page_alloc.c
+    """
+    found = setting(s, "vm.min_free_kbytes")
+    kept = int(need(found.running)) * 1024
+    total = need(need(s.memory).total_bytes)
+    share = float(p["share"])
+    yield Evidence(
+        subject=found.key,
+        seen=f"{size(kept)} of {size(total)}",
+        wanted=f"<= {share:.0%} of memory",
+        verdict=Verdict.FAIL if kept > share * total else Verdict.PASS,
+        source=origin(s, found),
+    )

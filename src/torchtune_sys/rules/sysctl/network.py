@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from torchtune_sys.model.actions import Advice, Safety, Sysctl
 from torchtune_sys.model.facts.network import Interface
 from torchtune_sys.model.facts.sysctl import Assignment, Setting
-from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, rule, unsure
+from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.target import AtLeast, Exactly
 from torchtune_sys.model.values import Missing, NotApplicable, Unknown, Why, need, shown
@@ -324,7 +324,48 @@ def arp_answers_on_any_interface(s: Snapshot, p: Params) -> Iterator[Evidence]:
             )
 
 
+@rule(
+    id="local-ports-few",
+    title="Few local ports are left to programs that ask for any free one",
+    severity=Severity.WARNING,
+    cause="ephemeral-ports-exhausted",
+    params=(Param("min", 1000, "fewest ports of the range that raise no question"),),
+    fix=(
+        Advice(
+            text="set net.ipv4.ip_local_port_range = 32768 60999, which is the kernel's own, and take the other line out of sysctl.d"
+        ),
+    ),
+)
+def local_ports_few(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """net.ipv4.ip_local_port_range was made small.
+
+    Why it matters
+    Each listener of Gloo and NCCL takes a port of that range, and so does each connection to one peer: "Address already in use" or "Cannot
+    assign requested address" once they are used up, with many ranks within seconds.
+
+    When to leave it
+    A firewall lets this range through only, and the ranks of this host were counted against it.
+
+    References
+    Linux Documentation/networking/ip-sysctl.rst, ip_local_port_range (32768 to 60999 by default)
+    """
+    if (s.intent.ranks or 1) < 2 and (s.intent.nodes or 1) < 2:
+        raise NotApplicable("neither several ranks nor several hosts were asked for")
+    found = setting(s, "net.ipv4.ip_local_port_range")
+    running = need(found.running)
+    ends = [int(word) for word in running.split() if word.isdigit() and len(word) < 6]
+    count = max(ends[1] - ends[0] + 1, 0) if len(ends) == 2 else 0
+    yield Evidence(
+        subject=found.key,
+        seen=f"{running}: {count} ports",
+        wanted=f">= {p['min']} ports",
+        verdict=Verdict.FAIL if count < int(p["min"]) else Verdict.PASS,
+        source=origin(s, found),
+    )
+
+
 RULES: tuple[Rule, ...] = (
+    local_ports_few,
     tcp_buffer_ceiling_low,
     tcp_slow_start_after_idle,
     somaxconn_low,

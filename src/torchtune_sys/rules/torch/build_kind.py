@@ -284,8 +284,21 @@ def torch_import_fails(s: Snapshot, _p: Params) -> Iterator[Evidence]:
     if isinstance(found, Missing) and found.source == "import torch":
         yield Evidence(subject="import torch", seen=found.detail, wanted="an import without error", source=found.source)
         return
+    if isinstance(found, Missing) and (crash := _CRASHED.search(found.detail)):
+        cut = crash[1] in ("SIGBUS", "SIGSEGV", "SIGILL")
+        fix = (Advice(text=_DAMAGED),) if cut else ()
+        yield Evidence(subject="import torch", seen=found.detail, wanted="an import without error", source=found.source, fix=fix)
+        return
     seen = need(found)
     yield Evidence(subject="import torch", seen=f"torch {seen.version}", verdict=Verdict.PASS, source="torch")
+
+
+_CRASHED = pattern(r"ended by (SIGBUS|SIGSEGV|SIGILL|SIGABRT|SIGFPE|SIGTRAP)\b")
+"""How a child ends that crashed by itself; SIGKILL and SIGTERM come from somebody else, for lack of memory too."""
+_DAMAGED = (
+    "a library of torch may be cut or damaged (SIGBUS: shorter than its headers say; a full disk while it was installed): "
+    "pip install --force-reinstall --no-deps torch, and look at the disk"
+)
 
 
 def _refused(s: Snapshot) -> str:
