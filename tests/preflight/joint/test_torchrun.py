@@ -47,7 +47,9 @@ def test_the_unfit_agent_ends_with_the_cause_and_the_others_go_on(tmp_path: Path
 @pytest.mark.parametrize("nodes", [4, 16])
 def test_healthy_agents_train(tmp_path: Path, python: Path, nodes: int) -> None:
     with cluster(tmp_path, nodes) as made:
-        commands = {number: torchrun(python, tmp_path, f"{nodes}", script=TRAINS) for number in range(1, nodes + 1)}
+        # c10d's own rendezvous of 16 took more than a minute on two processors at a load of 30
+        words = torchrun(python, tmp_path, f"{nodes}", "join_timeout=300", script=TRAINS)
+        commands = dict.fromkeys(range(1, nodes + 1), words)
         found = ran(made, commands, tmp_path, patience_s=500)
     assert trained(found) == [*range(1, nodes + 1)], found
     assert all(f"GO {nodes} of {nodes} nodes, {nodes} agents" in agent.told for agent in found.values()), found
