@@ -14,6 +14,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -41,6 +42,8 @@ if how == "files" and me:
     resource.setrlimit(resource.RLIMIT_NOFILE, (40, 40)); list(torch.utils.data.DataLoader(Data(), num_workers=4, batch_size=1))
 if how == "shm": list(torch.utils.data.DataLoader(Data(), num_workers=2, batch_size=8))
 if how == "hung" and me: time.sleep(12); sys.exit(0)
+if how == "stop" and me: os.kill(os.getpid(), signal.SIGSTOP)
+if how == "stop": dist.monitored_barrier(timeout=datetime.timedelta(seconds=5))
 if how == "hung": dist.monitored_barrier(timeout=datetime.timedelta(seconds=5))
 dist.barrier()
 print("rank", rank, "done")
@@ -53,6 +56,8 @@ class Fault(NamedTuple):
     """The likeliest label first; the others cannot be told from it by what is printed."""
     command: str
     rank: int | None = None
+    slurm: bool = False
+    """Under a Slurm of this machine's own (tests/cli/slurm_here.py), of one node with 64 processors as Slurm believes."""
 
 
 _RUN = "$PY -m torch.distributed.run --standalone --nproc-per-node"
@@ -120,12 +125,54 @@ FAULTS = (
 )  # fmt: skip
 
 
-def planted(fault: Fault, folder: Path) -> None:
+_RDZV = "$PY -m torch.distributed.run --nproc-per-node 1 --rdzv-backend c10d"
+_WHEEL = (
+    "mkdir -p w/{n}-{v}.dist-info; printf 'Metadata-Version: 2.1\nName: {n}\nVersion: {v}\n{more}' > w/{n}-{v}.dist-info/METADATA; "
+    "printf 'Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n' > w/{n}-{v}.dist-info/WHEEL; {files} "
+    "printf '' > w/{n}-{v}.dist-info/RECORD; (cd w; $PY -m zipfile -c ../{n}-{v}-py3-none-any.whl *); "
+)
+_SETUP = 'printf \'from setuptools import setup, Extension\nsetup(name="x", version="1", ext_modules=[Extension("x", ["x.c"])])\' > setup.py; echo \'int x;\' > x.c; '
+LATER = (
+    Fault("slurm-killed-of-4", "rank-killed host-memory-oom", "srun -n4 bash -c '[ $SLURM_PROCID = 2 ] && kill -9 $$; sleep 3'", 2, slurm=True),
+    Fault("slurm-killed-of-64", "rank-killed host-memory-oom", "srun -n64 bash -c '[ $SLURM_PROCID = 41 ] && kill -9 $$; sleep 6'", 41, slurm=True),
+    Fault("slurm-crashed-of-16", "rank-killed", "srun -n16 bash -c '[ $SLURM_PROCID = 11 ] && kill -11 $$; sleep 3'", 11, slurm=True),
+    Fault("slurm-without-rank", "job-launch-nested-wrongly", "srun -l -n2 $PY -c 'import torch.distributed as d; d.init_process_group(\"gloo\")'", slurm=True),
+    Fault("slurm-disk-of-4", "disk-full-or-quota", "mkdir ro; mount -t tmpfs -o size=64k x ro; srun -l -n4 bash -c 'if [ $SLURM_PROCID = 3 ]; then head -c 900000 /dev/zero > ro/ckpt.pt; else sleep 1; fi'; umount ro", 3, slurm=True),
+    Fault("slurm-files-of-32", "nofile-limit-too-low", "srun -l -n32 bash -c 'if [ $SLURM_PROCID = 30 ]; then ulimit -n 20; /usr/bin/python3 -c \"[open(chr(47) + \\\"etc/passwd\\\") for _ in range(99)]; x=[open(chr(47) + \\\"etc/passwd\\\") for _ in range(99)]\"; else sleep 1; fi'", 30, slurm=True),
+    Fault("slurm-too-many-tasks", "job-launch-nested-wrongly ranks-missing", "salloc -n2 srun -n99 true", slurm=True),
+    Fault("slurm-master-without-name", "hostname-unresolvable master-addr-wrong", "srun -l -n2 bash -c 'ssh -o BatchMode=yes -o ConnectTimeout=5 no-such-node.invalid true'", slurm=True),
+    Fault("killed-of-8", "rank-killed host-memory-oom", f"{_RUN} 8 worker.py kill 6", 6),
+    Fault("stopped-of-2", "rank-hung rank-stopped", f"{_RUN} 2 worker.py stop 1", 1),
+    Fault("agent-alone", "node-never-came ranks-missing", f"{_RDZV} --nnodes 2 --rdzv-endpoint localhost:29577 --rdzv-conf join_timeout=5 worker.py none 0"),
+    Fault("rendezvous-refused", "port-refused master-addr-wrong node-never-came", f"{_RDZV} --nnodes 2 --rdzv-endpoint 127.0.0.1:29578 --rdzv-conf is_host=0,timeout=5,read_timeout=5 worker.py none 0"),
+    Fault("rendezvous-without-name", "hostname-unresolvable master-addr-wrong", f"{_RDZV} --nnodes 2 --rdzv-endpoint no-such-host.invalid:29579 --rdzv-conf timeout=5,read_timeout=5 worker.py none 0"),
+    Fault("podman-runtime", "container-toolkit-missing", "podman run --rm --runtime nvidia --rootfs $PWD true"),
+    Fault("podman-device", "container-toolkit-missing", "podman run --rm --gpus all --rootfs $PWD true"),
+    Fault("pip-build-metadata", "wrong-wheel-index no-wheel-for-python", "$PY -m pip install --no-index --find-links . 'torch==2.4.0+cu121'"),
+    Fault("pip-python", "no-wheel-for-python", _WHEEL.format(n="torch", v="9.0", more="Requires-Python: >=3.99\\n", files="") + "$PY -m pip install --no-index --no-deps --target t ./torch-9.0-py3-none-any.whl"),
+    Fault("pip-space", "disk-full-or-quota", _WHEEL.format(n="big", v="1.0", more="", files="head -c 4000000 /dev/urandom > w/big.bin;") + "mkdir t; unshare -m bash -c 'mount -t tmpfs -o size=1m x t; $PY -m pip install --no-index --no-deps --target t ./big-1.0-py3-none-any.whl'"),
+    Fault("pip-compiler", "build-tool-missing", _SETUP + "CC=/nowhere/gcc PATH=/nowhere $PY setup.py build_ext"),
+    Fault("module-called-random", "stdlib-hidden", "echo 'x = 1' > random.py; /usr/bin/python3 -c 'import sys; sys.path.insert(0, \"\"); import tempfile'"),
+    Fault("folder-called-torch", "torch-shadowed", "mkdir torch; /usr/bin/python3 -c 'import sys; sys.path.insert(0, \"\"); import torch; torch.Tensor'"),
+    Fault("no-libc-headers", "compiler-headers-missing", "echo '#include <stdio.h>' > a.c; gcc -nostdinc -c a.c"),
+    Fault("no-such-instruction", "cpu-lacks-avx", "echo 'int main(void){__builtin_trap();}' > a.c; gcc a.c -o a; bash -c './a; exit $?'"),
+    Fault("time-ahead", "clock-skew", "printf 'a: b\\n\\ttouch a\\n' > Makefile; touch -d '+2 days' b; make"),
+    Fault("segment-too-large", "dev-shm-too-small", "unshare -m bash -c 'mount -t tmpfs -o size=64k x /dev/shm; $PY -c \"import torch; torch.zeros(9999999).share_memory_()\"'"),
+    Fault("cublas-absent", "wheel-libs-not-found", "echo 'void f(void){}' > a.c; gcc -shared -o libcublas.so.12 a.c -Wl,-soname,libcublas.so.12; echo 'void f(void); void PyInit_ext(void){f();}' > b.c; gcc -shared -fPIC -o ext.so b.c ./libcublas.so.12; rm libcublas.so.12; $PY -c 'import ext'"),
+    Fault("cache-without-exec", "compile-cache-not-executable", "mkdir c; unshare -m bash -c 'mount -t tmpfs -o noexec x c; TORCHINDUCTOR_CACHE_DIR=$PWD/c/torchinductor_x $PY -c \"import torch; torch.compile(lambda x: x.sin() + 1)(torch.ones(9))\"'"),
+    Fault("cache-read-only", "compile-cache-not-writable", "mkdir c; unshare -m bash -c 'mount -t tmpfs -o ro x c; TORCHINDUCTOR_CACHE_DIR=$PWD/c/torchinductor_x $PY -c \"import torch; torch.compile(lambda x: x.sin() + 1)(torch.ones(9))\"'"),
+    Fault("ssh-refused", "port-refused master-addr-wrong", "ssh -o BatchMode=yes -o StrictHostKeyChecking=no -p 1 127.0.0.1 true"),
+    Fault("checkpoint-of-pickle-cut", "checkpoint-damaged", "$PY -c 'import torch; torch.save({\"a\": torch.zeros(9)}, \"a.pt\", _use_new_zipfile_serialization=False)'; truncate -s 100 a.pt; $PY -c 'import torch; torch.load(\"a.pt\")'"),
+)  # fmt: skip
+"""Written down after those above were mended."""
+
+
+def planted(fault: Fault, folder: Path, more: Mapping[str, str]) -> None:
     place = folder / fault.name
     place.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as scratch:
         Path(scratch, "worker.py").write_text(WORKER)
-        env = {**os.environ, "PY": os.environ["TORCHTUNE_SYS_TEST_TORCH"], "OMP_NUM_THREADS": "1", "LC_ALL": "C.UTF-8"}
+        env = {**os.environ, "PY": os.environ["TORCHTUNE_SYS_TEST_TORCH"], "OMP_NUM_THREADS": "1", "LC_ALL": "C.UTF-8", **more}
         try:
             done = subprocess.run(
                 ["bash", "-c", fault.command],
@@ -146,9 +193,18 @@ def planted(fault: Fault, folder: Path) -> None:
 
 def main() -> int:
     folder, names = Path(sys.argv[1]), sys.argv[2:]
-    for fault in FAULTS:
-        if not names or fault.name in names:
-            planted(fault, folder)
+    wanted = [fault for fault in (*FAULTS, *LATER) if not names or fault.name in names]
+    for fault in wanted:
+        if not fault.slurm:
+            planted(fault, folder, {})
+    under_slurm = [fault for fault in wanted if fault.slurm]
+    if under_slurm:
+        sys.path.insert(0, str(Path(__file__).parents[1] / "tests/cli"))
+        import slurm_here
+
+        with tempfile.TemporaryDirectory() as root, slurm_here.cluster(Path(root), "task/none", 64) as env:
+            for fault in under_slurm:
+                planted(fault, folder, env)
     return 0
 
 
