@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
+from torchtune_sys.diagnosis.cut_ends import completed
 from torchtune_sys.diagnosis.lines import LogLine, joined
 from torchtune_sys.knowledge import messages
 from torchtune_sys.knowledge.sentences import Book, is_about_code
@@ -65,6 +66,7 @@ def symptoms_of(source: str, lines: Sequence[LogLine]) -> list[Symptom]:
         if symptom is not None:
             found.append(symptom)
     found += _broken(source, lines, book, text, found)
+    found += _cut(source, lines, book, text, found)
     return sorted(found, key=lambda symptom: symptom.line.number)
 
 
@@ -111,6 +113,20 @@ def _broken(source: str, lines: Sequence[LogLine], book: Book, text: str, found:
         causes = tuple(each.cause for each in symptom.candidates)
         if not any((piece.number, causes) in said for piece in pieces):
             yield symptom
+
+
+def _cut(source: str, lines: Sequence[LogLine], book: Book, text: str, found: Sequence[Symptom]) -> Iterator[Symptom]:
+    """What the first and the last line say with the letters that the copy lost."""
+    known = {symptom.line.number for symptom in found}
+    for at in sorted({0, len(lines) - 1} if lines else ()):
+        line = lines[at]
+        if line.number in known or len(line.text) > _LONGEST:
+            continue
+        for whole in completed(line.text):
+            symptom = _of_line(source, msgspec.structs.replace(line, text=whole), book, text)
+            if symptom is not None and symptom.candidates:
+                yield msgspec.structs.replace(symptom, line=line)
+                break
 
 
 def _of_line(source: str, line: LogLine, book: Book, text: str) -> Symptom | None:
