@@ -147,7 +147,6 @@ LATER = (
     Fault("rendezvous-refused", "port-refused master-addr-wrong node-never-came", f"{_RDZV} --nnodes 2 --rdzv-endpoint 127.0.0.1:29578 --rdzv-conf is_host=0,timeout=5,read_timeout=5 worker.py none 0"),
     Fault("rendezvous-without-name", "hostname-unresolvable master-addr-wrong", f"{_RDZV} --nnodes 2 --rdzv-endpoint no-such-host.invalid:29579 --rdzv-conf timeout=5,read_timeout=5 worker.py none 0"),
     Fault("podman-runtime", "container-toolkit-missing", "podman run --rm --runtime nvidia --rootfs $PWD true"),
-    Fault("podman-device", "container-toolkit-missing", "podman run --rm --gpus all --rootfs $PWD true"),
     Fault("pip-build-metadata", "wrong-wheel-index no-wheel-for-python", "$PY -m pip install --no-index --find-links . 'torch==2.4.0+cu121'"),
     Fault("pip-python", "no-wheel-for-python", _WHEEL.format(n="torch", v="9.0", more="Requires-Python: >=3.99\\n", files="") + "$PY -m pip install --no-index --no-deps --target t ./torch-9.0-py3-none-any.whl"),
     Fault("pip-space", "disk-full-or-quota", _WHEEL.format(n="big", v="1.0", more="", files="head -c 4000000 /dev/urandom > w/big.bin;") + "mkdir t; unshare -m bash -c 'mount -t tmpfs -o size=1m x t; $PY -m pip install --no-index --no-deps --target t ./big-1.0-py3-none-any.whl'"),

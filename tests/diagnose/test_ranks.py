@@ -124,3 +124,20 @@ def test_a_cut_or_changed_pickle_ends_in_a_value_or_a_clear_refusal(cut: int) ->
             plain_data(bad)
         except ValueError as error:
             assert str(error)
+
+
+def test_slurm_names_the_task_that_ended(tmp_path: Path) -> None:
+    killed = of(tmp_path, job="srun: error: node7: task 41: Killed\nsrun: Force Terminated StepId=2.0\n").causes[0]
+    assert (killed.ranks, killed.hosts) == ((41,), ("node7",))
+    labelled = (
+        "3: head: error writing 'standard output': No space left on device\nsrun: error: node7: task 3: Exited with exit code 1\n"
+    )
+    full = of(tmp_path, job=labelled).causes[0]
+    assert (full.cause, full.ranks) == ("disk-full-or-quota", (3,))
+
+
+def test_a_copy_that_lost_letters_at_its_ends_is_read_as_the_message_that_it_was(tmp_path: Path) -> None:
+    assert [each.cause for each in of(tmp_path, job="nable to open /dev/kfd read-write: Permission den").causes] == [
+        "rocm-device-permission"
+    ]
+    assert of(tmp_path, job="able to open the file and read it, no permission den").causes == ()

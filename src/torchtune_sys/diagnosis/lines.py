@@ -70,6 +70,7 @@ _PREFIXES_AT_MOST = 6
 _NCCL = re.compile(r"^(?P<host>[\w.-]{1,64}):(?P<pid>\d{1,9}):\d{1,9} \[(?P<rank>\d{1,4})\] ")
 _INNER_RANK = re.compile(r"\[(?:[Rr]ank |rank)(?P<rank>\d{1,7})\]")
 _FEW, _SHARE = 3, 0.3
+_SRUN = "0: "
 _NO_HOSTS = frozenset(
     [
         "error",
@@ -131,7 +132,10 @@ def _repeated_heads(lines: Sequence[str]) -> frozenset[str]:
                 shapes[shape] += 1
                 hosts.setdefault(shape, set()).add(found[0])
     enough = max(_FEW, _SHARE * len(lines))
-    return frozenset(shape for shape, count in shapes.items() if count >= enough and not _names_program(shape.strip(" :|[]")))
+    found = {shape for shape, count in shapes.items() if count >= enough and not _names_program(shape.strip(" :|[]"))}
+    if any(line.startswith("srun: ") for line in lines):
+        found |= shapes.keys() & {_SRUN}  # srun --label
+    return frozenset(found)
 
 
 def _names_program(word: str) -> bool:

@@ -18,6 +18,8 @@ _IN_NAME = re.compile(
 _BLOCK = re.compile(r"^\s*rank {1,12}: (\d{1,6}) \(local_rank: \d{1,4}\)")
 """torch/distributed/elastic/multiprocessing/errors/__init__.py: the lines of one failure follow each other."""
 _BLOCK_LINES = 5
+_TASK = re.compile(r"^srun: error: (?P<host>[\w.-]{1,64}): task (?P<rank>\d{1,6}): ")
+"""Slurm src/srun: what it says of one task that ended; of several it names all."""
 
 
 def attributed(lines: Sequence[LogLine], name: str) -> tuple[LogLine, ...]:
@@ -32,6 +34,10 @@ def attributed(lines: Sequence[LogLine], name: str) -> tuple[LogLine, ...]:
     found = []
     block, left = rank, 0
     for line in lines:
+        task = _TASK.match(line.text)
+        if task is not None:
+            found.append(replace(line, host=line.host or task["host"], rank=int(task["rank"])))
+            continue
         begun = _BLOCK.match(line.text)
         if begun is not None:
             block, left = int(begun[1]), _BLOCK_LINES

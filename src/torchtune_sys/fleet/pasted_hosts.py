@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -19,10 +18,11 @@ from torchtune_sys.fleet.store import Store
 from torchtune_sys.fleet.weights import Readers
 from torchtune_sys.model.comparison import Comparison
 from torchtune_sys.model.diagnosis import Difference, FactValue
-from torchtune_sys.rules import CATALOGUE
 
 _encode = msgspec.json.Encoder(order="deterministic").encode
 _AT_MOST = 24
+_NO_READERS = Readers(())
+"""What a difference weighs is said by what it stands for; asking the code of all rules takes as long as reading the text."""
 _HOSTS = 64
 
 
@@ -31,7 +31,7 @@ def compared(told: Sequence[Told], alone: bool) -> tuple[list[Difference], list[
     nodes = list({each.host: each for each in told if each.is_node and not each.is_past}.values())[:_HOSTS]
     between = _among(nodes) if len(nodes) > 1 else []
     changes = [change for was, now in _pairs(told) for change in _pair(was, now)]
-    found = [*between, *changes]
+    found = sorted([*between, *changes], key=lambda each: not must_be_alike(each.fact))
     return found[:_AT_MOST], _symptoms(nodes, between) if alone else []
 
 
@@ -97,7 +97,7 @@ def _store(told: Sequence[Told], names: Sequence[str]) -> Store:
 
 def _comparison(store: Store) -> Comparison:
     """Of two the first is the usual one."""
-    comparing = Comparing(store, _readers())
+    comparing = Comparing(store, _NO_READERS)
     return without_secrets(comparing.against(0) if len(store.hosts) == 2 else comparing.among_themselves())
 
 
@@ -119,8 +119,3 @@ def _symptom(source: str, cause: str, found: Sequence[Difference]) -> Symptom:
         program="torchtune-sys compare",
         words="torchtune-sys compare",
     )
-
-
-@lru_cache(1)
-def _readers() -> Readers:
-    return Readers(CATALOGUE)

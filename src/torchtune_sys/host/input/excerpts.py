@@ -164,8 +164,10 @@ def _decoded(data: bytes) -> str:
 def _complaining(data: bytes) -> set[tuple[int, int]]:
     """Where the lines with a complaint begin and end; of words that nearly every line has, the first lines."""
     lower = data.lower()
+    # A long log says the same again and again: looking for all words in its lines without numbers, each once, takes a third of the time.
+    alike = b"\n".join(set(lower.translate(None, b"0123456789.").split(b"\n")))
     found: set[tuple[int, int]] = set()
-    for word in _COMPLAINTS:
+    for word in [word for word in _COMPLAINTS if word in alike]:
         at = lower.find(word)
         count = 0
         while at >= 0 and count < _PIECE_LINES:
