@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import re
 from collections.abc import Iterable, Sequence
 
 import msgspec
@@ -181,15 +182,22 @@ def _of_symptom(symptom: Symptom, book: dict[str, Finding], supported: set[str],
 def _add(finding: Finding, symptom: Symptom, fix: str, confirm: str) -> None:
     line = symptom.line
     quote = Quote(source=symptom.source, line=line.number, text=scrubbed(line.text)[:_TEXT].strip())
-    if quote not in finding.quotes and not any(
-        quote.line == other.line and quote.source == other.source for other in finding.quotes
-    ):
+    if not any(_alike(quote, other) for other in finding.quotes):
         finding.quotes.append(quote)
     finding.hosts += [line.host] if line.host else []
     finding.ranks += symptom.ranks or ([line.rank] if line.rank is not None else [])
     finding.fix += [fix] if fix else []
     finding.confirm = finding.confirm or confirm
     finding.sources += [symptom.words] if symptom.words else []
+
+
+def _alike(quote: Quote, other: Quote) -> bool:
+    """Whether they are one line, or say the same at another time."""
+    same_place = quote.line == other.line and quote.line > 0
+    return quote.source == other.source and (same_place or _NUMBERS.sub("0", quote.text) == _NUMBERS.sub("0", other.text))
+
+
+_NUMBERS = re.compile(r"\d+")
 
 
 def _ranked(found: Iterable[Finding]) -> list[Finding]:

@@ -132,10 +132,10 @@ def _repeated_heads(lines: Sequence[str]) -> frozenset[str]:
                 shapes[shape] += 1
                 hosts.setdefault(shape, set()).add(found[0])
     enough = max(_FEW, _SHARE * len(lines))
-    found = {shape for shape, count in shapes.items() if count >= enough and not _names_program(shape.strip(" :|[]"))}
+    kept = {shape for shape, count in shapes.items() if count >= enough and not _names_program(shape.strip(" :|[]"))}
     if any(line.startswith("srun: ") for line in lines):
-        found |= shapes.keys() & {_SRUN}  # srun --label
-    return frozenset(found)
+        kept |= shapes.keys() & {_SRUN}  # srun --label
+    return frozenset(kept)
 
 
 def _names_program(word: str) -> bool:

@@ -57,7 +57,7 @@ def symptoms_of(source: str, lines: Sequence[LogLine]) -> list[Symptom]:
     for line in lines:
         shape = re.sub(r"\d+", "0", line.text[:300])
         seen[shape] += 1
-        if seen[shape] > _ALIKE or len(found) > _MOST or is_about_code(line.text[:_LONGEST]):
+        if seen[shape] > _ALIKE or len(found) > _MOST or _is_no_output(line.text[:_LONGEST]):
             continue
         symptom = _of_line(source, line, book, text)
         if symptom is None and (words := _as_libc_says(line.text)) != line.text:
@@ -68,6 +68,11 @@ def symptoms_of(source: str, lines: Sequence[LogLine]) -> list[Symptom]:
     found += _broken(source, lines, book, text, found)
     found += _cut(source, lines, book, text, found)
     return sorted(found, key=lambda symptom: symptom.line.number)
+
+
+def _is_no_output(text: str) -> bool:
+    """Prose about code, or the code of a traceback, which says again what the error's own line says."""
+    return is_about_code(text) or text.lstrip().startswith("raise ")
 
 
 _ERRORS = (

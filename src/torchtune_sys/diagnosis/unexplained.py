@@ -36,7 +36,7 @@ _DEATHS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
 
 
 def unexplained_of(lines: dict[str, Sequence[LogLine]], symptoms: Sequence[Symptom]) -> tuple[Unexplained, ...]:
-    """The first errors of each text that no cause explains; where all follow from others, the first of these."""
+    """The first errors of each text that no cause explains; where all follow from others, and nothing is named, the first of these."""
     following = {(symptom.source, symptom.line.number) for symptom in symptoms if symptom.consequence}
     known = {(symptom.source, symptom.line.number): symptom for symptom in symptoms if not symptom.candidates}
     named = {(symptom.source, symptom.line.number) for symptom in symptoms if symptom.candidates}
@@ -50,7 +50,7 @@ def unexplained_of(lines: dict[str, Sequence[LogLine]], symptoms: Sequence[Sympt
             if (source, line.number) in named:
                 continue
             (after if (source, line.number) in following else first).append(found)
-    return tuple(_distinct(first or after[:1]))[:_MOST]
+    return tuple(_distinct(first or ([] if named else after[:1])))[:_MOST]
 
 
 def _errors(lines: Sequence[LogLine], source: str, known: dict[tuple[str, int], Symptom]) -> list[tuple[str, LogLine, str]]:

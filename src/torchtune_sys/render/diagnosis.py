@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from torchtune_sys.model.diagnosis import Confidence, Diagnosis, NamedCause
+from torchtune_sys.model.diagnosis import Confidence, Diagnosis, NamedCause, Quote
 from torchtune_sys.render import layout
 from torchtune_sys.render.layout import Line, Style, clean, cut, line
 from torchtune_sys.render.node_set import node_set
@@ -21,8 +21,10 @@ def text(value: Diagnosis, style: Style) -> str:
 
 def _lines(value: Diagnosis) -> Iterator[Line]:
     yield line((_headline(value), "bold"))
+    shown: set[Quote] = set()
     for cause in value.causes:
-        yield from _cause(cause)
+        yield from _cause(cause, [quote for quote in cause.evidence if quote not in shown])
+        shown.update(cause.evidence)
     for error in value.unexplained:
         by = f" ({clean(error.program)})" if error.program else ""
         yield line(
@@ -51,9 +53,7 @@ def _lines(value: Diagnosis) -> Iterator[Line]:
 
 def _headline(value: Diagnosis) -> str:
     if value.causes:
-        first, more = value.causes[0], len(value.causes) - 1
-        said = f"{first.confidence.value}: {first.title} ({first.cause})"
-        return said + (f", and {more} more" if more else "")
+        return _first(value.causes)
     if value.unexplained:
         return "error not known: no signature and no rule explains it"
     if not value.sources:
@@ -61,7 +61,25 @@ def _headline(value: Diagnosis) -> str:
     return f"nothing wrong was found in {value.lines:,} line{'s' if value.lines != 1 else ''}"
 
 
-def _cause(cause: NamedCause) -> Iterator[Line]:
+def _first(causes: Sequence[NamedCause]) -> str:
+    """What, how sure, where, and of what nothing decides both."""
+    first = causes[0]
+    where = f", {', '.join(_where(first))}" if _where(first) else ""
+    said = f"{first.title} ({first.cause})"
+    open_ = [cause for cause in causes[1:] if first.confidence is Confidence.POSSIBLE]
+    if not open_:
+        return f"{first.confidence.value}: {said}{where}" + (f", and {len(causes) - 1} more" if causes[1:] else "")
+    more = f", or {len(open_) - 1} more" if len(open_) > 1 else ""
+    return f"possible, nothing decides: {said}, or {open_[0].title} ({open_[0].cause}){more}{where}"
+
+
+def _where(cause: NamedCause) -> list[str]:
+    hosts = [f"on {node_set(cause.hosts)}"] if cause.hosts else []
+    return hosts + ([f"rank{'s' if len(cause.ranks) > 1 else ''} {_some(cause.ranks)}"] if cause.ranks else [])
+
+
+def _cause(cause: NamedCause, quotes: Sequence[Quote]) -> Iterator[Line]:
+    """``quotes``: of its evidence, what no cause above has shown."""
     yield line(
         (clean(cause.title), "bold"),
         f"  {cause.cause}",
@@ -69,15 +87,15 @@ def _cause(cause: NamedCause) -> Iterator[Line]:
         indent=2,
         hang=13,
     )
-    where = [f"on {node_set(cause.hosts)}"] if cause.hosts else []
-    where += [f"rank{'s' if len(cause.ranks) > 1 else ''} {_some(cause.ranks)}"] if cause.ranks else []
-    if where:
-        yield line(", ".join(where), indent=13)
-    for quote in cause.evidence[:_QUOTES]:
+    if _where(cause):
+        yield line(", ".join(_where(cause)), indent=13)
+    if cause.evidence and not quotes:
+        yield line(("for the same lines", "dim"), indent=13)
+    for quote in quotes[:_QUOTES]:
         place = f"{clean(quote.source)}:{quote.line}" if quote.line else clean(quote.source)
         yield line((f"{place}: ", "dim"), cut(quote.text, _QUOTE), indent=13, hang=15)
-    if len(cause.evidence) > _QUOTES:
-        yield line((f"and {len(cause.evidence) - _QUOTES} more such lines", "dim"), indent=13)
+    if len(quotes) > _QUOTES:
+        yield line((f"and {len(quotes) - _QUOTES} more such lines", "dim"), indent=13)
     if cause.fix:
         yield line("; or ".join(clean(fix) for fix in cause.fix[:2]), label="do: ", indent=13, hang=17)
     if cause.confirm and cause.confidence is not Confidence.CERTAIN:
