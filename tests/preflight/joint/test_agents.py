@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
+
 import msgspec
 import pytest
 
 from preflight.joint.test_judge import gathered, said
+from torchtune_sys.host.peers.wire import handshake
 from torchtune_sys.model.preflight import Weight
 from torchtune_sys.preflight.joint import agents, messages
+from torchtune_sys.preflight.joint.agent import Agent
 from torchtune_sys.preflight.joint.gathered import Event, Gathered, Node
-from torchtune_sys.preflight.joint.job import Job
+from torchtune_sys.preflight.joint.job import Job, Times
 from torchtune_sys.preflight.joint.judge.whole import whole
 from torchtune_sys.preflight.joint.seats import Seats
 
@@ -105,3 +110,33 @@ def test_a_second_launcher_of_a_host_lacks_no_first_one() -> None:
     found = met()
     found.members[1] = msgspec.structs.replace(found.members[1], ranks=(1,))  # type: ignore[index]
     assert (whole(found).verdict, said(whole(found))) == ("go", {})
+
+
+def test_who_leads_another_on_its_way_stays_until_that_has_its_verdict() -> None:
+    """Its end would look like the coordinator's: once in 120 runs, at a load of 42, a node called all others missing then."""
+
+    async def held(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        writer.close()
+
+    async def carried() -> list[bool]:
+        agent = Agent(job(), Times(time.monotonic(), 60, 20))
+        near = await asyncio.start_server(agent._serve_node, "127.0.0.1", 0)
+        far = await asyncio.start_server(held, "127.0.0.1", 0)
+        agent.map.table[1] = ("127.0.0.1", far.sockets[0].getsockname()[1])
+        told = [agent._is_followed()]
+        streams = await asyncio.open_connection("127.0.0.1", near.sockets[0].getsockname()[1])
+        wire = await handshake(*streams, agent.job.secret, first=True)
+        wire.send(messages.plain(messages.Relay(to=1)))
+        assert (await wire.receive(5))["is"] == "through"
+        told.append(agent._is_followed())
+        wire.close()
+        until_s = time.monotonic() + 5
+        while agent._is_followed() and time.monotonic() < until_s:
+            await asyncio.sleep(0.01)
+        near.close()
+        far.close()
+        await asyncio.sleep(0.05)
+        return [*told, agent._is_followed()]
+
+    assert asyncio.run(carried()) == [False, True, False]

@@ -28,6 +28,8 @@ _CHOOSING_S = 30.0
 _TASKS_AT_MOST = 16
 _LOOK_S, _CLIMB_S = 0.5, 1.0
 _ALONE_S = 10.0
+_PART_S = 5.0
+"""For a verdict to arrive, on a machine that is busy."""
 
 
 class Agent:
@@ -45,6 +47,8 @@ class Agent:
         self.uplink: Wire | None = None
         self._better: meeting.Reached | None = None
         self.following = -1
+        self._carried = 0
+        """Nodes whose way to the coordinator goes through us."""
         self.finished = asyncio.Event()
         self._seats = seats.Seats()
         self._door = Door(_FROM_ONE, _IN_ALL)
@@ -76,12 +80,12 @@ class Agent:
 
     async def _part(self) -> None:
         """Let ranks, and the nodes that follow us, take the verdict before the sockets close."""
-        until_s = time.monotonic() + 3
+        until_s = time.monotonic() + _PART_S
         while time.monotonic() < until_s and self._is_followed():
             await asyncio.sleep(0.05)
 
     def _is_followed(self) -> bool:
-        return bool(self.ranks.here) or (self.coordinator is not None and self.coordinator.has_followers())
+        return bool(self.ranks.here or self._carried) or (self.coordinator is not None and self.coordinator.has_followers())
 
     async def _end_alone(self) -> None:
         """End where nobody is left who would hear the verdict."""
@@ -137,12 +141,20 @@ class Agent:
             elif isinstance(asked, messages.Seat):
                 wire.send(messages.plain(messages.Seated(node=self._seats.give(self.job, asked, self._free_places()))))
             elif isinstance(asked, messages.Relay):
-                await meeting.splice(wire, self.map.places(asked.to), lambda: wire.send({"is": "through"}))
+                await self._carry(wire, asked.to)
                 return None
             elif self.coordinator is None:
                 wire.send(messages.plain(messages.Redirect(to=self.following, via=self.job.node)))
             else:
                 return self.coordinator, wire, asked
+
+    async def _carry(self, wire: Wire, to: int) -> None:
+        """Until either ends: one that we left on the way would take the coordinator for dead, and ask for nodes that have their verdict already."""
+        self._carried += 1
+        try:
+            await meeting.splice(wire, self.map.places(to), lambda: wire.send({"is": "through"}))
+        finally:
+            self._carried -= 1
 
     def _free_places(self) -> set[int]:
         return self.coordinator.free_places if self.coordinator is not None else set()
