@@ -6,7 +6,10 @@ RESULTS = {
     "backend-extension-broken": ("vague", "right"),
     "numpy-broken": ("vague", "right"),
     "cache-noexec": ("not noticed: the row broke nothing (its variable did not reach ranks of root)", "right, the row mended"),
-    "compiled-for-one-size": ("not noticed", "wrong at a load of 33 (`rank-hung`: compiling took more than its 300 s)"),
+    "compiled-for-one-size": (
+        "not noticed",
+        "right; once wrong, at a load of 33 (`rank-hung`: compiling took more than its 300 s)",
+    ),
     "cpu-time-limit": ("right", "right"),
     "disk-without-mmap": ("not noticed", "right"),
     "autocast-cache-stale": ("wrong (`amp-diverges`)", "right"),
