@@ -212,7 +212,7 @@ def test_a_link_that_connections_name_is_named_once() -> None:
 
 def test_a_delay_that_an_exchange_refutes_was_a_busy_moment() -> None:
     """Connections say 20 ms at best; 512 KiB went there and back in 1 ms. A way on which the exchange takes 40 ms is not refuted."""
-    late = [LinkTest(connect="ok", small_s=2e-2, beyond=True, rates=(1e9,), sent=200, arrived=200)] * 2
+    late = [LinkTest(connect="ok", small_s=2e-2, beyond=True, rates=(1e9,), sent=200, arrived=200, is_alone=True)] * 2
     found = isolated(8)
     found.links[2, 5] = late
     assert links(weighed(found)) == []
@@ -223,7 +223,7 @@ def test_a_delay_that_an_exchange_refutes_was_a_busy_moment() -> None:
 
 def test_a_rate_that_an_exchange_refutes_was_a_busy_moment() -> None:
     """Connections say 10 MB/s at most; 512 KiB went in 1 ms, as everywhere. In 4 ms it is more than 10 MB/s, too, but less than others carry."""
-    few = [LinkTest(connect="ok", small_s=2e-4, beyond=True, rates=(1e7, 9e6), sent=200, arrived=200)] * 2
+    few = [LinkTest(connect="ok", small_s=2e-4, beyond=True, rates=(1e7, 9e6), sent=200, arrived=200, is_alone=True)] * 2
     found = isolated(8)
     found.links[2, 5] = few
     assert links(weighed(found)) == []

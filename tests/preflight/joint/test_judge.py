@@ -283,6 +283,7 @@ def test_what_shares_switches_and_cpus_is_asked_alone_before_it_is_blamed() -> N
     for peer in (0, 1, 2):
         found.links[3, peer] = [NARROW] * 2
     assert {*said(whole(found))} == {"n3"}
+    assert whole(found).links == (), "not while it was tested beside others only"
     asked = judge.accused_links(found)
     assert (len(asked), (2, 1) in asked) == (3, True), "two ways of the node, and the link"
     for way in asked:

@@ -30,6 +30,8 @@ _LOOK_S, _CLIMB_S = 0.5, 1.0
 _ALONE_S = 10.0
 _PART_S = 5.0
 """For a verdict to arrive, on a machine that is busy."""
+_ACKNOWLEDGED_S = 1.0
+"""In which a kernel acknowledges what it gets, on a busy host, too."""
 
 
 class Agent:
@@ -227,6 +229,9 @@ class Agent:
                     return None
         except Gone as error:
             if not self.finished.is_set() and target.node != self.job.node:
+                # Who was sent nothing could acknowledge nothing.
+                wire.send(messages.plain(messages.Pong(n=-1, clock=time.time())))
+                await asyncio.sleep(_ACKNOWLEDGED_S)
                 self.lost[target.node] = how_lost(wire, str(error), self.job.silence_s)
             return self._taken_better()
         finally:

@@ -45,7 +45,9 @@ class Coordinator:
         """Of launchers that went."""
         expected = {*where.table} - {*lost} if lost else set()
         self._expected = expected or {*range(job.nodes)}
-        self._meet_until_s = min(time.monotonic() + 5, times.conduct_until_s) if lost else times.meet_until_s
+        # The others of a lost coordinator notice it as late as silence may last, one after the other.
+        again_s = time.monotonic() + job.silence_s + 5
+        self._meet_until_s = min(again_s, times.conduct_until_s) if lost else times.meet_until_s
         self._conducting = asyncio.ensure_future(self._conduct())
 
     # -- members -----------------------------------------------------------------------------------------------------------------------

@@ -152,7 +152,7 @@ def behind_bad_links(gathered: Gathered) -> set[int]:
 
 
 def findings(gathered: Gathered, explained: Iterable[int]) -> list[Finding]:
-    """Nodes first, then the links that no node explains."""
+    """Nodes first, then the links that no node explains. What may pass must show twice, and what other tests may look like alone."""
     gone = {*explained}
     told = {way: what for way, what in causes(gathered).items() if not gone & {*way}}
     found: list[Finding] = []
@@ -163,7 +163,8 @@ def findings(gathered: Gathered, explained: Iterable[int]) -> list[Finding]:
         found.append(Finding(part="connections", cause=cause, node=node, seen=seen + more))
     for way in links:
         cause, seen = told[way]
-        if cause not in _PASSING or len(gathered.links[way]) > 1:  # what may pass must show twice
+        tests = gathered.links[way]
+        if any(test.is_alone for test in tests) if cause in _SHARED else cause not in _PASSING or len(tests) > 1:
             found.append(Finding(part="connections", cause=cause, link=way, seen=seen))
     return found
 
