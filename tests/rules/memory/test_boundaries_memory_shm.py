@@ -199,8 +199,10 @@ def test_a_containers_default(healthy: Snapshot, size: Any, free: Any, expected:
     [
         (8 * GIB, 512 * MIB, "tmpfs", PASS),
         (8 * GIB, 512 * MIB - 1, "tmpfs", FAIL),
-        (1024 * MIB, 0, "tmpfs", NA),  # its size is the question
-        (1024 * MIB + 1, 0, "tmpfs", FAIL),
+        (64 * MIB, 0, "tmpfs", NA),  # its size is the question
+        (64 * MIB + 1, 0, "tmpfs", FAIL),
+        (600 * MIB, 300 * MIB, "tmpfs", PASS),  # half of a small one
+        (600 * MIB, 300 * MIB - 1, "tmpfs", FAIL),
         (8 * GIB, DENIED, "tmpfs", UNKNOWN),
         (DENIED, DENIED, NOTHING, NA),
         (DENIED, DENIED, "tmpfs", UNKNOWN),
