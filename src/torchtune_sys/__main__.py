@@ -9,7 +9,7 @@ from torchtune_sys.host.isolation import isolate
 
 
 def main() -> None:
-    """The entry point."""
+    """Run the command line."""
     try:
         _run()
     except MemoryError:

@@ -108,7 +108,7 @@ def snapshot(host: Host, intent: Workload, *, timeout_s: float, progress: Progre
 
 
 def judge(seen: Snapshot, rules: Iterable[Rule], overrides: Overrides | None = None) -> tuple[Result, ...]:
-    """The verdict of each rule, in the order given. Never raises for what a rule does."""
+    """Return the verdict of each rule, in the order given. Never raises for what a rule does."""
     results = tuple(_told(_judge_one(rule, seen, _params(rule, overrides or {})), seen) for rule in rules)
     if not isinstance(seen.system, Missing) and not isinstance(seen.system.container, Missing) and seen.system.container:
         results = tuple(map(_flag_first, results))
@@ -134,7 +134,7 @@ _PLACES = ("/", "nvml", "NVML", "uname", "confstr(", "statvfs ", "getrlimit", "s
 
 
 def _of_report(result: Result) -> Result:
-    """What was only pasted was not read at the place where a host has it."""
+    """Return the result for a report: what was only pasted was not read at the place where a host has it."""
     if not any(item.source.startswith(_PLACES) for item in result.evidence):
         return result
     from msgspec.structs import replace
@@ -176,7 +176,7 @@ def _folded(result: Result, failed: Mapping[str, Result]) -> Result:
 
 
 def _teller(rule: Rule, item: Evidence, failed: Mapping[str, Result]) -> str:
-    """The rule that shows the same fault; where that one's finding is folded itself, the one that shows it in the end."""
+    """Return the rule that shows the same fault; where that one's finding is folded itself, the one that shows it in the end."""
     names = {item.subject, *item.about}
     for name in (*rule.superseded_by, *rule.explained_by):
         other = failed.get(name)
@@ -189,7 +189,7 @@ def _teller(rule: Rule, item: Evidence, failed: Mapping[str, Result]) -> str:
 
 
 def _told(result: Result, seen: Snapshot) -> Result:
-    """A program that failed by a defect knows better than facts from which its absence was inferred; it failed, and that is an
+    """Return the result as it is told: a program that failed by a defect knows better than facts from which its absence was inferred; it failed, and that is an
     error, however light the defect is elsewhere. What only lists things decides where the facts are silent."""
     from msgspec.structs import replace
 
@@ -260,7 +260,7 @@ def _overall(evidence: Iterable[Evidence]) -> Verdict:
 
 
 def _where() -> str:
-    """The last frames of the exception being handled."""
+    """Return the last frames of the exception being handled."""
     import traceback  # 2 ms that only a crash pays
 
     return traceback.format_exc(limit=-3).strip()

@@ -26,7 +26,7 @@ class UnknownName(UserError):
 
 
 def nearest(name: str, known: Iterable[str], otherwise: str, most: int = 1) -> str:
-    """What to do about a name that there is not: ask for the nearest that there are, or ``otherwise`` where none is near.
+    """Return what to do about a name that there is not: ask for the nearest that there are, or ``otherwise`` where none is near.
 
     >>> nearest("alreduce", ["allreduce", "ddp"], "there are: allreduce, ddp"), nearest("x", ["ddp"], "there is: ddp")
     ('did you mean allreduce?', 'there is: ddp')

@@ -26,7 +26,7 @@ class Declined(UserError):
 
 
 def ask(question: str, *, yes: bool) -> None:
-    """Raises NotAsked where nobody is at a terminal, Declined for anything but yes."""
+    """Ask for a yes. Raises NotAsked where nobody is at a terminal, Declined for anything but yes."""
     from torchtune_sys.cli.terminal import can_ask
 
     if yes:

@@ -20,7 +20,7 @@ _MOST_GPUS = 64
 
 
 def description_options(function: _F) -> _F:
-    """A host by description, in place of --from."""
+    """Add the options that describe a host, in place of --from."""
     return shared.together(
         (
             click.option(
@@ -40,7 +40,7 @@ def description_options(function: _F) -> _F:
 
 
 def described_host(options: Mapping[str, Any]) -> Host:
-    """The host that the options describe. Raises click.UsageError."""
+    """Return the host that the options describe. Raises click.UsageError."""
     if not options.get("system"):
         given = next((name for name in shared.DESCRIPTION if options.get(name)), "system")
         if given == "system":
@@ -149,7 +149,7 @@ def _named(value: str, known: Mapping[str, str]) -> dict[str, str]:
 
 
 def _installed_as(name: str, number: int) -> object:
-    """What decides on the driver, torch's build and the fabric manager."""
+    """Return what decides on the driver, torch's build and the fabric manager."""
     from torchtune_sys.knowledge.gpus import compute_capability, on_nvswitch_board
 
     return (compute_capability(name) or name, number > 1 and on_nvswitch_board(name))
@@ -169,7 +169,7 @@ def _words(name: str) -> str:
 
 
 def _near(value: str, known: Iterable[str]) -> str:
-    """What a person may have meant, else what is known: of many names a few."""
+    """Return what a person may have meant, else what is known: of many names a few."""
     import difflib
 
     names = list(known)

@@ -81,7 +81,7 @@ def _show_all(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
 
 
 def blocks(epilog: str | None) -> list[str]:
-    """The blocks of an epilog, each as its lines are to be shown.
+    """Return the blocks of an epilog, each as its lines are to be shown.
 
     >>> blocks("\\b\\nExamples:\\n  a\\n\\n\\b\\nIt does b.")
     ['Examples:\\n  a', 'It does b.']
@@ -105,7 +105,7 @@ def _verbatim(formatter: click.HelpFormatter, block: str) -> None:
 
 
 def _continued(row: str, width: int) -> list[str]:
-    """A command that is too long for a row, in several, as a shell takes it: each begins with an option."""
+    """Return a command that is too long for a row, in several, as a shell takes it: each begins with an option."""
     rows = [""]
     for part in re.split(" (?=[->] ?)", row) if len(row) > width else [row]:
         if rows[-1] and len(rows[-1]) + len(part) + 3 > width:
@@ -130,7 +130,7 @@ def _wrapped(text: str, width: int) -> list[str]:
 
 
 def _row(option: click.Option, ctx: click.Context, width: int) -> str:
-    """An option in one row: its names, and the first sentence that says what it does, as far as there is room."""
+    """Return an option in one row: its names, and the first sentence that says what it does, as far as there is room."""
     names, text = option.get_help_record(ctx) or ("", "")
     if len(names) > _NAMES - 2 and option.metavar is None:
         names = ", ".join(option.opts) + " NAME"

@@ -44,7 +44,7 @@ def wish_options(venv: str) -> Callable[[_F], _F]:
 
 
 def wishes_of(options: Mapping[str, Any]) -> tuple[InstallOptions, str | None]:
-    """The wishes, and the interpreter to look at (None for the usual one). Raises click.BadParameter.
+    """Return the wishes, and the interpreter to look at (None for the usual one). Raises click.BadParameter.
 
     A host by description has no interpreter to look at.
     """
@@ -70,7 +70,7 @@ def wishes_of(options: Mapping[str, Any]) -> tuple[InstallOptions, str | None]:
 
 
 def must_start(seen: Snapshot, python: str | None) -> None:
-    """Raises UserError where the interpreter that was named does not start: no other one takes its place in silence."""
+    """Raise UserError where the interpreter that was named does not start: no other one takes its place in silence."""
     from torchtune_sys.errors import UserError
     from torchtune_sys.model.values import Missing
 
@@ -93,7 +93,7 @@ def tell_refused(refused: Iterable[InstallRefused]) -> int:
 
 
 def _folder(text: str) -> str:
-    """A folder that an environment may be made in: in a system's own one it would take the place of the system's Python."""
+    """Return a folder that an environment may be made in: in a system's own one it would take the place of the system's Python."""
     whole = "/" + "/".join(part for part in text.split("/") if part not in ("", "."))
     if not text.strip() or not text.isprintable():
         raise click.BadParameter("an environment needs a folder with a name.", param_hint="--venv")

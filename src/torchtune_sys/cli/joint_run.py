@@ -24,7 +24,7 @@ _AFTER_MEETING_S = 30.0
 
 
 def begin(options: Mapping[str, Any], env: Mapping[str, str], budget_s: float) -> Joint | None:
-    """This rank's part, where the environment names several ranks; None alone, and at other levels. With an endpoint, this launcher's. Raises UserError."""
+    """Return this rank's part, where the environment names several ranks; None alone, and at other levels. With an endpoint, this launcher's. Raises UserError."""
     meets = options["rdzv_endpoint"] is not None
     if meets and (options["level"] != "fast" or options["from_"] or options["alone"] or not options["nnodes"]):
         todo = "give --nnodes, too; --level standard, --from and --alone do not go with it"
@@ -90,7 +90,7 @@ def _text(path: str, option: str) -> str:
 
 
 def _secret(path: str | None) -> bytes:
-    """The job's secret. A file that others can read holds none."""
+    """Return the job's secret. A file that others can read holds none."""
     if not path:
         return b""
     text = _text(path, "--secret-file").strip()
@@ -104,7 +104,7 @@ def _secret(path: str | None) -> bytes:
 
 
 def families(joint: Joint) -> tuple[str, ...] | None:
-    """What is looked at on this rank: one rank of a node judges the node."""
+    """Return what is looked at on this rank: one rank of a node judges the node."""
     return None if joint.speaks else ("python", "session", "system")
 
 
@@ -157,7 +157,7 @@ def finish(joint: Joint, seen: Snapshot, node: NodeVerdict, found: Preflight, po
 
 
 def _torch_of(seen: Snapshot) -> dict[str, str]:
-    """What ranks will say of their torch, as the files of the interpreter have it."""
+    """Return what ranks will say of their torch, as the files of the interpreter have it."""
     from torchtune_sys.model.values import Missing, known
 
     if isinstance(seen.python, Missing) or isinstance(seen.python.torch, Missing):
@@ -195,7 +195,7 @@ def _never(found: Preflight, joint: Joint, seen: str, seconds: float) -> Preflig
 
 
 def _unfit(found: Preflight, node: NodeVerdict, cause: str, seen: str, started_s: float) -> Preflight:
-    """This agent's host is where all would meet, and nobody can."""
+    """Return no-go for this agent's host, where all would meet, and nobody can."""
     import msgspec
 
     from torchtune_sys.model.preflight import Go
@@ -247,7 +247,7 @@ def _of_agent(found: Preflight, whole: Whole, own: set[str], job: Job) -> Prefli
 
 
 def _stranger(address: str) -> Cause:
-    """What is said of somebody who is not of the job."""
+    """Return what is said of somebody who is not of the job."""
     from torchtune_sys.model.preflight import Blame, Cause, Weight
 
     seen = f"{address} speaks to torchrun's endpoint and is none of the agents, which all came: torch's store has no password, let only the job's nodes reach it"
@@ -255,7 +255,7 @@ def _stranger(address: str) -> Cause:
 
 
 def _partial(found: Preflight, node: NodeVerdict, seen: str, started_s: float) -> Preflight:
-    """What this node knows of itself stands."""
+    """Return the verdict of this node alone: what it knows of itself stands."""
     import msgspec
 
     from torchtune_sys.model.preflight import Go
@@ -268,7 +268,7 @@ def _partial(found: Preflight, node: NodeVerdict, seen: str, started_s: float) -
 
 
 def _weighed(found: Preflight, whole: Any, policy: Policy, nodes: int, seconds: float) -> Preflight:
-    """The verdict of all, as the site's policy weighs what was found between nodes."""
+    """Return the verdict of all, as the site's policy weighs what was found between nodes."""
     import msgspec
 
     from torchtune_sys.model.preflight import Go, Scale, Weight
@@ -314,7 +314,7 @@ def _weighed(found: Preflight, whole: Any, policy: Policy, nodes: int, seconds: 
 
 
 def write_lists(folder: str, found: Preflight) -> None:
-    """The nodes to go on with, and those to leave out, as launchers take them. Raises CannotWrite."""
+    """Write the nodes to go on with, and those to leave out, as launchers take them. Raises CannotWrite."""
     from torchtune_sys.host.files import READABLE, write_atomically
     from torchtune_sys.model.preflight import Go
     from torchtune_sys.preflight.joint.names import is_host_name

@@ -24,7 +24,7 @@ _MARGIN_S = 1.5
 
 
 def look(options: Mapping[str, Any], timings: dict[str, float] | None = None, only: Iterable[str] | None = None) -> Snapshot:
-    """The facts, all or those of the families ``only``. Raises UnreadableInput."""
+    """Return the facts, all or those of the families ``only``. Raises UnreadableInput."""
     return begin(options, timings, only)()
 
 
@@ -46,7 +46,7 @@ def begin(
 
 
 def host_of(options: Mapping[str, Any]) -> Host | None:
-    """The host once more, for what a look at it asks; None for pasted text. Standard input, read already, is none either."""
+    """Return the host once more, for what a look at it asks; None for pasted text. Standard input, read already, is none either."""
     if options["from_"] == "-":
         return None
     found = opened(options)
@@ -54,7 +54,7 @@ def host_of(options: Mapping[str, Any]) -> Host | None:
 
 
 def opened(options: Mapping[str, Any]) -> Host | PastedText:
-    """What the options name: one host remembers what it read, and who did not answer. Raises UnreadableInput."""
+    """Return what the options name: one host remembers what it read, and who did not answer. Raises UnreadableInput."""
     if any(options.get(name) is not None for name in DESCRIPTION):
         from torchtune_sys.cli.described import described_host
 
@@ -74,7 +74,7 @@ def opened(options: Mapping[str, Any]) -> Host | PastedText:
 
 
 def _must_be_a_program(host: Host, python: str, patience_s: float) -> None:
-    """Raises UserError where --python names nothing that could be started: a mistake of who typed it, and no finding of the host."""
+    """Raise UserError where --python names nothing that could be started: a mistake of who typed it, and no finding of the host."""
     from torchtune_sys.host.children.apart import apart
     from torchtune_sys.host.children.examined import no_program
     from torchtune_sys.probes.python.interpreter import chosen
@@ -99,7 +99,7 @@ def patience(options: Mapping[str, Any]) -> float:
 
 
 def ended(under_way: engine.Look, timeout_s: float) -> Snapshot:
-    """The facts, with the families that take long shown on a terminal."""
+    """Return the facts, with the families that take long shown on a terminal."""
     show = progress()
     try:
         return under_way.end(timeout_s, show)
@@ -128,6 +128,6 @@ def _from_text(pasted: PastedText, intent: Workload) -> Snapshot:
 
 
 def now() -> tuple[str, float]:
-    """The time: RFC 3339 in UTC, and in seconds since 1970."""
+    """Return the time: RFC 3339 in UTC, and in seconds since 1970."""
     moment = time.time()
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(moment)), moment

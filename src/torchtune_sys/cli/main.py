@@ -63,7 +63,7 @@ _PATIENCE_S = 3
 @click.option("--debug", is_flag=True, help="Show the traceback of an internal error.")
 @click.pass_context
 def cli(ctx: click.Context, debug: bool) -> None:
-    """Checks a Linux host before PyTorch trains on it.
+    """Check a Linux host before PyTorch trains on it.
 
     \b
       torchtune-sys check                 look at this machine
@@ -75,7 +75,7 @@ def cli(ctx: click.Context, debug: bool) -> None:
 
 
 def main() -> NoReturn:
-    """The entry point."""
+    """Run the command line."""
     _heed_termination()
     from torchtune_sys.cli.watch import watched
 

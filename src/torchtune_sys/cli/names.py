@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 
 def rule_names(given: Iterable[str]) -> frozenset[str]:
-    """Raises UnknownName, with the nearest rule."""
+    """Return the ids of the rules that were given. Raises UnknownName, with the nearest rule."""
     from torchtune_sys.errors import UnknownName, nearest
     from torchtune_sys.rules import by_id
 

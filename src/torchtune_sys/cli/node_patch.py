@@ -56,7 +56,7 @@ def applied(found: Preflight, cluster: Cluster, limit: TaintLimit) -> str:
 
 
 def _beyond(cluster: Cluster, limit: TaintLimit, more: int) -> str:
-    """What speaks against ``more`` nodes with the taint beside those that bear it; "" where nothing does. Where nobody can tell, that does."""
+    """Return what speaks against ``more`` nodes with the taint beside those that bear it; "" where nothing does. Where nobody can tell, that does."""
     from torchtune_sys.render import node_patch
 
     try:
@@ -69,7 +69,7 @@ def _beyond(cluster: Cluster, limit: TaintLimit, more: int) -> str:
 
 
 def _take_back(cluster: Cluster, name: str) -> None:
-    """Raises UserError where the cluster refuses it again and again."""
+    """Take our taint back. Raises UserError where the cluster refuses it again and again."""
     from torchtune_sys.render import node_patch
 
     for left in reversed(range(_TRIES)):

@@ -38,7 +38,7 @@ class CountOrRange(click.ParamType):  # type: ignore[type-arg]  # generic from c
 
 
 def seconds(least: float = 0.0) -> Callable[[click.Context, click.Parameter, float | None], float | None]:
-    """A day at most, so that nobody waits for ever; ``nan`` is a float that click's own range lets through."""
+    """Return a check of a number of seconds: a day at most, so that nobody waits for ever; ``nan`` is a float that click's own range lets through."""
 
     def checked(_ctx: click.Context, _param: click.Parameter, value: float | None) -> float | None:
         if value is not None and not least <= value <= 86400:
@@ -90,7 +90,7 @@ timeout_option = timeout_of("Stop looking after S seconds. [30; with --live 90]"
 
 
 def intent_options(function: _F) -> _F:
-    """What the person means to run."""
+    """Add the options that say what the person means to run."""
     return together(
         (
             click.option("--python", metavar="PATH", help="The interpreter you train with. [python3 of the active environment]"),
@@ -132,7 +132,7 @@ def selection_options(function: _F) -> _F:
 
 
 def profile_options(function: _F) -> _F:
-    """What changes the rules' parameters."""
+    """Add the options that change the rules' parameters."""
     return together(
         (
             click.option("--profile", type=click.Choice(PROFILES), help="What kind of host this is."),

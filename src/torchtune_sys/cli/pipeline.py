@@ -22,7 +22,7 @@ def judged(
     meanwhile: Callable[[], None] = lambda: None,
     found: Host | PastedText | None = None,
 ) -> tuple[Snapshot, tuple[Result, ...], Config]:
-    """The facts, the results and the configuration. ``meanwhile`` is called while children and files are waited for.
+    """Return the facts, the results and the configuration. ``meanwhile`` is called while children and files are waited for.
 
     Raises UnreadableInput, BadConfig, UnknownName.
     """
@@ -50,7 +50,7 @@ def chosen(options: Mapping[str, Any]) -> tuple[RuleSelection, Config]:
 
 
 def _config(path: str | None) -> Config:
-    """The configuration file that is named by the option or the environment."""
+    """Return the configuration file that is named by the option or the environment."""
     from torchtune_sys.rules.profiles import Config, parse_config
 
     place = path or environment().get("TORCHTUNE_SYS_CONFIG", "")

@@ -29,7 +29,7 @@ def seated(options: Mapping[str, Any], *, one_thread_per_core: bool = False) -> 
 
 
 def seat_here(rank: int, ranks: int | None, *, bound: bool, one_thread_per_core: bool) -> tuple[RankPlacement, str]:
-    """This very process's seat, from as little as it needs, and what keeps its memory from being bound (``""`` if nothing).
+    """Return this very process's seat, from as little as it needs, and what keeps its memory from being bound (``""`` if nothing).
 
     ``bound``: whether the CPUs that it has are its own already. Raises UserError."""
     from torchtune_sys.cli.look import look

@@ -22,7 +22,7 @@ class Planned(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def planned(options: Mapping[str, Any], made_already: frozenset[str] = frozenset()) -> Planned:
-    """Raises UnreadableInput, BadConfig, UnknownName."""
+    """Return the plan that the options ask for. Raises UnreadableInput, BadConfig, UnknownName."""
     from torchtune_sys.cli.look import host_of
     from torchtune_sys.cli.pipeline import judged
     from torchtune_sys.model.plan_context import PlanContext

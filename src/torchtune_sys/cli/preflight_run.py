@@ -81,7 +81,7 @@ def judged(options: Mapping[str, Any], place: str) -> Preflight:
 def _of_rules(
     options: Mapping[str, Any], policy: Policy, place: str, until_s: float, joint: Joint | None
 ) -> tuple[Snapshot, list[Cause]]:
-    """The facts and what the rules find. In a hook, neither holds anything of the process that asks."""
+    """Return the facts and what the rules find. In a hook, neither holds anything of the process that asks."""
     import time
 
     from torchtune_sys import engine
@@ -126,7 +126,7 @@ def _of_rules(
 
 
 def _patiently(looked: Mapping[str, Any], until_s: float) -> Snapshot:
-    """The look of a hook. Where a file system did not answer it is asked once more: a server that is busy for some seconds drains nobody."""
+    """Return the look of a hook. Where a file system did not answer it is asked once more: a server that is busy for some seconds drains nobody."""
     import time
 
     import msgspec
@@ -175,7 +175,7 @@ def _of_training(options: Mapping[str, Any], policy: Policy, until_s: float) -> 
 
 
 def _within_limit(node: NodeVerdict, options: Mapping[str, Any], partition: str) -> NodeVerdict:
-    """The verdict, unless too many other nodes were called bad just now."""
+    """Return the verdict, unless too many other nodes were called bad just now."""
     import msgspec
 
     from torchtune_sys.model.preflight import Go
@@ -220,7 +220,7 @@ def _host_name(seen: Snapshot) -> str:
 
 
 def _proof(options: Mapping[str, Any], place: str, seen: Snapshot, epoch_s: float) -> str:
-    """What the last smoke test said of this node and session; a hook has no session, and launchers do not train here."""
+    """Return what the last smoke test said of this node and session; a hook has no session, and launchers do not train here."""
     if place in (*HOOKS, "torchrun") or options["from_"]:
         return ""
     from torchtune_sys.cli.proofs import standing

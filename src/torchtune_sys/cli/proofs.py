@@ -36,7 +36,7 @@ def standing(host: Host, seen: Snapshot, epoch_s: float) -> str:
 
 
 def remembered() -> Proof | None:
-    """This user's own earlier runs."""
+    """Return this user's own earlier runs."""
     from torchtune_sys.host.live import LiveHost
     from torchtune_sys.smoke import proof
 

@@ -22,7 +22,7 @@ def tested(options: Mapping[str, Any], when: str) -> SmokeReport:
 
 
 def setbacks(options: Mapping[str, Any], before: list[SmokeReport]) -> list[Setback]:
-    """What is worse after the change. Where a figure looks worse both sides are run once more: ``before`` holds two runs at least."""
+    """Return what is worse after the change. Where a figure looks worse both sides are run once more: ``before`` holds two runs at least."""
     from torchtune_sys.smoke.regressions import broken, slowed
 
     after = [tested(options, "after the changes")]

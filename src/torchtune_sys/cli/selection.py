@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def chosen(found: Planned, options: Mapping[str, Any]) -> tuple[Plan, dict[str, str]]:
-    """The changes that are asked for, and what was left out of the plan (key → why). Raises UnknownName."""
+    """Return the changes that are asked for, and what was left out of the plan (key → why). Raises UnknownName."""
     from torchtune_sys.cli.names import rule_names
     from torchtune_sys.model.actions import Safety
     from torchtune_sys.remediation import plan as planner

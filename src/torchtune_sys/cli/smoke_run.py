@@ -33,7 +33,7 @@ def smoked(
     ended: Callable[[SmokeReport, StageResult], None] | None = None,
     cut_off: Callable[[SmokeReport], None] = lambda _report: None,
 ) -> tuple[SmokeReport, Snapshot, float]:
-    """The report, the host it was made on, and when (seconds since 1970). Options as of ``smoke``; what is left out is the default.
+    """Return the report, the host it was made on, and when (seconds since 1970). Options as of ``smoke``; what is left out is the default.
 
     ``ended`` is told each stage that all ranks have left behind, beside a report that has none yet; ``cut_off`` the report so far, where
     a signal ends the test. Raises UserError.

@@ -41,7 +41,7 @@ def trained(python: str | None, policy: Policy, until_s: float) -> list[Cause]:
 
 
 def counting(seen: Snapshot, policy: Policy, *, hook: bool) -> list[Cause]:
-    """What the last run at level standard found, where it still counts, and a core that is slower than it was then: by this user's
+    """Return what the last run at level standard found, where it still counts, and a core that is slower than it was then: by this user's
     runs, and by the system's. In a hook, what speaks against the hardware alone: who ran it may have had the wrong Python."""
     from torchtune_sys.preflight.hosts_now import PROVEN
     from torchtune_sys.probes.proof import SYSTEM, beside

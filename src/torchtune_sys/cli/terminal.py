@@ -21,7 +21,7 @@ _ASCII = {"→": "->", "–": "-", "…": "...", "×": "x", "≥": ">=", "≤": 
 
 
 def environment() -> Mapping[str, str]:
-    """The environment of this process (not of the host that is judged)."""
+    """Return the environment of this process (not of the host that is judged)."""
     from torchtune_sys.host.live import LiveHost
 
     found = LiveHost().env()
@@ -62,7 +62,7 @@ def is_terminal(stream: TextIO | None) -> bool:
 
 
 def asked_columns() -> int:
-    """What COLUMNS asks for, which wins over the terminal's own answer (environ(7)); 0 where it asks for nothing."""
+    """Return what COLUMNS asks for, which wins over the terminal's own answer (environ(7)); 0 where it asks for nothing."""
     text = environment().get("COLUMNS", "")
     return int(text) if text.isascii() and text.isdigit() and 0 < int(text) <= _MOST_COLUMNS else 0
 
@@ -130,7 +130,7 @@ def tell(*rows: str) -> None:
 
 
 def progress(patience_s: float = 2.0) -> Callable[[set[str]], None] | None:
-    """What shows the families that are still being read, once that takes long; None where nobody looks."""
+    """Return what shows the families that are still being read, once that takes long; None where nobody looks."""
     if not is_terminal(sys.stderr):
         return None
     import time
@@ -145,7 +145,7 @@ def progress(patience_s: float = 2.0) -> Callable[[set[str]], None] | None:
 
 
 def stage_progress() -> tuple[Callable[[str, int, int], None], Callable[[], None]]:
-    """What shows the stage that runs, and what takes that away; neither does anything where nobody looks."""
+    """Return what shows the stage that runs, and what takes that away; neither does anything where nobody looks."""
     if not is_terminal(sys.stderr):
         return (lambda _stage, _rank, _ranks: None), (lambda: None)
     import time
@@ -159,7 +159,7 @@ def stage_progress() -> tuple[Callable[[str, int, int], None], Callable[[], None
 
 
 def counting(what: str) -> tuple[Callable[[int], None], Callable[[], None]]:
-    """What shows a growing number, once that takes over two seconds, and what takes it away; neither does anything where nobody looks."""
+    """Return what shows a growing number, once that takes over two seconds, and what takes it away; neither does anything where nobody looks."""
     if not is_terminal(sys.stderr):
         return (lambda _count: None), (lambda: None)
     import time

@@ -20,7 +20,7 @@ _PLAINER = (
 
 
 def worded(error: click.ClickException) -> tuple[str, str]:
-    """What click says, as one sentence without its full stop, and what helps.
+    """Return what click says, as one sentence without its full stop, and what helps.
 
     >>> worded(click.UsageError("No such option '--slect'. Did you mean --select?"))
     ("no such option '--slect'", 'did you mean --select? All options: torchtune-sys --help')

@@ -26,7 +26,7 @@ LEAST_S = 3.0
 
 
 def watched(args: Sequence[str], run: Callable[[Sequence[str]], int], late: Callable[[float], int]) -> int:
-    """The exit status of ``run``, in a child that is ended when the time of the options is up; then that of ``late``."""
+    """Return the exit status of ``run``, in a child that is ended when the time of the options is up; then that of ``late``."""
     if not _reads_a_file(args):
         return run(args)
     limit_s = _timeout(args)
@@ -34,7 +34,7 @@ def watched(args: Sequence[str], run: Callable[[Sequence[str]], int], late: Call
 
 
 def confined(work: Callable[[], int], limit_s: float, late: Callable[[], int]) -> int:
-    """The exit status of ``work`` in a child with limits; that child goes on where this returns, too, and so do we."""
+    """Return the exit status of ``work`` in a child with limits; that child goes on where this returns, too, and so do we."""
     child = os.fork()
     if child == 0:
         _limit(limit_s)
@@ -43,7 +43,7 @@ def confined(work: Callable[[], int], limit_s: float, late: Callable[[], int]) -
 
 
 def _limit(limit_s: float) -> None:
-    """A net below the readers' own limits (docs/input-limits.md), which hold less; of processor time, too, where we are killed and the child
+    """Set a net below the readers' own limits (docs/input-limits.md), which hold less; of processor time, too, where we are killed and the child
     is not. RLIMIT_DATA, since threads reserve addresses that they never use (RLIMIT_AS): getrlimit(2), since Linux 4.7."""
     import resource
 

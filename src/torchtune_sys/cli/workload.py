@@ -14,7 +14,7 @@ from torchtune_sys.model.values import Missing
 
 
 def intent_of(options: Mapping[str, Any], host: Host | None) -> Workload:
-    """The intent to judge by. Options win over what a recording says, that over the environment of the judged session."""
+    """Return the intent to judge by. Options win over what a recording says, that over the environment of the judged session."""
     wishes: dict[str, Any] = {}
     if host is not None:
         env = host.env()
@@ -58,7 +58,7 @@ def _first(env: Mapping[str, str], names: Iterable[str]) -> int | None:
 
 
 def _positive(env: Mapping[str, str], name: str) -> int | None:
-    """The first number of a value such as ``8``, ``8(x2)`` (Slurm) or ``4,2`` (OpenMP's nesting levels)."""
+    """Return the first number of a value such as ``8``, ``8(x2)`` (Slurm) or ``4,2`` (OpenMP's nesting levels)."""
     first = env.get(name, "").partition(",")[0].partition("(")[0].strip()
     return int(first) if first.isascii() and first.isdigit() and 0 < int(first) <= 1 << 20 else None
 
@@ -68,7 +68,7 @@ _PATHS = ("data", "checkpoints")
 
 
 def _recorded(intent: Mapping[str, Any], origin: str) -> dict[str, Any]:
-    """The fields of a recording's intent, checked: the file may have been written by hand."""
+    """Return the fields of a recording's intent, checked: the file may have been written by hand."""
     found: dict[str, Any] = {}
     for name, value in intent.items():
         good = (

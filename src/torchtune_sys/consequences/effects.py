@@ -52,7 +52,7 @@ Effect = Action | ReplacedTorch | NvidiaDriver
 
 
 def after(s: Snapshot, effect: Effect) -> Snapshot:
-    """The facts as they would be; the same object where the effect is not told by any fact."""
+    """Return the facts as they would be; the same object where the effect is not told by any fact."""
     match effect:
         case Sysctl():
             return _sysctl(s, effect)
@@ -110,7 +110,7 @@ def _with(s: Snapshot, family: str, **fields: Any) -> Snapshot:
 
 
 def chosen(target: Target, now: str) -> str:
-    """The value that is written: none where a value already serves.
+    """Return the value that is written: none where a value already serves.
 
     >>> chosen(AtMost(10), "60"), chosen(AtLeast(2048), "4096"), chosen(OneOf(("madvise", "always")), "never")
     ('10', '4096', 'madvise')
@@ -142,7 +142,7 @@ def _sysctl(s: Snapshot, action: Sysctl) -> Snapshot:
 
 
 def _set(setting: Setting, value: str) -> Setting:
-    """The running value, and a file that keeps it for everybody who reads one. Who wins over it is the planner's to tell."""
+    """Return the running value, and a file that keeps it for everybody who reads one. Who wins over it is the planner's to tell."""
     kept = Assignment(value=value, source=_OURS)
     return msgspec.structs.replace(setting, running=value, assignments=(kept,), systemd=kept, procps=kept, boot=kept)
 
@@ -307,7 +307,7 @@ def _torch(s: Snapshot, build: ReplacedTorch) -> Snapshot:
 
 
 def _goes_with_torch(item: Distribution) -> bool:
-    """What is installed anew with torch, or is made for one torch."""
+    """Tell whether it is installed anew with torch, or is made for one torch."""
     return item.name.startswith(("torch", "nvidia-", "triton", "pytorch")) or any(
         re.match(r"torch\b", wish) for wish in item.requires
     )

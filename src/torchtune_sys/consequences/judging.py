@@ -22,7 +22,7 @@ MOST_LOOKS = 64
 def weighed(
     seen: Snapshot, results: tuple[Result, ...], rules: Iterable[Rule], overrides: engine.Overrides | None = None
 ) -> tuple[Result, ...]:
-    """The results, with what ``rules`` would say of each fix beside it."""
+    """Return the results, with what ``rules`` would say of each fix beside it."""
     return _Scales(seen, results, tuple(rules), overrides).results()
 
 
@@ -66,7 +66,7 @@ class _Scales:
         return msgspec.structs.replace(result, rule=msgspec.structs.replace(result.rule, fix=fix), evidence=evidence)
 
     def _of(self, done: tuple[Effect, ...]) -> str:
-        """What the rules would find that they do not find now; empty where nothing."""
+        """Return what the rules would find that they do not find now; empty where nothing."""
         if not done:
             return ""
         if done not in self._known:
@@ -101,7 +101,7 @@ class _Scales:
         return "; ".join(f"{found.id}: {item.subject}: {item.seen}" for found, item in new[:2])
 
     def _asked(self, then: Snapshot) -> list[Rule]:
-        """The rules that read a family that is another one, and those whose findings may stand in the place of theirs: no
+        """Return the rules that read a family that is another one, and those whose findings may stand in the place of theirs: no
         other can say something else than before."""
         changed = {family for family in FAMILIES if getattr(then, family) is not getattr(self._seen, family)}
         asked = {rule.id for rule in self._rules if not changed.isdisjoint(may_read(rule.id))}
@@ -121,7 +121,7 @@ def _reads() -> dict[str, frozenset[str]]:
 
 
 def may_read(rule_id: str) -> frozenset[str]:
-    """The families of facts that the rule's verdict may rest on; all, where the table does not have the rule.
+    """Return the families of facts that the rule's verdict may rest on; all, where the table does not have the rule.
 
     >>> "sysctl" in may_read("swappiness-high"), "sysctl" in may_read("dev-shm-small"), may_read("of a test") == frozenset(FAMILIES)
     (True, False, True)
@@ -130,7 +130,7 @@ def may_read(rule_id: str) -> frozenset[str]:
 
 
 def _faults(results: Iterable[Result]) -> Faults:
-    """What is found now, also what another rule tells of."""
+    """Return what is found now, also what another rule tells of."""
     return frozenset(
         (result.rule.id, item.subject)
         for result in results
@@ -140,7 +140,7 @@ def _faults(results: Iterable[Result]) -> Faults:
 
 
 def _but(action: Action, but: str) -> Action:
-    """What a rule would find fault with is never made without a person's decision."""
+    """Return the action with an objection: what a rule would find fault with is never made without a person's decision."""
     if not but:
         return action
     safety = Safety.UNSAFE if action.safety is Safety.SAFE else action.safety

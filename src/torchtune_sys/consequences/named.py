@@ -30,7 +30,7 @@ _NEW_BUILD = pattern(r"build of torch (?:that is )?named above")
 
 
 def effects(action: Action, wanted: str) -> tuple[Effect, ...]:
-    """What doing ``action`` would do; ``wanted`` is what its finding names.
+    """Return what doing ``action`` would do; ``wanted`` is what its finding names.
 
     >>> [(each.name, each.value) for each in effects(Advice(text="or cap it: export NCCL_MAX_NCHANNELS=16, not NCCL_P2P_DISABLE=1"), "")]
     [('NCCL_MAX_NCHANNELS', '16')]

@@ -69,7 +69,7 @@ class Finding(msgspec.Struct, kw_only=True):
 
 
 def causes_of(symptoms: Sequence[Symptom], told: Sequence[Told], lines: dict[str, Sequence[LogLine]]) -> tuple[NamedCause, ...]:
-    """The likeliest first."""
+    """Return the causes, the likeliest first."""
     told = [each for each in told if not each.is_past]
     book: dict[str, Finding] = {}
     starts = {source: at * (1 << 32) for at, source in enumerate(lines)}
@@ -118,7 +118,7 @@ def _failed(result: Result) -> list[Evidence]:
 
 
 def _weight(result: Result, by_text: bool, failure: bool) -> int:
-    """What the rule's finding is worth; 0 where it only speaks for a cause that a program names."""
+    """Return what the rule's finding is worth; 0 where it only speaks for a cause that a program names."""
     if by_text and failure:
         if not result.rule.cause:
             return LIKELY if result.rule.severity is not Severity.ADVICE else 0
@@ -146,7 +146,7 @@ class Places:
         self._whole = "".join(parts)
 
     def line(self, item: Evidence) -> LogLine | None:
-        """The line that the evidence quotes."""
+        """Return the line that the evidence quotes."""
         words = item.seen[:_QUOTED].rstrip("…")
         if len(words) < _SHORTEST or " " not in words:
             return None
@@ -158,7 +158,7 @@ _QUOTED, _SHORTEST = 100, 12
 
 
 def _of_symptom(symptom: Symptom, book: dict[str, Finding], supported: set[str], refuted: frozenset[str], start: int) -> None:
-    """The first candidate for which something speaks, else the likeliest; the others are possible."""
+    """Name the first candidate for which something speaks, else the likeliest; the others are possible."""
     if not symptom.candidates:
         return
     names = [each.cause for each in symptom.candidates]

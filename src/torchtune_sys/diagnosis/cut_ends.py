@@ -17,7 +17,7 @@ _WORD = re.compile(r"[A-Za-z_]{4,40}")
 
 
 def completed(line: str) -> Iterator[str]:
-    """The line with its first word, its last, or both as a known message may have had them; nothing where both are whole.
+    """Yield the line with its first word, its last, or both as a known message may have had them; nothing where both are whole.
 
     >>> next(completed("nable to open /dev/kfd read-write: Permission den"))
     'Unable to open /dev/kfd read-write: Permission denied'

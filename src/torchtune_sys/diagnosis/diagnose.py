@@ -95,7 +95,7 @@ def _take_dump(dump: RankDump | UnreadSource, room: Room, dumps: list[RankDump],
 
 
 def _document(text: str) -> dict[str, Any]:
-    """The JSON object that the text is; empty where it is none."""
+    """Return the JSON object that the text is; empty where it is none."""
     try:
         found = codec.loads(text) if text else None
     except (ValueError, RecursionError):
@@ -104,7 +104,7 @@ def _document(text: str) -> dict[str, Any]:
 
 
 def _pickled(item: InputDump) -> RankDump | UnreadSource:
-    """A dump of the flight recorder; else why it is none."""
+    """Return a dump of the flight recorder; else why it is none."""
     try:
         found = dump_of(plain_data(item.data), item.name)
     except (ValueError, RecursionError) as error:

@@ -75,7 +75,7 @@ def _groups(lines: Sequence[LogLine], column: int) -> list[list[LogLine]]:
 
 
 def _best(source: str, host: str, texts: Sequence[str]) -> Told | None:
-    """What fails in any of the ways to read the same text; what a second way only lacks does not count against the first."""
+    """Return what fails in any of the ways to read the same text; what a second way only lacks does not count against the first."""
     results: dict[str, Result] = {}
     passed: set[str] = set()
     snapshot: Snapshot | None = None
@@ -96,7 +96,7 @@ def _best(source: str, host: str, texts: Sequence[str]) -> Told | None:
 
 
 def told_by(source: str, host: str, results: Sequence[Result], snapshot: Snapshot) -> Told:
-    """What results that are there already tell."""
+    """Return what results that are there already tell."""
     failed = tuple(result for result in results if result.verdict is Verdict.FAIL)
     return Told(source=source, host=host, snapshot=snapshot, results=failed, passed=frozenset(_passed(results)))
 
@@ -107,7 +107,7 @@ def _passed(results: Sequence[Result]) -> set[str]:
 
 
 def shown(snapshot: Snapshot) -> dict[str, Any]:
-    """The facts that the text told, by family."""
+    """Return the facts that the text told, by family."""
     families = {}
     for family in FAMILIES:
         value = getattr(snapshot, family)

@@ -23,7 +23,7 @@ class KnownWords(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def known(text: str, stage: str = "") -> KnownWords | None:
-    """What the table of sentences and the catalogue of messages know of a text; the words of a stage of the smoke test first.
+    """Return what the table of sentences and the catalogue of messages know of a text; the words of a stage of the smoke test first.
 
     >>> known("RuntimeError: DataLoader worker (pid 7) is killed by signal: Bus error.").causes
     ('dev-shm-too-small',)

@@ -28,7 +28,7 @@ class LogLine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def lines_of(numbered: Iterable[tuple[int, str]]) -> tuple[LogLine, ...]:
-    """The lines that say something, in order.
+    """Return the lines that say something, in order.
 
     >>> for line in lines_of([(1, "> node-3: [rank5]: RuntimeError: no"), (2, "> node-3: [rank5]: way"), (3, "> node-4: [rank9]: x")]):
     ...     print(line.host, line.rank, line.text)
@@ -206,7 +206,7 @@ def joined(lines: Sequence[LogLine]) -> Iterator[tuple[Sequence[LogLine], str]]:
 
 
 def glued(lines: Sequence[LogLine], width: int, blank: str) -> str:
-    """The lines as one; ``blank``: what stood at a break at the very width."""
+    """Return the lines as one; ``blank``: what stood at a break at the very width."""
     whole = lines[0].text
     for before, line in pairwise(lines):
         broken_within = before.printed.endswith(("-", "/")) or len(before.printed) >= width

@@ -34,7 +34,7 @@ class OwnDocument(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read(source: str, document: Document, text: str) -> OwnDocument | None:
-    """What the JSON document tells; None where it is none of this tool's. Raises ValueError: it is one, and tells nothing."""
+    """Return what the JSON document tells; None where it is none of this tool's. Raises ValueError: it is one, and tells nothing."""
     schema = document.get("schema")
     kind = schema.removeprefix(_OWN).partition("/")[0] if isinstance(schema, str) and schema.startswith(_OWN) else ""
     if not kind and not document.keys().isdisjoint(SECTIONS) and document.keys() <= _OF_RECORDINGS:

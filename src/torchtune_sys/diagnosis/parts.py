@@ -138,7 +138,7 @@ def _is_past(words: str) -> bool:
 
 
 def _heading(lines: Sequence[LogLine], at: int, end: int) -> tuple[int, str]:
-    """The nearest short line above the report that says whose or of when it is, and where it stands; else where the report begins."""
+    """Return the nearest short line above the report that says whose or of when it is, and where it stands; else where the report begins."""
     for above in range(at - 1, max(at - _ABOVE, end) - 1, -1):
         words = lines[above].text.strip(" #*_=-:`>")
         if 0 < len(words) <= _SHORT and (

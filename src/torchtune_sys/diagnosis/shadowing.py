@@ -49,7 +49,7 @@ def symptoms_of(lines: Mapping[str, Sequence[LogLine]]) -> Iterator[Symptom]:
 
 
 def _tracebacks(lines: Sequence[LogLine]) -> Iterator[tuple[list[_Frame], LogLine]]:
-    """The frames of each traceback, the outermost first, and the line of its error."""
+    """Yield the frames of each traceback, the outermost first, and the line of its error."""
     frames: list[_Frame] = []
     for at, line in enumerate(lines):
         found = _FRAME.match(line.text) if 'File "' in line.text else None
@@ -64,7 +64,7 @@ def _tracebacks(lines: Sequence[LogLine]) -> Iterator[tuple[list[_Frame], LogLin
 
 
 def _of_torch(source: str, frames: Sequence[_Frame], error: LogLine) -> Symptom | None:
-    """A file ``torch.py``, or a folder ``torch`` that is not the installed one, was imported."""
+    """Return the symptom that a file ``torch.py``, or a folder ``torch`` that is not the installed one, was imported."""
     for frame in frames:
         if frame.module != "torch" or frame.installed or frame.name != "<module>":
             continue
@@ -74,7 +74,7 @@ def _of_torch(source: str, frames: Sequence[_Frame], error: LogLine) -> Symptom 
 
 
 def _of_library(source: str, frames: Sequence[_Frame], error: LogLine) -> Symptom | None:
-    """A file of a name that Python's own library imports: the frame before it says ``import NAME``; or the script has such a name, and
+    """Return the symptom of a file with a name that Python's own library imports: the frame before it says ``import NAME``; or the script has such a name, and
     what it imports fails deep within."""
     for before, frame in pairwise(frames):
         if (

@@ -15,7 +15,7 @@ _WHOLE, _AROUND, _ENDS = 1500, 12, 200
 
 
 def shared(found: Iterable[InputText], diagnosis: Diagnosis, summary: str) -> str:
-    """The bundle; ``summary``: the diagnosis as JSON in one line."""
+    """Return the bundle; ``summary``: the diagnosis as JSON in one line."""
     names = Pseudonyms()
     parts = ["# torchtune-sys diagnose", ""]
     for number, text in enumerate(found, 1):

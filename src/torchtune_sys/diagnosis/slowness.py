@@ -28,7 +28,7 @@ def symptoms_of(lines: Mapping[str, Sequence[LogLine]]) -> Iterator[Symptom]:
 
 
 def _data(source: str, lines: Sequence[LogLine]) -> Iterator[Symptom]:
-    """Steps that wait for data most of their time."""
+    """Yield steps that wait for data most of their time."""
     steps = [(line, found) for line in lines if (found := _METER.search(line.text[:400]) or _PAIRS.search(line.text[:400]))]
     shares = [share for _, found in steps if (share := _share(found)) is not None]
     if len(shares) < _STEPS or sum(share > _SHARE for share in shares) * 2 < len(shares):
@@ -46,7 +46,7 @@ def _share(found: re.Match[str]) -> float | None:
 
 
 def _one_sided(source: str, lines: Sequence[LogLine]) -> Iterator[Symptom]:
-    """A connection of which one half runs with GPUDirect RDMA, and the other without."""
+    """Yield a connection of which one half runs with GPUDirect RDMA, and the other without."""
     halves: dict[str, dict[str, tuple[bool, LogLine]]] = {}
     for line in lines:
         found = _PATH.search(line.text[:400]) if "via NET/IB" in line.text else None
@@ -65,7 +65,7 @@ _SLOWER = 0.5
 
 
 def _slow_copies(source: str, lines: Sequence[LogLine]) -> Iterator[Symptom]:
-    """Copies between GPUs that are slower directly than through the host's memory (CUDA's sample p2pBandwidthLatencyTest)."""
+    """Yield copies between GPUs that are slower directly than through the host's memory (CUDA's sample p2pBandwidthLatencyTest)."""
     tables: dict[str, list[list[float]]] = {}
     headings: dict[str, LogLine] = {}
     state = ""

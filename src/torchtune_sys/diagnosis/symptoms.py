@@ -109,7 +109,7 @@ def _as_libc_says(words: str) -> str:
 
 
 def _broken(source: str, lines: Sequence[LogLine], book: Book, text: str, found: Sequence[Symptom]) -> Iterator[Symptom]:
-    """What stands in lines that were broken at a width, and in none of their pieces."""
+    """Yield what stands in lines that were broken at a width, and in none of their pieces."""
     said = {(symptom.line.number, tuple(each.cause for each in symptom.candidates)) for symptom in found}
     for pieces, whole in joined(lines):
         symptom = _of_line(source, msgspec.structs.replace(pieces[0], text=whole), book, text)
@@ -121,7 +121,7 @@ def _broken(source: str, lines: Sequence[LogLine], book: Book, text: str, found:
 
 
 def _cut(source: str, lines: Sequence[LogLine], book: Book, text: str, found: Sequence[Symptom]) -> Iterator[Symptom]:
-    """What the first and the last line say with the letters that the copy lost."""
+    """Yield what the first and the last line say with the letters that the copy lost."""
     known = {symptom.line.number for symptom in found}
     for at in sorted({0, len(lines) - 1} if lines else ()):
         line = lines[at]

@@ -36,7 +36,7 @@ _DEATHS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
 
 
 def unexplained_of(lines: dict[str, Sequence[LogLine]], symptoms: Sequence[Symptom]) -> tuple[Unexplained, ...]:
-    """The first errors of each text that no cause explains; where all follow from others, and nothing is named, the first of these."""
+    """Return the first errors of each text that no cause explains; where all follow from others, and nothing is named, the first of these."""
     following = {(symptom.source, symptom.line.number) for symptom in symptoms if symptom.consequence}
     known = {(symptom.source, symptom.line.number): symptom for symptom in symptoms if not symptom.candidates}
     named = {(symptom.source, symptom.line.number) for symptom in symptoms if symptom.candidates}

@@ -69,7 +69,7 @@ _PLAIN = {
 
 
 def unpacked(numbered: Iterable[tuple[int, str]]) -> Iterator[tuple[int, str]]:
-    """The lines, those within JSON and HTML apart.
+    """Yield the lines, those within JSON and HTML apart.
 
     >>> list(unpacked([(1, '{"log": "a\\\\nb", "stream": "stderr"}'), (2, "<p>x &gt; y</p><br>z")]))
     [(1, 'a'), (1, 'b'), (2, 'x > y'), (2, 'z')]
@@ -104,7 +104,7 @@ _DEEP = 8
 
 
 def _texts(value: Any, depth: int) -> Iterator[str]:
-    """The messages in a JSON document: what log collectors call so; else its texts that have several words."""
+    """Yield the messages in a JSON document: what log collectors call so; else its texts that have several words."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, list) and depth < _DEEP:
@@ -160,7 +160,7 @@ _VARIABLE = re.compile(r"\s*(?:export )?[A-Z][A-Z0-9_]{2,60}=")
 
 
 def width(lines: Sequence[str]) -> int:
-    """The column at which the text was broken; 0 where it was not.
+    """Return the column at which the text was broken; 0 where it was not.
 
     >>> width(["x" * 80, "x" * 80, "y" * 12, "z " * 40]), width(["short", "longer", "x" * 300])
     (80, 0)

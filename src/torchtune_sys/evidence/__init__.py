@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def read(text: str, name: str, intent: Workload | None = None) -> Snapshot | None:
-    """The host that a report tells of, everything that it does not tell NOT_RECORDED; None where nothing in the text is known.
+    """Return the host that a report tells of, everything that it does not tell NOT_RECORDED; None where nothing in the text is known.
 
     ``name`` says where the text comes from; ``intent`` names the paths that are looked for in it. Never raises for what the text is.
     """
@@ -70,7 +70,7 @@ class _Paste:
 
 
 def _lines(paste: _Paste) -> dict[str, Any]:
-    """What single lines tell, wherever they stand."""
+    """Return what single lines tell, wherever they stand."""
     from torchtune_sys.evidence import collect_env, lscpu
 
     lines = paste.lines
@@ -201,7 +201,7 @@ _READERS: tuple[tuple[str, Callable[[_Paste], dict[str, Any]]], ...] = (
 
 
 def _with_machine(paste: _Paste) -> SystemFacts:
-    """What the first lines tell, and lscpu's architecture."""
+    """Return what the first lines tell, and lscpu's architecture."""
     import msgspec
 
     from torchtune_sys.evidence import collect_env, report_lines
@@ -251,7 +251,7 @@ _JUDGED = (
 
 
 def _filled(facts: Any, other: Any) -> Any:
-    """What one reader found of a family, and from another what it lacks.
+    """Return what one reader found of a family, and from another what it lacks.
 
     >>> from torchtune_sys.evidence.partial import partly
     >>> from torchtune_sys.model.facts.memory import MemoryFacts

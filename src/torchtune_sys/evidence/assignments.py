@@ -27,7 +27,7 @@ _DUMP, _MARKERS = 5, 2
 
 
 def assignments(lines: Iterable[str], whole: bool) -> dict[str, str]:
-    """What each variable is set to. ``whole``: a report says itself that it lists the environment.
+    """Return what each variable is set to. ``whole``: a report says itself that it lists the environment.
 
     >>> assignments(["$ NCCL_SOCKET_IFNAME=lo NCCL_DEBUG=INFO torchrun --nnodes 2 train.py"], False)
     {'NCCL_SOCKET_IFNAME': 'lo', 'NCCL_DEBUG': 'INFO'}

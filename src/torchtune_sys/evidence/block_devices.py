@@ -65,7 +65,7 @@ def read_paste(text: str) -> Paste | None:
 
 
 def plain(name: str) -> str:
-    """The kernel's or device mapper's own name, without a subvolume or bind-mounted folder behind it.
+    """Return the kernel's or device mapper's own name, without a subvolume or bind-mounted folder behind it.
 
     >>> plain("/dev/mapper/vg-data[/kubelet]"), plain("/dev/sda1")
     ('vg-data', 'sda1')
@@ -107,7 +107,7 @@ _TRIED = 16
 
 
 def _cells(entry: dict[str, object]) -> dict[str, str]:
-    """The texts, numbers and truths among the values; old versions write each as a text."""
+    """Return the texts, numbers and truths among the values; old versions write each as a text."""
     cells = {}
     for key, value in entry.items():
         if isinstance(value, bool):
@@ -209,7 +209,7 @@ def _row(
 
 
 def _column(start: int, end: int, heads: list[tuple[str, int, int]]) -> str:
-    """The column whose title stands over the word, or else the last one to the left."""
+    """Return the column whose title stands over the word, or else the last one to the left."""
     for head, first, last in heads[1:]:
         if start < last and first < end:
             return head

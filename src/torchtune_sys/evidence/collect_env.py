@@ -46,7 +46,7 @@ def _libc(pattern: str, value: Fact[str]) -> Fact[str]:
 
 
 def system_facts(lines: Lines, text: str) -> SystemFacts:
-    """The first lines, and the kind of machine: docker names a container's host after its id, which shows in the prompt."""
+    """Return the first lines, and the kind of machine: docker names a container's host after its id, which shows in the prompt."""
     platform = told(lines, "Python platform")
     kernel = _first(r"Linux-(.+)-(?:x86_64|aarch64|ppc64le|arm64)-with-", platform)
     vendor = told(lines, "Hypervisor vendor")
@@ -67,7 +67,7 @@ def system_facts(lines: Lines, text: str) -> SystemFacts:
 
 
 def parse_os(value: Fact[str]) -> Fact[Os]:
-    """The operating system of the first lines.
+    """Return the operating system of the first lines.
 
     >>> parse_os("Ubuntu 22.04.3 LTS (x86_64)").version
     '22.04'
@@ -90,7 +90,7 @@ def parse_os(value: Fact[str]) -> Fact[Os]:
 
 
 def gpu_facts(lines: Lines) -> GpuFacts | None:
-    """The GPUs as collect_env lists them; None where it says nothing of any."""
+    """Return the GPUs as collect_env lists them; None where it says nothing of any."""
     driver = _first(r"(\d+\.\d+(?:\.\d+)?)", told(lines, "Nvidia driver version"))
     if isinstance(driver, Missing):
         driver = _first(r"(\d+\.\d+(?:\.\d+)?)", told(lines, "NVIDIA driver version"))
@@ -124,7 +124,7 @@ def _unnamed_amd(lines: Lines, driver: Fact[str]) -> bool:
 
 
 def _found_version(complaints: tuple[str, ...]) -> str:
-    """The driver's CUDA in torch's refusal.
+    """Return the driver's CUDA in torch's refusal.
 
     >>> _found_version(("The NVIDIA driver on your system is too old (found version 11040).",))
     '11.4'

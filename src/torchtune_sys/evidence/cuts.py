@@ -45,7 +45,7 @@ _SHAPES = (
 
 
 def cuts(text: str) -> str:
-    """What is missing, for a person; ``""`` where nothing is seen to be.
+    """Return what is missing, for a person; ``""`` where nothing is seen to be.
 
     >>> cuts("PyTorch version: 2.5.1\\nIs debug build: False\\nGPU models and configuration: GPU 0: NVIDIA H20\\n")
     'collect_env ends early (the packages are not known)'

@@ -27,7 +27,7 @@ def driver_facts(gpu: GpuFacts | None, module: str, text: str) -> DriverFacts | 
 
 
 def module_version(text: str) -> str:
-    """The kernel module's version in a pasted /proc/driver/nvidia/version.
+    """Return the kernel module's version in a pasted /proc/driver/nvidia/version.
 
     >>> module_version("NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.90.07  Fri May 31 09:35:42 UTC 2024")
     '550.90.07'
@@ -50,7 +50,7 @@ _BUILT = re.compile(
 
 
 def not_built_for(text: str) -> str:
-    """The kernel for which DKMS said last that it could not build NVIDIA's module; ``""`` if it did not, or a later build went well.
+    """Return the kernel for which DKMS said last that it could not build NVIDIA's module; ``""`` if it did not, or a later build went well.
 
     >>> not_built_for("dkms install -m nvidia -v 470.86\\nError! Bad return status for module build on kernel: 5.13.18-x (x86_64)")
     '5.13.18-x'

@@ -19,7 +19,7 @@ Found = dict[str, tuple[Fields, dict[int, Fields]]]
 
 
 def network_facts(text: str) -> NetworkFacts | None:
-    """The RDMA devices of a report, everything else NOT_RECORDED; None where it lists none."""
+    """Return the RDMA devices of a report, everything else NOT_RECORDED; None where it lists none."""
     devices = parse_devices(text)
     if not devices:
         return None
@@ -64,7 +64,7 @@ _KEYS = _OF_PORT | {"ca_type", "firmware_version", "fw_ver", "board_id", "vendor
 
 
 def _start(line: str) -> tuple[str, int] | None:
-    """The device (and port) that a line begins, None for any other line."""
+    """Return the device (and port) that a line begins, None for any other line."""
     for mark in ("CA '", "Infiniband device '"):
         if line.startswith(mark):
             name, _, rest = line[len(mark) :].partition("'")

@@ -22,7 +22,7 @@ _ENOUGH = 10
 
 
 def kernel_facts(text: str) -> KernelFacts | None:
-    """What the kernel's lines in the text say; None where there are none.
+    """Return what the kernel's lines in the text say; None where there are none.
 
     >>> kernel_facts("PyTorch version: 2.5.1") is None
     True
@@ -47,7 +47,7 @@ _EARLIER = re.compile(rf"^{EARLIER}[^\n]*\n?", re.MULTILINE)
 
 
 def _plain(text: str) -> str:
-    """What is told of this boot; records of /dev/kmsg as dmesg prints them.
+    """Return what is told of this boot; records of /dev/kmsg as dmesg prints them.
 
     >>> _plain("4,1007,5678901,-;NVRM: loading\\n SUBSYSTEM=pci\\n")
     '[5.678901] NVRM: loading\\n SUBSYSTEM=pci\\n'
@@ -67,7 +67,7 @@ def _looks_like_one(text: str) -> bool:
 
 
 def _telling(event: KernelEvent) -> bool:
-    """The kernel's version is told by other reports, too: there without the time that a log has. The fabric manager's log repeats what
+    """Tell whether a line tells more than others: the kernel's version is told by other reports, too: there without the time that a log has. The fabric manager's log repeats what
     the kernel's says of the switches; such lines that ask for nothing make no kernel log of it."""
     if event.text.startswith("detected NVSwitch"):
         return event.who == "Fatal"

@@ -34,7 +34,7 @@ def recognised(lines: Lines) -> bool:
 
 
 def cpu_facts(lines: Lines) -> Fact[CpuFacts]:
-    """The block, where it is in English."""
+    """Return the block, where it is in English."""
     if not recognised(lines) and not (lines.recognised and "Model name" in lines.values):
         return missing()
     nothing = missing()
@@ -52,7 +52,7 @@ def cpu_facts(lines: Lines) -> Fact[CpuFacts]:
 
 
 def numa_facts(text: str) -> NumaFacts | None:
-    """The nodes with their CPUs; None where no line tells of one.
+    """Return the nodes with their CPUs; None where no line tells of one.
 
     >>> found = numa_facts("NUMA node(s):      2\\nNUMA node0 CPU(s): 0-3,8\\nNUMA node1 CPU(s): 4-7\\n")
     >>> [(node.id, str(node.cpus)) for node in found.nodes]
@@ -89,7 +89,7 @@ _AVX = re.compile(r"avx2?$|avx(?:512\w+|10\w*|_\w+)$")
 
 
 def flags_of(words: str) -> Fact[frozenset[str]]:
-    """The flags, where the line holds enough of them to be whole. AVX-512 implies AVX2, and that AVX (Intel SDM, volume 1, 15.2.1); a paste may
+    """Return the flags, where the line holds enough of them to be whole. AVX-512 implies AVX2, and that AVX (Intel SDM, volume 1, 15.2.1); a paste may
     have glued one of them to its neighbour.
 
     >>> sorted(flags_of("fpu avx512f sse") - {"fpu", "sse"}), "avx2" in flags_of("fpu bmi1avx2 smep"), "avx2" in flags_of("fpu avx2smep")

@@ -49,7 +49,7 @@ def _told(detail: str = "not in the output") -> Missing:
 
 
 def pci_facts(text: str) -> PciFacts | None:
-    """The functions in ``text``; None where it holds one line of lspci alone, or none, and no tree."""
+    """Return the functions in ``text``; None where it holds one line of lspci alone, or none, and no tree."""
     blocks = _blocks(text)
     tree = parse_tree(text) if "-[" in text else {}
     if not blocks or (len(blocks) < 2 and "Region 0: Memory at" not in text):
@@ -61,7 +61,7 @@ def pci_facts(text: str) -> PciFacts | None:
 
 
 def _of_tree(tree: Tree) -> PciFacts:
-    """The tree names no classes: GPUs and cards are told by their names."""
+    """Return the functions of a tree, which names no classes: GPUs and cards are told by their names."""
     found = tuple(_branch(address, *tree[address]) for address in sorted(tree, key=_key))
     return PciFacts(devices=found, distances=distances(found))
 
@@ -228,7 +228,7 @@ def _config(body: str) -> Fact[PciConfig]:
 
 
 def _errors(body: str) -> Fact[PciErrors]:
-    """The status bits of Advanced Error Reporting: 1 says that there was such an error at least once and nobody cleared it.
+    """Return the status bits of Advanced Error Reporting: 1 says that there was such an error at least once and nobody cleared it.
 
     Correctable ones stay set from the training of the link at boot, so they say nothing without a count.
     """

@@ -14,7 +14,7 @@ Tree = dict[str, tuple[str, str]]
 
 
 def parse_tree(text: str) -> Tree:
-    r"""The functions of the first tree of the text, empty if there is none.
+    r"""Return the functions of the first tree of the text, empty if there is none.
 
     >>> parse_tree("-[0000:00]-+-00.0  Intel Corporation Host bridge\n           \\-01.0-[01]--+-00.0  NVIDIA Corporation Device 2204\n"
     ...            "                        \\-00.1\n")["0000:01:00.0"]

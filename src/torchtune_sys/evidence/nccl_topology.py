@@ -10,7 +10,7 @@ from torchtune_sys.model.values import Missing, Why
 
 
 def pci_facts(text: str) -> PciFacts | None:
-    """The functions that the description names; None where the text holds none.
+    """Return the functions that the description names; None where the text holds none.
 
     The links it tells are the most that function and slot can do (NCCL reads max_link_speed), never what they do now.
     """
@@ -62,7 +62,7 @@ def _hex(values: dict[str, str], name: str, otherwise: str = "") -> Fact[str]:
 
 
 def _node(elements: tuple[Element, ...], at: int) -> Fact[int]:
-    """The number of the ``cpu`` element around it."""
+    """Return the number of the ``cpu`` element around it."""
     steps = 0
     while at >= 0 and steps < 64:
         if elements[at].name == "cpu":

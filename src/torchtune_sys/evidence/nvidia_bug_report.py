@@ -55,7 +55,7 @@ _GRAVE = frozenset({"lost", "memory", "gsp", "nvlink", "gpu"})
 
 
 def of_earlier_boots(text: str) -> tuple[str, ...]:
-    """What the log files tell of a GPU that failed before this boot, the newest line of each kind; this boot's own log is judged.
+    """Return what the log files tell of a GPU that failed before this boot, the newest line of each kind; this boot's own log is judged.
 
     >>> of_earlier_boots(EARLIER + "Jul 7 10:00:00 a kernel: NVRM: Xid (PCI:0000:01:00): 79, GPU has fallen off the bus.\\n" * 2)
     ('An earlier boot logged: Jul 7 10:00:00 a kernel: NVRM: Xid (PCI:0000:01:00): 79, GPU has fallen off the bus.',)

@@ -17,7 +17,7 @@ _MOST_GPUS = 256
 
 
 def parse_nvidia_smi(text: str) -> GpuFacts | None:
-    """What ``text`` says of the GPUs; None where nothing in it comes from nvidia-smi. Never raises.
+    """Return what ``text`` says of the GPUs; None where nothing in it comes from nvidia-smi. Never raises.
 
     A complaint counts over a table that stands before it: people paste the good output of the host and then the bad one of the
     container.
@@ -67,7 +67,7 @@ def _all_forms(text: str) -> tuple[dict[str, Any] | None, int]:
 
 
 def _pairs(allowed: list[dict[str, Any]] | dict[str, str], linked: list[dict[str, Any]]) -> Any:
-    """What pairs of GPUs may do, and how many NVLinks they have."""
+    """Return what pairs of GPUs may do, and how many NVLinks they have."""
     told = {(pair["first"], pair["second"]): dict(pair) for pair in allowed} if isinstance(allowed, list) else {}
     for pair in linked:
         told.setdefault((pair["first"], pair["second"]), {}).update(pair)
@@ -180,7 +180,7 @@ _PROCESS = re.compile(
 
 
 def parse_table(text: str) -> tuple[list[dict[str, Any]], int]:
-    """The rows of the table that plain nvidia-smi prints, and where the last one ends. Columns moved over the years (R384 to R6xx), the order
+    """Return the rows of the table that plain nvidia-smi prints, and where the last one ends. Columns moved over the years (R384 to R6xx), the order
     of the cells did not.
 
     >>> parse_table('''
@@ -273,7 +273,7 @@ _LISTED = re.compile(
 
 
 def parse_list(text: str) -> tuple[list[dict[str, Any]], int]:
-    """The lines of ``nvidia-smi -L``; MIG devices stand below their GPU.
+    """Return the lines of ``nvidia-smi -L``; MIG devices stand below their GPU.
 
     >>> parse_list("GPU 0: NVIDIA H200 (UUID: GPU-0000)\\n  MIG 1g.18gb     Device  0: (UUID: MIG-1111)")[0]
     [{'index': 0, 'name': 'NVIDIA H200', 'uuid': 'GPU-0000', 'mig': True, 'mig_instances': 1}]

@@ -65,7 +65,7 @@ _BANKS = tuple(f"remapped_rows.histogram.{name}" for name in ("max", "high", "pa
 
 
 def parse_csv(text: str) -> tuple[list[dict[str, Any]], str, int]:
-    """The GPUs, the driver's version or ``""``, and where the last row ends. A GPU's last row counts (``-l 1`` prints one each second).
+    """Return the GPUs, the driver's version or ``""``, and where the last row ends. A GPU's last row counts (``-l 1`` prints one each second).
 
     >>> parse_csv("index, name, memory.total [MiB], compute_cap\\n0, NVIDIA L4, 23034 MiB, 8.9\\n")[0][0]["compute_capability"]
     [8, 9]
@@ -99,7 +99,7 @@ def parse_csv(text: str) -> tuple[list[dict[str, Any]], str, int]:
 
 
 def _header(line: str) -> list[str]:
-    """The names of the columns, in a header or in a command that prints none."""
+    """Return the names of the columns, in a header or in a command that prints none."""
     command = _COMMAND.search(line)
     names = command[1].split(",") if command else line.split(", ")
     if len(names) < 2 or not all(map(_NAME.match, names)):

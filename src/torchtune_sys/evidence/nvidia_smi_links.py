@@ -22,7 +22,7 @@ _LINKS = (("V100-SXM", 6), ("A100-SXM", 12), ("A800-SXM", 12), ("HBM3", 18), ("H
 
 
 def parse_links(text: str) -> tuple[list[dict[str, Any]], int]:
-    """The GPUs whose NVLinks are listed, and where the last line of them ends.
+    """Return the GPUs whose NVLinks are listed, and where the last line of them ends.
 
     >>> parse_links("GPU 0: NVIDIA A100-SXM4-80GB (UUID: GPU-0)\\n\\t Link 0: 25 GB/s\\n\\t Link 1: <inactive>\\n")[0][0]["nvlinks_down"]
     [1]
@@ -101,7 +101,7 @@ _WAYS = {"r": "read", "w": "write", "n": "nvlink"}
 
 
 def parse_p2p(text: str) -> list[dict[str, Any]] | dict[str, str]:
-    """What pairs of GPUs may do with each other's memory, by the matrices of ``nvidia-smi topo -p2p``; NOT_TOLD if there is none.
+    """Return what pairs of GPUs may do with each other's memory, by the matrices of ``nvidia-smi topo -p2p``; NOT_TOLD if there is none.
 
     Which of the ways a matrix is about stands only in the command before it.
 

@@ -49,7 +49,7 @@ def _gpu(name: str) -> bool:
 
 
 def parse_matrix(text: str) -> Matrix | None:
-    """The first matrix of the text; None where there is none, or where its rows do not belong to its columns.
+    """Return the first matrix of the text; None where there is none, or where its rows do not belong to its columns.
 
     >>> found = parse_matrix("\\tGPU0\\tGPU1\\tCPU Affinity\\tNUMA Affinity\\nGPU0\\t X \\tNV4\\t0-15\\t0\\nGPU1\\tNV4\\t X \\t16-31\\t1\\n")
     >>> found.cells["GPU0", "GPU1"], found.nodes
@@ -86,7 +86,7 @@ def _header(line: str) -> tuple[list[str], int]:
 
 
 def _apart(word: str, one: re.Pattern[str], glued: re.Pattern[str]) -> list[str]:
-    """A word, or the parts that make it up without a rest."""
+    """Return a word, or the parts that make it up without a rest."""
     if one.fullmatch(word):
         return [word]
     parts = glued.findall(word)
@@ -94,7 +94,7 @@ def _apart(word: str, one: re.Pattern[str], glued: re.Pattern[str]) -> list[str]
 
 
 def _read(found: Matrix, words: list[str], after: int) -> bool:
-    """A row; one that was cut is left out. False where it is no row of this matrix: its columns were cut."""
+    """Read a row; one that was cut is left out. False where it is no row of this matrix: its columns were cut."""
     if words[0] not in found.columns:
         return False
     parts = [part for word in words[1:] for part in _apart(word, _CELL, _GLUED)]

@@ -92,7 +92,7 @@ def capabilities(text: str) -> dict[int, tuple[int, int]]:
 
 
 def values(text: str) -> tuple[_Found, tuple[str, ...], tuple[str, ...]]:
-    """(what is told under collect_env's labels, the GPUs, the architectures that torch has code for); empty where nothing is.
+    """Return (what is told under collect_env's labels, the GPUs, the architectures that torch has code for); empty where nothing is.
 
     >>> values("- Platform: Linux-6.8.0-x86_64-with-glibc2.39\\n- PyTorch version (GPU?): 2.4.1+cu121 (True)")[0]["PyTorch version"]
     '2.4.1+cu121'
@@ -127,7 +127,7 @@ def _add_gpus(gpus: dict[int, str], match: re.Match[str]) -> None:
 
 
 def _architectures(text: str) -> tuple[str, ...]:
-    """What ``torch.__config__.show()`` says that nvcc compiled for.
+    """Return what ``torch.__config__.show()`` says that nvcc compiled for.
 
     >>> _architectures("- NVCC architecture flags: -gencode;arch=compute_80,code=sm_80;-gencode;arch=compute_90,code=compute_90")
     ('sm_80', 'compute_90')

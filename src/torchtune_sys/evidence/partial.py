@@ -17,7 +17,7 @@ def missing(detail: str = "not in the report") -> Missing:
 
 
 def partly(kind: type[T], **facts: object) -> T:
-    """A family of which the report tells a few facts: the others NOT_RECORDED, texts that are no facts empty."""
+    """Return a family of which the report tells a few facts: the others NOT_RECORDED, texts that are no facts empty."""
     for field in msgspec.structs.fields(kind):
         if field.required:
             facts.setdefault(field.name, "" if field.type is str else missing())

@@ -38,7 +38,7 @@ def unescaped(text: str) -> str:
 
 
 def plain(text: str) -> str:
-    """The lines of a program's output, each where the program began it.
+    """Return the lines of a program's output, each where the program began it.
 
     >>> plain("> 2025-01-01T00:00:00.1234567Z a\\r\\n> 2025-01-01T00:00:00.1234567Z  b\\r\\n> 2025-01-01T00:00:00.1234567Z a")
     'a\\n b\\na'
@@ -56,7 +56,7 @@ _NUMBERS = re.compile(r"\b[0-9a-f]{6,}\b|\d+")
 
 
 def thinned(text: str) -> str:
-    """A long text without the lines in the middle of those that are alike in all but their numbers.
+    """Return a long text without the lines in the middle of those that are alike in all but their numbers.
 
     The kernel's log is read from the whole text; here a report, a table or an error may stand anywhere, and each is of its own.
 
@@ -124,7 +124,7 @@ _NOT_READ = (
 
 
 def not_read(text: str) -> str:
-    """What a text is, of which nothing is read; ``""`` where that is not known.
+    """Return what a text is, of which nothing is read; ``""`` where that is not known.
 
     >>> not_read("# dmidecode 3.3\\nGetting SMBIOS data from sysfs.\\n").partition(":")[0]
     'holds the output of dmidecode, which is not read'

@@ -172,7 +172,7 @@ def _complaints(lines: list[str]) -> Iterator[str]:
 
 
 def _driver_line(text: str) -> tuple[str, str]:
-    """A line of nvidia-smi's head, without the table around it.
+    """Return a line of nvidia-smi's head, without the table around it.
 
     >>> _driver_line("Driver Version: 570.86.10     CUDA Version: 12.8")
     ('570.86.10', '12.8')
@@ -191,6 +191,6 @@ def _environment(lines: list[str]) -> dict[str, str]:
 
 
 def told(lines: Lines, key: str) -> Fact[str]:
-    """A key's value; NOT_RECORDED where the report does not give one."""
+    """Return a key's value; NOT_RECORDED where the report does not give one."""
     value = lines.values.get(key, "")
     return missing() if value.lower() in _NOTHING else value

@@ -44,7 +44,7 @@ def memory_facts(text: str) -> MemoryFacts | None:
 
 
 def _listed(text: str) -> PastedMount | None:
-    """The last one counts: it was mounted over the others, or looked at later."""
+    """Return the mount that is listed last: it was mounted over the others, or looked at later."""
     paste = read_paste(text)
     told = () if paste is None else paste.mounts
     return next((mount for mount in reversed(told) if mount.point == _POINT and mount.size is not None), None)

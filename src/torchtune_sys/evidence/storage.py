@@ -21,7 +21,7 @@ _NO_DISK = frozenset(("loop", "rom"))
 
 
 def storage_facts(text: str, intent: Workload) -> StorageFacts | None:
-    """The disks, and the places that ``intent`` names; without any, the root, where its room is told."""
+    """Return the disks, and the places that ``intent`` names; without any, the root, where its room is told."""
     paste = read_paste(text)
     if paste is None:
         return None
@@ -52,7 +52,7 @@ class _Look:
                 self._at[point] = device.name
 
     def _merged(self) -> dict[str, PastedMount]:
-        """What is mounted last on a point hides the earlier; several commands tell different things of one mount."""
+        """Return the mounts by their points: what is mounted last on a point hides the earlier; several commands tell different things of one mount."""
         found: dict[str, PastedMount] = {}
         for mount in self._paste.mounts:
             before = found.get(mount.point)

@@ -41,7 +41,7 @@ class Transport(Protocol):
     """How many hosts one call takes."""
 
     def hosts(self) -> tuple[Sequence[str], Sequence[Answer]]:
-        """The hosts to ask, and those that need not be asked, since they are known to be dead. Raises UnreadableInput."""
+        """Return the hosts to ask, and those that need not be asked, since they are known to be dead. Raises UnreadableInput."""
 
     def run(self, hosts: Sequence[str], command: tuple[str, ...], timeout_s: float) -> Iterable[Answer]:
         """Run the command on some hosts, and answer for each of them within ``timeout_s`` and a little."""
@@ -83,7 +83,7 @@ def _asked(transport: Transport, hosts: Sequence[str], command: tuple[str, ...],
 
 
 def line(answer: Answer) -> dict[str, Any]:
-    """The line of a host: its document, whose secrets the tool took out where it was made; or why there is none, in words of programs that filter nothing."""
+    """Return the line of a host: its document, whose secrets the tool took out where it was made; or why there is none, in words of programs that filter nothing."""
     told: dict[str, Any] = {"schema": COLLECTED, "host": answer.host, "status": answer.status}
     document = None if answer.why and not answer.out else _document(answer.out)
     if document is None:
@@ -94,7 +94,7 @@ def line(answer: Answer) -> dict[str, Any]:
 
 
 def _document(out: str) -> dict[str, Any] | None:
-    """The JSON that the command printed; what a login shell or a batch system prints before it is left out."""
+    """Return the JSON that the command printed; what a login shell or a batch system prints before it is left out."""
     for candidate in _candidates(out):
         try:
             found = msgspec.json.decode(candidate)

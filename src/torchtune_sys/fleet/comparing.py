@@ -145,7 +145,7 @@ class Comparing:
                 self._odd.append(self._one(host, fact, value, usual))
 
     def _note_division(self, one: Divided, divided: dict[str, tuple[Spread, dict[int, bytes]]]) -> None:
-        """A host that has another value than its own group is odd."""
+        """Note a division: a host that has another value than its own group is odd."""
         for fact in one.facts:
             found, values = divided[fact]
             for host, value in values.items():
@@ -220,7 +220,7 @@ def _different(family: Family, all_hosts: Sequence[HostFacts], hosts: Sequence[i
 
 
 def seen(family: Family, variant: int, fact: str) -> bytes | None:
-    """The value; ``null`` for an entry that is not in a list that is there; None where the file does not tell."""
+    """Return the value; ``null`` for an entry that is not in a list that is there; None where the file does not tell."""
     value = family.get(variant, fact)
     if value is not None or not fact.endswith("]"):
         return value
@@ -250,7 +250,7 @@ def _plain(value: bytes) -> Any:
 
 
 def heavy(found: Comparison, least: Weight) -> Comparison:
-    """The same without what is lighter."""
+    """Return the same without what is lighter."""
     if least is Weight.NOISE:
         return found
     facts = [
@@ -267,7 +267,7 @@ def heavy(found: Comparison, least: Weight) -> Comparison:
 
 
 def without_secrets(found: Comparison) -> Comparison:
-    """The same as it may be shown: facts files and snapshots may have been made by others than this tool, which hides what it reads."""
+    """Return the same as it may be shown: facts files and snapshots may have been made by others than this tool, which hides what it reads."""
 
     def hidden(fact: str, value: Any) -> Any:
         name = fact.rpartition("[")[2].rstrip("]")
@@ -289,7 +289,7 @@ def without_secrets(found: Comparison) -> Comparison:
 
 
 def findings(hosts: Iterable[HostFacts]) -> tuple[Finding, ...]:
-    """What check found, by rule, the heaviest first."""
+    """Return what check found, by rule, the heaviest first."""
     found: dict[tuple[str, str], list[str]] = {}
     for host in hosts:
         for severity, rules in host.findings.items():

@@ -26,7 +26,7 @@ class Divided(msgspec.Struct, frozen=True):
 
 
 def divide(found: Mapping[str, tuple[Spread, dict[int, bytes]]], hosts: int) -> list[Divided]:
-    """The divisions, that of the most facts first."""
+    """Return the divisions, that of the most facts first."""
     gathered: list[list[str]] = []
     exact: dict[tuple[int, ...], list[str]] = {}
     for fact, (_, values) in found.items():
@@ -42,7 +42,7 @@ def divide(found: Mapping[str, tuple[Spread, dict[int, bytes]]], hosts: int) -> 
 
 
 def _split(one: Spread, values: Mapping[int, bytes]) -> tuple[int, ...]:
-    """The same for two facts by which all hosts fall the same way."""
+    """Return the same for two facts by which all hosts fall the same way."""
     numbers: dict[bytes, int] = {}
     return tuple(
         numbers.setdefault(one.alike.get(value, value), len(numbers)) * 1_000_003 + host for host, value in sorted(values.items())
@@ -91,7 +91,7 @@ def _divided(facts: tuple[str, ...], found: Mapping[str, tuple[Spread, dict[int,
 
 
 def _group_value(one: tuple[Spread, dict[int, bytes]], host: int) -> bytes | None:
-    """The value that a group shares; None for an odd one, and where nobody could look."""
+    """Return the value that a group shares; None for an odd one, and where nobody could look."""
     value = one[1].get(host)
     shared = None if value is None else one[0].alike.get(value, value)
     return shared if shared in one[0].groups else None
@@ -103,5 +103,5 @@ def _commonest(one: tuple[Spread, dict[int, bytes]], hosts: list[int]) -> bytes:
 
 
 def _nearest(signature: tuple[bytes | None, ...], kept: list[tuple[bytes | None, ...]]) -> int:
-    """The place of the group that agrees in most facts; of several the largest."""
+    """Return the place of the group that agrees in most facts; of several the largest."""
     return max(range(len(kept)), key=lambda place: (sum(a == b for a, b in zip(signature, kept[place], strict=True)), -place))

@@ -36,7 +36,7 @@ _OMITTED = object()
 
 
 def facts(seen: Snapshot, families: Iterable[str] = FAMILIES) -> dict[str, Any]:
-    """The facts by family: plain JSON data with sorted keys."""
+    """Return the facts by family: plain JSON data with sorted keys."""
     own = own_names(seen)
     found = {family: _value(getattr(seen, family), family, own) for family in sorted(families)}
     return {family: value for family, value in found.items() if value is not _OMITTED}
@@ -102,7 +102,7 @@ def _fields(value: msgspec.Struct, path: str, own: OwnNames) -> dict[str, Any]:
 
 @lru_cache(None)
 def _of_structs(kind: type[msgspec.Struct]) -> frozenset[str]:
-    """The fields that hold rows: an empty list of these is told from one of plain values."""
+    """Return the fields that hold rows: an empty list of these is told from one of plain values."""
     return frozenset(name for name, hint in typing.get_type_hints(kind).items() if _holds_structs(hint))
 
 
@@ -114,7 +114,7 @@ def _holds_structs(hint: Any) -> bool:
 
 
 def _by_reason(found: dict[str, Any]) -> dict[str, Any]:
-    """The same with the names of missing facts below the reason: there are many of them, and few reasons."""
+    """Return the same with the names of missing facts below the reason: there are many of them, and few reasons."""
     missing: dict[str, list[str]] = {}
     for name, item in found.items():
         if isinstance(item, dict) and isinstance(item.get(MISSING), str):
@@ -182,7 +182,7 @@ def _of_interface(key: str, own: OwnNames) -> bool:
 
 
 def _rows(rows: Iterable[tuple[str, Any]], path: str, own: OwnNames, known: tuple[str, ...] | None = None) -> dict[str, Any]:
-    """What all rows share once; of the rest each value with the positions of the rows that have it."""
+    """Return what all rows share once; of the rest each value with the positions of the rows that have it."""
     keys, bodies = [], []
     for key, row in rows:
         keys.append(key)
@@ -207,7 +207,7 @@ def _column(values: list[tuple[Any, list[int]]], rows: int) -> Any:
 
 
 def _body(row: Any, path: str, own: OwnNames, in_key: tuple[str, ...] | None) -> dict[str, Any]:
-    """The fields of one row but for those that its key tells."""
+    """Return the fields of one row but for those that its key tells."""
     if isinstance(row, Missing) or not isinstance(row, msgspec.Struct):
         found = _value(row, path, own)
         return {} if found is _OMITTED else {"": found}

@@ -28,7 +28,7 @@ class _Seen(msgspec.Struct, frozen=True):
 
 
 def kinds(store: Store) -> dict[str, list[int]]:
-    """The hosts by kind, the most frequent kind first."""
+    """Return the hosts by kind, the most frequent kind first."""
     seen = _Look(store).all()
     named = {one.devices: one.names for one in seen if one.devices and one.names}
     labels = [_label(one, named) for one in seen]
@@ -50,7 +50,7 @@ def _label(one: _Seen, named: dict[tuple[str, ...], tuple[str, ...]]) -> str:
 
 
 def _likely(label: str, told: Sequence[str]) -> str:
-    """The most frequent kind that it may be, for a host that does not say all (a report, an older file)."""
+    """Return the most frequent kind that it may be, for a host that does not say all (a report, an older file)."""
     parts = label.split(", ", 1)
     for name in told:
         if all(part in (_UNTOLD, other) for part, other in zip(parts, name.split(", ", 1), strict=True)):

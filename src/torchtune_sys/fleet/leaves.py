@@ -20,7 +20,7 @@ _encode = msgspec.json.Encoder(order="deterministic").encode
 
 
 def leaves(value: Any, path: str) -> Leaves:
-    """Raises ValueError for what no facts file holds."""
+    """Return the leaves of a facts file. Raises ValueError for what no facts file holds."""
     found: Leaves = {}
     try:
         _walk(value, path, found)

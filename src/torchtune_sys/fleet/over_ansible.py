@@ -71,7 +71,7 @@ def _answer(host: str, tree: str, found: Any, timeout_s: float) -> Answer:
 
 
 def of_result(host: str, result: Mapping[str, Any]) -> Answer:
-    """What a task's result says.
+    """Return what a task's result says.
 
     >>> of_result("a", {"unreachable": True, "msg": "no route"}).why
     'unreachable: no route'

@@ -63,7 +63,7 @@ class ClusterShell:
 
 
 def answers(hosts: Sequence[str], out: str, error: str, timeout_s: float, *, ended: bool = True) -> list[Answer]:
-    """What clush printed, by host: ``node7: a line``.
+    """Return what clush printed, by host: ``node7: a line``.
 
     >>> [(one.host, one.out, one.status, one.why) for one in answers(["a", "b"], "a: {}\\n", "clush: b: exited with exit code 3\\n", 9)]
     [('a', '{}', 0, ''), ('b', '', 3, '')]

@@ -42,7 +42,7 @@ class OwnNames(msgspec.Struct, frozen=True):
         return text
 
     def plain(self, value: Any) -> Any:
-        """The same in all texts of plain JSON data."""
+        """Return the same in all texts of plain JSON data."""
         if isinstance(value, str):
             return self.text(value)
         if isinstance(value, list):
@@ -53,7 +53,7 @@ class OwnNames(msgspec.Struct, frozen=True):
 
 
 def own_names(seen: Snapshot) -> OwnNames:
-    """The words of this host: its name (if it holds a number or a dot: ``debian`` is no name alone), its addresses, its job; and whatever
+    """Return the words of this host: its name (if it holds a number or a dot: ``debian`` is no name alone), its addresses, its job; and whatever
     looks like an identifier."""
     found = [
         *((word, "<host>") for word in _host(seen)),

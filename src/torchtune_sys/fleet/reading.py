@@ -171,7 +171,7 @@ def _of_snapshot(whole: dict[str, Any], name: str, store: Store, _unread: list[U
 
 
 def _of_report(whole: dict[str, Any], name: str, store: Store, _unread: list[Unread]) -> None:
-    """What a report says of each rule is a fact as heavy as the rule."""
+    """Add a report: what it says of each rule is a fact as heavy as the rule."""
     results = [item for item in whole.get("results") or () if isinstance(item, dict) and "rule" in item]
     if not results:
         raise ValueError("a report without results")
@@ -216,7 +216,7 @@ def _of_preflight(whole: dict[str, Any], name: str, store: Store, _unread: list[
 
 
 def _of_collected(whole: dict[str, Any], name: str, store: Store, unread: list[Unread]) -> None:
-    """A line that fleet wrote: a host's document, or why there is none."""
+    """Add a line that fleet wrote: a host's document, or why there is none."""
     host = str(whole.get("host") or name)
     document = whole.get("document")
     if not isinstance(document, dict):
@@ -237,7 +237,7 @@ def _of_recording(document: bytes, name: str, store: Store) -> None:
 
 
 def _add_other(document: bytes, name: str, store: Store) -> None:
-    """A tarball, a copied /proc and /sys, or text that somebody pasted."""
+    """Add a tarball, a copied /proc and /sys, or text that somebody pasted."""
     if document and document.lstrip()[:1] == b"{":
         raise ValueError("is not JSON: " + _json_fault(document))
     path = "-" if name == STANDARD_INPUT else name

@@ -34,7 +34,7 @@ class Spread(msgspec.Struct, frozen=True):
 
 
 def spread(fact: str, counts: dict[bytes, int]) -> Spread:
-    """``counts``: value → hosts, those unseen left out, in the order of the first host that has each."""
+    """Return the spread of ``counts``: value → hosts, those unseen left out, in the order of the first host that has each."""
     alike = _binned(fact, counts)
     merged: dict[bytes, int] = {}
     for value, count in counts.items():

@@ -33,7 +33,7 @@ class Family:
         self._last: dict[str, tuple[bytes, Leaves]] = {}
 
     def add(self, raw: bytes) -> int:
-        """The number of the variant. Raises ValueError."""
+        """Return the number of the variant. Raises ValueError."""
         known = self._variants.get(raw)
         if known is None:
             known = self._variants[raw] = self._new(raw)
@@ -111,7 +111,7 @@ class Store:
         self.hosts: list[HostFacts] = []
 
     def add(self, name: str, file: str, facts: Mapping[str, bytes], **more: Any) -> None:
-        """Raises ValueError; nothing is added then."""
+        """Add a document. Raises ValueError; nothing is added then."""
         if len(self.families) + len(facts) > _FAMILIES_AT_MOST and len(self.families.keys() | facts.keys()) > _FAMILIES_AT_MOST:
             raise ValueError(f"has more than {_FAMILIES_AT_MOST:,} families of facts")
         if HOST_COST * len(self.hosts) + sum(family.cost for family in self.families.values()) > HOSTS_ROOM:
@@ -129,7 +129,7 @@ class Store:
         return self.families[name]
 
     def get(self, host: int, fact: str) -> bytes | None:
-        """The value as JSON; None where the host has no such fact."""
+        """Return the value as JSON; None where the host has no such fact."""
         family = _family_of(fact)
         variant = self.hosts[host].variants.get(family)
         return None if variant is None else self.families[family].get(variant, fact)

@@ -38,7 +38,7 @@ class Readers:
         self._found: dict[tuple[frozenset[str], str], tuple[Rule, ...]] = {}
 
     def of(self, fact: str) -> tuple[Rule, ...]:
-        """The rules that read ``network.interfaces[eth0].mtu``, or what lies below it; the worst first."""
+        """Return the rules that read ``network.interfaces[eth0].mtu``, or what lies below it; the worst first."""
         family, *below = _STEP.sub("", fact).split(".")
         steps, key = frozenset((_OF_SNAPSHOT + family, *below)), _key(fact)
         if (steps, key) not in self._found:
@@ -56,7 +56,7 @@ class Readers:
 
 
 def _key(fact: str) -> str:
-    """The key, of facts that are looked up by one.
+    """Return the key, of facts that are looked up by one.
 
     >>> _key("sysctl.settings[vm.swappiness].running"), _key("gpu.devices[3].vbios")
     ('vm.swappiness', '')
@@ -88,7 +88,7 @@ def _words(rule: Rule) -> Iterator[str]:
 
 
 def _inside(item: Any) -> list[Any]:
-    """What a table, a value or a class of ours holds."""
+    """Return what a table, a value or a class of ours holds."""
     if isinstance(item, dict):
         return [*item.keys(), *item.values()]
     if isinstance(item, (tuple, list, frozenset, set)):
@@ -121,7 +121,7 @@ def _of_function(function: types.FunctionType) -> tuple[set[str], list[Any]]:
 
 @lru_cache(None)
 def _of_code(code: types.CodeType) -> tuple[set[str], set[str]]:
-    """The names that the code uses, and its texts; of the functions inside it, too."""
+    """Return the names that the code uses, and its texts; of the functions inside it, too."""
     names, texts = _names(code), set()
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
@@ -136,7 +136,7 @@ def _of_code(code: types.CodeType) -> tuple[set[str], set[str]]:
 
 
 def _names(code: types.CodeType) -> set[str]:
-    """The names that it uses. What it takes from the snapshot ``s`` is told by ``s.NAME``, a family that is reached otherwise by both."""
+    """Return the names that it uses. What it takes from the snapshot ``s`` is told by ``s.NAME``, a family that is reached otherwise by both."""
     found, before = set(code.co_names), ""
     if found.isdisjoint(FAMILIES) or "s" not in (*code.co_varnames, *code.co_freevars):
         return found | {_OF_SNAPSHOT + name for name in found.intersection(FAMILIES)}

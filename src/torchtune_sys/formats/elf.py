@@ -135,7 +135,7 @@ _HWCAP_EXTENSION = 1 << 62
 
 
 def parse_cache(data: bytes, prefixes: tuple[str, ...]) -> tuple[Cached, ...]:
-    """The entries whose names begin so, in the file's order, which is the loader's. Raises ValueError.
+    """Return the entries whose names begin so, in the file's order, which is the loader's. Raises ValueError.
 
     Layout: struct cache_file_new in sysdeps/generic/dl-cache.h of glibc. Older glibcs put the same behind a table in the format
     of libc5. Entries for the hardware capabilities of before glibc 2.33 are left out.

@@ -42,7 +42,7 @@ def runs(text: str) -> bool:
 
 
 def versions_apart(text: str) -> tuple[str, str]:
-    """The fabric manager's version and the driver's where the last start failed over them; both ``""`` otherwise.
+    """Return the fabric manager's version and the driver's where the last start failed over them; both ``""`` otherwise.
 
     >>> versions_apart("fabric manager NVIDIA GPU driver interface version 550.127.05 don't match with driver version 550.120. Please update")
     ('550.127.05', '550.120')

@@ -16,7 +16,7 @@ _MOST, _WIDTH = 3, 300
 
 
 def failures(text: str) -> tuple[str, ...]:
-    """The lines in which a program says that it failed, whatever of.
+    """Return the lines in which a program says that it failed, whatever of.
 
     >>> failures("Traceback (most recent call last):\\n  File \\"a.py\\", line 1\\nfoo.BarError: no way\\n")
     ('foo.BarError: no way',)

@@ -167,5 +167,5 @@ def _is_behind(last: RecordedCollective, first: RecordedCollective) -> bool:
 
 
 def _unfinished(collectives: Sequence[RecordedCollective]) -> RecordedCollective | None:
-    """The first that did not complete, else the last."""
+    """Return the first that did not complete, else the last."""
     return next((one for one in collectives if one.state != "completed"), collectives[-1] if collectives else None)

@@ -36,7 +36,7 @@ _SERIAL = "Board Serial Number"
 
 
 def telling(text: str) -> list[str]:
-    """The lines that may say something, in order.
+    """Return the lines that may say something, in order.
 
     >>> telling("a\\nNVRM: Xid (PCI:0000:18:00): 79, GPU has fallen off the bus.\\nusb 1-1: new device\\n")
     ['NVRM: Xid (PCI:0000:18:00): 79, GPU has fallen off the bus.']
@@ -109,7 +109,7 @@ class _Clock:
         return time + self._years * _YEAR
 
     def _delta(self, head: str) -> float | None:
-        """The time since the line before (dmesg -d, -e, -H): no time at all where no line before has one."""
+        """Return the time since the line before (dmesg -d, -e, -H): no time at all where no line before has one."""
         found = _search(r"\[ *\+(\d{1,9}\.\d{6})\]", head)
         return None if found is None or self._last is None else self._last + float(found[1])
 
@@ -122,7 +122,7 @@ def _search(pattern: str, text: str) -> re.Match[str] | None:
 
 
 def _plain_stamp(head: str) -> float | None:
-    """The time since boot that stands at the very beginning, as in dmesg and our own recordings: most lines, and no pattern needed."""
+    """Return the time since boot that stands at the very beginning, as in dmesg and our own recordings: most lines, and no pattern needed."""
     if head[:1] != "[":
         return None
     words = head[1 : head.find("]")].strip()
@@ -161,7 +161,7 @@ def _ctime(head: str) -> float | None:
 
 
 def _fabric_manager(head: str) -> float | None:
-    """The stamp of the fabric manager's own log: ``[Feb 27 2025 15:10:02] [ERROR] …``."""
+    """Return the stamp of the fabric manager's own log: ``[Feb 27 2025 15:10:02] [ERROR] …``."""
     found = _search(r"^\[([A-Z][a-z]{2}) +(\d{1,2}) (\d{4}) (\d\d):(\d\d):(\d\d)\]", head)
     if found is None or found[1] not in _MONTHS:
         return None

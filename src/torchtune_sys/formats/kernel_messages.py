@@ -41,7 +41,7 @@ def _kernels_own(line: str) -> int:
 
 
 def read_log(text: str, source: str) -> KernelFacts | None:
-    """What a log (or a longer text with parts of one) says; None where not one line is known.
+    """Return what a log (or a longer text with parts of one) says; None where not one line is known.
 
     >>> facts = read_log("[ 5.100000] NVRM: Xid (PCI:0000:18:00): 79, pid=7, name=python3, GPU has fallen off the bus.", "report")
     >>> [(event.kind, event.subject, event.code, event.who, event.first_s) for event in facts.events]
@@ -109,7 +109,7 @@ class _Book:
             self._amend("lockup", "hung-task", "oops", "panic", text=f"in the module {found[1]}")
 
     def _firmware(self, time: float | None, line: str) -> None:
-        """A line of a record of APEI, which names severity, kind and device in this order (Linux drivers/firmware/efi/cper.c, ghes.c, bert.c)."""
+        """Read a line of a record of APEI, which names severity, kind and device in this order (Linux drivers/firmware/efi/cper.c, ghes.c, bert.c)."""
         found = re.search(
             r"\[Hardware Error\]: +(event severity|section_type|device_id|aer_uncor_status|Error \d{1,4}, type): (\S.{0,60})",
             line,
@@ -202,7 +202,7 @@ def _replaced(event: KernelEvent, changed: dict[str, object]) -> KernelEvent:
 
 
 def address(text: str) -> str:
-    """A PCI address as sysfs writes it.
+    """Return a PCI address as sysfs writes it.
 
     >>> address("0000:9b:00"), address("00000000:9B:00.0"), address("9b:00.0"), address("0000:03:00.1")
     ('0000:9b:00.0', '0000:9b:00.0', '0000:9b:00.0', '0000:03:00.1')

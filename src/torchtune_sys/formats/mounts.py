@@ -24,7 +24,7 @@ class Mount(msgspec.Struct, frozen=True, kw_only=True):
     options: tuple[str, ...]
 
     def option(self, name: str) -> str | None:
-        """The value of ``name=value``; ``""`` for a bare ``name``; None if it is not set."""
+        """Return the value of ``name=value``; ``""`` for a bare ``name``; None if it is not set."""
         for option in self.options:
             key, _, value = option.partition("=")
             if key == name:
@@ -105,7 +105,7 @@ def unescape(word: str) -> str:
 
 
 def carrying(mounts: Sequence[Mount], path: str) -> Mount | None:
-    """The mount that a look-up of ``path`` (absolute, without symbolic links) ends in.
+    """Return the mount that a look-up of ``path`` (absolute, without symbolic links) ends in.
 
     As the kernel walks: from the root, crossing into what is mounted on each component. So a later mount hides
     an earlier one on the same point and those below it.
@@ -179,7 +179,7 @@ _FUSE = {
 
 
 def carrier(filesystem: str, source: str) -> Fact[str]:
-    """What a file system lives on, as told by its type and source (see ``Place.carrier``).
+    """Return what a file system lives on, as told by its type and source (see ``Place.carrier``).
 
     >>> carrier("nfs4", "10.0.0.5:/export"), carrier("fuse.s3fs", "s3fs"), carrier("fuse", "mountpoint-s3")
     ('nfs', 'object-store', 'object-store')

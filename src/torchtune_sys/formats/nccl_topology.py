@@ -19,7 +19,7 @@ class Element(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parse(text: str) -> tuple[Element, ...]:
-    """The elements in the order in which they open; empty where the text holds no ``<system …>``.
+    """Return the elements in the order in which they open; empty where the text holds no ``<system …>``.
 
     >>> [(e.name, e.parent, e.values) for e in parse('<system version="1"><cpu numaid="0"><pci busid="0001:00:00.0"/></cpu></system>')]
     [('system', -1, {'version': '1'}), ('cpu', 0, {'numaid': '0'}), ('pci', 1, {'busid': '0001:00:00.0'})]

@@ -35,7 +35,7 @@ def is_one(data: bytes) -> bool:
 
 
 def reduced(data: bytes) -> bytes:
-    """The sections that tell something, in their order.
+    """Return the sections that tell something, in their order.
 
     >>> log = b"_" * 44 + b"\\nStart of NVIDIA bug report log file\\n"
     >>> log += b"_" * 44 + b"\\n\\n*** /proc/asound/cards\\nx\\n" + b"_" * 44 + b"\\n\\n*** /proc/cmdline\\nquiet\\n"
@@ -65,7 +65,7 @@ def reduced(data: bytes) -> bytes:
 
 
 def _earlier(section: bytes, dmesg: bytes) -> bytes:
-    """The newest line of each kind on each GPU that the log of this boot does not hold, marked as one of an earlier boot.
+    """Return the newest line of each kind on each GPU that the log of this boot does not hold, marked as one of an earlier boot.
 
     >>> _earlier(b"Jul 7 10:00:00 a kernel: NVRM: Xid (PCI:0000:01:00): 79, x\\n", b"[1.0] NVRM: loading\\n")
     b'An earlier boot logged: Jul 7 10:00:00 a kernel: NVRM: Xid (PCI:0000:01:00): 79, x\\n'

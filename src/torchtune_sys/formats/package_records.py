@@ -29,7 +29,7 @@ _VENDORS = (
 
 
 def parse_rpm(text: str) -> list[dict[str, Any]]:
-    r"""What RPM_QUERY prints; packages that are not installed are lines of words.
+    r"""Return what RPM_QUERY prints; packages that are not installed are lines of words.
 
     >>> parse_rpm("nvidia-driver\t3:580.95.05-1.el9\t(none)\npackage runc is not installed\nkmod-nvidia\t1-2\tNVIDIA Corporation\n")[1]
     {'name': 'kmod-nvidia', 'version': '1-2', 'held': False, 'origin': 'nvidia.com'}
@@ -60,7 +60,7 @@ def parse_pacman(names: list[str]) -> list[dict[str, Any]]:
 
 
 def parse_status(data: bytes) -> list[dict[str, Any]]:
-    r"""The packages that matter to GPU training in dpkg's status file, as far as they are installed (deb-src-control, dpkg(1)).
+    r"""Return the packages that matter to GPU training in dpkg's status file, as far as they are installed (deb-src-control, dpkg(1)).
 
     >>> parse_status(b"Package: runc\nStatus: hold ok installed\nMaintainer: A <a@lists.ubuntu.com>\nVersion: 1.1.12-0ubuntu2\n\nPackage: vim\n")
     [{'name': 'runc', 'version': '1.1.12-0ubuntu2', 'held': True, 'origin': 'ubuntu.com'}]
@@ -91,7 +91,7 @@ _FIELDS = (("version", b"Version"), ("maintainer", b"Maintainer"))
 
 
 def _origin(maintainer: str) -> str:
-    """The registered domain of the address: people's names and mailboxes stay on the host.
+    """Return the registered domain of the address: people's names and mailboxes stay on the host.
 
     >>> _origin("Ubuntu Developers <ubuntu-devel-discuss@lists.ubuntu.com>"), _origin("somebody")
     ('ubuntu.com', '')

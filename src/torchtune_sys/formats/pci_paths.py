@@ -19,7 +19,7 @@ CLASSES = ("PIX", "PXB", "PHB", "SYS")
 
 
 def is_gpu(device: PciDevice) -> bool:
-    """A display controller or processing accelerator of NVIDIA or AMD."""
+    """Tell whether it is a display controller or processing accelerator of NVIDIA or AMD."""
     if isinstance(device.class_, Missing) or isinstance(device.vendor, Missing):
         return False
     return device.vendor in ("0x10de", "0x1002") and (device.class_[2:4] == "03" or device.class_[2:6] == "1200")
@@ -69,7 +69,7 @@ def distance(one: PciDevice, other: PciDevice, devices: Mapping[str, PciDevice],
 
 
 def above(device: PciDevice, devices: Mapping[str, PciDevice]) -> list[PciDevice]:
-    """The bridges above a function, the nearest first."""
+    """Return the bridges above a function, the nearest first."""
     found: list[PciDevice] = []
     seen = {device.address}
     while device.parent and device.parent not in seen and device.parent in devices:
@@ -80,7 +80,7 @@ def above(device: PciDevice, devices: Mapping[str, PciDevice]) -> list[PciDevice
 
 
 def _switches(device: PciDevice, devices: Mapping[str, PciDevice], levels: int) -> tuple[list[str], PciDevice]:
-    """The switches above (their upstream ports, the nearest first), and the function whose NUMA node counts."""
+    """Return the switches above (their upstream ports, the nearest first), and the function whose NUMA node counts."""
     nodes = [device, *above(device, devices)][::levels]
     return [node.address for at, node in enumerate(nodes) if at and not _inner_level(nodes, at)], nodes[-1]
 

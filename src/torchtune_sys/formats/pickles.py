@@ -52,7 +52,7 @@ class _Name(str):
 
 
 def plain_data(data: bytes) -> Any:
-    """Raises ValueError where it holds anything but plain data, or is damaged.
+    """Return the plain data of a pickle. Raises ValueError where it holds anything but plain data, or is damaged.
 
     >>> import pickle
     >>> plain_data(pickle.dumps({"version": "2.9", "entries": [{"seq": 1, "times": (1.5, None)}]}, protocol=2))
@@ -110,7 +110,7 @@ def _named(name: str, argument: Any, stack: list[Any]) -> None:
 
 
 def _collect(name: str, stack: list[Any]) -> None:
-    """What takes values off the stack."""
+    """Carry out what takes values off the stack."""
     if name in ("TUPLE1", "TUPLE2", "TUPLE3"):
         size = int(name[-1])
         stack[-size:] = [tuple(stack[-size:])]

@@ -174,7 +174,7 @@ def _clause(plain: str, clause: str) -> bool | None:
 
 
 def asked_for(item: Distribution, environment: Mapping[str, str], others: Mapping[str, Distribution]) -> Iterator[Requirement]:
-    """What ``item`` asks for here, the extras of cuda-toolkit included, which is how torch names NVIDIA's libraries since 2.11."""
+    """Yield what ``item`` asks for here, the extras of cuda-toolkit included, which is how torch names NVIDIA's libraries since 2.11."""
     for line in item.requires:
         wanted = parse(line)
         if holds(wanted.marker, {"extra": "", **environment}) is not True:

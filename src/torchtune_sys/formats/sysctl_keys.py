@@ -74,7 +74,7 @@ def interface_keys(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def dotted(path: str) -> str:
-    """The key as sysctl(8) prints it.
+    """Return the key as sysctl(8) prints it.
 
     >>> dotted("net/ipv4/conf/enp3s0.200/rp_filter")
     'net.ipv4.conf.enp3s0/200.rp_filter'

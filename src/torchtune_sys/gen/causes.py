@@ -32,7 +32,7 @@ def pages() -> dict[str, str]:
 
 
 def _families() -> defaultdict[str, list[tuple[str, MessageCause]]]:
-    """The families that stand for each cause."""
+    """Return the families that stand for each cause."""
     found: defaultdict[str, list[tuple[str, MessageCause]]] = defaultdict(list)
     for family in dict.fromkeys(row["family"] for row in tables.rows("family_causes")):
         for cause in causes_of(family):

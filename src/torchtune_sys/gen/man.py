@@ -14,7 +14,7 @@ _EXIT = "Exit status:"
 
 
 def pages(group: click.Group, context: click.Context) -> dict[str, str]:
-    """The text of each page by its path in the checkout."""
+    """Return the text of each page by its path in the checkout."""
     found = {f"man/{_called(context)}.1": page(group, context)}
     for name in group.list_commands(context):
         command = group.get_command(context, name)

@@ -62,19 +62,19 @@ class Host(abc.ABC):
 
     @abc.abstractmethod
     def text(self, path: str) -> Fact[str]:
-        """The file's text, undecodable bytes replaced. ``path`` is absolute on that host."""
+        """Return the file's text, undecodable bytes replaced. ``path`` is absolute on that host."""
 
     @abc.abstractmethod
     def names(self, path: str) -> Fact[tuple[str, ...]]:
-        """The names in a directory, sorted."""
+        """Return the names in a directory, sorted."""
 
     @abc.abstractmethod
     def link(self, path: str) -> Fact[str]:
-        """The target of a symbolic link, as it is written."""
+        """Return the target of a symbolic link, as it is written."""
 
     @abc.abstractmethod
     def real(self, path: str) -> Fact[str]:
-        """The path with every symbolic link resolved, inside that host's root."""
+        """Return the path with every symbolic link resolved, inside that host's root."""
 
     @abc.abstractmethod
     def stat(self, path: str) -> Fact[Stat]:
@@ -90,11 +90,11 @@ class Host(abc.ABC):
 
     @abc.abstractmethod
     def env(self) -> Fact[dict[str, str]]:
-        """The environment of the session that is judged."""
+        """Return the environment of the session that is judged."""
 
     @abc.abstractmethod
     def ask(self, question: str, timeout_s: float = 10.0) -> Fact[Any]:
-        """The answer (plain JSON data) to one of the questions in ``host/queries.py``, which are asked of the system's calls."""
+        """Return the answer (plain JSON data) to one of the questions in ``host/queries.py``, which are asked of the system's calls."""
 
     def look_ahead(self, paths: tuple[str, ...]) -> None:  # noqa: B027 (nothing to do where nothing takes long)
         """Begin at once with what may take long at these paths, which will be asked for one after the other. A recording takes no time."""
@@ -107,7 +107,7 @@ class Host(abc.ABC):
         return True
 
     def word(self, path: str) -> Fact[str]:
-        """The text of a one-value file, stripped; an empty one is UNPARSED."""
+        """Return the text of a one-value file, stripped; an empty one is UNPARSED."""
         content = self.text(path)
         if isinstance(content, Missing):
             return content
@@ -117,7 +117,7 @@ class Host(abc.ABC):
         return stripped if stripped else Missing(Why.UNPARSED, path, "the file is empty")
 
     def number(self, path: str) -> Fact[int]:
-        """The whole number in a one-value file (decimal, or 0x hexadecimal)."""
+        """Return the whole number in a one-value file (decimal, or 0x hexadecimal)."""
         value = self.word(path)
         if isinstance(value, Missing):
             return value
@@ -128,7 +128,7 @@ class Host(abc.ABC):
 
 
 def missing_from(error: OSError, path: str) -> Missing:
-    """What an OSError says about the host."""
+    """Return what an OSError says about the host."""
     if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ESRCH, errno.ENODEV, errno.ENXIO):
         return Missing(Why.ABSENT, path, "no such file")
     if error.errno in (errno.EACCES, errno.EPERM):

@@ -26,7 +26,7 @@ _NODES = 1024
 
 
 def whole_environment() -> dict[str, str]:
-    """What an exec hands on."""
+    """Return what an exec hands on."""
     return session()
 
 
@@ -36,7 +36,7 @@ def affinity() -> CpuSet:
 
 
 def starter_affinity() -> CpuSet | None:
-    """The same of the process that started this one; None where it is not to be seen (another container's)."""
+    """Return the same of the process that started this one; None where it is not to be seen (another container's)."""
     parent = os.getppid()
     try:
         return CpuSet(os.sched_getaffinity(parent)) if parent else None
@@ -54,7 +54,7 @@ def starter_was_given(name: str) -> bool | None:
 
 
 def set_affinity(cpus: Iterable[int]) -> None:
-    """Raises OSError: EINVAL where none of the CPUs may be used here."""
+    """Set the CPUs of this process. Raises OSError: EINVAL where none of the CPUs may be used here."""
     os.sched_setaffinity(0, set(cpus))
 
 

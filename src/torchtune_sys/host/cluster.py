@@ -37,7 +37,7 @@ class Cluster:
         self._port = int(port)
 
     def node(self, name: str) -> dict[str, Any]:
-        """The node as the cluster has it. Raises UserError."""
+        """Return the node as the cluster has it. Raises UserError."""
         return self._ask("GET", _path(name))
 
     def count(self, label: str = "") -> int:
@@ -53,11 +53,11 @@ class Cluster:
         return len(items) + left
 
     def patch_status(self, name: str, patch: Mapping[str, Any]) -> None:
-        """Raises UserError."""
+        """Patch the node's status. Raises UserError."""
         self._ask("PATCH", f"{_path(name)}/status", patch, STRATEGIC)
 
     def patch(self, name: str, patch: Mapping[str, Any]) -> None:
-        """Raises UserError, also where the node changed since it was asked for."""
+        """Patch the node. Raises UserError, also where the node changed since it was asked for."""
         self._ask("PATCH", _path(name), patch, _MERGE)
 
     def _ask(

@@ -53,7 +53,7 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def described(said: Description) -> RecordedHost:
-    """The host, as a recording that holds what was said: everything else was *not recorded*, and stays unknown.
+    """Return the host, as a recording that holds what was said: everything else was *not recorded*, and stays unknown.
 
     The places of the GPUs on the bus are numbered by us; no link, no NUMA node and no bridge is claimed of them.
     """

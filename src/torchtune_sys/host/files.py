@@ -149,7 +149,7 @@ def _new(mode: int) -> int:
 
 
 def _into(folder: int, name: str, path: str, text: str) -> None:
-    """What is no regular file: of others than us and root only where nobody but they could have laid it there."""
+    """Write into what is no regular file: of others than us and root only where nobody but they could have laid it there."""
     try:
         handle = os.open(name, os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_NOCTTY | os.O_CLOEXEC, dir_fd=folder)
     except OSError as error:
@@ -169,7 +169,7 @@ def _into(folder: int, name: str, path: str, text: str) -> None:
 
 
 def _into_stream(path: str, number: int, text: str) -> None:
-    """A stream that we were started with: opened once more it could be another one (a FIFO), or none (a socket)."""
+    """Write into a stream that we were started with: opened once more it could be another one (a FIFO), or none (a socket)."""
     handle = os.dup(number)
     try:
         _pour(handle, path, text)
@@ -207,7 +207,7 @@ def sync_folder(folder: str) -> None:
 
 
 def _emptied(path: str) -> int:
-    """A file of our own to write to, empty; one of another user's makes way for it, since its owner may have it open."""
+    """Open a file of our own to write to, empty; one of another user's makes way for it, since its owner may have it open."""
     flags = os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     with place_of(path) as (folder, name):
         with contextlib.suppress(FileNotFoundError):
@@ -224,7 +224,7 @@ def _emptied(path: str) -> int:
 
 @contextlib.contextmanager
 def growing_file(path: str | None) -> Iterator[tuple[str, Callable[[str], None]]]:
-    """A file that text is added to, each piece with one write, so that all that came is there whatever happens next; and what adds it.
+    """Provide a file that text is added to, each piece with one write, so that all that came is there whatever happens next; and what adds it.
 
     Without a ``path`` it is a file of nobody's that is gone afterwards. Raises CannotWrite.
     """

@@ -79,7 +79,7 @@ def _standard_library() -> "tuple[str, str]":
 
 
 def _complete(own: str, offered: "list[str]") -> None:
-    """The tool's own directory, and, where that does not bring what it needs, what else the caller offered: behind the standard library."""
+    """Complete the module path with the tool's own directory, and, where that does not bring what it needs, what else the caller offered: behind the standard library."""
     first = [] if own in sys.path or not _missing("torchtune_sys", sys.path) else [own]
     named = offered or session().get("PYTHONPATH", "").split(os.pathsep)
     rest = [entry for entry in named if entry not in (own, "")] if _missing(_NEEDED, sys.path + first) else []

@@ -131,7 +131,7 @@ class LiveHost(Host):
 
 
 def _cut_short(found: Fact[_T]) -> Fact[_T]:
-    """What did not end because the whole look was about to, and may have needed only more time."""
+    """Return what did not end because the whole look was about to, and may have needed only more time."""
     if isinstance(found, Missing) and found.why is Why.TIMEOUT and not found.remedy:
         return Missing(found.why, found.source, found.detail, "a longer --timeout")
     return found

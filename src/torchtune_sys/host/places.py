@@ -92,5 +92,5 @@ class _Walk:
 
 
 def _parts(path: str) -> list[str]:
-    """The names in a path, the last one first."""
+    """Return the names in a path, the last one first."""
     return [part for part in path.split("/") if part not in ("", ".")][::-1]

@@ -168,7 +168,7 @@ def parse_recording(data: bytes, name: str, path: str | None) -> dict[str, Any]:
 
 
 def recorded_document(data: bytes, name: str, origin: str) -> RecordedHost:
-    """The host of a recording that was read as one document among others. Raises UnreadableInput.
+    """Return the host of a recording that was read as one document among others. Raises UnreadableInput.
 
     ``name``: its file; where it is none (standard input, a line, an archive's member), nothing lies beside it that it could extend.
     """

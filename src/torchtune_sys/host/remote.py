@@ -95,7 +95,7 @@ class Remotes:
             return self._answers[place]
 
     def _on_the_way(self, path: str) -> list[tuple[str, str]]:
-        """The remote mount that holds the path. A symbolic link is followed only as far as that needs no look at a remote one."""
+        """Return the remote mount that holds the path. A symbolic link is followed only as far as that needs no look at a remote one."""
         found: list[tuple[str, str]] = []
 
         def target_of(place: str) -> str | None:

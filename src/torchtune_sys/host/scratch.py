@@ -22,7 +22,7 @@ _SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_S
 
 @contextlib.contextmanager
 def directory(parent: str, user: Account | None = None) -> Iterator[str]:
-    """A new directory in ``parent`` ("": where temporary files go), for ``user`` only (None: for us).
+    """Provide a new directory in ``parent`` ("": where temporary files go), for ``user`` only (None: for us).
 
     Not where others could put another in its place: they would have our files, and we theirs. Such a ``parent`` is refused to root; any
     other user may trust whom they like. Raises CannotWrite; UserError where ``parent`` was named and cannot be taken.
@@ -72,7 +72,7 @@ def _temporary() -> str:
 
 @contextlib.contextmanager
 def nameless(name: str, text: str) -> Iterator[int]:
-    """The descriptor of a file with ``text``, which children that inherit it open as ``/proc/self/fd/NUMBER``. ``name`` is what /proc
+    """Provide the descriptor of a file with ``text``, which children that inherit it open as ``/proc/self/fd/NUMBER``. ``name`` is what /proc
     calls it. It takes no room on a disk, and nobody can write to it. Raises CannotWrite."""
     handle = _written(name, text)
     try:

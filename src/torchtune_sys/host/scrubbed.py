@@ -73,5 +73,5 @@ class ScrubbedHost(Host):
 
 
 def _told(missing: Missing) -> Missing:
-    """What a tool said of why it failed may be anything."""
+    """Return why a tool told nothing: what it said of why it failed may be anything."""
     return Missing(missing.why, missing.source, scrubbed(missing.detail), missing.remedy)

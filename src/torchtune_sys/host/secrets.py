@@ -245,7 +245,7 @@ _KEY_AT_MOST = 128
 
 
 def _value(found: re.Match[str]) -> str:
-    """The name with its value hidden, in the quotes that it had; what is no value but a reference stays."""
+    """Return the name with its value hidden, in the quotes that it had; what is no value but a reference stays."""
     name, value = (found[1], found[2]) if found[1] is not None else (found[3], found[4])
     bare = value.strip("\"'\\")
     if bare.lower() in _NO_VALUES or bare.startswith(HIDDEN) or _is_path(bare):
@@ -318,7 +318,7 @@ _OFTEN = 0.45
 
 
 def scrubbed_file(text: str, path: str) -> str:
-    """The text of the file ``path`` without its secrets."""
+    """Return the text of the file ``path`` without its secrets."""
     if path in ("/proc/cmdline", "/etc/kernel/cmdline"):
         return scrubbed(scrubbed_arguments(text))
     if path.startswith(("/boot/", "/etc/default/grub", "/efi/")):

@@ -60,7 +60,7 @@ def _take(slot: str, mine: str, name: str, valid: tuple[float, float]) -> str:
 
 
 def _holder(slot: str, name: str, valid: tuple[float, float]) -> str | None:
-    """The name in a slot whose time is not over; None for one that is. Where others write, too, they may have laid a link or a FIFO there."""
+    """Return the name in a slot whose time is not over; None for one that is. Where others write, too, they may have laid a link or a FIFO there."""
     try:
         handle = os.open(slot, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:

@@ -157,7 +157,7 @@ class MountedStore(FolderStore):
 
 
 def below(root: str) -> TreeHost:
-    """The system whose files are mounted at the directory ``root``. Raises UnreadableInput."""
+    """Return the system whose files are mounted at the directory ``root``. Raises UnreadableInput."""
     names = _listed(root)
     if not {"etc", "proc", "sys", "usr"} & set(names):
         raise UnreadableInput(
@@ -174,7 +174,7 @@ def below(root: str) -> TreeHost:
 
 
 def folder(path: str) -> TreeHost:
-    """The host whose /proc and /sys were copied to a directory. Raises UnreadableInput."""
+    """Return the host whose /proc and /sys were copied to a directory. Raises UnreadableInput."""
     _listed(path)
     store = FolderStore(path)
     prefix = find_prefix(store, path)
@@ -183,7 +183,7 @@ def folder(path: str) -> TreeHost:
 
 
 def called(name: str, prefix: str) -> str:
-    """What a recorded tree is called; with the way to it where it lay deep.
+    """Return what a recorded tree is called; with the way to it where it lay deep.
 
     >>> called("host.tgz", "/host"), called("tickets", "/4711/node-3")
     ('tree host.tgz', 'tree tickets: 4711/node-3')

@@ -90,7 +90,7 @@ def _holds_what_is_users(place: str, info: os.stat_result) -> bool:
 
 
 def _unmapped() -> int:
-    """The number of users whom a user namespace does not map (user_namespaces(7)); -1 where it maps all."""
+    """Return the number of users whom a user namespace does not map (user_namespaces(7)); -1 where it maps all."""
     try:
         with open("/proc/self/uid_map", encoding="ascii") as file:
             mapped = sum(int(line.split()[2]) for line in file)
@@ -208,7 +208,7 @@ def _attribute(place: "str | int", name: str) -> bytes:
 
 
 def _is_private_group(gid: int, owner: int) -> bool:
-    """A group that is named as its only member, as most distributions make one for each user, or one of the system without members."""
+    """Tell whether a group is private: one that is named as its only member, as most distributions make one for each user, or one of the system without members."""
     import grp
 
     try:

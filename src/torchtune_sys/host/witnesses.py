@@ -36,7 +36,7 @@ def _module(*names: str) -> Witness:
 
 
 def _line(path: str, *words: str) -> Witness:
-    """A line of a file below /proc that begins so; any line without ``words``."""
+    """Return a line of a file below /proc that begins so; any line without ``words``."""
 
     def look(host: Host) -> str:
         text = host.text(path)
@@ -187,7 +187,7 @@ class Witnessed(Host):
         return self._hidden[tree.root]
 
     def _dangling(self, path: str) -> str:
-        """The function's or disk's link on the way to ``path`` whose target is not there; ``""`` if it is."""
+        """Return the function's or disk's link on the way to ``path`` whose target is not there; ``""`` if it is."""
         folder = next((folder for folder in LINKED if path.startswith(folder)), "")
         link = folder + path[len(folder) :].partition("/")[0]
         if folder and link not in self._links:

@@ -17,7 +17,7 @@ class UserDataLimit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def limits() -> tuple[UserDataLimit, ...]:
-    """The smallest first.
+    """Return the limits, the smallest first.
 
     >>> [(item.cloud, item.size_bytes) for item in limits()][0]
     ('Amazon EC2', 16384)

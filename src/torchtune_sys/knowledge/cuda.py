@@ -46,7 +46,7 @@ class Architecture(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def floor_for(cuda: Version) -> FloorRow | None:
-    """The driver floor for programs built for ``cuda`` (major and minor); None for versions that no table knows.
+    """Return the driver floor for programs built for ``cuda`` (major and minor); None for versions that no table knows.
 
     Source: docs.nvidia.com/deploy/cuda-compatibility/minor-version-compatibility.html; before CUDA 11 there is no such
     compatibility, so the toolkit's own driver is the floor.
@@ -67,7 +67,7 @@ def floor_for(cuda: Version) -> FloorRow | None:
 
 
 def toolkit_floor(cuda: Version) -> FloorRow | None:
-    """The oldest driver of the toolkit release ``cuda`` itself (needed for PTX that it compiles, and before CUDA 11 for all).
+    """Return the oldest driver of the toolkit release ``cuda`` itself (needed for PTX that it compiles, and before CUDA 11 for all).
 
     >>> toolkit_floor((12, 8)).driver, toolkit_floor((13, 4))
     ('570.26', None)
@@ -87,7 +87,7 @@ def toolkit_floor(cuda: Version) -> FloorRow | None:
 
 
 def max_cuda(driver: Version) -> Version | None:
-    """The highest CUDA that a Linux driver supports (nvidia-smi's "CUDA Version"); None for branches that no table knows.
+    """Return the highest CUDA that a Linux driver supports (nvidia-smi's "CUDA Version"); None for branches that no table knows.
 
     >>> max_cuda((535, 104, 5)), max_cuda((465, 19, 1)), max_cuda((430, 50)), max_cuda((999, 1))
     ((12, 2), (11, 3), (10, 1), None)
@@ -122,12 +122,12 @@ def architectures() -> tuple[Architecture, ...]:
 
 
 def architecture(name: str) -> Architecture | None:
-    """The generation called ``name`` (``Turing``)."""
+    """Return the generation called ``name`` (``Turing``)."""
     return next((arch for arch in architectures() if arch.name == name), None)
 
 
 def architecture_of(cc: Version) -> Architecture | None:
-    """The generation with compute capability ``cc``; the most specific one where ranges overlap (10.7 is Rubin).
+    """Return the generation with compute capability ``cc``; the most specific one where ranges overlap (10.7 is Rubin).
 
     >>> architecture_of((8, 6)).name, architecture_of((10, 3)).name, architecture_of((1, 3))
     ('Ampere', 'Blackwell', None)

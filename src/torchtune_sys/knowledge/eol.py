@@ -24,7 +24,7 @@ _MAJOR_ONLY = frozenset({"debian", "centos", "centos-stream", "rhel", "rocky", "
 
 
 def end_of_life(os_id: str, version: str, pretty_name: str = "") -> EndOfLife | None:
-    """The end of a release by ``ID`` and ``VERSION_ID`` of os-release; None where no date is known.
+    """Return the end of a release by ``ID`` and ``VERSION_ID`` of os-release; None where no date is known.
 
     >>> end_of_life("centos", "7").date, end_of_life("rocky", "9.4").date, end_of_life("arch", "")
     ('2024-06-30', '2032-05-31', None)

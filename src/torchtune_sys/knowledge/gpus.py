@@ -91,7 +91,7 @@ def _model(row: dict[str, str]) -> GpuModel:
 
 
 def by_name(name: str) -> GpuModel | None:
-    """The model that NVML calls ``name`` exactly.
+    """Return the model that NVML calls ``name`` exactly.
 
     >>> by_name("NVIDIA H100 80GB HBM3").name, by_name("NVIDIA GeForce ...")
     ('H100 SXM5 80GB', None)
@@ -134,7 +134,7 @@ _END = dict.fromkeys(_SERIES, "[0-9]")
 
 
 def architecture_by_device(device: str) -> Architecture | None:
-    """Generation by PCI device id (``0x2330`` or ``2330``); None for ids that no table knows.
+    """Return generation by PCI device id (``0x2330`` or ``2330``); None for ids that no table knows.
 
     >>> architecture_by_device("0x2330").name, architecture_by_device("15f8").name, architecture_by_device("0xffff")
     ('Hopper', 'Pascal', None)
@@ -178,6 +178,6 @@ def name_by_device(number: str) -> str:
 
 
 def architecture_by_name(name: str) -> Architecture | None:
-    """Generation by NVML's name of a GPU."""
+    """Return generation by NVML's name of a GPU."""
     found = compute_capability(name)
     return architecture_of(found) if found else None

@@ -101,7 +101,7 @@ def _release(os_id: str, number: str) -> str:
 
 
 def python_of(image: str) -> str:
-    """The Python of an official image of it: ``3.12``; ``""`` for others.
+    """Return the Python of an official image of it: ``3.12``; ``""`` for others.
 
     >>> python_of("docker.io/library/python:3.12.4-slim-bookworm"), python_of("python:slim"), python_of("debian:12")
     ('3.12', '', '')
@@ -112,7 +112,7 @@ def python_of(image: str) -> str:
 
 
 def named(image: str, os_id: str, release: str) -> tuple[Base, ...]:
-    """A base of which the distribution is known, once for each Python that it can have; empty where none is on record."""
+    """Return a base of which the distribution is known, once for each Python that it can have; empty where none is on record."""
     system = install.system(os_id, release)
     known = packaged(os_id, release)
     if system is None or system.manager not in ("apt", "dnf") or not known:

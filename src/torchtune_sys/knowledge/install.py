@@ -95,7 +95,7 @@ class DriverBranch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def driver_branches() -> tuple[DriverBranch, ...]:
-    """The one to take by default first; those that have ended last.
+    """Return the branches: the one to take by default first; those that have ended last.
 
     >>> [(item.branch, item.has_ended) for item in driver_branches()]
     [(580, False), (595, False), (610, True), (535, True)]
@@ -120,7 +120,7 @@ class PackageNames(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def packages(family: str, purpose: str, **values: str) -> PackageNames | None:
-    """The packages for a purpose, None where no source tells their names.
+    """Return the packages for a purpose, None where no source tells their names.
 
     >>> packages("el8", "headers", kernel="4.18.0-553.el8.x86_64").names
     ('kernel-devel-4.18.0-553.el8.x86_64', 'kernel-headers')

@@ -54,7 +54,7 @@ def packaged(os_id: str, version_id: str) -> tuple[Python, ...]:
 
 
 def glibc_of(os_id: str, version_id: str) -> Version:
-    """The C library of a release, the oldest of its line; ``()`` where no table tells.
+    """Return the C library of a release, the oldest of its line; ``()`` where no table tells.
 
     >>> glibc_of("centos", "7"), glibc_of("rocky", "9.4"), glibc_of("arch", "1")
     ((2, 17), (2, 34), (2, 42))

@@ -98,7 +98,7 @@ def _build(release: known.Release, name: str, machine: str, row: dict[str, str],
 
 
 def _glibc(torch: str, name: str, machine: str, row: dict[str, str]) -> Version:
-    """The glibc of the image that the wheel was built in. Tags before 2.7 promise more than the binaries hold.
+    """Return the glibc of the image that the wheel was built in. Tags before 2.7 promise more than the binaries hold.
 
     Sources: file names on PyPI; pytorch issue 123649 and release notes of 2.6 (cu126 was built on manylinux_2_28 first).
 

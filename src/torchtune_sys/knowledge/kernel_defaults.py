@@ -10,7 +10,7 @@ _MOST_TASKS = 4_194_304
 
 
 def default(key: str, release: str, cpus: int = 0, memory_bytes: int = 0) -> int | None:
-    """A key's default (of several numbers the last) with this kernel on a host of this size; None where the table has no such key.
+    """Return a key's default (of several numbers the last) with this kernel on a host of this size; None where the table has no such key.
 
     The newest kernel's where the release is not known: more than needed does no harm, less would.
 

@@ -24,7 +24,7 @@ def channels(model: str) -> int:
 
 
 def by_names(slots: list[Slot], sockets: int, per_socket: int) -> list[str] | None:
-    """The channel of each slot, by whichever way of naming yields exactly the channels that there are; None where none does.
+    """Return the channel of each slot, by whichever way of naming yields exactly the channels that there are; None where none does.
 
     >>> by_names([("DIMM_A1", ""), ("DIMM_A2", ""), ("DIMM_B1", ""), ("DIMM_B2", "")], 1, 2)
     ['A', 'A', 'B', 'B']

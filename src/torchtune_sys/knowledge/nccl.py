@@ -158,7 +158,7 @@ def _automatic(
 
 
 def _find(interfaces: tuple[Interface, ...], names: Names, family: str, nccl: Version) -> tuple[InterfaceChoice, ...]:
-    """The first usable address of each interface that ``names`` lets through, in the order of getifaddrs."""
+    """Return the first usable address of each interface that ``names`` lets through, in the order of getifaddrs."""
     found: list[tuple[int, InterfaceChoice]] = []
     for interface in interfaces:
         if not names.chosen(interface.name) or (nccl >= RUNNING_ONLY_SINCE and not need(interface.running)):
@@ -220,7 +220,7 @@ def _scope_agrees(mine: Address, zone: str) -> bool:
 
 
 def number_of(text: str) -> tuple[int, int] | None:
-    """An address as (32 or 128, number); None for what is none.
+    """Return an address as (32 or 128, number); None for what is none.
 
     >>> number_of("10.0.0.11"), number_of("::1"), number_of("trainer-01")
     ((32, 167772171), (128, 1), None)
@@ -244,7 +244,7 @@ class GlooPrediction(msgspec.Struct, frozen=True, kw_only=True):
 def predict_gloo(
     interfaces: tuple[Interface, ...], hostname_addresses: tuple[str, ...], wanted: tuple[str, ...] = ()
 ) -> GlooPrediction:
-    """The named interfaces, exactly; else the first of the host name's addresses that this host can bind; else loopback."""
+    """Return the named interfaces, exactly; else the first of the host name's addresses that this host can bind; else loopback."""
     if wanted:
         found = {name: _first_address(interfaces, name) for name in wanted}
         choices = tuple(InterfaceChoice(interface=name, address=address) for name, address in found.items() if address)
@@ -284,7 +284,7 @@ def _first_address(interfaces: tuple[Interface, ...], name: str) -> str:
 
 
 def _owner(interfaces: tuple[Interface, ...], address: str) -> str:
-    """The interface with that address; the whole of 127/8 is the host's own without being assigned."""
+    """Return the interface with that address; the whole of 127/8 is the host's own without being assigned."""
     if is_loopback(address):
         return "lo"
     for interface in interfaces:
@@ -322,7 +322,7 @@ def ib_disabled(settings: Settings) -> bool:
 
 
 def usable_ports(devices: tuple[RdmaDevice, ...], hca: str = "") -> tuple[tuple[RdmaDevice, RdmaPort], ...]:
-    """The ports that NET/IB would open: active, InfiniBand or Ethernet, and let through by NCCL_IB_HCA (``hca``)."""
+    """Return the ports that NET/IB would open: active, InfiniBand or Ethernet, and let through by NCCL_IB_HCA (``hca``)."""
     names = parse_names(hca, MAX_HCAS)
     found = [
         (device, port)

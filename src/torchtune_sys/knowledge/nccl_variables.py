@@ -21,7 +21,7 @@ class NcclVariable(msgspec.Struct, frozen=True, kw_only=True):
 
 @functools.cache
 def variables() -> dict[str, NcclVariable]:
-    """The table by name; read at the first call only, which most hosts never need."""
+    """Return the table by name; read at the first call only, which most hosts never need."""
     with open(os.path.join(os.path.dirname(__file__), "data", "nccl_variables.csv"), encoding="utf-8") as file:
         rows = [line.rstrip("\n").split(",") for line in file if not line.startswith("#")][1:]
     return {
@@ -50,7 +50,7 @@ _OFTEN_MEANT = {
 
 
 def suggestion(name: str) -> str:
-    """The variable that was probably meant by a name that NCCL does not read; ``""`` where nothing is near.
+    """Return the variable that was probably meant by a name that NCCL does not read; ``""`` where nothing is near.
 
     >>> suggestion("NCCL_SOCKET_IFNAMES"), suggestion("NCCL_P2P_DISBALE"), suggestion("NCCL_SITE_COMMENT")
     ('NCCL_SOCKET_IFNAME', 'NCCL_P2P_DISABLE', '')

@@ -85,7 +85,7 @@ class Book:
         self._asked: dict[re.Pattern[str], bool] = {}
 
     def sentence(self, line: str) -> Sentence | None:
-        """What ``line`` says, by the first row that fits.
+        """Return what ``line`` says, by the first row that fits.
 
         >>> Book("").sentence("RuntimeError: DataLoader worker (pid 7) is killed by signal: Bus error.").causes
         ('dev-shm-too-small',)
@@ -116,7 +116,7 @@ def is_about_code(line: str) -> bool:
 
 
 def in_stage(text: str, stage: str) -> Sentence | None:
-    """What the words mean in a stage of the smoke test, where they mean something else than in any other program.
+    """Return what the words mean in a stage of the smoke test, where they mean something else than in any other program.
 
     >>> in_stage("OSError: [Errno 28] No space left on device", "dataloader").causes
     ('dev-shm-too-small',)
@@ -159,7 +159,7 @@ def _place(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
 
 
 def _line(text: str, match: re.Match[str]) -> str:
-    """The line of the match, from its words on where it is long."""
+    """Return the line of the match, from its words on where it is long."""
     start, end = text.rfind("\n", 0, match.start()) + 1, text.find("\n", match.end())
     line = " ".join(text[start : end if end >= 0 else None].split()).strip("`> ")
     return line if len(line) <= _WIDTH else " ".join(text[match.start() :][:_WIDTH].split("\n")[0].split())

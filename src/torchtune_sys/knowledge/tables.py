@@ -10,7 +10,7 @@ Row = dict[str, str]
 
 @functools.cache
 def rows(name: str) -> tuple[Row, ...]:
-    """The rows of ``data/<name>.csv`` by column name; lines that start with # are comments."""
+    """Return the rows of ``data/<name>.csv`` by column name; lines that start with # are comments."""
     from csv import DictReader
 
     path = os.path.join(os.path.dirname(__file__), "data", f"{name}.csv")

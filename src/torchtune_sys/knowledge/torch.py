@@ -58,7 +58,7 @@ def releases() -> tuple[Release, ...]:
 
 
 def release(torch: str) -> Release | None:
-    """The release called ``torch`` (a local suffix like ``+cu130`` does not matter); None for one that no table knows, nightlies included.
+    """Return the release called ``torch`` (a local suffix like ``+cu130`` does not matter); None for one that no table knows, nightlies included.
 
     >>> release("2.11.0+cu128").cuda, release("2.6.0.dev20241112+cu121")
     ('13.0', None)
@@ -83,7 +83,7 @@ def is_release(torch: str) -> bool:
 
 
 def local_cuda(torch: str) -> str:
-    """The CUDA version in a local suffix: ``12.1`` of ``2.4.0+cu121``; ``""`` without one.
+    """Return the CUDA version in a local suffix: ``12.1`` of ``2.4.0+cu121``; ``""`` without one.
 
     >>> local_cuda("2.4.0+cu121"), local_cuda("1.10.0+cu102"), local_cuda("2.4.0+cpu")
     ('12.1', '10.2', '')
@@ -93,7 +93,7 @@ def local_cuda(torch: str) -> str:
 
 
 def newest_with(major: int) -> Release | None:
-    """The newest release that still has a build for this CUDA major version.
+    """Return the newest release that still has a build for this CUDA major version.
 
     >>> newest_with(12).torch
     '2.14.1'
@@ -111,7 +111,7 @@ class Compiled(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def compiled_for(torch: str, cuda: str, machine: str) -> Compiled | None:
-    """The architectures of an official build; None where no table knows it (nightlies and vendors' builds too).
+    """Return the architectures of an official build; None where no table knows it (nightlies and vendors' builds too).
 
     >>> compiled_for("2.7.1+cu128", "12.8", "x86_64").arches
     ('sm_75', 'sm_80', 'sm_86', 'sm_90', 'sm_100', 'sm_120')
@@ -163,7 +163,7 @@ def runs(arch: str, cc: Capability, cuda: Version) -> bool:
 
 
 def sm_range(cuda: Version) -> tuple[int, int] | None:
-    """The oldest and newest architecture that this CUDA toolkit compiles for; None for one that no table knows.
+    """Return the oldest and newest architecture that this CUDA toolkit compiles for; None for one that no table knows.
 
     >>> sm_range((12, 4)), sm_range((11, 3)), sm_range((10, 2)), sm_range((13, 2)), sm_range((99, 0))
     ((50, 90), (35, 86), (30, 75), (75, 121), None)

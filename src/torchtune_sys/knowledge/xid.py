@@ -19,7 +19,7 @@ class Xid(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def xid(number: int) -> Xid:
-    """The row of a number; one that is not in the table is for support.
+    """Return the row of a number; one that is not in the table is for support.
 
     >>> xid(79).judged, xid(79).immediate, xid(13).judged, xid(63).immediate, xid(4711).judged
     ('lost', 'RESTART_BM', 'program', 'IGNORE', 'support')

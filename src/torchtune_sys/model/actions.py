@@ -170,7 +170,7 @@ def _as_wish(target: Target) -> str:
 
 
 def kind(action: Action) -> str:
-    """The action's tag in JSON, e.g. ``sysctl``."""
+    """Return the action's tag in JSON, e.g. ``sysctl``."""
     return str(action.__struct_config__.tag)
 
 

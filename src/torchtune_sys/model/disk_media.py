@@ -47,7 +47,7 @@ _BY_NAME = (  # kernel name prefix → kind and transport
 
 
 def classify(name: str, transport: str, model: str, rotational: Fact[bool]) -> str:
-    """The medium as far as it can be known (see ``Disk.kind``). ``model`` in lower case.
+    """Return the medium as far as it can be known (see ``Disk.kind``). ``model`` in lower case.
 
     >>> classify("sda", "sata", "mtfddak256mam-1k12", False), classify("sda", "virtio", "google persistentdisk", True)
     ('ssd', 'virtual')

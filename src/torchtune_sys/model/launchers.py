@@ -90,7 +90,7 @@ class LocalRank(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def local_rank(env: Mapping[str, str]) -> LocalRank | None:
-    """What the first starter says that says anything; None without any, and where that is no number.
+    """Return what the first starter says that says anything; None without any, and where that is no number.
 
     >>> local_rank({"LOCAL_RANK": "3", "LOCAL_WORLD_SIZE": "8", "SLURM_LOCALID": "0"})
     LocalRank(rank=3, ranks=8, source='LOCAL_RANK')
@@ -104,7 +104,7 @@ def local_rank(env: Mapping[str, str]) -> LocalRank | None:
 
 
 def told_by(env: Mapping[str, str]) -> str:
-    """The variable that tells the rank; ``""`` where none does."""
+    """Return the variable that tells the rank; ``""`` where none does."""
     return next((name for name, _ in STARTERS if env.get(name)), "")
 
 

@@ -20,7 +20,7 @@ _NEWER = Missing(Why.NOT_RECORDED, _SOURCE, "the snapshot was made by a release 
 
 
 def from_json(document: dict[str, Any]) -> Snapshot:
-    """The snapshot. What a later release added is left out, what an earlier one did not know is not recorded.
+    """Return the snapshot. What a later release added is left out, what an earlier one did not know is not recorded.
 
     Raises ValueError for what is no snapshot.
     """

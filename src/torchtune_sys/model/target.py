@@ -63,7 +63,7 @@ _NUMBER = pattern(r"[ \t]*([+-]?[0-9]{1,20})[ \t\n]*")
 
 
 def whole(text: str) -> int:
-    """The whole number that ``text`` is. Raises ValueError.
+    """Return the whole number that ``text`` is. Raises ValueError.
 
     >>> whole("-1"), whole("16777216\\n")
     (-1, 16777216)
@@ -75,7 +75,7 @@ def whole(text: str) -> int:
 
 
 def choice(text: str) -> tuple[str, tuple[str, ...]]:
-    """What is chosen in a file that offers a choice, and what it offers (empty for a plain value).
+    """Return what is chosen in a file that offers a choice, and what it offers (empty for a plain value).
 
     >>> choice("always [madvise] never"), choice("128"), choice("none")
     (('madvise', ('always', 'madvise', 'never')), ('128', ()), ('none', ()))

@@ -93,5 +93,5 @@ def known(fact: T | Missing, default: T) -> T:
 
 
 def absent(fact: object) -> bool:
-    """True if the host was looked at and the thing is not there (as opposed to: could not look)."""
+    """Return True if the host was looked at and the thing is not there (as opposed to: could not look)."""
     return isinstance(fact, Missing) and fact.why is Why.ABSENT

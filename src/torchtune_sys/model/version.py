@@ -10,7 +10,7 @@ _NUMBERS = re.compile(r"\d+(?:\.\d+)*")
 
 
 def version(text: str) -> Version:
-    """The leading dotted number in ``text``, as a tuple; ``()`` where there is none.
+    """Return the leading dotted number in ``text``, as a tuple; ``()`` where there is none.
 
     >>> version("580.65.06")
     (580, 65, 6)
@@ -24,5 +24,5 @@ def version(text: str) -> Version:
 
 
 def show(numbers: Version) -> str:
-    """The version as people write it: ``show((12, 8)) == "12.8"``."""
+    """Return the version as people write it: ``show((12, 8)) == "12.8"``."""
     return ".".join(str(number) for number in numbers)

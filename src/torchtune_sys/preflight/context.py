@@ -30,7 +30,7 @@ NODE_VARIABLE = "TORCHTUNE_SYS_NODE"
 
 
 def where(env: Mapping[str, str]) -> str:
-    """What started this process: a hook's name, ``srun``, ``sbatch``, ``torchrun``, ``mpirun``, ``pod`` or ``alone``.
+    """Return what started this process: a hook's name, ``srun``, ``sbatch``, ``torchrun``, ``mpirun``, ``pod`` or ``alone``.
 
     >>> where({"SLURM_SCRIPT_CONTEXT": "prolog_slurmd", "SLURM_JOB_ID": "7"}), where({"SLURM_JOB_ID": "7"}), where({})
     ('prolog', 'sbatch', 'alone')
@@ -42,7 +42,7 @@ def where(env: Mapping[str, str]) -> str:
 
 
 def node_name(env: Mapping[str, str], hostname: str) -> str:
-    """The name that whoever started us, or the scheduler, knows this node by; the host's own where there is none.
+    """Return the name that whoever started us, or the scheduler, knows this node by; the host's own where there is none.
 
     >>> node_name({"SLURMD_NODENAME": "n1"}, "n1.cluster.example"), node_name({}, "n1")
     ('n1', 'n1')
@@ -51,5 +51,5 @@ def node_name(env: Mapping[str, str], hostname: str) -> str:
 
 
 def partition(env: Mapping[str, str]) -> str:
-    """The job's partition; ``""`` outside of a job."""
+    """Return the job's partition; ``""`` outside of a job."""
     return env.get("SLURM_JOB_PARTITION", "")

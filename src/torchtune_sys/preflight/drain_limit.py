@@ -20,7 +20,7 @@ class TaintLimit(msgspec.Struct, frozen=True):
     is_percentage: bool = False
 
     def nodes(self, of_all: int) -> int:
-        """Rounded down, as Kubernetes rounds what may be unavailable; of a small cluster one all the same.
+        """Return the number of nodes, rounded down, as Kubernetes rounds what may be unavailable; of a small cluster one all the same.
 
         >>> [parse_taint_limit("10%").nodes(of_all) for of_all in (1, 19, 20, 1000)], parse_taint_limit("3").nodes(1000)
         ([1, 1, 2, 100], 3)
@@ -32,7 +32,7 @@ class TaintLimit(msgspec.Struct, frozen=True):
 
 
 def parse_taint_limit(text: str) -> TaintLimit:
-    """Raises ValueError.
+    """Return the limit that the text names. Raises ValueError.
 
     >>> parse_taint_limit("4"), parse_taint_limit("25%")
     (TaintLimit(number=4, is_percentage=False), TaintLimit(number=25, is_percentage=True))

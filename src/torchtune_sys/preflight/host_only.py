@@ -81,7 +81,7 @@ def host_only(seen: Snapshot) -> Snapshot:
 
 
 def on_gpus(seen: Snapshot) -> tuple[int, ...]:
-    """The processes on the GPUs."""
+    """Return the processes on the GPUs."""
     if isinstance(seen.gpu, Missing) or isinstance(seen.gpu.devices, Missing):
         return ()
     return tuple(one.pid for gpu in seen.gpu.devices if not isinstance(gpu.processes, Missing) for one in gpu.processes)
@@ -119,13 +119,13 @@ _STARTS = ("boot", "driver-load")
 
 
 def _network(facts: NetworkFacts) -> NetworkFacts:
-    """What slurmd's environment says to NCCL and Gloo is not said to a job; what files of the host say is."""
+    """Return the facts as a job has them: what slurmd's environment says to NCCL and Gloo is not said to a job; what files of the host say is."""
     nccl = facts.nccl if isinstance(facts.nccl, Missing) else tuple(one for one in facts.nccl if one.source != "environment")
     return msgspec.structs.replace(facts, gloo_interfaces=(), nccl=nccl)
 
 
 def _storage(facts: StorageFacts) -> StorageFacts:
-    """The places that were asked for: each is data, since its role was not known then. slurmd's own are left out."""
+    """Return the places that were asked for: each is data, since its role was not known then. slurmd's own are left out."""
     asked = [place for place in facts.places if place.role == "data"]
     return msgspec.structs.replace(facts, places=tuple(place for one in asked for place in _in_roles(one)))
 

@@ -65,7 +65,7 @@ def after(before: LastStandard | None, causes: Iterable[Cause], run: LastStandar
 
 
 def of_core(last: LastStandard | None, by: str, now_ms: float, policy: Policy) -> list[Cause]:
-    """A core that computes slower than in this node's earlier runs. A warning: a busy sibling of the core slows it, too."""
+    """Return a core that computes slower than in this node's earlier runs. A warning: a busy sibling of the core slows it, too."""
     earlier = last.core_ms.get(by, ()) if last is not None else ()
     if not earlier:
         return []
@@ -110,7 +110,7 @@ def of_slower(slower: Iterable[Comparison], device: str, policy: Policy, *, alon
 
 
 def slow_stages(causes: Iterable[Cause]) -> tuple[str, ...]:
-    """The stages that are worth a second run, for their speed alone."""
+    """Return the stages that are worth a second run, for their speed alone."""
     return tuple(
         dict.fromkeys(
             cause.rule.removeprefix("smoke:")

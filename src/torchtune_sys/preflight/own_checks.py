@@ -19,7 +19,7 @@ LEFTOVER_BYTES = 1 << 30
 
 
 def of_quota(seen: Snapshot, policy: Policy) -> list[Cause]:
-    """A CPU quota of at most half of the CPUs that the process sees."""
+    """Return a CPU quota of at most half of the CPUs that the process sees."""
     cpu = seen.cpu
     if isinstance(cpu, Missing) or isinstance(cpu.quota, Missing) or isinstance(cpu.affinity, Missing) or math.isinf(cpu.quota):
         return []
@@ -31,7 +31,7 @@ def of_quota(seen: Snapshot, policy: Policy) -> list[Cause]:
 
 
 def of_leftovers(left: Iterable[Left], policy: Policy) -> list[Cause]:
-    """Processes of users that outlived their job, by user, where they hold much memory."""
+    """Return processes of users that outlived their job, by user, where they hold much memory."""
     by_user: dict[str, list[Left]] = {}
     for one in left:
         by_user.setdefault(one.user, []).append(one)

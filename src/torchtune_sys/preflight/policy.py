@@ -74,7 +74,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     params: Overrides = {}
 
     def weight(self, rule: Rule, nodes: int | None = None, *, hook: bool = False) -> Weight | None:
-        """What a finding of ``rule`` is for a job of ``nodes``, or in a hook; None where it is ignored. Within a table what names the rule or
+        """Return what a finding of ``rule`` is for a job of ``nodes``, or in a hook; None where it is ignored. Within a table what names the rule or
         its cause goes before a family, a severity or a glob; of what is left ``ignore`` before ``warning`` before ``fatal``."""
         fatal = (nodes or 1) > 1 if rule.id in BETWEEN_HOSTS else rule.severity is Severity.ERROR
         if rule.id in PAST or (hook and rule.id not in HOSTS_NOW):
@@ -83,7 +83,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
         return self._decided(names, lambda selector: _selects(selector, rule), Weight.FATAL if fatal else Weight.WARNING)
 
     def weight_of(self, cause: str, usual: Weight) -> Weight | None:
-        """The same for a cause that is no rule's."""
+        """Return the same for a cause that is no rule's."""
         return self._decided((cause,), lambda _: False, usual)
 
     def _decided(self, names: tuple[str, ...], selects: Callable[[str], bool], usual: Weight) -> Weight | None:
@@ -106,7 +106,7 @@ def _selects(selector: str, rule: Rule) -> bool:
 
 
 def parse_policy(text: str, name: str, rules: Sequence[Rule], partition: str = "") -> Policy:
-    """The policy of a TOML file for a job of ``partition``. Raises BadConfig or UnknownName, naming the file and the key."""
+    """Return the policy of a TOML file for a job of ``partition``. Raises BadConfig or UnknownName, naming the file and the key."""
     found = toml(text, name)
     _known(found, _KEYS, name)
     partitions = _table(found.get("partition", {}), f"{name}: partition")

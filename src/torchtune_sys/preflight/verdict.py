@@ -71,7 +71,7 @@ _SUBJECTS = 3
 
 
 def of_results(results: Iterable[Result], policy: Policy, nodes: int | None = None, *, hook: bool = False) -> list[Cause]:
-    """The findings that the policy does not ignore for a job of ``nodes``, or in a hook, and what could not be judged of severity error."""
+    """Return the findings that the policy does not ignore for a job of ``nodes``, or in a hook, and what could not be judged of severity error."""
     found = []
     for result in results:
         weight = policy.weight(result.rule, nodes, hook=hook)
@@ -89,7 +89,7 @@ def of_results(results: Iterable[Result], policy: Policy, nodes: int | None = No
 
 
 def of_known(results: Iterable[Result], fresh: Iterable[Result], policy: Policy) -> list[Cause]:
-    """What only the known part of the log tells, which is not among the ``fresh`` results: warnings, whatever it weighs else."""
+    """Return what only the known part of the log tells, which is not among the ``fresh`` results: warnings, whatever it weighs else."""
     judged = {result.rule.id: result.verdict for result in fresh}
     old = [one for one in results if one.verdict is Verdict.FAIL and judged.get(one.rule.id) is not Verdict.FAIL]
     return [
@@ -100,7 +100,7 @@ def of_known(results: Iterable[Result], fresh: Iterable[Result], policy: Policy)
 
 
 def of_smoke(report: SmokeReport, policy: Policy) -> list[Cause]:
-    """The stages of the smoke test that failed, or that could not be tried."""
+    """Return the stages of the smoke test that failed, or that could not be tried."""
     found = []
     for stage in report.stages:
         if stage.verdict in (Verdict.PASS, Verdict.NA):
@@ -122,7 +122,7 @@ def of_smoke(report: SmokeReport, policy: Policy) -> list[Cause]:
 
 
 def of_device(report: SmokeReport, policy: Policy) -> list[Cause]:
-    """A finding where the training found no GPU, unless the policy says that this is how it should be."""
+    """Return a finding where the training found no GPU, unless the policy says that this is how it should be."""
     if report.team.device == "cuda":
         return []
     seen = f'torch found no GPU; for nodes without: ignore = ["{NO_GPU}"] in the policy'
@@ -130,13 +130,13 @@ def of_device(report: SmokeReport, policy: Policy) -> list[Cause]:
 
 
 def own(policy: Policy, cause: str, rule: str, blame: Blame, usual: Weight, seen: str) -> list[Cause]:
-    """A finding that is no rule's, as the policy weighs it; none where it is ignored."""
+    """Return a finding that is no rule's, as the policy weighs it; none where it is ignored."""
     weight = policy.weight_of(cause, usual)
     return [] if weight is None else [Cause(cause=cause, rule=rule, blame=blame, weight=weight, seen=seen)]
 
 
 def fault(seen: str) -> Cause:
-    """What went wrong with the pre-flight itself."""
+    """Return what went wrong with the pre-flight itself."""
     return Cause(cause="checker-fault", rule="preflight", blame=Blame.CHECKER, weight=Weight.UNKNOWN, seen=seen)
 
 
@@ -148,7 +148,7 @@ def verdict(causes: Iterable[Cause]) -> Go:
 
 
 def ordered(causes: Iterable[Cause]) -> tuple[Cause, ...]:
-    """The fatal ones first, each group as it was found."""
+    """Return the fatal ones first, each group as it was found."""
     return tuple(sorted(causes, key=lambda cause: _ORDER.index(cause.weight)))
 
 

@@ -53,7 +53,7 @@ def ancestors(host: Host, controller: str) -> Fact[tuple[str, ...]]:
 
 
 def tightest(host: Host, controller: str, names: FileNames, parse: Callable[[tuple[str, ...]], float]) -> tuple[Fact[float], str]:
-    """The least value over the session's cgroup and all its ancestors, and the file that sets it.
+    """Return the least value over the session's cgroup and all its ancestors, and the file that sets it.
 
     ``parse`` gets the texts of ``names[version]`` in that order and may raise ValueError. ``inf`` with the source ``""`` where
     no ancestor sets a limit; Missing where one of them could not be read, since it may be the tightest.
@@ -92,7 +92,7 @@ def tightest(host: Host, controller: str, names: FileNames, parse: Callable[[tup
 
 
 def nearest(host: Host, controller: str, names: FileNames) -> tuple[Fact[str], str]:
-    """The text of the first file that exists, from the session's own cgroup upwards, and its path.
+    """Return the text of the first file that exists, from the session's own cgroup upwards, and its path.
 
     For values that are inherited, as ``cpuset.cpus.effective``. ``names[version]`` are alternatives, the first one preferred.
     """
@@ -112,7 +112,7 @@ def nearest(host: Host, controller: str, names: FileNames) -> tuple[Fact[str], s
 
 
 def parse_max(text: str) -> float:
-    """A version 2 limit: a number, or ``max``.
+    """Return a version 2 limit: a number, or ``max``.
 
     >>> parse_max("max\\n"), parse_max("8589934592\\n")
     (inf, 8589934592.0)
@@ -127,7 +127,7 @@ def parse_max(text: str) -> float:
 
 
 def branch(host: Host, controller: str) -> Fact[CgroupBranch]:
-    """The directories that bind the session for ``controller``, and the cgroup version that holds it."""
+    """Return the directories that bind the session for ``controller``, and the cgroup version that holds it."""
     text = host.text(OWN)
     if isinstance(text, Missing):
         return _old_cpuset(host) if controller == "cpuset" else text  # ABSENT: a kernel without cgroups
@@ -179,7 +179,7 @@ def parse_own(text: str) -> dict[str, str]:
 
 
 def parse_mountinfo(text: str) -> tuple[CgroupMount, ...]:
-    """The cgroup hierarchies among the mounts of /proc/self/mountinfo (proc(5)).
+    """Return the cgroup hierarchies among the mounts of /proc/self/mountinfo (proc(5)).
 
     >>> [m.place for m in parse_mountinfo("36 31 0:33 /a /sys/fs/cgroup/memory rw shared:9 - cgroup cgroup rw,memory\\n")]
     ['/sys/fs/cgroup/memory']
@@ -196,7 +196,7 @@ def parse_mountinfo(text: str) -> tuple[CgroupMount, ...]:
 
 
 def parse_mounts(text: str) -> tuple[CgroupMount, ...]:
-    """The cgroup hierarchies of /proc/mounts, for recordings that lack mountinfo; it does not tell the roots.
+    """Return the cgroup hierarchies of /proc/mounts, for recordings that lack mountinfo; it does not tell the roots.
 
     >>> parse_mounts("cgroup /sys/fs/cgroup/cpuset cgroup rw,nosuid,cpuset 0 0\\n")[0].controllers
     ('rw', 'nosuid', 'cpuset')

@@ -9,7 +9,7 @@ from torchtune_sys.model.values import Missing, Why
 
 
 def parse_mask(text: str) -> CpuSet:
-    """Groups of 32 bits in hexadecimal, the highest CPUs first (``bitmap_parse``). Raises ValueError.
+    """Parse groups of 32 bits in hexadecimal, the highest CPUs first (``bitmap_parse``). Raises ValueError.
 
     >>> str(parse_mask("00000001,0000ffff\\n"))
     '0-15,32'
@@ -27,7 +27,7 @@ def parse_mask(text: str) -> CpuSet:
 
 
 def read_set(host: Host, path: str, *, mask: bool = False) -> Fact[CpuSet]:
-    """The set in a file. An empty list is an empty set."""
+    """Return the set in a file. An empty list is an empty set."""
     text = host.text(path)
     if isinstance(text, Missing):
         return text

@@ -11,7 +11,7 @@ SYSTEM = "/var/lib/torchtune-sys/proof.json"
 
 
 def place(env: Mapping[str, str], uid: int, hostname: str) -> str:
-    """The file: root's is the system's; anybody else has one in their state directory (XDG Base Directory Specification), which hosts may
+    """Return the file: root's is the system's; anybody else has one in their state directory (XDG Base Directory Specification), which hosts may
     share. "" where there is no home.
 
     >>> place({"HOME": "/home/ada"}, 1000, "node7"), place({"HOME": "/root"}, 0, "node7"), place({}, 1000, "node7")
@@ -27,12 +27,12 @@ def place(env: Mapping[str, str], uid: int, hostname: str) -> str:
 
 
 def probe(host: Host, own: str) -> list[Fact[str]]:
-    """The text of this user's proof (``own`` is its place) and of the system's."""
+    """Return the text of this user's proof (``own`` is its place) and of the system's."""
     return [host.text(path) for path in dict.fromkeys((own, SYSTEM)) if path]
 
 
 def beside(own: str, name: str) -> str:
-    """The place of another file of the same user's, which is written where the proof is.
+    """Return the place of another file of the same user's, which is written where the proof is.
 
     >>> beside("/home/ada/.local/state/torchtune-sys/proof-n7.json", "standard"), beside(SYSTEM, "standard"), beside("", "standard")
     ('/home/ada/.local/state/torchtune-sys/standard-n7.json', '/var/lib/torchtune-sys/standard.json', '')

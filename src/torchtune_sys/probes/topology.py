@@ -57,7 +57,7 @@ def present_cpus(host: Host) -> Fact[CpuSet]:
 
 
 def sockets(host: Host, online: CpuSet) -> Fact[int]:
-    """Number of sockets with an online CPU."""
+    """Return the number of sockets with an online CPU."""
     groups = _groups(host, online, _PACKAGE)
     if isinstance(groups, Missing) or len(groups) < 2:
         return groups if isinstance(groups, Missing) else len(groups)
@@ -80,7 +80,7 @@ def cores(host: Host, online: CpuSet) -> tuple[Fact[int], Fact[bool]]:
 
 
 def core_sets(host: Host) -> Fact[tuple[CpuSet, ...]]:
-    """The online hardware threads of each physical core."""
+    """Return the online hardware threads of each physical core."""
     online = online_cpus(host)
     if isinstance(online, Missing):
         return online

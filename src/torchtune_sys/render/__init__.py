@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def machine(name: str, report: Report) -> str:
-    """The report in one of the formats that take no options: json, junit, markdown, github or prometheus."""
+    """Return the report in one of the formats that take no options: json, junit, markdown, github or prometheus."""
     if name == "json":
         from torchtune_sys.render import as_json
 

@@ -46,28 +46,28 @@ DIAGNOSIS = "torchtune-sys/diagnosis/1"
 
 
 def smoke(value: SmokeReport) -> str:
-    """The report as it is."""
+    """Return the report as it is."""
     import msgspec
 
     return codec.dumps({"schema": SMOKE, **msgspec.to_builtins(value)})
 
 
 def preflight(value: Preflight) -> str:
-    """The verdict as it is, for one node or for several."""
+    """Return the verdict as it is, for one node or for several."""
     import msgspec
 
     return codec.dumps({"schema": PREFLIGHT, **msgspec.to_builtins(value)})
 
 
 def diagnosis(value: Diagnosis) -> str:
-    """The causes as they are."""
+    """Return the causes as they are."""
     import msgspec
 
     return codec.dumps({"schema": DIAGNOSIS, "tool": {"version": __version__}, **msgspec.to_builtins(value)})
 
 
 def diagnosis_line(value: Diagnosis, node: str = "", *, facts: bool = True) -> str:
-    """The same in one line, for bundles and for ``--merge``; ``node``: whose it is."""
+    """Return the same in one line, for bundles and for ``--merge``; ``node``: whose it is."""
     import msgspec
 
     told = msgspec.to_builtins(value if facts else msgspec.structs.replace(value, facts={}))
@@ -75,7 +75,7 @@ def diagnosis_line(value: Diagnosis, node: str = "", *, facts: bool = True) -> s
 
 
 def comparison(value: Comparison) -> str:
-    """The differences as they are."""
+    """Return the differences as they are."""
     import msgspec
 
     return codec.dumps({"schema": COMPARE, "tool": {"version": __version__}, **msgspec.to_builtins(value)})
@@ -92,7 +92,7 @@ _CUTS = ((10_000, 100_000), (8, 240), (2, 120), (1, 60), (1, 0), (0, 0))
 
 
 def report_brief(value: Report) -> str:
-    """The report as ten thousand nodes send it, on one line: what failed, crashed or could not be seen in full, of the rest the ids.
+    """Return the report as ten thousand nodes send it, on one line: what failed, crashed or could not be seen in full, of the rest the ids.
 
     Where that is more than BRIEF_BYTES, texts and subjects are cut until it is not, and "cut" says so.
     """

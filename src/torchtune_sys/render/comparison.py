@@ -178,7 +178,7 @@ def _told(title: str, items: Sequence[tuple[str, str]], whole: bool) -> Iterator
 
 
 def markdown(value: Comparison) -> str:
-    """A report for an issue or a wiki page; the facts in tables."""
+    """Return a report for an issue or a wiki page; the facts in tables."""
     rows = [f"# {cell(_headline(value))}", ""]
     found = bundles(value.odd)
     if found:

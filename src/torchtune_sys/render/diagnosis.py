@@ -62,7 +62,7 @@ def _headline(value: Diagnosis) -> str:
 
 
 def _first(causes: Sequence[NamedCause]) -> str:
-    """What, how sure, where, and of what nothing decides both."""
+    """Return what, how sure, where, and of what nothing decides both."""
     first = causes[0]
     where = f", {', '.join(_where(first))}" if _where(first) else ""
     said = f"{first.title} ({first.cause})"

@@ -51,7 +51,7 @@ def _lines(rule: Rule) -> Iterator[Line]:
 
 
 def shown(value: object) -> str:
-    """A default as a configuration file would write it (TOML)."""
+    """Return a default as a configuration file would write it (TOML)."""
     return str(value).lower() if isinstance(value, bool) else (f'"{value}"' if isinstance(value, str) else str(value))
 
 
@@ -59,7 +59,7 @@ HEADINGS = ("Why it matters", "When to leave it", "References")
 
 
 def paragraphs(doc: str) -> Iterator[tuple[str, list[str]]]:
-    """The summary (heading ``""``), then each section of a rule's docstring with its paragraphs.
+    """Yield the summary (heading ``""``), then each section of a rule's docstring with its paragraphs.
 
     An underline below a heading is no text; each line of the references stays a line of its own.
     """

@@ -196,7 +196,7 @@ def _python(facts: PythonFacts) -> Iterator[str]:
 
 
 def _untold(missing: Missing, reason: str) -> str:
-    """A report that does not speak of something is no failed look."""
+    """Return what was not told: a report that does not speak of something is no failed look."""
     return "not told" if missing.why is Why.NOT_RECORDED else f"unknown ({reason})"
 
 

@@ -22,7 +22,7 @@ _CELL, _FONT, _HEADING_HEIGHT, _LEGEND_HEIGHT, _LEAST_WIDTH = 14, 11, 24, 48, 52
 
 
 def lines(value: IsolationReport) -> Iterator[Line]:
-    """What was named, each round, and the heat map."""
+    """Yield what was named, each round, and the heat map."""
     cost = f" ({len(value.rounds)} rounds, {value.seconds:.1f} s, {value.node_seconds:.0f} node-seconds)"
     yield line(_says_what(value) + cost, label=("isolation", "heading"), indent=2, hang=_HANG + 2)
     for each in value.rounds:
@@ -53,7 +53,7 @@ def _says_what(value: IsolationReport) -> str:
 
 
 def _heat_lines(heat: Heat) -> Iterator[Line]:
-    """A row a sender, a sign a receiver, under the last digit of its name."""
+    """Yield a row a sender, a sign a receiver, under the last digit of its name."""
     told = f"ms from row to column; usual {heat.usual_ms:.3g}, slow above {heat.limit_ms:.3g}{_of_several(heat)}"
     legend = " ".join(["X fails", ". usual", "+ slow", "* 2 x", "# 8 x the limit", "? not measured"])
     yield line(f"{told} ({legend})", label=("ways", "heading"), indent=2, hang=_HANG + 2)
@@ -90,7 +90,7 @@ def _cell(heat: Heat, row: int, column: int) -> tuple[str, str, str]:
 
 
 def svg(value: IsolationReport) -> str:
-    """The heat map as a picture that needs nothing else: what was named, rows send, columns receive, each cell has the terminal's sign and tells
+    """Return the heat map as a picture that needs nothing else: what was named, rows send, columns receive, each cell has the terminal's sign and tells
     its time where the pointer rests."""
     heat = value.heat or Heat(labels=(), ms=())
     count, names = len(heat.labels), [clean(label) for label in heat.labels]

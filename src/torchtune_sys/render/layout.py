@@ -37,14 +37,14 @@ _CODES = {"bold": "1", "dim": "2", "error": "1;31", "warning": "33", "advice": "
 
 
 def line(*parts: str | Span, label: str | Span = "", indent: int = 0, hang: int | None = None) -> Line:
-    """A Line; parts without a style are plain."""
+    """Return a Line; parts without a style are plain."""
     spans = tuple((part, "") if isinstance(part, str) else part for part in parts)
     tag = (label, "") if isinstance(label, str) else label
     return Line(spans=spans, label=tag, indent=indent, hang=indent + len(tag[0]) if hang is None else hang)
 
 
 def render(lines: Iterable[Line], style: Style) -> str:
-    """The text, ending in a newline."""
+    """Return the text, ending in a newline."""
     return "".join(no_command(row) + "\n" for item in lines for row in _rows(item, style))
 
 

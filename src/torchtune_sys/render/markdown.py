@@ -64,7 +64,7 @@ def code(text: str) -> str:
 
 
 def fenced(rows: Iterable[str], fence: str = "```") -> str:
-    """A fence that none of the rows closes."""
+    """Return a fence that none of the rows closes."""
     text = "\n".join(rows)
     while fence in text:
         fence += "`"

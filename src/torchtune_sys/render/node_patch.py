@@ -40,7 +40,7 @@ def condition(found: Preflight, withheld: str = "") -> dict[str, Any]:
 
 
 def taint(found: Preflight) -> dict[str, str] | None:
-    """The node's taint while it is unfit; None else."""
+    """Return the node's taint while it is unfit; None else."""
     if found.verdict is not Go.NO_GO:
         return None
     first = next(cause for cause in found.nodes[0].causes if cause.weight is Weight.FATAL)
@@ -54,7 +54,7 @@ def taints(found: Preflight, node: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def untainted(node: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The same for a node that is to be without our taint."""
+    """Return the same for a node that is to be without our taint."""
     return _patch(node, None)
 
 
@@ -76,7 +76,7 @@ def _patch(node: Mapping[str, Any], own: Mapping[str, str] | None) -> dict[str, 
 
 
 def commands(found: Preflight) -> list[str]:
-    """The same for a person who has not the cluster's view of the node: kubectl leaves the taints of others as they are."""
+    """Return the same for a person who has not the cluster's view of the node: kubectl leaves the taints of others as they are."""
     name = shlex.quote(found.nodes[0].node)
     patch = shlex.quote(json.dumps(condition(found), ensure_ascii=True))
     told = [f"kubectl patch node {name} --subresource=status --type=strategic -p {patch}"]
@@ -93,13 +93,13 @@ def _taints(node: Mapping[str, Any]) -> Sequence[dict[str, Any]]:
 
 
 def _part(node: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """An object within what the API answered; an empty one where there is none."""
+    """Return an object within what the API answered; an empty one where there is none."""
     found = node.get(name)
     return found if isinstance(found, dict) else {}
 
 
 def _value(cause: str) -> str:
-    """A cause as the value of a taint.
+    """Return a cause as the value of a taint.
 
     >>> _value("site-mount:/x y"), _value("-")
     ('site-mount-x-y', 'unfit')

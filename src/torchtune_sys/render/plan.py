@@ -19,7 +19,7 @@ _BY_HAND_SHOWN = 5
 
 
 def headline(plan: Plan) -> str:
-    """What there is to do, in one sentence."""
+    """Return what there is to do, in one sentence."""
     unsafe = sum(change.safety is Safety.UNSAFE for change in plan.changes)
     counts = [_count(len(plan.changes) - unsafe, "safe change"), _count(unsafe, "unsafe change")]
     counts += [f"{len(plan.waiting)} made already" if plan.waiting else ""]
@@ -76,7 +76,7 @@ def _change(change: Change, verbose: bool) -> Iterator[Line]:
 
 
 def goal(change: Change) -> str:
-    """What will be: the value that is written where there is one."""
+    """Return what will be: the value that is written where there is one."""
     return next((step.value for step in change.steps if isinstance(step, Value)), change.wanted or "as below")
 
 
@@ -109,13 +109,13 @@ def _by_hand(items: tuple[ByHand, ...], verbose: bool) -> Iterator[Line]:
 
 
 def diff(plan: Plan) -> str:
-    """What ``diff -u`` would say of running values and files, and each command behind a ``#``; what a terminal would act upon is shown as escapes."""
+    """Return what ``diff -u`` would say of running values and files, and each command behind a ``#``; what a terminal would act upon is shown as escapes."""
     commands = [step_text(step) for change in plan.changes for step in change.steps if isinstance(step, Unit | CommandStep)]
     return "".join([*map(_unified, differences(plan)), *(_shown(f"# {words}\n") for words in commands)])
 
 
 def differences(plan: Plan) -> tuple[Difference, ...]:
-    """What would be written and is not there yet: running values first, then files."""
+    """Return what would be written and is not there yet: running values first, then files."""
     values = (
         Difference(path=path, before=f"{now}\n", after=f"{step.value}\n")
         for change in plan.changes

@@ -17,7 +17,7 @@ _WEIGHTS = {Weight.FATAL: "error", Weight.WARNING: "warning", Weight.UNKNOWN: "d
 
 
 def text(value: Preflight, style: Style, *, quiet: bool = False) -> str:
-    """The verdict first, then each cause with who can mend it."""
+    """Return the verdict first, then each cause with who can mend it."""
     return layout.render(_lines(value, quiet), style)
 
 
@@ -126,7 +126,7 @@ def reason(node: NodeVerdict) -> str:
 
 
 def reason_of_all(value: Preflight) -> str:
-    """The same of the nodes of a job together: which one is bad, or which link. ``""`` where all are well."""
+    """Return the same of the nodes of a job together: which one is bad, or which link. ``""`` where all are well."""
     if value.scale.nodes == 1:
         return reason(value.nodes[0])
     bad = [node for node in value.nodes if node.verdict is Go.NO_GO and node.node not in value.absent]
@@ -149,7 +149,7 @@ def _slug(cause: Cause) -> str:
 
 
 def _short(text: str, more: str) -> str:
-    """What else there is stays, however long the first cause is."""
+    """Shorten the causes: what else there is stays, however long the first cause is."""
     room = _REASON_AT_MOST - len(more)
     return (text if len(text) <= room else f"{text[: room - 3].rstrip()}...") + more
 

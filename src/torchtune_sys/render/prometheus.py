@@ -42,7 +42,7 @@ def _info(report: Report) -> dict[str, str]:
 
 
 def _applying(report: Report) -> Iterator[Result]:
-    """A series for each of hundreds of rules that do not apply would cost every host the same; their number is told."""
+    """Yield the results that apply: a series for each of hundreds of rules that do not apply would cost every host the same; their number is told."""
     return (result for result in report.results if result.verdict is not Verdict.NA)
 
 
@@ -62,7 +62,7 @@ def _rule(result: Result) -> dict[str, str]:
 
 
 def metric(name: str, text: str, samples: Iterable[Sample]) -> Iterator[str]:
-    """The lines of one metric, with its help and type."""
+    """Yield the lines of one metric, with its help and type."""
     full = f"torchtune_sys_{name}"
     yield f"# HELP {full} {text}"
     yield f"# TYPE {full} gauge"

@@ -35,12 +35,12 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def can_train(report: Report) -> Ability:
-    """What this host can train on, as the facts and the findings say."""
+    """Return what this host can train on, as the facts and the findings say."""
     return ability(report.snapshot, report.results)
 
 
 def unexplained(report: Report) -> tuple[str, ...]:
-    """The lines in which a program of the report says that it failed, where no finding stands for a failure."""
+    """Return the lines in which a program of the report says that it failed, where no finding stands for a failure."""
     grave = any(r.verdict is Verdict.FAIL and r.rule.severity is not Severity.ADVICE for r in report.results)
     return () if grave else report.snapshot.failures
 
@@ -86,7 +86,7 @@ def reasons(result: Result) -> tuple[Missing, ...]:
 
 
 def host_name(seen: Snapshot) -> str:
-    """The host's name for a headline; "this host" where it is not known."""
+    """Return the host's name for a headline; "this host" where it is not known."""
     if isinstance(seen.system, Missing) or isinstance(seen.system.hostname, Missing):
         return "this host" if seen.origin == "live" else "the given host"
     return seen.system.hostname

@@ -68,7 +68,7 @@ def _became(
 
 
 def not_made(whole: Plan, left_out: Mapping[str, str]) -> tuple[SettingOutcome, ...]:
-    """What the run leaves alone: refused, left out, or made earlier and waiting."""
+    """Return what the run leaves alone: refused, left out, or made earlier and waiting."""
     refused = (
         SettingOutcome(
             key=refusal.key,
@@ -137,7 +137,7 @@ def rolled_back(why: str, kept: Mapping[str, str], style: Style) -> str:
 
 
 def intention(journal: Journal, result: Undone, style: Style) -> str:
-    """What undoing a run would do, as a dry run of it found."""
+    """Return what undoing a run would do, as a dry run of it found."""
     head = journal.header
     rules = ", ".join(head.rules)
     lines = [line((f"Run {journal.number} of {head.time} ({journal.state})", "bold"), f": {rules}")]
@@ -194,7 +194,7 @@ def _run(journal: Journal) -> str:
 
 
 def runs(journals: tuple[Journal, ...]) -> list[dict[str, object]]:
-    """The runs as data."""
+    """Return the runs as data."""
     return [
         {
             "run": journal.number,

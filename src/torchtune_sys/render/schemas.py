@@ -31,7 +31,7 @@ _TOOL = {"type": "object", "required": ["version"], "properties": {"version": {"
 
 
 def snapshot_schema() -> str:
-    """The text of ``snapshot.schema.json``: every fact is its value or an object that says why there is none."""
+    """Return the text of ``snapshot.schema.json``: every fact is its value or an object that says why there is none."""
     parts: dict[str, Any] = {}
     facts = {field.encode_name: _of(field.type, parts) for field in msgspec.structs.fields(Snapshot) if field.name in FAMILIES}
     return codec.dumps(
@@ -56,29 +56,29 @@ def snapshot_schema() -> str:
 
 
 def plan_schema() -> str:
-    """The text of ``plan.schema.json``: each kind of action, target and step by its ``type``."""
+    """Return the text of ``plan.schema.json``: each kind of action, target and step by its ``type``."""
     return _of_one(PLAN, "plan", "What would be changed on one host, and what not.", "plan", Plan)
 
 
 def run_schema() -> str:
-    """The text of ``run.schema.json``."""
+    """Return the text of ``run.schema.json``."""
     return _whole(RUN, "apply --format json, torchtune-sys undo", "What became of each setting.", RunReport)
 
 
 def install_schema() -> str:
-    """The text of ``install.schema.json``: each kind of action by its ``type``."""
+    """Return the text of ``install.schema.json``: each kind of action by its ``type``."""
     return _of_one(
         INSTALL, "generate install", "What to install on one host, and what cannot be had there.", "install", Installation
     )
 
 
 def image_schema() -> str:
-    """The text of ``image.schema.json``."""
+    """Return the text of ``image.schema.json``."""
     return _of_one(IMAGE, "generate dockerfile", "A container image, and what it must be started with.", "image", Image)
 
 
 def _of_one(schema: str, command: str, says: str, key: str, kind: type[msgspec.Struct]) -> str:
-    """A document that holds one value below ``key``."""
+    """Return a document that holds one value below ``key``."""
     parts: dict[str, Any] = {}
     return codec.dumps(
         {
@@ -95,27 +95,27 @@ def _of_one(schema: str, command: str, says: str, key: str, kind: type[msgspec.S
 
 
 def smoke_schema() -> str:
-    """The text of ``smoke.schema.json``."""
+    """Return the text of ``smoke.schema.json``."""
     return _whole(SMOKE, "smoke", "One run of the training smoke test.", SmokeReport)
 
 
 def preflight_schema() -> str:
-    """The text of ``preflight.schema.json``."""
+    """Return the text of ``preflight.schema.json``."""
     return _whole(PREFLIGHT, "preflight", "Whether a job may start on one node, or on several.", Preflight)
 
 
 def compare_schema() -> str:
-    """The text of ``compare.schema.json``."""
+    """Return the text of ``compare.schema.json``."""
     return _whole(COMPARE, "compare", "What differs between hosts, the heaviest first.", Comparison)
 
 
 def diagnosis_schema() -> str:
-    """The text of ``diagnosis.schema.json``."""
+    """Return the text of ``diagnosis.schema.json``."""
     return _whole(DIAGNOSIS, "diagnose", "What is wrong with training, the likeliest cause first.", Diagnosis)
 
 
 def facts_schema() -> str:
-    """The text of ``facts.schema.json``: how lists are written, not each fact; ``snapshot.schema.json`` has those."""
+    """Return the text of ``facts.schema.json``: how lists are written, not each fact; ``snapshot.schema.json`` has those."""
     return codec.dumps(
         {
             "$schema": DIALECT,
@@ -161,7 +161,7 @@ def facts_schema() -> str:
 
 
 def _whole(schema: str, command: str, says: str, kind: type[msgspec.Struct]) -> str:
-    """A document that is one value, with the name of its schema beside its keys."""
+    """Return a document that is one value, with the name of its schema beside its keys."""
     parts: dict[str, Any] = {}
     _of(kind, parts)
     root = parts.pop(kind.__name__)
@@ -191,7 +191,7 @@ _PLAIN: dict[object, dict[str, Any]] = {
 
 
 def _of(kind: Any, parts: dict[str, Any]) -> dict[str, Any]:
-    """The schema of one type; structs go to ``parts`` under their names."""
+    """Return the schema of one type; structs go to ``parts`` under their names."""
     if kind in _PLAIN:
         return _PLAIN[kind]
     if isinstance(kind, type) and issubclass(kind, enum.Enum):

@@ -31,7 +31,7 @@ def text(report: SmokeReport, style: Style, *, quiet: bool, verbose: bool) -> st
 
 
 def opening(report: SmokeReport, style: Style) -> str:
-    """What comes before the first stage, where each is shown as it ends: who runs, and what will not be verified."""
+    """Return what comes before the first stage, where each is shown as it ends: who runs, and what will not be verified."""
     where = "" if report.team.device == "cuda" else "nothing about GPUs is verified (CPU only); "
     return layout.render([line(f"{report.host}: {where}{about(report)}"), line()], style)
 
@@ -41,7 +41,7 @@ def stage_text(stage: StageResult, style: Style, *, verbose: bool) -> str:
 
 
 def ending(report: SmokeReport, shown: Mapping[str, StageResult], style: Style, *, verbose: bool) -> str:
-    """What comes after the stages that were ``shown``: those that were not, or came out differently since, and the verdict."""
+    """Return what comes after the stages that were ``shown``: those that were not, or came out differently since, and the verdict."""
     left = [stage for stage in report.stages if not _was_shown(stage, shown)]
     if report.cut_off:  # the verdict counts those that were not reached
         left = [stage for stage in left if stage.verdict is not Verdict.UNKNOWN]
@@ -63,7 +63,7 @@ def _printed(report: SmokeReport, verbose: bool) -> Iterator[Line]:
 
 
 def headline(report: SmokeReport) -> str:
-    """The verdict in a sentence; on a host without a GPU it says first what was not verified."""
+    """Return the verdict in a sentence; on a host without a GPU it says first what was not verified."""
     failed = [stage for stage in report.stages if stage.verdict in (Verdict.FAIL, Verdict.CRASHED)]
     unknown = [stage for stage in report.stages if stage.verdict is Verdict.UNKNOWN]
     passed = sum(stage.verdict is Verdict.PASS for stage in report.stages)

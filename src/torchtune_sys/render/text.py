@@ -36,7 +36,7 @@ _HANG = 8
 
 
 def render(report: Report, style: Style, *, verbose: bool = False, quiet: bool = False) -> str:
-    """The whole text. ``verbose`` cuts nothing and adds what passed; ``quiet`` leaves the headline and the findings."""
+    """Return the whole text. ``verbose`` cuts nothing and adds what passed; ``quiet`` leaves the headline and the findings."""
     counts = summary(report.results)
     lines = [headline(report, counts)]
     if not quiet:
@@ -66,7 +66,7 @@ def headline(report: Report, counts: Summary) -> Line:
 
 
 def verdict(report: Report, counts: Summary) -> str:
-    """What the host can train on, and what was found, in one sentence."""
+    """Return what the host can train on, and what was found, in one sentence."""
     return "; ".join(filter(None, (_ability(report, counts), _found(report.results, counts, explained=not unexplained(report)))))
 
 
@@ -155,7 +155,7 @@ def _finding(result: Result, verbose: bool) -> Iterator[Line]:
 
 
 def _fix(result: Result) -> tuple[actions.Action, ...]:
-    """The rule's fix, or the words that a subject has in its place."""
+    """Return the rule's fix, or the words that a subject has in its place."""
     own = next((item.fix for item in failing(result) if item.fix), ())
     return own if own and all(isinstance(action, (actions.Advice, actions.Install)) for action in own) else result.rule.fix
 
@@ -223,7 +223,7 @@ def _unexplained(errors: tuple[str, ...]) -> Iterator[Line]:
 
 
 def _crashes(results: tuple[Result, ...]) -> Iterator[Line]:
-    """What raised, with the rules that it kept from judging."""
+    """Yield what raised, with the rules that it kept from judging."""
     groups: dict[str, list[str]] = {}
     for result in results:
         if result.verdict is Verdict.CRASHED:
@@ -251,7 +251,7 @@ _PHRASES = {
 
 
 def _unknowns(results: tuple[Result, ...], verbose: bool) -> Iterator[Line]:
-    """What could not be judged, by what would tell: what hangs first, since that is a fault in itself, then what a person can mend."""
+    """Yield what could not be judged, by what would tell: what hangs first, since that is a fault in itself, then what a person can mend."""
     groups: dict[tuple[str, Why], dict[str, Missing]] = {}
     for result in results:
         for missing in reasons(result) if result.verdict in (Verdict.UNKNOWN, Verdict.FAIL) else ():

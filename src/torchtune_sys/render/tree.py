@@ -41,7 +41,7 @@ def _list(value: object) -> list[object]:
 
 
 def _name(item: object, place: int) -> str:
-    """What people call an entry of a list: its name, address, path or number."""
+    """Return what people call an entry of a list: its name, address, path or number."""
     if isinstance(item, dict):
         for key in ("name", "address", "path", "id", "index", "key"):
             if isinstance(item.get(key), (str, int)):
@@ -50,7 +50,7 @@ def _name(item: object, place: int) -> str:
 
 
 def _inline(value: object) -> str | None:
-    """The value on one line, or None if it needs a block."""
+    """Return the value on one line, or None if it needs a block."""
     if isinstance(value, dict):
         if "$missing" in value:
             detail = value.get("detail") or ""

@@ -14,7 +14,7 @@ _LOOK_FAILED = (Why.TIMEOUT, Why.FAILED, Why.UNPARSED, Why.CRASHED)
 
 
 def nvidia_hardware(s: Snapshot) -> None:
-    """An NVIDIA GPU is in the machine, with or without a working driver."""
+    """Require an NVIDIA GPU in the machine, with or without a working driver."""
     if not isinstance(s.gpu, Missing) and not isinstance(s.gpu.devices, Missing) and s.gpu.vendor == "nvidia" and s.gpu.devices:
         return
     found = need(s.driver).nvidia_devices
@@ -35,13 +35,13 @@ def handed_over(s: Snapshot, addresses: tuple[str, ...]) -> bool:
 
 
 def nvidia_gpus(s: Snapshot) -> tuple[Gpu, ...]:
-    """The GPUs that the driver shows; NotApplicable where the machine has none."""
+    """Return the GPUs that the driver shows; NotApplicable where the machine has none."""
     nvidia_hardware(s)
     return need(need(s.gpu).devices)
 
 
 def torch_build(s: Snapshot) -> Torch:
-    """The installed torch; NotApplicable where there is none."""
+    """Return the installed torch; NotApplicable where there is none."""
     found = need(s.python).torch
     if absent(found):
         raise NotApplicable(NO_TORCH)
@@ -49,7 +49,7 @@ def torch_build(s: Snapshot) -> Torch:
 
 
 def cuda_torch(s: Snapshot) -> Torch:
-    """The installed torch if it is a CUDA build; NotApplicable for none, CPU-only and ROCm builds."""
+    """Return the installed torch if it is a CUDA build; NotApplicable for none, CPU-only and ROCm builds."""
     build = torch_build(s)
     if absent(build.cuda):
         raise NotApplicable("torch is a ROCm build" if not isinstance(build.hip, Missing) else "torch is a CPU-only build")
@@ -57,7 +57,7 @@ def cuda_torch(s: Snapshot) -> Torch:
 
 
 def torch_imported(s: Snapshot) -> Fact[LiveTorch]:
-    """What torch said of itself, or why it could not; NotApplicable where nobody asked it.
+    """Return what torch said of itself, or why it could not; NotApplicable where nobody asked it.
 
     Why it could not is left to the caller, who may have other gates before it, or judge the very failure.
     """
@@ -100,7 +100,7 @@ def no_gpu(s: Snapshot) -> bool:
 
 
 def gpu_host(s: Snapshot) -> None:
-    """The machine has a GPU, whoever made it."""
+    """Require a GPU in the machine, whoever made it."""
     if not gpu_count(s):
         raise NotApplicable("no GPU on this host")
 
@@ -125,7 +125,7 @@ def verbs_devices(s: Snapshot) -> bool:
 
 
 def not_in_container(s: Snapshot) -> None:
-    """The settings of the host are made on the host; a container shows them and cannot change them."""
+    """Require a host that is no container: the settings of the host are made on the host; a container shows them and cannot change them."""
     if not isinstance(s.system, Missing) and not isinstance(s.system.container, Missing) and s.system.container:
         raise NotApplicable(f"inside a container ({s.system.container}), where the host's configuration cannot be seen")
 

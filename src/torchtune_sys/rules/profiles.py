@@ -125,7 +125,7 @@ FAIL_ON = ("error", "warning", "advice", "never")
 def choose(
     rules: Sequence[Rule], config: Config, *, profile: str = "", select: Iterable[str] = (), ignore: Iterable[str] = ()
 ) -> RuleSelection:
-    """The rules and parameters that hold. Raises UnknownName.
+    """Return the rules and parameters that hold. Raises UnknownName.
 
     What is said on the command line replaces the file's ``select`` and adds to its ``ignore``. A rule that is selected by its
     own id is asked although a profile or the file leaves it out; what the command line ignores is never asked.
@@ -149,14 +149,14 @@ def choose(
 
 
 def families_asked(rules: Sequence[Rule], config: Config, select: Iterable[str] = ()) -> tuple[str, ...]:
-    """The families that are selected by name; torch's where nothing is selected, since without it nothing of training was judged."""
+    """Return the families that are selected by name; torch's where nothing is selected, since without it nothing of training was judged."""
     asked = _items(select) or config.select
     families = {rule.family for rule in rules}
     return tuple(name for name in asked if name in families) if asked else ("torch",)
 
 
 def profile_of(name: str) -> Profile:
-    """The profile of that name; without a name, one that changes nothing. Raises UnknownName."""
+    """Return the profile of that name; without a name, one that changes nothing. Raises UnknownName."""
     if not name:
         return Profile(doc="")
     if name not in PROFILES:
@@ -181,7 +181,7 @@ def matching(rules: Sequence[Rule], selectors: Iterable[str]) -> set[str]:
 
 
 def rule_named(rules: Sequence[Rule], name: str) -> Rule:
-    """The rule with that id. Raises UnknownName."""
+    """Return the rule with that id. Raises UnknownName."""
     for rule in rules:
         if rule.id == name:
             return rule
@@ -189,7 +189,7 @@ def rule_named(rules: Sequence[Rule], name: str) -> Rule:
 
 
 def parse_config(text: str, name: str, rules: Sequence[Rule]) -> Config:
-    """What a configuration file (TOML) says. Raises BadConfig or UnknownName, naming the file and the key."""
+    """Return what a configuration file (TOML) says. Raises BadConfig or UnknownName, naming the file and the key."""
     found = toml(text, name)
     keys = ("profile", "select", "ignore", "fail-on", "rules")
     for key in found:
@@ -208,7 +208,7 @@ def parse_config(text: str, name: str, rules: Sequence[Rule]) -> Config:
 
 
 def toml(text: str, name: str) -> dict[str, Any]:
-    """What a TOML file says. Raises BadConfig, naming the file; also for one that would take Python's parser minutes: its time grows with the
+    """Return what a TOML file says. Raises BadConfig, naming the file; also for one that would take Python's parser minutes: its time grows with the
     square of the size where tables lie in each other."""
     if len(text) > MOST_CHARACTERS:
         raise BadConfig(f"{name}: longer than {MOST_CHARACTERS >> 10} KiB", "a configuration of a few lines")
@@ -225,7 +225,7 @@ def toml(text: str, name: str) -> dict[str, Any]:
 
 
 def rule_tables(tables: object, name: str, rules: Sequence[Rule]) -> tuple[tuple[str, ...], Overrides]:
-    """The rules that are disabled below ``[rules]``, and the parameters that are set there. Raises BadConfig or UnknownName."""
+    """Return the rules that are disabled below ``[rules]``, and the parameters that are set there. Raises BadConfig or UnknownName."""
     if not isinstance(tables, dict):
         raise BadConfig(f"{name}: rules is a table of rules", "[rules.some-rule-id]")
     disabled: list[str] = []

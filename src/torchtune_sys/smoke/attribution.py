@@ -34,7 +34,7 @@ class Attribution(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def of_end(end: RankEnd, stage: str, found: Collection[str]) -> RankEnd:
-    """An end with its cause. ``found`` are the causes that the rules name on this host."""
+    """Return an end with its cause. ``found`` are the causes that the rules name on this host."""
     if end.cause or end.verdict.value != "fail":
         return end
     blame = of_text(end.seen + "\n" + end.trace, stage, found)
@@ -64,7 +64,7 @@ def is_consequence(end: RankEnd) -> bool:
 
 
 def of_text(text: str, stage: str, found: Collection[str]) -> Attribution:
-    """What an error text stands for; among the causes it may stand for, the one that the rules found too."""
+    """Return what an error text stands for; among the causes it may stand for, the one that the rules found too."""
     row = known(text, stage)
     if row is None:
         return Attribution()
@@ -140,7 +140,7 @@ _NOISE = re.compile(r"^(\s|Traceback|=+|-+|\[?[WIE]\d{4})")
 
 
 def _last_error(output: str) -> str:
-    """The last line that looks like an error."""
+    """Return the last line that looks like an error."""
     lines = [line.strip() for line in output.splitlines() if line.strip() and not _NOISE.match(line)]
     errors = [line for line in lines if re.search(r"(Error|Exception|cannot|failed|refused)\b|error:", line)]
     return (errors or lines or [""])[-1][:_LINE]

@@ -130,7 +130,7 @@ class SmokeRun(msgspec.Struct, kw_only=True):
         return self.asked.device == "cuda" and any(end.verdict is Verdict.FAIL for end in ends)
 
     def cut_off(self) -> None:
-        """A signal ended the test: what there is goes out, once."""
+        """Write what there is where a signal ended the test, once."""
         if self.is_cut_off:
             return
         self.is_cut_off = True
@@ -202,7 +202,7 @@ def _complete(ends: Mapping[int, RankEnd], watch: Watch, trouble: RunFailure | N
 
 
 def _blame(run: SmokeRun, trouble: RunFailure, output: str, crash: str, oom: bool) -> None:
-    """The stage that ended the gang fails, with the cause; what single ranks said of it by themselves goes first."""
+    """Fail the stage that ended the gang, with the cause; what single ranks said of it by themselves goes first."""
     ends = run.ends.setdefault(trouble.stage, {})
     run.places[trouble.stage] = trouble.places or run.places.get(trouble.stage, ())
     if trouble.kind == "died":

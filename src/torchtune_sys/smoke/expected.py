@@ -64,7 +64,7 @@ def _between(model: gpus.GpuModel) -> list[tuple[str, str, float]]:
 
 
 def no_gpu_build(seen: Snapshot) -> StageResult | None:
-    """The end of the stage "device" where a GPU is asked for and torch was built without any; None where it has one, or nobody knows."""
+    """Return the end of the stage "device" where a GPU is asked for and torch was built without any; None where it has one, or nobody knows."""
     try:
         build = torch_build(seen)
     except (NotApplicable, Unknown):

@@ -37,12 +37,12 @@ def merged(stage: str, ends: Mapping[int, RankEnd], figures: Mapping[int, list[F
 
 
 def worst(verdicts: Collection[Verdict]) -> Verdict:
-    """The verdict of several: a failure before what is unknown, that before success; na where nothing applied."""
+    """Return the verdict of several: a failure before what is unknown, that before success; na where nothing applied."""
     return min(verdicts, key=_WORST.index, default=Verdict.UNKNOWN)
 
 
 def _figures(of_ranks: Mapping[int, list[Figure]]) -> tuple[Figure, ...]:
-    """The worst of each figure over the ranks: the job goes at the pace of the slowest."""
+    """Return the worst of each figure over the ranks: the job goes at the pace of the slowest."""
     kept: dict[tuple[str, str], Figure] = {}
     for rank in sorted(of_ranks):
         for figure in of_ranks[rank]:

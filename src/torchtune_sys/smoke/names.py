@@ -48,7 +48,7 @@ def stage_names() -> tuple[str, ...]:
 
 
 def named(words: Iterable[str]) -> tuple[str, ...]:
-    """The stages that options name. Raises UserError for a name that there is not."""
+    """Return the stages that options name. Raises UserError for a name that there is not."""
     names = [name.strip() for word in words for name in word.split(",") if name.strip()]
     for name in names:
         if name not in stage_names():

@@ -55,7 +55,7 @@ class Proof(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def fingerprint(seen: Snapshot) -> dict[str, str]:
-    """What a proof rests on, as far as it is known. GPUs by a digest of their UUIDs: the file tells nobody which they are."""
+    """Return what a proof rests on, as far as it is known. GPUs by a digest of their UUIDs: the file tells nobody which they are."""
     found: dict[str, object] = {}
     if not isinstance(seen.system, Missing):
         found["kernel"] = seen.system.kernel
@@ -76,7 +76,7 @@ def fingerprint(seen: Snapshot) -> dict[str, str]:
 
 
 def parse(text: str) -> Proof | None:
-    """The proof in a file; None for anything else, and for one that was changed after it was written."""
+    """Return the proof in a file; None for anything else, and for one that was changed after it was written."""
     try:
         found = msgspec.json.decode(text.encode("utf-8", "surrogateescape"), type=Proof)
     except (msgspec.DecodeError, UnicodeError):
@@ -85,7 +85,7 @@ def parse(text: str) -> Proof | None:
 
 
 def grown(before: Proof | None, report: SmokeReport, now: Mapping[str, str], epoch_s: float) -> str:
-    """The file's new content after a run that passed."""
+    """Return the file's new content after a run that passed."""
     runs = (*(before.runs if before is not None else ()), _past(report, now, epoch_s))[-_KEPT:]
     return msgspec.json.format(msgspec.json.encode(Proof(runs=runs, digest=_digest(runs))), indent=1).decode() + "\n"
 
@@ -100,7 +100,7 @@ def _digest(runs: tuple[Past, ...]) -> str:
 
 
 def figures(report: SmokeReport) -> dict[str, float]:
-    """The figures of the stages that passed."""
+    """Return the figures of the stages that passed."""
     return {
         f"{stage.stage}/{figure.name}/{figure.unit}": figure.value
         for stage in report.stages
@@ -143,7 +143,7 @@ def loss(now: float, before: float, unit: str) -> float:
 
 
 def standing(proof: Proof, now: Mapping[str, str], epoch_s: float) -> str:
-    """What a look at the host says of the last proof.
+    """Return what a look at the host says of the last proof.
 
     >>> past = Past(time="", epoch_s=0.0, fingerprint={"driver": "580.95"}, figures={})
     >>> standing(Proof(runs=(past,)), {"driver": "580.95"}, 3 * 86400.0)

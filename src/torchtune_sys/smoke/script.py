@@ -76,7 +76,7 @@ from __future__ import annotations
 
 
 def source() -> str:
-    """The script. Raises ValueError where two modules define the same name: joined, the later one would win."""
+    """Return the script. Raises ValueError where two modules define the same name: joined, the later one would win."""
     paths = [_ELSEWHERE.get(module, f"{_PACKAGE}.{module}").rpartition(".") for module in ORDER]
     modules = [(package, module) for package, _, module in paths]
     return _HEAD.format(version=__version__) + joined(modules, future=False)
@@ -110,7 +110,7 @@ def _defined(tree: ast.Module) -> Iterator[str]:
 
 
 def _without_own_imports(text: str, tree: ast.Module) -> str:
-    """The module's lines but for its imports of this package and of the future, and (only the last one ends the script) its
+    """Return the module's lines but for its imports of this package and of the future, and (only the last one ends the script) its
     docstring becomes a comment by itself: a string that nobody reads."""
     lines = text.splitlines(keepends=True)
     for node in tree.body:

@@ -20,7 +20,7 @@ def place(rank: int, pid: int, host: str, device: str, stage: str, state: str, s
 
 
 def innermost(stack: str) -> str:
-    """The innermost line of the worker, and the innermost of all where that is another.
+    """Return the innermost line of the worker, and the innermost of all where that is another.
 
     >>> innermost('''Current thread 0x00007f (most recent call first):
     ...   File "/x/torch/distributed/distributed_c10d.py", line 3025 in all_reduce
@@ -52,7 +52,7 @@ def waits_for_others(stack: str) -> bool:
 
 
 def _main_thread(stack: str) -> list[tuple[str, str, str]]:
-    """The frames of the thread that runs the worker's stages, innermost first; of the last dump."""
+    """Return the frames of the thread that runs the worker's stages, innermost first; of the last dump."""
     threads: list[list[tuple[str, str, str]]] = []
     for line in stack.splitlines():
         found = _FRAME.match(line)

@@ -105,7 +105,7 @@ class Watch:
                 return found
 
     def left_behind(self) -> tuple[str, ...]:
-        """The stages that every rank has gone on from: what becomes of a rank now is of a later one."""
+        """Return the stages that every rank has gone on from: what becomes of a rank now is of a later one."""
         if len(self.ranks) < self._wanted:
             return ()
         alive = [self._index(rank.stage) for rank in self.ranks.values() if not rank.through]
@@ -178,7 +178,7 @@ class Watch:
             self._first_gone = rank
 
     def _over(self, status: int) -> RunFailure | None:
-        """The launcher ended: well if every rank had said good-bye. Ranks whose launcher is killed are killed by the kernel."""
+        """Return what the launcher's end means: well if every rank had said good-bye. Ranks whose launcher is killed are killed by the kernel."""
         for stage, ends in self.ends.items():
             if -1 in ends:
                 return RunFailure(kind="not-started", stage=stage)
@@ -199,7 +199,7 @@ class Watch:
         )
 
     def _stage_of(self, ranks: Sequence[WatchedRank]) -> str:
-        """The earliest stage that one of them is in."""
+        """Return the earliest stage that one of them is in."""
         stages = [rank.stage for rank in ranks if rank.stage]
         return min(stages, key=self._index, default="")
 
@@ -231,7 +231,7 @@ class Watch:
         return self._late(alive, now_s)
 
     def _launcher_is_stopped(self, now_s: float) -> bool:
-        """The ranks go on without it, but nobody would learn how they end."""
+        """Tell whether the launcher is stopped: the ranks go on without it, but nobody would learn how they end."""
         if self.gang.state(self.gang.launcher) not in ("T", "t"):
             self._launcher_stopped_since_s = None
             return False
@@ -239,7 +239,7 @@ class Watch:
         return now_s - self._launcher_stopped_since_s > _STOPPED_S
 
     def _late(self, alive: list[WatchedRank], now_s: float) -> RunFailure | None:
-        """The others wait for those in the earliest stage; its time counts from when the last of them began it."""
+        """Return which ranks are late: the others wait for those in the earliest stage; its time counts from when the last of them began it."""
         if not alive:
             return None
         earliest = min(self._index(rank.stage) for rank in alive)

@@ -5,7 +5,7 @@ Every torchrun loads this module, also where the rendezvous is not chosen: it im
 
 
 def creator():  # type: ignore[no-untyped-def]
-    """What the entry point names: called without arguments it returns the function that makes a handler."""
+    """Return what the entry point names: called without arguments it returns the function that makes a handler."""
     return create
 
 

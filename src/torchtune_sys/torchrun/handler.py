@@ -44,7 +44,7 @@ class Handler(RendezvousHandler):
         return bool(self._rendezvous().use_agent_store)
 
     def next_rendezvous(self) -> RendezvousInfo:
-        """The first time, a pre-flight; restarts and other sizes of the job are c10d's alone. Ends the agent where its node is unfit."""
+        """Return the rendezvous, the first time after a pre-flight; restarts and other sizes of the job are c10d's alone. Ends the agent where its node is unfit."""
         if not self._is_done:
             self._is_done = True
             status, seconds = preflight(self._params)
@@ -64,7 +64,7 @@ class Handler(RendezvousHandler):
         return int(self._rendezvous().num_nodes_waiting())
 
     def shutdown(self) -> bool:
-        """An agent that ended before its rendezvous closes nothing: the others may go on."""
+        """Shut down; an agent that ended before its rendezvous closes nothing: the others may go on."""
         return self._c10d is None or bool(self._c10d.shutdown())
 
     def _rendezvous(self) -> RendezvousHandler:
@@ -149,7 +149,7 @@ def _told(child: Any, until_s: float) -> int:
 
 
 def _words(params: RendezvousParameters, meeting_s: float) -> list[str]:
-    """The command's options."""
+    """Return the command's options."""
     words = [
         "preflight",
         "--quiet",

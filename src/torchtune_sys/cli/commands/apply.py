@@ -114,7 +114,7 @@ def _as_json(options: dict[str, Any]) -> bool:
 
 
 def _others(found: Planned, left_out: dict[str, str], options: dict[str, Any]) -> tuple[SettingOutcome, ...]:
-    """What is not in the plan that is carried out: of the rules that were named, where some were."""
+    """Return what is not in the plan that is carried out: of the rules that were named, where some were."""
     from torchtune_sys.cli.names import rule_names
     from torchtune_sys.render import run as told
 

@@ -101,14 +101,14 @@ def compared(options: dict[str, Any]) -> Comparison:
 
 
 def _places(options: dict[str, Any]) -> Iterable[str]:
-    """What is looked at first, whether it answers: each file, of many the folders."""
+    """Yield what is looked at first, whether it answers: each file, of many the folders."""
     paths = [path for path in options["paths"] if path != "-"]
     paths = paths if len(paths) <= _FEW else sorted({os.path.dirname(path) or "." for path in paths})
     return [*filter(None, (options["golden"], options["before"])), *paths]
 
 
 def _base(options: dict[str, Any], store: Any) -> tuple[Any, ...]:
-    """What is compared with, ahead of all others."""
+    """Return what is compared with, ahead of all others."""
     from torchtune_sys.fleet.reading import read
 
     path = options["golden"] or options["before"]

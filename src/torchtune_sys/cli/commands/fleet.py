@@ -104,7 +104,7 @@ def _judged(options: dict[str, Any], path: str) -> int:
 
 @contextmanager
 def _collected(options: dict[str, Any]) -> Iterator[str]:
-    """The file with all answers; it stays only where --save names it. Raises UnreadableInput."""
+    """Provide the file with all answers; it stays only where --save names it. Raises UnreadableInput."""
     from torchtune_sys.cli.terminal import counting
     from torchtune_sys.fleet.collecting import collect
     from torchtune_sys.host.files import growing_file

@@ -141,7 +141,7 @@ def _bound_already(who: LocalRank, env: Mapping[str, str]) -> bool:
 
 
 def _bind(seat: RankPlacement, *, memory: bool) -> tuple[str, str]:
-    """What was done, and what was refused. Raises OSError where not even the CPUs could be set."""
+    """Return what was done, and what was refused. Raises OSError where not even the CPUs could be set."""
     from torchtune_sys.host import bind
     from torchtune_sys.render.generate.placement import about
 

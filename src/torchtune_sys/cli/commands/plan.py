@@ -59,7 +59,7 @@ def command(**options: Any) -> int:
 
 
 def _undecided(results: Iterable[Result]) -> Iterator[str]:
-    """The rules that could ask for a change and did not see what they judge by."""
+    """Yield the rules that could ask for a change and did not see what they judge by."""
     from torchtune_sys.cli.selection import unjudged
     from torchtune_sys.model import actions
     from torchtune_sys.model.rule import Verdict

@@ -166,7 +166,7 @@ def command(**options: Any) -> int:
 
 
 def _refuse_contradictions(options: Mapping[str, Any], place: str) -> None:
-    """Raises UserError."""
+    """Raise UserError for options that contradict each other."""
     if options["isolate"] and (options["alone"] or options["from_"] or place in HOOKS):
         other = "--alone" if options["alone"] else "--from" if options["from_"] else f"a {place}"
         raise UserError(f"--isolate tests nodes together, and {other} looks at one", "leave out one of them")

@@ -56,7 +56,7 @@ def command(**options: Any) -> int:
 
 
 def summary(recording: dict[str, Any], replaced: int) -> str:
-    """What a recording holds, in one line."""
+    """Return what a recording holds, in one line."""
     sections = {name: len(recording.get(name) or ()) for name in ("files", "commands", "answers", "env")}
     held = ", ".join(f"{count} {name if name != 'env' else 'variables'}" for name, count in sections.items() if count)
     return f"recorded {held or 'nothing'}; {replaced} texts held names or numbers that were replaced"

@@ -108,7 +108,7 @@ class _Shown:
         say(words)
 
     def rest(self, report: SmokeReport) -> None:
-        """The whole report, or what of it was not shown yet."""
+        """Show the whole report, or what of it was not shown yet."""
         from torchtune_sys.cli.terminal import give, say, style
         from torchtune_sys.render import smoke as render
 
@@ -120,7 +120,7 @@ class _Shown:
 
 
 def _beside_earlier(report: SmokeReport, seen: Snapshot, epoch_s: float, options: Mapping[str, Any]) -> SmokeReport:
-    """The report with what got slower here. A pass of all stages of a level is remembered; a choice of stages proves too little."""
+    """Return the report with what got slower here. A pass of all stages of a level is remembered; a choice of stages proves too little."""
     import msgspec
 
     from torchtune_sys.cli.proofs import remember, remembered

@@ -128,7 +128,7 @@ def _chosen(options: dict[str, Any]) -> list[Journal]:
 
 
 def _one(run: int, numbers: list[int]) -> list[Journal]:
-    """The run, unless nothing of it is left to undo, or a later one changed the same again."""
+    """Return the run, unless nothing of it is left to undo, or a later one changed the same again."""
     from torchtune_sys.remediation.apply import journal
 
     if run not in numbers:

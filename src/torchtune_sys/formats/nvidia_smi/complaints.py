@@ -21,7 +21,7 @@ _BEGINNINGS = ("Failed to initialize NVML", "NVIDIA-SMI", "Unable to determine")
 
 
 def _sentence(line: str, words: str) -> str:
-    """The complaint without the prose or the quotes around it.
+    """Return the complaint without the prose or the quotes around it.
 
     >>> _sentence('I got "Failed to initialize NVML: Unknown Error". Help!', "Unknown Error")
     'Failed to initialize NVML: Unknown Error'
@@ -55,7 +55,7 @@ _COMPLAINTS = (
 
 
 def parse_failure(text: str) -> dict[str, Any] | None:
-    """The facts behind the first complaint of nvidia-smi; None if it does not complain.
+    """Return the facts behind the first complaint of nvidia-smi; None if it does not complain.
 
     >>> parse_failure("Failed to initialize NVML: Driver/library version mismatch\\nNVML library version: 580.178")["error"]
     'LIB_RM_VERSION_MISMATCH'

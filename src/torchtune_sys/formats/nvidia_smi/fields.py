@@ -35,7 +35,7 @@ Paths = dict[str, str]
 
 
 def device(index: int, paths: Paths, listed: list[Paths] | None) -> dict[str, Any]:
-    """The GPU of which ``paths`` is all that was printed; ``listed``: its processes, None where they were not asked for."""
+    """Return the GPU of which ``paths`` is all that was printed; ``listed``: its processes, None where they were not asked for."""
     found: dict[str, Any] = {"index": index}
     for fact, read, places in _FACTS:
         found[fact] = _first(paths, places, read)
@@ -258,7 +258,7 @@ _COMPLAINTS = {
 
 
 def fabric_health(words: dict[str, str]) -> Any:
-    """What the parts of the fabric's health complain of, in the words of ``host.nvml_links.health_words``.
+    """Return what the parts of the fabric's health complain of, in the words of ``host.nvml_links.health_words``.
 
     >>> fabric_health({"bandwidth": "Degraded", "route_unhealthy": "False", "incorrect_configuration": "None"})
     ['degraded bandwidth']
@@ -290,7 +290,7 @@ _BITS = (  # ends of XML tags and text labels → bit (nvml.h)
 
 
 def _reasons(paths: Paths) -> Any:
-    """The bit mask of the active reasons; the counters beside them have names that end alike."""
+    """Return the bit mask of the active reasons; the counters beside them have names that end alike."""
     words: dict[str, str] = {}
     for place, text in paths.items():
         section, _, name = place.replace(" ", "_").partition("/")
@@ -316,7 +316,7 @@ def _slowed(paths: Paths) -> Any:
 
 
 def clock_reasons(words: dict[str, str]) -> Any:
-    """The mask of the reasons that are called ``Active``, by names that end as NVML's do."""
+    """Return the mask of the reasons that are called ``Active``, by names that end as NVML's do."""
     mask, seen, named = 0, False, ""
     for name, text in words.items():
         for ending, bit in _BITS:
@@ -351,7 +351,7 @@ def ecc_errors(paths: Paths, span: str, kind: str) -> Any:
 
 
 def total(numbers: list[Any]) -> Any:
-    """The sum of the parts. Without any error, a part that could not be read leaves it open whether there is none.
+    """Return the sum of the parts. Without any error, a part that could not be read leaves it open whether there is none.
 
     >>> total([0, 2, missing("failed", "ERR!")]), total([0, missing("failed", "ERR!")])["detail"], total([0, missing("not-supported", "N/A")])
     (2, 'ERR!', 0)

@@ -48,7 +48,7 @@ class Log:
 
 
 def parse_xml(text: str) -> dict[str, Any] | None:
-    """The facts in the ``nvidia-smi -q -x`` logs of ``text``; None if there is none.
+    """Return the facts in the ``nvidia-smi -q -x`` logs of ``text``; None if there is none.
 
     Of a log that is cut off, the GPUs before the cut are whole, and of the one in which it is cut the rest is ``unparsed``.
 
@@ -139,7 +139,7 @@ _GPU = re.compile(r"GPU ([0-9A-Za-z]+:[0-9A-Za-z]+:[0-9A-Za-z]+\.[0-9A-Za-z]+)$"
 
 
 def parse_query(text: str) -> dict[str, Any] | None:
-    """The facts in the ``nvidia-smi -q`` logs of ``text``; None if there is none.
+    """Return the facts in the ``nvidia-smi -q`` logs of ``text``; None if there is none.
 
     >>> parse_query("==============NVSMI LOG==============\\nDriver Version  : 535.54.03\\nCUDA Version : 12.2\\n"
     ...             "GPU 00000000:83:00.0\\n    Product Name   : NVIDIA H200\\n    FB Memory Usage\\n        Total : 143771 MiB\\n"
@@ -277,7 +277,7 @@ def _not_reached(log: Log) -> list[LogBlock]:
 
 
 def _cut(found: dict[str, Any]) -> dict[str, Any]:
-    """What it does not hold may have stood behind the cut."""
+    """Return what was read with its gaps: what it does not hold may have stood behind the cut."""
     rest = missing("unparsed", "the output is cut off here")
     return {name: value if told(value) else rest for name, value in found.items()}
 

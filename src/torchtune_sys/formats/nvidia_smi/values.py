@@ -42,7 +42,7 @@ def reset_required(text: str) -> bool:
 
 
 def missing(why: str, detail: str, remedy: str = "") -> dict[str, str]:
-    """A missing fact in JSON."""
+    """Return a missing fact in JSON."""
     found = {"$missing": why, "source": SOURCE, "detail": detail}
     return {**found, "remedy": remedy} if remedy else found
 
@@ -65,7 +65,7 @@ def bus_id(text: str) -> str:
 
 
 def count(text: str) -> int:
-    """A number of things, perhaps with their name: ``3072 bank(s)``."""
+    """Return a number of things, perhaps with their name: ``3072 bank(s)``."""
     number = int(text.split()[0])
     if number < 0:
         raise ValueError("a count below zero")
@@ -89,7 +89,7 @@ def leading_number(text: str) -> int:
 
 
 def on(text: str) -> bool:
-    """A switch or an answer; a table puts ``*`` behind what waits for a reset."""
+    """Read a switch or an answer; a table puts ``*`` behind what waits for a reset."""
     words = text.lower().rstrip("*")
     return {"enabled": True, "disabled": False, "on": True, "off": False, "yes": True, "no": False, "1": True, "0": False}[words]
 
@@ -124,7 +124,7 @@ def virtualization(text: str) -> str:
 
 
 def recovery(text: str) -> str:
-    """What the driver asks for. Drivers before R570 answer yes or no to whether a reset is required.
+    """Return what the driver asks for. Drivers before R570 answer yes or no to whether a reset is required.
 
     >>> recovery("Reset"), recovery("Drain and Reset"), recovery("None")
     ('gpu-reset', 'drain-and-reset', 'none')

@@ -13,7 +13,7 @@ TESTED = ("2.16", "2.17", "2.18", "2.19", "2.20", "2.21")
 
 
 def files() -> dict[str, str]:
-    """The text of each generated file, by its path in the checkout."""
+    """Return the text of each generated file, by its path in the checkout."""
     return {f"ansible/{path}": text for path, text in _files().items()}
 
 

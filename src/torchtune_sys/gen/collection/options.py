@@ -45,7 +45,7 @@ class Option(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def options(command: str, names: Iterable[str]) -> Iterator[Option]:
-    """The options of a command by their Ansible names. Raises KeyError for one that the command has not."""
+    """Yield the options of a command by their Ansible names. Raises KeyError for one that the command has not."""
     known = {option.name: option for option in _all(command)}
     yield from (known[name] for name in names)
 

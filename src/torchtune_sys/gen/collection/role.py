@@ -86,7 +86,7 @@ def _passed(asked: PassedOptions) -> Iterator[Variable]:
 
 
 def toggle(rule: Rule) -> str:
-    """The variable of a rule.
+    """Return the variable of a rule.
 
     >>> toggle(next(rule for rule in CATALOGUE if rule.id == "swappiness-high"))
     'torchtune_sys_rule_swappiness_high'
@@ -104,7 +104,7 @@ def defaults() -> str:
 
 
 def _default(variable: Variable) -> str:
-    """What has no default stays undefined: null would be no valid value."""
+    """Return the default; what has none stays undefined: null would be no valid value."""
     told = "".join(f"# {line}\n" for line in yaml.wrapped(_plain(variable.doc), 118))
     if variable.default is None:
         return f"{told}# {PREFIX}{variable.name}:\n"
@@ -112,7 +112,7 @@ def _default(variable: Variable) -> str:
 
 
 def variables() -> str:
-    """The rules are gathered by their variables' names, so that one that no rule has is refused by the tool, with what was meant."""
+    """Return the variables' file: the rules are gathered by their variables' names, so that one that no rule has is refused by the tool, with what was meant."""
     return f"""# The rules as the modules take them, by id: every variable that is called like one.
 {PREFIX}rules: >-
   {{{{ dict({PREFIX}rule_names | map('regex_replace', '^{PREFIX}rule_', '') | map('replace', '_', '-')

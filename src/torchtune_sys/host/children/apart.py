@@ -67,7 +67,7 @@ def answers(path: str, patience_s: float | None = None) -> None:
 
 
 def text_of(path: str, todo: str, named: str = "") -> str:
-    """The text of a file that an option names, or what ``named`` says. Raises UnreadableInput."""
+    """Return the text of a file that an option names, or what ``named`` says. Raises UnreadableInput."""
 
     def read() -> str:
         found = read_text(path, path)
@@ -85,7 +85,7 @@ def _not_in_time(path: str, patience_s: float) -> UnreadableInput:
 
 
 def _work(work: Callable[[], str], ours: int) -> None:
-    """The child: it has no streams of ours, tells its result, and ends without cleaning up after its parent."""
+    """Work in the child: it has no streams of ours, tells its result, and ends without cleaning up after its parent."""
     import json
 
     try:
@@ -107,7 +107,7 @@ def _work(work: Callable[[], str], ours: int) -> None:
 
 
 def _all_of(source: int, until_s: float) -> str | None:
-    """What the child tells until it ends; None when the time is up."""
+    """Return what the child tells until it ends; None when the time is up."""
     parts: list[bytes] = []
     while (left_s := until_s - time.monotonic()) > 0:
         if select.select([source], [], [], left_s)[0]:

@@ -85,7 +85,7 @@ def _steps(places: tuple[str, ...], seen: dict[str, os.stat_result]) -> list[tup
 
 
 def _places(path: str) -> Iterator[str]:
-    """The interpreter, and what it executes: its library, and in its packages' directories what is not whose the directory is.
+    """Yield the interpreter, and what it executes: its library, and in its packages' directories what is not whose the directory is.
 
     A pyvenv.cfg decides where the library is, so it matters who could make one. Source: getpath.py, and the documentation of site.
     """
@@ -128,7 +128,7 @@ def _library(place: str) -> Iterator[str]:
 
 
 def _other_owners(folder: str) -> Iterator[str]:
-    """What of a directory may be others' than the directory itself: root's site-packages with one package that a user unpacked there."""
+    """Yield what of a directory may be others' than the directory itself: root's site-packages with one package that a user unpacked there."""
     try:
         of_folder = os.stat(folder)
         nfs = trust.knows_nfs_lists(folder)

@@ -78,13 +78,13 @@ def _processes() -> dict[int, LeftProcess]:
 
 
 def _running_jobs(found: dict[int, LeftProcess]) -> set[str]:
-    """The jobs that have a step here: Slurm's step daemon names its own in its title, ``slurmstepd: [123.batch]``."""
+    """Return the jobs that have a step here: Slurm's step daemon names its own in its title, ``slurmstepd: [123.batch]``."""
     titles = [_read(f"/proc/{pid}/cmdline") for pid, process in found.items() if process.name.startswith("slurmstepd")]
     return {title.partition("[")[2].partition(".")[0] for title in titles if "[" in title}
 
 
 def _job_of(pid: int) -> str:
-    """The job that Slurm keeps it for, else the one that started it: who came by ssh (pam_slurm_adopt) has the job's control group alone."""
+    """Return the job that Slurm keeps it for, else the one that started it: who came by ssh (pam_slurm_adopt) has the job's control group alone."""
     job = job_in(_read(f"/proc/{pid}/cgroup"))
     if job:
         return job
@@ -96,7 +96,7 @@ def _job_of(pid: int) -> str:
 
 
 def job_in(cgroup: str) -> str:
-    """The job in the path of a control group (Slurm's cgroup plug-ins, both versions); ``""`` for none.
+    """Return the job in the path of a control group (Slurm's cgroup plug-ins, both versions); ``""`` for none.
 
     >>> job_in("0::/system.slice/slurmstepd.scope/job_17/step_extern/user/task_0"), job_in("4:memory:/slurm/uid_1000/job_18/step_0")
     ('17', '18')

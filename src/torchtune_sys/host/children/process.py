@@ -93,7 +93,7 @@ def start(
 
 
 def forget(child: subprocess.Popen[bytes]) -> None:
-    """It has ended, or was abandoned."""
+    """Forget a child that has ended, or was abandoned."""
     _running.discard(child)
     for stream in (child.stdout, child.stderr):
         if stream is not None:
@@ -102,7 +102,7 @@ def forget(child: subprocess.Popen[bytes]) -> None:
 
 @contextlib.contextmanager
 def _input(data: str | int | None) -> Iterator[int]:
-    """A file with the data that needs no room on a disk: the child reads it at its own pace."""
+    """Provide a file with the data that needs no room on a disk: the child reads it at its own pace."""
     if isinstance(data, int) or (data is None and os.path.exists(os.devnull)):
         yield subprocess.DEVNULL if data is None else data
         return
@@ -163,7 +163,7 @@ def _start(
 
 
 def _collect(child: subprocess.Popen[bytes], deadline: float, unfinished: list[str] | None) -> tuple[bytes, bytes] | None:
-    """What the child prints until it ends; None if it has not ended by the deadline. More than OUTPUT_LIMIT is cut off."""
+    """Return what the child prints until it ends; None if it has not ended by the deadline. More than OUTPUT_LIMIT is cut off."""
     assert child.stdout is not None and child.stderr is not None
     parts: dict[int, list[bytes]] = {}
     poll = select.poll()
@@ -257,7 +257,7 @@ def _reaped(children: list[subprocess.Popen[bytes]], patience_s: float) -> bool:
 
 
 def _kill_group(child: subprocess.Popen[bytes]) -> None:
-    """The group outlives its leader as long as it has a member, and its number is not given to others before."""
+    """Kill the group, which outlives its leader as long as it has a member, and its number is not given to others before."""
     _signal(child, signal.SIGKILL)
 
 
@@ -267,7 +267,7 @@ def _signal(child: subprocess.Popen[bytes], sig: signal.Signals) -> None:
 
 
 def ended_by(rc: int) -> str:
-    """The signal that a negative status stands for.
+    """Return the signal that a negative status stands for.
 
     >>> ended_by(-11), ended_by(-99)
     ('SIGSEGV', 'signal 99')

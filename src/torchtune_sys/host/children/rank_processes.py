@@ -112,7 +112,7 @@ class RankProcesses:
         return self._output.decode("utf-8", "replace")
 
     def wait(self, timeout_s: float) -> list[Event]:
-        """What came within ``timeout_s``; returns as soon as something did. After ``Exited`` nothing more comes."""
+        """Return what came within ``timeout_s``; returns as soon as something did. After ``Exited`` nothing more comes."""
         kept, self._kept = self._kept, []
         return kept or self._collect(timeout_s)
 
@@ -225,11 +225,11 @@ class RankProcesses:
         return self._child.pid if self._child is not None else 0
 
     def crash_reports(self, pids: Iterable[int]) -> dict[int, str]:
-        """What faulthandler wrote so far, by process; those for which it wrote nothing are left out."""
+        """Return what faulthandler wrote so far, by process; those for which it wrote nothing are left out."""
         return {pid: text.decode("utf-8", "replace") for pid in pids if (text := self._stacks.get(pid))}
 
     def state(self, pid: int) -> str:
-        """The letter of proc(5): R, S, D, T (stopped), t, Z; "" for a process that is gone."""
+        """Return the letter of proc(5): R, S, D, T (stopped), t, Z; "" for a process that is gone."""
         return _state_and_parent(pid)[0]
 
     def end(self) -> None:
@@ -273,7 +273,7 @@ class RankProcesses:
 
 
 def _handle(pid: int) -> int | None:
-    """What stays with that very process; None where it is gone, or on a kernel without (before 5.3)."""
+    """Return what stays with that very process; None where it is gone, or on a kernel without (before 5.3)."""
     try:
         return os.pidfd_open(pid)
     except (OSError, AttributeError):
@@ -288,7 +288,7 @@ def _environment(pid: int) -> bytes:
 
 
 def descendants(root: int) -> set[int]:
-    """The processes below ``root``, as far as /proc shows; a rank's own children (DataLoader workers, compilers) included."""
+    """Return the processes below ``root``, as far as /proc shows; a rank's own children (DataLoader workers, compilers) included."""
     parents: dict[int, int] = {}
     for name in os.listdir("/proc"):
         if name.isdigit():
@@ -318,7 +318,7 @@ def _parent(pid: int) -> int:
 
 
 def _state_and_parent(pid: int) -> tuple[str, int]:
-    """The third and fourth field of proc(5)'s stat, after a name that may hold blanks and brackets; ("", 0) for one that is gone."""
+    """Return the third and fourth field of proc(5)'s stat, after a name that may hold blanks and brackets; ("", 0) for one that is gone."""
     with contextlib.suppress(OSError, ValueError), open(f"/proc/{pid}/stat", "rb") as file:
         state, parent = file.read().rpartition(b")")[2].split()[:2]
         return state.decode(), int(parent)

@@ -30,7 +30,7 @@ def nothing(words):
 
 
 def cuda_error(torch):
-    """What hinders CUDA, in CUDA's own words; is_available swallows it (or warns)."""
+    """Return what hinders CUDA, in CUDA's own words; is_available swallows it (or warns)."""
     if torch.version.cuda is None:
         return ""
     try:
@@ -77,7 +77,7 @@ COPIES = 8
 
 
 def loaded_link(torch, index):
-    """A GPU's PCIe link while it copies: an idle one is slow on purpose. About 20 ms for each GPU."""
+    """Return a GPU's PCIe link while it copies: an idle one is slow on purpose. About 20 ms for each GPU."""
     address = pci_address(torch, index)
     place = "/sys/bus/pci/devices/%s/" % address
     with torch.cuda.device(index):
@@ -153,7 +153,7 @@ LIBRARIES = ("libcu", "libnccl", "libnv", "libstdc++", "libgomp", "libomp", "lib
 
 
 def mapped():
-    """The files of the libraries that two parts of one program easily bring twice."""
+    """Return the files of the libraries that two parts of one program easily bring twice."""
     with open("/proc/self/maps") as file:
         paths = {line.split(None, 5)[5].rstrip("\n") for line in file if line.count(" /") == 1}
     return sorted(path for path in paths if path.rpartition("/")[2].startswith(LIBRARIES))

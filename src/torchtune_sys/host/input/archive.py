@@ -111,7 +111,7 @@ def _place(name: str) -> str:
 
 
 def archive(source: Source) -> TreeHost:
-    """The host in a (decompressed) tar archive. Raises UnreadableInput."""
+    """Return the host in a (decompressed) tar archive. Raises UnreadableInput."""
     store = TarStore()
     count = 0
     try:

@@ -66,7 +66,7 @@ def _of_paths(paths: Iterable[str], patience_s: float, room: Room) -> Iterator[F
 
 
 def _files_of(path: str) -> Iterator[tuple[str, bool]]:
-    """``True``: of a directory, where an empty file is nothing to tell."""
+    """Yield the files that are to be read; ``True``: of a directory, where an empty file is nothing to tell."""
     if path != "-" and os.path.isdir(path):
         yield from ((file, True) for file in _files(path))
     else:
@@ -182,5 +182,5 @@ def _inside(source: Source, room: Room, depth: int) -> Iterator[Found]:
 
 
 def _named(member: str) -> str:
-    """The name as it is told: it opens nothing."""
+    """Return the name as it is told: it opens nothing."""
     return member[:300]

@@ -13,7 +13,7 @@ from torchtune_sys.host.input.reading import PIECE, Source, opened_input
 
 
 def read_documents(path: str, patience_s: float = PATIENCE_S) -> Iterator[bytes]:
-    """The lines of a file (``-``: standard input) of which the first one or the second is a JSON document; else the whole of it.
+    """Yield the lines of a file (``-``: standard input) of which the first one or the second is a JSON document; else the whole of it.
 
     Lines are read one after the other, however many there are. Raises UnreadableInput, also after the first ones.
     """
@@ -59,7 +59,7 @@ def _is_document(line: bytes) -> bool:
 
 
 def files_in(path: str) -> tuple[str, ...]:
-    """The files of a directory that are not hidden, in order. Raises UnreadableInput."""
+    """Return the files of a directory that are not hidden, in order. Raises UnreadableInput."""
     try:
         with os.scandir(path) as entries:
             return tuple(sorted(entry.path for entry in entries if not entry.name.startswith(".") and not entry.is_dir()))

@@ -50,7 +50,7 @@ class Excerpt(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the room was too small for what is kept of a text of its length."""
 
     def cost(self) -> int:
-        """What it takes of the room."""
+        """Return what it takes of the room."""
         return len(self.document) + sum(LINE_COST + len(line) for _, line in self.lines)
 
 
@@ -69,7 +69,7 @@ class Room:
 
 
 def excerpt(source: Reader, room: int = TEXT_ROOM) -> Excerpt:
-    """What is kept of the text, at the cost of ``room`` at most. Raises UnreadableInput, as its source does."""
+    """Return what is kept of the text, at the cost of ``room`` at most. Raises UnreadableInput, as its source does."""
     pieces = _pieces(source)
     held = bytearray()
     for piece in pieces:

@@ -73,5 +73,5 @@ def values_in(document: bytes) -> int:
 
 
 def told_cost(document: bytes) -> int:
-    """What is taken of HOSTS_ROOM by a document that is kept as it is, and printed again."""
+    """Return what is taken of HOSTS_ROOM by a document that is kept as it is, and printed again."""
     return HOST_COST + 6 * len(document) + VALUE_COST * values_in(document)

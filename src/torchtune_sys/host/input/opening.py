@@ -25,7 +25,7 @@ _WANTED = "give a recording (torchtune-sys record), a directory or tarball with 
 def open_input(
     from_: str | None = None, root: str | None = None, patience_s: float = PATIENCE_S, deadline: float | None = None
 ) -> Host | PastedText:
-    """The host to judge, of which no answer holds a secret: live without arguments, below the directory ``root``, or what the file ``from_`` holds (``-``: standard input).
+    """Return the host to judge, of which no answer holds a secret: live without arguments, below the directory ``root``, or what the file ``from_`` holds (``-``: standard input).
     ``deadline``: the time.monotonic() after which a live host waits for no command.
 
     Raises UnreadableInput: what was seen, and what to do.

@@ -55,12 +55,12 @@ class Source:
         self._ended = False
 
     def look(self, size: int) -> bytes:
-        """The next bytes, which stay; fewer at the end."""
+        """Return the next bytes, which stay; fewer at the end."""
         self._fill(size)
         return self._buffer[self._at : self._at + size]
 
     def read(self, size: int) -> bytes:
-        """The next bytes; fewer at the end only."""
+        """Return the next bytes; fewer at the end only."""
         found = self.look(size)
         self._at += len(found)
         return found
@@ -112,7 +112,7 @@ class Source:
 
 @contextlib.contextmanager
 def opened_input(path: str, patience_s: float = PATIENCE_S, *, plain: bool = False, strangers: bool = True) -> Iterator[Source]:
-    """What the file ``path`` (``-``: standard input) holds, decompressed. ``plain``: only a regular file that is no link, since
+    """Provide what the file ``path`` (``-``: standard input) holds, decompressed. ``plain``: only a regular file that is no link, since
     no person named it. ``strangers``: refuse what no reader of one host's facts knows. Raises UnreadableInput, also while it is read."""
     handle = _handle(path, plain)
     try:
@@ -128,7 +128,7 @@ def opened_input(path: str, patience_s: float = PATIENCE_S, *, plain: bool = Fal
 
 
 def decompressed(source: Source) -> Source:
-    """What it holds, twice unpacked at most: an upload may have compressed the compressed file again."""
+    """Return what it holds, twice unpacked at most: an upload may have compressed the compressed file again."""
     return _decompressed(_decompressed(source))
 
 
@@ -157,7 +157,7 @@ def read_input(path: str, patience_s: float = PATIENCE_S, *, plain: bool = False
 
 
 def called(path: str) -> str:
-    """What it is called where people read of it."""
+    """Return what it is called where people read of it."""
     return STANDARD_INPUT if path == "-" else path
 
 
@@ -237,7 +237,7 @@ def _pieces(handle: int, path: str, patience_s: float) -> Callable[[int], bytes]
 
 
 def _wait(handle: int, path: str, patience_s: float) -> None:
-    """A FIFO without a writer is not at its end but never becomes readable (poll(2), POLLHUP only after the last writer left)."""
+    """Wait for something to read: a FIFO without a writer is not at its end but never becomes readable (poll(2), POLLHUP only after the last writer left)."""
     poll = select.poll()
     poll.register(handle, select.POLLIN | select.POLLHUP)
     if not poll.poll(patience_s * 1000):
@@ -289,7 +289,7 @@ def _zstd() -> Callable[[Any], IO[bytes]] | None:
 
 
 def damaged() -> tuple[type[Exception], ...]:
-    """What decompressors raise."""
+    """Return what decompressors raise."""
     import zlib
 
     try:

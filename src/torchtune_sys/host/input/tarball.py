@@ -117,7 +117,7 @@ def _checksum_holds(head: bytes) -> bool:
 
 
 def _number(field: bytes) -> int:
-    """An octal number, or GNU's base 256 where the first bit is set; -1 for anything else."""
+    """Return an octal number, or GNU's base 256 where the first bit is set; -1 for anything else."""
     if field[0] & 0x80:
         return int.from_bytes(bytes((field[0] & 0x7F,)) + field[1:], "big")
     try:
@@ -131,7 +131,7 @@ def _string(field: bytes) -> str:
 
 
 def _pax(data: bytes) -> dict[str, str]:
-    """The records ``"length key=value\\n"`` of a pax header, up to the first that is none.
+    """Return the records ``"length key=value\\n"`` of a pax header, up to the first that is none.
 
     >>> _pax(b"19 path=sys/class/x\\n"[:-1] + b"\\n")
     {}

@@ -76,7 +76,7 @@ def _refused(found: Missing) -> Missing:
 
 
 def _records(handle: int) -> tuple[list[bytes], bool]:
-    """Records, and whether some were overwritten while they were read."""
+    """Return records, and whether some were overwritten while they were read."""
     found: list[bytes] = []
     lost = 0
     while len(found) < _RECORDS and lost < 100:
@@ -96,7 +96,7 @@ def _records(handle: int) -> tuple[list[bytes], bool]:
 
 
 def _line(record: str) -> str:
-    """A record's first line as dmesg prints it.
+    """Return a record's first line as dmesg prints it.
 
     >>> _line("6,339,5140900,-;NVRM: loading NVIDIA UNIX x86_64 Kernel Module")
     '[    5.140900] NVRM: loading NVIDIA UNIX x86_64 Kernel Module'
@@ -108,7 +108,7 @@ def _line(record: str) -> str:
 
 
 def _file(path: str = _FILE) -> Fact[dict[str, Any]]:
-    """The end of what rsyslog wrote; members of the group adm may read it."""
+    """Return the end of what rsyslog wrote; members of the group adm may read it."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
     except OSError as error:

@@ -66,7 +66,7 @@ def parse_stat(text: str) -> tuple[str, int, int, int, int, int] | None:
 
 
 def unit_of(text: str) -> str:
-    r"""The unit that a /proc/PID/cgroup names, ``""`` for the root and where a batch system or container runtime keeps its jobs,
+    r"""Return the unit that a /proc/PID/cgroup names, ``""`` for the root and where a batch system or container runtime keeps its jobs,
     which are no services.
 
     >>> unit_of("0::/system.slice/snapd.service\n"), unit_of("3:cpu:/mine\n1:name=systemd:/\n"), unit_of("0::/")
@@ -94,7 +94,7 @@ def sample() -> dict[str, tuple[str, int, int, int, int]]:
 
 
 def _switches(pid: str) -> int:
-    """Times that the main thread went to sleep of its own: each ends in a wake-up."""
+    """Count the times that the main thread went to sleep of its own: each ends in a wake-up."""
     value = _read(f"/proc/{pid}/status").partition("\nvoluntary_ctxt_switches:")[2].partition("\n")[0].strip()
     return int(value) if value.isascii() and value.isdigit() and len(value) < 20 else 0
 

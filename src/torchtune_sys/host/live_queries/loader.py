@@ -32,7 +32,7 @@ _CACHE_LIMIT = 16 << 20
 
 
 def dynamic(path: str, _timeout_s: float) -> Fact[Any]:
-    """The fields of ``model.elf.Elf``; UNPARSED for what is no ELF file."""
+    """Return the fields of ``model.elf.Elf``; UNPARSED for what is no ELF file."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
     except OSError as error:
@@ -53,7 +53,7 @@ def dynamic(path: str, _timeout_s: float) -> Fact[Any]:
 
 
 def cache(_argument: str, _timeout_s: float) -> Fact[Any]:
-    """The entries of ld.so.cache for CUDA libraries, in its order: fields of ``model.elf.Cached``."""
+    """Return the entries of ld.so.cache for CUDA libraries, in its order: fields of ``model.elf.Cached``."""
     try:
         with open(CACHE, "rb") as file:
             data = file.read(_CACHE_LIMIT)

@@ -49,7 +49,7 @@ def config(address: str, _timeout_s: float) -> Fact[Any]:
 
 
 def parse_config(read: Read, path: str) -> Fact[dict[str, Any]]:
-    """The registers, through ``read``.
+    """Return the registers, through ``read``.
 
     >>> parse_config(lambda offset, size: (1 << 8 * size) - 1, "config").why.value
     'failed'
@@ -93,7 +93,7 @@ def _express(read: Read) -> int:
 
 
 def _access_control(read: Read, path: str) -> Any:
-    """The names of what is switched on, or (as JSON) why there is none."""
+    """Return the names of what is switched on, or (as JSON) why there is none."""
     none = {"$missing": Why.ABSENT.value, "source": path, "detail": "no Access Control Services"}
     place = 0x100
     for _ in range(_LONGEST):

@@ -21,7 +21,7 @@ _LIVE_S = 60.0
 
 
 def interpreter(path: str, timeout_s: float) -> Fact[Any]:
-    """What ``interpreter_child.look`` says in the interpreter ``path``; as root also ``judged_as`` and ``judged_without``."""
+    """Return what ``interpreter_child.look`` says in the interpreter ``path``; as root also ``judged_as`` and ``judged_without``."""
     user = runner(path)
     if isinstance(user, Missing):
         return user
@@ -32,7 +32,7 @@ def interpreter(path: str, timeout_s: float) -> Fact[Any]:
 
 
 def live_torch(path: str, timeout_s: float) -> Fact[Any]:
-    """What torch says in the interpreter ``path``; torch may hang, abort or print what it likes."""
+    """Return what torch says in the interpreter ``path``; torch may hang, abort or print what it likes."""
     user = runner(path)
     return user if isinstance(user, Missing) else _child(path, "torch_child.py", max(timeout_s, _LIVE_S), user)
 
@@ -78,7 +78,7 @@ def _child(path: str, script: str, timeout_s: float, user: Account | None) -> Fa
 
 
 def _last_object(text: str, path: str) -> Fact[Any]:
-    """The JSON object on the last line: sitecustomize, torch and its plug-ins print too."""
+    """Return the JSON object on the last line: sitecustomize, torch and its plug-ins print too."""
     from torchtune_sys.model import codec
 
     lines = text.strip().splitlines()

@@ -97,7 +97,7 @@ class Reader:
             os.write(1, f"> {name}@{self.gpu}\n".encode())
 
     def call(self, names: str, *args: Any, then: Callable[[Any], Any] = lambda found: found) -> Any:
-        """The first of several functions ("new, old") that this library has."""
+        """Return the first of several functions ("new, old") that this library has."""
         alternatives = names.split(", ")
         for position, name in enumerate(alternatives):
             if f"{name}@{self.gpu}" in self.crashed:
@@ -119,7 +119,7 @@ class Reader:
         raise AssertionError("no function given")
 
     def fill(self, name: str, kind: str, handle: Any, then: Callable[[Any], Any]) -> Any:
-        """A call that fills a structure of the caller; its version is refused by drivers that know only an older one."""
+        """Call what fills a structure of the caller; its version is refused by drivers that know only an older one."""
         from ctypes import byref
 
         make = getattr(self.nvml, kind, None)

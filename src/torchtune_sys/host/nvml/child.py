@@ -47,7 +47,7 @@ class NvmlLook:
         self.reader = Reader(nvml, crashed)
 
     def begin(self) -> None:
-        """The library and the host; then every GPU."""
+        """Begin with the library and the host; then every GPU."""
         reader = self.reader
         reader.mark("nvmlInit")
         try:
@@ -112,7 +112,7 @@ class NvmlLook:
             self.position += len(READINGS)
 
     def give_up(self) -> None:
-        """The call in hand does not return: its facts are missing, and another thread takes the next step."""
+        """Give up the call in hand, which does not return: its facts are missing, and another thread takes the next step."""
         with self.lock:
             late = self.reader
             gpu, step = self.steps[self.position]
@@ -134,7 +134,7 @@ class NvmlLook:
                 self.give_up()
 
     def answer(self) -> dict[str, Any]:
-        """What is known now; what was not reached in time is missing, with the call that took it."""
+        """Return what is known now; what was not reached in time is missing, with the call that took it."""
         with self.lock:
             ended, self.reader = self.reader, Reader(self.nvml, {})
         if "devices" in self.found:

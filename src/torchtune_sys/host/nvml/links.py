@@ -48,7 +48,7 @@ def _fabric(reader: Reader, found: Any, call: str) -> Any:
 
 
 def health_words(mask: int) -> list[str]:
-    """What a health mask complains of: in each two bits 0 is not supported, 1 true, 2 false.
+    """Return what a health mask complains of: in each two bits 0 is not supported, 1 true, 2 false.
 
     >>> health_words(0x0), health_words(0x1aa), health_words(0x1a9), health_words(0x5aa)
     ([], [], ['degraded bandwidth'], ['too few NVLinks'])
@@ -81,7 +81,7 @@ def nvlinks(reader: Reader, handle: Any) -> Any:
 
 
 def _errors(reader: Reader, handle: Any, links: list[int]) -> Any:
-    """The links that have counted errors."""
+    """Return the links that have counted errors."""
     found: list[dict[str, int]] = []
     for link in links:
         counts: dict[str, int] = {}
@@ -108,7 +108,7 @@ def _recoveries(reader: Reader, handle: Any, links: list[int]) -> Any:
 
 
 def peers(reader: Reader, handles: dict[int, Any], first: int) -> list[dict[str, Any]]:
-    """What GPU ``first`` and each one after it may do with each other's memory."""
+    """Return what GPU ``first`` and each one after it may do with each other's memory."""
     found: list[dict[str, Any]] = []
     for second in sorted(handles):
         if second > first:

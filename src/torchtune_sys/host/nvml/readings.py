@@ -48,7 +48,7 @@ def memory(reader: Reader, handle: Any) -> Any:
 
 
 def clock_event_reasons(reader: Reader, handle: Any) -> Any:
-    """New names first: the ``Throttle`` ones go away in CUDA 14, older drivers have only those."""
+    """Return new names first: the ``Throttle`` ones go away in CUDA 14, older drivers have only those."""
     found = reader.call("nvmlDeviceGetCurrentClocksEventReasons, nvmlDeviceGetCurrentClocksThrottleReasons", handle)
     if refused(found):
         return found

@@ -14,7 +14,7 @@ _NO_CARRIER = ("down", "lowerlayerdown", "notpresent")
 
 
 async def addresses_of(name: str) -> tuple[str, ...]:
-    """The IPv4 addresses of a name; none where that is not told in time."""
+    """Return the IPv4 addresses of a name; none where that is not told in time."""
     asked = asyncio.get_running_loop().getaddrinfo(name, None, family=socket.AF_INET, type=socket.SOCK_STREAM)
     try:
         found = await asyncio.wait_for(asked, _PATIENCE_S)
@@ -24,7 +24,7 @@ async def addresses_of(name: str) -> tuple[str, ...]:
 
 
 def towards(name: str) -> str:
-    """This host's address on the way to another: the kernel chooses it, and nothing is sent. "" where there is no way."""
+    """Return this host's address on the way to another: the kernel chooses it, and nothing is sent. "" where there is no way."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as tried, contextlib.suppress(OSError, UnicodeError):
         tried.connect((name, 9))
         return str(tried.getsockname()[0])

@@ -192,7 +192,7 @@ async def _connected(address: str, port: int) -> tuple[str, socket.socket | None
 
 
 async def _echo(held: socket.socket, size: int, times: int, within_s: float) -> float | None:
-    """The least time there and back; None where not all came back in time."""
+    """Return the least time there and back; None where not all came back in time."""
     loop = asyncio.get_running_loop()
     least = 1e9
     until_s = time.monotonic() + within_s
@@ -277,7 +277,7 @@ class Arrivals:
 
 
 def _least(echoed_s: float | None, held: socket.socket) -> float | None:
-    """The least time there and back, None where nothing came back. The kernel's own answers, the one to a SYN among them, do not wait for a CPU that
+    """Return the least time there and back, None where nothing came back. The kernel's own answers, the one to a SYN among them, do not wait for a CPU that
     other processes have: a packet that is late on a busy host alone is no delay of the link."""
     kernel_s = tcp_info(held).least_rtt_us / 1e6
     return echoed_s if echoed_s is None or not kernel_s else min(echoed_s, kernel_s)

@@ -34,7 +34,7 @@ def is_free(port: int) -> bool:
 
 
 def claim(key: str) -> socket.socket | None:
-    """The listener of the one process of this node that gets the name; None for all others."""
+    """Return the listener of the one process of this node that gets the name; None for all others."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         listener.bind(_address(key))
@@ -74,7 +74,7 @@ class LocalWire:
             self._writer.write(json.dumps(fields).encode() + b"\n")
 
     async def receive(self) -> Fields:
-        """Raises Gone."""
+        """Return the next message. Raises Gone."""
         try:
             line = await self._reader.readline()
             fields = json.loads(line) if line else None
@@ -97,7 +97,7 @@ class RankLink:
 
     @classmethod
     def connect(cls, key: str, patience_s: float) -> RankLink:
-        """Raises Gone, also where the process that answers is another user's."""
+        """Connect to the other rank. Raises Gone, also where the process that answers is another user's."""
         until_s = time.monotonic() + patience_s
         while True:
             held = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -123,7 +123,7 @@ class RankLink:
             self._held.sendall(json.dumps(fields).encode() + b"\n")
 
     def receive(self, timeout_s: float) -> dict[str, Any] | None:
-        """The next line; None where none came in time. Raises Gone."""
+        """Return the next line; None where none came in time. Raises Gone."""
         until_s = time.monotonic() + timeout_s
         while (end := self._unread.find(b"\n")) < 0:
             left = until_s - time.monotonic()

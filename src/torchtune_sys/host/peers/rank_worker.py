@@ -35,7 +35,7 @@ class RankWorker:
             self.failure = found.detail
 
     def ask(self, name: str, task: Any, deadline_s: float) -> Any:
-        """The answer to one task; what went wrong where there is none."""
+        """Return the answer to one task; what went wrong where there is none."""
         line = json.dumps({"id": name, "task": task, "deadline_s": deadline_s}).encode() + b"\n"
         try:
             os.write(self._tasks, line)
@@ -51,7 +51,7 @@ class RankWorker:
         return {"error": "the worker does not answer"}
 
     def answer(self, timeout_s: float) -> dict[str, Any] | None:
-        """The next line that it says; None where none comes, also where it ended."""
+        """Return the next line that it says; None where none comes, also where it ended."""
         if self._child is None or self._child.stdout is None:
             return None
         until_s = time.monotonic() + timeout_s
@@ -98,7 +98,7 @@ class RankWorker:
         return f"the interpreter ended: {scrubbed(lines[-1])[:300] if lines else 'without a word'}"
 
     def end(self) -> None:
-        """It, and what it started."""
+        """End it, and what it started."""
         os.close(self._tasks)
         if self._child is not None:
             process.end(self._child)

@@ -65,7 +65,7 @@ class Wire:
         self.send_text(_encode(fields))
 
     def send_text(self, text: bytes) -> None:
-        """The same with JSON that is written already, in one line."""
+        """Send the same with JSON that is written already, in one line."""
         line = _mac(self._out_key, self._sent, text) + b" " + text + b"\n"
         self._sent += 1
         self.bytes_sent += len(line)
@@ -73,7 +73,7 @@ class Wire:
             self._writer.write(line)
 
     async def receive(self, timeout_s: float | None = None) -> Fields:
-        """The next line. Raises Gone. The first line of a stranger must be short. Where packets get lost it may take longer."""
+        """Return the next line. Raises Gone. The first line of a stranger must be short. Where packets get lost it may take longer."""
         expiry = None
         if timeout_s is not None:
             # Nobody reads on after it. asyncio.wait_for makes a task for each line, which takes longer than the line
@@ -119,7 +119,7 @@ class Wire:
             return 0
 
     def streams(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """What is below: whoever takes it speaks without this wire's keys from then on."""
+        """Return what is below: whoever takes it speaks without this wire's keys from then on."""
         return self._reader, self._writer
 
     def addresses(self) -> tuple[str, str]:
@@ -137,7 +137,7 @@ class Wire:
 
 
 async def _line(reader: asyncio.StreamReader, limit: int) -> bytes:
-    """The next line, whole. Raises Gone where the connection ends before it does, and where it is longer than ``limit``."""
+    """Return the next line, whole. Raises Gone where the connection ends before it does, and where it is longer than ``limit``."""
     parts: list[bytes] = []
     size = 0
     while not parts or not parts[-1].endswith(b"\n"):
@@ -158,7 +158,7 @@ def _mac(key: bytes, number: int, text: bytes) -> bytes:
 
 
 def _keys(secret: bytes, ours: bytes, theirs: bytes, first: bool) -> tuple[bytes, bytes]:
-    """What we sign with, and what the other side does."""
+    """Return what we sign with, and what the other side does."""
     numbers = ours + theirs if first else theirs + ours
     out, into = (b"first", b"second") if first else (b"second", b"first")
     return tuple(hmac.new(secret, side + numbers, hashlib.sha256).digest() for side in (out, into))  # type: ignore[return-value]

@@ -19,7 +19,7 @@ from torchtune_sys.host.secrets import scrubbed_file
 
 
 def pseudonymise(recording: dict[str, Any], salt: str | None = None) -> dict[str, Any]:
-    """The recording with tokens for whatever names a person or a machine.
+    """Return the recording with tokens for whatever names a person or a machine.
 
     Equal values get equal tokens within one recording; two recordings can be joined only if both were given the same ``salt``
     (None: a fresh one that nobody keeps).
@@ -193,7 +193,7 @@ class _Rewriter:
         return _grouped(self._tokens.ipv6_number(number) if number else 0, 8)
 
     def _guid(self, found: re.Match[str]) -> str:
-        """The GUID of a port is the end of its link-local GID: their tokens agree too."""
+        """Return the token of a GUID: that of a port is the end of its link-local GID: their tokens agree too."""
         number = int(found[0].replace(":", ""), 16)
         return _grouped(self._tokens.ipv6_number(0xFE80 << 112 | number) & (1 << 64) - 1 if number else 0, 4)
 
@@ -215,7 +215,7 @@ def _any_of(words: list[str]) -> re.Pattern[str]:
 
 
 def _masked(address: str, octets: list[int], length: int) -> str:
-    """A network stays one: what was zero behind the prefix is zero again."""
+    """Return the token of an address: a network stays one: what was zero behind the prefix is zero again."""
     if length > 32:
         return address
     host_bits = (1 << (32 - length)) - 1

@@ -73,7 +73,7 @@ class RecordingHost(Host):
         return self._remember("ask", question, lambda: self._inner.ask(question, timeout_s))
 
     def to_recording(self, intent: Workload | None = None) -> dict[str, Any]:
-        """What was asked so far, as a recording (names still in clear: pseudonymise it before it leaves the host).
+        """Return what was asked so far, as a recording (names still in clear: pseudonymise it before it leaves the host).
 
         ``complete`` is false in it: what nobody asked is not recorded, rather than absent.
         """
@@ -114,7 +114,7 @@ class RecordingHost(Host):
         return found
 
     def _links(self, paths: list[str]) -> dict[str, str]:
-        """The symbolic links that lie on the way to these paths, by the place where they lie."""
+        """Return the symbolic links that lie on the way to these paths, by the place where they lie."""
         found: dict[str, str] = {}
         looked: set[str] = set()
 
@@ -168,7 +168,7 @@ def _lines(text: str) -> str | list[str]:
 
 
 def _fields(value: msgspec.Struct) -> dict[str, Any]:
-    """The fields that differ from their defaults."""
+    """Return the fields that differ from their defaults."""
     defaults = dict(zip(reversed(value.__struct_fields__), reversed(value.__struct_defaults__), strict=False))
     return {name: item for name, item in msgspec.to_builtins(value).items() if item != defaults.get(name, _MISSING)}
 

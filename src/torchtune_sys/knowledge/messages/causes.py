@@ -68,7 +68,7 @@ def _facts(cell: str) -> tuple[str, ...]:
 
 
 def causes_of(family: str) -> tuple[MessageCause, ...]:
-    """The causes of a family, likeliest first; empty where it is not known or means nothing.
+    """Return the causes of a family, likeliest first; empty where it is not known or means nothing.
 
     >>> [each.cause for each in causes_of("nccl-no-interface")]
     ['nccl-wrong-interface']

@@ -54,7 +54,7 @@ class _Entry(NamedTuple):
 
 
 def match(line: str) -> Message | None:
-    """The message that ``line`` is, or None where no program of the catalogue prints it.
+    """Return the message that ``line`` is, or None where no program of the catalogue prints it.
 
     >>> found = match("gpu01:55:90 [2] bootstrap.cc:45 NCCL WARN Bootstrap : no socket interface found")
     >>> found.program, found.family
@@ -97,14 +97,14 @@ def _named(families: list[tuple[_Entry, tuple[str, ...]]]) -> dict[str, str]:
 
 @functools.cache
 def _entry(row: str) -> _Entry:
-    """A row of the index; parsed when the first line with its word comes."""
+    """Return a row of the index; parsed when the first line with its word comes."""
     _, program, versions, severity, source, text, *family = row.split("\t")
     return _Entry(templates.parsed(text), text, program, versions, severity, source, *family)
 
 
 @functools.cache
 def _families() -> dict[str, tuple[str, ...]]:
-    """The rows of ``message_families.csv`` as rows of the catalogue, by word."""
+    """Return the rows of ``message_families.csv`` as rows of the catalogue, by word."""
     found: dict[str, list[str]] = {}
     for family in tables.rows("message_families"):
         text = family["pattern"]
@@ -117,7 +117,7 @@ def _families() -> dict[str, tuple[str, ...]]:
 
 @functools.cache
 def catalogued() -> list[str]:
-    """The rows of ``data/messages.tsv``: word, program, releases, severity, source, text; in the order of their words."""
+    """Return the rows of ``data/messages.tsv``: word, program, releases, severity, source, text; in the order of their words."""
     path = os.path.join(os.path.dirname(tables.__file__), "data", "messages.tsv")
     with open(path, encoding="utf-8") as file:
         return file.read().splitlines()[1:]
@@ -125,7 +125,7 @@ def catalogued() -> list[str]:
 
 @functools.lru_cache(maxsize=65536)
 def _rows(word: str) -> tuple[str, ...]:
-    """What is known by this word."""
+    """Return what is known by this word."""
     rows, begin = catalogued(), word + "\t"
     first = last = bisect.bisect_left(rows, begin)
     while last < len(rows) and rows[last].startswith(begin):

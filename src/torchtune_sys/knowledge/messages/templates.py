@@ -39,7 +39,7 @@ def parsed(text: str) -> Template:
 
 
 def words(text: str) -> list[str]:
-    """The words by which a line finds its templates.
+    """Return the words by which a line finds its templates.
 
     >>> words("Call to ibv_reg_mr failed: 12")
     ['Call', 'ibv_reg_mr', 'failed']
@@ -48,7 +48,7 @@ def words(text: str) -> list[str]:
 
 
 def whole_words(template: Template) -> list[str]:
-    """The words that stand whole in any line that says it: none that a hole may continue.
+    """Return the words that stand whole in any line that says it: none that a hole may continue.
 
     >>> whole_words(parsed("sub{}tion: NCCL WARN of{}"))
     ['NCCL', 'WARN']
@@ -64,7 +64,7 @@ def whole_words(template: Template) -> list[str]:
 
 
 def fitted(template: Template, line: str) -> tuple[str, ...] | None:
-    """What stands in the holes, or None where ``line`` does not say it. The shortest reading from the first place where it begins.
+    """Return what stands in the holes, or None where ``line`` does not say it. The shortest reading from the first place where it begins.
 
     >>> fitted(parsed("Call to {} failed"), "NCCL WARN Call to bind failed : Address in use")
     ('bind',)

@@ -175,7 +175,7 @@ class GpuFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def from_json(found: Any, source: str) -> Fact[GpuFacts]:
-    """The facts in plain JSON data, as the NVML child prints them."""
+    """Return the facts in plain JSON data, as the NVML child prints them."""
     try:
         return msgspec.convert(found, GpuFacts)
     except (msgspec.ValidationError, RecursionError) as error:
@@ -183,7 +183,7 @@ def from_json(found: Any, source: str) -> Fact[GpuFacts]:
 
 
 def without(missing: Missing, error: str = "") -> GpuFacts:
-    """What is known of the GPUs if ``missing`` is why they could not be asked."""
+    """Return what is known of the GPUs if ``missing`` is why they could not be asked."""
     return GpuFacts(
         driver_version=missing,
         cuda_driver_version=missing,

@@ -14,7 +14,7 @@ NOT_LIVE = Missing(Why.ABSENT, "torch", "torch was not imported", "--live")
 
 
 def normalised(name: str) -> str:
-    """A distribution's name as PEP 503 compares it.
+    """Return a distribution's name as PEP 503 compares it.
 
     >>> normalised("nvidia_cublas_cu12"), normalised("Flash--Attn")
     ('nvidia-cublas-cu12', 'flash-attn')

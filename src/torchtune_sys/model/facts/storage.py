@@ -84,7 +84,7 @@ class StorageFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def nowhere(path: str, role: str, why: Missing) -> StoragePath:
-    """A place of which nothing is known, for one reason."""
+    """Return a place of which nothing is known, for one reason."""
     return StoragePath(
         path=path,
         role=role,

@@ -37,7 +37,7 @@ _STUCK = "; a collective in the caller's own group cannot be ended from here: en
 
 
 def check(group: Any, budget_s: float, policy: str | None) -> Preflight:
-    """The verdict, on every rank, within the budget and a few seconds. Raises UserError for what cannot be meant."""
+    """Return the verdict, on every rank, within the budget and a few seconds. Raises UserError for what cannot be meant."""
     if not 1 <= budget_s <= 86400:
         raise UserError(f"budget_s={budget_s:g}: is not between 1 and 86400 seconds", "")
     torch = sys.modules.get("torch")
@@ -89,7 +89,7 @@ class _Checking:
             self.found = self.partial(f"the check failed (a bug): {type(error).__name__}: {scrubbed(str(error))}"[:500])
 
     def partial(self, seen: str) -> Preflight:
-        """What is left where no verdict of all came."""
+        """Return what is left where no verdict of all came."""
         node = NodeVerdict(node=f"rank {self.rank}", verdict=Go.UNKNOWN, causes=(verdict.fault(seen),))
         return self._preflight(Go.UNKNOWN, (node,), 1, 1)
 
@@ -264,7 +264,7 @@ def _weighed(node: NodeVerdict, policy: Policy) -> NodeVerdict:
 
 
 def _of_hosts(here: Mapping[int, Any], world: int, seen_s: Mapping[str, float]) -> tuple[Gathered, dict[int, Rank]]:
-    """The hosts in the order of their first rank, what their ranks said, and who is missing."""
+    """Return the hosts in the order of their first rank, what their ranks said, and who is missing."""
     hosts: dict[str, list[int]] = {}
     for rank in sorted(here):
         hosts.setdefault(str(here[rank].get("host")), []).append(rank)
@@ -293,7 +293,7 @@ def _firsts(ranks: Mapping[int, Rank]) -> dict[int, int]:
 
 
 def _with_hung(found: Whole, names: Mapping[int, str], hung: Mapping[int, Any]) -> Whole:
-    """A collective that did not end, or failed: the rank that stands elsewhere than most is named, else nobody."""
+    """Return a collective that did not end, or failed: the rank that stands elsewhere than most is named, else nobody."""
     if not hung or found.verdict is Go.NO_GO:
         return found
     places = {rank: str(value.get("at", value.get("error", ""))) for rank, value in hung.items()}

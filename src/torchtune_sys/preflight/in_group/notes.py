@@ -33,7 +33,7 @@ class Notes:
         return int(self._store.add(f"{self._prefix}{key}", more))
 
     def get(self, key: str, until_s: float) -> object:
-        """What stands there; None where nothing does in time."""
+        """Return what stands there; None where nothing does in time."""
         return next(iter(self.gather((key,), until_s).values()), None)
 
     def gather(self, keys: Iterable[str], until_s: float, came: Callable[[str], None] = lambda _key: None) -> dict[str, Any]:

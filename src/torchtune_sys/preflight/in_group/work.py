@@ -29,7 +29,7 @@ _FRAMES = 3
 
 
 def host_key() -> str:
-    """The same for all ranks on a host, and for no others: its name, this start of its kernel, its network."""
+    """Return what is the same for all ranks on a host, and for no others: its name, this start of its kernel, its network."""
     host = LiveHost()
     parts = [os.uname().nodename, host.text("/proc/sys/kernel/random/boot_id")]
     with suppress(OSError):
@@ -38,7 +38,7 @@ def host_key() -> str:
 
 
 def of_node(torch: Any, policy: Policy, nodes: int, budget_s: float) -> dict[str, Any]:
-    """What one rank of a host tells of it: its facts, what the rules find, and its address in the job's network."""
+    """Return what one rank of a host tells of it: its facts, what the rules find, and its address in the job's network."""
     env = _environment()
     intent = Workload(nodes=nodes, python=sys.executable)
     seen = engine.snapshot(LiveHost(), intent, timeout_s=min(_LOOK_S, max(budget_s, 0.5)))
@@ -61,7 +61,7 @@ def _environment() -> Mapping[str, str]:
 
 @contextmanager
 def undisturbed(torch: Any) -> Iterator[None]:
-    """The caller's random numbers, types and threads are afterwards as they were."""
+    """Leave the caller's random numbers, types and threads afterwards as they were."""
     cuda = torch.cuda.is_available() and torch.cuda.is_initialized()
     numbers, on_gpus = torch.get_rng_state(), torch.cuda.get_rng_state_all() if cuda else []
     kind, threads = torch.get_default_dtype(), torch.get_num_threads()
@@ -94,7 +94,7 @@ class Collective:
         self._thread = threading.Thread(target=self._run, daemon=True, name="torchtune-sys")
 
     def run(self, until_s: float) -> dict[str, Any]:
-        """What came of it, or where it stands when the time is up."""
+        """Return what came of it, or where it stands when the time is up."""
         self._thread.start()
         self._thread.join(max(until_s - time.monotonic(), 0.0))
         found = dict(self._found)
@@ -104,7 +104,7 @@ class Collective:
         return found
 
     def _where(self) -> str:
-        """The innermost lines of the thread, without files' places: hosts have them elsewhere."""
+        """Return the innermost lines of the thread, without files' places: hosts have them elsewhere."""
         frame = sys._current_frames().get(self._thread.ident or 0)
         lines: list[str] = []
         while frame is not None and len(lines) < _FRAMES:

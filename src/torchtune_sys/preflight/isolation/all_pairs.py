@@ -103,7 +103,7 @@ def failing_with_all(units: Sequence[int], bad: set[Pair]) -> list[int]:
 
 
 def round_robin(units: Sequence[int]) -> list[list[Group]]:
-    """Rounds of disjoint pairs, each pair once.
+    """Return rounds of disjoint pairs, each pair once.
 
     >>> round_robin([0, 1, 2, 3])
     [[(0, 3), (1, 2)], [(0, 2), (1, 3)], [(0, 1), (2, 3)]]

@@ -34,7 +34,7 @@ class Exchanges:
         self._spreads: list[float] = []
 
     def take(self, times: Mapping[Way, Sequence[float]]) -> None:
-        """What one round measured: the seconds of each sweep, by way."""
+        """Take what one round measured: the seconds of each sweep, by way."""
         for way, sweeps in times.items():
             sound = sorted(value for value in sweeps if 0 < value < _LONGEST_S)
             if not sound:

@@ -69,7 +69,7 @@ def _named_in(known: Progress, group: Group) -> Steps[bool]:
 
 
 def _searched(known: Progress, group: Group) -> Steps[Group]:
-    """The two units that a bad link joins, if tests miss nothing. Numbers are drawn, so that another search asks other groups."""
+    """Return the two units that a bad link joins, if tests miss nothing. Numbers are drawn, so that another search asks other groups."""
     order = known.shuffled(group)
     number = {unit: place for place, unit in enumerate(order)}
     live, differing = order, []
@@ -145,7 +145,7 @@ def _is_node(known: Progress, group: Group) -> Steps[bool]:
 
 
 def _covering(known: Progress) -> list[list[Group]]:
-    """Rounds in which any two units meet whose link is not known to be bad. Only ends of such links need more than one."""
+    """Return rounds in which any two units meet whose link is not known to be bad. Only ends of such links need more than one."""
     linked: dict[int, set[int]] = {}
     for first, second in known.bad_pairs:
         linked.setdefault(first, set()).add(second)
@@ -172,7 +172,7 @@ def _group(others: list[int], ends: list[int]) -> Group:
 
 
 def _classes(linked: dict[int, set[int]]) -> list[list[int]]:
-    """Ends of bad links, as few classes as are found simply, in which none is linked with another: the most linked first."""
+    """Return ends of bad links, as few classes as are found simply, in which none is linked with another: the most linked first."""
     classes: list[list[int]] = []
     for unit in sorted(linked, key=lambda unit: (-len(linked[unit]), unit)):
         home = next((ends for ends in classes if not linked[unit] & {*ends}), None)

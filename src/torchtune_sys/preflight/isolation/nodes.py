@@ -103,7 +103,7 @@ class _Suspects:
             self._known.sound.add(unit)
 
     def links(self) -> list[Pair]:
-        """What failed, though both ends pass with others."""
+        """Return what failed, though both ends pass with others."""
         found = {pair(unit, other) for unit in self._cleared for other in self._failed[unit]}
         for group in self._groups:
             if self._cleared.issuperset(group):

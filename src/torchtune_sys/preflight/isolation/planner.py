@@ -47,7 +47,7 @@ class Isolation:
         self._advance(None)
 
     def next_round(self) -> Round | None:
-        """What is tested next; None when all is said. The same until it is answered."""
+        """Return what is tested next; None when all is said. The same until it is answered."""
         return self._waiting
 
     def take(self, failed: Sequence[bool]) -> None:
@@ -102,7 +102,7 @@ class Isolation:
             self._waiting = Round(number=len(self._evidence) + 1, purpose=purpose, groups=groups, rails=rails)
 
     def verdict(self) -> Verdict:
-        """What is said by now."""
+        """Return what is said by now."""
         known = self._known
         outcome, why, suspects = self._outcome()
         if outcome is Outcome.ONLY_AT_SCALE:
@@ -144,7 +144,7 @@ class Isolation:
 
 
 def _steps(known: Progress, passes: int, rails: int) -> Steps[bool]:
-    """The whole isolation; whether everything that failed is explained."""
+    """Return the whole isolation; whether everything that failed is explained."""
     everybody = tuple(known.left())
     if len(everybody) < 2 or not (yield "all together", [everybody])[0]:
         return True

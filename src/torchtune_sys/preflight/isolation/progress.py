@@ -58,13 +58,13 @@ class Progress:
         return found
 
     def accuse_node(self, unit: int) -> None:
-        """It explains what was said of its links."""
+        """Accuse a node: it explains what was said of its links."""
         self.bad_nodes.add(unit)
         self.sound.discard(unit)
         self.bad_pairs = {known for known in self.bad_pairs if unit not in known}
 
     def clear_node(self, unit: int) -> None:
-        """It is not bad itself after all."""
+        """Clear a node that is not bad itself after all."""
         self.bad_nodes.discard(unit)
         self.sound.add(unit)
 

@@ -17,7 +17,7 @@ ALL_PAIRS = 16
 
 
 def pair(first: int, second: int) -> Pair:
-    """The name of a link between two units."""
+    """Return the name of a link between two units."""
     return (first, second) if first < second else (second, first)
 
 
@@ -105,7 +105,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def of_units(verdict: Verdict, names: Sequence[int]) -> Verdict:
-    """The verdict on units that are called ``names``: 0 is the first of them.
+    """Return the verdict on units that are called ``names``: 0 is the first of them.
 
     >>> of_units(Verdict(outcome=Outcome.NAMED, nodes=(1,), pairs=((0, 2),)), [4, 7, 9]).pairs
     ((4, 9),)

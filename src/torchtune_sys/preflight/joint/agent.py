@@ -193,7 +193,7 @@ class Agent:
             target = await self._follow(target)
 
     def _met_nobody(self) -> dict[str, Any]:
-        """What ranks are told at the end of the waiting. A launcher at the endpoint has only itself to reach, as its rendezvous has."""
+        """Return what ranks are told at the end of the waiting. A launcher at the endpoint has only itself to reach, as its rendezvous has."""
         word = self.map.words.get(self.job.node, "")
         cause = {"time-out": "port-dropped", "refused": "port-refused"}.get(word)
         if self.job.agents is None or self.job.node != 0 or cause is None:
@@ -241,7 +241,7 @@ class Agent:
             wire.close()
 
     def _taken_better(self) -> meeting.Reached | None:
-        """The coordinator that was found while we were one ourselves, with the way to it: there may be no other."""
+        """Return the coordinator that was found while we were one ourselves, with the way to it: there may be no other."""
         better, self._better = self._better, None
         return better
 
@@ -278,7 +278,7 @@ class Agent:
             return
 
     async def _larger(self, order: tuple[int, ...]) -> meeting.Reached | None:
-        """A later candidate that more nodes follow than us: nobody reaches us, but we reach it."""
+        """Return a later candidate that more nodes follow than us: nobody reaches us, but we reach it."""
         assert self.coordinator is not None
         if len(self.coordinator.members) * 2 > self.job.nodes or time.monotonic() < self.times.larger_from_s:
             return None

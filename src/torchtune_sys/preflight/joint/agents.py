@@ -52,7 +52,7 @@ def job_of(
     is_host: bool | None = None,
     name: str = "",
 ) -> Job:
-    """The job of a launcher that is to meet the others at ``endpoint``. Raises UserError.
+    """Return the job of a launcher that is to meet the others at ``endpoint``. Raises UserError.
 
     ``is_host``: whether it is this host that they meet at; None where its addresses shall tell.
     """
@@ -123,7 +123,7 @@ class Passing:
             self._server = await asyncio.start_server(self._hear, None, port, limit=512)
 
     async def _hear(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """A client of torch's store waits for an answer; it gets none, and tries again when we are gone."""
+        """Keep a client of torch's store, which waits for an answer; it gets none, and tries again when we are gone."""
         self._held.add(writer)
         try:
             with self._door.held(writer) as is_let_in, contextlib.suppress(OSError, asyncio.TimeoutError):

@@ -33,7 +33,7 @@ def compared(members: Mapping[int, Node]) -> tuple[Differing, ...]:
 
 
 def _add(store: Store, node: int, families: Mapping[str, Any]) -> None:
-    """What is not as a facts file has it is not compared."""
+    """Add what is compared: what is not as a facts file has it is left out."""
     try:
         store.add(str(node), "", {family: _encode(facts) for family, facts in families.items()})
     except (ValueError, TypeError, RecursionError):
@@ -41,7 +41,7 @@ def _add(store: Store, node: int, families: Mapping[str, Any]) -> None:
 
 
 def _of_job(member: Node, facts: NodeFacts) -> dict[str, Any]:
-    """What is known of a node from elsewhere than its snapshot: its ranks' torch, the MTU of the interface that it came over."""
+    """Return what is known of a node from elsewhere than its snapshot: its ranks' torch, the MTU of the interface that it came over."""
     worker = member.worker
     mtu = [
         entry.mtu

@@ -125,14 +125,14 @@ class Coordinator:
         self._changed.set()
 
     def _lives(self, node: int) -> None:
-        """It came again: when its connection ended, its process had not. A launcher's place may be another's now."""
+        """Note that a node lives: when its connection ended, its process had not, and it came again. A launcher's place may be another's now."""
         if node in self.gathered.departed:
             self._forget(node)
         kept = [each for each in self.gathered.events if (each.node, each.cause, each.local) != (node, "rank-killed", None)]
         self.gathered.events[:] = kept
 
     def _forget(self, node: int) -> None:
-        """What happened to a launcher that departed: another took its place."""
+        """Forget what happened to a launcher that departed: another took its place."""
         self.gathered.departed.discard(node)
         self.gathered.events[:] = [each for each in self.gathered.events if each.node != node]
 
@@ -309,7 +309,7 @@ class Coordinator:
     # -- the verdict -------------------------------------------------------------------------------------------------------------------
 
     def _filled(self) -> Gathered:
-        """What is known of the nodes, as judging wants it."""
+        """Return what is known of the nodes, as judging wants it."""
         gathered = self.gathered
         gathered.members = {node: member.as_gathered() for node, member in self.members.items()}
         return gathered

@@ -14,7 +14,7 @@ _CHOOSING = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 
 
 def facts_of(seen: Snapshot, name: str, env: Mapping[str, str]) -> NodeFacts:
-    """What is compared between nodes, and what says whether a node can be reached."""
+    """Return what is compared between nodes, and what says whether a node can be reached."""
     network, cpu = seen.network, seen.cpu
     interfaces: dict[str, Interface] = {}
     own: tuple[str, ...] | None = None

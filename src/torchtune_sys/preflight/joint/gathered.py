@@ -50,7 +50,7 @@ class LinkTest(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, value: Mapping[str, Any]) -> LinkTest:
-        """What the sender answered. It may be anything: only what has the right form is taken."""
+        """Return what the sender answered. It may be anything: only what has the right form is taken."""
 
         def number(name: str) -> float | None:
             found = value.get(name)
@@ -146,7 +146,7 @@ _T = TypeVar("_T")
 
 
 def taken(value: Any, form: type[_T]) -> _T | None:
-    """What another process said, where it has the right form."""
+    """Return what another process said, where it has the right form."""
     try:
         return msgspec.convert(value, form)
     except (msgspec.ValidationError, ValueError, TypeError, OverflowError):
@@ -278,7 +278,7 @@ class Gathered(msgspec.Struct, kw_only=True):
         return node in self.departed and self.members[node].address in self.passed
 
     def name(self, node: int) -> str:
-        """The node's own name, else the list's, else its ranks."""
+        """Return the node's own name, else the list's, else its ranks."""
         if node in self.labels:
             return self.labels[node]
         listed = self.names[node] if node < len(self.names) else numbered(node, self.locals_)
@@ -286,13 +286,13 @@ class Gathered(msgspec.Struct, kw_only=True):
 
 
 def own_name(member: Node) -> str:
-    """What a node calls itself; a launcher does so before its host was looked at. "" where it never came so far."""
+    """Return what a node calls itself; a launcher does so before its host was looked at. "" where it never came so far."""
     facts = member.facts
     return facts.name if facts is not None else taken(member.notes.get("name"), str) or ""
 
 
 def own_names(members: Mapping[int, Node], of: Iterable[int] | None = None) -> dict[int, str]:
-    """What the nodes call themselves. One that takes another's name, or none that a launcher knows, is called as the job has it."""
+    """Return what the nodes call themselves. One that takes another's name, or none that a launcher knows, is called as the job has it."""
     told = {node: own_name(members[node]) for node in (members if of is None else of)}
     times = Counter(told.values())
     return {node: name for node, name in told.items() if times[name] == 1 and is_host_name(name)}

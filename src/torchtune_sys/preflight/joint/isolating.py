@@ -168,7 +168,7 @@ _LONGEST_US = 3_600_000_000
 
 
 def _domains(leaves: Sequence[Leaf], names: Sequence[set[str]]) -> tuple[Domain, ...]:
-    """The switches with nodes of this job behind them, where there are two or more. A node is known by its own name, with its domain or
+    """Return the switches with nodes of this job behind them, where there are two or more. A node is known by its own name, with its domain or
     without, or by that of the node list."""
     unit = {called: place for place, each in enumerate(names) for name in each for called in (name, name.partition(".")[0])}
     found = []

@@ -163,7 +163,7 @@ def _number(env: Mapping[str, str], *names: str) -> int | None:
 
 
 def listed_as(env: Mapping[str, str], hosts: Sequence[str], name: str, nodes: int) -> tuple[str, tuple[str, ...]]:
-    """What this node is called in a list of all, and the list: of names where somebody tells them, else of numbers that a launcher gives.
+    """Return what this node is called in a list of all, and the list: of names where somebody tells them, else of numbers that a launcher gives.
 
     >>> listed_as({"SLURM_JOB_NODELIST": "n[1-2]"}, (), "n2.example", 2), listed_as({"JOB_COMPLETION_INDEX": "1"}, (), "p", 2)
     (('n2', ('n1', 'n2')), ('node 1', ('node 0', 'node 1')))

@@ -105,7 +105,7 @@ class Map:
 
 
 async def seat(job: Job, token: str) -> tuple[int, str]:
-    """The place that a launcher is given where all meet; -1 where it gets none, and why: ``full``, or how the last try ended."""
+    """Return the place that a launcher is given where all meet; -1 where it gets none, and why: ``full``, or how the last try ended."""
     word = "unreachable"
     for port in job.ports:
         try:
@@ -157,7 +157,7 @@ async def _pump(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> N
 
 
 async def lower(where: Map, order: Iterable[int], own: int, excluded: Iterable[int], *, through: bool = True) -> Reached | None:
-    """The lowest candidate before ``own`` that is reached directly; where none is, and ``through``, the lowest that is with the help of another.
+    """Return the lowest candidate before ``own`` that is reached directly; where none is, and ``through``, the lowest that is with the help of another.
 
     Who is reached directly looks for a better one itself, and sends us on to it: nobody of a cut network waits for the other side meanwhile.
     """

@@ -51,7 +51,7 @@ class Member:
         self.notes[key] = value
 
     def answered(self, said: messages.Done) -> None:
-        """The answer to a task that was given to it."""
+        """Take the answer to a task that was given to it."""
         waiting = self._answers.pop(said.id, None)
         if waiting is not None and not waiting.done():
             waiting.set_result(said.value)
@@ -71,7 +71,7 @@ class Member:
             await self._answered.wait()
 
     def ponged(self, said: messages.Pong) -> None:
-        """The answer that took least time tells its clock best."""
+        """Take an answer to a ping: the one that took least time tells its clock best."""
         number, sent_s, sent_clock_s = self._pinged
         if said.n >= self._awaited:
             self._answered.set()
@@ -90,7 +90,7 @@ class Member:
             waiting.cancel()
 
     async def ask(self, deadline_s: float, **task: Any) -> Any:
-        """What it answers to a task; None where it does not."""
+        """Return what it answers to a task; None where it does not."""
         if not self.alive:
             return None
         self._asked += 1
@@ -101,7 +101,7 @@ class Member:
         return waiting.result() if waiting.done() and not waiting.cancelled() else None
 
     def as_gathered(self) -> Node:
-        """What is known of it, as judging wants it."""
+        """Return what is known of it, as judging wants it."""
         return Node(
             node=self.node,
             address=self.address,

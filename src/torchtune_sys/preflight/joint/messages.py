@@ -175,36 +175,36 @@ FromCoordinator = Welcome | Refused | Redirect | Ping | Table | Status | Verdict
 
 
 def plain(message: msgspec.Struct) -> Fields:
-    """A message as it is sent."""
+    """Return a message as it is sent."""
     found: Fields = msgspec.to_builtins(message, str_keys=True)
     return found
 
 
 def encoded(message: msgspec.Struct) -> bytes:
-    """The same as one line of JSON."""
+    """Return the same as one line of JSON."""
     return msgspec.json.encode(message)
 
 
 def asked(fields: Mapping[str, Any]) -> Asked:
-    """What a peer that just came wants. Raises Gone, as the others do, where it has no such form."""
+    """Return what a peer that just came wants. Raises Gone, as the others do, where it has no such form."""
     found: Asked = _heard(fields, Asked)
     return found
 
 
 def from_node(fields: Mapping[str, Any]) -> FromNode:
-    """What a node that takes part says."""
+    """Return what a node that takes part says."""
     found: FromNode = _heard(fields, FromNode)
     return found
 
 
 def from_coordinator(fields: Mapping[str, Any]) -> FromCoordinator:
-    """What the coordinator says."""
+    """Return what the coordinator says."""
     found: FromCoordinator = _heard(fields, FromCoordinator)
     return found
 
 
 def seated(fields: Mapping[str, Any]) -> int:
-    """The place that was given."""
+    """Return the place that was given."""
     found: Seated = _heard(fields, Seated)
     return found.node
 

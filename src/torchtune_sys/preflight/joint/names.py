@@ -28,7 +28,7 @@ def numbered(node: int, locals_: int) -> str:
 
 
 def expanded(text: str) -> tuple[str, ...]:
-    """The names of a Slurm node list; empty where it cannot be read.
+    """Return the names of a Slurm node list; empty where it cannot be read.
 
     >>> expanded("tt[1-3,07],login"), expanded("r[1-2]n[1-2]x"), expanded("bad["), expanded("a[1-99999],b[1-99999]")
     (('tt1', 'tt2', 'tt3', 'tt07', 'login'), ('r1n1x', 'r1n2x', 'r2n1x', 'r2n2x'), (), ())
@@ -60,7 +60,7 @@ def _range(text: str) -> list[str]:
 
 
 def hosts_of(text: str) -> tuple[str, ...]:
-    """The names in a hostfile of mpirun or a PBS node file: one a line, each once; ``slots=8`` and comments are left out.
+    """Return the names in a hostfile of mpirun or a PBS node file: one a line, each once; ``slots=8`` and comments are left out.
 
     >>> hosts_of("a slots=8\\n# b\\nc:4\\na\\n")
     ('a', 'c')
@@ -70,7 +70,7 @@ def hosts_of(text: str) -> tuple[str, ...]:
 
 
 def switches_of(text: str) -> dict[str, tuple[str, ...]]:
-    """The nodes behind each leaf switch, or in each block, of Slurm's topology.conf(5). Switches that only join others have none.
+    """Return the nodes behind each leaf switch, or in each block, of Slurm's topology.conf(5). Switches that only join others have none.
 
     >>> switches_of("# a\\nSwitchName=s0 Nodes=tux[0-2] \\nswitchname=s1 LinkSpeed=4 nodes=tux3,\\\\\\ntux4\\nSwitchName=top Switches=s[0-1]\\nBlockName=b Nodes=x")
     {'s0': ('tux0', 'tux1', 'tux2'), 's1': ('tux3', 'tux4'), 'b': ('x',)}

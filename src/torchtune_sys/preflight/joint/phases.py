@@ -53,7 +53,7 @@ class Phases:
         await self._again()
 
     async def _again(self) -> None:
-        """A fault must show twice: a burst of other traffic, or a busy CPU, does not."""
+        """Test once more what failed: a fault must show twice: a burst of other traffic, or a busy CPU, does not."""
         doubtful = judge.doubtful_links(self._gathered)
         while doubtful:
             now: list[tuple[int, int]] = []
@@ -67,7 +67,7 @@ class Phases:
             await self._count()
 
     async def confirm(self) -> None:
-        """What a verdict would rest on once more, one connection at a time, and later than all else."""
+        """Test what a verdict would rest on once more, one connection at a time, and later than all else."""
         silent: set[tuple[int, int]] = set()
         while ways := [way for way in judge.accused_links(self._gathered) if way not in silent]:
             before = len(self._gathered.links[ways[0]])
@@ -142,7 +142,7 @@ class Phases:
         }
 
     async def compute(self) -> None:
-        """The training step and the timed kernel on all ranks; again where somebody was odd, so that noise must come twice."""
+        """Run the training step and the timed kernel on all ranks; again where somebody was odd, so that noise must come twice."""
         ranks, turn = self._ready_ranks(present(self._members)), 0
         while ranks and turn < judge.TURNS_AT_MOST:
             found = await self._ask_ranks({rank: {"do": "compute", "turn": turn} for rank in ranks}, _COMPUTE_S)
@@ -201,7 +201,7 @@ class Phases:
 
 
 def pairings(nodes: Sequence[int]) -> list[list[tuple[int, int]]]:
-    """Rounds of disjoint pairs: every pair once for few nodes, else as many rounds as the logarithm, in which nobody meets the same twice.
+    """Return rounds of disjoint pairs: every pair once for few nodes, else as many rounds as the logarithm, in which nobody meets the same twice.
 
     >>> pairings([0, 1, 2])
     [[(1, 2)], [(0, 1)], [(0, 2)]]

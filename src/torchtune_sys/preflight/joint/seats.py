@@ -29,7 +29,7 @@ class Seats:
         """By the token of who asked."""
 
     def give(self, job: Job, asked: messages.Seat, free: Collection[int] = ()) -> int:
-        """The same place for whoever asks again; where all are given away that that is free again. -1 where there is none, or another job asks."""
+        """Give a place, the same one for whoever asks again; where all are given away one that is free again. -1 where there is none, or another job asks."""
         if job.agents is None or asked.key != job.key or job.node != 0:
             return -1
         if asked.token not in self._given and len(self._given) + 1 >= job.nodes:

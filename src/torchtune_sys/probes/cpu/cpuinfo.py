@@ -72,7 +72,7 @@ _ARM = {
 
 
 def parse_model(text: str) -> Fact[str]:
-    """The processor's name.
+    """Return the processor's name.
 
     >>> parse_model("processor\\t: 0\\nmodel name\\t: AMD EPYC 7763 64-Core Processor\\n")
     'AMD EPYC 7763 64-Core Processor'
@@ -106,7 +106,7 @@ def core_kinds(text: str) -> frozenset[str]:
 
 
 def parse_processors(text: str) -> CpuSet:
-    """The online processors, which each have an entry, on s390 a line; empty where the architecture does not number them.
+    """Return the online processors, which each have an entry, on s390 a line; empty where the architecture does not number them.
 
     >>> parse_processors("processor\\t: 0\\n\\nprocessor\\t: 3\\n"), parse_processors("processor 8: version = 00,  machine = 2817\\n")
     (CpuSet('0,3'), CpuSet('8'))
@@ -137,7 +137,7 @@ def parse_flags(text: str) -> Fact[frozenset[str]]:
 
 
 def _lines(text: str, label: str) -> set[str]:
-    """The different values of one label: on most machines all processors say the same, so one line is parsed, not 256."""
+    """Return the different values of one label: on most machines all processors say the same, so one line is parsed, not 256."""
     found: set[str] = set()
     for part in f"\n{text}".split(f"\n{label}")[1:]:
         line, _, _ = part.partition("\n")
@@ -148,7 +148,7 @@ def _lines(text: str, label: str) -> set[str]:
 
 
 def _first(text: str) -> dict[str, str]:
-    """The fields of the first processor; Arm's and IBM's kernels put some of them after the last one."""
+    """Return the fields of the first processor; Arm's and IBM's kernels put some of them after the last one."""
     fields: dict[str, str] = {}
     for line in (*text[:8192].splitlines(), *text[-2048:].splitlines()):
         name, colon, value = line.partition(":")

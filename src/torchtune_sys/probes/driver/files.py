@@ -33,7 +33,7 @@ class Libraries(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_libraries(host: Host) -> Libraries:
-    """Looks where the loader does: LD_LIBRARY_PATH, the directories of ld.so.conf.d (which ld.so.cache is made of), the default ones."""
+    """Look where the loader does: LD_LIBRARY_PATH, the directories of ld.so.conf.d (which ld.so.cache is made of), the default ones."""
     first, versions, empty, libcuda = "", [], [], []
     unseen: Missing | None = None
     for directory in search_path(host):
@@ -112,7 +112,7 @@ def _version(name: str) -> str:
 
 
 def _first(host: Host, directory: str, names: tuple[str, ...]) -> str:
-    """The version that libcuda.so.1 (or libnvidia-ml.so.1) of this directory leads to; stubs have none."""
+    """Return the version that libcuda.so.1 (or libnvidia-ml.so.1) of this directory leads to; stubs have none."""
     for library in _LIBRARIES:
         if f"{library}.1" in names:
             target = host.link(f"{directory}/{library}.1")
@@ -136,7 +136,7 @@ def wsl_on_path(host: Host) -> Fact[bool]:
 
 
 def read_nodes(host: Host) -> Fact[tuple[DeviceNode, ...]]:
-    """The nodes in /dev that programs open to use a GPU."""
+    """Return the nodes in /dev that programs open to use a GPU."""
     names = host.names("/dev")
     if isinstance(names, Missing):
         return names

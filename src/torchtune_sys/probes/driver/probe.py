@@ -19,7 +19,7 @@ _NO_AMD = Missing(Why.ABSENT, "PCI", "no AMD GPU")
 
 
 def probe(host: Host, intent: Workload) -> DriverFacts:
-    """A host without any sign of NVIDIA costs the PCI listing and four small looks."""
+    """Probe the driver; a host without any sign of NVIDIA costs the PCI listing and four small looks."""
     nvidia, amd, switches = _devices(host)
     version_text = host.text(_VERSION)
     wsl = host.exists("/dev/dxg")
@@ -100,7 +100,7 @@ def _further(host: Host, found: DriverFacts) -> DriverFacts:
 
 
 def _switch(host: Host, path: str) -> Fact[bool]:
-    """A module's parameter of type bool (kernel/params.c: Y or N)."""
+    """Return a module's parameter of type bool (kernel/params.c: Y or N)."""
     word = host.word(path)
     if isinstance(word, Missing):
         return word
@@ -158,7 +158,7 @@ def _trains(host: Host, name: str) -> bool:
 
 
 def _amd_errors(host: Host, addresses: Fact[tuple[str, ...]]) -> Fact[tuple[AmdErrors, ...]]:
-    """The counters below ``ras``; those of a GPU that sleeps are left alone, since reading them would wake it."""
+    """Return the counters below ``ras``; those of a GPU that sleeps are left alone, since reading them would wake it."""
     if isinstance(addresses, Missing):
         return addresses
     found: list[AmdErrors] = []
@@ -299,7 +299,7 @@ def _modules_for_kernel(host: Host) -> Fact[bool]:
 
 
 def _secure_boot(host: Host) -> Fact[bool]:
-    """The variable's last byte; the four before it are attributes (Documentation/filesystems/efivarfs.rst)."""
+    """Return the variable's last byte; the four before it are attributes (Documentation/filesystems/efivarfs.rst)."""
     path = "/sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
     text = host.text(path)
     if isinstance(text, Missing):

@@ -28,14 +28,14 @@ def probe(host: Host, intent: Workload) -> GpuFacts:
 
 
 def find_sleeper(host: Host) -> str:
-    """The PCI address of an NVIDIA GPU that runtime power management has suspended (laptops, and desktops with a second GPU); else ``""``."""
+    """Return the PCI address of an NVIDIA GPU that runtime power management has suspended (laptops, and desktops with a second GPU); else ``""``."""
     names = host.names(_BOUND)
     addresses = () if isinstance(names, Missing) else [name for name in names if ":" in name and name[0].isalnum()]
     return next((name for name in addresses if sleeps(host, f"{_BOUND}/{name}")), "")
 
 
 def find_sign(host: Host) -> str | Missing:
-    """The first thing that shows an NVIDIA driver; Missing(ABSENT) if all places were looked at and are empty."""
+    """Return the first thing that shows an NVIDIA driver; Missing(ABSENT) if all places were looked at and are empty."""
     env = host.env()
     variables = {} if isinstance(env, Missing) else env
     places = [

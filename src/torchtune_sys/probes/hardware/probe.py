@@ -127,7 +127,7 @@ def _controllers(host: Host) -> Fact[tuple[MemoryController, ...]]:
 
 
 def _places(host: Host, controller: str) -> Fact[tuple[str, ...]]:
-    """The kernel makes a directory for each module (``dimm3``) or rank (``rank3``) that is there, none for empty slots
+    """Return the places of memory modules: the kernel makes a directory for each module (``dimm3``) or rank (``rank3``) that is there, none for empty slots
     (drivers/edac/edac_mc_sysfs.c)."""
     names = host.names(controller)
     if isinstance(names, Missing):
@@ -165,7 +165,7 @@ def _sensors(host: Host) -> list[Zone | None]:
 
 
 def _sensor(host: Host, place: str) -> Zone | None:
-    """The first sensor, which stands for the drive as a whole, or for the card's own chip (its transceivers come after it). None where it
+    """Return the first sensor, which stands for the drive as a whole, or for the card's own chip (its transceivers come after it). None where it
     has no believable critical limit: drives that name none show absolute zero, or 65,535 kelvins."""
     limit = host.number(f"{place}/temp1_crit")
     if isinstance(limit, Missing) or not 40_000 <= limit < 200_000:
@@ -211,7 +211,7 @@ def _throttled(host: Host) -> Fact[int]:
 
 
 def _firsts(host: Host, last: str) -> list[str]:
-    """The first CPU of each further package; none where both ends lie in the only two."""
+    """Return the first CPU of each further package; none where both ends lie in the only two."""
     first, other = (host.number(f"{_CPUS}/cpu{cpu}/topology/physical_package_id") for cpu in ("0", last))
     if isinstance(first, Missing) or isinstance(other, Missing) or not last.isdigit() or max(first, other) < 2:
         return []

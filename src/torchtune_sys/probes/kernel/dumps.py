@@ -15,7 +15,7 @@ PLACES = ("/sys/fs/pstore", "/var/lib/systemd/pstore", "/var/crash")
 
 
 def read(host: Host) -> Fact[tuple[KernelDump, ...]]:
-    """The dumps in all places; Missing where one cannot be read and the others hold none."""
+    """Return the dumps in all places; Missing where one cannot be read and the others hold none."""
     today = host.ask(queries.TODAY)
     found: list[KernelDump] = []
     refused: Missing | None = None
@@ -29,7 +29,7 @@ def read(host: Host) -> Fact[tuple[KernelDump, ...]]:
 
 
 def parse(place: str, name: str, today: str) -> KernelDump | None:
-    """The dump that an entry is; None for what else lies there (the console's log, apport's reports, kdump's own files).
+    """Return the dump that an entry is; None for what else lies there (the console's log, apport's reports, kdump's own files).
 
     >>> parse("/sys/fs/pstore", "dmesg-efi-155741337601001", "2019-05-11")
     KernelDump(path='/sys/fs/pstore/dmesg-efi-155741337601001', age_days=2)

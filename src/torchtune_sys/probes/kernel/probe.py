@@ -41,7 +41,7 @@ def _without(missing: Missing) -> KernelFacts:
 
 
 def _from_files(host: Host) -> KernelFacts | None:
-    """The log in a copied tree."""
+    """Return the log in a copied tree."""
     for path in _FILES:
         text = host.text(path)
         if isinstance(text, str) and text.strip():
@@ -51,7 +51,7 @@ def _from_files(host: Host) -> KernelFacts | None:
 
 
 def parse_answer(found: Any) -> KernelFacts:
-    """The facts in the answer to ``kernel-log``.
+    """Return the facts in the answer to ``kernel-log``.
 
     >>> facts = parse_answer({"source": "/dev/kmsg", "lines": [], "now_s": 90.0, "booted": 1.7e9, "from_s": 0.0, "whole": True})
     >>> facts.events, facts.now_s, facts.whole
@@ -82,7 +82,7 @@ def _time(found: dict[str, Any], name: str) -> float | None:
 
 
 def _zero(last: float, source: str) -> Fact[float]:
-    """Times of a calendar need nothing added, if they have a year."""
+    """Return what is to be added to times: those of a calendar need nothing added, if they have a year."""
     return 0.0 if last > 1e9 else Missing(Why.NOT_RECORDED, source, "the log does not say when the machine was booted")
 
 

@@ -98,7 +98,7 @@ def _is_count(value: object) -> bool:
 
 
 def parse_limits(text: str) -> dict[str, SessionLimit]:
-    r"""The limits in /proc/<pid>/limits (bytes and counts as in getrlimit(2)).
+    r"""Return the limits in /proc/<pid>/limits (bytes and counts as in getrlimit(2)).
 
     >>> parse_limits("Limit   Soft SessionLimit   Hard SessionLimit   Units\nMax open files            1024                 524288               files\n")
     {'nofile': SessionLimit(soft=1024, hard=524288)}
@@ -184,7 +184,7 @@ def _drop_ins(host: Host) -> list[str]:
 
 
 def parse_remove_ipc(text: str) -> tuple[bool, int] | None:
-    r"""The last RemoveIPC= of the section [Login], with its line.
+    r"""Return the last RemoveIPC= of the section [Login], with its line.
 
     >>> parse_remove_ipc("[Login]\n#RemoveIPC=yes\nRemoveIPC=no\n")
     (False, 3)
@@ -219,7 +219,7 @@ def _built_in(host: Host) -> Fact[bool]:
 
 
 def _pids(host: Host) -> tuple[Fact[float], Fact[int], str]:
-    """The tightest pids.max, and how many tasks that very group holds now."""
+    """Return the tightest pids.max, and how many tasks that very group holds now."""
     files = ("pids.max",)
     limit, source = cgroup.tightest(host, "pids", {1: files, 2: files}, lambda texts: cgroup.parse_max(texts[0]))
     if not source:

@@ -40,7 +40,7 @@ Parse = Callable[[str], dict[str, SessionLimit]]
 
 
 def look(host: Host, parse: Parse) -> Fact[tuple[ServiceLimits, ...]]:
-    """The services that run here, with their limits. ABSENT where no RDMA device is there to register memory with.
+    """Return the services that run here, with their limits. ABSENT where no RDMA device is there to register memory with.
 
     ``parse`` reads /proc/PID/limits.
     """
@@ -112,7 +112,7 @@ def _pid(host: Host, unit: str, comms: tuple[str, ...], slices: list[tuple[str, 
 
 
 def _first_of(host: Host, procs: str, comms: tuple[str, ...]) -> int:
-    """The first process with one of these names; 0 if there is none (a left-over pid file, a unit of another's name)."""
+    """Return the first process with one of these names; 0 if there is none (a left-over pid file, a unit of another's name)."""
     for pid in parse_pids(procs):
         if host.word(f"/proc/{pid}/comm") in comms:
             return pid

@@ -60,7 +60,7 @@ def _drop_ins(host: Host, name: str) -> list[str]:
 
 
 def parse_section(text: str, section: str) -> Assigned:
-    r"""Assignments of limits in one section; the last of each name, ``""`` where it is taken back.
+    r"""Return assignments of limits in one section; the last of each name, ``""`` where it is taken back.
 
     >>> parse_section("[Unit]\nLimitCORE=0\n[Service]\n# LimitNOFILE=1\nLimitMEMLOCK=infinity\nLimitNOFILE = 1024:4096\n", "Service")
     {'LimitMEMLOCK': 'infinity', 'LimitNOFILE': '1024:4096'}
@@ -87,7 +87,7 @@ def _limit(own: str, default: str, name: str) -> Fact[SessionLimit]:
 
 
 def parse_limit(text: str) -> SessionLimit | None:
-    """A limit as systemd.exec(5) has it: one number for both, or soft:hard; suffixes are powers of 1024.
+    """Return a limit as systemd.exec(5) has it: one number for both, or soft:hard; suffixes are powers of 1024.
 
     >>> parse_limit("infinity"), parse_limit("1024:4096"), parse_limit("8M")
     (SessionLimit(soft=None, hard=None), SessionLimit(soft=1024, hard=4096), SessionLimit(soft=8388608, hard=8388608))

@@ -84,7 +84,7 @@ def parse_swaps(text: str) -> tuple[SwapDevice, ...]:
 
 
 def parse_choice(text: str) -> str:
-    """The bracketed word of a sysfs choice file; a file with a single word is that word. Raises ValueError otherwise.
+    """Return the bracketed word of a sysfs choice file; a file with a single word is that word. Raises ValueError otherwise.
 
     >>> parse_choice("always [madvise] never")
     'madvise'

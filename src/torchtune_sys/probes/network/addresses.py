@@ -46,7 +46,7 @@ def from_answer(answer: Any) -> list[Named]:
 
 
 def from_proc(host: Host, names: tuple[str, ...]) -> list[Named]:
-    """What /proc/net/{fib_trie,route,if_inet6} say of the named interfaces; in index order, as the kernel dumps them."""
+    """Return what /proc/net/{fib_trie,route,if_inet6} say of the named interfaces; in index order, as the kernel dumps them."""
     trie, route, inet6 = (host.text(f"/proc/net/{name}") for name in ("fib_trie", "route", "if_inet6"))
     if isinstance(trie, Missing) or isinstance(route, Missing):
         why = trie if isinstance(trie, Missing) else route
@@ -66,7 +66,7 @@ def from_proc(host: Host, names: tuple[str, ...]) -> list[Named]:
 
 
 def _or_unknown(found: tuple[Address, ...], homeless: tuple[str, ...]) -> Fact[tuple[Address, ...]]:
-    """A /32 of a cloud or a tunnel is in no connected network: an interface that seems to have no IPv4 address may hold it."""
+    """Return the addresses, or that they are unknown: a /32 of a cloud or a tunnel is in no connected network: an interface that seems to have no IPv4 address may hold it."""
     if not homeless or any(address.family == "inet" for address in found):
         return found
     return Missing(Why.NOT_RECORDED, "/proc/net/fib_trie", f"which interface has {', '.join(homeless[:3])} is not told")
@@ -85,7 +85,7 @@ _Placed = tuple[str, str, str, int]
 
 
 def _placed(local: tuple[int, ...], connected: tuple[tuple[str, int, int], ...]) -> tuple[list[_Placed], tuple[str, ...]]:
-    """The local table names no interface: an address belongs to the narrowest connected network that holds it, if there is one."""
+    """Return the addresses with their interfaces, which the local table does not name: an address belongs to the narrowest connected network that holds it, if there is one."""
     found: list[_Placed] = []
     homeless: list[str] = []
     for address in local:
@@ -110,7 +110,7 @@ def _dotted(number: int) -> str:
 
 
 def parse_local(text: str) -> tuple[int, ...]:
-    """The host's own IPv4 addresses, as numbers, out of /proc/net/fib_trie.
+    """Return the host's own IPv4 addresses, as numbers, out of /proc/net/fib_trie.
 
     >>> parse_local('''Local:
     ...   +-- 0.0.0.0/0 3 0 5

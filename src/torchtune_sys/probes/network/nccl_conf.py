@@ -72,7 +72,7 @@ def _paths(host: Host, env: dict[str, str]) -> list[tuple[str, str, str]]:
 
 
 def _passwd_home(host: Host) -> str:
-    """The home that the user database gives the user who is judged; ``""`` where it has none or was not asked."""
+    """Return the home that the user database gives the user who is judged; ``""`` where it has none or was not asked."""
     answer = host.ask(queries.UID)
     home = answer.get("home") if isinstance(answer, dict) else None
     return home.rstrip("/") if isinstance(home, str) else ""
@@ -92,7 +92,7 @@ def _ours(name: str) -> bool:
 
 
 def parse_conf(text: str, path: str) -> tuple[tuple[NcclSetting, ...], tuple[IgnoredLine, ...]]:
-    """The settings of one nccl.conf, the first of several for a name counting, and the lines that do not do what they say.
+    """Return the settings of one nccl.conf, the first of several for a name counting, and the lines that do not do what they say.
 
     >>> settings, odd = parse_conf("NCCL_DEBUG=INFO\\nexport NCCL_IB_HCA=mlx5\\n", "/etc/nccl.conf")
     >>> settings[0].value, settings[0].source, odd[0].why

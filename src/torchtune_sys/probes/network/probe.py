@@ -176,7 +176,7 @@ def _master(host: Host, base: str, told: dict[str, Any]) -> str:
 
 
 def default_route(host: Host) -> Fact[str]:
-    """The interface that a packet to the world leaves by; IPv4 first, as most jobs use it."""
+    """Return the interface that a packet to the world leaves by; IPv4 first, as most jobs use it."""
     ipv4 = host.text("/proc/net/route")
     if not isinstance(ipv4, Missing) and (name := parse_default_route(ipv4)):
         return name
@@ -192,7 +192,7 @@ _RTF_UP, _RTF_REJECT = 0x1, 0x200
 
 
 def parse_default_route(text: str) -> str:
-    """The interface of the default route with the lowest metric in /proc/net/route, ``""`` if there is none.
+    """Return the interface of the default route with the lowest metric in /proc/net/route, ``""`` if there is none.
 
     >>> parse_default_route('''Iface\\tDestination\\tGateway \\tFlags\\tRefCnt\\tUse\\tMetric\\tMask\\t\\tMTU\\tWindow\\tIRTT
     ... eno1\\t00000000\\t0100000A\\t0003\\t0\\t0\\t100\\t00000000\\t0\\t0\\t0
@@ -210,7 +210,7 @@ def parse_default_route(text: str) -> str:
 
 
 def parse_default_route6(text: str) -> str:
-    """The same of /proc/net/ipv6_route, which also lists the kernel's own "unreachable" default on lo.
+    """Return the same of /proc/net/ipv6_route, which also lists the kernel's own "unreachable" default on lo.
 
     >>> zero = "0" * 32
     >>> parse_default_route6(f"{zero} 00 {zero} 00 fe800000000000000000000000000001 00000400 00000001 00000000 00000003     eth0")

@@ -120,7 +120,7 @@ def _after_colon(found: Fact[str]) -> Fact[str]:
 
 
 def parse_state(text: str) -> str:
-    """The word in ``state`` or ``phys_state``.
+    """Return the word in ``state`` or ``phys_state``.
 
     >>> parse_state("4: ACTIVE"), parse_state("5: LinkUp")
     ('ACTIVE', 'LinkUp')
@@ -158,7 +158,7 @@ _SIGNALLING = frozenset(("SDR", "DDR", "QDR", "FDR10", "FDR", "EDR", "HDR", "NDR
 
 
 def parse_signalling(text: str) -> str | None:
-    """The speed of a lane in ``rate``; older kernels write nothing for SDR.
+    """Return the speed of a lane in ``rate``; older kernels write nothing for SDR.
 
     >>> parse_signalling("2.5 Gb/sec (1X SDR)"), parse_signalling("40 Gb/sec (4X FDR10)"), parse_signalling("10 Gb/sec (4X)")
     ('SDR', 'FDR10', None)
@@ -181,7 +181,7 @@ def _gids(host: Host, place: str) -> Fact[tuple[Gid, ...]]:
 
 
 def pci_address(host: Host, base: str) -> Fact[str]:
-    """The PCI function behind a class device: the last one on its path (a virtio NIC is a child of its function)."""
+    """Return the PCI function behind a class device: the last one on its path (a virtio NIC is a child of its function)."""
     path = host.real(f"{base}/device")
     if isinstance(path, Missing):
         return path
@@ -190,7 +190,7 @@ def pci_address(host: Host, base: str) -> Fact[str]:
 
 
 def parse_pci_address(path: str) -> str:
-    """The last PCI address in a sysfs path, ``""`` if there is none.
+    """Return the last PCI address in a sysfs path, ``""`` if there is none.
 
     >>> parse_pci_address("/sys/devices/pci0000:00/0000:00:03.0/virtio0")
     '0000:00:03.0'
@@ -204,5 +204,5 @@ def parse_pci_address(path: str) -> str:
 
 
 def last_part(target: Fact[str]) -> Fact[str]:
-    """The last component of a link's target: the driver's or the master's name."""
+    """Return the last component of a link's target: the driver's or the master's name."""
     return target if isinstance(target, Missing) else target.rstrip("/").rpartition("/")[2]

@@ -21,7 +21,7 @@ _WINDOW_TIMEOUT_S = 5.0
 
 
 def totals(host: Host, place: str) -> Fact[dict[str, int]]:
-    """The counters that are there; Missing where none can be read (EFA and virtual functions have no such directory)."""
+    """Return the counters that are there; Missing where none can be read (EFA and virtual functions have no such directory)."""
     found: dict[str, int] = {}
     first: Missing | None = None
     for name in TOTALS:
@@ -38,7 +38,7 @@ def totals(host: Host, place: str) -> Fact[dict[str, int]]:
 
 
 def parse_count(text: str, path: str = "counter") -> int | Missing:
-    """A counter of 64 bits at most; the kernel writes ``N/A (no PMA)`` where the card has none.
+    """Return a counter of 64 bits at most; the kernel writes ``N/A (no PMA)`` where the card has none.
 
     >>> parse_count("230539874932483")
     230539874932483
@@ -53,7 +53,7 @@ def parse_count(text: str, path: str = "counter") -> int | Missing:
 
 
 def growth(host: Host, live: bool) -> Fact[CounterGrowth]:
-    """What each error counter gained while the host was watched; only with ``--live``, since it takes a second."""
+    """Return what each error counter gained while the host was watched; only with ``--live``, since it takes a second."""
     if not live:
         return Missing(Why.NOT_SUPPORTED, queries.RDMA_COUNTERS, "watched only with --live", "--live")
     answer = host.ask(queries.RDMA_COUNTERS, _WINDOW_TIMEOUT_S)

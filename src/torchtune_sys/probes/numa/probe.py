@@ -61,7 +61,7 @@ def parse_distances(text: str) -> tuple[int, ...]:
 
 
 def parse_numa_status(text: str) -> Fact[int]:
-    """The node that a GPU's memory is, from the driver's numa_status; -1 where it is none.
+    """Return the node that a GPU's memory is, from the driver's numa_status; -1 where it is none.
 
     >>> parse_numa_status("Node:      255\\nStatus:    online\\nAddress:   40000000000\\nSize:      3f0000000\\n")
     255
@@ -148,7 +148,7 @@ def _as_gpu_memory(node: NumaNode) -> NumaNode:
 
 
 def _single(host: Host, nothing: Missing) -> Fact[tuple[NumaNode, ...]]:
-    """A kernel built without NUMA is one node with everything; of a recording without these files nothing can be told, unless what stands
+    """Return the single node: a kernel built without NUMA is one node with everything; of a recording without these files nothing can be told, unless what stands
     beside them was recorded."""
     beside = host.names("/sys/devices/system") if nothing.why is Why.NOT_RECORDED else ()
     if nothing.why not in (Why.ABSENT, Why.NOT_RECORDED) or isinstance(beside, Missing) or "node" in beside:

@@ -22,7 +22,7 @@ def sleeps(host: Host, place: str) -> bool:
 
 
 def errors(host: Host, place: str) -> Fact[PciErrors]:
-    """The counters of the function at ``place``. One missing file tells that none of the three is there."""
+    """Return the counters of the function at ``place``. One missing file tells that none of the three is there."""
     found: list[dict[str, int]] = []
     for name in ("correctable", "nonfatal", "fatal"):
         path = f"{place}/aer_dev_{name}"
@@ -65,7 +65,7 @@ def config(host: Host, address: str) -> Fact[PciConfig]:
 
 
 def growth(host: Host) -> Fact[PciErrorGrowth]:
-    """What the counters of all functions gained within a second."""
+    """Return what the counters of all functions gained within a second."""
     found = host.ask(queries.PCI_ERRORS)
     if isinstance(found, Missing):
         return found
@@ -99,7 +99,7 @@ def parse_bars(text: str, path: str) -> Fact[tuple[int, ...]]:
 
 
 def topology_file(host: Host) -> Fact[TopologyFile]:
-    """The file that describes the machine to NCCL, if one is named, or lies where it looks by itself."""
+    """Return the file that describes the machine to NCCL, if one is named, or lies where it looks by itself."""
     from torchtune_sys.formats.nccl_topology import addresses, parse
     from torchtune_sys.probes.network import nccl_conf
 

@@ -22,7 +22,7 @@ _ASLEEP = Missing(Why.NOT_SUPPORTED, "power/runtime_status", "the device sleeps,
 
 
 def probe(host: Host, intent: Workload) -> PciFacts:
-    """Reads two small files for each function, and more only where it matters: a server has 300 functions."""
+    """Read two small files for each function, and more only where it matters: a server has 300 functions."""
     names = host.names(DEVICES)
     if isinstance(names, Missing):
         return PciFacts(devices=names, distances=names, topology_file=names)
@@ -72,7 +72,7 @@ def _asleep(host: Host, devices: dict[str, PciDevice]) -> set[str]:
 
 
 def _registers(host: Host, devices: dict[str, PciDevice], asleep: set[str]) -> dict[str, Fact[PciConfig]]:
-    """Registers of GPUs, of RDMA cards beside them, and of all bridges above these. The first refusal stands for all."""
+    """Return registers of GPUs, of RDMA cards beside them, and of all bridges above these. The first refusal stands for all."""
     gpus = [device for device in devices.values() if is_gpu(device)]
     wanted: dict[str, None] = {}
     for device in (*gpus, *(device for device in devices.values() if gpus and device.rdma and is_network(device))):
@@ -143,7 +143,7 @@ def _read(host: Host, name: str, rdma: str) -> PciDevice:
 
 
 def _node(host: Host, place: str) -> Fact[int]:
-    """The NUMA node; in a recording without it, the one that has all CPUs which the kernel calls local to the function."""
+    """Return the NUMA node; in a recording without it, the one that has all CPUs which the kernel calls local to the function."""
     found = host.number(f"{place}/numa_node")
     if not isinstance(found, Missing) or found.why is not Why.NOT_RECORDED:
         return found
@@ -172,7 +172,7 @@ def class_and_vendor(host: Host, name: str) -> tuple[Fact[str], Fact[str]]:
 
 
 def _vendor(host: Host, name: str) -> Fact[str]:
-    """A recording may lack it, and still hold what NVIDIA's driver says of its GPUs."""
+    """Return the vendor's number: a recording may lack it, and still hold what NVIDIA's driver says of its GPUs."""
     found = host.word(f"{DEVICES}/{name}/vendor")
     if isinstance(found, Missing) and found.why is Why.NOT_RECORDED and host.exists(f"/proc/driver/nvidia/gpus/{name}") is True:
         return "0x10de"
@@ -221,7 +221,7 @@ def _driver(host: Host, place: str, event: dict[str, str] | None) -> Fact[str]:
 
 
 def parse_parent(target: str) -> str:
-    """The function above, in the target of a link of /sys/bus/pci/devices; ``""`` directly below a host bridge.
+    """Return the function above, in the target of a link of /sys/bus/pci/devices; ``""`` directly below a host bridge.
 
     >>> parse_parent("../../../devices/pci0000:17/0000:17:01.0/0000:18:00.0")
     '0000:17:01.0'

@@ -40,7 +40,7 @@ def _names(host: Host, folder: str) -> tuple[str, ...]:
 
 
 def _units(host: Host) -> Iterator[tuple[str, str]]:
-    """The units that something wants at boot, and that were written on this host."""
+    """Yield the units that something wants at boot, and that were written on this host."""
     wanted = {
         name
         for folder in _names(host, _UNITS)
@@ -79,7 +79,7 @@ def _settings(host: Host, commands: Iterable[str], source: str, unit: str) -> li
 
 
 def assignments(command: str) -> Iterator[tuple[str, str, str]]:
-    """What a command line sets, as (path, value, ""), and the files that it loads, as ("", "", file).
+    """Yield what a command line sets, as (path, value, ""), and the files that it loads, as ("", "", file).
 
     >>> list(assignments("/sbin/sysctl -q -w vm.swappiness=60 net.core.somaxconn=128"))
     [('/proc/sys/vm/swappiness', '60', ''), ('/proc/sys/net/core/somaxconn', '128', '')]
@@ -122,6 +122,6 @@ def _of_sysctl(words: list[str]) -> Iterator[tuple[str, str, str]]:
 
 
 def _echoed(words: list[str]) -> str:
-    """What the last echo or printf before it says."""
+    """Return what the last echo or printf before it says."""
     starts = [place for place, word in enumerate(words) if word.rpartition("/")[2] in ("echo", "printf")]
     return " ".join(word for word in words[starts[-1] + 1 :] if word not in ("|", "-n", "-e")) if starts else ""

@@ -28,7 +28,7 @@ def probe(host: Host) -> tuple[tuple[str, ...], ...]:
 
 
 def parse_options(text: str, grubenv: str = "") -> Iterator[str]:
-    r"""The arguments of one entry.
+    r"""Yield the arguments of one entry.
 
     >>> list(parse_options("title x\noptions root=/dev/sda1 ro\noptions $tuned_params quiet\n"))
     ['root=/dev/sda1', 'ro', 'quiet']

@@ -53,7 +53,7 @@ def _by_udev(host: Host) -> Iterator[BootSetting]:
 
 
 def joined(text: str) -> list[str]:
-    r"""The lines, those that a backslash continues put at the first one's place.
+    r"""Return the lines, those that a backslash continues put at the first one's place.
 
     >>> joined('A=="1", \\\n B="2"\nC="3"')
     ['A=="1",  B="2"', '', 'C="3"']

@@ -59,7 +59,7 @@ def _unwritable(host: Host, values: Iterable[str], files: Iterable[str]) -> dict
 
 
 def _file(host: Host, path: str) -> Fact[str]:
-    """A link is never replaced, and what it leads to is not ours."""
+    """Return the text of a file. A link is never replaced, and what it leads to is not ours."""
     leads_to = host.link(path)
     if isinstance(leads_to, Missing):
         return host.text(path)

@@ -63,7 +63,7 @@ class ProfileOption(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parse_ini(text: str) -> Iterator[ProfileOption]:
-    r"""The options of an ini file with ``=`` only; text after " #" is a comment.
+    r"""Yield the options of an ini file with ``=`` only; text after " #" is a comment.
 
     >>> [(o.section, o.name, o.value, o.number) for o in parse_ini("[main]\ninclude=balanced\n[sysctl]\nvm.swappiness = 10 # x\n")]
     [('main', 'include', 'balanced', 2), ('sysctl', 'vm.swappiness', '10', 4)]
@@ -83,7 +83,7 @@ def parse_ini(text: str) -> Iterator[ProfileOption]:
 
 
 def read(host: Host) -> TunedState:
-    """The active profile's sysctls; ABSENT as profile where tuned neither runs nor is enabled."""
+    """Return the active profile's sysctls; ABSENT as profile where tuned neither runs nor is enabled."""
     off = Missing(Why.ABSENT, "/run/tuned/tuned.pid", "tuned is not active")
     active = host.word(ACTIVE)
     if isinstance(active, Missing):
@@ -226,7 +226,7 @@ _WRITTEN = ("sysctl", "vm", "cpu", "disk", "sysfs", "bootloader")
 
 
 def base(host: Host, include: str = "") -> TunedProfile:
-    """What a profile of ours includes: ``include`` if named, else the active profiles, else the distribution's for throughput."""
+    """Return what a profile of ours includes: ``include`` if named, else the active profiles, else the distribution's for throughput."""
     places = ("/usr/lib/tuned/profiles", "/etc/tuned/profiles")
     newer = host.exists(places[0]) is True
     path = f"{places[1] if newer else '/etc/tuned'}/{OURS}/tuned.conf"

@@ -36,7 +36,7 @@ def reason(host: Host, path: str) -> str:
 
 
 def _folder(host: Host, folder: str) -> tuple[str, str]:
-    """The nearest directory that is there, and what stands in the way of making the others."""
+    """Return the nearest directory that is there, and what stands in the way of making the others."""
     while folder:
         found = host.stat(folder)
         if not isinstance(found, Missing):

@@ -14,7 +14,7 @@ from torchtune_sys.probes.driver.files import DEFAULT_DIRECTORIES
 
 
 def linkable(host: Host, env: Mapping[str, str], triton: Distribution) -> Fact[tuple[str, ...]]:
-    """The files libcuda.so and libcuda.so.1 that the linker sees when this Triton calls it; empty where Triton finds no directory.
+    """Return the files libcuda.so and libcuda.so.1 that the linker sees when this Triton calls it; empty where Triton finds no directory.
 
     Source: libcuda_dirs in triton/backends/nvidia/driver.py (triton/common/build.py up to 2.3). Without a cache ``ldconfig -p``
     ends with status 1 (print_cache in elf/cache.c of glibc), which Triton takes for an error before it looks at LD_LIBRARY_PATH.
@@ -46,7 +46,7 @@ def _there(host: Host, folder: str, name: str) -> bool:
 
 
 def cached(answer: object, wanted: str) -> list[str]:
-    """The paths of entries whose line in ``ldconfig -p`` holds ``wanted``, as Triton searches it.
+    """Return the paths of entries whose line in ``ldconfig -p`` holds ``wanted``, as Triton searches it.
 
     >>> cached([{"name": "libcuda.so.1", "path": "/usr/lib64/libcuda.so.1", "flags": 771}], "libcuda.so")
     ['/usr/lib64/libcuda.so.1']

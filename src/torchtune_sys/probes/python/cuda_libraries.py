@@ -38,7 +38,7 @@ def library_path(env: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def libraries(host: Host, folders: tuple[str, ...]) -> tuple[CudaLibrary, ...]:
-    """The first library of each kind (name and ABI) that these directories hold, as the loader would find them."""
+    """Return the first library of each kind (name and ABI) that these directories hold, as the loader would find them."""
     found: dict[tuple[str, str], CudaLibrary] = {}
     for folder in folders[:_DIRECTORIES]:
         names = host.names(folder) if folder.startswith("/") else ()
@@ -48,7 +48,7 @@ def libraries(host: Host, folders: tuple[str, ...]) -> tuple[CudaLibrary, ...]:
 
 
 def parse_libraries(folder: str, names: tuple[str, ...]) -> list[CudaLibrary]:
-    """The CUDA libraries among the names in a directory.
+    """Return the CUDA libraries among the names in a directory.
 
     >>> [(x.abi, x.version) for x in parse_libraries("/x", ("libcudnn.so", "libcudnn.so.9", "libcudnn.so.9.5.1", "libz.so.1"))]
     [('', ''), ('9', '9.5.1')]
@@ -85,7 +85,7 @@ def toolkits(host: Host) -> Fact[tuple[str, ...]]:
 
 
 def toolkit_version(host: Host, folder: str) -> str:
-    """The version of the toolkit in ``folder``; ``""`` where it holds none."""
+    """Return the version of the toolkit in ``folder``; ``""`` where it holds none."""
     text = host.text(f"{folder}/version.json")
     if not isinstance(text, Missing):
         return parse_version_json(text)
@@ -94,7 +94,7 @@ def toolkit_version(host: Host, folder: str) -> str:
 
 
 def parse_version_json(text: str) -> str:
-    """The toolkit's version in its version.json; ``""`` where there is none.
+    """Return the toolkit's version in its version.json; ``""`` where there is none.
 
     >>> parse_version_json('{"cuda": {"name": "CUDA SDK", "version": "12.4.20240318"}, "cuda_nvcc": {"version": "12.4.131"}}')
     '12.4.131'

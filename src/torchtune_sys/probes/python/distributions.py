@@ -61,7 +61,7 @@ def scan(host: Host, sys_path: Iterable[str], prefix: Fact[str]) -> Scan:
 
 
 def _places(sys_path: Iterable[str]) -> list[str]:
-    """The standard library's own directories hold no distributions."""
+    """Return the directories that may hold distributions: the standard library's own ones hold none."""
     entries = [entry.rstrip("/") for entry in sys_path if entry.startswith("/") and len(entry) < 4096]
     return [
         entry
@@ -140,7 +140,7 @@ def _differs(host: Host, path: str, size: int) -> bool:
 
 
 def parse_headers(text: str) -> dict[str, list[str]]:
-    """The headers of METADATA, PKG-INFO or WHEEL, by lower-case name; the description after the first empty line is not read.
+    """Return the headers of METADATA, PKG-INFO or WHEEL, by lower-case name; the description after the first empty line is not read.
 
     >>> parse_headers("Name: torch\\nRequires-Dist: filelock\\nRequires-Dist: sympy>=1.13.3\\n\\nTag: no")
     {'name': ['torch'], 'requires-dist': ['filelock', 'sympy>=1.13.3']}
@@ -164,7 +164,7 @@ def _is_leftover(name: str) -> bool:
 
 
 def in_conda(host: Host, prefix: str) -> list[Distribution]:
-    """What conda installed below ``prefix``: ``pytorch-2.1.0-py3.11_cuda12.1_cudnn8.9.2_0.json``."""
+    """Return what conda installed below ``prefix``: ``pytorch-2.1.0-py3.11_cuda12.1_cudnn8.9.2_0.json``."""
     place = f"{prefix}/conda-meta"
     names = host.names(place)
     found = []

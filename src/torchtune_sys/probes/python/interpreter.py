@@ -35,7 +35,7 @@ class InterpreterAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def chosen(host: Host, env: Fact[dict[str, str]], wanted: str | None) -> Fact[str]:
-    """The interpreter's path: ``--python``, or what the session's PATH gives for python3 (else python)."""
+    """Return the interpreter's path: ``--python``, or what the session's PATH gives for python3 (else python)."""
     if wanted:
         return _named(host, env, wanted)
     if isinstance(env, Missing):
@@ -74,7 +74,7 @@ def which(host: Host, env: Mapping[str, str], names: tuple[str, ...]) -> Iterato
 
 
 def behind_shim(host: Host, env: Mapping[str, str], path: str) -> str | None:
-    """What a pyenv shim would start, which takes a tenth of a second to say so itself; None if it means the next one on PATH.
+    """Return what a pyenv shim would start, which takes a tenth of a second to say so itself; None if it means the next one on PATH.
 
     Order of pyenv: PYENV_VERSION, .python-version from the working directory upwards, the global version file. What is no plain name
     (``../..``) is none of its versions.
@@ -128,7 +128,7 @@ def _may_choose(host: Host, path: str, root: str) -> bool:
 
 
 def _newest_of(host: Host, root: str, prefix: str) -> list[str]:
-    """The newest installed patch release of ``3.12``."""
+    """Return the newest installed patch release of ``3.12``."""
     names = host.names(f"{root}/versions")
     if isinstance(names, Missing):
         return []
@@ -137,7 +137,7 @@ def _newest_of(host: Host, root: str, prefix: str) -> list[str]:
 
 
 def ask(host: Host, executable: str) -> Fact[InterpreterAnswer]:
-    """What the interpreter says of itself; where it cannot be started, what its files say."""
+    """Return what the interpreter says of itself; where it cannot be started, what its files say."""
     found = host.ask(f"{queries.INTERPRETER}:{executable}")
     if isinstance(found, Missing):
         unasked = not host.live and found.why in (Why.NOT_RECORDED, Why.ABSENT)
@@ -153,7 +153,7 @@ def parse_answer(found: Any, source: str) -> Fact[InterpreterAnswer]:
 
 
 def derived(host: Host, executable: str, why: Missing) -> Fact[InterpreterAnswer]:
-    """An interpreter from its files alone: a virtual environment's pyvenv.cfg, or the lib/python3.N beside bin."""
+    """Return an interpreter from its files alone: a virtual environment's pyvenv.cfg, or the lib/python3.N beside bin."""
     prefix = executable.rpartition("/")[0].rpartition("/")[0] or "/usr"
     config = host.text(f"{prefix}/pyvenv.cfg")
     settings = {} if isinstance(config, Missing) else parse_pyvenv(config)
@@ -200,7 +200,7 @@ def parse_pyvenv(text: str) -> dict[str, str]:
 
 
 def facts(executable: Fact[str], answer: Fact[InterpreterAnswer]) -> PythonFacts:
-    """The part of PythonFacts that the interpreter itself tells."""
+    """Return the part of PythonFacts that the interpreter itself tells."""
     if isinstance(answer, Missing):
         return PythonFacts(
             executable=executable,

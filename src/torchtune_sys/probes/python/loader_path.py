@@ -39,7 +39,7 @@ class Loaded(msgspec.Struct):
     asked_by: str
 
     def expand(self, text: str) -> list[str]:
-        """The directories of a DT_RPATH or DT_RUNPATH with $ORIGIN set in; what holds another token is left out."""
+        """Return the directories of a DT_RPATH or DT_RUNPATH with $ORIGIN set in; what holds another token is left out."""
         origin = self.path.rpartition("/")[0]
         parts = (part.replace("${ORIGIN}", origin).replace("$ORIGIN", origin) for part in text.split(":")[:500])
         return [part for part in parts if part.startswith("/") and "$" not in part]
@@ -85,7 +85,7 @@ class LoadingProcess:
         return found
 
     def find(self, name: str) -> Loaded | None:
-        """An object is known by each name it was asked for, and by its DT_SONAME: no second file is looked for."""
+        """Find a library: an object is known by each name it was asked for, and by its DT_SONAME: no second file is looked for."""
         return next((item for item in self.loaded if name in item.names), None)
 
     def _request(self, name: str, loader: Loaded, how: str = "") -> Loaded | None:
@@ -169,7 +169,7 @@ class LoadingProcess:
 
 
 def search_list(text: str, here: str, origin: str) -> list[str]:
-    """The directories of LD_LIBRARY_PATH in the loader's eyes; an empty part is the working directory (ld.so(8)).
+    """Return the directories of LD_LIBRARY_PATH in the loader's eyes; an empty part is the working directory (ld.so(8)).
 
     >>> search_list("/opt/x/lib::$ORIGIN/../lib;rel", "/home/u", "/opt/py/bin")
     ['/opt/x/lib', '/home/u', '/opt/py/bin/../lib', '/home/u/rel']

@@ -123,7 +123,7 @@ def _compiler(host: Host, env: dict[str, str]) -> Fact[str]:
 
 
 def torch_of(host: Host, seen: Scan) -> Fact[Torch]:
-    """The first torch on sys.path, from the file that its build wrote."""
+    """Return the first torch on sys.path, from the file that its build wrote."""
     failed: Missing | None = None
     for entry in seen.torch_entries:
         path = f"{entry}/torch/version.py"
@@ -141,7 +141,7 @@ def torch_of(host: Host, seen: Scan) -> Fact[Torch]:
 
 
 def parse_version_py(text: str) -> dict[str, str | None]:
-    """The values that torch/version.py assigns; None where it says None.
+    """Return the values that torch/version.py assigns; None where it says None.
 
     >>> found = parse_version_py("__version__ = '2.13.0+cpu'\\ndebug = False\\ncuda: Optional[str] = None\\nhip: Optional[str] = '6.1'")
     >>> found["__version__"], found["debug"], found["cuda"], found["hip"]
@@ -204,7 +204,7 @@ def parse_live(found: Any) -> Fact[LiveTorch]:
 
 
 def with_live(facts: PythonFacts, seen: Fact[LiveTorch]) -> PythonFacts:
-    """What torch said of itself overrules what its files suggest."""
+    """Return the facts with what torch said of itself, which overrules what its files suggest."""
     absent = isinstance(facts.torch, Missing) and facts.torch.why is Why.ABSENT
     facts = msgspec.structs.replace(facts, live=NOT_LIVE if absent and isinstance(seen, Missing) else seen)
     if isinstance(seen, Missing) or isinstance(facts.torch, Missing):

@@ -62,7 +62,7 @@ def predict(host: Host, facts: PythonFacts, env: Fact[dict[str, str]]) -> Fact[t
 
 
 def _import(host: Host, process: LoadingProcess, package: str, cuda: str, sys_path: tuple[str, ...]) -> Missing | None:
-    """The steps of ``import torch`` that load libraries."""
+    """Take the steps of ``import torch`` that load libraries."""
     first = f"{package}/lib/libtorch_global_deps.so"
     answer = host.ask(f"{queries.DYNAMIC}:{first}")
     if isinstance(answer, Missing):
@@ -86,7 +86,7 @@ def _import(host: Host, process: LoadingProcess, package: str, cuda: str, sys_pa
 
 
 def _keep_what_was_found(process: LoadingProcess, path: str) -> None:
-    """The import fails; which files the others would be still says why."""
+    """Keep what was found though the import fails: which files the others would be still says why."""
     missing = dict(process.missing)
     process.open(path, partly=True)
     process.missing.update(missing)
@@ -118,7 +118,7 @@ def _packaged(process: LoadingProcess, sys_path: Iterable[str], folder: str, sta
 
 
 def parse_preloads(text: str, cuda: str) -> Preloads:
-    """What this torch/__init__.py opens itself.
+    """Return what this torch/__init__.py opens itself.
 
     Read from the file, since vendors' builds differ from release numbers: up to 2.4 after a failure only; 2.5 nvJitLink for CUDA
     12.4 and later; 2.6 to 2.9 nvJitLink and NVRTC; from 2.10 on all of them.
@@ -155,7 +155,7 @@ def parse_preloads(text: str, cuda: str) -> Preloads:
 
 
 def _while_running(process: LoadingProcess) -> None:
-    """What is opened by name later: the driver's library by the CUDA runtime, cuDNN's parts by libcudnn."""
+    """Add what is opened by name later: the driver's library by the CUDA runtime, cuDNN's parts by libcudnn."""
     for item in list(process.loaded):
         name = item.path.rpartition("/")[2]
         if name.startswith("libcudart"):
@@ -183,7 +183,7 @@ _WHEELS = {"cudnn": "nvidia_cudnn", "nvJitLink": "nvidia_nvjitlink", "cublas": "
 
 
 def _of_wheel(process: LoadingProcess, path: str) -> str:
-    """The version of another environment's wheel that holds the library: its files carry the major number only."""
+    """Return the version of another environment's wheel that holds the library: its files carry the major number only."""
     site, found, _ = path.partition("/nvidia/")
     stem, _, abi = path.rpartition("/")[2].removeprefix("lib").partition(".so.")
     wheel = next((wheel for start, wheel in _WHEELS.items() if stem.startswith(start)), "")

@@ -32,7 +32,7 @@ def probe(host: Host, intent: Workload) -> SessionFacts:
 
 
 def preload_paths(value: str) -> tuple[str, ...]:
-    """The libraries in LD_PRELOAD that are absolute paths; names without a slash are searched by the loader, and
+    """Return the libraries in LD_PRELOAD that are absolute paths; names without a slash are searched by the loader, and
     ``$LIB``, ``$ORIGIN`` and ``$PLATFORM`` are its own (ld.so(8)).
 
     >>> preload_paths("/usr/lib/libjemalloc.so.2:libfoo.so /usr/$LIB/libgtk3-nocsd.so.0")

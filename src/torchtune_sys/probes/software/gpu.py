@@ -62,7 +62,7 @@ def _with_upgrades(host: Host, found: SoftwareFacts) -> SoftwareFacts:
 
 
 def _manager(host: Host) -> Fact[str]:
-    """The one whose records are there; the order is that of the answer to the question for packages."""
+    """Return the one whose records are there; the order is that of the answer to the question for packages."""
     for place, name in MANAGERS:
         there = host.exists(place)
         if there is True:
@@ -180,7 +180,7 @@ def _cdi(host: Host) -> Fact[dict[str, str]]:
 
 
 def parse_cdi(text: str) -> str:
-    """The driver whose libraries a CDI specification mounts; ``""`` where it names none.
+    """Return the driver whose libraries a CDI specification mounts; ``""`` where it names none.
 
     >>> parse_cdi("  - containerPath: /usr/lib/x86_64-linux-gnu/libcuda.so.580.95.05")
     '580.95.05'

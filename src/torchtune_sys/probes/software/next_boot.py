@@ -33,7 +33,7 @@ def release_key(release: str) -> tuple[tuple[int, ...], str]:
 
 
 def flavour(release: str) -> str:
-    """What is left of a kernel's release without its version and its distribution's.
+    """Return what is left of a kernel's release without its version and its distribution's.
 
     >>> [flavour(name) for name in ("6.8.0-45-generic", "6.1.0-18-cloud-amd64", "5.14.0-427.13.1.el9_4.x86_64", "5.14.0-570.el9.x86_64+rt")]
     ['generic', 'cloud-amd64', 'x86_64', 'x86_64+rt']
@@ -104,7 +104,7 @@ def _dkms(host: Host, release: str) -> Fact[str]:
 
 
 def _nouveau_barred(host: Host) -> Fact[bool]:
-    """What modprobe reads, and the command line. ``rd.driver.blacklist`` keeps nouveau out of the initramfs alone."""
+    """Return what modprobe reads, and the command line. ``rd.driver.blacklist`` keeps nouveau out of the initramfs alone."""
     words = host.text("/proc/cmdline")
     if isinstance(words, Missing):
         return words

@@ -15,7 +15,7 @@ _MOST_FILES = 60
 
 
 def upgrader(host: Host) -> Fact[str]:
-    """What installs every upgrade on the running system by itself; ABSENT where nothing does.
+    """Return what installs every upgrade on the running system by itself; ABSENT where nothing does.
 
     dnf-automatic(8): its timer obeys automatic.conf, whose default is not to install; dnf-automatic-install.timer installs whatever
     that says. Security upgrades alone leave NVIDIA's repositories alone, which carry no advisories. Systems of one image
@@ -93,7 +93,7 @@ def parse_excludes(text: str) -> list[str]:
 
 
 def parse_versionlock(text: str) -> list[str]:
-    r"""The plug-in's list: ``name-epoch:version-release.arch`` (yum: the epoch first); ``!`` only bars one version.
+    r"""Return the plug-in's list: ``name-epoch:version-release.arch`` (yum: the epoch first); ``!`` only bars one version.
 
     >>> parse_versionlock("# Added\nkmod-nvidia-latest-dkms-3:580.95.05-1.el9.*\n!bash-0:5.1-1.el9.*\n0:runc-1.1.12-1.el7.*\nnvidia-*\n")
     ['kmod-nvidia-latest-dkms', 'runc', 'nvidia-*']
@@ -142,7 +142,7 @@ def parse_zypp_locks(text: str) -> list[str]:
 
 
 def ignored(host: Host) -> tuple[str, ...]:
-    """What pacman.conf tells it to leave as it is."""
+    """Return what pacman.conf tells it to leave as it is."""
     text = host.text("/etc/pacman.conf")
     return () if isinstance(text, Missing) else tuple(parse_ignored(text))
 

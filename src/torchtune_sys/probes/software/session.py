@@ -46,7 +46,7 @@ def mps(host: Host) -> Fact[Mps]:
 
 
 def _listening(host: Host, directory: str) -> Fact[bool]:
-    """The socket is bound by a living process, or the process is there that the daemon's own note names."""
+    """Return whether the daemon listens: the socket is bound by a living process, or the process is there that the daemon's own note names."""
     bound = host.ask(f"{queries.BOUND_SOCKET}:{directory}/control")
     if isinstance(bound, Missing) or bound is True:
         return bound

@@ -134,7 +134,7 @@ class Descent:
         return good if len(good) == len(named) else next(item for item in named if isinstance(item, Missing))
 
     def _by_path(self, path: str) -> Fact[str]:
-        """The sysfs directory of ``/dev/sda2``, ``/dev/mapper/vg-data``, ``/dev/disk/by-uuid/…``."""
+        """Return the sysfs directory of ``/dev/sda2``, ``/dev/mapper/vg-data``, ``/dev/disk/by-uuid/…``."""
         place = self._host.real(path)
         name = posixpath.basename(path if isinstance(place, Missing) else place)
         found = self._by_name(name)

@@ -12,7 +12,7 @@ from torchtune_sys.model.values import Missing, Why
 
 
 def read_disk(host: Host, directory: str) -> Disk:
-    """What sysfs tells of the disk whose directory (``/sys/devices/…/block/sda``, resolved) this is."""
+    """Return what sysfs tells of the disk whose directory (``/sys/devices/…/block/sda``, resolved) this is."""
     name = posixpath.basename(directory).replace("!", "/")
     found = host.number(f"{directory}/queue/rotational")
     rotational = found if isinstance(found, Missing) else bool(found)
@@ -51,7 +51,7 @@ def read_model(host: Host, directory: str, name: str) -> Fact[str]:
 
 
 def read_transport(host: Host, directory: str, name: str) -> str:
-    """The way to the disk: the NVMe controllers' word, or the path of its device in sysfs."""
+    """Return the way to the disk: the NVMe controllers' word, or the path of its device in sysfs."""
     if name.startswith("nvme"):
         return _nvme_transport(host, directory)
     given = by_name(name)
@@ -59,7 +59,7 @@ def read_transport(host: Host, directory: str, name: str) -> str:
 
 
 def transport_of(directory: str) -> str:
-    """What the path of a SCSI disk in sysfs says of the way to it; ``""`` if nothing.
+    """Return what the path of a SCSI disk in sysfs says of the way to it; ``""`` if nothing.
 
     >>> transport_of("/sys/devices/pci0000:00/0000:00:1f.2/ata1/host0/target0:0:0/0:0:0:0/block/sda")
     'sata'
@@ -114,7 +114,7 @@ def read_scheduler(host: Host, path: str) -> Fact[str]:
 
 
 def parse_scheduler(text: str) -> str:
-    """The marked choice; a device without a choice shows one word without brackets. ``""`` if neither is there.
+    """Return the marked choice; a device without a choice shows one word without brackets. ``""`` if neither is there.
 
     >>> parse_scheduler("none [mq-deadline] kyber bfq"), parse_scheduler("none"), parse_scheduler("none bfq")
     ('mq-deadline', 'none', '')

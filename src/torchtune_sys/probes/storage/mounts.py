@@ -9,7 +9,7 @@ from torchtune_sys.model.values import Missing, Why
 
 
 def read_mounts(host: Host) -> Fact[tuple[Mount, ...]]:
-    """The mounts of this process's namespace, in the order in which they were made."""
+    """Return the mounts of this process's namespace, in the order in which they were made."""
     first: Missing | None = None
     for path, parse in (
         ("/proc/self/mountinfo", parse_mountinfo),

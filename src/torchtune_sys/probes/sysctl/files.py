@@ -46,7 +46,7 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def key_path(key: str) -> str:
-    """The key as a path below /proc/sys: the first separator decides which one separates.
+    """Return the key as a path below /proc/sys: the first separator decides which one separates.
 
     >>> key_path("net.ipv4.conf.enp3s0/200.forwarding")
     'net/ipv4/conf/enp3s0.200/forwarding'
@@ -59,7 +59,7 @@ def key_path(key: str) -> str:
 
 
 def parse_lines(text: str, file: str, rank: int = 0) -> list[SettingLine]:
-    r"""The lines of a sysctl.d file that name a key; anything else is skipped, as both programs do.
+    r"""Return the lines of a sysctl.d file that name a key; anything else is skipped, as both programs do.
 
     >>> [(line.path, line.value, line.number) for line in parse_lines("# x\n-vm.swappiness = 10 \n-kernel.a\nnonsense", "f")]
     [('vm/swappiness', '10', 2), ('kernel/a', None, 3)]
@@ -97,7 +97,7 @@ def matches(pattern: str, path: str) -> bool:
 
 
 def readings(host: Host) -> tuple[Reading, Reading]:
-    """What systemd-sysctl reads, and what ``sysctl --system`` reads. Each file is read once."""
+    """Return what systemd-sysctl reads, and what ``sysctl --system`` reads. Each file is read once."""
     names, unlisted = _candidates(host)
     files = [names[name] for name in sorted(names)]
     texts = {path: _content(host, path) for path in (*files, SYSCTL_CONF)}
@@ -120,7 +120,7 @@ def _candidates(host: Host) -> tuple[dict[str, str], list[Missing]]:
 
 
 def _content(host: Host, path: str) -> Fact[str]:
-    """The file's text; a link to /dev/null, a directory or a socket says nothing."""
+    """Return the file's text; a link to /dev/null, a directory or a socket says nothing."""
     content = host.text(path)
     if not isinstance(content, Missing):
         return content
@@ -188,7 +188,7 @@ def _last(patterns: Iterable[SettingLine], path: str) -> SettingLine | None:
 
 
 def _sure(line: SettingLine | None, unread: tuple[tuple[int, Missing], ...]) -> Fact[SettingLine]:
-    """The winner, unless a file that could not be read may say otherwise."""
+    """Return the winner, unless a file that could not be read may say otherwise."""
     for rank, missing in unread:
         if line is None or line.is_pattern or rank > line.rank:
             return missing
@@ -198,7 +198,7 @@ def _sure(line: SettingLine | None, unread: tuple[tuple[int, Missing], ...]) -> 
 
 
 def assignment(host: Host, line: Fact[SettingLine]) -> Fact[Assignment]:
-    """The line as evidence: a linked file is named by what it is."""
+    """Return the line as evidence: a linked file is named by what it is."""
     if isinstance(line, Missing):
         return line
     source = f"{line.file}:{line.number}"

@@ -27,7 +27,7 @@ _LAYERS = ("/docker/", "/containers/storage/", "containerd", "/lxc/", "/enroot/"
 
 
 def container(host: Host) -> Fact[str]:
-    """The container runtime, ``""`` if none. The most telling sign first."""
+    """Return the container runtime, ``""`` if none. The most telling sign first."""
     env = host.env()
     names = {} if isinstance(env, Missing) else env
     podman, docker = host.exists("/run/.containerenv"), host.exists("/.dockerenv")
@@ -72,7 +72,7 @@ def _no_container(podman: Fact[bool], docker: Fact[bool]) -> Fact[str]:
 
 
 def parse_cgroup_hint(text: str) -> str:
-    """The container runtime that made the session's cgroup, ``""`` if none is recognised.
+    """Return the container runtime that made the session's cgroup, ``""`` if none is recognised.
 
     >>> parse_cgroup_hint("0::/system.slice/docker-4f1c.scope\\n"), parse_cgroup_hint("0::/user.slice\\n")
     ('docker', '')
@@ -98,7 +98,7 @@ def is_container_root(mountinfo: str) -> bool:
 
 
 def hypervisor(host: Host, kernel: Fact[str], info: Fact[str]) -> Fact[str]:
-    """What the machine runs on, ``""`` on bare metal. ``info`` is the text of /proc/cpuinfo."""
+    """Return what the machine runs on, ``""`` on bare metal. ``info`` is the text of /proc/cpuinfo."""
     if not isinstance(kernel, Missing) and "microsoft" in kernel.lower():
         # WSL1 translates system calls: 4.4.0-19041-Microsoft. WSL2 is a kernel of its own: 5.15.153.1-microsoft-standard-WSL2.
         if "wsl2" in kernel.lower() or "microsoft-standard" in kernel or host.exists("/dev/dxg") is True:
@@ -149,7 +149,7 @@ def known_text(text: Fact[str]) -> str:
 
 
 def vendor_name(vendor: str, product: str, bios: str) -> str:
-    """The hypervisor by what it writes into the DMI tables; ``""`` where they name none.
+    """Return the hypervisor by what it writes into the DMI tables; ``""`` where they name none.
 
     >>> vendor_name("Amazon EC2", "p5.48xlarge", "Amazon EC2"), vendor_name("Amazon EC2", "g4dn.metal", "Amazon EC2")
     ('amazon', '')
@@ -183,7 +183,7 @@ def vendor_name(vendor: str, product: str, bios: str) -> str:
 
 
 def _by_clock(host: Host) -> Fact[str]:
-    """The paravirtual clock names the hypervisor where there is no DMI table (Firecracker, some container VMs)."""
+    """Return the hypervisor by its paravirtual clock, which names it where there is no DMI table (Firecracker, some container VMs)."""
     clock = host.text("/sys/devices/system/clocksource/clocksource0/available_clocksource")
     names = "" if isinstance(clock, Missing) else clock
     for word, name in (("kvm-clock", "kvm"), ("hyperv", "microsoft"), ("xen", "xen"), ("vmware", "vmware")):

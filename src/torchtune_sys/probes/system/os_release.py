@@ -21,7 +21,7 @@ _LIBRARIES = (
 
 
 def read_os(host: Host) -> Fact[Os]:
-    """The distribution, from os-release(5) or, where there is none, from what older distributions have."""
+    """Return the distribution, from os-release(5) or, where there is none, from what older distributions have."""
     reasons: list[Missing] = []
     for path in OS_RELEASE:
         text = host.text(path)
@@ -58,7 +58,7 @@ def parse_os_release(text: str, source: str = OS_RELEASE[0]) -> Fact[Os]:
 
 
 def unquoted(value: str) -> str:
-    """The value of a shell assignment.
+    """Return the value of a shell assignment.
 
     >>> unquoted('"Debian GNU/Linux 12 (bookworm)"'), unquoted("'it\\\\'s'"), unquoted('say \\\\"hi\\\\"')
     ('Debian GNU/Linux 12 (bookworm)', "it's", 'say "hi"')

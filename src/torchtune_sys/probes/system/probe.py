@@ -35,7 +35,7 @@ def probe(host: Host, intent: Workload) -> SystemFacts:
 
 
 def parse_cmdline(text: str) -> tuple[str, ...]:
-    """The kernel's boot arguments; double quotes protect blanks (lib/cmdline.c, next_arg).
+    """Return the kernel's boot arguments; double quotes protect blanks (lib/cmdline.c, next_arg).
 
     >>> parse_cmdline('BOOT_IMAGE=/vmlinuz root=UUID=ab ro dyndbg="file x.c +p" quiet\\n')
     ('BOOT_IMAGE=/vmlinuz', 'root=UUID=ab', 'ro', 'dyndbg=file x.c +p', 'quiet')
@@ -55,7 +55,7 @@ def parse_cmdline(text: str) -> tuple[str, ...]:
 
 
 def parse_version_line(text: str) -> Fact[str]:
-    """The release in /proc/version.
+    """Return the release in /proc/version.
 
     >>> parse_version_line("Linux version 4.14.0-49.el7a.ppc64le (mockbuild@x) (gcc version 4.8.5) #1 SMP")
     '4.14.0-49.el7a.ppc64le'
@@ -79,7 +79,7 @@ def parse_uptime(text: str) -> Fact[float]:
 
 
 def machine_of(kernel: str, cpuinfo: str) -> str:
-    """The architecture where uname was not recorded: by the release's suffix, else by the processor; ``""`` if neither tells.
+    """Return the architecture where uname was not recorded: by the release's suffix, else by the processor; ``""`` if neither tells.
 
     >>> machine_of("5.14.0-70.el9.x86_64", ""), machine_of("6.8.0", "flags\\t: fpu lm\\n"), machine_of("", "CPU architecture: 8\\n")
     ('x86_64', 'x86_64', 'aarch64')

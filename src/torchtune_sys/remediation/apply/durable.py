@@ -32,7 +32,7 @@ class NotOurs(OSError):
 
 
 def read(path: str) -> FileState | None:
-    """The file's state; None if there is none. Raises OSError, NotOurs for what is no regular file."""
+    """Return the file's state; None if there is none. Raises OSError, NotOurs for what is no regular file."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
     except FileNotFoundError:
@@ -96,7 +96,7 @@ def write(path: str, state: FileState) -> None:
 
 
 def _set_xattrs(handle: int, wanted: dict[str, bytes]) -> None:
-    """What a new file got by itself (a default ACL, a label of its directory) goes, unless it may not be removed."""
+    """Set the extended attributes: what a new file got by itself (a default ACL, a label of its directory) goes, unless it may not be removed."""
     for name in _xattrs(handle):
         if name not in wanted:
             with contextlib.suppress(OSError):
@@ -107,7 +107,7 @@ def _set_xattrs(handle: int, wanted: dict[str, bytes]) -> None:
 
 
 def may_write(path: str) -> None:
-    """Raises OSError where putting another file in its place would, for what access(2) tells: read-only, immutable, not ours to write."""
+    """Raise OSError where putting another file in its place would, for what access(2) tells: read-only, immutable, not ours to write."""
     for place in (os.path.dirname(path), path):
         if os.path.lexists(place) and not os.access(place, os.W_OK, effective_ids=True):
             read_only = bool(os.statvfs(place).f_flag & os.ST_RDONLY)
@@ -124,7 +124,7 @@ def remove(path: str) -> None:
 
 
 def missing_folders(path: str) -> tuple[str, ...]:
-    """The directories that must be made for the file, the outermost first."""
+    """Return the directories that must be made for the file, the outermost first."""
     found = []
     folder = os.path.dirname(path)
     while folder not in ("", "/") and not os.path.isdir(folder):

@@ -79,11 +79,11 @@ class Journal:
         self.notes.append(made)
 
     def last(self, entry: int) -> JournalNote | None:
-        """What was noted last of an entry."""
+        """Return what was noted last of an entry."""
         return next((note for note in reversed(self.notes) if note.entry == entry), None)
 
     def made(self, entry: int) -> JournalNote | None:
-        """What was noted last of making an entry, whatever became of undoing it; None if it was not made."""
+        """Return what was noted last of making an entry, whatever became of undoing it; None if it was not made."""
         notes = (note for note in reversed(self.notes) if note.entry == entry)
         found = next((note for note in notes if note.what in ("doing", "done", "failed", "skipped")), None)
         return None if found is None or found.what == "skipped" else found
@@ -128,7 +128,7 @@ def line(value: Header | JournalNote) -> bytes:
 
 
 def _mend_end(handle: int, path: str) -> None:
-    """A torn last line is cut off before another is added."""
+    """Cut off a torn last line before another is added."""
     with open(path, "rb") as file:
         content = file.read()
     whole = content.rfind(b"\n") + 1
@@ -153,7 +153,7 @@ def begin(folder: str, header: Header) -> Journal:
 
 
 def numbers(folder: str) -> list[int]:
-    """The runs that have a journal, oldest first. Raises NoJournals."""
+    """Return the runs that have a journal, oldest first. Raises NoJournals."""
     found: list[int] = []
     for number in _named(folder):
         follows = number == (found[-1] if found else 0) + 1
@@ -191,7 +191,7 @@ def _named(folder: str) -> list[int]:
 
 
 def load(folder: str, number: int) -> Journal:
-    """Raises DamagedJournal, NoJournals where it cannot be read."""
+    """Load a journal. Raises DamagedJournal, NoJournals where it cannot be read."""
     path = f"{folder}/{number:04d}.journal"
     try:
         held = durable.read(path)
@@ -226,7 +226,7 @@ def _row(row: bytes, kind: type[_T], path: str, place: int) -> _T:
 
 
 def missing(found: list[int]) -> DamagedJournal | None:
-    """Runs before others whose journals are gone."""
+    """Return what tells of runs before others whose journals are gone."""
     known = sorted(found)
     gaps = [(before + 1, after - 1) for before, after in zip([0, *known], known, strict=False) if after - before > 1]
     if not gaps:

@@ -52,7 +52,7 @@ def _busy(holder: str) -> Busy:
 
 
 def _after_script(place: str, deadline: float) -> None:
-    """A generated script holds the host by a symbolic link that names its process, that one's start and the host's."""
+    """Wait for a generated script, which holds the host by a symbolic link that names its process, that one's start and the host's."""
     while True:
         try:
             holder, started, boot = os.readlink(place).split(" ")

@@ -128,7 +128,7 @@ def _do(journal: Journal, number: int, entry: Entry, left: _Left) -> None:
 
 
 def _value(journal: Journal, number: int, entry: ValueEntry, left: _Left) -> None:
-    """The host may have changed since the plan was made and agreed to: what is as good by now stays."""
+    """Set a value. The host may have changed since the plan was made and agreed to: what is as good by now stays."""
     present = values.read(entry.path)
     if values.as_good(entry.target, present, entry.value):
         left.add(entry, present)

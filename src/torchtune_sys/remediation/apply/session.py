@@ -102,7 +102,7 @@ def _open(number: int | None, folder: str) -> Journal | None:
 
 
 def unfinished(folder: str = journals.STATE) -> Journal | None:
-    """A run that was cut off and not undone. Raises DamagedJournal."""
+    """Return a run that was cut off and not undone. Raises DamagedJournal."""
     for number in reversed(journals.numbers(folder)):
         found = journals.load(folder, number)
         if found.state == "interrupted":

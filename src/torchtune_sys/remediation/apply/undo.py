@@ -60,7 +60,7 @@ def undo(
 
 
 def _note(journal: Journal, what: str, entry: int = -1, *, why: str = "", time: str = "") -> None:
-    """A note that a full disk may swallow: restoring goes on, and whoever undoes again finds everything as it was before."""
+    """Write a note that a full disk may swallow: restoring goes on, and whoever undoes again finds everything as it was before."""
     with contextlib.suppress(OSError):
         journal.note(what, entry, why=why, time=time)
 
@@ -98,7 +98,7 @@ def undo_entry(journal: Journal, number: int, *, same_boot: bool = True, dry: bo
 
 
 def _untold(entry: Entry) -> None:
-    """A step that a run did not come to, by its journal: were the journal's end lost, this would show. Raises Kept, OSError."""
+    """Look for a step that a run did not come to, by its journal: were the journal's end lost, this would show. Raises Kept, OSError."""
     match entry:
         case ValueEntry(path=path, before=before):
             with contextlib.suppress(FileNotFoundError):
@@ -170,7 +170,7 @@ def _file(entry: FileEntry, note: JournalNote, dry: bool) -> bool:
 
 
 def _without_ours(entry: FileEntry, note: JournalNote, present: FileState) -> FileState | None:
-    """The file without the blocks that the run wrote: as it was before, and what somebody added since. Raises Kept.
+    """Return the file without the blocks that the run wrote: as it was before, and what somebody added since. Raises Kept.
 
     None: nothing is left, and there was no file.
     """
@@ -197,7 +197,7 @@ def _without_ours(entry: FileEntry, note: JournalNote, present: FileState) -> Fi
 
 
 def _refresh(entry: FileEntry) -> None:
-    """A daemon that does not answer must not keep the run open for ever: the file is back. Raises Kept."""
+    """Have the file read again: a daemon that does not answer must not keep the run open for ever: the file is back. Raises Kept."""
     for argv in entry.refresh:
         try:
             units.command(argv)

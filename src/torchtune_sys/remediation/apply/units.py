@@ -33,7 +33,7 @@ def command(argv: tuple[str, ...]) -> None:
 
 
 def state(unit: str) -> UnitState:
-    """Raises Failed where systemd cannot be asked, or does not know the unit."""
+    """Raise Failed where systemd cannot be asked, or does not know the unit."""
     enabled, active = _asked("is-enabled", unit), _asked("is-active", unit)
     if enabled in ("", "not-found"):
         raise Failed(f"{unit}: there is no such unit")

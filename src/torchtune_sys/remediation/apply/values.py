@@ -9,7 +9,7 @@ from torchtune_sys.model.target import AtLeast, AtMost, OneOf, Target, choice
 
 
 def read(path: str) -> str:
-    """What is set now, blanks normalised; of a file that offers a choice, what is chosen. Raises OSError."""
+    """Return what is set now, blanks normalised; of a file that offers a choice, what is chosen. Raises OSError."""
     with open(path, encoding="utf-8", errors="replace") as file:
         return " ".join(choice(file.read())[0].split())
 
@@ -26,12 +26,12 @@ def write(path: str, value: str) -> None:
 
 
 def may_write(path: str) -> None:
-    """Raises OSError where writing would."""
+    """Raise OSError where writing would."""
     os.close(os.open(path, os.O_WRONLY | os.O_CLOEXEC))
 
 
 def matching(path: str, is_pattern: bool) -> list[str]:
-    """The files that are meant; of a pattern, those that there are now."""
+    """Return the files that are meant; of a pattern, those that there are now."""
     return sorted(glob.glob(path)) if is_pattern else [path]
 
 

@@ -106,7 +106,7 @@ def _no_base(wishes: ImageWishes, reason: str, way: str) -> InstallRefused:
 
 
 def _driver(s: Snapshot) -> Version | InstallRefused:
-    """The driver that containers will get: the host's, or the one that is to be installed there."""
+    """Return the driver that containers will get: the host's, or the one that is to be installed there."""
     current = current_driver(s, cards(s))
     if current is not None:
         return version(current.installed)
@@ -117,7 +117,7 @@ def _driver(s: Snapshot) -> Version | InstallRefused:
 def _chosen(
     s: Snapshot, wishes: ImageWishes, bases: tuple[Base, ...], driver: Version | None
 ) -> tuple[Base, Wheel] | InstallRefused:
-    """The newest torch that one of the bases can hold; of several the first. ``driver`` is None for the CPU."""
+    """Return the newest torch that one of the bases can hold; of several the first. ``driver`` is None for the CPU."""
     special = on_chip(cards(s)) if driver is not None else None
     if special is not None:
         return special

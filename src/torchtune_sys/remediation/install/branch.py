@@ -70,7 +70,7 @@ def serves(found: Range, installed: Version, flavour: str) -> bool:
 
 
 def current_driver(s: Snapshot, here: tuple[Card, ...]) -> Driver | None:
-    """The driver that is installed, if it serves every GPU."""
+    """Return the driver that is installed, if it serves every GPU."""
     installed = running_driver(s)
     if not version(installed):
         return None
@@ -83,7 +83,7 @@ def current_driver(s: Snapshot, here: tuple[Card, ...]) -> Driver | None:
 
 
 def choose(cards: tuple[Card, ...], needed: Version = (), wish: int | None = None) -> Driver | InstallRefused:
-    """The branch to install: the wished one, else the first of the table that serves all GPUs and is new enough."""
+    """Return the branch to install: the wished one, else the first of the table that serves all GPUs and is new enough."""
     found = range_for(cards)
     if isinstance(found, InstallRefused):
         return found
@@ -117,7 +117,7 @@ def _newest(fitting: list[known.DriverBranch]) -> int:
 
 
 def ended(driver: Driver, cards: tuple[Card, ...]) -> str:
-    """That its branch gets no updates any more, and which one does; ``""`` where it gets them, or no table tells."""
+    """Return that its branch gets no updates any more, and which one does; ``""`` where it gets them, or no table tells."""
     here = next((item for item in known.driver_branches() if item.branch == driver.branch), None)
     if here is None or not here.has_ended:
         return ""
@@ -127,7 +127,7 @@ def ended(driver: Driver, cards: tuple[Card, ...]) -> str:
 
 
 def first_version(branch: int) -> Version:
-    """The oldest version that installing this branch may give."""
+    """Return the oldest version that installing this branch may give."""
     return next(item.first for item in known.driver_branches() if item.branch == branch)
 
 

@@ -28,7 +28,7 @@ class BuildTarget(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def obstacles(build: TorchBuild, place: BuildTarget) -> tuple[str, ...]:
-    """What keeps ``build`` from running at ``place``: of ``python``, ``glibc``, ``gpu``, ``driver``."""
+    """Return what keeps ``build`` from running at ``place``: of ``python``, ``glibc``, ``gpu``, ``driver``."""
     found = []
     if place.abi not in build.abis:
         found.append("python")
@@ -46,7 +46,7 @@ _DISTANCE = {"driver": 1, "python": 2, "glibc": 4, "gpu": 8}
 
 
 def choose(place: BuildTarget, wish: str = "", *, cpu: bool = False) -> Wheel | InstallRefused:
-    """The newest build that runs at ``place``, of the wished release (``2.14``, ``2.14.0``, ``2.14.0+cu126``; ``""`` for any).
+    """Return the newest build that runs at ``place``, of the wished release (``2.14``, ``2.14.0``, ``2.14.0+cu126``; ``""`` for any).
 
     With ``cpu`` a CPU build, else a CUDA one.
     """
@@ -172,7 +172,7 @@ def _way(name: str, build: TorchBuild) -> str:
 
 
 def driver_needed(place: BuildTarget, wish: str) -> Version:
-    """The oldest driver with which a build of the wish would run here, were it not for the driver; ``()`` if none would."""
+    """Return the oldest driver with which a build of the wish would run here, were it not for the driver; ``()`` if none would."""
     floors = [
         build.driver
         for build in _kind(place.machine, False)

@@ -51,7 +51,7 @@ def _choice(python: Interpreter, chosen: Wheel | InstallRefused, driver: Driver 
 
 
 def _without_torch(s: Snapshot, wishes: InstallOptions, reason: InstallRefused) -> InstallChoice:
-    """The driver alone."""
+    """Return the driver alone."""
     if wishes.cpu or not is_nvidia(s):
         return InstallChoice(refused=(reason,))
     driver = _driver_alone(s, wishes)
@@ -127,7 +127,7 @@ def _new_driver(s: Snapshot, here: tuple[Card, ...], needed: Version, wishes: In
 
 
 def _driver_alone(s: Snapshot, wishes: InstallOptions) -> Driver | InstallRefused | None:
-    """What the driver needs even where no wheel can be had."""
+    """Return what the driver needs even where no wheel can be had."""
     here = cards(s)
     current = current_driver(s, here)
     if (current is not None and wishes.branch in (None, current.branch)) or on_chip(here) is not None:
@@ -146,7 +146,7 @@ _WRONG_BUILD = (
 
 
 def _stays(s: Snapshot, wishes: InstallOptions) -> str:
-    """The torch that is installed, where nothing else is asked for and no rule says that another build is needed."""
+    """Return the torch that is installed, where nothing else is asked for and no rule says that another build is needed."""
     there = _installed(s, wishes)
     if not there or wishes.torch or (wishes.cpu and "+cpu" not in there):
         return ""

@@ -20,7 +20,7 @@ from torchtune_sys.remediation.install.site import Site, install, root
 
 
 def before(s: Snapshot, site: Site, python: Interpreter, wishes: InstallOptions, wheel: Wheel | None) -> Iterator[InstallStep]:
-    """What comes before torch is installed."""
+    """Yield what comes before torch is installed."""
     if wheel is not None and python.package is not None:
         yield from python_steps(site, python.package)
     elif wheel is not None:
@@ -76,7 +76,7 @@ def _compiler(s: Snapshot, site: Site, python: Interpreter, wheel: Wheel | None)
 
 
 def after(s: Snapshot, site: Site, driver: Driver | None, wishes: InstallOptions, wheel: Wheel | None) -> Iterator[InstallStep]:
-    """What does not wait for torch, nor torch for it."""
+    """Yield what does not wait for torch, nor torch for it."""
     yield from _rdma(s, site, driver, "rdma" in wishes.extras)
     yield from _containers(s, site, driver, "container-toolkit" in wishes.extras)
     if wheel is not None and (wheel.build == "cpu" or "jemalloc" in wishes.extras):

@@ -56,7 +56,7 @@ def _packages(site: Site, driver: Driver) -> known.PackageNames | None:
 def _driver(
     site: Site, driver: Driver, cards: tuple[Card, ...], packages: known.PackageNames | None, others: Beside, replaces: bool
 ) -> InstallStep:
-    """The branch first, then driver and fabric manager in one go, so that both are the newest of one branch."""
+    """Return the branch first, then driver and fabric manager in one go, so that both are the newest of one branch."""
     is_arch = site.system.family == "arch"
     title = f"the driver, branch {driver.branch}, {driver.module} kernel module"
     if is_arch:
@@ -83,7 +83,7 @@ def _driver(
 
 
 def _daemons(fabric: bool) -> InstallStep:
-    """Enabled before the reboot, which starts them. A fabric manager that is a person's is not there yet."""
+    """Return enabled before the reboot, which starts them. A fabric manager that is a person's is not there yet."""
     units = ["nvidia-persistenced", *(["nvidia-fabricmanager"] if fabric else [])]
     return InstallStep(
         key="daemons",

@@ -14,7 +14,7 @@ _FIRST_WITH_NUMPY_2 = (2, 3)
 
 
 def _of_conda_forge(python: Interpreter) -> str:
-    """What its solver has the last word on."""
+    """Return what its solver has the last word on."""
     told = "conda-forge builds releases at its own pace, with GPU code of its own choice: its solver says whether it has this one"
     if python.version.endswith("t"):
         told += f"; this is Python {python.version.rstrip('t')}, whose free-threaded twin is another package"
@@ -40,7 +40,7 @@ def _why(wheel: Wheel) -> str:
 
 
 def specifiers(wheel: Wheel) -> tuple[str, ...]:
-    """The version alone: the index decides on the build, and PyPI knows no local versions."""
+    """Return the version alone: the index decides on the build, and PyPI knows no local versions."""
     found = [f"torch=={wheel.torch}"]
     if wheel.torchvision:
         found.append(f"torchvision{wheel.torchvision}")
@@ -81,7 +81,7 @@ def _environment(wheel: Wheel, tool: str, program: str, venv: str) -> PythonEnvi
 
 
 def cuda_below(wheel: Wheel) -> int:
-    """The CUDA major version that the driver does not run any more (or the GPU: CUDA 13 begins with Turing).
+    """Return the CUDA major version that the driver does not run any more (or the GPU: CUDA 13 begins with Turing).
 
     >>> cuda_below(Wheel(torch="2.14.1", build="cu126", index="", abi="cp312", machine="x86_64", torchvision="", driver="", glibc="",
     ...                  source=""))

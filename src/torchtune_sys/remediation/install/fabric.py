@@ -54,7 +54,7 @@ def beside(site: Site, driver: Driver, cards: tuple[Card, ...]) -> Beside:
 
 
 def exact_fabric(site: Site, installed: str, cards: tuple[Card, ...], *, runs: bool = False) -> InstallStep | None:
-    """The fabric manager in exactly the version of a driver that is there already; ``runs``: in place of another version."""
+    """Return the fabric manager in exactly the version of a driver that is there already; ``runs``: in place of another version."""
     if not needs_fabric(cards):
         return None
     branch = version(installed)[0]

@@ -34,7 +34,7 @@ CURED_BY: dict[str, tuple[str, ...]] = {
 
 
 def steps_for(s: Snapshot, results: Iterable[Result]) -> tuple[tuple[ToInstall, ...], tuple[InstallRefused, ...]]:
-    """The steps in their order, each with the rules that ask for it; and what of it cannot be had here."""
+    """Return the steps in their order, each with the rules that ask for it; and what of it cannot be had here."""
     failed = tuple(item.rule.id for item in results if item.verdict is Verdict.FAIL and item.rule.id in CURED_BY)
     if not failed:
         return (), ()
@@ -53,7 +53,7 @@ _WHOLE = ("packages",)
 
 
 def _with_driver(keys: tuple[str, ...], planned: set[str]) -> tuple[str, ...]:
-    """A wheel that needs another driver comes after it, and what is built for a torch that is put in goes with it."""
+    """Return a wheel that needs another driver comes after it, and what is built for a torch that is put in goes with it."""
     if keys is not _TORCH or "torch" not in planned:
         return keys
     return (*(_DRIVER if "driver" in planned else ()), *keys, "compiler", "python-headers")

@@ -70,7 +70,7 @@ def os_of(s: Snapshot) -> Os | None:
 
 
 def packaged_pythons(s: Snapshot) -> tuple[Python, ...]:
-    """What the host's own distribution packages, the one to take by default first."""
+    """Return what the host's own distribution packages, the one to take by default first."""
     os = os_of(s)
     return () if os is None else packaged(os.id, os.version)
 

@@ -34,7 +34,7 @@ class Interpreter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def interpreter(s: Snapshot, wishes: InstallOptions) -> Interpreter | InstallRefused:
-    """The interpreter that was asked for, else the one that was found if any wheel is for it, else the distribution's own."""
+    """Return the interpreter that was asked for, else the one that was found if any wheel is for it, else the distribution's own."""
     found = _found(s)
     offered = packaged_pythons(s)
     if wishes.python:
@@ -52,7 +52,7 @@ def interpreter(s: Snapshot, wishes: InstallOptions) -> Interpreter | InstallRef
 
 
 def _fitting(s: Snapshot, wishes: InstallOptions) -> Python | None:
-    """The first that the distribution packages and that a wheel of the wish is for."""
+    """Return the first that the distribution packages and that a wheel of the wish is for."""
     wished = [build for build in builds(machine_of(s)) if is_wished(build, wishes.torch)]
     return next((item for item in packaged_pythons(s) if any(item.abi in build.abis for build in wished)), None)
 
@@ -103,7 +103,7 @@ def with_way(refused: InstallRefused, s: Snapshot, wishes: InstallOptions) -> In
 
 
 def steps(site: Site, own: Python) -> Iterator[InstallStep]:
-    """The distribution's own Python, with what makes environments."""
+    """Yield the distribution's own Python, with what makes environments."""
     update = (root("apt-get", "update"),) if site.system.manager == "apt" else ()
     yield InstallStep(
         key="python",

@@ -17,7 +17,7 @@ from torchtune_sys.remediation.install.site import Site
 
 
 def _newer(s: Snapshot, wishes: InstallOptions, wheel: Wheel | None) -> Iterator[str]:
-    """What a newer driver would allow."""
+    """Yield what a newer driver would allow."""
     here = cards(s)
     served = None if wheel is None or wishes.torch or not here or owner(s) is not None else branch.choose(here)
     if wheel is None or not isinstance(served, Driver):
@@ -39,7 +39,7 @@ def _newer(s: Snapshot, wishes: InstallOptions, wheel: Wheel | None) -> Iterator
 
 
 def _newer_python(s: Snapshot, wishes: InstallOptions, wheel: Wheel | None, driver: Driver | None) -> Iterator[str]:
-    """What another Python of the distribution would allow."""
+    """Yield what another Python of the distribution would allow."""
     if wheel is None or wishes.torch or wishes.python or owner(s) is not None or wheel.build.startswith("rocm"):
         return
     runs = () if driver is None else version(driver.installed) or branch.first_version(driver.branch)
@@ -53,7 +53,7 @@ def _newer_python(s: Snapshot, wishes: InstallOptions, wheel: Wheel | None, driv
 
 
 def _enrolment(s: Snapshot) -> Iterator[str]:
-    """A module that DKMS builds is signed with a key of the host itself, which the firmware does not know."""
+    """Yield what enrols the key: a module that DKMS builds is signed with a key of the host itself, which the firmware does not know."""
     secure_boot = None if isinstance(s.driver, Missing) else s.driver.secure_boot
     if secure_boot is True:
         yield "Secure Boot is on: the module is signed with a key of this host, which the next start asks to enrol (mokutil)"

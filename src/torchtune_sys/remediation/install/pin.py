@@ -8,7 +8,7 @@ from torchtune_sys.remediation.install.site import Site, install, root
 
 
 def pin(site: Site, driver: Driver) -> tuple[Action, ...]:
-    """What keeps the branch, before anything of it is installed."""
+    """Return what keeps the branch, before anything of it is installed."""
     branch, family = driver.branch, site.system.family
     if site.native:
         return ()
@@ -51,7 +51,7 @@ def _lock_plugin(site: Site) -> tuple[Action, ...]:
 
 
 def unlocked(site: Site) -> tuple[Action, ...]:
-    """The hold of an earlier branch would keep this one away."""
+    """Return what lifts the hold of an earlier branch, which would keep this one away."""
     if site.system.manager == "zypper":
         return (_of_installed("zypper --non-interactive removelock"),)
     return (*_lock_plugin(site), _UNLOCK) if site.system.manager == "dnf" else ()

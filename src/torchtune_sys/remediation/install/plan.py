@@ -53,7 +53,7 @@ def plan(s: Snapshot, wishes: InstallOptions) -> Installation:
 
 
 def _missing_fabric(s: Snapshot, site: Site, driver: Driver | None) -> Iterator[InstallStep]:
-    """The fabric manager beside a driver that stays."""
+    """Yield the fabric manager beside a driver that stays."""
     facts = s.driver
     if driver is None or not driver.installed or isinstance(facts, Missing):
         return

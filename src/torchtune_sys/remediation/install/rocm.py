@@ -15,7 +15,7 @@ DRIVERS = "https://rocm.docs.amd.com/en/latest/compatibility/compatibility-matri
 
 
 def choose(s: Snapshot, place: BuildTarget, wishes: InstallOptions) -> Wheel | InstallRefused:
-    """The newest build for every AMD GPU of the host, of the wished release."""
+    """Return the newest build for every AMD GPU of the host, of the wished release."""
     found = _gpus(s)
     if wishes.tool in ("conda", "pixi"):
         return _refused("conda-forge has no ROCm build of torch", ("build",), "--tool pip or uv")

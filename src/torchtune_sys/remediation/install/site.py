@@ -78,5 +78,5 @@ def root(*words: str) -> InstallCommand:
 
 
 def install(site: Site, *names: str) -> Packages:
-    """Packages by the distribution's own program."""
+    """Return the packages that the distribution's own program installs."""
     return Packages(manager=site.system.manager, names=names)

@@ -35,7 +35,7 @@ def unpinned(name: str, key: known.SigningKey) -> str:
 
 
 def of_apt(site: Site, key: known.SigningKey, kept: str, place: str, url: str) -> tuple[Action, ...]:
-    """The key is fetched as it comes: apt takes nothing that is not signed by the one of this fingerprint (sources.list(5), Signed-By)."""
+    """Return what sets up apt: the key is fetched as it comes: apt takes nothing that is not signed by the one of this fingerprint (sources.list(5), Signed-By)."""
     path = f"{_APT_KEYS}/{kept}.asc"
     fetch = known.packages(site.system.family, "fetch")
     text = _LIST.format(path=path, fingerprint=key.fingerprint, url=url)
@@ -48,7 +48,7 @@ def of_apt(site: Site, key: known.SigningKey, kept: str, place: str, url: str) -
 
 
 def of_rpm(site: Site, key: known.SigningKey, kept: str, file: str, text: str) -> tuple[Action, ...]:
-    """A repository in a file of ours: the vendor's own names a key by its URL, which the manager would take as it comes."""
+    """Return a repository in a file of ours: the vendor's own names a key by its URL, which the manager would take as it comes."""
     return (
         *trusted(site, key, kept),
         InstallFile(path=f"{_REPOSITORIES[site.system.manager]}/{file}.repo", text=text, root=True),
@@ -62,7 +62,7 @@ def repo(name: str, url: str, kept: str, *, signed: str = "packages") -> str:
 
 
 def trusted(site: Site, key: known.SigningKey, kept: str) -> tuple[Action, ...]:
-    """What reads the key, and the key."""
+    """Return what reads the key, and the key."""
     check = known.packages(site.system.family, "check-key")
     reads = (install(site, *check.names),) if check else ()
     return (*reads, Key(path=f"{_RPM_KEYS}/{kept}", url=key.url, fingerprint=key.fingerprint))

@@ -22,7 +22,7 @@ from torchtune_sys.remediation.placement.usable_cpus import WHOLE, node_of, node
 
 
 def seating(s: Snapshot, room: PlacementFacts, ranks: int | None, *, one_thread_per_core: bool = False) -> Placement:
-    """A seat for each local rank; ``ranks`` None is one for each GPU. Raises Unknown where the CPUs of this session could not be read."""
+    """Return a seat for each local rank; ``ranks`` None is one for each GPU. Raises Unknown where the CPUs of this session could not be read."""
     basis, gpus = _basis(s, room, ranks, one_thread_per_core)
     seats = tuple(_seat(basis, rank, gpus[rank]) for rank in range(basis.ranks))
     return Placement(seats=seats, notes=tuple(notes_on(basis, seats)))
@@ -31,13 +31,13 @@ def seating(s: Snapshot, room: PlacementFacts, ranks: int | None, *, one_thread_
 def seat_of(
     s: Snapshot, room: PlacementFacts, rank: int, ranks: int | None, *, one_thread_per_core: bool = False
 ) -> RankPlacement | int:
-    """The seat of one rank, or how many there are where it has none. Raises Unknown as ``seating``."""
+    """Return the seat of one rank, or how many there are where it has none. Raises Unknown as ``seating``."""
     basis, gpus = _basis(s, room, ranks, one_thread_per_core)
     return _seat(basis, rank, gpus[rank]) if rank < basis.ranks else basis.ranks
 
 
 def _basis(s: Snapshot, room: PlacementFacts, ranks: int | None, one_thread_per_core: bool) -> tuple[Basis, list[str]]:
-    """What all seats are made of, and each rank's GPU."""
+    """Return what all seats are made of, and each rank's GPU."""
     seen = visible(s, room.boards)
     ranks = ranks or len(seen.addresses) or 1
     apart = slurm_gives_gpus_to_each(_env(s), ranks, len(seen.addresses))
@@ -52,7 +52,7 @@ def _basis(s: Snapshot, room: PlacementFacts, ranks: int | None, one_thread_per_
 
 
 def kept(s: Snapshot, room: PlacementFacts, rank: int, ranks: int | None, *, one_thread_per_core: bool = False) -> RankPlacement:
-    """The seat of a rank that its starter bound already: all that it may use; memory where all these CPUs are of one node.
+    """Return the seat of a rank that its starter bound already: all that it may use; memory where all these CPUs are of one node.
 
     Raises Unknown as ``seating``."""
     seen = visible(s, room.boards)

@@ -28,7 +28,7 @@ class Basis(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def homes_of(told: Sequence[int | None], places: tuple[NodeCpus, ...], usable: dict[int, NodeCpus]) -> tuple[int, ...]:
-    """The node whose CPUs each rank gets: its GPU's, or the nearest that this session may use; without a GPU, by turns."""
+    """Return the node whose CPUs each rank gets: its GPU's, or the nearest that this session may use; without a GPU, by turns."""
     order = {WHOLE: (WHOLE,)} | {place.id: place.nodes_by_distance for place in places}
     spread = _spread(len(told), usable)
     return tuple(
@@ -67,7 +67,7 @@ def parts_of(basis: Basis, rank: int, gpu: str) -> tuple[int, tuple[int, ...]]:
 
 
 def _nearest(basis: Basis, address: str) -> int | None:
-    """The node whose CPUs a rank with this GPU gets."""
+    """Return the node whose CPUs a rank with this GPU gets."""
     node, nodes = node_of(basis.s, address), nodes_of(basis.s)
     order = next((by_distance(found, nodes) for found in nodes if found.id == node), (node,))
     return next((other for other in order if other in basis.usable), None)

@@ -29,7 +29,7 @@ class Visible(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def visible(s: Snapshot, boards: Fact[tuple[GpuDevice, ...]]) -> Visible:
-    """The GPUs of this session: as NVML tells them, else the kernel's driver (``boards``), else the bus."""
+    """Return the GPUs of this session: as NVML tells them, else the kernel's driver (``boards``), else the bus."""
     env = {} if isinstance(s.session, Missing) else known(s.session.env, {})
     nvidia = _of_nvml(s) or known(boards, ()) or _of_bus(s, "0x10de", "nvidia")
     if not nvidia:
@@ -91,7 +91,7 @@ def _index(entry: str, below: int) -> int | None:
 
 
 def _listed(entries: list[str], ordered: tuple[GpuDevice, ...], mixed: bool) -> Visible:
-    """What CUDA_VISIBLE_DEVICES names. An entry that names nothing, or in another way than the first one, hides itself and all that
+    """Return what CUDA_VISIBLE_DEVICES names. An entry that names nothing, or in another way than the first one, hides itself and all that
     follow; one that is named twice hides every GPU (as torch.cuda's _parse_visible_devices, which follows CUDA)."""
     found: dict[str, str] = {}
     note, way = "", _way(entries[0])

@@ -35,7 +35,7 @@ def notes_on(basis: Basis, seats: tuple[RankPlacement, ...]) -> list[str]:
 
 
 def memory_refused(s: Snapshot, room: PlacementFacts) -> str:
-    """What to say where no memory policy can be set though there are several nodes; ``""`` otherwise."""
+    """Return what to say where no memory policy can be set though there are several nodes; ``""`` otherwise."""
     if len(nodes_of(s)) < 2 or known(room.may_bind_memory, True):
         return ""
     return "memory policy is refused here (containers need CAP_SYS_NICE, or a seccomp profile that allows set_mempolicy)"

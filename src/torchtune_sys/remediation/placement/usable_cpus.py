@@ -24,7 +24,7 @@ class NodeCpus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def places_here(s: Snapshot, room: PlacementFacts, one_thread: bool) -> tuple[NodeCpus, ...]:
-    """Raises Unknown where no CPU is left."""
+    """Return the nodes with the CPUs of this session. Raises Unknown where no CPU is left."""
     allowed = _allowed(s, room)
     every: Iterable[CpuSet] = (CpuSet((cpu,)) for cpu in allowed) if isinstance(room.cores, Missing) else room.cores
     cores = sorted((CpuSet(core & allowed) for core in every if core & allowed), key=min)

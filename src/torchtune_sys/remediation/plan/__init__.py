@@ -23,21 +23,21 @@ __all__ = ["part", "places", "plan", "settings", "still_asked", "service_units"]
 
 
 def places(results: Iterable[Result]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The running values (patterns included) and the files that a plan of these results may touch, or must know to be there."""
+    """Return the running values (patterns included) and the files that a plan of these results may touch, or must know to be there."""
     asked = [wish.action for wish in change_requests.asked(results)]
     units = (path for action in asked for path in steps.unit_files(action))
     return tuple(steps.value_paths(asked)), (*OWNED, *steps.own_files(asked), *units)
 
 
 def settings(results: Iterable[Result]) -> tuple[str, ...]:
-    """The files below /proc/sys that a plan of these results may write."""
+    """Return the files below /proc/sys that a plan of these results may write."""
     return tuple(
         dict.fromkeys(steps.proc(wish.action.key) for wish in change_requests.asked(results) if isinstance(wish.action, Sysctl))
     )
 
 
 def service_units(results: Iterable[Result]) -> tuple[str, ...]:
-    """The systemd units that a plan of these results may set."""
+    """Return the systemd units that a plan of these results may set."""
     return tuple(wish.action.unit for wish in change_requests.asked(results) if isinstance(wish.action, Service))
 
 
@@ -63,7 +63,7 @@ def plan(s: Snapshot, results: Iterable[Result], ground: PlanContext, made_alrea
 
 
 def part(whole: Plan, ground: PlanContext, keep: Callable[[Change], bool]) -> Plan:
-    """The plan with some of its changes only, and the files as they are then."""
+    """Return the plan with some of its changes only, and the files as they are then."""
     kept = tuple(change for change in whole.changes if keep(change))
     return msgspec.structs.replace(whole, changes=kept, files=files.owned(kept, ground))
 
@@ -103,5 +103,5 @@ def _closed(step: Step, ground: PlanContext) -> str:
 
 
 def _order(change: Change) -> tuple[bool, int, str]:
-    """What is safe and takes effect at once comes first, what needs a restart or a reboot last."""
+    """Return the key to sort by: what is safe and takes effect at once comes first, what needs a restart or a reboot last."""
     return (change.safety is not Safety.SAFE, tuple(Needs).index(change.needs), change.key)

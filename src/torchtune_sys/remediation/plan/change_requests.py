@@ -53,7 +53,7 @@ class RequestGroup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def asked(results: Iterable[Result]) -> Iterator[ChangeRequest]:
-    """What torchtune-sys could do itself, in the order of the results."""
+    """Yield what torchtune-sys could do itself, in the order of the results."""
     for result in results:
         for item in failing(result):
             for action in item.fix or result.rule.fix:
@@ -73,7 +73,7 @@ def failing(result: Result) -> tuple[Evidence, ...]:
 
 
 def by_hand(results: Iterable[Result]) -> Iterator[ByHand]:
-    """What is left to a person, per failed rule."""
+    """Yield what is left to a person, per failed rule."""
     for result in results:
         found = failing(result)
         texts = dict.fromkeys(
@@ -85,7 +85,7 @@ def by_hand(results: Iterable[Result]) -> Iterator[ByHand]:
 
 
 def _all(item: Evidence, result: Result) -> Iterator[Action]:
-    """The subject's own actions, and of the rule's those of other kinds."""
+    """Yield the subject's own actions, and of the rule's those of other kinds."""
     yield from item.fix
     kinds = {type(action) for action in item.fix}
     yield from (action for action in result.rule.fix if type(action) not in kinds)
@@ -100,7 +100,7 @@ def grouped(wishes: Iterable[ChangeRequest]) -> Iterator[RequestGroup]:
 
 
 def key(action: Action) -> str:
-    """What is changed; two actions of one key cannot both be done."""
+    """Return what is changed; two actions of one key cannot both be done."""
     match action:
         case Sysctl(key=name):
             return name
@@ -143,7 +143,7 @@ def _meet(one: Action, other: Action) -> Action | None:
 
 
 def meet(one: Target, other: Target) -> Target | None:
-    """A target that satisfies both; None where there is none.
+    """Return a target that satisfies both; None where there is none.
 
     >>> meet(AtLeast(5), AtLeast(9)), meet(AtMost(10), Exactly("1")), meet(Exactly("0"), Exactly("1"))
     (AtLeast(value=9), Exactly(value='1'), None)

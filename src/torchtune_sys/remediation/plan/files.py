@@ -74,7 +74,7 @@ def block(line: FileLine, change: Change) -> str:
 
 
 def headed(key: str, rules: tuple[str, ...], why: str, text: str) -> str:
-    """The heading, and the lines under it."""
+    """Return the heading, and the lines under it."""
     text = _inside(text)
     count = text.count("\n") + 1
     about = ", ".join(rules) + (f"; {count} lines" if count > 1 else "")
@@ -82,7 +82,7 @@ def headed(key: str, rules: tuple[str, ...], why: str, text: str) -> str:
 
 
 def name(key: str) -> str:
-    r"""A key as it stands in a heading, where a bracket ends it.
+    r"""Return a key as it stands in a heading, where a bracket ends it.
 
     >>> name("vm.swappiness"), name("/sys/a (b)/x")
     ('vm.swappiness', '/sys/a \\(b)/x')
@@ -109,14 +109,14 @@ def _file(path: str, new: dict[str, str], mode: int | None, ground: PlanContext)
 
 
 def composed(before: str, new: dict[str, str]) -> str:
-    """The file with our blocks in the order of their names, then what a person added."""
+    """Return the file with our blocks in the order of their names, then what a person added."""
     found = parse(before)
     blocks = {**found.ours, **new}
     return "\n\n".join([HEAD, *(blocks[key] for key in sorted(blocks)), *found.by_hand]) + "\n"
 
 
 def heading(line: str) -> tuple[str, int] | None:
-    """The name and the number of lines of a block that begins so; None for any other line.
+    """Return the name and the number of lines of a block that begins so; None for any other line.
 
     >>> heading("# vm.swappiness (swappiness-high): Swaps."), heading("# limit nofile (nofile-limit-low; 4 lines): Few.")
     (('vm.swappiness', 1), ('limit nofile', 4))
@@ -136,7 +136,7 @@ def heading(line: str) -> tuple[str, int] | None:
 
 
 def parse(content: str) -> Present:
-    r"""The blocks of a file of ours, and what a person added.
+    r"""Return the blocks of a file of ours, and what a person added.
 
     >>> parse(HEAD + "\n\n# vm.swappiness (swappiness-high): Swaps.\nvm.swappiness = 10\nvm.mine = 1\n")
     Present(ours={'vm.swappiness': '# vm.swappiness (swappiness-high): Swaps.\nvm.swappiness = 10'}, by_hand=('vm.mine = 1',))
@@ -164,7 +164,7 @@ def parse(content: str) -> Present:
 
 
 def refresh(path: str, ground: PlanContext) -> tuple[tuple[str, ...], ...]:
-    """What makes the system read a file that changed; nothing where the tool is not here (an image that is being built)."""
+    """Return what makes the system read a file that changed; nothing where the tool is not here (an image that is being built)."""
     if path == UDEV_FILE and "udevadm" in ground.tools:
         return (("udevadm", "control", "--reload"),)
     if path == GRUB_FILE and "update-grub" in ground.tools:

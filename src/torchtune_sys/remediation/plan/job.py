@@ -39,7 +39,7 @@ def variables(s: Snapshot, results: Iterable[Result], allocators: Iterable[str] 
 
 
 def _from(make: Callable[[Snapshot], Iterator[JobVariable]], s: Snapshot) -> Iterator[JobVariable]:
-    """What cannot be judged here asks for nothing."""
+    """Yield the variables of a finding; what cannot be judged here asks for nothing."""
     try:
         yield from make(s)
     except (Unknown, NotApplicable):

@@ -39,7 +39,7 @@ def stands(argument: str, ground: PlanContext) -> bool:
 
 
 def in_the_way(s: Snapshot, argument: str, ground: PlanContext) -> str:
-    """What grubby would not only add to, and its inverse not bring back (grubby(8): a new value replaces the old ones)."""
+    """Return what grubby would not only add to, and its inverse not bring back (grubby(8): a new value replaces the old ones)."""
     name = argument.partition("=")[0]
     running = () if isinstance(s.system, Missing) else known(s.system.cmdline, ())
     entries = ground.boot_entries or (running,)
@@ -54,7 +54,7 @@ def in_the_way(s: Snapshot, argument: str, ground: PlanContext) -> str:
 def arguments(
     s: Snapshot, results: Iterable[Result], ground: PlanContext, safe_only: bool = False
 ) -> tuple[tuple[Argument, ...], tuple[Refusal, ...]]:
-    """What to boot with, and what somebody else owns or no boot loader could be told."""
+    """Return what to boot with, and what somebody else owns or no boot loader could be told."""
     found, refused = [], []
     for group in change_requests.grouped(change_requests.asked(results)):
         if not any(isinstance(wish.action, KernelArgument) for wish in group.wishes):

@@ -45,7 +45,7 @@ _KINDS = ("sd", "vd", "xvd", "hd")
 
 
 def _word(path: str) -> str:
-    r"""A path as tmpfiles.d takes it: of a glob only ``*`` is meant as one; specifiers are doubled.
+    r"""Return a path as tmpfiles.d takes it: of a glob only ``*`` is meant as one; specifiers are doubled.
 
     Quotes, since C escapes in a path are read by newer releases only (252 makes ``ax20b`` of ``a\x20b``).
 
@@ -59,5 +59,5 @@ def _word(path: str) -> str:
 
 
 def _argument(value: str) -> str:
-    """The rest of the line: C escapes are read, specifiers expanded."""
+    """Return the rest of the line: C escapes are read, specifiers expanded."""
     return value.replace("\\", "\\\\").replace("%", "%%").replace("\t", "\\t")

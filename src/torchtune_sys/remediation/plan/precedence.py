@@ -18,7 +18,7 @@ from torchtune_sys.remediation.plan import files
 
 
 def told(action: Action) -> str:
-    """The target in words, where the evidence gave none."""
+    """Return the target in words, where the evidence gave none."""
     if isinstance(action, Sysctl | SysfsWrite):
         return str(action.target)
     return action.target if isinstance(action, Limit) else ""
@@ -54,7 +54,7 @@ def overrides(s: Snapshot, ground: PlanContext, action: Action, made: tuple[Step
 
 
 def rivals(ground: PlanContext, action: Action, made: tuple[Step, ...]) -> Iterator[BootSetting]:
-    """What sets at boot what this change sets, after our files or in their place, to something that the target does not accept."""
+    """Yield what sets at boot what this change sets, after our files or in their place, to something that the target does not accept."""
     written = {_by_name(ground, step.path) for step in made if isinstance(step, Value)}
     if isinstance(action, Sysctl | SysfsWrite):
         last = {found.path: found for found in ground.boot_settings}
@@ -73,7 +73,7 @@ def _same(found: BootSetting, path: str) -> bool:
 
 
 def _by_name(ground: PlanContext, path: str) -> str:
-    """The read-ahead of a device, as udev rules name it."""
+    """Return the read-ahead of a device, as udev rules name it."""
     number = path.split("/")[4] if path.startswith("/sys/class/bdi/") else ""
     name = ground.device_names.get(number, "")
     return f"/sys/block/{name}/queue/read_ahead_kb" if name else path
@@ -121,7 +121,7 @@ def lost_at_boot(s: Snapshot, ground: PlanContext, change: Change) -> LostAtBoot
 
 
 def _way(rival: BootSetting) -> str:
-    """What keeps it from being set to something else at the next boot."""
+    """Return what keeps it from being set to something else at the next boot."""
     return f"systemctl disable {rival.unit}, or take it out of what it runs" if rival.unit else _mended(rival.source)
 
 
@@ -132,7 +132,7 @@ def _mended(source: str) -> str:
 
 
 def _line_of(source: str) -> CommentOut | None:
-    """The line of a file of the administrator's that a source names.
+    """Return the line of a file of the administrator's that a source names.
 
     >>> _line_of("/etc/sysctl.d/zz-site.conf:3"), _line_of("/usr/lib/sysctl.d/50-default.conf:3")
     (CommentOut(path='/etc/sysctl.d/zz-site.conf', line=3), None)
@@ -159,7 +159,7 @@ def _sysctl_winners(setting: Setting) -> Iterator[str]:
 
 
 def edited(path: str) -> str:
-    """The drop-in beside ours that ``systemctl edit`` makes; its name sorts after ours, and the last one wins (systemd.unit(5))."""
+    """Return the drop-in beside ours that ``systemctl edit`` makes; its name sorts after ours, and the last one wins (systemd.unit(5))."""
     return f"{path.rpartition('/')[0]}/override.conf"
 
 
@@ -171,7 +171,7 @@ def _edited(action: OwnedFile, present: Fact[str] | None) -> Iterator[str]:
 
 
 def _by_hand(present: Fact[str] | None, key: str) -> Iterator[str]:
-    """What a person wrote into our file stands behind our lines."""
+    """Yield a note: what a person wrote into our file stands behind our lines."""
     for paragraph in files.parse(present).by_hand if isinstance(present, str) else ():
         for line in paragraph.splitlines():
             name, sign, value = line.partition("=")
@@ -202,7 +202,7 @@ def _after_ours(found: Assignment) -> bool:
 
 
 def effect(action: Action) -> str:
-    """What a job that runs now notices; empty: nothing."""
+    """Return what a job that runs now notices; empty: nothing."""
     if isinstance(action, Service):
         return "the service starts" if action.state == "enabled" else "the service stops: what depends on it ends"
     if isinstance(action, SysfsWrite) and action.path.endswith("/queue/scheduler"):

@@ -43,7 +43,7 @@ def provision(
 
 
 def _there(s: Snapshot) -> str:
-    """The interpreter whose torch stays; ``""`` where there is none."""
+    """Return the interpreter whose torch stays; ``""`` where there is none."""
     if isinstance(s.python, Missing) or isinstance(s.python.torch, Missing):
         return ""
     return known(s.python.executable, "")
@@ -58,7 +58,7 @@ def _left_out(install: Installation, wanted: list[InstallStep], ends: bool) -> I
 
 
 def _device(s: Snapshot, install: Installation, wishes: InstallOptions) -> str:
-    """A torch that trains on the CPU where there are GPUs would prove the wrong thing."""
+    """Return the device to prove: a torch that trains on the CPU where there are GPUs would prove the wrong thing."""
     if wishes.cpu or (install.wheel is not None and install.wheel.build == "cpu"):
         return "cpu"
     return "cuda" if install.wheel is not None or is_nvidia(s) or is_amd(s) else "auto"

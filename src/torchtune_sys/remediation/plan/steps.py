@@ -78,7 +78,7 @@ def unit_files(action: Action) -> Iterator[str]:
 
 
 def _unit(s: Snapshot, ground: PlanContext, action: Service) -> tuple[Step, ...] | str:
-    """A recording holds what the rules looked at, which units are not."""
+    """Return the steps for a unit: a recording holds what the rules looked at, which units are not."""
     if action.state == "restarted":
         return "a restart is for a person to choose"
     looked = [ground.files.get(path, Missing(Why.NOT_RECORDED, path)) for path in unit_files(action)]
@@ -93,7 +93,7 @@ def _unit(s: Snapshot, ground: PlanContext, action: Service) -> tuple[Step, ...]
 
 
 def proc(key: str) -> str:
-    """The file of a sysctl: in dotted keys a slash stands for a dot in a name.
+    """Return the file of a sysctl: in dotted keys a slash stands for a dot in a name.
 
     >>> proc("net.ipv4.conf.eth0/7.rp_filter")
     '/proc/sys/net/ipv4/conf/eth0.7/rp_filter'
@@ -102,7 +102,7 @@ def proc(key: str) -> str:
 
 
 def chosen(target: Target, running: str) -> str:
-    """The value to write. A directed target keeps what is better already; of several numbers it moves the last.
+    """Return the value to write. A directed target keeps what is better already; of several numbers it moves the last.
 
     >>> chosen(AtLeast(16777216), "4096 131072 6291456"), chosen(AtMost(10), "60"), chosen(OneOf(("madvise", "always")), "never")
     ('4096 131072 16777216', '10', 'madvise')
@@ -129,7 +129,7 @@ def _met(target: Target, value: str) -> bool:
 
 
 def _made(s: Snapshot, ground: PlanContext, key: str, action: Action) -> tuple[Step, ...] | str:
-    """The steps on this host, or why there are none."""
+    """Return the steps on this host, or why there are none."""
     match action:
         case Sysctl():
             return _sysctl(s, action)
@@ -150,7 +150,7 @@ def _made(s: Snapshot, ground: PlanContext, key: str, action: Action) -> tuple[S
 
 
 def change(s: Snapshot, ground: PlanContext, group: RequestGroup) -> Change | Refusal | None:
-    """The change; a Refusal where this host lacks what would be written; None where nothing is left to do."""
+    """Return the change; a Refusal where this host lacks what would be written; None where nothing is left to do."""
     action = group.merged
     assert not isinstance(action, str)
     made = _made(s, ground, group.key, action)
@@ -185,7 +185,7 @@ _SYSCTLS = ("vm.", "kernel.", "net.", "fs.")
 
 
 def _values(s: Snapshot, group: RequestGroup, action: Action) -> tuple[str, str] | None:
-    """What this very setting is, and should be; None where only another one is wrong, by which this one would have to change."""
+    """Return what this very setting is, and should be; None where only another one is wrong, by which this one would have to change."""
     wishes = group.wishes
     if not isinstance(action, Sysctl) or not all(
         wish.subject.startswith(_SYSCTLS) and wish.subject != action.key for wish in wishes
@@ -235,7 +235,7 @@ def _sysctl(s: Snapshot, action: Sysctl) -> tuple[Step, ...] | str:
 
 
 def _value(path: str, value: str, now: dict[str, str], counterpart: str = "") -> Value:
-    """The step for one path, or for all that match a pattern."""
+    """Return the step for one path, or for all that match a pattern."""
     blanks_normalised = {place: " ".join(seen.split()) for place, seen in now.items()}
     return Value(path=path, value=value, is_pattern="*" in path, now=blanks_normalised, counterpart=counterpart)
 
@@ -261,7 +261,7 @@ def _above_default(s: Snapshot, action: Sysctl) -> Target:
 
 
 def _configured(target: Target, found: Fact[Assignment]) -> str:
-    """What a file sets at boot already, if that would do: a bound of ours beside it would lower a better value. Else empty."""
+    """Return what a file sets at boot already, if that would do: a bound of ours beside it would lower a better value. Else empty."""
     value = "" if isinstance(found, Missing) else " ".join(found.value.split())
     if " " in value:
         return value if isinstance(target, AtLeast | AtMost) and _numbers(value) and chosen(target, value) == value else ""
@@ -294,7 +294,7 @@ def _sysfs(ground: PlanContext, action: SysfsWrite) -> tuple[Step, ...] | str:
 
 
 def offered_value(target: Target, current: str, offered: tuple[str, ...]) -> str | None:
-    """The value to write, among what the file offers; None where it offers none that would do."""
+    """Return the value to write, among what the file offers; None where it offers none that would do."""
     if _met(target, current):
         return current
     if offered and isinstance(target, OneOf):
@@ -325,7 +325,7 @@ def _limit(s: Snapshot, action: Limit) -> tuple[Step, ...] | str:
 
 
 def _nr_open(s: Snapshot) -> int | None:
-    """The most that RLIMIT_NOFILE may be, root's too (setrlimit(2), EPERM)."""
+    """Return the most that RLIMIT_NOFILE may be, root's too (setrlimit(2), EPERM)."""
     setting = None if isinstance(s.sysctl, Missing) else s.sysctl.settings.get("fs.nr_open")
     running = "" if setting is None else known(setting.running, "")
     return int(running) if running.isdecimal() else None

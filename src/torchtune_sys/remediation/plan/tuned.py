@@ -71,7 +71,7 @@ def _steers(option: TunedOption) -> bool:
 
 
 def _joined(option: PlannedOption, before: PlannedOption | None) -> PlannedOption:
-    """What is dropped from an included section is one list."""
+    """Join two options: what is dropped from an included section is one list."""
     if option.name != "drop" or before is None or option.value in before.value.split(","):
         return option if before is None or option.name != "drop" else before
     return msgspec.structs.replace(option, value=f"{before.value},{option.value}")
@@ -137,7 +137,7 @@ def _named(change: Change, value: str, ground: PlanContext) -> tuple[str, str]:
 
 
 def _same(name: str, base: TunedProfile) -> Iterator[TunedOption]:
-    """The included profile's options for the same setting."""
+    """Yield the included profile's options for the same setting."""
     names = _ALIASES.get(name, (name, name.removeprefix("sysctl.")) if name.startswith("sysctl.vm.") else (name,))
     yield from (option for option in base.options if option.option in names)
 
@@ -167,7 +167,7 @@ def _placed(name: str, value: str, base: TunedProfile, why: str) -> Iterator[Pla
 
 
 def _disk(disk: str, option: str, value: str, base: TunedProfile, why: str) -> Iterator[PlannedOption]:
-    """A section of its own, that comes first; what the included profile sets for every disk is said there again."""
+    """Yield a section of its own, that comes first; what the included profile sets for every disk is said there again."""
     section = f"disk.{disk}"
     yield PlannedOption(section=section, name="type", value="disk")
     yield PlannedOption(section=section, name="devices", value=disk)

@@ -17,7 +17,7 @@ _TRAIN = "torchrun train.py"
 
 
 def dockerfile(image: Image) -> str:
-    """The Dockerfile; its context holds smoke.py, and the folder of an offline build. Needs an image that was not refused."""
+    """Return the Dockerfile; its context holds smoke.py, and the folder of an offline build. Needs an image that was not refused."""
     from torchtune_sys.render.templates import environment
 
     assert image.base is not None and image.wheel is not None
@@ -38,7 +38,7 @@ def dockerfile(image: Image) -> str:
 
 
 def _installs(image: Image) -> Iterator[str]:
-    """What pip is asked for, one call after the other: an index of PyTorch's need not have what PyPI has."""
+    """Yield what pip is asked for, one call after the other: an index of PyTorch's need not have what PyPI has."""
     torch, partners = (" ".join(quote(word) for word in words) for words in (image.specifiers, image.partners))
     if image.offline:
         yield f"--no-index --find-links /mnt/offline {torch} {partners}"
@@ -93,7 +93,7 @@ def _words(program: str, flag: Flag) -> tuple[str, ...]:
 
 
 def rows(program: str, image: Image) -> Iterator[str]:
-    """The command that starts a container, one flag a line."""
+    """Yield the command that starts a container, one flag a line."""
     words = [f"{program} run --rm", *(" ".join(found) for flag in image.flags if (found := _words(program, flag)))]
     yield from (f"{word} \\" for word in words[:1])
     yield from (f"    {word} \\" for word in words[1:])
@@ -115,12 +115,12 @@ def _script(program: str, image: Image) -> str:
 
 
 def docker(image: Image) -> str:
-    """A shell script that builds the image and runs what it is given in it."""
+    """Return a shell script that builds the image and runs what it is given in it."""
     return _script("docker", image)
 
 
 def podman(image: Image) -> str:
-    """The same for Podman."""
+    """Return the same for Podman."""
     return _script("podman", image)
 
 
@@ -134,7 +134,7 @@ _NOT_A_PODS = {
 
 
 def kubernetes(image: Image) -> str:
-    """A pod, whose comments say what a pod cannot ask for."""
+    """Return a pod, whose comments say what a pod cannot ask for."""
     flags = {flag.key: flag for flag in image.flags}
     lines = [f"{MARK} {__version__} generate dockerfile, for {clean(image.host) or 'a host without a name'}"]
     owed = [comment(f"- {_NOT_A_PODS[key]}") for key in flags if key in _NOT_A_PODS]

@@ -53,7 +53,7 @@ trust_key() { # PATH URL FINGERPRINT: the key of a repository, trusted only if i
 
 
 def shell(value: Installation) -> str:
-    """The script. It is right for one host, which its head names, and may be run again."""
+    """Return the script. It is right for one host, which its head names, and may be run again."""
     lines = ["#!/usr/bin/env bash", *_comments(value), "set -euo pipefail", "umask 022"]
     lines += [part.rstrip() for part in _helpers(value)]
     for number, step in enumerate(value.steps, 1):
@@ -79,7 +79,7 @@ def _helpers(value: Installation) -> Iterator[str]:
 
 
 def refusal(refused: InstallRefused) -> Iterator[str]:
-    """The lines that tell it: the reason, the newest that can be had, the way there."""
+    """Yield the lines that tell it: the reason, the newest that can be had, the way there."""
     yield clean(f"refused: {refused.what}: {refused.reason}")
     if refused.newest:
         yield clean(f"  can be had: {refused.newest}")

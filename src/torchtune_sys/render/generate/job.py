@@ -39,7 +39,7 @@ def _export(variable: JobVariable) -> str:
 
 
 def systemd(variables: Variables) -> str:
-    """The lines for ``[Service]``."""
+    """Return the lines for ``[Service]``."""
     return "[Service]\n" + _lines(variables, _unit_line)
 
 
@@ -62,7 +62,7 @@ def systemd_word(text: str) -> str:
 
 
 def slurm(variables: Variables) -> str:
-    """A TaskProlog: what it prints becomes the task's environment (slurm.conf(5), TaskProlog)."""
+    """Return a TaskProlog: what it prints becomes the task's environment (slurm.conf(5), TaskProlog)."""
     return "#!/bin/sh\n" + _lines(variables, _task_line)
 
 
@@ -72,12 +72,12 @@ def _task_line(variable: JobVariable) -> str:
 
 
 def docker(variables: Variables) -> str:
-    """An ``--env-file``: lines without any quoting."""
+    """Return an ``--env-file``: lines without any quoting."""
     return _lines(_in_image(variables), lambda variable: _left_out(variable) or f"{variable.name}={_one_line(variable)}")
 
 
 def _left_out(variable: JobVariable) -> str:
-    """A container does not inherit the session's variables; an empty value would mean something (it hides every GPU)."""
+    """Return what is said of variables that are left out: a container does not inherit the session's; an empty value would mean something (it hides every GPU)."""
     return f"# do not pass {variable.name} on" if variable.value is None else ""
 
 
@@ -89,12 +89,12 @@ def _one_line(variable: JobVariable) -> str:
 
 
 def kubernetes(variables: Variables) -> str:
-    """The ``env`` of a container."""
+    """Return the ``env`` of a container."""
     return "env:\n" + _lines(_in_pod(variables), _entry)
 
 
 def _in_pod(variables: Variables) -> Iterator[JobVariable]:
-    """A pod has an interface of its own (eth0), and the cores that its limits give: what was seen here is the node's."""
+    """Yield what holds in a pod, which has an interface of its own (eth0), and the cores that its limits give: what was seen here is the node's."""
     for variable in _in_image(variables):
         if variable.name.endswith("_SOCKET_IFNAME") and variable.value is not None:
             reason = f"{variable.reason}; of the node, so only for a pod with hostNetwork: true"
@@ -107,7 +107,7 @@ def _in_pod(variables: Variables) -> Iterator[JobVariable]:
 
 
 def _in_image(variables: Variables) -> Iterator[JobVariable]:
-    """A library of the host is none of the image's: the loader would complain in every process."""
+    """Yield what holds in an image: a library of the host is none of the image's: the loader would complain in every process."""
     for variable in variables:
         if variable.name == "LD_PRELOAD" and variable.value is not None:
             reason = f"{variable.reason}; only where the image has the library, by its path there"
@@ -121,7 +121,7 @@ def _entry(variable: JobVariable) -> str:
 
 
 def yaml_word(text: str) -> str:
-    r"""A double-quoted scalar (YAML 1.2, 5.7), in which all that a parser might refuse or fold is an escape.
+    r"""Return a double-quoted scalar (YAML 1.2, 5.7), in which all that a parser might refuse or fold is an escape.
 
     >>> yaml_word('a "b"\n')
     '"a \\"b\\"\\n"'

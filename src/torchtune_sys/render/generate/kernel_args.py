@@ -29,7 +29,7 @@ def line(arguments: Arguments) -> str:
 
 
 def grub(arguments: Arguments) -> str:
-    """The file for /etc/default/grub.d, as apply writes it."""
+    """Return the file for /etc/default/grub.d, as apply writes it."""
     arguments = tuple(arguments)
     blocks = {
         files.name(a.key): files.headed(a.key, a.rules, a.why, grub_line(word))
@@ -59,7 +59,7 @@ def kernelstub(arguments: Arguments) -> str:
 
 
 def _pair(command: str, inverse: str) -> str:
-    """The way back stands beside the command: once the host was started anew, the rules ask for nothing more."""
+    """Return the command with the way back beside it: once the host was started anew, the rules ask for nothing more."""
     return f"{command}\n# to take them back: {inverse}\n"
 
 

@@ -53,17 +53,17 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def job(manifest: Manifest) -> str:
-    """A headless service and an Indexed Job."""
+    """Return a headless service and an Indexed Job."""
     return _rendered("job", manifest, subdomain=manifest.name)
 
 
 def jobset(manifest: Manifest) -> str:
-    """A JobSet of one job."""
+    """Return a JobSet of one job."""
     return _rendered("jobset", manifest, subdomain="")
 
 
 def daemonset(manifest: Manifest) -> str:
-    """A daemon on each node; with the rights that it needs, where it is to act."""
+    """Return a daemon on each node; with the rights that it needs, where it is to act."""
     values = {**_values(manifest), "taint": TAINT}
     script = _template("watch.sh").render(**values, options=_words(manifest.preflight_options()))
     return _template("daemonset.yaml").render(**values, script=script.rstrip("\n"))
@@ -91,7 +91,7 @@ def _without_blank_lines(text: str) -> str:
 
 
 def _torchrun(manifest: Manifest, master: str) -> tuple[str, ...]:
-    """The controller sets JOB_COMPLETION_INDEX; kubelet puts it into the command."""
+    """Return torchrun's words: the controller sets JOB_COMPLETION_INDEX; kubelet puts it into the command."""
     words = (
         "torchrun",
         f"--nnodes={manifest.nodes}",

@@ -25,7 +25,7 @@ def command(seat: RankPlacement) -> tuple[str, ...]:
 
 
 def about(seat: RankPlacement) -> str:
-    """The GPU, its node and its network card, in words."""
+    """Return the GPU, its node and its network card, in words."""
     gpu = f"GPU {seat.gpu_index} ({seat.gpu})" if seat.gpu else "no GPU" if seat.gpu_index is None else f"GPU {seat.gpu_index}"
     node = "" if seat.node is None else f", node {seat.node}"
     return f"{gpu}{node}{', ' + seat.nic if seat.nic else ''}"
@@ -41,7 +41,7 @@ def commands(seating: Placement, argv: tuple[str, ...]) -> str:
 
 
 def wrapper(seating: Placement, host: str) -> str:
-    """A script that torchrun or srun starts in the place of the program."""
+    """Return a script that torchrun or srun starts in the place of the program."""
     from torchtune_sys.render.templates import environment
 
     template = environment({"quote": shlex.quote, "comment": clean}).get_template("placement/wrapper.sh.j2")

@@ -99,7 +99,7 @@ def _step(step: InstallStep) -> dict[str, Any]:
 
 
 def _calls(action: Action, online: bool) -> Iterator[tuple[str, ...]]:
-    """The functions of the script that do it, and that can ask whether it is done."""
+    """Yield the functions of the script that do it, and that can ask whether it is done."""
     match action:
         case Packages(names=names):
             yield ("packages", *names)
@@ -130,7 +130,7 @@ def _hash(text: str) -> str:
 
 
 def _held(text: str, name: str) -> dict[str, Any]:
-    """A whole script inside this one, as it is: its end is a line that it does not have."""
+    """Return a whole script inside this one, as it is: its end is a line that it does not have."""
     text = text.removesuffix("\n")
     end = f"END_OF_{name}"
     while f"\n{end}\n" in f"\n{text}\n":

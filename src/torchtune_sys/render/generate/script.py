@@ -126,7 +126,7 @@ def _escaped(sign: str) -> str:
 
 
 def path(value: str, is_pattern: bool) -> str:
-    """A quoted path, the stars of a pattern left to the shell.
+    """Return a quoted path, the stars of a pattern left to the shell.
 
     >>> path("/sys/a b/policy*/x", True), path("/sys/a*", False)
     ("'/sys/a b/policy'*/x", "'/sys/a*'")

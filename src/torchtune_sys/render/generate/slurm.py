@@ -41,7 +41,7 @@ def script(
     folder: str = "",
     isolate_s: float = 0.0,
 ) -> str:
-    """The script of ``prolog``, ``epilog``, ``health-check``, ``task-prolog`` or ``batch``. ``options`` go to ``preflight`` as they are;
+    """Return the script of ``prolog``, ``epilog``, ``health-check``, ``task-prolog`` or ``batch``. ``options`` go to ``preflight`` as they are;
     ``drain``: how many nodes within how many seconds, where Slurm itself is asked, None where the check counts; ``folder``: where Slurm's
     commands lie, if it is none of the usual places; ``isolate_s``: the budget in which ``batch`` isolates bad nodes and links, 0 where it does not."""
     from torchtune_sys.render.templates import environment
@@ -68,7 +68,7 @@ def script(
 
 
 def conf(running: Mapping[str, str] | None) -> str:
-    """The lines of slurm.conf; ``running`` is what ``scontrol show config`` says, None where it could not be asked."""
+    """Return the lines of slurm.conf; ``running`` is what ``scontrol show config`` says, None where it could not be asked."""
     rows = [f"# Made by torchtune-sys {__version__} generate slurm conf; tried with Slurm 22.05."]
     if running is None:
         rows.append("# scontrol did not answer: not compared with a running configuration.")
@@ -97,7 +97,7 @@ def _is_long_enough(key: str, now: str) -> bool:
 
 
 def parse_config(text: str) -> dict[str, str]:
-    """What ``scontrol show config`` prints, by name.
+    """Return what ``scontrol show config`` prints, by name.
 
     >>> parse_config("Configuration data as of 2026\\nPrologFlags             = Alloc,Contain\\nProlog = (null)\\n")
     {'PrologFlags': 'Alloc,Contain', 'Prolog': '(null)'}

@@ -12,7 +12,7 @@ from torchtune_sys.render.layout import clean
 
 
 def profile(include: Iterable[str], options: Iterable[PlannedOption]) -> str:
-    """Raises UserError for an include that tuned would not load."""
+    """Return the profile. Raises UserError for an include that tuned would not load."""
     names = tuple(include)
     for name in names:
         if not re.fullmatch(r"[A-Za-z0-9_.-]+", name):  # tuned's own Loader.safe_name

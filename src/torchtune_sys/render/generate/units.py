@@ -20,7 +20,7 @@ _SIGNS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ01234567
 
 
 def drop_in(unit: str) -> str:
-    """The path of a unit's drop-in.
+    """Return the path of a unit's drop-in.
 
     >>> drop_in("train@a"), drop_in("my.slice")
     ('/etc/systemd/system/train@a.service.d/90-torchtune-sys.conf', '/etc/systemd/system/my.slice.d/90-torchtune-sys.conf')
@@ -33,7 +33,7 @@ def drop_in(unit: str) -> str:
 
 
 def service(limits: Iterable[UnitLimit], variables: Iterable[JobVariable]) -> str:
-    """What the service of a job should have: its limits, then its environment. Empty: nothing is to be set."""
+    """Return what the service of a job should have: its limits, then its environment. Empty: nothing is to be set."""
     rows = [row for limit in limits for row in (_comment(limit), f"{limit.name}={limit.value}")]
     environment = tuple(variables)
     own = job.systemd(environment).partition("\n")[2] if environment else ""

@@ -25,7 +25,7 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def budget(s: Snapshot) -> Budget:
-    """The session's CPUs."""
+    """Return the session's CPUs."""
     cpu = need(s.cpu)
     if not isinstance(cpu.effective, Missing):
         limited = not isinstance(cpu.quota, Missing) and cpu.quota <= cpu.effective

@@ -118,7 +118,7 @@ def no_cpu_left(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 
 def _room(s: Snapshot, ranks: int, workers: int) -> str:
-    """What /dev/shm leaves for a batch, where that is little enough to matter."""
+    """Return what /dev/shm leaves for a batch, where that is little enough to matter."""
     if isinstance(s.memory, Missing) or not workers:
         return ""
     free = known(s.memory.shm_free_bytes, 0)

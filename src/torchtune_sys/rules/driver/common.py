@@ -28,7 +28,7 @@ def gpu_addresses(s: Snapshot) -> tuple[str, ...]:
 
 
 def bound_driver(s: Snapshot, address: str) -> str:
-    """The kernel driver of one PCI function; ``""`` for none or not known."""
+    """Return the kernel driver of one PCI function; ``""`` for none or not known."""
     if isinstance(s.pci, Missing) or isinstance(s.pci.devices, Missing):
         return ""
     found = next((device.driver for device in s.pci.devices if device.address == address), "")
@@ -43,7 +43,7 @@ def seen_by_nvml(s: Snapshot) -> frozenset[str]:
 
 
 def why_no_module(s: Snapshot) -> str:
-    """``loaded``, or the one reason that explains why the NVIDIA module is not: ``nouveau``, ``no-driver``, ``not-built``, ``secure-boot``
+    """Return ``loaded``, or the one reason that explains why the NVIDIA module is not: ``nouveau``, ``no-driver``, ``not-built``, ``secure-boot``
     or ``not-loaded`` (installed and built, but not loaded for a reason that is not seen).
 
     The reasons exclude each other, so that one fault gives one finding.
@@ -66,7 +66,7 @@ def why_no_module(s: Snapshot) -> str:
 
 
 def architectures(s: Snapshot) -> dict[str, Architecture]:
-    """Generation of each NVIDIA GPU by PCI address, as far as tables know its device id."""
+    """Return generation of each NVIDIA GPU by PCI address, as far as tables know its device id."""
     devices = need(need(s.pci).devices)
     ids = {device.address: device.device for device in devices}
     found: dict[str, Architecture] = {}
@@ -79,7 +79,7 @@ def architectures(s: Snapshot) -> dict[str, Architecture]:
 
 
 def driver_version(s: Snapshot) -> Fact[str]:
-    """The driver's version: the loaded kernel module, which is what counts, else what NVML or its library says."""
+    """Return the driver's version: the loaded kernel module, which is what counts, else what NVML or its library says."""
     looks: list[Fact[str]] = []
     if not isinstance(s.driver, Missing):
         looks.append(s.driver.module_version)

@@ -263,7 +263,7 @@ _REBUILD = Advice(
 
 
 def _refused(s: Snapshot) -> str:
-    """What the log says of nvidia-peermem that could not be loaded: it was built against another ib_core than the one that runs."""
+    """Return what the log says of nvidia-peermem that could not be loaded: it was built against another ib_core than the one that runs."""
     events = () if isinstance(s.kernel, Missing) else known(s.kernel.events, ())
     last = next((event for event in reversed(events) if event.kind in ("peermem-refused", "boot")), None)
     return f" ({last.text})" if last is not None and last.kind == "peermem-refused" else ""

@@ -35,7 +35,7 @@ _SINCE = {"expandable_segments": (2, 1), "backend": (2, 0)}
 
 
 def visible_devices_fault(value: str, count: int, uuids: tuple[str, ...] | None, sliced: bool = False) -> str:
-    """What is wrong with CUDA_VISIBLE_DEVICES on a host with ``count`` GPUs, ``""`` if nothing. ``uuids`` is None where they are
+    """Return what is wrong with CUDA_VISIBLE_DEVICES on a host with ``count`` GPUs, ``""`` if nothing. ``uuids`` is None where they are
     not known; ``sliced``: MIG is on, where CUDA counts instances.
 
     >>> visible_devices_fault("0,1,5,2", 4, None)

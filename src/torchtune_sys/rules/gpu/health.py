@@ -58,7 +58,7 @@ def gpu_fallen_off_bus(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 
 def _refused(s: Snapshot) -> Evidence:
-    """What the library or nvidia-smi said in place of the list of GPUs."""
+    """Return what the library or nvidia-smi said in place of the list of GPUs."""
     gpus = need(s.gpu)
     seen = gpus.devices.detail if isinstance(gpus.devices, Missing) else nvml_error(s)
     return Evidence(subject="GPU", seen=seen, wanted="a GPU that answers", source=gpus.source)

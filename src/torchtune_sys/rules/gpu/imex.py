@@ -64,7 +64,7 @@ def imex_not_ready(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 
 def _silent(gpu: Gpu) -> bool:
-    """It does not tell; a recording that is older than the fact does not either, which matters for parts of a rack alone."""
+    """Tell whether it says nothing; a recording that is older than the fact does not either, which matters for parts of a rack alone."""
     fact = gpu.fabric_of_hosts
     if not isinstance(fact, Missing):
         return False

@@ -123,7 +123,7 @@ def _not_told(s: Snapshot) -> bool:
 
 
 def _partly_down(gpu: Gpu) -> bool:
-    """Some links up, some down: on a module all are used, whatever the board, and a virtual machine gets all or none."""
+    """Tell whether some links are up and some down: on a module all are used, whatever the board, and a virtual machine gets all or none."""
     return not isinstance(gpu.nvlinks_down, Missing) and 0 < len(gpu.nvlinks_down) < known(gpu.nvlinks, 0)
 
 

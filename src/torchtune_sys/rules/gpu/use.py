@@ -185,7 +185,7 @@ def gpu_memory_in_use(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 
 def _me(session: SessionFacts) -> str:
-    """The user as a process list names them: by number where the user database has no name."""
+    """Return the user as a process list names them: by number where the user database has no name."""
     return str(need(session.uid)) if absent(session.user) else need(session.user)
 
 

@@ -14,7 +14,7 @@ from torchtune_sys.rules.gates import gpu_host, not_in_container
 
 
 def _metal(s: Snapshot) -> None:
-    """A virtual machine's modules are made up; a machine without GPU has its own needs."""
+    """Require a physical machine with a GPU: a virtual machine's modules are made up; a machine without GPU has its own needs."""
     gpu_host(s)
     not_in_container(s)
     if known(need(s.system).hypervisor, ""):

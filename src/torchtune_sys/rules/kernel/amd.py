@@ -13,7 +13,7 @@ from torchtune_sys.rules.kernel.common import DAYS, grouped, nothing, recent, sh
 
 
 def amd_log(s: Snapshot) -> None:
-    """A machine with AMD's driver, or a log that speaks of it."""
+    """Require a machine with AMD's driver, or a log that speaks of it."""
     events = () if isinstance(s.kernel, Missing) or isinstance(s.kernel.events, Missing) else s.kernel.events
     if any(event.kind.startswith("amdgpu-") for event in events):
         return

@@ -18,7 +18,7 @@ _CALENDAR_S = 60_000_000.0
 
 
 def events(s: Snapshot) -> tuple[KernelEvent, ...]:
-    """What the log holds; unknown where it could not be read, na in a container, which has none."""
+    """Return what the log holds; unknown where it could not be read, na in a container, which has none."""
     found = need(s.kernel).events
     if not isinstance(found, Missing):
         return found
@@ -67,7 +67,7 @@ def works(s: Snapshot, address: str) -> bool:
 
 
 def nvidia_log(s: Snapshot) -> None:
-    """A machine with an NVIDIA GPU, or a log that speaks of one."""
+    """Require a machine with an NVIDIA GPU, or a log that speaks of one."""
     if isinstance(s.kernel, Missing) or isinstance(s.kernel.events, Missing) or not any(map(_of_nvidia, s.kernel.events)):
         nvidia_hardware(s)
 

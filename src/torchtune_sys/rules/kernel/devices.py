@@ -16,7 +16,7 @@ _DAY = Param("days", 1, "how far back in the log a message counts, days")
 
 
 def _place(s: Snapshot, address: str) -> str:
-    """The device at an address, with what lies below it where it is a bridge."""
+    """Return the device at an address, with what lies below it where it is a bridge."""
     if isinstance(s.pci, Missing) or isinstance(s.pci.devices, Missing):
         return address
     parents = {device.address: device.parent for device in s.pci.devices}
@@ -334,7 +334,7 @@ def disk_errors_logged(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 
 def _pulled_out(s: Snapshot, name: str) -> bool:
-    """A SCSI disk that is not there any more: USB sticks and drives. (A controller that took a disk out says so itself.)"""
+    """Tell whether it was a SCSI disk that is not there any more: USB sticks and drives. (A controller that took a disk out says so itself.)"""
     if not name.startswith("sd") or isinstance(s.storage, Missing) or isinstance(s.storage.disks, Missing):
         return False
     return not any(name.rstrip("0123456789") == disk.name for disk in s.storage.disks)

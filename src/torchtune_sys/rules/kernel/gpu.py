@@ -57,7 +57,7 @@ def _evidence(s: Snapshot, trouble: XidIncident) -> Evidence:
 
 
 def _seen_now(s: Snapshot, trouble: XidIncident) -> str:
-    """What NVML says of the same fault, for which its own rule is folded into this finding."""
+    """Return what NVML says of the same fault, for which its own rule is folded into this finding."""
     devices = () if isinstance(s.gpu, Missing) or isinstance(s.gpu.devices, Missing) else s.gpu.devices
     for gpu in devices:
         if trouble.over or gpu.pci_address != trouble.address:
@@ -327,7 +327,7 @@ def gpu_initialisation_failed(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 
 def _not_probed(s: Snapshot, p: Params, kind: str) -> tuple[KernelEvent, ...]:
-    """What the driver said of GPUs that it did not get, unless it serves every GPU by now."""
+    """Return what the driver said of GPUs that it did not get, unless it serves every GPU by now."""
     found = since_last_start(s, p, kind)
     if not found:
         return ()

@@ -102,7 +102,7 @@ def _near(event: KernelEvent, other: KernelEvent) -> bool:
 
 
 def _over(s: Snapshot, address: str, event: KernelEvent) -> str:
-    """A reboot or a new start of the driver resets every GPU; the driver says so where it takes its wish for a reset back."""
+    """Return what took a wish for a reset back: a reboot or a new start of the driver resets every GPU; the driver says so where it takes its wish for a reset back."""
     if event.last_s is None:
         return ""
     for other in log_events(s):
@@ -117,7 +117,7 @@ def _over(s: Snapshot, address: str, event: KernelEvent) -> str:
 
 
 def wanted_action(s: Snapshot, address: str) -> str:
-    """What the last Xid 154 of a GPU asks for: ``GPU Reset Required`` …; ``""`` where there is none."""
+    """Return what the last Xid 154 of a GPU asks for: ``GPU Reset Required`` …; ``""`` where there is none."""
     log = s.kernel
     if isinstance(log, Missing) or isinstance(log.events, Missing):
         return ""

@@ -18,7 +18,7 @@ _MIB = 1 << 20
 
 
 def _pinning_failed(s: Snapshot) -> str:
-    """The verbs call that is known to have failed for lack of memory that may be locked."""
+    """Return the verbs call that is known to have failed for lack of memory that may be locked."""
     return "" if isinstance(s.limits, Missing) else known(s.limits.pinning_failed, "")
 
 
@@ -31,7 +31,7 @@ def _rdma(s: Snapshot) -> None:
 
 
 def _pinning_is_limited(s: Snapshot) -> Seen:
-    """The memlock limit, where it binds: CAP_IPC_LOCK lifts it (ib_umem_get in the kernel)."""
+    """Return the memlock limit, where it binds: CAP_IPC_LOCK lifts it (ib_umem_get in the kernel)."""
     if known(need(s.limits).ipc_lock, False):
         raise NotApplicable("this session holds CAP_IPC_LOCK, which lifts the limit (the job's user may not)")
     return limit_of(s, "memlock")

@@ -13,7 +13,7 @@ from torchtune_sys.rules.limits.common import IN_CONTAINER, SOURCE, below, count
 
 
 def tasks_needed(s: Snapshot) -> int:
-    """Processes and threads that training takes here, by a cautious count: ranks × (threads + 32 of CUDA, NCCL and autograd + workers × 4)."""
+    """Return processes and threads that training takes here, by a cautious count: ranks × (threads + 32 of CUDA, NCCL and autograd + workers × 4)."""
     ranks = ranks_here(s)
     threads = s.intent.threads
     if threads is None:

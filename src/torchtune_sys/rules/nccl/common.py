@@ -18,7 +18,7 @@ def uses_nccl(s: Snapshot) -> None:
 
 
 def several_hosts(s: Snapshot) -> None:
-    """The job is known to span hosts."""
+    """Require that the job is known to span hosts."""
     if s.intent.nodes is None:
         raise NotApplicable("whether the job spans several hosts is not known (--nnodes)")
     if s.intent.nodes < 2:
@@ -31,7 +31,7 @@ def nccl_on_several_hosts(s: Snapshot) -> None:
 
 
 def nccl_version(s: Snapshot) -> tuple[Version, str]:
-    """The NCCL that torch brings, and how to call it; the newest known where that cannot be seen."""
+    """Return the NCCL that torch brings, and how to call it; the newest known where that cannot be seen."""
     torch = None if isinstance(s.python, Missing) else s.python.torch
     found = None if torch is None or isinstance(torch, Missing) else torch.nccl
     if found is None or isinstance(found, Missing) or not version(found):
@@ -40,7 +40,7 @@ def nccl_version(s: Snapshot) -> tuple[Version, str]:
 
 
 def settings(s: Snapshot) -> dict[str, NcclSetting]:
-    """What the installed NCCL would use, by name."""
+    """Return what the installed NCCL would use, by name."""
     installed, _ = nccl_version(s)
     found: dict[str, NcclSetting] = {}
     for setting in need(need(s.network).nccl):

@@ -123,7 +123,7 @@ _NO_ANSWER = "Temporary failure in name resolution"
 
 
 def _foreign_matters(s: Snapshot) -> bool:
-    """A container behind its host's name, or a cloud machine behind its public one, works alone; with a live RDMA port it is no loner."""
+    """Tell whether an address that others cannot use matters: a container behind its host's name, or a cloud machine behind its public one, works alone; with a live RDMA port it is no loner."""
     devices = need(s.network).rdma
     return not isinstance(devices, Missing) and bool(nccl.usable_ports(devices))
 
@@ -302,7 +302,7 @@ _CLOUD_MTU = {"amazon": "9001", "google": "8896 (of the VPC network, too)"}
 
 
 def _jumbo(s: Snapshot) -> str:
-    """The MTU to have; on a virtual machine the network is its owner's, and few carry jumbo frames."""
+    """Return the MTU to have; on a virtual machine the network is its owner's, and few carry jumbo frames."""
     inside = "" if isinstance(s.system, Missing) else known(s.system.hypervisor, "")
     if inside and inside not in _CLOUD_MTU:
         raise NotApplicable(f"a virtual machine ({inside}): who owns its network says what the network carries")

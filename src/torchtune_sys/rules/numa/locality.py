@@ -17,7 +17,7 @@ _GIB = 1 << 30
 
 
 def cpu_nodes(s: Snapshot) -> tuple[NumaNode, ...]:
-    """The nodes that have CPUs; NotApplicable where there are not several."""
+    """Return the nodes that have CPUs; NotApplicable where there are not several."""
     nodes = need(need(s.numa).nodes)
     found = tuple(node for node in nodes if len(need(node.cpus)))
     if len(found) < 2:

@@ -81,7 +81,7 @@ def _geforce(s: Snapshot) -> set[str]:
 
 
 def gpu_name(address: str) -> str:
-    """A matrix of nvidia-smi calls the GPUs by number."""
+    """Return the name of a GPU: a matrix of nvidia-smi calls the GPUs by number."""
     return f"GPU {address.removeprefix('GPU')}"
 
 

@@ -95,7 +95,7 @@ def correctable(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 
 def _growing(s: Snapshot, per_minute: float) -> Iterator[Evidence]:
-    """What came while the counters were watched (``--live``); a single error may be chance."""
+    """Yield what came while the counters were watched (``--live``); a single error may be chance."""
     growth = need(s.pci).growth
     if isinstance(growth, Missing):
         if growth.why not in (Why.NOT_SUPPORTED, Why.NOT_RECORDED, Why.ABSENT):

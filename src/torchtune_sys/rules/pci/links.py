@@ -34,7 +34,7 @@ def _reachable_width(device: PciDevice, above: PciDevice) -> int | None:
 
 
 def _reachable_gts(device: PciDevice, above: PciDevice) -> float | None:
-    """The same of the speed."""
+    """Return the same of the speed."""
     own, slot = device.link.max_gts, above.link.max_gts
     return None if isinstance(own, Missing) or isinstance(slot, Missing) else min(own, slot)
 
@@ -131,7 +131,7 @@ def _slow_while_copying(best_gts: float, link: LoadedLink | None) -> tuple[int, 
 
 
 def _slow_while_busy(best_gts: float, gpu: Gpu | None, busy_pct: int) -> tuple[int, int] | None:
-    """(generation now, generation that card and slot have) if the GPU is busy and the first is lower."""
+    """Return (generation now, generation that card and slot have) if the GPU is busy and the first is lower."""
     if gpu is None or isinstance(gpu.utilization_pct, Missing) or gpu.utilization_pct < busy_pct:
         return None
     best = _GENERATION.get(best_gts, 0)

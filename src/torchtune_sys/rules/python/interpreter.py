@@ -100,7 +100,7 @@ def _unsuitable(python: PythonFacts, found: str) -> str:
 
 
 def _refused(python: PythonFacts, found: str) -> str:
-    """A report in which pip found nothing for the first patch releases of a Python, from a time when torch had no wheels for it yet."""
+    """Return the line in which pip found nothing for the first patch releases of a Python, from a time when torch had no wheels for it yet."""
     said = next((line for line in python.complaints if "No matching distribution found for torch" in line), "")
     numbers = version(found)
     return f"a new Python, and pip says: {said}" if said and len(numbers) > 2 and numbers[1] >= 8 and numbers[2] <= 2 else ""

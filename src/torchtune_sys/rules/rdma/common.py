@@ -78,7 +78,7 @@ _PHYSICAL = {
 
 
 def physical(port: RdmaPort) -> str:
-    """The physical state, and what it says (IBTA, PortPhysicalState)."""
+    """Return the physical state, and what it says (IBTA, PortPhysicalState)."""
     state = known(port.physical_state, "physical state unknown")
     return f"{state} ({_PHYSICAL[state]})" if state in _PHYSICAL else state
 
@@ -116,12 +116,12 @@ def _lost_cards(pairs: Iterable[Pair]) -> dict[str, str]:
 
 
 def _card(device: RdmaDevice) -> str:
-    """The slot: both ports of a card are functions of one PCI device."""
+    """Return the slot: both ports of a card are functions of one PCI device."""
     return device.name if isinstance(device.pci_address, Missing) else device.pci_address.rpartition(".")[0]
 
 
 def gid_index(s: Snapshot) -> int:
-    """The entry that NCCL would take on RoCE; -1: it searches the table for a RoCE v2 address itself."""
+    """Return the entry that NCCL would take on RoCE; -1: it searches the table for a RoCE v2 address itself."""
     value = values(s).get("NCCL_IB_GID_INDEX", "")
     if value:
         return nccl.as_number(value)
@@ -142,7 +142,7 @@ _TOLD = (Why.ABSENT, Why.NOT_RECORDED, Why.NOT_SUPPORTED)
 
 
 def gid_type(gid: Gid) -> str:
-    """The type of an entry; ``""`` where this kernel has none to show (before 4.5)."""
+    """Return the type of an entry; ``""`` where this kernel has none to show (before 4.5)."""
     if isinstance(gid.type, Missing):
         return "" if gid.type.why in _TOLD else need(gid.type)
     return gid.type
@@ -153,7 +153,7 @@ def is_ipv4(gid: str) -> bool:
 
 
 def gid_fault(port: RdmaPort, index: int) -> tuple[str, str] | None:
-    """What is wrong with an entry, and what to take instead; None if nothing is, or the entry was not read."""
+    """Return what is wrong with an entry, and what to take instead; None if nothing is, or the entry was not read."""
     gids = need(port.gids)
     chosen = next((gid for gid in gids if gid.index == index), None)
     fit = [gid for gid in gids if is_ipv4(gid.gid) and gid_type(gid).startswith("RoCE v2")]

@@ -16,7 +16,7 @@ GIB = 1 << 30
 
 
 def places(s: Snapshot, roles: tuple[str, ...]) -> tuple[StoragePath, ...]:
-    """The places of these roles. Raises NotApplicable where the person named none."""
+    """Return the places of these roles. Raises NotApplicable where the person named none."""
     found = tuple(place for place in need(s.storage).places if place.role in roles)
     if not found:
         raise NotApplicable(f"no path was named for: {', '.join(roles)}")

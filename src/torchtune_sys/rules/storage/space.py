@@ -67,7 +67,7 @@ _GIVEN_UP = ("Input/output error", "Structure needs cleaning")
 
 
 def _failed(place: StoragePath) -> Missing | None:
-    """What was answered with an I/O error."""
+    """Return what was answered with an I/O error."""
     looks = (place.size_bytes, place.exists, place.readable, place.writable)
     return next((fact for fact in looks if isinstance(fact, Missing) and fact.detail in _GIVEN_UP), None)
 

@@ -15,7 +15,7 @@ from torchtune_sys.rules.sysctl.policy import agree, default_at_boot, meets, pro
 
 
 def systemd_host(s: Snapshot) -> None:
-    """The host's own configuration is in view, and systemd-sysctl applies it."""
+    """Require that the host's own configuration is in view, and that systemd-sysctl applies it."""
     not_in_container(s)
     init = need(need(s.system).init)
     if init != "systemd":

@@ -240,7 +240,7 @@ _ROUTED = ("amazon", "microsoft", "google")
 
 
 def _effective(s: Snapshot, name: str, leaf: str) -> tuple[int, Setting]:
-    """The higher of conf/all and conf/<interface> holds; with the setting that decides."""
+    """Return the higher of conf/all and conf/<interface> holds; with the setting that decides."""
     common, own = (setting(s, f"net.ipv4.conf.{part}.{leaf}") for part in ("all", name.replace(".", "/")))
     values = [(int(value) if value.isdigit() else 0, found) for found in (own, common) for value in [need(found.running)]]
     return max(values, key=lambda pair: pair[0])

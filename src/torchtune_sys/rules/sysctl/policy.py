@@ -164,7 +164,7 @@ WISHES: tuple[SysctlPolicy, ...] = (
 
 
 def setting(s: Snapshot, key: str) -> Setting:
-    """The setting; NotApplicable where this kernel does not have it (or hides it from a network namespace)."""
+    """Return the setting; NotApplicable where this kernel does not have it (or hides it from a network namespace)."""
     found = need(s.sysctl).settings.get(key)
     if found is None or absent(found.running):
         raise NotApplicable(f"this kernel does not show {key} here")
@@ -205,7 +205,7 @@ def proc(key: str) -> str:
 
 
 def at_boot(s: Snapshot, found: Setting) -> Fact[Assignment]:
-    """What the next boot sets, where that can be told: not from inside a container, nor where systemd is not what boots."""
+    """Return what the next boot sets, where that can be told: not from inside a container, nor where systemd is not what boots."""
     if not isinstance(s.system, Missing):
         if not isinstance(s.system.container, Missing) and s.system.container:
             return Missing(Why.NOT_SUPPORTED, "sysctl.d", "the host's files are not visible in a container")
@@ -215,7 +215,7 @@ def at_boot(s: Snapshot, found: Setting) -> Fact[Assignment]:
 
 
 def default_at_boot(s: Snapshot, wish: SysctlPolicy) -> str:
-    """The kernel's own value, as its boot arguments change it."""
+    """Return the kernel's own value, as its boot arguments change it."""
     arguments = () if isinstance(s.system, Missing) or isinstance(s.system.cmdline, Missing) else s.system.cmdline
     if wish.key == "kernel.numa_balancing" and "numa_balancing=disable" in arguments:
         return "0"
@@ -223,7 +223,7 @@ def default_at_boot(s: Snapshot, wish: SysctlPolicy) -> str:
 
 
 def told(s: Snapshot, found: Setting, running: str) -> str:
-    """The running value, and what will be there after the next boot if that is another one."""
+    """Return the running value, and what will be there after the next boot if that is another one."""
     boot = at_boot(s, found)
     if not isinstance(boot, Missing) and not agree(boot.value, running):
         return f"{running} now, {boot.value} after a reboot"
@@ -239,7 +239,7 @@ def origin(s: Snapshot, found: Setting) -> str:
 
 
 def wanted(s: Snapshot, key: str, target: Target) -> str:
-    """The target; for what a container shares with its host, that the host is the place to change it."""
+    """Return the target; for what a container shares with its host, that the host is the place to change it."""
     boxed = not isinstance(s.system, Missing) and not isinstance(s.system.container, Missing) and bool(s.system.container)
     return f"{target} (set on the host: the container shares it)" if boxed and not key.startswith("net.") else str(target)
 
@@ -260,7 +260,7 @@ def judged(s: Snapshot, key: str, target: Target, safety: Safety = Safety.SAFE) 
 
 
 def wished(s: Snapshot, p: Params) -> tuple[list[tuple[SysctlPolicy, Setting, str, Target]], list[tuple[str, Missing]]]:
-    """The settings that matter on this host, with their running values; and the ones of which that could not be told."""
+    """Return the settings that matter on this host, with their running values; and the ones of which that could not be told."""
     need(s.sysctl)
     found: list[tuple[SysctlPolicy, Setting, str, Target]] = []
     unknown: list[tuple[str, Missing]] = []

@@ -179,7 +179,7 @@ _ROCM_WHEEL = pattern(r"2\.\d{1,2}\.\d(?:\.dev\d{8})?\+rocm(?:[56]\.\d|7\.[012])
 
 
 def _amd_architectures(s: Snapshot) -> Iterator[tuple[str, str]]:
-    """(the GPU, its gfx name), by what torch calls it or by its PCI device."""
+    """Yield (the GPU, its gfx name), by what torch calls it or by its PCI device."""
     from torchtune_sys.knowledge import install_rocm
 
     gpus = () if isinstance(s.gpu, Missing) or isinstance(s.gpu.devices, Missing) else s.gpu.devices

@@ -25,14 +25,14 @@ OTHER_ACCELERATORS = (
 
 
 def live(s: Snapshot) -> LiveTorch | None:
-    """What torch said of itself, where it was asked."""
+    """Return what torch said of itself, where it was asked."""
     if isinstance(s.python, Missing) or isinstance(s.python.live, Missing):
         return None
     return s.python.live
 
 
 def complaints(s: Snapshot) -> list[str]:
-    """What the loader said: lines of a report, and why the import failed under --live."""
+    """Return what the loader said: lines of a report, and why the import failed under --live."""
     if isinstance(s.python, Missing):
         return []
     failed = s.python.live
@@ -57,7 +57,7 @@ def cuda_of(build: Torch) -> Fact[str]:
 
 
 def cuda_build(s: Snapshot) -> tuple[Torch, Version]:
-    """The torch and its CUDA version; NotApplicable for CPU-only and ROCm builds."""
+    """Return the torch and its CUDA version; NotApplicable for CPU-only and ROCm builds."""
     build = cuda_torch(s)
     if "+cpu" in build.version or "+rocm" in build.version or "+xpu" in build.version:
         raise NotApplicable(f"torch {build.version} is not a CUDA build")
@@ -105,7 +105,7 @@ def lacking_wheel(s: Snapshot, release: known.Release | None) -> str:
 
 
 def installed(s: Snapshot) -> dict[str, Distribution]:
-    """The distributions that imports get: the first of each name on sys.path; conda's entries only where pip has none."""
+    """Return the distributions that imports get: the first of each name on sys.path; conda's entries only where pip has none."""
     found: dict[str, Distribution] = {}
     for item in need(need(s.python).distributions):
         if not item.build and item.location != "conda":
@@ -123,7 +123,7 @@ def installed_triton(s: Snapshot) -> Distribution:
 
 
 def machine(s: Snapshot) -> str:
-    """The interpreter's machine, ``x86_64`` or ``aarch64``; ``""`` where nobody told."""
+    """Return the interpreter's machine, ``x86_64`` or ``aarch64``; ``""`` where nobody told."""
     for look in (
         "" if isinstance(s.python, Missing) else s.python.machine,
         "" if isinstance(s.system, Missing) else s.system.machine,

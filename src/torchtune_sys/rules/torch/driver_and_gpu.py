@@ -103,7 +103,7 @@ def nvidia_hardware_or_driver(s: Snapshot) -> None:
 
 
 def _complaint(s: Snapshot) -> str | None:
-    """The sentence in which torch itself refuses the driver."""
+    """Return the sentence in which torch itself refuses the driver."""
     return _said(s, _TOO_OLD)
 
 
@@ -121,12 +121,12 @@ def _cuda_told(s: Snapshot) -> Version:
 
 
 def _enough(reported: Version, cuda: Version) -> bool:
-    """The driver's CUDA (that of a cuda-compat package where one is loaded) covers the build's series."""
+    """Tell whether the driver's CUDA (that of a cuda-compat package where one is loaded) covers the build's series."""
     return bool(reported) and (reported >= cuda or (reported[0] == cuda[0] and cuda[0] >= 11))
 
 
 def _instead(s: Snapshot, complaint: str) -> str:
-    """A driver for torch's CUDA; where that is not told, one for today's, and the last torch for the CUDA that torch found the driver to have."""
+    """Return a driver for torch's CUDA; where that is not told, one for today's, and the last torch for the CUDA that torch found the driver to have."""
     cuda = _cuda_told(s)
     found = re.search(r"found version (\d{4,5})\)", complaint)
     if cuda or found is None:
@@ -146,7 +146,7 @@ def _floor_text(cuda: Version) -> str:
 
 
 def _other_build(s: Snapshot, build: Torch, driver: Version) -> str:
-    """What to install under this driver: this release, else another one, built for a CUDA that it serves and for all GPUs here."""
+    """Return what to install under this driver: this release, else another one, built for a CUDA that it serves and for all GPUs here."""
     supported = drivers.max_cuda(driver)
     major = supported[0] if supported else 0
     floor = drivers.floor_for((major, 0)) if major >= 11 else None
@@ -265,7 +265,7 @@ def _fit(
 
 
 def _better(s: Snapshot, cc: tuple[int, int]) -> str:
-    """The newest official build that runs on this GPU and Python under this driver; where there is none, the newest at all, and what it
+    """Return the newest official build that runs on this GPU and Python under this driver; where there is none, the newest at all, and what it
     needs."""
     found = driver_version(s)
     driver = () if isinstance(found, Missing) else version(found)

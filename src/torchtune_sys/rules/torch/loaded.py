@@ -16,7 +16,7 @@ _OPENMP = ("libgomp", "libomp", "libiomp5")
 
 
 def soname(path: str) -> str:
-    """What the loader asks for, as far as the file's name tells.
+    """Return what the loader asks for, as far as the file's name tells.
 
     >>> soname("/opt/cuda/lib64/libcudart.so.12.4.127"), soname("/a/libnccl.so"), soname("/b/libcudart-d0da41ae.so.11.0")
     ('libcudart.so.12', 'libnccl.so', 'libcudart.so.11')

@@ -26,7 +26,7 @@ def _wheel(s: Snapshot, names: tuple[str, ...]) -> Distribution:
 
 
 def _older(s: Snapshot, library: str, wheels: tuple[str, ...]) -> Iterator[Evidence]:
-    """The copy in LD_LIBRARY_PATH that the loader would take for the wheel's, where it is older.
+    """Yield the copy in LD_LIBRARY_PATH that the loader would take for the wheel's, where it is older.
 
     Only the number that the loader asks for counts (libcudnn.so.9): a copy of another major version is never taken.
     """
@@ -77,7 +77,7 @@ def _taken(loader: tuple[LoaderChoice, ...], library: str, abi: str, own: Distri
 
 
 def _is_of(item: LoaderChoice, library: str, abi: str) -> bool:
-    """The library itself, or one that it is divided into (``libcudnn_graph.so.9``)."""
+    """Tell whether it is the library itself, or one that it is divided into (``libcudnn_graph.so.9``)."""
     stem, _, number = item.name.partition(".so.")
     return number == abi and (stem == library or stem.startswith(f"{library}_"))
 
@@ -105,7 +105,7 @@ _SAYINGS = {
 
 
 def _said(s: Snapshot, library: str) -> str | None:
-    """A complaint in the report, or of the import under --live, that only this fault brings about."""
+    """Return a complaint in the report, or of the import under --live, that only this fault brings about."""
     for line in complaints(s):
         if any(words in line for words in _SAYINGS[library]) and "cannot open shared object" not in line:
             return line

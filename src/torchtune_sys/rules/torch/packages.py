@@ -27,7 +27,7 @@ _TORCH_ONLY = ("libcusparseLt.so", "libnvshmem_host.so", "libcufile.so")
 
 
 def metadata(s: Snapshot, build: Torch) -> Distribution:
-    """The distribution that the imported torch belongs to."""
+    """Return the distribution that the imported torch belongs to."""
     found = installed(s).get("torch")
     if found is None or (build.source != "report" and not build.location.startswith(found.location)):
         raise NotApplicable("the imported torch was not installed by pip")
@@ -35,7 +35,7 @@ def metadata(s: Snapshot, build: Torch) -> Distribution:
 
 
 def pins(s: Snapshot, build: Torch) -> list[Requirement]:
-    """What the installed torch asks for of NVIDIA's libraries and Triton; from the table where only its version is known."""
+    """Return what the installed torch asks for of NVIDIA's libraries and Triton; from the table where only its version is known."""
     others = installed(s)
     item = metadata(s, build)
     if item.requires:
@@ -169,7 +169,7 @@ def _cuda_major(s: Snapshot) -> str:
 
 
 def _pinned(s: Snapshot) -> Iterator[tuple[Requirement, Distribution | None]]:
-    """What torch asks for, with what is there of it."""
+    """Yield what torch asks for, with what is there of it."""
     build, _ = cuda_build(s)
     there = installed(s)
     for wanted in pins(s, build):

@@ -88,12 +88,12 @@ def torch_torchvision_mismatch(s: Snapshot, _p: Params) -> Iterator[Evidence]:
 
 
 def _asked(item: Distribution) -> str | None:
-    """The torch that a distribution asks for."""
+    """Return the torch that a distribution asks for."""
     return next((wanted.specifier for line in item.requires if (wanted := parse(line)).name == "torch"), None)
 
 
 def _fitting(build: Torch) -> str | None:
-    """The torchvision for this torch, where a table knows it."""
+    """Return the torchvision for this torch, where a table knows it."""
     release = known.release(build.version)
     return as_specifier(release.torchvision) if release and release.torchvision else None
 
@@ -112,7 +112,7 @@ def _partner(build: Torch, item: Distribution) -> str:
 
 
 def _alike(build: Torch, torchvision: str) -> bool:
-    """Builds for one accelerator. torchvision compares the CUDA versions itself: exactly before 0.16, their major from then on."""
+    """Tell whether builds are for one accelerator. torchvision compares the CUDA versions itself: exactly before 0.16, their major from then on."""
     mine, theirs = cuda_of(build), known.local_cuda(torchvision)
     if isinstance(mine, Missing):
         return not (theirs and "+cpu" in build.version)

@@ -230,7 +230,7 @@ def _bundled(triton: Version, blackwell: bool) -> Version:
 
 
 def _ptxas(s: Snapshot, triton: Version, blackwell: bool) -> tuple[str, Version]:
-    """The ptxas that Triton runs, and its CUDA version (empty if it is not known)."""
+    """Return the ptxas that Triton runs, and its CUDA version (empty if it is not known)."""
     env = need(need(s.session).env)
     named = env.get("TRITON_PTXAS_BLACKWELL_PATH" if blackwell and triton >= (3, 6) else "TRITON_PTXAS_PATH")
     if not named:

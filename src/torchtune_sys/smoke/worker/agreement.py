@@ -18,7 +18,7 @@ ROOT_CAUSES = ("loss-not-finite", "gradient-not-finite")
 
 
 def tell_all(here: RankContext, text: str) -> List[str]:
-    """What each rank says, in the order of ranks. Raises RuntimeError that names the rank that says nothing."""
+    """Return what each rank says, in the order of ranks. Raises RuntimeError that names the rank that says nothing."""
     if here.world == 1:
         return [text]
     here.exchanges += 1
@@ -55,7 +55,7 @@ def judge(here: RankContext, faults: Iterable[Fault] = (), known_to_all: Iterabl
 
 
 def bits_of(tensors: Iterable[torch.Tensor]) -> str:
-    """A digest of all bits; numpy may be missing, so the memory is read as it is."""
+    """Return a digest of all bits; numpy may be missing, so the memory is read as it is."""
     digest = hashlib.sha256()
     for tensor in tensors:
         held = tensor.detach().to("cpu").contiguous()

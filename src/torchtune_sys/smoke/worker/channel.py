@@ -65,7 +65,7 @@ class Channel:
         faulthandler.register(signal.SIGUSR1, self._stacks.fileno(), all_threads=True)
 
     def tell(self, event: str, **fields: Any) -> None:
-        """Raises nothing: a driver that went away ends this process."""
+        """Tell the driver an event. Raises nothing: a driver that went away ends this process."""
         told = {"event": event, **fields}
         self.kept.append(told)
         if self._stream is not None:

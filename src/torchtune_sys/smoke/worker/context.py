@@ -77,7 +77,7 @@ class RankContext:
         """The ranks lost each other: an exchange between them failed."""
 
     def expected(self, figure: str) -> float:
-        """The least that is plausible here for a figure of the running stage; 0 where nobody knows, as for a GPU that ranks share:
+        """Return the least that is plausible here for a figure of the running stage; 0 where nobody knows, as for a GPU that ranks share:
         each gets a part of it, at the same time."""
         return 0.0 if self.shared else self.expected_figures.get(self.stage, {}).get(figure, 0.0)
 

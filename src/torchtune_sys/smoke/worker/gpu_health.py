@@ -67,7 +67,7 @@ class GpuHealth:
             self._next_look_s = time.monotonic() + _BETWEEN_LOOKS_S
 
     def judge(self) -> str:
-        """What there is to say. Raises StageFailed where the GPU counted errors that it could not correct, or the driver logged a fault of it."""
+        """Return what there is to say. Raises StageFailed where the GPU counted errors that it could not correct, or the driver logged a fault of it."""
         self._next_look_s = 0.0
         self.look()
         xids = self.xids()
@@ -106,7 +106,7 @@ class GpuHealth:
         return counts[-1] - counts[0] if counts else 0
 
     def xids(self) -> List[Tuple[int, str]]:
-        """The numbers and texts that the driver logged of this GPU since it was asked last."""
+        """Return the numbers and texts that the driver logged of this GPU since it was asked last."""
         told = []
         for line in _new_lines(self.log) if self.log is not None else ():
             found = _XID.search(line)
@@ -159,7 +159,7 @@ def _bus_place(place: str) -> str:
 
 
 def _end_of_log(path: str) -> Optional[int]:
-    """The kernel's log, from now on: Documentation/ABI/testing/dev-kmsg. None where this user may not read it."""
+    """Open the kernel's log, from now on: Documentation/ABI/testing/dev-kmsg. None where this user may not read it."""
     with contextlib.suppress(OSError):
         log = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
         os.lseek(log, 0, os.SEEK_END)

@@ -11,7 +11,7 @@ from torchtune_sys.smoke.worker.models import loss_of, seeded
 
 
 def new_scaler(here: RankContext, scale: float, interval: int) -> Any:
-    """A scaler for this device. Powers of two: scaling back and forth changes no bit of a gradient."""
+    """Return a scaler for this device. Powers of two: scaling back and forth changes no bit of a gradient."""
     settings = {"init_scale": scale, "growth_factor": 2.0, "backoff_factor": 0.5, "growth_interval": interval}
     if hasattr(torch.amp, "GradScaler"):
         return torch.amp.GradScaler(here.kind, **settings)
@@ -72,7 +72,7 @@ def _points(seed: int) -> Tuple[torch.Tensor, torch.Tensor]:
 
 
 def _all_bits(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> Dict[str, torch.Tensor]:
-    """The parameters and whatever the optimizer remembers of them."""
+    """Return the parameters and whatever the optimizer remembers of them."""
     held = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
     for name, parameter in model.named_parameters():
         for key, value in optimizer.state.get(parameter, {}).items():

@@ -48,7 +48,7 @@ def _first_set(names: Sequence[str], otherwise: str) -> str:
 
 
 def first_host(nodes: str) -> str:
-    """The first of a host list of Slurm's, whose brackets hold numbers and ranges of them.
+    """Return the first of a host list of Slurm's, whose brackets hold numbers and ranges of them.
 
     >>> first_host("gpu[003-007,12]-ib,login1"), first_host("r[1-2]n[04,08-16]"), first_host("alpha,beta"), first_host("n[7]")
     ('gpu003-ib', 'r1n04', 'alpha', 'n7')
@@ -58,7 +58,7 @@ def first_host(nodes: str) -> str:
 
 
 def versions_agree(here: RankContext) -> Dict[str, str]:
-    """The verdict of the stage "import": Python files, compiled library and package record are of one torch."""
+    """Return the verdict of the stage "import": Python files, compiled library and package record are of one torch."""
     ended = {"verdict": "pass", "cause": "", "seen": "", "remedy": "", "trace": ""}
     imported = torch.__version__
     try:
@@ -91,7 +91,7 @@ def versions_agree(here: RankContext) -> Dict[str, str]:
 
 
 def _numpy_is_unusable() -> str:
-    """It is not needed; but where it is there data sets take it, and torch says no more than a warning. Return what is wrong with it."""
+    """Return what is wrong with NumPy. It is not needed; but where it is there data sets take it, and torch says no more than a warning."""
     try:
         numpy: Any = importlib.import_module("numpy")
         if torch.from_numpy(numpy.arange(3)).tolist() == torch.arange(3).numpy().tolist():
@@ -108,7 +108,7 @@ def _numpy_is_unusable() -> str:
 
 
 def about(here: RankContext) -> Dict[str, Any]:
-    """What this rank runs with."""
+    """Return what this rank runs with."""
     told: Dict[str, Any] = {"torch": torch.__version__, "backend": here.backend, "kind": here.kind, "device": "", "nccl": ""}
     if here.gpus:
         found = torch.cuda.get_device_properties(here.device)

@@ -42,20 +42,20 @@ class IntegerNet(nn.Module):
 
 
 def integer_batch(rank: int, turn: int = 0, width: int = 512) -> Batch:
-    """A rank's own inputs, and the targets that its outputs are multiplied with."""
+    """Return a rank's own inputs, and the targets that its outputs are multiplied with."""
     seed = 100000 + 1000 * rank + turn
     return small_integers((BATCH, width), 2 * seed, -1, 2), small_integers((BATCH, ANSWERS), 2 * seed + 1, -1, 2)
 
 
 def linear_loss(answers: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """The mean over the batch of the products: its gradients are integers over the batch's size."""
+    """Return the mean over the batch of the products: its gradients are integers over the batch's size."""
     return (answers * targets).sum() / answers.shape[0]
 
 
 def gradients_alone(
     net: IntegerNet, batches: Sequence[Batch], samples: int, branches: Sequence[str] = ()
 ) -> Dict[str, torch.Tensor]:
-    """The right answer: on the CPU, in float64, without anything distributed. ``samples`` is what the sum over the batches is divided
+    """Return the right answer: on the CPU, in float64, without anything distributed. ``samples`` is what the sum over the batches is divided
     by; with ``branches`` named, each batch goes through its own."""
     alone = IntegerNet(0, net.first.in_features, torch.float64)
     alone.load_state_dict({name: value.detach().cpu().double() for name, value in net.state_dict().items()})
@@ -79,7 +79,7 @@ def exact(here: RankContext) -> bool:
 
 
 def furthest(here: RankContext, found: Dict[str, torch.Tensor], wanted: Dict[str, torch.Tensor]) -> str:
-    """The parameter that is most wrong and by how much; "" if all are right.
+    """Return the parameter that is most wrong and by how much; "" if all are right.
 
     With a power of two of ranks no bit may differ. Else each rank's share is rounded when it is divided, and after each addition:
     (world + 2) roundings of 2**-24 of values that are at most a few times the largest wanted. The smallest fault to be caught,

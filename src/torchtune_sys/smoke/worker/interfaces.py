@@ -17,7 +17,7 @@ _ESTABLISHED, _LISTENING = "01", "0A"
 
 
 def host_identity() -> str:
-    """The same for processes between which the loopback works: one kernel, one network namespace."""
+    """Return what is the same for processes between which the loopback works: one kernel, one network namespace."""
     try:
         with open("/proc/sys/kernel/random/boot_id") as boot:
             return boot.read().strip() + os.readlink("/proc/self/ns/net")
@@ -108,7 +108,7 @@ def connected_over(inodes: Set[str]) -> List[str]:
 
 
 def unanswered() -> List[str]:
-    """Connections of this process whose bytes were sent anew, and not acknowledged."""
+    """Return connections of this process whose bytes were sent anew, and not acknowledged."""
     with contextlib.suppress(OSError):
         own = open_sockets()
         return [
@@ -163,7 +163,7 @@ def has_ipv4(interface: str) -> bool:
 
 
 def _address(family: int, text: str) -> str:
-    """The kernel writes 32-bit words in the byte order of the processor."""
+    """Return an address as people write it: the kernel writes 32-bit words in the byte order of the processor."""
     words = [int(text[place : place + 8], 16) for place in range(0, len(text), 8)]
     packed = struct.pack(("<" if sys.byteorder == "little" else ">") + "%dI" % len(words), *words)
     return socket.inet_ntop(family, packed).replace("::ffff:", "")

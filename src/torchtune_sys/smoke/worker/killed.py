@@ -36,7 +36,7 @@ def _cgroup_files() -> Iterator[Tuple[str, str]]:
 
 
 def say_if_memory_ran_out(kills: int) -> None:
-    """A rank that the kernel killed has no last word. ``kills``: as many as there were when the ranks began."""
+    """Say so where memory ran out: a rank that the kernel killed has no last word. ``kills``: as many as there were when the ranks began."""
     if not channel.driven and memory_kills() > kills:
         sys.stderr.write("the smoke test: %s [host-memory-oom]\n    %s\n" % (OUT_OF_MEMORY, MORE_MEMORY))
         sys.stderr.flush()

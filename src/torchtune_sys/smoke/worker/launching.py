@@ -57,7 +57,7 @@ def _give_up(found: Obstacle) -> None:
 
 @contextlib.contextmanager
 def _nameless_file() -> Iterator[int]:
-    """A file that takes no room on a disk where Python can make one (not where it was built for glibc before 2.27)."""
+    """Provide a file that takes no room on a disk where Python can make one (not where it was built for glibc before 2.27)."""
     if hasattr(os, "memfd_create"):
         handle = os.memfd_create("store")
     else:
@@ -86,7 +86,7 @@ def _listening(port: int) -> socket.socket:
 
 
 def _started(rank: int, ranks: int, inherited: Launcher, port: int, words: Sequence[str]) -> subprocess.Popen[bytes]:
-    """A rank gets the variables that torchrun sets and training reads; with several, one thread unless somebody chose, as there."""
+    """Start a rank, which gets the variables that torchrun sets and training reads; with several, one thread unless somebody chose, as there."""
     env = {name: value for name, value in os.environ.items() if name not in ("MASTER_ADDR", "MASTER_PORT")}
     env.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(ranks), LOCAL_WORLD_SIZE=str(ranks))
     env[LAUNCHER_VARIABLE] = inherited.as_text()
@@ -160,7 +160,7 @@ def _end_all(children: Sequence[subprocess.Popen[bytes]]) -> None:
 
 
 def _launch_for_driver() -> int:
-    """The driver has counted the GPUs: this process needs no torch, and the ranks begin to import theirs at once."""
+    """Launch the ranks for the driver, which has counted the GPUs: this process needs no torch, and the ranks import theirs at once."""
     parser = argparse.ArgumentParser(allow_abbrev=False)
     parser.add_argument("--nproc-per-node", type=int, default=2)
     parser.add_argument("--master-port", type=int, default=0)

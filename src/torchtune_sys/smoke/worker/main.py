@@ -101,7 +101,7 @@ def perform(here: RankContext, stage: Stage) -> None:
 
 
 def say_now(here: RankContext, ended: Dict[str, str]) -> None:
-    """The table comes at the end, which a rank need not reach: a launcher ends all when one has failed, and so does the kernel when memory
+    """Say a result at once: the table comes at the end, which a rank need not reach: a launcher ends all when one has failed, and so does the kernel when memory
     or /dev/shm is used up."""
     cause = " [%s]" % ended["cause"] if ended["cause"] else ""
     remedy = "\n    %s" % ended["remedy"] if ended["remedy"] else ""
@@ -110,7 +110,7 @@ def say_now(here: RankContext, ended: Dict[str, str]) -> None:
 
 
 def chosen(asked: argparse.Namespace) -> List[Stage]:
-    """The device is always looked at; rendezvous comes with whatever needs it, the container first where something was promised."""
+    """Return the stages to run: the device is always looked at; rendezvous comes with whatever needs it, the container first where something was promised."""
     container = functools.partial(container_is_as_promised, asked.promised)
     first = [Stage("container", container, 30.0, once=True)] if asked.promised else []
     names = set(filter(None, asked.stages.split(",")))
@@ -143,7 +143,7 @@ def go_through(here: RankContext, stages: Sequence[Stage]) -> None:
 
 
 def _temporary() -> str:
-    """The directory for temporary files, unless somebody else could put others in their place."""
+    """Return the directory for temporary files, unless somebody else could put others in their place."""
     named = [os.path.abspath(place) for place in map(os.environ.get, ("TMPDIR", "TEMP", "TMP")) if place]
     for place in (*named, "/tmp", "/var/tmp", "/dev/shm"):
         if os.access(place, os.W_OK | os.X_OK) and not distrust(place, frozenset((os.geteuid(),)), may_be_shared=True):
@@ -152,7 +152,7 @@ def _temporary() -> str:
 
 
 def _here(asked: argparse.Namespace) -> RankContext:
-    """Ends the rank where its GPU cannot be had (lost, exclusively another's, hidden): the stage "device" says so."""
+    """Return this rank's context, or end the rank where its GPU cannot be had (lost, exclusively another's, hidden): the stage "device" says so."""
     try:
         return RankContext(
             level=asked.level,

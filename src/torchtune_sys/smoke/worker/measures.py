@@ -52,7 +52,7 @@ def exact_step(torch: Any, device: Any) -> str:
 
 
 def float_step(torch: Any, device: Any) -> str:
-    """A hash of the weights after three steps of a small net in float32, by autograd and momentum (written out: torch.optim
+    """Return a hash of the weights after three steps of a small net in float32, by autograd and momentum (written out: torch.optim
     imports seconds of compiler). Equal hardware and libraries give equal bits."""
     net = torch.nn.Sequential(torch.nn.Linear(_STEP_WIDTH, _STEP_WIDTH), torch.nn.GELU(), torch.nn.Linear(_STEP_WIDTH, 16))
     with torch.no_grad():

@@ -110,5 +110,5 @@ def loss_of(model: nn.Module, batch: Tuple[torch.Tensor, torch.Tensor], device: 
 
 
 def seeded(seed: int) -> None:
-    """The generators that models draw from, on every device."""
+    """Seed the generators that models draw from, on every device."""
     torch.manual_seed(seed)

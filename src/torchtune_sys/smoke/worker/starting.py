@@ -71,7 +71,7 @@ def loopback_address() -> Tuple[int, str]:
 
 
 def _no_loopback() -> Optional[Obstacle]:
-    """A refusal counts at once. Silence does where it lasts for another port, too: a busy kernel loses a packet, a firewall all of them.
+    """Return what keeps the loopback from working. A refusal counts at once. Silence does where it lasts for another port, too: a busy kernel loses a packet, a firewall all of them.
     There is room for strangers in the queue, too: in one of 1 two who knock at all ports leave no room, and the kernel drops our own call
     without a word (listen(2))."""
     family, address = loopback_address()
@@ -130,7 +130,7 @@ def _no_own_name() -> Optional[Obstacle]:
 
 
 def _leads_here(family: int, kind: int, address: Tuple[Any, ...]) -> None:
-    """Raises OSError. The port is taken, but nothing listens there: a host that is reached refuses at once."""
+    """Raise OSError where an address does not lead here. The port is taken, but nothing listens there: a host that is reached refuses at once."""
     with socket.socket(family, kind) as bound, socket.socket(family, kind) as caller:
         bound.bind(address)
         caller.settimeout(_LOOPBACK_S)

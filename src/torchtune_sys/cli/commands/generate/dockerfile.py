@@ -97,7 +97,7 @@ def _write(image: Image, folder: str) -> None:
 
 
 def _wishes(options: Mapping[str, Any]) -> ImageWishes:
-    """Raises click.BadParameter."""
+    """Return what the options ask of the image. Raises click.BadParameter."""
     from torchtune_sys.cli.install_options import torch_wish
     from torchtune_sys.knowledge.images import parts
     from torchtune_sys.model.image import ImageWishes

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def plan_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The options of a command that plans and prints."""
+    """Add the options of a command that plans and prints."""
     return shared.together(
         (
             shared.intent_options,
@@ -54,7 +54,7 @@ Nothing is printed where no change of the plan needs the file.
 
 
 def part_of_plan(options: dict[str, Any], found: Planned | None = None) -> Plan:
-    """The plan, without what is unsafe if so asked."""
+    """Return the plan, without what is unsafe if so asked."""
     from torchtune_sys.cli.planning import planned
     from torchtune_sys.model.actions import Safety
     from torchtune_sys.remediation import plan as planner

@@ -59,7 +59,7 @@ def command(**options: Any) -> int:
 
 
 def _beside(seen: Snapshot) -> str:
-    """What torchrun's own option does, where this torch has it (2.9), and what it lacks.
+    """Return what torchrun's own option does, where this torch has it (2.9), and what it lacks.
 
     Source: torch/numa/binding.py of 2.9, with numactl's --cpunodebind and --physcpubind, and of 2.13, with --physcpubind alone.
     """

@@ -84,7 +84,7 @@ def _provisioning(options: Mapping[str, Any]) -> int:
 
 
 def provisioned(options: Mapping[str, Any]) -> tuple[Provision, str]:
-    """What takes the host from bare to proven, and as a script. Raises UnreadableInput, click.UsageError."""
+    """Return what takes the host from bare to proven, and as a script. Raises UnreadableInput, click.UsageError."""
     from torchtune_sys.cli.planning import planned
     from torchtune_sys.remediation.install import plan as install
     from torchtune_sys.remediation.plan.provision import provision

@@ -82,7 +82,7 @@ def _flag(name: str) -> str:
 
 
 def _this_tool() -> str:
-    """The absolute path by which this process was started."""
+    """Return the absolute path by which this process was started."""
     import os
     import sys
 
@@ -107,7 +107,7 @@ def _slurm_folder() -> str:
 
 
 def _running() -> dict[str, str] | None:
-    """The configuration of the cluster that this host belongs to; None where scontrol is not there or does not answer."""
+    """Return the configuration of the cluster that this host belongs to; None where scontrol is not there or does not answer."""
     from torchtune_sys.host.live import LiveHost
     from torchtune_sys.model.values import Missing
     from torchtune_sys.render.generate.slurm import parse_config

@@ -57,7 +57,7 @@ def command(**options: Any) -> int:
 
 
 def _own(found: Planned, options: dict[str, Any], path: str) -> dict[str, str]:
-    """What no change of the plan is: the person's own service, the defaults of all."""
+    """Return what no change of the plan is: the person's own service, the defaults of all."""
     from torchtune_sys.cli.look import host_of
     from torchtune_sys.probes.plan_context import allocators
     from torchtune_sys.remediation.plan import job

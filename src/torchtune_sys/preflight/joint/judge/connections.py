@@ -28,7 +28,7 @@ _WORDS = {
 
 
 def causes(gathered: Gathered) -> dict[Way, tuple[str, str]]:
-    """What is wrong with each way, as every test of it shows; and what was seen."""
+    """Return what is wrong with each way, as every test of it shows; and what was seen."""
     tests = {way: found for way, found in gathered.links.items() if found}
     usual_s = _quarter([test.small_s for found in tests.values() for test in found if test.small_s])
     best = [max(test.rates) for found in tests.values() for test in found if test.rates]
@@ -70,7 +70,7 @@ def loses_much(test: LinkTest) -> bool:
 
 
 def _quarter(values: Iterable[float], *, from_above: bool = False) -> float:
-    """A usual value that one bad node does not move: of three nodes, it has part in four ways of six."""
+    """Return a usual value that one bad node does not move: of three nodes, it has part in four ways of six."""
     ordered = sorted(values, reverse=from_above)
     return ordered[len(ordered) // 4] if ordered else 0.0
 

@@ -68,7 +68,7 @@ def _alone(node: int, member: Node, facts: NodeFacts) -> Iterator[Finding]:
 
 
 def _unfit(interface: Interface | None, data_address: str) -> str:
-    """What speaks against an interface for what goes to other nodes; "" where nothing does."""
+    """Return what speaks against an interface for what goes to other nodes; "" where nothing does."""
     if interface is None:
         return "does not exist"
     if not interface.addresses:
@@ -104,7 +104,7 @@ def _duplicates(gathered: Gathered, nodes: Mapping[int, NodeFacts]) -> list[Find
 
 
 def _data_network(member: Node, facts: NodeFacts) -> list[str]:
-    """The node's addresses in the network of its data address."""
+    """Return the node's addresses in the network of its data address."""
     held = [place for entry in facts.interfaces.values() for place in entry.addresses]
     try:
         network = next(
@@ -128,7 +128,7 @@ def _clocks(gathered: Gathered) -> list[Finding]:
 
 
 def _differing(gathered: Gathered) -> Iterator[Finding]:
-    """What the engine of ``compare`` found, one finding for each node, cause and weight. Without a majority nobody is to blame."""
+    """Yield what the engine of ``compare`` found, one finding for each node, cause and weight. Without a majority nobody is to blame."""
     seen: dict[tuple[int, str, Weight], list[str]] = {}
     for one in gathered.differing or ():
         told = _weighed(one)
@@ -167,7 +167,7 @@ def _without_torch(gathered: Gathered) -> Iterator[Finding]:
 
 
 def _quotas(gathered: Gathered, nodes: Mapping[int, NodeFacts]) -> list[Finding]:
-    """A quota of CPU time that most others do not have, or have twice as much of."""
+    """Return the findings on a quota of CPU time that most others do not have, or have twice as much of."""
     values = {node: facts.cpu_quota or float("inf") for node, facts in nodes.items()}
     if len(values) < 3:
         return []

@@ -46,7 +46,7 @@ def findings(gathered: Gathered, cause: str, errors: str) -> Iterator[Finding]:
 
 
 def _unnamed(gathered: Gathered, found: Verdict, tests: GroupTests, errors: str) -> Iterator[Finding]:
-    """What fails at scale alone is a reason against the job, and nobody's fault; what is only slow then, or could not be named, is told."""
+    """Yield what accuses nobody: what fails at scale alone is a reason against the job, and nobody's fault; what is only slow then, or could not be named, is told."""
     if found.outcome not in (Outcome.ONLY_AT_SCALE, Outcome.SUSPECTS):
         return
     among = [gathered.name(node) for node in found.suspects]
@@ -73,7 +73,7 @@ def _is_only_slow(found: Verdict, tests: GroupTests) -> bool:
 
 
 def _words(tests: GroupTests, errors: str, *nodes: int) -> str:
-    """What was seen of one node's ways, or of those between two."""
+    """Return what was seen of one node's ways, or of those between two."""
     told = next((error for pair, error in tests.errors.items() if {*nodes} <= {*pair}), "")
     ways = [seconds for way, seconds in tests.times.items() if way in tests.slow and {*nodes} <= {*way}]
     if told or not ways:

@@ -45,7 +45,7 @@ _Turns = Mapping[Rank, Sequence[float]]
 
 
 def limit_of(best: Sequence[float]) -> float:
-    """The time above which a rank may be slow.
+    """Return the time above which a rank may be slow.
 
     Of few: the median, and above it what the spread between ranks allows. Of many: from the lower side alone, where no disturbance shows.
 
@@ -149,7 +149,7 @@ class _Misses:
         ]
 
     def chance(self, turns: int) -> float:
-        """That a healthy rank is above the limit in so many turns, one after the other.
+        """Return the chance that a healthy rank is above the limit in so many turns, one after the other.
 
         The rule of succession: what few tries of few peers show may be luck, and counts the less the more turns are concluded from it.
         """
@@ -161,7 +161,7 @@ class _Misses:
 
 
 def _by_class(gathered: Gathered) -> dict[str, dict[Rank, list[float]]]:
-    """The best time of each turn, by what ranks run on: only equals are compared. Within a turn moments are alike, since what disturbs
+    """Return the best time of each turn, by what ranks run on: only equals are compared. Within a turn moments are alike, since what disturbs
     one disturbs the next."""
     classes: dict[str, dict[Rank, list[float]]] = {}
     for rank, turns in gathered.computes.items():

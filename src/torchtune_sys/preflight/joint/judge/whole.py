@@ -52,12 +52,12 @@ class Whole(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def judged(gathered: Gathered) -> Any:
-    """The verdict, as plain JSON data."""
+    """Return the verdict, as plain JSON data."""
     return msgspec.to_builtins(whole(gathered))
 
 
 def brief(judged: Any) -> Any:
-    """The same verdict without what is said of nodes that are go: what a thousand nodes are told must not grow with their number."""
+    """Return the same verdict without what is said of nodes that are go: what a thousand nodes are told must not grow with their number."""
     found = msgspec.convert(judged, Whole)
     well = [node for node in found.nodes if node.verdict is Go.GO]
     rest = tuple(node for node in found.nodes if node.verdict is not Go.GO)
@@ -244,7 +244,7 @@ def _names(gathered: Gathered, nodes: Iterable[int]) -> str:
 
 
 def _liveness(gathered: Gathered) -> list[Finding]:
-    """The first event of each node; where the coordinator lost half of all at once, it was cut off itself."""
+    """Return the first event of each node; where the coordinator lost half of all at once, it was cut off itself."""
     first: dict[int, tuple[str, str]] = {}
     for event in sorted(gathered.events, key=lambda event: event.at_s):
         first.setdefault(event.node, (event.cause, event.seen))
@@ -267,7 +267,7 @@ def _liveness(gathered: Gathered) -> list[Finding]:
 
 
 def _weight_of_gone(gathered: Gathered, node: int) -> Weight:
-    """A launcher whose pre-flight ended when all had met, or that was heard at its own rendezvous, may train all the same: it is told, and decides
+    """Return what it weighs that a launcher went. One whose pre-flight ended when all had met, or that was heard at its own rendezvous, may train all the same: it is told, and decides
     nothing. The others would wait for one that went before."""
     if not gathered.agents_at_least:
         return Weight.FATAL

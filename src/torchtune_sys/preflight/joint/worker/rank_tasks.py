@@ -49,7 +49,7 @@ def say(answers: Any, fields: Fields) -> None:
 
 
 def import_torch() -> str:
-    """What hinders it; "" where nothing does."""
+    """Return what hinders it; "" where nothing does."""
     try:
         import torch
 
@@ -167,7 +167,7 @@ def store(task: Fields, _told: Callable[[Fields], None]) -> Fields:
 
 
 def compute(task: Fields, _told: Callable[[Fields], None]) -> Fields:
-    """A timed kernel, an exact training step with a right answer, a training step whose bits depend on hardware and libraries, the share of a CPU."""
+    """Run a timed kernel, an exact training step with a right answer, a training step whose bits depend on hardware and libraries, the share of a CPU."""
     import torch
 
     device = own_device(torch)
@@ -203,7 +203,7 @@ def hardware(torch: Any, device: Any) -> str:
 
 
 def kernel(torch: Any, device: Any) -> float:
-    """The best of many runs within a moment."""
+    """Return the best of many runs within a moment."""
     side = KERNEL_SIDE if device.type == "cpu" else 4096
     one = torch.ones(side, side, device=device)
     two = torch.ones(side, side, device=device)
@@ -222,7 +222,7 @@ def kernel(torch: Any, device: Any) -> float:
 
 
 def collective(task: Fields, told: Callable[[Fields], None]) -> Fields:
-    """A group of its own: it meets, adds up and gathers, to the bit; says how far it came."""
+    """Run a collective in a group of its own: it meets, adds up and gathers, to the bit; says how far it came."""
     import torch
     import torch.distributed as dist
 

@@ -17,7 +17,7 @@ _PLAIN = torch.contiguous_format
 
 
 def device_works(here: RankContext) -> None:
-    """The device that torch will train on takes memory and runs a kernel."""
+    """Check that the device that torch will train on takes memory and runs a kernel."""
     if here.kind == "cpu" and here.device_wish != "cpu":
         _no_gpu_was_overlooked(here)
     _all_gpus_are_seen(here)
@@ -87,7 +87,7 @@ def gemm_is_right(here: RankContext) -> None:
 
 
 def _adds_up(here: RankContext, dtype: torch.dtype) -> None:
-    """A long sum is kept in more bits than its terms: one of ones would stay at 256 in bfloat16's eight, at 16 times as much where
+    """Check that a long sum is kept in more bits than its terms: one of ones would stay at 256 in bfloat16's eight, at 16 times as much where
     16 are added at once. Partial sums of thousands may be rounded (see above), by less than a sixteenth."""
     terms = 1 << 15
     ones = torch.ones((16, terms), device=here.device, dtype=dtype)
@@ -147,7 +147,7 @@ def _fp8_rate(here: RankContext, noise: torch.Tensor, size: int, long_s: float) 
 
 
 def memory_keeps(here: RankContext) -> None:
-    """What is written into the device's memory is what is read from it, and at a plausible rate."""
+    """Check that what is written into the device's memory is what is read from it, and at a plausible rate."""
     mebibytes = 64 if here.kind == "cpu" else min(1024, torch.cuda.mem_get_info(here.device)[0] >> 23)
     # Every 8-byte word has its own value, so that a word at another's address, or one never written, is seen too.
     written = torch.arange(mebibytes << 17, dtype=torch.int64, device=here.device)
@@ -181,7 +181,7 @@ def _most_memory_keeps(here: RankContext) -> None:
 
 
 def copies_arrive(here: RankContext) -> None:
-    """Data goes to the GPU and back unharmed, from pageable and from pinned memory."""
+    """Check that data goes to the GPU and back unharmed, from pageable and from pinned memory."""
     if here.kind == "cpu":
         raise Skipped("the device is the CPU: nothing is copied to it")
     mebibytes = 64 if here.level == QUICK else 256
@@ -275,7 +275,7 @@ def _conv_is_right(here: RankContext, dtype: torch.dtype, stride: int, tolerance
 def _by_unfolding(
     pictures: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, upstream: torch.Tensor, stride: int
 ) -> _Gradients:
-    """The same as matrix products in float64 on the CPU: neither cuDNN nor oneDNN takes part."""
+    """Compute the same as matrix products in float64 on the CPU: neither cuDNN nor oneDNN takes part."""
     wide, narrow = pictures.double(), weight.double().flatten(1)
     columns = functional.unfold(wide, 3, padding=1, stride=stride)
     output = (narrow @ columns + bias.double()[:, None]).view(upstream.shape)

@@ -65,7 +65,7 @@ class Training:
 
 
 def checkpoint_resumes(here: RankContext) -> None:
-    """Saved, loaded into fresh objects and trained on, all is bit for bit what it is without the interruption."""
+    """Check that what is saved, loaded into fresh objects and trained on is bit for bit what it is without the interruption."""
     with deterministic(here), tempfile.TemporaryDirectory(prefix="checkpoint-", dir=here.scratch) as folder:
         size = max(_resumes(here, optimizer, folder) for optimizer in ("AdamW", "SGD"))
     here.measure("checkpoint", size / 1e6, "MB")
@@ -91,7 +91,7 @@ def _resumes(here: RankContext, optimizer: str, folder: str) -> int:
 
 
 def _replaces(path: str, first: Dict[str, Any], second: Dict[str, Any]) -> None:
-    """A training keeps its last checkpoint under one name: a second one takes the place of the first, written over it or renamed."""
+    """Check that a second checkpoint takes the place of the first under its one name, written over it or renamed."""
     write_checkpoint(second, path)
     _reads_as(path, second, first, "saved second under one name")
     write_checkpoint(first, path + ".new")
@@ -133,7 +133,7 @@ def _same(how: str, found: Dict[str, Any], wanted: Dict[str, Any], wanted_losses
 
 
 def differing_leaves(one: Any, other: Any, name: str = "") -> List[str]:
-    """The names of what differs in any bit between two trees of dictionaries, lists, tensors and numbers."""
+    """Return the names of what differs in any bit between two trees of dictionaries, lists, tensors and numbers."""
     if isinstance(one, dict) and isinstance(other, dict):
         found = ["%s.%s" % (name, key) for key in one.keys() ^ other.keys()]
         for key in one.keys() & other.keys():

@@ -46,7 +46,7 @@ def exchanges_are_right(here: RankContext) -> None:
 
 
 def large_packets_arrive(here: RankContext) -> None:
-    """A network may take small packets and lose large ones (an MTU that is too large on the way): then nothing is said, and all wait."""
+    """Check that large packets arrive: a network may take small packets and lose large ones (an MTU that is too large on the way): then nothing is said, and all wait."""
     held = torch.full((_LARGE_COUNT,), float(here.rank), device=here.device)
     work = dist.all_reduce(held, async_op=True)
     until = time.monotonic() + _LARGE_S
@@ -62,7 +62,7 @@ def large_packets_arrive(here: RankContext) -> None:
 
 
 def _integers_of(here: RankContext, rank: int, count: int) -> torch.Tensor:
-    """A rank's own integers, so small that any order of adding those of all ranks is exact in bfloat16 too."""
+    """Return a rank's own integers, so small that any order of adding those of all ranks is exact in bfloat16 too."""
     high = max(1, min(4, _EXACT_IN_BFLOAT16 // here.world))
     return small_integers((count,), 7919 * count + rank, -high, high + 1)
 
@@ -118,13 +118,13 @@ def _ordered(here: RankContext) -> List[Fault]:
 
 
 def _factors(here: RankContext) -> torch.Tensor:
-    """A row for each rank, whose products are exact: halves and doubles of the first eight ranks, and signs of all."""
+    """Return a row for each rank, whose products are exact: halves and doubles of the first eight ranks, and signs of all."""
     rows = [[2.0 if rank < 8 else 1.0, 0.5 if rank < 8 else 1.0, -1.0, 3.0 if rank == 0 else 1.0] for rank in range(here.world)]
     return torch.tensor(rows)
 
 
 def _rooted(here: RankContext) -> List[Fault]:
-    """What only one rank is to hold in the end, or to begin with; the first and the last rank in turn."""
+    """Try what only one rank is to hold in the end, or to begin with; the first and the last rank in turn."""
     faults: List[Fault] = []
     every = [_integers_of(here, rank, 301) for rank in range(here.world)]
     for root in sorted({0, here.world - 1}):
@@ -146,7 +146,7 @@ def _rooted(here: RankContext) -> List[Fault]:
 
 
 def _grouped(here: RankContext) -> List[Fault]:
-    """Groups of some ranks (tensor, pipeline and data parallel training have them): what one does stays within it."""
+    """Try groups of some ranks (tensor, pipeline and data parallel training have them): what one does stays within it."""
     faults: List[Fault] = []
     halves = [[rank for rank in range(here.world) if rank % 2 == odd] for odd in (0, 1)]
     for members in filter(None, [*halves, sorted({0, here.world - 1})]):
@@ -238,7 +238,7 @@ def _gathered(here: RankContext) -> List[Fault]:
 
 
 def _scattered(here: RankContext) -> List[Fault]:
-    """What sharded training adds gradients with."""
+    """Try what sharded training adds gradients with."""
     every = [_integers_of(here, rank, here.world * 501) for rank in range(here.world)]
     own = torch.empty(501, device=here.device)
     given = every[here.rank].to(here.device)

@@ -26,7 +26,7 @@ in place of the function (GELU by tanh): 2.6e-4, four times as much."""
 
 
 def compiled_agrees(here: RankContext) -> None:
-    """A model compiled forward and backward gives the loss and gradients that it gives uncompiled."""
+    """Check that a model compiled forward and backward gives the loss and gradients that it gives uncompiled."""
     _compiler_fits(here)
     _kept_code_is_whole()
     _compiler_is_quick()
@@ -63,7 +63,7 @@ def compiled_agrees(here: RankContext) -> None:
 
 
 def _other_sizes_agree(here: RankContext) -> None:
-    """The last batch is shorter, and sentences differ: what was compiled for one size is not to be taken for another."""
+    """Check other sizes than the first: the last batch is shorter, and sentences differ; what was compiled for one size is not to be taken for another."""
     layer = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.GELU()).to(here.device)
     called = _compiled(layer)
     inputs = small_integers((16, 8), 15).to(here.device) / 4
@@ -124,7 +124,7 @@ def _default_cache() -> str:
 
 
 def _compiler_is_quick() -> None:
-    """An empty file, which takes a tenth of a second: a wrapper that asks a licence or a network first makes training start late, and
+    """Compile an empty file, which takes a tenth of a second: a wrapper that asks a licence or a network first makes training start late, and
     looks like a hang."""
     compiler = os.environ.get("CXX") or "c++"
     began = time.monotonic()

@@ -32,7 +32,7 @@ _SET_MEMPOLICY = {"x86_64": 238, "aarch64": 237}
 
 
 def _shm(amount: int) -> Optional[Lack]:
-    """A tmpfs of the size that was asked for has exactly that size."""
+    """Return what /dev/shm lacks: a tmpfs of the size that was asked for has exactly that size."""
     try:
         found = os.statvfs("/dev/shm")
     except OSError as error:
@@ -116,7 +116,7 @@ def _infiniband(_: int) -> Optional[Lack]:
 
 
 def _numa(_: int) -> Optional[Lack]:
-    """The default policy, set once more: it changes nothing, and a seccomp profile answers it like any other."""
+    """Set the default policy once more: it changes nothing, and a seccomp profile answers it like any other."""
     number = _SET_MEMPOLICY.get(platform.machine())
     if number is None:
         return None

@@ -115,14 +115,14 @@ def _gradient_faults(
 
 
 def not_finite(here: RankContext, way: str, loss: torch.Tensor) -> List[Fault]:
-    """What this rank's own loss says: after the exchange all ranks' gradients are NaN, whoever's it was."""
+    """Return what this rank's own loss says: after the exchange all ranks' gradients are NaN, whoever's it was."""
     if bool(torch.isfinite(loss.detach())):
         return []
     return [("loss-not-finite", "%s: the loss of rank %d, from its own data, is %r" % (way, here.rank, loss.item()))]
 
 
 def _own_gradient_not_finite(here: RankContext, way: str, turn: int, branches: Sequence[str]) -> List[Fault]:
-    """The same step once more by this rank alone, without DDP."""
+    """Take the same step once more by this rank alone, without DDP."""
     alone = IntegerNet(_OWN_SEED).to(here.device)
     inputs, targets = (part.to(here.device) for part in integer_batch(here.rank, turn))
     linear_loss(alone(inputs, branches[here.rank : here.rank + 1]), targets).backward()

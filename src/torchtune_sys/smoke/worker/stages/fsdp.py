@@ -49,7 +49,7 @@ def _sharder(here: RankContext) -> Callable[..., Any]:
 
 
 def _cpu_has_what_it_takes() -> None:
-    """Raises Skipped where what FSDP is made of does not work on the CPU: then sharded training fails there, whatever this host is like."""
+    """Raise Skipped where what FSDP is made of does not work on the CPU: then sharded training fails there, whatever this host is like."""
     stream = getattr(torch.cpu, "current_stream", lambda: None)()
     if not hasattr(stream, "record_event"):
         raise Skipped("torch %s lacks record_event on the CPU's streams, which FSDP needs" % torch.__version__)
@@ -118,7 +118,7 @@ def _holds_its_rows(here: RankContext, when: str, net: IntegerNet, wanted: Dict[
 
 
 def _clips_as_a_whole(here: RankContext, net: IntegerNet, wanted: Dict[str, torch.Tensor]) -> List[Fault]:
-    """The norm is that of all parts together, on each rank. Rounding is far below the bound; a part that is left out is far above it."""
+    """Check that the norm is that of all parts together, on each rank. Rounding is far below the bound; a part that is left out is far above it."""
     norm = sum(float((value**2).sum()) for value in wanted.values()) ** 0.5
     found = torch.nn.utils.clip_grad_norm_(net.parameters(), norm / 2)
     told = float(found.full_tensor() if hasattr(found, "full_tensor") else found)
@@ -221,7 +221,7 @@ def _parts_held(net: torch.nn.Module, optimizer: torch.optim.Optimizer) -> Dict[
 
 
 def _folder_of_all(here: RankContext) -> str:
-    """A new directory that all ranks see. Raises Idle where they do not share one."""
+    """Make a new directory that all ranks see. Raises Idle where they do not share one."""
     told = ""
     if here.rank == 0:
         try:

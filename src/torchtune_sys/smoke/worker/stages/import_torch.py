@@ -14,7 +14,7 @@ IMPORT_DEADLINE_S = 120.0
 
 
 def _hiding() -> str:
-    """A file of one's own (random.py, types.py) that lies in front of the standard library's breaks what imports it."""
+    """Return what hides a module: a file of one's own (random.py, types.py) that lies in front of the standard library's breaks what imports it."""
     names, home = getattr(sys, "stdlib_module_names", ()), os.path.dirname(os.__file__)  # Python 3.10
     places = [getattr(module, "__file__", None) for name, module in [*sys.modules.items()] if name in names]
     strange = [place for place in places if place and not place.startswith(home)]

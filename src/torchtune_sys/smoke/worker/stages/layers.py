@@ -146,7 +146,7 @@ def _batch_norm(here: RankContext) -> None:
 
 
 def _pictures(here: RankContext) -> None:
-    """What stands between convolutions, in both memory layouts. No two values are equal: the largest of a field is one."""
+    """Try what stands between convolutions, in both memory layouts. No two values are equal: the largest of a field is one."""
     shape = (3, 4, 6, 6)
     values = (torch.arange(432) * 175 % 432).view(shape) / 64 - 3
     weight, bias = _points_of((4,), 65), _points_of((4,), 66)
@@ -173,7 +173,7 @@ def _pictures(here: RankContext) -> None:
 
 
 def _embedding(here: RankContext) -> None:
-    """A word that comes twice adds to its row twice; the padding's row has no gradient."""
+    """Check that a word that comes twice adds to its row twice, and that the padding's row has no gradient."""
     words = torch.tensor([[1, 2, 1], [0, 1, 3]])
     layer = nn.Embedding(5, 4, padding_idx=0)
     table = small_integers((5, 4), 79)
@@ -244,7 +244,7 @@ def _loss_functions(here: RankContext) -> None:
 
 
 def _dropout(here: RankContext) -> None:
-    """What stays is scaled by 1/(1-p), what is dropped varies, and a gradient goes the way its value went."""
+    """Check dropout: what stays is scaled by 1/(1-p), what is dropped varies, and a gradient goes the way its value went."""
     layer = nn.Dropout(0.5)
     held = torch.ones(_DROPPED, device=here.device, requires_grad=True)
     masks: List[torch.Tensor] = []

@@ -82,7 +82,7 @@ def _unlike_threads(told: List[Dict[str, Any]]) -> Iterable[Fault]:
 
 
 def _unlike_bits(told: List[Dict[str, Any]]) -> Iterable[Fault]:
-    """The same step on one thread: of ranks on equal hardware those that differ from most (of two, the later one) are named."""
+    """Yield the ranks with other bits: the same step on one thread: of ranks on equal hardware those that differ from most (of two, the later one) are named."""
     for ranks in _by(told, "hardware"):
         bits = [told[rank]["bits"] for rank in ranks]
         usual = max(bits, key=lambda one: (bits.count(one), -bits.index(one)))

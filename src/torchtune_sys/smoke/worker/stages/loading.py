@@ -75,7 +75,7 @@ def _drawn_by_numpy() -> int:
 
 
 def worker_starts(rank_process: int, _: int) -> None:
-    """A worker that outlives a killed rank would hold its memory, and its connection to the driver; one that then ends waits for
+    """Tie a worker to its rank: one that outlives a killed rank would hold its memory, and its connection to the driver; one that then ends waits for
     ever to hand over its samples."""
     end_with_parent(rank_process if multiprocessing.get_start_method() == "fork" else 0)
 
@@ -117,7 +117,7 @@ def _stopped_children() -> List[int]:
 
 
 def _too_few_files(error: EOFError) -> None:
-    """A worker that may not open another file goes without a reason that reaches the rank."""
+    """Name too few files as the reason: a worker that may not open another file goes without a reason that reaches the rank."""
     limit, held = resource.getrlimit(resource.RLIMIT_NOFILE)[0], len(os.listdir("/proc/self/fd"))
     if limit - held < _FILES:
         seen = "a worker could not hand over its samples: this process has %d of %d files open" % (held, limit)
@@ -150,7 +150,7 @@ def _deliver(here: RankContext) -> None:
 
 
 def _last_batches_are_kept() -> None:
-    """The last batch is short where the batch's size does not divide: it comes, unless it is to be dropped."""
+    """Check that the last batch comes, unless it is to be dropped: it is short where the batch's size does not divide."""
     for dropping, wanted in ((False, [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]), (True, [[0, 1, 2, 3], [4, 5, 6, 7]])):
         found = [batch.tolist() for batch in DataLoader(range(10), batch_size=4, drop_last=dropping)]
         if found != wanted:
@@ -181,7 +181,7 @@ def _loader(samples: Dataset, batch: int, seed: int, **more: Any) -> DataLoader:
 
 
 def _epoch(here: RankContext, loader: DataLoader, pinned: bool) -> Dict[str, List[int]]:
-    """What the samples of one epoch say, in their order. Their content is compared where the model would get it."""
+    """Return what the samples of one epoch say, in their order. Their content is compared where the model would get it."""
     told: Dict[str, List[int]] = {
         name: [] for name in ("index", "worker", "process", "seed", "drawn", "python drawn", "numpy drawn")
     }
@@ -205,7 +205,7 @@ def _epoch(here: RankContext, loader: DataLoader, pinned: bool) -> Dict[str, Lis
 
 
 def _have_ended(processes: List[int]) -> None:
-    """The loader waits for its workers when it is deleted, so they are gone, or go now."""
+    """Check that the workers have ended: the loader waits for its workers when it is deleted, so they are gone, or go now."""
     until = time.monotonic() + 5.0
     left = processes
     while left and time.monotonic() < until:

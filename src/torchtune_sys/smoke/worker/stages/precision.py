@@ -108,7 +108,7 @@ def _row(losses: List[float]) -> str:
 
 
 def _losses(here: RankContext, dtype: torch.dtype, scaler: Any) -> List[float]:
-    """The loss before each step, and that after the last."""
+    """Return the loss before each step, and that after the last."""
     seeded(2)
     model = SmallTransformer().to(here.device)
     # Plain descent: Adam divides by the gradient's size, so that a gradient that is wrong by a factor would not show.
@@ -150,7 +150,7 @@ def float16_trains(here: RankContext) -> None:
 
 
 def float16_autocast_is_there(here: RankContext) -> None:
-    """Raises Idle where it is not: on the CPU it came with torch 2.3 and after. Before, asking for it raised (2.0) or warned."""
+    """Raise Idle where it is not: on the CPU it came with torch 2.3 and after. Before, asking for it raised (2.0) or warned."""
     if here.kind != "cpu":
         return
     lacks = "torch %s has no float16 autocast with scaler on the CPU" % torch.__version__

@@ -52,7 +52,7 @@ def _precision_of_products() -> str:
 
 
 def _floating_point_is_ieee(here: RankContext) -> None:
-    """A library built with -ffast-math sets the processor's registers for the whole process as it is loaded (GCC's crtfastmath.o)."""
+    """Check that floating point is as in IEEE 754: a library built with -ffast-math sets the processor's registers for the whole process as it is loaded (GCC's crtfastmath.o)."""
     found = []
     tiny, one = float("1e-310"), float("1")
     if tiny * one == 0.0 or float(torch.full((8,), 1e-40).mul(1.0).sum()) == 0.0:

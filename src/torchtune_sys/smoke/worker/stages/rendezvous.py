@@ -55,7 +55,7 @@ def check_in(here: RankContext) -> None:
 
 
 def ranks_meet(here: RankContext) -> None:
-    """The ranks find each other, are of one mind about the job, and form a process group."""
+    """Let the ranks find each other, be of one mind about the job, and form a process group."""
     started = time.monotonic()
     here.broken = True  # until they have met
     try:
@@ -86,7 +86,7 @@ def _master() -> str:
 
 
 def _introduce(here: RankContext) -> List[Dict[str, Any]]:
-    """What each rank believes of the job. Judged one by one: a rank that believes in too many would wait for those forever."""
+    """Return what each rank believes of the job. Judged one by one: a rank that believes in too many would wait for those forever."""
     own = {
         "world": here.world,
         "torch": torch.__version__,
@@ -137,7 +137,7 @@ def _gpu_uuid(here: RankContext) -> str:
 
 
 def _board(here: RankContext) -> str:
-    """The GPU's place on the bus (since torch 2.8), by which NCCL tells GPUs apart (src/init.cc): instances of one GPU (MIG) have UUIDs of
+    """Return the GPU's place on the bus (since torch 2.8), by which NCCL tells GPUs apart (src/init.cc): instances of one GPU (MIG) have UUIDs of
     their own, and one place. "MIG" where only the name tells that it is an instance."""
     if not here.gpus:
         return ""
@@ -149,7 +149,7 @@ def _board(here: RankContext) -> str:
 
 
 def _own_gpu_after_all(here: RankContext, everyone: List[Dict[str, Any]]) -> None:
-    """A scheduler may show each rank one GPU only (srun --gpus-per-task=1), which looks as if all had the same. All decide alike."""
+    """Accept GPUs that only look shared: a scheduler may show each rank one GPU only (srun --gpus-per-task=1), which looks as if all had the same. All decide alike."""
     gpus = [other["gpu"] for other in everyone]
     boards = [other["where"] + other["board"] for other in everyone if other["board"]]
     if len({*boards}) < len(boards):  # instances of one GPU

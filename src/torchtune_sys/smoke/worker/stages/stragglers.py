@@ -128,7 +128,7 @@ def _start_and_end() -> None:
 
 @contextlib.contextmanager
 def _echo() -> Iterator[Any]:
-    """A word to oneself through the kernel's TCP, there and back; None where there is no loopback."""
+    """Provide a word to oneself through the kernel's TCP, there and back; None where there is no loopback."""
     family, address = loopback_address()
     with contextlib.ExitStack() as held:
         near = far = socket.socket(family)

@@ -60,7 +60,7 @@ def step_fingerprint(here: RankContext) -> str:
 
 
 def _layouts(left: torch.Tensor, right: torch.Tensor) -> Iterator[Tuple[str, torch.Tensor, torch.Tensor]]:
-    """The same two factors, each as it is and as the transpose of what is stored."""
+    """Yield the same two factors, each as it is and as the transpose of what is stored."""
     turned = left.t().contiguous().t(), right.t().contiguous().t()
     yield from (("NN", left, right), ("TN", turned[0], right), ("NT", left, turned[1]), ("TT", *turned))
 
@@ -134,7 +134,7 @@ def _repeat(here: RankContext, pieces: List[Tuple[str, Work]], health: GpuHealth
 
 
 def _settled(what: str, work: Work) -> torch.Tensor:
-    """What two of three calls agree on. Raises StageFailed where none do."""
+    """Return what two of three calls agree on. Raises StageFailed where none do."""
     found = [work() for _ in range(3)]
     for one, other in ((0, 1), (0, 2), (1, 2)):
         if torch.equal(found[one], found[other]):
