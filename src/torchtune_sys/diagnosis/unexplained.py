@@ -11,6 +11,9 @@ from torchtune_sys.host.secrets import scrubbed
 from torchtune_sys.model.diagnosis import Unexplained
 
 _MOST, _TEXT = 3, 400
+_PASTE = 12
+"""Lines up to which a text is what somebody cut out of a failure: the error's own line is enough there, without the frames above it. In longer
+texts people also speak of errors."""
 _RAISED = re.compile(r"^(?P<name>(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Failure))\b(?::|$)")
 _FRAME = re.compile(r'^\s*File "(?P<file>[^"\n]{1,300})", line (?P<line>\d{1,7})(?:, in (?P<function>[^\n]{1,120}))?')
 _DEATHS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
@@ -62,7 +65,7 @@ def _errors(lines: Sequence[LogLine], source: str, known: dict[tuple[str, int], 
             frame = f"{at['file']}:{at['line']}" + (f" in {at['function']}" if at["function"] else "")
             continue
         raised = _RAISED.match(line.text)
-        if raised is not None and frame:
+        if raised is not None and (frame or len(lines) <= _PASTE):
             found.append((frame, line, raised["name"].partition(".")[0] if "." in raised["name"] else "python"))
             frame = ""
             continue

@@ -204,7 +204,7 @@ def test_what_a_peer_says_may_have_any_form() -> None:
         for name in ("facts", "node", "worker/0"):
             if rng.random() < 0.3:
                 victim.notes[name] = rng.choice(junk)
-        names = ("hardware", "kernel_s", "weights", "wrong", "share", "gap", "class")
+        names = ("hardware", "kernel_s", "weights", "wrong", "share", "gap", "spare", "class")
         told = taken({name: rng.choice(junk) for name in names if rng.random() < 0.3}, Compute)
         found.computes[1, 0] = [] if told is None else [told]
         found.collectives = [{(0, 0): rng.choice(junk), (1, 0): {"ok": True}, (2, 0): {"wrong": rng.choice(junk)}}]
@@ -316,3 +316,13 @@ def test_who_was_slow_in_all_turns_until_time_ran_out_is_not_go() -> None:
     found.turns_cut = True
     told = {node.node: node.verdict for node in whole(found).nodes if node.verdict != "go"}
     assert (whole(found).verdict, told) == ("unknown", {"n3": "unknown"})
+
+
+@pytest.mark.parametrize(("spare", "named"), [(1.5, {"n1": {"cpu-quota-on-one-node"}}), (0.0, {}), (None, {})])
+def test_little_of_busy_cpus_is_no_quota(spare: float | None, named: dict[str, set[str]]) -> None:
+    """Who gets little of a CPU was held back only if one of its CPUs stood idle meanwhile: else something else runs there."""
+    found = gathered(4)
+    usual = found.computes[0, 0][0]
+    found.computes = {(node, 0): [msgspec.structs.replace(usual, share=0.28, spare=0.0)] * 3 for node in range(4)}
+    found.computes[1, 0] = [msgspec.structs.replace(usual, share=0.06, spare=spare)] * 3
+    assert said(weighed(found)) == named

@@ -139,6 +139,8 @@ class Compute(msgspec.Struct, frozen=True, kw_only=True):
     wrong: str | None = ""
     share: float | None = None
     gap: float | None = None
+    spare: float | None = None
+    """CPUs of this rank that stood idle while it computed."""
     error: str = ""
 
 

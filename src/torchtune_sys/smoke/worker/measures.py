@@ -6,7 +6,7 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from typing import Any, Tuple
+from typing import Any, Optional, Tuple
 
 _STEP_WIDTH = 256
 _SHARE_S = 0.25
@@ -76,22 +76,37 @@ def float_step(torch: Any, device: Any) -> str:
     return mark.hexdigest()[:32]
 
 
-def cpu_share() -> Tuple[float, float]:
-    """Of the time in which this process only computes: the part in which it ran, and the part in which it neither ran nor waited in a run queue."""
-    began, ran, waited = time.monotonic(), time.process_time(), run_delay()
+def cpu_share() -> Tuple[float, float, Optional[float]]:
+    """Compute for a moment. Return the part of that time in which this process ran, the part in which it neither ran nor waited in a run queue
+    (0 where nobody can tell), and how many of its CPUs stood idle meanwhile (None where nobody can tell)."""
+    began, ran, waited, idle = time.monotonic(), time.process_time(), run_delay(), _idle_s()
     number = 0
     while time.monotonic() - began < _SHARE_S:
         number += 1
     wall = time.monotonic() - began
     ran = time.process_time() - ran
-    waited = run_delay() - waited
-    return round(ran / wall, 3), round(max(0.0, 1 - (ran + waited) / wall), 3)
+    now, idle_now = run_delay(), _idle_s()
+    gap = 0.0 if waited is None or now is None else max(0.0, 1 - (ran + now - waited) / wall)
+    spare = None if idle is None or idle_now is None else round(max(0.0, idle_now - idle) / wall, 2)
+    return round(ran / wall, 3), round(gap, 3), spare
 
 
-def run_delay() -> float:
-    """Seconds in which this thread could have run, and another did (Documentation/scheduler/sched-stats.rst)."""
+def run_delay() -> Optional[float]:
+    """Return the seconds in which this thread could have run, and another did (Documentation/scheduler/sched-stats.rst)."""
     try:
         with open("/proc/thread-self/schedstat") as file:
             return int(file.read().split()[1]) / 1e9
     except (OSError, ValueError, IndexError):
-        return 0.0
+        return None
+
+
+def _idle_s() -> Optional[float]:
+    """Return the seconds that the CPUs of this process stood idle, together, in ticks of some 10 ms (proc(5), /proc/stat: idle and iowait)."""
+    try:
+        mine = {"cpu%d" % cpu for cpu in os.sched_getaffinity(0)}
+        with open("/proc/stat") as file:
+            rows = [row.split() for row in file]
+        ticks = [int(row[4]) + int(row[5]) for row in rows if row and row[0] in mine]
+        return sum(ticks) / os.sysconf("SC_CLK_TCK") if ticks else None
+    except (OSError, ValueError, IndexError):
+        return None

@@ -180,7 +180,7 @@ def compute(task: Fields, _told: Callable[[Fields], None]) -> Fields:
         elif block == 1:
             found["weights"] = float_step(torch, device)
     if device.type == "cpu":
-        found["share"], found["gap"] = cpu_share()
+        found["share"], found["gap"], found["spare"] = cpu_share()
     return found
 
 
