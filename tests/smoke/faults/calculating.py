@@ -364,6 +364,7 @@ ROWS = (
         """),
         stage="amp-fp16",
         cause="clip-wrong",
+        others={"fsdp": "fail"},
         run="all-2",
     ),
 )

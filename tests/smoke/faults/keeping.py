@@ -76,7 +76,7 @@ ROWS = (
         """),
         stages="checkpoint",
         stage="checkpoint",
-        cause="resume-differs",
+        cause="checkpoint-damaged",
     ),
     Fault(
         name="generator-not-restored",
