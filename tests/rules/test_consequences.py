@@ -125,11 +125,14 @@ _ASKED: set[str] = set()
 def unlisted(seen: Snapshot, rules: Iterable[Rule]) -> list[str]:
     """Rules that read a family which the table does not name for them."""
     watched = _Watched(**{name: getattr(seen, name) for name in Snapshot.__struct_fields__})
+    _ASKED.clear()
+    engine.judge(watched, [])
+    for_every_rule = _ASKED & set(FAMILIES)  # in a container the order of fixes is another one
     found = []
     for one in rules:
         _ASKED.clear()
         engine.judge(watched, [one])
-        if more := (_ASKED & set(FAMILIES)) - may_read(one.id):
+        if more := (_ASKED & set(FAMILIES)) - for_every_rule - may_read(one.id):
             found.append(f"{one.id}: {', '.join(sorted(more))}")
     return found
 

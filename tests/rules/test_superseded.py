@@ -92,6 +92,11 @@ PAIRS: tuple[tuple[str, str, Callable[[], Snapshot]], ...] = (
         "module-signature-refused",
         lambda: with_the_log_of("secure-boot-blocks-module.fail", "module-signature-refused.fail"),
     ),
+    (
+        "nvidia-module-not-built-for-kernel",
+        "module-of-another-kernel-refused",
+        lambda: with_the_log_of("nvidia-module-not-built-for-kernel.fail", "module-of-another-kernel-refused.fail"),
+    ),
     ("module-signature-refused", "nvidia-driver-not-loaded", lambda: load("module-signature-refused.fail")),
     (
         "gpu-bar-not-assigned",

@@ -139,14 +139,11 @@ def dev_shm_not_writable(s: Snapshot, p: Params) -> Iterator[Evidence]:
         raise NotApplicable("nothing is mounted on /dev/shm")
     if not _shared_memory_is_asked_for(s):
         raise NotApplicable("no GPU, and neither workers nor several ranks were asked for")
-    left = known(memory.shm_inodes_free, 1)
-    bad = (
-        "no inode is left"
-        if left == 0
-        else ""
-        if need(memory.shm_writable)
-        else "this user may not write there, or it is read-only"
-    )
+    bad = ""
+    if not need(memory.shm_writable):
+        bad = "this user may not write there, or it is read-only"
+    elif need(memory.shm_inodes_free) == 0:
+        bad = "no inode is left"
     yield Evidence(
         subject="/dev/shm",
         seen=bad or "writable",
