@@ -239,7 +239,7 @@ def test_a_fifo_that_delivers_late(tmp_path: Path) -> None:
 @pytest.mark.skipif(os.getuid() != 0, reason="needs root to become another user")
 def test_no_permission() -> None:
     code = (
-        "import os; from torchtune_sys.host.input.opening import open_input; from torchtune_sys.host import input; os.setuid(65534)\n"
+        "import os, select; from torchtune_sys.host.input.opening import open_input; from torchtune_sys.host import input; os.setuid(65534)\n"
         "try: open_input('/proc/1/environ')\nexcept Exception as error: print(error)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True)

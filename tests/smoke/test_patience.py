@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from torchtune_sys.smoke.watch import Rank, Watch
+from torchtune_sys.smoke.watch import Watch, WatchedRank
 from torchtune_sys.smoke.worker.measures import patience
 
 
@@ -32,7 +32,7 @@ def test_a_deadline_grows_with_the_processes_that_wait_for_a_cpu(
     monkeypatch.setattr(os, "getloadavg", lambda: (load, 0.0, 0.0))
     assert patience() == pytest.approx(min(times, 4.0), abs=0.13)
     watch = Watch(Quiet(), 1, 1e12, lambda *_: None)  # type: ignore[arg-type]
-    watch.plan, rank = ("compile",), Rank(7, {"rank": 0})
+    watch.plan, rank = ("compile",), WatchedRank(7, {"rank": 0})
     rank.stage, rank.deadline_s, watch.ranks = "compile", 300.0, {7: rank}
     limit_s = rank.begun_s + 300 * patience()
     assert watch._judge(limit_s - 1) is None

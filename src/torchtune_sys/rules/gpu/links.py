@@ -294,7 +294,7 @@ _WITHOUT_PEERS = re.compile(r"GeForce RTX [45]0\d\d")
 
 @rule(
     id="geforce-peer-access-patched",
-    title="GeForce boards offer direct access to each other's memory, which NVIDIA's own driver does not offer",
+    title="GeForce boards offer peer access, which NVIDIA's own driver does not",
     severity=Severity.ADVICE,
     cause="geforce-p2p-broken",
     fix=(

@@ -310,7 +310,7 @@ def free_memory_reserve_huge(s: Snapshot, p: Params) -> Iterator[Evidence]:
     Linux Documentation/admin-guide/sysctl/vm.rst, min_free_kbytes ("setting this too high will OOM your machine instantly"); mm/page_alloc.c
     """
     found = setting(s, "vm.min_free_kbytes")
-    kept = int(need(found.running)) * 1024
+    kept = _number(need(found.running), found.key) * 1024
     total = need(need(s.memory).total_bytes)
     share = float(p["share"])
     yield Evidence(
