@@ -13,7 +13,7 @@ from torchtune_sys.host.base import Host
 from torchtune_sys.host.witnesses import Witnessed
 from torchtune_sys.model.actions import Action, Advice
 from torchtune_sys.model.facts.session import Workload
-from torchtune_sys.model.rule import Evidence, Param, Params, Result, Rule, Severity, Verdict, asked
+from torchtune_sys.model.rule import SEE, Evidence, Param, Params, Result, Rule, Severity, Verdict, asked
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, Unknown, Why
 
@@ -163,7 +163,7 @@ def _folded(result: Result, failed: Mapping[str, Result]) -> Result:
     from msgspec.structs import replace
 
     kept = tuple(
-        replace(item, verdict=Verdict.NA, wanted=f"see {other}") if other else item
+        replace(item, verdict=Verdict.NA, wanted=f"{SEE}{other}") if other else item
         for item, other in zip(result.evidence, tellers, strict=True)
     )
     if any(item.verdict is Verdict.FAIL for item in kept):

@@ -12,7 +12,7 @@ from torchtune_sys.consequences.effects import Effect, after, impossible
 from torchtune_sys.consequences.named import effects
 from torchtune_sys.knowledge.tables import rows
 from torchtune_sys.model.actions import Action, Advice, Install, Safety
-from torchtune_sys.model.rule import Evidence, Result, Rule, Verdict
+from torchtune_sys.model.rule import SEE, Evidence, Result, Rule, Verdict
 from torchtune_sys.model.snapshot import FAMILIES, Snapshot
 
 MOST_LOOKS = 64
@@ -135,7 +135,7 @@ def _faults(results: Iterable[Result]) -> Faults:
         (result.rule.id, item.subject)
         for result in results
         for item in result.evidence
-        if item.verdict is Verdict.FAIL or item.wanted.startswith("see ")
+        if item.verdict is Verdict.FAIL or item.wanted.startswith(SEE)
     )
 
 

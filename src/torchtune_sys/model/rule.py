@@ -46,6 +46,10 @@ class Status(str, enum.Enum):
     STABLE = "stable"
 
 
+SEE, TO_DO = "see ", "to do: "
+"""How ``wanted`` begins where it names the rule that tells the same fault, and where it says what to do and not how things should be."""
+
+
 class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     """What was found on one subject (``GPU 3``, ``eth0``, ``vm.swappiness``)."""
 

@@ -9,7 +9,7 @@ import msgspec
 from torchtune_sys.formats.kernel_log import EARLIER
 from torchtune_sys.model import actions
 from torchtune_sys.model.cpuset import CpuSet
-from torchtune_sys.model.rule import Evidence, Result, Severity, Verdict
+from torchtune_sys.model.rule import SEE, TO_DO, Evidence, Result, Severity, Verdict
 from torchtune_sys.model.values import Missing, Why
 from torchtune_sys.render import head, layout
 from torchtune_sys.render.layout import Line, Style, cut, line
@@ -177,7 +177,7 @@ def evidence_text(item: Evidence) -> str:
 
 def seen_and_wanted(item: Evidence) -> str:
     """Return ``GPU 0-3: x4, should be x16``; what is to be done, and which rule tells more, follows as it is."""
-    joint = "; " if item.wanted.startswith(("see ", "to do: ")) else ", should be "
+    joint = "; " if item.wanted.startswith((SEE, TO_DO)) else ", should be "
     wanted = f"{joint}{item.wanted}" if item.wanted else ""
     return f"{item.subject}: {item.seen}{wanted}" if item.subject else f"{item.seen}{wanted}"
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from torchtune_sys.knowledge.xid import xid
 from torchtune_sys.model.actions import Advice
 from torchtune_sys.model.facts.kernel import KernelEvent
-from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, Verdict, rule
+from torchtune_sys.model.rule import TO_DO, Evidence, Param, Params, Rule, Severity, Verdict, rule
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, need
 from torchtune_sys.rules.kernel.common import (
@@ -50,7 +50,7 @@ def _evidence(s: Snapshot, trouble: XidIncident) -> Evidence:
     return Evidence(
         subject=gpu_name(s, trouble.address),
         seen=f"{words}; {trouble.over}" if trouble.over else words,
-        wanted="" if trouble.over else f"to do: {todo}",
+        wanted="" if trouble.over else f"{TO_DO}{todo}",
         verdict=Verdict.PASS if trouble.over else Verdict.FAIL,
         source=log.source,
     )
@@ -272,7 +272,7 @@ def xid_of_program(s: Snapshot, p: Params) -> Iterator[Evidence]:
         yield Evidence(
             subject=item.subject,
             seen=item.seen,
-            wanted=f"to do: {len(programs)} different programs failed on this GPU alone: run dcgmi diag -r 3"
+            wanted=f"{TO_DO}{len(programs)} different programs failed on this GPU alone: run dcgmi diag -r 3"
             if suspect
             else item.wanted,
             source=log.source,
