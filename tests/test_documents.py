@@ -117,6 +117,47 @@ def broken(page: Path) -> Iterator[str]:
             yield link
 
 
+VERIFIED = REPO / "docs" / "verified.md"
+
+
+def named_tests(text: str) -> Iterator[tuple[str, str]]:
+    """Yield the file and the name of each test that a text names; a name alone is of the file that was named before it."""
+    file = ""
+    for words in re.findall(r"`([^`\s]+)`", text):
+        path, _, name = words.rpartition("::")
+        if path.endswith(".py"):
+            file = path.removeprefix("tests/")
+        if file and name.startswith("test_") and not name.endswith(".py"):
+            yield file, name
+
+
+def missing_tests(text: str) -> list[str]:
+    """Return those that are not there."""
+
+    def there(file: str, name: str) -> bool:
+        place = REPO / "tests" / file
+        return place.is_file() and f"def {name}(" in place.read_text(encoding="utf-8")
+
+    return [f"{file}::{name}" for file, name in named_tests(text) if not there(file, name)]
+
+
+def test_what_is_said_to_be_shown_is_shown() -> None:
+    """Each false statement that was found names a test or a rule, and each named one is there."""
+    text = VERIFIED.read_text(encoding="utf-8")
+    table = [row for row in text.partition("| what was wrong | test |")[2].splitlines()[2:] if row.startswith("|")]
+    assert missing_tests(text) == []
+    rules = {rule.id for rule in CATALOGUE}
+    unheld = [row for row in table if not list(named_tests(row)) and rules.isdisjoint(re.findall(r"`([a-z0-9-]+)`", row))]
+    assert len(table) > 40 and unheld == []
+    named = {word for row in table for word in re.findall(r"`([a-z0-9]+(?:-[a-z0-9]+)+)`", row)}
+    assert named <= rules
+
+
+def test_a_test_that_does_not_exist_is_noticed() -> None:
+    text = "| x | `test_documents.py::test_links_lead_somewhere`, `test_no_such_thing` |\n| y | `cli/test_gone.py::test_links_lead_somewhere` |"
+    assert missing_tests(text) == ["test_documents.py::test_no_such_thing", "cli/test_gone.py::test_links_lead_somewhere"]
+
+
 def test_links_lead_somewhere() -> None:
     assert [f"{page.relative_to(REPO)}: {link}" for page in PAGES for link in broken(page)] == []
 

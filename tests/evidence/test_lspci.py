@@ -217,6 +217,16 @@ def test_topology_of_a_provider() -> None:
     ]
 
 
+@pytest.mark.parametrize(("word", "vendor"), [('gcn="gfx942"', "0x1002"), ('gcn="908"', "0x1002"), ('sm="90"', "0x10de")])
+def test_the_gpus_of_an_rccl_topology_are_amds(word: str, vendor: str) -> None:
+    """RCCL wrote no vendor before NCCL 2.19's attributes came to it; its GPUs have an instruction set instead."""
+    text = f"""<system version="2"><cpu numaid="0"><pci busid="0000:23:00.0" class="0x038000" link_speed="16 GT/s" link_width="16">
+    <gpu dev="0" {word} rank="0" gdr="1"><xgmi target="0000:26:00.0" count="1" tclass="0x038000"/></gpu></pci></cpu></system>"""
+    found = nccl_topology.pci_facts(text)
+    assert found is not None and not isinstance(found.devices, Missing)
+    assert [item.vendor for item in found.devices] == [vendor]
+
+
 def test_a_real_machine_of_eight_gpus_is_sound() -> None:
     """Each GPU is below one switch with its own ConnectX-7; drives of generation 4 in slots of generation 5 are no fault."""
     text = gzip.decompress(recorded_elsewhere("pci/lspci-vvv-8gpu.txt.gz").read_bytes()).decode()

@@ -23,6 +23,15 @@ def pci_facts(text: str) -> PciFacts | None:
     return PciFacts(devices=devices, distances=distances(devices, 1))
 
 
+GPU = "0x03"
+
+
+def _maker(elements: tuple[Element, ...], at: int) -> str:
+    """Return the vendor of a GPU without a number for it: RCCL writes the instruction set of AMD's into ``gpu`` (``gcn``, in its src/graph/xml.cc), NCCL has no such word."""
+    below = [element for element in elements[at + 1 : at + 64] if element.name == "gpu" and element.parent == at]
+    return "0x1002" if any("gcn" in element.values for element in below) else "0x10de"
+
+
 def _told() -> Missing:
     return Missing(Why.NOT_RECORDED, "NCCL topology", "not told")
 
@@ -38,7 +47,7 @@ def _device(elements: tuple[Element, ...], at: int) -> PciDevice:
     return PciDevice(
         address=_address(elements[at]),
         class_=class_ if len(class_) == 8 else _told(),
-        vendor=_hex(values, "vendor", "0x10de" if class_.startswith("0x03") else ""),
+        vendor=_hex(values, "vendor", _maker(elements, at) if class_.startswith(GPU) else ""),
         device=_hex(values, "device"),
         subsystem_vendor=_hex(values, "subsystem_vendor"),
         subsystem_device=_hex(values, "subsystem_device"),
