@@ -25,7 +25,7 @@ case "$*" in
     '-m venv '*) [ "${FULL:-}" != yes ] || { echo 'No space left on device' >&2; exit 1; }; mkdir -p "$3/bin" && cp "$0" "$3/bin/python" ;;
     '-m pip --version') [ -e "${0%/*}/../pip" ] || : >"${0%/*}/../pip" ;;
     '-m pip install '*) sleep "${SLOW:-0}" ;;
-    '-I -m torchtune_sys '*) shift 3; echo "tool: $*; PYTHONPATH=${PYTHONPATH:-}" ;;
+    '-I -m torchtune_sys '*) shift 3; echo "tool: $*; PYTHONPATH=${PYTHONPATH:-}"; [ "$1" != plan ] || echo "called as $TORCHTUNE_SYS_CALLED_AS" ;;
     *) exit 9 ;;
 esac
 """
@@ -96,11 +96,21 @@ def clone(tmp_path: Path) -> Clone:
     return Clone(tmp_path)
 
 
+def test_the_tool_is_told_how_it_was_called_so_that_what_it_says_to_run_can_be_pasted(clone: Clone) -> None:
+    assert clone.run("plan")[1].endswith(f"called as {clone.here}/run")
+
+
+def test_the_usage_fits_on_a_terminal(clone: Clone) -> None:
+    code, out, _ = clone.run("--help")
+    assert code == 0 and max(map(len, out.splitlines())) <= 80, out
+
+
 def test_the_first_run_sets_up_and_the_second_does_not(clone: Clone) -> None:
     code, out, err = clone.run()
     assert (code, out) == (0, GOOD)
-    assert err.startswith(f"run: setting up {clone.here}/.venv (once for each state of the sources)") and err.endswith("ready")
+    assert err.startswith(f"run: setting up {clone.here}/.venv, once for each state of the sources:") and err.endswith("ready")
     assert "nothing outside that folder is changed" in err
+    assert max(map(len, err.replace(str(clone.here), "").splitlines())) < 80
     assert clone.run() == (0, GOOD, "")
     assert clone.installed() == 1
 

@@ -84,6 +84,7 @@ def environment(changes: dict[str, str] | None = None) -> dict[str, str]:
         "FORCE_COLOR",
         "TORCHTUNE_SYS_CONFIG",
         "TORCHTUNE_SYS_DEBUG",
+        "TORCHTUNE_SYS_CALLED_AS",
         "WORLD_SIZE",
         "OMP_NUM_THREADS",
         "COLUMNS",

@@ -118,3 +118,12 @@ def test_every_command_has_this_help() -> None:
             assert isinstance(found, click.Group)
             found = found.get_command(context, name)
         assert isinstance(found, Command), words
+
+
+@pytest.mark.parametrize(
+    ("called", "shown"), [("./run", "./run"), ("/opt/a b/run", "torchtune-sys"), ("evil\x1b[2J/run", "torchtune-sys")]
+)
+def test_help_begins_its_commands_as_the_person_did(called: str, shown: str) -> None:
+    ended = run("check", "--help", env={"TORCHTUNE_SYS_CALLED_AS": called})
+    assert f"Usage: {shown} check" in ended.stdout and f"\n    {shown} check --live" in ended.stdout, ended.stdout
+    assert f"\n{shown} check --help-all explains them." in ended.stdout

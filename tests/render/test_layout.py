@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -57,3 +58,17 @@ def test_colour_changes_nothing_but_codes() -> None:
 @given(ANY, st.integers(2, 40))
 def test_cut_keeps_to_its_limit(text: str, limit: int) -> None:
     assert len(cut(text, limit)) <= limit
+
+
+def test_a_command_that_is_too_long_for_a_row_goes_on_as_a_shell_takes_it() -> None:
+    words = "sudo apt-get install --yes nvidia-fabricmanager=580.95.05"
+    shown = render([line(words, indent=4, is_command=True)], Style(width=40))
+    assert max(map(len, shown.splitlines())) <= 40
+    assert shown.splitlines()[0].endswith(" \\") and not shown.rstrip().endswith("\\")
+    assert shlex.split(shown.replace("\\\n", "")) == words.split()
+
+
+def test_the_tool_is_named_as_it_was_called_where_a_command_begins_and_nowhere_else() -> None:
+    text = "sudo torchtune-sys apply, or 99-torchtune-sys.conf of torchtune-sys 0.1.0; torchtune-sys: no"
+    shown = render([line(text)], Style(width=200, program="./run"))
+    assert shown == "sudo ./run apply, or 99-torchtune-sys.conf of torchtune-sys 0.1.0; torchtune-sys: no\n"

@@ -74,8 +74,8 @@ def test_a_finding_says_who_what_wanted_where_and_how_to_mend_it() -> None:
 
 def test_what_is_unknown_says_why_and_what_would_tell() -> None:
     found = shown(*EVERYTHING, width=100)
-    assert "run as root – /proc/secret: permission denied: secret-kept" in found
-    assert "no answer in time – nvidia-smi: no answer within 10 s: smi-hangs" in found
+    assert "run as root – /proc/secret: permission denied [secret-kept]" in found
+    assert "no answer in time – nvidia-smi: no answer within 10 s [smi-hangs]" in found
 
 
 def test_what_hangs_is_the_first_of_what_is_unknown() -> None:
@@ -103,7 +103,7 @@ def test_a_finding_that_is_partly_unknown_is_in_both_lists() -> None:
         rule=failed("half-seen").rule, verdict=Verdict.FAIL, evidence=(Evidence(subject="GPU 0", seen="bad"),), why_unknown=DENIED
     )
     found = shown(both)
-    assert "[half-seen]" in found and "permission denied: half-seen" in found
+    assert "[half-seen]" in found and "permission denied [half-seen]" in found
 
 
 def test_long_lists_are_cut_and_say_so_unless_verbose() -> None:

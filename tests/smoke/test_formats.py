@@ -62,9 +62,14 @@ def test_the_first_line_is_the_verdict() -> None:
     assert text(report(PASSED, UNTRIED)).splitlines()[0] == "trainer: not proven: 1 of 2 stages could not be tried, 12 s"
 
 
-@pytest.mark.parametrize("stage", [PASSED, HUNG, UNTRIED])
-def test_without_a_gpu_the_first_line_says_what_was_not_verified(stage: StageResult) -> None:
+@pytest.mark.parametrize("stage", [PASSED, UNTRIED])
+def test_without_a_gpu_the_first_line_says_first_what_was_not_verified(stage: StageResult) -> None:
     assert text(report(PASSED, stage, device="cpu")).startswith("trainer: nothing about GPUs was verified (CPU only); ")
+
+
+def test_what_fails_comes_before_what_was_not_verified() -> None:
+    shown = text(report(PASSED, HUNG, device="cpu")).splitlines()[0]
+    assert shown == "trainer: training does not work: ddp: rank-stopped; nothing about GPUs was verified (CPU only), 12 s"
 
 
 @pytest.mark.parametrize(("here", "said"), [(0, ""), (1, ""), (8, "1 of 8 GPUs took part; ")])

@@ -13,6 +13,8 @@ from typing import Any
 
 import click
 
+from torchtune_sys import PROGRAM
+
 SCREEN = 24
 """Rows of the smallest terminal that people use."""
 _NAMES = 34
@@ -40,7 +42,7 @@ class Command(click.Command):
         formatter = ctx.make_formatter()
         self._begin(ctx, formatter)
         self.format_options(ctx, formatter)
-        for block in blocks(self.epilog):
+        for block in self._blocks(ctx):
             if not is_example(block):
                 _verbatim(formatter, block)
         return formatter.getvalue().rstrip("\n")
@@ -48,9 +50,14 @@ class Command(click.Command):
     def _begin(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         self.format_usage(ctx, formatter)
         self.format_help_text(ctx, formatter)
-        for block in blocks(self.epilog):
+        for block in self._blocks(ctx):
             if is_example(block):
                 _verbatim(formatter, block)
+
+    def _blocks(self, ctx: click.Context) -> list[str]:
+        """Return the blocks of the epilog, whose commands begin as the person began this one."""
+        called = ctx.find_root().info_name or PROGRAM
+        return [block.replace(f"{PROGRAM} ", f"{called} ") for block in blocks(self.epilog)]
 
     def _short_help(self, ctx: click.Context) -> str:
         formatter = ctx.make_formatter()

@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from torchtune_sys import __version__
+from torchtune_sys import PROGRAM, __version__
 from torchtune_sys.cli.lazy import LazyGroup
 from torchtune_sys.errors import Terminated, UserError
 
 if TYPE_CHECKING:
     from typing import NoReturn
 
-NAME = "torchtune-sys"
 COMMANDS = {
     "check": ("torchtune_sys.cli.commands.check", "Say what is wrong with this training host."),
     "diagnose": ("torchtune_sys.cli.commands.diagnose", "Name the cause of a failure from logs, reports and dumps."),
@@ -54,12 +53,12 @@ _PATIENCE_S = 3
 @click.group(
     cls=LazyGroup,
     table=COMMANDS,
-    name=NAME,
+    name=PROGRAM,
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="Exit status: 0 no finding, 1 findings, 2 usage, 3 could not judge, 4 internal error.",
 )
-@click.version_option(__version__, "-V", "--version", prog_name=NAME)
+@click.version_option(__version__, "-V", "--version", prog_name=PROGRAM)
 @click.option("--debug", is_flag=True, help="Show the traceback of an internal error.")
 @click.pass_context
 def cli(ctx: click.Context, debug: bool) -> None:
@@ -68,7 +67,7 @@ def cli(ctx: click.Context, debug: bool) -> None:
     \b
       torchtune-sys check                 look at this machine
       torchtune-sys explain RULE          why a finding matters
-      torchtune-sys check --from FILE     a recording, a tarball or a pasted report
+      torchtune-sys check --from FILE     a recording, tarball or pasted report
     """
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())
@@ -91,7 +90,7 @@ def _late(args: Sequence[str], limit_s: float) -> int:
 def run(args: Sequence[str]) -> int:
     """Run one command line and return its exit status; every error has been told on stderr."""
     try:
-        found = cli.main(list(args), prog_name=NAME, standalone_mode=False, max_content_width=_columns())
+        found = cli.main(list(args), prog_name=_called_as(), standalone_mode=False, max_content_width=_columns())
     except UserError as error:
         return _failed(args, error.exit_code, error.seen, error.todo)
     except click.ClickException as error:
@@ -124,6 +123,16 @@ def _heed_termination() -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) in usual:
             signal.signal(number, stop)
+
+
+def _called_as() -> str:
+    from torchtune_sys.host.isolation import session
+
+    if "TORCHTUNE_SYS_CALLED_AS" not in session():
+        return PROGRAM
+    from torchtune_sys.cli.terminal import program
+
+    return program(session())
 
 
 def _columns() -> int | None:
@@ -163,7 +172,7 @@ def _failed(args: Sequence[str], code: int, seen: str, todo: str = "") -> int:
 
         say(line(_NAGIOS_UNKNOWN, seen) + "\n")
         return _NAGIOS_UNKNOWN
-    _tell(f"{NAME}: {seen}")
+    _tell(f"{PROGRAM}: {seen}")
     if todo:
         _tell(f"  {todo}")
     return code

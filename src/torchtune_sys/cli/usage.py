@@ -6,10 +6,10 @@ import re
 
 import click
 
+from torchtune_sys import PROGRAM
 from torchtune_sys.cli.help import HELP_ALL
 from torchtune_sys.errors import nearest
 
-_TOP = "torchtune-sys"
 _PLAINER = (
     ("not a valid integer range", "no whole number"),
     ("not a valid integer", "no whole number"),
@@ -28,7 +28,7 @@ def worded(error: click.ClickException) -> tuple[str, str]:
     ('--ranks: 2 is odd', 'how it is used: torchtune-sys --help')
     """
     context = getattr(error, "ctx", None)
-    path = context.command_path if context is not None else _TOP
+    path = context.command_path if context is not None else PROGRAM
     if isinstance(error, click.NoSuchOption) and context is not None:
         known = [name for param in context.command.get_params(context) for name in param.opts if name.startswith("--")]
         hint = nearest(error.option_name, known, "", 2)

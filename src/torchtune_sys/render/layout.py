@@ -10,6 +10,7 @@ from collections.abc import Iterable
 
 import msgspec
 
+from torchtune_sys import PROGRAM
 from torchtune_sys.model.steering import disarmed, escaped, no_command
 
 Span = tuple[str, str]
@@ -20,6 +21,8 @@ class Style(msgspec.Struct, frozen=True, kw_only=True):
     width: int = 80
     """Columns."""
     color: bool = False
+    program: str = PROGRAM
+    """How a person starts this tool here: it stands where a text says what to run, so that the row can be pasted."""
 
 
 class Line(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,16 +34,19 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
     """Columns before the label."""
     hang: int = 0
     """Columns before the words."""
+    is_command: bool = False
+    """Whether the words are for a shell: a row that goes on in the next one says so, by a backslash."""
 
 
 _CODES = {"bold": "1", "dim": "2", "error": "1;31", "warning": "33", "advice": "36", "good": "32", "heading": "1"}
 
 
-def line(*parts: str | Span, label: str | Span = "", indent: int = 0, hang: int | None = None) -> Line:
+def line(*parts: str | Span, label: str | Span = "", indent: int = 0, hang: int | None = None, is_command: bool = False) -> Line:
     """Return a Line; parts without a style are plain."""
     spans = tuple((part, "") if isinstance(part, str) else part for part in parts)
     tag = (label, "") if isinstance(label, str) else label
-    return Line(spans=spans, label=tag, indent=indent, hang=indent + len(tag[0]) if hang is None else hang)
+    after = indent + len(tag[0]) if hang is None else hang
+    return Line(spans=spans, label=tag, indent=indent, hang=after, is_command=is_command)
 
 
 def render(lines: Iterable[Line], style: Style) -> str:
@@ -80,10 +86,11 @@ def _rows(item: Line, style: Style) -> list[str]:
     rows: list[str] = []
     row, used = head, max(item.hang, item.indent + len(clean(label)))
     start = True
-    for word in _words(item.spans):
+    more, room = (" \\", style.width - 2) if item.is_command else ("", style.width)
+    for word in _words(item.spans, style.program):
         length = sum(len(text) for text, _ in word)
-        if not start and used + 1 + length > style.width:
-            rows.append(row)
+        if not start and used + 1 + length > room:
+            rows.append(row + more)
             row, used, start = " " * item.hang, item.hang, True
         if not start:
             row, used = row + " ", used + 1
@@ -93,8 +100,8 @@ def _rows(item: Line, style: Style) -> list[str]:
     return [found.rstrip(" ") for found in [*rows, row]]
 
 
-def _words(spans: Iterable[Span]) -> list[list[Span]]:
-    """Words as lists of spans, since a style may change inside one."""
+def _words(spans: Iterable[Span], program: str) -> list[list[Span]]:
+    """Words as lists of spans, since a style may change inside one; ``program`` is this tool where its name begins a command."""
     words: list[list[Span]] = []
     glue = False
     for text, name in spans:
@@ -104,6 +111,8 @@ def _words(spans: Iterable[Span]) -> list[list[Span]]:
                 glue = False
             if not piece:
                 continue
+            if piece == PROGRAM and "".join(pieces[place + 1 : place + 2]).rstrip(",;:.)").isalpha():
+                piece = program
             if glue:
                 words[-1].append((piece, name))
             else:

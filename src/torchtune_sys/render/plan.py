@@ -74,7 +74,7 @@ def _change(change: Change, verbose: bool) -> Iterator[Line]:
         yield line((words, "warning"), indent=_HANG)
     for step in change.steps:
         if verbose or not isinstance(step, Value):
-            yield line((step_text(step), "dim"), indent=_HANG)
+            yield line((step_text(step), "dim"), indent=_HANG, is_command=isinstance(step, Unit | CommandStep))
 
 
 def goal(change: Change) -> str:
@@ -104,7 +104,7 @@ def _by_hand(items: tuple[ByHand, ...], verbose: bool) -> Iterator[Line]:
     for item in shown:
         yield line(item.why, " ", (f"[{item.rule}]", "dim"), indent=2, hang=_HANG)
         for words in item.texts if verbose else item.texts[:1]:
-            yield line(words if verbose else cut(words.partition("\n")[0], 200), indent=_HANG)
+            yield line(words if verbose else cut(words.partition("\n")[0], 200), label="– ", indent=_HANG)
     if len(items) > len(shown):
         names = ", ".join(item.rule for item in items[len(shown) :])
         yield line((f"+{len(items) - len(shown)} more (--verbose): {names}", "dim"), indent=2)

@@ -63,7 +63,7 @@ def _printed(report: SmokeReport, verbose: bool) -> Iterator[Line]:
 
 
 def headline(report: SmokeReport) -> str:
-    """Return the verdict in a sentence; on a host without a GPU it says first what was not verified."""
+    """Return the verdict in a sentence; on a host without a GPU it says what was not verified: first, unless training fails."""
     failed = [stage for stage in report.stages if stage.verdict in (Verdict.FAIL, Verdict.CRASHED)]
     unknown = [stage for stage in report.stages if stage.verdict is Verdict.UNKNOWN]
     passed = sum(stage.verdict is Verdict.PASS for stage in report.stages)
@@ -79,17 +79,18 @@ def headline(report: SmokeReport) -> str:
     else:
         words = f"training works: {passed} stage{'' if passed == 1 else 's'} passed"
     team = report.team
-    where = "" if team.device == "cuda" else "nothing about GPUs was verified (CPU only); "
+    where = "" if team.device == "cuda" else "nothing about GPUs was verified (CPU only)"
     if 0 < len(team.gpus) < team.gpus_here:
-        where = f"{len(team.gpus)} of {team.gpus_here} GPUs took part; "
-    return f"{report.host}: {where}{words}, {report.seconds:.0f} s"
+        where = f"{len(team.gpus)} of {team.gpus_here} GPUs took part"
+    parts = (words, where) if failed else (where, words)
+    return f"{report.host}: {'; '.join(filter(None, parts))}, {report.seconds:.0f} s"
 
 
 def about(report: SmokeReport) -> str:
     """Who ran."""
     team = report.team
     gpus = f" on {len(team.gpus)} GPU{'s' if len(team.gpus) > 1 else ''}" if team.gpus else ""
-    torch = f"torch {team.torch}" if team.torch else "torch said nothing"
+    torch = f"torch {team.torch}" if team.torch else "torch of unknown version"
     ranks = f"{team.ranks} rank{'s' if team.ranks != 1 else ''}{gpus}"
     judged_as = f"judged as user {team.user}" if team.user else ""
     return ", ".join(filter(None, (torch, ranks, team.backend, f"level {team.level}", team.python, judged_as)))

@@ -280,8 +280,8 @@ def _unknown(remedy: str, why: Why, rules: dict[str, Missing], verbose: bool) ->
     listed = ", ".join(names if verbose else names[:4]) + (f" +{len(names) - 4} more" if len(names) > 4 and not verbose else "")
     detail = "; ".join(sources) if verbose else cut(example, 110)
     short = remedy if remedy and len(remedy) <= _SHORT else _PHRASES[why]
-    said = f"{short}: " if why is Why.NOT_RECORDED and not verbose else f"{short} – {detail}: "
-    yield line(said, (listed, "dim"), label=f"{len(names):3}  ", indent=1)
+    said = f"{short} " if why is Why.NOT_RECORDED and not verbose else f"{short} – {detail} "
+    yield line(said, (f"[{listed}]", "dim"), label=f"{len(names):3}  ", indent=1)
     if remedy and short != remedy:
         yield line(remedy, label=("to find out: ", "good"), indent=6)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from torchtune_sys import PROGRAM
 from torchtune_sys.cli import options as shared
 
 
@@ -21,11 +22,11 @@ def command(shell: str) -> None:
     """Print the completion script for SHELL."""
     from click.shell_completion import get_completion_class
 
-    from torchtune_sys.cli.main import NAME, cli
+    from torchtune_sys.cli.main import cli
     from torchtune_sys.cli.terminal import say
 
     made = get_completion_class(shell)
     assert made is not None
     # click looks for this variable: the program's name in upper case (click.Command._main_shell_completion).
-    script = made(cli, {}, NAME, f"_{NAME.replace('-', '_').upper()}_COMPLETE")
+    script = made(cli, {}, PROGRAM, f"_{PROGRAM.replace('-', '_').upper()}_COMPLETE")
     say(script.source_template % script.source_vars() + "\n")

@@ -21,8 +21,9 @@ def lines(plan: Plan) -> Iterator[Line]:
     for number, item in enumerate(plan.install, 1):
         optional = " (optional)" if item.step.optional else ""
         yield line(f"{number}. {item.step.title}{optional} ", (f"[{', '.join(item.rules)}]", "dim"), indent=2, hang=_HANG)
+        commands = {typed(row) for row in step_commands(item.step) if isinstance(row, InstallCommand)}
         for words in rows(item.step):
-            yield line((words, "dim"), indent=_HANG)
+            yield line((words, "dim"), indent=_HANG, is_command=words in commands)
         if item.step.reboot:
             yield line(("then start this host again, before the next step", "warning"), indent=_HANG)
     for refused in plan.install_refused:

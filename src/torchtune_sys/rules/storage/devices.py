@@ -65,8 +65,10 @@ def _medium(place: StoragePath, disks: tuple[Disk, ...]) -> Evidence:
         return unsure(subject(place), Missing(Why.NOT_SUPPORTED, source, why), "NVMe or SSD")
     if vague:
         kind = "a virtual disk" if vague[0].kind == "virtual" else "this controller"
-        why = f"{vague[0].name}: {kind} does not tell its medium; measure it"
-        measure = f"fio --name=read --filename={place.path}/… --rw=randread --bs=128k --direct=1 --readonly"
+        why = f"{vague[0].name}: {kind} does not say whether it spins"
+        measure = (
+            f"fio --name=read --rw=randread --bs=128k --direct=1 --readonly --filename=FILE (a large file below {place.path})"
+        )
         return unsure(subject(place), Missing(Why.NOT_SUPPORTED, source, why, measure), "NVMe or SSD")
     return fine(place, _names(disks), source)
 
