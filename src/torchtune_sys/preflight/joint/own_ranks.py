@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import os
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -121,7 +122,8 @@ class OwnRanks:
             rank = self.here.get(number)
             if rank is not None and self._is_sound(task):
                 waiting[number] = rank.answers[said.id] = asyncio.get_running_loop().create_future()
-                rank.wire.send({"is": "task", "id": said.id, "task": task, "deadline_s": deadline_s})
+                own = {**task, "speaker": os.getpid()} if task["do"] == "store" else task  # a store lasts as long as this process
+                rank.wire.send({"is": "task", "id": said.id, "task": own, "deadline_s": deadline_s})
         if waiting:
             await asyncio.wait(waiting.values(), timeout=deadline_s + 2)
         return {number: answer.result() for number, answer in waiting.items() if answer.done() and not answer.cancelled()}

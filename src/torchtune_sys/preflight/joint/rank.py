@@ -17,8 +17,8 @@ from torchtune_sys.preflight.joint.agent import Agent
 from torchtune_sys.preflight.joint.job import Job, Times
 from torchtune_sys.smoke.script import joined
 
-_SCRIPT = "torchtune-sys/joint.py"
-_PARTS = (("torchtune_sys.smoke.worker", "measures"), ("torchtune_sys.preflight.joint.worker", "rank_tasks"))
+SCRIPT = "torchtune-sys/joint.py"
+PARTS = (("torchtune_sys.smoke.worker", "measures"), ("torchtune_sys.preflight.joint.worker", "rank_tasks"))
 _MEETING_S = 20.0
 
 
@@ -36,7 +36,6 @@ class Joint:
         self.speaks = False
         """Whether this rank judges its node: the first that came."""
         self.node = job.node
-        self._speaker = 0
         listener = local.claim(job.door)
         if listener is not None:
 
@@ -44,7 +43,7 @@ class Joint:
                 asyncio.run(Agent(job, times).run(listener))
 
             self.speaks = True
-            self._speaker = spare.start(speak, budget_s + 10, (listener.fileno(),))
+            spare.start(speak, budget_s + 10, (listener.fileno(),))
             listener.close()
         self._link = local.RankLink.connect(job.door, 5.0)
         label = {} if job.agents is None else {"label": job.agents.label}
@@ -68,9 +67,9 @@ class Joint:
             finally:
                 self._link.send({"is": "bye"})
                 self._link.close()
-        with scratch.nameless(_SCRIPT, joined(_PARTS)) as script:
+        with scratch.nameless(SCRIPT, joined(PARTS)) as script:
             argv = (python, f"/proc/self/fd/{script}")
-            worker = RankWorker(argv, {**env, "TORCHTUNE_SYS_SPEAKER": str(self._speaker)}, script, user) if python else None
+            worker = RankWorker(argv, dict(env), script, user) if python else None
             try:
                 return self._obey(worker, show)
             except Gone:

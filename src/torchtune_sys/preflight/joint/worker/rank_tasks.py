@@ -93,7 +93,7 @@ def in_child(task: Fields, deadline_s: float) -> Fields:
             say(told, found)
             if task["do"] == "store":
                 told.close()
-                outlive(float(task["seconds"]))
+                outlive(int(task["speaker"]), float(task["seconds"]))
             status = 0
         finally:
             os._exit(status)  # gloo may abort at an interpreter's usual end
@@ -143,11 +143,12 @@ def end(pid: int) -> None:
         time.sleep(0.01)
 
 
-def outlive(seconds: float) -> None:
-    """Keep the store until the node's own process is gone, or until the time is up: it may outlive its rank."""
-    speaker = int(os.environ.get("TORCHTUNE_SYS_SPEAKER", "0"))
-    until_s = time.monotonic() + seconds
-    while time.monotonic() < until_s and (not speaker or os.path.exists("/proc/%d" % speaker)):
+def outlive(speaker: int, seconds: float) -> None:
+    """Keep the store until the node's own process, ``speaker``, is gone, or until the time is up: it may outlive its rank. A speaker in another
+    PID namespace is not seen from here; then the time alone counts."""
+    place, until_s = "/proc/%d" % speaker, time.monotonic() + seconds
+    is_seen = os.path.exists(place)
+    while time.monotonic() < until_s and not (is_seen and not os.path.exists(place)):
         time.sleep(0.2)
 
 
