@@ -26,27 +26,31 @@ _LEFT_OUT = Missing(Why.NOT_RECORDED, "the whole look", "not asked for")
 
 
 class Look:
-    """The probes of one host under way from the moment of construction, a few at a time.
+    """The probes of one host under way, a few at a time.
 
-    A thread takes family after family; where none ended for a moment (a child or a disk is waited for, the kernel hangs), one more
-    thread begins. A family whose probe did not end in time is Missing(TIMEOUT), one whose probe raised Missing(CRASHED). A thread that
-    hangs in the kernel is left behind as a daemon; the process can still exit.
+    From the moment of construction those that wait for a child are, each in a thread; what only reads begins with :meth:`end`, since two threads
+    that read or import take the interpreter's lock from each other at every system call. A thread takes family after family; where none ended
+    for a moment (a child or a disk is waited for, the kernel hangs), one more begins. A family whose probe did not end in time is
+    Missing(TIMEOUT), one whose probe raised Missing(CRASHED). A thread that hangs in the kernel is left behind as a daemon; the process can
+    still exit.
     """
 
     def __init__(
         self, host: Host, intent: Workload, timings: dict[str, float] | None = None, only: Iterable[str] | None = None
     ) -> None:
         """``only``: the families to look at; the others are Missing(NOT_RECORDED)."""
-        from torchtune_sys.probes import PROBES
+        from torchtune_sys.probes import PROBES, WAIT_FOR_CHILDREN
 
         self._host, self._intent, self._timings = Witnessed(host), intent, timings
         self._started = time.monotonic()
         self._found: dict[str, Any] = {}
         self._asked = tuple(family for family in PROBES if only is None or family in only)
         self._left_out = tuple(family for family in PROBES if family not in self._asked)
-        self._todo = deque(self._asked)
+        waiting = [family for family in self._asked if family in WAIT_FOR_CHILDREN]
+        self._todo = deque(waiting)
+        self._reading = [family for family in self._asked if family not in waiting]
         self._ended = threading.Semaphore(0)
-        for _ in range(min(_THREADS, len(self._todo))):
+        for _ in waiting:
             self._one_more()
 
     def _one_more(self) -> None:
@@ -84,6 +88,9 @@ class Look:
         a second with the families still under way."""
         deadline = self._started + timeout_s
         told_s = time.monotonic()
+        self._todo.extend(self._reading)
+        if self._reading:
+            self._one_more()
         while len(self._found) < len(self._asked) and (left := deadline - time.monotonic()) > 0:
             if not self._ended.acquire(timeout=min(left, _STALL_S if self._todo else _TELL_S)) and self._todo:
                 self._one_more()
@@ -96,8 +103,6 @@ class Look:
         return Snapshot(**facts, intent=self._intent, origin=self._host.origin)
 
 
-_THREADS = 3
-"""At the start: one each for the interpreter's child and NVML's, one that reads. Each thread more takes turns with the others for the interpreter's lock."""
 _STALL_S = 0.02
 _TELL_S = 0.1
 
@@ -191,12 +196,12 @@ def _teller(rule: Rule, item: Evidence, failed: Mapping[str, Result]) -> str:
 def _told(result: Result, seen: Snapshot) -> Result:
     """Return the result as it is told: a program that failed by a defect knows better than facts from which its absence was inferred; it failed, and that is an
     error, however light the defect is elsewhere. What only lists things decides where the facts are silent."""
-    from msgspec.structs import replace
-
     saying = seen.said.get(result.rule.id)
-    silent = result.verdict in (Verdict.UNKNOWN, Verdict.NA)
     if saying is None:
         return result
+    from msgspec.structs import replace
+
+    silent = result.verdict in (Verdict.UNKNOWN, Verdict.NA)
     rule = replace(result.rule, severity=Severity.ERROR) if saying.is_failure else result.rule
     if saying.is_failure and result.verdict is Verdict.FAIL:
         return replace(result, rule=rule)

@@ -220,3 +220,19 @@ def test_denied_is_why(scene: Scene) -> None:
     listed(packages, (USER, 7, scene.bob.uid))
     found = runner(str(venv / "bin" / "python3"))
     assert isinstance(found, Missing) and found.why is Why.DENIED and str(packages) in found.detail
+
+
+@needs_root
+def test_one_decision_about_many_paths_keeps_for_whom_each_step_was_passed(scene: Scene) -> None:
+    theirs = scene.folder / "theirs"
+    theirs.mkdir()
+    os.chown(theirs, scene.bob.uid, scene.bob.gid)
+    decision = trust.Decision()
+    assert trust.distrust(str(theirs), frozenset({scene.bob.uid}), seen=decision) == ""
+    assert "belongs to user" in trust.distrust(str(theirs), seen=decision), "passed for bob, and so for nobody else"
+    shared = scene.folder / "shared"
+    shared.mkdir()
+    shared.chmod(0o1777)
+    assert trust.distrust(str(shared / "file"), seen=decision) == trust.distrust(str(shared / "file"))
+    assert trust.distrust(str(shared), may_be_shared=True, seen=decision) == ""
+    assert "others may write" in trust.distrust(str(shared), seen=decision), "the sticky bit helps only on the way"

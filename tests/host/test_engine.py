@@ -57,6 +57,18 @@ def test_a_probe_that_hangs_costs_the_deadline_only(monkeypatch: pytest.MonkeyPa
     assert not [result for result in results if result.verdict is Verdict.CRASHED]
 
 
+def test_what_only_reads_begins_once_the_look_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until then rules are imported, and a thread that reads would take the interpreter's lock from that at each system call."""
+    begun: list[str] = []
+    for family in probes.PROBES:
+        monkeypatch.setitem(probes.PROBES, family, lambda _host, _intent, family=family: begun.append(family))
+    look = engine.Look(healthy(), Workload())
+    time.sleep(0.2)
+    assert sorted(begun) == sorted(probes.WAIT_FOR_CHILDREN)
+    look.end(20)
+    assert sorted(begun) == sorted(probes.PROBES)
+
+
 def test_no_time_at_all_is_unknown_not_healthy() -> None:
     class Slow(LiveHost):
         def text(self, path: str) -> Any:

@@ -20,14 +20,31 @@ def system_users() -> "frozenset[int]":
     return frozenset(found)
 
 
-def steps(path: str, seen: "dict[str, os.stat_result] | None" = None) -> "list[tuple[str, os.stat_result]]":
-    """Return every directory, symbolic link and file that is passed on the way to an absolute path, with what lstat(2) says of it; in
-    ``seen``, which must live for one decision only, it is kept for the next path.
+class Decision:
+    """What was looked at for one decision about several paths, most of which share their first steps. It must live no longer than that one: what
+    a step is may change."""
+
+    def __init__(self) -> None:
+        self.system = system_users()
+        self.infos: dict[str, os.stat_result] = {}
+        self.passed: set[tuple[str, bool, frozenset[int]]] = set()
+        """Steps that nobody but the users named here decides, by whether the sticky bit counts."""
+
+    def lstat(self, place: str) -> os.stat_result:
+        """Return what lstat(2) says. Raises OSError."""
+        info = self.infos.get(place)
+        if info is None:
+            info = self.infos[place] = os.lstat(place)
+        return info
+
+
+def steps(path: str, seen: "Decision | None" = None) -> "list[tuple[str, os.stat_result]]":
+    """Return every directory, symbolic link and file that is passed on the way to an absolute path, with what lstat(2) says of it.
 
     Raises OSError, of which ``filename`` is the step that is not there or cannot be seen.
     """
-    seen = {} if seen is None else seen
-    found = [("/", os.lstat("/"))]
+    lstat = os.lstat if seen is None else seen.lstat
+    found = [("/", lstat("/"))]
     place, todo, links = "/", path.split("/")[::-1], 0
     while todo:
         part = todo.pop()
@@ -37,8 +54,7 @@ def steps(path: str, seen: "dict[str, os.stat_result] | None" = None) -> "list[t
             place = os.path.dirname(place)
             continue
         here = f"{place}/{part}" if place != "/" else f"/{part}"
-        info = seen.get(here) or os.lstat(here)
-        seen[here] = info
+        info = lstat(here)
         found.append((here, info))
         if not stat.S_ISLNK(info.st_mode):
             place = here
@@ -57,27 +73,31 @@ def distrust(
     users: "frozenset[int] | None" = None,
     *,
     may_be_shared: bool = False,
-    seen: "dict[str, os.stat_result] | None" = None,
+    seen: "Decision | None" = None,
 ) -> str:
     """Say why others than ``users`` (the system's alone, if None) decide what lies at a path; "" where they do not.
 
     Directories that everybody may write to, but where nobody may replace another's file (the sticky bit, /tmp), are passed; the path itself
-    may be one only where ``may_be_shared``. A path that is not there is judged by who could make it. ``seen`` is as of :func:`steps`.
+    may be one only where ``may_be_shared``. A path that is not there is judged by who could make it.
     """
     if not path.startswith("/"):
         return f"{path} is no absolute path"
-    allowed = system_users() | (users or frozenset())
+    seen = seen or Decision()
+    allowed = seen.system | (users or frozenset())
     try:
         passed = steps(path, seen)
     except FileNotFoundError as error:
-        return _who_could_make(error.filename, allowed)
+        return _who_could_make(error.filename, allowed, seen)
     except OSError as error:
         return f"{error.filename or path}: {error.strerror}"
     last = len(passed) - 1
     for number, (place, info) in enumerate(passed):
-        reason = _distrusted(place, info, allowed, sticky_helps=number < last or may_be_shared)
-        if reason:
-            return reason
+        step = (place, number < last or may_be_shared, allowed)
+        if step not in seen.passed:
+            reason = _distrusted(place, info, allowed, sticky_helps=step[1])
+            if reason:
+                return reason
+            seen.passed.add(step)
         if _holds_what_is_users(place, info):
             allowed -= {_unmapped()}
     return ""
@@ -103,9 +123,9 @@ def _unmapped() -> int:
 _ALL_USERS, _OVERFLOW = (1 << 32) - 1, 65534
 
 
-def _who_could_make(path: str, allowed: "frozenset[int]") -> str:
+def _who_could_make(path: str, allowed: "frozenset[int]", seen: Decision) -> str:
     above = os.path.dirname(path)
-    reason = distrust(above, allowed)
+    reason = distrust(above, allowed, seen=seen)
     return f"{path} is not there, and {reason}" if reason else ""
 
 

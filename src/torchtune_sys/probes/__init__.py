@@ -11,9 +11,10 @@ from torchtune_sys.model.facts.session import Workload
 
 Probe = Callable[[Host, Workload], Any]
 
+WAIT_FOR_CHILDREN = ("python", "gpu")
+"""The interpreter's, and NVML's where there is a GPU: these begin first, and the others run meanwhile."""
 FAMILIES = (
-    "python",
-    "gpu",
+    *WAIT_FOR_CHILDREN,
     "system",
     "session",
     "cpu",
@@ -29,7 +30,6 @@ FAMILIES = (
     "software",
     "hardware",
 )
-"""The ones that wait for a child process come first, so that the others run meanwhile."""
 
 
 def _probe(family: str) -> Probe:

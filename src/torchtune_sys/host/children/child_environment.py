@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from torchtune_sys.host.account import Account, account
 from torchtune_sys.host.environment import relevant
 from torchtune_sys.host.isolation import TEMPORARY, session
-from torchtune_sys.host.trust import distrust
+from torchtune_sys.host.trust import Decision, distrust
 from torchtune_sys.model.patterns import pattern
 
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -51,7 +51,7 @@ def for_another(env: Mapping[str, str], user: Account) -> dict[str, str]:
 def for_root(env: Mapping[str, str]) -> dict[str, str]:
     """Return what training reads, without what names a file that others than root can change."""
     allowed = {name: value for name, value in relevant(env).items() if not name.startswith(("LD_", "GLIBC_")) or name in _KEPT}
-    seen: dict[str, os.stat_result] = {}
+    seen = Decision()
     found = {name: _trusted_entries(value, seen) if name in _LISTS else value for name, value in allowed.items()}
     found = {name: value for name, value in found.items() if value and (name in _LISTS or not untrusted_files(name, value, seen))}
     return {"PATH": SYSTEM_PATH, **found, **_identity(account(0, 0))}
@@ -64,11 +64,11 @@ def kept_from_root(env: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(sorted(name for name in relevant(steering) if found.get(name) != env[name] != ""))
 
 
-def _trusted_entries(value: str, seen: dict[str, os.stat_result]) -> str:
+def _trusted_entries(value: str, seen: Decision) -> str:
     return ":".join(entry for entry in value.split(":") if entry.startswith("/") and not distrust(entry, seen=seen))
 
 
-def untrusted_files(name: str, value: str, seen: dict[str, os.stat_result] | None = None) -> bool:
+def untrusted_files(name: str, value: str, seen: Decision | None = None) -> bool:
     """Whether a variable's value names, anywhere in it, a file that others than root can change or make: children start in /, where relative
     names begin. A directory that everybody may write to is one, but for temporary files: in a cache (PYTHONPYCACHEPREFIX) code is found."""
     words = {

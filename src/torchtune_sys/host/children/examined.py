@@ -29,12 +29,11 @@ def runner(path: str) -> Fact[Account | None]:
     """
     if os.geteuid() != 0:
         return None
-    system = trust.system_users()
     try:
         trust.steps(path)
         places = tuple(dict.fromkeys(_places(path)))
-        seen: dict[str, os.stat_result] = {}
-        owners = {info.st_uid: (place, info) for place, info in reversed(_steps(places, seen)) if info.st_uid not in system}
+        seen = trust.Decision()
+        owners = {info.st_uid: (place, info) for place, info in reversed(_steps(places, seen)) if info.st_uid not in seen.system}
     except FileNotFoundError:
         return Missing(Why.ABSENT, path, "no such file")
     except OSError as error:
@@ -71,7 +70,7 @@ def _may_execute(user: Account, path: str) -> bool:
     return all(stat.S_ISLNK(info.st_mode) or user.may_pass(info, place) for place, info in trust.steps(path))
 
 
-def _steps(places: tuple[str, ...], seen: dict[str, os.stat_result]) -> list[tuple[str, os.stat_result]]:
+def _steps(places: tuple[str, ...], seen: trust.Decision) -> list[tuple[str, os.stat_result]]:
     """Of what is not there, the steps to where it could be made."""
     found: dict[str, os.stat_result] = {}
     for place in places:
