@@ -5,7 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from torchtune_sys.diagnosis import causes, facts, own_documents, ranks, ras, shadowing, slowness, unexplained
+from torchtune_sys.diagnosis import (
+    causes,
+    change_descriptions,
+    facts,
+    nccl_nodes,
+    own_documents,
+    ranks,
+    ras,
+    shadowing,
+    slowness,
+    unexplained,
+)
 from torchtune_sys.diagnosis.lines import LogLine, lines_of
 from torchtune_sys.diagnosis.symptoms import Symptom, symptoms_of
 from torchtune_sys.formats.flight_recorder import RankDump, dump_of
@@ -53,8 +64,10 @@ def diagnose(found: Iterable[Found], room: Room | None = None, compare: Comparer
             documents += 1
             said: Sequence[Symptom] = own.symptoms
             hosts: Sequence[facts.Told] = own.told
+        elif change_descriptions.is_one(part := ranks.attributed(lines_of(item.excerpt.lines), item.name)):
+            lines[item.name], said, hosts = (), (), ()
         else:
-            lines[item.name] = part = ranks.attributed(lines_of(item.excerpt.lines), item.name)
+            lines[item.name] = part
             room.take(LINE_COST * max(len(part) - len(item.excerpt.lines), 0))
             said = symptoms_of(item.name, part)
             raw = "\n".join(line for _, line in item.excerpt.lines)
@@ -63,7 +76,12 @@ def diagnose(found: Iterable[Found], room: Room | None = None, compare: Comparer
         told += hosts
         room.take(SYMPTOM_COST * len(said) + TOLD_COST * len(hosts))
     symptoms += [*ranks.of_dumps(dumps), *ranks.of_time_outs(lines), *ranks.of_stacks(lines)]
-    symptoms += [*ras.symptoms_of(lines), *slowness.symptoms_of(lines), *shadowing.symptoms_of(lines)]
+    symptoms += [
+        *ras.symptoms_of(lines),
+        *slowness.symptoms_of(lines),
+        *nccl_nodes.symptoms_of(lines),
+        *shadowing.symptoms_of(lines),
+    ]
     differences: Sequence[Difference] = ()
     if compare is not None and len(told) > 1:
         differences, differing = compare(told, not any(each.candidates for each in symptoms))

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
+from torchtune_sys.diagnosis import gpu_memory
 from torchtune_sys.diagnosis.cut_ends import completed
 from torchtune_sys.diagnosis.lines import LogLine, joined
 from torchtune_sys.knowledge import messages
@@ -142,6 +143,9 @@ def _of_line(source: str, line: LogLine, book: Book, text: str) -> Symptom | Non
     if found is not None and found.role != "consequence":
         weight = CERTAIN if found.role == "cause" else LIKELY if found.role == "hint" and len(found.causes) == 1 else POSSIBLE
         candidates = tuple(Candidate(cause=cause, weight=weight, fix=found.remedy) for cause in found.causes)
+        if gpu_memory.DECIDED in found.causes:
+            told = gpu_memory.reasons_of(words)
+            candidates = tuple(Candidate(cause=cause, weight=value, fix=fix) for cause, value, fix in told) or candidates
         return Symptom(source=source, line=line, candidates=candidates, program=found.program, words=found.source)
     message = messages.match(words)
     if message is not None and message.severity != "info":

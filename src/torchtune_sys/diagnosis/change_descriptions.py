@@ -1,0 +1,64 @@
+"""Texts that describe a change of a program: the errors that they quote are those that it mends or prints, and happened on no host that is asked about.
+
+A pull request, a commit's message, a release's notes, a patch. One of the words that only they have is enough, or two of those that others
+have now and then; a log that is pasted has none of them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from torchtune_sys.diagnosis.lines import LogLine
+
+_LONGEST, _LINES = 400, 400
+_VERBS = (
+    "Add(?:s|ed|ing)?|Allow(?:s|ed)?|Assert(?:s|ed)?|Avoid(?:s|ed)?|Bump(?:s|ed)?|Catch(?:es)?|Change[sd]?|Detect(?:s|ed)?|Disable[sd]?|Document(?:s|ed)?|Drop(?:s|ped)?|"
+    "Enable[sd]?|Ensure[sd]?|Fix(?:es|ed|ing)?|Handle[sd]?|Implement(?:s|ed)?|Improve[sd]?|Increase[sd]?|Introduce[sd]?|Make[sd]?|Move[sd]?|Optimize[sd]?|"
+    "Prevent(?:s|ed)?|Raise[sd]?|Reapply|Refactor(?:s|ed)?|Remove[sd]?|Rename[sd]?|Replace[sd]?|Report(?:s|ed)?|Revert(?:s|ed)?|Set|Silence[sd]?|Skip(?:s|ped)?|Support(?:s|ed)?|"
+    "Suppress(?:es|ed)?|Surface[sd]?|Switch(?:es|ed)?|Update[sd]?|Upgrade[sd]?|Use[sd]?|Validate[sd]?|Warn(?:s|ed)?"
+)
+_TITLE = re.compile(
+    r"^(?:#{1,3} )?(?:(?:fix|feat|docs?|perf|refactor|chore|revert)(?:\([\w ./,-]{1,40}\))?!?: (?!command not found)\S|(?:ci|test|tests|build)\([\w ./,-]{1,40}\)!?: \S"
+    rf"|# (?:Pull Request: )?(?:\[[\w ./+-]{{2,30}}\]{{1,2}} ?){{0,3}}(?:{_VERBS}) \S)"
+)
+"""Of a change: a conventional commit's, or a heading that orders something."""
+_SURE = re.compile(
+    r"(?:^|[.!:] )[Tt]his (?:PR|patch|commit|pull request|merge request|changeset|MR|cherry-pick)\b(?! (?:broke|breaks|introduced|causes|caused|seems))"
+    r"|^(?:Signed-off-by|Reviewed-by|Co-authored-by|Differential Revision|Pull Request resolved|Change-Id|Reviewed By|Approved by|ghstack-source-id): ?\S"
+    r"|^(?:#{1,4} |\*\*)(?:What (?:does )?this (?:PR|pull request)|Which issue(?:\(s\))? (?:does )?this PR|Pull [Rr]equest (?:type|description)|Type of change)"
+    r"|^Stack from \[?ghstack|^diff --git a/|^@@ -\d+(?:,\d+)? \+\d+"
+)
+_ENOUGH_WITH_ANOTHER = (
+    re.compile(r"\b(?:[Ff]ix(?:es|ed)?|[Cc]lose[sd]?|[Rr]esolve[sd]?|[Ss]upersedes|[Rr]everts|[Bb]ackport of|[Cc]herry pick of):? (?:\w[\w.-]{0,40}/[\w.-]{1,60})?#\d{1,6}\b"),
+    re.compile(r"^(?:[-*] )(?:Added|Adds|Fixed|Fixes|Removed|Changed|Deprecated|Bump(?:ed|s)?) .{4,}"),
+    re.compile(r"^## \[?v?\d+\.\d+(?:\.\d+)?\]?(?: |$)|^#{1,3} (?:Bug ?[Ff]ixes|Fixed|Changed|Added|Deprecated|Removed|Improvements)\s*$"),
+    re.compile(r"\b(?:the|this|my|our) (?:PR|patch|pull request|merge request)\b"),
+)  # fmt: skip
+_HINTS = (
+    re.compile(r"^(?:#{1,4} |\*\*)?(?:Changes?(?: made)?|Solution|Motivation|Modifications?|Fix|Summary|Test [Pp]lan|Testing(?: [Ii]nstructions)?|Checklist|How (?:has this been|was this) tested\??|Root [Cc]ause|Rationale|Release [Nn]otes?|Why(?: \?)?|How(?: \?)?|What(?: \?)?)(?:\*\*)?:?\s*$"),
+    re.compile(r"\b(?:[Pp]reviously|[Bb]efore this (?:change|fix)|[Ww]ith this (?:change|fix)|[Aa]fter this (?:change|fix)|[Tt]his (?:change|fix) (?:\w{2,12}s)\b|now (?:shows?|prints?|raises?|returns?|reports?|falls? back)|(?:Added|Adds|Add) (?:an? )?(?:unit )?tests?\b|instead of (?:failing|raising|crashing|hanging))"),
+)  # fmt: skip
+_ADDED = re.compile(r"^\+(?:$|[^\s+]| {2,})")
+_ADDED_SHARE, _ADDED_LINES = 0.6, 5
+
+
+def is_one(lines: Sequence[LogLine]) -> bool:
+    """Whether the text describes a change.
+
+    >>> is_one([LogLine(number=1, text=text, printed=text) for text in ("# fix(ci): free space to resolve 'No space left on device'", "")])
+    True
+    >>> is_one([LogLine(number=1, text=text, printed=text) for text in ("OSError: [Errno 28] No space left on device",)])
+    False
+    """
+    texts = [line.printed[:_LONGEST].strip() for line in lines[:_LINES]]
+    texts = [text for text in texts if text]
+    if not texts or len(lines) > _LINES:
+        return False
+    if _TITLE.match(texts[0]) or any(_SURE.search(text) for text in texts):
+        return True
+    added = sum(_ADDED.match(text) is not None for text in texts)
+    if added >= _ADDED_LINES and added >= _ADDED_SHARE * len(texts):
+        return True
+    kinds = [sum(any(hint.search(text) for text in texts) for hint in hints) for hints in (_ENOUGH_WITH_ANOTHER, _HINTS)]
+    return kinds[0] > 0 and sum(kinds) > 1

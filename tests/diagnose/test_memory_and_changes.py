@@ -1,0 +1,112 @@
+"""A GPU whose memory ran out, by what torch's message says; descriptions of changes, which quote errors; logs of nodes that differ."""
+
+from __future__ import annotations
+
+import io
+import textwrap
+
+import pytest
+
+from torchtune_sys.diagnosis.diagnose import diagnose
+from torchtune_sys.host.input.collection import InputText
+from torchtune_sys.host.input.excerpts import excerpt
+from torchtune_sys.model.diagnosis import Diagnosis
+
+ADVICE = "If reserved but unallocated memory is large try setting PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True to avoid fragmentation."
+
+
+def _said(text: str) -> Diagnosis:
+    return diagnose([InputText(name="log", excerpt=excerpt(io.BytesIO(text.encode())))])
+
+
+def _first(text: str) -> str:
+    causes = _said(text).causes
+    return causes[0].cause if causes else ""
+
+
+def _now(asked: str, total: str, free: str, held: str, allocated: str, unused: str) -> str:
+    """As torch 2.2 and newer say it."""
+    return (
+        f"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate {asked}. GPU 3 has a total capacity of {total} of which {free} is free. "
+        f"{held} Of the allocated memory {allocated} is allocated by PyTorch, and {unused} is reserved by PyTorch but unallocated. {ADVICE}"
+    )
+
+
+def _before(asked: str, total: str, allocated: str, free: str, reserved: str) -> str:
+    """As torch 1.4 to 2.0 said it."""
+    return f"RuntimeError: CUDA out of memory. Tried to allocate {asked} (GPU 0; {total} total capacity; {allocated} already allocated; {free} free; {reserved} reserved in total by PyTorch)"
+
+
+MEMORY = {
+    _now("8.00 GiB", "79.15 GiB", "3.00 GiB", "Process 9 has 76.10 GiB memory in use.", "50.00 GiB", "25.40 GiB"): "gpu-memory-fragmented",
+    _now("2.00 GiB", "79.15 GiB", "1.00 GiB", "Process 9 has 78.10 GiB memory in use.", "77.00 GiB", "0.40 GiB"): "gpu-memory-too-small",
+    _now("90.00 GiB", "79.15 GiB", "70.00 GiB", "Process 9 has 8.00 GiB memory in use.", "7.00 GiB", "0.40 GiB"): "gpu-memory-too-small",
+    _now("2.00 GiB", "79.15 GiB", "1.00 GiB", "Process 9 has 40.10 GiB memory in use. Process 11 has 38.00 GiB memory in use.", "39.00 GiB", "0.40 GiB"): "gpu-memory-in-use",
+    _now("2.00 GiB", "79.15 GiB", "1.00 GiB", "Process 11 has 38.00 GiB memory in use. Including non-PyTorch memory, this process has 40.10 GiB memory in use.", "39.00 GiB", "0.40 GiB"): "gpu-memory-in-use",
+    _before("1.20 GiB", "23.69 GiB", "21.00 GiB", "512.00 MiB", "21.40 GiB"): "gpu-memory-too-small",
+    _before("4.00 GiB", "23.69 GiB", "10.00 GiB", "512.00 MiB", "22.00 GiB"): "gpu-memory-fragmented",
+    _before("1.20 GiB", "23.69 GiB", "700.00 MiB", "512.00 MiB", "800.00 MiB"): "gpu-memory-in-use",
+    "torch.OutOfMemoryError: CUDA out of memory.": "gpu-memory-too-small",
+    "RuntimeError: CUDA error: out of memory": "gpu-memory-in-use",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "cause"), MEMORY.items(), ids=range(len(MEMORY)))
+def test_memory_that_ran_out_has_the_cause_that_its_sizes_tell(text: str, cause: str) -> None:
+    assert _first(text) == cause
+    assert _first("Traceback (most recent call last):\n" + "\n".join(textwrap.wrap(text, 80))) == cause
+
+
+def test_other_processes_may_be_ranks_on_the_same_gpu() -> None:
+    text = next(text for text, cause in MEMORY.items() if cause == "gpu-memory-in-use")
+    assert [cause.cause for cause in _said(text).causes][:2] == ["gpu-memory-in-use", "several-ranks-on-one-gpu"]
+
+
+QUOTED = "```\nOSError: [Errno 28] No space left on device\nvalue error: ImportError: libcuda.so.1: cannot open shared object file: No such file or directory\n```"
+CHANGES = (
+    f"# fix(ci): free space on the runner\n\n{QUOTED}",
+    f"# [Docker] Add the driver's library to the image\n\nSeen without it:\n\n{QUOTED}",
+    f"This PR prints a better message than\n\n{QUOTED}",
+    f"The build stopped with\n\n{QUOTED}\n\nSigned-off-by: A B <a@b>",
+    f"Fixes #123\n\nPreviously the loader printed\n\n{QUOTED}",
+    f"## [1.4.0] - 2021-05-05\n\n- Fixed a bug where saving ended in\n{QUOTED}\n- Added a test",
+    "\n".join(f"+{line}" for line in ["**Problem**: a run stops with", "", "", *QUOTED.split("\n"), "**Cause**: a full disk"]),
+)
+
+
+@pytest.mark.parametrize("text", CHANGES, ids=range(len(CHANGES)))
+def test_a_change_that_quotes_an_error_accuses_no_host(text: str) -> None:
+    assert not _said(text).causes
+    assert not _said(text).unexplained
+    assert _first(QUOTED) in ("disk-full-or-quota", "no-nvidia-driver")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"Since the commit that moved us to torch 2.5 I get\n{QUOTED}",
+        f"I have fixed the path, and still see\n{QUOTED}\nHow can I fix this?",
+        f"# What does this mean?\n{QUOTED}\nThe PR that someone named did not help.",
+        "perf: command not found\n" + QUOTED,
+    ],
+)
+def test_who_reports_an_error_is_believed(text: str) -> None:
+    assert _said(text).causes
+
+
+def _node(name: str, said: str) -> str:
+    return f"{name}:100:200 [0] NCCL INFO {said}"
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "cause"),
+    [
+        ("NET/Plugin: Could not find: libnccl-net.so. Using internal network plugin.", "Plugin Path : /opt/x/lib/libnccl-net.so", "nccl-plugin-differs-between-nodes"),
+        ("NET/Plugin : No plugin found (libnccl-net.so), using internal implementation", "NET/Plugin: Loaded net plugin AWS Libfabric (v8)", "nccl-plugin-differs-between-nodes"),
+        ("NCCL version 2.18.5+cuda12.2", "NCCL version 2.20.5+cuda12.4", "software-differs-between-nodes"),
+        ("Using network IB", "Using network Socket", "ib-driver-not-loaded"),
+    ],
+)  # fmt: skip
+def test_nodes_that_say_different_things_of_themselves_differ(one: str, other: str, cause: str) -> None:
+    assert _first("\n".join((_node("a1", one), _node("a2", one), _node("a3", other)))) == cause
+    assert not _said("\n".join((_node("a1", one), _node("a2", one)))).causes
