@@ -1,7 +1,7 @@
 """How long torch is waited for, and how long a group may take until it counts as hanging: long at first, and a multiple of what healthy groups took where a long wait proved something.
 
-A pair that failed within the long deadline is asked again, and its ends are asked with others, under the short one: each hang is waited for once. Nobody's
-first failure is judged by the short deadline alone, unless one of the two has failed within the long one already.
+A pair that failed within the long deadline is asked again under the short one, and so is, with anybody, a node that failed within the long one with two others: the
+hang of a link is waited for once, that of a node twice. So the end of a bad link that is late with others, but ends, is not taken for one that hangs.
 """
 
 from __future__ import annotations
@@ -40,24 +40,36 @@ class Deadlines:
     >>> known.saw([3, 4], 8.5, ended_s=0.3), known.saw([1, 2], 8.5, ended_s=None)
     (None, None)
     >>> known.of([1, 2]), known.of([1, 5]), known.of([5, 6]), known.of([1, 2, 5])
-    (3.0, 3.0, 8.5, 8.75)
+    (3.0, 8.5, 8.5, 8.75)
+    >>> known.saw([1, 5], 8.5, ended_s=None)
+    >>> known.of([1, 3]), known.of([2, 3])
+    (3.0, 8.5)
     """
 
     def __init__(self, *, timed: bool) -> None:
         self._timed = timed
         self._doubted: set[Nodes] = set()
         """Pairs that failed within the short deadline alone."""
-        self._proven: set[int] = set()
-        """Nodes of pairs that failed within the long one."""
+        self._hung: dict[int, set[int]] = {}
+        """By node, with whom it failed within the long one."""
         self._healthy: list[tuple[int, float]] = []
 
     def of(self, nodes: Collection[int]) -> float:
         """Seconds for a group of these nodes."""
         long_s = self.long_s(len(nodes))
         known = [seconds for size, seconds in self._healthy if size >= len(nodes)]
-        if len(nodes) != 2 or not known or not self._proven & {*nodes} or frozenset(nodes) in self._doubted:
+        if len(nodes) != 2 or not known or not self._is_proven(frozenset(nodes)):
             return long_s
         return min(long_s, max(_LEAST_S, _TIMES * max(known)))
+
+    def _is_proven(self, pair: Nodes) -> bool:
+        """Whether it failed within the long deadline, or one of it did with two others."""
+        one, other = pair
+        failed_itself = other in self._hung.get(one, ())
+        return failed_itself or (pair not in self._doubted and any(self._has_hung_twice(node) for node in pair))
+
+    def _has_hung_twice(self, node: int) -> bool:
+        return len(self._hung.get(node, ())) > 1
 
     def long_s(self, nodes: int) -> float:
         """Seconds for the collectives of so many nodes, of which nothing is known."""
@@ -69,8 +81,9 @@ class Deadlines:
         if ended_s is not None:
             self._healthy.append((len(group), ended_s))
         elif len(group) == 2:
+            one, other = group
             if within_s >= self.long_s(2):
-                self._proven |= group
-                self._doubted.discard(group)
-            elif not group <= self._proven:
+                self._hung.setdefault(one, set()).add(other)
+                self._hung.setdefault(other, set()).add(one)
+            elif not all(self._has_hung_twice(node) for node in group):
                 self._doubted.add(group)
