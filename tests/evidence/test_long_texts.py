@@ -183,10 +183,21 @@ def test_the_last_lines_of_many_that_are_alike_are_kept() -> None:
         ('{"card0": {"Temperature (Sensor edge) (C)": "35.0"}}\n', "rocm-smi --json"),
         ("crw-rw-rw- 1 root root 195,   0 Mar  2 11:00 /dev/nvidia0\n", "ls -l /dev/nvidia"),
         ("Package    Version\n---------- -------\nidna       3.7\n", "pip list"),
+        ("# gpu   pwr  temp    sm   mem\n# Idx     W     C     %     %\n    0    15    59     3     4\n", "nvidia-smi dmon"),
+        ("sysfs on /sys type sysfs (rw,nosuid,nodev,noexec,relatime)\n", "mount"),
+        (
+            "              total        used        free      shared  buff/cache   available\nMem:        3861288      222820\n",
+            "free",
+        ),
+        ("            CPU0       CPU1       \n   0:         18          0   IO-APIC    2-edge      timer\n", "/proc/interrupts"),
+        ("kern.ostype: FreeBSD\nkern.osrelease: 12.1-RELEASE\n", "sysctl of another system"),
+        ("Slot:\t00:00.0\nClass:\tHost bridge [0600]\n", "lspci -mm"),
+        ("binfmt_misc 24576 1 - Live 0xffffffffc0ab4000\n", "/proc/modules"),
+        ("GPU: 0\n    ASIC:\n        MARKET_NAME: AMD Instinct MI350X\n", "amd-smi"),
     ],
 )
 def test_what_is_known_and_not_read_is_named(text: str, name: str) -> None:
-    assert evidence.read(text, "x") is not None or name in pasted.not_read(text)
+    assert evidence.read(text, "x") is None and name in pasted.not_read(text)
     assert pasted.not_read("Hello, my training is slow\n") == ""
 
 

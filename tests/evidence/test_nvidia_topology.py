@@ -124,6 +124,12 @@ def test_a_row_that_the_terminal_broke_is_left_out() -> None:
     assert pci_facts(text) is None and failed(text, 2) == set()
 
 
+def test_columns_that_stand_on_the_commands_own_line() -> None:
+    text = "$ nvidia-smi topo -m                   GPU0    GPU1    CPU Affinity    NUMA Affinity   GPU NUMA ID\nGPU0     X      PHB     0-23    0               N/A\nGPU1    PHB      X      0-23    0               N/A\n"
+    seen = evidence.read(text, "x")
+    assert seen is not None and len(seen.gpu.devices) == 2  # type: ignore[union-attr, arg-type]
+
+
 def test_the_matrix_of_peer_access_is_another_one() -> None:
     assert parse_matrix(" \tGPU0\tGPU1\n GPU0\tX\tOK\n GPU1\tOK\tX\n") is None
 

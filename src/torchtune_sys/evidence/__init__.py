@@ -90,6 +90,12 @@ def _bug_report(paste: _Paste) -> dict[str, Any]:
     return nvidia_bug_report.facts(paste.text)
 
 
+def _proc_files(paste: _Paste) -> dict[str, Any]:
+    from torchtune_sys.evidence import proc_files
+
+    return proc_files.facts(paste.text)
+
+
 def _lscpu(paste: _Paste) -> dict[str, Any]:
     """Alone, or at the end of another report, which then gives the paste its name."""
     from torchtune_sys.evidence import lscpu
@@ -183,6 +189,7 @@ def _sysctl(paste: _Paste) -> dict[str, Any]:
 
 
 _READERS: tuple[tuple[str, Callable[[_Paste], dict[str, Any]]], ...] = (
+    ("files of /proc", _proc_files),
     ("nvidia-bug-report", _bug_report),
     ("lscpu", _lscpu),
     ("numactl", _numactl),

@@ -166,15 +166,18 @@ def torch_facts(lines: Lines) -> Fact[Torch]:
         return Missing(Why.ABSENT, SOURCE, "torch could not be imported there") if asked and not listed else missing()
     cuda, hip = told(lines, "CUDA used to build PyTorch"), told(lines, "ROCM used to build PyTorch")
     not_built = Missing(Why.ABSENT, SOURCE, "not a CUDA build")
+    debug = lines.values.get("Is debug build", "").lower()
+    flags = ("true", "false", "yes", "no")
+    imported = not isinstance(named, Missing) or debug in flags  # else "N/A" stands for what nobody could ask
     if isinstance(cuda, Missing) and ("CUDA used to build PyTorch" in lines.values or "+cpu" in found or "+rocm" in found):
         cuda = (
             not_built
-            if "Could not collect" not in lines.values.get("CUDA used to build PyTorch", "")
+            if (imported and "Could not collect" not in lines.values.get("CUDA used to build PyTorch", ""))
             or "+cpu" in found
+            or "+rocm" in found
             or _no_gpu_build(lines)
             else cuda
         )
-    debug = lines.values.get("Is debug build", "").lower()
     return Torch(
         version=found,
         location="report",
@@ -183,7 +186,7 @@ def torch_facts(lines: Lines) -> Fact[Torch]:
         if isinstance(hip, Missing) and not isinstance(cuda, Missing)
         else hip,
         xpu=missing(),
-        debug=debug in ("true", "yes") if debug in ("true", "false", "yes", "no") else missing(),
+        debug=debug in ("true", "yes") if debug in flags else missing(),
         arch_list=lines.arches or missing(),
         nccl=_library(lines, "nvidia-nccl", cuda),
         cudnn=_library(lines, "nvidia-cudnn", cuda),

@@ -6,14 +6,12 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from torchtune_sys.evidence.lscpu import flags_of
 from torchtune_sys.evidence.partial import missing, partly
+from torchtune_sys.evidence.proc_files import cpu_facts, memory_facts
 from torchtune_sys.formats.kernel_log import EARLIER
 from torchtune_sys.formats.kernel_messages import read_log
 from torchtune_sys.formats.nvidia_bug_report import files
 from torchtune_sys.knowledge.xid import xid
-from torchtune_sys.model.cpuset import CpuSet
-from torchtune_sys.model.facts.cpu import CpuFacts
 from torchtune_sys.model.facts.memory import MemoryFacts
 from torchtune_sys.model.facts.system import Os, SystemFacts
 from torchtune_sys.model.values import Missing
@@ -37,7 +35,7 @@ def facts(text: str) -> dict[str, Any]:
     there = dict(files(text))
     found: dict[str, Any] = {"system": _system(text, there)}
     if (cpu := there.get("/proc/cpuinfo", "")).strip():
-        found["cpu"] = _cpu(cpu)
+        found["cpu"] = cpu_facts(cpu, whole=True)
     if "/proc/meminfo" in there or _THP in there:
         found["memory"] = _memory(there)
     return found
@@ -89,28 +87,6 @@ def _system(text: str, there: dict[str, str]) -> SystemFacts:
     )
 
 
-def _cpu(text: str) -> CpuFacts:
-    values = dict(re.findall(r"^([\w ]{1,30}?)\s*: (.*)$", text.partition("\n\n")[0], re.MULTILINE))
-    numbers = [int(number) for number in re.findall(r"^processor\s*: (\d{1,5})$", text, re.MULTILINE)]
-    return partly(
-        CpuFacts,
-        model=values.get("model name", missing()),
-        online=CpuSet(numbers) if numbers else missing(),
-        flags=flags_of(values["flags"]) if "flags" in values else missing(),
-    )
-
-
 def _memory(there: dict[str, str]) -> MemoryFacts:
-    kib = {
-        name: int(size) * 1024
-        for name, size in re.findall(r"^(\w+):\s+(\d{1,15}) kB$", there.get("/proc/meminfo", ""), re.MULTILINE)
-    }
-    names = {
-        "total_bytes": "MemTotal",
-        "available_bytes": "MemAvailable",
-        "swap_total_bytes": "SwapTotal",
-        "swap_free_bytes": "SwapFree",
-    }
     chosen = re.search(r"\[(\w+)\]", there.get(_THP, ""))
-    told: dict[str, Any] = {fact: kib[name] for fact, name in names.items() if name in kib}
-    return partly(MemoryFacts, **told, **({"thp": chosen[1]} if chosen else {}))
+    return memory_facts(there.get("/proc/meminfo", ""), **({"thp": chosen[1]} if chosen else {}))

@@ -77,8 +77,13 @@ def parse_matrix(text: str) -> Matrix | None:
     return found if found.rows else None
 
 
+_COMMAND = re.compile(r"^.{0,200}?\bnvidia-smi topo (?:-m|--matrix)\s+(?=GPU0\b)")
+"""What was typed, where a web page or a mail lost the end of that line."""
+
+
 def _header(line: str) -> tuple[list[str], int]:
     """Names of the columns of the matrix, and how many columns stand behind it."""
+    line = _COMMAND.sub("", line)
     head, behind, _ = line[:_LONGEST].strip().lstrip("> ").partition("CPU Affinity")
     names = [part for word in head.split() for part in _apart(word, _COLUMN, _GLUED_COLUMN)]
     good = names[:1] == ["GPU0"] and all(_COLUMN.fullmatch(name) for name in names) and len(set(names)) == len(names)

@@ -24,6 +24,8 @@ ROWS: tuple[tuple[str, str, str], ...] = (
     ("probe routine failed", "gpu-probe-failed", r"NVRM: The NVIDIA probe routine failed for (?P<code>\d{1,4})\b"),
     ("probe routine was", "gpu-not-probed", r"NVRM: The NVIDIA probe routine was not called for (?P<code>\d{1,4})\b"),
     ("loading NVIDIA UNIX", "driver-load", r"NVRM: loading NVIDIA UNIX"),
+    # src/nvidia/src/kernel/gpu/gsp/kernel_gsp.c (_kgspLogRpcTimeout, _kgspLogXid119): the heading of what it prints with Xid 119
+    ("GSP Timeout", "gsp-timeout", r"NVRM: .{0,60}: \*{9,} GSP Timeout \*{9,}"),
     ("gsp_", "gsp-firmware", rf"nvidia {PCI}: Direct firmware load for (?P<who>\S*gsp_\S*) failed with error -2"),
     ("RmFetchGspRmImages", "gsp-firmware", r"NVRM: .*RmFetchGspRmImages: No firmware image found"),
     # kernel-open/nvidia-uvm/uvm_pmm_gpu.c (devmem_alloc_pagemap), nvidia-peermem/nvidia-peermem.c; Linux kernel/module/version.c, main.c
@@ -75,6 +77,9 @@ ROWS: tuple[tuple[str, str, str], ...] = (
     ("GPU over temperature", "too-hot", rf"amdgpu {PCI}: .*GPU over temperature range ?\(SW CTF\) detected"),
     ("uncorrectable hardware error", "amdgpu-ue", rf"amdgpu {PCI}: .*?\b(?P<code>\d{{1,9}}) (?:new )?uncorrectable hardware errors detected in (?:total in )?(?P<who>\w{{1,20}}) block"),
     ("ncorrectable hardware error", "amdgpu-ue", rf"amdgpu {PCI}: .*[Uu]ncorrectable hardware error ?\(ERREVENT_ATHUB_INTERRUPT\) detected"),
+    # amdkfd/kfd_int_process_v9.c (event_interrupt_poison_consumption), amdgpu_ras_eeprom.c
+    ("poison is consumed", "amdgpu-ue", rf"amdgpu {PCI}: .{{0,60}}poison is consumed by (?:client|kfd)\b"),
+    ("reaches threshold value", "amdgpu-ue", rf"amdgpu {PCI}: .{{0,60}}Saved bad pages (?P<code>\d{{1,9}}) reaches threshold value \d+"),
     ("reset begin", "amdgpu-reset", rf"amdgpu {PCI}: (?:amdgpu: )?GPU reset begin!"),
     ("GPU reset", "amdgpu-reset", rf"amdgpu {PCI}: (?:amdgpu: )?GPU reset\s*$"),
     ("GPU ", "amdgpu-reset-done", rf"amdgpu {PCI}: (?:amdgpu: )?GPU reset\(\d+\) succeeded!"),
@@ -89,6 +94,10 @@ ROWS: tuple[tuple[str, str, str], ...] = (
     # Linux: drivers/net/ethernet/mellanox/mlx5/core: health.c, events.c, en_main.c
     ("health compromised", "mlx5-fault", rf"mlx5_core {PCI}: .*?device's health compromised"),
     ("Fatal error ", "mlx5-fault", rf"mlx5_core {PCI}: .*?Fatal error \d+ detected"),
+    # main.c (probe_one), drivers/base/dd.c (call_driver_probe)
+    ("failed with error", "mlx5-fault", rf"mlx5_core {PCI}: (?:probe_one:\d+:\(pid \d+\): )?mlx5_(?:load_one|init_one) failed with error code -\d+"),
+    ("failed with error", "mlx5-fault", rf"mlx5_core: probe of {PCI} failed with error -\d+"),
+    ("failed with error", "mlx5-fault", rf"mlx5_core {PCI}: probe with driver mlx5_core failed with error -\d+"),
     (": synd 0x", "mlx5-fault", rf"mlx5_core {PCI}: .*?synd 0x0*[1-9a-f][0-9a-f]*: "),
     # Linux: drivers/infiniband/hw/efa/efa_com.c
     ("any MSI-X interrupt for admin cmd", "efa-fault", r"infiniband (?P<subject>[\w-]{1,32}): The device sent a completion but the driver didn't receive any MSI-X"),

@@ -127,8 +127,8 @@ def amdgpu_reset_failed_logged(s: Snapshot, p: Params) -> Iterator[Evidence]:
     applies=amd_log,
 )
 def amdgpu_uncorrectable_errors_logged(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """The amdgpu driver logged uncorrectable hardware errors of a block (umc is the memory), or one that stopped the whole GPU, and the
-    GPU was not reset since.
+    """The amdgpu driver logged uncorrectable hardware errors of a block (umc is the memory), data known to be bad that a program read, more
+    bad pages than it takes, or an error that stopped the whole GPU, and the GPU was not reset since.
 
     Why it matters
     Data on the GPU were lost: the process that consumed them is killed and the GPU is reset.
@@ -137,7 +137,7 @@ def amdgpu_uncorrectable_errors_logged(s: Snapshot, p: Params) -> Iterator[Evide
     Once, if the page was retired and the count does not grow. Cards without RAS that "count" 1,048,560 errors are left out.
 
     References
-    Linux drivers/gpu/drm/amd/amdgpu/amdgpu_ras.c; Documentation/gpu/amdgpu/ras.rst
+    Linux drivers/gpu/drm/amd/amdgpu/amdgpu_ras.c, amdgpu_ras_eeprom.c, amdkfd/kfd_int_process_v9.c; Documentation/gpu/amdgpu/ras.rst
     """
     yield from _since_reset(s, p, "amdgpu-ue", "uncorrectable error (since the last reset)", "no uncorrectable error")
 

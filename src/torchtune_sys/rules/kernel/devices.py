@@ -212,8 +212,8 @@ def _read(s: Snapshot, address: str) -> bool:
     cause="rdma-adapter-failed",
 )
 def network_adapter_fault(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """The mlx5 driver logged a compromised health, a fatal error or syndrome, a cable or transceiver error, or too high a temperature;
-    or the EFA driver logged that its device does not answer.
+    """The mlx5 driver logged a compromised health, a fatal error or syndrome, a cable or transceiver error, too high a temperature, or
+    that it could not start the card; or the EFA driver logged that its device does not answer.
 
     Why it matters
     After a health error the adapter is reset: RDMA connections break, and NCCL ends with "Got async event" or a timeout. A port whose
@@ -223,7 +223,7 @@ def network_adapter_fault(s: Snapshot, p: Params) -> Iterator[Evidence]:
     The adapter's firmware was updated or reset at that time; the port with the faulty module is not used.
 
     References
-    Linux drivers/net/ethernet/mellanox/mlx5/core/health.c, events.c; drivers/infiniband/hw/efa/efa_com.c
+    Linux drivers/net/ethernet/mellanox/mlx5/core/health.c, events.c, main.c; drivers/infiniband/hw/efa/efa_com.c
     """
     kinds = ("nic-hot", "module-fault", "efa-fault", "mlx5-fault")
     yield from _each(s, p, kinds, "network adapters", "fault of an adapter", "no fault")

@@ -22,7 +22,7 @@ from torchtune_sys.rules.kernel.common import (
     when,
     works,
 )
-from torchtune_sys.rules.kernel.xid import XidIncident, troubles, wanted_action
+from torchtune_sys.rules.kernel.xid import XidIncident, number_of, troubles, wanted_action
 
 
 def _judged(s: Snapshot, p: Params, *kinds: str) -> Iterator[Evidence]:
@@ -36,11 +36,11 @@ def _judged(s: Snapshot, p: Params, *kinds: str) -> Iterator[Evidence]:
 def _evidence(s: Snapshot, trouble: XidIncident) -> Evidence:
     log = need(s.kernel)
     first = trouble.events[0]
-    entry = xid(first.code if first.kind == "xid" else 79)
+    entry = xid(number_of(first))
     text = first.text.partition(f": {first.code}")[2].strip(" ,.")
     program = f" ({first.who})" if first.who else ""
     words = f"Xid {entry.number}{program}{when(log, trouble.events)}: {entry.meaning or entry.name or shorter(text)}"
-    if first.kind == "gpu-lost":
+    if first.kind in ("gpu-lost", "gsp-timeout"):
         words = f"{shorter(first.text.rstrip('.'))}{when(log, trouble.events)}"
     if trouble.after:
         words += f"; followed by {', '.join(trouble.after)}"
@@ -138,7 +138,7 @@ def xid_memory_error(s: Snapshot, p: Params) -> Iterator[Evidence]:
     applies=nvidia_log,
 )
 def xid_gsp_error(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """The driver reported Xid 119 or 120, not as the consequence of a GPU that fell off the bus, and the GPU was not reset since.
+    """The driver reported Xid 119 or 120, or printed their heading, not as the consequence of a GPU that fell off the bus, and the GPU was not reset since.
 
     Why it matters
     The GPU System Processor runs most of the driver on the card. Once it does not answer, every call takes its timeout, nvidia-smi and

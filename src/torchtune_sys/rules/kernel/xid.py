@@ -34,8 +34,13 @@ class XidIncident(msgspec.Struct, frozen=True, kw_only=True):
 def troubles(s: Snapshot, p: Params) -> tuple[XidIncident, ...]:
     """Failures in the window, GPU by GPU; the same Xid is one trouble however often it came."""
     by_gpu: dict[str, list[KernelEvent]] = {}
-    for event in recent(s, p, "xid", "gpu-lost", "gpu-init"):
-        by_gpu.setdefault(event.subject, []).append(event)
+    logged = recent(s, p, "xid", "gpu-lost", "gpu-init", "gsp-timeout")
+    named = any(
+        event.kind == "xid" and xid(event.code).judged == "gsp" for event in logged
+    )  # the Xid, with its GPU, of the same heading
+    for event in logged:
+        if event.kind != "gsp-timeout" or not named:
+            by_gpu.setdefault(event.subject, []).append(event)
     lost = tuple(event for events in by_gpu.values() for event in events if _judged(event) == "lost")
     found: list[XidIncident] = []
     for address, events in by_gpu.items():
@@ -75,6 +80,8 @@ def _judged(event: KernelEvent) -> str:
         return "lost"
     if event.kind == "gpu-init":
         return "init"
+    if event.kind == "gsp-timeout":
+        return "gsp"
     kind = xid(event.code).judged
     if kind == "nvlink" and event.code >= 144 and ("Nonfatal" in event.text or "Non-fatal" in event.text):
         return ""  # NVLink 5 reports recovered errors by the same numbers (…, NETIR_LINK_EVT Nonfatal XC0 …)
@@ -82,7 +89,12 @@ def _judged(event: KernelEvent) -> str:
 
 
 def _name(event: KernelEvent) -> str:
-    return f"Xid {event.code}" if event.kind == "xid" else "Xid 79" if event.kind == "gpu-lost" else "failed initialisation"
+    return f"Xid {number_of(event)}" if event.kind != "gpu-init" else "failed initialisation"
+
+
+def number_of(event: KernelEvent) -> int:
+    """Return the Xid, also of what the driver says in other words."""
+    return event.code if event.kind == "xid" else 119 if event.kind == "gsp-timeout" else 79
 
 
 def _rank(event: KernelEvent) -> int:

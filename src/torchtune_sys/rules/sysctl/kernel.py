@@ -7,7 +7,9 @@ from collections.abc import Iterator
 import msgspec
 
 from torchtune_sys.model.actions import Advice, Safety, Sysctl
-from torchtune_sys.model.rule import Evidence, Param, Params, Severity, Verdict, rule
+from torchtune_sys.model.facts import Fact
+from torchtune_sys.model.facts.memory import MemoryFacts
+from torchtune_sys.model.rule import Evidence, Param, Params, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.target import AtLeast, AtMost, Exactly, OneOf
 from torchtune_sys.model.values import Missing, NotApplicable, Unknown, Why, known, need
@@ -260,9 +262,19 @@ def task_table_small(s: Snapshot, p: Params) -> Iterator[Evidence]:
         floors["kernel.threads-max"] = min(TASKS, memory // (8 * _THREAD_SIZE_BYTES) * 9 // 10)
     for key, floor in floors.items():
         try:
-            yield judged(s, key, AtLeast(max(floor, wanted)))
+            found = judged(s, key, AtLeast(max(floor, wanted)))
+            if found.verdict is Verdict.FAIL and key == "kernel.threads-max" and wanted <= floor and _not_told(s.memory):
+                found = unsure(
+                    key, Missing(Why.NOT_RECORDED, "report", "how much memory there is, which decides the kernel's own number")
+                )
+            yield found
         except NotApplicable:
             continue
+
+
+def _not_told(memory: Fact[MemoryFacts]) -> bool:
+    """Whether a report tells a setting and not the memory."""
+    return isinstance(memory, Missing) and memory.why is Why.NOT_RECORDED
 
 
 @rule(

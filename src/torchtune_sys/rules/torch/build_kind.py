@@ -321,6 +321,11 @@ _NO_START = ("CUDA driver initialization failed",)
 """How torch warns that CUDA did not start (c10/cuda/CUDAFunctions.cpp, torch/csrc/cuda/Module.cpp); with a GPU that the driver shows it is a fault."""
 
 
+def _build_untold(s: Snapshot) -> bool:
+    """Whether a report that was cut tells what torch saw, and not which torch: a build for CPUs sees no GPU either, and is no less an error."""
+    return not isinstance(s.python, Missing) and isinstance(s.python.torch, Missing) and s.python.torch.why is Why.NOT_RECORDED
+
+
 def _gpu_wanted(s: Snapshot) -> None:
     if not _refused(s):
         nvidia_hardware(s)
@@ -349,7 +354,8 @@ def cuda_not_available(s: Snapshot, _p: Params) -> Iterator[Evidence]:
         yield Evidence(subject="torch", seen=_refused(s), wanted="a CUDA that starts", source="torch")
         return
     imported = torch_imported(s)
-    cuda_build(s)
+    if not _build_untold(s):
+        cuda_build(s)
     seen = need(imported)
     available = need(seen.cuda_available)
     yield Evidence(

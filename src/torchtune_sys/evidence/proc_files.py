@@ -1,0 +1,56 @@
+"""/proc/cpuinfo and /proc/meminfo as somebody pasted them, or a bug report holds them."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from torchtune_sys.evidence.lscpu import flags_of
+from torchtune_sys.evidence.partial import missing, partly
+from torchtune_sys.model.cpuset import CpuSet
+from torchtune_sys.model.facts.cpu import CpuFacts
+from torchtune_sys.model.facts.memory import MemoryFacts
+
+_FIRST = re.compile(r"^processor\s*: \d{1,5}\n(?:[^\n]+\n){0,40}?(?:flags|Features|CPU implementer|cpu|isa)\s*:", re.MULTILINE)
+_MEMORY = re.compile(r"^MemTotal:\s+\d{1,15} kB\nMemFree:\s", re.MULTILINE)
+
+
+def facts(text: str) -> dict[str, Any]:
+    """By family; empty where the text holds neither file.
+
+    Of a single processor it is not told how many there are: people paste the first, which is like the others.
+
+    >>> sorted(facts("MemTotal:  2048 kB\\nMemFree:  9 kB\\n"))
+    ['memory']
+    """
+    found: dict[str, Any] = {}
+    if (start := _FIRST.search(text)) is not None:
+        found["cpu"] = cpu_facts(text[start.start() :])
+    if _MEMORY.search(text):
+        found["memory"] = memory_facts(text)
+    return found
+
+
+def cpu_facts(text: str, *, whole: bool = False) -> CpuFacts:
+    """Return what /proc/cpuinfo tells; ``whole``: also of a single processor that it is the only one."""
+    values = dict(re.findall(r"^([\w ]{1,30}?)\s*: (.*)$", text.partition("\n\n")[0], re.MULTILINE))
+    numbers = [int(number) for number in re.findall(r"^processor\s*: (\d{1,5})$", text, re.MULTILINE)]
+    return partly(
+        CpuFacts,
+        model=values.get("model name", missing()),
+        online=CpuSet(numbers) if len(numbers) > (0 if whole else 1) else missing(),
+        flags=flags_of(values["flags"]) if "flags" in values else missing(),
+    )
+
+
+def memory_facts(text: str, **more: Any) -> MemoryFacts:
+    """Return what /proc/meminfo tells; ``more`` is told elsewhere."""
+    kib = {name: int(size) * 1024 for name, size in re.findall(r"^(\w+):\s+(\d{1,15}) kB$", text, re.MULTILINE)}
+    names = {
+        "total_bytes": "MemTotal",
+        "available_bytes": "MemAvailable",
+        "swap_total_bytes": "SwapTotal",
+        "swap_free_bytes": "SwapFree",
+    }
+    told: dict[str, Any] = {fact: kib[name] for fact, name in names.items() if name in kib}
+    return partly(MemoryFacts, **told, **more)
