@@ -105,7 +105,10 @@ def test_two_rules_that_want_different_values_are_refused_with_both_reasons() ->
         for value in ("0", "1")
     ]
     group = next(iter(change_requests.grouped(found)))
-    assert group.merged == "rule-0 wants set sysctl vm.swappiness to 0, rule-1 wants set sysctl vm.swappiness to 1"
+    assert (
+        group.merged
+        == "two rules want different values: rule-0: sudo sysctl -w vm.swappiness=0; rule-1: sudo sysctl -w vm.swappiness=1"
+    )
 
 
 @given(st.integers(0, 30), st.integers(0, 30))

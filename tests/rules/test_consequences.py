@@ -108,7 +108,7 @@ def test_a_fix_that_another_rule_finds_fault_with_is_never_made_unasked_and_says
     (fix,) = few.rule.fix
     assert fix.but == "many-files: somaxconn: many"
     assert fix.safety is Safety.UNSAFE
-    assert text(fix) == "set sysctl net.core.somaxconn to 9000 or more (but then many-files: somaxconn: many)"
+    assert text(fix) == "sudo sysctl -w net.core.somaxconn=9000 (or more) (but then many-files: somaxconn: many)"
 
 
 class _Watched(Snapshot, frozen=True, kw_only=True):

@@ -49,9 +49,9 @@ def described_host(options: Mapping[str, Any]) -> Host:
     if options.get("from_") or options.get("root"):
         raise click.UsageError("--system describes a host, and --from and --root name one: give one of them.")
     if options.get("gpus") and not options.get("gpu"):
-        raise click.UsageError("--gpus counts what --gpu names.")
+        raise click.UsageError("--gpus goes with --gpu, which names what it counts.")
     if options.get("driver") and not options.get("gpu"):
-        raise click.UsageError("--driver is of the GPUs that --gpu names.")
+        raise click.UsageError("--driver goes with --gpu, which names the GPUs.")
     from torchtune_sys.host.described import Description, described
     from torchtune_sys.knowledge.install import system_name
 

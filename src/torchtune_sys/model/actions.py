@@ -6,10 +6,11 @@ An action is host-independent data: rules hold no bash and no YAML. ``text`` is 
 from __future__ import annotations
 
 import enum
+from shlex import quote
 
 import msgspec
 
-from torchtune_sys.model.target import Target
+from torchtune_sys.model.target import AtLeast, AtMost, Exactly, OneOf, Target
 
 
 class Safety(str, enum.Enum):
@@ -134,19 +135,21 @@ def text(action: Action) -> str:
 def _text(action: Action) -> str:
     match action:
         case Sysctl(key=key, target=target):
-            return f"set sysctl {key} {_as_wish(target)}"
+            value, as_good = _wished(target)
+            return f"sudo sysctl -w {quote(f'{key}={value}')}{as_good}"
         case SysfsWrite(path=path, target=target):
-            return f"write {path} {_as_wish(target)}"
+            value, as_good = _wished(target)
+            return f"echo {quote(value)} | sudo tee {path}{as_good}"
         case OwnedFile(path=path):
-            return f"write the file {path}"
+            return f"write the file {path} (torchtune-sys plan shows its lines)"
         case KernelArgument(argument=argument):
             return f"boot with the kernel argument {argument}"
         case Limit(item=item, target=target):
             return f"raise the {item} limit to {target} (limits.d for logins, Limit{item.upper()}= for services)"
         case Service(unit=unit, state=state):
-            return f"systemctl {_VERBS.get(state, state)} {unit}"
+            return f"sudo systemctl {_VERBS.get(state, state)} {unit}"
         case ModuleOption(module=module, option=option):
-            return f"options {module} {option} in /etc/modprobe.d/"
+            return f'put "options {module} {option}" into a file in /etc/modprobe.d/'
         case Install(text=words) | Advice(text=words):
             return words
         case NvmlSetting(setting=setting, value=value):
@@ -160,13 +163,21 @@ def _text(action: Action) -> str:
 _VERBS = {"enabled": "enable --now", "disabled": "disable --now", "restarted": "restart"}
 
 
-def _as_wish(target: Target) -> str:
-    words = str(target)
-    return (
-        f"to {words.removeprefix('>= ')} or more"
-        if words.startswith(">= ")
-        else (f"to {words.removeprefix('<= ')} or less" if words.startswith("<= ") else f"to {words}")
-    )
+def _wished(target: Target) -> tuple[str, str]:
+    """Return the value to write, and which others are as good.
+
+    >>> _wished(OneOf(("madvise", "always"))), _wished(AtLeast(2048))
+    (('madvise', ' (or always)'), ('2048', ' (or more)'))
+    """
+    match target:
+        case Exactly(value=value):
+            return value, ""
+        case AtLeast(value=floor):
+            return str(floor), " (or more)"
+        case AtMost(value=ceiling):
+            return str(ceiling), " (or less)"
+        case OneOf(values=values):
+            return values[0], f" (or {' or '.join(values[1:])})" if values[1:] else ""
 
 
 def kind(action: Action) -> str:

@@ -84,7 +84,7 @@ def command(**options: Any) -> int:
     from torchtune_sys.cli.terminal import give
 
     if options["brief"] and options["format_"] != "json":
-        raise click.UsageError("--brief is of --format json; --quiet shortens text.")
+        raise click.UsageError("--brief goes with --format json; for text there is --quiet.")
     timings: dict[str, float] | None = {} if options["profile_probes"] else None
     found = opened(options)
     seen, results, config = judged(options, timings, _load_text if options["format_"] == "text" else _load_report, found)

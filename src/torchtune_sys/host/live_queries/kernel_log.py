@@ -71,7 +71,7 @@ def _refused(found: Missing) -> Missing:
     if found.why is Why.DENIED:
         return Missing(Why.DENIED, found.source, found.detail, _REMEDY)
     if found.why is Why.ABSENT:
-        return Missing(Why.NOT_SUPPORTED, found.source, "there is no kernel log here: a container", "look on the host itself")
+        return Missing(Why.NOT_SUPPORTED, found.source, "there is no kernel log here: a container", "run on the host")
     return found
 
 

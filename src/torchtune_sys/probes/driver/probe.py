@@ -272,7 +272,7 @@ def _daemon(host: Host, name: str, files: tuple[str, ...]) -> Fact[bool]:
         return unsure
     if host.word("/proc/1/comm") == "systemd" and host.exists("/.dockerenv") is False:
         return False
-    return Missing(Why.NOT_SUPPORTED, f"/run/{name}", "no systemd here: it may run outside this container", "look on the host")
+    return Missing(Why.NOT_SUPPORTED, f"/run/{name}", "no systemd here: it may run outside this container", "run on the host")
 
 
 def _fabric_manager_version(host: Host, switches: Fact[int]) -> Fact[str]:

@@ -123,7 +123,8 @@ def _merged(wishes: list[ChangeRequest]) -> Action | str:
     for other in wishes[1:]:
         joined = _meet(action, other.action)
         if joined is None:
-            return f"{wishes[0].rule} wants {actions.text(wishes[0].action)}, {other.rule} wants {actions.text(other.action)}"
+            both = "; ".join(f"{wish.rule}: {actions.text(wish.action)}" for wish in (wishes[0], other))
+            return f"two rules want different values: {both}"
         action = joined
     return action
 

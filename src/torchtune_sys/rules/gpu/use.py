@@ -193,7 +193,7 @@ _HIDDEN = Missing(
     Why.NOT_SUPPORTED,
     "nvmlDeviceGetComputeRunningProcesses",
     "a container does not show whose processes use the GPU",
-    "look on the host",
+    "run on the host",
 )
 
 

@@ -24,7 +24,7 @@ def events(s: Snapshot) -> tuple[KernelEvent, ...]:
         return found
     inside = "" if isinstance(s.system, Missing) or isinstance(s.system.container, Missing) else s.system.container
     if inside and found.why in (Why.ABSENT, Why.NOT_SUPPORTED, Why.HIDDEN):
-        raise NotApplicable(f"inside a container ({inside}) without the kernel's log: look on the host")
+        raise NotApplicable(f"inside a container ({inside}) without the kernel's log: run on the host")
     raise Unknown(found)
 
 
