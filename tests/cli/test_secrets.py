@@ -184,6 +184,8 @@ LOG_FORMS = {
     "plain": lambda lines: "\n".join(lines),
     "JSON": lambda lines: "\n".join(json.dumps({"log": line + "\n", "stream": "stderr"}) for line in lines),
     "JSON in JSON": lambda lines: "\n".join(json.dumps({"log": json.dumps({"message": line})}) for line in lines),
+    "quoted": lambda lines: "\n".join(repr(line.replace("Error: ", "Error:\n") + "\ty") for line in lines),
+    "in colours": lambda lines: "\n".join(line.replace("Error: ", "Error: \x1b[31m") + "\x1b[0m" for line in lines),
     "of a pod": lambda lines: "\n".join(f"2026-01-01T00:00:00.000000000Z stderr F {line}" for line in lines),
 }
 

@@ -7,10 +7,13 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from controller import program, surroundings
+import slurm_of_many
+import ssh_here
+from controller import installed, program, surroundings
 from planted_secrets import Secrets
 
 import warm
@@ -27,24 +30,35 @@ HOSTS = ("a1", "a2", "a3", "a4")
 
 
 def _tool(folder: Path, secrets: Secrets) -> Path:
-    """Fails with secrets on stderr, prints them in the place of facts, or is asked where they stand in variables."""
-    (folder / "quiet").write_text("\n".join([*secrets.of_each(), secrets.password()]) + "\n")
+    """Fails with secrets on stderr, prints them in the place of facts, or is asked where they stand in variables: two hundred in all."""
     (folder / "last").write_text(f"ssh: cannot log in with {secrets.token()} {secrets.password()}\n")
-    environment = " ".join(f"NCCL_X{number}='{secrets.token()}'" for number in range(8))
+    environment = " ".join(f"NCCL_X{number}='{secrets.token()}'" for number in range(40))
+    with (folder / "quiet").open("w") as said:
+        while len(secrets.planted) < 200:
+            said.write(" ".join([*secrets.of_each(), secrets.password()]) + "\n")
     tool = folder / "tool"
     tool.write_text(SAYING.format(quiet=folder / "quiet", last=folder / "last", environment=environment, python=sys.executable))
     tool.chmod(0o755)
     return tool
 
 
-def _leaks(folder: Path, secrets: Secrets, argv: list[str], environment: dict[str, str]) -> list[str]:
+def _start(folder: Path, tool: Path, variable: str) -> Path:
+    """The same, told by a variable which host it is."""
+    start = folder / "start"
+    start.write_text(f"#!/bin/sh\nexec {tool} ${variable}\n")
+    start.chmod(0o755)
+    return start
+
+
+def _leaks(folder: Path, secrets: Secrets, argv: list[str], environment: dict[str, str], dead: Sequence[str] = ()) -> list[str]:
+    assert len(secrets.planted) >= 200
     done = subprocess.run([*warm.PROGRAM, "fleet", *argv], env=environment, capture_output=True, text=True, timeout=600)
     kept = (folder / "kept.jsonl").read_text()
     answers = {line["host"]: line for line in map(json.loads, kept.splitlines())}
-    assert answers.keys() == set(HOSTS), done.stderr
-    assert "document" in answers["a4"] and all("why" in answers[host] for host in HOSTS[:3]), answers
+    assert answers.keys() == {*HOSTS, *dead}, done.stderr
+    assert "document" in answers["a4"] and all("why" in answers[host] for host in (*HOSTS[:3], *dead)), answers
     assert "hidden-by-torchtune-sys" in kept
-    return [secret for text in (kept, done.stdout, done.stderr) for secret in secrets.seen_in(text)]
+    return [secret for text in (kept, done.stdout, done.stderr) for secret in secrets.pieces_in(text)]
 
 
 @pytest.mark.skipif(not (shutil.which("clush") and shutil.which("nodeset")), reason="no ClusterShell")
@@ -56,6 +70,88 @@ def test_clush_keeps_no_secrets(tmp_path: Path) -> None:
     environment = {**os.environ, "CLUSTERSHELL_CFGDIR": str(tmp_path)}
     argv = ["--nodes", "a[1-4]", "--save", str(tmp_path / "kept.jsonl"), "--", str(tool), "%h"]
     assert _leaks(tmp_path, secrets, argv, environment) == []
+
+
+@pytest.fixture
+def ssh(tmp_path: Path) -> Iterator[tuple[Path, Secrets]]:
+    """A server that says secrets before the login."""
+    secrets = Secrets()
+    (tmp_path / "ssh").mkdir()
+    try:
+        with ssh_here.server(tmp_path / "ssh", f"use {secrets.token()} or {secrets.password()}\n", HOSTS) as conf:
+            yield conf, secrets
+    except ssh_here.Unavailable as why:
+        pytest.skip(f"sshd: {why}")
+
+
+@pytest.mark.skipif(not (shutil.which("clush") and shutil.which("nodeset")), reason="no ClusterShell")
+def test_ssh_keeps_no_secrets(tmp_path: Path, ssh: tuple[Path, Secrets]) -> None:
+    """ClusterShell with its own worker."""
+    conf, secrets = ssh
+    tool = _tool(tmp_path, secrets)
+    (tmp_path / "clush.conf").write_text(f"[Main]\nssh_options: -F {conf} -o LogLevel=INFO\n")
+    environment = {**os.environ, "CLUSTERSHELL_CFGDIR": str(tmp_path)}
+    start = _start(tmp_path, tool, "LC_NODE")
+    argv = ["--nodes", "a[1-4]", "--save", str(tmp_path / "kept.jsonl"), "--", str(start)]
+    assert _leaks(tmp_path, secrets, argv, environment) == []
+
+
+def test_srun_keeps_no_secrets(tmp_path: Path) -> None:
+    """Also of why a node is down, as somebody wrote it."""
+    secrets = Secrets()
+    tool = _tool(tmp_path, secrets)
+    start = _start(tmp_path, tool, "SLURMD_NODENAME")
+    root = tmp_path / "slurm"
+    root.mkdir()
+    try:
+        with slurm_of_many.cluster(root, [*HOSTS, "a5"], ["a5"]) as found:
+            environment = {**os.environ, **found}
+            why = f"reason=waits for {secrets.token()} {secrets.password()}"
+            subprocess.run(["scontrol", "update", "nodename=a5", "state=down", why], env=environment, check=True, timeout=60)
+            argv = ["--slurm", "--save", str(tmp_path / "kept.jsonl"), "--", str(start)]
+            assert _leaks(tmp_path, secrets, argv, environment, dead=("a5",)) == []
+    except slurm_of_many.Unavailable as why_not:
+        pytest.skip(str(why_not))
+
+
+def test_a_playbook_s_results_hold_no_secrets(tmp_path: Path, ssh: tuple[Path, Secrets]) -> None:
+    """The collection's modules over ssh, registered, shown by debug and by ``-v``: a tool that is there, and one that a wrapper spoils."""
+    conf, secrets = ssh
+    work = tmp_path / "work"
+    work.mkdir()
+    installed(work)
+    tool = _tool(tmp_path, secrets)
+    wrappers = []
+    for host in ("a1", "a2", "a3"):  # it fails, says something else, or says something before its answer
+        wrapper = tmp_path / f"wrapper-{host}"
+        before = (
+            f"{tool} {host}\n"
+            if host != "a3"
+            else f'cat {tmp_path}/quiet {tmp_path}/last\nexec {sys.executable} -m torchtune_sys "$@"\n'
+        )
+        wrapper.write_text(f"#!/bin/sh\n{before}")
+        wrapper.chmod(0o755)
+        wrappers.append(str(wrapper))
+    good = tmp_path / "good"
+    environment = " ".join(f"NCCL_X{number}='{secrets.token()}'" for number in range(40))
+    good.write_text(f'#!/bin/sh\n{environment} exec {sys.executable} -m torchtune_sys "$@"\n')
+    good.chmod(0o755)
+    tasks = []
+    for number, path in enumerate([str(good), *wrappers]):
+        for module in ("facts", "check"):
+            name = f"said{number}{module}"
+            task = {f"torchtune.sys.torchtune_{module}": {"path": path}, "register": name, "ignore_errors": True}
+            tasks += [task, {"ansible.builtin.debug": {"var": name}}]
+    (tmp_path / "play.json").write_text(json.dumps([{"hosts": "all", "gather_facts": False, "tasks": tasks}]))
+    here = {"ansible_python_interpreter": sys.executable, "ansible_ssh_common_args": f"-F {conf}"}
+    (tmp_path / "inventory.json").write_text(json.dumps({"all": {"hosts": {"h1": here}}}))
+    argv = [program("ansible-playbook"), "-v", "-i", str(tmp_path / "inventory.json"), str(tmp_path / "play.json")]
+    around = {name: value for name, value in surroundings(work).items() if name != "ANSIBLE_SSH_ARGS"}
+    done = subprocess.run(argv, env=around, capture_output=True, text=True, timeout=600)
+    (tmp_path / "said.txt").write_text(done.stdout + done.stderr)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr
+    assert done.stdout.count("failed=0") == 1 and "hidden-by-torchtune-sys" in done.stdout
+    assert secrets.pieces_in(done.stdout + done.stderr) == []
 
 
 @pytest.mark.exhaustive

@@ -34,6 +34,9 @@ CMDLINE = (
     "rd.iscsi.password={0}",
 )
 
+_PIECE = 12
+"""Letters: as long as the shortest secret here."""
+
 
 class Secrets:
     """Secrets that are never given twice, so that one that gets out is known again."""
@@ -78,6 +81,16 @@ class Secrets:
 
     def seen_in(self, text: str) -> list[str]:
         return [f"{secret} ({where})" for secret, where in self.planted.items() if secret in text]
+
+    def pieces_in(self, text: str) -> list[str]:
+        """As :meth:`seen_in`, also of a secret that was cut: twelve letters of it that follow each other, behind what all of its kind begin with."""
+        starts = tuple(start for start, _, _ in TOKENS)
+        found = []
+        for secret, where in self.planted.items():
+            bare = secret[max((len(start) for start in starts if secret.startswith(start)), default=0) :]
+            if any(bare[at : at + _PIECE] in text for at in range(len(bare) - _PIECE + 1)):
+                found.append(f"{secret} ({where})")
+        return found
 
     def _in(self, text: str, secret: str) -> str:
         self.planted[secret] = text

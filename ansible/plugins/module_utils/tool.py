@@ -13,15 +13,17 @@ __metaclass__ = type
 
 import json
 import os
+import re
 
 from ansible.module_utils.common.text.converters import to_native, to_text
 from ansible.module_utils.parsing.convert_bool import boolean
 
-from ansible_collections.torchtune.sys.plugins.module_utils import options
+from ansible_collections.torchtune.sys.plugins.module_utils import options, signs
 
 NAME = "torchtune-sys"
 PLACES = ("/usr/local/bin", "/opt/torchtune-sys/bin")
 SHOWN = 300
+LEFT_OUT = "(a line that may hold a secret)"
 
 TOOL = dict(
     path=dict(type="path", default=NAME),
@@ -137,13 +139,33 @@ def _garbage(text, name, why):
 
 def shown(text):
     """What may stand in a message: the beginning, on one line."""
-    words = " ".join(to_native(text, errors="surrogate_or_replace").split())
+    words = " ".join(without_secrets(to_native(text, errors="surrogate_or_replace")).split())
     return words if len(words) <= SHOWN else words[:SHOWN] + " ..."
+
+
+def without_secrets(text):
+    """Leave out the lines that may hold a secret: of a banner, a wrapper, a shell. The tool's own went through its filter."""
+    lines, is_own = [], False
+    for line in text.partition("-----BEGIN")[0].splitlines():
+        is_own = line.startswith((NAME + ":", "Error:")) or (is_own and line.startswith("  "))
+        if not is_own and (any(sign in line.lower() for sign in signs.SIGNS) or any(map(_mixed, LONG.findall(line)))):
+            line = LEFT_OUT
+        if line != LEFT_OUT or lines[-1:] != [LEFT_OUT]:
+            lines.append(line)
+    return "\n".join(lines)
+
+
+LONG = re.compile("[A-Za-z0-9+/]{20,}")
+
+
+def _mixed(word):
+    """Whether it has letters of both cases and digits, as words that are drawn by chance have."""
+    return all(re.search(kind, word) for kind in ("[a-z]", "[A-Z]", "[0-9]"))
 
 
 def last_words(err):
     """What the tool said itself; of other noise on standard error the end."""
-    lines = [line.strip() for line in to_native(err, errors="surrogate_or_replace").splitlines() if line.strip()]
+    lines = [line.strip() for line in without_secrets(to_native(err, errors="surrogate_or_replace")).splitlines() if line.strip()]
     own = [number for number, line in enumerate(lines) if line.startswith((NAME + ":", "Error:"))]
     return "; ".join(lines[own[-1] :] if own else lines[-3:])
 

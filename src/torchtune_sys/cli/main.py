@@ -168,9 +168,10 @@ def _failed(args: Sequence[str], code: int, seen: str, todo: str = "") -> int:
     if _for_nagios(args):
         # Monitoring reads standard output, and would take our 2 for CRITICAL.
         from torchtune_sys.cli.terminal import say
+        from torchtune_sys.host.secrets import scrubbed
         from torchtune_sys.render.nagios import line
 
-        say(line(_NAGIOS_UNKNOWN, seen) + "\n")
+        say(line(_NAGIOS_UNKNOWN, scrubbed(seen)) + "\n")
         return _NAGIOS_UNKNOWN
     _tell(f"{PROGRAM}: {seen}")
     if todo:

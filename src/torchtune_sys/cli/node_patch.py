@@ -57,12 +57,13 @@ def applied(found: Preflight, cluster: Cluster, limit: TaintLimit) -> str:
 
 def _beyond(cluster: Cluster, limit: TaintLimit, more: int) -> str:
     """Return what speaks against ``more`` nodes with the taint beside those that bear it; "" where nothing does. Where nobody can tell, that does."""
+    from torchtune_sys.host.secrets import scrubbed
     from torchtune_sys.render import node_patch
 
     try:
         tainted, of_all = cluster.count(node_patch.LABEL), cluster.count()
     except UserError as error:
-        return f"how many nodes bear the taint cannot be told ({error.seen})"
+        return f"how many nodes bear the taint cannot be told ({scrubbed(error.seen)})"
     if tainted + more <= limit.nodes(of_all):
         return ""
     return f"{tainted - (1 - more)} of {of_all} nodes bear the taint, as many as may (--max-tainted {limit}): suspect the checker or the image"

@@ -11,13 +11,14 @@ from typing import Any, Protocol
 import msgspec
 
 from torchtune_sys.fleet.reading import COLLECTED
-from torchtune_sys.host.secrets import scrubbed
+from torchtune_sys.host.secrets import brief
 from torchtune_sys.model import codec
-from torchtune_sys.render.layout import cut
+from torchtune_sys.render.layout import clean
 
 _CLOCK_S = 2.0
 """A host's time may be so far outside of the time in which it was asked."""
-_SAID = 100
+_SAID, _SAID_AT_MOST = 100, 300
+_LOOKED_AT = 1 << 16
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,7 +30,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     status: int | None = None
     """None where the command did not end there."""
     why: str = ""
-    """Why there is no answer, as the transport says it."""
+    """Why there is no answer, as the transport says it, whole: it is cut once its secrets are gone."""
     begun_s: float = 0.0
     ended_s: float = 0.0
 
@@ -87,7 +88,7 @@ def line(answer: Answer) -> dict[str, Any]:
     told: dict[str, Any] = {"schema": COLLECTED, "host": answer.host, "status": answer.status}
     document = None if answer.why and not answer.out else _document(answer.out)
     if document is None:
-        return {**told, "why": scrubbed(_why(answer))}
+        return {**told, "why": _why(answer)}
     told["document"] = document
     offset = _clock_offset(answer, document)
     return {**told, "clock_offset_s": offset} if offset is not None else told
@@ -116,14 +117,20 @@ def _candidates(out: str) -> Iterator[str]:
 
 def _why(answer: Answer) -> str:
     if answer.why:
-        return answer.why
+        return _cut(answer.why, _SAID_AT_MOST)
     last = next((row for row in reversed(answer.error.strip().splitlines()) if row.strip()), "")
-    said = f": {cut(last.strip(), _SAID)}" if last else ""
+    said = f": {_cut(last, _SAID)}" if last else ""
     if answer.status:
         return f"exit status {answer.status}{said}"
     if answer.out.strip():
-        return f"answered no JSON of ours, but: {cut(answer.out.strip(), _SAID)}"
+        return f"answered no JSON of ours, but: {_cut(answer.out, _SAID)}"
     return f"answered nothing{said}"
+
+
+def _cut(text: str, most: int) -> str:
+    """Words of programs that filter nothing."""
+    found = clean(brief(text[:_LOOKED_AT], most))
+    return found if len(found) < most else found[: most - 1] + "…"
 
 
 def _clock_offset(answer: Answer, document: dict[str, Any]) -> int | None:

@@ -61,7 +61,7 @@ def _answer(host: str, tree: str, found: Any, timeout_s: float) -> Answer:
     place = os.path.join(tree, host)
     if not os.path.isfile(place):
         late = not isinstance(found, Missing) or found.why is Why.TIMEOUT
-        said = "" if isinstance(found, Missing) else found.stderr.strip()[-200:]
+        said = "" if isinstance(found, Missing) else found.stderr.strip().rpartition("\n")[2]
         return Answer(host=host, why=(said or f"no answer within {timeout_s:g} s") if late else str(found))
     try:
         result = msgspec.json.decode(read_input(place, plain=True))
@@ -92,4 +92,4 @@ def of_result(host: str, result: Mapping[str, Any]) -> Answer:
 
 
 def _first(text: object) -> str:
-    return str(text or "").strip().partition("\n")[0][:200]
+    return str(text or "").strip().partition("\n")[0]

@@ -60,4 +60,4 @@ class Slurm:
 
 
 def _said(found: Fact[Output]) -> str:
-    return str(found) if isinstance(found, Missing) else (found.stderr or found.stdout).strip()[-200:]
+    return str(found) if isinstance(found, Missing) else (found.stderr or found.stdout).strip().rpartition("\n")[2]

@@ -20,7 +20,7 @@ from torchtune_sys.host.environment import secret_name
 from torchtune_sys.model.patterns import pattern
 
 HIDDEN = "hidden-by-torchtune-sys"
-"""What stands in the place of a secret: one word in every file format, that no filter here takes for another."""
+"""What stands in the place of a secret: one word in every file format, that no filter takes for another."""
 
 _OF_PEOPLE_IN_SYS = ("/ifalias", "/node_desc", "/backing_file")
 _OF_PEOPLE_IN_PROC = ("cmdline", "mounts", "swaps")
@@ -103,8 +103,12 @@ _NAMES = (
 )
 _QUOTE = r"\\{0,3}[\"']"
 """In JSON that holds JSON the quotes are escaped, once or twice."""
-_VALUE = r"(?:\"[^\"\n]{1,4096}\"|'[^'\n]{1,4096}'|\\{1,3}\"[^\"\n]{1,4096}\"|[^\s\"',;&]{1,4096})"
+_VALUE = r"(?:\"[^\"\n]{1,4096}(?:\"|\Z)|'[^'\n]{1,4096}(?:'|\Z)|\\{1,3}\"[^\"\n]{1,4096}(?:\"|\Z)|\\{1,3}'[^'\n]{1,4096}(?:'|\Z)|[^\s\"',;&]{1,4096})"
+"""A quote that is not closed: the text was cut, by whoever printed it."""
 _KEYED = pattern(rf"(?i)((?:{_NAMES})[\w.-]{{0,64}}(?:{_QUOTE})?[ \t]{{0,8}}(?:=|(?<=[\"'])[ \t]{{0,8}}:)[ \t]{{0,8}})({_VALUE})")
+_KEYED_IN_QUOTES = pattern(
+    rf"(?i)((?:{_NAMES})[\w.-]{{0,64}}(?:{_QUOTE})?[ \t]{{0,8}}[=:][ \t]{{0,8}})(\"[^\"\n]{{1,4096}}\"|'[^'\n]{{1,4096}}'|\\{{1,3}}\"[^\"\n]{{1,4096}}\\{{1,3}}\")"
+)
 _YAML = pattern(rf"(?im)((?:{_NAMES})[\w.-]{{0,64}}[ \t]{{0,8}}:[ \t]{{1,8}})({_VALUE})(?=[ \t]{{0,8}}(?:$|\\?[\"']))")
 _OPTION = pattern(
     rf"(?i)(?<![\w-])(--?[\w-]{{0,40}}(?:{_NAMES})[\w-]{{0,20}}[ \t]{{1,4}})(?!-)({_VALUE})"
@@ -134,7 +138,7 @@ _IN_TOKENS = (
     *("hvb.", "hvs.", "hvr.", "r8_", "gsk_", "pplx-", "xai-", "tgp_v1_", "key_", "key-", "sg.", "shp", "atatt3", "lin_api_", "ntn_", "eyj", ":aa", "$"),
 )  # fmt: skip
 _IN_VARIABLES = (*_IN_NAMES, "key", "private", "_pat", "proxy")
-_HINTS = (
+HINTS = (
     *(
         "pass",
         "pwd",
@@ -149,9 +153,7 @@ _HINTS = (
         "auth",
         "jwt",
         "psk",
-        "sig=",
-        'sig"',
-        "sig'",
+        *("sig=", 'sig"', "sig'"),
     ),
     *("signature", "cookie", "bearer", "sshpass", "curl", "://", "@"),
     *_IN_TOKENS,
@@ -165,13 +167,21 @@ def scrubbed(text: str) -> str:
         return text
     if "-----BEGIN" in text:
         text = _without_keys(text)
-    if "ommand line: " in text or _has(_lowered(text), _HINTS):
+    if "ommand line: " in text or _has(_lowered(text), HINTS):
         text = "\n".join(map(_line, text.split("\n"))) if "\n" in text else _line(text)
     return _BY_CHANCE.sub(_unless_random, text)
 
 
-_SHORTEST = 6
-"""Characters; ``pass=x`` is the shortest."""
+def brief(text: str, most: int) -> str:
+    """Return the beginning of ``text`` without its secrets. Cut first, half of a secret would stand there, and be known by nothing.
+
+    >>> brief("no login with hf_abcdefghijklmnopqrstuvwxyz", 30)
+    'no login with hidden-by-torcht'
+    """
+    return scrubbed(text.strip())[:most]
+
+
+_SHORTEST = 6  # characters: pass=x
 
 
 _KERNELS_LINE = pattern(r"(?:Kernel c|(?:\]|kernel:) C)ommand line: ")
@@ -181,8 +191,19 @@ _KERNELS_LINE = pattern(r"(?:Kernel c|(?:\]|kernel:) C)ommand line: ")
 def _line(text: str) -> str:
     if "ommand line: " in text and (start := _KERNELS_LINE.search(text)) is not None:
         text = text[: start.end()] + scrubbed_arguments(text[start.end() :])
+    if ("\\" in text or "\x1b" in text) and _ESCAPES.search(text):
+        parts = _ESCAPES.split(_KEYED_IN_QUOTES.sub(_value, text))
+        return "".join(part if place % 2 else _of_hints(part) for place, part in enumerate(parts))
+    return _of_hints(text)
+
+
+_ESCAPES = pattern(r"(\\{1,4}[nrt]|(?:\x1b|\\{1,4}(?:x1b|u001b|033|e))\[[0-9;]{0,16}[A-Za-z])")
+"""Line breaks of a text that is quoted, and colours: the letter at their end is none of the word that follows. A value in quotes may hold them."""
+
+
+def _of_hints(text: str) -> str:
     low = _lowered(text)
-    return _by_name(_by_shape(text, low), low) if _has(low, _HINTS) else text
+    return _by_name(_by_shape(text, low), low) if _has(low, HINTS) else text
 
 
 _SYN_COOKIES = "syncookies"

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from torchtune_sys.model.preflight import Blame, Cause, Go, Weight
+import msgspec
+
+from torchtune_sys.host.secrets import scrubbed
+from torchtune_sys.model.preflight import Blame, Cause, Go, Preflight, Weight
 from torchtune_sys.model.rule import Evidence, Result, Rule, Verdict
 from torchtune_sys.model.smoke import SmokeReport
 from torchtune_sys.preflight.policy import NO_GPU, Policy
@@ -138,6 +141,23 @@ def own(policy: Policy, cause: str, rule: str, blame: Blame, usual: Weight, seen
 def fault(seen: str) -> Cause:
     """Return what went wrong with the pre-flight itself."""
     return Cause(cause="checker-fault", rule="preflight", blame=Blame.CHECKER, weight=Weight.UNKNOWN, seen=seen)
+
+
+def without_secrets(found: Preflight) -> Preflight:
+    """Return it with what programs, processes and other nodes said filtered once more: everybody reads a scheduler's reason and a node's condition."""
+
+    def told(causes: tuple[Cause, ...]) -> tuple[Cause, ...]:
+        return tuple(msgspec.structs.replace(cause, cause=scrubbed(cause.cause), seen=scrubbed(cause.seen)) for cause in causes)
+
+    isolation = found.isolation
+    return msgspec.structs.replace(
+        found,
+        nodes=tuple(msgspec.structs.replace(node, causes=told(node.causes)) for node in found.nodes),
+        links=tuple(msgspec.structs.replace(link, seen=scrubbed(link.seen)) for link in found.links),
+        causes=told(found.causes),
+        isolation=None if isolation is None else msgspec.structs.replace(isolation, why=scrubbed(isolation.why)),
+        proof=scrubbed(found.proof),
+    )
 
 
 def verdict(causes: Iterable[Cause]) -> Go:

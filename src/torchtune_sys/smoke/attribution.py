@@ -11,6 +11,7 @@ import msgspec
 
 from torchtune_sys.diagnosis.known_words import known
 from torchtune_sys.host.children.process import ended_by
+from torchtune_sys.host.secrets import brief
 from torchtune_sys.model.diagnosis import Confidence
 from torchtune_sys.model.rule import Verdict
 from torchtune_sys.model.smoke import RankEnd
@@ -52,7 +53,7 @@ def _sentence(text: str, stage: str) -> str:
         return text.strip()
     whole = known(text, stage)
     telling = next((line for line in lines if whole is not None and known(line, stage) == whole), "")
-    return (telling or _last_error(text) or lines[0])[:_LINE]
+    return brief(telling or _last_error(text) or lines[0], _LINE)
 
 
 _LOST = re.compile(r"connection (was )?(closed|reset|refused|aborted)|broken pipe|did not answer|timed? ?out", re.IGNORECASE)
@@ -143,4 +144,4 @@ def _last_error(output: str) -> str:
     """Return the last line that looks like an error."""
     lines = [line.strip() for line in output.splitlines() if line.strip() and not _NOISE.match(line)]
     errors = [line for line in lines if re.search(r"(Error|Exception|cannot|failed|refused)\b|error:", line)]
-    return (errors or lines or [""])[-1][:_LINE]
+    return brief((errors or lines or [""])[-1], _LINE)

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from planted_secrets import Secrets
 
 from preflight.joint.agents_here import TRAINS, Agent, environment, ran, torchrun
 from preflight.joint.cluster import cluster, run
@@ -118,6 +119,31 @@ def test_our_own_crash_lets_the_job_start(tmp_path: Path, python: Path, where: i
         found = ran(made, commands, tmp_path)
     assert trained(found) == [1, 2, 3, 4], found
     assert "going on without it" in found[where].told
+
+
+def test_the_log_of_an_agent_holds_no_secrets(tmp_path: Path) -> None:
+    """What Python says where our own command does not even start, what the command says of a policy that is none, and what variables hold."""
+    secrets, texts = Secrets(14), []
+    while len(secrets.planted) < 200:
+        texts += secrets.of_each()
+    broken = tmp_path / "broken" / "click"
+    broken.mkdir(parents=True)
+    (broken / "__init__.py").write_text(f"raise RuntimeError({chr(10).join(texts)!r})\n")
+    own = environment(tmp_path)
+    (site,) = own.parents[1].glob("lib/python*/site-packages")
+    (site / "aaa.pth").write_text(f"{broken.parent}\n")
+    (tmp_path / "odd.toml").write_text(f"[rules.'{secrets.token()}']\nfatal = '{secrets.password()}'\n")
+    env = {1: {"NCCL_COMMENT": secrets.token(), "SLURM_JOB_NAME": secrets.password()}}
+    said = []
+    with cluster(tmp_path, 1) as made:
+        for place in (broken, None):
+            found = ran(made, {1: torchrun(own, tmp_path, "1", f"policy={tmp_path}/odd.toml")}, tmp_path, env=env)[1]
+            said.append(found.out + found.errors)
+            assert found.trained and "going on without it" in found.errors, found
+            if place is not None:
+                place.rename(place.with_name("gone"))
+    assert "RuntimeError" in said[0] and "hidden-by-torchtune-sys" in said[0], said
+    assert secrets.pieces_in("".join(said)) == []
 
 
 @pytest.mark.exhaustive

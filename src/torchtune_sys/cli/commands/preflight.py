@@ -131,6 +131,7 @@ def command(**options: Any) -> int:
     """Say whether a job may start on this node: go or no-go, the causes, and who is to blame."""
     from torchtune_sys.cli.terminal import environment, give, tell
     from torchtune_sys.preflight.context import where
+    from torchtune_sys.preflight.verdict import without_secrets
 
     if options["isolate"]:
         options["level"] = "standard"
@@ -138,7 +139,7 @@ def command(**options: Any) -> int:
     _refuse_contradictions(options, place)
     is_hook = place in HOOKS and not options["fail_closed"]
     try:
-        found = judged(options, place)
+        found = without_secrets(judged(options, place))
         if options["lists"]:
             from torchtune_sys.cli.joint_run import write_lists
 

@@ -22,6 +22,7 @@ def _files() -> dict[str, str]:
     return {
         "galaxy.yml": _galaxy(),
         "plugins/module_utils/options.py": NOTE + modules.options(),
+        "plugins/module_utils/signs.py": NOTE + modules.signs(),
         **{f"plugins/doc_fragments/{name}.py": NOTE + text for name, text in modules.fragments().items()},
         f"{place}/defaults/main.yml": f"---\n{NOTE}{role.defaults()}",
         f"{place}/vars/main.yml": f"---\n{NOTE}{role.variables()}",

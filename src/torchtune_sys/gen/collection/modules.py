@@ -8,6 +8,7 @@ from torchtune_sys.gen.collection import options as options_
 from torchtune_sys.gen.collection import yaml
 from torchtune_sys.gen.collection.options import Option
 from torchtune_sys.gen.collection.yaml import Node
+from torchtune_sys.host.secrets import HINTS
 
 _HEAD = '''# Copyright: The torchtune-sys maintainers
 # Licence: Apache-2.0 (see LICENSE)
@@ -42,6 +43,13 @@ def options() -> str:
         parts.append(f"\n{name} = {{\n{''.join(_flag(option) for option in found)}}}\n")
         parts.append(f"{name}_SPEC = {{\n{''.join(_spec(option) for option in found)}}}\n")
     return "".join(parts)
+
+
+def signs() -> str:
+    """module_utils/signs.py: what stands in a line that may hold a secret, as the tool's own filter has it."""
+    quoted = (f"'{sign}'" if '"' in sign else json.dumps(sign) for sign in dict.fromkeys(HINTS))
+    rows = "".join(f"    {sign},\n" for sign in quoted)
+    return f"{_HEAD.format(says='A line without any of these, in lower case, holds no secret that has a name or a shape.')}\nSIGNS = (\n{rows})\n"
 
 
 def _flag(option: Option) -> str:

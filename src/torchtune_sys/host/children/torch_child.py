@@ -14,8 +14,13 @@ import sys
 import warnings
 
 
+def brief(words):
+    """Return an error in few words, cut at a blank: who reads it takes secrets out, and would not know the half of one."""
+    return words if len(words) <= 400 else words[:400].rpartition(" ")[0]
+
+
 def missing(error):
-    return {"$missing": "failed", "source": "torch", "detail": "%s: %s" % (type(error).__name__, str(error)[:400])}
+    return {"$missing": "failed", "source": "torch", "detail": "%s: %s" % (type(error).__name__, brief(str(error)))}
 
 
 def guarded(look):
@@ -37,7 +42,7 @@ def cuda_error(torch):
         torch.cuda.init()
         torch.ones(1, device="cuda").add_(1).item()  # one kernel: a wheel without code for this GPU fails only here
     except Exception as error:
-        return str(error).strip().splitlines()[0][:400]
+        return brief(str(error).strip().splitlines()[0])
     return ""
 
 
@@ -174,7 +179,7 @@ def main():
         torch = importlib.import_module("torch")  # not a statement: this file's package may not depend on torch
     except Exception as error:
         words = str(error).strip().splitlines() or [""]
-        sys.stdout.write(json.dumps({"import_error": "%s: %s" % (type(error).__name__, words[0][:400])}) + "\n")
+        sys.stdout.write(json.dumps({"import_error": "%s: %s" % (type(error).__name__, brief(words[0]))}) + "\n")
         return
     if not hasattr(torch, "__version__"):
         place = getattr(torch, "__file__", None) or ", ".join(getattr(torch, "__path__", [])) or "no file"

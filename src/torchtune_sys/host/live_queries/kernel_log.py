@@ -11,6 +11,7 @@ from typing import Any
 
 from torchtune_sys.formats.kernel_log import telling
 from torchtune_sys.host.base import missing_from
+from torchtune_sys.host.secrets import brief
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.values import Missing, Why
 
@@ -128,7 +129,7 @@ def _file(path: str = _FILE) -> Fact[dict[str, Any]]:
 def _text(text: str) -> dict[str, Any]:
     """``first`` and ``last``: the ends of the log, for their time stamps alone."""
     lines = text.strip().rsplit("\n", 1)
-    return {"lines": telling(text), "first": lines[0].partition("\n")[0][:60], "last": lines[-1][:60]}
+    return {"lines": telling(text), "first": brief(lines[0].partition("\n")[0], 60), "last": brief(lines[-1], 60)}
 
 
 def _journal(timeout_s: float) -> Fact[dict[str, Any]]:
@@ -139,5 +140,5 @@ def _journal(timeout_s: float) -> Fact[dict[str, Any]]:
     if isinstance(found, Missing):
         return found
     if found.rc != 0 or found.stdout.count("\n") < 2:  # without permission it prints nothing and says 0
-        return Missing(Why.DENIED, "journalctl -k", found.stderr.strip()[:100] or "it shows nothing", _REMEDY)
+        return Missing(Why.DENIED, "journalctl -k", brief(found.stderr, 100) or "it shows nothing", _REMEDY)
     return {"source": "journalctl -k", **_text(found.stdout)}

@@ -6,6 +6,7 @@ import os
 from typing import Any
 
 from torchtune_sys.host.base import missing_from
+from torchtune_sys.host.secrets import brief
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.values import Missing, Why
 
@@ -40,7 +41,7 @@ def packages(argument: str, timeout_s: float) -> Fact[Any]:
     if isinstance(found, Missing):
         return found
     if not found.stdout.strip():  # it says one line for each name, unless it could not open its database
-        return Missing(Why.FAILED, "rpm -q", found.stderr.strip()[:100])
+        return Missing(Why.FAILED, "rpm -q", brief(found.stderr, 100))
     return records.parse_rpm(found.stdout)
 
 

@@ -8,6 +8,7 @@ import time
 from typing import Any
 
 from torchtune_sys.host.children import process
+from torchtune_sys.host.secrets import brief
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.values import Missing, Why
 
@@ -46,7 +47,7 @@ def _child(deadline: float) -> Fact[Any]:
             return _parsed(output.stdout)
         if output.rc > 0:
             last = output.stderr.strip().splitlines()[-1:] or ["no message"]
-            return Missing(Why.FAILED, "NVML", f"the child that asks NVML ended with status {output.rc}: {last[0][:200]}")
+            return Missing(Why.FAILED, "NVML", f"the child that asks NVML ended with status {output.rc}: {brief(last[0], 200)}")
         call, what = _last_call(output.stdout), process.ended_by(output.rc)
         if "@-1" in call or not call or len(crashed) == _CRASHES or f"{call}={what}" in crashed:
             name = call.removesuffix("@-1").replace("@", " of GPU ")
@@ -100,4 +101,4 @@ def _nvidia_smi(timeout_s: float) -> Fact[Any]:
     if complaint is not None:
         return complaint
     words = (output.stdout + output.stderr).strip().splitlines()[:1] or ["nothing"]
-    return Missing(Why.FAILED, "nvidia-smi", f"status {output.rc}, and it printed {words[0][:100]!r}")
+    return Missing(Why.FAILED, "nvidia-smi", f"status {output.rc}, and it printed {brief(words[0], 100)!r}")

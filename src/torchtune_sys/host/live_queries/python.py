@@ -12,6 +12,7 @@ from torchtune_sys.host.children.child_environment import for_python, kept_from_
 from torchtune_sys.host.children.examined import runner
 from torchtune_sys.host.isolation import session, session_path
 from torchtune_sys.host.live import read_text
+from torchtune_sys.host.secrets import brief
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.values import Missing, Why
 
@@ -73,7 +74,7 @@ def _child(path: str, script: str, timeout_s: float, user: Account | None) -> Fa
         return Missing(Why.FAILED, path, f"the interpreter was ended by {process.ended_by(output.rc)}")
     if output.rc != 0:
         last = output.stderr.strip().splitlines()[-1:] or ["no message"]
-        return Missing(Why.FAILED, path, f"the interpreter ended with status {output.rc}: {last[0][:200]}")
+        return Missing(Why.FAILED, path, f"the interpreter ended with status {output.rc}: {brief(last[0], 200)}")
     return _last_object(output.stdout, path)
 
 

@@ -82,7 +82,7 @@ def computed() -> dict[str, Any]:
     try:
         return rank_tasks.compute({}, lambda _told: None)
     except Exception as error:
-        return {"error": f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"}
+        return {"error": rank_tasks.in_words(error)}
 
 
 class Collective:
@@ -117,7 +117,7 @@ class Collective:
             self._add_up()
             self._found["ok"] = "wrong" not in self._found
         except Exception as error:
-            self._found["error"] = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+            self._found["error"] = rank_tasks.in_words(error)
 
     def _add_up(self) -> None:
         torch, dist = self._torch, self._torch.distributed

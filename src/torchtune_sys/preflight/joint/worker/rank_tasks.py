@@ -56,8 +56,17 @@ def import_torch() -> str:
         torch.set_num_threads(1)
         import torch.distributed
     except Exception as error:
-        return "%s: %s" % (type(error).__name__, str(error).strip().splitlines()[0][:300] if str(error).strip() else "")
+        return in_words(error, str(error).strip().partition("\n")[0])
     return ""
+
+
+_TOLD_AT_MOST = 300
+
+
+def in_words(error: Exception, words: str = "") -> str:
+    """Return an error in few words, cut at a blank: who reads it takes secrets out, and would not know the half of one."""
+    text = "%s: %s" % (type(error).__name__, " ".join((words or str(error)).split()))
+    return text if len(text) <= _TOLD_AT_MOST else text[:_TOLD_AT_MOST].rpartition(" ")[0]
 
 
 def started(failure: str) -> Fields:
@@ -89,7 +98,7 @@ def in_child(task: Fields, deadline_s: float) -> Fields:
             try:
                 found = TASKS[task["do"]](task, lambda fields: say(told, fields))
             except Exception as error:
-                found = {"error": "%s: %s" % (type(error).__name__, " ".join(str(error).split())[:300])}
+                found = {"error": in_words(error)}
             say(told, found)
             if task["do"] == "store":
                 told.close()
