@@ -20,6 +20,12 @@ def shape(node: ast.FunctionDef) -> str:
     return " ".join(type(part).__name__ for part in ast.walk(ast.Module(body=node.body, type_ignores=[])))
 
 
+def lines_of_code(node: ast.FunctionDef) -> int:
+    """The lines of a function's body without its docstring."""
+    body = node.body[1:] if ast.get_docstring(node) else node.body
+    return (body[-1].end_lineno or 0) - body[0].lineno + 1 if body else 0
+
+
 def imports(root: Path) -> dict[str, set[str]]:
     """Return module → the modules of the package that it imports, anywhere in it."""
     trees = {
@@ -61,6 +67,7 @@ def main() -> None:
     folders: Counter[str] = Counter()
     classes: dict[str, list[str]] = defaultdict(list)
     shapes: dict[str, list[str]] = defaultdict(list)
+    longest: Counter[str] = Counter()
     lines = statements = small = 0
     for path in sorted(root.rglob("*.py")):
         name = path.relative_to(root).as_posix()
@@ -74,12 +81,17 @@ def main() -> None:
                 classes[node.name].append(name)
             if isinstance(node, ast.FunctionDef) and (node.end_lineno or 0) - node.lineno + 1 >= TWIN:
                 shapes[shape(node)].append(f"{name}:{node.name}")
+                longest[shape(node)] = max(longest[shape(node)], lines_of_code(node))
     twice = {name: places for name, places in classes.items() if len(places) > 1}
     twins = [places for places in shapes.values() if len(places) > 1]
+    real = [places for known, places in shapes.items() if len(places) > 1 and longest[known] >= TWIN]
     print(f"files {sum(folders.values())}, statements {statements}, lines {lines}, files under {SMALL} lines {small}")
     print("modules a folder: " + ", ".join(f"{folder} {count}" for folder, count in folders.most_common(12)))
     print(f"public class names with two meanings {len(twice)}: {', '.join(sorted(twice))}")
     print(f"twins (same shape, {TWIN} lines or more) {len(twins)}: {'; '.join(' = '.join(places) for places in twins)}")
+    print(
+        f"of them with {TWIN} lines or more without the docstring {len(real)}: {'; '.join(' = '.join(places) for places in real)}"
+    )
 
     loops = circles(imports(root))
     print(f"circles {len(loops)}: {'; '.join(' - '.join(sorted(loop)) for loop in loops)}")

@@ -79,10 +79,6 @@ def made_by(host: Recording, vendor: str, product: str, bios: str) -> Recording:
     return over(host, files={f"/sys/class/dmi/id/{key}": f"{value}\n" for key, value in values.items()})
 
 
-def without_firmware_tables(host: Recording) -> Recording:
-    return cut(host, "/sys/class/dmi")
-
-
 def cpus(
     host: Recording,
     *,

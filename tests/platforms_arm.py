@@ -16,7 +16,6 @@ from machines import (
     over,
     system,
     torch,
-    without_firmware_tables,
     without_gpus,
 )
 from torchtune_sys.model.facts.gpu import Gpu
@@ -103,7 +102,7 @@ def dgx_spark() -> Recording:
 
 def jetson_orin() -> Recording:
     """L4T 36.4: nvgpu on the SoC, no GPU on the PCI bus, an NVML that knows the name only (anduril/jetpack-nixos#371)."""
-    host = without_firmware_tables(system(ordinary("gh200"), name="orin-1", kernel="5.15.148-tegra"))
+    host = cut(system(ordinary("gh200"), name="orin-1", kernel="5.15.148-tegra"), "/sys/class/dmi")
     host = system(
         host,
         os_={"PRETTY_NAME": "Ubuntu 22.04.5 LTS", "NAME": "Ubuntu", "VERSION_ID": "22.04", "ID": "ubuntu", "ID_LIKE": "debian"},

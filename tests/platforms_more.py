@@ -25,7 +25,6 @@ from machines import (
     system,
     torch,
     without_cards,
-    without_firmware_tables,
     without_gpus,
     x86,
 )
@@ -42,9 +41,8 @@ def gb200_cdmm() -> Recording:
 def power9_ac922() -> Recording:
     """Two POWER9 with four V100 on NVLink: the nodes 252 to 255 are the GPUs' memory; torch is a build of its own."""
     host = cut(
-        without_firmware_tables(
-            system(ordinary("rocky8-v100"), name="ac922-01", kernel="4.18.0-477.10.1.el8_8.ppc64le", machine="ppc64le")
-        ),
+        system(ordinary("rocky8-v100"), name="ac922-01", kernel="4.18.0-477.10.1.el8_8.ppc64le", machine="ppc64le"),
+        "/sys/class/dmi",
         "/sys/fs/cgroup/cpuset",
     )
     threads = [f"{first}-{first + 3}" for first in range(0, 128, 4)]

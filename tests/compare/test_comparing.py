@@ -9,7 +9,7 @@ from made_hosts import READERS, compared, facts_line, odd, put, store
 
 from torchtune_sys.fleet.comparing import Comparing, heavy, seen
 from torchtune_sys.fleet.spread import spread
-from torchtune_sys.model.comparison import Weight
+from torchtune_sys.model.comparison import DifferenceWeight
 
 TORCH = put("python/torch/version", "2.6.0+cu124")
 KERNEL = put("system/kernel", "6.8.0-90-generic")
@@ -30,18 +30,18 @@ def test_hosts_that_differ_by_nature_alone_are_alike() -> None:
 @pytest.mark.parametrize(
     ("change", "fact", "weight"),
     [
-        (TORCH, "python.torch.version", Weight.ERROR),
-        (put("network/interfaces/1/mtu", 1499), "network.interfaces[eno1].mtu", Weight.WARNING),
-        (put("limits/limits/memlock/soft", 65536), "limits.limits[memlock].soft", Weight.ERROR),
-        (put("gpu/devices/3/vbios", "96.00.00"), "gpu.devices[3].vbios", Weight.ADVICE),
-        (put("session/env/LANG", "de_DE"), "session.env[LANG]", Weight.NOISE),
-        (put("session/env/NCCL_IB_DISABLE", "1"), "session.env[NCCL_IB_DISABLE]", Weight.WARNING),
-        (put("memory/total_bytes", 500 << 30), "memory.total_bytes", Weight.WARNING),
-        (put("hardware/clock_synchronised", False), "hardware.clock_synchronised", Weight.WARNING),
-        (put("cpu/quota", 4.0), "cpu.quota", Weight.WARNING),
+        (TORCH, "python.torch.version", DifferenceWeight.ERROR),
+        (put("network/interfaces/1/mtu", 1499), "network.interfaces[eno1].mtu", DifferenceWeight.WARNING),
+        (put("limits/limits/memlock/soft", 65536), "limits.limits[memlock].soft", DifferenceWeight.ERROR),
+        (put("gpu/devices/3/vbios", "96.00.00"), "gpu.devices[3].vbios", DifferenceWeight.ADVICE),
+        (put("session/env/LANG", "de_DE"), "session.env[LANG]", DifferenceWeight.NOISE),
+        (put("session/env/NCCL_IB_DISABLE", "1"), "session.env[NCCL_IB_DISABLE]", DifferenceWeight.WARNING),
+        (put("memory/total_bytes", 500 << 30), "memory.total_bytes", DifferenceWeight.WARNING),
+        (put("hardware/clock_synchronised", False), "hardware.clock_synchronised", DifferenceWeight.WARNING),
+        (put("cpu/quota", 4.0), "cpu.quota", DifferenceWeight.WARNING),
     ],
 )
-def test_one_odd_host_is_named_with_the_weight_of_the_rules(change: object, fact: str, weight: Weight) -> None:
+def test_one_odd_host_is_named_with_the_weight_of_the_rules(change: object, fact: str, weight: DifferenceWeight) -> None:
     found = compared(*LINES[:4], facts_line(9, change))  # type: ignore[arg-type]
     assert odd(found) == [("node-00009", fact)]
     assert found.odd[0].weight is weight
@@ -50,7 +50,7 @@ def test_one_odd_host_is_named_with_the_weight_of_the_rules(change: object, fact
 def test_what_is_heaviest_comes_first() -> None:
     found = compared(*LINES[:4], facts_line(8, put("session/env/LANG", "x")), facts_line(9, TORCH))
     assert [item.fact for item in found.odd] == ["python.torch.version", "session.env[LANG]"]
-    assert [item.fact for item in heavy(found, Weight.ADVICE).odd] == ["python.torch.version"]
+    assert [item.fact for item in heavy(found, DifferenceWeight.ADVICE).odd] == ["python.torch.version"]
 
 
 def test_a_gpu_that_is_gone_is_one_difference_and_no_other_kind() -> None:

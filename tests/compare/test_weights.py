@@ -8,7 +8,7 @@ from planting import planted
 from conftest import load
 from torchtune_sys import engine
 from torchtune_sys.fleet.weights import Readers
-from torchtune_sys.model.comparison import Weight
+from torchtune_sys.model.comparison import DifferenceWeight
 from torchtune_sys.model.rule import Result
 from torchtune_sys.rules import CATALOGUE
 
@@ -35,16 +35,16 @@ def test_a_rule_that_says_otherwise_reads_the_fact_that_drifted(part: int) -> No
 @pytest.mark.parametrize(
     ("fact", "weight"),
     [
-        ("python.torch.version", Weight.ERROR),
-        ("network.interfaces[eth0].mtu", Weight.WARNING),
-        ("sysctl.settings[vm.swappiness].running", Weight.ADVICE),
-        ("sysctl.settings[net.ipv4.conf.eth0.rp_filter].running", Weight.WARNING),
-        ("sysctl.settings[no.such.zzz].running", Weight.NOISE),
-        ("limits.limits[memlock].soft", Weight.ERROR),
-        ("gpu.devices[3].bar1_total_bytes", Weight.NOISE),
+        ("python.torch.version", DifferenceWeight.ERROR),
+        ("network.interfaces[eth0].mtu", DifferenceWeight.WARNING),
+        ("sysctl.settings[vm.swappiness].running", DifferenceWeight.ADVICE),
+        ("sysctl.settings[net.ipv4.conf.eth0.rp_filter].running", DifferenceWeight.WARNING),
+        ("sysctl.settings[no.such.zzz].running", DifferenceWeight.NOISE),
+        ("limits.limits[memlock].soft", DifferenceWeight.ERROR),
+        ("gpu.devices[3].bar1_total_bytes", DifferenceWeight.NOISE),
     ],
 )
-def test_a_fact_weighs_what_its_heaviest_reader_does(fact: str, weight: Weight) -> None:
+def test_a_fact_weighs_what_its_heaviest_reader_does(fact: str, weight: DifferenceWeight) -> None:
     assert READERS.weight(fact) is weight
 
 
@@ -56,6 +56,6 @@ def test_a_field_that_is_called_like_a_family_is_not_read_by_who_reads_the_famil
 
 
 def test_without_rules_all_is_noise() -> None:
-    assert Readers(()).weight("python.torch.version") is Weight.NOISE
+    assert Readers(()).weight("python.torch.version") is DifferenceWeight.NOISE
     errors = [rule for rule in CATALOGUE if rule.id == "gpu-vbios-differs"]
-    assert Readers(errors).weight("gpu.devices[0].vbios") is Weight.ADVICE
+    assert Readers(errors).weight("gpu.devices[0].vbios") is DifferenceWeight.ADVICE

@@ -15,7 +15,7 @@ import pytest
 from driven import PROGRAM, run
 from planted_secrets import Secrets
 
-from torchtune_sys.host.children.rank_processes import Message, RankProcesses
+from torchtune_sys.host.children.rank_processes import RankMessage, RankProcesses
 from torchtune_sys.host.peers.rank_worker import RankWorker
 from torchtune_sys.host.secrets import HIDDEN
 from torchtune_sys.model import codec
@@ -46,9 +46,9 @@ def test_a_rank_of_another_user_says_nothing_that_ends_the_test(said: bytes) -> 
     events: list[object] = []
     with RankProcesses(words, dict(os.environ), "/", "S") as gang:
         until_s = time.monotonic() + 60
-        while time.monotonic() < until_s and not any(isinstance(event, Message) for event in events):
+        while time.monotonic() < until_s and not any(isinstance(event, RankMessage) for event in events):
             events += gang.wait(1)
-    assert [event.fields for event in events if isinstance(event, Message)] == [{"event": "here"}], events
+    assert [event.fields for event in events if isinstance(event, RankMessage)] == [{"event": "here"}], events
 
 
 def _file(data: bytes) -> str:

@@ -9,7 +9,7 @@ from conftest import load
 from torchtune_sys.cli import standard
 from torchtune_sys.host import kernel_speed
 from torchtune_sys.model.preflight import Blame, Cause, Weight
-from torchtune_sys.model.smoke import Comparison
+from torchtune_sys.model.smoke import FigureComparison
 from torchtune_sys.preflight import last_standard
 from torchtune_sys.preflight.last_standard import LastStandard
 from torchtune_sys.preflight.policy import Policy, parse_policy
@@ -62,7 +62,7 @@ def test_a_slow_run_is_no_measure_for_later_ones() -> None:
 
 
 def test_kernels_of_gpus_are_fatal_those_of_a_shared_cpu_a_warning() -> None:
-    slow = Comparison(stage="gemm", figure="bf16 GEMM", unit="TFLOP/s", now=80.0, before=100.0, proofs=5)
+    slow = FigureComparison(stage="gemm", figure="bf16 GEMM", unit="TFLOP/s", now=80.0, before=100.0, proofs=5)
     gpu, cpu = (last_standard.of_slower([slow], device, Policy())[0] for device in ("cuda", "cpu"))
     assert (gpu.weight, cpu.weight, gpu.blame) == (Weight.FATAL, Weight.WARNING, Blame.HARDWARE)
     little = msgspec.structs.replace(slow, now=92.0)
@@ -70,7 +70,7 @@ def test_kernels_of_gpus_are_fatal_those_of_a_shared_cpu_a_warning() -> None:
 
 
 def test_a_gpu_that_a_job_used_meanwhile_is_no_straggler_for_certain() -> None:
-    slow = Comparison(stage="gemm", figure="bf16 GEMM", unit="TFLOP/s", now=50.0, before=100.0, proofs=5)
+    slow = FigureComparison(stage="gemm", figure="bf16 GEMM", unit="TFLOP/s", now=50.0, before=100.0, proofs=5)
     assert last_standard.shares_gpus(load("gpu-memory-in-use.fail"))
     assert not last_standard.shares_gpus(load("healthy"))
     assert last_standard.of_slower([slow], "cuda", Policy(), alone=False)[0].weight is Weight.WARNING

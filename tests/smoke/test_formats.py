@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from torchtune_sys.model.rule import Verdict
-from torchtune_sys.model.smoke import Comparison, Figure, SmokeReport, StageResult, Team
+from torchtune_sys.model.smoke import Figure, FigureComparison, SmokeReport, StageResult, Team
 from torchtune_sys.render import as_json, schemas
 from torchtune_sys.render import smoke as render
 from torchtune_sys.render.layout import Style
@@ -33,7 +33,7 @@ UNTRIED = StageResult(stage="compile", verdict=Verdict.UNKNOWN, seconds=0.0, see
 IDLE = StageResult(stage="copy", verdict=Verdict.NA, seconds=0.0, seen="the device is the CPU")
 
 
-def report(*stages: StageResult, device: str = "cuda", slower: tuple[Comparison, ...] = ()) -> SmokeReport:
+def report(*stages: StageResult, device: str = "cuda", slower: tuple[FigureComparison, ...] = ()) -> SmokeReport:
     worst = next(
         verdict for verdict in (Verdict.FAIL, Verdict.UNKNOWN, Verdict.PASS) if any(stage.verdict is verdict for stage in stages)
     )
@@ -93,14 +93,14 @@ def test_quiet_leaves_what_failed() -> None:
 
 
 def test_what_got_slower_here_is_told() -> None:
-    slow = Comparison(stage="gemm", figure="bfloat16 GEMM", unit="TFLOP/s", now=450.0, before=600.0, proofs=5)
+    slow = FigureComparison(stage="gemm", figure="bfloat16 GEMM", unit="TFLOP/s", now=450.0, before=600.0, proofs=5)
     assert "450 TFLOP/s, 25 % worse than 600 TFLOP/s (median of 5 earlier runs here)" in " ".join(
         text(report(PASSED, slower=(slow,))).split()
     )
 
 
 def test_json_follows_its_schema() -> None:
-    slow = Comparison(stage="gemm", figure="x", unit="s", now=2.0, before=1.0, proofs=3)
+    slow = FigureComparison(stage="gemm", figure="x", unit="s", now=2.0, before=1.0, proofs=3)
     said = json.loads(as_json.smoke(report(PASSED, HUNG, UNTRIED, IDLE, slower=(slow,))))
     jsonschema.Draft202012Validator(SCHEMA).validate(said)
     assert said["schema"] == "torchtune-sys/smoke/1" and [stage["verdict"] for stage in said["stages"]] == [

@@ -177,12 +177,12 @@ def _never(found: Preflight, joint: Joint, seen: str, seconds: float) -> Preflig
     import msgspec
 
     from torchtune_sys.model.preflight import Go, NodeVerdict, Scale
-    from torchtune_sys.preflight.joint.judge.finding import Finding
+    from torchtune_sys.preflight.joint.judge.finding import JointFinding
     from torchtune_sys.preflight.joint.judge.whole import cause_of
 
     name = joint.job.master
     seen = f"no agent came to the endpoint at {name} port {joint.job.ports[0]}: {seen}"
-    cause = cause_of(Finding(part="meeting", cause="node-never-came", seen=seen))
+    cause = cause_of(JointFinding(part="meeting", cause="node-never-came", seen=seen))
     missing = NodeVerdict(node=name, verdict=Go.NO_GO, causes=(cause,))
     return msgspec.structs.replace(
         found,
@@ -200,10 +200,10 @@ def _unfit(found: Preflight, node: NodeVerdict, cause: str, seen: str, started_s
 
     from torchtune_sys.model.preflight import Go
     from torchtune_sys.preflight import verdict
-    from torchtune_sys.preflight.joint.judge.finding import Finding
+    from torchtune_sys.preflight.joint.judge.finding import JointFinding
     from torchtune_sys.preflight.joint.judge.whole import cause_of
 
-    causes = verdict.ordered([*node.causes, cause_of(Finding(part="meeting", cause=cause, seen=seen))])
+    causes = verdict.ordered([*node.causes, cause_of(JointFinding(part="meeting", cause=cause, seen=seen))])
     both = msgspec.structs.replace(node, causes=causes, verdict=verdict.verdict(causes))
     return msgspec.structs.replace(found, nodes=(both,), verdict=Go.NO_GO, seconds=time.monotonic() - started_s)
 

@@ -50,7 +50,7 @@ _WORTH_ALONE = frozenset(("ib-port-down",))
 """Causes of warnings that stand for themselves where nothing else is told."""
 
 
-class Finding(msgspec.Struct, kw_only=True):
+class GatheredCause(msgspec.Struct, kw_only=True):
     """A cause while evidence is gathered for it."""
 
     cause: str
@@ -71,7 +71,7 @@ class Finding(msgspec.Struct, kw_only=True):
 def causes_of(symptoms: Sequence[Symptom], told: Sequence[Told], lines: dict[str, Sequence[LogLine]]) -> tuple[NamedCause, ...]:
     """Return the causes, the likeliest first."""
     told = [each for each in told if not each.is_past]
-    book: dict[str, Finding] = {}
+    book: dict[str, GatheredCause] = {}
     starts = {source: at * (1 << 32) for at, source in enumerate(lines)}
     named = {(symptom.source, symptom.line.number) for symptom in symptoms if symptom.candidates}
     places = {source: Places(lines.get(source, ())) for source in dict.fromkeys(each.source for each in told)}
@@ -88,7 +88,7 @@ def _supporting(told: Sequence[Told]) -> set[str]:
     return {result.rule.cause for each in told for result in each.results if result.rule.cause}
 
 
-def _of_facts(told: Told, book: dict[str, Finding], places: Places, start: int, named: set[tuple[str, int]]) -> None:
+def _of_facts(told: Told, book: dict[str, GatheredCause], places: Places, start: int, named: set[tuple[str, int]]) -> None:
     """``named``: lines of which it is known what they stand for; a rule that has no cause says nothing more of them."""
     for result in told.results:
         line = next((line for item in _failed(result) if (line := places.line(item)) is not None), None)
@@ -98,7 +98,7 @@ def _of_facts(told: Told, book: dict[str, Finding], places: Places, start: int, 
         weight = _weight(result, line is not None, said is None or said.is_failure)
         if not weight or result.rule.id in _GENERAL:
             continue
-        finding = book.setdefault(result.rule.cause or result.rule.id, Finding(cause=result.rule.cause or result.rule.id))
+        finding = book.setdefault(result.rule.cause or result.rule.id, GatheredCause(cause=result.rule.cause or result.rule.id))
         finding.weight = max(finding.weight, weight)
         finding.first = min(finding.first, start + line.number if line is not None else 1 << 60)
         finding.by_text |= line is not None
@@ -157,7 +157,9 @@ class Places:
 _QUOTED, _SHORTEST = 100, 12
 
 
-def _of_symptom(symptom: Symptom, book: dict[str, Finding], supported: set[str], refuted: frozenset[str], start: int) -> None:
+def _of_symptom(
+    symptom: Symptom, book: dict[str, GatheredCause], supported: set[str], refuted: frozenset[str], start: int
+) -> None:
     """Name the first candidate for which something speaks, else the likeliest; the others are possible."""
     if not symptom.candidates:
         return
@@ -171,7 +173,7 @@ def _of_symptom(symptom: Symptom, book: dict[str, Finding], supported: set[str],
     for each in symptom.candidates:
         if each is not chosen and (backed or weight == CERTAIN or each not in open_):
             continue
-        finding = book.setdefault(each.cause, Finding(cause=each.cause))
+        finding = book.setdefault(each.cause, GatheredCause(cause=each.cause))
         finding.weight = max(finding.weight, weight if each is chosen else POSSIBLE)
         finding.order = max(finding.order, names.index(each.cause) if each is not chosen else 0)
         finding.first = min(finding.first, start + symptom.line.number)
@@ -179,7 +181,7 @@ def _of_symptom(symptom: Symptom, book: dict[str, Finding], supported: set[str],
         _add(finding, symptom, each.fix, each.confirm)
 
 
-def _add(finding: Finding, symptom: Symptom, fix: str, confirm: str) -> None:
+def _add(finding: GatheredCause, symptom: Symptom, fix: str, confirm: str) -> None:
     line = symptom.line
     quote = Quote(source=symptom.source, line=line.number, text=scrubbed(line.text)[:_TEXT].strip())
     if not any(_alike(quote, other) for other in finding.quotes):
@@ -200,7 +202,7 @@ def _alike(quote: Quote, other: Quote) -> bool:
 _NUMBERS = re.compile(r"\d+")
 
 
-def _ranked(found: Iterable[Finding]) -> list[Finding]:
+def _ranked(found: Iterable[GatheredCause]) -> list[GatheredCause]:
     """Surer ones first; of equal ones what failed first; what may follow from a surer one after it."""
     named = list(found)
     sure = any(each.weight >= LIKELY and each.cause not in FOLLOWS for each in named)
@@ -215,7 +217,7 @@ def _ranked(found: Iterable[Finding]) -> list[Finding]:
     )
 
 
-def _cause(finding: Finding) -> NamedCause:
+def _cause(finding: GatheredCause) -> NamedCause:
     row = cause_rows().get(finding.cause)
     fix = [*dict.fromkeys(finding.fix), *([row.fix] if row is not None else [])]
     return NamedCause(
@@ -232,7 +234,7 @@ def _cause(finding: Finding) -> NamedCause:
     )
 
 
-def _title(finding: Finding) -> str:
+def _title(finding: GatheredCause) -> str:
     from torchtune_sys.rules import CATALOGUE
 
     return next((rule.title for rule in CATALOGUE if rule.id in finding.rules), finding.cause)

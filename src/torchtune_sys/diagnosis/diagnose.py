@@ -26,9 +26,9 @@ from torchtune_sys.host.input.excerpts import Room
 from torchtune_sys.host.input.limits import ENTRY_COST, LINE_COST, SYMPTOM_COST, TOLD_COST
 from torchtune_sys.host.secrets import scrubbed_data
 from torchtune_sys.model import codec
-from torchtune_sys.model.diagnosis import Confidence, Diagnosis, Difference, UnreadSource
+from torchtune_sys.model.diagnosis import Confidence, Diagnosis, FactDifference, UnreadSource
 
-Comparer = Callable[[Sequence[facts.Told], bool], tuple[Sequence[Difference], Sequence[Symptom]]]
+Comparer = Callable[[Sequence[facts.Told], bool], tuple[Sequence[FactDifference], Sequence[Symptom]]]
 """In what the hosts and looks differ, and, where no program named a cause (the second argument), what that stands for."""
 
 
@@ -82,7 +82,7 @@ def diagnose(found: Iterable[Found], room: Room | None = None, compare: Comparer
         *nccl_nodes.symptoms_of(lines),
         *shadowing.symptoms_of(lines),
     ]
-    differences: Sequence[Difference] = ()
+    differences: Sequence[FactDifference] = ()
     if compare is not None and len(told) > 1:
         differences, differing = compare(told, not any(each.candidates for each in symptoms))
         symptoms += differing

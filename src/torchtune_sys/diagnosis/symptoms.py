@@ -166,7 +166,7 @@ def _of_line(source: str, line: LogLine, book: Book, text: str) -> Symptom | Non
     return None
 
 
-def _of_message(message: messages.Message, line: str, text: str) -> tuple[tuple[Candidate, ...], bool]:
+def _of_message(message: messages.CatalogueMessage, line: str, text: str) -> tuple[tuple[Candidate, ...], bool]:
     consequence = False
     found: list[Candidate] = []
     for family in message.families:
@@ -189,7 +189,7 @@ def _of_message(message: messages.Message, line: str, text: str) -> tuple[tuple[
     return tuple(found), consequence
 
 
-def _holds(facts: Sequence[str], message: messages.Message, text: str, otherwise: bool) -> bool:
+def _holds(facts: Sequence[str], message: messages.CatalogueMessage, text: str, otherwise: bool) -> bool:
     """Whether one of the facts holds, as far as the text itself tells; ``rule:`` is asked for where the facts are."""
     if not facts:
         return otherwise

@@ -23,15 +23,15 @@ from torchtune_sys.host.environment import secret_name
 from torchtune_sys.host.secrets import HIDDEN, scrubbed, scrubbed_arguments, scrubbed_data
 from torchtune_sys.model.comparison import (
     Comparison,
-    Finding,
+    DifferenceWeight,
     Group,
     GroupFact,
+    HostFinding,
     Incomparable,
     Kind,
     Odd,
     Unread,
     Various,
-    Weight,
 )
 
 _RULES_SHOWN = 3
@@ -191,11 +191,11 @@ class Comparing:
             rules=tuple(rule.id for rule in rules[:_RULES_SHOWN]),
         )
 
-    def _weight(self, fact: str, hosts: Iterable[int]) -> Weight:
+    def _weight(self, fact: str, hosts: Iterable[int]) -> DifferenceWeight:
         for host in hosts:
             told = self._store.hosts[host].weights.get(fact)
             if told is not None:
-                return Weight(told) if told in {item.value for item in Weight} else Weight.NOISE
+                return DifferenceWeight(told) if told in {item.value for item in DifferenceWeight} else DifferenceWeight.NOISE
         return self._readers.weight(_SEEN_AS.get(fact, fact))
 
 
@@ -249,9 +249,9 @@ def _plain(value: bytes) -> Any:
     return msgspec.json.decode(value)
 
 
-def heavy(found: Comparison, least: Weight) -> Comparison:
+def heavy(found: Comparison, least: DifferenceWeight) -> Comparison:
     """Return the same without what is lighter."""
-    if least is Weight.NOISE:
+    if least is DifferenceWeight.NOISE:
         return found
     facts = [
         msgspec.structs.replace(group, facts=tuple(fact for fact in group.facts if fact.weight.rank <= least.rank))
@@ -288,16 +288,18 @@ def without_secrets(found: Comparison) -> Comparison:
     )
 
 
-def findings(hosts: Iterable[HostFacts]) -> tuple[Finding, ...]:
+def findings(hosts: Iterable[HostFacts]) -> tuple[HostFinding, ...]:
     """Return what check found, by rule, the heaviest first."""
     found: dict[tuple[str, str], list[str]] = {}
     for host in hosts:
         for severity, rules in host.findings.items():
             for rule in rules:
                 found.setdefault((rule, severity), []).append(host.name)
-    known = {item.value for item in Weight}
+    known = {item.value for item in DifferenceWeight}
     made = [
-        Finding(rule=rule, weight=Weight(severity) if severity in known else Weight.NOISE, hosts=tuple(names))
+        HostFinding(
+            rule=rule, weight=DifferenceWeight(severity) if severity in known else DifferenceWeight.NOISE, hosts=tuple(names)
+        )
         for (rule, severity), names in found.items()
     ]
     return tuple(sorted(made, key=lambda item: (item.weight.rank, -len(item.hosts), item.rule)))

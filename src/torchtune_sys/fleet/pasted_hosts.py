@@ -17,7 +17,7 @@ from torchtune_sys.fleet.kinds import kinds
 from torchtune_sys.fleet.store import Store
 from torchtune_sys.fleet.weights import Readers
 from torchtune_sys.model.comparison import Comparison
-from torchtune_sys.model.diagnosis import Difference, FactValue
+from torchtune_sys.model.diagnosis import FactDifference, FactValue
 
 _encode = msgspec.json.Encoder(order="deterministic").encode
 _AT_MOST = 24
@@ -26,7 +26,7 @@ _NO_READERS = Readers(())
 _HOSTS = 64
 
 
-def compared(told: Sequence[Told], alone: bool) -> tuple[list[Difference], list[Symptom]]:
+def compared(told: Sequence[Told], alone: bool) -> tuple[list[FactDifference], list[Symptom]]:
     """In what the hosts differ, and a host before and after; ``alone``: no program names a cause, so that the difference may be one."""
     nodes = list({each.host: each for each in told if each.is_node and not each.is_past}.values())[:_HOSTS]
     between = _among(nodes) if len(nodes) > 1 else []
@@ -45,12 +45,12 @@ def _pairs(told: Sequence[Told]) -> list[tuple[Told, Told]]:
     return pairs
 
 
-def _among(nodes: Sequence[Told]) -> list[Difference]:
+def _among(nodes: Sequence[Told]) -> list[FactDifference]:
     store = _store(nodes, [each.host for each in nodes])
     by_kind = kinds(store)
     if len(by_kind) > 1:
         named = {store.hosts[host].name: kind for kind, hosts in by_kind.items() for host in hosts}
-        return [Difference(fact="kind", values=tuple(FactValue(where=name, value=kind) for name, kind in named.items()))]
+        return [FactDifference(fact="kind", values=tuple(FactValue(where=name, value=kind) for name, kind in named.items()))]
     found = _comparison(store)
     differing: dict[str, dict[str, Any]] = {}
     usual: dict[str, Any] = {}
@@ -61,7 +61,7 @@ def _among(nodes: Sequence[Told]) -> list[Difference]:
         for fact in group.facts:
             differing.setdefault(fact.fact, {}).update(dict.fromkeys(group.hosts, fact.value))
     return [
-        Difference(fact=fact, values=shown)
+        FactDifference(fact=fact, values=shown)
         for fact, values in differing.items()
         if len(shown := _of_nodes(nodes, values, usual.get(fact))) > 1 and _is_told(fact, [each.value for each in shown])
     ]
@@ -72,10 +72,12 @@ def _of_nodes(nodes: Sequence[Told], values: Mapping[str, Any], usual: Any) -> t
     return tuple(FactValue(where=host, value=value) for host, value in told if value is not None)
 
 
-def _pair(was: Told, now: Told) -> list[Difference]:
+def _pair(was: Told, now: Told) -> list[FactDifference]:
     found = _comparison(_store([was, now], ["1", "2"]))
     return [
-        Difference(fact=odd.fact, values=(FactValue(where=was.look, value=odd.usual), FactValue(where=now.look, value=odd.value)))
+        FactDifference(
+            fact=odd.fact, values=(FactValue(where=was.look, value=odd.usual), FactValue(where=now.look, value=odd.value))
+        )
         for odd in found.odd
         if _is_told(odd.fact, [odd.usual, odd.value])
     ]
@@ -101,14 +103,14 @@ def _comparison(store: Store) -> Comparison:
     return without_secrets(comparing.against(0) if len(store.hosts) == 2 else comparing.among_themselves())
 
 
-def _symptoms(nodes: Sequence[Told], found: Sequence[Difference]) -> list[Symptom]:
-    by_cause: dict[str, list[Difference]] = {}
+def _symptoms(nodes: Sequence[Told], found: Sequence[FactDifference]) -> list[Symptom]:
+    by_cause: dict[str, list[FactDifference]] = {}
     for difference in found:
         by_cause.setdefault(cause_of(difference.fact) or "", []).append(difference)
     return [_symptom(nodes[0].source, cause, differences) for cause, differences in by_cause.items() if cause]
 
 
-def _symptom(source: str, cause: str, found: Sequence[Difference]) -> Symptom:
+def _symptom(source: str, cause: str, found: Sequence[FactDifference]) -> Symptom:
     words = [f"{each.fact}: " + ", ".join(f"{one.value} on {one.where}" for one in each.values) for each in found]
     text = "; ".join(words)
     weight = LIKELY if any(must_be_alike(each.fact) for each in found) else POSSIBLE

@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from torchtune_sys.model.comparison import Weight
+from torchtune_sys.model.comparison import DifferenceWeight
 from torchtune_sys.model.rule import Rule
 from torchtune_sys.model.snapshot import FAMILIES
 
@@ -50,9 +50,9 @@ class Readers:
             self._found[steps, key] = tuple(sorted(rules, key=lambda rule: (rule.severity.rank, rule.id)))
         return self._found[steps, key]
 
-    def weight(self, fact: str) -> Weight:
+    def weight(self, fact: str) -> DifferenceWeight:
         readers = self.of(fact)
-        return Weight(readers[0].severity.value) if readers else Weight.NOISE
+        return DifferenceWeight(readers[0].severity.value) if readers else DifferenceWeight.NOISE
 
 
 def _key(fact: str) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 
-class Weight(str, enum.Enum):
+class DifferenceWeight(str, enum.Enum):
     """How heavy a difference is: as the severity of the worst rule that reads the fact."""
 
     ERROR = "error"
@@ -22,7 +22,7 @@ class Weight(str, enum.Enum):
     @property
     def rank(self) -> int:
         """0 for the heaviest."""
-        return tuple(Weight).index(self)
+        return tuple(DifferenceWeight).index(self)
 
 
 class Odd(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,7 +34,7 @@ class Odd(msgspec.Struct, frozen=True, kw_only=True):
     value: Any
     """``null`` where the host has nothing of that name; ``{"$missing": why}`` where the fact has no value."""
     usual: Any
-    weight: Weight
+    weight: DifferenceWeight
     rules: tuple[str, ...] = ()
     """Rules that read the fact, the worst first; three at most."""
 
@@ -42,7 +42,7 @@ class Odd(msgspec.Struct, frozen=True, kw_only=True):
 class GroupFact(msgspec.Struct, frozen=True, kw_only=True):
     fact: str
     value: Any
-    weight: Weight
+    weight: DifferenceWeight
 
 
 class Group(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,7 +62,7 @@ class Various(msgspec.Struct, frozen=True, kw_only=True):
     values: int
     """How many different ones."""
     hosts: int
-    weight: Weight
+    weight: DifferenceWeight
 
 
 class Incomparable(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,11 +84,11 @@ class Kind(msgspec.Struct, frozen=True, kw_only=True):
     hosts: int
 
 
-class Finding(msgspec.Struct, frozen=True, kw_only=True):
+class HostFinding(msgspec.Struct, frozen=True, kw_only=True):
     """What check, or a pre-flight, found on hosts."""
 
     rule: str
-    weight: Weight
+    weight: DifferenceWeight
     hosts: tuple[str, ...]
 
 
@@ -104,5 +104,5 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     various: tuple[Various, ...] = ()
     incomparable: tuple[Incomparable, ...] = ()
     unread: tuple[Unread, ...] = ()
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[HostFinding, ...] = ()
     """By rule, where the files tell them; the heaviest first."""

@@ -71,7 +71,7 @@ class FactValue(msgspec.Struct, frozen=True, kw_only=True):
     value: Any
 
 
-class Difference(msgspec.Struct, frozen=True, kw_only=True):
+class FactDifference(msgspec.Struct, frozen=True, kw_only=True):
     """A fact in which hosts of one text differ, or a host before and after."""
 
     fact: str
@@ -86,7 +86,7 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     unexplained: tuple[Unexplained, ...] = ()
     facts: dict[str, Any] = {}
     """By source or host, the facts that were read there, by family."""
-    differences: tuple[Difference, ...] = ()
+    differences: tuple[FactDifference, ...] = ()
     """Between hosts, or a host before and after, the heaviest first."""
     unread: tuple[UnreadSource, ...] = ()
     sources: int = 0

@@ -115,7 +115,7 @@ class PlannedFile(msgspec.Struct, frozen=True, kw_only=True):
     """Commands that make the system read it, run after it was written and after it was restored."""
 
 
-class Difference(msgspec.Struct, frozen=True, kw_only=True):
+class FileDiff(msgspec.Struct, frozen=True, kw_only=True):
     """What would be written into one file, of /etc as of /proc and /sys."""
 
     path: str

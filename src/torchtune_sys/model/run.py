@@ -6,7 +6,7 @@ import enum
 
 import msgspec
 
-from torchtune_sys.model.plan import Difference
+from torchtune_sys.model.plan import FileDiff
 
 
 class State(str, enum.Enum):
@@ -76,5 +76,5 @@ class RunReport(msgspec.Struct, frozen=True, kw_only=True):
     """Number of the run in the journal; null where nothing was done."""
     changes: tuple[SettingOutcome, ...]
     """One entry a setting."""
-    diff: tuple[Difference, ...] = ()
+    diff: tuple[FileDiff, ...] = ()
     """Of a dry run: each file and each running value that would be written."""

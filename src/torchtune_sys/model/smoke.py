@@ -78,7 +78,7 @@ class Team(msgspec.Struct, frozen=True, kw_only=True):
     """Who the ranks ran as, where it was not who ran the tool: root runs nobody else's files as root."""
 
 
-class Comparison(msgspec.Struct, frozen=True, kw_only=True):
+class FigureComparison(msgspec.Struct, frozen=True, kw_only=True):
     """A figure beside this host's own earlier ones."""
 
     stage: str
@@ -101,7 +101,7 @@ class SmokeReport(msgspec.Struct, frozen=True, kw_only=True):
     verdict: Verdict
     seconds: float
     stages: tuple[StageResult, ...]
-    slower: tuple[Comparison, ...] = ()
+    slower: tuple[FigureComparison, ...] = ()
     output: str = ""
     """The end of what the ranks printed, where something failed."""
     cut_off: str = ""

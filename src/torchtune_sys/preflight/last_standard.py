@@ -8,7 +8,7 @@ from statistics import median
 import msgspec
 
 from torchtune_sys.model.preflight import Blame, Cause, Weight
-from torchtune_sys.model.smoke import Comparison, SmokeReport
+from torchtune_sys.model.smoke import FigureComparison, SmokeReport
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing
 from torchtune_sys.preflight.hosts_now import STRAGGLER
@@ -96,7 +96,7 @@ def shares_gpus(seen: Snapshot) -> bool:
     return any(not isinstance(gpu.processes, Missing) and gpu.processes for gpu in seen.gpu.devices)
 
 
-def of_slower(slower: Iterable[Comparison], device: str, policy: Policy, *, alone: bool = True) -> list[Cause]:
+def of_slower(slower: Iterable[FigureComparison], device: str, policy: Policy, *, alone: bool = True) -> list[Cause]:
     """Figures that fell behind this node's own earlier ones, beyond what they varied by. Fatal on GPUs only, if nobody else used them."""
     causes = []
     for one in slower:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from torchtune_sys.model import codec
-from torchtune_sys.model.comparison import Comparison, Group, Odd, Weight
+from torchtune_sys.model.comparison import Comparison, DifferenceWeight, Group, Odd
 from torchtune_sys.render import layout
 from torchtune_sys.render.layout import Line, Style, clean, cut, line
 from torchtune_sys.render.markdown import cell
@@ -60,8 +60,8 @@ def _headline(value: Comparison) -> str:
     return ": ".join(parts[:2]) + "".join(f", {part}" for part in parts[2:])
 
 
-def _label(weight: Weight) -> tuple[str, str]:
-    return weight.value, "dim" if weight is Weight.NOISE else weight.value
+def _label(weight: DifferenceWeight) -> tuple[str, str]:
+    return weight.value, "dim" if weight is DifferenceWeight.NOISE else weight.value
 
 
 def bundles(odd: Sequence[Odd]) -> list[tuple[tuple[str, ...], list[Odd]]]:
@@ -80,7 +80,11 @@ def _odd(value: Comparison, whole: bool) -> Iterator[Line]:
     for hosts, facts in found[: None if whole else _BUNDLES]:
         yield line((_hosts(hosts, whole), "bold"), label="", indent=0, hang=2)
         for item in facts[: None if whole else _FACTS]:
-            rules = f"  ({', '.join(item.rules[:2])})" if item.rules and item.weight in (Weight.ERROR, Weight.WARNING) else ""
+            rules = (
+                f"  ({', '.join(item.rules[:2])})"
+                if item.rules and item.weight in (DifferenceWeight.ERROR, DifferenceWeight.WARNING)
+                else ""
+            )
             word = "was" if value.against == "before" else "golden" if value.against == "golden" else "usually"
             said = f"{clean(item.fact)}: {difference(item.value, item.usual, word)}{rules}"
             yield line(said, label=_label(item.weight), indent=2, hang=11)

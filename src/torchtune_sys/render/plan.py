@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from difflib import unified_diff
 
 from torchtune_sys.model.actions import Needs, Safety
-from torchtune_sys.model.plan import ByHand, Change, CommandStep, Difference, Plan, Refusal, Step, Unit, Value
+from torchtune_sys.model.plan import ByHand, Change, CommandStep, FileDiff, Plan, Refusal, Step, Unit, Value
 from torchtune_sys.model.plan import FileLine as FileLine
 from torchtune_sys.model.steering import CONTROL, disarmed, escaped, no_command
 from torchtune_sys.render import layout
@@ -116,20 +116,20 @@ def diff(plan: Plan) -> str:
     return "".join([*map(_unified, differences(plan)), *(_shown(f"# {words}\n") for words in commands)])
 
 
-def differences(plan: Plan) -> tuple[Difference, ...]:
+def differences(plan: Plan) -> tuple[FileDiff, ...]:
     """Return what would be written and is not there yet: running values first, then files."""
     values = (
-        Difference(path=path, before=f"{now}\n", after=f"{step.value}\n")
+        FileDiff(path=path, before=f"{now}\n", after=f"{step.value}\n")
         for change in plan.changes
         for step in change.steps
         if isinstance(step, Value)
         for path, now in step.now.items()
     )
-    files = (Difference(path=file.path, before=file.before, after=file.content) for file in plan.files)
+    files = (FileDiff(path=file.path, before=file.before, after=file.content) for file in plan.files)
     return tuple(one for one in (*values, *files) if one.before != one.after)
 
 
-def _unified(file: Difference) -> str:
+def _unified(file: FileDiff) -> str:
     before, after = (_lines_of(text) for text in (file.before or "", file.after))
     source = f"a{file.path}" if file.before is not None else "/dev/null"
     rows = unified_diff(before, after, source, f"b{file.path}", lineterm="\n")

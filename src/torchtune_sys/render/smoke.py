@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from torchtune_sys.model.diagnosis import Confidence
 from torchtune_sys.model.rule import Verdict
-from torchtune_sys.model.smoke import Comparison, Figure, SmokeReport, StageResult
+from torchtune_sys.model.smoke import Figure, FigureComparison, SmokeReport, StageResult
 from torchtune_sys.render import layout
 from torchtune_sys.render.junit import Case, Suite, document, escape
 from torchtune_sys.render.layout import Line, Style, line
@@ -121,7 +121,7 @@ def figure_text(figure: Figure) -> str:
     return f"{figure.name} {value} {figure.unit}".rstrip()
 
 
-def _slower(slower: tuple[Comparison, ...]) -> Iterator[Line]:
+def _slower(slower: tuple[FigureComparison, ...]) -> Iterator[Line]:
     for item in slower:
         part = abs(1 - item.now / item.before) * 100 if item.before else 0.0
         words = f"{item.figure}: {item.now:.3g} {item.unit}, {part:.0f} % worse than {item.before:.3g} {item.unit}"

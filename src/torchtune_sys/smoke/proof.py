@@ -9,7 +9,7 @@ import msgspec
 
 from torchtune_sys.model.facts.limits import SessionLimit
 from torchtune_sys.model.rule import Verdict
-from torchtune_sys.model.smoke import LOW_IS_GOOD, Comparison, SmokeReport
+from torchtune_sys.model.smoke import LOW_IS_GOOD, FigureComparison, SmokeReport
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, known
 
@@ -110,7 +110,7 @@ def figures(report: SmokeReport) -> dict[str, float]:
     }
 
 
-def slower(before: Proof | None, report: SmokeReport, now: Mapping[str, str]) -> tuple[Comparison, ...]:
+def slower(before: Proof | None, report: SmokeReport, now: Mapping[str, str]) -> tuple[FigureComparison, ...]:
     """Figures that are worse than this host's own earlier ones by more than they ever varied."""
     from statistics import median  # with what it imports it takes longer than check, which shows a proof's age, has
 
@@ -129,7 +129,7 @@ def slower(before: Proof | None, report: SmokeReport, now: Mapping[str, str]) ->
         spread = median(abs(one - usual) for one in earlier) / usual
         stage, figure, unit = name.split("/", 2)
         if loss(value, usual, unit) > max(NOISE, _SPREADS * spread):
-            found.append(Comparison(stage=stage, figure=figure, unit=unit, now=value, before=usual, proofs=len(earlier)))
+            found.append(FigureComparison(stage=stage, figure=figure, unit=unit, now=value, before=usual, proofs=len(earlier)))
     return tuple(found)
 
 

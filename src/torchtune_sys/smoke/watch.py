@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from torchtune_sys.host.children.rank_processes import Disconnected, Exited, Message, RankProcesses
+from torchtune_sys.host.children.rank_processes import Disconnected, Exited, RankMessage, RankProcesses
 from torchtune_sys.model.rule import Verdict
 from torchtune_sys.model.smoke import Figure, RankEnd
 from torchtune_sys.smoke.stack_traces import place, waits_for_others
@@ -88,7 +88,7 @@ class Watch:
             return RunFailure(kind="not-started", stage="import")
         while True:
             for event in self.gang.wait(TICK_S):
-                if isinstance(event, Message):
+                if isinstance(event, RankMessage):
                     with contextlib.suppress(
                         TypeError, ValueError, OverflowError, msgspec.MsgspecError
                     ):  # not what a rank of ours says
@@ -118,7 +118,7 @@ class Watch:
         self._all_through_since_s = self._all_through_since_s or now_s
         return now_s - self._all_through_since_s > _PARTING_S
 
-    def _hear(self, event: Message) -> None:
+    def _hear(self, event: RankMessage) -> None:
         fields, kind = event.fields, event.fields.get("event")
         if kind == "hello":
             if fields.get("role") == "rank":

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import strategies as st
 
 from torchtune_sys.preflight.isolation.planner import Isolation
-from torchtune_sys.preflight.isolation.values import ALL_PAIRS, Domain, Group, Outcome, Settings, Verdict, Vote
+from torchtune_sys.preflight.isolation.values import ALL_PAIRS, Domain, Group, IsolationVerdict, Outcome, Settings, Vote
 
 Fails = Callable[[Group], bool]
 
@@ -23,7 +23,7 @@ def holds(nodes: Iterable[int] = (), links: Iterable[tuple[int, int]] = ()) -> F
     return lambda group: bool(bad & {*group}) or any(pair <= {*group} for pair in pairs)
 
 
-def isolated(units: int, fails: Fails, domains: tuple[Domain, ...] = (), settings: Settings | None = None) -> Verdict:
+def isolated(units: int, fails: Fails, domains: tuple[Domain, ...] = (), settings: Settings | None = None) -> IsolationVerdict:
     isolation = Isolation(units, domains, settings or Settings(rounds=10_000))
     while (now := isolation.next_round()) is not None:
         members = [unit for group in now.groups for unit in group]
@@ -281,7 +281,7 @@ def test_one_link_between_two_leaves_is_that_link(units: int) -> None:
     assert (found.pairs, found.between, found.domains) == (((0, units - 1),), (), ())
 
 
-def on_rails(units: int, rails: int, fails: Callable[[Group, int], bool]) -> Verdict:
+def on_rails(units: int, rails: int, fails: Callable[[Group, int], bool]) -> IsolationVerdict:
     """A group fails if it fails on one of its rails."""
     isolation = Isolation(units, settings=Settings(), rails=rails)
     while (now := isolation.next_round()) is not None:

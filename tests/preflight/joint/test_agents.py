@@ -13,12 +13,12 @@ from torchtune_sys.host.peers.wire import handshake
 from torchtune_sys.model.preflight import Weight
 from torchtune_sys.preflight.joint import agents, messages
 from torchtune_sys.preflight.joint.agent import Agent
-from torchtune_sys.preflight.joint.gathered import Event, Gathered, Node
+from torchtune_sys.preflight.joint.gathered import Gathered, Node, NodeEvent
 from torchtune_sys.preflight.joint.job import Job, Times
 from torchtune_sys.preflight.joint.judge.whole import whole
 from torchtune_sys.preflight.joint.seats import Seats
 
-WENT = Event(at_s=1, node=2, cause="rank-killed", seen="its process ended: closed")
+WENT = NodeEvent(at_s=1, node=2, cause="rank-killed", seen="its process ended: closed")
 
 
 def met(*gone: int, nodes: int = 4, least: int = 3, **changed: object) -> Gathered:

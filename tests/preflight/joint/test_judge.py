@@ -12,9 +12,9 @@ import pytest
 from preflight.joint.a_cluster import WELL, gathered, said, weighed
 from torchtune_sys.cli.joint_run import write_lists
 from torchtune_sys.model.preflight import Preflight, Scale
-from torchtune_sys.preflight.isolation.values import Outcome, Verdict
+from torchtune_sys.preflight.isolation.values import IsolationVerdict, Outcome
 from torchtune_sys.preflight.joint import judge
-from torchtune_sys.preflight.joint.gathered import Compute, Event, LinkTest, taken
+from torchtune_sys.preflight.joint.gathered import Compute, LinkTest, NodeEvent, taken
 from torchtune_sys.preflight.joint.judge.whole import Whole, whole
 from torchtune_sys.render.preflight import reason_of_all
 
@@ -83,7 +83,7 @@ def test_datagrams_that_the_receiver_was_too_slow_for_are_not_lost_on_the_way() 
 
 
 def test_what_many_nodes_are_told_is_short_and_names_them_all() -> None:
-    found = gathered(100, events=[Event(at_s=1, node=7, cause="rank-killed", seen="x")])
+    found = gathered(100, events=[NodeEvent(at_s=1, node=7, cause="rank-killed", seen="x")])
     for member in found.members.values():
         member.notes["node"] = [{"cause": "c", "rule": "r", "blame": "node", "weight": "warning", "seen": "s" * 100}] * 5
     found.members[9].notes["facts"]["name"] = "$(x)"
@@ -102,7 +102,7 @@ def test_what_many_nodes_are_told_is_short_and_names_them_all() -> None:
     [
         ({}, ""),
         (
-            {"events": [Event(at_s=1, node=2, cause="rank-killed", seen="rank 2 was `killed`")]},
+            {"events": [NodeEvent(at_s=1, node=2, cause="rank-killed", seen="rank 2 was `killed`")]},
             "torchtune-sys: n2: [node] rank-killed: rank 2 was killed",
         ),
         (
@@ -134,15 +134,15 @@ def test_the_reason_names_who_is_bad_and_not_the_first_node(changed: dict[str, A
 def test_the_first_event_counts() -> None:
     found = gathered(
         events=[
-            Event(at_s=2, node=2, cause="rank-killed", seen="later"),
-            Event(at_s=1, node=2, cause="rank-stopped", seen="first"),
+            NodeEvent(at_s=2, node=2, cause="rank-killed", seen="later"),
+            NodeEvent(at_s=1, node=2, cause="rank-stopped", seen="first"),
         ]
     )
     assert said(whole(found)) == {"n2": {"rank-stopped"}}
 
 
 def test_a_coordinator_that_lost_most_at_once_was_cut_off_itself() -> None:
-    found = gathered(events=[Event(at_s=1, node=node, cause="link-down", seen="") for node in (1, 2, 3)])
+    found = gathered(events=[NodeEvent(at_s=1, node=node, cause="link-down", seen="") for node in (1, 2, 3)])
     assert said(whole(found)) == {"n0": {"link-down"}}
 
 
@@ -150,7 +150,7 @@ def test_a_coordinator_that_lost_most_at_once_was_cut_off_itself() -> None:
 def test_who_is_silent_to_a_coordinator_that_loses_packets_is_not_down(lossy: int, named: dict[str, set[str]]) -> None:
     """A connection that loses 30 % of its packets is silent for seconds now and then."""
     lost = [msgspec.structs.replace(WELL, arrived=140)] * 2
-    found = gathered(events=[Event(at_s=1, node=2, cause="link-down", seen="no answer for 8 s")])
+    found = gathered(events=[NodeEvent(at_s=1, node=2, cause="link-down", seen="no answer for 8 s")])
     found.links = {way: lost if lossy in way else tests for way, tests in found.links.items()}
     assert said(whole(found)) == named
 
@@ -215,7 +215,7 @@ def test_what_a_peer_says_may_have_any_form() -> None:
 @pytest.mark.parametrize("name", ["n2", "n1\nn2", "--all", "n1 n2", "", "n" * 300, "$(id)"])
 def test_a_node_takes_no_name_but_its_own(name: str, tmp_path: Path) -> None:
     """Of another node, or with what a launcher would read as more than a name: it is called as the node list has it, and by no name where there is none."""
-    found = gathered(3, events=[Event(at_s=1, node=1, cause="rank-killed", seen="")], names=("a", "b", "c"))
+    found = gathered(3, events=[NodeEvent(at_s=1, node=1, cause="rank-killed", seen="")], names=("a", "b", "c"))
     found.members[1].notes["facts"]["name"] = name
     assert {*said(whole(found))} == {"b"}
     found.names = ()
@@ -237,7 +237,7 @@ def test_what_makes_the_collective_fail_is_named_and_nobody_else(
 ) -> None:
     found = gathered()
     found.collectives = [{rank: {"error": "Connection closed by peer"} for rank in found.collectives[0]}]
-    found.isolated = Verdict(outcome=Outcome.NAMED, nodes=bad, pairs=() if bad else ((1, 3),))
+    found.isolated = IsolationVerdict(outcome=Outcome.NAMED, nodes=bad, pairs=() if bad else ((1, 3),))
     verdict = weighed(found)
     assert said(verdict) == nodes
     assert [(link.from_, link.to) for link in verdict.links] == links
@@ -247,7 +247,7 @@ def test_what_makes_the_collective_fail_is_named_and_nobody_else(
 def test_what_fails_at_scale_alone_accuses_nobody() -> None:
     found = gathered()
     found.collectives = [{rank: {} for rank in found.collectives[0]}]
-    found.isolated = Verdict(outcome=Outcome.ONLY_AT_SCALE, why="every group of up to 2 units passes")
+    found.isolated = IsolationVerdict(outcome=Outcome.ONLY_AT_SCALE, why="every group of up to 2 units passes")
     verdict = weighed(found)
     assert (verdict.verdict, said(verdict), verdict.links) == ("no-go", {}, ())
     assert [(cause.cause, cause.weight) for cause in verdict.causes] == [("fails-only-at-scale", "fatal")]

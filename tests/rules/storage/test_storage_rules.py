@@ -127,7 +127,7 @@ def mounted(line: str, **files: Any) -> dict[str, Any]:
 def test_virtual_disk_is_unknown_and_says_how_to_find_out() -> None:
     seen = result("data-on-spinning-disk", "data-on-spinning-disk.unknown")
     assert seen.why_unknown is not None
-    assert "virtual disk does not tell its medium" in seen.why_unknown.detail
+    assert "a virtual disk does not say whether it spins" in seen.why_unknown.detail
     assert seen.why_unknown.remedy.startswith("fio ")
 
 

@@ -13,7 +13,7 @@ from torchtune_sys.errors import UserError
 
 if TYPE_CHECKING:
     from torchtune_sys.cli.planning import Planned
-    from torchtune_sys.model.plan import Difference, Plan
+    from torchtune_sys.model.plan import FileDiff, Plan
     from torchtune_sys.model.run import SettingOutcome
     from torchtune_sys.model.smoke import SmokeReport
     from torchtune_sys.remediation.apply.session import ApplyRun
@@ -127,7 +127,7 @@ def _others(found: Planned, left_out: dict[str, str], options: dict[str, Any]) -
 
 
 def _give(
-    run: int | None, outcomes: tuple[SettingOutcome, ...], options: dict[str, Any], diff: tuple[Difference, ...] = ()
+    run: int | None, outcomes: tuple[SettingOutcome, ...], options: dict[str, Any], diff: tuple[FileDiff, ...] = ()
 ) -> None:
     if _as_json(options):
         from torchtune_sys.cli.terminal import say

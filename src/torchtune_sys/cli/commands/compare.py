@@ -79,7 +79,7 @@ def compared(options: dict[str, Any]) -> Comparison:
     from torchtune_sys.fleet.store import Store
     from torchtune_sys.fleet.weights import Readers
     from torchtune_sys.host.children.apart import answers
-    from torchtune_sys.model.comparison import Weight
+    from torchtune_sys.model.comparison import DifferenceWeight
     from torchtune_sys.rules import CATALOGUE
 
     for path in _places(options):
@@ -97,7 +97,7 @@ def compared(options: dict[str, Any]) -> Comparison:
         found = comparing.before(count, unread)
     else:
         found = comparing.among_themselves(unread)
-    return without_secrets(heavy(found, Weight(options["weight"])))
+    return without_secrets(heavy(found, DifferenceWeight(options["weight"])))
 
 
 def _places(options: dict[str, Any]) -> Iterable[str]:
@@ -125,12 +125,12 @@ def _base(options: dict[str, Any], store: Any) -> tuple[Any, ...]:
 
 def status(found: Comparison) -> int:
     """3 where no two hosts could be compared, 1 where they are not alike."""
-    from torchtune_sys.model.comparison import Weight
+    from torchtune_sys.model.comparison import DifferenceWeight
 
     compared = sum(kind.hosts for kind in found.kinds)
     if compared < (2 if found.against == "majority" else 1):
         return UNJUDGED
-    heavy = any(item.weight in (Weight.ERROR, Weight.WARNING) for item in found.various)
+    heavy = any(item.weight in (DifferenceWeight.ERROR, DifferenceWeight.WARNING) for item in found.various)
     return FINDINGS if found.odd or found.groups or heavy else 0
 
 

@@ -146,9 +146,9 @@ def _transport(options: dict[str, Any]) -> Transport:
 
 def _status(found: Comparison) -> int:
     from torchtune_sys.cli.commands.compare import status
-    from torchtune_sys.model.comparison import Weight
+    from torchtune_sys.model.comparison import DifferenceWeight
 
     alike = status(found)
-    if alike == FINDINGS or any(item.weight is Weight.ERROR for item in found.findings):
+    if alike == FINDINGS or any(item.weight is DifferenceWeight.ERROR for item in found.findings):
         return FINDINGS
     return alike or (UNJUDGED if found.unread else 0)

@@ -33,7 +33,7 @@ _MOST_BYTES = 64 << 20
 _ABANDON_S = 2.0
 
 
-class Message(msgspec.Struct, frozen=True):
+class RankMessage(msgspec.Struct, frozen=True):
     """A line that process ``pid`` sent."""
 
     pid: int
@@ -52,7 +52,7 @@ class Exited(msgspec.Struct, frozen=True):
     rc: int
 
 
-Event = Message | Disconnected | Exited
+Event = RankMessage | Disconnected | Exited
 
 
 class RankProcesses:
@@ -185,7 +185,7 @@ class RankProcesses:
                     self._stacks.setdefault(pid, bytearray()).extend(unread)
                     unread.clear()
                 elif isinstance(fields, dict):
-                    events.append(Message(pid, fields))
+                    events.append(RankMessage(pid, fields))
         if len(unread) > _LINE_BYTES:
             unread.clear()
         return events

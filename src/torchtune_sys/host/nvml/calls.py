@@ -58,7 +58,7 @@ def refused(found: object) -> bool:
     return isinstance(found, dict) and "$missing" in found
 
 
-class Reader:
+class NvmlCalls:
     """Calls by name; remembers whether the GPU was reported lost, and which call it is in, since when.
 
     ``crashed`` names the calls (``name@gpu``) in which the library crashed before, which are not made again.

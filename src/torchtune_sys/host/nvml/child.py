@@ -16,7 +16,7 @@ from typing import Any
 
 sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))))
 
-from torchtune_sys.host.nvml.calls import Reader, missing, refused
+from torchtune_sys.host.nvml.calls import NvmlCalls, missing, refused
 from torchtune_sys.host.nvml.links import peers
 from torchtune_sys.host.nvml.readings import READINGS
 
@@ -44,7 +44,7 @@ class NvmlLook:
         self.ready = False
         self.done = threading.Event()
         self.lock = threading.Lock()
-        self.reader = Reader(nvml, crashed)
+        self.reader = NvmlCalls(nvml, crashed)
 
     def begin(self) -> None:
         """Begin with the library and the host; then every GPU."""
@@ -76,7 +76,7 @@ class NvmlLook:
         self.found = found
         self.done.set()
 
-    def go_on(self, reader: Reader) -> None:
+    def go_on(self, reader: NvmlCalls) -> None:
         """Take one step after the other, until another thread has taken over."""
         while reader is self.reader and self.position < len(self.steps):
             gpu, step = self.steps[self.position]
@@ -92,7 +92,7 @@ class NvmlLook:
         if reader is self.reader:
             self.done.set()
 
-    def _ask(self, reader: Reader, gpu: int, step: int) -> Any:
+    def _ask(self, reader: NvmlCalls, gpu: int, step: int) -> Any:
         if step == -1:
             return reader.call("nvmlDeviceGetHandleByIndex", gpu)
         if gpu not in self.handles:
@@ -118,7 +118,7 @@ class NvmlLook:
             gpu, step = self.steps[self.position]
             answer = missing("timeout", late.at, f"{late.at} of GPU {gpu} did not return within {self.patience_s:.3g} s")
             self._keep(gpu, step, [] if step == len(READINGS) else answer)
-            self.reader = Reader(self.nvml, self.crashed, gpu)
+            self.reader = NvmlCalls(self.nvml, self.crashed, gpu)
             self.found.setdefault("hung", answer)
             self.patience_s = min(self.patience_s, _PATIENCE_S)
         if not start(self.go_on, self.reader):
@@ -136,7 +136,7 @@ class NvmlLook:
     def answer(self) -> dict[str, Any]:
         """Return what is known now; what was not reached in time is missing, with the call that took it."""
         with self.lock:
-            ended, self.reader = self.reader, Reader(self.nvml, {})
+            ended, self.reader = self.reader, NvmlCalls(self.nvml, {})
         if "devices" in self.found:
             return self.found
         first = self.found.pop("hung", None)
@@ -170,7 +170,7 @@ def start(work: Any, *args: Any) -> bool:
     return True
 
 
-def _confidential(reader: Reader) -> Any:
+def _confidential(reader: NvmlCalls) -> Any:
     """Whether the GPUs work under confidential computing, and then whether they accept work (nvml.h: NVML_CC_SYSTEM_FEATURE_ENABLED 1,
     NVML_CC_ACCEPTING_CLIENT_REQUESTS_TRUE 1)."""
     on = reader.call("nvmlSystemGetConfComputeState", then=lambda state: state.ccFeature == 1)

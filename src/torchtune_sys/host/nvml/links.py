@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from torchtune_sys.host.nvml.calls import TELLS, Reader, missing, refused
+from torchtune_sys.host.nvml.calls import TELLS, NvmlCalls, missing, refused
 
 _FABRIC = ("not-supported", "not-started", "in-progress", "completed")
 _HEALTH = ((0, "degraded bandwidth"), (2, "route recovery in progress"), (4, "route unhealthy"), (6, "access timeout recovery"))
@@ -26,7 +26,7 @@ _P2P = ("ok", "chipset-not-supported", "gpu-not-supported", "topology-not-suppor
 _CAPABILITIES = (("read", 0), ("write", 1), ("nvlink", 2))
 
 
-def fabric(reader: Reader, handle: Any) -> Any:
+def fabric(reader: NvmlCalls, handle: Any) -> Any:
     """State, status, clique, health, whether it spans hosts. Version 2 of the structure came with R550; before, there is a call without versions (R530)."""
     call = "nvmlDeviceGetGpuFabricInfoV"
     answer = reader.fill(call, "c_nvmlGpuFabricInfo_v2_t", handle, lambda found: _fabric(reader, found, call))
@@ -36,7 +36,7 @@ def fabric(reader: Reader, handle: Any) -> Any:
     return answer
 
 
-def _fabric(reader: Reader, found: Any, call: str) -> Any:
+def _fabric(reader: NvmlCalls, found: Any, call: str) -> Any:
     state = _FABRIC[found.state]
     if state != "completed":  # the rest is not valid before
         none = missing("absent", call, f"the fabric's state is {state}")
@@ -60,7 +60,7 @@ def health_words(mask: int) -> list[str]:
     return words
 
 
-def nvlinks(reader: Reader, handle: Any) -> Any:
+def nvlinks(reader: NvmlCalls, handle: Any) -> Any:
     """How many, which are down, their version, their errors. NOT_SUPPORTED on link 0 means no NVLink, on link k that there are k links; the
     number of links that the header allows (36) exceeds what any GPU has, and a link beyond the GPU's answers INVALID_ARGUMENT on some
     drivers."""
@@ -80,7 +80,7 @@ def nvlinks(reader: Reader, handle: Any) -> Any:
     return len(found), down, reader.call("nvmlDeviceGetNvLinkVersion", handle, active[0]), _errors(reader, handle, active)
 
 
-def _errors(reader: Reader, handle: Any, links: list[int]) -> Any:
+def _errors(reader: NvmlCalls, handle: Any, links: list[int]) -> Any:
     """Return the links that have counted errors."""
     found: list[dict[str, int]] = []
     for link in links:
@@ -95,7 +95,7 @@ def _errors(reader: Reader, handle: Any, links: list[int]) -> Any:
     return found
 
 
-def _recoveries(reader: Reader, handle: Any, links: list[int]) -> Any:
+def _recoveries(reader: NvmlCalls, handle: Any, links: list[int]) -> Any:
     found: list[dict[str, int]] = []
     for link in links:
         recovered = reader.field(handle, _RECOVERED, int, link)
@@ -107,7 +107,7 @@ def _recoveries(reader: Reader, handle: Any, links: list[int]) -> Any:
     return found
 
 
-def peers(reader: Reader, handles: dict[int, Any], first: int) -> list[dict[str, Any]]:
+def peers(reader: NvmlCalls, handles: dict[int, Any], first: int) -> list[dict[str, Any]]:
     """Return what GPU ``first`` and each one after it may do with each other's memory."""
     found: list[dict[str, Any]] = []
     for second in sorted(handles):

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from torchtune_sys.host.nvml import links
-from torchtune_sys.host.nvml.calls import NvmlRefused, Reader, missing, refused
+from torchtune_sys.host.nvml.calls import NvmlCalls, NvmlRefused, missing, refused
 
 _ARCHITECTURES = {2: "Kepler", 3: "Maxwell", 4: "Pascal", 5: "Volta", 6: "Turing", 7: "Ampere", 8: "Ada", 9: "Hopper", 10: "Blackwell", 13: "Rubin"}  # fmt: skip
 _COMPUTE_MODES = ("default", "exclusive-thread", "prohibited", "exclusive-process")
@@ -15,7 +15,7 @@ _VIRTUAL = ("none", "passthrough", "vgpu", "host-vgpu", "host-vsga")
 _CORRECTED, _UNCORRECTED, _VOLATILE, _AGGREGATE = 0, 1, 0, 1
 _NOT_AVAILABLE = (1 << 64) - 1
 
-Read = Callable[[Reader, Any], Any]
+Read = Callable[[NvmlCalls, Any], Any]
 
 
 def address(found: Any) -> str:
@@ -43,11 +43,11 @@ def _one(names: str, *args: Any, then: Callable[[Any], Any] = lambda found: foun
     return lambda reader, handle: reader.call(names, handle, *args, then=then)
 
 
-def memory(reader: Reader, handle: Any) -> Any:
+def memory(reader: NvmlCalls, handle: Any) -> Any:
     return reader.call("nvmlDeviceGetMemoryInfo", handle, then=lambda found: (found.total, found.used))
 
 
-def clock_event_reasons(reader: Reader, handle: Any) -> Any:
+def clock_event_reasons(reader: NvmlCalls, handle: Any) -> Any:
     """Return new names first: the ``Throttle`` ones go away in CUDA 14, older drivers have only those."""
     found = reader.call("nvmlDeviceGetCurrentClocksEventReasons, nvmlDeviceGetCurrentClocksThrottleReasons", handle)
     if refused(found):
@@ -60,23 +60,23 @@ _HEAT, _BRAKE = 270, 271
 """NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN and _HW_POWER_BRAKE_SLOWDOWN, in nanoseconds as DCGM names them (…_NS)."""
 
 
-def slowed_by_hardware(reader: Reader, handle: Any) -> Any:
+def slowed_by_hardware(reader: NvmlCalls, handle: Any) -> Any:
     heat, brake = reader.field(handle, _HEAT, int), reader.field(handle, _BRAKE, int)
     return heat if refused(heat) else brake if refused(brake) else (heat + brake) / 1e9
 
 
-def sram_threshold(reader: Reader, handle: Any) -> Any:
+def sram_threshold(reader: NvmlCalls, handle: Any) -> Any:
     name = "nvmlDeviceGetSramEccErrorStatus"
     return reader.fill(name, "c_nvmlEccSramErrorStatus_v1_t", handle, lambda found: bool(found.bThresholdExceeded))
 
 
-def inforom(reader: Reader, handle: Any) -> Any:
+def inforom(reader: NvmlCalls, handle: Any) -> Any:
     """NVML tells a corrupted one by an error of its own; what else goes wrong says nothing about it."""
     found = reader.call("nvmlDeviceValidateInforom", handle, then=lambda _: True)
     return False if refused(found) and found["detail"] == "CORRUPTED_INFOROM" else found
 
 
-def mig_instances(reader: Reader, handle: Any) -> Any:
+def mig_instances(reader: NvmlCalls, handle: Any) -> Any:
     """MIG devices; there may be holes in their numbering."""
     count = reader.call("nvmlDeviceGetMaxMigDeviceCount", handle)
     if refused(count):
@@ -91,7 +91,7 @@ def mig_instances(reader: Reader, handle: Any) -> Any:
     return there
 
 
-def processes(reader: Reader, handle: Any) -> Any:
+def processes(reader: NvmlCalls, handle: Any) -> Any:
     names = "nvmlDeviceGetComputeRunningProcesses_v3, nvmlDeviceGetComputeRunningProcesses_v2"
     found = reader.call(names, handle)
     if refused(found):

@@ -6,6 +6,6 @@ stands for and which facts decide among them.
 """
 
 from torchtune_sys.knowledge.messages.causes import MessageCause, causes_of, holds_of
-from torchtune_sys.knowledge.messages.index import Message, match
+from torchtune_sys.knowledge.messages.index import CatalogueMessage, match
 
-__all__ = ["MessageCause", "Message", "causes_of", "holds_of", "match"]
+__all__ = ["MessageCause", "CatalogueMessage", "causes_of", "holds_of", "match"]

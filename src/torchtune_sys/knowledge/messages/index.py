@@ -17,7 +17,7 @@ _LONGEST = 65536
 """Of a line, what is looked at."""
 
 
-class Message(msgspec.Struct, frozen=True, kw_only=True):
+class CatalogueMessage(msgspec.Struct, frozen=True, kw_only=True):
     """A line that a program of the catalogue prints."""
 
     program: str
@@ -53,7 +53,7 @@ class _Entry(NamedTuple):
         return self.template.weight
 
 
-def match(line: str) -> Message | None:
+def match(line: str) -> CatalogueMessage | None:
     """Return the message that ``line`` is, or None where no program of the catalogue prints it.
 
     >>> found = match("gpu01:55:90 [2] bootstrap.cc:45 NCCL WARN Bootstrap : no socket interface found")
@@ -75,7 +75,7 @@ def match(line: str) -> Message | None:
     fitting.sort(key=lambda each: -each[0].weight)
     families = [each for each in fitting if each[0].family]
     printed = next((entry for entry, _ in fitting if not entry.family), fitting[0][0])
-    return Message(
+    return CatalogueMessage(
         program=printed.program,
         template=printed.text,
         versions=printed.versions,

@@ -21,7 +21,7 @@ from torchtune_sys.preflight.in_group import work
 from torchtune_sys.preflight.in_group.notes import Notes
 from torchtune_sys.preflight.joint import judge
 from torchtune_sys.preflight.joint.compared import compared
-from torchtune_sys.preflight.joint.gathered import Compute, Event, Gathered, Node, Rank, odd_sums, taken
+from torchtune_sys.preflight.joint.gathered import Compute, Gathered, Node, NodeEvent, Rank, odd_sums, taken
 from torchtune_sys.preflight.joint.judge.whole import Whole, whole
 from torchtune_sys.preflight.policy import Policy, parse_policy
 
@@ -212,7 +212,7 @@ class _Checking:
 
     def _silent(self, gathered: Gathered, place: Rank, rank: int, where: str) -> None:
         seen = f"rank {rank} says nothing since {where}: it is stopped, was killed or hangs"
-        gathered.events.append(Event(at_s=time.monotonic(), node=place[0], cause="rank-stopped", seen=seen, local=place[1]))
+        gathered.events.append(NodeEvent(at_s=time.monotonic(), node=place[0], cause="rank-stopped", seen=seen, local=place[1]))
 
     def _left_s(self) -> float:
         return max(self._until_s - time.monotonic(), 0.0)

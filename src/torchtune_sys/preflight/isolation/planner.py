@@ -13,11 +13,11 @@ from torchtune_sys.preflight.isolation.values import (
     ALL_PAIRS,
     Domain,
     Group,
+    IsolationVerdict,
     Outcome,
     Round,
     RoundEvidence,
     Settings,
-    Verdict,
     Vote,
 )
 
@@ -101,18 +101,18 @@ class Isolation:
             rails = each if known.is_by_rail or known.on else ()
             self._waiting = Round(number=len(self._evidence) + 1, purpose=purpose, groups=groups, rails=rails)
 
-    def verdict(self) -> Verdict:
+    def verdict(self) -> IsolationVerdict:
         """Return what is said by now."""
         known = self._known
         outcome, why, suspects = self._outcome()
         if outcome is Outcome.ONLY_AT_SCALE:
-            return Verdict(outcome=outcome, why=why, rounds=tuple(self._evidence))
+            return IsolationVerdict(outcome=outcome, why=why, rounds=tuple(self._evidence))
         found = cuts(known, known.bad_pairs)
         off = cut_off(known, found)
         explained = {way for cut in found for way in across(known, cut)}
         nodes = known.bad_nodes | {unit for part in off for unit in known.domains[part].units}
         between = tuple((known.domains[one], known.domains[other]) for one, other in found if not {one, other} & {*off})
-        return Verdict(
+        return IsolationVerdict(
             outcome=outcome,
             nodes=tuple(sorted(nodes)),
             pairs=tuple(sorted(known.bad_pairs - explained)),

@@ -83,7 +83,7 @@ class Outcome(str, enum.Enum):
     """Too many faults, too few rounds, or failures that did not come again."""
 
 
-class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+class IsolationVerdict(msgspec.Struct, frozen=True, kw_only=True):
     """What is bad."""
 
     outcome: Outcome
@@ -104,7 +104,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     rounds: tuple[RoundEvidence, ...] = ()
 
 
-def of_units(verdict: Verdict, names: Sequence[int]) -> Verdict:
+def of_units(verdict: IsolationVerdict, names: Sequence[int]) -> IsolationVerdict:
     """Return the verdict on units that are called ``names``: 0 is the first of them.
 
     >>> of_units(Verdict(outcome=Outcome.NAMED, nodes=(1,), pairs=((0, 2),)), [4, 7, 9]).pairs

@@ -313,9 +313,9 @@ class Agent:
             wire.send(messages.plain(messages.Pong(n=said.n, clock=time.time())))
         elif isinstance(said, messages.Table):
             self.map.table.update({node: place for node, place in said.nodes.items() if node < self.job.nodes})
-        elif isinstance(said, messages.Status):
+        elif isinstance(said, messages.StatusText):
             self.ranks.tell_all({"is": "status", "text": said.text})
-        elif isinstance(said, messages.Verdict):
+        elif isinstance(said, messages.JointVerdict):
             self._end({"is": "verdict", "value": said.value, "node": self.job.node})
         elif isinstance(said, messages.CutOff):
             self._end({"is": "cut-off", "seen": said.seen})

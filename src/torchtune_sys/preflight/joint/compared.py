@@ -13,7 +13,7 @@ from torchtune_sys.fleet.facts_file import MISSING
 from torchtune_sys.fleet.kinds import kinds
 from torchtune_sys.fleet.store import Store
 from torchtune_sys.fleet.weights import Readers
-from torchtune_sys.model.comparison import Comparison, Weight
+from torchtune_sys.model.comparison import Comparison, DifferenceWeight
 from torchtune_sys.preflight.joint.gathered import Differing, Node, NodeFacts
 from torchtune_sys.rules import CATALOGUE
 
@@ -60,7 +60,9 @@ def _kinds(store: Store) -> Iterable[Differing]:
     usual, most = next(iter(found.items()))
     is_usual = 2 * len(most) > len(store.hosts)
     odd = {int(store.hosts[host].name): kind for kind, hosts in found.items() if not is_usual or kind != usual for host in hosts}
-    yield Differing(fact="kind", values=odd, usual=usual if is_usual else None, hosts=len(store.hosts), weight=Weight.ERROR)
+    yield Differing(
+        fact="kind", values=odd, usual=usual if is_usual else None, hosts=len(store.hosts), weight=DifferenceWeight.ERROR
+    )
 
 
 def _differing(store: Store) -> Iterable[Differing]:
@@ -87,7 +89,7 @@ def _odd(found: Comparison, nodes: Iterable[int]) -> Iterable[Differing]:
 
 def _groups(found: Comparison) -> Iterable[Differing]:
     """Of hosts that fall into groups the smaller ones are odd, where one has more than half."""
-    by_fact: dict[tuple[int, str], list[tuple[tuple[str, ...], Any, Weight]]] = {}
+    by_fact: dict[tuple[int, str], list[tuple[tuple[str, ...], Any, DifferenceWeight]]] = {}
     for group in found.groups:
         for fact in group.facts:
             by_fact.setdefault((group.division, fact.fact), []).append((group.hosts, fact.value, fact.weight))

@@ -12,7 +12,7 @@ from torchtune_sys.host.peers.wire import Gone, Wire
 from torchtune_sys.preflight.joint import agents, judge, messages
 from torchtune_sys.preflight.joint.compared import compared
 from torchtune_sys.preflight.joint.deadlines import ready_s
-from torchtune_sys.preflight.joint.gathered import EVENTS, Event, Gathered, own_names
+from torchtune_sys.preflight.joint.gathered import EVENTS, Gathered, NodeEvent, own_names
 from torchtune_sys.preflight.joint.job import Agents, Job, Times
 from torchtune_sys.preflight.joint.meeting import Map
 from torchtune_sys.preflight.joint.member import Member, how_lost, present
@@ -63,7 +63,7 @@ class Coordinator:
             wire.send(messages.plain(messages.Refused()))
             return
         if self.started:
-            wire.send(messages.plain(messages.Status(text="came too late: the others have begun")))
+            wire.send(messages.plain(messages.StatusText(text="came too late: the others have begun")))
         self._lives(node)
         self.members[node] = member
         self.free_places.discard(node)
@@ -140,7 +140,7 @@ class Coordinator:
         """Only what a node can know of another is heard, and a few times."""
         known = sum(event.node == node for event in self.gathered.events)
         if cause in EVENTS and node < self.job.nodes and known < _EVENTS_AT_MOST:
-            self.gathered.events.append(Event(at_s=time.monotonic(), node=node, cause=cause, seen=seen, local=local))
+            self.gathered.events.append(NodeEvent(at_s=time.monotonic(), node=node, cause=cause, seen=seen, local=local))
 
     def has_followers(self) -> bool:
         return any(member.alive and member.node != self.job.node for member in self.members.values())
@@ -295,7 +295,7 @@ class Coordinator:
                 member.wire.send_text(text)
 
     def _status(self, text: str) -> None:
-        self._send_all(messages.Status(text=text))
+        self._send_all(messages.StatusText(text=text))
 
     def _untold(self) -> list[int]:
         """Nodes that have not told all there is to tell. Those that something is wrong with already are not waited for."""
@@ -334,7 +334,7 @@ class Coordinator:
         moved = sum(member.wire.bytes_sent + member.wire.bytes_received for member in self.members.values())
         if brief is not None:  # the candidates have all of it
             whole = frozenset(self.job.candidates)
-            self._send_all(messages.Verdict(value=brief, bytes=moved), but=whole)
-            self._send_all(messages.Verdict(value=found, bytes=moved), but=frozenset(self.members) - whole)
+            self._send_all(messages.JointVerdict(value=brief, bytes=moved), but=whole)
+            self._send_all(messages.JointVerdict(value=found, bytes=moved), but=frozenset(self.members) - whole)
         else:
-            self._send_all(messages.Verdict(value=found, bytes=moved))
+            self._send_all(messages.JointVerdict(value=found, bytes=moved))

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from torchtune_sys.fleet import facts_file
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, Why, known
-from torchtune_sys.preflight.joint.gathered import Interface, NodeFacts
+from torchtune_sys.preflight.joint.gathered import NodeFacts, PeerInterface
 
 _NO_QUOTA = 1e6
 _CHOOSING = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
@@ -16,7 +16,7 @@ _CHOOSING = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 def facts_of(seen: Snapshot, name: str, env: Mapping[str, str]) -> NodeFacts:
     """Return what is compared between nodes, and what says whether a node can be reached."""
     network, cpu = seen.network, seen.cpu
-    interfaces: dict[str, Interface] = {}
+    interfaces: dict[str, PeerInterface] = {}
     own: tuple[str, ...] | None = None
     if not isinstance(network, Missing):
         for each in known(network.interfaces, ()):
@@ -26,7 +26,7 @@ def facts_of(seen: Snapshot, name: str, env: Mapping[str, str]) -> NodeFacts:
                 if address.family == "inet"
             )
             mtu = None if isinstance(each.mtu, Missing) else each.mtu
-            interfaces[each.name] = Interface(kind=each.kind, mtu=mtu, addresses=addresses)
+            interfaces[each.name] = PeerInterface(kind=each.kind, mtu=mtu, addresses=addresses)
         names = network.hostname_addresses
         is_unanswered = isinstance(names, Missing) and names.why not in (Why.ABSENT, Why.FAILED)
         own = None if is_unanswered or not interfaces else known(names, ())

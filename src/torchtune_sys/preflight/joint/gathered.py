@@ -8,12 +8,12 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from torchtune_sys.model.comparison import Weight as HowHeavy
-from torchtune_sys.preflight.isolation.values import Verdict
+from torchtune_sys.model.comparison import DifferenceWeight
+from torchtune_sys.preflight.isolation.values import IsolationVerdict
 from torchtune_sys.preflight.joint.names import is_host_name, numbered
 
 
-class Event(msgspec.Struct, frozen=True, kw_only=True):
+class NodeEvent(msgspec.Struct, frozen=True, kw_only=True):
     """Something happened to a node while the others watched. The first in time counts: others follow from it."""
 
     at_s: float
@@ -85,7 +85,7 @@ class Counted(msgspec.Struct, frozen=True, kw_only=True, rename={"from_": "from"
     overflowed: int = 0
 
 
-class Interface(msgspec.Struct, frozen=True, kw_only=True):
+class PeerInterface(msgspec.Struct, frozen=True, kw_only=True):
     kind: str = ""
     mtu: int | None = None
     addresses: tuple[tuple[str, int], ...] = ()
@@ -98,7 +98,7 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
     name: str = ""
     env: dict[str, str] = {}
     """Variables that choose interfaces."""
-    interfaces: dict[str, Interface] = {}
+    interfaces: dict[str, PeerInterface] = {}
     own_name_addresses: tuple[str, ...] | None = None
     """What its own name stands for; empty where it stands for nothing."""
     cpu_quota: float | None = None
@@ -116,7 +116,7 @@ class Differing(msgspec.Struct, frozen=True, kw_only=True):
     """What more than half of the nodes have; None where so many agree on nothing."""
     hosts: int
     """How many were compared."""
-    weight: HowHeavy
+    weight: DifferenceWeight
 
 
 class WorkerNote(msgspec.Struct, frozen=True, kw_only=True):
@@ -247,13 +247,13 @@ class Gathered(msgspec.Struct, kw_only=True):
     """What speaks against the address at which all were to meet, as the first node sees it."""
     differing: tuple[Differing, ...] | None = None
     """None before the facts were compared."""
-    events: list[Event] = []
+    events: list[NodeEvent] = []
     links: dict[tuple[int, int], list[LinkTest]] = {}
     computes: dict[Rank, list[Compute]] = {}
     turns_cut: bool = False
     """Whether the time ended the turns of ranks that look slow, before it was certain."""
     collectives: list[dict[Rank, Any]] = []
-    isolated: Verdict | None = None
+    isolated: IsolationVerdict | None = None
     """Which nodes or links make the collective of all fail, by their numbers; None where nothing was to be isolated."""
     tests: GroupTests | None = None
     own_link_up: bool | None = None

@@ -139,11 +139,13 @@ class Table(_Message, frozen=True, kw_only=True):
     nodes: Annotated[dict[Number, tuple[Key, Port]], Meta(max_length=128)]
 
 
-class Status(_Message, frozen=True, kw_only=True):
+class StatusText(_Message, frozen=True, kw_only=True, tag="status"):
+    """What is under way, for whoever waits at a terminal."""
+
     text: Text
 
 
-class Verdict(_Message, frozen=True, kw_only=True):
+class JointVerdict(_Message, frozen=True, kw_only=True, tag="verdict"):
     value: Any
     bytes: Annotated[int, Meta(ge=0)] = 0
 
@@ -171,7 +173,7 @@ class Task(_Message, frozen=True, kw_only=True):
 
 Asked = Who | Seat | Relay | Join
 FromNode = Note | Ranks | Event | Done | Pong
-FromCoordinator = Welcome | Refused | Redirect | Ping | Table | Status | Verdict | CutOff | Task
+FromCoordinator = Welcome | Refused | Redirect | Ping | Table | StatusText | JointVerdict | CutOff | Task
 
 
 def plain(message: msgspec.Struct) -> Fields:

@@ -137,16 +137,20 @@ def checkpoints_not_writable(s: Snapshot, p: Params) -> Iterator[Evidence]:
         access(2)
         mount(8), "ro" (ext4 also turns read-only by itself after an I/O error: errors=remount-ro)
     """
-    for place in places(s, ("checkpoints",)):
+    yield from _writable(s, "checkpoints")
+
+
+def _writable(s: Snapshot, role: str) -> Iterator[Evidence]:
+    for place in places(s, (role,)):
         if isinstance(place.writable, Missing):
             yield unsure(subject(place), place.writable)
-        elif not place.writable:
+        elif place.writable:
+            yield fine(place, "writable", "access(2)")
+        else:
             read_only = not isinstance(place.options, Missing) and "ro" in place.options
             where = f"{place.filesystem} on {place.mount_point}"
             seen = f"{where} is mounted read-only" if read_only else f"this user may not write to {place.real_path}"
             yield Evidence(subject=subject(place), seen=seen, wanted="writable", source="access(2)")
-        else:
-            yield fine(place, "writable", "access(2)")
 
 
 @rule(
@@ -171,16 +175,7 @@ def temporary_directory_not_writable(s: Snapshot, p: Params) -> Iterator[Evidenc
     References
         https://docs.python.org/3/library/tempfile.html#tempfile.gettempdir
     """
-    for place in places(s, ("temporary files",)):
-        if isinstance(place.writable, Missing):
-            yield unsure(subject(place), place.writable)
-        elif place.writable:
-            yield fine(place, "writable", "access(2)")
-        else:
-            read_only = not isinstance(place.options, Missing) and "ro" in place.options
-            where = f"{place.filesystem} on {place.mount_point}"
-            seen = f"{where} is mounted read-only" if read_only else f"this user may not write to {place.real_path}"
-            yield Evidence(subject=subject(place), seen=seen, wanted="writable", source="access(2)")
+    yield from _writable(s, "temporary files")
 
 
 @rule(

@@ -19,7 +19,7 @@ LAUNCHER_VARIABLE = "TORCHTUNE_SYS_SMOKE_LAUNCHER"
 _PR_SET_PDEATHSIG = 1
 
 
-class Launcher(NamedTuple):
+class RankLauncher(NamedTuple):
     """The process of this script that started a rank, and the descriptors that the rank has from it."""
 
     pid: int
@@ -32,10 +32,10 @@ class Launcher(NamedTuple):
         return " ".join(map(str, self))
 
 
-def launcher() -> Optional[Launcher]:
+def launcher() -> Optional[RankLauncher]:
     """Return who started this rank; None where torchrun, srun or mpirun did."""
     words = os.environ.get(LAUNCHER_VARIABLE, "").split()
-    return Launcher(*map(int, words)) if words else None
+    return RankLauncher(*map(int, words)) if words else None
 
 
 class Channel:

@@ -13,7 +13,7 @@ import sys
 import time
 from typing import Dict, Iterator, List, Sequence, Tuple
 
-from torchtune_sys.smoke.worker.channel import LAUNCHER_VARIABLE, Launcher, channel
+from torchtune_sys.smoke.worker.channel import LAUNCHER_VARIABLE, RankLauncher, channel
 from torchtune_sys.smoke.worker.killed import memory_kills, say_if_memory_ran_out
 from torchtune_sys.smoke.worker.starting import Obstacle, loopback_address, obstacle
 
@@ -37,7 +37,7 @@ def launch(ranks: int, port: int, words: Sequence[str]) -> int:
         listener = _listening(port) if port else None
         try:
             for rank in range(ranks):
-                inherited = Launcher(os.getpid(), store, listener.fileno() if listener and rank == 0 else -1)
+                inherited = RankLauncher(os.getpid(), store, listener.fileno() if listener and rank == 0 else -1)
                 children[rank] = _started(rank, ranks, inherited, port, words)
         except OSError as error:
             _end_all(list(children.values()))
@@ -85,7 +85,7 @@ def _listening(port: int) -> socket.socket:
     return listener
 
 
-def _started(rank: int, ranks: int, inherited: Launcher, port: int, words: Sequence[str]) -> subprocess.Popen[bytes]:
+def _started(rank: int, ranks: int, inherited: RankLauncher, port: int, words: Sequence[str]) -> subprocess.Popen[bytes]:
     """Start a rank, which gets the variables that torchrun sets and training reads; with several, one thread unless somebody chose, as there."""
     env = {name: value for name, value in os.environ.items() if name not in ("MASTER_ADDR", "MASTER_PORT")}
     env.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(ranks), LOCAL_WORLD_SIZE=str(ranks))

@@ -11,7 +11,7 @@ from typing import Any, Dict
 import torch.distributed as dist
 
 from torchtune_sys.smoke.worker.agreement import word_of
-from torchtune_sys.smoke.worker.channel import Launcher, channel, launcher
+from torchtune_sys.smoke.worker.channel import RankLauncher, channel, launcher
 from torchtune_sys.smoke.worker.context import RankContext, StageFailed
 from torchtune_sys.smoke.worker.interfaces import (
     gloo_address,
@@ -56,7 +56,7 @@ def meet_at_port(here: RankContext) -> None:
     del place
 
 
-def _store_at_port(here: RankContext, started: Launcher) -> Any:
+def _store_at_port(here: RankContext, started: RankLauncher) -> Any:
     address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     if "master_listen_fd" not in (dist.TCPStore.__init__.__doc__ or ""):  # torch 2.0: its store listens on every address
         return socket.create_connection((address, port), NEAR_S)

@@ -9,7 +9,7 @@ import msgspec
 
 from torchtune_sys.model.preflight import Weight
 from torchtune_sys.preflight.joint.gathered import Gathered, Rank
-from torchtune_sys.preflight.joint.judge.finding import Finding
+from torchtune_sys.preflight.joint.judge.finding import JointFinding
 from torchtune_sys.preflight.joint.judge.slower import MANY, TURNS_AT_MOST, TURNS_OF_ALL, standing
 
 QUOTA_GAP = 0.25
@@ -56,9 +56,9 @@ def ranks_again(gathered: Gathered) -> frozenset[Rank]:
     return frozenset(turns) if again and len(turns) < MANY else again
 
 
-def fingerprints(gathered: Gathered) -> list[Finding]:
+def fingerprints(gathered: Gathered) -> list[JointFinding]:
     """Ranks whose training step gave other bits than it must, or than most of their class."""
-    found: list[Finding] = []
+    found: list[JointFinding] = []
     classes: dict[str, dict[Rank, str]] = {}
     for rank, turns in gathered.computes.items():
         wrong = next((turn.wrong for turn in turns if turn.wrong), "")
@@ -83,19 +83,19 @@ def fingerprints(gathered: Gathered) -> list[Finding]:
     return found
 
 
-def _finding(gathered: Gathered, rank: Rank, cause: str, seen: str) -> Finding:
+def _finding(gathered: Gathered, rank: Rank, cause: str, seen: str) -> JointFinding:
     node, local = rank
     where = f"local rank {local}: " if gathered.locals_ > 1 else ""
     part = "fingerprint" if cause == "silent-data-corruption" else "compute"
-    return Finding(part=part, cause=cause, node=node, seen=where + seen)
+    return JointFinding(part=part, cause=cause, node=node, seen=where + seen)
 
 
-def _uncertain(slow: Finding, turns: int) -> Finding:
+def _uncertain(slow: JointFinding, turns: int) -> JointFinding:
     seen = f"{slow.seen}; time ran out after {turns} turns, in all of which it was, before that was certain"
     return msgspec.structs.replace(slow, seen=seen, weight=Weight.UNKNOWN)
 
 
-def findings(gathered: Gathered, quotas: frozenset[int]) -> list[Finding]:
+def findings(gathered: Gathered, quotas: frozenset[int]) -> list[JointFinding]:
     """``quotas``: nodes whose facts tell of a quota."""
     found = fingerprints(gathered)
     held = throttled(gathered)
@@ -111,5 +111,7 @@ def findings(gathered: Gathered, quotas: frozenset[int]) -> list[Finding]:
     for rank, turns in gathered.computes.items():
         failed = turns[-1].error if turns else ""
         if failed:
-            found.append(Finding(part="compute", cause="checker-fault", node=rank[0], seen=failed[:300], weight=Weight.UNKNOWN))
+            found.append(
+                JointFinding(part="compute", cause="checker-fault", node=rank[0], seen=failed[:300], weight=Weight.UNKNOWN)
+            )
     return found

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from statistics import median
 
 from torchtune_sys.preflight.joint.gathered import Gathered, LinkTest
-from torchtune_sys.preflight.joint.judge.finding import Finding
+from torchtune_sys.preflight.joint.judge.finding import JointFinding
 
 Way = tuple[int, int]
 LOSS, HEAVY_LOSS = 0.01, 0.1
@@ -151,21 +151,21 @@ def behind_bad_links(gathered: Gathered) -> set[int]:
     return {finding.node for finding in findings(gathered, ()) if finding.node is not None}
 
 
-def findings(gathered: Gathered, explained: Iterable[int]) -> list[Finding]:
+def findings(gathered: Gathered, explained: Iterable[int]) -> list[JointFinding]:
     """Nodes first, then the links that no node explains. What may pass must show twice, and what other tests may look like alone."""
     gone = {*explained}
     told = {way: what for way, what in causes(gathered).items() if not gone & {*way}}
-    found: list[Finding] = []
+    found: list[JointFinding] = []
     nodes, links = _blamed(told, {way: tests for way, tests in gathered.links.items() if not gone & {*way}})
     for node, cause, ways in nodes:
         seen = "; ".join(f"{gathered.name(a)} -> {gathered.name(b)}: {told[a, b][1]}" for a, b in ways[:2])
         more = f"; {len(ways) - 2} more ways" if len(ways) > 2 else ""
-        found.append(Finding(part="connections", cause=cause, node=node, seen=seen + more))
+        found.append(JointFinding(part="connections", cause=cause, node=node, seen=seen + more))
     for way in links:
         cause, seen = told[way]
         tests = gathered.links[way]
         if any(test.is_alone for test in tests) if cause in _SHARED else cause not in _PASSING or len(tests) > 1:
-            found.append(Finding(part="connections", cause=cause, link=way, seen=seen))
+            found.append(JointFinding(part="connections", cause=cause, link=way, seen=seen))
     return found
 
 

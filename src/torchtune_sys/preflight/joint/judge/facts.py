@@ -8,25 +8,25 @@ from statistics import median
 
 from torchtune_sys.fleet.difference_causes import cause_of, must_be_alike
 from torchtune_sys.knowledge.nccl import parse_names
-from torchtune_sys.model.comparison import Weight as HowHeavy
+from torchtune_sys.model.comparison import DifferenceWeight
 from torchtune_sys.model.preflight import Weight
-from torchtune_sys.preflight.joint.gathered import Differing, Gathered, Interface, Node, NodeFacts
-from torchtune_sys.preflight.joint.judge.finding import Finding
+from torchtune_sys.preflight.joint.gathered import Differing, Gathered, Node, NodeFacts, PeerInterface
+from torchtune_sys.preflight.joint.judge.finding import JointFinding
 
 CLOCK_S = 1.0
 """Farther apart than this, logs, leases and certificates go wrong; two synchronised hosts are within milliseconds."""
 _CHOICES = ("session.env[NCCL_SOCKET_IFNAME]", "session.env[GLOO_SOCKET_IFNAME]", "cpu.quota")
 """Judged by themselves."""
-_HEAVY = (HowHeavy.ERROR, HowHeavy.WARNING)
+_HEAVY = (DifferenceWeight.ERROR, DifferenceWeight.WARNING)
 _FACTS_AT_MOST = 6
 _BRIDGES = ("bridge", "loopback", "veth", "dummy")
 
 
-def findings(gathered: Gathered) -> list[Finding]:
+def findings(gathered: Gathered) -> list[JointFinding]:
     """Each node by itself first, then what differs."""
     told = {node: member.facts for node, member in gathered.members.items()}
     nodes = {node: facts for node, facts in told.items() if facts is not None}
-    found: list[Finding] = []
+    found: list[JointFinding] = []
     for node, facts in nodes.items():
         if gathered.nodes > 1:
             found += _alone(node, gathered.members[node], facts)
@@ -38,13 +38,13 @@ def findings(gathered: Gathered) -> list[Finding]:
     return found
 
 
-def _alone(node: int, member: Node, facts: NodeFacts) -> Iterator[Finding]:
+def _alone(node: int, member: Node, facts: NodeFacts) -> Iterator[JointFinding]:
     interfaces, env = facts.interfaces, facts.env
     gloo = env.get("GLOO_SOCKET_IFNAME", "")
     for name in filter(None, gloo.split(",")):
         words = _unfit(interfaces.get(name), member.address)
         if words:
-            yield Finding(
+            yield JointFinding(
                 part="facts", cause="nccl-wrong-interface", node=node, seen=f"GLOO_SOCKET_IFNAME={gloo}: {name} {words}"
             )
             break
@@ -54,20 +54,20 @@ def _alone(node: int, member: Node, facts: NodeFacts) -> Iterator[Finding]:
         chosen = [name for name in interfaces if names.chosen(name) and interfaces[name].addresses]
         if not chosen or (not names.exclude and all(_unfit(interfaces[name], member.address) for name in chosen)):
             there = ", ".join(f"{name} {_unfit(interfaces[name], member.address)}" for name in chosen) or "matches no interface"
-            yield Finding(part="facts", cause="nccl-wrong-interface", node=node, seen=f"NCCL_SOCKET_IFNAME={nccl}: {there}")
+            yield JointFinding(part="facts", cause="nccl-wrong-interface", node=node, seen=f"NCCL_SOCKET_IFNAME={nccl}: {there}")
     own = facts.own_name_addresses
     if not gloo and own is not None:
         held = {address for entry in interfaces.values() for address, _length in entry.addresses}
         usable = [address for address in own if address in held and not _is_loopback(address)]
         if own and not usable and any(map(_is_loopback, own)):
             seen = f"its own name stands for {', '.join(own)}: gloo tells the other nodes that address"
-            yield Finding(part="facts", cause="hostname-resolves-to-loopback", node=node, seen=seen)
+            yield JointFinding(part="facts", cause="hostname-resolves-to-loopback", node=node, seen=seen)
         elif not usable:
             seen = f"its own name stands for {', '.join(own) or 'no address'}, none of its own"
-            yield Finding(part="facts", cause="hostname-unresolvable", node=node, seen=seen)
+            yield JointFinding(part="facts", cause="hostname-unresolvable", node=node, seen=seen)
 
 
-def _unfit(interface: Interface | None, data_address: str) -> str:
+def _unfit(interface: PeerInterface | None, data_address: str) -> str:
     """Return what speaks against an interface for what goes to other nodes; "" where nothing does."""
     if interface is None:
         return "does not exist"
@@ -85,7 +85,7 @@ def _is_loopback(address: str) -> bool:
         return False
 
 
-def _duplicates(gathered: Gathered, nodes: Mapping[int, NodeFacts]) -> list[Finding]:
+def _duplicates(gathered: Gathered, nodes: Mapping[int, NodeFacts]) -> list[JointFinding]:
     """Addresses of the data network that two nodes hold, or one node that another one's name stands for."""
     holders: dict[str, list[int]] = {}
     for node, member in gathered.members.items():
@@ -99,7 +99,7 @@ def _duplicates(gathered: Gathered, nodes: Mapping[int, NodeFacts]) -> list[Find
     for address, those in holders.items():
         for node in those if len(those) > 1 else ():
             seen = f"{address} is held by {' and '.join(gathered.name(other) for other in those)}"
-            found.append(Finding(part="facts", cause="duplicate-address", node=node, seen=seen))
+            found.append(JointFinding(part="facts", cause="duplicate-address", node=node, seen=seen))
     return found
 
 
@@ -115,19 +115,19 @@ def _data_network(member: Node, facts: NodeFacts) -> list[str]:
         return [member.address] if member.address and not _is_loopback(member.address) else []
 
 
-def _clocks(gathered: Gathered) -> list[Finding]:
+def _clocks(gathered: Gathered) -> list[JointFinding]:
     offsets = {node: member.clock_offset_s for node, member in gathered.members.items() if member.clock_offset_s is not None}
     if len(offsets) < 2:
         return []
     middle = median(offsets.values()) if len(offsets) > 2 else 0.0
     return [
-        Finding(part="facts", cause="clock-skew", node=node, seen=f"its clock is {offset - middle:+.1f} s off the others'")
+        JointFinding(part="facts", cause="clock-skew", node=node, seen=f"its clock is {offset - middle:+.1f} s off the others'")
         for node, offset in offsets.items()
         if abs(offset - middle) > CLOCK_S + gathered.members[node].clock_error_s
     ]
 
 
-def _differing(gathered: Gathered) -> Iterator[Finding]:
+def _differing(gathered: Gathered) -> Iterator[JointFinding]:
     """Yield what the engine of ``compare`` found, one finding for each node, cause and weight. Without a majority nobody is to blame."""
     seen: dict[tuple[int, str, Weight], list[str]] = {}
     for one in gathered.differing or ():
@@ -139,7 +139,7 @@ def _differing(gathered: Gathered) -> Iterator[Finding]:
             seen.setdefault((node, *told), []).append(f"{one.fact} is {value}, {others}")
     for (node, cause, weight), facts in seen.items():
         more = f"; {len(facts) - _FACTS_AT_MOST} more facts" if len(facts) > _FACTS_AT_MOST else ""
-        yield Finding(part="facts", cause=cause, node=node, seen="; ".join(facts[:_FACTS_AT_MOST]) + more, weight=weight)
+        yield JointFinding(part="facts", cause=cause, node=node, seen="; ".join(facts[:_FACTS_AT_MOST]) + more, weight=weight)
 
 
 def _weighed(one: Differing) -> tuple[str, Weight] | None:
@@ -154,26 +154,28 @@ def _weighed(one: Differing) -> tuple[str, Weight] | None:
     return (cause, Weight.WARNING) if one.weight in _HEAVY or one.fact.startswith("job.") else None
 
 
-def _without_torch(gathered: Gathered) -> Iterator[Finding]:
+def _without_torch(gathered: Gathered) -> Iterator[JointFinding]:
     """Ranks whose torch does not import. Where nobody has any, nothing can be said of the nodes."""
     somebody = any(member.worker.torch for member in gathered.members.values())
     for node, member in gathered.members.items():
         errors = [note.error for note in member.workers if note.error and not note.torch]
         if errors and somebody:
             seen = f"torch does not start, as it does elsewhere: {errors[0][:200]}"
-            yield Finding(part="facts", cause="software-differs-between-nodes", node=node, seen=seen)
+            yield JointFinding(part="facts", cause="software-differs-between-nodes", node=node, seen=seen)
         elif errors:
-            yield Finding(part="facts", cause="checker-fault", node=node, seen=errors[0][:200], weight=Weight.UNKNOWN)
+            yield JointFinding(part="facts", cause="checker-fault", node=node, seen=errors[0][:200], weight=Weight.UNKNOWN)
 
 
-def _quotas(gathered: Gathered, nodes: Mapping[int, NodeFacts]) -> list[Finding]:
+def _quotas(gathered: Gathered, nodes: Mapping[int, NodeFacts]) -> list[JointFinding]:
     """Return the findings on a quota of CPU time that most others do not have, or have twice as much of."""
     values = {node: facts.cpu_quota or float("inf") for node, facts in nodes.items()}
     if len(values) < 3:
         return []
     usual = median(values.values())
     return [
-        Finding(part="facts", cause="cpu-quota-on-one-node", node=node, seen=f"a cgroup allows {value:g} CPUs, others {usual:g}")
+        JointFinding(
+            part="facts", cause="cpu-quota-on-one-node", node=node, seen=f"a cgroup allows {value:g} CPUs, others {usual:g}"
+        )
         for node, value in values.items()
         if value < float("inf") and value * 2 <= usual
     ]

@@ -9,7 +9,7 @@ from torchtune_sys.model.preflight import BLAMES_BETWEEN_NODES, Blame, Weight
 _BLAME_OF = {cause: blame for blame, causes in BLAMES_BETWEEN_NODES.items() for cause in causes}
 
 
-class Finding(msgspec.Struct, frozen=True, kw_only=True):
+class JointFinding(msgspec.Struct, frozen=True, kw_only=True):
     part: str
     """``meeting``, ``liveness``, ``facts``, ``connections``, ``collectives``, ``compute`` or ``fingerprint``."""
     cause: str

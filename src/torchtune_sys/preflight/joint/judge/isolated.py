@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 
 from torchtune_sys.model.preflight import Heat, IsolationReport, IsolationRound, Weight
-from torchtune_sys.preflight.isolation.values import Domain, Outcome, Verdict
+from torchtune_sys.preflight.isolation.values import Domain, IsolationVerdict, Outcome
 from torchtune_sys.preflight.joint.gathered import Gathered, GroupTests
 from torchtune_sys.preflight.joint.judge import connections
-from torchtune_sys.preflight.joint.judge.finding import Finding
+from torchtune_sys.preflight.joint.judge.finding import JointFinding
 from torchtune_sys.preflight.joint.names import is_host_name
 from torchtune_sys.render.node_set import node_set
 
@@ -19,7 +19,7 @@ _GROUPS_TOLD = 32
 _TEXT_AT_MOST = 240
 
 
-def findings(gathered: Gathered, cause: str, errors: str) -> Iterator[Finding]:
+def findings(gathered: Gathered, cause: str, errors: str) -> Iterator[JointFinding]:
     """``cause`` and ``errors``: of the collective of all, where it failed."""
     found, tests = gathered.isolated, gathered.tests or GroupTests()
     if found is None:
@@ -30,22 +30,22 @@ def findings(gathered: Gathered, cause: str, errors: str) -> Iterator[Finding]:
     for node in found.nodes:
         where = f", like all behind {behind[node].kind} {behind[node].name}" if node in behind else ""
         seen = f"collectives with it{rails} {_words(tests, errors, node)}, of all others none does{where} ({rounds})"
-        yield Finding(part="collectives", cause=cause, node=node, seen=seen)
+        yield JointFinding(part="collectives", cause=cause, node=node, seen=seen)
     for one, other in found.pairs:
         way = _direction(tests, one, other)
         said = _words(tests, errors, one, other)
         seen = f"collectives of these two{rails} {said}, with others neither's does ({rounds})"
-        yield Finding(part="collectives", cause=cause, link=way, seen=seen)
+        yield JointFinding(part="collectives", cause=cause, link=way, seen=seen)
     for one_part, other_part in found.between:
         seen = f"no node behind {_called(one_part)} passes with any behind {_called(other_part)}; with others they do ({rounds})"
-        yield Finding(part="collectives", cause=_CAUSE, seen=seen)
+        yield JointFinding(part="collectives", cause=_CAUSE, seen=seen)
     for rail in found.rails:
         seen = f"rail {rail} (local rank {rail} of each node): no two nodes pass on it, on the others all do ({rounds})"
-        yield Finding(part="collectives", cause=_CAUSE, seen=seen)
+        yield JointFinding(part="collectives", cause=_CAUSE, seen=seen)
     yield from _unnamed(gathered, found, tests, errors)
 
 
-def _unnamed(gathered: Gathered, found: Verdict, tests: GroupTests, errors: str) -> Iterator[Finding]:
+def _unnamed(gathered: Gathered, found: IsolationVerdict, tests: GroupTests, errors: str) -> Iterator[JointFinding]:
     """Yield what accuses nobody: what fails at scale alone is a reason against the job, and nobody's fault; what is only slow then, or could not be named, is told."""
     if found.outcome not in (Outcome.ONLY_AT_SCALE, Outcome.SUSPECTS):
         return
@@ -56,16 +56,16 @@ def _unnamed(gathered: Gathered, found: Verdict, tests: GroupTests, errors: str)
     why = f"the collective of all {said}; {found.why} ({len(found.rounds)} rounds){words}{f': {errors}' if errors else ''}"
     if found.outcome is Outcome.SUSPECTS and not any(each.failed for each in found.rounds):
         why = f"groups of nodes were not all tested: {found.why} ({len(found.rounds)} rounds)"
-        yield Finding(part="collectives", cause="checker-fault", seen=why, weight=Weight.UNKNOWN)
+        yield JointFinding(part="collectives", cause="checker-fault", seen=why, weight=Weight.UNKNOWN)
     elif is_slow:
-        yield Finding(part="collectives", cause=_CAUSE, seen=why, weight=Weight.WARNING)
+        yield JointFinding(part="collectives", cause=_CAUSE, seen=why, weight=Weight.WARNING)
     elif found.outcome is Outcome.ONLY_AT_SCALE:
-        yield Finding(part="collectives", cause="fails-only-at-scale", seen=why)
+        yield JointFinding(part="collectives", cause="fails-only-at-scale", seen=why)
     else:
-        yield Finding(part="collectives", cause=_CAUSE, seen=why, weight=Weight.UNKNOWN)
+        yield JointFinding(part="collectives", cause=_CAUSE, seen=why, weight=Weight.UNKNOWN)
 
 
-def _is_only_slow(found: Verdict, tests: GroupTests) -> bool:
+def _is_only_slow(found: IsolationVerdict, tests: GroupTests) -> bool:
     """Whether no group failed but for being slow."""
     return all({*each.failed} <= {*run.slow} for each, run in zip(found.rounds, tests.rounds, strict=False)) and bool(
         tests.rounds
@@ -92,7 +92,7 @@ def _called(domain: Domain) -> str:
     return f"{domain.kind} {domain.name}"
 
 
-def explained(gathered: Gathered, finding: Finding) -> bool:
+def explained(gathered: Gathered, finding: JointFinding) -> bool:
     """Whether a bad link is one of those of a leaf switch that is cut off, or between two of them."""
     found = gathered.isolated
     if found is None or finding.link is None:
@@ -106,7 +106,7 @@ def explained(gathered: Gathered, finding: Finding) -> bool:
     )
 
 
-def refuted(gathered: Gathered, finding: Finding) -> bool:
+def refuted(gathered: Gathered, finding: JointFinding) -> bool:
     """Whether an exchange shows that the tests which call a way delayed or narrow met a busy moment. Without an isolation that was asked for
     nothing does."""
     tests = gathered.tests
@@ -167,7 +167,7 @@ def report(gathered: Gathered) -> IsolationReport | None:
     )
 
 
-def left_out_of(found: Verdict) -> list[int]:
+def left_out_of(found: IsolationVerdict) -> list[int]:
     """Bad nodes, of two leaves the smaller, and as few ends of bad links as are found simply.
 
     >>> left_out_of(Verdict(outcome=Outcome.NAMED, nodes=(7,), pairs=((0, 1), (0, 2), (3, 4))))

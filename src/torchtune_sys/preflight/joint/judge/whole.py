@@ -11,7 +11,7 @@ import msgspec
 from torchtune_sys.model.preflight import Blame, Cause, Go, IsolationReport, Link, NodeVerdict, Weight
 from torchtune_sys.preflight.joint.gathered import HOST_SAYS, Gathered, odd_sums, own_names, taken
 from torchtune_sys.preflight.joint.judge import compute, connections, facts, isolated
-from torchtune_sys.preflight.joint.judge.finding import Finding
+from torchtune_sys.preflight.joint.judge.finding import JointFinding
 from torchtune_sys.preflight.joint.names import expanded, is_host_name
 from torchtune_sys.render.node_set import node_set
 
@@ -114,7 +114,7 @@ def _of_agents(gathered: Gathered) -> dict[str, Any]:
     }
 
 
-def cause_of(finding: Finding) -> Cause:
+def cause_of(finding: JointFinding) -> Cause:
     """As the verdict has it."""
     rule = f"joint:{finding.part}"
     return Cause(cause=finding.cause, rule=rule, blame=finding.blame, weight=finding.weight, seen=finding.seen)
@@ -124,7 +124,7 @@ def _end(gathered: Gathered, node: int) -> str:
     return gathered.name(node)
 
 
-def _verdict(gathered: Gathered, nodes: Iterable[NodeVerdict], links: list[Finding], causes: Iterable[Cause]) -> Go:
+def _verdict(gathered: Gathered, nodes: Iterable[NodeVerdict], links: list[JointFinding], causes: Iterable[Cause]) -> Go:
     verdicts = {node.verdict for node in nodes}
     weights = {cause.weight for cause in causes}
     if gathered.alone:
@@ -136,7 +136,7 @@ def _verdict(gathered: Gathered, nodes: Iterable[NodeVerdict], links: list[Findi
     return Go.GO
 
 
-def _node(gathered: Gathered, node: int, found: list[Finding]) -> NodeVerdict:
+def _node(gathered: Gathered, node: int, found: list[JointFinding]) -> NodeVerdict:
     own = taken(gathered.members[node].notes.get("node"), tuple[Cause, ...]) if node in gathered.members else None
     causes = [*(own or ())]
     causes += [cause_of(f) for f in found]
@@ -176,7 +176,7 @@ def unsound(gathered: Gathered) -> set[int]:
     return {*named}
 
 
-def all_findings(gathered: Gathered) -> list[Finding]:
+def all_findings(gathered: Gathered) -> list[JointFinding]:
     """Without what follows from something else."""
     first = [*_meeting(gathered), *_heard(gathered, _liveness(gathered)), *facts.findings(gathered)]
     duplicates = {f.node for f in first if f.cause == "duplicate-address"}
@@ -192,18 +192,20 @@ def all_findings(gathered: Gathered) -> list[Finding]:
     return [f for f in found if not (f.cause in _RATES and (f.node in slowed or (f.link and slowed & {*f.link})))]
 
 
-def _meeting(gathered: Gathered) -> list[Finding]:
-    found: list[Finding] = []
+def _meeting(gathered: Gathered) -> list[JointFinding]:
+    found: list[JointFinding] = []
     if gathered.alone:
         words = next(iter(gathered.members.values())).words if gathered.members else {}
         cause = {"refused": "node-never-came"}.get(words.get(0, ""), "master-addr-wrong")
         seen = f"the meeting place was not reached ({words.get(0, 'no answer')}), nor was any other node"
-        return [Finding(part="meeting", cause=cause, link=(gathered.coordinator, 0), seen=seen)]
+        return [JointFinding(part="meeting", cause=cause, link=(gathered.coordinator, 0), seen=seen)]
     if gathered.master_wrong and gathered.missing:
         ways = [(node, gathered.coordinator) for node in sorted(gathered.missing)[:_LINKS_AT_MOST]]
-        return [Finding(part="meeting", cause="master-addr-wrong", link=way, seen=gathered.master_wrong) for way in ways]
+        return [JointFinding(part="meeting", cause="master-addr-wrong", link=way, seen=gathered.master_wrong) for way in ways]
     if gathered.endpoint_taken:
-        found.append(Finding(part="meeting", cause="master-port-in-use", node=gathered.coordinator, seen=gathered.endpoint_taken))
+        found.append(
+            JointFinding(part="meeting", cause="master-port-in-use", node=gathered.coordinator, seen=gathered.endpoint_taken)
+        )
     happened = {event.node for event in gathered.events}
     missing = [node for node in gathered.missing if node not in happened]
     here = sorted(gathered.members)
@@ -211,31 +213,31 @@ def _meeting(gathered: Gathered) -> list[Finding]:
     if len(cut_off) >= 2 and len(cut_off) * 2 >= gathered.nodes:
         seen = f"{_names(gathered, here)} | {_names(gathered, cut_off)}: neither side reaches the other"
         ways = [*islice(product(here, cut_off), _LINKS_AT_MOST)]
-        found += [Finding(part="meeting", cause="network-partition", link=way, seen=seen) for way in ways]
+        found += [JointFinding(part="meeting", cause="network-partition", link=way, seen=seen) for way in ways]
         missing = [node for node in missing if node not in cut_off]
     came = f"; came: {_names(gathered, here)}"
     for node in missing:
         word = gathered.missing[node]
         seen = f"{HOST_SAYS.get(word, 'it did not come to the meeting')}{came}"
-        found.append(Finding(part="meeting", cause="node-never-came", node=node, seen=seen))
+        found.append(JointFinding(part="meeting", cause="node-never-came", node=node, seen=seen))
     for node, member in gathered.members.items():
         fewer = [local for local in range(member.expected) if local not in member.ranks]
         dead = {event.local for event in gathered.events if event.node == node}
         if member.alive and fewer and not dead and not gathered.agents_at_least:
             ranks = ", ".join(f"{node * gathered.locals_ + local}" for local in fewer)
             seen = f"{len(member.ranks)} of {member.expected} ranks came; missing: rank {ranks}"
-            found.append(Finding(part="meeting", cause="ranks-missing", node=node, seen=seen))
+            found.append(JointFinding(part="meeting", cause="ranks-missing", node=node, seen=seen))
     return found
 
 
-def _untried(gathered: Gathered) -> Iterator[Finding]:
+def _untried(gathered: Gathered) -> Iterator[JointFinding]:
     """Nodes with a rank whose torch was not there in time: they took part in no training step and in no collective, and nothing speaks for them."""
     for node, member in gathered.members.items():
         late = [local for local in member.ranks if f"worker/{local}" not in member.notes]
         if member.alive and late and not gathered.agents_at_least:
             ranks = ", ".join(f"{node * gathered.locals_ + local}" for local in late)
             seen = f"torch was not imported in time by rank {ranks}: neither training step nor collectives were tried with it"
-            yield Finding(part="compute", cause="checker-fault", node=node, seen=seen, weight=Weight.UNKNOWN)
+            yield JointFinding(part="compute", cause="checker-fault", node=node, seen=seen, weight=Weight.UNKNOWN)
 
 
 def _names(gathered: Gathered, nodes: Iterable[int]) -> str:
@@ -243,7 +245,7 @@ def _names(gathered: Gathered, nodes: Iterable[int]) -> str:
     return ", ".join(each[:8]) + (f" and {len(each) - 8} more" if len(each) > 8 else "")
 
 
-def _liveness(gathered: Gathered) -> list[Finding]:
+def _liveness(gathered: Gathered) -> list[JointFinding]:
     """Return the first event of each node; where the coordinator lost half of all at once, it was cut off itself."""
     first: dict[int, tuple[str, str]] = {}
     for event in sorted(gathered.events, key=lambda event: event.at_s):
@@ -255,7 +257,7 @@ def _liveness(gathered: Gathered) -> list[Finding]:
             del first[node]
         first[gathered.coordinator] = ("link-down", f"{_names(gathered, silent)} went silent at once")
     return [
-        Finding(
+        JointFinding(
             part="liveness",
             cause=cause,
             node=node,
@@ -277,7 +279,7 @@ def _weight_of_gone(gathered: Gathered, node: int) -> Weight:
     return Weight.FATAL if is_gone else Weight.UNKNOWN
 
 
-def _heard(gathered: Gathered, events: list[Finding]) -> list[Finding]:
+def _heard(gathered: Gathered, events: list[JointFinding]) -> list[JointFinding]:
     """Without the silence of others where the coordinator's own packets get lost: of 30 % TCP recovers too late now and then."""
     silent = {f.node for f in events if f.cause == "link-down" and f.node not in (None, gathered.coordinator)}
     gone = {f.node for f in events if f.node is not None and f.cause in _EXPLAINS_ALL} - silent
@@ -288,14 +290,14 @@ def _heard(gathered: Gathered, events: list[Finding]) -> list[Finding]:
     return [f for f in events if not (loses and f.cause == "link-down" and f.node in silent)]
 
 
-def _collectives(gathered: Gathered, found: list[Finding]) -> list[Finding]:
+def _collectives(gathered: Gathered, found: list[JointFinding]) -> list[JointFinding]:
     if not gathered.collectives:
         return []
     answers = {rank: value if isinstance(value, dict) else {} for rank, value in gathered.collectives[0].items()}
     odd = odd_sums(answers)
     if odd:
         return [
-            Finding(part="collectives", cause="silent-data-corruption", node=rank[0], seen=seen[:200])
+            JointFinding(part="collectives", cause="silent-data-corruption", node=rank[0], seen=seen[:200])
             for rank, seen in odd.items()
         ]
     failed = [rank for rank, value in answers.items() if not value.get("ok")]
@@ -308,7 +310,7 @@ def _collectives(gathered: Gathered, found: list[Finding]) -> list[Finding]:
     nodes = sorted({rank[0] for rank in answers})
     if failed and len(nodes) == 2:
         seen = f"a collective of these two fails: {errors}"
-        return [Finding(part="collectives", cause=cause, link=(nodes[0], nodes[1]), seen=seen)]
+        return [JointFinding(part="collectives", cause=cause, link=(nodes[0], nodes[1]), seen=seen)]
     known_nodes = {f.node for f in found if f.node is not None and f.weight is Weight.FATAL}
     known_links = {frozenset(f.link) for f in found if f.link is not None}
     return [
