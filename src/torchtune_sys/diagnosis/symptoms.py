@@ -11,7 +11,7 @@ import msgspec
 from torchtune_sys.diagnosis import gpu_memory
 from torchtune_sys.diagnosis.cut_ends import completed
 from torchtune_sys.diagnosis.lines import LogLine, joined
-from torchtune_sys.knowledge import messages
+from torchtune_sys.knowledge import libc_words, messages
 from torchtune_sys.knowledge.sentences import Book, is_about_code
 
 
@@ -52,6 +52,7 @@ def symptoms_of(source: str, lines: Sequence[LogLine]) -> list[Symptom]:
     """In the order of the text."""
     text = "\n".join(line.text for line in lines)
     book = Book(text)
+    foreign = libc_words.translations_in(text)
     text = text.lower()
     seen: Counter[str] = Counter()
     found: list[Symptom] = []
@@ -61,9 +62,10 @@ def symptoms_of(source: str, lines: Sequence[LogLine]) -> list[Symptom]:
         if seen[shape] > _ALIKE or len(found) > _MOST or _is_no_output(line.text[:_LONGEST]):
             continue
         symptom = _of_line(source, line, book, text)
-        if symptom is None and (words := _as_libc_says(line.text)) != line.text:
+        unknown = symptom is None or not (symptom.candidates or symptom.consequence)
+        if unknown and (words := _as_libc_says(line.text, foreign)) != line.text:
             other = _of_line(source, msgspec.structs.replace(line, text=words), book, text)
-            symptom = None if other is None else msgspec.structs.replace(other, line=line)
+            symptom = symptom if other is None else msgspec.structs.replace(other, line=line)
         if symptom is not None:
             found.append(symptom)
     found += _broken(source, lines, book, text, found)
@@ -76,14 +78,6 @@ def _is_no_output(text: str) -> bool:
     return is_about_code(text) or text.lstrip().startswith("raise ")
 
 
-_ERRORS = (
-    "Address already in use", "Bad address", "Cannot allocate memory", "Cannot assign requested address", "Connection refused",
-    "Connection timed out", "Disk quota exceeded", "Exec format error", "Function not implemented", "Input/output error",
-    "Invalid argument", "Network is unreachable", "No locks available", "No route to host", "No space left on device",
-    "No such device", "No such file or directory", "Operation not permitted", "Operation not supported", "Permission denied",
-    "Resource temporarily unavailable", "Stale file handle", "Too many open files", "Transport endpoint is not connected",
-)  # fmt: skip
-"""strerror(3) of glibc. Go, Rust and people write the same in another case."""
 _NAMED = {
     "ENOLCK": "No locks available", "ENOSPC": "No space left on device", "EDQUOT": "Disk quota exceeded", "EMFILE": "Too many open files",
     "ENOMEM": "Cannot allocate memory", "EADDRINUSE": "Address already in use", "ECONNREFUSED": "Connection refused",
@@ -95,14 +89,15 @@ _ERROR_NAMES = re.compile(
 """errno(3), where a program prints the name alone; not where somebody speaks of it."""
 
 
-def _as_libc_says(words: str) -> str:
-    """With the C library's words for errors, in its own letters.
+def _as_libc_says(words: str, foreign: Sequence[libc_words.Translation] = ()) -> str:
+    """With the C library's words for errors, in its own letters, and in English.
 
     >>> _as_libc_says("open /dev/kfd: permission denied")
     'open /dev/kfd: Permission denied'
     """
+    words = libc_words.in_english(words, foreign)
     lower = words.lower()
-    for error in _ERRORS:
+    for error in libc_words.ERRORS:
         at = lower.find(error.lower())
         if at >= 0 and not words.startswith(error, at):
             words = words[:at] + error + words[at + len(error) :]
