@@ -177,3 +177,44 @@ def test_the_healthy_host_has_a_log_without_events_to_judge() -> None:
     found = load("healthy").kernel
     assert isinstance(found, KernelFacts) and isinstance(found.events, tuple)
     assert {event.kind for event in found.events} == {"boot", "driver-load"}
+
+
+ON_IMAGES = (
+    "XFS (dm-3): log I/O error -5",
+    "Buffer I/O error on dev dm-3, logical block 0, async page read",
+    "EXT4-fs (dm-3): Remounting filesystem read-only",
+    "XFS (loop0): Filesystem has been shut down due to log error (0x2): Corruption of in-memory data",
+    "blk_update_request: critical medium error, dev nullb0, sector 0",
+)
+OF_DISKS = (
+    "XFS (dm-1): Metadata corruption detected at xfs_agi_verify+0x1/0x2 [xfs], xfs_agi block 0x2",
+    "EXT4-fs error (device md0): ext4_lookup:1855: inode #12: comm python: iget: checksum invalid",
+    "blk_update_request: I/O error, dev nvme0n1, sector 8",
+    "Buffer I/O error on dev dm-2, logical block 0, async page read",
+)
+BLOCK = ["dm-1", "dm-2", "dm-3", "loop0", "loop1", "md0", "nvme0n1", "sda"]
+SLAVES = {"dm-1": ["nvme0n1"], "dm-2": ["sda", "loop1"], "dm-3": ["dm-4"], "dm-4": ["loop0", "loop1p1"], "md0": ["sda"]}
+
+
+def disk_errors(*lines: str, **dirs: list[str]) -> list[str]:
+    log = {"source": "/dev/kmsg", "lines": [f"[   12.500000] {line}" for line in lines], "now_s": 99.0}
+    found = facts(answers={"kernel-log": log}, dirs=dirs)
+    assert not isinstance(found.events, Missing)
+    return [event.subject for event in found.events]
+
+
+def test_an_image_s_errors_are_no_disk_s() -> None:
+    """A test's or a user's loop device, and what is mapped on it; a map of a disk and an image may be the disk's."""
+    slaves = {f"/sys/class/block/{name}/slaves": below for name, below in SLAVES.items()}
+    dirs = {"/sys/class/block": [*BLOCK, "dm-4"], **slaves}
+    assert disk_errors(*ON_IMAGES, **dirs) == []
+    assert disk_errors(*ON_IMAGES, *OF_DISKS, **dirs) == ["dm-1", "md0", "nvme0n1", "dm-2"]
+
+
+def test_a_mapped_device_that_is_gone_is_used_by_nobody() -> None:
+    """But a disk that is gone may have died; and where the kernel does not show its devices, nothing is known of them."""
+    lines = ("XFS (dm-7): log I/O error -5", "EXT4-fs error (device md127): x", "I/O error, dev nvme9n1, sector 8")
+    assert disk_errors(*lines, **{"/sys/class/block": BLOCK}) == ["nvme9n1"]
+    assert disk_errors(*lines) == ["dm-7", "md127", "nvme9n1"]
+    loop = {"/sys/class/block": ["dm-7", "dm-8"], **{f"/sys/class/block/dm-{one}/slaves": [f"dm-{15 - one}"] for one in (7, 8)}}
+    assert disk_errors(lines[0], **loop) == ["dm-7"], "a map that lies on itself"

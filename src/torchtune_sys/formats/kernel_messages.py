@@ -18,7 +18,7 @@ _MODULES = r"nvidia\w*|mlx5\w*|nfs\w*|lustre|ptlrpc|ceph|libceph|amdgpu|zfs"
 """Kernel modules of GPUs, network and storage: what a stack names of them is what hung or crashed."""
 _NO_COUNT = 1_048_560
 """What an amdgpu without RAS "counts" in a block, and multiples of it: a register of all ones."""
-_IMAGES = r"(?:sr|fd|loop|ram|zram|nbd)\d"
+IMAGES = r"(?:sr|fd|loop|ram|zram|nbd|nullb)\d"
 """Devices whose errors speak against no disk of the host: drives without a medium, and files that somebody mounted (images of containers)."""
 
 
@@ -154,7 +154,7 @@ class _Book:
             subject = address(subject)
         if kind in ("gpu-lost", "gpu-legacy", "gpu-needs-proprietary", "gpu-needs-open", "gpu-unsupported") and not subject:
             subject = self._gpu
-        if kind in ("disk-io", "disk-medium", "fs-error", "fs-read-only") and re.match(_IMAGES, subject):
+        if kind in ("disk-io", "disk-medium", "fs-error", "fs-read-only") and re.match(IMAGES, subject):
             return
         if kind == "amdgpu-ue" and "code" in group and int(group["code"]) % _NO_COUNT == 0:
             return

@@ -112,7 +112,7 @@ PAST: dict[str, str] = {
     "driver-mismatch-logged": "any program with driver libraries of its own causes it; nvml-driver-library-mismatch compares what is installed",
     "fabric-manager-version-mismatch": "the log of a start; fabric-manager-not-running asks the GPUs",
     "network-adapter-fault": "the adapter recovers by itself, and a cable or transceiver is changed without a restart",
-    "disk-errors-logged": "disks are exchanged and file systems mended without a restart; a user's image on a loop device counts, too",
+    "disk-errors-logged": "disks are exchanged and file systems mended without a restart",
     "amdgpu-uncorrectable-errors-counted": "the count stays when the GPU was reset and its page retired; amdgpu-uncorrectable-errors-logged knows the reset",
     "critical-temperature-logged": "it is cool again, or the machine is off",
 }

@@ -22,7 +22,12 @@ _FILES = ("/var/log/dmesg", "/var/log/kern.log", "/var/log/messages")
 def probe(host: Host, intent: Workload) -> KernelFacts:
     from msgspec.structs import replace
 
-    return replace(_log(host), taint=host.number("/proc/sys/kernel/tainted"), dumps=dumps.read(host))
+    found = _log(host)
+    if not isinstance(found.events, Missing):
+        from torchtune_sys.probes.kernel.images import of_disks
+
+        found = replace(found, events=tuple(of_disks(host, found.events)))
+    return replace(found, taint=host.number("/proc/sys/kernel/tainted"), dumps=dumps.read(host))
 
 
 def _log(host: Host) -> KernelFacts:

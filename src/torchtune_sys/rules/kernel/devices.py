@@ -318,7 +318,7 @@ def disk_errors_logged(s: Snapshot, p: Params) -> Iterator[Evidence]:
     Training data or checkpoints cannot be read or written, or are damaged; a file system that was made read-only fails every checkpoint.
 
     When to leave it
-    A removable disk that was pulled out.
+    A removable disk that was pulled out. Errors of images (loop devices, what is mapped on them alone) and of mapped devices that are gone do not count.
 
     References
     Linux block/blk-core.c, fs/buffer.c, fs/ext4/super.c, fs/xfs, fs/btrfs
