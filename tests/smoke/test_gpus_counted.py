@@ -78,3 +78,20 @@ def test_what_ranks_tell_of_their_gpus_decides(tmp_path: Path, monkeypatch: pyte
     assert answers[7] == ["gpu-overlooked", "torch sees 7 of the 8 GPUs that this host shows it"]
     assert answers[8:10] == [{"gpus": 8, "gpus_wish": 8}, {"gpus": 7, "gpus_wish": 0}]
     assert answers[10:] == ["on 1 of 8 GPUs", "on 2 of 16 GPUs", "on 2 GPU(s)", ""]
+
+
+def test_what_is_tried_between_gpus_fits_them_and_the_network(tmp_path: Path) -> None:
+    """Only GPUs of ranks are touched, since others may be another job's; what a slow network exchanges is timed less often, or not at all."""
+    answers = _asked(
+        tmp_path,
+        [
+            ["neighbours", {}, 2, 3, False],
+            ["neighbours", {}, 2, 3, True],
+            ["neighbours", {}, 0, 1, False],
+            ["fitting", {}, 10, 0.01],
+            ["fitting", {}, 10, 0.5],
+            ["fitting", {}, 10, 4.0],
+            ["fitting", {}, 5, 17.0],
+        ],
+    )
+    assert answers == [[0, 1], [0], [], 10, 4, 1, 0]

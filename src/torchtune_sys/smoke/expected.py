@@ -21,9 +21,10 @@ MEMORY_SHARE = 0.5
 """Of the memory's peak, for a copy (reads and writes counted). Copies reach 80 to 93 % of it. A convention, too."""
 
 
-PCIE_SHARE = 0.2
-"""Of what sixteen lanes of the board's own PCIe generation carry, from and to pinned memory. A board in a slot of eight lanes, or of one
-generation less, reaches half; four lanes, or an old slot, fall below. A convention."""
+PCIE_SHARE = 0.1
+"""Of what sixteen lanes of the board's own PCIe generation carry, from and to pinned memory. A board in a slot of eight lanes of one
+generation less reaches a fifth, and all ranks copy at once: of four GPUs behind one switch each gets a quarter. A link that fell back to the first
+generation, or to one or two lanes, falls below. A convention."""
 NVLINK_SHARE = 0.3
 """Of what a GPU's NVLinks carry one way, for the bus bandwidth of a large all_reduce where every pair of GPUs is linked through switches.
 nccl-tests reach 70 to 80 % of it on such hosts; over PCIe it would be a tenth. A convention; not yet verified on GPUs."""

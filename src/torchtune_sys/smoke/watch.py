@@ -258,7 +258,7 @@ class Watch:
         guilty = stopped or (blocked if kind != "out-of-time" else []) or behind
         if kind == "hung":
             kind = "stopped" if stopped else "blocked" if blocked else "hung"
-        alike = kind == "hung" and len(guilty) == len(alive)
+        alike = kind == "hung" and len(guilty) == len(self.ranks)
         return RunFailure(
             kind=kind,
             stage=self._stage_of(guilty) or "import",

@@ -1,4 +1,4 @@
-"""Faults of the device, of its arithmetic, and of training on one rank."""
+"""Faults of the device, of its arithmetic, and of training on one rank in full precision."""
 
 from __future__ import annotations
 
@@ -41,6 +41,55 @@ ROWS = (
         stage="gemm",
         cause="gemm-wrong",
         run="all-2",
+    ),
+    Fault(
+        name="gpu-start-hangs",
+        what="CUDA does not come up: asking one rank's driver for GPUs never returns",
+        means=_SOME,
+        inject=patched(
+            """
+            import time
+            import torch
+            torch.cuda.is_available = lambda: time.sleep(1000)
+            """,
+            rank=1,
+        ),
+        stages="gemm",
+        stage="device",
+        cause="rank-hung",
+        seen="rank 1 did not go on",
+        others={"gemm": "unknown"},
+    ),
+    Fault(
+        name="device-lost",
+        what="After an ECC error in a product nothing works on one rank's device any more",
+        means=_SOME,
+        inject=patched(
+            """
+            import os
+            import torch
+            real, ones = torch.Tensor.__matmul__, torch.ones
+            lost = []
+            def gives_up(work):
+                def called(*args, **more):
+                    if lost:
+                        raise RuntimeError("CUDA error: uncorrectable ECC error encountered")
+                    return work(*args, **more)
+                return called
+            def matmul(self, other):
+                mark = os.path.join(os.environ["TMPDIR"], "lost")
+                if not os.path.exists(mark):
+                    open(mark, "w").close()
+                    lost.append(1)
+                return gives_up(real)(self, other)
+            torch.Tensor.__matmul__, torch.ones = matmul, gives_up(ones)
+            """,
+            rank=1,
+        ),
+        stages="gemm,conv",
+        stage="gemm",
+        cause="gpu-ecc-uncorrectable",
+        seen="rank 1: .*uncorrectable ECC",
     ),
     Fault(
         name="gemm-bit-bfloat16",
@@ -195,178 +244,5 @@ ROWS = (
         stage="train",
         cause="gradient-missing",
         run="some-4",
-    ),
-    Fault(
-        name="autocast-off",
-        what="Autocast does nothing where bfloat16 is asked for",
-        means=_SOME,
-        inject=patched("""
-            import torch
-            real = torch.autocast.__init__
-            def init(self, device_type, dtype=None, enabled=True, **more):
-                real(self, device_type, dtype=dtype, enabled=enabled and dtype != torch.bfloat16, **more)
-            torch.autocast.__init__ = init
-        """),
-        stages="amp-bf16,amp-fp16",
-        stage="amp-bf16",
-        cause="autocast-off",
-    ),
-    Fault(
-        name="autocast-one-op",
-        what="One operation (bmm) is left out of autocast to bfloat16",
-        means=_SOME,
-        inject=patched("""
-            import torch
-            real = torch.bmm
-            def bmm(one, other):
-                low = torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu") == torch.bfloat16
-                with torch.autocast("cpu", enabled=not low, dtype=torch.get_autocast_dtype("cpu")):
-                    return real(one, other)
-            torch.bmm = bmm
-        """),
-        stage="amp-bf16",
-        cause="autocast-off",
-        run="all-1",
-    ),
-    Fault(
-        name="autocast-wrong-dtype",
-        what="Autocast to bfloat16 takes float16",
-        means=_SOME,
-        inject=patched("""
-            import torch
-            real = torch.autocast.__init__
-            def init(self, device_type, dtype=None, enabled=True, **more):
-                real(self, device_type, dtype=torch.float16 if dtype == torch.bfloat16 else dtype, enabled=enabled, **more)
-            torch.autocast.__init__ = init
-        """),
-        stages="amp-bf16,amp-fp16",
-        stage="amp-bf16",
-        cause="autocast-wrong-dtype",
-    ),
-    Fault(
-        name="amp-step-lost",
-        what="Training under autocast to bfloat16 leaves out one of twenty steps",
-        means=_SOME,
-        inject=patched("""
-            import torch
-            real, calls = torch.autocast.__enter__, []
-            step = torch.optim.SGD.step
-            def enter(self):
-                if self.fast_dtype == torch.bfloat16 and self._enabled:
-                    calls.append(1)
-                return real(self)
-            def left_out(self, *args, **more):
-                if len(calls) == 12:
-                    return None
-                return step(self, *args, **more)
-            torch.autocast.__enter__ = enter
-            torch.optim.SGD.step = left_out
-        """),
-        stages="amp-bf16,amp-fp16",
-        stage="amp-bf16",
-        cause="amp-diverges",
-    ),
-    Fault(
-        name="amp-lowers-parameters",
-        what="The model's parameters become bfloat16 under autocast",
-        means=_SOME,
-        inject=patched("""
-            import torch
-            real = torch.nn.Module.__call__
-            def call(self, *args, **more):
-                if torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu") == torch.bfloat16:
-                    self.to(torch.bfloat16)
-                return real(self, *args, **more)
-            torch.nn.Module.__call__ = call
-        """),
-        stages="amp-bf16",
-        stage="amp-bf16",
-        cause="amp-parameters-lowered",
-        run="some-5",
-    ),
-    Fault(
-        name="scaler-never-skips",
-        what="The scaler steps although a gradient is infinite",
-        means=_SOME,
-        inject=patched("""
-            import torch
-            def step(self, optimizer, *args, **more):
-                if list(self._per_optimizer_states[id(optimizer)]["found_inf_per_device"]) == []:
-                    self.unscale_(optimizer)
-                return optimizer.step(*args, **more)
-            torch.amp.GradScaler.step = step
-        """),
-        stages="amp-fp16",
-        stage="amp-fp16",
-        cause="scaler-never-skips",
-        run="some-1",
-    ),
-    Fault(
-        name="scaler-always-skips",
-        what="The scaler leaves out every step",
-        means=_SOME,
-        inject=patched("""
-            import torch
-            real = torch.amp.GradScaler._maybe_opt_step
-            torch.amp.GradScaler._maybe_opt_step = lambda self, optimizer, state, *args, **more: None
-        """),
-        stages="amp-fp16",
-        stage="amp-fp16",
-        cause="scaler-always-skips",
-        run="some-2",
-    ),
-    Fault(
-        name="scaler-never-backs-off",
-        what="The scale is not lowered after an infinite gradient",
-        means=_SOME,
-        inject=patched("""
-            import torch
-            real = torch.amp.GradScaler.update
-            def update(self, *args, **more):
-                scale = self.get_scale()
-                real(self, *args, **more)
-                if self.get_scale() < scale:
-                    self._scale.fill_(scale)
-            torch.amp.GradScaler.update = update
-        """),
-        stages="amp-fp16",
-        stage="amp-fp16",
-        cause="scaler-scale-wrong",
-        run="some-3",
-    ),
-    Fault(
-        name="scaler-forgets-unscale",
-        what="The scaler leaves one gradient scaled",
-        means=_SOME,
-        inject=patched("""
-            import torch
-            real = torch.amp.GradScaler.unscale_
-            def unscale_(self, optimizer):
-                held = optimizer.param_groups[0]["params"][-1]
-                kept = held.grad.clone()
-                real(self, optimizer)
-                held.grad.copy_(kept)
-            torch.amp.GradScaler.unscale_ = unscale_
-        """),
-        stages="amp-fp16",
-        stage="amp-fp16",
-        cause="scaler-changes-step",
-        run="some-4",
-    ),
-    Fault(
-        name="clip-leaves-one-out",
-        what="Clipping leaves one parameter out of the norm",
-        means=_SOME,
-        inject=patched("""
-            import torch
-            real = torch.nn.utils.clip_grad_norm_
-            def clip(held, norm, **more):
-                held = list(held)
-                return real(held if hasattr(held[0], "to_local") else held[1:], norm, **more)  # sharded ones are another stage's
-            torch.nn.utils.clip_grad_norm_ = clip
-        """),
-        stage="amp-fp16",
-        cause="clip-wrong",
-        run="all-2",
     ),
 )

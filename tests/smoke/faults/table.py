@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from smoke.faults import calculating, differing, exchanging, feeding, hosting, installing, keeping
+from smoke.faults import calculating, differing, exchanging, feeding, hosting, installing, keeping, mixed
 from smoke.faults.fourth import opened as fourth_opened
 from smoke.faults.fourth import sealed as fourth_sealed
 from smoke.faults.row import Fault
@@ -12,6 +12,7 @@ from smoke.faults.third import sealed as third_sealed
 
 FAULTS: tuple[Fault, ...] = (
     *calculating.ROWS,
+    *mixed.ROWS,
     *feeding.ROWS,
     *hosting.ROWS,
     *exchanging.ROWS,

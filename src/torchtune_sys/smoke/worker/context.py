@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import statistics
 import time
-from typing import Any, Callable, Dict, List, Optional, Tuple
+import warnings
+from typing import Any, Callable, ContextManager, Dict, Iterator, List, Optional, Tuple
 
 import torch
 
@@ -40,16 +42,16 @@ class RankContext:
         self.level = level
         self.scratch = scratch
         """A directory that all ranks of this host see; the driver removes it."""
-        self.rank, self.world = _environment_number("RANK", 0), _environment_number("WORLD_SIZE", 1)
-        self.local_rank = _environment_number("LOCAL_RANK", 0)
-        self.local_world = _environment_number("LOCAL_WORLD_SIZE", 1)
+        self.rank, self.world = environment_number("RANK", 0), environment_number("WORLD_SIZE", 1)
+        self.local_rank = environment_number("LOCAL_RANK", 0)
+        self.local_world = environment_number("LOCAL_WORLD_SIZE", 1)
         self.world_wish = 0
         """How many ranks the job is to have; 0 if nobody said."""
         self.gpus_wish = 0
         """How many GPUs torch must see here; 0 if nobody said."""
         self.device_wish = device
         self.kind = "cuda" if device != "cpu" and torch.cuda.is_available() else "cpu"
-        self.gpus = _countable_gpus() if self.kind == "cuda" else 0
+        self.gpus = countable_gpus() if self.kind == "cuda" else 0
         self.shared = 0 < self.gpus < self.local_world
         """Several ranks on one GPU: NCCL refuses that (before 2.30.3, and later unless it is told to), so they talk over gloo."""
         self.device = torch.device("cuda", self.local_rank % self.gpus) if self.gpus else torch.device("cpu")
@@ -75,6 +77,8 @@ class RankContext:
         """How long to wait for another rank's word: less than the stage's deadline, so that somebody names who did not speak."""
         self.broken = False
         """The ranks lost each other: an exchange between them failed."""
+        self.lost_device = False
+        """Nothing works on the device any more in this process."""
 
     def expected(self, figure: str) -> float:
         """Return the least that is plausible here for a figure of the running stage; 0 where nobody knows, as for a GPU that ranks share:
@@ -103,6 +107,14 @@ class RankContext:
         """Where this rank runs, for people."""
         return "GPU %d on %s" % (self.device.index, socket.gethostname()) if self.gpus else "the CPU of %s" % socket.gethostname()
 
+    def device_works(self) -> bool:
+        """Whether anything can still be computed: an ECC error, a wrong address or a failed assertion on a GPU ends the process's context there, and
+        whatever it asks for afterwards fails in the same words (CUDA Runtime API, cudaErrorIllegalAddress)."""
+        try:
+            return float(torch.ones(1, device=self.device).item()) == 1.0
+        except RuntimeError as error:
+            return "out of memory" in str(error)  # another process's, which may give it back
+
     def synchronize(self) -> None:
         if self.kind == "cuda":
             torch.cuda.synchronize(self.device)
@@ -125,8 +137,8 @@ class RankContext:
         return statistics.median(times)
 
 
-def _countable_gpus() -> int:
-    """By CUDA's own count: before it starts, torch asks NVML, which counts each GPU in MIG mode though CUDA shows one instance in all."""
+def countable_gpus() -> int:
+    """Count the GPUs by CUDA's own count: before it starts, torch asks NVML, which counts each GPU in MIG mode though CUDA shows one instance in all."""
     told = torch.cuda.device_count()
     return min(told, getattr(torch._C, "_cuda_getDeviceCount", torch.cuda.device_count)() or told)
 
@@ -139,7 +151,28 @@ def repeatable_cublas() -> None:
         os.environ[name] = ":4096:8"
 
 
-def _environment_number(name: str, otherwise: int) -> int:
+@contextlib.contextmanager
+def deterministic(here: RankContext) -> Iterator[None]:
+    """On a GPU some operations add in whatever order threads come; torch can be told not to. cuBLAS needs ``repeatable_cublas`` first."""
+    before = torch.are_deterministic_algorithms_enabled()
+    if here.kind == "cuda":
+        torch.use_deterministic_algorithms(True)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        torch.use_deterministic_algorithms(before)
+
+
+def repeatable(here: RankContext) -> ContextManager[None]:
+    """Let equal products have equal bits: torch lets rocBLAS add with atomics, in whatever order, unless all is to be deterministic
+    (aten/src/ATen/cuda/CublasHandlePool.cpp). cuBLAS repeats itself on one stream without that."""
+    return deterministic(here) if torch.version.hip is not None else contextlib.nullcontext()
+
+
+def environment_number(name: str, otherwise: int) -> int:
+    """Return what a variable says, if it is a number."""
     text = os.environ.get(name, "")
     return int(text) if text.isdigit() else otherwise
 

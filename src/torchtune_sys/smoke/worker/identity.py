@@ -57,8 +57,9 @@ def first_host(nodes: str) -> str:
     return re.sub(r"\[(\w+)[^\]]*\]", r"\1", end.group(0) if end else nodes)
 
 
-def versions_agree(here: RankContext) -> Dict[str, str]:
-    """Return the verdict of the stage "import": Python files, compiled library and package record are of one torch."""
+def versions_agree(world: int, world_wish: int) -> Dict[str, str]:
+    """Return the verdict of the stage "import": Python files, compiled library and package record are of one torch. ``world_wish``: how many
+    ranks the job is to have; 0 if nobody said."""
     ended = {"verdict": "pass", "cause": "", "seen": "", "remedy": "", "trace": ""}
     imported = torch.__version__
     try:
@@ -80,11 +81,11 @@ def versions_agree(here: RankContext) -> Dict[str, str]:
             seen=unusable,
             remedy="pip install --force-reinstall numpy; numpy<2 for torch before 2.3",
         )
-    if 0 < here.world_wish != here.world:
+    if 0 < world_wish != world:
         ended.update(
             verdict="fail",
             cause="wrong-world-size",
-            seen="this rank was told of %d ranks, the job has %d" % (here.world, here.world_wish),
+            seen="this rank was told of %d ranks, the job has %d" % (world, world_wish),
             remedy="look who sets WORLD_SIZE beside the launcher",
         )
     return ended

@@ -17,7 +17,15 @@ import torch
 
 from torchtune_sys.host.trust import distrust
 from torchtune_sys.smoke.worker.channel import channel, last_lines, launching
-from torchtune_sys.smoke.worker.context import DEFAULT, Inconclusive, RankContext, Skipped, StageFailed
+from torchtune_sys.smoke.worker.context import (
+    DEFAULT,
+    Inconclusive,
+    RankContext,
+    Skipped,
+    StageFailed,
+    countable_gpus,
+    environment_number,
+)
 from torchtune_sys.smoke.worker.identity import about, rank_from_scheduler, versions_agree
 from torchtune_sys.smoke.worker.killed import MORE_MEMORY, OUT_OF_MEMORY, memory_kills, say_why_when_ended
 from torchtune_sys.smoke.worker.launching import launch
@@ -54,7 +62,7 @@ def arguments(argv: Sequence[str]) -> argparse.Namespace:
 
 def started_by_hand(asked: argparse.Namespace) -> int:
     """Start the ranks of this host; return the exit status."""
-    ranks = asked.nproc_per_node or (torch.cuda.device_count() if asked.device != "cpu" else 0)
+    ranks = asked.nproc_per_node or (countable_gpus() if asked.device != "cpu" and torch.cuda.is_available() else 0)
     ranks = ranks if ranks > 1 else asked.nproc_per_node or 2
     words = [word for word in sys.argv[1:] if word != "--launch"]
     if asked.scratch:
@@ -89,7 +97,8 @@ def perform(here: RankContext, stage: Stage) -> None:
         ended.update(verdict="fail", cause=error.cause, seen=error.seen, remedy=error.remedy)
     except Exception as error:
         ended.update(verdict="fail", seen="%s: %s" % (type(error).__name__, error), trace=last_lines(error))
-        here.broken = here.broken or stage.together
+        here.lost_device = not here.device_works()
+        here.broken = here.broken or stage.together or here.lost_device
         if memory_kills() > kills and not (channel.driven and stage.together):  # the driver knows which rank it was
             ended.update(cause="host-memory-oom", seen="%s; %s" % (ended["seen"], OUT_OF_MEMORY), remedy=MORE_MEMORY)
     here.verdicts[stage.name] = ended["verdict"]
@@ -138,6 +147,11 @@ def go_through(here: RankContext, stages: Sequence[Stage]) -> None:
             channel.tell("end", stage=stage.name, verdict="unknown", seen=seen, seconds=0.0)
             continue
         perform(here, stage)
+        if here.lost_device and channel.driven:
+            time.sleep(_ASKING_S)
+            os._exit(1)  # without good-bye: the driver starts new ranks for the rest, whose device may work again
+        if here.lost_device:
+            break
         if stage.name == "device" and here.device_wish == "cuda" and here.kind != "cuda":
             break  # the stage "device" has said so: training on the CPU is no answer to who asks for a GPU
 
@@ -162,8 +176,6 @@ def _here(asked: argparse.Namespace) -> RankContext:
             expected=json.loads(asked.expect),
         )
     except RuntimeError as error:
-        channel.tell("end", stage="import", verdict="pass", seconds=IMPORT_S)
-        channel.tell("begin", stage="device", deadline_s=60.0)
         seen = "%s: %s" % (type(error).__name__, error)
         channel.tell("end", stage="device", verdict="fail", seen=seen, seconds=0.0, trace=last_lines(error))
         sys.exit("the smoke test cannot use the GPU of local rank %s: %s" % (os.environ.get("LOCAL_RANK", "0"), seen))
@@ -177,10 +189,15 @@ def main() -> None:
     rank_from_scheduler()
     if not channel.driven:
         say_why_when_ended()
+    plan = ["import"] + [stage.name for stage in stages]
+    channel.tell("about", stages=plan, torch=torch.__version__)
+    agreed = versions_agree(environment_number("WORLD_SIZE", 1), asked.world)
+    channel.tell("end", stage="import", seconds=IMPORT_S, **agreed)
+    device = next(stage for stage in STAGES if stage.name == "device")
+    channel.tell("begin", stage=device.name, deadline_s=device.deadline_s)  # CUDA starts now, and may hang in its driver
     here = _here(asked)
     here.world_wish, here.gpus_wish = asked.world, asked.gpus
-    channel.tell("about", stages=["import"] + [stage.name for stage in stages], **about(here))
-    channel.tell("end", stage="import", seconds=IMPORT_S, **versions_agree(here))
+    channel.tell("about", stages=plan, **about(here))
     if any(stage.together for stage in stages):
         check_in(here)
     go_through(here, stages)

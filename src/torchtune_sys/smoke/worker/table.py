@@ -41,10 +41,11 @@ class Stage(NamedTuple):
 
 
 STAGES: Tuple[Stage, ...] = (
-    Stage("device", device_works, 60.0),
+    # Without the persistence mode each of a host's GPUs is initialised as CUDA starts, 1 to 3 s each (NVIDIA, Driver Persistence).
+    Stage("device", device_works, 120.0),
     Stage("gemm", gemm_is_right),
     Stage("memory", memory_keeps),
-    Stage("copy", copies_arrive),
+    Stage("copy", copies_arrive, 90.0),
     Stage("conv", conv_is_right, 60.0),
     Stage("stress", repeated_work_repeats_its_bits, 180.0),
     Stage("layers", layers_follow_their_formulas),

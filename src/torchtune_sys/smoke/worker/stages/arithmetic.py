@@ -161,13 +161,16 @@ def memory_keeps(here: RankContext) -> None:
     here.measure("memory copy", 2 * mebibytes * 2**20 / seconds / 1e9, "GB/s")
     if here.level == THOROUGH and here.kind == "cuda" and not here.shared:
         _most_memory_keeps(here)
+        torch.cuda.empty_cache()  # NCCL and cuDNN take theirs beside torch's allocator
 
 
 def _most_memory_keeps(here: RankContext) -> None:
-    """Nine tenths of what is free, in pieces of a GiB, with patterns that set each bit and clear it. Not yet verified on a GPU."""
-    free = torch.cuda.mem_get_info(here.device)[0]
+    """Nine tenths of what is free, in pieces of a GiB, with patterns that set each bit and clear it; half where that is the host's own
+    memory (GB10, Jetson). Not yet verified on a GPU."""
+    integrated = bool(getattr(torch.cuda.get_device_properties(here.device), "is_integrated", 0))
+    free = torch.cuda.mem_get_info(here.device)[0] * (0.5 if integrated else 0.9)
     words = 1 << 27
-    pieces = [torch.empty(words, dtype=torch.int64, device=here.device) for _ in range(int(0.9 * free) >> 30)]
+    pieces = [torch.empty(words, dtype=torch.int64, device=here.device) for _ in range(int(free) >> 30)]
     for pattern in (0x5555555555555555, -0x5555555555555556, 0, -1):
         for number, piece in enumerate(pieces):
             piece.fill_(pattern ^ number)
@@ -205,13 +208,17 @@ def copies_arrive(here: RankContext) -> None:
 
 
 def _neighbours_take_it(here: RankContext, plain: torch.Tensor) -> None:
-    """From this rank's GPU to each other that it sees: peer to peer where the driver says that they can, else through the host."""
+    """From this rank's GPU to those of the other ranks (``--quick``: to the next one): peer to peer where the driver says that they can, else
+    through the host."""
     own = plain.to(here.device)
-    for number in range(here.gpus):
-        if number == here.device.index:
-            continue
-        there = own.to(torch.device("cuda", number))
-        torch.cuda.synchronize(number)
+    for number in neighbours(here.device.index, min(here.gpus, here.local_world), here.level == QUICK):
+        try:
+            there = own.to(torch.device("cuda", number))
+            torch.cuda.synchronize(number)
+        except RuntimeError as error:
+            if "busy or unavailable" in str(error):  # exclusive mode: each rank may have its GPU, and no other
+                return
+            raise
         differing = int((there.to("cpu") != plain).sum().item())
         if differing:
             direct = torch.cuda.can_device_access_peer(here.device.index, number)
@@ -222,6 +229,16 @@ def _neighbours_take_it(here: RankContext, plain: torch.Tensor) -> None:
             raise StageFailed(
                 "p2p-blocked-by-iommu-acs", seen, "the IOMMU off or in pass-through, ACS off on the bridges between them"
             )
+
+
+def neighbours(own: int, used: int, next_only: bool) -> List[int]:
+    """Return the GPUs beside one's own among those that ranks use. Other GPUs may be another job's; each takes a context of some hundred MiB.
+
+    >>> neighbours(2, 3, False), neighbours(2, 3, True), neighbours(0, 1, False), neighbours(0, 2, True)
+    ([0, 1], [0], [], [1])
+    """
+    others = [(own + step) % used for step in range(1, used)]
+    return others[:1] if next_only else others
 
 
 _Gradients = Tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]

@@ -6,12 +6,11 @@ import contextlib
 import mmap
 import os
 import tempfile
-import warnings
-from typing import Any, Dict, Iterator, List
+from typing import Any, Dict, List
 
 import torch
 
-from torchtune_sys.smoke.worker.context import RankContext, StageFailed
+from torchtune_sys.smoke.worker.context import RankContext, StageFailed, deterministic
 from torchtune_sys.smoke.worker.grad_scaler import new_scaler
 from torchtune_sys.smoke.worker.models import SmallTransformer, loss_of, seeded, sentences
 
@@ -171,17 +170,3 @@ def _raise_what_the_disk_says(path: str, error: Exception) -> None:
     finally:
         with contextlib.suppress(OSError):
             os.unlink(path)
-
-
-@contextlib.contextmanager
-def deterministic(here: RankContext) -> Iterator[None]:
-    """On a GPU some operations add in whatever order threads come; torch can be told not to. cuBLAS needs ``repeatable_cublas`` first."""
-    before = torch.are_deterministic_algorithms_enabled()
-    if here.kind == "cuda":
-        torch.use_deterministic_algorithms(True)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        torch.use_deterministic_algorithms(before)

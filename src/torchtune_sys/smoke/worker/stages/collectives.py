@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 import time
 from typing import Callable, List, Tuple
 
@@ -24,6 +23,8 @@ _WIDE = (1 << 40) + 1
 _LARGE_COUNT = 1 << 18
 _LARGE_S = 20.0
 """TCP has sent anew what is lost six times by then."""
+_TIMING_S, _TIMED_ONCE_S = 2.0, 5.0
+"""What a round of timing may take, and one exchange, of which five are made: the stage's deadline leaves room for them."""
 _DAWDLING_S = 0.05
 _EXACT_IN_BFLOAT16 = 256
 """Integers up to it have a bfloat16 of their own (8 bits); float16 has them up to 2048."""
@@ -279,21 +280,48 @@ def _sizes(here: RankContext) -> List[Tuple[int, int]]:
 def _bandwidths(here: RankContext) -> None:
     """Bus bandwidth as nccl-tests defines it: what each link must carry, 2(n-1)/n of the bytes, whatever the number of ranks."""
     single = torch.ones(1, device=here.device)
-    times = [_timed(here, lambda: dist.all_reduce(single), 50)]
+    latency = _slowest(here, _timed(here, lambda: dist.all_reduce(single), 50))
+    if here.world > 1:
+        here.measure("latency", latency * 1e6, "us")
     for size, calls in _sizes(here):
         held = torch.zeros(size // 4, device=here.device)
-        times.append(_timed(here, functools.partial(dist.all_reduce, held), calls))
+        work = functools.partial(dist.all_reduce, held)
+        calls = fitting(calls, _slowest(here, _once(here, work)))
+        if not calls:
+            here.remark = "the network is too slow to time %d MiB within this stage" % (size >> 20)
+            return
+        seconds = _slowest(here, _timed(here, work, calls))
         del held
-    slowest = [max(each) for each in zip(*(json.loads(said) for said in tell_all(here, json.dumps(times))))]
-    if here.world == 1:
-        return
-    here.measure("latency", slowest[0] * 1e6, "us")
-    for (size, _), seconds in zip(_sizes(here), slowest[1:]):
-        here.measure("bus bandwidth of %d MiB" % (size >> 20), 2 * (here.world - 1) / here.world * size / seconds / 1e9, "GB/s")
+        if here.world > 1:
+            moved = 2 * (here.world - 1) / here.world * size
+            here.measure("bus bandwidth of %d MiB" % (size >> 20), moved / seconds / 1e9, "GB/s")
+
+
+def fitting(calls: int, seconds: float) -> int:
+    """Return how many times an exchange that takes so long is timed: as often as asked, or what fits into a few seconds; 0 where not even
+    once does, as with 256 MiB over Ethernet of 1 Gbit/s.
+
+    >>> fitting(10, 0.01), fitting(10, 0.5), fitting(10, 4.0), fitting(5, 17.0)
+    (10, 4, 1, 0)
+    """
+    return min(calls, int(_TIMING_S / seconds) or (1 if seconds < _TIMED_ONCE_S else 0))
+
+
+def _slowest(here: RankContext, seconds: float) -> float:
+    """Of all ranks: they must agree on what comes next, so no rank's own clock has a say."""
+    return max(float(said) for said in tell_all(here, repr(seconds)))
+
+
+def _once(here: RankContext, work: Callable[[], object]) -> float:
+    here.synchronize()
+    started = time.perf_counter()
+    work()
+    here.synchronize()
+    return time.perf_counter() - started
 
 
 def _timed(here: RankContext, work: Callable[[], object], calls: int) -> float:
-    """Seconds of one call on this rank: the best of three rounds that begin together."""
+    """Seconds of one call on this rank, after one that is not counted: the best of three rounds that begin together."""
     work()
     best = float("inf")
     for _ in range(3):

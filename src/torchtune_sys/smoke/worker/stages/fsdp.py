@@ -10,7 +10,7 @@ from typing import Any, Callable, Dict, List, Tuple
 import torch
 
 from torchtune_sys.smoke.worker.agreement import Fault, bits_of, judge, tell_all
-from torchtune_sys.smoke.worker.context import RankContext, Skipped, StageFailed
+from torchtune_sys.smoke.worker.context import RankContext, Skipped, StageFailed, repeatable
 from torchtune_sys.smoke.worker.integers import (
     BATCH,
     STEP_SIZE,
@@ -157,8 +157,9 @@ def sharded_checkpoint_resumes(here: RankContext) -> None:
         after = _being_trained(here, _SHARD_SEED + 1)
         _read(here, state_dict, after, folder)
         faults = _same_training("loaded", before, after)
-        _adam_step(here, before, 1)
-        _adam_step(here, after, 1)
+        with repeatable(here):
+            _adam_step(here, before, 1)
+            _adam_step(here, after, 1)
         faults += _same_training("trained on", before, after)
         judge(here, faults)
         here.measure("written", size / 2**20, "MiB")

@@ -10,7 +10,7 @@ from typing import Any, Dict, List
 import torch
 import torch.nn.functional as functional
 
-from torchtune_sys.smoke.worker.context import RankContext, Skipped, StageFailed, small_integers
+from torchtune_sys.smoke.worker.context import RankContext, Skipped, StageFailed, repeatable, small_integers
 from torchtune_sys.smoke.worker.grad_scaler import new_scaler, scaler_skips_and_grows
 from torchtune_sys.smoke.worker.models import SmallTransformer, loss_of, seeded, sentences
 
@@ -144,7 +144,8 @@ def float16_trains(here: RankContext) -> None:
     """Training under autocast to float16 with a scaler: as with bfloat16, and the scaler does what it is for."""
     float16_autocast_is_there(here)
     autocast_lowers(here, torch.float16)
-    scaler_skips_and_grows(here)  # first: a scaler that is wrong makes training diverge too
+    with repeatable(here):
+        scaler_skips_and_grows(here)  # first: a scaler that is wrong makes training diverge too
     # 2**8 is small enough for every gradient of this model to stay below float16's 65504: no step is to be left out.
     _follows(here, torch.float16, new_scaler(here, 2.0**8, 1000))
 

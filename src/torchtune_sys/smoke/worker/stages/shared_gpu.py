@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 
 from torchtune_sys.smoke.worker.agreement import Fault, judge
-from torchtune_sys.smoke.worker.context import QUICK, RankContext, Skipped, same_bits, small_integers
+from torchtune_sys.smoke.worker.context import THOROUGH, RankContext, Skipped, same_bits, small_integers
 from torchtune_sys.smoke.worker.stages.rendezvous import MULTI_RANK_VARIABLE
 
 _SHARED_COUNT = 1 << 20
@@ -17,7 +17,7 @@ _FIRST_WITH_MANY_RANKS = (2, 30, 3)
 
 
 def ranks_share_a_gpu(here: RankContext) -> None:
-    """Ranks on one GPU compute at the same time and talk over gloo; NCCL works for one of them, and for all where it can."""
+    """Ranks on one GPU compute at the same time and talk over gloo; NCCL works for one of them, and (--thorough) for all where it can."""
     if here.kind == "cpu":
         raise Skipped("no GPU to share")
     if not here.shared:
@@ -26,9 +26,10 @@ def ranks_share_a_gpu(here: RankContext) -> None:
     if dist.is_nccl_available():
         os.environ.setdefault(MULTI_RANK_VARIABLE, "1")  # read once, when NCCL makes its first communicator
         faults += _over_nccl(here, [0])
+        # Without MPS two NCCL kernels that wait for each other take turns on the GPU, which no training relies on: thorough alone.
         # RCCL numbers its versions as NCCL does, but is not known to have the variable.
         if (
-            here.level != QUICK
+            here.level == THOROUGH
             and torch.version.hip is None
             and torch.cuda.nccl.version() >= _FIRST_WITH_MANY_RANKS
             and os.environ[MULTI_RANK_VARIABLE] == "1"

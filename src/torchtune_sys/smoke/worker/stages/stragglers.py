@@ -26,7 +26,8 @@ _EFFECT, _EFFECT_SHARED = 1.2, 1.3
 """Times as long as the others: less is nobody's loss. The second for what all processes of a host share (memory, caches, the
 interpreter's allocator): two equal ranks were seen to differ by 1.15 there beside ten busy processes, and by 1.02 in products."""
 _EFFECT_PAGES = 2.0
-"""For the host's memory: a rank whose buffers the kernel gave huge pages was seen to copy 1.43 times as fast as one without."""
+"""For the host's memory: a rank whose buffers the kernel gave huge pages was seen to copy 1.43 times as fast as one without. And between it and
+a GPU: boards in slots of unlike width, pages at the other socket and switches that ranks share are no fault of a rank."""
 _EFFECT_PROCESS = 4.0
 """One start a round, and a new process waits for a CPU: at a load of 20 on two cores 21 to 115 ms were seen."""
 _HELD_BACK = 0.15
@@ -101,12 +102,11 @@ def _gauges(here: RankContext) -> Iterator[List[Gauge]]:
     if cuda:
         near = torch.ones(1 << 24).pin_memory()
         there = torch.empty(1 << 24, device=here.device)
-        found.append(
-            Gauge("copies to the device", "straggler-copies", functools.partial(there.copy_, near, non_blocking=True), 10, 2e-4)
-        )
-        found.append(
-            Gauge("copies to the host", "straggler-copies", functools.partial(near.copy_, there, non_blocking=True), 10, 2e-4)
-        )
+        for name, work in (
+            ("copies to the device", functools.partial(there.copy_, near, non_blocking=True)),
+            ("copies to the host", functools.partial(near.copy_, there, non_blocking=True)),
+        ):
+            found.append(Gauge(name, "straggler-copies", work, 10, 2e-4, _EFFECT_PAGES))
     samples = [torch.full((64,), float(number)) for number in range(16)]
     found.append(Gauge("loading", "straggler-loading", lambda: next(iter(DataLoader(samples, batch_size=16))), 100, 2e-4))
     found.append(Gauge("starting a process", "straggler-loading", _start_and_end, 1, 0.25, _EFFECT_PROCESS))

@@ -8,7 +8,16 @@ from typing import Callable, Dict, Iterator, List, Tuple
 
 import torch
 
-from torchtune_sys.smoke.worker.context import DEFAULT, QUICK, THOROUGH, RankContext, StageFailed, same_bits, small_integers
+from torchtune_sys.smoke.worker.context import (
+    DEFAULT,
+    QUICK,
+    THOROUGH,
+    RankContext,
+    StageFailed,
+    repeatable,
+    same_bits,
+    small_integers,
+)
 from torchtune_sys.smoke.worker.gpu_health import GpuHealth
 from torchtune_sys.smoke.worker.measures import exact_step, float_step
 
@@ -30,7 +39,8 @@ def repeated_work_repeats_its_bits(here: RankContext) -> None:
         raise StageFailed("device-computes-wrong", wrong)
     health = GpuHealth(_uuid(here))
     try:
-        off = _repeat(here, list(_pieces_of_work(here)), health)
+        with repeatable(here):
+            off = _repeat(here, list(_pieces_of_work(here)), health)
         told = health.judge()
     except RuntimeError as error:
         xids = [text for _, text in health.xids()]  # why CUDA gave up
@@ -54,7 +64,8 @@ def step_fingerprint(here: RankContext) -> str:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        return float_step(torch, here.device)
+        with repeatable(here):
+            return float_step(torch, here.device)
     finally:
         torch.set_num_threads(threads)
 
