@@ -132,13 +132,11 @@ ROWS: tuple[Fault, ...] = (
         "inductor-cache-noexec",
         "mkdir $W/c; mount -t tmpfs -o noexec,mode=1777 tmpfs $W/c; export TORCHINDUCTOR_CACHE_DIR=$W/c",
         "compile-cache-not-executable",
-        left="compile caches are looked at beside an NVIDIA GPU with Triton alone",
     ),
     Fault(
         "inductor-cache-read-only",
         "mkdir $W/c; mount -t tmpfs -o ro tmpfs $W/c; export TORCHINDUCTOR_CACHE_DIR=$W/c/deep",
         "compile-cache-not-writable",
-        left="compile caches are looked at beside an NVIDIA GPU with Triton alone",
     ),
     Fault(
         "no-interface-but-loopback",
@@ -171,7 +169,6 @@ ROWS: tuple[Fault, ...] = (
         "printf '10.200.0.77 localhost\\n10.9.0.5 node5\\n' | over /etc/hosts",
         "says:localhost",
         args="--nproc-per-node 2",
-        left="what localhost resolves to is not looked at",
     ),
     Fault("loopback-without-address", "ip addr flush dev lo", "says:loopback", args="--nproc-per-node 2"),
     Fault(

@@ -77,7 +77,7 @@ ROWS = (
         "mkdir $W/h; chmod 700 $W/h; export HOME=$W/h TRITON_CACHE_DIR=$W/h/triton",
         "compile-cache-not-writable",
         user=65534,
-        left="compile caches are looked at beside an NVIDIA GPU with Triton alone",
+        left="what lies in a closed home is unknown, not closed",
     ),
     Fault(
         "gloo-names-a-dead-end",

@@ -28,6 +28,8 @@ INTERFACES = "interfaces"
 """getifaddrs order: ``[{"name", "addresses": [{"family": "inet"|"inet6", "address", "prefix_length"}], …}]``"""
 HOSTNAME_ADDRESSES = "hostname-addresses"
 """getaddrinfo(gethostname()): list of addresses, in order; ABSENT if it does not resolve."""
+LOCALHOST_ADDRESSES = "localhost-addresses"
+"""The same of the name localhost."""
 NVML = "nvml"
 """What the NVML child printed (see ``nvml_child.py``)."""
 NVML_TIMEOUT_S = 20.0

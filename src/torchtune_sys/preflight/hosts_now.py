@@ -62,6 +62,7 @@ HOSTS_NOW = frozenset(
         "disk-full",
         "inodes-exhausted",
         "loopback-unusable",
+        "localhost-not-loopback",
         "hostname-resolves-to-loopback",
         "hostname-unresolvable",
     )

@@ -27,6 +27,18 @@ def test_without_triton_nothing_is_compiled() -> None:
         assert results[rule].verdict is Verdict.NA
 
 
+@pytest.mark.parametrize(("env", "found"), [({"TORCHINDUCTOR_CACHE_DIR": "/tmp/c"}, Verdict.FAIL), ({}, Verdict.NA)])
+def test_a_cache_that_somebody_named_matters_without_a_gpu_too(env: dict[str, str], found: Verdict) -> None:
+    """torch.compile keeps its C++ for CPUs there; a usual place is judged beside an NVIDIA GPU with Triton alone."""
+    files = {
+        "/proc/self/mountinfo": load_recording(str(HOSTS / "compile-cache-not-executable.fail.json"))["files"][
+            "/proc/self/mountinfo"
+        ]
+    }
+    seen = load("typical/laptop-cpu", files=files, env=env)
+    assert judge(seen)["compile-cache-not-executable"].verdict is found
+
+
 def test_one_process_alone_may_use_the_network() -> None:
     one = verdict("compile-cache-on-network", "compile-cache-on-network.fail", intent={"ranks": 1, "nodes": 1})
     two_hosts = verdict("compile-cache-on-network", "compile-cache-on-network.fail", intent={"ranks": 1, "nodes": 2})

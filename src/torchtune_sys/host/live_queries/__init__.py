@@ -21,6 +21,7 @@ _WHERE = {
     queries.ACCESS: "basic:access",
     queries.INTERFACES: "network:interfaces",
     queries.HOSTNAME_ADDRESSES: "network:hostname_addresses",
+    queries.LOCALHOST_ADDRESSES: "network:localhost_addresses",
     queries.NVML: "nvml:nvml",
     queries.INTERPRETER: "python:interpreter",
     queries.KERNEL_LOG: "kernel_log:kernel_log",

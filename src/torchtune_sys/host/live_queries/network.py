@@ -145,11 +145,21 @@ def _number(raw: bytes | None) -> int:
 
 
 def hostname_addresses(_argument: str, timeout_s: float) -> Fact[list[str]]:
-    """getaddrinfo(gethostname()), in its order. A dead name server costs the deadline, in a thread that is left behind."""
+    """getaddrinfo(gethostname()), in its order."""
     import _socket
+
+    return _addresses(_socket.gethostname(), timeout_s)
+
+
+def localhost_addresses(_argument: str, timeout_s: float) -> Fact[list[str]]:
+    """getaddrinfo("localhost"), in its order: the hosts file tells it, or nobody has to."""
+    return _addresses("localhost", timeout_s)
+
+
+def _addresses(name: str, timeout_s: float) -> Fact[list[str]]:
+    """Return what a name resolves to. A dead name server costs the deadline, in a thread that is left behind."""
     import threading
 
-    name = _socket.gethostname()
     found: list[Fact[list[str]]] = []
     thread = threading.Thread(target=lambda: found.append(_resolve(name)), daemon=True)
     try:

@@ -66,6 +66,10 @@ class BuildTools(msgspec.Struct, frozen=True, kw_only=True):
     """Whether nvcc is told (NVCC_PREPEND_FLAGS, NVCC_APPEND_FLAGS) to take another compiler, or any."""
 
 
+CACHE_VARIABLES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
+"""What names the place of a cache of compiled code."""
+
+
 class CompileCache(msgspec.Struct, frozen=True, kw_only=True):
     """A directory in which compiled kernels are kept, and loaded from."""
 

@@ -24,10 +24,12 @@ def probe(host: Host, intent: Workload) -> NetworkFacts:
     conf = nccl_conf.read(host)
     devices = rdma.devices(host)
     plugins, elsewhere = _plugins(host, devices)
+    own = hostname_addresses(host)
     return NetworkFacts(
         interfaces=interfaces(host),
         default_route_interface=default_route(host),
-        hostname_addresses=hostname_addresses(host),
+        hostname_addresses=own,
+        localhost_addresses=localhost_addresses(host, own),
         rdma=devices,
         verbs_nodes=host.names("/dev/infiniband"),
         nccl=conf if isinstance(conf, Missing) else conf[0],
@@ -48,11 +50,22 @@ def _plugins(host: Host, devices: Fact[tuple[RdmaDevice, ...]]) -> tuple[Fact[tu
 
 
 def hostname_addresses(host: Host) -> Fact[tuple[str, ...]]:
-    found = host.ask(queries.HOSTNAME_ADDRESSES, _RESOLVER_TIMEOUT_S)
+    return _resolved(host, queries.HOSTNAME_ADDRESSES)
+
+
+def localhost_addresses(host: Host, own: Fact[tuple[str, ...]]) -> Fact[tuple[str, ...]]:
+    """Nobody waits for a resolver that did not answer for the host's own name."""
+    if isinstance(own, Missing) and own.why is Why.TIMEOUT:
+        return own
+    return _resolved(host, queries.LOCALHOST_ADDRESSES)
+
+
+def _resolved(host: Host, query: str) -> Fact[tuple[str, ...]]:
+    found = host.ask(query, _RESOLVER_TIMEOUT_S)
     if isinstance(found, Missing):
         return found
     if not isinstance(found, list):
-        return Missing(Why.UNPARSED, queries.HOSTNAME_ADDRESSES, "not a list of addresses")
+        return Missing(Why.UNPARSED, query, "not a list of addresses")
     return tuple(dict.fromkeys(str(address) for address in found))
 
 

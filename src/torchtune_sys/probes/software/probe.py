@@ -5,7 +5,7 @@ from __future__ import annotations
 from torchtune_sys.host.base import Host
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.session import Workload
-from torchtune_sys.model.facts.software import SoftwareFacts
+from torchtune_sys.model.facts.software import CACHE_VARIABLES, CompileCache, SoftwareFacts
 from torchtune_sys.model.values import Missing, Why
 
 _DRIVER = "/proc/driver/nvidia/version"
@@ -33,10 +33,22 @@ def probe(host: Host, intent: Workload) -> SoftwareFacts:
         runtime_mode=nothing,
         cdi_drivers=nothing,
         build_tools=nothing,
-        compile_caches=nothing,
+        compile_caches=_named_caches(host, nothing),
         mps=nothing,
         port_listeners=port,
     )
+
+
+def _named_caches(host: Host, nothing: Missing) -> Fact[tuple[CompileCache, ...]]:
+    """Where somebody said to keep what torch.compile builds, which it does for CPUs and other GPUs as well."""
+    env = host.env()
+    named = () if isinstance(env, Missing) else tuple(name for name in CACHE_VARIABLES if env.get(name))
+    if not named:
+        return nothing
+    from torchtune_sys.probes.software import build
+
+    found = build.caches(host)
+    return found if isinstance(found, Missing) else tuple(cache for cache in found if cache.variable in named)
 
 
 def _port(host: Host) -> Fact[tuple[int, ...]]:

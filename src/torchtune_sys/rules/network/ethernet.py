@@ -20,6 +20,7 @@ from torchtune_sys.rules.nccl.common import (
     several_hosts,
     sockets_carry_data,
 )
+from torchtune_sys.rules.network.loopback import NO_ANSWER
 
 _NAME_IN_HOSTS = Advice(text="map the host name to this host's network address in /etc/hosts or DNS, or set GLOO_SOCKET_IFNAME")
 
@@ -97,7 +98,7 @@ def hostname_unresolvable(s: Snapshot, p: Params) -> Iterator[Evidence]:
     if absent(network.hostname_addresses):
         yield Evidence(subject=known_name(s), seen="resolves to nothing", wanted="an address of this host", source="getaddrinfo")
         return
-    if isinstance(network.hostname_addresses, Missing) and _NO_ANSWER in network.hostname_addresses.detail:
+    if isinstance(network.hostname_addresses, Missing) and NO_ANSWER in network.hostname_addresses.detail:
         yield Evidence(
             subject=known_name(s),
             seen=f"{network.hostname_addresses.detail}: /etc/hosts does not name it, and no name server answers",
@@ -116,10 +117,6 @@ def hostname_unresolvable(s: Snapshot, p: Params) -> Iterator[Evidence]:
             wanted="an address of this host",
             source="getaddrinfo",
         )
-
-
-_NO_ANSWER = "Temporary failure in name resolution"
-"""EAI_AGAIN as glibc words it."""
 
 
 def _foreign_matters(s: Snapshot) -> bool:

@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from torchtune_sys.model.actions import Advice
+from torchtune_sys.model.facts.network import Interface
 from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, rule
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import NotApplicable, need
+from torchtune_sys.model.values import Missing, NotApplicable, absent, need
 from torchtune_sys.rules.gates import gpu_count
+
+NO_ANSWER = "Temporary failure in name resolution"
+"""EAI_AGAIN as glibc words it."""
 
 
 @rule(
@@ -34,10 +38,8 @@ def loopback_unusable(s: Snapshot, p: Params) -> Iterator[Evidence]:
     References
     torch/distributed/launcher and torch/distributed/run.py (--standalone: localhost); network_namespaces(7); netdevice(7)
     """
-    if (s.intent.ranks or 1) < 2 and (s.intent.nodes or 1) < 2 and not gpu_count(s):
-        raise NotApplicable("no GPU, and several ranks were not asked for")
-    interfaces = need(need(s.network).interfaces)
-    loop = next((item for item in interfaces if item.kind == "loopback" and item.name == "lo"), None)
+    _ranks_meet(s)
+    loop = _loop(s)
     if loop is None:
         raise NotApplicable("no interface lo is listed")
     up = need(loop.up)
@@ -52,4 +54,62 @@ def loopback_unusable(s: Snapshot, p: Params) -> Iterator[Evidence]:
     )
 
 
-RULES: tuple[Rule, ...] = (loopback_unusable,)
+@rule(
+    id="localhost-not-loopback",
+    title="The name localhost does not lead to this host",
+    severity=Severity.ERROR,
+    fix=(
+        Advice(
+            text='put "127.0.0.1 localhost" and "::1 localhost" into /etc/hosts (in a container: of the image, or by --add-host of who starts it)'
+        ),
+    ),
+)
+def localhost_not_loopback(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """localhost resolves to nothing, to another host's address, or only to the IPv6 loopback that this host does not have.
+
+    Why it matters
+    Ranks of one host look for each other there (torchrun --standalone, MASTER_ADDR=localhost): "Name or service not known", "Cannot assign
+    requested address", or a wait until the time-out.
+
+    When to leave it
+    One process trains, or all ranks meet at an address.
+
+    References
+    torch/distributed/run.py (--standalone: localhost); hosts(5), getaddrinfo(3), RFC 6761 section 6.3
+    """
+    _ranks_meet(s)
+    found = need(s.network).localhost_addresses
+    wanted = "127.0.0.1, or ::1 where the loopback has it"
+    if isinstance(found, Missing) and (absent(found) or NO_ANSWER in found.detail):
+        seen = (
+            "resolves to nothing" if absent(found) else f"{found.detail}: /etc/hosts does not name it, and no name server answers"
+        )
+        yield Evidence(subject="localhost", seen=seen, wanted=wanted, source="getaddrinfo")
+        return
+    addresses = need(found)
+    elsewhere = [address for address in addresses if not address.startswith("127.") and address != "::1"]
+    bad = f"resolves to {', '.join(elsewhere)}" if elsewhere else ""
+    if not bad and addresses and not any(address.startswith("127.") for address in addresses):
+        loop = _loop(s)
+        there = loop is not None and any(item.family == "inet6" for item in need(loop.addresses))
+        bad = "" if there else "resolves to ::1 alone, and the loopback has no IPv6 address"
+    yield Evidence(
+        subject="localhost",
+        seen=bad or ", ".join(addresses),
+        wanted=wanted,
+        verdict=Verdict.FAIL if bad else Verdict.PASS,
+        source="getaddrinfo",
+    )
+
+
+def _ranks_meet(s: Snapshot) -> None:
+    if (s.intent.ranks or 1) < 2 and (s.intent.nodes or 1) < 2 and not gpu_count(s):
+        raise NotApplicable("no GPU, and several ranks were not asked for")
+
+
+def _loop(s: Snapshot) -> Interface | None:
+    interfaces = need(need(s.network).interfaces)
+    return next((item for item in interfaces if item.kind == "loopback" and item.name == "lo"), None)
+
+
+RULES: tuple[Rule, ...] = (loopback_unusable, localhost_not_loopback)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 from torchtune_sys.model.actions import Advice, EnvironmentVariable, Install
 from torchtune_sys.model.facts import Fact
-from torchtune_sys.model.facts.software import BuildTools, CompileCache
+from torchtune_sys.model.facts.software import CACHE_VARIABLES, BuildTools, CompileCache
 from torchtune_sys.model.rule import Evidence, Params, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, absent, known, need
@@ -14,8 +14,8 @@ from torchtune_sys.rules.gates import cuda_torch, nvidia_hardware, ranks_here
 from torchtune_sys.rules.torch.common import installed, installed_triton
 
 _MOVE = (
-    EnvironmentVariable(name="TORCHINDUCTOR_CACHE_DIR", value="/local/disk/torchinductor"),
-    EnvironmentVariable(name="TRITON_CACHE_DIR", value="/local/disk/triton"),
+    EnvironmentVariable(name=CACHE_VARIABLES[0], value="/local/disk/torchinductor"),
+    EnvironmentVariable(name=CACHE_VARIABLES[1], value="/local/disk/triton"),
 )
 
 
@@ -28,6 +28,17 @@ def _tools(s: Snapshot) -> BuildTools:
 
 def _triton_there(s: Snapshot) -> None:
     installed_triton(s)
+
+
+def _compiles(s: Snapshot) -> None:
+    """For an NVIDIA GPU with Triton; elsewhere (the C++ of torch.compile for CPUs, AMD's GPUs) where somebody named the place."""
+    if not _named(s) or "torch" not in installed(s):
+        installed_triton(s)
+
+
+def _named(s: Snapshot) -> tuple[str, ...]:
+    env = {} if isinstance(s.session, Missing) else known(s.session.env, {})
+    return tuple(name for name in CACHE_VARIABLES if env.get(name))
 
 
 @rule(
@@ -235,7 +246,7 @@ def _judged(s: Snapshot, bad: _Seen, words: str, wanted: str) -> Iterator[Eviden
     title="The compile cache is not writable",
     severity=Severity.WARNING,
     fix=_MOVE,
-    applies=_triton_there,
+    applies=_compiles,
 )
 def compile_cache_not_writable(s: Snapshot, p: Params) -> Iterator[Evidence]:
     """The cache of torch.compile or of Triton is not this user's: made under sudo, on a read-only mount, or in a home that is none.
@@ -262,13 +273,14 @@ def _refused(cache: CompileCache) -> Fact[bool]:
     title="The compile cache is on a file system mounted with noexec",
     severity=Severity.WARNING,
     fix=_MOVE,
-    applies=_triton_there,
+    applies=_compiles,
 )
 def compile_cache_not_executable(s: Snapshot, p: Params) -> Iterator[Evidence]:
     """The cache is on a file system mounted with noexec, as hardening guides ask for /tmp.
 
     Why it matters
-        The launcher that Triton has just built cannot be loaded: "failed to map segment from shared object".
+        The launcher that Triton has just built, or the C++ that torch.compile built for CPUs, cannot be loaded: "failed to map segment
+        from shared object".
 
     When to leave it
         Where neither torch.compile nor Triton kernels are used.
@@ -285,7 +297,7 @@ def compile_cache_not_executable(s: Snapshot, p: Params) -> Iterator[Evidence]:
     title="Several processes share a compile cache on a network file system",
     severity=Severity.ADVICE,
     fix=_MOVE,
-    applies=_triton_there,
+    applies=_compiles,
 )
 def compile_cache_on_network(s: Snapshot, p: Params) -> Iterator[Evidence]:
     """The cache of compiled kernels is on NFS, Lustre or the like, and more than one process writes it.

@@ -271,9 +271,10 @@ def _is_compat(item: CudaLibrary) -> bool:
     ),
 )
 def libstdcxx_too_old(s: Snapshot, _p: Params) -> Iterator[Evidence]:
-    """The loader said that libstdc++.so.6 lacks a version (GLIBCXX_3.4.N) that a package was built with.
+    """The loader said that libstdc++.so.6 lacks a version (GLIBCXX_3.4.N) that a package was built with; or LD_LIBRARY_PATH leads to one
+    from before GCC 5, and torch is a wheel for manylinux_2_28, whose strings are those of GCC 5.
 
-    It shows in reports, and under --live when torch is imported.
+    What a report says, and what torch says under --live, outdoes the look at the files; conda's interpreters bring their own and are left to them.
 
     Why it matters
         The package, often torch itself, cannot be loaded: the system's library was found before the environment's newer one.
@@ -282,15 +283,42 @@ def libstdcxx_too_old(s: Snapshot, _p: Params) -> Iterator[Evidence]:
         Never.
 
     References
-        https://github.com/pytorch/pytorch/issues/157709; https://gcc.gnu.org/onlinedocs/libstdc++/manual/abi.html
+        https://github.com/pytorch/pytorch/issues/157709; https://gcc.gnu.org/onlinedocs/libstdc++/manual/abi.html (libstdc++.so.6.0.21 is GLIBCXX_3.4.21)
+        torch 2.13.0+cpu for manylinux_2_28: asks for up to GLIBCXX_3.4.22 (readelf -V libtorch_cpu.so)
     """
     said = [line for line in complaints(s) if ("GLIBCXX_" in line or "CXXABI_" in line) and "not found" in line]
     for line in said:
         yield Evidence(subject="loader", seen=line, wanted="a libstdc++.so.6 that has it", source="loader")
     if said:
         return
+    other = _strings_missing(s)
+    if other is not None:
+        yield Evidence(
+            subject=other.path,
+            seen=other.version,
+            wanted=f"libstdc++.so.6.0.{_CXX11} or newer, as torch asks for",
+            source="LD_LIBRARY_PATH",
+        )
+        return
     seen = need(torch_imported(s))
     yield Evidence(subject="import torch", seen=f"torch {seen.version}", verdict=Verdict.PASS, source="torch")
+
+
+_CXX11 = 21
+"""The last part of the number of GCC 5's libstdc++, the first with the strings that these wheels use."""
+
+
+def _strings_missing(s: Snapshot) -> CudaLibrary | None:
+    """Return the library in LD_LIBRARY_PATH without which torch cannot be loaded, as far as files tell it."""
+    python = need(s.python)
+    if isinstance(python.shadowing, Missing) or python.conda is not False or not absent(python.live):
+        return None
+    wheel = None if isinstance(python.distributions, Missing) else installed(s).get("torch")
+    if wheel is None or not any("manylinux_2_28" in tag for tag in wheel.tags):
+        return None
+    first = next((item for item in python.shadowing if item.name == "libstdc++" and item.abi == "6"), None)
+    number = first.version.removeprefix("6.0.") if first is not None else ""
+    return first if number.isdecimal() and int(number) < _CXX11 else None
 
 
 RULES = (
