@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from torchtune_sys.diagnosis.lines import LogLine
 
-_LONGEST, _LINES = 400, 400
+_LONGEST, _LINES, _TITLES = 400, 400, 2
 _VERBS = (
     "Add(?:s|ed|ing)?|Allow(?:s|ed)?|Assert(?:s|ed)?|Avoid(?:s|ed)?|Bump(?:s|ed)?|Catch(?:es)?|Change[sd]?|Detect(?:s|ed)?|Disable[sd]?|Document(?:s|ed)?|Drop(?:s|ped)?|"
     "Enable[sd]?|Ensure[sd]?|Fix(?:es|ed|ing)?|Handle[sd]?|Implement(?:s|ed)?|Improve[sd]?|Increase[sd]?|Introduce[sd]?|Make[sd]?|Move[sd]?|Optimize[sd]?|"
@@ -51,11 +51,11 @@ def is_one(lines: Sequence[LogLine]) -> bool:
     >>> is_one([LogLine(number=1, text=text, printed=text) for text in ("OSError: [Errno 28] No space left on device",)])
     False
     """
-    texts = [line.printed[:_LONGEST].strip() for line in lines[:_LINES]]
-    texts = [text for text in texts if text]
+    texts = [line.text[:_LONGEST].strip() for line in lines[:_LINES]]
+    texts = [text for text in texts if text and not text.startswith(("<", "```"))]
     if not texts or len(lines) > _LINES:
         return False
-    if _TITLE.match(texts[0]) or any(_SURE.search(text) for text in texts):
+    if any(map(_TITLE.match, texts[:_TITLES])) or any(_SURE.search(text) for text in texts):
         return True
     added = sum(_ADDED.match(text) is not None for text in texts)
     if added >= _ADDED_LINES and added >= _ADDED_SHARE * len(texts):

@@ -9,7 +9,9 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
-from torchtune_sys.diagnosis.lines import LogLine
+import msgspec
+
+from torchtune_sys.diagnosis.lines import LogLine, joined
 from torchtune_sys.diagnosis.symptoms import LIKELY, POSSIBLE, Candidate, Symptom
 
 _TOLD: tuple[tuple[str, re.Pattern[str]], ...] = (
@@ -32,7 +34,8 @@ def symptoms_of(lines: Mapping[str, Sequence[LogLine]]) -> Iterator[Symptom]:
     """Yield for each thing in which nodes differ the first line that says it differently."""
     first: dict[str, dict[str, tuple[str, str, LogLine]]] = {}
     for source, part in lines.items():
-        for line in part:
+        whole = [msgspec.structs.replace(pieces[0], text=text) for pieces, text in joined(part)]
+        for line in (*whole, *part):
             if line.host and "NCCL" in line.text:
                 _take(source, line, first)
     for kind, by_node in first.items():

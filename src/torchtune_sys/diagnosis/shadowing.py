@@ -20,6 +20,7 @@ _STEM = re.compile(r"([A-Za-z_]\w*)(?:\.py|[/\\]__init__\.py)$")
 _SCRIPTS = frozenset(("code", "main", "run", "setup", "site", "test", "this", "train"))
 """Names that people give their scripts, and that nothing imports."""
 _MOST = 200
+_RANKS = 8
 
 
 class _Frame(msgspec.Struct, frozen=True):
@@ -41,11 +42,23 @@ class _Frame(msgspec.Struct, frozen=True):
 
 def symptoms_of(lines: Mapping[str, Sequence[LogLine]]) -> Iterator[Symptom]:
     for source, part in lines.items():
-        for frames, error in _tracebacks(part):
-            found = _of_torch(source, frames, error) or _of_library(source, frames, error)
-            if found is not None:
-                yield found
-                break
+        found = _of_part(source, part) or next((each for own in _by_rank(part) if (each := _of_part(source, own))), None)
+        if found is not None:
+            yield found
+
+
+def _of_part(source: str, lines: Sequence[LogLine]) -> Symptom | None:
+    tracebacks = (_of_torch(source, frames, error) or _of_library(source, frames, error) for frames, error in _tracebacks(lines))
+    return next((found for found in tracebacks if found is not None), None)
+
+
+def _by_rank(lines: Sequence[LogLine]) -> Iterator[list[LogLine]]:
+    """Yield the lines of each rank, whose tracebacks came through each other."""
+    ranks: dict[int, list[LogLine]] = {}
+    for line in lines:
+        if line.rank is not None:
+            ranks.setdefault(line.rank, []).append(line)
+    yield from list(ranks.values())[:_RANKS] if len(ranks) > 1 else ()
 
 
 def _tracebacks(lines: Sequence[LogLine]) -> Iterator[tuple[list[_Frame], LogLine]]:

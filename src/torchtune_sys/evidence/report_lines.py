@@ -90,7 +90,9 @@ def _wrapped(lines: list[str], number: int) -> bool:
 
 def _packages(lines: list[str]) -> Iterator[Distribution]:
     listed = re.compile(r"\[(pip3?|conda|pip\d\.\d+)\]\s+([A-Za-z0-9_-][\w.-]*)(?:==|\s+)(\d[\w.+!-]*)(?:\s+(\S+))?")
-    printed = re.compile(r"\btorch\.__version__\s*[:=]\s*['\"]?(\d[\w.+]*)")  # what setup.py of an extension prints
+    printed = re.compile(
+        r"(?:\btorch|\A(?:o?r)?ch)\.__version__\s*[:=]\s*['\"]?(\d[\w.+]*)"
+    )  # what setup.py of an extension prints
     plain = re.compile(
         r"^[\s>|-]*(torch|[Tt]orch[Vv]ision|torchaudio|triton|[Nn]um[Pp]y|vllm|nvidia-[a-z0-9-]+)(?:==|:\s*|\s+)v?(\d[\w.+]*)(?: @\S+)?\s*$"
     )
