@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
 
+from torchtune_sys.gen.readable import alternatives
 from torchtune_sys.knowledge import tables
 from torchtune_sys.rules import CATALOGUE
 
@@ -27,6 +29,12 @@ def test_a_stale_file_is_noticed_and_mended(tmp_path: Path) -> None:
     assert gen("check", str(tmp_path)).returncode == 0
     (tmp_path / "docs/rules/README.md").write_text("old")
     assert gen("check", str(tmp_path)).returncode == 1
+
+
+def test_a_cause_shows_words_and_no_regular_expression() -> None:
+    for row in tables.rows("sentences"):
+        shown = alternatives(row["pattern"])
+        assert shown and not [words for words in shown if re.search(r"\(\?|\\[bdsSwW]|\{\d", words)], (row["pattern"], shown)
 
 
 def test_every_rule_and_cause_has_its_page_and_nothing_is_left_over(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 
+from torchtune_sys.gen.readable import alternatives
 from torchtune_sys.knowledge import tables
 from torchtune_sys.knowledge.messages import MessageCause, causes_of
 from torchtune_sys.render.doc_pages import CAUSES, cause_page
@@ -89,7 +90,8 @@ def _fact(fact: str) -> str:
 def _sentence(row: dict[str, str]) -> str:
     program = f" {row['program']}" if row["program"] else ""
     stage = {"": "", "any": "; in the smoke test"}.get(row["stage"], f"; in the smoke test's {row['stage']}")
-    return f"- `{_code(row['pattern'])}`{program} ({row['role']}{stage}; {row['source']})\n"
+    words = " · ".join(f"`{_code(each)}`" for each in alternatives(row["pattern"]))
+    return f"- {words}{program} ({row['role']}{stage}; {row['source']})\n"
 
 
 def _code(text: str) -> str:
