@@ -15,7 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torchtune_sys.host.live_queries import network
+from torchtune_sys.host.recorded import RecordedHost
 from torchtune_sys.model.values import Missing, Why
+from torchtune_sys.probes.network.probe import localhost_addresses
 
 LENGTHS = {socket.AF_INET: (4, 4), socket.AF_INET6: (8, 16)}
 """Family → place and length of the address in its sockaddr."""
@@ -104,6 +106,18 @@ def test_only_an_unknown_name_is_absent(monkeypatch: pytest.MonkeyPatch, number:
     seen = network.hostname_addresses("", 5)
     assert isinstance(seen, Missing)
     assert seen.why is why
+
+
+def test_that_localhost_does_not_resolve_is_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A recording without the answer is of a release that did not ask."""
+
+    def fail(*_arguments: Any) -> Any:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr("_socket.getaddrinfo", fail)
+    assert network.localhost_addresses("", 5) == []
+    old = localhost_addresses(RecordedHost({"answers": {}}, "old"), ("10.0.0.1",))
+    assert isinstance(old, Missing) and old.why is Why.NOT_RECORDED
 
 
 def attribute(kind: int, body: bytes) -> bytes:

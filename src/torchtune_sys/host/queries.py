@@ -29,7 +29,7 @@ INTERFACES = "interfaces"
 HOSTNAME_ADDRESSES = "hostname-addresses"
 """getaddrinfo(gethostname()): list of addresses, in order; ABSENT if it does not resolve."""
 LOCALHOST_ADDRESSES = "localhost-addresses"
-"""The same of the name localhost."""
+"""The same of the name localhost; an empty list if it does not resolve, since recordings of earlier releases lack the answer."""
 NVML = "nvml"
 """What the NVML child printed (see ``nvml_child.py``)."""
 NVML_TIMEOUT_S = 20.0

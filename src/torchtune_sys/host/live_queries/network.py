@@ -153,7 +153,8 @@ def hostname_addresses(_argument: str, timeout_s: float) -> Fact[list[str]]:
 
 def localhost_addresses(_argument: str, timeout_s: float) -> Fact[list[str]]:
     """getaddrinfo("localhost"), in its order: the hosts file tells it, or nobody has to."""
-    return _addresses("localhost", timeout_s)
+    found = _addresses("localhost", timeout_s)
+    return [] if isinstance(found, Missing) and found.why is Why.ABSENT else found
 
 
 def _addresses(name: str, timeout_s: float) -> Fact[list[str]]:

@@ -162,7 +162,7 @@ class NetworkFacts(msgspec.Struct, frozen=True, kw_only=True):
     gloo_interfaces: Fact[tuple[str, ...]]
     """GLOO_SOCKET_IFNAME, split at commas as torch does; empty where it is unset, empty or one character long (torch ignores that)."""
     localhost_addresses: Fact[tuple[str, ...]] = _NOT_READ
-    """The same of localhost, where the ranks of one host meet."""
+    """The same of localhost, where the ranks of one host meet; empty if it resolves to nothing."""
     rdma_growth: Fact[CounterGrowth] = _NOT_READ
     """Only with ``--live``."""
     net_plugins: Fact[tuple[str, ...]] = _NOT_READ

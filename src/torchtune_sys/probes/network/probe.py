@@ -57,7 +57,10 @@ def localhost_addresses(host: Host, own: Fact[tuple[str, ...]]) -> Fact[tuple[st
     """Nobody waits for a resolver that did not answer for the host's own name."""
     if isinstance(own, Missing) and own.why is Why.TIMEOUT:
         return own
-    return _resolved(host, queries.LOCALHOST_ADDRESSES)
+    found = _resolved(host, queries.LOCALHOST_ADDRESSES)
+    if isinstance(found, Missing) and found.why is Why.ABSENT:
+        return Missing(Why.NOT_RECORDED, found.source, "recorded by a release that did not ask")
+    return found
 
 
 def _resolved(host: Host, query: str) -> Fact[tuple[str, ...]]:

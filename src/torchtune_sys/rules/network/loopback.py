@@ -8,7 +8,7 @@ from torchtune_sys.model.actions import Advice
 from torchtune_sys.model.facts.network import Interface
 from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, rule
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import Missing, NotApplicable, absent, need
+from torchtune_sys.model.values import Missing, NotApplicable, need
 from torchtune_sys.rules.gates import gpu_count
 
 NO_ANSWER = "Temporary failure in name resolution"
@@ -80,16 +80,15 @@ def localhost_not_loopback(s: Snapshot, p: Params) -> Iterator[Evidence]:
     _ranks_meet(s)
     found = need(s.network).localhost_addresses
     wanted = "127.0.0.1, or ::1 where the loopback has it"
-    if isinstance(found, Missing) and (absent(found) or NO_ANSWER in found.detail):
-        seen = (
-            "resolves to nothing" if absent(found) else f"{found.detail}: /etc/hosts does not name it, and no name server answers"
-        )
+    if found == () or (isinstance(found, Missing) and NO_ANSWER in found.detail):
+        silent = f"{found.detail}: /etc/hosts does not name it, and no name server answers" if isinstance(found, Missing) else ""
+        seen = silent or "resolves to nothing"
         yield Evidence(subject="localhost", seen=seen, wanted=wanted, source="getaddrinfo")
         return
     addresses = need(found)
     elsewhere = [address for address in addresses if not address.startswith("127.") and address != "::1"]
     bad = f"resolves to {', '.join(elsewhere)}" if elsewhere else ""
-    if not bad and addresses and not any(address.startswith("127.") for address in addresses):
+    if not bad and not any(address.startswith("127.") for address in addresses):
         loop = _loop(s)
         there = loop is not None and any(item.family == "inet6" for item in need(loop.addresses))
         bad = "" if there else "resolves to ::1 alone, and the loopback has no IPv6 address"
