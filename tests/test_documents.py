@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 import pytest
 
+from torchtune_sys import evidence
 from torchtune_sys.cli.main import cli
 from torchtune_sys.knowledge import tables
 from torchtune_sys.rules import CATALOGUE
@@ -171,3 +172,9 @@ def test_the_readme_promises_no_more_than_there_is() -> None:
     text = (REPO / "README.md").read_text(encoding="utf-8")
     rules = re.search(r"more than (\d+) rules", text)
     assert rules is not None and int(rules[1]) < len(CATALOGUE) and len(tables.rows("causes")) > 140
+
+
+def test_the_page_of_inputs_names_what_may_be_pasted() -> None:
+    page = (Path(__file__).parents[1] / "docs" / "inputs.md").read_text()
+    missing = [name for name in evidence.READ.split(", ") if name.removeprefix("the ") not in page]
+    assert not missing, f"docs/inputs.md does not name {', '.join(missing)} (_READERS of evidence/__init__.py)"

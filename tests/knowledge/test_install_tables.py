@@ -7,10 +7,11 @@ import string
 
 import pytest
 
-from torchtune_sys.knowledge import cuda, eol, install
+from torchtune_sys.knowledge import cuda, eol, install, install_python
 from torchtune_sys.knowledge.install_torch import MACHINES, builds
 from torchtune_sys.knowledge.tables import rows
 from torchtune_sys.model.version import version
+from torchtune_sys.render.generate import commands
 
 FAMILIES = {row["family"] for row in rows("install_systems")}
 VALUES = {"branch": "580", "version": "580.95.05", "kernel": "6.8.0", "flavour": "amd64", "python": "3.12", "toolkit": "13-0"}
@@ -25,7 +26,25 @@ def test_each_row_has_a_source(table: str) -> None:
 @pytest.mark.parametrize("purpose", ["driver-open", "numactl", "compiler", "rdma", "jemalloc", "container-toolkit", "toolkit"])
 def test_every_family_has_what_its_steps_install(family: str, purpose: str) -> None:
     found = install.packages(family, purpose, **VALUES)
-    assert found is not None and found.names and found.source
+    assert found is not None, f"install_packages.csv has no row of {family} (or of its manager) for {purpose}"
+    assert found.names and found.source
+
+
+@pytest.mark.parametrize("family", sorted(FAMILIES))
+def test_every_family_has_a_manager_that_installs(family: str) -> None:
+    """A manager without a command of its own was given pacman's."""
+    manager = install.System(family=family, repository="", source="", confidence="").manager
+    assert manager in commands.INSTALL, f"render/generate/commands.py has no command for {manager}"
+
+
+def test_every_system_has_a_python_and_a_c_library() -> None:
+    """Without them nothing is installed on a host that is only described (--system)."""
+    for row in rows("install_systems"):
+        if row["family"] != "arch":  # its packages have no releases
+            assert install_python.packaged(row["id"], row["version"]), (
+                f"install_pythons.csv has no row of {row['id']} {row['version']}"
+            )
+        assert install_python.glibc_of(row["id"], row["version"]), f"glibc.csv has no row of {row['id']} {row['version']}"
 
 
 def test_only_known_values_stand_in_names() -> None:
@@ -46,7 +65,9 @@ def test_systems_that_are_offered_get_updates() -> None:
         end = eol.end_of_life(row["id"], row["version"])
         assert end is None or end.date > eol.AS_OF, row
         number = row["version"].replace(".", "")
-        assert row["repository"].endswith(number) or row["id"] == "arch"
+        assert row["repository"].endswith(number) or row["id"] == "arch", (
+            f"{row['repository']} is not of release {row['version']}"
+        )
 
 
 @pytest.mark.parametrize(

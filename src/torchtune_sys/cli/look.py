@@ -121,8 +121,7 @@ def _from_text(pasted: PastedText, intent: Workload) -> Snapshot:
             raise UnreadableInput(f"{pasted.name}: {what}", todo)
         raise UnreadableInput(
             f"{pasted.name}: is neither a recording nor a report that can be read",
-            "known reports: the output of python -m torch.utils.collect_env, nvidia-smi, lspci, ibstat, dmesg, lsblk, findmnt, df, "
-            "ulimit -a and the fabric manager's log; of a program that failed the lines with its error (torchtune-sys diagnose reads logs of runs)",
+            f"known reports: {evidence.READ}; of a program that failed the lines with its error (torchtune-sys diagnose reads logs of runs)",
         )
     return msgspec.structs.replace(seen, intent=intent)
 

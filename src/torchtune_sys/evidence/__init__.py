@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from torchtune_sys.model.values import Missing, Why
 
@@ -28,7 +28,7 @@ def read(text: str, name: str, intent: Workload | None = None) -> Snapshot | Non
 
     intent = intent or Workload()
     paste = _Paste(pasted.unescaped(text), pasted.plain(text), intent)
-    parts = {kind: facts for kind, reader in _READERS if (facts := reader(paste))}
+    parts = {reader.kind: facts for reader in _READERS if (facts := reader.read(paste))}
     if not parts and not paste.useful():
         return None
     found = _lines(paste)
@@ -188,23 +188,33 @@ def _sysctl(paste: _Paste) -> dict[str, Any]:
     return {} if found is None else {"sysctl": found}
 
 
-_READERS: tuple[tuple[str, Callable[[_Paste], dict[str, Any]]], ...] = (
-    ("files of /proc", _proc_files),
-    ("nvidia-bug-report", _bug_report),
-    ("lscpu", _lscpu),
-    ("numactl", _numactl),
-    ("sysctl", _sysctl),
-    ("nvidia-smi", _nvidia_smi),
-    ("kernel log", _kernel_log),
-    ("lspci", _lspci),
-    ("NCCL topology", _nccl_topology),
-    ("nvidia-smi topo", _topology),
-    ("RDMA devices", _rdma_devices),
-    ("block devices and mounts", _storage),
-    ("shared memory", _shared_memory),
-    ("limits", _limits),
+class _Reader(NamedTuple):
+    """What reads the facts of whole families in one kind of output; nothing where the text has none of the kind."""
+
+    kind: str
+    read: Callable[[_Paste], dict[str, Any]]
+    printed_by: str
+    """What a person runs, or pastes."""
+
+
+_READERS = (
+    _Reader("files of /proc", _proc_files, "/proc/cpuinfo, /proc/meminfo"),
+    _Reader("nvidia-bug-report", _bug_report, "nvidia-bug-report.sh"),
+    _Reader("lscpu", _lscpu, "lscpu"),
+    _Reader("numactl", _numactl, "numactl -H"),
+    _Reader("sysctl", _sysctl, "sysctl -a"),
+    _Reader("nvidia-smi", _nvidia_smi, "nvidia-smi"),
+    _Reader("kernel log", _kernel_log, "dmesg"),
+    _Reader("lspci", _lspci, "lspci"),
+    _Reader("NCCL topology", _nccl_topology, "NCCL_TOPO_DUMP_FILE"),
+    _Reader("nvidia-smi topo", _topology, "nvidia-smi topo -m"),
+    _Reader("RDMA devices", _rdma_devices, "ibstat, ibstatus, ibv_devinfo, rdma link"),
+    _Reader("block devices and mounts", _storage, "lsblk, findmnt"),
+    _Reader("shared memory", _shared_memory, "df"),
+    _Reader("limits", _limits, "ulimit -a"),
 )
-"""Kinds of output, and what reads the facts of whole families in them; nothing where the text has none of the kind."""
+READ = ", ".join(("python -m torch.utils.collect_env", *(reader.printed_by for reader in _READERS), "the fabric manager's log"))
+"""What may be pasted, for people."""
 
 
 def _with_machine(paste: _Paste) -> SystemFacts:

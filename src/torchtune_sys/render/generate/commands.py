@@ -45,26 +45,26 @@ def _commands(action: Action) -> tuple[InstallCommand | InstallFile | Key, ...]:
             return (action,)
 
 
-_INSTALL = {
+INSTALL = {
     "apt": ("env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "install", "--yes"),
     "dnf": ("dnf", "install", "--assumeyes"),
     "zypper": ("zypper", "--non-interactive", "install", "--auto-agree-with-licenses"),
+    "pacman": ("pacman", "--sync", "--needed", "--noconfirm"),
 }
 """The distribution's own way to install without asking."""
 CHECKED = "--setopt=localpkg_gpgcheck=1"
 """dnf looks at no signature of a package that is given by its place unless it is told to (dnf.conf(5))."""
-_PACMAN = ("pacman", "--sync", "--needed", "--noconfirm")
 
 
 def _install(manager: str, names: tuple[str, ...]) -> tuple[str, ...]:
-    words = _INSTALL.get(manager, _PACMAN)
+    words = INSTALL[manager]
     return (*words, CHECKED) if manager == "dnf" and any("://" in name for name in names) else words
 
 
 def _by_kernel(action: KernelPackages) -> str:
     lines = []
     for pattern, names in action.choices:
-        words = (*_INSTALL.get(action.manager, _PACMAN), *names)
+        words = (*INSTALL[action.manager], *names)
         lines.append((pattern, "exec " + " ".join(f'"{word}"' if RUNNING in word else word for word in words)))
     if len(lines) == 1:
         return lines[0][1]
