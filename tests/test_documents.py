@@ -26,7 +26,7 @@ PAGES = sorted(
     ]
     if ".ansible" not in page.parts
 )
-OWN_WORDS = {"check", "test", "bench", "bundle", "wheelhouse", "new-rule", "docs", "gpu", "lint", "release", "site"}
+OWN_WORDS = {"check", "test", "bench", "coverage", "bundle", "wheelhouse", "new-rule", "docs", "gpu", "lint", "release", "site"}
 """What ./run does itself; every other word is a command of torchtune-sys."""
 
 

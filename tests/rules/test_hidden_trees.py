@@ -99,6 +99,19 @@ def test_without_the_bus_a_gpu_is_not_called_absent() -> None:
     assert "none" not in " ".join(gpu_parts(seen))
 
 
+FIRST = ("glibc", "hostname-addresses", "loader-cache", "dynamic:", "pci-config:", "access:")
+"""What every release has asked: that a recording lacks the answer says that there was none."""
+
+
+def test_an_answer_that_an_older_release_did_not_record_raises_no_alarm() -> None:
+    host = recorded("typical/dgx-h100")
+    before = verdicts(host)
+    for question in [name for name in host["answers"] if not name.startswith(FIRST)]:
+        without_it = {**host, "answers": {name: answer for name, answer in host["answers"].items() if name != question}}
+        after = verdicts(without_it)
+        assert not [rule for rule in before if after[rule] is Verdict.FAIL and before[rule] is not Verdict.FAIL], question
+
+
 def test_what_nothing_else_shows_is_absent() -> None:
     """A virtual machine without PCI, and without anything that would sit on it."""
     host = Witnessed(RecordedHost({"files": {"/proc/modules": "virtio_mmio 1 0 - Live 0x0\n"}, "dirs": {"/sys/bus": []}}, "made"))
