@@ -11,7 +11,7 @@ from logged_hosts import ECC, seen_with_log
 from conftest import HOSTS, load
 from rules.hardware.test_boundaries_hardware_memory import DESKTOP, changed, slots
 from rules.test_told_once import LINK
-from torchtune_sys import engine
+from torchtune_sys import engine, evidence
 from torchtune_sys.host.recorded import load_recording
 from torchtune_sys.model.rule import Evidence, Result, Rule, Severity, Verdict
 from torchtune_sys.model.snapshot import Snapshot
@@ -39,6 +39,14 @@ def with_the_log_of(host: str, other: str, gpu: str = "83:00", **overlay: Any) -
     log = load_recording(str(HOSTS / f"{other}.json"))["answers"]["kernel-log"]
     log = {**log, "lines": [line.replace("83:00", gpu) for line in log["lines"]]}
     return load(host, answers={"kernel-log": log}, **overlay)
+
+
+def warned(words: str) -> Snapshot:
+    """A report with torch's warning that CUDA did not start, and why."""
+    text = f"/x/torch/cuda/__init__.py:52: UserWarning: CUDA initialization: Unexpected error from cudaGetDeviceCount(). {words} (Triggered internally at x.cpp:109.)"
+    seen = evidence.read(text + "\n", "x")
+    assert seen is not None
+    return seen
 
 
 def half_filled() -> Snapshot:
@@ -105,6 +113,7 @@ PAIRS: tuple[tuple[str, str, Callable[[], Snapshot]], ...] = (
     ),
     ("kernel-crash-logged", "kernel-tainted-by-fault", lambda: seen_with_log(OOPS, files={"/proc/sys/kernel/tainted": "128"})),
     ("amdgpu-reset-failed-logged", "amdgpu-reset-logged", lambda: load("base-amd-gpu", answers={"kernel-log": {"lines": AMD_RESET}})),
+    ("forward-compat-unsupported-gpu", "cuda-not-available-to-torch", lambda: warned("Error 804: forward compatibility was attempted on non supported HW")),
     ("xid-gsp-error", "driver-tools-fail", lambda: with_the_log_of("driver-tools-fail.fail", "xid-gsp-error.fail")),
 )  # fmt: skip
 

@@ -336,6 +336,7 @@ def _gpu_wanted(s: Snapshot) -> None:
     title="torch cannot use the GPUs that the driver shows",
     severity=Severity.ERROR,
     fix=(Advice(text="see what CUDA said, and the findings on driver, device nodes and CUDA_VISIBLE_DEVICES"),),
+    explained_by=("forward-compat-unsupported-gpu",),
     applies=_gpu_wanted,
 )
 def cuda_not_available(s: Snapshot, _p: Params) -> Iterator[Evidence]:
