@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from torchtune_sys.diagnosis import gpu_memory
+from torchtune_sys.diagnosis import gpu_memory, wheel_index
 from torchtune_sys.diagnosis.cut_ends import completed
 from torchtune_sys.diagnosis.lines import LogLine, joined
 from torchtune_sys.knowledge import libc_words, messages
@@ -141,6 +141,9 @@ def _of_line(source: str, line: LogLine, book: Book, text: str) -> Symptom | Non
         if gpu_memory.DECIDED in found.causes:
             told = gpu_memory.reasons_of(words)
             candidates = tuple(Candidate(cause=cause, weight=value, fix=fix) for cause, value, fix in told) or candidates
+        if wheel_index.DECIDED in found.causes:
+            listed = wheel_index.reasons_of(words)
+            candidates = tuple(Candidate(cause=cause, weight=value) for cause, value in listed) or candidates
         return Symptom(source=source, line=line, candidates=candidates, program=found.program, words=found.source)
     message = messages.match(words)
     if message is not None and message.severity != "info":
