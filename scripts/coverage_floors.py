@@ -1,10 +1,10 @@
-"""Measure how much of the rooms that only compute the tests run, and hold each to its floor: ``./run coverage``.
+"""Measure how much of some rooms their tests run, and hold each to its floor: ``./run coverage``.
 
     python scripts/coverage_floors.py [-n WORKERS]      # run the tests of [tool.torchtune-sys.coverage], judge what they ran
     python scripts/coverage_floors.py --judge FILE      # judge a report that coverage.py wrote (build/coverage.json)
 
-A figure counts statements and branches. A room below its floor fails, and the modules that miss most of it are named with their lines. So does a
-room without a floor: floors stand in pyproject.toml, each at or below what the last run measured, and are raised, never lowered, with it.
+A figure counts statements and branches. A room below its floor fails, and the modules that miss most of it are named with their lines. Floors
+stand in pyproject.toml, each at or below what a whole run measured.
 """
 
 from __future__ import annotations
