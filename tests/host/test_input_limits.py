@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tarfile
 import time
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -203,6 +204,24 @@ def test_an_archive_with_a_long_list_is_refused(tmp_path: Path) -> None:
     (found,) = collected([str(tmp_path / "x.zip")])
     assert isinstance(found, UnreadSource) and "more than 100,000 entries" in found.why
     assert memory_mib("diagnose", str(tmp_path / "x.zip")) < 512
+
+
+def zipped(*members: tuple[bytes, bytes]) -> bytes:
+    """As Python's own module would write it, had it names of any kind."""
+    entries = listed = b""
+    for name, data in members:
+        told = (zlib.crc32(data), len(data), len(data), len(name))
+        listed += struct.pack("<4s6H3L5H2L", b"PK\x01\x02", 20, 20, 0, 0, 0, 0, *told, 0, 0, 0, 0, 0, len(entries)) + name
+        entries += struct.pack("<4s5H3L2H", b"PK\x03\x04", 20, 0, 0, 0, 0, *told, 0) + name + data
+    count = len(members)
+    return entries + listed + struct.pack("<4s4H2LH", b"PK\x05\x06", 0, 0, count, count, len(listed), len(entries), 0)
+
+
+def test_an_entry_without_a_name_costs_no_other_its_reading(tmp_path: Path) -> None:
+    """Found by atheris: an internal error, since Python's own is_dir() looked at the last letter."""
+    (tmp_path / "x.zip").write_bytes(zipped((b"", b"RuntimeError: none"), (b"a/", b""), (b"b.log", b"RuntimeError: there")))
+    found = str(list(collected([str(tmp_path / "x.zip")])))
+    assert "RuntimeError: none" in found and "RuntimeError: there" in found
 
 
 def tar(*names: str, pax: bool = True) -> bytes:

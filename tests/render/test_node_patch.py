@@ -278,3 +278,12 @@ def test_another_servers_certificate_is_refused(api: tuple[Cluster, Api], tmp_pa
 def test_outside_of_a_pod_nothing_is_asked(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no pod"):
         Cluster({}, str(tmp_path))
+
+
+@pytest.mark.parametrize("name", ["--all", "-l=x", "a b", "n1\nn2", "$(reboot)", "n1;x", "n" * 254, ""])
+def test_nobody_is_told_to_type_what_a_recording_calls_a_node(name: str) -> None:
+    """``kubectl taint node --all …`` would take every node out of service."""
+    node = NodeVerdict(node=name, verdict=Go.NO_GO, causes=verdict(Go.NO_GO, "gpu-lost").nodes[0].causes)
+    found = msgspec.structs.replace(verdict(Go.NO_GO, "gpu-lost"), nodes=(node,))
+    assert node_patch.commands(found) == []
+    assert len(node_patch.commands(verdict(Go.NO_GO, "gpu-lost"))) == 2

@@ -7,6 +7,7 @@ list, which a merge patch replaces whole: so the patch bears the version of the 
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -20,6 +21,8 @@ LABEL = TAINT
 """Beside the taint, so that the nodes that bear it can be counted: the API selects by labels, and not by taints."""
 _STATUS = {Go.GO: "True", Go.NO_GO: "False", Go.UNKNOWN: "Unknown"}
 _MESSAGE_AT_MOST = 1024
+_NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]{0,252}")
+"""RFC 1123; a host's own name may have capitals, and kubelet makes them small."""
 _VALUE_AT_MOST = 63
 """Of a taint: letters, digits, ``-``, ``_`` and ``.``, as of a label."""
 
@@ -76,7 +79,10 @@ def _patch(node: Mapping[str, Any], own: Mapping[str, str] | None) -> dict[str, 
 
 
 def commands(found: Preflight) -> list[str]:
-    """Return the same for a person who has not the cluster's view of the node: kubectl leaves the taints of others as they are."""
+    """Return the same for a person who has not the cluster's view of the node: kubectl leaves the taints of others as they are. None for what cannot be
+    a node's name: a recording may say ``--all``."""
+    if _NODE.fullmatch(found.nodes[0].node) is None:
+        return []
     name = shlex.quote(found.nodes[0].node)
     patch = shlex.quote(json.dumps(condition(found), ensure_ascii=True))
     told = [f"kubectl patch node {name} --subresource=status --type=strategic -p {patch}"]

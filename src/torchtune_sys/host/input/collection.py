@@ -151,7 +151,7 @@ def _of_zip(source: Source, name: str, room: Room, depth: int) -> Iterator[Found
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             for entry in archive.infolist():
-                if entry.is_dir():
+                if entry.filename.endswith("/"):  # is_dir() of older Pythons takes no empty name
                     continue
                 with archive.open(entry) as member:
                     inner = Source(member.read, f"{name}:{_named(entry.filename)}", "unpacks to more than")
