@@ -18,6 +18,7 @@ WORDS = [
     ("RuntimeError: unable to resize file </torch_30080_3228023962_0> to the right size: File too large (27)", "dataloader", "file-size-limit"),
     ("ModuleNotFoundError: No module named 'torch'", "import", "torch-not-installed"),
     ("ImportError: libcudnn.so.9: cannot open shared object file: No such file or directory", "import", "wheel-libs-not-found"),
+    ("ImportError: libcudart.so.12: cannot open shared object file: No such file or directory\n/x/torch/__init__.py:405 in <module>: from torch._C import *", "import", "wheel-libs-not-found"),
     ("ImportError: /lib/x86_64-linux-gnu/libstdc++.so.6: version `GLIBCXX_3.4.30' not found (required by libtorch.so)", "import", "libstdcxx-too-old"),
     ("ImportError: /lib64/libc.so.6: version `GLIBC_2.32' not found", "import", "glibc-too-old"),
     ("undefined symbol: __nvJitLinkComplete_12_4, version libnvJitLink.so.12", "import", "nvjitlink-shadowed-by-ld-library-path"),
