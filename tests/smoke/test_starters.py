@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -90,12 +91,20 @@ def test_two_ranks_of_one_number_are_said_at_once(script: str, tmp_path: Path) -
         port = free.getsockname()[1]
     env = _environment(WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), TMPDIR=str(tmp_path))
     argv = [torch_python(), script, *_ARGUMENTS]
-    ranks = [
-        subprocess.Popen(argv, env=env | {"RANK": number}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        for number in ("0", "1", "1")
-    ]
+    ranks: list[subprocess.Popen[str]] = []
+    for number in ("1", "1", "0"):  # at whose end they meet: should one be later than the others' whole test, it meets nobody
+        until = time.monotonic() + 100
+        while number == "0" and not all(_has_torch(rank.pid) for rank in ranks) and time.monotonic() < until:
+            time.sleep(0.1)
+        ranks.append(
+            subprocess.Popen(argv, env=env | {"RANK": number}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        )
     told = [rank.communicate(timeout=_PATIENCE_S)[0] for rank in ranks]
     assert any("two processes say that they are rank 1 [wrong-world-size]" in text for text in told), told
+
+
+def _has_torch(pid: int) -> bool:
+    return "libtorch_python" in Path(f"/proc/{pid}/maps").read_text()
 
 
 def test_the_script_s_variables_are_those_of_the_one_table() -> None:
