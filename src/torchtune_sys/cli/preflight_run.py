@@ -122,6 +122,8 @@ def _of_rules(
         results = fresh
     causes += verdict.of_results(results, policy, seen.intent.nodes, hook=place in HOOKS)
     causes += own_checks.of_quota(seen, policy)
+    if joint is None and options["level"] == "fast":  # else training says it
+        causes += own_checks.of_torch(seen, policy)
     return seen, causes
 
 

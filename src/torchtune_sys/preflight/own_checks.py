@@ -1,4 +1,4 @@
-"""What pre-flight judges beside the rules: a share of the CPUs, and what earlier jobs left behind."""
+"""What pre-flight judges beside the rules: an interpreter without torch, a share of the CPUs, and what earlier jobs left behind."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from torchtune_sys.host.children.left_processes import Left
 from torchtune_sys.model.preflight import Blame, Cause, Weight
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing
-from torchtune_sys.preflight.policy import CPU_QUOTA, LEFTOVERS, Policy
+from torchtune_sys.preflight.policy import CPU_QUOTA, LEFTOVERS, NO_TORCH, Policy
 from torchtune_sys.preflight.verdict import own
+from torchtune_sys.rules.can_train import Device, ability
 
 LOW_QUOTA = 0.5
 """A job that waits for its slowest rank takes at least twice as long from here on."""
@@ -28,6 +29,15 @@ def of_quota(seen: Snapshot, policy: Policy) -> list[Cause]:
         return []
     seen_ = f"quota of {cpu.quota:g} CPUs, {visible} visible ({cpu.quota_source})"
     return own(policy, CPU_QUOTA, "preflight:cpu-quota", Blame.NODE, Weight.WARNING, seen_)
+
+
+def of_torch(seen: Snapshot, policy: Policy) -> list[Cause]:
+    """Return that nothing trains in the judged interpreter, since it has no torch. What hinders one that is there is for the rules."""
+    found = ability(seen)
+    if found.device is not Device.NONE:
+        return []
+    said = f"{found.why}: nothing of training was judged (--python PATH names the one that trains)"
+    return own(policy, NO_TORCH, "preflight:torch", Blame.USER, Weight.WARNING, said)
 
 
 def of_leftovers(left: Iterable[Left], policy: Policy) -> list[Cause]:

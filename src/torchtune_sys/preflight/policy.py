@@ -35,7 +35,9 @@ NO_GPU = "no-gpu"
 """The cause of a node on which training finds no GPU. No rule's: a host without GPU may be meant to be one."""
 LEFTOVERS = "leftover-processes"
 CPU_QUOTA = "cpu-quota-on-one-node"
-OWN_CAUSES = (NO_GPU, LEFTOVERS, CPU_QUOTA, STRAGGLER)
+NO_TORCH = "torch-not-installed"
+"""No rule's: an interpreter without torch is well, and need not be the one that a job starts."""
+OWN_CAUSES = (NO_GPU, NO_TORCH, LEFTOVERS, CPU_QUOTA, STRAGGLER)
 """Causes that pre-flight finds itself; no rule has them."""
 LEFT_BEHIND = frozenset((LEFTOVERS, "gpu-memory-in-use", "memory-available-low", "dev-shm-full", "oom-kill-logged"))
 """Rules and causes that may tell what the last job left behind."""
