@@ -277,4 +277,4 @@ def test_a_home_outside_every_mount_does_not_hide_the_cache() -> None:
 
 
 def test_read_ahead_asks_for_what_tuned_sets() -> None:
-    assert text(BY_ID["read-ahead-small"].fix[0]).endswith("read_ahead_kb to 4096 or more")
+    assert text(BY_ID["read-ahead-small"].fix[0]) == "echo 4096 | sudo tee /sys/class/bdi/MAJOR:MINOR/read_ahead_kb (or more)"

@@ -107,7 +107,7 @@ class IsolationVerdict(msgspec.Struct, frozen=True, kw_only=True):
 def of_units(verdict: IsolationVerdict, names: Sequence[int]) -> IsolationVerdict:
     """Return the verdict on units that are called ``names``: 0 is the first of them.
 
-    >>> of_units(Verdict(outcome=Outcome.NAMED, nodes=(1,), pairs=((0, 2),)), [4, 7, 9]).pairs
+    >>> of_units(IsolationVerdict(outcome=Outcome.NAMED, nodes=(1,), pairs=((0, 2),)), [4, 7, 9]).pairs
     ((4, 9),)
     """
 

@@ -170,7 +170,7 @@ def report(gathered: Gathered) -> IsolationReport | None:
 def left_out_of(found: IsolationVerdict) -> list[int]:
     """Bad nodes, of two leaves the smaller, and as few ends of bad links as are found simply.
 
-    >>> left_out_of(Verdict(outcome=Outcome.NAMED, nodes=(7,), pairs=((0, 1), (0, 2), (3, 4))))
+    >>> left_out_of(IsolationVerdict(outcome=Outcome.NAMED, nodes=(7,), pairs=((0, 1), (0, 2), (3, 4))))
     [0, 4, 7]
     """
     out = {*found.nodes}
