@@ -46,13 +46,15 @@ def test_a_bad_node_is_no_go_with_cause_and_who_can_mend_it() -> None:
 
 def test_an_interpreter_without_torch_is_told_but_not_in_a_hook(tmp_path: Path) -> None:
     bare = tmp_path / "python3"
-    bare.write_text(f"#!/bin/sh\nexec {sys.executable} -I -S \"$@\"\n")
+    bare.write_text(f'#!/bin/sh\nexec {sys.executable} -I -S "$@"\n')
     bare.chmod(0o755)
 
     def told(**env: str) -> tuple[str, list[tuple[str, str, str]]]:
         found = document("--python", str(bare), env=env)
         causes = found["nodes"][0]["causes"]
-        return found["verdict"], [(each["weight"], each["blame"], each["rule"]) for each in causes if each["cause"] == "torch-not-installed"]
+        return found["verdict"], [
+            (each["weight"], each["blame"], each["rule"]) for each in causes if each["cause"] == "torch-not-installed"
+        ]
 
     assert told() == ("go", [("warning", "user", "preflight:torch")])
     assert told(SLURM_JOB_ID="7", SLURM_SCRIPT_CONTEXT="prolog_slurmd")[1] == []
