@@ -188,10 +188,24 @@ def test_a_connection_is_measured_and_its_datagrams_are_counted() -> None:
     finished(go)
 
 
+def test_a_connection_runs_until_one_run_is_fast_enough() -> None:
+    async def go() -> None:
+        receiver = links.LinkServer()
+        await receiver.start()
+        where = "127.0.0.1", receiver.port, receiver.udp_port, receiver.mark
+        enough = await links.test(*where, "one", enough_rate=1.0)
+        never = await links.test(*where, "two", enough_rate=1e15)
+        receiver.stop()
+        assert len(enough["rates"]) == links._RUNS
+        assert len(never["rates"]) > links._RUNS
+
+    finished(go)
+
+
 def test_a_port_at_which_nobody_listens_refuses() -> None:
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
-        found = asyncio.run(links.test("127.0.0.1", held.getsockname()[1], 9, "token", 0))
+        found = asyncio.run(links.test("127.0.0.1", held.getsockname()[1], 9, "mark", "token"))
     assert found["connect"] == "refused"
 
 

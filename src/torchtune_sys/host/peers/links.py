@@ -27,10 +27,10 @@ _ECHOES = 20
 _PIECE, _STRETCH = 128 << 10, BULK // 4
 """Bytes after which the kernel is asked how much has arrived, and over which a rate counts."""
 _ECHO_S, _BEYOND_S, _BULK_S = 3.0, 3.0, 8.0
-_RUNS, _RUNS_THOROUGH = 3, 16
+_RUNS, _RUNS_OF_NARROW = 3, 16
 """The first fills what is a bucket of a shaper or a queue of a switch, and counts as a whole."""
-_THOROUGH_S, _BETWEEN_S = 1.5, 0.02
-"""Of a thorough test: no run begins later; and a pause, in which processes that wait for a CPU may get it."""
+_NARROW_S, _BETWEEN_S = 1.5, 0.02
+"""Of the runs of one that looked narrow: none begins later; and a pause, in which processes that wait for a CPU may get it."""
 DATAGRAMS = 200
 _PAUSE_S = 0.0005
 _HEADER_S, _SERVED_S = 5.0, 45.0
@@ -120,7 +120,7 @@ class LinkServer:
         if not hmac.compare_digest(mark, self.mark.encode()):
             return
         writer.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        came, allowed = 0, _ECHOED_AT_MOST if kind == _ECHO else (_RUNS_THOROUGH + 1) * BULK
+        came, allowed = 0, _ECHOED_AT_MOST if kind == _ECHO else (_RUNS_OF_NARROW + 1) * BULK
         while came < allowed and (data := await asyncio.wait_for(reader.read(1 << 18), 15)):
             before, came = came, came + len(data)
             if kind == _ECHO:
@@ -131,9 +131,9 @@ class LinkServer:
 
 
 async def test(
-    address: str, port: int, udp_port: int, mark: str, token: str, *, short: bool = False, thorough: bool = False
+    address: str, port: int, udp_port: int, mark: str, token: str, *, short: bool = False, enough_rate: float = 0.0
 ) -> dict[str, Any]:
-    """One direction. ``short``: only whether a connection is made, where the rest is known to fail; ``thorough``: the rate of more runs.
+    """One direction. ``short``: only whether a connection is made, where the rest is known to fail; ``enough_rate`` (bytes per second): more runs until one has it.
 
     Answers ``connect`` (ok, refused, time-out, unreachable), ``small_s`` (least time there and back, as the processes or the kernel saw it), ``beyond`` (whether the message beyond
     the MTU came back), ``rates`` (bytes per second, of three or more runs, the first as a whole), ``retransmits``, ``sent`` (datagrams).
@@ -157,7 +157,7 @@ async def test(
         found["retransmits"] = tcp_info(held).retransmits
         held.close()
     if found.get("beyond"):
-        found["rates"] = await _rates(address, port, mark, _RUNS_THOROUGH if thorough else _RUNS)
+        found["rates"] = await _rates(address, port, mark, enough_rate)
     return found
 
 
@@ -215,7 +215,7 @@ async def _echo(held: socket.socket, size: int, times: int, within_s: float) -> 
     return least
 
 
-async def _rates(address: str, port: int, mark: str, runs: int) -> list[float]:
+async def _rates(address: str, port: int, mark: str, enough_rate: float) -> list[float]:
     """Of each run. One that does not end in time had less than half of what would have ended it."""
     held = (await _connected(address, port))[1]
     if held is None:
@@ -226,8 +226,8 @@ async def _rates(address: str, port: int, mark: str, runs: int) -> list[float]:
     try:
         held.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _PIECE)
         await loop.sock_sendall(held, _HEADER.pack(mark.encode(), _SINK))
-        until_s = time.monotonic() + _THOROUGH_S
-        while len(rates) < runs and time.monotonic() < until_s:
+        until_s = time.monotonic() + _NARROW_S
+        while len(rates) < (_RUNS_OF_NARROW if max(rates, default=0.0) < enough_rate else _RUNS) and time.monotonic() < until_s:
             arrivals = Arrivals(held)
             for _ in range(BULK // _PIECE):
                 await asyncio.wait_for(loop.sock_sendall(held, data), _BULK_S)

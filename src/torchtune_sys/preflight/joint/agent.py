@@ -338,8 +338,8 @@ class Agent:
     async def _do(self, wire: Wire, said: messages.Task) -> None:
         value: Any = None
         if said.do == "link" and is_address(said.address):
-            how = {"short": said.short, "thorough": said.thorough}
-            value = await links.test(said.address, said.port, said.udp, said.mark, said.token, **how)
+            to = said.address, said.port, said.udp, said.mark
+            value = await links.test(*to, said.token, short=said.short, enough_rate=said.enough_rate)
         elif said.do == "count":
             came = {token: count for token in said.tokens if (count := self.server.counted(token))}
             value = {"from": came, "overflowed": self.server.overflowed()}

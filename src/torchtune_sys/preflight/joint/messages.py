@@ -20,6 +20,8 @@ Port = Annotated[int, Meta(ge=0, lt=65536)]
 Key = Annotated[str, Meta(max_length=64)]
 Text = Annotated[str, Meta(max_length=TEXT_AT_MOST)]
 Seconds = Annotated[float, Meta(ge=0, le=86400)]
+Rate = Annotated[float, Meta(ge=0, le=1e15)]
+"""Bytes per second."""
 Numbers = Annotated[list[Number], Meta(max_length=4096)]
 Notes = Annotated[dict[Key, Any], Meta(max_length=4100)]
 Causes = Annotated[dict[Number, tuple[Key, Text]], Meta(max_length=64)]
@@ -166,7 +168,7 @@ class Task(_Message, frozen=True, kw_only=True):
     mark: Key = ""
     token: Key = ""
     short: bool = False
-    thorough: bool = False
+    enough_rate: Rate = 0.0
     tokens: Annotated[list[Key], Meta(max_length=4096)] = []
     tasks: Annotated[dict[Number, dict[Key, Any]], Meta(max_length=4096)] = {}
 

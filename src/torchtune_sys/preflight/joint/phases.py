@@ -50,11 +50,10 @@ class Phases:
                 if len(here) <= _ALL_PAIRS:  # what is known when time runs out counts; many nodes would talk of nothing else
                     await self._count()
         await self._count()
-        await self._again()
+        await self._again(judge.doubtful_links(self._gathered, and_shared=False))
 
-    async def _again(self) -> None:
+    async def _again(self, doubtful: list[tuple[int, int]]) -> None:
         """Test once more what failed: a fault must show twice: a burst of other traffic, or a busy CPU, does not."""
-        doubtful = judge.doubtful_links(self._gathered)
         while doubtful:
             now: list[tuple[int, int]] = []
             used: set[int] = set()
@@ -67,29 +66,34 @@ class Phases:
             await self._count()
 
     async def confirm(self) -> None:
-        """Test what a verdict would rest on once more, one connection at a time, and later than all else."""
+        """Test once more what is slow, when facts and torch are there and the CPUs are free; then what a verdict would rest on, one connection at a time."""
+        await self._again(judge.doubtful_links(self._gathered, and_shared=True))
         silent: set[tuple[int, int]] = set()
         while ways := [way for way in judge.accused_links(self._gathered) if way not in silent]:
             before = len(self._gathered.links[ways[0]])
-            await self._test(ways[:1], {}, is_alone=True)
+            await self._test(ways[:1], {}, enough_rate=judge.least_rate(self._gathered))
             await self._count()
             if len(self._gathered.links[ways[0]]) == before:
                 silent.add(ways[0])
 
-    async def _test(self, ways: Sequence[tuple[int, int]], failing: dict[int, set[int]], *, is_alone: bool = False) -> None:
+    async def _test(
+        self, ways: Sequence[tuple[int, int]], failing: dict[int, set[int]], *, enough_rate: float | None = None
+    ) -> None:
+        """``enough_rate``: of a way that is tested alone; None beside others."""
+
         async def one(sender: int, receiver: int) -> tuple[int, int, str, Any]:
             to, token = self._members[receiver], secrets.token_hex(8)
             port, udp, mark = to.link
             short = any(len(bad.get(end, ())) > 1 for end in (sender, receiver) for bad in (failing, self._lossy))
             how = {"address": to.address, "port": port, "udp": udp, "mark": mark, "token": token}
-            found = await self._members[sender].ask(_LINK_S, do="link", **how, short=short, thorough=is_alone)
+            found = await self._members[sender].ask(_LINK_S, do="link", **how, short=short, enough_rate=enough_rate or 0.0)
             return sender, receiver, token, found
 
         alive = {*present(self._members)}
         for sender, receiver, token, value in await asyncio.gather(*(one(*way) for way in ways if {*way} <= alive)):
             if not isinstance(value, dict):
                 continue
-            test = msgspec.structs.replace(LinkTest.of(value), is_alone=is_alone)
+            test = msgspec.structs.replace(LinkTest.of(value), is_alone=enough_rate is not None)
             tests = self._gathered.links.setdefault((sender, receiver), [])
             self._uncounted.setdefault(receiver, []).append((token, sender, tests, len(tests)))
             tests.append(test)

@@ -1,7 +1,13 @@
 """Judging what the nodes told: pure functions from what was gathered to a verdict."""
 
 from torchtune_sys.preflight.joint.judge.compute import ranks_again
-from torchtune_sys.preflight.joint.judge.connections import accused_links, behind_bad_links, doubtful_links, loses_much
+from torchtune_sys.preflight.joint.judge.connections import (
+    accused_links,
+    behind_bad_links,
+    doubtful_links,
+    least_rate,
+    loses_much,
+)
 from torchtune_sys.preflight.joint.judge.slower import TURNS_AT_MOST
 from torchtune_sys.preflight.joint.judge.whole import brief, judged, unsound
 
@@ -12,6 +18,7 @@ __all__ = [
     "brief",
     "doubtful_links",
     "judged",
+    "least_rate",
     "loses_much",
     "ranks_again",
     "unsound",

@@ -30,18 +30,30 @@ _WORDS = {
 def causes(gathered: Gathered) -> dict[Way, tuple[str, str]]:
     """Return what is wrong with each way, as every test of it shows; and what was seen."""
     tests = {way: found for way, found in gathered.links.items() if found}
-    usual_s = _quarter([test.small_s for found in tests.values() for test in found if test.small_s])
-    best = [max(test.rates) for found in tests.values() for test in found if test.rates]
-    least_rate = _quarter(best, from_above=True) * _narrow(tests.values(), best)
+    usual_s = _quarter([test.small_s for test in _first_tests(gathered) if test.small_s])
+    narrower_than = least_rate(gathered)
     found: dict[Way, tuple[str, str]] = {}
     for way, each in tests.items():
-        told = [_cause(test, _last(tests, (way[1], way[0])), usual_s, least_rate) for test in each]
+        told = [_cause(test, _last(tests, (way[1], way[0])), usual_s, narrower_than) for test in each]
         if all(told):
             agreed = told[-1]
             assert agreed is not None
             found[way] = agreed
     heavy = {way for way, (cause, _seen) in found.items() if cause == "packet-loss" and all(map(loses_much, tests[way]))}
     return _without_echoes(found, heavy)
+
+
+def _first_tests(gathered: Gathered) -> list[LinkTest]:
+    """Each way has one, beside the same others: so these tell what is usual. Where nodes share CPUs a healthy way is several times as fast while less
+    runs beside it, and all that were not asked again would look narrow."""
+    return [found[0] for found in gathered.links.values() if found]
+
+
+def least_rate(gathered: Gathered) -> float:
+    """Bytes per second from which on a way is not narrow."""
+    first = _first_tests(gathered)
+    best = [max(test.rates) for test in first if test.rates]
+    return _quarter(best, from_above=True) * _narrow(first, best)
 
 
 def _last(tests: Mapping[Way, list[LinkTest]], way: Way) -> LinkTest | None:
@@ -75,9 +87,9 @@ def _quarter(values: Iterable[float], *, from_above: bool = False) -> float:
     return ordered[len(ordered) // 4] if ordered else 0.0
 
 
-def _narrow(tests: Iterable[list[LinkTest]], best: list[float]) -> float:
+def _narrow(tests: Iterable[LinkTest], best: list[float]) -> float:
     """Which part of the usual rate is too little, by how much two runs in a row differ, and how much connections do."""
-    pairs = [test.rates[-2:] for each in tests for test in each if len(test.rates) > 1 and not test.is_alone]
+    pairs = [test.rates[-2:] for test in tests if len(test.rates) > 1]
     noise = median([(max(rates) - min(rates)) / max(rates) for rates in pairs] or [1.0])
     upper = sorted(best)[len(best) // 2 :]
     spread = median([abs(rate - median(upper)) / median(upper) for rate in upper] or [1.0])
@@ -112,14 +124,15 @@ _ALIKE = 4.0
 """Times as fast as the slowest run of a narrow link is the fastest, at most."""
 
 
-def doubtful_links(gathered: Gathered) -> list[Way]:
-    """Ways that a single test speaks against, and that are worth another: a few of each node, and not what three nodes saw alike."""
+def doubtful_links(gathered: Gathered, *, and_shared: bool) -> list[Way]:
+    """Ways that a single test speaks against, and that are worth another: a few of each node, and not what three nodes saw alike. ``and_shared``: those, too,
+    against which speaks what other tests at the same time, or busy CPUs, may look like."""
     told = causes(gathered)
     counts: Counter[int] = Counter()
     alike_at: Counter[tuple[int, str]] = Counter((end, cause) for way, (cause, _seen) in told.items() for end in way)
     found = []
     for way, (cause, _seen) in told.items():
-        if len(gathered.links[way]) > 1:
+        if len(gathered.links[way]) > 1 or (cause in _SHARED and not and_shared):
             continue
         if cause not in _PASSING:
             found += [way] if max(alike_at[end, cause] for end in way) <= 2 else []
