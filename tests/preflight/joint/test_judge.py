@@ -309,6 +309,18 @@ def test_ways_that_are_asked_again_do_not_make_the_others_look_narrow() -> None:
     assert not {*judge.accused_links(found)} & {way for way in found.links if max(found.links[way][0].rates) > 1e8}
 
 
+def test_rates_that_differ_much_are_measured_again_and_what_is_suspected_is_asked_by_itself() -> None:
+    found = gathered()
+    assert judge.noisy_links(found) == [], "all alike: nothing to gain"
+    for at, way in enumerate(found.links):
+        found.links[way] = [msgspec.structs.replace(WELL, rates=(1e9, 1e9 / (1 + at % 3)))]
+    found.links[2, 1] = [msgspec.structs.replace(WELL, rates=(1e6, 1e6))]
+    assert {*judge.noisy_links(found)} == {*found.links} - {(2, 1)}
+    for way in found.links:
+        found.links[way] = [msgspec.structs.replace(WELL, rates=())]
+    assert judge.noisy_links(found) == [], "no rate at all"
+
+
 def test_a_node_that_loses_packets_is_named_though_time_ran_out() -> None:
     """Some of its ways were never counted, on some no connection came about, and what it sends is answered too late for a message beyond the MTU."""
     found = gathered(5, complete=False)

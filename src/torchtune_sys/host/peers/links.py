@@ -157,7 +157,7 @@ async def test(
         found["retransmits"] = tcp_info(held).retransmits
         held.close()
     if found.get("beyond"):
-        found["rates"] = await _rates(address, port, mark, enough_rate)
+        found["rates"] = await rates_of(address, port, mark, enough_rate)
     return found
 
 
@@ -215,8 +215,8 @@ async def _echo(held: socket.socket, size: int, times: int, within_s: float) -> 
     return least
 
 
-async def _rates(address: str, port: int, mark: str, enough_rate: float) -> list[float]:
-    """Of each run. One that does not end in time had less than half of what would have ended it."""
+async def rates_of(address: str, port: int, mark: str, enough_rate: float = 0.0) -> list[float]:
+    """Bytes per second of each run. One that does not end in time had less than half of what would have ended it."""
     held = (await _connected(address, port))[1]
     if held is None:
         return []

@@ -340,6 +340,8 @@ class Agent:
         if said.do == "link" and is_address(said.address):
             to = said.address, said.port, said.udp, said.mark
             value = await links.test(*to, said.token, short=said.short, enough_rate=said.enough_rate)
+        elif said.do == "rates" and is_address(said.address):
+            value = {"rates": await links.rates_of(said.address, said.port, said.mark)}
         elif said.do == "count":
             came = {token: count for token in said.tokens if (count := self.server.counted(token))}
             value = {"from": came, "overflowed": self.server.overflowed()}

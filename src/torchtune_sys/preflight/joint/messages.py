@@ -157,7 +157,7 @@ class CutOff(_Message, frozen=True, kw_only=True, tag="cut-off"):
 
 
 class Task(_Message, frozen=True, kw_only=True):
-    """Something to do: ``link`` (test one direction), ``count`` (datagrams that came), ``ranks`` (tasks of the workers)."""
+    """Something to do: ``link`` (test one direction), ``rates`` (its rate alone), ``count`` (datagrams that came), ``ranks`` (tasks of the workers)."""
 
     id: Key
     do: Key

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -54,19 +54,28 @@ class Phases:
 
     async def _again(self, doubtful: list[tuple[int, int]]) -> None:
         """Test once more what failed: a fault must show twice: a burst of other traffic, or a busy CPU, does not."""
-        while doubtful:
-            now: list[tuple[int, int]] = []
-            used: set[int] = set()
-            for way in doubtful:
-                if not used & {*way}:
-                    now.append(way)
-                    used |= {*way}
-            doubtful = [way for way in doubtful if way not in now]
+        for now in disjoint(doubtful):
             await self._test(now, {})
             await self._count()
 
+    async def _rates_again(self) -> None:
+        """Rates that were measured while all imported torch, on CPUs that nodes share, say little: those of now replace them."""
+
+        async def one(sender: int, receiver: int) -> None:
+            to = self._members[receiver]
+            value = await self._members[sender].ask(_LINK_S, do="rates", address=to.address, port=to.link[0], mark=to.link[2])
+            rates = LinkTest.of(value).rates if isinstance(value, dict) else ()
+            tests = self._gathered.links[sender, receiver]
+            if rates:
+                tests[0] = msgspec.structs.replace(tests[0], rates=rates)
+
+        alive = {*present(self._members)}
+        for now in disjoint(judge.noisy_links(self._gathered)):
+            await asyncio.gather(*(one(*way) for way in now if {*way} <= alive))
+
     async def confirm(self) -> None:
         """Test once more what is slow, when facts and torch are there and the CPUs are free; then what a verdict would rest on, one connection at a time."""
+        await self._rates_again()
         await self._again(judge.doubtful_links(self._gathered, and_shared=True))
         silent: set[tuple[int, int]] = set()
         while ways := [way for way in judge.accused_links(self._gathered) if way not in silent]:
@@ -202,6 +211,25 @@ class Phases:
                 tasks[rank] = {"do": "collective", **where, "timed": peers if len(peers) > 1 else []}
         found = await self._ask_ranks(tasks, max(within_s))
         return [{rank: found.get(rank) for rank in group} for group in groups]
+
+
+def disjoint(ways: Iterable[tuple[int, int]]) -> Iterator[list[tuple[int, int]]]:
+    """Yield rounds of ways, in each of which a node has part in one.
+
+    >>> list(disjoint([(0, 1), (1, 0), (2, 3), (0, 3)]))
+    [[(0, 1), (2, 3)], [(1, 0)], [(0, 3)]]
+    """
+    left = [*ways]
+    while left:
+        now, later, used = [], [], set[int]()
+        for way in left:
+            if used & {*way}:
+                later.append(way)
+            else:
+                now.append(way)
+                used |= {*way}
+        yield now
+        left = later
 
 
 def pairings(nodes: Sequence[int]) -> list[list[tuple[int, int]]]:

@@ -7,6 +7,7 @@ from torchtune_sys.preflight.joint.judge.connections import (
     doubtful_links,
     least_rate,
     loses_much,
+    noisy_links,
 )
 from torchtune_sys.preflight.joint.judge.slower import TURNS_AT_MOST
 from torchtune_sys.preflight.joint.judge.whole import brief, judged, unsound
@@ -20,6 +21,7 @@ __all__ = [
     "judged",
     "least_rate",
     "loses_much",
+    "noisy_links",
     "ranks_again",
     "unsound",
 ]

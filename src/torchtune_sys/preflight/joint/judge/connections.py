@@ -56,6 +56,16 @@ def least_rate(gathered: Gathered) -> float:
     return _quarter(best, from_above=True) * _narrow(first, best)
 
 
+def noisy_links(gathered: Gathered) -> list[Way]:
+    """Ways whose rate is worth measuring again once the CPUs are free: all that look well, where two runs in a row or different ways differ much."""
+    first = _first_tests(gathered)
+    best = [max(test.rates) for test in first if test.rates]
+    if not best or _narrow(first, best) >= NARROW:
+        return []
+    suspected = causes(gathered)
+    return [way for way, tests in gathered.links.items() if tests and tests[0].rates and way not in suspected]
+
+
 def _last(tests: Mapping[Way, list[LinkTest]], way: Way) -> LinkTest | None:
     return tests[way][-1] if way in tests else None
 
