@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any, TypeVar
 
 import msgspec
@@ -18,10 +19,13 @@ def missing(detail: str = "not in the report") -> Missing:
 
 def partly(kind: type[T], **facts: object) -> T:
     """Return a family of which the report tells a few facts: the others NOT_RECORDED, texts that are no facts empty."""
-    for field in msgspec.structs.fields(kind):
-        if field.required:
-            facts.setdefault(field.name, "" if field.type is str else missing())
-    return kind(**facts)
+    return kind(**{**_untold(kind), **facts})
+
+
+@lru_cache(None)
+def _untold(kind: type[msgspec.Struct]) -> dict[str, str | Missing]:
+    """Return what the family's facts are where nothing is told; msgspec evaluates each annotation anew when it is asked for fields."""
+    return {field.name: "" if field.type is str else missing() for field in msgspec.structs.fields(kind) if field.required}
 
 
 _NOT_READ = "not read"

@@ -44,6 +44,12 @@ def _hints(kind: type) -> dict[str, Any]:
     return typing.get_type_hints(kind)
 
 
+@lru_cache(None)
+def _fields(kind: type[msgspec.Struct]) -> tuple[msgspec.structs.FieldInfo, ...]:
+    """Return a struct's fields; msgspec evaluates each annotation anew when it is asked."""
+    return msgspec.structs.fields(kind)
+
+
 def _as(kind: Any, value: Any, path: str) -> Any:
     """``value`` as what the codec made it of."""
     origin, inner = typing.get_origin(kind), typing.get_args(kind)
@@ -72,7 +78,7 @@ def _one_of(kinds: tuple[Any, ...], value: Any, path: str) -> Any:
 def _struct(kind: type[msgspec.Struct], value: dict[str, Any], path: str) -> Any:
     hints = _hints(kind)
     found: dict[str, Any] = {}
-    for field in msgspec.structs.fields(kind):
+    for field in _fields(kind):
         if field.encode_name in value:
             found[field.name] = _as(hints[field.name], value[field.encode_name], f"{path}.{field.encode_name}")
         elif field.required:
