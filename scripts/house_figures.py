@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import sys
 from collections import Counter, defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 
 SMALL, TWIN = 60, 12
@@ -35,7 +36,7 @@ def imports(root: Path) -> dict[str, set[str]]:
     found: dict[str, set[str]] = {}
     for name, tree in trees.items():
         named = set()
-        for node in ast.walk(tree):
+        for node in _statements(tree):
             if isinstance(node, ast.Import):
                 named |= {alias.name for alias in node.names}
             elif isinstance(node, ast.ImportFrom) and node.module:
@@ -43,6 +44,16 @@ def imports(root: Path) -> dict[str, set[str]]:
                 named |= {place if place in trees else node.module for place in inside}
         found[name] = (named & trees.keys()) - {name}
     return found
+
+
+def _statements(tree: ast.Module) -> Iterator[ast.AST]:
+    """Yield the statements of a module at any depth, and none of their expressions: imports are statements."""
+    todo: list[ast.AST] = [tree]
+    while todo:
+        node = todo.pop()
+        yield node
+        for name in ("body", "orelse", "finalbody", "handlers", "cases"):
+            todo += part if isinstance(part := getattr(node, name, ()), list) else ()
 
 
 def circles(arrows: dict[str, set[str]]) -> list[set[str]]:

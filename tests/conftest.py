@@ -16,6 +16,7 @@ from typing import Any
 
 import hypothesis
 import pytest
+import pytest_rerunfailures
 
 from torchtune_sys import engine
 from torchtune_sys.host.recorded import SCHEMA, RecordedHost, load_recording, merged, parse_recording
@@ -174,6 +175,26 @@ def _processor_seconds() -> float:
     """Return the CPU seconds of this process, of the children it has waited for, and of the commands that its server ran."""
     warm = sys.modules.get("warm")
     return sum(os.times()[:4]) + (warm.spent_s() if warm else 0.0)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Spare a worker of pytest-xdist to ask its controller, over a socket and byte by byte, how often each test was tried before.
+
+    That is for tests whose worker died; as ./run test distributes them (by file) such tests are not tried again.
+    """
+    if hasattr(config, "workerinput") and hasattr(config, "failures_db"):
+        config.failures_db.sock.close()
+        config.failures_db = pytest_rerunfailures.StatusDB()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_report_to_serializable(report: object) -> Generator[None, dict[str, Any] | None, dict[str, Any] | None]:
+    """Send the keywords of a test (names of its folders, markers) only where it failed: half of each of its three reports."""
+    sent = yield
+    if sent is not None and isinstance(report, pytest.TestReport) and report.passed:
+        sent["keywords"] = {}
+    return sent
 
 
 @pytest.hookimpl(wrapper=True)

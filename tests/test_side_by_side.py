@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -21,7 +22,16 @@ def start(folder: Path, front: str, beside: str) -> subprocess.Popen[str]:
     run = [sys.executable, str(SCRIPT), *PLAIN, "test_front.py", "--beside", *PLAIN, "test_beside.py"]
     argv = ["sh", "-c", "trap '' INT; exec \"$@\"", "sh", *run]  # as what a shell starts in the background
     return subprocess.Popen(
-        argv, cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        argv,
+        cwd=folder,
+        env={
+            **os.environ,
+            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+        },  # four starts of pytest: reading its plugins takes most of them
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
     )
 
 

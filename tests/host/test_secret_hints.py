@@ -15,6 +15,7 @@ from torchtune_sys.host.kernel_arguments import harmless
 NAME = st.from_regex(re.compile(secrets._NAMES, re.ASCII), fullmatch=True)
 
 
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("shape", [shape for shape, _ in secrets._SHAPES])
 def test_each_shape_holds_a_word_that_is_looked_for(shape: str) -> None:
     @settings(max_examples=20, deadline=None, database=None)

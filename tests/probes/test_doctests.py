@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import doctest
 import importlib
+import inspect
 import pkgutil
 import re
 
@@ -23,5 +24,7 @@ MODULES = [
 def test_examples(package: str) -> None:
     for name in MODULES:
         if name.rpartition(".")[0] == package:
-            failed, _ = doctest.testmod(importlib.import_module(name), optionflags=doctest.NORMALIZE_WHITESPACE)
-            assert failed == 0, name
+            module = importlib.import_module(name)
+            if ">>>" in inspect.getsource(module):  # two in three have no example: looking for some in each object takes long
+                failed, _ = doctest.testmod(module, optionflags=doctest.NORMALIZE_WHITESPACE)
+                assert failed == 0, name
