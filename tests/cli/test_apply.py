@@ -97,7 +97,7 @@ def test_what_changes_nothing(options: str, status: int, words: str, tmp_path: P
     [
         (f"mkdir {OURS}", f"not made: vm.max_map_count: {OURS}"),
         ("mount -o remount,ro /etc", "not made: vm.max_map_count: the image (/etc is read-only) owns"),
-        ("mount --bind /dev/null /proc/sys/vm/max_map_count", "not made: max-map-count-low: could not be judged: "),
+        ("mount --bind /dev/null /proc/sys/vm/max_map_count", "not made: max-map-count-low: could not be checked: "),
     ],
 )
 def test_a_named_rule_that_is_refused_is_said_and_ends_with_1(before: str, words: str, tmp_path: Path) -> None:

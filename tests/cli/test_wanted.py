@@ -86,4 +86,4 @@ def test_a_named_rule_that_is_for_a_person_or_was_not_judged(capsys: pytest.Capt
     unseen = Seen(recording("swappiness-high.unknown"), [by_id()["swappiness-high"]])
     planned = Planned(plan=unseen.plan, ground=unseen.ground, seen=unseen.facts, results=unseen.results)
     assert selection.not_made(planned, unseen.plan, options(only=("swappiness-high",)))
-    assert "swappiness-high: could not be judged: " in capsys.readouterr().err
+    assert "swappiness-high: could not be checked: " in capsys.readouterr().err

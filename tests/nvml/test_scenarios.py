@@ -1,7 +1,7 @@
 """The whole ``check`` with a stub of NVIDIA's library on the loader path: what is said of each scenario, of which GPU, and how soon.
 
 A scenario (``scenarios/*.txt``, see ``stub.c``) names all that is to be said: ``expect RULE: SUBJECT, …`` for each finding on GPUs,
-``unknown RULE[: SUBJECT CALL]`` for what could not be judged, ``lacks FUNCTION …`` for what the driver does not have.
+``unknown RULE[: SUBJECT CALL]`` for what could not be checked, ``lacks FUNCTION …`` for what the driver does not have.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ def test_it_keeps_within_its_size_whatever_is_found() -> None:
     results = found["results"]
     assert found["cut"] is True and isinstance(results, list) and len(results) == 30
     found = brief(*(unknown(f"rule-{n}", DENIED) for n in range(250)))
-    assert isinstance(found["results"], list) and len(found["results"]) == 250, "every rule that could not be judged is named"
+    assert isinstance(found["results"], list) and len(found["results"]) == 250, "every rule that could not be checked is named"
     found = brief(failed("first"), *(unknown(f"a-rule-of-some-length-{n}", DENIED) for n in range(300)))
     assert [item["rule"] for item in found["results"]] == ["first"]  # type: ignore[attr-defined]
     assert found["unknown"] == [f"a-rule-of-some-length-{n}" for n in range(300)], "also where there are more of them"

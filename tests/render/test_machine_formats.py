@@ -129,7 +129,7 @@ def test_github_names_levels_and_what_could_not_be_looked_at() -> None:
         "::warning",
         "::error",
     ]
-    assert "smi-hangs could not be judged" in rows[3]
+    assert "smi-hangs could not be checked" in rows[3]
     assert not rows[-1].startswith("::")
 
 

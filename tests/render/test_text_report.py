@@ -30,12 +30,12 @@ def test_headline_counts_findings_and_names_the_worst() -> None:
 def test_headline_of_a_good_host_says_how_much_was_judged() -> None:
     good = (passed(), passed("two-well"))
     assert headline(*good) == "no problem found; 2 checks passed"
-    assert headline(*good, unknown("x-y", DENIED)) == "no problem found; 2 checks passed, 1 could not be judged"
+    assert headline(*good, unknown("x-y", DENIED)) == "no problem found; 2 checks passed, 1 could not be checked"
 
 
 def test_a_host_of_which_little_was_seen_is_not_called_good() -> None:
     found = headline(passed(), unknown("x-y", DENIED), unknown("x-z", DENIED))
-    assert found == "too little could be seen to judge this host: 1 check passed, 2 could not be judged"
+    assert found == "too little could be seen to judge this host: 1 check passed, 2 could not be checked"
     assert "no problem" not in headline(unknown("x-y", DENIED), not_applicable())
     left_out = Missing(Why.NOT_RECORDED, "report", "not in the report")
     assert headline(passed(), unknown("x-y", left_out), unknown("x-z", left_out)).startswith(
@@ -43,7 +43,7 @@ def test_a_host_of_which_little_was_seen_is_not_called_good() -> None:
     )
     assert "no problem" not in headline(not_applicable())
     nothing = headline(unknown("x-y", left_out), not_applicable())
-    assert nothing == "nothing could be judged: what 1 check would need was not seen"
+    assert nothing == "nothing could be checked: what 1 check would need was not seen"
 
 
 def test_warnings_alone_do_not_say_that_training_fails() -> None:

@@ -1,6 +1,6 @@
 # Copyright: The torchtune-sys maintainers
 # Licence: Apache-2.0 (see LICENSE)
-"""A host's report, as short as a fleet needs it: findings and what could not be judged in full, the rest counted."""
+"""A host's report, as short as a fleet needs it: findings and what could not be checked in full, the rest counted."""
 
 from __future__ import absolute_import, division, print_function
 

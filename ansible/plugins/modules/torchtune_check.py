@@ -24,7 +24,7 @@ options:
   fail_on:
     description:
       - The least severity of a finding that fails the task.
-      - Another value than V(never) also fails it where a rule of severity error could not be judged because looking failed.
+      - Another value than V(never) also fails it where a rule of severity error could not be checked because looking failed.
     type: str
     choices: [error, warning, advice, never]
     default: never
@@ -101,7 +101,7 @@ findings:
     evidence: {description: 'Subject, what was seen and what is wanted.', type: list, elements: dict}
     fix: {description: What to do about it., type: list, elements: str}
 unknown:
-  description: What could not be judged, and why.
+  description: What could not be checked, and why.
   returned: when the tool answered
   type: list
   elements: dict
@@ -191,7 +191,7 @@ def _leave(module, result):
         names = ", ".join(one["rule"] for one in bad)
         module.fail_json(msg="%s: %s" % (result["headline"], names), why="findings", **result)
     if limit != "never" and not result["judged"]:
-        module.fail_json(msg="a rule of severity error could not be judged: %s" % result["headline"], why="not-judged", **result)
+        module.fail_json(msg="a rule of severity error could not be checked: %s" % result["headline"], why="not-judged", **result)
     module.exit_json(**result)
 
 

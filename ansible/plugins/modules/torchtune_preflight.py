@@ -16,7 +16,7 @@ description:
     where that one is bad, and test the ways between them, what they have alike, and a training step in common.
   - All nodes must be at it at once. So it is started with C(async) and C(poll=0) on every host, and waited for by M(ansible.builtin.async_status),
     as the role's tasks_from preflight does.
-  - Fails on a host that is to blame, or that could not be judged. On the others RV(job) says what became of all.
+  - Fails on a host that is to blame, or that could not be checked. On the others RV(job) says what became of all.
   - Loads the hosts as long as it runs.
 author:
   - The torchtune-sys maintainers (@torchtune-sys)

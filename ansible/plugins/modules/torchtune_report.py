@@ -14,7 +14,7 @@ version_added: "0.1.0"
 description:
   - Gathers what M(torchtune.sys.torchtune_check) answered on each host of the play, says it on the terminal,
     and writes it on the controller as Markdown and JSON.
-  - Hosts that were not reached, that failed, or that could not be judged are named, with the reason.
+  - Hosts that were not reached, that failed, or that could not be checked are named, with the reason.
 author:
   - The torchtune-sys maintainers (@torchtune-sys)
 options:
@@ -94,7 +94,7 @@ summary:
   returned: always
   type: dict
 not_judged:
-  description: The hosts that were not reached, failed, could not be judged, or are to blame in a pre-flight.
+  description: The hosts that were not reached, failed, could not be checked, or are to blame in a pre-flight.
   returned: always
   type: list
   elements: str

@@ -57,7 +57,9 @@ def _judged(result: t.Any, failure: str) -> dict[str, t.Any]:
         return {"state": "not-judged" if why in ("refused", "not-installed") else "failed", "why": why, "reason": _reason(result)}
     found = {"state": _state(result), **{key: result[key] for key in _JUDGED_BY}}
     return (
-        {**found, "reason": _reason(result) or "a rule of severity error could not be judged"} if found["state"] in BAD else found
+        {**found, "reason": _reason(result) or "a rule of severity error could not be checked"}
+        if found["state"] in BAD
+        else found
     )
 
 

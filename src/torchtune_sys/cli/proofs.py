@@ -21,7 +21,7 @@ def own_place() -> str:
 
 
 def standing(host: Host, seen: Snapshot, epoch_s: float) -> str:
-    """How old the last proof is, or what changed since; "" where there is none."""
+    """Return when the smoke test last passed, or what changed since then; "" where it never did."""
     from torchtune_sys.probes.proof import probe
 
     texts = [text for text in probe(host, own_place()) if isinstance(text, str)]

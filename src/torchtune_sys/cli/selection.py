@@ -67,11 +67,11 @@ def _why_not(found: Planned, named: frozenset[str]) -> Iterator[str]:
             yield f"{item.rule}: only a person can do it (torchtune-sys explain {item.rule})"
     for result in found.results:
         if result.rule.id in named and result.verdict in (Verdict.UNKNOWN, Verdict.CRASHED):
-            yield f"{result.rule.id}: could not be judged: {unjudged(result)}"
+            yield f"{result.rule.id}: could not be checked: {unjudged(result)}"
 
 
 def unjudged(result: Result) -> str:
-    """Why a rule could not be judged, or crashed."""
+    """Why a rule could not be checked, or crashed."""
     from torchtune_sys.model.rule import Verdict
 
     if result.why_unknown is not None:

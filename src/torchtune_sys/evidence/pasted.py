@@ -124,7 +124,7 @@ _NOT_READ = (
     (r"^ +total +used +free +shared\b", "free", "cat /proc/meminfo tells more, and is read"),
     (r"^ +CPU0 +(?:CPU1 .*)?$", "/proc/interrupts", "torchtune-sys record on the host reads it with the cards' nodes"),
     (
-        r"^(?:kern\.ostype: (?!Linux)|kern\.ostype = (?!Linux))",
+        r"^kern\.ostype(?::| =) (?!Linux)",
         "sysctl of another system than Linux",
         "this tool checks Linux hosts",
     ),

@@ -71,11 +71,11 @@ class Weight(str, enum.Enum):
     FATAL = "fatal"
     WARNING = "warning"
     UNKNOWN = "unknown"
-    """It could not be judged."""
+    """It could not be checked."""
 
 
 class Cause(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that was found on a node, or that could not be judged there."""
+    """One thing that was found on a node, or that could not be checked there."""
 
     cause: str
     """The slug of the known cause; the rule's id where there is none."""

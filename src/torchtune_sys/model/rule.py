@@ -68,7 +68,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def unsure(subject: str, missing: Missing, wanted: str = "") -> Evidence:
-    """Evidence that one subject could not be judged."""
+    """Evidence that one subject could not be checked."""
     return Evidence(
         subject=subject, seen=str(missing), wanted=wanted, verdict=Verdict.UNKNOWN, source=missing.source, why=missing
     )

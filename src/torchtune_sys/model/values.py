@@ -16,7 +16,7 @@ class Why(str, enum.Enum):
     ABSENT = "absent"
     """The host was looked at, and the thing is not there."""
     DENIED = "denied"
-    """Permission was refused; a privilege would tell."""
+    """Permission was refused; with a privilege it could be found out."""
     NO_TOOL = "no-tool"
     """A program or library needed for the look is not installed."""
     TIMEOUT = "timeout"
@@ -39,7 +39,7 @@ class Missing(msgspec.Struct, frozen=True, omit_defaults=True, rename={"why": "$
     """A fact without a value. It has no truth value on purpose: unknown is not False.
 
     ``source`` names where was looked (a path, a command, an NVML call); ``detail`` what was
-    seen there; ``remedy`` the privilege or tool that would tell, where one is known.
+    seen there; ``remedy`` the privilege or tool that would find out, where one is known.
     """
 
     why: Why

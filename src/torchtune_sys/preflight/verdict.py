@@ -74,7 +74,7 @@ _SUBJECTS = 3
 
 
 def of_results(results: Iterable[Result], policy: Policy, nodes: int | None = None, *, hook: bool = False) -> list[Cause]:
-    """Return the findings that the policy does not ignore for a job of ``nodes``, or in a hook, and what could not be judged of severity error."""
+    """Return the findings that the policy does not ignore for a job of ``nodes``, or in a hook, and what could not be checked of severity error."""
     found = []
     for result in results:
         weight = policy.weight(result.rule, nodes, hook=hook)

@@ -88,7 +88,7 @@ def report(value: Report) -> str:
 BRIEF_BYTES = 20_000
 _IN_FULL = (Verdict.FAIL, Verdict.UNKNOWN, Verdict.CRASHED)
 _CUTS = ((10_000, 100_000), (8, 240), (2, 120), (1, 60), (1, 0), (0, 0))
-"""Subjects of one rule and characters of one text: of 200 disks that are alike the first ones tell. Last, what could not be judged is a list of ids."""
+"""Subjects of one rule and characters of one text: of 200 disks that are alike the first ones tell. Last, what could not be checked is a list of ids."""
 
 
 def report_brief(value: Report) -> str:

@@ -32,7 +32,7 @@ def _others(results: tuple[Result, ...]) -> Iterator[str]:
         if result.verdict is Verdict.CRASHED:
             yield command("error", f"{result.rule.id} crashed (a bug)", result.note)
         elif unjudged(result, strict=False):
-            yield command("warning", f"{result.rule.id} could not be judged", "\n".join(map(told, reasons(result))))
+            yield command("warning", f"{result.rule.id} could not be checked", "\n".join(map(told, reasons(result))))
 
 
 def command(level: str, title: str, message: str) -> str:

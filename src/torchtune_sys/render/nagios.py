@@ -42,7 +42,7 @@ def line(state: int, text: str) -> str:
 
 
 def exit_code(report: Report, *, strict: bool = False) -> int:
-    """Return the exit code: a finding of severity error is critical, then comes what could not be judged, then warnings; advice is well."""
+    """Return the exit code: a finding of severity error is critical, then comes what could not be checked, then warnings; advice is well."""
     counts = summary(report.results)
     if counts.findings["error"]:
         return CRITICAL

@@ -52,7 +52,7 @@ def taint(found: Preflight) -> dict[str, str] | None:
 
 def taints(found: Preflight, node: Mapping[str, Any]) -> dict[str, Any] | None:
     """For ``/api/v1/nodes/NODE``, as application/merge-patch+json. ``node`` is the node as the cluster has it. None where nothing is to change:
-    what could not be judged takes nothing back."""
+    what could not be checked takes nothing back."""
     return None if found.verdict is Go.UNKNOWN else _patch(node, taint(found))
 
 

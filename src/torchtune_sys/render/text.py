@@ -102,14 +102,14 @@ def _found(results: tuple[Result, ...], counts: Summary, *, explained: bool) -> 
     if counts.findings[Severity.WARNING.value]:
         return f"{found} – training may be slow or fragile{crashed}"
     known = f"{_count(counts.passed, 'check')} passed"
-    unknown = f", {counts.unknown} could not be judged" if counts.unknown else ""
+    unknown = f", {counts.unknown} could not be checked" if counts.unknown else ""
     advice = f", {found}" if found else ""
     if not (counts.passed or counts.unknown or found):
         return f"nothing to judge: no check applies{crashed}"
     if not explained:
         return f"{known}{unknown}{advice}{crashed}"
     if not (counts.passed or counts.crashed or found):
-        return f"nothing could be judged: what {_count(counts.unknown, 'check')} would need was not seen"
+        return f"nothing could be checked: what {_count(counts.unknown, 'check')} would need was not seen"
     if counts.unknown > counts.passed and not _given_little(results):
         return f"too little could be seen to judge this host{advice}: {known}{unknown}{crashed}"
     ran = " by the checks that ran" if counts.crashed else (" in what was given" if counts.unknown > counts.passed else "")
@@ -251,7 +251,7 @@ _PHRASES = {
 
 
 def _unknowns(results: tuple[Result, ...], verbose: bool) -> Iterator[Line]:
-    """Yield what could not be judged, by what would tell: what hangs first, since that is a fault in itself, then what a person can mend."""
+    """Yield what could not be checked, by what would find out: what hangs first, since that is a fault in itself, then what a person can mend."""
     groups: dict[tuple[str, Why], dict[str, Missing]] = {}
     for result in results:
         for missing in reasons(result) if result.verdict in (Verdict.UNKNOWN, Verdict.FAIL) else ():
@@ -259,7 +259,7 @@ def _unknowns(results: tuple[Result, ...], verbose: bool) -> Iterator[Line]:
     if not groups:
         return
     yield line()
-    yield line(("Could not be judged", "heading"))
+    yield line(("Could not be checked", "heading"))
     ordered = sorted(
         groups.items(), key=lambda group: (group[0][1] is not Why.TIMEOUT, not group[0][0], list(Why).index(group[0][1]))
     )

@@ -143,7 +143,7 @@ def loss(now: float, before: float, unit: str) -> float:
 
 
 def standing(proof: Proof, now: Mapping[str, str], epoch_s: float) -> str:
-    """Return what a look at the host says of the last proof.
+    """Return what a look at the host says of the smoke test that last passed.
 
     >>> past = Past(time="", epoch_s=0.0, fingerprint={"driver": "580.95"}, figures={})
     >>> standing(Proof(runs=(past,)), {"driver": "580.95"}, 3 * 86400.0)

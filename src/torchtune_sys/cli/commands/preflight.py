@@ -185,9 +185,9 @@ def _tell_unknown(found: Preflight) -> None:
     node = found.nodes[0]
     unknown = [cause for cause in node.causes if cause.weight is Weight.UNKNOWN] if node.verdict is Go.UNKNOWN else []
     for cause in unknown[:_TOLD_AT_MOST]:
-        tell(f"torchtune-sys: could not be judged: {cause.rule}: {cause.seen}")
+        tell(f"torchtune-sys: could not be checked: {cause.rule}: {cause.seen}")
     if len(unknown) > _TOLD_AT_MOST:
-        tell(f"torchtune-sys: {len(unknown) - _TOLD_AT_MOST} more could not be judged")
+        tell(f"torchtune-sys: {len(unknown) - _TOLD_AT_MOST} more could not be checked")
 
 
 def _tell_leftovers(found: Preflight) -> None:

@@ -28,7 +28,7 @@ def clock_not_synchronised(s: Snapshot, p: Params) -> Iterator[Evidence]:
         some minutes.
 
     When to leave it
-        The hypervisor or a PTP service that is not a unit of this host keeps the clock; or the host is alone, and offline.
+        The hypervisor or a PTP service that is not a unit of this host synchronises the clock; or the host is alone, and offline.
 
     References
         systemd-timesyncd.service(8), /run/systemd/timesync/synchronized
@@ -55,7 +55,7 @@ def clock_of_node_not_synchronised(s: Snapshot, p: Params) -> Iterator[Evidence]
         ranks do not line up, and Slurm's credentials expire too early or are not valid yet.
 
     When to leave it
-        The hypervisor or a PTP service that is not a unit of this host keeps the clock.
+        The hypervisor or a PTP service that is not a unit of this host synchronises the clock.
 
     References
         systemd-timesyncd.service(8), chronyc(1)
@@ -69,7 +69,7 @@ def clock_of_node_not_synchronised(s: Snapshot, p: Params) -> Iterator[Evidence]
 def _clock(s: Snapshot) -> Evidence:
     system = need(s.system)
     if absent(system.init) or need(system.init) != "systemd" or known(system.hypervisor, "") in ("wsl1", "wsl2"):
-        raise NotApplicable("no systemd here, or Windows keeps the clock")
+        raise NotApplicable("no systemd here, or Windows synchronises the clock")
     found = need(s.hardware).clock_daemon
     if absent(found):
         raise NotApplicable("the host's services are not seen from here")
