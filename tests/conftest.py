@@ -14,9 +14,13 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+# What pytest rewrites, the tests and hypothesis (each worker: 89 modules), is kept for the other workers and for the next run, whatever the
+# shell's PYTHONDONTWRITEBYTECODE says. What tests start keeps that variable.
+sys.dont_write_bytecode = False
+
 import hypothesis
 import pytest
-import pytest_rerunfailures
+import pytest_rerunfailures  # type: ignore[import-untyped]
 
 from torchtune_sys import engine
 from torchtune_sys.host.recorded import SCHEMA, RecordedHost, load_recording, merged, parse_recording
@@ -35,10 +39,6 @@ for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIG
 
 hypothesis.settings.register_profile("busy", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
 hypothesis.settings.load_profile("busy")  # how long an example takes is the machine's affair: speed is held by benchmarks/
-
-# Tests as pytest rewrites them are kept for the other workers and for the next run, whatever the shell's PYTHONDONTWRITEBYTECODE
-# says: a third of the time of collecting. What tests start keeps that variable.
-sys.dont_write_bytecode = False
 
 # A snapshot has a thread for each family; where nothing waits, changing between them costs a fifth of it.
 sys.setswitchinterval(0.05)

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from torchtune_sys.gen.readable import alternatives
 from torchtune_sys.knowledge import tables
 from torchtune_sys.rules import CATALOGUE
@@ -23,6 +25,7 @@ def test_generated_files_are_current() -> None:
     assert found.returncode == 0, found.stdout + found.stderr
 
 
+@pytest.mark.long
 def test_a_stale_file_is_noticed_and_mended(tmp_path: Path) -> None:
     assert gen("check", str(tmp_path)).returncode == 1
     assert gen("write", str(tmp_path)).returncode == 0

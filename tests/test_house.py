@@ -37,11 +37,12 @@ def layers(copy: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run([tool("lint-imports"), "--no-cache"], cwd=copy, env=env, capture_output=True, text=True, timeout=60)
 
 
+@pytest.mark.long
 def test_layers_hold(copy: Path) -> None:
     assert layers(copy).returncode == 0, layers(copy).stdout
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("module", "forbidden"),
     [
@@ -110,6 +111,7 @@ def test_a_package_that_no_layer_names_breaks_the_contract(copy: Path) -> None:
     assert layers(copy).returncode != 0
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("line", ["import subprocess", "import os\nprint(os.environ)", "import socket", "import torch"])
 def test_a_rule_that_reaches_past_the_door_is_refused_by_the_linter(copy: Path, line: str) -> None:
     place = copy / "src/torchtune_sys/rules/memory/main_memory.py"

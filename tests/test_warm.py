@@ -35,6 +35,7 @@ def ran() -> int:
     return len(warm.SPENT.read_text().split())
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("words", "data"),
     [

@@ -90,6 +90,7 @@ DAMAGE = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("what", DAMAGE)
 def test_of_two_journals_the_first_is_damaged(what: str, tmp_path: Path) -> None:
     """History lists the other, and the other can be undone; all of them cannot."""
@@ -211,6 +212,7 @@ def test_a_signal_in_the_middle(number: signal.Signals, at: str, tmp_path: Path)
         assert "interrupted: 2 changes" in found and "everything is as it was" in found
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("number", "at"),
     [

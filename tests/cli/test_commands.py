@@ -203,6 +203,7 @@ def test_the_shell_completes(words: str, expected: str) -> None:
     assert f"plain,{expected}" in run(env=asked).stdout.splitlines()
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", check.FORMATS)
 def test_output_writes_the_same_bytes_to_a_file(name: str, tmp_path: Path) -> None:
     place = tmp_path / "report"

@@ -23,6 +23,7 @@ ANOTHER = {
 }  # fmt: skip
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.skipif(not can_mount(), reason="needs root that may mount")
 @pytest.mark.parametrize("name", ANOTHER)
 def test_a_script_for_another_host_stops_unless_it_is_forced(name: str, tmp_path: Path) -> None:

@@ -69,6 +69,7 @@ def test_arguments_in_each_form() -> None:
 PIECES = ("script", "env", "numactl", "sysctl", "limits", "modprobe", "tmpfiles", "udev", "systemd", "tuned", "kernel-args")
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("piece", PIECES)
 def test_help_has_examples_that_run(piece: str) -> None:
     """Those of one command alone: what stands behind && needs root, another program or a file of one's own."""

@@ -115,7 +115,7 @@ def _proves_nothing() -> list[str]:
     return ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs none /var/lib; exec "$@"', "-"] if os.geteuid() == 0 else []
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("command", "option"), [pair if pair in ONE_OF_EACH else pytest.param(*pair, marks=pytest.mark.exhaustive) for pair in READ]
 )

@@ -208,6 +208,7 @@ CLOSED = {
 }
 
 
+@pytest.mark.sampled(2)
 @needs_mounts
 @pytest.mark.parametrize("name", CLOSED)
 def test_the_plan_knows_what_cannot_be_written_and_offers_the_rest(name: str, tmp_path: Path) -> None:

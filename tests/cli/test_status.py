@@ -8,7 +8,7 @@ import pytest
 from driven import judged_by, run
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("rules", "arguments", "status"),
     [
@@ -65,6 +65,7 @@ def test_nagios_never_takes_a_wrong_call_for_critical(arguments: list[str]) -> N
     assert found.stdout.startswith("TORCHTUNE-SYS UNKNOWN - ") and found.stdout.count("\n") == 1
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", ["json", "junit", "markdown", "github", "prometheus", "text"])
 def test_the_format_does_not_change_the_status(name: str) -> None:
     assert judged_by("E-fails", "--format", name).returncode == 1

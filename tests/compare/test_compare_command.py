@@ -96,6 +96,7 @@ def test_what_earlier_releases_wrote_is_read(tmp_path: Path) -> None:
     assert (done.returncode, found(done)["odd"]) == (0, [])
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("folder", WRITTEN, ids=[folder.name for folder in WRITTEN])
 def test_each_form_that_an_earlier_commit_wrote_tells_the_same_host(folder: Path, tmp_path: Path) -> None:
     """Its snapshot, facts and report, and the recording as it is read today: all are read, and alike (tests/compat/make.py)."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,11 +21,16 @@ OTHER_IMAGE = (
     put("gpu/driver_version", "590.1"),
     put("sysctl/settings/vm.swappiness/running", "1"),
 )
-LINES = [facts_line(number) for number in range(10)]
+
+
+@cache
+def ten_hosts() -> list[bytes]:
+    """Return ten hosts; made by the first test that wants them, not by each worker that collects tests."""
+    return [facts_line(number) for number in range(10)]
 
 
 def test_hosts_that_differ_by_nature_alone_are_alike() -> None:
-    found = compared(*LINES)
+    found = compared(*ten_hosts())
     assert (found.odd, found.groups, found.various, found.incomparable) == ((), (), (), ())
 
 
@@ -42,13 +49,13 @@ def test_hosts_that_differ_by_nature_alone_are_alike() -> None:
     ],
 )
 def test_one_odd_host_is_named_with_the_weight_of_the_rules(change: object, fact: str, weight: DifferenceWeight) -> None:
-    found = compared(*LINES[:4], facts_line(9, change))  # type: ignore[arg-type]
+    found = compared(*ten_hosts()[:4], facts_line(9, change))  # type: ignore[arg-type]
     assert odd(found) == [("node-00009", fact)]
     assert found.odd[0].weight is weight
 
 
 def test_what_is_heaviest_comes_first() -> None:
-    found = compared(*LINES[:4], facts_line(8, put("session/env/LANG", "x")), facts_line(9, TORCH))
+    found = compared(*ten_hosts()[:4], facts_line(8, put("session/env/LANG", "x")), facts_line(9, TORCH))
     assert [item.fact for item in found.odd] == ["python.torch.version", "session.env[LANG]"]
     assert [item.fact for item in heavy(found, DifferenceWeight.ADVICE).odd] == ["python.torch.version"]
 
@@ -57,14 +64,14 @@ def test_a_gpu_that_is_gone_is_one_difference_and_no_other_kind() -> None:
     def lose(facts: dict[str, dict[str, list[object]]]) -> None:
         del facts["gpu"]["devices"][7]
 
-    found = compared(*LINES[:4], facts_line(9, lose))
+    found = compared(*ten_hosts()[:4], facts_line(9, lose))
     assert odd(found) == [("node-00009", "gpu.devices[7]")]
     assert found.odd[0].value is None
     assert not found.incomparable
 
 
 def test_a_family_that_could_not_be_read_is_one_difference() -> None:
-    found = compared(*LINES[:4], facts_line(9, put("network", {"$missing": "timeout", "source": "x"})))
+    found = compared(*ten_hosts()[:4], facts_line(9, put("network", {"$missing": "timeout", "source": "x"})))
     assert odd(found) == [("node-00009", "network")]
 
 
@@ -108,31 +115,31 @@ def test_another_gpu_model_is_not_compared_and_this_is_said() -> None:
             if device["device"] == "0x2330":
                 device["device"] = "0x2335"
 
-    found = compared(*LINES[:4], facts_line(9, other))
+    found = compared(*ten_hosts()[:4], facts_line(9, other))
     assert not found.odd
     assert [item.host for item in found.incomparable] == ["node-00009"]
     assert "H200" in found.incomparable[0].why
 
 
 def test_a_node_without_gpus_has_another_role() -> None:
-    found = compared(*LINES[:4], facts_line(9, name="typical/login-node"))
+    found = compared(*ten_hosts()[:4], facts_line(9, name="typical/login-node"))
     assert not found.odd
     assert "no GPU" in found.incomparable[0].why
 
 
 def test_of_two_hosts_the_first_is_usual() -> None:
-    found = compared(LINES[0], facts_line(9, TORCH))
+    found = compared(ten_hosts()[0], facts_line(9, TORCH))
     assert [(item.host, item.value) for item in found.odd] == [("node-00009", "2.6.0+cu124")]
 
 
 def test_against_a_golden_host() -> None:
-    found = Comparing(store(facts_line(99, TORCH), *LINES[:3]), READERS).against(0)
+    found = Comparing(store(facts_line(99, TORCH), *ten_hosts()[:3]), READERS).against(0)
     assert {(item.fact, item.usual) for item in found.odd} == {("python.torch.version", "2.6.0+cu124")}
     assert len(found.odd) == found.hosts == 3
 
 
 def test_against_what_each_was_before() -> None:
-    yesterday = [*LINES[:3], facts_line(8)]
+    yesterday = [*ten_hosts()[:3], facts_line(8)]
     today = [facts_line(0, seed=2), facts_line(1, TORCH, seed=2), facts_line(2, seed=2), facts_line(7)]
     found = Comparing(store(*yesterday, *today), READERS).before(4)
     assert odd(found) == [("node-00001", "python.torch.version")]
@@ -145,8 +152,8 @@ def test_against_what_each_was_before() -> None:
 def test_what_most_hosts_do_not_tell_is_not_compared() -> None:
     denied = put("pci/devices/1/config", {"$missing": "denied", "source": "config"})
     lines = [facts_line(number, denied) for number in range(4)]
-    assert not compared(*lines, LINES[9]).odd
-    told = compared(*LINES[:4], facts_line(9, denied))
+    assert not compared(*lines, ten_hosts()[9]).odd
+    told = compared(*ten_hosts()[:4], facts_line(9, denied))
     assert len(told.odd) <= 1
 
 
@@ -158,7 +165,9 @@ def test_each_host_with_its_own_value_is_no_oddity() -> None:
 
 def test_an_entry_that_is_not_there_is_told_once_from_a_list_that_nobody_read() -> None:
     made = store(
-        LINES[0], facts_line(1, put("session/env", {"$missing": "denied", "source": "x"})), facts_line(2, put("session/env", {}))
+        ten_hosts()[0],
+        facts_line(1, put("session/env", {"$missing": "denied", "source": "x"})),
+        facts_line(2, put("session/env", {})),
     )
     family = made.families["session"]
     variants = [host.variants["session"] for host in made.hosts]

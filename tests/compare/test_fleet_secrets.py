@@ -114,6 +114,7 @@ def test_srun_keeps_no_secrets(tmp_path: Path) -> None:
         pytest.skip(str(why_not))
 
 
+@pytest.mark.long
 def test_a_playbook_s_results_hold_no_secrets(tmp_path: Path, ssh: tuple[Path, Secrets]) -> None:
     """The collection's modules over ssh, registered, shown by debug and by ``-v``: a tool that is there, and one that a wrapper spoils."""
     conf, secrets = ssh

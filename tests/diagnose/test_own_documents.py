@@ -37,6 +37,7 @@ def test_each_document_of_a_host_names_its_cause(host: str, form: str, tmp_path:
     assert found["causes"][0]["confidence"] == "certain" and found["unread"] == []
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("form", FORMS)
 def test_of_a_good_host_nothing_is_wrong(form: str, tmp_path: Path) -> None:
     document = tmp_path / "document.json"

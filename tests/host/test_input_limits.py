@@ -105,7 +105,7 @@ PAIRS = [
 ]
 
 
-@pytest.mark.sampled(26)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize(("reader", "shape"), PAIRS)
 def test_four_times_the_text_takes_about_four_times_the_time(reader: str, shape: str) -> None:
     read, grow = READERS[reader], SHAPES[shape]
@@ -136,6 +136,7 @@ DEEP = 200
 """Levels: who walks through all of a doubled value is never done."""
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("place", ["pg_id", "profiling_name", "state", "rank", "version", "is_p2p"])
 def test_a_dump_in_which_a_value_is_doubled_again_and_again(tmp_path: Path, place: str) -> None:
     """A pickle names a value that is there already (BINGET): 154 bytes were a text of 4 MB, and each byte more was twice as much."""
@@ -174,6 +175,7 @@ MANY = pytest.mark.exhaustive
 FIRST = ("empty dicts", "the memo", "a wide text")
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", [name if name in FIRST else pytest.param(name, marks=MANY) for name in DUMPS])
 def test_no_dump_takes_more_than_512_mib(tmp_path: Path, name: str) -> None:
     (tmp_path / "d.pickle").write_bytes(DUMPS[name]())

@@ -154,6 +154,7 @@ HOSTILE_TOML = {
 }
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("shape", HOSTILE_TOML)
 @pytest.mark.parametrize("words", [("check", "-q", "--config"), ("preflight", "--policy")], ids=lambda words: words[0])
 def test_a_configuration_takes_no_time_without_end(words: tuple[str, ...], shape: str, tmp_path: Path) -> None:

@@ -152,6 +152,7 @@ def test_answers_of_a_fleet_are_kept_where_nobody_else_says(scene: Scene, there:
 HOSTILE = "RuntimeError: CUDA error: out of memory \x1b]0;owned\x07 \x9b31m \u202e ::set-output name=x::y ##[group] ##vso[x]"
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("command", [("diagnose",), ("diagnose", "--format", "json"), ("diagnose", "--symptoms"), ("diagnose", "--share", "-"), ("compare", "--all"),
                                      *(("compare", "--format", form) for form in ("json", "markdown", "csv"))], ids=" ".join)  # fmt: skip
 def test_no_escapes_in_what_diagnose_and_compare_print(command: tuple[str, ...], tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ def test_slurm_in_a_place_of_its_own_is_found_by_the_hooks(tmp_path: Path) -> No
         assert folder not in done.stdout
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("piece", ["prolog", "epilog", "task-prolog", "health-check", "batch", "batch --isolate"])
 def test_shellcheck_finds_nothing(tmp_path: Path, piece: str) -> None:
     shellcheck = Path(sys.executable).with_name("shellcheck")

@@ -246,6 +246,7 @@ CASES = (
 )
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
 def test_the_same_files_as_ld_so_maps(case: Case, tmp_path: Path) -> None:
     yard = Yard(tmp_path)

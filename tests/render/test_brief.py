@@ -54,6 +54,7 @@ def test_it_keeps_within_its_size_whatever_is_found() -> None:
     assert found["unknown"] == [f"a-rule-of-some-length-{n}" for n in range(300)], "also where there are more of them"
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("host", sorted(path.name for path in HOSTS.glob("*.json") if "." not in path.stem))
 def test_of_every_recorded_host(host: str, capsysbinary: pytest.CaptureFixture[bytes]) -> None:
     command(["check", "--from", str(HOSTS / host), "--format", "json", "--brief"])

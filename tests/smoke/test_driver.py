@@ -230,6 +230,7 @@ def test_time_that_is_up_is_unknown(bench: Bench) -> None:
     assert "time" in outcome.stages["gemm"]["seen"] and not outcome.left
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("python", "words"),
     [

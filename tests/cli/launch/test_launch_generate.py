@@ -37,6 +37,7 @@ def test_a_report_without_cores_places_nobody(tmp_path: object) -> None:
     assert "ranks cannot be placed" in done.stderr
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("form", "wanted"),
     [

@@ -138,6 +138,7 @@ def name_of(path: Path) -> str:
     return path.name.removesuffix(".tar.bz2").removesuffix(".tar.gz")
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("path", each_recorded_elsewhere(HWLOC), ids=name_of)
 def test_numa_nodes_agree_with_hwloc(path: Path) -> None:
     name = name_of(path)
@@ -174,6 +175,7 @@ def test_numa_nodes_agree_with_hwloc(path: Path) -> None:
     )
 
 
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("path", each_recorded_elsewhere(HWLOC), ids=name_of)
 def test_sockets_and_cores_agree_with_hwloc(path: Path) -> None:
     name = name_of(path)

@@ -46,6 +46,7 @@ def expected(path: Path) -> dict[str, tuple[str, str, str]]:
     return {}
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("path", each_recorded_elsewhere(*PATTERNS), ids=lambda path: path.name.partition(".tar")[0])
 def test_every_function_that_hwloc_lists_is_there(path: Path) -> None:
     devices = found(path)

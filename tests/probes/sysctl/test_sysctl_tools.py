@@ -177,6 +177,7 @@ def old_procps() -> bool:
     return done.stdout.strip().rpartition(" ")[2] in {"4.0.2", "4.0.3", "4.0.4"}
 
 
+@pytest.mark.sampled(12)
 @pytest.mark.skipif(not may_unshare(), reason="no permission for a mount namespace (needs root)")
 @pytest.mark.parametrize("name", LAYOUTS)
 @pytest.mark.parametrize("tool", ["systemd", "procps"])

@@ -40,6 +40,7 @@ def documents(form: str) -> list[Document]:
     return [*yaml.safe_load_all(printed(*FORMS[form]))]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("form", FORMS)
 def test_schemas_of_five_releases_take_it(form: str) -> None:
     validate = pytest.importorskip("kubernetes_validate")

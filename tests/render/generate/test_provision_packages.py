@@ -33,6 +33,7 @@ LOCKED = "E: Could not get lock /var/lib/apt/lists/lock. It is held by process 1
 AWAY = "E: Failed to fetch http://example.org/InRelease  Temporary failure resolving"
 
 
+@pytest.mark.sampled(2)
 @needs_root
 @pytest.mark.parametrize(
     ("words", "times", "strict", "wanted"),
@@ -107,6 +108,7 @@ def listed(*fingerprints: str) -> str:
     )
 
 
+@pytest.mark.sampled(3)
 @needs_root
 @pytest.mark.parametrize(
     ("wanted", "found", "trusted"),

@@ -40,6 +40,7 @@ def test_twice(root: Root) -> None:
     assert root.run(text).returncode == 0 and root.text("/etc/deep/x.conf") == "a\nb\n"
 
 
+@pytest.mark.sampled(2)
 @needs_root
 @pytest.mark.parametrize(
     ("code", "wanted", "words"),
@@ -125,6 +126,7 @@ ELSEWHERE = {
 }
 
 
+@pytest.mark.sampled(2)
 @needs_root
 @pytest.mark.parametrize("path", ELSEWHERE)
 def test_it_stops_on_another_host_than_it_was_made_for(root: Root, path: str) -> None:

@@ -92,6 +92,7 @@ def test_files_that_are_there_are_joined_as_the_planner_does(root: Root, content
     assert root.state() == before
 
 
+@pytest.mark.sampled(4)
 @needs_root
 @pytest.mark.parametrize(
     ("held", "target", "wanted", "left"),

@@ -95,6 +95,7 @@ def done_and_undone(root: Root, bash: tuple[str, ...], **env: str) -> None:
     assert root.state() == before, (bash, env)
 
 
+@pytest.mark.sampled(2)
 @needs_root
 @pytest.mark.parametrize(
     "bash", [("-m",), ("-i",), ("-f",), ("-k",), ("-o", "posix"), ("+B", "-O", "nullglob", "+O", "extquote")]
