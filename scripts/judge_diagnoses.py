@@ -1,7 +1,7 @@
 """What ``diagnose`` says of reports with known causes: ``python scripts/judge_diagnoses.py CASES [--changed wrapped|…]``.
 
 CASES holds one folder per report, as for ``judge_reports.py``: ``input.txt``, and ``case.json`` with its ``cause`` (``none``: healthy), and in ``accept`` others that
-what was pasted cannot tell from it. Prints
+what was pasted cannot tell from it; or it is a file like ``tests/diagnose/written.txt``, of which ``--set`` chooses a part. Prints
 the share of reports whose first cause, and whose first three, are right; how many are named wrongly; how often each confidence is
 right; and the same for the perturbed texts of ``--changed``. Reports are no part of the repository.
 """
@@ -90,11 +90,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("cases", type=Path)
     parser.add_argument("--changed", action="store_true", help="also count what each perturbation loses")
+    parser.add_argument("--set", help="of a file of reports, only those of this set")
     parser.add_argument("--quiet", action="store_true")
     options = parser.parse_args()
     random.seed(20)
-    folders = sorted(path.parent for path in options.cases.glob("*/case.json"))
-    cases = [(folder.name, _causes(folder), (folder / "input.txt").read_text(errors="replace")) for folder in folders]
+    cases = written(options.cases.read_text(), options.set) if options.cases.is_file() else _folders(options.cases)
     found = {name: judged(text, name) for name, _, text in cases}
     _tell(cases, found, quiet=options.quiet)
     right = [case for case in cases if _right(case[1], found[case[0]])]
@@ -103,6 +103,18 @@ def main() -> int:
         lost = [name for name, causes, text in right if not _right(causes, judged(apply(text), name, encoding))]
         print(f"{change:12}{len(lost):3} of {len(right)} lost  {' '.join(lost[:12])}")
     return 0
+
+
+def written(text: str, chosen: str | None = None) -> list[tuple[str, tuple[str, ...], str]]:
+    """Return the reports of a file in which each begins with a line ``@@@ ID SET CAUSE …``: ID, accepted causes, text."""
+    reports = (each.split("\n", 1) for each in f"\n{text}".split("\n@@@ ")[1:])
+    told = ((heading.split(), body) for heading, body in reports)
+    return [(words[0], tuple(words[2:]), body) for words, body in told if chosen in (None, words[1])]
+
+
+def _folders(cases: Path) -> list[tuple[str, tuple[str, ...], str]]:
+    folders = sorted(path.parent for path in cases.glob("*/case.json"))
+    return [(folder.name, _causes(folder), (folder / "input.txt").read_text(errors="replace")) for folder in folders]
 
 
 def _names(found: Diagnosis) -> list[str]:
@@ -115,7 +127,9 @@ def _causes(folder: Path) -> tuple[str, ...]:
 
 
 def _right(causes: tuple[str, ...], found: Diagnosis) -> bool:
-    return not found.causes if causes[0] == "none" else bool(found.causes) and found.causes[0].cause in causes
+    if causes[0] == "none" and not found.causes:
+        return True
+    return bool(found.causes) and found.causes[0].cause in causes
 
 
 def _tell(cases: list[tuple[str, tuple[str, ...], str]], found: dict[str, Diagnosis], *, quiet: bool) -> None:
