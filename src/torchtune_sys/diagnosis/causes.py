@@ -46,8 +46,23 @@ _GENERAL = frozenset(
     ]
 )
 """Rules that say that something does not work, not why."""
-_WORTH_ALONE = frozenset(("ib-port-down",))
-"""Causes of warnings that stand for themselves where nothing else is told."""
+_WORTH_ALONE = frozenset(
+    (
+        "ib-port-down",
+        "ib-subnet-manager-missing",
+        "gpu-thermal-throttle",
+        "gpu-above-operating-temperature",
+        "nvlink-inactive",
+        "imex-not-ready",
+        "gpu-sram-threshold-exceeded",
+        "gpu-pages-retired",
+        "nvme-errors-logged",
+        "file-server-not-responding",
+    )
+)
+"""Rules whose warning is of something that does not work, not of how it is set up: it stands for itself where nothing else is told."""
+_SMALLER_THERE = {"gpu-memory-too-small": "hardware-differs-between-nodes"}
+"""What one node's hardware explains where the nodes' differs."""
 
 
 class GatheredCause(msgspec.Struct, kw_only=True):
@@ -125,7 +140,7 @@ def _weight(result: Result, by_text: bool, failure: bool) -> int:
         return CERTAIN
     if result.rule.severity is Severity.ERROR:
         return CERTAIN if result.rule.cause else LIKELY
-    if result.rule.cause in _WORTH_ALONE:
+    if result.rule.id in _WORTH_ALONE:
         return POSSIBLE
     return LIKELY if by_text and result.rule.severity is Severity.WARNING and result.rule.cause else 0
 
@@ -208,6 +223,10 @@ def _ranked(found: Iterable[GatheredCause]) -> list[GatheredCause]:
     sure = any(each.weight >= LIKELY and each.cause not in FOLLOWS for each in named)
     for each in named:
         if sure and each.cause in FOLLOWS:
+            each.weight = POSSIBLE
+    there = {each.cause for each in named if each.weight >= LIKELY}
+    for each in named:
+        if _SMALLER_THERE.get(each.cause) in there:
             each.weight = POSSIBLE
     most = max((each.weight for each in named), default=0)
     kept = [each for each in named if each.weight > POSSIBLE or most < CERTAIN]

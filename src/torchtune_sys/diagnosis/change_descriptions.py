@@ -1,6 +1,6 @@
-"""Texts that describe a change of a program: the errors that they quote are those that it mends or prints, and happened on no host that is asked about.
+"""Texts that describe a change of a program, or wish for one: the errors that they quote are those that it mends or prints, and happened on no host that is asked about.
 
-A pull request, a commit's message, a release's notes, a patch. One of the words that only they have is enough, or two of those that others
+A pull request, a commit's message, a release's notes, a patch, a request for a feature. One of the words that only they have is enough, or two of those that others
 have now and then; a log that is pasted has none of them.
 """
 
@@ -27,6 +27,9 @@ _SURE = re.compile(
     r"(?:^|[.!:] )[Tt]his (?:PR|patch|commit|pull request|merge request|changeset|MR|cherry-pick)\b(?! (?:broke|breaks|introduced|causes|caused|seems))"
     r"|^(?:Signed-off-by|Reviewed-by|Co-authored-by|Differential Revision|Pull Request resolved|Change-Id|Reviewed By|Approved by|ghstack-source-id): ?\S"
     r"|^(?:#{1,4} |\*\*)(?:What (?:does )?this (?:PR|pull request)|Which issue(?:\(s\))? (?:does )?this PR|Pull [Rr]equest (?:type|description)|Type of change)"
+    r"|^#{1,4} What's Changed\b|^\W{0,4}Full Changelog\W|^[-*] .{4,300} by @[\w-]{1,40}(?:\[bot\])? in (?:#\d|https://)"
+    r"|^#{1,4} (?:\W{1,4})?(?:The feature, motivation and pitch|Feature [Rr]equest(?: description)?|Motivation, pitch)\W{0,3}$"
+    r"|^(?:#{1,4} |\*\*)?(?:Is your feature request related to a problem|Describe the solution you'd like|Describe alternatives you've considered)\b"
     r"|^Stack from \[?ghstack|^diff --git a/|^@@ -\d+(?:,\d+)? \+\d+"
 )
 _ENOUGH_WITH_ANOTHER = (

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from torchtune_sys.diagnosis import (
     causes,
     change_descriptions,
     facts,
-    nccl_nodes,
+    node_values,
     own_documents,
     ranks,
     ras,
@@ -66,6 +66,7 @@ def diagnose(found: Iterable[Found], room: Room | None = None, compare: Comparer
             hosts: Sequence[facts.Told] = own.told
         elif change_descriptions.is_one(part := ranks.attributed(lines_of(item.excerpt.lines), item.name)):
             lines[item.name], said, hosts = (), (), ()
+            unread += _left_out(item.name, part)
         else:
             lines[item.name] = part
             room.take(LINE_COST * max(len(part) - len(item.excerpt.lines), 0))
@@ -75,11 +76,11 @@ def diagnose(found: Iterable[Found], room: Room | None = None, compare: Comparer
         symptoms += said
         told += hosts
         room.take(SYMPTOM_COST * len(said) + TOLD_COST * len(hosts))
-    symptoms += [*ranks.of_dumps(dumps), *ranks.of_time_outs(lines), *ranks.of_stacks(lines)]
+    symptoms += [*ranks.of_dumps(dumps), *ranks.of_time_outs(lines), *ranks.of_stacks(lines), *ranks.of_processes(lines)]
     symptoms += [
         *ras.symptoms_of(lines),
         *slowness.symptoms_of(lines),
-        *nccl_nodes.symptoms_of(lines),
+        *node_values.symptoms_of(lines),
         *shadowing.symptoms_of(lines),
     ]
     differences: Sequence[FactDifference] = ()
@@ -110,6 +111,19 @@ def _take_dump(dump: RankDump | UnreadSource, room: Room, dumps: list[RankDump],
         return
     room.take(cost)
     dumps.append(dump)
+
+
+def _left_out(source: str, lines: Sequence[LogLine]) -> Iterator[UnreadSource]:
+    """Yield what a text that describes a change quotes, so that who did mean it is not left with nothing."""
+    quoted = [symptom for symptom in symptoms_of(source, lines) if symptom.candidates]
+    if not quoted:
+        return
+    causes = ", ".join(dict.fromkeys(symptom.candidates[0].cause for symptom in quoted))
+    yield UnreadSource(
+        source=source,
+        why=f"it describes a change or a wish, so the errors that it quotes (line {quoted[0].line.number}: {causes}) are not taken"
+        " for this host's: give the log alone if they are",
+    )
 
 
 def _document(text: str) -> dict[str, Any]:

@@ -39,7 +39,51 @@ def lines_of(numbered: Iterable[tuple[int, str]]) -> tuple[LogLine, ...]:
     plain = [(number, unwrapping.plain(line)) for number, line in unwrapping.unpacked(numbered)]
     plain = unwrapping.unquoted([(number, line) for number, line in plain if line.strip()])
     heads = _repeated_heads([line for _, line in plain])
-    return tuple(_read(number, line, heads) for number, line in plain)
+    return _headed([_read(number, line, heads) for number, line in plain])
+
+
+_HOST = r"(?P<host>[A-Za-z][\w.-]{0,63})"
+_HEADINGS = (
+    re.compile(rf"^{_HOST} \| (?:CHANGED|SUCCESS|FAILED!?|UNREACHABLE!?)(?: \| rc=-?\d{{1,3}})? (?:>>|=>)"),
+    re.compile(
+        rf"^(?:={{2,60}} ?|={{2,3}}> ?|-{{3,60}} )(?:(?:host|node)[: ] ?)?{_HOST}(?: ?={{2,60}}| ?<={{2,3}}| -{{3,60}}):?$"
+    ),
+)
+"""Above what a host printed: Ansible's, and a name between marks (``=== node1 ===``)."""
+_RULE = re.compile(r"^-{8,80}$")
+_GATHERED = re.compile(r"^(?P<host>[A-Za-z][\w.,\[\]-]{0,200})(?: \(\d{1,5}\))?$")
+"""Between two rules: what clush -b and dshbak print once for all hosts of which it is the same."""
+_FILE = re.compile(r"\.(?:log|out|err|txt|json|py|sh|yaml|conf)$|/")
+
+
+def _headed(lines: list[LogLine]) -> tuple[LogLine, ...]:
+    """Lines below a heading that names a host are that host's, where two headings do.
+
+    >>> [line.host for line in _headed([LogLine(number=1, text=text, printed=text) for text in ("n1 | CHANGED | rc=0 >>", "a", "n2 | SUCCESS | rc=0 >>", "b")])]
+    ['n1', 'n1', 'n2', 'n2']
+    """
+    heads = {
+        at: host for at, line in enumerate(lines) if (host := _heading(lines, at, line.printed) or _heading(lines, at, line.text))
+    }
+    if len(set(heads.values())) < 2:
+        return tuple(lines)
+    found, host = [], ""
+    for at, line in enumerate(lines):
+        host = heads.get(at, host)
+        found.append(msgspec.structs.replace(line, host=host) if host and not line.host else line)
+    return tuple(found)
+
+
+def _heading(lines: Sequence[LogLine], at: int, text: str) -> str:
+    if len(text) > _HEADING_LENGTH:
+        return ""
+    match = next((match for pattern in _HEADINGS if (match := pattern.match(text))), None)
+    if match is None and 0 < at < len(lines) - 1 and _RULE.match(lines[at - 1].text) and _RULE.match(lines[at + 1].text):
+        match = _GATHERED.match(text)
+    return match["host"] if match is not None and not _FILE.search(match["host"]) and any(map(str.isdigit, match["host"])) else ""
+
+
+_HEADING_LENGTH = 240
 
 
 _TIME = r"\d{4}[-/]\d\d[-/]\d\d[T _]{1,2}\d\d:\d\d:\d\d(?:[.,:]\d{1,9})?(?:Z| ?[+-]\d\d:?\d\d| UTC)?"
@@ -196,7 +240,10 @@ def joined(lines: Sequence[LogLine]) -> Iterator[tuple[Sequence[LogLine], str]]:
     while width and at < len(lines) - 1:
         end = at
         while (
-            end + 1 < len(lines) and end - at < JOINED and unwrapping.goes_on(lines[end].printed, lines[end + 1].printed, width)
+            end + 1 < len(lines)
+            and end - at < JOINED
+            and lines[end + 1].host in ("", lines[end].host)
+            and unwrapping.goes_on(lines[end].printed, lines[end + 1].printed, width)
         ):
             end += 1
         if 0 < end - at < JOINED:

@@ -104,6 +104,38 @@ def of_time_outs(lines: Mapping[str, Sequence[LogLine]]) -> Iterator[Symptom]:
 _MOST = 1 << 17
 
 
+_HEAD = re.compile(r"^\s*(?:USER|UID|F|PID|PPID)\b.{0,200}\b(?P<state>STAT|S)\b.{0,200}\b(?:COMMAND|CMD|ARGS)\s*$")
+_STOPPED = re.compile(r"^[Tt][sl+<NL]{0,4}$")
+_OF_RANK = re.compile(r"--(?:local[_-])?rank[ =](\d{1,6})\b")
+_ROWS = 512
+
+
+def of_processes(lines: Mapping[str, Sequence[LogLine]]) -> Iterator[Symptom]:
+    """Yield the Python process that ps(1) shows as stopped: by a signal, a terminal or a debugger."""
+    for source, part in lines.items():
+        column, rows = -1, 0
+        for line in part:
+            head = _HEAD.match(line.text[:400]) if "PID" in line.text else None
+            if head is not None:
+                column, rows = len(line.text[: head.start("state")].split()), 0
+                continue
+            words = line.text[:400].split() if column >= 0 else []
+            if len(words) <= column + 1 or rows > _ROWS:
+                column = -1
+                continue
+            rows += 1
+            if _STOPPED.match(words[column]) and any("python" in word or "torchrun" in word for word in words[column + 1 :]):
+                rank = _OF_RANK.search(line.text[:400])
+                yield Symptom(
+                    source=source,
+                    line=line,
+                    candidates=(Candidate(cause="rank-stopped", weight=LIKELY),),
+                    program="ps",
+                    ranks=(int(rank[1]),) if rank is not None else (),
+                    words="ps(1): process state codes",
+                )
+
+
 def _behind(
     waited: Mapping[int, tuple[int, str, str, LogLine]], reached: Mapping[int, int], ranks: set[int]
 ) -> Iterator[Symptom]:

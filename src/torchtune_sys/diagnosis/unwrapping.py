@@ -156,7 +156,10 @@ def unmarked(line: str) -> str:
 
 _NARROWEST, _WIDEST = 50, 260
 _BOX = re.compile(r"\s*(?:[|+]|[=#*-]{2}|[=#*-] )")
-_VARIABLE = re.compile(r"\s*(?:export )?[A-Z][A-Z0-9_]{2,60}=")
+_BEGINS = re.compile(
+    r"\s*(?:export )?[A-Z][A-Z0-9_]{2,60}=|[\w.-]{1,64}:\d{1,9}:\d{1,9} \[\d{1,4}\] |\[ {0,8}\d{1,9}\.\d{6}\] |[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d "
+)
+"""What begins a line of its own: a variable, NCCL's head, the kernel's and syslog's time."""
 
 
 def width(lines: Sequence[str]) -> int:
@@ -188,7 +191,7 @@ def goes_on(line: str, after: str, width: int) -> bool:
     >>> goes_on("a" * 76, "bbbbbb", 80), goes_on("a" * 60, "bb cc", 80), goes_on("a" * 80, "b", 80)
     (True, False, True)
     """
-    if _VARIABLE.match(after):
+    if _BEGINS.match(after):
         return False
     word = after.lstrip().partition(" ")[0]
     return len(line) >= width or (len(line) > width // 2 and len(line) + 1 + len(word) > width)

@@ -1,0 +1,108 @@
+"""In what nodes differ, as lines say it that a log or a parallel shell has of each of them: NCCL's network, plugin and release, GPUs, MTU, rates, quotas.
+
+What whole reports tell are facts, which the engine of ``compare`` compares.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+
+import msgspec
+
+from torchtune_sys.diagnosis.lines import LogLine, joined
+from torchtune_sys.diagnosis.symptoms import LIKELY, POSSIBLE, Candidate, Symptom
+
+_OWN = "none"
+_TOLD: tuple[tuple[str, str, re.Pattern[str]], ...] = tuple(
+    (kind, constant, re.compile(pattern))
+    for kind, constant, pattern in (
+        ("plugin", _OWN, r"NET/Plugin ?: .{0,200}?(?:[Uu]sing internal (?:network plugin|implementation|net plugin)|No plugin found)"),
+        ("plugin", "", r"(?:Plugin Path ?: (?:\S{0,200}/)?|NET/Plugin ?: (?:Loaded (?:net|coll) plugin |Using (?:net )?plugin |Plugin name set by env to ))(?P<value>[\w. +-]{1,60})"),
+        ("network", "", r"NCCL INFO Using network (?P<value>[\w +-]{1,40})$"),
+        ("release", "", r"NCCL version (?P<value>\d+\.\d+\.\d+)"),
+        ("driver", "", r"cudaDriverVersion (?P<value>\d{4,6})$"),
+        ("variable", "", r"NCCL INFO (?P<name>NCCL_(?:IB_DISABLE|NET|NET_PLUGIN|ALGO|PROTO|P2P_DISABLE|SHM_DISABLE|BUFFSIZE|MNNVL_ENABLE|NVLS_ENABLE)) set (?:by environment )?to (?P<value>[\w^=,:.-]{1,60}?)\.?$"),
+        ("gpu", "", r"\bGPU 0: (?P<value>[^(\n]{3,60}?) \(UUID: "),
+        ("mtu", "", r"\b(?P<name>(?!lo\b|docker|veth|br-|virbr|tun|cni|flannel|cali)[\w.@-]{2,20}): <[A-Z,_0-9-]{2,120}> mtu (?P<value>\d{3,5})\b"),
+        ("rate", "", r"^\s*(?:Rate: |Speed: |rate:\s+)(?P<value>\d{1,6}) ?(?:Mb/s|Gb/sec|$)"),
+        ("throttled", "none", r"^\s*nr_throttled 0$"),
+        ("throttled", "some", r"^\s*nr_throttled [1-9]\d*$"),
+    )
+)  # fmt: skip
+"""Kind, the value where the words have none, and the words; ``name``: what the value belongs to, where a node has several."""
+_WORDS = ("NCCL", "cudaDriverVersion", "UUID", " mtu ", "Rate:", "rate:", "Speed:", "nr_throttled")
+_CAUSES = {
+    "plugin": (("nccl-plugin-differs-between-nodes", LIKELY),),
+    "network": (("ib-driver-not-loaded", POSSIBLE), ("hardware-differs-between-nodes", POSSIBLE), ("environment-differs-between-nodes", POSSIBLE)),
+    "release": (("software-differs-between-nodes", LIKELY),),
+    "driver": (("software-differs-between-nodes", POSSIBLE),),
+    "variable": (("environment-differs-between-nodes", LIKELY),),
+    "gpu": (("hardware-differs-between-nodes", LIKELY),),
+    "mtu": (("mtu-differs-between-nodes", LIKELY),),
+    "rate": (("narrow-link", LIKELY),),
+    "throttled": (("cpu-quota-on-one-node", LIKELY),),
+}  # fmt: skip
+_ONE_SIDED = ("NCCL_IB_DISABLE", "NCCL_NET")
+"""Variables that choose the network: a node that alone has one takes another network than the others."""
+_LONGEST, _NODES, _KINDS = 400, 256, 64
+_PLACES = {"gpu": "nvidia-smi -L", "mtu": "ip-link(8)", "rate": "ibstat; ethtool(8)", "throttled": "cgroup-v2: cpu.stat"}
+
+_Said = dict[str, dict[str, tuple[str, str, LogLine]]]
+"""By kind and node the first value, with its place."""
+
+
+def symptoms_of(lines: Mapping[str, Sequence[LogLine]]) -> Iterator[Symptom]:
+    """Yield for each thing in which nodes differ the first line that says it differently."""
+    first: _Said = {}
+    hosts: set[str] = set()
+    for source, part in lines.items():
+        whole = [msgspec.structs.replace(pieces[0], text=text) for pieces, text in joined(part)]
+        for line in (*whole, *part):
+            if line.host and any(word in line.text for word in _WORDS):
+                hosts.add(line.host)
+                _take(source, line, first)
+    chosen = _networks_chosen(first, hosts)
+    if chosen is not None:
+        yield chosen
+    for kind, by_node in first.items():
+        if len({value for value, _, _ in by_node.values()}) < 2 or (kind == "network" and chosen is not None):
+            continue
+        usual = Counter(value for value, _, _ in by_node.values()).most_common(1)[0][0]
+        yield _symptom(kind, *next(place[1:] for place in by_node.values() if place[0] != usual))
+
+
+def _networks_chosen(first: _Said, hosts: set[str]) -> Symptom | None:
+    """Return the line of the variable by which one node takes another network than the others do."""
+    networks = first.get("network", {})
+    if len({value for value, _, _ in networks.values()}) < 2:
+        return None
+    for name in _ONE_SIDED:
+        setting = first.get(f"variable {name}", {})
+        if setting and len(setting) < len(hosts):
+            return _symptom("variable", *next(iter(setting.values()))[1:])
+    return None
+
+
+def _symptom(kind: str, source: str, line: LogLine) -> Symptom:
+    base = kind.partition(" ")[0]
+    candidates = tuple(Candidate(cause=cause, weight=weight) for cause, weight in _CAUSES[base])
+    words = _PLACES.get(base, "NCCL src/init.cc, src/plugin/net.cc")
+    return Symptom(source=source, line=line, candidates=candidates, program=words.partition(" ")[0].lower(), words=words)
+
+
+def _take(source: str, line: LogLine, first: _Said) -> None:
+    for kind, constant, pattern in _TOLD:
+        found = pattern.search(line.text[:_LONGEST])
+        if found is None:
+            continue
+        told = found.groupdict()
+        value = constant or told["value"].strip()
+        thing = f"{kind} {told['name']}" if "name" in told else kind
+        if thing not in first and len(first) >= _KINDS:
+            return
+        nodes = first.setdefault(thing, {})
+        if len(nodes) < _NODES and (line.host not in nodes or nodes[line.host][0] == _OWN):
+            nodes[line.host] = (value, source, line)
+        return
