@@ -10,12 +10,17 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from bundled import built, dotted, good, interpreters, old, start, surroundings
+from bundled import OLDEST, built, dotted, good, interpreters, old, start, surroundings
+
+from conftest import TIER
 
 pytestmark = pytest.mark.long
 
+GOOD, OLD = (good(), old()) if TIER != "default" else ([OLDEST], [])
+"""Asking each interpreter of this machine takes long, and each worker would do it."""
 
-@pytest.mark.parametrize("version", good(), ids=dotted)
+
+@pytest.mark.parametrize("version", GOOD, ids=dotted)
 def test_every_python_that_will_do(version: tuple[int, int], bundle: Path, tmp_path: Path) -> None:
     python = interpreters()[version]
     done = start(python, bundle, "check", "--format=json", "--python", python, env=surroundings(HOME=str(tmp_path)))
@@ -25,7 +30,7 @@ def test_every_python_that_will_do(version: tuple[int, int], bundle: Path, tmp_p
     assert folder.name.endswith("-cp" + dotted(version).replace(".", ""))
 
 
-@pytest.mark.parametrize("version", old(), ids=dotted)
+@pytest.mark.parametrize("version", OLD, ids=dotted)
 def test_an_old_python_gets_one_readable_line(version: tuple[int, int], bundle: Path) -> None:
     done = start(interpreters()[version], bundle, "check", env=surroundings())
     assert done.returncode == 2
@@ -35,7 +40,7 @@ def test_an_old_python_gets_one_readable_line(version: tuple[int, int], bundle: 
     assert ": run: /" in done.stderr  # the one that these tests run in is on PATH
 
 
-@pytest.mark.skipif(not [version for version in old() if version >= (3, 4)], reason="no Python 3.4 to 3.9 here")
+@pytest.mark.skipif(not [version for version in OLD if version >= (3, 4)], reason="no Python 3.4 to 3.9 here")
 def test_the_shell_finds_a_newer_one_behind_an_old_python3(bundle: Path, tmp_path: Path) -> None:
     version = max(old())
     (tmp_path / "python3").symlink_to(interpreters()[version])

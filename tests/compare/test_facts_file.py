@@ -11,6 +11,7 @@ from typing import Any
 import jsonschema
 import msgspec
 import pytest
+from made_hosts import READERS
 from planting import planted
 
 from conftest import HOSTS, load
@@ -19,17 +20,14 @@ from torchtune_sys.fleet.facts_file import document, facts
 from torchtune_sys.fleet.leaves import leaves
 from torchtune_sys.fleet.left_out import ASKED_FOR, INTERFACES_LEFT_OUT, LEFT_OUT, left_out, variable_left_out
 from torchtune_sys.fleet.store import Store
-from torchtune_sys.fleet.weights import Readers
 from torchtune_sys.model.snapshot import FAMILIES, Snapshot
 from torchtune_sys.model.snapshot_json import from_json
 from torchtune_sys.model.values import Missing
 from torchtune_sys.render import as_json, schemas
-from torchtune_sys.rules import CATALOGUE
 
 RECORDED = ["healthy", *sorted(f"typical/{path.stem}" for path in (HOSTS / "typical").glob("*.json"))]
 SOME = ("healthy", "typical/laptop-cpu", "typical/mi300x", "typical/slurm-a100")
 FEW = [*SOME, *(pytest.param(name, marks=pytest.mark.exhaustive) for name in RECORDED if name not in SOME)]
-READERS = Readers(CATALOGUE)
 AT_MOST = 20_000
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from made_hosts import READERS
 from planting import planted
 
 from conftest import load
@@ -11,8 +12,6 @@ from torchtune_sys.fleet.weights import Readers
 from torchtune_sys.model.comparison import DifferenceWeight
 from torchtune_sys.model.rule import Result
 from torchtune_sys.rules import CATALOGUE
-
-READERS = Readers(CATALOGUE)
 
 
 def said(results: tuple[Result, ...]) -> dict[str, object]:

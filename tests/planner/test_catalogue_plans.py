@@ -65,21 +65,24 @@ def waiting(name: str) -> set[str]:
     return {c.key for c in changes if c.needs is not Needs.NOTHING and all(isinstance(step, FileLine) for step in c.steps)}
 
 
-@pytest.mark.sampled(30)
-@pytest.mark.parametrize("name", list(filter(at_once, DOABLE)))
-def test_the_change_cures(name: str) -> None:
-    done = Seen(after(seen(name)), [RULES[name.split(".")[0]]])
-    assert done.results[0].verdict in (Verdict.PASS, Verdict.NA), done.results[0].evidence
-    assert done.plan.changes == ()
+# Which hosts have such a change is known once each is planned; in a table of tests each worker would plan them all to collect it.
+def test_the_change_cures() -> None:
+    names = list(filter(at_once, DOABLE))
+    assert len(names) > 10
+    for name in names:
+        done = Seen(after(seen(name)), [RULES[name.split(".")[0]]])
+        assert done.results[0].verdict in (Verdict.PASS, Verdict.NA), (name, done.results[0].evidence)
+        assert done.plan.changes == (), name
 
 
-@pytest.mark.sampled(30)
-@pytest.mark.parametrize("name", list(filter(waiting, DOABLE)))
-def test_what_waits_is_not_made_twice(name: str) -> None:
-    done = Seen(after(seen(name)), [RULES[name.split(".")[0]]])
-    assert not waiting(name) & {change.key for change in done.plan.changes}
-    if done.results[0].verdict is Verdict.FAIL:  # a limit of the session that looks; a file that the rule reads has cured it
-        assert waiting(name) <= {change.key for change in done.plan.waiting}
+def test_what_waits_is_not_made_twice() -> None:
+    names = list(filter(waiting, DOABLE))
+    assert len(names) > 10
+    for name in names:
+        done = Seen(after(seen(name)), [RULES[name.split(".")[0]]])
+        assert not waiting(name) & {change.key for change in done.plan.changes}, name
+        if done.results[0].verdict is Verdict.FAIL:  # a limit of the session that looks; a file that the rule reads has cured it
+            assert waiting(name) <= {change.key for change in done.plan.waiting}, name
 
 
 @pytest.mark.parametrize("part", [0, *exhaustive(1, 2, 3)])

@@ -176,6 +176,7 @@ def row(name: str) -> str:
     return f"{name:44.44} {nodes:5} {len({seat.gpu for seat in made.seats if seat.gpu}):4} {len(made.seats):5} {cpus:5}  {kinds:30.30} {first:.50}"
 
 
+@pytest.mark.long
 def test_the_table() -> None:
     print(f"{'host':44} nodes GPUs ranks CPUs   memory                         CPUs of ranks 0, 1")
     for name in NAMES:
