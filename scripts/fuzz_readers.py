@@ -1,6 +1,7 @@
 """Change the files of strangers and read them, for as long as one wants: ``fuzz_readers.py [--minutes N] [--keep DIR] [TARGET …]``.
 
-Two engines, one after the other, each in a process of its own: *atheris* (https://github.com/google/atheris, ``pip install
+The minutes are of the processor, not of the clock, so that a busy machine does not make a short run look long: those of reading
+inputs, not of starting. Two engines, one after the other, each in a process of its own: *atheris* (https://github.com/google/atheris, ``pip install
 atheris``), led by which lines of ours are reached, and *hypothesis*, which joins lines and JSON values of true files with odd ones. An input
 that takes more than 512 MiB or 30 s (atheris: instrumented, several times slower) fails. Then every input that reached something
 new is read again as it would be in a command, which gives the times and the memory of the table, and the slowest at 1, 2 and 4
@@ -15,8 +16,10 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import os
 import re
 import resource
+import signal
 import subprocess
 import sys
 import time
@@ -33,6 +36,8 @@ GROWTH_FROM = 16384
 """Bytes that the slowest input is made as long as, before it is doubled twice."""
 MEASURING_S = 60
 ENGINES = ("atheris", "hypothesis")
+SPENT = "seconds of the processor: "
+"""What an engine prints before how long it read inputs."""
 
 
 def atheris_run(name: str, corpus: Path, seconds: int, prefix: Path) -> NoReturn:
@@ -41,9 +46,18 @@ def atheris_run(name: str, corpus: Path, seconds: int, prefix: Path) -> NoReturn
 
     with atheris.instrument_imports(include=["torchtune_sys"], enable_loader_override=False):
         from fuzz.targets import TARGETS
-    limits = [f"-max_total_time={seconds}", f"-rss_limit_mb={MEMORY_MIB}", f"-timeout={SECONDS_EACH}", f"-max_len={LONGEST}"]
+    read = TARGETS[name].read
+    started = time.process_time()
+
+    def tried(data: bytes) -> None:
+        read(data)
+        if time.process_time() - started > seconds:
+            print(f"{SPENT}{time.process_time() - started:.1f}", flush=True)
+            os.kill(os.getpid(), signal.SIGUSR1)  # libFuzzer knows the clock alone: it prints its figures and ends
+
+    limits = [f"-rss_limit_mb={MEMORY_MIB}", f"-timeout={SECONDS_EACH}", f"-max_len={LONGEST}"]
     options = [str(corpus), *limits, f"-artifact_prefix={prefix}", "-print_final_stats=1", "-close_fd_mask=0"]
-    atheris.Setup([sys.argv[0], *options], TARGETS[name].read)
+    atheris.Setup([sys.argv[0], *options], tried)
     atheris.Fuzz()
     raise SystemExit
 
@@ -67,9 +81,9 @@ def hypothesis_run(name: str, corpus: Path, seconds: int, prefix: Path) -> None:
     documents = [value for data in seeds if isinstance(value := _json(data), (dict, list))]
     if documents:
         kinds.append(_changed_json(documents, st))
-    count, deadline = 0, time.monotonic() + seconds
+    count, begun = 0, time.process_time()
     worst = 0.0
-    while time.monotonic() < deadline:
+    while time.process_time() - begun < seconds:
 
         @seed(int(time.time_ns() % 2**32))
         @settings(
@@ -78,7 +92,7 @@ def hypothesis_run(name: str, corpus: Path, seconds: int, prefix: Path) -> None:
         @given(st.one_of(kinds))
         def tried(data: bytes) -> None:
             nonlocal count, worst
-            if time.monotonic() > deadline:
+            if time.process_time() - begun > seconds:
                 return
             count += 1
             last = prefix.with_suffix(".last")
@@ -94,7 +108,7 @@ def hypothesis_run(name: str, corpus: Path, seconds: int, prefix: Path) -> None:
 
         tried()
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
-    print(f"stat::number_of_executed_units: {count}\nstat::peak_rss_mb: {peak}")
+    print(f"{SPENT}{time.process_time() - begun:.1f}\nstat::number_of_executed_units: {count}\nstat::peak_rss_mb: {peak}")
     if peak > MEMORY_MIB:
         raise AssertionError(f"out-of-memory: {peak} MiB")
 
@@ -196,9 +210,10 @@ def corpus_of(name: str, keep: Path) -> Path:
 
 def run(engine: str, name: str, keep: Path, seconds: int, before: dict[str, Any]) -> dict[str, Any]:
     """What is known of a target and engine after ``seconds`` more."""
-    started = time.monotonic()
     done = child(engine, name, keep, seconds)
     said = done.stdout
+    spent = re.findall(f"^{re.escape(SPENT)}([0-9.]+)", said, re.MULTILINE)
+    used = round(float(spent[-1])) if spent else 0
 
     def last(pattern: str) -> int:
         return int(next(iter(re.findall(pattern, said)[-1:]), 0))
@@ -212,7 +227,7 @@ def run(engine: str, name: str, keep: Path, seconds: int, before: dict[str, Any]
         failed = seen[-1][:200] if seen else f"exit {done.returncode}"
     units = last(r"stat::number_of_executed_units:\s*(\d+)") or last(r"#(\d+)")
     return {
-        "seconds": before.get("seconds", 0) + round(time.monotonic() - started),
+        "seconds": before.get("seconds", 0) + used,
         "inputs": before.get("inputs", 0) + units,
         "edges": max(before.get("edges", 0), last(r" cov: (\d+)")),
         "peak": max(before.get("peak", 0), last(r"stat::peak_rss_mb:\s*(\d+)")),
