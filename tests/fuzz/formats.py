@@ -4,13 +4,32 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pickle
 from pathlib import Path
 
 from fuzz.target import Target, of_text, refusing, reports
 from torchtune_sys.errors import BadConfig, UnknownName
-from torchtune_sys.formats import elf, kernel_messages, mounts, nccl_topology, package_records, requirements, smbios
+from torchtune_sys.formats import (
+    cufile,
+    elf,
+    fabric_manager_log,
+    failure_lines,
+    flight_recorder,
+    kernel_messages,
+    mounts,
+    nccl_ras,
+    nccl_topology,
+    package_records,
+    requirements,
+    smbios,
+    torch_memory,
+)
 from torchtune_sys.formats.nvidia_smi import logs
+from torchtune_sys.formats.pickles import plain_data
+from torchtune_sys.host.live_queries import load, sockets
 from torchtune_sys.host.secrets import scrubbed
+from torchtune_sys.model.cpuset import CpuSet
+from torchtune_sys.model.version import version
 from torchtune_sys.preflight.policy import parse_policy
 from torchtune_sys.rules import CATALOGUE
 from torchtune_sys.rules.profiles import parse_config
@@ -26,7 +45,47 @@ def _programs() -> list[bytes]:
     return [Path(path).read_bytes()[:4096] for path in ("/bin/true", "/bin/sh") if os.path.exists(path)]
 
 
+def _dump(data: bytes) -> None:
+    """A pickle of the flight recorder, of two ranks, without all else that ``diagnose`` does."""
+    value = plain_data(data)
+    flight_recorder.absences([dump for dump in (flight_recorder.dump_of(value, f"r_{rank}") for rank in (0, 1)) if dump])
+
+
+def _states(text: str) -> None:
+    for found in nccl_ras.communicators(text.split("\n")):
+        found.behind(), found.missing()
+
+
+def _small(text: str) -> None:
+    """Forms that have a parser each, and no target of their own."""
+    cufile.parse_cufile(text, "x"), torch_memory.read(text), package_records.parse_rpm(text)
+    fabric_manager_log.failure(text), fabric_manager_log.parse_fabric_manager_log(text), fabric_manager_log.runs(text)
+    sockets.parse_listeners(text, 80), sockets.parse_bound(text, "/x"), load.parse_stat(text), load.unit_of(text)
+    failure_lines.failures(text), version(text)
+    with contextlib.suppress(ValueError):
+        CpuSet.parse(text)
+
+
 TARGETS: dict[str, Target] = {
+    "pickles": Target(
+        lambda: [
+            pickle.dumps({"version": "2", "entries": [{"pg_id": 0, "frames": []}], "pg_config": {"0": {"ranks": "[0, 1]"}}}, n)
+            for n in (0, 2, 4)
+        ],
+        refusing(_dump),
+    ),
+    "NCCL RAS": Target(lambda: reports("diagnose", "ras"), of_text(_states)),
+    "small forms": Target(
+        lambda: [
+            b'{ // of the site\n "properties": {"allow_compat_mode": false, // "x": 1,\n } }',
+            b"CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.15 GiB of which 1.12 GiB is free.",
+            b"[Feb 27 2025 15:04:30] [INFO] [tid 1803] Fabric Manager version is : 550.163.01 with build time: Apr  8 2025\n",
+            b"  0: 0100007F:0050 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 17 1\n",
+            b"1 (a b) S 0 1 1 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 2 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1",
+            b"Name        : cuda\nVersion     : 12\n0-7,9:1/4",
+        ],
+        of_text(_small),
+    ),
     "elf": Target(_programs, refusing(lambda data: elf.parse_elf(lambda at, size: data[at : at + size]))),
     "ld.so.cache": Target(
         lambda: [Path(path).read_bytes()[:8192] for path in ("/etc/ld.so.cache",) if os.path.exists(path)],

@@ -10,10 +10,13 @@ from typing import Any
 from fuzz.target import Target, of_text
 from torchtune_sys.cli.node_patch import applied
 from torchtune_sys.errors import UserError
+from torchtune_sys.fleet import collecting, over_ansible
 from torchtune_sys.host.base import Output
+from torchtune_sys.host.children.rank_processes import Disconnected, Exited, RankMessage
 from torchtune_sys.host.cluster import Cluster
 from torchtune_sys.host.peers import wire
 from torchtune_sys.host.peers.wire import Gone
+from torchtune_sys.model import codec
 from torchtune_sys.model.preflight import Blame, Cause, Go, NodeVerdict, Preflight, Scale, Weight
 from torchtune_sys.preflight import last_standard, site_checks
 from torchtune_sys.preflight.drain_limit import parse_taint_limit
@@ -26,6 +29,7 @@ from torchtune_sys.render import as_json, node_patch
 from torchtune_sys.render import preflight as preflight_text
 from torchtune_sys.render.layout import Style
 from torchtune_sys.smoke import proof
+from torchtune_sys.smoke.watch import Watch
 
 
 def _messages(data: bytes) -> None:
@@ -64,7 +68,8 @@ def _noted(data: bytes) -> None:
         number: Node(node=number, address=f"10.0.0.{number + 1}", ranks=(0,), notes=note, clock_offset_s=0.0)
         for number, note in enumerate([*notes, well, well])
     }
-    tests, computed = taken(told.get("link"), LinkTest), taken(told.get("compute"), Compute)
+    link = told.get("link")
+    tests, computed = LinkTest.of(link) if isinstance(link, dict) else None, taken(told.get("compute"), Compute)
     links = {(a, b): [tests] for a in members for b in members if a != b and tests is not None}
     found = Gathered(
         nodes=4, members=members, links=links, complete=True, collectives=[{(0, 0): told.get("sum"), (1, 0): {"ok": True}}]
@@ -175,7 +180,69 @@ def _words(text: str) -> None:
     names.expanded(text), names.hosts_of(text), names.is_host_name(text), last_standard.parse(text), proof.parse(text)
 
 
+class _Ranks:
+    """Ranks that said the lines of a text, and then ended."""
+
+    failure = None
+    launcher = 1
+
+    def __init__(self, said: list[Any]) -> None:
+        self._events = [[RankMessage(number % 3, fields) for number, fields in enumerate(said) if isinstance(fields, dict)]]
+
+    def wait(self, _timeout_s: float) -> list[Any]:
+        return self._events.pop() if self._events else [Disconnected(0), Exited(1)]
+
+    def state(self, _pid: int) -> str:
+        return "S"
+
+    def stacks(self, pids: Any) -> dict[int, str]:
+        return dict.fromkeys(pids, "")
+
+
+def _watched(data: bytes) -> None:
+    """What the ranks of a smoke test tell the driver."""
+    said = []
+    for line in data.split(b"\n"):
+        with contextlib.suppress(ValueError):
+            said.append(codec.loads(line))
+    watch = Watch(_Ranks(said), 2, 1e12, lambda *_: None)  # type: ignore[arg-type]
+    watch.run(), watch.left_behind()
+
+
+def _answered(data: bytes) -> None:
+    """What a node answers to ``fleet``, by itself and through Ansible."""
+    text = data.decode("utf-8", "surrogateescape")
+    collecting.line(collecting.Answer(host="h", out=text, error=text, status=0, why="", begun_s=1.0, ended_s=2.0))
+    with contextlib.suppress(ValueError):
+        result = codec.loads(data)
+        if isinstance(result, dict):
+            codec.dumps(collecting.line(over_ansible.of_result("h", result)))
+
+
+def _ranks_words() -> list[bytes]:
+    said = [
+        {"event": "hello", "role": "rank", "rank": 0, "host": "h"},
+        {"event": "about", "device": "cpu", "stages": ["import", "ddp"]},
+        {"event": "begin", "stage": "ddp", "deadline_s": 9.5},
+        {"event": "measure", "stage": "ddp", "name": "x", "value": 1.5, "unit": "GB/s"},
+        {"event": "end", "stage": "ddp", "verdict": "fail", "seconds": 1.0, "cause": "x", "seen": "did not answer within 3 s"},
+        {"event": "exited", "pid": 1, "status": -9},
+        {"event": "bye"},
+    ]
+    return [b"\n".join(json.dumps(each).encode() for each in said for _ in range(3))]
+
+
 TARGETS: dict[str, Target] = {
+    "ranks' messages": Target(_ranks_words, _watched),
+    "answers of hosts": Target(
+        lambda: [
+            b'motd\n{"schema": "torchtune-sys/snapshot/1", "time": {"epoch_s": 5}}\n',
+            b'{"stdout": "{}", "rc": 0, "stderr": ""}',
+            b'{"ansible_facts": {"torchtune_sys": {"version": "0", "facts": {"cpu": {}}}}}',
+            b'{"unreachable": true, "msg": "no route"}',
+        ],
+        _answered,
+    ),
     "peers' messages": Target(_told, _messages),
     "notes of nodes": Target(_notes, _noted),
     "greetings": Target(

@@ -6,8 +6,11 @@ import io
 import json
 import pickle
 import tarfile
+import tempfile
 import zipfile
+import zlib
 from functools import lru_cache
+from pathlib import Path
 
 import msgspec
 
@@ -28,6 +31,8 @@ from torchtune_sys.host.recorded import RecordedHost
 from torchtune_sys.model import codec
 from torchtune_sys.model.diagnosis import Diagnosis
 from torchtune_sys.model.facts.session import Workload
+from torchtune_sys.remediation.apply import journal
+from torchtune_sys.remediation.apply.entries import Header, JournalNote, ValueEntry
 from torchtune_sys.render import as_json, comparison
 from torchtune_sys.render import diagnosis as diagnosis_text
 from torchtune_sys.render.layout import Style
@@ -125,6 +130,26 @@ def doubled(depth: int, place: str = "pg_id") -> bytes:
     return b"\x80\x02}(X\x07\0\0\0versionX\x01\0\0\x002" + own + b"X\x07\0\0\0entries](}(" + own + b"ueu."
 
 
+def _loaded(data: bytes) -> None:
+    """A journal in which each line has the checksum that it should: what is behind it is read, too."""
+    rows = [row.partition(b" ")[2] for row in data.split(b"\n")]
+    with tempfile.TemporaryDirectory() as folder:
+        for content in (data, b"".join(b"%08x %s\n" % (zlib.crc32(row), row) for row in rows)):
+            Path(folder, "0001.journal").write_bytes(content)
+            try:
+                found = journal.load(folder, 1)
+            except (journal.DamagedJournal, journal.NoJournals):
+                continue
+            assert isinstance((found.state, found.kept, found.elsewhere, found.paths, found.is_open), tuple)
+
+
+def _journals() -> list[bytes]:
+    entry = ValueEntry(path="/proc/sys/vm/swappiness", before="60", value="10", change="c")
+    header = Header(schema=journal.SCHEMA, version="0", time="", boot_id="b", rules=("r",), changes=("c",), entries=(entry,))
+    notes = [JournalNote(what=what, entry=0, after="10") for what in ("doing", "done", "undone")]
+    return [b"".join(map(journal.line, (header, *notes, JournalNote(what="applied"))))]
+
+
 def _logs() -> list[bytes]:
     """An archive of each kind with logs, a dump and an archive in it."""
     inner = io.BytesIO()
@@ -141,7 +166,8 @@ def _logs() -> list[bytes]:
 
 
 TARGETS: dict[str, Target] = {
-    "diagnose": Target(lambda: [*reports(), *_logs()[:1]], _diagnosed),
+    "diagnose": Target(lambda: [*reports("diagnose"), *reports(), *_logs()[:1]], _diagnosed),
+    "journal": Target(_journals, _loaded),
     "flight recorder": Target(_dumps, _diagnosed),
     "archive of logs": Target(_logs, _diagnosed),
     "own documents": Target(_documents, _diagnosed),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import tempfile
 from collections.abc import Callable, Iterator
 from functools import lru_cache
@@ -78,12 +79,32 @@ def refusing(parse: Callable[[bytes], object]) -> Callable[[bytes], object]:
     return read
 
 
-def reports() -> list[bytes]:
+def odd_forms(data: bytes) -> Iterator[bytes]:
+    """Yield ``data`` with each number, each end of a line and each blank another way, and behind it what is nested deeply: what chance seldom makes."""
+    for number in ODD_NUMBERS:
+        yield re.sub(rb"[0-9]+", lambda _found, number=number: number, data)
+    for sign in ODD_SIGNS:
+        yield sign + data.replace(b"\n", sign + b"\n")
+    yield data.replace(b"\n", b" ")
+    yield data.replace(b" ", b"\n")
+    if data.rstrip().endswith(b"}"):
+        for deep in (b"[" * 700 + b"]" * 700, b"[" * 100_000, b'"\\ud800"', b"1e999"):
+            yield data.rstrip()[:-1] + b', "zz": ' + deep + b"}"
+            yield re.sub(rb": *[0-9]+", lambda _found, deep=deep: b": " + deep, data, count=3)
+
+
+ODD_NUMBERS = (b"9" * 5000, "\u00b2".encode(), b"-1", b"0", b"1e999", b"9" * 20)
+"""In the place of a number. int() refuses more than 4,300 digits, and what isdigit() takes for one."""
+ODD_SIGNS = (b"\0", b"\xef\xbb\xbf", b"\xed\xa0\x80", "\u2028".encode(), "e\u0301".encode() * 30, b"\x1c", b"\x1b[31m")
+"""NUL, byte order mark, a surrogate, other ends of lines, combining characters, escapes."""
+
+
+def reports(below: str = "evidence", kind: str = "") -> list[bytes]:
     """Pasted texts: those in the tests' own files, long strings in them, of which each names what it is."""
     import ast
 
     found = []
-    for path in sorted((TESTS / "evidence").glob("test_*.py")):
+    for path in sorted((TESTS / below).glob(f"test_{kind}*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.count("\n") > 3:
                 found.append(node.value.encode("utf-8", "replace"))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from torchtune_sys import PROGRAM
 from torchtune_sys.errors import CannotWrite
+from torchtune_sys.model.numbers import natural
 
 if TYPE_CHECKING:
     from typing import NoReturn, TextIO
@@ -77,7 +78,8 @@ def is_terminal(stream: TextIO | None) -> bool:
 def asked_columns() -> int:
     """Return what COLUMNS asks for, which wins over the terminal's own answer (environ(7)); 0 where it asks for nothing."""
     text = environment().get("COLUMNS", "")
-    return int(text) if text.isascii() and text.isdigit() and 0 < int(text) <= _MOST_COLUMNS else 0
+    number = natural(text) or 0
+    return number if number <= _MOST_COLUMNS else 0
 
 
 def _width() -> int:

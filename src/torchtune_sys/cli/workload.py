@@ -10,6 +10,7 @@ from torchtune_sys.errors import UnreadableInput
 from torchtune_sys.host.base import Host
 from torchtune_sys.model.facts.session import Workload
 from torchtune_sys.model.launchers import LAUNCHERS
+from torchtune_sys.model.numbers import natural
 from torchtune_sys.model.values import Missing
 
 
@@ -60,7 +61,8 @@ def _first(env: Mapping[str, str], names: Iterable[str]) -> int | None:
 def _positive(env: Mapping[str, str], name: str) -> int | None:
     """Return the first number of a value such as ``8``, ``8(x2)`` (Slurm) or ``4,2`` (OpenMP's nesting levels)."""
     first = env.get(name, "").partition(",")[0].partition("(")[0].strip()
-    return int(first) if first.isascii() and first.isdigit() and 0 < int(first) <= 1 << 20 else None
+    number = natural(first)
+    return number if number is not None and 0 < number <= 1 << 20 else None
 
 
 _COUNTS = ("ranks", "nodes", "threads", "workers")

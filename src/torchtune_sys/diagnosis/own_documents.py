@@ -114,8 +114,12 @@ def _of_preflight(source: str, document: Document, _text: str) -> OwnDocument:
     return OwnDocument(symptoms=tuple(symptoms()))
 
 
+_RANKS = 1 << 31
+"""Above it no program has ranks; an integer of any size may stand there."""
+
+
 def _symptom(source: str, said: str, cause: object, weight: int, host: str, rank: object = None) -> Symptom:
-    number = rank if isinstance(rank, int) else None
+    number = rank if isinstance(rank, int) and 0 <= rank < _RANKS else None
     line = LogLine(number=0, text=said, printed=said, host=host, rank=number)
     return Symptom(source=source, line=line, candidates=(Candidate(cause=str(cause), weight=weight),), program="torchtune-sys")
 

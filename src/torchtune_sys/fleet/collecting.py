@@ -98,8 +98,8 @@ def _document(out: str) -> dict[str, Any] | None:
     """Return the JSON that the command printed; what a login shell or a batch system prints before it is left out."""
     for candidate in _candidates(out):
         try:
-            found = msgspec.json.decode(candidate)
-        except (msgspec.DecodeError, RecursionError):
+            found = codec.loads(candidate)
+        except ValueError:
             continue
         if isinstance(found, dict) and "schema" in found:
             return found

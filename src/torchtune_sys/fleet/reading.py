@@ -20,6 +20,7 @@ from torchtune_sys.host.input.opening import PastedText, open_input
 from torchtune_sys.host.input.reading import STANDARD_INPUT, called
 from torchtune_sys.host.recorded import SECTIONS, recorded_document
 from torchtune_sys.host.scrubbed import ScrubbedHost
+from torchtune_sys.model import codec
 from torchtune_sys.model.comparison import Unread
 from torchtune_sys.model.facts.session import Workload
 from torchtune_sys.model.snapshot import Snapshot
@@ -160,7 +161,7 @@ def _add_facts(found: _Envelope, name: str, store: Store) -> None:
 
 
 def _decoded(document: bytes) -> dict[str, Any]:
-    found = msgspec.json.decode(document)
+    found = codec.loads(document)
     if not isinstance(found, dict):
         raise ValueError(_WANTED)
     return found

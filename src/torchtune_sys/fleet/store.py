@@ -10,6 +10,7 @@ import msgspec
 from torchtune_sys.fleet.facts_file import MISSING
 from torchtune_sys.fleet.leaves import KNOWN, Leaves, leaves
 from torchtune_sys.host.input.limits import FACT_COST, HOST_COST, HOSTS_ROOM
+from torchtune_sys.model import codec
 
 _Delta = dict[str, bytes | None]
 _FAMILIES_AT_MOST = 1000
@@ -82,7 +83,7 @@ class Family:
         last = self._last.get(name)
         if last is not None and last[0] == part:
             return last[1]
-        found = leaves({name: msgspec.json.decode(part)}, self.name)
+        found = leaves({name: codec.loads(part)}, self.name)
         if found.get(self.name) == KNOWN:
             del found[self.name]
         shared = self._values

@@ -7,6 +7,7 @@ import functools
 import msgspec
 
 from torchtune_sys.knowledge.tables import rows
+from torchtune_sys.model.numbers import natural
 from torchtune_sys.model.version import Version, version
 
 Capability = tuple[int, int]
@@ -148,7 +149,7 @@ def runs(arch: str, cc: Capability, cuda: Version) -> bool:
     """
     kind, _, number = arch.partition("_")
     digits = number.rstrip("af")
-    if not digits.isdigit() or len(digits) < 2:
+    if len(digits) < 2 or natural(digits) is None:
         return False
     made = (int(digits[:-1]), int(digits[-1]))
     if kind == "compute":

@@ -7,6 +7,8 @@ import re
 Version = tuple[int, ...]
 
 _NUMBERS = re.compile(r"\d+(?:\.\d+)*")
+_DIGITS = 19
+"""Of a part; int() refuses more than 4,300, and no version has more than a date and a time in it."""
 
 
 def version(text: str) -> Version:
@@ -18,9 +20,11 @@ def version(text: str) -> Version:
     (2, 15, 0)
     >>> version("6.8.0-45-generic")
     (6, 8, 0)
+    >>> version("9" * 5000) == (10**19 - 1,)
+    True
     """
     found = _NUMBERS.search(text)
-    return tuple(int(part) for part in found.group().split(".")) if found else ()
+    return tuple(int(part[:_DIGITS]) for part in found.group().split(".")) if found else ()
 
 
 def show(numbers: Version) -> str:

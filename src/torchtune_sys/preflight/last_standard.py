@@ -7,6 +7,7 @@ from statistics import median
 
 import msgspec
 
+from torchtune_sys.model import codec
 from torchtune_sys.model.preflight import Blame, Cause, Weight
 from torchtune_sys.model.smoke import FigureComparison, SmokeReport
 from torchtune_sys.model.snapshot import Snapshot
@@ -41,8 +42,8 @@ class LastStandard(msgspec.Struct, frozen=True, kw_only=True):
 def parse(text: str) -> LastStandard | None:
     """Read the file; None for anything else."""
     try:
-        last = msgspec.json.decode(text.encode("utf-8", "surrogateescape"), type=LastStandard)
-    except (msgspec.DecodeError, UnicodeError):
+        last: LastStandard = codec.loads(text.encode("utf-8", "surrogateescape"), LastStandard)
+    except ValueError:
         return None
     return last if last.schema == SCHEMA else None
 

@@ -11,12 +11,11 @@ import os
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-import msgspec
-
 from torchtune_sys.host.base import Output
 from torchtune_sys.host.children import process
 from torchtune_sys.host.children.programs import programs
 from torchtune_sys.host.secrets import scrubbed
+from torchtune_sys.model import codec
 from torchtune_sys.model.preflight import Blame, Cause, Weight
 from torchtune_sys.model.values import Missing
 from torchtune_sys.preflight.policy import Policy
@@ -63,8 +62,8 @@ def _judged(name: str, found: Output | Missing, policy: Policy) -> Cause | None:
 
 def _of_json(name: str, text: str, policy: Policy) -> Cause | None:
     try:
-        fields = msgspec.json.decode(text)
-    except (msgspec.DecodeError, RecursionError) as error:
+        fields = codec.loads(text)
+    except ValueError as error:
         return _unknown(name, f"printed no valid JSON: {error}")
     if not isinstance(fields, dict) or not isinstance(fields.get("verdict"), str) or fields["verdict"] not in _VERDICTS:
         return _unknown(name, f"its JSON has no verdict of {', '.join(map(str, _VERDICTS))}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-_NUMBERED = re.compile(r"(.*?)(\d+)(\D*)", re.DOTALL)
+_NUMBERED = re.compile(r"(.*?)(\d{1,19})(\D*)", re.DOTALL)
 
 
 def node_set(names: Iterable[str]) -> str:

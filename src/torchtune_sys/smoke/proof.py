@@ -7,6 +7,7 @@ from hashlib import sha256
 
 import msgspec
 
+from torchtune_sys.model import codec
 from torchtune_sys.model.facts.limits import SessionLimit
 from torchtune_sys.model.rule import Verdict
 from torchtune_sys.model.smoke import LOW_IS_GOOD, FigureComparison, SmokeReport
@@ -78,8 +79,8 @@ def fingerprint(seen: Snapshot) -> dict[str, str]:
 def parse(text: str) -> Proof | None:
     """Return the proof in a file; None for anything else, and for one that was changed after it was written."""
     try:
-        found = msgspec.json.decode(text.encode("utf-8", "surrogateescape"), type=Proof)
-    except (msgspec.DecodeError, UnicodeError):
+        found: Proof = codec.loads(text.encode("utf-8", "surrogateescape"), Proof)
+    except ValueError:
         return None
     return found if found.schema == SCHEMA and found.runs and found.digest == _digest(found.runs) else None
 

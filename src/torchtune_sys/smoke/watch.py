@@ -90,10 +90,10 @@ class Watch:
             for event in self.gang.wait(TICK_S):
                 if isinstance(event, RankMessage):
                     with contextlib.suppress(
-                        TypeError, ValueError, OverflowError, msgspec.MsgspecError
+                        TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError
                     ):  # not what a rank of ours says
                         self._hear(event)
-                    self._ask_whom_it_waited_for(event.fields)
+                        self._ask_whom_it_waited_for(event.fields)
                 elif isinstance(event, Disconnected):
                     self._lost(event.pid)
                 elif isinstance(event, Exited):

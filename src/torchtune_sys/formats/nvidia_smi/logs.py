@@ -11,6 +11,7 @@ from typing import Any
 
 from torchtune_sys.formats.nvidia_smi.fields import Paths, device
 from torchtune_sys.formats.nvidia_smi.values import NOT_TOLD, SIZE_LIMIT, SOURCE, bus_id, convert, cuda, missing, told
+from torchtune_sys.model.numbers import natural
 
 _DEPTH = 12
 _MOST_GPUS = 256
@@ -272,7 +273,7 @@ def _not_reached(log: Log) -> list[LogBlock]:
     """One GPU without any words, where a log ends between two of them."""
     attached = log.head.get("attached_gpus", "")
     all_whole = all(block.whole for block in log.blocks)
-    missed = attached.isdigit() and len(attached) < 4 and len(log.blocks) < int(attached)
+    missed = len(log.blocks) < (natural(attached, 3) or 0)
     return [LogBlock("")] if all_whole and missed else []
 
 
@@ -291,7 +292,8 @@ def _indices(head: Paths, blocks: list[LogBlock]) -> list[int]:
     """NVML counts GPUs as they are printed. Where not all are (``-i 3``), the minor number is the closest to it that is told."""
     minors = [block.paths.get("minor_number") or block.paths.get("minor number", "") for block in blocks]
     attached = head.get("attached_gpus", "")
-    usable = all(minor.isdigit() and len(minor) < 4 for minor in minors) and len(set(minors)) == len(minors)
+    numbers = [natural(minor, 3) for minor in minors]
+    usable = None not in numbers and len(set(minors)) == len(minors)
     if attached.isdigit() and attached != str(len(blocks)) and usable:
-        return [int(minor) for minor in minors]
+        return [number for number in numbers if number is not None]
     return list(range(len(blocks)))

@@ -6,6 +6,7 @@ files (the GNU tar manual, appendix "Tar Internals").
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Protocol
 
@@ -14,6 +15,10 @@ import msgspec
 from torchtune_sys.host.base import TEXT_LIMIT
 
 BLOCK = 512
+_LENGTH = re.compile(rb"([0-9]{1,9}) ")
+"""Of a record in a pax header, itself included."""
+_USED = (b"path", b"linkpath")
+"""Of a pax header's records. One may hold half a million others, and each member would take them along."""
 
 
 class ArchiveReader(Protocol):
@@ -131,7 +136,7 @@ def _string(field: bytes) -> str:
 
 
 def _pax(data: bytes) -> dict[str, str]:
-    """Return the records ``"length key=value\\n"`` of a pax header, up to the first that is none.
+    """Return the records ``"length key=value\\n"`` of a pax header that are used, up to the first that is none.
 
     >>> _pax(b"19 path=sys/class/x\\n"[:-1] + b"\\n")
     {}
@@ -139,18 +144,15 @@ def _pax(data: bytes) -> dict[str, str]:
     {'path': 'sys/class/x'}
     """
     found: dict[str, str] = {}
-    while data:
-        digits, _, _ = data.partition(b" ")
-        if (
-            not digits.isdigit()
-            or len(digits) > 9
-            or not 5 <= int(digits) <= len(data)
-            or data[int(digits) - 1 : int(digits)] != b"\n"
-        ):
-            return found
-        key, equals, value = data[len(digits) + 1 : int(digits) - 1].partition(b"=")
+    at = 0
+    while head := _LENGTH.match(data, at):
+        end = at + int(head[1])
+        if not head.end() < end <= len(data) or data[end - 1 : end] != b"\n":
+            break
+        key, equals, value = data[head.end() : end - 1].partition(b"=")
         if not equals:
-            return found
-        found[key.decode("utf-8", "replace")] = value.decode("utf-8", "replace")
-        data = data[int(digits) :]
+            break
+        if key in _USED:
+            found[key.decode()] = value.decode("utf-8", "replace")
+        at = end
     return found

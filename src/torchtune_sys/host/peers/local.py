@@ -140,7 +140,10 @@ class RankLink:
                 raise Gone("the process that speaks for this node ended")
             self._unread += part
         line, self._unread[: end + 1] = bytes(self._unread[:end]), b""
-        fields = json.loads(line)
+        try:
+            fields = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise Gone(f"the process that speaks for this node: {error}") from None
         return fields if isinstance(fields, dict) else None
 
     def close(self) -> None:

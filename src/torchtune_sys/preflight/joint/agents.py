@@ -13,6 +13,7 @@ from torchtune_sys.errors import UserError
 from torchtune_sys.host.peers import torch_store
 from torchtune_sys.host.peers.addresses import is_own
 from torchtune_sys.host.peers.wire import Door
+from torchtune_sys.model.numbers import natural
 from torchtune_sys.preflight.joint.gathered import Gathered, own_name, own_names, taken
 from torchtune_sys.preflight.joint.job import PORTS_TRIED, Agents, Job
 
@@ -32,11 +33,12 @@ def place_of(endpoint: str) -> tuple[str, int]:
     (('n1', 29500), ('n1', 29400), ('localhost', 29400))
     """
     host, _, port = endpoint.strip().rpartition(":") if ":" in endpoint else (endpoint.strip(), "", "")
-    if port and not (port.isascii() and port.isdecimal() and 0 < int(port) < 65536):
+    number = natural(port) if port else DEFAULT_PORT
+    if number is None or not 0 < number < 65536:
         raise UserError(f"{endpoint}: its port is no number between 1 and 65535", "an endpoint is HOST or HOST:PORT")
     if ":" in host:
         raise UserError(f"{endpoint}: launchers meet over IPv4 alone", "name the host, or its IPv4 address")
-    return host or "localhost", int(port or DEFAULT_PORT)
+    return host or "localhost", number
 
 
 def job_of(

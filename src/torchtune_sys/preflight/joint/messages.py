@@ -9,6 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from torchtune_sys.host.peers.wire import Fields, Gone
+from torchtune_sys.model.numbers import natural
 
 NOTES_AT_MOST = 1 << 20
 """Characters that the notes of one node may have as JSON; the facts of a host have about 10,000."""
@@ -230,5 +231,5 @@ def is_note(key: str, ranks: int) -> bool:
     """Whether a node has something to say under this name."""
     rank = key.removeprefix("worker/")
     return key in ("facts", "node", "agents", "name") or (
-        rank != key and rank.isascii() and rank.isdecimal() and int(rank) < ranks
+        rank != key and (number := natural(rank)) is not None and number < ranks
     )

@@ -9,6 +9,7 @@ import msgspec
 from torchtune_sys.host.base import Host
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.python import Distribution, normalised
+from torchtune_sys.model.numbers import natural
 from torchtune_sys.model.values import Missing, Why
 
 _NAMES = frozenset(
@@ -129,8 +130,8 @@ def library_sizes(record: str) -> dict[str, int]:
     for line in record.splitlines()[:20_000]:
         path, _, size = line.rpartition(",")
         path = path.partition(",")[0]
-        if ".so" in path and ".." not in path and size.isascii() and size.isdigit() and len(found) < _MOST_LIBRARIES:
-            found[path] = int(size)
+        if ".so" in path and ".." not in path and (octets := natural(size)) is not None and len(found) < _MOST_LIBRARIES:
+            found[path] = octets
     return found
 
 

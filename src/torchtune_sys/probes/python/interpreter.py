@@ -11,6 +11,7 @@ from torchtune_sys.host import queries
 from torchtune_sys.host.base import Host
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.python import PythonFacts
+from torchtune_sys.model.numbers import natural
 from torchtune_sys.model.values import Missing, Why
 
 NAMES = ("python3", "python")
@@ -132,8 +133,8 @@ def _newest_of(host: Host, root: str, prefix: str) -> list[str]:
     names = host.names(f"{root}/versions")
     if isinstance(names, Missing):
         return []
-    found = [name for name in names if name.startswith(f"{prefix}.") and name.rpartition(".")[2].isdigit()]
-    return sorted(found, key=lambda name: int(name.rpartition(".")[2]))[-1:]
+    found = {name: natural(name.rpartition(".")[2]) for name in names if name.startswith(f"{prefix}.")}
+    return sorted((name for name, patch in found.items() if patch is not None), key=lambda name: found[name] or 0)[-1:]
 
 
 def ask(host: Host, executable: str) -> Fact[InterpreterAnswer]:

@@ -15,6 +15,7 @@ from typing import TypeVar
 import msgspec
 
 from torchtune_sys.errors import UserError
+from torchtune_sys.model import codec
 from torchtune_sys.remediation.apply import durable
 from torchtune_sys.remediation.apply.entries import FileEntry, Header, JournalNote, ValueEntry
 
@@ -220,9 +221,10 @@ def _row(row: bytes, kind: type[_T], path: str, place: int) -> _T:
     try:
         if not blank or int(sum_, 16) != zlib.crc32(body):
             raise _damaged(path, place, "its checksum does not fit")
-        return msgspec.json.decode(body, type=kind)
-    except (ValueError, msgspec.MsgspecError) as error:
+        found: _T = codec.loads(body, kind)
+    except ValueError as error:
         raise _damaged(path, place, str(error)) from None
+    return found
 
 
 def missing(found: list[int]) -> DamagedJournal | None:

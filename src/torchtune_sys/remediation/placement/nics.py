@@ -31,4 +31,4 @@ def natural(name: str) -> tuple[str, int]:
     ['mlx5_2', 'mlx5_10']
     """
     digits = len(name) - len(name.rstrip("0123456789"))
-    return name[: len(name) - digits], int(name[len(name) - digits :] or 0)
+    return name[: len(name) - digits], int(name[len(name) - digits :][:19] or 0)

@@ -8,6 +8,7 @@ from fnmatch import fnmatchcase
 from torchtune_sys.model.actions import Action, KernelArgument, Limit, Needs, OwnedFile, Service, Sysctl, SysfsWrite
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.sysctl import Assignment, Setting
+from torchtune_sys.model.numbers import natural
 from torchtune_sys.model.plan import Change, FileLine, Step, Value
 from torchtune_sys.model.plan_context import GRUB_FILE, LIMITS_FILE, SYSCTL_FILE, UDEV_FILE, BootSetting, PlanContext
 from torchtune_sys.model.run import CommentOut, DisableUnit, LostAtBoot
@@ -138,7 +139,8 @@ def _line_of(source: str) -> CommentOut | None:
     (CommentOut(path='/etc/sysctl.d/zz-site.conf', line=3), None)
     """
     path, _, number = source.partition(" ")[0].rpartition(":")
-    return CommentOut(path=path, line=int(number)) if number.isdigit() and path.startswith("/etc/") else None
+    line = natural(number)
+    return CommentOut(path=path, line=line) if line is not None and path.startswith("/etc/") else None
 
 
 def _sysctl_winners(setting: Setting) -> Iterator[str]:

@@ -20,6 +20,7 @@ from torchtune_sys.model.actions import (
 )
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.sysctl import Assignment
+from torchtune_sys.model.numbers import natural
 from torchtune_sys.model.plan import Change, CommandStep, FileLine, Refusal, Step, Unit, Value
 from torchtune_sys.model.plan_context import GRUB_FILE, LIMITS_FILE, MODPROBE_FILE, SYSCTL_FILE, PlanContext, UnitFacts
 from torchtune_sys.model.snapshot import Snapshot
@@ -328,7 +329,7 @@ def _nr_open(s: Snapshot) -> int | None:
     """Return the most that RLIMIT_NOFILE may be, root's too (setrlimit(2), EPERM)."""
     setting = None if isinstance(s.sysctl, Missing) else s.sysctl.settings.get("fs.nr_open")
     running = "" if setting is None else known(setting.running, "")
-    return int(running) if running.isdecimal() else None
+    return natural(running)
 
 
 def _higher(present: int | None, wanted: int | None) -> int | None:

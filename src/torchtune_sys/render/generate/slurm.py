@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 
 from torchtune_sys import __version__
+from torchtune_sys.model.numbers import natural
 from torchtune_sys.render.layout import clean
 
 PASSES = 2
@@ -91,9 +92,9 @@ def _lines(key: str, value: str, why: str, now: str | None) -> list[str]:
 
 def _is_long_enough(key: str, now: str) -> bool:
     """``60 sec``, as scontrol words it, lies between what a check takes and what is sensible."""
-    number = now.split(" ")[0]
+    number = natural(now.split(" ")[0])
     least, most = _SECONDS.get(key, (1, 0))
-    return number.isascii() and number.isdigit() and least <= int(number) <= most
+    return number is not None and least <= number <= most
 
 
 def parse_config(text: str) -> dict[str, str]:

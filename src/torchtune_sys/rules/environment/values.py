@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from torchtune_sys.model.numbers import natural
 from torchtune_sys.model.version import version
 
 ALLOCATOR_VARIABLES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
@@ -158,7 +159,7 @@ def _setting_faults(name: str, setting: str, torch: str | None) -> list[str]:
         return [] if setting in ("True", "False") else [f"{name} takes True or False"]
     if name == "max_split_size_mb":
         # kLargeBuffer is 20 MiB: anything up to that raises.
-        return [] if setting.isdigit() and int(setting) > 20 else ["max_split_size_mb must be a whole number above 20"]
+        return [] if (natural(setting) or 0) > 20 else ["max_split_size_mb must be a whole number above 20"]
     if name in ("garbage_collection_threshold", "per_process_memory_fraction"):
         return [] if _between(setting, 0.0, 1.0, name != "garbage_collection_threshold") else [f"{name} must lie between 0 and 1"]
     if name == "backend":

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from torchtune_sys.model.actions import Advice, EnvironmentVariable, SysfsWrite
 from torchtune_sys.model.facts.storage import Disk, StoragePath
+from torchtune_sys.model.numbers import natural
 from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.target import AtLeast, Exactly, OneOf
@@ -19,7 +20,7 @@ def _value(options: tuple[str, ...], name: str) -> str | None:
 
 def _number(options: tuple[str, ...], name: str) -> int | None:
     text = _value(options, name)
-    return int(text) if text is not None and text.isascii() and text.isdigit() else None
+    return None if text is None else natural(text)
 
 
 @rule(

@@ -9,6 +9,7 @@ import msgspec
 from torchtune_sys.model.actions import Advice, Safety, Sysctl
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.memory import MemoryFacts
+from torchtune_sys.model.numbers import natural
 from torchtune_sys.model.rule import Evidence, Param, Params, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.target import AtLeast, AtMost, Exactly, OneOf
@@ -119,7 +120,9 @@ def numa_balancing_enabled(s: Snapshot, p: Params) -> Iterator[Evidence]:
     target = wish_numa_balancing(s, p)
     found = setting(s, "kernel.numa_balancing")
     running = need(found.running)
-    on = not running.isdigit() or bool(int(running) & 1)  # 2 alone is memory tiering, which moves cold pages only
+    on = bool(
+        (1 if (number := natural(running)) is None else number) & 1
+    )  # 2 alone is memory tiering, which moves cold pages only
     verdict = Verdict.FAIL if on else Verdict.PASS
     yield Evidence(
         subject=found.key,

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from torchtune_sys.model.actions import Advice, Safety, Sysctl
 from torchtune_sys.model.facts.network import Interface
 from torchtune_sys.model.facts.sysctl import Assignment, Setting
+from torchtune_sys.model.numbers import natural
 from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.target import AtLeast, Exactly
@@ -242,7 +243,7 @@ _ROUTED = ("amazon", "microsoft", "google")
 def _effective(s: Snapshot, name: str, leaf: str) -> tuple[int, Setting]:
     """Return the higher of conf/all and conf/<interface> holds; with the setting that decides."""
     common, own = (setting(s, f"net.ipv4.conf.{part}.{leaf}") for part in ("all", name.replace(".", "/")))
-    values = [(int(value) if value.isdigit() else 0, found) for found in (own, common) for value in [need(found.running)]]
+    values = [(natural(value) or 0, found) for found in (own, common) for value in [need(found.running)]]
     return max(values, key=lambda pair: pair[0])
 
 
@@ -353,7 +354,7 @@ def local_ports_few(s: Snapshot, p: Params) -> Iterator[Evidence]:
         raise NotApplicable("neither several ranks nor several hosts were asked for")
     found = setting(s, "net.ipv4.ip_local_port_range")
     running = need(found.running)
-    ends = [int(word) for word in running.split() if word.isdigit() and len(word) < 6]
+    ends = [number for word in running.split() if (number := natural(word, 5)) is not None]
     count = max(ends[1] - ends[0] + 1, 0) if len(ends) == 2 else 0
     yield Evidence(
         subject=found.key,

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from torchtune_sys.model.actions import Advice, EnvironmentVariable, Install
 from torchtune_sys.model.facts.python import CudaLibrary, Distribution, LoaderChoice
+from torchtune_sys.model.numbers import natural
 from torchtune_sys.model.rule import Evidence, Params, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, Why, absent, known, need
@@ -318,7 +319,7 @@ def _strings_missing(s: Snapshot) -> CudaLibrary | None:
         return None
     first = next((item for item in python.shadowing if item.name == "libstdc++" and item.abi == "6"), None)
     number = first.version.removeprefix("6.0.") if first is not None else ""
-    return first if number.isdecimal() and int(number) < _CXX11 else None
+    return first if (patch := natural(number)) is not None and patch < _CXX11 else None
 
 
 RULES = (

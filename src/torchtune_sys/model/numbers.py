@@ -1,0 +1,14 @@
+"""Numbers in texts that somebody else wrote."""
+
+from __future__ import annotations
+
+
+def natural(text: str, digits: int = 19) -> int | None:
+    """Return the number that ``text`` is in ASCII digits, at most so many; None for anything else.
+
+    ``isdigit`` alone is true of characters that ``int`` refuses, and ``int`` refuses more than 4,300 digits.
+
+    >>> natural("007"), natural("²"), natural("-1"), natural(""), natural("9" * 5000)
+    (7, None, None, None, None)
+    """
+    return int(text) if 0 < len(text) <= digits and text.isascii() and text.isdigit() else None

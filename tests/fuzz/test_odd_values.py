@@ -1,0 +1,171 @@
+"""What chance seldom makes, each at its place: numbers of thousands of digits, what is nested a thousand times, names that grow by each other."""
+
+from __future__ import annotations
+
+import ast
+import io
+import json
+import tarfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conftest import HOSTS
+from fuzz.hosts import _host
+from fuzz.target import odd_forms, recording
+from fuzz.targets import TARGETS
+from torchtune_sys.cli.workload import _positive
+from torchtune_sys.errors import UserError
+from torchtune_sys.fleet.facts_file import EACH, ROWS, WORDS
+from torchtune_sys.fleet.leaves import leaves
+from torchtune_sys.host.input import tarball
+from torchtune_sys.host.peers.local import RankLink
+from torchtune_sys.host.peers.wire import Gone
+from torchtune_sys.preflight.joint import messages
+from torchtune_sys.preflight.joint.agents import place_of
+from torchtune_sys.render.node_set import node_set
+
+SOURCES = Path(HOSTS).resolve().parent.parent / "src/torchtune_sys"
+SLOW = ("facts", "own documents", "input", "diagnose", "flight recorder", "report", "nvidia-bug-report")
+"""Those that judge a host with all rules, or search all messages: of these a few."""
+BINARY = ("answer of a host", "file of a host", "archive", "archive of logs", "elf", "ld.so.cache", "smbios")
+
+
+@pytest.mark.sampled(8)
+@pytest.mark.parametrize("name", sorted(TARGETS.keys() - set(BINARY)))
+def test_odd_values_are_read_or_refused(name: str) -> None:
+    """Found so: versions of 5,000 digits ended check, diagnose and compare; a proof of a thousand brackets ended check."""
+    seeds = [seed for seed in TARGETS[name].seeds() if len(seed) < 20_000][: 1 if name in SLOW else 6]
+    for seed in seeds:
+        for number, data in enumerate(odd_forms(seed)):
+            if name in SLOW and number % 3:
+                continue
+            try:
+                TARGETS[name].read(data)
+            except Exception as error:
+                pytest.fail(f"{type(error).__name__}: {error}\nof {data[:2000]!r}")
+
+
+@pytest.mark.parametrize("value", ["9" * 5000, "\u00b2"])
+def test_a_setting_that_is_no_number(value: str) -> None:
+    host = recording("healthy")
+    _host({**host, "files": {**host["files"], "/proc/sys/kernel/numa_balancing": value + "\n"}})
+
+
+@pytest.mark.parametrize("digits", ["9" * 5000, "\u00b2"])
+def test_numbers_of_launchers_and_peers(digits: str) -> None:
+    assert _positive({"WORLD_SIZE": digits}, "WORLD_SIZE") is None
+    assert not messages.is_note(f"worker/{digits}", 8)
+    assert node_set([f"n{digits}"]) == f"n{digits}"
+    with pytest.raises(UserError, match="its port"):
+        place_of(f"n1:{digits}")
+
+
+@pytest.mark.parametrize(
+    "family",
+    [
+        {"model": json.loads("[" * 60 + "]" * 60)},
+        {WORDS: "a.b" + " .a.a" * 12_000},
+        {"long" * 250_000: dict.fromkeys(map(str, range(100)), 1)},
+        {ROWS: "0-65535", "c": {EACH: [[1, "0-65535"]] * 5}},
+    ],
+    ids=["deep", "names that grow", "a long name above many", "rows told again"],
+)
+def test_a_family_of_facts_that_stands_for_more_than_it_is(family: dict[str, Any]) -> None:
+    """40 kB of names that grow by each other took 166 MiB, four times that for each doubling."""
+    with pytest.raises(ValueError, match=r"deeper|more"):
+        leaves(family, "cpu")
+
+
+def test_a_long_pax_header_takes_time_in_proportion() -> None:
+    """Each record was cut off what was left, and each member took all records along: 0.25 s for 400 kB, four times that for each doubling."""
+
+    def archive(size: int) -> bytes:
+        body = b"".join(b"11 %05x=a\n" % number for number in range(size // 11))
+        header, empty = tarfile.TarInfo("g"), tarfile.TarInfo("f")
+        header.type, header.size = b"g", len(body)
+        members = empty.tobuf(tarfile.USTAR_FORMAT) * (size // 500)
+        return header.tobuf(tarfile.USTAR_FORMAT) + body + bytes(-len(body) % 512) + members + bytes(1024)
+
+    class Reader(io.BytesIO):
+        def skip(self, size: int) -> bool:
+            return bool(self.seek(size, 1))
+
+    def seconds(size: int) -> float:
+        data = archive(size)
+        started = time.thread_time()
+        assert len(list(tarball.members(Reader(data)))) == size // 500
+        return time.thread_time() - started
+
+    seconds(10_000)
+    once, four = (min(seconds(size) for _ in range(2)) for size in (100_000, 400_000))
+    assert four < 8 * max(once, 0.002), f"{once:.4f} and {four:.4f} s at 1 and 4 times the size: quadratic would be 16"
+
+
+def test_a_line_that_is_no_json_ends_a_rank_s_link() -> None:
+    import socket
+
+    ours, theirs = socket.socketpair()
+    link = RankLink(ours)
+    theirs.sendall(b"[" * 100_000 + b"\n")
+    with theirs, pytest.raises(Gone, match=r"recursion|depth"):
+        link.receive(5)
+    link.close()
+
+
+def unguarded(tree: ast.AST, found: Callable[[ast.Call], bool]) -> list[int]:
+    """Lines of the calls that stand in no ``try`` and no ``suppress`` with RecursionError."""
+
+    def named(node: ast.AST | None) -> bool:
+        return node is None or any(isinstance(part, ast.Name) and part.id == "RecursionError" for part in ast.walk(node))
+
+    def visit(node: ast.AST, held: bool) -> list[int]:
+        lines = [node.lineno] if isinstance(node, ast.Call) and found(node) and not held else []
+        held = held or (isinstance(node, ast.With) and any(named(item.context_expr) for item in node.items))
+        for name, value in ast.iter_fields(node):
+            guarded = held or (isinstance(node, ast.Try) and name == "body" and any(named(each.type) for each in node.handlers))
+            for child in value if isinstance(value, list) else [value]:
+                lines += visit(child, guarded) if isinstance(child, ast.AST) else []
+        return lines
+
+    return visit(tree, False)
+
+
+def test_no_json_is_read_without_a_thought_of_its_depth() -> None:
+    """``codec.loads`` raises ValueError for it. What we wrote a moment before is no stranger's."""
+    ours = {"host/children/apart.py", "fleet/comparing.py"}
+    lines = {
+        str(path.relative_to(SOURCES)): places
+        for path in sorted(SOURCES.rglob("*.py"))
+        if "worker" not in path.parts
+        and (
+            places := unguarded(
+                ast.parse(path.read_text()), lambda call: ast.unparse(call.func) in ("msgspec.json.decode", "json.loads")
+            )
+        )
+    }
+    assert lines.keys() == ours, lines
+
+
+def test_no_number_is_made_of_what_isdigit_takes_for_one() -> None:
+    """int() refuses some of it, and what has more than 4,300 digits: ``model.numbers.natural``."""
+    told = []
+    for path in sorted(SOURCES.rglob("*.py")):
+        for number, line in enumerate(path.read_text().split("\n"), 1):
+            if (
+                "int(" in line
+                and ("isdigit()" in line or "isdecimal()" in line)
+                and "len(" not in line
+                and "worker" not in path.parts
+            ):
+                told.append(f"{path.relative_to(SOURCES)}:{number}")
+    of_our_own = (  # tables, /proc, the words of msgspec, nine digits
+        "knowledge/gpus.py",
+        "host/children/rank_processes.py",
+        "host/recorded.py",
+        "rules/rdma/common.py",
+    )
+    assert [place for place in told if not place.startswith(of_our_own)] == []
