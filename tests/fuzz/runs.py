@@ -147,7 +147,7 @@ def _journals() -> list[bytes]:
     entry = ValueEntry(path="/proc/sys/vm/swappiness", before="60", value="10", change="c")
     header = Header(schema=journal.SCHEMA, version="0", time="", boot_id="b", rules=("r",), changes=("c",), entries=(entry,))
     notes = [JournalNote(what=what, entry=0, after="10") for what in ("doing", "done", "undone")]
-    return [b"".join(map(journal.line, (header, *notes, JournalNote(what="applied"))))]
+    return [journal.line(header) + b"".join(journal.line(note) for note in (*notes, JournalNote(what="applied")))]
 
 
 def _logs() -> list[bytes]:

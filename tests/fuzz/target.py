@@ -82,7 +82,7 @@ def refusing(parse: Callable[[bytes], object]) -> Callable[[bytes], object]:
 def odd_forms(data: bytes) -> Iterator[bytes]:
     """Yield ``data`` with each number, each end of a line and each blank another way, and behind it what is nested deeply: what chance seldom makes."""
     for number in ODD_NUMBERS:
-        yield re.sub(rb"[0-9]+", lambda _found, number=number: number, data)
+        yield number.join(re.split(rb"[0-9]+", data))
     for sign in ODD_SIGNS:
         yield sign + data.replace(b"\n", sign + b"\n")
     yield data.replace(b"\n", b" ")
@@ -90,7 +90,7 @@ def odd_forms(data: bytes) -> Iterator[bytes]:
     if data.rstrip().endswith(b"}"):
         for deep in (b"[" * 700 + b"]" * 700, b"[" * 100_000, b'"\\ud800"', b"1e999"):
             yield data.rstrip()[:-1] + b', "zz": ' + deep + b"}"
-            yield re.sub(rb": *[0-9]+", lambda _found, deep=deep: b": " + deep, data, count=3)
+            yield (b": " + deep).join(re.split(rb": *[0-9]+", data, maxsplit=3))
 
 
 ODD_NUMBERS = (b"9" * 5000, "\u00b2".encode(), b"-1", b"0", b"1e999", b"9" * 20)
