@@ -65,6 +65,20 @@ def patched(text: str, *, rank: int | None = None, when: str = "torch") -> Injec
     return inject
 
 
+def scale_not_moved(way: str) -> Inject:
+    """GradScaler.update leaves the scale as it was where it would make it less ("<") or more (">")."""
+    return patched(f"""
+        import torch
+        real = torch.amp.GradScaler.update
+        def update(self, *args, **more):
+            scale = self.get_scale()
+            real(self, *args, **more)
+            if self.get_scale() {way} scale:
+                self._scale.fill_(scale)
+        torch.amp.GradScaler.update = update
+    """)
+
+
 def in_front(bench: Bench, name: str, text: str) -> None:
     """A file in a folder on PYTHONPATH."""
     place = bench.folder / "front"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from smoke.faults.means import patched
+from smoke.faults.means import patched, scale_not_moved
 from smoke.faults.row import Fault
 
 _SOME = "sitecustomize"
@@ -131,16 +131,7 @@ ROWS = (
         name="scaler-never-backs-off",
         what="The scale is not lowered after an infinite gradient",
         means=_SOME,
-        inject=patched("""
-            import torch
-            real = torch.amp.GradScaler.update
-            def update(self, *args, **more):
-                scale = self.get_scale()
-                real(self, *args, **more)
-                if self.get_scale() < scale:
-                    self._scale.fill_(scale)
-            torch.amp.GradScaler.update = update
-        """),
+        inject=scale_not_moved("<"),
         stages="amp-fp16",
         stage="amp-fp16",
         cause="scaler-scale-wrong",

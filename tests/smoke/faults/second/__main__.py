@@ -1,6 +1,6 @@
 """Tries the lists that were written down beforehand and writes a line for each fault:
 ``PYTHONPATH=tests python -m smoke.faults.second LIST [NAME …]``, the lists being reported, opened, sealed, third-opened, third-sealed,
-fourth-opened and fourth-sealed.
+fourth-opened, fourth-sealed, fifth-opened and fifth-sealed.
 
 right: the stage, the cause and the rank that were expected; another stage: the same cause elsewhere; vague: something failed without a
 cause; wrong: with another cause; not noticed: nothing failed.
@@ -14,6 +14,8 @@ import tempfile
 from pathlib import Path
 
 from smoke.faults.bench import NotHere, Outcome
+from smoke.faults.fifth import opened as fifth_opened
+from smoke.faults.fifth import sealed as fifth_sealed
 from smoke.faults.fourth import opened as fourth_opened
 from smoke.faults.fourth import sealed as fourth_sealed
 from smoke.faults.row import Fault
@@ -25,6 +27,7 @@ from smoke.faults.trial import expected, tried, words
 LISTS = {"reported": reported.ROWS, "opened": opened.ROWS, "sealed": sealed.ROWS}
 LISTS |= {"third-opened": third_opened.ROWS, "third-sealed": third_sealed.ROWS}
 LISTS |= {"fourth-opened": fourth_opened.ROWS, "fourth-sealed": fourth_sealed.ROWS}
+LISTS |= {"fifth-opened": fifth_opened.ROWS, "fifth-sealed": fifth_sealed.ROWS}
 
 
 def main(part: str, names: list[str]) -> None:
