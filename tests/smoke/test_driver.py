@@ -353,6 +353,14 @@ def test_script_by_hand_ends_a_hang_by_itself(bench: Bench) -> None:
     _nothing_left(bench)
 
 
+@pytest.mark.long
+def test_compiling_leaves_no_headers_behind(bench: Bench) -> None:
+    """torch 2.8 and newer keeps 150 MB of precompiled headers where its default cache is, whatever its variables name."""
+    outcome = bench.run("compile", 1)
+    assert outcome.verdicts.get("compile") in ("pass", "na"), outcome.told
+    assert not [path for path in bench.folder.rglob("*") if path.is_file() and path.suffix in (".gch", ".pch", ".h", ".so")]
+
+
 def test_outcomes_have_no_defaults() -> None:
     """A run that said nothing is no pass."""
     assert Outcome(0, {}, "", [], 0.0).verdicts == {}

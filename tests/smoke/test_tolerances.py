@@ -45,17 +45,19 @@ torch.optim.SGD.step = STEP
 
 def gradients(gelu):
     real, functional.gelu = functional.gelu, gelu
-    smoke.seeded(6)
-    model = smoke.SmallTransformer(depth=1)
-    loss, held = smoke._loss_and_gradients(here, model, model, 0)
-    functional.gelu = real
+    level, here.level = here.level, "thorough"
+    held = [trial.eager[1] for trial in smoke._trials(here)]
+    functional.gelu, here.level = real, level
     return held
 gelu = functional.gelu
 exact = gradients(gelu)
-rounded = gradients(lambda hidden: gelu(hidden.double()).float())
-rough = gradients(lambda hidden: gelu(hidden, approximate="tanh"))
+rounded = gradients(lambda hidden, **_: gelu(hidden.double()).float())
+rough = gradients(lambda hidden, **_: gelu(hidden, approximate="tanh"))
 def worst(held):
-    return max(float((held[name] - one).abs().max() / one.abs().max()) for name, one in exact.items())
+    return [
+        max(float((found[name] - one).abs().max() / one.abs().max()) for name, one in wanted.items())
+        for found, wanted in zip(held, exact)
+    ]
 found["compiled"] = [smoke._AWAY_COMPILED, worst(rounded), worst(rough)]
 
 pictures, answers = smoke.bars(64, 9)
@@ -126,8 +128,9 @@ def test_any_one_step_left_out_is_seen_and_rounding_is_not(found: dict[str, Any]
 
 def test_an_approximated_activation_is_seen_and_rounding_is_not(found: dict[str, Any]) -> None:
     tolerance, rounding, rough = found["compiled"]
-    assert 0 < rounding < tolerance / 8
-    assert rough > 2 * tolerance
+    assert len(rounding) == len(rough) == 2
+    assert 0 < min(rounding) and max(rounding) < tolerance / 8
+    assert min(rough) > 2 * tolerance
 
 
 def test_bars_lie_as_the_answer_says(found: dict[str, Any]) -> None:

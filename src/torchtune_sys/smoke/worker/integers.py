@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Dict, Sequence, Tuple
+from typing import Dict, Sequence
 
 import torch
 from torch import nn
 
 from torchtune_sys.smoke.worker.context import RankContext, small_integers
+from torchtune_sys.smoke.worker.models import Batch
 
-Batch = Tuple[torch.Tensor, torch.Tensor]
 BATCH = 8
 ANSWERS = 8
 BRANCHES = ("even", "odd")

@@ -9,6 +9,8 @@ import torch
 import torch.nn.functional as functional
 from torch import nn
 
+Batch = Tuple[torch.Tensor, torch.Tensor]
+"""Inputs, and the answers to them."""
 TOKENS = 8
 """Words of the language, and places in a sentence."""
 SHAPES = 4
@@ -83,7 +85,7 @@ class SmallConvNet(nn.Module):
         return self.layers(pictures)
 
 
-def sentences(count: int, seed: int) -> Tuple[torch.Tensor, torch.Tensor]:
+def sentences(count: int, seed: int) -> Batch:
     """Words drawn independently, and the answers: at each place the word before (at the first, the word itself)."""
     words = torch.randint(0, TOKENS, (count, TOKENS), generator=torch.Generator().manual_seed(seed))
     answers = words.roll(1, 1)
@@ -91,7 +93,7 @@ def sentences(count: int, seed: int) -> Tuple[torch.Tensor, torch.Tensor]:
     return words, answers
 
 
-def bars(count: int, seed: int) -> Tuple[torch.Tensor, torch.Tensor]:
+def bars(count: int, seed: int) -> Batch:
     """Bars of four pixels that lie, stand, fall or rise somewhere in a faint noise, and which of these they do."""
     generator = torch.Generator().manual_seed(seed)
     answers = torch.randint(0, SHAPES, (count,), generator=generator)
@@ -104,7 +106,7 @@ def bars(count: int, seed: int) -> Tuple[torch.Tensor, torch.Tensor]:
     return pictures, answers
 
 
-def loss_of(model: nn.Module, batch: Tuple[torch.Tensor, torch.Tensor], device: torch.device) -> torch.Tensor:
+def loss_of(model: nn.Module, batch: Batch, device: torch.device) -> torch.Tensor:
     inputs, answers = batch[0].to(device), batch[1].to(device)
     return functional.cross_entropy(model(inputs).flatten(0, -2), answers.flatten())
 

@@ -110,7 +110,10 @@ def _short(dtype: torch.dtype) -> str:
 def _rates(here: RankContext) -> None:
     """Of random data: ones and zeros let fewer transistors switch, and flatter a GPU that its power cap holds back. Long enough on a GPU
     for the cap to act: clocks follow within some hundred milliseconds."""
-    sizes = {"cpu": 512, "cuda": 8192 if here.level == THOROUGH else 4096}
+    sizes = {
+        "cpu": 256,
+        "cuda": 8192 if here.level == THOROUGH else 4096,
+    }  # a CPU without instructions for bfloat16: 0.25 s for 512
     size, long_s = sizes[here.kind], 0.1 if here.kind == "cpu" else {QUICK: 0.3, THOROUGH: 3.0}.get(here.level, 1.0)
     noise = torch.randn((size, size), generator=torch.Generator().manual_seed(9))
     for dtype in _precisions(here):
