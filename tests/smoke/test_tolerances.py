@@ -129,7 +129,7 @@ def test_any_one_step_left_out_is_seen_and_rounding_is_not(found: dict[str, Any]
 def test_an_approximated_activation_is_seen_and_rounding_is_not(found: dict[str, Any]) -> None:
     tolerance, rounding, rough = found["compiled"]
     assert len(rounding) == len(rough) == 2
-    assert 0 < min(rounding) and max(rounding) < tolerance / 8
+    assert min(rounding) > 0 and max(rounding) < tolerance / 8
     assert min(rough) > 2 * tolerance
 
 
