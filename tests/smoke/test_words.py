@@ -39,6 +39,7 @@ WORDS = [
     ("socket.gaierror: [Errno -2] Name or service not known", "rendezvous", "hostname-unresolvable"),
     ("The server socket has failed to listen on any local network address. port: 29500, useIpv6: false, code: -98, name: EADDRINUSE, message: address already in use", "rendezvous", "master-port-in-use"),
     ("torch._inductor.exc.InvalidCxxCompiler: No working C++ compiler found in torch._inductor.config.cpp.cxx: (None, 'g++')", "compile", "build-tool-missing"),
+    ("InductorError: FileNotFoundError: [Errno 2] No such file or directory: 'openssl'", "compile", "build-tool-missing"),
     ("torch._inductor.exc.TritonMissing: Cannot find a working triton installation. Either the package is not installed or it is too old.", "compile", "triton-missing"),
     ("BackendCompilerFailed: debug_wrapper raised ModuleNotFoundError: No module named 'numpy'", "compile", "numpy-missing"),
     ("RuntimeError: Numpy is not available", "checkpoint-sharded", "numpy-missing"),

@@ -13,10 +13,14 @@ ROWS = (
     row("no-openssl", "No openssl on PATH, with which torch tells precompiled headers apart", "compile", "build-tool-missing",
         inject=from_path("openssl"), means="environment", seen="openssl"),
     row("amsgrad-forgets", "Adam with amsgrad does not keep the largest of its second moments", "optimizer", "optimizer-wrong", """
+        import inspect
         import torch
         real = torch.optim.Adam.__init__
-        def init(self, params, *args, amsgrad=False, **more):
-            real(self, params, *args, amsgrad=False, **more)
+        shape = inspect.signature(real)
+        def init(*args, **more):
+            given = shape.bind(*args, **more)
+            given.arguments["amsgrad"] = False
+            real(*given.args, **given.kwargs)
         torch.optim.Adam.__init__ = init
     """, seen="(?i)amsgrad"),
     row("transposed-conv-shifted", "A transposed convolution moves its output by one place", "conv", "convolution-wrong", """
@@ -24,8 +28,7 @@ ROWS = (
         real = torch.nn.functional.conv_transpose2d
         torch.nn.functional.conv_transpose2d = torch.conv_transpose2d = lambda *args, **more: real(*args, **more).roll(1, -1)
     """, seen="(?i)transposed"),
-    row("drop-last-ignored", "A DataLoader with drop_last=True keeps the short last batch", "dataloader", "dataloader-keeps-short-batch",
-        """
+    row("drop-last-ignored", "A DataLoader with drop_last=True keeps the short last batch", "dataloader", "dataloader-loses-samples", """
         import torch.utils.data as data
         real = data.BatchSampler.__init__
         def init(self, sampler, batch_size, drop_last):

@@ -257,6 +257,7 @@ def conv_is_right(here: RankContext) -> None:
         for stride in (2, 1):
             tolerance = 0.0 if stride == 2 and torch.version.hip is None else 2.0**-1
             _conv_is_right(here, dtype, stride, tolerance)
+        _transposed_conv_is_right(here, dtype, 0.0 if torch.version.hip is None else 2.0**-1)
     pictures = torch.ones((2, 64, 32, 32) if here.kind == "cpu" else (64, 256, 56, 56), device=here.device)
     channels = pictures.shape[1]
     weight = torch.ones((channels, channels, 3, 3), device=here.device)
@@ -290,6 +291,20 @@ def _conv_is_right(here: RankContext, dtype: torch.dtype, stride: int, tolerance
                     "the %s of a %s convolution (stride %d) is off by %g, where at most %g is due to rounding"
                     % (name, _short(dtype), stride, away, tolerance),
                 )
+
+
+def _transposed_conv_is_right(here: RankContext, dtype: torch.dtype, tolerance: float) -> None:
+    """Of the same integers, of which an output adds at most 72; it is what a convolution's input gets as its gradient."""
+    pictures, weight = small_integers((2, 8, 8, 8), 7, -1, 2), small_integers((8, 8, 3, 3), 8, -1, 2)
+    columns = weight.double().flatten(1).t() @ pictures.double().flatten(2)
+    wanted = functional.fold(columns, (15, 15), 3, padding=1, stride=2)
+    for layout in (_PLAIN, torch.channels_last):
+        one, other = (tensor.to(here.device, dtype).contiguous(memory_format=layout) for tensor in (pictures, weight))
+        output = functional.conv_transpose2d(one, other, stride=2, padding=1)
+        away = float((output.to("cpu", torch.float64) - wanted).abs().max().item())
+        if not away <= tolerance:
+            seen = "the output of a transposed %s convolution is off by %g, where at most %g is due to rounding"
+            raise StageFailed("convolution-wrong", seen % (_short(dtype), away, tolerance))
 
 
 def _by_unfolding(

@@ -14,7 +14,6 @@ from torchtune_sys.smoke.worker.integers import (
     BATCH,
     BRANCHES,
     STEP_SIZE,
-    Batch,
     IntegerNet,
     furthest,
     gradient_of,
@@ -22,7 +21,7 @@ from torchtune_sys.smoke.worker.integers import (
     integer_batch,
     linear_loss,
 )
-from torchtune_sys.smoke.worker.models import SmallConvNet, SmallTransformer, bars, loss_of, sentences
+from torchtune_sys.smoke.worker.models import Batch, SmallConvNet, SmallTransformer, bars, loss_of, sentences
 
 _WAYS: Tuple[Dict[str, Any], ...] = (
     {},

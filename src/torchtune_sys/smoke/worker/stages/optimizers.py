@@ -23,6 +23,7 @@ def optimizers_follow_their_formulas(here: RankContext) -> None:
         ("SGD", {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.05}, _sgd),
         ("SGD", {"lr": 0.1, "momentum": 0.9, "nesterov": True}, _sgd),
         ("Adam", {"lr": 0.05, "weight_decay": 0.05}, _adam),
+        ("Adam", {"lr": 0.05, "amsgrad": True, "betas": (0.9, 0.5)}, _adam),  # by 0.999 the second moment would only grow here
         ("AdamW", {"lr": 0.05, "weight_decay": 0.1}, _adam_w),
     ):
         for way in ({}, {"foreach": True}, {"fused": True}):
@@ -70,7 +71,7 @@ def _sgd(weights: torch.Tensor, gradient: torch.Tensor, memory: Dict[str, Any], 
 
 def _adam(weights: torch.Tensor, gradient: torch.Tensor, memory: Dict[str, Any], step: int) -> torch.Tensor:
     """Kingma, Ba: Adam (arXiv 1412.6980), algorithm 1; the decay is added to the gradient."""
-    return _adam_of(weights, gradient + memory["weight_decay"] * weights, memory, step)
+    return _adam_of(weights, gradient + memory.get("weight_decay", 0.0) * weights, memory, step)
 
 
 def _adam_w(weights: torch.Tensor, gradient: torch.Tensor, memory: Dict[str, Any], step: int) -> torch.Tensor:
@@ -79,10 +80,13 @@ def _adam_w(weights: torch.Tensor, gradient: torch.Tensor, memory: Dict[str, Any
 
 
 def _adam_of(weights: torch.Tensor, gradient: torch.Tensor, memory: Dict[str, Any], step: int) -> torch.Tensor:
-    mean = 0.9 * memory.get("mean", torch.zeros_like(gradient)) + 0.1 * gradient
-    square = 0.999 * memory.get("square", torch.zeros_like(gradient)) + 0.001 * gradient**2
-    memory.update(mean=mean, square=square)
-    return weights - memory["lr"] * (mean / (1 - 0.9**step)) / ((square / (1 - 0.999**step)).sqrt() + 1e-8)
+    """With amsgrad by the largest second moment so far (arXiv 1904.09237)."""
+    slow, slower = memory.get("betas", (0.9, 0.999))
+    mean = slow * memory.get("mean", torch.zeros_like(gradient)) + (1 - slow) * gradient
+    square = slower * memory.get("square", torch.zeros_like(gradient)) + (1 - slower) * gradient**2
+    largest = torch.maximum(memory.get("largest", square), square) if memory.get("amsgrad") else square
+    memory.update(mean=mean, square=square, largest=largest)
+    return weights - memory["lr"] * (mean / (1 - slow**step)) / ((largest / (1 - slower**step)).sqrt() + 1e-8)
 
 
 def _clears(here: RankContext) -> None:
