@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from smoke.faults import calculating, differing, exchanging, feeding, hosting, installing, keeping, mixed
+from smoke.faults.fifth import opened as fifth_opened
+from smoke.faults.fifth import sealed as fifth_sealed
 from smoke.faults.fourth import opened as fourth_opened
 from smoke.faults.fourth import sealed as fourth_sealed
 from smoke.faults.row import Fault
@@ -26,4 +28,6 @@ FAULTS: tuple[Fault, ...] = (
     *third_sealed.ROWS,
     *fourth_opened.ROWS,
     *fourth_sealed.ROWS,
+    *fifth_opened.ROWS,
+    *fifth_sealed.ROWS,
 )

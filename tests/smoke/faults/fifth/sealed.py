@@ -45,14 +45,17 @@ ROWS = (
     """),
     row("sharded-sum-for-mean", "FSDP adds gradients over ranks where their mean is due", "fsdp", "fsdp-step-wrong", """
         import torch.distributed as dist
-        real = dist.reduce_scatter_tensor
-        def scatter(output, given, *args, **more):
-            done = real(output, given, *args, **more)
-            if done is not None and hasattr(done, "wait"):
-                done.wait()
-            output.mul_(dist.get_world_size())
-            return done
-        dist.reduce_scatter_tensor = scatter
+        def summing(real):
+            def scatter(*args, **more):
+                done = real(*args, **more)
+                if done is not None and hasattr(done, "wait"):
+                    done.wait()
+                more.get("output", args[0] if args else None).mul_(dist.get_world_size())
+                return done
+            return scatter
+        for name in ("reduce_scatter_single", "reduce_scatter_tensor"):  # the first since torch 2.13
+            if hasattr(dist, name):
+                setattr(dist, name, summing(getattr(dist, name)))
     """),
     row("buffers-of-last-rank", "DDP sends the last rank's buffers where rank 0's are due", "buffers", "buffers-not-broadcast", """
         import torch.nn.parallel.distributed as parallel

@@ -55,11 +55,16 @@ def _disjoint(count: int, shares: Shares) -> None:
 
 
 def _equal_shares(shares: Shares, each: int) -> None:
-    """Ranks with a sample more than others wait for those at the end."""
+    """Ranks with a sample more than others wait for those at the end; the few that are given twice go to two ranks."""
     sizes = [len(share) for share in shares]
     if sizes != [each] * len(shares):
         cause = "sampler-shards-overlap" if min(sizes) > each else "sampler-shards-unequal"
         raise StageFailed(cause, "the ranks get %s samples, where each should get %d" % (sizes, each))
+    for rank, share in enumerate(shares):
+        again = sorted({sample for sample in share if share.count(sample) > 1})
+        if again:
+            seen = "rank %d gets %d of its samples more than once, such as %s, in place of others" % (rank, len(again), again[:5])
+            raise StageFailed("sampler-misses-samples", seen)
 
 
 def _shuffled(first: Shares, second: Shares, again: Shares) -> None:

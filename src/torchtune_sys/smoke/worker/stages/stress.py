@@ -99,6 +99,7 @@ def _pieces_of_work(here: RankContext) -> Iterator[Tuple[str, Work]]:
                 yield what, functools.partial(torch.mm, one, other)
         for number in range(2):
             yield "sums", functools.partial(torch.sum, left[number:])
+            yield "sums in low precision", functools.partial(torch.sum, left.to(low)[number:])
             yield "copies", functools.partial(_copied, left)
             yield "clones", functools.partial(_cloned, left)
         if here.kind == "cuda":
