@@ -17,7 +17,6 @@ from torchtune_sys.model.values import Missing, Why
 _NAME = "report"
 _NOTHING = Missing(Why.NOT_RECORDED, _NAME, "not in the report")
 _MORE = "lsblk -o NAME,TYPE,SIZE,ROTA,TRAN,VENDOR,MODEL,FSTYPE,MOUNTPOINT -J"
-_NO_DISK = frozenset(("loop", "rom"))
 
 
 def storage_facts(text: str, intent: Workload) -> StorageFacts | None:

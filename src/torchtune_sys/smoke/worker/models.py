@@ -17,9 +17,6 @@ SHAPES = 4
 WIDTH = 32
 _HEADS = 4
 _PIXELS = 8
-UNLEARNED_WORDS = math.log(TOKENS)
-"""Mean loss of whoever does not look at the word before: the words are drawn independently, so it cannot be guessed."""
-UNLEARNED_SHAPES = math.log(SHAPES)
 LEARNED = math.log(2) / 4
 """A mean loss below it is proof. Whoever wavers between two answers pays log 2 each time; so it is bound to be the answer
 in three of four cases. A model that lacks attention, a layer's gradient or a quarter of its data stays above."""
