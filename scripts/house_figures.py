@@ -76,6 +76,7 @@ def _reached(start: str, arrows: dict[str, set[str]]) -> set[str]:
 def main() -> None:
     root = Path(sys.argv[1] if len(sys.argv) > 1 else ".") / "src/torchtune_sys"
     folders: Counter[str] = Counter()
+    rooms: Counter[str] = Counter()
     classes: dict[str, list[str]] = defaultdict(list)
     shapes: dict[str, list[str]] = defaultdict(list)
     longest: Counter[str] = Counter()
@@ -88,6 +89,7 @@ def main() -> None:
         small += text.count("\n") < SMALL
         for node in ast.walk(ast.parse(text)):
             statements += isinstance(node, ast.stmt)
+            rooms[name.partition("/")[0]] += isinstance(node, ast.stmt)
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 classes[node.name].append(name)
             if isinstance(node, ast.FunctionDef) and (node.end_lineno or 0) - node.lineno + 1 >= TWIN:
@@ -98,6 +100,9 @@ def main() -> None:
     real = [places for known, places in shapes.items() if len(places) > 1 and longest[known] >= TWIN]
     print(f"files {sum(folders.values())}, statements {statements}, lines {lines}, files under {SMALL} lines {small}")
     print("modules a folder: " + ", ".join(f"{folder} {count}" for folder, count in folders.most_common(12)))
+    print(
+        "statements a room: " + ", ".join(f"{room} {count:,}" for room, count in rooms.most_common() if not room.endswith(".py"))
+    )
     print(f"public class names with two meanings {len(twice)}: {', '.join(sorted(twice))}")
     print(f"twins (same shape, {TWIN} lines or more) {len(twins)}: {'; '.join(' = '.join(places) for places in twins)}")
     print(
