@@ -178,3 +178,35 @@ def test_the_page_of_inputs_names_what_may_be_pasted() -> None:
     page = (Path(__file__).parents[1] / "docs" / "inputs.md").read_text()
     missing = [name for name in evidence.READ.split(", ") if name.removeprefix("the ") not in page]
     assert not missing, f"docs/inputs.md does not name {', '.join(missing)} (_READERS of evidence/__init__.py)"
+
+
+OTHER_WORDS = {
+    "could not be judged": "could not be checked",
+    "what would tell": "to find out",
+    "would tell:": "to find out:",
+    "keeps the clock": "synchronises the clock",
+    "bear each other": "two incompatible runtimes are loaded",
+    "container cable": "veth pair",
+    "container's cable": "veth interface",
+    "nobody's business": "environment allow-list",
+    "becoming another program": "then exec",
+    "last proof": "since the smoke test last passed",
+}
+"""What was said once, and the words that are used for it everywhere."""
+
+
+def test_one_state_has_one_name_everywhere() -> None:
+    texts = [
+        path
+        for top in ("src", "docs", "templates", "ansible", "man")
+        for path in (REPO / top).rglob("*")
+        if path.suffix in (".py", ".md", ".j2", ".toml", ".csv", ".json", ".yml", ".1") and "mutation" not in path.name
+    ]
+    said = {path: " ".join(path.read_text(errors="replace").lower().split()) for path in [*texts, REPO / "README.md"]}
+    found = [
+        f"{path.relative_to(REPO)}: {old!r}, say {new!r}"
+        for path, text in said.items()
+        for old, new in OTHER_WORDS.items()
+        if old in text
+    ]
+    assert len(said) > 900 and not found, "\n".join(found)

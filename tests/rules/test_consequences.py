@@ -18,7 +18,7 @@ from torchtune_sys.model.actions import Action, Advice, EnvironmentVariable, Ins
 from torchtune_sys.model.rule import Evidence, Params, Result, Rule, Severity, Verdict, rule
 from torchtune_sys.model.snapshot import FAMILIES, Snapshot
 from torchtune_sys.model.target import AtLeast, AtMost
-from torchtune_sys.model.values import need
+from torchtune_sys.model.values import Missing, Why, need
 from torchtune_sys.rules import CATALOGUE
 
 _HOSTS = sorted(path.stem for path in HOSTS.glob("*.fail*.json"))
@@ -100,6 +100,13 @@ def many_connections(s: Snapshot, _p: Params) -> Iterator[Evidence]:
 
 def _somaxconn(s: Snapshot) -> int:
     return int(need(need(s.sysctl).settings["net.core.somaxconn"].running))
+
+
+def test_what_could_not_be_read_is_not_known_after_a_fix_either() -> None:
+    dark = msgspec.structs.replace(load("healthy"), **dict.fromkeys(FAMILIES, Missing(Why.DENIED, "all of it")))
+    actions = [action for rule in CATALOGUE for action in rule.fix]
+    told = {family for action in actions for family in FAMILIES if getattr(after(dark, action), family) != getattr(dark, family)}
+    assert len({type(action) for action in actions}) > 8 and not told
 
 
 def test_a_fix_that_another_rule_finds_fault_with_is_never_made_unasked_and_says_so() -> None:
