@@ -122,7 +122,8 @@ def _clips_as_a_whole(here: RankContext, net: IntegerNet, wanted: Dict[str, torc
     norm = sum(float((value**2).sum()) for value in wanted.values()) ** 0.5
     found = torch.nn.utils.clip_grad_norm_(net.parameters(), norm / 2)
     told = float(found.full_tensor() if hasattr(found, "full_tensor") else found)
-    left = sum(float((_local(value.grad).double() ** 2).sum()) for value in net.parameters()) ** 0.5
+    gradients = [_local(value.grad).double() for value in net.parameters() if value.grad is not None]
+    left = sum(float((gradient**2).sum()) for gradient in gradients) ** 0.5
     own = sum(float((value[slice(*_rows(here, value.shape[0]))] ** 2).sum()) for value in wanted.values()) ** 0.5
     if abs(told - norm) <= _NORM_OFF * norm and abs(left - own / 2) <= _NORM_OFF * norm:
         return []
