@@ -21,6 +21,7 @@ from torchtune_sys.cli.workload import _positive
 from torchtune_sys.errors import UserError
 from torchtune_sys.fleet.facts_file import EACH, ROWS, WORDS
 from torchtune_sys.fleet.leaves import leaves
+from torchtune_sys.formats.cufile import parse_cufile
 from torchtune_sys.host.input import tarball
 from torchtune_sys.host.peers.local import RankLink
 from torchtune_sys.host.peers.wire import Gone
@@ -103,6 +104,18 @@ def test_a_long_pax_header_takes_time_in_proportion() -> None:
     seconds(10_000)
     once, four = (min(seconds(size) for _ in range(2)) for size in (100_000, 400_000))
     assert four < 8 * max(once, 0.002), f"{once:.4f} and {four:.4f} s at 1 and 4 times the size: quadratic would be 16"
+
+
+def test_a_cufile_json_of_quotes_that_do_not_close_takes_time_in_proportion() -> None:
+    """Each quote was followed to the end of its line: 8.7 s for 32 kB, four times that for each doubling."""
+
+    def seconds(size: int) -> float:
+        started = time.thread_time()
+        parse_cufile('\\"' * size, "/etc/cufile.json")
+        return time.thread_time() - started
+
+    once, four = (min(seconds(size) for _ in range(2)) for size in (4000, 16_000))
+    assert four < 10 * max(once, 0.002), f"{once:.4f} and {four:.4f} s at 1 and 4 times the size: quadratic would be 16"
 
 
 def test_a_line_that_is_no_json_ends_a_rank_s_link() -> None:

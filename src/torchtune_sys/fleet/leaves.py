@@ -16,6 +16,8 @@ _LEAVES_AT_MOST = 500_000
 """A host has some thousands; a few bytes of a list format could stand for millions."""
 _CHARACTERS_AT_MOST = 64 << 20
 """Of all names and values: each fact's name holds those that it stands below, so that a long one may be there many times."""
+_NAME_AT_MOST = 4096
+"""Characters of a fact's name: patterns look for brackets within brackets in it."""
 _DEEP = 32
 """Levels of lists and objects in one value: what is printed of it is read and written level by level."""
 KNOWN = b"true"
@@ -43,7 +45,7 @@ class _Found:
     def put(self, path: str, value: bytes) -> None:
         """Keep a leaf. Raises ValueError where there are more than a host has."""
         self._left -= len(path) + len(value)
-        if self._left < 0 or len(self.leaves) > _LEAVES_AT_MOST:
+        if self._left < 0 or len(path) > _NAME_AT_MOST or len(self.leaves) > _LEAVES_AT_MOST:
             raise ValueError(f"{self._path}: more facts than a host has")
         self.leaves[path] = value
 

@@ -9,7 +9,7 @@ import msgspec
 
 from torchtune_sys.model.values import Missing, Why
 
-_COMMENT = re.compile(r'("(?:[^"\\\n]|\\.)*")|//[^\n]*')
+_COMMENT = re.compile(r'("(?:[^"\\\n]|\\.)*"?)|//[^\n]*')
 _LAST_COMMA = re.compile(r",(\s*[}\]])")
 
 
