@@ -25,6 +25,7 @@ from torchtune_sys.formats.cufile import parse_cufile
 from torchtune_sys.host.input import tarball
 from torchtune_sys.host.peers.local import RankLink
 from torchtune_sys.host.peers.wire import Gone
+from torchtune_sys.host.recording.identities import _host_name
 from torchtune_sys.preflight.joint import messages
 from torchtune_sys.preflight.joint.agents import place_of
 from torchtune_sys.render.node_set import node_set
@@ -112,6 +113,16 @@ def test_a_cufile_json_of_quotes_that_do_not_close_takes_time_in_proportion() ->
     def seconds(size: int) -> float:
         started = time.thread_time()
         parse_cufile('\\"' * size, "/etc/cufile.json")
+        return time.thread_time() - started
+
+    once, four = (min(seconds(size) for _ in range(2)) for size in (4000, 16_000))
+    assert four < 10 * max(once, 0.002), f"{once:.4f} and {four:.4f} s at 1 and 4 times the size: quadratic would be 16"
+
+
+def test_a_host_s_name_of_colons_takes_time_in_proportion() -> None:
+    def seconds(size: int) -> float:
+        started = time.thread_time()
+        assert _host_name(":" * size + "!")
         return time.thread_time() - started
 
     once, four = (min(seconds(size) for _ in range(2)) for size in (4000, 16_000))

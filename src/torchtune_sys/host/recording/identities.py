@@ -145,7 +145,7 @@ def _personal(name: str) -> bool:
 def _host_name(name: str) -> bool:
     """Addresses and top-level domains are no names of hosts."""
     return _personal(name) and not re.fullmatch(
-        r"[\d.]+|[0-9a-fA-F:]+:[0-9a-fA-F:.]*|com|org|net|edu|gov|internal|cluster\.local|svc\..*", name
+        r"[\d.]+|(?:[0-9a-fA-F]+|:):[0-9a-fA-F:.]*|com|org|net|edu|gov|internal|cluster\.local|svc\..*", name
     )
 
 
