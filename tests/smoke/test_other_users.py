@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,117 +27,32 @@ from two_users import SYSTEM_PYTHON, Scene, needs_root
 pytestmark = [needs_root, pytest.mark.long]
 STAGES = "rendezvous,allreduce,train,dataloader,checkpoint,checkpoint-sharded"
 _PATIENCE_S = 300
-_INTRUDER = """
-import json, os, socket, stat, sys, time
-victim, places, port, got, tried = int(sys.argv[1]), sys.argv[2].split(":"), int(sys.argv[3]), {}, set()
-known = {place: set(os.listdir(place)) for place in places}
-def attempt(what, do):
-    tried.add(what.partition(" ")[0])
-    try:
-        found = do()
-    except Exception:
-        return
-    got[what] = repr(found)[:80]
-def read(path):
-    with open(path, "rb") as file:
-        return file.read(64)
-def memory(path):
-    found = read(path)
-    if not found:
-        raise OSError("it has ended")
-    return found
-def change(path):
-    os.close(os.open(path, os.O_WRONLY))
-def below(folder):
-    attempt("list " + folder, lambda: os.listdir(folder))
-    for place, _, names in os.walk(folder):
-        for name in names:
-            attempt("read " + os.path.join(place, name), lambda: read(os.path.join(place, name)))
-            attempt("write " + os.path.join(place, name), lambda: change(os.path.join(place, name)))
-def speak(name):
-    with socket.socket(socket.AF_UNIX) as caller:
-        caller.settimeout(2)
-        caller.connect(name)
-        caller.sendall(b'{"event": "end", "rank": 0, "stage": "train", "verdict": "pass", "seconds": 0}\\\\n')
-        answer = caller.recv(1)
-        if not answer:
-            raise OSError("closed")
-        return answer
-print("ready", flush=True)
-met = set()
-while not os.path.exists(sys.argv[4]):
-    for pid in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            if os.stat("/proc/" + pid).st_uid != victim:
-                continue
-        except OSError:
-            continue
-        for name in ("environ", "mem", "maps"):
-            attempt("process %s of %s" % (name, pid), lambda: memory("/proc/%s/%s" % (pid, name)))
-        attempt("process fd of " + pid, lambda: os.listdir("/proc/%s/fd" % pid))
-        for number in range(12):
-            attempt("process fd %d of %s" % (number, pid), lambda: read("/proc/%s/fd/%d" % (pid, number)))
-    for place in places:
-        for name in set(os.listdir(place)) - known[place]:
-            path = os.path.join(place, name)
-            try:
-                found = os.lstat(path)
-            except OSError:
-                continue
-            if found.st_uid != victim:
-                continue
-            if stat.S_ISDIR(found.st_mode):
-                below(path)
-                attempt("make " + path, lambda: open(os.path.join(path, "x"), "w"))
-            elif stat.S_ISREG(found.st_mode):
-                attempt("read " + path, lambda: read(path))
-                attempt("write " + path, lambda: change(path))
-    for row in open("/proc/net/unix"):
-        name = row.split()[-1]
-        if name.startswith("@torchtune-sys-") and name not in met:
-            met.add(name)
-            attempt("speak " + name, lambda: speak("\\\\0" + name[1:]))
-    if port:
-        try:
-            held = socket.create_connection(("127.0.0.1", port), 1)
-            got["port %d" % port] = "joined"
-            time.sleep(20)
-        except OSError:
-            pass
-json.dump({"got": got, "tried": sorted(tried)}, sys.stdout)
-"""
+_INTRUDER = Path(__file__).with_name("intruder.py")
 
 
 @contextmanager
-def watched(scene: Scene, temporary: Path, port: int = 0) -> Iterator[dict[str, object]]:
-    """What bob got of alice's, at the end of the block."""
-    end, told = scene.folder / "end", dict[str, object]()
-    bob = (scene.bob.uid, scene.bob.gid)
-    argv = [
-        SYSTEM_PYTHON,
-        "-I",
-        "-c",
-        _INTRUDER.replace("\\\\", "\\"),
-        str(scene.alice.uid),
-        f"{temporary}:/dev/shm",
-        str(port),
-        str(end),
-    ]
-    with subprocess.Popen(argv, user=bob[0], group=bob[1], extra_groups=[bob[1]], stdout=subprocess.PIPE, cwd="/") as intruder:
+def watched(scene: Scene, temporary: Path, port: int = 0, secret: str = "", attacks: bool = False) -> Iterator[dict[str, Any]]:
+    """What bob tried, and got of alice's, at the end of the block. ``secret``: looked for in command lines; ``attacks``: he speaks to every port of hers."""
+    end, told = scene.folder / "end", dict[str, Any]()
+    script = scene.bob.write(scene.bob.home / "intruder.py", _INTRUDER.read_text())
+    words = [str(scene.alice.uid), f"{temporary}:/dev/shm", str(port), str(end), secret, "yes" if attacks else ""]
+    bob = {"user": scene.bob.uid, "group": scene.bob.gid, "extra_groups": [scene.bob.gid]}
+    with subprocess.Popen([SYSTEM_PYTHON, "-I", str(script), *words], **bob, stdout=subprocess.PIPE, cwd="/") as intruder:
         assert intruder.stdout is not None and intruder.stdout.readline() == b"ready\n"
         try:
             yield told
         finally:
             end.touch()
             said = intruder.communicate(timeout=60)[0]
+            end.unlink()
     told |= json.loads(said)
-    got = told["got"]
-    assert isinstance(got, dict)
     # torch makes this when it is imported, whoever does; the test's own compiled code goes to its scratch folder
-    told["got"] = {what: found for what, found in got.items() if not ("/torchinductor_" in what and found == "[]")}
+    told["got"] = {
+        what: found for what, found in told["got"].items() if not ("/torchinductor_" in what and found == "[]")
+    }
 
 
-def _shared(folder: Path) -> Path:
+def shared(folder: Path) -> Path:
     """As /tmp is: everybody's, and sticky."""
     place = folder / "tmp"
     place.mkdir()
@@ -150,6 +66,7 @@ def _words(name: str, script: Path) -> list[str]:
         "by hand": [*rank, "--nproc-per-node", "2"],
         "torchrun": [SYSTEM_PYTHON, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", *rank[1:]],
         "mpirun": ["mpirun.openmpi", "--oversubscribe", "-n", "2", *rank],
+        "mpiexec": ["mpiexec.hydra", "-n", "2", *rank],
         "srun": ["srun", "-n", "2", *rank],
     }[name]
 
@@ -177,21 +94,21 @@ def ran(scene: Scene, name: str, temporary: Path, **more: str) -> subprocess.Com
     return scene.alice.run(words, env={**env, **more}, cwd=scene.alice.home, timeout=_PATIENCE_S)
 
 
-@pytest.mark.parametrize("name", ["by hand", "srun", *exhaustive("torchrun", "mpirun")])
+@pytest.mark.parametrize("name", ["by hand", "srun", *exhaustive("torchrun", "mpirun", "mpiexec")])
 def test_another_user_reads_and_changes_nothing(scene: Scene, name: str) -> None:
     _torch()
-    temporary = _shared(scene.folder)
+    temporary = shared(scene.folder)
     with _surroundings(name) as found, watched(scene, temporary) as told:
         done = ran(scene, name, temporary, **found)
     assert done.returncode == 0 and "smoke test: pass, 2 rank" in done.stdout, done.stdout + done.stderr
-    assert {"process", "list", "make"} <= set(told["tried"]), told  # type: ignore[call-overload]
+    assert {"process", "list", "make"} <= {*told["tried"]}, told
     assert told["got"] == {}
 
 
 def test_another_user_who_joins_the_meeting_of_srun_is_seen(scene: Scene) -> None:
     """torch's store asks nobody who they are, as in training; ranks of one host ask the kernel before anything is exchanged."""
     _torch()
-    temporary = _shared(scene.folder)
+    temporary = shared(scene.folder)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

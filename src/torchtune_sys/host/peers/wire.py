@@ -38,6 +38,9 @@ _LOSSY_PATIENCE = 3
 """TCP waits twice as long after each packet that is lost once more: on such a way silence lasts so many times longer before it counts."""
 _GREETING = "torchtune-sys/peers/2"
 
+_FREE = 64 << 10
+"""Bytes of a line that count against no ``Room``: what a node says when it joins is shorter."""
+
 Fields = dict[str, Any]
 _encode, _decode = msgspec.json.Encoder().encode, msgspec.json.Decoder().decode
 
@@ -46,8 +49,27 @@ class Gone(Exception):
     """The other side closed, broke the rules, or did not answer in time."""
 
 
+class Room:
+    """Memory for the longer lines of all who did not join yet: one that opens many connections fills no more than this."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit, self.taken = limit, 0
+
+    def take(self, size: int) -> None:
+        """Raises Gone where there is not so much left."""
+        if self.taken + size > self.limit:
+            raise Gone("no memory is left for what is said before joining")
+        self.taken += size
+
+    def give(self, size: int) -> None:
+        self.taken -= size
+
+
 class Wire:
     """One connection after its handshake."""
+
+    room: Room | None = None
+    """What its lines are counted against."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, keys: tuple[bytes, bytes]) -> None:
         self._reader, self._writer = reader, writer
@@ -80,7 +102,7 @@ class Wire:
             waits_s = timeout_s * _LOSSY_PATIENCE if self.loses else timeout_s
             expiry = asyncio.get_running_loop().call_later(waits_s, self._reader.set_exception, asyncio.TimeoutError())
         try:
-            line = await _line(self._reader, LINE_LIMIT if self._received else HELLO_LIMIT)
+            line = await _line(self._reader, LINE_LIMIT if self._received else HELLO_LIMIT, self.room)
         except asyncio.TimeoutError:
             raise Gone("no answer") from None
         except OSError as error:
@@ -136,21 +158,28 @@ class Wire:
             self._writer.transport.abort()
 
 
-async def _line(reader: asyncio.StreamReader, limit: int) -> bytes:
-    """Return the next line, whole. Raises Gone where the connection ends before it does, and where it is longer than ``limit``."""
+async def _line(reader: asyncio.StreamReader, limit: int, room: Room | None = None) -> bytes:
+    """Return the next line, whole. Raises Gone where the connection ends before it does, where it is longer than ``limit``, and where ``room`` is full."""
     parts: list[bytes] = []
-    size = 0
-    while not parts or not parts[-1].endswith(b"\n"):
-        try:
-            parts.append(await reader.readuntil(b"\n"))
-        except asyncio.LimitOverrunError as over:  # no end of the line in the buffer yet
-            parts.append(await reader.readexactly(over.consumed))
-        except asyncio.IncompleteReadError:
-            raise Gone("closed") from None
-        size += len(parts[-1])
-        if size > limit:
-            raise Gone(f"a line of more than {limit} bytes")
-    return b"".join(parts)
+    size = counted = 0
+    try:
+        while not parts or not parts[-1].endswith(b"\n"):
+            try:
+                parts.append(await reader.readuntil(b"\n"))
+            except asyncio.LimitOverrunError as over:  # no end of the line in the buffer yet
+                parts.append(await reader.readexactly(over.consumed))
+            except asyncio.IncompleteReadError:
+                raise Gone("closed") from None
+            size += len(parts[-1])
+            if size > limit:
+                raise Gone(f"a line of more than {limit} bytes")
+            if room is not None and size > _FREE:
+                room.take(len(parts[-1]))
+                counted += len(parts[-1])
+        return b"".join(parts)
+    finally:
+        if room is not None:
+            room.give(counted)
 
 
 def _mac(key: bytes, number: int, text: bytes) -> bytes:

@@ -1,7 +1,7 @@
 """How long exchanges between two units take, and which are slow: against the usual time and against the noise of the same measurements.
 
 A way is slow where the best of its sweeps is beyond the limit. What is usual is the lower quartile of the best times of all ways, so that one unit
-among four, all of whose ways are slow, does not make slow usual. The noise is how far apart the sweeps of *one* way lie, which a way that is
+among four, all of whose ways are slow, does not make slow usual; nor does one of three that tells times of its own make all others slow. The noise is how far apart the sweeps of *one* way lie, which a way that is
 slow by itself does not change.
 """
 
@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from statistics import median
 
-Way = tuple[int, int]
-"""From, to."""
+from torchtune_sys.preflight.isolation.usual import Way, usual
+
 LEAST_FACTOR = 1.5
 """Nobody is called slow for less than half as much again."""
 _UNKNOWN_NOISE = 3.0
@@ -46,8 +46,7 @@ class Exchanges:
     @property
     def usual_s(self) -> float:
         """0 where nothing was measured."""
-        ordered = sorted(self.best.values())
-        return ordered[len(ordered) // 4] if ordered else 0.0
+        return usual(self.best)
 
     @property
     def factor(self) -> float:

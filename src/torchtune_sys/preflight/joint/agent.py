@@ -12,7 +12,7 @@ import time
 from typing import Any
 
 from torchtune_sys.host.peers import links, local, spare
-from torchtune_sys.host.peers.wire import BUFFER, HANDSHAKE_S, Door, Gone, Wire, handshake
+from torchtune_sys.host.peers.wire import BUFFER, HANDSHAKE_S, Door, Gone, Room, Wire, handshake
 from torchtune_sys.preflight.joint import meeting, messages, seats
 from torchtune_sys.preflight.joint.coordinator import Coordinator
 from torchtune_sys.preflight.joint.job import Job, Times
@@ -23,6 +23,8 @@ _BACKLOG = 4096
 """Nodes that may call in the same moment (the kernel's own limit is net.core.somaxconn)."""
 _FROM_ONE, _IN_ALL = 256, 8192
 """Connections of those who did not join yet: from one address, and from all."""
+_ROOM = 64 << 20
+"""Bytes of what they say, but for the first 64 KiB of each line."""
 _CHOOSING_S = 30.0
 """Time for a node that called to say what it wants."""
 _TASKS_AT_MOST = 16
@@ -54,6 +56,7 @@ class Agent:
         self.finished = asyncio.Event()
         self._seats = seats.Seats()
         self._door = Door(_FROM_ONE, _IN_ALL)
+        self.room = Room(_ROOM)
         self._listeners: list[asyncio.AbstractServer] = []
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -133,6 +136,7 @@ class Agent:
     ) -> tuple[Coordinator, Wire, messages.Join] | None:
         """Hear a node until it joins. Raises Gone."""
         wire = await handshake(reader, writer, self.job.secret, first=False)
+        wire.room = self.room
         patience_s = HANDSHAKE_S  # who does not know the secret has no more
         while True:
             asked = messages.asked(await wire.receive(patience_s))
@@ -148,6 +152,7 @@ class Agent:
             elif self.coordinator is None:
                 wire.send(messages.plain(messages.Redirect(to=self.following, via=self.job.node)))
             else:
+                wire.room = None
                 return self.coordinator, wire, asked
 
     async def _carry(self, wire: Wire, to: int) -> None:

@@ -59,7 +59,8 @@ class Coordinator:
             return
         known = self.members.get(node)
         if known is not None and known.alive:
-            self._happened(node, "job-launch-nested-wrongly", f"two processes say that they are node {node}")
+            whose = " and ".join(each.wire.addresses()[1] or "this host" for each in (known, member))
+            self._happened(node, "job-launch-nested-wrongly", f"two processes say that they are node {node}: from {whose}")
             wire.send(messages.plain(messages.Refused()))
             return
         if self.started:
@@ -70,7 +71,7 @@ class Coordinator:
         wire.send(messages.plain(messages.Welcome()))
         for gone, (cause, seen) in join.lost.items():
             if gone != self.job.node and gone not in present(self.members):  # whom we hear was not lost
-                self._happened(gone, cause, seen)
+                self._happened(gone, cause, seen, told_by=node)
         for local, (cause, seen) in join.ended.items():
             self._happened(node, cause, seen, local)
         self._changed.set()
@@ -125,22 +126,27 @@ class Coordinator:
         self._changed.set()
 
     def _lives(self, node: int) -> None:
-        """Note that a node lives: when its connection ended, its process had not, and it came again. A launcher's place may be another's now."""
+        """Note that a node lives: when its connection ended, its process had not, and it came again; and others who called it lost were wrong. A launcher's
+        place may be another's now."""
         if node in self.gathered.departed:
             self._forget(node)
-        kept = [each for each in self.gathered.events if (each.node, each.cause, each.local) != (node, "rank-killed", None)]
-        self.gathered.events[:] = kept
+        self.gathered.events[:] = [
+            each
+            for each in self.gathered.events
+            if each.node != node or (each.told_by is None and (each.cause, each.local) != ("rank-killed", None))
+        ]
 
     def _forget(self, node: int) -> None:
         """Forget what happened to a launcher that departed: another took its place."""
         self.gathered.departed.discard(node)
         self.gathered.events[:] = [each for each in self.gathered.events if each.node != node]
 
-    def _happened(self, node: int, cause: str, seen: str, local: int | None = None) -> None:
+    def _happened(self, node: int, cause: str, seen: str, local: int | None = None, told_by: int | None = None) -> None:
         """Only what a node can know of another is heard, and a few times."""
         known = sum(event.node == node for event in self.gathered.events)
         if cause in EVENTS and node < self.job.nodes and known < _EVENTS_AT_MOST:
-            self.gathered.events.append(NodeEvent(at_s=time.monotonic(), node=node, cause=cause, seen=seen, local=local))
+            event = NodeEvent(at_s=time.monotonic(), node=node, cause=cause, seen=seen, local=local, told_by=told_by)
+            self.gathered.events.append(event)
 
     def has_followers(self) -> bool:
         return any(member.alive and member.node != self.job.node for member in self.members.values())
@@ -250,7 +256,7 @@ class Coordinator:
             self._status("waiting for the facts of every node")
             await self._all_tell()
             return
-        phases = Phases(self.members, self.gathered, self.times, self.job.isolates, self.job.leaves)
+        phases = Phases(self.members, self.gathered, self.times, self.job.isolates, self.job.leaves, self.job.world)
         if len(present(self.members)) > 1:
             self._status("testing connections")
             await phases.connections()

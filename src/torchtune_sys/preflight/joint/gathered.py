@@ -21,11 +21,16 @@ class NodeEvent(msgspec.Struct, frozen=True, kw_only=True):
     cause: str
     seen: str
     local: int | None = None
+    told_by: int | None = None
+    """Another node, on whose word alone this rests; None where the coordinator saw it, or the node itself says so."""
 
 
 EVENTS = ("rank-killed", "rank-stopped", "link-down", "job-launch-nested-wrongly")
 """What can happen to a node while it is watched."""
 _LARGEST = 1e15
+WORDS_AT_MOST = 300
+"""Characters of what one process says of an error, or of what it runs on."""
+_RATES_AT_MOST = 64
 
 
 class LinkTest(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,10 +66,12 @@ class LinkTest(msgspec.Struct, frozen=True, kw_only=True):
         beyond, rates = value.get("beyond"), value.get("rates")
         rates = rates if isinstance(rates, list) else []
         return cls(
-            connect=str(value.get("connect", "")),
+            connect=str(value.get("connect", ""))[:WORDS_AT_MOST],
             small_s=number("small_s"),
             beyond=beyond if isinstance(beyond, bool) else (False if value.get("error") else None),
-            rates=tuple(float(rate) for rate in rates if isinstance(rate, (int, float)) and 0 < rate < _LARGEST),
+            rates=tuple(
+                float(rate) for rate in rates[:_RATES_AT_MOST] if isinstance(rate, (int, float)) and 0 < rate < _LARGEST
+            ),
             sent=int(number("sent") or 0),
             is_short="small_s" not in value and value.get("connect") == "ok" and "error" not in value,
         )

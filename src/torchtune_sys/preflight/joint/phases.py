@@ -6,6 +6,7 @@ import asyncio
 import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from statistics import median_low
 from typing import Any
 
 import msgspec
@@ -29,11 +30,18 @@ class Phases:
     """Of the nodes that came; what they answer goes into ``gathered``."""
 
     def __init__(
-        self, members: Members, gathered: Gathered, times: Times, isolates: bool = False, parts: Sequence[Leaf] = ()
+        self,
+        members: Members,
+        gathered: Gathered,
+        times: Times,
+        isolates: bool = False,
+        parts: Sequence[Leaf] = (),
+        world: int | None = None,
     ) -> None:
-        """``isolates``: nodes and links are named by groups, also where nothing fails; ``parts``: the switches behind which nodes are."""
+        """``isolates``: nodes and links are named by groups, also where nothing fails; ``parts``: the switches behind which nodes are; ``world``: how many
+        ranks the job has, where that is known."""
         self._members, self._gathered, self._times = members, gathered, times
-        self._isolates, self._parts = isolates, parts
+        self._isolates, self._parts, self._world = isolates, parts, world
         self._uncounted: dict[int, list[tuple[str, int, list[LinkTest], int]]] = {}
         """Tests by their receiver, which was not asked yet what arrived: the mark of the datagrams, their sender, and where the test stands."""
         self._lossy: dict[int, set[int]] = {}
@@ -133,9 +141,15 @@ class Phases:
         return [
             (node, local)
             for node in nodes
-            for local in self._members[node].ranks
+            for local in self._ranks_of(node)
             if (taken(self._members[node].notes.get(f"worker/{local}"), WorkerNote) or WorkerNote()).torch
         ]
+
+    def _ranks_of(self, node: int) -> list[int]:
+        """Return its ranks; where all nodes tell of more than the job has, no more than those of the median node: what most ranks compute is right."""
+        counts = [len({*member.ranks}) for member in self._members.values()]
+        ranks = sorted({*self._members[node].ranks})
+        return ranks if self._world is None or sum(counts) <= self._world else ranks[: median_low(counts)]
 
     async def _ask_ranks(self, tasks: Mapping[tuple[int, int], Any], deadline_s: float) -> dict[tuple[int, int], Any]:
         nodes: dict[int, dict[int, Any]] = {}

@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from statistics import median
 
+from torchtune_sys.preflight.isolation.usual import Way, believable, usual
 from torchtune_sys.preflight.joint.gathered import Gathered, LinkTest
 from torchtune_sys.preflight.joint.judge.finding import JointFinding
 
-Way = tuple[int, int]
 LOSS, HEAVY_LOSS = 0.01, 0.1
 """A healthy network of a cluster loses fewer than one packet in a thousand; of 200 datagrams 1 % is two. From 10 % on TCP waits for seconds now and then."""
 DELAY_TIMES, DELAY_S = 5.0, 0.001
@@ -30,7 +30,7 @@ _WORDS = {
 def causes(gathered: Gathered) -> dict[Way, tuple[str, str]]:
     """Return what is wrong with each way, as every test of it shows; and what was seen."""
     tests = {way: found for way, found in gathered.links.items() if found}
-    usual_s = _quarter([test.small_s for test in _first_tests(gathered) if test.small_s])
+    usual_s = usual({way: test.small_s for way, test in _first_tests(gathered).items() if test.small_s})
     narrower_than = least_rate(gathered)
     found: dict[Way, tuple[str, str]] = {}
     for way, each in tests.items():
@@ -43,24 +43,25 @@ def causes(gathered: Gathered) -> dict[Way, tuple[str, str]]:
     return _without_echoes(found, heavy)
 
 
-def _first_tests(gathered: Gathered) -> list[LinkTest]:
+def _first_tests(gathered: Gathered) -> dict[Way, LinkTest]:
     """Each way has one, beside the same others: so these tell what is usual. Where nodes share CPUs a healthy way is several times as fast while less
     runs beside it, and all that were not asked again would look narrow."""
-    return [found[0] for found in gathered.links.values() if found]
+    return {way: found[0] for way, found in gathered.links.items() if found}
+
+
+def _first_rates(gathered: Gathered) -> dict[Way, float]:
+    """The best of each, in bytes per second."""
+    return {way: max(test.rates) for way, test in _first_tests(gathered).items() if test.rates}
 
 
 def least_rate(gathered: Gathered) -> float:
     """Bytes per second from which on a way is not narrow."""
-    first = _first_tests(gathered)
-    best = [max(test.rates) for test in first if test.rates]
-    return _quarter(best, from_above=True) * _narrow(first, best)
+    return usual(_first_rates(gathered), more_is_better=True) * _narrow(gathered)
 
 
 def noisy_links(gathered: Gathered) -> list[Way]:
     """Ways whose rate is worth measuring again once the CPUs are free: all that look well, where two runs in a row or different ways differ much."""
-    first = _first_tests(gathered)
-    best = [max(test.rates) for test in first if test.rates]
-    if not best or _narrow(first, best) >= NARROW:
+    if not _first_rates(gathered) or _narrow(gathered) >= NARROW:
         return []
     suspected = causes(gathered)
     return [way for way, tests in gathered.links.items() if tests and tests[0].rates and way not in suspected]
@@ -91,16 +92,11 @@ def loses_much(test: LinkTest) -> bool:
     return bool(test.arrived) and test.connect != "refused" and (test.loss or 0.0) >= HEAVY_LOSS
 
 
-def _quarter(values: Iterable[float], *, from_above: bool = False) -> float:
-    """Return a usual value that one bad node does not move: of three nodes, it has part in four ways of six."""
-    ordered = sorted(values, reverse=from_above)
-    return ordered[len(ordered) // 4] if ordered else 0.0
-
-
-def _narrow(tests: Iterable[LinkTest], best: list[float]) -> float:
+def _narrow(gathered: Gathered) -> float:
     """Which part of the usual rate is too little, by how much two runs in a row differ, and how much connections do."""
-    pairs = [test.rates[-2:] for test in tests if len(test.rates) > 1]
+    pairs = [test.rates[-2:] for test in _first_tests(gathered).values() if len(test.rates) > 1]
     noise = median([(max(rates) - min(rates)) / max(rates) for rates in pairs] or [1.0])
+    best = believable(_first_rates(gathered), more_is_better=True)
     upper = sorted(best)[len(best) // 2 :]
     spread = median([abs(rate - median(upper)) / median(upper) for rate in upper] or [1.0])
     return min(NARROW, max(NARROW_WHERE_NOISY, 1 - _NOISES * max(noise, spread)))

@@ -16,6 +16,8 @@ from torchtune_sys.preflight.joint.names import expanded, is_host_name
 from torchtune_sys.render.node_set import node_set
 
 _LINKS_AT_MOST = 256
+_SEEN_AT_MOST, _CAUSES_AT_MOST = 1000, 64
+"""Characters of what was seen, and causes of a node: the verdict is one line, whatever a node says of itself and of its ways."""
 _UNREACHED = ("time-out", "unreachable")
 _EXPLAINS_ALL = ("node-never-came", "rank-killed", "rank-stopped", "link-down", "duplicate-address")
 """What else is seen of such a node, or on its links, follows from it."""
@@ -89,7 +91,7 @@ def whole(gathered: Gathered) -> Whole:
         verdict=_verdict(gathered, nodes, links, causes),
         nodes=nodes,
         links=tuple(
-            Link(from_=_end(gathered, f.link[0]), to=_end(gathered, f.link[1]), cause=f.cause, seen=f.seen)
+            Link(from_=_end(gathered, f.link[0]), to=_end(gathered, f.link[1]), cause=f.cause, seen=f.seen[:_SEEN_AT_MOST])
             for f in links
             if f.link is not None
         ),
@@ -117,7 +119,7 @@ def _of_agents(gathered: Gathered) -> dict[str, Any]:
 def cause_of(finding: JointFinding) -> Cause:
     """As the verdict has it."""
     rule = f"joint:{finding.part}"
-    return Cause(cause=finding.cause, rule=rule, blame=finding.blame, weight=finding.weight, seen=finding.seen)
+    return Cause(cause=finding.cause, rule=rule, blame=finding.blame, weight=finding.weight, seen=finding.seen[:_SEEN_AT_MOST])
 
 
 def _end(gathered: Gathered, node: int) -> str:
@@ -138,7 +140,7 @@ def _verdict(gathered: Gathered, nodes: Iterable[NodeVerdict], links: list[Joint
 
 def _node(gathered: Gathered, node: int, found: list[JointFinding]) -> NodeVerdict:
     own = taken(gathered.members[node].notes.get("node"), tuple[Cause, ...]) if node in gathered.members else None
-    causes = [*(own or ())]
+    causes = [_cut(cause) for cause in sorted(own or (), key=_lightest_first, reverse=True)[:_CAUSES_AT_MOST]]
     causes += [cause_of(f) for f in found]
     causes = [
         *{cause.cause: cause for cause in sorted(causes, key=_lightest_first)}.values()
@@ -154,6 +156,14 @@ def _node(gathered: Gathered, node: int, found: list[JointFinding]) -> NodeVerdi
     return NodeVerdict(node=gathered.name(node), verdict=verdict, causes=tuple(causes))
 
 
+def _cut(cause: Cause) -> Cause:
+    """Return what a node says of itself, no longer than others say of it."""
+    return msgspec.structs.replace(
+        cause, cause=cause.cause[:_NAME_AT_MOST], rule=cause.rule[:_NAME_AT_MOST], seen=cause.seen[:_SEEN_AT_MOST]
+    )
+
+
+_NAME_AT_MOST = 100
 _WEIGHTS = [*Weight]
 
 

