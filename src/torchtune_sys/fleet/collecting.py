@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import suppress
 from itertools import chain
 from typing import Any, Protocol
 
 import msgspec
 
 from torchtune_sys.fleet.reading import COLLECTED
-from torchtune_sys.host.secrets import brief
+from torchtune_sys.host.secrets import HIDDEN, brief, scrubbed
 from torchtune_sys.model import codec
 from torchtune_sys.render.layout import clean
 
@@ -19,6 +21,7 @@ _CLOCK_S = 2.0
 """A host's time may be so far outside of the time in which it was asked."""
 _SAID, _SAID_AT_MOST = 100, 300
 _LOOKED_AT = 1 << 16
+_OURS = "torchtune-sys/"
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,7 +87,7 @@ def _asked(transport: Transport, hosts: Sequence[str], command: tuple[str, ...],
 
 
 def line(answer: Answer) -> dict[str, Any]:
-    """Return the line of a host: its document, whose secrets the tool took out where it was made; or why there is none, in words of programs that filter nothing."""
+    """Return the line of a host: its document, or why there is none. Nothing that it says need have been filtered there: ``fleet`` runs any command."""
     told: dict[str, Any] = {"schema": COLLECTED, "host": answer.host, "status": answer.status}
     document = None if answer.why and not answer.out else _document(answer.out)
     if document is None:
@@ -101,9 +104,30 @@ def _document(out: str) -> dict[str, Any] | None:
             found = codec.loads(candidate)
         except ValueError:
             continue
-        if isinstance(found, dict) and "schema" in found:
-            return found
+        if isinstance(found, dict) and str(found.get("schema", "")).startswith(_OURS):
+            with suppress(RecursionError):
+                return _filtered(found)
     return None
+
+
+def _filtered(document: dict[str, Any]) -> dict[str, Any]:
+    """Return it without what looks like a secret by itself, or by the name that it stands under. A document that the tool made has none, and stays as it is."""
+    text = codec.line(document)
+    if scrubbed(text) == text:
+        return document
+    return {name: _without_secrets(value, name) for name, value in document.items()}
+
+
+def _without_secrets(value: Any, name: str) -> Any:
+    if isinstance(value, dict):
+        return {scrubbed(each): _without_secrets(item, each) for each, item in value.items()}
+    if isinstance(value, list):
+        return [_without_secrets(item, name) for item in value]
+    if not isinstance(value, str):
+        return value
+    found = scrubbed(value)
+    named = f'"{name}": {json.dumps(found)}'
+    return found if scrubbed(named) == named else HIDDEN
 
 
 def _candidates(out: str) -> Iterator[str]:

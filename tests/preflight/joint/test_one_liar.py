@@ -18,8 +18,8 @@ from torchtune_sys.model.preflight import Cause, Go, Weight
 from torchtune_sys.preflight.joint import messages
 from torchtune_sys.preflight.joint.gathered import Compute, Gathered, LinkTest, Rank
 from torchtune_sys.preflight.joint.isolating import Isolating
-from torchtune_sys.preflight.joint.phases import Phases
 from torchtune_sys.preflight.joint.judge.whole import Whole, judged, whole
+from torchtune_sys.preflight.joint.phases import Phases
 
 EXTREMES: list[Any] = [1, 0, -1, 2**63, 10**30, 1e-300, 1e308, float("nan"), float("inf"), True, None, "1", [], {}]
 NODES = [3, 4, 8]
@@ -37,7 +37,10 @@ def isolated(nodes: int, liar: int, told: Callable[[int], list[Any]], slow: int 
 
     def ways(rank: Rank, group: Sequence[Rank]) -> dict[str, Any]:
         others = [(at, other) for at, other in enumerate(group) if other != rank]
-        times = {at: [USUAL_US * (50 if slow in (rank[0], other[0]) else 1) + at + 7 * turn for turn in range(3)] for at, other in others}
+        times = {
+            at: [USUAL_US * (50 if slow in (rank[0], other[0]) else 1) + at + 7 * turn for turn in range(3)]
+            for at, other in others
+        }
         return {f"{at}": told(at) if rank[0] == liar else times[at] for at, _other in others}
 
     async def tester(groups: Sequence[Sequence[Rank]], _within_s: Sequence[float], **_more: bool) -> list[Any]:
@@ -83,7 +86,10 @@ def test_rates_and_delays_that_one_node_makes_up_make_no_other_bad(nodes: int, t
 def test_steps_that_one_node_makes_up_make_no_other_slow_or_wrong(nodes: int) -> None:
     well = Compute(hardware="x", kind="x", kernel_s=(1.0, 1.01), weights="aa", share=0.9, gap=0.0, spare=1.0)
     lies: list[dict[str, Any]] = [{"kernel_s": (value, value)} for value in (1e-300, -1.0, 0.0, 1e308, float("nan"))]
-    lies += [{"share": value, "spare": 9.0} for value in (1e-300, 1e308, -1e308, float("nan"))] + [{"weights": "zz"}, {"gap": 1e308}]
+    lies += [{"share": value, "spare": 9.0} for value in (1e-300, 1e308, -1e308, float("nan"))] + [
+        {"weights": "zz"},
+        {"gap": 1e308},
+    ]
     for liar in range(nodes):
         for lie in lies:
             found = gathered(nodes)

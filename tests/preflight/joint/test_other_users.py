@@ -33,7 +33,7 @@ def tool(scene: Scene) -> list[str]:
     """The program, as alice starts it: these tests' own interpreter may lie where she cannot go."""
     places = [str(Path(module.__file__ or "").parents[1]) for module in (torchtune_sys, msgspec)]
     readable = all(Path(place, name).stat().st_mode & 4 for place in places for name in ("", *map(str, Path(place).parents)))
-    if system_minor() != "%d.%d" % sys.version_info[:2] or not readable:
+    if system_minor() != ".".join(map(str, sys.version_info[:2])) or not readable:
         pytest.skip("another user cannot read this program, or has no Python for it")
     text = f"import sys\nsys.path[:0] = {places!r}\nfrom torchtune_sys.cli.main import main\nmain()\n"
     return [SYSTEM_PYTHON, "-I", str(scene.alice.write(scene.alice.home / "tool.py", text))]

@@ -56,7 +56,7 @@ class Room:
         self.limit, self.taken = limit, 0
 
     def take(self, size: int) -> None:
-        """Raises Gone where there is not so much left."""
+        """Count so many bytes. Raises Gone where there is not so much left."""
         if self.taken + size > self.limit:
             raise Gone("no memory is left for what is said before joining")
         self.taken += size

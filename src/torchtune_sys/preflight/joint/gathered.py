@@ -69,9 +69,7 @@ class LinkTest(msgspec.Struct, frozen=True, kw_only=True):
             connect=str(value.get("connect", ""))[:WORDS_AT_MOST],
             small_s=number("small_s"),
             beyond=beyond if isinstance(beyond, bool) else (False if value.get("error") else None),
-            rates=tuple(
-                float(rate) for rate in rates[:_RATES_AT_MOST] if isinstance(rate, (int, float)) and 0 < rate < _LARGEST
-            ),
+            rates=tuple(float(rate) for rate in rates[:_RATES_AT_MOST] if isinstance(rate, (int, float)) and 0 < rate < _LARGEST),
             sent=int(number("sent") or 0),
             is_short="small_s" not in value and value.get("connect") == "ok" and "error" not in value,
         )
@@ -260,6 +258,8 @@ class Gathered(msgspec.Struct, kw_only=True):
     turns_cut: bool = False
     """Whether the time ended the turns of ranks that look slow, before it was certain."""
     collectives: list[dict[Rank, Any]] = []
+    strangers: dict[int, str] = {}
+    """By node: who was no rank and spoke to one, or to the ranks' store, while a collective failed."""
     isolated: IsolationVerdict | None = None
     """Which nodes or links make the collective of all fail, by their numbers; None where nothing was to be isolated."""
     tests: GroupTests | None = None

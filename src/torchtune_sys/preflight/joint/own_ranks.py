@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hmac
 import ipaddress
 import os
 import time
@@ -122,11 +123,17 @@ class OwnRanks:
             rank = self.here.get(number)
             if rank is not None and self._is_sound(task):
                 waiting[number] = rank.answers[said.id] = asyncio.get_running_loop().create_future()
-                own = {**task, "speaker": os.getpid()} if task["do"] == "store" else task  # a store lasts as long as this process
+                own = {**task, **self._more(task)}
                 rank.wire.send({"is": "task", "id": said.id, "task": own, "deadline_s": deadline_s})
         if waiting:
             await asyncio.wait(waiting.values(), timeout=deadline_s + 2)
         return {number: answer.result() for number, answer in waiting.items() if answer.done() and not answer.cancelled()}
+
+    def _more(self, task: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what no other node says: a store lasts as long as this process, and who does not know the job's secret writes nothing into it."""
+        if task["do"] == "collective":
+            return {"key": hmac.digest(self._job.secret, b"store " + str(task.get("prefix")).encode(), "sha256").hex()}
+        return {"speaker": os.getpid()} if task["do"] == "store" else {}
 
     def _is_sound(self, task: Mapping[str, Any]) -> bool:
         """Whether a rank may do it: a collective has no more ranks than the job, and its store is at an address."""

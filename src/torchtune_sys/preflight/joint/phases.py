@@ -13,7 +13,17 @@ import msgspec
 
 from torchtune_sys.preflight.joint import judge
 from torchtune_sys.preflight.joint.deadlines import Deadlines
-from torchtune_sys.preflight.joint.gathered import Compute, Counted, Gathered, LinkTest, Rank, WorkerNote, odd_sums, taken
+from torchtune_sys.preflight.joint.gathered import (
+    WORDS_AT_MOST,
+    Compute,
+    Counted,
+    Gathered,
+    LinkTest,
+    Rank,
+    WorkerNote,
+    odd_sums,
+    taken,
+)
 from torchtune_sys.preflight.joint.isolating import Isolating, passed
 from torchtune_sys.preflight.joint.job import Leaf, Times
 from torchtune_sys.preflight.joint.member import Members, present
@@ -196,6 +206,8 @@ class Phases:
         within_s = Deadlines(timed=True).long_s(len(nodes)) if self._isolates else _COLLECTIVE_S
         answers = (await self._round([ranks], [within_s]))[0]
         self._gathered.collectives.append(answers)
+        if self._gathered.strangers:
+            return
         fails = not passed(answers) and not odd_sums(answers)
         if fails or self._isolates:
             tested = Isolating(self._gathered, ranks, self._parts, self._round, lambda: {*present(self._members)})
@@ -210,12 +222,13 @@ class Phases:
         stores = await self._ask_ranks({head: {"do": "store", "seconds": self._times.whole_s} for head in heads}, _STORE_S)
         tasks = {}
         for head, group, limit_s in zip(heads, groups, within_s, strict=True):
+            prefix = secrets.token_hex(8)
             port = stores[head].get("port") if isinstance(stores.get(head), dict) else None
             for at, rank in enumerate(group) if port else ():
                 address = "127.0.0.1" if rank[0] == head[0] else self._members[head[0]].address
                 where = {
                     "store": [address, port],
-                    "prefix": "",
+                    "prefix": prefix,
                     "rank": at,
                     "world": len(group),
                     "short": short,
@@ -224,6 +237,9 @@ class Phases:
                 peers = [place for place, other in enumerate(group) if other[1] == rank[1]] if timed else []
                 tasks[rank] = {"do": "collective", **where, "timed": peers if len(peers) > 1 else []}
         found = await self._ask_ranks(tasks, max(within_s))
+        for (node, _local), value in found.items():
+            if isinstance(value, dict) and value.get("stranger"):
+                self._gathered.strangers[node] = str(value["stranger"])[:WORDS_AT_MOST]
         return [{rank: found.get(rank) for rank in group} for group in groups]
 
 

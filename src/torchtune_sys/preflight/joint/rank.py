@@ -18,7 +18,12 @@ from torchtune_sys.preflight.joint.job import Job, Times
 from torchtune_sys.smoke.script import joined
 
 SCRIPT = "torchtune-sys/joint.py"
-PARTS = (("torchtune_sys.smoke.worker", "measures"), ("torchtune_sys.preflight.joint.worker", "rank_tasks"))
+PARTS = (
+    ("torchtune_sys.smoke.worker", "measures"),
+    ("torchtune_sys.smoke.worker", "interfaces"),
+    ("torchtune_sys.preflight.joint.worker", "guarded_store"),
+    ("torchtune_sys.preflight.joint.worker", "rank_tasks"),
+)
 _MEETING_S = 20.0
 
 

@@ -142,6 +142,15 @@ def _strangers() -> List[str]:
     return [_described(row, owners) for row in accepted if (row.other, row.own) not in ours]
 
 
+def other_users() -> List[str]:
+    """Return who of this host, and of another user, is connected to where this process listens; peers on other hosts are nobody's here. Raises OSError."""
+    own, rows = open_sockets(), _connections()
+    ports = {row.own[1] for row in rows if row.state == _LISTENING and row.inode in own}
+    owners = {(row.own, row.other): row.uid for row in rows if row.inode != "0"}
+    accepted = [row for row in rows if row.state == _ESTABLISHED and row.inode in own and row.own[1] in ports]
+    return [_described(row, owners) for row in accepted if owners.get((row.other, row.own), os.getuid()) != os.getuid()]
+
+
 def _described(row: _Connection, owners: Dict[Tuple[Tuple[str, int], Tuple[str, int]], int]) -> str:
     uid = owners.get((row.other, row.own))
     return "%s port %d, %s" % (*row.other, "nobody's any more" if uid is None else "of user %d" % uid)

@@ -303,6 +303,9 @@ def _heard(gathered: Gathered, events: list[JointFinding]) -> list[JointFinding]
 def _collectives(gathered: Gathered, found: list[JointFinding]) -> list[JointFinding]:
     if not gathered.collectives:
         return []
+    if gathered.strangers:  # what fails then is nobody's fault
+        seen = "; ".join(f"{gathered.name(node)}: {words}" for node, words in [*gathered.strangers.items()][:4])
+        return [JointFinding(part="collectives", cause="stranger-among-ranks", seen=seen, weight=Weight.UNKNOWN)]
     answers = {rank: value if isinstance(value, dict) else {} for rank, value in gathered.collectives[0].items()}
     odd = odd_sums(answers)
     if odd:

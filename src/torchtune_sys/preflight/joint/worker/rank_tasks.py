@@ -15,6 +15,8 @@ import sys
 import time
 from typing import Any, Callable, Dict, List, Optional
 
+from torchtune_sys.preflight.joint.worker.guarded_store import guarded, who_else
+from torchtune_sys.smoke.worker.interfaces import other_users
 from torchtune_sys.smoke.worker.measures import cpu_share, exact_step, float_step
 
 Fields = Dict[str, Any]
@@ -232,21 +234,37 @@ def kernel(torch: Any, device: Any) -> float:
 
 
 def collective(task: Fields, told: Callable[[Fields], None]) -> Fields:
-    """Run a collective in a group of its own: it meets, adds up and gathers, to the bit; says how far it came."""
+    """Run a collective in a group of its own: it meets, adds up and gathers, to the bit; says how far it came. Where it goes wrong, who else was there."""
+    import torch
+    import torch.distributed as dist
+
+    device = own_device(torch)
+    backend = "nccl" if device.type == "cuda" and dist.is_nccl_available() and not shares_gpu(torch) else "gloo"
+    limit = datetime.timedelta(seconds=float(task.get("limit_s", CONNECT_S)))
+    told({"stage": "store"})
+    host, port = task["store"]
+    store = dist.TCPStore(host, int(port), None, False, limit, wait_for_workers=False)
+    if backend == "gloo":  # NCCL's own threads take no store of Python's
+        store = guarded(store, bytes.fromhex(task.get("key", "")))
+    try:
+        found = added_up(task, told, backend, dist.PrefixStore(task["prefix"], store))
+    except Exception as error:
+        found = {"error": in_words(error)}
+    if backend == "gloo" and not found.get("ok"):
+        found["stranger"] = who_else(store, other_users)
+    return found
+
+
+def added_up(task: Fields, told: Callable[[Fields], None], backend: str, store: Any) -> Fields:
     import torch
     import torch.distributed as dist
 
     started_s = time.monotonic()
     rank, world = int(task["rank"]), int(task["world"])
-    device = own_device(torch)
-    backend = "nccl" if device.type == "cuda" and dist.is_nccl_available() and not shares_gpu(torch) else "gloo"
-    device = device if backend == "nccl" else torch.device("cpu")
+    device = own_device(torch) if backend == "nccl" else torch.device("cpu")
     limit = datetime.timedelta(seconds=float(task.get("limit_s", CONNECT_S)))
-    told({"stage": "store"})
-    host, port = task["store"]
-    kept = dist.PrefixStore(task["prefix"], dist.TCPStore(host, int(port), None, False, limit, wait_for_workers=False))
     told({"stage": "connect"})
-    dist.init_process_group(backend, store=kept, rank=rank, world_size=world, timeout=limit)
+    dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=limit)
     found: Fields = {"backend": backend, "best_s": []}
     for size in (1, 257) if task.get("short") else (1, 257, LARGE):
         told({"stage": "all_reduce of %d elements" % size})

@@ -1,0 +1,147 @@
+"""No word of a host becomes syntax in what ``generate`` prints: each form is read by a parser of its language, and means what it means without that word."""
+
+from __future__ import annotations
+
+import configparser
+import json
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from outputs import GENERATE, Said, outputs
+from test_hostile_output import planted, recorded
+
+from torchtune_sys.host.recorded import RecordedHost
+
+PLANTS = {
+    "single quote": "'",
+    "double quote": '"',
+    "backtick": "`",
+    "command": "$(touch PWNED",
+    "brackets": ")}]\nfi\ndone\nesac\nPWNED=1\nexec PWNED\nRUN PWNED\nPWNED: x\n- PWNED\n[Service]\nExecStartPre=PWNED",
+    "yaml": ": [- {PWNED: x} # !!python/object:x &a *a | > %TAG ---\t",
+    "templates": "{{ 7 * 1091 }}{% set PWNED = 1 %}{# PWNED #}${PWNED}%n%i%h${{ PWNED }}",
+    "here-document": "\nEOF\nEND\n.\nPWNED=1\n",
+}
+"""Each breaks the parser of one language or another where it is not quoted: two quotes would be a pair."""
+SCRIPTS = ("script", "numactl --format commands", "numactl --format wrapper", "env --format shell", "install", "kernel-args --format systemd-boot")
+_BARE = re.compile(r"^\s*(?:- )?(?:exec |RUN |ExecStartPre=|export |set )?\"?PWNED\b")
+
+
+def bash(text: str) -> None:
+    done = subprocess.run(["bash", "-n"], input=text, capture_output=True, text=True, timeout=30)
+    assert done.returncode == 0 and not done.stderr, done.stderr
+
+
+def as_yaml(text: str) -> None:
+    for document in yaml.safe_load_all(text):
+        assert not {name for name in names(document) if "PWNED" in name}, document
+        for script in strings(document):
+            if script.startswith("#!"):
+                bash(script)
+
+
+def names(value: Any) -> Iterator[str]:
+    """Keys at every depth."""
+    if isinstance(value, dict):
+        for key, each in value.items():
+            yield str(key)
+            yield from names(each)
+    elif isinstance(value, list):
+        for each in value:
+            yield from names(each)
+
+
+def strings(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, (dict, list)):
+        for each in value.values() if isinstance(value, dict) else value:
+            yield from strings(each)
+
+
+def units(text: str) -> None:
+    """Files of systemd, one after the other, each with its name in a comment: no specifier is the host's."""
+    meant = "\n".join(line for line in text.splitlines() if not line.startswith(("#", ";")))
+    assert not re.search(r"(?<!%)(?:%%)*%[nih](?!\w)", meant), meant
+    parsed = configparser.RawConfigParser(strict=False, delimiters=("=",), allow_no_value=False)
+    parsed.optionxform = str  # type: ignore[assignment, method-assign]
+    parsed.read_string("[none]\n" + meant)
+    assert not [name for section in parsed.sections() for name, value in parsed[section].items() if value.startswith("PWNED")]
+
+
+def dockerfile(text: str) -> None:
+    bin_ = shutil.which("hadolint", path=str(Path(sys.executable).parent)) or shutil.which("hadolint")
+    if bin_ is None:
+        pytest.skip("hadolint is not installed")
+    done = subprocess.run([bin_, "--format", "json", "-"], input=text, capture_output=True, text=True, timeout=60)
+    assert not [each for each in json.loads(done.stdout) if each["code"] in ("DL1000", "SC1000", "SC1009", "SC1072", "SC1073")], done.stdout
+
+
+def parsed(command: str, text: str) -> None:
+    """Raises what its parser does, or AssertionError."""
+    form = command.removeprefix("generate ")
+    if form.endswith("json"):
+        json.loads(text)
+    elif form.endswith("kubernetes") or form.startswith(("cloud-init", "kubernetes")):
+        as_yaml(text)
+    elif form.startswith(("systemd", "env --format systemd")):
+        units(text)
+    elif form == "dockerfile -o -":
+        dockerfile(text)
+    elif form.startswith((*SCRIPTS, "slurm", "dockerfile", "env --format slurm")):
+        bash(text)
+
+
+def broken(found: list[tuple[str, Said]]) -> list[str]:
+    told = []
+    for command, said in found:
+        if not said.out:
+            continue
+        try:
+            parsed(command, said.out)
+        except Exception as error:
+            told.append(f"{command}: {type(error).__name__}: {str(error)[:600]}")
+        lines = [line for line in said.out.splitlines() if _BARE.search(line)]
+        told += [f"{command}: a line of the host's: {lines[:3]}"] if lines else []
+        if "7637" in said.out:
+            told.append(f"{command}: a template was evaluated")
+        if said.status == 4:
+            told.append(f"{command}: internal error")
+    return told
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("name", PLANTS)
+@pytest.mark.parametrize("plant", [lambda text, word: text + word, lambda text, word: word + text], ids=["after", "before"])
+def test_no_value_is_syntax(name: str, plant: Callable[[str, str], str]) -> None:
+    found = list(outputs(lambda: RecordedHost(recorded(), "recording x"), GENERATE, lambda seen: planted(seen, lambda text: plant(text, PLANTS[name]))))
+    assert broken(found) == []
+    assert sum(bool(said.out) for _command, said in found) > 10
+
+
+def test_what_is_generated_without_them_is_read_by_the_same_parsers() -> None:
+    found = list(outputs(lambda: RecordedHost(recorded(), "recording x"), GENERATE))
+    assert broken(found) == []
+    assert {command for command, said in found if not said.out} <= {"generate kernel-args --format grubby"}, "each parser has something to read"
+
+
+@pytest.mark.parametrize(
+    ("command", "text"),
+    [
+        ("generate script", "echo '"),
+        ("generate env --format kubernetes", "a: [\n"),
+        ("generate cloud-init --stages install,tune", "a: 1\nPWNED: x\n"),
+        ("generate systemd --unit train --defaults", "[Service]\nEnvironment=A=%n\n"),
+        ("generate dockerfile -o -", "FROM x\nPWN x\n"),
+        ("generate sysctl", "a = 1\nPWNED = 1\n"),
+    ],
+)
+def test_the_parsers_see_it(command: str, text: str) -> None:
+    assert broken([(command, Said(text, "", 0))])
