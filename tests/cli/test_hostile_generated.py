@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import configparser
+import itertools
 import json
 import re
 import shutil
@@ -30,7 +31,23 @@ PLANTS = {
     "here-document": "\nEOF\nEND\n.\nPWNED=1\n",
 }
 """Each breaks the parser of one language or another where it is not quoted: two quotes would be a pair."""
-SCRIPTS = ("script", "numactl --format commands", "numactl --format wrapper", "env --format shell", "install", "kernel-args --format systemd-boot")
+SCRIPTS = (
+    "script",
+    "numactl --format commands",
+    "numactl --format wrapper",
+    "env --format shell",
+    "install",
+    "kernel-args --unsafe --format systemd-boot",
+    "kernel-args --unsafe --format grubby",
+)
+ALL = (
+    *(words for words in GENERATE if words[1] not in ("kernel-args", "modprobe")),
+    *(("generate", "kernel-args", "--unsafe", "--format", form) for form in ("line", "grub", "grubby", "systemd-boot")),
+    ("generate", "modprobe", "--unsafe"),
+    ("generate", "systemd"),
+)
+PROSE = "generate numactl --format text"
+"""For people alone: its lines are folded."""
 _BARE = re.compile(r"^\s*(?:- )?(?:exec |RUN |ExecStartPre=|export |set )?\"?PWNED\b")
 
 
@@ -45,6 +62,10 @@ def as_yaml(text: str) -> None:
         for script in strings(document):
             if script.startswith("#!"):
                 bash(script)
+        for words in lists(document):
+            for flag, script in itertools.pairwise(words):
+                if flag == "-c":
+                    bash(script)
 
 
 def names(value: Any) -> Iterator[str]:
@@ -56,6 +77,13 @@ def names(value: Any) -> Iterator[str]:
     elif isinstance(value, list):
         for each in value:
             yield from names(each)
+
+
+def lists(value: Any) -> Iterator[list[Any]]:
+    if isinstance(value, list):
+        yield value
+    for each in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        yield from lists(each)
 
 
 def strings(value: Any) -> Iterator[str]:
@@ -81,7 +109,9 @@ def dockerfile(text: str) -> None:
     if bin_ is None:
         pytest.skip("hadolint is not installed")
     done = subprocess.run([bin_, "--format", "json", "-"], input=text, capture_output=True, text=True, timeout=60)
-    assert not [each for each in json.loads(done.stdout) if each["code"] in ("DL1000", "SC1000", "SC1009", "SC1072", "SC1073")], done.stdout
+    assert not [each for each in json.loads(done.stdout) if each["code"] in ("DL1000", "SC1000", "SC1009", "SC1072", "SC1073")], (
+        done.stdout
+    )
 
 
 def parsed(command: str, text: str) -> None:
@@ -99,7 +129,8 @@ def parsed(command: str, text: str) -> None:
         bash(text)
 
 
-def broken(found: list[tuple[str, Said]]) -> list[str]:
+def broken(found: list[tuple[str, Said]], *, folded: bool = True) -> list[str]:
+    """What is wrong with each. ``folded``: what a host says has no line of its own; what a person typed may have, in quotes."""
     told = []
     for command, said in found:
         if not said.out:
@@ -108,7 +139,7 @@ def broken(found: list[tuple[str, Said]]) -> list[str]:
             parsed(command, said.out)
         except Exception as error:
             told.append(f"{command}: {type(error).__name__}: {str(error)[:600]}")
-        lines = [line for line in said.out.splitlines() if _BARE.search(line)]
+        lines = [] if command == PROSE or not folded else [line for line in said.out.splitlines() if _BARE.search(line)]
         told += [f"{command}: a line of the host's: {lines[:3]}"] if lines else []
         if "7637" in said.out:
             told.append(f"{command}: a template was evaluated")
@@ -121,15 +152,61 @@ def broken(found: list[tuple[str, Said]]) -> list[str]:
 @pytest.mark.parametrize("name", PLANTS)
 @pytest.mark.parametrize("plant", [lambda text, word: text + word, lambda text, word: word + text], ids=["after", "before"])
 def test_no_value_is_syntax(name: str, plant: Callable[[str, str], str]) -> None:
-    found = list(outputs(lambda: RecordedHost(recorded(), "recording x"), GENERATE, lambda seen: planted(seen, lambda text: plant(text, PLANTS[name]))))
+    found = list(
+        outputs(
+            lambda: RecordedHost(recorded(), "recording x"),
+            ALL,
+            lambda seen: planted(seen, lambda text: plant(text, PLANTS[name])),
+        )
+    )
     assert broken(found) == []
     assert sum(bool(said.out) for _command, said in found) > 10
 
 
 def test_what_is_generated_without_them_is_read_by_the_same_parsers() -> None:
-    found = list(outputs(lambda: RecordedHost(recorded(), "recording x"), GENERATE))
+    found = list(outputs(lambda: RecordedHost(recorded(), "recording x"), ALL))
     assert broken(found) == []
-    assert {command for command, said in found if not said.out} <= {"generate kernel-args --format grubby"}, "each parser has something to read"
+    assert {command for command, said in found if not said.out} <= {"generate modprobe --unsafe"}, (
+        "each parser has something to read"
+    )
+
+
+@pytest.mark.parametrize("word", PLANTS.values(), ids=PLANTS)
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("kubernetes", "job", "--image"),
+        ("kubernetes", "job", "--name"),
+        ("kubernetes", "jobset", "--namespace"),
+        ("kubernetes", "daemonset", "--policy"),
+        ("kubernetes", "job", "--secret"),
+        ("kubernetes", "daemonset", "--runtime-class"),
+        ("slurm", "prolog", "--policy"),
+        ("slurm", "batch", "--python"),
+        ("slurm", "health-check", "--site-checks"),
+        ("slurm", "epilog", "--tool"),
+        ("slurm", "task-prolog", "--drain-state"),
+        ("systemd", "--unit"),
+        ("cloud-init", "--stages", "install,tune", "--python"),
+        ("script", "--python"),
+    ],
+    ids=" ".join,
+)
+def test_no_option_is_syntax(command: tuple[str, ...], word: str) -> None:
+    """What a script of somebody's takes from elsewhere and hands on."""
+    needed = {"kubernetes": ("--image", "r/x:1", "--nodes", "2")}.get(command[0], ())
+    more = [
+        each
+        for pair in zip(needed[::2], needed[1::2], strict=True)
+        if pair[0] not in command and "daemonset" not in command
+        for each in pair
+    ]
+    more += ["--image", "r/x:1"] if "daemonset" in command else []
+    words = ("generate", *command, f"/x{word}y", *more)
+    found = list(outputs(lambda: RecordedHost(recorded(), "recording x"), (words,)))
+    ((_name, said),) = found
+    assert broken([(" ".join(words[:3]), said)], folded=False) == []
+    assert said.status in (0, 2, 3), said.err
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator
@@ -23,15 +24,29 @@ CHANGES = (
     "thp-never",
     "nofile-limit-too-low",
     "openmp-affinity-pins-process",
+    "swappiness-high",
+    "logind-removes-ipc",
+    "iommu-translates-gpu-traffic",
+    "pcie-relaxed-ordering-off",
 )
+
+KINDS = ("sysctl", "limits", "udev", "tmpfiles", "systemd", "env", "kernel-args --unsafe", "tuned")
 
 
 def recorded() -> dict[str, Any]:
     """A host that all kinds of changes are asked for."""
-    found: dict[str, Any] = {}
+    found = load_recording(str(HOSTS / "healthy.json"))
     for name in CHANGES:
-        found = merged(found, load_recording(str(HOSTS / f"{name}.fail.json")))
+        own = json.loads((HOSTS / f"{name}.fail.json").read_bytes())
+        own.pop("extends")  # the healthy host once more would take back what the one before changed
+        found = merged(found, own)
     return found
+
+
+def test_the_host_is_asked_for_changes_of_each_kind() -> None:
+    commands = tuple(("generate", *kind.split()) for kind in KINDS)
+    found = dict(outputs(lambda: RecordedHost(recorded(), "recording x"), commands))
+    assert [command for command, said in found.items() if not said.out] == []
 
 
 def planted(value: Any, plant: Any) -> Any:
