@@ -57,6 +57,16 @@ def test_no_module_is_taken_from_the_caller(false_modules: Path, program: list[s
     assert (found.returncode, found.stderr) == (usual.returncode, usual.stderr) and usual.returncode in (0, 3)
 
 
+def test_what_starts_us_takes_no_package_of_our_name_from_the_working_directory(false_modules: Path) -> None:
+    """torchrun's handler does, where the folder may be a project's, in which others write; torchrun itself takes nothing from there."""
+    (false_modules / "torchtune_sys").mkdir()
+    for name in ("__init__", "__main__"):
+        (false_modules / "torchtune_sys" / f"{name}.py").write_text("print('was taken from here')\n")
+    assert "was taken from here" in started([*MODULE, "--version"], false_modules, on_path=False).stdout, "it could"
+    found = started([sys.executable, "-c", isolation.START_APART, "--version"], false_modules, on_path=False)
+    assert (found.returncode, found.stderr) == (0, "") and found.stdout.startswith("torchtune-sys"), found
+
+
 def test_the_examined_interpreter_s_path_is_as_the_session_has_it(false_modules: Path) -> None:
     """Not as the tool left it, also where both are one and the same."""
     env = {**os.environ, "PYTHONPATH": str(false_modules)}

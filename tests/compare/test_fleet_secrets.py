@@ -78,7 +78,12 @@ def test_clush_keeps_no_secrets(tmp_path: Path) -> None:
 def test_what_claims_to_be_a_document_of_ours_is_filtered(form: str) -> None:
     """fleet keeps what any command prints: that its schema is ours says nothing of who made it."""
     secrets = Secrets()
-    told: dict[str, object] = {"schema": f"torchtune-sys/{form}", "epoch_s": 1.0, "password": secrets.password(), "safe": ["eth0", 7, None]}
+    told: dict[str, object] = {
+        "schema": f"torchtune-sys/{form}",
+        "epoch_s": 1.0,
+        "password": secrets.password(),
+        "safe": ["eth0", 7, None],
+    }
     told["facts"] = {"session": {"env": {"NCCL_X": secrets.token(), "DB_PASSWORD": "hunter2-of-joe"}}, secrets.token(): "x"}
     while len(secrets.planted) < 200:
         told[f"said{len(told)}"] = [*secrets.of_each(), secrets.password()]

@@ -31,6 +31,11 @@ TEMPORARY = ("TMPDIR", "TMP", "TEMP")
 _OF_PLACES = (*TEMPORARY, "PATH", "PREFIX", "BASE", "HOME", "DIR", "CONF", "MODULES", "ENGINES", "ALIASES")
 """How the names of variables end whose value is a place also without a slash: one in the working directory."""
 _RESTART = "import sys; sys.path.insert(0, sys.argv[1]); del sys.argv[1]; import torchtune_sys; del sys.path[0]; from torchtune_sys.__main__ import main; main()"
+START_APART = (
+    "import sys; here = [entry for entry in sys.path[:1] if not entry]; del sys.path[: len(here)]; "
+    "from torchtune_sys.__main__ import main; sys.path[:0] = here; main()"
+)
+"""For ``python -c``: starts the program as ``-m torchtune_sys`` does, but that a package of this name in the working directory is not it."""
 _NEEDED = "click"
 """A package that we need: where it is found, the others are, too."""
 

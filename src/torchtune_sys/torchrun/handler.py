@@ -105,11 +105,11 @@ def preflight(params: RendezvousParameters) -> tuple[int, float]:
 
 def _run(params: RendezvousParameters) -> int:
     from torchtune_sys.host.children import process
-    from torchtune_sys.host.isolation import session
+    from torchtune_sys.host.isolation import START_APART, session
     from torchtune_sys.model.values import Missing
 
     meeting_s = _seconds(params, "join_timeout", _JOIN_S)
-    child = process.start((sys.executable, "-m", "torchtune_sys", *_words(params, meeting_s)), env=session())
+    child = process.start((sys.executable, "-c", START_APART, *_words(params, meeting_s)), env=session())
     if isinstance(child, Missing):
         raise OSError(child.detail)
     try:
