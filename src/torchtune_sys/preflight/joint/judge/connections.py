@@ -50,7 +50,7 @@ def _first_tests(gathered: Gathered) -> dict[Way, LinkTest]:
 
 
 def _first_rates(gathered: Gathered) -> dict[Way, float]:
-    """The best of each, in bytes per second."""
+    """Return the best of each way, in bytes per second."""
     return {way: max(test.rates) for way, test in _first_tests(gathered).items() if test.rates}
 
 
