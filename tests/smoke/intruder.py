@@ -184,7 +184,7 @@ def attack(address: str, port: int, stop: str) -> None:
 def attacking(victim: int, stop: str) -> None:
     """Listeners live for moments: they are looked for without a pause. What listens before the tool's first process is the launcher's own: MPICH's mpiexec ends, and Open
     MPI's mpirun hangs, when anybody speaks to it."""
-    while not os.path.exists(stop) and "@torchtune-sys-" not in open_names():
+    while not os.path.exists(stop) and f"@torchtune-sys-preflight-{victim}-" not in open_names():
         time.sleep(0.002)
     known = set(ports(victim))
     while not os.path.exists(stop):
