@@ -24,11 +24,11 @@ _TITLE = re.compile(
 )
 """Of a change: a conventional commit's, or a heading that orders something."""
 _SURE = re.compile(
-    r"(?:^|[.!:] )[Tt]his (?:PR|patch|commit|pull request|merge request|changeset|MR|cherry-pick)\b(?! (?:broke|breaks|introduced|causes|caused|seems))"
+    r"(?:^[Tt]?h?i?s |[.!:] [Tt]his )(?:PR|patch|commit|pull request|merge request|changeset|MR|cherry-pick)\b(?! (?:broke|breaks|introduced|causes|caused|seems))"
     r"|^(?:Signed-off-by|Reviewed-by|Co-authored-by|Differential Revision|Pull Request resolved|Change-Id|Reviewed By|Approved by|ghstack-source-id): ?\S"
     r"|^(?:#{1,4} |\*\*)(?:What (?:does )?this (?:PR|pull request)|Which issue(?:\(s\))? (?:does )?this PR|Pull [Rr]equest (?:type|description)|Type of change)"
     r"|^#{1,4} What's Changed\b|^\W{0,4}Full Changelog\W|^[-*] .{4,300} by @[\w-]{1,40}(?:\[bot\])? in (?:#\d|https://)"
-    r"|^#{1,4} (?:\W{1,4})?(?:The feature, motivation and pitch|Feature [Rr]equest(?: description)?|Motivation, pitch)\W{0,3}$"
+    r"|^#{1,4} (?:\W{1,4})?(?:The feature, motivation\b.{0,16}|Feature [Rr]equest(?: description)?\W{0,3}|Motivation, pitch\W{0,3})$"
     r"|^(?:#{1,4} |\*\*)?(?:Is your feature request related to a problem|Describe the solution you'd like|Describe alternatives you've considered)\b"
     r"|^Stack from \[?ghstack|^diff --git a/|^@@ -\d+(?:,\d+)? \+\d+"
 )

@@ -22,6 +22,8 @@ _TOLD: tuple[tuple[str, str, re.Pattern[str]], ...] = tuple(
         ("plugin", "", r"(?:Plugin Path ?: (?:\S{0,200}/)?|NET/Plugin ?: (?:Loaded (?:net|coll) plugin |Using (?:net )?plugin |Plugin name set by env to ))(?P<value>[\w. +-]{1,60})"),
         ("network", "", r"NCCL INFO Using network (?P<value>[\w +-]{1,40})$"),
         ("release", "", r"NCCL version (?P<value>\d+\.\d+\.\d+)"),
+        ("module", "", r"\bDriver Version *: *(?P<value>\d{3}\.[\d.]{2,10})"),
+        ("torch", "", r"\bPyTorch version *: *(?P<value>\d[\w.+]{2,30})"),
         ("driver", "", r"cudaDriverVersion (?P<value>\d{4,6})$"),
         ("variable", "", r"NCCL INFO (?P<name>NCCL_(?:IB_DISABLE|NET|NET_PLUGIN|ALGO|PROTO|P2P_DISABLE|SHM_DISABLE|BUFFSIZE|MNNVL_ENABLE|NVLS_ENABLE)) set (?:by environment )?to (?P<value>[\w^=,:.-]{1,60}?)\.?$"),
         ("gpu", "", r"\bGPU 0: (?P<value>[^(\n]{3,60}?) \(UUID: "),
@@ -32,12 +34,44 @@ _TOLD: tuple[tuple[str, str, re.Pattern[str]], ...] = tuple(
     )
 )  # fmt: skip
 """Kind, the value where the words have none, and the words; ``name``: what the value belongs to, where a node has several."""
-_WORDS = ("NCCL", "cudaDriverVersion", "UUID", " mtu ", "Rate:", "rate:", "Speed:", "nr_throttled")
+_ASKED = tuple(
+    (kind, re.compile(pattern))
+    for kind, pattern in (
+        ("answered driver", r"--query-gpu=driver_version|/sys/module/nvidia/version|modinfo .{0,20}nvidia"),
+        ("answered release", r"torch\.__version__|torch\.version\.|nccl\.version|(?:pip|conda|rpm|dpkg)3? .{0,40}(?:torch|nccl|cuda|ofed)|ofed_info|nvcc (?:-V|--version)"),
+        ("answered kernel", r"\buname -r\b"),
+        ("answered gpus", r"nvidia-smi -L\s*\| ?wc -l|--query-gpu=(?:name|count|memory\.total)\b|\bnproc\b"),
+        ("answered mtu", r"/sys/class/net/\S{1,20}/mtu"),
+        ("answered variable", r"\b(?:printenv|echo) \S{0,3}(?:NCCL|GLOO|RCCL|FI)_\w"),
+    )
+)  # fmt: skip
+"""What a command asks of each host, by the line above the answers."""
+_VALUE = re.compile(r"^[\w.+:,~ -]{1,60}$")
+_WORDS = (
+    "Driver Version",
+    "PyTorch version",
+    "NCCL",
+    "cudaDriverVersion",
+    "UUID",
+    " mtu ",
+    "Rate:",
+    "rate:",
+    "Speed:",
+    "nr_throttled",
+)
 _CAUSES = {
     "plugin": (("nccl-plugin-differs-between-nodes", LIKELY),),
     "network": (("ib-driver-not-loaded", POSSIBLE), ("hardware-differs-between-nodes", POSSIBLE), ("environment-differs-between-nodes", POSSIBLE)),
     "release": (("software-differs-between-nodes", LIKELY),),
     "driver": (("software-differs-between-nodes", POSSIBLE),),
+    "module": (("software-differs-between-nodes", LIKELY),),
+    "torch": (("software-differs-between-nodes", LIKELY),),
+    "answered driver": (("software-differs-between-nodes", LIKELY),),
+    "answered release": (("software-differs-between-nodes", LIKELY),),
+    "answered kernel": (("software-differs-between-nodes", POSSIBLE),),
+    "answered gpus": (("hardware-differs-between-nodes", LIKELY),),
+    "answered mtu": (("mtu-differs-between-nodes", LIKELY),),
+    "answered variable": (("environment-differs-between-nodes", LIKELY),),
     "variable": (("environment-differs-between-nodes", LIKELY),),
     "gpu": (("hardware-differs-between-nodes", LIKELY),),
     "mtu": (("mtu-differs-between-nodes", LIKELY),),
@@ -47,7 +81,14 @@ _CAUSES = {
 _ONE_SIDED = ("NCCL_IB_DISABLE", "NCCL_NET")
 """Variables that choose the network: a node that alone has one takes another network than the others."""
 _LONGEST, _NODES, _KINDS = 400, 256, 64
-_PLACES = {"gpu": "nvidia-smi -L", "mtu": "ip-link(8)", "rate": "ibstat; ethtool(8)", "throttled": "cgroup-v2: cpu.stat"}
+_PLACES = {
+    "module": "nvidia-smi",
+    "torch": "torch/utils/collect_env.py",
+    "gpu": "nvidia-smi -L",
+    "mtu": "ip-link(8)",
+    "rate": "ibstat; ethtool(8)",
+    "throttled": "cgroup-v2: cpu.stat",
+}
 
 _Said = dict[str, dict[str, tuple[str, str, LogLine]]]
 """By kind and node the first value, with its place."""
@@ -63,6 +104,7 @@ def symptoms_of(lines: Mapping[str, Sequence[LogLine]]) -> Iterator[Symptom]:
             if line.host and any(word in line.text for word in _WORDS):
                 hosts.add(line.host)
                 _take(source, line, first)
+        _take_answers(source, part, first)
     chosen = _networks_chosen(first, hosts)
     if chosen is not None:
         yield chosen
@@ -71,6 +113,18 @@ def symptoms_of(lines: Mapping[str, Sequence[LogLine]]) -> Iterator[Symptom]:
             continue
         usual = Counter(value for value, _, _ in by_node.values()).most_common(1)[0][0]
         yield _symptom(kind, *next(place[1:] for place in by_node.values() if place[0] != usual))
+
+
+def _take_answers(source: str, lines: Sequence[LogLine], first: _Said) -> None:
+    """Take the bare values that hosts answer to a command whose line tells what was asked."""
+    kind = ""
+    for line in lines:
+        if not line.host:
+            kind = next((kind for kind, asked in _ASKED if asked.search(line.text[:_LONGEST])), "")
+        elif kind and _VALUE.match(line.text):
+            nodes = first.setdefault(kind, {})
+            if len(nodes) < _NODES:
+                nodes.setdefault(line.host, (line.text, source, line))
 
 
 def _networks_chosen(first: _Said, hosts: set[str]) -> Symptom | None:
@@ -86,9 +140,9 @@ def _networks_chosen(first: _Said, hosts: set[str]) -> Symptom | None:
 
 
 def _symptom(kind: str, source: str, line: LogLine) -> Symptom:
-    base = kind.partition(" ")[0]
+    base = kind if kind in _CAUSES else kind.partition(" ")[0]
     candidates = tuple(Candidate(cause=cause, weight=weight) for cause, weight in _CAUSES[base])
-    words = _PLACES.get(base, "NCCL src/init.cc, src/plugin/net.cc")
+    words = "pdsh; clush; ansible" if base.startswith("answered") else _PLACES.get(base, "NCCL src/init.cc, src/plugin/net.cc")
     return Symptom(source=source, line=line, candidates=candidates, program=words.partition(" ")[0].lower(), words=words)
 
 
