@@ -97,9 +97,9 @@ def _pieces_of_work(here: RankContext) -> Iterator[Tuple[str, Work]]:
             for layout, one, other in _layouts(left.to(dtype), right.to(dtype)):
                 what = "%s products of %d x %d (layout %s)" % (str(dtype)[6:], side, side, layout)
                 yield what, functools.partial(torch.mm, one, other)
+        yield "sums in low precision", functools.partial(torch.sum, left.to(low))
         for number in range(2):
             yield "sums", functools.partial(torch.sum, left[number:])
-            yield "sums in low precision", functools.partial(torch.sum, left.to(low)[number:])
             yield "copies", functools.partial(_copied, left)
             yield "clones", functools.partial(_cloned, left)
         if here.kind == "cuda":
