@@ -40,7 +40,7 @@ _PACKAGE_FILE = re.compile(r"\.(?:dist|egg)-info/|/site-packages/|/dist-packages
 _PACKAGES = (queries.INTERPRETER, queries.LIVE_TORCH, queries.NVML)
 """Answers full of version numbers, which have the form of addresses (nvidia-cublas-cu12 12.1.3.1)."""
 
-_MAIL = re.compile(r"\b[A-Za-z0-9._%+-]+@[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)*\.[A-Za-z]{2,}\b")
+_MAIL = re.compile(r"\b[A-Za-z0-9._%+-]{1,64}@[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)*\.[A-Za-z]{2,}\b")
 _ID = re.compile(
     r"(?<![0-9A-Za-z])[0-9a-fA-F]{8}(?P<dash>[-_])[0-9a-fA-F]{4}(?P=dash)[0-9a-fA-F]{4}(?P=dash)[0-9a-fA-F]{4}(?P=dash)[0-9a-fA-F]{12}(?![0-9A-Za-z])"  # UUID
     r"|(?<=GPU-)[0-9a-f]{2,}[0-9a-f-]*|(?<=MIG-)[0-9a-f]{4,}[0-9a-f-]*"  # the beginning of one, which CUDA takes for the whole

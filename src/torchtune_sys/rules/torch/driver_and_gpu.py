@@ -231,7 +231,7 @@ def _of_other_package(line: str) -> bool:
     >>> _of_other_package("CUDA error: no kernel image is available for execution on the device")
     False
     """
-    names: list[str] = re.findall(r"[\w./-]+\.(?:cuh?|cpp|hpp|h)\b", line)
+    names: list[str] = re.findall(r"(?<![\w./-])[\w./-]+\.(?:cuh?|cpp|hpp|h)\b", line)
     return any(not re.search(r"(?:^|/)(?:aten|c10|torch)/", name) for name in names)
 
 
