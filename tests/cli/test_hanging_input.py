@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -70,3 +71,16 @@ def _timed(argv: list[str]) -> tuple[str, float, int]:
     found = subprocess.run(argv, env=environment(None), capture_output=True, text=True, timeout=200)
     assert "Traceback" not in found.stderr
     return found.stderr, time.monotonic() - began, found.returncode
+
+
+def test_waiting_for_who_reads_a_file_costs_no_processor_time() -> None:
+    """The parent looked every five milliseconds whether its child was through."""
+    code = (
+        "import os, time\nfrom torchtune_sys.cli import watch\nlooks = []\nwait = os.waitpid\n"
+        "os.waitpid = lambda *about: looks.append(1) or wait(*about)\n"
+        "status = watch.confined(lambda: time.sleep(1) or os._exit(7), 30, lambda: -1)\nprint(status, len(looks))"
+    )
+    found = subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True, text=True, timeout=60)
+    status, looks = map(int, found.stdout.split())
+    assert status == 7
+    assert looks < 20  # five a second, in case a person pastes

@@ -54,6 +54,7 @@ def test_check_loads_no_heavy_module_where_none_is_needed() -> None:
         "dataclasses",
         "xml.etree.ElementTree",
         "difflib",
+        "json",
     }
 
 

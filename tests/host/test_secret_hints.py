@@ -126,3 +126,30 @@ def test_arguments_of_families(name: str) -> None:
 @pytest.mark.parametrize("name", ["systemd", "systemd.setenv", "mlx5_", "xenial x", "x", "iscsi_initiator", "ip", "sysctlx.y"])
 def test_other_arguments(name: str) -> None:
     assert not harmless(name)
+
+
+_LINES = st.sampled_from(
+    (
+        "mlx5_core: link up",
+        "token=abcdefgh1234",
+        "PASSWſword=x",
+        "eth0: renamed",
+        "https://joe:hunter2@host/x",
+        "K: 'sig=abc'",
+        "",
+    )
+)
+
+
+@settings(max_examples=200, deadline=None, database=None)
+@given(st.lists(_LINES, min_size=2, max_size=6))
+def test_a_line_is_filtered_in_a_long_text_as_it_is_alone(lines: list[str]) -> None:
+    assert secrets.scrubbed("\n".join(lines)) == "\n".join(map(secrets.scrubbed, lines))
+
+
+def test_a_line_is_looked_through_for_what_the_text_holds_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each line of a kernel's log was looked through for each of a hundred words."""
+    asked: list[int] = []
+    monkeypatch.setattr(secrets, "_has", lambda low, words: asked.append(len(words)) or any(word in low for word in words))
+    secrets.scrubbed("mlx5_core: link up\ntoken=abcdefgh1234\n" * 50)
+    assert asked.count(len(secrets.HINTS)) == 0

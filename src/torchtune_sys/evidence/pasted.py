@@ -14,11 +14,12 @@ _ALIKE = 1000
 _ENTITIES = ("&gt;", "&lt;", "&quot;", "&#39;", "&#x27;", "&nbsp;")
 _LINK = re.compile(r"\[([^\[\]\n]{1,400})\]\(https?://[^()\s]{1,1000}\)")
 """Markdown, also around the paths that VS Code copies out of its terminal."""
-_COLLECTED = re.compile(r"^(?:[A-Z]{4,8} )?\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.(?:\d{7}|\d{9})Z ?", re.MULTILINE)
+_COLLECTED = r"(?:[A-Z]{4,8} )?\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.(?:\d{7}|\d{9})Z ?"
 """What GitHub Actions (seven digits), Docker and Kubernetes (nine), and with a level cloud consoles put before each line of a log."""
 _COLOUR = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\ufffd\[\d{0,3}m|(?<!\S)\[\d{1,2}m(?=\S[^\n]*\[0m)|(?<=\S)\[0m$", re.MULTILINE)
 """Colours of a terminal; web pages take the escape character out of them."""
 
+_WIDE = " " * 48
 _FILLED = re.compile(r"(?<=\S) {48,}(?=[A-Z][\w ./()-]{0,40}: )")
 """A terminal filled a line to its width, and the paste lost the line's end; after it a label."""
 
@@ -44,11 +45,11 @@ def plain(text: str) -> str:
     'a\\n b\\na'
     """
     text = thinned(unescaped(text)).replace("\r\n", "\n").replace("\r", "\n")
-    text = _COLOUR.sub("", text) if "[" in text else text
-    text = _without(text, re.compile(r"^[ \t]{0,3}(?:> ?)+", re.MULTILINE))
+    text = _COLOUR.sub("", text) if "\x1b" in text or "\ufffd[" in text or re.search(r"\[\d{0,2}m", text) else text
+    text = _without(text, r"[ \t]{0,3}(?:> ?)+")
     text = _without(text, _COLLECTED)
     text = "\n".join(line.rstrip(" \t") for line in text.split("\n"))  # a pattern would try each blank of a long row
-    text = _FILLED.sub("\n", text)
+    text = _FILLED.sub("\n", text) if _WIDE in text else text
     return unfolded(_dedented(_single_spaced(text)))
 
 
@@ -80,8 +81,12 @@ def thinned(text: str) -> str:
 _SEVERAL = 3
 
 
-def _without(text: str, mark: re.Pattern[str]) -> str:
-    """Without ``mark`` where it begins several lines."""
+def _without(text: str, begins: str) -> str:
+    """Without what matches ``begins`` where it begins several lines. First sought behind a line break, which is found faster than the beginning of a
+    line: most texts have none."""
+    if not re.search(rf"\n{begins}", text):
+        return text
+    mark = re.compile(rf"^{begins}", re.MULTILINE)
     return mark.sub("", text) if len(mark.findall(text)) >= _SEVERAL else text
 
 

@@ -62,7 +62,10 @@ def parse_lines(text: str) -> Lines:
     for number, line in enumerate(lines):
         if ":" not in line or not there - values.keys():
             continue
-        found = keyed.match(re.sub(r" {9,}", " " * 8, line[:20_000]))  # a line that a terminal padded before the next one
+        line = line[:20_000]
+        found = keyed.match(
+            re.sub(r" {9,}", " " * 8, line) if " " * 9 in line else line
+        )  # one that a terminal padded before the next one
         if found and found[1] not in values:
             values[found[1]] = found[2].strip()
             if found[1] == "Flags" and _wrapped(lines, number):
@@ -73,7 +76,7 @@ def parse_lines(text: str) -> Lines:
         values=values,
         packages=tuple(_packages(lines)),
         gpus=tuple(_gpus(lines, values)) or gpus,
-        complaints=tuple(dict.fromkeys(_complaints(lines)))[:50],
+        complaints=tuple(dict.fromkeys(_complaints(text, lines)))[:50],
         env=_environment(lines),
         recognised=bool(_OF_ITS_OWN & values.keys()),
         driver=_driver_line(text),
@@ -88,6 +91,10 @@ def _wrapped(lines: list[str], number: int) -> bool:
     return bool(after) and ":" not in after and "=" not in after
 
 
+_PLAIN = ("orch", "triton", "umpy", "umPy", "vllm", "nvidia-")
+"""Of the names of packages that stand alone in a line."""
+
+
 def _packages(lines: list[str]) -> Iterator[Distribution]:
     listed = re.compile(r"\[(pip3?|conda|pip\d\.\d+)\]\s+([A-Za-z0-9_-][\w.-]*)(?:==|\s+)(\d[\w.+!-]*)(?:\s+(\S+))?")
     printed = re.compile(
@@ -99,16 +106,16 @@ def _packages(lines: list[str]) -> Iterator[Distribution]:
     name = ""
     for line in lines:
         line = line[:1000]
-        found = listed.search(line)
+        found = listed.search(line) if "[" in line and ("pip" in line or "conda" in line) else None
         if found:
             kind = "conda" if found[1] == "conda" else "pip"
             build = (found[4] or "") if kind == "conda" and not (found[4] or "").startswith("pypi") else ""
             yield Distribution(name=normalised(found[2]), version=found[3], location=kind, build=build)
             continue
-        found = plain.match(line)
+        found = plain.match(line) if any(word in line for word in _PLAIN) else None
         if found:
             yield Distribution(name=normalised(found[1]), version=found[2], location="pip")
-        elif found := printed.search(line):
+        elif "ch.__version__" in line and (found := printed.search(line)):
             yield Distribution(name="torch", version=found[1], location="pip")
         elif line.startswith("Name: "):
             name = normalised(line[6:].strip())
@@ -158,16 +165,11 @@ _COMPLAINTS = (
 )
 
 
-_MANY = 10_000
-"""Lines of a text that is searched as a whole first."""
-
-
-def _complaints(lines: list[str]) -> Iterator[str]:
+def _complaints(text: str, lines: list[str]) -> Iterator[str]:
     """Sentences of the loader and of CUDA that name a fault of the environment."""
     glibc = re.compile(r"version [`'\u2018]?(?:GLIBC|GLIBCXX|CXXABI)_[\d.]+['\u2019]? not found")
-    several = "\n".join(lines) if len(lines) > _MANY else ""
-    sought = [words for words in _COMPLAINTS if words in several] if several else _COMPLAINTS
-    for line in lines:
+    sought = [words for words in _COMPLAINTS if words in text]
+    for line in lines if sought or "not found" in text else ():
         line = line[:2000]
         if any(words in line for words in sought) or ("not found" in line and glibc.search(line)):
             yield re.sub(r"[`'\u2018]((?:GLIBC|GLIBCXX|CXXABI)_[\d.]+)['\u2019]", r"`\1'", line.strip())[:400]

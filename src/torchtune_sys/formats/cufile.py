@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import re
-
 import msgspec
 
+from torchtune_sys.model.patterns import pattern
 from torchtune_sys.model.values import Missing, Why
 
-_COMMENT = re.compile(r'("(?:[^"\\\n]|\\.)*"?)|//[^\n]*')
-_LAST_COMMA = re.compile(r",(\s*[}\]])")
+_COMMENT = pattern(r'("(?:[^"\\\n]|\\.)*"?)|//[^\n]*')
+_LAST_COMMA = pattern(r",(\s*[}\]])")
 
 
 class CufileSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,6 +25,8 @@ def parse_cufile(text: str, path: str) -> CufileSettings | Missing:
     >>> parse_cufile("{", "/etc/cufile.json").why
     <Why.UNPARSED: 'unparsed'>
     """
+    import json  # few hosts have the file
+
     plain = _COMMENT.sub(lambda found: found[1] or "", text)
     try:
         held = json.loads(_LAST_COMMA.sub(r"\1", plain))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from torchtune_sys.model.patterns import pattern
+
 
 def parse_fabric_manager_log(text: str) -> str:
     """Version at the last start in the log; ``""`` if none is logged.
@@ -22,12 +24,12 @@ _STARTED = (
     "Started nvidia-fabricmanager.service",
     "Started NVIDIA fabric manager service",
 )
-_MISMATCH = re.compile(
+_MISMATCH = pattern(
     r"fabric manager NVIDIA GPU driver interface version\s{1,20}([0-9][0-9.]{2,16}[0-9])\s{1,20}do(?:es)?n't match with driver version\s{1,20}"
     r"([0-9][0-9.]{2,16}[0-9])"
 )
-_ABORTED = re.compile(r"detected number of NVSwitches don't match with any supported system topology")
-_NOTHING = re.compile(
+_ABORTED = pattern(r"detected number of NVSwitches don't match with any supported system topology")
+_NOTHING = pattern(
     r"request to query NVSwitch device information from NVSwitch driver failed with error:\s?WARNING Nothing to do"
 )
 

@@ -8,10 +8,11 @@ _TRACEBACK = re.compile(
     r"Traceback \(most recent call last\):[^\n]*\n(?:[^\n]*\n){1,400}?(?:\[?rank ?\d+\]?:? ?)?"
     r"((?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Warning)\b[^\n]*)"
 )
-_DEATHS = re.compile(
-    r"(?m)^[^\n]{0,120}?((?:terminate called after throwing|Fatal Python error:|Segmentation fault|Aborted \(core dumped\)|"
-    r"CUDA error: |torch\.AcceleratorError: |NCCL error |Bus error \(core dumped\)|Illegal instruction \(core dumped\))[^\n]*)"
+_DYING = (
+    *("terminate called after throwing", "Fatal Python error:", "Segmentation fault", "Aborted (core dumped)", "CUDA error: "),
+    *("torch.AcceleratorError: ", "NCCL error ", "Bus error (core dumped)", "Illegal instruction (core dumped)"),
 )
+_DEATHS = re.compile(rf"(?m)^[^\n]{{0,120}}?((?:{'|'.join(map(re.escape, _DYING))})[^\n]*)")
 _MOST, _WIDTH = 3, 300
 
 
@@ -23,6 +24,7 @@ def failures(text: str) -> tuple[str, ...]:
     >>> failures("0 errors, RuntimeError is a class, no Traceback")
     ()
     """
-    found = [match[1] for pattern in (_TRACEBACK, _DEATHS) for match in pattern.finditer(text)]
+    dying = any(words in text for words in _DYING)
+    found = [match[1] for pattern in (_TRACEBACK, *([_DEATHS] if dying else [])) for match in pattern.finditer(text)]
     lines = dict.fromkeys(" ".join(line.split()).strip("`> ")[:_WIDTH] for line in found)
     return tuple(lines)[:_MOST]

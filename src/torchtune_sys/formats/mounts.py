@@ -43,8 +43,10 @@ def parse_mountinfo(text: str) -> tuple[Mount, ...]:
     found = []
     for line in text.split("\n"):
         before, dash, after = line.partition(" - ")
+        if not dash:
+            continue
         left, right = before.split(" "), after.split(" ")
-        if not dash or len(left) < 6 or len(right) < 2 or not (_is_number(left[0]) and _is_number(left[1])):
+        if len(left) < 6 or len(right) < 2 or not (_is_number(left[0]) and _is_number(left[1])):
             continue
         found.append(
             Mount(

@@ -167,8 +167,13 @@ def scrubbed(text: str) -> str:
         return text
     if "-----BEGIN" in text:
         text = _without_keys(text)
-    if "ommand line: " in text or _has(_lowered(text), HINTS):
-        text = "\n".join(map(_line, text.split("\n"))) if "\n" in text else _line(text)
+    if "\n" in text:
+        low = _lowered(text)
+        hints = tuple(word for word in HINTS if word in low)  # each line has few of a long text's, and none that it lacks
+        if hints or "ommand line: " in text:
+            text = "\n".join(_line(line, hints) for line in text.split("\n"))
+    elif "ommand line: " in text or _has(_lowered(text), HINTS):
+        text = _line(text)
     return _BY_CHANCE.sub(_unless_random, text)
 
 
@@ -188,22 +193,23 @@ _KERNELS_LINE = pattern(r"(?:Kernel c|(?:\]|kernel:) C)ommand line: ")
 """In its own log; of a job's command line nothing is known."""
 
 
-def _line(text: str) -> str:
+def _line(text: str, hints: tuple[str, ...] = HINTS) -> str:
+    """``hints``: those of ``HINTS`` that the line may hold."""
     if "ommand line: " in text and (start := _KERNELS_LINE.search(text)) is not None:
         text = text[: start.end()] + scrubbed_arguments(text[start.end() :])
     if ("\\" in text or "\x1b" in text) and _ESCAPES.search(text):
         parts = _ESCAPES.split(_KEYED_IN_QUOTES.sub(_value, text))
-        return "".join(part if place % 2 else _of_hints(part) for place, part in enumerate(parts))
-    return _of_hints(text)
+        return "".join(part if place % 2 else _of_hints(part, hints) for place, part in enumerate(parts))
+    return _of_hints(text, hints)
 
 
 _ESCAPES = pattern(r"(\\{1,4}[nrt]|(?:\x1b|\\{1,4}(?:x1b|u001b|033|e))\[[0-9;]{0,16}[A-Za-z])")
 """Line breaks of a text that is quoted, and colours: the letter at their end is none of the word that follows. A value in quotes may hold them."""
 
 
-def _of_hints(text: str) -> str:
+def _of_hints(text: str, hints: tuple[str, ...]) -> str:
     low = _lowered(text)
-    return _by_name(_by_shape(text, low), low) if _has(low, HINTS) else text
+    return _by_name(_by_shape(text, low), low) if _has(low, hints) else text
 
 
 _SYN_COOKIES = "syncookies"

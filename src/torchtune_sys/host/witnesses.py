@@ -154,6 +154,8 @@ TREES = (
 """The one table of witnesses."""
 
 
+_BELOW = tuple((tree, (f"{tree.root}/", *tree.linked)) for tree in TREES)
+"""Each with how the paths in it begin: asked of every file that is not there."""
 LINKED = ("/sys/bus/pci/devices/", "/sys/class/block/", "/sys/block/", "/sys/dev/block/")
 """Directories of links into /sys/devices."""
 
@@ -170,8 +172,8 @@ class Witnessed(Host):
     def _seen(self, found: Fact[_T], path: str) -> Fact[_T]:
         if not isinstance(found, Missing) or found.why is not Why.ABSENT:
             return found
-        for tree in TREES:
-            if path == tree.root or path.startswith((tree.root + "/", *tree.linked)):
+        for tree, below in _BELOW:
+            if path == tree.root or path.startswith(below):
                 witness = self._witness(tree)
                 if witness:
                     return Missing(Why.HIDDEN, path, f"{tree.root} is hidden here: {witness} shows that there is something in it")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 
 import msgspec
@@ -133,6 +134,7 @@ _SERIES = ("rtx 50", "rtx 40", "rtx 30", "rtx 20", "gtx 16", "gtx 10", "gtx 9", 
 _END = dict.fromkeys(_SERIES, "[0-9]")
 
 
+@functools.cache  # some ten rules ask it of each GPU
 def architecture_by_device(device: str) -> Architecture | None:
     """Return generation by PCI device id (``0x2330`` or ``2330``); None for ids that no table knows.
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterable
 
 from torchtune_sys.knowledge import tables
+from torchtune_sys.model.patterns import pattern
 
 Slot = tuple[str, str]
 """Device locator and bank locator of SMBIOS."""
@@ -44,7 +45,7 @@ def by_names(slots: list[Slot], sockets: int, per_socket: int) -> list[str] | No
     return None
 
 
-_OWNER = re.compile(r"(?:CPU|PROC|SOCKET|NODE|CONTROLLER|\bP|_P)[ _#]?(\d{1,2})(?![A-Z0-9])")
+_OWNER = pattern(r"(?:CPU|PROC|SOCKET|NODE|CONTROLLER|\bP|_P)[ _#]?(\d{1,2})(?![A-Z0-9])")
 
 
 def _owner(text: str) -> str:

@@ -12,6 +12,7 @@ from itertools import islice
 import msgspec
 
 from torchtune_sys.knowledge import tables
+from torchtune_sys.model.patterns import pattern, words_of
 from torchtune_sys.model.snapshot import Saying
 
 _WIDTH = 300
@@ -41,16 +42,22 @@ class Sentence(msgspec.Struct, frozen=True, kw_only=True):
 
 class _Row(msgspec.Struct, frozen=True, kw_only=True):
     pattern: re.Pattern[str]
+    words: tuple[str, ...]
+    """Of which each text that ``pattern`` matches holds one; empty where that cannot be told."""
     also: tuple[re.Pattern[str], ...]
     unless: re.Pattern[str] | None
     found: Sentence
 
+    def may_match(self, text: str) -> bool:
+        return not self.words or any(word in text for word in self.words)
+
 
 def _read(row: tables.Row) -> _Row:
     return _Row(
-        pattern=re.compile(row["pattern"], re.MULTILINE),
-        also=tuple(re.compile(part) for part in row["also"].split(" && ") if part),
-        unless=re.compile(row["unless"]) if row["unless"] else None,
+        pattern=pattern(row["pattern"], re.MULTILINE),
+        words=words_of(row["pattern"]),
+        also=tuple(pattern(part) for part in row["also"].split(" && ") if part),
+        unless=pattern(row["unless"]) if row["unless"] else None,
         found=Sentence(
             causes=tuple(filter(None, row["cause"].split("|"))),
             role=row["role"],
@@ -82,7 +89,7 @@ class Book:
 
     def __init__(self, text: str) -> None:
         self._text = text
-        self._asked: dict[re.Pattern[str], bool] = {}
+        self._asked: dict[str, bool] = {}
 
     def sentence(self, line: str) -> Sentence | None:
         """Return what ``line`` says, by the first row that fits.
@@ -93,7 +100,7 @@ class Book:
         True
         """
         for row in _of_any_program():
-            if row.pattern.search(line) and self.fits(row):
+            if row.may_match(line) and row.pattern.search(line) and self.fits(row):
                 return row.found
         return None
 
@@ -101,9 +108,9 @@ class Book:
         return all(map(self._there, row.also)) and not (row.unless and self._there(row.unless))
 
     def _there(self, pattern: re.Pattern[str]) -> bool:
-        if pattern not in self._asked:
-            self._asked[pattern] = pattern.search(self._text) is not None
-        return self._asked[pattern]
+        if pattern.pattern not in self._asked:
+            self._asked[pattern.pattern] = pattern.search(self._text) is not None
+        return self._asked[pattern.pattern]
 
 
 def is_about_code(line: str) -> bool:
@@ -144,7 +151,7 @@ def said(text: str) -> dict[str, Saying]:
     book = Book(text)
     for row in _of_rules():
         sentence = row.found
-        match = None if sentence.rule in found else _place(row.pattern, text)
+        match = _place(row.pattern, text) if sentence.rule not in found and row.may_match(text) else None
         if match is not None and book.fits(row):
             found[sentence.rule] = Saying(
                 line=_line(text, match), remedy=sentence.remedy, is_failure=sentence.role not in ("fact", "inventory")

@@ -6,7 +6,6 @@ An action is host-independent data: rules hold no bash and no YAML. ``text`` is 
 from __future__ import annotations
 
 import enum
-from shlex import quote
 
 import msgspec
 
@@ -133,6 +132,8 @@ def text(action: Action) -> str:
 
 
 def _text(action: Action) -> str:
+    from shlex import quote  # for a finding alone
+
     match action:
         case Sysctl(key=key, target=target):
             value, as_good = _wished(target)

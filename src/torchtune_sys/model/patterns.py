@@ -46,3 +46,43 @@ def pattern(text: str, flags: int = 0) -> re.Pattern[str]:
     ('anbn', '12', 1)
     """
     return cast("re.Pattern[str]", _Lazy(text, flags))
+
+
+_LEAST = 4
+"""Letters of a word that few texts have by chance."""
+_STEP = pattern(
+    r"\\(?P<escaped>.)|\[\^?\]?(?:\\.|[^\]\\])*\]|(?P<group>\((?:\?:)?)|(?P<end>\))|(?P<other>\|)|(?P<repeated>[*+?]|\{\d*,?\d*\})|[.^$]|(?P<letter>.)",
+    re.DOTALL,
+)
+
+
+def words_of(text: str) -> tuple[str, ...]:
+    """Return words of which a text has one wherever the pattern matches, so that the pattern need not be compiled and tried without; ``()`` where
+    that cannot be told: it ignores case, or one of its alternatives holds no word of four letters outside of groups.
+
+    >>> words_of(r"cuda \\d+ failed|a{2,3}driver v?ersion\\.x"), words_of("(?i)failed"), words_of("(?:failed|lost) at|ab")
+    ((' failed', 'ersion.x'), (), ())
+    """
+    if re.match(r"\(\?[a-zA-Z]+\)", text):
+        return ()
+    alternatives: list[list[str]] = [[""]]  # each with its runs of letters
+    depth = 0
+    for step in _STEP.finditer(text):
+        runs = alternatives[-1]
+        if step["group"] or step["end"]:
+            depth += 1 if step["group"] else -1
+        elif depth:
+            continue
+        elif step["other"]:
+            alternatives.append([""])
+            continue
+        elif (letter := step["letter"] or step["escaped"] or "") and (step["letter"] or not letter.isalnum()):
+            runs[-1] += letter
+            continue
+        elif letter in "xuUN0123456789" and letter:  # a character by its number
+            return ()
+        elif step["repeated"] and step["repeated"] != "+":
+            runs[-1] = runs[-1][:-1]
+        runs.append("")
+    longest = tuple(max(runs, key=len) for runs in alternatives)
+    return longest if min(map(len, longest)) >= _LEAST else ()

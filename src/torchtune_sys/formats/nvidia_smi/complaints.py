@@ -10,8 +10,10 @@ from torchtune_sys.formats.nvidia_smi.values import SIZE_LIMIT, SOURCE, missing
 
 def failures(text: str) -> Iterator[tuple[str, str, str]]:
     """(NVML's name, why, the line) for each line by which nvidia-smi says that it could not look, in order."""
-    for line in text[:SIZE_LIMIT].splitlines():
-        for words, name, why in _COMPLAINTS:
+    text = text[:SIZE_LIMIT]
+    sought = [each for each in _COMPLAINTS if each[0] in text]
+    for line in text.splitlines() if sought else ():
+        for words, name, why in sought:
             if words in line and not any(value in line for value in _VALUES):
                 yield name, why, _sentence(line, words)
                 break

@@ -22,6 +22,8 @@ from torchtune_sys.model.values import Missing
 PATIENCE_S = 30.0
 _REAPING_S = 1.0
 _PIECE = 1 << 16
+_DONE, _RAISED = "=!"
+"""What the child tells first."""
 
 
 def apart(work: Callable[[], str], late: UserError, patience_s: float) -> str:
@@ -38,14 +40,12 @@ def apart(work: Callable[[], str], late: UserError, patience_s: float) -> str:
         _end(child)
     if told is None:
         raise late
-    if not told:
+    if not told:  # not even the sign
         raise UserError("a child process of ours ended before it was through", "look whether memory ran out: dmesg")
-    import json
-
-    value = json.loads(told)
-    if isinstance(value, str):
-        return value
-    kind, seen, todo = value
+    sign, rest = told[0], told[1:]
+    if sign == _DONE:
+        return rest
+    kind, seen, todo = rest.split("\0")
     raise getattr(errors, kind, UserError)(seen, todo)
 
 
@@ -86,8 +86,6 @@ def _not_in_time(path: str, patience_s: float) -> UnreadableInput:
 
 def _work(work: Callable[[], str], ours: int) -> None:
     """Work in the child: it has no streams of ours, tells its result, and ends without cleaning up after its parent."""
-    import json
-
     try:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, signal.SIG_DFL)
@@ -96,9 +94,9 @@ def _work(work: Callable[[], str], ours: int) -> None:
             if stream != ours:
                 os.dup2(nowhere, stream)
         try:
-            told = json.dumps(work())
+            told = _DONE + work()
         except UserError as error:
-            told = json.dumps([type(error).__name__, error.seen, error.todo])
+            told = _RAISED + "\0".join(part.replace("\0", " ") for part in (type(error).__name__, error.seen, error.todo))
         left = told.encode("utf-8", "surrogatepass")
         while left:
             left = left[os.write(ours, left) :]

@@ -10,6 +10,7 @@ from torchtune_sys.errors import UnreadableInput
 from torchtune_sys.host.base import Host
 from torchtune_sys.host.input import limits
 from torchtune_sys.host.input.limits import PATIENCE_S
+from torchtune_sys.model.patterns import pattern
 
 
 class PastedText(msgspec.Struct, frozen=True, kw_only=True):
@@ -135,6 +136,10 @@ def _limit_text(data: bytes, name: str) -> None:
         )
 
 
+_STRANGE = pattern("[\ufffd\x00-\x06\x0e-\x1a\x1c-\x1f]")
+"""What no program prints: not blanks, line breaks, the bell, a step back, nor the escapes of a terminal."""
+
+
 def _text(data: bytes, name: str) -> str:
     from torchtune_sys.formats import nvidia_bug_report
 
@@ -142,7 +147,7 @@ def _text(data: bytes, name: str) -> str:
     _limit_text(data, name)
     text = data.decode("utf-8-sig", "replace")
     sample = text[: 1 << 16]
-    strange = sum(character == "\ufffd" or (character < " " and character not in "\t\n\r\f\v\b\x1b\a") for character in sample)
+    strange = len(_STRANGE.findall(sample))
     if strange > len(sample) // 20 or "\0" in sample:
         raise UnreadableInput(f"{name}: is neither text nor a known archive", _WANTED)
     if len(max(text.split("\n"), key=len)) > limits.LINE_LENGTH:
