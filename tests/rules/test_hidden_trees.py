@@ -112,6 +112,16 @@ def test_an_answer_that_an_older_release_did_not_record_raises_no_alarm() -> Non
         assert not [rule for rule in before if after[rule] is Verdict.FAIL and before[rule] is not Verdict.FAIL], question
 
 
+def test_no_list_of_modules_is_no_module_that_is_missing() -> None:
+    """gVisor has the driver's devices and version, and neither /proc/modules nor /sys/module."""
+    host = without(recorded("typical/dgx-h100"), "/proc/modules")
+    host = without(host, "/sys/module")
+    before = verdicts(recorded("typical/dgx-h100"))
+    after = verdicts(host)
+    assert before["nvidia-uvm-not-loaded"] is Verdict.PASS
+    assert after["nvidia-uvm-not-loaded"] is Verdict.UNKNOWN
+
+
 def test_what_nothing_else_shows_is_absent() -> None:
     """A virtual machine without PCI, and without anything that would sit on it."""
     host = Witnessed(RecordedHost({"files": {"/proc/modules": "virtio_mmio 1 0 - Live 0x0\n"}, "dirs": {"/sys/bus": []}}, "made"))

@@ -109,6 +109,12 @@ ROWS: tuple[tuple[str, str, str], ...] = (
     ("High temperature on", "nic-hot", rf"mlx5_core {PCI}: .*High temperature on sensors"),
     (": Link down", "link-down", r"mlx5_core \S+ (?P<subject>[\w.-]{1,16}): Link down"),
     ("Link is Down", "link-down", r"(?P<subject>[\w.-]{1,16}): (?:NIC )?Link is Down"),
+    # Linux: net/sched/sch_generic.c (dev_watchdog, until 6.5 and since), drivers/net/ethernet/mellanox/mlx5/core/en_main.c
+    ("NETDEV WATCHDOG: ", "tx-watchdog", r"NETDEV WATCHDOG: (?P<subject>[\w.-]{1,16}) \([\w.-]{1,32}\): transmit queue \d+ timed out"),
+    ("NETDEV WATCHDOG: ", "tx-watchdog", r"(?P<subject>[\w.-]{1,16}): NETDEV WATCHDOG: CPU: \d+: transmit queue \d+ timed out"),
+    ("TX timeout detected", "tx-timeout", r"mlx5_core \S+ (?P<subject>[\w.-]{1,16}): TX timeout detected"),
+    # Linux: drivers/net/ethernet/intel/e1000e/netdev.c, ixgbe/ixgbe_main.c
+    (" Unit Hang", "tx-timeout", r"(?P<subject>[\w.-]{1,16}): Detected (?:Hardware|Tx) Unit Hang"),
     # Linux: drivers/nvme/host/core.c, pci.c
     ("will reset", "nvme-reset", r"nvme (?P<subject>nvme\d+): controller is down; will reset"),
     ("reset controller", "nvme-reset", r"nvme (?P<subject>nvme\d+): (?:frozen state error detected|.*timeout), reset controller"),
@@ -121,6 +127,9 @@ ROWS: tuple[tuple[str, str, str], ...] = (
     ("Remounting filesystem", "fs-read-only", r"EXT4-fs \((?P<subject>[^)]{1,60})\): Remounting filesystem read-only"),
     ("orruption", "fs-error", r"XFS \((?P<subject>[^)]{1,60})\): .*[Cc]orruption"),
     ("Internal error", "fs-error", r"XFS \((?P<subject>[^)]{1,60})\): Internal error"),
+    ("has been shut down due to", "fs-error", r"XFS \((?P<subject>[^)]{1,60})\): Filesystem has been shut down due to"),
+    # Linux: drivers/md/raid1.c, raid10.c, raid5.c
+    (": Disk failure on ", "disk-io", r"md/raid\w{0,4}:\w{1,32}: Disk failure on (?P<subject>[\w!-]{1,32}), disabling device"),
     ("hutting down filesystem", "fs-error", r"XFS \((?P<subject>[^)]{1,60})\): .*[Ss]hutting down filesystem"),
     ("log I/O error", "fs-error", r"XFS \((?P<subject>[^)]{1,60})\): log I/O error"),
     ("forced readonly", "fs-read-only", r"BTRFS \w+ \(device (?P<subject>[\w-]{1,60})[^)]*\): .*forced readonly"),

@@ -37,8 +37,8 @@ def probe(host: Host, intent: Workload) -> DriverFacts:
         module_version=version,
         module_flavour=flavour,
         nouveau_loaded=_module(host, modules, ("nouveau", "nova_core")),
-        uvm_loaded=_module(host, modules, ("nvidia_uvm",)),
-        peermem_loaded=_module(host, modules, ("nvidia_peermem", "nv_peer_mem")),
+        uvm_loaded=_beside(host, loaded, modules, ("nvidia_uvm",)),
+        peermem_loaded=_beside(host, loaded, modules, ("nvidia_peermem", "nv_peer_mem")),
         wsl=wsl,
         compute_node=driver_files.read_node(host, "/dev/kfd") if not isinstance(amd, Missing) and amd else _NO_AMD,
         amd_errors=_amd_errors(host, amd),
@@ -218,6 +218,14 @@ def _module(host: Host, modules: Fact[str], names: tuple[str, ...]) -> Fact[bool
         return True
     unseen = modules if modules.why is Why.HIDDEN else False
     return next((fact for fact in seen if isinstance(fact, Missing)), unseen)
+
+
+def _beside(host: Host, driver_loaded: Fact[bool], modules: Fact[str], names: tuple[str, ...]) -> Fact[bool]:
+    """Whether a module of the running driver's is loaded, too; hidden where no list of modules shows the driver itself (gVisor)."""
+    found = _module(host, modules, names)
+    if found is False and driver_loaded is True and isinstance(modules, Missing) and host.exists("/sys/module/nvidia") is False:
+        return Missing(Why.HIDDEN, "/proc/modules", "the NVIDIA driver runs, and no list of modules shows it")
+    return found
 
 
 def _kernel_side(host: Host, text: Fact[str]) -> tuple[Fact[str], Fact[str]]:

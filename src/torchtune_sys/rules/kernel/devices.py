@@ -231,13 +231,18 @@ def network_adapter_fault(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 @rule(
     id="network-link-flapping",
-    title="A network link goes down repeatedly",
+    title="A network link goes down, or an adapter stops sending, repeatedly",
     severity=Severity.WARNING,
-    fix=(Advice(text="change the cable or transceiver, and look at the switch port's error counters"),),
-    params=(_DAY, Param("count", 3, "times that a link went down that are too many")),
+    fix=(
+        Advice(text="change the cable or transceiver, and look at the switch port's error counters"),
+        Advice(
+            text="where a transmit queue hangs: update the adapter's driver and firmware, and look whether the switch pauses the port (ethtool -S)"
+        ),
+    ),
+    params=(_DAY, Param("count", 3, "times that a link went down, or an adapter stopped sending, that are too many")),
 )
 def network_link_flapping(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """An interface lost its link three times or more within a day.
+    """An interface lost its link, or its adapter sent nothing until the driver started the queue anew, three times or more within a day.
 
     Why it matters
     Each time connections stall or break; NCCL gives up after its retries, and the job ends.
@@ -246,7 +251,7 @@ def network_link_flapping(s: Snapshot, p: Params) -> Iterator[Evidence]:
     Somebody worked on the cable or the switch; a laptop's or a management port.
 
     References
-    leptonai/gpud, threshold for InfiniBand link flaps (3)
+    leptonai/gpud, threshold for InfiniBand link flaps (3); Linux net/sched/sch_generic.c (dev_watchdog)
     Linux drivers/net/ethernet/mellanox/mlx5/core/en_main.c
     """
     log = need(s.kernel)
@@ -259,8 +264,22 @@ def network_link_flapping(s: Snapshot, p: Params) -> Iterator[Evidence]:
             wanted=f"fewer than {p['count']} in {p['days']} d",
             source=log.source,
         )
-    if not many:
+    hung = {name: events for name, events in _hangs(s, p).items() if total(events) >= int(p["count"])}
+    for name, events in hung.items():
+        yield Evidence(
+            subject=name,
+            seen=f"a transmit queue timed out{when(log, events)}",
+            wanted=f"fewer than {p['count']} in {p['days']} d",
+            source=log.source,
+        )
+    if not many and not hung:
         yield from nothing(s, "network", "flapping link")
+
+
+def _hangs(s: Snapshot, p: Params) -> dict[str, list[KernelEvent]]:
+    """Return time-outs of transmit queues by interface. The kernel tells of each (before 6.6 of the first alone), and mlx5 of the same once more."""
+    watched, told = grouped(recent(s, p, "tx-watchdog")), grouped(recent(s, p, "tx-timeout"))
+    return {name: max(watched.get(name, []), told.get(name, []), key=total) for name in dict.fromkeys((*watched, *told))}
 
 
 def _of_boot(log: KernelFacts, event: KernelEvent) -> bool:

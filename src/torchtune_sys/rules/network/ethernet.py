@@ -101,7 +101,7 @@ def hostname_unresolvable(s: Snapshot, p: Params) -> Iterator[Evidence]:
     if isinstance(network.hostname_addresses, Missing) and NO_ANSWER in network.hostname_addresses.detail:
         yield Evidence(
             subject=known_name(s),
-            seen=f"{network.hostname_addresses.detail}: /etc/hosts does not name it, and no name server answers",
+            seen=f"{network.hostname_addresses.detail}: nothing on this host resolves it, and no name server answers",
             wanted="an address of this host",
             source="getaddrinfo",
         )

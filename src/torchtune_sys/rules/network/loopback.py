@@ -65,7 +65,7 @@ def loopback_unusable(s: Snapshot, p: Params) -> Iterator[Evidence]:
     ),
 )
 def localhost_not_loopback(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """localhost resolves to nothing, to another host's address, or only to the IPv6 loopback that this host does not have.
+    """localhost resolves to nothing, first to another host's address, or only to the IPv6 loopback that this host does not have.
 
     Why it matters
     Ranks of one host look for each other there (torchrun --standalone, MASTER_ADDR=localhost): "Name or service not known", "Cannot assign
@@ -81,17 +81,14 @@ def localhost_not_loopback(s: Snapshot, p: Params) -> Iterator[Evidence]:
     found = need(s.network).localhost_addresses
     wanted = "127.0.0.1, or ::1 where the loopback has it"
     if found == () or (isinstance(found, Missing) and NO_ANSWER in found.detail):
-        silent = f"{found.detail}: /etc/hosts does not name it, and no name server answers" if isinstance(found, Missing) else ""
+        silent = (
+            f"{found.detail}: nothing on this host resolves it, and no name server answers" if isinstance(found, Missing) else ""
+        )
         seen = silent or "resolves to nothing"
         yield Evidence(subject="localhost", seen=seen, wanted=wanted, source="getaddrinfo")
         return
     addresses = need(found)
-    elsewhere = [address for address in addresses if not address.startswith("127.") and address != "::1"]
-    bad = f"resolves to {', '.join(elsewhere)}" if elsewhere else ""
-    if not bad and not any(address.startswith("127.") for address in addresses):
-        loop = _loop(s)
-        there = loop is not None and any(item.family == "inet6" for item in need(loop.addresses))
-        bad = "" if there else "resolves to ::1 alone, and the loopback has no IPv6 address"
+    bad = "" if addresses[0].startswith("127.") else _not_here(s, addresses)
     yield Evidence(
         subject="localhost",
         seen=bad or ", ".join(addresses),
@@ -99,6 +96,20 @@ def localhost_not_loopback(s: Snapshot, p: Params) -> Iterator[Evidence]:
         verdict=Verdict.FAIL if bad else Verdict.PASS,
         source="getaddrinfo",
     )
+
+
+def _not_here(s: Snapshot, addresses: tuple[str, ...]) -> str:
+    """Return why the first of the addresses, which is tried first, does not lead here; ``""`` if it does, as the own address of an interface does,
+    too. An IPv6 loopback that is not there refuses at once, and the next address is tried."""
+    loop = _loop(s)
+    no_ipv6 = loop is None or not any(item.family == "inet6" for item in need(loop.addresses))
+    left = [address for address in addresses if address != "::1" or not no_ipv6]
+    if not left:
+        return "resolves to ::1 alone, and the loopback has no IPv6 address"
+    if left[0] == "::1" or left[0].startswith("127."):
+        return ""
+    own = {item.address for interface in need(need(s.network).interfaces) for item in need(interface.addresses)}
+    return "" if left[0] in own else f"resolves to {', '.join(addresses)}"
 
 
 def _ranks_meet(s: Snapshot) -> None:
