@@ -179,6 +179,16 @@ def test_nobody_asked_for_a_rank_a_gpu() -> None:
     assert verdict(msgspec.structs.replace(seen, intent=Workload(ranks=8)), "cpu-oversubscribed") is FAIL
 
 
+def test_ranks_with_one_thread_each_are_not_told_to_start_one_thread_each() -> None:
+    seen = msgspec.structs.replace(load("healthy"), intent=Workload(ranks=128))  # 64 CPUs; torchrun's default is one thread
+    (item,) = judge_one(seen, "cpu-oversubscribed").evidence
+    assert item.verdict is FAIL
+    assert item.wanted == "at most 64 ranks"
+    assert "fewer ranks" in item.fix[0].text
+    (item,) = judge_one(load("cpu-oversubscribed.fail"), "cpu-oversubscribed").evidence
+    assert not item.fix  # there the rule's own: fewer threads
+
+
 @pytest.mark.parametrize(("audio", "found"), [("2.4.0", PASS), ("2.4.1", PASS), ("2.3.1", FAIL), ("2.5.0", FAIL)])
 def test_torchaudio_goes_with_a_release_whatever_its_patch(audio: str, found: Verdict) -> None:
     seen = load("torch-torchaudio-mismatch.pass")

@@ -47,9 +47,14 @@ def cpu_oversubscribed(s: Snapshot, p: Params) -> Iterator[Evidence]:
     yield Evidence(
         subject=some(ranks, "rank"),
         seen=f"{ranks} x {threads} threads ({where}) on {some(have.cpus, 'CPU')}",
-        wanted=f"at most {max(int(have.cpus // ranks), 1)} per rank",
+        wanted=f"at most {int(have.cpus // ranks)} per rank"
+        if ranks <= have.cpus
+        else f"at most {some(max(int(have.cpus), 1), 'rank')}",
         verdict=Verdict.FAIL if total > have.cpus else Verdict.PASS,
         source=have.source,
+        fix=()
+        if ranks <= have.cpus
+        else (Advice(text="start fewer ranks, or allow the job more CPUs: one thread a rank is too many already"),),
     )
 
 
