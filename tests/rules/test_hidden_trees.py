@@ -6,6 +6,7 @@ Held for the trees of the table of witnesses and for every directory that a reco
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import pytest
@@ -35,6 +36,8 @@ EXCEPTIONS = {
     "other-driver-holds-gpu": "judges by the kernel's log where which driver is loaded cannot be seen, and leaves it to another rule where it can",
 }
 """Rules that may give another verdict than unknown, and why. Ten at most."""
+WITNESS = "/proc/cpuinfo"
+"""That a kernel runs, which makes /sys and /dev: where it is gone, too, nothing shows that they are hidden."""
 
 
 def recorded(name: str) -> Recording:
@@ -110,6 +113,20 @@ def test_an_answer_that_an_older_release_did_not_record_raises_no_alarm() -> Non
         without_it = {**host, "answers": {name: answer for name, answer in host["answers"].items() if name != question}}
         after = verdicts(without_it)
         assert not [rule for rule in before if after[rule] is Verdict.FAIL and before[rule] is not Verdict.FAIL], question
+
+
+@pytest.mark.parametrize("name", ["dgx-h100.nvml-driver-library-mismatch", "k8s-h100", "mi300x"])
+def test_a_recording_that_lacks_one_thing_says_nothing_of_it(name: str) -> None:
+    """One file, link, listing, command's output or answer at a time, out of a recording that a host made (which says that it may lack things)."""
+    host = {**recorded(f"typical/{name}"), "complete": False}
+    before = verdicts(host)
+    assert sum(found is Verdict.PASS for found in before.values()) > 30
+    held = [(section, key) for section in (*SECTIONS, "commands", "answers") for key in host.get(section, {}) if key != WITNESS]
+    for section, key in random.Random(name).sample(held, 16):
+        after = verdicts({**host, section: {other: value for other, value in host[section].items() if other != key}})
+        moved = {rule: found for rule, found in after.items() if found is not before[rule] and found is not Verdict.UNKNOWN}
+        good = {rule for rule in moved if before[rule] is Verdict.UNKNOWN and moved[rule] is Verdict.NA}
+        assert not moved.keys() - good, (section, key)
 
 
 def test_no_list_of_modules_is_no_module_that_is_missing() -> None:
