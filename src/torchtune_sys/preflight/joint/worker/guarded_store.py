@@ -77,10 +77,11 @@ def guarded(inner: Any, key: bytes) -> Any:  # noqa: C901 -- a class that can be
 
 
 def changed(inner: Any, kept: Dict[str, bytes]) -> bool:
-    """Whether something that this rank wrote is gone, or other than it was."""
+    """Whether something that this rank wrote is other than it was; or gone, where this torch's stores can be asked that (2.1 has no ``check``)."""
     inner.set_timeout(datetime.timedelta(seconds=LOOK_BACK_S))
+    has_check = hasattr(inner, "check")
     try:
-        return any(not inner.check([name]) or inner.get(name) != value for name, value in kept.items())
+        return any((has_check and not inner.check([name])) or inner.get(name) != value for name, value in kept.items())
     except Exception:  # the store is out of reach
         return False
 
