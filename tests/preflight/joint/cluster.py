@@ -22,8 +22,11 @@ _GROUPS = "[ -e /sys/fs/cgroup/cgroup.procs ] || mount -t cgroup2 none /sys/fs/c
 if Path("/sys/fs/cgroup/cpu").is_dir():
     _GROUPS = "mount -t tmpfs none /sys/fs/cgroup && mkdir /sys/fs/cgroup/cpu && mount -t cgroup -o cpu none /sys/fs/cgroup/cpu 2>/dev/null;"
 """ip netns exec mounts a /sys without control groups."""
-_NO_FUSE = 'while read -r _ place kind _; do case $kind in fuse*) umount -l -c -i "$place";; esac; done < /proc/mounts;'
-"""Hosts have the mounts of this machine: among them those that other tests let hang."""
+_NO_FUSE = (
+    "while read -r _ place kind _; do case $kind:$place in fuse*:{}/*) ;; fuse*) "
+    'umount -l -c -i "$place";; esac; done < /proc/mounts;'
+)
+"""Hosts have the mounts of this machine: among them those that other tests let hang, but what the cluster's own folder holds is meant."""
 _COUNT = itertools.count()
 TOOL = Path(sys.executable).with_name("torchtune-sys")
 NEEDED = ("ip", "unshare", "mount", "nft", "tc")
@@ -104,7 +107,7 @@ class Cluster:
 
     def argv(self, number: int, command: list[str]) -> list[str]:
         hosts = self.folder / f"hosts{number}"
-        inside = f'hostname n{number}; mount --make-rprivate /; {_NO_FUSE} mount --bind {hosts} /etc/hosts; {_GROUPS} exec "$@"'
+        inside = f'hostname n{number}; mount --make-rprivate /; {_NO_FUSE.format(self.folder)} mount --bind {hosts} /etc/hosts; {_GROUPS} exec "$@"'
         return ["ip", "netns", "exec", self.space(number), "unshare", "--mount", "--uts", "sh", "-c", inside, "-", *command]
 
 
