@@ -63,9 +63,9 @@ def parse_lines(text: str) -> Lines:
         if ":" not in line or not there - values.keys():
             continue
         line = line[:20_000]
-        found = keyed.match(
-            re.sub(r" {9,}", " " * 8, line) if " " * 9 in line else line
-        )  # one that a terminal padded before the next one
+        if " " * 9 in line:  # a terminal padded it before the next one
+            line = re.sub(r" {9,}", " " * 8, line)
+        found = keyed.match(line)
         if found and found[1] not in values:
             values[found[1]] = found[2].strip()
             if found[1] == "Flags" and _wrapped(lines, number):

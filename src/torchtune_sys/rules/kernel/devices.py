@@ -255,24 +255,21 @@ def network_link_flapping(s: Snapshot, p: Params) -> Iterator[Evidence]:
     Linux drivers/net/ethernet/mellanox/mlx5/core/en_main.c
     """
     log = need(s.kernel)
-    found = grouped(tuple(event for event in recent(s, p, "link-down") if not _of_boot(log, event)))
-    many = {name: events for name, events in found.items() if total(events) >= int(p["count"])}
-    for name, events in many.items():
+    downs = grouped(tuple(event for event in recent(s, p, "link-down") if not _of_boot(log, event)))
+    many = [
+        (name, what, events)
+        for what, found in (("link down", downs), ("a transmit queue timed out", _hangs(s, p)))
+        for name, events in found.items()
+        if total(events) >= int(p["count"])
+    ]
+    for name, what, events in many:
         yield Evidence(
             subject=name,
-            seen=f"link down{when(log, events)}",
+            seen=f"{what}{when(log, events)}",
             wanted=f"fewer than {p['count']} in {p['days']} d",
             source=log.source,
         )
-    hung = {name: events for name, events in _hangs(s, p).items() if total(events) >= int(p["count"])}
-    for name, events in hung.items():
-        yield Evidence(
-            subject=name,
-            seen=f"a transmit queue timed out{when(log, events)}",
-            wanted=f"fewer than {p['count']} in {p['days']} d",
-            source=log.source,
-        )
-    if not many and not hung:
+    if not many:
         yield from nothing(s, "network", "flapping link")
 
 

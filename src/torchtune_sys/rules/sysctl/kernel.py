@@ -120,9 +120,8 @@ def numa_balancing_enabled(s: Snapshot, p: Params) -> Iterator[Evidence]:
     target = wish_numa_balancing(s, p)
     found = setting(s, "kernel.numa_balancing")
     running = need(found.running)
-    on = bool(
-        (1 if (number := natural(running)) is None else number) & 1
-    )  # 2 alone is memory tiering, which moves cold pages only
+    number = natural(running)
+    on = number is None or bool(number & 1)  # 2 alone is memory tiering, which moves cold pages only
     verdict = Verdict.FAIL if on else Verdict.PASS
     yield Evidence(
         subject=found.key,
