@@ -112,6 +112,38 @@ def snapshot(host: Host, intent: Workload, *, timeout_s: float, progress: Progre
     return Look(host, intent).end(timeout_s, progress)
 
 
+def report(text: str, name: str, intent: Workload | None = None) -> Snapshot | None:
+    """Return the host that pasted text tells of; None where nothing in it is known. What it shows of the host's own files the probes read, as on a host."""
+    from torchtune_sys import evidence
+
+    return evidence.read(text, name, intent, _of_files)
+
+
+_OF_FILES = ("system", "cpu", "memory", "sysctl", "limits")
+"""Families that take their facts from single files."""
+
+
+def _of_files(shown: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the facts that a part of a recording tells, by family."""
+    from torchtune_sys.host.recorded import RecordedHost
+    from torchtune_sys.host.scrubbed import ScrubbedHost
+    from torchtune_sys.probes import PROBES
+
+    host = ScrubbedHost(RecordedHost(shown, "report"))
+    found = {family: PROBES[family](host, Workload()) for family in _OF_FILES}
+    return {family: facts for family, facts in found.items() if _tells(facts)}
+
+
+def _tells(facts: Any) -> bool:
+    """Whether any fact is known, also among those that have names of their own."""
+    if isinstance(facts, dict):
+        return any(map(_tells, facts.values()))
+    if isinstance(facts, Missing) or facts in ("", ()):
+        return False
+    fields = getattr(facts, "__struct_fields__", None)
+    return fields is None or any(_tells(getattr(facts, name)) for name in fields if name != "key")
+
+
 def judge(seen: Snapshot, rules: Iterable[Rule], overrides: Overrides | None = None) -> tuple[Result, ...]:
     """Return the verdict of each rule, in the order given. Never raises for what a rule does."""
     results = tuple(_told(_judge_one(rule, seen, _params(rule, overrides or {})), seen) for rule in rules)

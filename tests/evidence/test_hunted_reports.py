@@ -49,6 +49,9 @@ def test_torch_that_cannot_start_cuda_on_gpus_that_the_driver_shows_is_a_finding
         ("[64689.125237] nvidia-uvm: uvm_pmm_gpu.c:3176 devmem_alloc_pagemap[pid:92821] request_free_mem_region() err -34", "uvm-hmm-stops-cuda"),
         ("[Tue Sep  8 17:16:02 2026] nvidia_peermem: Unknown symbol ib_register_peer_memory_client (err -22)", "peermem-refused-logged"),
         ("[25033.266922] nvidia-peermem nv_get_p2p_free_callback:127 ERROR detected invalid context, skipping further processing", "peermem-invalid-context-logged"),
+        ("[   81.970029] NVRM: GPU 0000:01:00.0: rm_init_adapter failed, device minor number 0", "gpu-initialisation-failed"),
+        ("[ 3600.832490] INFO: task ll_cfg_requeue:4037 blocked for more than 120 seconds.\n[ 3600.851751]  [<ffffffffc05523b4>] llog_process_or_fork+0x244/0x450 [obdclass]", "cpu-lockup-logged"),
+        ("[ 3600.832490] INFO: task kworker/3:1:4037 blocked for more than 120 seconds.\n[ 3600.851751]  ib_modify_qp+0x24/0x450 [ib_core]", "cpu-lockup-logged"),
         ("[   12.000000] Internal error: Oops - undefined instruction: 0 [#1] PREEMPT SMP", "kernel-crash-logged"),
         ("[   12.000000] Internal error: Oops: 0000000096000004 [#1] SMP", "kernel-crash-logged"),
         ("[   12.000000] libceph (4ac1a2b0-0f0e-4c5f-9b1a-1234567890ab e512): osd3 down", "file-server-not-responding"),
@@ -164,3 +167,20 @@ def test_of_a_machine_of_untold_memory_the_kernels_own_number_of_threads_is_not_
     assert judge(seen)["task-table-small"].verdict is Verdict.UNKNOWN
     told = evidence.read(settings.replace("4194304", "300") + more, "report")
     assert told is not None and judge(told)["task-table-small"].verdict is Verdict.FAIL
+
+
+def test_a_failed_start_of_a_gpu_that_two_lines_tell_is_counted_once() -> None:
+    lines = (
+        "[   79.212013] NVRM: GPU 0000:05:00.0: RmInitAdapter failed! (0x22:0x56:763)",
+        "[   79.213907] NVRM: GPU 0000:05:00.0: rm_init_adapter failed, device minor number 4",
+    )
+    seen = evidence.read("\n".join(lines) + "\n", "report")
+    assert seen is not None
+    assert [event.count for event in seen.kernel.events] == [1]  # type: ignore[union-attr]
+
+
+def test_the_lines_of_one_card_are_enough_with_its_link() -> None:
+    lines = "01:00.0 VGA compatible controller: NVIDIA Corporation AD102 [GeForce RTX 4090] (rev a1)\n    LnkCap: Port #0, Speed 16GT/s, Width x16\n    LnkSta: Speed 2.5GT/s (downgraded), Width x16 (ok)\n"
+    seen = evidence.read(lines, "report")
+    assert seen is not None
+    assert [device.link.max_width for device in seen.pci.devices] == [16]  # type: ignore[union-attr]

@@ -112,7 +112,7 @@ def _from_text(pasted: PastedText, intent: Workload) -> Snapshot:
 
     from torchtune_sys import evidence
 
-    seen = evidence.read(pasted.text, pasted.name, intent)
+    seen = engine.report(pasted.text, pasted.name, intent)
     if seen is None:
         from torchtune_sys.evidence.pasted import not_read
 

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from torchtune_sys import consequences, engine, evidence
+from torchtune_sys import consequences, engine
 from torchtune_sys.diagnosis.lines import JOINED, LogLine, glued
 from torchtune_sys.diagnosis.parts import parts_of
 from torchtune_sys.diagnosis.unwrapping import goes_on, width
@@ -80,7 +80,7 @@ def _best(source: str, host: str, texts: Sequence[str]) -> Told | None:
     passed: set[str] = set()
     snapshot: Snapshot | None = None
     for text in texts:
-        seen = evidence.read(text, source)
+        seen = engine.report(text, source)
         if seen is None:
             continue
         snapshot = snapshot or seen

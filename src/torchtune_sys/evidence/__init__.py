@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from torchtune_sys.model.values import Missing, Why
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from typing import Any
 
     from torchtune_sys.model.facts.gpu import GpuFacts
@@ -15,13 +15,17 @@ if TYPE_CHECKING:
     from torchtune_sys.model.facts.system import SystemFacts
     from torchtune_sys.model.snapshot import Snapshot
 
+    OfFiles = Callable[[Mapping[str, Any]], dict[str, Any]]
+    """From what a paste holds of a recording to facts by family."""
 
-def read(text: str, name: str, intent: Workload | None = None) -> Snapshot | None:
+
+def read(text: str, name: str, intent: Workload | None = None, of_files: OfFiles | None = None) -> Snapshot | None:
     """Return the host that a report tells of, everything that it does not tell NOT_RECORDED; None where nothing in the text is known.
 
-    ``name`` says where the text comes from; ``intent`` names the paths that are looked for in it. Never raises for what the text is.
+    ``name`` says where the text comes from; ``intent`` names the paths that are looked for in it; ``of_files`` returns facts of the host's files
+    that the text shows, by family. Never raises for what the text is.
     """
-    from torchtune_sys.evidence import cuts, driver, nvidia_bug_report, pasted
+    from torchtune_sys.evidence import cuts, driver, nvidia_bug_report, pasted, pasted_files
     from torchtune_sys.evidence.partial import as_report
     from torchtune_sys.model.facts.session import Workload
     from torchtune_sys.model.snapshot import FAMILIES, Snapshot
@@ -29,6 +33,8 @@ def read(text: str, name: str, intent: Workload | None = None) -> Snapshot | Non
     intent = intent or Workload()
     paste = _Paste(pasted.unescaped(text), pasted.plain(text), intent)
     parts = {reader.kind: facts for reader in _READERS if (facts := reader.read(paste))}
+    if of_files is not None and (shown := pasted_files.recording(paste.text)) and (facts := of_files(shown)):
+        parts = {"files": facts, **parts}
     if not parts and not paste.useful():
         return None
     found = _lines(paste)
@@ -188,6 +194,19 @@ def _sysctl(paste: _Paste) -> dict[str, Any]:
     return {} if found is None else {"sysctl": found}
 
 
+def _free(paste: _Paste) -> dict[str, Any]:
+    from torchtune_sys.evidence.free_memory import memory_facts
+
+    found = memory_facts(paste.text)
+    return {} if found is None else {"memory": found}
+
+
+def _docker_inspect(paste: _Paste) -> dict[str, Any]:
+    from torchtune_sys.evidence import docker_inspect
+
+    return docker_inspect.facts(paste.text) if '"HostConfig"' in paste.text else {}
+
+
 class _Reader(NamedTuple):
     """What reads the facts of whole families in one kind of output; nothing where the text has none of the kind."""
 
@@ -198,6 +217,7 @@ class _Reader(NamedTuple):
 
 
 _READERS = (
+    _Reader("free", _free, "free -h"),
     _Reader("files of /proc", _proc_files, "/proc/cpuinfo, /proc/meminfo"),
     _Reader("nvidia-bug-report", _bug_report, "nvidia-bug-report.sh"),
     _Reader("lscpu", _lscpu, "lscpu"),
@@ -209,11 +229,19 @@ _READERS = (
     _Reader("NCCL topology", _nccl_topology, "NCCL_TOPO_DUMP_FILE"),
     _Reader("nvidia-smi topo", _topology, "nvidia-smi topo -m"),
     _Reader("RDMA devices", _rdma_devices, "ibstat, ibstatus, ibv_devinfo, rdma link"),
-    _Reader("block devices and mounts", _storage, "lsblk, findmnt"),
+    _Reader("docker inspect", _docker_inspect, "docker inspect"),
+    _Reader("block devices and mounts", _storage, "lsblk, findmnt, mount"),
     _Reader("shared memory", _shared_memory, "df"),
     _Reader("limits", _limits, "ulimit -a"),
 )
-READ = ", ".join(("python -m torch.utils.collect_env", *(reader.printed_by for reader in _READERS), "the fabric manager's log"))
+READ = ", ".join(
+    (
+        "python -m torch.utils.collect_env",
+        *(reader.printed_by for reader in _READERS),
+        "uname -a, cat /etc/os-release, cat /proc/cmdline",
+        "the fabric manager's log",
+    )
+)
 """What may be pasted, for people."""
 
 
@@ -282,7 +310,18 @@ def _filled(facts: Any, other: Any) -> Any:
     if facts is None or other is None or isinstance(other, Missing):
         return facts
     gaps = [name for name in facts.__struct_fields__ if isinstance(getattr(facts, name), Missing)]
-    return msgspec.structs.replace(facts, **{name: getattr(other, name) for name in gaps})
+    filled = {name: getattr(other, name) for name in gaps}
+    for name in facts.__struct_fields__:
+        if isinstance(mine := getattr(facts, name), dict) and isinstance(its := getattr(other, name), dict):
+            filled[name] = {key: _told(mine, its, key) for key in {**its, **mine}}
+    return msgspec.structs.replace(facts, **filled)
+
+
+def _told(mine: dict[str, Any], its: dict[str, Any], key: str) -> Any:
+    """Return what the first tells of a key, or else the second; a value may have gaps of its own."""
+    if key not in mine or isinstance(mine[key], Missing):
+        return its.get(key, mine.get(key))
+    return _filled(mine[key], its[key]) if key in its and hasattr(mine[key], "__struct_fields__") else mine[key]
 
 
 def _merged(smi: GpuFacts | None, listed: GpuFacts | None) -> GpuFacts | None:

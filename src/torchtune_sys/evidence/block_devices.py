@@ -1,4 +1,4 @@
-"""What lsblk, findmnt, df and the mount table print, read into devices and mounts."""
+"""What lsblk, findmnt, df, mount and the mount table print, read into devices and mounts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from torchtune_sys.formats.mounts import parse_mountinfo
+from torchtune_sys.formats.mounts import parse_mountinfo, unescape
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -53,7 +53,7 @@ def read_paste(text: str) -> Paste | None:
         mounts += list(_found(document.get("filesystems"), 0))
     lines = text.split("\n")
     rows += list(_pairs(lines)) + list(_table(lines))
-    mounts += list(_findmnt(lines)) + list(_df(lines))
+    mounts += list(_findmnt(lines)) + list(_df(lines)) + list(_mounted(text))
     table = [
         PastedMount(point=line.point, source=line.source, filesystem=line.filesystem, options=line.options)
         for line in (parse_mountinfo(text) if " - " in text else ())
@@ -226,6 +226,20 @@ def _findmnt(lines: list[str]) -> Iterator[PastedMount]:
             yield _mount(dict(zip(titles, words, strict=True)))
         elif not words:
             titles = []
+
+
+_MOUNTED = re.compile(
+    r"^(\S{1,200}) on (/\S{0,300}) type (\w[\w.-]{0,40}) \(((?:rw|ro)[^()\n]{0,400})\)$"
+    r"|^(\S{1,200}) (/\S{0,300}) (\w[\w.-]{0,40}) ((?:rw|ro)(?:,[^\s]{1,400})?) \d \d$",
+    re.MULTILINE,
+)
+"""What ``mount`` prints, and /proc/mounts."""
+
+
+def _mounted(text: str) -> Iterator[PastedMount]:
+    for found in _MOUNTED.finditer(text) if " type " in text or " 0 0" in text else ():
+        source, point, kind, options = (cell for cell in found.groups() if cell is not None)
+        yield PastedMount(point=unescape(point), source=source, filesystem=kind, options=tuple(options.split(",")))
 
 
 def _df(lines: list[str]) -> Iterator[PastedMount]:

@@ -1,4 +1,4 @@
-"""The limit on locked memory in a report: in ``ulimit -a``, and beside the verbs call that failed for it."""
+"""Limits of a session in a report: what ``ulimit`` prints, a process' table, and what stands beside the verbs call that failed for locked memory."""
 
 from __future__ import annotations
 
@@ -8,29 +8,54 @@ from torchtune_sys.evidence.partial import missing, partly
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.limits import LimitsFacts, SessionLimit
 
-_NAMES = ("memlock", "nofile", "nproc", "stack", "core", "as", "data", "rss", "fsize")
+NAMES = ("memlock", "nofile", "nproc", "stack", "core", "as", "data", "rss", "fsize")
+_OPTIONS = {
+    "l": "memlock",
+    "n": "nofile",
+    "u": "nproc",
+    "s": "stack",
+    "c": "core",
+    "v": "as",
+    "d": "data",
+    "m": "rss",
+    "f": "fsize",
+}
+"""By the option of ``ulimit``: bash, zsh and ksh name them alike."""
+_UNITS = {"kbytes": 1024, "blocks": 1024, "bytes": 1, "": 1}
+"""bash counts files in blocks of 1024 bytes (builtins/ulimit.def); its POSIX mode and dash in 512."""
 _FAILED = re.compile(
     r"\b(ibv_(?:exp_)?(?:reg_mr|create_\w{2,6}|reg_dmabuf_mr))\b[^\n]{0,120}?\sfailed\b[^\n]{0,40}?Cannot\s+allocate\s+memory"
 )
 _CURRENT = re.compile(r"Please set max locked memory \(ulimit -l\) to 'unlimited'\s+\(current: (\d{1,20}) kbytes\)")
-_LISTED = re.compile(r"^.{0,20}max locked memory\s{1,20}\(kbytes, -l\) (\d{1,20}|unlimited)", re.MULTILINE)
+_BASH = re.compile(
+    r"^.{0,20}\b[a-z][a-z ]{3,30}[a-z]\s{1,40}\((?:(kbytes|blocks|bytes), )?-([lnuscvdmf])\)\s{1,4}(\d{1,20}|unlimited)[ \t]*$",
+    re.MULTILINE,
+)
+_ZSH = re.compile(
+    r"^-([lnuscvdmf]): [a-z][a-z ()-]{3,40}?(?:\((kbytes|blocks)\))?\s{1,30}(\d{1,20}|unlimited)[ \t]*$", re.MULTILINE
+)
+_ONE = re.compile(r"(?:^|[$#%>] ?)ulimit -(?:S)?([lnu])[ \t]*\n(\d{1,20}|unlimited)[ \t]*$", re.MULTILINE)
+_RAISED = 1 << 16
+"""Open files from which a soft limit tells of the hard one, which is no lower; below, it may be 1024 of 524288."""
 _OF_PROCESS = re.compile(r"^Max locked memory {1,20}(\d{1,20}|unlimited) {1,20}(\d{1,20}|unlimited) {1,20}bytes", re.MULTILINE)
 
 
 def limits_facts(text: str) -> LimitsFacts | None:
-    """None where the text says nothing of the limit.
+    """None where the text says nothing of a limit.
 
     >>> facts = limits_facts("UCX  ERROR ibv_create_cq(cqe=4096) failed: Cannot allocate memory : "
     ...                      "Please set max locked memory (ulimit -l) to 'unlimited' (current: 64 kbytes)")
     >>> facts.limits["memlock"], facts.pinning_failed
     (SessionLimit(soft=65536, hard=65536), 'ibv_create_cq')
+    >>> facts = limits_facts("file size               (blocks, -f) 2048\\nopen files                      (-n) 1024\\n")
+    >>> facts.limits["fsize"].soft, isinstance(facts.limits["nofile"], SessionLimit)
+    (2097152, False)
     """
-    limit = _limit(text)
-    if limit is None:
+    told = _limits(text)
+    if not told:
         return None
     failed = _FAILED.search(text)
-    limits: dict[str, Fact[SessionLimit]] = {name: missing() for name in _NAMES}
-    limits["memlock"] = limit
+    limits: dict[str, Fact[SessionLimit]] = {name: told.get(name, missing()) for name in NAMES}
     return partly(
         LimitsFacts,
         limits=limits,
@@ -40,13 +65,22 @@ def limits_facts(text: str) -> LimitsFacts | None:
     )
 
 
-def _limit(text: str) -> SessionLimit | None:
-    """``ulimit`` and UCX tell the soft limit; the hard one is taken to be the same where nothing tells it."""
-    process = _OF_PROCESS.search(text)
-    if process:
-        return SessionLimit(soft=_bytes(process[1], 1), hard=_bytes(process[2], 1))
-    found = _CURRENT.search(text) or _LISTED.search(text)
-    return SessionLimit(soft=_bytes(found[1], 1024), hard=_bytes(found[1], 1024)) if found else None
+def _limits(text: str) -> dict[str, SessionLimit]:
+    """``ulimit`` and UCX tell the soft limit; the hard one is taken to be the same where nothing tells it, but for open files, which each distribution
+    limits softly alone."""
+    found: dict[str, SessionLimit] = {}
+    rows = [(row[2], _UNITS[row[1] or ""], row[3]) for row in _BASH.finditer(text)] if "ulimit" in text or " -" in text else []
+    rows += [(row[1], _UNITS[row[2] or ""], row[3]) for row in _ZSH.finditer(text)] if "\n-" in text else []
+    rows += [(row[1], 1024 if row[1] == "l" else 1, row[2]) for row in _ONE.finditer(text)] if "ulimit -" in text else []
+    for option, unit, words in rows:
+        value = _bytes(words, unit)
+        if option != "n" or value is None or value >= _RAISED:
+            found.setdefault(_OPTIONS[option], SessionLimit(soft=value, hard=value))
+    if process := _OF_PROCESS.search(text):
+        found["memlock"] = SessionLimit(soft=_bytes(process[1], 1), hard=_bytes(process[2], 1))
+    elif current := _CURRENT.search(text):
+        found["memlock"] = SessionLimit(soft=_bytes(current[1], 1024), hard=_bytes(current[1], 1024))
+    return found
 
 
 _UNLIMITED = (1 << 63) - (1 << 20)

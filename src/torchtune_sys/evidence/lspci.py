@@ -52,7 +52,7 @@ def pci_facts(text: str) -> PciFacts | None:
     """Return the functions in ``text``; None where it holds one line of lspci alone, or none, and no tree."""
     blocks = _blocks(text)
     tree = parse_tree(text) if "-[" in text else {}
-    if not blocks or (len(blocks) < 2 and "Region 0: Memory at" not in text):
+    if not blocks or (len(blocks) < 2 and "Region 0: Memory at" not in text and "LnkSta:" not in text):
         return _of_tree(tree) if len(tree) > 1 else None
     above = {address: parent or tree.get(address, ("", ""))[0] for address, parent in _parents(blocks).items()}
     found = {address: _device(address, header, body, above.get(address, "")) for address, (header, body) in blocks.items()}

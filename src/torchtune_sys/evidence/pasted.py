@@ -125,8 +125,13 @@ _NOT_READ = (
         "nvidia-smi dmon",
         "nvidia-smi -q tells how the GPUs are, the kernel's log what failed",
     ),
-    (r"^\S+ on /\S* type \w[\w.]* \(\S+\)$", "mount", "findmnt tells the same, and is read"),
-    (r"^ +total +used +free +shared\b", "free", "cat /proc/meminfo tells more, and is read"),
+    (r"^ +total +used +free +shared\b", "free without its unit", "free -h and cat /proc/meminfo tell it, and are read"),
+    (
+        r"Kubelet(?:HasSufficientMemory|HasNoDiskPressure|Ready)\b|^ {0,2}kubelet_version|^ {0,4}Kubelet Version: ",
+        "kubectl describe node",
+        "run torchtune-sys record on the node (generate kubernetes daemonset does it on all)",
+    ),
+    (r"^pci/[0-9a-f:.]{7,12}:$", "devlink", "ibstat, or torchtune-sys record on the host, tells how the ports are"),
     (r"^ +CPU0 +(?:CPU1 .*)?$", "/proc/interrupts", "torchtune-sys record on the host reads it with the cards' nodes"),
     (
         r"^kern\.ostype(?::| =) (?!Linux)",

@@ -246,9 +246,7 @@ def _add_other(document: bytes, name: str, store: Store) -> None:
         raise ValueError(_WANTED)
     found = open_input(path)
     if isinstance(found, PastedText):
-        from torchtune_sys import evidence
-
-        seen = evidence.read(found.text, found.name, Workload())
+        seen = engine.report(found.text, found.name, Workload())
         if seen is None:
             raise ValueError(_WANTED)
     else:

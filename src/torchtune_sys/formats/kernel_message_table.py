@@ -12,6 +12,7 @@ ROWS: tuple[tuple[str, str, str], ...] = (
     ("fallen off the bus", "gpu-lost", r"NVRM: .*fallen off the bus"),
     ("device inaccessible", "gpu-lost", rf"nvidia {PCI}: Unable to change power state from D3\w+ to D0, device inaccessible"),
     ("RmInitAdapter failed", "gpu-init", rf"NVRM: (?:GPU {PCI}: )?RmInitAdapter failed"),
+    ("rm_init_adapter failed", "gpu-init", rf"NVRM: GPU {PCI}: rm_init_adapter failed"),
     ("API mismatch", "api-mismatch", r"NVRM: API mismatch(?:.*module has the version (?P<who>[\w.]{1,20}\w))?"),
     ("Legacy", "gpu-legacy", r"NVRM: .*supported through the NVIDIA (?P<who>[\w.]{1,20}) Legacy"),
     ("not supported by open", "gpu-needs-proprietary", r"NVRM: .*not supported by open"),

@@ -14,7 +14,10 @@ EVENTS = 2_000
 TEXT = 200
 CLOSE_S = 60.0
 """Messages of one kind on one subject belong together if no more time lies between them."""
-_MODULES = r"nvidia\w*|mlx5\w*|nfs\w*|lustre|ptlrpc|ceph|libceph|amdgpu|zfs"
+_MODULES = (
+    r"nvidia\w*|mlx[45]\w*|nfs\w*|sunrpc|rpcrdma|lustre|ptlrpc|obdclass|lnet|ko2iblnd|lov|osc|mdc|mgc|mmfs\w*|beegfs|wekafs\w*|cifs|ceph|libceph"
+    r"|amdgpu|zfs|nvme\w*|ib_\w+|bnxt_\w+|irdma|efa"
+)
 """Kernel modules of GPUs, network and storage: what a stack names of them is what hung or crashed."""
 _NO_COUNT = 1_048_560
 """What an amdgpu without RAS "counts" in a block, and multiples of it: a register of all ones."""
@@ -156,6 +159,8 @@ class _Book:
             subject = self._gpu
         if kind in ("disk-io", "disk-medium", "fs-error", "fs-read-only") and re.match(IMAGES, subject):
             return
+        if kind == "gpu-init" and "rm_init_adapter" in line and (kind, subject, 0) in self._latest:
+            return  # the caller's line about a failure that was told of already
         if kind == "amdgpu-ue" and "code" in group and int(group["code"]) % _NO_COUNT == 0:
             return
         if kind == "pcie-narrow" and int(group["code"]) >= int(group["most"]):

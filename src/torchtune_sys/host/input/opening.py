@@ -108,13 +108,14 @@ def _is_json(data: bytes) -> bool:
 
 
 def _printed(data: bytes) -> bool:
-    """Whether lsblk -J or findmnt -J wrote this: a report, no recording.
+    """Whether lsblk -J, findmnt -J, docker inspect or rocm-smi --json wrote this: a report, no recording.
 
-    >>> _printed(b'{"blockdevices": []}'), _printed(b'{"schema": 1, "files": {}}')
-    (True, False)
+    >>> _printed(b'{"blockdevices": []}'), _printed(b'[{"Id": "a", "HostConfig": {}}]'), _printed(b'{"schema": 1, "files": {}}')
+    (True, True, False)
     """
     start = data[:4096].lstrip(b"\xef\xbb\xbf \t\r\n")
-    return start[1:].lstrip().startswith((b'"blockdevices"', b'"filesystems"'))
+    within = start[1:].lstrip()
+    return within.startswith((b'"blockdevices"', b'"filesystems"', b'"card0"')) or (start[:1] == b"[" and b'"HostConfig"' in data)
 
 
 def _as_utf8(data: bytes, name: str) -> bytes:

@@ -1,0 +1,156 @@
+"""Files of a host that a paste shows, and what ulimit, free, mount and docker inspect print beside them."""
+
+from __future__ import annotations
+
+import pytest
+
+from torchtune_sys import engine
+from torchtune_sys.cli.look import look
+from torchtune_sys.cli.options import NO_INTENT
+from torchtune_sys.errors import UserError
+from torchtune_sys.evidence import pasted_files
+from torchtune_sys.model.facts.session import Workload
+from torchtune_sys.model.rule import Verdict
+from torchtune_sys.model.snapshot import Snapshot
+from torchtune_sys.model.values import Missing
+from torchtune_sys.rules import CATALOGUE
+
+RELEASE = (
+    'PRETTY_NAME="Ubuntu 24.04.3 LTS"\nNAME="Ubuntu"\nVERSION_ID="24.04"\nID=ubuntu\nID_LIKE=debian\nVERSION_CODENAME=noble\n'
+)
+UNAME = "Linux n1 6.8.0-45-generic #45-Ubuntu SMP PREEMPT_DYNAMIC Fri Aug 30 12:02:04 UTC 2024 x86_64 x86_64 x86_64 GNU/Linux\n"
+
+
+def seen(text: str, intent: Workload | None = None) -> Snapshot:
+    found = engine.report(text, "report", intent)
+    assert found is not None
+    return found
+
+
+def verdicts(text: str, intent: Workload | None = None) -> dict[str, Verdict]:
+    return {result.rule.id: result.verdict for result in engine.judge(seen(text, intent), CATALOGUE)}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "$ cat /etc/os-release\n" + RELEASE + "\n",
+        "root@n1:~# cat /etc/os-release\n" + RELEASE + "root@n1:~# ls\n",
+        "==> /etc/os-release <==\n" + RELEASE,
+        "18. OS release\nFrom /etc/*-release /etc/*-version\nos-release " + RELEASE.partition("\n")[0] + "\n" + RELEASE,
+        RELEASE,
+    ],
+)
+def test_the_distribution_is_read_wherever_its_file_is_shown(text: str) -> None:
+    system = seen(text + "\n" + UNAME).system
+    assert not isinstance(system, Missing)
+    assert not isinstance(system.os, Missing)
+    assert (system.os.id, system.os.version, system.os.codename) == ("ubuntu", "24.04", "noble")
+    assert (system.kernel, system.machine) == ("6.8.0-45-generic", "x86_64")
+
+
+@pytest.mark.parametrize(
+    ("text", "rule"),
+    [
+        ("$ cat /sys/kernel/mm/transparent_hugepage/enabled\nalways madvise [never]\n", "thp-never"),
+        ("16. /sys/kernel/mm/transparent_hugepage\nalways madvise [never]\n---------------\n", "thp-never"),
+        ("/sys/kernel/mm/transparent_hugepage/enabled:always madvise [never]\n", "thp-never"),
+        ("$ cat /proc/sys/vm/overcommit_memory\n2\n", "overcommit-strict"),
+        ("+ cat /proc/sys/vm/max_map_count\n2000\n", "max-map-count-low"),
+        (
+            "$ ulimit -a\nfile size               (blocks, -f) 2048\nopen files                      (-n) 1024\n",
+            "file-size-limit",
+        ),
+        ("% ulimit -a\n-f: file size (blocks)              4096\n-n: file descriptors                1024\n", "file-size-limit"),
+    ],
+)
+def test_a_value_that_a_paste_shows_is_judged(text: str, rule: str) -> None:
+    assert verdicts(text)[rule] is Verdict.FAIL
+
+
+def test_a_soft_limit_on_open_files_tells_of_the_hard_one_only_where_it_is_high() -> None:
+    assert (
+        verdicts("$ ulimit -a\nopen files                      (-n) 1024\nfile size  (blocks, -f) unlimited\n")[
+            "nofile-limit-too-low"
+        ]
+        is Verdict.UNKNOWN
+    )
+    assert verdicts("$ ulimit -a\nopen files                      (-n) 1048576\n")["nofile-limit-too-low"] is Verdict.PASS
+
+
+def test_what_two_nodes_show_differently_is_left_out() -> None:
+    both = "n1$ cat /proc/sys/vm/overcommit_memory\n2\nn2$ cat /proc/sys/vm/overcommit_memory\n0\n"
+    assert pasted_files.files(both) == {}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "The value of /proc/sys/vm/overcommit_memory matters here.\n2\n",
+        "see /sys/kernel/mm/transparent_hugepage/enabled\n",
+        "# /etc/sysctl.d/90-x.conf\nvm.overcommit_memory = 2\n",
+        "$ cat /proc/meminfo | grep Huge\nHugePages_Total: 0\n",
+        "$ cat /etc/shadow\nroot:x\n",
+    ],
+)
+def test_a_path_in_a_sentence_and_a_part_of_a_file_are_no_file(text: str) -> None:
+    assert pasted_files.files(text) == {}
+
+
+def test_a_boot_argument_that_looks_like_a_secret_is_not_kept() -> None:
+    system = seen("$ cat /proc/cmdline\nBOOT_IMAGE=/vmlinuz root=/dev/sda1 ro ds=nocloud;password=hunter2 iommu=pt\n").system
+    assert not isinstance(system, Missing)
+    assert "iommu=pt" in system.cmdline  # type: ignore[operator]
+    assert "hunter2" not in str(system.cmdline)
+
+
+def test_free_tells_memory_where_its_unit_is_known() -> None:
+    table = "               total        used        free      shared  buff/cache   available\nMem:       {}\nSwap:      {}\n"
+    high = table.format("503Gi  11Gi  440Gi  1.0Gi  52Gi  488Gi", "8.0Gi  0B  8.0Gi")
+    memory = seen(high).memory
+    assert not isinstance(memory, Missing)
+    assert memory.total_bytes == 503 << 30
+    bare = table.format("515000  11000  440000  1000  52000  488000", "0  0  0")
+    in_mib = seen("$ free -m\n" + bare).memory
+    assert not isinstance(in_mib, Missing)
+    assert in_mib.total_bytes == 515000 << 20
+    untold = engine.report(bare, "report")
+    assert untold is None or isinstance(untold.memory, Missing) or isinstance(untold.memory.total_bytes, Missing)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "/dev/nvme0n1p2 on /ckpt type ext4 (ro,relatime,errors=remount-ro)",
+        "/dev/nvme0n1p2 /ckpt ext4 ro,relatime,errors=remount-ro 0 0",
+    ],
+)
+def test_mount_and_the_mount_table_tell_what_carries_a_path(line: str) -> None:
+    assert verdicts(line + "\n", Workload(checkpoints=("/ckpt",)))["checkpoints-not-writable"] is Verdict.FAIL
+
+
+CONTAINER = '[{"Id": "b3", "HostConfig": {"ShmSize": 67108864, "IpcMode": "%s", "Memory": 8589934592, "NanoCpus": 2000000000, "Ulimits": null}}]'
+
+
+def test_docker_inspect_tells_how_a_container_was_started() -> None:
+    assert verdicts(CONTAINER % "private", Workload(workers=8))["dev-shm-too-small"] is Verdict.FAIL
+    assert verdicts(CONTAINER % "host", Workload(workers=8))["dev-shm-too-small"] is Verdict.UNKNOWN
+    found = seen(CONTAINER % "private")
+    assert not isinstance(found.cpu, Missing)
+    assert found.cpu.quota == 2.0
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("Conditions:\n  Ready   True   KubeletReady   kubelet is posting ready status\n", "kubectl describe node"),
+        ('{"card0": {"Device ID": "0x738c"}}', "rocm-smi --json"),
+        ("pci/0000:0d:00.0:\n  driver mlx5_core\n", "devlink"),
+    ],
+)
+def test_what_is_not_read_is_named(text: str, named: str, tmp_path: object) -> None:
+    file = f"{tmp_path}/paste.txt"
+    with open(file, "w") as out:
+        out.write(text)
+    with pytest.raises(UserError, match=named):
+        look({**NO_INTENT, "from_": file, "root": None, "timeout": None})
