@@ -1,0 +1,48 @@
+"""Faults of kinds that the first two lists lack, written down before ``check`` was run on any: the environment, the loader, nodes of devices, a name of its own."""
+
+from __future__ import annotations
+
+from live_faults.row import Fault
+
+ROWS = (
+    Fault("rule-drops-loopback", "iptables -I OUTPUT -o lo -j DROP || nft -f - <<'X'\ntable inet t { chain c { type filter hook output priority 0; oif lo drop; }; }\nX\n", "loopback-unusable|says:loopback", args="--nproc-per-node 2"),
+    Fault("host-named-localhost", "hostname localhost", "hostname-resolves-to-loopback|says:localhost", args="--nnodes 2"),
+    Fault("name-is-ipv6-loopback", "printf '127.0.0.1 localhost\\n::1 node5\\n' | over /etc/hosts; : | over /etc/resolv.conf", "hostname-resolves-to-loopback|gloo-interface-doubtful|hostname-unresolvable", args="--nnodes 2"),
+    Fault("few-neighbours", "sysctl -qw net.ipv4.neigh.default.gc_thresh3=64 net.ipv4.neigh.default.gc_thresh2=32", "neighbour-table-small", may="cpu-oversubscribed nofile-limit-too-low somaxconn-low", args="--nnodes 200"),
+    Fault("ports-reserved", "sysctl -qw net.ipv4.ip_local_reserved_ports=32768-60980", "local-ports-few|says:port", may="cpu-oversubscribed", args="--nnodes 8 --nproc-per-node 8"),
+    Fault("tmp-noexec", "mount -t tmpfs -o noexec,size=4g,mode=1777 tmpfs /tmp", "compile-cache-not-executable|says:noexec"),
+    Fault("triton-cache-read-only", "mkdir $W/c; mount -t tmpfs -o ro tmpfs $W/c; export TRITON_CACHE_DIR=$W/c/t", "compile-cache-not-writable"),
+    Fault("checkpoints-is-a-file", "echo x > $W/ck", "checkpoints-not-writable|refused:ck", args="--checkpoints $W/ck"),
+    Fault("checkpoints-dirsync", "disk ext4 20G dirsync", "mount-options-slow", args="--checkpoints $W/m"),
+    Fault("gomp-affinity-one-cpu", "export GOMP_CPU_AFFINITY=0", "openmp-affinity-pins-process|says:GOMP"),
+    Fault("kmp-affinity-compact", "export KMP_AFFINITY=granularity=fine,compact,1,0", "openmp-affinity-pins-process|says:KMP_AFFINITY|variable-without-effect"),
+    Fault("cpuset-of-one", "for g in /sys/fs/cgroup/cpuset; do mkdir -p $g/tt-lab-$$; cat $g/cpuset.mems > $g/tt-lab-$$/cpuset.mems; echo 1 > $g/tt-lab-$$/cpuset.cpus; echo $$ > $g/tt-lab-$$/cgroup.procs; done", "session-pinned-to-few-cpus|cpu-oversubscribed", may="cpu-oversubscribed session-pinned-to-few-cpus", args="--nproc-per-node 2"),
+    Fault("kernel-tainted-by-a-crash", "echo 128 | over /proc/sys/kernel/tainted", "kernel-tainted-by-fault"),
+    Fault("pstore-holds-a-panic", "mount -t tmpfs tmpfs /sys/fs/pstore 2>/dev/null || { lay /sys; mkdir -p /sys/fs/pstore; }; printf 'Panic#1 Part1\\n<0>[ 3098.2] Kernel panic - not syncing: Fatal exception\\n' > /sys/fs/pstore/dmesg-efi-1700000001", "kernel-crash-dump-found"),
+    Fault("seven-oom-kills", "edit /proc/vmstat 's/^oom_kill .*/oom_kill 7/'", "oom-kills-since-boot"),
+    Fault("restart-wanted", "lay /run 2>/dev/null || mount -t tmpfs tmpfs /run; touch /run/reboot-required; echo linux-image-6.8.0-50-generic > /run/reboot-required.pkgs; mkdir -p /var/run; [ -L /var/run ] || touch /var/run/reboot-required", "reboot-pending"),
+    Fault("no-compiler", "mkdir $W/bin; for p in env sh bash cat ls id uname ldconfig; do ln -s $(command -v $p) $W/bin/; done; export PATH=$W/bin; unset CC CXX", "c-compiler-missing|says:compiler"),
+    Fault("injection-left", "export CUDA_INJECTION64_PATH=/opt/nsight/libToolsInjection64.so", "tool-injection-left", base="gpu"),
+    Fault("sanitizer-preloaded", "export LD_PRELOAD=$(gcc -print-file-name=libasan.so)", "tool-injection-left|memory-debugging-on|ld-preload-missing|says:asan"),
+    Fault("numpy.py-beside-the-script", "mkdir $W/p; echo 'x = 1' > $W/p/numpy.py; export PYTHONPATH=$W/p", "says:numpy", may="torch-import-fails", args="--live"),
+    Fault("libc10-closed", "lay $SITE; chmod 600 $SITE/torch/lib/libc10.so", "torch-import-fails|says:libc10", args="--live", user=65534),
+    Fault("launch-blocking-zero-is-fine", "export CUDA_LAUNCH_BLOCKING=0", base="gpu"),
+    Fault("allocator-setting-misspelt", "cuda_torch; export PYTORCH_CUDA_ALLOC_CONF=expandable_segment:True", "cuda-allocator-setting-invalid", base="gpu"),
+    Fault("same-gpu-twice", "export CUDA_VISIBLE_DEVICES=0,0", "cuda-visible-devices-wrong", base="gpu"),
+    Fault("gpu-by-an-unknown-uuid", "export CUDA_VISIBLE_DEVICES=GPU-deadbeef-0000-0000-0000-000000000000", "cuda-visible-devices-wrong", base="gpu"),
+    Fault("control-node-gone", "rm /dev/nvidiactl; stub 'nvmlInitWithFlags = !9'", "says:nvidiactl|container-without-gpu-devices|gpu-device-permission|driver-tools-fail", base="gpu"),
+    Fault("uvm-node-gone", "rm /dev/nvidia-uvm", "says:nvidia-uvm", base="gpu"),
+    Fault("compute-prohibited", "stub 'nvmlDeviceGetComputeMode@1 = 2'", "compute-mode-prohibited", base="gpu"),
+    Fault("power-at-half", "stub 'nvmlDeviceGetEnforcedPowerLimit@0 = 350000'", "gpu-power-limit-lowered", base="gpu"),
+    Fault("one-sixth-is-held-back", "stub 'nvmlDeviceGetCurrentClocksEventReasons@1 = 0x40'", "gpu-thermal-throttle", base="gpu"),
+    Fault("another-holds-the-memory", "stub 'nvmlDeviceGetComputeRunningProcesses_v3@0 = 1 60000' 'nvmlDeviceGetMemoryInfo_v2@0 = 85520809984 62914560000'", "gpu-memory-in-use", base="gpu"),
+    Fault("nccl-conf-of-loopback", "cuda_torch; printf 'NCCL_SOCKET_IFNAME=lo\\n' | over /etc/nccl.conf 2>/dev/null || { lay /etc; printf 'NCCL_SOCKET_IFNAME=lo\\n' > /etc/nccl.conf; }", "nccl-wrong-interface|nccl-interface-doubtful", args="--nnodes 2", base="gpu"),
+    Fault("mps-without-its-server", "export CUDA_MPS_PIPE_DIRECTORY=$W/mps; mkdir $W/mps; $PY -c 'import socket; s=socket.socket(socket.AF_UNIX); s.bind(\"'$W'/mps/control\")'; stub 'nvmlDeviceGetComputeMode = 3'", "says:MPS|exclusive-compute-mode|mps-server-unreachable", may="exclusive-compute-mode", base="gpu"),
+    Fault("mps-tenth-of-a-gpu", "export CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=10", "says:CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", base="gpu"),
+    Fault("healthy-hidepid", "mount -o remount,hidepid=2 /proc", user=65534),
+    Fault("healthy-shm-noexec", "mount -t tmpfs -o noexec,nosuid,nodev,size=16g tmpfs /dev/shm", args="--workers 4 --nproc-per-node 2"),
+    Fault("healthy-prefix-of-an-interface", "cuda_torch; export NCCL_SOCKET_IFNAME=eth GLOO_SOCKET_IFNAME=eth0", args="--nnodes 2", base="gpu"),
+    Fault("healthy-squashfs", "mkdir $W/q $W/m; echo 1 > $W/q/1; mksquashfs $W/q $W/q.img -quiet >/dev/null 2>&1 && mount -o loop $W/q.img $W/m", args="--data $W/m"),
+    Fault("healthy-gpu-names-in-order", "export CUDA_VISIBLE_DEVICES=1,0", base="gpu"),
+    Fault("healthy-sys-hidden", "mount -t tmpfs -o ro tmpfs /sys"),
+)  # fmt: skip
