@@ -184,7 +184,6 @@ def test_the_last_lines_of_many_that_are_alike_are_kept() -> None:
         ("crw-rw-rw- 1 root root 195,   0 Mar  2 11:00 /dev/nvidia0\n", "ls -l /dev/nvidia"),
         ("Package    Version\n---------- -------\nidna       3.7\n", "pip list"),
         ("# gpu   pwr  temp    sm   mem\n# Idx     W     C     %     %\n    0    15    59     3     4\n", "nvidia-smi dmon"),
-        ("sysfs on /sys type sysfs (rw,nosuid,nodev,noexec,relatime)\n", "mount"),
         (
             "              total        used        free      shared  buff/cache   available\nMem:        3861288      222820\n",
             "free",

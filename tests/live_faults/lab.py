@@ -25,7 +25,7 @@ set -eu
 exec 3>&1 >&2
 mount -t tmpfs tmpfs "$W"; chmod 755 "$W"; mkdir "$W/work"; chmod 1777 "$W/work"; cd "$W/work"
 n=0
-over() { n=$((n+1)); cat > "$W/o$n"; chmod 644 "$W/o$n"; mount --bind "$W/o$n" "$1"; }   # standard input in place of a file
+over() { local held; held=$(mktemp "$W/oXXXXXX"); cat > "$held"; chmod 644 "$held"; mount --bind "$held" "$1"; }   # standard input in place of a file
 edit() { local what=$1; shift; sed "$@" "$what" | over "$what"; }
 lay() { n=$((n+1)); mkdir -p "$W/u$n" "$W/w$n"; mount -t overlay overlay -o "lowerdir=$1,upperdir=$W/u$n,workdir=$W/w$n" "$1"; }   # what is written stays here
 put() { mkdir -p "$(dirname "$1")"; printf '%s\n' "$2" > "$1"; }

@@ -77,7 +77,6 @@ ROWS = (
         "mkdir $W/h; chmod 700 $W/h; export HOME=$W/h TRITON_CACHE_DIR=$W/h/triton",
         "compile-cache-not-writable",
         user=65534,
-        left="what lies in a closed home is unknown, not closed",
     ),
     Fault(
         "gloo-names-a-dead-end",

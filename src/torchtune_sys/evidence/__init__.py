@@ -238,7 +238,7 @@ READ = ", ".join(
     (
         "python -m torch.utils.collect_env",
         *(reader.printed_by for reader in _READERS),
-        "uname -a, cat /etc/os-release, cat /proc/cmdline",
+        "uname -a, /etc/os-release, /proc/cmdline",
         "the fabric manager's log",
     )
 )

@@ -22,6 +22,7 @@ KEYS = (
     "net/ipv4/conf/all/arp_ignore",
     "net/ipv4/conf/all/rp_filter",
     "net/ipv4/ip_local_port_range",
+    "net/ipv4/ip_local_reserved_ports",
     "net/ipv4/neigh/default/gc_thresh3",
     "net/ipv4/tcp_available_congestion_control",
     "net/ipv4/tcp_congestion_control",

@@ -184,3 +184,10 @@ def test_a_directory_in_place_of_a_file() -> None:
     )
     assert not isinstance(seen.software, Missing)
     assert all(result.verdict is not Verdict.CRASHED for result in judge(seen).values())
+
+
+def test_what_lies_below_a_closed_directory_is_not_writable() -> None:
+    closed = {"error": "denied"}
+    env = {"TRITON_CACHE_DIR": "/srv/other/.triton"}
+    cache = caches(env=env, stats={"/srv/other/.triton": closed, "/srv/other": {"mode": 0o40700, "uid": 7, "gid": 7, "size": 0}})
+    assert cache["TRITON_CACHE_DIR"].writable is False

@@ -268,6 +268,20 @@ ROCE = {"link_layer": "Ethernet", "lanes": NOTHING}
 
 
 @pytest.mark.parametrize(
+    ("rates", "found"),
+    [
+        ((400, 400, 400, 200), ["mlx5_3:1"]),
+        ((400, 400, 200), []),
+        ((400, 400, 400, 100, 100), []),  # two networks, perhaps
+        ((400,) * 6 + (200, 100), ["mlx5_6:1", "mlx5_7:1"]),
+        ((200, 200, 200, 400), []),
+    ],
+)
+def test_rates_of_roce_siblings(rates: tuple[int, ...], found: list[str]) -> None:
+    assert failed("rdma-rate-degraded", net(cards(*({**ROCE, "rate_gbps": float(rate)} for rate in rates)))) == found
+
+
+@pytest.mark.parametrize(
     ("ports", "expected"),
     [
         ([GOOD], "pass"),
@@ -275,6 +289,7 @@ ROCE = {"link_layer": "Ethernet", "lanes": NOTHING}
         ([{"lanes": UNTOLD}] * 2, "na"),
         ([{"lanes": UNTOLD}] * 3, "pass"),
         ([ROCE] * 3, "na"),
+        ([ROCE] * 4, "pass"),
         ([{"link_layer": "Ethernet"}], "na"),
         ([GOOD, {"link_layer": "Ethernet"}], "pass"),
     ],

@@ -176,8 +176,12 @@ def _wanted(host: Host, env: Mapping[str, str], user: Mapping[str, object]) -> I
 def _cache(
     host: Host, mounts: tuple[Mount, ...], user: Mapping[str, object], purpose: str, variable: str, path: str
 ) -> CompileCache:
-    there = path
-    while there != "/" and host.exists(there) is False:
+    """Look at one cache. What lies below a directory that this session may not search is not its to write, whatever is there."""
+    there, closed = path, False
+    while there != "/" and (found := host.exists(there)) is not True:
+        if isinstance(found, Missing) and found.why is not Why.DENIED:
+            break
+        closed = closed or isinstance(found, Missing)
         there = posixpath.dirname(there)
     real = host.real(there)
     mount = None if isinstance(real, Missing) else carrying(mounts, real)
@@ -195,7 +199,7 @@ def _cache(
         mount_point=mount.point,
         noexec="noexec" in mount.options,
         network=kind if isinstance(kind, Missing) else kind not in LOCAL and kind != "hypervisor",
-        writable=False if "ro" in mount.options else _writable(host, there, user),
+        writable=False if closed or "ro" in mount.options else _writable(host, there, user),
     )
 
 

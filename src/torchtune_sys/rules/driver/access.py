@@ -25,11 +25,12 @@ from torchtune_sys.rules.driver.common import container, gpu_addresses, nvml_err
     ),
 )
 def gpu_device_permission(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """/dev/nvidia* exist, and the permission bits do not let the session's user read and write them.
+    """/dev/nvidia* exist, and the permission bits do not let the session's user read and write them; or one that every program needs is
+    not among them (nvidiactl; in a container nvidia-uvm, too: on a host nvidia-modprobe makes it when it is asked for).
 
     Why it matters
-        CUDA needs to open nvidiactl, nvidia-uvm and the GPU's own node; otherwise it finds no device, and NVML says
-        "Insufficient Permissions".
+        CUDA needs to open nvidiactl, nvidia-uvm and the GPU's own node; otherwise it finds no device ("CUDA unknown error"), and NVML says
+        "Insufficient Permissions", or that the driver is not loaded.
 
     When to leave it
         GPUs are withheld from this user on purpose; a job scheduler grants them.
@@ -54,6 +55,35 @@ def gpu_device_permission(s: Snapshot, p: Params) -> Iterator[Evidence]:
             verdict=Verdict.PASS if accessible else Verdict.FAIL,
             source=node.path,
         )
+    inside = bool(known(need(s.system).container, ""))
+    for path in _not_there(s, {node.path for node in nodes}, inside=inside):
+        yield Evidence(
+            subject=path,
+            seen=f"is missing, beside {', '.join(node.path for node in nodes[:3])}",
+            wanted="there",
+            source="/dev",
+            fix=(_HANDED_OVER if inside else _MAKE_NODE,),
+        )
+
+
+_HANDED_OVER = Advice(
+    text="hand it over, too: docker run --gpus all -e NVIDIA_DRIVER_CAPABILITIES=compute,utility, or --device for each node",
+    needs=Needs.NEW_PROCESS,
+)
+_MAKE_NODE = Advice(text="sudo nvidia-modprobe -c0 -u (or nvidia-smi as root) makes the nodes")
+
+
+def _not_there(s: Snapshot, paths: set[str], *, inside: bool) -> list[str]:
+    """Return the nodes that lack, beside some that are there; ``inside`` a container."""
+    lost = ["/dev/nvidiactl"] if inside or nvml_error(s) == "DRIVER_NOT_LOADED" else []
+    if (
+        inside
+        and not isinstance(s.python, Missing)
+        and not isinstance(s.python.torch, Missing)
+        and known(s.python.torch.cuda, "")
+    ):
+        lost.append("/dev/nvidia-uvm")
+    return [path for path in lost if path not in paths]
 
 
 @rule(

@@ -178,25 +178,28 @@ def ib_subnet_manager_missing(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 @rule(
     id="rdma-rate-degraded",
-    title="An InfiniBand link came up slower than its card or its siblings",
+    title="An RDMA link came up slower than its card or its siblings",
     severity=Severity.WARNING,
     fix=(Advice(text="reseat or change the cable or transceiver, and look at the switch port's speed"),),
 )
 def rdma_rate_degraded(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """One of several like cards negotiated a lower rate than most of its siblings, or an InfiniBand link has lost all lanes but one.
+    """One of several like cards negotiated a lower rate than most of its siblings (of RoCE ports: than three quarters of four or more), or an
+    InfiniBand link has lost all lanes but one.
 
     Why it matters
     A link that lost lanes or fell back a generation still counts as active; collectives run at the pace of the slowest rail.
 
     When to leave it
-    When the port goes to an older fabric (storage) on purpose. Two lanes are what a split cable gives, and not judged by themselves.
+    When the port goes to an older fabric (storage) on purpose. Two lanes are what a split cable gives, and not judged by themselves; nor is
+    the RoCE port of the default route, which may lead to the network of the machines' management.
 
     References
     Linux Documentation/ABI/stable/sysfs-class-infiniband (rate)
     """
     ports = nccl.usable_ports(_devices(s))
-    below = dict(_below_siblings(rdma_links.by_board(ports)))
-    judged = any(len(group) > 2 for group in rdma_links.by_board(ports).values())
+    groups = [group for (layer, _), group in rdma_links.by_board(ports).items() if len(group) >= _SIBLINGS[layer][0]]
+    below = dict(_below_siblings(s, groups))
+    judged = bool(groups)
     for device, port in ports:
         name = f"{device.name}:{port.port}"
         why = rdma_links.fell_back(device, port)
@@ -212,18 +215,25 @@ def rdma_rate_degraded(s: Snapshot, p: Params) -> Iterator[Evidence]:
                 source=f"/sys/class/infiniband/{name.replace(':', '/ports/')}/rate",
             )
     if not judged:
-        raise NotApplicable("there are no three active ports of one card model to compare")
+        raise NotApplicable("there are no three active ports of one card model to compare (of RoCE: four)")
 
 
-def _below_siblings(groups: dict[str, list[rdma_links.Pair]]) -> Iterator[tuple[str, float]]:
+_SIBLINGS = {"InfiniBand": (3, 0.5), "Ethernet": (4, 0.74)}
+"""How many ports are compared at least, and which part of them has more than one rate: an Ethernet card's ports are more often used for several networks."""
+
+
+def _below_siblings(s: Snapshot, groups: list[list[rdma_links.Pair]]) -> Iterator[tuple[str, float]]:
     """Ports below what most ports of the same card model have, and that rate."""
-    for group in groups.values():
-        if len(group) < 3:
-            continue
+    outward = known(need(s.network).default_route_interface, "")
+    for group in groups:
         rates = {f"{device.name}:{port.port}": need(port.rate_gbps) for device, port in group}
         best = max(rates.values())
-        if sum(rate == best for rate in rates.values()) * 2 > len(rates):
-            yield from ((name, best) for name, rate in rates.items() if rate < best)
+        part = _SIBLINGS[need(group[0][1].link_layer)][1]
+        if sum(rate == best for rate in rates.values()) > len(rates) * part:
+            apart = {
+                f"{device.name}:{port.port}" for device, port in group if outward and outward in known(device.interfaces, ())
+            }
+            yield from ((name, best) for name, rate in rates.items() if rate < best and name not in apart)
 
 
 @rule(

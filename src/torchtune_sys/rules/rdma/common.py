@@ -26,12 +26,12 @@ def unreadable_ports(devices: Iterable[RdmaDevice]) -> Iterator[tuple[str, Missi
                     break
 
 
-def by_board(pairs: Iterable[Pair]) -> dict[str, list[Pair]]:
-    """InfiniBand ports of the same card model; cards whose model is not known are left out."""
-    groups: dict[str, list[Pair]] = {}
+def by_board(pairs: Iterable[Pair]) -> dict[tuple[str, str], list[Pair]]:
+    """Ports of the same link layer and card model; cards whose model is not known are left out."""
+    groups: dict[tuple[str, str], list[Pair]] = {}
     for device, port in pairs:
-        if not isinstance(device.board, Missing) and port.link_layer == "InfiniBand":
-            groups.setdefault(device.board, []).append((device, port))
+        if not isinstance(device.board, Missing):
+            groups.setdefault((need(port.link_layer), device.board), []).append((device, port))
     return groups
 
 

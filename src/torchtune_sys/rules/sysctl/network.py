@@ -11,7 +11,7 @@ from torchtune_sys.model.numbers import natural
 from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.target import AtLeast, Exactly
-from torchtune_sys.model.values import Missing, NotApplicable, Unknown, Why, need, shown
+from torchtune_sys.model.values import Missing, NotApplicable, Unknown, Why, known, need, shown
 from torchtune_sys.rules.gates import rdma_active
 from torchtune_sys.rules.sysctl.policy import (
     judged,
@@ -338,7 +338,7 @@ def arp_answers_on_any_interface(s: Snapshot, p: Params) -> Iterator[Evidence]:
     ),
 )
 def local_ports_few(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """net.ipv4.ip_local_port_range was made small.
+    """net.ipv4.ip_local_port_range was made small, or net.ipv4.ip_local_reserved_ports takes most of it away.
 
     Why it matters
     Each listener of Gloo and NCCL takes a port of that range, and so does each connection to one peer: "Address already in use" or "Cannot
@@ -348,7 +348,7 @@ def local_ports_few(s: Snapshot, p: Params) -> Iterator[Evidence]:
     A firewall lets this range through only, and the ranks of this host were counted against it.
 
     References
-    Linux Documentation/networking/ip-sysctl.rst, ip_local_port_range (32768 to 60999 by default)
+    Linux Documentation/networking/ip-sysctl.rst, ip_local_port_range (32768 to 60999 by default), ip_local_reserved_ports
     """
     if (s.intent.ranks or 1) < 2 and (s.intent.nodes or 1) < 2:
         raise NotApplicable("neither several ranks nor several hosts were asked for")
@@ -356,13 +356,23 @@ def local_ports_few(s: Snapshot, p: Params) -> Iterator[Evidence]:
     running = need(found.running)
     ends = [number for word in running.split() if (number := natural(word, 5)) is not None]
     count = max(ends[1] - ends[0] + 1, 0) if len(ends) == 2 else 0
+    kept = _reserved(s, ends[0], ends[1]) if count else 0
     yield Evidence(
         subject=found.key,
-        seen=f"{running}: {count} ports",
+        seen=f"{running}: {count} ports" + (f", {kept} of them in net.ipv4.ip_local_reserved_ports" if kept else ""),
         wanted=f">= {p['min']} ports",
-        verdict=Verdict.FAIL if count < int(p["min"]) else Verdict.PASS,
+        verdict=Verdict.FAIL if count - kept < int(p["min"]) else Verdict.PASS,
         source=origin(s, found),
     )
+
+
+def _reserved(s: Snapshot, first: int, last: int) -> int:
+    """Return how many ports of the range the kernel gives to nobody who asks for any; none where that is not told."""
+    told = need(s.sysctl).settings.get("net.ipv4.ip_local_reserved_ports")
+    words = "" if told is None else known(told.running, "")
+    ranges = (part.partition("-") for part in words.split(",") if part)
+    bounds = [(natural(low, 5), natural(high or low, 5)) for low, _, high in ranges]
+    return sum(max(min(high, last) - max(low, first) + 1, 0) for low, high in bounds if low is not None and high is not None)
 
 
 RULES: tuple[Rule, ...] = (
