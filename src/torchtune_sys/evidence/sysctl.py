@@ -34,7 +34,8 @@ def running(text: str) -> dict[str, str]:
     """
     if ("sysctl " not in text and " = " not in text) or not _OUTPUT.search(text):
         return {}
-    return {found[1]: " ".join(found[2].split()) for found in _LINE.finditer(text)}
+    told = {found[1]: " ".join(found[2].split()) for found in _LINE.finditer(text)}
+    return {key: value for key, value in told.items() if value}  # nothing is no value on a host either
 
 
 def sysctl_facts(text: str) -> SysctlFacts | None:
