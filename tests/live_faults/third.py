@@ -38,7 +38,7 @@ ROWS = (
     Fault("nccl-conf-of-loopback", "cuda_torch; printf 'NCCL_SOCKET_IFNAME=lo\\n' | over /etc/nccl.conf 2>/dev/null || { lay /etc; printf 'NCCL_SOCKET_IFNAME=lo\\n' > /etc/nccl.conf; }", "nccl-wrong-interface|nccl-interface-doubtful", args="--nnodes 2", base="gpu"),
     Fault("mps-without-its-server", "export CUDA_MPS_PIPE_DIRECTORY=$W/mps; mkdir $W/mps; $PY -c 'import socket; s=socket.socket(socket.AF_UNIX); s.bind(\"'$W'/mps/control\")'; stub 'nvmlDeviceGetComputeMode = 3'", "says:MPS|exclusive-compute-mode|mps-server-unreachable", may="exclusive-compute-mode", base="gpu"),
     Fault("mps-tenth-of-a-gpu", "export CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=10", "says:CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", base="gpu", mistaken="without a daemon of MPS nothing reads it"),
-    Fault("healthy-hidepid", "mount -o remount,hidepid=2 /proc", user=65534),
+    Fault("healthy-hidepid", "mount -t proc -o hidepid=2 proc /proc", user=65534),
     Fault("healthy-shm-noexec", "mount -t tmpfs -o noexec,nosuid,nodev,size=16g tmpfs /dev/shm", args="--workers 4 --nproc-per-node 2"),
     Fault("healthy-prefix-of-an-interface", "cuda_torch; export NCCL_SOCKET_IFNAME=eth GLOO_SOCKET_IFNAME=eth0", args="--nnodes 2", base="gpu"),
     Fault("healthy-squashfs", "mkdir $W/q $W/m; echo 1 > $W/q/1; mksquashfs $W/q $W/q.img -quiet >/dev/null 2>&1 && mount -o loop $W/q.img $W/m", args="--data $W/m"),
