@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from torchtune_sys import engine
 from torchtune_sys.cli.look import look
 from torchtune_sys.cli.options import NO_INTENT
 from torchtune_sys.errors import UserError
-from torchtune_sys.evidence import pasted_files
+from torchtune_sys.evidence import free_memory, pasted_files
+from torchtune_sys.evidence.limits import limits_facts
 from torchtune_sys.model.facts.session import Workload
 from torchtune_sys.model.rule import Verdict
 from torchtune_sys.model.snapshot import Snapshot
@@ -66,6 +69,19 @@ def test_the_distribution_is_read_wherever_its_file_is_shown(text: str) -> None:
 )
 def test_a_value_that_a_paste_shows_is_judged(text: str, rule: str) -> None:
     assert verdicts(text)[rule] is Verdict.FAIL
+
+
+@pytest.mark.parametrize(
+    "failed",
+    [
+        "UCX  ERROR mlx5_0: mlx5dv_devx_umem_reg(size=131072 access=0x0) failed: Cannot allocate memory\n",
+        "NCCL WARN Call to ibv_reg_mr_iova2 failed with error Cannot allocate memory\n",
+        "",
+    ],
+)
+def test_what_ucx_says_of_the_limit_is_enough(failed: str) -> None:
+    words = "allocate memory : Please set max locked memory (ulimit -l) to 'unlimited' (current: 8192 kbytes)\n"
+    assert verdicts(words + failed)["memlock-limit-too-low"] is Verdict.FAIL
 
 
 def test_a_soft_limit_on_open_files_tells_of_the_hard_one_only_where_it_is_high() -> None:
@@ -127,6 +143,25 @@ def test_free_tells_memory_where_its_unit_is_known() -> None:
 )
 def test_mount_and_the_mount_table_tell_what_carries_a_path(line: str) -> None:
     assert verdicts(line + "\n", Workload(checkpoints=("/ckpt",)))["checkpoints-not-writable"] is Verdict.FAIL
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "/home/azure/venvs/vllm-wjh/lib/python3.12/site-packages/torch/cuda/__init__.py:283: UserWarning: /proc/cmdline",
+        "user@host:~/a/b/c" * 100 + " cat /proc/",
+        "a b " * 500 + "(kbytes, -",
+        " " * 2000 + "total",
+        "A_B=c /etc/",
+        "Linux a 5.1 #1 " + "x86_64 " * 60,
+    ],
+)
+def test_lines_that_are_nearly_a_file_take_no_time(line: str) -> None:
+    started = time.process_time()
+    pasted_files.recording(f"{line}\n" * 2000)
+    limits_facts(f"{line}\n" * 2000)
+    free_memory.memory_facts(f"{line}\n" * 2000 + "Swap:")
+    assert time.process_time() - started < 3
 
 
 CONTAINER = '[{"Id": "b3", "HostConfig": {"ShmSize": 67108864, "IpcMode": "%s", "Memory": 8589934592, "NanoCpus": 2000000000, "Ulimits": null}}]'

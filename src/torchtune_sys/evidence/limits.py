@@ -24,13 +24,10 @@ _OPTIONS = {
 _UNITS = {"kbytes": 1024, "blocks": 1024, "bytes": 1, "": 1}
 """bash counts files in blocks of 1024 bytes (builtins/ulimit.def); its POSIX mode and dash in 512."""
 _FAILED = re.compile(
-    r"\b(ibv_(?:exp_)?(?:reg_mr|create_\w{2,6}|reg_dmabuf_mr))\b[^\n]{0,120}?\sfailed\b[^\n]{0,40}?Cannot\s+allocate\s+memory"
+    r"\b(ibv_(?:exp_)?(?:reg_mr|reg_mr_iova2?|create_\w{2,6}|reg_dmabuf_mr)|mlx5dv_\w{3,40})\b[^\n]{0,120}?\sfailed\b[^\n]{0,40}?Cannot\s+allocate\s+memory"
 )
 _CURRENT = re.compile(r"Please set max locked memory \(ulimit -l\) to 'unlimited'\s+\(current: (\d{1,20}) kbytes\)")
-_BASH = re.compile(
-    r"^.{0,20}\b[a-z][a-z ]{3,30}[a-z]\s{1,40}\((?:(kbytes|blocks|bytes), )?-([lnuscvdmf])\)\s{1,4}(\d{1,20}|unlimited)[ \t]*$",
-    re.MULTILINE,
-)
+_BASH = re.compile(r"(?<=[a-z ])\((?:(kbytes|blocks|bytes), )?-([lnuscvdmf])\)\s{1,4}(\d{1,20}|unlimited)[ \t]*$", re.MULTILINE)
 _ZSH = re.compile(
     r"^-([lnuscvdmf]): [a-z][a-z ()-]{3,40}?(?:\((kbytes|blocks)\))?\s{1,30}(\d{1,20}|unlimited)[ \t]*$", re.MULTILINE
 )
@@ -61,7 +58,7 @@ def limits_facts(text: str) -> LimitsFacts | None:
         limits=limits,
         pids_source="",
         remove_ipc_source="",
-        pinning_failed=failed[1] if failed else missing(),
+        pinning_failed=failed[1] if failed else "registering memory" if _CURRENT.search(text) else missing(),
     )
 
 
@@ -69,7 +66,7 @@ def _limits(text: str) -> dict[str, SessionLimit]:
     """``ulimit`` and UCX tell the soft limit; the hard one is taken to be the same where nothing tells it, but for open files, which each distribution
     limits softly alone."""
     found: dict[str, SessionLimit] = {}
-    rows = [(row[2], _UNITS[row[1] or ""], row[3]) for row in _BASH.finditer(text)] if "ulimit" in text or " -" in text else []
+    rows = [(row[2], _UNITS[row[1] or ""], row[3]) for row in _BASH.finditer(text)]
     rows += [(row[1], _UNITS[row[2] or ""], row[3]) for row in _ZSH.finditer(text)] if "\n-" in text else []
     rows += [(row[1], 1024 if row[1] == "l" else 1, row[2]) for row in _ONE.finditer(text)] if "ulimit -" in text else []
     for option, unit, words in rows:

@@ -16,11 +16,12 @@ _PATH = (
     r"|sys/(?:kernel/mm/transparent_hugepage/\w{1,40}|module/\w{1,40}/parameters/\w{1,60}"
     r"|devices/system/cpu/(?:online|smt/control|intel_pstate/no_turbo|cpufreq/boost)))"
 )
-_PROMPT = r"(?:\[[^\]\n]{1,60}\]|\([\w.-]{1,40}\)|[\w.-]{1,40}@[\w.-]{1,60}|[~:/\w.-]{1,80}| ){0,6}"
-_SHOWN = re.compile(rf"(?:{_PROMPT}[$#%>+] ?)?(?:sudo )?cat ({_PATH})")
+_PROMPT = r"(?:\[[^\]\n]{1,60}\]|[\w.@:~/+-]{1,120})? ?[$#%>+] ?"
+"""Of a shell, before a command; one class of characters, so that no line is tried twice."""
+_SHOWN = re.compile(rf"(?:{_PROMPT})?(?:sudo )?cat ({_PATH})")
 _HEADED = re.compile(rf"(?:==> ({_PATH}) <==|(?:\d{{1,3}}\. |#{{1,4}} |\[)?(?:[^\n]{{0,60}}, from )?({_PATH})\]?:?)")
 _GREPPED = re.compile(rf"({_PATH}):([^\n]{{0,2000}})")
-_ENDS = re.compile(rf"\s*$|```|={{3,}}|-{{3,}}$|</?\w|{_PROMPT}[$#%>+] ?[a-z./]|/(?:proc|sys|etc|usr)/")
+_ENDS = re.compile(rf"\s*$|```|={{3,}}|-{{3,}}$|</?\w|{_PROMPT}[a-z./]|/(?:proc|sys|etc|usr)/")
 _LONGEST = 200
 """Lines of one file that are taken."""
 
@@ -69,7 +70,7 @@ _UNAME = re.compile(
 def _named(lines: list[str]) -> Iterator[tuple[str, str]]:
     """Return the files below their names."""
     for at, line in enumerate(lines):
-        if "/" not in line or len(line) > _WIDEST:
+        if len(line) > _WIDEST or not any(root in line for root in _ROOTS):
             continue
         if found := _GREPPED.fullmatch(line):
             yield found[1], found[2].strip()
@@ -80,6 +81,7 @@ def _named(lines: list[str]) -> Iterator[tuple[str, str]]:
 
 
 _WIDEST = 2200
+_ROOTS = ("/proc/", "/sys/", "/etc/", "/usr/lib/")
 
 
 def _below(lines: list[str], start: int) -> str:
