@@ -12,23 +12,23 @@ class ModuleDocFragment(object):
     DOCUMENTATION = r"""
 options:
   python:
-    description: "3.12, 3.14t, or an interpreter. [python3 of the active environment]"
+    description: "Python version (3.12, 3.14t) or interpreter. [python3 of the active environment]"
     type: path
   torch:
-    description: "2.14, 2.14.0 or 2.14.0+cu126. [the newest that runs here]"
+    description: "torch version: 2.14, 2.14.0 or 2.14.0+cu126. [the newest that runs here]"
     type: str
   cpu:
-    description: torch for the CPU, and no driver.
+    description: Install the CPU build of torch, and no driver.
     type: bool
     default: false
   venv:
-    description: "The environment that torch goes into. [.venv]"
+    description: "Virtual environment to install torch into. [.venv]"
     type: path
   driver_branch:
-    description: "Branch of the driver. [580, the LTS]"
+    description: "Driver branch. [580, the LTS]"
     type: int
   with:
-    description: Also this.
+    description: Also install this.
     type: list
     elements: str
     choices:

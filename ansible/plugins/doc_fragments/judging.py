@@ -12,7 +12,7 @@ class ModuleDocFragment(object):
     DOCUMENTATION = r"""
 options:
   python:
-    description: "The interpreter you train with. [python3 of the active environment]"
+    description: "Python interpreter that you train with. [python3 of the active environment]"
     type: path
   live:
     description: Also import torch, in a child process.
@@ -39,18 +39,18 @@ options:
     type: list
     elements: path
   timeout:
-    description: "Stop looking after S seconds. [30; with --live 90]"
+    description: "Stop collecting facts after S seconds. [30; with --live 90]"
     type: float
   select:
-    description: "Ask only these: rule ids, families, severities or globs."
+    description: "Run only these rules: ids, families, severities or globs."
     type: list
     elements: str
   ignore:
-    description: Leave these out; named as in --select.
+    description: Skip these rules; named as in --select.
     type: list
     elements: str
   profile:
-    description: What kind of host this is.
+    description: "Kind of host: sets parameters and skips rules."
     type: str
     choices:
       - workstation
@@ -59,7 +59,7 @@ options:
       - container
       - ci
   config:
-    description: "Selections and parameters (TOML). [$TORCHTUNE_SYS_CONFIG]"
+    description: "Configuration file (TOML). [$TORCHTUNE_SYS_CONFIG]"
     type: path
   rules:
     description: >-

@@ -12,40 +12,40 @@ class ModuleDocFragment(object):
     DOCUMENTATION = r"""
 options:
   python:
-    description: "The interpreter you train with. [python3 of the active environment]"
+    description: "Python interpreter that you train with. [python3 of the active environment]"
     type: path
   nproc_per_node:
-    description: "Ranks. [GPUs; 2 with one GPU or none]"
+    description: "Number of ranks. [one per GPU; 2 with one GPU or none]"
     type: int
   stages:
-    description: Only these.
+    description: Run only these stages (--list names them).
     type: list
     elements: str
   device:
-    description: "[auto: the GPUs, if torch was built for them]"
+    description: "Device to train on. [auto: the GPUs, if torch was built for them]"
     type: str
     choices:
       - auto
       - cpu
       - cuda
   backend:
-    description: "[nccl with a GPU for each rank, else gloo]"
+    description: "Backend of torch.distributed. [nccl with a GPU for each rank, else gloo]"
     type: str
     choices:
       - gloo
       - nccl
   scratch:
-    description: "Where checkpoints are written, and removed. [directory of temporary files]"
+    description: "Directory for test checkpoints, which are removed. [directory of temporary files]"
     type: path
   timeout:
-    description: "End the whole test after S seconds. [600]"
+    description: "Stop the whole test after S seconds. [600]"
     type: float
   no_proof:
     description: Do not remember a pass.
     type: bool
     default: false
   level:
-    description: "V(quick): Only what takes seconds (15 s on a GPU host). V(thorough): Larger and longer."
+    description: "V(quick): Only the short stages (15 s on a GPU host). V(thorough): More stages, larger and longer."
     type: str
     choices:
       - quick

@@ -26,15 +26,15 @@ def description_options(function: _F) -> _F:
             click.option(
                 "--system",
                 metavar="ID-VERSION",
-                help="A host that is not there yet: debian-12, ubuntu-24.04, rocky-9 … (ID and VERSION_ID of os-release).",
+                help="Plan for a host that does not exist yet: debian-12, ubuntu-24.04, rocky-9 … (ID and VERSION_ID of os-release).",
             ),
-            click.option("--machine", type=click.Choice(MACHINES), help="Its processor; with --system. [x86_64]"),
+            click.option("--machine", type=click.Choice(MACHINES), help="With --system: processor architecture. [x86_64]"),
             click.option(
-                "--gpu", metavar="NAME", help="Its GPUs: NVML's name, the data sheet's or a PCI device id; with --system."
+                "--gpu", metavar="NAME", help="With --system: GPU model, by its NVML name, data sheet name or PCI device id."
             ),
-            click.option("--gpus", type=click.IntRange(1, _MOST_GPUS), metavar="N", help="How many; with --gpu. [1]"),
-            click.option("--driver", metavar="VERSION", help="The NVIDIA driver that it has already; with --gpu. [none]"),
-            click.option("--kernel", metavar="RELEASE", help="Its kernel, as uname -r will say; with --system. [unknown]"),
+            click.option("--gpus", type=click.IntRange(1, _MOST_GPUS), metavar="N", help="With --gpu: number of GPUs. [1]"),
+            click.option("--driver", metavar="VERSION", help="With --gpu: NVIDIA driver already installed. [none]"),
+            click.option("--kernel", metavar="RELEASE", help="With --system: kernel release, as in uname -r. [unknown]"),
         )
     )(function)
 

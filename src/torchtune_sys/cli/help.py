@@ -30,7 +30,7 @@ class Command(click.Command):
         self.common = tuple(common)
         self.params.append(
             click.Option(
-                [HELP_ALL], is_flag=True, is_eager=True, expose_value=False, callback=_show_all, help="Show all of the help."
+                [HELP_ALL], is_flag=True, is_eager=True, expose_value=False, callback=_show_all, help="Show the full help."
             )
         )
 

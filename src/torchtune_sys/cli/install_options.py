@@ -28,17 +28,21 @@ def wish_options(venv: str) -> Callable[[_F], _F]:
     """``--torch`` and its kin; ``venv`` is where the environment goes where nobody says."""
     return shared.together(
         (
-            click.option("--torch", metavar="VERSION", help="2.14, 2.14.0 or 2.14.0+cu126. [the newest that runs here]"),
-            click.option("--cpu", is_flag=True, help="torch for the CPU, and no driver."),
-            click.option("--venv", metavar="DIR", default=venv, help=f"The environment that torch goes into. [{venv}]"),
+            click.option(
+                "--torch", metavar="VERSION", help="torch version: 2.14, 2.14.0 or 2.14.0+cu126. [the newest that runs here]"
+            ),
+            click.option("--cpu", is_flag=True, help="Install the CPU build of torch, and no driver."),
+            click.option("--venv", metavar="DIR", default=venv, help=f"Virtual environment to install torch into. [{venv}]"),
             click.option(
                 "--driver-branch",
                 "branch",
                 type=click.IntRange(min=300),
                 metavar="N",
-                help="Branch of the driver. [580, the LTS]",
+                help="Driver branch. [580, the LTS]",
             ),
-            click.option("--with", "extras", multiple=True, type=click.Choice(EXTRAS), help="Also this; may be repeated."),
+            click.option(
+                "--with", "extras", multiple=True, type=click.Choice(EXTRAS), help="Also install this; may be repeated."
+            ),
         )
     )
 

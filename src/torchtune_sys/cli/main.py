@@ -19,28 +19,28 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
 COMMANDS = {
-    "check": ("torchtune_sys.cli.commands.check", "Say what is wrong with this training host."),
-    "diagnose": ("torchtune_sys.cli.commands.diagnose", "Name the cause of a failure from logs, reports and dumps."),
-    "plan": ("torchtune_sys.cli.commands.plan", "Say what would be changed on this host, and what not."),
-    "apply": ("torchtune_sys.cli.commands.apply", "Change this host as planned, and see whether it cured."),
-    "undo": ("torchtune_sys.cli.commands.undo", "Take back what apply changed."),
-    "history": ("torchtune_sys.cli.commands.history", "List what was applied and undone."),
-    "note": ("torchtune_sys.cli.commands.note", "Enter in the journal what somebody else changed."),
-    "launch": ("torchtune_sys.cli.commands.launch", "Start one rank on the CPUs and memory near its GPU."),
-    "smoke": ("torchtune_sys.cli.commands.smoke", "Train a little, to prove that this host can."),
+    "check": ("torchtune_sys.cli.commands.check", "Find what is wrong with this host for PyTorch training."),
+    "diagnose": ("torchtune_sys.cli.commands.diagnose", "Find the cause of a failed run in its logs, reports and dumps."),
+    "plan": ("torchtune_sys.cli.commands.plan", "Show the changes that would fix the findings; change nothing."),
+    "apply": ("torchtune_sys.cli.commands.apply", "Make the planned changes and check that they worked."),
+    "undo": ("torchtune_sys.cli.commands.undo", "Restore what apply changed."),
+    "history": ("torchtune_sys.cli.commands.history", "List the runs of apply and undo on this host."),
+    "note": ("torchtune_sys.cli.commands.note", "Record a manual change in the journal."),
+    "launch": ("torchtune_sys.cli.commands.launch", "Start one rank, bound to the CPUs and memory near its GPU."),
+    "smoke": ("torchtune_sys.cli.commands.smoke", "Run a short training to prove that this host can train."),
     "preflight": (
         "torchtune_sys.cli.commands.preflight",
-        "Say whether a job may start on this node: go, no-go, and who is to blame.",
+        "Decide go or no-go for a job on this node, with the cause.",
     ),
-    "generate": ("torchtune_sys.cli.commands.generate", "Print scripts and configuration files made from the plan."),
-    "explain": ("torchtune_sys.cli.commands.explain", "Say why a rule matters, when to leave it, and how to mend it."),
+    "generate": ("torchtune_sys.cli.commands.generate", "Print scripts and configuration files that make the changes."),
+    "explain": ("torchtune_sys.cli.commands.explain", "Explain why a rule matters and how to fix it."),
     "rules": ("torchtune_sys.cli.commands.rules", "List the rules."),
     "snapshot": ("torchtune_sys.cli.commands.snapshot", "Print the facts that the rules judge."),
-    "compare": ("torchtune_sys.cli.commands.compare", "Say what differs between hosts, or between two days."),
-    "fleet": ("torchtune_sys.cli.commands.fleet", "Run a command on many hosts, and say what differs between them."),
-    "record": ("torchtune_sys.cli.commands.record", "Write this host down, with names replaced, to judge it elsewhere."),
+    "compare": ("torchtune_sys.cli.commands.compare", "Show what differs between hosts, or on one host over time."),
+    "fleet": ("torchtune_sys.cli.commands.fleet", "Collect facts from many hosts and show what differs."),
+    "record": ("torchtune_sys.cli.commands.record", "Write an anonymised recording of this host, to judge elsewhere."),
     "completion": ("torchtune_sys.cli.commands.completion", "Print the completion script for a shell."),
-    "help": ("torchtune_sys.cli.commands.help", "Show all of a command's help."),
+    "help": ("torchtune_sys.cli.commands.help", "Show the full help of a command."),
 }
 FINDINGS, USAGE, UNJUDGED, INTERNAL = 1, 2, 3, 4
 _NAGIOS_UNKNOWN = 3
@@ -62,12 +62,15 @@ _PATIENCE_S = 3
 @click.option("--debug", is_flag=True, help="Show the traceback of an internal error.")
 @click.pass_context
 def cli(ctx: click.Context, debug: bool) -> None:
-    """Check a Linux host before PyTorch trains on it.
+    """Check, fix and prove a Linux host for PyTorch training.
 
     \b
-      torchtune-sys check                 look at this machine
-      torchtune-sys explain RULE          why a finding matters
-      torchtune-sys check --from FILE     a recording, tarball or pasted report
+      torchtune-sys check                 find problems; changes nothing
+      torchtune-sys explain RULE          why a finding matters, how to fix it
+      torchtune-sys plan                  show the fixes; then apply, undo
+      torchtune-sys smoke                 prove it with a short training run
+      torchtune-sys diagnose train.log    find the cause of a failed run
+      torchtune-sys check --from FILE     judge a recording or pasted report
     """
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())

@@ -65,10 +65,10 @@ def host_options(function: _F) -> _F:
                 "--from",
                 "from_",
                 metavar="PATH",
-                help="Judge what PATH holds: a recording, a directory or tarball with a copied /proc and /sys, "
-                "a pasted report (collect_env, nvidia-smi); - is standard input.",
+                help="Judge PATH instead of this host: a recording, a directory or tarball with a copy of /proc and "
+                "/sys, a pasted report (collect_env, nvidia-smi); - is standard input.",
             ),
-            click.option("--root", metavar="DIR", help="Judge the system that is mounted at DIR."),
+            click.option("--root", metavar="DIR", help="Judge the system mounted at DIR instead of this host."),
             timeout_option,
         )
     )(function)
@@ -77,7 +77,12 @@ def host_options(function: _F) -> _F:
 def wait_option(function: _F) -> _F:
     """Of the commands that change the host, one at a time."""
     return click.option(
-        "--wait", type=float, callback=seconds(), default=0.0, metavar="S", help="Wait S seconds for another run to end. [0]"
+        "--wait",
+        type=float,
+        callback=seconds(),
+        default=0.0,
+        metavar="S",
+        help="Wait up to S seconds for another run to end. [0]",
     )(function)
 
 
@@ -86,14 +91,16 @@ def timeout_of(words: str) -> Callable[[_F], _F]:
     return click.option("--timeout", type=float, callback=seconds(1e-6), metavar="S", help=words)
 
 
-timeout_option = timeout_of("Stop looking after S seconds. [30; with --live 90]")
+timeout_option = timeout_of("Stop collecting facts after S seconds. [30; with --live 90]")
 
 
 def intent_options(function: _F) -> _F:
     """Add the options that say what the person means to run."""
     return together(
         (
-            click.option("--python", metavar="PATH", help="The interpreter you train with. [python3 of the active environment]"),
+            click.option(
+                "--python", metavar="PATH", help="Python interpreter that you train with. [python3 of the active environment]"
+            ),
             click.option("--live", is_flag=True, help="Also import torch, in a child process."),
             click.option(
                 "--nproc-per-node", "ranks", type=COUNT, metavar="N", help="Training processes on this host. [from the job]"
@@ -118,14 +125,14 @@ def selection_options(function: _F) -> _F:
                 multiple=True,
                 metavar="NAMES",
                 shell_complete=_complete_selectors,
-                help="Ask only these: rule ids, families, severities or globs, separated by commas.",
+                help="Run only these rules: ids, families, severities or globs, separated by commas.",
             ),
             click.option(
                 "--ignore",
                 multiple=True,
                 metavar="NAMES",
                 shell_complete=_complete_selectors,
-                help="Leave these out; named as in --select.",
+                help="Skip these rules; named as in --select.",
             ),
         )
     )(function)
@@ -135,16 +142,14 @@ def profile_options(function: _F) -> _F:
     """Add the options that change the rules' parameters."""
     return together(
         (
-            click.option("--profile", type=click.Choice(PROFILES), help="What kind of host this is."),
-            click.option("--config", metavar="FILE", help="Selections and parameters (TOML). [$TORCHTUNE_SYS_CONFIG]"),
+            click.option("--profile", type=click.Choice(PROFILES), help="Kind of host: sets parameters and skips rules."),
+            click.option("--config", metavar="FILE", help="Configuration file (TOML). [$TORCHTUNE_SYS_CONFIG]"),
         )
     )(function)
 
 
 def output_option(function: _F) -> _F:
-    return click.option("-o", "--output", metavar="FILE", help="Write to FILE, whole or not at all; - is standard output.")(
-        function
-    )
+    return click.option("-o", "--output", metavar="FILE", help="Write to FILE, atomically; - is standard output.")(function)
 
 
 def max_tainted_option(function: _F) -> _F:
@@ -153,7 +158,7 @@ def max_tainted_option(function: _F) -> _F:
         default=_tainted_at_most,
         callback=_taint_limit,
         metavar="N|P%",
-        help="With --act: taint no further node while so many bear the taint. [10%, 1 at least]",
+        help="With --act: taint no further node while this many have the taint. [10%, at least 1]",
     )(function)
 
 
@@ -179,13 +184,13 @@ def color_option(function: _F) -> _F:
         type=click.Choice(("auto", "always", "never")),
         default="auto",
         metavar="WHEN",
-        help="auto, always or never; auto asks the terminal, NO_COLOR and FORCE_COLOR.",
+        help="auto, always or never; auto depends on the terminal, NO_COLOR and FORCE_COLOR.",
     )(function)
 
 
 def format_option(*formats: str) -> Callable[[_F], _F]:
     return click.option(
-        "--format", "format_", type=click.Choice(formats), default=formats[0], help=f"Form of the output. [{formats[0]}]"
+        "--format", "format_", type=click.Choice(formats), default=formats[0], help=f"Output format. [{formats[0]}]"
     )
 
 

@@ -43,15 +43,16 @@ Examples:
   sudo torchtune-sys apply --prove --python ~/train/.venv/bin/python3
 
 \b
-What was there before is written to /var/lib/torchtune-sys and synced before
-the first change; every change is read back, and the same rules judge again at
-the end. torchtune-sys undo takes it back, also after a crash or a power cut.
+The previous state is written to /var/lib/torchtune-sys and synced before the
+first change. Every change is read back, and the same rules judge again at the
+end. torchtune-sys undo restores the previous state, even after a crash or a
+power cut.
 
-Exit status: 0 all done (or nothing to do); 1 not all done: refused, failed, or
-left out because jobs run on the GPUs, or you said no; 2 usage; 3 the journal
-is damaged; 4 internal error; 5 cured now, and lost at the next boot: what
-else sets it then is named (1 wins over 5). What needs a decision or a person
-does not count.
+Exit status: 0 all changes made (or none needed); 1 not all: refused, failed,
+skipped because jobs run on the GPUs, or you said no; 2 usage error; 3 the
+journal is damaged; 4 internal error; 5 fixed now, but lost at the next boot:
+what sets it then is named (1 wins over 5). Changes that need a decision or a
+person do not count.
 """,
 )
 @shared.intent_options
@@ -63,20 +64,20 @@ does not count.
     multiple=True,
     metavar="RULES",
     shell_complete=shared.complete_rule_lists,
-    help="Make only the changes that these rules ask for.",
+    help="Make only the changes that fix these rules, separated by commas.",
 )
 @click.option(
-    "--safe-only/--unsafe", "safe_only", default=True, help="Leave out what needs a decision (default), or make it, too."
+    "--safe-only/--unsafe", "safe_only", default=True, help="Skip changes that need a decision (default), or make them too."
 )
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
-@click.option("--dry-run", is_flag=True, help="Show what would be changed, as a plan and a diff, and change nothing.")
-@click.option("--force", is_flag=True, help="Also make what disturbs jobs that run on the GPUs now.")
-@click.option("--prove", is_flag=True, help="Run the smoke test before and after, and offer undo where something got worse.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
+@click.option("--dry-run", is_flag=True, help="Show the changes, as a plan and a diff; change nothing.")
+@click.option("--force", is_flag=True, help="Also make changes that disturb jobs running on the GPUs.")
+@click.option("--prove", is_flag=True, help="Run the smoke test before and after, and offer undo if something got worse.")
 @shared.wait_option
 @shared.format_option("text", "json")
 @shared.color_option
 def command(**options: Any) -> int:
-    """Change this host as planned, read every value back, and see whether it cured."""
+    """Make the planned changes, read every value back, and run the rules again."""
     from torchtune_sys.cli import confirm as changing
     from torchtune_sys.cli import selection as wanted
     from torchtune_sys.cli.planning import planned

@@ -34,27 +34,27 @@ Examples:
   python -m torch.utils.collect_env | torchtune-sys check --from -
 
 \b
-Profiles change parameters and leave rules out:
+Profiles set parameters and skip rules:
   workstation   one person's machine with a desktop
-  single-node   nothing that matters only between several hosts
-  cluster       more ranks, files and checkpoints
-  container     nothing that only the container's host can change
-  ci            no advice
+  single-node   skip what matters only between several hosts
+  cluster       expect more ranks, files and checkpoints
+  container     skip what only the container's host can change
+  ci            skip advice
 
 \b
-A configuration file (TOML) may hold: profile, select, ignore, fail-on, and
-for a rule  [rules.RULE]  enabled = false  or a parameter that
-"torchtune-sys explain RULE" names.
+A configuration file (TOML) may set profile, select, ignore and fail-on, and
+in a table [rules.RULE] either enabled = false or a parameter of that rule
+("torchtune-sys explain RULE" lists them).
 
 \b
-Exit status: 0 no finding at or above --fail-on; 1 findings; 2 usage; 3 could
-not judge: a check of severity error failed to look or ran out of time (with
---strict: for any reason, or no check applies of a family that --select names,
-or none of torch's where nothing is selected); 4 internal error. --format
+Exit status: 0 no finding at or above --fail-on; 1 findings; 2 usage error;
+3 could not judge: a check of severity error failed or timed out (with
+--strict: is unknown for any reason, or no check of a selected family applies,
+or, without --select, none of torch's); 4 internal error. With --format
 nagios: 0, 1, 2 or 3 as monitoring expects.
 
 \b
-Counts that are not given are taken from the job's environment:
+Default counts come from the job's environment:
 LOCAL_WORLD_SIZE, WORLD_SIZE, SLURM_NTASKS_PER_NODE (if above 1),
 SLURM_JOB_NUM_NODES, OMP_NUM_THREADS, OMPI_COMM_WORLD_LOCAL_SIZE.
 """,
@@ -65,20 +65,22 @@ SLURM_JOB_NUM_NODES, OMP_NUM_THREADS, OMPI_COMM_WORLD_LOCAL_SIZE.
 @shared.profile_options
 @shared.format_option(*FORMATS)
 @shared.output_option
-@click.option("--fail-on", type=click.Choice(_FAIL_ON), help="The least severity that makes the exit status 1. [error]")
+@click.option("--fail-on", type=click.Choice(_FAIL_ON), help="Lowest severity that makes the exit status 1. [error]")
 @click.option(
     "--strict",
     is_flag=True,
-    help="Exit 3 if a check of severity error is unknown for any reason, or no check applies of a selected family.",
+    help="Exit 3 if a check of severity error is unknown for any reason, or no check of a selected family applies.",
 )
-@click.option("--brief", is_flag=True, help="With --format json: in 20 kB, what passed or does not apply as ids.")
-@click.option("-v", "--verbose", is_flag=True, help="Cut nothing, and show what passed.")
-@click.option("--facts", metavar="FILE", help="Also write the facts, small, for torchtune-sys compare.")
-@click.option("--profile-probes", is_flag=True, help="Say on stderr where the time of the look went, by family.")
-@click.option("-q", "--quiet", is_flag=True, help="The verdict and the findings only.")
+@click.option(
+    "--brief", is_flag=True, help="With --format json: about 20 kB; checks that passed or do not apply are listed by id only."
+)
+@click.option("-v", "--verbose", is_flag=True, help="Show everything in full, also what passed.")
+@click.option("--facts", metavar="FILE", help="Also write the facts to FILE, in compact form for torchtune-sys compare.")
+@click.option("--profile-probes", is_flag=True, help="Print on stderr how long each family of facts took.")
+@click.option("-q", "--quiet", is_flag=True, help="Print only the verdict and the findings.")
 @shared.color_option
 def command(**options: Any) -> int:
-    """Say what is wrong with this training host, why, and what to do about it."""
+    """Find what is wrong with this host for PyTorch training, why, and how to fix it."""
     from torchtune_sys.cli.look import now, opened
     from torchtune_sys.cli.pipeline import judged
     from torchtune_sys.cli.terminal import give

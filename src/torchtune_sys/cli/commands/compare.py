@@ -34,14 +34,15 @@ Examples:
   torchtune-sys fleet --nodes 'node[1-64]' -- torchtune-sys snapshot --compact
 
 \b
-Reads facts (snapshot --compact, preflight --facts), snapshots, reports of
-check, recordings, pre-flights, and files with one of them a line; those of
-earlier releases, too. A file that cannot be read is told, and stops nothing.
+Reads facts (snapshot --compact, preflight --facts), snapshots, recordings,
+JSON of check and preflight, and files with one of these per line, also from
+earlier releases. A file that cannot be read is reported and skipped.
 
 \b
-Without --golden and --before a host is odd where it differs from what is
-usual among hosts of its kind (machine and GPU model). Hosts that agree among
-themselves, as with two images, are groups. Of two hosts the first is usual.
+Without --golden and --before, a host is an outlier where it differs from the
+majority of its kind (same machine and GPU model). Hosts that agree with each
+other, for example of two images, form groups. Of two hosts, the first is the
+reference.
 
 \b
 Weights, from the rules that read the fact (torchtune-sys rules):
@@ -49,21 +50,23 @@ Weights, from the rules that read the fact (torchtune-sys rules):
   warning   slow, or fragile            noise     no rule reads it
 
 \b
-Exit status: 0 alike; 1 a host is odd, or there are groups; 2 usage; 3
-nothing to compare; 4 internal error.
+Exit status: 0 no difference; 1 outliers or groups; 2 usage error; 3 nothing
+to compare; 4 internal error.
 """,
 )
 @click.argument("paths", nargs=-1, required=True, metavar="FILE|DIR|-...")
-@click.option("--golden", metavar="FILE", help="Compare all with the one host in FILE.")
-@click.option("--before", metavar="DIR", help="Compare each with the host of its name in DIR (or FILE): what changed.")
-@click.option("--weight", type=click.Choice(WEIGHTS), default="noise", help="Leave out what is lighter. [noise]")
-@shared.timeout_of(f"Give up after S seconds. [{LOGS_PATIENCE_S:g}]")
-@click.option("--all", "whole", is_flag=True, help="Text: all differences, however many.")
+@click.option("--golden", metavar="FILE", help="Compare every host with the one in FILE.")
+@click.option(
+    "--before", metavar="DIR", help="Show what changed: compare each host with the one of the same name in DIR (or FILE)."
+)
+@click.option("--weight", type=click.Choice(WEIGHTS), default="noise", help="Lowest weight to show. [noise]")
+@shared.timeout_of(f"Stop after S seconds. [{LOGS_PATIENCE_S:g}]")
+@click.option("--all", "whole", is_flag=True, help="Text: show all differences, however many.")
 @shared.format_option(*FORMATS)
 @shared.output_option
 @shared.color_option
 def command(**options: Any) -> int:
-    """Say what differs between hosts, or between two days, the heaviest first."""
+    """Show what differs between hosts, or on one host over time, most serious first."""
     if options["golden"] is not None and options["before"] is not None:
         raise UnreadableInput("--golden and --before exclude each other", "give one of them")
     found = compared(options)

@@ -39,33 +39,33 @@ Examples:
 \b
 Reads any mix of logs, tracebacks, reports and messages: NCCL, torch and
 torchrun, collect_env, nvidia-smi, dmesg and the journal, docker, Slurm,
-Kubernetes, pip, compilers. Plain, in Markdown, HTML or JSON, with the
-prefixes of launchers and collectors; .gz, .bz2, .xz, .zst, .tar and .zip.
-Of several files and ranks together the first failure is named, not what
-followed from it. Nothing leaves this machine, nothing is looked at but what
-is given, and nothing in it is run.
+Kubernetes, pip, compilers. They may be plain text, Markdown, HTML or JSON,
+have the prefixes of launchers and log collectors, and be packed (.gz, .bz2,
+.xz, .zst, .tar, .zip). From several files and ranks it names the first
+failure, not what followed from it. It reads only the given files, runs
+nothing in them, and sends nothing anywhere.
 
 \b
-How sure a cause is:
-  certain    a program says so in words that have no other cause
-  likely     what else is known speaks for it
-  possible   the words have several causes, and nothing decides
+Confidence of a cause:
+  certain    the error message has no other cause
+  likely     other evidence in the input supports it
+  possible   the message has several causes, and nothing decides
 
 \b
-Exit status: 0 nothing wrong; 1 causes; 2 usage; 3 an error that is not known,
-or nothing could be read; 4 internal error.
+Exit status: 0 no failure found; 1 causes found; 2 usage error; 3 an unknown
+error, or nothing could be read; 4 internal error.
 """,
 )
 @click.argument("paths", nargs=-1, metavar="[FILE|DIR|-]...")
-@click.option("--share", metavar="FILE", help="Also write the evidence with names replaced, for a bug report (Markdown).")
-@click.option("--symptoms", is_flag=True, help="Print the diagnosis of this node in one line, for --merge.")
-@click.option("--merge", is_flag=True, help="Tell one diagnosis of many nodes, from such lines.")
-@shared.timeout_of(f"Give up after S seconds. [{LOGS_PATIENCE_S:g}]")
+@click.option("--share", metavar="FILE", help="Also write the evidence to FILE (Markdown), anonymised, for a bug report.")
+@click.option("--symptoms", is_flag=True, help="Print this node's diagnosis as one line of JSON, for --merge.")
+@click.option("--merge", is_flag=True, help="Combine the lines that --symptoms printed on many nodes into one diagnosis.")
+@shared.timeout_of(f"Stop after S seconds. [{LOGS_PATIENCE_S:g}]")
 @shared.format_option(*FORMATS)
 @shared.output_option
 @shared.color_option
 def command(**options: Any) -> int:
-    """Name the cause of a failed or slow training from what you have of it."""
+    """Find the cause of a failed or slow training run in its logs and reports."""
     from torchtune_sys.cli.terminal import give
 
     if options["symptoms"] and options["merge"]:

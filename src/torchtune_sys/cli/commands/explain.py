@@ -13,7 +13,7 @@ from torchtune_sys.cli import options as shared
 @shared.output_option
 @shared.color_option
 def command(rule: str, format_: str, output: str | None, color: str) -> None:
-    """Say why RULE matters, when to leave it, its sources, parameters and fixes."""
+    """Explain RULE: why it matters, when to ignore it, its sources, parameters and fixes."""
     from torchtune_sys.cli.terminal import give, style
     from torchtune_sys.rules import CATALOGUE
     from torchtune_sys.rules.profiles import rule_named

@@ -34,46 +34,50 @@ Examples:
   torchtune-sys fleet --dir /shared/facts
 
 \b
-How it gets there: in a Slurm job, or with --slurm, by srun, a step for each
-node; with --nodes by ClusterShell (clush, with your ssh settings); with
---inventory by Ansible, where the collection's module torchtune_facts is asked
-unless COMMAND is given; with --dir it reads what is already there. It brings
-no transport of its own. COMMAND must print what compare reads; [torchtune-sys
-snapshot --compact].
+Transport: srun in a Slurm job or with --slurm (one step per node);
+ClusterShell (clush, with your ssh settings) with --nodes; Ansible with
+--inventory (the module torchtune_facts unless COMMAND is given); none with
+--dir, which reads existing files. COMMAND must print what compare reads.
+[torchtune-sys snapshot --compact]
 
 \b
-A host that does not answer within --timeout, that Slurm calls down, or that
-answers something else is named with the reason, and holds up no other.
+A host that does not answer within --timeout, is down in Slurm, or answers
+something else is listed with the reason. The others are compared all the same.
 
 \b
-Exit status: 0 alike and no error found; 1 a host is odd, there are groups, or
-check found an error on one; 2 usage; 3 a host did not answer, or nothing to
-compare; 4 internal error.
+Exit status: 0 no difference and no error; 1 outliers or groups, or check
+found an error on a host; 2 usage error; 3 a host did not answer, or nothing
+to compare; 4 internal error.
 """,
 )
 @click.argument("words", nargs=-1, metavar="[-- COMMAND...]")
-@click.option("--slurm", is_flag=True, help="By srun, also outside of a job. [in a job]")
+@click.option("--slurm", is_flag=True, help="Use srun, also outside of a job. [in a job]")
 @click.option(
     "--nodes",
     metavar="SET",
-    help="The hosts: a node set of ClusterShell's, with --slurm a list of Slurm's, with --inventory a pattern.",
+    help="Hosts: a ClusterShell node set; with --slurm a Slurm host list; with --inventory an Ansible pattern.",
 )
-@click.option("--inventory", metavar="FILE", help="By Ansible, the hosts of its inventory. [all of them]")
-@click.option("--dir", "folder", metavar="DIR", help="Collect nothing: judge the files in DIR.")
+@click.option("--inventory", metavar="FILE", help="Use Ansible with this inventory. [all of its hosts]")
+@click.option("--dir", "folder", metavar="DIR", help="Collect nothing; read the files in DIR.")
 @click.option(
-    "--timeout", type=float, callback=shared.seconds(1), default=60.0, metavar="S", help="Wait S seconds for each host. [60]"
+    "--timeout",
+    type=float,
+    callback=shared.seconds(1),
+    default=60.0,
+    metavar="S",
+    help="Wait up to S seconds for each host. [60]",
 )
-@click.option("--at-once", type=shared.COUNT, default=64, metavar="N", help="Ask N hosts at a time. [64]")
-@click.option("--save", metavar="FILE", help="Keep what the hosts answered: a line of JSON each.")
-@click.option("--golden", metavar="FILE", help="Compare all with the one host in FILE.")
-@click.option("--before", metavar="FILE", help="Compare each with itself in FILE (or DIR), saved before.")
-@click.option("--weight", type=click.Choice(WEIGHTS), default="noise", help="Leave out what is lighter. [noise]")
-@click.option("--all", "whole", is_flag=True, help="Text: all differences, however many.")
+@click.option("--at-once", type=shared.COUNT, default=64, metavar="N", help="Contact N hosts at a time. [64]")
+@click.option("--save", metavar="FILE", help="Save the hosts' answers to FILE, one line of JSON each.")
+@click.option("--golden", metavar="FILE", help="Compare every host with the one in FILE.")
+@click.option("--before", metavar="FILE", help="Show what changed since FILE (or DIR) was saved.")
+@click.option("--weight", type=click.Choice(WEIGHTS), default="noise", help="Lowest weight to show. [noise]")
+@click.option("--all", "whole", is_flag=True, help="Text: show all differences, however many.")
 @shared.format_option(*FORMATS)
 @shared.output_option
 @shared.color_option
 def command(**options: Any) -> int:
-    """Run COMMAND on many hosts, and say what differs between them and what check finds there."""
+    """Run COMMAND on many hosts, and show what differs and what check finds there."""
     if options["golden"] is not None and options["before"] is not None:
         raise UnreadableInput("--golden and --before exclude each other", "give one of them")
     if options["folder"] is not None:

@@ -13,7 +13,7 @@ from torchtune_sys.errors import UserError
 @shared.output_option
 @shared.color_option
 def command(**options: Any) -> int:
-    """List what was applied on this host, and what became of it."""
+    """List the runs of apply on this host, and which of them were undone."""
     from torchtune_sys.cli.terminal import give, style, tell
     from torchtune_sys.remediation.apply import journal
     from torchtune_sys.render import run as told

@@ -39,30 +39,31 @@ Examples:
   mpirun -np 8 --bind-to none torchtune-sys launch -- python train.py
 
 \b
-It starts no ranks: torchrun, srun or mpirun does. One rank's process reads
-its local rank, binds itself to the CPUs and the memory near its GPU, sets
-OMP_NUM_THREADS to the cores it got if nobody chose, and becomes the program,
-whose exit status is then its own. Ranks that srun or mpirun bound already
-keep their CPUs. Where binding is not possible the program starts unbound,
-and that is said.
+torchrun, srun or mpirun starts the ranks. launch runs in each of them: it reads
+the local rank, binds the process to the CPUs and memory near the rank's GPU,
+sets OMP_NUM_THREADS to the number of cores unless it is set, and replaces
+itself with the program (exec). A binding by srun or mpirun is kept. Where
+binding is not possible, the program starts unbound, with a warning.
 
 \b
-Exit status: that of the program; 125 with --strict where the rank cannot be
-bound, 126 where the program cannot be started, 127 where it is not found, 2
-for a mistake in the command line or no local rank.
+Exit status: that of the program; 125 if the rank cannot be bound (--strict),
+126 if the program cannot be started, 127 if it is not found, 2 for a usage
+error or no local rank.
 """,
 )
-@click.option("--local-rank", type=click.IntRange(min=0), metavar="N", help="[LOCAL_RANK, or what mpirun or srun sets]")
+@click.option(
+    "--local-rank", type=click.IntRange(min=0), metavar="N", help="Local rank. [LOCAL_RANK, or what mpirun or srun sets]"
+)
 @click.option(
     "--nproc-per-node", "ranks", type=click.IntRange(1, 1_000_000), metavar="N", help="Ranks on this host. [from the job]"
 )
-@click.option("--one-thread-per-core", is_flag=True, help="Only the first hardware thread of each core.")
-@click.option("--memory/--no-memory", default=True, help="Whether to set a memory policy, too.")
-@click.option("--strict", is_flag=True, help="End with 125 where the rank cannot be bound.")
-@click.option("-q", "--quiet", is_flag=True, help="Say nothing where all is well.")
+@click.option("--one-thread-per-core", is_flag=True, help="Use only the first hardware thread of each core.")
+@click.option("--memory/--no-memory", default=True, help="Also set a memory policy (default), or not.")
+@click.option("--strict", is_flag=True, help="Exit with 125 if the rank cannot be bound.")
+@click.option("-q", "--quiet", is_flag=True, help="Print nothing if all is well.")
 @click.argument("program", nargs=-1, required=True, type=click.UNPROCESSED)
 def command(**options: Any) -> int:
-    """Bind one rank to the CPUs and memory near its GPU, then become PROGRAM."""
+    """Bind one rank to the CPUs and memory near its GPU, then exec PROGRAM."""
     from torchtune_sys.host.bind import whole_environment
 
     env, program = whole_environment(), options["program"]

@@ -18,17 +18,17 @@ Examples:
   sudo torchtune-sys note --run 3 "slurmd restarted" "host rebooted"
 
 \b
-For playbooks and scripts that do what apply leaves to them: packages,
-restarts, a reboot. history lists it, and undo names it as not undone.
+For playbooks and scripts that make changes outside this tool: packages,
+restarts, a reboot. history lists the note; undo reports it as not undone.
 """,
 )
 @click.argument("texts", nargs=-1, required=True, metavar="TEXT...")
 @click.option(
-    "--run", type=click.IntRange(min=1), metavar="N", help="The run that it was done for. [the last; else one of its own]"
+    "--run", type=click.IntRange(min=1), metavar="N", help="Run to which the change belongs. [the last; else a new one]"
 )
 @shared.wait_option
 def command(**options: Any) -> int:
-    """Enter in a run's journal what somebody else changed for it."""
+    """Record in a run's journal a change that was made outside this tool."""
     from torchtune_sys import __version__
     from torchtune_sys.cli import confirm as changing
     from torchtune_sys.cli.look import now

@@ -25,13 +25,12 @@ Examples:
   torchtune-sys plan --from host.json --format json
 
 \b
-Nothing is changed. Safe changes take effect without disturbing anybody and
-are undone exactly; unsafe ones need a decision; what only a person can do is
-listed last. Refused is what somebody else owns here: tuned, a container's
-host, an image.
+Safe changes disturb no running job and can be undone exactly. Unsafe changes
+need a decision. What only a person can do is listed last. A change is refused
+where something else owns the setting: tuned, a container's host, an image.
 
-Exit status: 0 nothing to change; 1 there are changes; 2 usage; 3 what
-decides them could not be seen; 4 internal error.
+Exit status: 0 nothing to change; 1 there are changes; 2 usage error; 3 facts
+that decide the changes could not be read; 4 internal error.
 """,
 )
 @shared.intent_options
@@ -40,10 +39,10 @@ decides them could not be seen; 4 internal error.
 @shared.profile_options
 @shared.format_option(*FORMATS)
 @shared.output_option
-@click.option("-v", "--verbose", is_flag=True, help="Show every step, and all that is left to a person.")
+@click.option("-v", "--verbose", is_flag=True, help="Show every step, and everything that is left to a person.")
 @shared.color_option
 def command(**options: Any) -> int:
-    """Say what would be changed on this host to cure what check finds, why, and what not."""
+    """Show the changes that would fix what check finds, and why; change nothing."""
     from torchtune_sys.cli.planning import planned
     from torchtune_sys.cli.terminal import give, tell
 

@@ -35,52 +35,57 @@ Examples:
 
 \b
 Levels:
-  fast       the host's facts, in about a second; torch is not imported
-  standard   also trains a little with your Python (smoke --quick)
+  fast       judge the host's facts in about a second; do not import torch
+  standard   also run a short training with your Python (smoke --quick)
 
 \b
-A policy (TOML) says what is fatal, a warning or ignored, by rule, cause,
-family or severity, also by partition; without one an error is fatal.
-docs/preflight.md has all of it.
+A policy file (TOML) makes findings fatal, warnings or ignored, by rule, cause,
+family or severity, and by partition. Without a policy, errors are fatal.
+docs/preflight.md describes it.
 
 \b
-Exit status: 0 go; 1 no-go; 2 usage; 3 could not judge; 4 internal error.
-In a hook of Slurm (--hook, or SLURM_SCRIPT_CONTEXT) 2, 3 and 4 become 0 and
-a line on stderr, unless --fail-closed: a checker that fails must not drain
-a cluster.
+Exit status: 0 go; 1 no-go; 2 usage error; 3 could not judge; 4 internal
+error. In a Slurm hook (--hook, or SLURM_SCRIPT_CONTEXT) 2, 3 and 4 become 0
+with a message on stderr, so that a failing checker does not drain a cluster
+(--fail-closed keeps them).
 """,
 )
 @click.option(
-    "--level", type=click.Choice(tuple(BUDGETS_S)), default="fast", help="How much: fast looks, standard also trains. [fast]"
+    "--level",
+    type=click.Choice(tuple(BUDGETS_S)),
+    default="fast",
+    help="fast: judge the host's facts; standard: also train. [fast]",
 )
-@click.option("--python", metavar="PATH", help="The interpreter you train with. [python3 of the active environment]")
-@click.option("--policy", metavar="FILE", help="What is fatal, a warning or ignored (TOML).")
-@click.option("--site-checks", metavar="DIR", help="Also run the programs in DIR: monitoring plug-ins, or JSON.")
+@click.option("--python", metavar="PATH", help="Python interpreter that you train with. [python3 of the active environment]")
+@click.option("--policy", metavar="FILE", help="Policy file: what is fatal, a warning or ignored (TOML).")
 @click.option(
-    "--budget", type=float, callback=shared.seconds(0.1), metavar="S", help="End after S seconds. [15; at level standard 60]"
+    "--site-checks", metavar="DIR", help="Also run the executables in DIR: monitoring plug-ins, or programs that print JSON."
+)
+@click.option(
+    "--budget", type=float, callback=shared.seconds(0.1), metavar="S", help="Time limit in seconds. [15; at level standard 60]"
 )
 @click.option(
     "--nnodes",
     type=shared.CountOrRange(),
     metavar="N",
-    help="Hosts of the job, or MIN:MAX. [from the job; in a health check 2]",
+    help="Hosts in the job, or MIN:MAX. [from the job; in a health check 2]",
 )
-@click.option("--hook", type=click.Choice(HOOKS), help="Which program of Slurm's this is. [from SLURM_SCRIPT_CONTEXT]")
+@click.option("--hook", type=click.Choice(HOOKS), help="Slurm hook that this runs in. [from SLURM_SCRIPT_CONTEXT]")
 @click.option("--fail-closed", is_flag=True, help="In a hook, keep the exit statuses 2, 3 and 4.")
 @click.option(
     "--log-after",
     type=click.IntRange(min=0),
     default=0,
     metavar="S",
-    help="In a hook, what the kernel logged up to S seconds after boot is told, and drains nothing.",
+    help="In a hook, kernel log messages up to S seconds after boot are only warnings.",
 )
-@click.option("--drain-state", metavar="DIR", help="A directory that all nodes share: keeps how many were called bad.")
+@click.option("--drain-state", metavar="DIR", help="Directory shared by all nodes, where the number of nodes judged bad is kept.")
 @click.option(
     "--drain-limit",
     type=shared.COUNT,
     default=DRAIN_LIMIT,
     metavar="N",
-    help="With --drain-state: at most N nodes are no-go within the window. [4]",
+    help="With --drain-state: at most N nodes become no-go within the window. [4]",
 )
 @click.option(
     "--drain-window",
@@ -88,23 +93,23 @@ a cluster.
     callback=shared.seconds(1),
     default=DRAIN_WINDOW_S,
     metavar="S",
-    help="With --drain-state: the window, in seconds. [3600]",
+    help="With --drain-state: length of the window in seconds. [3600]",
 )
-@click.option("--domain", default="", metavar="NAME", help="The failure domain that the limit counts in. [the job's partition]")
-@click.option("--alone", is_flag=True, help="At level standard: do not join the job's other nodes.")
+@click.option("--domain", default="", metavar="NAME", help="Failure domain to which the limit applies. [the job's partition]")
+@click.option("--alone", is_flag=True, help="At level standard: test this node only, without the job's other nodes.")
 @click.option(
     "--rdzv-endpoint",
     metavar="HOST:PORT",
-    help="Meet the agents of torchrun there, as they will: compare the facts of all nodes before torchrun starts.",
+    help="Before torchrun starts, meet the job's other nodes at torchrun's endpoint and compare the facts of all nodes.",
 )
-@click.option("--rdzv-id", default="none", metavar="ID", help="With --rdzv-endpoint: the job, as torchrun has it. [none]")
-@click.option("--rdzv-is-host", type=bool, metavar="BOOL", help="Whether it is this host that all meet at. [by its addresses]")
+@click.option("--rdzv-id", default="none", metavar="ID", help="With --rdzv-endpoint: the job id, as passed to torchrun. [none]")
+@click.option("--rdzv-is-host", type=bool, metavar="BOOL", help="Whether this host is the endpoint. [by its addresses]")
 @click.option(
     "--meet-within",
     type=float,
     callback=shared.seconds(1),
     metavar="S",
-    help="Wait S seconds for the job's other nodes. [20; with --rdzv-endpoint 600]",
+    help="Wait up to S seconds for the job's other nodes. [20; with --rdzv-endpoint 600]",
 )
 @click.option(
     "--last-call",
@@ -112,23 +117,25 @@ a cluster.
     callback=shared.seconds(),
     default=30.0,
     metavar="S",
-    help="With --nnodes MIN:MAX: wait S seconds more once MIN came. [30]",
+    help="With --nnodes MIN:MAX: once MIN nodes are there, wait up to S seconds for more. [30]",
 )
-@click.option("--hostfile", metavar="FILE", help="The job's nodes, one a line, where no scheduler tells them.")
-@click.option("--secret-file", metavar="FILE", help="A secret of the job, the same on all nodes; mode 0600.")
-@click.option("--isolate", is_flag=True, help="Test groups of nodes until the bad part is named. Implies standard.")
-@click.option("--topology", metavar="FILE", help="With --isolate: leaf switches, as in Slurm's topology.conf.")
-@click.option("--lists", metavar="DIR", help="Write good_nodes.txt, bad_nodes.txt, exclude.txt and more there.")
+@click.option("--hostfile", metavar="FILE", help="List of the job's nodes, one per line, where there is no scheduler.")
+@click.option("--secret-file", metavar="FILE", help="File with the job's shared secret, the same on all nodes; mode 0600.")
+@click.option(
+    "--isolate", is_flag=True, help="Test groups of nodes until the bad node or link is found. Implies --level standard."
+)
+@click.option("--topology", metavar="FILE", help="With --isolate: leaf switches, in the format of Slurm's topology.conf.")
+@click.option("--lists", metavar="DIR", help="Write good_nodes.txt, bad_nodes.txt, exclude.txt and more to DIR.")
 @click.option("--act", is_flag=True, help="With --format node-patch, in a pod: also apply the patches to this node.")
 @shared.max_tainted_option
-@click.option("--facts", metavar="FILE", help="Also write the facts, small, for torchtune-sys compare.")
+@click.option("--facts", metavar="FILE", help="Also write the facts to FILE, in compact form for torchtune-sys compare.")
 @click.option("--from", "from_", metavar="PATH", help="Judge a recording instead of this host, as check does.")
 @shared.format_option(*FORMATS)
 @shared.output_option
-@click.option("-q", "--quiet", is_flag=True, help="The verdict and what is fatal only.")
+@click.option("-q", "--quiet", is_flag=True, help="Print only the verdict and the fatal findings.")
 @shared.color_option
 def command(**options: Any) -> int:
-    """Say whether a job may start on this node: go or no-go, the causes, and who is to blame."""
+    """Decide go or no-go for a job on this node, with causes and who must act."""
     from torchtune_sys.cli.terminal import environment, give, tell
     from torchtune_sys.preflight.context import where
     from torchtune_sys.preflight.verdict import without_secrets

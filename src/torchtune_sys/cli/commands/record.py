@@ -20,16 +20,16 @@ Examples:
   torchtune-sys check --from host.json
 
 
-Names of users and hosts, addresses, UUIDs and serial numbers are replaced,
-equal ones by equal tokens. Read the file before you publish it.
+Names of users and hosts, addresses, UUIDs and serial numbers are replaced by
+tokens, equal names by equal tokens. Read the file before you publish it.
 """,
 )
 @shared.intent_options
 @shared.host_options
 @shared.output_option
-@click.option("--salt", metavar="TEXT", help="Makes recordings of several hosts comparable: equal names get equal tokens.")
+@click.option("--salt", metavar="TEXT", help="Replace equal names by equal tokens in the recordings of several hosts.")
 def command(**options: Any) -> int:
-    """Write this host down as JSON, with names replaced, so that it can be judged elsewhere."""
+    """Write an anonymised recording of this host (JSON) that can be judged elsewhere."""
     from torchtune_sys import engine
     from torchtune_sys.cli.look import ended, patience
     from torchtune_sys.cli.status import missed, status_of_look

@@ -28,34 +28,51 @@ Examples:
   torchtune-sys smoke --scratch /checkpoints --format junit -o smoke.xml
 
 \b
-It trains two small models on data that it makes: no network, no downloads.
-As many ranks run as there are GPUs; two where there is one or none.
+Trains two small models on generated data, without network or downloads. Runs
+one rank per GPU, or two ranks on a host with one GPU or none.
 "torchtune-sys generate smoke" prints the same test as one script. A pass is
-remembered: check then says how old the proof is, and whether the host has
-changed since. Each stage is shown as it ends, the verdict last (first in a
-file, and with --quiet); on Ctrl-C and SIGTERM the stages so far are kept.
+remembered: check then reports its age, and whether the host has changed
+since. Stages are shown as they end, the verdict last (first in a file and
+with --quiet). Ctrl-C and SIGTERM keep the results so far.
 
 \b
-Exit status: 0 all stages that apply passed; 1 one failed; 2 usage; 3 one
-could not be tried; 4 internal error.
+Exit status: 0 all stages that apply passed; 1 a stage failed; 2 usage error;
+3 a stage could not run; 4 internal error.
 """,
 )
-@click.option("--python", metavar="PATH", help="The interpreter you train with. [python3 of the active environment]")
+@click.option("--python", metavar="PATH", help="Python interpreter that you train with. [python3 of the active environment]")
 @click.option(
-    "--nproc-per-node", "ranks", type=click.IntRange(1, 1024), metavar="N", help="Ranks. [GPUs; 2 with one GPU or none]"
+    "--nproc-per-node",
+    "ranks",
+    type=click.IntRange(1, 1024),
+    metavar="N",
+    help="Number of ranks. [one per GPU; 2 with one GPU or none]",
 )
-@click.option("--quick", "level", flag_value="quick", help="Only what takes seconds (15 s on a GPU host).")
-@click.option("--thorough", "level", flag_value="thorough", help="Larger and longer.")
+@click.option("--quick", "level", flag_value="quick", help="Only the short stages (15 s on a GPU host).")
+@click.option("--thorough", "level", flag_value="thorough", help="More stages, larger and longer.")
 @click.option(
-    "--stages", metavar="NAMES", multiple=True, help="Only these, separated by commas.", shell_complete=lambda *a: _complete(*a)
+    "--stages",
+    metavar="NAMES",
+    multiple=True,
+    help="Run only these stages, separated by commas (--list names them).",
+    shell_complete=lambda *a: _complete(*a),
 )
 @click.option(
-    "--device", type=click.Choice(("auto", "cpu", "cuda")), default="auto", help="[auto: the GPUs, if torch was built for them]"
+    "--device",
+    type=click.Choice(("auto", "cpu", "cuda")),
+    default="auto",
+    help="Device to train on. [auto: the GPUs, if torch was built for them]",
 )
-@click.option("--backend", type=click.Choice(("gloo", "nccl")), help="[nccl with a GPU for each rank, else gloo]")
-@click.option("--scratch", metavar="DIR", help="Where checkpoints are written, and removed. [directory of temporary files]")
 @click.option(
-    "--master-port", type=click.IntRange(1, 65535), metavar="PORT", help="Meet at this port of the loopback, too. [at none]"
+    "--backend",
+    type=click.Choice(("gloo", "nccl")),
+    help="Backend of torch.distributed. [nccl with a GPU for each rank, else gloo]",
+)
+@click.option(
+    "--scratch", metavar="DIR", help="Directory for test checkpoints, which are removed. [directory of temporary files]"
+)
+@click.option(
+    "--master-port", type=click.IntRange(1, 65535), metavar="PORT", help="Also test a rendezvous at this loopback port. [none]"
 )
 @click.option(
     "--timeout",
@@ -63,17 +80,17 @@ could not be tried; 4 internal error.
     callback=shared.seconds(1.0),
     metavar="S",
     default=PATIENCE_S,
-    help="End the whole test after S seconds. [600]",
+    help="Stop the whole test after S seconds. [600]",
 )
 @click.option("--list", "list_", is_flag=True, help="List the stages and what each proves; run nothing.")
 @click.option("--no-proof", is_flag=True, help="Do not remember a pass.")
 @shared.format_option(*FORMATS)
 @shared.output_option
-@click.option("-v", "--verbose", is_flag=True, help="All figures, and what the ranks printed last.")
-@click.option("-q", "--quiet", is_flag=True, help="The verdict and what failed only.")
+@click.option("-v", "--verbose", is_flag=True, help="Print all measurements, and the last output of each rank.")
+@click.option("-q", "--quiet", is_flag=True, help="Print only the verdict and what failed.")
 @shared.color_option
 def command(**options: Any) -> int:
-    """Train a little on this host, to prove that it can, or to say what is broken."""
+    """Run a short training to prove that this host can train, or to name what is broken."""
     from torchtune_sys.cli.terminal import give
 
     if options["list_"]:

@@ -20,11 +20,11 @@ from torchtune_sys.cli import options as shared
 @shared.host_options
 @shared.format_option("text", "json")
 @shared.output_option
-@click.option("--compact", is_flag=True, help="One line of JSON in a tenth of the size, for torchtune-sys compare.")
-@click.option("--timings", is_flag=True, help="Say on stderr where the time went, by family.")
+@click.option("--compact", is_flag=True, help="Print one line of JSON, a tenth of the size, for torchtune-sys compare.")
+@click.option("--timings", is_flag=True, help="Print on stderr how long each family of facts took.")
 @shared.color_option
 def command(**options: Any) -> int:
-    """Print the facts that the rules judge. A fact that could not be read says why."""
+    """Print the facts that the rules judge. A fact that could not be read has the reason."""
     from torchtune_sys.cli.look import look, now
     from torchtune_sys.cli.main import UNJUDGED
     from torchtune_sys.cli.status import status_of_look

@@ -30,22 +30,23 @@ Examples:
   sudo torchtune-sys undo --all
 
 \b
-What was changed since by somebody else is left as it is, and said. After a
-crash or a power cut undo restores what was before; it may be repeated.
+What somebody else has changed since is left alone and reported. Undo also
+works after a crash or a power cut of apply, and may be repeated.
 
-Exit status: 0 everything is as it was; 1 something was left or could not be
-restored, or you said no; 2 usage; 3 the journal is damaged; 4 internal error.
+Exit status: 0 everything is restored; 1 something was left alone or could not
+be restored, or you said no; 2 usage error; 3 the journal is damaged;
+4 internal error.
 """,
 )
 @click.argument("run", type=click.IntRange(min=1), required=False)
 @click.option("--all", "all_", is_flag=True, help="Undo every run, the last first.")
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
-@click.option("--dry-run", is_flag=True, help="Show what would be restored, and change nothing.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
+@click.option("--dry-run", is_flag=True, help="Show what would be restored; change nothing.")
 @shared.wait_option
 @shared.format_option("text", "json")
 @shared.color_option
 def command(**options: Any) -> int:
-    """Take back what apply changed: files byte for byte, and the values that ran before."""
+    """Restore what apply changed: files byte for byte, and running values."""
     from torchtune_sys.cli import confirm as changing
     from torchtune_sys.cli.privilege import is_root
     from torchtune_sys.remediation.apply import journal

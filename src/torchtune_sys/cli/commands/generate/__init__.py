@@ -8,22 +8,22 @@ from torchtune_sys.cli.lazy import LazyGroup
 
 _HERE = "torchtune_sys.cli.commands.generate"
 COMMANDS = {
-    "script": (f"{_HERE}.script", "One bash script that makes the changes, checks them and takes them back."),
-    "install": (f"{_HERE}.install", "What to install: driver, torch and the rest, as exact commands."),
-    "dockerfile": (f"{_HERE}.dockerfile", "A container image for training, and how it must be started."),
-    "cloud-init": (f"{_HERE}.cloud_init", "User data that takes a new machine from bare to proven."),
-    "smoke": (f"{_HERE}.smoke", "The training smoke test, as one script that needs only torch."),
-    "env": (f"{_HERE}.env", "The environment of a job: shell, systemd, Slurm, Docker, Kubernetes."),
-    "numactl": (f"{_HERE}.numactl", "Where each local rank runs: commands, or a wrapper script."),
-    "sysctl": (f"{_HERE}.files:sysctl", "The file for /etc/sysctl.d."),
-    "limits": (f"{_HERE}.files:limits", "The file for /etc/security/limits.d."),
-    "modprobe": (f"{_HERE}.files:modprobe", "The file for /etc/modprobe.d."),
-    "tmpfiles": (f"{_HERE}.files:tmpfiles", "The file for /etc/tmpfiles.d (values below /sys)."),
-    "udev": (f"{_HERE}.files:udev", "The file for /etc/udev/rules.d (values of disks)."),
-    "systemd": (f"{_HERE}.systemd", "Drop-ins of systemd, and one for a service of your own."),
-    "tuned": (f"{_HERE}.tuned", "A tuned profile that adds to the active one."),
-    "slurm": (f"{_HERE}.slurm", "Hooks of Slurm that judge a node before a job starts there."),
-    "kubernetes": (f"{_HERE}.kubernetes", "A job whose pods meet before they train, or a daemon that judges nodes."),
+    "script": (f"{_HERE}.script", "Bash script that makes, checks and undoes the changes."),
+    "install": (f"{_HERE}.install", "Commands that install the driver, torch and the rest."),
+    "dockerfile": (f"{_HERE}.dockerfile", "Dockerfile for training, and the flags to start it with."),
+    "cloud-init": (f"{_HERE}.cloud_init", "cloud-init user data that installs, tunes and tests a new machine."),
+    "smoke": (f"{_HERE}.smoke", "Smoke test as one script that needs only torch."),
+    "env": (f"{_HERE}.env", "Environment variables of a job: shell, systemd, Slurm, Docker, Kubernetes."),
+    "numactl": (f"{_HERE}.numactl", "CPU and memory binding of each local rank: table, commands, wrapper."),
+    "sysctl": (f"{_HERE}.files:sysctl", "File for /etc/sysctl.d."),
+    "limits": (f"{_HERE}.files:limits", "File for /etc/security/limits.d."),
+    "modprobe": (f"{_HERE}.files:modprobe", "File for /etc/modprobe.d."),
+    "tmpfiles": (f"{_HERE}.files:tmpfiles", "File for /etc/tmpfiles.d (values below /sys)."),
+    "udev": (f"{_HERE}.files:udev", "File for /etc/udev/rules.d (values of disks)."),
+    "systemd": (f"{_HERE}.systemd", "systemd drop-ins, including one for your own service."),
+    "tuned": (f"{_HERE}.tuned", "tuned profile that extends the active one."),
+    "slurm": (f"{_HERE}.slurm", "Slurm hooks that check a node before a job starts, and a batch script."),
+    "kubernetes": (f"{_HERE}.kubernetes", "Job with a pre-flight init container, or a DaemonSet that checks nodes."),
     "kernel-args": (f"{_HERE}.kernel_args", "Kernel arguments: a line, a file for grub.d, or commands."),
 }
 
@@ -39,9 +39,9 @@ Examples:
   torchtune-sys generate sysctl --from host.json
 
 \b
-Nothing of it needs root: what is printed is for you to bring to its place,
-which each command names. apply does it by itself, and undo takes it back.
+No root is needed: each command prints a file and names the place where you
+put it. apply makes the same changes itself, and undo restores them.
 """,
 )
 def command() -> None:
-    """Print scripts and configuration files made from the plan; nothing is changed."""
+    """Print scripts and configuration files that make the changes; change nothing."""

@@ -27,21 +27,25 @@ Examples:
       --url https://files.example.org/provision.sh --script provision.sh -o user-data
 
 \b
-The user data holds the script of generate script --stages, runs it at the first
-start, goes on after the starts that it asks for, and ends with the smoke test's
-verdict: cloud-init status says error where it is bad. How large it is, and for
-which clouds that is too large, is said beside it. See docs/cloud-init.md.
+The user data contains the script of generate script --stages, runs it at first
+boot and continues after each reboot. If the smoke test fails, cloud-init status
+is error. The command reports the size, and which clouds do not accept it. See
+docs/cloud-init.md.
 """,
 )
 @plan_options
 @description_options
-@click.option("--stages", metavar="LIST", default=",".join(STAGES), help="Some of install, tune and smoke. [all]")
+@click.option(
+    "--stages", metavar="LIST", default=",".join(STAGES), help="Stages install, tune, smoke, separated by commas. [all]"
+)
 @wish_options(VENV)
-@click.option("--offline", metavar="DIR", help="A folder in the image with packages and wheels: no connection is made.")
-@click.option("--url", metavar="URL", help="Fetch the script from there, by its SHA-256; for clouds that take little user data.")
-@click.option("--script", metavar="FILE", help="Write the script that --url serves to FILE.")
+@click.option("--offline", metavar="DIR", help="Install from this folder in the image (packages, wheels), without network.")
+@click.option(
+    "--url", metavar="URL", help="Download the script from URL and check its SHA-256; for clouds with a small limit on user data."
+)
+@click.option("--script", metavar="FILE", help="Write the script that URL must serve to FILE.")
 def command(**options: Any) -> int:
-    """Print user data for cloud-init that takes a new machine from bare to proven, through its restarts."""
+    """Print cloud-init user data that installs, tunes and tests a new machine, through its reboots."""
     from torchtune_sys.cli.terminal import give, tell
     from torchtune_sys.render.generate.cloud_init import fits, user_data
 

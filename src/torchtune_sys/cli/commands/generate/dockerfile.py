@@ -33,31 +33,31 @@ Examples:
   torchtune-sys generate dockerfile --nproc-per-node 8 --format kubernetes
 
 \b
-The image holds torch, a user and the training smoke test, no driver and no
-CUDA toolkit. Its last lines say how to start it, and why each flag is needed;
-started without a command it trains for a minute, and names what is missing.
-What cannot be had is said with its reason; it then exits with 1.
+The image has torch, a user and the smoke test, but no driver and no CUDA
+toolkit. The last lines of the Dockerfile give the flags to start it with, and
+why. Started without a command, the image runs the smoke test. If a requested
+version is not available, this command gives the reason and exits with 1.
 """,
 )
 @shared.host_options
 @description_options
-@click.option("--torch", metavar="VERSION", help="2.14, 2.14.0 or 2.14.0+cu126. [the newest that runs here]")
-@click.option("--python", metavar="VERSION", help="3.12. [the host's, where an image has it]")
-@click.option("--cpu", is_flag=True, help="torch for the CPU.")
-@click.option("--base", metavar="IMAGE", help="Begin with this image. [an official image of Python]")
-@click.option("--base-system", metavar="ID:VERSION", help="What IMAGE holds, where its name does not tell: ubuntu:24.04.")
+@click.option("--torch", metavar="VERSION", help="torch version: 2.14, 2.14.0 or 2.14.0+cu126. [the newest that runs here]")
+@click.option("--python", metavar="VERSION", help="Python version: 3.12. [the host's, where an image has it]")
+@click.option("--cpu", is_flag=True, help="Use the CPU build of torch.")
+@click.option("--base", metavar="IMAGE", help="Base image. [an official Python image]")
+@click.option("--base-system", metavar="ID:VERSION", help="System in IMAGE, where its name does not say it: ubuntu:24.04.")
 @click.option(
-    "--offline", metavar="DIR", help="Build without a network, from the wheels (and packages) in this folder beside it."
+    "--offline", metavar="DIR", help="Build without network, from the wheels (and packages) in this folder beside the Dockerfile."
 )
 @click.option("--no-compiler", is_flag=True, help="Leave out what torch.compile needs.")
-@click.option("--with", "extras", multiple=True, type=click.Choice(EXTRAS), help="Also this; may be repeated.")
+@click.option("--with", "extras", multiple=True, type=click.Choice(EXTRAS), help="Also install this; may be repeated.")
 @click.option("--nproc-per-node", "ranks", type=shared.COUNT, metavar="N", help="Training processes on this host. [GPUs]")
 @click.option("--nnodes", "nodes", type=shared.COUNT, metavar="N", help="Hosts in the job: from 2 on --network=host. [1]")
 @click.option("--workers", type=click.IntRange(min=0), metavar="N", help="DataLoader workers per process. [4]")
 @shared.format_option(*FORMATS)
-@click.option("-o", "--output", metavar="PATH", help="A folder for Dockerfile and smoke.py; of other formats a file.")
+@click.option("-o", "--output", metavar="PATH", help="Folder for Dockerfile and smoke.py; with other formats a file.")
 def command(**options: Any) -> int:
-    """Print a Dockerfile for training on this host, with the flags that its containers must be started with."""
+    """Print a Dockerfile for training on this host, with the flags to start its containers with."""
     from torchtune_sys.cli.install_options import tell_refused
     from torchtune_sys.cli.look import look
     from torchtune_sys.cli.terminal import give, tell

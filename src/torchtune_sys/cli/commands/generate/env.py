@@ -19,8 +19,8 @@ Examples:
   torchtune-sys generate env --format docker -o env.list && docker run --env-file env.list IMAGE
 
 \b
-Each variable stands below its reason. What depends on the job, or on a place
-that only you know, is commented out.
+A comment above each variable gives the reason. Variables that depend on the job
+or on a path that only you know are commented out.
 """,
 )
 @shared.intent_options
@@ -30,7 +30,7 @@ that only you know, is commented out.
 @shared.format_option(*FORMATS)
 @shared.output_option
 def command(**options: Any) -> int:
-    """Print the environment that a job should start with on this host, each variable with its reason."""
+    """Print the environment variables that a job should have on this host, each with its reason."""
     from torchtune_sys.cli.look import host_of
     from torchtune_sys.cli.pipeline import judged
     from torchtune_sys.cli.terminal import give, tell

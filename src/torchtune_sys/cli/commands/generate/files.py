@@ -27,7 +27,7 @@ def plan_options(function: Callable[..., Any]) -> Callable[..., Any]:
                 "--safe-only/--unsafe",
                 "safe_only",
                 default=True,
-                help="Leave out what needs a decision (default), or put it in, too.",
+                help="Skip changes that need a decision (default), or include them.",
             ),
             shared.output_option,
         )
@@ -42,7 +42,7 @@ Examples:
 
 \b
 {then}
-Nothing is printed where no change of the plan needs the file.
+Prints nothing if no change of the plan needs the file.
 """
 
     @shared.command(name, help=f"Print {path}: {what}, byte for byte as apply writes it.", epilog=epilog)
@@ -81,30 +81,30 @@ sysctl = _command(
     "sysctl",
     plan_context.SYSCTL_FILE,
     "kernel settings",
-    "In its place it is read at each start, and at once by: sysctl --system",
+    "The kernel settings take effect at boot, or now with: sysctl --system",
 )
 limits = _command(
     "limits",
     plan_context.LIMITS_FILE,
     "resource limits of logins",
-    "In its place it is read at the next login. Services never read it (generate\nsystemd --unit).",
+    "The limits take effect at the next login. Services never read the file (use\ngenerate systemd --unit).",
 )
 modprobe = _command(
     "modprobe",
     plan_context.MODPROBE_FILE,
     "options of kernel modules",
-    "In its place it is read when a module is loaded next; one of the initramfs wants\nthat made anew (update-initramfs -u, dracut -f) and a reboot.",
+    "The options take effect when the module is next loaded. For a module in the\ninitramfs, rebuild that (update-initramfs -u, dracut -f) and reboot.",
 )
 tmpfiles = _command(
     "tmpfiles",
     plan_context.TMPFILES_FILE,
     "values below /sys that belong to no device",
-    f"In its place it is read at each start, and at once by:\n  systemd-tmpfiles --create {plan_context.TMPFILES_FILE}",
+    f"The values take effect at boot, or now with:\n  systemd-tmpfiles --create {plan_context.TMPFILES_FILE}",
 )
 udev = _command(
     "udev",
     plan_context.UDEV_FILE,
     "values of disks",
-    "In its place it is read for each disk that appears, and for all at once by:\n"
+    "The values take effect when a disk appears, or for all disks now with:\n"
     "  udevadm control --reload && udevadm trigger --subsystem-match=block",
 )

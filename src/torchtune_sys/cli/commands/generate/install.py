@@ -27,21 +27,21 @@ Examples:
   bash install.sh 6          (and goes on with step 6)
 
 \b
-Nothing is installed by this command. What cannot be had on this host is said
-with its reason, the newest that can and the way there; it then exits with 1.
+This command installs nothing. If a requested version is not available for this
+host, it gives the reason and the newest version that is, and exits with 1.
 """,
 )
 @shared.host_options
 @description_options
-@click.option("--python", metavar="VERSION|PATH", help="3.12, 3.14t, or an interpreter. [python3 of the active environment]")
-@wish_options(".venv")
 @click.option(
-    "--tool", type=click.Choice(TOOLS), default="pip", help="What installs torch; conda and pixi take conda-forge. [pip]"
+    "--python", metavar="VERSION|PATH", help="Python version (3.12, 3.14t) or interpreter. [python3 of the active environment]"
 )
+@wish_options(".venv")
+@click.option("--tool", type=click.Choice(TOOLS), default="pip", help="Installer of torch; conda and pixi use conda-forge. [pip]")
 @shared.format_option(*FORMATS)
 @shared.output_option
 def command(**options: Any) -> int:
-    """Print what to install on this host, in order: the driver, a reboot, torch, and what goes with them."""
+    """Print the commands that install the driver, torch and what they need, in order, with the reboot."""
     from torchtune_sys.cli.look import look
     from torchtune_sys.cli.terminal import give
     from torchtune_sys.remediation.install.plan import plan

@@ -21,14 +21,14 @@ Examples:
   sh args.sh && reboot        (and sh args.sh undo takes them back)
 
 \b
-They take effect after a reboot. The commands carry their inverse; of the file
-for grub.d it is to remove the file and to run update-grub.
+The arguments take effect after a reboot. The printed commands include their
+undo. To undo the file for grub.d, remove it and run update-grub.
 """,
 )
 @plan_options
 @shared.format_option(*FORMATS)
 def command(**options: Any) -> int:
-    """Print the kernel arguments that the rules ask for: as a line, a file for grub.d, or commands."""
+    """Print the kernel arguments that the plan needs: as a line, a file for grub.d, or commands."""
     from torchtune_sys.cli.planning import planned
     from torchtune_sys.cli.terminal import give, tell
     from torchtune_sys.remediation.plan.kernel_arguments import arguments

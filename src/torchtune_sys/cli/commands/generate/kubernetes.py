@@ -25,43 +25,51 @@ Examples:
   torchtune-sys generate kubernetes daemonset --image registry/train:1 --act
 
 \b
-job        a headless service and an Indexed Job: the pods meet in an init
-           container, and train only if all nodes are well
+job        a headless Service and an Indexed Job: an init container tests the
+           pods together, and they train only if all nodes are good
 jobset     the same as a JobSet
-daemonset  judges each node at level fast, and prints the patches of its
-           condition and taint; with --act it applies them, to at most
-           --max-tainted nodes at once
+daemonset  checks each node at level fast and prints patches for its condition
+           and taint; with --act it applies them, to at most --max-tainted
+           nodes at once
 
 \b
-Only no-go keeps a pod from starting: a tool that is gone, broken or cannot
-judge does not, unless --fail-closed. Nothing of it was tried in a live
-cluster; docs/kubernetes.md says what was tried.
+Only no-go keeps a pod from starting. If the tool is missing, broken or cannot
+judge, the pod starts (unless --fail-closed is given). Not tested in a live
+cluster; docs/kubernetes.md says what was tested.
 """,
 )
 @click.argument("piece", type=click.Choice(PIECES), metavar="PIECE")
 @click.argument("train", nargs=-1, metavar="[-- COMMAND...]")
-@click.option("--image", required=True, metavar="IMAGE", help="An image with the tool and the Python that trains.")
-@click.option("--name", metavar="NAME", help="Of what is made. [training; the daemon torchtune-sys]")
-@click.option("--namespace", default="default", metavar="NAME", help="Where the daemon runs. [default]")
-@click.option("--nodes", type=shared.COUNT, default=2, metavar="N", help="Pods of the job, one a node. [2]")
-@click.option("--gpus", type=click.IntRange(min=0), default=0, metavar="N", help="NVIDIA GPUs of each pod. [0]")
-@click.option("--shm", default="8Gi", metavar="SIZE", help="Most that /dev/shm of a pod may hold. [8Gi]")
-@click.option("--level", type=click.Choice(tuple(BUDGETS_S)), default="standard", help="Of the job's pre-flight. [standard]")
-@click.option("--policy", metavar="FILE", help="The policy file in the image.")
+@click.option("--image", required=True, metavar="IMAGE", help="Image that contains torchtune-sys and your Python with torch.")
+@click.option("--name", metavar="NAME", help="Name of the objects. [training; of the DaemonSet torchtune-sys]")
+@click.option("--namespace", default="default", metavar="NAME", help="Namespace of the DaemonSet. [default]")
+@click.option("--nodes", type=shared.COUNT, default=2, metavar="N", help="Pods of the job, one per node. [2]")
+@click.option("--gpus", type=click.IntRange(min=0), default=0, metavar="N", help="NVIDIA GPUs per pod. [0]")
+@click.option("--shm", default="8Gi", metavar="SIZE", help="Size limit of /dev/shm in a pod. [8Gi]")
 @click.option(
-    "--budget", type=float, callback=shared.seconds(1), metavar="S", help="Seconds for one pre-flight. [15; at level standard 60]"
+    "--level", type=click.Choice(tuple(BUDGETS_S)), default="standard", help="Level of the job's pre-flight. [standard]"
 )
-@click.option("--secret", default="", metavar="NAME", help='A Secret with the key "secret": the job\'s secret.')
+@click.option("--policy", metavar="FILE", help="Path of the policy file in the image.")
 @click.option(
-    "--every", type=click.IntRange(min=10), default=300, metavar="S", help="The daemon: seconds between two looks. [300]"
+    "--budget",
+    type=float,
+    callback=shared.seconds(1),
+    metavar="S",
+    help="Time limit of one pre-flight, in seconds. [15; at level standard 60]",
 )
-@click.option("--runtime-class", default="", metavar="NAME", help="The daemon: the runtime class that shows GPUs.")
-@click.option("--act", is_flag=True, help="The daemon: set the node's condition and taint; with the rights for it.")
+@click.option(
+    "--secret", default="", metavar="NAME", help='Kubernetes Secret whose key "secret" is the secret that the nodes share.'
+)
+@click.option(
+    "--every", type=click.IntRange(min=10), default=300, metavar="S", help="DaemonSet: seconds between two checks. [300]"
+)
+@click.option("--runtime-class", default="", metavar="NAME", help="DaemonSet: runtime class that gives access to GPUs.")
+@click.option("--act", is_flag=True, help="DaemonSet: set the node's condition and taint; adds the RBAC rights for it.")
 @shared.max_tainted_option
-@click.option("--fail-closed", is_flag=True, help="A pod whose pre-flight could not judge does not start.")
+@click.option("--fail-closed", is_flag=True, help="Do not start a pod whose pre-flight could not judge.")
 @shared.output_option
 def command(piece: str, output: str | None, **asked: Any) -> int:
-    """Print manifests that bring the pre-flight into a Kubernetes cluster.
+    """Print manifests that run the pre-flight in a Kubernetes cluster.
 
     PIECE: job, jobset or daemonset.
     """

@@ -23,20 +23,20 @@ Examples:
   torchrun --no-python --nproc-per-node 8 ./bind.sh python train.py
 
 \b
-Each rank gets whole physical cores of its GPU's NUMA node within what this
-session may use, equal shares where GPUs share a node. torchtune-sys launch
-does the same without numactl.
+Each rank gets whole physical cores of its GPU's NUMA node, within what this
+session may use. GPUs on the same node share its cores equally. torchtune-sys
+launch does the same without numactl.
 """,
 )
 @shared.intent_options
 @shared.host_options
 @shared.format_option("text", "commands", "wrapper", "json")
-@click.option("--one-thread-per-core", is_flag=True, help="Only the first hardware thread of each core.")
+@click.option("--one-thread-per-core", is_flag=True, help="Use only the first hardware thread of each core.")
 @shared.output_option
 @shared.color_option
 @click.argument("program", nargs=-1, type=click.UNPROCESSED)
 def command(**options: Any) -> int:
-    """Print where each local rank should run: its CPUs, its memory, its GPU and network card."""
+    """Print the CPUs, memory node, GPU and network card of each local rank."""
     from torchtune_sys.cli.placing import seated
     from torchtune_sys.cli.terminal import give, style, tell
     from torchtune_sys.model.values import Missing, known

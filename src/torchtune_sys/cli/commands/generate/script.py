@@ -32,24 +32,24 @@ Examples:
 
 \b
 The script needs bash 4.3 and coreutils, no Python. It writes the same files as
-apply, keeps what was there before, and takes it back with --undo. On a host
-with other memory, CPUs, GPUs or another system than the plan's it stops, unless
---force is given.
+apply, keeps the previous state, and restores it with --undo. Unless --force is
+given, it stops on a host whose memory, CPUs, GPUs or system differ from the
+plan's.
 
 \b
-With --stages it takes a bare host to a proven one: driver, torch and the rest,
-the plan's changes, the training smoke test, through a reboot where one is
-needed. It may be run again, and be killed, at any point; its exit status is the
-smoke test's verdict. It stops on another host, too. See docs/provision.md.
+With --stages it provisions a bare host: it installs the driver and torch, makes
+the plan's changes, runs the smoke test, and reboots where needed. It may be
+killed and run again at any point. Its exit status is the smoke test's verdict.
+It also stops on a host that differs from the plan's. See docs/provision.md.
 """,
 )
 @plan_options
 @description_options
-@click.option("--stages", metavar="LIST", help="install, tune and smoke, or some of them, separated by commas. [the plan alone]")
+@click.option("--stages", metavar="LIST", help="Stages install, tune, smoke, separated by commas. [only the plan's changes]")
 @wish_options(VENV)
-@click.option("--offline", metavar="DIR", help="A folder on that host with packages and wheels: no connection is made.")
+@click.option("--offline", metavar="DIR", help="Install from this folder on the host (packages, wheels), without network.")
 def command(**options: Any) -> int:
-    """Print one bash script that makes the plan's changes, checks them and takes them back; or one that installs and proves, too."""
+    """Print a bash script that makes, checks and undoes the plan's changes; with --stages it also installs and tests."""
     from torchtune_sys.cli.planning import planned
     from torchtune_sys.cli.terminal import give, tell
     from torchtune_sys.render.generate.script import made_for, script

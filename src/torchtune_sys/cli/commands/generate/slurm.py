@@ -27,29 +27,35 @@ Examples:
   torchtune-sys generate slurm prolog --policy /etc/policy.toml --drain-state /shared/state
 
 \b
-Make the scripts executable. Only no-go drains a node; a tool that is gone,
-broken, late or cannot judge drains nobody, and the log says why. Without
---drain-state Slurm is asked how many nodes were drained by these scripts.
-The task prolog sets environment and placement; batch pre-flights the nodes
-of a job, leaves out bad ones within the spare count and starts the program.
+Make the scripts executable. Only no-go drains a node. If the tool is missing,
+broken, too slow or cannot judge, no node is drained and the log says why.
+Without --drain-state the scripts ask Slurm how many nodes they have drained.
+The task prolog sets environment and placement. batch checks the nodes of a
+job, leaves out bad ones within the spare count, and starts the program.
 """,
 )
 @click.argument("piece", type=click.Choice(PIECES), metavar="PIECE")
-@click.option("--tool", metavar="PATH", help="Where the tool lies on the nodes. [this one]")
-@click.option("--policy", metavar="FILE", help="The policy file on the nodes.")
-@click.option("--site-checks", metavar="DIR", help="The directory of the site's own checks on the nodes.")
-@click.option("--level", type=click.Choice(tuple(BUDGETS_S)), help="As of preflight. [fast]")
-@click.option("--python", metavar="PATH", help="With --level standard: the interpreter on the nodes that trains.")
+@click.option("--tool", metavar="PATH", help="Path of torchtune-sys on the nodes. [this one]")
+@click.option("--policy", metavar="FILE", help="Path of the policy file on the nodes.")
+@click.option("--site-checks", metavar="DIR", help="Directory of site checks on the nodes.")
+@click.option("--level", type=click.Choice(tuple(BUDGETS_S)), help="Level of preflight. [fast]")
+@click.option("--python", metavar="PATH", help="With --level standard: interpreter on the nodes that you train with.")
 @click.option(
-    "--budget", type=float, callback=shared.seconds(1), metavar="S", help="Seconds for one check. [15; at level standard 60]"
+    "--budget",
+    type=float,
+    callback=shared.seconds(1),
+    metavar="S",
+    help="Time limit of one check, in seconds. [15; at level standard 60]",
 )
-@click.option("--isolate", is_flag=True, help="batch: then name bad nodes and links of the job together, in 360 s.")
-@click.option("--drain-state", metavar="DIR", help="A directory that all nodes share: counts the drained. [Slurm is asked]")
-@click.option("--drain-limit", type=shared.COUNT, metavar="N", help="At most N nodes within the window. [4]")
-@click.option("--drain-window", type=float, callback=shared.seconds(1), metavar="S", help="The window, in seconds. [3600]")
+@click.option("--isolate", is_flag=True, help="batch: also find bad nodes and links among the job's nodes, in up to 360 s.")
+@click.option("--drain-state", metavar="DIR", help="Directory shared by all nodes, where drained nodes are counted. [ask Slurm]")
+@click.option("--drain-limit", type=shared.COUNT, metavar="N", help="Drain at most N nodes within the window. [4]")
+@click.option(
+    "--drain-window", type=float, callback=shared.seconds(1), metavar="S", help="Length of the window in seconds. [3600]"
+)
 @shared.output_option
 def command(piece: str, output: str | None, **options: Any) -> int:
-    """Print a script for Slurm that judges nodes, or the lines of slurm.conf for it.
+    """Print a Slurm script that checks nodes, or the lines for slurm.conf.
 
     PIECE: prolog, epilog, task-prolog, health-check, batch, or conf.
     """

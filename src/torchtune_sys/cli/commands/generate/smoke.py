@@ -16,9 +16,9 @@ Examples:
   srun --ntasks-per-node 8 python smoke.py
 
 \b
-The script needs Python 3.8 and torch 2.0, nothing else. It is what
-"torchtune-sys smoke" runs, without its driver: a hang ends by torch's own
-time-outs, and nothing is remembered.
+The script needs only Python 3.8 and torch 2.0. "torchtune-sys smoke" runs the
+same script under a driver. Without the driver a hang ends only by torch's own
+timeouts, and a pass is not remembered.
 """,
 )
 @shared.output_option

@@ -22,17 +22,17 @@ Examples:
   torchtune-sys generate systemd --unit train --output-dir /
 
 \b
-Several files are printed each below its path, as systemctl cat shows them.
-Afterwards: systemctl daemon-reload, and restart the unit. limits.d is for
-logins: it never reaches a service, so --unit says the limits in the unit.
+Each file is printed below its path, as in systemctl cat. After installing them,
+run systemctl daemon-reload and restart the unit. limits.d applies to logins
+only, never to a service, so --unit puts the limits into the unit.
 """,
 )
 @plan_options
-@click.option("--unit", metavar="NAME", help="Also a drop-in for this service of yours: its limits and its environment.")
-@click.option("--defaults", is_flag=True, help="Also the default limits of all services (system.conf.d).")
-@click.option("--output-dir", metavar="DIR", help="Write each file at its path below DIR, unless something else is there.")
+@click.option("--unit", metavar="NAME", help="Also print a drop-in for your service NAME: limits and environment.")
+@click.option("--defaults", is_flag=True, help="Also print default limits for all services (system.conf.d).")
+@click.option("--output-dir", metavar="DIR", help="Write each file to its path below DIR, unless another file is there.")
 def command(**options: Any) -> int:
-    """Print the plan's drop-ins for systemd, and those of a service of your own."""
+    """Print the plan's systemd drop-ins, and one for your own service."""
     from torchtune_sys.cli.planning import planned
     from torchtune_sys.cli.terminal import give, tell
     from torchtune_sys.errors import UserError

@@ -19,14 +19,14 @@ Examples:
   torchtune-sys generate tuned --include accelerator-performance
 
 \b
-The profile includes the active one (else throughput-performance), so that it
-adds to it. It holds what apply refuses because tuned sets it. tuned-adm profile
-with the earlier name takes it back.
+The profile includes the active one (else throughput-performance) and extends
+it. It contains the settings that apply refuses to change because tuned sets
+them. To undo, activate the earlier profile with tuned-adm profile NAME.
 """,
 )
 @plan_options
-@click.option("--include", metavar="NAME", help="The profile to build on. [the active one]")
-@click.option("--output-dir", metavar="DIR", help="Write it at its path below DIR, unless something else is there.")
+@click.option("--include", metavar="NAME", help="Profile to include. [the active one]")
+@click.option("--output-dir", metavar="DIR", help="Write it to its path below DIR, unless another file is there.")
 def command(**options: Any) -> int:
     """Print a tuned profile that adds the plan's settings to the active profile."""
     from torchtune_sys.cli.look import host_of
