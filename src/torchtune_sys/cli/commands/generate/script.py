@@ -32,9 +32,9 @@ Examples:
 
 \b
 The script needs bash 4.3 and coreutils, no Python. It writes the same files as
-apply, keeps the previous state, and restores it with --undo. Unless --force is
-given, it stops on a host whose memory, CPUs, GPUs or system differ from the
-plan's.
+apply, keeps the previous state, and restores it with --undo. It stops
+(unless started with --force) on a host whose memory, CPUs, GPUs or system
+differ from the plan's.
 
 \b
 With --stages it provisions a bare host: it installs the driver and torch, makes
