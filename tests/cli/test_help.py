@@ -81,7 +81,7 @@ def test_version_in_short() -> None:
         ("check --nproc-per-node 0", "--nproc-per-node: 0 is not in the range", "torchtune-sys check --help"),
         ("check --nproc-per-node x", "--nproc-per-node: 'x' is no whole number", "torchtune-sys check --help"),
         ("check --python", "option '--python' requires an argument", "--help"),
-        ("check extra", "got unexpected extra argument (extra)", "torchtune-sys check --help"),
+        ("check extra", "got unexpected extra argument (extra)", "torchtune-sys check --from FILE"),
         ("explain", "missing argument 'RULE'", "torchtune-sys explain --help"),
         ("generate slurm", "missing argument 'PIECE'", "choose from: prolog, epilog"),
         ("check --from /nope", "/nope: No such file or directory", "check the path"),

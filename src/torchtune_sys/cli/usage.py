@@ -41,6 +41,8 @@ def worded(error: click.ClickException) -> tuple[str, str]:
     if choices:
         return _begun(seen), f"choose from: {choices}"
     seen = _begun(seen.rstrip().removesuffix(".").removesuffix(";"))
+    if "extra argument" in seen and context is not None and any("--from" in param.opts for param in context.command.params):
+        return seen, f"one host at a time, named by --from: {path} --from FILE (several: torchtune-sys compare FILE …)"
     group = context is not None and isinstance(context.command, click.Group)
     if hint:
         return seen, f"did you mean {hint} All {'commands' if group and 'command' in seen else 'options'}: {path} --help"

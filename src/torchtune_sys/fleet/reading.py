@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -267,8 +268,16 @@ def _add_snapshot(seen: Snapshot, name: str, store: Store) -> None:
     store.add(_name_of(host, name), name, {family: _encode(value) for family, value in facts_file.facts(seen).items()})
 
 
+_REPLACED = re.compile(r"host-[0-9a-f]{8}")
+"""What a recording puts in the place of a host's name, another each time: the file's name tells more."""
+
+
 def _name_of(host: object, name: str) -> str:
-    return host if isinstance(host, str) and host else _stem(name)
+    """
+    >>> _name_of("n17.cluster", "x.json"), _name_of("host-0dce1d64", "/data/node-17.json"), _name_of(None, "/data/node-17.json")
+    ('n17.cluster', 'node-17', 'node-17')
+    """
+    return host if isinstance(host, str) and host and not _REPLACED.fullmatch(host) else _stem(name)
 
 
 def _stem(name: str) -> str:

@@ -205,6 +205,12 @@ def find_prefix(store: TreeStore, name: str) -> str:
         below = [f"{top}/{entry}" for top in level for entry in _some_names(store, top)]
         packed += [place[1:] for place in below if place.endswith(_PACKED)]
         level = list(islice((place for place in below if _is_folder(store, place)), _WIDE))
+    recorded = [entry for entry in _some_names(store, "") if entry.endswith(".json")]
+    if recorded:
+        raise UnreadableInput(
+            f"{name}: is a folder of files ({', '.join(recorded[:4])}), not one host",
+            "give one recording of it; what differs between several: torchtune-sys compare FOLDER",
+        )
     if packed:
         raise UnreadableInput(
             f"{name}: holds no recorded /proc or /sys, but archives ({', '.join(packed[:4])})",

@@ -86,7 +86,7 @@ def _odd(value: Comparison, whole: bool) -> Iterator[Line]:
                 else ""
             )
             word = "was" if value.against == "before" else "golden" if value.against == "golden" else "usually"
-            said = f"{clean(item.fact)}: {difference(item.value, item.usual, word)}{rules}"
+            said = f"{clean(item.fact)}: {difference(_limit(item.fact, item.value), _limit(item.fact, item.usual), word)}{rules}"
             yield line(said, label=_label(item.weight), indent=2, hang=11)
         yield from _more(len(facts), _FACTS, whole, "facts", 11)
     yield from _more(len(found), _BUNDLES, whole, "sets of hosts that differ")
@@ -121,6 +121,11 @@ def difference(value: Any, usual: Any, word: str = "usually") -> str:
     return f"{_short(value)} ({word} {_short(usual)})"
 
 
+def _limit(fact: str, value: Any) -> Any:
+    """Return a value as people say it: a limit that is none."""
+    return "unlimited" if value is None and fact.startswith("limits.limits[") else value
+
+
 def _few(items: list[str]) -> str:
     return ", ".join(items) if len(items) <= _MANY else f"{', '.join(items[:_MANY])} and {len(items) - _MANY} more"
 
@@ -153,7 +158,9 @@ def _group(groups: list[Group], value: Comparison, whole: bool) -> Iterator[Line
     yield from _more(len(groups), _ROWS, whole, "groups")
     values = [{fact.fact: fact.value for fact in group.facts} for group in shown]
     for fact in facts[: None if whole else _ROWS]:
-        told = "; ".join(f"{letter} {_short(found.get(fact.fact))}" for letter, found in zip(letters, values, strict=False))
+        told = "; ".join(
+            f"{letter} {_short(_limit(fact.fact, found.get(fact.fact)))}" for letter, found in zip(letters, values, strict=False)
+        )
         yield line(f"{clean(fact.fact)}: {told}", label=_label(fact.weight), indent=2, hang=11)
     yield from _more(len(facts), _ROWS, whole, "facts", 11)
 

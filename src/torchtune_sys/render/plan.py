@@ -52,10 +52,10 @@ def text(plan: Plan, style: Style, *, verbose: bool = False, closing: bool = Tru
     if plan.install or plan.install_refused:
         lines += [line(), line(("To install", "bold")), *to_install.lines(plan)]
     if plan.changes and closing:
-        there = "" if plan.origin == "live" else " on that host, generate script prints them for it"
+        on_it, there = ("", "") if plan.origin == "live" else ("on that host, ", "; generate script prints them for it")
         safe = any(change.safety is Safety.SAFE for change in plan.changes)
-        makes = "apply makes the safe changes" if safe else "apply --unsafe makes them, once they are decided on"
-        told = f"Nothing was changed: sudo torchtune-sys {makes}{there}, --format diff shows the files."
+        makes = "apply makes the safe changes" if safe else "apply --unsafe makes them once you decided"
+        told = f"Nothing was changed: {on_it}sudo torchtune-sys {makes}{there}, --format diff shows the files."
         lines += [line(), line(told, label=("Next", "bold"), hang=_HANG)]
     return layout.render(lines, style)
 

@@ -50,7 +50,7 @@ def render(report: Report, style: Style, *, verbose: bool = False, quiet: bool =
         lines.extend(_unknowns(report.results, verbose))
         if verbose:
             lines.extend(_passes(report.results))
-        lines.extend(_closing(report.results, counts))
+        lines.extend(_closing(report.results, counts, live=report.snapshot.origin == "live"))
     return layout.render(lines, style)
 
 
@@ -297,7 +297,7 @@ def _passes(results: tuple[Result, ...]) -> Iterator[Line]:
             yield line(f"{result.rule.id}{': ' + shown if shown else ''}", label="  ", hang=6)
 
 
-def _closing(results: tuple[Result, ...], counts: Summary) -> Iterator[Line]:
+def _closing(results: tuple[Result, ...], counts: Summary, *, live: bool) -> Iterator[Line]:
     failed = sum(counts.findings.values())
     numbers = f"{_count(len(results), 'check')}: {counts.passed} passed, {failed} failed, {counts.unknown} unknown, {counts.na} not applicable"
     crashed = f", {counts.crashed} crashed" if counts.crashed else ""
@@ -307,4 +307,7 @@ def _closing(results: tuple[Result, ...], counts: Summary) -> Iterator[Line]:
     if worst:
         yield line((f"why, and when to leave it: torchtune-sys explain {worst.rule.id}", "dim"))
     if any(actions.doable(action) for result in findings(results) for action in result.rule.fix):
-        yield line(("what could be changed here, and what not: torchtune-sys plan", "dim"))
+        where = (
+            "here, and what not: torchtune-sys plan" if live else "there, and what not: torchtune-sys plan with the same --from"
+        )
+        yield line((f"what could be changed {where}", "dim"))

@@ -15,6 +15,7 @@ from torchtune_sys.rules import gates
 from torchtune_sys.rules.driver.common import gpu_addresses
 
 _STATES = ("not-started", "in-progress", "completed")
+_OF_RACK = Advice(text="GB200 and GB300 racks: the switch trays run it, not this host; look there, and at nvidia-imex here")
 
 
 @rule(
@@ -25,7 +26,7 @@ _STATES = ("not-started", "in-progress", "completed")
     fix=(
         Install(text="install nvidia-fabricmanager in exactly the driver's version (B200 and later: nvlsm too)"),
         Service(unit="nvidia-fabricmanager", state="enabled", needs=Needs.NOTHING),
-        Advice(text="GB200 and GB300 racks: the switch trays run it, not this host; look there, and at nvidia-imex here"),
+        _OF_RACK,
     ),
 )
 def fabric_manager_not_running(s: Snapshot, p: Params) -> Iterator[Evidence]:
@@ -56,6 +57,7 @@ def fabric_manager_not_running(s: Snapshot, p: Params) -> Iterator[Evidence]:
             wanted="completed" + (" (the rack's switch trays set it up)" if _in_rack(gpu) else ""),
             verdict=Verdict.PASS if state == "completed" else Verdict.FAIL,
             source="nvmlDeviceGetGpuFabricInfoV",
+            fix=(_OF_RACK,) if _in_rack(gpu) else (),
         )
     if telling:
         return
