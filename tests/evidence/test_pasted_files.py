@@ -181,6 +181,9 @@ def test_docker_inspect_tells_how_a_container_was_started() -> None:
         ("Conditions:\n  Ready   True   KubeletReady   kubelet is posting ready status\n", "kubectl describe node"),
         ('{"card0": {"Device ID": "0x738c"}}', "rocm-smi --json"),
         ("pci/0000:0d:00.0:\n  driver mlx5_core\n", "devlink"),
+        ("2: eth0: <BROADCAST,MULTICAST,UP,LOWER_UP> mtu 9001 qdisc mq state UP\n    inet 10.0.0.7/24\n", "ip addr"),
+        ("docker0   Link encap:Ethernet  HWaddr 02:42:a9:9e:3d:33\n          inet addr:172.17.0.1\n", "ifconfig"),
+        ("lo: flags=73<UP,LOOPBACK,RUNNING>  mtu 65536\n        inet 127.0.0.1\n", "ifconfig"),
     ],
 )
 def test_what_is_not_read_is_named(text: str, named: str, tmp_path: object) -> None:

@@ -131,6 +131,11 @@ _NOT_READ = (
         "kubectl describe node",
         "run torchtune-sys record on the node (generate kubernetes daemonset does it on all)",
     ),
+    (
+        r"^\d{1,4}: [\w.@-]{1,40}: <[A-Z_,-]{2,120}> mtu \d|^[\w.:-]{1,20}(?::| {2,}Link encap)[^\n]{0,60}(?:flags=\d|HWaddr|Local Loopback)",
+        "ip addr or ifconfig",
+        "torchtune-sys check --nnodes 2 on the host says which of them NCCL and Gloo take",
+    ),
     (r"^pci/[0-9a-f:.]{7,12}:$", "devlink", "ibstat, or torchtune-sys record on the host, tells how the ports are"),
     (r"^ +CPU0 +(?:CPU1 .*)?$", "/proc/interrupts", "torchtune-sys record on the host reads it with the cards' nodes"),
     (
