@@ -307,7 +307,5 @@ def _closing(results: tuple[Result, ...], counts: Summary, *, live: bool) -> Ite
     if worst:
         yield line((f"why, and when to leave it: torchtune-sys explain {worst.rule.id}", "dim"))
     if any(actions.doable(action) for result in findings(results) for action in result.rule.fix):
-        where = (
-            "here, and what not: torchtune-sys plan" if live else "there: torchtune-sys plan with the same --from"
-        )
+        where = "here, and what not: torchtune-sys plan" if live else "there: torchtune-sys plan with the same --from"
         yield line((f"what could be changed {where}", "dim"))
