@@ -25,7 +25,7 @@ from torchtune_sys.preflight.joint.compared import compared
 from torchtune_sys.preflight.joint.gathered import Compute, Gathered, LinkTest, Node, taken
 from torchtune_sys.preflight.joint.judge import whole
 from torchtune_sys.preflight.policy import Policy
-from torchtune_sys.render import as_json, node_patch
+from torchtune_sys.render import as_json, node_patch, node_set
 from torchtune_sys.render import preflight as preflight_text
 from torchtune_sys.render.layout import Style
 from torchtune_sys.smoke import proof
@@ -117,6 +117,8 @@ def _greeted(data: bytes) -> None:
 
         def abort(self) -> None: ...
 
+        def close(self) -> None: ...
+
         def get_extra_info(self, _name: str) -> None: ...
 
     async def both() -> None:
@@ -177,7 +179,7 @@ def _words(text: str) -> None:
     """Single values of others': what a site's check prints, lists of nodes, notes of an earlier run, a proof."""
     for status in (0, 1, 2, 9, -9):
         site_checks._judged("a.sh", Output(rc=status, stdout=text, stderr=text), Policy())
-    names.expanded(text), names.hosts_of(text), names.is_host_name(text), last_standard.parse(text), proof.parse(text)
+    names.expanded(text), names.hosts_of(text), node_set.is_host_name(text), last_standard.parse(text), proof.parse(text)
 
 
 class _Ranks:

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from torchtune_sys.host.peers import links, local, spare
-from torchtune_sys.host.peers.wire import Gone, Wire, call, handshake
+from torchtune_sys.host.peers.wire import Gone, OtherRelease, Wire, call, handshake, in_small_packets
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
 """Connections are left open on purpose when a loop ends."""
@@ -270,6 +270,67 @@ def test_a_wire_says_when_the_other_side_takes_nothing() -> None:
         assert found > 0
         over.set()
         wire.abort()
+        listening.close()
+
+    finished(go)
+
+
+def test_another_release_is_known_by_its_greeting_on_both_sides() -> None:
+    async def go() -> None:
+        refused: list[Exception] = []
+
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            try:
+                await handshake(reader, writer, b"s", first=False)
+            except OtherRelease as error:
+                refused.append(error)
+            writer.close()
+
+        listening = await asyncio.start_server(serve, "127.0.0.1", 0)
+        reader, writer = await asyncio.open_connection(*listening.sockets[0].getsockname())
+        writer.write(b"torchtune-sys/peers/1 " + b"0" * 32 + b"\n")
+        assert (await reader.readline()).startswith(b"torchtune-sys/peers/")
+        await asyncio.sleep(0.1)
+        assert len(refused) == 1
+        writer.close()
+        listening.close()
+
+    finished(go)
+
+
+def test_a_transfer_that_is_reset_or_falls_silent_is_told_from_a_slow_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(links, "_SILENT_S", 0.3)
+
+    async def cut(how: str) -> str:
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readexactly(100_000)
+            if how == "reset":
+                writer.transport.abort()
+            else:
+                await asyncio.sleep(0.8)
+            writer.close()
+
+        listening = await asyncio.start_server(serve, "127.0.0.1", 0, limit=1 << 16)
+        found = await links.rates_of("127.0.0.1", listening.sockets[0].getsockname()[1], "0" * 16)
+        listening.close()
+        await asyncio.sleep(0.8)
+        return found[1]
+
+    assert [asyncio.run(cut(how)) for how in ("reset", "silent")] == ["reset", "silent"]
+
+
+def test_what_nodes_say_goes_in_packets_that_every_way_carries() -> None:
+    async def go() -> None:
+        listening, port = await server(echo)
+        in_small_packets(listening)
+        wire = await call("127.0.0.1", port, SECRET, 5)
+        held = wire.streams()[1].get_extra_info("socket")
+        assert held.getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG) <= 1200
+        wire.send({"text": "hello"})
+        assert (await wire.receive(5))["text"] == "hello"
+        wire.send({"text": "x" * 100_000})
+        assert len((await wire.receive(5))["text"]) == 100_000
+        wire.close()
         listening.close()
 
     finished(go)

@@ -317,7 +317,7 @@ def write_lists(folder: str, found: Preflight) -> None:
     """Write the nodes to go on with, and those to leave out, as launchers take them. Raises CannotWrite."""
     from torchtune_sys.host.files import READABLE, write_atomically
     from torchtune_sys.model.preflight import Go
-    from torchtune_sys.preflight.joint.names import is_host_name
+    from torchtune_sys.render.node_set import is_host_name
 
     refused = {*(node.node for node in found.nodes if node.verdict is Go.NO_GO), *found.absent}
     bad = sorted(filter(is_host_name, refused))  # the others have no name that a launcher knows

@@ -16,6 +16,13 @@ _ALIKE = (
 )
 """Facts that a job must have alike on all nodes, by the begin of their names: what NCCL and gloo agree on when they connect, or what decides which bits are
 computed."""
+_OWN = (
+    "session.env[NCCL_DEBUG",
+    "session.env[NCCL_SOCKET_IFNAME]",
+    "session.env[GLOO_SOCKET_IFNAME]",
+    "session.env[NCCL_IB_HCA]",
+)
+"""Of these each host may have its own: what is logged, and what its interfaces are called."""
 _NOTED = (
     (("job.", "python", "driver", "kernel", "system", "software"), "software-differs-between-nodes"),
     (("gpu", "pci", "cpu", "memory", "numa", "hardware", "storage.disks"), "hardware-differs-between-nodes"),
@@ -25,7 +32,12 @@ _NOTED = (
 
 
 def must_be_alike(fact: str) -> bool:
-    return any(fact.startswith(begin) for begin, _ in _ALIKE)
+    """Whether a job breaks where hosts differ in it.
+
+    >>> must_be_alike("session.env[NCCL_ALGO]"), must_be_alike("session.env[NCCL_DEBUG]")
+    (True, False)
+    """
+    return not fact.startswith(_OWN) and any(fact.startswith(begin) for begin, _ in _ALIKE)
 
 
 def cause_of(fact: str) -> str | None:

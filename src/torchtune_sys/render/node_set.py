@@ -1,4 +1,4 @@
-"""Many host names in one short text, as ClusterShell and Slurm write and read them: ``node[001-128,200]``."""
+"""Host names as launchers take them: many in one short text, as ClusterShell and Slurm write and read them (``node[001-128,200]``)."""
 
 from __future__ import annotations
 
@@ -6,6 +6,15 @@ import re
 from collections.abc import Iterable
 
 _NUMBERED = re.compile(r"(.*?)(\d{1,19})(\D*)", re.DOTALL)
+
+
+def is_host_name(text: str) -> bool:
+    """Whether a launcher can be given it: letters, digits, ``.``, ``-`` and ``_``, no option.
+
+    >>> is_host_name("n1.example"), is_host_name("--all"), is_host_name("n1\\nn2"), is_host_name("node 3 (rank 3)")
+    (True, False, False, False)
+    """
+    return re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,252}", text) is not None
 
 
 def node_set(names: Iterable[str]) -> str:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence, Set
 
+from torchtune_sys.knowledge.causes import cause_rows
 from torchtune_sys.model.preflight import Cause, Go, NodeVerdict, Preflight, Weight
 from torchtune_sys.render import isolation, layout
 from torchtune_sys.render.layout import Line, Style, clean, line
+from torchtune_sys.render.node_set import is_host_name
 from torchtune_sys.render.prometheus import Sample, metric
 
 REASON_MARK = "torchtune-sys"
@@ -41,7 +44,8 @@ def _lines_of_all(value: Preflight, quiet: bool) -> Iterator[Line]:
     unsure = [node for node in value.nodes if node.verdict is Go.UNKNOWN]
     said = f"{len(value.nodes) - len(value.absent)} of {value.scale.nodes} nodes, {value.scale.ranks} {'agents' if value.level == 'fast' else 'ranks'}"
     said += f" ({value.where}, level {value.level}, {value.seconds:.1f} s)"
-    yield line((value.verdict.value.upper(), _STYLES[value.verdict]), f"  {said}")
+    against = _against(value)
+    yield line((value.verdict.value.upper(), _STYLES[value.verdict]), f"  {against}{'; ' if against else ''}{said}")
     yield from _absent(value)
     for cause in value.causes:
         if not quiet or cause.weight is Weight.FATAL:
@@ -61,9 +65,64 @@ def _lines_of_all(value: Preflight, quiet: bool) -> Iterator[Line]:
         return
     if value.suspects:
         yield line(f"one of: {_some(value.suspects)}", label=("suspect", "warning"), indent=2, hang=11)
+    yield from _next(value)
     yield from _warnings(value)
     if value.isolation is not None:
         yield from isolation.lines(value.isolation)
+
+
+def _against(value: Preflight) -> str:
+    """Return who is to blame, for whoever reads one line: the worst first; "" where nobody is."""
+    if value.verdict is not Go.NO_GO:
+        return ""
+    found = [f"{clean(cause.cause)} between all nodes" for cause in value.causes if cause.weight is Weight.FATAL]
+    found += [f"{clean(node.node)}: {clean(_fatal(node)[0].cause)}" for node in value.nodes if _fatal(node)]
+    found += [f"{clean(link.from_)} -> {clean(link.to)}: {clean(link.cause)}" for link in value.links]
+    more = f" and {len(found) - _AGAINST_AT_MOST} more" if len(found) > _AGAINST_AT_MOST else ""
+    return ", ".join(found[:_AGAINST_AT_MOST]) + more
+
+
+def _fatal(node: NodeVerdict) -> list[Cause]:
+    return [cause for cause in node.causes if cause.weight is Weight.FATAL]
+
+
+def _next(value: Preflight) -> Iterator[Line]:
+    """Yield what helps against each cause, and how to start without the bad nodes meanwhile."""
+    fatal = [
+        *(cause for node in value.nodes for cause in _fatal(node)),
+        *(each for each in value.causes if each.weight is Weight.FATAL),
+    ]
+    rows = cause_rows()
+    causes = [
+        cause
+        for cause in dict.fromkeys([*(each.cause for each in fatal), *(link.cause for link in value.links)])
+        if cause in rows
+    ]
+    for cause in causes[:_REASONS_AT_MOST] if value.verdict is Go.NO_GO else ():
+        yield line(f"{cause}: {rows[cause].fix}; to be sure: {rows[cause].confirm}", label=("next", "heading"), indent=2, hang=11)
+    if value.isolation is not None:  # it has its own
+        return
+    bad = [node.node for node in value.nodes if _fatal(node)]
+    ends = _ends(value, {*bad})
+    if not all(map(is_host_name, [*bad, *ends])):  # such a name is no launcher's, and may be anything
+        return
+    if (bad or ends) and len(value.nodes) - len(bad) - len(ends) > 1:
+        words = f"  (an end of each bad link, which is not accused: {_some(ends)})" if ends else ""
+        said = f"--exclude={','.join(map(clean, [*bad, *ends]))}{words}"
+        yield line(said, label=("exclude", "heading"), indent=2, hang=11)
+
+
+def _ends(value: Preflight, bad: Set[str]) -> list[str]:
+    """Return nodes without which no link is left that has no bad node at an end: as few as are easily found."""
+    left = [
+        {link.from_, link.to} for link in value.links if link.cause != "network-partition" and not bad & {link.from_, link.to}
+    ]
+    found: list[str] = []
+    while left:
+        counts = Counter(end for ends in left for end in sorted(ends))
+        found.append(max(sorted(counts), key=lambda end: counts[end]))
+        left = [ends for ends in left if found[-1] not in ends]
+    return found
 
 
 def _is_told(cause: Cause) -> bool:
@@ -94,6 +153,7 @@ def _absent(value: Preflight) -> Iterator[Line]:
 _ROWS_AT_MOST = 30
 _NAMES_AT_MOST = 6
 _REASONS_AT_MOST = 3
+_AGAINST_AT_MOST = 2
 
 
 def _some(names: Sequence[str]) -> str:

@@ -20,7 +20,7 @@ import pytest
 
 _GROUPS = "[ -e /sys/fs/cgroup/cgroup.procs ] || mount -t cgroup2 none /sys/fs/cgroup 2>/dev/null;"
 if Path("/sys/fs/cgroup/cpu").is_dir():
-    _GROUPS = "mount -t tmpfs none /sys/fs/cgroup && mkdir /sys/fs/cgroup/cpu && mount -t cgroup -o cpu none /sys/fs/cgroup/cpu 2>/dev/null;"
+    _GROUPS = "mount -t tmpfs none /sys/fs/cgroup; for each in cpu memory; do mkdir /sys/fs/cgroup/$each && mount -t cgroup -o $each none /sys/fs/cgroup/$each 2>/dev/null; done;"
 """ip netns exec mounts a /sys without control groups."""
 _NO_FUSE = (
     "while read -r _ place kind _; do case $kind:$place in fuse*:{}/*) ;; fuse*) "
@@ -58,6 +58,10 @@ class Cluster:
         tag = f"{os.getpid() % 10000}{next(_COUNT) % 100:02}"  # what the kernel still takes down keeps its name for a while
         self.bridge = f"jb{tag}"
         self.names = [f"n{number}" for number in range(1, nodes + 1)]
+        self.hostnames = {number: f"n{number}" for number in range(1, nodes + 1)}
+        """What hosts call themselves; the node list has ``names``."""
+        self.planted: set[int] = set()
+        """Processes that are part of a fault."""
         self._spaces = [f"joint{tag}-{number}" for number in range(1, nodes + 1)]
         self._outer = [f"jv{tag}-{number}" for number in range(1, nodes + 1)]
         self.hosts = "127.0.0.1 localhost\n" + "".join(f"{self.address(n)} n{n}\n" for n in range(1, nodes + 1))
@@ -107,7 +111,7 @@ class Cluster:
 
     def argv(self, number: int, command: list[str]) -> list[str]:
         hosts = self.folder / f"hosts{number}"
-        inside = f'hostname n{number}; mount --make-rprivate /; {_NO_FUSE.format(self.folder)} mount --bind {hosts} /etc/hosts; {_GROUPS} exec "$@"'
+        inside = f'hostname {self.hostnames[number]}; mount --make-rprivate /; {_NO_FUSE.format(self.folder)} mount --bind {hosts} /etc/hosts; {_GROUPS} exec "$@"'
         return ["ip", "netns", "exec", self.space(number), "unshare", "--mount", "--uts", "sh", "-c", inside, "-", *command]
 
 
@@ -170,12 +174,15 @@ def preflight(
     port: int = 29711,
     master: str = "",
     tool: tuple[str, ...] = (str(TOOL),),
+    tools: Mapping[int, tuple[str, ...]] | None = None,
+    fatal: tuple[str, ...] = (),
 ) -> Run:
-    """``preflight --level standard`` on every host, all at once, as mpirun would start it."""
+    """``preflight --level standard`` on every host, all at once, as mpirun would start it. ``fatal``: causes that a host finds alone, and that count."""
     ranks = Ranks()
     mark = f"joint-{os.getpid()}-{time.monotonic_ns()}"
     policy = made.folder / "policy.toml"
-    policy.write_text('warning = ["error"]\nfatal = ["hung-mount"]\n')  # this machine's own findings are none of the test's
+    own_causes = json.dumps(["hung-mount", *fatal])
+    policy.write_text(f'warning = ["error"]\nfatal = {own_causes}\n')  # this machine's own findings are none of the test's
     hostfile = made.folder / "hostfile"
     hostfile.write_text("".join(f"{name}\n" for name in made.names))
     for number in range(1, made.nodes + 1):
@@ -188,7 +195,14 @@ def preflight(
             own.update({name: str(value) for name, value in place.items()})
             own.update(MASTER_ADDR=master or made.names[0], MASTER_PORT=str(port))
             own.update((env or {}).get(number, {}))
-            command = [*tool, "preflight", "--level", "standard", "--python", (pythons or {}).get(number, python)]
+            command = [
+                *(tools or {}).get(number, tool),
+                "preflight",
+                "--level",
+                "standard",
+                "--python",
+                (pythons or {}).get(number, python),
+            ]
             command += ["--format", "json", "--budget", str(budget_s), "--policy", str(policy), *words]
             command += ["--hostfile", str(hostfile)] if nodelist else []
             argv = [*(outer or {}).get(number, []), *made.argv(number, command)]
@@ -239,6 +253,8 @@ def _left(mark: str, made: Cluster, patience_s: float = 6.0) -> list[str]:
     while True:
         found = []
         for place in Path("/proc").glob("[0-9]*"):
+            if int(place.name) in made.planted:
+                continue
             with contextlib.suppress(OSError):
                 if os.stat(place / "ns/net").st_ino in spaces or mark.encode() in (place / "environ").read_bytes():
                     found.append(f"{place.name}: {(place / 'cmdline').read_bytes()[:200].decode(errors='replace')}")

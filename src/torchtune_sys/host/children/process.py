@@ -92,6 +92,15 @@ def start(
         return child
 
 
+def signal_of(child: subprocess.Popen[bytes]) -> str:
+    """Return the name of the signal that ended a child whose output has ended; "" where none did, or where it still runs."""
+    try:
+        status = child.wait(_ABANDON_S)
+        return signal.Signals(-status).name if status < 0 else ""
+    except (subprocess.TimeoutExpired, ValueError):
+        return ""
+
+
 def forget(child: subprocess.Popen[bytes]) -> None:
     """Forget a child that has ended, or was abandoned."""
     _running.discard(child)

@@ -14,7 +14,8 @@ import os
 import socket
 import struct
 import time
-from typing import Any
+from collections.abc import Coroutine
+from typing import Any, TypeVar
 
 from torchtune_sys.host.peers.tcp_info import tcp_info
 from torchtune_sys.host.peers.wire import Door
@@ -27,12 +28,18 @@ _ECHOES = 20
 _PIECE, _STRETCH = 128 << 10, BULK // 4
 """Bytes after which the kernel is asked how much has arrived, and over which a rate counts."""
 _ECHO_S, _BEYOND_S, _BULK_S = 3.0, 3.0, 8.0
+_SILENT_S = 4.0
+"""In which TCP sends what was lost four times again (RFC 6298)."""
 _RUNS, _RUNS_OF_NARROW = 3, 16
 """The first fills what is a bucket of a shaper or a queue of a switch, and counts as a whole."""
 _NARROW_S, _BETWEEN_S = 1.5, 0.02
 """Of the runs of one that looked narrow: none begins later; and a pause, in which processes that wait for a CPU may get it."""
 DATAGRAMS = 200
+_EVERY_LARGE, _LARGE = 3, 1200
+"""Each third is large, in bytes, and below any MTU: what a cable or a port damages it damages by its size."""
 _PAUSE_S = 0.0005
+FLOWS = 8
+"""Connections from other ports of ours: bonded links, and several ways of equal cost, are chosen by the ports, and one of them may be dead."""
 _HEADER_S, _SERVED_S = 5.0, 45.0
 _SO_MEMINFO, _DROPS = 55, 8
 MARK_SIZE = 16
@@ -40,7 +47,7 @@ _HEADER = struct.Struct(f">{MARK_SIZE}sB")
 _ECHO, _SINK = 1, 2
 _TESTS_AT_MOST, _AT_ONCE = 65536, 512
 _ECHOED_AT_MOST = 4 * _ECHOES * (SMALL + BEYOND_MTU)
-_FROM_ONE, _IN_ALL = 32, 512
+_FROM_ONE, _IN_ALL = 64, 512
 """Connections at once. A node tests one other at a time."""
 
 
@@ -91,7 +98,7 @@ class LinkServer:
         assert self._udp is not None
         with contextlib.suppress(OSError):
             for _ in range(_AT_ONCE):  # a flood must not keep us from all else
-                data = self._udp.recv(256)
+                data = self._udp.recv(2 * _LARGE)
                 mark, token, number, *_rest = (*data.split(b" "), b"", b"", b"")[:4]
                 if (
                     not hmac.compare_digest(mark, self.mark.encode())
@@ -136,10 +143,11 @@ async def test(
     """One direction. ``short``: only whether a connection is made, where the rest is known to fail; ``enough_rate`` (bytes per second): more runs until one has it.
 
     Answers ``connect`` (ok, refused, time-out, unreachable), ``small_s`` (least time there and back, as the processes or the kernel saw it), ``beyond`` (whether the message beyond
-    the MTU came back), ``rates`` (bytes per second, of three or more runs, the first as a whole), ``retransmits``, ``sent`` (datagrams).
+    the MTU came back), ``rates`` (bytes per second, of three or more runs, the first as a whole), ``retransmits``, ``sent`` (datagrams), ``flows`` (further connections at
+    the same time: how many were tried, made, and refused), ``cut`` (one that was open was ``reset`` or fell ``silent``).
     """
     found: dict[str, Any] = {"sent": await _datagrams(address, udp_port, mark, token)}
-    found["connect"], held = await _connected(address, port)
+    (found["connect"], held), found["flows"] = await asyncio.gather(_connected(address, port), _flows(address, port))
     if held is None or short:
         if held is not None:
             held.close()
@@ -151,13 +159,15 @@ async def test(
         if found["small_s"] is not None:
             beyond = await _echo(held, BEYOND_MTU, 2, _BEYOND_S)
             found["beyond"] = beyond is not None
+    except ConnectionError:
+        found["cut"] = "reset"
     except OSError as error:
         found["error"] = error.strerror or str(error)
     finally:
         found["retransmits"] = tcp_info(held).retransmits
         held.close()
     if found.get("beyond"):
-        found["rates"] = await rates_of(address, port, mark, enough_rate)
+        found["rates"], found["cut"] = await rates_of(address, port, mark, enough_rate)
     return found
 
 
@@ -167,11 +177,22 @@ async def _datagrams(address: str, port: int, mark: str, token: str) -> int:
         udp.setblocking(False)
         for number in range(DATAGRAMS):
             with contextlib.suppress(OSError):  # an answer by ICMP to an earlier one, or a full queue
-                udp.sendto(f"{mark} {token} {number}".encode(), (address, port))
+                data = f"{mark} {token} {number}".encode()
+                udp.sendto(data if number % _EVERY_LARGE else data + b" " + b"x" * (_LARGE - 1 - len(data)), (address, port))
                 sent += 1
             if number % 5 == 4:
                 await asyncio.sleep(5 * _PAUSE_S)
     return sent
+
+
+async def _flows(address: str, port: int) -> tuple[int, int, int]:
+    """Connect several times at once: how often that was tried, how many connections were made, and how many were refused."""
+    words = []
+    for word, held in await asyncio.gather(*(_connected(address, port) for _ in range(FLOWS))):
+        words.append(word)
+        if held is not None:
+            held.close()
+    return len(words), words.count("ok"), words.count("refused")
 
 
 async def _connected(address: str, port: int) -> tuple[str, socket.socket | None]:
@@ -209,20 +230,23 @@ async def _echo(held: socket.socket, size: int, times: int, within_s: float) -> 
                     return None
                 left -= len(part)
             await sending
+        except ConnectionError:
+            raise
         except (asyncio.TimeoutError, OSError):
             return None
         least = min(least, time.monotonic() - began)
     return least
 
 
-async def rates_of(address: str, port: int, mark: str, enough_rate: float = 0.0) -> list[float]:
-    """Bytes per second of each run. One that does not end in time had less than half of what would have ended it."""
+async def rates_of(address: str, port: int, mark: str, enough_rate: float = 0.0) -> tuple[list[float], str]:
+    """Bytes per second of each run; and ``reset`` or ``silent`` where the connection was reset, or nothing arrived any more. A run that does not end in time
+    had less than half of what would have ended it."""
     held = (await _connected(address, port))[1]
     if held is None:
-        return []
+        return [], ""
     loop = asyncio.get_running_loop()
     rates: list[float] = []
-    data = bytes(_PIECE)
+    data, cut = bytes(_PIECE), ""
     try:
         held.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _PIECE)
         await loop.sock_sendall(held, _HEADER.pack(mark.encode(), _SINK))
@@ -230,9 +254,9 @@ async def rates_of(address: str, port: int, mark: str, enough_rate: float = 0.0)
         while len(rates) < (_RUNS_OF_NARROW if max(rates, default=0.0) < enough_rate else _RUNS) and time.monotonic() < until_s:
             arrivals = Arrivals(held)
             for _ in range(BULK // _PIECE):
-                await asyncio.wait_for(loop.sock_sendall(held, data), _BULK_S)
+                await _while_it_moves(loop.sock_sendall(held, data), arrivals)
                 arrivals.look()
-            if not await asyncio.wait_for(loop.sock_recv(held, 1), _BULK_S):
+            if not await _while_it_moves(loop.sock_recv(held, 1), arrivals):
                 break
             arrivals.look()
             rates.append(max(arrivals.best() if rates else 0.0, BULK / arrivals.taken_s))
@@ -240,11 +264,36 @@ async def rates_of(address: str, port: int, mark: str, enough_rate: float = 0.0)
                 break
             if len(rates) >= _RUNS:
                 await asyncio.sleep(_BETWEEN_S)
+    except ConnectionError:
+        cut = "reset"
+    except _Silent:
+        cut = "silent"
     except (asyncio.TimeoutError, OSError):
         rates = rates or [BULK / _BULK_S / 2]
     finally:
         held.close()
-    return rates
+    return rates, cut
+
+
+class _Silent(Exception):
+    """Nothing arrives any more."""
+
+
+_T = TypeVar("_T")
+
+
+async def _while_it_moves(work: Coroutine[Any, Any, _T], arrivals: Arrivals) -> _T:
+    """Wait for a part of a transfer as long as the other kernel receives something. Raises TimeoutError and _Silent."""
+    task, until_s = asyncio.ensure_future(work), time.monotonic() + _BULK_S
+    while True:
+        await asyncio.wait((task,), timeout=_SILENT_S)
+        if task.done():
+            return task.result()
+        before = arrivals.arrived
+        arrivals.look()
+        if arrivals.arrived == before or time.monotonic() >= until_s:
+            task.cancel()
+            raise _Silent if arrivals.arrived == before else asyncio.TimeoutError
 
 
 class Arrivals:
@@ -260,6 +309,11 @@ class Arrivals:
         """Ask the kernel. We may have to wait for a CPU on either side of it, so that both times count, each where it makes the rate less."""
         before_s, seen = time.monotonic(), tcp_info(self._held)
         self._looks.append((before_s, seen.delivered * seen.segment, time.monotonic()))
+
+    @property
+    def arrived(self) -> int:
+        """Bytes, as of the last look."""
+        return self._looks[-1][1]
 
     @property
     def taken_s(self) -> float:

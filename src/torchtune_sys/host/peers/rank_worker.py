@@ -39,8 +39,8 @@ class RankWorker:
         line = json.dumps({"id": name, "task": task, "deadline_s": deadline_s}).encode() + b"\n"
         try:
             os.write(self._tasks, line)
-        except OSError as error:
-            return {"error": f"the worker ended: {error.strerror}"}
+        except OSError:
+            return self._ended()
         until_s = time.monotonic() + deadline_s + _GRACE_S
         while (left := until_s - time.monotonic()) > 0:
             answer = self.answer(left)
@@ -48,7 +48,7 @@ class RankWorker:
                 break
             if answer.get("id") == name:
                 return answer.get("value")
-        return {"error": "the worker does not answer"}
+        return self._ended() if self._told_end else {"error": "the worker does not answer"}
 
     def answer(self, timeout_s: float) -> dict[str, Any] | None:
         """Return the next line that it says; None where none comes, also where it ended."""
@@ -62,7 +62,7 @@ class RankWorker:
                 return None
             part = os.read(self._child.stdout.fileno(), 1 << 16)
             if not part:
-                return {"id": "", "value": {"error": self._last_words()}} if self._fell_silent() else None
+                return {"id": "", "value": self._ended()} if self._fell_silent() else None
             self._unread += part
             if len(self._unread) > _LINE_AT_MOST:
                 self._unread = b""
@@ -92,10 +92,13 @@ class RankWorker:
         told, self._told_end = self._told_end, True
         return not told
 
-    def _last_words(self) -> str:
+    def _ended(self) -> dict[str, str]:
+        """Return how the interpreter ended: by which signal, and its last words."""
         self._drain_errors()
         lines = self._errors.decode("utf-8", "replace").strip().splitlines()
-        return f"the interpreter ended: {scrubbed(lines[-1])[:300] if lines else 'without a word'}"
+        words = scrubbed(lines[-1])[:300] if lines else "without a word"
+        by = "" if self._child is None else process.signal_of(self._child)
+        return {"error": f"the interpreter was ended by {by}: {words}" if by else f"the interpreter ended: {words}", "signal": by}
 
     def end(self) -> None:
         """End it, and what it started."""

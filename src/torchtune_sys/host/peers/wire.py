@@ -32,11 +32,14 @@ BUFFER = 1 << 14
 HELLO_LIMIT = 512
 """Bytes of a line of somebody who did not show yet that they know the job's secret."""
 HANDSHAKE_S = 2.0
+_SEGMENT = 1200
+"""Bytes; IPv6, and so each tunnel that carries it, has 1,280 at least (RFC 8200)."""
 _LOSSY_AT_LEAST, _LOSSY_SHARE = 3, 0.02
 """Packets, and their share, that were sent again or came out of order: above both, the way loses packets."""
 _LOSSY_PATIENCE = 3
 """TCP waits twice as long after each packet that is lost once more: on such a way silence lasts so many times longer before it counts."""
-_GREETING = "torchtune-sys/peers/2"
+_PROGRAM = "torchtune-sys/peers/"
+_GREETING = f"{_PROGRAM}2"
 
 _FREE = 64 << 10
 """Bytes of a line that count against no ``Room``: what a node says when it joins is shorter."""
@@ -47,6 +50,10 @@ _encode, _decode = msgspec.json.Encoder().encode, msgspec.json.Decoder().decode
 
 class Gone(Exception):
     """The other side closed, broke the rules, or did not answer in time."""
+
+
+class OtherRelease(Gone):
+    """A torchtune-sys that greets otherwise."""
 
 
 class Room:
@@ -202,14 +209,20 @@ async def handshake(
         if first:
             writer.write(_GREETING.encode() + b" " + ours + b"\n")
         line = await asyncio.wait_for(_line(reader, HELLO_LIMIT), timeout_s)
-        greeting, _, theirs = line.strip().partition(b" ")
-        if greeting.decode("ascii", "replace") != _GREETING or len(theirs) != 32:
-            raise Gone("another program answers there")
-        if not first:
+        if not first:  # also to one that greets otherwise: so it learns of the other release
             writer.write(_GREETING.encode() + b" " + ours + b"\n")
+        greeting, _, theirs = line.strip().partition(b" ")
+        said = greeting.decode("ascii", "replace")
+        if said != _GREETING and said.startswith(_PROGRAM):
+            raise OtherRelease("another release of torchtune-sys answers there")
+        if said != _GREETING or len(theirs) != 32:
+            raise Gone("another program answers there")
     except (asyncio.TimeoutError, OSError) as error:
         writer.transport.abort()
         raise Gone(f"no greeting: {type(error).__name__}") from None
+    except OtherRelease:
+        writer.close()
+        raise
     except Gone:
         writer.transport.abort()
         raise
@@ -245,6 +258,14 @@ async def call(address: str, port: int, secret: bytes, timeout_s: float) -> Wire
         raise TimeoutError from None
     _prompt(writer)
     return await handshake(reader, writer, secret, first=True)
+
+
+def in_small_packets(server: asyncio.AbstractServer) -> None:
+    """Send and receive no packet, on the connections of a server, that is larger than any way carries (TCP_MAXSEG on the listener, tcp(7)): where large ones vanish, what
+    nodes say to each other still arrives."""
+    for listening in getattr(server, "sockets", ()):
+        with contextlib.suppress(OSError):
+            listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, _SEGMENT)
 
 
 def _prompt(writer: asyncio.StreamWriter) -> None:

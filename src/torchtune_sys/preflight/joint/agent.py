@@ -12,7 +12,8 @@ import time
 from typing import Any
 
 from torchtune_sys.host.peers import links, local, spare
-from torchtune_sys.host.peers.wire import BUFFER, HANDSHAKE_S, Door, Gone, Room, Wire, handshake
+from torchtune_sys.host.peers.addresses import addresses_of
+from torchtune_sys.host.peers.wire import BUFFER, HANDSHAKE_S, Door, Gone, Room, Wire, handshake, in_small_packets
 from torchtune_sys.preflight.joint import meeting, messages, seats
 from torchtune_sys.preflight.joint.coordinator import Coordinator
 from torchtune_sys.preflight.joint.job import Job, Times
@@ -66,7 +67,8 @@ class Agent:
         await self.server.start()
         await self._open_control_port()
         self._listeners.append(await local.serve(listener, self.ranks.serve))
-        beside = [asyncio.ensure_future(work) for work in (self.ranks.watch(), self._end_alone(), self._seek())]
+        works = (self.ranks.watch(), self._end_alone(), self._seek(), self._look_up())
+        beside = [asyncio.ensure_future(work) for work in works]
         try:
             await asyncio.wait_for(self.finished.wait(), self.times.until_s - time.monotonic())
             await self._part()
@@ -113,6 +115,7 @@ class Agent:
                 server = await asyncio.start_server(
                     self._serve_node, None, port, family=socket.AF_INET, limit=BUFFER, backlog=_BACKLOG
                 )
+                in_small_packets(server)
                 self._listeners.append(server)
                 self.control_port = server.sockets[0].getsockname()[1]
                 return
@@ -196,6 +199,14 @@ class Agent:
                 await asyncio.sleep(0.3)
                 continue
             target = await self._follow(target)
+
+    async def _look_up(self) -> None:
+        """Tell what MASTER_ADDR stands for here: training goes there, whatever way we take."""
+        if self.job.agents is not None:
+            return
+        found = await addresses_of(self.job.master)
+        self.ranks.notes["master"] = found
+        self._tell(messages.Note(key="master", value=found))
 
     def _met_nobody(self) -> dict[str, Any]:
         """Return what ranks are told at the end of the waiting. A launcher at the endpoint has only itself to reach, as its rendezvous has."""
@@ -346,7 +357,7 @@ class Agent:
             to = said.address, said.port, said.udp, said.mark
             value = await links.test(*to, said.token, short=said.short, enough_rate=said.enough_rate)
         elif said.do == "rates" and is_address(said.address):
-            value = {"rates": await links.rates_of(said.address, said.port, said.mark)}
+            value = {"rates": (await links.rates_of(said.address, said.port, said.mark))[0]}
         elif said.do == "count":
             came = {token: count for token in said.tokens if (count := self.server.counted(token))}
             value = {"from": came, "overflowed": self.server.overflowed()}

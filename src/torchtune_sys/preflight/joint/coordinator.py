@@ -36,9 +36,9 @@ class Coordinator:
         self.over = False
         self.gathered = Gathered(nodes=job.nodes, names=job.names, locals_=job.locals_, coordinator=job.node)
         self.gathered.agents_at_least = job.agents.least if job.agents is not None else 0
+        self._changed = asyncio.Event()
         for node, (cause, seen) in lost.items():
             self._happened(node, cause, seen)
-        self._changed = asyncio.Event()
         self._passing = agents.Passing(self._changed.set)
         self._behind_bad_links: set[int] = set()
         self.free_places: set[int] = set()
@@ -147,6 +147,7 @@ class Coordinator:
         if cause in EVENTS and node < self.job.nodes and known < _EVENTS_AT_MOST:
             event = NodeEvent(at_s=time.monotonic(), node=node, cause=cause, seen=seen, local=local, told_by=told_by)
             self.gathered.events.append(event)
+            self._changed.set()  # who waits for this node waits no longer
 
     def has_followers(self) -> bool:
         return any(member.alive and member.node != self.job.node for member in self.members.values())
@@ -245,9 +246,7 @@ class Coordinator:
         if missing and self.job.node == 0:
             meant = await addresses_of(self.job.master)
             if meant and all(has_carrier(address) is None for address in meant):
-                self.gathered.master_wrong = (
-                    f"MASTER_ADDR={self.job.master} stands for {', '.join(meant)}, no address of the first node"
-                )
+                self.gathered.master_wrong = f"MASTER_ADDR={self.job.master} stands for {', '.join(meant)}, no address of the first node, which this one is by its RANK"
         for node in missing[:32] if self.job.names else ():
             self.gathered.resolved[node] = await addresses_of(self.job.names[node])
 
@@ -264,6 +263,7 @@ class Coordinator:
             self._behind_bad_links = judge.behind_bad_links(self.gathered)
         self._status("waiting for the facts and for torch on every node")
         await self._all_tell()
+        await phases.names()
         await phases.confirm()
         self._status("an exact training step on every rank")
         await phases.compute()

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from typing import Any, TypeVar
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated, Any, TypeVar
 
 import msgspec
+from msgspec import Meta
 
 from torchtune_sys.model.comparison import DifferenceWeight
 from torchtune_sys.preflight.isolation.values import IsolationVerdict
-from torchtune_sys.preflight.joint.names import is_host_name, numbered
+from torchtune_sys.preflight.joint.names import as_listed, numbered
+from torchtune_sys.render.node_set import is_host_name
 
 
 class NodeEvent(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,6 +35,9 @@ WORDS_AT_MOST = 300
 _RATES_AT_MOST = 64
 
 
+_Flows = Annotated[int, Meta(ge=0, le=64)]
+
+
 class LinkTest(msgspec.Struct, frozen=True, kw_only=True):
     """One test of one direction."""
 
@@ -52,6 +57,10 @@ class LinkTest(msgspec.Struct, frozen=True, kw_only=True):
     """Only a connection was tried."""
     is_alone: bool = False
     """No other connection was tested at the same time."""
+    flows: tuple[int, int, int] | None = None
+    """How many further connections were tried at the same time, made, and refused; None where the sender did not say."""
+    cut: str = ""
+    """``reset`` or ``silent``: what became of a connection that was open."""
 
     @classmethod
     def of(cls, value: Mapping[str, Any]) -> LinkTest:
@@ -66,6 +75,8 @@ class LinkTest(msgspec.Struct, frozen=True, kw_only=True):
         beyond, rates = value.get("beyond"), value.get("rates")
         rates = rates if isinstance(rates, list) else []
         return cls(
+            flows=taken(value.get("flows"), tuple[_Flows, _Flows, _Flows]),
+            cut=str(value.get("cut", ""))[:WORDS_AT_MOST],
             connect=str(value.get("connect", ""))[:WORDS_AT_MOST],
             small_s=number("small_s"),
             beyond=beyond if isinstance(beyond, bool) else (False if value.get("error") else None),
@@ -124,6 +135,9 @@ class Differing(msgspec.Struct, frozen=True, kw_only=True):
     weight: DifferenceWeight
 
 
+_Signal = Annotated[str, Meta(max_length=20)]
+
+
 class WorkerNote(msgspec.Struct, frozen=True, kw_only=True):
     """What the process that has torch said of itself."""
 
@@ -131,6 +145,8 @@ class WorkerNote(msgspec.Struct, frozen=True, kw_only=True):
     cuda: str = ""
     python: str = ""
     error: str = ""
+    signal: _Signal = ""
+    """By which it was ended."""
 
 
 class Compute(msgspec.Struct, frozen=True, kw_only=True):
@@ -147,6 +163,10 @@ class Compute(msgspec.Struct, frozen=True, kw_only=True):
     spare: float | None = None
     """CPUs of this rank that stood idle while it computed."""
     error: str = ""
+    signal: _Signal = ""
+    """By which the process that computed was ended."""
+    copy_s: tuple[float, ...] = ()
+    """Best times of a copy in memory."""
 
 
 _T = TypeVar("_T")
@@ -160,8 +180,29 @@ def taken(value: Any, form: type[_T]) -> _T | None:
         return None
 
 
-HOST_SAYS = {"refused": "its host answers, but nothing was started there", "time-out": "its host does not answer"}
+HOST_SAYS = {
+    "refused": "its host answers, but nothing was started there, or with another MASTER_PORT",
+    "time-out": "its host does not answer",
+    "other-job": "a pre-flight runs there that takes part in another job: its MASTER_ADDR, MASTER_PORT, WORLD_SIZE or secret is another one",
+    "other-release": "a pre-flight of another release of torchtune-sys runs there",
+    "ok": "it was there when the time to come was over",
+}
 """What a failed try to reach a node tells of its host."""
+OTHER_RANK = "is-node-"
+"""What a try says, before the number, that met a process of the job which says that it is another node."""
+
+
+def host_says(word: str) -> str:
+    """Return what a try to reach a node tells of its host; "" where that is nothing.
+
+    >>> host_says("is-node-0"), host_says("time-out"), host_says("no-greeting")
+    ('a process there says that it is node 0 of the job, by its RANK', 'its host does not answer', '')
+    """
+    if word.startswith(OTHER_RANK):
+        return f"a process there says that it is node {word.removeprefix(OTHER_RANK)} of the job, by its RANK"
+    return HOST_SAYS.get(word, "")
+
+
 Rank = tuple[int, int]
 """A node and a local rank."""
 
@@ -248,6 +289,8 @@ class Gathered(msgspec.Struct, kw_only=True):
     """Nodes that did not come, and how the last call to their host ended."""
     resolved: dict[int, tuple[str, ...]] = {}
     """The addresses that the names of missing nodes stand for."""
+    unreached_names: dict[int, str] = {}
+    """The address that a node's own name stands for, where others do not reach it by that; and how they failed."""
     master_wrong: str = ""
     """What speaks against the address at which all were to meet, as the first node sees it."""
     differing: tuple[Differing, ...] | None = None
@@ -280,7 +323,12 @@ class Gathered(msgspec.Struct, kw_only=True):
     """Who holds the port of the launchers' own rendezvous, where that is another program."""
 
     shown: dict[int, str] = {}
-    """What nodes called themselves, where that is a name of a host and of no other node."""
+    """What nodes called themselves, where that is a name of a host and of no other node; as the list of all has it."""
+
+    def is_listed_elsewhere(self, node: int) -> bool:
+        """Whether the list's name in this place is another node's own: the list is in another order than the ranks."""
+        names = own_names(self.members, listed=self.names)
+        return node < len(self.names) and any(name == self.names[node] for other, name in names.items() if other != node)
 
     def has_passed(self, node: int) -> bool:
         """Whether a launcher that departed went on to its own rendezvous: it may train all the same."""
@@ -300,8 +348,9 @@ def own_name(member: Node) -> str:
     return facts.name if facts is not None else taken(member.notes.get("name"), str) or ""
 
 
-def own_names(members: Mapping[int, Node], of: Iterable[int] | None = None) -> dict[int, str]:
-    """Return what the nodes call themselves. One that takes another's name, or none that a launcher knows, is called as the job has it."""
-    told = {node: own_name(members[node]) for node in (members if of is None else of)}
+def own_names(members: Mapping[int, Node], of: Iterable[int] | None = None, listed: Sequence[str] = ()) -> dict[int, str]:
+    """Return what the nodes call themselves, as a list of all has it: launchers know that one. One that takes another's name, or none that a launcher knows, is called as
+    the job has it."""
+    told = {node: as_listed(own_name(members[node]), listed) for node in (members if of is None else of)}
     times = Counter(told.values())
     return {node: name for node, name in told.items() if times[name] == 1 and is_host_name(name)}

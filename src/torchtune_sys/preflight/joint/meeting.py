@@ -10,12 +10,14 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Iterable
 
-from torchtune_sys.host.peers.wire import BUFFER, Gone, Wire, call, handshake
+from torchtune_sys.host.peers.wire import BUFFER, Gone, OtherRelease, Wire, call, handshake
 from torchtune_sys.preflight.joint import messages
+from torchtune_sys.preflight.joint.gathered import OTHER_RANK
 from torchtune_sys.preflight.joint.job import Job
 
 DIAL_S = 2.5
 """Time for a second SYN, not for a third."""
+_OF_ANOTHER = ("other-", OTHER_RANK)
 Place = tuple[str, tuple[int, ...]]
 """An address, and the ports to try there."""
 
@@ -58,17 +60,17 @@ class Map:
             for port in ports:
                 try:
                     wire = await call(address, port, self._job.secret, DIAL_S)
-                    wire.send(messages.plain(messages.Who()))
-                    answer = messages.me(await wire.receive(DIAL_S))
-                    if answer.node == node and answer.key == self._job.key:
-                        self.words[node] = "ok"
+                    word = await self._who(wire, node)
+                    if word == "ok":
+                        self.words[node] = word
                         return Reached(node, wire, None, address)
                     wire.close()
-                    word = "other-job"
+                except OtherRelease:
+                    word = "other-release"
                 except Gone as error:
                     word = f"no-greeting: {error}"
                 except ConnectionRefusedError:
-                    word = "refused"
+                    word = word if word.startswith(_OF_ANOTHER) else "refused"  # at another port somebody answers
                 except TimeoutError:
                     word = "time-out"
                     break  # the other ports of this address are tried the next time
@@ -81,6 +83,17 @@ class Map:
                     break
         self.words[node] = word
         return None
+
+    async def _who(self, wire: Wire, node: int) -> str:
+        """Ask who answers: ``ok`` where it is the node. Whoever greets, and then does not know what we sign with, belongs to another job."""
+        wire.send(messages.plain(messages.Who()))
+        try:
+            answer = messages.me(await wire.receive(DIAL_S))
+        except Gone as error:
+            return "other-job" if str(error) == "closed" else f"no-greeting: {error}"
+        if answer.key != self._job.key:
+            return "other-job"
+        return "ok" if answer.node == node else f"{OTHER_RANK}{answer.node}"
 
     async def dial_through(self, helper: int, node: int) -> Reached | None:
         """Reach ``node`` through ``helper``, which passes on what we say, and can neither read ahead nor change it."""

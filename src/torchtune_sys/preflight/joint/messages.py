@@ -71,7 +71,7 @@ class Join(_Message, frozen=True, kw_only=True):
 
 
 class Note(_Message, frozen=True, kw_only=True):
-    """Something of the node: ``facts``, ``node``, ``worker/RANK``; of launchers ``name``, the host's, and ``agents``, what they are called in the list of all."""
+    """Something of the node: ``facts``, ``node``, ``worker/RANK``, ``master`` (the addresses that MASTER_ADDR stands for there); of launchers ``name``, the host's, and ``agents``, what they are called in the list of all."""
 
     key: Key
     value: Any
@@ -230,6 +230,6 @@ def _heard(fields: Mapping[str, Any], forms: Any) -> Any:
 def is_note(key: str, ranks: int) -> bool:
     """Whether a node has something to say under this name."""
     rank = key.removeprefix("worker/")
-    return key in ("facts", "node", "agents", "name") or (
+    return key in ("facts", "node", "agents", "name", "master") or (
         rank != key and (number := natural(rank)) is not None and number < ranks
     )

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import itertools
 import re
+from collections.abc import Sequence
 
 _NAMES_AT_MOST = 100_000
 
 
-def is_host_name(text: str) -> bool:
-    """Whether a launcher can be given it: letters, digits, ``.``, ``-`` and ``_``, no option.
+def as_listed(name: str, names: Sequence[str]) -> str:
+    """Return the one of ``names`` that a host means which calls itself so: in a list of short names a full one, or the other way round; else its own.
 
-    >>> is_host_name("n1.example"), is_host_name("--all"), is_host_name("n1\\nn2"), is_host_name("node 3 (rank 3)")
-    (True, False, False, False)
+    >>> as_listed("n1.example", ("n1", "n2")), as_listed("n1", ("n1.a", "n2.a")), as_listed("n3", ("n1", "n2"))
+    ('n1', 'n1.a', 'n3')
     """
-    return re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,252}", text) is not None
+    if name in names:
+        return name
+    alike = [each for each in names if name.partition(".")[0] == each or each.partition(".")[0] == name]
+    return alike[0] if len(alike) == 1 else name
 
 
 def numbered(node: int, locals_: int) -> str:

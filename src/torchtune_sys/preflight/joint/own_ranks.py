@@ -16,8 +16,8 @@ from torchtune_sys.preflight.joint import messages
 from torchtune_sys.preflight.joint.job import Job
 
 _LOOK_S = 0.5
-_AGREED_LOOKS = 3
-"""A rank that was seen stopped so often in a row is called stopped: a debugger or a scheduler may stop one for a moment."""
+_AGREED_LOOKS = 10
+"""A rank that was seen stopped so often in a row is called stopped: a debugger, a scheduler or a host that is moved may stop one for some seconds."""
 
 
 class Rank:

@@ -32,6 +32,8 @@ _LINK_S, _COUNT_S = 30.0, 10.0
 _COMPUTE_S, _COLLECTIVE_S, _STORE_S = 20.0, 20.0, 15.0
 _APART_S, _RESERVE_S = 0.5, 15.0
 """Between the turns of ranks that look slow, and what they leave for the collectives."""
+_ASKERS = 2
+"""Other nodes that try the address of a node's own name."""
 _ALL_PAIRS = 8
 """Up to so many nodes each pair is tested."""
 
@@ -102,6 +104,22 @@ class Phases:
             await self._count()
             if len(self._gathered.links[ways[0]]) == before:
                 silent.add(ways[0])
+
+    async def names(self) -> None:
+        """Try the address that gloo will tell of a node, where it is another than the one by which all reached it."""
+
+        async def one(node: int, address: str) -> None:
+            to = self._members[node]
+            port, udp, mark = to.link
+            how = {"address": address, "port": port, "udp": udp, "mark": mark, "token": secrets.token_hex(8), "short": True}
+            askers = [other for other in present(self._members) if other != node][:_ASKERS]
+            found = await asyncio.gather(*(self._members[other].ask(_LINK_S, do="link", **how) for other in askers))
+            words = [LinkTest.of(value).connect for value in found if isinstance(value, dict)]
+            if words and "ok" not in words:
+                self._gathered.unreached_names[node] = f"{address} ({words[0]})"
+
+        told = {node: judge.named_elsewhere(self._members[node].as_gathered()) for node in present(self._members)}
+        await asyncio.gather(*(one(node, address) for node, address in told.items() if address))
 
     async def _test(
         self, ways: Sequence[tuple[int, int]], failing: dict[int, set[int]], *, enough_rate: float | None = None

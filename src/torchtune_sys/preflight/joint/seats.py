@@ -13,7 +13,7 @@ import msgspec
 from torchtune_sys.host.live_queries.sockets import port_listeners
 from torchtune_sys.host.peers import local, torch_store
 from torchtune_sys.preflight.joint import meeting, messages
-from torchtune_sys.preflight.joint.gathered import HOST_SAYS
+from torchtune_sys.preflight.joint.gathered import host_says
 from torchtune_sys.preflight.joint.job import Job
 
 _AGAIN_S = 0.5
@@ -62,7 +62,7 @@ async def take(job: Job, until_s: float) -> Taken:
         if time.monotonic() > until_s:
             # Another program there, or another secret, says nothing of whether the agent came.
             return Taken(
-                None, _alone(word) if word.startswith("no-greeting") else {"is": "never", "seen": HOST_SAYS.get(word, word)}
+                None, _alone(word) if word.startswith("no-greeting") else {"is": "never", "seen": host_says(word) or word}
             )
         await asyncio.sleep(_AGAIN_S)
 

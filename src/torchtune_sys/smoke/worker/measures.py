@@ -10,6 +10,8 @@ from typing import Any, Optional, Tuple
 
 _STEP_WIDTH = 256
 _SHARE_S = 0.25
+_COPIED, _COPIES = 1 << 21, 3
+"""Elements, 8 MiB; and how often they are copied."""
 _CROWDED, _MOST_PATIENCE = 4.0, 4.0
 """Processes that want to run, for each CPU, from which on a deadline grows with them, and how far: on two CPUs at a load of 33 a cold
 compilation, which takes 16 s alone, was seen to take more than its 300 s."""
@@ -74,6 +76,19 @@ def float_step(torch: Any, device: Any) -> str:
     for value in net.parameters():
         mark.update(bytes(value.detach().cpu().contiguous().flatten().view(torch.uint8).tolist()))
     return mark.hexdigest()[:32]
+
+
+def copy_s(torch: Any, device: Any) -> float:
+    """Return the seconds of the best of a few copies in memory, of more than a core's own caches hold."""
+    one = torch.ones(_COPIED if device.type == "cpu" else 16 * _COPIED, device=device)
+    two, best = torch.zeros_like(one), 1e9
+    for _ in range(_COPIES):
+        began = time.perf_counter()
+        two.copy_(one)
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        best = min(best, time.perf_counter() - began)
+    return best
 
 
 def cpu_share() -> Tuple[float, float, Optional[float]]:

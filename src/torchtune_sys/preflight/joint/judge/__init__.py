@@ -9,6 +9,7 @@ from torchtune_sys.preflight.joint.judge.connections import (
     loses_much,
     noisy_links,
 )
+from torchtune_sys.preflight.joint.judge.facts import named_elsewhere
 from torchtune_sys.preflight.joint.judge.slower import TURNS_AT_MOST
 from torchtune_sys.preflight.joint.judge.whole import brief, judged, unsound
 
@@ -21,6 +22,7 @@ __all__ = [
     "judged",
     "least_rate",
     "loses_much",
+    "named_elsewhere",
     "noisy_links",
     "ranks_again",
     "unsound",

@@ -9,6 +9,7 @@ import msgspec
 
 from torchtune_sys.model.preflight import Weight
 from torchtune_sys.preflight.joint.gathered import Gathered, Rank
+from torchtune_sys.preflight.joint.judge.facts import cause_of_end, hint_of_end
 from torchtune_sys.preflight.joint.judge.finding import JointFinding
 from torchtune_sys.preflight.joint.judge.slower import MANY, TURNS_AT_MOST, TURNS_OF_ALL, standing
 
@@ -20,6 +21,9 @@ SPARE_CPUS = 0.5
 """Idle CPUs beside a rank that wanted to run: who gets little of busy CPUs was not held back (at a load of 30 on two CPUs a healthy node of
 four had 6 % of one, the others 28 %)."""
 _TURNS = 2
+COPY_TIMES = 2.0
+"""So many times as long as its peers."""
+_LATE = ("no end within", "the worker does not answer")
 
 
 def throttled(gathered: Gathered) -> dict[Rank, str]:
@@ -48,7 +52,8 @@ def ranks_again(gathered: Gathered) -> frozenset[Rank]:
     if not turns:
         return frozenset()
     most, (slow, suspects, noisy) = max(turns.values()), standing(gathered)
-    if most < _TURNS and (suspects or noisy or throttled(gathered) or fingerprints(gathered)):
+    is_odd = suspects or noisy or throttled(gathered) or fingerprints(gathered) or _copies_slowly(gathered)
+    if most < _TURNS and is_odd:
         return frozenset(turns)
     if most < TURNS_OF_ALL and (suspects or (noisy and not slow)):
         return frozenset(turns)
@@ -108,10 +113,44 @@ def findings(gathered: Gathered, quotas: frozenset[int]) -> list[JointFinding]:
             seen = f"{slower:.0%} slower than the median of its peers; {allowed:.0%} is their noise"
             slow = _finding(gathered, rank, "straggler-compute", seen)
             found.append(slow if rank in stand.slow else _uncertain(slow, len(gathered.computes[rank])))
-    for rank, turns in gathered.computes.items():
-        failed = turns[-1].error if turns else ""
-        if failed:
-            found.append(
-                JointFinding(part="compute", cause="checker-fault", node=rank[0], seen=failed[:300], weight=Weight.UNKNOWN)
-            )
+    found += slow_copies(gathered)
+    found += failures(gathered)
     return found
+
+
+def failures(gathered: Gathered) -> list[JointFinding]:
+    """Return the ranks whose training step ended with an error. Where it is well on more than half of them, that speaks against the node; that it took too long does not."""
+    failed = {rank: turns[-1] for rank, turns in gathered.computes.items() if turns and turns[-1].error}
+    found = []
+    for rank, turn in failed.items():
+        is_late = turn.error.startswith(_LATE)
+        if is_late or 2 * len(failed) >= len(gathered.computes):
+            found.append(
+                JointFinding(part="compute", cause="checker-fault", node=rank[0], seen=turn.error[:300], weight=Weight.UNKNOWN)
+            )
+        else:
+            seen = f"a training step fails, as it does not elsewhere: {turn.error[:300]}{hint_of_end(turn.signal)}"
+            found.append(JointFinding(part="compute", cause=cause_of_end(turn.signal), node=rank[0], seen=seen))
+    return found
+
+
+def slow_copies(gathered: Gathered) -> list[JointFinding]:
+    """Return the ranks that copy memory at less than half of the rate of their peers, in every turn: caches and neighbours change that by less."""
+    classes: dict[str, dict[Rank, list[float]]] = {}
+    for rank, turns in gathered.computes.items():
+        if best := [min(turn.copy_s) for turn in turns if turn.copy_s and min(turn.copy_s) > 0]:
+            classes.setdefault(turns[0].hardware, {})[rank] = best
+    found = []
+    for ranks in classes.values():
+        usual = median(min(best) for best in ranks.values())
+        for rank, best in ranks.items():
+            if len(ranks) > 2 and len(best) >= _TURNS and min(best) > COPY_TIMES * usual:
+                seen = f"a copy in memory takes {min(best) * 1e3:.1f} ms, of its peers {usual * 1e3:.1f} ms"
+                found.append(_finding(gathered, rank, "straggler-compute", seen))
+    return found
+
+
+def _copies_slowly(gathered: Gathered) -> bool:
+    """Whether some rank may: it is asked again."""
+    best = [min(turn.copy_s) for turns in gathered.computes.values() for turn in turns[:1] if turn.copy_s]
+    return len(best) > 2 and max(best) > COPY_TIMES * median(best)

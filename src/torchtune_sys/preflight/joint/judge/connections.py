@@ -8,6 +8,7 @@ from statistics import median
 
 from torchtune_sys.preflight.isolation.usual import Way, believable, usual
 from torchtune_sys.preflight.joint.gathered import Gathered, LinkTest
+from torchtune_sys.preflight.joint.judge import losses
 from torchtune_sys.preflight.joint.judge.finding import JointFinding
 
 LOSS, HEAVY_LOSS = 0.01, 0.1
@@ -25,6 +26,12 @@ _WORDS = {
     "link-one-way-drop": "nothing arrives in this direction, while the other way is open",
     "mtu-black-hole": "small packets pass, a message beyond the MTU does not",
 }
+_CUT = {
+    "reset": ("port-refused", "a connection that was open is reset in the middle of a transfer, as a firewall does"),
+    "silent": ("port-dropped", "a connection that was open falls silent in the middle of a transfer: nothing arrives any more"),
+}
+_FLOWS_LOST = 2
+"""Connections of those at the same time that fail while the others are made: one may be lost, at a busy host, too."""
 
 
 def causes(gathered: Gathered) -> dict[Way, tuple[str, str]]:
@@ -75,9 +82,13 @@ def _cause(test: LinkTest, back: LinkTest | None, usual_s: float, least_rate: fl
     loss = test.loss
     cause = _unconnected(test, back) if test.connect != "ok" and not loses_much(test) else None
     if cause:
-        return cause, f"{_WORDS[cause]} ({test.connect})"
+        return cause, _some_connect(test) or f"{_WORDS[cause]} ({test.connect})"
     if loss is not None and loss >= LOSS and test.arrived:
         return "packet-loss", f"{test.sent - test.arrived} of {test.sent} datagrams were lost"
+    if words := _some_connect(test):
+        return "port-dropped", words
+    if test.cut in _CUT:
+        return _CUT[test.cut]
     if test.connect == "ok" and not test.is_short and (test.beyond is False or test.small_s is None):
         return "mtu-black-hole", _WORDS["mtu-black-hole"]
     if test.small_s is not None and test.small_s > max(DELAY_TIMES * usual_s, usual_s + DELAY_S):
@@ -85,6 +96,14 @@ def _cause(test: LinkTest, back: LinkTest | None, usual_s: float, least_rate: fl
     if test.rates and max(test.rates) < least_rate:
         return "narrow-link", f"{max(test.rates) / 1e6:.1f} MB/s; its peers have more than {least_rate / 1e6:.0f} MB/s"
     return None
+
+
+def _some_connect(test: LinkTest) -> str:
+    """Return what was seen where some of the connections are made and others, from other ports, are not; "" where that is not so."""
+    tried, made, _refused = test.flows or (0, 0, 0)
+    if made + (test.connect == "ok") and tried - made >= _FLOWS_LOST:
+        return f"{tried - made} of {tried} connections at the same time do not come about: one of several ways to it is dead, or there may be no more"
+    return ""
 
 
 def loses_much(test: LinkTest) -> bool:
@@ -107,7 +126,8 @@ def _unconnected(test: LinkTest, back: LinkTest | None) -> str:
         return "port-refused"
     arrives = None if test.arrived is None else test.arrived > 0
     comes_back = None if back is None or back.arrived is None else back.arrived > 0
-    if arrives is False and comes_back:
+    is_two_way = back is not None and back.connect == "ok"  # a connection needs both ways: then it is its ports
+    if arrives is False and comes_back and not is_two_way:
         return "link-one-way-drop"
     return "port-dropped"
 
@@ -137,7 +157,10 @@ def doubtful_links(gathered: Gathered, *, and_shared: bool) -> list[Way]:
     counts: Counter[int] = Counter()
     alike_at: Counter[tuple[int, str]] = Counter((end, cause) for way, (cause, _seen) in told.items() for end in way)
     found = []
-    for way, (cause, _seen) in told.items():
+    for way, (cause, _seen) in [
+        *told.items(),
+        *((way, ("packet-loss", "")) for way in losses.that_lost_some(gathered.links) if way not in told),
+    ]:
         if len(gathered.links[way]) > 1 or (cause in _SHARED and not and_shared):
             continue
         if cause not in _PASSING:
@@ -173,9 +196,15 @@ def behind_bad_links(gathered: Gathered) -> set[int]:
 def findings(gathered: Gathered, explained: Iterable[int]) -> list[JointFinding]:
     """Nodes first, then the links that no node explains. What may pass must show twice, and what other tests may look like alone."""
     gone = {*explained}
-    told = {way: what for way, what in causes(gathered).items() if not gone & {*way}}
-    found: list[JointFinding] = []
-    nodes, links = _blamed(told, {way: tests for way, tests in gathered.links.items() if not gone & {*way}})
+    tested = {way: tests for way, tests in gathered.links.items() if not gone & {*way}}
+    told = {way: what for way, what in causes(gathered).items() if way in tested}
+    if everywhere := _everywhere(gathered, told, tested):
+        return [everywhere]
+    nodes, links = _blamed(told, tested)
+    blamed = {node for node, _cause, _ways in nodes}
+    losing = {node: seen for node, seen in losses.losing_nodes(tested).items() if node not in blamed}
+    found = [JointFinding(part="connections", cause="packet-loss", node=node, seen=seen) for node, seen in losing.items()]
+    links = [way for way in links if not (told[way][0] in _PASSING and losing.keys() & {*way})]
     for node, cause, ways in nodes:
         seen = "; ".join(f"{gathered.name(a)} -> {gathered.name(b)}: {told[a, b][1]}" for a, b in ways[:2])
         more = f"; {len(ways) - 2} more ways" if len(ways) > 2 else ""
@@ -186,6 +215,32 @@ def findings(gathered: Gathered, explained: Iterable[int]) -> list[JointFinding]
         if any(test.is_alone for test in tests) if cause in _SHARED else cause not in _PASSING or len(tests) > 1:
             found.append(JointFinding(part="connections", cause=cause, link=way, seen=seen))
     return found
+
+
+_LEAST_WAYS = 6
+"""Of three nodes."""
+
+
+def _everywhere(
+    gathered: Gathered, told: Mapping[Way, tuple[str, str]], tested: Mapping[Way, Sequence[LinkTest]]
+) -> JointFinding | None:
+    """Return what is wrong with every way alike, as with a firewall that each node has: no node is to blame, and without some no other is better off."""
+    if len(told) < max(len([way for way, tests in tested.items() if tests]), _LEAST_WAYS):
+        return None
+    way, (cause, seen) = next(iter(told.items()))
+    if any(each != cause for each, _seen in told.values()) or cause in _SHARED:
+        return None
+    between = f"{gathered.name(way[0])} -> {gathered.name(way[1])}"
+    return JointFinding(
+        part="connections",
+        cause=cause,
+        seen=f"so it is between all nodes: {seen} ({between}, and all other ways){_NEEDED.get(cause, '')}",
+    )
+
+
+_NEEDED = dict.fromkeys(
+    ("port-dropped", "port-refused"), "; gloo and NCCL listen at ports that the kernel draws, MASTER_PORT alone does not suffice"
+)
 
 
 def _blamed(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from statistics import median
 
@@ -10,7 +11,7 @@ from torchtune_sys.fleet.difference_causes import cause_of, must_be_alike
 from torchtune_sys.knowledge.nccl import parse_names
 from torchtune_sys.model.comparison import DifferenceWeight
 from torchtune_sys.model.preflight import Weight
-from torchtune_sys.preflight.joint.gathered import Differing, Gathered, Node, NodeFacts, PeerInterface
+from torchtune_sys.preflight.joint.gathered import Differing, Gathered, Node, NodeFacts, PeerInterface, taken
 from torchtune_sys.preflight.joint.judge.finding import JointFinding
 
 CLOCK_S = 1.0
@@ -34,6 +35,8 @@ def findings(gathered: Gathered) -> list[JointFinding]:
     found += _clocks(gathered)
     found += _differing(gathered)
     found += _without_torch(gathered)
+    found += _unreached_names(gathered)
+    found += _masters(gathered)
     found += _quotas(gathered, nodes)
     return found
 
@@ -92,7 +95,7 @@ def _duplicates(gathered: Gathered, nodes: Mapping[int, NodeFacts]) -> list[Join
         for address in _data_network(member, nodes.get(node, NodeFacts())):
             holders.setdefault(address, []).append(node)
     for node, addresses in gathered.resolved.items():
-        for address in addresses:
+        for address in () if gathered.is_listed_elsewhere(node) else addresses:
             if address in holders and node not in holders[address]:
                 holders[address].append(node)
     found = []
@@ -158,12 +161,70 @@ def _without_torch(gathered: Gathered) -> Iterator[JointFinding]:
     """Ranks whose torch does not import. Where nobody has any, nothing can be said of the nodes."""
     somebody = any(member.worker.torch for member in gathered.members.values())
     for node, member in gathered.members.items():
-        errors = [note.error for note in member.workers if note.error and not note.torch]
+        failed = [note for note in member.workers if note.error and not note.torch]
+        errors = [note.error for note in failed]
         if errors and somebody:
             seen = f"torch does not start, as it does elsewhere: {errors[0][:200]}"
-            yield JointFinding(part="facts", cause="software-differs-between-nodes", node=node, seen=seen)
+            yield JointFinding(
+                part="facts", cause=cause_of_end(failed[0].signal), node=node, seen=seen + hint_of_end(failed[0].signal)
+            )
         elif errors:
             yield JointFinding(part="facts", cause="checker-fault", node=node, seen=errors[0][:200], weight=Weight.UNKNOWN)
+
+
+_BY_OTHERS = ("SIGKILL", "SIGTERM", "SIGXCPU", "SIGHUP", "SIGINT")
+"""Signals that come from elsewhere: the kernel where memory or time runs out, a scheduler, a person."""
+
+
+def cause_of_end(by: str) -> str:
+    """Return the cause where a process that trains ends on one node alone, by this signal, or by an error where it is "".
+
+    >>> cause_of_end("SIGKILL"), cause_of_end("SIGILL"), cause_of_end("")
+    ('rank-killed', 'software-differs-between-nodes', 'software-differs-between-nodes')
+    """
+    return "rank-killed" if by in _BY_OTHERS else "software-differs-between-nodes"
+
+
+def hint_of_end(by: str) -> str:
+    """Return what such an end mostly comes from."""
+    return {
+        "SIGKILL": "; the kernel ends it so where memory runs out: dmesg, and the control group's memory.events",
+        "SIGXCPU": "; the limit of processor time, ulimit -t",
+        "SIGILL": "; an instruction that this CPU does not have, or a damaged file",
+    }.get(by, "")
+
+
+def named_elsewhere(node: Node) -> str:
+    """Return the address that gloo tells the other nodes of this one, where it is not the one by which they reach it."""
+    facts = node.facts
+    if facts is None or facts.env.get("GLOO_SOCKET_IFNAME") or not node.address:
+        return ""
+    held = {address for entry in facts.interfaces.values() for address, _length in entry.addresses}
+    own = [address for address in facts.own_name_addresses or () if address in held and not _is_loopback(address)]
+    return own[0] if own and node.address not in own else ""
+
+
+def _unreached_names(gathered: Gathered) -> Iterator[JointFinding]:
+    """Nodes whose own name stands for an address that others do not reach."""
+    for node, words in gathered.unreached_names.items():
+        seen = f"its own name stands for {words}, by which other nodes do not reach it: gloo tells them that address"
+        yield JointFinding(part="facts", cause="nccl-wrong-interface", node=node, seen=seen)
+
+
+def _masters(gathered: Gathered) -> Iterator[JointFinding]:
+    """Nodes that did not reach the first node, and for which MASTER_ADDR stands for another address than for the others."""
+    told = {
+        node: found
+        for node, member in gathered.members.items()
+        if node and (found := taken(member.notes.get("master"), tuple[str, ...])) is not None
+    }
+    counts = Counter(address for found in told.values() for address in {*found})
+    usual = {address for address, count in counts.items() if 2 * count > len(told)}
+    for node, found in told.items():
+        word = gathered.members[node].words.get(0, "ok")
+        if usual and not usual & {*found} and word != "ok":
+            seen = f"MASTER_ADDR stands for {', '.join(found) or 'no address'} there, for {', '.join(sorted(usual))} on the others ({word})"
+            yield JointFinding(part="facts", cause="master-addr-wrong", node=node, seen=seen)
 
 
 def _quotas(gathered: Gathered, nodes: Mapping[int, NodeFacts]) -> list[JointFinding]:

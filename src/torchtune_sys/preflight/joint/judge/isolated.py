@@ -10,8 +10,7 @@ from torchtune_sys.preflight.isolation.values import Domain, IsolationVerdict, O
 from torchtune_sys.preflight.joint.gathered import Gathered, GroupTests
 from torchtune_sys.preflight.joint.judge import connections
 from torchtune_sys.preflight.joint.judge.finding import JointFinding
-from torchtune_sys.preflight.joint.names import is_host_name
-from torchtune_sys.render.node_set import node_set
+from torchtune_sys.render.node_set import is_host_name, node_set
 
 _CAUSE = "straggler-network"
 _ROWS_AT_MOST = 64

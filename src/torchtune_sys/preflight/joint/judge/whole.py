@@ -9,11 +9,11 @@ from typing import Any
 import msgspec
 
 from torchtune_sys.model.preflight import Blame, Cause, Go, IsolationReport, Link, NodeVerdict, Weight
-from torchtune_sys.preflight.joint.gathered import HOST_SAYS, Gathered, odd_sums, own_names, taken
+from torchtune_sys.preflight.joint.gathered import Gathered, host_says, odd_sums, own_names, taken
 from torchtune_sys.preflight.joint.judge import compute, connections, facts, isolated
 from torchtune_sys.preflight.joint.judge.finding import JointFinding
-from torchtune_sys.preflight.joint.names import expanded, is_host_name
-from torchtune_sys.render.node_set import node_set
+from torchtune_sys.preflight.joint.names import expanded, numbered
+from torchtune_sys.render.node_set import is_host_name, node_set
 
 _LINKS_AT_MOST = 256
 _SEEN_AT_MOST, _CAUSES_AT_MOST = 1000, 64
@@ -71,7 +71,7 @@ def brief(judged: Any) -> Any:
 
 def whole(gathered: Gathered) -> Whole:
     """All of it."""
-    gathered.shown = own_names(gathered.members)
+    gathered.shown = shown(gathered)
     found = all_findings(gathered)
     if not any(f.weight is Weight.FATAL for f in found):
         found += _untried(gathered)
@@ -102,6 +102,18 @@ def whole(gathered: Gathered) -> Whole:
         ranks=sum(len(member.ranks) for member in gathered.members.values()),
         **_of_agents(gathered),
     )
+
+
+def shown(gathered: Gathered) -> dict[int, str]:
+    """Return what nodes are called: those that came as they call themselves; the others by what is left of the list, where it is in another order than the ranks."""
+    found = own_names(gathered.members, listed=gathered.names)
+    missing = sorted(node for node in gathered.missing if node < len(gathered.names))
+    if any(gathered.names[node] in found.values() for node in missing):
+        left = [name for name in gathered.names if name not in found.values()]
+        if len(left) != len(missing):
+            left = [numbered(node, gathered.locals_) for node in missing]
+        found.update(zip(missing, left, strict=True))
+    return found
 
 
 def _of_agents(gathered: Gathered) -> dict[str, Any]:
@@ -175,10 +187,13 @@ def unsound(gathered: Gathered) -> set[int]:
     """Nodes that are kept out of the collectives: a fault of theirs is known, and they would only hold up the others. Of a bad link, one end."""
     found = [*_meeting(gathered), *_liveness(gathered), *facts.findings(gathered)]
     named = {f.node for f in found if f.node is not None and f.weight is Weight.FATAL}
+    named |= {f.node for f in compute.failures(gathered) if f.node is not None and f.weight is Weight.FATAL}
     for finding in connections.findings(gathered, named):
         if finding.node is not None:
             named.add(finding.node)
-        elif finding.link is not None and not named & {*finding.link}:
+        elif finding.link is None:  # so it is between all nodes
+            return {*gathered.members}
+        elif not named & {*finding.link}:
             named.add(max(finding.link))
     for node, member in gathered.members.items():
         if member.via is not None:
@@ -206,8 +221,9 @@ def _meeting(gathered: Gathered) -> list[JointFinding]:
     found: list[JointFinding] = []
     if gathered.alone:
         words = next(iter(gathered.members.values())).words if gathered.members else {}
-        cause = {"refused": "node-never-came"}.get(words.get(0, ""), "master-addr-wrong")
-        seen = f"the meeting place was not reached ({words.get(0, 'no answer')}), nor was any other node"
+        word = words.get(0, "no answer")
+        cause = {"refused": "node-never-came"}.get(word, "master-addr-wrong")
+        seen = f"the meeting place was not reached ({host_says(word) or word}), nor was any other node"
         return [JointFinding(part="meeting", cause=cause, link=(gathered.coordinator, 0), seen=seen)]
     if gathered.master_wrong and gathered.missing:
         ways = [(node, gathered.coordinator) for node in sorted(gathered.missing)[:_LINKS_AT_MOST]]
@@ -228,7 +244,7 @@ def _meeting(gathered: Gathered) -> list[JointFinding]:
     came = f"; came: {_names(gathered, here)}"
     for node in missing:
         word = gathered.missing[node]
-        seen = f"{HOST_SAYS.get(word, 'it did not come to the meeting')}{came}"
+        seen = f"{host_says(word) or 'it did not come to the meeting'}{came}"
         found.append(JointFinding(part="meeting", cause="node-never-came", node=node, seen=seen))
     for node, member in gathered.members.items():
         fewer = [local for local in range(member.expected) if local not in member.ranks]
@@ -248,6 +264,9 @@ def _untried(gathered: Gathered) -> Iterator[JointFinding]:
             ranks = ", ".join(f"{node * gathered.locals_ + local}" for local in late)
             seen = f"torch was not imported in time by rank {ranks}: neither training step nor collectives were tried with it"
             yield JointFinding(part="compute", cause="checker-fault", node=node, seen=seen, weight=Weight.UNKNOWN)
+        elif member.alive and gathered.collectives and node not in {rank[0] for rank in gathered.collectives[0]}:
+            seen = "no collective was tried with it"
+            yield JointFinding(part="collectives", cause="checker-fault", node=node, seen=seen, weight=Weight.UNKNOWN)
 
 
 def _names(gathered: Gathered, nodes: Iterable[int]) -> str:
@@ -312,6 +331,17 @@ def _collectives(gathered: Gathered, found: list[JointFinding]) -> list[JointFin
         return [
             JointFinding(part="collectives", cause="silent-data-corruption", node=rank[0], seen=seen[:200])
             for rank, seen in odd.items()
+        ]
+    ended = {rank: str(value["signal"])[:20] for rank, value in answers.items() if value.get("signal")}
+    if ended and len({rank[0] for rank in ended}) * 2 <= len({rank[0] for rank in answers}):
+        return [
+            JointFinding(
+                part="collectives",
+                cause=facts.cause_of_end(by),
+                node=rank[0],
+                seen=f"{str(answers[rank].get('error'))[:200]}, as it is not elsewhere{facts.hint_of_end(by)}",
+            )
+            for rank, by in ended.items()
         ]
     failed = [rank for rank, value in answers.items() if not value.get("ok")]
     is_asked = gathered.tests is not None and gathered.tests.is_asked

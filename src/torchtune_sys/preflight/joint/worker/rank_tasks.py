@@ -13,11 +13,11 @@ import select
 import signal
 import sys
 import time
-from typing import Any, Callable, Dict, List, Optional
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from torchtune_sys.preflight.joint.worker.guarded_store import guarded, who_else
 from torchtune_sys.smoke.worker.interfaces import other_users
-from torchtune_sys.smoke.worker.measures import cpu_share, exact_step, float_step
+from torchtune_sys.smoke.worker.measures import copy_s, cpu_share, exact_step, float_step
 
 Fields = Dict[str, Any]
 BLOCKS = 6
@@ -127,18 +127,20 @@ def collected(pid: int, near: int, deadline_s: float, keep: bool) -> Fields:
         text += part
     os.close(near)
     timed_out = time.monotonic() >= until_s
-    if not keep or timed_out:
-        end(pid)
+    by = end(pid) if not keep or timed_out else ""
     lines = text.decode("utf-8", "replace").splitlines()
     found: Fields = json.loads(lines[-1]) if lines else {}
+    stage = found.get("stage", "its start")
     if timed_out:
-        found["error"] = "no end within %.0f s, at %s" % (deadline_s, found.get("stage", "its start"))
-    elif not lines:
-        found["error"] = "the child died without a word"
+        found["error"] = "no end within %.0f s, at %s" % (deadline_s, stage)
+    elif not lines or "stage" in found:  # what it says last, at its end, names no stage
+        found["error"] = "ended by %s, at %s" % (by, stage) if by else "the child died without a word"
+        found["signal"] = by
     return found
 
 
-def end(pid: int) -> None:
+def end(pid: int) -> str:
+    """End it, and return the name of the signal that had ended it before; "" for none."""
     for name in (os.killpg, os.kill):
         try:
             name(pid, signal.SIGKILL)
@@ -147,11 +149,13 @@ def end(pid: int) -> None:
     until_s = time.monotonic() + 1
     while time.monotonic() < until_s:  # one that hangs in the kernel is left behind
         try:
-            if os.waitpid(pid, os.WNOHANG)[0]:
-                return
-        except ChildProcessError:
-            return
+            gone, status = os.waitpid(pid, os.WNOHANG)
+            if gone:
+                return signal.Signals(os.WTERMSIG(status)).name if os.WIFSIGNALED(status) else ""
+        except (ChildProcessError, ValueError):
+            return ""
         time.sleep(0.01)
+    return ""
 
 
 def outlive(speaker: int, seconds: float) -> None:
@@ -183,14 +187,19 @@ def compute(task: Fields, _told: Callable[[Fields], None]) -> Fields:
     import torch
 
     device = own_device(torch)
-    found: Fields = {"hardware": hardware(torch, device), "kernel_s": []}
+    found: Fields = {"hardware": hardware(torch, device), "kernel_s": [], "copy_s": []}
     found["class"] = " ".join([found["hardware"], torch.__version__, str(torch.backends.mkl.is_available())])
+    wrong = []
     for block in range(BLOCKS):
-        found["kernel_s"].append(kernel(torch, device))
+        best, words = kernel(torch, device)
+        found["kernel_s"].append(best)
+        found["copy_s"].append(copy_s(torch, device))
+        wrong.append(words)
         if block == 0:
-            found["wrong"] = exact_step(torch, device)
+            wrong.append(exact_step(torch, device))
         elif block == 1:
             found["weights"] = float_step(torch, device)
+    found["wrong"] = next(filter(None, wrong), "")
     if device.type == "cpu":
         found["share"], found["gap"], found["spare"] = cpu_share()
     return found
@@ -214,20 +223,23 @@ def hardware(torch: Any, device: Any) -> str:
     return "%s %s" % (model, capability)
 
 
-def kernel(torch: Any, device: Any) -> float:
-    """Return the best of many runs within a moment."""
+def kernel(torch: Any, device: Any) -> Tuple[float, str]:
+    """Return the best of many runs within a moment, and what was wrong with a result: each element of each is the same whole number."""
     side = KERNEL_SIDE if device.type == "cpu" else 4096
     one = torch.ones(side, side, device=device)
     two = torch.ones(side, side, device=device)
-    best, until_s, runs = 1e9, time.monotonic() + BLOCK_S, 0
+    best, until_s, runs, wrong = 1e9, time.monotonic() + BLOCK_S, 0, ""
     while runs < 5 or (time.monotonic() < until_s and runs < 5000):
         began = time.perf_counter()
-        torch.mm(one, two)
+        found = torch.mm(one, two)
         if device.type == "cuda":
             torch.cuda.synchronize(device)
         best = min(best, time.perf_counter() - began)
         runs += 1
-    return best
+        off = int((found != side).sum())
+        if off and not wrong:
+            wrong = "%d of %d elements of a product are wrong" % (off, found.numel())
+    return best, wrong
 
 
 # ---- collectives --------------------------------------------------------------------------------------------------------------------

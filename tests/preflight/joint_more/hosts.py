@@ -1,0 +1,193 @@
+"""Faults of the second list of docs/joint-faults.md in what a host is, runs and computes with."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from preflight.joint.cluster import TOOL, Cluster, Ranks
+from preflight.joint.faults import until_worker
+from preflight.joint.faults_computing import patched
+from preflight.joint_more.expected import Expected, Fault
+from preflight.joint_more.network import go
+
+AT_IMPORT = """
+import builtins
+_import = builtins.__import__
+def _hooked(name, *rest, **more):
+    if name == "torch":
+        builtins.__import__ = _import
+        import os, signal, time
+        {what}
+    return _import(name, *rest, **more)
+builtins.__import__ = _hooked
+"""
+ILLEGAL = """
+def plant(torch):
+    import os, signal
+    def ends(*words, **named):
+        os.kill(os.getpid(), signal.SIGILL)
+    torch.mm = torch.Tensor.__matmul__ = torch.nn.functional.linear = ends
+"""
+RARE = """
+def plant(torch):
+    import os
+    def rarely(right):
+        def product(*words, **named):
+            found = right(*words, **named)
+            if int.from_bytes(os.urandom(2), "little") % 200 == 0 and found.dtype == torch.float32 and not found.requires_grad:
+                found.view(torch.int32).view(-1)[found.numel() // 3] ^= 1 << 20
+            return found
+        return product
+    torch.mm, torch.Tensor.__matmul__ = rarely(torch.mm), rarely(torch.Tensor.__matmul__)
+"""
+SLOW_COPIES = """
+def plant(torch):
+    import time
+    def slowly(right):
+        def copied(*words, **named):
+            began = time.perf_counter()
+            found = right(*words, **named)
+            until = began + 4 * (time.perf_counter() - began)
+            while time.perf_counter() < until:
+                pass
+            return found
+        return copied
+    torch.Tensor.copy_, torch.Tensor.clone = slowly(torch.Tensor.copy_), slowly(torch.Tensor.clone)
+    torch.clone = slowly(torch.clone)
+"""
+OTHER_TOOL = """#!{python}
+import sys
+from torchtune_sys.host.peers import wire
+wire._GREETING = "torchtune-sys/peers/99"
+from torchtune_sys.__main__ import main
+sys.exit(main())
+"""
+
+
+def at_import(what: str) -> Any:
+    """Something happens where torch is imported."""
+
+    def plant(made: Cluster, node: int) -> dict[str, Any]:
+        place = made.folder / f"planted{node}"
+        place.mkdir(mode=0o755)
+        (place / "sitecustomize.py").write_text(AT_IMPORT.replace("{what}", what))
+        return {"env": {node: {"PYTHONPATH": str(place)}}}
+
+    return plant
+
+
+def out_of_memory(made: Cluster, node: int) -> dict[str, Any]:
+    old = Path("/sys/fs/cgroup/memory")
+    place = (old if old.is_dir() else old.parent) / f"joint-more-{os.getpid()}"
+    try:
+        place.mkdir()
+        limit = place / ("memory.limit_in_bytes" if old.is_dir() else "memory.max")
+        limit.write_text(str(120 << 20))
+    except OSError as error:
+        pytest.skip(f"no control group can be made: {error}")
+    made.stack.callback(place.rmdir)
+    made.stack.callback(time.sleep, 0.5)
+    return {"outer": {node: ["sh", "-c", f'echo $$ > {place}/cgroup.procs; exec "$@"', "-"]}}
+
+
+def no_scratch(made: Cluster, node: int) -> dict[str, Any]:
+    words = "for place in /tmp /var/tmp /dev/shm; do mount --bind $place $place && mount -o remount,bind,ro $place; done"
+    outer = ["unshare", "--mount", "--propagation", "private", "sh", "-ec", f'{words}; exec "$@"', "-"]
+    return {"outer": {node: outer}, "fatal": ("no-temporary-directory",)}
+
+
+def late(made: Cluster, node: int) -> dict[str, Any]:
+    return {"outer": {node: ["sh", "-c", 'sleep 12; exec "$@"', "-"]}}
+
+
+def debug_on_one(made: Cluster, node: int) -> dict[str, Any]:
+    return {"env": {node: {"NCCL_DEBUG": "INFO"}}}
+
+
+def full_names(made: Cluster, _node: int) -> dict[str, Any]:
+    rows = ["127.0.0.1 localhost"]
+    for number in range(1, made.nodes + 1):
+        made.hostnames[number] = f"n{number}.cluster.example"
+        rows.append(f"{made.address(number)} n{number}.cluster.example n{number}")
+    for number in range(1, made.nodes + 1):
+        made.table(number, "\n".join(rows) + "\n")
+    return {}
+
+
+def paused(made: Cluster, node: int) -> dict[str, Any]:
+    def during(ranks: Ranks) -> None:
+        until_worker(ranks, node)
+        ranks.kill(node, signal.SIGSTOP)
+        time.sleep(3)
+        ranks.kill(node, signal.SIGCONT)
+
+    return {"during": during}
+
+
+def other_tool(made: Cluster, node: int) -> dict[str, Any]:
+    place = made.folder / "other-tool"
+    place.write_text(OTHER_TOOL.format(python=TOOL.with_name("python")))
+    return {"tools": {node: (sys.executable, str(place))}}
+
+
+def _inside(made: Cluster, node: int) -> Iterator[int]:
+    """Processes of the host."""
+    space = os.stat(f"/run/netns/{made.space(node)}").st_ino
+    for place in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if os.stat(place / "ns/net").st_ino == space:
+                yield int(place.name)
+
+
+def agent_killed(made: Cluster, node: int) -> dict[str, Any]:
+    def during(ranks: Ranks) -> None:
+        until_worker(ranks, node)
+        own = Path(f"/proc/{ranks.pid(node)}/cmdline").read_bytes()
+        for pid in [*_inside(made, node)]:
+            if pid != ranks.pid(node) and Path(f"/proc/{pid}/cmdline").read_bytes() == own:
+                os.kill(pid, signal.SIGKILL)
+
+    return {"during": during}
+
+
+def node_killed(made: Cluster, node: int) -> dict[str, Any]:
+    def during(ranks: Ranks) -> None:
+        until_worker(ranks, node)
+        for pid in [*_inside(made, node)]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    return {"during": during}
+
+
+def _node(*causes: str, **more: Any) -> Any:
+    return lambda _made, node: Expected(causes, (f"n{node}",), bad=(node,), **more)
+
+
+_CRASHED = ("software-differs-between-nodes", "rank-killed")
+
+FAULTS = {
+    "out-of-memory": Fault(out_of_memory, _node("host-memory-oom", "rank-killed")),
+    "no-scratch": Fault(no_scratch, _node("no-temporary-directory"), 2, held=True),
+    "crash-at-import": Fault(at_import("os.kill(os.getpid(), signal.SIGSEGV)"), _node(*_CRASHED, words=("SIGSEGV",)), 2),
+    "crash-in-product": Fault(patched(ILLEGAL), _node(*_CRASHED, "silent-data-corruption", words=("SIGILL",))),
+    "rare-flip": Fault(patched(RARE), _node("silent-data-corruption"), 3),
+    "slow-copies": Fault(patched(SLOW_COPIES), _node("straggler-compute"), 4),
+    "agent-killed": Fault(agent_killed, _node("rank-killed"), 3),
+    "node-killed": Fault(node_killed, _node("rank-killed", "link-down"), 4),
+    "other-tool": Fault(other_tool, _node("node-never-came", "software-differs-between-nodes", words=("release",)), 4),
+    "late": Fault(late, go),
+    "debug-on-one": Fault(debug_on_one, go, 2, held=True),
+    "full-names": Fault(full_names, go, held=True),
+    "paused": Fault(paused, go, 4),
+    "slow-import": Fault(at_import("time.sleep(12)"), go, 4),
+}

@@ -1,0 +1,160 @@
+"""Judging what the second list of docs/joint-faults.md taught, without any node."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from preflight.joint.a_cluster import WELL, gathered, said, weighed
+from torchtune_sys.preflight.joint.gathered import Compute, LinkTest
+from torchtune_sys.preflight.joint.judge.losses import losing_nodes
+from torchtune_sys.preflight.joint.judge.whole import unsound, whole
+
+NODES = 4
+WAYS = [(one, other) for one in range(NODES) for other in range(NODES) if one != other]
+
+
+def a_test(**changed: Any) -> LinkTest:
+    told: dict[str, Any] = {"connect": "ok", "small_s": 1e-4, "beyond": True, "rates": (1e9, 1e9), "sent": 200, "arrived": 200}
+    return LinkTest(**{**told, **changed})
+
+
+def test_what_is_so_between_all_nodes_is_no_node_s_fault_and_keeps_all_from_the_collectives() -> None:
+    found = gathered(NODES)
+    found.links = {way: [LinkTest(connect="time-out", sent=200, arrived=0)] for way in WAYS}
+    verdict = whole(found)
+    assert (verdict.verdict, said(verdict), verdict.links) == ("no-go", {}, ())
+    assert [cause.cause for cause in verdict.causes] == ["port-dropped"]
+    assert unsound(found) == {*range(NODES)}
+    found.links[2, 3] = [WELL]
+    assert whole(found).causes == ()
+
+
+def test_a_connection_in_the_other_direction_says_that_the_way_is_open() -> None:
+    found = gathered(NODES)
+    for peer in (1, 2, 3):
+        found.links[peer, 0] = [LinkTest(connect="time-out", sent=200, arrived=0)]
+    assert said(whole(found)) == {"n0": {"port-dropped"}}
+
+
+@pytest.mark.parametrize(
+    ("test", "cause"),
+    [
+        (a_test(cut="reset", rates=(1e9,)), "port-refused"),
+        (a_test(cut="silent", rates=()), "port-dropped"),
+        (a_test(flows=(8, 4, 0)), "port-dropped"),
+        (a_test(connect="time-out", flows=(8, 4, 0)), "port-dropped"),
+    ],
+)
+def test_a_connection_that_is_cut_or_comes_about_only_sometimes_is_the_link_s(test: LinkTest, cause: str) -> None:
+    found = gathered(NODES)
+    found.links[2, 1] = [test, test]
+    assert [(link.from_, link.to, link.cause) for link in whole(found).links] == [("n2", "n1", cause)]
+
+
+def test_one_connection_of_many_that_fails_is_a_busy_host() -> None:
+    found = gathered(NODES)
+    found.links[2, 1] = [a_test(flows=(8, 7, 0))]
+    assert whole(found).verdict == "go"
+
+
+def lossy(lost: dict[tuple[int, int], tuple[int, ...]]) -> dict[tuple[int, int], list[LinkTest]]:
+    """What each test of a way lost; nothing where it is not said."""
+    return {way: [a_test(arrived=200 - each) for each in lost.get(way, (0,))] for way in WAYS}
+
+
+def test_small_losses_of_all_ways_to_a_node_are_the_node_s() -> None:
+    assert [*losing_nodes(lossy({(0, 3): (2, 1), (1, 3): (1, 3), (2, 3): (0,)}))] == [3]
+    assert [*losing_nodes(lossy({(3, 0): (1, 2), (3, 1): (3, 1), (3, 2): (1, 1)}))] == [3]
+
+
+@pytest.mark.parametrize(
+    "lost",
+    [
+        {(0, 3): (2,), (1, 3): (3,), (2, 3): (1,)},  # not tested again
+        {(0, 3): (2, 0), (1, 3): (3, 0), (2, 3): (1, 0)},  # not again
+        {(0, 3): (4, 4)},  # one way
+        {(0, 3): (1, 1), (1, 3): (1, 0)},  # two of a thousand
+        dict.fromkeys(WAYS, (2, 2)),  # everywhere alike
+    ],
+)
+def test_other_losses_are_no_node_s(lost: dict[tuple[int, int], tuple[int, ...]]) -> None:
+    assert losing_nodes(lossy(lost)) == {}
+
+
+def computes(**last: Any) -> dict[tuple[int, int], list[Compute]]:
+    told: dict[str, Any] = {
+        "hardware": "x",
+        "kernel_s": (1.0,),
+        "copy_s": (1e-3,),
+        "weights": "aa",
+        "kind": "x",
+        "share": 0.9,
+        "gap": 0.0,
+    }
+    well = Compute(**told)
+    return {**{(node, 0): [well] * 2 for node in range(3)}, (3, 0): [Compute(**{**told, **last})] * 2}
+
+
+@pytest.mark.parametrize(
+    ("last", "causes"),
+    [
+        ({"error": "ended by SIGILL, at its start", "signal": "SIGILL", "kernel_s": ()}, {"software-differs-between-nodes"}),
+        ({"error": "ended by SIGKILL, at its start", "signal": "SIGKILL", "kernel_s": ()}, {"rank-killed"}),
+        ({"error": "RuntimeError: no kernel", "kernel_s": ()}, {"software-differs-between-nodes"}),
+        ({"copy_s": (4e-3,)}, {"straggler-compute"}),
+        ({"wrong": "1 of 16384 elements of a product are wrong"}, {"silent-data-corruption"}),
+    ],
+)
+def test_what_goes_wrong_in_the_step_of_one_rank_alone_is_its_node_s(last: dict[str, Any], causes: set[str]) -> None:
+    found = gathered(NODES, computes=computes(**last))
+    assert said(whole(found)) == {"n3": causes}
+
+
+def test_a_step_that_took_too_long_or_fails_on_many_is_nobody_s_fault() -> None:
+    late = gathered(NODES, computes=computes(error="no end within 20 s, at its start", kernel_s=()))
+    assert (whole(late).verdict, said(whole(late))) == ("unknown", {})
+    failing = Compute(error="RuntimeError: no kernel")
+    many = gathered(NODES, computes={(node, 0): [failing] for node in range(NODES)})
+    assert (whole(many).verdict, said(whole(many))) == ("unknown", {})
+
+
+def test_a_collective_that_ends_by_a_signal_on_one_node_is_its_own() -> None:
+    answers: dict[tuple[int, int], Any] = {(node, 0): {"error": "no end within 20 s, at connect"} for node in range(3)}
+    answers[3, 0] = {"error": "ended by SIGSEGV, at connect", "signal": "SIGSEGV"}
+    assert said(whole(gathered(NODES, collectives=[answers]))) == {"n3": {"software-differs-between-nodes"}}
+
+
+def test_a_node_with_which_no_collective_was_tried_is_not_called_well() -> None:
+    found = gathered(NODES, collectives=[{(node, 0): {"ok": True} for node in range(3)}])
+    assert [(node.node, node.verdict) for node in whole(found).nodes if node.verdict != "go"] == [("n3", "unknown")]
+
+
+def test_a_master_s_name_that_leads_elsewhere_on_one_node_is_its_fault_where_it_did_not_reach_it() -> None:
+    found = gathered(NODES)
+    for node, member in found.members.items():
+        member.notes["master"] = ["10.9.9.9" if node == 2 else "10.0.0.1"]
+    assert whole(found).verdict == "go"
+    found.members[2].words[0] = "unreachable"
+    assert said(whole(found)) == {"n2": {"master-addr-wrong"}}
+
+
+def test_the_address_of_a_node_s_own_name_that_nobody_reaches_is_told() -> None:
+    assert said(whole(gathered(NODES, unreached_names={1: "192.168.77.2 (time-out)"}))) == {"n1": {"nccl-wrong-interface"}}
+
+
+def test_nodes_are_called_as_the_list_has_them_and_one_that_is_missing_by_what_is_left_of_it() -> None:
+    found = gathered(NODES, names=("n3", "n2.example", "n1", "n0"), missing={3: "refused"}, resolved={3: ("10.0.0.1",)})
+    del found.members[3]
+    found.collectives = []
+    verdict = whole(found)
+    assert (verdict.absent, said(verdict).keys()) == (("n3",), {"n3"})
+    assert {node.node for node in verdict.nodes} == {"n0", "n1", "n2.example", "n3"}
+
+
+def test_what_each_host_may_have_its_own_is_no_difference() -> None:
+    found = gathered(NODES)
+    for node, member in found.members.items():
+        member.notes["facts"]["families"] = {"session": {"env": {"NCCL_DEBUG": "INFO"} if node == 1 else {}}}
+    assert weighed(found).verdict == "go"
