@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -176,15 +176,17 @@ def preflight(
     tool: tuple[str, ...] = (str(TOOL),),
     tools: Mapping[int, tuple[str, ...]] | None = None,
     fatal: tuple[str, ...] = (),
+    listed: Sequence[str] = (),
 ) -> Run:
-    """``preflight --level standard`` on every host, all at once, as mpirun would start it. ``fatal``: causes that a host finds alone, and that count."""
+    """``preflight --level standard`` on every host, all at once, as mpirun would start it. ``fatal``: causes that a host finds alone, and that count; ``listed``: the node list,
+    where it is not in the order of the ranks."""
     ranks = Ranks()
     mark = f"joint-{os.getpid()}-{time.monotonic_ns()}"
     policy = made.folder / "policy.toml"
     own_causes = json.dumps(["hung-mount", *fatal])
     policy.write_text(f'warning = ["error"]\nfatal = {own_causes}\n')  # this machine's own findings are none of the test's
     hostfile = made.folder / "hostfile"
-    hostfile.write_text("".join(f"{name}\n" for name in made.names))
+    hostfile.write_text("".join(f"{name}\n" for name in listed or made.names))
     for number in range(1, made.nodes + 1):
         for local in range(locals_):
             if (number, local) in skip:

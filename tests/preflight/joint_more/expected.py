@@ -58,6 +58,8 @@ def _wrong(expected: Expected, verdict: Verdict) -> list[str]:
     wrong = []
     blamed = {_short(name): causes for name, causes in named(verdict).items()}
     links = {(_short(link["from"]), _short(link["to"])): link["cause"] for link in verdict["links"]}
+    if verdict["verdict"] == "unknown":  # then those are named that could not be judged
+        blamed = {_short(node["node"]): set() for node in verdict["nodes"] if node["verdict"] == "unknown"}
     if verdict["verdict"] not in expected.verdicts:
         wrong.append(f"verdict {verdict['verdict']}")
     if verdict["verdict"] == "go":

@@ -16,8 +16,8 @@ import pytest
 from preflight.joint.cluster import TOOL, Cluster, Ranks
 from preflight.joint.faults import until_worker
 from preflight.joint.faults_computing import patched
-from preflight.joint_more.expected import Expected, Fault
-from preflight.joint_more.network import go
+from preflight.joint_more.expected import Fault
+from preflight.joint_more.network import go, node_with
 
 AT_IMPORT = """
 import builtins
@@ -139,7 +139,7 @@ def other_tool(made: Cluster, node: int) -> dict[str, Any]:
     return {"tools": {node: (sys.executable, str(place))}}
 
 
-def _inside(made: Cluster, node: int) -> Iterator[int]:
+def processes_of(made: Cluster, node: int) -> Iterator[int]:
     """Processes of the host."""
     space = os.stat(f"/run/netns/{made.space(node)}").st_ino
     for place in Path("/proc").glob("[0-9]*"):
@@ -152,7 +152,7 @@ def agent_killed(made: Cluster, node: int) -> dict[str, Any]:
     def during(ranks: Ranks) -> None:
         until_worker(ranks, node)
         own = Path(f"/proc/{ranks.pid(node)}/cmdline").read_bytes()
-        for pid in [*_inside(made, node)]:
+        for pid in [*processes_of(made, node)]:
             if pid != ranks.pid(node) and Path(f"/proc/{pid}/cmdline").read_bytes() == own:
                 os.kill(pid, signal.SIGKILL)
 
@@ -162,29 +162,25 @@ def agent_killed(made: Cluster, node: int) -> dict[str, Any]:
 def node_killed(made: Cluster, node: int) -> dict[str, Any]:
     def during(ranks: Ranks) -> None:
         until_worker(ranks, node)
-        for pid in [*_inside(made, node)]:
+        for pid in [*processes_of(made, node)]:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
     return {"during": during}
 
 
-def _node(*causes: str, **more: Any) -> Any:
-    return lambda _made, node: Expected(causes, (f"n{node}",), bad=(node,), **more)
-
-
 _CRASHED = ("software-differs-between-nodes", "rank-killed")
 
 FAULTS = {
-    "out-of-memory": Fault(out_of_memory, _node("host-memory-oom", "rank-killed")),
-    "no-scratch": Fault(no_scratch, _node("no-temporary-directory"), 2, held=True),
-    "crash-at-import": Fault(at_import("os.kill(os.getpid(), signal.SIGSEGV)"), _node(*_CRASHED, words=("SIGSEGV",)), 2),
-    "crash-in-product": Fault(patched(ILLEGAL), _node(*_CRASHED, "silent-data-corruption", words=("SIGILL",))),
-    "rare-flip": Fault(patched(RARE), _node("silent-data-corruption"), 3),
-    "slow-copies": Fault(patched(SLOW_COPIES), _node("straggler-compute"), 4),
-    "agent-killed": Fault(agent_killed, _node("rank-killed"), 3),
-    "node-killed": Fault(node_killed, _node("rank-killed", "link-down"), 4),
-    "other-tool": Fault(other_tool, _node("node-never-came", "software-differs-between-nodes", words=("release",)), 4),
+    "out-of-memory": Fault(out_of_memory, node_with("host-memory-oom", "rank-killed")),
+    "no-scratch": Fault(no_scratch, node_with("no-temporary-directory"), 2, held=True),
+    "crash-at-import": Fault(at_import("os.kill(os.getpid(), signal.SIGSEGV)"), node_with(*_CRASHED, words=("SIGSEGV",)), 2),
+    "crash-in-product": Fault(patched(ILLEGAL), node_with(*_CRASHED, "silent-data-corruption", words=("SIGILL",))),
+    "rare-flip": Fault(patched(RARE), node_with("silent-data-corruption"), 3),
+    "slow-copies": Fault(patched(SLOW_COPIES), node_with("straggler-compute"), 4),
+    "agent-killed": Fault(agent_killed, node_with("rank-killed"), 3),
+    "node-killed": Fault(node_killed, node_with("rank-killed", "link-down"), 4),
+    "other-tool": Fault(other_tool, node_with("node-never-came", "software-differs-between-nodes", words=("release",)), 4),
     "late": Fault(late, go),
     "debug-on-one": Fault(debug_on_one, go, 2, held=True),
     "full-names": Fault(full_names, go, held=True),

@@ -167,12 +167,12 @@ def _name(number: int) -> str:
     return f"n{number}"
 
 
-def _node(*causes: str, **more: Any) -> Any:
+def node_with(*causes: str, **more: Any) -> Any:
     """The node is named, with one of these causes."""
     return lambda _made, node: Expected(causes, (_name(node),), bad=(node,), **more)
 
 
-def _link(*causes: str, is_one_way: bool = False) -> Any:
+def link(*causes: str, is_one_way: bool = False) -> Any:
     def expected(made: Cluster, node: int) -> Expected:
         way = _name(before(made, node)), _name(node)
         return Expected(causes, links=frozenset({way} if is_one_way else {way, way[::-1]}))
@@ -230,39 +230,39 @@ _LARGE_LOST = "iif eth0 meta length > 1000 numgen random mod 100 < 5 drop"
 _SECOND_FLOW = "iif eth0 meta l4proto { tcp, udp } jhash ip saddr . th sport . th dport mod 2 == 0 drop"
 
 FAULTS = {
-    "mtu-pair": Fault(mtu_pair, _link("mtu-black-hole"), 2, held=True),
+    "mtu-pair": Fault(mtu_pair, link("mtu-black-hole"), 2, held=True),
     "firewall-all": Fault(firewall_all, _alike),
-    "firewall-one": Fault(firewall_one, _node("port-dropped")),
-    "egress-refused": Fault(egress_refused, _node("port-refused", "port-dropped")),
-    "connection-limit": Fault(connection_limit, _node("port-dropped", "port-refused", "straggler-network"), held=True),
+    "firewall-one": Fault(firewall_one, node_with("port-dropped")),
+    "egress-refused": Fault(egress_refused, node_with("port-refused", "port-dropped")),
+    "connection-limit": Fault(connection_limit, node_with("port-dropped", "port-refused", "straggler-network"), held=True),
     "one-name-twice": Fault(one_name_twice, _of_clone, held=True),
-    "master-name-wrong": Fault(master_name_wrong, _node("master-addr-wrong", "hostname-unresolvable"), 3, held=True),
+    "master-name-wrong": Fault(master_name_wrong, node_with("master-addr-wrong", "hostname-unresolvable"), 3, held=True),
     "master-differs": Fault(
         master_differs,
-        _node("master-addr-wrong", "environment-differs-between-nodes", "node-never-came", words=("master_addr",)),
+        node_with("master-addr-wrong", "environment-differs-between-nodes", "node-never-came", words=("master_addr",)),
         3,
     ),
     "world-differs": Fault(
         world_differs,
-        _node("environment-differs-between-nodes", "job-launch-nested-wrongly", "node-never-came", words=("world_size",)),
+        node_with("environment-differs-between-nodes", "job-launch-nested-wrongly", "node-never-came", words=("world_size",)),
         held=True,
     ),
     "rank-twice": Fault(rank_twice, _of_rank_twice, 2),
-    "stale-port": Fault(stale_port, _node("master-port-in-use")),
-    "reset-in-transfer": Fault(reset_in_transfer, _link("port-refused", "port-dropped", "straggler-network")),
-    "silent-in-transfer": Fault(silent_in_transfer, _link("port-dropped", "straggler-network")),
-    "loss-1": Fault(into("iif eth0 numgen random mod 100 < 1 drop"), _node("packet-loss"), 3, held=True),
-    "loss-of-large": Fault(into(_LARGE_LOST), _node("packet-loss", "narrow-link"), held=True),
-    "loss-one-way": Fault(loss_one_way, _link("packet-loss", is_one_way=True), held=True),
+    "stale-port": Fault(stale_port, node_with("master-port-in-use")),
+    "reset-in-transfer": Fault(reset_in_transfer, link("port-refused", "port-dropped", "straggler-network")),
+    "silent-in-transfer": Fault(silent_in_transfer, link("port-dropped", "straggler-network")),
+    "loss-1": Fault(into("iif eth0 numgen random mod 100 < 1 drop"), node_with("packet-loss"), 3, held=True),
+    "loss-of-large": Fault(into(_LARGE_LOST), node_with("packet-loss", "narrow-link"), held=True),
+    "loss-one-way": Fault(loss_one_way, link("packet-loss", is_one_way=True), held=True),
     "narrow-in": Fault(
-        into("iif eth0 limit rate over 2500 kbytes/second burst 64 kbytes drop"), _node("narrow-link", "packet-loss"), 3
+        into("iif eth0 limit rate over 2500 kbytes/second burst 64 kbytes drop"), node_with("narrow-link", "packet-loss"), 3
     ),
-    "dead-member": Fault(into(_SECOND_FLOW), _node("port-dropped", "packet-loss", "link-one-way-drop")),
+    "dead-member": Fault(into(_SECOND_FLOW), node_with("port-dropped", "packet-loss", "link-one-way-drop")),
     "other-network-name": Fault(
-        other_network_name, _node("nccl-wrong-interface", "hostname-unresolvable", "straggler-network"), 2
+        other_network_name, node_with("nccl-wrong-interface", "hostname-unresolvable", "straggler-network"), 2
     ),
     "netmask": Fault(netmask, _of_netmask, 3),
-    "loopback-down": Fault(loopback_down, _node(), 3, held=True),
+    "loopback-down": Fault(loopback_down, node_with(), 3, held=True),
     "two-faults": Fault(two_faults, _of_two),
     "icmp-blocked": Fault(everywhere("meta l4proto icmp drop"), go, held=True),
     "udp-blocked": Fault(udp_blocked, go),
