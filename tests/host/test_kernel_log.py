@@ -66,6 +66,10 @@ def test_quiet_lines_are_left_out_and_colours_taken_off() -> None:
     assert telling(f"usb 1-1: new device\n\x1b[32m[    1.000000] \x1b[0m\x1b[31m{XID}\x1b[0m\r\nok") == [f"[    1.000000] {XID}"]
 
 
+def test_each_word_is_found_where_it_stands_alone() -> None:
+    assert [word for word in WORDS if telling(f"first line\n[1.000000] x{word}y\nlast line\n") != [f"[1.000000] x{word}y"]] == []
+
+
 def test_the_serial_number_of_a_board_is_never_kept() -> None:
     assert telling("[1.000000] NVRM: GPU Board Serial Number: 1650124014249\n") == []
 

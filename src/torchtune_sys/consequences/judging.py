@@ -36,6 +36,7 @@ class _Scales:
     ) -> None:
         self._seen = msgspec.structs.replace(seen, said={}, failures=())  # what a program said was said before the fix
         self._results, self._rules, self._overrides = results, rules, overrides
+        self._by_id = {rule.id: rule for rule in rules}
         self._known: dict[tuple[Effect, ...], str] = {}
         self._before: Faults | None = None
 
@@ -105,13 +106,12 @@ class _Scales:
         other can say something else than before."""
         changed = {family for family in FAMILIES if getattr(then, family) is not getattr(self._seen, family)}
         asked = {rule.id for rule in self._rules if not changed.isdisjoint(may_read(rule.id))}
-        by_id = {rule.id: rule for rule in self._rules}
-        todo = [by_id[name] for name in asked]
+        todo = [self._by_id[name] for name in asked]
         while todo:
             rule = todo.pop()
-            tellers = {name for name in (*rule.superseded_by, *rule.explained_by) if name in by_id} - asked
+            tellers = {name for name in (*rule.superseded_by, *rule.explained_by) if name in self._by_id} - asked
             asked |= tellers
-            todo += [by_id[name] for name in tellers]
+            todo += [self._by_id[name] for name in tellers]
         return [rule for rule in self._rules if rule.id in asked]
 
 
@@ -126,7 +126,10 @@ def may_read(rule_id: str) -> frozenset[str]:
     >>> "sysctl" in may_read("swappiness-high"), "sysctl" in may_read("dev-shm-small"), may_read("of a test") == frozenset(FAMILIES)
     (True, False, True)
     """
-    return _reads().get(rule_id, frozenset(FAMILIES))
+    return _reads().get(rule_id, _ALL)
+
+
+_ALL = frozenset(FAMILIES)
 
 
 def _faults(results: Iterable[Result]) -> Faults:

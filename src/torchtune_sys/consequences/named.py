@@ -40,7 +40,8 @@ def effects(action: Action, wanted: str) -> tuple[Effect, ...]:
     if not isinstance(action, Advice | Install):
         return (action,)
     text = action.text
-    found = [] if _LOOKING.search(text) else [*_set(text)]
+    names_one = "=" in text or "unset " in text  # few sentences do, and to compile what finds it takes longer than all else here
+    found = [*_set(text)] if names_one and not _LOOKING.search(text) else []
     if "named above" in text:
         found += list(_of_finding(text, wanted))
     return tuple(found)
@@ -50,7 +51,7 @@ def _set(text: str) -> Iterator[Effect]:
     for found in _VARIABLE.finditer(text):
         if not is_placeholder(found[2]) and not _NEGATED.search(text[: found.start()]):
             yield EnvironmentVariable(name=found[1], value=found[2].rstrip("."))
-    for found in _UNSET.finditer(text):
+    for found in _UNSET.finditer(text) if "unset " in text else ():
         yield EnvironmentVariable(name=found[1], value=None)
     for found in _SETTING.finditer(text):
         if not _NEGATED.search(text[: found.start()]):

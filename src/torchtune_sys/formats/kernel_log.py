@@ -29,6 +29,11 @@ WORDS = (
     "[nvme", "[ib_", "[bnxt_", "[irdma", "[efa]",
     " in libcuda", " in libnccl", " in libtorch", " in libc10", " in libcudnn", " in libcublas", " in libnvidia", " in libmlx5", " in libibverbs",
 )  # fmt: skip
+_SHARED = (
+    "rror", " in lib", "ceph", "ustre", "mlx", "rpc", "temperature", "imeout", "reset", "failure", "stall", "mdgpu", "respon", "nvidia", "NV", "BTRFS",
+    "version ", "probe",
+)  # fmt: skip
+"""Parts that several of the words have, and that most logs lack: then none of these words need be sought."""
 LINES = 4_000
 """Lines that are kept for each word, the newest: a flood of one kind leaves room for the others."""
 WIDTH = 1_000
@@ -45,7 +50,10 @@ def telling(text: str) -> list[str]:
     ['NVRM: Xid (PCI:0000:18:00): 79, GPU has fallen off the bus.']
     """
     ends: set[int] = set()
+    lacking = [part for part in _SHARED if part not in text]
     for word in WORDS:
+        if any(part in word for part in lacking):
+            continue
         found = 0
         at = text.rfind(word) if word in text else -1  # to find is faster than to find the last one, and most words are nowhere
         while at >= 0 and found < LINES:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from torchtune_sys.host.environment import secret_name
@@ -390,16 +390,18 @@ def scrubbed_data(value: Any, scrub: Callable[[str], str] = scrubbed) -> Any:
 
 def scrubbed_answer(value: Any) -> Any:
     """As :func:`scrubbed_data`; short texts are looked at together first, since few answers have anything that calls for more."""
-    together = "\n".join(_texts(value))
+    found: list[str] = []
+    _gather(value, found)
+    together = "\n".join(found)
     return value if len(together) < _TOGETHER and scrubbed(together) == together else scrubbed_data(value)
 
 
 _TOGETHER = 1 << 16
 
 
-def _texts(value: Any) -> Iterator[str]:
+def _gather(value: Any, found: list[str]) -> None:
     if isinstance(value, str):
-        yield value
+        found.append(value)
     elif isinstance(value, (dict, list, tuple)):
         for item in value.values() if isinstance(value, dict) else value:
-            yield from _texts(item)
+            _gather(item, found)

@@ -46,14 +46,14 @@ def unexplained(report: Report) -> tuple[str, ...]:
 
 
 def summary(results: tuple[Result, ...]) -> Summary:
-    count = {verdict: sum(result.verdict is verdict for result in results) for verdict in Verdict}
-    failed = [result for result in results if result.verdict is Verdict.FAIL]
+    verdicts = [result.verdict for result in results]
+    severities = [result.rule.severity for result in results if result.verdict is Verdict.FAIL]
     return Summary(
-        findings={level.value: sum(result.rule.severity is level for result in failed) for level in Severity},
-        passed=count[Verdict.PASS],
-        unknown=count[Verdict.UNKNOWN],
-        na=count[Verdict.NA],
-        crashed=count[Verdict.CRASHED],
+        findings={level.value: severities.count(level) for level in Severity},
+        passed=verdicts.count(Verdict.PASS),
+        unknown=verdicts.count(Verdict.UNKNOWN),
+        na=verdicts.count(Verdict.NA),
+        crashed=verdicts.count(Verdict.CRASHED),
     )
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from torchtune_sys.formats.kernel_messages import IMAGES
+from torchtune_sys.model.patterns import pattern
 from torchtune_sys.model.values import Missing
 
 if TYPE_CHECKING:
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from torchtune_sys.model.facts.kernel import KernelEvent
 
 ERRORS_OF_DISKS = ("disk-io", "disk-medium", "fs-error", "fs-read-only")
-_MAPPED = re.compile(r"(?:dm-|md|bcache)\d")
+_MAPPED = pattern(r"(?:dm-|md|bcache)\d")
 _BLOCK = "/sys/class/block"
 _DEEP = 16
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 from torchtune_sys.knowledge.gpus import by_name
 from torchtune_sys.model.actions import Advice
 from torchtune_sys.model.facts.gpu import Gpu, LinkErrors, Peers
+from torchtune_sys.model.patterns import pattern
 from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, Why, known, need, shown
@@ -289,7 +289,7 @@ def _refused(pair: Peers) -> str:
     return ", ".join(f"{name}: {found}" for name, found in ways if not isinstance(found, Missing) and found != "ok")
 
 
-_WITHOUT_PEERS = re.compile(r"GeForce RTX [45]0\d\d")
+_WITHOUT_PEERS = pattern(r"GeForce RTX [45]0\d\d")
 
 
 @rule(
