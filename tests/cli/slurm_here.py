@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
 import socket
 import stat
@@ -46,6 +47,7 @@ SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
 SchedulerParameters=sched_interval=1,batch_sched_delay=0,nohold_on_prolog_fail
 SlurmdParameters=config_overrides
+FirstJobId={first_job}
 ReturnToService=2
 KillWait=2
 GresTypes=gpu
@@ -95,7 +97,9 @@ def configure(root: Path, plugin: str, controller: str, port: int, nodes: str, m
     for number in range(2):
         os.mknod(root / f"nvidia{number}", 0o666 | stat.S_IFCHR, os.makedev(1, 3))
     (root / "gres.conf").write_text(f"AutoDetect=off\nName=gpu File={root}/nvidia[0-1]\n")
-    conf = CONF.format(root=root, controller=controller, port=port, plugin=plugin, nodes=nodes)
+    # Ranks of a job meet at a port that its number gives (smoke/worker/identity.py): the first jobs of two clusters must not be both number 1.
+    first_job = 1 + 20 * secrets.randbelow(450)
+    conf = CONF.format(root=root, controller=controller, port=port, plugin=plugin, nodes=nodes, first_job=first_job)
     (root / "slurm.conf").write_text(conf + more)
 
 

@@ -11,6 +11,7 @@ from provisions import of_steps, step
 from script_plans import change, plan
 from script_root import Root
 
+from conftest import exhaustive
 from torchtune_sys.model.actions import Sysctl
 from torchtune_sys.model.install import InstallFile
 from torchtune_sys.model.plan import FileLine, Plan, Unit, Value
@@ -31,6 +32,8 @@ def _listed(*command: str) -> list[str]:
 
 OPTIONS = sorted(set(_listed("bash", "-c", "set -o")) - NOTHING_IS_RUN)
 SHOPTS = _listed("bash", "-c", "shopt")
+AT_ONCE = 9
+"""So many of them are set together, each a stretch from the next: what belongs together (compat31 to compat44) is not in one set."""
 
 
 def tuning() -> Plan:
@@ -112,15 +115,31 @@ def test_options_in_the_environment_change_nothing(option: str, tmp_path: Path) 
 
 @needs_root
 @pytest.mark.long
-@pytest.mark.parametrize("option", OPTIONS)
+@pytest.mark.parametrize("option", exhaustive(*OPTIONS))
 def test_no_option_of_set_changes_what_the_script_does(option: str, tmp_path: Path) -> None:
     done_and_undone(laid(tmp_path), (), SHELLOPTS=option)
 
 
 @needs_root
 @pytest.mark.long
+@pytest.mark.parametrize("apart", range(len(OPTIONS) // AT_ONCE + 1))
+def test_several_options_of_set_change_nothing(apart: int, tmp_path: Path) -> None:
+    done_and_undone(laid(tmp_path), (), SHELLOPTS=":".join(OPTIONS[apart :: len(OPTIONS) // AT_ONCE + 1]))
+
+
+@needs_root
+@pytest.mark.long
 @pytest.mark.parametrize("sign", ["-O", "+O"])
-@pytest.mark.parametrize("option", SHOPTS)
+@pytest.mark.parametrize("apart", range(len(SHOPTS) // AT_ONCE + 1))
+def test_several_options_of_shopt_change_nothing(apart: int, sign: str, tmp_path: Path) -> None:
+    together = SHOPTS[apart :: len(SHOPTS) // AT_ONCE + 1]
+    done_and_undone(laid(tmp_path), tuple(word for option in together for word in (sign, option)))
+
+
+@needs_root
+@pytest.mark.long
+@pytest.mark.parametrize("sign", ["-O", "+O"])
+@pytest.mark.parametrize("option", exhaustive(*SHOPTS))
 def test_no_option_of_shopt_changes_what_the_script_does(option: str, sign: str, tmp_path: Path) -> None:
     done_and_undone(laid(tmp_path), (sign, option))
 
