@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from torchtune_sys import engine
 from torchtune_sys.cli.look import look
@@ -162,6 +164,21 @@ def test_lines_that_are_nearly_a_file_take_no_time(line: str) -> None:
     limits_facts(f"{line}\n" * 2000)
     free_memory.memory_facts(f"{line}\n" * 2000 + "Swap:")
     assert time.process_time() - started < 3
+
+
+PIECES = (
+    "$ cat /proc/cmdline\n", "==> /proc/self/limits <==\n", "/proc/sys/vm/swappiness:", "# cat /etc/os-release\n", "ID=", "PRETTY_NAME=", "Linux n1 6.8.0 #1 SMP x86_64 GNU/Linux\n",
+    " total used free shared buff/cache available\n", "Mem: ", "Swap: ", "free -m\n", "12Gi ", "(kbytes, -l) ", "(-n) ", "unlimited\n", "ulimit -n\n", "-f: file size (blocks) ",
+    '"HostConfig": ', '{"ShmSize": 5, "CpusetCpus": "5-3", "NanoCpus": true, "Ulimits": [{"Name": "nofile", "Soft": "x", "Hard": null}, 3]}', "{", "}", '"CpusetCpus": "0-99999"', "tmpfs on /dev/shm type tmpfs (rw)\n",
+    "Max locked memory 1 2 bytes\n", "1", "\n", "/dev/sda1 / ext4 rw 0 0\n", "always [madvise] never\n", "BOOT_IMAGE=/v root=x\n", "Linux version 6 (x)\n", "x" * 50,
+)  # fmt: skip
+
+
+@given(st.lists(st.one_of(st.sampled_from(PIECES), st.text(max_size=6)), max_size=14))
+@settings(max_examples=150, deadline=None)
+def test_no_paste_raises(pieces: list[str]) -> None:
+    found = engine.report("".join(pieces), "report")
+    assert found is None or not [result for result in engine.judge(found, CATALOGUE) if result.verdict is Verdict.CRASHED]
 
 
 CONTAINER = '[{"Id": "b3", "HostConfig": {"ShmSize": 67108864, "IpcMode": "%s", "Memory": 8589934592, "NanoCpus": 2000000000, "Ulimits": null}}]'

@@ -7,6 +7,7 @@ which says nothing of the groups around it.
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from typing import Any
 
 from torchtune_sys.evidence.limits import NAMES
@@ -84,9 +85,9 @@ def _cpu(config: dict[str, Any]) -> dict[str, Any]:
     cpus = _number(config.get("NanoCpus")) / 1e9 or quota / period
     if cpus:
         told |= {"quota": cpus, "quota_source": f"{_SOURCE}, {'NanoCpus' if config.get('NanoCpus') else 'CpuQuota'}"}
-    words = str(config.get("CpusetCpus") or "")
-    if re.fullmatch(r"\d{1,4}(?:[-,]\d{1,4}){0,200}", words):
-        told["cpuset"] = CpuSet.parse(words)
+    with suppress(ValueError):
+        if words := str(config.get("CpusetCpus") or "")[:1000]:
+            told["cpuset"] = CpuSet.parse(words, 1 << 14)
     return told
 
 

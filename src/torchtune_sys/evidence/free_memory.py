@@ -42,7 +42,7 @@ def memory_facts(text: str) -> MemoryFacts | None:
     memory = [_bytes(cell, unit) for cell in table["memory"].split()]
     swap = [_bytes(cell, unit) for cell in table["swap"].split()]
     told: dict[str, Any] = {}
-    if memory[0] is not None:
+    if memory and memory[0] is not None:
         told["total_bytes"] = memory[0]
         if table["title"].split()[-1] == "available" and len(memory) == len(table["title"].split()) and memory[-1] is not None:
             told["available_bytes"] = memory[-1]
