@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from driven import HOSTS, run
 
@@ -23,4 +25,13 @@ def test_status(host: str, select: str, status: int) -> None:
 
 def test_another_host_is_not_changed_from_here() -> None:
     done = run("plan", "--from", str(HOSTS / "swappiness-high.fail.json"), "--select", "swappiness-high")
-    assert "makes the safe changes on that host, generate script" in " ".join(done.stdout.split())
+    assert "on that host, sudo torchtune-sys apply makes the safe changes; generate script" in " ".join(done.stdout.split())
+
+
+def test_what_a_paste_lacks_is_told_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "paste.txt").write_text(
+        "$ free -m\n               total        used        free      shared  buff/cache   available\nMem:  515000  11000  440000  1000  52000  488000\nSwap:  0  0  0\n"
+    )
+    done = run("plan", "--from", str(tmp_path / "paste.txt"))
+    lines = [line for line in done.stderr.splitlines() if "not judged: " in line]
+    assert done.returncode == 3 and len(lines) <= 2 and lines[0].endswith("more: not in the report"), done.stderr

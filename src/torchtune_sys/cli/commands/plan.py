@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -52,20 +52,40 @@ def command(**options: Any) -> int:
     if made.changes:
         return 1
     undecided = list(_undecided(found.results))
-    for line in undecided:
+    for line in _told(undecided):
         tell(f"not judged: {line}")
     return 3 if undecided else 0
 
 
-def _undecided(results: Iterable[Result]) -> Iterator[str]:
-    """Yield the rules that could ask for a change and did not see what they judge by."""
+_NAMED = 3
+"""Rules that are named beside one reason; a paste lacks what most of them need."""
+
+
+def _told(undecided: Sequence[tuple[str, str]]) -> Iterator[str]:
+    """Yield a line for each reason, whichever file it is said of.
+
+    >>> list(_told([("a", "x: denied"), ("b", "r: not in the report"), ("c", "r: not in the report"), ("d", "y: not in the report"), ("e", "y: not in the report")]))
+    ['a: x: denied', 'b, c, d and 1 more: not in the report']
+    """
+    by_reason: dict[str, list[tuple[str, str]]] = {}
+    for rule, why in undecided:
+        by_reason.setdefault(why.rpartition(": ")[2], []).append((rule, why))
+    for reason, found in by_reason.items():
+        if len(found) <= _NAMED:
+            yield from (f"{rule}: {why}" for rule, why in found)
+        else:
+            yield f"{', '.join(rule for rule, _ in found[:_NAMED])} and {len(found) - _NAMED} more: {reason}"
+
+
+def _undecided(results: Iterable[Result]) -> Iterator[tuple[str, str]]:
+    """Yield the rules that could ask for a change and did not see what they judge by, and why."""
     from torchtune_sys.cli.selection import unjudged
     from torchtune_sys.model import actions
     from torchtune_sys.model.rule import Verdict
 
     for result in results:
         if result.verdict in (Verdict.UNKNOWN, Verdict.CRASHED) and any(map(actions.doable, result.rule.fix)):
-            yield f"{result.rule.id}: {unjudged(result)}"
+            yield result.rule.id, unjudged(result)
 
 
 def _rendered(made: Any, options: dict[str, Any]) -> str:
