@@ -16,6 +16,9 @@ TOKENS = (
     ("dapi", HEX, 32), ("dop_v1_", HEX, 64), ("hvs.", LETTERS, 24), ("r8_", LETTERS, 37), ("gsk_", LETTERS, 48), ("pplx-", LETTERS, 48), ("xai-", LETTERS, 60),
     ("shpat_", HEX, 32), ("lin_api_", LETTERS, 40), ("ntn_", LETTERS, 44), ("tskey-auth-", LETTERS, 30), ("AGE-SECRET-KEY-1", UPPER, 58),
     ("$6$", LETTERS, 86), ("eyJhbGciOi.eyJzdWIi.", LETTERS, 43), ("api_org_", LETTERS, 34),
+    ("1//0", LETTERS, 60), ("AKCp", LETTERS, 69), ("cmVmdGtu", LETTERS, 56), ("glsa_", LETTERS, 32), ("NRAK-", UPPER, 27), ("rpa_", UPPER, 42),
+    ("esecret_", LETTERS, 32), ("fw_", LETTERS, 24), ("dp.pt.", LETTERS, 43), ("ops_eyJ", LETTERS, 60), ("MUNGE:", LETTERS, 60), ("abc8Q~", LETTERS, 34),
+    ("glffct-", LETTERS, 20), ("eyJhbGciOi.eyJzdWIi.abcdefgh.abcdefgh.", LETTERS, 22), ("wandb login ", HEX, 40),
 )  # fmt: skip
 BARE = ("{0}", "note: {0}", "--resume {0} --lr 3", "x={0};y=1", "(see {0})", "'{0}'")
 KEYED = (
@@ -24,6 +27,14 @@ KEYED = (
     "AWS_SECRET_ACCESS_KEY={0}", "secret={0}", "client_secret={0}", "https://joe:{0}@hub.example/x", "postgres://joe:{0}@db:5432/x", "machine h login joe password {0}",
     "Authorization: Basic {0}x", "Authorization: Bearer {0}", '{{"auths": {{"h": {{"auth": "{0}"}}}}}}', "AccountKey={0};x=1", "https://h/x?X-Amz-Signature={0}&y=1",
     "https://h/x?sv=1&sig={0}", "passphrase={0}", "PGPASSWORD={0}", "private_key={0}", "aws_session_token = {0}", "psk={0}", "cookie={0}",
+    "password => {0}", "password -> {0}", "Namespace(password='''{0}'''", "{{b'password': b'{0}'}}", "('x-api-key', '{0}')", '"password": "a\\"{0}"',
+    "<password>{0}</password>", '{{"name": "DB_PASSWORD", "value": "{0}"}}', '<entry key="password" value="{0}"/>', '"passwords": ["x", "{0}"]',
+    "docker login -u joe -p {0} r.example", "ipmitool -H x -U joe -P {0} power status", "mysql -ujoe -p{0} db", "redis-cli -h x -a {0}", "echo {0} | sudo -S id",
+    "echo {0} | docker login -u joe --password-stdin", "curl -b 's={0}' https://h/", "Cookie: a=b; s={0}; c=d", "Set-Cookie: s={0}; HttpOnly",
+    'Authorization: Digest username="u", response="{0}"', "https://h/x?key={0}", "https://h/x?a=1&code={0}", "https://h/x?Expires=1&Signature={0}",
+    "https://h/x?a=1\\u0026sig={0}", "password%3D{0}", "%22password%22%3A%22{0}%22", "password=&quot;{0}&quot;", "postgresql://joe:a/{0}@db:5432/x",
+    "mysql://joe:a@{0}@db/x", "joe:{0}@tcp(127.0.0.1:3306)/db", "AWS Secret Access Key [None]: {0}", "aws configure set aws_secret_access_key {0}",
+    "password\uff1d{0}", "--password\u00a0{0}", "pass\u200bword={0}", "Ocp-Apim-Subscription-Key: {0}",
 )  # fmt: skip
 CMDLINE = (
     "iscsi_password={0}",

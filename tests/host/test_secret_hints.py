@@ -8,20 +8,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from torchtune_sys.host import secrets
+from torchtune_sys.host import secret_words, secrets
 from torchtune_sys.host.environment import secret_name
 from torchtune_sys.host.kernel_arguments import harmless
 
-NAME = st.from_regex(re.compile(secrets._NAMES, re.ASCII), fullmatch=True)
+NAME = st.from_regex(re.compile(secret_words.NAMES, re.ASCII), fullmatch=True)
 
 
 @pytest.mark.sampled(12)
-@pytest.mark.parametrize("shape", [shape for shape, _ in secrets._SHAPES])
+@pytest.mark.parametrize("shape", [shape for shape, _ in secret_words.SHAPES])
 def test_each_shape_holds_a_word_that_is_looked_for(shape: str) -> None:
     @settings(max_examples=20, deadline=None, database=None)
     @given(st.from_regex(re.compile(shape, re.ASCII), fullmatch=True))
     def holds(token: str) -> None:
-        assert secrets._has(secrets._lowered(token), secrets._IN_TOKENS)
+        assert secrets._has(secrets._lowered(token), secret_words.IN_TOKENS)
 
     holds()
 
@@ -29,7 +29,7 @@ def test_each_shape_holds_a_word_that_is_looked_for(shape: str) -> None:
 @settings(max_examples=300, deadline=None, database=None)
 @given(NAME)
 def test_each_name_holds_a_word_that_is_looked_for(name: str) -> None:
-    assert secrets._has(secrets._lowered(name), secrets._IN_NAMES)
+    assert secrets._has(secrets._lowered(name), secret_words.IN_NAMES)
 
 
 _PIECES = (

@@ -17,6 +17,20 @@ from collections.abc import Callable
 from typing import Any
 
 from torchtune_sys.host.environment import secret_name
+from torchtune_sys.host.secret_words import (
+    HINTS,
+    IN_ESCAPED_QUOTES,
+    IN_FORMS,
+    IN_NAMED_FORMS,
+    IN_NAMES,
+    IN_QUOTES,
+    IN_TOKENS,
+    IN_VARIABLES,
+    NAMES,
+    QUOTE,
+    SHAPES,
+    VALUE,
+)
 from torchtune_sys.model.patterns import pattern
 
 HIDDEN = "hidden-by-torchtune-sys"
@@ -52,113 +66,34 @@ def may_hold_secrets(path: str) -> bool:
     return "direct_url" in path or not any(part in path for part in _PACKAGES_OWN)
 
 
-_B = r"(?![A-Za-z0-9])"
-_SHAPES = (
-    (r"hf_[A-Za-z0-9]{16,}", "Hugging Face"),
-    (r"api_org_[A-Za-z0-9]{16,}", "Hugging Face, of an organisation"),
-    (r"gh[pousr]_[A-Za-z0-9]{20,}", "GitHub"),
-    (r"github_pat_\w{20,}", "GitHub"),
-    (r"gl(?:pat|ptt|dt|rt|cbt|soat|ft|imt|agent)-[\w.-]{16,}", "GitLab"),
-    (r"(?:AKIA|ASIA|ABIA|ACCA|AROA|AIDA)[0-9A-Z]{16}" + _B, "AWS"),
-    (r"AIza[\w-]{30,}", "Google, API key"),
-    (r"ya29\.[\w-]{20,}", "Google, OAuth"),
-    (r"GOCSPX-[\w-]{20,}", "Google, client secret"),
-    (r"sk-[A-Za-z0-9_-]{20,}", "OpenAI, Anthropic and others"),
-    (r"[srp]k_(?:live|test)_[A-Za-z0-9]{10,}", "Stripe"),
-    (r"nvapi-[\w-]{20,}", "NVIDIA"),
-    (r"xox[abeoprs]-[\w-]{10,}", "Slack"),
-    (r"xapp-[\w-]{10,}", "Slack"),
-    (r"hooks\.slack\.com/(?:services|workflows)/[\w/-]+", "Slack, web hook"),
-    (r"discord(?:app)?\.com/api/webhooks/[\w/-]+", "Discord, web hook"),
-    (r"npm_[A-Za-z0-9]{30,}", "npm"),
-    (r"pypi-[\w-]{30,}", "PyPI"),
-    (r"dckr_(?:pat|oat)_[\w-]{20,}", "Docker"),
-    (r"dapi[0-9a-f]{32}", "Databricks"),
-    (r"dop_v1_[0-9a-f]{40,}", "DigitalOcean"),
-    (r"hv[bsr]\.[\w-]{20,}", "Vault"),
-    (r"r8_[A-Za-z0-9]{30,}", "Replicate"),
-    (r"gsk_[A-Za-z0-9]{30,}", "Groq"),
-    (r"pplx-[A-Za-z0-9]{30,}", "Perplexity"),
-    (r"xai-[A-Za-z0-9]{30,}", "xAI"),
-    (r"tgp_v1_[\w-]{20,}", "Together"),
-    (r"key_[A-Za-z0-9]{30,}", "Modal and others"),
-    (r"SG\.[\w-]{16,}\.[\w-]{16,}", "SendGrid"),
-    (r"shp(?:at|ca|pa|ss)_[0-9a-fA-F]{20,}", "Shopify"),
-    (r"ATATT3[\w=-]{20,}", "Atlassian"),
-    (r"lin_api_[A-Za-z0-9]{20,}", "Linear"),
-    (r"ntn_[A-Za-z0-9]{30,}", "Notion"),
-    (r"AGE-SECRET-KEY-1[0-9A-Z]{40,}", "age"),
-    (r"tskey-[\w-]{16,}", "Tailscale"),
-    (r"eyJ[\w-]{8,}\.[\w-]{8,}(?:\.[\w-]*)?", "JSON web token"),
-    (r"[0-9]{8,10}:AA[\w-]{33}", "Telegram"),
-    (r"\$(?:1|2[abxy]|5|6|7|y|gy|apr1|sha1|argon2(?:i|d|id))\$[^\s:'\"]{8,}", "hash of a password (crypt(5))"),
-)
-"""How tokens begin, and whose they are: from the issuers' own documents and from the rules of GitHub's and GitLab's secret scanning."""
-_TOKEN = pattern("(?:" + "|".join(shape for shape, _ in _SHAPES) + ")")
+_TOKEN = pattern("(?:" + "|".join(shape for shape, _ in SHAPES) + ")")
 
-_NAMES = (
-    r"passw(?:or)?d|passphrase|passcode|(?:\b|[_-])(?:pass|pwd|psk|jwt|sas|sig|auth)(?![a-z])|secret|token|api[_-]?key|apikey|access[_-]?key|private[_-]?key|account[_-]?key|auth[_-]?key"
-    r"|encryption[_-]?key|signing[_-]?key|master[_-]?key|session[_-]?key|shared[_-]?key|storage[_-]?key|cryptkey|credential|authtok|authorization"
-    r"|x-amz-signature|x-goog-signature|cookie"
+_KEYED = pattern(
+    rf"(?i)((?:{NAMES})[\w.-]{{0,64}}(?:{QUOTE})?[ \t]{{0,8}}(?::=|=>|->|=|(?<=[\"'])[ \t]{{0,8}}:)[ \t]{{0,8}})({VALUE})"
 )
-_QUOTE = r"\\{0,3}[\"']"
-"""In JSON that holds JSON the quotes are escaped, once or twice."""
-_VALUE = r"(?:\"[^\"\n]{1,4096}(?:\"|\Z)|'[^'\n]{1,4096}(?:'|\Z)|\\{1,3}\"[^\"\n]{1,4096}(?:\"|\Z)|\\{1,3}'[^'\n]{1,4096}(?:'|\Z)|[^\s\"',;&]{1,4096})"
-"""A quote that is not closed: the text was cut, by whoever printed it."""
-_KEYED = pattern(rf"(?i)((?:{_NAMES})[\w.-]{{0,64}}(?:{_QUOTE})?[ \t]{{0,8}}(?:=|(?<=[\"'])[ \t]{{0,8}}:)[ \t]{{0,8}})({_VALUE})")
 _KEYED_IN_QUOTES = pattern(
-    rf"(?i)((?:{_NAMES})[\w.-]{{0,64}}(?:{_QUOTE})?[ \t]{{0,8}}[=:][ \t]{{0,8}})(\"[^\"\n]{{1,4096}}\"|'[^'\n]{{1,4096}}'|\\{{1,3}}\"[^\"\n]{{1,4096}}\\{{1,3}}\")"
+    rf"(?i)((?:{NAMES})[\w.-]{{0,64}}(?:{QUOTE})?[ \t]{{0,8}}[=:][ \t]{{0,8}})({IN_QUOTES}|{IN_ESCAPED_QUOTES})"
 )
-_YAML = pattern(rf"(?im)((?:{_NAMES})[\w.-]{{0,64}}[ \t]{{0,8}}:[ \t]{{1,8}})({_VALUE})(?=[ \t]{{0,8}}(?:$|\\?[\"']))")
+_YAML = pattern(
+    rf"(?im)((?:{NAMES})[\w.-]{{0,64}}[ \t]{{0,8}}(?:\[[^\]\n]{{0,40}}\])?:[ \t]{{1,8}})({VALUE})(?=[ \t]{{0,8}}(?:$|\\?[\"']))"
+)
 _OPTION = pattern(
-    rf"(?i)(?<![\w-])(--?[\w-]{{0,40}}(?:{_NAMES})[\w-]{{0,20}}[ \t]{{1,4}})(?!-)({_VALUE})"
+    rf"(?i)(?<![\w-])(--?[\w-]{{0,40}}(?:{NAMES})[\w-]{{0,20}}[ \t]{{1,4}})(?!-)({VALUE})"
     r"|\b((?:sshpass[ \t]+-p|curl[ \t](?:[^\n|;&]{0,200}?[ \t])??(?:-u|--user))[ \t]{0,4})"
-    rf"({_VALUE})"
+    rf"({VALUE})"
 )
-_UPPER = pattern(rf"(?<![A-Za-z0-9_])([A-Z][A-Z0-9_]{{2,60}})(=)({_VALUE})")
+_UPPER = pattern(rf"(?<![A-Za-z0-9_])([A-Z][A-Z0-9_]{{2,60}})(=)({VALUE})")
 _HEADER = pattern(
-    r"(?i)\b((?:proxy-)?authorization[ \t]{0,4}:[ \t]{0,4}(?:\w{1,20}[ \t]{1,4})?|bearer[ \t]{1,4})([\w.~+/=:-]{8,})"
+    rf"(?i)\b((?:proxy-)?authorization(?:{QUOTE})?[ \t]{{0,4}}[:,][ \t]{{0,4}}b?(?:{QUOTE})?(?!digest|aws4)(?:\w{{1,20}}[ \t]{{1,4}})?|bearer[ \t]{{1,4}})([\w.~+/=:-]{{8,}})"
 )
-_NETRC = pattern(r"(?:(?m:^)|(?<=\s))((?:[ \t]*|login[ \t]+\S{1,200}[ \t]+)password[ \t]+)(\S{1,400})")
-_LOGIN = pattern(r"://([^\s/@\"'<>]{1,1024})@")
-_SOURCE_LOGIN = pattern(r"(?:(?<=//)|(?<![\w@.:/]))([\w.+%-]{1,64}:[^\s/@:,]{1,256})@(?=[\w-]+(?:\.[\w-]+)*:?/)")
+_NETRC = pattern(r"(?:(?m:^)|(?<=\s))((?:[ \t]*|login[ \t]+\S{1,200}[ \t]+)password[ \t]+)(?![-=:]+>?[ \t])(\S{1,400})")
+_LOGIN = pattern(r"://([^\s/@:\"'<>]{0,256}:(?![0-9]{1,5}(?:/|\Z))[^\s\"'<>,]{1,1024}|[^\s/@\"'<>]{1,1024})@(?=[\w.\[-]|\Z)")
+_SOURCE_LOGIN = pattern(r"(?:(?<=//)|(?<![\w@.:/]))([\w.+%-]{1,64}:[^\s/@:,]{1,256})@(?=[\w-]+(?:\.[\w-]+)*:?/|(?:tcp|unix)\()")
 _ADDRESS = pattern(r"[0-9.]+|[0-9a-fA-F:]+")
 _PEM_BEGIN, _PEM_END = pattern(r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----"), "-----END "
-_BY_CHANCE = pattern(r"(?<![A-Za-z0-9+/=_.-])[A-Za-z0-9+/]{40}(?![A-Za-z0-9+/=_-])|[A-Za-z0-9]{20,}")
-_KEYS = ("api", "access", "private", "account", "auth", "encryption", "signing", "master", "session", "shared", "storage")
-_IN_NAMES = (
-    *("pass", "pwd", "psk", "jwt", "sas", "sig", "auth", "secret", "token", "credential", "cookie", "cryptkey"),
-    *(f"{kind}{sign}key" for kind in _KEYS for sign in ("", "_", "-")),
+_BY_CHANCE = pattern(
+    r"(?<![A-Za-z0-9+/=_.-])(?:[A-Za-z0-9+/]{40}|[A-Za-z0-9+/]{64}|[A-Za-z0-9+/]{70}|[A-Za-z0-9+/]{76})(?![A-Za-z0-9+/=_-])|[A-Za-z0-9]{20,}"
 )
-"""Each of ``_NAMES`` holds one of these, each of ``_SHAPES`` one of the next: to look for them first saves compiling and running patterns."""
-_IN_TOKENS = (
-    *("hf_", "api_org_", "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_", "akia", "asia", "abia", "acca", "aroa", "aida", "aiza", "ya29."),
-    *(f"gl{kind}-" for kind in ("pat", "ptt", "dt", "rt", "cbt", "soat", "ft", "imt", "agent")),
-    *("gocspx-", "sk-", "k_live_", "k_test_", "nvapi-", "xox", "xapp-", "hooks.slack", "api/webhooks", "npm_", "pypi-", "dckr_", "dapi", "dop_v1_"),
-    *("hvb.", "hvs.", "hvr.", "r8_", "gsk_", "pplx-", "xai-", "tgp_v1_", "key_", "key-", "sg.", "shp", "atatt3", "lin_api_", "ntn_", "eyj", ":aa", "$"),
-)  # fmt: skip
-_IN_VARIABLES = (*_IN_NAMES, "key", "private", "_pat", "proxy")
-HINTS = (
-    *(
-        "pass",
-        "pwd",
-        "sas=",
-        "sas:",
-        'sas"',
-        "sas'",
-        "secret",
-        "token",
-        "key",
-        "credential",
-        "auth",
-        "jwt",
-        "psk",
-        *("sig=", 'sig"', "sig'"),
-    ),
-    *("signature", "cookie", "bearer", "sshpass", "curl", "://", "@"),
-    *_IN_TOKENS,
-)
-"""A line without any of these holds no secret that has a name or a shape."""
 
 
 def scrubbed(text: str) -> str:
@@ -170,9 +105,11 @@ def scrubbed(text: str) -> str:
     if "\n" in text:
         low = _lowered(text)
         hints = tuple(word for word in HINTS if word in low)  # each line has few of a long text's, and none that it lacks
-        if hints or "ommand line: " in text:
+        if _has(low, _OVER_LINES) and _has(low, IN_NAMES):
+            text = _forms().over_lines(text, low)
+        if hints or "ommand line: " in text or not text.isascii():
             text = "\n".join(_line(line, hints) for line in text.split("\n"))
-    elif "ommand line: " in text or _has(_lowered(text), HINTS):
+    elif "ommand line: " in text or not text.isascii() or _has(_lowered(text), HINTS):
         text = _line(text)
     return _BY_CHANCE.sub(_unless_random, text)
 
@@ -195,10 +132,13 @@ _KERNELS_LINE = pattern(r"(?:Kernel c|(?:\]|kernel:) C)ommand line: ")
 
 def _line(text: str, hints: tuple[str, ...] = HINTS) -> str:
     """``hints``: those of ``HINTS`` that the line may hold."""
+    if (not text.isascii() or "\\u" in text or "\\x" in text) and (plain := _forms().undisguised(text)) != text:
+        hidden = _line(plain)
+        return text if hidden == plain else hidden
     if "ommand line: " in text and (start := _KERNELS_LINE.search(text)) is not None:
         text = text[: start.end()] + scrubbed_arguments(text[start.end() :])
     if ("\\" in text or "\x1b" in text) and _ESCAPES.search(text):
-        parts = _ESCAPES.split(_KEYED_IN_QUOTES.sub(_value, text))
+        parts = _ESCAPES.split(_KEYED_IN_QUOTES.sub(hide_value, text))
         return "".join(part if place % 2 else _of_hints(part, hints) for place, part in enumerate(parts))
     return _of_hints(text, hints)
 
@@ -233,33 +173,46 @@ def _by_shape(text: str, low: str) -> str:
         text = _LOGIN.sub(_login, text) if "://" in text else text
         if ":" in text[: text.rfind("@")] and "/" in text[text.find("@") :]:
             text = _SOURCE_LOGIN.sub(_unless_address, text)
-    return _TOKEN.sub(_whole_word, text) if _has(low, _IN_TOKENS) else text
+    return _TOKEN.sub(_whole_word, text) if _has(low, IN_TOKENS) else text
 
 
 def _by_name(text: str, low: str) -> str:
-    is_named = _has(low.replace(_SYN_COOKIES, ""), _IN_NAMES)
+    is_named = _has(low.replace(_SYN_COOKIES, ""), IN_NAMES)
     if "authorization" in low or "bearer" in low:
-        text = _HEADER.sub(_value, text)
-    if "=" in text and _has(low, _IN_VARIABLES) and _names_a_variable(text):
+        text = _HEADER.sub(hide_value, text)
+    if "=" in text and _has(low, IN_VARIABLES) and _names_a_variable(text):
         text = _UPPER.sub(lambda found: f"{found[1]}={HIDDEN}" if secret_name(found[1]) else found[0], text)
     if (is_named and "-" in text and _names_an_option(low)) or "sshpass" in low or "curl" in low:
-        text = _OPTION.sub(_value, text)
-    if is_named and (_names_a_key(low, "=") or _names_a_key(low, ":")):
-        text = _KEYED.sub(_value, text)
+        text = _OPTION.sub(hide_value, text)
+    if is_named and (_names_a_key(low, "=") or _names_a_key(low, ":") or _names_a_key(low, "->")):
+        text = _KEYED.sub(hide_value, text)
     if is_named and (": " in text or ":\t" in text):
-        text = _YAML.sub(_value, text)
-    return _NETRC.sub(_value, text) if "password" in text else text
+        text = _YAML.sub(hide_value, text)
+    if _has(low, IN_FORMS) or (is_named and _has(low, IN_NAMED_FORMS)):
+        text = _forms().in_a_line(text, low)
+    return _NETRC.sub(hide_value, text) if "password" in text else text
+
+
+_OVER_LINES = ("value", ": |", ": >", "[\n", '= """', "= '''")
+"""What stands in a text of which a secret and its name are on two lines."""
+
+
+def _forms() -> Any:
+    """Return the patterns for what few texts hold: imported when one does."""
+    from torchtune_sys.host import secret_forms
+
+    return secret_forms
 
 
 def _names_an_option(low: str) -> bool:
     """Whether a word with a hyphen and the name of a secret stands before one that is no option itself: without, ``_OPTION`` finds nothing."""
     words = low.split()
-    return any("-" in one and other[0] != "-" and _has(one, _IN_NAMES) for one, other in itertools.pairwise(words))
+    return any("-" in one and other[0] != "-" and _has(one, IN_NAMES) for one, other in itertools.pairwise(words))
 
 
 def _names_a_key(low: str, sign: str) -> bool:
     """Whether the word before a ``sign`` has the name of a secret: without, ``_KEYED`` finds nothing."""
-    return any(_has(part[-_KEY_AT_MOST:], _IN_NAMES) for part in low.split(sign)[:-1])
+    return any(_has(part[-_KEY_AT_MOST:], IN_NAMES) for part in low.split(sign)[:-1])
 
 
 def _names_a_variable(text: str) -> bool:
@@ -271,14 +224,19 @@ _KEY_AT_MOST = 128
 """Letters of a name, what may follow within its word, quotes, and blanks before the sign."""
 
 
-def _value(found: re.Match[str]) -> str:
+def hide_value(found: re.Match[str]) -> str:
     """Return the name with its value hidden, in the quotes that it had; what is no value but a reference stays."""
     name, value = (found[1], found[2]) if found[1] is not None else (found[3], found[4])
-    bare = value.strip("\"'\\")
+    quote = _OPENING.match(value)[0]  # type: ignore[index]
+    bare = value[len(quote) :].strip("\"'\\")
     if bare.lower() in _NO_VALUES or bare.startswith(HIDDEN) or _is_path(bare):
         return found[0]
-    quote = value[: len(value) - len(value.lstrip("\"'\\"))]
-    return f"{name}{quote}{HIDDEN}{quote}"
+    return f"{name}{quote}{HIDDEN}{quote.lstrip(_PREFIXES)}"
+
+
+_PREFIXES = "bBrRuUfF"
+_OPENING = pattern(rf"(?:[{_PREFIXES}]?(?=[\"']))?[\"'\\]*")
+"""Quotes, behind what Python may have before them."""
 
 
 _NO_VALUES = frozenset(("", "true", "false", "yes", "no", "none", "null", "on", "off", "0", "1", "{", "[", "|", ">"))
@@ -372,7 +330,7 @@ def scrubbed_arguments(text: str) -> str:
 def _known(name: str, value: str) -> bool:
     from torchtune_sys.host.kernel_arguments import harmless
 
-    if _has(_lowered(name), _IN_NAMES) and re.search(_NAMES, name, re.IGNORECASE):
+    if _has(_lowered(name), IN_NAMES) and re.search(NAMES, name, re.IGNORECASE):
         return False
     return harmless(name) or _PLAIN_VALUE.fullmatch(value.strip('"')) is not None
 

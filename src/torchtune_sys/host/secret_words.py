@@ -1,0 +1,164 @@
+"""How secrets look, as tables: names that they stand under, how tokens begin, and the words without which neither can be there."""
+
+from __future__ import annotations
+
+_B = r"(?![A-Za-z0-9])"
+SHAPES = (
+    (r"hf_[A-Za-z0-9]{16,}", "Hugging Face"),
+    (r"api_org_[A-Za-z0-9]{16,}", "Hugging Face, of an organisation"),
+    (r"gh[pousr]_[A-Za-z0-9]{20,}", "GitHub"),
+    (r"github_pat_\w{20,}", "GitHub"),
+    (r"gl(?:pat|ptt|dt|rt|rtr|cbt|soat|ft|ffct|imt|agent|wt|oas)-[\w.-]{16,}", "GitLab"),
+    (r"(?:AKIA|ASIA|ABIA|ACCA|AROA|AIDA)[0-9A-Z]{16}" + _B, "AWS"),
+    (r"AIza[\w-]{30,}", "Google, API key"),
+    (r"ya29\.[\w-]{20,}", "Google, OAuth"),
+    (r"GOCSPX-[\w-]{20,}", "Google, client secret"),
+    (r"sk-[A-Za-z0-9_-]{20,}", "OpenAI, Anthropic and others"),
+    (r"[srp]k_(?:live|test)_[A-Za-z0-9]{10,}", "Stripe"),
+    (r"nvapi-[\w-]{20,}", "NVIDIA"),
+    (r"xox[abeoprs]-[\w-]{10,}", "Slack"),
+    (r"xapp-[\w-]{10,}", "Slack"),
+    (r"hooks\.slack\.com/(?:services|workflows|triggers)/[\w/-]+", "Slack, web hook"),
+    (r"discord(?:app)?\.com/api/webhooks/[\w/-]+", "Discord, web hook"),
+    (r"npm_[A-Za-z0-9]{30,}", "npm"),
+    (r"pypi-[\w-]{30,}", "PyPI"),
+    (r"dckr_(?:pat|oat)_[\w-]{20,}", "Docker"),
+    (r"dapi[0-9a-f]{32}", "Databricks"),
+    (r"dop_v1_[0-9a-f]{40,}", "DigitalOcean"),
+    (r"hv[bsr]\.[\w-]{20,}", "Vault"),
+    (r"r8_[A-Za-z0-9]{30,}", "Replicate"),
+    (r"gsk_[A-Za-z0-9]{30,}", "Groq"),
+    (r"pplx-[A-Za-z0-9]{30,}", "Perplexity"),
+    (r"xai-[A-Za-z0-9]{30,}", "xAI"),
+    (r"tgp_v1_[\w-]{20,}", "Together"),
+    (r"key_[A-Za-z0-9]{30,}", "Modal and others"),
+    (r"SG\.[\w-]{16,}\.[\w-]{16,}", "SendGrid"),
+    (r"shp(?:at|ca|pa|ss)_[0-9a-fA-F]{20,}", "Shopify"),
+    (r"ATATT3[\w=-]{20,}", "Atlassian"),
+    (r"lin_api_[A-Za-z0-9]{20,}", "Linear"),
+    (r"ntn_[A-Za-z0-9]{30,}", "Notion"),
+    (r"AGE-SECRET-KEY-1[0-9A-Z]{40,}", "age"),
+    (r"tskey-[\w-]{16,}", "Tailscale"),
+    (r"eyJ[\w-]{8,}\.[\w-]{8,}(?:\.[\w-]*){0,3}", "JSON web token, signed or encrypted"),
+    (r"[0-9]{8,10}:AA[\w-]{33}", "Telegram"),
+    (r"1//0[\w-]{30,}", "Google, refresh token"),
+    (r"AKCp[A-Za-z0-9]{20,}", "Artifactory, API key"),
+    (r"cmVmdGtu[A-Za-z0-9]{20,}", "Artifactory, reference token"),
+    (r"gl(?:sa_[A-Za-z0-9]{20,}(?:_[0-9a-fA-F]{4,})?|c_eyJ[\w+/=-]{10,})", "Grafana"),
+    (r"NRAK-[A-Z0-9]{20,}", "New Relic"),
+    (r"rpa_[A-Z0-9]{30,}", "RunPod"),
+    (r"esecret_[A-Za-z0-9]{16,}", "Anyscale"),
+    (r"fw_[A-Za-z0-9]{20,}" + _B, "Fireworks"),
+    (r"dp\.(?:pt|st|ct|sa|scim|audit)\.[\w.-]{20,}", "Doppler"),
+    (r"[A-Za-z0-9]{14}\.atlasv1\.[\w=-]{20,}", "HashiCorp Terraform"),
+    (r"ops_eyJ[\w+/=-]{20,}", "1Password"),
+    (r"MUNGE:[A-Za-z0-9+/=]{16,}:?", "a credential of MUNGE"),
+    (r"[\w~.-]{3}[0-9]Q~[\w~.-]{24,}", "Microsoft Entra, client secret"),
+    (r"/t/[A-Za-z]{2}-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", "Anaconda, in the URL of a channel"),
+    (r"K10[0-9a-f]{64}::[\w-]+:[\w-]+", "a cluster of k3s"),
+    (r"MII[A-Za-z0-9+/]{40,}={0,2}", "a key or a certificate without its head (DER in base 64)"),
+    (r"webhook\.office\.com/webhookb2/[^\s\"'<>]+", "Microsoft Teams, web hook"),
+    (r"\$(?:1|2[abxy]|5|6|7|y|gy|apr1|sha1|argon2(?:i|d|id))\$[^\s:'\"]{8,}", "hash of a password (crypt(5))"),
+)
+"""How tokens begin, and whose they are: from the issuers' own documents and from the rules of GitHub's and GitLab's secret scanning."""
+NAMES = (
+    r"passw(?:or)?d|passphrase|passcode|(?:\b|[_-])(?:pass|pwd|psk|jwt|sas|sig|auth)(?![a-z])|secret|token|api[ _-]?key|access[ _-]?key|private[ _-]?key|account[ _-]?key|auth[ _-]?key"
+    r"|encryption[_-]?key|signing[_-]?key|master[_-]?key|session[_-]?key|shared[_-]?key|storage[_-]?key|subscription[_-]?key|cryptkey|credential|authtok|authorization"
+    r"|x-amz-signature|x-goog-signature|cookie"
+)
+QUOTE = r"\\{0,3}[\"']"
+"""In JSON that holds JSON the quotes are escaped, once or twice."""
+IN_QUOTES = r"\"(?:[^\"\\\n]|\\{1,8}[^\\\n]){1,4096}(?:\"|\Z)|'(?:[^'\\\n]|\\{1,8}[^\\\n]){1,4096}(?:'|\Z)"
+IN_ESCAPED_QUOTES = "|".join(
+    rf"\\{{{deep}}}\"(?:[^\"\\\n]|\\{{{2 * deep + 1}}}\"|\\(?!\")){{1,4096}}(?:\\{{0,{deep}}}\"|\Z)" for deep in (3, 2, 1)
+)
+VALUE = (
+    r"(?:'{3}[^\n]{1,4096}?(?:'{3}|\Z)|\"{3}[^\n]{1,4096}?(?:\"{3}|\Z)"
+    rf"|[bBrRuUfF]?(?:{IN_QUOTES})"
+    rf"|{IN_ESCAPED_QUOTES}|\\{{1,3}}'[^'\n]{{1,4096}}(?:'|\Z)|[^\s\"',;&]{{1,4096}})"
+)
+"""A quote that is not closed: the text was cut, by whoever printed it."""
+_KEYS = (
+    "api",
+    "access",
+    "private",
+    "account",
+    "auth",
+    "encryption",
+    "signing",
+    "master",
+    "session",
+    "shared",
+    "storage",
+    "subscription",
+)
+IN_NAMES = (
+    *("pass", "pwd", "psk", "jwt", "sas", "sig", "auth", "secret", "token", "credential", "cookie", "cryptkey"),
+    *(f"{kind}{sign}key" for kind in _KEYS for sign in ("", "_", "-", " ")),
+)
+"""Each of ``NAMES`` holds one of these, each of ``SHAPES`` one of the next: to look for them first saves compiling and running patterns."""
+IN_TOKENS = (
+    *("hf_", "api_org_", "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_", "akia", "asia", "abia", "acca", "aroa", "aida", "aiza", "ya29."),
+    *(f"gl{kind}-" for kind in ("pat", "ptt", "dt", "rt", "rtr", "cbt", "soat", "ft", "ffct", "imt", "agent", "wt", "oas")),
+    *("gocspx-", "sk-", "k_live_", "k_test_", "nvapi-", "xox", "xapp-", "hooks.slack", "api/webhooks", "npm_", "pypi-", "dckr_", "dapi", "dop_v1_"),
+    *("hvb.", "hvs.", "hvr.", "r8_", "gsk_", "pplx-", "xai-", "tgp_v1_", "key_", "key-", "sg.", "shp", "atatt3", "lin_api_", "ntn_", "eyj", ":aa", "$"),
+    *("1//0", "akcp", "cmvmdgtu", "glsa_", "nrak-", "rpa_", "esecret_", "fw_", "dp.", ".atlasv1.", "munge:", "q~", "/t/", "webhookb2", "k10", "mii"),
+)  # fmt: skip
+IN_VARIABLES = (*IN_NAMES, "key", "private", "_pat", "proxy")
+IN_FORMS = (
+    *(
+        "docker login",
+        "podman login",
+        "nerdctl login",
+        "skopeo login",
+        "oras login",
+        "registry login",
+        "ipmi",
+        "racadm",
+        "redfish",
+        "redis-cli",
+        "ldap",
+    ),
+    *(
+        "mysql",
+        "mariadb",
+        "mongo",
+        "smbclient",
+        "cifs",
+        "snmp",
+        "curl",
+        "-stdin",
+        "chpasswd",
+        "sudo -s",
+        "kinit",
+        "?key=",
+        "&key=",
+        "?code=",
+        "&code=",
+    ),
+    *("signature=", "digest ", "aws4-", "cookie:", "wandb", "config set", "configure set", "--global"),
+)
+"""Each of the forms of ``secret_forms`` holds one of these, or the name of a secret and one of the next."""
+IN_NAMED_FORMS = ("value", ": [", ":[", "=[", "= [", "</", "%3d", "%3a", "&quot;", "&#3", "('", '("', "(b'", '(b"')
+HINTS = (
+    *(
+        "pass",
+        "pwd",
+        "sas=",
+        "sas:",
+        'sas"',
+        "sas'",
+        "secret",
+        "token",
+        "key",
+        "credential",
+        "auth",
+        "jwt",
+        "psk",
+        *("sig=", 'sig"', "sig'"),
+    ),
+    *("signature", "cookie", "bearer", "sshpass", "curl", "://", "@"),
+    *IN_TOKENS,
+    *IN_FORMS,
+)
+"""A line without any of these holds no secret that has a name or a shape."""

@@ -1,0 +1,86 @@
+"""Secrets whose name is not beside them, or that are written as few texts write them: none is left, and what is none stays."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from torchtune_sys.host import secrets
+from torchtune_sys.host.secrets import HIDDEN, scrubbed
+
+WORD = "qwertyuiopas"
+OVER_LINES = {
+    "a pod's variable": f"  - name: DB_PASSWORD\n    value: {WORD}\n  - name: X\n    value: kept\n",
+    "a pod's variable, JSON": f'{{\n "name": "DB_PASSWORD",\n "value": "{WORD}"\n}},\n{{\n "name": "X",\n "value": "kept"\n}}',
+    "the annotation with it": f'{{\\"name\\":\\"DB_PASSWORD\\",\\"value\\":\\"{WORD}\\"}},{{\\"name\\":\\"X\\",\\"value\\":\\"kept\\"}}',
+    "a block of YAML": f"stringData:\n  password: |\n    a {WORD}\n    {WORD}\n  user: kept\n",
+    "a folded block": f"token: >-\n  {WORD}\nuser: kept\n",
+    "a list": f'"tokens": [\n  "{WORD}",\n  "a{WORD}"\n], "x": "kept"',
+    "TOML": f'password = """\n{WORD}"""\nuser = "kept"',
+    "a key without its head": "x\nMIIEvQIBADANBgkqhkiG9w0BAQEFAASCBKcwggSjAgEAAoIBAQC7" + WORD + "\nkept",
+}
+
+
+@pytest.mark.parametrize("form", OVER_LINES)
+def test_a_secret_that_stands_on_another_line_than_its_name(form: str) -> None:
+    found = scrubbed(OVER_LINES[form])
+    assert WORD not in found and "kept" in found and HIDDEN in found
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "https://h/x?code=404&key=12",
+        "http://h:8080/path@v1.2",
+        "ssh -p 22 login01",
+        "docker login registry.example",
+        "git@github.com:a/b.git",
+        '"names": ["eth0", "eth1"]',
+        "name: NCCL_DEBUG\nvalue: INFO",
+        "wandb: run 4f1e8f8f",
+        "commit 4f1e8f8f8a1e8f8b4f1e8f8f8a1e8f8b0a1b2c3d",
+        "temp 60\u00a0\u00b0C \u2502 12\u200bW",
+        "echo hello | tee x",
+        "mysql -p db",
+        "<b>token</b>",
+        "nf_conntrack: table full; dp.mlx5 rate",
+        "RuntimeError: CUDA error: an illegal memory access was encountered",
+    ],
+)
+def test_what_is_no_secret_stays(text: str) -> None:
+    assert scrubbed(text) == text
+
+
+_PIECES = ("password", "name", "value", "token", ": ", ":", "=", "|", ">", "[", "]", '"', "'", "\\", "\n", " ", "  ", "- ", "(", "<", "</", ">", "%3D", "&quot;", "curl ",
+           "docker login ", "-p ", "echo ", "| sudo -S", "x1", "\u00a0", "\uff1d", "Cookie: ", "?key=", "->", "b'", "wandb ")  # fmt: skip
+
+
+@settings(max_examples=300, deadline=None, database=None)
+@given(st.lists(st.sampled_from(_PIECES), max_size=14).map("".join))
+def test_what_a_look_before_the_forms_leaves_out_they_would_not_have_found(text: str) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(secrets, "IN_FORMS", ("",))
+        plain = scrubbed(text)
+    assert scrubbed(text) == plain
+
+
+@pytest.mark.parametrize(
+    "piece",
+    ["name: passwordvalue ", " password: |\n   x\n", 'token=["a",', "password = '''", "cookie: ", "docker login -p", "curl -b ", "echo '%s' a | x",
+     "config set password", "?key=1&", "('password','a", "<password>a", "password&quot;%3A%22", "\u00a0password", 'password=\\"\\', "://a:b@", "ab~1Q~", "eyJabcdefgh."],
+)  # fmt: skip
+def test_each_form_takes_time_in_proportion(piece: str) -> None:
+    def seconds(size: int) -> float:
+        text, found = piece * (size // len(piece)), []
+        for _ in range(3):
+            started = time.thread_time()
+            scrubbed(text)
+            found.append(time.thread_time() - started)
+        return min(found)
+
+    seconds(1000)  # patterns are compiled
+    once, four = seconds(15_000), seconds(60_000)
+    assert four < 10 * max(once, 0.002), f"{once:.4f} and {four:.4f} s"
