@@ -11,17 +11,18 @@ from typing import Any
 
 import pytest
 from outputs import outputs, said
-from planted_secrets import KEYED, TOKENS, Secrets
 
 import warm
 from conftest import HOSTS
+from planted_secrets import KEYED, TOKENS, Secrets
 from torchtune_sys.cli.commands import compare, diagnose, preflight
 from torchtune_sys.evidence import read
 from torchtune_sys.host.environment import NAMES, PREFIXES
 from torchtune_sys.host.input.opening import PastedText, open_input
 from torchtune_sys.host.recorded import RecordedHost, load_recording, merged
 from torchtune_sys.host.scrubbed import ScrubbedHost
-from torchtune_sys.host.secrets import HIDDEN, may_hold_secrets, scrubbed, scrubbed_file
+from torchtune_sys.host.secret_values import HIDDEN
+from torchtune_sys.host.secrets import may_hold_secrets, scrubbed, scrubbed_file
 from torchtune_sys.model import codec
 
 WRITTEN = {

@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from torchtune_sys.host import secrets
-from torchtune_sys.host.secrets import HIDDEN, scrubbed
+from torchtune_sys.host.secret_values import HIDDEN
+from torchtune_sys.host.secrets import scrubbed
 
 WORD = "qwertyuiopas"
 OVER_LINES = {

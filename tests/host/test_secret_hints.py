@@ -152,4 +152,4 @@ def test_a_line_is_looked_through_for_what_the_text_holds_alone(monkeypatch: pyt
     asked: list[int] = []
     monkeypatch.setattr(secrets, "_has", lambda low, words: asked.append(len(words)) or any(word in low for word in words))
     secrets.scrubbed("mlx5_core: link up\ntoken=abcdefgh1234\n" * 50)
-    assert asked.count(len(secrets.HINTS)) == 0
+    assert asked.count(len(secret_words.HINTS)) == 0

@@ -13,7 +13,8 @@ from typing import Any, Protocol
 import msgspec
 
 from torchtune_sys.fleet.reading import COLLECTED
-from torchtune_sys.host.secrets import HIDDEN, brief, scrubbed
+from torchtune_sys.host.secret_values import HIDDEN
+from torchtune_sys.host.secrets import brief, scrubbed
 from torchtune_sys.model import codec
 from torchtune_sys.render.layout import clean
 

@@ -20,7 +20,8 @@ from torchtune_sys.fleet.spread import NOT_THERE, UNSEEN, Spread, are_alike, spr
 from torchtune_sys.fleet.store import Family, HostFacts, Store
 from torchtune_sys.fleet.weights import Readers
 from torchtune_sys.host.environment import secret_name
-from torchtune_sys.host.secrets import HIDDEN, scrubbed, scrubbed_arguments, scrubbed_data
+from torchtune_sys.host.secret_values import HIDDEN
+from torchtune_sys.host.secrets import scrubbed, scrubbed_arguments, scrubbed_data
 from torchtune_sys.model.comparison import (
     Comparison,
     DifferenceWeight,

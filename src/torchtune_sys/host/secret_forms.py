@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 import unicodedata
 
+from torchtune_sys.host.secret_values import HIDDEN, hide_value
 from torchtune_sys.host.secret_words import IN_QUOTES, NAMES, QUOTE, VALUE
-from torchtune_sys.host.secrets import HIDDEN, hide_value
 from torchtune_sys.model.patterns import pattern
 
 _NAMED = rf"[\w.-]{{0,64}}(?:{NAMES})[\w.-]{{0,64}}"

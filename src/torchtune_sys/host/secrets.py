@@ -17,6 +17,7 @@ from collections.abc import Callable
 from typing import Any
 
 from torchtune_sys.host.environment import secret_name
+from torchtune_sys.host.secret_values import HIDDEN, hide_value, looks_random
 from torchtune_sys.host.secret_words import (
     HINTS,
     IN_ESCAPED_QUOTES,
@@ -32,9 +33,6 @@ from torchtune_sys.host.secret_words import (
     VALUE,
 )
 from torchtune_sys.model.patterns import pattern
-
-HIDDEN = "hidden-by-torchtune-sys"
-"""What stands in the place of a secret: one word in every file format, that no filter takes for another."""
 
 _OF_PEOPLE_IN_SYS = ("/ifalias", "/node_desc", "/backing_file")
 _OF_PEOPLE_IN_PROC = ("cmdline", "mounts", "swaps")
@@ -224,32 +222,6 @@ _KEY_AT_MOST = 128
 """Letters of a name, what may follow within its word, quotes, and blanks before the sign."""
 
 
-def hide_value(found: re.Match[str]) -> str:
-    """Return the name with its value hidden, in the quotes that it had; what is no value but a reference stays."""
-    name, value = (found[1], found[2]) if found[1] is not None else (found[3], found[4])
-    quote = _OPENING.match(value)[0]  # type: ignore[index]
-    bare = value[len(quote) :].strip("\"'\\")
-    if bare.lower() in _NO_VALUES or bare.startswith(HIDDEN) or _is_path(bare):
-        return found[0]
-    return f"{name}{quote}{HIDDEN}{quote.lstrip(_PREFIXES)}"
-
-
-_PREFIXES = "bBrRuUfF"
-_OPENING = pattern(rf"(?:[{_PREFIXES}]?(?=[\"']))?[\"'\\]*")
-"""Quotes, behind what Python may have before them."""
-
-
-_NO_VALUES = frozenset(("", "true", "false", "yes", "no", "none", "null", "on", "off", "0", "1", "{", "[", "|", ">"))
-
-
-def _is_path(value: str) -> bool:
-    """``PWD=/home/joe``, ``password_file=/etc/x``: where something lies. A secret in base 64 may begin so, too."""
-    return _PATH.fullmatch(value) is not None and not any(looks_random(word) for word in re.split(r"[/.]", value))
-
-
-_PATH = pattern(r"(?:/|~/|\./)[\w.@+-]{1,64}(?:/[\w.@+-]{0,64}){0,20}")
-
-
 def _whole_word(found: re.Match[str]) -> str:
     before = found.string[found.start() - 1 : found.start()]
     return found[0] if before.isalnum() and found[0][0].isalnum() else HIDDEN
@@ -283,23 +255,6 @@ def _without_keys(text: str) -> str:
 
 def _unless_random(found: re.Match[str]) -> str:
     return HIDDEN if looks_random(found[0]) else found[0]
-
-
-def looks_random(word: str) -> bool:
-    """Whether letters of both cases and digits follow each other as in a random word; hexadecimal, which names are not, does not.
-
-    >>> looks_random("zX9kQ2mB7vL4pT8wR3nY6c"), looks_random("4f1e8f8f8a1e8f8b4f1e8f8f8a1e8f8b"), looks_random("SamsungMZQL21T9HCJR00A07")
-    (True, False, False)
-    """
-    kinds = "".join("d" if sign.isdigit() else "u" if sign.isupper() else "l" if sign.islower() else "x" for sign in word)
-    if kinds.count("d") < 2 or kinds.count("u") < 3 or kinds.count("l") < 3:
-        return False
-    changes = sum(one != other for one, other in itertools.pairwise(kinds))
-    return changes >= _OFTEN * (len(word) - 1)
-
-
-_OFTEN = 0.45
-"""Of neighbours in a random word of base 62, 62 % are of different kinds; in names that are made of words a quarter."""
 
 
 def scrubbed_file(text: str, path: str) -> str:

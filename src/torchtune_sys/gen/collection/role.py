@@ -131,6 +131,9 @@ def variables() -> str:
   | select('search', '-' ~ ansible_facts.architecture ~ '.pyz$' if {PREFIX}brought | length > 1 else '.pyz$')
   | first | default('', true) }}}}
 
+# Facts of the host that are called like variables of this role. Ansible lets them outrank the inventory: own_variables.yml refuses them.
+{PREFIX}told_by_host: "{{{{ ansible_facts | select('match', '^{PREFIX}') | sort }}}}"
+
 # Whether this host is the controller, by any connection: it is never rebooted.
 {PREFIX}is_controller: >-
   {{{{ ansible_connection | default('ssh') == 'local' or {PREFIX}identity == {PREFIX}controller_words | join(' ') }}}}

@@ -1,0 +1,92 @@
+"""A host whose root is somebody else answers what it likes, and nothing of that is done on the controller."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from controller import Played, Plays
+
+EVIL = "torchtune_sys_"
+
+
+def lying(folder: Path, facts: dict[str, Any]) -> Path:
+    """An interpreter that every module of Ansible's is started by, and that answers the same to all."""
+    answer = {
+        "changed": False,
+        "ansible_facts": facts,
+        "headline": "x",
+        "stat": {"exists": False},
+        "identity": "-",
+        "refused": [],
+        "rebooted": [],
+        "steps": [
+            {
+                "title": "t",
+                "wanted": True,
+                "reboot": False,
+                "by_hand": "",
+                "actions": [{"type": f"/../../../../../../..{folder}/own"}],
+            }
+        ],
+    }
+    place = folder / "python"
+    place.write_text(f"#!/bin/sh\ncat >/dev/null\ncat <<'EOF'\n{json.dumps(answer)}\nEOF\n")
+    place.chmod(0o755)
+    return place
+
+
+def played(work: Path, folder: Path, tasks: str, facts: dict[str, Any], **variables: Any) -> Played:
+    host = {"ansible_connection": "local", "ansible_python_interpreter": str(lying(folder, facts)), "torchtune_sys_become": False}
+    role = {"import_role": {"name": "torchtune.sys.torchtune_sys", "tasks_from": tasks}}
+    play = {"hosts": "all", "gather_facts": True, "vars": {"ansible_become_method": "ansible.builtin.su"}, "tasks": [role]}
+    return Plays(work, {"evil": host}).play([play], **variables)
+
+
+def marks(folder: Path) -> list[str]:
+    return ["sh", "-c", f"touch {folder}/PWNED"]
+
+
+@pytest.mark.parametrize("tasks", ["drain", "give_back"])
+def test_no_fact_of_a_host_is_a_command_of_the_controller_s(work: Path, tmp_path: Path, tasks: str) -> None:
+    """kubectl, named by a fact, was started on the controller."""
+    facts = {f"{EVIL}kubectl": marks(tmp_path), f"{EVIL}drain": "kubernetes", f"{EVIL}drain_from": "localhost"}
+    found = played(work, tmp_path, tasks, facts)
+    assert not (tmp_path / "PWNED").exists()
+    assert found.status == 2 and "Somebody else is master of it" in found.output and f"{EVIL}kubectl" in found.output
+
+
+def test_no_fact_of_a_host_names_a_file_of_the_controller_s(work: Path, tmp_path: Path) -> None:
+    """The source of the tool, named by a fact, was copied to the host: any file that the controller may read; the report's tool was started there."""
+    secret = tmp_path / "id_ed25519"
+    secret.write_text("of the controller's\n")
+    facts = {
+        f"{EVIL}source": str(secret),
+        f"{EVIL}report_directory": str(tmp_path / "report"),
+        f"{EVIL}path": str(tmp_path / "got"),
+    }
+    for tasks in ("tool", "tell"):
+        found = played(work, tmp_path, tasks, facts)
+        assert not found.of("evil", "copy") and not found.of("evil", "torchtune_report"), found.output
+        assert not (tmp_path / "got").exists() and not (tmp_path / "report").exists()
+        assert found.status == 2 and "Somebody else is master of it" in found.output
+
+
+def test_no_step_of_a_host_s_names_tasks_of_the_controller_s(work: Path, tmp_path: Path) -> None:
+    """The kind of an action was a part of a path: tasks from any file on the controller were included."""
+    (tmp_path / "own.yml").write_text(
+        json.dumps([{"name": "own", "ansible.builtin.command": {"argv": marks(tmp_path)}, "delegate_to": "localhost"}])
+    )
+    found = played(work, tmp_path, "install", {})
+    assert not (tmp_path / "PWNED").exists() and found.status == 2 and "own.yml" in found.output, (
+        "refused: there are no such tasks"
+    )
+
+
+def test_what_the_user_sets_is_taken(work: Path, tmp_path: Path) -> None:
+    found = played(
+        work, tmp_path, "drain", {"distribution": "x"}, torchtune_sys_kubectl=marks(tmp_path), torchtune_sys_drain="kubernetes"
+    )
+    assert (tmp_path / "PWNED").exists(), found.output
