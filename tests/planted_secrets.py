@@ -18,7 +18,7 @@ TOKENS = (
     ("$6$", LETTERS, 86), ("eyJhbGciOi.eyJzdWIi.", LETTERS, 43), ("api_org_", LETTERS, 34),
     ("1//0", LETTERS, 60), ("AKCp", LETTERS, 69), ("cmVmdGtu", LETTERS, 56), ("glsa_", LETTERS, 32), ("NRAK-", UPPER, 27), ("rpa_", UPPER, 42),
     ("esecret_", LETTERS, 32), ("fw_", LETTERS, 24), ("dp.pt.", LETTERS, 43), ("ops_eyJ", LETTERS, 60), ("MUNGE:", LETTERS, 60), ("abc8Q~", LETTERS, 34),
-    ("glffct-", LETTERS, 20), ("eyJhbGciOi.eyJzdWIi.abcdefgh.abcdefgh.", LETTERS, 22), ("wandb login ", HEX, 40),
+    ("glffct-", LETTERS, 20), ("eyJhbGciOiJkaXIiLCJlbmMi.abcdefgh.abcdefgh.abcdefgh.", LETTERS, 22), ("wandb login ", HEX, 40),
 )  # fmt: skip
 BARE = ("{0}", "note: {0}", "--resume {0} --lr 3", "x={0};y=1", "(see {0})", "'{0}'")
 KEYED = (

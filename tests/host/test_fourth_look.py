@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 from driven import PROGRAM, run
-from planted_secrets import Secrets
 
+from planted_secrets import Secrets
 from torchtune_sys.host.children.rank_processes import RankMessage, RankProcesses
 from torchtune_sys.host.peers.rank_worker import RankWorker
 from torchtune_sys.host.secret_values import HIDDEN

@@ -97,5 +97,7 @@ def _unknown(name: str, seen: str) -> Cause:
 
 
 def _first_line(text: str) -> str:
-    line = text.lstrip()[: 8 * _SEEN_AT_MOST].partition("\n")[0].partition("|")[0]  # after the bar: performance data
-    return scrubbed(line.strip())[:_SEEN_AT_MOST]
+    line = scrubbed(
+        text.lstrip()[: 8 * _SEEN_AT_MOST].partition("\n")[0]
+    )  # before it is cut: half of a secret is known by nothing
+    return line.partition("|")[0].strip()[:_SEEN_AT_MOST]  # after the bar: performance data
