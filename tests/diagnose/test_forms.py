@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import io
 import json
+import textwrap
 import time
 import zipfile
 from collections.abc import Callable
@@ -199,3 +200,19 @@ def test_a_long_log_keeps_its_complaint_and_its_line_number() -> None:
     found = judged("".join(lines).encode())
     assert (found.causes[0].cause, found.causes[0].evidence[0].line) == ("dev-shm-too-small", 63_457)
     assert found.lines == 110_000
+
+
+def test_what_the_words_tell_more_is_said_of_the_first_cause_only() -> None:
+    """A remedy is written for the likeliest cause; under the others stands what helps against these."""
+    causes = judged(b"ImportError: [sgl_kernel] CRITICAL: Could not load any common_ops library!\n").causes
+    assert len(causes) > 1
+    assert ["sglang-kernel" in " ".join(each.fix) for each in causes] == [True] + [False] * (len(causes) - 1)
+
+
+def test_a_folded_line_is_read_whole_where_its_piece_says_less() -> None:
+    """The piece alone is what an extension made for another torch prints; the file's name, on the line before, is torch's own."""
+    told = "it failed after the update, and neither a new environment nor another release of the driver, which I tried on two hosts, helped at all"
+    error = "ImportError: /opt/anaconda2/lib/python2.7/site-packages/torch/lib/libtorch.so.1: undefined symbol: _ZTIN2at4TypeE"
+    text = "\n".join(textwrap.fill(line, 80, break_long_words=False) for line in (told, error, told))
+    assert "\nundefined symbol" in text
+    assert judged(text.encode()).causes[0].cause == "torch-install-damaged"

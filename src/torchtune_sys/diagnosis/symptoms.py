@@ -68,7 +68,8 @@ def symptoms_of(source: str, lines: Sequence[LogLine]) -> list[Symptom]:
             symptom = symptom if other is None else msgspec.structs.replace(other, line=line)
         if symptom is not None:
             found.append(symptom)
-    found += _broken(source, lines, book, text, found)
+    whole, pieces = _broken(source, lines, book, text, found)
+    found = [symptom for symptom in found if symptom.line.number not in pieces] + whole
     found += _cut(source, lines, book, text, found)
     return sorted(found, key=lambda symptom: symptom.line.number)
 
@@ -104,16 +105,30 @@ def _as_libc_says(words: str, foreign: Sequence[libc_words.Translation] = ()) ->
     return _ERROR_NAMES.sub(lambda found: found[0].replace(found["name"], f"{_NAMED[found['name']]} ({found['name']})"), words)
 
 
-def _broken(source: str, lines: Sequence[LogLine], book: Book, text: str, found: Sequence[Symptom]) -> Iterator[Symptom]:
-    """Yield what stands in lines that were broken at a width, and in none of their pieces."""
-    said = {(symptom.line.number, tuple(each.cause for each in symptom.candidates)) for symptom in found}
+def _broken(
+    source: str, lines: Sequence[LogLine], book: Book, text: str, found: Sequence[Symptom]
+) -> tuple[list[Symptom], frozenset[int]]:
+    """Return what stands in lines that were broken at a width, and in none of their pieces; and the pieces that say less than the whole.
+
+    A piece that is the only one to say something, and says another thing than the whole does, lacks the words that decide.
+    """
+    said: dict[int, list[tuple[str, ...]]] = {}
+    for symptom in found:
+        said.setdefault(symptom.line.number, []).append(tuple(each.cause for each in symptom.candidates))
+    more: list[Symptom] = []
+    lesser: set[int] = set()
     for pieces, whole in joined(lines):
         symptom = _of_line(source, msgspec.structs.replace(pieces[0], text=whole), book, text)
         if symptom is None:
             continue
         causes = tuple(each.cause for each in symptom.candidates)
-        if not any((piece.number, causes) in said for piece in pieces):
-            yield symptom
+        of_pieces = [(piece.number, each) for piece in pieces for each in said.get(piece.number, ()) if each]
+        if any(each == causes for _, each in of_pieces):
+            continue
+        more.append(symptom)
+        if causes and len(of_pieces) == 1:
+            lesser.add(of_pieces[0][0])
+    return more, frozenset(lesser)
 
 
 def _cut(source: str, lines: Sequence[LogLine], book: Book, text: str, found: Sequence[Symptom]) -> Iterator[Symptom]:
@@ -137,7 +152,9 @@ def _of_line(source: str, line: LogLine, book: Book, text: str) -> Symptom | Non
         return Symptom(source=source, line=line, consequence=True, program=found.program, words=found.source)
     if found is not None and found.role != "consequence":
         weight = CERTAIN if found.role == "cause" else LIKELY if found.role == "hint" and len(found.causes) == 1 else POSSIBLE
-        candidates = tuple(Candidate(cause=cause, weight=weight, fix=found.remedy) for cause in found.causes)
+        candidates = tuple(
+            Candidate(cause=cause, weight=weight, fix="" if number else found.remedy) for number, cause in enumerate(found.causes)
+        )
         if gpu_memory.DECIDED in found.causes:
             told = gpu_memory.reasons_of(words)
             candidates = tuple(Candidate(cause=cause, weight=value, fix=fix) for cause, value, fix in told) or candidates
