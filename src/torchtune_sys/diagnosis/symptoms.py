@@ -112,22 +112,20 @@ def _broken(
 
     A piece that is the only one to say something, and says another thing than the whole does, lacks the words that decide.
     """
-    said: dict[int, list[tuple[str, ...]]] = {}
-    for symptom in found:
-        said.setdefault(symptom.line.number, []).append(tuple(each.cause for each in symptom.candidates))
+    said = {symptom.line.number: tuple(each.cause for each in symptom.candidates) for symptom in found}
     more: list[Symptom] = []
     lesser: set[int] = set()
-    for pieces, whole in joined(lines):
-        symptom = _of_line(source, msgspec.structs.replace(pieces[0], text=whole), book, text)
-        if symptom is None:
+    for pieces, words in joined(lines):
+        whole = _of_line(source, msgspec.structs.replace(pieces[0], text=words), book, text)
+        if whole is None:
             continue
-        causes = tuple(each.cause for each in symptom.candidates)
-        of_pieces = [(piece.number, each) for piece in pieces for each in said.get(piece.number, ()) if each]
-        if any(each == causes for _, each in of_pieces):
+        causes = tuple(each.cause for each in whole.candidates)
+        of_pieces = {piece.number: said[piece.number] for piece in pieces if piece.number in said}
+        if causes in of_pieces.values():
             continue
-        more.append(symptom)
-        if causes and len(of_pieces) == 1:
-            lesser.add(of_pieces[0][0])
+        more.append(whole)
+        naming = [number for number, named in of_pieces.items() if named]
+        lesser.update(naming if causes and len(naming) == 1 else ())
     return more, frozenset(lesser)
 
 
