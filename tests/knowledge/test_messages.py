@@ -37,6 +37,7 @@ OUTSIDE = {
     "nfs-utils",
     "nvcc",
     "nvidia-container-cli",
+    "nvidia-device-plugin",
     "nvidia-imex",
     "nvidia-installer",
     "nvidia-smi",
