@@ -216,3 +216,15 @@ def test_a_folded_line_is_read_whole_where_its_piece_says_less() -> None:
     text = "\n".join(textwrap.fill(line, 80, break_long_words=False) for line in (told, error, told))
     assert "\nundefined symbol" in text
     assert judged(text.encode()).causes[0].cause == "torch-install-damaged"
+
+
+@pytest.mark.parametrize("ending", ["permission\ndenied", "permission den"])
+def test_the_c_librarys_words_in_other_letters_are_known_broken_and_cut(ending: str) -> None:
+    """Go and Rust write errors in small letters; so does a line of theirs that is folded, or cut at its end."""
+    told = "it is the same for each user of this host, in a container and outside of it, with and without the group render, after a reboot as well"
+    text = (
+        textwrap.fill(told, 80)
+        + "\namdgpu devices were detected, and something or other did block them: open /dev/kfd: "
+        + ending
+    )
+    assert judged(text.encode()).causes[0].cause == "rocm-device-permission"

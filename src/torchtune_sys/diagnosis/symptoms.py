@@ -61,16 +61,12 @@ def symptoms_of(source: str, lines: Sequence[LogLine]) -> list[Symptom]:
         seen[shape] += 1
         if seen[shape] > _ALIKE or len(found) > _MOST or _is_no_output(line.text[:_LONGEST]):
             continue
-        symptom = _of_line(source, line, book, text)
-        unknown = symptom is None or not (symptom.candidates or symptom.consequence)
-        if unknown and (words := _as_libc_says(line.text, foreign)) != line.text:
-            other = _of_line(source, msgspec.structs.replace(line, text=words), book, text)
-            symptom = symptom if other is None else msgspec.structs.replace(other, line=line)
+        symptom = _read(source, line, book, text, foreign)
         if symptom is not None:
             found.append(symptom)
-    whole, pieces = _broken(source, lines, book, text, found)
+    whole, pieces = _broken(source, lines, book, text, found, foreign)
     found = [symptom for symptom in found if symptom.line.number not in pieces] + whole
-    found += _cut(source, lines, book, text, found)
+    found += _cut(source, lines, book, text, found, foreign)
     return sorted(found, key=lambda symptom: symptom.line.number)
 
 
@@ -106,7 +102,12 @@ def _as_libc_says(words: str, foreign: Sequence[libc_words.Translation] = ()) ->
 
 
 def _broken(
-    source: str, lines: Sequence[LogLine], book: Book, text: str, found: Sequence[Symptom]
+    source: str,
+    lines: Sequence[LogLine],
+    book: Book,
+    text: str,
+    found: Sequence[Symptom],
+    foreign: Sequence[libc_words.Translation],
 ) -> tuple[list[Symptom], frozenset[int]]:
     """Return what stands in lines that were broken at a width, and in none of their pieces; and the pieces that say less than the whole.
 
@@ -116,7 +117,7 @@ def _broken(
     more: list[Symptom] = []
     lesser: set[int] = set()
     for pieces, words in joined(lines):
-        whole = _of_line(source, msgspec.structs.replace(pieces[0], text=words), book, text)
+        whole = _read(source, msgspec.structs.replace(pieces[0], text=words), book, text, foreign)
         if whole is None:
             continue
         causes = tuple(each.cause for each in whole.candidates)
@@ -129,7 +130,14 @@ def _broken(
     return more, frozenset(lesser)
 
 
-def _cut(source: str, lines: Sequence[LogLine], book: Book, text: str, found: Sequence[Symptom]) -> Iterator[Symptom]:
+def _cut(
+    source: str,
+    lines: Sequence[LogLine],
+    book: Book,
+    text: str,
+    found: Sequence[Symptom],
+    foreign: Sequence[libc_words.Translation],
+) -> Iterator[Symptom]:
     """Yield what the first and the last line say with the letters that the copy lost."""
     known = {symptom.line.number for symptom in found}
     for at in sorted({0, len(lines) - 1} if lines else ()):
@@ -137,10 +145,20 @@ def _cut(source: str, lines: Sequence[LogLine], book: Book, text: str, found: Se
         if line.number in known or len(line.text) > _LONGEST:
             continue
         for whole in completed(line.text):
-            symptom = _of_line(source, msgspec.structs.replace(line, text=whole), book, text)
+            symptom = _read(source, msgspec.structs.replace(line, text=whole), book, text, foreign)
             if symptom is not None and symptom.candidates:
                 yield msgspec.structs.replace(symptom, line=line)
                 break
+
+
+def _read(source: str, line: LogLine, book: Book, text: str, foreign: Sequence[libc_words.Translation]) -> Symptom | None:
+    """Return what the line says; where nothing knows it, what it says in the C library's own words."""
+    symptom = _of_line(source, line, book, text)
+    unknown = symptom is None or not (symptom.candidates or symptom.consequence)
+    if unknown and (words := _as_libc_says(line.text, foreign)) != line.text:
+        other = _of_line(source, msgspec.structs.replace(line, text=words), book, text)
+        symptom = symptom if other is None else msgspec.structs.replace(other, line=line)
+    return symptom
 
 
 def _of_line(source: str, line: LogLine, book: Book, text: str) -> Symptom | None:
