@@ -206,12 +206,12 @@ def _lscpu(lines: list[str]) -> Iterator[tuple[str, Any]]:
         words = line.strip().split()
         if (
             words[:1] == ["NUMA"]
-            and len(words) == 4
+            and len(words) in (3, 4)
             and words[1][:4] == "node"
             and words[2] == "CPU(s):"
             and words[1][4:].isdigit()
         ):
-            nodes.setdefault(int(words[1][4:]), words[3])
+            nodes.setdefault(int(words[1][4:]), "".join(words[3:]))
     yield "numa.nodes", tuple(sorted(nodes.items())) or None
 
 
