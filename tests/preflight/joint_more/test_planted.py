@@ -1,4 +1,4 @@
-"""The second list of docs/joint-faults.md on real network namespaces: each fault is named, and nobody else; what is harmless is go."""
+"""The second and third list of docs/joint-faults.md on real network namespaces: each fault is named, and nobody else; what is harmless is go."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from preflight.joint_more.__main__ import FAULTS, planted
 
 pytestmark = pytest.mark.long
-CI = ("crash-in-product", "debug-on-one", "reset-in-transfer", "other-network-name")
+CI = ("crash-in-product", "debug-on-one", "reset-in-transfer", "terminated")
 """A few that take seconds, of different parts; the rest runs under ``all``."""
 
 

@@ -217,6 +217,18 @@ def odd_sums(answers: Mapping[Rank, Any]) -> dict[Rank, str]:
     return wrong if len(wrong) < len(answers) else {}
 
 
+def ended_by_signals(answers: Mapping[Rank, Any]) -> dict[Rank, str]:
+    """Ranks whose part in a collective a signal ended, and which; empty where that is so on more than half of the nodes.
+
+    >>> ended_by_signals({(0, 0): {"signal": "SIGSEGV"}, (1, 0): {"error": "closed"}}), ended_by_signals({(0, 0): {"signal": "SIGABRT"}})
+    ({(0, 0): 'SIGSEGV'}, {})
+    """
+    ended = {
+        rank: str(value["signal"])[:20] for rank, value in answers.items() if isinstance(value, dict) and value.get("signal")
+    }
+    return ended if 2 * len({rank[0] for rank in ended}) <= len({rank[0] for rank in answers}) else {}
+
+
 class Node(msgspec.Struct, frozen=True, kw_only=True):
     node: int
     address: str = ""

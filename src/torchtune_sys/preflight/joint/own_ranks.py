@@ -72,12 +72,14 @@ class OwnRanks:
             del self.here[own.local]
             for waiting in own.answers.values():
                 waiting.cancel()
-            if not self.is_over and (self._job.agents is not None or not said_goodbye):
+            if not self.is_over:
                 self._event(own, "rank-killed", self._end_of(own, said_goodbye))
             if not self.is_over and self._job.agents is not None:
                 self._tell(messages.Ranks(ranks=sorted(self.here)))
 
     def _end_of(self, rank: Rank, said_goodbye: bool) -> str:
+        if said_goodbye and self._job.agents is None:
+            return f"its pre-flight (process {rank.wire.pid}) ended before the verdict, as one does that gets SIGTERM"
         if said_goodbye:
             return "the launcher that waited for its pre-flight is gone"
         who = f"rank {rank.rank}" if self._job.agents is None else "its pre-flight"

@@ -21,6 +21,7 @@ from torchtune_sys.preflight.joint.gathered import (
     LinkTest,
     Rank,
     WorkerNote,
+    ended_by_signals,
     odd_sums,
     taken,
 )
@@ -226,7 +227,7 @@ class Phases:
         self._gathered.collectives.append(answers)
         if self._gathered.strangers:
             return
-        fails = not passed(answers) and not odd_sums(answers)
+        fails = not passed(answers) and not odd_sums(answers) and not ended_by_signals(answers)
         if fails or self._isolates:
             tested = Isolating(self._gathered, ranks, self._parts, self._round, lambda: {*present(self._members)})
             await tested.run(show, is_asked=self._isolates, failed_s=time.monotonic() - began_s if fails else None)

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from torchtune_sys.model.preflight import Blame, Cause, Go, IsolationReport, Link, NodeVerdict, Weight
-from torchtune_sys.preflight.joint.gathered import Gathered, host_says, odd_sums, own_names, taken
+from torchtune_sys.preflight.joint.gathered import Gathered, ended_by_signals, host_says, odd_sums, own_names, taken
 from torchtune_sys.preflight.joint.judge import compute, connections, facts, isolated
 from torchtune_sys.preflight.joint.judge.finding import JointFinding
 from torchtune_sys.preflight.joint.names import expanded, numbered
@@ -332,8 +332,7 @@ def _collectives(gathered: Gathered, found: list[JointFinding]) -> list[JointFin
             JointFinding(part="collectives", cause="silent-data-corruption", node=rank[0], seen=seen[:200])
             for rank, seen in odd.items()
         ]
-    ended = {rank: str(value["signal"])[:20] for rank, value in answers.items() if value.get("signal")}
-    if ended and len({rank[0] for rank in ended}) * 2 <= len({rank[0] for rank in answers}):
+    if ended := ended_by_signals(answers):
         return [
             JointFinding(
                 part="collectives",
