@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from torchtune_sys.errors import UnreadableInput, UserError
 
 if TYPE_CHECKING:
-    from torchtune_sys.model.preflight import Cause, NodeVerdict, Preflight
+    from torchtune_sys.model.preflight import Cause, Go, NodeVerdict, Preflight, Weight
     from torchtune_sys.model.snapshot import Snapshot
     from torchtune_sys.preflight.joint.job import Job
     from torchtune_sys.preflight.joint.judge.whole import Whole
@@ -117,7 +117,6 @@ def finish(joint: Joint, seen: Snapshot, node: NodeVerdict, found: Preflight, po
     from torchtune_sys.host.children.examined import runner
     from torchtune_sys.model.values import Missing
     from torchtune_sys.preflight.joint.facts import facts_of
-    from torchtune_sys.preflight.joint.judge.whole import Whole
     from torchtune_sys.render.layout import clean
 
     if joint.speaks:
@@ -139,20 +138,33 @@ def finish(joint: Joint, seen: Snapshot, node: NodeVerdict, found: Preflight, po
 
     told = joint.run(python, for_training(user), user, show)
     show("")
-    if told is not None and "alone" in told:
-        return msgspec.structs.replace(found, proof=_alone(joint, told["alone"]), seconds=time.monotonic() - started_s)
-    if told is not None and "never" in told:
-        return _never(found, joint, told["never"], time.monotonic() - started_s)
-    if told is not None and "unfit" in told:
-        return _unfit(found, node, told["cause"], told["unfit"], started_s)
-    if told is None or "cut-off" in told:
-        return _partial(found, node, "no verdict of all nodes came" if told is None else told["cut-off"], started_s)
+    result = _verdict_of_all(joint, told, node, found, policy)
+    return msgspec.structs.replace(result, seconds=time.monotonic() - started_s)
+
+
+def _verdict_of_all(
+    joint: Joint, told: Mapping[str, Any] | None, node: NodeVerdict, found: Preflight, policy: Policy
+) -> Preflight:
+    """Return the verdict from what the coordinator told this node; None where it told nothing."""
+    import msgspec
+
+    from torchtune_sys.preflight.joint.judge.whole import Whole
+
+    if told is None:
+        return _partial(found, node, "no verdict of all nodes came")
+    if "alone" in told:
+        return msgspec.structs.replace(found, proof=_alone(joint, told["alone"]))
+    if "never" in told:
+        return _never(found, joint, told["never"])
+    if "unfit" in told:
+        return _unfit(found, node, told["cause"], told["unfit"])
+    if "cut-off" in told:
+        return _partial(found, node, told["cut-off"])
     try:
         whole = msgspec.convert(told, Whole)
     except (msgspec.ValidationError, RecursionError):
-        return _partial(found, node, "the coordinator gave a verdict that makes no sense", started_s)
-    seconds = time.monotonic() - started_s
-    judged = _weighed(found, whole, policy, joint.job.nodes, seconds)
+        return _partial(found, node, "the coordinator gave a verdict that makes no sense")
+    judged = _weighed(found, whole, policy, joint.job.nodes)
     return judged if joint.job.agents is None else _of_agent(judged, whole, {node.node, joint.job.name(joint.node)}, joint.job)
 
 
@@ -172,8 +184,8 @@ def _alone(joint: Joint, seen: str) -> str:
     return f"no other agent was met ({joint.job.master} port {port}: {seen}): this node was judged by itself"
 
 
-def _never(found: Preflight, joint: Joint, seen: str, seconds: float) -> Preflight:
-    """Nobody can start without the agent at the endpoint: the rendezvous would be there."""
+def _never(found: Preflight, joint: Joint, seen: str) -> Preflight:
+    """Return no-go for the node at the endpoint. No agent can start without it, because the rendezvous is there."""
     import msgspec
 
     from torchtune_sys.model.preflight import Go, NodeVerdict, Scale
@@ -190,11 +202,10 @@ def _never(found: Preflight, joint: Joint, seen: str, seconds: float) -> Preflig
         nodes=(*found.nodes, missing),
         absent=(name,),
         scale=Scale(nodes=2, ranks=1),
-        seconds=seconds,
     )
 
 
-def _unfit(found: Preflight, node: NodeVerdict, cause: str, seen: str, started_s: float) -> Preflight:
+def _unfit(found: Preflight, node: NodeVerdict, cause: str, seen: str) -> Preflight:
     """Return no-go for this agent's host, where all would meet, and nobody can."""
     import msgspec
 
@@ -205,7 +216,7 @@ def _unfit(found: Preflight, node: NodeVerdict, cause: str, seen: str, started_s
 
     causes = verdict.ordered([*node.causes, cause_of(JointFinding(part="meeting", cause=cause, seen=seen))])
     both = msgspec.structs.replace(node, causes=causes, verdict=verdict.verdict(causes))
-    return msgspec.structs.replace(found, nodes=(both,), verdict=Go.NO_GO, seconds=time.monotonic() - started_s)
+    return msgspec.structs.replace(found, nodes=(both,), verdict=Go.NO_GO)
 
 
 def _of_agent(found: Preflight, whole: Whole, own: set[str], job: Job) -> Preflight:
@@ -254,8 +265,8 @@ def _stranger(address: str) -> Cause:
     return Cause(cause="checker-fault", rule="joint:meeting", blame=Blame.NETWORK, weight=Weight.WARNING, seen=seen)
 
 
-def _partial(found: Preflight, node: NodeVerdict, seen: str, started_s: float) -> Preflight:
-    """Return the verdict of this node alone: what it knows of itself stands."""
+def _partial(found: Preflight, node: NodeVerdict, seen: str) -> Preflight:
+    """Return the verdict of this node alone, where none of all nodes came."""
     import msgspec
 
     from torchtune_sys.model.preflight import Go
@@ -264,14 +275,14 @@ def _partial(found: Preflight, node: NodeVerdict, seen: str, started_s: float) -
     causes = verdict.ordered([*node.causes, verdict.fault(seen)])
     both = msgspec.structs.replace(node, causes=causes, verdict=verdict.verdict(causes))
     whole = Go.NO_GO if both.verdict is Go.NO_GO else Go.UNKNOWN
-    return msgspec.structs.replace(found, nodes=(both,), verdict=whole, seconds=time.monotonic() - started_s)
+    return msgspec.structs.replace(found, nodes=(both,), verdict=whole)
 
 
-def _weighed(found: Preflight, whole: Any, policy: Policy, nodes: int, seconds: float) -> Preflight:
+def _weighed(found: Preflight, whole: Whole, policy: Policy, nodes: int) -> Preflight:
     """Return the verdict of all, as the site's policy weighs what was found between nodes."""
     import msgspec
 
-    from torchtune_sys.model.preflight import Go, Scale, Weight
+    from torchtune_sys.model.preflight import Scale, Weight
     from torchtune_sys.preflight import verdict
 
     def weighed(cause: Cause) -> Cause | None:
@@ -285,23 +296,13 @@ def _weighed(found: Preflight, whole: Any, policy: Policy, nodes: int, seconds: 
         causes = verdict.ordered(cause for cause in map(weighed, node.causes) if cause is not None)
         judged.append(msgspec.structs.replace(node, causes=causes, verdict=verdict.verdict(causes)))
     links = tuple(link for link in whole.links if policy.weight_of(link.cause, Weight.FATAL) is not None)
-    fatal_links = any(policy.weight_of(link.cause, Weight.FATAL) is Weight.FATAL for link in links)
     causes = tuple(cause for cause in map(weighed, whole.causes) if cause is not None)
     weights = {cause.weight for cause in causes}
-    result = whole.verdict
-    if (
-        result is Go.NO_GO
-        and not fatal_links
-        and Weight.FATAL not in weights
-        and all(node.verdict is not Go.NO_GO for node in judged)
-    ):
-        is_unsure = Weight.UNKNOWN in weights or any(node.verdict is Go.UNKNOWN for node in judged)
-        result = Go.UNKNOWN if is_unsure else Go.GO
-    elif result is Go.GO and any(node.verdict is Go.NO_GO for node in judged):
-        result = Go.NO_GO
+    if any(policy.weight_of(link.cause, Weight.FATAL) is Weight.FATAL for link in links):
+        weights.add(Weight.FATAL)
     return msgspec.structs.replace(
         found,
-        verdict=result,
+        verdict=_reweighed(whole.verdict, {node.verdict for node in judged}, weights),
         nodes=tuple(judged),
         links=links,
         suspects=whole.suspects,
@@ -309,8 +310,18 @@ def _weighed(found: Preflight, whole: Any, policy: Policy, nodes: int, seconds: 
         causes=causes,
         isolation=whole.isolation,
         scale=Scale(nodes=nodes, ranks=whole.ranks),
-        seconds=seconds,
     )
+
+
+def _reweighed(verdict: Go, of_nodes: set[Go], weights: set[Weight]) -> Go:
+    """Return the verdict of all after the policy changed weights. ``weights`` are those of causes and links that are no node's."""
+    from torchtune_sys.model.preflight import Go, Weight
+
+    if verdict is Go.GO and Go.NO_GO in of_nodes:
+        return Go.NO_GO
+    if verdict is Go.NO_GO and Go.NO_GO not in of_nodes and Weight.FATAL not in weights:
+        return Go.UNKNOWN if Weight.UNKNOWN in weights or Go.UNKNOWN in of_nodes else Go.GO
+    return verdict
 
 
 def write_lists(folder: str, found: Preflight) -> None:

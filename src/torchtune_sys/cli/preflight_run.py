@@ -82,49 +82,58 @@ def _of_rules(
     options: Mapping[str, Any], policy: Policy, place: str, until_s: float, joint: Joint | None
 ) -> tuple[Snapshot, list[Cause]]:
     """Return the facts and what the rules find. In a hook, neither holds anything of the process that asks."""
-    import time
-
     from torchtune_sys import engine
-    from torchtune_sys.cli import joint_run
-    from torchtune_sys.cli.look import look
-    from torchtune_sys.host.children.left_processes import at_work, left_processes
     from torchtune_sys.preflight import host_only, own_checks, verdict
     from torchtune_sys.rules import CATALOGUE
 
-    looked = {**shared.NO_INTENT, "root": None, "from_": options["from_"], "python": options["python"]}
-    looked["python_is_judged"] = True  # that it is gone on this node is a reason against the node
-    looked["nodes"] = options["nnodes"][1] if options["nnodes"] else (_SEVERAL if place == "health-check" else None)
-    looked["timeout"] = max(until_s - time.monotonic(), 0.1)
-    causes = []
-    if place in HOOKS:
-        looked["data"] = host_only.JOB_PLACES if options["from_"] else host_only.places(_mountinfo())
-        seen = host_only.host_only(_patiently(looked, until_s))
-        if not options["from_"]:
-            seen = host_only.without(seen, at_work(host_only.on_gpus(seen)))
-            causes += own_checks.of_leftovers(left_processes(), policy)
-    elif joint is not None:
-        looked["nodes"] = joint.job.nodes
-        looked["data"] = host_only.places(_mountinfo()) if joint.speaks else ()
-        seen = look(looked, only=joint_run.families(joint))
-        if not joint.speaks:
-            return seen, []
-    else:
-        seen = look(looked)
-    params = policy.params if place not in HOOKS else {**host_only.FULL, **policy.params}
+    in_hook = place in HOOKS
+    seen, causes = _seen(options, policy, place, until_s, joint)
+    if joint is not None and not joint.speaks:
+        return seen, []
+    params = {**host_only.FULL, **policy.params} if in_hook else policy.params
     results = engine.judge(seen, CATALOGUE, params)
     if joint is not None and joint.port_was_free:  # who listens there now is the joint part itself
         results = tuple(result for result in results if result.rule.id != "master-port-in-use")
     if options["facts"]:
         _write_facts(options, seen, results, place)
-    if place in HOOKS and options["log_after"]:
+    if in_hook and options["log_after"]:
         fresh = engine.judge(host_only.log_after(seen, options["log_after"]), CATALOGUE, params)
         causes += verdict.of_known(results, fresh, policy)
         results = fresh
-    causes += verdict.of_results(results, policy, seen.intent.nodes, hook=place in HOOKS)
+    causes += verdict.of_results(results, policy, seen.intent.nodes, hook=in_hook)
     causes += own_checks.of_quota(seen, policy)
     if joint is None and options["level"] == "fast":  # else training says it
         causes += own_checks.of_torch(seen, policy)
     return seen, causes
+
+
+def _seen(
+    options: Mapping[str, Any], policy: Policy, place: str, until_s: float, joint: Joint | None
+) -> tuple[Snapshot, list[Cause]]:
+    """Return the facts of this node, and in a hook what earlier jobs left behind."""
+    import time
+
+    from torchtune_sys.cli import joint_run
+    from torchtune_sys.cli.look import look
+    from torchtune_sys.host.children.left_processes import at_work, left_processes
+    from torchtune_sys.preflight import host_only, own_checks
+
+    looked = {**shared.NO_INTENT, "root": None, "from_": options["from_"], "python": options["python"]}
+    looked["python_is_judged"] = True  # that it is gone on this node is a reason against the node
+    looked["nodes"] = options["nnodes"][1] if options["nnodes"] else (_SEVERAL if place == "health-check" else None)
+    looked["timeout"] = max(until_s - time.monotonic(), 0.1)
+    if place in HOOKS:
+        looked["data"] = host_only.JOB_PLACES if options["from_"] else host_only.places(_mountinfo())
+        seen = host_only.host_only(_patiently(looked, until_s))
+        if options["from_"]:
+            return seen, []
+        seen = host_only.without(seen, at_work(host_only.on_gpus(seen)))
+        return seen, list(own_checks.of_leftovers(left_processes(), policy))
+    if joint is None:
+        return look(looked), []
+    looked["nodes"] = joint.job.nodes
+    looked["data"] = host_only.places(_mountinfo()) if joint.speaks else ()
+    return look(looked, only=joint_run.families(joint)), []
 
 
 def _patiently(looked: Mapping[str, Any], until_s: float) -> Snapshot:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from torchtune_sys.diagnosis import (
@@ -22,7 +22,7 @@ from torchtune_sys.diagnosis.symptoms import Symptom, symptoms_of
 from torchtune_sys.formats.flight_recorder import RankDump, dump_of
 from torchtune_sys.formats.pickles import plain_data
 from torchtune_sys.host.input.collection import Found, InputDump
-from torchtune_sys.host.input.excerpts import Room
+from torchtune_sys.host.input.excerpts import Excerpt, Room
 from torchtune_sys.host.input.limits import ENTRY_COST, LINE_COST, SYMPTOM_COST, TOLD_COST
 from torchtune_sys.host.secrets import scrubbed_data
 from torchtune_sys.model import codec
@@ -33,84 +33,112 @@ Comparer = Callable[[Sequence[facts.Told], bool], tuple[Sequence[FactDifference]
 
 
 def diagnose(found: Iterable[Found], room: Room | None = None, compare: Comparer | None = None) -> Diagnosis:
-    """Read everything, then judge it together. ``room``: what is left for what is made of the texts, shared with who reads them."""
-    room = room or Room()
-    lines: dict[str, Sequence[LogLine]] = {}
-    symptoms: list[Symptom] = []
-    told: list[facts.Told] = []
-    unread: list[UnreadSource] = []
-    dumps: list[RankDump] = []
-    total = documents = 0
+    """Read everything, then judge it together. ``room``: the memory that is left for the results, shared with the reader of the texts."""
+    given = _Input(room or Room())
     for item in found:
-        if isinstance(item, UnreadSource):
-            unread.append(item)
-            continue
-        if isinstance(item, InputDump):
-            pickled = _pickled(item)
-            _take_dump(pickled, room, dumps, unread)
-            continue
-        document = _document(item.excerpt.document)
-        dump = dump_of(document, item.name)
-        if dump is not None:
-            _take_dump(dump, room, dumps, unread)
-            continue
-        try:
-            own = own_documents.read(item.name, document, item.excerpt.document) if document else None
-        except ValueError as error:
-            unread.append(UnreadSource(source=item.name, why=str(error)))
-            continue
-        total += item.excerpt.total
-        if own is not None:
-            documents += 1
-            said: Sequence[Symptom] = own.symptoms
-            hosts: Sequence[facts.Told] = own.told
-        elif change_descriptions.is_one(part := ranks.attributed(lines_of(item.excerpt.lines), item.name)):
-            lines[item.name], said, hosts = (), (), ()
-            unread += _left_out(item.name, part)
-        else:
-            lines[item.name] = part
-            room.take(LINE_COST * max(len(part) - len(item.excerpt.lines), 0))
-            said = symptoms_of(item.name, part)
-            raw = "\n".join(line for _, line in item.excerpt.lines)
-            hosts = facts.told_of(item.name, part, raw) if room.left else ()
-        symptoms += said
-        told += hosts
-        room.take(SYMPTOM_COST * len(said) + TOLD_COST * len(hosts))
-    symptoms += [*ranks.of_dumps(dumps), *ranks.of_time_outs(lines), *ranks.of_stacks(lines), *ranks.of_processes(lines)]
-    symptoms += [
-        *ras.symptoms_of(lines),
-        *slowness.symptoms_of(lines),
-        *node_values.symptoms_of(lines),
-        *shadowing.symptoms_of(lines),
-    ]
+        given.take(item)
+    symptoms = [*given.symptoms, *_across_sources(given.lines, given.dumps)]
     differences: Sequence[FactDifference] = ()
-    if compare is not None and len(told) > 1:
-        differences, differing = compare(told, not any(each.candidates for each in symptoms))
+    if compare is not None and len(given.told) > 1:
+        differences, differing = compare(given.told, not any(each.candidates for each in symptoms))
         symptoms += differing
-    named = causes.causes_of(symptoms, told, lines)
+    named = causes.causes_of(symptoms, given.told, given.lines)
     sure = any(each.confidence is not Confidence.POSSIBLE for each in named)
     return Diagnosis(
         causes=named,
-        unexplained=() if sure else unexplained.unexplained_of(lines, symptoms),
-        facts={each.name: scrubbed_data(shown) for each in told if (shown := facts.shown(each.snapshot))},
+        unexplained=() if sure else unexplained.unexplained_of(given.lines, symptoms),
+        facts={each.name: scrubbed_data(shown) for each in given.told if (shown := facts.shown(each.snapshot))},
         differences=tuple(differences),
-        unread=tuple(unread),
-        sources=len(lines) + len(dumps) + documents,
-        lines=total,
+        unread=tuple(given.unread),
+        sources=len(given.lines) + len(given.dumps) + given.documents,
+        lines=given.total,
     )
 
 
-def _take_dump(dump: RankDump | UnreadSource, room: Room, dumps: list[RankDump], unread: list[UnreadSource]) -> None:
-    if isinstance(dump, UnreadSource):
-        unread.append(dump)
-        return
-    entries = [entry for group in dump.collectives.values() for entry in group]
-    cost = ENTRY_COST * (len(entries) + sum(map(len, dump.members.values()))) + sum(map(len, {entry.frame for entry in entries}))
-    if cost > room.left:
-        unread.append(UnreadSource(source=dump.source, why="a dump for which no memory was left: give fewer at a time"))
-        return
-    room.take(cost)
-    dumps.append(dump)
+class _Input:
+    """What was read so far: the lines, symptoms and facts of each source, and the sources that could not be read."""
+
+    def __init__(self, room: Room) -> None:
+        self.room = room
+        self.lines: dict[str, Sequence[LogLine]] = {}
+        self.symptoms: list[Symptom] = []
+        self.told: list[facts.Told] = []
+        self.unread: list[UnreadSource] = []
+        self.dumps: list[RankDump] = []
+        self.total = self.documents = 0
+
+    def take(self, item: Found) -> None:
+        """Add one source: a text, a dump of the flight recorder, or one that could not be read."""
+        if isinstance(item, UnreadSource):
+            self.unread.append(item)
+        elif isinstance(item, InputDump):
+            self._take_dump(_pickled(item))
+        else:
+            self._take_text(item.name, item.excerpt)
+
+    def _take_text(self, name: str, excerpt: Excerpt) -> None:
+        document = _document(excerpt.document)
+        dump = dump_of(document, name)
+        if dump is not None:
+            self._take_dump(dump)
+            return
+        try:
+            own = own_documents.read(name, document, excerpt.document) if document else None
+        except ValueError as error:
+            self.unread.append(UnreadSource(source=name, why=str(error)))
+            return
+        self.total += excerpt.total
+        if own is not None:
+            self.documents += 1
+            self._add(own.symptoms, own.told)
+        else:
+            self._take_log(name, excerpt)
+
+    def _take_log(self, name: str, excerpt: Excerpt) -> None:
+        part = ranks.attributed(lines_of(excerpt.lines), name)
+        if change_descriptions.is_one(part):
+            self.lines[name] = ()
+            self.unread += _left_out(name, part)
+            return
+        self.lines[name] = part
+        self.room.take(LINE_COST * max(len(part) - len(excerpt.lines), 0))
+        symptoms = symptoms_of(name, part)
+        raw = "\n".join(line for _, line in excerpt.lines)
+        self._add(symptoms, facts.told_of(name, part, raw) if self.room.left else ())
+
+    def _add(self, symptoms: Sequence[Symptom], told: Sequence[facts.Told]) -> None:
+        self.symptoms += symptoms
+        self.told += told
+        self.room.take(SYMPTOM_COST * len(symptoms) + TOLD_COST * len(told))
+
+    def _take_dump(self, dump: RankDump | UnreadSource) -> None:
+        if isinstance(dump, UnreadSource):
+            self.unread.append(dump)
+            return
+        entries = [entry for group in dump.collectives.values() for entry in group]
+        cost = ENTRY_COST * (len(entries) + sum(map(len, dump.members.values()))) + sum(
+            map(len, {entry.frame for entry in entries})
+        )
+        if cost > self.room.left:
+            self.unread.append(UnreadSource(source=dump.source, why="a dump for which no memory was left: give fewer at a time"))
+            return
+        self.room.take(cost)
+        self.dumps.append(dump)
+
+
+def _across_sources(lines: Mapping[str, Sequence[LogLine]], dumps: Sequence[RankDump]) -> Iterator[Symptom]:
+    """Yield the symptoms that need several ranks, nodes or sources together."""
+    yield from ranks.of_dumps(dumps)
+    for symptoms_in in (
+        ranks.of_time_outs,
+        ranks.of_stacks,
+        ranks.of_processes,
+        ras.symptoms_of,
+        slowness.symptoms_of,
+        node_values.symptoms_of,
+        shadowing.symptoms_of,
+    ):
+        yield from symptoms_in(lines)
 
 
 def _left_out(source: str, lines: Sequence[LogLine]) -> Iterator[UnreadSource]:

@@ -72,32 +72,47 @@ def _pages_of_grace(s: Snapshot) -> Iterator[str]:
 def notes(
     s: Snapshot, wishes: InstallOptions, wheel: Wheel | None, driver: Driver | None, site: Site | InstallRefused
 ) -> Iterator[str]:
+    """Yield what a person should know beside the steps."""
     if wheel is not None and not glibc(s):
         yield f"glibc could not be seen: the wheel needs {wheel.glibc}"
     yield from _newer_python(s, wishes, wheel, driver)
-    if driver is not None and driver.installed:
-        yield f"driver {driver.installed} stays"
-        yield from _newer(s, wishes, wheel)
-    over = "" if driver is None else branch.ended(driver, cards(s))
-    if over:
-        yield over
+    if driver is not None:
+        yield from _of_driver(s, wishes, wheel, driver)
     owned = owner(s)
     if owned is not None and not wishes.cpu:
         yield f"{owned[0]}; {owned[1]}"
     if isinstance(site, Site) and driver is not None and not driver.installed:
         yield from _enrolment(s)
-        if site.system.confidence != "high":
-            yield f"the repository's name {site.system.repository} is from: {site.system.source}"
-        key = None if site.native else known.key(site.system.repository, site.base)
-        if key is not None and not key.is_pinned:
-            yield trust.unpinned(f"NVIDIA's repository {site.system.repository}", key)
+        yield from _of_repository(site)
+    yield from _of_gpus(s, wishes, wheel)
+    if wheel is not None and wheel.build.startswith("cu"):
+        yield "no CUDA toolkit, cuDNN or NCCL of the system is needed: the wheel brings its own"
+
+
+def _of_driver(s: Snapshot, wishes: InstallOptions, wheel: Wheel | None, driver: Driver) -> Iterator[str]:
+    if driver.installed:
+        yield f"driver {driver.installed} stays"
+        yield from _newer(s, wishes, wheel)
+    over = branch.ended(driver, cards(s))
+    if over:
+        yield over
+
+
+def _of_repository(site: Site) -> Iterator[str]:
+    if site.system.confidence != "high":
+        yield f"the repository's name {site.system.repository} is from: {site.system.source}"
+    key = None if site.native else known.key(site.system.repository, site.base)
+    if key is not None and not key.is_pinned:
+        yield trust.unpinned(f"NVIDIA's repository {site.system.repository}", key)
+
+
+def _of_gpus(s: Snapshot, wishes: InstallOptions, wheel: Wheel | None) -> Iterator[str]:
     if wheel is not None and wheel.build.startswith("rocm"):
         page = "https://rocm.docs.amd.com/projects/install-on-linux/en/latest/install/prerequisites.html"
         yield f"/dev/kfd and /dev/dri are of the groups render and video: usermod -a -G render,video for who trains ({page})"
-    if any("GH200" in card.name or "GB200" in card.name or "GB300" in card.name for card in cards(s)) and not wishes.cpu:
+    names = [] if wishes.cpu else [card.name for card in cards(s)]
+    if any("GH200" in name or "GB200" in name or "GB300" in name for name in names):
         yield from _pages_of_grace(s)
-    if any(card.name.startswith(("NVIDIA GB200", "GB200", "NVIDIA GB300", "GB300")) for card in cards(s)) and not wishes.cpu:
+    if any(name.startswith(("NVIDIA GB200", "GB200", "NVIDIA GB300", "GB300")) for name in names):
         page = "https://docs.nvidia.com/multi-node-nvlink-systems/"
         yield f"the rack's switch trays run the fabric manager; for NVLink between hosts nvidia-imex in the driver's version: {page}"
-    if wheel is not None and wheel.build.startswith("cu"):
-        yield "no CUDA toolkit, cuDNN or NCCL of the system is needed: the wheel brings its own"

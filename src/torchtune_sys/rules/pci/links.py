@@ -78,37 +78,40 @@ def _gpu_links(s: Snapshot, busy_pct: int) -> Iterator[Evidence]:
     links = {link.address: link for link in known(_loaded(s), ())}
     judged = False
     for device in gpus:
-        width = device.link.current_width
-        if isinstance(width, Missing):
-            if width.why is not Why.NOT_SUPPORTED and width.why is not Why.ABSENT:
-                judged = True
-                yield unsure(f"GPU {device.address}", width)
-            continue
-        above = found.get(device.parent)
-        reachable = None if above is None else _reachable_width(device, above)
-        if above is None or reachable is None:
-            continue  # the slot is not known
         gpu = next((gpu for gpu in shown if gpu.pci_address == device.address), None)
-        if gpu is not None and not isinstance(gpu.name, Missing) and any(word in gpu.name for word in _SOLDERED):
-            continue  # the board wires 8 or fewer lanes to it, whatever the processor's port says it could have
-        judged = True
-        link = links.get(device.address)
-        best = _reachable_gts(device, above)
-        slow = None if best is None else _slow_while_copying(best, link) or _slow_while_busy(best, gpu, busy_pct)
-        unseen = None if slow or best is None or width < reachable else _unseen_load(s, device, best, gpu, link, busy_pct)
-        if unseen is not None:
-            yield unsure(f"GPU {device.address}", unseen, f"{best:g} GT/s while it is busy")
-            continue
-        copied = _rate(link)
-        yield Evidence(
-            subject=f"GPU {device.address}",
-            seen=f"x{width}" + (f", generation {slow[0]} under load" if slow else "") + copied,
-            wanted=f"x{reachable}" + (f", generation {slow[1]}" if slow else ""),
-            verdict=Verdict.FAIL if width < reachable or slow else Verdict.PASS,
-            source=f"/sys/bus/pci/devices/{device.address}/current_link_width",
-        )
+        evidence = _gpu_link(s, device, found.get(device.parent), gpu, links.get(device.address), busy_pct)
+        if evidence is not None:
+            judged = True
+            yield evidence
     if not judged:
         raise NotApplicable("no GPU has a PCIe link of its own")
+
+
+def _gpu_link(
+    s: Snapshot, device: PciDevice, above: PciDevice | None, gpu: Gpu | None, link: LoadedLink | None, busy_pct: int
+) -> Evidence | None:
+    """Return what is seen of one GPU's link; None where it has none, or where its slot is not known."""
+    name, width = f"GPU {device.address}", device.link.current_width
+    if isinstance(width, Missing):
+        return None if width.why in (Why.NOT_SUPPORTED, Why.ABSENT) else unsure(name, width)
+    reachable = None if above is None else _reachable_width(device, above)
+    if above is None or reachable is None:
+        return None
+    if gpu is not None and not isinstance(gpu.name, Missing) and any(word in gpu.name for word in _SOLDERED):
+        return None  # the board wires 8 or fewer lanes to it, whatever the processor's port says it could have
+    best = _reachable_gts(device, above)
+    slow = None if best is None else _slow_while_copying(best, link) or _slow_while_busy(best, gpu, busy_pct)
+    if best is not None and not slow and width >= reachable:
+        unseen = _unseen_load(s, device, best, gpu, link, busy_pct)
+        if unseen is not None:
+            return unsure(name, unseen, f"{best:g} GT/s while it is busy")
+    return Evidence(
+        subject=name,
+        seen=f"x{width}" + (f", generation {slow[0]} under load" if slow else "") + _rate(link),
+        wanted=f"x{reachable}" + (f", generation {slow[1]}" if slow else ""),
+        verdict=Verdict.FAIL if width < reachable or slow else Verdict.PASS,
+        source=f"/sys/bus/pci/devices/{device.address}/current_link_width",
+    )
 
 
 def _loaded(s: Snapshot) -> Fact[tuple[LoadedLink, ...]]:

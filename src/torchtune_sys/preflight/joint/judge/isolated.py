@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 
 from torchtune_sys.model.preflight import Heat, IsolationReport, IsolationRound, Weight
 from torchtune_sys.preflight.isolation.values import Domain, IsolationVerdict, Outcome
@@ -124,28 +124,10 @@ def refuted(gathered: Gathered, finding: JointFinding) -> bool:
 
 
 def report(gathered: Gathered) -> IsolationReport | None:
-    """All of it; None where no groups were tested."""
+    """Return the isolation as the verdict has it; None where no groups were tested."""
     found, tests = gathered.isolated, gathered.tests
     if found is None or tests is None:
         return None
-
-    def named(nodes: Iterable[int]) -> str:
-        names = [gathered.name(node) for node in nodes]
-        listed = node_set(names) if all(map(is_host_name, names)) else ", ".join(names)
-        return listed if len(listed) <= _TEXT_AT_MOST else f"{listed[: _TEXT_AT_MOST - 3]}..."
-
-    rounds = [
-        IsolationRound(
-            number=each.number,
-            purpose=each.purpose,
-            groups=each.groups,
-            nodes=each.units,
-            seconds=round(run.seconds, 2),
-            failed=tuple(named(group) for group in each.failed[:_GROUPS_TOLD]),
-            slow=tuple(named(group) for group in run.slow[:_GROUPS_TOLD]),
-        )
-        for each, run in zip(found.rounds, tests.rounds, strict=False)
-    ]
     seconds = sum(run.seconds for run in tests.rounds)
     parts = [_called(domain) for domain in found.domains]
     parts += [f"between {_called(one)} and {_called(other)}" for one, other in found.between]
@@ -158,12 +140,32 @@ def report(gathered: Gathered) -> IsolationReport | None:
         parts=tuple(parts),
         suspects=tuple(gathered.name(node) for node in found.suspects),
         why=found.why,
-        rounds=tuple(rounds),
+        rounds=tuple(_rounds(gathered, found, tests)),
         seconds=round(seconds, 2),
         node_seconds=round(seconds * len(gathered.members), 1),
         exclude=tuple(filter(is_host_name, left_out)),
-        heat=_heat(gathered, tests, named),
+        heat=_heat(gathered, tests),
     )
+
+
+def _rounds(gathered: Gathered, found: IsolationVerdict, tests: GroupTests) -> Iterator[IsolationRound]:
+    for each, run in zip(found.rounds, tests.rounds, strict=False):
+        yield IsolationRound(
+            number=each.number,
+            purpose=each.purpose,
+            groups=each.groups,
+            nodes=each.units,
+            seconds=round(run.seconds, 2),
+            failed=tuple(_listed(gathered, group) for group in each.failed[:_GROUPS_TOLD]),
+            slow=tuple(_listed(gathered, group) for group in run.slow[:_GROUPS_TOLD]),
+        )
+
+
+def _listed(gathered: Gathered, nodes: Iterable[int]) -> str:
+    """Return names as a node list where all are host names, cut to what a report has room for."""
+    names = [gathered.name(node) for node in nodes]
+    listed = node_set(names) if all(map(is_host_name, names)) else ", ".join(names)
+    return listed if len(listed) <= _TEXT_AT_MOST else f"{listed[: _TEXT_AT_MOST - 3]}..."
 
 
 def left_out_of(found: IsolationVerdict) -> list[int]:
@@ -184,7 +186,7 @@ def left_out_of(found: IsolationVerdict) -> list[int]:
     return sorted(out)
 
 
-def _heat(gathered: Gathered, tests: GroupTests, named: Callable[[Iterable[int]], str]) -> Heat | None:
+def _heat(gathered: Gathered, tests: GroupTests) -> Heat | None:
     nodes = sorted(gathered.members)
     if not tests.times and not tests.failed:
         return None
@@ -198,7 +200,7 @@ def _heat(gathered: Gathered, tests: GroupTests, named: Callable[[Iterable[int]]
             ms[row[sender]][row[receiver]] = max(before, round(seconds * 1e3, 3))
     failed = {(row[one], row[other]) for link in tests.failed for one, other in (link, link[::-1]) if {one, other} <= {*row}}
     return Heat(
-        labels=tuple(map(named, bins)),
+        labels=tuple(_listed(gathered, each) for each in bins),
         ms=tuple(map(tuple, ms)),
         failed=tuple(sorted(failed)),
         usual_ms=round(tests.usual_s * 1e3, 3),

@@ -1,7 +1,7 @@
-"""torch's store between the ranks of a collective, in which nobody but they can say anything: torch asks no client who it is.
+"""A signed store for the ranks of a collective. torch's own store does not authenticate its clients.
 
-What a rank writes is signed with a key that the processes speaking for the nodes derive from the job's secret, under a name that the key decides. A stranger who reaches the
-port can still write over it or delete it: a rank sees that it was done. Where the job has no secret the key is none either.
+The processes that speak for the nodes derive a key from the job's secret. A rank signs each value with that key, and stores it under a name that is a hash with the key. A
+stranger who reaches the port can still overwrite or delete values; the rank that wrote them detects it. Without a job secret the key protects nothing.
 """
 
 from __future__ import annotations
@@ -20,64 +20,84 @@ class Tampered(Exception):
     """Somebody who does not know the key wrote to the store."""
 
 
-def guarded(inner: Any, key: bytes) -> Any:  # noqa: C901 -- a class that can be made only where torch is
-    """Return a store that signs what goes into ``inner``, and refuses what is not signed. Its ``tampered()`` says whether what it wrote is still there."""
-    import torch.distributed as dist
+class Seal:
+    """Hides names and signs values with a key, and remembers what this rank wrote."""
 
-    kept: Dict[str, bytes] = {}
+    def __init__(self, key: bytes) -> None:
+        self._key = key
+        self.kept: Dict[str, bytes] = {}
+        """Hidden name → signed value."""
 
-    def named(name: str) -> str:
-        return hmac.new(key, b"name " + name.encode(), hashlib.sha256).hexdigest()[:32]
+    def hide(self, name: str) -> str:
+        return hmac.new(self._key, b"name " + name.encode(), hashlib.sha256).hexdigest()[:32]
 
-    def mark(name: str, value: bytes) -> bytes:
-        return hmac.new(key, b"value " + name.encode() + b"\0" + value, hashlib.sha256).digest()[:MARK_BYTES]
+    def sign(self, name: str, value: bytes) -> bytes:
+        """Return the signed value, and remember it."""
+        signed = self.kept[self.hide(name)] = self._mark(name, value) + value
+        return signed
 
-    def opened(name: str, found: bytes) -> bytes:
-        value = found[MARK_BYTES:]
-        if not hmac.compare_digest(found[:MARK_BYTES], mark(name, value)):
+    def open(self, name: str, signed: bytes) -> bytes:
+        """Return the value. Raises Tampered where the signature is not of this key and name."""
+        value = signed[MARK_BYTES:]
+        if not hmac.compare_digest(signed[:MARK_BYTES], self._mark(name, value)):
             raise Tampered(TAMPERED)
         return value
 
-    class Guarded(dist.Store):
-        """What gloo and torch.distributed call of a store."""
+    def _mark(self, name: str, value: bytes) -> bytes:
+        return hmac.new(self._key, b"value " + name.encode() + b"\0" + value, hashlib.sha256).digest()[:MARK_BYTES]
 
-        def set(self, name: str, value: Any) -> None:
-            told = value.encode() if isinstance(value, str) else bytes(value)
-            kept[named(name)] = mark(name, told) + told
-            inner.set(named(name), kept[named(name)])
 
-        def get(self, name: str) -> bytes:
-            return opened(name, inner.get(named(name)))
+class _Signed:
+    """The methods that gloo and torch.distributed call of a store, over an inner store. torch's Store is a base beside it (``guarded``)."""
 
-        def add(self, name: str, amount: int) -> int:
-            return int(inner.add(named(name), amount))
+    _inner: Any
+    _seal: Seal
 
-        def check(self, names: Any) -> bool:
-            return bool(inner.check([named(name) for name in names]))
+    def set(self, name: str, value: Any) -> None:
+        data = value.encode() if isinstance(value, str) else bytes(value)
+        self._inner.set(self._seal.hide(name), self._seal.sign(name, data))
 
-        def wait(self, names: Any, *timeout: Any) -> None:
-            inner.wait([named(name) for name in names], *timeout)
+    def get(self, name: str) -> bytes:
+        return self._seal.open(name, self._inner.get(self._seal.hide(name)))
 
-        def delete_key(self, name: str) -> bool:
-            kept.pop(named(name), None)
-            return bool(inner.delete_key(named(name)))
+    def add(self, name: str, amount: int) -> int:
+        return int(self._inner.add(self._seal.hide(name), amount))
 
-        def num_keys(self) -> int:
-            return int(inner.num_keys())
+    def check(self, names: Any) -> bool:
+        return bool(self._inner.check([self._seal.hide(name) for name in names]))
 
-        def set_timeout(self, timeout: Any) -> None:
-            inner.set_timeout(timeout)
+    def wait(self, names: Any, *timeout: Any) -> None:
+        self._inner.wait([self._seal.hide(name) for name in names], *timeout)
 
-        def has_extended_api(self) -> bool:
-            return False
+    def delete_key(self, name: str) -> bool:
+        self._seal.kept.pop(self._seal.hide(name), None)
+        return bool(self._inner.delete_key(self._seal.hide(name)))
 
-    found = Guarded()
-    found.tampered = lambda: changed(inner, kept)
-    return found
+    def num_keys(self) -> int:
+        return int(self._inner.num_keys())
+
+    def set_timeout(self, timeout: Any) -> None:
+        self._inner.set_timeout(timeout)
+
+    def has_extended_api(self) -> bool:
+        return False
+
+    def tampered(self) -> bool:
+        """Return whether another process changed or removed what this rank wrote."""
+        return changed(self._inner, self._seal.kept)
+
+
+def guarded(inner: Any, key: bytes) -> Any:
+    """Return a torch store over ``inner`` that signs what it writes and refuses to read what is not signed."""
+    import torch.distributed as dist
+
+    store = type("Guarded", (_Signed, dist.Store), {})()
+    store._inner, store._seal = inner, Seal(key)
+    return store
 
 
 def changed(inner: Any, kept: Dict[str, bytes]) -> bool:
-    """Whether something that this rank wrote is other than it was; or gone, where this torch's stores can be asked that (2.1 has no ``check``)."""
+    """Return whether a value that this rank wrote was changed, or removed, where this torch's stores can tell (2.1 has no ``check``)."""
     inner.set_timeout(datetime.timedelta(seconds=LOOK_BACK_S))
     has_check = hasattr(inner, "check")
     try:
@@ -87,7 +107,7 @@ def changed(inner: Any, kept: Dict[str, bytes]) -> bool:
 
 
 def who_else(store: Any, other_users: Callable[[], Any]) -> str:
-    """Return who may be the reason why a collective fails; "" where nobody is seen. ``other_users``: who of this host is connected to us."""
+    """Return a stranger who may have made a collective fail; "" if none is seen. ``other_users`` returns users of this host that are connected to this rank."""
     if store.tampered():
         return TAMPERED
     try:
