@@ -39,7 +39,7 @@ def test_a_host_of_which_little_was_seen_is_not_called_good() -> None:
     assert "no problem" not in headline(unknown("x-y", DENIED), not_applicable())
     left_out = Missing(Why.NOT_RECORDED, "report", "not in the report")
     assert headline(passed(), unknown("x-y", left_out), unknown("x-z", left_out)).startswith(
-        "no problem found in what was given; 1"
+        "no problem found in the input; 1"
     )
     assert "no problem" not in headline(not_applicable())
     nothing = headline(unknown("x-y", left_out), not_applicable())
@@ -68,7 +68,7 @@ def test_findings_come_by_severity_whatever_the_order_of_the_catalogue() -> None
 def test_a_finding_says_who_what_wanted_where_and_how_to_mend_it() -> None:
     found = shown(*EVERYTHING, width=100)
     assert "GPU 0-2,5: 535.104.05, should be 580.65.06 or newer (NVML)" in found
-    assert "fix: install driver 580.65.06 or newer (takes effect after: reboot) (+1 more: explain)" in found
+    assert "fix: install driver 580.65.06 or newer (takes effect after: reboot) (+1 more fix: explain)" in found
     assert "torchtune-sys explain driver-too-old" in found
 
 

@@ -1,4 +1,4 @@
-"""What the commands that change a host share: asking first, and saying what takes long."""
+"""Shared by the commands that change a host: ask for confirmation, and show progress."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The small facts file of one look, with what the rules find in it."""
+"""Write the facts file of one snapshot, with the findings of the rules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a person wants installed: the options, and the wishes that they make."""
+"""The options of commands that install, as ``InstallOptions``."""
 
 from __future__ import annotations
 

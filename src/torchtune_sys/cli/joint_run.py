@@ -1,4 +1,4 @@
-"""The joint part of ``preflight``: begun before anything else, ended with the verdict of all nodes."""
+"""The joint part of ``preflight``: start it before anything else, finish it with the verdict of all nodes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One look at the host that the options name."""
+"""Take a snapshot of the host that the options name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command ``torchtune-sys``: finds the command that was asked for, and ends the process with the right status.
+"""Entry point of ``torchtune-sys``: dispatch to the command, and exit with its status.
 
 Every command lives in its own module, imported only when it is called: ``--help`` costs click and nothing else.
 """

@@ -1,4 +1,4 @@
-"""Rule ids as options give them: several at once, separated by commas."""
+"""Parse lists of rule ids in options, separated by commas."""
 
 from __future__ import annotations
 

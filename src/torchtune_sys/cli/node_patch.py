@@ -1,4 +1,4 @@
-"""``preflight --format node-patch``: what would be changed at the cluster's node, and, where that is asked for, the change."""
+"""``preflight --format node-patch``: print the patches of the Kubernetes node, and with ``--act`` apply them."""
 
 from __future__ import annotations
 

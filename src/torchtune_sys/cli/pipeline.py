@@ -1,4 +1,4 @@
-"""Look at the host that the options name, and judge it by the rules that they choose."""
+"""Take a snapshot of the host that the options name, and run the rules that they select."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From the options to seats: look, and place the local ranks."""
+"""Place the local ranks on CPUs and GPUs, from the options."""
 
 from __future__ import annotations
 

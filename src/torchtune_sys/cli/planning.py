@@ -1,4 +1,4 @@
-"""From the options to a plan: look, judge, look again at what would be written, decide."""
+"""Make a plan from the options: snapshot, rules, plan context, plan."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One pre-flight of this node: look, judge, run the site's checks, train; with the job's other nodes where there are any."""
+"""Run the pre-flight of this node: snapshot, rules, site checks, training; with the job's other nodes if there are any."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether this process may change the host, and which start of the host this is."""
+"""Privileges of this process, the boot id and the node's name."""
 
 from __future__ import annotations
 

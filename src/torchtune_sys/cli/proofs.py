@@ -1,4 +1,4 @@
-"""The proof that the smoke test leaves, for ``smoke`` and ``check``."""
+"""Read and write the proof of the smoke test, for ``smoke`` and ``check``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``apply --prove``: the smoke test before and after, and the way back where something got worse."""
+"""``apply --prove``: run the smoke test before and after, and offer undo if something got worse."""
 
 from __future__ import annotations
 

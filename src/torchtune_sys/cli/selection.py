@@ -1,4 +1,4 @@
-"""Which of the planned changes ``apply`` makes, and what is said of the others."""
+"""Select the planned changes that ``apply`` makes, and explain why the others are skipped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One run of the smoke test, for the commands that prove something by it."""
+"""Run the smoke test, for the commands that use it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pre-flight at level standard: what the training finds, beside this node's own earlier runs, and what of it counts later."""
+"""Pre-flight at level standard: train, compare with this node's earlier runs, and store what later pre-flights use."""
 
 from __future__ import annotations
 

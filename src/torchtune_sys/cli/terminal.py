@@ -1,4 +1,4 @@
-"""The process's own streams: what goes to standard output, what is said beside it, and how the process ends."""
+"""Write to standard output and standard error, and end the process."""
 
 from __future__ import annotations
 

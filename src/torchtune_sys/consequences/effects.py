@@ -1,4 +1,4 @@
-"""What an action makes of a host's facts. What cannot be told from the facts (a placeholder, what only a person can do) changes nothing."""
+"""Compute a host's facts after an action. What cannot be derived from the facts (a placeholder, what only a person can do) changes nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every fix is judged by the rules before it is printed: what they would find on the host after it is said beside it."""
+"""Run the rules on the facts after each fix, and attach what they would find then."""
 
 from __future__ import annotations
 

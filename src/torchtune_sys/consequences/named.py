@@ -1,4 +1,4 @@
-"""The actions that a fix names in its words, beside the one that it is: ``export NAME=VALUE``, a kernel setting, a build, a driver."""
+"""Find the actions that the text of a fix names: ``export NAME=VALUE``, a kernel setting, a build, a driver."""
 
 from __future__ import annotations
 

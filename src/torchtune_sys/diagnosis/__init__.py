@@ -1,1 +1,1 @@
-"""From whatever a person has of a failed training to its causes: lines as programs printed them, what they stand for, what facts decide."""
+"""Find the causes of a failed training run: lines as programs printed them, the messages they match, and the facts that decide."""

@@ -1,4 +1,4 @@
-"""From symptoms and findings to causes: which one, how sure, the first failure before what follows from it."""
+"""Choose causes from symptoms and findings, with confidence, and order first failures before their consequences."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Texts that describe a change of a program, or wish for one: the errors that they quote are those that it mends or prints, and happened on no host that is asked about.
+"""Recognise texts that describe or request a change of a program. The errors that they quote happened on another host.
 
 A pull request, a commit's message, a release's notes, a patch, a request for a feature. One of the words that only they have is enough, or two of those that others
 have now and then; a log that is pasted has none of them.

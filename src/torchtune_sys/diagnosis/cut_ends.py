@@ -1,4 +1,4 @@
-"""A text that was copied from the middle of a word to the middle of a word: which words of known messages the pieces may have been."""
+"""Complete words at the ends of a text that was copied from the middle of a word to the middle of a word, from the words of known messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""All that was given → one diagnosis."""
+"""Read all inputs and make one diagnosis."""
 
 from __future__ import annotations
 

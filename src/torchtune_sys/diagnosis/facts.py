@@ -1,4 +1,4 @@
-"""What a text tells of hosts: partial snapshots, one for each host that it shows, and the rules' findings on them."""
+"""Build partial snapshots from a text, one for each host that it shows, and run the rules on them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Why a GPU's memory ran out, by the sizes that torch's own message tells: what it asked for, has, holds unused, and what others hold."""
+"""Decide why a GPU ran out of memory, by the sizes in torch's message: requested, total, reserved but unused, used by others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an error text stands for, asked by who has only that: the smoke test of its ranks, the pre-flight of its tests."""
+"""The causes of one error text, for the smoke test and the pre-flight, which have no more than that."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lines as a program printed them, out of what mail, web pages, collectors, launchers and terminals made of them.
+"""Recover lines as a program printed them from mail, web pages, log collectors, launchers and terminals.
 
 What a prefix says of host, process, rank and moment is kept beside the line. Each step costs time in proportion to the text.
 """

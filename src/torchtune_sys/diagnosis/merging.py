@@ -1,4 +1,4 @@
-"""The diagnoses of many nodes → one: each cause once, with the nodes that have it, what follows from another node's failure after it."""
+"""Combine the diagnoses of many nodes: each cause once, with its nodes; consequences of another node's failure last."""
 
 from __future__ import annotations
 

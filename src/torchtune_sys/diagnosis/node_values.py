@@ -1,4 +1,4 @@
-"""In what nodes differ, as lines say it that a log or a parallel shell has of each of them: NCCL's network, plugin and release, GPUs, MTU, rates, quotas.
+"""Find values in which nodes differ, from lines of a log or a parallel shell: NCCL's network, plugin and version, GPUs, MTU, rates, quotas.
 
 What whole reports tell are facts, which the engine of ``compare`` compares.
 """

@@ -1,4 +1,4 @@
-"""What this tool wrote itself: recordings and snapshots are judged, of reports, smoke tests and pre-flights the causes are taken."""
+"""Read this tool's own documents: judge recordings and snapshots; take the causes of reports, smoke tests and pre-flights."""
 
 from __future__ import annotations
 

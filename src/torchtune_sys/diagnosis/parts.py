@@ -1,4 +1,4 @@
-"""Of whom, and of when, each part of a text tells: hosts that prefixes, prompts and headings name, and looks at one host before and after.
+"""Split a text by host (named in prefixes, prompts and headings) and by time (before and after).
 
 A program's report that comes a second time with another version is another look: what the two tell is never put together.
 """

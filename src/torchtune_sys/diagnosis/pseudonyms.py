@@ -1,4 +1,4 @@
-"""Names, addresses, serial numbers, paths and values of a text replaced by others, the same everywhere; what a cause needs stays.
+"""Replace names, addresses, serial numbers, paths and values in a text consistently; keep what a cause needs.
 
 Secrets go first (``host/secrets.py``). Kept: loopback, link-local and Docker's addresses, sizes and versions, the paths of systems and packages,
 the values of variables that steer training.

@@ -1,4 +1,4 @@
-"""Who of a job's ranks failed, who only waited, and who was not there: from blocks of lines, names of files, time-outs, stacks and dumps."""
+"""Find the ranks that failed, that only waited, and that were absent: from blocks of lines, file names, timeouts, stacks and dumps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ranks that NCCL's RAS client finds behind the others, or without an answer."""
+"""Find the ranks that NCCL's RAS client reports as behind or without an answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files that stand in the place of a module, as the frames of a traceback show them: the words of the error name another thing."""
+"""Find files that shadow a module, by the frames of a traceback."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was given, in one Markdown text for a bug report: names replaced, short enough to read, and with the same diagnosis."""
+"""Write all inputs as one Markdown text for a bug report: anonymised, shortened, and with the same diagnosis."""
 
 from __future__ import annotations
 

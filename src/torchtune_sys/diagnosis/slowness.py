@@ -1,4 +1,4 @@
-"""What tables of steps, of copies between GPUs and paths of NCCL's rings tell, though no line of them complains."""
+"""Find slowness in tables of steps, of copies between GPUs, and in the paths of NCCL's rings, where no line reports an error."""
 
 from __future__ import annotations
 

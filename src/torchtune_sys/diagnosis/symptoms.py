@@ -1,4 +1,4 @@
-"""What lines stand for: signatures, families of known messages, and what follows from other errors."""
+"""Match lines with signatures, known messages, and consequences of other errors."""
 
 from __future__ import annotations
 

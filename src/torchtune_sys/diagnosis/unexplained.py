@@ -1,4 +1,4 @@
-"""Errors that nothing knows: which program, where it was, in its own words."""
+"""Quote errors that nothing explains, with the program and the place."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What HTML, Markdown, JSON, terminals and mail put around a text, taken off; line numbers stay those of what came."""
+"""Remove what HTML, Markdown, JSON, terminals and mail put around a text, and keep its line numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Why pip finds no wheel of torch, by the versions that it lists: an index without this build, or one that has it for other releases of Python."""
+"""Decide why pip finds no wheel of torch, by the versions that it lists: an index without this build, or one that has it for other Pythons only."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Many hosts, or one on two days: the small facts file, what differs, how heavy that is, and collecting over what is there."""
+"""Compare many hosts, or one host over time: facts files, differences and their weight, and collecting with existing transports."""

@@ -1,4 +1,4 @@
-"""One command on many hosts, over what is there: who answered with what, who did not and why. Nobody is waited for without end."""
+"""Run a command on many hosts with an existing transport, each under a deadline, and report the answers and failures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What it stands for that nodes of a job differ in a fact."""
+"""The causes that a difference between nodes of a job stands for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A family of a facts file as single facts by name: ``network.interfaces[eth0].mtu`` → its value as JSON."""
+"""Flatten a family of a facts file into single facts by name: ``network.interfaces[eth0].mtu`` → its value as JSON."""
 
 from __future__ import annotations
 

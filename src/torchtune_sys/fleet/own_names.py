@@ -1,4 +1,4 @@
-"""What a host calls itself, wherever it stands in its facts: replaced by a word, so that equal hosts have equal facts."""
+"""Replace a host's own name in its facts by a placeholder, so that equal hosts have equal facts."""
 
 from __future__ import annotations
 

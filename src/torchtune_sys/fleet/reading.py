@@ -1,4 +1,4 @@
-"""Hosts out of what people have: facts files, snapshots, reports, recordings, pre-flights, what fleet collected; also one a line."""
+"""Read hosts from facts files, snapshots, reports, recordings, pre-flights, what fleet collected; also one a line."""
 
 from __future__ import annotations
 

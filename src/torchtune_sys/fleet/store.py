@@ -1,4 +1,4 @@
-"""The facts of many hosts in little memory: each family of facts once for all hosts that have the same, the others as what differs from it."""
+"""Store the facts of many hosts in little memory: each distinct family of facts once, similar ones as differences."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How heavy a fact is: as heavy as the worst rule that reads it.
+"""The weight of a fact: the highest severity of the rules that read it.
 
 What a rule reads is taken from its own code: the names of attributes and the texts in its functions and in those that they call. A fact
 is read by a rule that names every step of the way to it (``gpu``, ``devices``, ``vbios``); a setting, limit or variable only by one that

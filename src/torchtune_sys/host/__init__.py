@@ -1,1 +1,1 @@
-"""The only door to a host: files, commands, the environment, system calls, NVML."""
+"""The only package that touches a host: files, commands, the environment, system calls, NVML."""

@@ -1,4 +1,4 @@
-"""Users of this machine, as somebody whom a child process is started as."""
+"""Users of this machine, for starting a child process as one of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every kind of host answers: a value, or Missing with the reason."""
+"""The interface of every kind of host. Each read returns a value, or Missing with the reason."""
 
 from __future__ import annotations
 

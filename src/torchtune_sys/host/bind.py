@@ -1,4 +1,4 @@
-"""Set affinity and memory policy of this very process, then execute another program, which keeps both.
+"""Set CPU affinity and memory policy of this process, then exec another program, which keeps both.
 
 Source: sched_setaffinity(2), set_mempolicy(2), execve(2); the numbers of the system calls from the kernel's tables (asm/unistd.h).
 """

@@ -1,4 +1,4 @@
-"""A host that does not exist yet, or has nothing to record it with: what a person says of it, and nothing else."""
+"""A host that a person describes, because it does not exist yet or cannot be recorded. All other facts are missing."""
 
 from __future__ import annotations
 

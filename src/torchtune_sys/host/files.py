@@ -1,4 +1,4 @@
-"""Files that the tool itself writes: whole or not at all."""
+"""Write the tool's own files atomically."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keep the tool's own imports, and what it starts as root, from what the caller's environment and working directory offer.
+"""Protect the tool's imports, and the programs that it starts as root, from the caller's environment and working directory.
 
 Runs before the tool's own modules are found, so at its top it imports only what Python itself has loaded by then. What Python does before
 the tool's first line (PYTHONPATH's sitecustomize, LD_PRELOAD) no program can take back: it is for who starts Python to leave them out.

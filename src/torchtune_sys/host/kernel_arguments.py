@@ -1,4 +1,4 @@
-"""Which of the kernel's boot arguments hold no secret, by name; values of all others are hidden.
+"""The kernel boot arguments whose values are shown. Values of all others are hidden as possible secrets.
 
 Names of Linux (Documentation/admin-guide/kernel-parameters.txt), of systemd (kernel-command-line(7)), dracut (dracut.cmdline(7)) and of
 initramfs-tools (initramfs-tools(7)). What fetches something (``ip=``, ``nfsroot=``, ``inst.ks=``, ``ds=``, ``rd.iscsi.*``) is not among them.

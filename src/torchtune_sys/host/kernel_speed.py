@@ -1,4 +1,4 @@
-"""How fast one core computes: a small kernel that neither needs torch nor minds neighbours."""
+"""Time a small kernel on one CPU core, without torch and independent of other processes."""
 
 from __future__ import annotations
 

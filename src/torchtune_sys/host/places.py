@@ -1,4 +1,4 @@
-"""Where a path leads that we write to: symbolic links of others than us and root are not followed, and nothing is looked up twice.
+"""Open a path for writing safely: follow symbolic links only of root and the own user, and resolve no component twice.
 
 Stricter than the kernel's own protection (fs.protected_symlinks, fs.protected_fifos), and it holds where that is off.
 """

@@ -1,4 +1,4 @@
-"""The questions that are asked of system calls rather than of files.
+"""Names of the queries whose answers come from system calls instead of files.
 
 Each answer is plain JSON data, so that a recording can hold it. ``ANSWERS`` maps a question to the module under
 ``torchtune_sys.host.live_answers`` … (see ``live.py``); a probe names a question by its constant here.

@@ -1,4 +1,4 @@
-"""A host that was written down: one JSON file, which may extend others beside it."""
+"""A recorded host: a JSON file, which may extend others in the same folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Paths on file systems that somebody else serves: a dead NFS server or FUSE daemon keeps whoever looks for ever.
+"""Read paths on NFS and FUSE safely. A dead server or daemon would block the reader forever.
 
 The first look at such a file system is made by a child process under a deadline. Once that child came back, we look ourselves;
 if it did not, nothing below that mount point is looked at again. (A thread would not do: one that waits in the kernel for a

@@ -1,4 +1,4 @@
-"""A directory for a run's own files, and files without a name: nobody else can put theirs in the place of these."""
+"""Create scratch directories and files without a name that no other user can replace."""
 
 from __future__ import annotations
 

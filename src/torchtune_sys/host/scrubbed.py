@@ -1,4 +1,4 @@
-"""A host of which no answer holds a secret: the door that every probe, recording and plan asks through."""
+"""A host that removes secrets from every answer. Every probe, recording and plan reads through it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A few slots in a directory that several hosts share: who holds one, and since when. Taking one is atomic, also over NFS (link(2))."""
+"""Count a limited number of holders in a directory that several hosts share. Taking a slot is atomic, also over NFS (link(2))."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A host that is files only: a mounted system image, or a recorded /proc and /sys in a directory or a tarball.
+"""A host that consists of files: a mounted system image, or a copy of /proc and /sys in a directory or a tarball.
 
 Every path and every symbolic link is resolved inside the tree, absolute links too: nothing outside is ever looked at.
 """

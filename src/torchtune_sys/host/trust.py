@@ -1,4 +1,4 @@
-"""Who decides what lies at a path: what root runs, loads or obeys must not be for others to change.
+"""Find which users can change what lies at a path. Root must not run, load or obey files that others can change.
 
 Used before the tool's own modules are found, so at its top it imports only what Python itself has loaded by then.
 """

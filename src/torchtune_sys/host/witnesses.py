@@ -1,4 +1,4 @@
-"""What cannot be seen is not absent: while something else on the host shows that a tree must exist, its absence is a look that failed.
+"""Tell hidden from absent. If something else on the host proves that a tree of /proc or /sys must exist, its absence means that it is hidden.
 
 gVisor has no /sys/bus/pci and passes /dev/nvidia0 through; sandboxes hide /sys, containers /proc/driver. Each row of ``TREES`` is a
 directory that the kernel makes, and what else shows that there is something to list in it. A link to a PCI function or a disk whose

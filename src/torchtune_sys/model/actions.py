@@ -1,4 +1,4 @@
-"""The closed set of things that torchtune-sys may ask a person (or later itself) to change.
+"""The closed set of changes that a rule may propose as its fix.
 
 An action is host-independent data: rules hold no bash and no YAML. ``text`` is the line a person reads.
 """

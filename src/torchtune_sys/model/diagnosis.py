@@ -1,4 +1,4 @@
-"""What is wrong with training, told from what a person has: causes with the lines that decided, errors that nothing knows, facts."""
+"""The result of `diagnose`: causes with the lines that decided, unknown errors, and facts about the hosts."""
 
 from __future__ import annotations
 

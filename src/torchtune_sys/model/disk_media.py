@@ -1,4 +1,4 @@
-"""What a disk is made of, by its name, its model, the way to it and the kernel's flag; and when none of these can be believed."""
+"""Tell whether a disk is an SSD or spins, from its name, model, bus and the kernel's flag, and when none of these is reliable."""
 
 from __future__ import annotations
 

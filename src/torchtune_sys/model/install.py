@@ -1,4 +1,4 @@
-"""What to install on one host, in which order, and what cannot be had there."""
+"""An installation plan for one host: ordered steps, and what is not available there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Graphics that are part of a processor: nobody trains on them, and they make no host a GPU host."""
+"""GPUs that are part of a processor. They do not count as training GPUs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Numbers in texts that somebody else wrote."""
+"""Parse numbers in untrusted text."""
 
 from __future__ import annotations
 

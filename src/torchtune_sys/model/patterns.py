@@ -1,4 +1,4 @@
-"""Regular expressions that are compiled when they are first used: most runs need few of them, and compiling all takes longer than judging."""
+"""Regular expressions that are compiled at first use. Most runs need few of them, and compiling all takes longer than judging."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What would be changed on one host, and what would not: the values that planning makes and every output shows.
+"""A plan for one host: the changes, the refused changes, and their steps. Planning makes these values, every output format shows them.
 
 A :class:`Change` is what a person decides about. Below it lie the few primitive steps that applying, undoing and the generated
 script know: a running value, lines of a file that is ours alone, the state of a unit, a command with its inverse.

@@ -1,4 +1,4 @@
-"""What planning must know of a host beyond the facts that rules judge: our own files there, the tools, and who else owns settings."""
+"""Facts that only planning needs: our own files on the host, installed tools, and other owners of settings."""
 
 from __future__ import annotations
 

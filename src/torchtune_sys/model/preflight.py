@@ -1,4 +1,4 @@
-"""What a pre-flight says of a node: go, no-go or unknown, with causes and who is to blame."""
+"""The result of a pre-flight: go, no-go or unknown for each node, with causes and blame."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What takes one host from bare to proven: what is installed, what is tuned, and with what it is proven."""
+"""The stages that provision a bare host: install, tune, smoke test."""
 
 from __future__ import annotations
 

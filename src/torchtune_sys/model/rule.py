@@ -1,4 +1,4 @@
-"""Rules and what they say.
+"""Rules, their evidence and their results.
 
 A rule is a pure generator ``judge(snapshot, params) -> Evidence…`` under :func:`rule`. It reads facts with
 ``need`` (which ends it as *unknown*), raises ``NotApplicable`` where there is nothing to judge, and yields one

@@ -1,4 +1,4 @@
-"""What became of each setting that a run of ``apply`` or ``undo`` was about."""
+"""The result of a run of ``apply`` or ``undo``, one entry for each setting."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a smoke test found."""
+"""The result of a smoke test."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One host, read once."""
+"""A snapshot: all facts of one host, read once."""
 
 from __future__ import annotations
 

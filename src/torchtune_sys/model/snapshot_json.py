@@ -1,4 +1,4 @@
-"""A snapshot out of the JSON that ``snapshot --format json`` printed, this release or an earlier one."""
+"""Read a snapshot from the JSON of ``snapshot --format json``, of this release or an earlier one."""
 
 from __future__ import annotations
 

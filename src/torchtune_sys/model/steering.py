@@ -1,4 +1,4 @@
-r"""Characters and words that do something where text is shown: in a terminal, on a page, in the log of a CI service.
+r"""Neutralise characters and words that act where text is shown: in a terminal, on a page, in the log of a CI service.
 
 >>> steers("net.core.somaxconn = 4096\n"), steers("\x1b[2J"), steers("a\rb")
 (False, True, True)

@@ -1,4 +1,4 @@
-"""What a value should be, with a direction: a tuner never lowers a better value."""
+"""Target values with a direction, so that no change lowers a better value."""
 
 from __future__ import annotations
 

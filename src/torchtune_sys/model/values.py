@@ -1,4 +1,4 @@
-"""What a look at the host yields: a value, or the reason why there is none."""
+"""Facts: a value, or ``Missing`` with the reason."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a pre-flight runs, as the environment tells it: in a hook of Slurm, inside a job, or alone."""
+"""Find where a pre-flight runs, by its environment: in a Slurm hook, inside a job, or alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many nodes may be called bad in a while: the same failure on many nodes at once speaks against the checker or the image."""
+"""Limit how many nodes may be judged bad in a time window. The same failure on many nodes at once points to the checker or the image."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A snapshot without what belongs to the process that asked.
+"""Remove the facts of the calling process from a snapshot.
 
 A hook of Slurm is a child of slurmd: its limits, CPUs, memory limit, working directory, environment and Python are slurmd's, and no job
 will have them. They are taken out of the facts, so that no rule can judge them, whichever rules there are.

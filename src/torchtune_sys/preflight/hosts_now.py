@@ -1,4 +1,4 @@
-"""Which findings speak against the host as it is now. A hook takes these alone for fatal; a job also what is its own.
+"""Classify rules: current faults of the host are fatal in a hook; in a job also faults of the job itself.
 
 Each rule of severity error, and each that several hosts make one, stands in exactly one of three groups (``tests/preflight/test_hosts_now.py``
 asks it of a new rule). Who answers wrongly here drains nodes that are well: a finding is the host's now if no user's process can

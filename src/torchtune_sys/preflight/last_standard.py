@@ -1,4 +1,4 @@
-"""What the last pre-flight at level standard found on this node: it counts at level fast while it is fresh and nothing changed."""
+"""The stored result of the last pre-flight at level standard, used at level fast while it is fresh and nothing changed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What pre-flight judges beside the rules: an interpreter without torch, a share of the CPUs, and what earlier jobs left behind."""
+"""Checks of the pre-flight beside the rules: an interpreter without torch, a share of the CPUs, leftovers of earlier jobs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a site's policy file makes of findings: fatal, a warning, or ignored; by partition, too.
+"""Apply a site's policy file: findings become fatal, warnings, or ignored, also by partition.
 
 fatal = ["warning"]                     # rule ids, causes, families, severities or globs, as --select takes them
 warning = ["filesystem-not-answering"]

@@ -1,4 +1,4 @@
-"""A site's own checks: programs in a directory, which speak as monitoring plug-ins do, or in JSON.
+"""Run a site's own checks: programs in a directory, which follow the monitoring plug-in convention or print JSON.
 
 Exit status 0 is well, 1 a warning, 2 critical, 3 unknown; the first line says why (Monitoring Plugins Development Guidelines). A program may print one
 JSON object instead: ``{"verdict": "pass|warning|fail|unknown", "cause": "...", "blame": "node|hardware|network|user", "seen": "..."}``.

@@ -1,4 +1,4 @@
-"""From results to a node's verdict: what a policy calls fatal is a no-go; what the checker itself got wrong never is."""
+"""Make a node's verdict from results: what the policy makes fatal is a no-go; a fault of the checker never is."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The head of the text report: what host, which GPUs, which Python, whose session."""
+"""The head of the text report: host, GPUs, Python and session."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every format is made from: one host's results, with the time and the version that a file should name."""
+"""The common input of every report format: one host's results, with time and version."""
 
 from __future__ import annotations
 

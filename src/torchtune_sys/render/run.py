@@ -1,4 +1,4 @@
-"""What became of the changes, and of taking them back, in words."""
+"""Text of the results of ``apply``, ``undo`` and ``history``."""
 
 from __future__ import annotations
 

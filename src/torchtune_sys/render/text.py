@@ -112,7 +112,7 @@ def _found(results: tuple[Result, ...], counts: Summary, *, explained: bool) -> 
         return f"nothing could be checked: what {_count(counts.unknown, 'check')} would need was not seen"
     if counts.unknown > counts.passed and not _given_little(results):
         return f"too little could be seen to judge this host{advice}: {known}{unknown}{crashed}"
-    ran = " by the checks that ran" if counts.crashed else (" in what was given" if counts.unknown > counts.passed else "")
+    ran = " by the checks that ran" if counts.crashed else (" in the input" if counts.unknown > counts.passed else "")
     return f"no problem found{ran}{advice}; {known}{unknown}{crashed}"
 
 
@@ -164,7 +164,7 @@ def _fixes(fixes: tuple[actions.Action, ...], verbose: bool) -> Iterator[Line]:
     for action in fixes if verbose else fixes[:1]:
         words = actions.text(action)
         after = "" if action.needs is actions.Needs.NOTHING else f" (takes effect after: {action.needs.value})"
-        more = f" (+{len(fixes) - 1} more: explain)" if len(fixes) > 1 and not verbose else ""
+        more = f" (+{len(fixes) - 1} more fix{'es' * (len(fixes) > 2)}: explain)" if len(fixes) > 1 and not verbose else ""
         first = words if verbose else words.partition("\n")[0]
         yield line(f"{first}{after}", (more, "dim"), label=("fix: ", "good"), indent=_HANG)
 
@@ -241,11 +241,11 @@ _PHRASES = {
     Why.DENIED: "permission denied",
     Why.NO_TOOL: "a tool is missing",
     Why.TIMEOUT: "no answer in time",
-    Why.FAILED: "the look failed",
+    Why.FAILED: "reading failed",
     Why.UNPARSED: "read, but not understood",
     Why.NOT_SUPPORTED: "not offered by this kernel, driver or device",
     Why.HIDDEN: "hidden from here",
-    Why.NOT_RECORDED: "not in what was given",
+    Why.NOT_RECORDED: "not in the input",
     Why.CRASHED: "a probe crashed (a bug)",
 }
 
@@ -305,7 +305,7 @@ def _closing(results: tuple[Result, ...], counts: Summary, *, live: bool) -> Ite
     yield line((numbers + crashed, "dim"))
     worst = next(iter(findings(results)), None)
     if worst:
-        yield line((f"why, and when to leave it: torchtune-sys explain {worst.rule.id}", "dim"))
+        yield line((f"more about a finding: torchtune-sys explain {worst.rule.id}", "dim"))
     if any(actions.doable(action) for result in findings(results) for action in result.rule.fix):
-        where = "here, and what not: torchtune-sys plan" if live else "there: torchtune-sys plan with the same --from"
-        yield line((f"what could be changed {where}", "dim"))
+        more = "" if live else " with the same --from"
+        yield line((f"the changes that would fix it: torchtune-sys plan{more}", "dim"))

@@ -1,4 +1,4 @@
-"""What a host can train on, by its torch, its driver and its devices, and by the findings that stop them."""
+"""Decide what a host can train on, from torch, driver, devices and the findings that prevent training."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a rule has anything to judge on this host. A gate raises NotApplicable, or Unknown through need()."""
+"""Preconditions that many rules share. A gate raises NotApplicable, or Unknown through need()."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which rules are asked, and with which parameters: selections, profiles and the configuration file.
+"""Select rules and set their parameters, from options, profiles and the configuration file.
 
 A profile or a file overrides parameters that rules declare, and selections; nothing else. A name that does not exist
 is an error with a suggestion, since a misspelt rule that is silently not ignored (or not asked) does harm.

@@ -1,4 +1,4 @@
-"""The cause of what went wrong: what the stage says itself, what its error text stands for, how a rank ended."""
+"""Find the cause of a failure: from the stage itself, from its error message, or from how a rank ended."""
 
 from __future__ import annotations
 

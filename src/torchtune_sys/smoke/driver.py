@@ -1,5 +1,5 @@
-"""Runs the smoke test: hands the worker's script over, starts the ranks, watches them, and starts new ones for what is left when a stage
-ended the old ones. torch is never imported here."""
+"""Drive the smoke test: pass the worker's script on, start the ranks, watch them, and start new ranks for the remaining stages after a
+failure. torch is never imported here."""
 
 from __future__ import annotations
 

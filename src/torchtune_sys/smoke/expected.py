@@ -1,5 +1,5 @@
-"""What the facts say before a rank is started: the least that is plausible for a GPU's figures (a share of its data sheet that a healthy
-one has no trouble to reach), and whether this torch can use a GPU at all."""
+"""Expected values before a rank starts: the lowest plausible performance of a GPU (a share of its data sheet that healthy GPUs reach
+easily), and whether this torch can use a GPU at all."""
 
 from __future__ import annotations
 

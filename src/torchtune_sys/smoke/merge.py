@@ -1,4 +1,4 @@
-"""What the ranks told, brought together by stage."""
+"""Merge the ranks' reports by stage."""
 
 from __future__ import annotations
 

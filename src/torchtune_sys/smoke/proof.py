@@ -1,4 +1,4 @@
-"""The proof that a run leaves behind: on what it was made, its figures, and those of the runs before it."""
+"""The proof that a run stores: what it ran on, its measurements, and those of earlier runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a change took away: stages that passed before and do not now, rates that fell."""
+"""Find what a change made worse: stages that passed before and fail now, rates that fell."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The worker as one script: its modules one after the other, without their imports of each other."""
+"""Join the worker's modules into one script, without their imports of each other."""
 
 from __future__ import annotations
 

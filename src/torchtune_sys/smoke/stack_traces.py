@@ -1,4 +1,4 @@
-"""Where a rank was, out of what faulthandler writes."""
+"""Parse the stack traces that faulthandler writes."""
 
 from __future__ import annotations
 

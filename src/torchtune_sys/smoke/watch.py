@@ -1,4 +1,4 @@
-"""One gang of ranks, watched until all are through or one is in trouble."""
+"""Watch one group of ranks until all have finished or one fails."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Child processes: whoever starts one, as whom, with which environment, under which deadline; and what those of ours run inside."""
+"""Start child processes: as which user, with which environment and deadline; and the code that runs in the tool's own children."""

@@ -1,4 +1,4 @@
-"""Do what may hang in the kernel in a child that can be left behind: a file on a server, or in a FUSE, that does not answer.
+"""Read a file that may hang in the kernel (NFS, FUSE) in a child process that can be abandoned.
 
 A thread would not do: a process whose thread waits for such an answer cannot end, whatever signal it gets (fuse/dev.c,
 request_wait_answer: a request that the daemon has read is waited out). Nor may the child hold our standard streams: who reads our output would

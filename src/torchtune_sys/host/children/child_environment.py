@@ -1,4 +1,4 @@
-"""The environment of child processes: the session's own, or, as root, what of it cannot make a program run somebody else's code."""
+"""The environment of child processes: the session's; as root only the variables that cannot make a program run another user's code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""As whom the examined interpreter is started where we are root: it, and whatever it imports, may be somebody else's."""
+"""Choose the user as whom root starts the examined interpreter, because another user may own it or what it imports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Programs in a directory that somebody else keeps: which may be run, and how each ended."""
+"""Run the programs of a site-checks directory, and report how each ended."""
 
 from __future__ import annotations
 

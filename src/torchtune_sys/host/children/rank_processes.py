@@ -1,4 +1,4 @@
-"""A child that starts others, all of which tell us what they do over a socket: the ranks of a training run.
+"""Start the ranks of a training run, which report their progress over a socket.
 
 The socket has an abstract name: it needs no room on a disk, and nobody but the user who trains may speak on it (SO_PEERCRED). Whoever
 connects sends lines of JSON; a connection whose first line is ``{"event": "stacks"}`` carries text as it is from then on: what

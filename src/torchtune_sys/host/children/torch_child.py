@@ -1,4 +1,4 @@
-"""Import torch and say what it sees. Runs in the interpreter one trains with: standard library and torch only.
+"""Import torch and print what it sees. Runs in the examined interpreter, with the standard library and torch only.
 
 Prints one JSON object on the last line of standard output, the shape of ``model.facts.python.LiveTorch``. Each look is
 guarded by itself: what one of them raises becomes ``{"$missing": …}`` in the place of that one fact.

@@ -1,1 +1,1 @@
-"""What ``--from`` and ``--root`` name: opened within bounds of size and time."""
+"""Open what ``--from`` and ``--root`` name, within limits of size and time."""

@@ -1,4 +1,4 @@
-"""How much a file that somebody else made may hold: every limit of what ``--from`` and ``--root`` read, so that no input takes
+"""Limits of what ``--from`` and ``--root`` read, so that no input takes
 more than 512 MiB of memory (docs/input-limits.md)."""
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""How nodes of one job speak to each other: signed lines of JSON over TCP, the tests of a connection, and the process that outlives the ranks."""
+"""Communication between nodes of a job: signed lines of JSON over TCP, connection tests, and the process that outlives the ranks."""

@@ -1,4 +1,4 @@
-"""A process that outlives the one that started it, and never its job: it ends by itself at a deadline."""
+"""Fork a process that outlives its parent and ends by itself at a deadline."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""torch's TCPStore, as far as it can be known by talking to it: c10d's rendezvous is one."""
+"""Recognise torch's TCPStore (which c10d's rendezvous uses) by its protocol."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Signed lines of JSON between two processes of a job. Nothing else is ever decoded.
+"""Exchange signed lines of JSON between two processes of a job. Nothing else is ever decoded.
 
-Both sides say a random number first; from these and the job's secret each direction gets a key of its own, and every line carries a MAC over its
-number and its text: who does not know the secret can neither speak, nor repeat, nor leave out a line. Without a secret the key is no secret either:
+Both sides first send a random number. From these numbers and the job's secret each direction derives its own key. Every line carries a MAC over its
+sequence number and its text, so nobody without the secret can send, repeat or drop a line. Without a job secret the key is not secret:
 then the MAC only keeps other programs and other jobs out.
 """
 

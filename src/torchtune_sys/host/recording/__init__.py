@@ -1,1 +1,1 @@
-"""Writing a host down, with names, addresses and secrets taken out."""
+"""Write anonymised recordings of a host, without names, addresses and secrets."""

@@ -1,4 +1,4 @@
-"""Take names out of a recording, so that it can be shown to strangers and still be judged alike.
+"""Anonymise a recording, so that it can be published and is still judged alike.
 
 What goes: user and host names, home directories, addresses, hardware addresses, UUIDs, serial numbers, world-wide names,
 InfiniBand GUIDs, container ids, mail addresses, passwords and access tokens. What stays, because rules look at it: names of

@@ -1,4 +1,4 @@
-"""Write a host down: everything that was asked of it, so that the same rules judge the recording as they judge the host.
+"""Record everything that the probes read from a host, so that the rules judge the recording like the host.
 
 How a command makes a recording::
 

@@ -1,4 +1,4 @@
-"""Conducts a check of a process group: one rank gathers what all tell, the joint pre-flight's judge judges, and everybody gets the verdict."""
+"""Check a process group: one rank gathers all reports, the joint pre-flight's judge decides, and every rank gets the verdict."""
 
 from __future__ import annotations
 

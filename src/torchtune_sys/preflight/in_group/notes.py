@@ -1,4 +1,4 @@
-"""Notes of the ranks in torch's store: nobody waits there without a bound."""
+"""Exchange notes between ranks over torch's store, always with a deadline."""
 
 from __future__ import annotations
 

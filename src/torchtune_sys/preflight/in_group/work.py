@@ -1,4 +1,4 @@
-"""What each rank does in its own process: it is looked at, computes, and adds up with the others, in the group that is there."""
+"""The work of each rank in its own process: read facts, compute, and run collectives in the existing group."""
 
 from __future__ import annotations
 

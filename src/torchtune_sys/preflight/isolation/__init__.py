@@ -1,4 +1,4 @@
-"""Which node or link is bad: the next round of group tests from what the rounds before showed. Pure: no clock, no host, no chance but a seed.
+"""Find a bad node or link by group tests: choose the next round from the results so far. Pure: no clock, no host, randomness only from a seed.
 
 The fault model. A test runs a collective among a group of units (nodes, or one network card of a node each) and passes or fails. It fails
 when the group holds a bad unit, or both ends of a bad pair, in either direction; it may miss a fault, or fail for nothing, once in a while.

@@ -1,4 +1,4 @@
-"""Few units: every pair is tested."""
+"""Test every pair, for few units."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long exchanges between two units take, and which are slow: against the usual time and against the noise of the same measurements.
+"""Find slow exchanges between two units, against the usual time and the noise of the same measurements.
 
 A way is slow where the best of its sweeps is beyond the limit. What is usual is the lower quartile of the best times of all ways, so that one unit
 among four, all of whose ways are slow, does not make slow usual; nor does one of three that tells times of its own make all others slow. The noise is how far apart the sweeps of *one* way lie, which a way that is

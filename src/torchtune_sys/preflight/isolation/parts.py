@@ -1,4 +1,4 @@
-"""What units have in common: leaf switches, between which every pair fails, and rails, on which every pair fails.
+"""Find faults of what units have in common: leaf switches and rails, on which every pair fails.
 
 A rail is the network cards of one number on all nodes: what local rank 1 of each node uses. A leaf switch that is cut off fails with everybody outside;
 of two leaves whose way is cut each still passes with a third.

@@ -1,4 +1,4 @@
-"""Conducts an isolation: asks for rounds one after the other, and says what is bad when it knows."""
+"""Conduct an isolation: request rounds one after the other, and return the verdict."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is known so far, shared by the steps of an isolation."""
+"""The state of an isolation, shared by its steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is usual among ways between nodes, of which each sender tells its own: one that makes up its figures does not decide it."""
+"""Estimate the usual time of links from what each sender reports, so that one lying sender does not decide it."""
 
 from __future__ import annotations
 

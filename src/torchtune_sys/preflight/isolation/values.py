@@ -1,4 +1,4 @@
-"""What isolation is asked, what it is told of a round, and what it says in the end."""
+"""The inputs, the results of a round, and the verdict of an isolation."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Pre-flight of all nodes of a job together: who did not come, which node differs or is slow, which link is bad."""
+"""Pre-flight of all nodes of a job together: find absent, differing or slow nodes and bad links."""

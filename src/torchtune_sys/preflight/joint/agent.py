@@ -1,4 +1,4 @@
-"""The process that speaks for a node: it knows its ranks, follows the coordinator, tests connections, and is the coordinator where it has to be.
+"""The process that speaks for a node: it manages its ranks, follows the coordinator, tests connections, and acts as the coordinator if it must.
 
 It is forked by the first rank that comes and outlives all of them, so that a rank that dies is named by its own node.
 """

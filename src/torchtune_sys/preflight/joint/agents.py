@@ -1,4 +1,4 @@
-"""Launchers that meet before there are ranks: the job they make, who of them is absent, and who went on without a pre-flight."""
+"""torchrun agents that meet before there are ranks: the job they form, absent agents, and agents that started without a pre-flight."""
 
 from __future__ import annotations
 

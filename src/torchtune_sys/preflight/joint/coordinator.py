@@ -1,4 +1,4 @@
-"""Conducts the joint pre-flight: waits for the nodes, has connections and ranks tested, and gives everybody the verdict."""
+"""Conduct the joint pre-flight: wait for the nodes, have connections and ranks tested, and send everybody the verdict."""
 
 from __future__ import annotations
 

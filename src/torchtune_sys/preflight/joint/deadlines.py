@@ -1,4 +1,4 @@
-"""How long torch is waited for, and how long a group may take until it counts as hanging: long at first, and a multiple of what healthy groups took where a long wait proved something.
+"""Deadlines for torch's import and for group tests: long at first, later a multiple of what healthy groups took.
 
 A pair that failed within the long deadline is asked again under the short one, and so is, with anybody, a node that failed within the long one with two others: the
 hang of a link is waited for once, that of a node twice. So the end of a bad link that is late with others, but ends, is not taken for one that hangs.

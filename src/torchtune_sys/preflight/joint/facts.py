@@ -1,4 +1,4 @@
-"""What each node tells the others of itself, out of its snapshot."""
+"""The facts that each node sends to the others, from its snapshot."""
 
 from __future__ import annotations
 

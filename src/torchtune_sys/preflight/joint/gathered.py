@@ -1,4 +1,4 @@
-"""What the nodes of a job told, as judging reads it."""
+"""All results that the nodes of a job reported, as the judge reads them."""
 
 from __future__ import annotations
 

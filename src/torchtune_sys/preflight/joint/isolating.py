@@ -1,4 +1,4 @@
-"""Has the groups tested that the isolation asks for, until it names the node, link, leaf switch or rail that makes collectives fail or slow.
+"""Run the group tests that the isolation requests, until it names the node, link, leaf switch or rail that fails or is slow.
 
 Each group is a collective in children that are killed at its own deadline, so that a hang is an answer. Where it was asked for, every two nodes of a group
 also exchange something, rail by rail. A group that is only slow is tested once more, and what was slow both times counts.

@@ -1,4 +1,4 @@
-"""Which job this process belongs to, and where its nodes meet, as the launcher's environment tells it."""
+"""Find the job of this process and the meeting place of its nodes, from the launcher's environment."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a node finds the others: at the lowest of a few nodes that it reaches, itself or through another one.
+"""Find the other nodes: at the lowest of a few candidate nodes that this node reaches, directly or through another.
 
 Every candidate may become the coordinator, so the first node may be the bad one. A node whose way to the coordinator is cut comes through a
 third one: then the link is to blame, and nobody "did not come".

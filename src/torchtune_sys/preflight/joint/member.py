@@ -1,4 +1,4 @@
-"""A node that takes part, as the coordinator sees it."""
+"""One member node, as the coordinator sees it."""
 
 from __future__ import annotations
 

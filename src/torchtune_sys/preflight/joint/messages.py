@@ -1,4 +1,4 @@
-"""What the nodes of a job say to each other: a closed set of messages with bounds. A line of another form ends its connection."""
+"""The closed set of messages between the nodes of a job, with limits. A line of another form ends its connection."""
 
 from __future__ import annotations
 

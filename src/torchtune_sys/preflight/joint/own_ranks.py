@@ -1,4 +1,4 @@
-"""The ranks of this node: who came, what they are asked and tell, and who of them ended or is stopped."""
+"""The ranks of this node: which came, their tasks and answers, which ended or are stopped."""
 
 from __future__ import annotations
 

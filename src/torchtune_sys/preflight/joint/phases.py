@@ -1,4 +1,4 @@
-"""What the nodes are asked to do, one after the other: test connections, train a step, add up together."""
+"""The phases of the joint pre-flight: test connections, train a step, run collectives."""
 
 from __future__ import annotations
 

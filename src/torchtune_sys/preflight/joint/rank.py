@@ -1,4 +1,4 @@
-"""One rank: it starts the process that speaks for its node (or finds it), does what the coordinator asks of it, and ends with everybody's verdict."""
+"""One rank: it starts (or finds) the process that speaks for its node, runs the coordinator's tasks, and ends with the job's verdict."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Places in the job of launchers, which have no number of their own: the launcher at the endpoint gives them, the others ask for one."""
+"""Assign places in the job to torchrun agents, which have no number: the agent at the endpoint assigns them, the others ask for one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files that survive a power cut: written beside, synced, renamed, and the directory synced (rename(2), fsync(2))."""
+"""Write files that survive a power cut: write a copy, sync it, rename it, sync the directory (rename(2), fsync(2))."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the journal holds of each step: what was there before."""
+"""The journal's entries: the previous state of each step."""
 
 from __future__ import annotations
 

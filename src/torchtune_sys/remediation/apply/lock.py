@@ -1,4 +1,4 @@
-"""One at a time: two runs that change the host at once would each take the other's work for what was there before."""
+"""A lock for runs that change the host. Two at once would record each other's changes as the previous state."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a plan to journal entries: what is there now is read before anything is changed."""
+"""Make journal entries from a plan: read the present state before anything is changed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Carry a plan out, one announced step after the other."""
+"""Execute a plan, one journalled step after the other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One run as a whole: begin, carry out, and take everything back where it cannot be finished."""
+"""One run of apply: begin, execute, and undo everything if it cannot be finished."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Take a run back from its journal: what nobody changed since becomes what it was, what somebody changed stays and is told."""
+"""Undo a run from its journal: restore what nobody changed since; leave and report what somebody changed."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""A container image for training: what is in it, and what it must be started with."""
+"""A container image for training: its contents and the flags to start it with."""

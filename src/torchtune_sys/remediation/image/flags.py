@@ -1,4 +1,4 @@
-"""What a container must be started with, so that training has what it has on the host."""
+"""The flags that a container needs so that training has the same resources as on the host."""
 
 from __future__ import annotations
 

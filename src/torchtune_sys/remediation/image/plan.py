@@ -1,4 +1,4 @@
-"""From a host and wishes to a container image: its base, its torch, what else is in it, and how it must be started."""
+"""Plan a container image for a host: base image, torch, other contents, and start flags."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which build of torch fits a place, and if none does, what stands in the way."""
+"""Choose the build of torch that fits a place, or say what prevents it."""
 
 from __future__ import annotations
 

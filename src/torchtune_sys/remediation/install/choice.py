@@ -1,4 +1,4 @@
-"""Which torch, which driver and which Python: what is wanted of a host, before anybody asks how it gets there."""
+"""Choose torch, driver and Python for a host, before the steps that install them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What else training needs on a host: compiler, headers, RDMA, numactl, containers; each only where something here needs it."""
+"""Other packages that training needs: compiler, headers, RDMA, numactl, containers; each only if something on the host needs it."""
 
 from __future__ import annotations
 

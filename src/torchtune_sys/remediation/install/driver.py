@@ -1,4 +1,4 @@
-"""The steps that bring a driver onto a distribution, with what must have its version."""
+"""The steps that install a driver on a distribution, with what must have the same version."""
 
 from __future__ import annotations
 

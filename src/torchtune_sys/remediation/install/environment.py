@@ -1,4 +1,4 @@
-"""The commands that put torch into an environment: pip, uv, conda-forge, pixi."""
+"""The commands that install torch into an environment: pip, uv, conda-forge, pixi."""
 
 from __future__ import annotations
 

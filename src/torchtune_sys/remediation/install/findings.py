@@ -1,4 +1,4 @@
-"""Of what the plan leaves to a person, what is to be installed: the steps of ``generate install``, as far as a failed rule asks for them."""
+"""The installation steps that failed rules need, from the steps of ``generate install``."""
 
 from __future__ import annotations
 

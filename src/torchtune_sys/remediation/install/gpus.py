@@ -1,4 +1,4 @@
-"""The GPUs of a host, as far as installing asks: what each can run, which generation, on which board."""
+"""The GPUs of a host as installation needs them: generation, board, and what each can run."""
 
 from __future__ import annotations
 

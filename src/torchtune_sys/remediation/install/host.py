@@ -1,4 +1,4 @@
-"""What a host is, as far as installing asks: its vendor of GPUs, driver, distribution and C library."""
+"""The host as installation needs it: GPU vendor, driver, distribution and C library."""
 
 from __future__ import annotations
 

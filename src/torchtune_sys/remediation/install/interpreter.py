@@ -1,4 +1,4 @@
-"""Which Python torch goes to: the one that is there, the one that was asked for, or the distribution's own, to be installed."""
+"""Choose the Python for torch: the existing one, the requested one, or the distribution's own, to be installed."""
 
 from __future__ import annotations
 

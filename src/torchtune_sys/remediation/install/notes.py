@@ -1,4 +1,4 @@
-"""What is said beside the steps: what stays, what another driver or another Python would allow, what could not be seen."""
+"""Notes beside the steps: what stays, what another driver or Python would allow, what could not be read."""
 
 from __future__ import annotations
 

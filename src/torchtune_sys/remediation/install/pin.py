@@ -1,4 +1,4 @@
-"""What keeps a driver at its branch, and at its version until a person upgrades it."""
+"""Pin a driver to its branch, and to its version until a person upgrades it."""
 
 from __future__ import annotations
 

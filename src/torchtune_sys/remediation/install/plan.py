@@ -1,4 +1,4 @@
-"""From a host and wishes to the steps of an installation, in order: driver, reboot, torch, and what goes with them."""
+"""Make the ordered steps of an installation: driver, reboot, torch, and what goes with them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What comes before the driver: NVIDIA's repository, what it leans on, and what the kernel module is built with."""
+"""The steps before the driver: NVIDIA's repository, its prerequisites, and what the kernel module is built with."""
 
 from __future__ import annotations
 

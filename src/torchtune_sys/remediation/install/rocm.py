@@ -1,4 +1,4 @@
-"""Which wheel of torch fits AMD GPUs. The kernel's amdgpu drives them already, else they would not be seen as GPUs that train."""
+"""Choose the wheel of torch for AMD GPUs. The kernel's amdgpu already drives them, else they would not be seen as training GPUs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the package manager is told of a repository and of the one key that its packages must be signed with."""
+"""Tell the package manager of a repository and of the one key that must sign its packages."""
 
 from __future__ import annotations
 

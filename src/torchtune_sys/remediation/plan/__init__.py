@@ -1,4 +1,4 @@
-"""Results → Plan: what would be changed on this host, in order, and what not, with the reasons.
+"""Make a Plan from results: the changes on this host, in order, and the refused ones with reasons.
 
 Pure: the same results and the same ground give the same plan. In two steps, since only the results say what there is to look at:
 :func:`places` names what must be looked at, :func:`plan` decides.

@@ -1,4 +1,4 @@
-"""What the failed rules ask for: one group per thing to change, several rules' targets met in one."""
+"""Collect what failed rules want changed, one request per setting, with the targets of several rules combined."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The environment that a job should start with on this host: what failed rules ask for, threads, interfaces, allocators."""
+"""The environment variables of a job on this host: from failed rules, and for threads, interfaces, allocators."""
 
 from __future__ import annotations
 

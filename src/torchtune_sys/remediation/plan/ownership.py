@@ -1,4 +1,4 @@
-"""Who rules a setting, where that is not /etc on this host: then the change is refused, with the way there."""
+"""Find who owns a setting if it is not /etc on this host. The change is then refused, with the way to make it there."""
 
 from __future__ import annotations
 

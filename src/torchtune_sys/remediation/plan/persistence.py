@@ -1,4 +1,4 @@
-"""What keeps a value below /sys over a reboot: a udev rule for what belongs to a device, a tmpfiles.d line for the rest."""
+"""Choose what keeps a value below /sys over a reboot: a udev rule if it belongs to a device, else a tmpfiles.d line."""
 
 from __future__ import annotations
 

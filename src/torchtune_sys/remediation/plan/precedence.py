@@ -1,4 +1,4 @@
-"""What may override a change once it is made, who then wins, and what running jobs notice meanwhile."""
+"""Find what may override a change later, which file takes precedence, and what running jobs notice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From what to install and what to change to the stages that take a host from bare to proven."""
+"""Make the stages that provision a bare host, from what to install and what to change."""
 
 from __future__ import annotations
 

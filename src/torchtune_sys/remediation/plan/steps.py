@@ -1,4 +1,4 @@
-"""One merged action → a Change with its primitive steps on this host."""
+"""Make a Change with its primitive steps on this host from one merged action."""
 
 from __future__ import annotations
 

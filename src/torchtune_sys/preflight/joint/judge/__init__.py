@@ -1,4 +1,4 @@
-"""Judging what the nodes told: pure functions from what was gathered to a verdict."""
+"""Judge gathered results: pure functions that return a verdict."""
 
 from torchtune_sys.preflight.joint.judge.compute import ranks_again
 from torchtune_sys.preflight.joint.judge.connections import (

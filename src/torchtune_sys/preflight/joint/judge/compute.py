@@ -1,4 +1,4 @@
-"""Who is slow, whose CPU is taken away, and who computes something else."""
+"""Find ranks that are slow, whose CPU is taken away, or that compute wrong results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which link is bad, and whether a node explains it."""
+"""Find bad links, and nodes that explain them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A node's facts by themselves, and in what nodes differ, with what that breaks."""
+"""Judge each node's facts alone, and the differences between nodes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One thing that is wrong with a node or a link, and who can mend it."""
+"""One fault of a node or a link, with who must act."""
 
 from __future__ import annotations
 

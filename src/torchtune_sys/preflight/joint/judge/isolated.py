@@ -1,4 +1,4 @@
-"""What the isolation by groups says: findings on nodes and links, on what is neither, and the report with its evidence."""
+"""Findings and report of the isolation by group tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which ranks are slower than their peers, against noise that comes in stretches of seconds.
+"""Find ranks that are slower than their peers, despite noise that lasts for seconds.
 
 A kernel that is disturbed takes longer and never shorter, so that the best of many times tells a rank's speed, and the lower side of the best times of all
 tells how far healthy ranks differ. Who is above that may be slow, or may not have run undisturbed yet: it is timed again, until it reaches the others or until

@@ -1,4 +1,4 @@
-"""The verdict over all nodes: who did not come, who died, and what of all else these explain."""
+"""Make the verdict over all nodes: absent and dead nodes, and which other findings these explain."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A rank's side of the joint pre-flight: torch is imported once, and each task is done by a child that can be killed.
+"""A rank's side of the joint pre-flight: import torch once, and run each task in a child that can be killed.
 
 Tasks and answers are lines of JSON. torch.distributed moves tensors only: nothing that another node sent is unpickled.
 """
