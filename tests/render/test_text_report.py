@@ -38,9 +38,7 @@ def test_a_host_of_which_little_was_seen_is_not_called_good() -> None:
     assert found == "too little could be seen to judge this host: 1 check passed, 2 could not be checked"
     assert "no problem" not in headline(unknown("x-y", DENIED), not_applicable())
     left_out = Missing(Why.NOT_RECORDED, "report", "not in the report")
-    assert headline(passed(), unknown("x-y", left_out), unknown("x-z", left_out)).startswith(
-        "no problem found in the input; 1"
-    )
+    assert headline(passed(), unknown("x-y", left_out), unknown("x-z", left_out)).startswith("no problem found in the input; 1")
     assert "no problem" not in headline(not_applicable())
     nothing = headline(unknown("x-y", left_out), not_applicable())
     assert nothing == "nothing could be checked: what 1 check would need was not seen"
