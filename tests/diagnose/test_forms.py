@@ -228,3 +228,12 @@ def test_the_c_librarys_words_in_other_letters_are_known_broken_and_cut(ending: 
         + ending
     )
     assert judged(text.encode()).causes[0].cause == "rocm-device-permission"
+
+
+def test_a_jetson_is_not_told_to_take_wheels_that_it_does_not_have() -> None:
+    error = "OSError: libcurand.so.10: cannot open shared object file: No such file or directory"
+    on_jetson, elsewhere = (
+        judged(f"{place}\n{error}\n".encode()).causes[0] for place in ("Jetson Nano, JetPack 4.6", "Ubuntu 24.04")
+    )
+    assert on_jetson.cause == elsewhere.cause == "wheel-libs-not-found"
+    assert "JetPack" in on_jetson.fix[0] and "JetPack" not in " ".join(elsewhere.fix)
