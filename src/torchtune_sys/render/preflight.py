@@ -120,7 +120,7 @@ def _ends(value: Preflight, bad: Set[str]) -> list[str]:
     found: list[str] = []
     while left:
         counts = Counter(end for ends in left for end in sorted(ends))
-        found.append(max(sorted(counts), key=lambda end: counts[end]))
+        found.append(max(sorted(counts, reverse=True), key=lambda end: counts[end]))  # rather not the first node: all meet there
         left = [ends for ends in left if found[-1] not in ends]
     return found
 

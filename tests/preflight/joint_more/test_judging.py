@@ -7,9 +7,12 @@ from typing import Any
 import pytest
 
 from preflight.joint.a_cluster import WELL, gathered, said, weighed
+from torchtune_sys.model.preflight import Preflight, Scale
 from torchtune_sys.preflight.joint.gathered import Compute, LinkTest
 from torchtune_sys.preflight.joint.judge.losses import losing_nodes
 from torchtune_sys.preflight.joint.judge.whole import unsound, whole
+from torchtune_sys.render.layout import Style
+from torchtune_sys.render.preflight import text
 
 NODES = 4
 WAYS = [(one, other) for one in range(NODES) for other in range(NODES) if one != other]
@@ -145,12 +148,29 @@ def test_the_address_of_a_node_s_own_name_that_nobody_reaches_is_told() -> None:
 
 
 def test_nodes_are_called_as_the_list_has_them_and_one_that_is_missing_by_what_is_left_of_it() -> None:
-    found = gathered(NODES, names=("n3", "n2.example", "n1", "n0"), missing={3: "refused"}, resolved={3: ("10.0.0.1",)})
+    found = gathered(NODES, names=("n3", "n2.example", "n1", "n0"), missing={3: "is-node-0"}, resolved={3: ("10.0.0.1",)})
     del found.members[3]
     found.collectives = []
     verdict = whole(found)
     assert (verdict.absent, said(verdict).keys()) == (("n3",), {"n3"})
     assert {node.node for node in verdict.nodes} == {"n0", "n1", "n2.example", "n3"}
+    assert [cause.seen for node in verdict.nodes if node.node == "n3" for cause in node.causes] == [
+        "it did not come to the meeting; came: n0, n1, n2.example"
+    ]
+
+
+def test_the_page_says_first_against_whom_it_is_and_whom_to_leave_out() -> None:
+    found = gathered(NODES, unreached_names={1: "192.168.77.2 (time-out)"})
+    found.links[3, 2] = [LinkTest(connect="time-out", sent=200, arrived=0)] * 2
+    judged = whole(found)
+    told = Preflight(
+        version="1", time="", epoch_s=0, where="srun", level="standard", seconds=1, verdict=judged.verdict,
+        nodes=judged.nodes, links=judged.links, scale=Scale(nodes=NODES, ranks=NODES),
+    )  # fmt: skip
+    page = text(told, Style(width=200)).splitlines()
+    assert page[0].startswith("NO-GO n1: nccl-wrong-interface, n3 -> n2: port-dropped; 4 of 4 nodes")
+    assert [line.split()[1] for line in page if line.lstrip().startswith("exclude")] == ["--exclude=n1,n3"]
+    assert any(line.lstrip().startswith("next") and "nccl-wrong-interface: unset" in line for line in page)
 
 
 def test_what_each_host_may_have_its_own_is_no_difference() -> None:

@@ -243,7 +243,7 @@ def _meeting(gathered: Gathered) -> list[JointFinding]:
         missing = [node for node in missing if node not in cut_off]
     came = f"; came: {_names(gathered, here)}"
     for node in missing:
-        word = gathered.missing[node]
+        word = "" if gathered.is_listed_elsewhere(node) else gathered.missing[node]  # else another node was called
         seen = f"{host_says(word) or 'it did not come to the meeting'}{came}"
         found.append(JointFinding(part="meeting", cause="node-never-came", node=node, seen=seen))
     for node, member in gathered.members.items():
