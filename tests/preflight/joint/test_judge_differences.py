@@ -83,3 +83,54 @@ def test_facts_that_stand_for_millions_are_not_compared(families: dict[str, Any]
     begun_s = time.process_time()
     assert said(weighed(found)) == {}
     assert time.process_time() - begun_s < 5
+
+
+BRIDGE = {"kind": "bridge", "mtu": 1500, "addresses": [("172.17.0.1", 16)]}
+BARE = {"kind": "ethernet", "mtu": 1500, "addresses": []}
+
+
+@pytest.mark.parametrize(
+    ("told", "cause", "seen"),
+    [
+        ({"env": {"GLOO_SOCKET_IFNAME": "eth7"}}, "nccl-wrong-interface", "GLOO_SOCKET_IFNAME=eth7: eth7 does not exist"),
+        ({"env": {"GLOO_SOCKET_IFNAME": "eth0,eth1"}}, "nccl-wrong-interface", "eth1 has no address"),
+        ({"env": {"GLOO_SOCKET_IFNAME": "docker0"}}, "nccl-wrong-interface", "docker0 is a bridge, which leads to no other node"),
+        ({"env": {"NCCL_SOCKET_IFNAME": "=ib0"}}, "nccl-wrong-interface", "NCCL_SOCKET_IFNAME==ib0: matches no interface"),
+        ({"env": {"NCCL_SOCKET_IFNAME": "docker"}}, "nccl-wrong-interface", "docker0 is a bridge"),
+        ({"own_name_addresses": ["127.0.1.1"]}, "hostname-resolves-to-loopback", "its own name stands for 127.0.1.1: gloo"),
+        ({"own_name_addresses": ["10.9.9.9"]}, "hostname-unresolvable", "10.9.9.9, none of its own"),
+        ({"own_name_addresses": []}, "hostname-unresolvable", "stands for no address, none of its own"),
+    ],
+)
+def test_a_choice_of_interface_or_a_name_that_leads_nowhere_is_that_node_s(told: dict[str, Any], cause: str, seen: str) -> None:
+    found = gathered(4)
+    facts = found.members[1].notes["facts"]
+    facts["interfaces"] |= {"docker0": BRIDGE, "eth1": BARE}
+    facts |= told
+    verdict = weighed(found)
+    assert said(verdict) == {"n1": {cause}}
+    assert [seen in one.seen for node in verdict.nodes for one in node.causes] == [True]
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        {"env": {"GLOO_SOCKET_IFNAME": "eth0"}, "own_name_addresses": ["127.0.1.1"]},  # gloo does not ask the name then
+        {"env": {"NCCL_SOCKET_IFNAME": "^docker"}},
+        {"env": {"NCCL_SOCKET_IFNAME": "docker,eth"}},  # one of them leads to the others
+        {"own_name_addresses": ["127.0.1.1", "10.0.0.2"]},
+    ],
+)
+def test_a_choice_that_leads_to_the_others_is_no_fault(told: dict[str, Any]) -> None:
+    found = gathered(4)
+    facts = found.members[1].notes["facts"]
+    facts["interfaces"] |= {"docker0": BRIDGE}
+    facts |= told
+    assert said(weighed(found)) == {}
+
+
+def test_an_address_that_two_nodes_hold_names_both() -> None:
+    found = gathered(4)
+    eth0 = found.members[1].notes["facts"]["interfaces"]["eth0"]
+    eth0["addresses"] = [*eth0["addresses"], *found.members[2].notes["facts"]["interfaces"]["eth0"]["addresses"]]
+    assert said(weighed(found)) == {"n1": {"duplicate-address"}, "n2": {"duplicate-address"}}
