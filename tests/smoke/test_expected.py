@@ -8,7 +8,15 @@ from torchtune_sys.knowledge import gpus
 from torchtune_sys.model.facts.gpu import Peers
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing
-from torchtune_sys.smoke.expected import FRUGAL_GEMM_SHARE, GEMM_SHARE, MEMORY_SHARE, NVLINK_SHARE, PCIE_SHARE, expected
+from torchtune_sys.smoke.expected import (
+    FP8_SHARE,
+    FRUGAL_GEMM_SHARE,
+    GEMM_SHARE,
+    MEMORY_SHARE,
+    NVLINK_SHARE,
+    PCIE_SHARE,
+    expected,
+)
 
 
 def with_gpus(seen: Snapshot, **changes: object) -> Snapshot:
@@ -54,6 +62,21 @@ def test_a_board_of_little_power_is_allowed_what_was_measured_on_healthy_ones(he
     """24 TFLOP/s in float16 (NVIDIA's forum, topic 264462)."""
     least = expected(with_gpus(healthy, name="Tesla T4"))["Tesla T4"]["gemm"]["float16 GEMM"]
     assert least == FRUGAL_GEMM_SHARE * 65 < 24
+
+
+def test_fp8_is_asked_for_less_than_a_healthy_board_was_seen_to_do_at_its_power_cap(healthy: Snapshot) -> None:
+    """580 TFLOP/s on an H100 PCIe (pytorch/ao#3342)."""
+    least = expected(with_gpus(healthy, name="NVIDIA H100 PCIe"))["NVIDIA H100 PCIe"]["gemm"]["fp8 GEMM"]
+    assert least == FP8_SHARE * 1513 < 580 < GEMM_SHARE * 1513
+
+
+def test_nothing_is_expected_of_a_bus_on_which_all_is_encrypted(healthy: Snapshot) -> None:
+    """Confidential computing: some GB/s, by one CPU."""
+    assert not isinstance(healthy.gpu, Missing)
+    for state, timed in (("off", True), ("ready", False)):
+        seen = msgspec.structs.replace(healthy, gpu=msgspec.structs.replace(healthy.gpu, confidential=state))
+        found = expected(seen)["NVIDIA H100 80GB HBM3"]
+        assert ("copy" in found) is timed and "gemm" in found
 
 
 def test_nothing_is_expected_of_what_is_not_known_and_the_others_keep_theirs(healthy: Snapshot) -> None:

@@ -78,7 +78,7 @@ def test_what_a_gpu_does_under_load_is_told_and_what_it_cannot_correct_fails(tmp
         ["", f"under load: {healthy}, no Xid"],
         [
             "",
-            "under load: SM clock 900 to 1980 MHz, 41 to 88 C, at most 310 W, held back (clock event reasons 0x40: "
+            "under load: SM clock 900 to 900 MHz, 41 to 88 C, at most 310 W, held back (clock event reasons 0x40: "
             "nvidia-smi -q -d PERFORMANCE), no Xid",
         ],
         ["gpu-ecc-uncorrectable", "the GPU counted 3 uncorrectable ECC errors under load"],

@@ -13,6 +13,9 @@ from torchtune_sys.rules.gates import torch_build
 GEMM_SHARE = 0.4
 """Of the dense peak. Large products reach 60 to 85 % on healthy GPUs; one that is throttled, capped or half broken falls below. A
 convention: no vendor promises a share."""
+FP8_SHARE = 0.25
+"""The same for fp8, whose figure no board reaches at its power cap: a healthy H100 PCIe (350 W) was seen to do 580 of its 1513 TFLOP/s
+(https://github.com/pytorch/ao/pull/3342)."""
 FRUGAL_W = 150.0
 FRUGAL_GEMM_SHARE = 0.2
 """Boards of so little power are sold for inference: under steady products their clocks fall to what the power allows. A healthy T4 was
@@ -30,6 +33,9 @@ NVLINK_SHARE = 0.3
 nccl-tests reach 70 to 80 % of it on such hosts; over PCIe it would be a tenth. A convention; not yet verified on GPUs."""
 _LARGE_SIZES = ("256", "1024")
 """MiB, of stages/collectives.py: less is ruled by latency."""
+_BRIDGE = "copy"
+"""The stage that times what crosses the bus. Under confidential computing all of it is encrypted, by one CPU: some GB/s, whatever the board can do
+(https://arxiv.org/abs/2606.23969)."""
 _PCIE_GBYTES_PER_S = {3: 15.75, 4: 31.5, 5: 63.0, 6: 121.0}
 """Sixteen lanes one way: 8, 16, 32 GT/s in 128b/130b, 64 GT/s in flits (PCI Express Base Specification)."""
 
@@ -45,7 +51,8 @@ def expected(seen: Snapshot) -> dict[str, dict[str, dict[str, float]]]:
         if model is None or known(device.mig, False):
             continue
         for stage, figure, value in [*_of(model), *(_between(model) if _all_linked(seen) else [])]:
-            found.setdefault(name, {}).setdefault(stage, {})[figure] = value
+            if stage != _BRIDGE or not _encrypts(seen):
+                found.setdefault(name, {}).setdefault(stage, {})[figure] = value
     return found
 
 
@@ -55,6 +62,10 @@ def _all_linked(seen: Snapshot) -> bool:
         return False
     peers = known(seen.gpu.p2p, ())
     return bool(peers) and all(known(pair.nvlinks, 0) > 0 for pair in peers)
+
+
+def _encrypts(seen: Snapshot) -> bool:
+    return not isinstance(seen.gpu, Missing) and known(seen.gpu.confidential, "off") != "off"
 
 
 def _between(model: gpus.GpuModel) -> list[tuple[str, str, float]]:
@@ -93,10 +104,11 @@ def _of(model: gpus.GpuModel) -> list[tuple[str, str, float]]:
         ("fp8", model.fp8_tflops),
     )
     share = FRUGAL_GEMM_SHARE if model.power_w is not None and model.power_w <= FRUGAL_W else GEMM_SHARE
-    listed = [("gemm", f"{name} GEMM", share * rate) for name, rate in rates if rate is not None]
+    shares = {"fp8": min(share, FP8_SHARE)}
+    listed = [("gemm", f"{name} GEMM", shares.get(name, share) * rate) for name, rate in rates if rate is not None]
     if model.memory_gbytes_per_s is not None:
         listed.append(("memory", "memory copy", MEMORY_SHARE * model.memory_gbytes_per_s))
     link = _PCIE_GBYTES_PER_S.get(model.pcie_generation or 0)
     if link is not None:
-        listed += [("copy", f"pinned to {where}", PCIE_SHARE * link) for where in ("device", "host")]
+        listed += [(_BRIDGE, f"pinned to {where}", PCIE_SHARE * link) for where in ("device", "host")]
     return listed

@@ -19,6 +19,7 @@ ORDER = (
     "identity",
     "stages.process_settings",
     "stages.arithmetic",
+    "stages.operations",
     "stages.layers",
     "stages.optimizers",
     "gpu_health",

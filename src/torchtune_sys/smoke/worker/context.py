@@ -105,7 +105,11 @@ class RankContext:
 
     def place(self) -> str:
         """Where this rank runs, for people."""
-        return "GPU %d on %s" % (self.device.index, socket.gethostname()) if self.gpus else "the CPU of %s" % socket.gethostname()
+        if not self.gpus:
+            return "the CPU of %s" % socket.gethostname()
+        # CUDA counts those that CUDA_VISIBLE_DEVICES names, by its own order: the place on the bus is what nvidia-smi shows, too.
+        address = bus_address(self.device)
+        return "GPU %d%s on %s" % (self.device.index, address and " (%s)" % address, socket.gethostname())
 
     def device_works(self) -> bool:
         """Whether anything can still be computed: an ECC error, a wrong address or a failed assertion on a GPU ends the process's context there, and
@@ -141,6 +145,13 @@ def countable_gpus() -> int:
     """Count the GPUs by CUDA's own count: before it starts, torch asks NVML, which counts each GPU in MIG mode though CUDA shows one instance in all."""
     told = torch.cuda.device_count()
     return min(told, getattr(torch._C, "_cuda_getDeviceCount", torch.cuda.device_count)() or told)
+
+
+def bus_address(device: torch.device) -> str:
+    """Return a GPU's place on the bus, as nvidia-smi and lspci write it; "" before torch 2.8, which does not tell."""
+    found = torch.cuda.get_device_properties(device)
+    parts = [getattr(found, "pci_%s_id" % part, None) for part in ("domain", "bus", "device")]
+    return "" if None in parts else "%04x:%02x:%02x.0" % tuple(parts)
 
 
 def repeatable_cublas() -> None:
@@ -185,6 +196,13 @@ def small_integers(shape: Tuple[int, ...], seed: int, low: int = -4, high: int =
     """
     generator = torch.Generator().manual_seed(seed)
     return torch.randint(low, high, shape, generator=generator).to(torch.float32)
+
+
+def differing_elements(found: torch.Tensor, wanted: Any) -> int:
+    """Count them where they lie. What is alike, as nearly always, is not counted: to add truth values torch makes a copy of 8 bytes for each of
+    them (aten/src/ATen/native/ReduceOpsUtils.h, make_reduction), for which a small GPU has no room beside what is compared."""
+    off = found != wanted
+    return int(off.sum().item()) if bool(off.any().item()) else 0
 
 
 def same_bits(found: torch.Tensor, wanted: torch.Tensor) -> int:

@@ -119,8 +119,9 @@ class GpuHealth:
             return ""
         values = {name: [one[name] for one in self.readings if name in one] for name, *_ in _READINGS}
         told: List[str] = []
-        if values["clock"]:
-            told.append("SM clock %d to %d MHz" % (min(values["clock"]), max(values["clock"])))
+        clocks = values["clock"][1:] or values["clock"]  # the first was read before there was a load
+        if clocks:
+            told.append("SM clock %d to %d MHz" % (min(clocks), max(clocks)))
         if values["temperature"]:
             told.append("%d to %d C" % (min(values["temperature"]), max(values["temperature"])))
         if values["milliwatts"]:

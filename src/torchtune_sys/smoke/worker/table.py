@@ -43,7 +43,8 @@ class Stage(NamedTuple):
 STAGES: Tuple[Stage, ...] = (
     # Without the persistence mode each of a host's GPUs is initialised as CUDA starts, 1 to 3 s each (NVIDIA, Driver Persistence).
     Stage("device", device_works, 120.0),
-    Stage("gemm", gemm_is_right),
+    # The first product reads half a gigabyte of libraries (cuBLAS), from a network file system often enough; and --thorough times five kinds.
+    Stage("gemm", gemm_is_right, 90.0),
     Stage("memory", memory_keeps),
     Stage("copy", copies_arrive, 90.0),
     Stage("conv", conv_is_right, 60.0),

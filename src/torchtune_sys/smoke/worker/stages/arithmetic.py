@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import glob
-from typing import List, Tuple
+from typing import Iterator, List, Tuple
 
 import torch
 import torch.nn.functional as functional
 
-from torchtune_sys.smoke.worker.context import QUICK, THOROUGH, RankContext, Skipped, StageFailed, same_bits, small_integers
+from torchtune_sys.smoke.worker.context import (
+    QUICK,
+    THOROUGH,
+    RankContext,
+    Skipped,
+    StageFailed,
+    differing_elements,
+    same_bits,
+    small_integers,
+)
 from torchtune_sys.smoke.worker.stages.process_settings import nothing_was_set_before
 
 _NVIDIA, _AMD = "0x10de", "0x1002"
@@ -69,6 +79,7 @@ def _gpus_on_the_bus(maker: str) -> int:
 
 def gemm_is_right(here: RankContext) -> None:
     """Matrix products have the right answer, to the last bit, in every precision that training uses."""
+    _float64_is_right(here)
     size = 512 if here.kind == "cpu" else 1024 if here.level == QUICK else 2048  # the CPU, often one core of it, computes it too
     for dtype in _precisions(here):
         # cuBLAS may add partial sums in the output's own precision (torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction,
@@ -84,6 +95,18 @@ def gemm_is_right(here: RankContext) -> None:
             )
         _adds_up(here, dtype)
     _rates(here)
+
+
+def _float64_is_right(here: RankContext) -> None:
+    """Products of float64, by which all others are judged, of integers that need 40 bits: beside those of int64, which no BLAS computes."""
+    left, right = small_integers((33, 65), 3, 0, 1 << 17), small_integers((65, 34), 4, 0, 1 << 17)
+    wanted = (left.to(torch.int64) @ right.to(torch.int64)).double()
+    for device in {torch.device("cpu"), here.device}:
+        found = (left.to(device, torch.float64) @ right.to(device, torch.float64)).cpu()
+        differing = int((found != wanted).sum())  # by itself: what compares takes float64
+        if differing:
+            words = (differing, wanted.numel(), device)
+            raise StageFailed("gemm-wrong", "%d of %d elements of a float64 product on %s are wrong" % words)
 
 
 def _adds_up(here: RankContext, dtype: torch.dtype) -> None:
@@ -119,13 +142,23 @@ def _rates(here: RankContext) -> None:
     for dtype in _precisions(here):
         _rate(here, _short(dtype), noise.to(here.device, dtype), size, long_s)
     if here.kind == "cuda" and torch.version.hip is None and torch.cuda.get_device_capability(here.device)[0] >= 8:
-        before = torch.backends.cuda.matmul.allow_tf32
-        torch.backends.cuda.matmul.allow_tf32 = True
-        try:
+        with _tf32_is_allowed():
             _rate(here, "tf32", noise.to(here.device), size, long_s)
-        finally:
-            torch.backends.cuda.matmul.allow_tf32 = before
         _fp8_rate(here, noise, size, long_s)
+
+
+@contextlib.contextmanager
+def _tf32_is_allowed() -> Iterator[None]:
+    """By the newer of its two names where torch has that (2.9): the older one raises where somebody has set the newer."""
+    place, name, wanted = torch.backends.cuda.matmul, "allow_tf32", True
+    if hasattr(place, "fp32_precision"):
+        name, wanted = "fp32_precision", "tf32"
+    before = getattr(place, name)
+    setattr(place, name, wanted)
+    try:
+        yield
+    finally:
+        setattr(place, name, before)
 
 
 def _rate(here: RankContext, name: str, left: torch.Tensor, size: int, long_s: float) -> None:
@@ -134,14 +167,15 @@ def _rate(here: RankContext, name: str, left: torch.Tensor, size: int, long_s: f
 
 
 def _fp8_rate(here: RankContext, noise: torch.Tensor, size: int, long_s: float) -> None:
-    """Where GPU and torch have it (compute capability 8.9, torch 2.5): torch's function is not a public one, and may go. Not yet verified
-    on a GPU."""
+    """Where GPU and torch have it (compute capability 8.9, torch 2.5): torch's function is not a public one, and may go. Sums as the data sheet's figure
+    has them and training's forward pass takes them: kept more exactly (torch's default) they are a good deal slower on Hopper (cuBLAS,
+    CUBLASLT_MATMUL_DESC_FAST_ACCUM). Not yet verified on a GPU."""
     product = getattr(torch, "_scaled_mm", None)
     narrow = getattr(torch, "float8_e4m3fn", None)
     if product is None or narrow is None or torch.cuda.get_device_capability(here.device) < (8, 9):
         return
     left, one = noise.to(here.device).to(narrow), torch.ones((), device=here.device)
-    work = functools.partial(product, left, left.t(), scale_a=one, scale_b=one, out_dtype=torch.bfloat16)
+    work = functools.partial(product, left, left.t(), scale_a=one, scale_b=one, out_dtype=torch.bfloat16, use_fast_accum=True)
     try:
         work()
     except (RuntimeError, TypeError):
@@ -157,7 +191,7 @@ def memory_keeps(here: RankContext) -> None:
     held = torch.empty_like(written)
     seconds = here.seconds(functools.partial(held.copy_, written))
     # Sums of 64-bit integers have no rounding; the comparison reads every word of both.
-    differing = int((held != written).sum().item())
+    differing = differing_elements(held, written)
     words = mebibytes << 17
     if differing or int(written.sum().item()) != words * (words - 1) // 2:
         raise StageFailed("memory-corrupts", "%d of %d words came back with other content" % (differing, words))
@@ -178,7 +212,7 @@ def _most_memory_keeps(here: RankContext) -> None:
         for number, piece in enumerate(pieces):
             piece.fill_(pattern ^ number)
         for number, piece in enumerate(pieces):
-            differing = int((piece != (pattern ^ number)).sum().item())
+            differing = differing_elements(piece, pattern ^ number)
             if differing:
                 figures = (differing, words, number, len(pieces), pattern & 0xFFFFFFFFFFFFFFFF)
                 seen = "%d of %d words of piece %d of %d do not keep %#x"
@@ -200,7 +234,7 @@ def copies_arrive(here: RankContext) -> None:
         back = torch.zeros(words, dtype=torch.int64, pin_memory=name == "pinned")
         to_device = here.seconds(functools.partial(there.copy_, source, non_blocking=True))
         to_host = here.seconds(functools.partial(back.copy_, there, non_blocking=True))
-        differing = int((back != plain).sum().item())
+        differing = differing_elements(back, plain)
         if differing:
             raise StageFailed(
                 "copy-corrupts", "%d of %d words of %s memory came back from the GPU changed" % (differing, words, name)
@@ -222,16 +256,17 @@ def _neighbours_take_it(here: RankContext, plain: torch.Tensor) -> None:
             if "busy or unavailable" in str(error):  # exclusive mode: each rank may have its GPU, and no other
                 return
             raise
-        differing = int((there.to("cpu") != plain).sum().item())
+        differing = differing_elements(there.to("cpu"), plain)
         if differing:
             direct = torch.cuda.can_device_access_peer(here.device.index, number)
             words = (differing, plain.numel(), here.device.index, number, "peer to peer" if direct else "through the host")
             seen = "%d of %d words arrive changed from GPU %d at GPU %d (%s)" % words
             if not direct:
                 raise StageFailed("copy-corrupts", seen)
-            raise StageFailed(
-                "p2p-blocked-by-iommu-acs", seen, "the IOMMU off or in pass-through, ACS off on the bridges between them"
-            )
+            if "GeForce" in torch.cuda.get_device_name(here.device):  # some drivers offer there what the boards do not carry
+                raise StageFailed("geforce-p2p-broken", seen, "NCCL_P2P_DISABLE=1, or another driver")
+            remedy = "the IOMMU off or in pass-through, ACS off on the bridges between them"
+            raise StageFailed("p2p-blocked-by-iommu-acs", seen, remedy)
 
 
 def neighbours(own: int, used: int, next_only: bool) -> List[int]:
@@ -258,6 +293,8 @@ def conv_is_right(here: RankContext) -> None:
             tolerance = 0.0 if stride == 2 and torch.version.hip is None else 2.0**-1
             _conv_is_right(here, dtype, stride, tolerance)
         _transposed_conv_is_right(here, dtype, 0.0 if torch.version.hip is None else 2.0**-1)
+        for groups, dilation in ((4, 1), (8, 1), (1, 2)):
+            _conv_of_parts_is_right(here, dtype, groups, dilation)
     pictures = torch.ones((2, 64, 32, 32) if here.kind == "cpu" else (64, 256, 56, 56), device=here.device)
     channels = pictures.shape[1]
     weight = torch.ones((channels, channels, 3, 3), device=here.device)
@@ -305,6 +342,31 @@ def _transposed_conv_is_right(here: RankContext, dtype: torch.dtype, tolerance: 
         if not away <= tolerance:
             seen = "the output of a transposed %s convolution is off by %g, where at most %g is due to rounding"
             raise StageFailed("convolution-wrong", seen % (_short(dtype), away, tolerance))
+
+
+def _conv_of_parts_is_right(here: RankContext, dtype: torch.dtype, groups: int, dilation: int) -> None:
+    """In groups, each with its own weights (in eight: one for each channel), and of places that lie apart: other kernels than the rest. Integers as above."""
+    pictures, upstream = small_integers((2, 8, 9, 9), 9, -1, 2), small_integers((2, 8, 9, 9), 10, -1, 2)
+    weight = small_integers((8, 8 // groups, 3, 3), 11, -1, 2)
+    wide, narrow = pictures.double().requires_grad_(), weight.double().requires_grad_()
+    columns = functional.unfold(wide, 3, padding=dilation, dilation=dilation).view(2, groups, -1, 81)
+    wanted = (narrow.view(groups, 8 // groups, -1) @ columns).view(upstream.shape)
+    wanted.backward(upstream.double())
+    for layout in (_PLAIN, torch.channels_last):
+        held = [tensor.to(here.device, dtype, copy=True).contiguous(memory_format=layout) for tensor in (pictures, weight)]
+        for tensor in held:
+            tensor.requires_grad_()
+        output = functional.conv2d(held[0], held[1], padding=dilation, dilation=dilation, groups=groups)
+        output.backward(upstream.to(here.device, dtype))
+        for name, seen, right in (
+            ("output", output, wanted),
+            ("gradient of the input", held[0].grad, wide.grad),
+            ("gradient of the weight", held[1].grad, narrow.grad),
+        ):
+            away = float((seen.detach().to("cpu", torch.float64) - right.detach()).abs().max().item())
+            if not away <= 2.0**-1:  # transforming algorithms round, see above
+                words = (name, _short(dtype), groups, dilation, away)
+                raise StageFailed("convolution-wrong", "the %s of a %s convolution in %d group(s), dilation %d, is off by %g" % words)
 
 
 def _by_unfolding(

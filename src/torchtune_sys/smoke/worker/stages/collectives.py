@@ -10,7 +10,15 @@ import torch
 import torch.distributed as dist
 
 from torchtune_sys.smoke.worker.agreement import Fault, judge, tell_all
-from torchtune_sys.smoke.worker.context import QUICK, THOROUGH, RankContext, StageFailed, same_bits, small_integers
+from torchtune_sys.smoke.worker.context import (
+    QUICK,
+    THOROUGH,
+    RankContext,
+    StageFailed,
+    differing_elements,
+    same_bits,
+    small_integers,
+)
 from torchtune_sys.smoke.worker.interfaces import unanswered
 
 _COUNTS = (1, 3, 1000, 65537, (1 << 20) + 5)
@@ -210,7 +218,7 @@ def _largest_size(here: RankContext) -> List[Fault]:
     wanted = held * here.world + here.world * (here.world - 1) // 2
     held += here.rank
     dist.all_reduce(held)
-    differing = int((held != wanted).sum().item())
+    differing = differing_elements(held, wanted)
     return [("collective-wrong", "all_reduce of %d float32: %d elements are wrong" % (count, differing))] if differing else []
 
 

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from torchtune_sys.smoke.worker.context import RankContext, StageFailed, small_integers
+from torchtune_sys.smoke.worker.stages.operations import operations_are_right
 
 _OFF = 2.0**-13
 """Rounding of float32 in sums of some ten terms is below 2**-18 here. What is to be caught (another epsilon, the approximation of an
@@ -19,8 +20,9 @@ _DROPPED = 1 << 14
 
 
 def layers_follow_their_formulas(here: RankContext) -> None:
-    """Linear, embedding, normalisations, activations, attention, dropout and losses give what their formulas give, and so do gradients."""
+    """Operations, linear, embedding, normalisations, activations, attention, dropout and losses give what their formulas give, and so do gradients."""
     for check in (
+        operations_are_right,
         _linear,
         _activations,
         _layer_norm,

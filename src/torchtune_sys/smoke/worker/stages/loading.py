@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import gc
 import multiprocessing
 import os
 import random
 import resource
+import socket
 import sys
 import tempfile
 import time
@@ -35,6 +37,10 @@ _PATIENCE_S = 40.0
 3.14) import torch first, which takes seconds."""
 
 
+_initialised: Dict[str, int] = {}
+"""In a worker: its number, once it has run what it was given to begin with."""
+
+
 class NumberedSamples(Dataset):
     """Samples that say which they are, and who made them with which seed."""
 
@@ -53,6 +59,7 @@ class NumberedSamples(Dataset):
             "content": torch.arange(self.words, dtype=torch.int32) + index * self.words,
             "worker": info.id if info else -1,
             "process": os.getpid(),
+            "initialised": _initialised.get("as", -1),
             "seed": torch.initial_seed(),
             "drawn": torch.randint(0, 1 << 62, (1,)),
             "python drawn": random.getrandbits(62),
@@ -74,10 +81,11 @@ def _drawn_by_numpy() -> int:
     return int(numpy.random.randint(1, 1 << 31)) if hasattr(numpy, "random") else 0
 
 
-def worker_starts(rank_process: int, _: int) -> None:
+def worker_starts(rank_process: int, worker: int) -> None:
     """Tie a worker to its rank: one that outlives a killed rank would hold its memory, and its connection to the driver; one that then ends waits for
     ever to hand over its samples."""
     end_with_parent(rank_process if multiprocessing.get_start_method() == "fork" else 0)
+    _initialised["as"] = worker
 
 
 def loader_delivers(here: RankContext) -> None:
@@ -124,7 +132,31 @@ def _too_few_files(error: EOFError) -> None:
         raise StageFailed("nofile-limit-too-low", seen, "ulimit -n 65536") from error
 
 
+def _sockets_have_a_place() -> None:
+    """Workers hand their samples over by descriptors, through sockets below TMPDIR: without them a batch never comes, and nobody says why."""
+    if torch.multiprocessing.get_sharing_strategy() != "file_descriptor":
+        return
+    with tempfile.TemporaryDirectory(prefix="pymp-") as folder, socket.socket(socket.AF_UNIX) as trial:
+        try:
+            trial.bind(os.path.join(folder, "listener"))
+        except OSError as error:
+            if error.errno in (errno.EPERM, errno.EACCES, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL):
+                seen = "no socket can be made below %s, where workers hand over their samples: %s"
+                words = seen % (tempfile.gettempdir(), error.strerror)
+                raise StageFailed("tmpdir-without-sockets", words, "TMPDIR on a file system that has sockets") from error
+
+
+def _shared_memory_has_its_helper() -> None:
+    """The sharing strategy file_system, which many choose where descriptors are few, starts a program of torch's."""
+    helper = os.path.join(os.path.dirname(torch.__file__), "bin", "torch_shm_manager")
+    if os.path.exists(helper) and not os.access(helper, os.X_OK):
+        seen = "%s cannot be run: the sharing strategy file_system of workers needs it" % helper
+        raise StageFailed("torch-install-damaged", seen, "chmod +x, a disk without noexec, or reinstall torch")
+
+
 def _deliver(here: RankContext) -> None:
+    _sockets_have_a_place()
+    _shared_memory_has_its_helper()
     pinned = here.kind == "cuda"
     loader = _loader(NumberedSamples(_SAMPLES, _WORDS), _SAMPLES_A_BATCH, 11, pin_memory=pinned, persistent_workers=True)
     started = time.perf_counter()
@@ -143,6 +175,9 @@ def _deliver(here: RankContext) -> None:
             "dataloader-workers-not-persistent", "%d processes served two epochs of %d workers" % (len(processes), _WORKERS)
         )
     _have_ended(sorted(processes))
+    if first["initialised"] != first["worker"]:
+        seen = "workers deliver samples without having run their worker_init_fn, which shares out data and seeds libraries"
+        raise StageFailed("dataloader-init-left-out", seen)
     _seeds_as_documented(first)
     _shuffles()
     _last_batches_are_kept()
@@ -183,7 +218,7 @@ def _loader(samples: Dataset, batch: int, seed: int, **more: Any) -> DataLoader:
 def _epoch(here: RankContext, loader: DataLoader, pinned: bool) -> Dict[str, List[int]]:
     """Return what the samples of one epoch say, in their order. Their content is compared where the model would get it."""
     told: Dict[str, List[int]] = {
-        name: [] for name in ("index", "worker", "process", "seed", "drawn", "python drawn", "numpy drawn")
+        name: [] for name in ("index", "worker", "process", "initialised", "seed", "drawn", "python drawn", "numpy drawn")
     }
     offsets = torch.arange(_WORDS, dtype=torch.int32, device=here.device)
     for batch in loader:

@@ -27,7 +27,8 @@ def optimizers_follow_their_formulas(here: RankContext) -> None:
         ("AdamW", {"lr": 0.05, "weight_decay": 0.1}, _adam_w),
     ):
         for way in ({}, {"foreach": True}, {"fused": True}):
-            _steps_as(here, name, {**options, **way}, formula)
+            for turned in (False, True):
+                _steps_as(here, name, {**options, **way}, formula, turned)
     _clears(here)
     for name, schedule, formula_of_rate in _schedules():
         _moves_as(name, schedule, formula_of_rate)
@@ -39,9 +40,11 @@ def _weights_and_gradients(step: int) -> Tuple[torch.Tensor, torch.Tensor]:
     return (small_integers((5, 7), 90) + 0.5) / 4, (small_integers((5, 7), 91 + step) + 0.5) / 8
 
 
-def _steps_as(here: RankContext, name: str, options: Dict[str, Any], formula: _Formula) -> None:
+def _steps_as(here: RankContext, name: str, options: Dict[str, Any], formula: _Formula, turned: bool) -> None:
+    """``turned``: the weights' memory is transposed, as that of a layer that is another's turned round."""
     start, _ = _weights_and_gradients(0)
-    weights = torch.nn.Parameter(start.to(here.device, copy=True))
+    laid_out = start.t().contiguous().t() if turned else start
+    weights = torch.nn.Parameter(laid_out.to(here.device, copy=True))
     try:
         optimizer = getattr(torch.optim, name)([weights], **options)
     except (RuntimeError, TypeError):
@@ -51,12 +54,13 @@ def _steps_as(here: RankContext, name: str, options: Dict[str, Any], formula: _F
     wanted, memory = start.double(), dict(options)
     for step in range(_OPTIMIZER_STEPS):
         gradient = _weights_and_gradients(step)[1]
-        weights.grad = gradient.to(here.device, copy=True)
+        weights.grad = torch.empty_like(weights).copy_(gradient)  # autograd lays it out as the weights
         optimizer.step()
         wanted = formula(wanted, gradient.double(), memory, step + 1)
         off = float((weights.detach().cpu().double() - wanted).abs().max())
         if not off <= _OPTIMIZER_OFF:
             words = ", ".join("%s %s" % pair for pair in options.items())
+            words += ", transposed weights" if turned else ""
             seen = "step %d of %s (%s) is off by %.3g from its formula" % (step + 1, name, words, off)
             raise StageFailed("optimizer-wrong", seen)
 
@@ -119,6 +123,16 @@ def _schedules() -> Iterator[Tuple[str, Callable[[torch.optim.Optimizer], Any], 
         "OneCycleLR",
         lambda one: kinds.OneCycleLR(one, 1.0, total_steps=_EPOCHS_OF_SCHEDULE + 1, pct_start=5 / 13, cycle_momentum=False),
         _one_cycle,
+    )
+    yield (
+        "SequentialLR",
+        lambda one: kinds.SequentialLR(one, [kinds.LinearLR(one, 0.25, 1.0, 3), kinds.CosineAnnealingLR(one, 9)], [3]),
+        lambda epoch: 0.25 + 0.25 * epoch if epoch < 3 else 0.5 * (1 + math.cos(math.pi * (epoch - 3) / 9)),
+    )
+    yield (
+        "PolynomialLR",
+        lambda one: kinds.PolynomialLR(one, 10, power=2.0),
+        lambda epoch: (1 - min(epoch, 10) / 10) ** 2,
     )
     yield "LambdaLR", lambda one: kinds.LambdaLR(one, lambda epoch: 1 / (1 + epoch)), lambda epoch: 1 / (1 + epoch)
 

@@ -18,7 +18,7 @@ _WHO = "look for it in sitecustomize, .pth files and plug-ins"
 
 def nothing_was_set_before(here: RankContext) -> None:
     """torch's settings, its random numbers and the processor's floating point are as torch documents them."""
-    for check in (_settings_are_defaults, _floating_point_is_ieee, _seeds_are_kept, _numbers_are_random):
+    for check in (_settings_are_defaults, _floating_point_is_ieee, _seeds_are_kept, _numbers_are_random, _nobody_changes_results):
         check(here)
 
 
@@ -34,21 +34,29 @@ def _settings_are_defaults(here: RankContext) -> None:
         found.append("the default device is %s" % torch.empty(0).device)
     if torch.is_anomaly_enabled():
         found.append("the detection of anomalies is on, which makes each step several times slower")
-    precision = _precision_of_products()
-    if precision != "highest":
-        found.append("products of float32 may be computed with fewer bits (set_float32_matmul_precision: %s)" % precision)
+    lowered = _what_lowers_products()
+    if lowered:
+        found.append("products of float32 may be computed with fewer bits (%s)" % lowered)
     if found:
         raise StageFailed("torch-setting-changed", "before anybody set it: %s" % "; ".join(found), _WHO)
 
 
-def _precision_of_products() -> str:
-    """NVIDIA's images allow TF32 by a variable, which torch reads as "high" (aten/src/ATen/Context.cpp): a choice that is seen."""
+def _what_lowers_products() -> str:
+    """NVIDIA's images allow TF32 by a variable, which torch reads as "high" (aten/src/ATen/Context.cpp): a choice that is seen. "" where nothing does."""
     try:
         told = str(torch.get_float32_matmul_precision())
-    except RuntimeError:  # set by torch 2.9's newer names, which the old function does not mix with
-        return "highest"
+    except RuntimeError:  # torch 2.9's newer names were used, with which the old function does not mix
+        return _newer_name_that_lowers()
     allowed = told == "high" and os.environ.get("TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", "") not in ("", "0")
-    return "highest" if allowed else told
+    return "" if allowed or told == "highest" else "set_float32_matmul_precision: %s" % told
+
+
+def _newer_name_that_lowers() -> str:
+    for backend in ("cuda", "mkldnn"):
+        told = getattr(getattr(torch.backends, backend).matmul, "fp32_precision", "")
+        if told in ("tf32", "bf16"):
+            return "torch.backends.%s.matmul.fp32_precision: %s" % (backend, told)
+    return ""
 
 
 def _floating_point_is_ieee(here: RankContext) -> None:
@@ -91,3 +99,24 @@ def _numbers_are_random(here: RankContext) -> None:
     order = torch.randperm(_DRAWS, device=here.device).cpu()
     if not torch.equal(order.sort().values, torch.arange(_DRAWS)) or torch.equal(order, torch.arange(_DRAWS)):
         raise StageFailed("random-numbers-wrong", "torch.randperm gives no order of all numbers, or theirs")
+
+
+def _nobody_changes_results(here: RankContext) -> None:
+    """Hooks on all modules, and on what autograd keeps, are how monitors, profilers and those who save memory come in between. One that only looks is
+    none of our business; one that rounds changes each training."""
+    values = (torch.arange(1, 257, device=here.device) / 3).requires_grad_()
+    found = torch.nn.Identity()(values * values)
+    found.backward(torch.ones_like(found))
+    changed = []
+    if not torch.equal(found.detach(), values.detach() * values.detach()):
+        changed.append("what a module returns")
+    if not torch.equal(values.grad, 2 * values.detach()):
+        changed.append("what goes back through it")
+    if not changed:
+        return
+    kept = vars(torch.nn.modules.module)
+    hooks = [hook for name, each in kept.items() if name.startswith("_global_") and isinstance(each, dict) for hook in each.values()]
+    who = ["%s of %s" % (getattr(hook, "__qualname__", "a hook"), getattr(hook, "__module__", "")) for hook in hooks if callable(hook)]
+    seen = "a module that does nothing changes %s" % " and ".join(changed)
+    words = "%s: a hook on all modules does (%s)" % (seen, ", ".join(who[:3])) if who else "%s: hooks of autograd or the module's do" % seen
+    raise StageFailed("torch-setting-changed", words, _WHO)

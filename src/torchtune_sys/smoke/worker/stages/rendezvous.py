@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 
 from torchtune_sys.smoke.worker.agreement import tell_all, word_of
-from torchtune_sys.smoke.worker.context import RankContext, StageFailed
+from torchtune_sys.smoke.worker.context import RankContext, StageFailed, bus_address
 from torchtune_sys.smoke.worker.interfaces import (
     connected_over,
     gloo_address,
@@ -141,11 +141,8 @@ def _board(here: RankContext) -> str:
     their own, and one place. "MIG" where only the name tells that it is an instance."""
     if not here.gpus:
         return ""
-    found = torch.cuda.get_device_properties(here.device)
-    place = [str(getattr(found, "pci_%s_id" % part, "")) for part in ("domain", "bus", "device")]
-    if all(place):
-        return ":".join(place)
-    return "MIG" if " MIG " in found.name else ""
+    own = torch.cuda.get_device_properties(here.device).name
+    return bus_address(here.device) or ("MIG" if " MIG " in own else "")
 
 
 def _own_gpu_after_all(here: RankContext, everyone: List[Dict[str, Any]]) -> None:
