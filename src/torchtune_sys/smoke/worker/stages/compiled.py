@@ -6,11 +6,12 @@ import contextlib
 import errno
 import functools
 import os
+import platform
 import struct
 import subprocess
 import tempfile
 import time
-from typing import Callable, Dict, Iterator, List, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Tuple
 
 import torch
 
@@ -34,7 +35,7 @@ def compiled_agrees(here: RankContext) -> None:
     # TF32, which NVIDIA's images allow (TORCH_ALLOW_TF32_CUBLAS_OVERRIDE), rounds by up to the tolerance. No stage comes after this one.
     torch.set_float32_matmul_precision("highest")
     trials = list(_trials(here))
-    with fresh_caches(here) as folder:
+    with fresh_caches(here) as folder, _first_instructions_that_fit():
         away = [share for number, trial in enumerate(trials) for share in _trained(here, trial, folder if number == 0 else "")]
         here.measure("away from eager", max(away), "")
         _other_sizes_agree(here, trials[0])
@@ -226,6 +227,26 @@ def fresh_caches(here: RankContext) -> Iterator[str]:
         import shutil
 
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _first_instructions_that_fit() -> Iterator[None]:
+    """torch tries the compiler on every set of vector instructions that this CPU has, two to five files each where nothing was compiled before, and takes the
+    first that fits (torch/_inductor/cpu_vec_isa.py). The others would only be tried for nothing: five seconds on a Xeon with AMX."""
+    known: List[Any] = []
+    before: List[Any] = []
+    with contextlib.suppress(Exception):  # not a public part of torch: without it the compiler takes longer, no more
+        from torch._inductor import config, cpu_vec_isa
+
+        if platform.machine() == "x86_64" and config.cpp.simdlen is None and "ATEN_CPU_CAPABILITY" not in os.environ:
+            known, before = cpu_vec_isa.supported_vec_isa_list, [*cpu_vec_isa.supported_vec_isa_list]
+            here_are = cpu_vec_isa.x86_isa_checker()
+            fitting = (one for one in before if all(flag in here_are for flag in str(one).split()) and one)
+            known[:] = [next(fitting)]
+    try:
+        yield
+    finally:
+        known[:] = before
 
 
 def _headers_go_to(folder: str) -> bool:
