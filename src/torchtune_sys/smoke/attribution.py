@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import resource
+import signal
 from collections.abc import Collection
 
 import msgspec
@@ -22,6 +23,7 @@ _TEXT_BYTES = 4000
 _LINE = 400
 
 
+_ASKED_TO_END = (signal.SIGHUP, signal.SIGINT, signal.SIGKILL, signal.SIGTERM)
 _WHO_ENDS = "look who ends processes here (the kernel log, the scheduler)"
 _SILENT = "\nsmoke test: "
 """The last line of ranks that found no driver (worker/summary.py)."""
@@ -123,7 +125,7 @@ def _of_death(trouble: RunFailure, output: str, crash: str, killed_for_memory: b
     if code == -9 and 0 <= limit_s <= trouble.seconds * (os.cpu_count() or 1):  # at the hard limit it is no SIGXCPU
         blame = Attribution(cause="cpu-time-limit", remedy="ulimit -t unlimited")
     if not blame.cause:
-        cause = "rank-killed" if code in (-9, -15) or code is None else "rank-crashed"
+        cause = "rank-killed" if code is None or -code in _ASKED_TO_END else "rank-crashed"
         blame = Attribution(cause=cause, remedy=_WHO_ENDS if cause == "rank-killed" else "")
     error = _last_error(output) if code is not None and code > 0 else ""
     return msgspec.structs.replace(blame, seen=f"{seen}: {error}" if error else seen)

@@ -150,7 +150,7 @@ def countable_gpus() -> int:
 def bus_address(device: torch.device) -> str:
     """Return a GPU's place on the bus, as nvidia-smi and lspci write it; "" before torch 2.8, which does not tell."""
     found = torch.cuda.get_device_properties(device)
-    parts = [getattr(found, "pci_%s_id" % part, None) for part in ("domain", "bus", "device")]
+    parts: List[Any] = [getattr(found, "pci_%s_id" % part, None) for part in ("domain", "bus", "device")]
     return "" if None in parts else "%04x:%02x:%02x.0" % tuple(parts)
 
 

@@ -150,9 +150,9 @@ def _rates(here: RankContext) -> None:
 @contextlib.contextmanager
 def _tf32_is_allowed() -> Iterator[None]:
     """By the newer of its two names where torch has that (2.9): the older one raises where somebody has set the newer."""
-    place, name, wanted = torch.backends.cuda.matmul, "allow_tf32", True
-    if hasattr(place, "fp32_precision"):
-        name, wanted = "fp32_precision", "tf32"
+    place = torch.backends.cuda.matmul
+    newer = hasattr(place, "fp32_precision")
+    name, wanted = ("fp32_precision" if newer else "allow_tf32"), ("tf32" if newer else True)
     before = getattr(place, name)
     setattr(place, name, wanted)
     try:
@@ -366,7 +366,9 @@ def _conv_of_parts_is_right(here: RankContext, dtype: torch.dtype, groups: int, 
             away = float((seen.detach().to("cpu", torch.float64) - right.detach()).abs().max().item())
             if not away <= 2.0**-1:  # transforming algorithms round, see above
                 words = (name, _short(dtype), groups, dilation, away)
-                raise StageFailed("convolution-wrong", "the %s of a %s convolution in %d group(s), dilation %d, is off by %g" % words)
+                raise StageFailed(
+                    "convolution-wrong", "the %s of a %s convolution in %d group(s), dilation %d, is off by %g" % words
+                )
 
 
 def _by_unfolding(

@@ -66,8 +66,29 @@ class Training:
 def checkpoint_resumes(here: RankContext) -> None:
     """Check that what is saved, loaded into fresh objects and trained on is bit for bit what it is without the interruption."""
     with deterministic(here), tempfile.TemporaryDirectory(prefix="checkpoint-", dir=here.scratch) as folder:
+        _kinds_survive(os.path.join(folder, "kinds.pt"))
         size = max(_resumes(here, optimizer, folder) for optimizer in ("AdamW", "SGD"))
     here.measure("checkpoint", size / 1e6, "MB")
+
+
+_KINDS = ("float64", "float32", "bfloat16", "float16", "float8_e4m3fn", "int64", "int32", "int16", "int8", "uint8", "bool")
+
+
+def _kinds_survive(path: str) -> None:
+    """Check tensors of each kind, transposed ones, and two that share memory, as an embedding and the last layer do."""
+    thirds = (torch.arange(-24, 24).float() / 3).view(6, 8)
+    kinds = [getattr(torch, name) for name in _KINDS if hasattr(torch, name)]
+    held = {str(kind)[6:]: thirds.to(kind) for kind in kinds}
+    held.update(transposed=thirds.t(), tied=thirds, twin=thirds[2:])
+    write_checkpoint(held, path)
+    found = torch.load(path, map_location="cpu", weights_only=True)
+    for name, wanted in held.items():
+        same = found[name].dtype == wanted.dtype and found[name].shape == wanted.shape
+        if not same or not torch.equal(*(one.contiguous().view(torch.uint8) for one in (found[name], wanted))):
+            raise StageFailed("checkpoint-damaged", "a tensor (%s) comes back from a checkpoint as another" % name)
+    found["tied"].zero_()
+    if bool(found["twin"].any()):
+        raise StageFailed("checkpoint-damaged", "two tensors that share memory come back from a checkpoint as two apart")
 
 
 def _resumes(here: RankContext, optimizer: str, folder: str) -> int:

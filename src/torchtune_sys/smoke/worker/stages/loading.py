@@ -147,7 +147,7 @@ def _sockets_have_a_place() -> None:
 
 
 def _shared_memory_has_its_helper() -> None:
-    """The sharing strategy file_system, which many choose where descriptors are few, starts a program of torch's."""
+    """Look whether it can be run: the sharing strategy file_system, which many choose where descriptors are few, starts a program of torch's."""
     helper = os.path.join(os.path.dirname(torch.__file__), "bin", "torch_shm_manager")
     if os.path.exists(helper) and not os.access(helper, os.X_OK):
         seen = "%s cannot be run: the sharing strategy file_system of workers needs it" % helper

@@ -58,7 +58,7 @@ def _laid_out(here: RankContext, values: List[float]) -> Iterator[Tuple[str, tor
 
 
 def _in_each_layout(here: RankContext) -> _Found:
-    """An in-place operation that misses such memory leaves weights as they were, without a word
+    """Try memory that is not in a row, too: an in-place operation that misses it leaves weights as they were, without a word
     (https://github.com/pytorch/pytorch/issues/118115 was one)."""
     first, second = _numbers(37, 1), _numbers(23, -30)
     for name, operation, formula in _IN_PLACE:
@@ -93,18 +93,24 @@ def _ordered_and_picked(here: RankContext) -> _Found:
     picks = [3, 0, 3, 4, 1]
     index = torch.tensor(picks, device=here.device)
     yield "index_select", one.index_select(0, index), [value for pick in picks for value in rows[pick]]
-    added = [[sum(rows[place][column] for place, pick in enumerate(picks) if pick == row) for column in range(12)] for row in range(5)]
+    added = [
+        [sum(rows[place][column] for place, pick in enumerate(picks) if pick == row) for column in range(12)] for row in range(5)
+    ]
     yield "index_add_ with a row twice", torch.zeros_like(one).index_add_(0, index, one), [v for row in added for v in row]
     spread = index[:, None].expand(_SHAPE)
     yield "scatter_add_ with a row twice", torch.zeros_like(one).scatter_add_(0, spread, one), [v for row in added for v in row]
     yield "cat", torch.cat((one, one[:2]), 0), [value for row in [*rows, *rows[:2]] for value in row]
-    yield "tril", one.tril(), [value if column <= row else 0.0 for row, each in enumerate(rows) for column, value in enumerate(each)]
+    yield (
+        "tril",
+        one.tril(),
+        [value if column <= row else 0.0 for row, each in enumerate(rows) for column, value in enumerate(each)],
+    )
     long = [float(place * 7 % 11 - 3) for place in range(_LONG)]
     yield "cumsum", torch.tensor(long, device=here.device).cumsum(0), list(itertools.accumulate(long))
 
 
 def _rounded(here: RankContext) -> _Found:
-    """To the nearest, halves to even (IEEE 754): what cuts the rest off instead drifts with every step."""
+    """Round to the nearest, halves to even (IEEE 754): what cuts the rest off instead drifts with every step."""
     for dtype, bits in ((torch.bfloat16, 7), (torch.float16, 10)):
         unit = 2.0**-bits
         given = [1 + unit * part for part in (0.25, 0.5, 0.75, 1.5, 2.5, 2.51, 3.49)]

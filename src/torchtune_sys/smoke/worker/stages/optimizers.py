@@ -29,6 +29,7 @@ def optimizers_follow_their_formulas(here: RankContext) -> None:
         for way in ({}, {"foreach": True}, {"fused": True}):
             for turned in (False, True):
                 _steps_as(here, name, {**options, **way}, formula, turned)
+    _groups_have_their_own(here)
     _clears(here)
     for name, schedule, formula_of_rate in _schedules():
         _moves_as(name, schedule, formula_of_rate)
@@ -41,7 +42,7 @@ def _weights_and_gradients(step: int) -> Tuple[torch.Tensor, torch.Tensor]:
 
 
 def _steps_as(here: RankContext, name: str, options: Dict[str, Any], formula: _Formula, turned: bool) -> None:
-    """``turned``: the weights' memory is transposed, as that of a layer that is another's turned round."""
+    """Compare some steps. ``turned``: the weights' memory is transposed, as that of a layer that is another's turned round."""
     start, _ = _weights_and_gradients(0)
     laid_out = start.t().contiguous().t() if turned else start
     weights = torch.nn.Parameter(laid_out.to(here.device, copy=True))
@@ -91,6 +92,27 @@ def _adam_of(weights: torch.Tensor, gradient: torch.Tensor, memory: Dict[str, An
     largest = torch.maximum(memory.get("largest", square), square) if memory.get("amsgrad") else square
     memory.update(mean=mean, square=square, largest=largest)
     return weights - memory["lr"] * (mean / (1 - slow**step)) / ((largest / (1 - slower**step)).sqrt() + 1e-8)
+
+
+def _groups_have_their_own(here: RankContext) -> None:
+    """Check that each group of parameters has the rate and the decay that it was given: weights decay, biases do not, and layers differ in rates."""
+    own = ({"lr": 0.125, "weight_decay": 0.0}, {"lr": 0.25, "weight_decay": 0.5})
+    for name in ("SGD", "AdamW"):
+        for way in ({}, {"foreach": True}):
+            start, gradient = _weights_and_gradients(0)
+            held = [torch.nn.Parameter(start.to(here.device, copy=True)) for _ in own]
+            groups: List[Dict[str, Any]] = [{"params": [one], **options} for one, options in zip(held, own)]
+            optimizer = getattr(torch.optim, name)(groups, lr=1.0, **way)
+            for one in held:
+                one.grad = gradient.to(here.device, copy=True)
+            optimizer.step()
+            formula = {"SGD": _sgd, "AdamW": _adam_w}[name]
+            for number, (one, options) in enumerate(zip(held, own)):
+                wanted = formula(start.double(), gradient.double(), {"momentum": 0.0, **options}, 1)
+                off = float((one.detach().cpu().double() - wanted).abs().max())
+                if not off <= _OPTIMIZER_OFF:
+                    words = (name, number, ", ".join("%s %s" % pair for pair in options.items()), off)
+                    raise StageFailed("optimizer-wrong", "a step of %s for its parameter group %d (%s) is off by %.3g" % words)
 
 
 def _clears(here: RankContext) -> None:

@@ -50,6 +50,7 @@ def autocast_lowers(here: RankContext, dtype: torch.dtype) -> None:
             high["layer_norm"] = functional.layer_norm(low["linear"], (8,))
         with torch.autocast(here.kind, enabled=False):
             high["linear where autocast is disabled"] = functional.linear(left, right)
+        low["linear after a block within that disabled autocast"] = functional.linear(left, right)
     for name, found in low.items():
         if found.dtype != dtype:
             cause = "autocast-off" if found.dtype == torch.float32 else "autocast-wrong-dtype"

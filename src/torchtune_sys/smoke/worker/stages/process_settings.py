@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from typing import List, Tuple
 
 import torch
@@ -13,12 +14,20 @@ _DRAWS = 1 << 14
 _SPREAD_OFF, _MEAN_OFF = 0.08, 0.06
 """Standard errors of 2**14 normal draws are 0.011 (of the variance) and 0.008 (of the mean): seven of them. Twice the spread is a
 variance of 4."""
+_SHARE_OFF = 0.03
 _WHO = "look for it in sitecustomize, .pth files and plug-ins"
 
 
 def nothing_was_set_before(here: RankContext) -> None:
     """torch's settings, its random numbers and the processor's floating point are as torch documents them."""
-    for check in (_settings_are_defaults, _floating_point_is_ieee, _seeds_are_kept, _numbers_are_random, _nobody_changes_results):
+    for check in (
+        _settings_are_defaults,
+        _floating_point_is_ieee,
+        _seeds_are_kept,
+        _numbers_are_random,
+        _choices_are_random,
+        _nobody_changes_results,
+    ):
         check(here)
 
 
@@ -34,6 +43,10 @@ def _settings_are_defaults(here: RankContext) -> None:
         found.append("the default device is %s" % torch.empty(0).device)
     if torch.is_anomaly_enabled():
         found.append("the detection of anomalies is on, which makes each step several times slower")
+    if getattr(torch.autograd, "_profiler_enabled", bool)():
+        found.append("torch's profiler runs, which keeps a record of each operation")
+    if sys.gettrace() is not None or sys.getprofile() is not None:
+        found.append("a tracer follows each line of Python (coverage, a debugger, a profiler: sys.settrace, sys.setprofile)")
     lowered = _what_lowers_products()
     if lowered:
         found.append("products of float32 may be computed with fewer bits (%s)" % lowered)
@@ -101,6 +114,29 @@ def _numbers_are_random(here: RankContext) -> None:
         raise StageFailed("random-numbers-wrong", "torch.randperm gives no order of all numbers, or theirs")
 
 
+def _choices_are_random(here: RankContext) -> None:
+    """Check what data are shuffled, dropped and sampled by: each choice comes as often as it is due, by the same seed each time. A share of 2**14 draws has a standard
+    deviation of at most 0.004."""
+    torch.manual_seed(10)
+    weights = torch.tensor([1.0, 5.0, 2.0, 0.0], device=here.device)
+    eighths = torch.full((_DRAWS,), 0.125, device=here.device)
+    for name, drawn, shares in (
+        ("randint", torch.randint(0, 4, (_DRAWS,), device=here.device), (0.25, 0.25, 0.25, 0.25)),
+        ("multinomial", torch.multinomial(weights, _DRAWS, replacement=True), (0.125, 0.625, 0.25, 0.0)),
+        ("bernoulli", torch.bernoulli(eighths).long(), (0.875, 0.125, 0.0, 0.0)),
+    ):
+        found = [int((drawn == value).sum()) / _DRAWS for value in range(4)]
+        if any(abs(one - other) > _SHARE_OFF * (other > 0) for one, other in zip(found, shares)):
+            words = (name, " ".join("%.3f" % one for one in found), " ".join("%.3f" % one for one in shares))
+            raise StageFailed(
+                "random-numbers-wrong", "torch.%s draws the values from 0 on with shares of %s, not %s" % words, _WHO
+            )
+    order = torch.randperm(1000, device=here.device).tolist()
+    if sorted(order) != [*range(1000)] or order == sorted(order):
+        how = "leaves the order as it was" if order == sorted(order) else "loses or doubles numbers"
+        raise StageFailed("random-numbers-wrong", "torch.randperm %s" % how, _WHO)
+
+
 def _nobody_changes_results(here: RankContext) -> None:
     """Hooks on all modules, and on what autograd keeps, are how monitors, profilers and those who save memory come in between. One that only looks is
     none of our business; one that rounds changes each training."""
@@ -115,8 +151,18 @@ def _nobody_changes_results(here: RankContext) -> None:
     if not changed:
         return
     kept = vars(torch.nn.modules.module)
-    hooks = [hook for name, each in kept.items() if name.startswith("_global_") and isinstance(each, dict) for hook in each.values()]
-    who = ["%s of %s" % (getattr(hook, "__qualname__", "a hook"), getattr(hook, "__module__", "")) for hook in hooks if callable(hook)]
+    hooks = [
+        hook for name, each in kept.items() if name.startswith("_global_") and isinstance(each, dict) for hook in each.values()
+    ]
+    who = [
+        "%s of %s" % (getattr(hook, "__qualname__", "a hook"), getattr(hook, "__module__", ""))
+        for hook in hooks
+        if callable(hook)
+    ]
     seen = "a module that does nothing changes %s" % " and ".join(changed)
-    words = "%s: a hook on all modules does (%s)" % (seen, ", ".join(who[:3])) if who else "%s: hooks of autograd or the module's do" % seen
+    words = (
+        "%s: a hook on all modules does (%s)" % (seen, ", ".join(who[:3]))
+        if who
+        else "%s: hooks of autograd or the module's do" % seen
+    )
     raise StageFailed("torch-setting-changed", words, _WHO)
