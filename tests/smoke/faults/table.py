@@ -9,6 +9,8 @@ from smoke.faults.fourth import opened as fourth_opened
 from smoke.faults.fourth import sealed as fourth_sealed
 from smoke.faults.row import Fault
 from smoke.faults.second import opened, reported, sealed
+from smoke.faults.sixth import opened as sixth_opened
+from smoke.faults.sixth import sealed as sixth_sealed
 from smoke.faults.third import opened as third_opened
 from smoke.faults.third import sealed as third_sealed
 
@@ -30,4 +32,6 @@ FAULTS: tuple[Fault, ...] = (
     *fourth_sealed.ROWS,
     *fifth_opened.ROWS,
     *fifth_sealed.ROWS,
+    *sixth_opened.ROWS,
+    *sixth_sealed.ROWS,
 )

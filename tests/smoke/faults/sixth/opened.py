@@ -10,6 +10,7 @@ from smoke.faults.second.short import row
 
 _FLOCK, _ENOLCK = 73, 37
 """flock(2) of x86-64, and "no locks available"."""
+_NO_FAULT = "nothing breaks: all stages pass under it"
 
 
 def _helper_not_executable(bench: Bench) -> None:
@@ -52,7 +53,7 @@ ROWS = (
         kinds.SequentialLR.step = step
     """, seen="SequentialLR"),
     row("warnings-are-errors", "PYTHONWARNINGS=error: each warning of a library ends what warned", "import", "warnings-are-errors",
-        inject=variables(PYTHONWARNINGS="error"), means="environment", seen="PYTHONWARNINGS", stages=""),
+        inject=variables(PYTHONWARNINGS="error"), means="environment", seen="PYTHONWARNINGS", stages="")._replace(wrong=_NO_FAULT),
     row("tmpdir-without-sockets", "The directory for temporary files is on a file system that has no sockets", "dataloader",
         "tmpdir-without-sockets", inject=preloaded("""
         #include <dlfcn.h>

@@ -32,12 +32,12 @@ ROWS = (
             return done
         torch.autocast.__exit__ = leave
     """),
-    row("tracer-on-one-rank", "A tracer (coverage, a debugger) follows each line of one rank", "stragglers", "straggler-loading", """
+    row("tracer-on-one-rank", "A tracer (coverage, a debugger) follows each line of one rank", "device", "torch-setting-changed", """
         import sys
         def trace(frame, event, given):
             return trace
         sys.settrace(trace)
-    """, rank=1, seen="rank 1"),
+    """, rank=1, seen="rank 1.*tracer"),
     row("fsync-fails", "The disk for checkpoints takes what is written, and then fails to keep it (EIO)", "checkpoint",
         "storage-io-error", inject=preloaded("""
         #include <errno.h>
