@@ -42,7 +42,7 @@ _PROGRAM = "torchtune-sys/peers/"
 _GREETING = f"{_PROGRAM}2"
 
 _FREE = 64 << 10
-"""Bytes of a line that count against no ``Room``: what a node says when it joins is shorter."""
+"""Bytes of a line that count against no ``LineMemory``: what a node says when it joins is shorter."""
 
 Fields = dict[str, Any]
 _encode, _decode = msgspec.json.Encoder().encode, msgspec.json.Decoder().decode
@@ -56,7 +56,7 @@ class OtherRelease(Gone):
     """A torchtune-sys that greets otherwise."""
 
 
-class Room:
+class LineMemory:
     """Memory for the longer lines of all who did not join yet: one that opens many connections fills no more than this."""
 
     def __init__(self, limit: int) -> None:
@@ -75,7 +75,7 @@ class Room:
 class Wire:
     """One connection after its handshake."""
 
-    room: Room | None = None
+    room: LineMemory | None = None
     """What its lines are counted against."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, keys: tuple[bytes, bytes]) -> None:
@@ -165,7 +165,7 @@ class Wire:
             self._writer.transport.abort()
 
 
-async def _line(reader: asyncio.StreamReader, limit: int, room: Room | None = None) -> bytes:
+async def _line(reader: asyncio.StreamReader, limit: int, room: LineMemory | None = None) -> bytes:
     """Return the next line, whole. Raises Gone where the connection ends before it does, where it is longer than ``limit``, and where ``room`` is full."""
     parts: list[bytes] = []
     size = counted = 0

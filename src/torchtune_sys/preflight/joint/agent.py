@@ -13,7 +13,7 @@ from typing import Any
 
 from torchtune_sys.host.peers import links, local, spare
 from torchtune_sys.host.peers.addresses import addresses_of
-from torchtune_sys.host.peers.wire import BUFFER, HANDSHAKE_S, Door, Gone, Room, Wire, handshake, in_small_packets
+from torchtune_sys.host.peers.wire import BUFFER, HANDSHAKE_S, Door, Gone, LineMemory, Wire, handshake, in_small_packets
 from torchtune_sys.preflight.joint import meeting, messages, seats
 from torchtune_sys.preflight.joint.coordinator import Coordinator
 from torchtune_sys.preflight.joint.job import Job, Times
@@ -57,7 +57,7 @@ class Agent:
         self.finished = asyncio.Event()
         self._seats = seats.Seats()
         self._door = Door(_FROM_ONE, _IN_ALL)
-        self.room = Room(_ROOM)
+        self.room = LineMemory(_ROOM)
         self._listeners: list[asyncio.AbstractServer] = []
         self._tasks: set[asyncio.Task[None]] = set()
 
