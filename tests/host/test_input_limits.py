@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+import warm
 from fuzz.runs import doubled
 from memory import memory_mib
 from torchtune_sys import evidence
@@ -224,6 +225,26 @@ def test_an_entry_without_a_name_costs_no_other_its_reading(tmp_path: Path) -> N
     (tmp_path / "x.zip").write_bytes(zipped((b"", b"RuntimeError: none"), (b"a/", b""), (b"b.log", b"RuntimeError: there")))
     found = str(list(collected([str(tmp_path / "x.zip")])))
     assert "RuntimeError: none" in found and "RuntimeError: there" in found
+
+
+def wide_window() -> bytes:
+    """96 bytes of xz whose block asks for a window of 4 GiB: the property byte of LZMA2, and the header's sum."""
+    import lzma
+
+    found = bytearray(lzma.compress(b"PyTorch version: 2.1\n" * 10, filters=[{"id": lzma.FILTER_LZMA2, "dict_size": 1 << 20}]))
+    found[found.index(b"\x21\x01", 12) + 2] = 40
+    end = 12 + (found[12] + 1) * 4
+    found[end - 4 : end] = struct.pack("<I", zlib.crc32(found[12 : end - 4]))
+    return bytes(found)
+
+
+def test_a_window_of_gigabytes_costs_no_other_text_its_diagnosis(tmp_path: Path) -> None:
+    """The whole command ended for want of memory, with status 3."""
+    (tmp_path / "x.xz").write_bytes(wide_window())
+    (tmp_path / "a.log").write_text("RuntimeError: CUDA error: out of memory\n")
+    argv = [*warm.PROGRAM, "diagnose", str(tmp_path / "a.log"), str(tmp_path / "x.xz")]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1 and "ask for more memory than there is" in done.stdout, done.stdout + done.stderr
 
 
 def tar(*names: str, pax: bool = True) -> bytes:

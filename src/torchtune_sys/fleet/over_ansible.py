@@ -75,8 +75,11 @@ def of_result(host: str, result: Mapping[str, Any]) -> Answer:
 
     >>> of_result("a", {"unreachable": True, "msg": "no route"}).why
     'unreachable: no route'
+    >>> of_result("a", {"ansible_facts": ["x"]}).why
+    'Ansible answered no result'
     """
-    told = (result.get("ansible_facts") or {}).get("torchtune_sys")
+    facts = result.get("ansible_facts")
+    told = facts.get("torchtune_sys") if isinstance(facts, dict) else None
     if isinstance(told, dict):
         document = {"schema": SNAPSHOT, "tool": {"version": told.get("version")}, "facts": told.get("facts")}
         return Answer(host=host, out=codec.line(document), status=0)

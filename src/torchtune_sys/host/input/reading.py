@@ -307,5 +307,7 @@ def _unpacked(stream: IO[bytes], kind: str, name: str) -> Callable[[int], bytes]
             return stream.read(size)
         except damages as error:
             raise UnreadableInput(f"{name}: the {kind} data are damaged or cut off: {error}", "copy it again") from None
+        except MemoryError:  # 96 bytes of xz may ask for a window of 4 GiB: one block, which the kernel's limit refuses
+            raise UnreadableInput(f"{name}: the {kind} data ask for more memory than there is", "unpack it first") from None
 
     return read
