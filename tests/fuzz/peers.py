@@ -242,6 +242,7 @@ TARGETS: dict[str, Target] = {
             b'{"stdout": "{}", "rc": 0, "stderr": ""}',
             b'{"ansible_facts": {"torchtune_sys": {"version": "0", "facts": {"cpu": {}}}}}',
             b'{"unreachable": true, "msg": "no route"}',
+            b'{"ansible_facts": ["-1"]}',
         ],
         _answered,
     ),
