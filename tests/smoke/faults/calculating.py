@@ -25,6 +25,19 @@ ROWS = (
         run="all-1",
     ),
     Fault(
+        name="products-lowered-by-newer-name",
+        what="Something lets float32 products be computed in bfloat16, by the setting that torch 2.9 has for it",
+        means=_SOME,
+        inject=patched("""
+            import torch
+            torch.backends.mkldnn.matmul.fp32_precision = "bf16"
+        """),
+        stages="device",
+        stage="device",
+        cause="torch-setting-changed",
+        seen="mkldnn.*bf16",
+    ),
+    Fault(
         name="gemm-bit",
         what="One wrong bit in one element of a matrix product",
         means=_SOME,
