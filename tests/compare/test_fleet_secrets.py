@@ -14,10 +14,10 @@ import pytest
 import slurm_of_many
 import ssh_here
 from controller import installed, program, surroundings
-from planted_secrets import Secrets
 
 import warm
 from conftest import load
+from planted_secrets import Secrets
 from torchtune_sys.fleet import collecting, facts_file
 
 SAYING = """#!/bin/sh

@@ -13,9 +13,9 @@ from pathlib import Path
 import msgspec
 import pytest
 import slurm_here
-from planted_secrets import Secrets
 
 import warm
+from planted_secrets import Secrets
 from preflight.slurm_node import TOOL, Cluster, generated
 from torchtune_sys.cli.joint_run import write_lists
 from torchtune_sys.cli.node_patch import patched

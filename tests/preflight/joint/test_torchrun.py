@@ -10,8 +10,8 @@ import time
 from pathlib import Path
 
 import pytest
-from planted_secrets import Secrets
 
+from planted_secrets import Secrets
 from preflight.joint.agents_here import TRAINS, Agent, environment, ran, torchrun
 from preflight.joint.cluster import cluster, run
 from preflight.joint.faults import FAULTS
