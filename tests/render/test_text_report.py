@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from made import DENIED, EVERYTHING, LATE, crashed, failed, not_applicable, passed, report, unknown
 
@@ -31,6 +33,13 @@ def test_headline_of_a_good_host_says_how_much_was_judged() -> None:
     good = (passed(), passed("two-well"))
     assert headline(*good) == "no problem found; 2 checks passed"
     assert headline(*good, unknown("x-y", DENIED)) == "no problem found; 2 checks passed, 1 could not be checked"
+
+
+def test_the_closing_line_calls_what_could_not_be_checked_as_its_heading_does() -> None:
+    said = " ".join(shown(*EVERYTHING).split())
+    assert "Could not be checked" in said
+    assert "1 passed, 3 failed, 2 could not be checked, 1 not applicable, 1 crashed" in said
+    assert not re.search(r"\d unknown", said)
 
 
 def test_a_host_of_which_little_was_seen_is_not_called_good() -> None:

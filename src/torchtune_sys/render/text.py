@@ -299,7 +299,10 @@ def _passes(results: tuple[Result, ...]) -> Iterator[Line]:
 
 def _closing(results: tuple[Result, ...], counts: Summary, *, live: bool) -> Iterator[Line]:
     failed = sum(counts.findings.values())
-    numbers = f"{_count(len(results), 'check')}: {counts.passed} passed, {failed} failed, {counts.unknown} unknown, {counts.na} not applicable"
+    numbers = (
+        f"{_count(len(results), 'check')}: {counts.passed} passed, {failed} failed, "
+        f"{counts.unknown} could not be checked, {counts.na} not applicable"
+    )
     crashed = f", {counts.crashed} crashed" if counts.crashed else ""
     yield line()
     yield line((numbers + crashed, "dim"))
