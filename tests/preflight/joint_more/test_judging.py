@@ -8,6 +8,7 @@ import pytest
 
 from preflight.joint.a_cluster import WELL, gathered, said, weighed
 from torchtune_sys.model.preflight import Preflight, Scale
+from torchtune_sys.preflight.joint import gathered as gathered_module
 from torchtune_sys.preflight.joint.gathered import Compute, LinkTest
 from torchtune_sys.preflight.joint.judge.losses import losing_nodes
 from torchtune_sys.preflight.joint.judge.whole import unsound, whole
@@ -157,6 +158,19 @@ def test_nodes_are_called_as_the_list_has_them_and_one_that_is_missing_by_what_i
     assert [cause.seen for node in verdict.nodes if node.node == "n3" for cause in node.causes] == [
         "it did not come to the meeting; came: n0, n1, n2.example"
     ]
+
+
+def test_a_list_is_compared_with_the_nodes_own_names_once_for_all_that_are_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    names, missing = tuple(f"n{node}" for node in range(64)), range(48, 64)
+    found = gathered(64, names=names, missing=dict.fromkeys(missing, "time-out"))
+    found.resolved = {node: (f"10.9.9.{node}",) for node in missing}
+    for node in missing:
+        del found.members[node]
+    calls: list[int] = []
+    real = gathered_module.own_names
+    monkeypatch.setattr(gathered_module, "own_names", lambda *a, **b: (calls.append(1), real(*a, **b))[1])
+    assert whole(found).absent == names[48:]
+    assert len(calls) < 8
 
 
 def test_the_page_says_first_against_whom_it_is_and_whom_to_leave_out() -> None:

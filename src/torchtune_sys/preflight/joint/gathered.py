@@ -337,10 +337,10 @@ class Gathered(msgspec.Struct, kw_only=True):
     shown: dict[int, str] = {}
     """What nodes called themselves, where that is a name of a host and of no other node; as the list of all has it."""
 
-    def is_listed_elsewhere(self, node: int) -> bool:
-        """Whether the list's name in this place is another node's own: the list is in another order than the ranks."""
-        names = own_names(self.members, listed=self.names)
-        return node < len(self.names) and any(name == self.names[node] for other, name in names.items() if other != node)
+    def listed_elsewhere(self) -> frozenset[int]:
+        """Return the nodes in whose place the list has another node's own name: the list is in another order than the ranks."""
+        owners = {name: node for node, name in own_names(self.members, listed=self.names).items()}
+        return frozenset(node for node, name in enumerate(self.names) if owners.get(name, node) != node)
 
     def has_passed(self, node: int) -> bool:
         """Whether a launcher that departed went on to its own rendezvous: it may train all the same."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import re
 from collections.abc import Sequence
@@ -15,10 +16,23 @@ def as_listed(name: str, names: Sequence[str]) -> str:
     >>> as_listed("n1.example", ("n1", "n2")), as_listed("n1", ("n1.a", "n2.a")), as_listed("n3", ("n1", "n2"))
     ('n1', 'n1.a', 'n3')
     """
-    if name in names:
+    listed, by_short = _listed(tuple(names))
+    if name in listed:
         return name
-    alike = [each for each in names if name.partition(".")[0] == each or each.partition(".")[0] == name]
+    short = name.partition(".")[0]
+    alike = [*by_short.get(name, ()), *([short] if short in listed else ())]
     return alike[0] if len(alike) == 1 else name
+
+
+@functools.lru_cache(maxsize=2)
+def _listed(names: tuple[str, ...]) -> tuple[frozenset[str], dict[str, list[str]]]:
+    """Return the names, and the full ones by their short form: each of a thousand nodes is looked up among a thousand."""
+    by_short: dict[str, list[str]] = {}
+    for name in dict.fromkeys(names):
+        short = name.partition(".")[0]
+        if short != name:
+            by_short.setdefault(short, []).append(name)
+    return frozenset(names), by_short
 
 
 def numbered(node: int, locals_: int) -> str:

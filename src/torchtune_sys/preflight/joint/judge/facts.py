@@ -94,8 +94,9 @@ def _duplicates(gathered: Gathered, nodes: Mapping[int, NodeFacts]) -> list[Join
     for node, member in gathered.members.items():
         for address in _data_network(member, nodes.get(node, NodeFacts())):
             holders.setdefault(address, []).append(node)
+    elsewhere = gathered.listed_elsewhere() if gathered.resolved else frozenset()
     for node, addresses in gathered.resolved.items():
-        for address in () if gathered.is_listed_elsewhere(node) else addresses:
+        for address in () if node in elsewhere else addresses:
             if address in holders and node not in holders[address]:
                 holders[address].append(node)
     found = []

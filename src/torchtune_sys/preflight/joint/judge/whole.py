@@ -242,8 +242,9 @@ def _meeting(gathered: Gathered) -> list[JointFinding]:
         found += [JointFinding(part="meeting", cause="network-partition", link=way, seen=seen) for way in ways]
         missing = [node for node in missing if node not in cut_off]
     came = f"; came: {_names(gathered, here)}"
+    elsewhere = gathered.listed_elsewhere() if missing else frozenset()
     for node in missing:
-        word = "" if gathered.is_listed_elsewhere(node) else gathered.missing[node]  # else another node was called
+        word = "" if node in elsewhere else gathered.missing[node]  # else another node was called
         seen = f"{host_says(word) or 'it did not come to the meeting'}{came}"
         found.append(JointFinding(part="meeting", cause="node-never-came", node=node, seen=seen))
     for node, member in gathered.members.items():
