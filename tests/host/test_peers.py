@@ -319,6 +319,25 @@ def test_a_transfer_that_is_reset_or_falls_silent_is_told_from_a_slow_one(monkey
     assert [asyncio.run(cut(how)) for how in ("reset", "silent")] == ["reset", "silent"]
 
 
+def test_a_transfer_that_is_given_up_has_ended_before_its_socket_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(links, "_SILENT_S", 0.05)
+    ended: list[str] = []
+
+    async def send() -> None:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            ended.append("send")
+
+    async def go() -> None:
+        ours, _theirs = socket.socketpair()
+        with ours, _theirs, pytest.raises(links._Silent):
+            await links._while_it_moves(send(), links.Arrivals(ours))
+        assert ended == ["send"]
+
+    asyncio.run(go())
+
+
 def test_what_nodes_say_goes_in_packets_that_every_way_carries() -> None:
     async def go() -> None:
         listening, port = await server(echo)

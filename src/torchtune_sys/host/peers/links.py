@@ -285,15 +285,19 @@ _T = TypeVar("_T")
 async def _while_it_moves(work: Coroutine[Any, Any, _T], arrivals: Arrivals) -> _T:
     """Wait for a part of a transfer as long as the other kernel receives something. Raises TimeoutError and _Silent."""
     task, until_s = asyncio.ensure_future(work), time.monotonic() + _BULK_S
-    while True:
-        await asyncio.wait((task,), timeout=_SILENT_S)
-        if task.done():
-            return task.result()
-        before = arrivals.arrived
-        arrivals.look()
-        if arrivals.arrived == before or time.monotonic() >= until_s:
+    try:
+        while True:
+            await asyncio.wait((task,), timeout=_SILENT_S)
+            if task.done():
+                return task.result()
+            before = arrivals.arrived
+            arrivals.look()
+            if arrivals.arrived == before or time.monotonic() >= until_s:
+                raise _Silent if arrivals.arrived == before else asyncio.TimeoutError
+    finally:
+        if not task.done():  # until it has ended, the loop has it by the number of its socket, which a new one may get
             task.cancel()
-            raise _Silent if arrivals.arrived == before else asyncio.TimeoutError
+            await asyncio.wait((task,))
 
 
 class Arrivals:
