@@ -132,6 +132,9 @@ def test_free_tells_memory_where_its_unit_is_known() -> None:
     in_mib = seen("$ free -m\n" + bare).memory
     assert not isinstance(in_mib, Missing)
     assert in_mib.total_bytes == 515000 << 20
+    also_total = seen("$ free -mt\n" + bare).memory
+    assert not isinstance(also_total, Missing)
+    assert also_total.total_bytes == 515000 << 20
     untold = engine.report(bare, "report")
     assert untold is None or isinstance(untold.memory, Missing) or isinstance(untold.memory.total_bytes, Missing)
 

@@ -15,15 +15,17 @@ _TABLE = re.compile(
 )
 _COMMAND = re.compile(r"(?:^|[$#%>] ?)free(?P<options>(?: -{1,2}[a-z]{1,9})*)[ \t]*\n +total ", re.MULTILINE)
 _UNITS = {
-    "-b": 1,
-    "--bytes": 1,
-    "-k": 1 << 10,
-    "--kibi": 1 << 10,
-    "-m": 1 << 20,
-    "--mebi": 1 << 20,
-    "-g": 1 << 30,
-    "--gibi": 1 << 30,
+    "b": 1,
+    "bytes": 1,
+    "k": 1 << 10,
+    "kibi": 1 << 10,
+    "m": 1 << 20,
+    "mebi": 1 << 20,
+    "g": 1 << 30,
+    "gibi": 1 << 30,
 }
+_NO_UNITS = frozenset(("h", "human", "l", "lohi", "t", "total", "v", "committed", "w", "wide"))
+"""Options that change no unit (free(1) of procps)."""
 
 
 def memory_facts(text: str) -> MemoryFacts | None:
@@ -38,7 +40,7 @@ def memory_facts(text: str) -> MemoryFacts | None:
         return None
     table = tables[0]
     command = _COMMAND.search(text)
-    unit = None if command is None else next((_UNITS[word] for word in command["options"].split() if word in _UNITS), 1 << 10)
+    unit = None if command is None else _unit(command["options"].split())
     memory = [_bytes(cell, unit) for cell in table["memory"].split()]
     swap = [_bytes(cell, unit) for cell in table["swap"].split()]
     told: dict[str, Any] = {}
@@ -49,6 +51,19 @@ def memory_facts(text: str) -> MemoryFacts | None:
     if len(swap) == 3 and swap[0] is not None and swap[2] is not None:
         told |= {"swap_total_bytes": swap[0], "swap_free_bytes": swap[2]}
     return partly(MemoryFacts, **told) if told else None
+
+
+def _unit(options: list[str]) -> int | None:
+    """Return the bytes of a unit; None where an option may change it that is not known here.
+
+    >>> _unit([]), _unit(["-mt"]), _unit(["-t", "--gibi"]), _unit(["--si"])
+    (1024, 1048576, 1073741824, None)
+    """
+    words = [word for option in options for word in ([option[2:]] if option.startswith("--") else option[1:])]
+    told = [_UNITS[word] for word in words if word in _UNITS]
+    if any(word not in _UNITS and word not in _NO_UNITS for word in words):
+        return None
+    return told[-1] if told else 1 << 10
 
 
 def _bytes(cell: str, unit: int | None) -> int | None:

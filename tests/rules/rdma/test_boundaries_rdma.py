@@ -281,6 +281,13 @@ def test_rates_of_roce_siblings(rates: tuple[int, ...], found: list[str]) -> Non
     assert failed("rdma-rate-degraded", net(cards(*({**ROCE, "rate_gbps": float(rate)} for rate in rates)))) == found
 
 
+def test_a_slower_roce_port_of_the_bond_that_leads_outward_is_another_network() -> None:
+    devices = cards(*({**ROCE, "rate_gbps": rate} for rate in (400.0,) * 7 + (100.0,)))
+    members = tuple(interface(f"ib{at}", master="bond0" if at == 7 else "") for at in range(8))
+    assert failed("rdma-rate-degraded", net(devices, interfaces=members, default_route_interface="bond0")) == []
+    assert failed("rdma-rate-degraded", net(devices, interfaces=members, default_route_interface="eth0")) == ["mlx5_7:1"]
+
+
 @pytest.mark.parametrize(
     ("ports", "expected"),
     [

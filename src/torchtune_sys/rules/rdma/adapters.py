@@ -222,17 +222,22 @@ _SIBLINGS = {"InfiniBand": (3, 0.5), "Ethernet": (4, 0.74)}
 """How many ports are compared at least, and which part of them has more than one rate: an Ethernet card's ports are more often used for several networks."""
 
 
+def _outward(s: Snapshot) -> set[str]:
+    """Return the interface of the default route, and those that a bond or a bridge makes it of."""
+    network = need(s.network)
+    route = known(network.default_route_interface, "")
+    return {route, *(each.name for each in known(network.interfaces, ()) if each.master == route)} if route else set()
+
+
 def _below_siblings(s: Snapshot, groups: list[list[rdma_links.Pair]]) -> Iterator[tuple[str, float]]:
     """Ports below what most ports of the same card model have, and that rate."""
-    outward = known(need(s.network).default_route_interface, "")
+    outward = _outward(s)
     for group in groups:
         rates = {f"{device.name}:{port.port}": need(port.rate_gbps) for device, port in group}
         best = max(rates.values())
         part = _SIBLINGS[need(group[0][1].link_layer)][1]
         if sum(rate == best for rate in rates.values()) > len(rates) * part:
-            apart = {
-                f"{device.name}:{port.port}" for device, port in group if outward and outward in known(device.interfaces, ())
-            }
+            apart = {f"{device.name}:{port.port}" for device, port in group if outward.intersection(known(device.interfaces, ()))}
             yield from ((name, best) for name, rate in rates.items() if rate < best and name not in apart)
 
 
