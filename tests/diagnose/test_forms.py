@@ -218,6 +218,15 @@ def test_a_folded_line_is_read_whole_where_its_piece_says_less() -> None:
     assert judged(text.encode()).causes[0].cause == "torch-install-damaged"
 
 
+def test_the_head_of_a_configuration_file_is_no_change_of_documentation() -> None:
+    error = FAILURES["dev-shm-too-small"]
+    assert (
+        judged(f"# Documentation: https://slurm.schedmd.com/slurm.conf.html\n{error}".encode()).causes[0].cause
+        == "dev-shm-too-small"
+    )
+    assert judged(f"# [Docs] Explain the error below\n{error}".encode()).causes == ()
+
+
 @pytest.mark.parametrize("ending", ["permission\ndenied", "permission den"])
 def test_the_c_librarys_words_in_other_letters_are_known_broken_and_cut(ending: str) -> None:
     """Go and Rust write errors in small letters; so does a line of theirs that is folded, or cut at its end."""

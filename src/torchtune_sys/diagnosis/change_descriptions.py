@@ -20,7 +20,7 @@ _VERBS = (
 )
 _TITLE = re.compile(
     r"^(?:#{1,3} )?(?:(?:fix|feat|docs?|perf|refactor|chore|revert)(?:\([\w ./,-]{1,40}\))?!?: (?!command not found)\S|(?:ci|test|tests|build)\([\w ./,-]{1,40}\)!?: \S"
-    r"|# \[?(?:Docs?|Documentation)\b\]?:? \S"
+    r"|# \[?(?:Docs?|Documentation)\b\]?:? (?!https?:|man |/|<)\S"
     rf"|# (?:Pull Request: )?(?:\[[\w ./+-]{{2,30}}\]{{1,2}} ?){{0,3}}(?i:{_VERBS}) \S)"
 )
 """Of a change: a conventional commit's, or a heading that orders something."""
