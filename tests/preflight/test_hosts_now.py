@@ -25,6 +25,16 @@ def test_each_grave_rule_is_declared_once() -> None:
     assert sum(map(len, groups)) == len(GRAVE)
 
 
+def test_the_page_counts_the_rules_of_each_group() -> None:
+    page = (HOSTS.parents[1] / "docs/preflight.md").read_text()
+    for words, group in (
+        ("a current fault of the host ({} rules)", HOSTS_NOW),
+        ("a property of the job ({})", OF_A_JOB),
+        ("a past event ({})", PAST),
+    ):
+        assert f"| {words.format(len(group))}" in page
+
+
 def fatal(seen: Snapshot, *, hook: bool) -> set[str]:
     judged = host_only(seen) if hook else seen
     causes = verdict.of_results(judge(judged).values(), Policy(), SEVERAL, hook=hook)
