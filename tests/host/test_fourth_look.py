@@ -148,3 +148,13 @@ def test_a_note_of_a_stranger_s_in_torch_s_store_ends_no_training() -> None:
 def test_an_interpreter_that_answers_with_brackets_crashes_no_probe() -> None:
     with pytest.raises(ValueError, match="recursion"):
         codec.loads(DEEP)
+
+
+def test_a_worker_that_never_started_answers_a_task_with_the_reason() -> None:
+    worker = RankWorker(("/nonexistent/python3", "-c", ""), dict(os.environ), os.open(os.devnull, os.O_RDONLY), None)
+    try:
+        answer = worker.ask("1", {"do": "compute"}, 1.0)
+    finally:
+        worker.end()
+    assert worker.failure
+    assert answer["error"] == worker.failure

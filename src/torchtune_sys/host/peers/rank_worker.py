@@ -93,11 +93,13 @@ class RankWorker:
         return not told
 
     def _ended(self) -> dict[str, str]:
-        """Return how the interpreter ended: by which signal, and its last words."""
+        """Return how the interpreter ended: by which signal, and its last words; or why it did not start."""
+        if self._child is None:
+            return {"error": self.failure, "signal": ""}
         self._drain_errors()
         lines = self._errors.decode("utf-8", "replace").strip().splitlines()
         words = scrubbed(lines[-1])[:300] if lines else "without a word"
-        by = "" if self._child is None else process.signal_of(self._child)
+        by = process.signal_of(self._child)
         return {"error": f"the interpreter was ended by {by}: {words}" if by else f"the interpreter ended: {words}", "signal": by}
 
     def end(self) -> None:
