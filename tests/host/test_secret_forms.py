@@ -85,3 +85,16 @@ def test_each_form_takes_time_in_proportion(piece: str) -> None:
     seconds(1000)  # patterns are compiled
     once, four = seconds(15_000), seconds(60_000)
     assert four < 10 * max(once, 0.002), f"{once:.4f} and {four:.4f} s"
+
+
+REPRESENTED = ("{{b'password': b'{0}'}}", "Namespace(password='''{0}''')", "('x-api-key', '{0}')", "{{'token': '{0}', 'a': 1}}")
+
+
+@pytest.mark.parametrize("form", REPRESENTED)
+@pytest.mark.parametrize("deep", [0, 1, 2])
+def test_what_python_shows_of_what_python_showed_is_hidden_too(form: str, deep: int) -> None:
+    """A traceback quotes the line of source that raised, and logs quote tracebacks: each level escapes the quotes once more."""
+    text = form.format("zq7secretvalue9x")
+    for _ in range(deep):
+        text = repr(text)
+    assert "zq7secretvalue9x" not in scrubbed(f"    raise RuntimeError({text})")

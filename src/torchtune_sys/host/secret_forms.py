@@ -6,7 +6,7 @@ import re
 import unicodedata
 
 from torchtune_sys.host.secret_values import HIDDEN, hide_value
-from torchtune_sys.host.secret_words import IN_QUOTES, NAMES, QUOTE, VALUE
+from torchtune_sys.host.secret_words import IN_ESCAPED_QUOTES, IN_QUOTES, NAMES, QUOTE, VALUE
 from torchtune_sys.model.patterns import pattern
 
 _NAMED = rf"[\w.-]{{0,64}}(?:{NAMES})[\w.-]{{0,64}}"
@@ -31,7 +31,10 @@ _HEADER_WITH_PARAMETERS = pattern(
 )
 _COOKIES = pattern(r"(?i)(\b(?:set-)?cookie:[ \t]{0,4})([^\n\"']{1,4096})")
 _OF_WANDB = pattern(r"(?<![0-9A-Za-z])[0-9a-f]{40}(?![0-9A-Za-z])")
-_TUPLE = pattern(rf"(?i)(\(b?['\"]{_NAMED}['\"],[ \t]{{0,8}})(?!b?.[^'\"]{{0,5}}['\"])(b?(?:{IN_QUOTES}))")
+_TUPLE = pattern(
+    rf"(?i)(\(b?{QUOTE}{_NAMED}{QUOTE},[ \t]{{0,8}})(?!b?{QUOTE}[^'\"]{{0,5}}['\"])"
+    rf"(b?(?:{IN_QUOTES}|{IN_ESCAPED_QUOTES}|\\{{1,3}}'[^'\n]{{1,4096}}(?:'|\Z)))"
+)
 _ELEMENT = pattern(rf"(?i)(<(?:\w{{1,64}}:)?{_NAMED}(?:[ \t][^<>\n]{{0,200}})?>)([^<>\s][^<>\n]{{0,4096}})(?=</)")
 _ENCODED_QUOTE = r"(?:%22|%27|&quot;|&#0?3[49];)"
 _ENCODED = pattern(

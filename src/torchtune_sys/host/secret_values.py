@@ -22,7 +22,7 @@ def hide_value(found: re.Match[str]) -> str:
 
 
 _PREFIXES = "bBrRuUfF"
-_OPENING = pattern(rf"(?:[{_PREFIXES}]?(?=[\"']))?[\"'\\]*")
+_OPENING = pattern(rf"(?:[{_PREFIXES}]?(?=\\{{0,3}}[\"']))?[\"'\\]*")
 """Quotes, behind what Python may have before them."""
 
 

@@ -74,8 +74,9 @@ IN_ESCAPED_QUOTES = "|".join(
 )
 VALUE = (
     r"(?:'{3}[^\n]{1,4096}?(?:'{3}|\Z)|\"{3}[^\n]{1,4096}?(?:\"{3}|\Z)"
-    rf"|[bBrRuUfF]?(?:{IN_QUOTES})"
-    rf"|{IN_ESCAPED_QUOTES}|\\{{1,3}}'[^'\n]{{1,4096}}(?:'|\Z)|[^\s\"',;&]{{1,4096}})"
+    r"|(?:\\{1,3}'){3}[^'\n]{1,4096}(?:(?:\\{0,3}'){1,3}|\Z)"
+    rf"|[bBrRuUfF]?(?:{IN_QUOTES}|{IN_ESCAPED_QUOTES}|\\{{1,3}}'[^'\n]{{1,4096}}(?:'|\Z))"
+    r"|[^\s\"',;&]{1,4096})"
 )
 """A quote that is not closed: the text was cut, by whoever printed it."""
 _KEYS = (
@@ -139,7 +140,7 @@ IN_FORMS = (
     *("signature=", "digest ", "aws4-", "cookie:", "wandb", "config set", "configure set", "--global"),
 )
 """Each of the forms of ``secret_forms`` holds one of these, or the name of a secret and one of the next."""
-IN_NAMED_FORMS = ("value", ": [", ":[", "=[", "= [", "</", "%3d", "%3a", "&quot;", "&#3", "('", '("', "(b'", '(b"')
+IN_NAMED_FORMS = ("value", ": [", ":[", "=[", "= [", "</", "%3d", "%3a", "&quot;", "&#3", "('", '("', "(b'", '(b"', "(\\", "(b\\")
 HINTS = (
     *(
         "pass",

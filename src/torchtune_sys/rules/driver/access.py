@@ -55,8 +55,10 @@ def gpu_device_permission(s: Snapshot, p: Params) -> Iterator[Evidence]:
             verdict=Verdict.PASS if accessible else Verdict.FAIL,
             source=node.path,
         )
-    inside = bool(known(need(s.system).container, ""))
-    for path in _not_there(s, {node.path for node in nodes}, inside=inside):
+    paths = {node.path for node in nodes}
+    container_here = need(s.system).container
+    inside = bool(_OF_EACH - paths) and not absent(container_here) and bool(need(container_here))
+    for path in _not_there(s, paths, inside=inside):
         yield Evidence(
             subject=path,
             seen=f"is missing, beside {', '.join(node.path for node in nodes[:3])}",
@@ -73,17 +75,21 @@ _HANDED_OVER = Advice(
 _MAKE_NODE = Advice(text="sudo nvidia-modprobe -c0 -u (or nvidia-smi as root) makes the nodes")
 
 
+_UVM = "/dev/nvidia-uvm"
+_OF_EACH = frozenset(("/dev/nvidiactl", _UVM))
+
+
 def _not_there(s: Snapshot, paths: set[str], *, inside: bool) -> list[str]:
     """Return the nodes that lack, beside some that are there; ``inside`` a container."""
     lost = ["/dev/nvidiactl"] if inside or nvml_error(s) == "DRIVER_NOT_LOADED" else []
-    if (
-        inside
-        and not isinstance(s.python, Missing)
-        and not isinstance(s.python.torch, Missing)
-        and known(s.python.torch.cuda, "")
-    ):
-        lost.append("/dev/nvidia-uvm")
+    if inside and _UVM not in paths and _has_cuda_torch(s):
+        lost.append(_UVM)
     return [path for path in lost if path not in paths]
+
+
+def _has_cuda_torch(s: Snapshot) -> bool:
+    torch = need(s.python).torch
+    return not absent(torch) and not absent(need(torch).cuda) and bool(need(need(torch).cuda))
 
 
 @rule(

@@ -11,7 +11,7 @@ from torchtune_sys.model.numbers import natural
 from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.target import AtLeast, Exactly
-from torchtune_sys.model.values import Missing, NotApplicable, Unknown, Why, known, need, shown
+from torchtune_sys.model.values import Missing, NotApplicable, Unknown, Why, absent, need, shown
 from torchtune_sys.rules.gates import rdma_active
 from torchtune_sys.rules.sysctl.policy import (
     judged,
@@ -356,7 +356,7 @@ def local_ports_few(s: Snapshot, p: Params) -> Iterator[Evidence]:
     running = need(found.running)
     ends = [number for word in running.split() if (number := natural(word, 5)) is not None]
     count = max(ends[1] - ends[0] + 1, 0) if len(ends) == 2 else 0
-    kept = _reserved(s, ends[0], ends[1]) if count else 0
+    kept = _reserved(s, ends[0], ends[1]) if count >= int(p["min"]) else 0
     yield Evidence(
         subject=found.key,
         seen=f"{running}: {count} ports" + (f", {kept} of them in net.ipv4.ip_local_reserved_ports" if kept else ""),
@@ -367,9 +367,9 @@ def local_ports_few(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 
 def _reserved(s: Snapshot, first: int, last: int) -> int:
-    """Return how many ports of the range the kernel gives to nobody who asks for any; none where that is not told."""
+    """Return how many ports of the range the kernel gives to nobody who asks for any."""
     told = need(s.sysctl).settings.get("net.ipv4.ip_local_reserved_ports")
-    words = "" if told is None else known(told.running, "")
+    words = "" if told is None or absent(told.running) else need(told.running)
     ranges = (part.partition("-") for part in words.split(",") if part)
     bounds = [(natural(low, 5), natural(high or low, 5)) for low, _, high in ranges]
     return sum(max(min(high, last) - max(low, first) + 1, 0) for low, high in bounds if low is not None and high is not None)

@@ -10,8 +10,9 @@ from typing import Any, Optional, Tuple
 
 _STEP_WIDTH = 256
 _SHARE_S = 0.25
-_COPIED, _COPIES = 1 << 21, 3
-"""Elements, 8 MiB; and how often they are copied."""
+_PIECE, _PIECES = 1 << 21, 8
+"""Elements of a piece that is copied (8 MiB, so that the copy ends within a time slice), and how many there are: together more than most caches
+hold, else a neighbour that fills the cache of one host would make its memory look slow."""
 _CROWDED, _MOST_PATIENCE = 4.0, 4.0
 """Processes that want to run, for each CPU, from which on a deadline grows with them, and how far: on two CPUs at a load of 33 a cold
 compilation, which takes 16 s alone, was seen to take more than its 300 s."""
@@ -79,12 +80,15 @@ def float_step(torch: Any, device: Any) -> str:
 
 
 def copy_s(torch: Any, device: Any) -> float:
-    """Return the seconds of the best of a few copies in memory, of more than a core's own caches hold."""
-    one = torch.ones(_COPIED if device.type == "cpu" else 16 * _COPIED, device=device)
-    two, best = torch.zeros_like(one), 1e9
-    for _ in range(_COPIES):
+    """Return the seconds of the fastest of eight copies in memory, each of another piece of 8 MiB (32 MiB on a GPU)."""
+    size = _PIECE if device.type == "cpu" else 4 * _PIECE
+    source = torch.ones(_PIECES * size, device=device)
+    target, best = torch.ones_like(source), 1e9
+    for start in range(0, _PIECES * size, size):
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
         began = time.perf_counter()
-        two.copy_(one)
+        target[start : start + size].copy_(source[start : start + size])
         if device.type == "cuda":
             torch.cuda.synchronize(device)
         best = min(best, time.perf_counter() - began)
