@@ -11,7 +11,7 @@ from torchtune_sys.model.numbers import natural
 from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.target import AtLeast, Exactly
-from torchtune_sys.model.values import Missing, NotApplicable, Unknown, Why, absent, need, shown
+from torchtune_sys.model.values import Missing, NotApplicable, Unknown, Why, need, shown
 from torchtune_sys.rules.gates import rdma_active
 from torchtune_sys.rules.sysctl.policy import (
     judged,
@@ -369,7 +369,9 @@ def local_ports_few(s: Snapshot, p: Params) -> Iterator[Evidence]:
 def _reserved(s: Snapshot, first: int, last: int) -> int:
     """Return how many ports of the range the kernel gives to nobody who asks for any."""
     told = need(s.sysctl).settings.get("net.ipv4.ip_local_reserved_ports")
-    words = "" if told is None or absent(told.running) else need(told.running)
+    if told is None or (isinstance(told.running, Missing) and told.running.why in (Why.ABSENT, Why.UNPARSED)):
+        return 0  # an old kernel; or the file is empty, as it is where none is reserved
+    words = need(told.running)
     ranges = (part.partition("-") for part in words.split(",") if part)
     bounds = [(natural(low, 5), natural(high or low, 5)) for low, _, high in ranges]
     return sum(max(min(high, last) - max(low, first) + 1, 0) for low, high in bounds if low is not None and high is not None)
