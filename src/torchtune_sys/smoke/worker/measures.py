@@ -10,7 +10,7 @@ from typing import Any, Optional, Tuple
 
 _STEP_WIDTH = 256
 _SHARE_S = 0.25
-_PIECE, _PIECES = 1 << 21, 8
+_PIECE, _PIECES = 1 << 21, 4
 """Elements of a piece that is copied (8 MiB, so that the copy ends within a time slice), and how many there are: together more than most caches
 hold, else a neighbour that fills the cache of one host would make its memory look slow."""
 _CROWDED, _MOST_PATIENCE = 4.0, 4.0
@@ -80,7 +80,7 @@ def float_step(torch: Any, device: Any) -> str:
 
 
 def copy_s(torch: Any, device: Any) -> float:
-    """Return the seconds of the fastest of eight copies in memory, each of another piece of 8 MiB (32 MiB on a GPU)."""
+    """Return the seconds of the fastest of four copies in memory, each of another piece of 8 MiB (32 MiB on a GPU)."""
     size = _PIECE if device.type == "cpu" else 4 * _PIECE
     source = torch.ones(_PIECES * size, device=device)
     target, best = torch.ones_like(source), 1e9
