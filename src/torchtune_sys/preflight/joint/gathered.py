@@ -57,8 +57,8 @@ class LinkTest(msgspec.Struct, frozen=True, kw_only=True):
     """Only a connection was tried."""
     is_alone: bool = False
     """No other connection was tested at the same time."""
-    flows: tuple[int, int, int] | None = None
-    """How many further connections were tried at the same time, made, and refused; None where the sender did not say."""
+    flows: tuple[int, int] | None = None
+    """How many further connections were tried at the same time, and made; None where the sender did not say."""
     cut: str = ""
     """``reset`` or ``silent``: what became of a connection that was open."""
 
@@ -75,7 +75,7 @@ class LinkTest(msgspec.Struct, frozen=True, kw_only=True):
         beyond, rates = value.get("beyond"), value.get("rates")
         rates = rates if isinstance(rates, list) else []
         return cls(
-            flows=taken(value.get("flows"), tuple[_Flows, _Flows, _Flows]),
+            flows=taken(value.get("flows"), tuple[_Flows, _Flows]),
             cut=str(value.get("cut", ""))[:WORDS_AT_MOST],
             connect=str(value.get("connect", ""))[:WORDS_AT_MOST],
             small_s=number("small_s"),

@@ -53,7 +53,7 @@ def ranks_again(gathered: Gathered) -> frozenset[Rank]:
     if not turns:
         return frozenset()
     most, (slow, suspects, noisy) = max(turns.values()), standing(gathered)
-    is_odd = suspects or noisy or throttled(gathered) or fingerprints(gathered) or _copies_slowly(gathered)
+    is_odd = suspects or noisy or throttled(gathered) or fingerprints(gathered) or _copying_slowly(gathered)
     if most < _TURNS and is_odd:
         return frozenset(turns)
     if most < TURNS_OF_ALL and (suspects or (noisy and not slow)):
@@ -137,21 +137,24 @@ def failures(gathered: Gathered) -> list[JointFinding]:
 
 def slow_copies(gathered: Gathered) -> list[JointFinding]:
     """Return the ranks that copy memory at less than a third of the rate of their peers of the same hardware, in every turn."""
+    return [
+        _finding(
+            gathered, rank, "straggler-compute", f"a copy in memory takes {best * 1e3:.1f} ms, of its peers {usual * 1e3:.1f} ms"
+        )
+        for rank, (turns, best, usual) in _copying_slowly(gathered).items()
+        if turns >= _TURNS
+    ]
+
+
+def _copying_slowly(gathered: Gathered) -> dict[Rank, tuple[int, float, float]]:
+    """Return by rank, of at least three of the same hardware: in how many turns it copied, the seconds of its best copy, and of its peers' usual one."""
     classes: dict[str, dict[Rank, list[float]]] = {}
     for rank, turns in gathered.computes.items():
         if best := [min(turn.copy_s) for turn in turns if turn.copy_s and min(turn.copy_s) > 0]:
             classes.setdefault(turns[0].hardware, {})[rank] = best
-    found = []
+    found = {}
     for ranks in classes.values():
         usual = median(min(best) for best in ranks.values())
-        for rank, best in ranks.items():
-            if len(ranks) > 2 and len(best) >= _TURNS and min(best) > COPY_TIMES * usual:
-                seen = f"a copy in memory takes {min(best) * 1e3:.1f} ms, of its peers {usual * 1e3:.1f} ms"
-                found.append(_finding(gathered, rank, "straggler-compute", seen))
+        slow = {rank: best for rank, best in ranks.items() if len(ranks) > 2 and min(best) > COPY_TIMES * usual}
+        found.update({rank: (len(best), min(best), usual) for rank, best in slow.items()})
     return found
-
-
-def _copies_slowly(gathered: Gathered) -> bool:
-    """Whether some rank may: it is asked again."""
-    best = [min(turn.copy_s) for turns in gathered.computes.values() for turn in turns[:1] if turn.copy_s]
-    return len(best) > 2 and max(best) > COPY_TIMES * median(best)

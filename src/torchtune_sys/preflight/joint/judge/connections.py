@@ -100,7 +100,7 @@ def _cause(test: LinkTest, back: LinkTest | None, usual_s: float, least_rate: fl
 
 def _some_connect(test: LinkTest) -> str:
     """Return what was seen where some of the connections are made and others, from other ports, are not; "" where that is not so."""
-    tried, made, _refused = test.flows or (0, 0, 0)
+    tried, made = test.flows or (0, 0)
     if made + (test.connect == "ok") and tried - made >= _FLOWS_LOST:
         return f"{tried - made} of {tried} connections at the same time do not come about: one of several ways to it is dead, or there may be no more"
     return ""
