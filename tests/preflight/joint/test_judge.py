@@ -295,6 +295,17 @@ def test_what_shares_switches_and_cpus_is_asked_alone_before_it_is_blamed() -> N
     assert (said(whole(found)), whole(found).links) == ({"n3": {"narrow-link"}}, ())
 
 
+def test_a_way_that_is_slow_in_the_moment_when_another_one_is_too_is_not_narrow() -> None:
+    """Before, a load that began after the first tests had links named whose two ends were merely waiting for a CPU."""
+    found = gathered(4)
+    found.links[2, 1] = [NARROW]
+    assert judge.control_of(found, (2, 1)) == (2, 0), "with the same sender"
+    alone = msgspec.structs.replace(NARROW, is_alone=True)
+    for control_rate, is_named in ((0.0, True), (max(WELL.rates), True), (max(NARROW.rates), False)):
+        found.links[2, 1] = [NARROW, msgspec.structs.replace(alone, control_rate=control_rate)]
+        assert [link.cause for link in whole(found).links] == ["narrow-link"] * is_named, control_rate
+
+
 def test_ways_that_are_asked_again_do_not_make_the_others_look_narrow() -> None:
     """Before, on hosts that share CPUs, each way that was asked alone was several times as fast as those beside others, which were then asked one by one."""
     found = gathered(8)

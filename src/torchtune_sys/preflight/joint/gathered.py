@@ -57,6 +57,8 @@ class LinkTest(msgspec.Struct, frozen=True, kw_only=True):
     """Only a connection was tried."""
     is_alone: bool = False
     """No other connection was tested at the same time."""
+    control_rate: float = 0.0
+    """Bytes per second of another way, which looks well, just after this test; 0 where none was measured."""
     flows: tuple[int, int] | None = None
     """How many further connections were tried at the same time, and made; None where the sender did not say."""
     cut: str = ""

@@ -83,16 +83,32 @@ class Phases:
         """Rates that were measured while all imported torch, on CPUs that nodes share, say little: those of now replace them."""
 
         async def one(sender: int, receiver: int) -> None:
-            to = self._members[receiver]
-            value = await self._members[sender].ask(_LINK_S, do="rates", address=to.address, port=to.link[0], mark=to.link[2])
-            rates = LinkTest.of(value).rates if isinstance(value, dict) else ()
             tests = self._gathered.links[sender, receiver]
-            if rates:
+            if rates := await self._rates(sender, receiver):
                 tests[0] = msgspec.structs.replace(tests[0], rates=rates)
 
         alive = {*present(self._members)}
         for now in disjoint(judge.noisy_links(self._gathered)):
             await asyncio.gather(*(one(*way) for way in now if {*way} <= alive))
+
+    async def _rates(self, sender: int, receiver: int) -> tuple[float, ...]:
+        to = self._members[receiver]
+        value = await self._members[sender].ask(_LINK_S, do="rates", address=to.address, port=to.link[0], mark=to.link[2])
+        return LinkTest.of(value).rates if isinstance(value, dict) else ()
+
+    async def _test_alone(self, way: tuple[int, int]) -> bool:
+        """Test a way while no other is, and where it is narrow a control way just after it. Whether there was an answer."""
+        tests, least_rate = self._gathered.links[way], judge.least_rate(self._gathered)
+        before = len(tests)
+        await self._test([way], {}, enough_rate=least_rate)
+        await self._count()
+        if len(tests) == before:
+            return False
+        control = judge.control_of(self._gathered, way)
+        if control and {*control} <= {*present(self._members)} and max(tests[-1].rates, default=least_rate) < least_rate:
+            rates = await self._rates(*control)
+            tests[-1] = msgspec.structs.replace(tests[-1], control_rate=max(rates, default=0.0))
+        return True
 
     async def confirm(self) -> None:
         """Test once more what is slow, when facts and torch are there and the CPUs are free; then what a verdict would rest on, one connection at a time."""
@@ -100,10 +116,7 @@ class Phases:
         await self._again(judge.doubtful_links(self._gathered, and_shared=True))
         silent: set[tuple[int, int]] = set()
         while ways := [way for way in judge.accused_links(self._gathered) if way not in silent]:
-            before = len(self._gathered.links[ways[0]])
-            await self._test(ways[:1], {}, enough_rate=judge.least_rate(self._gathered))
-            await self._count()
-            if len(self._gathered.links[ways[0]]) == before:
+            if not await self._test_alone(ways[0]):
                 silent.add(ways[0])
 
     async def names(self) -> None:

@@ -4,6 +4,7 @@ from torchtune_sys.preflight.joint.judge.compute import ranks_again
 from torchtune_sys.preflight.joint.judge.connections import (
     accused_links,
     behind_bad_links,
+    control_of,
     doubtful_links,
     least_rate,
     loses_much,
@@ -16,6 +17,7 @@ from torchtune_sys.preflight.joint.judge.whole import brief, judged, unsound
 __all__ = [
     "TURNS_AT_MOST",
     "accused_links",
+    "control_of",
     "behind_bad_links",
     "brief",
     "doubtful_links",

@@ -93,6 +93,8 @@ def _cause(test: LinkTest, back: LinkTest | None, usual_s: float, least_rate: fl
         return "mtu-black-hole", _WORDS["mtu-black-hole"]
     if test.small_s is not None and test.small_s > max(DELAY_TIMES * usual_s, usual_s + DELAY_S):
         return "link-delay", f"{test.small_s * 1e3:.2f} ms there and back, others {usual_s * 1e3:.2f} ms"
+    if test.control_rate:  # CPUs may be busier now than when the others were measured
+        least_rate = min(least_rate, NARROW * test.control_rate)
     if test.rates and max(test.rates) < least_rate:
         return "narrow-link", f"{max(test.rates) / 1e6:.1f} MB/s; its peers have more than {least_rate / 1e6:.0f} MB/s"
     return None
@@ -180,6 +182,13 @@ def accused_links(gathered: Gathered) -> list[Way]:
     alone = {way: each for way, tests in gathered.links.items() if (each := [test for test in tests if test.is_alone])}
     open_ = [way for way in ways if way not in alone or _differs(alone[way])]
     return open_[: max(0, _ALONE_AT_MOST - sum(map(len, alone.values())))]
+
+
+def control_of(gathered: Gathered, way: Way) -> Way | None:
+    """Return a way that looks well, best with the same sender, else with the same receiver: what slows both is not the link."""
+    told = causes(gathered)
+    well = [other for other, rate in _first_rates(gathered).items() if other not in told and rate and other != way]
+    return min(well, key=lambda other: (other[0] != way[0], other[1] != way[1], other), default=None)
 
 
 def _differs(alone: Sequence[LinkTest]) -> bool:
