@@ -19,7 +19,7 @@ def _compiled(pattern: str) -> re.Pattern[str]:
     return re.compile(re.sub(r" (?!\?)", " ?", pattern))
 
 
-_ASKED = _compiled(r"\bout of memory\.? Tried to allocate " + _size("size"))
+_ASKED = _compiled(r"\b(?:out of memory\.? )?Tried to allocate " + _size("size"))
 _TOTAL = _compiled(rf"\btotal capaci?ty of {_size('a')}|GPU \d{{1,3}}; {_size('b')} total capacity")
 _FREE = _compiled(rf"of which {_size('a')} is free|already allocated; {_size('b')} free")
 _ALLOCATED = _compiled(rf"Of the allocated memory {_size('a')} is allocated by PyTorch|; {_size('b')} already allocated")
